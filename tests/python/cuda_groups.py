@@ -5,13 +5,8 @@ import pytest
 import torch
 from vllm.v1 import kv_cache_interface as kv
 
-from tierce.vllm.geometry import Geometry
-from tierce.vllm.group_ranks import layer_numbers
-from tierce.vllm.identity import Unsupported
-
 from cuda_engine import (  # noqa: F401
     Allocated, Background, Engine, base_config, gpu, quiet, request_of, settings, step_of)
-from fake_cuda import Pool
 from test_connector import config  # noqa: F401
 
 HEADS = dict(num_kv_heads=2, head_size=16, dtype=torch.float32)
@@ -33,11 +28,22 @@ def cache_of(*specs):
     return kv.KVCacheConfig(num_blocks=64, kv_cache_tensors=[], kv_cache_groups=made, hash_block_size=16)
 
 
-@pytest.fixture(params=[(FULL, WINDOW), (FULL, WINDOW, CHUNKED, STATE), (WINDOW,)],
-                ids=["window beside full", "all kinds", "windows alone"])
+RUNS = kv.KVCacheLayout.LHBNC  # a block of attention is a run for each head
+
+
+def make_engine(gpu, config, specs, layout=None):  # noqa: F811
+    how = {"kernel_tokens": 16} if layout is None else {"layout": layout}
+    out = Engine(gpu, settings(config), cache_of(*specs), **how)
+    out.specs = specs
+    return out
+
+
+@pytest.fixture(params=[((FULL, WINDOW), None), ((FULL, WINDOW, CHUNKED, STATE), None), ((WINDOW,), None),
+                        ((FULL, WINDOW, CHUNKED, STATE), RUNS), ((FULL, WINDOW), RUNS)],
+                ids=["window beside full", "all kinds", "windows alone", "all kinds, several runs",
+                     "window beside full, several runs"])
 def engine(request, gpu, config):  # noqa: F811
-    out = Engine(gpu, settings(config), cache_of(*request.param), kernel_tokens=16)
-    out.specs = request.param
+    out = make_engine(gpu, config, *request.param)
     yield out
     gpu.release()
     out.close()
@@ -138,11 +144,35 @@ def test_a_load_that_fails_fails_by_request(gpu, engine):
     assert_loaded(engine, engine.data)
 
 
-def test_blocks_of_several_runs_are_refused_by_name(gpu):
-    if gpu.stream is None:
-        gpu.start()
-    cache = cache_of(FULL)
-    pool = Pool(gpu, cache, kv.KVCacheLayout.LHBNC)
-    with pytest.raises(Unsupported, match="blocks of several runs of bytes, in a model with windows"):
-        layer_numbers(Geometry.of(pool.tensors(), cache.num_blocks))
-    pool.free()
+@pytest.mark.parametrize("layout", kv.KVCacheLayout)
+def test_each_group_may_have_several_runs(gpu, config, layout):  # noqa: F811
+    """A state is always one run. Blocks that are neither stored nor loaded keep their bytes."""
+    specs = (FULL, WINDOW, CHUNKED, STATE)
+    engine = make_engine(gpu, config, specs, layout)
+    runs = [1 if layout.is_block_compact or spec is STATE else 2 for spec in specs]
+    assert [geometry.runs for geometry in engine.half.geometries] == runs
+    assert [layers.numbers for layers in engine.half.layers] == [
+        sorted([at, at + 4] * count) for at, count in enumerate(runs)]
+    names = [name for group in engine.cache.kv_cache_groups for name in group.layer_names]
+    for name in names:
+        for block in range(engine.cache.num_blocks):
+            engine.pool.write(name, block, bytes([block]) * engine.pool.bytes_of(name))
+    prefill(engine)
+    engine.stored()
+    load(engine)
+    assert_loaded(engine, engine.data)
+    for group in engine.cache.kv_cache_groups:
+        touched = {*TABLES[group.kv_cache_spec], *WANTED[group.kv_cache_spec]} - {0}
+        for name in group.layer_names:
+            for block in {*range(engine.cache.num_blocks)} - touched:
+                assert engine.pool.read(name, block) == bytes([block]) * engine.pool.bytes_of(name)
+    engine.close()
+
+
+def test_layouts_of_several_runs_share_nothing_with_others(gpu, config):  # noqa: F811
+    names = set()
+    for layout in (kv.KVCacheLayout.LBNHC, RUNS):
+        engine = make_engine(gpu, config, (FULL, WINDOW), layout)
+        names.update(engine.half.view.namespace.splitlines())
+        engine.close()
+    assert sum(name.startswith("layers=0,0,2,2") for name in names) == 1

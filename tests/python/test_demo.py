@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make run` (tools/demo) and what it leaves behind, with a stand-in for vLLM."""
+"""`make run` (tools/demo) and what it leaves behind, with a stand-in for vLLM; and gpu.py on memory of the host."""
 
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -74,3 +75,62 @@ def test_files_that_vllm_leaves_are_removed(tmp_path, monkeypatch):
     finally:
         engine.kill()
     assert not left[0].exists() and not left[0].parent.exists()
+
+
+# ---- gpu.py
+
+SMALL = ["--device", "cpu", "--size", "test", "--prompt-tokens", "512", "--answer-tokens", "4", "--prompts", "1"]
+
+
+@pytest.fixture
+def gpu_demo():
+    pytest.importorskip("torch")
+    spec = importlib.util.spec_from_file_location("demo_gpu", ROOT / "tools" / "demo" / "gpu.py")
+    out = importlib.util.module_from_spec(spec)
+    sys.modules["demo_gpu"] = out  # for its dataclasses
+    spec.loader.exec_module(out)
+    yield out
+    del sys.modules["demo_gpu"]
+
+
+def test_hits_from_memory_and_disk_give_the_answer_of_the_miss(tmp_path):
+    pytest.importorskip("torch")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "demo" / "gpu.py"), *SMALL], env=environment,
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("miss", "hit from"))]
+    assert [row[-1] for row in rows] == ["stored", "equal", "equal"]
+    assert [row[-6:-4] for row in rows][1:] == [["17", "512"]] * 2
+    assert "one plain copy of 2.0 MiB" in done.stdout
+    assert list(tmp_path.iterdir()) == []  # the chunks on disk are gone
+
+
+def test_wrong_bytes_are_an_error(gpu_demo, monkeypatch, capsys):
+    """The last block of a load is other than what was stored."""
+    load = gpu_demo.Cache.load
+
+    def wrong(self, tokens, table, *arguments):
+        load(self, tokens, table, *arguments)
+        self.kv.spoil(table[len(tokens) // gpu_demo.BLOCK_TOKENS - 1:][:1])
+
+    monkeypatch.setattr(gpu_demo.Cache, "load", wrong)
+    assert gpu_demo.main(SMALL) == 1
+    out = capsys.readouterr()
+    assert "hit from memory, prompt 1: the answer differs from that of the miss" in out.err
+    assert out.out.count("DIFFERENT") == 2
+
+
+def test_a_hit_of_another_tier_is_an_error(gpu_demo, monkeypatch, capsys):
+    """The engine that should find the chunks on disk still has them in memory."""
+    monkeypatch.setattr(gpu_demo.Cache, "close", lambda self: kept.append(self.engine))
+    kept = []
+    assert gpu_demo.main(SMALL) == 1
+    assert "a hit from disk: the blocks came from [1]" in capsys.readouterr().err
+    kept[0].close()
+
+
+def test_without_a_gpu_it_says_so(gpu_demo, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_demo.torch.cuda, "is_available", lambda: False)
+    assert gpu_demo.main([]) == 1
+    assert "--device cpu keeps the KV in the memory of the host" in capsys.readouterr().err

@@ -17,7 +17,6 @@ import shutil
 import tempfile
 
 import torch
-from safetensors.torch import save_file
 
 SIZES = {
     # 96.4 million parameters; 32 KiB of float32 KV per token.
@@ -145,6 +144,8 @@ def make_model(folder, size_name="demo", seed=7):
         with open(stamp, encoding="utf-8") as file:
             if json.load(file) == made_from:
                 return folder
+    from safetensors.torch import save_file  # here: gpu.py uses the weights without it
+
     parent = os.path.dirname(os.path.abspath(folder))
     os.makedirs(parent, exist_ok=True)
     work = tempfile.mkdtemp(dir=parent)

@@ -20,7 +20,7 @@ from .ranks import Part, Ranks, part_of
 class GroupMeasures:
     """The description of a worker's layers of a group for the other workers."""
 
-    numbers: tuple[int, ...] = ()  # in the model
+    numbers: tuple[int, ...] = ()  # in the model, of each cell's layer
     cell_bytes: tuple[int, ...] = ()
     backend: str = ""
     block_shape: tuple = ()
@@ -64,17 +64,15 @@ class GroupLayers:
 
 
 def layer_numbers(geometry: Geometry) -> list[int]:
-    """The numbers of the group's layers in the model. Raises Unsupported if two are equal."""
-    if geometry.runs > 1:
-        raise Unsupported("blocks of several runs of bytes, in a model with windows, states or several "
-                          "KV cache groups: start vLLM without VLLM_KV_CACHE_LAYOUT")
+    """The number of the layer in the model, for each cell of a block. Raises Unsupported if two layers
+    have the same number."""
     numbers: dict[int, int] = {}
-    for name, layer in geometry.layer_of.items():
+    for name, first in geometry.layer_of.items():
         number = re.search(r"\.(\d+)\.", name)
         if number is None:
             raise Unsupported(f"a layer without a number: {name}")
-        numbers[layer] = min(numbers.get(layer, 65535), int(number.group(1)))
-    out = [numbers[layer] for layer in range(len(geometry.bases))]
+        numbers[first] = min(numbers.get(first, 65535), int(number.group(1)))
+    out = [numbers[first] for first in range(0, len(geometry.bases), geometry.runs)]
     if sorted(set(out)) != out:
         raise Unsupported("layers with the same number in one KV cache group")
-    return out
+    return [number for number in out for _ in range(geometry.runs)]

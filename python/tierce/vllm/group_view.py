@@ -3,7 +3,8 @@
 
 A unit is a multiple of every group's block; a hit is a number of units that all groups can restore.
 The layers of a load are numbered across the groups: first the layers with attention, in the order of
-the model, then the layers with states. A store has only the layers with attention.
+the model, then the layers with states. A store has only the layers with attention. A layer whose blocks
+are several runs of bytes is several layers of its group's chunk, which are moved together.
 
 A pipeline stage may have no layer of a group. It looks up the chunks of such a group, but neither
 loads nor stores any.
@@ -86,14 +87,16 @@ class GroupPrefetch:
 class GroupTransfer:
     """Handles of the library, one for each group that has something to move."""
 
-    def __init__(self, order: list[tuple[int, int]]):
-        self.order = order  # layer -> the group's place in the table, its layer there
+    def __init__(self, order: list[tuple[int, int]], parts: list[GroupView]):
+        self.order = order  # layer -> the group's place in the table, its first cell there
+        self.parts = parts
         self.handles: dict[int, object] = {}
 
     def layer(self, index: int) -> None:
-        at, layer = self.order[index]
+        at, first = self.order[index]
         if at in self.handles:
-            self.handles[at].layer(layer)
+            for cell in range(first, first + self.parts[at].geometry.runs):
+                self.handles[at].layer(cell)
 
     def abort(self) -> None:
         """Aborts all handles, also if one raises."""
@@ -110,8 +113,8 @@ class GroupTransfer:
 
 class GroupLoad(GroupTransfer):
     def __init__(self, order, parts: list[GroupView], from_unit: int, to_unit: int, firsts):
-        super().__init__(order)
-        self.parts, self.firsts = parts, firsts
+        super().__init__(order, parts)
+        self.firsts = firsts
         self.from_unit, self.to_unit = from_unit, to_unit
 
     def end(self) -> bytes:
@@ -137,14 +140,10 @@ class GroupLoad(GroupTransfer):
 
 
 class GroupStore(GroupTransfer):
-    def __init__(self, order, ratios: list[int]):
-        super().__init__(order)
-        self.ratios = ratios
-
     def end(self) -> int:
         """The stored units of the first group in the table that had units to store."""
         handles, self.handles = self.handles, {}
-        stored = [handle.end() // self.ratios[at] for at, handle in handles.items()]
+        stored = [handle.end() // self.parts[at].ratio for at, handle in handles.items()]
         return stored[0] if stored else 0
 
 
@@ -160,9 +159,9 @@ class GroupViews:
         """The layers of these groups in the order of the model."""
         names = {}
         for at in places:
-            for name, layer in self.parts[at].layer_of.items():
-                first = min(names.get((at, layer), name), name, key=layer_order)
-                names[at, layer] = first
+            for name, cell in self.parts[at].layer_of.items():
+                first = min(names.get((at, cell), name), name, key=layer_order)
+                names[at, cell] = first
         return sorted(names, key=lambda key: (layer_order(names[key]), key))
 
     @property
@@ -254,7 +253,7 @@ class GroupViews:
     def store_begin(self, chain: GroupChain, to_unit: int, tables, tail: bool, session: int,
                     tag=None, write: int = 0) -> GroupStore | None:
         """Attention only. None if no group has anything to store."""
-        out = GroupStore(self.saved_order, [part.ratio for part in self.parts])
+        out = GroupStore(self.saved_order, self.parts)
         try:
             for at, part in enumerate(self.parts):
                 end = to_unit * part.ratio
@@ -284,8 +283,8 @@ class GroupViews:
         if handle is None:
             return 0
         try:
-            for layer in range(len(part.geometry.bases)):
-                handle.layer(layer)
+            for cell in range(len(part.geometry.bases)):
+                handle.layer(cell)
         except BaseException:
             handle.abort()
             raise

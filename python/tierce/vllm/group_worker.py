@@ -112,9 +112,9 @@ class GroupWorkerHalf(WorkerHalf):
     def number_layers(self, views: GroupViews) -> None:
         """The layers as the other half of this class counts them: GroupViews.order."""
         numbers = {key: index for index, key in enumerate(views.saved_order)}
-        layer_of = {name: numbers[at, layer]
+        layer_of = {name: numbers[at, cell]
                     for at, part in enumerate(views.parts) if part.group.kind != STATE
-                    for name, layer in part.layer_of.items()}
+                    for name, cell in part.layer_of.items()}
         self.geometry = Geometry(layer_of, views.order, [], [], 0, (), (), "")
         self.part = Part(0, len(views.order), [], range(len(views.saved_order)))
 

@@ -75,25 +75,21 @@ static inline TIERCE__CU_STREAM tierce__cuda_own_stream(const struct tierce__cud
 struct tierce__cuda *tierce__cuda_of(struct tierce__device *device);
 struct tierce__cuda_event *tierce__cuda_event_of(struct tierce__device_event *event);
 
-/* Makes the context current. Errors: TIERCE_E_CLOSED, -EIO. */
+/*
+ * Makes the context current, and relaxes the calling thread's mode of captures. While another
+ * thread captures a graph, a call that allocates memory, or queries an event or a stream, fails in
+ * other modes, and makes the capture fail. An inference engine captures its graphs when it likes:
+ * while we pin, and while copies are in progress. A thread must leave before it enters again.
+ * Errors: TIERCE_E_CLOSED, -EIO.
+ */
 TIERCE_MUSTUSE int tierce__cuda_enter(struct tierce__cuda *cuda);
 
 /* The same, but only if the device has not failed. */
 TIERCE_MUSTUSE int tierce__cuda_enter_good(struct tierce__cuda *cuda);
 
-/* Restores the context that was current before enter. Returns rc, or -EIO if rc is not an error and
- * the context cannot be restored. */
+/* Restores the context and the mode that the thread had before enter. Returns rc, or -EIO if rc is
+ * not an error and one of them cannot be restored. */
 int tierce__cuda_leave(struct tierce__cuda *cuda, int rc);
-
-/*
- * Exchanges the calling thread's capture mode with *mode. While another thread captures a graph,
- * a call that allocates memory fails, and makes the capture fail, unless this thread's mode is
- * TIERCE__CU_CAPTURE_RELAXED. An inference engine captures its graphs after it has described its
- * memory, while Tierce pins memory. A second call with the same variable restores the mode. Errors:
- * -EIO.
- */
-TIERCE_MUSTUSE int tierce__cuda_exchange_mode(struct tierce__cuda *cuda,
-                                              TIERCE__CU_CAPTURE_MODE *mode);
 
 /* The status of a call that does not enqueue work. Returns 0, -ENOMEM if the driver lacks memory,
  * or -EIO; with -EIO the device has failed. */

@@ -244,18 +244,6 @@ static int tidy(struct tierce__cuda *cuda, int rc)
     return tierce__cuda_leave(cuda, rc);
 }
 
-/* Runs with the thread's capture mode relaxed. */
-static int tune(struct tierce__cuda *cuda, struct tierce__cuda_refusal *why)
-{
-    TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_RELAXED;
-    int rc = tierce__cuda_exchange_mode(cuda, &mode);
-    if (rc < 0)
-        return rc;
-    rc = tidy(cuda, open_tried(cuda, why));
-    int restored = tierce__cuda_exchange_mode(cuda, &mode);
-    return rc < 0 ? rc : restored;
-}
-
 void tierce__cuda_tune(struct tierce__device *device)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
@@ -265,7 +253,7 @@ void tierce__cuda_tune(struct tierce__device *device)
         return;
     if (atomic_load_explicit(&forced, memory_order_relaxed) == TIERCE__CUDA_COPIES)
         return;
-    int rc = tune(cuda, &why);
+    int rc = tidy(cuda, open_tried(cuda, &why));
     if (rc < 0) {
         log_refusal(cuda, &why, rc);
         return;

@@ -48,11 +48,34 @@ int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_R
     return -ENOMEM;
 }
 
+/* Between enter and leave: the mode of captures that this thread had before. */
+static _Thread_local TIERCE__CU_CAPTURE_MODE callers_mode;
+
+static int exchange_mode(struct tierce__cuda *cuda)
+{
+    return tierce__cuda_enqueued(cuda, "cuThreadExchangeStreamCaptureMode",
+                                 cuda->api->capture_mode(&callers_mode));
+}
+
+static int pop_context(struct tierce__cuda *cuda, int rc)
+{
+    TIERCE__CU_CONTEXT context = NULL;
+    int left = tierce__cuda_enqueued(cuda, "cuCtxPopCurrent", cuda->api->context_pop(&context));
+    TIERCE_DASSERT(left < 0 || context == cuda->context);
+    return rc < 0 ? rc : left < 0 ? left : rc;
+}
+
 int tierce__cuda_enter(struct tierce__cuda *cuda)
 {
     if (!tierce__cuda_usable())
         return TIERCE_E_CLOSED;
-    return tierce__cuda_enqueued(cuda, "cuCtxPushCurrent", cuda->api->context_push(cuda->context));
+    int rc =
+        tierce__cuda_enqueued(cuda, "cuCtxPushCurrent", cuda->api->context_push(cuda->context));
+    if (rc < 0)
+        return rc;
+    callers_mode = TIERCE__CU_CAPTURE_RELAXED;
+    rc = exchange_mode(cuda);
+    return rc < 0 ? pop_context(cuda, rc) : 0;
 }
 
 int tierce__cuda_enter_good(struct tierce__cuda *cuda)
@@ -66,16 +89,8 @@ int tierce__cuda_enter_good(struct tierce__cuda *cuda)
 
 int tierce__cuda_leave(struct tierce__cuda *cuda, int rc)
 {
-    TIERCE__CU_CONTEXT context = NULL;
-    int left = tierce__cuda_enqueued(cuda, "cuCtxPopCurrent", cuda->api->context_pop(&context));
-    TIERCE_DASSERT(left < 0 || context == cuda->context);
-    return rc < 0 ? rc : left < 0 ? left : rc;
-}
-
-int tierce__cuda_exchange_mode(struct tierce__cuda *cuda, TIERCE__CU_CAPTURE_MODE *mode)
-{
-    return tierce__cuda_enqueued(cuda, "cuThreadExchangeStreamCaptureMode",
-                                 cuda->api->capture_mode(mode));
+    int restored = exchange_mode(cuda);
+    return pop_context(cuda, rc < 0 ? rc : restored < 0 ? restored : rc);
 }
 
 void tierce__cuda_pause(unsigned polls)
@@ -254,14 +269,7 @@ static int pin_cuda(struct tierce__device *device, void *memory, size_t bytes)
     int rc = tierce__cuda_enter_good(cuda);
     if (rc < 0)
         return rc;
-    TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_RELAXED;
-    rc = tierce__cuda_exchange_mode(cuda, &mode);
-    if (rc == 0) {
-        rc = pin(cuda, memory, bytes);
-        int restored = tierce__cuda_exchange_mode(cuda, &mode);
-        rc = rc < 0 ? rc : restored;
-    }
-    return tierce__cuda_leave(cuda, rc);
+    return tierce__cuda_leave(cuda, pin(cuda, memory, bytes));
 }
 
 /* If the driver does not release a slice, the slice stays in the table. */

@@ -23,8 +23,9 @@
  *   - a call without a current context, or before cuInit, or with a handle that does not exist;
  *   - an asynchronous copy from or to memory that is not registered, or across two registrations,
  *     and a kernel that uses memory that is neither the device's nor registered and mapped;
- *   - memory that is allocated or registered, or a module that is loaded, while a stream is being
- *     captured and the thread's mode of captures is not relaxed;
+ *   - memory that is allocated, registered or released, a module that is loaded or unloaded, and an
+ *     event or a stream that is queried, while a stream is being captured and the thread's mode of
+ *     captures is not relaxed;
  *   - memory that is unregistered, and a stream that is destroyed, while copies are in progress.
  *
  * Violations do not depend on timing: clocks of all streams and of the host (all its threads count

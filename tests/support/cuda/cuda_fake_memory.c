@@ -265,7 +265,7 @@ TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int 
 
 TIERCE__CU_RESULT cuMemHostUnregister(void *memory)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuMemHostUnregister", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemHostUnregister");
     size_t i = 0;
     while (i < MEMORIES_MAX &&
            (slices[i].to == 0 || slices[i].is_own || slices[i].from != (uintptr_t)memory))

@@ -93,7 +93,7 @@ TIERCE__CU_RESULT cuModuleLoadData(TIERCE__CU_MODULE *module, const void *image)
 
 TIERCE__CU_RESULT cuModuleUnload(TIERCE__CU_MODULE module)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuModuleUnload", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuModuleUnload");
     if (code == TIERCE__CU_SUCCESS && module->magic != MODULE_MAGIC) {
         fake_violation("cuModuleUnload of a module that does not exist");
         code = TIERCE__CU_INVALID_HANDLE;

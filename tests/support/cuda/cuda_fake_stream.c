@@ -97,7 +97,7 @@ TIERCE__CU_RESULT cuEventDestroy_v2(TIERCE__CU_EVENT event)
 
 TIERCE__CU_RESULT cuEventQuery(TIERCE__CU_EVENT event)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuEventQuery", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuEventQuery");
     if (code == TIERCE__CU_SUCCESS && !event_ok(event, "cuEventQuery"))
         code = TIERCE__CU_INVALID_HANDLE;
     if (code == TIERCE__CU_SUCCESS) {
@@ -278,7 +278,7 @@ TIERCE__CU_RESULT cuStreamDestroy_v2(TIERCE__CU_STREAM stream)
 
 TIERCE__CU_RESULT cuStreamQuery(TIERCE__CU_STREAM stream)
 {
-    TIERCE__CU_RESULT code = fake_begin("cuStreamQuery", true);
+    TIERCE__CU_RESULT code = fake_begin_unsafe("cuStreamQuery");
     TIERCE__CU_STREAM found =
         code == TIERCE__CU_SUCCESS ? stream_of(stream, "cuStreamQuery") : NULL;
     if (code == TIERCE__CU_SUCCESS && found == NULL)

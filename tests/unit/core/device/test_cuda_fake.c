@@ -235,8 +235,14 @@ START_TEST(calls_while_a_graph_is_captured)
     cuda_fake_capture(compute, true);
     (void)cuMemAlloc_v2(&more, BYTES);
     expect("cuMemAlloc while a graph is being captured");
+    ok(cuEventQuery(event));
+    expect("cuEventQuery while a graph is being captured");
+    ok(cuStreamQuery(copies));
+    expect("cuStreamQuery while a graph is being captured");
     ok(cuThreadExchangeStreamCaptureMode(&mode));
     ok(cuMemAlloc_v2(&more, BYTES));
+    ok(cuEventQuery(event));
+    ok(cuStreamQuery(copies));
     expect("");
 }
 END_TEST

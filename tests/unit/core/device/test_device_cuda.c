@@ -153,7 +153,7 @@ START_TEST(a_capture_rules_out_the_default_stream)
     struct tierce__device_event *event = NULL;
     start();
     record_log(TIERCE_LOG_WARN);
-    cuda_fake_fail_nth(2, TIERCE__CU_STREAM_CAPTURE_IMPLICIT); /* behind the context */
+    cuda_fake_fail_nth(3, TIERCE__CU_STREAM_CAPTURE_IMPLICIT); /* after the context and the mode */
     ck_assert_int_eq(dh.ops->record(dh.device, &event, NULL), TIERCE_E_UNSUPPORTED);
     cuda_fake_fail_nth(0, 0);
     ck_assert_ptr_null(event);
@@ -164,6 +164,38 @@ START_TEST(a_capture_rules_out_the_default_stream)
     ck_assert_int_eq(dh_gather(&t), 0); /* the device has not failed */
     dh_check_gathered(&t);
     dh_close();
+}
+END_TEST
+
+/* An engine captures a graph on a stream of its own, in another thread. No call of ours may be one
+ * that makes such a capture fail. */
+START_TEST(a_capture_of_another_thread_goes_on)
+{
+    struct dh_transfer t;
+    struct tierce__device_event *event;
+    TIERCE__CU_STREAM captured;
+    TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_GLOBAL;
+    start();
+    cuda_check(cuStreamCreate(&captured, 1));
+    cuda_fake_capture(captured, true);
+    dh_begin(&t);
+    (void)dh_add(&t, dh.pool, 0, 0, 1, 3);
+    ck_assert_int_eq(dh_gather(&t), 0);
+    ck_assert_int_eq(dh_scatter(&t), 0);
+    ck_assert_int_eq(dh.ops->record(dh.device, &event, dh.stream), 0);
+    ck_assert_int_eq(dh.ops->stream_wait(dh.device, event, dh.stream), 0);
+    ck_assert_int_eq(dh.ops->wait(dh.device, event, DH_DEADLINE), 0);
+    dh.ops->forget(dh.device, event);
+    ck_assert_int_eq(dh.ops->idle(dh.device), 0);
+    ck_assert_int_eq(dh.ops->unpin(dh.device, dh.pool, DH_SLICE), 0);
+    ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_SLICE), 0);
+    ck_assert(dh.ops->close(dh.device, DH_DEADLINE));
+    ck_assert_str_eq(cuda_fake_report(), "");
+    cuda_check(cuThreadExchangeStreamCaptureMode(&mode));
+    ck_assert_int_eq(mode, TIERCE__CU_CAPTURE_GLOBAL); /* it was restored */
+    cuda_fake_capture(captured, false);
+    cuda_check(cuStreamDestroy_v2(captured));
+    dh_stop_engine();
 }
 END_TEST
 
@@ -430,7 +462,8 @@ START_TEST(memory_stays_in_use_until_a_failed_device_is_closed)
     cuda_fake_fail_nth(0, 0);
     (void)dh_gather(&t);
     cuda_fake_hold(true);
-    uint64_t calls = 9; /* push, create; capturing, create, record, wait, destroy; copies, record */
+    /* Push, mode, create; capturing, create, record, wait, destroy; copies, record. */
+    uint64_t calls = 10;
     cuda_fake_fail_nth(calls, TIERCE__CU_UNKNOWN);
     ck_assert_int_eq(dh.ops->gather(dh.device, &t.event, &t.copy), -EIO);
     ck_assert_int_eq(dh.ops->gather(dh.device, &t.event, &t.copy), -EIO);
@@ -457,16 +490,26 @@ START_TEST(a_pending_transfer_cannot_be_forgotten)
 }
 END_TEST
 
-CHECK_MAIN(
-    "device_cuda", .seconds = 120, .loops = {{many_cells_are_one_call_if_the_driver_can, 0, 4}},
-    .tests = {nothing_comes_before_its_event, a_destination_belongs_to_the_copy_until_its_event,
-              sources_stay_in_use_until_the_event, kernels_see_loaded_blocks_behind_the_event_only,
-              loads_do_not_queue_behind_stores, a_captured_stream_is_refused,
-              a_capture_rules_out_the_default_stream, no_call_before_the_first_open,
-              the_address_decides_the_device, an_old_driver_is_refused,
-              a_driver_that_was_used_before_a_fork, a_thread_needs_no_context,
-              another_context_stays_current, a_child_of_fork_is_refused,
-              contiguous_blocks_are_one_copy, a_long_row_is_several_batches,
-              memory_that_cannot_be_pinned, a_broken_device_says_nothing_about_bytes,
-              memory_stays_in_use_until_a_failed_device_is_closed},
-    .panics = {a_pending_transfer_cannot_be_forgotten})
+CHECK_MAIN("device_cuda", .seconds = 120,
+           .loops = {{many_cells_are_one_call_if_the_driver_can, 0, 4}},
+           .tests = {nothing_comes_before_its_event,
+                     a_destination_belongs_to_the_copy_until_its_event,
+                     sources_stay_in_use_until_the_event,
+                     kernels_see_loaded_blocks_behind_the_event_only,
+                     loads_do_not_queue_behind_stores,
+                     a_captured_stream_is_refused,
+                     a_capture_rules_out_the_default_stream,
+                     a_capture_of_another_thread_goes_on,
+                     no_call_before_the_first_open,
+                     the_address_decides_the_device,
+                     an_old_driver_is_refused,
+                     a_driver_that_was_used_before_a_fork,
+                     a_thread_needs_no_context,
+                     another_context_stays_current,
+                     a_child_of_fork_is_refused,
+                     contiguous_blocks_are_one_copy,
+                     a_long_row_is_several_batches,
+                     memory_that_cannot_be_pinned,
+                     a_broken_device_says_nothing_about_bytes,
+                     memory_stays_in_use_until_a_failed_device_is_closed},
+           .panics = {a_pending_transfer_cannot_be_forgotten})

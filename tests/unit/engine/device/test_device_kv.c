@@ -353,7 +353,7 @@ START_TEST(a_failed_device_removes_no_chunk)
     struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
     struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
     ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
-    cuda_fake_fail_nth(FX_LAYERS * 3 + 8, TIERCE__CU_UNKNOWN); /* after the address checks */
+    cuda_fake_fail_nth(FX_LAYERS * 3 + 9, TIERCE__CU_UNKNOWN); /* after the address checks */
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
     cuda_fake_fail_nth(0, 0);
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
