@@ -13,10 +13,9 @@
 #include "engine/device/devices.h"
 
 /* If the driver lacks memory for a slice, a smaller slice is registered. Slices are registered as
- * they are counted here, in pages. */
+ * they are counted here. */
 #define SLICE_BYTES_MAX (UINT64_C(1) << 30)
 #define SLICE_BYTES_MIN (UINT64_C(2) << 20)
-#define PAGE_BYTES      UINT64_C(4096)
 
 struct slice {
     uint8_t *memory;
@@ -46,7 +45,7 @@ void tierce__pinnings_init(struct tierce__pinnings *pinnings)
 void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes)
 {
     TIERCE_DASSERT(pinnings->bytes == 0 && tierce__list_empty(&pinnings->list));
-    TIERCE_DASSERT((uintptr_t)base % PAGE_BYTES == 0);
+    TIERCE_DASSERT((uintptr_t)base % TIERCE__PIN_ALIGN == 0);
     pinnings->base = base;
     pinnings->bytes = bytes;
 }
@@ -65,7 +64,7 @@ static int keep(struct pinning *pinning, struct slice slice)
 static int pin_slice(struct pinning *pinning, struct slice slice)
 {
     const struct tierce__open_device *device = pinning->device;
-    TIERCE_DASSERT(slice.bytes > 0 && slice.bytes % PAGE_BYTES == 0);
+    TIERCE_DASSERT(slice.bytes > 0 && slice.bytes % TIERCE__PIN_ALIGN == 0);
     int rc = keep(pinning, slice); /* first, so that the pinned slices are known */
     if (rc < 0)
         return rc;
@@ -77,7 +76,8 @@ static int pin_slice(struct pinning *pinning, struct slice slice)
 
 static int pin_all(struct pinning *pinning)
 {
-    uint64_t done = 0, bytes = pinning->bytes / PAGE_BYTES * PAGE_BYTES, most = SLICE_BYTES_MAX;
+    uint64_t done = 0, bytes = pinning->bytes / TIERCE__PIN_ALIGN * TIERCE__PIN_ALIGN,
+             most = SLICE_BYTES_MAX;
     int rc = 0;
     while (done < bytes && rc == 0 &&
            !atomic_load_explicit(&pinning->stops, memory_order_relaxed)) {
@@ -86,7 +86,7 @@ static int pin_all(struct pinning *pinning)
         if (rc == 0) {
             done += step;
         } else if (rc == -ENOMEM && step > SLICE_BYTES_MIN) {
-            most = step / 2 / PAGE_BYTES * PAGE_BYTES;
+            most = step / 2 / TIERCE__PIN_ALIGN * TIERCE__PIN_ALIGN;
             rc = 0;
         }
     }
