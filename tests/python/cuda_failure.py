@@ -8,7 +8,7 @@ from cuda_steps import BLOCK, FIRST, TOKENS, cache_of, prefill
 from test_connector import config  # noqa: F401
 
 ILLEGAL_ADDRESS = 700
-CALL = 24  # after the calls that check the addresses of three layers, twice
+CALL = 12  # after the calls about the first address, twice
 
 
 def test_a_device_that_fails_is_a_miss(gpu, config):  # noqa: F811

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/log/log.h"
 #include "base/log/log_repeat.h"
+#include "base/mix.h"
 #include "base/threads/threads.h"
 #include "engine/device/devices.h"
 
@@ -16,6 +17,9 @@
  * they are counted here. */
 #define SLICE_BYTES_MAX (UINT64_C(1) << 30)
 #define SLICE_BYTES_MIN (UINT64_C(2) << 20)
+
+/* Descriptions that are known: a view for each group of layers has its own. */
+#define KNOWN_MAX 16u
 
 struct slice {
     uint8_t *memory;
@@ -31,6 +35,8 @@ struct pinning {
     pthread_t thread;
     atomic_bool stops; /* relaxed: only ends the work */
     _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire, with the slices */
+    /* Digests of descriptions whose layers are all in the device's memory; relaxed. */
+    _Atomic uint64_t known[KNOWN_MAX];
     size_t count, room;
     struct slice *slices; /* used by the thread, and by fini after the thread has exited */
 };
@@ -177,8 +183,15 @@ static int status_of(int rc)
     }
 }
 
-/* A copy to memory that is not the device's would make the device fail for the whole process. */
-static int check_layers(const struct tierce__open_device *device, const struct tierce_paged *paged)
+static uint64_t digest_of(const struct tierce_paged *paged)
+{
+    uint64_t digest = TIERCE__MIX_GOLDEN;
+    for (uint32_t layer = 0; layer < paged->layer_count; layer++)
+        digest = tierce__mix(digest ^ (uintptr_t)paged->layers[layer].base);
+    return digest;
+}
+
+static int ask_layers(const struct tierce__open_device *device, const struct tierce_paged *paged)
 {
     int rc = 1;
     for (uint32_t layer = 1; layer < paged->layer_count && rc > 0; layer++)
@@ -189,6 +202,21 @@ static int check_layers(const struct tierce__open_device *device, const struct t
                              "device's memory\"",
                              device->ops->name);
     return rc > 0 ? 0 : rc < 0 ? rc : TIERCE_E_ARGUMENT;
+}
+
+/* Memory of something else would break the device for the whole process. The driver is asked about
+ * the same layers only once, because each lookup, store and load of an inference engine comes here.
+ */
+static int check_layers(struct pinning *pinning, const struct tierce_paged *paged)
+{
+    uint64_t digest = digest_of(paged);
+    _Atomic uint64_t *known = &pinning->known[digest % KNOWN_MAX];
+    if (atomic_load_explicit(known, memory_order_relaxed) == digest)
+        return 0;
+    int rc = ask_layers(pinning->device, paged);
+    if (rc == 0)
+        atomic_store_explicit(known, digest, memory_order_relaxed);
+    return rc;
 }
 
 int tierce__pinnings_get(struct tierce__pinnings *pinnings, const struct tierce_paged *paged,
@@ -207,7 +235,7 @@ int tierce__pinnings_get(struct tierce__pinnings *pinnings, const struct tierce_
         rc = begin_pinning(pinnings, &pinning, kind, address);
     tierce__lock_drop(&pinnings->lock);
     if (rc == 0)
-        rc = check_layers(pinning->device, paged);
+        rc = check_layers(pinning, paged);
     if (rc < 0)
         return status_of(rc);
     rc = atomic_load_explicit(&pinning->state, memory_order_acquire);
