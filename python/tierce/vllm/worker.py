@@ -25,7 +25,7 @@ from .geometry import Geometry, Measures
 from .identity import ConfigError, Unsupported
 from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, Facts, FromStart, Later, LinkError,
-    Pending)
+    NotReady, Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .reuse import blocks_to_load, blocks_to_read
 from .settings import Settings
@@ -331,14 +331,15 @@ class WorkerHalf:
 
     def lookup(self, session: int, part: ChainPart, from_block: int, to_block: int,
                flags: int) -> tuple[int, int]:
-        """Raises FromStart if the chain's beginning is missing here, Later while a prefetch is
-        under way for the session, and Pending while a query to a remote store is in progress. This
-        call does not wait for it. After the limit of put_off, it returns the prefix that is certain."""
+        """Raises FromStart if the chain's beginning is missing here, NotReady if nothing can be loaded
+        now, Later while a prefetch is under way for the session, and Pending while a query to a
+        remote store is in progress. This call does not wait for it. After the limit of put_off, it
+        returns the prefix that is certain."""
         with self.using_chain(session, part) as (view, chain):
             if to_block > chain.blocks:
                 raise FromStart
             if not self.can_transfer():
-                return 0, 0
+                raise NotReady
             late = self.end_prefetch(session)
             again = LOOKUP_AGAIN if self.may_put_off(session) else 0
             total, memory, pending = view.lookup(
