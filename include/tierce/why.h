@@ -99,6 +99,7 @@ enum tierce_request_limit {
     TIERCE_REQUEST_LIMIT_ROOM = 6,        /* it used fewer tokens than were found */
     TIERCE_REQUEST_LIMIT_FAILED = 7,      /* a lookup or a load failed */
     TIERCE_REQUEST_LIMIT_ENDED = 8,       /* the request ended before a lookup */
+    TIERCE_REQUEST_LIMIT_NOT_READY = 9,   /* no transfer was possible (tierce_view_prepare) */
     TIERCE_REQUEST_LIMIT_COUNT
 };
 

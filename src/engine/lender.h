@@ -70,7 +70,8 @@ struct tierce__lender {
                        const struct tierce_transfer_opts *opts);
     int64_t (*store_end)(struct tierce__lender_space *space, bool complete);
     /* The space will not be published, but stays until store_end: a device may write to it. From
-     * now on other requests may store its chunks. */
+     * now on other requests may store its chunks; through a node, from store_end on, or from the
+     * node's deadline of the store. */
     void (*store_give_up)(struct tierce__lender_space *space);
     int (*load_begin)(struct tierce__load_lease **out, struct tierce_view *view,
                       const struct tierce_transfer_opts *opts);

@@ -154,6 +154,10 @@ class Engine:
     def ask(self, request, local=0):
         return self.scheduler.get_num_new_matched_tokens(request, local)
 
+    def limit(self, request):
+        """Why the last lookup of a request found no more, for `tierce why --request`."""
+        return self.scheduler.half.live[request.request_id][1].served.limit
+
     def admit(self, request, tables):
         """A request that finds nothing."""
         assert self.ask(request) == (0, False)

@@ -6,9 +6,10 @@ import ctypes
 from cuda_engine import Engine, base_config, gpu, quiet, request_of, settings, step_of, until  # noqa: F401
 from cuda_steps import BLOCK, FIRST, TOKENS, cache_of, prefill
 from test_connector import config  # noqa: F401
+from tierce.vllm.tracker import LIMIT_NOT_READY
 
 ILLEGAL_ADDRESS = 700
-CALL = 25  # after the calls that check the addresses of three layers, twice
+CALL = 13  # after the calls about the first address, twice
 
 
 def test_a_device_that_fails_is_a_miss(gpu, config):  # noqa: F811
@@ -27,7 +28,8 @@ def test_a_device_that_fails_is_a_miss(gpu, config):  # noqa: F811
     results = engine.end()
     assert results.finished_recving == {"b"} and results.errors == set(range(20, 28))
     # Nothing is found or stored from now on, and vLLM continues.
-    assert engine.ask(request_of(TOKENS, "c")) == (0, False)
+    later = request_of(TOKENS, "c")
+    assert engine.ask(later) == (0, False) and engine.limit(later) == LIMIT_NOT_READY
     stored = engine.half.engine.stats()["chunks_stored"]
     prefill(engine, "d", [40, *FIRST[1:]])
     engine.stored()

@@ -14,6 +14,7 @@ from vllm.v1 import kv_cache_interface as kv
 
 from tierce.vllm import device, identity
 from tierce.vllm.identity import Unsupported
+from tierce.vllm.tracker import LIMIT_NOT_READY
 
 from cuda_engine import (  # noqa: F401
     Allocated, Background, Engine, base_config, gpu, quiet, request_of, settings, step_of, until)
@@ -341,7 +342,8 @@ def test_with_policy_fail_nothing_is_promised_that_is_not_pinned(gpu, config):  
     prefill(engine)
     engine.stored()
     engine.half.memory.prepare = lambda views: False
-    assert engine.ask(request_of(TOKENS, "b")) == (0, False)
+    request = request_of(TOKENS, "b")
+    assert engine.ask(request) == (0, False) and engine.limit(request) == LIMIT_NOT_READY
     del engine.half.memory.prepare
     assert engine.ask(request_of(TOKENS, "c")) == (8 * BLOCK, True)
     engine.close()
@@ -372,7 +374,8 @@ def test_a_sleeping_engine_has_no_transfers(gpu, engine):
         waiting.ended()
     assert not engine.half.busy and not engine.half.behind.readers
     copies = gpu.driver.cuda_fake_calls().copies
-    assert engine.ask(request_of(TOKENS, "c")) == (0, False)
+    asleep = request_of(TOKENS, "c")
+    assert engine.ask(asleep) == (0, False) and engine.limit(asleep) == LIMIT_NOT_READY
     engine.received(request)
     assert gpu.driver.cuda_fake_calls().copies == copies
     engine.worker.restore_kv_caches()

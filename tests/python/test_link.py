@@ -16,7 +16,7 @@ import pytest
 
 from tierce.vllm import link
 from tierce.vllm.link import (
-    Facts, FromStart, Later, LinkError, LinkServer, Pending, RemoteWorker)
+    Facts, FromStart, Later, LinkError, LinkServer, NotReady, Pending, RemoteWorker)
 from tierce.vllm.tracker import ChainPart, ChainRoot, Served
 
 PART = ChainPart(ChainRoot(b"lora", b"salt", b""), 3, b"\x01\x02\x03\x04" * 64, False,
@@ -89,6 +89,9 @@ def test_questions_arrive_as_they_were_asked(served):
     assert not isinstance(later.value, Pending)
     worker.error = Pending()
     with pytest.raises(Pending):
+        remote.lookup(1, PART, 0, 20, 0)
+    worker.error = NotReady()
+    with pytest.raises(NotReady):
         remote.lookup(1, PART, 0, 20, 0)
     worker.error = RuntimeError("broken")
     with pytest.raises(LinkError):

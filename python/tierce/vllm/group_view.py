@@ -18,9 +18,8 @@ from .geometry import Geometry, layer_order
 from .groups import FULL, STATE, Group, GroupTable
 from .link import LOOKUP_PIN
 from .tracker import StateSave
+from .transfer import HASH_BYTES, ORIGIN_FAILED, ORIGIN_MEMORY
 
-HASH_BYTES = 32
-ORIGIN_FAILED, ORIGIN_MEMORY = 0, 1
 ROUNDS_MAX = 64  # rounds of a lookup; each round queries every group that has not agreed yet
 
 

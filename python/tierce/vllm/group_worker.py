@@ -17,9 +17,10 @@ from .group_view import GroupView, GroupViews
 from .groups import STATE, Group, GroupTable
 from .identity import Unsupported
 from .link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
-from .ranks import SEVERAL_HOSTS, Part
-from .tracker import LoadResult, ReqMeta
-from .worker import ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY, WorkerHalf, int32
+from .ranks import Part
+from .tracker import LoadResult, ReqMeta, int32
+from .transfer import ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY
+from .worker import WorkerHalf, require_one_host
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +53,7 @@ class GroupWorkerHalf(WorkerHalf):
 
     def register(self, ranks, measures) -> None:
         self.ranks = ranks
-        if any(m.place != measures[ranks.index].place for m in measures):
-            raise Unsupported(SEVERAL_HOSTS)
+        require_one_host(measures)
         self.layers = [GroupLayers.join(ranks, list(each))
                        for each in zip(*(m.groups for m in measures))]
         self.open_engine()
@@ -70,7 +70,7 @@ class GroupWorkerHalf(WorkerHalf):
         if facts.off is not None:
             return facts
         chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
-        return replace(facts, load_async=True, chunk_blocks=self.table.save_units(chunk_tokens),
+        return replace(facts, chunk_blocks=self.table.save_units(chunk_tokens),
                        longest_chunk=self.namespace["chunk_blocks"])
 
     def describe(self) -> str:
@@ -81,10 +81,7 @@ class GroupWorkerHalf(WorkerHalf):
                  zip(self.table.groups, self.geometries, self.layers)]
         views = GroupViews(self.table, parts)
         self.number_layers(views)
-        with self.lock:
-            self.end_prefetches()
-            self.view = views
-            self.chains.clear()
+        self.use_view(views)
 
     def view_of_group(self, group: Group, geometry: Geometry | None,
                       layers: GroupLayers) -> GroupView:
@@ -120,7 +117,7 @@ class GroupWorkerHalf(WorkerHalf):
 
     # ---- lookups and transfers
 
-    def memory_only(self, view, chain, from_block, total, memory, session) -> int:
+    def held_by_memory(self, view, chain, from_block, total, memory, session) -> int:
         """Memory may hold parts of the groups that do not restore a common point."""
         if memory == total:
             return total

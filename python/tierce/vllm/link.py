@@ -29,7 +29,8 @@ RESET_BYTES, RESET_NUMBER_BYTES = 16, 4  # of an era: its number, big-endian, an
 # The flags of the store's lookups, and a flag of the link: read the found blocks into memory.
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
 PREFETCH = 1 << 16
-STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER, STATUS_PENDING = 0, 1, 2, 3, 4
+(STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER, STATUS_PENDING,
+ STATUS_NOT_READY) = range(6)
 LOOKUP_HEAD = struct.Struct("<BQIIIIBI")
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<iII")
@@ -52,6 +53,10 @@ class Pending(Later):
 
 class LinkError(Exception):
     """The worker half did not answer, or its answer is invalid."""
+
+
+class NotReady(Exception):
+    """The worker half cannot move KV now; its log has the reason. The lookup is a miss."""
 
 
 @dataclass
@@ -241,6 +246,8 @@ class LinkServer:
             return STATUS_PENDING, 0, 0
         except Later:
             return STATUS_LATER, 0, 0
+        except NotReady:
+            return STATUS_NOT_READY, 0, 0
         except Exception:
             log.exception("a lookup failed")
             return STATUS_FAILED, 0, 0
@@ -314,6 +321,8 @@ class RemoteWorker:
             raise Later
         if status == STATUS_PENDING:
             raise Pending
+        if status == STATUS_NOT_READY:
+            raise NotReady
         if status != STATUS_OK or not memory <= total <= to_block:
             raise LinkError("the lookup failed in the worker's process")
         return total, memory

@@ -12,10 +12,10 @@ from . import identity
 from .identity import Unsupported
 from .link import (
     LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, Facts, FromStart,
-    Later, LinkError, Pending)
+    Later, LinkError, NotReady, Pending)
 from .tracker import (
-    LIMIT_FAILED, LIMIT_LOCAL, LIMIT_MINIMUM, LIMIT_NONE, LIMIT_OPTION, LIMIT_SHORT,
-    LIMIT_UNSUPPORTED, ChainPart, LoadResult, ReqMeta, RequestTracker, Rules, Served, request_name)
+    LIMIT_FAILED, LIMIT_LOCAL, LIMIT_MINIMUM, LIMIT_NONE, LIMIT_NOT_READY, LIMIT_OPTION,
+    LIMIT_SHORT, LIMIT_UNSUPPORTED, ChainPart, LoadResult, ReqMeta, RequestTracker, Rules, Served, request_name)
 
 log = logging.getLogger(__name__)
 
@@ -135,19 +135,10 @@ class SchedulerHalf:
             return 0, False
         local = self.rules.whole_blocks(local_tokens)
         try:
-            found, in_memory = self.lookup(request, tracker, local, limit)
-            usable = found
-            if self.has_drafter and found > local:
-                usable, in_memory = self.before_end(request, tracker, local, found, in_memory)
+            found, usable, in_memory, why = self.search(request, tracker, local, limit)
         except Later as reason:
             tracker.prefetched |= not isinstance(reason, Pending)
             return None, False
-        except LinkError as error:
-            self.warn_once(f"a lookup is a miss: {error}")
-            found = usable = in_memory = 0
-            why = LIMIT_FAILED
-        else:
-            why = LIMIT_NONE
         tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory, usable)
         if tokens == 0 and usable * self.block_tokens > local_tokens:
             why = LIMIT_OPTION if self.memory_only and in_memory < usable else LIMIT_MINIMUM
@@ -157,6 +148,21 @@ class SchedulerHalf:
         if tokens == 0 and found:
             self.link.release(tracker.session, True)
         return tokens, tokens > 0 and self.rules.load_async
+
+    def search(self, request, tracker, local: int, limit: int) -> tuple[int, int, int, int]:
+        """The blocks that the store holds, those of them that may be loaded, and those in memory; the
+        reason if nothing could be looked up, else LIMIT_NONE. Raises Later."""
+        try:
+            found, in_memory = self.lookup(request, tracker, local, limit)
+            usable = found
+            if self.has_drafter and found > local:
+                usable, in_memory = self.before_end(request, tracker, local, found, in_memory)
+            return found, usable, in_memory, LIMIT_NONE
+        except NotReady:
+            return 0, 0, 0, LIMIT_NOT_READY
+        except LinkError as error:
+            self.warn_once(f"a lookup is a miss: {error}")
+            return 0, 0, 0, LIMIT_FAILED
 
     def before_end(self, request, tracker, local: int, found: int,
                    in_memory: int) -> tuple[int, int]:
@@ -182,7 +188,7 @@ class SchedulerHalf:
                     tracker.session, part, from_block, to_block, flags)
                 tracker.sent_blocks = max(tracker.sent_blocks, end)
                 return answer
-            except Later:
+            except (Later, NotReady):
                 tracker.sent_blocks = max(tracker.sent_blocks, end)
                 raise
             except FromStart:

@@ -127,7 +127,7 @@ class ReqMeta:
 
 # Why a request was not looked up, or loaded less than was found: enum tierce_request_limit.
 (LIMIT_NONE, LIMIT_SHORT, LIMIT_LOCAL, LIMIT_OPTION, LIMIT_UNSUPPORTED, LIMIT_MINIMUM, LIMIT_ROOM,
- LIMIT_FAILED, LIMIT_ENDED) = range(9)
+ LIMIT_FAILED, LIMIT_ENDED, LIMIT_NOT_READY) = range(10)
 NAME_BYTES_MAX = 128
 
 

@@ -10,6 +10,9 @@ from .tracker import ReqMeta
 
 log = logging.getLogger(__name__)
 
+ORIGIN_FAILED, ORIGIN_MEMORY, ORIGIN_DISK = 0, 1, 2  # of a loaded block: enum tierce_origin
+HASH_BYTES = 32  # of a block
+
 
 @dataclass
 class Transfer:

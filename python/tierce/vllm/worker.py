@@ -2,8 +2,8 @@
 """The worker half: moves KV between vLLM's paged memory and the store, layer by layer.
 
 One step of vLLM is: begin_step, start_loads, then wait_layer and save_layer for each layer, then
-end_step. All of it runs on the worker's main thread; lookups may come from another thread and
-asynchronous loads run on one of their own. One lock guards the shared state, and no call blocks
+end_step. All of it runs on the worker's main thread. Lookups may come from another thread, and
+asynchronous loads run on threads of their own. One lock guards the shared state, and no call blocks
 while it holds this lock. Each chain has its own lock, so that a blocked call delays only its own
 request.
 """
@@ -25,18 +25,16 @@ from .geometry import Geometry, Measures
 from .identity import ConfigError, Unsupported
 from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, Facts, FromStart, Later, LinkError,
-    Pending)
+    NotReady, Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .reuse import blocks_to_load, blocks_to_read
 from .settings import Settings
 from .texts import describe_store, milliseconds, version
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Served, Taint, int32
-from .transfer import SharedView, Transfer
+from .transfer import HASH_BYTES, ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY, SharedView, Transfer
 
 log = logging.getLogger(__name__)
 
-ORIGIN_FAILED, ORIGIN_MEMORY, ORIGIN_DISK = 0, 1, 2
-HASH_BYTES = 32
 TOKEN_BYTES = 4
 ASYNC_LOADS = 2
 PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
@@ -67,6 +65,12 @@ class PutOff:
 
     until: float  # time.monotonic
     times: int = 0
+
+
+def require_one_host(measures: list["Measures"]) -> None:
+    """Raises Unsupported."""
+    if any(m.place != measures[0].place for m in measures):
+        raise Unsupported(SEVERAL_HOSTS)
 
 
 def without_store(request: ReqMeta) -> ReqMeta:
@@ -137,8 +141,7 @@ class WorkerHalf:
         mine = measures[ranks.index]
         if any(m.like != mine.like for m in measures):
             raise Unsupported("workers with KV of different shapes")
-        if any(m.place != mine.place for m in measures):
-            raise Unsupported(SEVERAL_HOSTS)
+        require_one_host(measures)
         self.part = part_of(ranks, [m.cell_bytes for m in measures], mine.replicas)
         self.open_engine()
         self.begin(self.make_namespace(mine))
@@ -240,6 +243,11 @@ class WorkerHalf:
         view = self.view_of(every)
         if share != every:
             view = SharedView(view, self.view_of(share))
+        self.use_view(view)
+
+    def use_view(self, view) -> None:
+        """From now on, instead of the view before: its chains and prefetches end. None: nothing is
+        found or stored."""
         with self.lock:
             self.end_prefetches()
             self.view = view
@@ -284,11 +292,7 @@ class WorkerHalf:
             if era[:RESET_NUMBER_BYTES] < self.era[:RESET_NUMBER_BYTES]:
                 return False
             if era != self.era:
-                # Without a view, nothing is found or stored; this is also the case if the new view cannot be opened.
-                with self.lock:
-                    self.end_prefetches()
-                    self.view = None
-                    self.chains.clear()
+                self.use_view(None)  # also if none can be opened
                 self.namespace["weights"] = identity.weights_after_reset(self.weights, era)
                 self.open_view()
                 self.era = era
@@ -316,10 +320,8 @@ class WorkerHalf:
         if self.behind is not None:
             self.behind.close()
         self.off = "the engine was shut down"
-        with self.lock:
-            self.end_prefetches()
-            self.chains.clear()
-            self.view = self.step_view = None
+        self.use_view(None)
+        self.step_view = None
         if self.engine is not None:
             self.engine.close()
             self.engine = None
@@ -331,14 +333,15 @@ class WorkerHalf:
 
     def lookup(self, session: int, part: ChainPart, from_block: int, to_block: int,
                flags: int) -> tuple[int, int]:
-        """Raises FromStart if the chain's beginning is missing here, Later while a prefetch is
-        under way for the session, and Pending while a query to a remote store is in progress. This
-        call does not wait for it. After the limit of put_off, it returns the prefix that is certain."""
+        """Raises FromStart if the chain's beginning is missing here, NotReady if nothing can be loaded
+        now, Later while a prefetch is under way for the session, and Pending while a query to a
+        remote store is in progress. This call does not wait for it. After the limit of put_off, it
+        returns the prefix that is certain."""
         with self.using_chain(session, part) as (view, chain):
             if to_block > chain.blocks:
                 raise FromStart
             if not self.can_transfer():
-                return 0, 0
+                raise NotReady
             late = self.end_prefetch(session)
             again = LOOKUP_AGAIN if self.may_put_off(session) else 0
             total, memory, pending = view.lookup(
@@ -348,14 +351,14 @@ class WorkerHalf:
                 self.note_put_off(session)
                 raise Pending
             if late:  # the time limit of the slower tiers has passed
-                total = memory = self.memory_only(view, chain, from_block, total, memory, session)
+                total = memory = self.held_by_memory(view, chain, from_block, total, memory, session)
             if flags & PREFETCH and memory < total:
                 self.begin_prefetch(view, chain, from_block, total, session)
                 raise Later
         return total, memory
 
-    def memory_only(self, view, chain, from_block: int, total: int, memory: int,
-                    session: int) -> int:
+    def held_by_memory(self, view, chain, from_block: int, total: int, memory: int,
+                       session: int) -> int:
         """How many of the `total` blocks that were found memory alone can restore."""
         return memory
 

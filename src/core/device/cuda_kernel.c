@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "core/device/cuda_batch.h"
 #include "core/device/kernels/copy_sum.h"
 
@@ -283,7 +284,7 @@ static int each_of_part(struct sequence *s, struct part *part,
     int rc = 0;
     for (; part->row < s->copy->count; part->row++, part->cell = 0) {
         size_t count = s->event->rows[part->row].cells.count;
-        size_t room = (s->event->rows[part->row].cell_bytes + (size_t)15) / 16 * 16;
+        size_t room = (size_t)tierce__round_up(s->event->rows[part->row].cell_bytes, 16);
         tierce__cuda_batch_row(&s->batch);
         for (; part->cell < count && rc == 0; part->cell++, used += room) {
             if (s->staging != 0 && used + room > TIERCE__STAGING_BYTES)

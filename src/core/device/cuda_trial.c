@@ -6,11 +6,11 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/mix.h"
 
-#define PAGE_BYTES 4096u
-#define CELLS_MAX  (TIERCE__TRIAL_BYTES / TIERCE__TRIAL_CELL_MIN)
+#define CELLS_MAX (TIERCE__TRIAL_BYTES / TIERCE__TRIAL_CELL_MIN)
 
 /* On a busy device, a copy of this size is slow, but it completes within this time. */
 #define COPY_MS 60000u
@@ -31,7 +31,7 @@ static int alloc_device(struct tierce__cuda *cuda)
 
 static int alloc_pinned(struct tierce__cuda *cuda)
 {
-    cuda->trial_cells = tierce__alloc_aligned(PAGE_BYTES, TIERCE__TRIAL_BYTES);
+    cuda->trial_cells = tierce__alloc_aligned(TIERCE__PIN_ALIGN, TIERCE__TRIAL_BYTES);
     if (cuda->trial_cells == NULL)
         return -ENOMEM;
     return cuda->base.ops->pin(&cuda->base, cuda->trial_cells, TIERCE__TRIAL_BYTES);
@@ -129,7 +129,7 @@ struct comparison {
 
 static size_t round_up(size_t bytes)
 {
-    return (bytes + 15) / 16 * 16;
+    return (size_t)tierce__round_up(bytes, 16);
 }
 
 /* Rows begin at multiples of 16, in both memories. */

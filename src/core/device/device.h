@@ -48,6 +48,9 @@
 struct tierce__device;
 struct tierce__device_event;
 
+/* A slice of pinned memory begins and ends at multiples of it. */
+#define TIERCE__PIN_ALIGN 4096u
+
 /* Cells of one chunk in one layer, and the blocks that they are copied from or to. */
 struct tierce__device_row {
     uint32_t layer;
@@ -102,9 +105,9 @@ struct tierce__device_ops {
 
     /*
      * Registers a slice of host memory, so that the device can copy from and to it directly. The
-     * slice is page-aligned and does not overlap another slice. Slices may be adjacent, and cells
-     * may cross their borders. Takes about 0.1 s per GB on a GPU: call it for one slice after
-     * another, from a thread that nothing waits for.
+     * slice is aligned to TIERCE__PIN_ALIGN and does not overlap another slice. Slices may be
+     * adjacent, and cells may cross their borders. Takes about 0.1 s per GB on a GPU: call it for
+     * one slice after another, from a thread that nothing waits for.
      *
      * Errors: TIERCE_E_ARGUMENT (alignment, overlap), -ENOMEM (the limit of locked memory, for
      * example), -EIO, TIERCE_E_CLOSED (in a child of fork). After -ENOMEM, a smaller slice may

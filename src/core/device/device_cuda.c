@@ -11,8 +11,6 @@
 #include "base/log/log_repeat.h"
 #include "core/device/cuda_trial.h"
 
-#define PAGE_BYTES 4096u
-
 /* ---- for all files ----------------------------------------------------------------------------
  */
 
@@ -264,7 +262,7 @@ static int pin(struct tierce__cuda *cuda, void *memory, size_t bytes)
 static int pin_cuda(struct tierce__device *device, void *memory, size_t bytes)
 {
     struct tierce__cuda *cuda = tierce__cuda_of(device);
-    if (memory == NULL || bytes == 0 || ((uintptr_t)memory | bytes) % PAGE_BYTES != 0)
+    if (memory == NULL || bytes == 0 || ((uintptr_t)memory | bytes) % TIERCE__PIN_ALIGN != 0)
         return TIERCE_E_ARGUMENT;
     int rc = tierce__cuda_enter_good(cuda);
     if (rc < 0)

@@ -9,14 +9,17 @@
 #include "base/assert.h"
 #include "base/log/log.h"
 #include "base/log/log_repeat.h"
+#include "base/mix.h"
 #include "base/threads/threads.h"
 #include "engine/device/devices.h"
 
 /* If the driver lacks memory for a slice, a smaller slice is registered. Slices are registered as
- * they are counted here, in pages. */
+ * they are counted here. */
 #define SLICE_BYTES_MAX (UINT64_C(1) << 30)
 #define SLICE_BYTES_MIN (UINT64_C(2) << 20)
-#define PAGE_BYTES      UINT64_C(4096)
+
+/* Descriptions that are known: a view for each group of layers has its own. */
+#define KNOWN_MAX 16u
 
 struct slice {
     uint8_t *memory;
@@ -32,6 +35,8 @@ struct pinning {
     pthread_t thread;
     atomic_bool stops; /* relaxed: only ends the work */
     _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire, with the slices */
+    /* Digests of descriptions whose layers are all in the device's memory; relaxed. */
+    _Atomic uint64_t known[KNOWN_MAX];
     size_t count, room;
     struct slice *slices; /* used by the thread, and by fini after the thread has exited */
 };
@@ -46,7 +51,7 @@ void tierce__pinnings_init(struct tierce__pinnings *pinnings)
 void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes)
 {
     TIERCE_DASSERT(pinnings->bytes == 0 && tierce__list_empty(&pinnings->list));
-    TIERCE_DASSERT((uintptr_t)base % PAGE_BYTES == 0);
+    TIERCE_DASSERT((uintptr_t)base % TIERCE__PIN_ALIGN == 0);
     pinnings->base = base;
     pinnings->bytes = bytes;
 }
@@ -65,7 +70,7 @@ static int keep(struct pinning *pinning, struct slice slice)
 static int pin_slice(struct pinning *pinning, struct slice slice)
 {
     const struct tierce__open_device *device = pinning->device;
-    TIERCE_DASSERT(slice.bytes > 0 && slice.bytes % PAGE_BYTES == 0);
+    TIERCE_DASSERT(slice.bytes > 0 && slice.bytes % TIERCE__PIN_ALIGN == 0);
     int rc = keep(pinning, slice); /* first, so that the pinned slices are known */
     if (rc < 0)
         return rc;
@@ -77,7 +82,8 @@ static int pin_slice(struct pinning *pinning, struct slice slice)
 
 static int pin_all(struct pinning *pinning)
 {
-    uint64_t done = 0, bytes = pinning->bytes / PAGE_BYTES * PAGE_BYTES, most = SLICE_BYTES_MAX;
+    uint64_t done = 0, bytes = pinning->bytes / TIERCE__PIN_ALIGN * TIERCE__PIN_ALIGN,
+             most = SLICE_BYTES_MAX;
     int rc = 0;
     while (done < bytes && rc == 0 &&
            !atomic_load_explicit(&pinning->stops, memory_order_relaxed)) {
@@ -86,7 +92,7 @@ static int pin_all(struct pinning *pinning)
         if (rc == 0) {
             done += step;
         } else if (rc == -ENOMEM && step > SLICE_BYTES_MIN) {
-            most = step / 2 / PAGE_BYTES * PAGE_BYTES;
+            most = step / 2 / TIERCE__PIN_ALIGN * TIERCE__PIN_ALIGN;
             rc = 0;
         }
     }
@@ -177,8 +183,15 @@ static int status_of(int rc)
     }
 }
 
-/* A copy to memory that is not the device's would make the device fail for the whole process. */
-static int check_layers(const struct tierce__open_device *device, const struct tierce_paged *paged)
+static uint64_t digest_of(const struct tierce_paged *paged)
+{
+    uint64_t digest = TIERCE__MIX_GOLDEN;
+    for (uint32_t layer = 0; layer < paged->layer_count; layer++)
+        digest = tierce__mix(digest ^ (uintptr_t)paged->layers[layer].base);
+    return digest;
+}
+
+static int ask_layers(const struct tierce__open_device *device, const struct tierce_paged *paged)
 {
     int rc = 1;
     for (uint32_t layer = 1; layer < paged->layer_count && rc > 0; layer++)
@@ -189,6 +202,21 @@ static int check_layers(const struct tierce__open_device *device, const struct t
                              "device's memory\"",
                              device->ops->name);
     return rc > 0 ? 0 : rc < 0 ? rc : TIERCE_E_ARGUMENT;
+}
+
+/* Memory of something else would break the device for the whole process. The driver is asked about
+ * the same layers only once, because each lookup, store and load of an inference engine comes here.
+ */
+static int check_layers(struct pinning *pinning, const struct tierce_paged *paged)
+{
+    uint64_t digest = digest_of(paged);
+    _Atomic uint64_t *known = &pinning->known[digest % KNOWN_MAX];
+    if (atomic_load_explicit(known, memory_order_relaxed) == digest)
+        return 0;
+    int rc = ask_layers(pinning->device, paged);
+    if (rc == 0)
+        atomic_store_explicit(known, digest, memory_order_relaxed);
+    return rc;
 }
 
 int tierce__pinnings_get(struct tierce__pinnings *pinnings, const struct tierce_paged *paged,
@@ -207,7 +235,7 @@ int tierce__pinnings_get(struct tierce__pinnings *pinnings, const struct tierce_
         rc = begin_pinning(pinnings, &pinning, kind, address);
     tierce__lock_drop(&pinnings->lock);
     if (rc == 0)
-        rc = check_layers(pinning->device, paged);
+        rc = check_layers(pinning, paged);
     if (rc < 0)
         return status_of(rc);
     rc = atomic_load_explicit(&pinning->state, memory_order_acquire);

@@ -51,6 +51,19 @@ static int begin_device(struct tierce_store *store, const struct tierce_view *vi
     return rc == 0 ? tierce__transit_create(&store->transit, device, &what) : rc;
 }
 
+/*
+ * Whether copies out of a device are possible now. This comes before space is made, which evicts
+ * other chunks. A part of a chunk begins all the same, and ends without its copies: the other parts
+ * would wait for a part that is left out.
+ */
+static int check_device(const struct tierce_store *store, struct tierce_view *view,
+                        const struct tierce_transfer_opts *opts)
+{
+    if (tierce__paged_device(opts->paged) == TIERCE_DEVICE_HOST || view->part.count > 1)
+        return 0;
+    return store->engine->lender->prepare(view, opts->paged);
+}
+
 /* A failure of the device is a miss: the end publishes nothing. */
 static int enqueue_layer(struct tierce_store *store, uint32_t layer)
 {
@@ -98,12 +111,13 @@ static int begin_copies(struct tierce_store *store, const struct tierce_view *vi
     return rc;
 }
 
-/* If the device cannot be used yet, or has failed, the store is a miss. */
 static int begin_store(struct tierce_store *store, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts)
 {
     struct tierce__lender_space *space = &store->space;
-    int rc = store->engine->lender->store_begin(space, view, opts);
+    int rc = check_device(store, view, opts);
+    if (rc == 0)
+        rc = store->engine->lender->store_begin(space, view, opts);
     if (rc < 0 || space->rooms == NULL)
         return rc;
     TIERCE_DASSERT(space->count > 0);
@@ -112,7 +126,7 @@ static int begin_store(struct tierce_store *store, struct tierce_view *view,
         return 0;
     (void)store->engine->lender->store_end(space, false);
     space->rooms = NULL;
-    return rc == -EAGAIN || rc == TIERCE_E_DOWN ? 0 : rc;
+    return rc;
 }
 
 int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
@@ -132,7 +146,8 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
     rc = begin_store(store, view, opts);
     if (rc < 0 || store->space.rooms == NULL) {
         tierce__free(store);
-        return rc;
+        /* A device that cannot be used now, or any more, is a miss. */
+        return rc == -EAGAIN || rc == TIERCE_E_DOWN ? 0 : rc;
     }
     TIERCE_DASSERT(store->space.count > 0 && store->gather.next_layer == 0);
     *out = store;

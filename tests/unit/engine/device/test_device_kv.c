@@ -344,8 +344,16 @@ END_TEST
 /* ---- failures ---------------------------------------------------------------------------------
  */
 
-/* After an error of the device, the bytes are unknown: nothing is loaded, and no chunk is
- * removed. */
+/* A load in which a copy fails. */
+static void fail_device(const struct tierce_transfer_opts *what)
+{
+    cuda_fake_fail_nth(3 + 9, TIERCE__CU_UNKNOWN); /* after those about the first address */
+    ck_assert_int_eq(tierce_load(fx.view, what, origins), 0);
+    cuda_fake_fail_nth(0, 0);
+}
+
+/* After an error of the device, the bytes are unknown: nothing is loaded, and no chunk is removed.
+ */
 START_TEST(a_failed_device_removes_no_chunk)
 {
     dk_start(false, NULL);
@@ -353,9 +361,7 @@ START_TEST(a_failed_device_removes_no_chunk)
     struct tierce_chain *other = fx_chain(&fx, 2, 8, 0);
     struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
     ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
-    cuda_fake_fail_nth(FX_LAYERS * 3 + 9, TIERCE__CU_UNKNOWN); /* after the address checks */
-    ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
-    cuda_fake_fail_nth(0, 0);
+    fail_device(&what);
     ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
     what = dk_what(other, 0, 8, fx_ids);
     ck_assert_int_eq(tierce_store(fx.view, &what), 0);
@@ -365,6 +371,42 @@ START_TEST(a_failed_device_removes_no_chunk)
     WAIT_FOR(is_returned());
     tierce_chain_destroy(other);
     tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
+/* A store that cannot copy makes no room: other engines may use the chunks of the same memory. */
+START_TEST(a_failed_device_evicts_no_chunk)
+{
+    enum { BLOCKS = 40 };
+    const char *const small[] = {"memory.size", "1MiB", NULL};
+    struct tierce_chain *chain = NULL;
+    dk_start(false, small);
+    for (uint32_t seed = 1; fx_stats(&fx).memory_evictions == 0; seed++) {
+        tierce_chain_destroy(chain);
+        chain = fx_chain(&fx, seed, BLOCKS, 0);
+        ck_assert_int_eq(dk_store(chain, BLOCKS, fx_ids, false), BLOCKS);
+    }
+    struct tierce_transfer_opts what = dk_what(chain, 0, BLOCKS, fx_ids);
+    fail_device(&what);
+    int64_t evicted = fx_stats(&fx).memory_evictions;
+    struct tierce_chain *other = fx_chain(&fx, 4711, BLOCKS, 0);
+    ck_assert_int_eq(dk_store(other, BLOCKS, fx_ids, false), 0);
+    ck_assert_int_eq(fx_stats(&fx).memory_evictions, evicted);
+    tierce_chain_destroy(other);
+    tierce_chain_destroy(chain);
+    WAIT_FOR(is_returned());
+    dk_stop();
+}
+END_TEST
+
+/* The driver is asked about the layers of a description only once. */
+START_TEST(a_known_description_is_not_checked_again)
+{
+    dk_start(false, NULL);
+    cuda_fake_fail_nth(3 + 1, TIERCE__CU_UNKNOWN); /* after those about the first address */
+    ck_assert_int_eq(tierce_view_prepare(fx.view, &fx.paged), 0);
+    cuda_fake_fail_nth(0, 0);
     dk_stop();
 }
 END_TEST
@@ -520,6 +562,7 @@ CHECK_MAIN("device_kv", .seconds = 120,
                      a_load_that_is_later_than_its_lease,
 #endif
                      memory_is_pinned_in_smaller_slices, closing_waits_for_late_copies,
-                     a_failed_device_removes_no_chunk, every_failed_allocation_is_survived,
+                     a_failed_device_removes_no_chunk, a_failed_device_evicts_no_chunk,
+                     a_known_description_is_not_checked_again, every_failed_allocation_is_survived,
                      memory_of_the_host_is_no_device},
            .loops = {{every_failed_call_of_the_driver_is_survived, 0, CODES}})
