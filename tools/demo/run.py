@@ -306,7 +306,9 @@ def main():
         raise Failed(f"another run is using {work}; wait for its end, or name a folder with --work")
     store_folder = work / "store"
     shutil.rmtree(store_folder, ignore_errors=True)
-    kind, model = choose_model(screen, arguments.model, work)
+    # The tokens of a trace mean nothing, so the small model will do.
+    wanted = arguments.model or ("random" if arguments.trace else None)
+    kind, model = choose_model(screen, wanted, work)
     speech = ByteSpeech() if kind == "random" else ChatSpeech(model)
     if arguments.trace:
         sessions = trace_sessions(arguments.trace, arguments.scale, TRACE_TOKENS,

@@ -91,7 +91,7 @@ class ChatSpeech:
         return self.ids(f"{self.mark_end}\n{self.turn('user', question)}<|im_start|>assistant\n")
 
     def text(self, answer):
-        """What the model says until it ends its turn; it is made to go on after that."""
+        """The answer up to the end of the model's turn. Generation continues after it (ignore_eos)."""
         return self.tokenizer.decode(answer, skip_special_tokens=False).split(self.mark_end)[0]
 
 

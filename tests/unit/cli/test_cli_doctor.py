@@ -141,7 +141,7 @@ class Doctor(CliCase):
             self.check(1, "doctor", here, there, out=[
                 "1 field differs", "  window\n", "1 of 2 namespaces of A can be shared with B.",
                 "cannot be used, because the same model's group of layers 3-5 (window) cannot be shared"])
-        # The window group in two forms, of which one is shared; another model, all of whose layers are one group.
+        # Two variants of the window group, one of them shared; and a model whose layers are all in one group.
         d = self.store("d", full, other, window)
         self.check(0, "doctor", a, d)
         self.check(0, "doctor", d, a, out=["2 of 3 namespaces of A"])
