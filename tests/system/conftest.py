@@ -20,6 +20,8 @@ import works_with
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "demo"))
+# Tests of other folders use functions of these: pytest itself adds only the folders of the files that it runs.
+sys.path += [str(ROOT / "tests" / "system" / folder) for folder in ("connector", "engines")]
 
 # What an engine of several worker processes is started with, by kind of parallelism.
 WORKERS = {"tp": {"tensor_parallel_size": 2},
@@ -93,7 +95,7 @@ class HostError(Exception):
     """A command failed in the host; the text is the traceback there."""
 
 
-ENGINE = str(Path(__file__).with_name("engine.py"))
+ENGINE = str(ROOT / "tests" / "system" / "engines" / "engine.py")
 
 
 class Forked:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tierce optimize --html, --svg and --png, from outside. tests/python/test_report.py tests the page
+"""tierce optimize --html, --svg and --png, from outside. tests/python/pages/test_report.py tests the page
 in a browser."""
 
 import base64

@@ -5,7 +5,7 @@
 #include "engine_fixture.h"
 #include "optimizer/replay/replay.h"
 #include "core/policy/flat.h"
-#include "prop/random_recording.h"
+#include "prop/optimizer/random_recording.h"
 #include "store/disk/disk_private.h"
 
 /*

@@ -5,7 +5,7 @@
 #include "wait_for.h"
 #include "optimizer/replay/replay.h"
 #include "optimizer/trace/trace.h"
-#include "prop/random_recording.h"
+#include "prop/optimizer/random_recording.h"
 
 #include <signal.h>
 #include <stdatomic.h>

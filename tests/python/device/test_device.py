@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 FAKE = ROOT / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
 BLOCKS, CELL = 16, 512
 

@@ -21,8 +21,8 @@ from tierce.vllm import own_node
 from tierce.vllm.identity import ConfigError, Unsupported
 
 FOLDER = Path(__file__).resolve().parent
-ROOT = FOLDER.parents[1]
-sys.path.insert(0, str(FOLDER.parent / "system"))
+ROOT = FOLDER.parents[2]
+sys.path.insert(0, str(FOLDER.parents[1] / "system"))
 
 from manager_process import executable  # noqa: E402
 

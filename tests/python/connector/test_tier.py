@@ -32,8 +32,8 @@ from tierce.vllm import TierceTier, tier as ours  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
 from test_connector import changed  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "demo"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "demo"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "system"))
 
 CHUNKS, ROW = 24, 2 * 4096
 REQUEST = ReqContext(req_id="r")

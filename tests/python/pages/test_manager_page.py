@@ -14,7 +14,7 @@ import pytest
 
 from browser import ANSWER_SECONDS, Page, browser, browser_process, find_chromium
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "system"))
 
 from manager_process import Http, Manager  # noqa: E402
 

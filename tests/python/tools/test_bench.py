@@ -5,7 +5,7 @@ import csv
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "bench"))
 
 import python_call  # noqa: E402
 

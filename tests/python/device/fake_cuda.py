@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from vllm.v1 import kv_cache_interface as kv
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DRIVER = ROOT / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
 
 

@@ -21,7 +21,7 @@ from cuda_groups import FULL, STATE, TABLES, TOKENS as GROUP_TOKENS, WANTED, WIN
 from fake_cuda import Pool
 from test_connector import changed, config  # noqa: F401
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "system"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "system"))
 from node_process import Node  # noqa: E402
 
 BLOCK, SECONDS = 32, 60

@@ -10,7 +10,7 @@ from types import SimpleNamespace as Thing
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests" / "system"))
 
 import works_with as recorder  # noqa: E402

@@ -34,7 +34,7 @@ from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
 from tierce.vllm.link import PREFETCH, Facts, Later, LinkError, Pending  # noqa: E402
 from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult, Served  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "demo"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "demo"))
 
 BLOCK = 32
 FULL = dict(block_size=BLOCK, num_kv_heads=2, head_size=64, dtype=torch.float32)
@@ -169,7 +169,7 @@ def test_engines_that_are_not_served(config, reason, lines):
 
 # ---- the table of README.md
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def works_with():

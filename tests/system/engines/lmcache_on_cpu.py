@@ -13,7 +13,7 @@ from lmcache.v1.gpu_connector.gpu_connectors import GPUConnectorInterface
 from vllm.distributed.kv_transfer.kv_connector.v1.lmcache_connector import LMCacheConnectorV1
 from vllm.distributed.kv_transfer.kv_connector.v1.lmcache_mp_connector import LMCacheMPConnector
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tools" / "bench"))
+sys.path.append(str(Path(__file__).resolve().parents[3] / "tools" / "bench"))
 from vllm_hit import spare_llvmlite  # noqa: E402
 
 

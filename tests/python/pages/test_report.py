@@ -14,7 +14,7 @@ import pytest
 
 from browser import Page, browser, browser_process, find_chromium
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 EXECUTABLE = ROOT / "build" / os.environ.get("TIERCE_TEST_BUILD", "rel") / "bin" / "tierce"
 HOSTILE = "</script><img src=x onerror=\"document.title='run'\">&amp;<!--"
 

@@ -4,8 +4,10 @@
 import functools
 import itertools
 import os
+import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace as Thing
 
 import pytest
@@ -15,7 +17,9 @@ from vllm.v1 import kv_cache_interface as kv
 from tierce.vllm import connector as ours
 
 from fake_cuda import Gpu, Pool
-from test_connector import changed, config as base_config, request_of  # noqa: F401
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "connector"))
+from test_connector import changed, config as base_config, request_of  # noqa: E402, F401
 
 SECONDS = 60
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LICENCE = "/* SPDX-License-Identifier: Apache-2.0 */\n"
 
 # 15 code lines: two includes, struct node (3), add() (4), struct other, walk() without assertions (5).
