@@ -55,8 +55,10 @@ int tierce__cuda_batch_flush(struct tierce__cuda_batch *batch)
 /* ---- cells to copies --------------------------------------------------------------------------
  */
 
-static int add(struct tierce__cuda_batch *batch, uintptr_t device, uintptr_t cell, size_t bytes)
+int tierce__cuda_batch_put(struct tierce__cuda_batch *batch, uintptr_t device, const uint8_t *host,
+                           size_t bytes)
 {
+    uintptr_t cell = (uintptr_t)host;
     bool is_gather = batch->direction == TIERCE__DIRECTION_GATHER;
     uintptr_t to = is_gather ? cell : device, from = is_gather ? device : cell;
     if (batch->joins && batch->count > 0) {
@@ -99,7 +101,7 @@ int tierce__cuda_batch_add(struct tierce__cuda_batch *batch, uintptr_t device, u
         }
         TIERCE_ASSERT(batch->in_slice > 0); /* the cell was pinned when the call began */
         size_t step = bytes < batch->in_slice ? bytes : batch->in_slice;
-        rc = add(batch, device, (uintptr_t)cell, step);
+        rc = tierce__cuda_batch_put(batch, device, cell, step);
         device += step, cell += step;
         bytes -= step, batch->in_slice -= step;
     }

@@ -35,6 +35,11 @@ void tierce__cuda_batch_row(struct tierce__cuda_batch *batch);
 TIERCE_MUSTUSE int tierce__cuda_batch_add(struct tierce__cuda_batch *batch, uintptr_t device,
                                           uint8_t *cell, size_t bytes);
 
+/* Adds a copy between the device and memory that lies in one registration, or was allocated by the
+ * driver. Errors: -EIO. */
+TIERCE_MUSTUSE int tierce__cuda_batch_put(struct tierce__cuda_batch *batch, uintptr_t device,
+                                          const uint8_t *host, size_t bytes);
+
 /* Enqueues the collected copies. Errors: -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_batch_flush(struct tierce__cuda_batch *batch);
 

@@ -12,10 +12,17 @@
 
 #include "base/assert.h"
 #include "core/device/cuda_batch.h"
+#include "core/device/cuda_bounce.h"
 #include "core/device/cuda_kernel.h"
 
 /* ---- by the copy engine -----------------------------------------------------------------------
  */
+
+static bool is_pinned(struct tierce__cuda *cuda, const struct tierce__device_copy *copy, size_t i)
+{
+    return tierce__pinned_covers(&cuda->pinned, copy->rows[i].cells.bytes,
+                                 (size_t)tierce__row_bytes(copy, i));
+}
 
 static int add_row(struct tierce__cuda_batch *batch, const struct tierce__device_copy *copy,
                    size_t i)
@@ -30,14 +37,17 @@ static int add_row(struct tierce__cuda_batch *batch, const struct tierce__device
     return rc;
 }
 
-static int enqueue_copies(struct tierce__cuda *cuda, const struct tierce__device_copy *copy,
-                          enum tierce__direction direction)
+/* Rows that are not pinned are copied at the end. */
+static int enqueue_copies(struct tierce__cuda *cuda, const struct tierce__cuda_event *event,
+                          const struct tierce__device_copy *copy, enum tierce__direction direction)
 {
     struct tierce__cuda_batch batch = {.cuda = cuda, .direction = direction};
     int rc = 0;
     for (size_t i = 0; i < copy->count && rc == 0; i++)
-        rc = add_row(&batch, copy, i);
-    return rc < 0 ? rc : tierce__cuda_batch_flush(&batch);
+        rc = event->rows[i].bounces ? 0 : add_row(&batch, copy, i);
+    if (rc == 0)
+        rc = tierce__cuda_batch_flush(&batch);
+    return rc < 0 ? rc : tierce__cuda_bounce_enqueue(cuda, event, copy, direction);
 }
 
 /* ---- a transfer -------------------------------------------------------------------------------
@@ -75,7 +85,7 @@ static int enqueue(const struct transfer *t)
     int rc = order_behind(t);
     if (rc == 0)
         rc = t->way == TIERCE__CUDA_COPIES
-                 ? enqueue_copies(cuda, t->copy, t->direction)
+                 ? enqueue_copies(cuda, t->event, t->copy, t->direction)
                  : tierce__cuda_kernel_enqueue(cuda, t->kernel, t->event, t->copy, t->direction,
                                                t->way);
     if (rc == 0)
@@ -100,21 +110,28 @@ static int start(const struct transfer *t)
     return rc;
 }
 
-static void keep_rows(const struct transfer *t)
+/* Slices are pinned meanwhile, perhaps by another thread, and none is unpinned: a row that is
+ * pinned now is pinned when it is enqueued. A row that bounces may bounce all the same if it is
+ * pinned later. Returns whether a row bounces. */
+static bool keep_rows(const struct transfer *t)
 {
     const struct tierce__device_copy *copy = t->copy;
+    bool any = false;
     TIERCE_DASSERT(t->event->count == copy->count);
     for (size_t i = 0; i < copy->count; i++) {
         const struct tierce__device_row *row = &copy->rows[i];
         t->event->rows[i] = (struct tierce__cuda_row){
             .cells = row->cells,
             .good = t->direction == TIERCE__DIRECTION_SCATTER ? row->good : NULL,
-            .cell_bytes = copy->paged->layers[row->layer].block_bytes};
+            .cell_bytes = copy->paged->layers[row->layer].block_bytes,
+            .bounces = !is_pinned(t->cuda, copy, i)};
+        any |= t->event->rows[i].bounces;
     }
+    return any;
 }
 
-/* Creates the event, with slots for the sums of the kernel. If too few slots are free, the copy
- * engine copies.
+/* Creates the event, with slots for the sums of the kernel. If too few slots are free, or a row is
+ * not pinned, the copy engine copies.
  */
 static int create_event(struct transfer *t)
 {
@@ -124,7 +141,13 @@ static int create_event(struct transfer *t)
     t->event = tierce__cuda_event_create(t->cuda, t->copy->count, slots);
     if (t->event == NULL)
         return -ENOMEM;
-    keep_rows(t);
+    if (keep_rows(t)) {
+        t->way = TIERCE__CUDA_COPIES;
+        int rc = tierce__cuda_bounce_plan(t->cuda, t->event, t->direction);
+        if (rc < 0)
+            tierce__cuda_event_free(t->cuda, t->event);
+        return rc;
+    }
     if (slots > 0 && tierce__cuda_sums_take(&t->kernel->sums, t->event->slots, slots)) {
         t->event->sums = &t->kernel->sums;
         (void)tierce__cuda_kernel_number(t->event, t->copy);
@@ -138,11 +161,9 @@ static int check(struct tierce__cuda *cuda, const struct tierce__device_copy *co
                  enum tierce__direction direction)
 {
     int rc = tierce__device_check(copy, direction);
-    for (size_t i = 0; i < copy->count && rc == 0; i++) {
-        if (!tierce__pinned_covers(&cuda->pinned, copy->rows[i].cells.bytes,
-                                   (size_t)tierce__row_bytes(copy, i)))
-            rc = TIERCE_E_ARGUMENT;
-    }
+    bool may_bounce = tierce__cuda_bounces(cuda);
+    for (size_t i = 0; i < copy->count && rc == 0 && !may_bounce; i++)
+        rc = is_pinned(cuda, copy, i) ? 0 : TIERCE_E_ARGUMENT;
     return rc;
 }
 

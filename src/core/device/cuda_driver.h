@@ -26,6 +26,7 @@ typedef struct tierce__cu_stream *TIERCE__CU_STREAM;
 typedef struct tierce__cu_event *TIERCE__CU_EVENT;
 typedef struct tierce__cu_module *TIERCE__CU_MODULE;
 typedef struct tierce__cu_function *TIERCE__CU_FUNCTION;
+typedef void (*TIERCE__CU_HOST_FN)(void *argument);
 
 struct tierce__cu_location {
     int type, id;

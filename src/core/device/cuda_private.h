@@ -14,6 +14,15 @@
 
 struct tierce__cuda_kernel;
 struct tierce__cuda_sums;
+struct tierce__bounce_job;
+
+/* The buffers of cuda_bounce.c, one for each direction. */
+struct tierce__cuda_bounce {
+    struct tierce__lock lock[2]; /* BOUNCE: while a transfer that uses the buffer is enqueued */
+    uint8_t *memory[2];
+    atomic_bool usable; /* the store (release) publishes memory to transfers (acquire) */
+    struct tierce__bounce_job *_Atomic kept; /* until close; pushed (release), read by close */
+};
 
 struct tierce__cuda {
     struct tierce__device base;
@@ -25,6 +34,7 @@ struct tierce__cuda {
      * stores. Neither synchronises with the default stream. */
     TIERCE__CU_STREAM streams[2];
     struct tierce__pinned pinned;
+    struct tierce__cuda_bounce bounce;
     /* NULL until tune has found that it works. The pointer is stored (release) and loaded by
      * transfers (acquire), which publishes the kernel's fields to them. */
     struct tierce__cuda_kernel *_Atomic kernel;
@@ -48,6 +58,7 @@ struct tierce__cuda_row {
     uint8_t *good; /* NULL for a gather */
     uint32_t cell_bytes;
     uint32_t first; /* the number of its first cell among the device's sums */
+    bool bounces;   /* its cells are not all pinned: cuda_bounce.c copies them */
 };
 
 struct tierce__cuda_event {
@@ -59,6 +70,7 @@ struct tierce__cuda_event {
     /* The sums that the device writes; NULL: the host computes them. The sum of cell i is in slot
      * slots[i / TIERCE__LAUNCH_CELLS]. */
     struct tierce__cuda_sums *sums;
+    struct tierce__bounce_job *bounce; /* NULL: no row bounces */
     size_t slot_count;
     uint32_t *slots;                /* [slot_count], after the rows in the same allocation */
     size_t count;                   /* 0 for an event of `record` */

@@ -14,6 +14,7 @@
  *     const struct tierce__device_ops *ops = tierce__device_find("cuda");
  *     rc = ops->open(&device, paged.layers[0].base);
  *     ops->tune(device);                               // in the background
+ *     rc = ops->allow_unpinned(device);                // copies work from here on, more slowly
  *     rc = ops->pin(device, slice, slice_bytes);       // each slice of the pool, in the background
  *     ...
  *     rc = ops->gather(device, &event, &copy);         // begins after the work on copy.stream
@@ -41,8 +42,8 @@
  * that the device was opened in. The host ignores them.
  *
  * Thread: any for every function, several at the same time; `close` must be the last call.
- * wait, settle (it may compute the sums), tune, pin, unpin, open and close block; no other function
- * blocks.
+ * wait, settle (it may compute the sums), tune, allow_unpinned, pin, unpin, open and close block;
+ * no other function blocks.
  */
 
 struct tierce__device;
@@ -70,7 +71,8 @@ struct tierce__device_copy {
 struct tierce__device_ops {
     const char *name;
 
-    /* Whether the bytes of cells must lie in memory that `pin` has registered. */
+    /* Whether the bytes of cells must lie in memory that `pin` has registered, unless
+     * allow_unpinned has returned 0. */
     bool pins;
 
     /*
@@ -104,6 +106,14 @@ struct tierce__device_ops {
     bool (*close)(struct tierce__device *device, uint64_t deadline_ns);
 
     /*
+     * From now on cells may lie in any memory of the host. A row of cells that are not all pinned
+     * is copied through a pinned buffer, which takes a second copy by the processor, and the host
+     * computes its sums. A slice may be pinned while such copies are in progress. Later calls
+     * change nothing. Errors: -ENOMEM, -EIO, TIERCE_E_CLOSED. Blocks.
+     */
+    TIERCE_MUSTUSE int (*allow_unpinned)(struct tierce__device *device);
+
+    /*
      * Registers a slice of host memory, so that the device can copy from and to it directly. The
      * slice is aligned to TIERCE__PIN_ALIGN and does not overlap another slice. Slices may be
      * adjacent, and cells may cross their borders. Takes about 0.1 s per GB on a GPU: call it for
@@ -119,13 +129,14 @@ struct tierce__device_ops {
      * Errors: TIERCE_E_ARGUMENT (it was not pinned), -EIO, TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*unpin)(struct tierce__device *device, void *memory, size_t bytes);
 
-    /* Whether cells may lie in this range. */
+    /* Whether all of this range is registered. */
     bool (*is_pinned)(struct tierce__device *device, const void *memory, size_t bytes);
 
     /*
      * Copies blocks to cells. Rows must not overlap. *event [out] [transfer]: free it by forget.
      * Errors, nothing enqueued and *event untouched:
-     *   TIERCE_E_ARGUMENT     a row is invalid (paged.h), or its bytes are not pinned
+     *   TIERCE_E_ARGUMENT     a row is invalid (paged.h), or its bytes are not pinned and were not
+     *                         allowed to be
      *   TIERCE_E_UNSUPPORTED  the stream is being captured into a graph
      *   TIERCE_E_CLOSED       in a child of fork
      *   -ENOMEM

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
+#include "core/device/cuda_bounce.h"
 #include "core/device/cuda_trial.h"
 
 /* ---- for all files ----------------------------------------------------------------------------
@@ -181,6 +182,14 @@ static int start(struct tierce__cuda *cuda, const void *address)
     return rc;
 }
 
+static void free_cuda(struct tierce__cuda *cuda)
+{
+    tierce__pinned_fini(&cuda->pinned);
+    tierce__cuda_bounce_fini(&cuda->bounce);
+    cuda->magic = 0;
+    tierce__free(cuda);
+}
+
 static int open_cuda(struct tierce__device **out, const void *address)
 {
     const struct tierce__cuda_api *api;
@@ -194,10 +203,10 @@ static int open_cuda(struct tierce__device **out, const void *address)
     cuda->magic = TIERCE__CUDA_MAGIC;
     cuda->api = api;
     tierce__pinned_init(&cuda->pinned);
+    tierce__cuda_bounce_init(&cuda->bounce);
     rc = start(cuda, address);
     if (rc < 0) {
-        tierce__pinned_fini(&cuda->pinned);
-        tierce__free(cuda);
+        free_cuda(cuda);
         return rc;
     }
     *out = &cuda->base;
@@ -237,6 +246,8 @@ static int register_slice(struct tierce__cuda *cuda, void *memory, size_t bytes)
 {
     TIERCE__CU_RESULT code = cuda->api->host_register(
         memory, bytes, TIERCE__CU_REGISTER_PORTABLE | TIERCE__CU_REGISTER_DEVICEMAP);
+    if (code == TIERCE__CU_OUT_OF_MEMORY) /* the caller tries a smaller slice, or logs */
+        return -ENOMEM;
     if (code != TIERCE__CU_ALREADY_REGISTERED && code != TIERCE__CU_INVALID_VALUE)
         return tierce__cuda_check(cuda, "cuMemHostRegister", code);
     log_call(cuda, "cuda_not_pinned", "cuMemHostRegister", code);
@@ -345,6 +356,7 @@ static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
     if (stopped) {
         tierce__cuda_kernel_close(cuda, cuda->own_kernel);
         cuda->own_kernel = NULL;
+        tierce__cuda_bounce_close(cuda);
         (void)tierce__cuda_trial_free(cuda); /* logged; the device's memory is lost */
         destroy_streams(cuda);
     }
@@ -359,9 +371,7 @@ static bool close_cuda(struct tierce__device *device, uint64_t deadline_ns)
     if (!stop(cuda, deadline_ns))
         return false;
     release_context(cuda);
-    tierce__pinned_fini(&cuda->pinned);
-    cuda->magic = 0;
-    tierce__free(cuda);
+    free_cuda(cuda);
     return true;
 }
 
@@ -371,6 +381,8 @@ const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
                                                            .has = has_cuda,
                                                            .tune = tierce__cuda_tune,
                                                            .close = close_cuda,
+                                                           .allow_unpinned =
+                                                               tierce__cuda_allow_unpinned,
                                                            .pin = pin_cuda,
                                                            .unpin = unpin_cuda,
                                                            .is_pinned = is_pinned_cuda,

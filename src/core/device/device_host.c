@@ -73,6 +73,12 @@ static bool close_host(struct tierce__device *device, uint64_t deadline_ns)
 /* ---- pinning: the host's own memory needs none ------------------------------------------------
  */
 
+static int allow_unpinned_host(struct tierce__device *device)
+{
+    (void)host_of(device);
+    return 0;
+}
+
 static int pin_host(struct tierce__device *device, void *memory, size_t bytes)
 {
     (void)host_of(device);
@@ -231,6 +237,7 @@ const struct tierce__device_ops tierce__device_host_ops = {.name = "host",
                                                            .has = has_host,
                                                            .tune = tune_host,
                                                            .close = close_host,
+                                                           .allow_unpinned = allow_unpinned_host,
                                                            .pin = pin_host,
                                                            .unpin = pin_host,
                                                            .is_pinned = is_pinned_host,

@@ -34,9 +34,10 @@ struct pinning {
     uint64_t bytes;
     pthread_t thread;
     atomic_bool stops; /* relaxed: only ends the work */
-    _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire, with the slices */
+    _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire */
     /* Digests of descriptions whose layers are all in the device's memory; relaxed. */
     _Atomic uint64_t known[KNOWN_MAX];
+    uint64_t pinned_bytes; /* as count, room and slices: */
     size_t count, room;
     struct slice *slices; /* used by the thread, and by fini after the thread has exited */
 };
@@ -80,6 +81,7 @@ static int pin_slice(struct pinning *pinning, struct slice slice)
     return rc;
 }
 
+/* Errors: -ECANCELED (the mapping is not used any more); as of `pin`. */
 static int pin_all(struct pinning *pinning)
 {
     uint64_t done = 0, bytes = pinning->bytes / TIERCE__PIN_ALIGN * TIERCE__PIN_ALIGN,
@@ -97,28 +99,44 @@ static int pin_all(struct pinning *pinning)
         }
     }
     TIERCE_DASSERT(done <= bytes);
+    pinning->pinned_bytes = done;
     return rc == 0 && done < bytes ? -ECANCELED : rc;
 }
 
-static void log_failure(const struct pinning *pinning, int rc)
+static void log_result(const struct pinning *pinning, int rc, bool works)
 {
-    tierce__log(TIERCE_LOG_ERROR, "memory_not_pinned",
-                "device=%s bytes=%llu reason=\"%s\" consequence=\"nothing is stored or loaded "
-                "between this memory and the device\" remedy=\"%s\"",
-                pinning->device->ops->name, (unsigned long long)pinning->bytes, tierce_strerror(rc),
-                rc == -ENOMEM ? "raise the limit of locked memory (ulimit -l), or lower memory.size"
-                              : "restart the process");
+    const char *name = pinning->device->ops->name;
+    unsigned long long bytes = pinning->bytes, pinned = pinning->pinned_bytes;
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_INFO, "memory_pinned", "device=%s bytes=%llu", name, bytes);
+    else if (rc != -ECANCELED)
+        tierce__log(works ? TIERCE_LOG_WARN : TIERCE_LOG_ERROR, "memory_not_pinned",
+                    "device=%s bytes=%llu pinned=%llu reason=\"%s\" consequence=\"%s\" "
+                    "remedy=\"%s\"",
+                    name, bytes, pinned, tierce_strerror(rc),
+                    works ? "the rest is copied through a buffer, which is slower"
+                          : "nothing is stored or loaded between this memory and the device",
+                    rc == -ENOMEM
+                        ? "raise the limit of locked memory (ulimit -l), or lower memory.size"
+                        : "restart the process");
 }
 
+/* The driver may compile a kernel during tune, and its other calls may block meanwhile: copies
+ * begin after it. */
 static void *run_pinning(void *arg)
 {
     struct pinning *pinning = arg;
-    pinning->device->ops->tune(pinning->device->device);
-    int rc = pin_all(pinning);
+    const struct tierce__open_device *device = pinning->device;
+    device->ops->tune(device->device);
+    int rc = device->ops->allow_unpinned(device->device);
+    bool works = rc == 0;
+    if (works)
+        atomic_store_explicit(&pinning->state, 0, memory_order_release);
+    rc = pin_all(pinning);
     TIERCE_DASSERT(rc <= 0 && rc != -EAGAIN);
-    if (rc < 0 && rc != -ECANCELED)
-        log_failure(pinning, rc);
-    atomic_store_explicit(&pinning->state, rc, memory_order_release);
+    if (!works)
+        atomic_store_explicit(&pinning->state, rc, memory_order_release);
+    log_result(pinning, rc, works);
     return NULL;
 }
 

@@ -13,15 +13,14 @@
 /*
  * A mapping of chunks' memory, the pool of an engine or that of a node, as the devices see it: each
  * device that copies from or to it pins all of it. This happens in the background, slice by slice,
- * on a thread that exits at the end, because pinning takes about 0.1 s per GB.
+ * on a thread that exits at the end, because pinning takes about 0.1 s per GB. The thread first
+ * tunes the device, and allows memory that is not pinned: transfers work from then on, and become
+ * faster with each slice. If a slice cannot be pinned, the rest of the mapping stays unpinned,
+ * which is logged once.
  *
  *     rc = tierce__pinnings_get(&pinnings, paged, &device);
  *     if (rc == 0)
  *         ... device->ops->gather(device->device, &event, &copy) ...
- *
- * Until all of it is pinned, nothing is transferred: a store stores nothing, and a load loads
- * nothing. A copy through a small buffer would work from the start. But for only the first seconds
- * of a process, it would require processor time and a second order of events.
  *
  * Thread: any, except that init comes first and fini last. Lock: PINNINGS, held while a device is
  * opened.
@@ -42,10 +41,11 @@ void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint
 
 /*
  * The device whose memory `paged` describes, ready to copy from and to all of the mapping. The
- * first call begins to pin. [out] *out [borrow until fini].
+ * first call begins to prepare it. [out] *out [borrow until fini].
  * Errors, *out untouched:
- *   -EAGAIN               the memory is being pinned
- *   TIERCE_E_DOWN         it cannot be pinned (logged), or the device has failed
+ *   -EAGAIN               the device is being prepared; or all of the mapping is being pinned,
+ *                         because there is no memory for copies without
+ *   TIERCE_E_DOWN         neither is possible (logged), or the device has failed
  *   TIERCE_E_ARGUMENT     `paged` is not memory of such a device
  *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or was used before a fork
  *   -ENOMEM

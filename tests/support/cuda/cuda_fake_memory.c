@@ -234,7 +234,8 @@ bool fake_check_pinned(const void *memory, size_t bytes, const char *call)
     return false;
 }
 
-static size_t registration_max; /* under the lock */
+static size_t registration_max, locked_max; /* under the lock, as the next */
+static bool registrations_held;
 
 void cuda_fake_limit_registration(size_t bytes_max)
 {
@@ -243,19 +244,43 @@ void cuda_fake_limit_registration(size_t bytes_max)
     pthread_mutex_unlock(&fake_lock);
 }
 
+void cuda_fake_limit_locked(size_t bytes_max)
+{
+    pthread_mutex_lock(&fake_lock);
+    locked_max = bytes_max;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+void cuda_fake_hold_registrations(bool held)
+{
+    pthread_mutex_lock(&fake_lock);
+    registrations_held = held;
+    (void)fake_end(0);
+}
+
+static bool is_too_large(size_t bytes)
+{
+    size_t locked = bytes;
+    for (size_t i = 0; i < MEMORIES_MAX; i++)
+        locked += slices[i].is_own ? 0 : slices[i].to - slices[i].from;
+    return (registration_max > 0 && bytes > registration_max) ||
+           (locked_max > 0 && locked > locked_max);
+}
+
 TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 {
     TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemHostRegister");
     uintptr_t from = (uintptr_t)memory, to = from + bytes;
     size_t room = MEMORIES_MAX;
+    while (code == TIERCE__CU_SUCCESS && registrations_held)
+        pthread_cond_wait(&fake_changed, &fake_lock);
     for (size_t i = 0; code == TIERCE__CU_SUCCESS && i < MEMORIES_MAX; i++) {
         if (slices[i].to == 0)
             room = i;
         else if (slices[i].from < to && from < slices[i].to)
             code = TIERCE__CU_ALREADY_REGISTERED;
     }
-    bool is_too_large = registration_max > 0 && bytes > registration_max;
-    if (code == TIERCE__CU_SUCCESS && (room == MEMORIES_MAX || is_too_large))
+    if (code == TIERCE__CU_SUCCESS && (room == MEMORIES_MAX || is_too_large(bytes)))
         code = TIERCE__CU_OUT_OF_MEMORY;
     if (code == TIERCE__CU_SUCCESS)
         slices[room] =
