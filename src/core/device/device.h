@@ -88,6 +88,10 @@ struct tierce__device_ops {
      * -EIO: it cannot be determined. TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*has)(struct tierce__device *device, const void *address);
 
+    /* The NUMA node that is nearest to the device. -1: the machine has one node only, the node is
+     * unknown, or it cannot be determined, which is logged. May read a file. */
+    int (*numa_node)(struct tierce__device *device);
+
     /*
      * Measures on the device which copy method is the fastest, and uses it from then on. Without
      * this call, the default method is used. If the other methods do not work, the default stays in

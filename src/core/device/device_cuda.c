@@ -11,6 +11,7 @@
 #include "base/log/log_repeat.h"
 #include "core/device/cuda_bounce.h"
 #include "core/device/cuda_trial.h"
+#include "core/device/numa.h"
 
 /* ---- for all files ----------------------------------------------------------------------------
  */
@@ -239,6 +240,25 @@ static int has_cuda(struct tierce__device *device, const void *address)
     return code != TIERCE__CU_SUCCESS ? -EIO : found == cuda->device;
 }
 
+/* This call requires no context. */
+static int numa_node_cuda(struct tierce__device *device)
+{
+    struct tierce__cuda *cuda = tierce__cuda_of(device);
+    char pci[TIERCE__PCI_BYTES] = "";
+    if (!tierce__cuda_usable())
+        return -1;
+    TIERCE__CU_RESULT code = cuda->api->pci_bus_id(pci, sizeof(pci), cuda->device);
+    if (code != TIERCE__CU_SUCCESS) {
+        log_call(cuda, "cuda_no_numa_node", "cuDeviceGetPCIBusId", code);
+        return -1;
+    }
+    int node = tierce__numa_node_of(pci);
+    if (node < -1)
+        tierce__log(TIERCE_LOG_WARN, "cuda_no_numa_node", "device=%d pci=%s why=\"%s\"",
+                    cuda->device, pci, tierce_strerror(node));
+    return node < -1 ? -1 : node;
+}
+
 /* ---- pinning ----------------------------------------------------------------------------------
  */
 
@@ -379,6 +399,7 @@ const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
                                                            .pins = true,
                                                            .open = open_cuda,
                                                            .has = has_cuda,
+                                                           .numa_node = numa_node_cuda,
                                                            .tune = tierce__cuda_tune,
                                                            .close = close_cuda,
                                                            .allow_unpinned =

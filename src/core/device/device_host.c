@@ -56,6 +56,12 @@ static int has_host(struct tierce__device *device, const void *address)
     return address != NULL;
 }
 
+static int numa_node_host(struct tierce__device *device)
+{
+    (void)host_of(device);
+    return -1;
+}
+
 static void tune_host(struct tierce__device *device)
 {
     (void)host_of(device);
@@ -235,6 +241,7 @@ const struct tierce__device_ops tierce__device_host_ops = {.name = "host",
                                                            .pins = false,
                                                            .open = open_host,
                                                            .has = has_host,
+                                                           .numa_node = numa_node_host,
                                                            .tune = tune_host,
                                                            .close = close_host,
                                                            .allow_unpinned = allow_unpinned_host,

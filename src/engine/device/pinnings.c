@@ -11,6 +11,7 @@
 #include "base/log/log_repeat.h"
 #include "base/mix.h"
 #include "base/threads/threads.h"
+#include "core/device/numa.h"
 #include "engine/device/devices.h"
 
 /* If the driver lacks memory for a slice, a smaller slice is registered. Slices are registered as
@@ -32,6 +33,7 @@ struct pinning {
     struct tierce__open_device *device;
     uint8_t *base;
     uint64_t bytes;
+    bool places; /* the node of the device is preferred for the mapping's pages */
     pthread_t thread;
     atomic_bool stops; /* relaxed: only ends the work */
     _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire */
@@ -49,12 +51,14 @@ void tierce__pinnings_init(struct tierce__pinnings *pinnings)
     tierce__list_init(&pinnings->list);
 }
 
-void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes)
+void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes,
+                          bool is_own)
 {
     TIERCE_DASSERT(pinnings->bytes == 0 && tierce__list_empty(&pinnings->list));
     TIERCE_DASSERT((uintptr_t)base % TIERCE__PIN_ALIGN == 0);
     pinnings->base = base;
     pinnings->bytes = bytes;
+    pinnings->is_own = is_own;
 }
 
 /* ---- the thread ---- */
@@ -121,12 +125,31 @@ static void log_result(const struct pinning *pinning, int rc, bool works)
                         : "restart the process");
 }
 
+static void place_pages(const struct pinning *pinning)
+{
+    const struct tierce__open_device *device = pinning->device;
+    int node = device->ops->numa_node(device->device);
+    if (node < 0)
+        return;
+    int rc = tierce__numa_prefer(pinning->base, (size_t)pinning->bytes, node);
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_INFO, "memory_near_device", "device=%s node=%d", device->ops->name,
+                    node);
+    else
+        tierce__log(TIERCE_LOG_WARN, "memory_not_near_device",
+                    "device=%s node=%d why=\"mbind: %s\" consequence=\"copies may be slower\" "
+                    "remedy=\"start the process with numactl --preferred=%d\"",
+                    device->ops->name, node, tierce_strerror(rc), node);
+}
+
 /* The driver may compile a kernel during tune, and its other calls may block meanwhile: copies
  * begin after it. */
 static void *run_pinning(void *arg)
 {
     struct pinning *pinning = arg;
     const struct tierce__open_device *device = pinning->device;
+    if (pinning->places)
+        place_pages(pinning);
     device->ops->tune(device->device);
     int rc = device->ops->allow_unpinned(device->device);
     bool works = rc == 0;
@@ -170,6 +193,7 @@ static int begin_pinning(struct tierce__pinnings *pinnings, struct pinning **out
         return -ENOMEM;
     pinning->base = pinnings->base;
     pinning->bytes = pinnings->bytes;
+    pinning->places = pinnings->is_own && tierce__list_empty(&pinnings->list);
     atomic_init(&pinning->state, -EAGAIN);
     int rc = tierce__device_acquire(&pinning->device, kind, address);
     if (rc == 0) {

@@ -18,6 +18,10 @@
  * faster with each slice. If a slice cannot be pinned, the rest of the mapping stays unpinned,
  * which is logged once.
  *
+ * If the mapping is of this process, the thread first makes its pages come from the NUMA node of
+ * the device. The first device of a mapping decides. Pages that were touched before stay on their
+ * nodes: to move them would hold up changes of the process's mappings, and copy memory in use.
+ *
  *     rc = tierce__pinnings_get(&pinnings, paged, &device);
  *     if (rc == 0)
  *         ... device->ops->gather(device->device, &event, &copy) ...
@@ -31,13 +35,15 @@ struct tierce__pinnings {
     struct tierce__lock lock; /* PINNINGS */
     uint8_t *base;
     uint64_t bytes; /* 0: there is no memory */
+    bool is_own;    /* of this process, not of a node */
     struct tierce__list list;
 };
 
 void tierce__pinnings_init(struct tierce__pinnings *pinnings);
 
-/* The memory; at most once, before the first get. */
-void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes);
+/* The memory; at most once, before the first get. is_own: of this process, not of a node. */
+void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes,
+                          bool is_own);
 
 /*
  * The device whose memory `paged` describes, ready to copy from and to all of the mapping. The

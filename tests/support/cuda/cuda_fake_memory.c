@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda_fake_private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -51,6 +52,14 @@ TIERCE__CU_RESULT cuDeviceGet(TIERCE__CU_DEVICE *device, int ordinal)
         code = TIERCE__CU_INVALID_VALUE;
     if (code == TIERCE__CU_SUCCESS)
         *device = ordinal;
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuDeviceGetPCIBusId(char *name, int bytes, TIERCE__CU_DEVICE device)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuDeviceGetPCIBusId", false);
+    if (code == TIERCE__CU_SUCCESS)
+        snprintf(name, (size_t)bytes, "0000:%02X:00.0", 10 + (unsigned)device);
     return fake_end(code);
 }
 

@@ -7,6 +7,9 @@
 #include "device_fixture.h"
 #include "engine/load/load_private.h"
 #include "log_record.h"
+#include "numa_check.h"
+
+#include "core/device/numa.h"
 
 #include <pthread.h>
 
@@ -428,6 +431,48 @@ END_TEST
 
 #endif
 
+/* The pool of an engine comes from the node of its GPU, and that of a node from any. */
+START_TEST(memory_is_near_the_device)
+{
+    static const struct {
+        const char *online, *node;
+        unsigned near, not_near, unknown;
+    } machines[] = {{"0\n", "0\n", 0, 0, 0},
+                    {"0-1\n", "-1\n", 0, 0, 0},
+                    {"0-1\n", "0\n", 1, 0, 0},
+                    {"0-1\n", "1000\n", 0, 1, 0},
+                    {"0-1\n", "", 0, 0, 1}};
+    char root[64] = "/tmp/tierce-test-XXXXXX";
+    bool allowed = numa_check_is_allowed(), is_own = true;
+#ifdef TIERCE_TEST_NODE
+    is_own = false;
+#endif
+    temp_folder_make(root);
+    numa_check_sys(root, machines[_i].online, "0000:0a:00.0", machines[_i].node);
+    tierce__numa_root(root);
+    dk_start_device("device");
+    record_log(TIERCE_LOG_INFO);
+    dk_open_early(false, NULL);
+    WAIT_FOR(recorded("memory_pinned") + recorded("memory_not_pinned") == 1);
+    ck_assert_uint_eq(recorded("memory_near_device"), is_own && allowed ? machines[_i].near : 0);
+    ck_assert_uint_eq(recorded("memory_not_near_device"),
+                      is_own ? machines[_i].not_near + (allowed ? 0 : machines[_i].near) : 0);
+    ck_assert_uint_eq(recorded("cuda_no_numa_node"), is_own ? machines[_i].unknown : 0);
+    uint8_t *base;
+    uint64_t bytes;
+    tierce__pool_mapping(fx.engine->pool, &base, &bytes);
+    if (allowed)
+        ck_assert_int_eq(numa_check_preferred(base + bytes / 2),
+                         is_own && machines[_i].near ? 0 : -1);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
+    ck_assert_int_eq(dk_load(chain, 0, 8, fx_ids, origins), 8);
+    tierce_chain_destroy(chain);
+    dk_stop();
+    temp_folder_remove(root);
+}
+END_TEST
+
 /* ---- failures ---------------------------------------------------------------------------------
  */
 
@@ -657,5 +702,6 @@ CHECK_MAIN("device_kv", .seconds = 120,
                      closing_waits_for_late_copies, a_failed_device_removes_no_chunk,
                      a_failed_device_evicts_no_chunk, a_known_description_is_not_checked_again,
                      every_failed_allocation_is_survived, memory_of_the_host_is_no_device},
-           .loops = {{memory_that_cannot_be_pinned_is_used, 0, 2},
+           .loops = {{memory_is_near_the_device, 0, 5},
+                     {memory_that_cannot_be_pinned_is_used, 0, 2},
                      {every_failed_call_of_the_driver_is_survived, 0, CODES}})
