@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/device/cuda_batch.h"
 
+#include "core/device/cuda_register.h"
+
 #include "base/assert.h"
 
 /* ---- one call of the driver for many copies ---------------------------------------------------
@@ -96,7 +98,7 @@ int tierce__cuda_batch_add(struct tierce__cuda_batch *batch, uintptr_t device, u
         batch->in_slice = 0;
     while (bytes > 0 && rc == 0) {
         if (batch->in_slice == 0) {
-            batch->in_slice = tierce__pinned_run(&batch->cuda->pinned, cell);
+            batch->in_slice = tierce__cuda_registered_run(cell);
             batch->joins = false;
         }
         TIERCE_ASSERT(batch->in_slice > 0); /* the cell was pinned when the call began */

@@ -22,7 +22,7 @@
 
 #define TIERCE__BOUNCE_BYTES ((size_t)4 << 20)
 
-/* Thread: any. Blocks. Errors: -ENOMEM, -EIO, TIERCE_E_CLOSED. */
+/* Thread: any. Blocks. Errors: -ENOMEM, -ECANCELED, -EIO, TIERCE_E_CLOSED. */
 TIERCE_MUSTUSE int tierce__cuda_allow_unpinned(struct tierce__device *device);
 
 /* Whether cells need not be pinned. */
@@ -40,7 +40,7 @@ TIERCE_MUSTUSE int tierce__cuda_bounce_plan(const struct tierce__cuda *cuda,
                                             struct tierce__cuda_event *event,
                                             enum tierce__direction direction);
 
-/* Between enter and leave: enqueues the copies that were planned. Errors: -EIO. */
+/* Between enter and leave: enqueues the copies that were planned. Errors: -ECANCELED, -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_bounce_enqueue(struct tierce__cuda *cuda,
                                                const struct tierce__cuda_event *event,
                                                const struct tierce__device_copy *copy,

@@ -61,6 +61,7 @@ struct transfer {
     struct tierce__cuda_kernel *kernel; /* NULL for `copies` */
     enum tierce__cuda_way way;
     struct tierce__cuda_event *event;
+    bool is_recorded; /* its end will be known */
 };
 
 /* Later work on our stream begins after all work that is on the caller's stream now. */
@@ -78,25 +79,28 @@ static int order_behind(const struct transfer *t)
     return rc < 0 ? rc : freed;
 }
 
-static int enqueue(const struct transfer *t)
+/* If the driver has refused a call, the event follows the copies before it. */
+static int enqueue(struct transfer *t)
 {
     struct tierce__cuda *cuda = t->cuda;
     TIERCE__CU_STREAM stream = tierce__cuda_own_stream(cuda, t->direction);
     int rc = order_behind(t);
-    if (rc == 0)
-        rc = t->way == TIERCE__CUDA_COPIES
-                 ? enqueue_copies(cuda, t->event, t->copy, t->direction)
-                 : tierce__cuda_kernel_enqueue(cuda, t->kernel, t->event, t->copy, t->direction,
-                                               t->way);
-    if (rc == 0)
-        rc = tierce__cuda_enqueued(cuda, "cuEventRecord",
-                                   cuda->api->event_record(t->event->event, stream));
-    return rc;
+    if (rc < 0)
+        return rc;
+    rc = t->way == TIERCE__CUDA_COPIES ? enqueue_copies(cuda, t->event, t->copy, t->direction)
+                                       : tierce__cuda_kernel_enqueue(cuda, t->kernel, t->event,
+                                                                     t->copy, t->direction, t->way);
+    if (rc < 0 && rc != -ECANCELED)
+        return rc;
+    int recorded = tierce__cuda_required(cuda, "cuEventRecord",
+                                         cuda->api->event_record(t->event->event, stream));
+    t->is_recorded = recorded == 0;
+    return recorded < 0 ? recorded : rc;
 }
 
 /* The driver's event is created first, so that nothing is in progress if there is no memory for
  * it. */
-static int start(const struct transfer *t)
+static int start(struct transfer *t)
 {
     struct tierce__cuda *cuda = t->cuda;
     TIERCE__CU_EVENT *event = &t->event->event;
@@ -105,7 +109,7 @@ static int start(const struct transfer *t)
     if (rc < 0)
         return rc;
     rc = enqueue(t);
-    if (rc < 0)
+    if (!t->is_recorded)
         (void)tierce__cuda_check(cuda, "cuEventDestroy", cuda->api->event_destroy(*event));
     return rc;
 }
@@ -177,10 +181,10 @@ static int run_transfer(struct transfer *t, struct tierce__device_event **out)
         rc = start(t);
         rc = tierce__cuda_leave(t->cuda, rc);
     }
-    if (rc < 0)
-        tierce__cuda_event_free(t->cuda, t->event);
-    else
+    if (rc == 0 || (rc == -ECANCELED && t->is_recorded))
         *out = (struct tierce__device_event *)t->event;
+    else
+        tierce__cuda_event_free(t->cuda, t->event);
     return rc;
 }
 

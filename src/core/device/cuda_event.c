@@ -116,7 +116,7 @@ int tierce__cuda_stream_wait(struct tierce__device *device,
         return rc;
     rc = check_capture(cuda, stream);
     if (rc == 0)
-        rc = tierce__cuda_enqueued(cuda, "cuStreamWaitEvent",
+        rc = tierce__cuda_required(cuda, "cuStreamWaitEvent",
                                    cuda->api->stream_wait(stream, mine->event, 0));
     return tierce__cuda_leave(cuda, rc);
 }
@@ -126,7 +126,7 @@ static int look(struct tierce__cuda *cuda, struct tierce__cuda_event *event)
     TIERCE__CU_RESULT code = cuda->api->event_query(event->event);
     if (code == TIERCE__CU_NOT_READY)
         return -EAGAIN;
-    int rc = tierce__cuda_enqueued(cuda, "cuEventQuery", code);
+    int rc = tierce__cuda_required(cuda, "cuEventQuery", code);
     if (rc == 0)
         atomic_store_explicit(&event->state, TIERCE__CUDA_COME, memory_order_release);
     return rc;

@@ -103,13 +103,22 @@ TIERCE_MUSTUSE int tierce__cuda_enter_good(struct tierce__cuda *cuda);
  * not an error and one of them cannot be restored. */
 int tierce__cuda_leave(struct tierce__cuda *cuda, int rc);
 
-/* The status of a call that does not enqueue work. Returns 0, -ENOMEM if the driver lacks memory,
- * or -EIO; with -EIO the device has failed. */
+/* Whether the driver has refused a single call, with no effect: an invalid argument, no memory, an
+ * operation that it cannot do. All other errors may be those of earlier work, after which the
+ * context cannot be used any more. */
+bool tierce__cuda_is_refusal(TIERCE__CU_RESULT code);
+
+/* The status of a call. Returns 0; -ENOMEM if the driver lacks memory; -ECANCELED if it has refused
+ * the call; or -EIO, and the device has failed. */
 int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
 
-/* The status of a call that may have enqueued work. Returns 0 or -EIO; with -EIO the device has
- * failed. */
+/* The same for a call that would have enqueued work: -ECANCELED also if the driver lacks memory.
+ * The work of earlier calls may be in progress. */
 int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
+
+/* The same for a call without which nothing is right any more, such as the event of copies that are
+ * in progress. Returns 0, or -EIO, and the device has failed. */
+int tierce__cuda_required(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
 
 /* An event with rows and slots, whose numbers the caller writes. NULL: no memory. */
 struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, size_t count,

@@ -80,7 +80,7 @@ struct tierce__device_ops {
      * Errors, with a log line, *out untouched:
      *   TIERCE_E_ARGUMENT     the address is not memory of such a device
      *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or was used before a fork
-     *   -ENOMEM, -EIO
+     *   -ENOMEM, -ECANCELED, -EIO
      */
     TIERCE_MUSTUSE int (*open)(struct tierce__device **out, const void *address);
 
@@ -113,7 +113,7 @@ struct tierce__device_ops {
      * From now on cells may lie in any memory of the host. A row of cells that are not all pinned
      * is copied through a pinned buffer, which takes a second copy by the processor, and the host
      * computes its sums. A slice may be pinned while such copies are in progress. Later calls
-     * change nothing. Errors: -ENOMEM, -EIO, TIERCE_E_CLOSED. Blocks.
+     * change nothing. Errors: -ENOMEM, -ECANCELED, -EIO, TIERCE_E_CLOSED. Blocks.
      */
     TIERCE_MUSTUSE int (*allow_unpinned)(struct tierce__device *device);
 
@@ -123,14 +123,17 @@ struct tierce__device_ops {
      * adjacent, and cells may cross their borders. Takes about 0.1 s per GB on a GPU: call it for
      * one slice after another, from a thread that nothing waits for.
      *
-     * Errors: TIERCE_E_ARGUMENT (alignment, overlap), -ENOMEM (the limit of locked memory, for
-     * example), -EIO, TIERCE_E_CLOSED (in a child of fork). After -ENOMEM, a smaller slice may
+     * Several devices of the process may pin the same memory.
+     *
+     * Errors: TIERCE_E_ARGUMENT (alignment, overlap, registered by another library), -ENOMEM (the
+     * limit of locked memory, for example), TIERCE_E_UNSUPPORTED (memory that the driver cannot
+     * register), -EIO, TIERCE_E_CLOSED (in a child of fork). After -ENOMEM, a smaller slice may
      * succeed.
      */
     TIERCE_MUSTUSE int (*pin)(struct tierce__device *device, void *memory, size_t bytes);
 
     /* Ends the registration of a slice; the arguments equal those of pin. No copy may use it.
-     * Errors: TIERCE_E_ARGUMENT (it was not pinned), -EIO, TIERCE_E_CLOSED. */
+     * Errors: TIERCE_E_ARGUMENT (it was not pinned), -ECANCELED, -EIO, TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*unpin)(struct tierce__device *device, void *memory, size_t bytes);
 
     /* Whether all of this range is registered. */
@@ -144,7 +147,10 @@ struct tierce__device_ops {
      *   TIERCE_E_UNSUPPORTED  the stream is being captured into a graph
      *   TIERCE_E_CLOSED       in a child of fork
      *   -ENOMEM
-     * -EIO, *event untouched: the device failed, and copies may be in progress (see above).
+     * -ECANCELED: the driver has refused a call, and the device works. If *event was set, some of
+     * the copies are in progress, and end with it: wait for it, do not settle it, and forget it.
+     * The bytes are unknown. -EIO, *event untouched: the device failed, and copies may be in
+     * progress (see above).
      */
     TIERCE_MUSTUSE int (*gather)(struct tierce__device *device, struct tierce__device_event **event,
                                  const struct tierce__device_copy *copy);
@@ -157,7 +163,7 @@ struct tierce__device_ops {
 
     /* Creates an event that completes after all work that is enqueued on a stream now. Errors,
      * *event untouched:
-     * TIERCE_E_UNSUPPORTED (as gather), TIERCE_E_CLOSED, -ENOMEM, -EIO. */
+     * TIERCE_E_UNSUPPORTED (as gather), TIERCE_E_CLOSED, -ENOMEM, -ECANCELED, -EIO. */
     TIERCE_MUSTUSE int (*record)(struct tierce__device *device, struct tierce__device_event **event,
                                  void *stream);
 

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
 #include "core/device/cuda_bounce.h"
+#include "core/device/cuda_register.h"
 #include "core/device/cuda_trial.h"
 #include "core/device/numa.h"
 
@@ -31,13 +32,41 @@ static void log_call(const struct tierce__cuda *cuda, const char *event, const c
                          tierce__cuda_text(cuda->api, call, code, text));
 }
 
-int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
+bool tierce__cuda_is_refusal(TIERCE__CU_RESULT code)
+{
+    switch (code) {
+    case TIERCE__CU_INVALID_VALUE:
+    case TIERCE__CU_OUT_OF_MEMORY:
+    case TIERCE__CU_OPERATING_SYSTEM:
+    case TIERCE__CU_INVALID_HANDLE:
+    case TIERCE__CU_LAUNCH_OUT_OF_RESOURCES:
+    case TIERCE__CU_ALREADY_REGISTERED:
+    case TIERCE__CU_NOT_REGISTERED:
+    case TIERCE__CU_NOT_PERMITTED:
+    case TIERCE__CU_NOT_SUPPORTED:
+    case TIERCE__CU_STREAM_CAPTURE_UNSUPPORTED:
+    case TIERCE__CU_STREAM_CAPTURE_IMPLICIT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int tierce__cuda_required(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
 {
     if (code == TIERCE__CU_SUCCESS)
         return 0;
     atomic_store_explicit(&cuda->failed, true, memory_order_relaxed);
     log_call(cuda, "cuda_failed", call, code);
     return -EIO;
+}
+
+int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
+{
+    if (!tierce__cuda_is_refusal(code))
+        return tierce__cuda_required(cuda, call, code);
+    log_call(cuda, "cuda_refused", call, code);
+    return -ECANCELED;
 }
 
 int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
@@ -53,14 +82,14 @@ static _Thread_local TIERCE__CU_CAPTURE_MODE callers_mode;
 
 static int exchange_mode(struct tierce__cuda *cuda)
 {
-    return tierce__cuda_enqueued(cuda, "cuThreadExchangeStreamCaptureMode",
+    return tierce__cuda_required(cuda, "cuThreadExchangeStreamCaptureMode",
                                  cuda->api->capture_mode(&callers_mode));
 }
 
 static int pop_context(struct tierce__cuda *cuda, int rc)
 {
     TIERCE__CU_CONTEXT context = NULL;
-    int left = tierce__cuda_enqueued(cuda, "cuCtxPopCurrent", cuda->api->context_pop(&context));
+    int left = tierce__cuda_required(cuda, "cuCtxPopCurrent", cuda->api->context_pop(&context));
     TIERCE_DASSERT(left < 0 || context == cuda->context);
     return rc < 0 ? rc : left < 0 ? left : rc;
 }
@@ -70,7 +99,7 @@ int tierce__cuda_enter(struct tierce__cuda *cuda)
     if (!tierce__cuda_usable())
         return TIERCE_E_CLOSED;
     int rc =
-        tierce__cuda_enqueued(cuda, "cuCtxPushCurrent", cuda->api->context_push(cuda->context));
+        tierce__cuda_required(cuda, "cuCtxPushCurrent", cuda->api->context_push(cuda->context));
     if (rc < 0)
         return rc;
     callers_mode = TIERCE__CU_CAPTURE_RELAXED;
@@ -262,30 +291,13 @@ static int numa_node_cuda(struct tierce__device *device)
 /* ---- pinning ----------------------------------------------------------------------------------
  */
 
-static int register_slice(struct tierce__cuda *cuda, void *memory, size_t bytes)
-{
-    TIERCE__CU_RESULT code = cuda->api->host_register(
-        memory, bytes, TIERCE__CU_REGISTER_PORTABLE | TIERCE__CU_REGISTER_DEVICEMAP);
-    if (code == TIERCE__CU_OUT_OF_MEMORY) /* the caller tries a smaller slice, or logs */
-        return -ENOMEM;
-    if (code != TIERCE__CU_ALREADY_REGISTERED && code != TIERCE__CU_INVALID_VALUE)
-        return tierce__cuda_check(cuda, "cuMemHostRegister", code);
-    log_call(cuda, "cuda_not_pinned", "cuMemHostRegister", code);
-    return TIERCE_E_ARGUMENT;
-}
-
-static int unregister_slice(struct tierce__cuda *cuda, void *memory)
-{
-    return tierce__cuda_enqueued(cuda, "cuMemHostUnregister", cuda->api->host_unregister(memory));
-}
-
 static int pin(struct tierce__cuda *cuda, void *memory, size_t bytes)
 {
-    int rc = register_slice(cuda, memory, bytes);
+    int rc = tierce__cuda_register(cuda, memory, bytes);
     if (rc < 0)
         return rc;
     rc = tierce__pinned_add(&cuda->pinned, memory, bytes);
-    if (rc < 0 && unregister_slice(cuda, memory) < 0)
+    if (rc < 0 && tierce__cuda_unregister(cuda, memory, bytes) < 0)
         return -EIO;
     return rc;
 }
@@ -306,7 +318,7 @@ static int unpin(struct tierce__cuda *cuda, void *memory, size_t bytes)
 {
     if (!tierce__pinned_has(&cuda->pinned, memory, bytes))
         return TIERCE_E_ARGUMENT;
-    int rc = unregister_slice(cuda, memory);
+    int rc = tierce__cuda_unregister(cuda, memory, bytes);
     if (rc == 0 && !tierce__pinned_remove(&cuda->pinned, memory, bytes))
         rc = TIERCE_E_ARGUMENT; /* unpinned twice at the same time */
     return rc;
@@ -352,7 +364,7 @@ static int idle_cuda(struct tierce__device *device)
     for (size_t i = 0; i < 2 && rc == 0; i++) {
         TIERCE__CU_RESULT code = cuda->api->stream_query(cuda->streams[i]);
         rc = code == TIERCE__CU_NOT_READY ? -EAGAIN
-                                          : tierce__cuda_enqueued(cuda, "cuStreamQuery", code);
+                                          : tierce__cuda_required(cuda, "cuStreamQuery", code);
     }
     return tierce__cuda_leave(cuda, rc);
 }

@@ -288,7 +288,7 @@ int tierce__pinnings_get(struct tierce__pinnings *pinnings, const struct tierce_
 
 /* ---- the end ---- */
 
-static bool end_pinning(struct pinning *pinning)
+static bool unpin_all(struct pinning *pinning)
 {
     const struct tierce__open_device *device = pinning->device;
     bool unpinned = true;
@@ -298,18 +298,30 @@ static bool end_pinning(struct pinning *pinning)
         const struct slice *slice = &pinning->slices[i];
         unpinned &= device->ops->unpin(device->device, slice->memory, slice->bytes) == 0;
     }
+    return unpinned;
+}
+
+static void free_pinning(struct pinning *pinning)
+{
     tierce__device_release(pinning->device);
     tierce__list_remove(&pinning->node);
     tierce__free(pinning->slices);
     tierce__free(pinning);
-    return unpinned;
+}
+
+static struct pinning *pinning_of(struct tierce__list *it)
+{
+    return TIERCE__CONTAINER_OF(it, struct pinning, node);
 }
 
 bool tierce__pinnings_fini(struct tierce__pinnings *pinnings)
 {
     bool unpinned = true;
+    /* A slice that several devices have pinned is registered in the context of one of them. */
+    TIERCE__LIST_FOR_EACH (it, &pinnings->list)
+        unpinned &= unpin_all(pinning_of(it));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &pinnings->list)
-        unpinned &= end_pinning(TIERCE__CONTAINER_OF(it, struct pinning, node));
+        free_pinning(pinning_of(it));
     TIERCE_DASSERT(tierce__list_empty(&pinnings->list));
     tierce__lock_fini(&pinnings->lock);
     return unpinned;

@@ -19,7 +19,9 @@ static struct memory {
 static struct slice {
     uintptr_t from, to;
     bool is_mapped;
-    bool is_own; /* of cuMemHostAlloc */
+    bool is_own;                /* of cuMemHostAlloc */
+    TIERCE__CU_CONTEXT context; /* NULL: of all contexts (portable) */
+    TIERCE__CU_CONTEXT maker;
 } slices[MEMORIES_MAX];
 
 static struct tierce__cu_context contexts[FAKE_DEVICES] = {{.device = 0}, {.device = 1}};
@@ -234,6 +236,8 @@ bool fake_check_pinned(const void *memory, size_t bytes, const char *call)
     uintptr_t from = (uintptr_t)memory, to = from + bytes;
     bool begins = false;
     for (size_t i = 0; i < MEMORIES_MAX; i++) {
+        if (slices[i].context != NULL && slices[i].context != fake_current())
+            continue;
         if (slices[i].from <= from && to <= slices[i].to)
             return true;
         begins |= slices[i].from <= from && from < slices[i].to;
@@ -292,8 +296,12 @@ TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int 
     if (code == TIERCE__CU_SUCCESS && (room == MEMORIES_MAX || is_too_large(bytes)))
         code = TIERCE__CU_OUT_OF_MEMORY;
     if (code == TIERCE__CU_SUCCESS)
-        slices[room] =
-            (struct slice){from, to, (flags & TIERCE__CU_REGISTER_DEVICEMAP) != 0, false};
+        slices[room] = (struct slice){
+            .from = from,
+            .to = to,
+            .is_mapped = (flags & TIERCE__CU_REGISTER_DEVICEMAP) != 0,
+            .context = (flags & TIERCE__CU_REGISTER_PORTABLE) != 0 ? NULL : fake_current(),
+            .maker = fake_current()};
     return fake_end(code);
 }
 
@@ -309,6 +317,8 @@ TIERCE__CU_RESULT cuMemHostUnregister(void *memory)
     if (code == TIERCE__CU_SUCCESS) {
         if (fake_in_progress(slices[i].from, slices[i].to - slices[i].from))
             fake_violation("cuMemHostUnregister of memory that copies use");
+        if (slices[i].maker != fake_current())
+            fake_violation("cuMemHostUnregister in another context than cuMemHostRegister");
         slices[i] = (struct slice){0};
     }
     return fake_end(code);
@@ -329,8 +339,12 @@ TIERCE__CU_RESULT cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags
         void *at = calloc(1, bytes);
         if (at == NULL)
             abort();
-        slices[i] = (struct slice){(uintptr_t)at, (uintptr_t)at + bytes,
-                                   (flags & TIERCE__CU_HOST_DEVICEMAP) != 0, true};
+        slices[i] = (struct slice){
+            .from = (uintptr_t)at,
+            .to = (uintptr_t)at + bytes,
+            .is_mapped = (flags & TIERCE__CU_HOST_DEVICEMAP) != 0,
+            .is_own = true,
+            .context = (flags & TIERCE__CU_HOST_PORTABLE) != 0 ? NULL : fake_current()};
         *memory = at;
     }
     return fake_end(code);
