@@ -145,6 +145,16 @@ static inline void dk_read(void)
     cuda_check(cuStreamSynchronize(dk_stream));
 }
 
+/* The engine of fx.view, which is fx.engine unless that belongs to a node. */
+static inline struct tierce_engine *dk_client(void)
+{
+#ifdef TIERCE_TEST_NODE
+    return fx.client;
+#else
+    return fx.engine;
+#endif
+}
+
 /* ---- transfers ---- */
 
 static inline struct tierce_transfer_opts dk_what(const struct tierce_chain *chain, size_t from,

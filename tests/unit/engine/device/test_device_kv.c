@@ -476,10 +476,13 @@ END_TEST
 /* ---- failures ---------------------------------------------------------------------------------
  */
 
+/* The first call that copies: after those about the first address, twice. */
+enum { TO_COPY = 2 * 3 + 9 };
+
 /* A load in which a copy fails. */
 static void fail_device(const struct tierce_transfer_opts *what)
 {
-    cuda_fake_fail_nth(3 + 9, TIERCE__CU_UNKNOWN); /* after those about the first address */
+    cuda_fake_fail_nth(TO_COPY, TIERCE__CU_UNKNOWN);
     ck_assert_int_eq(tierce_load(fx.view, what, origins), 0);
     cuda_fake_fail_nth(0, 0);
 }
@@ -502,6 +505,58 @@ START_TEST(a_failed_device_removes_no_chunk)
     ck_assert_int_eq(fx_stats(&fx).checksum_failures, 0);
     WAIT_FOR(is_returned());
     tierce_chain_destroy(other);
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
+/* A load that cannot copy leases no memory, and its blocks are counted as failed. */
+START_TEST(a_failed_device_leases_no_chunk)
+{
+    struct tierce_load *load;
+    dk_start(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
+    ck_assert_int_eq(dk_store(chain, 8, fx_ids, false), 8);
+    fail_device(&what);
+    WAIT_FOR(is_returned());
+    struct tierce_engine_stats before = {.size = sizeof(before)}, after = before;
+    tierce_engine_stats(dk_client(), &before);
+    memset(origins, 77, sizeof(origins));
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    ck_assert_int_eq(fx_stats(&fx).leases_now, 0);
+    for (uint32_t l = 0; l < FX_LAYERS; l++)
+        ck_assert_int_eq(tierce_load_layer(load, l), 0);
+    ck_assert_int_eq(tierce_load_end(load, origins), 0);
+    for (size_t b = 0; b < 8; b++)
+        ck_assert_uint_eq(origins[b], TIERCE_ORIGIN_FAILED);
+    tierce_engine_stats(dk_client(), &after);
+    ck_assert_int_eq(after.blocks_failed - before.blocks_failed, 8);
+    ck_assert_int_eq(tierce_load_begin(&load, fx.view, &what), 0);
+    tierce_load_abort(load);
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
+/* If the driver refuses a call, this transfer is a miss, and the next one works. */
+START_TEST(a_refused_copy_is_one_miss)
+{
+    dk_start(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
+    dk_fill(chain, 0, 8, fx_ids);
+    cuda_fake_fail_nth(TO_COPY, TIERCE__CU_OUT_OF_MEMORY);
+    ck_assert_int_eq(tierce_store(fx.view, &what), 0);
+    cuda_fake_fail_nth(0, 0);
+    ck_assert_int_eq(tierce_store(fx.view, &what), 8);
+    cuda_fake_fail_nth(TO_COPY, TIERCE__CU_OUT_OF_MEMORY);
+    ck_assert_int_eq(tierce_load(fx.view, &what, origins), 0);
+    cuda_fake_fail_nth(0, 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 8, 0, 0, NULL), 8);
+    ck_assert_int_eq(dk_load(chain, 0, 8, fx_ids + 20, origins), 8);
+    ck_assert_int_eq(fx_stats(&fx).checksum_failures, 0);
+    ck_assert_int_eq(fx_stats(&fx).leases_now, 0);
     tierce_chain_destroy(chain);
     dk_stop();
 }
@@ -685,11 +740,11 @@ START_TEST(memory_of_the_host_is_no_device)
 END_TEST
 
 CHECK_MAIN("device_kv", .seconds = 120,
-           .tests = {what_was_stored_is_loaded, a_chunk_on_disk_is_loaded,
-                     host_and_device_share_chunks, a_load_larger_than_memory_goes_through_it,
-                     a_flipped_bit_fails_its_block_only, layers_are_stored_behind_the_engines_work,
+           .tests = {what_was_stored_is_loaded,           a_chunk_on_disk_is_loaded,
+                     host_and_device_share_chunks,        a_load_larger_than_memory_goes_through_it,
+                     a_flipped_bit_fails_its_block_only,  layers_are_stored_behind_the_engines_work,
                      the_engines_work_follows_each_layer, a_captured_stream_is_rejected,
-                     a_late_load_keeps_its_memory, a_late_store_is_not_published,
+                     a_late_load_keeps_its_memory,        a_late_store_is_not_published,
 #ifdef TIERCE_TEST_NODE
                      a_load_that_is_later_than_its_lease,
 #endif
@@ -699,8 +754,9 @@ CHECK_MAIN("device_kv", .seconds = 120,
                      memory_is_pinned_during_a_transfer,
 #endif
 #endif
-                     closing_waits_for_late_copies, a_failed_device_removes_no_chunk,
-                     a_failed_device_evicts_no_chunk, a_known_description_is_not_checked_again,
+                     closing_waits_for_late_copies,       a_failed_device_removes_no_chunk,
+                     a_failed_device_evicts_no_chunk,     a_failed_device_leases_no_chunk,
+                     a_refused_copy_is_one_miss,          a_known_description_is_not_checked_again,
                      every_failed_allocation_is_survived, memory_of_the_host_is_no_device},
            .loops = {{memory_is_near_the_device, 0, 5},
                      {memory_that_cannot_be_pinned_is_used, 0, 2},
