@@ -261,16 +261,18 @@ TIERCE_API void tierce_unpin(struct tierce_view *view, uint64_t session);
 /* ---- memory of a GPU ------------------------------------------------------------------------ */
 
 /*
- * Makes transfers to and from the memory of a device possible: opens the device, and begins to pin
- * Tierce's memory (or the node's) for it, in the background. Pinning takes about 0.1 s per GB. As
- * long as it is not complete, stores store nothing and loads load nothing. A transfer begins it
- * too; this call comes first so that it is complete before the first request, and to find a mistake
- * at the start.
+ * Makes transfers to and from the memory of a device possible: opens the device, and begins to
+ * measure it and to pin Tierce's memory (or the node's) for it, in the background. Pinning takes
+ * about 0.1 s per GB. Meanwhile, and if memory cannot be pinned (logged), transfers are slower,
+ * because KV is copied through a buffer. A transfer begins all this too; this call comes first so
+ * that it is complete before the first request, and to find a mistake at the start.
  *
- * Returns 0 when all is ready, and always for memory of the host. Errors:
- *   -EAGAIN               memory is being pinned: call again later, or begin to serve
- *   TIERCE_E_DOWN         memory cannot be pinned, or the device has failed (logged); there is no
- *                         node now
+ * Returns 0 when transfers are possible, and always for memory of the host. Errors:
+ *   -EAGAIN               the device is being measured, or its driver had no memory for the buffer
+ *                         and memory is being pinned: call again later, or begin to serve. Stores
+ *                         store nothing and loads load nothing until then
+ *   TIERCE_E_DOWN         the device has failed, or neither pinning nor the buffer is possible
+ *                         (logged); there is no node now
  *   TIERCE_E_ARGUMENT     an invalid description; a layer that is not memory of the device
  *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or this process is a child of one that
  *                         has used it

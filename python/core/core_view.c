@@ -395,9 +395,9 @@ static PyMethodDef view_methods[] = {
      "raises while one is in progress."},
     {"prepare", view_prepare, METH_NOARGS,
      "prepare() -> bool\n\n"
-     "Opens the device of the paged memory and begins to pin Tierce's memory for it. False: that "
-     "is "
-     "not complete, and nothing is stored or loaded yet. Always true for memory of the host."},
+     "Opens the device of the paged memory and begins to pin Tierce's memory for it. False: the "
+     "device is not ready, and nothing is stored or loaded yet. Always true for memory of the "
+     "host."},
     {"chain", (PyCFunction)(void (*)(void))view_chain, METH_VARARGS | METH_KEYWORDS,
      "chain(lora=b'', salt=b'', other=b'') -> Chain"},
     {"lookup", (PyCFunction)(void (*)(void))view_lookup, METH_FASTCALL,

@@ -101,7 +101,7 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
     uint8_t *base;
     uint64_t bytes;
     tierce__pool_mapping(engine->pool, &base, &bytes);
-    tierce__pinnings_set(&engine->pinnings, base, bytes);
+    tierce__pinnings_set(&engine->pinnings, base, bytes, true);
     struct tierce__tier *tier;
     rc = tierce__memory_open(
         &tier, &(struct tierce__memory_opts){

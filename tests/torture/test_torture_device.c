@@ -8,16 +8,17 @@
 
 /*
  * Each call of CUDA's driver, and each allocation, fails once in the life of a device: opened,
- * pinned, a store, a load, an event, closed. After any failure: there is no crash, a call that
- * succeeds has moved the right bytes, no copy is in progress on freed memory, and no slice stays
- * registered.
+ * pinned (or allowed not to be), a store, a load, an event, closed. After any failure: there is no
+ * crash, a call that succeeds has moved the right bytes, no copy is in progress on freed memory,
+ * and no slice stays registered.
  */
 
-static const char *const kinds[] = {"host", "cuda", "cuda direct", "cuda staged"};
-enum { KINDS = 4 };
+static const char *const kinds[] = {"host", "cuda", "cuda", "cuda direct", "cuda staged"};
+enum { KINDS = 5, UNPINNED = 2, FIRST_WITH_KERNEL };
 
 static struct dh_transfer t;
-static int failed; /* the first status that is not 0 */
+static bool unpinned; /* no slice is pinned */
+static int failed;    /* the first status that is not 0 */
 
 static bool is_fine(int rc)
 {
@@ -41,6 +42,16 @@ static void end(bool is_store)
     t.event = NULL;
 }
 
+/* The copies before a call that was refused. */
+static void end_refused(void)
+{
+    if (t.event == NULL)
+        return;
+    (void)is_fine(dh.ops->wait(dh.device, t.event, DH_DEADLINE));
+    dh.ops->forget(dh.device, t.event);
+    t.event = NULL;
+}
+
 static void store_and_load(void)
 {
     struct tierce__device_event *event;
@@ -49,10 +60,12 @@ static void store_and_load(void)
     (void)dh_add(&t, at, 0, 4, 1, 6);
     if (is_fine(dh.ops->gather(dh.device, &t.event, &t.copy)))
         end(true);
+    end_refused();
     if (failed == 0 && is_fine(dh.ops->scatter(dh.device, &t.event, &t.copy))) {
         (void)is_fine(dh.ops->stream_wait(dh.device, t.event, dh.stream));
         end(false);
     }
+    end_refused();
     if (is_fine(dh.ops->record(dh.device, &event, dh.stream))) {
         (void)is_fine(dh.ops->wait(dh.device, event, DH_DEADLINE));
         dh.ops->forget(dh.device, event);
@@ -74,11 +87,14 @@ static void live(void)
     if (!is_fine(dh.ops->open(&dh.device, (void *)dh.memory)))
         return;
     dh.ops->tune(dh.device);
-    bool pinned = is_fine(dh.ops->pin(dh.device, dh.pool, DH_SLICE));
-    pinned = is_fine(dh.ops->pin(dh.device, dh.pool + DH_SLICE, DH_SLICE)) && pinned;
-    if (pinned)
+    bool pinned = false, works = unpinned && is_fine(dh.ops->allow_unpinned(dh.device));
+    if (!unpinned) {
+        pinned = is_fine(dh.ops->pin(dh.device, dh.pool, DH_SLICE));
+        works = is_fine(dh.ops->pin(dh.device, dh.pool + DH_SLICE, DH_SLICE)) && pinned;
+    }
+    if (works)
         store_and_load();
-    if (pinned && failed != -EIO) /* otherwise copies may be in progress */
+    if (pinned && works && failed != -EIO) /* otherwise copies may be in progress */
         (void)is_fine(dh.ops->unpin(dh.device, dh.pool, DH_SLICE));
     check_verdicts();
     if (!dh.ops->close(dh.device, DH_DEADLINE)) {
@@ -116,8 +132,9 @@ static int fail_call(const char *kind, uint64_t nth, TIERCE__CU_RESULT code)
         live();
         uint64_t made = cuda_fake_fail_nth(0, 0);
         check_remains();
-        bool expected = failed == 0 || failed == TIERCE_E_UNSUPPORTED || failed == -EIO ||
-                        (failed == -ENOMEM && code == TIERCE__CU_OUT_OF_MEMORY);
+        bool expected =
+            failed == 0 || failed == TIERCE_E_UNSUPPORTED || failed == -EIO ||
+            ((failed == -ENOMEM || failed == -ECANCELED) && code == TIERCE__CU_OUT_OF_MEMORY);
         child_exit(!expected ? WRONG : made < nth ? BEHIND_THE_END : FINE);
     }
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -132,11 +149,15 @@ START_TEST(each_call_of_the_driver_fails_once)
         const char *kind;
         TIERCE__CU_RESULT code;
         uint64_t calls; /* more than this */
-    } lives[] = {{"cuda", TIERCE__CU_UNKNOWN, 60},
-                 {"cuda", TIERCE__CU_OUT_OF_MEMORY, 60},
-                 {"cuda direct", TIERCE__CU_UNKNOWN, 100},
-                 {"cuda staged", TIERCE__CU_OUT_OF_MEMORY, 100}};
+        bool unpinned;
+    } lives[] = {{"cuda", TIERCE__CU_UNKNOWN, 60, false},
+                 {"cuda", TIERCE__CU_OUT_OF_MEMORY, 60, false},
+                 {"cuda direct", TIERCE__CU_UNKNOWN, 100, false},
+                 {"cuda staged", TIERCE__CU_OUT_OF_MEMORY, 100, false},
+                 {"cuda", TIERCE__CU_UNKNOWN, 60, true},
+                 {"cuda", TIERCE__CU_OUT_OF_MEMORY, 60, true}};
     uint64_t nth = 1;
+    unpinned = lives[_i].unpinned;
     while (fail_call(lives[_i].kind, nth, lives[_i].code) != BEHIND_THE_END)
         nth++;
     ck_assert_uint_gt(nth, lives[_i].calls);
@@ -148,7 +169,8 @@ END_TEST
 START_TEST(each_allocation_fails_once)
 {
     uint64_t count = 0;
-    bool has_kernel = _i >= 2;
+    bool has_kernel = _i >= FIRST_WITH_KERNEL;
+    unpinned = _i == UNPINNED;
     dh_start_engine(kinds[_i], 0);
     for (uint64_t nth = 1; nth <= count + 1; nth++) {
         (void)tierce__alloc_fail_nth(nth);
@@ -167,5 +189,5 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("torture_device", .seconds = 400, .setup = silence_log,
-           .loops = {{each_call_of_the_driver_fails_once, 0, 4},
+           .loops = {{each_call_of_the_driver_fails_once, 0, 6},
                      {each_allocation_fails_once, 0, KINDS}})

@@ -73,7 +73,7 @@ class CudaMemory:
         self.stores_behind, self.splits_batches = stores_behind, splits_batches
         self.loads = self.cuda.Stream(device)
         self.timed: list = []  # of steps in progress: tokens, event of the beginning, of the end
-        self.is_pinned = self.told = False
+        self.is_ready = self.told = False
 
     def stream(self):
         return self.cuda.current_stream(self.device)
@@ -82,17 +82,16 @@ class CudaMemory:
         return OrderedView(view, self)
 
     def prepare(self, views) -> bool:
-        """Called again with the same views until the memory is pinned, and then to check whether it still is: a node
-        that starts again has other memory. Exceptions of the library are passed on."""
-        pinned = all([view.prepare() for view in views])
-        if pinned and not self.is_pinned and self.told:
-            log.info("Tierce: its memory is pinned for the GPU; chunks are stored and loaded from now on")
-        if not pinned and not self.told:
+        """Called again with the same views until transfers are possible, and then to check whether they still are: a
+        node that starts again has other memory. Exceptions of the library are passed on."""
+        ready = all([view.prepare() for view in views])
+        if ready and not self.is_ready and self.told:
+            log.info("Tierce: the GPU is prepared; chunks are stored and loaded from now on")
+        if not ready and not self.told:
             self.told = True
-            log.info("Tierce: its memory is being pinned for the GPU, which takes about 0.1 s per GB; until "
-                     "then nothing is stored or loaded")
-        self.is_pinned = pinned
-        return pinned
+            log.info("Tierce: the GPU is being prepared; until then nothing is stored or loaded")
+        self.is_ready = ready
+        return ready
 
     def leaves_out_layers(self) -> bool:
         """While a graph is being recorded, nothing is computed. The parts of a split batch have their own calls."""

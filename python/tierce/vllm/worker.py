@@ -39,7 +39,7 @@ TOKEN_BYTES = 4
 ASYNC_LOADS = 2
 PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
 PUT_OFF_MAX = 10_000  # repeated lookups per request; an idle vLLM repeats without a pause
-PINNING_S = 10.0  # limit of a load's wait for memory that is still being pinned
+PREPARING_S = 10.0  # limit of a load's wait for a GPU that is still being prepared
 TELLING_TOKENS = 256  # a step that computes fewer tokens is not used to measure the engine's speed
 
 # The worker halves of this process by vLLM's engine id, for a scheduler half in the same process.
@@ -713,9 +713,9 @@ class WorkerHalf:
         self.to_load.put((request, self.era))
         self.submitted.add(request.req_id)
 
-    def wait_until_pinned(self) -> None:
+    def wait_until_prepared(self) -> None:
         """The first worker, which answers lookups, may be ready before the others."""
-        until = time.monotonic() + PINNING_S
+        until = time.monotonic() + PREPARING_S
         while not self.can_transfer() and time.monotonic() < until:
             time.sleep(0.05)
 
@@ -724,7 +724,7 @@ class WorkerHalf:
         it."""
         origins = b""
         try:
-            self.wait_until_pinned()
+            self.wait_until_prepared()
             transfer = self.begin_load(request)
             if transfer is not None:
                 transfer.advance(len(self.geometry.bases))

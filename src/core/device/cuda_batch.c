@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/device/cuda_batch.h"
 
+#include "core/device/cuda_register.h"
+
 #include "base/assert.h"
 
 /* ---- one call of the driver for many copies ---------------------------------------------------
@@ -55,8 +57,10 @@ int tierce__cuda_batch_flush(struct tierce__cuda_batch *batch)
 /* ---- cells to copies --------------------------------------------------------------------------
  */
 
-static int add(struct tierce__cuda_batch *batch, uintptr_t device, uintptr_t cell, size_t bytes)
+int tierce__cuda_batch_put(struct tierce__cuda_batch *batch, uintptr_t device, const uint8_t *host,
+                           size_t bytes)
 {
+    uintptr_t cell = (uintptr_t)host;
     bool is_gather = batch->direction == TIERCE__DIRECTION_GATHER;
     uintptr_t to = is_gather ? cell : device, from = is_gather ? device : cell;
     if (batch->joins && batch->count > 0) {
@@ -94,12 +98,12 @@ int tierce__cuda_batch_add(struct tierce__cuda_batch *batch, uintptr_t device, u
         batch->in_slice = 0;
     while (bytes > 0 && rc == 0) {
         if (batch->in_slice == 0) {
-            batch->in_slice = tierce__pinned_run(&batch->cuda->pinned, cell);
+            batch->in_slice = tierce__cuda_registered_run(cell);
             batch->joins = false;
         }
         TIERCE_ASSERT(batch->in_slice > 0); /* the cell was pinned when the call began */
         size_t step = bytes < batch->in_slice ? bytes : batch->in_slice;
-        rc = add(batch, device, (uintptr_t)cell, step);
+        rc = tierce__cuda_batch_put(batch, device, cell, step);
         device += step, cell += step;
         bytes -= step, batch->in_slice -= step;
     }

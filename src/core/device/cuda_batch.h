@@ -31,11 +31,17 @@ struct tierce__cuda_batch {
 /* Begins a row: its copies are not merged with the copies before it. */
 void tierce__cuda_batch_row(struct tierce__cuda_batch *batch);
 
-/* Adds the copy of one cell from or to the device; the cell is pinned. Errors: -EIO. */
+/* Adds the copy of one cell from or to the device; the cell is pinned. Errors:
+ * -ECANCELED, -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_batch_add(struct tierce__cuda_batch *batch, uintptr_t device,
                                           uint8_t *cell, size_t bytes);
 
-/* Enqueues the collected copies. Errors: -EIO. */
+/* Adds a copy between the device and memory that lies in one registration, or was allocated by the
+ * driver. Errors: -ECANCELED, -EIO. */
+TIERCE_MUSTUSE int tierce__cuda_batch_put(struct tierce__cuda_batch *batch, uintptr_t device,
+                                          const uint8_t *host, size_t bytes);
+
+/* Enqueues the collected copies. Errors: -ECANCELED, -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_batch_flush(struct tierce__cuda_batch *batch);
 
 #endif

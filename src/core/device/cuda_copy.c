@@ -12,10 +12,17 @@
 
 #include "base/assert.h"
 #include "core/device/cuda_batch.h"
+#include "core/device/cuda_bounce.h"
 #include "core/device/cuda_kernel.h"
 
 /* ---- by the copy engine -----------------------------------------------------------------------
  */
+
+static bool is_pinned(struct tierce__cuda *cuda, const struct tierce__device_copy *copy, size_t i)
+{
+    return tierce__pinned_covers(&cuda->pinned, copy->rows[i].cells.bytes,
+                                 (size_t)tierce__row_bytes(copy, i));
+}
 
 static int add_row(struct tierce__cuda_batch *batch, const struct tierce__device_copy *copy,
                    size_t i)
@@ -30,14 +37,17 @@ static int add_row(struct tierce__cuda_batch *batch, const struct tierce__device
     return rc;
 }
 
-static int enqueue_copies(struct tierce__cuda *cuda, const struct tierce__device_copy *copy,
-                          enum tierce__direction direction)
+/* Rows that are not pinned are copied at the end. */
+static int enqueue_copies(struct tierce__cuda *cuda, const struct tierce__cuda_event *event,
+                          const struct tierce__device_copy *copy, enum tierce__direction direction)
 {
     struct tierce__cuda_batch batch = {.cuda = cuda, .direction = direction};
     int rc = 0;
     for (size_t i = 0; i < copy->count && rc == 0; i++)
-        rc = add_row(&batch, copy, i);
-    return rc < 0 ? rc : tierce__cuda_batch_flush(&batch);
+        rc = event->rows[i].bounces ? 0 : add_row(&batch, copy, i);
+    if (rc == 0)
+        rc = tierce__cuda_batch_flush(&batch);
+    return rc < 0 ? rc : tierce__cuda_bounce_enqueue(cuda, event, copy, direction);
 }
 
 /* ---- a transfer -------------------------------------------------------------------------------
@@ -51,6 +61,7 @@ struct transfer {
     struct tierce__cuda_kernel *kernel; /* NULL for `copies` */
     enum tierce__cuda_way way;
     struct tierce__cuda_event *event;
+    bool is_recorded; /* its end will be known */
 };
 
 /* Later work on our stream begins after all work that is on the caller's stream now. */
@@ -68,25 +79,28 @@ static int order_behind(const struct transfer *t)
     return rc < 0 ? rc : freed;
 }
 
-static int enqueue(const struct transfer *t)
+/* If the driver has refused a call, the event follows the copies before it. */
+static int enqueue(struct transfer *t)
 {
     struct tierce__cuda *cuda = t->cuda;
     TIERCE__CU_STREAM stream = tierce__cuda_own_stream(cuda, t->direction);
     int rc = order_behind(t);
-    if (rc == 0)
-        rc = t->way == TIERCE__CUDA_COPIES
-                 ? enqueue_copies(cuda, t->copy, t->direction)
-                 : tierce__cuda_kernel_enqueue(cuda, t->kernel, t->event, t->copy, t->direction,
-                                               t->way);
-    if (rc == 0)
-        rc = tierce__cuda_enqueued(cuda, "cuEventRecord",
-                                   cuda->api->event_record(t->event->event, stream));
-    return rc;
+    if (rc < 0)
+        return rc;
+    rc = t->way == TIERCE__CUDA_COPIES ? enqueue_copies(cuda, t->event, t->copy, t->direction)
+                                       : tierce__cuda_kernel_enqueue(cuda, t->kernel, t->event,
+                                                                     t->copy, t->direction, t->way);
+    if (rc < 0 && rc != -ECANCELED)
+        return rc;
+    int recorded = tierce__cuda_required(cuda, "cuEventRecord",
+                                         cuda->api->event_record(t->event->event, stream));
+    t->is_recorded = recorded == 0;
+    return recorded < 0 ? recorded : rc;
 }
 
 /* The driver's event is created first, so that nothing is in progress if there is no memory for
  * it. */
-static int start(const struct transfer *t)
+static int start(struct transfer *t)
 {
     struct tierce__cuda *cuda = t->cuda;
     TIERCE__CU_EVENT *event = &t->event->event;
@@ -95,26 +109,33 @@ static int start(const struct transfer *t)
     if (rc < 0)
         return rc;
     rc = enqueue(t);
-    if (rc < 0)
+    if (!t->is_recorded)
         (void)tierce__cuda_check(cuda, "cuEventDestroy", cuda->api->event_destroy(*event));
     return rc;
 }
 
-static void keep_rows(const struct transfer *t)
+/* Slices are pinned meanwhile, perhaps by another thread, and none is unpinned: a row that is
+ * pinned now is pinned when it is enqueued. A row that bounces may bounce all the same if it is
+ * pinned later. Returns whether a row bounces. */
+static bool keep_rows(const struct transfer *t)
 {
     const struct tierce__device_copy *copy = t->copy;
+    bool any = false;
     TIERCE_DASSERT(t->event->count == copy->count);
     for (size_t i = 0; i < copy->count; i++) {
         const struct tierce__device_row *row = &copy->rows[i];
         t->event->rows[i] = (struct tierce__cuda_row){
             .cells = row->cells,
             .good = t->direction == TIERCE__DIRECTION_SCATTER ? row->good : NULL,
-            .cell_bytes = copy->paged->layers[row->layer].block_bytes};
+            .cell_bytes = copy->paged->layers[row->layer].block_bytes,
+            .bounces = !is_pinned(t->cuda, copy, i)};
+        any |= t->event->rows[i].bounces;
     }
+    return any;
 }
 
-/* Creates the event, with slots for the sums of the kernel. If too few slots are free, the copy
- * engine copies.
+/* Creates the event, with slots for the sums of the kernel. If too few slots are free, or a row is
+ * not pinned, the copy engine copies.
  */
 static int create_event(struct transfer *t)
 {
@@ -124,7 +145,13 @@ static int create_event(struct transfer *t)
     t->event = tierce__cuda_event_create(t->cuda, t->copy->count, slots);
     if (t->event == NULL)
         return -ENOMEM;
-    keep_rows(t);
+    if (keep_rows(t)) {
+        t->way = TIERCE__CUDA_COPIES;
+        int rc = tierce__cuda_bounce_plan(t->cuda, t->event, t->direction);
+        if (rc < 0)
+            tierce__cuda_event_free(t->cuda, t->event);
+        return rc;
+    }
     if (slots > 0 && tierce__cuda_sums_take(&t->kernel->sums, t->event->slots, slots)) {
         t->event->sums = &t->kernel->sums;
         (void)tierce__cuda_kernel_number(t->event, t->copy);
@@ -138,11 +165,9 @@ static int check(struct tierce__cuda *cuda, const struct tierce__device_copy *co
                  enum tierce__direction direction)
 {
     int rc = tierce__device_check(copy, direction);
-    for (size_t i = 0; i < copy->count && rc == 0; i++) {
-        if (!tierce__pinned_covers(&cuda->pinned, copy->rows[i].cells.bytes,
-                                   (size_t)tierce__row_bytes(copy, i)))
-            rc = TIERCE_E_ARGUMENT;
-    }
+    bool may_bounce = tierce__cuda_bounces(cuda);
+    for (size_t i = 0; i < copy->count && rc == 0 && !may_bounce; i++)
+        rc = is_pinned(cuda, copy, i) ? 0 : TIERCE_E_ARGUMENT;
     return rc;
 }
 
@@ -156,10 +181,10 @@ static int run_transfer(struct transfer *t, struct tierce__device_event **out)
         rc = start(t);
         rc = tierce__cuda_leave(t->cuda, rc);
     }
-    if (rc < 0)
-        tierce__cuda_event_free(t->cuda, t->event);
-    else
+    if (rc == 0 || (rc == -ECANCELED && t->is_recorded))
         *out = (struct tierce__device_event *)t->event;
+    else
+        tierce__cuda_event_free(t->cuda, t->event);
     return rc;
 }
 

@@ -26,6 +26,7 @@ typedef struct tierce__cu_stream *TIERCE__CU_STREAM;
 typedef struct tierce__cu_event *TIERCE__CU_EVENT;
 typedef struct tierce__cu_module *TIERCE__CU_MODULE;
 typedef struct tierce__cu_function *TIERCE__CU_FUNCTION;
+typedef void (*TIERCE__CU_HOST_FN)(void *argument);
 
 struct tierce__cu_location {
     int type, id;
@@ -47,12 +48,18 @@ enum {
     TIERCE__CU_NO_DEVICE = 100,
     TIERCE__CU_INVALID_IMAGE = 200,
     TIERCE__CU_INVALID_CONTEXT = 201,
+    TIERCE__CU_OPERATING_SYSTEM = 304,
     TIERCE__CU_INVALID_HANDLE = 400,
     TIERCE__CU_NOT_FOUND = 500,
     TIERCE__CU_NOT_READY = 600,
+    TIERCE__CU_ILLEGAL_ADDRESS = 700,
+    TIERCE__CU_LAUNCH_OUT_OF_RESOURCES = 701,
     TIERCE__CU_ALREADY_REGISTERED = 712,
     TIERCE__CU_NOT_REGISTERED = 713,
     TIERCE__CU_LAUNCH_FAILED = 719,
+    TIERCE__CU_NOT_PERMITTED = 800,
+    TIERCE__CU_NOT_SUPPORTED = 801,
+    TIERCE__CU_STREAM_CAPTURE_UNSUPPORTED = 900,
     TIERCE__CU_STREAM_CAPTURE_IMPLICIT = 906,
     TIERCE__CU_UNKNOWN = 999,
 };

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "core/device/cuda_bounce.h"
 #include "core/device/cuda_sums.h"
 
 #include <errno.h>
@@ -33,6 +34,11 @@ struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, 
     return event;
 }
 
+static bool has_come(const struct tierce__cuda_event *event)
+{
+    return atomic_load_explicit(&event->state, memory_order_acquire) == TIERCE__CUDA_COME;
+}
+
 void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_event *event)
 {
     TIERCE_DASSERT(event->magic == TIERCE__CUDA_EVENT_MAGIC);
@@ -40,13 +46,9 @@ void tierce__cuda_event_free(struct tierce__cuda *cuda, struct tierce__cuda_even
     TIERCE_ASSERT(alive > 0);
     if (event->sums != NULL)
         tierce__cuda_sums_return(event->sums, event->slots, event->slot_count);
+    tierce__cuda_bounce_forget(cuda, event->bounce, has_come(event));
     event->magic = 0;
     tierce__free(event);
-}
-
-static bool has_come(const struct tierce__cuda_event *event)
-{
-    return atomic_load_explicit(&event->state, memory_order_acquire) == TIERCE__CUDA_COME;
 }
 
 /* An event that is recorded into a capture would never complete, and a wait for it would add our
@@ -114,7 +116,7 @@ int tierce__cuda_stream_wait(struct tierce__device *device,
         return rc;
     rc = check_capture(cuda, stream);
     if (rc == 0)
-        rc = tierce__cuda_enqueued(cuda, "cuStreamWaitEvent",
+        rc = tierce__cuda_required(cuda, "cuStreamWaitEvent",
                                    cuda->api->stream_wait(stream, mine->event, 0));
     return tierce__cuda_leave(cuda, rc);
 }
@@ -124,7 +126,7 @@ static int look(struct tierce__cuda *cuda, struct tierce__cuda_event *event)
     TIERCE__CU_RESULT code = cuda->api->event_query(event->event);
     if (code == TIERCE__CU_NOT_READY)
         return -EAGAIN;
-    int rc = tierce__cuda_enqueued(cuda, "cuEventQuery", code);
+    int rc = tierce__cuda_required(cuda, "cuEventQuery", code);
     if (rc == 0)
         atomic_store_explicit(&event->state, TIERCE__CUDA_COME, memory_order_release);
     return rc;

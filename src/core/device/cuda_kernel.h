@@ -57,7 +57,8 @@ enum tierce__cuda_way tierce__cuda_kernel_way(const struct tierce__cuda_kernel *
 size_t tierce__cuda_kernel_number(struct tierce__cuda_event *event,
                                   const struct tierce__device_copy *copy);
 
-/* Enqueues the launches and, if the method is staged, the copies. Errors: -EIO. */
+/* Enqueues the launches and, if the method is staged, the copies. Errors: -ECANCELED,
+ * -EIO. */
 TIERCE_MUSTUSE int tierce__cuda_kernel_enqueue(struct tierce__cuda *cuda,
                                                struct tierce__cuda_kernel *kernel,
                                                const struct tierce__cuda_event *event,

@@ -14,6 +14,15 @@
 
 struct tierce__cuda_kernel;
 struct tierce__cuda_sums;
+struct tierce__bounce_job;
+
+/* The buffers of cuda_bounce.c, one for each direction. */
+struct tierce__cuda_bounce {
+    struct tierce__lock lock[2]; /* BOUNCE: while a transfer that uses the buffer is enqueued */
+    uint8_t *memory[2];
+    atomic_bool usable; /* the store (release) publishes memory to transfers (acquire) */
+    struct tierce__bounce_job *_Atomic kept; /* until close; pushed (release), read by close */
+};
 
 struct tierce__cuda {
     struct tierce__device base;
@@ -25,6 +34,7 @@ struct tierce__cuda {
      * stores. Neither synchronises with the default stream. */
     TIERCE__CU_STREAM streams[2];
     struct tierce__pinned pinned;
+    struct tierce__cuda_bounce bounce;
     /* NULL until tune has found that it works. The pointer is stored (release) and loaded by
      * transfers (acquire), which publishes the kernel's fields to them. */
     struct tierce__cuda_kernel *_Atomic kernel;
@@ -48,6 +58,7 @@ struct tierce__cuda_row {
     uint8_t *good; /* NULL for a gather */
     uint32_t cell_bytes;
     uint32_t first; /* the number of its first cell among the device's sums */
+    bool bounces;   /* its cells are not all pinned: cuda_bounce.c copies them */
 };
 
 struct tierce__cuda_event {
@@ -59,6 +70,7 @@ struct tierce__cuda_event {
     /* The sums that the device writes; NULL: the host computes them. The sum of cell i is in slot
      * slots[i / TIERCE__LAUNCH_CELLS]. */
     struct tierce__cuda_sums *sums;
+    struct tierce__bounce_job *bounce; /* NULL: no row bounces */
     size_t slot_count;
     uint32_t *slots;                /* [slot_count], after the rows in the same allocation */
     size_t count;                   /* 0 for an event of `record` */
@@ -91,13 +103,22 @@ TIERCE_MUSTUSE int tierce__cuda_enter_good(struct tierce__cuda *cuda);
  * not an error and one of them cannot be restored. */
 int tierce__cuda_leave(struct tierce__cuda *cuda, int rc);
 
-/* The status of a call that does not enqueue work. Returns 0, -ENOMEM if the driver lacks memory,
- * or -EIO; with -EIO the device has failed. */
+/* Whether the driver has refused a single call, with no effect: an invalid argument, no memory, an
+ * operation that it cannot do. All other errors may be those of earlier work, after which the
+ * context cannot be used any more. */
+bool tierce__cuda_is_refusal(TIERCE__CU_RESULT code);
+
+/* The status of a call. Returns 0; -ENOMEM if the driver lacks memory; -ECANCELED if it has refused
+ * the call; or -EIO, and the device has failed. */
 int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
 
-/* The status of a call that may have enqueued work. Returns 0 or -EIO; with -EIO the device has
- * failed. */
+/* The same for a call that would have enqueued work: -ECANCELED also if the driver lacks memory.
+ * The work of earlier calls may be in progress. */
 int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
+
+/* The same for a call without which nothing is right any more, such as the event of copies that are
+ * in progress. Returns 0, or -EIO, and the device has failed. */
+int tierce__cuda_required(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code);
 
 /* An event with rows and slots, whose numbers the caller writes. NULL: no memory. */
 struct tierce__cuda_event *tierce__cuda_event_create(struct tierce__cuda *cuda, size_t count,

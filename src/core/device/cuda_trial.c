@@ -93,17 +93,17 @@ static int64_t copy(struct tierce__cuda_trial *trial, struct tierce__device_copy
 {
     struct tierce__cuda *cuda = trial->cuda;
     struct tierce__device *device = &cuda->base;
-    struct tierce__device_event *event;
+    struct tierce__device_event *event = NULL;
     what->stream = tierce__cuda_own_stream(cuda, direction);
-    int rc = tierce__cuda_transfer(cuda, &event, what, direction, trial->kernel, way);
-    if (rc < 0)
-        return rc;
-    rc = tierce__cuda_wait(device, event, tierce__deadline_in_ms(COPY_MS));
+    int started = tierce__cuda_transfer(cuda, &event, what, direction, trial->kernel, way);
+    if (event == NULL)
+        return started;
+    int rc = tierce__cuda_wait(device, event, tierce__deadline_in_ms(COPY_MS));
     if (rc == TIERCE_E_DEADLINE) /* a copy that is still in progress belongs to a failed device */
-        rc = tierce__cuda_enqueued(cuda, "a copy of the trial", TIERCE__CU_NOT_READY);
+        rc = tierce__cuda_required(cuda, "a copy of the trial", TIERCE__CU_NOT_READY);
     int64_t bad = rc == 0 ? tierce__cuda_settle(device, event, 0, what->count) : rc;
     tierce__cuda_forget(device, event);
-    return bad;
+    return started < 0 ? started : bad;
 }
 
 /* ---- the comparison ---------------------------------------------------------------------------

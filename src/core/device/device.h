@@ -14,6 +14,7 @@
  *     const struct tierce__device_ops *ops = tierce__device_find("cuda");
  *     rc = ops->open(&device, paged.layers[0].base);
  *     ops->tune(device);                               // in the background
+ *     rc = ops->allow_unpinned(device);                // copies work from here on, more slowly
  *     rc = ops->pin(device, slice, slice_bytes);       // each slice of the pool, in the background
  *     ...
  *     rc = ops->gather(device, &event, &copy);         // begins after the work on copy.stream
@@ -41,8 +42,8 @@
  * that the device was opened in. The host ignores them.
  *
  * Thread: any for every function, several at the same time; `close` must be the last call.
- * wait, settle (it may compute the sums), tune, pin, unpin, open and close block; no other function
- * blocks.
+ * wait, settle (it may compute the sums), tune, allow_unpinned, pin, unpin, open and close block;
+ * no other function blocks.
  */
 
 struct tierce__device;
@@ -70,7 +71,8 @@ struct tierce__device_copy {
 struct tierce__device_ops {
     const char *name;
 
-    /* Whether the bytes of cells must lie in memory that `pin` has registered. */
+    /* Whether the bytes of cells must lie in memory that `pin` has registered, unless
+     * allow_unpinned has returned 0. */
     bool pins;
 
     /*
@@ -78,13 +80,17 @@ struct tierce__device_ops {
      * Errors, with a log line, *out untouched:
      *   TIERCE_E_ARGUMENT     the address is not memory of such a device
      *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or was used before a fork
-     *   -ENOMEM, -EIO
+     *   -ENOMEM, -ECANCELED, -EIO
      */
     TIERCE_MUSTUSE int (*open)(struct tierce__device **out, const void *address);
 
     /* 1: the address is of this device's memory, so that `open` would open it again. 0: it is not.
      * -EIO: it cannot be determined. TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*has)(struct tierce__device *device, const void *address);
+
+    /* The NUMA node that is nearest to the device. -1: the machine has one node only, the node is
+     * unknown, or it cannot be determined, which is logged. May read a file. */
+    int (*numa_node)(struct tierce__device *device);
 
     /*
      * Measures on the device which copy method is the fastest, and uses it from then on. Without
@@ -104,32 +110,47 @@ struct tierce__device_ops {
     bool (*close)(struct tierce__device *device, uint64_t deadline_ns);
 
     /*
+     * From now on cells may lie in any memory of the host. A row of cells that are not all pinned
+     * is copied through a pinned buffer, which takes a second copy by the processor, and the host
+     * computes its sums. A slice may be pinned while such copies are in progress. Later calls
+     * change nothing. Errors: -ENOMEM, -ECANCELED, -EIO, TIERCE_E_CLOSED. Blocks.
+     */
+    TIERCE_MUSTUSE int (*allow_unpinned)(struct tierce__device *device);
+
+    /*
      * Registers a slice of host memory, so that the device can copy from and to it directly. The
      * slice is aligned to TIERCE__PIN_ALIGN and does not overlap another slice. Slices may be
      * adjacent, and cells may cross their borders. Takes about 0.1 s per GB on a GPU: call it for
      * one slice after another, from a thread that nothing waits for.
      *
-     * Errors: TIERCE_E_ARGUMENT (alignment, overlap), -ENOMEM (the limit of locked memory, for
-     * example), -EIO, TIERCE_E_CLOSED (in a child of fork). After -ENOMEM, a smaller slice may
+     * Several devices of the process may pin the same memory.
+     *
+     * Errors: TIERCE_E_ARGUMENT (alignment, overlap, registered by another library), -ENOMEM (the
+     * limit of locked memory, for example), TIERCE_E_UNSUPPORTED (memory that the driver cannot
+     * register), -EIO, TIERCE_E_CLOSED (in a child of fork). After -ENOMEM, a smaller slice may
      * succeed.
      */
     TIERCE_MUSTUSE int (*pin)(struct tierce__device *device, void *memory, size_t bytes);
 
     /* Ends the registration of a slice; the arguments equal those of pin. No copy may use it.
-     * Errors: TIERCE_E_ARGUMENT (it was not pinned), -EIO, TIERCE_E_CLOSED. */
+     * Errors: TIERCE_E_ARGUMENT (it was not pinned), -ECANCELED, -EIO, TIERCE_E_CLOSED. */
     TIERCE_MUSTUSE int (*unpin)(struct tierce__device *device, void *memory, size_t bytes);
 
-    /* Whether cells may lie in this range. */
+    /* Whether all of this range is registered. */
     bool (*is_pinned)(struct tierce__device *device, const void *memory, size_t bytes);
 
     /*
      * Copies blocks to cells. Rows must not overlap. *event [out] [transfer]: free it by forget.
      * Errors, nothing enqueued and *event untouched:
-     *   TIERCE_E_ARGUMENT     a row is invalid (paged.h), or its bytes are not pinned
+     *   TIERCE_E_ARGUMENT     a row is invalid (paged.h), or its bytes are not pinned and were not
+     *                         allowed to be
      *   TIERCE_E_UNSUPPORTED  the stream is being captured into a graph
      *   TIERCE_E_CLOSED       in a child of fork
      *   -ENOMEM
-     * -EIO, *event untouched: the device failed, and copies may be in progress (see above).
+     * -ECANCELED: the driver has refused a call, and the device works. If *event was set, some of
+     * the copies are in progress, and end with it: wait for it, do not settle it, and forget it.
+     * The bytes are unknown. -EIO, *event untouched: the device failed, and copies may be in
+     * progress (see above).
      */
     TIERCE_MUSTUSE int (*gather)(struct tierce__device *device, struct tierce__device_event **event,
                                  const struct tierce__device_copy *copy);
@@ -142,7 +163,7 @@ struct tierce__device_ops {
 
     /* Creates an event that completes after all work that is enqueued on a stream now. Errors,
      * *event untouched:
-     * TIERCE_E_UNSUPPORTED (as gather), TIERCE_E_CLOSED, -ENOMEM, -EIO. */
+     * TIERCE_E_UNSUPPORTED (as gather), TIERCE_E_CLOSED, -ENOMEM, -ECANCELED, -EIO. */
     TIERCE_MUSTUSE int (*record)(struct tierce__device *device, struct tierce__device_event **event,
                                  void *stream);
 

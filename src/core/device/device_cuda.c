@@ -9,7 +9,10 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
+#include "core/device/cuda_bounce.h"
+#include "core/device/cuda_register.h"
 #include "core/device/cuda_trial.h"
+#include "core/device/numa.h"
 
 /* ---- for all files ----------------------------------------------------------------------------
  */
@@ -29,13 +32,41 @@ static void log_call(const struct tierce__cuda *cuda, const char *event, const c
                          tierce__cuda_text(cuda->api, call, code, text));
 }
 
-int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
+bool tierce__cuda_is_refusal(TIERCE__CU_RESULT code)
+{
+    switch (code) {
+    case TIERCE__CU_INVALID_VALUE:
+    case TIERCE__CU_OUT_OF_MEMORY:
+    case TIERCE__CU_OPERATING_SYSTEM:
+    case TIERCE__CU_INVALID_HANDLE:
+    case TIERCE__CU_LAUNCH_OUT_OF_RESOURCES:
+    case TIERCE__CU_ALREADY_REGISTERED:
+    case TIERCE__CU_NOT_REGISTERED:
+    case TIERCE__CU_NOT_PERMITTED:
+    case TIERCE__CU_NOT_SUPPORTED:
+    case TIERCE__CU_STREAM_CAPTURE_UNSUPPORTED:
+    case TIERCE__CU_STREAM_CAPTURE_IMPLICIT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int tierce__cuda_required(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
 {
     if (code == TIERCE__CU_SUCCESS)
         return 0;
     atomic_store_explicit(&cuda->failed, true, memory_order_relaxed);
     log_call(cuda, "cuda_failed", call, code);
     return -EIO;
+}
+
+int tierce__cuda_enqueued(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
+{
+    if (!tierce__cuda_is_refusal(code))
+        return tierce__cuda_required(cuda, call, code);
+    log_call(cuda, "cuda_refused", call, code);
+    return -ECANCELED;
 }
 
 int tierce__cuda_check(struct tierce__cuda *cuda, const char *call, TIERCE__CU_RESULT code)
@@ -51,14 +82,14 @@ static _Thread_local TIERCE__CU_CAPTURE_MODE callers_mode;
 
 static int exchange_mode(struct tierce__cuda *cuda)
 {
-    return tierce__cuda_enqueued(cuda, "cuThreadExchangeStreamCaptureMode",
+    return tierce__cuda_required(cuda, "cuThreadExchangeStreamCaptureMode",
                                  cuda->api->capture_mode(&callers_mode));
 }
 
 static int pop_context(struct tierce__cuda *cuda, int rc)
 {
     TIERCE__CU_CONTEXT context = NULL;
-    int left = tierce__cuda_enqueued(cuda, "cuCtxPopCurrent", cuda->api->context_pop(&context));
+    int left = tierce__cuda_required(cuda, "cuCtxPopCurrent", cuda->api->context_pop(&context));
     TIERCE_DASSERT(left < 0 || context == cuda->context);
     return rc < 0 ? rc : left < 0 ? left : rc;
 }
@@ -68,7 +99,7 @@ int tierce__cuda_enter(struct tierce__cuda *cuda)
     if (!tierce__cuda_usable())
         return TIERCE_E_CLOSED;
     int rc =
-        tierce__cuda_enqueued(cuda, "cuCtxPushCurrent", cuda->api->context_push(cuda->context));
+        tierce__cuda_required(cuda, "cuCtxPushCurrent", cuda->api->context_push(cuda->context));
     if (rc < 0)
         return rc;
     callers_mode = TIERCE__CU_CAPTURE_RELAXED;
@@ -181,6 +212,14 @@ static int start(struct tierce__cuda *cuda, const void *address)
     return rc;
 }
 
+static void free_cuda(struct tierce__cuda *cuda)
+{
+    tierce__pinned_fini(&cuda->pinned);
+    tierce__cuda_bounce_fini(&cuda->bounce);
+    cuda->magic = 0;
+    tierce__free(cuda);
+}
+
 static int open_cuda(struct tierce__device **out, const void *address)
 {
     const struct tierce__cuda_api *api;
@@ -194,10 +233,10 @@ static int open_cuda(struct tierce__device **out, const void *address)
     cuda->magic = TIERCE__CUDA_MAGIC;
     cuda->api = api;
     tierce__pinned_init(&cuda->pinned);
+    tierce__cuda_bounce_init(&cuda->bounce);
     rc = start(cuda, address);
     if (rc < 0) {
-        tierce__pinned_fini(&cuda->pinned);
-        tierce__free(cuda);
+        free_cuda(cuda);
         return rc;
     }
     *out = &cuda->base;
@@ -230,31 +269,35 @@ static int has_cuda(struct tierce__device *device, const void *address)
     return code != TIERCE__CU_SUCCESS ? -EIO : found == cuda->device;
 }
 
+/* This call requires no context. */
+static int numa_node_cuda(struct tierce__device *device)
+{
+    struct tierce__cuda *cuda = tierce__cuda_of(device);
+    char pci[TIERCE__PCI_BYTES] = "";
+    if (!tierce__cuda_usable())
+        return -1;
+    TIERCE__CU_RESULT code = cuda->api->pci_bus_id(pci, sizeof(pci), cuda->device);
+    if (code != TIERCE__CU_SUCCESS) {
+        log_call(cuda, "cuda_no_numa_node", "cuDeviceGetPCIBusId", code);
+        return -1;
+    }
+    int node = tierce__numa_node_of(pci);
+    if (node < -1)
+        tierce__log(TIERCE_LOG_WARN, "cuda_no_numa_node", "device=%d pci=%s why=\"%s\"",
+                    cuda->device, pci, tierce_strerror(node));
+    return node < -1 ? -1 : node;
+}
+
 /* ---- pinning ----------------------------------------------------------------------------------
  */
 
-static int register_slice(struct tierce__cuda *cuda, void *memory, size_t bytes)
-{
-    TIERCE__CU_RESULT code = cuda->api->host_register(
-        memory, bytes, TIERCE__CU_REGISTER_PORTABLE | TIERCE__CU_REGISTER_DEVICEMAP);
-    if (code != TIERCE__CU_ALREADY_REGISTERED && code != TIERCE__CU_INVALID_VALUE)
-        return tierce__cuda_check(cuda, "cuMemHostRegister", code);
-    log_call(cuda, "cuda_not_pinned", "cuMemHostRegister", code);
-    return TIERCE_E_ARGUMENT;
-}
-
-static int unregister_slice(struct tierce__cuda *cuda, void *memory)
-{
-    return tierce__cuda_enqueued(cuda, "cuMemHostUnregister", cuda->api->host_unregister(memory));
-}
-
 static int pin(struct tierce__cuda *cuda, void *memory, size_t bytes)
 {
-    int rc = register_slice(cuda, memory, bytes);
+    int rc = tierce__cuda_register(cuda, memory, bytes);
     if (rc < 0)
         return rc;
     rc = tierce__pinned_add(&cuda->pinned, memory, bytes);
-    if (rc < 0 && unregister_slice(cuda, memory) < 0)
+    if (rc < 0 && tierce__cuda_unregister(cuda, memory, bytes) < 0)
         return -EIO;
     return rc;
 }
@@ -275,7 +318,7 @@ static int unpin(struct tierce__cuda *cuda, void *memory, size_t bytes)
 {
     if (!tierce__pinned_has(&cuda->pinned, memory, bytes))
         return TIERCE_E_ARGUMENT;
-    int rc = unregister_slice(cuda, memory);
+    int rc = tierce__cuda_unregister(cuda, memory, bytes);
     if (rc == 0 && !tierce__pinned_remove(&cuda->pinned, memory, bytes))
         rc = TIERCE_E_ARGUMENT; /* unpinned twice at the same time */
     return rc;
@@ -321,7 +364,7 @@ static int idle_cuda(struct tierce__device *device)
     for (size_t i = 0; i < 2 && rc == 0; i++) {
         TIERCE__CU_RESULT code = cuda->api->stream_query(cuda->streams[i]);
         rc = code == TIERCE__CU_NOT_READY ? -EAGAIN
-                                          : tierce__cuda_enqueued(cuda, "cuStreamQuery", code);
+                                          : tierce__cuda_required(cuda, "cuStreamQuery", code);
     }
     return tierce__cuda_leave(cuda, rc);
 }
@@ -345,6 +388,7 @@ static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
     if (stopped) {
         tierce__cuda_kernel_close(cuda, cuda->own_kernel);
         cuda->own_kernel = NULL;
+        tierce__cuda_bounce_close(cuda);
         (void)tierce__cuda_trial_free(cuda); /* logged; the device's memory is lost */
         destroy_streams(cuda);
     }
@@ -359,9 +403,7 @@ static bool close_cuda(struct tierce__device *device, uint64_t deadline_ns)
     if (!stop(cuda, deadline_ns))
         return false;
     release_context(cuda);
-    tierce__pinned_fini(&cuda->pinned);
-    cuda->magic = 0;
-    tierce__free(cuda);
+    free_cuda(cuda);
     return true;
 }
 
@@ -369,8 +411,11 @@ const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
                                                            .pins = true,
                                                            .open = open_cuda,
                                                            .has = has_cuda,
+                                                           .numa_node = numa_node_cuda,
                                                            .tune = tierce__cuda_tune,
                                                            .close = close_cuda,
+                                                           .allow_unpinned =
+                                                               tierce__cuda_allow_unpinned,
                                                            .pin = pin_cuda,
                                                            .unpin = unpin_cuda,
                                                            .is_pinned = is_pinned_cuda,

@@ -56,6 +56,12 @@ static int has_host(struct tierce__device *device, const void *address)
     return address != NULL;
 }
 
+static int numa_node_host(struct tierce__device *device)
+{
+    (void)host_of(device);
+    return -1;
+}
+
 static void tune_host(struct tierce__device *device)
 {
     (void)host_of(device);
@@ -72,6 +78,12 @@ static bool close_host(struct tierce__device *device, uint64_t deadline_ns)
 
 /* ---- pinning: the host's own memory needs none ------------------------------------------------
  */
+
+static int allow_unpinned_host(struct tierce__device *device)
+{
+    (void)host_of(device);
+    return 0;
+}
 
 static int pin_host(struct tierce__device *device, void *memory, size_t bytes)
 {
@@ -229,8 +241,10 @@ const struct tierce__device_ops tierce__device_host_ops = {.name = "host",
                                                            .pins = false,
                                                            .open = open_host,
                                                            .has = has_host,
+                                                           .numa_node = numa_node_host,
                                                            .tune = tune_host,
                                                            .close = close_host,
+                                                           .allow_unpinned = allow_unpinned_host,
                                                            .pin = pin_host,
                                                            .unpin = pin_host,
                                                            .is_pinned = is_pinned_host,

@@ -118,14 +118,6 @@ static size_t run(const struct tierce__pinned *pinned, uintptr_t address)
     return pinned->slices[at].to - address;
 }
 
-size_t tierce__pinned_run(struct tierce__pinned *pinned, const void *address)
-{
-    tierce__lock_take(&pinned->lock);
-    size_t bytes = run(pinned, (uintptr_t)address);
-    tierce__lock_drop(&pinned->lock);
-    return bytes;
-}
-
 bool tierce__pinned_covers(struct tierce__pinned *pinned, const void *memory, size_t bytes)
 {
     uintptr_t at = (uintptr_t)memory;

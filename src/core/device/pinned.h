@@ -11,8 +11,8 @@
 #include "base/threads/lock.h"
 
 /*
- * The slices of host memory that are registered with a device, in the order of their addresses.
- * Slices do not overlap. A driver copies within one slice only, so a copy must end at its border.
+ * The slices of host memory that a device has pinned, in the order of their addresses. Slices do
+ * not overlap.
  *
  * Thread: any; one lock of class DEVICE. Does not block.
  */
@@ -41,9 +41,6 @@ bool tierce__pinned_remove(struct tierce__pinned *pinned, const void *memory, si
 
 /* The last slice, without removing it; false if there is none. */
 bool tierce__pinned_last(struct tierce__pinned *pinned, struct tierce__pinned_slice *out);
-
-/* The number of bytes from the address to the end of its slice; 0 if no slice holds it. */
-size_t tierce__pinned_run(struct tierce__pinned *pinned, const void *address);
 
 /* Whether all of a range lies in slices. */
 bool tierce__pinned_covers(struct tierce__pinned *pinned, const void *memory, size_t bytes);

@@ -11,6 +11,7 @@
 #include "base/log/log_repeat.h"
 #include "base/mix.h"
 #include "base/threads/threads.h"
+#include "core/device/numa.h"
 #include "engine/device/devices.h"
 
 /* If the driver lacks memory for a slice, a smaller slice is registered. Slices are registered as
@@ -32,11 +33,13 @@ struct pinning {
     struct tierce__open_device *device;
     uint8_t *base;
     uint64_t bytes;
+    bool places; /* the node of the device is preferred for the mapping's pages */
     pthread_t thread;
     atomic_bool stops; /* relaxed: only ends the work */
-    _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire, with the slices */
+    _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire */
     /* Digests of descriptions whose layers are all in the device's memory; relaxed. */
     _Atomic uint64_t known[KNOWN_MAX];
+    uint64_t pinned_bytes; /* as count, room and slices: */
     size_t count, room;
     struct slice *slices; /* used by the thread, and by fini after the thread has exited */
 };
@@ -48,12 +51,14 @@ void tierce__pinnings_init(struct tierce__pinnings *pinnings)
     tierce__list_init(&pinnings->list);
 }
 
-void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes)
+void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes,
+                          bool is_own)
 {
     TIERCE_DASSERT(pinnings->bytes == 0 && tierce__list_empty(&pinnings->list));
     TIERCE_DASSERT((uintptr_t)base % TIERCE__PIN_ALIGN == 0);
     pinnings->base = base;
     pinnings->bytes = bytes;
+    pinnings->is_own = is_own;
 }
 
 /* ---- the thread ---- */
@@ -80,6 +85,7 @@ static int pin_slice(struct pinning *pinning, struct slice slice)
     return rc;
 }
 
+/* Errors: -ECANCELED (the mapping is not used any more); as of `pin`. */
 static int pin_all(struct pinning *pinning)
 {
     uint64_t done = 0, bytes = pinning->bytes / TIERCE__PIN_ALIGN * TIERCE__PIN_ALIGN,
@@ -97,28 +103,63 @@ static int pin_all(struct pinning *pinning)
         }
     }
     TIERCE_DASSERT(done <= bytes);
+    pinning->pinned_bytes = done;
     return rc == 0 && done < bytes ? -ECANCELED : rc;
 }
 
-static void log_failure(const struct pinning *pinning, int rc)
+static void log_result(const struct pinning *pinning, int rc, bool works)
 {
-    tierce__log(TIERCE_LOG_ERROR, "memory_not_pinned",
-                "device=%s bytes=%llu reason=\"%s\" consequence=\"nothing is stored or loaded "
-                "between this memory and the device\" remedy=\"%s\"",
-                pinning->device->ops->name, (unsigned long long)pinning->bytes, tierce_strerror(rc),
-                rc == -ENOMEM ? "raise the limit of locked memory (ulimit -l), or lower memory.size"
-                              : "restart the process");
+    const char *name = pinning->device->ops->name;
+    unsigned long long bytes = pinning->bytes, pinned = pinning->pinned_bytes;
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_INFO, "memory_pinned", "device=%s bytes=%llu", name, bytes);
+    else if (rc != -ECANCELED)
+        tierce__log(works ? TIERCE_LOG_WARN : TIERCE_LOG_ERROR, "memory_not_pinned",
+                    "device=%s bytes=%llu pinned=%llu reason=\"%s\" consequence=\"%s\" "
+                    "remedy=\"%s\"",
+                    name, bytes, pinned, tierce_strerror(rc),
+                    works ? "the rest is copied through a buffer, which is slower"
+                          : "nothing is stored or loaded between this memory and the device",
+                    rc == -ENOMEM
+                        ? "raise the limit of locked memory (ulimit -l), or lower memory.size"
+                        : "restart the process");
 }
 
+static void place_pages(const struct pinning *pinning)
+{
+    const struct tierce__open_device *device = pinning->device;
+    int node = device->ops->numa_node(device->device);
+    if (node < 0)
+        return;
+    int rc = tierce__numa_prefer(pinning->base, (size_t)pinning->bytes, node);
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_INFO, "memory_near_device", "device=%s node=%d", device->ops->name,
+                    node);
+    else
+        tierce__log(TIERCE_LOG_WARN, "memory_not_near_device",
+                    "device=%s node=%d why=\"mbind: %s\" consequence=\"copies may be slower\" "
+                    "remedy=\"start the process with numactl --preferred=%d\"",
+                    device->ops->name, node, tierce_strerror(rc), node);
+}
+
+/* The driver may compile a kernel during tune, and its other calls may block meanwhile: copies
+ * begin after it. */
 static void *run_pinning(void *arg)
 {
     struct pinning *pinning = arg;
-    pinning->device->ops->tune(pinning->device->device);
-    int rc = pin_all(pinning);
+    const struct tierce__open_device *device = pinning->device;
+    if (pinning->places)
+        place_pages(pinning);
+    device->ops->tune(device->device);
+    int rc = device->ops->allow_unpinned(device->device);
+    bool works = rc == 0;
+    if (works)
+        atomic_store_explicit(&pinning->state, 0, memory_order_release);
+    rc = pin_all(pinning);
     TIERCE_DASSERT(rc <= 0 && rc != -EAGAIN);
-    if (rc < 0 && rc != -ECANCELED)
-        log_failure(pinning, rc);
-    atomic_store_explicit(&pinning->state, rc, memory_order_release);
+    if (!works)
+        atomic_store_explicit(&pinning->state, rc, memory_order_release);
+    log_result(pinning, rc, works);
     return NULL;
 }
 
@@ -152,6 +193,7 @@ static int begin_pinning(struct tierce__pinnings *pinnings, struct pinning **out
         return -ENOMEM;
     pinning->base = pinnings->base;
     pinning->bytes = pinnings->bytes;
+    pinning->places = pinnings->is_own && tierce__list_empty(&pinnings->list);
     atomic_init(&pinning->state, -EAGAIN);
     int rc = tierce__device_acquire(&pinning->device, kind, address);
     if (rc == 0) {
@@ -246,7 +288,7 @@ int tierce__pinnings_get(struct tierce__pinnings *pinnings, const struct tierce_
 
 /* ---- the end ---- */
 
-static bool end_pinning(struct pinning *pinning)
+static bool unpin_all(struct pinning *pinning)
 {
     const struct tierce__open_device *device = pinning->device;
     bool unpinned = true;
@@ -256,18 +298,30 @@ static bool end_pinning(struct pinning *pinning)
         const struct slice *slice = &pinning->slices[i];
         unpinned &= device->ops->unpin(device->device, slice->memory, slice->bytes) == 0;
     }
+    return unpinned;
+}
+
+static void free_pinning(struct pinning *pinning)
+{
     tierce__device_release(pinning->device);
     tierce__list_remove(&pinning->node);
     tierce__free(pinning->slices);
     tierce__free(pinning);
-    return unpinned;
+}
+
+static struct pinning *pinning_of(struct tierce__list *it)
+{
+    return TIERCE__CONTAINER_OF(it, struct pinning, node);
 }
 
 bool tierce__pinnings_fini(struct tierce__pinnings *pinnings)
 {
     bool unpinned = true;
+    /* A slice that several devices have pinned is registered in the context of one of them. */
+    TIERCE__LIST_FOR_EACH (it, &pinnings->list)
+        unpinned &= unpin_all(pinning_of(it));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &pinnings->list)
-        unpinned &= end_pinning(TIERCE__CONTAINER_OF(it, struct pinning, node));
+        free_pinning(pinning_of(it));
     TIERCE_DASSERT(tierce__list_empty(&pinnings->list));
     tierce__lock_fini(&pinnings->lock);
     return unpinned;

@@ -13,15 +13,18 @@
 /*
  * A mapping of chunks' memory, the pool of an engine or that of a node, as the devices see it: each
  * device that copies from or to it pins all of it. This happens in the background, slice by slice,
- * on a thread that exits at the end, because pinning takes about 0.1 s per GB.
+ * on a thread that exits at the end, because pinning takes about 0.1 s per GB. The thread first
+ * tunes the device, and allows memory that is not pinned: transfers work from then on, and become
+ * faster with each slice. If a slice cannot be pinned, the rest of the mapping stays unpinned,
+ * which is logged once.
+ *
+ * If the mapping is of this process, the thread first makes its pages come from the NUMA node of
+ * the device. The first device of a mapping decides. Pages that were touched before stay on their
+ * nodes: to move them would hold up changes of the process's mappings, and copy memory in use.
  *
  *     rc = tierce__pinnings_get(&pinnings, paged, &device);
  *     if (rc == 0)
  *         ... device->ops->gather(device->device, &event, &copy) ...
- *
- * Until all of it is pinned, nothing is transferred: a store stores nothing, and a load loads
- * nothing. A copy through a small buffer would work from the start. But for only the first seconds
- * of a process, it would require processor time and a second order of events.
  *
  * Thread: any, except that init comes first and fini last. Lock: PINNINGS, held while a device is
  * opened.
@@ -32,20 +35,23 @@ struct tierce__pinnings {
     struct tierce__lock lock; /* PINNINGS */
     uint8_t *base;
     uint64_t bytes; /* 0: there is no memory */
+    bool is_own;    /* of this process, not of a node */
     struct tierce__list list;
 };
 
 void tierce__pinnings_init(struct tierce__pinnings *pinnings);
 
-/* The memory; at most once, before the first get. */
-void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes);
+/* The memory; at most once, before the first get. is_own: of this process, not of a node. */
+void tierce__pinnings_set(struct tierce__pinnings *pinnings, uint8_t *base, uint64_t bytes,
+                          bool is_own);
 
 /*
  * The device whose memory `paged` describes, ready to copy from and to all of the mapping. The
- * first call begins to pin. [out] *out [borrow until fini].
+ * first call begins to prepare it. [out] *out [borrow until fini].
  * Errors, *out untouched:
- *   -EAGAIN               the memory is being pinned
- *   TIERCE_E_DOWN         it cannot be pinned (logged), or the device has failed
+ *   -EAGAIN               the device is being prepared; or all of the mapping is being pinned,
+ *                         because there is no memory for copies without
+ *   TIERCE_E_DOWN         neither is possible (logged), or the device has failed
  *   TIERCE_E_ARGUMENT     `paged` is not memory of such a device
  *   TIERCE_E_UNSUPPORTED  the driver is missing or too old, or was used before a fork
  *   -ENOMEM

@@ -81,12 +81,13 @@ static int enqueue(struct tierce__transit *transit, size_t count,
     TIERCE_ASSERT(i < transit->event_max);
     if (transit->failed < 0)
         return transit->failed;
+    transit->events[i] = NULL;
     int rc = start(transit->device->device, &transit->events[i], &copy);
-    if (rc < 0)
-        return fail(transit, rc);
-    transit->rows_of[i] = count;
-    transit->event_count++;
-    return 0;
+    if (rc == 0 || (rc == -ECANCELED && transit->events[i] != NULL)) {
+        transit->rows_of[i] = rc == 0 ? count : 0; /* nothing of a refused copy is settled */
+        transit->event_count++;
+    }
+    return rc < 0 ? fail(transit, rc) : 0;
 }
 
 int tierce__transit_gather(struct tierce__transit *transit, size_t count)
@@ -97,16 +98,15 @@ int tierce__transit_gather(struct tierce__transit *transit, size_t count)
 int tierce__transit_scatter(struct tierce__transit *transit, size_t count)
 {
     const struct tierce__open_device *device = transit->device;
+    size_t before = transit->event_count;
     int rc = enqueue(transit, count, device->ops->scatter);
-    if (rc < 0)
+    if (transit->event_count == before)
         return rc;
-    TIERCE_DASSERT(transit->event_count > 0);
-    rc = device->ops->stream_wait(device->device, transit->events[transit->event_count - 1],
-                                  transit->stream);
     /* The copy has its event, so its end will be known. */
-    if (rc < 0 && transit->failed == 0)
-        transit->failed = rc;
-    return rc;
+    int waits = device->ops->stream_wait(device->device, transit->events[before], transit->stream);
+    if (waits < 0 && transit->failed == 0)
+        transit->failed = waits;
+    return rc < 0 ? rc : waits;
 }
 
 /* ---- the end ---- */

@@ -31,9 +31,28 @@ void tierce__load_free(struct tierce_load *load)
     tierce__free(load);
 }
 
+/*
+ * Leases the chunks, if copies to the memory are possible now. Otherwise the load leases none, so
+ * that no other load waits for memory and nothing is read for it.
+ */
+static int lease_chunks(struct tierce_load *load, const struct tierce_transfer_opts *opts)
+{
+    const struct tierce__lender *lender = load->engine->lender;
+    struct tierce_transfer_opts none;
+    int rc = 0;
+    memcpy(&none, opts, opts->size); /* perhaps without the last fields */
+    none.to_block = none.from_block;
+    if (tierce__paged_device(opts->paged) != TIERCE_DEVICE_HOST)
+        rc = lender->prepare(load->view, opts->paged);
+    load->is_off = rc == -EAGAIN || rc == TIERCE_E_DOWN;
+    if (rc < 0 && !load->is_off)
+        return rc;
+    return lender->load_begin(&load->lease, load->view, load->is_off ? &none : opts);
+}
+
 static int begin_load(struct tierce_load *load, const struct tierce_transfer_opts *opts)
 {
-    int rc = load->engine->lender->load_begin(&load->lease, load->view, opts);
+    int rc = lease_chunks(load, opts);
     if (rc < 0)
         return rc;
     load->ops = load->lease->ops;
@@ -237,7 +256,7 @@ int64_t tierce_load_end(struct tierce_load *load, uint8_t *origins)
     const struct tierce__scatter *scatter = &load->scatter;
     size_t blocks = scatter->to_block - scatter->from_block;
     TIERCE_DASSERT(scatter->from_block <= scatter->to_block);
-    bool complete = load->next_layer == load->view->part.layer_count;
+    bool complete = load->next_layer == load->view->part.layer_count && !load->is_off;
     int64_t loaded = 0;
     if (origins != NULL)
         memset(origins, TIERCE_ORIGIN_FAILED, blocks);

@@ -21,6 +21,7 @@ struct tierce_load {
     struct tierce__scatter scatter;
     uint32_t *loaded; /* [lease->count] blocks, at the end */
     bool on_device;
+    bool is_off;                     /* nothing was leased, because the device cannot copy now */
     struct tierce__transit *transit; /* NULL: memory of the host, or a device that cannot be used */
     uint32_t timeout_ms;
 };
@@ -35,8 +36,8 @@ bool tierce__load_is_late(const struct tierce_load *load);
 
 /* ---- load_device.c ---- */
 
-/* If the device cannot be used yet, or has failed, all chunks fail. Errors: TIERCE_E_ARGUMENT,
- * TIERCE_E_UNSUPPORTED, -ENOMEM. */
+/* If the device has failed since the chunks were leased, all of them fail. Errors:
+ * TIERCE_E_ARGUMENT, TIERCE_E_UNSUPPORTED, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__load_device_begin(struct tierce_load *load,
                                              const struct tierce_transfer_opts *opts);
 

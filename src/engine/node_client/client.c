@@ -266,7 +266,7 @@ static int make_peer(struct tierce__node_session **out, struct tierce__node_clie
     if (rc == 0)
         rc = map_pool(&peer->memory, fd, peer->welcome.pool_bytes);
     if (rc == 0)
-        tierce__pinnings_set(&peer->pinnings, peer->memory, peer->welcome.pool_bytes);
+        tierce__pinnings_set(&peer->pinnings, peer->memory, peer->welcome.pool_bytes, false);
     if (fd >= 0)
         close(fd);
     if (rc < 0) {

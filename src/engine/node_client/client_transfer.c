@@ -143,6 +143,9 @@ void tierce__client_store_give_up(struct tierce__lender_space *space)
 int64_t tierce__client_store_end(struct tierce__lender_space *space, bool complete)
 {
     struct tierce__client_store *store = space->remote;
+    uint64_t most = 0; /* a node may send any number */
+    for (size_t i = 0; i < space->count; i++)
+        most += space->rooms[i].block_count;
     TIERCE_DASSERT(space->rooms == store->rooms);
     TIERCE_DASSERT(store->owed->op == TIERCE__NATIVE_STORE_END);
     union tierce__native_request question = {
@@ -151,7 +154,7 @@ int64_t tierce__client_store_end(struct tierce__lender_space *space, bool comple
     tierce__node_session_release(store->peer);
     tierce__free(store);
     *space = (struct tierce__lender_space){0};
-    return complete && blocks <= INT64_MAX ? (int64_t)blocks : 0;
+    return !complete ? 0 : (int64_t)(blocks < most ? blocks : most);
 }
 
 /* ---- loads ---- */

@@ -38,11 +38,11 @@ static const struct {
     [TIERCE_REQUEST_LIMIT_FAILED] = {"failed", "a lookup or a load failed; the inference engine's "
                                                "log has the error"},
     [TIERCE_REQUEST_LIMIT_ENDED] = {"ended", "the request ended before its lookup"},
-    [TIERCE_REQUEST_LIMIT_NOT_READY] = {"not_ready",
-                                        "no KV could be moved then: memory was being pinned for "
-                                        "the GPU or could not be pinned, the GPU had failed, there "
-                                        "was no node, or the inference engine slept; its log "
-                                        "names it"},
+    [TIERCE_REQUEST_LIMIT_NOT_READY] =
+        {"not_ready", "no KV could be moved then: the GPU was being prepared, "
+                      "its driver could not pin memory, the GPU had failed, there "
+                      "was no node, or the inference engine slept; its log "
+                      "names it"},
 };
 
 _Static_assert(sizeof(limits) / sizeof(limits[0]) == TIERCE_REQUEST_LIMIT_COUNT,

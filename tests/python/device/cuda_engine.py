@@ -96,16 +96,16 @@ class Engine:
             assert before == 0
         self.gpu, self.cache = gpu, cache
         self.pool = pool or Pool(gpu, cache, **layout)
-        calls = gpu.calls()
+        calls = gpu.calls_here()
         self.worker = ours.TierceConnector(config, KVConnectorRole.WORKER, cache)
-        assert gpu.calls() == calls  # CUDA is not used before the KV is registered
+        assert gpu.calls_here() == calls  # CUDA is not used before the KV is registered
         self.worker.register_kv_caches(self.pool.tensors())
         assert self.worker.off is None, self.worker.off
         until(self.half.can_transfer)
-        calls = gpu.calls()
+        calls = gpu.calls_here()
         self.scheduler = ours.TierceConnector(config, KVConnectorRole.SCHEDULER, cache)
         self.scheduler.half.find_link = lambda: self.half
-        assert gpu.calls() == calls  # nor by the scheduler's half
+        assert gpu.calls_here() == calls  # nor by the scheduler's half
         self.data = {}  # (layer, block) -> what the model computed last
 
     @property

@@ -9,7 +9,7 @@ from test_connector import config  # noqa: F401
 from tierce.vllm.tracker import LIMIT_NOT_READY
 
 ILLEGAL_ADDRESS = 700
-CALL = 13  # after the calls about the first address, twice
+CALL = 16  # after the calls about the first address, three times
 
 
 def test_a_device_that_fails_is_a_miss(gpu, config):  # noqa: F811

@@ -352,12 +352,12 @@ def test_with_policy_fail_nothing_is_promised_that_is_not_pinned(gpu, config):  
 # ---- pinning, sleep, speed
 
 
-def test_pinning_is_one_line(gpu, lines, caplog):  # noqa: F811
+def test_preparing_is_two_lines(gpu, lines, caplog):  # noqa: F811
     memory, answers = device.CudaMemory(CudaTensor.device, True), [False, False, True, True]
     caplog.set_level(logging.INFO, logger="tierce")
     for expected in (False, False, True, True):
         assert memory.prepare([Thing(prepare=lambda: answers.pop(0))]) == expected
-    told = [r.getMessage() for r in caplog.records if "pinned" in r.getMessage()]
+    told = [r.getMessage() for r in caplog.records if "prepared" in r.getMessage()]
     assert len(told) == 2 and "until then nothing is stored or loaded" in told[0]
 
 

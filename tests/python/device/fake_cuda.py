@@ -15,7 +15,7 @@ DRIVER = ROOT / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
 
 
 class Calls(ctypes.Structure):
-    _fields_ = [("all", ctypes.c_uint64), ("batches", ctypes.c_uint64), ("copies", ctypes.c_uint64)]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("all", "batches", "copies", "launches", "host_functions")]
 
 
 class Gpu:
@@ -26,6 +26,7 @@ class Gpu:
         self.driver.cuda_fake_report.restype = ctypes.c_char_p
         self.driver.cuda_fake_calls.restype = Calls
         self.driver.cuda_fake_fail_nth.restype = ctypes.c_uint64
+        self.driver.cuda_fake_calls_here.restype = ctypes.c_uint64
         self.capturing = False
         torch.cuda.Stream = lambda device=None: self.second  # the driver has few
         torch.cuda.Event = lambda enable_timing=False: Event(self)
@@ -51,6 +52,10 @@ class Gpu:
 
     def calls(self):
         return self.driver.cuda_fake_calls().all
+
+    def calls_here(self):
+        """Calls of this thread: Tierce's memory may be pinned by another one meanwhile."""
+        return self.driver.cuda_fake_calls_here()
 
     def report(self):
         return self.driver.cuda_fake_report().decode()

@@ -56,10 +56,13 @@ void fake_violation(const char *format, ...)
     }
 }
 
+static _Thread_local uint64_t made_here;
+
 TIERCE__CU_RESULT fake_begin(const char *call, bool needs_context)
 {
     pthread_mutex_lock(&fake_lock);
     fake.calls.all++;
+    made_here++;
     if (++fake.made == fake.fail_at)
         return fake.fail_code;
     if (!fake.initialised) {
@@ -134,6 +137,11 @@ void fake_count_launch(void)
     fake.calls.launches++;
 }
 
+void fake_count_host(void)
+{
+    fake.calls.host_functions++;
+}
+
 /* ---- control ----------------------------------------------------------------------------------
  */
 
@@ -180,6 +188,11 @@ void cuda_fake_capture(TIERCE__CU_STREAM stream, bool captured)
     pthread_mutex_lock(&fake_lock);
     fake_set_capture(stream, captured);
     pthread_mutex_unlock(&fake_lock);
+}
+
+uint64_t cuda_fake_calls_here(void)
+{
+    return made_here;
 }
 
 struct cuda_fake_calls cuda_fake_calls(void)

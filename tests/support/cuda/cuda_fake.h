@@ -13,7 +13,7 @@
  * the processor cannot access at the address that a test receives. A stream is a thread that runs
  * its operations in order, each after a random delay. The destination of a copy holds garbage from
  * the start of the copy to its end. Our own kernel is compiled as C, from its source: a launch of
- * it runs one thread block after another.
+ * it runs one thread block after another. A host function is the one of cuda_bounce.c.
  *
  * The fake reports a violation, in words, for
  *
@@ -56,6 +56,12 @@ uint64_t cuda_fake_fail_nth(uint64_t nth, TIERCE__CU_RESULT code);
 /* One registration has at most so many bytes; 0: any number. */
 void cuda_fake_limit_registration(size_t bytes_max);
 
+/* All registrations together have at most so many bytes; 0: any number. */
+void cuda_fake_limit_locked(size_t bytes_max);
+
+/* While held, registrations do not return. */
+void cuda_fake_hold_registrations(bool held);
+
 /* Fails like an illegal address in a kernel: no operation runs any more, and all calls fail. */
 void cuda_fake_break(void);
 
@@ -72,11 +78,15 @@ void cuda_fake_pause_launches(unsigned pause_us);
 /* Marks a stream as being captured into a graph. */
 void cuda_fake_capture(TIERCE__CU_STREAM stream, bool captured);
 
-/* Calls of the driver in all, of cuMemcpyBatchAsync, of single copies, and of cuLaunchKernel. */
+/* Calls of the driver in all, of cuMemcpyBatchAsync, of single copies, of cuLaunchKernel, and of
+ * cuLaunchHostFunc. */
 struct cuda_fake_calls {
-    uint64_t all, batches, copies, launches;
+    uint64_t all, batches, copies, launches, host_functions;
 };
 struct cuda_fake_calls cuda_fake_calls(void);
+
+/* Calls of the driver by this thread, except cuInit. */
+uint64_t cuda_fake_calls_here(void);
 
 /* The objects that exist now, and the depth of this thread's stack of contexts. */
 struct cuda_fake_live {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda_fake_private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -18,7 +19,9 @@ static struct memory {
 static struct slice {
     uintptr_t from, to;
     bool is_mapped;
-    bool is_own; /* of cuMemHostAlloc */
+    bool is_own;                /* of cuMemHostAlloc */
+    TIERCE__CU_CONTEXT context; /* NULL: of all contexts (portable) */
+    TIERCE__CU_CONTEXT maker;
 } slices[MEMORIES_MAX];
 
 static struct tierce__cu_context contexts[FAKE_DEVICES] = {{.device = 0}, {.device = 1}};
@@ -51,6 +54,14 @@ TIERCE__CU_RESULT cuDeviceGet(TIERCE__CU_DEVICE *device, int ordinal)
         code = TIERCE__CU_INVALID_VALUE;
     if (code == TIERCE__CU_SUCCESS)
         *device = ordinal;
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuDeviceGetPCIBusId(char *name, int bytes, TIERCE__CU_DEVICE device)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuDeviceGetPCIBusId", false);
+    if (code == TIERCE__CU_SUCCESS)
+        snprintf(name, (size_t)bytes, "0000:%02X:00.0", 10 + (unsigned)device);
     return fake_end(code);
 }
 
@@ -225,6 +236,8 @@ bool fake_check_pinned(const void *memory, size_t bytes, const char *call)
     uintptr_t from = (uintptr_t)memory, to = from + bytes;
     bool begins = false;
     for (size_t i = 0; i < MEMORIES_MAX; i++) {
+        if (slices[i].context != NULL && slices[i].context != fake_current())
+            continue;
         if (slices[i].from <= from && to <= slices[i].to)
             return true;
         begins |= slices[i].from <= from && from < slices[i].to;
@@ -234,7 +247,8 @@ bool fake_check_pinned(const void *memory, size_t bytes, const char *call)
     return false;
 }
 
-static size_t registration_max; /* under the lock */
+static size_t registration_max, locked_max; /* under the lock, as the next */
+static bool registrations_held;
 
 void cuda_fake_limit_registration(size_t bytes_max)
 {
@@ -243,23 +257,51 @@ void cuda_fake_limit_registration(size_t bytes_max)
     pthread_mutex_unlock(&fake_lock);
 }
 
+void cuda_fake_limit_locked(size_t bytes_max)
+{
+    pthread_mutex_lock(&fake_lock);
+    locked_max = bytes_max;
+    pthread_mutex_unlock(&fake_lock);
+}
+
+void cuda_fake_hold_registrations(bool held)
+{
+    pthread_mutex_lock(&fake_lock);
+    registrations_held = held;
+    (void)fake_end(0);
+}
+
+static bool is_too_large(size_t bytes)
+{
+    size_t locked = bytes;
+    for (size_t i = 0; i < MEMORIES_MAX; i++)
+        locked += slices[i].is_own ? 0 : slices[i].to - slices[i].from;
+    return (registration_max > 0 && bytes > registration_max) ||
+           (locked_max > 0 && locked > locked_max);
+}
+
 TIERCE__CU_RESULT cuMemHostRegister_v2(void *memory, size_t bytes, unsigned int flags)
 {
     TIERCE__CU_RESULT code = fake_begin_unsafe("cuMemHostRegister");
     uintptr_t from = (uintptr_t)memory, to = from + bytes;
     size_t room = MEMORIES_MAX;
+    while (code == TIERCE__CU_SUCCESS && registrations_held)
+        pthread_cond_wait(&fake_changed, &fake_lock);
     for (size_t i = 0; code == TIERCE__CU_SUCCESS && i < MEMORIES_MAX; i++) {
         if (slices[i].to == 0)
             room = i;
         else if (slices[i].from < to && from < slices[i].to)
             code = TIERCE__CU_ALREADY_REGISTERED;
     }
-    bool is_too_large = registration_max > 0 && bytes > registration_max;
-    if (code == TIERCE__CU_SUCCESS && (room == MEMORIES_MAX || is_too_large))
+    if (code == TIERCE__CU_SUCCESS && (room == MEMORIES_MAX || is_too_large(bytes)))
         code = TIERCE__CU_OUT_OF_MEMORY;
     if (code == TIERCE__CU_SUCCESS)
-        slices[room] =
-            (struct slice){from, to, (flags & TIERCE__CU_REGISTER_DEVICEMAP) != 0, false};
+        slices[room] = (struct slice){
+            .from = from,
+            .to = to,
+            .is_mapped = (flags & TIERCE__CU_REGISTER_DEVICEMAP) != 0,
+            .context = (flags & TIERCE__CU_REGISTER_PORTABLE) != 0 ? NULL : fake_current(),
+            .maker = fake_current()};
     return fake_end(code);
 }
 
@@ -275,6 +317,8 @@ TIERCE__CU_RESULT cuMemHostUnregister(void *memory)
     if (code == TIERCE__CU_SUCCESS) {
         if (fake_in_progress(slices[i].from, slices[i].to - slices[i].from))
             fake_violation("cuMemHostUnregister of memory that copies use");
+        if (slices[i].maker != fake_current())
+            fake_violation("cuMemHostUnregister in another context than cuMemHostRegister");
         slices[i] = (struct slice){0};
     }
     return fake_end(code);
@@ -295,8 +339,12 @@ TIERCE__CU_RESULT cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags
         void *at = calloc(1, bytes);
         if (at == NULL)
             abort();
-        slices[i] = (struct slice){(uintptr_t)at, (uintptr_t)at + bytes,
-                                   (flags & TIERCE__CU_HOST_DEVICEMAP) != 0, true};
+        slices[i] = (struct slice){
+            .from = (uintptr_t)at,
+            .to = (uintptr_t)at + bytes,
+            .is_mapped = (flags & TIERCE__CU_HOST_DEVICEMAP) != 0,
+            .is_own = true,
+            .context = (flags & TIERCE__CU_HOST_PORTABLE) != 0 ? NULL : fake_current()};
         *memory = at;
     }
     return fake_end(code);

@@ -34,6 +34,7 @@ uint64_t fake_random(void);
 unsigned fake_delay_us(void);
 void fake_count_copy(bool batch);
 void fake_count_launch(void);
+void fake_count_host(void);
 
 /* ---- order (cuda_fake_order.c) ----------------------------------------------------------------
  */

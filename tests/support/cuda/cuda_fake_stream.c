@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda_fake_private.h"
 
+#include "core/device/cuda_bounce_part.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,7 @@ struct tierce__cu_event {
     struct fake_clock clock; /* of the last record */
 };
 
-enum kind { COPY, KERNEL, LAUNCH, RECORD, WAIT };
+enum kind { COPY, KERNEL, LAUNCH, HOST, RECORD, WAIT };
 
 struct operation {
     struct operation *next;
@@ -23,7 +25,9 @@ struct operation {
     uint8_t *to;
     const uint8_t *from;
     size_t bytes;
-    void *owned; /* freed with the operation */
+    void *owned;                 /* freed with the operation */
+    TIERCE__CU_HOST_FN function; /* NULL: it is not called */
+    void *argument;
     TIERCE__CU_EVENT event;
     uint64_t record; /* of the event */
 };
@@ -120,6 +124,13 @@ static bool may_run(TIERCE__CU_STREAM stream)
     return op->kind != WAIT || op->event->completed >= op->record;
 }
 
+/* Garbage, as at the start of a copy. */
+static void spoil_cells(const struct tierce__bounce_part *part)
+{
+    for (size_t i = 0; part->to_cells && i < part->count; i++)
+        memset(part->pieces[i].cells, 0xDB, part->pieces[i].bytes);
+}
+
 static void run(const struct operation *op)
 {
     unsigned delay_us = fake_delay_us();
@@ -128,10 +139,14 @@ static void run(const struct operation *op)
         memset(op->to, 0xDB, op->bytes);
     else if (op->kind == LAUNCH)
         fake_launch_spoil(op->owned);
+    else if (op->function != NULL)
+        spoil_cells(op->argument);
     if (delay_us > 0)
         usleep(delay_us);
     if (op->kind == LAUNCH)
         fake_launch_run(op->owned);
+    else if (op->function != NULL)
+        op->function(op->argument);
     else if (op->bytes > 0)
         memcpy(op->to, op->from, op->bytes);
     pthread_mutex_lock(&fake_lock);
@@ -476,6 +491,44 @@ TIERCE__CU_RESULT cuMemcpyBatchAsync_v2(TIERCE__CU_ADDRESS *to, TIERCE__CU_ADDRE
                                         size_t attribute_count, TIERCE__CU_STREAM stream)
 {
     return copy_batch(to, from, bytes, count, attributes, first, attribute_count, stream);
+}
+
+/* ---- functions of the host --------------------------------------------------------------------
+ */
+
+/* The memory that the function of core/device/cuda_bounce.c uses. */
+static bool access_of_host(TIERCE__CU_STREAM on, const struct tierce__bounce_part *part)
+{
+    const char *what = "a host function";
+    size_t used = 0;
+    bool ordered = true;
+    for (size_t i = 0; i < part->count; i++) {
+        const struct tierce__bounce_piece *piece = &part->pieces[i];
+        ordered &= fake_access(&on->clock, on->actor, (uintptr_t)piece->cells, piece->bytes,
+                               part->to_cells, what);
+        used += piece->bytes;
+    }
+    return fake_access(&on->clock, on->actor, (uintptr_t)part->buffer, used, !part->to_cells,
+                       what) &&
+           ordered;
+}
+
+TIERCE__CU_RESULT cuLaunchHostFunc(TIERCE__CU_STREAM stream, TIERCE__CU_HOST_FN function,
+                                   void *argument)
+{
+    TIERCE__CU_RESULT code = fake_begin("cuLaunchHostFunc", true);
+    TIERCE__CU_STREAM on =
+        code == TIERCE__CU_SUCCESS ? stream_of(stream, "cuLaunchHostFunc") : NULL;
+    if (code == TIERCE__CU_SUCCESS && on == NULL)
+        code = TIERCE__CU_INVALID_HANDLE;
+    if (code == TIERCE__CU_SUCCESS) {
+        fake_count_host();
+        struct operation *op = enqueue(
+            on, &(struct operation){.kind = HOST, .function = function, .argument = argument});
+        if (!access_of_host(on, argument))
+            op->function = NULL;
+    }
+    return fake_end(code);
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@
 #define TIERCE__CU_EVENT             CUevent
 #define TIERCE__CU_MODULE            CUmodule
 #define TIERCE__CU_FUNCTION          CUfunction
+#define TIERCE__CU_HOST_FN           CUhostFn
 #define TIERCE__CU_COPY_ATTRIBUTES   CUmemcpyAttributes
 
 /* Never called: nothing is linked. */
@@ -55,6 +56,7 @@ static inline void compare_functions(void)
 #undef TIERCE__CU_EVENT
 #undef TIERCE__CU_MODULE
 #undef TIERCE__CU_FUNCTION
+#undef TIERCE__CU_HOST_FN
 #undef TIERCE__CU_COPY_ATTRIBUTES
 #include "core/device/cuda_driver.h"
 

@@ -170,6 +170,29 @@ START_TEST(slices_are_pinned_and_unpinned)
 }
 END_TEST
 
+START_TEST(cells_may_lie_in_any_memory_if_allowed)
+{
+    struct dh_transfer t;
+    start(_i);
+    ck_assert_int_eq(dh.ops->unpin(dh.device, dh.pool, DH_SLICE), 0);
+    dh_begin(&t);
+    uint8_t *at = dh_add(&t, dh.pool + DH_SLICE - 64, 1, 1, 2, 5);
+    (void)dh_add(&t, dh_add(&t, at, 0, 4, 1, 6), 2, 3, 1, 3);
+    (void)dh_add(&t, dh.pool + 64, 3, 4, 1, 6);
+    for (unsigned i = 0; i < 2; i++) {
+        ck_assert_int_eq(dh.ops->allow_unpinned(dh.device), 0);
+        ck_assert(dh.ops->is_pinned(dh.device, dh.pool, 1) != dh.ops->pins);
+        ck_assert_int_eq(dh_gather(&t), 0);
+        dh_check_gathered(&t);
+        t.sums[2][1] ^= 1;
+        ck_assert_int_eq(dh_scatter(&t), 1);
+        ck_assert_uint_eq(t.good[2][1], 0);
+        dh_check_memory();
+    }
+    dh_close();
+}
+END_TEST
+
 START_TEST(an_event_comes_behind_the_work_of_its_stream)
 {
     struct tierce__device_event *event;
@@ -347,6 +370,7 @@ CHECK_MAIN("device", .seconds = 120,
                      {each_bad_cell_gets_its_verdict, 0, KINDS},
                      {an_invalid_row_moves_nothing, 0, KINDS},
                      {slices_are_pinned_and_unpinned, 0, KINDS},
+                     {cells_may_lie_in_any_memory_if_allowed, 0, KINDS},
                      {an_event_comes_behind_the_work_of_its_stream, 0, KINDS},
                      {several_threads_use_a_device, 0, KINDS},
                      {rows_are_settled_by_several_threads, 0, KINDS}},

@@ -478,6 +478,78 @@ START_TEST(memory_stays_in_use_until_a_failed_device_is_closed)
 }
 END_TEST
 
+static const TIERCE__CU_RESULT refusals[] = {TIERCE__CU_INVALID_VALUE, TIERCE__CU_OUT_OF_MEMORY,
+                                             TIERCE__CU_INVALID_HANDLE, TIERCE__CU_NOT_SUPPORTED,
+                                             TIERCE__CU_LAUNCH_OUT_OF_RESOURCES};
+enum { REFUSALS = sizeof(refusals) / sizeof(refusals[0]) };
+
+/* Ends a transfer whose call `nth` was refused. Returns whether it has an event. */
+static bool end_refused(struct dh_transfer *t, int rc)
+{
+    ck_assert(rc == -ECANCELED || (rc == -ENOMEM && t->event == NULL));
+    if (t->event == NULL)
+        return false;
+    ck_assert_int_eq(dh.ops->wait(dh.device, t->event, DH_DEADLINE), 0);
+    dh.ops->forget(dh.device, t->event);
+    t->event = NULL;
+    return true;
+}
+
+/* Each call of a transfer is refused once: copies that were enqueued before it have an event, and
+ * the next transfer works. The calls are push, mode; create; capturing, create, record, wait,
+ * destroy; two rows, each of two batches; record; mode, pop. */
+START_TEST(a_refused_call_is_the_end_of_a_transfer)
+{
+    enum { FIRST = 3, DESTROY = 8, FIRST_COPY = 9, LAST = 10 };
+    struct dh_transfer t;
+    dh_start_engine("cuda", 0);
+    dh_open();
+    record_log(TIERCE_LOG_WARN);
+    for (uint64_t nth = FIRST; nth <= LAST; nth++) {
+        if (nth == DESTROY) /* the event would remain */
+            continue;
+        dh_begin(&t);
+        (void)dh_add(&t, dh.pool, 0, 0, 2, 12);
+        uint64_t batches = cuda_fake_calls().batches;
+        for (size_t r = 1; r < DH_ROWS_MAX; r++)
+            (void)dh_add(&t, dh.pool + r * 12 * 1000, 0, 0, 2, 12);
+        ck_assert_int_eq(dh_gather(&t), 0);
+        ck_assert_uint_eq(cuda_fake_calls().batches - batches, 2); /* 72 copies */
+        cuda_fake_fail_nth(nth, refusals[_i]);
+        int rc = dh.ops->gather(dh.device, &t.event, &t.copy);
+        cuda_fake_fail_nth(0, 0);
+        ck_assert(end_refused(&t, rc) == (nth >= FIRST_COPY));
+        cuda_fake_fail_nth(nth, refusals[_i]);
+        rc = dh.ops->scatter(dh.device, &t.event, &t.copy);
+        cuda_fake_fail_nth(0, 0);
+        ck_assert(end_refused(&t, rc) == (nth >= FIRST_COPY));
+        ck_assert_int_eq(dh_scatter(&t), 0);
+        dh_check_memory();
+    }
+    ck_assert_uint_eq(recorded("cuda_failed"), 0);
+    ck_assert_uint_gt(recorded("cuda_refused"), 0);
+    dh_close();
+}
+END_TEST
+
+/* After other errors the context cannot be used any more. */
+START_TEST(other_errors_are_the_end_of_the_device)
+{
+    static const TIERCE__CU_RESULT codes[] = {TIERCE__CU_ILLEGAL_ADDRESS, TIERCE__CU_LAUNCH_FAILED,
+                                              TIERCE__CU_INVALID_CONTEXT, TIERCE__CU_UNKNOWN};
+    struct dh_transfer t;
+    start();
+    dh_begin(&t);
+    (void)dh_add(&t, dh.pool, 0, 0, 2, 3);
+    cuda_fake_fail_nth(9, codes[_i]);
+    ck_assert_int_eq(dh.ops->gather(dh.device, &t.event, &t.copy), -EIO);
+    ck_assert_ptr_null(t.event);
+    cuda_fake_fail_nth(0, 0);
+    ck_assert_int_eq(dh.ops->gather(dh.device, &t.event, &t.copy), -EIO);
+    dh_close();
+}
+END_TEST
+
 START_TEST(a_pending_transfer_cannot_be_forgotten)
 {
     struct dh_transfer t;
@@ -491,7 +563,9 @@ START_TEST(a_pending_transfer_cannot_be_forgotten)
 END_TEST
 
 CHECK_MAIN("device_cuda", .seconds = 120,
-           .loops = {{many_cells_are_one_call_if_the_driver_can, 0, 4}},
+           .loops = {{many_cells_are_one_call_if_the_driver_can, 0, 4},
+                     {a_refused_call_is_the_end_of_a_transfer, 0, REFUSALS},
+                     {other_errors_are_the_end_of_the_device, 0, 4}},
            .tests = {nothing_comes_before_its_event,
                      a_destination_belongs_to_the_copy_until_its_event,
                      sources_stay_in_use_until_the_event,

@@ -7,6 +7,10 @@
 #include "test_random.h"
 #include "wait_for.h"
 
+#include <stdatomic.h>
+#include <stdio.h>
+#include <tierce/log.h>
+
 #include "base/alloc.h"
 #include "core/device/cuda_ways.h"
 
@@ -27,11 +31,27 @@ static struct fixture fx;    /* layers: addresses of the device */
 static struct fixture image; /* layers: memory of the host */
 static TIERCE__CU_STREAM dk_stream;
 static TIERCE__CU_CONTEXT dk_context;
+static atomic_uint dk_pinned; /* mappings that have been pinned completely */
+
+/* The pinning thread makes no call of the driver after this line. */
+static inline void dk_count_pinned(void *arg, enum tierce_log_level level, const char *event,
+                                   const char *fields)
+{
+    (void)arg;
+    if (strcmp(event, "memory_pinned") == 0)
+        atomic_fetch_add(&dk_pinned, 1);
+    if (level >= TIERCE_LOG_WARN)
+        fprintf(stderr, "%s %s\n", event, fields);
+}
 
 static inline void dk_start_device(const char *name)
 {
     struct test_random random = test_random_start(name);
     tierce__cuda_force(TIERCE_TEST_DEVICE_WAY);
+    tierce_set_log_fn(dk_count_pinned, NULL, TIERCE_LOG_INFO);
+#ifdef TIERCE_TEST_UNPINNED
+    cuda_fake_limit_registration(1);
+#endif
     dk_stream = cuda_check_start(&dk_context, test_random_u64(&random), 0);
     for (uint32_t l = 0; l < FX_LAYERS; l++) {
         TIERCE__CU_ADDRESS address;
@@ -42,12 +62,24 @@ static inline void dk_start_device(const char *name)
     }
 }
 
-/* The engine; `sets` as of fx_open. Waits until its memory is pinned. */
-static inline void dk_open(bool disk, const char *const *sets)
+/* The engine; `sets` as of fx_open. Transfers are possible, and its memory may be unpinned. */
+static inline void dk_open_early(bool disk, const char *const *sets)
 {
     fx_open(&fx, disk, sets);
     fx.paged.device = TIERCE_DEVICE_CUDA;
     WAIT_FOR(tierce_view_prepare(fx.view, &fx.paged) == 0);
+}
+
+/* The same; its memory is pinned, unless that is impossible. */
+static inline void dk_open(bool disk, const char *const *sets)
+{
+    unsigned before = atomic_load(&dk_pinned);
+    dk_open_early(disk, sets);
+#ifdef TIERCE_TEST_UNPINNED
+    (void)before;
+#else
+    WAIT_FOR(atomic_load(&dk_pinned) > before);
+#endif
 }
 
 static inline void dk_start(bool disk, const char *const *sets)
@@ -111,6 +143,16 @@ static inline void dk_read(void)
         cuda_fake_kernel_read(dk_stream, image.layers[l].base, (uintptr_t)fx.layers[l].base,
                               DK_LAYER_BYTES, "the engine attends");
     cuda_check(cuStreamSynchronize(dk_stream));
+}
+
+/* The engine of fx.view, which is fx.engine unless that belongs to a node. */
+static inline struct tierce_engine *dk_client(void)
+{
+#ifdef TIERCE_TEST_NODE
+    return fx.client;
+#else
+    return fx.engine;
+#endif
 }
 
 /* ---- transfers ---- */

@@ -298,7 +298,9 @@ static inline int64_t check_load(const struct tierce_chain *chain)
 static inline void check_store(uint32_t seed)
 {
     struct tierce_chain *chain = fx_chain(&fx, seed, BLOCKS, 0);
-    is_no_failure(fx_store(&fx, chain, BLOCKS, fx_ids, true));
+    int64_t stored = fx_store(&fx, chain, BLOCKS, fx_ids, true);
+    is_no_failure(stored);
+    ck_assert_int_le(stored, BLOCKS);
     tierce_chain_destroy(chain);
 }
 
