@@ -12,8 +12,8 @@
  * A libcuda.so.1 without a GPU, for tests that are linked with it. "Device memory" is memory that
  * the processor cannot access at the address that a test receives. A stream is a thread that runs
  * its operations in order, each after a random delay. The destination of a copy holds garbage from
- * the start of the copy to its end. Our own kernel is compiled as C, from its source: a launch of
- * it runs one thread block after another.
+ * the start of the copy to its end. Our own kernels are compiled as C, from their sources: a launch
+ * runs one thread block after another, and the blocks of `spin` at the same time.
  *
  * The fake reports a violation, in words, for
  *
@@ -37,7 +37,8 @@
 
 #pragma GCC visibility push(default)
 
-/* Seeds the delays, each of up to `delay_us`. */
+/* Seeds the delays, each of up to `delay_us`; by default 50, or CUDA_FAKE_DELAY_US of the
+ * environment. */
 void cuda_fake_seed(uint64_t seed, unsigned delay_us);
 
 /* While held, no stream runs an operation. */
