@@ -54,6 +54,11 @@ void cuda_fake_set_version(int version);
  * Returns how many calls were made since the last time. cuGetErrorName does not count. */
 uint64_t cuda_fake_fail_nth(uint64_t nth, TIERCE__CU_RESULT code);
 
+/* While patient, the second query of an event or a stream waits until it is complete, unless
+ * streams are held or stopped: so the number of calls does not depend on the speed of the machine.
+ */
+void cuda_fake_be_patient(bool patient);
+
 /* One registration has at most so many bytes; 0: any number. */
 void cuda_fake_limit_registration(size_t bytes_max);
 
@@ -106,8 +111,11 @@ void cuda_fake_kernel_read(TIERCE__CU_STREAM stream, void *out, TIERCE__CU_ADDRE
 /* The host reads or writes its memory now. */
 void cuda_fake_tell_host_access(const void *memory, size_t n, bool writes, const char *what);
 
-/* Calls of the driver that only an inference engine makes. */
+/* Calls of the driver that only an inference engine makes. A graph has no content. */
 TIERCE__CU_RESULT cuStreamSynchronize(TIERCE__CU_STREAM stream);
+TIERCE__CU_RESULT cuStreamBeginCapture_v2(TIERCE__CU_STREAM stream, TIERCE__CU_CAPTURE_MODE mode);
+TIERCE__CU_RESULT cuStreamEndCapture(TIERCE__CU_STREAM stream, void **graph);
+TIERCE__CU_RESULT cuGraphDestroy(void *graph);
 #define TIERCE_CUDA_CALL(name, symbol, arguments)           TIERCE__CU_RESULT symbol arguments;
 #define TIERCE_CUDA_NEWER(name, symbol, version, arguments) TIERCE__CU_RESULT symbol arguments;
 #include "core/device/cuda_calls.def"
