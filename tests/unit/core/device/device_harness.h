@@ -161,6 +161,16 @@ static inline void dh_open(void)
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool + DH_SLICE, DH_SLICE), 0);
 }
 
+/* The device uses the copy method of its kind: it has not rejected the kernel. */
+static inline void dh_check_way(void)
+{
+    for (unsigned i = 0; dh.is_cuda && i < 2 * TIERCE__CUDA_CLASSES; i++) {
+        enum tierce__cuda_way way = tierce__cuda_used(dh.device, i % 2 != 0, i / 2);
+        ck_assert_msg(way == dh_way(dh.kind), "%s copies by \"%s\": see cuda_no_kernel in the log",
+                      dh.kind, tierce__cuda_way_name(way));
+    }
+}
+
 static inline void dh_stop_engine(void)
 {
     if (dh.is_cuda) {

@@ -18,6 +18,7 @@ static void start(int kind)
 {
     dh_start_engine(kinds[kind], 0);
     dh_open();
+    dh_check_way();
 }
 
 START_TEST(all_kinds_are_tested)

@@ -15,6 +15,7 @@ static void start(int kind)
 {
     dh_start_engine(kinds[kind], 0);
     dh_open();
+    dh_check_way();
 }
 
 /* ---- order ------------------------------------------------------------------------------------
