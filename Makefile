@@ -10,11 +10,11 @@ SCALE ?= 32
 export DESTDIR TIERCE_VENV
 
 .DEFAULT_GOAL := build
-.PHONY: help packages build test test-long run check install uninstall clean
+.PHONY: help packages build test test-device test-long run check install uninstall clean
 
 help: ## prints this
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(firstword $(MAKEFILE_LIST)) | \
-		while IFS='|' read -r name text; do printf '%-18s %s\n' "  $$name" "$$text"; done
+		while IFS='|' read -r name text; do printf '%-20s %s\n' "  $$name" "$$text"; done
 
 packages:
 	@tools/setup packages build
@@ -29,6 +29,9 @@ build: packages ## builds the release; the executable is build/bin/tierce
 
 test: ## installs what is missing, runs every test, counts them in the last line (FAST=1: the quick ones)
 	@tools/run_tests $(if $(FAST),--fast)
+
+test-device: ## the tests of device memory on the GPU of this machine
+	@tools/run_tests --device
 
 test-long: ## the same with long fuzz, crash and property runs (hours)
 	@tools/run_tests --long

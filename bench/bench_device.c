@@ -3,7 +3,7 @@
  * Stores from and loads into the memory of the first GPU, with each copy method, with the sums of
  * all cells, against one plain copy of the same bytes between the same memories. Blocks are
  * scattered, cells are contiguous in pinned memory. A row shows which copy method a device chooses
- * for cells of this size when it is opened.
+ * for cells of this size when it is opened. Only the rows of this method have a goal.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -11,14 +11,23 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "bench/bench.h"
-#include "core/device/cuda_driver.h"
+#include "bench/bench_gpu.h"
 #include "core/device/cuda_ways.h"
 #include "core/device/device.h"
 
 #define BYTES_MAX (64ULL << 20)
 #define BYTES_MIN (2ULL << 20)
 #define COPY_MS   60000u
+
+/* Sizes of cells. A device measures the copy methods for fewer sizes (cuda_ways.h). */
+static const uint32_t cell_sizes[] = {2 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20};
+enum { SIZES = sizeof(cell_sizes) / sizeof(cell_sizes[0]) };
+
+/* The aim of a device, as a share of the speed of a plain copy. */
+static double goal_of(uint32_t cell_bytes)
+{
+    return cell_bytes >= 16 << 10 ? 0.9 : 0.6;
+}
 
 struct device_bench;
 
@@ -33,11 +42,8 @@ struct device_way {
 
 struct device_bench {
     const struct tierce__bench *bench;
+    struct tierce__bench_gpu *gpu; /* its memory: the blocks */
     const struct tierce__device_ops *ops;
-    const struct tierce__cuda_api *api;
-    TIERCE__CU_CONTEXT context;
-    TIERCE__CU_STREAM stream;
-    TIERCE__CU_ADDRESS blocks;
     uint64_t bytes;
     int32_t *ids;
     uint8_t *good;
@@ -47,14 +53,6 @@ struct device_bench {
     uint32_t cell_bytes;
     bool is_load;
 };
-
-static int check(const struct device_bench *b, const char *call, TIERCE__CU_RESULT code)
-{
-    char text[TIERCE__CUDA_TEXT_BYTES];
-    if (code == TIERCE__CU_SUCCESS)
-        return 0;
-    return tierce__bench_fail(b->bench, "%s", tierce__cuda_text(b->api, call, code, text));
-}
 
 static int fail(const struct device_bench *b, const char *what, int rc)
 {
@@ -68,7 +66,7 @@ static int64_t copy_cells(struct device_way *w, bool is_load)
 {
     const struct device_bench *b = w->b;
     size_t cells = (size_t)(b->bytes / b->cell_bytes);
-    struct tierce_paged_layer layer = {.base = (void *)(uintptr_t)b->blocks,
+    struct tierce_paged_layer layer = {.base = (void *)(uintptr_t)b->gpu->memory,
                                        .block_stride = b->cell_bytes,
                                        .block_bytes = b->cell_bytes};
     struct tierce_paged paged = {.size = sizeof(paged),
@@ -79,7 +77,7 @@ static int64_t copy_cells(struct device_way *w, bool is_load)
     struct tierce__device_row row = {
         .ids = b->ids, .cells = {w->cells, w->sums, cells}, .good = b->good};
     struct tierce__device_copy copy = {
-        .paged = &paged, .rows = &row, .count = 1, .stream = b->stream};
+        .paged = &paged, .rows = &row, .count = 1, .stream = b->gpu->stream};
     struct tierce__device_event *event;
     int rc = is_load ? b->ops->scatter(w->device, &event, &copy)
                      : b->ops->gather(w->device, &event, &copy);
@@ -107,17 +105,17 @@ static int64_t run_way(void *arg)
 static int64_t run_plain(void *arg)
 {
     const struct device_bench *b = arg;
+    const struct tierce__bench_gpu *gpu = b->gpu;
     uint8_t *pinned = b->ways[TIERCE__CUDA_COPIES].cells;
     uint64_t start_ns = tierce__now_ns();
-    int rc = b->is_load ? check(b, "cuMemcpyHtoDAsync",
-                                b->api->copy_to_device(b->blocks, pinned, b->bytes, b->stream))
-                        : check(b, "cuMemcpyDtoHAsync",
-                                b->api->copy_to_host(pinned, b->blocks, b->bytes, b->stream));
-    TIERCE__CU_RESULT code = TIERCE__CU_NOT_READY;
-    while (rc == 0 && code == TIERCE__CU_NOT_READY)
-        code = b->api->stream_query(b->stream);
+    int rc = b->is_load ? tierce__bench_gpu_check(
+                              gpu, "cuMemcpyHtoDAsync",
+                              gpu->api->copy_to_device(gpu->memory, pinned, b->bytes, gpu->stream))
+                        : tierce__bench_gpu_check(
+                              gpu, "cuMemcpyDtoHAsync",
+                              gpu->api->copy_to_host(pinned, gpu->memory, b->bytes, gpu->stream));
     if (rc == 0)
-        rc = check(b, "cuStreamQuery", code);
+        rc = tierce__bench_gpu_finish(gpu, gpu->stream);
     return rc < 0 ? rc : (int64_t)(tierce__now_ns() - start_ns);
 }
 
@@ -139,7 +137,7 @@ static int prepare_way(struct device_way *w)
     return 0;
 }
 
-static void emit(const struct device_bench *b, unsigned class_, const struct device_way *w,
+static void emit(const struct device_bench *b, const struct device_way *w,
                  const struct tierce__bench_side *plain, const struct tierce__bench_side *side)
 {
     char name[64];
@@ -154,12 +152,14 @@ static void emit(const struct device_bench *b, unsigned class_, const struct dev
                                     .value_max = bytes / side->min_ns,
                                     .limit_min = bytes / plain->max_ns,
                                     .limit_max = bytes / plain->min_ns};
-    if (b->chosen[b->is_load][class_] == w->way)
+    if (b->chosen[b->is_load][tierce__cuda_class(b->cell_bytes)] == w->way) {
         row.peer = "chosen";
+        row.goal = goal_of(b->cell_bytes);
+    }
     tierce__bench_emit(b->bench, &row);
 }
 
-static int run_case(struct device_bench *b, unsigned class_)
+static int run_case(struct device_bench *b)
 {
     struct tierce__bench_side sides[1 + TIERCE__CUDA_WAYS] = {{.run = run_plain, .arg = b}};
     size_t count = 1;
@@ -173,7 +173,7 @@ static int run_case(struct device_bench *b, unsigned class_)
     if (rc == 0)
         rc = tierce__bench_alternate(sides, count, b->bench->seconds);
     for (size_t i = 1; i < count && rc == 0; i++)
-        emit(b, class_, sides[i].arg, &sides[0], &sides[i]);
+        emit(b, sides[i].arg, &sides[0], &sides[i]);
     return rc;
 }
 
@@ -181,13 +181,13 @@ static int run_cases(struct device_bench *b)
 {
     int rc = 0;
     for (int load = 0; load < 2; load++) {
-        for (unsigned class_ = 0; class_ < TIERCE__CUDA_CLASSES && rc == 0; class_++) {
+        for (size_t size = 0; size < SIZES && rc == 0; size++) {
             b->is_load = load != 0;
-            b->cell_bytes = tierce__cuda_class_bytes(class_);
+            b->cell_bytes = cell_sizes[size];
             /* The number of cells is a power of two, so that this is a permutation. */
             for (uint64_t i = 0; i < b->bytes / b->cell_bytes; i++)
                 b->ids[i] = (int32_t)((i * 7 + 3) % (b->bytes / b->cell_bytes));
-            rc = run_case(b, class_);
+            rc = run_case(b);
         }
     }
     return rc;
@@ -199,7 +199,7 @@ static int open_tuned(const struct device_bench *b, struct tierce__device **out,
                       enum tierce__cuda_way way)
 {
     tierce__cuda_force(way);
-    int rc = b->ops->open(out, (void *)(uintptr_t)b->blocks);
+    int rc = b->ops->open(out, (void *)(uintptr_t)b->gpu->memory);
     if (rc < 0)
         return fail(b, "the GPU cannot be opened", rc);
     b->ops->tune(*out);
@@ -228,7 +228,7 @@ static int open_way(struct device_way *w)
 {
     const struct device_bench *b = w->b;
     w->cells = tierce__bench_map(b->bytes);
-    w->sums = tierce__calloc((size_t)(b->bytes / tierce__cuda_class_bytes(0)), sizeof(*w->sums));
+    w->sums = tierce__calloc((size_t)(b->bytes / cell_sizes[0]), sizeof(*w->sums));
     if (w->cells == NULL || w->sums == NULL)
         return -ENOMEM;
     int rc = open_tuned(b, &w->device, w->way);
@@ -269,38 +269,6 @@ static void close_ways(struct device_bench *b)
 
 /* ---- the GPU -------------------------------------------------------------------------------- */
 
-/* Acts as an inference engine: creates a context, a stream, and blocks filled with bytes. */
-static int start_engine(struct device_bench *b)
-{
-    const struct tierce__cuda_api *api = b->api;
-    TIERCE__CU_DEVICE device = 0;
-    int rc = check(b, "cuDeviceGet", api->device_get(&device, 0));
-    if (rc == 0)
-        rc = check(b, "cuDevicePrimaryCtxRetain", api->primary_retain(&b->context, device));
-    if (rc < 0)
-        return rc;
-    rc = check(b, "cuCtxPushCurrent", api->context_push(b->context));
-    if (rc == 0)
-        rc = check(b, "cuStreamCreate",
-                   api->stream_create(&b->stream, TIERCE__CU_STREAM_NON_BLOCKING));
-    if (rc == 0)
-        rc = check(b, "cuMemAlloc", api->memory_alloc(&b->blocks, b->bytes));
-    return rc;
-}
-
-static void stop_engine(struct device_bench *b)
-{
-    TIERCE__CU_CONTEXT context;
-    if (b->context == NULL)
-        return;
-    if (b->blocks != 0)
-        (void)check(b, "cuMemFree", b->api->memory_free(b->blocks));
-    if (b->stream != NULL)
-        (void)check(b, "cuStreamDestroy", b->api->stream_destroy(b->stream));
-    (void)check(b, "cuCtxPopCurrent", b->api->context_pop(&context));
-    (void)check(b, "cuDevicePrimaryCtxRelease", b->api->primary_release(0));
-}
-
 /* Blocks with numbers that look random. */
 static int fill_blocks(struct device_bench *b)
 {
@@ -313,12 +281,13 @@ static int fill_blocks(struct device_bench *b)
 
 static int run(struct device_bench *b)
 {
-    size_t cells = (size_t)(b->bytes / tierce__cuda_class_bytes(0));
+    size_t cells = (size_t)(b->bytes / cell_sizes[0]);
     b->ids = tierce__calloc(cells, sizeof(*b->ids));
     b->good = tierce__calloc(cells, sizeof(*b->good));
     if (b->ids == NULL || b->good == NULL)
         return -ENOMEM;
-    int rc = start_engine(b);
+    int rc = tierce__bench_gpu_check(b->gpu, "cuMemAlloc",
+                                     b->gpu->api->memory_alloc(&b->gpu->memory, b->bytes));
     if (rc == 0)
         rc = ask_chosen(b);
     if (rc == 0)
@@ -328,20 +297,31 @@ static int run(struct device_bench *b)
     return rc < 0 ? rc : run_cases(b);
 }
 
-int tierce__bench_device(const struct tierce__bench *bench)
+/* The copies alone, without an engine. */
+static int run_copies(struct tierce__bench_gpu *gpu)
 {
     struct device_bench b = {
-        .bench = bench, .ops = tierce__device_find("cuda"), .bytes = BYTES_MAX};
-    while (b.bytes > BYTES_MIN && b.bytes > bench->memory_bytes / 32)
+        .bench = gpu->bench, .gpu = gpu, .ops = tierce__device_find("cuda"), .bytes = BYTES_MAX};
+    while (b.bytes > BYTES_MIN && b.bytes > gpu->bench->memory_bytes / 32)
         b.bytes /= 2;
-    if (tierce__cuda_load(&b.api) < 0)
-        return tierce__bench_fail(bench,
-                                  "there is no Nvidia GPU with a driver of CUDA 11.0 or newer");
     int rc = run(&b);
     close_ways(&b);
-    stop_engine(&b);
     tierce__cuda_force(TIERCE__CUDA_WAYS);
     tierce__free(b.ids);
     tierce__free(b.good);
+    return rc;
+}
+
+int tierce__bench_device(const struct tierce__bench *bench)
+{
+    int (*const parts[])(struct tierce__bench_gpu *) = {run_copies, tierce__bench_overlap};
+    int rc = 0;
+    for (size_t i = 0; i < 2 && rc == 0; i++) {
+        struct tierce__bench_gpu gpu;
+        rc = tierce__bench_gpu_start(&gpu, bench);
+        if (rc == 0)
+            rc = parts[i](&gpu);
+        tierce__bench_gpu_stop(&gpu);
+    }
     return rc;
 }

@@ -77,3 +77,80 @@ def test_a_case_that_the_second_run_lacks_has_failed(runner):
 def test_the_name_of_a_case_for_pytest(runner, group, test, expected):
     files = {"system/test_vllm.py", "python/test_core.py"}
     assert runner.node_id(case(runner, test, group=group), files) == expected
+
+
+# ---- --device
+
+FAKE = ROOT / "build" / "dev" / "tests" / "cuda"
+
+
+@pytest.fixture
+def device(runner, monkeypatch, tmp_path):
+    """stage_device with stand-ins: for a GPU, for ctest's list, and for programs in an otherwise empty PATH."""
+    def add(name, text):
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    def run(*programs):
+        monkeypatch.setattr(runner, "device_programs", lambda: [(Path(p).name, p) for p in programs])
+        tally = runner.Tally()
+        assert runner.stage_device(tally)
+        return tally.passed, tally.failed
+
+    monkeypatch.setattr(runner, "REPORTS", tmp_path)
+    monkeypatch.setattr(runner, "PYTHON", tmp_path / "missing")
+    monkeypatch.setattr(runner, "find_gpu", lambda: (True, "a stand-in"))
+    monkeypatch.setattr(runner, "build", lambda *arguments, **more: True)
+    monkeypatch.setattr(runner, "run_gpu_demo", lambda tally: None)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    run.add = add
+    return run
+
+
+def test_without_a_gpu_nothing_counts(runner, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "find_gpu", lambda: (False, "no libcuda.so.1"))
+    monkeypatch.setattr(runner.sys, "argv", ["run_tests", "--device", "--no-setup"])
+    monkeypatch.setattr(runner.os, "environ", dict(runner.os.environ))  # main changes it
+    assert runner.main() == runner.NO_GPU
+    out = capsys.readouterr().out
+    assert "skipped: there is no Nvidia GPU (no libcuda.so.1); nothing was tested" in out and "passed" not in out
+
+
+def test_the_driver_of_the_tests_is_no_gpu(runner, monkeypatch):
+    if not (FAKE / "libcuda.so.1").exists():
+        pytest.skip(f"{FAKE}/libcuda.so.1 is not built")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKE))
+    assert runner.find_gpu() == (True, "the SIMULATED driver of tests/support/cuda, which is no GPU; driver of CUDA 13.0")
+
+
+def test_programs_on_a_gpu_are_counted(device, capsys):
+    good = device.add("good", 'test "$TIERCE_TEST_GPU" = required')
+    bad, skips = device.add("bad", "echo E   wrong byte; exit 1"), device.add("skips", "exit 77")
+    assert device(good, bad, skips) == (1, 2)
+    out = capsys.readouterr().out
+    assert "wrong byte" in out and "device: skips: exit code 77" in out
+    assert "skipped: compute-sanitizer is not in PATH" in out
+
+
+@pytest.mark.parametrize("memcheck,racecheck,expected", [
+    ("ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 0 hazards displayed", (3, 0)),
+    ("ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 2 hazards displayed", (2, 1)),
+    ("ERROR SUMMARY: 0 errors", "no attachable process", (2, 1)),
+    ("ERROR SUMMARY: 1 error", "RACECHECK SUMMARY: 0 hazards displayed", (2, 1))])
+def test_a_sanitizer_must_have_checked(device, memcheck, racecheck, expected):
+    device.add("compute-sanitizer", f'case "$2" in memcheck) echo "========= {memcheck}";; *) echo "{racecheck}";; esac')
+    assert device(device.add("good", "exit 0")) == expected
+
+
+def test_a_program_of_device_tests_on_the_driver_of_the_tests(device, monkeypatch):
+    """As `tools/run_tests --device` runs it, with the driver that LD_LIBRARY_PATH names."""
+    program = ROOT / "build" / "dev" / "bin" / "test_device_order"
+    if not program.exists():
+        pytest.skip(f"{program} is not built")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(FAKE))
+    assert device(str(program)) == (1, 0)
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # not even a real one
+    assert device(str(program)) == (0, 1)

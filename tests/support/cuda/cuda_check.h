@@ -5,8 +5,8 @@
 #include "check_main.h"
 #include "cuda_fake.h"
 
-/* The inference engine's own use of the fake driver, for the fixtures of the device and of Tierce's
- * engine. */
+/* Several devices of the fake driver, each with an inference engine; gpu.h has one, on any driver.
+ */
 
 static inline void cuda_check(TIERCE__CU_RESULT code)
 {
@@ -24,22 +24,6 @@ static inline TIERCE__CU_STREAM cuda_check_start(TIERCE__CU_CONTEXT *context, ui
     cuda_check(cuCtxPushCurrent_v2(*context));
     cuda_check(cuStreamCreate(&stream, 1));
     return stream;
-}
-
-/* Checks that no object of Tierce is left on the device, only the engine's stream, context and
- * memory, and that no violation was reported. */
-static inline void cuda_check_left(unsigned memories)
-{
-    struct cuda_fake_live live = cuda_fake_live();
-    ck_assert_str_eq(cuda_fake_report(), "");
-    ck_assert_uint_eq(live.streams, 1);
-    ck_assert_uint_eq(live.events, 0);
-    ck_assert_uint_eq(live.slices, 0);
-    ck_assert_uint_eq(live.contexts, 1);
-    ck_assert_uint_eq(live.stack, 1);
-    ck_assert_uint_eq(live.memories, memories);
-    ck_assert_uint_eq(live.host_memories, 0);
-    ck_assert_uint_eq(live.modules, 0);
 }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mix.h"
@@ -34,8 +35,12 @@ static void after_fork(void)
     pthread_mutex_unlock(&fake_lock);
 }
 
-__attribute__((constructor)) static void watch_forks(void)
+/* A program that does not know the fake has its delays from the environment. */
+__attribute__((constructor)) static void start(void)
 {
+    const char *delay_us = getenv("CUDA_FAKE_DELAY_US");
+    if (delay_us != NULL)
+        fake.delay_us = (unsigned)strtoul(delay_us, NULL, 10);
     pthread_atfork(before_fork, after_fork, after_fork);
 }
 

@@ -12,8 +12,9 @@
  * A libcuda.so.1 without a GPU, for tests that are linked with it. "Device memory" is memory that
  * the processor cannot access at the address that a test receives. A stream is a thread that runs
  * its operations in order, each after a random delay. The destination of a copy holds garbage from
- * the start of the copy to its end. Our own kernel is compiled as C, from its source: a launch of
- * it runs one thread block after another. A host function is the one of cuda_bounce.c.
+ * the start of the copy to its end. Our own kernels are compiled as C, from their sources: a launch
+ * runs one thread block after another, and the blocks of `spin` at the same time. A host function is
+ * the one of cuda_bounce.c.
  *
  * The fake reports a violation, in words, for
  *
@@ -37,7 +38,8 @@
 
 #pragma GCC visibility push(default)
 
-/* Seeds the delays, each of up to `delay_us`. */
+/* Seeds the delays, each of up to `delay_us`; by default 50, or CUDA_FAKE_DELAY_US of the
+ * environment. */
 void cuda_fake_seed(uint64_t seed, unsigned delay_us);
 
 /* While held, no stream runs an operation. */
@@ -52,6 +54,11 @@ void cuda_fake_set_version(int version);
 /* The nth call of the driver from now on fails with this code and has no effect; 0 switches it off.
  * Returns how many calls were made since the last time. cuGetErrorName does not count. */
 uint64_t cuda_fake_fail_nth(uint64_t nth, TIERCE__CU_RESULT code);
+
+/* While patient, the second query of an event or a stream waits until it is complete, unless
+ * streams are held or stopped: so the number of calls does not depend on the speed of the machine.
+ */
+void cuda_fake_be_patient(bool patient);
 
 /* One registration has at most so many bytes; 0: any number. */
 void cuda_fake_limit_registration(size_t bytes_max);
@@ -115,8 +122,11 @@ void cuda_fake_kernel_read(TIERCE__CU_STREAM stream, void *out, TIERCE__CU_ADDRE
 /* The host reads or writes its memory now. */
 void cuda_fake_tell_host_access(const void *memory, size_t n, bool writes, const char *what);
 
-/* Calls of the driver that only an inference engine makes. */
+/* Calls of the driver that only an inference engine makes. A graph has no content. */
 TIERCE__CU_RESULT cuStreamSynchronize(TIERCE__CU_STREAM stream);
+TIERCE__CU_RESULT cuStreamBeginCapture_v2(TIERCE__CU_STREAM stream, TIERCE__CU_CAPTURE_MODE mode);
+TIERCE__CU_RESULT cuStreamEndCapture(TIERCE__CU_STREAM stream, void **graph);
+TIERCE__CU_RESULT cuGraphDestroy(void *graph);
 #define TIERCE_CUDA_CALL(name, symbol, arguments)           TIERCE__CU_RESULT symbol arguments;
 #define TIERCE_CUDA_NEWER(name, symbol, version, arguments) TIERCE__CU_RESULT symbol arguments;
 #include "core/device/cuda_calls.def"

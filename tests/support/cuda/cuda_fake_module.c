@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modules, and our kernel compiled as C from the source that the module was compiled from. */
+/* Modules, and our kernels compiled as C from the sources that the modules were compiled from. */
 #include "cuda_fake_private.h"
 
 #include <stdlib.h>
@@ -7,11 +7,23 @@
 #include <unistd.h>
 
 #include "core/device/kernels/copy_sum.cu"
+#include "core/device/kernels/spin.cu"
 
 enum { MODULE_MAGIC = 0x6d6f6475, PROCESSORS = 43, BLOCKS_MAX = 2, PARAMETER_BYTES_MAX = 4096 };
 
+/* The kernels: each is a module of its own. */
+static const struct kernel {
+    const char *name, *entry;
+    unsigned blocks_max, threads;
+} kernels[] = {
+    {TIERCE__LAUNCH_KERNEL, ".entry " TIERCE__LAUNCH_KERNEL "(", BLOCKS_MAX,
+     TIERCE__LAUNCH_THREADS},
+    {TIERCE__SPIN_KERNEL, ".entry " TIERCE__SPIN_KERNEL "(", PROCESSORS, TIERCE__SPIN_THREADS}};
+enum { KERNELS = sizeof(kernels) / sizeof(kernels[0]) };
+
 struct tierce__cu_function {
     unsigned magic;
+    const struct kernel *kernel;
 };
 
 struct tierce__cu_module {
@@ -66,17 +78,23 @@ TIERCE__CU_RESULT cuDeviceGetAttribute(int *value, TIERCE__CU_DEVICE_ATTRIBUTE a
     return fake_end(code);
 }
 
-/* Whether it is the text of our kernel for this driver. */
-static bool is_known(const char *ptx)
+/* The kernel whose text for this driver it is, or NULL. */
+static const struct kernel *find_kernel(const char *ptx)
 {
-    return strstr(ptx, "\n.version ") != NULL && strstr(ptx, "\n.target sm_75") != NULL &&
-           strstr(ptx, ".entry " TIERCE__LAUNCH_KERNEL "(") != NULL;
+    if (strstr(ptx, "\n.version ") == NULL || strstr(ptx, "\n.target sm_75") == NULL)
+        return NULL;
+    for (size_t i = 0; i < KERNELS; i++) {
+        if (strstr(ptx, kernels[i].entry) != NULL)
+            return &kernels[i];
+    }
+    return NULL;
 }
 
 TIERCE__CU_RESULT cuModuleLoadData(TIERCE__CU_MODULE *module, const void *image)
 {
     TIERCE__CU_RESULT code = fake_begin_unsafe("cuModuleLoadData");
-    if (code == TIERCE__CU_SUCCESS && !is_known(image)) {
+    const struct kernel *kernel = code == TIERCE__CU_SUCCESS ? find_kernel(image) : NULL;
+    if (code == TIERCE__CU_SUCCESS && kernel == NULL) {
         fake_violation("cuModuleLoadData of an unknown text");
         code = TIERCE__CU_INVALID_IMAGE;
     }
@@ -85,6 +103,7 @@ TIERCE__CU_RESULT cuModuleLoadData(TIERCE__CU_MODULE *module, const void *image)
         if (new == NULL)
             abort();
         new->magic = new->function.magic = MODULE_MAGIC;
+        new->function.kernel = kernel;
         module_count++;
         *module = new;
     }
@@ -110,7 +129,7 @@ TIERCE__CU_RESULT cuModuleGetFunction(TIERCE__CU_FUNCTION *function, TIERCE__CU_
                                       const char *name)
 {
     TIERCE__CU_RESULT code = fake_begin("cuModuleGetFunction", true);
-    if (code == TIERCE__CU_SUCCESS && strcmp(name, TIERCE__LAUNCH_KERNEL) != 0)
+    if (code == TIERCE__CU_SUCCESS && strcmp(name, module->function.kernel->name) != 0)
         code = TIERCE__CU_NOT_FOUND;
     if (code == TIERCE__CU_SUCCESS)
         *function = &module->function;
@@ -136,30 +155,52 @@ static bool translate(struct tierce__launch *to, const struct tierce__launch *fr
     return known;
 }
 
+/* Under the lock. */
+static TIERCE__CU_RESULT launch_copies(TIERCE__CU_STREAM stream, const struct tierce__launch *in,
+                                       unsigned blocks)
+{
+    static struct fake_launch launch; /* it is copied */
+    if (in->bytes == 0 || in->count > TIERCE__LAUNCH_CELLS) {
+        fake_violation("cuLaunchKernel of %u cells of %u bytes", in->count, in->bytes);
+        return TIERCE__CU_INVALID_VALUE;
+    }
+    fake_count_launch();
+    launch = (struct fake_launch){.blocks = blocks, .flip = flip};
+    return translate(&launch.what, in) ? fake_enqueue_launch(stream, &launch, in)
+                                       : TIERCE__CU_INVALID_VALUE;
+}
+
+/* Under the lock. */
+static TIERCE__CU_RESULT launch_spin(TIERCE__CU_STREAM stream, const struct tierce__spin *in)
+{
+    static const struct tierce__launch none;
+    struct fake_launch launch = {.spin = *in};
+    if (in->release != 0 && fake_kernel_memory(in->release, sizeof(uint32_t)) == NULL)
+        return TIERCE__CU_INVALID_VALUE;
+    return fake_enqueue_launch(stream, &launch, &none);
+}
+
 TIERCE__CU_RESULT cuLaunchKernel(TIERCE__CU_FUNCTION function, unsigned int grid_x,
                                  unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
                                  unsigned int block_y, unsigned int block_z,
                                  unsigned int shared_bytes, TIERCE__CU_STREAM stream,
                                  void **parameters, void **extra)
 {
-    static struct fake_launch launch; /* under the lock; it is copied */
     TIERCE__CU_RESULT code = fake_begin("cuLaunchKernel", true);
     if (code != TIERCE__CU_SUCCESS)
         return fake_end(code);
-    const struct tierce__launch *in = parameters[0];
-    fake_count_launch();
-    if (function->magic != MODULE_MAGIC || grid_x == 0 || grid_x > BLOCKS_MAX || grid_y != 1 ||
-        grid_z != 1 || block_x != TIERCE__LAUNCH_THREADS || block_y != 1 || block_z != 1 ||
-        shared_bytes != 0 || stream == NULL || extra != NULL || in->bytes == 0 ||
-        in->count > TIERCE__LAUNCH_CELLS) {
-        fake_violation("cuLaunchKernel with invalid arguments: %u blocks of %u threads, %u cells",
-                       grid_x, block_x, in->count);
+    const struct kernel *kernel = function->kernel;
+    bool copies = kernel == &kernels[0];
+    if (function->magic != MODULE_MAGIC || grid_x == 0 || grid_x > kernel->blocks_max ||
+        grid_y != 1 || grid_z != 1 || block_x != kernel->threads || block_y != 1 || block_z != 1 ||
+        shared_bytes != 0 || stream == NULL || extra != NULL) {
+        fake_violation("cuLaunchKernel with invalid arguments: %u blocks of %u threads", grid_x,
+                       block_x);
         return fake_end(TIERCE__CU_INVALID_VALUE);
     }
-    launch = (struct fake_launch){.blocks = grid_x, .flip = flip};
-    code = translate(&launch.what, in) ? fake_enqueue_launch(stream, &launch, in)
-                                       : TIERCE__CU_INVALID_VALUE;
-    unsigned pause_us = launch_pause_us;
+    code =
+        copies ? launch_copies(stream, parameters[0], grid_x) : launch_spin(stream, parameters[0]);
+    unsigned pause_us = copies ? launch_pause_us : 0;
     (void)fake_end(code);
     if (pause_us > 0)
         usleep(pause_us);
@@ -178,6 +219,8 @@ void fake_launch_spoil(const struct fake_launch *launch)
 void fake_launch_run(const struct fake_launch *launch)
 {
     const struct tierce__launch *what = &launch->what;
+    if (launch->spin.ns > 0) /* all blocks take the same time at the same time */
+        tierce__spin(launch->spin, 0, 1);
     for (unsigned i = 0; i < launch->blocks; i++)
         tierce__copy_sum(*what, i, launch->blocks);
     if (what->count == 0)

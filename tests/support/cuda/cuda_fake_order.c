@@ -16,10 +16,14 @@
 struct access {
     uintptr_t from, to;
     uint64_t step;
-    unsigned actor;
+    uint16_t actor;
+    uint16_t what; /* in texts */
     bool writes;
-    char what[48];
 };
+
+/* The names of accesses, each once: there are few names, and each access is compared with many. */
+enum { TEXTS_MAX = 256, TEXT_BYTES = 48 };
+static char texts[TEXTS_MAX][TEXT_BYTES];
 
 static struct access *accesses;
 static size_t count, room;
@@ -34,6 +38,16 @@ void fake_clock_join(struct fake_clock *clock, const struct fake_clock *other)
 {
     for (size_t i = 0; i < FAKE_ACTORS; i++)
         clock->of[i] = clock->of[i] > other->of[i] ? clock->of[i] : other->of[i];
+}
+
+static uint16_t text_number(const char *what)
+{
+    uint16_t i = 0;
+    while (i < TEXTS_MAX - 1 && texts[i][0] != '\0' && strncmp(texts[i], what, TEXT_BYTES - 1) != 0)
+        i++;
+    if (texts[i][0] == '\0')
+        snprintf(texts[i], TEXT_BYTES, "%s", what);
+    return i;
 }
 
 static bool is_before(const struct access *access, const struct fake_clock *clock)
@@ -57,18 +71,12 @@ static void keep(const struct access *access)
     accesses[count++] = *access;
 }
 
-/* A write that is ordered after an access replaces it: an access that is ordered after the write is
- * ordered after both. */
-static void drop_covered(const struct access *by, const struct fake_clock *clock)
+/* Whether an access replaces an older one of the same or fewer bytes that is ordered before it: an
+ * access that is ordered after the new one is ordered after both. A read does not replace a write,
+ * with which later reads conflict. */
+static bool replaces(const struct access *access, const struct access *old)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < count; i++) {
-        const struct access *old = &accesses[i];
-        bool is_covered = by->from <= old->from && old->to <= by->to && is_before(old, clock);
-        if (!is_covered)
-            accesses[kept++] = *old;
-    }
-    count = kept;
+    return (access->writes || !old->writes) && access->from <= old->from && old->to <= access->to;
 }
 
 bool fake_access(const struct fake_clock *clock, unsigned actor, uintptr_t from, size_t bytes,
@@ -77,21 +85,28 @@ bool fake_access(const struct fake_clock *clock, unsigned actor, uintptr_t from,
     struct access access = {.from = from,
                             .to = from + bytes,
                             .step = clock->of[actor],
-                            .actor = actor,
+                            .actor = (uint16_t)actor,
+                            .what = text_number(what),
                             .writes = writes};
     bool is_ordered = true;
-    snprintf(access.what, sizeof(access.what), "%s", what);
+    size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
         const struct access *old = &accesses[i];
-        if (!overlaps(old, access.from, access.to) || (!old->writes && !writes) ||
-            is_before(old, clock))
+        bool meets = overlaps(old, access.from, access.to);
+        bool before = !meets || is_before(old, clock);
+        if (!before && (old->writes || writes)) {
+            is_ordered = false;
+            fake_violation("%s %s what %s may still %s: no event orders them", what,
+                           writes ? "writes" : "reads", texts[old->what],
+                           old->writes ? "write" : "read");
+        }
+        if (meets && before && replaces(&access, old))
             continue;
-        is_ordered = false;
-        fake_violation("%s %s what %s may still %s: no event orders them", what,
-                       writes ? "writes" : "reads", old->what, old->writes ? "write" : "read");
+        if (kept != i)
+            accesses[kept] = *old;
+        kept++;
     }
-    if (writes)
-        drop_covered(&access, clock);
+    count = kept;
     keep(&access);
     return is_ordered;
 }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "core/device/kernels/launch.h"
+#include "core/device/kernels/spin.h"
 #include "cuda_fake.h"
 
 enum { FAKE_DEVICES = 2, FAKE_ACTORS = 32, FAKE_HOST = 0 };
@@ -80,11 +81,12 @@ unsigned fake_events(void);
 bool fake_captures(void);
 void fake_set_capture(TIERCE__CU_STREAM stream, bool captured);
 
-/* A launch, with the addresses that the processor uses. */
+/* A launch of one of our kernels, with the addresses that the processor uses. */
 struct fake_launch {
     struct tierce__launch what;
     unsigned blocks;
     enum cuda_fake_flip flip;
+    struct tierce__spin spin; /* instead, if its time is not 0 */
 };
 
 /* Under the lock: enqueues a launch [copied]. `device`: the same with the addresses of the device.

@@ -14,6 +14,7 @@ struct tierce__cu_event {
     unsigned magic;
     unsigned refs; /* the handle, and operations in queues */
     uint64_t recorded, completed;
+    uint64_t asked;          /* the last record that a query has found to be pending */
     struct fake_clock clock; /* of the last record */
 };
 
@@ -39,6 +40,7 @@ struct tierce__cu_stream {
     bool closing, captured, stopped;
     struct operation *first, **last;
     struct fake_clock clock;
+    uint64_t asked; /* the last own step that a query has found to be pending */
 };
 
 /* Kept when a stream ends: a new stream with its number continues the count. */
@@ -46,6 +48,34 @@ static uint64_t steps[FAKE_ACTORS];
 static TIERCE__CU_STREAM streams[FAKE_ACTORS]; /* 0 is the host's number */
 static TIERCE__CU_STREAM default_streams[FAKE_DEVICES];
 static unsigned event_count;
+static bool patient;
+
+/* ---- patience ---------------------------------------------------------------------------------
+ */
+
+void cuda_fake_be_patient(bool is_patient)
+{
+    pthread_mutex_lock(&fake_lock);
+    patient = is_patient;
+    (void)fake_end(0);
+}
+
+/* Whether all streams run. */
+static bool all_run(void)
+{
+    bool run = !fake_is_held() && !fake_is_broken();
+    for (unsigned i = 1; i < FAKE_ACTORS; i++)
+        run &= streams[i] == NULL || !streams[i]->stopped;
+    return run;
+}
+
+/* Under the lock: a repeated query waits as long as this is true. */
+static bool must_wait(uint64_t *asked, uint64_t step)
+{
+    bool again = *asked == step;
+    *asked = step;
+    return patient && again && all_run();
+}
 
 /* ---- events -----------------------------------------------------------------------------------
  */
@@ -105,6 +135,8 @@ TIERCE__CU_RESULT cuEventQuery(TIERCE__CU_EVENT event)
     if (code == TIERCE__CU_SUCCESS && !event_ok(event, "cuEventQuery"))
         code = TIERCE__CU_INVALID_HANDLE;
     if (code == TIERCE__CU_SUCCESS) {
+        while (event->completed < event->recorded && must_wait(&event->asked, event->recorded))
+            pthread_cond_wait(&fake_changed, &fake_lock);
         if (event->completed < event->recorded)
             code = TIERCE__CU_NOT_READY;
         else
@@ -299,6 +331,8 @@ TIERCE__CU_RESULT cuStreamQuery(TIERCE__CU_STREAM stream)
     if (code == TIERCE__CU_SUCCESS && found == NULL)
         code = TIERCE__CU_INVALID_HANDLE;
     if (code == TIERCE__CU_SUCCESS) {
+        while (found->first != NULL && must_wait(&found->asked, found->clock.of[found->actor]))
+            pthread_cond_wait(&fake_changed, &fake_lock);
         if (found->first != NULL)
             code = TIERCE__CU_NOT_READY;
         else
@@ -332,6 +366,39 @@ TIERCE__CU_RESULT cuStreamIsCapturing(TIERCE__CU_STREAM stream, TIERCE__CU_CAPTU
     if (code == TIERCE__CU_SUCCESS)
         *status = found->captured;
     return fake_end(code);
+}
+
+static TIERCE__CU_RESULT capture(TIERCE__CU_STREAM stream, const char *call, bool begins)
+{
+    TIERCE__CU_RESULT code = fake_begin(call, true);
+    TIERCE__CU_STREAM on =
+        code == TIERCE__CU_SUCCESS && stream != NULL ? stream_of(stream, call) : NULL;
+    if (code == TIERCE__CU_SUCCESS && (on == NULL || on->captured == begins))
+        code = TIERCE__CU_INVALID_VALUE;
+    if (code == TIERCE__CU_SUCCESS)
+        on->captured = begins;
+    return fake_end(code);
+}
+
+TIERCE__CU_RESULT cuStreamBeginCapture_v2(TIERCE__CU_STREAM stream, TIERCE__CU_CAPTURE_MODE mode)
+{
+    (void)mode; /* other threads are treated as in the mode "global" */
+    return capture(stream, "cuStreamBeginCapture", true);
+}
+
+TIERCE__CU_RESULT cuStreamEndCapture(TIERCE__CU_STREAM stream, void **graph)
+{
+    static int empty_graph;
+    TIERCE__CU_RESULT code = capture(stream, "cuStreamEndCapture", false);
+    *graph = code == TIERCE__CU_SUCCESS ? &empty_graph : NULL;
+    return code;
+}
+
+TIERCE__CU_RESULT cuGraphDestroy(void *graph)
+{
+    return fake_end(fake_begin("cuGraphDestroy", false) != TIERCE__CU_SUCCESS || graph == NULL
+                        ? TIERCE__CU_INVALID_VALUE
+                        : TIERCE__CU_SUCCESS);
 }
 
 /* ---- operations -------------------------------------------------------------------------------

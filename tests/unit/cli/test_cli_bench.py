@@ -80,15 +80,22 @@ class Bench(CliCase):
         fake = os.path.join(os.path.dirname(os.path.dirname(EXECUTABLE)), "tests", "cuda")
         if not os.path.exists(os.path.join(fake, "libcuda.so.1")):
             self.skipTest(f"{fake}/libcuda.so.1 is not built")
-        with unittest.mock.patch.dict(os.environ, {"LD_LIBRARY_PATH": fake}):
-            rows = self.rows("device", *SMALL)
+        with unittest.mock.patch.dict(os.environ, {"LD_LIBRARY_PATH": fake, "CUDA_FAKE_DELAY_US": "0"}):
+            *rows, overlap = self.rows("device", *SMALL)
         self.assertEqual([row["case"] for row in rows],
                          [f"{op}; cells of {kib} KiB; {way}" for op in ("store", "load")
-                          for kib in (4, 16, 64, 256, 1024) for way in ("copies", "direct", "staged")])
+                          for kib in (2, 4, 16, 64, 256, 1024) for way in ("copies", "direct", "staged")])
         for row in rows:
             self.assertGreater(float(row["value"]), 0, row)
             self.assertGreater(float(row["limit"]), 0, row)
-        self.assertEqual(sum(row["peer"] == "chosen" for row in rows), 10)
+        goals = {row["case"].split(";")[1].strip(): row["goal"] for row in rows if row["peer"] == "chosen"}
+        self.assertEqual(goals, {f"cells of {kib} KiB": "0.6" if kib < 16 else "0.9" for kib in (2, 4, 16, 64, 256, 1024)})
+        self.assertEqual([sum(bool(row[column]) for row in rows) for column in ("peer", "goal")], [12, 12])
+        # How much the work hides on a simulated GPU is no measurement.
+        self.assertEqual([overlap[column] for column in ("case", "unit", "limit", "goal")],
+                         ["load of 64 tokens in 80 layers behind work; hidden", "%", "100", "0.9"])
+        self.assertRegex(overlap["peer"], r"^ms: load alone [\d.]+; work alone [\d.]+; both$")
+        self.assertGreater(float(overlap["peer_value"]), 0)
 
     def replays(self, *args):
         rows = self.rows("optimize", *SMALL, *args)

@@ -2,6 +2,7 @@
 #ifndef TIERCE_KERNEL_SOURCE_H
 #define TIERCE_KERNEL_SOURCE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -43,11 +44,29 @@ TIERCE__DEVICE uint64_t tierce__high_product(uint64_t a, uint64_t b)
     return __umul64hi(a, b);
 }
 
+/* A clock in nanoseconds. */
+TIERCE__DEVICE uint64_t tierce__kernel_ns(void)
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+/* A word that the host may change at any time. */
+TIERCE__DEVICE uint32_t tierce__fresh_word(const uint32_t *word)
+{
+    return *(const volatile uint32_t *)word;
+}
+
 #else
+
+#include <time.h>
 
 #define TIERCE__KERNEL(name, arguments, threads)                                                   \
     void name(const arguments in, uint32_t TIERCE__BLOCK, uint32_t TIERCE__BLOCKS);                \
-    void name(const arguments in, uint32_t TIERCE__BLOCK, uint32_t TIERCE__BLOCKS)
+    void name(const arguments in, TIERCE__UNUSED uint32_t TIERCE__BLOCK,                           \
+              TIERCE__UNUSED uint32_t TIERCE__BLOCKS)
+#define TIERCE__UNUSED   __attribute__((unused)) /* a kernel need not ask where it runs */
 #define TIERCE__BLOCK    block_index
 #define TIERCE__BLOCKS   block_count
 #define TIERCE__DEVICE   static inline
@@ -63,6 +82,18 @@ __extension__ typedef unsigned __int128 tierce__wide;
 TIERCE__DEVICE uint64_t tierce__high_product(uint64_t a, uint64_t b)
 {
     return (uint64_t)(((tierce__wide)a * b) >> 64);
+}
+
+TIERCE__DEVICE uint64_t tierce__kernel_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+TIERCE__DEVICE uint32_t tierce__fresh_word(const uint32_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
 #endif

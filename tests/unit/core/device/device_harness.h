@@ -7,7 +7,7 @@
 #include "check_main.h"
 #include "core/device/cuda_ways.h"
 #include "core/device/device.h"
-#include "cuda_check.h"
+#include "gpu.h"
 #include "test_random.h"
 
 #include <sys/mman.h>
@@ -59,11 +59,10 @@ static const uint32_t dh_block_bytes[DH_LAYERS] = {1000, 64 << 10, DH_STRIDE, 24
 
 static inline void dh_start_cuda(int ordinal)
 {
-    TIERCE__CU_CONTEXT context;
-    TIERCE__CU_ADDRESS memory;
-    dh.stream = cuda_check_start(&context, test_random_u64(&dh.random), ordinal);
-    cuda_check(cuMemAlloc_v2(&memory, DH_BYTES));
-    dh.memory = (uintptr_t)memory;
+    gpu_start(test_random_u64(&dh.random), ordinal);
+    dh.stream = gpu.stream;
+    dh.memory = gpu_alloc(DH_BYTES);
+    gpu_write(dh.memory, dh.mirror, DH_BYTES);
 }
 
 /* The engine writes to its memory, on its stream. */
@@ -72,7 +71,7 @@ static inline void dh_write(size_t at, const void *bytes, size_t n)
     ck_assert_uint_le(at + n, DH_BYTES);
     memcpy(dh.mirror + at, bytes, n);
     if (dh.is_cuda)
-        cuda_fake_kernel_write(dh.stream, dh.memory + at, bytes, n, "a kernel");
+        gpu_write(dh.memory + at, bytes, n);
     else
         memcpy((void *)(dh.memory + at), bytes, n);
 }
@@ -82,12 +81,10 @@ static inline void dh_check_memory(void)
 {
     uint8_t *now = malloc(DH_BYTES);
     ck_assert_ptr_nonnull(now);
-    if (dh.is_cuda) {
-        cuda_fake_kernel_read(dh.stream, now, dh.memory, DH_BYTES, "the test");
-        cuda_check(cuStreamSynchronize(dh.stream));
-    } else {
+    if (dh.is_cuda)
+        gpu_read(now, dh.memory, DH_BYTES);
+    else
         memcpy(now, (void *)dh.memory, DH_BYTES);
-    }
     for (size_t i = 0; memcmp(now, dh.mirror, DH_BYTES) != 0 && i < DH_BYTES; i++)
         ck_assert_msg(now[i] == dh.mirror[i], "%s: byte %zu is %u, not %u", dh.kind, i, now[i],
                       dh.mirror[i]);
@@ -152,6 +149,8 @@ static inline void dh_start_engine(const char *kind, int ordinal)
     for (uint32_t l = 0; l < DH_LAYERS; l++)
         for (int32_t id = 0; id < DH_BLOCKS; id++)
             dh_compute(l, id);
+    if (dh.is_cuda)
+        gpu_sync();
 }
 
 static inline void dh_open(void)
@@ -162,13 +161,23 @@ static inline void dh_open(void)
     ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool + DH_SLICE, DH_SLICE), 0);
 }
 
+/* The device uses the copy method of its kind: it has not rejected the kernel. */
+static inline void dh_check_way(void)
+{
+    for (unsigned i = 0; dh.is_cuda && i < 2 * TIERCE__CUDA_CLASSES; i++) {
+        enum tierce__cuda_way way = tierce__cuda_used(dh.device, i % 2 != 0, i / 2);
+        ck_assert_msg(way == dh_way(dh.kind), "%s copies by \"%s\": see cuda_no_kernel in the log",
+                      dh.kind, tierce__cuda_way_name(way));
+    }
+}
+
 static inline void dh_stop_engine(void)
 {
     if (dh.is_cuda) {
-        cuda_check_left(1);
-        cuda_check(cuStreamSynchronize(dh.stream));
-        cuda_check(cuMemFree_v2(dh.memory));
-        cuda_check(cuStreamDestroy_v2(dh.stream));
+        gpu_check_left(1);
+        gpu_sync();
+        gpu_free(dh.memory);
+        gpu_stop();
     } else {
         free((void *)dh.memory);
     }

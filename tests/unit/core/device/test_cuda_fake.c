@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
 #include "check_main.h"
 #include "core/device/kernels/copy_sum.h"
 #include "core/device/kernels/launch.h"
+#include "core/device/kernels/spin.h"
 #include "cuda_fake.h"
 
 #include <sys/mman.h>
@@ -208,6 +210,42 @@ START_TEST(launches_of_our_kernel)
 }
 END_TEST
 
+/* ---- the kernel that takes time ---- */
+
+static int spin(unsigned blocks, uint64_t ns, uint32_t *release)
+{
+    static TIERCE__CU_MODULE module;
+    TIERCE__CU_FUNCTION function;
+    struct tierce__spin what = {.ns = ns, .release = (uintptr_t)release};
+    void *parameters[] = {&what};
+    if (module == NULL)
+        ok(cuModuleLoadData(&module, tierce__spin_ptx));
+    ck_assert_int_ne(cuModuleGetFunction(&function, module, TIERCE__LAUNCH_KERNEL), 0);
+    ok(cuModuleGetFunction(&function, module, TIERCE__SPIN_KERNEL));
+    return cuLaunchKernel(function, blocks, 1, 1, TIERCE__SPIN_THREADS, 1, 1, 0, copies, parameters,
+                          NULL);
+}
+
+START_TEST(a_stream_spins_until_its_release)
+{
+    void *release;
+    ok(cuMemHostAlloc(&release, 4096, TIERCE__CU_HOST_DEVICEMAP));
+    ok(spin(1, 60000000000, release));
+    ck_assert_int_eq(cuStreamQuery(copies), TIERCE__CU_NOT_READY);
+    __atomic_store_n((uint32_t *)release, 1, __ATOMIC_RELEASE);
+    ok(cuStreamSynchronize(copies));
+    uint64_t begin_ns = tierce__now_ns();
+    ok(spin(40, 20000000, NULL)); /* the blocks run at the same time */
+    ok(cuStreamSynchronize(copies));
+    ck_assert_uint_ge(tierce__now_ns() - begin_ns, 20000000);
+    expect("");
+    ck_assert_int_ne(spin(1, 1, (uint32_t *)bytes), 0);
+    expect("a kernel uses memory that is neither the device's nor mapped");
+    ck_assert_int_ne(spin(1000, 1, NULL), 0);
+    expect("cuLaunchKernel with invalid arguments: 1000 blocks of 256 threads");
+}
+END_TEST
+
 START_TEST(launches_that_are_wrong)
 {
     void *sums;
@@ -271,5 +309,5 @@ CHECK_MAIN("cuda_fake", .seconds = 60, .setup = setup,
                      premature_use_by_the_host, garbage_until_the_event, calls_without_a_context,
                      memory_that_is_not_registered, streams_of_another_context,
                      a_stream_is_destroyed_while_it_copies, launches_of_our_kernel,
-                     launches_that_are_wrong, calls_while_a_graph_is_captured,
-                     texts_that_are_no_module, the_nth_call_fails})
+                     a_stream_spins_until_its_release, launches_that_are_wrong,
+                     calls_while_a_graph_is_captured, texts_that_are_no_module, the_nth_call_fails})

@@ -7,8 +7,8 @@
 
 /*
  * The contract of every device (core/device/device.h). Each test runs for each kind, and for each
- * copy method of "cuda"; "cuda" runs on the driver of tests/support/cuda, which reports every
- * access that no event orders.
+ * copy method of "cuda", which runs on a GPU, or on the driver of tests/support/cuda, which reports
+ * every access that no event orders.
  */
 
 static const char *const kinds[] = {"host", "cuda", "cuda direct", "cuda staged"};
@@ -18,6 +18,7 @@ static void start(int kind)
 {
     dh_start_engine(kinds[kind], 0);
     dh_open();
+    dh_check_way();
 }
 
 START_TEST(all_kinds_are_tested)
@@ -298,7 +299,8 @@ START_TEST(several_threads_use_a_device)
         mmap(NULL, 16 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(more, MAP_FAILED);
     start(_i);
-    cuda_fake_pause_launches(300); /* so that the calls of several transfers take turns */
+    if (dh.is_cuda && gpu.pause_launches != NULL)
+        gpu.pause_launches(300); /* so that the calls of several transfers take turns */
     for (uint32_t i = 0; i < THREADS; i++) {
         dh_begin(&t[i]);
         uint8_t *at = dh_add(&t[i], dh.pool + i * (DH_POOL / THREADS), 1, (int32_t)i, 1, 5);
@@ -364,14 +366,14 @@ START_TEST(rows_are_settled_by_several_threads)
 }
 END_TEST
 
-CHECK_MAIN("device", .seconds = 120,
-           .loops = {{an_engine_stores_and_loads, 0, KINDS},
-                     {cells_make_the_way_there_and_back, 0, KINDS},
-                     {each_bad_cell_gets_its_verdict, 0, KINDS},
-                     {an_invalid_row_moves_nothing, 0, KINDS},
-                     {slices_are_pinned_and_unpinned, 0, KINDS},
-                     {cells_may_lie_in_any_memory_if_allowed, 0, KINDS},
-                     {an_event_comes_behind_the_work_of_its_stream, 0, KINDS},
-                     {several_threads_use_a_device, 0, KINDS},
-                     {rows_are_settled_by_several_threads, 0, KINDS}},
-           .tests = {all_kinds_are_tested})
+GPU_MAIN("device", .seconds = 120,
+         .loops = {{an_engine_stores_and_loads, 0, KINDS},
+                   {cells_make_the_way_there_and_back, 0, KINDS},
+                   {each_bad_cell_gets_its_verdict, 0, KINDS},
+                   {an_invalid_row_moves_nothing, 0, KINDS},
+                   {slices_are_pinned_and_unpinned, 0, KINDS},
+                   {cells_may_lie_in_any_memory_if_allowed, 0, KINDS},
+                   {an_event_comes_behind_the_work_of_its_stream, 0, KINDS},
+                   {several_threads_use_a_device, 0, KINDS},
+                   {rows_are_settled_by_several_threads, 0, KINDS}},
+         .tests = {all_kinds_are_tested})

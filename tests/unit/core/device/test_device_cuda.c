@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <pthread.h>
 
-/* The device "cuda" on the driver of tests/support/cuda: the parts of the contract that do not
- * apply to memory of the host, and the calls of the driver. */
+/* The device "cuda" on the driver of tests/support/cuda: the order of accesses, failures, and the
+ * calls of the driver. test_device_order.c has the parts that a real driver can run too. */
 
 static void start(void)
 {
@@ -17,29 +17,6 @@ static void start(void)
 
 /* ---- order ------------------------------------------------------------------------------------
  */
-
-START_TEST(nothing_comes_before_its_event)
-{
-    struct dh_transfer t;
-    start();
-    cuda_fake_hold(true);
-    dh_compute(1, 3); /* not computed when the gather is enqueued */
-    dh_begin(&t);
-    (void)dh_add(&t, dh.pool, 1, 2, 1, 4);
-    ck_assert_int_eq(dh.ops->gather(dh.device, &t.event, &t.copy), 0);
-    ck_assert_int_eq(dh.ops->query(dh.device, t.event), -EAGAIN);
-    ck_assert_int_eq(dh.ops->wait(dh.device, t.event, 0), TIERCE_E_DEADLINE);
-    ck_assert_int_eq(dh.ops->wait(dh.device, t.event, tierce__deadline_in_ms(20)),
-                     TIERCE_E_DEADLINE);
-    ck_assert_int_eq(dh.ops->settle(dh.device, t.event, 0, 1), -EAGAIN);
-    ck_assert_uint_eq(t.sums[0][0], 0);
-    cuda_fake_hold(false);
-    ck_assert_int_eq(dh_end(&t), 0);
-    cuda_fake_tell_host_access(dh.pool, 4 * dh_block_bytes[1], false, "the host");
-    dh_check_gathered(&t);
-    dh_close();
-}
-END_TEST
 
 START_TEST(a_destination_belongs_to_the_copy_until_its_event)
 {
@@ -68,7 +45,8 @@ START_TEST(sources_stay_in_use_until_the_event)
     cuda_fake_hold(true);
     ck_assert_int_eq(dh.ops->gather(dh.device, &t.event, &t.copy), 0);
     dh_compute(0, 3);
-    ck_assert_ptr_nonnull(strstr(cuda_fake_report(), "a kernel writes what a copy to the host"));
+    ck_assert_ptr_nonnull(
+        strstr(cuda_fake_report(), "a copy to the device writes what a copy to the host"));
     cuda_fake_forgive();
     cuda_fake_hold(false);
     (void)dh_end(&t);
@@ -89,58 +67,10 @@ START_TEST(kernels_see_loaded_blocks_behind_the_event_only)
     (void)dh_gather(&t);
     ck_assert_int_eq(dh.ops->scatter(dh.device, &t.event, &t.copy), 0);
     dh_compute(2, 5);
-    ck_assert_ptr_nonnull(strstr(cuda_fake_report(), "a kernel writes what a copy to the device"));
+    ck_assert_ptr_nonnull(
+        strstr(cuda_fake_report(), "a copy to the device writes what a copy to the device"));
     cuda_fake_forgive();
     ck_assert_int_eq(dh_end(&t), 0);
-    dh_close();
-}
-END_TEST
-
-START_TEST(loads_do_not_queue_behind_stores)
-{
-    struct dh_transfer store, load;
-    TIERCE__CU_STREAM other;
-    start();
-    dh_begin(&load);
-    uint8_t *at = dh_add(&load, dh.pool, 0, 0, 1, 3);
-    (void)dh_gather(&load);
-    dh_begin(&store);
-    (void)dh_add(&store, at, 1, 4, 1, 3);
-    /* A store that cannot proceed, because its stream is stopped. */
-    cuda_check(cuStreamCreate(&other, 1));
-    cuda_fake_stop_stream(other, true);
-    store.copy.stream = other;
-    ck_assert_int_eq(dh.ops->gather(dh.device, &store.event, &store.copy), 0);
-    ck_assert_int_eq(dh_scatter(&load), 0);
-    ck_assert_int_eq(dh.ops->query(dh.device, store.event), -EAGAIN);
-    cuda_fake_stop_stream(other, false);
-    ck_assert_int_eq(dh_end(&store), 0);
-    cuda_check(cuStreamSynchronize(other));
-    cuda_check(cuStreamDestroy_v2(other));
-    dh_close();
-}
-END_TEST
-
-START_TEST(a_captured_stream_is_refused)
-{
-    struct dh_transfer t;
-    struct tierce__device_event *event = NULL;
-    start();
-    dh_begin(&t);
-    (void)dh_add(&t, dh.pool, 0, 0, 1, 3);
-    (void)dh_gather(&t);
-    ck_assert_int_eq(dh.ops->gather(dh.device, &t.event, &t.copy), 0);
-    cuda_fake_capture(dh.stream, true);
-    record_log(TIERCE_LOG_WARN);
-    ck_assert_int_eq(dh.ops->gather(dh.device, &event, &t.copy), TIERCE_E_UNSUPPORTED);
-    ck_assert_int_eq(dh.ops->scatter(dh.device, &event, &t.copy), TIERCE_E_UNSUPPORTED);
-    ck_assert_int_eq(dh.ops->record(dh.device, &event, dh.stream), TIERCE_E_UNSUPPORTED);
-    ck_assert_int_eq(dh.ops->stream_wait(dh.device, t.event, dh.stream), TIERCE_E_UNSUPPORTED);
-    ck_assert_uint_eq(recorded("cuda_capture"), 1);
-    ck_assert_ptr_null(event);
-    cuda_fake_capture(dh.stream, false);
-    ck_assert_int_eq(dh_end(&t), 0);
-    ck_assert_int_eq(dh_scatter(&t), 0); /* the device has not failed */
     dh_close();
 }
 END_TEST
@@ -164,38 +94,6 @@ START_TEST(a_capture_rules_out_the_default_stream)
     ck_assert_int_eq(dh_gather(&t), 0); /* the device has not failed */
     dh_check_gathered(&t);
     dh_close();
-}
-END_TEST
-
-/* An engine captures a graph on a stream of its own, in another thread. No call of ours may be one
- * that makes such a capture fail. */
-START_TEST(a_capture_of_another_thread_goes_on)
-{
-    struct dh_transfer t;
-    struct tierce__device_event *event;
-    TIERCE__CU_STREAM captured;
-    TIERCE__CU_CAPTURE_MODE mode = TIERCE__CU_CAPTURE_GLOBAL;
-    start();
-    cuda_check(cuStreamCreate(&captured, 1));
-    cuda_fake_capture(captured, true);
-    dh_begin(&t);
-    (void)dh_add(&t, dh.pool, 0, 0, 1, 3);
-    ck_assert_int_eq(dh_gather(&t), 0);
-    ck_assert_int_eq(dh_scatter(&t), 0);
-    ck_assert_int_eq(dh.ops->record(dh.device, &event, dh.stream), 0);
-    ck_assert_int_eq(dh.ops->stream_wait(dh.device, event, dh.stream), 0);
-    ck_assert_int_eq(dh.ops->wait(dh.device, event, DH_DEADLINE), 0);
-    dh.ops->forget(dh.device, event);
-    ck_assert_int_eq(dh.ops->idle(dh.device), 0);
-    ck_assert_int_eq(dh.ops->unpin(dh.device, dh.pool, DH_SLICE), 0);
-    ck_assert_int_eq(dh.ops->pin(dh.device, dh.pool, DH_SLICE), 0);
-    ck_assert(dh.ops->close(dh.device, DH_DEADLINE));
-    ck_assert_str_eq(cuda_fake_report(), "");
-    cuda_check(cuThreadExchangeStreamCaptureMode(&mode));
-    ck_assert_int_eq(mode, TIERCE__CU_CAPTURE_GLOBAL); /* it was restored */
-    cuda_fake_capture(captured, false);
-    cuda_check(cuStreamDestroy_v2(captured));
-    dh_stop_engine();
 }
 END_TEST
 
@@ -255,48 +153,19 @@ END_TEST
 /* ---- threads, processes and contexts ----------------------------------------------------------
  */
 
-static void *use_without_context(void *arg)
-{
-    struct dh_transfer *t = arg;
-    struct tierce__device_event *event;
-    int rc = dh.ops->gather(dh.device, &t->event, &t->copy);
-    rc = rc < 0 ? rc : dh.ops->wait(dh.device, t->event, DH_DEADLINE);
-    rc = rc < 0 ? rc : dh.ops->record(dh.device, &event, t->copy.stream);
-    if (rc == 0) {
-        dh.ops->forget(dh.device, t->event);
-        dh.ops->forget(dh.device, event);
-    }
-    return rc == 0 && cuda_fake_live().stack == 0 ? NULL : arg;
-}
-
-START_TEST(a_thread_needs_no_context)
-{
-    struct dh_transfer t;
-    pthread_t thread;
-    void *failed;
-    start();
-    dh_begin(&t);
-    (void)dh_add(&t, dh.pool, 0, 0, 1, 3);
-    ck_assert_int_eq(pthread_create(&thread, NULL, use_without_context, &t), 0);
-    ck_assert_int_eq(pthread_join(thread, &failed), 0);
-    ck_assert_ptr_null(failed);
-    dh_close();
-}
-END_TEST
-
 START_TEST(another_context_stays_current)
 {
     struct dh_transfer t;
     TIERCE__CU_CONTEXT other, popped;
     start();
-    cuda_check(cuDevicePrimaryCtxRetain(&other, 1));
-    cuda_check(cuCtxPushCurrent_v2(other));
+    gpu_ok(cuDevicePrimaryCtxRetain(&other, 1));
+    gpu_ok(cuCtxPushCurrent_v2(other));
     dh_begin(&t);
     (void)dh_add(&t, dh.pool, 0, 0, 1, 3);
     ck_assert_int_eq(dh_gather(&t), 0);
-    cuda_check(cuCtxPopCurrent_v2(&popped));
+    gpu_ok(cuCtxPopCurrent_v2(&popped));
     ck_assert_ptr_eq(popped, other);
-    cuda_check(cuDevicePrimaryCtxRelease_v2(1));
+    gpu_ok(cuDevicePrimaryCtxRelease_v2(1));
     dh_close();
 }
 END_TEST
@@ -379,31 +248,6 @@ START_TEST(contiguous_blocks_are_one_copy)
     struct cuda_fake_calls after = cuda_fake_calls();
     ck_assert_uint_eq(after.batches - before.batches, 0);
     ck_assert_uint_eq(after.copies - before.copies, 1);
-    dh_close();
-}
-END_TEST
-
-/* More cells than a batch holds. */
-START_TEST(a_long_row_is_several_batches)
-{
-    enum { CELLS = 400, BYTES = 1000 };
-    static int32_t ids[CELLS];
-    static uint64_t sums[CELLS];
-    start();
-    for (int32_t i = 0; i < CELLS; i++)
-        ids[i] = i * 7 % DH_BLOCKS;
-    struct tierce__device_row row = {.layer = 0, .ids = ids, .cells = {dh.pool, sums, CELLS}};
-    struct tierce__device_copy copy = {
-        .paged = &dh.paged, .rows = &row, .count = 1, .stream = dh.stream};
-    struct tierce__device_event *event;
-    ck_assert_int_eq(dh.ops->gather(dh.device, &event, &copy), 0);
-    ck_assert_int_eq(dh.ops->wait(dh.device, event, DH_DEADLINE), 0);
-    ck_assert_int_eq(dh.ops->settle(dh.device, event, 0, 1), 0);
-    dh.ops->forget(dh.device, event);
-    for (size_t i = 0; i < CELLS; i++) {
-        ck_assert_mem_eq(dh.pool + i * BYTES, dh.mirror + dh_at(0, ids[i]), BYTES);
-        ck_assert_uint_eq(sums[i], XXH3_64bits(dh.pool + i * BYTES, BYTES));
-    }
     dh_close();
 }
 END_TEST
@@ -566,24 +410,13 @@ CHECK_MAIN("device_cuda", .seconds = 120,
            .loops = {{many_cells_are_one_call_if_the_driver_can, 0, 4},
                      {a_refused_call_is_the_end_of_a_transfer, 0, REFUSALS},
                      {other_errors_are_the_end_of_the_device, 0, 4}},
-           .tests = {nothing_comes_before_its_event,
-                     a_destination_belongs_to_the_copy_until_its_event,
+           .tests = {a_destination_belongs_to_the_copy_until_its_event,
                      sources_stay_in_use_until_the_event,
                      kernels_see_loaded_blocks_behind_the_event_only,
-                     loads_do_not_queue_behind_stores,
-                     a_captured_stream_is_refused,
-                     a_capture_rules_out_the_default_stream,
-                     a_capture_of_another_thread_goes_on,
-                     no_call_before_the_first_open,
-                     the_address_decides_the_device,
-                     an_old_driver_is_refused,
-                     a_driver_that_was_used_before_a_fork,
-                     a_thread_needs_no_context,
-                     another_context_stays_current,
-                     a_child_of_fork_is_refused,
-                     contiguous_blocks_are_one_copy,
-                     a_long_row_is_several_batches,
-                     memory_that_cannot_be_pinned,
-                     a_broken_device_says_nothing_about_bytes,
+                     a_capture_rules_out_the_default_stream, no_call_before_the_first_open,
+                     the_address_decides_the_device, an_old_driver_is_refused,
+                     a_driver_that_was_used_before_a_fork, another_context_stays_current,
+                     a_child_of_fork_is_refused, contiguous_blocks_are_one_copy,
+                     memory_that_cannot_be_pinned, a_broken_device_says_nothing_about_bytes,
                      memory_stays_in_use_until_a_failed_device_is_closed},
            .panics = {a_pending_transfer_cannot_be_forgotten})

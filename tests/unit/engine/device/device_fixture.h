@@ -2,8 +2,8 @@
 #ifndef TIERCE_TESTS_DEVICE_FIXTURE_H
 #define TIERCE_TESTS_DEVICE_FIXTURE_H
 
-#include "cuda_check.h"
 #include "engine_fixture.h"
+#include "gpu.h"
 #include "test_random.h"
 #include "wait_for.h"
 
@@ -20,17 +20,16 @@
 #endif
 
 /*
- * The engine of engine_fixture.h whose paged memory is that of a GPU (tests/support/cuda). The
- * processor cannot touch it: kernels on the engine's stream write it from an image of the host, and
- * read it back.
+ * The engine of engine_fixture.h whose paged memory is that of a GPU, or of the driver of
+ * tests/support/cuda. The processor cannot touch it: the engine's stream writes it from an image of
+ * the host, and reads it back.
  */
 
 #define DK_LAYER_BYTES ((size_t)FX_BLOCKS * 1024)
 
 static struct fixture fx;    /* layers: addresses of the device */
 static struct fixture image; /* layers: memory of the host */
-static TIERCE__CU_STREAM dk_stream;
-static TIERCE__CU_CONTEXT dk_context;
+
 static atomic_uint dk_pinned; /* mappings that have been pinned completely */
 
 /* The pinning thread makes no call of the driver after this line. */
@@ -52,14 +51,14 @@ static inline void dk_start_device(const char *name)
 #ifdef TIERCE_TEST_UNPINNED
     cuda_fake_limit_registration(1);
 #endif
-    dk_stream = cuda_check_start(&dk_context, test_random_u64(&random), 0);
+    gpu_start(test_random_u64(&random), 0);
     for (uint32_t l = 0; l < FX_LAYERS; l++) {
-        TIERCE__CU_ADDRESS address;
-        cuda_check(cuMemAlloc_v2(&address, DK_LAYER_BYTES));
-        fx.layers[l].base = (void *)(uintptr_t)address;
+        fx.layers[l].base = (void *)gpu_alloc(DK_LAYER_BYTES);
         image.layers[l].base = calloc(FX_BLOCKS, 1024);
         ck_assert_ptr_nonnull(image.layers[l].base);
+        gpu_write((uintptr_t)fx.layers[l].base, image.layers[l].base, DK_LAYER_BYTES);
     }
+    gpu_sync();
 }
 
 /* The engine; `sets` as of fx_open. Transfers are possible, and its memory may be unpinned. */
@@ -91,24 +90,24 @@ static inline void dk_start(bool disk, const char *const *sets)
 static inline void dk_stop(void)
 {
     fx_close(&fx);
-    cuda_check_left(FX_LAYERS);
-    cuda_check(cuStreamSynchronize(dk_stream));
+    gpu_check_left(FX_LAYERS);
+    gpu_sync();
     for (uint32_t l = 0; l < FX_LAYERS; l++) {
-        cuda_check(cuMemFree_v2((uintptr_t)fx.layers[l].base));
+        gpu_free((uintptr_t)fx.layers[l].base);
         free(image.layers[l].base);
     }
-    cuda_check(cuStreamDestroy_v2(dk_stream));
+    gpu_stop();
     temp_folder_remove(fx.folder);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
-/* ---- the engine's kernels ---- */
+/* ---- the engine's work ---- */
 
-static inline void dk_write(size_t at, uint32_t layer, size_t bytes, const char *what)
+static inline void dk_write(size_t at, uint32_t layer, size_t bytes)
 {
     ck_assert_uint_le(at + bytes, DK_LAYER_BYTES);
-    cuda_fake_kernel_write(dk_stream, (uintptr_t)fx.layers[layer].base + at,
-                           (const uint8_t *)image.layers[layer].base + at, bytes, what);
+    gpu_write((uintptr_t)fx.layers[layer].base + at, (const uint8_t *)image.layers[layer].base + at,
+              bytes);
 }
 
 /* Computes blocks of one layer. */
@@ -118,7 +117,7 @@ static inline void dk_fill_layer(const struct tierce_chain *chain, uint32_t laye
     for (size_t b = from; b < to; b++) {
         size_t at = (size_t)ids[b] * 1024;
         memset((uint8_t *)image.layers[layer].base + at, fx_byte(chain, b, layer), fx_cells[layer]);
-        dk_write(at, layer, fx_cells[layer], "the engine computes");
+        dk_write(at, layer, fx_cells[layer]);
     }
 }
 
@@ -133,16 +132,14 @@ static inline void dk_wipe(void)
 {
     fx_wipe(&image);
     for (uint32_t l = 0; l < FX_LAYERS; l++)
-        dk_write(0, l, DK_LAYER_BYTES, "the engine wipes");
+        dk_write(0, l, DK_LAYER_BYTES);
 }
 
 /* The device's memory after all work of the stream. */
 static inline void dk_read(void)
 {
     for (uint32_t l = 0; l < FX_LAYERS; l++)
-        cuda_fake_kernel_read(dk_stream, image.layers[l].base, (uintptr_t)fx.layers[l].base,
-                              DK_LAYER_BYTES, "the engine attends");
-    cuda_check(cuStreamSynchronize(dk_stream));
+        gpu_read(image.layers[l].base, (uintptr_t)fx.layers[l].base, DK_LAYER_BYTES);
 }
 
 /* The engine of fx.view, which is fx.engine unless that belongs to a node. */
@@ -161,7 +158,7 @@ static inline struct tierce_transfer_opts dk_what(const struct tierce_chain *cha
                                                   size_t to, const int32_t *ids)
 {
     struct tierce_transfer_opts what = fx_what(&fx, chain, from, to, ids);
-    what.stream = dk_stream;
+    what.stream = gpu.stream;
     return what;
 }
 
