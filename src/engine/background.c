@@ -20,8 +20,63 @@ struct background {
     uint64_t number;
     struct tierce_engine *engine;
     size_t level;
+    uint64_t bytes; /* of a PUT of a store; else 0 */
     struct tierce__store_req req;
 };
+
+/* ---- how much the slower tiers have to write ------------------------------------------------- */
+
+static void add_unwritten(struct tierce__level *level, uint64_t bytes)
+{
+    tierce__lock_assert_held(&level->engine->lock);
+    if (level->unwritten_bytes == 0)
+        level->written_ns = tierce__now_ns();
+    level->unwritten_bytes += bytes;
+}
+
+static void end_unwritten(struct tierce__level *level, uint64_t bytes)
+{
+    tierce__lock_assert_held(&level->engine->lock);
+    TIERCE_ASSERT(level->unwritten_bytes >= bytes);
+    level->unwritten_bytes -= bytes;
+}
+
+/* One chunk alone always fits. */
+static bool fits(const struct tierce__level *level, uint64_t bytes)
+{
+    tierce__lock_assert_held(&level->engine->lock);
+    uint64_t hang_ns = level->engine->settings.load_ms * TIERCE__MS_NS;
+    return level->unwritten_bytes == 0 || level->unwritten_bytes + bytes <= level->queue_bytes ||
+           !tierce__health_serves(&level->health) || tierce__now_ns() - level->written_ns > hang_ns;
+}
+
+bool tierce__storage_promise(struct tierce_engine *engine, uint32_t levels, uint64_t bytes)
+{
+    TIERCE_DASSERT(bytes > 0);
+    bool fit = true;
+    tierce__lock_take(&engine->lock);
+    for (size_t level = 1; level < engine->level_count && fit; level++)
+        fit = (levels & 1u << level) == 0 || fits(&engine->levels[level], bytes);
+    for (size_t level = 1; level < engine->level_count && fit; level++) {
+        if ((levels & 1u << level) != 0)
+            add_unwritten(&engine->levels[level], bytes);
+    }
+    tierce__lock_drop(&engine->lock);
+    return fit;
+}
+
+void tierce__storage_end_promise(struct tierce_engine *engine, uint32_t levels, uint64_t bytes)
+{
+    tierce__lock_take(&engine->lock);
+    for (size_t level = 1; level < engine->level_count; level++) {
+        if ((levels & 1u << level) != 0)
+            end_unwritten(&engine->levels[level], bytes);
+    }
+    tierce__lock_drop(&engine->lock);
+    tierce__pool_tell_room(engine->pool);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
 
 /* False: the tier is out of service, and `done` will not be called. */
 static bool submit(struct background *b, tierce__store_done_fn *done)
@@ -32,6 +87,7 @@ static bool submit(struct background *b, tierce__store_done_fn *done)
     tierce__lock_take(&engine->lock);
     b->number = ++engine->unattended_made;
     tierce__list_push_back(&engine->unattended, &b->node);
+    add_unwritten(&engine->levels[b->level], b->bytes);
     tierce__lock_drop(&engine->lock);
     return tierce__storage_submit(engine, b->level, &b->req);
 }
@@ -45,6 +101,19 @@ static void note_put(struct tierce_engine *engine, int status)
         engine->put_error = status;
 }
 
+/* The engine may be closed as soon as its lock is dropped, so turns are told under it. */
+static void note_written(const struct background *b, int status)
+{
+    struct tierce__level *level = &b->engine->levels[b->level];
+    tierce__lock_assert_held(&b->engine->lock);
+    if (b->bytes == 0)
+        return;
+    if (status == 0)
+        level->written_ns = tierce__now_ns();
+    end_unwritten(level, b->bytes);
+    tierce__pool_tell_room(b->engine->pool);
+}
+
 /* When a waiter sees an errand off the list, its memory and buffer have been released. The memory
  * of a PUT is that of its store's writes, and a search for tails may still hold its buffer.
  * put_status: 0 for an errand, whose failure no flush reports. */
@@ -56,6 +125,7 @@ static void unlist(struct background *b, int put_status, void (*release)(struct 
     TIERCE_DASSERT(b->number > 0);
     tierce__list_remove(&b->node);
     note_put(engine, put_status);
+    note_written(b, put_status);
     release(b);
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
@@ -218,13 +288,14 @@ void tierce__storage_write(struct tierce__writes *writes, const struct tierce__s
         TIERCE_ASSERT(writes->put_count < writes->put_max);
         TIERCE_DASSERT(level > 0 && level < writes->engine->level_count);
         struct put *put = &writes->puts[writes->put_count++];
-        *put = (struct put){.base = {.engine = writes->engine, .level = level},
-                            .chunk = *chunk,
-                            .writes = writes,
-                            .search = {.engine = writes->engine,
-                                       .level = level,
-                                       .req = &put->base.req,
-                                       .over = end_search}};
+        *put = (struct put){
+            .base = {.engine = writes->engine, .level = level, .bytes = chunk->object_bytes},
+            .chunk = *chunk,
+            .writes = writes,
+            .search = {.engine = writes->engine,
+                       .level = level,
+                       .req = &put->base.req,
+                       .over = end_search}};
         tierce__storage_fill_put(&put->base.req, &put->chunk, buf);
         put->base.req.needs_parent = true;
         if (tierce__tails_may_end(writes->engine, level, chunk)) {

@@ -15,7 +15,8 @@ struct tierce__lender_space {
     const struct tierce__room
         *rooms; /* [count] borrowed until end; NULL: nothing is to be stored */
     size_t count;
-    struct tierce__pinnings *memory; /* the mapping that the rooms are of; borrowed until end */
+    struct tierce__pinnings *memory;     /* the mapping that the rooms are of; borrowed until end */
+    struct tierce__room_wait *room_wait; /* [in] of begin, or NULL; a node ignores it */
     union {
         struct tierce__share share; /* of own tiers */
         struct tierce__client_store *remote;
@@ -65,7 +66,8 @@ struct tierce__lender {
                   const struct tierce_lookup_opts *opts, struct tierce_found *out);
     int (*durable)(struct tierce_view *view, const struct tierce_chain *chain, uint64_t to_block,
                    uint64_t *blocks);
-    /* [in] *space: zero; *out: untouched on failure. Begin checks only the chain of opts. */
+    /* [in] *space: zero, except for room_wait; *out: untouched on failure. Begin checks only the
+     * chain of opts. */
     int (*store_begin)(struct tierce__lender_space *space, struct tierce_view *view,
                        const struct tierce_transfer_opts *opts);
     int64_t (*store_end)(struct tierce__lender_space *space, bool complete);

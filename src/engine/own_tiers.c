@@ -150,6 +150,7 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
         tierce__engine_add_level(
             engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,
             tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
+        engine->levels[engine->level_count - 1].queue_bytes = opts.queue_bytes;
         return 0;
     }
     if (engine->disk_error[0] == '\0') /* there was no memory, or the options are invalid */
@@ -291,7 +292,8 @@ static int reserve_space(struct tierce__lender_space *space, struct tierce_view 
                                         .session = opts->session,
                                         .tail = opts->tail,
                                         .tiers = opts->tiers,
-                                        .tag = opts->tag};
+                                        .tag = opts->tag,
+                                        .room_wait = space->room_wait};
     int rc = tierce__share_begin(&space->share, view, &view->part, opts->write, &what);
     space->memory = &view->engine->pinnings;
     if (rc == 0 && space->share.reservation != NULL)

@@ -198,6 +198,8 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     if (rc < 0)
         return rc;
     uint64_t queue = tierce__engine_number(config, TIERCE__ENGINE_REMOTE_QUEUE);
+    if (queue == 0)
+        queue = engine->settings.memory_bytes / QUEUE_SHARE;
     char name[32];
     name_tier(name, sizeof(name), engine, connector->ops->scheme);
     struct tierce__tier *tier;
@@ -206,7 +208,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
                    .size = sizeof(struct tierce__remote_opts),
                    .connector = connector,
                    .namespaces = engine->namespaces,
-                   .queue_bytes = queue > 0 ? queue : engine->settings.memory_bytes / QUEUE_SHARE,
+                   .queue_bytes = queue,
                    .writes = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_REMOTE_WRITES),
                    .write_timeout_ms =
                        (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_WRITE),
@@ -221,6 +223,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_REMOTE, "",
                              tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_REMOTE_WINDOW));
     engine->levels[engine->level_count - 1].store = number_store(url);
+    engine->levels[engine->level_count - 1].queue_bytes = queue;
     TIERCE_DASSERT(engine->levels[engine->level_count - 1].health.shared);
     return 0;
 }

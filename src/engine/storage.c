@@ -23,6 +23,7 @@ static void apply_change(struct tierce_engine *engine, size_t index,
     TIERCE_DASSERT(index > 0 && index < TIERCE__TIERS_MAX);
     if (change == TIERCE__HEALTH_LOST) {
         tierce__fetches_abandon(engine, index);
+        tierce__pool_tell_room(engine->pool); /* no store waits for its queue any more */
         tierce__count(engine, TIERCE__STAT_breaker_trips, 1);
         char why[TIERCE__TIER_WHY_BYTES] = "";
         if (level->tier->ops->why != NULL)

@@ -28,6 +28,9 @@ struct tierce__level {
     enum tierce_origin origin;         /* the origin of blocks loaded from it */
     uint64_t window_bytes;             /* that a prefetch may request ahead */
     uint64_t store;                    /* of a remote store: its number in tombstones */
+    uint64_t queue_bytes;              /* of the chunks that may wait to be written */
+    uint64_t unwritten_bytes;          /* of PUTs without an answer, and promised ones */
+    uint64_t written_ns;               /* when it last wrote a chunk, or the first of these came */
     _Atomic uint64_t
         deletes_after_ns; /* of a remote store that could not delete; objects_remove.c */
 };
@@ -167,6 +170,16 @@ void tierce__storage_end_writes(struct tierce__writes *writes, const struct tier
  * that. */
 void tierce__storage_write_one(struct tierce_engine *engine, uint32_t levels,
                                const struct tierce__storage_chunk *chunk, struct tierce__buf *buf);
+
+/*
+ * A promise of room in the queues of slower tiers: while it lasts, the tiers do not drop the
+ * chunk's writes. False: a queue has no room now; tierce__pool_tell_room is called when that may
+ * have changed. Ignored are tiers that are out of service, and tiers that have written nothing for
+ * timeout.load. The promise must end after tierce__storage_write, or without it.
+ */
+TIERCE_MUSTUSE bool tierce__storage_promise(struct tierce_engine *engine, uint32_t levels,
+                                            uint64_t bytes);
+void tierce__storage_end_promise(struct tierce_engine *engine, uint32_t levels, uint64_t bytes);
 
 /* Waits for all writes, and other requests in the background, that were in progress when it was
  * called; it does not wait for later ones, so that continuous stores cannot delay a flush. Returns

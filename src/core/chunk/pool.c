@@ -450,22 +450,54 @@ void tierce__pool_clear_keeper(struct tierce__pool *pool)
 
 /* ---- waiting for room ------------------------------------------------------------------------ */
 
-void tierce__pool_turn_begin(struct tierce__pool *pool, struct tierce__pool_turn *turn)
+/* The first last turn, or the end of the queue. Under the lock. */
+static struct tierce__list *behind_others(struct tierce__pool *pool)
+{
+    tierce__lock_assert_held(&pool->lock);
+    struct tierce__list *at = pool->turns.next;
+    while (at != &pool->turns && !TIERCE__CONTAINER_OF(at, struct tierce__pool_turn, node)->is_last)
+        at = at->next;
+    return at;
+}
+
+static void queue_turn(struct tierce__pool *pool, struct tierce__pool_turn *turn)
 {
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    TIERCE_DASSERT(turn->is_last || turn->stops == NULL);
     atomic_fetch_add(&pool->waiting, 1);
     turn->pool = pool;
     turn->thread = pthread_self();
     tierce__lock_take(&pool->lock);
     turn->seen = pool->changes - 1; /* it has not tried since it was counted */
-    tierce__list_push_back(&pool->turns, &turn->node);
+    /* Before the given node: at the end of a queue that begins there. */
+    tierce__list_push_back(turn->is_last ? &pool->turns : behind_others(pool), &turn->node);
     tierce__lock_drop(&pool->lock);
+}
+
+void tierce__pool_turn_begin(struct tierce__pool *pool, struct tierce__pool_turn *turn)
+{
+    turn->is_last = false;
+    turn->stops = NULL;
+    queue_turn(pool, turn);
+}
+
+void tierce__pool_turn_begin_last(struct tierce__pool *pool, struct tierce__pool_turn *turn,
+                                  const _Atomic bool *stops)
+{
+    turn->is_last = true;
+    turn->stops = stops;
+    queue_turn(pool, turn);
 }
 
 static bool may_try(const struct tierce__pool_turn *turn)
 {
     tierce__lock_assert_held(&turn->pool->lock);
     return turn->pool->turns.next == &turn->node && turn->seen != turn->pool->changes;
+}
+
+static bool is_stopped(const struct tierce__pool_turn *turn)
+{
+    return turn->stops != NULL && atomic_load(turn->stops);
 }
 
 bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns)
@@ -475,9 +507,9 @@ bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns
     TIERCE_DASSERT(pthread_equal(turn->thread, pthread_self()));
     tierce__lock_take(&pool->lock);
     TIERCE_DASSERT(!tierce__list_empty(&turn->node));
-    while (!may_try(turn) && in_time)
+    while (!may_try(turn) && !is_stopped(turn) && in_time)
         in_time = tierce__cond_wait(&pool->room, &pool->lock, deadline_ns);
-    bool mine = may_try(turn) && tierce__now_ns() < deadline_ns;
+    bool mine = may_try(turn) && !is_stopped(turn) && tierce__now_ns() < deadline_ns;
     TIERCE_DASSERT(in_time || tierce__now_ns() >= deadline_ns);
     turn->seen = pool->changes;
     tierce__lock_drop(&pool->lock);
@@ -502,6 +534,14 @@ void tierce__pool_tell_room(struct tierce__pool *pool)
         return;
     tierce__lock_take(&pool->lock);
     note_room(pool);
+    tierce__lock_drop(&pool->lock);
+}
+
+void tierce__pool_wake(struct tierce__pool *pool)
+{
+    TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    tierce__lock_take(&pool->lock);
+    tierce__cond_broadcast(&pool->room);
     tierce__lock_drop(&pool->lock);
 }
 

@@ -139,6 +139,9 @@ void tierce__pool_clear_keeper(struct tierce__pool *pool);
  *         done = ... try; return the buffers if they do not suffice ...
  *     tierce__pool_turn_end(&turn);
  *
+ * A last turn comes behind all others, also behind those that begin later: for work that nobody
+ * waits for.
+ *
  * Thread: any. A turn belongs to the thread that began it. That thread must hold nothing that other
  * threads wait for.
  */
@@ -147,18 +150,28 @@ struct tierce__pool_turn {
     struct tierce__list node;
     pthread_t thread;
     uint64_t seen;
+    bool is_last;
+    const _Atomic bool *stops; /* or NULL */
 };
 
 void tierce__pool_turn_begin(struct tierce__pool *pool, struct tierce__pool_turn *turn);
 
-/* Blocks until the owner of the turn should try; false: the deadline has passed. */
+/* Begins a last turn. Its wait ends when *stops is true (NULL: never); after setting it, call
+ * tierce__pool_wake. [borrow until end] stops */
+void tierce__pool_turn_begin_last(struct tierce__pool *pool, struct tierce__pool_turn *turn,
+                                  const _Atomic bool *stops);
+
+/* Blocks until the owner of the turn should try; false: the deadline has passed, or *stops. */
 TIERCE_MUSTUSE bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns);
 
 void tierce__pool_turn_end(struct tierce__pool_turn *turn);
 
-/* For the keeper: reports that something can be evicted that could not be evicted before. Thread:
- * any. */
+/* Reports that something can be evicted that could not be evicted before, or that something else
+ * that turns wait for has become free. Thread: any. */
 void tierce__pool_tell_room(struct tierce__pool *pool);
+
+/* Makes all waiting turns check whether they have been stopped. Thread: any. */
+void tierce__pool_wake(struct tierce__pool *pool);
 
 /* The whole mapping, for registering it with io_uring. */
 void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes);

@@ -7,9 +7,11 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/log/log_repeat.h"
 #include "base/threads/lock.h"
 #include "base/threads/threads.h"
 #include "engine/engine.h"
+#include "engine/store/room_wait.h"
 #include "engine/view.h"
 
 enum {
@@ -17,16 +19,30 @@ enum {
     ASKED = 64, /* questions that are asked together */
 };
 
+/* A tier that writes more slowly than this loses blocks in the end. */
+#define SLOWEST_BYTES_PER_S (UINT64_C(64) << 20)
+
+/* Blocks of a store that a thread has begun, and for which there was no room. */
+struct piece {
+    struct tierce__list node;
+    struct tierce__block_job *job;
+    size_t from, count;
+};
+
 struct tierce__block_jobs {
     uint32_t magic;
     struct tierce_engine *engine;
     struct tierce__block_jobs_opts opts;
     struct tierce_view **views; /* [opts.view_count] */
-    struct tierce__threads movers, asker;
+    struct tierce__threads movers, asker, waiter;
+    _Atomic bool stops; /* nobody waits for room any more */
 
     struct tierce__lock lock; /* all below */
-    struct tierce__cond to_move, to_ask, idle;
+    struct tierce__cond to_move, to_ask, to_wait, idle;
     struct tierce__list queues[2]; /* by operation: jobs with blocks that no thread has begun */
+    struct tierce__list crowded;   /* pieces, in the order of their jobs */
+    struct piece *pieces;          /* [opts.threads] of the threads that move */
+    bool is_waiting;               /* for room for a piece */
     struct tierce__list finished;
     struct tierce__block_answers answers;
     size_t blocks; /* of jobs that are not finished */
@@ -98,26 +114,38 @@ static bool is_held(struct tierce_view *view, const struct tierce_chain *chain, 
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-static bool store_block(const struct tierce__block_jobs *jobs, const struct tierce__block *block)
+static bool store_block(const struct tierce__block_jobs *jobs, const struct tierce__block *block,
+                        struct tierce__room_wait *room_wait)
 {
     struct job_place place;
     if (!place_init(&place, jobs, block))
         return false;
     struct tierce_view *view = jobs->views[block->key.view];
-    int64_t stored = tierce_store(view, &place.opts);
+    int64_t stored = tierce__store_waiting(view, &place.opts, room_wait);
     TIERCE_DASSERT(stored <= 1);
     bool pending, held = stored == 1;
-    if (stored == 0) /* either a tier has it, or there is no room for it */
+    if (stored == 0 && !room_wait->is_full) /* a tier has it, or is getting it */
         held = is_held(view, place.chain, TIERCE_LOOKUP_NO_WAIT, 0, &pending);
     tierce_chain_destroy(place.chain);
     return held;
 }
 
-static void store_blocks(const struct tierce__block_jobs *jobs, const struct tierce__block *blocks,
-                         size_t count, bool *moved)
+/*
+ * Stores blocks up to the first without room by deadline_ns (0: at once); returns its index, or
+ * count. The blocks after it are not stored in its place: in vLLM's order, the later blocks of a
+ * prompt cannot be used without the earlier ones.
+ */
+static size_t store_blocks(const struct tierce__block_jobs *jobs,
+                           const struct tierce__block *blocks, size_t count, bool *moved,
+                           uint64_t deadline_ns)
 {
-    for (size_t i = 0; i < count; i++)
-        moved[i] = store_block(jobs, &blocks[i]);
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__room_wait room_wait = {.deadline_ns = deadline_ns, .stops = &jobs->stops};
+        moved[i] = store_block(jobs, &blocks[i], &room_wait);
+        if (room_wait.is_full)
+            return i;
+    }
+    return count;
 }
 
 struct loading {
@@ -163,12 +191,28 @@ static void load_blocks(const struct tierce__block_jobs *jobs, const struct tier
 
 /* ---- the threads that move ------------------------------------------------------------------- */
 
+/* Blocks of a store had no room by the deadline of their job. [in] uncounted: of these, those that
+ * were not tried, so that the engine has not counted them. */
+static void note_lost(const struct tierce__block_jobs *jobs, size_t uncounted)
+{
+    if (atomic_load(&jobs->stops))
+        return;
+    tierce__count(jobs->engine, TIERCE__STAT_stores_skipped, (int64_t)uncounted);
+    tierce__log_repeated(TIERCE_LOG_WARN, "blocks_not_stored",
+                         "reason=\"the disk or remote stores write more slowly than vLLM stores; "
+                         "use faster ones, or "
+                         "raise memory.size for short peaks\" memory_bytes=%llu",
+                         (unsigned long long)jobs->engine->settings.memory_bytes);
+}
+
 /* Blocks [from, to) of a job have ended. The lock is held. */
 static void end_blocks(struct tierce__block_jobs *jobs, struct tierce__block_job *job, size_t from,
                        size_t to, uint64_t now_ns)
 {
     tierce__lock_assert_held(&jobs->lock);
     TIERCE_DASSERT(from <= to && to <= job->begun);
+    if (from == to)
+        return;
     for (size_t i = from; i < to; i++) {
         job->moved_count += job->moved[i];
         if (job->moved[i] || job->op == TIERCE__BLOCK_LOAD)
@@ -186,19 +230,32 @@ static void end_blocks(struct tierce__block_jobs *jobs, struct tierce__block_job
         tierce__cond_broadcast(&jobs->idle);
 }
 
+/* Whether stores wait for room. Then no other store is begun, because it would take the room of an
+ * earlier one. The lock is held. */
+static bool is_crowded(const struct tierce__block_jobs *jobs)
+{
+    tierce__lock_assert_held(&jobs->lock);
+    return jobs->is_waiting || !tierce__list_empty(&jobs->crowded);
+}
+
+static bool has_next(const struct tierce__block_jobs *jobs, enum tierce__block_op op)
+{
+    return !tierce__list_empty(&jobs->queues[op]) &&
+           (op == TIERCE__BLOCK_LOAD || !is_crowded(jobs));
+}
+
 /* The job whose blocks are next. The lock is held. */
 static struct tierce__block_job *next_job(struct tierce__block_jobs *jobs,
                                           enum tierce__block_op preferred)
 {
     tierce__lock_assert_held(&jobs->lock);
-    struct tierce__list *queue = &jobs->queues[preferred];
-    if (tierce__list_empty(queue))
-        queue = &jobs->queues[preferred == TIERCE__BLOCK_LOAD ? TIERCE__BLOCK_STORE
-                                                              : TIERCE__BLOCK_LOAD];
-    if (tierce__list_empty(queue))
+    enum tierce__block_op op = preferred;
+    if (!has_next(jobs, op))
+        op = preferred == TIERCE__BLOCK_LOAD ? TIERCE__BLOCK_STORE : TIERCE__BLOCK_LOAD;
+    if (!has_next(jobs, op))
         return NULL;
     struct tierce__block_job *job =
-        TIERCE__CONTAINER_OF(queue->next, struct tierce__block_job, node);
+        TIERCE__CONTAINER_OF(jobs->queues[op].next, struct tierce__block_job, node);
     TIERCE_DASSERT(job->begun < job->count && job->ended <= job->begun);
     return job;
 }
@@ -214,16 +271,60 @@ static size_t begin_blocks(struct tierce__block_job *job)
     return count;
 }
 
-static void move_blocks(const struct tierce__block_jobs *jobs, struct tierce__block_job *job,
-                        size_t from, size_t count)
+/* Returns how many blocks have moved or failed; the others wait for room. */
+static size_t move_blocks(const struct tierce__block_jobs *jobs, struct tierce__block_job *job,
+                          size_t from, size_t count)
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
-    if (tierce__now_ns() >= job->deadline_ns)
-        return;
-    if (job->op == TIERCE__BLOCK_LOAD)
+    bool is_late = tierce__now_ns() >= job->deadline_ns;
+    if (!is_late && job->op == TIERCE__BLOCK_STORE)
+        return store_blocks(jobs, &job->blocks[from], count, &job->moved[from], 0);
+    if (!is_late)
         load_blocks(jobs, &job->blocks[from], count, &job->moved[from]);
-    else
-        store_blocks(jobs, &job->blocks[from], count, &job->moved[from]);
+    else if (job->op == TIERCE__BLOCK_STORE)
+        note_lost(jobs, count);
+    return count;
+}
+
+/* Gives blocks without room to the thread that waits for it. A thread has one piece, because stores
+ * are not begun while there are pieces. False: nobody waits any more. The lock is held. */
+static bool hand_over(struct tierce__block_jobs *jobs, struct piece *piece)
+{
+    tierce__lock_assert_held(&jobs->lock);
+    TIERCE_DASSERT(tierce__list_empty(&piece->node) && piece->count > 0);
+    if (jobs->is_ending)
+        return false;
+    struct tierce__list *at = jobs->crowded.next;
+    for (; at != &jobs->crowded; at = at->next) {
+        const struct piece *other = TIERCE__CONTAINER_OF(at, struct piece, node);
+        bool is_later = other->job == piece->job ? other->from > piece->from
+                                                 : other->job->began_ns > piece->job->began_ns;
+        if (is_later)
+            break;
+    }
+    tierce__list_push_back(at, &piece->node); /* before it */
+    tierce__cond_signal(&jobs->to_wait);
+    return true;
+}
+
+/* The lock is held. It is dropped meanwhile. */
+static void move_next(struct tierce__block_jobs *jobs, struct tierce__block_job *job,
+                      struct piece *piece)
+{
+    size_t from = job->begun, count = begin_blocks(job);
+    tierce__lock_drop(&jobs->lock);
+    size_t done = move_blocks(jobs, job, from, count);
+    uint64_t now_ns = tierce__now_ns();
+    tierce__lock_take(&jobs->lock);
+    TIERCE_DASSERT(done <= count);
+    if (done < count) {
+        piece->job = job;
+        piece->from = from + done;
+        piece->count = count - done;
+        if (!hand_over(jobs, piece))
+            done = count;
+    }
+    end_blocks(jobs, job, from, from + done, now_ns);
 }
 
 static void *move_jobs(void *arg)
@@ -231,9 +332,11 @@ static void *move_jobs(void *arg)
     struct tierce__block_jobs *jobs = arg;
     tierce__thread_does_not_interrupt();
     tierce__lock_take(&jobs->lock);
-    /* The last of several threads: loads without a pause must not hold up the stores. */
-    bool is_last = ++jobs->movers_born == jobs->opts.threads && jobs->opts.threads > 1;
+    struct piece *piece = &jobs->pieces[jobs->movers_born++];
     TIERCE_DASSERT(jobs->movers_born <= jobs->opts.threads);
+    /* The last of several threads: loads without a pause must not hold up the stores. */
+    bool is_last = jobs->movers_born == jobs->opts.threads && jobs->opts.threads > 1;
+    tierce__list_init(&piece->node);
     enum tierce__block_op preferred = is_last ? TIERCE__BLOCK_STORE : TIERCE__BLOCK_LOAD;
     while (!jobs->is_ending) {
         struct tierce__block_job *job = next_job(jobs, preferred);
@@ -241,12 +344,51 @@ static void *move_jobs(void *arg)
             (void)tierce__cond_wait(&jobs->to_move, &jobs->lock, TIERCE__DEADLINE_NEVER);
             continue;
         }
-        size_t from = job->begun, count = begin_blocks(job);
-        tierce__lock_drop(&jobs->lock);
-        move_blocks(jobs, job, from, count);
-        uint64_t now_ns = tierce__now_ns();
-        tierce__lock_take(&jobs->lock);
-        end_blocks(jobs, job, from, from + count, now_ns);
+        move_next(jobs, job, piece);
+    }
+    tierce__lock_drop(&jobs->lock);
+    return NULL;
+}
+
+/* ---- the thread that waits for room ---------------------------------------------------------- */
+
+/* The lock is held. It is dropped meanwhile. */
+static void store_piece(struct tierce__block_jobs *jobs, const struct piece *piece)
+{
+    struct tierce__block_job *job = piece->job;
+    size_t from = piece->from, count = piece->count;
+    TIERCE_DASSERT(count > 0 && from + count <= job->begun);
+    jobs->is_waiting = true;
+    tierce__lock_drop(&jobs->lock);
+    bool is_late = tierce__now_ns() >= job->deadline_ns;
+    size_t done = 0;
+    if (!is_late)
+        done = store_blocks(jobs, &job->blocks[from], count, &job->moved[from], job->deadline_ns);
+    TIERCE_DASSERT(done <= count);
+    if (done < count)
+        note_lost(jobs, count - done - !is_late);
+    uint64_t now_ns = tierce__now_ns();
+    tierce__lock_take(&jobs->lock);
+    jobs->is_waiting = false;
+    end_blocks(jobs, job, from, from + count, now_ns);
+}
+
+/* So that the other threads are free for loads. */
+static void *wait_for_room(void *arg)
+{
+    struct tierce__block_jobs *jobs = arg;
+    tierce__thread_does_not_interrupt();
+    tierce__lock_take(&jobs->lock);
+    while (!jobs->is_ending || is_crowded(jobs)) {
+        if (!is_crowded(jobs)) {
+            (void)tierce__cond_wait(&jobs->to_wait, &jobs->lock, TIERCE__DEADLINE_NEVER);
+            continue;
+        }
+        struct piece *piece = TIERCE__CONTAINER_OF(jobs->crowded.next, struct piece, node);
+        tierce__list_remove(&piece->node);
+        store_piece(jobs, piece);
+        if (!is_crowded(jobs))
+            tierce__cond_broadcast(&jobs->to_move);
     }
     tierce__lock_drop(&jobs->lock);
     return NULL;
@@ -380,6 +522,13 @@ static int queue_job(struct tierce__block_jobs *jobs, struct tierce__block_job *
     return 0;
 }
 
+/* How long a slow tier needs for so many blocks. */
+static uint64_t time_to_write(const struct tierce__block_jobs *jobs, size_t blocks)
+{
+    TIERCE_DASSERT(blocks > 0);
+    return (uint64_t)blocks * jobs->opts.block_bytes / (SLOWEST_BYTES_PER_S / 1000) * TIERCE__MS_NS;
+}
+
 static void note_refused(struct tierce__block_jobs *jobs, const struct tierce__block *blocks,
                          size_t count)
 {
@@ -410,6 +559,8 @@ int tierce__block_jobs_submit(struct tierce__block_jobs *jobs, uint64_t id,
         job->began_ns = tierce__now_ns();
         job->deadline_ns = tierce__deadline_in_ms(jobs->opts.timeout_ms);
         tierce__lock_take(&jobs->lock);
+        if (op == TIERCE__BLOCK_STORE) /* the slower tiers need time for it, and for those before */
+            job->deadline_ns += time_to_write(jobs, jobs->blocks + count);
         rc = queue_job(jobs, job);
         tierce__lock_drop(&jobs->lock);
     }
@@ -508,7 +659,12 @@ static int start_jobs(struct tierce__block_jobs *jobs)
     if (jobs->views == NULL)
         return -ENOMEM;
     memcpy(jobs->views, opts->views, opts->view_count * sizeof(*jobs->views));
+    jobs->pieces = tierce__calloc(opts->threads, sizeof(*jobs->pieces));
+    if (jobs->pieces == NULL)
+        return -ENOMEM;
     int rc = tierce__answers_init(&jobs->answers, &opts->answers);
+    if (rc == 0)
+        rc = tierce__threads_start(&jobs->waiter, 1, wait_for_room, jobs);
     if (rc == 0)
         rc = tierce__threads_start(&jobs->movers, opts->threads, move_jobs, jobs);
     if (rc == 0)
@@ -534,6 +690,8 @@ int tierce__block_jobs_open(struct tierce__block_jobs **out,
     tierce__lock_init(&jobs->lock, TIERCE__LOCK_BLOCK_JOBS);
     tierce__cond_init(&jobs->to_move);
     tierce__cond_init(&jobs->to_ask);
+    tierce__cond_init(&jobs->to_wait);
+    tierce__list_init(&jobs->crowded);
     tierce__cond_init(&jobs->idle);
     tierce__list_init(&jobs->queues[TIERCE__BLOCK_STORE]);
     tierce__list_init(&jobs->queues[TIERCE__BLOCK_LOAD]);
@@ -563,17 +721,25 @@ void tierce__block_jobs_close(struct tierce__block_jobs *jobs)
     jobs->is_ending = true;
     tierce__cond_broadcast(&jobs->to_move);
     tierce__cond_broadcast(&jobs->to_ask);
+    tierce__cond_broadcast(&jobs->to_wait);
+    atomic_store(&jobs->stops, true);
     tierce__lock_drop(&jobs->lock);
+    if (jobs->engine->pool != NULL) /* of a client, it is NULL */
+        tierce__pool_wake(jobs->engine->pool);
     tierce__threads_join(&jobs->movers);
     tierce__threads_join(&jobs->asker);
+    tierce__threads_join(&jobs->waiter);
+    TIERCE_DASSERT(tierce__list_empty(&jobs->crowded));
     free_list(&jobs->queues[TIERCE__BLOCK_STORE]);
     free_list(&jobs->queues[TIERCE__BLOCK_LOAD]);
     free_list(&jobs->finished);
     tierce__answers_fini(&jobs->answers);
     tierce__cond_fini(&jobs->idle);
+    tierce__cond_fini(&jobs->to_wait);
     tierce__cond_fini(&jobs->to_ask);
     tierce__cond_fini(&jobs->to_move);
     tierce__lock_fini(&jobs->lock);
+    tierce__free(jobs->pieces);
     tierce__free(jobs->views);
     jobs->magic = 0;
     tierce__free(jobs);

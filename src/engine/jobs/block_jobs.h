@@ -27,6 +27,15 @@
  * a block has no other block. A block's bytes are verified before it counts as loaded; the memory
  * of a block whose load failed has undefined content.
  *
+ * A block of a store waits for room: for memory that the slower tiers have not yet written, and for
+ * their queues. It waits on a thread of its own, until the deadline of its job, so that neither the
+ * caller nor a load waits. Blocks that come later wait behind it, in the order of the jobs and of
+ * the blocks in a job. If a block gets no room in time, the blocks after it are not stored instead:
+ * the order in a job is that of a prompt, and a later block cannot be used without the earlier
+ * ones. Only blocks that other threads began at the same time may be. Later jobs go on: they may
+ * belong to other prompts. With
+ * node.socket, the node decides (its timeout.store), and nothing waits here.
+ *
  * While a job is in progress, the caller must not change its blocks in the region, and must not
  * read the blocks of a load. Several stores may read a block at the same time. lookup, submit and
  * poll do not wait for a tier.
@@ -52,9 +61,11 @@ struct tierce__block_jobs_opts {
     uint64_t region_bytes;
     uint32_t block_bytes;
     uint32_t threads;    /* that move blocks, 1 to TIERCE__BLOCK_THREADS_MAX; one more thread
-                            queries the tiers */
+                            queries the tiers, and one waits for room */
     uint32_t blocks_max; /* limit of the blocks in all unfinished jobs */
-    uint32_t timeout_ms; /* blocks of a job that no thread has begun after this time fail */
+    uint32_t timeout_ms; /* blocks of a job that no thread has begun after this time fail. A store
+                            has one more second for each 64 MiB of all unfinished jobs, itself
+                            included; its blocks without room after this time fail too */
     struct tierce__answers_limits answers;
 };
 
@@ -78,8 +89,8 @@ struct tierce__block_jobs;
 TIERCE_MUSTUSE int tierce__block_jobs_open(struct tierce__block_jobs **out,
                                            const struct tierce__block_jobs_opts *opts);
 
-/* Fails the blocks that no thread has begun, waits for the others, and frees the jobs that were not
- * polled. NULL is accepted. */
+/* Fails the blocks that no thread has begun or that wait for room, waits for the others, and frees
+ * the jobs that were not polled. NULL is accepted. */
 void tierce__block_jobs_close(struct tierce__block_jobs *jobs);
 
 /*

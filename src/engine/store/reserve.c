@@ -30,13 +30,15 @@ struct reserve_chunk {
     uint64_t header_bytes;
     bool tail;
     bool held;                /* held by a local slower tier: stored in memory only */
+    bool is_promised;         /* the slower tiers have promised room for it */
     bool has_other;           /* between the previous chunk of this list and this one is a chunk */
     struct tierce__key other; /* that another request is storing: the last of these */
 };
 
 struct tierce__reservation {
     struct tierce_engine *engine;
-    struct tierce_view *view; /* until begin has returned */
+    struct tierce_view *view;            /* until begin has returned */
+    struct tierce__room_wait *room_wait; /* or NULL; until begin has returned */
     uint64_t session;
     uint32_t counted_tokens; /* of a block, for the record of the request; 0 in groups that it does
                                 not count */
@@ -106,6 +108,31 @@ static void lease_held(const struct tierce__reservation *r)
         r->leases[i] = tierce__storage_lease(r->engine, &r->keys.keys[i]);
 }
 
+static void end_promise(const struct tierce__reservation *r, struct reserve_chunk *chunk)
+{
+    if (chunk->is_promised)
+        tierce__storage_end_promise(r->engine, r->levels, chunk->record.object_bytes);
+    chunk->is_promised = false;
+}
+
+/* Memory for a chunk. A patient store also requires room in the queues of the slower tiers: memory
+ * would evict a chunk that they have dropped. */
+static struct tierce__buf *take_room(struct tierce__reservation *r, struct reserve_chunk *chunk,
+                                     const struct tierce__buf *before)
+{
+    chunk->is_promised = false;
+    if (r->room_wait != NULL && !chunk->held) {
+        if (!tierce__storage_promise(r->engine, r->levels, chunk->record.object_bytes))
+            return NULL;
+        chunk->is_promised = true;
+    }
+    struct tierce__buf *buf = tierce__storage_reserve(r->engine, &chunk->record, before);
+    if (buf == NULL)
+        end_promise(r, chunk);
+    TIERCE_DASSERT(buf != NULL || !chunk->is_promised);
+    return buf;
+}
+
 /* Gives chunk `index` a buffer with its header; false if no memory is available. */
 static bool reserve(struct tierce__reservation *r, const struct tierce_chain *chain, size_t index)
 {
@@ -121,7 +148,7 @@ static bool reserve(struct tierce__reservation *r, const struct tierce_chain *ch
     const struct reserve_chunk *last = r->count > 0 ? chunk - 1 : NULL;
     TIERCE_DASSERT(last == NULL || last->index < index);
     bool follows = last != NULL && last->index + 1 == index;
-    chunk->buf = tierce__storage_reserve(r->engine, &chunk->record, follows ? last->buf : NULL);
+    chunk->buf = take_room(r, chunk, follows ? last->buf : NULL);
     if (chunk->buf == NULL)
         return false;
     TIERCE_DASSERT(chunk->buf->bytes >= chunk->record.object_bytes);
@@ -204,8 +231,10 @@ static bool release_reserved(struct tierce__reservation *r)
     TIERCE_DASSERT(r->published == 0);
     struct tierce__list ready;
     tierce__list_init(&ready);
-    for (size_t i = 0; i < r->count; i++)
+    for (size_t i = 0; i < r->count; i++) {
         tierce__buf_release(r->chunks[i].buf);
+        end_promise(r, &r->chunks[i]);
+    }
     end_claims(r, &ready);
     r->count = 0;
     bool any = !tierce__list_empty(&ready);
@@ -242,20 +271,38 @@ static size_t find_held(struct tierce__reservation *r)
     return held > sure ? sure + search(r, sparing(r, sure), keys + sure, held - sure) : held;
 }
 
-/*
- * Waits for memory, up to timeout.store, without holding any: two waiters that each held a part
- * would deadlock. At the end it takes the chunks that fit.
- */
-static size_t wait_for_room(struct tierce__reservation *r, const struct tierce_chain *chain)
+/* Until when it waits for room; 0: it does not wait. */
+static uint64_t deadline_of(const struct tierce__reservation *r)
 {
-    TIERCE_DASSERT(r->engine->settings.store_ms > 0);
+    uint32_t store_ms = r->engine->settings.store_ms;
+    if (r->room_wait != NULL)
+        return r->room_wait->deadline_ns;
+    return store_ms > 0 ? tierce__deadline_in_ms(store_ms) : 0;
+}
+
+/* The caller tries again what found no room: it is not counted as skipped yet. */
+static bool is_deferred(const struct tierce__reservation *r)
+{
+    return r->room_wait != NULL && r->room_wait->is_full && r->room_wait->deadline_ns == 0;
+}
+
+/*
+ * Waits for room without holding any: two waiters that each held a part would deadlock. At the end
+ * it takes the chunks that fit.
+ */
+static size_t wait_for_room(struct tierce__reservation *r, const struct tierce_chain *chain,
+                            uint64_t deadline_ns)
+{
+    TIERCE_DASSERT(deadline_ns > 0);
     struct tierce__pool_turn turn;
-    uint64_t deadline_ns = tierce__deadline_in_ms(r->engine->settings.store_ms);
     size_t index = 0;
     tierce__count(r->engine, TIERCE__STAT_stores_waited, 1);
     (void)release_reserved(r);
     TIERCE_DASSERT(r->count == 0);
-    tierce__pool_turn_begin(r->engine->pool, &turn);
+    if (r->room_wait != NULL)
+        tierce__pool_turn_begin_last(r->engine->pool, &turn, r->room_wait->stops);
+    else
+        tierce__pool_turn_begin(r->engine->pool, &turn);
     bool again = false;
     while (index < r->keys.count && (again || tierce__pool_turn_wait(&turn, deadline_ns))) {
         index = try_reserve(r, chain, find_held(r));
@@ -272,10 +319,13 @@ static void reserve_all(struct tierce__reservation *r, const struct tierce_chain
     TIERCE_DASSERT(held <= r->keys.count);
     uint64_t most = (r->keys.count - held) * r->view->full.extent.object_bytes;
     size_t index = try_reserve(r, chain, held);
-    if (index < r->keys.count && settings->store_ms > 0 && most <= settings->memory_bytes)
-        index = wait_for_room(r, chain);
+    uint64_t deadline_ns = deadline_of(r);
+    if (index < r->keys.count && deadline_ns > 0 && most <= settings->memory_bytes)
+        index = wait_for_room(r, chain, deadline_ns);
     tierce__count(r->engine, TIERCE__STAT_stores_shared, (int64_t)r->shared);
-    if (index < r->keys.count)
+    if (r->room_wait != NULL)
+        r->room_wait->is_full = index < r->keys.count;
+    if (index < r->keys.count && !is_deferred(r))
         skip(r, index, TIERCE_E_FULL);
 }
 
@@ -343,6 +393,7 @@ static void free_reservation(struct tierce__reservation *r)
     for (size_t i = 0; i < r->count; i++) {
         TIERCE_DASSERT(tierce__list_empty(&r->chunks[i].claim.node)); /* it has ended */
         tierce__buf_release(r->chunks[i].buf);
+        end_promise(r, &r->chunks[i]);
     }
     tierce__free(r->chunks);
     tierce__free(r->leases);
@@ -382,19 +433,21 @@ int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *
     r->engine = view->engine;
     r->view = view;
     r->session = what->session;
+    r->room_wait = what->room_wait;
     r->counted_tokens = tierce__view_is_sparse(view) ? 0 : view->full.geometry.block_tokens;
     r->levels = tierce__levels_of(view->engine, what->tiers);
     r->local = tierce__levels_local(view->engine);
     r->promised = (r->levels & 1u) != 0 ? tierce__session_promised(view, what->session) : SIZE_MAX;
     int rc = prepare(r, what);
     if (rc < 0 || r->count == 0) {
-        if (rc == 0)
+        if (rc == 0 && !is_deferred(r))
             end_line(r); /* held already, or no memory: the access log has a line anyway */
         drop(r);
         return rc;
     }
     TIERCE_DASSERT(r->count > 0 && r->published == 0 && r->blocks == 0);
     r->view = NULL;
+    r->room_wait = NULL;
     *out = r;
     return 0;
 }
@@ -427,6 +480,7 @@ static bool publish(struct tierce__reservation *r, struct reserve_chunk *chunk)
         tierce__storage_touch(engine, 0, engine->level_count, &chunk->record.key, 1, 0);
     if (!chunk->held)
         tierce__storage_write(r->writes, &chunk->record, chunk->buf);
+    end_promise(r, chunk);
     r->blocks += chunk->record.block_count;
     tierce__count(engine, TIERCE__STAT_chunks_stored, 1);
     tierce__count(engine, TIERCE__STAT_bytes_stored, (int64_t)chunk->payload_bytes);

@@ -8,6 +8,8 @@
 
 #include <tierce/engine.h>
 
+#include "engine/store/room_wait.h"
+
 /*
  * The tier half of a store: finds the missing chunks, reserves room in the pool for them, and
  * publishes them. The other half fills them (gather.h).
@@ -27,6 +29,7 @@ struct tierce__reserve_what {
     bool tail;
     uint32_t tiers;
     const char *tag;
+    struct tierce__room_wait *room_wait; /* [borrow until begin returns]; NULL: timeout.store */
 };
 
 /* A room: reserved memory for one chunk. Its header is complete except for the checksums. */
@@ -40,7 +43,7 @@ struct tierce__room {
 struct tierce__reservation;
 
 /* *out is NULL if there is nothing to store. Errors: TIERCE_E_ARGUMENT, -ENOMEM. Waits
- * timeout.store at most. The view may be closed before the end. */
+ * timeout.store at most, or as its room_wait says. The view may be closed before the end. */
 TIERCE_MUSTUSE int tierce__reserve_begin(struct tierce__reservation **out, struct tierce_view *view,
                                          const struct tierce__reserve_what *what);
 

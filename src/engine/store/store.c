@@ -129,8 +129,8 @@ static int begin_store(struct tierce_store *store, struct tierce_view *view,
     return rc;
 }
 
-int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
-                       const struct tierce_transfer_opts *opts)
+static int begin_any(struct tierce_store **out, struct tierce_view *view,
+                     const struct tierce_transfer_opts *opts, struct tierce__room_wait *room_wait)
 {
     *out = NULL;
     int rc = tierce__transfer_check(view, opts);
@@ -143,6 +143,7 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
         return -ENOMEM;
     store->magic = TIERCE__STORE_MAGIC;
     store->engine = view->engine;
+    store->space.room_wait = room_wait;
     rc = begin_store(store, view, opts);
     if (rc < 0 || store->space.rooms == NULL) {
         tierce__free(store);
@@ -152,6 +153,12 @@ int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
     TIERCE_DASSERT(store->space.count > 0 && store->gather.next_layer == 0);
     *out = store;
     return 0;
+}
+
+int tierce_store_begin(struct tierce_store **out, struct tierce_view *view,
+                       const struct tierce_transfer_opts *opts)
+{
+    return begin_any(out, view, opts, NULL);
 }
 
 int tierce_store_layer(struct tierce_store *store, uint32_t layer)
@@ -179,10 +186,11 @@ void tierce_store_abort(struct tierce_store *store)
     (void)(store->transit != NULL ? end_device(store, false) : end_store(store, false));
 }
 
-int64_t tierce_store(struct tierce_view *view, const struct tierce_transfer_opts *opts)
+static int64_t store_any(struct tierce_view *view, const struct tierce_transfer_opts *opts,
+                         struct tierce__room_wait *room_wait)
 {
     struct tierce_store *store;
-    int rc = tierce_store_begin(&store, view, opts);
+    int rc = begin_any(&store, view, opts, room_wait);
     if (rc < 0 || store == NULL)
         return rc;
     for (uint32_t layer = 0; layer < view->part.layer_count && rc == 0; layer++)
@@ -192,4 +200,16 @@ int64_t tierce_store(struct tierce_view *view, const struct tierce_transfer_opts
     TIERCE_ASSERT(rc == TIERCE_E_UNSUPPORTED); /* the stream is being captured */
     tierce_store_abort(store);
     return rc;
+}
+
+int64_t tierce_store(struct tierce_view *view, const struct tierce_transfer_opts *opts)
+{
+    return store_any(view, opts, NULL);
+}
+
+int64_t tierce__store_waiting(struct tierce_view *view, const struct tierce_transfer_opts *opts,
+                              struct tierce__room_wait *room_wait)
+{
+    room_wait->is_full = false;
+    return store_any(view, opts, room_wait);
 }

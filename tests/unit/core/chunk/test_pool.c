@@ -497,6 +497,79 @@ START_TEST(a_pool_needs_no_thread)
 }
 END_TEST
 
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+struct waiter {
+    pthread_t thread;
+    struct tierce__pool_turn turn;
+    bool may_try;
+};
+
+/* A turn belongs to the thread that began it, so the thread begins it itself. */
+static void *begin_and_wait(void *arg)
+{
+    struct waiter *waiter = arg;
+    tierce__pool_turn_begin(pool, &waiter->turn);
+    waiter->may_try = tierce__pool_turn_wait(&waiter->turn, tierce__deadline_in_ms(60000));
+    tierce__pool_turn_end(&waiter->turn);
+    return NULL;
+}
+
+START_TEST(a_last_turn_lets_others_pass)
+{
+    enum { SOON_MS = 1 };
+    struct tierce__pool_turn last;
+    struct waiter other = {0};
+    start(MIB, 0);
+    tierce__pool_turn_begin_last(pool, &last, NULL);
+    ck_assert(tierce__pool_turn_wait(&last, tierce__deadline_in_ms(60000)));
+    /* It has tried, and nothing has changed. */
+    ck_assert(!tierce__pool_turn_wait(&last, tierce__deadline_in_ms(SOON_MS)));
+    /* The other one began later, and need not wait for the last one. */
+    ck_assert_int_eq(pthread_create(&other.thread, NULL, begin_and_wait, &other), 0);
+    pthread_join(other.thread, NULL);
+    ck_assert(other.may_try);
+    /* Between two ordinary turns and itself it is behind both. */
+    struct tierce__pool_turn first, second;
+    tierce__pool_turn_begin(pool, &first);
+    tierce__pool_turn_begin(pool, &second);
+    ck_assert(tierce__pool_turn_wait(&first, tierce__deadline_in_ms(60000)));
+    ck_assert(!tierce__pool_turn_wait(&second, tierce__deadline_in_ms(SOON_MS)));
+    tierce__pool_turn_end(&first);
+    tierce__pool_turn_end(&second);
+    tierce__pool_turn_end(&last);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
+static _Atomic bool stops;
+
+static void *begin_last_and_wait(void *arg)
+{
+    struct waiter *waiter = arg;
+    tierce__pool_turn_begin_last(pool, &waiter->turn, &stops);
+    (void)!tierce__pool_turn_wait(&waiter->turn, tierce__deadline_in_ms(60000)); /* at once */
+    waiter->may_try = tierce__pool_turn_wait(&waiter->turn, tierce__deadline_in_ms(60000));
+    tierce__pool_turn_end(&waiter->turn);
+    return NULL;
+}
+
+START_TEST(a_stopped_turn_ends_its_wait)
+{
+    struct waiter waiter = {.may_try = true};
+    start(MIB, 0);
+    atomic_store(&stops, false);
+    uint64_t began_ns = tierce__now_ns();
+    ck_assert_int_eq(pthread_create(&waiter.thread, NULL, begin_last_and_wait, &waiter), 0);
+    atomic_store(&stops, true);
+    tierce__pool_wake(pool);
+    pthread_join(waiter.thread, NULL);
+    ck_assert(!waiter.may_try);
+    ck_assert_uint_lt(tierce__now_ns() - began_ns, 30000 * TIERCE__MS_NS);
+    tierce__pool_destroy(pool);
+}
+END_TEST
+
 CHECK_MAIN("pool", .seconds = 30,
            .tests = {a_buffer_lives_until_its_last_reference, bytes_and_buffers_are_capped,
                      allocation_makes_no_heap_allocation, the_keeper_hears_when_it_is_alone,
@@ -505,5 +578,6 @@ CHECK_MAIN("pool", .seconds = 30,
                      another_mapping_is_the_same_memory, nobody_changes_the_length_of_shared_memory,
                      a_child_does_not_have_shared_memory, nobody_waits_for_pages_to_be_touched,
                      shared_memory_is_touched_and_its_lack_is_told, threads_share_a_pool,
+                     a_last_turn_lets_others_pass, a_stopped_turn_ends_its_wait,
                      a_pool_needs_no_thread},
            .panics = {one_release_too_many_panics})

@@ -473,6 +473,147 @@ START_TEST(a_forked_child_lets_go)
 }
 END_TEST
 
+/* ---- room ------------------------------------------------------------------------------------ */
+
+enum { LATE_MS = 3000, LATE_COUNT = 2, SMALL_OBJECT = 8192 };
+
+/* The disk's queue has room for LATE_COUNT blocks. So many of the first are written late, or all if
+ * the disk hangs. */
+static void open_slow(bool hangs, uint32_t threads, uint32_t timeout_ms)
+{
+    const char *const sets[] = {
+        "cost.check", "false",      "breaker.errors", "1000",         "breaker.window",
+        "0",          "disk.queue", "16KiB",          "timeout.load", hangs ? "100ms" : "60s",
+        NULL};
+    struct tierce__block_jobs_opts opts = usual_opts();
+    silence_log();
+    open_engine(true, sets);
+    tierce__fault_set(fx_wrap(&fx, DISK), TIERCE__STORE_PUT,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY,
+                                                   .delay_ms = LATE_MS,
+                                                   .times = hangs ? 0 : LATE_COUNT});
+    opts.threads = threads;
+    opts.timeout_ms = timeout_ms;
+    open_jobs(&opts);
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        fill(i);
+}
+
+static void await_waiting(int64_t count)
+{
+    WAIT_FOR(fx_stats(&fx).stores_waited == count);
+}
+
+/* More blocks than memory and the queue hold; after that, all can be loaded. */
+START_TEST(no_block_is_lost_above_a_slow_tier)
+{
+    static const char *const sets[] = {"cost.check", "false", "memory.size", "1MiB",
+                                       "disk.queue", "16KiB", "disk.depth",  "1",
+                                       "disk.size",  "64MiB", NULL};
+    enum { ROUNDS_OF_ALL = 10 };
+    open_all(true, sets);
+    for (uint32_t round = 0; round < ROUNDS_OF_ALL; round++)
+        store(round * BLOCKS, (round + 1) * BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, TIMEOUT_MS), 0);
+    for (uint32_t round = 0; round < ROUNDS_OF_ALL; round++) {
+        ck_assert_uint_eq(load(round * BLOCKS, (round + 1) * BLOCKS), BLOCKS);
+        for (uint32_t i = 0; i < BLOCKS; i++)
+            ck_assert(is_right(round * BLOCKS + i, i));
+    }
+    ck_assert_int_eq(fx_stats(&fx).disk_dropped_puts, 0);
+    ck_assert_int_eq(fx_stats(&fx).stores_skipped, 0);
+    ck_assert_int_gt(fx_stats(&fx).stores_waited, 0);
+    end();
+}
+END_TEST
+
+/* With one thread too, and although the load comes later. */
+START_TEST(a_load_does_not_wait_for_room)
+{
+    open_slow(false, 1 + (uint32_t)_i * 2, TIMEOUT_MS);
+    store(0, LATE_COUNT);
+    ck_assert_uint_eq(fx_stats(&fx).memory_bytes_now, LATE_COUNT * SMALL_OBJECT);
+    ck_assert_int_eq(submit(5, TIERCE__BLOCK_STORE, 10, 40), 0);
+    await_waiting(1);
+    ck_assert_int_eq(submit(6, TIERCE__BLOCK_LOAD, 0, LATE_COUNT), 0);
+    struct tierce__block_job *loaded = wait_job(), *stored = wait_job();
+    ck_assert_uint_eq(loaded->id, 6);
+    ck_assert_uint_eq(stored->id, 5);
+    ck_assert_uint_eq(loaded->moved_count, LATE_COUNT);
+    ck_assert_uint_eq(stored->moved_count, 30);
+    tierce__block_job_free(loaded);
+    tierce__block_job_free(stored);
+    end();
+}
+END_TEST
+
+START_TEST(stores_wait_in_their_order)
+{
+    open_slow(false, 3, TIMEOUT_MS);
+    store(0, LATE_COUNT);
+    for (uint64_t id = 1; id < 5; id++)
+        ck_assert_int_eq(submit(id, TIERCE__BLOCK_STORE, (uint32_t)id * 8, (uint32_t)id * 8 + 8),
+                         0);
+    await_waiting(1);
+    ck_assert_int_eq(tierce__block_jobs_drain(jobs, TIMEOUT_MS), 0);
+    uint64_t ended_ns = 0;
+    for (uint64_t id = 1; id < 5; id++) {
+        struct tierce__block_job *job = wait_job();
+        ck_assert_uint_eq(job->moved_count, 8);
+        ck_assert_uint_ge(job->ended_ns, ended_ns);
+        ended_ns = job->ended_ns;
+        tierce__block_job_free(job);
+    }
+    ck_assert_int_eq(fx_stats(&fx).disk_dropped_puts, 0);
+    end();
+}
+END_TEST
+
+START_TEST(a_store_waits_until_its_deadline)
+{
+    open_slow(false, 1, 200);
+    ck_assert_int_eq(submit(5, TIERCE__BLOCK_STORE, 0, 40), 0);
+    struct tierce__block_job *job = wait_job();
+    ck_assert_uint_eq(job->moved_count, LATE_COUNT);
+    for (size_t i = 0; i < job->count; i++) /* the beginning, and nothing instead */
+        ck_assert(job->moved[i] == (i < LATE_COUNT));
+    ck_assert_uint_ge(job->ended_ns - job->began_ns, 200 * TIERCE__MS_NS);
+    ck_assert_uint_lt(job->ended_ns - job->began_ns, LATE_MS * TIERCE__MS_NS);
+    tierce__block_job_free(job);
+    ck_assert_int_eq(fx_stats(&fx).stores_skipped, 40 - LATE_COUNT);
+    end();
+}
+END_TEST
+
+START_TEST(closing_ends_the_wait)
+{
+    open_slow(false, 3, TIMEOUT_MS);
+    ck_assert_int_eq(submit(5, TIERCE__BLOCK_STORE, 0, 40), 0);
+    ck_assert_int_eq(submit(6, TIERCE__BLOCK_STORE, 0, 40), 0);
+    await_waiting(1);
+    uint64_t began_ns = tierce__now_ns();
+    tierce__block_jobs_close(jobs);
+    jobs = NULL;
+    ck_assert_uint_lt(tierce__now_ns() - began_ns, LATE_MS * TIERCE__MS_NS);
+    end();
+}
+END_TEST
+
+/* It costs one deadline; then memory holds the blocks. */
+START_TEST(a_tier_that_hangs_is_not_waited_for)
+{
+    open_slow(true, 3, 300);
+    ck_assert_int_eq(submit(5, TIERCE__BLOCK_STORE, 0, 20), 0);
+    struct tierce__block_job *job = wait_job();
+    ck_assert_uint_ge(job->moved_count, LATE_COUNT);
+    tierce__block_job_free(job);
+    int64_t waited = fx_stats(&fx).stores_waited;
+    store(20, 40);
+    ck_assert_int_eq(fx_stats(&fx).stores_waited, waited);
+    end();
+}
+END_TEST
+
 /* ---- threads --------------------------------------------------------------------------------- */
 
 enum { USERS = 4, EACH = BLOCKS / USERS, ROUNDS = 8 };
@@ -593,20 +734,32 @@ START_TEST(threads_do_not_interrupt_their_caller)
     open_engine(false, NULL);
     uint32_t before = count_patient();
     open_jobs(&opts);
-    WAIT_FOR(count_patient() == before + opts.threads + 1);
+    WAIT_FOR(count_patient() == before + opts.threads + 2);
     end();
 }
 END_TEST
 
 CHECK_MAIN("block jobs", .seconds = 120,
-           .tests = {a_stored_block_is_stored_again, what_is_missing_fails_alone,
-                     blocks_outlive_the_process, contracts_are_checked,
+           .tests = {a_stored_block_is_stored_again,
+                     what_is_missing_fails_alone,
+                     blocks_outlive_the_process,
+                     contracts_are_checked,
                      FX_EMBEDDED(a_damaged_block_fails_alone),
                      FX_EMBEDDED(every_failed_read_is_survived),
-                     FX_EMBEDDED(every_failed_write_is_survived), FX_EMBEDDED(a_full_queue_refuses),
+                     FX_EMBEDDED(every_failed_write_is_survived),
+                     FX_EMBEDDED(a_full_queue_refuses),
                      FX_EMBEDDED(what_is_not_begun_in_time_fails),
-                     FX_EMBEDDED(closing_ends_what_is_queued), FX_EMBEDDED(a_forked_child_lets_go),
-                     threads_share_the_jobs, threads_do_not_interrupt_their_caller,
+                     FX_EMBEDDED(closing_ends_what_is_queued),
+                     FX_EMBEDDED(no_block_is_lost_above_a_slow_tier),
+                     FX_EMBEDDED(stores_wait_in_their_order),
+                     FX_EMBEDDED(a_store_waits_until_its_deadline),
+                     FX_EMBEDDED(closing_ends_the_wait),
+                     FX_EMBEDDED(a_tier_that_hangs_is_not_waited_for),
+                     FX_EMBEDDED(a_forked_child_lets_go),
+                     threads_share_the_jobs,
+                     threads_do_not_interrupt_their_caller,
                      FX_EMBEDDED(every_failed_allocation_is_survived),
                      FX_EMBEDDED(opening_survives_every_failed_allocation)},
-           .loops = {{blocks_go_and_come_back, 0, 2}, {lookups_are_answered_soon, 0, 2}})
+           .loops = {{blocks_go_and_come_back, 0, 2},
+                     {lookups_are_answered_soon, 0, 2},
+                     {FX_EMBEDDED(a_load_does_not_wait_for_room), 0, 2}})
