@@ -21,7 +21,7 @@ struct tierce__cuda_kernel {
      * direction. */
     struct tierce__lock staging_lock[2];
     TIERCE__CU_ADDRESS staging[2];
-    enum tierce__cuda_way ways[2][TIERCE__CUDA_CLASSES];
+    enum tierce__cuda_way ways[TIERCE__DIRECTIONS][TIERCE__CUDA_CLASSES];
     bool is_forced; /* all multiprocessors are used, also for copies that the kernel is slow at */
 };
 

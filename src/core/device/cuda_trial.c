@@ -221,7 +221,9 @@ int tierce__cuda_trial_compare(struct tierce__cuda_trial *trial, enum tierce__cu
 int64_t tierce__cuda_trial_run(struct tierce__cuda_trial *trial, enum tierce__direction direction,
                                enum tierce__cuda_way way, uint32_t cell_bytes)
 {
+    enum { ENOUGH = 512 }; /* cells; more show the same speed, and take longer */
     uint32_t cells = (uint32_t)(TIERCE__TRIAL_BYTES / cell_bytes);
+    cells = cells < ENOUGH ? cells : ENOUGH;
     struct tierce_paged_layer layer = {.base = (void *)(uintptr_t)trial->cuda->trial_blocks,
                                        .block_stride = cell_bytes,
                                        .block_bytes = cell_bytes};

@@ -37,7 +37,7 @@ int tierce__cuda_trial_free(struct tierce__cuda *cuda);
 TIERCE_MUSTUSE int tierce__cuda_trial_compare(struct tierce__cuda_trial *trial,
                                               enum tierce__cuda_way way, uint32_t *bytes);
 
-/* Copies TIERCE__TRIAL_BYTES in cells of this size, and settles. Returns the nanoseconds. Errors:
+/* Copies at most TIERCE__TRIAL_BYTES and 512 cells of this size, and settles. Returns the nanoseconds. Errors:
  * -ENOMEM, -EIO. Blocks. */
 TIERCE_MUSTUSE int64_t tierce__cuda_trial_run(struct tierce__cuda_trial *trial,
                                               enum tierce__direction direction,

@@ -9,8 +9,14 @@
 #include "base/clock.h"
 #include "base/log/log.h"
 
-/* All measurements together. A class that was not measured in time uses the default method. */
-#define MEASURE_MS 200u
+/* Every method is measured once in every class, whatever the first ones took, and then again while
+ * all measurements together have taken less than REPEAT_NS. A class that could not be measured
+ * within LAST_NS uses the default method. */
+#define REPEAT_NS (200 * (int64_t)TIERCE__MS_NS)
+#define LAST_NS   (3000 * (int64_t)TIERCE__MS_NS)
+#define ROUNDS    3
+/* A method that takes this many times as long as another one is not measured again. */
+#define HOPELESS 3
 
 /* ---- ways and classes -------------------------------------------------------------------------
  */
@@ -68,53 +74,88 @@ static bool is_able(const struct tierce__cuda_kernel *kernel, enum tierce__cuda_
     return way == TIERCE__CUDA_COPIES || kernel->staging[0] != 0;
 }
 
-/* *best_ns = the shortest of a few times. Errors: -ETIME (end_ns has passed), -ENOMEM, -EIO. */
-static int measure(struct tierce__cuda_trial *trial, enum tierce__direction direction,
-                   enum tierce__cuda_way way, uint32_t bytes, uint64_t end_ns, int64_t *best_ns)
+/* The shortest times of all methods, 0: not measured. */
+struct tuning {
+    int64_t ns[TIERCE__DIRECTIONS][TIERCE__CUDA_CLASSES][TIERCE__CUDA_WAYS];
+    int64_t spent_ns;
+    unsigned measured; /* classes in which every method that is able was measured */
+};
+
+static int64_t shortest(const int64_t ns[TIERCE__CUDA_WAYS])
 {
-    enum { ROUNDS = 3 };
-    *best_ns = INT64_MAX;
-    for (int i = 0; i < ROUNDS; i++) {
-        if (tierce__now_ns() >= end_ns)
-            return -ETIME;
-        int64_t ns = tierce__cuda_trial_run(trial, direction, way, bytes);
+    int64_t best = INT64_MAX;
+    for (int way = 0; way < TIERCE__CUDA_WAYS; way++)
+        best = ns[way] > 0 && ns[way] < best ? ns[way] : best;
+    return best;
+}
+
+/* Measures the methods of one class once more. Returns false if the time is over. Errors: -ENOMEM,
+ * -EIO. */
+static int measure(struct tuning *tuning, struct tierce__cuda_trial *trial,
+                   enum tierce__direction direction, unsigned class_, int64_t last_ns)
+{
+    int64_t *best_ns = tuning->ns[direction][class_];
+    for (int way = 0; way < TIERCE__CUDA_WAYS; way++) {
+        if (!is_able(trial->kernel, (enum tierce__cuda_way)way) ||
+            best_ns[way] / HOPELESS > shortest(best_ns))
+            continue;
+        if (tuning->spent_ns >= last_ns)
+            return false;
+        int64_t ns = tierce__cuda_trial_run(trial, direction, (enum tierce__cuda_way)way,
+                                            class_bytes[class_]);
         if (ns < 0)
             return (int)ns;
-        *best_ns = ns < *best_ns ? ns : *best_ns;
+        tuning->spent_ns += ns;
+        if (best_ns[way] == 0 || ns < best_ns[way])
+            best_ns[way] = ns > 0 ? ns : 1;
     }
-    return 0;
+    return true;
+}
+
+static int measure_round(struct tuning *tuning, struct tierce__cuda_trial *trial, bool is_first)
+{
+    int64_t last_ns = is_first ? LAST_NS : REPEAT_NS;
+    for (unsigned i = 0; i < TIERCE__DIRECTIONS * TIERCE__CUDA_CLASSES; i++) {
+        int rc = measure(tuning, trial, (enum tierce__direction)(i % TIERCE__DIRECTIONS),
+                         i / TIERCE__DIRECTIONS, last_ns);
+        if (rc <= 0)
+            return rc;
+        tuning->measured += is_first;
+    }
+    return true;
 }
 
 /* The default method, unless another one is faster. */
-static int choose(struct tierce__cuda_trial *trial, enum tierce__direction direction,
-                  unsigned class_, uint64_t end_ns)
+static enum tierce__cuda_way fastest(const int64_t ns[TIERCE__CUDA_WAYS])
 {
     enum tierce__cuda_way best = TIERCE__CUDA_COPIES;
-    int64_t best_ns = INT64_MAX, ns;
     for (int way = 0; way < TIERCE__CUDA_WAYS; way++) {
-        if (!is_able(trial->kernel, (enum tierce__cuda_way)way))
-            continue;
-        int rc =
-            measure(trial, direction, (enum tierce__cuda_way)way, class_bytes[class_], end_ns, &ns);
-        if (rc < 0)
-            return rc;
-        if (ns < best_ns)
-            best = (enum tierce__cuda_way)way, best_ns = ns;
+        if (ns[way] > 0 && ns[way] < ns[best])
+            best = (enum tierce__cuda_way)way;
     }
-    trial->kernel->ways[direction][class_] = best;
-    return 0;
+    return best;
 }
 
 static int choose_all(struct tierce__cuda_trial *trial)
 {
-    uint64_t end_ns = tierce__deadline_in_ms(MEASURE_MS);
-    int rc = 0;
-    for (unsigned class_ = 0; class_ < TIERCE__CUDA_CLASSES && rc == 0; class_++) {
-        rc = choose(trial, TIERCE__DIRECTION_GATHER, class_, end_ns);
-        if (rc == 0)
-            rc = choose(trial, TIERCE__DIRECTION_SCATTER, class_, end_ns);
+    struct tuning tuning = {0};
+    int rc = true;
+    for (int round = 0; round < ROUNDS && rc == true; round++)
+        rc = measure_round(&tuning, trial, round == 0);
+    if (rc < 0)
+        return rc;
+    for (int direction = 0; direction < TIERCE__DIRECTIONS; direction++) {
+        for (unsigned class_ = 0; class_ < TIERCE__CUDA_CLASSES; class_++)
+            trial->kernel->ways[direction][class_] = fastest(tuning.ns[direction][class_]);
     }
-    return rc == -ETIME ? 0 : rc;
+    if (tuning.measured < TIERCE__DIRECTIONS * TIERCE__CUDA_CLASSES)
+        tierce__log(
+            TIERCE_LOG_WARN, "device_not_measured",
+            "device=%d classes=%u of=%u consequence=\"the other classes of cells use the copy "
+            "engine, which may not be the fastest way\"",
+            trial->cuda->device, tuning.measured,
+            (unsigned)TIERCE__DIRECTIONS * TIERCE__CUDA_CLASSES);
+    return 0;
 }
 
 static void force_all(struct tierce__cuda_kernel *kernel, enum tierce__cuda_way way)

@@ -14,6 +14,8 @@ enum tierce__direction {
     TIERCE__DIRECTION_SCATTER,
 };
 
+enum { TIERCE__DIRECTIONS = 2 };
+
 /* Checks all rows of a copy, so that nothing moves if one is invalid. Errors: TIERCE_E_ARGUMENT. */
 TIERCE_MUSTUSE int tierce__device_check(const struct tierce__device_copy *copy,
                                         enum tierce__direction direction);

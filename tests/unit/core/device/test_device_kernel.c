@@ -2,6 +2,7 @@
 #include "device_harness.h"
 #include "log_record.h"
 
+#include "base/clock.h"
 #include "core/device/cuda_sums.h"
 #include "core/device/cuda_trial.h"
 
@@ -156,13 +157,14 @@ START_TEST(a_copy_larger_than_the_buffer)
 }
 END_TEST
 
-/* The fastest method of each class is measured, and copies correctly. */
+/* Every class is measured, even on this driver, whose copies are slow. */
 START_TEST(ways_are_measured)
 {
     cuda_fake_seed(1, 0);
     start("cuda fastest");
     ck_assert_uint_eq(recorded("device_ways"), 1);
     ck_assert_uint_eq(recorded_with("device_ways", "store=\"4KiB:"), 1);
+    ck_assert_uint_eq(recorded("device_not_measured"), 0);
     (void)store_and_load();
     dh_close();
 }
@@ -206,16 +208,43 @@ static int64_t staged_is_fast(bool is_load, enum tierce__cuda_way way, unsigned 
     return way == TIERCE__CUDA_STAGED ? 1 : 2;
 }
 
+/* As in_turn, but the smallest cells take a second by the other ways. */
+static int64_t slow_at_first(bool is_load, enum tierce__cuda_way way, unsigned class_)
+{
+    int64_t ns = in_turn(is_load, way, class_);
+    return class_ == 0 && ns > 1000 ? 400 * (int64_t)TIERCE__MS_NS : ns;
+}
+
+static int64_t a_second(bool is_load, enum tierce__cuda_way way, unsigned class_)
+{
+    (void)is_load, (void)way, (void)class_;
+    return 1000 * (int64_t)TIERCE__MS_NS;
+}
+
+/* A slow class takes no time from the others. */
 START_TEST(the_fastest_way_is_chosen)
 {
-    made_up_ns = in_turn;
+    made_up_ns = _i == 0 ? in_turn : slow_at_first;
     start("cuda fastest");
+    ck_assert_uint_eq(recorded("device_not_measured"), 0);
     ck_assert_uint_eq(recorded_with("device_ways", "store=\"4KiB:copies 16KiB:direct 64KiB:staged "
                                                    "256KiB:copies more:direct\""),
                       1);
     ck_assert_uint_eq(recorded_with("device_ways", "load=\"4KiB:staged 16KiB:direct 64KiB:copies "
                                                    "256KiB:staged more:direct\""),
                       1);
+    (void)store_and_load();
+    dh_close();
+}
+END_TEST
+
+/* The time of all measurements has a limit, and the log says that it was reached. */
+START_TEST(a_class_that_was_not_measured_is_reported)
+{
+    made_up_ns = a_second;
+    start("cuda fastest");
+    ck_assert_uint_eq(recorded_with("device_not_measured", "classes=1 of=10 "), 1);
+    ck_assert_uint_eq(recorded_with("device_ways", "more:copies"), 1);
     (void)store_and_load();
     dh_close();
 }
@@ -381,7 +410,8 @@ CHECK_MAIN("device_kernel", .seconds = 120,
                      {a_copy_larger_than_the_buffer, 0, 2},
                      {a_device_that_cannot_use_the_hosts_addresses, 0, 2},
                      {a_capture_of_another_thread_is_not_disturbed, 0, 2},
-                     {a_kernel_that_cannot_be_loaded, 0, FAILURES}},
-           .tests = {ways_are_measured, the_fastest_way_is_chosen,
+                     {a_kernel_that_cannot_be_loaded, 0, FAILURES},
+                     {the_fastest_way_is_chosen, 0, 2}},
+           .tests = {ways_are_measured, a_class_that_was_not_measured_is_reported,
                      cells_that_are_not_aligned_are_copied, a_cell_larger_than_the_buffer_is_copied,
                      more_cells_than_sums, no_free_slots})
