@@ -14,6 +14,20 @@ RUNS_MAX = 256  # of a block of one layer
 
 
 @dataclass
+class Numbering:
+    """The numbers of the layers in a transfer. A layer may have several, one after the other."""
+
+    first_of: dict[str, int]
+    count: int  # of a load; a store may have fewer
+    each: int = 1  # numbers of each layer
+
+    def of(self, name: str) -> range:
+        """Empty if the KV of the layer is not moved."""
+        first = self.first_of.get(name)
+        return range(0) if first is None else range(first, first + self.each)
+
+
+@dataclass
 class Geometry:
     """vLLM's paged memory as the store sees it: cells, each with a base address and a stride. A layer
     whose blocks are several runs of bytes is one cell for each run."""
@@ -68,10 +82,8 @@ class Geometry:
         self.strides += [block_stride * size] * self.runs
         self.cell_bytes += [length * size] * self.runs
 
-    def cells(self, name: str) -> range:
-        """The cells of a layer; none if its KV is not kept here."""
-        first = self.layer_of.get(name)
-        return range(0) if first is None else range(first, first + self.runs)
+    def numbering(self) -> Numbering:
+        return Numbering(self.layer_of, len(self.bases), self.runs)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 
 from . import identity, own_node
-from .geometry import Geometry, Measures
+from .geometry import Geometry, Measures, Numbering
 from .group_ranks import GroupLayers, GroupMeasures
 from .group_view import GroupView, GroupViews
 from .groups import STATE, Group, GroupTable
@@ -112,7 +112,7 @@ class GroupWorkerHalf(WorkerHalf):
         layer_of = {name: numbers[at, cell]
                     for at, part in enumerate(views.parts) if part.group.kind != STATE
                     for name, cell in part.layer_of.items()}
-        self.geometry = Geometry(layer_of, views.order, [], [], 0, (), (), "")
+        self.numbering = Numbering(layer_of, len(views.order))
         self.part = Part(0, len(views.order), [], range(len(views.saved_order)))
 
     # ---- lookups and transfers

@@ -181,12 +181,20 @@ def lock_users(fd: int, kind: int) -> bool:
 
 
 def read_notes(fd: int) -> dict:
-    """The content of the lock file: when nodes started, and the last failure."""
+    """The content of the lock file: when nodes started, and the last failure. Notes of another form count as none."""
+    notes = {"starts": [], "failure": "", "failed_at": 0.0}
     try:
-        notes = json.loads(os.pread(fd, 1 << 16, 0))
-    except ValueError:
-        notes = {}
-    return {"starts": [], "failure": "", "failed_at": 0.0, **notes}
+        written = json.loads(os.pread(fd, 1 << 16, 0))
+    except (ValueError, RecursionError):
+        return notes
+    if isinstance(written, dict) and has_valid_notes({**notes, **written}):
+        notes.update(written)
+    return notes
+
+
+def has_valid_notes(notes: dict) -> bool:
+    times = [notes["failed_at"], *notes["starts"]] if isinstance(notes["starts"], list) else [None]
+    return isinstance(notes["failure"], str) and all(type(each) in (int, float) for each in times)
 
 
 def write_notes(fd: int, notes: dict) -> None:

@@ -213,7 +213,7 @@ class TierceTier(SecondaryTierManager):
         self.off: str | None = None  # why the store is not used
         self.engine = self.jobs = None
         self.failed_methods: set[str] = set()
-        self.keys: dict[int, list[bytes]] = {}  # of the jobs in progress
+        self.keys: dict[int, list[bytes] | None] = {}  # of the jobs in progress; None: of several with one id
         self.over: list[JobResult] = []  # results that vLLM has not taken
         self.options = Options.take(own)
         self.locality = Locality(self.options.locality) if self.options.locality else None
@@ -335,6 +335,9 @@ class TierceTier(SecondaryTierManager):
 
     def submit(self, job, operation: str) -> None:
         keys, taken = list(job.keys), False
+        if self.is_known(job.job_id):
+            self.reject_twin(job.job_id)
+            return
         if not keys:
             self.over.append(JobResult(job.job_id, success=True, transfer_time=0.0, transfer_bytes=0))
             return
@@ -349,6 +352,19 @@ class TierceTier(SecondaryTierManager):
         else:
             self.over.append(JobResult(job.job_id, success=False))
 
+    def is_known(self, job_id: int) -> bool:
+        return job_id in self.keys or any(result.job_id == job_id for result in self.over)
+
+    def reject_twin(self, job_id: int) -> None:
+        """Of several jobs with one id, only the first runs. They get one result, a failure: a second one
+        would end vLLM, and a success would be about the keys of the last."""
+        log.error("vLLM's job %d was submitted again before its result was taken; this job fails", job_id)
+        if job_id in self.keys:
+            self.keys[job_id] = None
+        else:
+            self.over = [result for result in self.over if result.job_id != job_id]
+            self.over.append(JobResult(job_id, success=False))
+
     def get_finished_jobs(self):
         self.collect()
         out, self.over = self.over, []
@@ -360,6 +376,8 @@ class TierceTier(SecondaryTierManager):
 
     def result(self, job_id: int, is_load: bool, moved: bytes, seconds: float) -> JobResult:
         keys = self.keys.pop(job_id)
+        if keys is None:
+            return JobResult(job_id, success=False)
         good = [key for key, is_good in zip(keys, moved) if is_good]
         success = len(good) == len(keys)
         return JobResult(

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from . import identity, own_node
 from .behind import StoresBehind
 from .device import HostMemory
-from .geometry import Geometry, Measures
+from .geometry import Geometry, Measures, Numbering
 from .identity import ConfigError, Unsupported
 from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, Facts, FromStart, Later, LinkError,
@@ -93,6 +93,7 @@ class WorkerHalf:
         self.engine = self.view = None
         self.own_node: own_node.OwnNode | None = None
         self.geometry: Geometry | None = None
+        self.numbering = Numbering({}, 0)
         self.ranks, self.part = Ranks(), Part(0, 0, [])
         self.namespace: dict | None = None
         self.weights = self.era = b""  # weights: the model's; era: of the last reset
@@ -131,6 +132,7 @@ class WorkerHalf:
         Raises Unsupported.
         """
         self.geometry = g = Geometry.of(kv_caches, block_count)
+        self.numbering = g.numbering()
         place = own_node.place(self.settings, self.vllm_config.parallel_config.world_size)
         return Measures(g.cell_bytes, backend, g.block_shape, g.block_strides, g.dtype, replicas,
                         place, g.kind)
@@ -508,7 +510,7 @@ class WorkerHalf:
             else:
                 self.loads.append(transfer)
                 if not self.layerwise:
-                    transfer.advance(len(self.geometry.bases))
+                    transfer.advance(self.numbering.count)
 
     def begin_load(self, request: ReqMeta) -> Transfer | None:
         """None if it could not begin."""
@@ -528,12 +530,12 @@ class WorkerHalf:
                                int32(request.block_ids)[:load.to_block], request.session, 0)
 
     def wait_layer(self, name: str) -> None:
-        cells = self.geometry.cells(name)
+        cells = self.numbering.of(name)
         for transfer in self.loads if cells else ():
             transfer.advance(cells.stop)
 
     def save_layer(self, name: str) -> None:
-        cells, share = self.geometry.cells(name), self.part.store
+        cells, share = self.numbering.of(name), self.part.store
         if not cells or self.memory.leaves_out_layers():  # end_step stores them
             return
         if self.stores is None:
@@ -579,7 +581,7 @@ class WorkerHalf:
         and would otherwise receive them one token too late."""
         loads, self.loads = self.loads, []
         for transfer in loads:
-            self.end_load(transfer, len(self.geometry.bases))
+            self.end_load(transfer, self.numbering.count)
 
     def end_step(self) -> None:
         self.tell_speed()
@@ -727,7 +729,7 @@ class WorkerHalf:
             self.wait_until_prepared()
             transfer = self.begin_load(request)
             if transfer is not None:
-                transfer.advance(len(self.geometry.bases))
+                transfer.advance(self.numbering.count)
                 if not transfer.failed:
                     origins = transfer.handle.end()
         except Exception as error:

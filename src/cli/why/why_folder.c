@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/inspect/inspect.h"
 #include "cli/why/why_folder.h"
+#include "cli/why/why_fork.h"
 #include "core/key/namespace.h"
 #include "engine/why/why.h"
 #include "store/index.h"
@@ -214,6 +215,17 @@ static struct folder_group *group_of(struct folder_asking *asking, uint32_t id)
     return &asking->groups[at];
 }
 
+/* Finds where the prompt diverges from the stored ones. If later chunks are stored, it does not. */
+static int find_fork(struct tierce__answer *a, const struct tierce__inspect *inspect,
+                     const struct folder_group *group)
+{
+    if (a->miss.reason != TIERCE_MISS_NEVER_STORED || a->later ||
+        tierce__group_is_sparse(a->naming.group.kind))
+        return TIERCE__CLI_OK;
+    int rc = tierce__why_fork(a, inspect, group->wanted.ns, group->chain);
+    return rc == 0 ? TIERCE__CLI_OK : tierce__inspect_explain("why", inspect->path, rc);
+}
+
 /* Errors: -EIO, with the exit status in `status`. */
 static int ask(void *arg, struct tierce__answer *a, uint32_t id, uint64_t tokens)
 {
@@ -243,7 +255,8 @@ static int ask(void *arg, struct tierce__answer *a, uint32_t id, uint64_t tokens
     a->shard = w->shard;
     a->blocks = tokens / a->naming.group.block_tokens;
     conclude(a, w, group->chain);
-    return 0;
+    asking->status = find_fork(a, inspect, group);
+    return asking->status == TIERCE__CLI_OK ? 0 : -EIO;
 }
 
 static int ask_groups(struct tierce__line *json, struct folder_asking *asking)

@@ -8,7 +8,7 @@
 /*
  * Why a store folder does not hold a prompt, as JSON. A shard of size 0 stands for the only shard
  * of the namespace. Returns an exit status; errors have been printed. Blocks while the journal is
- * read twice.
+ * read up to three times.
  */
 TIERCE_MUSTUSE int tierce__why_folder(struct tierce__line *json, const char *folder,
                                       const struct tierce__prompt *prompt);

@@ -47,6 +47,7 @@ struct tierce__block_jobs {
     struct tierce__block_answers answers;
     size_t blocks; /* of jobs that are not finished */
     uint32_t movers_born;
+    uint32_t movers_idle; /* wait for to_move */
     uint64_t refused;
     bool is_ending;
 };
@@ -245,7 +246,7 @@ static bool has_next(const struct tierce__block_jobs *jobs, enum tierce__block_o
 }
 
 /* The job whose blocks are next. The lock is held. */
-static struct tierce__block_job *next_job(struct tierce__block_jobs *jobs,
+static struct tierce__block_job *next_job(const struct tierce__block_jobs *jobs,
                                           enum tierce__block_op preferred)
 {
     tierce__lock_assert_held(&jobs->lock);
@@ -307,12 +308,24 @@ static bool hand_over(struct tierce__block_jobs *jobs, struct piece *piece)
     return true;
 }
 
+/* Whether a thread waits although there are blocks to move. The threads wake each other: to wake
+ * all would delay the inference engine's thread, which submits. The lock is held. */
+static bool must_wake(const struct tierce__block_jobs *jobs)
+{
+    tierce__lock_assert_held(&jobs->lock);
+    TIERCE_DASSERT(jobs->movers_idle <= jobs->movers_born);
+    return jobs->movers_idle > 0 && next_job(jobs, TIERCE__BLOCK_LOAD) != NULL;
+}
+
 /* The lock is held. It is dropped meanwhile. */
 static void move_next(struct tierce__block_jobs *jobs, struct tierce__block_job *job,
                       struct piece *piece)
 {
     size_t from = job->begun, count = begin_blocks(job);
+    bool wakes = must_wake(jobs);
     tierce__lock_drop(&jobs->lock);
+    if (wakes)
+        tierce__cond_signal(&jobs->to_move);
     size_t done = move_blocks(jobs, job, from, count);
     uint64_t now_ns = tierce__now_ns();
     tierce__lock_take(&jobs->lock);
@@ -341,7 +354,9 @@ static void *move_jobs(void *arg)
     while (!jobs->is_ending) {
         struct tierce__block_job *job = next_job(jobs, preferred);
         if (job == NULL) {
+            jobs->movers_idle++;
             (void)tierce__cond_wait(&jobs->to_move, &jobs->lock, TIERCE__DEADLINE_NEVER);
+            jobs->movers_idle--;
             continue;
         }
         move_next(jobs, job, piece);
@@ -518,7 +533,6 @@ static int queue_job(struct tierce__block_jobs *jobs, struct tierce__block_job *
     jobs->blocks += job->count;
     TIERCE_DASSERT(jobs->blocks <= max || jobs->blocks == job->count);
     tierce__list_push_back(&jobs->queues[job->op], &job->node);
-    tierce__cond_broadcast(&jobs->to_move);
     return 0;
 }
 
@@ -553,6 +567,7 @@ int tierce__block_jobs_submit(struct tierce__block_jobs *jobs, uint64_t id,
     }
     struct tierce__block_job *job = make_job(blocks, count);
     int rc = -ENOMEM;
+    bool wakes = false;
     if (job != NULL) {
         job->id = id;
         job->op = op;
@@ -562,8 +577,11 @@ int tierce__block_jobs_submit(struct tierce__block_jobs *jobs, uint64_t id,
         if (op == TIERCE__BLOCK_STORE) /* the slower tiers need time for it, and for those before */
             job->deadline_ns += time_to_write(jobs, jobs->blocks + count);
         rc = queue_job(jobs, job);
+        wakes = must_wake(jobs);
         tierce__lock_drop(&jobs->lock);
     }
+    if (wakes) /* without the lock, because the thread that wakes takes it */
+        tierce__cond_signal(&jobs->to_move);
     if (rc < 0) {
         tierce__block_job_free(job);
         if (op == TIERCE__BLOCK_LOAD)

@@ -30,6 +30,7 @@ from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
 from tierce.vllm import connector as ours, identity, ranks, tracker, worker  # noqa: E402
+from tierce.vllm.geometry import Numbering  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
 from tierce.vllm.link import PREFETCH, Facts, Later, LinkError, Pending  # noqa: E402
 from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult, Served  # noqa: E402
@@ -587,7 +588,7 @@ def test_hashes_reach_the_chain_if_there_is_one_for_each_block(scheduler, hashes
 def test_layers_without_a_cache_are_passed_over(config):
     c = ours.TierceConnector(config, KVConnectorRole.WORKER, cache(kv.FullAttentionSpec(**FULL)))
     done = []
-    c.half.geometry = worker.Geometry({"layers.0.attn": 0}, [0], [], [], 0, (), (), "")
+    c.half.numbering = Numbering({"layers.0.attn": 0}, 1)
     c.half.part = Thing(store=range(1))
     c.half.loads = c.half.stores = [Thing(next_layer=0, advance=done.append)]
     for name in ("vision.0.attn", "layers.0.attn"):

@@ -284,6 +284,24 @@ def program(folder, text):
     return str(path)
 
 
+@pytest.mark.parametrize("content", [
+    b"", b"{", b"[]", b"null", b"7", b'"starts"', b'{"starts": 5}', b'{"starts": ["a"]}', b'{"starts": [true]}',
+    b'{"failed_at": null}', b'{"failure": 3}', b"\xff\xfe\x00", b"[" * 60000],
+    ids=lambda content: content[:20].decode("latin-1"))
+def test_notes_of_another_form_count_as_none(tmp_path, content):
+    path = tmp_path / "lock"
+    path.write_bytes(content)
+    with open(path, "rb") as file:
+        assert own_node.read_notes(file.fileno()) == {"starts": [], "failure": "", "failed_at": 0.0}
+
+
+def test_notes_are_read_as_written(tmp_path):
+    notes = {"starts": [1.5, 7], "failure": "no memory", "failed_at": 3.0}
+    with open(tmp_path / "lock", "w+b") as file:
+        own_node.write_notes(file.fileno(), notes)
+        assert own_node.read_notes(file.fileno()) == notes
+
+
 def test_an_executable_of_another_version_is_refused(folder):
     ours = _core.version()
     with pytest.raises(Unsupported, match=rf"program is 'tierce 9\.9\.9', and the Python module is tierce {ours}; install"):

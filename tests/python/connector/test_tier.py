@@ -235,6 +235,27 @@ def test_a_job_without_chunks(memory):
     assert [r.success for r in results(tier, 2)] == [True, True]
 
 
+def test_jobs_with_one_id_get_one_result(memory, lines):
+    """vLLM ends with an assertion at a second result."""
+    tier = memory.open()
+    put(memory, tier, range(4))
+    for numbers in ([0, 1], [2], []):
+        memory.job = 70
+        memory.submit(tier, [key(n) for n in numbers], numbers, load=True)
+    (result,) = results(tier)
+    assert result.job_id == 71 and not result.success and result.successful_keys is None
+    for numbers in ([], [2]):  # the first has a result at once
+        memory.job = 80
+        memory.submit(tier, [key(n) for n in numbers], numbers, load=True)
+    (result,) = results(tier)
+    assert result.job_id == 81 and not result.success
+    assert tier.get_finished_jobs() == [] and len(lines()) == 3
+    memory.job = 70  # its result was taken
+    memory.submit(tier, [key(3)], [3], load=True)
+    (result,) = results(tier)
+    assert result.job_id == 71 and result.success
+
+
 def test_calls_do_not_wait(memory):
     tier, took = memory.open(), []
     for n in range(2000):

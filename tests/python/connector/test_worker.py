@@ -13,6 +13,7 @@ pytest.importorskip("vllm")
 
 from tierce import _core as core  # noqa: E402
 from tierce.vllm.device import HostMemory  # noqa: E402
+from tierce.vllm.geometry import Numbering  # noqa: E402
 from tierce.vllm.link import PREFETCH, Later, LinkError  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
 from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec, Served, Taint  # noqa: E402
@@ -265,7 +266,7 @@ def test_loads_end_before_vllm_asks_for_failures(half):
     load = LoadSpec(0, 2, 0, False)
     load.to_block = 2
     of = ReqMeta("r", 1, None, array("i", [5, 6]).tobytes(), 2, 3, load=load)
-    half.geometry = SimpleNamespace(bases=[0])
+    half.numbering = Numbering({}, 1)
     half.loads = [SimpleNamespace(request=of, failed=False, next_layer=1,
                                   handle=SimpleNamespace(end=lambda: b"\x01\x00"))]
     half.error_blocks, half.results, half.taint = set(), {}, Taint()

@@ -117,6 +117,35 @@ class Why(CliCase):
                                input="0\n" * 128, stdout=subprocess.PIPE, timeout=60, check=False)
         self.assertEqual(piped.returncode, 0, piped.stdout)
 
+    def test_a_folder_shows_where_a_prompt_diverges(self):
+        self.end(self.keep()[1])
+        there = self.tokens((0, 128))
+        for tokens, line in ((((0, 64), (1, 128)), "between tokens 64 and 79; other stored continuations: 1"),
+                             (((7, 128),), "between tokens 0 and 15; other stored continuations: 1"),
+                             (((0, 30), (7, 98)), "between tokens 16 and 31; other stored continuations: 1"),
+                             (((0, 128), (7, 128)), "nowhere: no stored prompt continues after token 128")):
+            self.why(1, self.store, "--tokens", self.tokens(*tokens), out=[f"departs    {line}\n"])
+        self.why(1, self.store, "--tokens", there, "--salt", "s",
+                 out=["departs    before the first token; stored prompts with another salt or LoRA adapter: 1\n"])
+        part = self.ask(1, self.store, "--tokens", self.tokens((0, 96), (7, 32)))
+        self.assertEqual((part["held_blocks"], part["token"], part["departs"]),
+                         (4, 64, {"from_token": 96, "to_token": 112, "branches": 1, "other_root": 0}))
+        # Another branch in the same block, and one that is less near.
+        self.end(self.keep("token=7")[1])
+        part = self.ask(1, self.store, "--tokens", self.tokens((3, 128)))
+        self.assertEqual(part["departs"], {"from_token": 0, "to_token": 16, "branches": 2, "other_root": 0})
+        part = self.ask(1, self.store, "--tokens", self.tokens((7, 30), (3, 98)))
+        self.assertEqual(part["departs"], {"from_token": 16, "to_token": 32, "branches": 1, "other_root": 0})
+        # The headers are not what the journal says.
+        [data] = [name for name in os.listdir(self.store) if name.startswith("data")]
+        with open(os.path.join(self.store, data), "r+b") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            file.write(bytes(size))
+        answer = self.ask(1, self.store, "--tokens", self.tokens((3, 128)))
+        self.assertEqual(answer["reason"], "never_stored")
+        self.assertNotIn("departs", answer)
+
     def test_another_namespace_is_named(self):
         self.end(self.keep("dtype=bf16", "token=0")[1])
         self.end(self.keep("dtype=fp8", "token=5")[1])

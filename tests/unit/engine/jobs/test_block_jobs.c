@@ -433,6 +433,27 @@ START_TEST(what_is_not_begun_in_time_fails)
 }
 END_TEST
 
+/* A caller wakes one thread, and the threads wake each other: each begins a part of the job,
+ * because the reads of the others hang for longer than blocks may wait. */
+START_TEST(all_threads_share_a_job)
+{
+    static const char *const sets[] = {
+        "cost.check", "false", "timeout.load", "6s", "breaker.errors", "1000", "breaker.window",
+        "0",          NULL};
+    struct tierce__block_jobs_opts opts = usual_opts();
+    silence_log();
+    open_all(true, sets);
+    store(0, BLOCKS);
+    tierce__block_jobs_close(jobs);
+    opts.timeout_ms = 3000;
+    open_jobs(&opts);
+    (void)break_reads(&hang);
+    ck_assert_uint_eq(load(0, BLOCKS), 0);
+    ck_assert_int_eq(fx_stats(&fx).blocks_failed, BLOCKS);
+    end();
+}
+END_TEST
+
 START_TEST(closing_ends_what_is_queued)
 {
     static const char *const sets[] = {"cost.check", "false", "timeout.load", "300ms", NULL};
@@ -749,6 +770,7 @@ CHECK_MAIN("block jobs", .seconds = 120,
                      FX_EMBEDDED(every_failed_write_is_survived),
                      FX_EMBEDDED(a_full_queue_refuses),
                      FX_EMBEDDED(what_is_not_begun_in_time_fails),
+                     FX_EMBEDDED(all_threads_share_a_job),
                      FX_EMBEDDED(closing_ends_what_is_queued),
                      FX_EMBEDDED(no_block_is_lost_above_a_slow_tier),
                      FX_EMBEDDED(stores_wait_in_their_order),
