@@ -46,6 +46,7 @@ bool tierce__await_answer(struct tierce__await *await)
 
 bool tierce__await_end(struct tierce__await *await, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     if (atomic_load_explicit(&await->left, memory_order_acquire) == 1) /* pairs with leave */
         return true;
     tierce__lock_init(&await->lock, TIERCE__LOCK_TRANSFER);

@@ -99,6 +99,7 @@ void tierce__siblings_remove(struct tierce__siblings *siblings, uint32_t slot)
     if (place->prev == 0)
         return;
     TIERCE_DASSERT(place->next == 0 || siblings->places[place->next - 1].prev == slot + 1);
+    TIERCE_DASSERT(place->next <= siblings->slot_count && place->next != slot + 1);
     TIERCE_DASSERT((place->prev & HEAD) == 0 || siblings->heads[place->prev & ~HEAD] == slot + 1);
     TIERCE_DASSERT((place->prev & HEAD) != 0 || siblings->places[place->prev - 1].next == slot + 1);
     if (place->next != 0)
@@ -120,6 +121,7 @@ size_t tierce__siblings_find(const struct tierce__siblings *siblings, uint32_t *
         TIERCE_DASSERT(at <= siblings->slot_count);
         const struct sibling_place *place = &siblings->places[at - 1];
         TIERCE_DASSERT(place->prev != 0);
+        TIERCE_DASSERT(place->next <= siblings->slot_count && place->next != at);
         if (place->tag == tag)
             slots[found++] = at - 1;
         at = place->next;

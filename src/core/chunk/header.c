@@ -237,6 +237,7 @@ uint32_t tierce__chunk_cell_bytes(const uint8_t *object, uint32_t layer)
 static bool cells_in_bounds(const uint8_t *object, uint32_t layers, uint32_t blocks,
                             uint64_t *payload)
 {
+    TIERCE_DASSERT(layers >= 1 && layers <= LAYERS_MAX && blocks >= 1);
     uint64_t cells = 0;
     for (uint32_t i = 0; i < layers; i++) {
         uint32_t bytes = tierce__chunk_cell_bytes(object, i);
@@ -390,6 +391,7 @@ int tierce__chunk_match(const uint8_t *object, const struct tierce__chunk_info *
 uint32_t tierce__chunk_common(const uint8_t *object, const struct tierce__chunk_info *got,
                               const uint8_t *block_hashes, uint32_t count)
 {
+    TIERCE_DASSERT(count <= BLOCKS_MAX);
     TIERCE_DASSERT(got->geometry.block_count <= BLOCKS_MAX);
     const uint8_t *have = tierce__chunk_block_hashes(object, got->geometry.layer_count);
     uint32_t same = 0;

@@ -211,6 +211,7 @@ static int reserve_parts(struct tierce__pool *pool, const struct tierce__pool_op
     if (rc < 0)
         return rc;
     /* Without a thread, pages are touched by their first user. */
+    TIERCE_DASSERT(pool->base != NULL && tierce__space_used(pool->space) == 0);
     if (!opts->no_touch)
         pool->toucher_runs = pthread_create(&pool->toucher, NULL, touch_pages, pool) == 0;
     return 0;
@@ -250,6 +251,7 @@ static void wait_for_releases(struct tierce__pool *pool)
 /* The thread may be about to wait for idle time, which may never be available. */
 static void end_toucher(struct tierce__pool *pool)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     TIERCE_DASSERT(pool->toucher_runs);
     struct timespec until;
     atomic_store_explicit(&pool->toucher_stop, true, memory_order_relaxed);
@@ -269,6 +271,7 @@ void tierce__pool_destroy(struct tierce__pool *pool)
     if (pool->toucher_runs)
         end_toucher(pool);
     wait_for_releases(pool);
+    TIERCE_DASSERT(atomic_load(&pool->waiting) == 0);
     struct tierce__pool_stats stats;
     tierce__pool_stats(pool, &stats);
     if (stats.bufs > 0) {
@@ -444,6 +447,7 @@ int tierce__pool_set_keeper(struct tierce__pool *pool, tierce__pool_idle_fn *idl
 void tierce__pool_clear_keeper(struct tierce__pool *pool)
 {
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     atomic_store(&pool->idle, NULL);
     wait_for_releases(pool);
 }
@@ -464,6 +468,7 @@ static void queue_turn(struct tierce__pool *pool, struct tierce__pool_turn *turn
 {
     TIERCE_CHECK_MAGIC(pool, POOL_MAGIC);
     TIERCE_DASSERT(turn->is_last || turn->stops == NULL);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     atomic_fetch_add(&pool->waiting, 1);
     turn->pool = pool;
     turn->thread = pthread_self();
@@ -502,6 +507,7 @@ static bool is_stopped(const struct tierce__pool_turn *turn)
 
 bool tierce__pool_turn_wait(struct tierce__pool_turn *turn, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__pool *pool = turn->pool;
     bool in_time = true;
     TIERCE_DASSERT(pthread_equal(turn->thread, pthread_self()));

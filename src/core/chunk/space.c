@@ -67,6 +67,7 @@ static int reserve_nodes(struct tierce__space *space, uint64_t count)
 /* Node 0, one more extent than live objects, and one that exists while two extents are merged. */
 static int reserve_for(struct tierce__space *space, uint64_t live)
 {
+    TIERCE_DASSERT(live <= UINT32_MAX);
     return reserve_nodes(space, live + 3);
 }
 
@@ -196,6 +197,7 @@ static uint32_t tree_first_from(const struct tierce__space *space, enum tree tre
 /* The extent with the highest address that starts at or before `offset`, or NIL. */
 static uint32_t extent_at_or_before(const struct tierce__space *space, uint64_t offset)
 {
+    TIERCE_DASSERT(offset <= space->bytes);
     uint32_t found = NIL;
     for (uint32_t node = space->root[BY_ADDRESS]; node != NIL;) {
         bool here = space->nodes[node].start <= offset;
@@ -209,6 +211,7 @@ static uint32_t extent_at_or_before(const struct tierce__space *space, uint64_t 
 static uint32_t tree_last(const struct tierce__space *space, enum tree tree)
 {
     uint32_t node = space->root[tree];
+    TIERCE_DASSERT(node < space->node_fresh);
     while (node != NIL && space->nodes[node].child[tree][1] != NIL)
         node = space->nodes[node].child[tree][1];
     return node;
@@ -407,6 +410,7 @@ uint64_t tierce__space_high(const struct tierce__space *space)
     uint32_t last = tree_last(space, BY_ADDRESS);
     const struct extent *extent = &space->nodes[last];
     bool reaches_end = last != NIL && extent->start + extent->bytes == space->bytes;
+    TIERCE_DASSERT(!reaches_end || extent->start >= space->used);
     return reaches_end ? extent->start : space->bytes;
 }
 
@@ -414,5 +418,6 @@ uint64_t tierce__space_longest(const struct tierce__space *space)
 {
     TIERCE_CHECK_MAGIC(space, SPACE_MAGIC);
     uint32_t last = tree_last(space, BY_LENGTH);
+    TIERCE_DASSERT(last == NIL || space->nodes[last].bytes <= space->bytes - space->used);
     return last != NIL ? space->nodes[last].bytes : 0;
 }

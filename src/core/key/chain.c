@@ -108,6 +108,7 @@ static bool root_ok(const struct tierce_chain_root *root)
 
 static void set_root(struct tierce_chain *chain, const struct tierce_chain_root *root)
 {
+    TIERCE_DASSERT(chain->block_count == 0);
     static const struct tierce_chain_root no_root;
     if (root == NULL)
         root = &no_root;
@@ -137,6 +138,7 @@ static void set_root(struct tierce_chain *chain, const struct tierce_chain_root 
 static void fold(uint8_t out[TIERCE_HASH_BYTES], const struct tierce_chain *chain,
                  const uint8_t *engine_hash)
 {
+    TIERCE_DASSERT(chain->rooted);
     uint8_t message[3 * TIERCE_HASH_BYTES];
     memcpy(message, fold_domain, TIERCE_HASH_BYTES);
     memcpy(message + TIERCE_HASH_BYTES, chain->root_hash, TIERCE_HASH_BYTES);
@@ -194,6 +196,7 @@ int tierce__chain_create_hashed(struct tierce_chain **out, enum tierce_chain_alg
 void tierce__chain_cut(struct tierce_chain *chain, size_t blocks)
 {
     TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    TIERCE_DASSERT(!chain->folds_own && chain->token_count == 0);
     TIERCE_ASSERT(blocks <= chain->block_count && chain->feed == FEED_HASHES);
     chain->block_count = blocks;
 }
@@ -245,6 +248,7 @@ size_t tierce_chain_blocks(const struct tierce_chain *chain)
 const uint8_t *tierce_chain_hash(const struct tierce_chain *chain, size_t index)
 {
     TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    TIERCE_DASSERT(chain->block_count <= chain->hash_room);
     TIERCE_ASSERT(index < chain->block_count);
     return chain->hashes + index * TIERCE_HASH_BYTES;
 }
@@ -260,6 +264,7 @@ const uint8_t *tierce_chain_root_hash(const struct tierce_chain *chain)
 void tierce__chain_keep_tokens(struct tierce_chain *chain)
 {
     TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    TIERCE_DASSERT(chain->block_count == 0 && chain->waiting_count == 0);
     TIERCE_ASSERT(chain->feed == FEED_NONE);
     chain->keeps_tokens = true;
 }
@@ -280,6 +285,7 @@ static int reserve_tokens(struct tierce_chain *chain, size_t more)
     int32_t *grown = tierce__realloc(chain->tokens, room * sizeof(*grown));
     if (grown == NULL)
         return -ENOMEM;
+    TIERCE_DASSERT(room - chain->token_count >= more);
     chain->tokens = grown;
     chain->token_room = room;
     return 0;
@@ -348,6 +354,7 @@ static void fold_own(struct tierce_chain *chain, uint8_t *hashes, size_t count)
 static void append_run(struct tierce_chain *chain, const int32_t *tokens, size_t count,
                        const struct tierce_chain_extra *extra)
 {
+    TIERCE_DASSERT(extra == NULL || count == 1);
     TIERCE_DASSERT(count > 0 && chain->block_count + count <= chain->hash_room);
     uint8_t *hashes = chain->hashes + chain->block_count * TIERCE_HASH_BYTES;
     const uint8_t *parent = chain->first_parent;
@@ -372,6 +379,7 @@ static void append_run(struct tierce_chain *chain, const int32_t *tokens, size_t
 static void append_blocks(struct tierce_chain *chain, const int32_t *tokens, size_t count,
                           const struct tierce_chain_extras *extras)
 {
+    TIERCE_DASSERT(count == 0 || chain->feed == FEED_TOKENS);
     size_t next = 0, extra_count = extras != NULL ? extras->count : 0;
     while (count > 0) {
         while (next < extra_count && extras->items[next].block < chain->block_count)

@@ -65,6 +65,7 @@ struct sha_block {
 
 static const uint8_t *head_part(const struct sha_plan *plan, size_t block, size_t part)
 {
+    TIERCE_DASSERT(part < plan->head_parts || (part == 0 && plan->head_parts == 0));
     return plan->tokens + block * plan->block_bytes + part * TIERCE__SHA256_BLOCK;
 }
 
@@ -78,6 +79,7 @@ static void start_block(struct sha_block *block, size_t index)
 static void finish_heads(const struct sha_plan *plan, struct sha_block *a, struct sha_block *b,
                          size_t done)
 {
+    TIERCE_DASSERT(a->index != b->index);
     TIERCE_DASSERT(done <= plan->head_parts);
     for (size_t part = done; part < plan->head_parts; part++)
         plan->impl->compress_two(a->state, head_part(plan, a->index, part), b->state,
@@ -89,6 +91,7 @@ static void finish_heads(const struct sha_plan *plan, struct sha_block *a, struc
 static size_t finish_block(const struct sha_plan *plan, struct sha_block *block,
                            const uint8_t *parent, struct sha_block *later, uint8_t *hash)
 {
+    TIERCE_DASSERT(later == NULL || later->index > block->index);
     uint8_t tail[2 * TIERCE__SHA256_BLOCK];
     size_t head_bytes = plan->head_parts * TIERCE__SHA256_BLOCK;
     size_t rest = plan->block_bytes - head_bytes;
@@ -112,6 +115,7 @@ static size_t finish_block(const struct sha_plan *plan, struct sha_block *block,
 
 static void run_sha256_pairs(const struct sha_plan *plan, const struct tierce__block_run *run)
 {
+    TIERCE_DASSERT(run->block_tokens == plan->block_tokens && run->extra_bytes == 0);
     const uint8_t *parent = run->parent;
     uint8_t *hash = run->hashes;
     struct sha_block now[2], next[2];
@@ -241,6 +245,7 @@ run_xxh3_plain(const struct tierce__block_run *run, uint32_t block_tokens)
 
 void tierce__chain_run_xxh3(const struct tierce__block_run *run)
 {
+    TIERCE_DASSERT(run->block_tokens > 0 && run->block_count > 0);
     TIERCE_ASSERT(run->extra_bytes == 0 || run->block_count == 1);
     if (run->extra_bytes > 0)
         run_xxh3_extra(run);
@@ -281,6 +286,7 @@ static uint8_t *put_vllm_block(uint8_t *p, const uint8_t *parent, const int32_t 
 
 void tierce__chain_run_vllm(const struct tierce__block_run *run)
 {
+    TIERCE_DASSERT(run->block_tokens > 0 && run->block_count > 0);
     const uint8_t *parent = run->parent;
     uint8_t *hash = run->hashes;
     if (run->extra_bytes > 0) {

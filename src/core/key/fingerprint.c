@@ -64,6 +64,7 @@ static int add_file(struct tierce__weights *model, const char *name)
 /* Adds every entry of the folder that `wanted` names. */
 static int list_files(struct tierce__weights *model, bool (*wanted)(const char *name))
 {
+    TIERCE_DASSERT(model->dir_fd >= 0);
     int fd = openat(model->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
@@ -120,6 +121,7 @@ static int list_model(struct tierce__weights *model)
 
 static void sum_files(const struct tierce__weights *model, char text[65])
 {
+    TIERCE_DASSERT(model->file_count > 0 && has_weights(model));
     struct tierce__sha256 sha;
     uint8_t number[8], digest[TIERCE_HASH_BYTES];
     tierce__sha256_init(&sha);

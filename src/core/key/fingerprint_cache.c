@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bytes.h"
+#include "base/assert.h"
 #include "core/key/fingerprint.h"
 #include "core/key/sha256.h"
 
@@ -59,6 +60,8 @@ static size_t entry_text(char text[ENTRY_BYTES_MAX], const struct stat *file,
                         "\nsize=%" PRIu64 "\nmtime_ns=%" PRId64 "\nctime_ns=%" PRId64 "\n",
                         hex, (uint64_t)file->st_dev, (uint64_t)file->st_ino,
                         (uint64_t)file->st_size, time_ns(file->st_mtim), time_ns(file->st_ctim));
+    TIERCE_DASSERT(body > 0 &&
+                   body < ENTRY_BYTES_MAX - (int)(2 * TIERCE_HASH_BYTES + sizeof("sum=\n")));
     tierce__sha256(sum, text, (size_t)body);
     tierce__hex_encode(hex, sum, TIERCE_HASH_BYTES);
     int tail = snprintf(text + body, ENTRY_BYTES_MAX - (size_t)body, "sum=%s\n", hex);
@@ -143,6 +146,7 @@ int tierce__fingerprint_cache_open_locks(int dir_fd)
 
 static int set_lock(int locks_fd, const struct stat *file, short type)
 {
+    TIERCE_DASSERT(locks_fd >= 0);
     struct flock range = {.l_type = type,
                           .l_whence = SEEK_SET,
                           .l_start = (off_t)((uint64_t)file->st_ino & (INT64_MAX >> 1)),

@@ -40,6 +40,7 @@ struct reading {
 
 static void report(struct reading *reading)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     const struct tierce_fingerprint_opts *opts = reading->model->opts;
     if (opts == NULL || opts->progress == NULL || !pthread_equal(pthread_self(), reading->caller))
         return;
@@ -127,6 +128,7 @@ static bool is_settled(const struct tierce__weights *model, const struct stat *s
  * while it is read has no fingerprint: -EBUSY. */
 static int read_file(struct reading *reading, struct tierce__weights_file *file, uint8_t *buffer)
 {
+    TIERCE_DASSERT(!file->known);
     const struct tierce__weights *model = reading->model;
     int fd = openat(model->dir_fd, file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
@@ -181,6 +183,7 @@ static bool wait_for_lock(struct reading *reading, const struct stat *st)
 /* Another process may have read it since the list was made. */
 static bool is_known_now(struct reading *reading, struct tierce__weights_file *file)
 {
+    TIERCE_DASSERT(!file->known);
     int cache_fd = reading->model->cache_fd;
     if (cache_fd < 0 || !tierce__fingerprint_cache_get(cache_fd, &file->st, file->digest))
         return false;
@@ -194,6 +197,7 @@ static bool is_known_now(struct reading *reading, struct tierce__weights_file *f
 static bool take_next(struct reading *reading, size_t *index, bool *again)
 {
     tierce__lock_take(&reading->lock);
+    TIERCE_DASSERT(reading->next <= reading->queued && reading->queued <= 2 * reading->first_round);
     bool left = reading->rc == 0 && reading->next < reading->queued;
     if (left) {
         *again = reading->next >= reading->first_round;
@@ -205,6 +209,7 @@ static bool take_next(struct reading *reading, size_t *index, bool *again)
 
 static int read_one(struct reading *reading, size_t index, bool again, uint8_t *buffer)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__weights_file *file = &reading->model->files[index];
     bool has_lock =
         reading->locks_fd >= 0 && tierce__fingerprint_cache_lock(reading->locks_fd, &file->st);

@@ -15,6 +15,7 @@ struct key_text_reader {
 
 static bool take_literal(struct key_text_reader *in, const char *literal)
 {
+    TIERCE_DASSERT(in->at <= in->end);
     size_t size = strlen(literal);
     if ((size_t)(in->end - in->at) < size || memcmp(in->at, literal, size) != 0)
         return false;
@@ -25,6 +26,7 @@ static bool take_literal(struct key_text_reader *in, const char *literal)
 /* One number of decimal digits, without sign or leading zeros, up to `max`. */
 static bool take_number(struct key_text_reader *in, uint32_t *out, uint32_t max)
 {
+    TIERCE_DASSERT(in->at <= in->end);
     uint64_t value = 0;
     const char *start = in->at;
     while (in->at < in->end && *in->at >= '0' && *in->at <= '9') {

@@ -105,6 +105,7 @@ static struct lmcache_key_part take_part(struct lmcache_key_part *rest)
         *rest = (struct lmcache_key_part){0};
         return part;
     }
+    TIERCE_DASSERT((size_t)(at - part.text) < rest->size);
     part.size = (size_t)(at - part.text);
     rest->text = at + 1;
     rest->size -= part.size + 1;
@@ -172,6 +173,7 @@ int tierce__lmcache_key_format(char *text, size_t room, const struct tierce__lmc
         return TIERCE_E_ARGUMENT;
     char digits[HASH_DIGITS_MAX + 1], layer[16] = "", made[TIERCE__LMCACHE_KEY_MAX + 1];
     hash_digits(digits, &key->hash);
+    TIERCE_DASSERT(strlen(digits) == key->hash.digits);
     if (key->layer >= 0)
         snprintf(layer, sizeof(layer), "@%" PRId32, key->layer);
     int length = snprintf(made, sizeof(made), "%.*s@%" PRIu32 "@%" PRIu32 "@%s%s@%s%s%s%.*s",

@@ -57,6 +57,7 @@ static struct tierce__lmcache_int int_from_signed(int64_t value)
 static struct tierce__lmcache_int hash_builtin(struct tierce__lmcache_int prefix,
                                                const int32_t *tokens, size_t count)
 {
+    TIERCE_DASSERT(count > 0);
     /* A token is below the modulus and not negative, so that it hashes to itself. */
     uint64_t acc = TUPLE_PRIME_5;
     for (size_t i = 0; i < count; i++)
@@ -80,6 +81,7 @@ static struct tierce__lmcache_int fold_digest(const uint8_t digest[TIERCE__SHA25
 static struct tierce__lmcache_int hash_sha256_cbor(struct tierce__lmcache_int prefix,
                                                    const int32_t *tokens, size_t count)
 {
+    TIERCE_DASSERT(count > 0 && (!prefix.negative || prefix.magnitude > 0));
     uint8_t slice[512], digest[TIERCE__SHA256_BYTES];
     const uint8_t *limit = slice + sizeof(slice) - TIERCE__CBOR_U32_MAX;
     struct tierce__sha256 sha;
@@ -135,6 +137,7 @@ void tierce__lmcache_hash_chunks(struct tierce__lmcache_int *hashes,
         prefix = opts->algo == TIERCE__LMCACHE_BUILTIN
                      ? hash_builtin(prefix, tokens + start, length)
                      : hash_sha256_cbor(prefix, tokens + start, length);
+        TIERCE_DASSERT(length > 0 && length <= opts->chunk_tokens);
         hashes[i] = prefix;
     }
 }

@@ -65,6 +65,7 @@ static void add_number(struct namespace_text *text, uint32_t number)
 
 static void add_field(struct namespace_text *text, const char *name, const char *value)
 {
+    TIERCE_DASSERT(strchr(name, '=') == NULL && (value == NULL || strchr(value, '\n') == NULL));
     add_string(text, name);
     add_string(text, "=");
     add_string(text, value != NULL ? value : "");
@@ -83,6 +84,7 @@ static void add_number_field(struct namespace_text *text, const char *name, uint
 static void add_cell_bytes(struct namespace_text *text, const uint32_t *cell_bytes,
                            uint32_t layer_count)
 {
+    TIERCE_DASSERT(layer_count >= 1 && layer_count <= LAYERS_MAX);
     add_string(text, "cell_bytes=");
     for (uint32_t i = 0; i < layer_count;) {
         uint32_t run = 1;
@@ -101,6 +103,7 @@ static void add_cell_bytes(struct namespace_text *text, const uint32_t *cell_byt
 /* The numbers of layers, runs of neighbours as "FIRST-LAST": "0-2,4". */
 static void add_layers(struct namespace_text *text, const uint32_t *layers, uint32_t layer_count)
 {
+    TIERCE_DASSERT(layer_count >= 1 && layer_count <= LAYERS_MAX);
     add_string(text, "layers=");
     for (uint32_t i = 0, run; i < layer_count; i += run) {
         run = 1;
@@ -119,6 +122,7 @@ static void add_layers(struct namespace_text *text, const uint32_t *layers, uint
 
 static void add_group(struct namespace_text *text, const struct tierce_namespace *ns)
 {
+    TIERCE_DASSERT(ns->size > TIERCE__NAMESPACE_BYTES_V1 && ns->group != TIERCE_GROUP_ALL);
     add_field(text, "group", tierce_group_name(ns->group));
     if (ns->window > 0)
         add_number_field(text, "window", ns->window);
@@ -237,6 +241,7 @@ static bool name_ok(const char *name)
 /* Converts one line, whose newline was replaced by a NUL, into a field. */
 static int add_line(struct fields *fields, char *line)
 {
+    TIERCE_DASSERT(strlen(line) <= TEXT_BYTES_MAX);
     char *equals = strchr(line, '=');
     if (equals == NULL || fields->count == FIELDS_MAX)
         return TIERCE_E_FORMAT;
@@ -284,6 +289,7 @@ static void report(tierce_namespace_diff_fn *fn, void *arg, const char *name,
 static int diff_fields(const struct fields *a, const struct fields *b, tierce_namespace_diff_fn *fn,
                        void *arg)
 {
+    TIERCE_DASSERT(a->count <= FIELDS_MAX && b->count <= FIELDS_MAX);
     int differences = 0;
     for (size_t i = 0; i < a->count; i++) {
         const struct namespace_field *field = &a->items[i], *other = find_field(b, field->name);

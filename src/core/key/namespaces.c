@@ -44,6 +44,8 @@ void tierce__namespaces_destroy(struct tierce__namespaces *table)
     if (table == NULL)
         return;
     TIERCE_CHECK_MAGIC(table, TABLE_MAGIC);
+    TIERCE_DASSERT(table->entry_count <= table->entry_room &&
+                   table->ids.count == table->entry_count);
     for (uint32_t i = 0; i < table->entry_count; i++) {
         tierce__free(table->entries[i]->text);
         tierce__free(table->entries[i]);
@@ -95,6 +97,7 @@ static int64_t add_entry(struct tierce__namespaces *table, const uint8_t *digest
 
 static int64_t intern_locked(struct tierce__namespaces *table, const uint8_t *digest, char **copy)
 {
+    TIERCE_DASSERT(table->ids.count == table->entry_count);
     tierce__lock_assert_held(&table->lock);
     uint32_t found = find_id(table, digest);
     int64_t id = found != TIERCE__NUMBER_NONE ? found : add_entry(table, digest);

@@ -266,6 +266,7 @@ void tierce__sha256_init(struct tierce__sha256 *sha)
 
 void tierce__sha256_update(struct tierce__sha256 *sha, const void *data, size_t size)
 {
+    TIERCE_DASSERT(sha->fed_bytes + size >= sha->fed_bytes);
     if (size == 0)
         return;
     const uint8_t *bytes = data;

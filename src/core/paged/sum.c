@@ -133,6 +133,8 @@ static void fetch_head(const uint8_t *next, size_t n)
 uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *dst, const void *src,
                                    size_t n, enum tierce__store_hint hint, const void *next)
 {
+    TIERCE_DASSERT(n == 0 || (uintptr_t)dst + n <= (uintptr_t)src ||
+                   (uintptr_t)src + n <= (uintptr_t)dst);
     uint8_t *to = dst;
     const uint8_t *from = src;
     bool streams = hint == TIERCE__STORE_STREAM && n >= STREAM_BYTES_MIN && kernel->stream != NULL;
@@ -218,6 +220,8 @@ static void take_zeroes(uint64_t acc[TIERCE__LANES], size_t begin, size_t end)
 uint64_t tierce__sum_padded(const uint8_t first[TIERCE__SUM_STRIPE], const void *src, size_t n,
                             size_t total)
 {
+    TIERCE_DASSERT(n >= TIERCE__STRIPE_BYTES && n % TIERCE__STRIPE_BYTES == 0 &&
+                   total > SHORT_BYTES_MAX);
     static const uint8_t zeroes[TIERCE__STRIPE_BYTES];
     const struct tierce__kernel *kernel = tierce__kernel();
     const uint8_t *from = src;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/policy/flat.h"
+#include "base/assert.h"
 #include "base/alloc.h"
 
 #include <errno.h>
@@ -7,6 +8,7 @@
 
 int tierce__flat_init(struct tierce__flat *flat, const struct tierce__flat_opts *opts)
 {
+    TIERCE_DASSERT(opts->key_count >= 1 && opts->capacity >= 1);
     *flat = (struct tierce__flat){
         .capacity = opts->capacity, .free_slot = TIERCE__NO_SLOT, .slots = opts->key_count};
     if (!opts->in_bytes && opts->policy != NULL && opts->capacity < flat->slots)

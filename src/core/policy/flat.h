@@ -81,6 +81,7 @@ void tierce__flat_expire(struct tierce__flat *flat);
 TIERCE__FLAT_INLINE void tierce__flat_let_go(struct tierce__flat *flat,
                                              const struct tierce__policy_ops *ops, uint32_t slot)
 {
+    TIERCE_DASSERT(flat->slot_of[flat->key_in[slot]] == slot);
     TIERCE_DASSERT(slot < flat->fresh);
     if (flat->watch != NULL)
         flat->watch->left(flat->watch->arg, flat->key_in[slot]);
@@ -149,6 +150,7 @@ TIERCE__FLAT_INLINE uint32_t tierce__flat_use(struct tierce__flat *flat,
                                               const struct tierce__flat_uses *uses)
 {
     const uint32_t *keys = uses->keys, count = uses->count;
+    TIERCE_DASSERT(uses->counted <= count);
     uint32_t hits = 0;
     bool tells = ops != NULL && ops->prefetch != NULL;
     for (uint32_t i = 0; tells && i < count; i++)
@@ -172,6 +174,7 @@ TIERCE__FLAT_INLINE uint32_t tierce__flat_use(struct tierce__flat *flat,
             tierce__flat_store(flat, ops, keys[at], uses->bytes != NULL ? uses->bytes[at] : 1,
                                TIERCE__NO_SLOT);
     }
+    TIERCE_DASSERT(hits <= uses->counted);
     return hits;
 }
 

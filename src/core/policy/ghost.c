@@ -21,6 +21,7 @@ static int make_table(struct tierce__ghost *ghost, uint32_t key_count, uint32_t 
 
 int tierce__ghost_init(struct tierce__ghost *ghost, uint32_t key_count, uint32_t range)
 {
+    TIERCE_DASSERT(key_count >= 1 && key_count <= UINT32_MAX - TIERCE__GHOST_LISTS);
     *ghost = (struct tierce__ghost){
         .nodes = tierce__calloc((size_t)key_count + TIERCE__GHOST_LISTS, sizeof(*ghost->nodes)),
         .node_count = key_count,
@@ -107,6 +108,7 @@ static uint32_t make_node(struct tierce__ghost *ghost, uint32_t list)
         TIERCE_ASSERT(dropped);
         at = ghost->nodes_free;
     }
+    TIERCE_DASSERT(at < ghost->nodes_used);
     ghost->nodes_free = ghost->nodes[at].newer;
     return at;
 }
@@ -160,6 +162,7 @@ void tierce__ghost_push(struct tierce__ghost *ghost, uint32_t list, uint64_t key
                                                    .list = list};
     ghost->nodes[newest].newer = at;
     ghost->nodes[head].older = at;
+    TIERCE_DASSERT(ghost->nodes[newest].list == list || newest == head);
     enter_key(ghost, at);
     ghost->bytes[list] += bytes;
 }

@@ -8,6 +8,7 @@
 
 int tierce__heap_init(struct tierce__heap *heap, uint32_t slot_count)
 {
+    TIERCE_DASSERT(slot_count >= 1);
     *heap = (struct tierce__heap){
         .items = tierce__calloc(slot_count, sizeof(*heap->items)),
         .places = tierce__calloc(slot_count, sizeof(*heap->places)),

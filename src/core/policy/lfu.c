@@ -88,6 +88,7 @@ static uint32_t find_group(struct lfu *lfu, uint64_t uses, uint32_t lower)
 static void free_group(struct lfu *lfu, uint32_t group)
 {
     struct lfu_group *g = &lfu->groups[group];
+    TIERCE_DASSERT(g->newest == NONE && g->oldest == NONE);
     TIERCE_DASSERT(g->members == 0);
     if (g->higher != NONE)
         lfu->groups[g->higher].lower = g->lower;
@@ -102,6 +103,7 @@ static void free_group(struct lfu *lfu, uint32_t group)
 static void link_newest(struct lfu *lfu, uint32_t slot, uint32_t group)
 {
     struct lfu_group *g = &lfu->groups[group];
+    TIERCE_DASSERT(g->newest == NONE || lfu->nodes[g->newest].newer == NONE);
     struct lfu_node *node = &lfu->nodes[slot];
     TIERCE_DASSERT((node->flags & SLOT_IN) != 0 && group < lfu->groups_used);
     node->group = group;
@@ -120,6 +122,8 @@ static void unlink_slot(struct lfu *lfu, uint32_t slot)
 {
     const struct lfu_node *node = &lfu->nodes[slot];
     struct lfu_group *g = &lfu->groups[node->group];
+    TIERCE_DASSERT(node->newer != NONE || g->newest == slot);
+    TIERCE_DASSERT(node->older != NONE || g->oldest == slot);
     TIERCE_DASSERT((node->flags & SLOT_PARKED) == 0);
     if (node->newer != NONE)
         lfu->nodes[node->newer].older = node->older;
@@ -271,6 +275,8 @@ static bool lfu_victim(struct tierce__policy *policy, uint64_t now, uint32_t *sl
         /* Within a count the parked ones are older than the listed ones. */
         if (lfu->heap.count > 0 && lfu->heap.items[0].rank.major <= lfu->groups[group].uses) {
             *slot = lfu->heap.items[0].slot;
+            TIERCE_DASSERT((lfu->nodes[*slot].flags & (SLOT_PARKED | SLOT_EVICTABLE)) ==
+                           (SLOT_PARKED | SLOT_EVICTABLE));
             return true;
         }
         uint32_t first = first_listed(lfu, group);

@@ -9,6 +9,7 @@
 int tierce__order_init(struct tierce__order *order, uint32_t slot_count, uint32_t list_count,
                        bool newest_first)
 {
+    TIERCE_DASSERT(slot_count >= 1 && slot_count <= TIERCE__POLICY_SLOTS_MAX);
     TIERCE_ASSERT(list_count >= 1 && list_count <= TIERCE__ORDER_LISTS_MAX);
     *order = (struct tierce__order){
         .slot_count = slot_count, .list_count = list_count, .newest_first = newest_first};
@@ -76,6 +77,7 @@ static uint32_t first_listed(struct tierce__order *order, uint32_t list)
         uint32_t slot = order->newest_first ? nodes[head].older : nodes[head].newer;
         if (slot == head || tierce__order_is_evictable(order, slot))
             return slot;
+        TIERCE_DASSERT(tierce__order_list_of(order, slot) == list);
         tierce__order_unlink(order, slot);
         nodes[slot].state |= TIERCE__ORDER_PARKED;
     }
@@ -84,6 +86,8 @@ static uint32_t first_listed(struct tierce__order *order, uint32_t list)
 bool tierce__order_search(struct tierce__order *order, uint32_t list, uint32_t *slot)
 {
     const struct tierce__heap *heap = &order->heaps[list];
+    TIERCE_DASSERT(heap->count == 0 || tierce__order_is_evictable(order, heap->items[0].slot));
+    TIERCE_DASSERT(heap->count == 0 || tierce__order_list_of(order, heap->items[0].slot) == list);
     uint32_t first = first_listed(order, list), head = order->slot_count + list;
     if (heap->count > 0 &&
         (first == head || heap->items[0].rank.major < rank_of(order, first).major))
@@ -103,6 +107,7 @@ int tierce__ordered_create(struct tierce__policy **out, size_t size,
                            const struct tierce__policy_opts *opts, uint32_t list_count,
                            bool newest_first)
 {
+    TIERCE_DASSERT(size >= sizeof(struct tierce__ordered));
     if (!tierce__policy_opts_good(opts))
         return TIERCE_E_ARGUMENT;
     struct tierce__ordered *ordered = tierce__calloc(1, size);

@@ -80,6 +80,7 @@ static inline void tierce__order_link(struct tierce__order *order, uint32_t slot
     struct tierce__order_node *nodes = order->nodes;
     TIERCE_DASSERT(slot < order->slot_count && list < order->list_count);
     uint32_t head = order->slot_count + list, newest = nodes[head].older;
+    TIERCE_DASSERT(nodes[newest].newer == head);
     nodes[slot] =
         (struct tierce__order_node){.newer = head,
                                     .older = newest,

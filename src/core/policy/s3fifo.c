@@ -67,6 +67,7 @@ static int create_as(struct tierce__policy **out, const struct tierce__policy_op
     s->small_share = capacity / 10;
     s->main_share = capacity - s->small_share;
     s->ghost_share = capacity / 10 * 9 + capacity % 10 * 9 / 10;
+    TIERCE_DASSERT(s->main_share <= capacity && s->ghost_share <= capacity);
     s->victim = TIERCE__NO_SLOT;
     s->uses = tierce__calloc(opts->slot_count, sizeof(*s->uses));
     s->entries = tierce__calloc(opts->slot_count, sizeof(*s->entries));
@@ -137,6 +138,7 @@ static void s3fifo_touch(struct tierce__policy *policy, uint32_t slot, uint64_t 
     TIERCE_ASSERT(slot < s->ordered.order.slot_count);
     TIERCE_DASSERT(tierce__order_has(&s->ordered.order, slot));
     s->uses[slot] = (uint8_t)(s->uses[slot] + (s->uses[slot] < USES_MAX));
+    TIERCE_DASSERT(s->uses[slot] <= USES_MAX);
     if (s->victim == slot)
         s->victim = TIERCE__NO_SLOT;
 }
@@ -168,6 +170,7 @@ static void s3fifo_remove(struct tierce__policy *policy, uint32_t slot, bool evi
 static bool victim_of_small(struct s3fifo *s, uint32_t *slot)
 {
     while (tierce__order_first(&s->ordered.order, SMALL, slot)) {
+        TIERCE_DASSERT(s->uses[*slot] <= USES_MAX);
         tierce__ghost_fetch_next(&s->ghost, s->entries, &s->ordered.order, *slot);
         if (s->uses[*slot] < USES_FOR_MAIN)
             return true;

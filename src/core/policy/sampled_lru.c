@@ -55,6 +55,7 @@ static bool is_evictable(const struct sampled *s, uint32_t slot)
 
 static void set_bit(struct sampled *s, uint32_t slot)
 {
+    TIERCE_DASSERT(s->used_at[slot] != 0);
     TIERCE_DASSERT(!is_evictable(s, slot) && s->evictable_count < s->slot_count);
     s->bits[slot / 64] |= 1ULL << (slot % 64);
     s->summary[slot / 4096] |= 1ULL << (slot / 64 % 64);
@@ -64,6 +65,7 @@ static void set_bit(struct sampled *s, uint32_t slot)
 
 static void clear_bit(struct sampled *s, uint32_t slot)
 {
+    TIERCE_DASSERT(s->used_at[slot] != 0);
     TIERCE_DASSERT(is_evictable(s, slot) && s->evictable_count > 0);
     s->bits[slot / 64] &= ~(1ULL << (slot % 64));
     if (s->bits[slot / 64] == 0)
@@ -182,6 +184,7 @@ static uint32_t draw_slot(struct sampled *s)
         return slot / 64 * 64 + (uint32_t)__builtin_ctzll(rest);
     uint32_t words = word_count(s->slot_count), next = slot / 64 + 1 < words ? slot / 64 + 1 : 0;
     uint32_t word = next_bit(s->summary, word_count(words), next);
+    TIERCE_DASSERT(word < words && s->bits[word] != 0);
     return word * 64 + (uint32_t)__builtin_ctzll(s->bits[word]);
 }
 

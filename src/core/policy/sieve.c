@@ -51,6 +51,7 @@ static void link_behind(struct sieve *sieve, uint32_t slot, uint32_t newer)
 {
     TIERCE_DASSERT(slot < sieve->slot_count && newer <= sieve->slot_count);
     uint32_t older = sieve->links[newer].older;
+    TIERCE_DASSERT(sieve->links[older].newer == newer);
     sieve->links[slot] = (struct sieve_link){.newer = newer, .older = older};
     sieve->links[older].newer = slot;
     sieve->links[newer].older = slot;
@@ -176,6 +177,7 @@ static void put_aside(struct sieve *sieve, uint32_t slot)
 {
     TIERCE_DASSERT((sieve->flags[slot] & SLOT_EVICTABLE) == 0);
     unlink_slot(sieve, slot);
+    TIERCE_DASSERT(sieve->hand != slot);
     sieve->flags[slot] |= SLOT_ASIDE;
     sieve->asides[slot] = sieve->aside_next++;
 }

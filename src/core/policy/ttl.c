@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "core/policy/order.h"
 #include "core/policy/policy_private.h"
 
@@ -50,10 +51,20 @@ static int ttl_create(struct tierce__policy **out, const struct tierce__policy_o
     return 0;
 }
 
+/* Whether no listed entry was used after `now`: a clock that goes back would expire entries late.
+ */
+static inline bool is_later(const struct ttl *ttl, uint64_t now)
+{
+    const struct tierce__order *order = &ttl->ordered.order;
+    uint32_t newest = order->nodes[order->slot_count].older;
+    return newest == order->slot_count || ttl->used_at[newest] <= now;
+}
+
 static void ttl_insert(struct tierce__policy *policy, uint32_t slot,
                        const struct tierce__policy_entry *entry)
 {
     struct ttl *ttl = ttl_of(policy);
+    TIERCE_DASSERT(is_later(ttl, entry->now));
     tierce__order_push(&ttl->ordered.order, slot, 0);
     ttl->used_at[slot] = entry->now;
 }
@@ -61,6 +72,7 @@ static void ttl_insert(struct tierce__policy *policy, uint32_t slot,
 static void ttl_touch(struct tierce__policy *policy, uint32_t slot, uint64_t now)
 {
     struct ttl *ttl = ttl_of(policy);
+    TIERCE_DASSERT(is_later(ttl, now));
     tierce__order_move(&ttl->ordered.order, slot, 0);
     ttl->used_at[slot] = now;
 }

@@ -196,6 +196,7 @@ bool tierce__resp_is_error(const struct tierce__resp_value *value, const char *c
 
 const char *tierce__resp_words(const struct tierce__resp_value *error)
 {
+    TIERCE_DASSERT(error->type == TIERCE__RESP_ERROR);
     return error->repeats_password ? "an error that repeats the password" : error->text;
 }
 
@@ -221,6 +222,7 @@ bool tierce__resp_is_ready(struct tierce__resp *resp)
 /* Closes the connection, because its answers can no longer be matched. */
 static int fail(struct tierce__resp *resp, int rc, const char *what)
 {
+    TIERCE_DASSERT(rc < 0);
     tierce__resp_stream_close(&resp->stream);
     resp->awaited = resp->appended = 0;
     snprintf(resp->why, sizeof(resp->why), "%.180s: %s: %s", resp->opts.host, what,
@@ -331,6 +333,7 @@ int tierce__resp_append_wait(struct tierce__resp *resp, uint32_t replicas, uint6
 /* Makes room for a whole line after the unparsed bytes. */
 static int make_room(struct tierce__resp *resp)
 {
+    TIERCE_DASSERT(resp->in_at <= resp->in_end && resp->in_end <= resp->in_size);
     if (resp->in_at > 0) {
         memmove(resp->in, resp->in + resp->in_at, resp->in_end - resp->in_at);
         resp->in_end -= resp->in_at;
@@ -359,6 +362,7 @@ static int receive(struct tierce__resp *resp)
                       : tierce__resp_stream_read(&resp->stream, pieces + 1, 1, &done);
     if (rc != 0)
         return rc;
+    TIERCE_DASSERT(done > 0);
     size_t filled = done < room_bytes ? done : room_bytes;
     if (filled > 0)
         tierce__resp_parser_filled(resp->parser, filled);
@@ -379,6 +383,7 @@ static int gather(const struct tierce__resp *resp, size_t first, size_t skip,
         const char *bytes = piece->borrowed != NULL ? piece->borrowed : resp->out + piece->at;
         pieces[count++] = (struct iovec){(void *)(uintptr_t)(bytes + skip), piece->bytes - skip};
     }
+    TIERCE_DASSERT(count > 0);
     return count;
 }
 
@@ -422,6 +427,7 @@ int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadline_ns)
             done -= resp->pieces[at++].bytes;
         }
     }
+    TIERCE_DASSERT(skip == 0 && at == resp->piece_count);
     resp->awaited += resp->appended;
     resp->appended = resp->piece_count = resp->out_used = 0;
     return 0;
@@ -453,6 +459,7 @@ int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
                                           resp->in_end - resp->in_at, &used, out);
         resp->in_at += used;
         TIERCE_DASSERT(resp->in_at <= resp->in_end && resp->awaited > 0);
+        TIERCE_DASSERT(used <= resp->in_end);
         if (rc == 1) {
             resp->awaited--;
             out->repeats_password = repeats_password(resp, out);
@@ -550,6 +557,7 @@ static int read_greeting(struct tierce__resp *resp, const char *what, uint64_t d
 /* AUTH, SELECT and PING in one pipeline. */
 static int greet(struct tierce__resp *resp, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(resp->appended == 0 && resp->awaited == 0);
     const struct tierce__resp_opts *opts = &resp->opts;
     bool auth = opts->password != NULL, select = opts->database != 0;
     char database[16];
@@ -599,6 +607,7 @@ static int reconnect(struct tierce__resp *resp)
         resp->why[0] = '\0';
         forget(resp);
     }
+    TIERCE_DASSERT(rc != 0 || (is_connected(resp) && resp->awaited == 0 && resp->appended == 0));
     return rc;
 }
 

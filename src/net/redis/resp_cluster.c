@@ -133,6 +133,7 @@ static int fail(struct tierce__resp_cluster *cluster, int rc, const char *why)
 static int find_node(struct tierce__resp_cluster *cluster, const char *host, size_t host_bytes,
                      uint16_t port)
 {
+    TIERCE_DASSERT(port > 0);
     TIERCE_DASSERT(cluster->node_count <= cluster->node_size);
     for (size_t i = 0; i < cluster->node_count; i++) {
         const struct node *node = &cluster->nodes[i];
@@ -171,6 +172,7 @@ static int find_named(struct tierce__resp_cluster *cluster, const char *host, si
 /* The client of a node, connected and with a pipeline of this batch. */
 static int begin_node(struct tierce__resp_cluster *cluster, struct node *node)
 {
+    TIERCE_DASSERT(node >= cluster->nodes && node < cluster->nodes + cluster->node_count);
     int rc = 0;
     if (node->resp == NULL) {
         struct tierce__resp_opts opts = cluster->opts;
@@ -257,6 +259,7 @@ static int learn_from(struct tierce__resp_cluster *cluster, const char *host, ui
 /* Queries the nodes in turn, the newest first: nodes that left the cluster are the oldest. */
 static int learn(struct tierce__resp_cluster *cluster, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(cluster->is_stale);
     int rc = TIERCE_E_DEADLINE;
     for (size_t i = cluster->node_count; i-- > 0 && tierce__now_ns() < deadline_ns;) {
         /* The table of nodes may move while it grows. */
@@ -429,6 +432,7 @@ int tierce__resp_cluster_append_borrowed(struct tierce__resp_cluster *cluster, s
 void tierce__resp_cluster_into(struct tierce__resp_cluster *cluster, void *memory, size_t capacity)
 {
     TIERCE_CHECK_MAGIC(cluster, CLUSTER_MAGIC);
+    TIERCE_DASSERT(!cluster->commands[cluster->count - 1].is_answered);
     TIERCE_ASSERT(cluster->count > 0);
     cluster->commands[cluster->count - 1].into = memory;
     cluster->commands[cluster->count - 1].into_bytes = capacity;
@@ -518,6 +522,7 @@ static int read_wait(struct tierce__resp_cluster *cluster, struct tierce__resp *
 
 static int send_command(struct tierce__resp *resp, const struct command *command)
 {
+    TIERCE_DASSERT(command->count > 0 && !command->is_answered);
     return command->borrows_last
                ? tierce__resp_append_borrowed(resp, command->arguments, command->bytes,
                                               command->count)
@@ -527,6 +532,7 @@ static int send_command(struct tierce__resp *resp, const struct command *command
 static int read_command(struct tierce__resp *resp, const struct command *command,
                         struct tierce__resp_value *value, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(!command->is_answered);
     return command->into != NULL ? tierce__resp_read_into(resp, command->into, command->into_bytes,
                                                           value, deadline_ns)
                                  : tierce__resp_read(resp, value, deadline_ns);

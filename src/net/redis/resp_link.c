@@ -115,6 +115,7 @@ bool tierce__resp_link_repeats(const struct tierce__resp_link *link)
 
 static int fail(struct tierce__resp_link *link, int rc, const char *why)
 {
+    TIERCE_DASSERT(rc < 0);
     snprintf(link->why, sizeof(link->why), "%s", why);
     link->has_why = true;
     return rc;
@@ -141,7 +142,6 @@ static int find_master(struct tierce__resp_link *link)
 
 static int begin_server(struct tierce__resp_link *link)
 {
-    link->appended = 0;
     if (link->leaves && link->server != NULL)
         tierce__resp_leave(link->server, link->why);
     link->leaves = false;
@@ -157,7 +157,7 @@ static int begin_server(struct tierce__resp_link *link)
 
 int tierce__resp_link_begin(struct tierce__resp_link *link)
 {
-    link->read = 0;
+    link->appended = link->read = 0;
     link->into = NULL;
     link->writes = false;
     if (link->cluster == NULL)
@@ -169,6 +169,7 @@ int tierce__resp_link_begin(struct tierce__resp_link *link)
 int tierce__resp_link_append(struct tierce__resp_link *link, size_t key,
                              const char *const *arguments, const size_t *bytes, size_t count)
 {
+    TIERCE_DASSERT(link->read == 0);
     link->appended++;
     if (link->cluster == NULL)
         return tierce__resp_append(link->server, arguments, bytes, count);
@@ -179,6 +180,7 @@ int tierce__resp_link_append_borrowed(struct tierce__resp_link *link, size_t key
                                       const char *const *arguments, const size_t *bytes,
                                       size_t count)
 {
+    TIERCE_DASSERT(link->read == 0);
     link->appended++;
     if (link->cluster == NULL)
         return tierce__resp_append_borrowed(link->server, arguments, bytes, count);
@@ -187,6 +189,7 @@ int tierce__resp_link_append_borrowed(struct tierce__resp_link *link, size_t key
 
 void tierce__resp_link_into(struct tierce__resp_link *link, void *memory, size_t capacity)
 {
+    TIERCE_DASSERT(link->read == 0);
     TIERCE_DASSERT(link->appended > 0);
     link->into = memory;
     link->into_bytes = capacity;
@@ -196,6 +199,7 @@ void tierce__resp_link_into(struct tierce__resp_link *link, void *memory, size_t
 
 void tierce__resp_link_writes(struct tierce__resp_link *link)
 {
+    TIERCE_DASSERT(link->read == 0);
     link->writes = true;
     if (link->cluster != NULL)
         tierce__resp_cluster_wait(link->cluster, link->wait_replicas);
@@ -208,6 +212,7 @@ static bool waits(const struct tierce__resp_link *link)
 
 int tierce__resp_link_flush(struct tierce__resp_link *link, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(link->read == 0);
     if (link->cluster != NULL)
         return tierce__resp_cluster_run(link->cluster, deadline_ns);
     if (deadline_ns == 0)
@@ -265,6 +270,7 @@ static int read_server(struct tierce__resp_link *link, struct tierce__resp_value
 int tierce__resp_link_read(struct tierce__resp_link *link, struct tierce__resp_value *out,
                            uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(link->read < link->appended);
     if (link->cluster == NULL)
         return read_server(link, out, deadline_ns);
     *out = *tierce__resp_cluster_value(link->cluster, link->read++);

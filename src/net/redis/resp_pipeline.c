@@ -64,6 +64,9 @@ void tierce__resp_pipeline_add(struct tierce__resp_pipeline *batch, const void *
     }
     if (batch->rc < 0)
         return;
+    TIERCE_DASSERT(batch->count == 0 || batch->commands[batch->count - 1].first +
+                                                batch->commands[batch->count - 1].count ==
+                                            batch->word_count);
     batch->words[batch->word_count] = text;
     batch->lengths[batch->word_count++] = bytes;
     if (batch->count > 0)
@@ -174,6 +177,7 @@ static int append(struct tierce__resp_pipeline *batch,
  * in the connection. */
 static int exchange(struct tierce__resp_pipeline *batch, struct tierce__resp_value *values)
 {
+    TIERCE_DASSERT(batch->rc == 0 && batch->count > 0);
     int rc = tierce__resp_link_begin(batch->link);
     for (size_t i = 0; rc == 0 && i < batch->count; i++)
         if (!batch->commands[i].is_answered)

@@ -31,6 +31,7 @@ struct sentinel_place {
 static int fail(char why[TIERCE__RESP_WHY_BYTES], int rc, const char *host, uint16_t port,
                 const char *text)
 {
+    TIERCE_DASSERT(rc < 0);
     snprintf(why, TIERCE__RESP_WHY_BYTES, "%.100s port %u: %.120s", host, (unsigned)port, text);
     return rc;
 }
@@ -167,6 +168,7 @@ static int open_master(const struct tierce__resp_sentinel *sentinel,
 int tierce__resp_sentinel_open(struct tierce__resp_sentinel *sentinel, struct tierce__resp **out,
                                char why[TIERCE__RESP_WHY_BYTES])
 {
+    TIERCE_DASSERT(sentinel->first < sentinel->node_count);
     struct sentinel_place places[TIERCE__RESP_URI_NODES];
     size_t tried = 0;
     int rc = TIERCE_E_DOWN;

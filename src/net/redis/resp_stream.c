@@ -126,6 +126,7 @@ int tierce__resp_stream_read(struct tierce__resp_stream *stream, const struct io
 int tierce__resp_stream_write(struct tierce__resp_stream *stream, struct iovec *pieces, int count,
                               size_t *done)
 {
+    TIERCE_DASSERT(count > 0);
     TIERCE_DASSERT(stream->fd >= 0);
     if (stream->tls == NULL) {
         struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};

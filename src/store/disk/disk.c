@@ -52,6 +52,7 @@ static int lookup(struct tierce__disk *d, struct tierce__store_req *req)
 
 static int siblings(const struct tierce__disk *d, struct tierce__store_req *req)
 {
+    tierce__lock_assert_held(&d->lock);
     uint32_t slots[TIERCE__SIBLINGS_MAX];
     size_t got = tierce__siblings_find(d->siblings, slots, TIERCE__SIBLINGS_MAX, &req->keys[0]);
     TIERCE_DASSERT(req->found == 0);
@@ -72,6 +73,7 @@ static int siblings(const struct tierce__disk *d, struct tierce__store_req *req)
  * about the last 64k keys are known. */
 static bool admit(struct tierce__disk *d, const struct tierce__key *key)
 {
+    tierce__lock_assert_held(&d->lock);
     uint64_t spread = tierce__key_spread(key) | 1; /* 0 is an empty place */
     uint64_t *set = d->admitted + (spread >> 1) % FILTER_SETS * FILTER_WAYS;
     TIERCE_DASSERT(set + FILTER_WAYS <= d->admitted + (size_t)FILTER_SETS * FILTER_WAYS);
@@ -101,6 +103,7 @@ static struct tierce__store_req *put_of(struct tierce__list *by_key)
  * put gets no room. One alone always has. */
 static bool queue_is_full(const struct tierce__disk *d, uint64_t bytes)
 {
+    tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(tierce__list_empty(&d->puts) == (d->queued_put_bytes == 0));
     return !tierce__list_empty(&d->puts) && d->queued_put_bytes + bytes > d->queue_bytes_max;
 }
@@ -201,6 +204,7 @@ static int accept_delete(struct tierce__disk *d, struct tierce__store_req *req,
         tierce__disk_reap(d);
     }
     req->found = tierce__disk_may_return(d, req->keys);
+    TIERCE_DASSERT(tierce__disk_find(d, req->keys) == TIERCE__INDEX_NONE);
     return visible ? 0 : TIERCE_E_MISS;
 }
 
@@ -243,6 +247,7 @@ static int accept_clear(struct tierce__disk *d, struct tierce__store_req *req,
 
 static int accept_flush(struct tierce__disk *d, struct tierce__store_req *req)
 {
+    tierce__lock_assert_held(&d->lock);
     bool clean =
         d->limbo_head == d->limbo_tail && d->doomed == TIERCE__NO_SLOT && d->journal_error == 0;
     if (!req->removals)
@@ -341,6 +346,7 @@ static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
     out->cap_bytes = d->cap_bytes;
     TIERCE_DASSERT(out->used_bytes <= out->cap_bytes);
     TIERCE_DASSERT(d->durable_count <= tierce__index_count(d->table.index));
+    TIERCE_DASSERT((d->queued_put_bytes == 0) == tierce__list_empty(&d->puts));
     out->queued_bytes = d->queued_put_bytes + d->active_put_bytes;
     out->durable_chunks = d->durable_count;
     out->written_bytes_today = d->day == tierce__wall_s() / 86400 ? d->day_bytes : 0;
@@ -416,6 +422,7 @@ static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
     d->journal_stop = true; /* it may have many deletions to record, one batch after the other */
     tierce__cond_signal(&d->journal_cond);
     ended = ended || wait_for(d, &d->journal_ended, with_grace(deadline_ns));
+    TIERCE_DASSERT(!ended || (d->committing.count == 0 && tierce__list_empty(&d->flushing)));
     d->cancel = true; /* flushes that no commit will answer any more */
     d->io_stop = true;
     TIERCE_DASSERT(d->closing && d->journal_stop);

@@ -34,6 +34,7 @@
 static int add_record(struct tierce__disk *d, struct tierce__journal *journal,
                       struct tierce__journal_record *record)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     uint32_t id = record->key.ns;
     TIERCE_DASSERT(id < TIERCE__DISK_NS_MAX);
     if (d->ns_numbers[id] == 0 && d->ns_count == TIERCE__DISK_NS_MAX)
@@ -131,6 +132,7 @@ static int append_removals(struct tierce__disk *d, uint64_t limbo_mark)
 {
     int rc = 0;
     TIERCE_DASSERT(limbo_mark - d->limbo_head <= d->limbo_room);
+    TIERCE_DASSERT(limbo_mark >= d->limbo_head);
     /* Entries before the mark are only freed by this thread, so they may be read unlocked. */
     for (uint64_t i = d->limbo_head; i < limbo_mark && rc == 0; i++) {
         const struct tierce__disk_limbo *l = &d->limbo[i % d->limbo_room];
@@ -163,6 +165,7 @@ static int append_committing(struct tierce__disk *d)
 
 static int append(struct tierce__disk *d, uint64_t limbo_mark)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_journal(d));
     uint64_t before = d->journal.pages;
     int rc = append_removals(d, limbo_mark);
     if (rc == 0)
@@ -220,6 +223,7 @@ static void forget_ns_numbers(struct tierce__disk *d)
 /* Swaps the writers; the old file has lost its name. */
 static void adopt_new(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->journal_new.pages > 0);
     TIERCE_DASSERT(d->journal_new.used == 0 && d->journal_new.filled == 0);
     struct tierce__journal old = d->journal;
     d->journal = d->journal_new;
@@ -303,6 +307,7 @@ static uint64_t pages_for(uint64_t puts, uint64_t dels)
 /* Whether the journal is mostly garbage, or would outgrow its bound. */
 static bool compaction_is_due(const struct tierce__disk *d, uint64_t dels)
 {
+    TIERCE_DASSERT(dels <= d->limbo_room);
     TIERCE_DASSERT(d->durable_count <= d->table.slot_count);
     tierce__lock_assert_held(&d->lock);
     uint64_t live = pages_for(d->durable_count, 0);
@@ -382,6 +387,7 @@ static void answer_flushes(struct tierce__disk *d, struct tierce__list *finished
 
 static void sync_data(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_journal(d) && !tierce__lock_holds_any());
     int rc = d->vfs->ops->sync(d->vfs, d->data);
     if (rc == 0)
         return;
@@ -418,6 +424,7 @@ static bool wants_puts(const struct tierce__disk *d)
 /* Under the lock. */
 static void begin(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_journal(d));
     tierce__lock_assert_held(&d->lock);
     bool with_puts = wants_puts(d);
     TIERCE_DASSERT(d->committing.count == 0);
@@ -494,6 +501,7 @@ static uint64_t commit_time(const struct tierce__disk *d)
 /* After the last commit. Under the lock, which is dropped on the way. */
 static void finish(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_journal(d));
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(d->journal_stop && tierce__list_empty(&d->flushing));
     tierce__lock_drop(&d->lock);

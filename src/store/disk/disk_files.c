@@ -30,6 +30,7 @@
 
 int tierce__disk_check_kinds(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->lock_fd < 0);
     static const struct {
         const char *name;
         mode_t kind;
@@ -93,6 +94,7 @@ int tierce__disk_check_journal(struct tierce__disk *d, struct tierce__vfs_file *
 /* Checks the journal of an unfinished compaction. */
 static int check_leftover(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->lock_fd >= 0);
     TIERCE_DASSERT(!d->has_leftover);
     struct tierce__vfs_file *file = NULL;
     d->opening = TIERCE__DISK_JOURNAL_NEW;
@@ -115,6 +117,7 @@ static int check_leftover(struct tierce__disk *d)
 
 static int check_mark(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->lock_fd >= 0);
     struct tierce__vfs_file *file = NULL;
     uint8_t at[TIERCE__JOURNAL_MARK_BYTES];
     d->opening = TIERCE__JOURNAL_MARK_NAME;
@@ -153,6 +156,7 @@ int tierce__disk_check_contents(struct tierce__disk *d)
 /* Whether the first bytes of a chunk are those that the journal says; *seen: how many were read. */
 static bool has_a_right_head(struct tierce__disk *d, uint64_t length, uint8_t *page, uint32_t *seen)
 {
+    TIERCE_DASSERT(length > 0);
     *seen = 0;
     for (uint32_t slot = 0; slot < d->table.slot_count && *seen < HEADS_MAX; slot++) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];

@@ -32,6 +32,7 @@ void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__store_req *put
 
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__store_req *req, int status)
 {
+    TIERCE_DASSERT(status <= 0);
     TIERCE_DASSERT(tierce__list_empty(&req->node));
     req->status = status;
     tierce__list_push_back(finished, &req->node);
@@ -39,6 +40,7 @@ void tierce__disk_finish(struct tierce__list *finished, struct tierce__store_req
 
 void tierce__disk_answer(struct tierce__list *finished)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     while (!tierce__list_empty(finished)) {
         struct tierce__store_req *req = tierce__disk_req_of(finished->next);
         tierce__list_remove(&req->node);
@@ -59,6 +61,7 @@ void tierce__disk_wake_io(struct tierce__disk *d, bool polling)
 static void xfer_done(struct tierce__vfs_io *io)
 {
     struct tierce__disk *d = io->arg;
+    TIERCE_DASSERT(tierce__disk_is_on_io(d));
     struct tierce__disk_xfer *x = TIERCE__CONTAINER_OF(io, struct tierce__disk_xfer, io);
     TIERCE_DASSERT(x->op->flying > 0 && tierce__list_empty(&x->node));
     tierce__list_push_back(&d->returned, &x->node);
@@ -100,6 +103,8 @@ void tierce__disk_io_fini(struct tierce__disk *d)
 static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
                    struct tierce__list *finished, struct tierce__list *spent)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_io(d));
+    TIERCE_DASSERT(!op->is_put || op->length == d->table.chunks[op->slot].object_bytes);
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(op->flying == 0 && op->issued == op->length);
     TIERCE_DASSERT(d->get_op != op && d->put_op != op);
@@ -215,6 +220,7 @@ static void expire_list(struct disk_sweep *s, struct tierce__list *list)
  * released it. A put continues, so that the work is not lost, unless the tier closes. */
 static void abandon(struct tierce__disk *d, struct disk_sweep *s, struct tierce__disk_op *op)
 {
+    TIERCE_DASSERT(d->cancel == s->cancel && !tierce__list_empty(&op->node));
     tierce__lock_assert_held(&d->lock);
     op->req = NULL;
     d->abandoned++;
@@ -253,6 +259,8 @@ static void sweep_late(struct tierce__disk *d, struct tierce__list *finished,
         if (op->req != NULL && expire(&s, op->req))
             abandon(d, &s, op);
     }
+    TIERCE_DASSERT(!s.cancel || (tierce__list_empty(&d->gets) && tierce__list_empty(&d->puts)));
+    TIERCE_DASSERT(s.next > s.now);
     d->next_deadline = s.next;
 }
 
@@ -261,6 +269,8 @@ static void sweep_late(struct tierce__disk *d, struct tierce__list *finished,
 static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__store_req *req,
                                       uint32_t slot, uint64_t offset, uint64_t length)
 {
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_DASSERT(length > 0);
     TIERCE_DASSERT(slot < d->table.slot_count);
     TIERCE_ASSERT(!tierce__list_empty(&d->free_ops));
     TIERCE_ASSERT(offset <= req->buf->bytes && length <= req->buf->bytes - offset);
@@ -284,6 +294,7 @@ static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__sto
 static void start_get(struct tierce__disk *d, struct tierce__store_req *req,
                       struct tierce__list *finished)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_io(d));
     uint32_t slot = tierce__disk_find(d, req->keys);
     uint64_t end;
     tierce__lock_assert_held(&d->lock);
@@ -315,6 +326,7 @@ static void evict_ahead(struct tierce__disk *d)
 /* Space for a put. 0; TIERCE_E_MISS: not now, the journal thread will wake us; or an error. */
 static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
 {
+    TIERCE_DASSERT(bytes > 0 && bytes % TIERCE__JOURNAL_PAGE == 0);
     tierce__lock_assert_held(&d->lock);
     bool full = tierce__index_count(d->table.index) >= d->chunk_count_max;
     uint64_t blocked = tierce__disk_blocked(d);
@@ -377,6 +389,7 @@ static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
 /* Gives a put its slot and space. Results as of find_space. */
 static int claim_place(struct tierce__disk *d, struct tierce__store_req *req, uint32_t *slot)
 {
+    tierce__lock_assert_held(&d->lock);
     uint64_t offset;
     if ((req->scratch[0] & TIERCE__DISK_EXPECTED) == 0) {
         struct tierce__policy_entry expected = entry_of(d, req);
@@ -387,6 +400,7 @@ static int claim_place(struct tierce__disk *d, struct tierce__store_req *req, ui
     if (rc < 0)
         return rc;
     *slot = tierce__index_insert(d->table.index, req->keys);
+    TIERCE_DASSERT(*slot == TIERCE__INDEX_NONE || offset % TIERCE__JOURNAL_PAGE == 0);
     if (*slot == TIERCE__INDEX_NONE) {
         tierce__space_give(d->space, offset, req->object_bytes);
         return TIERCE_E_FULL;
@@ -413,6 +427,7 @@ static int claim_place(struct tierce__disk *d, struct tierce__store_req *req, ui
 /* The op that is writing `slot`. */
 static struct tierce__disk_op *writer_of(struct tierce__disk *d, uint32_t slot)
 {
+    TIERCE_DASSERT(d->table.chunks[slot].state != TIERCE__DISK_NONE);
     TIERCE__LIST_FOR_EACH (it, &d->active_ops) {
         struct tierce__disk_op *op = TIERCE__CONTAINER_OF(it, struct tierce__disk_op, node);
         if (op->is_put && op->slot == slot)
@@ -434,6 +449,7 @@ bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce
 /* Takes the first put off the queue, unless it has to wait; false then. */
 static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_io(d));
     TIERCE_DASSERT(!tierce__list_empty(&d->puts));
     struct tierce__store_req *req = tierce__disk_req_of(d->puts.next);
     uint32_t slot = tierce__index_find(d->table.index, req->keys);
@@ -476,6 +492,7 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
 
 static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tierce__list *batch)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_io(d));
     TIERCE_DASSERT(!tierce__list_empty(&d->free_xfers));
     struct tierce__disk_xfer *x =
         TIERCE__CONTAINER_OF(d->free_xfers.next, struct tierce__disk_xfer, node);
@@ -489,6 +506,7 @@ static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tie
     x->io.offset = op->file_offset + op->issued;
     /* A remainder of a few pages, such as after a header, does not get its own transfer. */
     x->io.length = left < d->io_bytes + d->io_bytes / 8 ? (uint32_t)left : d->io_bytes;
+    TIERCE_DASSERT(op->file_offset + op->issued >= d->table.chunks[op->slot].offset);
     TIERCE_DASSERT(x->io.length > 0 && x->io.length <= left);
     TIERCE_ASSERT(!op->is_put || x->io.offset + x->io.length <= d->data_cap);
     op->issued += x->io.length;
@@ -516,6 +534,7 @@ static bool may_write(const struct tierce__disk *d)
 static bool plan_read(struct tierce__disk *d, struct tierce__list *finished,
                       struct tierce__list *batch)
 {
+    tierce__lock_assert_held(&d->lock);
     if (d->get_op != NULL) {
         issue(d, d->get_op, batch);
         return true;
@@ -532,6 +551,7 @@ static bool plan_read(struct tierce__disk *d, struct tierce__list *finished,
 static bool plan_write(struct tierce__disk *d, struct tierce__list *finished,
                        struct tierce__list *batch)
 {
+    tierce__lock_assert_held(&d->lock);
     if (!may_write(d))
         return false;
     if (d->put_op == NULL)
@@ -557,6 +577,7 @@ static void plan(struct tierce__disk *d, struct tierce__list *finished, struct t
 
 static void submit_batch(struct tierce__disk *d, struct tierce__list *batch)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_io(d) && !tierce__lock_holds_any());
     while (!tierce__list_empty(batch)) {
         struct tierce__disk_xfer *x =
             TIERCE__CONTAINER_OF(batch->next, struct tierce__disk_xfer, node);
@@ -568,6 +589,7 @@ static void submit_batch(struct tierce__disk *d, struct tierce__list *batch)
 
 static void free_spent(struct tierce__disk *d, struct tierce__list *spent)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     while (!tierce__list_empty(spent)) {
         struct tierce__disk_op *op =
             TIERCE__CONTAINER_OF(spent->next, struct tierce__disk_op, node);

@@ -230,6 +230,7 @@ int tierce__journal_probe(struct tierce__vfs *vfs, struct tierce__vfs_file *file
     uint64_t largest = probe.capacity > slot_count ? probe.capacity : slot_count;
     if (rc == 0 && count > tierce__journal_pages_max(largest) + EXTEND_PAGES)
         rc = TIERCE_E_LIMIT;
+    TIERCE_DASSERT(probe.capacity <= UINT32_MAX); /* or its page is not good */
     if (rc == 0)
         *capacity = probe.capacity;
     return rc;
@@ -301,6 +302,7 @@ struct tierce__journal_mark tierce__journal_mark_read(struct tierce__vfs *vfs, c
 int tierce__journal_mark_write(const struct tierce__journal_mark *mark, struct tierce__vfs *vfs,
                                struct tierce__vfs_file *file)
 {
+    TIERCE_DASSERT(mark->pages > 0);
     uint8_t at[TIERCE__JOURNAL_MARK_BYTES];
     memcpy(at + MARK_MAGIC, mark_magic, sizeof(mark_magic));
     tierce__store_le64(at + MARK_EPOCH, mark->epoch);
@@ -356,6 +358,7 @@ void tierce__journal_fini(struct tierce__journal *journal)
 int tierce__journal_start(struct tierce__journal *journal, const char *path, uint64_t epoch,
                           uint64_t capacity)
 {
+    TIERCE_DASSERT(capacity > 0);
     struct tierce__vfs_file *file;
     int rc = journal->vfs->ops->open(journal->vfs, &file, path,
                                      TIERCE__VFS_CREATE | TIERCE__VFS_EXCLUSIVE);
@@ -382,6 +385,7 @@ void tierce__journal_resume(struct tierce__journal *journal, struct tierce__vfs_
 
 static void end_page(struct tierce__journal *j)
 {
+    TIERCE_DASSERT(j->named_count <= TIERCE__JOURNAL_NAMED_MAX);
     TIERCE_ASSERT(j->filled < BUFFER_PAGES && j->used <= ROOM);
     TIERCE_DASSERT(j->used > 0 ||
                    (j->filled == 0 && j->pages == 0)); /* only the first may be empty */
@@ -402,6 +406,7 @@ static void end_page(struct tierce__journal *j)
 
 static int write_pages(struct tierce__journal *j)
 {
+    TIERCE_DASSERT(j->length >= j->pages);
     TIERCE_DASSERT(j->filled <= BUFFER_PAGES);
     TIERCE_DASSERT(j->filled > 0);
     TIERCE_DASSERT(j->used == 0 && j->named_count == 0);
@@ -495,6 +500,7 @@ int tierce__journal_commit(struct tierce__journal *journal)
     if (journal->used > 0 || (journal->filled == 0 && journal->pages == 0))
         end_page(journal);
     int rc = journal->filled > 0 ? write_pages(journal) : 0;
+    TIERCE_DASSERT(rc < 0 || journal->pages > 0);
     TIERCE_DASSERT(rc < 0 || (journal->filled == 0 && journal->used == 0));
     return rc < 0 ? rc : journal->vfs->ops->sync(journal->vfs, journal->file);
 }

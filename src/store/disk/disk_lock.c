@@ -83,6 +83,7 @@ void tierce__disk_remove_lock(struct tierce__disk *d)
     if (!d->lock_is_new)
         return;
     TIERCE_ASSERT(d->lock_fd >= 0); /* held: nobody else can believe that he holds the folder */
+    TIERCE_DASSERT(d->vfs->folder >= 0);
     (void)unlinkat(d->vfs->folder, TIERCE__DISK_LOCK, 0);
     d->lock_is_new = false;
 }

@@ -84,6 +84,7 @@ static int set_sizes(struct tierce__disk *d, const struct tierce__disk_opts *opt
     TIERCE_DASSERT(d->data_cap + d->journal_pages_max * PAGE < d->cap_bytes);
     TIERCE_DASSERT(d->limbo_room > 0 && d->limbo_room <= d->chunk_count_max);
     d->io_depth = opts->io_depth != 0 ? opts->io_depth : 16;
+    TIERCE_DASSERT(d->io_depth > 0 && d->io_depth <= 64);
     d->io_bytes = opts->io_bytes != 0 ? opts->io_bytes : 1u << 20;
     d->flush_interval_ms = opts->flush_interval_ms != 0 ? opts->flush_interval_ms : 1000;
     return 0;
@@ -134,6 +135,7 @@ static int open_journal(struct tierce__disk *d, struct disk_open_replay *r, uint
 static void log_damage(const struct tierce__disk *d, const struct disk_open_replay *r,
                        uint64_t dropped)
 {
+    TIERCE_DASSERT(dropped == 0 || r->file != NULL);
     if (r->reader.bad == 0 && r->reader.missing == 0 && r->lost == 0 &&
         r->reader.damaged_records == 0 && dropped == 0)
         return;
@@ -196,6 +198,7 @@ static bool head_is_right(struct tierce__disk *d, const struct tierce__disk_chun
  * under the hash of its only block. */
 static bool may_be_named_value(const struct tierce__key *key, const struct tierce__disk_chunk *c)
 {
+    TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE);
     return c->block_count == 1 && memcmp(c->first_block, key->hash, sizeof(c->first_block)) == 0;
 }
 
@@ -304,6 +307,7 @@ static void evict_surplus(struct tierce__disk *d, struct disk_open_replay *r)
 
 static int rebuild(struct tierce__disk *d, struct disk_open_replay *r, uint64_t file_length)
 {
+    TIERCE_DASSERT(tierce__space_used(d->space) == 0);
     drop_values(d, r);
     uint32_t count = tierce__index_count(d->table.index);
     uint32_t *slots = tierce__disk_table_sorted(&d->table);
@@ -411,6 +415,7 @@ static int make_policy(struct tierce__disk *d, const struct tierce__disk_opts *o
 /* Makes the folder and holds it: whatever becomes of its name, this one is the store. */
 static int enter_folder(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->lock_fd < 0);
     d->opening = ".";
     int rc = d->vfs->ops->make_folder(d->vfs, d->folder);
     return rc < 0 ? rc : d->vfs->ops->enter(d->vfs, d->folder);
@@ -461,6 +466,7 @@ static int64_t open_data(struct tierce__disk *d, bool buffered)
 
 static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
+    TIERCE_DASSERT(d->lock_fd >= 0 && d->next_seq == 0);
     struct disk_open_replay r = {0};
     int rc = tierce__disk_check_contents(d);
     if (rc == 0)
@@ -489,6 +495,7 @@ static int read_back(struct tierce__disk *d, const struct tierce__disk_opts *opt
 
 static int make_parts(struct tierce__disk *d, const struct tierce__disk_opts *opts)
 {
+    TIERCE_DASSERT(d->limbo_room > 0 && d->data_cap > 0);
     d->folder = tierce__strdup(opts->path);
     d->limbo = tierce__calloc(d->limbo_room, sizeof(*d->limbo));
     d->records = tierce__calloc(TIERCE__DISK_BATCH, sizeof(*d->records));
@@ -513,17 +520,15 @@ static int start_threads(struct tierce__disk *d)
 {
     TIERCE_DASSERT(!d->journal_stop && !d->io_stop && d->journal_error == 0);
     TIERCE_DASSERT(d->doomed == TIERCE__NO_SLOT && d->limbo_head == d->limbo_tail);
+    tierce__lock_take(&d->lock); /* both threads take it first, and then know their own numbers */
     int rc = pthread_create(&d->journal_thread, NULL, tierce__disk_journal_main, d);
-    if (rc != 0)
-        return -rc;
-    rc = pthread_create(&d->io_thread, NULL, tierce__disk_io_main, d);
+    bool has_journal = rc == 0;
     if (rc == 0)
-        return 0;
-    tierce__lock_take(&d->lock);
-    d->journal_stop = true;
-    tierce__cond_signal(&d->journal_cond);
+        rc = pthread_create(&d->io_thread, NULL, tierce__disk_io_main, d);
+    d->journal_stop = rc != 0;
     tierce__lock_drop(&d->lock);
-    pthread_join(d->journal_thread, NULL);
+    if (rc != 0 && has_journal)
+        pthread_join(d->journal_thread, NULL);
     return -rc;
 }
 
@@ -582,6 +587,7 @@ static void register_pool(struct tierce__disk *d, const struct tierce__pool *poo
     if (pool == NULL)
         return;
     tierce__pool_mapping(pool, &base, &bytes);
+    TIERCE_DASSERT(bytes > 0 && ((uintptr_t)base & (PAGE - 1)) == 0);
     d->vfs->ops->use_memory(d->vfs, base, bytes);
 }
 

@@ -210,6 +210,17 @@ struct tierce__disk {
 
 #define TIERCE__DISK_BATCH 64u
 
+/* Whether this is one of the two threads. For assertions. */
+static inline bool tierce__disk_is_on_io(const struct tierce__disk *d)
+{
+    return pthread_equal(pthread_self(), d->io_thread) != 0;
+}
+
+static inline bool tierce__disk_is_on_journal(const struct tierce__disk *d)
+{
+    return pthread_equal(pthread_self(), d->journal_thread) != 0;
+}
+
 /* ---- disk_state.c: under the lock ------------------------------------------------------------ */
 
 /* The slot of a chunk that may be served, or TIERCE__INDEX_NONE. */

@@ -56,6 +56,7 @@ static uint64_t journal_reserve(const struct tierce__disk *d, uint64_t data_byte
 /* Bytes that the data file may grow by. Blocks. */
 static uint64_t room_left(const struct tierce__disk *d, uint64_t reserve)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct statvfs st;
     if (fstatvfs(d->vfs->folder, &st) != 0 || st.f_blocks == 0)
         return ROOM_IS_UNKNOWN;
@@ -94,6 +95,7 @@ static bool block(struct tierce__disk *d)
 
 void tierce__disk_end_shrinking(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(!d->shrinking || d->allocated < d->data_cap);
     tierce__lock_assert_held(&d->lock);
     if (d->shrinking)
         d->shrinking = !block(d);
@@ -184,6 +186,7 @@ static int settle_growth(struct tierce__disk *d, const struct growth *g, int rc)
 
 void tierce__disk_grow(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(tierce__disk_is_on_journal(d));
     struct growth g = {.from = d->allocated,
                        .to = d->grow_target,
                        .least = d->grow_least,
@@ -222,6 +225,7 @@ void tierce__disk_grow(struct tierce__disk *d)
 
 static uint64_t regrow_step(const struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->allocated < d->data_cap);
     TIERCE_DASSERT(d->grow_bytes >= PAGE);
     uint64_t step = d->allocated / 16 > REGROW_BYTES_MIN ? d->allocated / 16 : REGROW_BYTES_MIN;
     return tierce__round_up(step < d->grow_bytes / 4 ? step : d->grow_bytes / 4, PAGE);
@@ -267,6 +271,7 @@ static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted)
 /* Evicts chunks beyond `end`, as far as limbo has room. Returns the end that came of it. */
 static uint64_t evict_beyond(struct tierce__disk *d, uint64_t end)
 {
+    TIERCE_DASSERT(end <= d->data_cap);
     tierce__lock_assert_held(&d->lock);
     for (uint32_t slot = 0; slot < d->table.slot_count; slot++) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
@@ -281,6 +286,7 @@ static uint64_t evict_beyond(struct tierce__disk *d, uint64_t end)
 
 bool tierce__disk_give_back(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__lock_take(&d->lock);
     TIERCE_DASSERT(d->journal_error != 0 &&
                    d->committing.count <= tierce__index_count(d->table.index));

@@ -11,6 +11,7 @@ static void fill_entry(struct tierce__disk_entry *out, const struct tierce__disk
                        uint32_t slot)
 {
     const struct tierce__disk_chunk *c = &table->chunks[slot];
+    TIERCE_DASSERT(slot < table->slot_count && c->object_bytes > 0);
     TIERCE_DASSERT(tierce__index_has(table->index, slot) && c->state == TIERCE__DISK_DURABLE);
     static const uint8_t none[TIERCE_HASH_BYTES];
     *out = (struct tierce__disk_entry){.key = *tierce__index_key(table->index, slot),
@@ -31,6 +32,7 @@ static int visit_all(const struct tierce__disk_table *table, tierce__disk_visit_
 {
     struct tierce__disk_entry entry;
     uint32_t count = tierce__index_count(table->index);
+    TIERCE_DASSERT(count <= table->slot_count);
     uint32_t *slots = tierce__disk_table_sorted(table);
     if (slots == NULL)
         return -ENOMEM;

@@ -77,6 +77,7 @@ static void apply_put(struct tierce__disk_table *t, const struct tierce__journal
     }
     struct tierce__disk_chunk *c = &t->chunks[slot];
     TIERCE_DASSERT(slot < t->slot_count);
+    TIERCE_DASSERT(slot < t->slot_count && key.ns < TIERCE__DISK_NS_MAX);
     *c = (struct tierce__disk_chunk){.seq = record->seq,
                                      .offset = record->offset,
                                      .object_bytes = record->object_bytes,
@@ -142,6 +143,7 @@ void tierce__disk_table_apply(void *arg, const struct tierce__journal_record *re
 
 void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot)
 {
+    TIERCE_DASSERT(!table->chunks[slot].doomed);
     TIERCE_DASSERT(slot < table->slot_count && tierce__index_has(table->index, slot));
     TIERCE_DASSERT(table->chunks[slot].state != TIERCE__DISK_NONE &&
                    table->chunks[slot].reads == 0);

@@ -59,6 +59,7 @@ static int read_text(struct tierce__disk *d, const char *name, char **out, size_
 /* Whether a temporary holds a part of `text`, and zeroes for the rest, as a power cut leaves it. */
 static bool is_part(const char *found, size_t length, const char *text)
 {
+    TIERCE_DASSERT(strlen(text) <= TIERCE__DISK_TEXT_MAX);
     size_t most = strlen(text);
     for (size_t i = 0; i < length; i++)
         if (found[i] != '\0' && (i >= most || found[i] != text[i]))
@@ -69,6 +70,7 @@ static bool is_part(const char *found, size_t length, const char *text)
 /* Removes an existing file with the name of a temporary, if it is ours. */
 static int remove_own_tmp(struct tierce__disk *d, const char *tmp, const char *text)
 {
+    TIERCE_DASSERT(strcmp(tmp + strlen(tmp) - strlen(TMP), TMP) == 0);
     char *found = NULL;
     size_t length = 0;
     int rc = read_text(d, tmp, &found, &length);
@@ -96,6 +98,7 @@ static int sync_text(struct tierce__disk *d, const char *name, const struct stat
 
 static int write_text(struct tierce__disk *d, const char *name, const char *tmp, const char *text)
 {
+    TIERCE_DASSERT(strlen(tmp) == strlen(name) + strlen(TMP) && !tierce__lock_holds_any());
     struct tierce__vfs_file *file = NULL;
     struct stat st;
     if (fstatat(d->vfs->folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
@@ -152,6 +155,7 @@ void tierce__disk_publish_text(struct tierce__disk *d, uint32_t id)
 /* Marks the namespaces that the journal names, in ns_texts. */
 static void mark_named(struct tierce__disk *d)
 {
+    TIERCE_DASSERT(d->ns_count == 0);
     for (uint32_t i = 0; i < TIERCE__DISK_NS_MAX; i++)
         if (d->table.ns_of[i] != 0)
             d->ns_texts[d->table.ns_of[i] - 1] = 1;
@@ -174,6 +178,7 @@ enum stray { STRAY_FOREIGN, STRAY_TEXT, STRAY_TMP };
 static enum stray kind_of(const char *name, const char *text, size_t length,
                           uint8_t digest[TIERCE_HASH_BYTES])
 {
+    TIERCE_DASSERT(length <= TIERCE__DISK_TEXT_MAX);
     static const char first[] = "tierce-namespace=";
     char hex[DIGEST_CHARS + 1];
     bool is_tmp =

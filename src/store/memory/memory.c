@@ -87,6 +87,7 @@ static void leave(struct memory *memory)
 
 static uint64_t cost_of(const struct tierce__buf *buf)
 {
+    TIERCE_DASSERT(buf->bytes > 0);
     return tierce__round_up(buf->bytes, PAGE);
 }
 
@@ -121,6 +122,7 @@ static void tell_left(const struct memory *memory, uint32_t slot, enum tierce__t
 
 static void note_entry(struct memory *memory, uint32_t slot, const struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(req->object_bytes > 0);
     struct note *note = &memory->notes[slot];
     TIERCE_DASSERT(req->object_bytes <= buf_of(memory, slot)->bytes);
     *note = (struct note){.object_bytes = req->object_bytes,
@@ -141,6 +143,7 @@ static void note_entry(struct memory *memory, uint32_t slot, const struct tierce
 /* Only a policy that lets entries expire looks at the time. */
 static uint64_t policy_now(const struct memory *memory)
 {
+    tierce__lock_assert_held(&memory->lock);
     return memory->policy->ops->expired != NULL ? tierce__now_ns() : 0;
 }
 
@@ -251,6 +254,7 @@ static bool is_lent(struct memory *memory, uint32_t slot)
 /* Evicts an entry without other references and returns the bytes that it freed. */
 static uint64_t evict_slot(struct memory *memory, uint32_t slot, enum tierce__tier_left left)
 {
+    tierce__lock_assert_held(&memory->lock);
     TIERCE_DASSERT(left == TIERCE__LEFT_EVICTED || left == TIERCE__LEFT_EXPIRED);
     struct tierce__buf *buf = take_entry(memory, slot, left);
     TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
@@ -353,6 +357,8 @@ static void lend_slots(struct memory *memory, struct tierce__store_req *req, con
 
 static void touch_slot(struct memory *memory, uint32_t slot, bool again, uint64_t now)
 {
+    tierce__lock_assert_held(&memory->lock);
+    TIERCE_DASSERT(tierce__index_has(memory->index, slot));
     TIERCE_DASSERT(slot < memory->slot_count);
     if (tierce__policy_hears(memory->policy, &memory->fresh[slot], again))
         memory->policy->ops->touch(memory->policy, slot, now);
@@ -387,6 +393,7 @@ static int run_get(struct memory *memory, struct tierce__store_req *req)
         return TIERCE_E_MISS;
     req->buf = buf_of(memory, slot);
     TIERCE_DASSERT(atomic_load_explicit(&req->buf->kept, memory_order_relaxed) == slot + 1);
+    TIERCE_DASSERT(atomic_load(&req->buf->refs) >= 1);
     lend(memory, &req->buf, 1, req->buf->bytes);
     await(memory, slot, req->buf);
     return 0;
@@ -407,6 +414,7 @@ static int run_put(struct memory *memory, struct tierce__store_req *req,
         (tierce__index_has(memory->index, slot) ||
          !tierce__key_equal(tierce__index_key(memory->index, slot), &req->keys[0])))
         return TIERCE_E_ARGUMENT;
+    TIERCE_DASSERT(slot == TIERCE__NO_SLOT || buf_of(memory, slot) == req->buf);
     if (old != TIERCE__INDEX_NONE)
         *dropped = take_entry(memory, old, TIERCE__LEFT_DELETED);
     if (slot == TIERCE__NO_SLOT) {
@@ -527,6 +535,7 @@ static void memory_submit(struct tierce__tier *tier, struct tierce__store_req *r
     req->status = run_request(memory, req, &dropped);
     leave(memory);
     tierce__buf_release(dropped);
+    TIERCE_DASSERT(req->status <= 0 && !tierce__lock_holds_any());
     req->done(req);
 }
 

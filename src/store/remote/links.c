@@ -74,6 +74,21 @@ static struct tierce__store_req *req_of(struct tierce__list *node)
     return TIERCE__CONTAINER_OF(node, struct tierce__store_req, node);
 }
 
+/* Whether this is the worker's thread. `thread` is set under the lock that it takes first. */
+static inline bool is_own(const struct worker *worker)
+{
+    return pthread_equal(pthread_self(), worker->thread) != 0;
+}
+
+/* Under the lock. */
+static bool has_request(const struct worker *worker)
+{
+    bool has = false;
+    for (size_t i = 0; i < TIERCE__LINKS_GETS; i++)
+        has |= worker->slots[i].req != NULL;
+    return has;
+}
+
 static uint64_t least(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
@@ -83,6 +98,8 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 static void answer(struct tierce__store_req *req, int status)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    TIERCE_DASSERT(tierce__list_empty(&req->node));
     req->status = status;
     req->done(req);
 }
@@ -109,6 +126,7 @@ static void set_why(struct links *links, const char *why)
 /* The most urgent request that this worker takes. Under the lock. */
 static struct tierce__store_req *next_req(struct links *links, const struct worker *worker)
 {
+    TIERCE_DASSERT(is_own(worker));
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(!worker->is_idle && !worker->in_call);
     for (size_t i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++) {
@@ -119,13 +137,16 @@ static struct tierce__store_req *next_req(struct links *links, const struct work
         tierce__list_remove(node);
         TIERCE_DASSERT(links->waiting_count > 0);
         links->waiting_count--;
+        TIERCE_DASSERT((size_t)req_of(node)->urgency == i);
         return req_of(node);
     }
+    TIERCE_DASSERT(!worker->takes_stores || links->waiting_count == 0);
     return NULL;
 }
 
 static struct tierce__link_state state_after(const struct worker *worker, int rc)
 {
+    TIERCE_DASSERT(is_own(worker) && worker->in_call);
     const struct tierce__client *client = &worker->owner->client;
     if (client->state != NULL)
         return client->state(worker->link);
@@ -149,6 +170,7 @@ static const char *why_of(const struct worker *worker, const struct link_slot *s
 static bool note_state(struct links *links, struct worker *worker,
                        const struct tierce__link_state *state)
 {
+    TIERCE_DASSERT(!state->is_connected || state->connects > 0);
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(state->connects >= worker->connects);
     bool connected = state->connects != worker->connects;
@@ -186,6 +208,7 @@ static void end_answer(struct links *links)
 static bool end_call(struct links *links, struct worker *worker, struct link_slot *slot, int rc,
                      bool is_last)
 {
+    TIERCE_DASSERT(is_own(worker));
     const struct tierce__link_state state = state_after(worker, rc);
     const char *why = rc != 0 && rc != TIERCE_E_MISS ? why_of(worker, slot, rc) : NULL;
     tierce__lock_take(&links->lock);
@@ -215,12 +238,15 @@ static bool end_call(struct links *links, struct worker *worker, struct link_slo
 /* GETs that were taken and not asked for wait again, in front. */
 static void put_back(struct links *links, struct worker *worker, size_t first, size_t count)
 {
+    TIERCE_DASSERT(is_own(worker));
     struct tierce__list cancelled;
     tierce__list_init(&cancelled);
     tierce__lock_take(&links->lock);
     TIERCE_DASSERT(worker->in_call && first > 0 && first < count && count <= TIERCE__LINKS_GETS);
     for (size_t i = count; i-- > first;) {
         struct link_slot *slot = &worker->slots[i];
+        TIERCE_DASSERT(slot->req == NULL || slot->req->op == TIERCE__STORE_GET);
+        TIERCE_DASSERT(slot->req == NULL || tierce__list_empty(&slot->req->node));
         tierce__links_call_end(&slot->call);
         if (slot->req != NULL && links->closing) {
             tierce__list_push_front(&cancelled, &slot->req->node);
@@ -242,6 +268,7 @@ static void put_back(struct links *links, struct worker *worker, size_t first, s
  * whose answer is being awaited has failed. */
 static void make_gets(struct links *links, struct worker *worker, size_t count)
 {
+    TIERCE_DASSERT(is_own(worker));
     const struct tierce__client *client = &links->client;
     struct tierce__link_get gets[TIERCE__LINKS_GETS];
     TIERCE_DASSERT(count > 1 && count <= TIERCE__LINKS_GETS && client->state != NULL);
@@ -300,12 +327,14 @@ static size_t take_gets(struct links *links, struct worker *worker,
         bytes += next->length;
         count++;
     }
+    TIERCE_DASSERT(count == 1 || bytes <= GETS_BYTES);
     return count;
 }
 
 /* One request, or several, taken with the lock held, which is held again at the end. */
 static void serve(struct links *links, struct worker *worker, struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(is_own(worker) && !worker->is_idle);
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(!worker->in_call && worker->slots[0].req == NULL);
     struct link_slot *slot = &worker->slots[0];
@@ -344,6 +373,7 @@ static void destroy(struct links *links)
     TIERCE_DASSERT(links->waiting_count == 0 && links->answering == 0);
     for (uint32_t i = 0; i < links->worker_count; i++) {
         struct worker *worker = &links->workers[i];
+        TIERCE_DASSERT(!worker->in_call && !has_request(worker));
         if (worker->link != NULL)
             links->client.table.link_close(worker->link);
         for (size_t j = 0; j < TIERCE__LINKS_GETS; j++)
@@ -365,6 +395,7 @@ static void let_go(struct links *links)
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(links->holders > 0);
     bool is_last = --links->holders == 0;
+    TIERCE_DASSERT(links->holders >= links->running);
     tierce__lock_drop(&links->lock);
     if (is_last)
         destroy(links);
@@ -415,6 +446,7 @@ static void *work(void *arg)
         worker->is_idle = false;
     }
     TIERCE_DASSERT(links->running > 0);
+    TIERCE_DASSERT(!worker->in_call && worker->slots[0].req == NULL);
     links->running--;
     tierce__cond_signal(&links->ended);
     let_go(links);
@@ -440,6 +472,7 @@ static bool take_running(struct worker *worker, uint64_t now, struct tierce__lis
         }
         if (slot->req->op == TIERCE__STORE_LOOKUP)
             slot->req->found = tierce__links_found(&slot->call);
+        TIERCE_DASSERT(tierce__list_empty(&slot->req->node));
         tierce__list_push_back(out, &slot->req->node);
         slot->req = NULL;
         any = true;
@@ -470,6 +503,7 @@ static void expire(struct links *links, uint64_t now, struct tierce__list *expir
         if (take_running(&links->workers[i], now, expired, &next))
             set_why(links, "no answer by the deadline");
     }
+    TIERCE_DASSERT(next > now);
     links->clock_ns = next;
 }
 
@@ -503,6 +537,7 @@ static int enqueue(struct links *links, struct tierce__store_req *req)
     TIERCE_DASSERT(tierce__list_empty(&req->node));
     if (links->closing)
         return TIERCE_E_CLOSED;
+    TIERCE_DASSERT(links->running == links->worker_count && !links->clock_ends);
     if (links->waiting_count >= links->waiting_max) {
         set_why(links, "the request queue is full");
         return TIERCE_E_LIMIT;
@@ -537,14 +572,6 @@ static void get_why(struct tierce__connector *connector, char why[TIERCE__CONNEC
     tierce__lock_drop(&links->lock);
 }
 
-static bool has_request(const struct worker *worker)
-{
-    bool has = false;
-    for (size_t i = 0; i < TIERCE__LINKS_GETS; i++)
-        has |= worker->slots[i].req != NULL;
-    return has;
-}
-
 static void get_stats(struct tierce__connector *connector, struct tierce__tier_stats *out)
 {
     struct links *links = links_of(connector);
@@ -557,6 +584,7 @@ static void get_stats(struct tierce__connector *connector, struct tierce__tier_s
         out->connections += worker->is_connected;
         out->calls_hanging += worker->in_call && !has_request(worker);
     }
+    TIERCE_DASSERT(out->connections <= links->worker_count);
     tierce__lock_drop(&links->lock);
 }
 
@@ -571,15 +599,18 @@ static void take_waiting(struct links *links, struct tierce__list *out)
         TIERCE__LIST_FOR_EACH_SAFE (node, after, &links->waiting[i]) {
             tierce__list_remove(node);
             tierce__list_push_back(out, node);
+            TIERCE_DASSERT(links->waiting_count > 0);
+            links->waiting_count--;
         }
     }
-    links->waiting_count = 0;
+    TIERCE_DASSERT(links->waiting_count == 0);
 }
 
 /* Waits until all workers have ended; false: the deadline has passed, and workers that are not
  * calling done have not returned. Under the lock. */
 static bool await_workers(struct links *links, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(links->running <= links->holders);
     tierce__lock_assert_held(&links->lock);
     TIERCE_DASSERT(links->closing);
     bool in_time = true;
@@ -610,6 +641,7 @@ static bool close_links(struct tierce__connector *connector, uint64_t deadline_n
         uint64_t next = TIERCE__DEADLINE_NEVER;
         (void)take_running(&links->workers[i], TIERCE__DEADLINE_NEVER, &cancelled, &next);
     }
+    TIERCE_DASSERT(links->waiting_count == 0 && !links->clock_ends);
     links->clock_ends = true;
     tierce__cond_signal(&links->clock);
     tierce__lock_drop(&links->lock);
@@ -649,6 +681,7 @@ static int open_link(const struct links *links, void **out)
 /* Creates links and threads. On failure, close_links ends those that were created. */
 static int start(struct links *links, uint32_t count)
 {
+    TIERCE_DASSERT(links->holders == 1 && links->worker_count == 0);
     int rc = pthread_create(&links->clock_thread, NULL, watch_deadlines, links);
     if (rc != 0) {
         tierce__lock_take(&links->lock);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/remote/links_private.h"
+#include "base/threads/lock.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 
@@ -42,6 +43,7 @@ static int copy_names(struct tierce__links_call *call, const struct tierce__stor
         at += call->names[i].bytes;
     }
     TIERCE_DASSERT(rc < 0 || at <= call->text + call->text_room);
+    TIERCE_DASSERT(rc < 0 || (size_t)(at - call->text) + 1 == bytes);
     return rc;
 }
 
@@ -60,6 +62,8 @@ int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__
     call->why[0] = '\0';
     int rc = copy_names(call, req, prefix);
     if (rc == 0 && (req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT)) {
+        TIERCE_ASSERT(req->offset <= req->buf->bytes &&
+                      req->length <= req->buf->bytes - req->offset);
         call->buf = req->buf;
         tierce__buf_acquire(call->buf);
     }
@@ -83,6 +87,7 @@ void tierce__links_call_fini(struct tierce__links_call *call)
 static void collect(void *arg, const struct tierce_plugin_name *full)
 {
     struct tierce__links_call *call = arg;
+    TIERCE_DASSERT(call->op == TIERCE__STORE_LIST && call->name_count == 1);
     struct tierce__links_page *page = &call->page;
     const struct tierce_plugin_name *begins = &call->names[0];
     if (full->bytes < begins->bytes || full->bytes == call->prefix_bytes ||
@@ -106,6 +111,7 @@ static void collect(void *arg, const struct tierce_plugin_name *full)
 
 static void tell_page(const struct tierce__links_page *page, const struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     for (size_t at = 0; at < page->used;) {
         uint16_t length;
         memcpy(&length, page->bytes + at, PAGE_HEAD);
@@ -138,6 +144,7 @@ bool tierce__links_is_status(const struct tierce__client *client, int rc)
 static int exists(const struct tierce__client *client, void *link, struct tierce__links_call *call,
                   const struct tierce_plugin_name *names, size_t count)
 {
+    TIERCE_DASSERT(count > 0 && atomic_load_explicit(&call->found_now, memory_order_relaxed) == 0);
     size_t found = 0;
     if (client->find != NULL)
         return client->find(link, names, count, &call->found_now, call->deadline_ns);
@@ -168,12 +175,14 @@ static int ask_exists(const struct tierce__client *client, void *link,
         atomic_store_explicit(&call->found_now, 0, memory_order_relaxed);
         atomic_store_explicit(&call->found, found, memory_order_release);
     }
+    TIERCE_DASSERT(found <= count);
     return rc;
 }
 
 /* The leading names that are known to be there by now. */
 size_t tierce__links_found(struct tierce__links_call *call)
 {
+    TIERCE_DASSERT(call->op == TIERCE__STORE_LOOKUP);
     size_t found = atomic_load_explicit(&call->found, memory_order_acquire);
     return found + atomic_load_explicit(&call->found_now, memory_order_acquire);
 }
@@ -216,6 +225,7 @@ static int make_call(const struct tierce__client *client, void *link,
 int tierce__links_make_call(const struct tierce__client *client, void *link,
                             struct tierce__links_call *call)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     int rc = make_call(client, link, call);
     if (tierce__links_is_status(client, rc))
         return rc;
@@ -237,9 +247,11 @@ struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *ca
 void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__store_req *req,
                              int status)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     TIERCE_DASSERT(call->op == req->op);
     if (call->op == TIERCE__STORE_LOOKUP)
         req->found = tierce__links_found(call);
+    TIERCE_DASSERT(call->op != TIERCE__STORE_LOOKUP || req->found <= req->name_count);
     if (status == 0) {
         req->cursor = call->cursor;
         if (call->op == TIERCE__STORE_LIST)

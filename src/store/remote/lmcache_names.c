@@ -136,6 +136,7 @@ static struct lmcache_entry *find(struct tierce__lmcache_names *names, const uin
 static void insert(struct tierce__lmcache_names *names, const struct tierce__lmcache_chunk *chunk,
                    const uint8_t *block_hashes)
 {
+    TIERCE_DASSERT(chunk->form.chunk_blocks > 0);
     tierce__lock_assert_held(&names->lock);
     struct lmcache_entry *entry =
         find(names, chunk->form.ns_digest, &chunk->shard, chunk->chunk_hash);
@@ -146,6 +147,7 @@ static void insert(struct tierce__lmcache_names *names, const struct tierce__lmc
         entry = set;
         for (size_t i = 1; i < WAYS; i++)
             entry = set[i].used < entry->used ? &set[i] : entry;
+        TIERCE_DASSERT(entry->used <= names->uses);
         uint8_t *copy = tierce__realloc(entry->block_hashes, bytes);
         if (copy == NULL)
             return;
@@ -161,6 +163,7 @@ void tierce__lmcache_names_learn(struct tierce__lmcache_names *names,
                                  const struct tierce_chain *chain, const struct tierce__key *keys,
                                  size_t count)
 {
+    TIERCE_DASSERT(count * form->chunk_blocks <= tierce_chain_blocks(chain));
     const int32_t *tokens = tierce__chain_tokens(chain);
     const struct tierce__lmcache_opts opts = {.algo = names->opts.algo,
                                               .chunk_tokens =

@@ -57,12 +57,14 @@ static struct lmcache_store *store_of(struct tierce__connector *connector)
 
 static void answer(struct tierce__store_req *req, int status)
 {
+    TIERCE_DASSERT(status <= 0 && !tierce__lock_holds_any());
     req->status = status;
     req->done(req);
 }
 
 static void submit_below(struct lmcache_store *store, struct tierce__store_req *call)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     store->below->ops->submit(store->below, call);
 }
 
@@ -95,6 +97,7 @@ static size_t make_key(char text[TIERCE__CONNECTOR_NAME_MAX + 1], const struct l
 static void set_suffix(struct lmcache_task *task, const char *suffix)
 {
     size_t bytes = strlen(suffix);
+    TIERCE_DASSERT(task->key_bytes > 0 && bytes <= SUFFIX_MAX);
     TIERCE_ASSERT(task->key_bytes + bytes < sizeof(task->text));
     memcpy(task->text + task->key_bytes, suffix, bytes);
     task->name = (struct tierce_plugin_name){.text = task->text, .bytes = task->key_bytes + bytes};
@@ -127,6 +130,7 @@ static void make_metadata(uint8_t out[METADATA_BYTES], const struct lmcache_task
 static void move_cells(const struct lmcache_task *task, uint8_t *payload, uint8_t *kv, bool to_kv)
 {
     const struct tierce__lmcache_form *form = &task->chunk.form;
+    TIERCE_DASSERT(form->cell_bytes % 2 == 0);
     size_t half = form->cell_bytes / 2, cells = (size_t)form->layer_count * form->chunk_blocks;
     TIERCE_DASSERT(cells * form->cell_bytes == task->extent.payload_bytes);
     for (size_t i = 0; i < 2 * cells; i++) {
@@ -138,6 +142,8 @@ static void move_cells(const struct lmcache_task *task, uint8_t *payload, uint8_
 /* A header for a chunk that has none. */
 static void make_header(struct lmcache_task *task, uint8_t *object)
 {
+    TIERCE_DASSERT(task->extent.header_bytes + task->extent.payload_bytes <=
+                   task->extent.object_bytes);
     TIERCE_DASSERT(task->is_foreign);
     const struct tierce__lmcache_chunk *chunk = &task->chunk;
     struct tierce__chunk_info info = {.shard = chunk->shard,
@@ -170,6 +176,7 @@ static void called_back(struct tierce__store_req *call);
 static void call(struct lmcache_task *task, enum step step, enum tierce__store_op op,
                  struct tierce__buf *buf, uint64_t length)
 {
+    TIERCE_DASSERT(buf != NULL || op == TIERCE__STORE_DELETE);
     const struct tierce__store_req *req = task->req;
     TIERCE_DASSERT(buf == NULL || length <= buf->bytes);
     task->step = step;
@@ -189,10 +196,12 @@ static void call(struct lmcache_task *task, enum step step, enum tierce__store_o
 /* All three are there, or the first two. */
 static void finish_get(struct lmcache_task *task)
 {
+    TIERCE_DASSERT(task->step == KV && task->kv->bytes >= task->extent.payload_bytes);
     uint8_t *object = task->req->buf->data;
     const struct tierce__extent *extent = &task->extent;
     uint64_t end = extent->header_bytes + extent->payload_bytes;
-    TIERCE_DASSERT(end <= extent->object_bytes && extent->object_bytes <= task->req->buf->bytes);
+    TIERCE_DASSERT(end <= extent->object_bytes);
+    TIERCE_ASSERT(extent->object_bytes <= task->req->buf->bytes);
     move_cells(task, object + extent->header_bytes, task->kv->data, false);
     memset(object + end, 0, (size_t)(extent->object_bytes - end));
     if (task->is_foreign)
@@ -207,6 +216,7 @@ static bool is_missing(int status)
 
 static void go_on_get(struct lmcache_task *task, int status)
 {
+    TIERCE_DASSERT(task->metadata->bytes >= METADATA_BYTES);
     uint8_t wanted[METADATA_BYTES];
     switch (task->step) {
     case METADATA:
@@ -284,6 +294,7 @@ static int prepare(struct lmcache_task *task)
     task->key_bytes = make_key(task->text, store, &task->chunk);
     if (task->key_bytes == 0)
         return TIERCE_E_MISS;
+    TIERCE_DASSERT(form->layer_count > 0 && form->chunk_blocks <= TIERCE__LMCACHE_BLOCKS_MAX);
     task->cell_bytes = tierce__calloc(form->layer_count, sizeof(*task->cell_bytes));
     if (task->cell_bytes == NULL)
         return -ENOMEM;
@@ -312,6 +323,7 @@ static int prepare(struct lmcache_task *task)
 /* The chunk that is to be put must be the one of its name. */
 static int check_put(const struct lmcache_task *task)
 {
+    TIERCE_DASSERT(task->extent.header_bytes <= task->req->buf->bytes);
     const struct tierce__lmcache_chunk *chunk = &task->chunk;
     struct tierce__chunk_info info;
     int rc = tierce__chunk_parse(&info, task->req->buf->data, task->extent.header_bytes);

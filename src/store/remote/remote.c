@@ -23,6 +23,7 @@ static bool make_name(const struct tierce__remote *remote, struct tierce_plugin_
 {
     const uint8_t *digest = tierce__namespaces_digest(remote->namespaces, key->ns);
     int bytes = tierce__key_text_format(text, digest, &key->shard, key->hash);
+    TIERCE_DASSERT(bytes < (int)TIERCE__KEY_TEXT_BYTES);
     *name = (struct tierce_plugin_name){.text = text, .bytes = (size_t)bytes};
     return bytes > 0;
 }
@@ -35,6 +36,7 @@ bool tierce__remote_name(const struct tierce__remote *remote, struct tierce__rem
 
 void tierce__remote_call(struct tierce__remote *remote, struct tierce__store_req *call)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__lock_take(&remote->lock);
     bool cut = remote->cut;
     remote->submitting += !cut;
@@ -69,6 +71,7 @@ void tierce__remote_run(struct tierce__remote *remote)
                 TIERCE__CONTAINER_OF(remote->events.next, struct tierce__remote_event, node);
             tierce__list_remove(&next->node);
             tierce__lock_drop(&remote->lock);
+            TIERCE_DASSERT(!tierce__lock_holds_any());
             next->run(next);
             tierce__lock_take(&remote->lock);
         }
@@ -88,6 +91,7 @@ void tierce__remote_note(struct tierce__remote *remote, struct tierce__remote_ev
 bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(!remote->cut || remote->closing);
     bool open = !remote->closing;
     remote->requests += open;
     tierce__lock_drop(&remote->lock);
@@ -100,6 +104,7 @@ bool tierce__remote_enter(struct tierce__remote *remote, struct tierce__store_re
 
 void tierce__remote_answer(struct tierce__remote *remote, struct tierce__store_req *req, int status)
 {
+    TIERCE_DASSERT(status <= 0 && !tierce__lock_holds_any());
     req->status = status;
     req->done(req);
     tierce__remote_leave(remote);
@@ -150,6 +155,7 @@ void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key
     if (hidden == NULL)
         hidden = &remote->hidden[remote->hidden_count++ % TIERCE__REMOTE_HIDDEN];
     *hidden = (struct tierce__remote_hidden){.key = *key, .how = how};
+    TIERCE_DASSERT(find_hidden(remote, key) == hidden);
     tierce__remote_learn(remote, key, false, TIERCE__REMOTE_NOW);
 }
 
@@ -261,6 +267,8 @@ static void end_passing(struct tierce__store_req *req)
 static void pass_on(struct tierce__remote *remote, struct tierce__store_req *req,
                     enum tierce__connector_urgency urgency)
 {
+    TIERCE_DASSERT(req->op == TIERCE__STORE_LOOKUP || req->op == TIERCE__STORE_GET ||
+                   req->op == TIERCE__STORE_PING);
     struct remote_passing *passing = passing_of(req);
     TIERCE_DASSERT(req->done != end_passing);
     passing->remote = remote;
@@ -306,6 +314,7 @@ static size_t askable(struct tierce__remote *remote, const struct tierce__store_
 static bool recall(struct tierce__remote *remote, const struct tierce__store_req *req, size_t count,
                    size_t *known)
 {
+    TIERCE_DASSERT(count <= req->key_count);
     tierce__lock_assert_held(&remote->lock);
     bool however_old = req->recall == TIERCE__RECALL_OLD;
     enum tierce__remote_belief belief = TIERCE__REMOTE_THERE;
@@ -396,6 +405,7 @@ static void has_read_whole(struct tierce__store_req *call)
     TIERCE_DASSERT(call == &whole->call);
     int status = tierce__remote_status(call);
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(!tierce__list_empty(&whole->node));
     judge(remote, &first_of(whole)->keys[0], call->status);
     tierce__list_remove(&whole->node);
     TIERCE__LIST_FOR_EACH (it, &whole->waiting)
@@ -549,6 +559,8 @@ static void tell_stats(struct tierce__tier *tier, struct tierce__tier_stats *out
 {
     struct tierce__remote *remote = TIERCE__CONTAINER_OF(tier, struct tierce__remote, base);
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT((remote->waiting_bytes == 0) == tierce__list_empty(&remote->waiting));
+    TIERCE_DASSERT((remote->writing_bytes == 0) == tierce__list_empty(&remote->writing));
     *out = remote->stats;
     out->queued_bytes = remote->waiting_bytes + remote->writing_bytes;
     tierce__lock_drop(&remote->lock);
@@ -588,6 +600,7 @@ static bool is_idle(const struct tierce__remote *remote)
 
 static void destroy(struct tierce__remote *remote)
 {
+    TIERCE_DASSERT(tierce__list_empty(&remote->events) && remote->requests == 0);
     TIERCE_DASSERT(tierce__list_empty(&remote->waiting) && tierce__list_empty(&remote->writing));
     TIERCE_DASSERT(tierce__list_empty(&remote->wholes) && tierce__list_empty(&remote->timed));
     TIERCE_DASSERT(tierce__list_empty(&remote->clears) && tierce__list_empty(&remote->deletions));

@@ -46,6 +46,7 @@ static void finish(struct clear *clear)
     int status = clear->status;
     TIERCE_DASSERT(clear->deleting == 0);
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(clear->status <= 0 && tierce__list_empty(&clear->waiter.node));
     tierce__remote_forget(remote);
     tierce__lock_drop(&remote->lock);
     tierce__free(clear->page);
@@ -58,6 +59,7 @@ static void finish(struct clear *clear)
 static void take_name(void *arg, const struct tierce_plugin_name *name)
 {
     struct clear *clear = arg;
+    TIERCE_DASSERT(clear->deleting == 0);
     if (name->bytes > UINT8_MAX || clear->status < 0)
         return; /* no key is that long */
     size_t need = clear->page_bytes + 1 + name->bytes;
@@ -92,6 +94,7 @@ static void run_deleted(struct tierce__remote_event *event)
 {
     struct clear_deletion *deletion = TIERCE__CONTAINER_OF(event, struct clear_deletion, deleted);
     struct clear *clear = deletion->clear;
+    TIERCE_DASSERT(deletion >= clear->deletions && deletion < clear->deletions + DELETIONS);
     int status = tierce__remote_status(&deletion->call);
     TIERCE_DASSERT(clear->deleting > 0 && clear->deleting <= DELETIONS);
     deletion->clear = NULL;
@@ -104,6 +107,7 @@ static void run_deleted(struct tierce__remote_event *event)
 
 static void has_deleted(struct tierce__store_req *call)
 {
+    TIERCE_DASSERT(call->status <= 0);
     struct clear_deletion *deletion = call->arg;
     TIERCE_DASSERT(call == &deletion->call);
     tierce__remote_note(deletion->clear->remote, &deletion->deleted);
@@ -151,6 +155,7 @@ static void go_on(struct clear *clear)
 static void run_listed(struct tierce__remote_event *event)
 {
     struct clear *clear = TIERCE__CONTAINER_OF(event, struct clear, listed);
+    TIERCE_DASSERT(clear->page_at == 0);
     TIERCE_DASSERT(clear->deleting == 0);
     if (clear->status == 0)
         clear->status = tierce__remote_status(&clear->list);
@@ -159,6 +164,7 @@ static void run_listed(struct tierce__remote_event *event)
 
 static void has_listed(struct tierce__store_req *call)
 {
+    TIERCE_DASSERT(call->status <= 0);
     struct clear *clear = call->arg;
     TIERCE_DASSERT(call == &clear->list);
     tierce__remote_note(clear->remote, &clear->listed);
@@ -168,6 +174,7 @@ static void run_taken_back(struct tierce__remote_event *event)
 {
     struct tierce__remote_waiter *waiter =
         TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
+    TIERCE_DASSERT(tierce__list_empty(&waiter->node) && tierce__list_empty(&waiter->timed));
     struct clear *clear = TIERCE__CONTAINER_OF(waiter, struct clear, waiter);
     if (waiter->left == 0) {
         list_page(clear);

@@ -40,6 +40,8 @@ static void has_deleted(struct tierce__store_req *call)
     struct tierce__remote *remote = deletion->remote;
     int status = tierce__remote_status(call);
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(!tierce__list_empty(&deletion->waiter.active));
+    TIERCE_DASSERT(tierce__list_empty(&deletion->waiter.node) && deletion->waiter.left == 0);
     /* A lookup that overtook the deletion may have found the chunk. */
     tierce__remote_learn(remote, &deletion->key, false, TIERCE__REMOTE_NOW);
     struct tierce__store_req *req = deletion->waiter.req;
@@ -63,6 +65,7 @@ static void delete_now(struct tierce__remote_event *event)
     struct tierce__remote_waiter *waiter =
         TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
     struct remote_deletion *deletion = TIERCE__CONTAINER_OF(waiter, struct remote_deletion, waiter);
+    TIERCE_DASSERT(waiter->key == &deletion->key);
     struct tierce__remote *remote = deletion->remote;
     TIERCE_DASSERT(waiter->left == 0);
     if (keeps(remote)) {
@@ -170,6 +173,7 @@ int tierce__remote_clock_start(struct tierce__remote *remote)
 void tierce__remote_clock_end(struct tierce__remote *remote)
 {
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(remote->closing);
     TIERCE_DASSERT(!remote->clock_ends);
     remote->clock_ends = true;
     tierce__cond_signal(&remote->clock_wake);

@@ -38,6 +38,7 @@ enum tierce__remote_belief tierce__remote_recall(struct tierce__remote *remote,
     tierce__lock_assert_held(&remote->lock);
     for (size_t i = 0; i < TIERCE__REMOTE_WAYS; i++) {
         uint64_t age_ns = now_ns - set[i].at_ns;
+        TIERCE_DASSERT(set[i].at_ns <= now_ns);
         if (set[i].spread != spread)
             continue;
         if (set[i].is_there && (however_old || age_ns < THERE_MS * TIERCE__MS_NS))
@@ -51,6 +52,7 @@ enum tierce__remote_belief tierce__remote_recall(struct tierce__remote *remote,
 void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__key *key,
                           bool is_there, uint64_t asked_ns)
 {
+    TIERCE_DASSERT(asked_ns == TIERCE__REMOTE_NOW || asked_ns <= tierce__now_ns());
     uint64_t spread = spread_of(key);
     struct tierce__remote_known *set = set_of(remote, spread), *place = set;
     tierce__lock_assert_held(&remote->lock);

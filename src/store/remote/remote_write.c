@@ -62,6 +62,7 @@ static struct tierce__remote_put *put_in(struct tierce__store_req *req)
 /* Answers puts that have been taken out of the lists. No lock held. */
 static void answer_all(struct tierce__list *over)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     while (!tierce__list_empty(over)) {
         struct tierce__remote_put *put = put_of(over->next);
         struct tierce__remote *remote = put->remote;
@@ -105,6 +106,7 @@ static void resume(struct tierce__remote_put *put)
     tierce__lock_assert_held(&put->remote->lock);
     if (put->phase != AWAIT)
         return;
+    TIERCE_DASSERT(!put->called);
     put->phase = RESUMED;
     tierce__remote_push(put->remote, &put->event);
 }
@@ -122,6 +124,7 @@ static void tell_children(struct tierce__remote *remote, const struct tierce__re
             struct tierce__remote_put *child = put_of(it);
             if (child->parent != put)
                 continue;
+            TIERCE_DASSERT(child->number > put->number);
             child->parent = NULL;
             if (put->verdict < 0)
                 doom(child, put->verdict == TIERCE_E_FULL ? TIERCE_E_FULL : TIERCE_E_REFUSED);
@@ -168,6 +171,7 @@ static void end_put(struct tierce__remote *remote, struct tierce__remote_put *fi
     while (!tierce__list_empty(&ends)) {
         struct tierce__remote_put *put = put_of(ends.next);
         bool waited = put->phase == WAITING;
+        TIERCE_DASSERT(put->phase != AWAIT && put->req->object_bytes > 0);
         tierce__list_remove(&put->node);
         tierce__list_push_back(over, &put->node);
         TIERCE_DASSERT((waited ? remote->waiting_bytes : remote->writing_bytes) >=
@@ -206,6 +210,7 @@ static bool comes_after_another(const struct tierce__remote *remote,
 
 static void begin_put(struct tierce__remote *remote, struct tierce__remote_put *put)
 {
+    TIERCE_DASSERT(!put->called && !put->doomed);
     tierce__lock_assert_held(&remote->lock);
     TIERCE_DASSERT(put->phase == WAITING && remote->writes < remote->writes_max);
     TIERCE_DASSERT(remote->waiting_bytes >= put->req->object_bytes);
@@ -235,6 +240,7 @@ void tierce__remote_end_deletion(struct tierce__remote *remote,
                                  struct tierce__remote_waiter *waiter)
 {
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(!tierce__list_empty(&waiter->active));
     tierce__list_remove(&waiter->active);
     begin_puts(remote);
     tierce__remote_run(remote);
@@ -253,6 +259,7 @@ static void leave_calls(struct tierce__remote_put *put)
 /* Under the lock, which is dropped. */
 static void finish_locked(struct tierce__remote_put *put, int verdict)
 {
+    TIERCE_DASSERT(verdict < 0 || !put->doomed);
     tierce__lock_assert_held(&put->remote->lock);
     TIERCE_DASSERT(put->phase != WAITING && put->phase != AWAIT);
     struct tierce__remote *remote = put->remote;
@@ -293,6 +300,7 @@ static void call(struct tierce__remote_put *put, enum phase phase, enum tierce__
     TIERCE_DASSERT(phase == CHECK || phase == PARENT || phase == SEND || phase == UNDO);
     tierce__lock_take(&remote->lock);
     put->phase = phase;
+    TIERCE_DASSERT(put->called || phase == UNDO);
     tierce__lock_drop(&remote->lock);
     req->op = op;
     req->urgency = TIERCE__CONNECTOR_STORE;
@@ -453,6 +461,7 @@ static struct tierce__remote_put *pending(struct tierce__remote *remote,
 /* One put alone always does. */
 static bool fits(const struct tierce__remote *remote, uint64_t bytes)
 {
+    tierce__lock_assert_held(&remote->lock);
     return remote->waiting_bytes == 0 || remote->waiting_bytes + bytes <= remote->queue_bytes_max;
 }
 
@@ -475,6 +484,7 @@ static bool make_room(struct tierce__remote *remote, struct tierce__remote_put *
     struct tierce__list *it = remote->waiting.next;
     while (it != &remote->waiting && !fits(remote, bytes)) {
         struct tierce__remote_put *put = put_of(it);
+        TIERCE_DASSERT(put != newcomer && put->phase == WAITING);
         it = it->next;
         if (put->spared)
             continue;
@@ -530,6 +540,7 @@ void tierce__remote_put(struct tierce__remote *remote, struct tierce__store_req 
     put->number = ++remote->puts_made;
     put->parent = put->checks_parent ? pending(remote, req->parent) : NULL;
     put->has_parent = put->parent != NULL;
+    TIERCE_DASSERT(put->parent == NULL || put->parent->number < put->number);
     put->verdict = TIERCE_E_REFUSED;
     if (tierce__remote_hiding(remote, &req->keys[0]) == TIERCE__REMOTE_LEFT_ALONE) {
         tierce__list_push_back(&over, &put->node);
@@ -599,8 +610,10 @@ void tierce__remote_cancel_waiting(struct tierce__remote *remote)
     struct tierce__list over;
     tierce__list_init(&over);
     tierce__lock_take(&remote->lock);
+    TIERCE_DASSERT(remote->cut);
     while (!tierce__list_empty(&remote->waiting))
         end_put(remote, put_of(remote->waiting.next), TIERCE_E_CANCELLED, &over);
+    TIERCE_DASSERT(remote->waiting_bytes == 0);
     tierce__remote_run(remote);
     answer_all(&over);
 }

@@ -61,6 +61,7 @@ static int status_of(int rc)
 
 static int fail(struct file_link *link, const char *what, int rc)
 {
+    TIERCE_DASSERT(rc < 0);
     snprintf(link->why, sizeof(link->why), "%s: %s", what, tierce_strerror(rc));
     if (rc == -ENOENT || rc == -ENOTDIR || rc == -ESTALE)
         link->levels = 0; /* look again whether it is there */
@@ -94,6 +95,7 @@ static int missing(struct file_link *link)
  * where something of others is in its place, or why that is not known. */
 static int find(struct file_link *link, char *path, const struct tierce_plugin_name *name)
 {
+    TIERCE_DASSERT(link->levels > 0 && link->levels <= TIERCE__FILE_LEVELS_MAX);
     const char *root = link->store->root;
     tierce__file_path(path, root, link->levels, name);
     int rc = tierce__file_look(root, path);
@@ -111,6 +113,7 @@ static int find(struct file_link *link, char *path, const struct tierce_plugin_n
 static int file_find(void *opened, const struct tierce_plugin_name *names, size_t count,
                      _Atomic size_t *found, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(count > 0 && *found == 0);
     struct file_link *link = opened;
     char path[TIERCE__FILE_PATH_BYTES];
     int rc = ready(link);
@@ -138,6 +141,7 @@ static void touch(const char *path)
 static int read_range(struct tierce__vfs *vfs, const char *path, uint8_t *memory, uint64_t offset,
                       uint64_t length)
 {
+    TIERCE_DASSERT(length > 0);
     struct tierce__vfs_file *file = NULL;
     int rc = vfs->ops->open(vfs, &file, path, TIERCE__VFS_READONLY);
     if (rc != 0)
@@ -173,6 +177,7 @@ static int file_get(void *opened, const struct tierce_plugin_name *name, void *m
 /* The folders of an object, each of which is on the device then. */
 static int make_folders(const struct file_link *link, const char *path)
 {
+    TIERCE_DASSERT(strncmp(path, link->store->root, strlen(link->store->root)) == 0);
     char folder[TIERCE__FILE_PATH_BYTES], above[TIERCE__FILE_PATH_BYTES];
     struct tierce__vfs *vfs = link->store->vfs;
     size_t root = strlen(link->store->root);
@@ -209,6 +214,7 @@ static void give_room(struct tierce__file_store *store, uint64_t bytes)
 /* Reserves room below the cap; requests a sweep if the total comes near it. */
 static int take_room(struct file_link *link, uint64_t bytes)
 {
+    TIERCE_DASSERT(bytes > 0 && bytes % TIERCE__FILE_BLOCK_BYTES == 0);
     struct tierce__file_store *store = link->store;
     uint64_t cap = store->cap_bytes;
     if (cap > 0 && bytes > cap - cap / 10)
@@ -228,6 +234,7 @@ static int take_room(struct file_link *link, uint64_t bytes)
 static int file_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
                     uint64_t length, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(length > 0);
     struct file_link *link = opened;
     char path[TIERCE__FILE_PATH_BYTES];
     struct tierce__file_store *store = link->store;
@@ -288,6 +295,7 @@ static int tell_name(void *arg, const char *path, const char *relative)
     if (!tierce__file_name(text, &name.bytes, relative) || name.bytes < prefix->bytes ||
         memcmp(text, prefix->text, prefix->bytes) != 0)
         return 0;
+    TIERCE_DASSERT(name.bytes <= TIERCE__CONNECTOR_NAME_MAX);
     listing->each(listing->arg, &name);
     listing->count++;
     return 0;
@@ -357,6 +365,7 @@ static int file_ping(void *opened, uint64_t deadline_ns)
 static int open_link(void **out, void *store)
 {
     struct file_link *link = *out;
+    TIERCE_DASSERT(link->levels == 0 && link->opens == 0);
     link->store = store;
     return 0;
 }
@@ -364,6 +373,7 @@ static int open_link(void **out, void *store)
 static struct tierce__link_state state_of(const void *opened)
 {
     const struct file_link *link = opened;
+    TIERCE_DASSERT(link->levels == 0 || link->opens > 0);
     return (struct tierce__link_state){.connects = link->opens, .is_connected = link->levels != 0};
 }
 
@@ -396,6 +406,7 @@ static int create_store(struct tierce__file_store **out, const struct tierce__fi
         root[bytes - 1] = '\0';
     store->vfs = opts->vfs;
     store->levels = opts->levels != 0 ? opts->levels : LEVELS;
+    TIERCE_DASSERT(store->levels > 0 && store->levels <= TIERCE__FILE_LEVELS_MAX);
     store->cap_bytes = opts->cap_bytes;
     store->sweep_ms = opts->sweep_ms != 0 ? opts->sweep_ms : SWEEP_MS;
     store->tmp_ms = opts->tmp_ms != 0 ? opts->tmp_ms : TMP_MS;

@@ -17,6 +17,7 @@ static bool is_plain(char c)
 
 size_t tierce__file_encode(char *out, const struct tierce_plugin_name *name)
 {
+    TIERCE_ASSERT(name->bytes <= TIERCE__CONNECTOR_NAME_MAX);
     static const char hex[] = "0123456789ABCDEF";
     size_t used = 0, part = 0;
     for (size_t i = 0; i < name->bytes; i++) {
@@ -37,6 +38,7 @@ size_t tierce__file_encode(char *out, const struct tierce_plugin_name *name)
         part += used - before;
         TIERCE_DASSERT(part <= PART_BYTES_MAX);
     }
+    TIERCE_DASSERT(used < TIERCE__FILE_NAME_BYTES);
     out[used] = '\0';
     return used;
 }
@@ -62,6 +64,7 @@ void tierce__file_path(char *path, const char *root, uint32_t levels,
 void tierce__file_folder_of(char *folder, const char *path)
 {
     size_t bytes = (size_t)(strrchr(path, '/') - path);
+    TIERCE_DASSERT(bytes > 0 && bytes < TIERCE__FILE_PATH_BYTES);
     memcpy(folder, path, bytes);
     folder[bytes] = '\0';
 }

@@ -19,6 +19,8 @@ static void make_tmp_path(struct tierce__file_store *store, char *path, const ch
 {
     uint8_t bytes[sizeof(store->tmp_seed) + 8];
     char hex[2 * sizeof(bytes) + 1];
+    TIERCE_DASSERT(strlen(folder) <
+                   TIERCE__FILE_PATH_BYTES - sizeof(TIERCE__FILE_TMP) - sizeof(hex));
     memcpy(bytes, store->tmp_seed, sizeof(store->tmp_seed));
     tierce__store_le64(bytes + sizeof(store->tmp_seed),
                        atomic_fetch_add_explicit(&store->tmp_count, 1, memory_order_relaxed));
@@ -46,6 +48,7 @@ static int write_file(struct tierce__vfs *vfs, const char *path, const void *dat
 int tierce__file_publish(struct tierce__file_store *store, const char *path, const void *data,
                          size_t bytes, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(path[0] == '/' && bytes > 0);
     char tmp[TIERCE__FILE_PATH_BYTES], folder[TIERCE__FILE_PATH_BYTES];
     struct tierce__vfs *vfs = store->vfs;
     tierce__file_folder_of(folder, path);
@@ -68,6 +71,7 @@ int tierce__file_publish(struct tierce__file_store *store, const char *path, con
 int tierce__file_read_own(const struct tierce__file_store *store, char **out, const char *name,
                           size_t bytes_max)
 {
+    TIERCE_DASSERT(name[0] == '~' && strlen(name) < TIERCE__FILE_ROOT_BYTES);
     char path[TIERCE__FILE_PATH_BYTES];
     size_t bytes = 0;
     snprintf(path, sizeof(path), "%s/%s", store->root, name);
@@ -106,6 +110,7 @@ static int place_mark(struct tierce__file_store *store, const char *tmp, const c
 
 static int make_mark(struct tierce__file_store *store)
 {
+    TIERCE_DASSERT(store->levels > 0 && store->levels <= TIERCE__FILE_LEVELS_MAX);
     char path[TIERCE__FILE_PATH_BYTES], tmp[TIERCE__FILE_PATH_BYTES], text[MARK_BYTES];
     struct tierce__vfs *vfs = store->vfs;
     int rc = vfs->ops->make_folder(vfs, store->root);

@@ -119,6 +119,7 @@ static int count_file(void *arg, const char *path, const char *relative)
     TIERCE_DASSERT(age < AGES);
     sweep->bytes += bytes_of(&st);
     sweep->by_age[age] += bytes_of(&st);
+    TIERCE_DASSERT(sweep->bytes >= sweep->by_age[age]);
     return 0;
 }
 
@@ -168,6 +169,7 @@ static int write_claim(struct tierce__file_store *store, uint64_t bytes, uint64_
     snprintf(path, sizeof(path), "%s/%s", store->root, TIERCE__FILE_CLAIM);
     int length = snprintf(text, sizeof(text), CLAIM_FORMAT, bytes, seed,
                           atomic_load_explicit(&store->tmp_count, memory_order_relaxed));
+    TIERCE_DASSERT(length > 0 && (size_t)length < sizeof(text));
     int rc = tierce__file_publish(store, path, text, (size_t)length, TIERCE__DEADLINE_NEVER);
     if (rc != 0 || now_ms == NULL)
         return rc;
@@ -224,6 +226,7 @@ static int walk_and_evict(struct file_sweep *sweep)
     struct tierce__file_store *store = sweep->store;
     uint64_t keep = store->cap_bytes - store->cap_bytes / 10;
     int rc = tierce__file_walk(store->root, sweep->levels, count_file, sweep);
+    TIERCE_DASSERT(keep <= store->cap_bytes);
     if (rc != 0 || store->cap_bytes == 0 || sweep->bytes <= keep)
         return rc;
     choose_age(sweep, sweep->bytes - keep);
@@ -232,6 +235,7 @@ static int walk_and_evict(struct file_sweep *sweep)
 
 static int sweep_store(struct tierce__file_store *store, uint32_t levels)
 {
+    TIERCE_DASSERT(levels > 0 && levels <= TIERCE__FILE_LEVELS_MAX);
     struct file_sweep *sweep = tierce__calloc(1, sizeof(*sweep));
     if (sweep == NULL)
         return -ENOMEM;
@@ -268,6 +272,7 @@ static bool is_free(struct tierce__file_store *store, char seen[CLAIM_BYTES],
 /* One turn: sweeps if it is ours to do, or if it must be. */
 static void take_turn(struct tierce__file_store *store, char seen[CLAIM_BYTES], bool must)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     char claim[CLAIM_BYTES];
     uint32_t levels;
     if (tierce__file_read_mark(store, &levels) != 0 || read_claim(store, claim) != 0)
@@ -341,6 +346,7 @@ int tierce__file_sweeper_start(struct tierce__file_store *store)
 void tierce__file_sweeper_kick(struct tierce__file_store *store)
 {
     tierce__lock_take(&store->lock);
+    TIERCE_DASSERT(store->holders > 0);
     store->kicked = true;
     tierce__cond_signal(&store->wake);
     tierce__lock_drop(&store->lock);
@@ -353,6 +359,7 @@ void tierce__file_sweeper_stop(struct tierce__file_store *store)
     if (!store->has_sweeper)
         return;
     tierce__lock_take(&store->lock);
+    TIERCE_DASSERT(store->holders > 0);
     TIERCE_DASSERT(!store->ending);
     store->ending = true;
     tierce__cond_signal(&store->wake);
@@ -375,6 +382,7 @@ void tierce__file_store_release(struct tierce__file_store *store)
     if (!is_last)
         return;
     TIERCE_DASSERT(!store->is_sweeping);
+    TIERCE_DASSERT(atomic_load_explicit(&store->writing_bytes, memory_order_relaxed) == 0);
     store->vfs->ops->destroy(store->vfs);
     tierce__cond_fini(&store->wake);
     tierce__cond_fini(&store->ended);

@@ -14,7 +14,9 @@
 
 int tierce__file_look(const char *root, const char *path)
 {
+    TIERCE_DASSERT(strncmp(path, root, strlen(root)) == 0 && path[strlen(root)] == '/');
     char part[TIERCE__FILE_PATH_BYTES];
+    TIERCE_ASSERT(strlen(path) < sizeof(part));
     size_t used = strlen(root);
     struct stat st;
     memcpy(part, path, used + 1);
@@ -64,6 +66,7 @@ static bool may_be_ours(const struct file_walk *walk, const char *name, size_t b
 /* The folder whose path has `used` bytes. */
 static int walk_folder(struct file_walk *walk, size_t used, uint32_t depth)
 {
+    TIERCE_DASSERT(walk->path[used] == '\0' && walk->begin <= used + 1);
     TIERCE_DASSERT(used < sizeof(walk->path) && depth <= DEPTH_MAX);
     DIR *folder = opendir(walk->path);
     if (folder == NULL)
@@ -96,6 +99,7 @@ static int walk_folder(struct file_walk *walk, size_t used, uint32_t depth)
 
 int tierce__file_walk(const char *folder, uint32_t levels, tierce__file_visit_fn *visit, void *arg)
 {
+    TIERCE_DASSERT(levels <= TIERCE__FILE_LEVELS_MAX);
     struct file_walk walk = {.levels = levels, .visit = visit, .arg = arg};
     size_t used = strlen(folder);
     if (used >= sizeof(walk.path))

@@ -24,6 +24,7 @@ void tierce__memcached_init(struct tierce__memcached *client,
 
 void tierce__memcached_add(struct tierce__memcached *client, const char *format, ...)
 {
+    TIERCE_DASSERT(client->peer.fd >= 0);
     va_list arguments;
     size_t room = sizeof(client->out) - client->out_used;
     va_start(arguments, format);
@@ -40,6 +41,7 @@ void tierce__memcached_add(struct tierce__memcached *client, const char *format,
 int tierce__memcached_send(struct tierce__memcached *client, const uint8_t *bytes, size_t count,
                            uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(client->awaited > 0);
     static char end[] = "\r\n";
     struct iovec pieces[3] = {{.iov_base = client->out, .iov_len = client->out_used},
                               {.iov_base = (void *)(uintptr_t)bytes, .iov_len = count},
@@ -74,6 +76,7 @@ static int fill(struct tierce__memcached *client, uint64_t deadline_ns)
 int tierce__memcached_read(struct tierce__memcached *client, struct tierce__memcached_line *line,
                            uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(client->awaited > 0);
     for (;;) {
         const char *text = client->in + client->in_at;
         const char *end = memchr(text, '\n', client->in_end - client->in_at);
@@ -123,6 +126,7 @@ static int read_bytes(struct tierce__memcached *client, uint8_t *memory, uint64_
     struct iovec pieces[2] = {{.iov_base = memory + taken, .iov_len = left},
                               {.iov_base = client->in, .iov_len = sizeof(client->in)}};
     int rc = tierce__peer_receive(&client->peer, pieces, 2, left, &got, deadline_ns);
+    TIERCE_DASSERT(rc != 0 || got >= left);
     if (rc == 0)
         client->in_end = got - left;
     return rc;
@@ -132,6 +136,7 @@ int tierce__memcached_read_value(struct tierce__memcached *client,
                                  const struct tierce__memcached_line *line, uint8_t *memory,
                                  uint64_t skipped, uint64_t count, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(line->kind == TIERCE__MEMCACHED_VALUE);
     uint8_t end[2];
     uint64_t bytes = line->bytes;
     TIERCE_ASSERT(skipped <= bytes && count <= bytes - skipped);
@@ -173,6 +178,7 @@ int tierce__memcached_refused(struct tierce__memcached *client,
 
 static void take_stat(struct tierce__memcached *client, const struct tierce__memcached_line *line)
 {
+    TIERCE_DASSERT(client->item_bytes >= ITEM_BYTES_MIN && client->item_bytes <= ITEM_BYTES_MAX);
     static const char name[] = "item_size_max";
     char text[24];
     uint64_t value;
@@ -188,6 +194,7 @@ static void take_stat(struct tierce__memcached *client, const struct tierce__mem
 /* Queried for each new connection, because the server may have been restarted with another size. */
 static int ask_for_item_size(struct tierce__memcached *client, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(client->awaited == 0 && client->out_used == 0);
     struct tierce__memcached_line line;
     client->item_bytes = ITEM_BYTES;
     tierce__memcached_add(client, "stats settings");

@@ -86,6 +86,7 @@ static int read_found(struct memcached_link *link, struct found *found, uint64_t
 static int find(struct memcached_link *link, const struct tierce__memcached_key *key,
                 struct found *found, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(link->client.awaited == 0);
     tierce__memcached_add(&link->client, "gets %s", key->text);
     int rc = tierce__memcached_send(&link->client, NULL, 0, deadline_ns);
     return rc == 0 ? read_found(link, found, deadline_ns) : rc;
@@ -151,6 +152,7 @@ static int ask_for_parts(struct memcached_link *link, const char *verb, unsigned
                          const struct tierce__memcached_head *head, uint32_t first, uint32_t count,
                          uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(link->client.awaited == 0 && count > 0 && first < head->parts);
     struct tierce__memcached_key key;
     TIERCE_DASSERT(count <= TIERCE__MEMCACHED_AT_ONCE && count <= head->parts - first);
     for (uint32_t i = 0; i < count; i++) {
@@ -224,6 +226,8 @@ static int read_part(struct memcached_link *link, const struct tierce__memcached
 static int read_parts(struct memcached_link *link, const struct tierce__memcached_head *head,
                       const struct memcached_range *range, bool *lost, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(range->length > 0 && range->length <= head->length);
+    TIERCE_DASSERT(range->offset <= head->length - range->length);
     uint32_t part = (uint32_t)(range->offset / head->part_bytes);
     uint32_t last = (uint32_t)((range->offset + range->length - 1) / head->part_bytes);
     TIERCE_DASSERT(part <= last && last < head->parts);
@@ -313,6 +317,7 @@ static int begin(struct memcached_link *link, struct tierce__memcached_key *key,
 static int memcached_find(void *opened, const struct tierce_plugin_name *names, size_t count,
                           _Atomic size_t *found, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(count > 0 && *found == 0);
     struct memcached_link *link = opened;
     struct tierce__memcached_key key;
     bool yes = true;
@@ -337,6 +342,7 @@ static int memcached_find(void *opened, const struct tierce_plugin_name *names, 
 static int memcached_get(void *opened, const struct tierce_plugin_name *name, void *memory,
                          uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(length > 0);
     struct memcached_link *link = opened;
     const struct memcached_range range = {memory, offset, length};
     struct tierce__memcached_key key;
@@ -377,6 +383,8 @@ static int memcached_get(void *opened, const struct tierce_plugin_name *name, vo
 static int put_parts(struct memcached_link *link, const struct tierce__memcached_head *head,
                      const uint8_t *memory, uint32_t *sent, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(link->client.awaited == 0);
+    TIERCE_DASSERT(head->length > 0 && (head->length - 1) / head->part_bytes + 1 == head->parts);
     uint64_t expires = expires_in(link->store->ttl_ms, GRACE_S);
     struct tierce__memcached_key key;
     enum tierce__memcached_kind kind = TIERCE__MEMCACHED_ERROR;

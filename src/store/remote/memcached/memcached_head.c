@@ -30,6 +30,7 @@ static bool stays(char c)
 /* Percent-encodes behind what the key has; false if it becomes too long. */
 static bool add_escaped(struct tierce__memcached_key *key, const struct tierce_plugin_name *name)
 {
+    TIERCE_DASSERT(key->bytes <= TIERCE__MEMCACHED_PREFIX_BYTES + 2);
     for (size_t i = 0; i < name->bytes; i++) {
         char c = name->text[i];
         size_t need = stays(c) ? 1 : 3;
@@ -70,6 +71,7 @@ void tierce__memcached_head_key(struct tierce__memcached_key *out, const char *p
 void tierce__memcached_part_key(struct tierce__memcached_key *out, const char *prefix,
                                 const struct tierce__memcached_head *head, uint32_t part)
 {
+    TIERCE_DASSERT(part < head->parts);
     begin_key(out, prefix, 'p');
     tierce__hex_encode(out->text + out->bytes, head->generation, sizeof(head->generation));
     out->bytes += 2 * sizeof(head->generation);

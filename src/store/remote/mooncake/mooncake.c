@@ -59,6 +59,7 @@ struct mooncake_link {
 /* The status of a request after an error of Mooncake. */
 static int status_of(struct mooncake_link *link, int64_t error)
 {
+    TIERCE_DASSERT(error < 0);
     snprintf(link->why, sizeof(link->why), "Mooncake's error %" PRId64, error);
     switch (error) {
     case NOT_FOUND:
@@ -94,6 +95,7 @@ static int call(struct mooncake_link *link, const struct tierce__bridge_ask *ask
 static int mooncake_exists(void *opened, const struct tierce_plugin_name *names, size_t count,
                            size_t *found, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(count > 0 && count <= TIERCE__BRIDGE_NAMES_MAX);
     struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns; /* a call cannot be ended; one that hangs ends the bridge */
@@ -112,6 +114,7 @@ static int mooncake_exists(void *opened, const struct tierce_plugin_name *names,
 static int mooncake_get(void *opened, const struct tierce_plugin_name *name, void *memory,
                         uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(length > 0 && length <= INT64_MAX);
     struct mooncake_link *link = opened;
     int64_t result = 0;
     struct mooncake *mooncake = link->mooncake;
@@ -143,6 +146,7 @@ static int mooncake_get(void *opened, const struct tierce_plugin_name *name, voi
 static int mooncake_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
                         uint64_t length, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(length > 0);
     struct mooncake_link *link = opened;
     int64_t result = 0;
     (void)deadline_ns;
@@ -343,6 +347,7 @@ static int start_bridge(struct mooncake *mooncake, const struct tierce__connecto
         return -ENOMEM;
     uint64_t pool_bytes;
     tierce__pool_mapping(source->opts->pool, &mooncake->pool_base, &pool_bytes);
+    TIERCE_DASSERT(pool_bytes > 0);
     snprintf(mooncake->prefix, sizeof(mooncake->prefix), "%s", prefix);
     mooncake->is_tcp = strcmp(text_or(url, "protocol", "tcp"), "tcp") == 0;
     make_arguments(arguments, url, numbers);

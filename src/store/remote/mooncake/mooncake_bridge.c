@@ -134,6 +134,7 @@ static int make_script(int *out)
 static int list_actions(posix_spawn_file_actions_t *actions, const struct tierce__bridge *bridge,
                         const struct birth *birth)
 {
+    TIERCE_DASSERT(birth->script >= CHILD_END && birth->control[1] >= CHILD_END);
     const char *log = bridge->log != NULL ? bridge->log : "/dev/null";
     /* The pool's first: its number may be one of those that are taken after it. */
     int rc = posix_spawn_file_actions_adddup2(actions, bridge->pool_fd, CHILD_POOL);
@@ -209,6 +210,7 @@ static int spawn(const struct tierce__bridge *bridge, struct birth *birth)
 /* Until it is dead, when no thread of it is left that could touch the pool. */
 static void await_death(int pidfd)
 {
+    TIERCE_DASSERT(pidfd >= 0);
     struct pollfd dead = {.fd = pidfd, .events = POLLIN};
     siginfo_t info;
     while (poll(&dead, 1, -1) < 0 && errno == EINTR)
@@ -273,6 +275,7 @@ static void free_birth(struct birth *birth, uint32_t seat_count)
 
 static int prepare(const struct tierce__bridge *bridge, struct birth *birth)
 {
+    TIERCE_DASSERT(bridge->seat_count > 0 && bridge->seat_count <= TIERCE__BRIDGE_SEATS_MAX);
     *birth = (struct birth){.script = -1, .control = {-1, -1}, .pidfd = -1};
     birth->seats = tierce__calloc(bridge->seat_count, sizeof(*birth->seats));
     if (birth->seats == NULL)
@@ -327,6 +330,7 @@ static int start_process(struct tierce__bridge *bridge)
     struct birth birth;
     char why[TIERCE__CONNECTOR_WHY_BYTES] = "";
     tierce__lock_assert_held(&bridge->lock);
+    TIERCE_DASSERT(bridge->pidfd < 0 && bridge->control < 0);
     TIERCE_DASSERT(bridge->state == DOWN);
     bridge->state = STARTING;
     bridge->started_ns = tierce__now_ns();
@@ -358,6 +362,7 @@ static int start_process(struct tierce__bridge *bridge)
         bridge->control = birth.control[0];
         birth.control[0] = -1;
         for (uint32_t i = 0; i < bridge->seat_count; i++) {
+            TIERCE_DASSERT(bridge->seats[i].next_fd < 0 && birth.seats[i][0] >= 0);
             bridge->seats[i].next_fd = birth.seats[i][0];
             birth.seats[i][0] = -1;
         }
@@ -427,6 +432,7 @@ static int take_seat(struct tierce__bridge *bridge, struct seat *seat,
 static void end_generation(struct tierce__bridge *bridge, uint64_t generation)
 {
     tierce__lock_take(&bridge->lock);
+    TIERCE_DASSERT(generation <= bridge->generation);
     if (bridge->generation == generation && bridge->state == UP)
         end_process(bridge);
     while (bridge->generation == generation && bridge->state == ENDING)
@@ -447,6 +453,7 @@ void tierce__bridge_end(struct tierce__bridge *bridge, uint32_t number)
 
 static int send_ask(int fd, const struct tierce__bridge_ask *ask, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(fd >= 0);
     uint16_t sizes[TIERCE__BRIDGE_NAMES_MAX];
     struct iovec parts[TIERCE__BRIDGE_NAMES_MAX + 2];
     struct bridge_ask head = {.magic = FRAME_MAGIC,
@@ -524,6 +531,7 @@ void tierce__bridge_abort(struct tierce__bridge *bridge)
 
 static void free_bridge(struct tierce__bridge *bridge)
 {
+    TIERCE_DASSERT(bridge->state == DOWN && bridge->pidfd < 0 && bridge->control < 0);
     bridge->magic = 0;
     for (size_t i = 0; i < bridge->argument_count; i++)
         tierce__free(bridge->arguments[i]);

@@ -48,6 +48,7 @@ static void make_request(uint8_t out[TIERCE__LM_REQUEST_BYTES], enum tierce__lm_
     tierce__sha256(digest, name->text, name->bytes);
     tierce__hex_encode(hex, digest, sizeof(digest));
     int bytes = snprintf(key, sizeof(key), KEY_BEGIN "%s" KEY_END, hex);
+    TIERCE_DASSERT(bytes > 0 && (size_t)bytes <= TIERCE__LM_KEY_BYTES);
     struct tierce__lm_request request = {
         .command = command,
         .value_bytes = value_bytes,
@@ -81,6 +82,7 @@ static int receive_answer(struct lm_link *link, uint64_t deadline_ns)
 static int lm_find(void *opened, const struct tierce_plugin_name *names, size_t count,
                    _Atomic size_t *found, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(count > 0 && *found == 0);
     struct lm_link *link = opened;
     TIERCE_ASSERT(count <= EXISTS_AT_ONCE);
     for (size_t i = 0; i < count; i++)
@@ -105,6 +107,7 @@ static int lm_find(void *opened, const struct tierce_plugin_name *names, size_t 
         yes = yes && there;
         *found += yes;
     }
+    TIERCE_DASSERT(rc != 0 || have == bytes);
     return rc;
 }
 
@@ -125,6 +128,7 @@ static int receive_rest(struct lm_link *link, uint8_t *memory, uint64_t length,
 static int lm_get(void *opened, const struct tierce_plugin_name *name, void *memory,
                   uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(length > 0);
     struct lm_link *link = opened;
     struct tierce__lm_reply reply;
     uint8_t request[TIERCE__LM_REQUEST_BYTES], head[TIERCE__LM_REPLY_BYTES];
@@ -141,6 +145,7 @@ static int lm_get(void *opened, const struct tierce_plugin_name *name, void *mem
         rc = tierce__peer_receive(&link->peer, in, 2, sizeof(head), &got, deadline_ns);
     if (rc != 0)
         return rc;
+    TIERCE_DASSERT(got >= sizeof(head));
     uint64_t body = got - sizeof(head);
     TIERCE_DASSERT(body <= length);
     if (tierce__lm_reply_decode(&reply, head) != 0)
@@ -156,6 +161,7 @@ static int lm_get(void *opened, const struct tierce_plugin_name *name, void *mem
 static int lm_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
                   uint64_t length, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(length > 0);
     struct lm_link *link = opened;
     uint8_t head[TIERCE__LM_REQUEST_BYTES], question[TIERCE__LM_REQUEST_BYTES];
     bool there = false;

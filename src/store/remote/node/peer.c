@@ -46,6 +46,7 @@ int tierce__peer_place_parse(struct tierce__peer_place *out, const struct tierce
     }
     snprintf(out->host, sizeof(out->host), "%s", host);
     out->port = is_unix ? 0 : url->hosts[0].port != 0 ? url->hosts[0].port : port;
+    TIERCE_DASSERT(is_unix || out->port != 0);
     return 0;
 }
 
@@ -65,6 +66,7 @@ void tierce__peer_close(struct tierce__peer *peer)
 
 static int failed(struct tierce__peer *peer, int rc, const char *what)
 {
+    TIERCE_DASSERT(rc < 0);
     tierce__peer_close(peer);
     snprintf(peer->why, sizeof(peer->why), "%s: %s", what, tierce_strerror(rc));
     return rc == TIERCE_E_DEADLINE || rc == -ENOMEM ? rc : TIERCE_E_DOWN;
@@ -72,6 +74,7 @@ static int failed(struct tierce__peer *peer, int rc, const char *what)
 
 struct tierce__link_state tierce__peer_state(const struct tierce__peer *peer)
 {
+    TIERCE_DASSERT(peer->fd < 0 || peer->connects > 0);
     return (struct tierce__link_state){.connects = peer->connects, .is_connected = peer->fd >= 0};
 }
 
@@ -94,6 +97,7 @@ int tierce__peer_begin(struct tierce__peer *peer, uint64_t deadline_ns)
 int tierce__peer_send(struct tierce__peer *peer, struct iovec *pieces, int count,
                       uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(count > 0);
     TIERCE_DASSERT(peer->fd >= 0);
     int rc = tierce__stream_send(peer->fd, pieces, count, deadline_ns);
     return rc == 0 ? 0 : failed(peer, rc, "sending");
@@ -104,6 +108,7 @@ int tierce__peer_receive(struct tierce__peer *peer, struct iovec *pieces, int co
 {
     TIERCE_DASSERT(peer->fd >= 0);
     int rc = tierce__stream_receive(peer->fd, pieces, count, least, got, deadline_ns);
+    TIERCE_DASSERT(rc != 0 || *got >= least);
     return rc == 0 ? 0 : failed(peer, rc, "receiving");
 }
 

@@ -146,6 +146,7 @@ static int find_table(struct tierce__client *client, const char *path,
 static int open_store(void **store, const struct tierce__client *client,
                       const struct tierce__url *url, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
+    TIERCE_ASSERT(url->param_count <= TIERCE__URL_PARAMS_MAX);
     struct tierce_plugin_param params[TIERCE__URL_PARAMS_MAX];
     struct tierce_plugin_opts opts = {
         .size = sizeof(opts), .params = params, .links = client->links};

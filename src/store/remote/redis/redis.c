@@ -52,6 +52,7 @@ struct redis_link {
 /* A call that failed. */
 static int failed(struct redis_link *link, int rc)
 {
+    TIERCE_DASSERT(rc < 0);
     const char *why = tierce__resp_link_why(link->resp);
     if (why[0] == '\0')
         why = tierce_strerror(rc);
@@ -66,6 +67,7 @@ static int failed(struct redis_link *link, int rc)
 /* The server has answered with an error. */
 static int refused(struct redis_link *link, const struct tierce__resp_value *value)
 {
+    TIERCE_DASSERT(value->type == TIERCE__RESP_ERROR);
     static const struct {
         const char *code;
         int status;
@@ -102,6 +104,7 @@ static int misunderstood(struct redis_link *link, const struct tierce__resp_valu
 static int redis_find(void *opened, const struct tierce_plugin_name *names, size_t count,
                       _Atomic size_t *found, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(count > 0 && *found == 0);
     struct redis_link *link = opened;
     bool missed = false;
     int status = 0;
@@ -133,6 +136,7 @@ static int redis_find(void *opened, const struct tierce_plugin_name *names, size
  * 2026-11). */
 static int append_get(struct redis_link *link, const struct tierce__link_get *get)
 {
+    TIERCE_DASSERT(get->name->bytes <= KEY_BYTES_MAX);
     TIERCE_DASSERT(get->length > 0);
     char first[24], last[24];
     size_t first_bytes = (size_t)snprintf(first, sizeof(first), "%" PRIu64, get->offset);
@@ -157,6 +161,7 @@ static int judge_get(struct redis_link *link, const struct tierce__link_get *get
 static int redis_get(void *opened, const struct tierce_plugin_name *name, void *memory,
                      uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(length > 0);
     struct redis_link *link = opened;
     const struct tierce__link_get get = {name, memory, offset, length};
     struct tierce__resp_value value;
@@ -177,7 +182,9 @@ static int redis_get(void *opened, const struct tierce_plugin_name *name, void *
 static int redis_send_gets(void *opened, const struct tierce__link_get *gets, size_t count,
                            uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(count > 1 && count <= TIERCE__LINKS_GETS);
     struct redis_link *link = opened;
+    TIERCE_DASSERT(!link->redis->uri.is_cluster);
     int rc = tierce__resp_link_begin(link->resp);
     for (size_t i = 0; i < count && rc == 0; i++)
         rc = append_get(link, &gets[i]);
@@ -189,6 +196,7 @@ static int redis_send_gets(void *opened, const struct tierce__link_get *gets, si
 static int redis_read_get(void *opened, const struct tierce__link_get *get, uint64_t deadline_ns)
 {
     struct redis_link *link = opened;
+    TIERCE_DASSERT(!link->redis->uri.is_cluster && get->length > 0);
     struct tierce__resp_value value;
     int rc = tierce__resp_link_read_into(link->resp, get->memory, get->length, &value, deadline_ns);
     return rc != 0 ? failed(link, rc) : judge_get(link, get, &value);
@@ -197,6 +205,7 @@ static int redis_read_get(void *opened, const struct tierce__link_get *get, uint
 static int redis_put(void *opened, const struct tierce_plugin_name *name, const void *memory,
                      uint64_t length, uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(length > 0 && name->bytes <= KEY_BYTES_MAX);
     struct redis_link *link = opened;
     char ttl[24];
     struct tierce__resp_value value;
@@ -263,6 +272,7 @@ static int ask_node(struct redis_link *link, size_t i, const char *const *argume
                     const size_t *bytes, size_t count, struct tierce__resp_value *value,
                     uint64_t deadline_ns)
 {
+    TIERCE_DASSERT(count > 0);
     struct tierce__resp *node = NULL;
     int rc = tierce__resp_link_begin(link->resp);
     if (rc == 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The answers of AWS's services, which may be malformed in any way. */
 #include "base/json/json.h"
+#include "base/assert.h"
 #include "store/remote/s3/aws_private.h"
 #include "store/remote/s3/s3_xml.h"
 
@@ -71,6 +72,7 @@ static bool is_name(const struct tierce__text *name, const char *text)
 static int take_text(const struct aws_report *report, struct tierce__json *json, char *out,
                      size_t room, const char *name)
 {
+    TIERCE_DASSERT(room > 2);
     char text[96];
     size_t length;
     char kind = tierce__json_kind(json);

@@ -31,12 +31,14 @@ struct login_call {
 
 static void set_header(struct login_call *call, const char *name, const char *value)
 {
+    TIERCE_DASSERT(value[strcspn(value, "\r\n")] == '\0');
     call->request.headers[0] = (struct tierce__curl_header){name, value};
 }
 
 /* Makes the request. A status other than 200 is an error. `whom` names the service in messages. */
 static int ask(struct login_call *call, const char *whom, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     char reason[256];
     TIERCE_DASSERT(call->request.url != NULL);
     tierce__curl_answer_clear(&call->answer);
@@ -205,6 +207,7 @@ static int fetch_container(struct login_call *call, struct tierce__s3_credential
 /* Takes the first line of an answer; false if it contains a character that a URL cannot. */
 static bool take_line(char *out, size_t room, const struct login_call *call)
 {
+    TIERCE_DASSERT(room > 0);
     size_t bytes = strcspn(call->answer.body, "\r\n");
     if (bytes == 0 || bytes >= room)
         return false;
@@ -254,6 +257,7 @@ static int fetch_instance(struct login_call *call, struct tierce__s3_credentials
 int tierce__aws_login_fetch(struct tierce__aws_login *login, struct tierce__s3_credentials *out,
                             uint64_t *expires_s, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     static int (*const fetches[])(struct login_call *, struct tierce__s3_credentials *, uint64_t *,
                                   char *) = {[TIERCE__AWS_WEB_IDENTITY] = fetch_web_identity,
                                              [TIERCE__AWS_SSO] = fetch_sso,

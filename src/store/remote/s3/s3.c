@@ -54,6 +54,7 @@ void tierce__s3_set_why(struct tierce__s3 *s3, const char *format, ...)
  * connector is open. */
 static uint64_t take_arrived(struct tierce__s3 *s3)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     struct tierce__list arrived;
     tierce__list_init(&arrived);
     tierce__lock_take(&s3->lock);
@@ -62,6 +63,7 @@ static uint64_t take_arrived(struct tierce__s3 *s3)
         tierce__list_push_back(&arrived, node);
     }
     uint64_t close_ns = s3->closing ? s3->close_ns : 0;
+    TIERCE_DASSERT(!s3->closing || s3->close_ns > 0);
     tierce__lock_drop(&s3->lock);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &arrived) {
         tierce__list_remove(node);
@@ -73,6 +75,7 @@ static uint64_t take_arrived(struct tierce__s3 *s3)
 /* Transfers that were put off. Returns when the next one is due. */
 static uint64_t retry(struct tierce__s3 *s3, uint64_t now)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     uint64_t next = TIERCE__DEADLINE_NEVER;
     for (uint64_t i = 0; i < s3->config.connections; i++) {
         struct tierce__s3_transfer *transfer = &s3->transfers[i];
@@ -90,6 +93,7 @@ static uint64_t retry(struct tierce__s3 *s3, uint64_t now)
 /* Lets curl work; true: something is over. */
 static bool transfer_some(struct tierce__s3 *s3)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     int running, left;
     bool any = false;
     curl_multi_perform(s3->multi, &running);
@@ -144,6 +148,7 @@ static void *work(void *arg)
 
 static int hand_over(struct tierce__s3 *s3, struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(tierce__list_empty(&req->node) && req->urgency < TIERCE__CONNECTOR_URGENCIES);
     int rc = 0;
     tierce__lock_take(&s3->lock);
     if (s3->closing)
@@ -170,6 +175,7 @@ static void submit(struct tierce__connector *connector, struct tierce__store_req
         rc = hand_over(s3, req);
     if (rc == 0)
         return;
+    TIERCE_DASSERT(rc < 0 && !tierce__lock_holds_any());
     req->status = rc;
     req->done(req);
 }
@@ -234,6 +240,9 @@ static const struct tierce__connector_ops ops = {
 
 static int start(struct tierce__s3 *s3)
 {
+    TIERCE_DASSERT(s3->config.connections >= 2 &&
+                   s3->config.connections <= TIERCE__S3_CONNECTIONS_MAX);
+    TIERCE_DASSERT(s3->config.part_bytes > 0);
     s3->multi = curl_multi_init();
     if (s3->multi == NULL)
         return -ENOMEM;
@@ -246,7 +255,12 @@ static int start(struct tierce__s3 *s3)
     int rc = tierce__s3_transfers_create(s3);
     if (rc == 0)
         rc = tierce__s3_login_start(s3);
-    return rc != 0 ? rc : -pthread_create(&s3->thread, NULL, work, s3);
+    if (rc != 0)
+        return rc;
+    tierce__lock_take(&s3->lock); /* the thread takes it first, and then knows its own number */
+    rc = -pthread_create(&s3->thread, NULL, work, s3);
+    tierce__lock_drop(&s3->lock);
+    return rc;
 }
 
 static int make_s3(struct tierce__connector **out, const struct tierce__connector_source *source,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Interprets the answers of S3. */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/clock.h"
 #include "store/remote/s3/s3_private.h"
 #include "store/remote/s3/s3_xml.h"
@@ -28,6 +29,7 @@ static const char *call_name(enum tierce__s3_call call)
         [TIERCE__S3_LIST] = "ListObjectsV2",
         [TIERCE__S3_PING] = "ListObjectsV2",
     };
+    TIERCE_DASSERT((size_t)call < sizeof(names) / sizeof(names[0]));
     return names[call];
 }
 
@@ -138,6 +140,7 @@ static void tell_place(char text[PLACE_BYTES], const struct tierce__s3_transfer 
 
 static int refused(const struct tierce__s3_transfer *transfer, bool *again)
 {
+    TIERCE_DASSERT(transfer->http < 200 || transfer->http >= 300);
     char error[ERROR_BYTES], place[PLACE_BYTES];
     read_error(error, transfer);
     struct meaning meaning = meaning_of_number(transfer->http);
@@ -170,6 +173,7 @@ static int misunderstood(const struct tierce__s3_transfer *transfer, const char 
 /* The request was not answered whole. */
 static int lost(const struct tierce__s3_transfer *transfer, CURLcode code)
 {
+    TIERCE_DASSERT(code != CURLE_OK);
     const char *text = transfer->error[0] != '\0' ? transfer->error : curl_easy_strerror(code);
     if (code == CURLE_COULDNT_CONNECT && transfer->s3->socket_error != 0)
         text = tierce_strerror(-transfer->s3->socket_error); /* which curl does not tell */
@@ -191,6 +195,7 @@ static int lost(const struct tierce__s3_transfer *transfer, CURLcode code)
 
 static int check_object(const struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(transfer->call == TIERCE__S3_GET && transfer->wanted > 0);
     bool is_part = transfer->http == 206 && transfer->has_range &&
                    transfer->range_first == transfer->offset &&
                    transfer->range_last == transfer->offset + transfer->wanted - 1;
@@ -233,6 +238,7 @@ static bool note_deleted(void *arg, const char *path, const char *text, size_t b
  * then tried separately. */
 static int check_deletions(const struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(transfer->call == TIERCE__S3_DELETE_MANY);
     bool failed = false;
     int rc = tierce__s3_xml_read(transfer->text, transfer->text_bytes, note_deleted, &failed);
     return rc == 0 && !failed ? 0 : TIERCE_E_FORMAT;
@@ -241,6 +247,7 @@ static int check_deletions(const struct tierce__s3_transfer *transfer)
 /* The store has no DeleteObjects: these and all later keys are deleted one by one. */
 static int cannot_delete_many(const struct tierce__s3_transfer *transfer, bool *again)
 {
+    TIERCE_DASSERT(transfer->call == TIERCE__S3_DELETE_MANY);
     long http = transfer->http;
     int status = refused(transfer, again);
     if (http != 404 && http != 405 && http != 411 && http != 501 && status != TIERCE_E_FORMAT &&
@@ -253,6 +260,7 @@ static int cannot_delete_many(const struct tierce__s3_transfer *transfer, bool *
 
 static int check_answer(struct tierce__s3_transfer *transfer, bool *again)
 {
+    TIERCE_DASSERT(transfer->http >= 200 && transfer->http < 300);
     switch (transfer->call) {
     case TIERCE__S3_GET:
         return check_object(transfer);
@@ -287,6 +295,7 @@ static int check_answer(struct tierce__s3_transfer *transfer, bool *again)
 
 int tierce__s3_answer(struct tierce__s3_transfer *transfer, CURLcode code, bool *again)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(transfer->s3) && !transfer->is_running);
     *again = false;
     if (transfer->no_memory)
         return -ENOMEM;
@@ -308,6 +317,7 @@ int tierce__s3_answer(struct tierce__s3_transfer *transfer, CURLcode code, bool 
 /* Another object of the same hash is taken for this one: at worst a GET finds nothing. */
 void tierce__s3_learn(struct tierce__s3 *s3, const char *key, uint64_t bytes)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     if (s3->sizes == NULL)
         return;
     uint64_t name = XXH3_64bits(key, strlen(key)) | 1;
@@ -320,6 +330,7 @@ void tierce__s3_learn(struct tierce__s3 *s3, const char *key, uint64_t bytes)
 
 uint64_t tierce__s3_known(const struct tierce__s3 *s3, const char *key)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     if (s3->sizes == NULL)
         return 0;
     uint64_t name = XXH3_64bits(key, strlen(key)) | 1;

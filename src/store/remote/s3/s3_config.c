@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "base/file.h"
 #include "net/loopback.h"
@@ -260,7 +261,9 @@ static int take_endpoint(struct tierce__s3_config *config, const struct tierce__
             "URL: an endpoint on another machine without TLS (http://) requires insecure=true");
     format_host(config->host, sizeof(config->host), is_path ? "" : bucket, &endpoint->hosts[0],
                 config->is_plain);
+    TIERCE_DASSERT(strlen(config->host) + 1 < sizeof(config->host));
     snprintf(config->origin, sizeof(config->origin), "%s://%s", endpoint->scheme, config->host);
+    TIERCE_DASSERT(strlen(config->origin) + 1 < sizeof(config->origin));
     if (is_path)
         snprintf(config->bucket, sizeof(config->bucket), "/%s", bucket);
     return 0;
@@ -297,6 +300,8 @@ static int take_place(struct tierce__s3_config *config, const struct tierce__url
     int rc = take_region(config, url, why);
     if (rc == 0 && given == NULL)
         snprintf(text, sizeof(text), "https://s3.%s.amazonaws.com", config->region);
+    TIERCE_DASSERT(rc != 0 ||
+                   (strlen(config->region) > 0 && strlen(config->region) <= TIERCE__S3_REGION_MAX));
     if (rc == 0)
         rc = tierce__url_parse(&endpoint, given != NULL ? given : text, why);
     if (rc == 0)
@@ -321,6 +326,7 @@ static int take_prefix(struct tierce__s3_config *config, const char *path,
                            "letters, digits and ._=+,@-/");
     snprintf(out, TIERCE__S3_PREFIX_MAX + 1, "%s%s", path, path[bytes - 1] == '/' ? "" : "/");
     char slashed[TIERCE__S3_PREFIX_MAX + 3];
+    TIERCE_DASSERT(out[strlen(out) - 1] == '/');
     snprintf(slashed, sizeof(slashed), "/%s", out);
     if (strstr(slashed, "//") != NULL || strstr(slashed, "/./") != NULL ||
         strstr(slashed, "/../") != NULL)
@@ -374,6 +380,7 @@ int tierce__s3_configure(struct tierce__s3_config *config, const struct tierce__
         config->ca_file = tierce__strdup(ca_file);
         rc = config->ca_file != NULL ? 0 : -ENOMEM;
     }
+    TIERCE_DASSERT(rc != 0 || config->part_bytes >= PART_BYTES_MIN);
     return rc;
 }
 

@@ -40,6 +40,7 @@ void tierce__s3_job_answer(struct tierce__s3_job *job, int status)
     if (req == NULL)
         return;
     TIERCE_DASSERT(req->op != TIERCE__STORE_LOOKUP || job->certain <= req->name_count);
+    TIERCE_DASSERT(status <= 0 && !tierce__lock_holds_any());
     job->req = NULL;
     if (req->op == TIERCE__STORE_LOOKUP)
         req->found = (size_t)job->certain;
@@ -61,6 +62,7 @@ void tierce__s3_job_free(struct tierce__s3_job *job)
 /* Nothing of it is with curl any more. */
 static void stop_transfers(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     for (uint64_t i = 0; i < s3->config.connections && job->in_flight > 0; i++) {
         if (s3->transfers[i].job == job) {
             tierce__s3_transfer_free(&s3->transfers[i]);
@@ -76,6 +78,7 @@ static void stop_transfers(struct tierce__s3 *s3, struct tierce__s3_job *job)
 static void set_step(struct tierce__s3 *s3, struct tierce__s3_job *job, enum tierce__s3_step step,
                      uint64_t count)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3) && job->urgency < TIERCE__CONNECTOR_URGENCIES);
     TIERCE_DASSERT(job->in_flight == 0 && count > 0);
     job->step = step;
     job->next = 0;
@@ -96,6 +99,7 @@ static void begin_abort(struct tierce__s3 *s3, struct tierce__s3_job *job)
 static void finish(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
     int status = job->status;
+    TIERCE_DASSERT(job->in_flight == 0 && status <= 0);
     if (status == 0 && job->is_mixed && job->restarts++ < RESTARTS_MAX) {
         job->is_mixed = job->has_version = false;
         set_step(s3, job, TIERCE__S3_WHOLE, job->count);
@@ -116,11 +120,13 @@ static void finish(struct tierce__s3 *s3, struct tierce__s3_job *job)
 /* No request of the step is in progress, and none remains. */
 static void end_step(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(job->status != 0 || job->next >= job->count);
     TIERCE_DASSERT(job->in_flight == 0);
     if (job->status == 0 && job->step == TIERCE__S3_BEGINNING && job->req == NULL) {
         begin_abort(s3, job);
     } else if (job->status == 0 && job->step == TIERCE__S3_BEGINNING) {
         uint64_t part = s3->config.part_bytes;
+        TIERCE_DASSERT(job->token[0] != '\0' && job->req->length > part);
         set_step(s3, job, TIERCE__S3_PARTS, (job->req->length + part - 1) / part);
     } else if (job->status == 0 && job->step == TIERCE__S3_PARTS) {
         set_step(s3, job, TIERCE__S3_COMPLETING, 1);
@@ -142,6 +148,7 @@ static void advance(struct tierce__s3 *s3, struct tierce__s3_job *job)
 
 static struct tierce__s3_mark *find_mark(struct tierce__s3 *s3, uint64_t cursor)
 {
+    TIERCE_DASSERT(cursor > 0);
     for (uint32_t i = 0; i < TIERCE__S3_MARKS; i++) {
         if (s3->marks[i].cursor == cursor)
             return &s3->marks[i];
@@ -214,6 +221,7 @@ static bool read_page_key(void *arg, const char *path, const char *text, size_t 
     struct tierce_plugin_name name = {.text = name_text};
     if (strcmp(path, "ListBucketResult/Contents/Key") != 0)
         return true;
+    TIERCE_ASSERT(bytes <= TIERCE__S3_XML_TEXT_MAX);
     memcpy(key, text, bytes + 1);
     if ((page->is_encoded && !tierce__url_decode(key, true)) ||
         !tierce__s3_name(name_text, &name.bytes, page->s3->config.prefix,
@@ -231,6 +239,7 @@ static bool read_page_key(void *arg, const char *path, const char *text, size_t 
 static int end_page(struct tierce__s3 *s3, struct tierce__s3_job *job,
                     const struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(transfer->job == job && transfer->call == TIERCE__S3_LIST);
     struct s3_job_page page = {.s3 = s3, .req = job->req};
     uint64_t cursor = 0;
     TIERCE_DASSERT(job->req->op == TIERCE__STORE_LIST);
@@ -319,6 +328,8 @@ static enum tierce__s3_call call_of(const struct tierce__s3_job *job)
     case TIERCE__S3_DRAINING:
     case TIERCE__S3_WHOLE:
     default:
+        TIERCE_DASSERT(job->step == TIERCE__S3_WHOLE);
+        TIERCE_DASSERT((size_t)job->req->op < sizeof(of_ops) / sizeof(of_ops[0]));
         return of_ops[job->req->op];
     }
 }
@@ -326,6 +337,7 @@ static enum tierce__s3_call call_of(const struct tierce__s3_job *job)
 /* Key, range and body of a transfer whose call and item are known. */
 static int fill(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(transfer->job == job);
     struct tierce__s3 *s3 = transfer->s3;
     const struct tierce__s3_config *config = &s3->config;
     uint64_t bytes = 0;
@@ -356,6 +368,8 @@ static int fill(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job
         break;
     case TIERCE__S3_PART:
         transfer->body = job->req->buf->data + cut(s3, job, transfer->item, &bytes);
+        TIERCE_DASSERT((uint64_t)(transfer->body - job->req->buf->data) + bytes <=
+                       job->req->length);
         transfer->body_bytes = bytes;
         break;
     case TIERCE__S3_COMPLETE:
@@ -392,6 +406,7 @@ static void skip_known(const struct tierce__s3 *s3, struct tierce__s3_job *job)
     char key[TIERCE__S3_KEY_BYTES];
     if (s3->sizes == NULL || job->req == NULL || job->req->op != TIERCE__STORE_LOOKUP)
         return;
+    TIERCE_DASSERT(job->step == TIERCE__S3_WHOLE && job->count <= job->name_count);
     for (; job->next < job->count; job->next++) {
         tierce__s3_key(key, s3->config.prefix, s3->config.has_paths, name_of(job, job->next));
         uint64_t bytes = tierce__s3_known(s3, key);
@@ -403,6 +418,7 @@ static void skip_known(const struct tierce__s3 *s3, struct tierce__s3_job *job)
 
 static void count_begun(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     TIERCE_DASSERT(job->has_begun || atomic_load_explicit(&s3->waiting, memory_order_relaxed) > 0);
     if (!job->has_begun)
         atomic_fetch_sub_explicit(&s3->waiting, 1, memory_order_relaxed);
@@ -421,6 +437,7 @@ void tierce__s3_job_is_begun(struct tierce__s3 *s3, struct tierce__s3_job *job)
 /* Begins the next item of a job that is ready. */
 static void begin_item(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(s3->is_logged_in && s3->free_count > 0);
     uint64_t at = 0;
     count_begun(s3, job);
     tierce__list_remove(&job->bin);
@@ -467,6 +484,7 @@ static struct tierce__s3_job *next_ready(struct tierce__s3 *s3)
 
 void tierce__s3_jobs_go_on(struct tierce__s3 *s3)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     while (s3->free_count > 0 && s3->is_logged_in) {
         struct tierce__s3_job *job = next_ready(s3);
         if (job == NULL)
@@ -480,6 +498,7 @@ void tierce__s3_jobs_go_on(struct tierce__s3 *s3)
 /* Pieces of one object must be of one version of it. */
 static void note_piece(struct tierce__s3_job *job, const struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(transfer->call == TIERCE__S3_GET && transfer->got == transfer->wanted);
     uint64_t version = XXH3_64bits(transfer->etag, strlen(transfer->etag));
     if (job->has_version && version != job->version)
         job->is_mixed = true;
@@ -507,6 +526,7 @@ static int note_head(struct tierce__s3_job *job, const struct tierce__s3_transfe
 /* Records the result of an item in its job. Returns the item's status, which may have changed. */
 static int note(struct tierce__s3_job *job, const struct tierce__s3_transfer *transfer, int status)
 {
+    TIERCE_DASSERT(transfer->job == job);
     struct tierce__s3 *s3 = transfer->s3;
     switch (transfer->call) {
     case TIERCE__S3_HEAD:
@@ -550,6 +570,7 @@ static int note(struct tierce__s3_job *job, const struct tierce__s3_transfer *tr
 void tierce__s3_job_note(struct tierce__s3_transfer *transfer, int status)
 {
     struct tierce__s3 *s3 = transfer->s3;
+    TIERCE_DASSERT(tierce__s3_is_own(s3) && !transfer->is_running);
     struct tierce__s3_job *job = transfer->job;
     if (tierce__s3_join_end(transfer, status))
         return;
@@ -627,6 +648,7 @@ static int plan(struct tierce__s3 *s3, struct tierce__s3_job *job)
 
 void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__store_req *req)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     struct tierce__s3_job *job = tierce__calloc(1, sizeof(*job));
     if (job == NULL) {
         atomic_fetch_sub_explicit(&s3->waiting, 1, memory_order_relaxed);
@@ -659,6 +681,7 @@ void tierce__s3_job_begin(struct tierce__s3 *s3, struct tierce__store_req *req)
  * connections, and reconnecting would make the next lookups late too. */
 static void drain(struct tierce__s3 *s3, struct tierce__s3_job *job, int status)
 {
+    TIERCE_DASSERT(job->name_count > 0 && job->step == TIERCE__S3_WHOLE);
     TIERCE_DASSERT(job->in_flight > 0);
     tierce__s3_job_answer(job, status);
     job->step = TIERCE__S3_DRAINING;
@@ -671,6 +694,7 @@ static void drain(struct tierce__s3 *s3, struct tierce__s3_job *job, int status)
 /* Ends a job before it is done. */
 static void give_up(struct tierce__s3 *s3, struct tierce__s3_job *job, int status, bool may_abort)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3) && !tierce__list_empty(&job->node));
     bool is_beginning = job->step == TIERCE__S3_BEGINNING && job->in_flight > 0;
     bool is_upload = job->token[0] != '\0' && job->step != TIERCE__S3_WHOLE;
     bool was_answered = job->req == NULL;
@@ -732,6 +756,7 @@ static uint64_t next_deadline(const struct tierce__list *list, uint64_t next)
 
 void tierce__s3_jobs_expire(struct tierce__s3 *s3, uint64_t now)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     if (s3->look_ns > now)
         return;
     expire_list(s3, &s3->busy, now);
@@ -740,10 +765,12 @@ void tierce__s3_jobs_expire(struct tierce__s3 *s3, uint64_t now)
     s3->look_ns = next_deadline(&s3->busy, TIERCE__DEADLINE_NEVER);
     for (unsigned i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++)
         s3->look_ns = next_deadline(&s3->ready[i], s3->look_ns);
+    TIERCE_DASSERT(s3->look_ns > now);
 }
 
 void tierce__s3_jobs_refuse(struct tierce__s3 *s3, int status)
 {
+    TIERCE_DASSERT(status < 0 && tierce__s3_is_own(s3));
     for (unsigned i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++) {
         while (!tierce__list_empty(&s3->ready[i]))
             give_up(s3, job_of(s3->ready[i].next), status, false);
@@ -767,9 +794,11 @@ static void cancel_list(struct tierce__s3 *s3, const struct tierce__list *list, 
 
 void tierce__s3_jobs_cancel(struct tierce__s3 *s3, bool all)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     cancel_list(s3, &s3->busy, all);
     for (unsigned i = 0; i < TIERCE__CONNECTOR_URGENCIES; i++)
         cancel_list(s3, &s3->ready[i], all);
+    TIERCE_DASSERT(!all || !tierce__s3_has_jobs(s3));
 }
 
 bool tierce__s3_has_jobs(const struct tierce__s3 *s3)

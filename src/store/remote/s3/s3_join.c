@@ -42,6 +42,7 @@ static struct tierce__s3_job *rider_of(struct tierce__list *node)
 
 void tierce__s3_join_await(struct tierce__s3 *s3, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3) && !job->has_begun);
     const struct tierce__store_req *req = job->req;
     TIERCE_DASSERT(tierce__list_empty(&job->bin));
     if (req->op == TIERCE__STORE_GET && job->count == 1)
@@ -66,6 +67,7 @@ static struct tierce__s3_job *find_next(struct tierce__s3 *s3, const struct tier
 
 static void take_along(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job)
 {
+    TIERCE_DASSERT(!job->is_alone && job->in_flight <= 1);
     tierce__list_remove(&job->bin);
     TIERCE_DASSERT(tierce__list_empty(&job->ride));
     tierce__list_push_back(&transfer->riders, &job->ride);
@@ -82,6 +84,8 @@ static void join_ranges(struct tierce__s3_transfer *transfer)
             take_along(transfer, lead);
         take_along(transfer, next);
         tierce__s3_job_is_begun(s3, next);
+        TIERCE_DASSERT(next != lead && next->req->offset == transfer->offset + transfer->wanted);
+        TIERCE_ASSERT(next->req->length <= next->req->buf->bytes - next->req->offset);
         transfer->wanted += next->req->length;
         TIERCE_DASSERT(transfer->wanted <= s3->config.part_bytes);
     }
@@ -114,6 +118,7 @@ static bool is_deletion(const struct tierce__s3_job *job)
 
 static void join_deletions(struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(is_deletion(transfer->job) && transfer->job->count == 1);
     struct tierce__s3 *s3 = transfer->s3;
     size_t count = 1, seen = 0;
     take_along(transfer, transfer->job);
@@ -147,6 +152,7 @@ static void join_deletions(struct tierce__s3_transfer *transfer)
 
 void tierce__s3_join(struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(transfer->s3));
     const struct tierce__s3_job *lead = transfer->job;
     TIERCE_ASSERT(tierce__list_empty(&transfer->riders));
     if (lead->is_alone)
@@ -169,6 +175,7 @@ static bool is_delivering(const struct tierce__s3_transfer *transfer)
 static void answer_rider(struct tierce__s3_transfer *transfer, struct tierce__s3_job *job,
                          int status)
 {
+    TIERCE_DASSERT(status <= 0);
     long connects = 0;
     TIERCE_DASSERT(job->transfer == transfer);
     curl_easy_getinfo(transfer->easy, CURLINFO_NUM_CONNECTS, &connects);
@@ -186,6 +193,7 @@ static void deliver(struct tierce__s3_transfer *transfer)
     uint64_t end = transfer->offset + transfer->got;
     while (!tierce__list_empty(&transfer->riders) && is_delivering(transfer)) {
         struct tierce__s3_job *job = rider_of(transfer->riders.next);
+        TIERCE_DASSERT(transfer->got <= transfer->wanted);
         TIERCE_DASSERT(job->req->offset >= transfer->offset);
         if (job->req->offset + job->req->length > end)
             return;
@@ -195,6 +203,7 @@ static void deliver(struct tierce__s3_transfer *transfer)
 
 void tierce__s3_join_deliver(struct tierce__s3 *s3)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     for (uint64_t i = 0; i < s3->config.connections; i++) {
         struct tierce__s3_transfer *transfer = &s3->transfers[i];
         if (transfer->job != NULL && transfer->job->transfer == transfer)
@@ -205,6 +214,7 @@ void tierce__s3_join_deliver(struct tierce__s3 *s3)
 void tierce__s3_join_part(struct tierce__s3_transfer *transfer)
 {
     struct tierce__s3 *s3 = transfer->s3;
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     struct tierce__s3_job *lead = transfer->job;
     TIERCE_DASSERT(lead->transfer == transfer);
     while (
@@ -213,6 +223,7 @@ void tierce__s3_join_part(struct tierce__s3_transfer *transfer)
         tierce__list_remove(&job->ride);
         tierce__list_remove(&job->node);
         tierce__list_push_front(&s3->ready[job->urgency], &job->node);
+        TIERCE_DASSERT(job->transfer == transfer);
         job->transfer = NULL;
         job->is_alone = true;
         job->next = 0;

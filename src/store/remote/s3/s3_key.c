@@ -45,12 +45,14 @@ static size_t encode_long(char *out, const struct tierce_plugin_name *name)
     }
     if (count > 0)
         put(&key, bits << (6 - count));
+    TIERCE_DASSERT(key.used <= TIERCE__S3_LONG_BYTES);
     out[key.used] = '\0';
     return key.used;
 }
 
 static bool decode_long(char *name, size_t *bytes, const char *key)
 {
+    TIERCE_DASSERT(key[0] == '~');
     uint32_t bits = 0, count = 0;
     size_t used = 0;
     for (const char *at = key + 1; *at != '\0'; at++) {
@@ -93,6 +95,7 @@ static size_t encode_short(char out[TIERCE__FILE_NAME_BYTES], const struct tierc
 
 static bool decode_short(char *name, size_t *bytes, const char *key)
 {
+    TIERCE_ASSERT(strlen(key) <= TIERCE__S3_LONG_BYTES);
     char path[TIERCE__S3_LONG_BYTES + 1];
     memcpy(path, key, strlen(key) + 1);
     replace(path, '!', '%');
@@ -132,6 +135,7 @@ bool tierce__s3_is_path(const struct tierce_plugin_name *name)
 void tierce__s3_key(char key[TIERCE__S3_KEY_BYTES], const char *prefix, bool has_paths,
                     const struct tierce_plugin_name *name)
 {
+    TIERCE_DASSERT(!has_paths || tierce__s3_is_path(name));
     char text[TIERCE__FILE_NAME_BYTES];
     if (has_paths)
         copy_name(text, name);
@@ -163,6 +167,7 @@ bool tierce__s3_name(char *name, size_t *bytes, const char *prefix, bool has_pat
         return take_path(name, bytes, key);
     if (!(key[0] == '~' ? decode_long(name, bytes, key) : decode_short(name, bytes, key)))
         return false;
+    TIERCE_DASSERT(*bytes > 0 && *bytes <= TIERCE__CONNECTOR_NAME_MAX);
     encode(again, &(struct tierce_plugin_name){.text = name, .bytes = *bytes});
     return strcmp(again, key) == 0;
 }
@@ -203,6 +208,7 @@ size_t tierce__s3_encode(char *out, size_t room, const char *text, bool keeps_sl
         out[used++] = hex[(uint8_t)*text >> 4];
         out[used++] = hex[(uint8_t)*text & 15];
     }
+    TIERCE_DASSERT(used < room);
     out[used] = '\0';
     return used;
 }

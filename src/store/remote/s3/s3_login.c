@@ -50,6 +50,7 @@ static uint32_t good_for_ms(uint64_t expires_s)
 static void hand_over(struct tierce__s3_login *login, const struct tierce__s3_credentials *fresh,
                       int status)
 {
+    TIERCE_DASSERT(status <= 0);
     struct tierce__s3 *s3 = login->s3;
     tierce__lock_take(&s3->lock);
     login->status = status;
@@ -66,6 +67,7 @@ static void hand_over(struct tierce__s3_login *login, const struct tierce__s3_cr
  * of the thread. */
 static bool wait_for(struct tierce__s3_login *login, uint32_t ms, bool may_ask)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__s3 *s3 = login->s3;
     uint64_t until_ns = tierce__deadline_in_ms(ms);
     for (;;) {
@@ -143,6 +145,7 @@ void tierce__s3_login_stop(struct tierce__s3 *s3)
 
 int tierce__s3_login_take(struct tierce__s3 *s3)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     struct tierce__s3_login *login = s3->login;
     if (login == NULL)
         return 0;
@@ -163,6 +166,7 @@ int tierce__s3_login_take(struct tierce__s3 *s3)
 
 bool tierce__s3_login_ask(struct tierce__s3 *s3)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     struct tierce__s3_login *login = s3->login;
     if (login == NULL || tierce__now_ns() - login->taken_ns < YOUNG_MS * TIERCE__MS_NS)
         return false;

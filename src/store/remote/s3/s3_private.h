@@ -229,6 +229,12 @@ struct tierce__s3 {
     char why[TIERCE__CONNECTOR_WHY_BYTES];
 };
 
+/* Whether this is the connector's thread, which owns jobs and transfers. For assertions. */
+static inline bool tierce__s3_is_own(const struct tierce__s3 *s3)
+{
+    return pthread_equal(pthread_self(), s3->thread) != 0;
+}
+
 /* Thread: any. By printf rules, with the store's name before it. */
 void tierce__s3_set_why(struct tierce__s3 *s3, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -40,6 +40,7 @@ static bool make_room(struct tierce__s3_transfer *transfer, size_t more)
 static size_t take_text(struct tierce__s3_transfer *transfer, const char *data, size_t bytes)
 {
     bool is_page = transfer->call == TIERCE__S3_LIST;
+    TIERCE_DASSERT(transfer->text_bytes <= (is_page ? PAGE_BYTES_MAX : TEXT_BYTES_MAX));
     if (bytes > (is_page ? PAGE_BYTES_MAX : TEXT_BYTES_MAX) - transfer->text_bytes) {
         transfer->is_wrong = true;
         return CURL_WRITEFUNC_ERROR;
@@ -59,11 +60,13 @@ static size_t take_text(struct tierce__s3_transfer *transfer, const char *data, 
 static size_t take_body(char *data, size_t one, size_t bytes, void *arg)
 {
     struct tierce__s3_transfer *transfer = arg;
+    TIERCE_DASSERT(tierce__s3_is_own(transfer->s3) && transfer->is_running);
     (void)one;
     if (transfer->http == 0)
         curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &transfer->http);
     if (transfer->call != TIERCE__S3_GET || (transfer->http != 206 && transfer->http != 200))
         return take_text(transfer, data, bytes);
+    TIERCE_ASSERT(transfer->got <= transfer->wanted);
     bool is_other = transfer->http == 206
                         ? !transfer->has_range || transfer->range_first != transfer->offset
                         : transfer->offset > 0;
@@ -81,6 +84,7 @@ static size_t take_body(char *data, size_t one, size_t bytes, void *arg)
 static size_t give_body(char *data, size_t one, size_t room, void *arg)
 {
     struct tierce__s3_transfer *transfer = arg;
+    TIERCE_DASSERT(tierce__s3_is_own(transfer->s3) && transfer->is_running);
     TIERCE_DASSERT(transfer->body_sent <= transfer->body_bytes);
     uint64_t left = transfer->body_bytes - transfer->body_sent;
     size_t bytes = left < room ? (size_t)left : room;
@@ -158,6 +162,7 @@ static size_t take_header_line(char *line, size_t one, size_t bytes, void *arg)
 static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 {
     struct tierce__s3 *s3 = arg;
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     (void)purpose;
     int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
     s3->socket_error = fd < 0 ? errno : 0;
@@ -290,6 +295,7 @@ static bool make_headers(struct tierce__s3_transfer *transfer, const char *path,
     for (size_t i = 0; i < count && ok; i++)
         ok = add_header(transfer, headers[i].name, headers[i].value);
     if (ok && transfer->call == TIERCE__S3_GET) {
+        TIERCE_DASSERT(transfer->wanted > 0);
         snprintf(range, sizeof(range), "bytes=%" PRIu64 "-%" PRIu64, transfer->offset,
                  transfer->offset + transfer->wanted - 1);
         ok = add_header(transfer, "Range", range);
@@ -374,6 +380,7 @@ static void forget_answer(struct tierce__s3_transfer *transfer)
 
 void tierce__s3_transfer_begin(struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(transfer->s3));
     char path[TIERCE__S3_PATH_BYTES], query[TIERCE__S3_QUERY_BYTES];
     TIERCE_ASSERT(transfer->job != NULL && !transfer->is_running);
     transfer->again_ns = 0;
@@ -399,6 +406,7 @@ static void stop(struct tierce__s3_transfer *transfer)
 void tierce__s3_transfer_free(struct tierce__s3_transfer *transfer)
 {
     struct tierce__s3 *s3 = transfer->s3;
+    TIERCE_DASSERT(tierce__s3_is_own(s3));
     TIERCE_ASSERT(transfer->job != NULL && tierce__list_empty(&transfer->riders));
     stop(transfer);
     forget_answer(transfer);
@@ -423,6 +431,7 @@ void tierce__s3_transfer_free(struct tierce__s3_transfer *transfer)
 /* Takes the store's time where ours is so far off that it rejected it. */
 static bool correct_clock(struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(!transfer->is_running && transfer->again_ns == 0);
     struct tierce__s3 *s3 = transfer->s3;
     int64_t off_s = transfer->date_s - (int64_t)transfer->signed_s;
     if (transfer->http != 403 || transfer->date_s <= 0 || transfer->corrected_clock ||
@@ -452,6 +461,7 @@ static bool await_credentials(struct tierce__s3_transfer *transfer)
 
 static bool renew_credentials(struct tierce__s3_transfer *transfer)
 {
+    TIERCE_DASSERT(!transfer->is_running && transfer->again_ns == 0);
     if (transfer->renewed_credentials || transfer->s3->login != NULL)
         return false;
     transfer->renewed_credentials = true;
@@ -463,6 +473,7 @@ static bool renew_credentials(struct tierce__s3_transfer *transfer)
 static bool leave_kept_connections(struct tierce__s3_transfer *transfer, CURLcode code,
                                    long connects)
 {
+    TIERCE_DASSERT(code == CURLE_OK || !transfer->is_running);
     bool is_lost =
         code == CURLE_SEND_ERROR || code == CURLE_RECV_ERROR || code == CURLE_GOT_NOTHING;
     if (!is_lost || transfer->http != 0 || connects > 0 || transfer->takes_fresh)
@@ -492,6 +503,7 @@ static bool put_off(struct tierce__s3_transfer *transfer)
 
 void tierce__s3_transfer_end(struct tierce__s3_transfer *transfer, CURLcode code)
 {
+    TIERCE_DASSERT(tierce__s3_is_own(transfer->s3));
     long connects = 0;
     bool again;
     TIERCE_DASSERT(transfer->is_running);

@@ -21,6 +21,7 @@ struct xml_reader {
 
 static bool starts(const struct xml_reader *reader, const char *with)
 {
+    TIERCE_DASSERT(reader->at <= reader->end);
     size_t bytes = strlen(with);
     return (size_t)(reader->end - reader->at) >= bytes && memcmp(reader->at, with, bytes) == 0;
 }
@@ -28,6 +29,7 @@ static bool starts(const struct xml_reader *reader, const char *with)
 /* Moves behind the next `end`; false if there is none. */
 static bool skip_behind(struct xml_reader *reader, const char *end)
 {
+    TIERCE_DASSERT(reader->at <= reader->end);
     size_t bytes = strlen(end);
     const char *found = memmem(reader->at, (size_t)(reader->end - reader->at), end, bytes);
     if (found == NULL)
@@ -97,6 +99,7 @@ static bool take_entity(char *out, const char *name, size_t bytes)
  * fit. */
 static bool take_text(struct xml_reader *reader, const char *from, const char *to, size_t *out)
 {
+    TIERCE_DASSERT(from <= to);
     size_t used = 0;
     for (const char *at = from; at < to; at++) {
         char c = *at;
@@ -120,6 +123,7 @@ static bool take_text(struct xml_reader *reader, const char *from, const char *t
 /* The name of a tag without its namespace. */
 static bool take_name(struct xml_reader *reader, const char **name, size_t *bytes)
 {
+    TIERCE_DASSERT(reader->at <= reader->end);
     const char *from = reader->at;
     while (reader->at < reader->end && is_name_char(*reader->at)) {
         if (*reader->at++ == ':')
@@ -155,6 +159,7 @@ static bool end_tag(struct xml_reader *reader, bool *is_empty)
 static bool close_element(struct xml_reader *reader, const char *name, size_t bytes)
 {
     size_t before = reader->path_bytes;
+    TIERCE_DASSERT(before < PATH_BYTES && reader->path[before] == '\0');
     if (reader->depth == 0 || before < bytes)
         return false;
     size_t start = before - bytes;
@@ -196,6 +201,7 @@ static bool open_element(struct xml_reader *reader)
 /* An end tag, behind its "</"; [from, to) is the text before it. */
 static bool leave_element(struct xml_reader *reader, const char *from, const char *to)
 {
+    TIERCE_DASSERT(from <= to && to < reader->at);
     const char *name;
     size_t bytes, text_bytes = 0;
     if (!take_name(reader, &name, &bytes))
@@ -215,6 +221,7 @@ static bool leave_element(struct xml_reader *reader, const char *from, const cha
 /* One tag, at its '<'; [from, at) is the text before it. */
 static bool read_tag(struct xml_reader *reader, const char *from)
 {
+    TIERCE_DASSERT(*reader->at == '<' && from <= reader->at);
     const char *to = reader->at;
     if (starts(reader, "<?"))
         return reader->depth == 0 && skip_behind(reader, "?>");
@@ -242,6 +249,7 @@ int tierce__s3_xml_read(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *l
         if (tag != NULL && !read_tag(&reader, from))
             return TIERCE_E_FORMAT;
     }
+    TIERCE_DASSERT(reader.at == reader.end && reader.depth <= TIERCE__S3_XML_DEPTH_MAX);
     return reader.has_root && reader.depth == 0 ? 0 : TIERCE_E_FORMAT;
 }
 
@@ -256,6 +264,7 @@ struct xml_wanted {
 
 static bool look_at(void *arg, const char *path, const char *text, size_t bytes)
 {
+    TIERCE_DASSERT(bytes <= TIERCE__S3_XML_TEXT_MAX && text[bytes] == '\0');
     struct xml_wanted *wanted = arg;
     if (wanted->is_found || strcmp(path, wanted->path) != 0)
         return true;

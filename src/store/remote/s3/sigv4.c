@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "core/key/sha256.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -70,6 +71,7 @@ static void derive(uint8_t key[TIERCE__SHA256_BYTES], const char *text, size_t b
 static void signing_key(uint8_t key[TIERCE__SHA256_BYTES],
                         const struct tierce__sigv4_signer *signer, const char *date)
 {
+    TIERCE_DASSERT(strlen(date) >= DATE_BYTES);
     char secret[SECRET_MAX + 5];
     struct hmac hmac;
     TIERCE_ASSERT(strlen(signer->secret_key) <= SECRET_MAX);
@@ -92,6 +94,7 @@ void tierce__sigv4_time(char text[TIERCE__SIGV4_TIME_BYTES], uint64_t time_s)
     if (gmtime_r(&time, &tm) == NULL ||
         strftime(text, TIERCE__SIGV4_TIME_BYTES, "%Y%m%dT%H%M%SZ", &tm) == 0)
         snprintf(text, TIERCE__SIGV4_TIME_BYTES, "19700101T000000Z");
+    TIERCE_DASSERT(strlen(text) == TIERCE__SIGV4_TIME_BYTES - 1);
 }
 
 void tierce__sigv4_hash(char text[TIERCE__SIGV4_HASH_BYTES], const void *data, size_t bytes)
@@ -126,9 +129,19 @@ static void hash_request(char text[TIERCE__SIGV4_HASH_BYTES],
     final_hex(text, &sha);
 }
 
+/* Whether the names of the headers are in order, as the signature requires it. */
+static inline bool are_sorted(const struct tierce__sigv4_request *request)
+{
+    bool sorted = true;
+    for (size_t i = 1; i < request->header_count; i++)
+        sorted = sorted && strcmp(request->headers[i - 1].name, request->headers[i].name) < 0;
+    return sorted;
+}
+
 int tierce__sigv4_sign(char *authorization, size_t room, const struct tierce__sigv4_signer *signer,
                        const struct tierce__sigv4_request *request)
 {
+    TIERCE_DASSERT(request->path[0] == '/' && are_sorted(request));
     char names[HEADERS_BYTES] = "", hash[TIERCE__SIGV4_HASH_BYTES];
     char time[TIERCE__SIGV4_TIME_BYTES], signature[TIERCE__SIGV4_HASH_BYTES];
     uint8_t key[TIERCE__SHA256_BYTES];
