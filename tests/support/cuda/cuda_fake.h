@@ -13,8 +13,8 @@
  * the processor cannot access at the address that a test receives. A stream is a thread that runs
  * its operations in order, each after a random delay. The destination of a copy holds garbage from
  * the start of the copy to its end. Our own kernels are compiled as C, from their sources: a launch
- * runs one thread block after another, and the blocks of `spin` at the same time. A host function is
- * the one of cuda_bounce.c.
+ * runs one thread block after another, and the blocks of `spin` at the same time. A host function
+ * is the one of cuda_bounce.c.
  *
  * The fake reports a violation, in words, for
  *
