@@ -103,11 +103,11 @@ int tierce__processes_find(const char *command, const char *who, struct tierce__
                                 "process %s has no control socket in %s: check the process id, or "
                                 "pass the path of its control.socket",
                                 who, folder);
-    return tierce__cli_fail(
-        command,
-        "no process of this user has a control socket in %s; if control.socket is "
-        "elsewhere, pass its path",
-        folder);
+    return tierce__cli_fail(command,
+                            "no process of this user has a control socket in %s: start the engine "
+                            "or node first; if its "
+                            "control.socket is elsewhere, pass that path as SOCKET",
+                            folder);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
