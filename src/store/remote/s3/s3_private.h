@@ -277,6 +277,15 @@ void tierce__s3_job_is_begun(struct tierce__s3 *s3, struct tierce__s3_job *job);
 void tierce__s3_job_answer(struct tierce__s3_job *job, int status);
 void tierce__s3_job_free(struct tierce__s3_job *job);
 
+/* ---- s3_pages.c: thread of the connector ---- */
+
+/* Finds the beginning of the page. Errors: TIERCE_E_ARGUMENT (no listing has the cursor). */
+TIERCE_MUSTUSE int tierce__s3_page_begin(struct tierce__s3 *s3, struct tierce__s3_job *job);
+/* Tells the names of the page in the answer, and sets the cursor of the next one. Errors:
+ * TIERCE_E_FORMAT (an invalid answer), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__s3_page_end(struct tierce__s3 *s3, struct tierce__s3_job *job,
+                                       const struct tierce__s3_transfer *transfer);
+
 /* ---- s3_join.c: thread of the connector ---- */
 
 /* Registers a new job. A GET of one piece may be joined while it is in `bins`. */
