@@ -14,8 +14,8 @@ int tierce__bench_gpu_start(struct tierce__bench_gpu *gpu, const struct tierce__
 {
     *gpu = (struct tierce__bench_gpu){.bench = bench};
     if (tierce__cuda_load(&gpu->api) < 0)
-        return tierce__bench_fail(bench, "an Nvidia GPU and a driver of CUDA 11.0 or newer are "
-                                         "required; the line cuda_unusable says what is missing");
+        return tierce__bench_fail(bench, "there is no Nvidia GPU with a driver of CUDA 11.0 or "
+                                         "newer; the line cuda_unusable says what is missing");
     int rc = tierce__bench_gpu_check(gpu, "cuDeviceGet", gpu->api->device_get(&gpu->device, 0));
     if (rc == 0)
         rc = tierce__bench_gpu_check(gpu, "cuDevicePrimaryCtxRetain",
