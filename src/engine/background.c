@@ -101,7 +101,7 @@ static void note_put(struct tierce_engine *engine, int status)
         engine->put_error = status;
 }
 
-/* The engine may be closed as soon as its lock is dropped, so turns are told under it. */
+/* The lock is held until the end: once it is dropped, another thread may close the engine. */
 static void note_written(const struct background *b, int status)
 {
     struct tierce__level *level = &b->engine->levels[b->level];

@@ -167,11 +167,13 @@ static void close_data(struct fork_search *search)
 static void conclude(struct tierce__branches *out, const struct fork_search *search)
 {
     uint64_t at = search->first_block + search->common;
-    *out = (struct tierce__branches){.known = search->count > 0 || search->unread == 0,
-                                     .from_block = at,
-                                     .to_block = at + 1,
-                                     .count = search->count,
-                                     .other_root = search->other_root};
+    bool is_whole = search->headers <= HEADERS_MAX;
+    *out =
+        (struct tierce__branches){.known = is_whole && (search->count > 0 || search->unread == 0),
+                                  .from_block = at,
+                                  .to_block = at + 1,
+                                  .count = search->count,
+                                  .other_root = search->other_root};
 }
 
 int tierce__why_fork(struct tierce__answer *answer, const struct tierce__inspect *inspect,

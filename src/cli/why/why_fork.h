@@ -14,7 +14,8 @@
 /*
  * Fills answer->branches for namespace `ns` of inspect->namespaces. [in] answer->miss, whose reason
  * is NEVER_STORED. If headers cannot be read, for example because another process overwrites them,
- * and no other chunk follows the prefix, the branches stay unknown.
+ * and no other chunk follows the prefix, the branches stay unknown; also if more than 4,096 headers
+ * would have to be read.
  * Errors: those of tierce__disk_scan, negative errno, -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__why_fork(struct tierce__answer *answer,

@@ -88,7 +88,7 @@ int tierce__numa_prefer(void *memory, size_t bytes, int node)
     unsigned long nodes[NODES_MAX / WORD_BITS] = {0};
     TIERCE_ASSERT(node >= 0 && node < (int)NODES_MAX);
     nodes[(unsigned)node / WORD_BITS] = 1ul << ((unsigned)node % WORD_BITS);
-    /* The kernel reads one bit less than it is told. */
+    /* mbind ignores the last bit of the number that it is given. */
     long rc =
         syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED, nodes, (unsigned long)NODES_MAX + 1, 0);
     return rc == 0 ? 0 : -errno;

@@ -167,7 +167,7 @@ START_TEST(two_engines_on_one_device)
 }
 END_TEST
 
-/* What one of them has stored, the other loads; the pool is registered once. */
+/* Each engine loads what the other one has stored, and the pool is registered once. */
 START_TEST(one_engine_on_two_devices)
 {
     struct test_random random = test_random_start("sharing");
