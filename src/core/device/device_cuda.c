@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of a GPU, by CUDA's driver. */
-#include "core/device/cuda_private.h"
+#include "core/device/cuda/cuda_private.h"
 
 #include <errno.h>
 #include <time.h>
@@ -9,9 +9,9 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
-#include "core/device/cuda_bounce.h"
-#include "core/device/cuda_register.h"
-#include "core/device/cuda_trial.h"
+#include "core/device/cuda/cuda_bounce.h"
+#include "core/device/cuda/cuda_register.h"
+#include "core/device/cuda/cuda_trial.h"
 #include "core/device/numa.h"
 
 /* ---- for all files ----------------------------------------------------------------------------

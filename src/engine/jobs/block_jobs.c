@@ -23,7 +23,7 @@ enum {
 #define SLOWEST_BYTES_PER_S (UINT64_C(64) << 20)
 
 /* Blocks of a store that a thread has begun, and for which there was no room. */
-struct piece {
+struct block_piece {
     struct tierce__list node;
     struct tierce__block_job *job;
     size_t from, count;
@@ -41,7 +41,7 @@ struct tierce__block_jobs {
     struct tierce__cond to_move, to_ask, to_wait, idle;
     struct tierce__list queues[2]; /* by operation: jobs with blocks that no thread has begun */
     struct tierce__list crowded;   /* pieces, in the order of their jobs */
-    struct piece *pieces;          /* [opts.threads] of the threads that move */
+    struct block_piece *pieces;    /* [opts.threads] of the threads that move */
     bool is_waiting;               /* for room for a piece */
     struct tierce__list finished;
     struct tierce__block_answers answers;
@@ -289,7 +289,7 @@ static size_t move_blocks(const struct tierce__block_jobs *jobs, struct tierce__
 
 /* Gives blocks without room to the thread that waits for it. A thread has one piece, because stores
  * are not begun while there are pieces. False: nobody waits any more. The lock is held. */
-static bool hand_over(struct tierce__block_jobs *jobs, struct piece *piece)
+static bool hand_over(struct tierce__block_jobs *jobs, struct block_piece *piece)
 {
     tierce__lock_assert_held(&jobs->lock);
     TIERCE_DASSERT(tierce__list_empty(&piece->node) && piece->count > 0);
@@ -297,7 +297,7 @@ static bool hand_over(struct tierce__block_jobs *jobs, struct piece *piece)
         return false;
     struct tierce__list *at = jobs->crowded.next;
     for (; at != &jobs->crowded; at = at->next) {
-        const struct piece *other = TIERCE__CONTAINER_OF(at, struct piece, node);
+        const struct block_piece *other = TIERCE__CONTAINER_OF(at, struct block_piece, node);
         bool is_later = other->job == piece->job ? other->from > piece->from
                                                  : other->job->began_ns > piece->job->began_ns;
         if (is_later)
@@ -319,7 +319,7 @@ static bool must_wake(const struct tierce__block_jobs *jobs)
 
 /* The lock is held. It is dropped meanwhile. */
 static void move_next(struct tierce__block_jobs *jobs, struct tierce__block_job *job,
-                      struct piece *piece)
+                      struct block_piece *piece)
 {
     size_t from = job->begun, count = begin_blocks(job);
     bool wakes = must_wake(jobs);
@@ -345,7 +345,7 @@ static void *move_jobs(void *arg)
     struct tierce__block_jobs *jobs = arg;
     tierce__thread_does_not_interrupt();
     tierce__lock_take(&jobs->lock);
-    struct piece *piece = &jobs->pieces[jobs->movers_born++];
+    struct block_piece *piece = &jobs->pieces[jobs->movers_born++];
     TIERCE_DASSERT(jobs->movers_born <= jobs->opts.threads);
     /* The last of several threads: loads without a pause must not hold up the stores. */
     bool is_last = jobs->movers_born == jobs->opts.threads && jobs->opts.threads > 1;
@@ -368,7 +368,7 @@ static void *move_jobs(void *arg)
 /* ---- the thread that waits for room ---------------------------------------------------------- */
 
 /* The lock is held. It is dropped meanwhile. */
-static void store_piece(struct tierce__block_jobs *jobs, const struct piece *piece)
+static void store_piece(struct tierce__block_jobs *jobs, const struct block_piece *piece)
 {
     struct tierce__block_job *job = piece->job;
     size_t from = piece->from, count = piece->count;
@@ -399,7 +399,8 @@ static void *wait_for_room(void *arg)
             (void)tierce__cond_wait(&jobs->to_wait, &jobs->lock, TIERCE__DEADLINE_NEVER);
             continue;
         }
-        struct piece *piece = TIERCE__CONTAINER_OF(jobs->crowded.next, struct piece, node);
+        struct block_piece *piece =
+            TIERCE__CONTAINER_OF(jobs->crowded.next, struct block_piece, node);
         tierce__list_remove(&piece->node);
         store_piece(jobs, piece);
         if (!is_crowded(jobs))

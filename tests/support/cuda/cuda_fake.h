@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/device/cuda_driver.h"
+#include "core/device/cuda/cuda_driver.h"
 
 /*
  * A libcuda.so.1 without a GPU, for tests that are linked with it. "Device memory" is memory that
@@ -129,7 +129,7 @@ TIERCE__CU_RESULT cuStreamEndCapture(TIERCE__CU_STREAM stream, void **graph);
 TIERCE__CU_RESULT cuGraphDestroy(void *graph);
 #define TIERCE_CUDA_CALL(name, symbol, arguments)           TIERCE__CU_RESULT symbol arguments;
 #define TIERCE_CUDA_NEWER(name, symbol, version, arguments) TIERCE__CU_RESULT symbol arguments;
-#include "core/device/cuda_calls.def"
+#include "core/device/cuda/cuda_calls.def"
 #undef TIERCE_CUDA_CALL
 #undef TIERCE_CUDA_NEWER
 

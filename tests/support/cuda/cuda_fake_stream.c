@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda_fake_private.h"
 
-#include "core/device/cuda_bounce_part.h"
+#include "core/device/cuda/cuda_bounce_part.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -563,7 +563,7 @@ TIERCE__CU_RESULT cuMemcpyBatchAsync_v2(TIERCE__CU_ADDRESS *to, TIERCE__CU_ADDRE
 /* ---- functions of the host --------------------------------------------------------------------
  */
 
-/* The memory that the function of core/device/cuda_bounce.c uses. */
+/* The memory that the function of core/device/cuda/cuda_bounce.c uses. */
 static bool access_of_host(TIERCE__CU_STREAM on, const struct tierce__bounce_part *part)
 {
     const char *what = "a host function";

@@ -2,7 +2,7 @@
 #ifndef TIERCE_TESTS_GPU_H
 #define TIERCE_TESTS_GPU_H
 
-#include "bench/spinner.h"
+#include "bench/device/spinner.h"
 #include "check_main.h"
 #include "child_exit.h"
 #include "cuda_fake.h"
@@ -72,7 +72,7 @@ static inline const char *gpu_load(void)
 #define TIERCE_CUDA_CALL(name, symbol, arguments)                                                  \
     if (!gpu_find(&gpu.api.name, #symbol))                                                         \
         return "libcuda.so.1 has no " #symbol;
-#include "core/device/cuda_calls.def"
+#include "core/device/cuda/cuda_calls.def"
 #undef TIERCE_CUDA_CALL
 #undef TIERCE_CUDA_NEWER
     (void)gpu_find(&gpu.report, "cuda_fake_report");

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
-#include "core/device/cuda_ways.h"
+#include "core/device/cuda/cuda_ways.h"
 #include "core/device/device.h"
 #include "gpu.h"
 #include "test_random.h"

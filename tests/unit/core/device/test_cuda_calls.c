@@ -32,7 +32,7 @@ static inline void compare_functions(void)
     CUresult(*name) arguments = symbol;                                                            \
     (void)name;
 #define TIERCE_CUDA_NEWER(name, symbol, version, arguments) CUresult(*name) arguments = NULL;
-#include "core/device/cuda_calls.def"
+#include "core/device/cuda/cuda_calls.def"
 #undef TIERCE_CUDA_CALL
 #undef TIERCE_CUDA_NEWER
     /* The header declares the newest form only. */
@@ -58,7 +58,7 @@ static inline void compare_functions(void)
 #undef TIERCE__CU_FUNCTION
 #undef TIERCE__CU_HOST_FN
 #undef TIERCE__CU_COPY_ATTRIBUTES
-#include "core/device/cuda_driver.h"
+#include "core/device/cuda/cuda_driver.h"
 
 START_TEST(types_and_numbers)
 {

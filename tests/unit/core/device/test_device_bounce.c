@@ -2,7 +2,7 @@
 #include "device_harness.h"
 #include "log_record.h"
 
-#include "core/device/cuda_bounce.h"
+#include "core/device/cuda/cuda_bounce.h"
 
 #include <errno.h>
 #include <pthread.h>

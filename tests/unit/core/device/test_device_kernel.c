@@ -3,8 +3,8 @@
 #include "log_record.h"
 
 #include "base/clock.h"
-#include "core/device/cuda_sums.h"
-#include "core/device/cuda_trial.h"
+#include "core/device/cuda/cuda_sums.h"
+#include "core/device/cuda/cuda_trial.h"
 
 #include <errno.h>
 

@@ -4,8 +4,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "core/device/cuda_register.h"
-#include "core/device/cuda_ways.h"
+#include "core/device/cuda/cuda_register.h"
+#include "core/device/cuda/cuda_ways.h"
 #include "core/device/device.h"
 
 #include <errno.h>

@@ -12,7 +12,7 @@
 #include <tierce/log.h>
 
 #include "base/alloc.h"
-#include "core/device/cuda_ways.h"
+#include "core/device/cuda/cuda_ways.h"
 
 /* How the device copies: TIERCE__CUDA_COPIES, or another way in a variant of the test. */
 #ifndef TIERCE_TEST_DEVICE_WAY

@@ -5,7 +5,7 @@
 #include "wait_for.h"
 
 #include "base/alloc.h"
-#include "core/device/cuda_ways.h"
+#include "core/device/cuda/cuda_ways.h"
 
 #include <pthread.h>
 

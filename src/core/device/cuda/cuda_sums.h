@@ -3,7 +3,7 @@
 #define TIERCE_CUDA_SUMS_H
 
 #include "base/threads/lock.h"
-#include "core/device/cuda_private.h"
+#include "core/device/cuda/cuda_private.h"
 #include "core/device/kernels/launch.h"
 
 /*

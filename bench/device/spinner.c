@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/spinner.h"
+#include "bench/device/spinner.h"
 
 #include "base/assert.h"
 #include "core/device/kernels/spin.h"

@@ -13,8 +13,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "bench/bench_gpu.h"
-#include "bench/spinner.h"
+#include "bench/device/bench_gpu.h"
+#include "bench/device/spinner.h"
 
 enum {
     LAYERS = 80,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/device/cuda_sums.h"
+#include "core/device/cuda/cuda_sums.h"
 
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/device/cuda_bounce.h"
+#include "core/device/cuda/cuda_bounce.h"
 
 #include <errno.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "core/device/cuda_batch.h"
-#include "core/device/cuda_bounce_part.h"
+#include "core/device/cuda/cuda_batch.h"
+#include "core/device/cuda/cuda_bounce_part.h"
 
 struct tierce__bounce_job {
     struct tierce__bounce_job *next; /* of those that are kept until close */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/device/cuda_register.h"
+#include "core/device/cuda/cuda_register.h"
 
 #include <errno.h>
 #include <pthread.h>

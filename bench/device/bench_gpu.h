@@ -3,7 +3,7 @@
 #define TIERCE_CLI_BENCH_GPU_H
 
 #include "bench/bench.h"
-#include "core/device/cuda_driver.h"
+#include "core/device/cuda/cuda_driver.h"
 
 /* The first GPU as an inference engine uses it: a context that is current, a stream, and memory. */
 struct tierce__bench_gpu {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/bench_gpu.h"
+#include "bench/device/bench_gpu.h"
 
 int tierce__bench_gpu_check(const struct tierce__bench_gpu *gpu, const char *call,
                             TIERCE__CU_RESULT code)

@@ -90,7 +90,7 @@ enum {
 struct tierce__cuda_api {
 #define TIERCE_CUDA_CALL(name, symbol, arguments)           TIERCE__CU_RESULT(*name) arguments;
 #define TIERCE_CUDA_NEWER(name, symbol, version, arguments) TIERCE__CU_RESULT(*name) arguments;
-#include "core/device/cuda_calls.def"
+#include "core/device/cuda/cuda_calls.def"
 #undef TIERCE_CUDA_CALL
 #undef TIERCE_CUDA_NEWER
     int version; /* the driver's version: 12080 is 12.8 */

@@ -2,7 +2,7 @@
 #ifndef TIERCE_CUDA_TRIAL_H
 #define TIERCE_CUDA_TRIAL_H
 
-#include "core/device/cuda_kernel.h"
+#include "core/device/cuda/cuda_kernel.h"
 
 /*
  * Memory for copies that try the kernel, and these copies. The memory belongs to the device: if a

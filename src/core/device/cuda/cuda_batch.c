@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/device/cuda_batch.h"
+#include "core/device/cuda/cuda_batch.h"
 
-#include "core/device/cuda_register.h"
+#include "core/device/cuda/cuda_register.h"
 
 #include "base/assert.h"
 

@@ -4,8 +4,8 @@
 
 #include <stdatomic.h>
 
-#include "core/device/cuda_driver.h"
-#include "core/device/cuda_ways.h"
+#include "core/device/cuda/cuda_driver.h"
+#include "core/device/cuda/cuda_ways.h"
 #include "core/device/device_private.h"
 #include "core/device/pinned.h"
 

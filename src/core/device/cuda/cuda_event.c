@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/device/cuda_bounce.h"
-#include "core/device/cuda_sums.h"
+#include "core/device/cuda/cuda_bounce.h"
+#include "core/device/cuda/cuda_sums.h"
 
 #include <errno.h>
 

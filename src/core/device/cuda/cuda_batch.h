@@ -2,7 +2,7 @@
 #ifndef TIERCE_CUDA_BATCH_H
 #define TIERCE_CUDA_BATCH_H
 
-#include "core/device/cuda_private.h"
+#include "core/device/cuda/cuda_private.h"
 
 /*
  * Collects copies between the device and pinned memory by the copy engine, so that one call of the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/device/cuda_driver.h"
+#include "core/device/cuda/cuda_driver.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -63,7 +63,7 @@ static const struct symbol symbols[] = {
     {#symbol, offsetof(struct tierce__cuda_api, name), 0},
 #define TIERCE_CUDA_NEWER(name, symbol, version, arguments)                                        \
     {#symbol, offsetof(struct tierce__cuda_api, name), version},
-#include "core/device/cuda_calls.def"
+#include "core/device/cuda/cuda_calls.def"
 #undef TIERCE_CUDA_CALL
 #undef TIERCE_CUDA_NEWER
 };

@@ -6,14 +6,14 @@
  *     our stream                   └─► copies ─► event of the transfer ─┤
  *     host                                                              └ query, settle: sums
  */
-#include "core/device/cuda_private.h"
+#include "core/device/cuda/cuda_private.h"
 
 #include <errno.h>
 
 #include "base/assert.h"
-#include "core/device/cuda_batch.h"
-#include "core/device/cuda_bounce.h"
-#include "core/device/cuda_kernel.h"
+#include "core/device/cuda/cuda_batch.h"
+#include "core/device/cuda/cuda_bounce.h"
+#include "core/device/cuda/cuda_kernel.h"
 
 /* ---- by the copy engine -----------------------------------------------------------------------
  */

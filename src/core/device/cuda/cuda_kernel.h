@@ -2,8 +2,8 @@
 #ifndef TIERCE_CUDA_KERNEL_H
 #define TIERCE_CUDA_KERNEL_H
 
-#include "core/device/cuda_sums.h"
-#include "core/device/cuda_ways.h"
+#include "core/device/cuda/cuda_sums.h"
+#include "core/device/cuda/cuda_ways.h"
 
 /*
  * The kernel of kernels/copy_sum.cu on one device: its module, its launches, the sums that it

@@ -2,7 +2,7 @@
 #ifndef TIERCE_BENCH_SPINNER_H
 #define TIERCE_BENCH_SPINNER_H
 
-#include "core/device/cuda_driver.h"
+#include "core/device/cuda/cuda_driver.h"
 
 /*
  * Work of an inference engine for benchmarks and tests: a kernel that takes a given time on a

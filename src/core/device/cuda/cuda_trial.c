@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/device/cuda_trial.h"
+#include "core/device/cuda/cuda_trial.h"
 
 #include <errno.h>
 #include <string.h>

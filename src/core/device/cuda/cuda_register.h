@@ -2,7 +2,7 @@
 #ifndef TIERCE_CUDA_REGISTER_H
 #define TIERCE_CUDA_REGISTER_H
 
-#include "core/device/cuda_private.h"
+#include "core/device/cuda/cuda_private.h"
 
 /*
  * The registrations of host memory with CUDA's driver, for all devices of the process. A

@@ -2,7 +2,7 @@
 #ifndef TIERCE_CUDA_BOUNCE_H
 #define TIERCE_CUDA_BOUNCE_H
 
-#include "core/device/cuda_private.h"
+#include "core/device/cuda/cuda_private.h"
 
 /*
  * Copies between the device and cells in memory that is not pinned, through a pinned buffer of ours

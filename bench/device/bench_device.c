@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "bench/bench_gpu.h"
-#include "core/device/cuda_ways.h"
+#include "bench/device/bench_gpu.h"
+#include "core/device/cuda/cuda_ways.h"
 #include "core/device/device.h"
 
 #define BYTES_MAX (64ULL << 20)

@@ -9,7 +9,7 @@
  *
  * If a copy is larger than the buffer, it is several such sequences on the same stream.
  */
-#include "core/device/cuda_kernel.h"
+#include "core/device/cuda/cuda_kernel.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
-#include "core/device/cuda_batch.h"
+#include "core/device/cuda/cuda_batch.h"
 #include "core/device/kernels/copy_sum.h"
 
 _Static_assert(sizeof(struct tierce__launch) <= 4096, "more parameters than a driver accepts");
