@@ -26,7 +26,8 @@
  * same chunk, and publishes the chunks in memory in the order of the prompt. It ends at the first
  * chunk that cannot be read, and discards the chunks after it.
  *
- * Caveats: a prefetch checks the identity of chunks but not their cells; the load verifies those.
+ * Caveats: without VERIFY a prefetch checks the identity of chunks but not their cells; the load
+ * verifies those.
  * Without PIN the chunks may be evicted from memory. prefetch.memory bounds the unpublished bytes
  * of all prefetches; a prefetch that finds no room waits in a queue.
  *
@@ -42,6 +43,11 @@ struct tierce_prefetch;
 /* Protect the chunks that are in memory at the end from eviction, on behalf of `session`, like the
  * pins of a lookup. memory.pins bounds both. */
 #define TIERCE_PREFETCH_PIN 1u
+
+/* Verify the cells of the chunks that are read, too. A damaged chunk is treated as by a load: it is
+ * removed from the tier that it was read from, and the prefetch ends before it. For callers whose
+ * loads must not fail. Costs one pass over the bytes, on a thread of Tierce. */
+#define TIERCE_PREFETCH_VERIFY 2u
 
 #define TIERCE_PREFETCH_TIERS_MAX 8
 

@@ -339,16 +339,18 @@ static PyObject *view_prefetch_begin(PyObject *self, PyObject *args)
     PyObject *object;
     uint64_t from, to, session;
     uint32_t timeout_ms = 0;
-    if (!PyArg_ParseTuple(args, "OO&O&O&|O&", &object, tierce__core_uint64, &from,
+    int verify = 0;
+    if (!PyArg_ParseTuple(args, "OO&O&O&|O&p", &object, tierce__core_uint64, &from,
                           tierce__core_uint64, &to, tierce__core_uint64, &session,
-                          tierce__core_uint32, &timeout_ms))
+                          tierce__core_uint32, &timeout_ms, &verify))
         return NULL;
     ChainObject *chain = chain_of(object);
     PrefetchObject *p = chain != NULL ? tierce__core_new(tierce__core_prefetch_type) : NULL;
     if (p == NULL)
         return NULL;
     struct tierce_prefetch_opts opts = {.size = sizeof(opts),
-                                        .flags = TIERCE_PREFETCH_PIN,
+                                        .flags = TIERCE_PREFETCH_PIN |
+                                                 (verify ? TIERCE_PREFETCH_VERIFY : 0),
                                         .session = session,
                                         .from_block = from,
                                         .timeout_ms = timeout_ms};
@@ -417,8 +419,11 @@ static PyMethodDef view_methods[] = {
      "nothing must be loaded."},
     {"unpin", view_unpin, METH_O, "unpin(session: int) -> None"},
     {"prefetch_begin", view_prefetch_begin, METH_VARARGS,
-     "prefetch_begin(chain, from_block, to_block, session, timeout_ms=0) -> Prefetch\n\n"
-     "Begins to bring the blocks to memory, pinned for the session; waits for nothing."},
+     "prefetch_begin(chain, from_block, to_block, session, timeout_ms=0, verify=False) -> "
+     "Prefetch\n\n"
+     "Begins to bring the blocks to memory, pinned for the session; waits for nothing. verify: "
+     "also "
+     "verifies what it reads, for callers whose loads must not fail."},
     {"store_begin", (PyCFunction)(void (*)(void))view_store_begin, METH_VARARGS | METH_KEYWORDS,
      "store_begin(chain, to_block, block_ids, tail=False, session=0, tag=None, write=0, "
      "from_block=0, stream=0) -> Store | None\n\n"

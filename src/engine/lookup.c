@@ -278,6 +278,8 @@ static int find_sparse(struct lookup *l, struct tierce_found *out)
     out->blocks = is_found ? run.blocks : held;
     out->memory_blocks = in_memory ? out->blocks : held;
     TIERCE_DASSERT(out->memory_blocks <= out->blocks && out->blocks <= l->to_block);
+    if (only_memory(l) && run.blocks < l->to_block)
+        tierce__session_leave(view, l->opts->session, 0);
     return rc;
 }
 
@@ -312,6 +314,8 @@ static int find_all(struct lookup *l, struct tierce_found *out)
     if (rc < 0)
         return rc;
     TIERCE_DASSERT(l->in_memory <= l->found && l->found <= l->keys.count);
+    if (only_memory(l) && l->in_memory < l->keys.count)
+        tierce__session_leave(l->view, l->opts->session, l->in_memory);
     out->blocks = tierce__keys_blocks(&l->keys, l->view, l->found, l->to_block);
     out->memory_blocks = tierce__keys_blocks(&l->keys, l->view, l->in_memory, l->to_block);
     TIERCE_DASSERT(out->memory_blocks <= out->blocks);

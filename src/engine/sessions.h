@@ -73,10 +73,10 @@ size_t tierce__session_use(struct tierce_view *view, uint64_t id, const struct t
                            size_t count);
 
 /*
- * Notes that a lookup found more than `chunks` chunks, but left the rest to the inference engine,
- * which computes them faster. A store of this session keeps the chunks from there on in memory,
- * even if slower tiers hold them. tierce__session_promised returns the number; SIZE_MAX: no lookup
- * left chunks.
+ * Notes that a lookup left the chunks after the first `chunks` to the inference engine, although
+ * slower tiers may hold them: because computing them is faster, or because the caller loads from
+ * memory only. A store of this session keeps the chunks from there on in memory.
+ * tierce__session_promised returns the number; SIZE_MAX: no lookup left chunks.
  */
 void tierce__session_leave(struct tierce_view *view, uint64_t id, size_t chunks);
 size_t tierce__session_promised(struct tierce_view *view, uint64_t id);

@@ -150,7 +150,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
                     vllm_config, self.settings, vllm.__version__, self.table)
         else:
             if self._kv_transfer_config.kv_load_failure_policy == "fail":
-                log.warning("kv_load_failure_policy is 'fail': only chunks in memory are loaded; with 'recompute' Tierce also loads from disk")
+                log.warning("kv_load_failure_policy is 'fail': a request waits until its chunks are in memory and verified; "
+                            "with 'recompute' Tierce loads them from disk layer by layer")
             self.half = SchedulerHalf(vllm_config, self.find_link) if (
                 self.table is None) else GroupSchedulerHalf(
                     vllm_config, self.find_link, self.table)

@@ -215,14 +215,14 @@ class GroupViews:
         return agreed == total or (part.group.kind == FULL and agreed > total)
 
     def prefetch_begin(self, chain: GroupChain, from_unit: int, to_unit: int,
-                       session: int) -> GroupPrefetch:
+                       session: int, timeout_ms: int = 0, verify: bool = False) -> GroupPrefetch:
         out = GroupPrefetch()
         try:
             for part in self.parts:
                 first, end = part.first_to_load(to_unit, from_unit), to_unit * part.ratio
                 if first < end:
                     out.parts.append(part.view.prefetch_begin(
-                        chain.of(part.group), first, end, session))
+                        chain.of(part.group), first, end, session, timeout_ms, verify))
         except BaseException:
             out.end()
             raise

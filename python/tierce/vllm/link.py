@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 FRAME_MAX = 64 << 20
 OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE = 1, 2, 3, 4, 5
 RESET_BYTES, RESET_NUMBER_BYTES = 16, 4  # of an era: its number, big-endian, and random bytes
-# The flags of the store's lookups, and a flag of the link: read the found blocks into memory.
+# The flags of the store's lookups, and flags of the link: read the found blocks into memory, and verify them there.
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
-PREFETCH = 1 << 16
+PREFETCH, VERIFY = 1 << 16, 1 << 17
 (STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER, STATUS_PENDING,
  STATUS_NOT_READY) = range(6)
 LOOKUP_HEAD = struct.Struct("<BQIIIIBI")

@@ -11,7 +11,7 @@ from array import array
 from . import identity
 from .identity import Unsupported
 from .link import (
-    LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, Facts, FromStart,
+    LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
     Later, LinkError, NotReady, Pending)
 from .tracker import (
     LIMIT_FAILED, LIMIT_LOCAL, LIMIT_MINIMUM, LIMIT_NONE, LIMIT_NOT_READY, LIMIT_OPTION,
@@ -175,9 +175,12 @@ class SchedulerHalf:
         memory. The chain gets all whole blocks of the request, so that a chunk that ends beyond
         `to_block` is found as well; vLLM holds the chunks before `from_block` itself, so they are
         not requested."""
-        flags = LOOKUP_PIN | (LOOKUP_MEMORY_ONLY if self.memory_only else 0)
-        # Prefetched chunks are verified only when they are loaded, which is too late if a load must not fail.
-        if self.rules.load_prefetch and not self.memory_only and not tracker.prefetched:
+        flags = LOOKUP_PIN
+        if not tracker.prefetched and self.memory_only:
+            flags |= PREFETCH | VERIFY
+        elif self.memory_only:
+            flags |= LOOKUP_MEMORY_ONLY
+        elif self.rules.load_prefetch and not tracker.prefetched:
             flags |= PREFETCH
         end = self.rules.whole_blocks(request.num_tokens)
         for _ in range(2):

@@ -24,7 +24,7 @@ from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
 from .identity import ConfigError, Unsupported
 from .link import (
-    LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, Facts, FromStart, Later, LinkError,
+    LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
     NotReady, Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .reuse import blocks_to_load, blocks_to_read
@@ -347,7 +347,7 @@ class WorkerHalf:
             late = self.end_prefetch(session)
             again = LOOKUP_AGAIN if self.may_put_off(session) else 0
             total, memory, pending = view.lookup(
-                chain, from_block, to_block, flags & ~PREFETCH | LOOKUP_NO_WAIT | again, session,
+                chain, from_block, to_block, flags & ~(PREFETCH | VERIFY) | LOOKUP_NO_WAIT | again, session,
                 part.tag)
             if pending and again:
                 self.note_put_off(session)
@@ -355,7 +355,7 @@ class WorkerHalf:
             if late:  # the time limit of the slower tiers has passed
                 total = memory = self.held_by_memory(view, chain, from_block, total, memory, session)
             if flags & PREFETCH and memory < total:
-                self.begin_prefetch(view, chain, from_block, total, session)
+                self.begin_prefetch(view, chain, from_block, total, session, bool(flags & VERIFY))
                 raise Later
         return total, memory
 
@@ -376,8 +376,8 @@ class WorkerHalf:
             known = self.put_off.setdefault(session, PutOff(until))
             known.times += 1
 
-    def begin_prefetch(self, view, chain, from_block: int, to_block: int, session: int) -> None:
-        prefetch = view.prefetch_begin(chain, from_block, to_block, session)
+    def begin_prefetch(self, view, chain, from_block: int, to_block: int, session: int, verify: bool) -> None:
+        prefetch = view.prefetch_begin(chain, from_block, to_block, session, 0, verify)
         with self.lock:
             if view is self.view:
                 self.prefetches[session] = prefetch

@@ -24,6 +24,11 @@ static int ask_node(struct tierce_prefetch *p, const struct tierce_chain *chain)
     if (peer == NULL)
         return 0;
     const struct tierce_prefetch_opts *opts = &p->opts;
+    if ((opts->flags & TIERCE_PREFETCH_VERIFY) != 0 &&
+        tierce__node_session_version(peer) < TIERCE__NATIVE_VERSION) {
+        tierce__node_session_release(peer); /* that node cannot verify */
+        return 0;
+    }
     uint32_t timeout_ms = opts->timeout_ms > 0 ? opts->timeout_ms : p->engine->settings.prefetch_ms;
     union tierce__native_request question = {.prefetch_begin = {.view = view,
                                                                 .session = opts->session,

@@ -463,6 +463,16 @@ static void start_reads(struct tierce_prefetch *p)
 
 /* ---- gather: publishes chunks in the order of the prompt ---- */
 
+/* Whether the cells are right, as far as the caller wants to know. The header has been checked. */
+static bool verifies(const struct tierce_prefetch *p, const uint8_t *object, size_t bytes)
+{
+    struct tierce__chunk_info info;
+    if ((p->opts.flags & TIERCE_PREFETCH_VERIFY) == 0)
+        return true;
+    return tierce__chunk_parse(&info, object, bytes) == 0 &&
+           tierce__chunk_verify_cells(object, &info) == 0;
+}
+
 /* A chunk whose bytes are here becomes one in memory, and is leased: NULL if it proves wrong or
  * memory does not take it. */
 static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
@@ -472,6 +482,8 @@ static struct tierce__buf *publish(struct tierce_prefetch *p, size_t index)
     const struct tierce__shape *shape = shape_of(p, index);
     int rc = tierce__view_check_header(p->view, shape, index, p->hashes, p->root,
                                        chunk->waiter.buf->data);
+    if (rc == 0 && !verifies(p, chunk->waiter.buf->data, chunk->bytes))
+        rc = TIERCE_E_CHECKSUM;
     if (rc < 0) {
         tierce__fetch_refuse(&chunk->waiter, rc);
         return NULL;
@@ -493,6 +505,10 @@ static bool take_next(struct tierce_prefetch *p, struct tierce__buf **buf)
     tierce__lock_drop(tierce__prefetch_lock(p));
     *buf = NULL;
     if (state == TIERCE__PREFETCH_HELD) {
+        if (chunk->level > 0 && !verifies(p, chunk->buf->data, chunk->bytes)) {
+            tierce__storage_quarantine(p->engine, 0, &p->keys.keys[p->gathered], TIERCE_E_CHECKSUM);
+            return true; /* cut releases it */
+        }
         *buf = chunk->buf;
         chunk->buf = NULL;
         return true;

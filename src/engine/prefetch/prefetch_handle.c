@@ -135,7 +135,10 @@ static int check_opts(const struct tierce_view *view, const struct tierce_prefet
     if (tierce__engine_inherited(view->engine))
         return TIERCE_E_CLOSED;
     bool pin = (opts->flags & TIERCE_PREFETCH_PIN) != 0;
-    return opts->size != sizeof(*opts) || (pin && opts->session == 0) ? TIERCE_E_ARGUMENT : 0;
+    bool is_known = (opts->flags & ~(TIERCE_PREFETCH_PIN | TIERCE_PREFETCH_VERIFY)) == 0;
+    if (opts->size != sizeof(*opts) || !is_known || (pin && opts->session == 0))
+        return TIERCE_E_ARGUMENT;
+    return 0;
 }
 
 /* Copies the needed part of the caller's chain. */

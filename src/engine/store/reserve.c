@@ -263,7 +263,7 @@ static size_t try_reserve(struct tierce__reservation *r, const struct tierce_cha
 static size_t find_held(struct tierce__reservation *r)
 {
     const struct tierce__key *keys = r->keys.keys;
-    size_t first = r->first, sure = r->promised;
+    size_t first = r->first, sure = r->promised > first ? r->promised : first;
     TIERCE_DASSERT(first <= r->keys.count);
     r->era = tierce__era_now(r->engine);
     size_t held = first + search(r, r->levels, keys + first, r->keys.count - first);

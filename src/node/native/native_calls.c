@@ -376,7 +376,8 @@ static int begin_prefetch(struct tierce__native_call *call, struct tierce__nativ
                                         .tiers = ask->tiers,
                                         .timeout_ms = ask->timeout_ms};
     bool pins = (ask->flags & TIERCE_PREFETCH_PIN) != 0;
-    if ((ask->flags & ~TIERCE_PREFETCH_PIN) != 0 || (pins && ask->session == 0))
+    if ((ask->flags & ~(TIERCE_PREFETCH_PIN | TIERCE_PREFETCH_VERIFY)) != 0 ||
+        (pins && ask->session == 0))
         return TIERCE_E_ARGUMENT;
     /* The pins are made when it is through. */
     uint64_t pin_ms = (uint64_t)call->native->node->config->pin_ms + TIERCE_PIN_MS_MAX;

@@ -32,7 +32,7 @@ from vllm.v1.request import Request  # noqa: E402
 from tierce.vllm import connector as ours, identity, ranks, tracker, worker  # noqa: E402
 from tierce.vllm.geometry import Numbering  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
-from tierce.vllm.link import PREFETCH, Facts, Later, LinkError, Pending  # noqa: E402
+from tierce.vllm.link import LOOKUP_MEMORY_ONLY, PREFETCH, VERIFY, Facts, Later, LinkError, Pending  # noqa: E402
 from tierce.vllm.tracker import ChainPart, ChainRoot, LoadResult, Served  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "demo"))
@@ -547,13 +547,18 @@ def test_a_request_waits_for_a_remote_store_before_its_prefetch(config):
     assert [bool(flags & PREFETCH) for flags in link.flags] == [True, True, False]
 
 
-def test_with_policy_fail_nothing_is_prefetched(config):
+def test_with_policy_fail_memory_gets_verified_chunks_first(config):
     c = ours.TierceConnector(config, KVConnectorRole.SCHEDULER, cache(kv.FullAttentionSpec(**FULL)))
     link = PrefetchingLink()
     c.half.find_link = lambda: link
     c.half.memory_only = True
-    c.get_num_new_matched_tokens(request_of(), 0)
-    assert not link.flags[0] & PREFETCH
+    request = request_of()
+    assert c.get_num_new_matched_tokens(request, 0) == (None, False)
+    assert c.get_num_new_matched_tokens(request, 0) == (None, False)
+    assert c.get_num_new_matched_tokens(request, 0) == (18 * BLOCK, False)
+    known = PREFETCH | VERIFY | LOOKUP_MEMORY_ONLY
+    assert [flags & known for flags in link.flags] == [
+        PREFETCH | VERIFY, LOOKUP_MEMORY_ONLY, LOOKUP_MEMORY_ONLY]
 
 
 def test_embeddings_are_left_alone(scheduler, lines):

@@ -14,7 +14,7 @@ pytest.importorskip("vllm")
 from tierce import _core as core  # noqa: E402
 from tierce.vllm.device import HostMemory  # noqa: E402
 from tierce.vllm.geometry import Numbering  # noqa: E402
-from tierce.vllm.link import PREFETCH, Later, LinkError  # noqa: E402
+from tierce.vllm.link import PREFETCH, VERIFY, Later, LinkError  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
 from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec, Served, Taint  # noqa: E402
 from tierce.vllm.worker import (  # noqa: E402
@@ -79,16 +79,16 @@ class Prefetch:
 class PrefetchingView:
     """Has all on disk until a prefetch is through; notes what was asked of it."""
 
-    def __init__(self):
-        self.prefetch = None
+    def __init__(self, verifies=False):
+        self.prefetch, self.verifies = None, verifies
 
     def lookup(self, chain, from_block, to_block, flags, session, tag):
-        assert not flags & PREFETCH and tag == "t"  # the store knows no such flag
+        assert not flags & (PREFETCH | VERIFY) and tag == "t"  # the store knows no such flags
         there = self.prefetch is not None and self.prefetch.final and not self.prefetch.late
         return 8, 8 if there else 2, False
 
-    def prefetch_begin(self, chain, from_block, to_block, session):
-        assert (from_block, to_block, session) == (1, 8, 7)
+    def prefetch_begin(self, chain, from_block, to_block, session, timeout_ms, verify):
+        assert (from_block, to_block, session, timeout_ms, verify) == (1, 8, 7, 0, self.verifies)
         self.prefetch = Prefetch()
         return self.prefetch
 
@@ -134,6 +134,13 @@ def test_a_lookup_is_put_off_while_a_prefetch_runs(half):
     half.view.prefetch.final = True
     assert ask(half) == (8, 8)
     assert half.view.prefetch.ended and not half.prefetches
+
+
+def test_a_prefetch_verifies_if_loads_must_not_fail(half):
+    half.view.verifies = True
+    assert ask(half, PREFETCH | VERIFY) is None
+    half.view.prefetch.final = True
+    assert ask(half) == (8, 8)
 
 
 def test_what_a_late_prefetch_did_not_bring_is_not_promised(half):

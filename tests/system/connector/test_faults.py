@@ -53,23 +53,42 @@ def test_damaged_chunks(engine, prompts, expected, filled, tmp_path, mode, every
     assert held_and_loaded(outputs) == whole_blocks(prompts)
 
 
-def test_policy_fail_loads_what_is_pinned_only(engine, prompts, expected, filled, tmp_path):
-    """There a failed load would end the request, so chunks on disk are not promised."""
+def test_policy_fail_loads_what_is_verified_only(engine, prompts, expected, filled, tmp_path):
+    """There a failed load would end the request, so chunks on disk are verified in memory before they are promised."""
     folder = shutil.copytree(filled, tmp_path / "store")
     damage(folder, 64 << 10)
     host = engine(disk_store(folder), policy="fail")
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
-    assert loaded(outputs, "disk") == [0] * 5
     assert {o["end"] for o in outputs} == {"length"}
-    host.stop()
-    host = engine(disk_store(tmp_path / "new"), policy="fail")
-    host.generate(prompts=prompts)
+    assert loaded(outputs, "failed") == [0] * 5
+    assert host.stats()["checksum_failures"] > 0
+    # What was damaged has been computed and stored again.
     assert host.forget()
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()
     assert held_and_loaded(outputs) == whole_blocks(prompts)
     assert host.text(host.mark).count("kv_load_failure_policy is 'fail'") == 1
+
+
+def test_policy_fail_uses_a_store_that_is_filled(engine, prompts, expected, filled, tmp_path):
+    """vLLM's default policy: an engine that starts again has what the disk kept."""
+    host = engine(disk_store(shutil.copytree(filled, tmp_path / "store")), policy="fail")
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
+    assert sum(loaded(outputs, "memory")) > 0 and host.stats()["prefetch_blocks"] > 0
+
+
+def test_policy_fail_keeps_in_memory_what_it_computed(engine, prompts, expected, filled, tmp_path):
+    """If nothing may be prefetched, the prompt is computed once, and its chunks are stored in memory."""
+    store = disk_store(shutil.copytree(filled, tmp_path / "store"), **{"prefetch.memory": "0"})
+    host = engine(store, policy="fail")
+    assert answers(host.generate(prompts=prompts)) == expected()
+    assert host.forget()
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert held_and_loaded(outputs) == whole_blocks(prompts)
 
 
 def test_a_disk_slower_than_computing_is_left(engine, prompts, expected, filled, tmp_path):

@@ -148,6 +148,30 @@ START_TEST(what_memory_lost_comes_from_disk)
 }
 END_TEST
 
+/* A caller that loads from memory alone computes what only the disk holds, at most once. */
+START_TEST(what_memory_lacked_is_stored_there_again)
+{
+    unsigned flags = TIERCE_LOOKUP_MEMORY_ONLY | TIERCE_LOOKUP_PIN;
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    restart(NULL);
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_ERROR, .status = -EIO};
+    tierce__fault_set(wrap_disk(), TIERCE__STORE_PUT, &rule); /* it holds all of it */
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, flags, 7, NULL), 0);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);
+    what.session = 7;
+    ck_assert_int_eq(tierce_store(fx.view, &what), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, flags, 8, NULL), 16);
+    tierce_unpin(fx.view, 8);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 START_TEST(a_bit_flipped_on_the_way_from_disk_fails_its_blocks)
 {
     uint8_t origins[16];
@@ -737,6 +761,7 @@ static Suite *make_suite(void)
     tcase_add_test(t, what_memory_lost_comes_from_disk);
     tcase_add_test(t, a_chain_says_what_of_it_is_durable);
     tcase_add_test(t, chunks_of_another_version_are_hidden_and_kept);
+    tcase_add_test(t, what_memory_lacked_is_stored_there_again);
     tcase_add_test(t, a_bit_flipped_on_the_way_from_disk_fails_its_blocks);
     tcase_add_test(t, a_disk_that_fails_is_a_miss_then_left_alone_then_back);
     tcase_add_test(t, a_disk_that_hangs_costs_one_deadline);

@@ -51,9 +51,11 @@ static void end(void)
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
+/* For the session of look_up. */
 static int64_t store(const struct tierce_chain *chain, uint64_t from, uint64_t to)
 {
     struct tierce_transfer_opts what = fx_what(&fx, chain, from, to, ids);
+    what.session = 7;
     fx_fill(&fx, chain, from, to, ids);
     return tierce_store(view, &what);
 }
@@ -274,6 +276,29 @@ START_TEST(memory_alone_promises_what_is_pinned)
 }
 END_TEST
 
+/* A caller that loads from memory alone computes what only the disk holds. Its store then brings it
+ * to memory, so that the next request finds it. */
+START_TEST(what_memory_lacked_is_stored_there_again)
+{
+    begin(true);
+    view = open_group(TIERCE_GROUP_WINDOW, 16);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(store(chain, 16, BLOCKS), 16);
+    ck_assert_int_eq(tierce_engine_flush(engine(), 60000), 0);
+    ck_assert_int_ge(tierce_engine_clear(engine(), 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
+    ck_assert_int_eq(store(chain, 16, BLOCKS), 0); /* no lookup has left anything */
+    ck_assert_uint_eq(
+        look_up(chain, 0, BLOCKS, TIERCE_LOOKUP_MEMORY_ONLY | TIERCE_LOOKUP_PIN).blocks, 0);
+    ck_assert_int_eq(store(chain, 16, BLOCKS), 16);
+    ck_assert_uint_eq(
+        look_up(chain, 0, BLOCKS, TIERCE_LOOKUP_MEMORY_ONLY | TIERCE_LOOKUP_PIN).blocks, BLOCKS);
+    tierce_unpin(view, 7);
+    tierce_view_close(view);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
 START_TEST(nothing_of_a_window_counts_as_durable)
 {
     uint64_t blocks;
@@ -320,5 +345,6 @@ CHECK_MAIN("groups", .seconds = 120,
            .tests = {no_group_loads_the_chunks_of_another, a_store_from_the_middle_needs_a_group,
                      a_store_from_the_middle_does_not_use_what_is_before,
                      pins_are_of_the_window_alone, memory_alone_promises_what_is_pinned,
+                     what_memory_lacked_is_stored_there_again,
                      nothing_of_a_window_counts_as_durable, a_window_is_prefetched},
            .loops = {{a_lookup_finds_where_the_group_can_be_restored, 0, 2}})

@@ -216,6 +216,29 @@ START_TEST(each_tier_gives_what_the_faster_ones_lack)
 }
 END_TEST
 
+START_TEST(a_prefetch_that_verifies_ends_before_a_damaged_chunk)
+{
+    open_default();
+    uint64_t at = tierce__shape_offset(&fx.inner->full, 3) + fx_cells[3] + 17;
+    struct tierce__fault_rule rule = {.kind = TIERCE__FAULT_FLIP, .bit = at * 8 + 3, .times = 1};
+    tierce__fault_set(disk, TIERCE__STORE_GET, &rule);
+    struct tierce_prefetch_opts opts = pinned();
+    opts.flags |= TIERCE_PREFETCH_VERIFY;
+    run(&opts);
+    uint64_t verified = result.memory_blocks;
+    ck_assert_uint_eq(result.blocks, BLOCKS);
+    ck_assert_uint_lt(verified, BLOCKS);
+    ck_assert_int_eq(fx_stats(&fx).checksum_failures, 1);
+    ck_assert_int_eq(load_from_memory(verified, SESSION), (int64_t)verified);
+    tierce_prefetch_end(prefetch);
+    /* The damaged chunk is deleted from the disk, as after a load. */
+    run(&opts);
+    ck_assert_uint_eq(result.blocks, verified);
+    ck_assert_uint_eq(result.memory_blocks, verified);
+    close_all();
+}
+END_TEST
+
 START_TEST(only_the_tiers_that_are_wanted_are_searched)
 {
     open_default();
@@ -635,6 +658,7 @@ CHECK_MAIN("prefetch", .seconds = 60, .at_once = true,
            .tests = {what_the_disk_has_comes_to_memory_and_is_held,
                      FX_EMBEDDED(the_tiers_are_told_who_reads_ahead),
                      each_tier_gives_what_the_faster_ones_lack,
+                     a_prefetch_that_verifies_ends_before_a_damaged_chunk,
                      only_the_tiers_that_are_wanted_are_searched,
                      a_part_of_a_prompt_and_its_tail,
                      a_load_and_a_prefetch_read_once,
