@@ -80,7 +80,11 @@ static void start_write(void)
         return;
     REQUIRE(told_count < SESSIONS_MAX, "too many sessions");
     struct told *t = &told[told_count];
-    *t = (struct told){.instance = instance, .first = placed_count, .count = started.count};
+    *t = (struct told){.instance = instance,
+                       .first = placed_count,
+                       .count = started.count,
+                       .timeout_us = timeout_s * 1000000,
+                       .promised_us = h.now_us + timeout_s * 1000000};
     memcpy(t->id, started.session, sizeof(t->id));
     for (size_t i = 0; i < count; i++) {
         if (!tierce__mask_has(&started.mask, i))
@@ -93,15 +97,11 @@ static void start_write(void)
 static void finish_write(void)
 {
     uint8_t values[KEYS];
-    size_t open[SESSIONS_MAX], open_count = 0;
-    for (size_t i = 0; i < told_count; i++) {
-        if (!told[i].is_over)
-            open[open_count++] = i;
-    }
-    if (open_count == 0)
+    struct told *t = draw_open();
+    if (t == NULL)
         return;
-    struct told *t = &told[open[below((uint32_t)open_count)]];
     uint32_t lost = below(3) == 0 ? 500 : 0;
+    t->is_tried = true;
     for (size_t i = 0; i < t->count; i++) {
         struct placed *p = &placed[t->first + i];
         values[i] = below(1000) >= lost;
@@ -120,6 +120,19 @@ static void finish_write(void)
             set_state(p, values[i] != 0 ? UNKNOWN : GONE);
         served += rc == 0 && values[i] != 0;
     }
+}
+
+static void renew_write(void)
+{
+    struct tierce__renewed renewed;
+    struct told *t = below(4) > 0 ? draw_open() : NULL;
+    if (told_count == 0)
+        return;
+    if (t == NULL)
+        t = &told[below((uint32_t)told_count)];
+    int rc =
+        tierce__locator_renew_write(h.locator, instance_ids[t->instance], t->id, &renewed, h.why);
+    see_renewal(t, rc, &renewed);
 }
 
 /* Blocks of these keys that no session writes are gone, and those that one writes will be. */
@@ -298,6 +311,7 @@ static void change_leader(void)
 {
     uint32_t how = below(3);
     crashes++;
+    limit_promises();
     tierce__reclaimer_stop(reclaimer);
     if (how == 0) {
         tierce__locator_drop(h.locator);
@@ -396,8 +410,10 @@ static bool step(void)
         remove_some();
     else if (what < 62)
         get();
-    else if (what < 66)
+    else if (what < 64)
         look();
+    else if (what < 68)
+        renew_write();
     else if (what < 72)
         timeouts += tierce__locator_expire(h.locator);
     else if (what < 80)
@@ -650,10 +666,12 @@ static void run_all(unsigned long long count)
     for (seed = first; seed < first + (text != NULL ? 1 : count); seed++)
         run();
     printf("%llu blocks finished, %llu removed, %llu reclaimed, %llu sessions timed out, "
-           "%llu leaders, %llu writes of old ones refused\n",
+           "%llu renewed, %llu leaders, %llu writes of old ones refused\n",
            (unsigned long long)served, (unsigned long long)removed, (unsigned long long)reclaimed,
-           (unsigned long long)timeouts, (unsigned long long)crashes, (unsigned long long)refused);
+           (unsigned long long)timeouts, (unsigned long long)renewals, (unsigned long long)crashes,
+           (unsigned long long)refused);
     ck_assert(text != NULL || (served > 0 && reclaimed > 0 && timeouts > 0 && refused > 0));
+    ck_assert(text != NULL || renewals > 0);
 }
 
 /* ---- a model is replaced by another -----------------------------------------------------------
@@ -766,7 +784,7 @@ END_TEST
 START_TEST(neither_on_disk)
 {
     inner_ops = &tierce__meta_rocksdb;
-    run_all(4);
+    run_all(8);
 }
 END_TEST
 

@@ -23,6 +23,7 @@
  *     locator_get.c    the match modes
  *     locator_write.c  StartWrite
  * locator_finish.c FinishWrite, timeouts, writes with unknown outcome
+ *     locator_renew.c  RenewWrite, and how the last sessions have ended
  *     locator_remove.c remove, trim, look
  *     locator_usage.c  counts of held, rejected and abandoned blocks
  *     choice.c         which storage to write to, which location to read from
@@ -83,6 +84,7 @@ struct tierce__locator {
     struct tierce__locator_opts opts;
     struct tierce__quota *quota;
     struct tierce__deleter *deleter;
+    struct tierce__session_endings *endings;
     _Atomic uint64_t random;
     _Atomic int64_t wall_offset_us; /* offset from CLOCK_BOOTTIME to the wall clock */
     struct tierce__lock changing;   /* CHANGING: serializes adding and removing instances */
@@ -187,6 +189,8 @@ struct tierce__write_session {
     struct tierce__map_node node;
     struct tierce__deadline deadline; /* in the instance's, at due_us */
     int64_t due_us;
+    int64_t timeout_us; /* by which a renewal extends it */
+    int64_t last_us;    /* no renewal extends it beyond: a day after its start */
     char id[TIERCE__SESSION_ID_BYTES + 1];
     uint64_t note; /* its number */
     uint16_t storage;
@@ -243,6 +247,17 @@ TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live,
                                        struct tierce__write_session *session);
 /* Undoes tierce__live_begin_finish. */
 void tierce__live_unfinish(struct tierce__live *live, struct tierce__write_session *session);
+
+/* ---- locator_renew.c ------------------------------------------------------------------------- */
+
+/* How the last sessions of all instances have ended. */
+struct tierce__session_endings;
+TIERCE_MUSTUSE int tierce__session_endings_create(struct tierce__session_endings **out);
+void tierce__session_endings_destroy(struct tierce__session_endings *endings);
+
+/* Remembers that a session finished, or that it expired if it is late. SESSIONS held. */
+void tierce__live_note_ending(struct tierce__live *live,
+                              const struct tierce__write_session *session);
 
 /* ---- locator_remove.c ------------------------------------------------------------------------ */
 

@@ -704,7 +704,9 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     if (timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX)
         timeout_s = TIERCE__WRITE_TIMEOUT_S_MAX;
     TIERCE_DASSERT(timeout_s >= 0 && timeout_s <= TIERCE__WRITE_TIMEOUT_S_MAX);
-    s->session->due_us = now_us + timeout_s * 1000000;
+    s->session->timeout_us = timeout_s * 1000000;
+    s->session->due_us = now_us + s->session->timeout_us;
+    s->session->last_us = now_us + (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
     s->session->ttl_us = s->request->ttl_s * 1000000;
     span = tierce__span_open("locator:place");
     if (!empty) {
