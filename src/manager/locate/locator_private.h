@@ -22,6 +22,7 @@
  * locator.c adding and removing instances; recovery
  *     locator_get.c    the match modes
  *     locator_write.c  StartWrite
+ *     locator_claim.c  its claims
  * locator_finish.c FinishWrite, timeouts, writes with unknown outcome
  *     locator_renew.c  RenewWrite, and how the last sessions have ended
  *     locator_remove.c remove, trim, look
