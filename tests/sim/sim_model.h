@@ -36,6 +36,7 @@ struct placed {
     size_t uri_count;
     uint64_t bytes;
     char uris[2][SIM_URI_BYTES];
+    char specs[2]; /* of each URI: 'a' or 'b' */
 };
 
 struct told {
@@ -66,7 +67,7 @@ static uint64_t fence;
 static struct placed placed[PLACED_MAX];
 static struct told told[SESSIONS_MAX];
 static size_t placed_count, told_count;
-static uint64_t served, removed, reclaimed, timeouts, renewals, crashes, refused;
+static uint64_t served, removed, reclaimed, timeouts, renewals, crashes, refused, shared_writes;
 
 #define REQUIRE(condition, ...)                                                                    \
     do {                                                                                           \
@@ -81,6 +82,17 @@ static uint64_t served, removed, reclaimed, timeouts, renewals, crashes, refused
 static uint32_t below(uint32_t bound)
 {
     return test_random_below(&random_, bound);
+}
+
+/* Whether two sessions write the same spec of a block. */
+static bool is_same_write(const struct placed *p, const struct placed *q)
+{
+    bool is_same = false;
+    for (size_t a = 0; a < p->uri_count; a++) {
+        for (size_t b = 0; b < q->uri_count; b++)
+            is_same |= p->specs[a] == q->specs[b];
+    }
+    return is_same && q->state == WRITING && q->key == p->key && q->instance == p->instance;
 }
 
 /* A storage deletes a file. */

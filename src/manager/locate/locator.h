@@ -170,9 +170,9 @@ struct tierce__write_request {
 struct tierce__started {
     char session[TIERCE__SESSION_ID_BYTES + 1];
     /* Over all keys: those that need not be written, because they are stored, being written, or
-     * exceed the quotas. An offset if these are the leading keys. */
-    struct tierce__mask
-        mask; /* a block that lacks some specs is not masked: the missing specs are written */
+     * exceed the quotas. An offset if these are the leading keys. A block of which some specs are
+     * neither stored nor being written is not masked: these specs are written. */
+    struct tierce__mask mask;
     struct tierce__found *locations; /* one for each key that is not masked, in order */
     size_t count;
     int32_t block_size;    /* tokens of the instance's blocks */

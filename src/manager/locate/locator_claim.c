@@ -54,8 +54,10 @@ static int find_spec_groups(struct tierce__starting *s, char why[TIERCE__WHY_BYT
     s->spec_group = tierce__arena_alloc(s->arena, s->request->count * sizeof(*s->spec_group));
     s->specs = tierce__arena_calloc(s->arena, instance->spec_group_count + 1, sizeof(*s->specs));
     s->wanted = tierce__arena_alloc(s->arena, s->request->count * sizeof(*s->wanted));
-    s->is_there = tierce__arena_calloc(s->arena, s->request->count, sizeof(*s->is_there));
-    if (s->spec_group == NULL || s->specs == NULL || s->wanted == NULL || s->is_there == NULL)
+    s->claimed = tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*s->claimed));
+    s->has_room = tierce__arena_calloc(s->arena, s->request->count, sizeof(*s->has_room));
+    if (s->spec_group == NULL || s->specs == NULL || s->wanted == NULL || s->claimed == NULL ||
+        s->has_room == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < s->request->count; i++) {
         uint32_t group = (uint32_t)instance->spec_group_count;
@@ -76,8 +78,55 @@ static int find_spec_groups(struct tierce__starting *s, char why[TIERCE__WHY_BYT
 
 /* ---- claiming -------------------------------------------------------------------------------- */
 
-/* Claims every key that no other session is writing. The index is checked afterwards, so that a
- * session that ends in between is seen in one of the two. */
+/* Returns the specs of a key that no other session writes. NULL: there are none, or this session
+ * has the key already. `fails` is set if memory ran out. SESSIONS held. */
+static const bool *find_unclaimed(struct tierce__starting *s, size_t position, bool *fails)
+{
+    size_t specs = s->live->instance.spec_count, all = 0, left = 0;
+    const bool *wanted = s->wanted[position];
+    struct tierce__spec_claim *claim = tierce__live_claim(s->live, s->request->keys[position]);
+    if (claim == NULL)
+        return wanted;
+    memset(s->claimed, 0, specs * sizeof(*s->claimed));
+    for (; claim != NULL; claim = tierce__live_claim_next(s->live, claim)) {
+        if (claim->session == s->session)
+            return NULL;
+        tierce__live_add_specs(s->live, claim, s->claimed);
+    }
+    for (size_t i = 0; i < specs; i++) {
+        all += wanted[i];
+        left += wanted[i] && !s->claimed[i];
+    }
+    TIERCE_DASSERT(left <= all && all <= specs);
+    if (left == 0 || left == all)
+        return left == 0 ? NULL : wanted;
+    bool *rest = tierce__arena_alloc(s->arena, specs * sizeof(*rest));
+    *fails = rest == NULL;
+    for (size_t i = 0; rest != NULL && i < specs; i++)
+        rest[i] = wanted[i] && !s->claimed[i];
+    return rest;
+}
+
+/* SESSIONS held. */
+static void claim_key(struct tierce__starting *s, size_t position, const bool *specs)
+{
+    const struct tierce__write_request *request = s->request;
+    struct tierce__session_key *key = &s->session->keys[s->session->count];
+    bool follows = position > 0 && request->key_texts == NULL; /* entries by name follow nothing */
+    TIERCE_DASSERT(s->session->count <= position);
+    *key = (struct tierce__session_key){
+        .claim = {.key = request->keys[position], .session = s->session, .making = specs},
+        .has_parent = follows,
+        .parent = follows ? request->keys[position - 1] : 0,
+        .text = request->key_texts != NULL ? request->key_texts[position] : NULL,
+    };
+    s->wanted[position] = specs;
+    s->positions[s->session->count++] = position;
+    tierce__live_put_claim(s->live, &key->claim);
+}
+
+/* Claims the specs of every key that no other session is writing. The index is checked afterwards,
+ * so that a session that ends in between is seen in one of the two. */
 static int claim_keys(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__write_request *request = s->request;
@@ -105,26 +154,17 @@ static int claim_keys(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
                            "instance %.64s is already writing %zu keys; the limit is %zu at a time",
                            s->live->instance.id, writing, WRITING_MAX);
     }
-    for (size_t i = 0; i < request->count; i++) {
-        if (tierce__live_claim(s->live, request->keys[i]) != NULL) {
+    bool fails = false;
+    for (size_t i = 0; i < request->count && !fails; i++) {
+        const bool *specs = find_unclaimed(s, i, &fails);
+        if (specs != NULL)
+            claim_key(s, i, specs);
+        else
             s->taken[i] = 1;
-            continue;
-        }
-        TIERCE_DASSERT(session->count <= i);
-        struct tierce__session_key *key = &session->keys[session->count];
-        *key = (struct tierce__session_key){
-            .claim = {.key = request->keys[i]},
-            /* Entries by name follow nothing. */
-            .has_parent = i > 0 && request->key_texts == NULL,
-            .parent = i > 0 && request->key_texts == NULL ? request->keys[i - 1] : 0,
-            .text = request->key_texts != NULL ? request->key_texts[i] : NULL,
-        };
-        s->positions[session->count++] = i;
-        tierce__live_put_claim(s->live, &key->claim);
     }
     TIERCE_DASSERT(s->live->claims.count >= session->count);
     tierce__lock_drop(&s->live->lock);
-    return 0;
+    return fails ? -ENOMEM : 0;
 }
 
 /* Moves a claimed key to another index of the session's array. SESSIONS held. */
@@ -139,7 +179,8 @@ static void move_key(struct tierce__starting *s, size_t to, size_t from)
     s->positions[to] = s->positions[from];
 }
 
-/* Releases the claims with drop[i] set, and closes the gaps. */
+/* Releases the claims with drop[i] set, and closes the gaps. The others keep only the specs that
+ * are still wanted. */
 static void unclaim(struct tierce__starting *s, const bool *drop)
 {
     size_t kept = 0;
@@ -151,6 +192,7 @@ static void unclaim(struct tierce__starting *s, const bool *drop)
         } else {
             if (kept != i)
                 move_key(s, kept, i);
+            s->session->keys[kept].claim.making = s->wanted[s->positions[kept]];
             kept++;
         }
     }
@@ -263,7 +305,7 @@ static int drop_what_is_there(struct tierce__starting *s, char why[TIERCE__WHY_B
         found[i] = found[i] && !has_expired(&chooser, i, keys[i], &records[i]);
         bool other = text != NULL && found[i] &&
                      (records[i].key_text == NULL || strcmp(records[i].key_text, text) != 0);
-        s->is_there[s->positions[i]] = found[i];
+        s->has_room[s->positions[i]] = found[i];
         rc = found[i] && !other ? find_missing(s, &chooser, s->positions[i], &records[i]) : 0;
         if (rc < 0)
             return rc;
@@ -290,6 +332,7 @@ static int shrink_session(struct tierce__starting *s)
     for (size_t i = 0; i < count; i++) {
         tierce__live_drop_claim(s->live, &large->keys[i].claim);
         small->keys[i] = large->keys[i];
+        small->keys[i].claim.session = small;
         tierce__live_put_claim(s->live, &small->keys[i].claim);
     }
     small->count = count;
@@ -311,21 +354,38 @@ int tierce__starting_claim(struct tierce__starting *s, char why[TIERCE__WHY_BYTE
 
 /* ---- room in the index ----------------------------------------------------------------------- */
 
-int tierce__starting_count_room(const struct tierce__starting *s, size_t *fit,
-                                char why[TIERCE__WHY_BYTES])
+/* Returns the number of keys that are indexed or that other sessions write. Own keys among these
+ * are marked as having room. */
+static uint64_t count_others(struct tierce__starting *s)
 {
     struct tierce__meta_index_stats stats;
     tierce__meta_index_stats(s->live->index, &stats);
     tierce__lock_take(&s->live->lock);
-    TIERCE_DASSERT(s->live->claims.count >= s->session->count);
-    uint64_t keys = stats.keys + s->live->claims.count - s->session->count; /* without these */
+    TIERCE_DASSERT(s->live->claimed_keys >= s->session->count);
+    uint64_t keys = stats.keys + s->live->claimed_keys;
+    for (size_t i = 0; i < s->session->count; i++) {
+        const struct tierce__spec_claim *own = &s->session->keys[i].claim;
+        const struct tierce__spec_claim *first = tierce__live_claim(s->live, own->key);
+        TIERCE_DASSERT(first != NULL);
+        if (first != own || tierce__live_claim_next(s->live, first) != NULL)
+            s->has_room[s->positions[i]] = 1;
+        else
+            keys--;
+    }
     tierce__lock_drop(&s->live->lock);
+    return keys;
+}
+
+int tierce__starting_count_room(struct tierce__starting *s, size_t *fit,
+                                char why[TIERCE__WHY_BYTES])
+{
     *fit = s->session->count;
     if (s->group->max_key_count <= 0)
         return 0;
+    uint64_t keys = count_others(s);
     uint64_t most = (uint64_t)s->group->max_key_count, room = keys < most ? most - keys : 0;
     for (size_t i = 0; i < s->session->count; i++) {
-        bool is_new = s->is_there[s->positions[i]] == 0;
+        bool is_new = s->has_room[s->positions[i]] == 0;
         if (is_new && room == 0) {
             *fit = i;
             break;

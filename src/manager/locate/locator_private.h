@@ -35,11 +35,18 @@
 
 /* ---- an instance at work --------------------------------------------------------------------- */
 
-/* A key that a session writes. It is not in the index yet, and no other session may write it. */
+/*
+ * Specs of a key that a session writes. No other session may write them. Sessions that write other
+ * specs of the key have claims of their own: the ranks of an engine write one key at once. A claim
+ * may have no specs, if the key's spec group has none.
+ */
 struct tierce__spec_claim {
     struct tierce__map_node node;
     int64_t key;
-    struct tierce__write_session *session; /* NULL while the session is being made */
+    struct tierce__write_session *session;
+    /* For each spec of the instance whether it is claimed, while the session is being made [borrow
+     * from the call]. NULL from then on: the specs are those of the key's places. */
+    const bool *making;
     _Atomic bool is_removed; /* removal was requested: the key will not serve. Set before the key's
                                 lock of the index is taken, read under it */
 };
@@ -64,7 +71,8 @@ struct tierce__live {
 
     struct tierce__lock lock;    /* SESSIONS: the members below */
     bool is_emptying;            /* the instance is being removed: no session may begin */
-    struct tierce__map claims;   /* by key */
+    struct tierce__map claims;   /* by key; several may have one key */
+    size_t claimed_keys;         /* keys with at least one claim */
     struct tierce__map sessions; /* by id */
     struct tierce__deadlines deadlines;
     uint64_t expired_sessions;
@@ -215,8 +223,14 @@ struct tierce__write_session {
 struct tierce__write_session *tierce__session_create(struct tierce__locator *locator, size_t count);
 void tierce__session_destroy(struct tierce__write_session *session);
 
-/* Returns the claim on a key, or NULL. SESSIONS held. */
+/* Returns the first claim on a key, and the next one on the key of `claim`; NULL: there is none.
+ * SESSIONS held. */
 struct tierce__spec_claim *tierce__live_claim(const struct tierce__live *live, int64_t key);
+struct tierce__spec_claim *tierce__live_claim_next(const struct tierce__live *live,
+                                                   const struct tierce__spec_claim *claim);
+/* Sets specs[i] for each spec of the claim. SESSIONS held. */
+void tierce__live_add_specs(const struct tierce__live *live, struct tierce__spec_claim *claim,
+                            bool *specs);
 void tierce__live_put_claim(struct tierce__live *live, struct tierce__spec_claim *claim);
 void tierce__live_drop_claim(struct tierce__live *live, struct tierce__spec_claim *claim);
 

@@ -9,10 +9,10 @@
 /*
  * Writing in two steps.
  *
- * Start: claim the keys that are neither stored nor being written; choose a storage, reserve bytes,
- * allocate places; make all of it durable with one note; return the places to the client. Finish:
- * one batch adds the written blocks to the index, deletes the note, and hands unwritten blocks to
- * the deleter. A session that times out is finished with nothing written.
+ * Start: claim the specs of keys that are neither stored nor being written; choose a storage,
+ * reserve bytes, allocate places; make all of it durable with one note; return the places to the
+ * client. Finish: one batch adds the written blocks to the index, deletes the note, and hands
+ * unwritten blocks to the deleter. A session that times out is finished with nothing written.
  */
 
 /* ---- checks of requests ---------------------------------------------------------------------- */
@@ -212,7 +212,7 @@ static int begin_session(struct tierce__starting *s)
     tierce__lock_take(&s->live->lock);
     int rc = tierce__live_put_session(s->live, s->session);
     for (size_t i = 0; rc == 0 && i < s->session->count; i++)
-        s->session->keys[i].claim.session = s->session;
+        s->session->keys[i].claim.making = NULL;
     tierce__lock_drop(&s->live->lock);
     return rc;
 }

@@ -16,10 +16,12 @@ struct tierce__starting {
     uint32_t
         *spec_group;     /* of each key: the index of its spec group; spec_group_count: all specs */
     const bool **specs;  /* of each requested group, and of all specs: the specs in it */
-    const bool **wanted; /* of each key: the specs of its group that are not stored yet */
+    const bool **wanted; /* of each key: the specs of its group that are neither stored nor being
+                            written yet */
+    bool *claimed;       /* of a key: the specs that other sessions write */
     uint8_t *taken;      /* of each key: it need not be written */
-    uint8_t
-        *is_there; /* of each key: the index has it, with other specs or in unavailable storages */
+    uint8_t *has_room;   /* of each key: it is counted already, because the index has it, with other
+                            specs or in unavailable storages, or another session writes it */
     struct tierce__write_session *session; /* its keys are the claimed ones */
     size_t *positions;                     /* of the session's keys in the request */
     const struct tierce__storage *storage;
@@ -43,9 +45,9 @@ TIERCE_MUSTUSE int tierce__starting_claim(struct tierce__starting *s, char why[T
 /* Releases the claims from an index on. */
 void tierce__starting_unclaim_from(struct tierce__starting *s, size_t first);
 
-/* Returns how many of the session's keys fit into the index. Keys that are indexed already need no
- * room. Errors: TIERCE_E_FULL, there is no room for any. */
-TIERCE_MUSTUSE int tierce__starting_count_room(const struct tierce__starting *s, size_t *fit,
+/* Returns how many of the session's keys fit into the index. Keys that are indexed already,
+ * or that other sessions write, need no room. Errors: TIERCE_E_FULL, there is no room for any. */
+TIERCE_MUSTUSE int tierce__starting_count_room(struct tierce__starting *s, size_t *fit,
                                                char why[TIERCE__WHY_BYTES]);
 
 /* Returns the store's result; on an error counts the keys as rejected. */

@@ -24,17 +24,44 @@ struct tierce__spec_claim *tierce__live_claim(const struct tierce__live *live, i
     return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node) : NULL;
 }
 
+struct tierce__spec_claim *tierce__live_claim_next(const struct tierce__live *live,
+                                                   const struct tierce__spec_claim *claim)
+{
+    tierce__lock_assert_held(&live->lock);
+    struct tierce__map_node *node = tierce__map_find_next(&claim->node);
+    TIERCE_DASSERT(node == NULL ||
+                   TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node)->key == claim->key);
+    return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node) : NULL;
+}
+
+void tierce__live_add_specs(const struct tierce__live *live, struct tierce__spec_claim *claim,
+                            bool *specs)
+{
+    tierce__lock_assert_held(&live->lock);
+    const struct tierce__session_key *key =
+        TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim);
+    for (size_t i = 0; claim->making != NULL && i < live->instance.spec_count; i++)
+        specs[i] |= claim->making[i];
+    for (size_t p = 0; claim->making == NULL && p < key->place_count; p++) {
+        TIERCE_DASSERT(key->places[p].spec < live->instance.spec_count);
+        specs[key->places[p].spec] = true;
+    }
+}
+
 void tierce__live_put_claim(struct tierce__live *live, struct tierce__spec_claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
+    TIERCE_DASSERT(claim->session != NULL);
+    live->claimed_keys += tierce__live_claim(live, claim->key) == NULL;
     tierce__map_put(&live->claims, &claim->node, claim_hash(claim->key));
 }
 
 void tierce__live_drop_claim(struct tierce__live *live, struct tierce__spec_claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
-    TIERCE_DASSERT(live->claims.count > 0);
+    TIERCE_DASSERT(live->claims.count >= live->claimed_keys && live->claimed_keys > 0);
     tierce__map_remove(&live->claims, &claim->node);
+    live->claimed_keys -= tierce__live_claim(live, claim->key) == NULL;
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */

@@ -41,10 +41,15 @@ static void *write_blocks(void *arg)
         struct tierce__started started;
         char why[TIERCE__WHY_BYTES];
         int64_t keys[KEYS];
+        static const char *const names[] = {"A", "B", "AB"};
+        const char *groups[KEYS];
         size_t count = draw_keys(&random, keys);
+        for (size_t i = 0; i < count; i++)
+            groups[i] = names[test_random_below(&random, 3)];
         struct tierce__write_request request = {.instance_id = "i",
                                                 .keys = keys,
                                                 .count = count,
+                                                .spec_groups = groups,
                                                 .timeout_s = test_random_below(&random, 8) > 0};
         bool is_started =
             tierce__locator_start_write(h.locator, &request, &arena, &started, why) == 0;

@@ -373,7 +373,7 @@ START_TEST(the_last_endings_are_remembered)
 }
 END_TEST
 
-CHECK_MAIN("renew",
+CHECK_MAIN("renew", .seconds = 60,
            .tests = {a_renewal_counts_from_now, a_session_without_blocks_is_renewed_by_its_own_time,
                      the_error_says_how_a_session_has_ended,
                      a_session_that_a_call_ends_is_not_renewed, a_late_session_is_renewed,
