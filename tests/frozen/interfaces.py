@@ -283,6 +283,7 @@ def manager_http():
         Http(manager).call("meta", "FinishWriteCache", instance_id="i", write_session_id=session, success_blocks={"offset": 2})
         say("http", "/api/startWriteCache", {"instance_id": "i", "block_keys": [1, 2, 3], "write_timeout_seconds": 30})
         say("http", "/api/finishWriteCache", {"instance_id": "i", "write_session_id": "none", "success_blocks": {"offset": 1}})
+        say("http", "/api/renewWriteCache", {"instance_id": "i", "write_session_id": "none"})
         for query in ("QT_PREFIX_MATCH", "QT_BATCH_GET"):
             say("http", "/api/getCacheLocation", {**one, "query_type": query})
         say("http", "/api/getCacheMeta", {**one, "detail_level": 1})

@@ -36,6 +36,7 @@ struct placed {
     size_t uri_count;
     uint64_t bytes;
     char uris[2][SIM_URI_BYTES];
+    char specs[2]; /* of each URI: 'a' or 'b' */
 };
 
 struct told {
@@ -43,6 +44,9 @@ struct told {
     int instance;
     size_t first, count; /* among what was placed */
     bool is_over;
+    bool is_tried; /* a Finish was sent */
+    int64_t timeout_us;
+    int64_t promised_us; /* it does not time out before */
 };
 
 static const char *const instance_ids[INSTANCES] = {"i", "j"};
@@ -63,7 +67,7 @@ static uint64_t fence;
 static struct placed placed[PLACED_MAX];
 static struct told told[SESSIONS_MAX];
 static size_t placed_count, told_count;
-static uint64_t served, removed, reclaimed, timeouts, crashes, refused;
+static uint64_t served, removed, reclaimed, timeouts, renewals, crashes, refused, shared_writes;
 
 #define REQUIRE(condition, ...)                                                                    \
     do {                                                                                           \
@@ -78,6 +82,17 @@ static uint64_t served, removed, reclaimed, timeouts, crashes, refused;
 static uint32_t below(uint32_t bound)
 {
     return test_random_below(&random_, bound);
+}
+
+/* Whether two sessions write the same spec of a block. */
+static bool is_same_write(const struct placed *p, const struct placed *q)
+{
+    bool is_same = false;
+    for (size_t a = 0; a < p->uri_count; a++) {
+        for (size_t b = 0; b < q->uri_count; b++)
+            is_same |= p->specs[a] == q->specs[b];
+    }
+    return is_same && q->state == WRITING && q->key == p->key && q->instance == p->instance;
 }
 
 /* A storage deletes a file. */
@@ -101,6 +116,42 @@ static bool is_open(const struct told *t)
 {
     size_t count;
     return tierce__locator_session_keys(h.locator, instance_ids[t->instance], t->id, &count) == 0;
+}
+
+/* NULL: none is open. */
+static struct told *draw_open(void)
+{
+    size_t open[SESSIONS_MAX], open_count = 0;
+    for (size_t i = 0; i < told_count; i++) {
+        if (!told[i].is_over)
+            open[open_count++] = i;
+    }
+    return open_count > 0 ? &told[open[below((uint32_t)open_count)]] : NULL;
+}
+
+/* What a renewal promises. */
+static void see_renewal(struct told *t, int rc, const struct tierce__renewed *renewed)
+{
+    if (rc == 0) {
+        REQUIRE(!t->is_over, "a session is renewed after its end");
+        REQUIRE(renewed->left_us >= t->timeout_us, "a renewal gives %lld us of %lld",
+                (long long)renewed->left_us, (long long)t->timeout_us);
+        t->promised_us = h.now_us + renewed->left_us;
+        renewals++;
+        return;
+    }
+    REQUIRE(rc == -ESRCH && (t->is_over || rate > 0), "a session is not renewed: %s", h.why);
+    REQUIRE(t->is_tried || renewed->end != TIERCE__SESSION_FINISHED, "nobody finished it: %s",
+            h.why);
+}
+
+/* A session lives for its timeout under the next leader; clocks may have been set. */
+static void limit_promises(void)
+{
+    for (size_t i = 0; i < told_count; i++) {
+        if (told[i].promised_us > h.now_us + told[i].timeout_us)
+            told[i].promised_us = h.now_us + told[i].timeout_us;
+    }
 }
 
 static void set_state(struct placed *p, enum state state)
@@ -182,6 +233,11 @@ static void compare(bool may_go)
     for (size_t t = 0; t < told_count; t++) {
         if (!told[t].is_over)
             told[t].is_over = !is_open(&told[t]);
+        REQUIRE(!told[t].is_over || told[t].is_tried || told[t].promised_us <= h.now_us,
+                "a session has timed out %lld us too early",
+                (long long)(told[t].promised_us - h.now_us));
+        if (told[t].is_over)
+            told[t].promised_us = 0; /* whatever the clock is set to after that */
     }
     for (size_t i = 0; i < placed_count; i++) {
         struct placed *p = &placed[i];

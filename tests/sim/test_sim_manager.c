@@ -5,7 +5,7 @@
  * executed a request; leaders change, and old leaders continue; limits change; clocks are set.
  * After each step the content of the store is compared with the answers to clients:
  *
- *   - no block is written by two sessions at once, no two blocks share a slot;
+ *   - no spec of a block is written by two sessions at once, no two blocks share a slot;
  *   - nothing serves that was not finished, or was removed; nothing that serves loses its file;
  *   - quotas are never exceeded, and count exactly what there is;
  *   - what follows a block that left is swept up;
@@ -31,13 +31,14 @@ static void place(size_t session, int64_t key, const struct tierce__found *found
     REQUIRE(placed_count < PLACED_MAX, "too much was placed");
     *p = (struct placed){.key = key, .instance = told[session].instance, .session = session};
     for (size_t s = 0; s < found->spec_count; s++) {
+        p->specs[p->uri_count] = found->specs[s].name[0];
         snprintf(p->uris[p->uri_count++], SIM_URI_BYTES, "%s", found->specs[s].uri);
         p->bytes += found->specs[s].name[0] == 'a' ? PART_A_BYTES : PART_B_BYTES;
     }
     for (size_t i = 0; i < placed_count; i++) {
         struct placed *q = &placed[i];
-        REQUIRE(q->state != WRITING || q->key != key || q->instance != p->instance,
-                "block %lld is written by two sessions", (long long)key);
+        REQUIRE(!is_same_write(p, q), "block %lld is written by two sessions", (long long)key);
+        shared_writes += q->state == WRITING && q->key == key && q->instance == p->instance;
         for (size_t a = 0; a < p->uri_count && q->instance == p->instance; a++) {
             for (size_t b = 0; b < q->uri_count; b++) {
                 if (strcmp(p->uris[a], q->uris[b]) != 0)
@@ -57,7 +58,7 @@ static void place(size_t session, int64_t key, const struct tierce__found *found
 
 static void start_write(void)
 {
-    static const char *const groups[] = {"A", "AB"};
+    static const char *const groups[] = {"A", "B", "AB"};
     int64_t keys[KEYS];
     const char *spec_groups[KEYS];
     struct tierce__started started;
@@ -65,7 +66,7 @@ static void start_write(void)
     size_t count = draw_keys(keys), n = 0;
     int64_t timeout_s = below(20);
     for (size_t i = 0; i < count; i++)
-        spec_groups[i] = groups[below(2)];
+        spec_groups[i] = groups[below(3)];
     int rc = tierce__locator_start_write(h.locator,
                                          &(struct tierce__write_request){
                                              .instance_id = instance_ids[instance],
@@ -80,7 +81,11 @@ static void start_write(void)
         return;
     REQUIRE(told_count < SESSIONS_MAX, "too many sessions");
     struct told *t = &told[told_count];
-    *t = (struct told){.instance = instance, .first = placed_count, .count = started.count};
+    *t = (struct told){.instance = instance,
+                       .first = placed_count,
+                       .count = started.count,
+                       .timeout_us = timeout_s * 1000000,
+                       .promised_us = h.now_us + timeout_s * 1000000};
     memcpy(t->id, started.session, sizeof(t->id));
     for (size_t i = 0; i < count; i++) {
         if (!tierce__mask_has(&started.mask, i))
@@ -93,15 +98,11 @@ static void start_write(void)
 static void finish_write(void)
 {
     uint8_t values[KEYS];
-    size_t open[SESSIONS_MAX], open_count = 0;
-    for (size_t i = 0; i < told_count; i++) {
-        if (!told[i].is_over)
-            open[open_count++] = i;
-    }
-    if (open_count == 0)
+    struct told *t = draw_open();
+    if (t == NULL)
         return;
-    struct told *t = &told[open[below((uint32_t)open_count)]];
     uint32_t lost = below(3) == 0 ? 500 : 0;
+    t->is_tried = true;
     for (size_t i = 0; i < t->count; i++) {
         struct placed *p = &placed[t->first + i];
         values[i] = below(1000) >= lost;
@@ -120,6 +121,19 @@ static void finish_write(void)
             set_state(p, values[i] != 0 ? UNKNOWN : GONE);
         served += rc == 0 && values[i] != 0;
     }
+}
+
+static void renew_write(void)
+{
+    struct tierce__renewed renewed;
+    struct told *t = below(4) > 0 ? draw_open() : NULL;
+    if (told_count == 0)
+        return;
+    if (t == NULL)
+        t = &told[below((uint32_t)told_count)];
+    int rc =
+        tierce__locator_renew_write(h.locator, instance_ids[t->instance], t->id, &renewed, h.why);
+    see_renewal(t, rc, &renewed);
 }
 
 /* Blocks of these keys that no session writes are gone, and those that one writes will be. */
@@ -298,6 +312,7 @@ static void change_leader(void)
 {
     uint32_t how = below(3);
     crashes++;
+    limit_promises();
     tierce__reclaimer_stop(reclaimer);
     if (how == 0) {
         tierce__locator_drop(h.locator);
@@ -396,8 +411,10 @@ static bool step(void)
         remove_some();
     else if (what < 62)
         get();
-    else if (what < 66)
+    else if (what < 64)
         look();
+    else if (what < 68)
+        renew_write();
     else if (what < 72)
         timeouts += tierce__locator_expire(h.locator);
     else if (what < 80)
@@ -509,7 +526,7 @@ static void check_empty(void *arg, struct tierce__live *live)
     REQUIRE(notes[TIERCE__NOTE_HOLES] == 0, "notes of holes are left");
     REQUIRE(notes[TIERCE__NOTE_FILE] == 0 || trims_meta, "%zu notes of files are left",
             notes[TIERCE__NOTE_FILE]);
-    REQUIRE(live->sessions.count + live->claims.count + live->deadlines.count +
+    REQUIRE(live->sessions.count + live->claims.count + live->claimed_keys + live->deadlines.count +
                     live->deleting.count ==
                 0,
             "%zu sessions, %zu claims, %zu deleted keys are left", live->sessions.count,
@@ -649,11 +666,14 @@ static void run_all(unsigned long long count)
     unsigned long long first = text != NULL ? strtoull(text, NULL, 10) : 1;
     for (seed = first; seed < first + (text != NULL ? 1 : count); seed++)
         run();
-    printf("%llu blocks finished, %llu removed, %llu reclaimed, %llu sessions timed out, "
-           "%llu leaders, %llu writes of old ones refused\n",
-           (unsigned long long)served, (unsigned long long)removed, (unsigned long long)reclaimed,
-           (unsigned long long)timeouts, (unsigned long long)crashes, (unsigned long long)refused);
+    printf("%llu blocks finished, %llu written beside another session, %llu removed, %llu "
+           "reclaimed, %llu sessions timed out, "
+           "%llu renewed, %llu leaders, %llu writes of old ones refused\n",
+           (unsigned long long)served, (unsigned long long)shared_writes,
+           (unsigned long long)removed, (unsigned long long)reclaimed, (unsigned long long)timeouts,
+           (unsigned long long)renewals, (unsigned long long)crashes, (unsigned long long)refused);
     ck_assert(text != NULL || (served > 0 && reclaimed > 0 && timeouts > 0 && refused > 0));
+    ck_assert(text != NULL || (renewals > 0 && shared_writes > 0));
 }
 
 /* ---- a model is replaced by another -----------------------------------------------------------
@@ -766,7 +786,7 @@ END_TEST
 START_TEST(neither_on_disk)
 {
     inner_ops = &tierce__meta_rocksdb;
-    run_all(4);
+    run_all(8);
 }
 END_TEST
 

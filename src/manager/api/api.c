@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* All files have the same codes. */
+/* All files have these codes. */
 #define OK                 META__ERROR_CODE__OK
 #define INTERNAL_ERROR     META__ERROR_CODE__INTERNAL_ERROR
 #define INVALID_ARGUMENT   META__ERROR_CODE__INVALID_ARGUMENT

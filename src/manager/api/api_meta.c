@@ -364,6 +364,28 @@ static void finish_write_cache(struct tierce__api_call *api)
     tierce__api_say(api, OK, "Write cache session finished successfully");
 }
 
+static void renew_write_cache(struct tierce__api_call *api)
+{
+    static const int codes[] = {
+        [TIERCE__SESSION_UNKNOWN] = META__ERROR_CODE__WRITE_SESSION_UNKNOWN,
+        [TIERCE__SESSION_FINISHED] = META__ERROR_CODE__WRITE_SESSION_FINISHED,
+        [TIERCE__SESSION_EXPIRED] = META__ERROR_CODE__WRITE_SESSION_EXPIRED,
+    };
+    const Meta__RenewWriteCacheRequest *request =
+        (const Meta__RenewWriteCacheRequest *)api->request;
+    Meta__RenewWriteCacheResponse *reply = (Meta__RenewWriteCacheResponse *)api->reply;
+    struct tierce__renewed renewed = {0};
+    int rc = tierce__locator_renew_write(api->manager->locator, request->instance_id,
+                                         request->write_session_id, &renewed, api->why);
+    TIERCE_ASSERT((size_t)renewed.end < sizeof(codes) / sizeof(codes[0]));
+    TIERCE_ASSERT(renewed.left_us >= 0);
+    reply->expires_in_ms = renewed.left_us / 1000;
+    if (rc == -ESRCH)
+        tierce__api_say(api, codes[renewed.end], "%s", api->why);
+    else
+        tierce__api_end(api, rc, "renew write cache", "Write cache session renewed successfully");
+}
+
 static void remove_cache(struct tierce__api_call *api)
 {
     const Meta__RemoveCacheRequest *request = (const Meta__RemoveCacheRequest *)api->request;
@@ -401,4 +423,7 @@ const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_meta_finish_write_cache] = {finish_write_cache, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_meta_remove_cache] = {remove_cache, TIERCE__API_WAITS_AS_INSTANCE},
     [TIERCE__RPC_meta_trim_cache] = {trim_cache, TIERCE__API_WAITS},
+    [TIERCE__RPC_meta_renew_write_cache] = {renew_write_cache,
+                                            TIERCE__API_NEVER_WAITS,
+                                            {"instance_id", "write_session_id"}},
 };

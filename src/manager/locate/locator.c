@@ -115,6 +115,8 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
     if (rc == 0)
         rc = tierce__locator_set_quotas(locator, opts->quota_groups, opts->quota_group_count);
     if (rc == 0)
+        rc = tierce__session_endings_create(&locator->endings);
+    if (rc == 0)
         rc = tierce__deleter_create(&locator->deleter, locator, opts->delete_threads);
     if (rc < 0)
         tierce__locator_close(locator);
@@ -133,6 +135,7 @@ void tierce__locator_close(struct tierce__locator *locator)
     TIERCE_ASSERT(tierce__list_empty(&locator->instances) && locator->by_id.count == 0);
     TIERCE_ASSERT(tierce__list_empty(&locator->stores) && tierce__list_empty(&locator->counters));
     tierce__deleter_destroy(locator->deleter);
+    tierce__session_endings_destroy(locator->endings);
     tierce__quota_destroy(locator->quota);
     tierce__map_fini(&locator->by_id);
     tierce__cond_fini(&locator->idle);

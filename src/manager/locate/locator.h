@@ -13,6 +13,7 @@
  *     rc = tierce__locator_start_write(locator, &(struct tierce__write_request){...}, &arena,
  *                                      &started, why);
  *     // the client writes its blocks to started.locations
+ *     rc = tierce__locator_renew_write(locator, id, started.session, &renewed, why);
  *     rc = tierce__locator_finish_write(locator, id, started.session, &written, why);
  *     rc = tierce__locator_get(locator, &(struct tierce__get_request){...}, &arena, &got, why);
  *
@@ -169,9 +170,9 @@ struct tierce__write_request {
 struct tierce__started {
     char session[TIERCE__SESSION_ID_BYTES + 1];
     /* Over all keys: those that need not be written, because they are stored, being written, or
-     * exceed the quotas. An offset if these are the leading keys. */
-    struct tierce__mask
-        mask; /* a block that lacks some specs is not masked: the missing specs are written */
+     * exceed the quotas. An offset if these are the leading keys. A block of which some specs are
+     * neither stored nor being written is not masked: these specs are written. */
+    struct tierce__mask mask;
     struct tierce__found *locations; /* one for each key that is not masked, in order */
     size_t count;
     int32_t block_size;    /* tokens of the instance's blocks */
@@ -204,6 +205,26 @@ TIERCE_MUSTUSE int tierce__locator_finish_entries(struct tierce__locator *locato
                                                   const char *instance_id, const char *session,
                                                   const char *const *uris, size_t count,
                                                   char why[TIERCE__WHY_BYTES]);
+
+/* How a session that does not exist any more has ended. */
+enum tierce__session_end {
+    TIERCE__SESSION_UNKNOWN,  /* it never began, or ended long ago, or under another leader */
+    TIERCE__SESSION_FINISHED, /* by a call, or a call is ending it */
+    TIERCE__SESSION_EXPIRED,  /* it timed out */
+};
+
+struct tierce__renewed {
+    int64_t left_us;              /* the time until the session times out */
+    enum tierce__session_end end; /* after -ESRCH */
+};
+
+/* Extends a session by the timeout with which it began, from now on, but at most to
+ * TIERCE__WRITE_TIMEOUT_S_MAX after its start; it is never shortened. A session that is late but
+ * was not ended yet is extended, too. -ESRCH: out->end says how it has ended. Never blocks. */
+TIERCE_MUSTUSE int tierce__locator_renew_write(struct tierce__locator *locator,
+                                               const char *instance_id, const char *session,
+                                               struct tierce__renewed *out,
+                                               char why[TIERCE__WHY_BYTES]);
 
 /* Returns the number of keys of a session; -ESRCH. */
 TIERCE_MUSTUSE int tierce__locator_session_keys(struct tierce__locator *locator,

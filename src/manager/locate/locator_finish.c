@@ -313,6 +313,7 @@ static void settle(struct finishing *f)
         tierce__live_drop_claim(live, &session->keys[i].claim);
     }
     tierce__live_drop_session(live, session);
+    tierce__live_note_ending(live, session);
     tierce__lock_drop(&live->lock);
     tierce__session_destroy(session);
 }

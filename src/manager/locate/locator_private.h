@@ -22,7 +22,9 @@
  * locator.c adding and removing instances; recovery
  *     locator_get.c    the match modes
  *     locator_write.c  StartWrite
+ *     locator_claim.c  its claims
  * locator_finish.c FinishWrite, timeouts, writes with unknown outcome
+ *     locator_renew.c  RenewWrite, and how the last sessions have ended
  *     locator_remove.c remove, trim, look
  *     locator_usage.c  counts of held, rejected and abandoned blocks
  *     choice.c         which storage to write to, which location to read from
@@ -33,11 +35,18 @@
 
 /* ---- an instance at work --------------------------------------------------------------------- */
 
-/* A key that a session writes. It is not in the index yet, and no other session may write it. */
+/*
+ * Specs of a key that a session writes. No other session may write them. Sessions that write other
+ * specs of the key have claims of their own: the ranks of an engine write one key at once. A claim
+ * may have no specs, if the key's spec group has none.
+ */
 struct tierce__spec_claim {
     struct tierce__map_node node;
     int64_t key;
-    struct tierce__write_session *session; /* NULL while the session is being made */
+    struct tierce__write_session *session;
+    /* For each spec of the instance whether it is claimed, while the session is being made [borrow
+     * from the call]. NULL from then on: the specs are those of the key's places. */
+    const bool *making;
     _Atomic bool is_removed; /* removal was requested: the key will not serve. Set before the key's
                                 lock of the index is taken, read under it */
 };
@@ -62,7 +71,8 @@ struct tierce__live {
 
     struct tierce__lock lock;    /* SESSIONS: the members below */
     bool is_emptying;            /* the instance is being removed: no session may begin */
-    struct tierce__map claims;   /* by key */
+    struct tierce__map claims;   /* by key; several may have one key */
+    size_t claimed_keys;         /* keys with at least one claim */
     struct tierce__map sessions; /* by id */
     struct tierce__deadlines deadlines;
     uint64_t expired_sessions;
@@ -83,6 +93,7 @@ struct tierce__locator {
     struct tierce__locator_opts opts;
     struct tierce__quota *quota;
     struct tierce__deleter *deleter;
+    struct tierce__session_endings *endings;
     _Atomic uint64_t random;
     _Atomic int64_t wall_offset_us; /* offset from CLOCK_BOOTTIME to the wall clock */
     struct tierce__lock changing;   /* CHANGING: serializes adding and removing instances */
@@ -187,6 +198,8 @@ struct tierce__write_session {
     struct tierce__map_node node;
     struct tierce__deadline deadline; /* in the instance's, at due_us */
     int64_t due_us;
+    int64_t timeout_us; /* by which a renewal extends it */
+    int64_t last_us;    /* no renewal extends it beyond: a day after its start */
     char id[TIERCE__SESSION_ID_BYTES + 1];
     uint64_t note; /* its number */
     uint16_t storage;
@@ -210,8 +223,14 @@ struct tierce__write_session {
 struct tierce__write_session *tierce__session_create(struct tierce__locator *locator, size_t count);
 void tierce__session_destroy(struct tierce__write_session *session);
 
-/* Returns the claim on a key, or NULL. SESSIONS held. */
+/* Returns the first claim on a key, and the next one on the key of `claim`; NULL: there is none.
+ * SESSIONS held. */
 struct tierce__spec_claim *tierce__live_claim(const struct tierce__live *live, int64_t key);
+struct tierce__spec_claim *tierce__live_claim_next(const struct tierce__live *live,
+                                                   const struct tierce__spec_claim *claim);
+/* Sets specs[i] for each spec of the claim. SESSIONS held. */
+void tierce__live_add_specs(const struct tierce__live *live, struct tierce__spec_claim *claim,
+                            bool *specs);
 void tierce__live_put_claim(struct tierce__live *live, struct tierce__spec_claim *claim);
 void tierce__live_drop_claim(struct tierce__live *live, struct tierce__spec_claim *claim);
 
@@ -243,6 +262,17 @@ TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live,
                                        struct tierce__write_session *session);
 /* Undoes tierce__live_begin_finish. */
 void tierce__live_unfinish(struct tierce__live *live, struct tierce__write_session *session);
+
+/* ---- locator_renew.c ------------------------------------------------------------------------- */
+
+/* How the last sessions of all instances have ended. */
+struct tierce__session_endings;
+TIERCE_MUSTUSE int tierce__session_endings_create(struct tierce__session_endings **out);
+void tierce__session_endings_destroy(struct tierce__session_endings *endings);
+
+/* Remembers that a session finished, or that it expired if it is late. SESSIONS held. */
+void tierce__live_note_ending(struct tierce__live *live,
+                              const struct tierce__write_session *session);
 
 /* ---- locator_remove.c ------------------------------------------------------------------------ */
 

@@ -236,11 +236,11 @@ static void mark_claims(struct tierce__live *live, const int64_t *keys, const ch
     tierce__lock_take(&live->lock);
     for (size_t i = 0; i < count; i++) {
         struct tierce__spec_claim *claim = tierce__live_claim(live, keys[i]);
-        const char *text =
-            claim != NULL ? TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim)->text
-                          : NULL;
-        if (claim != NULL && (texts == NULL || (text != NULL && strcmp(text, texts[i]) == 0)))
-            claim->is_removed = true;
+        for (; claim != NULL; claim = tierce__live_claim_next(live, claim)) {
+            const char *text = TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim)->text;
+            if (texts == NULL || (text != NULL && strcmp(text, texts[i]) == 0))
+                claim->is_removed = true;
+        }
     }
     tierce__lock_drop(&live->lock);
 }
@@ -507,29 +507,53 @@ static int show_looked(struct tierce__live *live, const struct tierce__catalog *
     return 0;
 }
 
+/* Returns the locations at which sessions write a key. SESSIONS held. Errors: -ENOMEM. */
+static int find_writing(struct tierce__live *live, int64_t key, struct tierce__arena *arena,
+                        struct tierce__location **out, size_t *count)
+{
+    size_t all = 0;
+    struct tierce__spec_claim *first = tierce__live_claim(live, key), *claim;
+    *count = 0;
+    *out = NULL;
+    for (claim = first; claim != NULL; claim = tierce__live_claim_next(live, claim))
+        all += claim->making == NULL; /* others have no places yet */
+    if (all == 0)
+        return 0;
+    struct tierce__location *locations = tierce__arena_alloc(arena, all * sizeof(*locations));
+    if (locations == NULL)
+        return -ENOMEM;
+    for (claim = first; claim != NULL; claim = tierce__live_claim_next(live, claim)) {
+        const struct tierce__session_key *writing =
+            TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim);
+        if (claim->making != NULL)
+            continue;
+        TIERCE_DASSERT(*count < all && claim->session->count > 0);
+        struct tierce__location *location = &locations[(*count)++];
+        *location = (struct tierce__location){.storage = claim->session->storage,
+                                              .type = claim->session->type,
+                                              .place_count = writing->place_count,
+                                              .places = writing->places};
+        memcpy(location->id, writing->location_id, sizeof(location->id));
+    }
+    *out = locations;
+    return 0;
+}
+
 /* Determines whether a key that does not serve is being written or deleted. */
 static int look_aside(struct tierce__live *live, const struct tierce__catalog *catalog, int64_t key,
                       struct tierce__arena *arena, struct tierce__looked *out)
 {
     TIERCE_ASSERT(out->state == TIERCE__LOOK_NOT_FOUND);
-    int rc = 0;
+    struct tierce__location *writing;
+    size_t count;
     tierce__lock_take(&live->lock);
-    struct tierce__spec_claim *claim = tierce__live_claim(live, key);
-    if (claim != NULL && claim->session != NULL) {
-        const struct tierce__session_key *writing =
-            TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim);
-        struct tierce__location location = {.storage = claim->session->storage,
-                                            .type = claim->session->type,
-                                            .place_count = writing->place_count,
-                                            .places = writing->places};
-        TIERCE_DASSERT(claim->session->count > 0);
-        memcpy(location.id, writing->location_id, sizeof(location.id));
-        rc = show_looked(live, catalog, &location, 1, TIERCE__LOOK_WRITING, arena, out);
-    } else {
-        const struct tierce__location *location = tierce__deleting_find(&live->deleting, key);
-        if (location != NULL)
-            rc = show_looked(live, catalog, location, 1, TIERCE__LOOK_DELETING, arena, out);
-    }
+    int rc = find_writing(live, key, arena, &writing, &count);
+    const struct tierce__location *deleting =
+        rc == 0 && count == 0 ? tierce__deleting_find(&live->deleting, key) : NULL;
+    if (rc == 0 && count > 0)
+        rc = show_looked(live, catalog, writing, count, TIERCE__LOOK_WRITING, arena, out);
+    else if (deleting != NULL)
+        rc = show_looked(live, catalog, deleting, 1, TIERCE__LOOK_DELETING, arena, out);
     tierce__lock_drop(&live->lock);
     return rc;
 }

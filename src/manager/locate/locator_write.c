@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "manager/locate/locator_private.h"
+#include "manager/locate/locator_write_private.h"
 #include "manager/api/spans.h"
 
 #include <errno.h>
@@ -9,35 +9,11 @@
 /*
  * Writing in two steps.
  *
- * Start: claim the keys that are neither stored nor being written; choose a storage, reserve bytes,
- * allocate places; make all of it durable with one note; return the places to the client. Finish:
- * one batch adds the written blocks to the index, deletes the note, and hands unwritten blocks to
- * the deleter. A session that times out is finished with nothing written.
+ * Start: claim the specs of keys that are neither stored nor being written; choose a storage,
+ * reserve bytes, allocate places; make all of it durable with one note; return the places to the
+ * client. Finish: one batch adds the written blocks to the index, deletes the note, and hands
+ * unwritten blocks to the deleter. A session that times out is finished with nothing written.
  */
-
-/* Limits of an instance's sessions and their keys, which quotas of bytes do not bound. */
-#define WRITING_MAX ((size_t)1 << 20)
-
-struct starting {
-    struct tierce__live *live;
-    const struct tierce__catalog *catalog;
-    const struct tierce__group *group;
-    const struct tierce__write_request *request;
-    struct tierce__arena *arena;
-    uint32_t
-        *spec_group;     /* of each key: the index of its spec group; spec_group_count: all specs */
-    const bool **specs;  /* of each requested group, and of all specs: the specs in it */
-    const bool **wanted; /* of each key: the specs of its group that are not stored yet */
-    uint8_t *taken;      /* of each key: it need not be written */
-    uint8_t
-        *is_there; /* of each key: the index has it, with other specs or in unavailable storages */
-    struct tierce__write_session *session; /* its keys are the claimed ones */
-    size_t *positions;                     /* of the session's keys in the request */
-    const struct tierce__storage *storage;
-    struct tierce__spec_place *places; /* spec by spec, key by key */
-    struct tierce__meta_note *notes;
-    size_t note_count, notes_max;
-};
 
 /* ---- checks of requests ---------------------------------------------------------------------- */
 
@@ -58,354 +34,30 @@ static int check_request(const struct tierce__write_request *request, char why[T
     return 0;
 }
 
-static int find_spec_group(const struct tierce__instance *instance, const char *name, uint32_t *out)
-{
-    for (size_t g = 0; g < instance->spec_group_count; g++) {
-        if (strcmp(instance->spec_groups[g].name, name) == 0) {
-            *out = (uint32_t)g;
-            return 0;
-        }
-    }
-    return -ENOENT;
-}
-
-static bool names_spec(const struct tierce__spec_group *group, const char *name)
-{
-    for (size_t i = 0; i < group->spec_name_count; i++) {
-        if (strcmp(group->spec_names[i], name) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* The specs of a group, looked up once per call. */
-static int find_specs(struct starting *s, uint32_t group)
-{
-    TIERCE_DASSERT(group <= s->live->instance.spec_group_count);
-    const struct tierce__instance *instance = &s->live->instance;
-    bool *specs = tierce__arena_alloc(s->arena, instance->spec_count * sizeof(*specs));
-    if (specs == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < instance->spec_count; i++)
-        specs[i] = group == instance->spec_group_count ||
-                   names_spec(&instance->spec_groups[group], instance->specs[i].name);
-    s->specs[group] = specs;
-    return 0;
-}
-
-static int find_spec_groups(struct starting *s, char why[TIERCE__WHY_BYTES])
-{
-    const struct tierce__instance *instance = &s->live->instance;
-    const char *const *names = s->request->spec_groups;
-    s->spec_group = tierce__arena_alloc(s->arena, s->request->count * sizeof(*s->spec_group));
-    s->specs = tierce__arena_calloc(s->arena, instance->spec_group_count + 1, sizeof(*s->specs));
-    s->wanted = tierce__arena_alloc(s->arena, s->request->count * sizeof(*s->wanted));
-    s->is_there = tierce__arena_calloc(s->arena, s->request->count, sizeof(*s->is_there));
-    if (s->spec_group == NULL || s->specs == NULL || s->wanted == NULL || s->is_there == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < s->request->count; i++) {
-        uint32_t group = (uint32_t)instance->spec_group_count;
-        if (names != NULL && i > 0 && strcmp(names[i], names[i - 1]) == 0)
-            group = s->spec_group[i - 1];
-        else if (names != NULL && find_spec_group(instance, names[i], &group) < 0)
-            return tierce__why(why, TIERCE_E_ARGUMENT, "instance %.64s has no spec group %.64s",
-                               instance->id, names[i]);
-        TIERCE_DASSERT(group <= instance->spec_group_count);
-        s->spec_group[i] = group;
-        int rc = s->specs[group] == NULL ? find_specs(s, group) : 0;
-        if (rc < 0)
-            return rc;
-        s->wanted[i] = s->specs[group];
-    }
-    return 0;
-}
-
-/* Returns whether the spec's part is written for the key at that position of the request. */
-static bool has_spec(const struct starting *s, size_t position, size_t spec)
-{
-    TIERCE_DASSERT(position < s->request->count && spec < s->live->instance.spec_count);
-    return s->wanted[position][spec];
-}
-
-/* ---- claiming -------------------------------------------------------------------------------- */
-
-/* Claims every key that no other session is writing. The index is checked afterwards, so that a
- * session that ends in between is seen in one of the two. */
-static int claim_keys(struct starting *s, char why[TIERCE__WHY_BYTES])
-{
-    const struct tierce__write_request *request = s->request;
-    TIERCE_DASSERT(request->count <= UINT16_MAX);
-    struct tierce__write_session *session =
-        tierce__session_create(s->live->locator, request->count);
-    s->taken = tierce__arena_calloc(s->arena, request->count, sizeof(*s->taken));
-    s->positions = tierce__arena_alloc(s->arena, request->count * sizeof(*s->positions));
-    if (session == NULL || s->taken == NULL || s->positions == NULL) {
-        tierce__session_destroy(session);
-        return tierce__why(why, -ENOMEM, "no memory for a session");
-    }
-    session->count = 0;
-    s->session = session;
-    tierce__lock_take(&s->live->lock);
-    if (s->live->is_emptying) {
-        tierce__lock_drop(&s->live->lock);
-        return tierce__why(why, -ENOENT, "there is no instance %.100s", request->instance_id);
-    }
-    size_t writing = s->live->claims.count + s->live->sessions.count;
-    if (writing + request->count >= WRITING_MAX) {
-        tierce__lock_drop(&s->live->lock);
-        tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_SESSIONS, request->count);
-        return tierce__why(why, TIERCE_E_FULL,
-                           "instance %.64s is already writing %zu keys; the limit is %zu at a time",
-                           s->live->instance.id, writing, WRITING_MAX);
-    }
-    for (size_t i = 0; i < request->count; i++) {
-        if (tierce__live_claim(s->live, request->keys[i]) != NULL) {
-            s->taken[i] = 1;
-            continue;
-        }
-        TIERCE_DASSERT(session->count <= i);
-        struct tierce__session_key *key = &session->keys[session->count];
-        *key = (struct tierce__session_key){
-            .claim = {.key = request->keys[i]},
-            /* Entries by name follow nothing. */
-            .has_parent = i > 0 && request->key_texts == NULL,
-            .parent = i > 0 && request->key_texts == NULL ? request->keys[i - 1] : 0,
-            .text = request->key_texts != NULL ? request->key_texts[i] : NULL,
-        };
-        s->positions[session->count++] = i;
-        tierce__live_put_claim(s->live, &key->claim);
-    }
-    TIERCE_DASSERT(s->live->claims.count >= session->count);
-    tierce__lock_drop(&s->live->lock);
-    return 0;
-}
-
-/* Moves a claimed key to another index of the session's array. SESSIONS held. */
-static void move_key(struct starting *s, size_t to, size_t from)
-{
-    struct tierce__write_session *session = s->session;
-    tierce__lock_assert_held(&s->live->lock);
-    TIERCE_DASSERT(to < from && from < session->count);
-    tierce__live_drop_claim(s->live, &session->keys[from].claim);
-    session->keys[to] = session->keys[from];
-    tierce__live_put_claim(s->live, &session->keys[to].claim);
-    s->positions[to] = s->positions[from];
-}
-
-/* Releases the claims with drop[i] set, and closes the gaps. */
-static void unclaim(struct starting *s, const bool *drop)
-{
-    size_t kept = 0;
-    tierce__lock_take(&s->live->lock);
-    for (size_t i = 0; i < s->session->count; i++) {
-        if (drop[i]) {
-            tierce__live_drop_claim(s->live, &s->session->keys[i].claim);
-            s->taken[s->positions[i]] = 1;
-        } else {
-            if (kept != i)
-                move_key(s, kept, i);
-            kept++;
-        }
-    }
-    TIERCE_DASSERT(kept <= s->session->count);
-    s->session->count = kept;
-    tierce__lock_drop(&s->live->lock);
-}
-
-static void unclaim_from(struct starting *s, size_t first)
-{
-    tierce__lock_take(&s->live->lock);
-    TIERCE_DASSERT(first <= s->session->count && s->session->count <= s->request->count);
-    for (size_t i = first; i < s->session->count; i++) {
-        tierce__live_drop_claim(s->live, &s->session->keys[i].claim);
-        s->taken[s->positions[i]] = 1;
-    }
-    s->session->count = first;
-    tierce__lock_drop(&s->live->lock);
-}
-
-static bool has_expired(void *arg, size_t i, int64_t key, const struct tierce__record *record)
-{
-    const struct tierce__chooser *chooser = arg;
-    (void)i, (void)key;
-    return tierce__record_due_us(record, chooser->ttl_us) <= chooser->now_us;
-}
-
-/* Removes expired blocks before they are written again, so that no old part remains. */
-static int drop_expired(struct starting *s, struct tierce__chooser *chooser, const int64_t *keys,
-                        const struct tierce__record *records, const bool *found)
-{
-    size_t count = 0;
-    struct tierce__removed removed = {0};
-    int64_t *expired = tierce__arena_alloc(s->arena, (s->session->count + 1) * sizeof(*expired));
-    if (expired == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < s->session->count; i++) {
-        if (found[i] && has_expired(chooser, i, keys[i], &records[i]))
-            expired[count++] = keys[i];
-    }
-    TIERCE_DASSERT(count <= s->session->count);
-    int32_t delay_ms = s->group->delay_before_delete_ms;
-    struct tierce__removal how = {.due_us = chooser->now_us +
-                                            (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000,
-                                  .wanted = has_expired,
-                                  .wanted_arg = chooser};
-    return count > 0 ? tierce__live_remove(s->live, expired, count, &how, &removed) : 0;
-}
-
-/* Returns the store's result; on an error counts the keys as rejected. */
-static int fail_by_index(struct starting *s, size_t keys, int rc, char why[TIERCE__WHY_BYTES])
-{
-    TIERCE_DASSERT(keys <= s->request->count);
-    if (rc >= 0 || rc == -ENOMEM)
-        return rc;
-    tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_INDEX, keys);
-    return tierce__why(why, rc, "the index of instance %.64s rejects writes: %s",
-                       s->live->instance.id, tierce_strerror(rc));
-}
-
-/* Determines the specs of a block that must be written: those without an available location, while
- * its record takes another one. Returns 1 if there are any, else 0. */
-static int find_missing(struct starting *s, struct tierce__chooser *chooser, size_t position,
-                        const struct tierce__record *record)
-{
-    TIERCE_DASSERT(position < s->request->count);
-    size_t specs = s->live->instance.spec_count, wanted = 0, missing = 0;
-    if (record->location_count == UINT16_MAX)
-        return 0;
-    bool *lacks = tierce__arena_calloc(s->arena, specs + 1, sizeof(*lacks));
-    if (lacks == NULL)
-        return -ENOMEM;
-    for (size_t spec = 0; spec < specs; spec++) {
-        bool wants = has_spec(s, position, spec);
-        lacks[spec] = wants && !tierce__record_has_part(chooser, record, spec);
-        wanted += wants;
-        missing += lacks[spec];
-    }
-    TIERCE_DASSERT(missing <= wanted && wanted <= specs);
-    if (missing > 0 && missing < wanted)
-        s->wanted[position] = lacks;
-    return missing > 0 || (wanted == 0 && !tierce__record_serves(chooser, record));
-}
-
-/* A block whose specs all serve is not written again. Specs that are missing, or stored only in
- * unavailable storages, are written. */
-static int drop_what_is_there(struct starting *s, char why[TIERCE__WHY_BYTES])
-{
-    size_t count = s->session->count;
-    TIERCE_DASSERT(count <= s->request->count);
-    int64_t *keys = tierce__arena_alloc(s->arena, (count + 1) * sizeof(*keys));
-    bool *found = tierce__arena_calloc(s->arena, count + 1, sizeof(*found));
-    struct tierce__record *records = tierce__arena_calloc(s->arena, count + 1, sizeof(*records));
-    if (keys == NULL || found == NULL || records == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < count; i++)
-        keys[i] = s->session->keys[i].claim.key;
-    struct tierce__chooser chooser;
-    tierce__chooser_begin(&chooser, s->live, s->catalog);
-    int rc = count > 0
-                 ? tierce__meta_index_get(s->live->index, keys, count, s->arena, records, found)
-                 : 0;
-    if (rc == 0)
-        rc = drop_expired(s, &chooser, keys, records, found);
-    if (rc < 0)
-        return fail_by_index(s, count, rc, why);
-    for (size_t i = 0; i < count; i++) {
-        const char *text = s->session->keys[i].text;
-        found[i] = found[i] && !has_expired(&chooser, i, keys[i], &records[i]);
-        bool other = text != NULL && found[i] &&
-                     (records[i].key_text == NULL || strcmp(records[i].key_text, text) != 0);
-        s->is_there[s->positions[i]] = found[i];
-        rc = found[i] && !other ? find_missing(s, &chooser, s->positions[i], &records[i]) : 0;
-        if (rc < 0)
-            return rc;
-        found[i] = found[i] && rc == 0;
-    }
-    unclaim(s, found);
-    return 0;
-}
-
-/* The client sets the session's duration. If the session has only few of the requested keys, its
- * memory is reduced accordingly. */
-static int shrink_session(struct starting *s)
-{
-    struct tierce__write_session *large = s->session;
-    size_t count = large->count;
-    if (count > s->request->count / 2)
-        return 0;
-    TIERCE_DASSERT(large->bytes == 0 && !large->is_busy);
-    struct tierce__write_session *small = tierce__session_create(s->live->locator, count + 1);
-    if (small == NULL)
-        return -ENOMEM;
-    tierce__lock_take(&s->live->lock);
-    TIERCE_DASSERT(count <= small->count);
-    for (size_t i = 0; i < count; i++) {
-        tierce__live_drop_claim(s->live, &large->keys[i].claim);
-        small->keys[i] = large->keys[i];
-        tierce__live_put_claim(s->live, &small->keys[i].claim);
-    }
-    small->count = count;
-    tierce__lock_drop(&s->live->lock);
-    s->session = small;
-    tierce__session_destroy(large);
-    return 0;
-}
-
 /* ---- places ---------------------------------------------------------------------------------- */
 
-static uint64_t key_bytes(const struct starting *s, size_t position)
+static uint64_t key_bytes(const struct tierce__starting *s, size_t position)
 {
     const struct tierce__instance *instance = &s->live->instance;
     uint64_t bytes = 0;
     for (size_t spec = 0; spec < instance->spec_count; spec++) {
-        if (has_spec(s, position, spec))
+        if (tierce__starting_has_spec(s, position, spec))
             bytes += (uint64_t)instance->specs[spec].size;
     }
     return bytes;
 }
 
-/* Returns how many of the session's keys fit into the index. Keys that are indexed already need no
- * room. */
-static int count_room(const struct starting *s, size_t *fit, char why[TIERCE__WHY_BYTES])
-{
-    struct tierce__meta_index_stats stats;
-    tierce__meta_index_stats(s->live->index, &stats);
-    tierce__lock_take(&s->live->lock);
-    TIERCE_DASSERT(s->live->claims.count >= s->session->count);
-    uint64_t keys = stats.keys + s->live->claims.count - s->session->count; /* without these */
-    tierce__lock_drop(&s->live->lock);
-    *fit = s->session->count;
-    if (s->group->max_key_count <= 0)
-        return 0;
-    uint64_t most = (uint64_t)s->group->max_key_count, room = keys < most ? most - keys : 0;
-    for (size_t i = 0; i < s->session->count; i++) {
-        bool is_new = s->is_there[s->positions[i]] == 0;
-        if (is_new && room == 0) {
-            *fit = i;
-            break;
-        }
-        room -= is_new;
-    }
-    TIERCE_DASSERT(*fit <= s->session->count);
-    tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_KEYS, s->session->count - *fit);
-    if (*fit == 0)
-        return tierce__why(
-            why, TIERCE_E_FULL, "instance %.64s holds %llu blocks; the limit is %llu",
-            s->live->instance.id, (unsigned long long)keys, (unsigned long long)most);
-    return 0;
-}
-
 /* Chooses a storage and reserves room for the leading keys that the quotas allow; the others are
  * not written. */
-static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
+static int reserve_room(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
 {
     struct tierce__write_session *session = s->session;
     TIERCE_DASSERT(session->count > 0 && session->bytes == 0);
     size_t fit;
-    int rc = count_room(s, &fit, why);
+    int rc = tierce__starting_count_room(s, &fit, why);
     if (rc < 0)
         return rc;
-    unclaim_from(s, fit);
+    tierce__starting_unclaim_from(s, fit);
     uint64_t *bytes = tierce__arena_alloc(s->arena, session->count * sizeof(*bytes));
     if (bytes == NULL)
         return -ENOMEM;
@@ -419,7 +71,7 @@ static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
     rc = tierce__choose_storage(&opts, &s->storage, &fit, why);
     if (rc < 0)
         return rc;
-    unclaim_from(s, fit);
+    tierce__starting_unclaim_from(s, fit);
     TIERCE_DASSERT(fit > 0 && fit == session->count);
     for (size_t i = 0; i < fit; i++)
         session->bytes += bytes[i];
@@ -428,21 +80,21 @@ static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
     return 0;
 }
 
-static void count_places(struct starting *s, size_t *count_by_key, size_t *all)
+static void count_places(struct tierce__starting *s, size_t *count_by_key, size_t *all)
 {
     const struct tierce__instance *instance = &s->live->instance;
     *all = 0;
     for (size_t i = 0; i < s->session->count; i++) {
         count_by_key[i] = 0;
         for (size_t spec = 0; spec < instance->spec_count; spec++)
-            count_by_key[i] += has_spec(s, s->positions[i], spec);
+            count_by_key[i] += tierce__starting_has_spec(s, s->positions[i], spec);
         *all += count_by_key[i];
     }
     TIERCE_DASSERT(*all <= s->session->count * instance->spec_count);
 }
 
 /* Allocates spec by spec, so that consecutive keys are adjacent in a file. */
-static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_place *taken,
+static int take_spec(struct tierce__starting *s, uint16_t spec, struct tierce__spec_place *taken,
                      size_t *taken_count)
 {
     TIERCE_DASSERT(s->note_count > 0 && s->note_count <= s->notes_max);
@@ -450,7 +102,7 @@ static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_plac
     TIERCE_DASSERT(spec < instance->spec_count);
     size_t wanted = 0;
     for (size_t i = 0; i < s->session->count; i++)
-        wanted += has_spec(s, s->positions[i], spec);
+        wanted += tierce__starting_has_spec(s, s->positions[i], spec);
     TIERCE_DASSERT(wanted <= s->session->count);
     *taken_count = wanted;
     if (wanted == 0)
@@ -466,7 +118,8 @@ static int take_spec(struct starting *s, uint16_t spec, struct tierce__spec_plac
 }
 
 /* Assigns the places, which are ordered by spec, to the keys. */
-static int deal_places(struct starting *s, const size_t *count_by_key, const size_t *first_by_spec)
+static int deal_places(struct tierce__starting *s, const size_t *count_by_key,
+                       const size_t *first_by_spec)
 {
     const struct tierce__instance *instance = &s->live->instance;
     size_t *next = tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*next));
@@ -480,7 +133,7 @@ static int deal_places(struct starting *s, const size_t *count_by_key, const siz
         if (places == NULL)
             return -ENOMEM;
         for (size_t spec = 0; spec < instance->spec_count; spec++) {
-            if (has_spec(s, s->positions[i], spec))
+            if (tierce__starting_has_spec(s, s->positions[i], spec))
                 places[key->place_count++] = s->places[next[spec]++];
         }
         TIERCE_DASSERT(key->place_count == count_by_key[i]);
@@ -490,7 +143,7 @@ static int deal_places(struct starting *s, const size_t *count_by_key, const siz
     return 0;
 }
 
-static int take_places(struct starting *s, size_t *all_taken, char why[TIERCE__WHY_BYTES])
+static int take_places(struct tierce__starting *s, size_t *all_taken, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__instance *instance = &s->live->instance;
     size_t all;
@@ -512,7 +165,7 @@ static int take_places(struct starting *s, size_t *all_taken, char why[TIERCE__W
         by_spec[spec] = *all_taken;
         int rc = take_spec(s, (uint16_t)spec, s->places + *all_taken, &taken);
         if (rc < 0)
-            return fail_by_index(s, s->session->count, rc, why);
+            return tierce__starting_fail(s, s->session->count, rc, why);
         *all_taken += taken;
         TIERCE_DASSERT(*all_taken <= all && s->note_count <= s->notes_max);
     }
@@ -523,7 +176,7 @@ static int take_places(struct starting *s, size_t *all_taken, char why[TIERCE__W
 /* ---- the session ----------------------------------------------------------------------------- */
 
 /* String keys outlive the request. */
-static int keep_texts(struct starting *s)
+static int keep_texts(struct tierce__starting *s)
 {
     for (size_t i = 0; i < s->session->count; i++) {
         struct tierce__session_key *key = &s->session->keys[i];
@@ -539,7 +192,7 @@ static int keep_texts(struct starting *s)
     return 0;
 }
 
-static int make_durable(struct starting *s)
+static int make_durable(struct tierce__starting *s)
 {
     TIERCE_DASSERT(s->session->note != 0 && s->session->count > 0);
     TIERCE_DASSERT(s->note_count > 0 && s->note_count <= s->notes_max);
@@ -552,21 +205,21 @@ static int make_durable(struct starting *s)
 }
 
 /* Publishes the session; no call can end it yet. */
-static int begin_session(struct starting *s)
+static int begin_session(struct tierce__starting *s)
 {
     TIERCE_ASSERT(!s->session->is_busy && !s->session->is_doubtful);
     s->session->is_busy = true;
     tierce__lock_take(&s->live->lock);
     int rc = tierce__live_put_session(s->live, s->session);
     for (size_t i = 0; rc == 0 && i < s->session->count; i++)
-        s->session->keys[i].claim.session = s->session;
+        s->session->keys[i].claim.making = NULL;
     tierce__lock_drop(&s->live->lock);
     return rc;
 }
 
 /* Returns whether the session's batch with an unknown outcome was written: 1, 0, or the store's
  * error. */
-static int was_written(struct starting *s)
+static int was_written(struct tierce__starting *s)
 {
     TIERCE_ASSERT(s->session->is_busy && s->session->note != 0);
     const void *value;
@@ -580,7 +233,8 @@ static int was_written(struct starting *s)
 /* Makes the session durable and open. If the outcome is unknown, the session stays until it times
  * out, which cleans up in both cases; until then no other session uses its files, whose notes may
  * be missing. */
-static int open_session(struct starting *s, size_t places_taken, char why[TIERCE__WHY_BYTES])
+static int open_session(struct tierce__starting *s, size_t places_taken,
+                        char why[TIERCE__WHY_BYTES])
 {
     size_t keys = s->session->count;
     int rc = keys > 0 ? make_durable(s) : 0;
@@ -599,11 +253,11 @@ static int open_session(struct starting *s, size_t places_taken, char why[TIERCE
     tierce__lock_drop(&s->live->lock);
     if (stays)
         s->session = NULL; /* another call may end it at any time */
-    return fail_by_index(s, keys, rc, why);
+    return tierce__starting_fail(s, keys, rc, why);
 }
 
 /* Releases the bytes, claims and places of a session that does not begin. */
-static void undo(struct starting *s, size_t places_taken)
+static void undo(struct tierce__starting *s, size_t places_taken)
 {
     if (s->session == NULL)
         return;
@@ -616,13 +270,13 @@ static void undo(struct starting *s, size_t places_taken)
         tierce__quota_move(s->live->locator->quota, &at, TIERCE__QUOTA_WRITING,
                            TIERCE__QUOTA_STATES, s->session->bytes);
     }
-    unclaim_from(s, 0);
+    tierce__starting_unclaim_from(s, 0);
     tierce__session_destroy(s->session);
 }
 
 /* ---- the answer ------------------------------------------------------------------------------ */
 
-static int show_key(struct starting *s, const struct tierce__session_key *key,
+static int show_key(struct tierce__starting *s, const struct tierce__session_key *key,
                     struct tierce__place_uris *uris, struct tierce__found *out)
 {
     const struct tierce__instance *instance = &s->live->instance;
@@ -644,7 +298,7 @@ static int show_key(struct starting *s, const struct tierce__session_key *key,
     return 0;
 }
 
-static int show_session(struct starting *s, struct tierce__started *out)
+static int show_session(struct tierce__starting *s, struct tierce__started *out)
 {
     struct tierce__write_session *session = s->session;
     struct tierce__place_uris uris;
@@ -682,19 +336,13 @@ static int show_session(struct starting *s, struct tierce__started *out)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-static int start(struct starting *s, struct tierce__started *out, size_t *places_taken,
+static int start(struct tierce__starting *s, struct tierce__started *out, size_t *places_taken,
                  char why[TIERCE__WHY_BYTES])
 {
     enum { EMPTY_TIMEOUT_S = 10 };
     int64_t now_us = tierce__locator_now_us(s->live->locator);
-    int rc = find_spec_groups(s, why);
     int span = tierce__span_open("locator:claim");
-    if (rc == 0)
-        rc = claim_keys(s, why);
-    if (rc == 0)
-        rc = drop_what_is_there(s, why);
-    if (rc == 0)
-        rc = shrink_session(s);
+    int rc = tierce__starting_claim(s, why);
     tierce__span_close(span);
     if (rc < 0)
         return rc;
@@ -704,7 +352,9 @@ static int start(struct starting *s, struct tierce__started *out, size_t *places
     if (timeout_s > TIERCE__WRITE_TIMEOUT_S_MAX)
         timeout_s = TIERCE__WRITE_TIMEOUT_S_MAX;
     TIERCE_DASSERT(timeout_s >= 0 && timeout_s <= TIERCE__WRITE_TIMEOUT_S_MAX);
-    s->session->due_us = now_us + timeout_s * 1000000;
+    s->session->timeout_us = timeout_s * 1000000;
+    s->session->due_us = now_us + s->session->timeout_us;
+    s->session->last_us = now_us + (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
     s->session->ttl_us = s->request->ttl_s * 1000000;
     span = tierce__span_open("locator:place");
     if (!empty) {
@@ -727,7 +377,7 @@ int tierce__locator_start_write(struct tierce__locator *locator,
                                 struct tierce__arena *arena, struct tierce__started *out,
                                 char why[TIERCE__WHY_BYTES])
 {
-    struct starting s = {.request = request, .arena = arena};
+    struct tierce__starting s = {.request = request, .arena = arena};
     struct tierce__started started = {0};
     size_t places_taken = 0;
     why[0] = '\0';

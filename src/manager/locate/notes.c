@@ -131,9 +131,16 @@ static const unsigned char *take(struct tierce__note_reader *r, size_t count)
 
 void tierce__note_get_version(struct tierce__note_reader *r)
 {
-    TIERCE_DASSERT(r->error == 0);
-    if (tierce__note_get8(r) != TIERCE__NOTE_VERSION)
+    (void)tierce__note_get_version_to(r, TIERCE__NOTE_VERSION);
+}
+
+uint8_t tierce__note_get_version_to(struct tierce__note_reader *r, uint8_t last)
+{
+    TIERCE_DASSERT(r->error == 0 && last >= TIERCE__NOTE_VERSION);
+    uint8_t version = tierce__note_get8(r);
+    if (version < TIERCE__NOTE_VERSION || version > last)
         tierce__note_refuse(r, TIERCE_E_VERSION);
+    return version;
 }
 
 uint8_t tierce__note_get8(struct tierce__note_reader *r)

@@ -43,6 +43,8 @@ struct tierce__note_reader {
 
 /* Fails with TIERCE_E_VERSION unless the version is TIERCE__NOTE_VERSION. */
 void tierce__note_get_version(struct tierce__note_reader *r);
+/* The same for notes that have versions 1 to `last`; returns the version. */
+uint8_t tierce__note_get_version_to(struct tierce__note_reader *r, uint8_t last);
 uint8_t tierce__note_get8(struct tierce__note_reader *r);
 /* Reads 0 or 1; fails for other values. */
 bool tierce__note_get_flag(struct tierce__note_reader *r);

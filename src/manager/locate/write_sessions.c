@@ -24,17 +24,44 @@ struct tierce__spec_claim *tierce__live_claim(const struct tierce__live *live, i
     return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node) : NULL;
 }
 
+struct tierce__spec_claim *tierce__live_claim_next(const struct tierce__live *live,
+                                                   const struct tierce__spec_claim *claim)
+{
+    tierce__lock_assert_held(&live->lock);
+    struct tierce__map_node *node = tierce__map_find_next(&claim->node);
+    TIERCE_DASSERT(node == NULL ||
+                   TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node)->key == claim->key);
+    return node != NULL ? TIERCE__CONTAINER_OF(node, struct tierce__spec_claim, node) : NULL;
+}
+
+void tierce__live_add_specs(const struct tierce__live *live, struct tierce__spec_claim *claim,
+                            bool *specs)
+{
+    tierce__lock_assert_held(&live->lock);
+    const struct tierce__session_key *key =
+        TIERCE__CONTAINER_OF(claim, struct tierce__session_key, claim);
+    for (size_t i = 0; claim->making != NULL && i < live->instance.spec_count; i++)
+        specs[i] |= claim->making[i];
+    for (size_t p = 0; claim->making == NULL && p < key->place_count; p++) {
+        TIERCE_DASSERT(key->places[p].spec < live->instance.spec_count);
+        specs[key->places[p].spec] = true;
+    }
+}
+
 void tierce__live_put_claim(struct tierce__live *live, struct tierce__spec_claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
+    TIERCE_DASSERT(claim->session != NULL);
+    live->claimed_keys += tierce__live_claim(live, claim->key) == NULL;
     tierce__map_put(&live->claims, &claim->node, claim_hash(claim->key));
 }
 
 void tierce__live_drop_claim(struct tierce__live *live, struct tierce__spec_claim *claim)
 {
     tierce__lock_assert_held(&live->lock);
-    TIERCE_DASSERT(live->claims.count > 0);
+    TIERCE_DASSERT(live->claims.count >= live->claimed_keys && live->claimed_keys > 0);
     tierce__map_remove(&live->claims, &claim->node);
+    live->claimed_keys -= tierce__live_claim(live, claim->key) == NULL;
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
@@ -113,6 +140,9 @@ void tierce__live_drop_session(struct tierce__live *live, struct tierce__write_s
 
 /* ---- the durable form ------------------------------------------------------------------------ */
 
+/* The version before, 1, has no timeout. */
+enum { SESSION_VERSION = 2 };
+
 enum { HAS_PARENT = 1, HAS_TEXT = 2, HAS_TTL = 4, KNOWN_FLAGS = HAS_PARENT | HAS_TEXT | HAS_TTL };
 
 static void write_key(struct tierce__note_writer *w, const struct tierce__session_key *key,
@@ -137,10 +167,12 @@ int tierce__session_write(const struct tierce__write_session *session, struct ti
                           const void **out, size_t *bytes)
 {
     TIERCE_DASSERT(session->count > 0 && session->count <= UINT32_MAX);
+    TIERCE_DASSERT(session->timeout_us >= 0);
     struct tierce__note_writer w = {.arena = arena};
-    tierce__note_put8(&w, TIERCE__NOTE_VERSION);
+    tierce__note_put8(&w, SESSION_VERSION);
     tierce__note_put_bytes(&w, session->id, TIERCE__SESSION_ID_BYTES);
     tierce__note_put64(&w, (uint64_t)session->due_us);
+    tierce__note_put64(&w, (uint64_t)session->timeout_us);
     tierce__note_put16(&w, session->storage);
     tierce__note_put8(&w, session->type);
     tierce__note_put32(&w, (uint32_t)session->count);
@@ -176,15 +208,40 @@ static void read_key(struct tierce__note_reader *r, struct tierce__write_session
     key->places = tierce__note_get_places(r, &key->place_count);
 }
 
+/* When a session times out under this leader, and by how much it may be renewed. Renewals under the
+ * leader before are not in the note, so a session may live for another timeout. Of a session of
+ * version 1, neither its timeout nor its start is known. The clock of the leader before may have
+ * been another, so no session ends later than a day from now. */
+static void read_times(struct tierce__note_reader *r, uint8_t version, int64_t now_us,
+                       struct tierce__write_session *session)
+{
+    const int64_t max_us = (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
+    int64_t due_us = (int64_t)tierce__note_get64(r), began_us = now_us;
+    int64_t left_us = due_us <= now_us ? 0 : due_us - now_us <= max_us ? due_us - now_us : max_us;
+    int64_t timeout_us = version == 1 ? left_us : (int64_t)tierce__note_get64(r);
+    if (due_us < 0 || timeout_us < 0 || timeout_us > max_us) {
+        tierce__note_refuse(r, TIERCE_E_FORMAT);
+        return;
+    }
+    if (version > 1 && due_us - timeout_us < now_us)
+        began_us = due_us - timeout_us;
+    session->timeout_us = timeout_us;
+    session->last_us = began_us + max_us;
+    session->due_us = now_us + (left_us > timeout_us ? left_us : timeout_us);
+    if (session->due_us > session->last_us)
+        session->due_us = session->last_us;
+}
+
 int tierce__session_read(struct tierce__write_session **out, struct tierce__locator *locator,
                          uint64_t note, const void *bytes, size_t count)
 {
-    enum { HEAD_BYTES = 1 + TIERCE__SESSION_ID_BYTES + 8 + 2 + 1 + 4, KEY_BYTES_MIN = 8 + 1 + 10 };
+    enum { KEY_BYTES_MIN = 8 + 1 + 10 };
     char id[TIERCE__SESSION_ID_BYTES];
+    struct tierce__write_session times = {0};
     struct tierce__note_reader r = {.at = bytes, .left = count};
-    tierce__note_get_version(&r);
+    uint8_t version = tierce__note_get_version_to(&r, SESSION_VERSION);
     tierce__note_get_bytes(&r, id, sizeof(id));
-    int64_t due_us = (int64_t)tierce__note_get64(&r);
+    read_times(&r, version, tierce__locator_now_us(locator), &times);
     uint16_t storage = tierce__note_get16(&r);
     uint8_t type = tierce__note_get8(&r);
     uint32_t keys = tierce__note_get32(&r);
@@ -197,11 +254,9 @@ int tierce__session_read(struct tierce__write_session **out, struct tierce__loca
         return -ENOMEM;
     memcpy(session->id, id, sizeof(id));
     session->note = note;
-    /* The maximum duration of a session, so that different clocks of two leaders cannot extend
-     * it. */
-    int64_t last_us =
-        tierce__locator_now_us(locator) + (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
-    session->due_us = due_us < last_us ? due_us : last_us;
+    session->timeout_us = times.timeout_us;
+    session->due_us = times.due_us;
+    session->last_us = times.last_us;
     session->storage = storage;
     session->type = type;
     r.arena = &session->arena;

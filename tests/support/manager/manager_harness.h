@@ -14,7 +14,7 @@
 
 /*
  * A locator on a clock of its own, with a registry in memory, one storage of files in a temporary
- * folder, and one instance "i" of group "g" (parts "a" and "b"; spec groups "A" of a and "AB").
+ * folder, and one instance "i" of group "g" (parts "a" and "b"; spec groups "A", "B" and "AB").
  */
 
 struct harness {
@@ -94,12 +94,13 @@ static inline void harness_open_locator(struct harness *h, const struct harness_
 
 static inline void harness_add_instance(struct harness *h, const char *id)
 {
-    char group_a[] = "A", group_ab[] = "AB", a[] = "a", b[] = "b", none[] = "", model[] = "m",
-         dtype[] = "bf16", group[] = "g", name[64];
-    char *only_a[] = {a}, *both[] = {a, b};
+    char group_a[] = "A", group_b[] = "B", group_ab[] = "AB", a[] = "a", b[] = "b", none[] = "",
+         model[] = "m", dtype[] = "bf16", group[] = "g", name[64];
+    char *only_a[] = {a}, *only_b[] = {b}, *both[] = {a, b};
     snprintf(name, sizeof(name), "%s", id);
     struct tierce__spec_info specs[] = {{a, PART_A_BYTES}, {b, PART_B_BYTES}};
-    struct tierce__spec_group groups[] = {{group_a, only_a, 1}, {group_ab, both, 2}};
+    struct tierce__spec_group groups[] = {
+        {group_a, only_a, 1}, {group_b, only_b, 1}, {group_ab, both, 2}};
     struct tierce__instance instance = {
         .id = name,
         .group_name = group,
@@ -108,7 +109,7 @@ static inline void harness_add_instance(struct harness *h, const char *id)
         .specs = specs,
         .spec_count = 2,
         .spec_groups = groups,
-        .spec_group_count = 2,
+        .spec_group_count = 3,
         .user_data = none,
         .model = {.model_name = model,
                   .dtype = dtype,

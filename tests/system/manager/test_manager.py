@@ -288,6 +288,53 @@ def states(api, instance, keys, **fields):
     return [json.loads(m) for m in reply["metas"]]
 
 
+def file_part(uri):
+    """The file of a URI and where its bytes begin."""
+    path, _, parameters = uri.removeprefix("file://nfs_01").partition("?")
+    values = dict(p.split("=") for p in parameters.split("&"))
+    return path, int(values.get("blkid", 0)) * int(values["size"])
+
+
+def test_ranks_write_one_block_at_once(api):
+    """Two ranks begin to write the same blocks at the same moment; each writes its own bytes."""
+    groups = [{"name": rank, "spec_names": [rank]} for rank in ("tp0", "tp1")]
+    instance, keys = register(api, location_spec_groups=groups), list(range(1, 33))
+    barrier, failures = threading.Barrier(2), []
+
+    def write(rank):
+        own = type(api)(api.manager)
+        barrier.wait()
+        started = start(own, instance, keys, location_spec_group_names=[rank] * len(keys))
+        barrier.wait()  # neither ends before both have begun
+        given = [[s["name"] for s in l["location_specs"]] for l in started["locations"]]
+        if given != [[rank]] * len(keys):
+            failures.append((rank, started))
+        for key, location in zip(keys, started["locations"]):
+            path, offset = file_part(location["location_specs"][0]["uri"])
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.pwrite(file, f"{rank} {key}".encode().ljust(1024), offset)
+            os.close(file)
+        reply = finish(own, instance, started["write_session_id"], {"offset": len(given)})
+        if code(reply) != "OK":
+            failures.append((rank, reply))
+
+    threads = [threading.Thread(target=write, args=(rank,)) for rank in ("tp0", "tp1")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    for rank in ("tp0", "tp1"):
+        found = locate(api, instance, keys, location_spec_names=[rank])
+        assert [l["spec_size"] for l in found] == [2] * len(keys)
+        for key, location in zip(keys, found):
+            path, offset = file_part(location["location_specs"][0]["uri"])
+            with open(path, "rb") as file:
+                file.seek(offset)
+                assert file.read(1024).rstrip() == f"{rank} {key}".encode()
+
+
 def test_states_as_clients_see_them(api):
     instance = register(api)
     store(api, instance, [1])

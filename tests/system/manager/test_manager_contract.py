@@ -133,6 +133,70 @@ def test_an_index_needs_a_number_of_locks(api, shards):
     assert code(reply) == "INTERNAL_ERROR" and "mutex_shard_num" in text(reply)
 
 
+# ---- renewals ------------------------------------------------------------------------------------
+
+def start(api, name, keys, timeout):
+    started = api.call("meta", "StartWriteCache", instance_id=name, block_keys=keys,
+                       write_timeout_seconds=timeout)
+    assert code(started) == "OK" and len(started["locations"]) == len(keys), started
+    return started
+
+
+def renew(api, name, started):
+    return api.call("meta", "RenewWriteCache", instance_id=name,
+                    write_session_id=started["write_session_id"])
+
+
+def is_written(api, name, key):
+    metas = api.call("meta", "GetCacheMeta", instance_id=name, block_keys=[key])["metas"]
+    return json.loads(metas[0])["status"] == "CLS_WRITING"
+
+
+def test_a_renewed_write_outlives_its_timeout(api):
+    """Two writes with the same timeout: one is renewed until the other has timed out."""
+    name = f"renewed-{api.name}"
+    register(api, name)
+    kept, left = start(api, name, [1, 2], timeout=4), start(api, name, [3], timeout=4)
+    while is_written(api, name, 3):
+        reply = renew(api, name, kept)
+        assert (code(reply), reply["expires_in_ms"]) == ("OK", "4000"), reply
+    assert is_written(api, name, 1)
+    reply = renew(api, name, left)
+    assert code(reply) == "WRITE_SESSION_EXPIRED" and "timed out" in text(reply), reply
+    finished = api.call("meta", "FinishWriteCache", instance_id=name, success_blocks={"offset": 2},
+                        write_session_id=kept["write_session_id"])
+    assert code(finished) == "OK", finished
+    got = api.call("meta", "GetCacheLocation", instance_id=name, block_keys=[1, 2, 3],
+                   query_type="QT_PREFIX_MATCH")
+    assert got["locations"] == kept["locations"]
+    reply = renew(api, name, kept)
+    assert (code(reply), reply["expires_in_ms"]) == ("WRITE_SESSION_FINISHED", "0"), reply
+
+
+def test_what_cannot_be_renewed(api):
+    name = f"not-renewed-{api.name}"
+    register(api, name)
+    session = {"write_session_id": "0" * 32}
+    assert code(renew(api, name, session)) == "WRITE_SESSION_UNKNOWN"
+    assert code(renew(api, "nobody", session)) == "INSTANCE_NOT_EXIST"
+    for fields in ({"instance_id": name}, session):
+        assert code(api.call("meta", "RenewWriteCache", **fields)) == "INVALID_ARGUMENT"
+    # The codes are of no other call.
+    finished = api.call("meta", "FinishWriteCache", instance_id=name, success_blocks={"offset": 0},
+                        **session)
+    assert code(finished) == "INTERNAL_ERROR"
+
+
+def test_a_write_of_entries_is_renewed(api):
+    name = f"renewed-entries-{api.name}"
+    started = begin_entries(api, name, ["a"])
+    assert code(renew(api, name, started)) == "OK"
+    finished = api.call("kv_meta", "PutFinish", instance_id=name,
+                        write_session_id=started["write_session_id"])
+    assert code(finished) == "OK", finished
+    assert code(renew(api, name, started)) == "WRITE_SESSION_FINISHED"
+
+
 # ---- administrators ------------------------------------------------------------------------------
 
 def test_administrators_get_internal_errors(api):

@@ -122,6 +122,24 @@ def test_a_killed_leader_loses_nothing(pair):
     assert values["key_count"] == 52
 
 
+def test_a_write_is_renewed_at_the_next_leader(pair):
+    first, second = pair
+    api = Http(first)
+    register(api)
+    started = start(api, [1, 2, 3], timeout=20)
+    session = {"instance_id": "i", "write_session_id": started["write_session_id"]}
+    assert code(api.call("meta", "RenewWriteCache", **session)) == "OK"
+    assert code(Http(second).call("meta", "RenewWriteCache", **session)) == "SERVER_NOT_LEADER"
+    first.stop(signal.SIGKILL)
+    wait_until(lambda: leads(second))
+    api = Http(second)
+    reply = api.call("meta", "RenewWriteCache", **session)
+    assert (code(reply), reply["expires_in_ms"]) == ("OK", "20000"), reply
+    assert code(finish(api, started)) == "OK"
+    assert len(locate(api, [1, 2, 3])["locations"]) == 3
+    assert code(api.call("meta", "RenewWriteCache", **session)) == "WRITE_SESSION_FINISHED"
+
+
 def test_demotion_with_a_delay(pair):
     first, second = pair
     api = Http(first)

@@ -41,13 +41,24 @@ static void *write_blocks(void *arg)
         struct tierce__started started;
         char why[TIERCE__WHY_BYTES];
         int64_t keys[KEYS];
+        static const char *const names[] = {"A", "B", "AB"};
+        const char *groups[KEYS];
         size_t count = draw_keys(&random, keys);
+        for (size_t i = 0; i < count; i++)
+            groups[i] = names[test_random_below(&random, 3)];
         struct tierce__write_request request = {.instance_id = "i",
                                                 .keys = keys,
                                                 .count = count,
+                                                .spec_groups = groups,
                                                 .timeout_s = test_random_below(&random, 8) > 0};
-        if (tierce__locator_start_write(h.locator, &request, &arena, &started, why) == 0 &&
-            test_random_below(&random, 16) > 0) {
+        bool is_started =
+            tierce__locator_start_write(h.locator, &request, &arena, &started, why) == 0;
+        struct tierce__renewed renewed;
+        if (is_started && test_random_below(&random, 4) == 0) {
+            int rc = tierce__locator_renew_write(h.locator, "i", started.session, &renewed, why);
+            ck_assert(rc == 0 || (rc == -ESRCH && renewed.end != TIERCE__SESSION_FINISHED));
+        }
+        if (is_started && test_random_below(&random, 16) > 0) {
             struct tierce__mask all = {.offset = (int64_t)started.count};
             int rc = tierce__locator_finish_write(h.locator, "i", started.session, &all, why);
             atomic_fetch_add(&finished, rc == 0 ? started.count : 0);
