@@ -531,7 +531,9 @@ static int plan(struct sweep_work *work, struct tierce__sweep *out)
 {
     const struct tierce__sweep_opts *o = work->opts;
     size_t ttls = o->ttl_count > 0 ? o->ttl_count : 1;
-    size_t jobs_max = o->cache_count * o->order_count * o->capacity_count * ttls;
+    /* The infinite cache has a row even without capacities. */
+    size_t capacities = o->capacity_count > 0 ? o->capacity_count : 1;
+    size_t jobs_max = o->cache_count * o->order_count * capacities * ttls;
     work->jobs = tierce__calloc(jobs_max + 1, sizeof(*work->jobs));
     out->rows = tierce__calloc(jobs_max * o->match_count + 1, sizeof(*out->rows));
     if (o->keeps_curves)
