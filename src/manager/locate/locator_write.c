@@ -186,6 +186,8 @@ static void move_key(struct starting *s, size_t to, size_t from)
     struct tierce__write_session *session = s->session;
     tierce__lock_assert_held(&s->live->lock);
     TIERCE_DASSERT(to < from && from < session->count);
+    TIERCE_DASSERT(s->session->keys[from].claim.session == NULL && !session->is_busy);
+    TIERCE_DASSERT(to == 0 || s->positions[to - 1] < s->positions[from]);
     tierce__live_drop_claim(s->live, &session->keys[from].claim);
     session->keys[to] = session->keys[from];
     tierce__live_put_claim(s->live, &session->keys[to].claim);
@@ -197,6 +199,7 @@ static void unclaim(struct starting *s, const bool *drop)
 {
     size_t kept = 0;
     tierce__lock_take(&s->live->lock);
+    TIERCE_DASSERT(!s->session->is_busy && s->session->deadline.place == 0);
     for (size_t i = 0; i < s->session->count; i++) {
         if (drop[i]) {
             tierce__live_drop_claim(s->live, &s->session->keys[i].claim);
@@ -217,6 +220,7 @@ static void unclaim_from(struct starting *s, size_t first)
     tierce__lock_take(&s->live->lock);
     TIERCE_DASSERT(first <= s->session->count && s->session->count <= s->request->count);
     for (size_t i = first; i < s->session->count; i++) {
+        TIERCE_DASSERT(s->positions[i] < s->request->count && s->taken[s->positions[i]] == 0);
         tierce__live_drop_claim(s->live, &s->session->keys[i].claim);
         s->taken[s->positions[i]] = 1;
     }
@@ -334,6 +338,7 @@ static int shrink_session(struct starting *s)
     if (count > s->request->count / 2)
         return 0;
     TIERCE_DASSERT(large->bytes == 0 && !large->is_busy);
+    TIERCE_DASSERT(large->deadline.place == 0 && large->note != 0);
     struct tierce__write_session *small = tierce__session_create(s->live->locator, count + 1);
     if (small == NULL)
         return -ENOMEM;
@@ -423,6 +428,7 @@ static int reserve_room(struct starting *s, char why[TIERCE__WHY_BYTES])
     TIERCE_DASSERT(fit > 0 && fit == session->count);
     for (size_t i = 0; i < fit; i++)
         session->bytes += bytes[i];
+    TIERCE_DASSERT(s->storage->type >= 0 && s->storage->type <= UINT8_MAX);
     session->storage = s->storage->number;
     session->type = (uint8_t)s->storage->type;
     return 0;
@@ -493,6 +499,7 @@ static int deal_places(struct starting *s, const size_t *count_by_key, const siz
 static int take_places(struct starting *s, size_t *all_taken, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__instance *instance = &s->live->instance;
+    TIERCE_DASSERT(instance->spec_count <= UINT16_MAX);
     size_t all;
     size_t *by_key = tierce__arena_alloc(s->arena, s->session->count * sizeof(*by_key));
     size_t *by_spec = tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*by_spec));
@@ -555,6 +562,7 @@ static int make_durable(struct starting *s)
 static int begin_session(struct starting *s)
 {
     TIERCE_ASSERT(!s->session->is_busy && !s->session->is_doubtful);
+    TIERCE_ASSERT(s->session->deadline.place == 0);
     s->session->is_busy = true;
     tierce__lock_take(&s->live->lock);
     int rc = tierce__live_put_session(s->live, s->session);
