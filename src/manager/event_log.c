@@ -79,6 +79,7 @@ static void put_mask(struct tierce__json_write *json, const char *name,
 
 static const char *query_name(int query)
 {
+    TIERCE_DASSERT(query >= TIERCE__QUERY_BATCH && query <= TIERCE__QUERY_WINDOW);
     return query == TIERCE__QUERY_BATCH    ? "batch_get"
            : query == TIERCE__QUERY_PREFIX ? "prefix_match"
                                            : "reverse_roll_sw_match";
@@ -190,6 +191,7 @@ void tierce__events_reclaim(struct tierce__line_log *log, int64_t now_us, const 
 void tierce__events_other(struct tierce__line_log *log, int64_t now_us, const char *source,
                           const char *component, const char *type, const char *fields)
 {
+    TIERCE_DASSERT(fields[0] == '\0' || fields[0] == ',');
     struct tierce__line line = {0};
     if (!tierce__line_log_is_read(log))
         return;

@@ -716,6 +716,7 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
 
 void tierce__manager_stop(struct tierce__manager *manager)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct manager_whole *whole = whole_of(manager);
     /* Event streams end first: the drain would wait for them forever. */
     tierce__admin_http_stop(manager);

@@ -172,6 +172,13 @@ static uint32_t u32_of(const struct tierce__config *values, enum tierce__manager
     return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
 
+static uint16_t port_of(const struct tierce__config *values, enum tierce__manager_param row)
+{
+    uint64_t port = tierce__config_number(values, row);
+    TIERCE_ASSERT(port <= UINT16_MAX); /* manager_params.def */
+    return (uint16_t)port;
+}
+
 static bool flag_of(const struct tierce__config *values, enum tierce__manager_param row)
 {
     TIERCE_DASSERT(row < TIERCE__MANAGER_PARAMS);
@@ -188,9 +195,9 @@ static enum tierce_log_level level_of(const char *name)
 
 static void fill(struct tierce__manager_config *config, struct tierce__config *values)
 {
-    uint16_t grpc = (uint16_t)u32_of(values, TIERCE__MANAGER_LISTEN_GRPC_PORT);
-    uint16_t http = (uint16_t)u32_of(values, TIERCE__MANAGER_LISTEN_HTTP_PORT);
-    uint16_t admin = (uint16_t)u32_of(values, TIERCE__MANAGER_LISTEN_ADMIN_GRPC_PORT);
+    uint16_t grpc = port_of(values, TIERCE__MANAGER_LISTEN_GRPC_PORT);
+    uint16_t http = port_of(values, TIERCE__MANAGER_LISTEN_HTTP_PORT);
+    uint16_t admin = port_of(values, TIERCE__MANAGER_LISTEN_ADMIN_GRPC_PORT);
     *config = (struct tierce__manager_config){
         .values = values,
         .host = text_of(values, TIERCE__MANAGER_LISTEN_HOST),
@@ -198,7 +205,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .http_port = http,
         .shares_grpc = admin == 0 || admin == grpc,
         .admin_grpc_port = admin == 0 ? grpc : admin,
-        .admin_http_port = (uint16_t)u32_of(values, TIERCE__MANAGER_LISTEN_ADMIN_HTTP_PORT),
+        .admin_http_port = port_of(values, TIERCE__MANAGER_LISTEN_ADMIN_HTTP_PORT),
         .has_debug = flag_of(values, TIERCE__MANAGER_LISTEN_DEBUG),
         .debug_http_port = (uint16_t)(http != 0 ? http + DEBUG_PORT_OFFSET : 0),
         .is_insecure = flag_of(values, TIERCE__MANAGER_LISTEN_INSECURE),

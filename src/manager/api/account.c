@@ -25,6 +25,8 @@ struct hash {
     uint8_t salt[SALT_BYTES], bytes[HASH_BYTES];
 };
 
+static bool read_hash(struct hash *out, const char *text);
+
 /* Computes hash->bytes from the other fields. */
 static int derive(struct hash *hash, const char *password)
 {
@@ -53,6 +55,7 @@ int tierce__password_hash(char **out, const char *password)
     tierce__hex_encode(bytes, hash.bytes, sizeof(hash.bytes));
     snprintf(text, TEXT_BYTES, "scrypt$%u$%u$%u$%s$%s", hash.log2_n, hash.r, hash.p, salt, bytes);
     TIERCE_ASSERT(strlen(text) + 1 < TEXT_BYTES);
+    TIERCE_DASSERT(read_hash(&(struct hash){0}, text));
     *out = text;
     return 0;
 }

@@ -102,6 +102,7 @@ static bool send_lines(void *arg, const char *lines, size_t bytes)
 {
     struct tierce__http_stream *stream = arg;
     bool ends = lines == NULL && bytes == 0;
+    TIERCE_DASSERT(bytes == 0 || (lines != NULL && lines[bytes - 1] == '\n'));
     if (!ends && tierce__stream_write(stream, bytes > 0 ? lines : "\n", bytes > 0 ? bytes : 1))
         return true;
     tierce__stream_end(stream);
@@ -211,6 +212,7 @@ static void put_schema(struct schemas *s, const ProtobufCMessageDescriptor *mess
         if (s->seen[i] == message)
             return;
     }
+    TIERCE_DASSERT(s->count < sizeof(s->seen) / sizeof(s->seen[0]));
     if (s->count == sizeof(s->seen) / sizeof(s->seen[0]))
         return;
     s->seen[s->count++] = message;
@@ -305,6 +307,7 @@ size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__r
         return count;
     out[count++] = (struct tierce__route){"/metrics", "GET", serve_metrics, manager};
     out[count++] = (struct tierce__route){"/events", "GET", serve_events, manager};
+    count += tierce__page_routes(manager, out + count);
     TIERCE_ASSERT(count <= TIERCE__ADMIN_HTTP_ROUTES_MAX);
-    return count + tierce__page_routes(manager, out + count);
+    return count;
 }

@@ -68,6 +68,7 @@ static ProtobufCMessage *sub_message(ProtobufCMessage *root, ProtobufCMessage *p
     ProtobufCMessage **place = tierce__proto_member(parent, field->offset);
     if (*place == NULL)
         *place = tierce__proto_add(root, field->descriptor);
+    TIERCE_DASSERT(*place == NULL || (*place)->descriptor == field->descriptor);
     return *place;
 }
 
@@ -306,6 +307,7 @@ Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
 void tierce__api_as_admin(struct tierce__api_call *api)
 {
     /* KVCM's admin service has no other codes. */
+    TIERCE_DASSERT(tierce__rpcs[api->id].port != TIERCE__RPC_PORT_META);
     bool has = api->code == OK || api->code == INVALID_ARGUMENT || api->code == SERVER_NOT_LEADER ||
                api->code == META__ERROR_CODE__SERVICE_NOT_READY;
     const struct tierce__api_fields *fields = tierce__api_fields(api->id);
@@ -333,6 +335,7 @@ static bool has_layout(const ProtobufCMessageDescriptor *a, const ProtobufCMessa
 int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id meta)
 {
     TIERCE_ASSERT(meta < TIERCE__RPC_COUNT);
+    TIERCE_ASSERT(tierce__rpcs[meta].port == TIERCE__RPC_PORT_META);
     TIERCE_ASSERT(has_layout(api->request->descriptor, tierce__rpcs[meta].request));
     TIERCE_ASSERT(has_layout(api->reply->descriptor, tierce__rpcs[meta].reply));
     tierce__api_meta_rows[meta].run(api);

@@ -65,6 +65,7 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
     TIERCE_ASSERT(block_size > 0);
     *out = (struct keys){.keys = made,
                          .count = tierce__block_keys(made, tokens, token_count, block_size)};
+    TIERCE_DASSERT(out->count <= token_count / block_size);
     return true;
 }
 

@@ -104,6 +104,7 @@ static void count_call(struct tierce__api_call *api, uint64_t took_ns)
 static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
 {
     TIERCE_ASSERT(api->request->descriptor == tierce__rpcs[api->id].request);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__manager *manager = api->manager;
     const char *trace_id =
         tierce__api_text_field(api->request, tierce__api_fields(api->id)->trace_id);

@@ -128,6 +128,7 @@ static bool find_token(struct tierce__auth *auth, const char *shown, enum tierce
     tierce__lock_take(&auth->lock);
     const struct tierce__token *token = tierce__tokens_find(auth->tokens, shown, strlen(shown));
     if (token != NULL) {
+        TIERCE_DASSERT(token->rights == TIERCE__ROLE_USER || token->rights == TIERCE__ROLE_ADMIN);
         *role = (enum tierce__role)token->rights;
         snprintf(name, 64, "%s", token->name);
     }
@@ -204,6 +205,7 @@ static enum tierce__auth_result check_account(struct tierce__auth *auth, const c
     if (!may_wait)
         return TIERCE__AUTH_WAITS;
     TIERCE_ASSERT(strchr(text, ':') != NULL);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     if (!tierce__password_is(hash, strchr(text, ':') + 1))
         return TIERCE__AUTH_UNKNOWN;
     if (has_digest)

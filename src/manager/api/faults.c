@@ -51,6 +51,7 @@ static int find_rpc(const char *api_name)
 static bool put(struct tierce__faults *faults, int rpc, const struct tierce__fault *fault)
 {
     TIERCE_ASSERT(rpc >= 0 && rpc < TIERCE__RPC_COUNT);
+    TIERCE_DASSERT(fault->kind != TIERCE__FAULT_DELAY || fault->delay_ms >= 0);
     tierce__lock_take(&faults->lock);
     struct tierce__fault *at = &faults->faults[rpc];
     bool was = at->kind != TIERCE__FAULT_NONE, is = fault->kind != TIERCE__FAULT_NONE;

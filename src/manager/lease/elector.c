@@ -168,6 +168,7 @@ static void look(struct tierce__elector *elector)
     tierce__lock_drop(&elector->lock);
     int rc = elector->lease->ops->look(elector->lease, holder);
     tierce__lock_take(&elector->lock);
+    TIERCE_ASSERT(elector->state == FOLLOWING && !elector->has_lease);
     snprintf(elector->leader, sizeof(elector->leader), "%s", rc == 0 ? holder : "");
 }
 
@@ -179,6 +180,7 @@ static void renew(struct tierce__elector *elector)
     tierce__lock_drop(&elector->lock);
     int rc = elector->lease->ops->renew(elector->lease, elector->lease_ms);
     tierce__lock_take(&elector->lock);
+    TIERCE_ASSERT(elector->state != FOLLOWING && elector->state != RESIGNING);
     /* A renewal that returns too late does not count: another node may have led meanwhile. */
     if (rc == 0 && boot_ns() < elector->lease_until_ns)
         note_lease(elector, from_ns);
@@ -191,6 +193,7 @@ static void renew(struct tierce__elector *elector)
 static void give(struct tierce__elector *elector)
 {
     tierce__lock_assert_held(&elector->lock);
+    TIERCE_ASSERT(elector->state == RESIGNING && !tierce__elector_leads(elector));
     elector->has_lease = false;
     tierce__lock_drop(&elector->lock);
     elector->lease->ops->give(elector->lease);
@@ -201,6 +204,7 @@ static void give(struct tierce__elector *elector)
 static void put_off(struct tierce__elector *elector)
 {
     tierce__lock_assert_held(&elector->lock);
+    TIERCE_DASSERT(elector->state == FOLLOWING || elector->state == RESIGNING);
     int64_t delay_ms = atomic_load_explicit(&elector->campaign_delay_ms, memory_order_relaxed);
     delay_ms = delay_ms < DELAY_MS_MAX ? delay_ms : DELAY_MS_MAX;
     int64_t least_ms = elector->has_failed ? elector->lease_ms : 2 * elector->interval_ms;
@@ -266,12 +270,14 @@ static void call_promote(struct tierce__elector *elector)
 {
     tierce__lock_assert_held(&elector->lock);
     TIERCE_ASSERT(elector->state == PROMOTING);
+    TIERCE_ASSERT(!tierce__elector_leads(elector));
     uint64_t fence = elector->fence;
     if (!may_lead(elector)) {
         move_to(elector, RESIGNING);
         return;
     }
     tierce__lock_drop(&elector->lock);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     int rc = elector->promote(elector->arg, fence);
     if (rc < 0)
         tierce__log(TIERCE_LOG_ERROR, "promotion_failed", "fence=%llu why=\"%s\"",
@@ -295,9 +301,11 @@ static void call_demote(struct tierce__elector *elector)
 {
     tierce__lock_assert_held(&elector->lock);
     TIERCE_ASSERT(elector->state == DEMOTING);
+    TIERCE_ASSERT(!tierce__elector_leads(elector));
     uint64_t fence = elector->fence;
     bool was_lost = !elector->has_lease;
     tierce__lock_drop(&elector->lock);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__log(was_lost ? TIERCE_LOG_WARN : TIERCE_LOG_INFO, "leadership_ends",
                 "fence=%llu lost=%d", (unsigned long long)fence, was_lost);
     elector->demote(elector->arg);
@@ -431,6 +439,7 @@ void tierce__elector_state(struct tierce__elector *elector, struct tierce__elect
     TIERCE_CHECK_MAGIC(elector, ELECTOR_MAGIC);
     tierce__lock_take(&elector->lock);
     uint64_t now = boot_ns();
+    TIERCE_DASSERT(now >= elector->turn_ns);
     *out = (struct tierce__elector_state){
         .leads = tierce__elector_leads(elector),
         .fence = elector->has_lease ? elector->fence : 0,

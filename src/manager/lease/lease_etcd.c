@@ -244,6 +244,7 @@ static int ask(struct etcd_lease *lease, const char *path, const char *name, con
 
 static int grant(struct etcd_lease *lease, uint32_t lease_ms)
 {
+    TIERCE_DASSERT(lease_ms > 0);
     char seconds[ID_BYTES];
     snprintf(seconds, sizeof(seconds), "%u", (lease_ms + 999) / 1000);
     int rc = ask(lease, "lease/grant", "TTL", seconds, "ID", lease->id);
@@ -414,6 +415,7 @@ static int make_client(struct etcd_lease *lease, uint32_t timeout_ms)
 static int etcd_open(struct tierce__lease **out, const char *uri, const char *holder,
                      uint32_t timeout_ms, char why[256])
 {
+    TIERCE_DASSERT(holder[0] != '\0' && strlen(holder) < TIERCE__LEASE_HOLDER_BYTES);
     struct etcd_lease *lease = tierce__calloc(1, sizeof(*lease));
     if (lease == NULL)
         return -ENOMEM;

@@ -57,6 +57,7 @@ static void read_boot(char out[BOOT_BYTES])
 static int file_open(struct tierce__lease **out, const char *uri, const char *holder,
                      uint32_t timeout_ms, char why[256])
 {
+    TIERCE_DASSERT(holder[0] != '\0' && strlen(holder) < TIERCE__LEASE_HOLDER_BYTES);
     const char *rest = uri + strlen("file://");
     if (rest[0] != '/') {
         snprintf(why, 256, "file:// requires an absolute path of a folder");
@@ -133,6 +134,7 @@ static int write_content(const struct file_lease *lease, int fd,
                          const struct lease_file_content *content, size_t bytes_before)
 {
     TIERCE_DASSERT(content->holder[0] != '\0' || content->until_ms == 0);
+    TIERCE_DASSERT(content->token <= INT64_MAX);
     struct tierce__line line = {0};
     struct tierce__json_write json = {.line = &line};
     tierce__json_write_open(&json, NULL, '{');

@@ -102,6 +102,7 @@ static struct cell *find_cell(const char *name)
 static int memory_open(struct tierce__lease **out, const char *uri, const char *holder,
                        uint32_t timeout_ms, char why[256])
 {
+    TIERCE_DASSERT(holder[0] != '\0' && strlen(holder) < TIERCE__LEASE_HOLDER_BYTES);
     struct memory_lease *lease = tierce__calloc(1, sizeof(*lease));
     (void)timeout_ms;
     why[0] = '\0';
@@ -234,6 +235,7 @@ static int alone_take(struct tierce__lease *lease, uint32_t lease_ms, uint64_t *
 
 static int alone_renew(struct tierce__lease *lease, uint32_t lease_ms)
 {
+    TIERCE_DASSERT(((const struct alone *)lease)->is_held);
     (void)lease;
     (void)lease_ms;
     return 0;

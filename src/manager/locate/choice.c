@@ -67,6 +67,7 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
 {
     struct tierce__quota_limits limits;
     struct tierce__locator *locator = c->opts->live->locator;
+    TIERCE_DASSERT((unsigned)storage->type <= UINT8_MAX);
     struct tierce__quota_at at =
         tierce__live_quota_at(c->opts->live, (uint8_t)storage->type, storage->number);
     if (!tierce__storages_is_available(locator->opts.storages, storage))

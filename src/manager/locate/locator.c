@@ -127,6 +127,7 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
 
 void tierce__locator_close(struct tierce__locator *locator)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     if (locator == NULL)
         return;
     if (locator->deleter != NULL)
@@ -275,6 +276,7 @@ static void destroy_live(struct tierce__live *live)
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_acquire) == 0);
     TIERCE_ASSERT(tierce__list_empty(&live->node));
     TIERCE_ASSERT(live->claims.count == 0 || live->sessions.count > 0);
+    TIERCE_ASSERT(live->deadlines.count == live->sessions.count);
     TIERCE__MAP_FOR_EACH (node, &live->sessions)
         tierce__session_destroy(TIERCE__CONTAINER_OF(node, struct tierce__write_session, node));
     tierce__places_close(live->places);
@@ -729,6 +731,7 @@ void tierce__locator_each(struct tierce__locator *locator,
         struct tierce__live *live = TIERCE__CONTAINER_OF(it, struct tierce__live, node);
         tierce__live_hold(live); /* a held instance stays in the list */
         tierce__lock_drop(&locator->lock);
+        TIERCE_DASSERT(!tierce__lock_holds_any());
         each(arg, live);
         tierce__lock_take(&locator->lock);
         TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);

@@ -173,6 +173,8 @@ static void move_key(struct tierce__starting *s, size_t to, size_t from)
     struct tierce__write_session *session = s->session;
     tierce__lock_assert_held(&s->live->lock);
     TIERCE_DASSERT(to < from && from < session->count);
+    TIERCE_DASSERT(!session->is_busy);
+    TIERCE_DASSERT(to == 0 || s->positions[to - 1] < s->positions[from]);
     tierce__live_drop_claim(s->live, &session->keys[from].claim);
     session->keys[to] = session->keys[from];
     tierce__live_put_claim(s->live, &session->keys[to].claim);
@@ -185,6 +187,7 @@ static void unclaim(struct tierce__starting *s, const bool *drop)
 {
     size_t kept = 0;
     tierce__lock_take(&s->live->lock);
+    TIERCE_DASSERT(!s->session->is_busy && s->session->deadline.place == 0);
     for (size_t i = 0; i < s->session->count; i++) {
         if (drop[i]) {
             tierce__live_drop_claim(s->live, &s->session->keys[i].claim);

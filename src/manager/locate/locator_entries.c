@@ -45,6 +45,7 @@ static int compare_given(const void *given, const void *entry)
 static struct locator_named *name_keys(struct locator_ending *e)
 {
     TIERCE_DASSERT(e->storage != NULL && e->live->instance.spec_count == 1);
+    TIERCE_DASSERT(e->storage->number == e->session->storage);
     const struct tierce__write_session *session = e->session;
     struct tierce__place_uris uris;
     struct locator_named *named =
@@ -53,12 +54,13 @@ static struct locator_named *name_keys(struct locator_ending *e)
         tierce__place_uris_begin(&uris, e->storage, &e->live->instance, &e->arena) < 0)
         return NULL;
     for (size_t i = 0; i < session->count; i++) {
+        TIERCE_DASSERT(session->keys[i].place_count == 1);
         struct tierce__spec_place place = session->keys[i].places[0];
-        TIERCE_DASSERT(session->keys[i].place_count > 0);
         place.bytes = 0;
         named[i] = (struct locator_named){.uri = tierce__place_uris_make(&uris, &place), .key = i};
         if (named[i].uri == NULL)
             return NULL;
+        TIERCE_DASSERT(strlen(named[i].uri) == strlen(named[0].uri));
     }
     qsort(named, session->count, sizeof(*named), compare_uris);
     return named;

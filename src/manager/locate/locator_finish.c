@@ -56,6 +56,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
 {
     struct finishing *f = arg;
     (void)key;
+    TIERCE_DASSERT(f->served[i] < f->session->count);
     const struct tierce__session_key *written = &f->session->keys[f->served[i]];
     TIERCE_DASSERT(f->session->written[f->served[i]] && key == written->claim.key);
     TIERCE_DASSERT(f->session->is_busy);
@@ -298,6 +299,7 @@ static void settle(struct finishing *f)
     struct tierce__quota_at at = tierce__live_quota_at(live, session->type, session->storage);
     TIERCE_ASSERT(session->served_bytes <= session->bytes);
     uint64_t dropped = session->bytes - session->served_bytes;
+    TIERCE_ASSERT(dropped == 0 || f->deletion != NULL);
     if (dropped > 0)
         tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_WRITING, TIERCE__QUOTA_DELETING,
                            dropped);
@@ -308,6 +310,7 @@ static void settle(struct finishing *f)
     f->deletion = NULL;
     tierce__lock_take(&live->lock);
     for (size_t i = 0; i < session->count; i++) {
+        TIERCE_DASSERT(session->keys[i].claim.session == session);
         if (session->written[i])
             enter_expiry(f, i);
         tierce__live_drop_claim(live, &session->keys[i].claim);
@@ -390,6 +393,7 @@ int tierce__live_finish(struct tierce__live *live, struct tierce__write_session 
 static int finish_doubtful(struct tierce__live *live, struct tierce__write_session *session)
 {
     TIERCE_ASSERT(session->is_busy && session->count > 0);
+    TIERCE_ASSERT(!session->is_doubtful);
     struct finishing f = {.live = live,
                           .session = session,
                           .now_us = tierce__locator_now_us(live->locator),
@@ -423,6 +427,7 @@ int tierce__live_begin_finish(struct tierce__live *live, const char *id,
         goto out;
     }
     TIERCE_ASSERT(!session->is_doubtful);
+    TIERCE_DASSERT(session->deadline.place != 0);
     rc = mask != NULL ? check_mask(session, mask, why) : 0;
     if (rc < 0)
         goto out;

@@ -26,6 +26,7 @@ struct chain_removal {
 static void move_bytes(struct chain_removal *r, const struct tierce__deletion *deletion)
 {
     TIERCE_DASSERT(deletion->live == r->live);
+    TIERCE_ASSERT(r->is_tried && r->error == 0);
     struct tierce__live *live = r->live;
     for (size_t i = 0; i < deletion->count; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
@@ -195,6 +196,7 @@ int tierce__live_remove(struct tierce__live *live, const int64_t *keys, size_t c
                         const struct tierce__removal *how, struct tierce__removed *removed)
 {
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     enum { STEP_KEYS = 128 };
     struct chain_removal r = {.live = live, .how = how, .removed = removed};
     int rc = 0;
@@ -394,6 +396,7 @@ static void set_emptying(struct tierce__live *live, bool is_emptying)
 static size_t count_keys(struct tierce__live *live, const struct tierce__map *map)
 {
     tierce__lock_take(&live->lock);
+    TIERCE_DASSERT(map == &live->claims || map == &live->deleting);
     size_t count = map->count;
     tierce__lock_drop(&live->lock);
     return count;
@@ -452,6 +455,7 @@ static int end_calls(struct tierce__live *live, uint64_t deadline_ns, char why[T
 int tierce__live_empty(struct tierce__live *live, uint64_t deadline_ns, char why[TIERCE__WHY_BYTES])
 {
     struct tierce__removed removed = {0};
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     set_emptying(live, true);
     int rc = end_sessions(live, deadline_ns, why);
     if (rc == 0) {

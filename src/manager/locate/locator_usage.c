@@ -37,10 +37,15 @@ void tierce__live_count_rejected(struct tierce__live *live, enum tierce__rejecti
 
 void tierce__live_count_limited(struct tierce__live *live, const char *limit, size_t keys)
 {
-    for (int i = 0; limit != NULL && i < TIERCE__REJECTIONS; i++) {
-        if (rejections[i].limit != NULL && strcmp(rejections[i].limit, limit) == 0)
-            tierce__live_count_rejected(live, (enum tierce__rejection)i, keys);
-    }
+    int i = 0;
+    if (limit == NULL)
+        return;
+    while (i < TIERCE__REJECTIONS &&
+           (rejections[i].limit == NULL || strcmp(rejections[i].limit, limit) != 0))
+        i++;
+    TIERCE_DASSERT(i < TIERCE__REJECTIONS); /* each limit of the quota has a row */
+    if (i < TIERCE__REJECTIONS)
+        tierce__live_count_rejected(live, (enum tierce__rejection)i, keys);
 }
 
 void tierce__live_count_reclaimed(struct tierce__live *live, const int64_t *idle_us, size_t count)

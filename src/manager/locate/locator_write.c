@@ -75,6 +75,7 @@ static int reserve_room(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
     TIERCE_DASSERT(fit > 0 && fit == session->count);
     for (size_t i = 0; i < fit; i++)
         session->bytes += bytes[i];
+    TIERCE_DASSERT(s->storage->type >= 0 && s->storage->type <= UINT8_MAX);
     session->storage = s->storage->number;
     session->type = (uint8_t)s->storage->type;
     return 0;
@@ -146,6 +147,7 @@ static int deal_places(struct tierce__starting *s, const size_t *count_by_key,
 static int take_places(struct tierce__starting *s, size_t *all_taken, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__instance *instance = &s->live->instance;
+    TIERCE_DASSERT(instance->spec_count <= UINT16_MAX);
     size_t all;
     size_t *by_key = tierce__arena_alloc(s->arena, s->session->count * sizeof(*by_key));
     size_t *by_spec = tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*by_spec));
@@ -208,6 +210,7 @@ static int make_durable(struct tierce__starting *s)
 static int begin_session(struct tierce__starting *s)
 {
     TIERCE_ASSERT(!s->session->is_busy && !s->session->is_doubtful);
+    TIERCE_ASSERT(s->session->deadline.place == 0);
     s->session->is_busy = true;
     tierce__lock_take(&s->live->lock);
     int rc = tierce__live_put_session(s->live, s->session);

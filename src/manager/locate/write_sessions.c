@@ -130,6 +130,7 @@ void tierce__live_drop_session(struct tierce__live *live, struct tierce__write_s
 {
     tierce__lock_assert_held(&live->lock);
     TIERCE_ASSERT(live->sessions.count > 0 && session->deadline.place != 0);
+    TIERCE_ASSERT(session->is_busy);
     tierce__map_remove(&live->sessions, &session->node);
     tierce__deadline_unset(&live->deadlines, &session->deadline);
     uint64_t *writing = &live->writing_by_slot[tierce__meta_type_slot(session->type)];

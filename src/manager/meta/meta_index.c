@@ -153,6 +153,7 @@ static int get_cached(struct tierce__meta_index *index, const int64_t *keys, siz
 int tierce__meta_index_get(struct tierce__meta_index *index, const int64_t *keys, size_t count,
                            struct tierce__arena *arena, struct tierce__record *records, bool *found)
 {
+    TIERCE_DASSERT(!index->space->ops->blocks || !tierce__lock_holds_any());
     int span = tierce__span_open("index:read");
     int rc = index->cache != NULL
                  ? get_cached(index, keys, count, arena, records, found)
@@ -191,6 +192,7 @@ int tierce__meta_index_write_notes(struct tierce__meta_index *index,
                                    const struct tierce__meta_note *notes, size_t count)
 {
     TIERCE_DASSERT(count > 0);
+    TIERCE_DASSERT(!index->space->ops->blocks || !tierce__lock_holds_any());
     int span = tierce__span_open("index:note");
     int rc = index->space->ops->write(
         index->space, &(struct tierce__meta_batch){.notes = notes, .note_count = count});

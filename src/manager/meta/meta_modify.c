@@ -523,6 +523,7 @@ static void forget_cached(struct tierce__meta_cache *cache, const struct tierce_
 /* A write with this error was certainly not applied. */
 static bool is_certain(int rc)
 {
+    TIERCE_DASSERT(rc < 0);
     return rc == TIERCE_E_REFUSED || rc == TIERCE_E_ARGUMENT || rc == -ENOMEM;
 }
 
@@ -664,6 +665,7 @@ int tierce__meta_index_modify(struct tierce__meta_index *index, const int64_t *k
                               const struct tierce__meta_change *change, struct tierce__arena *arena,
                               int *status)
 {
+    TIERCE_DASSERT(!index->space->ops->blocks || !tierce__lock_holds_any());
     struct modify_call call = {.index = index,
                                .keys = keys,
                                .count = count,

@@ -105,6 +105,7 @@ static void hand_on(struct tierce__touches *touches)
         if (count > 0)
             tierce__numbers_clear(&part->table);
         tierce__lock_drop(&part->lock);
+        TIERCE_DASSERT(!tierce__lock_holds_any());
         if (count > 0)
             touches->flush(touches->arg, touches->taken, count);
     }

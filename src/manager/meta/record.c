@@ -112,6 +112,7 @@ static size_t location_size(const struct tierce__location *location)
 
 size_t tierce__record_size(const struct tierce__record *record)
 {
+    TIERCE_DASSERT(record->expires_us >= 0);
     size_t bytes = FIXED_BYTES;
     if (record->has_parent)
         bytes += sizeof(uint64_t);

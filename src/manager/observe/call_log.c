@@ -95,5 +95,6 @@ void tierce__access_log_write(struct tierce__line_log *log, const struct tierce_
         tierce__json_write_text(&json, "account", name);
     }
     tierce__json_write_close(&json, '}');
+    TIERCE_DASSERT(line.failed || json.depth == 0);
     tierce__line_end(&line, log);
 }

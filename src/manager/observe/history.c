@@ -78,8 +78,12 @@ uint64_t tierce__history_each(struct tierce__history *history, uint64_t after,
     tierce__lock_take(&history->lock);
     uint64_t last = history->last;
     uint64_t oldest = last > history->samples_max ? last - history->samples_max + 1 : 1;
-    for (uint64_t n = after >= oldest ? after + 1 : oldest; after < last && n <= last; n++)
-        each(arg, &history->slots[n % history->samples_max].sample);
+    for (uint64_t n = after >= oldest ? after + 1 : oldest; after < last && n <= last; n++) {
+        const struct tierce__history_sample *sample =
+            &history->slots[n % history->samples_max].sample;
+        TIERCE_ASSERT(sample->sequence == n);
+        each(arg, sample);
+    }
     TIERCE_ASSERT(last == 0 || history->slots[last % history->samples_max].sample.sequence == last);
     tierce__lock_drop(&history->lock);
     return last;

@@ -20,6 +20,7 @@ struct telling {
 static void tell(const struct telling *t, const char *name, const char *help, bool is_counter,
                  double value, const struct tierce__metric_tag *tags, size_t tag_count)
 {
+    TIERCE_DASSERT(value >= 0 || (!is_counter && value == -1));
     t->each(t->arg, &(struct tierce__metric){.name = name,
                                              .help = help,
                                              .is_counter = is_counter,

@@ -402,6 +402,7 @@ static void serve_numbers(void *arg, struct tierce__call *call)
     put_calls(&json, manager);
     put_samples(&json, manager, since_of(tierce__call_info(call)->query));
     tierce__json_write_close(&json, '}');
+    TIERCE_DASSERT(line.failed || json.depth == 0);
     struct tierce__reply reply = {.status = 200,
                                   .header_name = "Cache-Control",
                                   .header_value = "no-store",

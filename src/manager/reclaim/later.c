@@ -30,6 +30,7 @@ struct tierce__later {
 
 static void answer(struct later_call *waiting)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     if (waiting->message != NULL)
         tierce__api_reply(waiting->call, waiting->message);
     else

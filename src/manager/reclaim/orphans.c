@@ -71,6 +71,7 @@ static int list_open(struct tierce__live *live, struct tierce__arena *arena, int
 
 static int add_link(struct tierce__orphan_sweep *sweep, int64_t key, int64_t parent)
 {
+    TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_SCAN);
     if (TIERCE__GROW(sweep->links, sweep->link_room, sweep->link_count + 1, AT_ONCE) < 0)
         return -ENOMEM;
     TIERCE_ASSERT(sweep->link_count < sweep->link_room);
@@ -135,6 +136,7 @@ static size_t first_link(const struct tierce__orphan_sweep *sweep, int64_t paren
 /* Adds the keys that follow `parent`. Each link is used once, so that cycles end. */
 static void take_children(struct tierce__orphan_sweep *sweep, int64_t parent, bool *is_taken)
 {
+    TIERCE_ASSERT(sweep->state == TIERCE__ORPHANS_FIND);
     for (size_t i = first_link(sweep, parent);
          i < sweep->link_count && sweep->links[i].parent == parent && !is_taken[i]; i++) {
         is_taken[i] = true;

@@ -328,6 +328,7 @@ static size_t sweep_all(struct tierce__reclaimer *reclaimer, const struct tierce
 static size_t work(struct tierce__reclaimer *reclaimer, bool always)
 {
     TIERCE_ASSERT(!reclaimer->has_thread || reclaimer->is_working);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     size_t removed = 0;
     struct tierce__registry *registry = reclaimer->opts.registry;
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);

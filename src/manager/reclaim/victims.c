@@ -284,6 +284,7 @@ static void link_candidates(struct taking *t)
         struct victims_candidate *c = &t->candidates[i];
         if (c->record->has_parent)
             c->parent = find_candidate(t, c->member, c->record->parent);
+        TIERCE_DASSERT(c->parent == NONE || c->parent < t->count);
     }
 }
 
@@ -382,6 +383,7 @@ static void submit(struct taking *t, const struct member *member,
     int64_t delay_us = (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000;
     int64_t *keys = tierce__arena_alloc(&t->arena, (count + 1) * sizeof(*keys));
     for (size_t i = 0; i < count && keys != NULL; i++) {
+        TIERCE_DASSERT(&t->members[chosen[i]->member] == member);
         keys[i] = chosen[i]->key;
         leaving.gone_max += chosen[i]->record->location_count;
     }

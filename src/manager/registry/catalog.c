@@ -258,6 +258,8 @@ static int number_kind(struct tierce__catalog *catalog, enum tierce__registry_ki
         if (number == 0 || has_number(catalog, kind, i, number))
             rc =
                 tierce__catalog_assign(catalog, kind, tierce__catalog_entry(catalog, kind, i), why);
+        TIERCE_DASSERT(rc != 0 || number_of(catalog, kind, i) < *next);
+        TIERCE_DASSERT(rc != 0 || !has_number(catalog, kind, i, number_of(catalog, kind, i)));
     }
     return rc;
 }

@@ -61,6 +61,7 @@ enum tierce__storage_type tierce__storage_quota_kind(size_t index)
 const struct tierce__type_quota *tierce__group_type_quota(const struct tierce__group *group,
                                                           enum tierce__storage_type kind)
 {
+    TIERCE_DASSERT(kind == tierce__storage_type_quota(kind));
     for (size_t i = group->type_quota_count; i > 0; i--) {
         if (tierce__storage_type_quota(group->type_quotas[i - 1].type) == kind)
             return &group->type_quotas[i - 1];

@@ -256,6 +256,7 @@ const struct tierce__fields tierce__account_fields = {
 int64_t tierce__field_integer(const void *object, const struct tierce__model_field *field)
 {
     TIERCE_DASSERT(field->kind != TIERCE__FIELD_DOUBLE);
+    TIERCE_DASSERT(field->bytes <= sizeof(int64_t) && field->kind != TIERCE__FIELD_TEXT);
     int64_t value = 0;
     memcpy(&value, tierce__field_at(object, field), field->bytes);
     /* A type too, because a client may send a negative number. */
@@ -294,7 +295,7 @@ void tierce__model_start(void *object, const struct tierce__fields *fields)
     memset(object, 0, fields->size);
     for (size_t i = 0; i < fields->count; i++) {
         const struct tierce__model_field *field = &fields->rows[i];
-        TIERCE_DASSERT(field->offset < fields->size);
+        TIERCE_DASSERT(field->offset + field->bytes <= fields->size);
         if (field->kind == TIERCE__FIELD_TEXT)
             *tierce__field_text(object, field) = none;
         else if (field->initial != 0)

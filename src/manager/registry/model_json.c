@@ -71,6 +71,8 @@ static int take_text(char **out, struct tierce__text value, const char *path, ch
 static int take_number(struct model_json_reader *r, const struct tierce__model_field *field,
                        struct tierce__text value)
 {
+    TIERCE_DASSERT(field->kind == TIERCE__FIELD_INT || field->kind == TIERCE__FIELD_UINT ||
+                   field->kind == TIERCE__FIELD_DOUBLE);
     bool is_double = field->kind == TIERCE__FIELD_DOUBLE;
     if (is_double) {
         double number = tierce__json_get_number(value, "");
@@ -374,6 +376,7 @@ void tierce__model_put_json(struct tierce__json_write *json, const void *object,
 {
     uint32_t types = tierce__model_types(object, fields);
     const char *at = "";
+    unsigned depth = json->depth;
     tierce__json_write_open(json, NULL, '{');
     for (size_t i = 0; i < fields->count; i++) {
         const struct tierce__model_field *field = &fields->rows[i];
@@ -384,6 +387,7 @@ void tierce__model_put_json(struct tierce__json_write *json, const void *object,
     }
     move(json, at, "");
     tierce__json_write_close(json, '}');
+    TIERCE_DASSERT(json->depth == depth);
 }
 
 int tierce__model_to_json(char **out, const void *object, const struct tierce__fields *fields,

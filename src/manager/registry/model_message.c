@@ -48,6 +48,9 @@ static const char *path_below(const struct tierce__model_field *field, const cha
 
 static bool is_64_bits(const ProtobufCFieldDescriptor *from)
 {
+    TIERCE_DASSERT(from->type != PROTOBUF_C_TYPE_UINT64 && from->type != PROTOBUF_C_TYPE_STRING);
+    TIERCE_DASSERT(from->type != PROTOBUF_C_TYPE_MESSAGE &&
+                   from->label != PROTOBUF_C_LABEL_REPEATED);
     return from->type == PROTOBUF_C_TYPE_INT64;
 }
 

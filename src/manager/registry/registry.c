@@ -139,6 +139,7 @@ void tierce__registry_close(struct tierce__registry *registry)
     TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
     tierce__catalog_put(registry->current);
     tierce__catalog_put(registry->kept);
+    TIERCE_DASSERT(atomic_load_explicit(&registry->empty->references, memory_order_relaxed) == 1);
     tierce__catalog_put(registry->empty);
     if (registry->store != NULL)
         registry->store->ops->close(registry->store);
@@ -582,6 +583,7 @@ static int start_with(struct tierce__catalog *catalog, const char *key,
 static int start(struct tierce__catalog *catalog, const void *arg, char why[256])
 {
     const char *text = arg;
+    TIERCE_DASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
     struct tierce__json_doc doc = {0};
     for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
         if (catalog->lists[kind].count > 0)

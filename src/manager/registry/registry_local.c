@@ -31,6 +31,7 @@ struct local {
 
 static struct local *local_of(struct tierce__registry_store *store)
 {
+    TIERCE_DASSERT(store->ops == &tierce__registry_local);
     return (struct local *)store;
 }
 
@@ -343,6 +344,7 @@ static int local_save(struct tierce__registry_store *store, uint64_t fence,
     struct local *local = local_of(store);
     struct local_content old = {0};
     char *body = NULL;
+    TIERCE_DASSERT(before != after);
     (void)before; /* the file is written whole */
     int fd = take_lock(local, fence, why);
     if (fd < 0)

@@ -72,11 +72,17 @@ struct redis_store {
     bool is_in_doubt; /* whether the stored state equals the last one written */
 };
 
+static struct redis_store *store_of(struct tierce__registry_store *store)
+{
+    TIERCE_DASSERT(store->ops == &tierce__registry_redis);
+    return (struct redis_store *)store;
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void redis_close(struct tierce__registry_store *base)
 {
-    struct redis_store *store = (struct redis_store *)base;
+    struct redis_store *store = store_of(base);
     tierce__resp_pool_destroy(store->pool);
     tierce__arena_clear(&store->names);
     tierce__free(store);
@@ -183,6 +189,7 @@ static void add_entry(struct tierce__resp_pipeline *batch, const struct redis_st
                       enum tierce__registry_kind kind, const char *name, const char *value)
 {
     TIERCE_DASSERT(kind < TIERCE__KINDS);
+    TIERCE_DASSERT(name[0] != '\0');
     bool is_instance = kind == TIERCE__KIND_INSTANCE;
     if (is_instance)
         tierce__resp_pipeline_addf(batch, "%s%s", store->prefix, name);
@@ -248,6 +255,7 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
     int rc = check_ids(after, why);
     if (rc < 0)
         return rc;
+    TIERCE_DASSERT(after->next.storage > 0 && after->next.group > 0 && after->next.instance > 0);
     begin_script(&batch, store, &save_script, fence);
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         tierce__resp_pipeline_addf(&batch, "%" PRIu64, numbers[i]);
@@ -263,6 +271,7 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
 /* Returns whether the stored state is unknown after such an error. */
 static bool leaves_doubt(int rc)
 {
+    TIERCE_DASSERT(rc <= 0);
     return rc != 0 && rc != -ENOMEM && rc != TIERCE_E_REFUSED && rc != TIERCE_E_ARGUMENT &&
            rc != -EPROTO;
 }
@@ -271,7 +280,8 @@ static int redis_save(struct tierce__registry_store *base, uint64_t fence,
                       const struct tierce__catalog *before, const struct tierce__catalog *after,
                       char why[256])
 {
-    struct redis_store *store = (struct redis_store *)base;
+    TIERCE_DASSERT(before != after);
+    struct redis_store *store = store_of(base);
     char ignored[256];
     int rc = save_as(store, fence, store->is_in_doubt ? NULL : before, after, why);
     if (rc == 0) {
@@ -353,7 +363,7 @@ static int redis_load(struct tierce__registry_store *base, uint64_t fence,
 {
     TIERCE_DASSERT(out->lists[TIERCE__KIND_STORAGE].count == 0 &&
                    out->lists[TIERCE__KIND_INSTANCE].count == 0);
-    struct redis_store *store = (struct redis_store *)base;
+    struct redis_store *store = store_of(base);
     struct tierce__resp_pipeline batch;
     bool has_foreign = false;
     begin_script(&batch, store, &load_script, fence);

@@ -2,6 +2,7 @@
 #include "manager/registry/startup.h"
 
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/config/config.h"
 #include "base/file.h"
 #include "base/json/json_write.h"
@@ -33,11 +34,13 @@ int tierce__state_folder(char **out, char *const *env)
     } else {
         return 0;
     }
+    TIERCE_DASSERT(*out == NULL || (*out)[0] == '/');
     return *out != NULL ? 0 : -ENOMEM;
 }
 
 int tierce__state_folder_make(const char *path)
 {
+    TIERCE_DASSERT(path[0] == '/');
     char *copy = tierce__strdup(path);
     int rc = copy != NULL ? 0 : -ENOMEM;
     for (char *end = copy; rc == 0 && end != NULL;) {
@@ -77,6 +80,7 @@ static const char behind_root[] =
 
 char *tierce__startup_builtin(const char *state_folder)
 {
+    TIERCE_DASSERT(state_folder[0] == '/');
     struct tierce__line line = {0};
     char *root = tierce__join_path(state_folder, TIERCE__STARTUP_STORAGE "/");
     if (root == NULL)

@@ -583,6 +583,7 @@ static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *del
 static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
 {
     TIERCE_ASSERT(deletion->deadline.place == 0);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     uint64_t orphans = 0;
     bool is_doubtful = deletion->is_doubtful, waits = false;
     int rc = do_deletion(deletion, &orphans);
@@ -614,6 +615,7 @@ void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__dele
 {
     TIERCE_ASSERT(!deletion->is_end_doubtful && deletion->tries == 0);
     TIERCE_ASSERT(deletion->deadline.place == 0 && deletion->count <= deletion->room);
+    TIERCE_ASSERT(deletion->live->locator == deleter->locator);
     if (!deletion->is_sweep) {
         tierce__lock_take(&deletion->live->lock);
         note_deleting(&deletion->live->deleting, deletion);
@@ -671,6 +673,7 @@ static void *run(void *arg)
 static void end_threads(struct tierce__deleter *deleter)
 {
     tierce__lock_take(&deleter->lock);
+    TIERCE_ASSERT(!deleter->is_ending);
     deleter->is_ending = true;
     tierce__cond_broadcast(&deleter->wake);
     tierce__lock_drop(&deleter->lock);

@@ -96,6 +96,8 @@ static char *folder_of(const struct tierce__storage *storage,
         *to++ = '/';
         *to = '\0';
         *bytes = (size_t)(to - folder);
+        TIERCE_DASSERT(*bytes <
+                       root_bytes + ESCAPE_GROWTH * (strlen(instance->id) + strlen(spec_name)) + 3);
     }
     tierce__free(root);
     return folder;

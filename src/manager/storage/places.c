@@ -275,6 +275,7 @@ static int load_note(void *arg, const struct tierce__meta_note *note)
 {
     TIERCE_DASSERT(note->kind == TIERCE__NOTE_FILE);
     struct tierce__places *places = arg;
+    tierce__lock_assert_held(&places->lock);
     bool is_damaged = false;
     if (note->number == RESERVE_NOTE) {
         if (note->bytes != sizeof(uint64_t))
@@ -366,6 +367,7 @@ void tierce__places_close(struct tierce__places *places)
         return;
     TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
     forget_all(places);
+    TIERCE_DASSERT(places->files.count == 0);
     for (size_t i = 0; i < places->shelf_count; i++)
         tierce__free(places->shelves[i]);
     tierce__free(places->shelves);
@@ -479,6 +481,7 @@ static void end_take(struct tierce__places *places, const struct tierce__spec_pl
     tierce__lock_assert_held(&places->lock);
     for (size_t i = 0; i < count && !is_kept; i++) {
         struct file *file = find_file(places, taken[i].file);
+        TIERCE_DASSERT(file == NULL || taken[i].slot < file->slots);
         if (file == NULL || !file->is_taking || !has_bit(used_bits(file), taken[i].slot))
             continue;
         flip_bit(used_bits(file), taken[i].slot);
@@ -489,6 +492,7 @@ static void end_take(struct tierce__places *places, const struct tierce__spec_pl
         struct file *file = find_file(places, taken[i].file);
         if (file == NULL || !file->is_taking)
             continue;
+        TIERCE_DASSERT(file->leaving == 0);
         file->is_taking = false;
         settle_file(places, file);
     }
@@ -617,6 +621,7 @@ static struct file *find_or_fill(struct tierce__places *places, uint16_t storage
                                  const struct tierce__spec_place *place)
 {
     TIERCE_DASSERT(is_slot(place));
+    tierce__lock_assert_held(&places->lock);
     struct file *file = find_file(places, place->file);
     if (file != NULL)
         return file;
@@ -683,6 +688,7 @@ static int note_again(struct take *give, struct file *file)
 static int write_notes(struct take *give, const struct tierce__spec_place *given, size_t count,
                        bool *is_empty)
 {
+    tierce__lock_assert_held(&give->places->lock);
     for (size_t i = count; i-- > 0;) {
         is_empty[i] = is_alone(&given[i]);
         if (!is_slot(&given[i]))

@@ -162,6 +162,7 @@ static int try_step(struct connector_driver *driver, struct tierce__store_req *r
     char text[TIERCE__CONNECTOR_WHY_BYTES] = "";
     req->names = &driver->probe_name;
     call(driver, req, 1);
+    TIERCE_DASSERT(req->status <= 0);
     if (req->status == 0)
         return 0;
     if (req->status == TIERCE_E_MISS)
@@ -245,7 +246,7 @@ static size_t add_requests(struct tierce__store_req *reqs, struct tierce_plugin_
                            size_t *of, const char *const *paths, size_t count, int *status)
 {
     size_t used = 0;
-    TIERCE_DASSERT(count <= TIERCE__STORAGE_BATCH_MAX);
+    TIERCE_ASSERT(count > 0 && count <= TIERCE__STORAGE_BATCH_MAX);
     for (size_t i = 0; i < count; i++) {
         status[i] = TIERCE_E_ARGUMENT;
         if (!name_of(&names[used], paths[i]))
@@ -298,6 +299,7 @@ static int connector_measure(struct tierce__storage_driver *base, const char *pa
     if (rc != 0)
         return rc;
     call(driver, &req, 1);
+    TIERCE_DASSERT(req.status <= 0);
     if (req.status != 0)
         return req.status;
     if (req.found == 0)

@@ -70,6 +70,7 @@ static int open_root(const struct file_driver *driver)
 
 static int say(char why[128], const char *what, int rc)
 {
+    TIERCE_DASSERT(rc < 0);
     snprintf(why, 128, "%s: %s", what, tierce_strerror(rc));
     return rc;
 }

@@ -105,6 +105,7 @@ static void begin(struct tierce__storage_worker *worker)
 {
     tierce__lock_assert_held(&worker->lock);
     TIERCE_ASSERT(worker->busy_ns == 0);
+    TIERCE_DASSERT(!worker->has_ended);
     worker->busy_ns = tierce__now_ns();
     tierce__lock_drop(&worker->lock);
 }
@@ -132,6 +133,7 @@ static void do_taken(struct tierce__storage_worker *worker, struct storage_job *
 {
     size_t at = job->done;
     TIERCE_DASSERT(job->taken > 0 && job->taken <= job->count - at);
+    TIERCE_DASSERT(worker->busy_ns != 0 && worker->current == job);
     if (job->bytes != NULL)
         job->status[at] = worker->ops->measure(worker->driver, job->paths[at], &job->bytes[at]);
     else if (worker->ops->remove_many != NULL)

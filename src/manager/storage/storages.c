@@ -126,6 +126,7 @@ static struct storages_unit **find_unit(struct tierce__storages *storages, uint1
 static void set_unwell(struct tierce__storages *storages, uint16_t number, bool is_unwell)
 {
     tierce__lock_assert_held(&storages->lock);
+    TIERCE_DASSERT(number > 0);
     atomic_store_explicit(&storages->is_unwell[number], is_unwell, memory_order_relaxed);
 }
 
@@ -163,6 +164,7 @@ static void reap(struct tierce__storages *storages)
  * their time. */
 static void reap_all(struct storages_unit *retired)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     while (retired != NULL) {
         struct storages_unit *unit = retired;
         retired = unit->next;
@@ -315,6 +317,7 @@ static bool look_after(struct tierce__storages *storages, struct storages_unit *
 
 static void tell(const struct tierce__storages *storages, const struct change *change)
 {
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__log(change->is_well ? TIERCE_LOG_INFO : TIERCE_LOG_WARN, "storage_health",
                 "storage=%s well=%d why=\"%s\"", change->name, change->is_well, change->why);
     if (storages->opts.changed != NULL)
@@ -432,6 +435,7 @@ bool tierce__storages_is_available(struct tierce__storages *storages,
                                    const struct tierce__storage *storage)
 {
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    TIERCE_DASSERT(storage->number > 0);
     return storage->is_enabled &&
            atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0;
 }
@@ -440,6 +444,7 @@ int tierce__storages_try(const struct tierce__storages *storages,
                          const struct tierce__storage *storage, char why[128])
 {
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
     struct tierce__storage_worker *worker;
     why[0] = '\0';
@@ -521,6 +526,7 @@ int tierce__storages_delete(struct tierce__storages *storages,
                             size_t count, int *status)
 {
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__storage_worker *worker;
     int rc = hold_worker(&worker, storages, storage);
     if (worker == NULL)
@@ -535,6 +541,7 @@ int tierce__storages_measure(struct tierce__storages *storages,
                              size_t count, uint64_t *bytes, int *status)
 {
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__storage_worker *worker;
     int rc = hold_worker(&worker, storages, storage);
     if (worker == NULL)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/storage/unmanaged.h"
 
+#include "base/assert.h"
 #include "base/log/log.h"
 
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 const char *tierce__storage_status(const struct tierce__storage_state *state)
 {
+    TIERCE_DASSERT(state->is_managed || !state->is_probed);
     if (!state->is_enabled)
         return "disabled";
     if (!state->is_managed)

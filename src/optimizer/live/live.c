@@ -156,6 +156,7 @@ static void drop_first(struct tierce__live_window *window)
 /* 2^63 - 1 on overflow. */
 static uint64_t age_us(const struct tierce__live_window *window, const struct live_kept *request)
 {
+    TIERCE_DASSERT(request->source < window->source_count);
     int64_t latest_us = window->sources[request->source].latest_us;
     return latest_us > request->time_us ? (uint64_t)latest_us - (uint64_t)request->time_us : 0;
 }
@@ -190,6 +191,7 @@ int tierce__live_window_add(struct tierce__live_window *window, uint32_t source,
                             const struct tierce__trace_request *request, uint64_t now_ns)
 {
     TIERCE_CHECK_MAGIC(window, LIVE_MAGIC);
+    TIERCE_DASSERT(request->read_count <= request->count);
     uint32_t instance;
     if (request->kind == TIERCE__TRACE_DROP)
         return 0;
@@ -264,6 +266,7 @@ static int64_t *read_clocks(const struct tierce__live_window *window, uint64_t n
     uint32_t instances = tierce__intern_count(window->instances);
     int64_t *now_us = tierce__calloc((size_t)instances + 1, sizeof(*now_us));
     for (uint32_t i = 0; now_us != NULL && i < instances; i++) {
+        TIERCE_DASSERT(window->source_of[i] < window->source_count);
         const struct live_source *from = &window->sources[window->source_of[i]];
         uint64_t silent_us = now_ns > from->came_ns ? (now_ns - from->came_ns) / 1000 : 0;
         bool fits = silent_us < (uint64_t)(INT64_MAX - from->latest_us);
@@ -290,6 +293,8 @@ int tierce__live_window_take(const struct tierce__live_window *window,
                              struct tierce__live_picture *out, uint64_t now_ns)
 {
     TIERCE_CHECK_MAGIC(window, LIVE_MAGIC);
+    TIERCE_DASSERT(window->left + (window->request_end - window->first_request) ==
+                   window->seen.requests);
     struct tierce__live_picture picture = {.left = window->left, .totals = window->seen};
     int rc = tierce__recording_create(&picture.recording, NULL);
     if (rc == 0)

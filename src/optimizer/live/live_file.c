@@ -5,6 +5,7 @@
  * The file is polled several times a second, which works on every file system.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "optimizer/live/live_private.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@ struct live_file {
 
 static struct live_file *file_of(struct tierce__live_source *source)
 {
+    TIERCE_DASSERT(source->ops == &tierce__live_file_ops);
     return (struct live_file *)(void *)source;
 }
 
@@ -106,6 +108,7 @@ static bool begin_anew(struct live_file *f)
 static ssize_t file_read(struct tierce__live_source *source, void *out, size_t size,
                          char why[TIERCE__TRACE_WHY_BYTES])
 {
+    TIERCE_DASSERT(size > 0);
     struct live_file *f = file_of(source);
     ssize_t n = read(f->fd, out, size);
     if (n > 0) {

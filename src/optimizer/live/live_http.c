@@ -99,6 +99,7 @@ static void begin_transfer(struct live_http *h)
 /* Transfers some data, and notes the end of the transfer if it is over. */
 static void transfer_some(struct live_http *h)
 {
+    TIERCE_DASSERT(h->is_running);
     struct tierce__curl_answer answer;
     if (tierce__curl_step(h->client))
         return;
@@ -121,6 +122,7 @@ static ssize_t give_out(struct live_http *h, char *out, size_t size)
 static ssize_t go_on(struct live_http *h, char *out, char why[TIERCE__TRACE_WHY_BYTES])
 {
     TIERCE_DASSERT(h->at == h->end);
+    TIERCE_DASSERT(!h->is_running);
     if (h->again_ns == 0) {
         begin_transfer(h);
         return -EAGAIN;
@@ -158,6 +160,7 @@ static ssize_t go_on(struct live_http *h, char *out, char why[TIERCE__TRACE_WHY_
 static ssize_t http_read(struct tierce__live_source *source, void *out, size_t size,
                          char why[TIERCE__TRACE_WHY_BYTES])
 {
+    TIERCE_DASSERT(source->ops == &tierce__live_http_ops && size > 0);
     struct live_http *h = http_of(source);
     if (h->at < h->end)
         return give_out(h, out, size);

@@ -34,6 +34,7 @@ static ssize_t read_or_wait(void *arg, void *out, size_t size, char why[TIERCE__
     while (source->opts.stop == NULL ||
            !atomic_load_explicit(source->opts.stop, memory_order_relaxed)) {
         ssize_t n = source->ops->read(source, out, size, why);
+        TIERCE_DASSERT(n <= (ssize_t)size);
         if (n != -EAGAIN)
             return n;
     }

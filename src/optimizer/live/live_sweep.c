@@ -52,6 +52,7 @@ static void put_weights(const struct weigher *weigher, struct tierce__sweep *swe
             continue;
         row->blocks = (uint64_t)llround(1000 * weigher->blocks[i]);
         row->hits = (uint64_t)llround(1000 * weigher->hits[i]);
+        TIERCE_DASSERT(row->cache->kind == TIERCE__CACHE_KVCM || row->hits <= row->blocks);
     }
 }
 
@@ -117,6 +118,7 @@ static void merge(struct tierce__live_result *out, const struct tierce__sweep *l
         if (exact == NULL)
             continue;
         double error = fabs(tierce__sweep_rate(row) - tierce__sweep_rate(exact));
+        TIERCE_DASSERT(error <= 1);
         out->error_mean += error;
         out->error_max = fmax(out->error_max, error);
         count++;

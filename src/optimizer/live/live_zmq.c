@@ -160,6 +160,7 @@ static bool take_message(struct live_zmq *z)
 static ssize_t give_out(struct live_zmq *z, void *out, size_t size)
 {
     TIERCE_ASSERT(z->has_batch && z->given <= zmq_msg_size(&z->batch));
+    TIERCE_DASSERT(size > 0 && z->given < zmq_msg_size(&z->batch));
     size_t left = zmq_msg_size(&z->batch) - z->given, n = left < size ? left : size;
     memcpy(out, (const char *)zmq_msg_data(&z->batch) + z->given, n);
     z->given += n;
@@ -173,6 +174,7 @@ static ssize_t give_out(struct live_zmq *z, void *out, size_t size)
 static ssize_t zmq_read(struct tierce__live_source *source, void *out, size_t size,
                         char why[TIERCE__TRACE_WHY_BYTES])
 {
+    TIERCE_DASSERT(source->ops == &tierce__live_zmq_ops);
     struct live_zmq *z = zmq_of(source);
     if (z->has_batch)
         return give_out(z, out, size);

@@ -24,6 +24,7 @@ struct tierce__future {
 
 static int map_file(struct tierce__future *f, const char *folder)
 {
+    TIERCE_DASSERT(f->block_count > 0);
     size_t bytes = f->block_count * sizeof(f->next[0]);
     int rc = 0, fd = tierce__open_temporary(folder);
     if (fd < 0)
@@ -196,6 +197,7 @@ static int use(struct belady_cache *c, const struct tierce__recorded *request, c
     int rc = make_heap_room(c, request->count);
     if (rc < 0)
         return rc;
+    TIERCE_DASSERT(request->stored <= request->count);
     for (uint32_t i = 0; i < request->count; i++) {
         bool was = c->next[blocks[i]] != ABSENT;
         if (!was && i >= request->stored)
@@ -218,6 +220,7 @@ static void look_up(struct belady_cache *c, const struct tierce__recorded *reque
 {
     const uint8_t *internal = tierce__recorded_internal(request);
     const uint32_t *blocks = tierce__recorded_blocks(request);
+    TIERCE_DASSERT(request->read_count <= request->count);
     for (uint32_t i = 0; i < request->read_count; i++)
         c->there[i] = c->next[blocks[i]] != ABSENT;
     for (size_t m = 0; m < match_count; m++) {

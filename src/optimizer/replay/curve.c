@@ -48,6 +48,7 @@ static void tree_add(struct tierce__curve *c, uint32_t group, uint32_t amount)
 
 static uint32_t tree_before(const struct tierce__curve *c, uint32_t group)
 {
+    TIERCE_DASSERT(group <= c->slot_room / GROUP_SLOTS);
     uint32_t sum = 0;
     for (uint32_t i = group; i > 0; i -= i & -i)
         sum += c->tree[i];
@@ -69,12 +70,14 @@ static uint32_t held_up_to(const struct tierce__curve *c, uint32_t slot)
 /* 1 for the block used last. */
 static uint32_t position(const struct tierce__curve *c, uint32_t block)
 {
+    TIERCE_DASSERT(block < c->block_room);
     uint32_t slot = c->last[block];
     return slot == NEVER ? NEVER : c->block_count - held_up_to(c, slot) + 1;
 }
 
 static void take_slot(struct tierce__curve *c, uint32_t block)
 {
+    TIERCE_DASSERT(block < c->block_room);
     TIERCE_DASSERT(c->next < c->slot_room);
     TIERCE_DASSERT((c->bits[c->next / 64] >> (c->next % 64) & 1) == 0);
     c->last[block] = c->next;
@@ -116,6 +119,7 @@ static void close_up(struct tierce__curve *c)
         tree_add(c, g, GROUP_SLOTS);
     c->next = c->block_count;
     c->newest = c->block_count % GROUP_SLOTS;
+    TIERCE_DASSERT(c->next == 0 || held_up_to(c, c->next - 1) == c->block_count);
 }
 
 /* ---- room ------------------------------------------------------------------------------------ */
@@ -123,6 +127,7 @@ static void close_up(struct tierce__curve *c)
 /* Extends the arrays by capacity from `had` to `room`, with zeros. */
 static int grow_capacities(void **array, size_t size, size_t had, size_t room)
 {
+    TIERCE_DASSERT(had <= room);
     uint8_t *longer = tierce__realloc(*array, room * size);
     if (longer == NULL)
         return -ENOMEM;
@@ -226,6 +231,8 @@ static void sum_tokens(struct tierce__curve *c, size_t match, uint32_t count, ui
     double before = 0;
     for (uint32_t i = 0; i < count && c->cost[i] != NEVER; i++) {
         uint64_t whole = ((uint64_t)i + 1) * c->block_tokens;
+        TIERCE_DASSERT(c->cost[i] <= c->block_room);
+        TIERCE_DASSERT(i == 0 || c->cost[i] >= c->cost[i - 1]);
         double tokens = (double)(whole < most ? whole : most);
         sums[c->cost[i]].tokens += tokens - before;
         sums[c->cost[i]].squares += tokens * tokens - before * before;

@@ -21,6 +21,7 @@ static void count_held(void *arg, const struct tierce__recorded *request, const 
     uint32_t held = 0;
     while (held < request->read_count && there[held])
         held++;
+    TIERCE_DASSERT(marking->at < tierce__recording_totals(marking->recording).requests);
     marking->held[marking->at] = held;
 }
 

@@ -9,6 +9,7 @@ static uint32_t bin_of(uint64_t value)
 
 void tierce__histogram_add(struct tierce__histogram *histogram, uint64_t value, uint64_t times)
 {
+    TIERCE_DASSERT(bin_of(value) < TIERCE__HISTOGRAM_BINS);
     histogram->bins[bin_of(value)] += times;
     histogram->count += times;
     histogram->sum += (double)value * (double)times;

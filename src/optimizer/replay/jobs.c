@@ -63,6 +63,7 @@ static void wait_for_all(struct tierce__jobs *w)
         if (w->opts->progress != NULL && w->done > told) {
             told = w->done;
             tierce__lock_drop(&w->lock);
+            TIERCE_DASSERT(!tierce__lock_holds_any());
             w->opts->progress(w->opts->progress_arg, told, w->opts->total);
             tierce__lock_take(&w->lock);
         } else {

@@ -45,6 +45,8 @@ int tierce__match_parse(struct tierce__match *out, const char *text)
 
 void tierce__match_print(const struct tierce__match *match, char out[TIERCE__MATCH_TEXT_BYTES])
 {
+    TIERCE_DASSERT(match->kind == TIERCE__MATCH_WINDOW ||
+                   match->kind < sizeof(names) / sizeof(names[0]));
     if (match->kind == TIERCE__MATCH_WINDOW)
         snprintf(out, TIERCE__MATCH_TEXT_BYTES, "window:%" PRIu32, match->window);
     else
@@ -95,6 +97,7 @@ void tierce__match_costs(const struct tierce__match *match, const uint32_t *dept
 uint32_t tierce__match_count(const struct tierce__match *match, const bool *there, uint32_t count)
 {
     TIERCE_ASSERT(match->kind != TIERCE__MATCH_STREAM);
+    TIERCE_DASSERT(match->kind != TIERCE__MATCH_WINDOW || match->window > 0);
     uint32_t hits = 0, row = 0;
     for (uint32_t i = 0; i < count; i++) {
         row = there[i] ? row + 1 : 0;

@@ -32,6 +32,8 @@ static void count_hits(struct tierce__replay *r, const struct tierce__recorded *
         r->result.hits[m] += hits;
         r->result.internal_hits[m] +=
             tierce__match_internal(match, r->there, internal, request->read_count, hits);
+        TIERCE_DASSERT(r->result.hits[m] <= r->result.blocks);
+        TIERCE_DASSERT(r->result.internal_hits[m] <= r->result.internal_blocks);
     }
 }
 
@@ -69,6 +71,7 @@ static void count_uses(struct tierce__replay *r, const uint8_t *internal, uint32
         if (r->matches[m].kind == TIERCE__MATCH_STREAM) {
             r->result.hits[m] += hits;
             r->result.internal_hits[m] += internal_hits;
+            TIERCE_DASSERT(r->result.hits[m] <= r->result.blocks);
         }
     }
 }
@@ -78,6 +81,7 @@ static uint32_t use_part(struct tierce__replay *r, const struct tierce__recorded
                          uint32_t from, uint32_t to, bool stores)
 {
     TIERCE_DASSERT(from <= to);
+    TIERCE_DASSERT(to <= request->count);
     const uint8_t *internal = r->counts_uses ? tierce__recorded_internal(request) : NULL;
     const uint64_t *bytes = r->opts.in_bytes ? tierce__recorded_bytes(request) : NULL;
     if (from == to)
@@ -157,6 +161,7 @@ static void fill_result(struct tierce__replay *r)
     r->result.used = r->flat.used;
     r->result.used_max = r->flat.used_max;
     TIERCE_ASSERT(r->result.used <= r->result.used_max);
+    TIERCE_DASSERT(r->opts.policy == NULL || r->result.used <= r->opts.capacity);
     if (r->result.has_hand)
         r->result.wraps = r->flat.policy->ops->wraps(r->flat.policy);
 }

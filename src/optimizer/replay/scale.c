@@ -66,6 +66,7 @@ int tierce__scale_draw(struct tierce__recording **out, const struct tierce__reco
 
 uint64_t tierce__scale_capacity(uint64_t capacity, double share)
 {
+    TIERCE_DASSERT(share >= 0 && share <= 1);
     double scaled = (double)capacity * share;
     return capacity == TIERCE__CAPACITY_UNLIMITED ? capacity
            : scaled < 1                           ? 1
@@ -101,6 +102,7 @@ static void measure_error(struct tierce__scaled *out)
     size_t points = out->capacity_count * out->match_count;
     for (size_t i = 0; i < points; i++) {
         double error = fabs(out->lru_part[i] - out->lru_exact[i]);
+        TIERCE_DASSERT(error <= 1);
         out->error_mean += error / (double)points;
         out->error_max = fmax(out->error_max, error);
     }

@@ -127,14 +127,21 @@ struct sweep_work {
     struct tierce__sweep *sweep;
     bool is_watched; /* a watch needs every lookup */
     struct sweep_job *jobs;
-    size_t job_count;
+    size_t job_count, jobs_max, rows_max;
 };
 
 static size_t list_matches(const struct sweep_job *job, struct tierce__match *out)
 {
+    TIERCE_ASSERT(job->match_count > 0 && job->match_count <= TIERCE__REPLAY_MATCHES_MAX);
     for (size_t m = 0; m < job->match_count; m++)
         out[m] = job->rows[m].match;
     return job->match_count;
+}
+
+/* KVCM counts hits in all blocks that a turn stores, which may be more than it looks up. */
+static bool may_have_hits(const struct tierce__cache *cache, uint64_t hits, uint64_t blocks)
+{
+    return cache->kind == TIERCE__CACHE_KVCM || hits <= blocks;
 }
 
 /* ---- lookups --------------------------------------------------------------------------------- */
@@ -145,6 +152,7 @@ static void tell(const struct sweep_work *work, struct tierce__sweep_row *row,
 {
     const struct tierce__sweep_opts *o = work->opts;
     TIERCE_DASSERT(row >= work->sweep->rows && row < work->sweep->rows + work->sweep->row_count);
+    TIERCE_DASSERT(may_have_hits(row->cache, hits, request->read_count));
     if (row->has_tokens)
         tierce__recorded_saves(request, hits, o->block_tokens, &row->hit_tokens, &row->hit_squares);
     for (size_t i = 0; i < o->watch_count; i++)
@@ -310,6 +318,8 @@ static void fill_rows(const struct sweep_job *job, const struct tierce__replay_r
 {
     for (size_t m = 0; m < job->match_count; m++) {
         struct tierce__sweep_row *row = &job->rows[m];
+        TIERCE_DASSERT(may_have_hits(job->cache, result->hits[m], result->blocks));
+        TIERCE_DASSERT(result->internal_hits[m] <= result->hits[m]);
         row->requests = result->requests;
         row->blocks = result->blocks;
         row->internal_blocks = result->internal_blocks;
@@ -394,6 +404,7 @@ static int run_kvcm(const struct sweep_work *work, const struct sweep_job *job,
 static int run_job(void *arg, size_t index, struct tierce__jobs *workers)
 {
     const struct sweep_work *work = arg;
+    TIERCE_DASSERT(index < work->job_count);
     const struct sweep_job *job = &work->jobs[index];
     switch (job->kind) {
     case JOB_CURVE:
@@ -455,6 +466,7 @@ static size_t add_rows(const struct sweep_work *work, struct tierce__sweep *out,
         const struct tierce__match *match = &work->opts->matches[m];
         if (!has_match(job->cache, match))
             continue;
+        TIERCE_ASSERT(out->row_count < work->rows_max);
         out->rows[out->row_count++] = (struct tierce__sweep_row){
             .cache = job->cache,
             .has_order = tierce__cache_has_order(job->cache),
@@ -497,11 +509,14 @@ static void add_job(struct sweep_work *work, struct tierce__sweep *out, struct s
     bool goes_on = before != NULL && before->kind == job.kind && before->cache == job.cache &&
                    before->order == job.order;
     if (goes_on && (job.kind == JOB_CURVE || job.kind == JOB_TTL_CURVE)) {
+        TIERCE_ASSERT(before->match_count == job.match_count);
+        TIERCE_ASSERT(before->rows + before->point_count * before->match_count == job.rows);
         before->point_count++;
         return;
     }
     if (job.kind == JOB_CURVE)
         add_curves(work, out, &job);
+    TIERCE_ASSERT(work->job_count < work->jobs_max);
     work->jobs[work->job_count++] = job;
 }
 
@@ -531,9 +546,12 @@ static int plan(struct sweep_work *work, struct tierce__sweep *out)
 {
     const struct tierce__sweep_opts *o = work->opts;
     size_t ttls = o->ttl_count > 0 ? o->ttl_count : 1;
-    size_t jobs_max = o->cache_count * o->order_count * o->capacity_count * ttls;
-    work->jobs = tierce__calloc(jobs_max + 1, sizeof(*work->jobs));
-    out->rows = tierce__calloc(jobs_max * o->match_count + 1, sizeof(*out->rows));
+    /* The infinite cache has a row even without capacities. */
+    size_t capacities = o->capacity_count > 0 ? o->capacity_count : 1;
+    work->jobs_max = o->cache_count * o->order_count * capacities * ttls;
+    work->rows_max = work->jobs_max * o->match_count;
+    work->jobs = tierce__calloc(work->jobs_max + 1, sizeof(*work->jobs));
+    out->rows = tierce__calloc(work->rows_max + 1, sizeof(*out->rows));
     if (o->keeps_curves)
         out->curves = tierce__calloc(o->cache_count * o->order_count * o->match_count + 1,
                                      sizeof(*out->curves));
@@ -629,12 +647,15 @@ void tierce__sweep_clear(struct tierce__sweep *sweep)
 
 static uint64_t store_hits(const struct tierce__sweep_row *row)
 {
+    TIERCE_DASSERT(row->internal_hits <= row->hits);
     return row->hits - row->internal_hits;
 }
 
 double tierce__sweep_rate(const struct tierce__sweep_row *row)
 {
+    TIERCE_DASSERT(row->internal_blocks <= row->blocks);
     uint64_t blocks = row->blocks - row->internal_blocks;
+    TIERCE_DASSERT(may_have_hits(row->cache, store_hits(row), blocks));
     return blocks > 0 ? (double)store_hits(row) / (double)blocks : 0;
 }
 

@@ -98,6 +98,7 @@ static void hold(struct tierce__flat *store, uint32_t block, bool held)
 
 static uint64_t bytes_of(const struct tierce__tiers *t, uint32_t block)
 {
+    TIERCE_DASSERT(block < t->opts.distinct);
     return t->bytes_of != NULL && t->bytes_of[block] > 0 ? t->bytes_of[block] : t->opts.block_bytes;
 }
 
@@ -151,6 +152,7 @@ static void find_mentions(struct tierce__tiers *t, const uint32_t *blocks, uint3
 
 static bool is_again(const struct tierce__tiers *t, uint32_t i)
 {
+    TIERCE_DASSERT(t->first[i] <= i);
     return t->first[i] != i;
 }
 
@@ -286,6 +288,7 @@ static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded
         if (!is_again(t, i) && has(&t->stores[0], blocks[i]))
             room -= held_cost(&t->stores[0], blocks[i]);
     }
+    TIERCE_DASSERT(room <= t->stores[0].capacity);
     for (uint32_t i = 0; i < request->stored; i++) {
         uint64_t cost = cost_of(t, blocks[i]);
         if (is_again(t, i) || any_has(t, blocks[i]))
@@ -310,6 +313,7 @@ static void choose_stores(struct tierce__tiers *t, const struct tierce__recorded
 static bool put(struct tierce__tiers *t, size_t tier, uint32_t block, uint32_t parent)
 {
     struct tierce__flat *store = &t->stores[tier];
+    TIERCE_DASSERT(parent == TIERCE__NO_SLOT || parent < t->opts.distinct);
     return tierce__flat_store(store, store->policy != NULL ? store->policy->ops : NULL, block,
                               cost_of(t, block),
                               parent != TIERCE__NO_SLOT ? store->slot_of[parent] : parent);
@@ -400,6 +404,7 @@ static void plan_load(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
         else if (t->act[i] == PUT && (t->fate[i] & STORE) == 0)
             room -= cost_of(t, blocks[i]);
     }
+    TIERCE_DASSERT(room <= store->capacity);
     for (uint32_t i = 0; i < count; i++) {
         if (is_again(t, i) || !has(store, blocks[i]))
             continue;
@@ -435,6 +440,7 @@ static void plan_tier(struct tierce__tiers *t, size_t tier, const uint32_t *bloc
         room -= full ? 0 : cost;
         t->act[i] = full ? LET_GO : t->act[i];
     }
+    TIERCE_DASSERT(room <= store->capacity);
 }
 
 /* Puts a marked block. False: the policy found no victim for it. */
@@ -484,6 +490,7 @@ static void touch_again(const struct tierce__tiers *t, struct tierce__flat *stor
 /* Touches from the last block to the first, or parents first if the policy requires it. */
 static void use_tier(struct tierce__tiers *t, size_t tier, const uint32_t *blocks, uint32_t count)
 {
+    TIERCE_DASSERT(tier < t->opts.tier_count);
     struct tierce__flat *store = &t->stores[tier];
     bool by_parent = store->policy != NULL && store->policy->ops->by_parent;
     plan_tier(t, tier, blocks, count);
@@ -554,6 +561,7 @@ int tierce__tiers_request(struct tierce__tiers *tiers, const struct tierce__reco
     struct tierce__tiers *t = tiers;
     struct tierce__tiers_answer own = {0};
     const uint32_t *blocks = tierce__recorded_blocks(request);
+    TIERCE_DASSERT(request->read_count <= request->count && request->stored <= request->count);
     int rc = make_room_for(t, request->count);
     if (rc < 0)
         return rc;

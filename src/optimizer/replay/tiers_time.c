@@ -17,6 +17,7 @@ static uint64_t add_ns(uint64_t a, uint64_t b)
 /* 0 bytes per second: takes no time. */
 static uint64_t transfer_ns(uint64_t bytes, double bytes_per_s)
 {
+    TIERCE_DASSERT(bytes_per_s >= 0);
     double ns = bytes_per_s > 0 ? (double)bytes / bytes_per_s * 1e9 : 0;
     return ns >= 0x1p63 ? FOREVER_NS : (uint64_t)(ns + 0.5);
 }

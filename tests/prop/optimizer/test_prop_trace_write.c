@@ -163,4 +163,5 @@ START_TEST(losses)
 }
 END_TEST
 
-CHECK_MAIN("trace_write", .tests = {the_schema_of_kvcm_is_read_as_it_was_written, losses})
+CHECK_MAIN("trace_write", .seconds = 60,
+           .tests = {the_schema_of_kvcm_is_read_as_it_was_written, losses})

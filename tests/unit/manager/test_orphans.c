@@ -384,7 +384,7 @@ START_TEST(a_use_meanwhile_makes_no_hole)
 }
 END_TEST
 
-CHECK_MAIN("orphans",
+CHECK_MAIN("orphans", .seconds = 60,
            .tests = {what_follows_a_removed_block_is_deleted,
                      branches_go_and_what_is_beside_them_stays,
                      a_chain_that_is_removed_as_a_whole_leaves_no_hole,

@@ -289,6 +289,43 @@ static int find_all(const struct tierce__recording *recording, struct tierce__ca
     return rc;
 }
 
+START_TEST(the_infinite_cache_has_a_row_for_each_match_without_capacities)
+{
+    static const struct test_request requests[] = {
+        {.time_s = 0, .chain = "abc"},
+        {.time_s = 1, .chain = "abd"},
+    };
+    static const struct tierce__match matches[] = {{.kind = TIERCE__MATCH_PREFIX},
+                                                   {.kind = TIERCE__MATCH_ANY},
+                                                   {.kind = TIERCE__MATCH_WINDOW, .window = 1}};
+    static const enum tierce__touch_order order = TIERCE__TOUCH_REV;
+    struct tierce__recording *recording = test_record(requests, 2);
+    struct tierce__cache cache;
+    struct tierce__sweep sweep;
+    ck_assert_int_eq(tierce__cache_find(&cache, "infinite"), 0);
+    ck_assert_int_eq(tierce__sweep_run(&sweep, recording,
+                                       &(struct tierce__sweep_opts){
+                                           .size = sizeof(struct tierce__sweep_opts),
+                                           .caches = &cache,
+                                           .cache_count = 1,
+                                           .orders = &order,
+                                           .order_count = 1,
+                                           .matches = matches,
+                                           .match_count = 3,
+                                           .threads = 1,
+                                       }),
+                     0);
+    ck_assert_uint_eq(sweep.row_count, 3);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(sweep.rows[i].match.kind, matches[i].kind);
+        ck_assert_uint_eq(sweep.rows[i].capacity, TIERCE__CAPACITY_UNLIMITED);
+        ck_assert_uint_eq(sweep.rows[i].hits, 2);
+    }
+    tierce__sweep_clear(&sweep);
+    tierce__recording_destroy(recording);
+}
+END_TEST
+
 START_TEST(every_allocation_may_fail)
 {
     static const struct test_request requests[] = {
@@ -315,7 +352,9 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
-CHECK_MAIN("trust", .tests = {findings_of_the_curve, findings_of_a_replay, reads_fill_nothing,
-                              the_hand, a_policy_without_a_hand_has_no_finding_about_it,
-                              sessions_of_the_trace, a_subtree_stands_for_a_session,
-                              one_session_is_no_interval_at_all, every_allocation_may_fail})
+CHECK_MAIN("trust",
+           .tests = {findings_of_the_curve, findings_of_a_replay, reads_fill_nothing, the_hand,
+                     a_policy_without_a_hand_has_no_finding_about_it, sessions_of_the_trace,
+                     a_subtree_stands_for_a_session, one_session_is_no_interval_at_all,
+                     the_infinite_cache_has_a_row_for_each_match_without_capacities,
+                     every_allocation_may_fail})

@@ -47,6 +47,7 @@ struct memory_store {
 
 static struct memory_store *store_of(struct tierce__meta_store *store)
 {
+    TIERCE_DASSERT(store->ops == &tierce__meta_memory);
     return (struct memory_store *)store;
 }
 

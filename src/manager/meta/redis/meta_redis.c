@@ -33,11 +33,13 @@ enum {
 
 static struct tierce__redis *redis_of(struct tierce__meta_store *store)
 {
+    TIERCE_DASSERT(store->ops == &tierce__meta_redis);
     return (struct tierce__redis *)store;
 }
 
 static struct tierce__redis_space *space_of(struct tierce__meta_space *space)
 {
+    TIERCE_DASSERT(space->ops == &tierce__meta_redis);
     return (struct tierce__redis_space *)space;
 }
 

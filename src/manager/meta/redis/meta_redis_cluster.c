@@ -273,6 +273,7 @@ static void look_at_ledger(struct tierce__redis_space *space, struct commit *com
     struct tierce__redis_ledger *ledger = &space->ledger;
     tierce__lock_take(&ledger->lock);
     memcpy(commit->era, ledger->era, sizeof(commit->era));
+    TIERCE_DASSERT(strlen(commit->era) == TIERCE__REDIS_TOKEN_BYTES);
     commit->last = ledger->last;
     commit->finished_count = ledger->finished_count;
     TIERCE_DASSERT(commit->finished_count <= TIERCE__REDIS_FINISHED_MAX);

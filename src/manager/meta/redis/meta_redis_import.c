@@ -161,6 +161,7 @@ static int import_servers(struct import *import)
 /* Writes all counters at once, including KVCM's. */
 static int set_counters(struct import *import)
 {
+    TIERCE_DASSERT(import->counters[TIERCE__META_KEYS] >= 0);
     struct tierce__resp_pipeline batch;
     tierce__resp_pipeline_begin(&batch, import->space->redis->pool);
     TIERCE__RESP_COMMAND(&batch, "HSET", import->space->keys->metadata, "__key_count__");

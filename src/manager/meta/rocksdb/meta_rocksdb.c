@@ -43,6 +43,7 @@ struct rocksdb_key {
 
 static struct rocks_space *space_of(struct tierce__meta_space *space)
 {
+    TIERCE_DASSERT(space->ops == &tierce__meta_rocksdb);
     return (struct rocks_space *)space;
 }
 
@@ -652,6 +653,7 @@ static int rocks_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
         next = mixed + 1;
     }
     TIERCE_DASSERT(n <= limit);
+    TIERCE_DASSERT(n == 0 || next == 0 || next > *cursor);
     rc = end_range(&range);
     if (rc < 0)
         return rc;

@@ -403,6 +403,7 @@ static int open_to_write(struct tierce__rocks *rocks, char why[256])
 /* Opens an empty database in memory instead of a new one on disk. */
 static int open_in_memory(struct tierce__rocks *rocks, char why[256])
 {
+    TIERCE_DASSERT(rocks->lock_fd < 0);
     rocks->memory = rocksdb_create_mem_env();
     rocksdb_options_t *options = rocksdb_options_create_copy(rocks->options);
     rocksdb_options_set_env(options, rocks->memory);
