@@ -4,6 +4,7 @@
 While the driver is held, no copy and no kernel runs, but the order in which they will run is fixed: the driver's
 report names each pair that no event orders."""
 
+import dataclasses
 import logging
 import threading
 from types import SimpleNamespace as Thing
@@ -30,7 +31,7 @@ FIRST = list(range(1, 10))
 def cache_of(spec=SPEC):
     names = [f"model.layers.{i}.attn" for i in range(LAYERS)]
     return kv.KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[],
-                            kv_cache_groups=[kv.KVCacheGroupSpec(names, spec)], hash_block_size=BLOCK)
+                            kv_cache_groups=[kv.KVCacheGroupSpec(names, spec)], hash_block_size=spec.block_size)
 
 
 @pytest.fixture
@@ -85,6 +86,32 @@ def test_layouts_of_vllm(gpu, config, layout, kernel_tokens):  # noqa: F811
     assert_loaded(engine, engine.data)
     for name in engine.names():
         for block in {*range(BLOCKS)} - {*FIRST} - {*range(20, 28)}:
+            assert engine.pool.read(name, block) == bytes([block]) * engine.pool.bytes_of(name)
+    engine.close()
+
+
+@pytest.mark.parametrize("size, layout, kernel_tokens", [
+    (16, kv.KVCacheLayout.LBHNC, None), (64, kv.KVCacheLayout.BLNHC, None), (128, kv.KVCacheLayout.LBNHC, 16)])
+def test_other_block_sizes(gpu, config, size, layout, kernel_tokens):  # noqa: F811
+    """A chunk of 256 tokens, and 128 of the next one."""
+    engine = Engine(gpu, changed(settings(config), "cache_config", block_size=size),
+                    cache_of(dataclasses.replace(SPEC, block_size=size)), layout=layout, kernel_tokens=kernel_tokens)
+    tokens, count = 384, 384 // size
+    source, target = [*range(1, count + 2)], [*range(BLOCKS - count - 1, BLOCKS)]
+    for name in engine.names():
+        for block in range(BLOCKS):
+            engine.pool.write(name, block, bytes([block]) * engine.pool.bytes_of(name))
+    stored, loaded = request_of(tokens + 3, "a"), request_of(tokens + 3, "b")
+    engine.admit(stored, (source,))
+    engine.step(step_of((stored, (source,), 0, tokens + 3)), source)
+    engine.stored()
+    engine.begin_load(loaded, (target,), tokens)
+    results = engine.received(loaded)
+    assert results.errors == set() and results.failed_recving == set()
+    for name in engine.names():
+        assert [engine.pool.read(name, block) for block in target[:-1]] == [
+            engine.data[name, block] for block in source[:-1]]
+        for block in {*range(BLOCKS)} - {*source} - {*target[:-1]}:
             assert engine.pool.read(name, block) == bytes([block]) * engine.pool.bytes_of(name)
     engine.close()
 

@@ -275,6 +275,26 @@ class Host:
 
         views.load_begin, self.heal = counted, heal
 
+    def watch_drafts(self):
+        """Until mend_call, which returns the tokens that a drafter proposed for each request in each step."""
+        scheduler, drafts = self.llm.llm_engine.engine_core.engine_core.scheduler, []
+        take = scheduler.update_draft_token_ids
+
+        def watched(proposed):
+            drafts.extend(list(draft) for draft in proposed.draft_token_ids)
+            return take(proposed)
+
+        def heal():
+            del scheduler.update_draft_token_ids
+            return drafts
+
+        scheduler.update_draft_token_ids, self.heal = watched, heal
+
+    def load_last_blocks(self):
+        """From now on a hit includes the last block that was found, although a drafter has read the token after it."""
+        half = self.llm.llm_engine.engine_core.engine_core.scheduler.connector.half
+        half.before_end = lambda request, tracker, local, found, in_memory: (found, in_memory)
+
     def groups(self):
         """Kind, window and tokens of a block of each group, of which there are several."""
         return [[part.group.kind, part.group.window, part.group.block_tokens] for part in self.group_views().parts]

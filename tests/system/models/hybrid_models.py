@@ -105,6 +105,9 @@ def save_random(folder, model, seed=7, dtype="float32"):
 
 
 LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 64, "v_head_dim": 64, "q_lora_rank": 128}
+# As in make_model.py: vLLM 0.32 rotates wrongly on CPUs without this scaling.
+LATENT_ROPE = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2, "mscale": 1.0, "mscale_all_dim": 1.0,
+               "original_max_position_embeddings": SIZES["max_position_embeddings"] // 2}
 
 
 def make_latent_hybrid(folder, seed=7):
@@ -130,11 +133,8 @@ def make_latent_hybrid(folder, seed=7):
     path = os.path.join(folder, "config.json")
     with open(path, encoding="utf-8") as file:
         config = json.load(file)
-    # As in make_model.py: vLLM 0.32 rotates wrongly on CPUs without this scaling.
-    rope_parameters = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2, "mscale": 1.0, "mscale_all_dim": 1.0,
-                       "original_max_position_embeddings": SIZES["max_position_embeddings"] // 2}
     config |= {**LATENT, "architectures": ["LatentHybridForCausalLM"], "model_type": "kimi_linear",
-               "rope_parameters": rope_parameters}
+               "rope_parameters": LATENT_ROPE}
     with open(path, "w", encoding="utf-8") as file:
         json.dump(config, file)
     return folder
