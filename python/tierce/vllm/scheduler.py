@@ -50,6 +50,7 @@ class SchedulerHalf:
         self.has_drafter = identity.has_drafter(vllm_config)
         self.hashed_media = identity.media_are_hashed(vllm_config)
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
+        self.ending: dict[str, RequestTracker] = {}  # have ended, but the step of their load has not
         self.ignored: set[str] = set()  # requests that must not touch the store
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
         # The numbers of other engines on the same store must differ from ours.
@@ -235,7 +236,10 @@ class SchedulerHalf:
             self.link.release(tracker.session, False)
         except LinkError as error:
             log.debug("release: %s", error)
-        self.note(tracker.note_end(self.rules))
+        if tracker.is_loading:
+            self.ending[request.request_id] = tracker
+        else:
+            self.note(tracker.note_end(self.rules))
         if not tracker.report:
             return None
         loaded, size = tracker.loaded, self.block_tokens
@@ -244,6 +248,12 @@ class SchedulerHalf:
                 "tierce.disk_tokens": loaded.disk * size,
                 "tierce.remote_tokens": loaded.remote * size,
                 "tierce.failed_tokens": loaded.failed * size}
+
+    def note_ended(self) -> None:
+        """vLLM ends a request before it reports the load of the same step."""
+        ending, self.ending = self.ending, {}
+        for tracker in ending.values():
+            self.note(tracker.note_end(self.rules))
 
     def note(self, served: Served) -> None:
         """For `tierce why --request`: if the note is lost, the request is unknown there."""
@@ -256,6 +266,7 @@ class SchedulerHalf:
 
     def step(self, output) -> list[ReqMeta]:
         """The message to the worker half for the step that vLLM scheduled."""
+        self.note_ended()
         if self.facts is None or self.facts.off is not None:
             return []
         out = self.waiting_loads()
@@ -299,6 +310,7 @@ class SchedulerHalf:
         load, tracker.load = tracker.load, None
         if load is not None and not load.allowed:
             load = None
+        tracker.is_loading |= load is not None
         save = tracker.plan_save(self.rules, computed, end)
         if load is None and save is None and not self.watch:
             return
@@ -336,6 +348,7 @@ class SchedulerHalf:
             return
         request, tracker = known
         load, tracker.load = tracker.load, None
+        tracker.is_loading = True
         part = self.step_part(request, tracker, load, None)
         # No tokens are computed for this request in this step.
         out.append(ReqMeta(req_id, tracker.session, part, tracker.block_ids.tobytes(),
@@ -346,8 +359,10 @@ class SchedulerHalf:
         for req_id, result in results.items():
             self.count_load(result)
             known = self.live.get(req_id)
-            if known is not None:
-                known[1].count_loaded(result)
+            tracker = known[1] if known is not None else self.ending.get(req_id)
+            if tracker is not None:
+                tracker.count_loaded(result)
+        self.note_ended()
 
     def count_load(self, result: LoadResult) -> None:
         for name in ("memory", "disk", "remote", "failed"):

@@ -47,7 +47,8 @@ class TierceStats(KVConnectorStats):
     def reduce(self) -> dict[str, int | float]:
         shown = {f"Tierce {name.replace('_', ' ')}": value for name, value in self.data.items()}
         if asked := self.data.get("lookup_tokens", 0):
-            shown["Tierce hit rate %"] = round(100 * self.data.get("hit_tokens", 0) / asked, 1)
+            hits = self.data.get("hit_tokens", 0) - self.data.get("failed_tokens", 0)
+            shown["Tierce hit rate %"] = round(100 * max(hits, 0) / asked, 1)
         return shown
 
     def is_empty(self) -> bool:

@@ -189,6 +189,7 @@ class RequestTracker:
     local_tokens: int = 0  # blocks that vLLM held itself at the last lookup
     found_blocks: int = 0  # leading blocks that the store held at the last lookup
     loaded: LoadResult = field(default_factory=LoadResult)
+    is_loading: bool = False  # a load was begun and has no result yet
     prefetched: bool = False  # a prefetch was begun for it, and none is begun again
     served: Served | None = None  # of the lookup before the request first ran
     runs: bool = False  # it has run: a later lookup, after a preemption, is not recorded
@@ -198,6 +199,7 @@ class RequestTracker:
     def count_loaded(self, result: LoadResult) -> None:
         """Counts the result of one worker. Workers may report an asynchronous load in different steps."""
         self.loaded = result.worse(self.loaded)
+        self.is_loading = False
         if result.failed > 0:
             # vLLM repeats the lookup at once after a failed asynchronous load. If the store kept
             # reporting chunks that it cannot load, this would never end. The chunks are stored again.

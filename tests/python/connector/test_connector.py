@@ -451,6 +451,24 @@ def test_a_served_request_is_noted(scheduler):
     assert len(scheduler.link.notes) == 1
 
 
+def test_a_request_that_ends_in_the_step_of_its_load_is_noted_with_it(scheduler):
+    request = request_of(name="cmpl-1")
+    ask(scheduler, request, list(range(1, 20)))
+    scheduler.request_finished(request, [])
+    assert not scheduler.link.notes
+    results = {"cmpl-1": LoadResult(memory=10, disk=8)}
+    scheduler.update_connector_output(
+        Thing(kv_connector_worker_meta=ours.TierceWorkerMetadata(results)))
+    (note,) = scheduler.link.notes
+    assert note.loaded_tokens == 18 * BLOCK
+    # A step without a report of the load, as after an abortion.
+    other = request_of(name="cmpl-2")
+    ask(scheduler, other, list(range(1, 20)))
+    scheduler.request_finished(other, [])
+    ask(scheduler, request_of(name="cmpl-3"), list(range(1, 20)))
+    assert [n.name for n in scheduler.link.notes] == ["cmpl-1", "cmpl-2"]
+
+
 def served_with(c, request, local=0, room=None):
     """The note of a request: vLLM holds `local` tokens of it, and loads at most `room`."""
     tokens, _ = c.get_num_new_matched_tokens(request, local)
@@ -698,6 +716,8 @@ def test_the_hit_rate_in_the_log_of_vllm():
     assert stats.reduce() == {"Tierce lookup tokens": 400, "Tierce hit tokens": 100,
                               "Tierce loads": 1, "Tierce hit rate %": 25.0}
     assert TierceStats({"loads": 1}).reduce() == {"Tierce loads": 1}
+    failed = TierceStats({"lookup_tokens": 100, "hit_tokens": 90, "failed_tokens": 90})
+    assert failed.reduce()["Tierce hit rate %"] == 0.0
 
 
 def test_groups_are_a_label_of_one_metric(config):
