@@ -266,7 +266,7 @@ class Host:
         begin = views.load_begin
 
         def counted(chain, from_unit, to_unit, tables, firsts, session):
-            loads.append([to_unit * part.ratio - first for part, first in zip(views.parts, firsts)])
+            loads.append([part.all_blocks(to_unit) - first for part, first in zip(views.parts, firsts)])
             return begin(chain, from_unit, to_unit, tables, firsts, session)
 
         def heal():
@@ -302,10 +302,11 @@ class Host:
     def forget_stores(self, at):
         """Until mend_call, nothing of this group is stored."""
         part = self.group_views().parts[at]
-        view, part.view = part.view, Dropping(part.view)
+        views = part.view, part.inside
+        part.view, part.inside = (view and Dropping(view) for view in views)
 
         def heal():
-            part.view = view
+            part.view, part.inside = views
 
         self.heal = heal
 
