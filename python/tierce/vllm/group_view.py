@@ -151,7 +151,7 @@ class GroupViews:
     # ---- lookup
 
     def lookup(self, chain: GroupChain, from_unit: int, to_unit: int, flags: int, session: int,
-               tag=None) -> tuple[int, int, bool]:
+               tag: str = "") -> tuple[int, int, bool]:
         """The largest number of units at which all groups can be restored; how many of them memory
         can restore; whether a query to a remote store is in progress. Each group is looked up with the number that the other groups have found, until all have found the same number. The number only decreases."""
         total, pending, ask = to_unit, False, (flags, session, tag)
