@@ -308,6 +308,22 @@ def test_prompts_that_are_shorter_than_a_block(engine, tokens, tables):
     assert found(engine, prompt("c", UNIT, UNIT)) == (0, False)  # a token must be left
 
 
+def test_engines_with_other_units_share_what_ends_with_blocks(config):  # noqa: F811
+    coarse = Engine(config, cache_of(specs()[:3]))
+    request = request_of(TOKENS, "a")
+    coarse.scheduler.get_num_new_matched_tokens(request, 0)
+    coarse.step(output_of(request, STORED, 0, TOKENS, [(2, 31, 128), (2, 30, POINT)]))
+    finer = Engine(config, finer_cache())
+    texts = [[part.view.namespace for part in each.worker.half.view.parts] for each in (coarse, finer)]
+    assert texts[0] == texts[1]
+    assert found(finer, request_of(TOKENS, "b")) == (128, True)
+    compute(finer, request_of(TOKENS, "c"))
+    assert found(finer, request_of(TOKENS, "d")) == (POINT, True)
+    assert found(coarse, request_of(TOKENS, "e")) == (128, True)
+    finer.close()
+    coarse.close()
+
+
 class Without:
     """A view that stores nothing."""
 

@@ -123,6 +123,13 @@ def test_hits(start, asked, plain, tmp_path, kind):
     assert "Tierce is off" not in host.text(host.mark) and "Tierce failed" not in host.text(host.mark)
 
 
+def test_hits_by_vllms_hashes(start, asked, plain):
+    store = memory_store(**{"chunk.hash": "vllm-sha256-cbor"})
+    ask = Asking(start("qwen3_next", store, prefix_caching_hash_algo="sha256_cbor"), "qwen3_next", plain)
+    ask(asked)
+    assert loaded(ask.again(parted(asked)), "memory") == points(asked)
+
+
 def test_nothing_behind_the_end_of_a_hit_is_read(start, asked, plain):
     """The last block of a load has KV of another prompt behind the end of the hit, and here also noise. Noise before the
     end would be noticed."""
