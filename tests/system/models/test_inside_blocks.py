@@ -4,7 +4,7 @@ shorter than a block have hits. The answers are those of a vLLM without a cache.
 
 import pytest
 
-from conftest import HostError, answers, loaded, why
+from conftest import WORKERS, HostError, answers, loaded, why
 from hybrid_models import DTYPES, make_hybrid, make_latent_hybrid
 from node_process import Node
 from test_faults import damage
@@ -123,6 +123,7 @@ def test_hits(start, asked, plain, tmp_path, kind):
     assert "Tierce is off" not in host.text(host.mark) and "Tierce failed" not in host.text(host.mark)
 
 
+@pytest.mark.long
 def test_hits_by_vllms_hashes(start, asked, plain):
     store = memory_store(**{"chunk.hash": "vllm-sha256-cbor"})
     ask = Asking(start("qwen3_next", store, prefix_caching_hash_algo="sha256_cbor"), "qwen3_next", plain)
@@ -188,6 +189,7 @@ def test_a_group_that_was_evicted(start, asked, plain):
         assert loaded(ask.again(asked, salt), "memory") == points(asked)
 
 
+@pytest.mark.long
 def test_damage_and_kills(start, asked, plain, tmp_path):
     store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})
     host = start("qwen3_next", store)
@@ -206,6 +208,7 @@ def test_damage_and_kills(start, asked, plain, tmp_path):
     assert held_and_loaded(outputs) == points(asked) and loaded(outputs, "failed") == [0] * 5
 
 
+@pytest.mark.long
 def test_through_a_node(start, asked, plain, node):
     host = start("qwen3_next", node.store)
     ask = Asking(host, "qwen3_next", plain)
@@ -232,17 +235,18 @@ def test_chunked_prefill_and_preemption(start, asked, plain, prompts):
 
 
 @pytest.mark.long
-def test_two_tensor_ranks(engine, asked, tmp_path):
-    """Each rank has the state at the end of the hit, and half of the heads of full attention."""
+@pytest.mark.parametrize("ranks", WORKERS)
+def test_two_ranks(engine, asked, tmp_path, ranks):
+    """Each tensor rank has a share of the states and of full attention, each pipeline stage some of the groups' layers."""
     model = make_hybrid(tmp_path / "model", "qwen3_next", **CHANGES["qwen3_next"])
     given = {"model": model, "dtype": DTYPES["qwen3_next"], "mamba_cache_mode": "align", "prefix_match_unit": 32,
-             "max_model_len": 1100, "max_num_batched_tokens": 512, "tensor_parallel_size": 2}
+             "max_model_len": 1100, "max_num_batched_tokens": 512, **WORKERS[ranks]}
     host = engine(**given)
     right = answers(host.generate(prompts=asked, salts=[f"salt {at}" for at in range(5)]))
     host.stop()
     node = Node(tmp_path, f"--listen.native={tmp_path}/native", "--memory.size=256MiB")
     host = engine({"node.socket": f"{tmp_path}/native", "timeout.lookup": "20s"}, **given)
-    ask = Asking(host, "ranks", lambda *_: right)
+    ask = Asking(host, ranks, lambda *_: right)
     ask(asked)
     for _ in range(2):
         assert loaded(ask.again(asked), "memory") == points(asked, 32)
