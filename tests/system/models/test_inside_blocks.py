@@ -209,6 +209,22 @@ def test_damage_and_kills(start, asked, plain, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("policy", ["recompute", "fail"])
+def test_prefetch(start, asked, plain, tmp_path, policy):
+    """Blocks and states come from disk to memory before the load. With the policy `fail`, nothing else is loaded."""
+    store = disk_store(tmp_path / "store", **{"load.prefetch": "true", "timeout.lookup": "5s"})
+    host = start("qwen3_next", store)
+    Asking(host, "qwen3_next", plain)(asked)
+    assert host.flush()
+    host.stop()
+    host = start("qwen3_next", store, policy=policy)
+    outputs = Asking(host, "qwen3_next", plain)(asked)
+    assert loaded(outputs, "memory") == points(asked)
+    stats = host.stats()
+    assert stats["prefetches"] > 0 and stats["sessions_now"] == stats["prefetch_bytes_now"] == 0
+
+
+@pytest.mark.long
 def test_through_a_node(start, asked, plain, node):
     host = start("qwen3_next", node.store)
     ask = Asking(host, "qwen3_next", plain)
