@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import replace
 
-from .groups import STATE, GroupTable
+from .groups import FULL, STATE, GroupTable
 from .scheduler import SchedulerHalf
 from .stats import group_counter
 from .tracker import ReqMeta, SaveSpec, StateSave
@@ -50,7 +50,7 @@ class GroupSchedulerHalf(SchedulerHalf):
         load = known[1].load if known is not None else None
         if load is None or not load.allowed or tokens <= 0:
             return
-        ends = [load.to_block * self.table.blocks_per_unit(g) for g in self.table.groups]
+        ends = [self.table.all_blocks(g, load.to_block) for g in self.table.groups]
         lists = [blocks.blocks[g.index] for g in self.table.groups]
         firsts = tuple(map(first_to_load, lists, ends))
         # After an unexpected allocation, the load fails.
@@ -72,7 +72,7 @@ class GroupSchedulerHalf(SchedulerHalf):
 
     def blocks_of(self, request: ReqMeta) -> list[int]:
         """The blocks of each group that a load writes."""
-        ends = [request.load.to_block * self.table.blocks_per_unit(g) for g in self.table.groups]
+        ends = [self.table.all_blocks(g, request.load.to_block) for g in self.table.groups]
         return [end - first for first, end in zip(request.firsts, ends)]
 
     def stepped(self, results, tainted: bool) -> None:
@@ -114,8 +114,7 @@ class GroupSchedulerHalf(SchedulerHalf):
         if computed is not None:
             end = min(computed + scheduled, request.num_tokens)
             save = tracker.plan_save(self.rules, computed, end, self.rules.whole_blocks(end))
-        offers = state.boundary_state_offloads.get(request.request_id, ())
-        states = self.states_to_save(tracker, offers)
+        states = self.states_to_save(tracker, state, request.request_id)
         if save is None and not states:
             return
         end = max([s.to_block for s in states] + ([save.to_block] if save is not None else []))
@@ -131,18 +130,36 @@ class GroupSchedulerHalf(SchedulerHalf):
         ids = state.get_block_ids(req_id)
         return tuple(array("i", ids[group.index]).tobytes() for group in self.table.groups)
 
-    def states_to_save(self, tracker, offers) -> tuple[StateSave, ...]:
-        """The (group, block, tokens) whose tokens may be saved. vLLM also offers states
-        between the ends of blocks. Hits end with units, so no load would read them."""
+    def states_to_save(self, tracker, state, req_id: str) -> tuple[StateSave, ...]:
+        """The offered states whose tokens may be saved. With a state inside a block, full attention requires its block
+        in which the same point lies."""
         if tracker.skip_save or not self.can_save:
             return ()
-        out = []
-        for index, block_id, tokens in offers:
+        out, points = [], set()
+        for index, block_id, tokens in state.boundary_state_offloads.get(req_id, ()):
             at = self.place.get(index)
             wanted = self.rules.save_decode or tokens <= tracker.prompt_tokens
             if (at is not None and self.table.groups[at].kind == STATE and wanted
                     and tokens > 0 and tokens % self.block_tokens == 0
-                    and block_id != NOT_RESIDENT):
-                out.append(StateSave(at, block_id, tokens // self.block_tokens,
-                                     self.next_write()))
+                    and block_id != NOT_RESIDENT and self.may_save(self.table.groups[at], tokens)):
+                out.append(self.block_save(at, block_id, tokens))
+                points.add(tokens)
+        for tokens in sorted(points):
+            out += self.full_blocks(state.get_block_ids(req_id), tokens)
         return tuple(out)
+
+    def may_save(self, group, tokens: int) -> bool:
+        """A point inside a block is the end of a tail."""
+        return tokens % group.block_tokens == 0 or self.rules.save_tail
+
+    def full_blocks(self, tables, tokens: int):
+        """The blocks of full attention inside which the point lies. All tokens before it are computed after this step."""
+        for at, group in enumerate(self.table.groups):
+            if group.kind != FULL or tokens % group.block_tokens == 0 or not self.may_save(group, tokens):
+                continue
+            ids, block = tables[group.index], tokens // group.block_tokens
+            if block < len(ids) and ids[block] != NOT_RESIDENT:
+                yield self.block_save(at, ids[block], tokens)
+
+    def block_save(self, at: int, block_id: int, tokens: int) -> StateSave:
+        return StateSave(at, block_id, tokens // self.block_tokens, self.next_write())

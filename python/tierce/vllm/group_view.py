@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The views of several groups with the interface of one view, in units of the group table.
 
-A unit is a multiple of every group's block; a hit is a number of units that all groups can restore.
+A hit is a number of units that all groups can restore.
 The layers of a load are numbered across the groups: first the layers with attention, in the order of
 the model, then the layers with states. A store has only the layers with attention. A layer whose blocks
 are several runs of bytes is several layers of its group's chunk, which are moved together.
@@ -12,61 +12,15 @@ loads nor stores any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .geometry import Geometry, layer_order
-from .groups import FULL, STATE, Group, GroupTable
+from .geometry import layer_order
+from .group_chain import GroupChain
+from .group_part import GroupPart, Piece
+from .groups import FULL, STATE, GroupTable
 from .link import LOOKUP_PIN
 from .tracker import StateSave
-from .transfer import HASH_BYTES, ORIGIN_FAILED, ORIGIN_MEMORY
+from .transfer import ORIGIN_FAILED, ORIGIN_MEMORY
 
 ROUNDS_MAX = 64  # rounds of a lookup; each round queries every group that has not agreed yet
-
-
-@dataclass
-class GroupView:
-    """The view of one group. `ratio`: its blocks in a unit."""
-
-    group: Group
-    geometry: Geometry | None  # None: this worker has no layer of the group
-    view: object
-    ratio: int
-
-    @property
-    def layer_of(self) -> dict[str, int]:
-        return self.geometry.layer_of if self.geometry is not None else {}
-
-    def first_to_load(self, to_unit: int, from_unit: int) -> int:
-        return max(self.view.needs(to_unit * self.ratio), from_unit * self.ratio)
-
-
-class GroupChain:
-    """The chains of a request, one for each block size. They grow together."""
-
-    def __init__(self, chains: dict, table: GroupTable):
-        self.chains = chains
-        self.table = table
-
-    def of(self, group: Group):
-        return self.chains[group.block_tokens]
-
-    @property
-    def blocks(self) -> int:
-        size, chain = next(iter(self.chains.items()))
-        return chain.blocks * size // self.table.unit_tokens
-
-    def append(self, tokens, extras=None) -> None:
-        """Extras of a unit apply from the unit's first block on."""
-        for size, chain in self.chains.items():
-            ratio = self.table.unit_tokens // size
-            chain.append(tokens, [(unit * ratio, text) for unit, text in extras] if extras else None)
-
-    def append_hashes(self, hashes) -> None:
-        """The hash at the end of a block covers all tokens before it."""
-        for size, chain in self.chains.items():
-            step = size // self.table.hash_tokens * HASH_BYTES
-            ends = range(step, len(hashes) + 1, step)
-            chain.append_hashes(b"".join(hashes[end - HASH_BYTES:end] for end in ends))
 
 
 class GroupPrefetch:
@@ -84,26 +38,32 @@ class GroupPrefetch:
 
 
 class GroupTransfer:
-    """Handles of the library, one for each group that has something to move."""
+    """Transfers of the library, of each group that has something to move."""
 
-    def __init__(self, order: list[tuple[int, int]], parts: list[GroupView]):
+    def __init__(self, order: list[tuple[int, int]], parts: list[GroupPart]):
         self.order = order  # layer -> the group's place in the table, its first cell there
         self.parts = parts
-        self.handles: dict[int, object] = {}
+        self.pieces: dict[int, list[Piece]] = {}  # by the group's place
+
+    def add(self, at: int, piece: Piece) -> None:
+        self.pieces.setdefault(at, []).append(piece)
 
     def layer(self, index: int) -> None:
         at, first = self.order[index]
-        if at in self.handles:
+        for piece in self.pieces.get(at, ()):
             for cell in range(first, first + self.parts[at].geometry.runs):
-                self.handles[at].layer(cell)
+                piece.handle.layer(cell)
+
+    def take(self) -> list[Piece]:
+        pieces, self.pieces = self.pieces, {}
+        return [piece for each in pieces.values() for piece in each]
 
     def abort(self) -> None:
         """Aborts all handles, also if one raises."""
-        handles, self.handles = self.handles, {}
         errors = []
-        for handle in handles.values():
+        for piece in self.take():
             try:
-                handle.abort()
+                piece.handle.abort()
             except Exception as error:
                 errors.append(error)
         if errors:
@@ -111,43 +71,47 @@ class GroupTransfer:
 
 
 class GroupLoad(GroupTransfer):
-    def __init__(self, order, parts: list[GroupView], from_unit: int, to_unit: int, firsts):
+    def __init__(self, order, parts: list[GroupPart], from_unit: int, to_unit: int, firsts):
         super().__init__(order, parts)
         self.firsts = firsts
         self.from_unit, self.to_unit = from_unit, to_unit
 
     def end(self) -> bytes:
         """The slowest origin of each unit. If a group is incomplete, all units have failed."""
-        handles, self.handles = self.handles, {}
         units = bytearray(self.to_unit - self.from_unit)
-        ended = [(at, handle.end()) for at, handle in handles.items()]
+        ended = [(piece, piece.handle.end()) for piece in self.take()]
         if self.is_empty() or any(ORIGIN_FAILED in origins for _, origins in ended):
             return bytes(units)
-        for at, origins in ended:
-            for block, origin in enumerate(origins, self.firsts[at]):
-                unit = block // self.parts[at].ratio - self.from_unit
-                units[unit] = max(units[unit], origin)
+        for piece, origins in ended:
+            for index, origin in enumerate(origins):
+                for unit in self.units_of(piece, index):
+                    units[unit] = max(units[unit], origin)
         # If all groups have windows or states, no group requires the first units. If the groups of a stage require
         # nothing, the other stages give the verdict.
         slowest = max(units) or ORIGIN_MEMORY
         return bytes(origin or slowest for origin in units)
 
+    def units_of(self, piece: Piece, index: int) -> range:
+        """The units of the load that a block of a piece covers, perhaps in part."""
+        size = self.parts[0].table.unit_tokens
+        first, end = piece.tokens_of(index)
+        return range(max(first // size - self.from_unit, 0), min(-(-end // size), self.to_unit) - self.from_unit)
+
     def is_empty(self) -> bool:
         """Whether no group requires any block, here or in another worker."""
-        ends = (self.to_unit * part.ratio for part in self.parts)
-        return not any(first < end for first, end in zip(self.firsts, ends))
+        return not any(first < part.all_blocks(self.to_unit) for first, part in zip(self.firsts, self.parts))
 
 
 class GroupStore(GroupTransfer):
     def end(self) -> int:
         """The stored units of the first group in the table that had units to store."""
-        handles, self.handles = self.handles, {}
-        stored = [handle.end() // self.parts[at].ratio for at, handle in handles.items()]
-        return stored[0] if stored else 0
+        at = next(iter(self.pieces), None)
+        stored = [piece.handle.end() for piece in self.take()]
+        return self.parts[at].units(stored[0]) if stored else 0
 
 
 class GroupViews:
-    def __init__(self, table: GroupTable, parts: list[GroupView]):
+    def __init__(self, table: GroupTable, parts: list[GroupPart]):
         self.table, self.parts = table, parts
         attention = [i for i, part in enumerate(parts) if part.group.kind != STATE]
         states = [i for i, part in enumerate(parts) if part.group.kind == STATE]
@@ -165,13 +129,14 @@ class GroupViews:
 
     @property
     def namespace(self) -> str:
-        return "\n".join(part.view.namespace for part in self.parts)
+        return "\n".join(view.namespace for part in self.parts for view in part.views)
 
     def chain(self, lora=b"", salt=b"", other=b"") -> GroupChain:
         chains = {}
         for part in self.parts:
-            if part.group.block_tokens not in chains:
-                chains[part.group.block_tokens] = part.view.chain(lora, salt, other)
+            for size, view in zip((part.group.block_tokens, self.table.unit_tokens), part.views):
+                if size not in chains:
+                    chains[size] = view.chain(lora, salt, other)
         return GroupChain(chains, self.table)
 
     def computed(self, tokens: int, ns: int) -> None:
@@ -180,28 +145,26 @@ class GroupViews:
 
     def unpin(self, session: int) -> None:
         for part in self.parts:
-            part.view.unpin(session)
+            for view in part.views:
+                view.unpin(session)
 
     # ---- lookup
 
     def lookup(self, chain: GroupChain, from_unit: int, to_unit: int, flags: int, session: int,
-               tag=None) -> tuple[int, int, bool]:
+               tag: str = "") -> tuple[int, int, bool]:
         """The largest number of units at which all groups can be restored; how many of them memory
         can restore; whether a query to a remote store is in progress. Each group is looked up with the number that the other groups have found, until all have found the same number. The number only decreases."""
-        total, pending = to_unit, False
+        total, pending, ask = to_unit, False, (flags, session, tag)
         agreed, memory = [-1] * len(self.parts), [to_unit] * len(self.parts)
         for _ in range(ROUNDS_MAX):
             for at, part in enumerate(self.parts):
-                if total <= from_unit or self.agrees(part, agreed[at], total):
+                if total <= from_unit or part.agrees(agreed[at], total):
                     continue
-                blocks, in_memory, waits = part.view.lookup(
-                    chain.of(part.group), from_unit * part.ratio, total * part.ratio, flags,
-                    session, tag)
-                total = max(blocks // part.ratio, from_unit)
-                whole = blocks == total * part.ratio or part.group.kind == FULL
-                agreed[at] = total if whole else -1
-                memory[at], pending = in_memory // part.ratio, pending or waits
-            if total <= from_unit or all(map(self.agrees, self.parts, agreed, [total] * len(memory))):
+                found = part.lookup(chain, from_unit, total, ask)
+                total = found.units
+                agreed[at] = total if found.restores else -1
+                memory[at], pending = found.memory, pending or found.pending
+            if total <= from_unit or all(part.agrees(each, total) for part, each in zip(self.parts, agreed)):
                 break
         else:
             total = from_unit
@@ -209,20 +172,13 @@ class GroupViews:
             self.unpin(session)
         return total, min([total, *memory]), pending
 
-    @staticmethod
-    def agrees(part: GroupView, agreed: int, total: int) -> bool:
-        """If a group of full attention can be restored at a point, it can be restored before it."""
-        return agreed == total or (part.group.kind == FULL and agreed > total)
-
     def prefetch_begin(self, chain: GroupChain, from_unit: int, to_unit: int,
                        session: int, timeout_ms: int = 0, verify: bool = False) -> GroupPrefetch:
         out = GroupPrefetch()
         try:
             for part in self.parts:
-                first, end = part.first_to_load(to_unit, from_unit), to_unit * part.ratio
-                if first < end:
-                    out.parts.append(part.view.prefetch_begin(
-                        chain.of(part.group), first, end, session, timeout_ms, verify))
+                for each in part.prefetches(chain, from_unit, to_unit, session, timeout_ms, verify):
+                    out.parts.append(each)
         except BaseException:
             out.end()
             raise
@@ -236,14 +192,10 @@ class GroupViews:
         out = GroupLoad(self.order, self.parts, from_unit, to_unit, firsts)
         try:
             for at, part in enumerate(self.parts):
-                end = to_unit * part.ratio
                 if part.geometry is None:
                     continue
-                if firsts[at] < end:
-                    out.handles[at] = part.view.load_begin(
-                        chain.of(part.group), firsts[at], end, tables[at][:end], session, 0)
-                else:
-                    part.view.unpin(session)
+                for piece in part.loads(chain, firsts[at], to_unit, tables[at], session):
+                    out.add(at, piece)
         except BaseException:
             out.abort()
             raise
@@ -255,7 +207,7 @@ class GroupViews:
         out = GroupStore(self.saved_order, self.parts)
         try:
             for at, part in enumerate(self.parts):
-                end = to_unit * part.ratio
+                end, size = part.whole_blocks(to_unit), part.group.block_tokens
                 if part.group.kind == STATE or part.geometry is None:
                     continue
                 first = first_resident(tables[at], end)
@@ -264,21 +216,16 @@ class GroupViews:
                 handle = part.view.store_begin(chain.of(part.group), end, tables[at][:end], tail,
                                                session, tag, write, first)
                 if handle is not None:
-                    out.handles[at] = handle
+                    out.add(at, Piece(handle, first * size, size))
         except BaseException:
             out.abort()
             raise
-        return out if out.handles else None
+        return out if out.pieces else None
 
     def store_state(self, chain: GroupChain, state: StateSave, session: int, tag=None) -> int:
-        """Stores the state of a group after `units` units, which is in one block."""
+        """Stores a block of a group that is valid after so many units: a state, or keys and values up to there."""
         part = self.parts[state.group]
-        if part.geometry is None:
-            return 0
-        end = state.to_block * part.ratio
-        ids = memoryview(bytes(4 * (end - 1)) + state.block_id.to_bytes(4, "little")).cast("i")
-        handle = part.view.store_begin(chain.of(part.group), end, ids, False, session, tag,
-                                       state.write, end - 1)
+        handle = part.store_block(chain, state, session, tag) if part.geometry is not None else None
         if handle is None:
             return 0
         try:

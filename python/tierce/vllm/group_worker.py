@@ -13,7 +13,8 @@ from dataclasses import replace
 from . import identity, own_node
 from .geometry import Geometry, Measures, Numbering
 from .group_ranks import GroupLayers, GroupMeasures
-from .group_view import GroupView, GroupViews
+from .group_part import GroupPart
+from .group_view import GroupViews
 from .groups import STATE, Group, GroupTable
 from .identity import Unsupported
 from .link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
@@ -74,37 +75,45 @@ class GroupWorkerHalf(WorkerHalf):
                        longest_chunk=self.namespace["chunk_blocks"])
 
     def describe(self) -> str:
-        return f"{super().describe()}, groups: {', '.join(g.text for g in self.table.groups)}"
+        return (f"{super().describe()}, groups: {', '.join(g.text for g in self.table.groups)}, "
+                f"hits of multiples of {self.table.unit_tokens} tokens")
 
     def open_view(self) -> None:
-        parts = [self.view_of_group(*each) for each in
+        parts = [self.part_of_group(*each) for each in
                  zip(self.table.groups, self.geometries, self.layers)]
         views = GroupViews(self.table, parts)
         self.number_layers(views)
         self.use_view(views)
 
-    def view_of_group(self, group: Group, geometry: Geometry | None,
-                      layers: GroupLayers) -> GroupView:
-        size, sample, part = group.block_tokens, layers.sample, layers.part
+    def part_of_group(self, group: Group, geometry: Geometry | None, layers: GroupLayers) -> GroupPart:
+        size = group.block_tokens
         chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
+        view = self.view_of_group(group, geometry, layers, {
+            "block_tokens": size, "chunk_blocks": group.chunk_blocks(chunk_tokens), "group": group.kind,
+            "window": group.window})
+        inside = None
+        if self.table.may_end_inside(group):
+            inside = self.view_of_group(group, geometry, layers, {
+                "block_tokens": self.table.unit_tokens, "chunk_blocks": 1, "group": STATE, "window": 0})
+        return GroupPart(group, geometry, view, self.table, inside)
+
+    def view_of_group(self, group: Group, geometry: Geometry | None, layers: GroupLayers, chunks: dict):
+        sample, part = layers.sample, layers.part
         view = self.engine.view({
-            **self.namespace,
+            **self.namespace, **chunks,
             "layout": identity.layout(self.engine_version, sample.backend, sample.block_shape,
-                                      sample.block_strides, sample.dtype, size, self.ranks,
+                                      sample.block_strides, sample.dtype, group.block_tokens, self.ranks,
                                       memory=sample.kind),
-            "layer_count": len(layers.numbers), "cell_bytes": layers.cell_bytes,
-            "block_tokens": size, "chunk_blocks": group.chunk_blocks(chunk_tokens),
-            "group": group.kind, "window": group.window, "layers": layers.numbers},
+            "layer_count": len(layers.numbers), "cell_bytes": layers.cell_bytes, "layers": layers.numbers},
             (0, 1, 0, 1), (0, 0, 0, 0) if part is None else (
                 part.first_layer, part.layer_count, part.index, part.count))
-        if geometry is not None:
-            view.set_paged(geometry.bases, geometry.strides, geometry.block_count,
-                           self.memory.kind)
-            view = self.memory.view(view)
-        return GroupView(group, geometry, view, self.table.blocks_per_unit(group))
+        if geometry is None:
+            return view
+        view.set_paged(geometry.bases, geometry.strides, geometry.block_count, self.memory.kind)
+        return self.memory.view(view)
 
     def views(self) -> list:
-        return [part.view for part in self.view.parts if part.geometry is not None]
+        return [view for part in self.view.parts if part.geometry is not None for view in part.views]
 
     def number_layers(self, views: GroupViews) -> None:
         """The layers as the other half of this class counts them: GroupViews.order."""

@@ -53,23 +53,39 @@ class Group:
 @dataclass(frozen=True)
 class GroupTable:
     groups: tuple[Group, ...]
-    unit_tokens: int  # a hit is a multiple of it; it is a multiple of each group's block size
+    # A hit is a multiple of it. It is a multiple of each group's block size, or if hits may end inside blocks, each
+    # block size is a multiple of it.
+    unit_tokens: int
     hash_tokens: int  # tokens per block hash of vLLM
 
     @property
     def hashes_per_unit(self) -> int:
         return self.unit_tokens // self.hash_tokens
 
-    def blocks_per_unit(self, group: Group) -> int:
-        return self.unit_tokens // group.block_tokens
+    @property
+    def common_tokens(self) -> int:
+        return math.lcm(self.unit_tokens, *(g.block_tokens for g in self.groups))
+
+    def may_end_inside(self, group: Group) -> bool:
+        """Whether a hit may end inside a block of the group."""
+        return group.block_tokens > self.unit_tokens
+
+    def whole_blocks(self, group: Group, units: int) -> int:
+        """Blocks that end at or before the end of so many units."""
+        return units * self.unit_tokens // group.block_tokens
+
+    def all_blocks(self, group: Group, units: int) -> int:
+        """Blocks that so many units need, the last perhaps in part."""
+        return -(-units * self.unit_tokens // group.block_tokens)
 
     def chunk_tokens(self, wanted: int) -> int:
         """Tokens of a chunk of full attention. Raises ConfigError."""
-        if wanted % self.unit_tokens == 0:
+        common = self.common_tokens
+        if wanted % common == 0:
             return wanted
         if wanted == CHUNK_TOKENS:
-            return -(-wanted // self.unit_tokens) * self.unit_tokens
-        raise ConfigError(f"chunk.tokens {wanted} is not a multiple of {self.unit_tokens} tokens, "
+            return -(-wanted // common) * common
+        raise ConfigError(f"chunk.tokens {wanted} is not a multiple of {common} tokens, "
                           "the least common multiple of the block sizes of vLLM's KV cache groups; set such a "
                           "multiple, or do not set chunk.tokens")
 
@@ -99,7 +115,16 @@ def table_of(vllm_config, kv_cache_config) -> GroupTable | None:
     hash_tokens = kv_cache_config.hash_block_size or math.gcd(*(g.block_tokens for g in kept))
     if any(g.block_tokens % hash_tokens for g in kept):
         raise Unsupported(f"block hashes of {hash_tokens} tokens, of which the block sizes are not multiples")
-    return GroupTable(tuple(kept), unit, hash_tokens)
+    return GroupTable(tuple(kept), finer_unit(kv_cache_config, kept, hash_tokens) or unit, hash_tokens)
+
+
+def finer_unit(kv_cache_config, groups, hash_tokens: int) -> int | None:
+    """The tokens of a hash if vLLM's own hits end inside blocks (its "partial hash hits"), else None. Then it keeps and
+    offers recurrent states there. vLLM permits this only if all other groups of larger blocks are full attention."""
+    larger = {g.kind for g in groups if g.block_tokens > hash_tokens}
+    permitted = (kv_cache_config.cache_hit_alignment_tokens == hash_tokens
+                 and len(groups) == len(kv_cache_config.kv_cache_groups))
+    return hash_tokens if permitted and STATE in larger and larger <= {FULL, STATE} else None
 
 
 def require_engine(vllm_config, groups) -> None:

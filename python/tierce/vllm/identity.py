@@ -298,6 +298,18 @@ def block_extras(mm_features, block_tokens: int, from_block: int, to_block: int)
     return out or None
 
 
+def joined_extras(parts: list[bytes], tokens: int) -> bytes:
+    """The text of a block whose parts of `tokens` tokens have these texts: the same as block_extras makes for the block."""
+    spans = set()
+    for index, text in enumerate(parts):
+        at = 0
+        while at < len(text):
+            size, first = struct.unpack_from("<Iq", text, at)
+            at += struct.calcsize("<Iq") + size
+            spans.add((first + index * tokens, text[at - size:at]))
+    return b"".join(struct.pack("<Iq", len(name), first) + name for first, name in sorted(spans))
+
+
 def engine_hashes_are_constant(hash_algo: str) -> bool:
     """Whether every vLLM process computes the same block hashes."""
     return hash_algo == "sha256_cbor" and os.getenv("PYTHONHASHSEED") is None

@@ -96,7 +96,7 @@ class SaveSpec:
 
 @dataclass(frozen=True)
 class StateSave:
-    """A block of vLLM that holds the state of a group's layers after `to_block` blocks."""
+    """A block of vLLM that holds the state of a group's layers after `to_block` blocks, or keys and values up to there."""
 
     group: int
     block_id: int

@@ -16,7 +16,9 @@ from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from tierce import _core as core  # noqa: E402
 from tierce.vllm import connector as ours, groups  # noqa: E402
 from tierce.vllm.group_scheduler import GroupSchedulerHalf, first_to_load  # noqa: E402
-from tierce.vllm.group_view import GroupChain, GroupLoad, GroupViews, first_resident  # noqa: E402
+from tierce.vllm.group_chain import GroupChain  # noqa: E402
+from tierce.vllm.group_part import GroupPart, Piece  # noqa: E402
+from tierce.vllm.group_view import GroupLoad, GroupViews, first_resident  # noqa: E402
 from tierce.vllm.groups import CHUNKED, FULL, STATE, WINDOW, Group, GroupTable  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
 from tierce.vllm.stats import GROUP_BLOCKS  # noqa: E402
@@ -53,7 +55,7 @@ def test_the_table(config):  # noqa: F811
     assert table.groups[1].layer_names == ("model.layers.1.attn", "model.layers.5.attn")
     assert table.groups[2].content == "MAMBA2 [[4, 6], [3]] ['bfloat16', 'float32']"
     assert [g.chunk_blocks(256) for g in table.groups] == [8, 2, 1, 2]
-    assert [table.blocks_per_unit(g) for g in table.groups] == [2, 4, 1, 2]
+    assert [table.whole_blocks(g, 3) for g in table.groups] == [6, 12, 3, 6]
 
 
 def test_a_group_that_vllm_does_not_transfer_is_left_out(config):  # noqa: F811
@@ -128,29 +130,34 @@ class View:
 
 
 def views_of(*parts):
-    """parts: (kind, ratio, view)"""
+    """parts: (kind, blocks of a unit, view)"""
     out = object.__new__(GroupViews)
-    out.parts = [Thing(group=Thing(kind=kind), ratio=ratio, view=view) for kind, ratio, view in parts]
+    out.parts = [part_of(*part) for part in parts]
     return out
+
+
+def part_of(kind, blocks, view=None):
+    return GroupPart(Group(0, kind, 64 // blocks, ()), None, view, GroupTable((), 64, 16))
 
 
 CHAIN = Thing(of=lambda group: None)
 
 
 def test_only_states_at_the_ends_of_units_are_saved():
-    """A state between two ends would be found at the end before it."""
+    """If hits end with units, no load would read a state between two ends."""
     half = GroupSchedulerHalf.__new__(GroupSchedulerHalf)
-    half.table = Thing(groups=[Thing(kind=FULL), Thing(kind=STATE)])
+    half.table = Thing(groups=[Group(0, FULL, 32, ()), Group(3, STATE, 64, ())])
     half.place, half.block_tokens, half.can_save, half.next_write = {0: 0, 3: 1}, 64, True, lambda: 7
-    half.rules, tracker = Thing(save_decode=False), Thing(skip_save=False, prompt_tokens=200)
+    half.rules, tracker = Thing(save_decode=False, save_tail=True), Thing(skip_save=False, prompt_tokens=200)
     offers = [(3, 5, 64), (3, 6, 100), (3, 7, 65), (3, 8, 63), (3, 9, 0), (3, 0, 128), (0, 10, 128), (2, 11, 128),
               (3, 12, 192), (3, 13, 256)]
+    state = Thing(boundary_state_offloads={"r": offers}, get_block_ids=lambda _: [[1] * 9, [], [], [2] * 9])
     right = (StateSave(1, 5, 1, 7), StateSave(1, 12, 3, 7))
-    assert half.states_to_save(tracker, offers) == right
+    assert half.states_to_save(tracker, state, "r") == right
     half.rules.save_decode = True
-    assert half.states_to_save(tracker, offers) == (*right, StateSave(1, 13, 4, 7))
+    assert half.states_to_save(tracker, state, "r") == (*right, StateSave(1, 13, 4, 7))
     tracker.skip_save = True
-    assert half.states_to_save(tracker, offers) == ()
+    assert half.states_to_save(tracker, state, "r") == half.states_to_save(tracker, state, "other") == ()
 
 
 def test_all_groups_agree_at_one_point():
@@ -193,15 +200,15 @@ def test_a_hit_is_in_memory_if_all_groups_are():
     (None, b"\2\1", b"\2\2\2\2"), (None, None, b"\1\1\1\1")])
 def test_a_load_counts_if_all_groups_are_complete(full, window, origins):
     """Units 2 to 6; the window has two blocks a unit and needs the last unit. None: another worker has the layers."""
-    load = GroupLoad([], [Thing(ratio=1), Thing(ratio=2)], 2, 6, (2, 10))
+    load = GroupLoad([], [part_of(FULL, 1), part_of(WINDOW, 2)], 2, 6, (2, 10))
     for at, answer in enumerate((full, window)):
         if answer is not None:
-            load.handles[at] = Thing(end=lambda answer=answer: answer)
+            load.add(at, Piece(Thing(end=lambda answer=answer: answer), (128, 320)[at], (64, 32)[at]))
     assert load.end() == origins
 
 
 def test_a_load_of_nothing_does_not_count():
-    assert GroupLoad([], [Thing(ratio=1), Thing(ratio=2)], 2, 6, (6, 12)).end() == b"\0\0\0\0"
+    assert GroupLoad([], [part_of(FULL, 1), part_of(WINDOW, 2)], 2, 6, (6, 12)).end() == b"\0\0\0\0"
 
 
 def test_chains_of_different_blocks_grow_together():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a hit may end: vLLM's real scheduler and answers of a connector that end inside a block. The connector's own
-answers end with blocks; docs/inside/design/011-groups-and-devices.md depends on what is tested here."""
+"""Where a hit may end: vLLM's real scheduler, and answers of a connector that end inside a block;
+docs/inside/design/011-groups-and-devices.md depends on what is tested here."""
 
 import pytest
 

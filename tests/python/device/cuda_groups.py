@@ -169,6 +169,36 @@ def test_each_group_may_have_several_runs(gpu, config, layout):  # noqa: F811
     engine.close()
 
 
+@pytest.mark.parametrize("how", [{"kernel_tokens": 16}, {"layout": RUNS}], ids=["kernel blocks", "several runs"])
+def test_a_hit_inside_a_block(gpu, config, how):  # noqa: F811
+    """After 176 of 190 tokens, inside the last block of full attention and of states. The stores end in their step, so the
+    next one may write behind this point."""
+    cache = cache_of(FULL, WINDOW, STATE)
+    cache.cache_hit_alignment_tokens = 16
+    engine = Engine(gpu, settings(config), cache, **how)
+    stored, wanted = ([*range(1, 7)], [*range(10, 22)], [0, 0, 30]), ([*range(51, 57)], [0] * 8 + [7, 8, 9], [0, 0, 32])
+    names = [group.layer_names for group in cache.kv_cache_groups]
+    blocks = {name: [block for block in ids if block] for group, ids in zip(names, stored) for name in group}
+    request = request_of(190, "a")
+    engine.admit(request, stored)
+    for name in names[2]:
+        engine.compute(name, [30])
+    engine.step(step_of((request, stored, 0, 176)), blocks)
+    last = {name: [stored[0][-1]] for name in names[0]}
+    engine.step(step_of((request, stored, 176, 14), offers=[(request, [(2, 30, 176)])]), last)
+    data = dict(engine.data)
+    engine.step(step_of(cached=[(request, stored, 190, 1)]), last)
+    other = request_of(190, "b")
+    engine.begin_load(other, wanted, 176)
+    results = engine.received(other)
+    assert results.failed_recving == set() and results.errors == set()
+    for group, sources, targets in zip(names, stored, wanted):
+        for name in group:
+            for source, target in zip(sources, targets):
+                assert not target or engine.pool.read(name, target) == data[name, source], (name, source, target)
+    engine.close()
+
+
 def test_layouts_of_several_runs_share_nothing_with_others(gpu, config):  # noqa: F811
     names = set()
     for layout in (kv.KVCacheLayout.LBNHC, RUNS):

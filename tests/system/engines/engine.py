@@ -266,7 +266,7 @@ class Host:
         begin = views.load_begin
 
         def counted(chain, from_unit, to_unit, tables, firsts, session):
-            loads.append([to_unit * part.ratio - first for part, first in zip(views.parts, firsts)])
+            loads.append([part.all_blocks(to_unit) - first for part, first in zip(views.parts, firsts)])
             return begin(chain, from_unit, to_unit, tables, firsts, session)
 
         def heal():
@@ -295,6 +295,39 @@ class Host:
         half = self.llm.llm_engine.engine_core.engine_core.scheduler.connector.half
         half.before_end = lambda request, tracker, local, found, in_memory: (found, in_memory)
 
+    def scribble(self, before=0):
+        """Until mend_call, a load whose last block of full attention is partly filled is followed by other KV in this block:
+        behind the end of the hit, and in so many tokens `before` it. vLLM itself writes them, because only it knows where a
+        token lies in a block. mend_call returns the number of these blocks."""
+        import torch
+
+        views, layers = self.group_views(), self.llm.llm_engine.vllm_config.compilation_config.static_forward_context
+        begin, spoiled = views.load_begin, []
+
+        def scribbled(chain, from_unit, to_unit, tables, firsts, session):
+            load = begin(chain, from_unit, to_unit, tables, firsts, session)
+            end = load.end
+
+            def ended():
+                origins = end()
+                for part, ids in zip(views.parts, tables):
+                    whole, size = part.whole_blocks(to_unit), part.group.block_tokens
+                    if part.group.kind != "full" or whole == part.all_blocks(to_unit):
+                        continue
+                    first = to_unit * views.table.unit_tokens - whole * size - before
+                    slots = ids[whole] * size + torch.arange(first, size)
+                    for layer in map(layers.get, part.group.layer_names):
+                        noise = torch.randn((size - first, layer.num_kv_heads, layer.head_size)).to(layer.kv_cache.dtype)
+                        layer.impl.do_kv_cache_update(layer, noise, noise, layer.kv_cache, slots)
+                    spoiled.append(ids[whole])
+                return origins
+
+            load.end = ended
+            return load
+
+        views.load_begin = scribbled
+        self.heal = lambda: delattr(views, "load_begin") or len(spoiled)
+
     def groups(self):
         """Kind, window and tokens of a block of each group, of which there are several."""
         return [[part.group.kind, part.group.window, part.group.block_tokens] for part in self.group_views().parts]
@@ -302,10 +335,11 @@ class Host:
     def forget_stores(self, at):
         """Until mend_call, nothing of this group is stored."""
         part = self.group_views().parts[at]
-        view, part.view = part.view, Dropping(part.view)
+        views = part.view, part.inside
+        part.view, part.inside = (view and Dropping(view) for view in views)
 
         def heal():
-            part.view = view
+            part.view, part.inside = views
 
         self.heal = heal
 
