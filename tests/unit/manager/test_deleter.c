@@ -93,12 +93,54 @@ static void set_gate(bool hangs, int error)
     pthread_mutex_unlock(&gate.lock);
 }
 
+static unsigned asked(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    unsigned n = gate.asked;
+    pthread_mutex_unlock(&gate.lock);
+    return n;
+}
+
 static unsigned removed(void)
 {
     pthread_mutex_lock(&gate.lock);
     unsigned n = gate.removed;
     pthread_mutex_unlock(&gate.lock);
     return n;
+}
+
+/* ---- a thread that waits for the test -------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_there, may_go;
+} stop = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void wait_here(void)
+{
+    pthread_mutex_lock(&stop.lock);
+    stop.is_there = true;
+    pthread_cond_broadcast(&stop.changed);
+    while (!stop.may_go)
+        pthread_cond_wait(&stop.changed, &stop.lock);
+    pthread_mutex_unlock(&stop.lock);
+}
+
+static void wait_until_it_is_there(void)
+{
+    pthread_mutex_lock(&stop.lock);
+    while (!stop.is_there)
+        pthread_cond_wait(&stop.changed, &stop.lock);
+    pthread_mutex_unlock(&stop.lock);
+}
+
+static void let_it_go(void)
+{
+    pthread_mutex_lock(&stop.lock);
+    stop.may_go = true;
+    pthread_cond_broadcast(&stop.changed);
+    pthread_mutex_unlock(&stop.lock);
 }
 
 /* ---- what tests do --------------------------------------------------------------------------- */
@@ -108,6 +150,7 @@ static void set_up(void)
     silence_log();
     set_gate(false, 0);
     gate.asked = gate.removed = 0;
+    stop.is_there = stop.may_go = false;
 }
 
 static void open_with(struct harness_opts opts)
@@ -371,7 +414,7 @@ START_TEST(a_clock_that_is_set)
 }
 END_TEST
 
-/* Threads of its own; whoever drops it waits for what they are at. */
+/* Threads of its own; a drop waits for the batches that they process. */
 START_TEST(threads_do_what_is_due)
 {
     /* Removals that began before the storage hangs must not be abandoned. */
@@ -477,22 +520,11 @@ END_TEST
 
 /* ---- an instance that is removed while a call removes its blocks ----------------------------- */
 
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_written, may_return;
-} held_write = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
 /* Returns from the first write late. */
-static int held_write_of(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
+static int held_write(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
 {
     int rc = real_ops->write(space, batch);
-    pthread_mutex_lock(&held_write.lock);
-    held_write.is_written = true;
-    pthread_cond_broadcast(&held_write.changed);
-    while (!held_write.may_return)
-        pthread_cond_wait(&held_write.changed, &held_write.lock);
-    pthread_mutex_unlock(&held_write.lock);
+    wait_here();
     return rc;
 }
 
@@ -509,22 +541,6 @@ static void *remove_instance(void *arg)
     int rc = tierce__locator_remove_instance(h.locator, "i", h.why);
     ck_assert_msg(rc == 0, "%s", h.why);
     return NULL;
-}
-
-static void wait_until_written(void)
-{
-    pthread_mutex_lock(&held_write.lock);
-    while (!held_write.is_written)
-        pthread_cond_wait(&held_write.changed, &held_write.lock);
-    pthread_mutex_unlock(&held_write.lock);
-}
-
-static void let_it_return(void)
-{
-    pthread_mutex_lock(&held_write.lock);
-    held_write.may_return = true;
-    pthread_cond_broadcast(&held_write.changed);
-    pthread_mutex_unlock(&held_write.lock);
 }
 
 static atomic_bool is_scanned;
@@ -544,21 +560,121 @@ START_TEST(a_deletion_that_comes_when_its_instance_goes)
     open_with((struct harness_opts){0});
     harness_store(&h, keys, 2);
     struct tierce__live *live = begin_doubts();
-    doubtful_ops.write = held_write_of;
+    doubtful_ops.write = held_write;
     doubtful_ops.scan = noted_scan;
     ck_assert_int_eq(pthread_create(&remover, NULL, remove_two, NULL), 0);
-    wait_until_written();
+    wait_until_it_is_there();
     doubtful_ops.write = real_ops->write;
     tierce__live_release(live);
     ck_assert_int_eq(pthread_create(&ender, NULL, remove_instance, NULL), 0);
     WAIT_FOR(atomic_load(&is_scanned));
-    let_it_return();
+    let_it_go();
     pthread_join(remover, NULL);
     pthread_join(ender, NULL);
     ck_assert_uint_eq(removed(), 4);
     ck_assert_uint_eq(deleting(), 0);
     ck_assert_uint_eq(stats().done_locations, 2);
     ck_assert_uint_eq(stats().waiting, 0);
+}
+END_TEST
+
+/* ---- a drop while a batch is being processed ------------------------------------------------- */
+
+static _Thread_local bool stops_in_destroy, is_dropper;
+static atomic_int drop_state;
+
+enum { DROP_RUNS, DROP_WAITS, DROP_RETURNED };
+
+/* The last call of tierce__deletion_destroy. Linked with --wrap. */
+void __real_tierce__live_release(struct tierce__live *live);
+void __wrap_tierce__live_release(struct tierce__live *live);
+void __wrap_tierce__live_release(struct tierce__live *live)
+{
+    if (stops_in_destroy)
+        wait_here();
+    __real_tierce__live_release(live);
+}
+
+bool __real_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns);
+bool __wrap_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns);
+bool __wrap_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns)
+{
+    if (is_dropper)
+        atomic_store(&drop_state, DROP_WAITS);
+    return __real_tierce__cond_wait(cond, lock, deadline_ns);
+}
+
+static void *drop_all(void *stops)
+{
+    stops_in_destroy = stops != NULL;
+    is_dropper = true;
+    tierce__deleter_drop(h.locator->deleter);
+    atomic_store(&drop_state, DROP_RETURNED);
+    return NULL;
+}
+
+static void *do_one(void *stops)
+{
+    stops_in_destroy = stops != NULL;
+    (void)tierce__deleter_step(h.locator->deleter, 1);
+    return NULL;
+}
+
+static void start(pthread_t *thread, void *(*run)(void *), bool stops)
+{
+    ck_assert_int_eq(pthread_create(thread, NULL, run, stops ? &h : NULL), 0);
+}
+
+static void open_with_batches(size_t count)
+{
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, count);
+    for (size_t i = 0; i < count; i++)
+        remove_keys(&keys[i], 1);
+    ck_assert_uint_eq(stats().waiting, count);
+    atomic_store(&drop_state, DROP_RUNS);
+}
+
+/* While the drop destroys the first batch, another thread begins the second, which fails and is
+ * queued again. */
+START_TEST(a_drop_waits_for_a_batch_that_begins_meanwhile)
+{
+    pthread_t dropper, worker;
+    open_with_batches(2);
+    set_gate(true, -EIO);
+    start(&dropper, drop_all, true);
+    wait_until_it_is_there();
+    start(&worker, do_one, false);
+    WAIT_FOR(asked() > 0);
+    let_it_go();
+    WAIT_FOR(atomic_load(&drop_state) != DROP_RUNS);
+    ck_assert_int_eq(atomic_load(&drop_state), DROP_WAITS);
+    set_gate(false, -EIO);
+    pthread_join(worker, NULL);
+    pthread_join(dropper, NULL);
+    ck_assert_uint_eq(stats().failed_tries, 1);
+    ck_assert_uint_eq(stats().waiting + stats().executing, 0);
+}
+END_TEST
+
+START_TEST(a_drop_waits_until_a_done_batch_is_destroyed)
+{
+    pthread_t dropper, worker;
+    open_with_batches(1);
+    start(&worker, do_one, true);
+    wait_until_it_is_there();
+    ck_assert_uint_eq(stats().executing, 1);
+    start(&dropper, drop_all, false);
+    WAIT_FOR(atomic_load(&drop_state) != DROP_RUNS);
+    ck_assert_int_eq(atomic_load(&drop_state), DROP_WAITS);
+    let_it_go();
+    pthread_join(worker, NULL);
+    pthread_join(dropper, NULL);
+    ck_assert_uint_eq(stats().done_locations, 1);
+    ck_assert_uint_eq(stats().waiting + stats().executing, 0);
 }
 END_TEST
 
@@ -570,5 +686,7 @@ CHECK_MAIN("deleter", .seconds = 60, .at_once = true, .setup = set_up, .teardown
                      a_leader_that_is_dropped_leaves_its_batches_to_the_next, a_clock_that_is_set,
                      an_end_that_is_in_doubt_is_looked_up,
                      an_end_that_was_not_written_is_done_again, threads_do_what_is_due,
-                     a_deletion_that_comes_when_its_instance_goes},
+                     a_deletion_that_comes_when_its_instance_goes,
+                     a_drop_waits_for_a_batch_that_begins_meanwhile,
+                     a_drop_waits_until_a_done_batch_is_destroyed},
            .loops = {{an_end_in_doubt_survives_lack_of_memory, 0, 2}})
