@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
+#include "log_record.h"
+#include "manager/locate/notes.h"
 #include "manager_harness.h"
 #include "silent_log.h"
 #include "wait_for.h"
@@ -240,7 +242,8 @@ static int count_note(void *arg, const struct tierce__meta_note *note)
 static size_t notes_of(const struct tierce__live *live)
 {
     size_t count = 0;
-    ck_assert_int_eq(real_ops->notes(live->space, TIERCE__NOTE_DELETION, count_note, &count), 0);
+    ck_assert_int_eq(
+        live->space->ops->notes(live->space, TIERCE__NOTE_DELETION, count_note, &count), 0);
     return count;
 }
 
@@ -678,6 +681,73 @@ START_TEST(a_drop_waits_until_a_done_batch_is_destroyed)
 }
 END_TEST
 
+/* ---- notes of other programs ----------------------------------------------------------------- */
+
+/* The note of a batch with one place, by hand: our writer accepts no invalid place. */
+static struct tierce__meta_note note_of_place(uint64_t file, const char *uri)
+{
+    struct tierce__meta_note note = {.kind = TIERCE__NOTE_DELETION, .number = 7};
+    struct tierce__note_writer w = {.arena = &h.arena};
+    tierce__note_put8(&w, TIERCE__NOTE_VERSION);
+    tierce__note_put64(&w, (uint64_t)h.now_us); /* due */
+    tierce__note_put64(&w, (uint64_t)h.now_us); /* its slots are reusable */
+    tierce__note_put64(&w, 0);                  /* no second deletion */
+    tierce__note_put8(&w, 0);
+    tierce__note_put32(&w, 1);
+    tierce__note_put64(&w, 11);
+    tierce__note_put_bytes(&w, "abcdefgh", TIERCE__LOCATION_ID_BYTES);
+    tierce__note_put16(&w, 1); /* storage */
+    tierce__note_put8(&w, TIERCE__STORAGE_NFS);
+    tierce__note_put16(&w, 1); /* places */
+    tierce__note_put16(&w, 0);
+    tierce__note_put64(&w, file);
+    tierce__note_put32(&w, 0);
+    tierce__note_put64(&w, PART_A_BYTES);
+    tierce__note_put8(&w, uri != NULL);
+    if (uri != NULL)
+        tierce__note_put_text(&w, uri);
+    ck_assert_int_eq(tierce__note_finish(&w, &note.value, &note.bytes), 0);
+    return note;
+}
+
+/* Returns how many deletions the next leader takes up if the store has this note. */
+static uint64_t taken_up(const struct tierce__meta_note *note, uint64_t fence)
+{
+    struct tierce__live *live;
+    struct tierce__meta_batch batch = {.notes = note, .note_count = 1};
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    ck_assert_int_eq(live->space->ops->write(live->space, &batch), 0);
+    tierce__live_release(live);
+    tierce__locator_drop(h.locator);
+    record_log(TIERCE_LOG_ERROR);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, fence, h.why), 0);
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    ck_assert_uint_eq(notes_of(live), 1);
+    tierce__live_release(live);
+    return stats().waiting;
+}
+
+START_TEST(a_place_with_a_file_and_a_uri_is_invalid)
+{
+    static const char uri[] = "file://s/a?size=100";
+    static char folder[] = "/tmp/tierce_deleterXXXXXX";
+    static const struct {
+        uint64_t file;
+        const char *uri;
+        bool is_good;
+    } cases[] = {{0, NULL, true}, {0, uri, true}, {1, NULL, true}, {1, uri, false}};
+    temp_folder_make(folder);
+    open_with((struct harness_opts){.meta_type = "rocksdb", .meta_uri = folder});
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tierce__meta_note note = note_of_place(cases[i].file, cases[i].uri);
+        ck_assert_uint_eq(taken_up(&note, i + 2), cases[i].is_good);
+        ck_assert_uint_eq(deleting(), cases[i].is_good ? PART_A_BYTES : 0);
+        ck_assert_uint_eq(recorded_with("manager.notes_unreadable", "notes=1:"), !cases[i].is_good);
+    }
+    temp_folder_remove(folder);
+}
+END_TEST
+
 CHECK_MAIN("deleter", .seconds = 60, .at_once = true, .setup = set_up, .teardown = tear_down,
            .tests = {a_batch_is_done_when_it_is_due, what_fails_is_tried_later_and_later,
                      one_that_fails_does_not_hold_the_others_up,
@@ -688,5 +758,6 @@ CHECK_MAIN("deleter", .seconds = 60, .at_once = true, .setup = set_up, .teardown
                      an_end_that_was_not_written_is_done_again, threads_do_what_is_due,
                      a_deletion_that_comes_when_its_instance_goes,
                      a_drop_waits_for_a_batch_that_begins_meanwhile,
-                     a_drop_waits_until_a_done_batch_is_destroyed},
+                     a_drop_waits_until_a_done_batch_is_destroyed,
+                     a_place_with_a_file_and_a_uri_is_invalid},
            .loops = {{an_end_in_doubt_survives_lack_of_memory, 0, 2}})
