@@ -88,6 +88,7 @@ void tierce__note_put_places(struct tierce__note_writer *w, const struct tierce_
     }
     tierce__note_put16(w, (uint16_t)count);
     for (size_t i = 0; i < count; i++) {
+        TIERCE_ASSERT(places[i].file == 0 || places[i].uri == NULL);
         tierce__note_put16(w, places[i].spec);
         tierce__note_put64(w, places[i].file);
         tierce__note_put32(w, places[i].slot);
@@ -218,7 +219,10 @@ const struct tierce__spec_place *tierce__note_get_places(struct tierce__note_rea
         places[i].file = tierce__note_get64(r);
         places[i].slot = tierce__note_get32(r);
         places[i].bytes = tierce__note_get64(r);
-        if (tierce__note_get_flag(r))
+        bool has_uri = tierce__note_get_flag(r);
+        if (has_uri && places[i].file != 0)
+            tierce__note_refuse(r, TIERCE_E_FORMAT);
+        if (has_uri)
             places[i].uri = tierce__note_get_text(r);
     }
     return r->error == 0 ? places : NULL;

@@ -141,6 +141,7 @@ static uint8_t *write_location(uint8_t *out, const struct tierce__location *loca
     out = varint_write(out, location->place_count);
     for (uint16_t i = 0; i < location->place_count; i++) {
         const struct tierce__spec_place *place = &location->places[i];
+        TIERCE_ASSERT(place->file == 0 || place->uri == NULL);
         out = varint_write(out, place->spec);
         out = varint_write(out, place->file);
         out = varint_write(out, place->slot);

@@ -561,7 +561,6 @@ static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *del
 {
     tierce__lock_assert_held(&deleter->lock);
     TIERCE_ASSERT(deleter->executing > 0);
-    deleter->executing--;
     if (rc < 0) {
         deleter->stats.failed_tries++;
         int64_t due_us = tierce__locator_now_us(deleter->locator) + back_off_us(deletion->tries);
@@ -579,13 +578,14 @@ static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *del
     return wait_again(deleter, deletion, deletion->sweep_us);
 }
 
-/* Processes a batch that is due and counted as executing. */
+/* Processes a batch that is due and counted as executing. It counts until it is queued again or
+ * destroyed. */
 static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
 {
     TIERCE_ASSERT(deletion->deadline.place == 0);
     TIERCE_DASSERT(!tierce__lock_holds_any());
     uint64_t orphans = 0;
-    bool is_doubtful = deletion->is_doubtful, waits = false;
+    bool is_doubtful = deletion->is_doubtful;
     int rc = do_deletion(deletion, &orphans);
     bool never_was = is_doubtful && deletion->is_doubtful && rc == -ENOENT;
     if (rc == 0 || never_was)
@@ -595,19 +595,18 @@ static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *de
                     "instance=%s locations=%zu error=%s; it will be retried",
                     deletion->live->instance.id, deletion->count, tierce_error_name(rc));
     tierce__lock_take(&deleter->lock);
-    TIERCE_ASSERT(deleter->executing > 0);
     deleter->stats.orphaned_locations += orphans;
-    if (never_was)
-        deleter->executing--;
-    else
-        waits = decide(deleter, deletion, rc);
-    tierce__cond_broadcast(&deleter->idle);
-    tierce__lock_drop(&deleter->lock);
-    if (!waits) {
+    if (never_was || !decide(deleter, deletion, rc)) {
+        tierce__lock_drop(&deleter->lock);
         if (rc < 0 && !never_was)
             forget_keys(deletion);
         tierce__deletion_destroy(deletion);
+        tierce__lock_take(&deleter->lock);
     }
+    TIERCE_ASSERT(deleter->executing > 0);
+    deleter->executing--;
+    tierce__cond_broadcast(&deleter->idle);
+    tierce__lock_drop(&deleter->lock);
     return rc == 0;
 }
 
@@ -702,9 +701,11 @@ void tierce__deleter_drop(struct tierce__deleter *deleter)
 {
     struct tierce__deadline *first;
     tierce__lock_take(&deleter->lock);
-    while (deleter->executing > 0)
-        (void)tierce__cond_wait(&deleter->idle, &deleter->lock, TIERCE__DEADLINE_NEVER);
-    while ((first = tierce__deadlines_first(&deleter->waiting)) != NULL) {
+    while ((first = tierce__deadlines_first(&deleter->waiting)) != NULL || deleter->executing > 0) {
+        if (first == NULL) { /* a batch whose processing fails is queued again */
+            (void)tierce__cond_wait(&deleter->idle, &deleter->lock, TIERCE__DEADLINE_NEVER);
+            continue;
+        }
         tierce__deadline_unset(&deleter->waiting, first);
         tierce__lock_drop(&deleter->lock);
         struct tierce__deletion *deletion =
@@ -713,6 +714,7 @@ void tierce__deleter_drop(struct tierce__deleter *deleter)
         tierce__deletion_destroy(deletion);
         tierce__lock_take(&deleter->lock);
     }
+    TIERCE_ASSERT(deleter->waiting.count == 0);
     tierce__lock_drop(&deleter->lock);
 }
 

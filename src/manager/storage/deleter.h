@@ -89,8 +89,8 @@ void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce
 bool tierce__deleter_has_rest(struct tierce__deleter *deleter, const struct tierce__live *live,
                               uint32_t others);
 
-/* Waits until no batch is being processed, then drops all batches from memory. Their notes stay in
- * the store. */
+/* Drops all queued batches from memory, and blocks, without a time limit, until no batch is queued
+ * or being processed. The notes of dropped batches stay in the store. */
 void tierce__deleter_drop(struct tierce__deleter *deleter);
 
 struct tierce__deleter_stats {

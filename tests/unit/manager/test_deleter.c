@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
+#include "log_record.h"
+#include "manager/locate/notes.h"
 #include "manager_harness.h"
 #include "silent_log.h"
 #include "wait_for.h"
@@ -93,12 +95,54 @@ static void set_gate(bool hangs, int error)
     pthread_mutex_unlock(&gate.lock);
 }
 
+static unsigned asked(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    unsigned n = gate.asked;
+    pthread_mutex_unlock(&gate.lock);
+    return n;
+}
+
 static unsigned removed(void)
 {
     pthread_mutex_lock(&gate.lock);
     unsigned n = gate.removed;
     pthread_mutex_unlock(&gate.lock);
     return n;
+}
+
+/* ---- a thread that waits for the test -------------------------------------------------------- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_there, may_go;
+} stop = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void wait_here(void)
+{
+    pthread_mutex_lock(&stop.lock);
+    stop.is_there = true;
+    pthread_cond_broadcast(&stop.changed);
+    while (!stop.may_go)
+        pthread_cond_wait(&stop.changed, &stop.lock);
+    pthread_mutex_unlock(&stop.lock);
+}
+
+static void wait_until_it_is_there(void)
+{
+    pthread_mutex_lock(&stop.lock);
+    while (!stop.is_there)
+        pthread_cond_wait(&stop.changed, &stop.lock);
+    pthread_mutex_unlock(&stop.lock);
+}
+
+static void let_it_go(void)
+{
+    pthread_mutex_lock(&stop.lock);
+    stop.may_go = true;
+    pthread_cond_broadcast(&stop.changed);
+    pthread_mutex_unlock(&stop.lock);
 }
 
 /* ---- what tests do --------------------------------------------------------------------------- */
@@ -108,6 +152,7 @@ static void set_up(void)
     silence_log();
     set_gate(false, 0);
     gate.asked = gate.removed = 0;
+    stop.is_there = stop.may_go = false;
 }
 
 static void open_with(struct harness_opts opts)
@@ -197,7 +242,8 @@ static int count_note(void *arg, const struct tierce__meta_note *note)
 static size_t notes_of(const struct tierce__live *live)
 {
     size_t count = 0;
-    ck_assert_int_eq(real_ops->notes(live->space, TIERCE__NOTE_DELETION, count_note, &count), 0);
+    ck_assert_int_eq(
+        live->space->ops->notes(live->space, TIERCE__NOTE_DELETION, count_note, &count), 0);
     return count;
 }
 
@@ -371,7 +417,7 @@ START_TEST(a_clock_that_is_set)
 }
 END_TEST
 
-/* Threads of its own; whoever drops it waits for what they are at. */
+/* Threads of its own; a drop waits for the batches that they process. */
 START_TEST(threads_do_what_is_due)
 {
     /* Removals that began before the storage hangs must not be abandoned. */
@@ -477,22 +523,11 @@ END_TEST
 
 /* ---- an instance that is removed while a call removes its blocks ----------------------------- */
 
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_written, may_return;
-} held_write = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
 /* Returns from the first write late. */
-static int held_write_of(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
+static int held_write(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
 {
     int rc = real_ops->write(space, batch);
-    pthread_mutex_lock(&held_write.lock);
-    held_write.is_written = true;
-    pthread_cond_broadcast(&held_write.changed);
-    while (!held_write.may_return)
-        pthread_cond_wait(&held_write.changed, &held_write.lock);
-    pthread_mutex_unlock(&held_write.lock);
+    wait_here();
     return rc;
 }
 
@@ -509,22 +544,6 @@ static void *remove_instance(void *arg)
     int rc = tierce__locator_remove_instance(h.locator, "i", h.why);
     ck_assert_msg(rc == 0, "%s", h.why);
     return NULL;
-}
-
-static void wait_until_written(void)
-{
-    pthread_mutex_lock(&held_write.lock);
-    while (!held_write.is_written)
-        pthread_cond_wait(&held_write.changed, &held_write.lock);
-    pthread_mutex_unlock(&held_write.lock);
-}
-
-static void let_it_return(void)
-{
-    pthread_mutex_lock(&held_write.lock);
-    held_write.may_return = true;
-    pthread_cond_broadcast(&held_write.changed);
-    pthread_mutex_unlock(&held_write.lock);
 }
 
 static atomic_bool is_scanned;
@@ -544,21 +563,188 @@ START_TEST(a_deletion_that_comes_when_its_instance_goes)
     open_with((struct harness_opts){0});
     harness_store(&h, keys, 2);
     struct tierce__live *live = begin_doubts();
-    doubtful_ops.write = held_write_of;
+    doubtful_ops.write = held_write;
     doubtful_ops.scan = noted_scan;
     ck_assert_int_eq(pthread_create(&remover, NULL, remove_two, NULL), 0);
-    wait_until_written();
+    wait_until_it_is_there();
     doubtful_ops.write = real_ops->write;
     tierce__live_release(live);
     ck_assert_int_eq(pthread_create(&ender, NULL, remove_instance, NULL), 0);
     WAIT_FOR(atomic_load(&is_scanned));
-    let_it_return();
+    let_it_go();
     pthread_join(remover, NULL);
     pthread_join(ender, NULL);
     ck_assert_uint_eq(removed(), 4);
     ck_assert_uint_eq(deleting(), 0);
     ck_assert_uint_eq(stats().done_locations, 2);
     ck_assert_uint_eq(stats().waiting, 0);
+}
+END_TEST
+
+/* ---- a drop while a batch is being processed ------------------------------------------------- */
+
+static _Thread_local bool stops_in_destroy, is_dropper;
+static atomic_int drop_state;
+
+enum { DROP_RUNS, DROP_WAITS, DROP_RETURNED };
+
+/* The last call of tierce__deletion_destroy. Linked with --wrap. */
+void __real_tierce__live_release(struct tierce__live *live);
+void __wrap_tierce__live_release(struct tierce__live *live);
+void __wrap_tierce__live_release(struct tierce__live *live)
+{
+    if (stops_in_destroy)
+        wait_here();
+    __real_tierce__live_release(live);
+}
+
+bool __real_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns);
+bool __wrap_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns);
+bool __wrap_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns)
+{
+    if (is_dropper)
+        atomic_store(&drop_state, DROP_WAITS);
+    return __real_tierce__cond_wait(cond, lock, deadline_ns);
+}
+
+static void *drop_all(void *stops)
+{
+    stops_in_destroy = stops != NULL;
+    is_dropper = true;
+    tierce__deleter_drop(h.locator->deleter);
+    atomic_store(&drop_state, DROP_RETURNED);
+    return NULL;
+}
+
+static void *do_one(void *stops)
+{
+    stops_in_destroy = stops != NULL;
+    (void)tierce__deleter_step(h.locator->deleter, 1);
+    return NULL;
+}
+
+static void start(pthread_t *thread, void *(*run)(void *), bool stops)
+{
+    ck_assert_int_eq(pthread_create(thread, NULL, run, stops ? &h : NULL), 0);
+}
+
+static void open_with_batches(size_t count)
+{
+    open_with((struct harness_opts){0});
+    harness_store(&h, keys, count);
+    for (size_t i = 0; i < count; i++)
+        remove_keys(&keys[i], 1);
+    ck_assert_uint_eq(stats().waiting, count);
+    atomic_store(&drop_state, DROP_RUNS);
+}
+
+/* While the drop destroys the first batch, another thread begins the second, which fails and is
+ * queued again. */
+START_TEST(a_drop_waits_for_a_batch_that_begins_meanwhile)
+{
+    pthread_t dropper, worker;
+    open_with_batches(2);
+    set_gate(true, -EIO);
+    start(&dropper, drop_all, true);
+    wait_until_it_is_there();
+    start(&worker, do_one, false);
+    WAIT_FOR(asked() > 0);
+    let_it_go();
+    WAIT_FOR(atomic_load(&drop_state) != DROP_RUNS);
+    ck_assert_int_eq(atomic_load(&drop_state), DROP_WAITS);
+    set_gate(false, -EIO);
+    pthread_join(worker, NULL);
+    pthread_join(dropper, NULL);
+    ck_assert_uint_eq(stats().failed_tries, 1);
+    ck_assert_uint_eq(stats().waiting + stats().executing, 0);
+}
+END_TEST
+
+START_TEST(a_drop_waits_until_a_done_batch_is_destroyed)
+{
+    pthread_t dropper, worker;
+    open_with_batches(1);
+    start(&worker, do_one, true);
+    wait_until_it_is_there();
+    ck_assert_uint_eq(stats().executing, 1);
+    start(&dropper, drop_all, false);
+    WAIT_FOR(atomic_load(&drop_state) != DROP_RUNS);
+    ck_assert_int_eq(atomic_load(&drop_state), DROP_WAITS);
+    let_it_go();
+    pthread_join(worker, NULL);
+    pthread_join(dropper, NULL);
+    ck_assert_uint_eq(stats().done_locations, 1);
+    ck_assert_uint_eq(stats().waiting + stats().executing, 0);
+}
+END_TEST
+
+/* ---- notes of other programs ----------------------------------------------------------------- */
+
+/* The note of a batch with one place, by hand: our writer accepts no invalid place. */
+static struct tierce__meta_note note_of_place(uint64_t file, const char *uri)
+{
+    struct tierce__meta_note note = {.kind = TIERCE__NOTE_DELETION, .number = 7};
+    struct tierce__note_writer w = {.arena = &h.arena};
+    tierce__note_put8(&w, TIERCE__NOTE_VERSION);
+    tierce__note_put64(&w, (uint64_t)h.now_us); /* due */
+    tierce__note_put64(&w, (uint64_t)h.now_us); /* its slots are reusable */
+    tierce__note_put64(&w, 0);                  /* no second deletion */
+    tierce__note_put8(&w, 0);
+    tierce__note_put32(&w, 1);
+    tierce__note_put64(&w, 11);
+    tierce__note_put_bytes(&w, "abcdefgh", TIERCE__LOCATION_ID_BYTES);
+    tierce__note_put16(&w, 1); /* storage */
+    tierce__note_put8(&w, TIERCE__STORAGE_NFS);
+    tierce__note_put16(&w, 1); /* places */
+    tierce__note_put16(&w, 0);
+    tierce__note_put64(&w, file);
+    tierce__note_put32(&w, 0);
+    tierce__note_put64(&w, PART_A_BYTES);
+    tierce__note_put8(&w, uri != NULL);
+    if (uri != NULL)
+        tierce__note_put_text(&w, uri);
+    ck_assert_int_eq(tierce__note_finish(&w, &note.value, &note.bytes), 0);
+    return note;
+}
+
+/* Returns how many deletions the next leader takes up if the store has this note. */
+static uint64_t taken_up(const struct tierce__meta_note *note, uint64_t fence)
+{
+    struct tierce__live *live;
+    struct tierce__meta_batch batch = {.notes = note, .note_count = 1};
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    ck_assert_int_eq(live->space->ops->write(live->space, &batch), 0);
+    tierce__live_release(live);
+    tierce__locator_drop(h.locator);
+    record_log(TIERCE_LOG_ERROR);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, fence, h.why), 0);
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    ck_assert_uint_eq(notes_of(live), 1);
+    tierce__live_release(live);
+    return stats().waiting;
+}
+
+START_TEST(a_place_with_a_file_and_a_uri_is_invalid)
+{
+    static const char uri[] = "file://s/a?size=100";
+    static char folder[] = "/tmp/tierce_deleterXXXXXX";
+    static const struct {
+        uint64_t file;
+        const char *uri;
+        bool is_good;
+    } cases[] = {{0, NULL, true}, {0, uri, true}, {1, NULL, true}, {1, uri, false}};
+    temp_folder_make(folder);
+    open_with((struct harness_opts){.meta_type = "rocksdb", .meta_uri = folder});
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tierce__meta_note note = note_of_place(cases[i].file, cases[i].uri);
+        ck_assert_uint_eq(taken_up(&note, i + 2), cases[i].is_good);
+        ck_assert_uint_eq(deleting(), cases[i].is_good ? PART_A_BYTES : 0);
+        ck_assert_uint_eq(recorded_with("manager.notes_unreadable", "notes=1:"), !cases[i].is_good);
+    }
+    temp_folder_remove(folder);
 }
 END_TEST
 
@@ -570,5 +756,8 @@ CHECK_MAIN("deleter", .seconds = 60, .at_once = true, .setup = set_up, .teardown
                      a_leader_that_is_dropped_leaves_its_batches_to_the_next, a_clock_that_is_set,
                      an_end_that_is_in_doubt_is_looked_up,
                      an_end_that_was_not_written_is_done_again, threads_do_what_is_due,
-                     a_deletion_that_comes_when_its_instance_goes},
+                     a_deletion_that_comes_when_its_instance_goes,
+                     a_drop_waits_for_a_batch_that_begins_meanwhile,
+                     a_drop_waits_until_a_done_batch_is_destroyed,
+                     a_place_with_a_file_and_a_uri_is_invalid},
            .loops = {{an_end_in_doubt_survives_lack_of_memory, 0, 2}})
