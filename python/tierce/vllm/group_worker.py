@@ -18,6 +18,7 @@ from .groups import STATE, Group, GroupTable
 from .identity import Unsupported
 from .link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
 from .ranks import Part
+from .settings import open_view
 from .tracker import LoadResult, ReqMeta, int32
 from .transfer import ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY
 from .worker import WorkerHalf, require_one_host
@@ -87,7 +88,7 @@ class GroupWorkerHalf(WorkerHalf):
                       layers: GroupLayers) -> GroupView:
         size, sample, part = group.block_tokens, layers.sample, layers.part
         chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
-        view = self.engine.view({
+        view = open_view(self.engine, {
             **self.namespace,
             "layout": identity.layout(self.engine_version, sample.backend, sample.block_shape,
                                       sample.block_strides, sample.dtype, size, self.ranks,
@@ -96,7 +97,8 @@ class GroupWorkerHalf(WorkerHalf):
             "block_tokens": size, "chunk_blocks": group.chunk_blocks(chunk_tokens),
             "group": group.kind, "window": group.window, "layers": layers.numbers},
             (0, 1, 0, 1), (0, 0, 0, 0) if part is None else (
-                part.first_layer, part.layer_count, part.index, part.count))
+                part.first_layer, part.layer_count, part.index, part.count),
+            lower="" if group.kind == STATE else "chunk.tokens")
         if geometry is not None:
             view.set_paged(geometry.bases, geometry.strides, geometry.block_count,
                            self.memory.kind)
