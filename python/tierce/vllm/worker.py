@@ -22,6 +22,7 @@ from . import identity, own_node
 from .behind import StoresBehind
 from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
+from .groups import next_multiple
 from .identity import ConfigError, Unsupported
 from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
@@ -206,7 +207,7 @@ class WorkerHalf:
         chunk_tokens = int(self.engine.param("chunk.tokens"))
         if chunk_tokens % block_tokens:
             raise ConfigError(f"chunk.tokens {chunk_tokens} is not a multiple of vLLM's block of "
-                              f"{block_tokens} tokens")
+                              f"{block_tokens} tokens; set {next_multiple(chunk_tokens, block_tokens)}, for example")
         return {
             **self.common_namespace(),
             "layout": identity.layout(self.engine_version, mine.backend, mine.block_shape,
