@@ -263,7 +263,11 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
                                  config.kv_tp_replicas)
 
     def open_store(self, ranks, measures) -> None:
-        self.half.register(ranks, measures)
+        try:
+            self.half.register(ranks, measures)
+        except Exception:
+            self.half.close_engine()
+            raise
         if ranks.first and not self.in_process:
             self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
 

@@ -19,6 +19,7 @@ from .groups import STATE, Group, GroupTable
 from .identity import Unsupported
 from .link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
 from .ranks import Part
+from .settings import open_view
 from .tracker import LoadResult, ReqMeta, int32
 from .transfer import ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY
 from .worker import WorkerHalf, require_one_host
@@ -99,14 +100,15 @@ class GroupWorkerHalf(WorkerHalf):
 
     def view_of_group(self, group: Group, geometry: Geometry | None, layers: GroupLayers, chunks: dict):
         sample, part = layers.sample, layers.part
-        view = self.engine.view({
+        view = open_view(self.engine, {
             **self.namespace, **chunks,
             "layout": identity.layout(self.engine_version, sample.backend, sample.block_shape,
                                       sample.block_strides, sample.dtype, group.block_tokens, self.ranks,
                                       memory=sample.kind),
             "layer_count": len(layers.numbers), "cell_bytes": layers.cell_bytes, "layers": layers.numbers},
             (0, 1, 0, 1), (0, 0, 0, 0) if part is None else (
-                part.first_layer, part.layer_count, part.index, part.count))
+                part.first_layer, part.layer_count, part.index, part.count),
+            lower="" if chunks["group"] == STATE else "chunk.tokens")
         if geometry is None:
             return view
         view.set_paged(geometry.bases, geometry.strides, geometry.block_count, self.memory.kind)

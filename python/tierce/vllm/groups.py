@@ -19,6 +19,10 @@ FULL, WINDOW, CHUNKED, STATE = "full", "window", "chunked", "state"
 CHUNK_TOKENS = 256  # the default of chunk.tokens
 
 
+def next_multiple(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
 @dataclass(frozen=True)
 class Group:
     index: int  # in vLLM's lists
@@ -84,10 +88,10 @@ class GroupTable:
         if wanted % common == 0:
             return wanted
         if wanted == CHUNK_TOKENS:
-            return -(-wanted // common) * common
+            return next_multiple(wanted, common)
         raise ConfigError(f"chunk.tokens {wanted} is not a multiple of {common} tokens, "
-                          "the least common multiple of the block sizes of vLLM's KV cache groups; set such a "
-                          "multiple, or do not set chunk.tokens")
+                          "the least common multiple of the block sizes of vLLM's KV cache groups; set "
+                          f"{next_multiple(wanted, common)}, for example, or do not set chunk.tokens")
 
     def save_units(self, chunk_tokens: int) -> int:
         """Units of the smallest chunk: the interval of saves."""

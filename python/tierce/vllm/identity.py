@@ -78,7 +78,8 @@ def require_known(vllm_config) -> None:
     if speculative is None:
         return
     if speculative.method not in WITHOUT_DRAFTER + WITH_DRAFTER:
-        raise Unsupported(f"speculative decoding with {speculative.method!r}")
+        raise Unsupported(f"speculative decoding with {speculative.method!r}; supported methods: "
+                          f"{', '.join(WITHOUT_DRAFTER + WITH_DRAFTER)}")
     # In this case vLLM does not read the results of a step from the earlier stages.
     if vllm_config.parallel_config.pipeline_parallel_size > 1:
         raise Unsupported("speculative decoding with pipeline parallelism")

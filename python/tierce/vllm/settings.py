@@ -35,3 +35,19 @@ class Settings:
             raise ConfigError(f"the extension module tierce._core cannot be loaded: {error}") from None
         except Exception as error:  # an unknown name, an invalid value, a missing file
             raise ConfigError(f"{where}: {error}") from None
+
+
+def open_view(engine, namespace: dict, *part, lower: str = ""):
+    """The library's view of the engine. Raises ConfigError if memory.size is smaller than one chunk. `lower` names the
+    value to lower then; empty if the chunk cannot be smaller."""
+    from tierce import _core
+
+    try:
+        return engine.view(namespace, *part)
+    except _core.Error as error:
+        if error.name != "TIERCE_E_LIMIT":
+            raise
+        size = namespace["chunk_blocks"] * sum(namespace["cell_bytes"])
+        tokens = namespace["chunk_blocks"] * namespace["block_tokens"]
+        raise ConfigError(f"{error}: a chunk of {tokens:,} tokens requires more than {size:,} bytes of memory; raise "
+                          f"memory.size{f' or lower {lower}' if lower else ''}") from None

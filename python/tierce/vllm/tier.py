@@ -40,7 +40,7 @@ from . import identity, own_node
 from .connector import share_log
 from .identity import ConfigError, Unsupported
 from .link import RESET_BYTES
-from .settings import Settings
+from .settings import Settings, open_view
 from .texts import describe_store, milliseconds
 
 log = logging.getLogger("tierce")
@@ -256,10 +256,9 @@ class TierceTier(SecondaryTierManager):
         self.engine.set_role("vllm tier")
         try:
             self.open_jobs()
-        except _core.Error as error:
+        except (ConfigError, _core.Error) as error:
             self.engine.close()
-            raise ConfigError(f"{WHERE}: chunks of {self._block_size_bytes:,} bytes: {error}; raise memory.size "
-                              "or lower vLLM's blocks_per_chunk") from None
+            raise ConfigError(f"{WHERE}: {error}") from None
         log.info("Tierce as tier %s: %s", self.tier_type, ", ".join(
             [*describe_store(self.engine), f"chunks of {self._block_size_bytes:,} bytes",
              f"{len(self.namespaces)} groups"]))
@@ -287,7 +286,8 @@ class TierceTier(SecondaryTierManager):
     def open_jobs(self) -> None:
         from tierce import _core
 
-        views = [self.engine.view(self.namespaces[i]) if i in self.namespaces else None
+        lower = "vLLM's blocks_per_chunk" if self._offloading_spec.config.cache.blocks_per_chunk > 1 else ""
+        views = [open_view(self.engine, self.namespaces[i], lower=lower) if i in self.namespaces else None
                  for i in range(max(self.namespaces) + 1)]
         self.jobs = _core.BlockJobs.open(
             views, self._primary_kv_view, self._block_size_bytes, threads=self.options.threads,

@@ -22,13 +22,14 @@ from . import identity, own_node
 from .behind import StoresBehind
 from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
+from .groups import next_multiple
 from .identity import ConfigError, Unsupported
 from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
     NotReady, Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .reuse import blocks_to_load, blocks_to_read
-from .settings import Settings
+from .settings import Settings, open_view
 from .texts import describe_store, milliseconds, version
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Served, Taint, int32
 from .transfer import HASH_BYTES, ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY, SharedView, Transfer
@@ -206,7 +207,7 @@ class WorkerHalf:
         chunk_tokens = int(self.engine.param("chunk.tokens"))
         if chunk_tokens % block_tokens:
             raise ConfigError(f"chunk.tokens {chunk_tokens} is not a multiple of vLLM's block of "
-                              f"{block_tokens} tokens")
+                              f"{block_tokens} tokens; set {next_multiple(chunk_tokens, block_tokens)}, for example")
         return {
             **self.common_namespace(),
             "layout": identity.layout(self.engine_version, mine.backend, mine.block_shape,
@@ -258,8 +259,8 @@ class WorkerHalf:
     def view_of(self, layers: range):
         """Opens the view of some layers of this worker."""
         geometry, part = self.geometry, self.part
-        view = self.engine.view(self.namespace, (0, 1, 0, 1), (
-            part.first_layer + layers.start, len(layers), part.index, part.count))
+        view = open_view(self.engine, self.namespace, (0, 1, 0, 1), (
+            part.first_layer + layers.start, len(layers), part.index, part.count), lower="chunk.tokens")
         view.set_paged(geometry.bases[layers.start:layers.stop],
                        geometry.strides[layers.start:layers.stop], geometry.block_count,
                        self.memory.kind)
@@ -322,6 +323,9 @@ class WorkerHalf:
         if self.behind is not None:
             self.behind.close()
         self.off = "the engine was shut down"
+        self.close_engine()
+
+    def close_engine(self) -> None:
         self.use_view(None)
         self.step_view = None
         if self.engine is not None:

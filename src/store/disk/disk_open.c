@@ -627,7 +627,8 @@ static const char *advice(const struct tierce__disk *d, int rc)
     case -EAGAIN:
         return "no more threads can be started: raise the limit (ulimit -u)";
     case TIERCE_E_LOCKED:
-        return "another process has the store open: end it, or set disk.path to another folder";
+        return "another process has the store open: end it, set disk.path to another folder, or "
+               "share one node (node.socket, or with vLLM's connector node.start: shared)";
     case TIERCE_E_FORMAT:
         return "a file of that name does not belong to Tierce: move it away, or set disk.path to "
                "another folder";

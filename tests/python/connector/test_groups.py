@@ -24,7 +24,7 @@ from tierce.vllm.identity import ConfigError  # noqa: E402
 from tierce.vllm.stats import GROUP_BLOCKS  # noqa: E402
 from tierce.vllm.tracker import LoadSpec, ReqMeta, StateSave  # noqa: E402
 
-from test_connector import config, request_of  # noqa: E402, F401
+from test_connector import changed, config, request_of  # noqa: E402, F401
 
 HEADS = dict(num_kv_heads=2, head_size=16, dtype=torch.float32)
 
@@ -85,7 +85,7 @@ def test_the_default_chunk_is_rounded_up(unit, wanted, chunk):
 
 
 def test_a_chunk_that_does_not_fit_is_refused():
-    with pytest.raises(ConfigError, match="chunk.tokens 100 is not a multiple of 96 tokens"):
+    with pytest.raises(ConfigError, match="chunk.tokens 100 is not a multiple of 96 tokens, .*; set 192, for example"):
         GroupTable((), 96, 96).chunk_tokens(100)
 
 
@@ -271,6 +271,32 @@ class Allocated:
 
     def get_block_ids(self):
         return self.tables
+
+
+def huge_states():
+    """A state of 1 MiB in each layer."""
+    return [kv.MambaSpec(block_size=64, shapes=((1 << 20,),), dtypes=(torch.int8,), mamba_cache_mode="align")]
+
+
+def small_memory(config):  # noqa: F811
+    return changed(config, "kv_transfer_config", kv_connector_extra_config={
+        "memory.size": "1MiB", "disk.path": "", "chunk.tokens": 8192})
+
+
+@pytest.mark.parametrize("kinds, message", [
+    (specs()[:1], "a chunk of 8,192 tokens requires more than 4,194,304 bytes of memory; raise memory.size or lower chunk.tokens$"),
+    (specs()[:2], "a chunk of 8,192 tokens requires more than 4,194,304 bytes of memory; raise memory.size or lower chunk.tokens$"),
+    (huge_states(), "a chunk of 64 tokens requires more than 2,097,152 bytes of memory; raise memory.size$")],
+    ids=["attention", "window", "state"])
+def test_a_chunk_that_memory_cannot_hold(config, kinds, message):  # noqa: F811
+    """The message has the size, and the engine is closed."""
+    cache = cache_of(kinds, 4)
+    cache.hash_block_size = min(spec.block_size for spec in kinds)
+    worker = ours.TierceConnector(small_memory(config), KVConnectorRole.WORKER, cache)
+    with pytest.raises(ConfigError, match=message):
+        worker.register_kv_caches(Pool(cache, 1).tensors)
+    assert worker.half.engine is None and worker.half.view is None
+    worker.shutdown()
 
 
 def output_of(request, tables=None, computed=0, count=0, offers=()):

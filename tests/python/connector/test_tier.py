@@ -294,7 +294,8 @@ def test_a_tier_starts_no_node(memory):
 def test_a_chunk_that_memory_cannot_hold(engine_config):
     vllm_config = engine_config
     rows = memoryview(numpy.zeros((2, 4 << 20), dtype=numpy.int8))
-    with pytest.raises(ConfigError, match="chunks of 4,194,304 bytes: .*memory.size"):
+    with pytest.raises(ConfigError, match="^secondary_tiers: .* 32 tokens requires more than 4,194,304 bytes of memory; "
+                                          "raise memory.size$"):
         TierceTier(Thing(config=CONFIG), rows, "tierce", **{"memory.size": "1MiB", "disk.path": ""})
     assert vllm_config is not None
 

@@ -158,7 +158,7 @@ def test_memory_smaller_than_a_prompt(engine, prompts, expected, tmp_path, disk)
     ({"memory.sise": "1GiB"}, "the nearest name is"),
     ({"memory.size": "much"}, "memory.size"),
     ({"config": "/nowhere/tierce.yaml"}, "/nowhere/tierce.yaml"),
-    ({"chunk.tokens": 48}, "chunk.tokens 48 is not a multiple of vLLM's block"),
+    ({"chunk.tokens": 48}, "set 64, for example"),
     ({"strict": True, "disk.path": "/nowhere/store"}, "disk.path: /nowhere/store cannot be used: No such file"),
     ({"chunk.hash": "vllm-sha256-cbor"}, "chunk.hash vllm-sha256-cbor requires vLLM's prefix cache"),
 ])

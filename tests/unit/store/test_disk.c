@@ -322,10 +322,14 @@ START_TEST(a_folder_is_held_by_one_store)
     struct tierce__disk_opts opts = store_opts(&s, 8 * MIB);
     open_with(opts);
     struct tierce__tier *other = NULL;
+    char why[TIERCE__DISK_WHY_BYTES];
     opts.lock_wait_ms = 50;
+    opts.why = why;
     uint64_t start = tierce__now_ns();
     ck_assert_int_eq(tierce__disk_open(&other, &opts), TIERCE_E_LOCKED);
     ck_assert_uint_ge(tierce__now_ns() - start, 50 * TIERCE__MS_NS);
+    ck_assert_msg(strstr(why, "node.start: shared)") != NULL, "%s", why); /* not cut off */
+    opts.why = NULL;
     ck_assert_ptr_null(other);
     store_close(&s);
     open_with(opts);
