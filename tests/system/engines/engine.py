@@ -309,6 +309,7 @@ class Host:
             end = load.end
 
             def ended():
+                del load.end
                 origins = end()
                 for part, ids in zip(views.parts, tables):
                     whole, size = part.whole_blocks(to_unit), part.group.block_tokens
@@ -366,6 +367,7 @@ class Host:
 
         self.llm.llm_engine.engine_core.shutdown()
         self.llm = self.store = None
+        self.heal = lambda: 0  # it may keep views, and with them the store, open
         destroy_model_parallel()
         destroy_distributed_environment()
 
