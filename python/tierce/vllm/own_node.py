@@ -18,15 +18,17 @@ import json
 import logging
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
+import sys
 import sysconfig
 import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from .identity import ConfigError, Unsupported
 from .link import LinkError, private_folder
@@ -34,6 +36,8 @@ from .link import LinkError, private_folder
 log = logging.getLogger(__name__)
 
 START_S = 60.0  # limit for a started node to answer on its socket
+SPAWN_S = 60.0  # limit for detached.py to tell the process id of a node
+STATUS_S = 1.0  # limit for the exit status of a node whose lines have ended
 LEAVE_S = 4.0  # limit of the wait for the node's exit; vLLM kills workers that take 5 s
 LOCK_WAIT_S = 20  # more than the sum of the defaults of serve.drain and timeout.close
 POLL_S = 0.05
@@ -260,41 +264,84 @@ def on_processors_of_parent(work):
 
 
 class Process:
-    """A node that this process has started. Its lines go to the log."""
+    """A node that this process has started, but that is no descendant of it: when vLLM ends, it kills all descendants of its
+    processes. Until `release`, detached.py is the node's parent. The node's lines go to the log. Raises OSError."""
 
     def __init__(self, executable: str, lock: str, record: int, parameters: dict[str, str]):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("TIERCE_") and k not in SUPERVISOR}
         listen = {"TIERCE_NODE_LISTEN_NATIVE": socket_of(lock), "TIERCE_NODE_LISTEN_RESP": "false",
                   "TIERCE_NODE_LISTEN_LM": "false", "TIERCE_NODE_LISTEN_HTTP_PORT": "0"}
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
-        # In its own session: Ctrl-C in vLLM's terminal would otherwise end the node before its users.
-        self.popen = on_processors_of_parent(lambda: subprocess.Popen(
-            [executable, "node", "--users", lock], env={**kept, **parameters, **listen}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace", pass_fds=[record],
-            start_new_session=True))
-        self.reader = threading.Thread(target=self.read, name="tierce-node-log", daemon=True)
-        self.reader.start()
+        self.status: str | None = None
+        self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self.pid = self.spawn([executable, "node", "--users", lock], {**kept, **parameters, **listen}, record, theirs)
+        except BaseException:
+            self.release()
+            raise
 
-    def read(self) -> None:
-        for line in self.popen.stderr:
+    def spawn(self, command: list[str], environment: dict[str, str], record: int, theirs: socket.socket) -> int:
+        python = [sys.executable or "python3", "-S", os.path.join(os.path.dirname(__file__), "detached.py")]
+        fds = (theirs.fileno(), record)
+        # In its own session: Ctrl-C in vLLM's terminal would otherwise end the node before its users.
+        popen = on_processors_of_parent(lambda: subprocess.Popen(
+            [*python, *map(str, fds), *command], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True, errors="replace", pass_fds=fds, start_new_session=True))
+        theirs.close()
+        self.reader = threading.Thread(target=self.read, args=(popen.stderr,), name="tierce-node-log", daemon=True)
+        self.reader.start()
+        try:
+            self.link.settimeout(SPAWN_S)
+            answer = int(self.link.recv(32) or 0)
+        except TimeoutError:
+            raise OSError(f"{' '.join(python)} has not run it within {SPAWN_S:.0f} s") from None
+        finally:
+            popen.kill()  # it has exited unless the time is over
+            popen.wait()
+        if answer == 0:
+            self.reader.join(1)
+            raise OSError(f"{' '.join(python)} exited with status {popen.returncode}; its log ends: {self.last_lines()}")
+        if answer < 0:
+            raise OSError(-answer, os.strerror(-answer))
+        self.link.settimeout(STATUS_S)
+        return answer
+
+    def read(self, stderr) -> None:
+        for line in stderr:
             line = line.rstrip()
             self.lines.append(line)
             bad = "level=warn" in line or "level=error" in line
             log.log(logging.WARNING if bad else logging.INFO, "Tierce's node: %s", line)
-        self.popen.stderr.close()
-        self.popen.wait()
+        stderr.close()
 
     def ended(self) -> bool:
-        return self.popen.poll() is not None
+        """Whether the node has ended and holds no lock any more. Not after `release`."""
+        if self.status is None and not self.reader.is_alive():
+            try:
+                self.link.send(b"?")
+                self.status = self.link.recv(32).decode() or "unknown"
+            except TimeoutError:
+                pass  # it has closed its standard error and runs
+            except OSError:
+                self.status = "unknown"
+        return self.status is not None
 
     def last_lines(self) -> str:
-        if self.ended():
-            self.reader.join(1)
         return " | ".join(list(self.lines)[-LINES_TOLD:]) or "nothing"
 
     def kill(self) -> None:
-        self.popen.kill()
+        """Not after `release`: until then the process id belongs to the node."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         self.reader.join(1)
+        self.ended()
+
+    def release(self) -> None:
+        """The node has no parent of ours from here on."""
+        with suppress(OSError):
+            self.link.shutdown(socket.SHUT_RDWR)  # also for a child of this process that has a copy
+        self.link.close()
 
 
 # ---- the node of this engine ----------------------------------------------------------------------------------------
@@ -395,16 +442,17 @@ class OwnNode:
         """Starts a node; the caller holds the record lock. A failure is noted for the waiting workers. Raises Unsupported."""
         try:
             executable = find_executable(setting(self.settings, "node.executable"), self.version)
-            process = self.run(executable, record)
+            pid = self.run(executable, record)
         except Unsupported as reason:
             write_notes(record, {**notes, "failure": str(reason), "failed_at": time.monotonic()})
             raise
         write_notes(record, {**notes, "starts": [*notes["starts"], time.monotonic()]})
         log.info("Tierce started a node for %s: process %d, %s, socket %s",
-                 "engines with this configuration" if self.is_shared else "this engine", process.popen.pid, executable,
+                 "engines with this configuration" if self.is_shared else "this engine", pid, executable,
                  self.socket)
 
-    def run(self, executable: str, record: int) -> Process:
+    def run(self, executable: str, record: int) -> int:
+        """The process id of a node that answers."""
         parameters = node_parameters(self.settings)
         if self.settings.config_path:
             parameters["TIERCE_NODE_CONFIG"] = self.settings.config_path
@@ -412,17 +460,23 @@ class OwnNode:
             process = Process(executable, self.lock, record, parameters)
         except OSError as error:
             raise Unsupported(f"{executable} cannot be started: {error}") from None
+        try:
+            self.await_process(process, executable)
+        finally:
+            process.release()
+        return process.pid
+
+    def await_process(self, process: Process, executable: str) -> None:
         until = time.monotonic() + START_S
         while not self.answers():
             if process.ended():
-                raise Unsupported(f"{executable} node exited with status {process.popen.returncode}; its log ends: "
+                raise Unsupported(f"{executable} node exited with status {process.status}; its log ends: "
                                   f"{process.last_lines()}")
             if time.monotonic() > until or self.ending.is_set():
                 process.kill()
                 raise Unsupported(f"{executable} node does not answer on {self.socket} within {START_S:.0f} s; its log "
                                   f"ends: {process.last_lines()}")
             time.sleep(POLL_S)
-        return process
 
     # ---- while it runs
 

@@ -25,6 +25,7 @@ ROOT = FOLDER.parents[2]
 sys.path.insert(0, str(FOLDER.parents[1] / "system"))
 
 from manager_process import executable  # noqa: E402
+from process_tree import descendants  # noqa: E402
 
 SECONDS = 60
 VALUES = {"memory.size": "16MiB", "node.executable": str(executable())}
@@ -204,6 +205,48 @@ def test_one_worker_starts_none_unless_it_is_told(user):
 # ---- unexpected ends ------------------------------------------------------------------------------
 
 
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def command_of(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_a_node_outlives_the_descendants_of_its_user(folder, user):
+    """vLLM kills the descendants of its processes when it ends."""
+    one = user(forks=True)
+    child = one.answer()["child"]
+    (pid,) = one.started()
+    below = descendants(one.process.pid)
+    assert child in below and pid not in below and parent_of(pid) != one.process.pid
+    wait_until(lambda: "detached.py" not in command_of(parent_of(pid)))
+    for each in below:
+        os.kill(each, signal.SIGKILL)
+    assert one.is_served() and not is_over(pid)
+    one.kill()
+    wait_until(lambda: is_over(pid))
+    assert files(folder) == []
+
+
+def test_a_user_that_is_killed_while_it_starts_a_node_leaves_no_process_but_the_node(folder, user):
+    made = folder / "pid"
+    waits = program(folder, f'[ "$1" = --version ] && exec echo tierce {_core.version()}\n'
+                            f"echo $$ >{made}.new\nmv {made}.new {made}\nexec sleep 1000")
+    one = user(values={"node.executable": waits})
+    wait_until(made.exists, one.log.read_text)
+    pid = int(made.read_text())
+    try:
+        helper = parent_of(pid)
+        assert "detached.py" in command_of(helper)
+        wait_until(lambda: not {pid, helper} & set(descendants(one.process.pid)))
+        one.kill()
+        wait_until(lambda: is_over(helper))
+        assert not is_over(pid)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_a_node_that_is_killed_is_started_again(user):
     """Any user starts it again, also if the user that started it is killed too."""
     users = [user(constants={"RESTART_PAUSE_S": 0.1}) for _ in range(3)]
@@ -343,6 +386,28 @@ def test_a_node_that_does_not_listen_is_given_up(folder, user):
     error = one.answer()["error"]
     assert re.search(r"program node does not answer on \S+\.sock within 0 s; its log ends: it waits$", error), error
     assert files(folder) == []
+
+
+def test_a_node_that_cannot_be_run_tells_why(bare, folder, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setattr(own_node, "find_executable", lambda named, wanted: named)
+    gone = Thing(config_path=None, values={**VALUES, "node.executable": f"{folder}/gone"})
+    with pytest.raises(Unsupported, match=rf"^{folder}/gone cannot be started: .*No such file or directory"):
+        own_node.client_values(gone, 2, "e", _core.version())
+    monkeypatch.setattr(sys, "executable", program(folder, "echo it is broken >&2\nexit 3"))
+    with pytest.raises(Unsupported, match=r"/gone cannot be started: .*detached\.py exited with status 3; .*: it is broken$"):
+        own_node.client_values(gone, 2, "e", _core.version())
+    monkeypatch.setattr(sys, "executable", program(folder, "exec sleep 1000"))
+    monkeypatch.setattr(own_node, "SPAWN_S", 0.2)
+    with pytest.raises(Unsupported, match=r"/gone cannot be started: .*detached\.py has not run it within 0 s$"):
+        own_node.client_values(gone, 2, "e", _core.version())
+    assert files(folder) == []
+
+
+def test_the_status_of_a_node_that_a_signal_ends(folder, user):
+    dies = program(folder, f'[ "$1" = --version ] && exec echo tierce {_core.version()}\necho it dies >&2\nkill -9 $$')
+    error = user(values={"node.executable": dies}).answer()["error"]
+    assert re.search(r"program node exited with status -9; its log ends: it dies$", error), error
 
 
 def test_a_folder_of_others_is_refused(folder, monkeypatch):

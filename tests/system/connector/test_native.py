@@ -13,6 +13,7 @@ import pytest
 from conftest import SHARED_MEMORY, WORKERS, answers, loaded, why
 from manager_process import executable
 from node_process import SECONDS
+from process_tree import descendants
 from test_vllm import held_and_loaded, whole_blocks
 
 def wait_until(condition):
@@ -141,7 +142,8 @@ class OwnNode:
 
 
 def test_a_node_of_the_engine_s_own(engine, prompts, plain, tmp_path):
-    """It ends with the engine, even by SIGKILL, and stores everything on disk before."""
+    """It ends with the engine, also if the engine's processes and all descendants are killed, as vLLM does when it ends. It
+    stores everything on disk before."""
     store = {"memory.size": "64MiB", "disk.path": str(tmp_path / "disk"), "disk.size": "512MiB", "cost.check": "false",
              "node.executable": str(executable()), "timeout.lookup": "20s"}
     small = {**WORKERS["tp"], "num_gpu_blocks_override": 70}  # vLLM's own cache does not hold all prompts
@@ -160,6 +162,8 @@ def test_a_node_of_the_engine_s_own(engine, prompts, plain, tmp_path):
     outputs, held = generate(host)
     assert held == whole_blocks(prompts) and min(loaded(outputs, "memory")) > 0
     assert loaded(outputs, "failed") == [0] * 5
+    for pid in descendants(host.process.pid):
+        os.kill(pid, signal.SIGKILL)
     host.kill()
     wait_until(node.has_gone)
     assert set(SHARED_MEMORY.iterdir()) <= shared_memory
@@ -180,15 +184,6 @@ def test_a_node_of_the_engine_s_own(engine, prompts, plain, tmp_path):
     assert OwnNode(host).pid != first.pid and "Tierce failed" not in host.text(host.mark)
     host.stop()
     assert OwnNode(host).has_gone()
-
-
-def descendants(pid):
-    out = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-            for child in map(int, file.read().split()):
-                out += [child, *descendants(child)]
-    return out
 
 
 def workers_of(host):
