@@ -15,16 +15,16 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
+#include "engine/node_client/client_silence.h"
 #include "engine/node_client/client_socket.h"
 #include "engine/engine_config.h"
 #include "engine/engine.h"
+#include "net/control/socket.h"
 #include "net/stream.h"
 
 #define CONNECTIONS_MAX 16u
 #define RETRY_MS        1000u
 #define END_MS          1000u /* for the answer to an end */
-/* Late answers in a row after which nothing new is asked for as long as RETRY_MS. */
-#define LATE_MAX 3u
 
 struct tierce__node_connection {
     struct tierce__list node; /* under CLIENT, while it is unused */
@@ -52,8 +52,7 @@ struct tierce__node_session {
     struct tierce__list idle;
     struct tierce__list late_ones; /* connections that may answer yet */
     struct tierce__list owed;
-    uint32_t late; /* in a row */
-    uint64_t quiet_until_ns;
+    struct tierce__silence silence;
 };
 
 struct tierce__node_client {
@@ -166,7 +165,16 @@ static int exchange(struct tierce__node_connection *c, enum tierce__native_op op
     return rc;
 }
 
-/* A connection that has said HELLO as `who` (version and client). */
+/* HELLO as `who` (version and client). */
+static union tierce__native_request hello_of(const struct tierce__native_hello *who)
+{
+    union tierce__native_request hello = {.hello = *who};
+    hello.hello.magic = TIERCE__NATIVE_MAGIC;
+    hello.hello.pid = (uint64_t)getpid();
+    return hello;
+}
+
+/* A connection that has said HELLO as `who`. */
 static int connect_as(struct tierce__node_connection **out,
                       const struct tierce__node_client *client,
                       const struct tierce__native_hello *who,
@@ -176,9 +184,7 @@ static int connect_as(struct tierce__node_connection **out,
     if (c == NULL)
         return -ENOMEM;
     tierce__list_init(&c->node);
-    union tierce__native_request hello = {.hello = *who};
-    hello.hello.magic = TIERCE__NATIVE_MAGIC;
-    hello.hello.pid = (uint64_t)getpid();
+    union tierce__native_request hello = hello_of(who);
     union tierce__native_answer answer;
     int rc = c->fd = tierce__client_connect(client->path, client->user);
     if (rc >= 0)
@@ -227,6 +233,7 @@ static void free_peer(struct tierce__node_session *peer)
         close_connection(TIERCE__CONTAINER_OF(it, struct tierce__node_connection, node));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &peer->owed)
         tierce__free(TIERCE__CONTAINER_OF(it, struct tierce__owed, node));
+    tierce__silence_fini(&peer->silence);
     if (tierce__pinnings_fini(&peer->pinnings) && peer->memory != NULL)
         munmap(peer->memory, peer->welcome.pool_bytes);
     close_connection(peer->first); /* the last: the node gives our memory to others then */
@@ -261,6 +268,7 @@ static int make_peer(struct tierce__node_session **out, struct tierce__node_clie
     tierce__list_init(&peer->late_ones);
     tierce__list_init(&peer->owed);
     tierce__pinnings_init(&peer->pinnings);
+    tierce__silence_init(&peer->silence);
     int fd = -1;
     int rc = meet(peer, &fd, deadline_ns);
     if (rc == 0)
@@ -347,6 +355,77 @@ static void lose_peer(struct tierce__node_session *peer)
         tierce__node_session_release(peer);
 }
 
+/* ---- whether it answers ---- */
+
+/* For further connections of this client. */
+static struct tierce__native_hello hello_again(const struct tierce__node_session *peer)
+{
+    struct tierce__native_hello who = {.version = peer->version};
+    memcpy(who.client, peer->welcome.client, sizeof(who.client));
+    return who;
+}
+
+/* Logs a change. If a silent node has ended, the next request finds that out. */
+static void tell_silence(struct tierce__node_session *peer, enum tierce__silence_change change)
+{
+    struct ucred node = {0};
+    const char *path = peer->client->path;
+    if (change == TIERCE__SILENCE_BEGUN) {
+        (void)tierce__control_peer(peer->first->fd, &node);
+        tierce__log(TIERCE_LOG_WARN, "node_silent",
+                    "socket=\"%s\" pid=%d consequence=\"nothing is found or stored until it "
+                    "answers\"",
+                    path, node.pid);
+    } else if (change == TIERCE__SILENCE_ENDED && tierce__stream_look(peer->first->fd) >= 0) {
+        tierce__log(TIERCE_LOG_WARN, "node_in_service", "socket=\"%s\"", path);
+    }
+}
+
+/* Asks the node for an answer that nobody waits for. Returns the connection, or an error. */
+static int send_probe(const struct tierce__node_session *peer)
+{
+    struct tierce__native_hello who = hello_again(peer);
+    union tierce__native_request hello = hello_of(&who);
+    struct tierce__native_frame frame = {0};
+    int fd = -1;
+    int rc = tierce__native_pack_request(&frame, TIERCE__NATIVE_HELLO, &hello);
+    if (rc == 0)
+        rc = fd = tierce__client_connect(peer->client->path, peer->client->user);
+    if (rc >= 0)
+        rc = tierce__client_send(fd, frame.bytes, frame.used, 0);
+    tierce__native_frame_fini(&frame);
+    if (rc < 0 && fd >= 0)
+        tierce__client_disconnect(fd);
+    return rc < 0 ? rc : fd;
+}
+
+static void probe(struct tierce__node_session *peer)
+{
+    int fd = send_probe(peer);
+    tierce__lock_take(&peer->client->lock);
+    enum tierce__silence_change change = tierce__silence_sent(&peer->silence, fd);
+    tierce__lock_drop(&peer->client->lock);
+    tell_silence(peer, change);
+}
+
+/* Whether the node answers at all, as far as is known without waiting for it. */
+static bool answers(struct tierce__node_session *peer)
+{
+    struct tierce__node_client *client = peer->client;
+    tierce__lock_take(&client->lock);
+    uint64_t now_ns = tierce__now_ns();
+    enum tierce__silence_change change = tierce__silence_look(&peer->silence, now_ns);
+    bool is_silent = peer->silence.is_silent;
+    bool sends = tierce__silence_takes_probe(&peer->silence, now_ns);
+    if (change == TIERCE__SILENCE_BEGUN) /* waiting requests need not wait longer */
+        tierce__cond_broadcast(&client->changed);
+    tierce__lock_drop(&client->lock);
+    tell_silence(peer, change);
+    if (sends)
+        probe(peer);
+    return !is_silent;
+}
+
 /* ---- the client ---- */
 
 static void free_client(struct tierce__node_client *client)
@@ -396,8 +475,12 @@ const char *tierce__client_engine_name(const struct tierce__node_client *client)
 bool tierce__client_is_connected(struct tierce__node_client *client)
 {
     tierce__lock_take(&client->lock);
-    bool is = client->peer != NULL;
+    struct tierce__node_session *peer = client->peer;
+    if (peer != NULL)
+        peer->refs++;
     tierce__lock_drop(&client->lock);
+    bool is = peer != NULL && answers(peer);
+    tierce__node_session_release(peer);
     return is;
 }
 
@@ -473,6 +556,14 @@ static bool begins(enum tierce__native_op op)
            op == TIERCE__NATIVE_COMPUTED;
 }
 
+/* Whether nothing is asked now. */
+static bool is_closed(const struct tierce__node_session *peer, bool is_begin)
+{
+    tierce__lock_assert_held(&peer->client->lock);
+    return peer->gone || peer->silence.is_silent ||
+           (is_begin && tierce__silence_is_quiet(&peer->silence, tierce__now_ns()));
+}
+
 /* One that is idle, or (*out NULL) room for another. */
 static int take_connection(struct tierce__node_connection **out, struct tierce__node_session *peer,
                            bool is_begin, uint64_t deadline_ns)
@@ -481,12 +572,12 @@ static int take_connection(struct tierce__node_connection **out, struct tierce__
     int rc = 0;
     *out = NULL;
     tierce__lock_take(&client->lock);
-    while (rc == 0 && !peer->gone && tierce__list_empty(&peer->idle) &&
+    while (rc == 0 && !is_closed(peer, is_begin) && tierce__list_empty(&peer->idle) &&
            peer->connections == CONNECTIONS_MAX) {
         if (!tierce__cond_wait(&client->changed, &client->lock, deadline_ns))
             rc = TIERCE_E_DEADLINE;
     }
-    if (peer->gone || (is_begin && tierce__now_ns() < peer->quiet_until_ns))
+    if (is_closed(peer, is_begin))
         rc = TIERCE_E_DOWN;
     if (rc == 0 && !tierce__list_empty(&peer->idle)) {
         *out = TIERCE__CONTAINER_OF(peer->idle.next, struct tierce__node_connection, node);
@@ -522,20 +613,24 @@ static void return_connection(struct tierce__node_session *peer, struct tierce__
         close_connection(c);
 }
 
-/* Updates the peer's state from the result of a request. */
+/* Updates the peer's state from the result of a request. A node that accepts no connection
+ * (-EAGAIN) is as late as one that does not answer on it. */
 static void note(struct tierce__node_session *peer, int rc)
 {
+    enum tierce__silence_change change = TIERCE__SILENCE_SAME;
+    bool is_late = rc == TIERCE_E_DEADLINE || rc == -EAGAIN;
     TIERCE_DASSERT(rc <= 0);
     tierce__lock_take(&peer->client->lock);
-    if (rc == TIERCE_E_DEADLINE) {
-        if (++peer->late >= LATE_MAX)
-            peer->quiet_until_ns = tierce__deadline_in_ms(RETRY_MS);
-    } else {
-        peer->late = 0;
-    }
+    if (is_late)
+        tierce__silence_note_late(&peer->silence, tierce__now_ns());
+    else if (rc == 0)
+        change = tierce__silence_note_answer(&peer->silence);
     tierce__lock_drop(&peer->client->lock);
-    if (rc == TIERCE_E_DEADLINE)
+    if (is_late)
         tierce__count(peer->client->engine, TIERCE__STAT_node_late, 1);
+    tell_silence(peer, change);
+    if (is_late)
+        (void)answers(peer); /* sends the probe, if it is due */
 }
 
 /* [transfer] owed. */
@@ -627,13 +722,14 @@ int tierce__node_session_ask(struct tierce__asking *asking, struct tierce__node_
     TIERCE_DASSERT(end_of(op) == 0 || begins(op));
     struct tierce__node_connection *c;
     *asking = (struct tierce__asking){.peer = peer};
+    if (!answers(peer))
+        return TIERCE_E_DOWN;
     settle_late(peer, deadline_ns);
     int rc = take_connection(&c, peer, begins(op), deadline_ns);
     if (rc < 0)
         return rc;
     struct tierce__native_welcome welcome;
-    struct tierce__native_hello who = {.version = peer->version};
-    memcpy(who.client, peer->welcome.client, sizeof(who.client));
+    struct tierce__native_hello who = hello_again(peer);
     if (c == NULL)
         rc = connect_as(&c, peer->client, &who, &welcome, NULL, deadline_ns);
     if (rc == 0)

@@ -30,6 +30,9 @@
  * The first connection of a peer carries no requests, so that no late answer closes it: it keeps
  * this process the same client.
  *
+ * A connected node that hangs is silent after a few late requests: until it answers a probe, every
+ * request returns TIERCE_E_DOWN at once, as if there were no node (client_silence.h).
+ *
  * Locks: CLIENT, under which nothing waits. Thread: any.
  */
 
@@ -84,8 +87,8 @@ struct tierce__asking {
  * Returns the answer's status: 0, an enum tierce__native_status, or a node's error; or a local
  * error: TIERCE_E_DEADLINE (the operation that a late answer begins is ended: by this side if the
  * answer arrives within timeout.pin, else by the node, which cannot deliver the answer),
- * TIERCE_E_DOWN (the node is gone, or has not answered recently: requests that begin an operation
- * are then not sent), -ENOMEM. *asking needs `done` only after 0.
+ * TIERCE_E_DOWN (the node is gone or silent, or its last answers were late: requests that begin an
+ * operation are then not sent), -ENOMEM. *asking needs `done` only after 0.
  */
 TIERCE_MUSTUSE int tierce__node_session_ask(struct tierce__asking *asking,
                                             struct tierce__node_session *peer,
@@ -140,7 +143,7 @@ int tierce__client_miss(const struct tierce_view *view, int status);
 /* Drops the session's pins in the node. If the request is lost, they expire. */
 void tierce__client_unpin(struct tierce_view *view, uint64_t session);
 
-/* Whether the node is connected now: for the counters. */
+/* Whether the node is connected now and is not silent: for the counters. */
 bool tierce__client_is_connected(struct tierce__node_client *client);
 
 /* ---- client_transfer.c ---- */

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node that is stopped costs its client's calls their time limit, and the other threads of the
-client nothing."""
+"""A node that is stopped costs a few of its client's calls their time limit, the later ones nothing, and the
+other threads of the client nothing at all."""
 
 import os
+import re
 import signal
 import threading
 import time
 from array import array
 
-from node_process import Node
+import pytest
+from node_process import SECONDS, Node
 
 from tierce import _core as core
 
@@ -17,13 +19,92 @@ NAMESPACE = {"weights": "aa", "model": "m", "kv_dtype": "f", "quantization": "",
              "algo": "sha256"}
 
 
-def test_other_threads_go_on(tmp_path):
-    node = Node(tmp_path, f"--listen.native={tmp_path}/node.sock", f"--disk.path={tmp_path}/disk")
-    engine = core.Engine.open(None, {"node.socket": f"{tmp_path}/node.sock", "timeout.lookup": "2s"})
-    view = engine.view(NAMESPACE)
-    chain = view.chain()
-    chain.append(array("i", range(16)))
-    assert view.lookup(chain, 0, 4, 0, 1)[0] == 0  # it is connected
+LOOKUP_S = 2
+
+
+class Stopped:
+    """A node, and a client of it that has looked for a chain."""
+
+    def __init__(self, folder):
+        self.path = f"{folder}/node.sock"
+        self.node = Node(folder, f"--listen.native={self.path}", f"--disk.path={folder}/disk")
+        self.engine = core.Engine.open(None, {"node.socket": self.path, "timeout.lookup": f"{LOOKUP_S}s"})
+        self.view = self.engine.view(NAMESPACE)
+        self.chain = self.view.chain()
+        self.chain.append(array("i", range(16)))
+        assert self.view.lookup(self.chain, 0, 4, 0, 1)[0] == 0  # it is connected
+
+    def stop(self):
+        self.node.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.node.process.pid, os.WSTOPPED)
+
+    def request(self):
+        """What a request asks: nothing is found."""
+        assert self.view.lookup(self.chain, 0, 4, 0, 1)[0] == 0
+        self.engine.note_request("a", 1, 16, 4, 0, 16, 0, 0, 0, 0)
+        self.view.unpin(1)
+        self.view.computed(100, 100)
+
+    def request_until(self, connected):
+        until = time.monotonic() + SECONDS
+        while self.engine.stats()["node_connected_now"] != connected:
+            assert time.monotonic() < until
+            self.request()
+            time.sleep(0.01)
+
+    def close(self):
+        del self.view, self.chain
+        self.engine.close()
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    out = Stopped(tmp_path)
+    yield out
+    if out.node.process.poll() is None:
+        out.node.process.send_signal(signal.SIGCONT)
+        out.node.end()
+
+
+def events(capfd, text=""):
+    text += capfd.readouterr().err
+    return text, re.findall(r"event=(node_\w+)", text)
+
+
+def test_later_requests_do_not_wait(stopped, capfd):
+    stopped.stop()
+    begin = time.monotonic()
+    stopped.request_until(0)
+    assert time.monotonic() - begin > LOOKUP_S
+    begin = time.monotonic()
+    for _ in range(50):
+        stopped.request()
+    assert time.monotonic() - begin < LOOKUP_S  # less than one time limit for all of them
+    text, names = events(capfd)
+    assert names == ["node_silent"], text
+    assert f'socket="{stopped.path}" pid={stopped.node.process.pid} ' in text
+    stopped.node.process.send_signal(signal.SIGCONT)
+    stopped.request_until(1)
+    assert events(capfd, text)[1] == ["node_silent", "node_in_service"]
+    assert stopped.engine.stats()["node_connects"] == 1
+    stopped.close()
+
+
+def test_a_stopped_node_that_is_killed_is_lost(stopped, capfd):
+    stopped.stop()
+    stopped.request_until(0)
+    stopped.node.kill()
+    stopped.request()
+    text, names = events(capfd)
+    assert names[:2] == ["node_silent", "node_lost"] and "node_in_service" not in names, text
+    stopped.node.start()
+    stopped.request_until(1)
+    assert events(capfd, text)[1][-1] == "node_in_service"
+    stopped.close()
+
+
+def test_other_threads_go_on(stopped):
+    view = stopped.view
     went_on, stop = [], threading.Event()
 
     def go_on():
@@ -32,8 +113,7 @@ def test_other_threads_go_on(tmp_path):
 
     thread = threading.Thread(target=go_on)
     thread.start()
-    node.process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, node.process.pid, os.WSTOPPED)
+    stopped.stop()
     try:
         for call in (lambda: view.unpin(1), lambda: view.computed(100, 100)):
             begin = time.monotonic()
@@ -44,7 +124,6 @@ def test_other_threads_go_on(tmp_path):
     finally:
         stop.set()
         thread.join()
-        node.process.send_signal(signal.SIGCONT)
+        stopped.node.process.send_signal(signal.SIGCONT)
     del view
-    engine.close()
-    node.end()
+    stopped.close()

@@ -50,6 +50,7 @@ struct lie {
     bool hangs;       /* and nothing behind them; otherwise the connection ends */
     size_t sends;
     long late_ms;     /* every answer, whatever is asked */
+    bool stops;       /* no answer, whatever is asked, until the next lie */
     uint32_t version; /* 0, or the only version of the protocol that is accepted */
 };
 
@@ -59,10 +60,11 @@ static struct {
     pthread_t thread, relays[RELAYS_MAX];
     size_t relay_count;
     pthread_mutex_t lock; /* what follows */
+    pthread_cond_t changed;
     struct lie lie;
     unsigned told;
     struct test_random random;
-} liar = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} liar = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static struct fixture fx;
 static struct tierce_engine *client;
@@ -126,6 +128,8 @@ static inline void tell(struct answer *answer, uint32_t op, int *fd)
 {
     const struct lie *lie = &liar.lie;
     pthread_mutex_lock(&liar.lock);
+    while (lie->stops)
+        pthread_cond_wait(&liar.changed, &liar.lock);
     if (lie->op == (enum tierce__native_op)op) {
         if (lie->fd != NULL && *fd >= 0)
             lie->fd(fd);
@@ -221,15 +225,15 @@ static inline void stop_liar(void)
 
 /* ---- a client of it -------------------------------------------------------------------------- */
 
-/* `pin`: its timeout.pin. */
-static inline void open_client_with(const char *pin)
+/* Its timeout.lookup and timeout.pin. */
+static inline void open_client_with(const char *lookup, const char *pin)
 {
     char why[TIERCE_CONFIG_ERROR_BYTES];
     struct tierce_namespace ns = fx_namespace();
     struct tierce_config *config;
     ck_assert_int_eq(tierce_config_create(&config), 0);
     ck_assert_int_eq(tierce_config_set(config, "node.socket", liar.path, why), 0);
-    ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", LOOKUP_TIME, why), 0);
+    ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", lookup, why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.pin", pin, why), 0);
     client = fx_engine(config);
     tierce_config_destroy(config);
@@ -239,7 +243,7 @@ static inline void open_client_with(const char *pin)
 
 static inline void open_client(void)
 {
-    open_client_with("60s");
+    open_client_with(LOOKUP_TIME, "60s");
 }
 
 static inline void close_client(void)
@@ -350,6 +354,7 @@ static inline unsigned lie_with(struct lie lie)
     unsigned told = liar.told;
     liar.told = 0;
     liar.lie = lie;
+    pthread_cond_broadcast(&liar.changed);
     pthread_mutex_unlock(&liar.lock);
     return told;
 }

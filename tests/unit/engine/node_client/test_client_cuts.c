@@ -2,7 +2,12 @@
 /* A client of a node whose answers are cut or do not come, and one that lies while a load that is
  * larger than its memory goes through it. */
 #include "check_main.h"
+#include "base/clock.h"
+#include "engine/node_client/client_silence.h"
 #include "liar.h"
+#include "log_record.h"
+
+#define LOOKUP_NS UINT64_C(2000000000) /* LOOKUP_TIME */
 
 /* ---- answers that are cut, or do not come ---------------------------------------------------- */
 
@@ -115,7 +120,7 @@ START_TEST(answers_that_never_come)
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
     close_client();
-    open_client_with("500ms");
+    open_client_with(LOOKUP_TIME, "500ms");
     ck_assert_int_eq(tierce_lookup(fx.view, chain, BLOCKS, &look, &found), 0);
     ck_assert_uint_eq(found.blocks, BLOCKS);
     lie_with((struct lie){TIERCE__NATIVE_PREFETCH_BEGIN, .is_cut = true, .hangs = true});
@@ -130,6 +135,91 @@ START_TEST(answers_that_never_come)
         poll(NULL, 0, 50);
     }
     ck_assert_uint_eq(found.blocks, BLOCKS);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
+/* ---- nodes that hang, and slow ones ---------------------------------------------------------- */
+
+static struct tierce_engine_stats stats_of_client(void)
+{
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    tierce_engine_stats(client, &stats);
+    return stats;
+}
+
+static bool is_connected(void)
+{
+    return stats_of_client().node_connected_now == 1;
+}
+
+static void lookup_until_found(const struct tierce_chain *chain)
+{
+    uint64_t found = 0;
+    for (int i = 0; i < 1000 && found < BLOCKS; i++) {
+        found = fx_found(&fx, chain, BLOCKS, 0, 0, NULL);
+        poll(NULL, 0, found < BLOCKS ? 20 : 0);
+    }
+    ck_assert_uint_eq(found, BLOCKS);
+}
+
+/* After a few late requests, calls return at once until the node answers again. */
+START_TEST(a_node_that_hangs)
+{
+    record_log(TIERCE_LOG_WARN);
+    start(NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
+    struct tierce_load *begun;
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, BLOCKS, fx_ids);
+    ck_assert_int_eq(tierce_load_begin(&begun, fx.view, &what), 0);
+    lie_with((struct lie){.stops = true});
+    for (int i = 0; i < 1000 && is_connected(); i++) {
+        ck_assert_uint_eq(fx_found(&fx, chain, BLOCKS, 0, 0, NULL), 0);
+        poll(NULL, 0, 20);
+    }
+    ck_assert(!is_connected());
+    ck_assert_uint_eq(recorded_with("node_silent", liar.path), 1);
+    uint64_t begin_ns = tierce__now_ns();
+    for (uint32_t i = 0; i < 5; i++)
+        check_all(chain, i);
+    ck_assert_int_ge(tierce_load_end(begun, NULL), 0);
+    ck_assert_uint_lt(tierce__now_ns() - begin_ns, LOOKUP_NS); /* not one deadline */
+    ck_assert_uint_eq(recorded("node_in_service"), 0);
+    tell_the_truth();
+    lookup_until_found(chain);
+    ck_assert(is_connected());
+    ck_assert_uint_eq(recorded("node_silent"), 1);
+    ck_assert_uint_eq(recorded("node_in_service"), 1);
+    ck_assert_uint_eq(recorded("node_lost"), 0);
+    tierce_chain_destroy(chain);
+    end();
+}
+END_TEST
+
+/* Lookups give up, but the node answers: it stays connected, and is asked again and again. */
+START_TEST(a_slow_node_is_not_left_alone)
+{
+    record_log(TIERCE_LOG_WARN);
+    start(NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, fx_ids, true), BLOCKS);
+    close_client();
+    open_client_with("200ms", "60s");
+    lookup_until_found(chain);
+    int64_t late = stats_of_client().node_late;
+    lie_with((struct lie){.late_ms = 600});
+    uint64_t until_ns = tierce__deadline_in_ms(4 * TIERCE__SILENCE_MS);
+    while (tierce__now_ns() < until_ns) {
+        ck_assert_uint_eq(fx_found(&fx, chain, BLOCKS, 0, 0, NULL), 0);
+        ck_assert(is_connected());
+        poll(NULL, 0, 20);
+    }
+    ck_assert_int_gt(stats_of_client().node_late - late, TIERCE__SILENCE_LATE_MAX);
+    tell_the_truth();
+    lookup_until_found(chain);
+    ck_assert_uint_eq(recorded("node_silent"), 0);
     tierce_chain_destroy(chain);
     end();
 }
@@ -215,5 +305,5 @@ END_TEST
 
 CHECK_MAIN("client_cuts", .seconds = 240, .at_once = true,
            .tests = {cut_answers, answers_that_are_late_together, answers_that_never_come,
-                     chunks_that_are_passed},
+                     a_node_that_hangs, a_slow_node_is_not_left_alone, chunks_that_are_passed},
            .loops = {{answers_that_do_not_come, 0, 4}})
