@@ -13,7 +13,65 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAGE_BYTES_MAX = 64 << 20, TIMEOUT_MS = 10000 };
+enum { PAGE_BYTES_MAX = 64 << 20, SEARCH_S = 5, ANSWER_S = 10 };
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+static int say(const char *command, bool is_quiet, const struct tierce__process *process,
+               const char *what)
+{
+    size_t n = strlen(what);
+    if (is_quiet)
+        return TIERCE__CLI_FAILED;
+    if (n > 0 &&
+        what[n - 1] == '\n') /* a page ends with a line end, and the printed text does too */
+        n--;
+    return tierce__cli_fail(command, "%s: %.*s", process->socket, (int)n, what);
+}
+
+/* TIERCE_E_DEADLINE: the socket accepts connections, but the process does not answer in time. */
+static int call(struct tierce__curl_answer *answer, const struct tierce__process *process,
+                const char *path, const char *body, uint32_t seconds, char why[256])
+{
+    char url[1024];
+    struct tierce__curl *client = NULL;
+    int rc =
+        tierce__curl_create(&client, &(struct tierce__curl_opts){.unix_socket = process->socket,
+                                                                 .timeout_ms = seconds * 1000});
+    snprintf(why, 256, "no memory");
+    snprintf(url, sizeof(url), "http://localhost%s", path);
+    if (rc == 0)
+        rc = tierce__curl_call(
+            answer, client,
+            &(struct tierce__curl_request){.url = url, .body = body, .bytes_max = PAGE_BYTES_MAX},
+            why);
+    tierce__curl_destroy(client);
+    if (rc == -ECONNREFUSED)
+        snprintf(why, 256, "no process answers on this socket");
+    else if (rc == TIERCE_E_DEADLINE)
+        snprintf(why, 256,
+                 "the process did not answer within %u s: it is stopped, hangs or is overloaded",
+                 seconds);
+    return rc;
+}
+
+int tierce__process_ask(const char *command, const struct tierce__process *process,
+                        const char *path, const char *body, bool is_quiet, char **text)
+{
+    char why[256];
+    struct tierce__curl_answer answer = {0};
+    if (call(&answer, process, path, body, ANSWER_S, why) < 0)
+        return say(command, is_quiet, process, why);
+    tierce__cli_clean(answer.body);
+    if (answer.status == 200 && answer.bytes > 0) {
+        *text = answer.body;
+        return TIERCE__CLI_OK;
+    }
+    int status =
+        say(command, is_quiet, process, answer.bytes > 0 ? answer.body : "an empty answer");
+    tierce__curl_answer_clear(&answer);
+    return status;
+}
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
@@ -27,13 +85,16 @@ static bool is_socket_of(const char *name, const char *pid)
     return pid == NULL || (strlen(pid) == digits && strncmp(name, pid, digits) == 0);
 }
 
-/* A process that was killed leaves its socket behind. */
-static bool answers(const char *command, const struct tierce__process *process)
+/* A process that was killed leaves its socket behind. TIERCE_E_DEADLINE: the process is there, but
+ * does not answer. */
+static int look_for(const struct tierce__process *process)
 {
-    char *text = NULL;
-    bool ok = tierce__process_ask(command, process, "/status", NULL, true, &text) == TIERCE__CLI_OK;
-    tierce__free(text);
-    return ok;
+    char why[256];
+    struct tierce__curl_answer answer = {0};
+    int rc = call(&answer, process, "/status", NULL, SEARCH_S, why);
+    bool answers = rc == 0 && answer.status == 200 && answer.bytes > 0;
+    tierce__curl_answer_clear(&answer);
+    return rc < 0 ? rc : answers ? 0 : -ENOENT;
 }
 
 static int by_name(const void *a, const void *b)
@@ -42,33 +103,53 @@ static int by_name(const void *a, const void *b)
     return strcmp(x->socket, y->socket);
 }
 
-static int list_folder(const char *command, const char *folder, const char *pid,
-                       struct tierce__process **out, size_t *count)
+struct listing {
+    const char *command, *folder, *pid; /* pid NULL: any */
+    struct tierce__process *found;
+    size_t count;
+    size_t silent; /* processes that do not answer; each was reported */
+};
+
+/* Returns false if there is no memory. */
+static bool list_one(struct listing *listing, const char *name)
+{
+    struct tierce__process process;
+    int n = snprintf(process.socket, sizeof(process.socket), "%s/%s", listing->folder, name);
+    int rc = n < (int)sizeof(process.socket) ? look_for(&process) : -ENAMETOOLONG;
+    if (rc == TIERCE_E_DEADLINE) {
+        (void)tierce__cli_fail(listing->command,
+                               "process %.*s has a control socket, %s, but did not answer within "
+                               "%d s: it is stopped, hangs or is overloaded",
+                               (int)strspn(name, "0123456789"), name, process.socket, SEARCH_S);
+        listing->silent++;
+    }
+    if (rc < 0)
+        return true;
+    struct tierce__process *grown =
+        tierce__realloc(listing->found, (listing->count + 1) * sizeof(*grown));
+    if (grown == NULL)
+        return false;
+    grown[listing->count++] = process;
+    listing->found = grown;
+    return true;
+}
+
+static int list_folder(struct listing *listing)
 {
     char why[256];
-    int rc = tierce__control_folder_is_ours(folder, why);
+    int rc = tierce__control_folder_is_ours(listing->folder, why);
     if (rc < 0)
-        return rc == -ENOENT ? TIERCE__CLI_OK : tierce__cli_fail(command, "%s", why);
-    DIR *dir = opendir(folder);
+        return rc == -ENOENT ? TIERCE__CLI_OK : tierce__cli_fail(listing->command, "%s", why);
+    DIR *dir = opendir(listing->folder);
     if (dir == NULL && errno != ENOENT)
-        return tierce__cli_fail(command, "%s: %s", folder, strerror(errno));
-    for (const struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
-        struct tierce__process process;
-        if (!is_socket_of(entry->d_name, pid))
-            continue;
-        int n = snprintf(process.socket, sizeof(process.socket), "%s/%s", folder, entry->d_name);
-        if (n >= (int)sizeof(process.socket) || !answers(command, &process))
-            continue;
-        struct tierce__process *grown = tierce__realloc(*out, (*count + 1) * sizeof(**out));
-        if (grown == NULL)
-            break;
-        grown[(*count)++] = process;
-        *out = grown;
-    }
+        return tierce__cli_fail(listing->command, "%s: %s", listing->folder, strerror(errno));
+    bool ok = true;
+    for (const struct dirent *entry; ok && dir != NULL && (entry = readdir(dir)) != NULL;)
+        ok = !is_socket_of(entry->d_name, listing->pid) || list_one(listing, entry->d_name);
     if (dir != NULL)
         closedir(dir);
-    if (*count > 0)
-        qsort(*out, *count, sizeof(**out), by_name);
+    if (listing->count > 0)
+        qsort(listing->found, listing->count, sizeof(*listing->found), by_name);
     return TIERCE__CLI_OK;
 }
 
@@ -95,9 +176,14 @@ int tierce__processes_find(const char *command, const char *who, struct tierce__
                                  who);
     if (tierce__control_folder(folder) < 0)
         return tierce__cli_fail(command, "XDG_RUNTIME_DIR is too long for a socket's path");
-    int status = list_folder(command, folder, who, out, count);
+    struct listing listing = {.command = command, .folder = folder, .pid = who};
+    int status = list_folder(&listing);
+    *out = listing.found;
+    *count = listing.count;
     if (status != TIERCE__CLI_OK || *count > 0)
         return status;
+    if (listing.silent > 0)
+        return TIERCE__CLI_FAILED;
     if (who != NULL)
         return tierce__cli_fail(command,
                                 "process %s has no control socket in %s: check the process id, or "
@@ -110,49 +196,8 @@ int tierce__processes_find(const char *command, const char *who, struct tierce__
                             folder);
 }
 
-/* ---- asking ---------------------------------------------------------------------------------- */
-
-static int say(const char *command, bool is_quiet, const struct tierce__process *process,
-               const char *what)
-{
-    size_t n = strlen(what);
-    if (is_quiet)
-        return TIERCE__CLI_FAILED;
-    if (n > 0 &&
-        what[n - 1] == '\n') /* a page ends with a line end, and the printed text does too */
-        n--;
-    return tierce__cli_fail(command, "%s: %.*s", process->socket, (int)n, what);
-}
-
-int tierce__process_ask(const char *command, const struct tierce__process *process,
-                        const char *path, const char *body, bool is_quiet, char **text)
-{
-    char url[1024], why[256] = "no memory";
-    struct tierce__curl_answer answer = {0};
-    struct tierce__curl *client = NULL;
-    int rc =
-        tierce__curl_create(&client, &(struct tierce__curl_opts){.unix_socket = process->socket,
-                                                                 .timeout_ms = TIMEOUT_MS});
-    snprintf(url, sizeof(url), "http://localhost%s", path);
-    if (rc == 0)
-        rc = tierce__curl_call(
-            &answer, client,
-            &(struct tierce__curl_request){.url = url, .body = body, .bytes_max = PAGE_BYTES_MAX},
-            why);
-    tierce__curl_destroy(client);
-    if (rc < 0)
-        return say(command, is_quiet, process,
-                   rc == -ECONNREFUSED ? "no process answers on this socket" : why);
-    tierce__cli_clean(answer.body);
-    if (answer.status == 200 && answer.bytes > 0) {
-        *text = answer.body;
-        return TIERCE__CLI_OK;
-    }
-    int status =
-        say(command, is_quiet, process, answer.bytes > 0 ? answer.body : "an empty answer");
-    tierce__curl_answer_clear(&answer);
-    return status;
-}
+/* ---- answers ----------------------------------------------------------------------------------
+ */
 
 int tierce__process_read(const char *command, const struct tierce__process *process,
                          const char *text, struct tierce__json_doc *out)

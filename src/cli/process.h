@@ -17,7 +17,8 @@ struct tierce__process {
 
 /*
  * The processes that `who` names: a socket's path, a process id, or NULL for all of this user's.
- * *out, heap, [*count], at least one. Returns an exit status; errors have been printed.
+ * *out, heap, [*count], at least one. Returns an exit status; errors have been printed. A process
+ * that has a control socket but does not answer is not among them; a message names it.
  */
 TIERCE_MUSTUSE int tierce__processes_find(const char *command, const char *who,
                                           struct tierce__process **out, size_t *count);

@@ -3,11 +3,13 @@
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
 import unittest
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 KEEPER = os.path.abspath(sys.argv.pop())
 
@@ -86,6 +88,28 @@ class Top(KeeperCase):
             self.check(1, "top", env=self.env, err=["folder with access for this user only"])
             os.chown(folder, 0, -1)
         self.check(0, "top", env=self.env)
+
+    def test_a_process_that_does_not_answer_is_named(self):
+        pid, keeper = self.keep()
+        keeper.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED)
+        self.addCleanup(keeper.send_signal, signal.SIGCONT)
+        [name] = os.listdir(self.runtime + "/tierce")
+        path = f"{self.runtime}/tierce/{name}"
+        tokens = self.write("tokens", "1 2 3")
+        listed = [f"process {pid} has a control socket, {path}, but did not answer within 5 s: it is stopped"]
+        commands = ((("top",), listed), (("top", str(pid)), listed), (("ctl", str(pid), "mode"), listed),
+                    (("why", "--tokens", tokens), listed),
+                    (("top", path), [f"{path}: the process did not answer within 10 s: it is stopped"]))
+        with ThreadPoolExecutor(len(commands)) as pool:  # each takes as long as it says
+            shown = list(pool.map(lambda command: self.check(1, *command[0], env=self.env, err=command[1]), commands))
+        for result in shown:
+            self.assertNotIn("no process", result.stderr)
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        # Others are shown all the same.
+        other, _ = self.keep()
+        both = self.check(0, "top", env=self.env, out=[f"engine {other}"], err=listed)
+        self.assertNotIn(f"engine {pid}", both.stdout)
 
     def impostor(self, status, body):
         """Something that answers each request with the same; the path of its socket."""
