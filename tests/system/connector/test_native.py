@@ -239,8 +239,14 @@ def test_a_node_that_hangs(engine, node, prompts, expected):
     host = engine(store)
     assert answers(host.generate(prompts=prompts)) == expected()
     node.process.send_signal(signal.SIGSTOP)
-    assert host.forget()
-    assert answers(host.generate(prompts=prompts)) == expected()
+
+    def is_silent():
+        assert host.forget()
+        assert answers(host.generate(prompts=prompts)) == expected()
+        return "node_silent" in host.text(host.mark)
+
+    wait_until(is_silent)
+    assert f"pid={node.process.pid} " in host.text(host.mark)
     node.process.send_signal(signal.SIGCONT)
 
     def settled():
@@ -258,3 +264,4 @@ def test_a_node_that_hangs(engine, node, prompts, expected):
         return held_and_loaded(outputs) == whole_blocks(prompts)
 
     wait_until(found)
+    assert "node_in_service" in host.text(host.mark)
