@@ -153,47 +153,72 @@ static int list_folder(struct listing *listing)
     return TIERCE__CLI_OK;
 }
 
+static int say_none(const char *command, const char *who, const char *first, const char *other)
+{
+    if (who != NULL)
+        return tierce__cli_fail(command,
+                                "process %s has no control socket in %s or %s: check the process "
+                                "id, or pass the path of its control.socket",
+                                who, first, other);
+    return tierce__cli_fail(command,
+                            "no process of this user has a control socket in %s or %s: start the "
+                            "engine or node first; if vLLM runs, look in its log for 'Tierce is "
+                            "off:' and for node_not_there; if its control.socket is elsewhere, "
+                            "pass that path as SOCKET",
+                            first, other);
+}
+
+/* The other folder is searched only if the first has no process. */
+static int search(struct listing *listing)
+{
+    char first[TIERCE__CONTROL_PATH_BYTES], other[TIERCE__CONTROL_PATH_BYTES];
+    if (tierce__control_folder(first) < 0)
+        return tierce__cli_fail(listing->command,
+                                "XDG_RUNTIME_DIR is too long for a socket's path");
+    tierce__control_folder_other(other);
+    listing->folder = first;
+    int status = list_folder(listing);
+    if (status == TIERCE__CLI_OK && listing->count == 0 && listing->silent == 0) {
+        listing->folder = other;
+        status = list_folder(listing);
+    }
+    if (status != TIERCE__CLI_OK || listing->count > 0)
+        return status;
+    return listing->silent > 0 ? TIERCE__CLI_FAILED
+                               : say_none(listing->command, listing->pid, first, other);
+}
+
+static int name_one(const char *command, const char *path, struct tierce__process **out)
+{
+    struct tierce__process *one = tierce__calloc(1, sizeof(*one));
+    if (one == NULL)
+        return tierce__cli_fail(command, "no memory");
+    if (snprintf(one->socket, sizeof(one->socket), "%s", path) >= (int)sizeof(one->socket)) {
+        tierce__free(one);
+        return tierce__cli_usage(command, "%.40s... is too long for a socket's path", path);
+    }
+    *out = one;
+    return TIERCE__CLI_OK;
+}
+
 int tierce__processes_find(const char *command, const char *who, struct tierce__process **out,
                            size_t *count)
 {
-    char folder[TIERCE__CONTROL_PATH_BYTES];
     *out = NULL;
     *count = 0;
     if (who != NULL && strchr(who, '/') != NULL) {
-        struct tierce__process *one = tierce__calloc(1, sizeof(*one));
-        if (one == NULL)
-            return tierce__cli_fail(command, "no memory");
-        if (snprintf(one->socket, sizeof(one->socket), "%s", who) >= (int)sizeof(one->socket)) {
-            tierce__free(one);
-            return tierce__cli_usage(command, "%.40s... is too long for a socket's path", who);
-        }
-        *out = one;
-        *count = 1;
-        return TIERCE__CLI_OK;
+        int status = name_one(command, who, out);
+        *count = *out != NULL;
+        return status;
     }
     if (who != NULL && strspn(who, "0123456789") != strlen(who))
         return tierce__cli_usage(command, "'%.64s' is neither a process id nor a socket's path",
                                  who);
-    if (tierce__control_folder(folder) < 0)
-        return tierce__cli_fail(command, "XDG_RUNTIME_DIR is too long for a socket's path");
-    struct listing listing = {.command = command, .folder = folder, .pid = who};
-    int status = list_folder(&listing);
+    struct listing listing = {.command = command, .pid = who};
+    int status = search(&listing);
     *out = listing.found;
     *count = listing.count;
-    if (status != TIERCE__CLI_OK || *count > 0)
-        return status;
-    if (listing.silent > 0)
-        return TIERCE__CLI_FAILED;
-    if (who != NULL)
-        return tierce__cli_fail(command,
-                                "process %s has no control socket in %s: check the process id, or "
-                                "pass the path of its control.socket",
-                                who, folder);
-    return tierce__cli_fail(command,
-                            "no process of this user has a control socket in %s: start the engine "
-                            "or node first; if its "
-                            "control.socket is elsewhere, pass that path as SOCKET",
-                            folder);
+    return status;
 }
 
 /* ---- answers ----------------------------------------------------------------------------------

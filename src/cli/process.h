@@ -16,7 +16,8 @@ struct tierce__process {
 };
 
 /*
- * The processes that `who` names: a socket's path, a process id, or NULL for all of this user's.
+ * The processes that `who` names: a socket's path, a process id, or NULL for all of this user's in
+ * tierce__control_folder, or if it has none, in tierce__control_folder_other.
  * *out, heap, [*count], at least one. Returns an exit status; errors have been printed. A process
  * that has a control socket but does not answer is not among them; a message names it.
  */

@@ -86,6 +86,10 @@ const char *tierce__control_socket(const struct tierce__control *control);
 #define TIERCE__CONTROL_PATH_BYTES 108u /* of a sockaddr_un */
 TIERCE_MUSTUSE int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES]);
 
+/* The folder of this user's processes that were started with XDG_RUNTIME_DIR where this process has
+ * none, or without where it has one. It may not exist. Thread: any. */
+void tierce__control_folder_other(char path[TIERCE__CONTROL_PATH_BYTES]);
+
 /*
  * Checks that the folder exists and belongs to this user alone: any user can create a folder of
  * that name in /tmp, and a process that listens there would receive prompts. Errors, `why` in

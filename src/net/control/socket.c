@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/control/socket.h"
+#include "base/assert.h"
 #include "net/stream.h"
 
 #include <dirent.h>
@@ -18,14 +19,27 @@
 
 #define BACKLOG 256 /* a non-blocking connect to a full queue fails */
 
-int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES])
+/* NULL: not set, or not usable. */
+static const char *runtime_folder(void)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
-    int n = runtime != NULL && runtime[0] == '/'
-                ? snprintf(path, TIERCE__CONTROL_PATH_BYTES, "%s/tierce", runtime)
-                : snprintf(path, TIERCE__CONTROL_PATH_BYTES, "/tmp/tierce-%lu",
-                           (unsigned long)geteuid());
+    return runtime != NULL && runtime[0] == '/' ? runtime : NULL;
+}
+
+int tierce__control_folder(char path[TIERCE__CONTROL_PATH_BYTES])
+{
+    const char *runtime = runtime_folder();
+    int n = runtime != NULL ? snprintf(path, TIERCE__CONTROL_PATH_BYTES, "%s/tierce", runtime)
+                            : snprintf(path, TIERCE__CONTROL_PATH_BYTES, "/tmp/tierce-%lu",
+                                       (unsigned long)geteuid());
     return n < (int)TIERCE__CONTROL_PATH_BYTES ? 0 : TIERCE_E_ARGUMENT;
+}
+
+void tierce__control_folder_other(char path[TIERCE__CONTROL_PATH_BYTES])
+{
+    const char *format = runtime_folder() != NULL ? "/tmp/tierce-%lu" : "/run/user/%lu/tierce";
+    int n = snprintf(path, TIERCE__CONTROL_PATH_BYTES, format, (unsigned long)geteuid());
+    TIERCE_ASSERT(n < (int)TIERCE__CONTROL_PATH_BYTES);
 }
 
 int tierce__control_folder_is_ours(const char *path, char why[256])

@@ -159,6 +159,7 @@ def test_memory_smaller_than_a_prompt(engine, prompts, expected, tmp_path, disk)
     ({"memory.size": "much"}, "memory.size"),
     ({"config": "/nowhere/tierce.yaml"}, "/nowhere/tierce.yaml"),
     ({"chunk.tokens": 48}, "set 64, for example"),
+    ({"memory.size": "1MiB", "chunk.tokens": 8192}, "bytes of memory; raise memory.size or lower chunk.tokens"),
     ({"strict": True, "disk.path": "/nowhere/store"}, "disk.path: /nowhere/store cannot be used: No such file"),
     ({"chunk.hash": "vllm-sha256-cbor"}, "chunk.hash vllm-sha256-cbor requires vLLM's prefix cache"),
 ])

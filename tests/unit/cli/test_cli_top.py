@@ -66,14 +66,26 @@ class Top(KeeperCase):
         path = os.path.join(self.folder, "mine.sock")
         pid, _ = self.keep(f"control.socket={path}")
         self.check(0, "top", path, env=self.env, out=[f"engine {pid}"])
-        self.check(1, "top", env=self.env, err=["no process", "control.socket"])
+        self.check(1, "top", str(pid), env=self.env, err=[f"process {pid} has no control socket", "control.socket"])
 
     def test_what_a_killed_process_left_is_passed_over(self):
-        _, keeper = self.keep()
+        pid, keeper = self.keep()
         keeper.kill()
         keeper.wait()
         self.assertEqual(len(os.listdir(os.path.join(self.runtime, "tierce"))), 1)
-        self.check(1, "top", env=self.env, err=["no process"])
+        self.check(1, "top", str(pid), env=self.env, err=[f"process {pid} has no control socket"])
+
+    def test_a_process_without_the_runtime_folder_of_this_shell(self):
+        with_folder, self.env = self.env, {"XDG_RUNTIME_DIR": ""}
+        pid, _ = self.keep()
+        self.check(0, "top", str(pid), env=with_folder, out=[f"engine {pid}"])
+
+    def test_the_message_names_both_folders(self):
+        result = self.tierce("top", env=self.env)
+        if result.returncode == 0:
+            self.skipTest("other processes of this user have sockets in the other folder")
+        for text in (f"in {self.runtime}/tierce or /tmp/tierce-{os.geteuid()}", "'Tierce is off:'", "node_not_there"):
+            self.assertIn(text, result.stderr)
 
     def test_a_folder_of_others_is_not_asked(self):
         """Files in /tmp may belong to any user, and `tierce why` would send them a prompt."""

@@ -291,7 +291,7 @@ class Why(CliCase):
         self.why(1, self.folder, "--tokens", self.folder + "/none", err=["none: "])
         bad = self.write("bad", "[1, two]")
         self.why(1, self.folder, "--tokens", bad, err=["not token ids at byte 5"])
-        self.why(1, "--tokens", tokens, err=["no process of this user has a control socket"])
+        self.why(1, str(os.getpid()), "--tokens", tokens, err=[f"process {os.getpid()} has no control socket"])
 
 
 if __name__ == "__main__":
