@@ -27,6 +27,10 @@ GROUP_BLOCKS = "group_blocks of "  # a counter for each KV cache group; a label 
 GROUP_METRIC = ("tierce_loaded_group_blocks", "Blocks loaded, by KV cache group. A state is one block.")
 
 
+NODE = "node_connected"  # not a counter: of several ranks, the least counts
+NODE_METRIC = ("tierce_node_connected", "Whether the node is connected and answers; without a node, no value.")
+
+
 def group_counter(index: int, kind: str) -> str:
     """index: of vLLM's group; kind: with its window."""
     return f"{GROUP_BLOCKS}{index} {kind}"
@@ -41,11 +45,14 @@ class TierceStats(KVConnectorStats):
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:
         for name, value in other.data.items():
-            self.data[name] = self.data.get(name, 0) + value
+            if name == NODE:
+                self.data[name] = min(self.data.get(name, value), value)
+            else:
+                self.data[name] = self.data.get(name, 0) + value
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        shown = {f"Tierce {name.replace('_', ' ')}": value for name, value in self.data.items()}
+        shown = {f"Tierce {name.replace('_', ' ')}": value for name, value in self.data.items() if name != NODE or not value}
         if asked := self.data.get("lookup_tokens", 0):
             hits = self.data.get("hit_tokens", 0) - self.data.get("failed_tokens", 0)
             shown["Tierce hit rate %"] = round(100 * max(hits, 0) / asked, 1)
@@ -61,6 +68,8 @@ class TierceProm(KVConnectorPromMetrics):
         self.counters = {}
         self.groups = self._counter_cls(name=f"vllm:{GROUP_METRIC[0]}", documentation=GROUP_METRIC[1],
                                         labelnames=[*labelnames, "group"])
+        self.node = self._gauge_cls(name=f"vllm:{NODE_METRIC[0]}", documentation=NODE_METRIC[1], labelnames=labelnames,
+                                    multiprocess_mode="mostrecent")
         for name, (metric, text) in METRICS.items():
             counter = self._counter_cls(name=f"vllm:{metric}", documentation=text,
                                         labelnames=labelnames)
@@ -73,6 +82,8 @@ class TierceProm(KVConnectorPromMetrics):
         for name, value in transfer_stats_data.items():
             if name in self.counters:
                 self.counters[name][engine_idx].inc(value)
+            elif name == NODE:
+                self.node.labels(*self.per_engine_labelvalues[engine_idx]).set(value)
             elif name.startswith(GROUP_BLOCKS):
                 group = name.removeprefix(GROUP_BLOCKS)
                 self.groups.labels(*self.per_engine_labelvalues[engine_idx], group).inc(value)

@@ -30,6 +30,7 @@ from .link import (
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .reuse import blocks_to_load, blocks_to_read
 from .settings import Settings, open_view
+from .stats import NODE
 from .texts import describe_store, milliseconds, version
 from .tracker import ChainPart, ChainRoot, LoadResult, ReqMeta, Served, Taint, int32
 from .transfer import HASH_BYTES, ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY, SharedView, Transfer
@@ -120,6 +121,7 @@ class WorkerHalf:
         self.error_blocks: set[int] = set()
         self.results: dict[str, LoadResult] = {}
         self.counters: dict[str, int] = {}
+        self.told_connected: int | None = None  # whether a node was, as last counted
         self.loaders: list[threading.Thread] = []
         self.to_load: queue.SimpleQueue[ReqMeta | None] = queue.SimpleQueue()
         self.finished: list[tuple[ReqMeta, bytes]] = []
@@ -692,6 +694,10 @@ class WorkerHalf:
         if self.behind is not None:
             self.count("saved_tokens", self.behind.take_stored() * self.namespace["block_tokens"])
         counters, self.counters = self.counters, {}
+        if self.engine is not None and self.engine.param("node.socket"):
+            connected = int(self.engine.stats()["node_connected_now"])
+            if counters or connected != self.told_connected:
+                counters[NODE] = self.told_connected = connected
         return counters
 
     # ---- asynchronous loads

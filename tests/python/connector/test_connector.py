@@ -721,13 +721,34 @@ def test_the_hit_rate_in_the_log_of_vllm():
     assert failed.reduce()["Tierce hit rate %"] == 0.0
 
 
+def test_a_lost_node_is_a_metric(config):
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from tierce.vllm.stats import NODE, TierceProm, TierceStats
+
+    registry = CollectorRegistry()
+    types = {each: partial(each, registry=registry) for each in (Counter, Gauge, Histogram)}
+    metrics = TierceProm(config, types, ["engine"], {0: ["0"]})
+
+    def value():
+        return registry.get_sample_value("vllm:tierce_node_connected", {"engine": "0"})
+
+    metrics.observe({"loads": 1})
+    assert value() is None
+    # Of several ranks, the one without a node counts.
+    stats = TierceStats({NODE: 1, "loads": 1}).aggregate(TierceStats({NODE: 0})).aggregate(TierceStats({NODE: 1}))
+    assert stats.reduce() == {"Tierce loads": 1, "Tierce node connected": 0}
+    metrics.observe(stats.data)
+    assert value() == 0
+    metrics.observe({NODE: 1})
+    assert value() == 1 and TierceStats({NODE: 1}).reduce() == {}
+
+
 def test_groups_are_a_label_of_one_metric(config):
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
     from tierce.vllm.stats import TierceProm, TierceStats, group_counter
 
     registry = CollectorRegistry()
-    counter = partial(Counter, registry=registry)
-    types = {Counter: counter, Gauge: Gauge, Histogram: Histogram}
+    types = {each: partial(each, registry=registry) for each in (Counter, Gauge, Histogram)}
     metrics = TierceProm(config, types, ["engine"], {0: ["0"], 1: ["1"]})
     stats = TierceStats({group_counter(0, "full"): 6, group_counter(1, "window 48"): 3, "loads": 1})
     assert stats.reduce() == {"Tierce group blocks of 0 full": 6, "Tierce group blocks of 1 window 48": 3,

@@ -4,6 +4,7 @@
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import signal
@@ -71,6 +72,12 @@ class User:
     def kill(self):
         self.process.kill()
         self.process.wait()
+
+
+@pytest.fixture(autouse=True)
+def lines_reach_caplog(monkeypatch):
+    """A connector that another test made handles its lines itself."""
+    monkeypatch.setattr(logging.getLogger("tierce"), "propagate", True)
 
 
 @pytest.fixture

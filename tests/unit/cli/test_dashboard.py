@@ -58,6 +58,12 @@ def register(port):
     assert '"OK"' in reply, reply
 
 
+def metrics_of_the_connector():
+    """vLLM exports them; their labels are vLLM's."""
+    with open(os.path.join(ROOT, "python", "tierce", "vllm", "stats.py"), encoding="utf-8") as file:
+        return {f"vllm:{name}": set() for name in re.findall(r'\("(tierce_\w+)",', file.read())}
+
+
 def metrics_of_a_manager():
     with tempfile.TemporaryDirectory() as folder:
         manager = subprocess.Popen(
@@ -142,9 +148,9 @@ class Rules(unittest.TestCase):
         with open(os.path.join(ROOT, "docs", "using", "alerts.md"), encoding="utf-8") as file:
             documented = re.findall(r"^\| `(\w+)` \|", file.read(), re.M)
         self.assertEqual([name for name, _, _ in rules], documented)
-        samples = {**metrics_of_an_engine(), **metrics_of_a_manager()}
+        samples = {**metrics_of_an_engine(), **metrics_of_a_manager(), **metrics_of_the_connector()}
         for name, expression, summary in rules:
-            asked = re.findall(r"\btierce_\w+", expression)
+            asked = re.findall(r"\b(?:vllm:)?tierce_\w+", expression)
             self.assertTrue(asked, name)
             for metric in asked:
                 self.assertIn(metric, samples, name)
