@@ -26,8 +26,11 @@
  * same chunk, and publishes the chunks in memory in the order of the prompt. It ends at the first
  * chunk that cannot be read, and discards the chunks after it.
  *
- * Caveats: without VERIFY a prefetch checks the identity of chunks but not their cells; the load
- * verifies those.
+ * Caveats:
+ *
+ * Without VERIFY a prefetch checks the identity of chunks but not their cells; the load verifies
+ * those.
+ *
  * Without PIN the chunks may be evicted from memory. prefetch.memory bounds the unpublished bytes
  * of all prefetches; a prefetch that finds no room waits in a queue.
  *
@@ -44,9 +47,11 @@ struct tierce_prefetch;
  * pins of a lookup. memory.pins bounds both. */
 #define TIERCE_PREFETCH_PIN 1u
 
-/* Verify the cells of the chunks that are read, too. A damaged chunk is treated as by a load: it is
- * removed from the tier that it was read from, and the prefetch ends before it. For callers whose
- * loads must not fail. Costs one pass over the bytes, on a thread of Tierce. */
+/* Verify the cells of the chunks that are read, too, for callers that cannot replace a chunk whose
+ * load fails. A damaged chunk is treated as by a load: it is removed from the tier that it was read
+ * from, and the prefetch ends before it. Chunks that memory holds already are not verified: the
+ * load does that. Costs one pass over the bytes, on the thread that reads them, or on the caller's
+ * if they are read before begin returns. */
 #define TIERCE_PREFETCH_VERIFY 2u
 
 #define TIERCE_PREFETCH_TIERS_MAX 8
@@ -101,7 +106,7 @@ struct tierce_prefetch_opts {
  * In every case, the prefetch has published or released its memory by its deadline. end frees the
  * handle; so does closing the view.
  * Errors, *out untouched: TIERCE_E_ARGUMENT (to_block beyond the chain, a chain of another
- * algorithm or block size than the view's, PIN without a session), -ENOMEM.
+ * algorithm or block size than the view's, PIN without a session, unknown flags), -ENOMEM.
  * Thread: any. Does not wait for any device.
  */
 TIERCE_API TIERCE_MUSTUSE int tierce_prefetch_begin(struct tierce_prefetch **out,

@@ -148,6 +148,8 @@ static int list_folder(struct listing *listing)
         ok = !is_socket_of(entry->d_name, listing->pid) || list_one(listing, entry->d_name);
     if (dir != NULL)
         closedir(dir);
+    if (!ok)
+        return tierce__cli_fail(listing->command, "no memory");
     if (listing->count > 0)
         qsort(listing->found, listing->count, sizeof(*listing->found), by_name);
     return TIERCE__CLI_OK;
@@ -180,7 +182,8 @@ static int search(struct listing *listing)
     int status = list_folder(listing);
     if (status == TIERCE__CLI_OK && listing->count == 0 && listing->silent == 0) {
         listing->folder = other;
-        status = list_folder(listing);
+        char why[256]; /* anybody can create it: a folder of another user is none */
+        status = tierce__control_folder_is_ours(other, why) < 0 ? status : list_folder(listing);
     }
     if (status != TIERCE__CLI_OK || listing->count > 0)
         return status;
@@ -221,8 +224,7 @@ int tierce__processes_find(const char *command, const char *who, struct tierce__
     return status;
 }
 
-/* ---- answers ----------------------------------------------------------------------------------
- */
+/* ---- answers --------------------------------------------------------------------------------- */
 
 int tierce__process_read(const char *command, const struct tierce__process *process,
                          const char *text, struct tierce__json_doc *out)

@@ -93,6 +93,7 @@ class GroupSchedulerHalf(SchedulerHalf):
     # ---- saves
 
     def step(self, output) -> list[ReqMeta]:
+        self.note_ended()
         if self.facts is None or self.facts.off is not None:
             return []
         out = self.waiting_loads()

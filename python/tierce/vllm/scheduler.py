@@ -142,7 +142,7 @@ class SchedulerHalf:
             return None, False
         tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory, usable)
         if tokens == 0 and usable * self.block_tokens > local_tokens:
-            why = LIMIT_OPTION if self.memory_only and in_memory < usable else LIMIT_MINIMUM
+            why = LIMIT_MINIMUM
         tracker.note_lookup(self.rules, local_tokens, limit, usable, why)
         # vLLM repeats the lookup while the request waits; only the last answer is counted.
         tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
@@ -206,7 +206,7 @@ class SchedulerHalf:
             return
         tracker = known[1]
         self.count("lookup_tokens", tracker.asked_tokens)
-        self.count("hit_tokens", tracker.hit_tokens)
+        self.count("hit_tokens", min(tracker.hit_tokens, tokens))
         tracker.note_run(tokens)
         tracker.asked_tokens = tracker.hit_tokens = 0
         if tracker.allow_load(self.rules, tokens, blocks.get_block_ids()[0]):

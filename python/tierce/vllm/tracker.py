@@ -215,9 +215,10 @@ class RequestTracker:
                                  limit=limit)
 
     def note_run(self, tokens: int) -> None:
-        """vLLM runs the request, and loads `tokens` of the promised tokens."""
+        """vLLM runs the request, and loads `tokens` of the promised tokens; none if its own cache, with a part of a
+        block that the lookup was not told, reaches as far."""
         if not self.runs and self.served is not None and tokens < self.hit_tokens:
-            self.served = self.served._replace(limit=LIMIT_ROOM)
+            self.served = self.served._replace(limit=LIMIT_ROOM if tokens else LIMIT_LOCAL)
         self.runs = True
 
     def note_end(self, rules: Rules) -> Served:

@@ -121,7 +121,7 @@ class WorkerHalf:
         self.error_blocks: set[int] = set()
         self.results: dict[str, LoadResult] = {}
         self.counters: dict[str, int] = {}
-        self.told_connected: int | None = None  # whether a node was, as last counted
+        self.reported_connected: int | None = None  # whether a node was, as last counted
         self.loaders: list[threading.Thread] = []
         self.to_load: queue.SimpleQueue[ReqMeta | None] = queue.SimpleQueue()
         self.finished: list[tuple[ReqMeta, bytes]] = []
@@ -696,8 +696,8 @@ class WorkerHalf:
         counters, self.counters = self.counters, {}
         if self.engine is not None and self.engine.param("node.socket"):
             connected = int(self.engine.stats()["node_connected_now"])
-            if counters or connected != self.told_connected:
-                counters[NODE] = self.told_connected = connected
+            if counters or not connected or connected != self.reported_connected:
+                counters[NODE] = self.reported_connected = connected
         return counters
 
     # ---- asynchronous loads

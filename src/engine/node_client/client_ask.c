@@ -406,7 +406,7 @@ static void note_request(struct tierce_engine *engine, const struct tierce_reque
                          .limit = (uint32_t)request->limit,
                          .name = request->name}};
     /* If it is lost, `tierce why` does not know the request. */
-    if (peer != NULL && tierce__node_session_version(peer) >= TIERCE__NATIVE_VERSION)
+    if (peer != NULL && tierce__node_session_version(peer) >= TIERCE__NATIVE_VERSION_NOTES)
         (void)tierce__node_session_tell(peer, TIERCE__NATIVE_NOTE_REQUEST, &question, deadline_ns);
     tierce__node_session_release(peer);
 }

@@ -25,7 +25,7 @@ static int ask_node(struct tierce_prefetch *p, const struct tierce_chain *chain)
         return 0;
     const struct tierce_prefetch_opts *opts = &p->opts;
     if ((opts->flags & TIERCE_PREFETCH_VERIFY) != 0 &&
-        tierce__node_session_version(peer) < TIERCE__NATIVE_VERSION) {
+        tierce__node_session_version(peer) < TIERCE__NATIVE_VERSION_VERIFY) {
         tierce__node_session_release(peer); /* that node cannot verify */
         return 0;
     }

@@ -9,7 +9,7 @@
  * Whether a connected node answers at all. A node that hangs keeps its connections open, so each
  * request would run into its deadline.
  *
- *     answers ──LATE_MAX requests late in a row──> probed ──no answer for SILENT_MS──> silent
+ *     answers ──LATE_MAX requests late in a row──> probed ──no answer for SILENCE_MS──> silent
  *        ^                                           │                                   │
  *        └──────────── the probe, or any request, is answered or closed <────────────────┘
  *

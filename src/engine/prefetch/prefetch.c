@@ -552,10 +552,19 @@ static void count_gathered(struct tierce_prefetch *p, size_t index)
     tierce__count(p->engine, TIERCE__STAT_prefetch_bytes, (int64_t)shape->extent.payload_bytes);
 }
 
+static bool is_over(struct tierce_prefetch *p)
+{
+    tierce__lock_take(tierce__prefetch_lock(p));
+    bool over = p->cancelled || p->late;
+    tierce__lock_drop(tierce__prefetch_lock(p));
+    return over;
+}
+
+/* Ends early if the prefetch is over: to verify a chunk takes time. */
 static void gather(struct tierce_prefetch *p)
 {
     struct tierce__buf *buf;
-    while (p->gathered < planned(p) && take_next(p, &buf)) {
+    while (p->gathered < planned(p) && !is_over(p) && take_next(p, &buf)) {
         bool held = buf != NULL && hand_on(p, p->gathered, buf);
         if (buf != NULL && !held)
             note_short(p);
@@ -615,9 +624,8 @@ void tierce__prefetch_advance(struct tierce_prefetch *p)
     tierce__lock_take(tierce__prefetch_lock(p));
     TIERCE_DASSERT(p->going_on);
     TIERCE_DASSERT(!p->result.final && p->refs > 0);
-    bool over = p->cancelled || p->late;
     tierce__lock_drop(tierce__prefetch_lock(p));
-    if (!over) {
+    if (!is_over(p)) {
         search(p);
         take_room(p);
         start_reads(p);

@@ -151,7 +151,8 @@ static int claim_keys(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
         tierce__lock_drop(&s->live->lock);
         tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_SESSIONS, request->count);
         return tierce__why(why, TIERCE_E_FULL,
-                           "instance %.64s is already writing %zu keys; the limit is %zu at a time",
+                           "instance %.64s is already writing %zu keys, once for each writer; the "
+                           "limit is %zu at a time",
                            s->live->instance.id, writing, WRITING_MAX);
     }
     bool fails = false;
@@ -357,6 +358,19 @@ int tierce__starting_claim(struct tierce__starting *s, char why[TIERCE__WHY_BYTE
 
 /* ---- room in the index ----------------------------------------------------------------------- */
 
+/* Whether another session that has room in the index writes the claim's key. One that is still
+ * being made may yet be refused: both count the key as new. SESSIONS held. */
+static bool is_counted(const struct tierce__live *live, const struct tierce__spec_claim *own)
+{
+    const struct tierce__spec_claim *claim = tierce__live_claim(live, own->key);
+    TIERCE_DASSERT(claim != NULL);
+    for (; claim != NULL; claim = tierce__live_claim_next(live, claim)) {
+        if (claim != own && claim->making == NULL)
+            return true;
+    }
+    return false;
+}
+
 /* Returns the number of keys that are indexed or that other sessions write. Own keys among these
  * are marked as having room. */
 static uint64_t count_others(struct tierce__starting *s)
@@ -367,10 +381,7 @@ static uint64_t count_others(struct tierce__starting *s)
     TIERCE_DASSERT(s->live->claimed_keys >= s->session->count);
     uint64_t keys = stats.keys + s->live->claimed_keys;
     for (size_t i = 0; i < s->session->count; i++) {
-        const struct tierce__spec_claim *own = &s->session->keys[i].claim;
-        const struct tierce__spec_claim *first = tierce__live_claim(s->live, own->key);
-        TIERCE_DASSERT(first != NULL);
-        if (first != own || tierce__live_claim_next(s->live, first) != NULL)
+        if (is_counted(s->live, &s->session->keys[i].claim))
             s->has_room[s->positions[i]] = 1;
         else
             keys--;

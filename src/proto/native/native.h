@@ -29,11 +29,14 @@
 /* A node accepts clients of this version too; a client offers it to a node that rejects its own. */
 #define TIERCE__NATIVE_VERSION_OLD 2u
 #define TIERCE__NATIVE_MAGIC       0x4e435254u /* "TRCN" */
-#define TIERCE__NATIVE_VERSION     3u          /* 3: with NOTE_REQUEST */
-#define TIERCE__NATIVE_ID_BYTES    16u
-#define TIERCE__NATIVE_HASH        32u
-#define TIERCE__NATIVE_HEAD        8u          /* bytes: those of the body, and op or status */
-#define TIERCE__NATIVE_BODY_MAX    (64u << 20) /* a chain of two million blocks */
+#define TIERCE__NATIVE_VERSION     3u
+/* The first versions with NOTE_REQUEST, and with TIERCE_PREFETCH_VERIFY in PREFETCH_BEGIN. */
+#define TIERCE__NATIVE_VERSION_NOTES  3u
+#define TIERCE__NATIVE_VERSION_VERIFY 3u
+#define TIERCE__NATIVE_ID_BYTES       16u
+#define TIERCE__NATIVE_HASH           32u
+#define TIERCE__NATIVE_HEAD           8u          /* bytes: those of the body, and op or status */
+#define TIERCE__NATIVE_BODY_MAX       (64u << 20) /* a chain of two million blocks */
 
 /* Values are never used again. */
 enum tierce__native_op {

@@ -16,6 +16,7 @@ from tierce.vllm.device import HostMemory  # noqa: E402
 from tierce.vllm.geometry import Numbering  # noqa: E402
 from tierce.vllm.link import PREFETCH, VERIFY, Later, LinkError  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
+from tierce.vllm.stats import NODE  # noqa: E402
 from tierce.vllm.tracker import ChainPart, LoadSpec, ReqMeta, SaveSpec, Served, Taint  # noqa: E402
 from tierce.vllm.worker import (  # noqa: E402
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PUT_OFF_MAX, TELLING_TOKENS, SessionChain, WorkerHalf,
@@ -134,6 +135,28 @@ def test_a_lookup_is_put_off_while_a_prefetch_runs(half):
     half.view.prefetch.final = True
     assert ask(half) == (8, 8)
     assert half.view.prefetch.ended and not half.prefetches
+
+
+def test_a_lost_node_is_counted_until_it_is_back(half):
+    class Engine:
+        connected = 1
+
+        def param(self, name):
+            return {"node.socket": "/run/node.sock"}[name]
+
+        def stats(self):
+            return {"node_connected_now": self.connected}
+
+    half.behind, half.counters, half.reported_connected, half.engine = None, {}, None, Engine()
+    assert half.take_counters() == {NODE: 1} and half.take_counters() == {}
+    half.counters = {"loads": 1}
+    assert half.take_counters() == {"loads": 1, NODE: 1}
+    half.engine.connected = 0  # in each step: other ranks may still be connected
+    assert half.take_counters() == half.take_counters() == {NODE: 0}
+    half.engine.connected = 1
+    assert half.take_counters() == {NODE: 1} and half.take_counters() == {}
+    half.engine.param = {"node.socket": ""}.get
+    assert half.take_counters() == {}
 
 
 def test_a_prefetch_verifies_if_loads_must_not_fail(half):

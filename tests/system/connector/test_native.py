@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -163,7 +164,8 @@ def test_a_node_of_the_engine_s_own(engine, prompts, plain, tmp_path):
     assert held == whole_blocks(prompts) and min(loaded(outputs, "memory")) > 0
     assert loaded(outputs, "failed") == [0] * 5
     for pid in descendants(host.process.pid):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # vLLM ends the others when one is gone
+            os.kill(pid, signal.SIGKILL)
     host.kill()
     wait_until(node.has_gone)
     assert set(SHARED_MEMORY.iterdir()) <= shared_memory

@@ -228,6 +228,40 @@ START_TEST(keys_that_are_written_by_several_sessions_count_once)
 }
 END_TEST
 
+/* Runs once, where a session has claimed its keys and does not know yet whether they have room. */
+static struct harness *between;
+static int between_status;
+
+void __real_tierce__meta_index_stats(struct tierce__meta_index *index,
+                                     struct tierce__meta_index_stats *out);
+void __wrap_tierce__meta_index_stats(struct tierce__meta_index *index,
+                                     struct tierce__meta_index_stats *out);
+void __wrap_tierce__meta_index_stats(struct tierce__meta_index *index,
+                                     struct tierce__meta_index_stats *out)
+{
+    struct harness *h = between;
+    struct tierce__started started;
+    between = NULL;
+    if (h != NULL)
+        between_status = try_start(h, chain + 1, 1, only_b, &started);
+    __real_tierce__meta_index_stats(index, out);
+}
+
+/* Ranks that begin at once must not count each other's keys as indexed. */
+START_TEST(sessions_that_begin_at_once_need_room)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){.keys_max = 1});
+    struct tierce__started other, first = start(&h, chain, 1, only_a);
+    harness_finish(&h, &first);
+    between = &h;
+    ck_assert_int_eq(try_start(&h, chain + 1, 1, only_a, &other), TIERCE_E_FULL);
+    ck_assert_int_eq(between_status, TIERCE_E_FULL);
+    ck_assert_uint_eq(harness_usage(&h).keys, 1);
+    harness_close(&h);
+}
+END_TEST
+
 START_TEST(a_repeated_key_counts_once_whatever_its_groups)
 {
     static const int64_t twice[] = {11, 11, 22};
@@ -333,5 +367,6 @@ CHECK_MAIN("claims", .seconds = 60,
                      a_spec_that_was_not_written_is_missing_alone, a_removal_reaches_all_sessions,
                      a_look_shows_what_all_sessions_write,
                      keys_that_are_written_by_several_sessions_count_once,
+                     sessions_that_begin_at_once_need_room,
                      a_repeated_key_counts_once_whatever_its_groups,
                      the_next_leader_keeps_all_claims, a_claim_without_specs})
