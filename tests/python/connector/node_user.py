@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from types import SimpleNamespace
 
 from tierce import _core
@@ -28,6 +29,10 @@ try:
     values, node = own_node.client_values(settings, wanted.get("workers", 2), wanted.get("engine", "e"),
                                           wanted.get("version", _core.version()))
     engine = _core.Engine.open(settings.config_path, values)
+    until = time.monotonic() + 20  # on a loaded machine the node answers late, and a request connects again
+    while values.get("node.socket") and not engine.stats()["node_connected_now"] and time.monotonic() < until:
+        engine.flush(1000)
+        time.sleep(0.05)
     answer = {"values": values, "connected": engine.stats()["node_connected_now"]}
 except Exception as error:
     answer = {"error": f"{type(error).__name__}: {error}"}

@@ -177,7 +177,10 @@ static int lost(const struct tierce__s3_transfer *transfer, CURLcode code)
     const char *text = transfer->error[0] != '\0' ? transfer->error : curl_easy_strerror(code);
     if (code == CURLE_COULDNT_CONNECT && transfer->s3->socket_error != 0)
         text = tierce_strerror(-transfer->s3->socket_error); /* which curl does not tell */
-    tierce__s3_set_why(transfer->s3, "%s: %s", call_name(transfer->call), text);
+    const char *host = transfer->s3->config.host;
+    bool has_host = strstr(text, host) != NULL; /* a name that does not resolve in time has none */
+    tierce__s3_set_why(transfer->s3, "%s: %s%s%s", call_name(transfer->call), text,
+                       has_host ? "" : ", from ", has_host ? "" : host);
     switch ((int)code) {
     case CURLE_OUT_OF_MEMORY:
         return -ENOMEM;
