@@ -129,7 +129,7 @@ static struct told *draw_open(void)
     return open_count > 0 ? &told[open[below((uint32_t)open_count)]] : NULL;
 }
 
-/* What a renewal promises. */
+/* The promises of a renewal. */
 static void see_renewal(struct told *t, int rc, const struct tierce__renewed *renewed)
 {
     if (rc == 0) {

@@ -34,7 +34,8 @@ struct tierce__session_endings {
     size_t next[RINGS];
 };
 
-/* Sessions are told apart by this hash alone: an error would be in the words of an answer. */
+/* Only this hash identifies a session. If two hashes are equal, an answer may give the wrong
+ * reason. */
 static uint64_t ending_hash(const struct tierce__live *live, const char *id)
 {
     return tierce__mix(tierce__hash_text(TIERCE__HASH_TEXT, id) ^

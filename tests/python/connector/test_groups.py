@@ -382,6 +382,19 @@ def group_blocks(engine):
             if name.startswith(GROUP_BLOCKS)}
 
 
+def check_loaded(engine, before, stored, wanted):
+    """The wanted blocks of each group equal the stored ones. Nothing else was written, not even the null block."""
+    for group, sources, targets in zip(engine.cache.kv_cache_groups, stored, wanted):
+        for name in group.layer_names:
+            for source, target in zip(sources, targets):
+                if target:
+                    assert engine.pool.block(engine.cache, name, target) == engine.pool.block(
+                        engine.cache, name, source), (name, source, target)
+            ratio = before[name].shape[0] // engine.cache.num_blocks
+            others = [b * ratio + k for b in range(64) if b not in targets or b == 0 for k in range(ratio)]
+            assert torch.equal(before[name][others], engine.pool.tensors[name][others]), name
+
+
 def test_what_one_request_computed_another_one_loads(engine):
     compute(engine)
     before = {name: tensor.clone() for name, tensor in engine.pool.tensors.items()}
@@ -390,16 +403,7 @@ def test_what_one_request_computed_another_one_loads(engine):
     engine.scheduler.update_state_after_alloc(request, Allocated(WANTED), 192)
     results = engine.received(request)
     assert results.finished_recving == {"b"} and results.failed_recving == set()
-    for group, stored, wanted in zip(engine.cache.kv_cache_groups, STORED, WANTED):
-        for name in group.layer_names:
-            for source, target in zip(stored, wanted):
-                if target:
-                    assert engine.pool.block(engine.cache, name, target) == engine.pool.block(
-                        engine.cache, name, source), (name, source, target)
-            # Nothing else was written, not even the null block.
-            ratio = before[name].shape[0] // engine.cache.num_blocks
-            others = [b * ratio + k for b in range(64) if b not in wanted or b == 0 for k in range(ratio)]
-            assert torch.equal(before[name][others], engine.pool.tensors[name][others]), name
+    check_loaded(engine, before, STORED, WANTED)
     assert group_blocks(engine) == {"0 full": 6, "1 window 48": 3, "2 state": 1}
     # The second call of vLLM after the load changes nothing.
     engine.scheduler.update_state_after_alloc(request, Allocated(WANTED), 0)

@@ -23,7 +23,7 @@ from tierce.vllm.groups import FULL, STATE, WINDOW, Group, GroupTable  # noqa: E
 from tierce.vllm.tracker import StateSave  # noqa: E402
 
 from test_connector import changed, config, request_of  # noqa: E402, F401
-from test_groups import Allocated, Engine, View, cache_of, group_blocks, output_of, specs  # noqa: E402
+from test_groups import Allocated, Engine, View, cache_of, check_loaded, group_blocks, output_of, specs  # noqa: E402
 
 UNIT = 16
 
@@ -264,16 +264,7 @@ def test_what_one_request_computed_another_one_loads(engine):
     assert engine.scheduler.hit_sources(request, POINT)
     results = engine.received(request)
     assert results.finished_recving == {"b"} and results.failed_recving == set()
-    for group, stored, wanted in zip(engine.cache.kv_cache_groups, STORED, WANTED):
-        for name in group.layer_names:
-            for source, target in zip(stored, wanted):
-                if target:
-                    assert engine.pool.block(engine.cache, name, target) == engine.pool.block(
-                        engine.cache, name, source), (name, source, target)
-            for other in set(range(64)).difference(wanted).union([0]):
-                ratio = before[name].shape[0] // engine.cache.num_blocks
-                assert (before[name][other * ratio:(other + 1) * ratio].numpy().tobytes()
-                        == engine.pool.block(engine.cache, name, other)), (name, other)
+    check_loaded(engine, before, STORED, WANTED)
     assert group_blocks(engine) == {"0 full": 6, "1 window 48": 3, "2 state": 1}
     notes = []
     engine.scheduler.half.link.note = notes.append

@@ -63,7 +63,7 @@ def test_policy_fail_loads_what_is_verified_only(engine, prompts, expected, fill
     assert {o["end"] for o in outputs} == {"length"}
     assert loaded(outputs, "failed") == [0] * 5
     assert host.stats()["checksum_failures"] > 0
-    # What was damaged has been computed and stored again.
+    # The damaged chunks have been computed and stored again.
     assert host.forget()
     outputs = host.generate(prompts=prompts)
     assert answers(outputs) == expected()

@@ -236,7 +236,7 @@ def test_through_a_node(start, asked, plain, node):
 
 def test_chunked_prefill_and_preemption(start, asked, plain, prompts):
     """Steps that end inside blocks, and less KV memory than the requests need together. A resumed request of a model with
-    bfloat16 states may answer otherwise, because vLLM computes its tokens in another order. What it stores is right."""
+    bfloat16 states may answer otherwise, because vLLM computes its tokens in another order. The chunks that it stores are right."""
     host = start("qwen3_next", memory_store(), max_num_batched_tokens=112, max_model_len=512, num_gpu_blocks_override=24)
     ask = Asking(host, "qwen3_next", plain)
     many = [prompt[300:380 + 7 * at] for at, prompt in enumerate(prompts)]

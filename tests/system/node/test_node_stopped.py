@@ -39,7 +39,7 @@ class Stopped:
         os.waitid(os.P_PID, self.node.process.pid, os.WSTOPPED)
 
     def request(self):
-        """What a request asks: nothing is found."""
+        """The lookup of a request. It finds nothing."""
         assert self.view.lookup(self.chain, 0, 4, 0, 1)[0] == 0
         self.engine.note_request("a", 1, 16, 4, 0, 16, 0, 0, 0, 0)
         self.view.unpin(1)
