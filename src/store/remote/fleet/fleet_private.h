@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CONNECTOR_FLEET_PRIVATE_H
+#define TIERCE_CONNECTOR_FLEET_PRIVATE_H
+
+#include "base/list.h"
+#include "core/key/key.h"
+#include "store/remote/connector_private.h"
+
+#include <protobuf-c/protobuf-c.h>
+
+/*
+ * A connector through a manager (KVCM's protocol): the manager knows where each block lies, and
+ * this process moves the bytes, straight to and from the storage that the manager names.
+ *
+ *     fleet://manager1:6381,manager2:6381/GROUP[/INSTANCE]?token_file=...      fleet+tls://...
+ *
+ *     LOOKUP   GetCacheLocation; the places are remembered
+ *     GET      the place is remembered, or asked for; then GET from the storage's own connector
+ *     PUT      StartWriteCache, PUT to the storage, FinishWriteCache; puts that come together share
+ *              the two calls
+ *     DELETE   ReportCache
+ *     PING     GetInstanceInfo
+ *
+ *     fleet.c           requests and answers, the thread, open and close
+ *     fleet_write.c     puts and write sessions
+ *     fleet_read.c      lookups and gets
+ *     fleet_places.c    remembered places
+ *     fleet_part.c      names as instance, spec and block key; registration
+ *     fleet_manager.c   calls of the manager; which address leads
+ *     fleet_stores.c    one connector for each storage; URIs as names of its objects
+ *
+ * Everything below belongs to the connector's thread, which blocks nowhere but in
+ * tierce__fleet_manager_poll. Other threads only append requests, and answers of the storages'
+ * connectors, to the two lists under the lock FLEET, and wake it.
+ */
+
+/* ---- calls (fleet_manager.c) ------------------------------------------------------------------
+ */
+
+#define TIERCE__FLEET_WHY_BYTES 256u
+
+struct tierce__fleet_manager;
+
+struct tierce__fleet_manager_opts {
+    size_t size;
+    const struct tierce__url *url; /* hosts, scheme, and token_file, ca_file, server_name; [borrow
+                                      for the call] */
+};
+
+/* Does not connect. Errors: TIERCE_E_CONFIG (a file that cannot be read, ...), -ENOMEM; `why` set.
+ */
+TIERCE_MUSTUSE int tierce__fleet_manager_open(struct tierce__fleet_manager **out,
+                                              const struct tierce__fleet_manager_opts *opts,
+                                              char why[TIERCE__FLEET_WHY_BYTES]);
+/* Calls in progress are dropped without their `done`. NULL is accepted. */
+void tierce__fleet_manager_close(struct tierce__fleet_manager *manager);
+
+/*
+ * One call. It is sent to the address that answered last. NOT_LEADER, and a connection that fails
+ * before the call was sent, move it to the next address, or to the one that the answer names; after
+ * a round of all addresses there is a pause. A call that was sent and not answered is sent again
+ * only if it `repeats` harmlessly. All of that ends at the deadline.
+ */
+struct tierce__fleet_call {
+    const char *method;                        /* "GetCacheLocation", of the service meta */
+    const ProtobufCMessage *request;           /* [borrow for start] */
+    const ProtobufCMessageDescriptor *answers; /* the type of `reply` */
+    uint64_t deadline_ns;
+    bool repeats;
+    void (*done)(struct tierce__fleet_call *call); /* exactly once, by poll, never by start */
+    void *arg;
+
+    /*
+     * [out] 0: reply is set, with the code OK. Otherwise reply is NULL and `why` says in words,
+     * with the address, what happened: TIERCE_E_MISS (INSTANCE_NOT_EXIST), TIERCE_E_ARGUMENT
+     * (INVALID_ARGUMENT), -EEXIST (DUPLICATE_ENTITY), TIERCE_E_FULL (no storage has room, or a
+     * quota is reached), TIERCE_E_REFUSED (token or rights), TIERCE_E_UNSUPPORTED (the manager does
+     * not have the call), TIERCE_E_LIMIT (a rate limit), TIERCE_E_DOWN (no address can be reached),
+     * TIERCE_E_DEADLINE, -EPROTO (anything else: the manager's code and message are in `why`),
+     * -ENOMEM.
+     */
+    int status;
+    ProtobufCMessage *reply; /* freed after `done`, unless that sets it to NULL */
+    char why[TIERCE__FLEET_WHY_BYTES];
+
+    struct tierce__list node; /* the manager's until done, as is all below */
+    void *body;
+    size_t body_bytes;
+    uint32_t address, tried;
+    uint64_t again_ns;
+};
+void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
+                                 struct tierce__fleet_call *call);
+
+/* Sends and receives, calls `done`, and returns when something happened, when it was woken, or at
+ * until_ns. */
+void tierce__fleet_manager_poll(struct tierce__fleet_manager *manager, uint64_t until_ns);
+/* Ends a poll, or the next one. Thread: any. */
+void tierce__fleet_manager_wake(struct tierce__fleet_manager *manager);
+/* Connections open and made so far: fields of a connector's stats. Thread: any. */
+void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
+                                 struct tierce__tier_stats *out);
+
+/* ---- parts: what a name is to the manager (fleet_part.c) ---------------------------------------
+ */
+
+/*
+ * A namespace's shard: a location spec of an instance. A name is the text of a key
+ * (core/key/key_text.h); its namespace and shard choose the part, and the first 8 bytes of its hash
+ * (little-endian) are the block key.
+ *
+ * The instance: the one in the URL, or "tierce-" and 32 hex digits of a digest of the namespace's
+ * text without the fields of one group of layers (layer_count, cell_bytes, layers, group, window),
+ * and with the tokens of a chunk for block_tokens and chunk_blocks. So groups of one model with
+ * chunks of equal length share an instance. block_size is the tokens of a chunk.
+ *
+ * The spec: "tpR" for a namespace of all layers (with "_ppR" behind it if there are several
+ * stages), otherwise the kind ("full", "window", "chunked", "linear"), '-' and 8 hex digits of the
+ * namespace's digest, and "_tpR" ("_ppR") if there are several ranks. Each spec is a spec group of
+ * its own, named alike. A namespace of all layers with several tensor ranks registers the specs of
+ * all ranks at once, which are of one size.
+ *
+ * The size of a spec is that of a whole chunk's object. Shorter chunks (tails) are not stored.
+ */
+struct tierce__fleet_part {
+    struct tierce__list node;
+    uint8_t ns_digest[TIERCE_HASH_BYTES];
+    struct tierce_shard shard;
+    char instance[128]; /* as registered */
+    char spec[64];      /* and the name of its spec group */
+    bool has_groups;    /* StartWriteCache must name spec groups: the instance has several specs */
+    uint64_t object_bytes;
+    enum tierce__fleet_part_state {
+        TIERCE__FLEET_NEW,
+        TIERCE__FLEET_REGISTERING,
+        TIERCE__FLEET_REGISTERED,
+        TIERCE__FLEET_REJECTED, /* the manager has this instance with another model; `why` names the
+                                   field. Asked again after a minute */
+    } state;
+    uint64_t asked_ns; /* the last registration */
+    char why[TIERCE__FLEET_WHY_BYTES];
+};
+
+struct tierce__fleet_parts;
+struct tierce__fleet_stores;
+
+struct tierce__fleet_parts_opts {
+    size_t size;
+    struct tierce__fleet_manager *manager; /* [borrow until close] */
+    struct tierce__fleet_stores *stores; /* [borrow until close] learns the storages of the group */
+    struct tierce__namespaces *namespaces; /* [borrow until close] */
+    const char *group, *instance;          /* instance NULL: by namespace; [borrow for the call] */
+};
+TIERCE_MUSTUSE int tierce__fleet_parts_open(struct tierce__fleet_parts **out,
+                                            const struct tierce__fleet_parts_opts *opts);
+void tierce__fleet_parts_close(struct tierce__fleet_parts *parts);
+
+/* The part of a name, and the block key. Errors: TIERCE_E_ARGUMENT (not the text of a key, or a
+ * namespace whose text is not known), TIERCE_E_LIMIT (more than 256 parts), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__fleet_part_of(struct tierce__fleet_parts *parts,
+                                         struct tierce__fleet_part **part, int64_t *block_key,
+                                         const struct tierce_plugin_name *name);
+
+/*
+ * Waits until a part is registered: `done` is called once, by this call or by a later poll of the
+ * manager, with 0, or TIERCE_E_REFUSED (rejected: part->why), or a call's status. A part that is
+ * registered, or that was rejected within the last minute, is answered at once. Concurrent waiters
+ * share a call.
+ */
+struct tierce__fleet_wait {
+    struct tierce__list node;
+    uint64_t deadline_ns;
+    void (*done)(struct tierce__fleet_wait *wait, int status);
+    void *arg;
+};
+void tierce__fleet_register(struct tierce__fleet_parts *parts, struct tierce__fleet_part *part,
+                            struct tierce__fleet_wait *wait);
+
+/* The manager does not know the instance any more, or named a storage that `stores` does not know:
+ * the next tierce__fleet_register registers again; at most once a second for a part. */
+void tierce__fleet_part_outdated(struct tierce__fleet_part *part);
+
+/* ---- storages (fleet_stores.c) -----------------------------------------------------------------
+ */
+
+/* A storage of the group, with a connector that is opened by its first use. */
+struct tierce__fleet_store;
+
+struct tierce__fleet_stores_opts {
+    size_t size;
+    struct tierce__pool *pool; /* [borrow until close], as in tierce__connector_opts */
+};
+TIERCE_MUSTUSE int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
+                                             const struct tierce__fleet_stores_opts *opts);
+/* Closes all connectors. False: one has a call that did not return (connector.h). */
+bool tierce__fleet_stores_close(struct tierce__fleet_stores *stores, uint64_t deadline_ns);
+
+/* Takes over the storages of RegisterInstance's answer (`storage_configs`, JSON). A storage whose
+ * configuration changed is opened anew; requests in progress keep the old connector. A storage that
+ * this build cannot reach (its type, a missing file of credentials) stays known, with the reason.
+ * Errors: TIERCE_E_FORMAT, -ENOMEM; the old storages stay. */
+TIERCE_MUSTUSE int tierce__fleet_stores_update(struct tierce__fleet_stores *stores,
+                                               const char *json, char why[TIERCE__FLEET_WHY_BYTES]);
+
+/* Where a block's part lies: the storage, and the name of its object there. */
+struct tierce__fleet_place {
+    struct tierce__fleet_store *store; /* valid until the stores are closed */
+    struct tierce_plugin_name name;    /* [borrow as long as the memory that `name.text` is in] */
+    uint64_t bytes;                    /* "size" in the URI */
+};
+
+/*
+ * Reads a URI of the manager; the name is written to `room`, which has as many bytes as the URI
+ * with its NUL. A manager can name no object outside of its storage: a path that does not lie below
+ * the storage's root, or has "..", is TIERCE_E_FORMAT. TIERCE_E_MISS: a storage that is not known
+ * (it is newer than the last update). TIERCE_E_UNSUPPORTED: one that this process cannot reach.
+ * `why` in words.
+ */
+TIERCE_MUSTUSE int tierce__fleet_place_read(struct tierce__fleet_place *out, char *room,
+                                            const char *uri, struct tierce__fleet_stores *stores,
+                                            char why[TIERCE__FLEET_WHY_BYTES]);
+
+/* GET, PUT, DELETE or LOOKUP of one object: `req` as for a connector, with names[0] = place->name,
+ * which stays valid until done. It may be answered before this returns. */
+void tierce__fleet_store_submit(struct tierce__fleet_store *store, struct tierce__store_req *req);
+const char *tierce__fleet_store_name(const struct tierce__fleet_store *store);
+/* The last failure in words, with the storage's name; "" for none. Thread: any. */
+void tierce__fleet_store_why(struct tierce__fleet_store *store, char why[TIERCE__FLEET_WHY_BYTES]);
+
+#endif
