@@ -14,8 +14,16 @@
  * The generated headers are "proto/kvcm/meta_service.pb-c.h" and its siblings. Their C names leave
  * the first parts of the package out: Meta__StartWriteCacheRequest, META__ERROR_CODE__OK.
  *
+ * The table and all messages but those of meta are in the library tierce_messages, which is no part
+ * of libtierce.so.
+ *
  * Thread: any; everything is constant.
  */
+
+/* The path of a call over gRPC, of literals: TIERCE__RPC_PATH("meta", "MetaService", "TrimCache").
+ */
+#define TIERCE__RPC_PATH(package, service, method)                                                 \
+    "/kv_cache_manager.proto." package "." service "/" method
 
 enum tierce__rpc_port {
     TIERCE__RPC_PORT_META,
