@@ -109,16 +109,18 @@ void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
  * (core/key/key_text.h); its namespace and shard choose the part, and the first 8 bytes of its hash
  * (little-endian) are the block key.
  *
- * The instance: the one in the URL, or "tierce-" and 32 hex digits of a digest of the namespace's
- * text without the fields of one group of layers (layer_count, cell_bytes, layers, group, window),
- * and with the tokens of a chunk for block_tokens and chunk_blocks. So groups of one model with
- * chunks of equal length share an instance. block_size is the tokens of a chunk.
+ * The instance of a namespace of all layers is the one in the URL, or "tierce-" and 32 hex digits
+ * of a digest of the namespace's text without the fields of one group of layers (layer_count,
+ * cell_bytes, layers, group, window), and with the tokens of a chunk for block_tokens and
+ * chunk_blocks. A namespace of one group has an instance of its own, that name and '-' and the
+ * group's kind ("full", "window", "chunked", "linear"), '-' and 8 hex digits of the namespace's
+ * digest. So groups of one model can be recognised as a family by the beginning of the name; one
+ * instance for all of them would have to be registered at once, but a process opens its groups one
+ * after the other. With several stages each stage has an instance, "-ppP" behind the rest, because
+ * their sizes differ. block_size is the tokens of a chunk.
  *
- * The spec: "tpR" for a namespace of all layers (with "_ppR" behind it if there are several
- * stages), otherwise the kind ("full", "window", "chunked", "linear"), '-' and 8 hex digits of the
- * namespace's digest, and "_tpR" ("_ppR") if there are several ranks. Each spec is a spec group of
- * its own, named alike. A namespace of all layers with several tensor ranks registers the specs of
- * all ranks at once, which are of one size.
+ * The specs of an instance are "tp0" to "tpN", one for each tensor rank, all of one size and
+ * registered at once. With several ranks each spec is a spec group of its own, named alike.
  *
  * The size of a spec is that of a whole chunk's object. Shorter chunks (tails) are not stored.
  */
