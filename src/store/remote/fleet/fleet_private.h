@@ -26,7 +26,7 @@
  *     fleet_read.c      lookups and gets
  *     fleet_places.c    remembered places
  *     fleet_part.c      names as instance, spec and block key; registration
- *     fleet_manager.c   calls of the manager; which address leads
+ *     fleet_manager.c   calls of the manager; which address leads (net/grpc_transfer.h)
  *     fleet_stores.c    one connector for each storage; URIs as names of its objects
  *
  * Everything below belongs to the connector's thread, which blocks nowhere but in
@@ -58,8 +58,9 @@ void tierce__fleet_manager_close(struct tierce__fleet_manager *manager);
 /*
  * One call. It is sent to the address that answered last. NOT_LEADER, and a connection that fails
  * before the call was sent, move it to the next address, or to the one that the answer names; after
- * a round of all addresses there is a pause. A call that was sent and not answered is sent again
- * only if it `repeats` harmlessly. All of that ends at the deadline.
+ * a round of all addresses there is a pause, if one of them is alive; otherwise the call ends. A
+ * call that was sent and not answered is sent again only if it `repeats` harmlessly. All of that
+ * ends at the deadline.
  */
 struct tierce__fleet_call {
     const char *method;                        /* "GetCacheLocation", of the service meta */
@@ -80,13 +81,15 @@ struct tierce__fleet_call {
      * -ENOMEM.
      */
     int status;
-    ProtobufCMessage *reply; /* freed after `done`, unless that sets it to NULL */
+    ProtobufCMessage *reply; /* [transfer] tierce__proto_free */
     char why[TIERCE__FLEET_WHY_BYTES];
 
     struct tierce__list node; /* the manager's until done, as is all below */
+    struct fleet_transfer *transfer;
     void *body;
     size_t body_bytes;
     uint32_t address, tried;
+    bool any_alive; /* an address answered that it does not lead, or does not yet */
     uint64_t again_ns;
 };
 void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
