@@ -8,7 +8,8 @@
 #include "bench/manager/bench_manager.h"
 #include "manager/manager_config.h"
 #include "manager/manager.h"
-#include "net/server/grpc/grpc_client.h"
+#include "net/grpc/grpc_client.h"
+#include "net/server/serve.h"
 #include "proto/kvcm/proto.h"
 #include "proto/kvcm/rpcs.h"
 

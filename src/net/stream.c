@@ -47,33 +47,57 @@ int tierce__stream_wait(int fd, short events, short *got, uint64_t deadline_ns)
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
-/* One address. */
-static int connect_to(int *out, int family, const struct sockaddr *address, socklen_t length,
-                      uint64_t deadline_ns)
+int tierce__stream_connect_begin(int *out, const struct sockaddr *address, socklen_t length)
 {
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
     int rc = connect(fd, address, length) == 0 ? 0 : -errno;
-    if (rc == -EINPROGRESS || rc == -EINTR) {
-        int error = 0;
-        socklen_t size = sizeof(error);
-        rc = tierce__stream_wait(fd, POLLOUT, NULL, deadline_ns);
-        if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
-            error = errno;
-        rc = rc != 0 ? rc : -error;
-    }
-    if (rc != 0) {
+    if (rc == -EINTR)
+        rc = -EINPROGRESS;
+    if (rc == 0)
+        rc = tierce__stream_connect_end(fd);
+    if (rc != 0 && rc != -EINPROGRESS) {
         close(fd);
         return rc;
     }
-    if (family != AF_UNIX) {
-        int on = 1;
+    *out = fd;
+    return rc;
+}
+
+int tierce__stream_connect_end(int fd)
+{
+    int error = 0, on = 1;
+    socklen_t size = sizeof(error);
+    struct sockaddr_storage peer;
+    socklen_t peer_bytes = sizeof(peer);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+        error = errno;
+    if (error == 0 && getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0)
+        error = errno;
+    if (error == 0 && peer.ss_family != AF_UNIX) {
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
         setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     }
-    *out = fd;
-    return 0;
+    return -error;
+}
+
+/* One address. */
+static int connect_to(int *out, const struct sockaddr *address, socklen_t length,
+                      uint64_t deadline_ns)
+{
+    int fd;
+    int rc = tierce__stream_connect_begin(&fd, address, length);
+    if (rc == -EINPROGRESS) {
+        rc = tierce__stream_wait(fd, POLLOUT, NULL, deadline_ns);
+        if (rc == 0)
+            rc = tierce__stream_connect_end(fd);
+        if (rc != 0)
+            close(fd);
+    }
+    if (rc == 0)
+        *out = fd;
+    return rc;
 }
 
 int tierce__stream_connect_unix(int *fd, const char *path)
@@ -83,7 +107,7 @@ int tierce__stream_connect_unix(int *fd, const char *path)
     if (length >= sizeof(address.sun_path))
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, length);
-    return connect_to(fd, AF_UNIX, (const struct sockaddr *)&address, sizeof(address), 0);
+    return connect_to(fd, (const struct sockaddr *)&address, sizeof(address), 0);
 }
 
 static int connect_host(int *fd, const char *host, uint16_t port, uint64_t deadline_ns, char *why,
@@ -101,7 +125,7 @@ static int connect_host(int *fd, const char *host, uint16_t port, uint64_t deadl
     }
     int rc = -EHOSTUNREACH;
     for (const struct addrinfo *at = list; at != NULL && rc != 0; at = at->ai_next)
-        rc = connect_to(fd, at->ai_family, at->ai_addr, at->ai_addrlen, deadline_ns);
+        rc = connect_to(fd, at->ai_addr, at->ai_addrlen, deadline_ns);
     freeaddrinfo(list);
     return rc;
 }

@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <tierce/status.h>
@@ -24,6 +25,14 @@ TIERCE_MUSTUSE int tierce__stream_connect(int *fd, const char *host, uint16_t po
 
 /* Connects to the Unix socket `path`. Does not wait: -EAGAIN if its listener's queue is full. */
 TIERCE_MUSTUSE int tierce__stream_connect_unix(int *fd, const char *path);
+
+/* The same to an address, in two steps that do not wait. 0: *fd is connected. -EINPROGRESS: it will
+ * be writable when the outcome is known, and tierce__stream_connect_end tells it. Other errors, *fd
+ * untouched: negative errno. */
+TIERCE_MUSTUSE int tierce__stream_connect_begin(int *fd, const struct sockaddr *address,
+                                                socklen_t bytes);
+/* 0: connected; negative errno: the socket is of no use, and still the caller's to close. */
+TIERCE_MUSTUSE int tierce__stream_connect_end(int fd);
 
 /* Waits for `events` of poll; *got may be NULL. */
 TIERCE_MUSTUSE int tierce__stream_wait(int fd, short events, short *got, uint64_t deadline_ns);

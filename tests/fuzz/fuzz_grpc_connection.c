@@ -92,7 +92,7 @@ static void talk(struct tierce__grpc_connection *connection, struct tierce__loop
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct tierce__shared shared = {.message_bytes_max = 1 << 16,
-                                    .held_bytes_max = 1 << 18,
+                                    .held.max = 1 << 18,
                                     .transfer_ms = 60000,
                                     .stream_buffer_max = 1 << 16,
                                     .streams_max = 100};
@@ -121,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tierce__loop_enter(NULL);
     tierce__loop_fini(&loop);
     tierce__reflection_destroy(reflection);
-    TIERCE_ASSERT(shared.held_bytes == 0 && shared.handlers == 0);
+    TIERCE_ASSERT(shared.held.bytes == 0 && shared.handlers == 0);
     TIERCE_ASSERT(tierce__alloc_live() == 0);
     return 0;
 }

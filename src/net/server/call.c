@@ -10,21 +10,6 @@
 
 #define CALL_MAGIC 0x74726c63u /* "crlt" */
 
-bool tierce__shared_hold(struct tierce__shared *shared, size_t bytes)
-{
-    size_t before = atomic_fetch_add_explicit(&shared->held_bytes, bytes, memory_order_relaxed);
-    if (bytes <= shared->held_bytes_max && before <= shared->held_bytes_max - bytes)
-        return true;
-    tierce__shared_give_back(shared, bytes);
-    return false;
-}
-
-void tierce__shared_give_back(struct tierce__shared *shared, size_t bytes)
-{
-    TIERCE_ASSERT(atomic_load_explicit(&shared->held_bytes, memory_order_relaxed) >= bytes);
-    atomic_fetch_sub_explicit(&shared->held_bytes, bytes, memory_order_relaxed);
-}
-
 /* ---- texts ----------------------------------------------------------------------------------- */
 
 static void texts_init(struct tierce__texts *texts)
@@ -226,7 +211,7 @@ void tierce__call_defer_with(struct tierce__call *call, void *state, size_t byte
 {
     TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
     TIERCE_ASSERT(call->state == NULL);
-    if (!tierce__shared_hold(call->shared, bytes)) {
+    if (!tierce__held_take(&call->shared->held, bytes)) {
         release(state);
         refuse(call, TIERCE__GRPC_RESOURCE_EXHAUSTED, 503,
                "the queue of calls holds too many bytes");
@@ -243,7 +228,7 @@ void *tierce__call_take_state(struct tierce__call *call)
     TIERCE_CHECK_MAGIC(call, CALL_MAGIC);
     void *state = call->state;
     if (state != NULL)
-        tierce__shared_give_back(call->shared, call->state_bytes);
+        tierce__held_give_back(&call->shared->held, call->state_bytes);
     call->state = NULL;
     return state;
 }

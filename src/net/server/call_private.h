@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 
+#include "net/held.h"
 #include "net/server/serve.h"
 #include "net/server/loop.h"
 #include "base/threads/threads.h"
@@ -15,20 +16,16 @@
 
 /* State shared by the calls and connections of a server. */
 struct tierce__shared {
-    size_t message_bytes_max, held_bytes_max, stream_buffer_max;
+    size_t message_bytes_max, stream_buffer_max;
     uint32_t streams_max, transfer_ms;
     bool (*is_serving)(void *arg, const char *service);
     void *is_serving_arg;
     struct tierce__workers *workers, *aside;
     const struct tierce__reflection *reflection; /* or NULL */
-    _Atomic size_t held_bytes; /* relaxed: a sum that is only compared with a limit */
+    struct tierce__held held; /* of requests and answers */
     _Atomic uint64_t handlers; /* release by the reply, acquire by stop */
     atomic_bool stopping;
 };
-
-/* Reserves `bytes` of held requests until they are released; false if the limit is reached. */
-bool tierce__shared_hold(struct tierce__shared *shared, size_t bytes);
-void tierce__shared_give_back(struct tierce__shared *shared, size_t bytes);
 
 #define TIERCE__HEADER_BYTES_MAX (16u << 10)
 

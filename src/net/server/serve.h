@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "net/grpc/grpc_status.h"
+
 #include <tierce/status.h>
 
 #include "net/tls.h"
@@ -81,29 +83,9 @@ void tierce__call_defer_aside(struct tierce__call *call);
  * gone, or the deadline has passed. The handler must still reply. Thread: any. */
 bool tierce__call_is_over(const struct tierce__call *call);
 
-/* Codes of grpc-status; the server maps them to HTTP status codes for its own replies. */
-enum tierce__grpc_status {
-    TIERCE__GRPC_OK = 0,
-    TIERCE__GRPC_CANCELLED = 1,
-    TIERCE__GRPC_UNKNOWN = 2,
-    TIERCE__GRPC_INVALID_ARGUMENT = 3,
-    TIERCE__GRPC_DEADLINE_EXCEEDED = 4,
-    TIERCE__GRPC_NOT_FOUND = 5,
-    TIERCE__GRPC_ALREADY_EXISTS = 6,
-    TIERCE__GRPC_PERMISSION_DENIED = 7,
-    TIERCE__GRPC_RESOURCE_EXHAUSTED = 8,
-    TIERCE__GRPC_FAILED_PRECONDITION = 9,
-    TIERCE__GRPC_ABORTED = 10,
-    TIERCE__GRPC_OUT_OF_RANGE = 11,
-    TIERCE__GRPC_UNIMPLEMENTED = 12,
-    TIERCE__GRPC_INTERNAL = 13,
-    TIERCE__GRPC_UNAVAILABLE = 14,
-    TIERCE__GRPC_DATA_LOSS = 15,
-    TIERCE__GRPC_UNAUTHENTICATED = 16,
-};
-
 struct tierce__reply {
-    uint32_t status;     /* gRPC: enum tierce__grpc_status; HTTP: 200, 400, ... */
+    uint32_t status;     /* gRPC: enum tierce__grpc_status, which the server
+                            maps to HTTP for its own replies; HTTP: 200, 400, ... */
     const char *message; /* gRPC: grpc-message, or NULL; any UTF-8 */
     const char *type;    /* HTTP: content type; NULL: application/json */
     const char *header_name, *header_value; /* HTTP: one more header, or NULL */

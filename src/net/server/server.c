@@ -47,7 +47,7 @@ static size_t or_else(size_t value, size_t otherwise)
 static void share(struct tierce__shared *shared, const struct tierce__server_opts *opts)
 {
     shared->message_bytes_max = or_else(opts->message_bytes_max, (size_t)64 << 20);
-    shared->held_bytes_max = or_else(opts->held_bytes_max, (size_t)1 << 30);
+    shared->held.max = or_else(opts->held_bytes_max, (size_t)1 << 30);
     shared->stream_buffer_max = or_else(opts->stream_buffer_max, (size_t)4 << 20);
     shared->streams_max = (uint32_t)or_else(opts->streams_max, 4096);
     shared->transfer_ms = (uint32_t)or_else(opts->transfer_ms, 60000);

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "net/server/grpc/grpc_connection.h"
-#include "net/server/grpc/grpc_frame.h"
+#include "net/grpc/grpc_frame.h"
 
 #include <nghttp2/nghttp2.h>
 #include <stdio.h>
@@ -105,7 +105,7 @@ static inline bool harness_open(struct harness *h, const struct tierce__route *r
 {
     memset(h, 0, sizeof(*h));
     h->shared.message_bytes_max = 1 << 20;
-    h->shared.held_bytes_max = 4 << 20;
+    h->shared.held.max = 4 << 20;
     h->shared.transfer_ms = 60000;
     h->shared.stream_buffer_max = 1 << 20;
     h->shared.streams_max = 100;

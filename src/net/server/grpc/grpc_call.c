@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "net/server/grpc/grpc_private.h"
-#include "net/server/grpc/grpc_text.h"
+#include "net/grpc/grpc_text.h"
 #include "net/server/grpc/grpc_health.h"
 #include "net/server/grpc/reflection/reflection.h"
 
@@ -53,7 +53,7 @@ struct tierce__grpc_call *tierce__grpc_call_begin(struct tierce__grpc_connection
     call->loop = connection->opts.loop;
     call->stream = stream;
     call->deadline.expired = expired;
-    tierce__grpc_reader_init(&call->reader, shared, shared->message_bytes_max);
+    tierce__grpc_reader_init(&call->reader, &shared->held, shared->message_bytes_max);
     tierce__list_push_back(&connection->calls, &call->node);
     if (tierce__grpc_call_hurry(call) == 0) /* its headers may trickle in too */
         return call;

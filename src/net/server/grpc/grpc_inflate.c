@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "net/server/call_private.h"
-#include "net/server/grpc/grpc_frame.h"
+#include "net/server/grpc/grpc_private.h"
 
 #include <errno.h>
 #include <zlib.h>
 
 /* The decompressed message, which grows on demand. */
 struct output {
-    struct tierce__shared *shared;
+    struct tierce__held *held;
     uint8_t *body;
     size_t bytes, capacity;
 };
 
 static void output_fini(struct output *out)
 {
-    if (out->shared != NULL)
-        tierce__shared_give_back(out->shared, out->capacity);
+    if (out->held != NULL)
+        tierce__held_give_back(out->held, out->capacity);
     tierce__free(out->body);
 }
 
@@ -29,12 +28,12 @@ static int output_grow(struct output *out, size_t bytes_max)
     if (capacity <= out->capacity)
         return TIERCE_E_LIMIT;
     size_t more = capacity - out->capacity;
-    if (out->shared != NULL && !tierce__shared_hold(out->shared, more))
+    if (out->held != NULL && !tierce__held_take(out->held, more))
         return -ENOMEM;
     uint8_t *body = tierce__realloc(out->body, capacity);
     if (body == NULL) {
-        if (out->shared != NULL)
-            tierce__shared_give_back(out->shared, more);
+        if (out->held != NULL)
+            tierce__held_give_back(out->held, more);
         return -ENOMEM;
     }
     out->body = body;
@@ -77,7 +76,7 @@ int tierce__grpc_message_inflate(struct tierce__grpc_message *message, size_t by
     z_stream stream = {.next_in = message->body, .avail_in = (uInt)message->bytes};
     if (inflateInit2(&stream, 15 + 32) != Z_OK) /* either header */
         return -ENOMEM;
-    struct output out = {.shared = message->shared};
+    struct output out = {.held = message->held};
     int rc = inflate_all(&stream, &out, bytes_max);
     inflateEnd(&stream);
     if (rc != 0) {
@@ -87,6 +86,6 @@ int tierce__grpc_message_inflate(struct tierce__grpc_message *message, size_t by
     TIERCE_ASSERT(out.bytes <= bytes_max);
     tierce__grpc_message_fini(message);
     *message = (struct tierce__grpc_message){
-        .shared = out.shared, .body = out.body, .bytes = out.bytes, .capacity = out.capacity};
+        .held = out.held, .body = out.body, .bytes = out.bytes, .capacity = out.capacity};
     return 0;
 }

@@ -5,7 +5,7 @@
 #include <nghttp2/nghttp2.h>
 
 #include "net/server/grpc/grpc_connection.h"
-#include "net/server/grpc/grpc_frame.h"
+#include "net/grpc/grpc_frame.h"
 #include "net/server/grpc/grpc_talk.h"
 
 struct tierce__grpc_connection {
@@ -80,5 +80,12 @@ void tierce__grpc_call_say(struct tierce__grpc_call *call);
 
 /* Reports that the session has output that feed did not cause. */
 void tierce__grpc_connection_changed(struct tierce__grpc_connection *connection);
+
+/*
+ * Decompresses a message (gzip or zlib) in place. Errors, the message unchanged: TIERCE_E_FORMAT,
+ * TIERCE_E_LIMIT (the result exceeds bytes_max), -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__grpc_message_inflate(struct tierce__grpc_message *message,
+                                                size_t bytes_max);
 
 #endif

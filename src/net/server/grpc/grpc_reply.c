@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "net/server/grpc/grpc_private.h"
-#include "net/server/grpc/grpc_text.h"
+#include "net/grpc/grpc_text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ void tierce__grpc_call_free_reply(struct tierce__grpc_call *call)
     else
         tierce__free(call->body);
     tierce__free(call->message);
-    tierce__shared_give_back(call->base.shared, call->held);
+    tierce__held_give_back(&call->base.shared->held, call->held);
     call->held = 0;
     call->body = NULL;
     call->release = NULL;
@@ -155,7 +155,7 @@ static void deliver_posted(struct tierce__task *task)
 static bool hold_body(struct tierce__grpc_call *call, const struct tierce__reply *reply)
 {
     TIERCE_ASSERT(call->held == 0);
-    if (reply->bytes > UINT32_MAX || !tierce__shared_hold(call->base.shared, reply->bytes))
+    if (reply->bytes > UINT32_MAX || !tierce__held_take(&call->base.shared->held, reply->bytes))
         return false;
     call->held = call->body_bytes = reply->bytes;
     if (reply->release != NULL || reply->bytes == 0)

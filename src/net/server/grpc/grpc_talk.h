@@ -3,7 +3,7 @@
 #define TIERCE_NET_GRPC_TALK_H
 
 #include "net/server/call_private.h"
-#include "net/server/grpc/grpc_frame.h"
+#include "net/grpc/grpc_frame.h"
 
 /* A method that answers each message of a stream with messages: in the server itself only. */
 struct tierce__grpc_talk {

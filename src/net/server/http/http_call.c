@@ -32,7 +32,7 @@ static void destroy(struct tierce__call *base)
 {
     struct tierce__http_call *call = TIERCE__CONTAINER_OF(base, struct tierce__http_call, base);
     TIERCE_ASSERT(call->bytes <= call->capacity);
-    tierce__shared_give_back(base->shared, call->capacity + call->held);
+    tierce__held_give_back(&base->shared->held, call->capacity + call->held);
     if (call->response != NULL)
         MHD_destroy_response(call->response);
     tierce__free(call->body);
@@ -103,7 +103,7 @@ static void reply(struct tierce__call *base, const struct tierce__reply *reply)
          * replaced. */
         status = 504;
         refused = "deadline exceeded";
-    } else if (!tierce__shared_hold(base->shared, reply->bytes)) {
+    } else if (!tierce__held_take(&base->shared->held, reply->bytes)) {
         /* Answers to clients that do not read count against the limit too. */
         status = 503;
         refused = "no memory for the answer";
@@ -272,11 +272,11 @@ static int reserve(struct tierce__http_call *call, size_t more)
     if (wanted <= call->capacity)
         return 0;
     size_t capacity = 2 * call->capacity < wanted ? wanted : 2 * call->capacity;
-    if (!tierce__shared_hold(call->base.shared, capacity - call->capacity))
+    if (!tierce__held_take(&call->base.shared->held, capacity - call->capacity))
         return -ENOMEM;
     char *body = tierce__realloc(call->body, capacity);
     if (body == NULL) {
-        tierce__shared_give_back(call->base.shared, capacity - call->capacity);
+        tierce__held_give_back(&call->base.shared->held, capacity - call->capacity);
         return -ENOMEM;
     }
     call->body = body;

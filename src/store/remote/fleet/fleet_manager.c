@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "net/grpc_transfer.h"
+#include "net/grpc/grpc_client.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "proto/kvcm/rpcs.h"
@@ -14,45 +14,38 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define ANSWER_BYTES_MAX ((size_t)16 << 20)
 #define TOKEN_BYTES_MAX  4096u
 #define ROUND_MS         50u   /* between two rounds of all addresses: an election takes a while */
-#define CONNECT_MS_MAX   2000u /* of one address */
+#define CONNECT_MS       1000u /* of one address */
+#define FDS_PER_ADDRESS  4u    /* a connection, and others that end */
 #define LOOK_S           1u    /* how often the token file is looked at */
 
 struct fleet_address {
-    char origin[300]; /* "http://10.0.0.5:6381" */
-    const char *name; /* in it: "10.0.0.5:6381" */
+    char name[280]; /* "10.0.0.5:6381" */
+    struct tierce__grpc_client *client;
 };
 
 struct tierce__fleet_manager {
-    CURLM *multi;
     struct fleet_address addresses[TIERCE__URL_HOSTS_MAX];
     uint32_t address_count;
     uint32_t leader; /* the address that answered last */
-    char *ca_file;
+    int wake;        /* an eventfd */
 
     char *token_file;
     char *authorization;      /* "Bearer ...", or NULL */
     struct timespec token_at; /* when the file was changed */
     uint64_t token_look_ns;
 
-    struct tierce__list running; /* calls with a transfer */
-    struct tierce__list
-        paused;                /* calls that are sent again at again_ns, or end at their deadline */
-    struct tierce__list ended; /* calls whose `done` is due */
-    struct tierce__list idle;  /* transfers of no call: struct fleet_transfer */
-    _Atomic uint64_t connections, connects;
-};
-
-/* A transfer and the memory that it borrows. */
-struct fleet_transfer {
-    struct tierce__list node;
-    struct tierce__grpc_transfer *grpc;
-    struct tierce__fleet_call *call;
-    char url[512];
+    struct tierce__list running; /* calls that were sent */
+    struct tierce__list paused;  /* calls that are sent again at again_ns */
+    struct tierce__list ended;   /* calls whose `done` is due */
+    size_t in_flight;            /* calls that a client has */
+    _Atomic uint64_t connections;
 };
 
 static struct tierce__fleet_call *call_of(struct tierce__list *node)
@@ -121,41 +114,40 @@ static void look_at_token(struct tierce__fleet_manager *m)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static int take_addresses(struct tierce__fleet_manager *m, const struct tierce__url *url,
-                          char why[TIERCE__FLEET_WHY_BYTES])
+static int open_address(struct tierce__fleet_manager *m, const struct tierce__url *url,
+                        const struct tierce__url_host *host, char why[TIERCE__FLEET_WHY_BYTES])
 {
-    bool tls = strcmp(url->scheme, "fleet+tls") == 0;
-    for (size_t i = 0; i < url->host_count; i++) {
-        const struct tierce__url_host *host = &url->hosts[i];
-        struct fleet_address *address = &m->addresses[m->address_count++];
-        if (host->name[0] == '\0' || host->port == 0) {
-            snprintf(why, TIERCE__FLEET_WHY_BYTES,
-                     "each manager is HOST:PORT, the port of its gRPC listener");
-            return TIERCE_E_CONFIG;
-        }
-        const char *format = strchr(host->name, ':') != NULL ? "%s[%s]:%u" : "%s%s:%u";
-        int used = snprintf(address->origin, sizeof(address->origin), format,
-                            tls ? "https://" : "http://", host->name, (unsigned)host->port);
-        if ((size_t)used >= sizeof(address->origin)) {
-            snprintf(why, TIERCE__FLEET_WHY_BYTES, "a host name is longer than 255 characters");
-            return TIERCE_E_CONFIG;
-        }
-        address->name = strstr(address->origin, "://") + 3;
+    struct fleet_address *address = &m->addresses[m->address_count];
+    if (host->name[0] == '\0' || host->port == 0) {
+        snprintf(why, TIERCE__FLEET_WHY_BYTES,
+                 "each manager is HOST:PORT, the port of its gRPC listener");
+        return TIERCE_E_CONFIG;
     }
-    TIERCE_ASSERT(m->address_count <= TIERCE__URL_HOSTS_MAX);
-    return 0;
+    const char *format = strchr(host->name, ':') != NULL ? "[%.255s]:%u" : "%.255s:%u";
+    snprintf(address->name, sizeof(address->name), format, host->name, (unsigned)host->port);
+    int rc = tierce__grpc_client_open(
+        &address->client,
+        &(struct tierce__grpc_client_opts){.size = sizeof(struct tierce__grpc_client_opts),
+                                           .host = host->name,
+                                           .port = host->port,
+                                           .connect_timeout_ms = CONNECT_MS,
+                                           .message_bytes_max = ANSWER_BYTES_MAX,
+                                           .tls = strcmp(url->scheme, "fleet+tls") == 0,
+                                           .ca_file = tierce__url_param(url, "ca_file"),
+                                           .lazy = true},
+        why);
+    m->address_count += rc == 0;
+    return rc;
 }
 
-static int take_files(struct tierce__fleet_manager *m, const struct tierce__url *url,
+static int take_token(struct tierce__fleet_manager *m, const struct tierce__url *url,
                       char why[TIERCE__FLEET_WHY_BYTES])
 {
     const char *token_file = tierce__url_param(url, "token_file");
-    const char *ca_file = tierce__url_param(url, "ca_file");
-    m->token_file = token_file != NULL ? tierce__strdup(token_file) : NULL;
-    m->ca_file = ca_file != NULL ? tierce__strdup(ca_file) : NULL;
-    if ((token_file != NULL && m->token_file == NULL) || (ca_file != NULL && m->ca_file == NULL))
-        return -ENOMEM;
-    return token_file != NULL ? read_token(m, why) : 0;
+    if (token_file == NULL)
+        return 0;
+    m->token_file = tierce__strdup(token_file);
+    return m->token_file != NULL ? read_token(m, why) : -ENOMEM;
 }
 
 int tierce__fleet_manager_open(struct tierce__fleet_manager **out,
@@ -170,27 +162,16 @@ int tierce__fleet_manager_open(struct tierce__fleet_manager **out,
     tierce__list_init(&m->running);
     tierce__list_init(&m->paused);
     tierce__list_init(&m->ended);
-    tierce__list_init(&m->idle);
-    int rc = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK ? 0 : -ENOMEM;
-    m->multi = rc == 0 ? curl_multi_init() : NULL;
-    if (m->multi == NULL)
-        rc = -ENOMEM;
-    if (rc == 0)
-        rc = take_addresses(m, opts->url, why);
-    if (rc == 0)
-        rc = take_files(m, opts->url, why);
+    m->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    int rc = m->wake >= 0 ? take_token(m, opts->url, why) : -errno;
+    for (size_t i = 0; rc == 0 && i < opts->url->host_count; i++)
+        rc = open_address(m, opts->url, &opts->url->hosts[i], why);
     if (rc < 0) {
         tierce__fleet_manager_close(m);
         return rc;
     }
     *out = m;
     return 0;
-}
-
-static void free_transfer(struct fleet_transfer *transfer)
-{
-    tierce__grpc_transfer_destroy(transfer->grpc);
-    tierce__free(transfer);
 }
 
 static void free_body(struct tierce__fleet_call *call)
@@ -205,11 +186,6 @@ static void drop_calls(struct tierce__list *calls)
     TIERCE__LIST_FOR_EACH_SAFE (node, after, calls) {
         struct tierce__fleet_call *call = call_of(node);
         tierce__list_remove(node);
-        if (call->transfer != NULL) {
-            tierce__grpc_transfer_cancel(call->transfer->grpc);
-            free_transfer(call->transfer);
-            call->transfer = NULL;
-        }
         tierce__proto_free(call->reply);
         call->reply = NULL;
         free_body(call);
@@ -220,18 +196,15 @@ void tierce__fleet_manager_close(struct tierce__fleet_manager *manager)
 {
     if (manager == NULL)
         return;
+    for (uint32_t i = 0; i < manager->address_count; i++)
+        tierce__grpc_client_close(manager->addresses[i].client);
     drop_calls(&manager->running);
     drop_calls(&manager->paused);
     drop_calls(&manager->ended);
-    TIERCE__LIST_FOR_EACH_SAFE (node, after, &manager->idle) {
-        tierce__list_remove(node);
-        free_transfer(TIERCE__CONTAINER_OF(node, struct fleet_transfer, node));
-    }
-    if (manager->multi != NULL)
-        curl_multi_cleanup(manager->multi);
+    if (manager->wake >= 0)
+        close(manager->wake);
     forget_token(manager);
     tierce__free(manager->token_file);
-    tierce__free(manager->ca_file);
     tierce__free(manager);
 }
 
@@ -239,7 +212,7 @@ void tierce__fleet_manager_close(struct tierce__fleet_manager *manager)
 
 static void end_call(struct tierce__fleet_manager *m, struct tierce__fleet_call *call, int status)
 {
-    TIERCE_ASSERT(call->transfer == NULL && (status == 0) == (call->reply != NULL));
+    TIERCE_ASSERT(!call->is_sent && (status == 0) == (call->reply != NULL));
     call->status = status;
     free_body(call);
     tierce__list_remove(&call->node);
@@ -277,27 +250,6 @@ static bool deliver(struct tierce__fleet_manager *m)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static struct fleet_transfer *take_transfer(struct tierce__fleet_manager *m)
-{
-    struct tierce__list *first = m->idle.next;
-    if (!tierce__list_empty(&m->idle)) {
-        tierce__list_remove(first);
-        return TIERCE__CONTAINER_OF(first, struct fleet_transfer, node);
-    }
-    const struct tierce__grpc_transfer_opts opts = {.size = sizeof(opts),
-                                                    .ca_file = m->ca_file,
-                                                    .answer_bytes_max = ANSWER_BYTES_MAX,
-                                                    .connections = &m->connections,
-                                                    .connects = &m->connects};
-    struct fleet_transfer *transfer = tierce__calloc(1, sizeof(*transfer));
-    if (transfer == NULL || tierce__grpc_transfer_create(&transfer->grpc, &opts) < 0) {
-        tierce__free(transfer);
-        return NULL;
-    }
-    tierce__list_init(&transfer->node);
-    return transfer;
-}
-
 static uint32_t left_ms(const struct tierce__fleet_call *call)
 {
     uint64_t now_ns = tierce__now_ns();
@@ -307,50 +259,36 @@ static uint32_t left_ms(const struct tierce__fleet_call *call)
     return ms < 1 ? 1 : ms < INT32_MAX ? (uint32_t)ms : INT32_MAX;
 }
 
-/* Each address that was not tried in this round gets a share of what is left: one that drops
- * packets must not take all of it. */
-static uint32_t connect_ms(const struct tierce__fleet_manager *m,
-                           const struct tierce__fleet_call *call, uint32_t left)
-{
-    uint32_t untried = m->address_count - call->tried % m->address_count;
-    uint32_t ms = left / untried;
-    TIERCE_DASSERT(untried > 0 && left > 0);
-    return ms < 1 ? 1 : ms < CONNECT_MS_MAX ? ms : CONNECT_MS_MAX;
-}
+static void answered(void *arg, struct tierce__grpc_answer *answer);
 
-/* From either list, or from none. */
+/* From one of the lists, or from none. */
 static void send_call(struct tierce__fleet_manager *m, struct tierce__fleet_call *call)
 {
     uint32_t left = left_ms(call);
-    TIERCE_ASSERT(call->transfer == NULL && call->body != NULL);
+    char path[128];
+    TIERCE_ASSERT(!call->is_sent && call->body != NULL && call->address < m->address_count);
     if (left == 0) {
         end_refused(m, call, TIERCE_E_DEADLINE, "no answer in time");
         return;
     }
     look_at_token(m);
-    struct fleet_transfer *transfer = take_transfer(m);
-    int rc = transfer != NULL ? 0 : -ENOMEM;
-    if (rc == 0) {
-        snprintf(transfer->url, sizeof(transfer->url),
-                 "%s" TIERCE__RPC_PATH("meta", "MetaService", "") "%s",
-                 m->addresses[call->address].origin, call->method);
-        rc = tierce__grpc_transfer_begin(
-            transfer->grpc, m->multi,
-            &(struct tierce__grpc_transfer_request){.url = transfer->url,
-                                                    .authorization = m->authorization,
-                                                    .message = call->body,
-                                                    .bytes = call->body_bytes,
-                                                    .timeout_ms = left,
-                                                    .connect_ms = connect_ms(m, call, left),
-                                                    .arg = call});
-    }
+    snprintf(path, sizeof(path), "%s%s", TIERCE__RPC_PATH("meta", "MetaService", ""), call->method);
+    int rc = tierce__grpc_client_start(
+        m->addresses[call->address].client,
+        &(struct tierce__grpc_request){.path = path,
+                                       .body = call->body,
+                                       .bytes = call->body_bytes,
+                                       .timeout_ms = left,
+                                       .header_name =
+                                           m->authorization != NULL ? "authorization" : NULL,
+                                       .header_value = m->authorization},
+        answered, call);
     if (rc < 0) {
-        if (transfer != NULL)
-            tierce__list_push_back(&m->idle, &transfer->node);
-        end_refused(m, call, rc, "no memory");
+        end_refused(m, call, rc, tierce_strerror(rc));
         return;
     }
-    call->transfer = transfer;
+    call->is_sent = true;
+    m->in_flight++;
     tierce__list_remove(&call->node);
     tierce__list_push_back(&m->running, &call->node);
 }
@@ -359,7 +297,8 @@ void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
                                  struct tierce__fleet_call *call)
 {
     tierce__list_init(&call->node);
-    call->transfer = NULL;
+    call->manager = manager;
+    call->is_sent = false;
     call->reply = NULL;
     call->body = NULL;
     call->tried = 0;
@@ -391,7 +330,7 @@ static uint32_t named_leader(const struct tierce__fleet_manager *m, const char *
 static void try_next(struct tierce__fleet_manager *m, struct tierce__fleet_call *call,
                      uint32_t next, const char *what)
 {
-    TIERCE_ASSERT(call->transfer == NULL && next < m->address_count);
+    TIERCE_ASSERT(!call->is_sent && next < m->address_count);
     say(m, call, what);
     call->tried++;
     bool round_over = call->tried % m->address_count == 0;
@@ -417,15 +356,11 @@ static uint32_t next_address(const struct tierce__fleet_manager *m,
     return (call->address + 1) % m->address_count;
 }
 
-/* A connection that failed after the call was sent. */
-static void end_lost(struct tierce__fleet_manager *m, struct tierce__fleet_call *call, int status,
-                     const char *what)
+/* Ends a call for which nothing more can be done at its address; the next call goes elsewhere. */
+static void give_up(struct tierce__fleet_manager *m, struct tierce__fleet_call *call, int status,
+                    const char *what)
 {
-    if (call->repeats && left_ms(call) > 0) {
-        try_next(m, call, next_address(m, call), what);
-        return;
-    }
-    if (m->leader == call->address) /* the next call goes elsewhere */
+    if (m->leader == call->address)
         m->leader = next_address(m, call);
     end_refused(m, call, status, what);
 }
@@ -463,11 +398,11 @@ static int status_of_code(Meta__ErrorCode code)
 }
 
 static void take_reply(struct tierce__fleet_manager *m, struct tierce__fleet_call *call,
-                       const struct tierce__grpc_transfer_answer *answer)
+                       const struct tierce__grpc_answer *answer)
 {
     char why[TIERCE__PROTO_WHY_BYTES];
     ProtobufCMessage *reply = NULL;
-    int rc = tierce__proto_unpack(&reply, call->answers, answer->message, answer->bytes, why);
+    int rc = tierce__proto_unpack(&reply, call->answers, answer->body, answer->bytes, why);
     if (rc < 0) {
         end_refused(m, call, rc == -ENOMEM ? rc : -EPROTO, why);
         return;
@@ -496,143 +431,116 @@ static void take_reply(struct tierce__fleet_manager *m, struct tierce__fleet_cal
     tierce__proto_free(reply);
 }
 
-/* An answer without a message. */
+/* An answer without a message, or none. */
 static void take_status(struct tierce__fleet_manager *m, struct tierce__fleet_call *call,
-                        const struct tierce__grpc_transfer_answer *answer)
+                        const struct tierce__grpc_answer *answer)
 {
-    enum {
-        DEADLINE_EXCEEDED = 4,
-        DENIED = 7,
-        EXHAUSTED = 8,
-        UNIMPLEMENTED = 12,
-        UNAVAILABLE = 14,
-        UNAUTHENTICATED = 16
-    };
-    char text[300];
-    snprintf(text, sizeof(text), "gRPC status %u%s%s", answer->status,
-             answer->text[0] != '\0' ? ": " : "", answer->text);
     switch (answer->status) {
-    case UNAVAILABLE:
-        end_lost(m, call, TIERCE_E_DOWN, text);
+    case TIERCE__GRPC_UNAVAILABLE:
+        if (answer->unsent || call->repeats)
+            try_next(m, call, next_address(m, call), answer->message);
+        else
+            give_up(m, call, TIERCE_E_DOWN, answer->message);
         break;
-    case DEADLINE_EXCEEDED:
-        end_lost(m, call, TIERCE_E_DEADLINE, text);
+    case TIERCE__GRPC_DEADLINE_EXCEEDED:
+        give_up(m, call, TIERCE_E_DEADLINE, "no answer in time");
         break;
-    case DENIED:
-    case UNAUTHENTICATED:
-        end_refused(m, call, TIERCE_E_REFUSED, text);
+    case TIERCE__GRPC_PERMISSION_DENIED:
+    case TIERCE__GRPC_UNAUTHENTICATED:
+        end_refused(m, call, TIERCE_E_REFUSED, answer->message);
         break;
-    case EXHAUSTED:
-        end_refused(m, call, TIERCE_E_LIMIT, text);
+    case TIERCE__GRPC_RESOURCE_EXHAUSTED:
+        end_refused(m, call, TIERCE_E_LIMIT, answer->message);
         break;
-    case UNIMPLEMENTED:
-        end_refused(m, call, TIERCE_E_UNSUPPORTED, text);
+    case TIERCE__GRPC_UNIMPLEMENTED:
+        end_refused(m, call, TIERCE_E_UNSUPPORTED, "the manager does not have this call");
         break;
     default:
-        end_refused(m, call, -EPROTO, text);
+        end_refused(m, call, -EPROTO, answer->message);
     }
 }
 
-static void take_answer(struct tierce__fleet_manager *m, struct tierce__fleet_call *call,
-                        const struct tierce__grpc_transfer_answer *answer)
+static void answered(void *arg, struct tierce__grpc_answer *answer)
 {
-    switch (answer->outcome) {
-    case TIERCE__GRPC_TRANSFER_ANSWERED:
-        if (answer->status == 0)
-            take_reply(m, call, answer);
-        else
-            take_status(m, call, answer);
-        break;
-    case TIERCE__GRPC_TRANSFER_UNSENT:
-        if (left_ms(call) == 0)
-            end_lost(m, call, TIERCE_E_DEADLINE, answer->text);
-        else
-            try_next(m, call, next_address(m, call), answer->text);
-        break;
-    case TIERCE__GRPC_TRANSFER_LOST:
-        end_lost(m, call, TIERCE_E_DOWN, answer->text);
-        break;
-    case TIERCE__GRPC_TRANSFER_LATE:
-        end_lost(m, call, TIERCE_E_DEADLINE, "no answer in time");
-        break;
-    case TIERCE__GRPC_TRANSFER_WRONG:
-        end_refused(m, call, -EPROTO, answer->text);
-        break;
-    case TIERCE__GRPC_TRANSFER_NO_MEMORY:
-        end_refused(m, call, -ENOMEM, "no memory");
-        break;
-    }
+    struct tierce__fleet_call *call = arg;
+    struct tierce__fleet_manager *m = call->manager;
+    TIERCE_ASSERT(call->is_sent && m->in_flight > 0);
+    call->is_sent = false;
+    m->in_flight--;
+    if (answer->status == TIERCE__GRPC_OK)
+        take_reply(m, call, answer);
+    else
+        take_status(m, call, answer);
 }
 
 /* ---- poll ------------------------------------------------------------------------------------ */
 
-static void end_transfer(struct tierce__fleet_manager *m, struct tierce__grpc_transfer *grpc,
-                         CURLcode code)
+static void send_again(struct tierce__fleet_manager *m, uint64_t *until_ns)
 {
-    struct tierce__grpc_transfer_answer answer;
-    tierce__grpc_transfer_end(grpc, code, &answer);
-    struct tierce__fleet_call *call = answer.arg;
-    struct fleet_transfer *transfer = call->transfer;
-    TIERCE_ASSERT(transfer->grpc == grpc);
-    call->transfer = NULL;
-    take_answer(m, call, &answer);
-    /* Behind it: a call that is sent again takes another one, while the answer lies in this one. */
-    tierce__list_push_back(&m->idle, &transfer->node);
-}
-
-static void work(struct tierce__fleet_manager *m)
-{
-    int running, left;
     uint64_t now_ns = tierce__now_ns();
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &m->paused) {
         struct tierce__fleet_call *call = call_of(node);
         if (call->again_ns <= now_ns)
             send_call(m, call);
-    }
-    curl_multi_perform(m->multi, &running);
-    for (CURLMsg *message; (message = curl_multi_info_read(m->multi, &left)) != NULL;) {
-        char *grpc = NULL;
-        if (message->msg != CURLMSG_DONE)
-            continue;
-        CURLcode code = message->data.result; /* the message is gone with its handle */
-        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &grpc);
-        end_transfer(m, (struct tierce__grpc_transfer *)(void *)grpc, code);
+        else if (call->again_ns < *until_ns)
+            *until_ns = call->again_ns;
     }
 }
 
-static int wait_ms(const struct tierce__fleet_manager *m, uint64_t until_ns)
+static int wait_ms(uint64_t until_ns)
 {
     uint64_t now_ns = tierce__now_ns();
-    TIERCE__LIST_FOR_EACH (node, &m->paused) {
-        uint64_t again_ns = call_of(node)->again_ns;
-        until_ns = again_ns < until_ns ? again_ns : until_ns;
-    }
     if (until_ns <= now_ns)
         return 0;
     uint64_t ms = (until_ns - now_ns + TIERCE__MS_NS - 1) / TIERCE__MS_NS;
     return ms < 60000 ? (int)ms : 60000;
 }
 
+static void take_wake(const struct tierce__fleet_manager *m)
+{
+    uint64_t count;
+    while (read(m->wake, &count, sizeof(count)) > 0) {
+    }
+}
+
 void tierce__fleet_manager_poll(struct tierce__fleet_manager *manager, uint64_t until_ns)
 {
+    struct pollfd fds[1 + FDS_PER_ADDRESS * TIERCE__URL_HOSTS_MAX];
+    size_t first[TIERCE__URL_HOSTS_MAX + 1], count = 1;
+    uint64_t connections = 0;
     if (deliver(manager))
         return;
-    work(manager);
-    if (deliver(manager))
+    send_again(manager, &until_ns);
+    fds[0] = (struct pollfd){.fd = manager->wake, .events = POLLIN};
+    for (uint32_t i = 0; i < manager->address_count; i++) {
+        first[i] = count;
+        count += tierce__grpc_client_wants(manager->addresses[i].client, &fds[count],
+                                           FDS_PER_ADDRESS, &until_ns);
+    }
+    first[manager->address_count] = count;
+    if (deliver(manager)) /* what ended while it was sent */
         return;
-    curl_multi_poll(manager->multi, NULL, 0, wait_ms(manager, until_ns), NULL);
-    work(manager);
+    if (poll(fds, count, wait_ms(until_ns)) < 0)
+        count = 0;
+    if (count > 0 && fds[0].revents != 0)
+        take_wake(manager);
+    for (uint32_t i = 0; i < manager->address_count; i++) {
+        struct tierce__grpc_client *client = manager->addresses[i].client;
+        tierce__grpc_client_serve(client, &fds[first[i]], count > 0 ? first[i + 1] - first[i] : 0);
+        connections += tierce__grpc_client_connected(client);
+    }
+    atomic_store_explicit(&manager->connections, connections, memory_order_relaxed);
     (void)deliver(manager);
 }
 
 void tierce__fleet_manager_wake(struct tierce__fleet_manager *manager)
 {
-    curl_multi_wakeup(manager->multi);
+    uint64_t one = 1;
+    (void)!write(manager->wake, &one, sizeof(one)); /* full: it is awake already */
 }
 
 void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
                                  struct tierce__tier_stats *out)
 {
     out->connections = atomic_load_explicit(&manager->connections, memory_order_relaxed);
-    out->connects = atomic_load_explicit(&manager->connects, memory_order_relaxed);
 }

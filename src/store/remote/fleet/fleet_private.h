@@ -26,7 +26,7 @@
  *     fleet_read.c      lookups and gets
  *     fleet_places.c    remembered places
  *     fleet_part.c      names as instance, spec and block key; registration
- *     fleet_manager.c   calls of the manager; which address leads (net/grpc_transfer.h)
+ *     fleet_manager.c   calls of the manager; which address leads (net/grpc)
  *     fleet_stores.c    one connector for each storage; URIs as names of its objects
  *
  * Everything below belongs to the connector's thread, which blocks nowhere but in
@@ -85,7 +85,8 @@ struct tierce__fleet_call {
     char why[TIERCE__FLEET_WHY_BYTES];
 
     struct tierce__list node; /* the manager's until done, as is all below */
-    struct fleet_transfer *transfer;
+    struct tierce__fleet_manager *manager;
+    bool is_sent;
     void *body;
     size_t body_bytes;
     uint32_t address, tried;
@@ -100,7 +101,7 @@ void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
 void tierce__fleet_manager_poll(struct tierce__fleet_manager *manager, uint64_t until_ns);
 /* Ends a poll, or the next one. Thread: any. */
 void tierce__fleet_manager_wake(struct tierce__fleet_manager *manager);
-/* Connections open and made so far: fields of a connector's stats. Thread: any. */
+/* Sets `connections` of a connector's stats. Thread: any. */
 void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
                                  struct tierce__tier_stats *out);
 

@@ -4,7 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "net/server/grpc/grpc_client.h"
+#include "net/grpc/grpc_client.h"
 #include "net/server/serve.h"
 
 #include <pthread.h>

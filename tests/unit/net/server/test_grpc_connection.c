@@ -2,7 +2,7 @@
 #include "check_main.h"
 
 #include "base/clock.h"
-#include "net/server/grpc/grpc_frame.h"
+#include "net/grpc/grpc_frame.h"
 
 #include "grpc_harness.h"
 
@@ -44,7 +44,7 @@ static void teardown(void)
 {
     harness_close(&h);
     ck_assert_uint_eq(h.shared.handlers, 0);
-    ck_assert_uint_eq(h.shared.held_bytes, 0);
+    ck_assert_uint_eq(h.shared.held.bytes, 0);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 

@@ -3,18 +3,18 @@
 
 #include "base/alloc.h"
 #include "net/server/call_private.h"
-#include "net/server/grpc/grpc_frame.h"
+#include "net/server/grpc/grpc_private.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
-static struct tierce__shared shared = {.held_bytes_max = 1 << 20};
+static struct tierce__held held = {.max = 1 << 20};
 
 static void teardown(void)
 {
-    ck_assert_uint_eq(shared.held_bytes, 0);
+    ck_assert_uint_eq(held.bytes, 0);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
@@ -26,7 +26,7 @@ START_TEST(test_pieces_of_every_size)
     static const char *const wanted[] = {"abc", "", "defg"};
     for (size_t piece = 1; piece <= sizeof(stream); piece++) {
         struct tierce__grpc_reader reader;
-        tierce__grpc_reader_init(&reader, &shared, 4);
+        tierce__grpc_reader_init(&reader, &held, 4);
         size_t found = 0;
         for (size_t at = 0; at < sizeof(stream); at += piece) {
             const uint8_t *data = stream + at;
@@ -56,7 +56,7 @@ static int feed(const void *bytes, size_t count, size_t bytes_max)
     struct tierce__grpc_reader reader;
     struct tierce__grpc_message message = {0};
     const uint8_t *data = bytes;
-    tierce__grpc_reader_init(&reader, &shared, bytes_max);
+    tierce__grpc_reader_init(&reader, &held, bytes_max);
     int rc = tierce__grpc_reader_feed(&reader, &message, &data, &count);
     if (rc == 1)
         tierce__grpc_message_fini(&message);
@@ -84,15 +84,15 @@ START_TEST(test_memory_follows_what_came)
     const uint8_t *data = bytes;
     size_t count = 5;
     tierce__grpc_prefix_write(bytes, 2 << 20);
-    tierce__grpc_reader_init(&reader, &shared, 4 << 20);
+    tierce__grpc_reader_init(&reader, &held, 4 << 20);
     ck_assert_int_eq(tierce__grpc_reader_feed(&reader, &message, &data, &count), 0);
-    ck_assert_uint_eq(shared.held_bytes, 0);
+    ck_assert_uint_eq(held.bytes, 0);
     count = 100;
     ck_assert_int_eq(tierce__grpc_reader_feed(&reader, &message, &data, &count), 0);
-    ck_assert_uint_le(shared.held_bytes, 4096);
+    ck_assert_uint_le(held.bytes, 4096);
     count = 2 << 20;
     ck_assert_int_eq(tierce__grpc_reader_feed(&reader, &message, &data, &count), -ENOMEM);
-    ck_assert_uint_le(shared.held_bytes, 4096);
+    ck_assert_uint_le(held.bytes, 4096);
     tierce__grpc_reader_fini(&reader);
 }
 END_TEST
@@ -103,7 +103,7 @@ START_TEST(test_no_memory)
     struct tierce__grpc_message message;
     const uint8_t *data = (const uint8_t *)"\0\0\0\0\3abc";
     size_t count = 8;
-    tierce__grpc_reader_init(&reader, &shared, 10);
+    tierce__grpc_reader_init(&reader, &held, 10);
     tierce__alloc_fail_nth(1);
     ck_assert_int_eq(tierce__grpc_reader_feed(&reader, &message, &data, &count), -ENOMEM);
     tierce__alloc_fail_nth(0);

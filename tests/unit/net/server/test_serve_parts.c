@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "net/server/addresses.h"
 #include "net/server/call_private.h"
-#include "net/server/grpc/grpc_text.h"
+#include "net/grpc/grpc_text.h"
 #include "net/listen.h"
 #include "net/server/grpc/protobuf.h"
 #include "net/server/routes.h"
@@ -227,7 +227,7 @@ static void run_test_call(size_t held_max, bool is_over)
     static const struct tierce__call_ops ops = {.reply = test_reply, .destroy = test_destroy};
     static int state;
     test_call = (struct test_call){.state = &state};
-    test_call.shared.held_bytes_max = held_max;
+    test_call.shared.held.max = held_max;
     test_call.route = (struct tierce__route){.serve = test_serve};
     ck_assert_int_eq(tierce__workers_create(&test_call.shared.workers, 1, 10), 0);
     tierce__call_init(&test_call.call, &ops, &test_call.shared);
@@ -238,7 +238,7 @@ static void run_test_call(size_t held_max, bool is_over)
     tierce__call_drop(&test_call.call);
     ck_assert_int_eq(atomic_load(&test_call.replied), 1);
     ck_assert_int_eq(atomic_load(&test_call.released), 1);
-    ck_assert_uint_eq(test_call.shared.held_bytes, 0);
+    ck_assert_uint_eq(test_call.shared.held.bytes, 0);
 }
 
 START_TEST(test_a_deferred_call_keeps_its_state)

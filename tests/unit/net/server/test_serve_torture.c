@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check_main.h"
 
-#include "net/server/grpc/grpc_frame.h"
+#include "net/grpc/grpc_frame.h"
 #include "net/server/grpc/reflection/reflection.h"
 
 #include "grpc_harness.h"
@@ -71,7 +71,7 @@ static uint64_t live_with(uint64_t failing)
     ck_assert(is_open || failing > 0);
     harness_close(&h);
     tierce__reflection_destroy(reflection);
-    ck_assert_uint_eq(h.shared.held_bytes, 0);
+    ck_assert_uint_eq(h.shared.held.bytes, 0);
     ck_assert_uint_eq(h.shared.handlers, 0);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
     return made;

@@ -2,8 +2,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "net/server/grpc/grpc_client_private.h"
-#include "net/server/grpc/grpc_text.h"
+#include "net/grpc/grpc_client_private.h"
+#include "net/grpc/grpc_text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -34,9 +34,10 @@ static void free_call(struct tierce__grpc_client_call *call)
 }
 
 /* The stream is not the call's any more. */
-static void finish(struct tierce__grpc_client_call *call, uint32_t status, const char *text)
+static void finish_as(struct tierce__grpc_client_call *call, uint32_t status, const char *text,
+                      bool unsent)
 {
-    struct tierce__grpc_answer answer = {.status = status};
+    struct tierce__grpc_answer answer = {.status = status, .unsent = unsent};
     take_off(call);
     snprintf(answer.message, sizeof(answer.message), "%s", text);
     if (status == TIERCE__GRPC_OK) {
@@ -50,13 +51,20 @@ static void finish(struct tierce__grpc_client_call *call, uint32_t status, const
     free_call(call);
 }
 
+static void finish(struct tierce__grpc_client_call *call, uint32_t status, const char *text)
+{
+    finish_as(call, status, text, false);
+}
+
 void tierce__grpc_link_end_calls(struct tierce__grpc_link *link, bool tell)
 {
     while (!tierce__list_empty(&link->calls)) {
         struct tierce__grpc_client_call *call =
             TIERCE__CONTAINER_OF(link->calls.next, struct tierce__grpc_client_call, node);
         if (tell) {
-            finish(call, TIERCE__GRPC_UNAVAILABLE, "the connection is lost");
+            bool was_ready = link->state == TIERCE__GRPC_LINK_READY;
+            finish_as(call, TIERCE__GRPC_UNAVAILABLE,
+                      was_ready ? "the connection is lost" : link->why, !was_ready);
         } else {
             take_off(call);
             free_call(call);
@@ -72,7 +80,7 @@ static void expired(struct tierce__deadline *deadline)
     TIERCE_ASSERT(call->stream > 0);
     (void)nghttp2_session_set_stream_user_data(session, call->stream, NULL);
     (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, call->stream, NGHTTP2_CANCEL);
-    finish(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded");
+    finish_as(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded", call->sent == 0);
 }
 
 static uint32_t status_of_reset(uint32_t error)
@@ -124,7 +132,7 @@ static int on_stream_close(nghttp2_session *session, int32_t stream, uint32_t er
         finish(call, (uint32_t)call->status, call->text);
     } else if (error != NGHTTP2_NO_ERROR) {
         snprintf(text, sizeof(text), "the stream was reset: %s", nghttp2_http2_strerror(error));
-        finish(call, status_of_reset(error), text);
+        finish_as(call, status_of_reset(error), text, error == NGHTTP2_REFUSED_STREAM);
     } else {
         snprintf(text, sizeof(text), "HTTP status %d", call->http_status);
         finish(call, status_of_http(call->http_status), text);
@@ -289,7 +297,7 @@ int tierce__grpc_link_start(struct tierce__grpc_link *link,
     struct tierce__grpc_client_call *call = tierce__calloc(1, sizeof(*call));
     if (call == NULL)
         return -ENOMEM;
-    TIERCE_ASSERT(!link->is_leaving && !link->has_failed);
+    TIERCE_ASSERT(!link->is_leaving);
     call->link = link;
     call->done = done;
     call->arg = arg;

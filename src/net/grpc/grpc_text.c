@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/server/grpc/grpc_text.h"
+#include "net/grpc/grpc_text.h"
 #include "base/assert.h"
 #include "base/text/utf8.h"
 

@@ -8,8 +8,9 @@
 
 #include "base/list.h"
 #include "base/threads/deadlines.h"
-#include "net/server/grpc/grpc_client.h"
-#include "net/server/grpc/grpc_frame.h"
+#include "net/grpc/grpc_client.h"
+#include "net/grpc/grpc_frame.h"
+#include "net/resolve.h"
 #include "net/tls.h"
 
 #define TIERCE__CLIENT_BUFFER (64u << 10)
@@ -33,7 +34,18 @@ struct tierce__grpc_client {
 struct tierce__grpc_link {
     struct tierce__list node;
     struct tierce__grpc_client *client;
-    int fd;
+    int fd; /* -1: none yet */
+    enum tierce__grpc_link_state {
+        TIERCE__GRPC_LINK_RESOLVING,
+        TIERCE__GRPC_LINK_CONNECTING,
+        TIERCE__GRPC_LINK_SHAKING, /* TLS */
+        TIERCE__GRPC_LINK_READY,
+    } state;
+    struct tierce__resolve *resolve;
+    const struct addrinfo *next;      /* addresses that were not tried */
+    struct tierce__deadline deadline; /* of connecting */
+    int error;                        /* why it could not connect: as tierce__grpc_client_open */
+    char why[200];
     bool is_leaving; /* accepts no more calls; closed when the running ones have ended */
     bool has_failed;
     nghttp2_session *session;
@@ -62,8 +74,11 @@ struct tierce__grpc_client_call {
     char text[256];
 };
 
-/* Connects. Errors as of tierce__grpc_client_open. */
-TIERCE_MUSTUSE int tierce__grpc_link_open(struct tierce__grpc_client *client, char why[256]);
+/* Begins to connect; calls may be started on it at once. A failure is found by poll. Errors:
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__grpc_link_open(struct tierce__grpc_client *client);
+/* Goes on connecting, if it can: a name is resolved, or a socket was ready (`events`). */
+void tierce__grpc_link_advance(struct tierce__grpc_link *link, short events);
 
 /* Ends its calls with UNAVAILABLE if `done` is to be called. */
 void tierce__grpc_link_close(struct tierce__grpc_link *link, bool tell);

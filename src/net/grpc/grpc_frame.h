@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "net/held.h"
+
 #include <tierce/status.h>
 
 /*
@@ -17,10 +19,8 @@
 
 #define TIERCE__GRPC_PREFIX_BYTES 5u
 
-struct tierce__shared;
-
 struct tierce__grpc_reader {
-    struct tierce__shared *shared; /* counts the held bytes; NULL: not counted */
+    struct tierce__held *held; /* counts the bytes; NULL: not counted */
     size_t bytes_max;
     uint8_t prefix[TIERCE__GRPC_PREFIX_BYTES];
     uint8_t prefix_bytes;
@@ -30,7 +30,7 @@ struct tierce__grpc_reader {
 
 /* A message owned by the caller; release it with tierce__grpc_message_fini. */
 struct tierce__grpc_message {
-    struct tierce__shared *shared;
+    struct tierce__held *held;
     uint8_t *body;
     size_t bytes, capacity;
     bool is_compressed;
@@ -38,7 +38,7 @@ struct tierce__grpc_message {
 
 void tierce__grpc_message_fini(struct tierce__grpc_message *message);
 
-void tierce__grpc_reader_init(struct tierce__grpc_reader *reader, struct tierce__shared *shared,
+void tierce__grpc_reader_init(struct tierce__grpc_reader *reader, struct tierce__held *held,
                               size_t bytes_max);
 void tierce__grpc_reader_fini(struct tierce__grpc_reader *reader);
 
@@ -55,12 +55,5 @@ TIERCE_MUSTUSE int tierce__grpc_reader_feed(struct tierce__grpc_reader *reader,
 bool tierce__grpc_reader_is_inside(const struct tierce__grpc_reader *reader);
 
 void tierce__grpc_prefix_write(uint8_t prefix[TIERCE__GRPC_PREFIX_BYTES], size_t bytes);
-
-/*
- * Decompresses a message (gzip or zlib) in place. Errors, the message unchanged: TIERCE_E_FORMAT,
- * TIERCE_E_LIMIT (the result exceeds bytes_max), -ENOMEM.
- */
-TIERCE_MUSTUSE int tierce__grpc_message_inflate(struct tierce__grpc_message *message,
-                                                size_t bytes_max);
 
 #endif

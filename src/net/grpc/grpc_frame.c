@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/server/grpc/grpc_frame.h"
+#include "net/grpc/grpc_frame.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "net/server/call_private.h"
 
 #include <errno.h>
 #include <string.h>
@@ -12,23 +11,23 @@
 void tierce__grpc_message_fini(struct tierce__grpc_message *message)
 {
     TIERCE_ASSERT(message->bytes <= message->capacity);
-    if (message->shared != NULL)
-        tierce__shared_give_back(message->shared, message->capacity);
+    if (message->held != NULL)
+        tierce__held_give_back(message->held, message->capacity);
     tierce__free(message->body);
     *message = (struct tierce__grpc_message){0};
 }
 
-void tierce__grpc_reader_init(struct tierce__grpc_reader *reader, struct tierce__shared *shared,
+void tierce__grpc_reader_init(struct tierce__grpc_reader *reader, struct tierce__held *held,
                               size_t bytes_max)
 {
-    *reader = (struct tierce__grpc_reader){.shared = shared, .bytes_max = bytes_max};
+    *reader = (struct tierce__grpc_reader){.held = held, .bytes_max = bytes_max};
 }
 
 void tierce__grpc_reader_fini(struct tierce__grpc_reader *reader)
 {
     TIERCE_ASSERT(reader->bytes <= reader->capacity);
-    if (reader->shared != NULL)
-        tierce__shared_give_back(reader->shared, reader->capacity);
+    if (reader->held != NULL)
+        tierce__held_give_back(reader->held, reader->capacity);
     tierce__free(reader->body);
     reader->body = NULL;
     reader->capacity = reader->bytes = 0;
@@ -56,12 +55,12 @@ static int reserve(struct tierce__grpc_reader *reader, size_t wanted)
     if (capacity > announced(reader))
         capacity = announced(reader);
     size_t more = capacity - reader->capacity;
-    if (reader->shared != NULL && !tierce__shared_hold(reader->shared, more))
+    if (reader->held != NULL && !tierce__held_take(reader->held, more))
         return -ENOMEM;
     uint8_t *body = tierce__realloc(reader->body, capacity);
     if (body == NULL) {
-        if (reader->shared != NULL)
-            tierce__shared_give_back(reader->shared, more);
+        if (reader->held != NULL)
+            tierce__held_give_back(reader->held, more);
         return -ENOMEM;
     }
     reader->body = body;
@@ -73,7 +72,7 @@ static int reserve(struct tierce__grpc_reader *reader, size_t wanted)
 static void hand_over(struct tierce__grpc_reader *reader, struct tierce__grpc_message *out)
 {
     TIERCE_ASSERT(reader->bytes <= reader->capacity);
-    *out = (struct tierce__grpc_message){.shared = reader->shared,
+    *out = (struct tierce__grpc_message){.held = reader->held,
                                          .body = reader->body,
                                          .bytes = reader->bytes,
                                          .capacity = reader->capacity,

@@ -6,7 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "net/server/serve.h"
+#include <poll.h>
+
+#include <tierce/status.h>
+
+#include "net/grpc/grpc_status.h"
 
 /*
  * A client of unary gRPC calls: one server, one or several connections, many calls in flight, all
@@ -24,8 +28,13 @@
  * Several calls in flight: call tierce__grpc_client_start repeatedly, then tierce__grpc_client_poll
  * until it returns 0; a `done` callback may start the next call.
  *
- * If a connection is lost, its calls end with UNAVAILABLE. The next start reconnects, and blocks
- * until that is done. Thread: one at a time.
+ * A thread that waits for other things too, or for several clients, calls
+ * tierce__grpc_client_wants, poll, and tierce__grpc_client_serve instead of
+ * tierce__grpc_client_poll.
+ *
+ * If a connection is lost, its calls end with UNAVAILABLE. The next start begins another one; calls
+ * wait for it until their timeout. Nothing blocks but open (unless it is lazy), poll and unary.
+ * Thread: one at a time.
  */
 
 struct tierce__grpc_client_opts {
@@ -39,6 +48,7 @@ struct tierce__grpc_client_opts {
     const char *ca_file; /* PEM, or NULL for the system's */
     const char *certificate, *key;
     const char *server_name; /* name expected in its certificate; NULL: host */
+    bool lazy;               /* open does not connect */
 };
 
 struct tierce__grpc_request {
@@ -55,13 +65,14 @@ struct tierce__grpc_answer {
     char message[256]; /* decoded, cut */
     void *body;        /* [transfer]: tierce__grpc_answer_fini */
     size_t bytes;
+    bool unsent; /* the server has not seen the call, for certain */
 };
 
 struct tierce__grpc_client;
 
-/* Connects all connections. Errors, *out untouched and `why` in words: negative errno,
- * TIERCE_E_CONFIG (TLS files), TIERCE_E_DEADLINE, TIERCE_E_REFUSED (the server does not speak TLS
- * and HTTP/2, or a certificate is invalid). */
+/* Connects all connections, unless it is lazy. Errors, *out untouched and `why` in words: negative
+ * errno, TIERCE_E_CONFIG (TLS files), TIERCE_E_DEADLINE, TIERCE_E_REFUSED (the server does not
+ * speak TLS and HTTP/2, or a certificate is invalid). */
 TIERCE_MUSTUSE int tierce__grpc_client_open(struct tierce__grpc_client **out,
                                             const struct tierce__grpc_client_opts *opts,
                                             char why[256]);
@@ -74,8 +85,7 @@ void tierce__grpc_client_close(struct tierce__grpc_client *client);
 typedef void (*tierce__grpc_done_fn)(void *arg, struct tierce__grpc_answer *answer);
 
 /* Starts a call on the connection with the fewest calls in flight. `done` is called exactly once,
- * by tierce__grpc_client_poll. Errors, without `done`: -ENOMEM; while reconnecting: negative errno,
- * TIERCE_E_DEADLINE, TIERCE_E_REFUSED (TLS). */
+ * never by start. Errors, without `done`: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__grpc_client_start(struct tierce__grpc_client *client,
                                              const struct tierce__grpc_request *request,
                                              tierce__grpc_done_fn done, void *arg);
@@ -83,6 +93,20 @@ TIERCE_MUSTUSE int tierce__grpc_client_start(struct tierce__grpc_client *client,
 /* Sends and receives until progress was made or `timeout_ms` has passed. Returns the number of
  * calls in flight. */
 size_t tierce__grpc_client_poll(struct tierce__grpc_client *client, uint32_t timeout_ms);
+
+/*
+ * What poll is to wait for: fds[0 .. returned), and *until_ns, which is lowered if something is due
+ * earlier. Sends what can be sent, and may call `done`. `room`: at least the connections, and one
+ * more for each that has ended and still has calls; others have to wait.
+ */
+size_t tierce__grpc_client_wants(struct tierce__grpc_client *client, struct pollfd *fds,
+                                 size_t room, uint64_t *until_ns);
+/* After poll, with the entries of wants. Receives, ends calls that are late, sends. */
+void tierce__grpc_client_serve(struct tierce__grpc_client *client, const struct pollfd *fds,
+                               size_t count);
+
+/* Connections that are established. */
+size_t tierce__grpc_client_connected(const struct tierce__grpc_client *client);
 
 /* Makes one complete call; other calls in flight continue meanwhile. 0: *answer is filled, with any
  * status. Errors, *answer untouched: as start. */
