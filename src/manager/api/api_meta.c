@@ -402,6 +402,52 @@ static void remove_cache(struct tierce__api_call *api)
     tierce__api_end(api, rc, "remove cache", "Cache removed successfully");
 }
 
+/* Returns whether the reports can be read; otherwise the call is answered. */
+static bool read_reports(struct tierce__api_call *api, const Meta__ReportCacheRequest *request,
+                         struct tierce__report *reports)
+{
+    for (size_t i = 0; i < request->n_reports; i++) {
+        const Meta__ReportedLocation *from = request->reports[i];
+        bool has_reason = from->reason > META__REPORT_REASON__RR_UNSPECIFIED &&
+                          from->reason <= META__REPORT_REASON__RR_RETRACTED;
+        if (!has_reason || from->location_spec_name[0] == '\0' || from->uri[0] == '\0') {
+            tierce__api_invalid(api, !has_reason            ? "reports: {reason}"
+                                     : from->uri[0] == '\0' ? "reports: {uri}"
+                                                            : "reports: {location_spec_name}");
+            return false;
+        }
+        reports[i] = (struct tierce__report){
+            .key = from->block_key,
+            .spec_name = from->location_spec_name,
+            .uri = from->uri,
+            .reason = (enum tierce__report_reason)(from->reason - META__REPORT_REASON__RR_MISSING)};
+    }
+    return true;
+}
+
+static void report_cache(struct tierce__api_call *api)
+{
+    const Meta__ReportCacheRequest *request = (const Meta__ReportCacheRequest *)api->request;
+    Meta__ReportCacheResponse *reply = (Meta__ReportCacheResponse *)api->reply;
+    uint64_t dropped = 0;
+    if (find_instance(api, request->instance_id) == NULL)
+        return;
+    if (request->n_reports == 0) {
+        tierce__api_invalid(api, "reports");
+        return;
+    }
+    struct tierce__report *reports =
+        tierce__proto_alloc(api->reply, request->n_reports * sizeof(*reports));
+    if (reports == NULL)
+        tierce__api_fail(api, -ENOMEM, "report cache");
+    if (reports == NULL || !read_reports(api, request, reports))
+        return;
+    int rc = tierce__locator_report(api->manager->locator, request->instance_id, reports,
+                                    request->n_reports, &dropped, api->why);
+    reply->dropped_locations = (int64_t)dropped;
+    tierce__api_end(api, rc, "report cache", "Reported locations dropped successfully");
+}
+
 static void trim_cache(struct tierce__api_call *api)
 {
     const Meta__TrimCacheRequest *request = (const Meta__TrimCacheRequest *)api->request;
@@ -427,4 +473,5 @@ const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_meta_renew_write_cache] = {renew_write_cache,
                                             TIERCE__API_NEVER_WAITS,
                                             {"instance_id", "write_session_id"}},
+    [TIERCE__RPC_meta_report_cache] = {report_cache, TIERCE__API_WAITS_AS_INSTANCE},
 };

@@ -247,6 +247,40 @@ TIERCE_MUSTUSE int tierce__locator_remove_entries(struct tierce__locator *locato
                                                   const char *const *texts, size_t count,
                                                   char why[TIERCE__WHY_BYTES]);
 
+/* Why a client reports a location. */
+enum tierce__report_reason {
+    TIERCE__REPORT_MISSING,  /* the storage does not have the object */
+    TIERCE__REPORT_SHORT,    /* it is shorter, or longer, than the block's part */
+    TIERCE__REPORT_DAMAGED,  /* its checksum does not match */
+    TIERCE__REPORT_IDENTITY, /* it is another block's: two keys share 64 bits, or it was overwritten
+                              */
+    TIERCE__REPORT_RETRACTED, /* the client that wrote it takes it back */
+    TIERCE__REPORT_REASONS,
+};
+
+/* One of the places of a block, as it was given to the client. */
+struct tierce__report {
+    int64_t key;
+    const char *spec_name, *uri;
+    enum tierce__report_reason reason;
+};
+
+/*
+ * Removes the locations that still have the reported places, with their bytes; *dropped is their
+ * number. A location with several specs leaves as a whole. Places that have left, or belong to
+ * another block by now, are ignored. A client could remove the keys altogether, so nothing is
+ * verified. Errors: as remove; earlier steps are done.
+ */
+TIERCE_MUSTUSE int tierce__locator_report(struct tierce__locator *locator, const char *instance_id,
+                                          const struct tierce__report *reports, size_t count,
+                                          uint64_t *dropped, char why[TIERCE__WHY_BYTES]);
+
+/* Reports since the start, by reason. */
+void tierce__locator_reports(const struct tierce__locator *locator,
+                             uint64_t counts[TIERCE__REPORT_REASONS]);
+/* "missing", "short", "damaged", "identity", "retracted" */
+const char *tierce__report_reason_name(enum tierce__report_reason reason);
+
 enum tierce__trim {
     TIERCE__TRIM_ALL = 1,  /* blocks and their bytes */
     TIERCE__TRIM_META = 2, /* the index only; bytes stay in the storages */

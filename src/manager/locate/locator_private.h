@@ -87,6 +87,7 @@ struct tierce__live {
 
     struct tierce__holes holes;        /* has a lock of its own */
     struct tierce__orphan_sweep sweep; /* the reclaimer's thread alone */
+    _Atomic int64_t report_logged_us;  /* when reports were logged last; relaxed */
 };
 
 struct tierce__locator {
@@ -106,6 +107,7 @@ struct tierce__locator {
     uint64_t departures;          /* instances that left `instances` */
     bool is_open;
     uint64_t fence;
+    _Atomic uint64_t reports[TIERCE__REPORT_REASONS]; /* relaxed: counters */
 };
 
 /* Acquires a reference to an instance until release. Errors: -ENOENT, TIERCE_E_CLOSED. */

@@ -355,6 +355,19 @@ static void tell_queues(const struct telling *t)
     }
 }
 
+static void tell_reports(const struct telling *t)
+{
+    uint64_t counts[TIERCE__REPORT_REASONS];
+    tierce__locator_reports(t->manager->locator, counts);
+    for (size_t reason = 0; reason < TIERCE__REPORT_REASONS; reason++) {
+        struct tierce__metric_tag tag = {
+            "reason", tierce__report_reason_name((enum tierce__report_reason)reason)};
+        tell(t, "cache_manager.reported_location_count",
+             "Locations that clients found missing or damaged, or took back.", true,
+             (double)counts[reason], &tag, 1);
+    }
+}
+
 static void tell_background(const struct telling *t)
 {
     struct tierce__reclaimer_stats reclaimer;
@@ -374,6 +387,7 @@ static void tell_background(const struct telling *t)
     tell(t, "cache_reclaimer.orphaned_location_count",
          "Locations whose bytes can only be deleted by their storage's owner.", true,
          (double)deleter.orphaned_locations, NULL, 0);
+    tell_reports(t);
     tell(t, "schedule_plan_executor.waiting_task_count", "Deletions that wait.", false,
          (double)deleter.waiting, NULL, 0);
     tell(t, "schedule_plan_executor.executing_task_count", "Deletions in progress.", false,

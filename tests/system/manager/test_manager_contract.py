@@ -197,6 +197,38 @@ def test_a_write_of_entries_is_renewed(api):
     assert code(renew(api, name, started)) == "WRITE_SESSION_FINISHED"
 
 
+# ---- bad locations -------------------------------------------------------------------------------
+
+def report(api, name, **fields):
+    one = {"block_key": 1, "location_spec_name": "tp0", "uri": "file://x/y", "reason": "RR_DAMAGED", **fields}
+    return api.call("meta", "ReportCache", instance_id=name, reports=[one])
+
+
+def test_a_reported_place_is_dropped(api):
+    name = f"reported-{api.name}"
+    register(api, name)
+    started = start(api, name, [1, 2], timeout=30)
+    assert code(api.call("meta", "FinishWriteCache", instance_id=name, success_blocks={"offset": 2},
+                         write_session_id=started["write_session_id"])) == "OK"
+    first, second = (location["location_specs"][0]["uri"] for location in started["locations"])
+    for fields in ({"uri": second}, {"uri": first, "location_spec_name": "tp1"}, {"uri": first, "block_key": 3}):
+        reply = report(api, name, **fields)
+        assert (code(reply), reply["dropped_locations"]) == ("OK", "0"), reply
+    reply = report(api, name, uri=second, block_key=2)
+    assert (code(reply), reply["dropped_locations"]) == ("OK", "1"), reply
+    got = api.call("meta", "GetCacheLocation", instance_id=name, block_keys=[1, 2], query_type="QT_PREFIX_MATCH")
+    assert got["locations"] == started["locations"][:1]
+
+
+def test_what_cannot_be_reported(api):
+    name = f"not-reported-{api.name}"
+    register(api, name)
+    for fields in ({"uri": ""}, {"location_spec_name": ""}, {"reason": "RR_UNSPECIFIED"}):
+        assert code(report(api, name, **fields)) == "INVALID_ARGUMENT", fields
+    assert code(api.call("meta", "ReportCache", instance_id=name)) == "INVALID_ARGUMENT"
+    assert code(report(api, "nobody")) == "INSTANCE_NOT_EXIST"
+
+
 # ---- administrators ------------------------------------------------------------------------------
 
 def test_administrators_get_internal_errors(api):
