@@ -182,6 +182,10 @@ struct tierce__fleet_wait {
 void tierce__fleet_register(struct tierce__fleet_parts *parts, struct tierce__fleet_part *part,
                             struct tierce__fleet_wait *wait);
 
+/* Answers waiters whose deadline is over, TIERCE_E_DEADLINE; lowers *until_ns to the next one. To
+ * be called before each poll. */
+void tierce__fleet_expire(struct tierce__fleet_parts *parts, uint64_t *until_ns);
+
 /* The manager does not know the instance any more, or named a storage that `stores` does not know:
  * the next tierce__fleet_register registers again; at most once a second for a part. */
 void tierce__fleet_part_outdated(struct tierce__fleet_part *part);
