@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
+#include "core/key/namespace.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 #include <tierce/key.h>
 
 /* The input is two texts with a NUL between them. A text differs from itself nowhere, and two
- * texts differ in as many fields from either side. */
+ * texts differ in as many fields from either side. A text that is read is written again. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -30,6 +31,17 @@ static char *copy_text(const uint8_t *data, size_t size)
     return text;
 }
 
+static void read_text(const char *text)
+{
+    struct tierce__namespace_read read;
+    char *again;
+    if (tierce__namespace_read(&read, text) < 0)
+        return;
+    TIERCE_ASSERT(tierce_namespace_text(&again, &read.ns) == 0 && strcmp(again, text) == 0);
+    tierce_free(again);
+    tierce__namespace_read_fini(&read);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const uint8_t *cut = size > 0 ? memchr(data, '\0', size) : NULL;
@@ -44,6 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     TIERCE_ASSERT(differences < 0 ? told == 0 : told == differences && told_back == back);
     if (differences >= 0)
         TIERCE_ASSERT(tierce_namespace_diff(a, a, NULL, NULL) == 0);
+    read_text(a);
+    read_text(b);
     free(a);
     free(b);
     return 0;

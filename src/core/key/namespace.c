@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/text/utf8.h"
+#include "core/key/group.h"
 #include "core/key/namespace.h"
 #include "core/key/sha256.h"
 
@@ -321,23 +322,30 @@ int tierce_namespace_diff(const char *a, const char *b, tierce_namespace_diff_fn
     return rc;
 }
 
+/* ---- groups of layers of one model ---------------------------------------------------------- */
+
+/* Whether a field describes one group of layers, and not the model. */
+static bool is_of_group(const char *name, size_t bytes)
+{
+    static const char *const of_groups[] = {
+        "layer_count", "cell_bytes", "block_tokens", "chunk_blocks", "group", "window", "layers"};
+    for (size_t i = 0; i < sizeof(of_groups) / sizeof(of_groups[0]); i++)
+        if (strlen(of_groups[i]) == bytes && memcmp(of_groups[i], name, bytes) == 0)
+            return true;
+    return false;
+}
+
 struct group_difference {
     bool in_layers, elsewhere;
 };
 
 static void note_difference(void *arg, const char *field, const char *a, const char *b)
 {
-    static const char *const of_groups[] = {"layer_count",  "cell_bytes", "block_tokens",
-                                            "chunk_blocks", "group",      "window"};
     struct group_difference *d = arg;
-    if (strcmp(field, "layers") == 0) {
+    if (strcmp(field, "layers") == 0)
         d->in_layers = a != NULL && b != NULL;
-        return;
-    }
-    for (size_t i = 0; i < sizeof(of_groups) / sizeof(of_groups[0]); i++)
-        if (strcmp(field, of_groups[i]) == 0)
-            return;
-    d->elsewhere = true;
+    else if (!is_of_group(field, strlen(field)))
+        d->elsewhere = true;
 }
 
 bool tierce__namespace_other_group(const char *text, const char *other)
@@ -345,4 +353,156 @@ bool tierce__namespace_other_group(const char *text, const char *other)
     struct group_difference d = {0};
     return tierce_namespace_diff(text, other, note_difference, &d) > 0 && d.in_layers &&
            !d.elsewhere;
+}
+
+void tierce__namespace_family(uint8_t digest[TIERCE_HASH_BYTES], const char *text,
+                              uint64_t chunk_tokens)
+{
+    struct tierce__sha256 sha;
+    char tokens[48];
+    tierce__sha256_init(&sha);
+    for (const char *line = text; *line != '\0';) {
+        size_t bytes = strcspn(line, "\n");
+        bytes += line[bytes] == '\n';
+        if (!is_of_group(line, strcspn(line, "=\n")))
+            tierce__sha256_update(&sha, line, bytes);
+        line += bytes;
+    }
+    int used = snprintf(tokens, sizeof(tokens), "chunk_tokens=%" PRIu64 "\n", chunk_tokens);
+    TIERCE_DASSERT(used > 0 && (size_t)used < sizeof(tokens));
+    tierce__sha256_update(&sha, tokens, (size_t)used);
+    tierce__sha256_final(&sha, digest);
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+static const char *value_of(const struct fields *fields, const char *name)
+{
+    const struct namespace_field *field = find_field(fields, name);
+    return field != NULL ? field->value : "";
+}
+
+/* Takes the digits at *at. */
+static bool take_number(const char **at, uint32_t *out)
+{
+    uint64_t number = 0;
+    size_t digits = strspn(*at, "0123456789");
+    if (digits < 1 || digits > 10)
+        return false;
+    for (size_t i = 0; i < digits; i++)
+        number = number * 10 + (uint64_t)((*at)[i] - '0');
+    *at += digits;
+    *out = (uint32_t)number;
+    return number <= UINT32_MAX;
+}
+
+static bool number_of(const struct fields *fields, const char *name, uint32_t *out)
+{
+    const char *at = value_of(fields, name);
+    return take_number(&at, out) && *at == '\0';
+}
+
+static bool take_char(const char **at, char c)
+{
+    bool is_there = **at == c;
+    *at += is_there;
+    return is_there;
+}
+
+/* "BYTESxLAYERS,..." */
+static bool read_cell_bytes(uint32_t *cells, uint32_t layer_count, const char *at)
+{
+    uint32_t layer = 0, bytes, run;
+    do {
+        if (!take_number(&at, &bytes) || !take_char(&at, 'x') || !take_number(&at, &run) ||
+            run > layer_count - layer)
+            return false;
+        for (uint32_t i = 0; i < run; i++)
+            cells[layer++] = bytes;
+    } while (take_char(&at, ','));
+    return *at == '\0' && layer == layer_count;
+}
+
+/* "FIRST-LAST,..." or single numbers. */
+static bool read_layers(uint32_t *layers, uint32_t layer_count, const char *at)
+{
+    uint32_t layer = 0, first, last;
+    do {
+        if (!take_number(&at, &first))
+            return false;
+        last = first;
+        if (take_char(&at, '-') && !take_number(&at, &last))
+            return false;
+        if (last < first || last - first >= layer_count - layer)
+            return false;
+        for (uint32_t i = 0; i <= last - first; i++)
+            layers[layer++] = first + i;
+    } while (take_char(&at, ','));
+    return *at == '\0' && layer == layer_count;
+}
+
+static bool read_group(struct tierce_namespace *ns, const struct fields *fields, uint32_t *layers)
+{
+    if (find_field(fields, "group") == NULL)
+        return true;
+    ns->layers = layers;
+    return tierce__group_parse(&ns->group, value_of(fields, "group")) &&
+           (find_field(fields, "window") == NULL || number_of(fields, "window", &ns->window)) &&
+           read_layers(layers, ns->layer_count, value_of(fields, "layers"));
+}
+
+static bool read_fields(struct tierce_namespace *ns, const struct fields *fields, uint32_t *numbers)
+{
+    ns->weights = value_of(fields, "weights");
+    ns->model = value_of(fields, "model");
+    ns->kv_dtype = value_of(fields, "kv_dtype");
+    ns->quantization = value_of(fields, "quantization");
+    ns->layout = value_of(fields, "layout");
+    ns->cell_bytes = numbers;
+    return read_cell_bytes(numbers, ns->layer_count, value_of(fields, "cell_bytes")) &&
+           number_of(fields, "block_tokens", &ns->block_tokens) &&
+           number_of(fields, "chunk_blocks", &ns->chunk_blocks) &&
+           tierce_chain_algo_parse(&ns->algo, value_of(fields, "algo")) == 0 &&
+           read_group(ns, fields, numbers + ns->layer_count);
+}
+
+/* Bounds, order and further fields are checked by writing the text again. */
+static int compare_again(const struct tierce_namespace *ns, const char *text)
+{
+    char *again = NULL;
+    int rc = tierce_namespace_text(&again, ns);
+    if (rc == 0 && strcmp(again, text) != 0)
+        rc = TIERCE_E_FORMAT;
+    tierce__free(again);
+    return rc == TIERCE_E_ARGUMENT ? TIERCE_E_FORMAT : rc;
+}
+
+int tierce__namespace_read(struct tierce__namespace_read *out, const char *text)
+{
+    struct fields fields = {0};
+    struct tierce__namespace_read made = {.ns = {.size = sizeof(made.ns)}};
+    int rc = split_text(&fields, text);
+    made.copy = fields.copy;
+    if (rc == 0 && (!number_of(&fields, "layer_count", &made.ns.layer_count) ||
+                    made.ns.layer_count < 1 || made.ns.layer_count > LAYERS_MAX))
+        rc = TIERCE_E_FORMAT;
+    if (rc == 0) {
+        made.numbers = tierce__calloc(made.ns.layer_count, 2 * sizeof(*made.numbers));
+        rc = made.numbers == NULL                           ? -ENOMEM
+             : read_fields(&made.ns, &fields, made.numbers) ? compare_again(&made.ns, text)
+                                                            : TIERCE_E_FORMAT;
+    }
+    if (rc < 0) {
+        tierce__namespace_read_fini(&made);
+        return rc;
+    }
+    *out = made;
+    return 0;
+}
+
+void tierce__namespace_read_fini(struct tierce__namespace_read *read)
+{
+    tierce__free(read->copy);
+    tierce__free(read->numbers);
+    *read = (struct tierce__namespace_read){0};
 }

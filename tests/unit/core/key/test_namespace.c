@@ -2,6 +2,9 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "check_main.h"
+#include "test_random.h"
+
+#include "core/key/namespace.h"
 
 #include <errno.h>
 #include <openssl/evp.h>
@@ -315,6 +318,150 @@ START_TEST(what_is_no_namespace_is_refused)
 }
 END_TEST
 
+static void check_read(const struct tierce_namespace *ns)
+{
+    struct tierce__namespace_read read;
+    char *text = NULL, *again = NULL;
+    ck_assert_int_eq(tierce_namespace_text(&text, ns), 0);
+    ck_assert_int_eq(tierce__namespace_read(&read, text), 0);
+    ck_assert_int_eq(tierce_namespace_text(&again, &read.ns), 0);
+    ck_assert_str_eq(text, again);
+    ck_assert(read.ns.layer_count == ns->layer_count && read.ns.window == ns->window &&
+              read.ns.block_tokens == ns->block_tokens && read.ns.group == ns->group);
+    ck_assert_mem_eq(read.ns.cell_bytes, ns->cell_bytes, ns->layer_count * sizeof(uint32_t));
+    ck_assert_str_eq(read.ns.model, ns->model);
+    tierce__namespace_read_fini(&read);
+    tierce_free(text);
+    tierce_free(again);
+}
+
+START_TEST(a_text_is_read)
+{
+    struct test_random random = test_random_start("namespaces");
+    struct tierce_namespace ns = some_namespace();
+    ns.quantization = "";
+    check_read(&ns);
+    for (size_t i = 0; i < 2000 * test_scale(); i++) {
+        uint32_t sizes[12], numbers[12];
+        ns.layer_count = 1 + test_random_below(&random, 12);
+        ns.block_tokens = 1 + test_random_below(&random, 65536);
+        ns.group = (enum tierce_group)test_random_below(&random, 5);
+        ns.window = ns.group == TIERCE_GROUP_WINDOW || ns.group == TIERCE_GROUP_CHUNKED
+                        ? 1 + test_random_below(&random, 1000)
+                        : 0;
+        ns.chunk_blocks =
+            ns.group == TIERCE_GROUP_STATE ? 1 : 1 + test_random_below(&random, 65536);
+        for (size_t j = 0; j < 12; j++) {
+            sizes[j] = 1 + test_random_below(&random, j % 3 == 0 ? 1u << 30 : 2);
+            numbers[j] = j > 0 && test_random_below(&random, 2) == 0 && numbers[j - 1] < 65535
+                             ? numbers[j - 1] + 1
+                             : test_random_below(&random, 65536);
+        }
+        ns.cell_bytes = sizes;
+        ns.layers = ns.group != TIERCE_GROUP_ALL ? numbers : NULL;
+        check_read(&ns);
+    }
+}
+END_TEST
+
+/* `from`, replaced by `to` in the text of a namespace. */
+static int read_changed(const char *from, const char *to)
+{
+    static char text[512 + sizeof(some_text)];
+    struct tierce__namespace_read read = {.copy = text};
+    const char *at = strstr(some_text, from);
+    ck_assert_ptr_nonnull(at);
+    snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - some_text), some_text, to,
+             at + strlen(from));
+    int rc = tierce__namespace_read(&read, text);
+    if (rc == 0)
+        tierce__namespace_read_fini(&read);
+    else
+        ck_assert_ptr_eq(read.copy, text); /* untouched */
+    return rc;
+}
+
+START_TEST(other_texts_are_not_read)
+{
+    static const char *const changes[][2] = {
+        {"tierce-namespace=1", "tierce-namespace=2"},
+        {"weights=0123abcd", "weights=0123ABCD"},
+        {"weights=0123abcd\n", ""},
+        {"quantization=\n", ""},
+        {"layer_count=10", "layer_count=9"},
+        {"layer_count=10", "layer_count=010"},
+        {"layer_count=10", "layer_count=0"},
+        {"layer_count=10", "layer_count=4294967306"},
+        {"layer_count=10", "layer_count=4097"},
+        {"layer_count=10", "layer_count=+10"},
+        {"layer_count=10\n", ""},
+        {"131072x8,65536x2", "131072x8,65536x1"},
+        {"131072x8,65536x2", "131072x8,65536x3"},
+        {"131072x8,65536x2", "131072x8,65536x4294967298"},
+        {"131072x8,65536x2", "131072x8,65536x2,"},
+        {"131072x8,65536x2", "131072x8,65536 x2"},
+        {"131072x8,65536x2", "131072x4,131072x4,65536x2"},
+        {"131072x8,65536x2", "131072x8,0x2"},
+        {"131072x8,65536x2", "131072x8,1x0,65536x2"},
+        {"131072x8,65536x2", ""},
+        {"block_tokens=32", "block_tokens=0"},
+        {"block_tokens=32", "block_tokens=65537"},
+        {"block_tokens=32", "block_tokens=32 "},
+        {"chunk_blocks=8", "chunk_blocks=-8"},
+        {"algo=sha256", "algo=sha"},
+        {"algo=sha256\n", "algo=sha256\nnew=1\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=full\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=all\nlayers=0-9\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=full\nlayers=0-8\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=full\nlayers=0-10\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=full\nlayers=9-0\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=full\nlayers=0-\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=full\nlayers=0-4294967295\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=window\nlayers=0-9\n"},
+        {"algo=sha256\n", "algo=sha256\ngroup=state\nlayers=0-9\n"},
+        {"layout=", "layouts="},
+    };
+    struct tierce__namespace_read read;
+    ck_assert_int_eq(read_changed("algo=sha256\n", "algo=sha256\n"), 0);
+    ck_assert_int_eq(read_changed("algo=sha256\n", "algo=sha256\ngroup=full\nlayers=0-9\n"), 0);
+    for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
+        ck_assert_msg(read_changed(changes[i][0], changes[i][1]) == TIERCE_E_FORMAT, "%s",
+                      changes[i][1]);
+    ck_assert_int_eq(tierce__namespace_read(&read, NULL), TIERCE_E_FORMAT);
+    ck_assert_int_eq(tierce__namespace_read(&read, ""), TIERCE_E_FORMAT);
+}
+END_TEST
+
+static void family_of(uint8_t digest[TIERCE_HASH_BYTES], const struct tierce_namespace *ns)
+{
+    char *text = NULL;
+    ck_assert_int_eq(tierce_namespace_text(&text, ns), 0);
+    tierce__namespace_family(digest, text, (uint64_t)ns->block_tokens * ns->chunk_blocks);
+    tierce_free(text);
+}
+
+START_TEST(groups_of_a_model_are_a_family)
+{
+    static const uint32_t numbers[] = {1, 3};
+    struct tierce_namespace all = some_namespace(), state = all, other = all;
+    uint8_t a[TIERCE_HASH_BYTES], b[TIERCE_HASH_BYTES];
+    state.layer_count = 2;
+    state.layers = numbers;
+    state.group = TIERCE_GROUP_STATE;
+    state.block_tokens = 256;
+    state.chunk_blocks = 1;
+    family_of(a, &all);
+    family_of(b, &state);
+    ck_assert_mem_eq(a, b, sizeof(a));
+    state.block_tokens = 255;
+    family_of(b, &state);
+    ck_assert_mem_ne(a, b, sizeof(a));
+    other.kv_dtype = "fp8";
+    family_of(b, &other);
+    ck_assert_mem_ne(a, b, sizeof(a));
+}
+END_TEST
+
 START_TEST(every_failed_allocation_is_reported)
 {
     uint64_t live = tierce__alloc_live();
@@ -324,13 +471,17 @@ START_TEST(every_failed_allocation_is_reported)
         tierce__alloc_fail_nth(nth);
         int rc = tierce_namespace_text(&text, &ns);
         int differences = tierce_namespace_diff(some_text, some_text, NULL, NULL);
+        struct tierce__namespace_read read = {0};
+        int rc_read = tierce__namespace_read(&read, some_text);
         tierce__alloc_fail_nth(0);
+        ck_assert(rc_read == 0 || (rc_read == -ENOMEM && read.copy == NULL));
+        tierce__namespace_read_fini(&read);
         ck_assert(rc == 0 || (rc == -ENOMEM && text == NULL));
         ck_assert(differences == 0 || differences == -ENOMEM);
         tierce_free(text);
         ck_assert_uint_eq(tierce__alloc_live(), live);
-        if (rc == 0 && differences == 0) {
-            ck_assert_uint_gt(nth, 3);
+        if (rc == 0 && differences == 0 && rc_read == 0) {
+            ck_assert_uint_gt(nth, 6);
             break;
         }
     }
@@ -342,4 +493,5 @@ CHECK_MAIN("namespace",
                      a_group_states_its_kind_window_and_layers, a_group_is_checked,
                      the_digest_is_the_sum_of_the_text, every_field_is_checked,
                      every_number_is_checked, differences_are_told_field_by_field,
-                     what_is_no_namespace_is_refused, every_failed_allocation_is_reported})
+                     what_is_no_namespace_is_refused, a_text_is_read, other_texts_are_not_read,
+                     groups_of_a_model_are_a_family, every_failed_allocation_is_reported})
