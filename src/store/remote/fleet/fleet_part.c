@@ -4,25 +4,25 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/json/json.h"
 #include "base/log/log.h"
+#include "base/text/utf8.h"
 #include "core/chunk/header.h"
 #include "core/key/key_text.h"
+#include "core/key/namespace.h"
 #include "core/key/namespaces.h"
-#include "core/key/sha256.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_private.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define PARTS_MAX   256u
 #define RANKS_MAX   1024u
-#define LAYERS_MAX  4096u
 #define NAME_BYTES  64u
+#define HEX_BYTES   (2u * TIERCE_HASH_BYTES)
 #define REGISTER_MS 5000u  /* at most: waiters have deadlines of their own */
 #define REJECTED_MS 60000u /* until the manager is asked again */
 #define AGAIN_MS    1000u  /* between two registrations of a part */
@@ -34,16 +34,18 @@ struct tierce__fleet_parts {
     char *group, *instance; /* instance NULL: by namespace */
     struct tierce__list parts;
     size_t part_count;
+    char why[TIERCE__FLEET_WHY_BYTES];
 };
 
 /* A part, and what its registration needs. */
 struct part {
     struct tierce__fleet_part base;
     struct tierce__fleet_parts *parts;
-    char model_name[NAME_BYTES], dtype[NAME_BYTES], extra[2 * TIERCE_HASH_BYTES + 1];
-    uint32_t block_tokens;       /* of a chunk */
+    char model_name[NAME_BYTES + 16], dtype[NAME_BYTES], extra[2 * HEX_BYTES + 2];
+    uint32_t chunk_tokens;
     struct tierce__list waiting; /* tierce__fleet_wait */
     bool outdated;
+    int failed; /* how the last registration ended, if the manager is not to be asked again soon */
     struct tierce__fleet_call call;
 };
 
@@ -52,199 +54,179 @@ static struct part *part_at(struct tierce__list *node)
     return TIERCE__CONTAINER_OF(node, struct part, base.node);
 }
 
-/* ---- the text of a namespace ----------------------------------------------------------------- */
+/* ---- what a registration says about the model ------------------------------------------------ */
 
-/* The value of a field of a canonical text: it ends at the line's end. */
-static bool find_field(const char *text, const char *name, const char **value, size_t *bytes)
+/* Cut where a character ends: messages are UTF-8. */
+static void copy_name(char *out, size_t room, const char *text, size_t bytes)
 {
-    size_t name_bytes = strlen(name);
-    for (const char *line = text; *line != '\0';) {
-        const char *end = line + strcspn(line, "\n");
-        if ((size_t)(end - line) > name_bytes && strncmp(line, name, name_bytes) == 0 &&
-            line[name_bytes] == '=') {
-            *value = line + name_bytes + 1;
-            *bytes = (size_t)(end - *value);
-            return true;
-        }
-        line = *end == '\n' ? end + 1 : end;
+    size_t used = 0;
+    for (size_t n; used < bytes; used += n) {
+        n = tierce__utf8_length((const uint8_t *)text + used, bytes - used);
+        if (n == 0 || used + n >= room)
+            break;
     }
-    return false;
+    TIERCE_ASSERT(used < room);
+    memcpy(out, text, used);
+    out[used] = '\0';
 }
 
-static bool number_field(const char *text, const char *name, uint32_t *out)
+/* Takes an object: its "model_type", or that of the "config" in it. */
+static bool find_type(struct tierce__json *json, struct tierce__text *type)
 {
-    const char *value;
-    size_t bytes;
-    if (!find_field(text, name, &value, &bytes) || bytes == 0 || bytes > 10)
+    struct tierce__text name;
+    bool is_found = false;
+    if (!tierce__json_object(json))
         return false;
-    *out = (uint32_t)strtoul(value, NULL, 10);
-    return true;
-}
-
-/* "BYTESxLAYERS,..." as one number a layer. */
-static bool read_cells(const char *text, uint32_t layer_count, uint32_t *cells)
-{
-    const char *at;
-    size_t bytes;
-    uint32_t layer = 0;
-    if (!find_field(text, "cell_bytes", &at, &bytes))
-        return false;
-    for (const char *end = at + bytes; at < end;) {
-        char *next;
-        unsigned long cell = strtoul(at, &next, 10);
-        if (*next != 'x')
-            return false;
-        unsigned long run = strtoul(next + 1, &next, 10);
-        if (cell > UINT32_MAX || run > layer_count - layer)
-            return false;
-        for (unsigned long i = 0; i < run; i++)
-            cells[layer++] = (uint32_t)cell;
-        at = *next == ',' ? next + 1 : next;
-        if (at == next && at < end)
-            return false;
+    while (tierce__json_member(json, &name)) {
+        char kind = tierce__json_kind(json);
+        if (kind == '"' && name.length == 10 && memcmp(name.at, "model_type", 10) == 0)
+            is_found |= tierce__json_plain(json, type);
+        else if (kind == '{' && !is_found && name.length == 6 && memcmp(name.at, "config", 6) == 0)
+            is_found |= find_type(json, type);
+        else
+            tierce__json_skip(json);
     }
-    return layer == layer_count;
+    return is_found;
 }
 
-/* The object of a whole chunk. */
-static int measure(struct part *part, const char *text)
+/* For people: the model's type, if the configuration has one, and the beginning of the fingerprint
+ * of the weights. */
+static void name_model(struct part *part, const struct tierce_namespace *ns)
 {
-    uint32_t block_tokens, chunk_blocks, layer_count;
-    struct tierce__extent extent;
-    if (!number_field(text, "block_tokens", &block_tokens) ||
-        !number_field(text, "chunk_blocks", &chunk_blocks) ||
-        !number_field(text, "layer_count", &layer_count) || layer_count == 0 ||
-        layer_count > LAYERS_MAX || (uint64_t)block_tokens * chunk_blocks > INT32_MAX)
-        return TIERCE_E_ARGUMENT;
-    uint32_t *cells = tierce__calloc(layer_count, sizeof(*cells));
-    if (cells == NULL)
-        return -ENOMEM;
-    int rc = read_cells(text, layer_count, cells) ? 0 : TIERCE_E_ARGUMENT;
-    if (rc == 0)
-        rc = tierce__chunk_extent(&extent, &(struct tierce__geometry){.layer_count = layer_count,
-                                                                      .cell_bytes = cells,
-                                                                      .block_tokens = block_tokens,
-                                                                      .block_count = chunk_blocks});
-    tierce__free(cells);
-    if (rc < 0)
-        return rc == -ENOMEM ? rc : TIERCE_E_ARGUMENT;
-    part->block_tokens = block_tokens * chunk_blocks;
-    part->base.object_bytes = extent.object_bytes;
-    return 0;
-}
-
-/* A digest of what groups of one model have in common. */
-static void digest_family(const struct part *part, const char *text,
-                          uint8_t digest[TIERCE__SHA256_BYTES])
-{
-    static const char *const of_groups[] = {"layer_count", "cell_bytes",   "layers",      "group",
-                                            "window",      "block_tokens", "chunk_blocks"};
-    struct tierce__sha256 sha;
-    char tokens[32];
-    tierce__sha256_init(&sha);
-    for (const char *line = text; *line != '\0';) {
-        size_t bytes = strcspn(line, "\n"), name_bytes = strcspn(line, "=\n");
-        bool is_own = false;
-        for (size_t i = 0; i < sizeof(of_groups) / sizeof(*of_groups); i++)
-            is_own = is_own || (strlen(of_groups[i]) == name_bytes &&
-                                memcmp(of_groups[i], line, name_bytes) == 0);
-        bytes += line[bytes] == '\n';
-        if (!is_own)
-            tierce__sha256_update(&sha, line, bytes);
-        line += bytes;
-    }
-    int used = snprintf(tokens, sizeof(tokens), "chunk_tokens=%u\n", part->block_tokens);
-    tierce__sha256_update(&sha, tokens, (size_t)used);
-    tierce__sha256_final(&sha, digest);
-}
-
-/* The architecture in a model's canonical JSON, for people; the digest in `extra` tells models
- * apart. */
-static void name_model(struct part *part, const char *text)
-{
-    static const char key[] = "\"model_type\":\"";
-    const char *model = NULL, *at;
-    size_t bytes = 0;
-    snprintf(part->model_name, sizeof(part->model_name), "unnamed");
-    if (!find_field(text, "model", &model, &bytes))
-        return;
-    at = memmem(model, bytes, key, sizeof(key) - 1);
-    if (at == NULL)
-        return;
-    at += sizeof(key) - 1;
-    size_t left = bytes - (size_t)(at - model), length = strcspn(at, "\"\n\\");
-    if (length > 0 && length < left)
-        snprintf(part->model_name, sizeof(part->model_name), "%.*s",
-                 length < NAME_BYTES ? (int)length : (int)NAME_BYTES - 1, at);
-}
-
-static void name_dtype(struct part *part, const char *text)
-{
-    const char *value = "";
-    size_t bytes = 0;
-    bool known = find_field(text, "kv_dtype", &value, &bytes) && bytes > 0;
-    snprintf(part->dtype, sizeof(part->dtype), "%.*s",
-             known ? (int)(bytes < NAME_BYTES ? bytes : NAME_BYTES) : 7, known ? value : "unknown");
+    struct tierce__json json;
+    struct tierce__text type = {.at = "model", .length = 5};
+    char name[NAME_BYTES];
+    /* Behind the model there are the other fields of the text, more than TIERCE__JSON_SLACK. */
+    tierce__json_start(&json, ns->model, strlen(ns->model));
+    json.takes_nan = true;
+    if (!find_type(&json, &type) || type.length == 0)
+        type = (struct tierce__text){.at = "model", .length = 5};
+    copy_name(name, sizeof(name), type.at, type.length);
+    snprintf(part->model_name, sizeof(part->model_name), "%s-%.8s", name, ns->weights);
+    if (ns->kv_dtype[0] != '\0')
+        copy_name(part->dtype, sizeof(part->dtype), ns->kv_dtype, strlen(ns->kv_dtype));
+    else
+        snprintf(part->dtype, sizeof(part->dtype), "unknown");
 }
 
 /* ---- instance and spec ----------------------------------------------------------------------- */
 
-/* "linear" is what KVCM's users call it. */
-static const char *kind_of(const char *text, size_t *bytes)
+/* "linear" is the word of KVCM's users. */
+static const char *kind_of(enum tierce_group group)
 {
-    const char *group = NULL;
-    if (!find_field(text, "group", &group, bytes))
-        return NULL;
-    if (*bytes == 5 && memcmp(group, "state", 5) == 0) {
-        *bytes = 6;
-        return "linear";
-    }
-    return group;
+    const char *name = tierce_group_name(group);
+    TIERCE_ASSERT(name != NULL);
+    return group == TIERCE_GROUP_STATE ? "linear" : name;
 }
 
-static int name_instance(struct part *part, const struct tierce__fleet_parts *parts,
-                         const char *text)
+static int name_instance(struct part *part, struct tierce__fleet_parts *parts,
+                         const struct tierce_namespace *ns)
 {
-    uint8_t digest[TIERCE__SHA256_BYTES];
-    char base[80], hex[9];
-    size_t kind_bytes = 0;
-    const char *kind = kind_of(text, &kind_bytes);
-    digest_family(part, text, digest);
-    tierce__hex_encode(part->extra, digest, sizeof(digest));
-    tierce__hex_encode(hex, part->base.ns_digest, 4);
-    if (parts->instance != NULL)
-        snprintf(base, sizeof(base), "%.79s", parts->instance);
-    else
-        snprintf(base, sizeof(base), "tierce-%.32s", part->extra);
-    size_t room = sizeof(part->base.instance),
-           used = (size_t)snprintf(part->base.instance, room, "%s", base);
-    if (kind != NULL)
-        used += (size_t)snprintf(part->base.instance + used, room - used, "-%.*s-%s",
-                                 (int)kind_bytes, kind, hex);
-    if (part->base.shard.pp_size > 1)
-        used += (size_t)snprintf(part->base.instance + used, room - used, "-pp%u",
-                                 part->base.shard.pp_rank);
-    snprintf(part->base.spec, sizeof(part->base.spec), "tp%u", part->base.shard.tp_rank);
-    part->base.has_groups = part->base.shard.tp_size > 1;
-    return used < room ? 0 : TIERCE_E_ARGUMENT;
+    const struct tierce_shard *shard = &part->base.shard;
+    bool is_exact = parts->instance != NULL && ns->group == TIERCE_GROUP_ALL;
+    char begin[48], group[32] = "", ranks[16] = "", stage[24] = "";
+    snprintf(begin, sizeof(begin), "tierce-%.32s", part->extra);
+    if (!is_exact)
+        snprintf(group, sizeof(group), "-%s-%.8s", kind_of(ns->group), part->extra + HEX_BYTES + 1);
+    if (!is_exact && shard->tp_size > 1)
+        snprintf(ranks, sizeof(ranks), "-tp%u", shard->tp_size);
+    if (shard->pp_size > 1)
+        snprintf(stage, sizeof(stage), "-pp%uof%u", shard->pp_rank, shard->pp_size);
+    int n = snprintf(part->base.instance, sizeof(part->base.instance), "%s%s%s%s",
+                     parts->instance != NULL ? parts->instance : begin, group, ranks, stage);
+    snprintf(part->base.spec, sizeof(part->base.spec), "tp%u", shard->tp_rank);
+    part->base.has_groups = shard->tp_size > 1;
+    TIERCE_DASSERT(n > 0 && shard->tp_rank < shard->tp_size);
+    if ((size_t)n < sizeof(part->base.instance))
+        return 0;
+    snprintf(parts->why, sizeof(parts->why),
+             "the instance in the URL is too long: with \"%s%s%s\" it has %d characters, %zu are "
+             "possible",
+             group, ranks, stage, n, sizeof(part->base.instance) - 1);
+    return TIERCE_E_ARGUMENT;
 }
 
-/* The text of a namespace; NULL: not known (yet). */
-static const char *find_text(struct tierce__fleet_parts *parts,
-                             const uint8_t digest[TIERCE_HASH_BYTES])
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* The text of a namespace; NULL: not known (yet). Errors: TIERCE_E_LIMIT, -ENOMEM. */
+static int find_text(struct tierce__fleet_parts *parts, const char **text,
+                     const uint8_t digest[TIERCE_HASH_BYTES])
 {
     int64_t id = tierce__namespaces_intern(parts->namespaces, digest, NULL);
-    return id >= 0 ? tierce__namespaces_text(parts->namespaces, (uint32_t)id) : NULL;
+    if (id == TIERCE_E_LIMIT)
+        snprintf(parts->why, sizeof(parts->why), "the engine knows too many namespaces");
+    if (id < 0)
+        return (int)id;
+    *text = tierce__namespaces_text(parts->namespaces, (uint32_t)id);
+    return 0;
+}
+
+static int describe(struct part *part, struct tierce__fleet_parts *parts, const char *text,
+                    const struct tierce_namespace *ns)
+{
+    uint8_t family[TIERCE_HASH_BYTES];
+    struct tierce__extent extent;
+    uint64_t chunk_tokens = (uint64_t)ns->block_tokens * ns->chunk_blocks;
+    int rc = chunk_tokens > INT32_MAX
+                 ? TIERCE_E_LIMIT
+                 : tierce__chunk_extent(
+                       &extent, &(struct tierce__geometry){.layer_count = ns->layer_count,
+                                                           .cell_bytes = ns->cell_bytes,
+                                                           .block_tokens = ns->block_tokens,
+                                                           .block_count = ns->chunk_blocks});
+    if (rc < 0) {
+        snprintf(parts->why, sizeof(parts->why),
+                 "chunks of this namespace are too large for a manager: %u blocks of %u tokens",
+                 ns->chunk_blocks, ns->block_tokens);
+        return TIERCE_E_ARGUMENT;
+    }
+    part->chunk_tokens = (uint32_t)chunk_tokens;
+    part->base.object_bytes = extent.object_bytes;
+    tierce__namespace_family(family, text, chunk_tokens);
+    tierce__hex_encode(part->extra, family, sizeof(family));
+    part->extra[HEX_BYTES] = ':';
+    tierce__hex_encode(part->extra + HEX_BYTES + 1, part->base.ns_digest, TIERCE_HASH_BYTES);
+    name_model(part, ns);
+    return name_instance(part, parts, ns);
+}
+
+/* Completes a part whose namespace and shard are set. */
+static int read_namespace(struct part *part, struct tierce__fleet_parts *parts)
+{
+    struct tierce__namespace_read read;
+    const char *text = NULL;
+    char hex[HEX_BYTES + 1];
+    int rc = find_text(parts, &text, part->base.ns_digest);
+    if (rc < 0)
+        return rc;
+    rc = text != NULL ? tierce__namespace_read(&read, text) : TIERCE_E_ARGUMENT;
+    if (rc == -ENOMEM)
+        return rc;
+    if (rc < 0) {
+        tierce__hex_encode(hex, part->base.ns_digest, TIERCE_HASH_BYTES);
+        snprintf(parts->why, sizeof(parts->why), "the text of namespace %s %s", hex,
+                 text == NULL ? "is not known; the engine must open it first"
+                              : "is not one of this version");
+        return TIERCE_E_ARGUMENT;
+    }
+    rc = describe(part, parts, text, &read.ns);
+    tierce__namespace_read_fini(&read);
+    return rc;
 }
 
 static int make_part(struct tierce__fleet_parts *parts, struct part **out,
                      const uint8_t digest[TIERCE_HASH_BYTES], const struct tierce_shard *shard)
 {
-    const char *text = find_text(parts, digest);
-    if (text == NULL || shard->tp_size > RANKS_MAX)
+    if (shard->tp_size > RANKS_MAX) {
+        snprintf(parts->why, sizeof(parts->why), "%u tensor ranks; at most %u are possible",
+                 shard->tp_size, RANKS_MAX);
         return TIERCE_E_ARGUMENT;
-    if (parts->part_count == PARTS_MAX)
+    }
+    if (parts->part_count == PARTS_MAX) {
+        snprintf(parts->why, sizeof(parts->why), "there are %u namespaces and ranks, the maximum",
+                 PARTS_MAX);
         return TIERCE_E_LIMIT;
+    }
     struct part *part = tierce__calloc(1, sizeof(*part));
     if (part == NULL)
         return -ENOMEM;
@@ -252,15 +234,11 @@ static int make_part(struct tierce__fleet_parts *parts, struct part **out,
     part->base.shard = *shard;
     memcpy(part->base.ns_digest, digest, TIERCE_HASH_BYTES);
     tierce__list_init(&part->waiting);
-    int rc = measure(part, text);
-    if (rc == 0)
-        rc = name_instance(part, parts, text);
+    int rc = read_namespace(part, parts);
     if (rc < 0) {
         tierce__free(part);
         return rc;
     }
-    name_model(part, text);
-    name_dtype(part, text);
     tierce__list_push_back(&parts->parts, &part->base.node);
     parts->part_count++;
     *out = part;
@@ -273,8 +251,11 @@ int tierce__fleet_part_of(struct tierce__fleet_parts *parts, struct tierce__flee
     uint8_t digest[TIERCE_HASH_BYTES], hash[TIERCE_HASH_BYTES];
     struct tierce_shard shard;
     struct part *made = NULL;
-    if (tierce__key_text_parse(digest, &shard, hash, name->text, name->bytes) < 0)
+    parts->why[0] = '\0';
+    if (tierce__key_text_parse(digest, &shard, hash, name->text, name->bytes) < 0) {
+        snprintf(parts->why, sizeof(parts->why), "the name is not the text of a key");
         return TIERCE_E_ARGUMENT;
+    }
     *block_key = (int64_t)tierce__load_le64(hash);
     TIERCE__LIST_FOR_EACH (node, &parts->parts) {
         struct part *it = part_at(node);
@@ -288,6 +269,11 @@ int tierce__fleet_part_of(struct tierce__fleet_parts *parts, struct tierce__flee
     if (rc == 0)
         *part = &made->base;
     return rc;
+}
+
+const char *tierce__fleet_parts_why(const struct tierce__fleet_parts *parts)
+{
+    return parts->why;
 }
 
 /* ---- registration ---------------------------------------------------------------------------- */
@@ -308,51 +294,55 @@ static void answer_waiters(struct part *part, int status)
     }
 }
 
-static void reject(struct part *part)
+/* One line a minute, because the manager is not asked more often. */
+static void log_rejection(const struct part *part)
 {
-    bool is_new = part->base.state != TIERCE__FLEET_REJECTED;
-    part->base.state = TIERCE__FLEET_REJECTED;
-    snprintf(part->base.why, sizeof(part->base.why), "%.255s", part->call.why);
-    if (is_new)
-        tierce__log(TIERCE_LOG_ERROR, "fleet_instance_rejected",
-                    "instance=%.127s why=\"%.255s\" effect=\"nothing of this model is stored in "
-                    "the pool or "
-                    "loaded from it\" hint=\"name another instance in the URL, "
-                    "fleet://HOST:PORT/GROUP/INSTANCE, "
-                    "or remove the wrong one\"",
-                    part->base.instance, part->base.why);
+    tierce__log(TIERCE_LOG_ERROR, "fleet_instance_rejected",
+                "instance=%.127s why=\"%.255s\" effect=\"this model's chunks are neither stored in "
+                "the pool nor loaded from it\" hint=\"name another instance in the URL, "
+                "fleet://HOST:PORT/GROUP/INSTANCE, or remove the wrong one\"",
+                part->base.instance, part->base.why);
 }
 
-/* A status by which the manager will not change its mind soon. */
-static bool is_final(int status)
+/* A status that only an operator changes. */
+static bool is_rejection(int status)
 {
-    return status == -EEXIST || status == TIERCE_E_ARGUMENT || status == TIERCE_E_FULL ||
-           status == -EPROTO;
+    return status == -EEXIST || status == TIERCE_E_ARGUMENT || status == TIERCE_E_FULL;
+}
+
+/* A status that does not take a manager's time, or ends with the cause. */
+static bool is_passing(int status)
+{
+    return status == TIERCE_E_DOWN || status == TIERCE_E_DEADLINE || status == -ENOMEM;
+}
+
+static int take_storages(struct part *part)
+{
+    char why[TIERCE__FLEET_WHY_BYTES] = "";
+    const Meta__RegisterInstanceResponse *reply =
+        (const Meta__RegisterInstanceResponse *)part->call.reply;
+    int rc = tierce__fleet_stores_update(part->parts->stores, reply->storage_configs, why);
+    if (rc < 0)
+        snprintf(part->call.why, sizeof(part->call.why), "storage_configs: %.220s", why);
+    tierce__proto_free(part->call.reply);
+    part->call.reply = NULL;
+    return rc;
 }
 
 static void registered(struct tierce__fleet_call *call)
 {
     struct part *part = call->arg;
-    int status = call->status;
-    char why[TIERCE__FLEET_WHY_BYTES];
-    if (status == 0) {
-        const Meta__RegisterInstanceResponse *reply =
-            (const Meta__RegisterInstanceResponse *)call->reply;
-        status = tierce__fleet_stores_update(part->parts->stores, reply->storage_configs, why);
-        if (status < 0)
-            snprintf(call->why, sizeof(call->why), "storage_configs: %.220s", why);
-        tierce__proto_free(call->reply);
-    }
+    TIERCE_ASSERT(part->base.state == TIERCE__FLEET_REGISTERING);
+    int status = call->status == 0 ? take_storages(part) : call->status;
     part->outdated = false;
-    if (status == 0) {
-        part->base.state = TIERCE__FLEET_REGISTERED;
-        part->base.why[0] = '\0';
-    } else if (is_final(status)) {
-        reject(part);
+    part->failed = status == 0 || is_passing(status) ? 0 : status;
+    part->base.state = status == 0            ? TIERCE__FLEET_REGISTERED
+                       : is_rejection(status) ? TIERCE__FLEET_REJECTED
+                                              : TIERCE__FLEET_NEW;
+    snprintf(part->base.why, sizeof(part->base.why), "%s", status < 0 ? call->why : "");
+    if (part->base.state == TIERCE__FLEET_REJECTED) {
+        log_rejection(part);
         status = TIERCE_E_REFUSED;
-    } else {
-        part->base.state = TIERCE__FLEET_NEW;
-        snprintf(part->base.why, sizeof(part->base.why), "%.255s", call->why);
     }
     answer_waiters(part, status);
 }
@@ -418,7 +408,7 @@ static void ask_manager(struct part *part)
     r.model.extra = part->extra;
     r.request.instance_group = parts->group;
     r.request.instance_id = part->base.instance;
-    r.request.block_size = (int32_t)part->block_tokens;
+    r.request.block_size = (int32_t)part->chunk_tokens;
     r.request.model_deployment = &r.model;
     r.request.location_spec_infos = r.spec_list;
     r.request.n_location_spec_infos = part->base.shard.tp_size;
@@ -444,7 +434,7 @@ static bool must_ask(const struct part *part)
     uint64_t age_ns = tierce__now_ns() - part->base.asked_ns;
     switch (part->base.state) {
     case TIERCE__FLEET_NEW:
-        return true;
+        return part->failed == 0 || age_ns >= AGAIN_MS * TIERCE__MS_NS;
     case TIERCE__FLEET_REJECTED:
         return age_ns >= REJECTED_MS * TIERCE__MS_NS;
     case TIERCE__FLEET_REGISTERED:
@@ -455,22 +445,29 @@ static bool must_ask(const struct part *part)
     }
 }
 
+/* The answer for a part that the manager is not asked about now. */
+static int known_status(const struct part *part)
+{
+    TIERCE_DASSERT(part->base.state != TIERCE__FLEET_REGISTERING);
+    return part->base.state == TIERCE__FLEET_REGISTERED ? 0
+           : part->base.state == TIERCE__FLEET_REJECTED ? TIERCE_E_REFUSED
+                                                        : part->failed;
+}
+
 void tierce__fleet_register(struct tierce__fleet_parts *parts, struct tierce__fleet_part *base,
                             struct tierce__fleet_wait *wait)
 {
     struct part *part = TIERCE__CONTAINER_OF(base, struct part, base);
     TIERCE_ASSERT(part->parts == parts);
     bool asks = must_ask(part);
-    if (!asks && base->state == TIERCE__FLEET_REGISTERED) {
-        wait->done(wait, 0);
-    } else if (!asks && base->state == TIERCE__FLEET_REJECTED) {
-        wait->done(wait, TIERCE_E_REFUSED);
-    } else {
-        tierce__list_init(&wait->node);
-        tierce__list_push_back(&part->waiting, &wait->node);
-        if (asks)
-            ask_manager(part);
+    if (!asks && base->state != TIERCE__FLEET_REGISTERING) {
+        wait->done(wait, known_status(part));
+        return;
     }
+    tierce__list_init(&wait->node);
+    tierce__list_push_back(&part->waiting, &wait->node);
+    if (asks)
+        ask_manager(part);
 }
 
 void tierce__fleet_expire(struct tierce__fleet_parts *parts, uint64_t *until_ns)
@@ -532,7 +529,8 @@ void tierce__fleet_parts_close(struct tierce__fleet_parts *parts)
         return;
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &parts->parts) {
         struct part *part = part_at(node);
-        TIERCE_ASSERT(tierce__list_empty(&part->waiting));
+        TIERCE__LIST_FOR_EACH_SAFE (wait, next, &part->waiting)
+            tierce__list_remove(wait);
         tierce__list_remove(node);
         tierce__free(part);
     }

@@ -113,15 +113,20 @@ void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
  * (core/key/key_text.h); its namespace and shard choose the part, and the first 8 bytes of its hash
  * (little-endian) are the block key.
  *
- * The instance of a namespace of all layers is the one in the URL, or "tierce-" and 32 hex digits
- * of a digest of the namespace's text without the fields of one group of layers (layer_count,
- * cell_bytes, layers, group, window), and with the tokens of a chunk for block_tokens and
- * chunk_blocks. A namespace of one group has an instance of its own, that name and '-' and the
- * group's kind ("full", "window", "chunked", "linear"), '-' and 8 hex digits of the namespace's
- * digest. So groups of one model can be recognised as a family by the beginning of the name; one
- * instance for all of them would have to be registered at once, but a process opens its groups one
- * after the other. With several stages each stage has an instance, "-ppP" behind the rest, because
- * their sizes differ. block_size is the tokens of a chunk.
+ * Each namespace has an instance of its own. A namespace of all layers has the one in the URL, if
+ * the URL has one. Otherwise the instance's name consists of
+ *
+ *     the name in the URL, or "tierce-" and 32 hex digits of tierce__namespace_family
+ *     '-' and "all", "full", "window", "chunked" or "linear" (the group of layers)
+ *     '-' and 8 hex digits of the namespace's digest
+ *     "-tpN" if there are N > 1 tensor ranks
+ *
+ * So groups of one model can be recognised as a family by the beginning of the name; one instance
+ * for all of them would have to be registered at once, but a process opens its groups one after the
+ * other. With several stages each stage has an instance, "-ppPofN" behind the rest, because their
+ * sizes differ. block_size is the tokens of a chunk. The model's `extra` is the digest of the
+ * family, ':', and the namespace's digest, in full; so a manager never accepts two namespaces as
+ * one instance, also if an operator named it.
  *
  * The specs of an instance are "tp0" to "tpN", one for each tensor rank, all of one size and
  * registered at once. With several ranks each spec is a spec group of its own, named alike.
@@ -140,8 +145,9 @@ struct tierce__fleet_part {
         TIERCE__FLEET_NEW,
         TIERCE__FLEET_REGISTERING,
         TIERCE__FLEET_REGISTERED,
-        TIERCE__FLEET_REJECTED, /* the manager has this instance with another model; `why` names the
-                                   field. Asked again after a minute */
+        TIERCE__FLEET_REJECTED, /* the manager has this instance with another model, and `why` names
+                                   the field; or no such instance is possible, or too many are
+                                   there. Asked again after a minute */
     } state;
     uint64_t asked_ns; /* the last registration */
     char why[TIERCE__FLEET_WHY_BYTES];
@@ -152,26 +158,32 @@ struct tierce__fleet_stores;
 
 struct tierce__fleet_parts_opts {
     size_t size;
-    struct tierce__fleet_manager *manager; /* [borrow until close] */
+    struct tierce__fleet_manager *manager; /* [borrow]; closed before the parts */
     struct tierce__fleet_stores *stores; /* [borrow until close] learns the storages of the group */
     struct tierce__namespaces *namespaces; /* [borrow until close] */
     const char *group, *instance;          /* instance NULL: by namespace; [borrow for the call] */
 };
 TIERCE_MUSTUSE int tierce__fleet_parts_open(struct tierce__fleet_parts **out,
                                             const struct tierce__fleet_parts_opts *opts);
+/* After the manager was closed, which drops the calls in progress. Waiters are dropped without
+ * their `done`. NULL is accepted. */
 void tierce__fleet_parts_close(struct tierce__fleet_parts *parts);
 
-/* The part of a name, and the block key. Errors: TIERCE_E_ARGUMENT (not the text of a key, or a
- * namespace whose text is not known), TIERCE_E_LIMIT (more than 256 parts), -ENOMEM. */
+/* The part of a name, and the block key. Errors: TIERCE_E_ARGUMENT (not the text of a key, a
+ * namespace whose text is not known, a name of an instance that is too long), TIERCE_E_LIMIT (more
+ * than 256 parts), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__fleet_part_of(struct tierce__fleet_parts *parts,
                                          struct tierce__fleet_part **part, int64_t *block_key,
                                          const struct tierce_plugin_name *name);
 
+/* Why the last tierce__fleet_part_of failed, in words; "" for -ENOMEM. [borrow until the next] */
+const char *tierce__fleet_parts_why(const struct tierce__fleet_parts *parts);
+
 /*
  * Waits until a part is registered: `done` is called once, by this call or by a later poll of the
  * manager, with 0, or TIERCE_E_REFUSED (rejected: part->why), or a call's status. A part that is
- * registered, or that was rejected within the last minute, is answered at once. Concurrent waiters
- * share a call.
+ * registered, or that was rejected within the last minute, is answered at once, and so is one whose
+ * registration failed at the manager in the last second. Concurrent waiters share a call.
  */
 struct tierce__fleet_wait {
     struct tierce__list node;
