@@ -174,7 +174,7 @@ const STORAGE_COLUMNS = [
   {head: 'Serving', cell: s => bytes(s.serving_bytes)},
   {head: 'Writing', cell: s => bytes(s.writing_bytes)},
   {head: 'Deleting', cell: s => bytes(s.deleting_bytes)},
-  {head: 'Capacity', cell: s => s.capacity_bytes > 0 ? bytes(s.capacity_bytes) : '\u2013'},
+  {head: 'Capacity', cell: s => s.capacity_bytes > 0 ? [bytes(s.capacity_bytes), ' ', h('small', null, `reclaimed above ${bytes(s.watermark_bytes)}`)] : '\u2013'},
 ];
 
 const INSTANCE_COLUMNS = [

@@ -20,12 +20,15 @@
  *    "state"                          "starts", "follows", "loads" or "leads"
  *    "groups":    [{"number", "name", "quota_bytes", "watermark_bytes", "instances", "keys",
  *                   "keys_max" (0: not bounded), "sessions", "expired_sessions", BYTES,
- *                   "warning" (of a limit that cannot be kept), "kinds": [{"kind", "quota_bytes"
- * and "watermark_bytes" (null: none of its own), BYTES}]}] "storages":  [{"name", "kind", "status",
- * "warning", "is_enabled", "is_well", "probe_age_ms" and "probe_took_us" (null: not probed yet),
- * "why" (of the last failure), "used_share" (null: not known), "capacity_bytes" (0: not bounded),
- * BYTES}] "instances": [{"id", "group", "keys", "keys_max", "serving_bytes", "asked_keys",
- * "found_keys", "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count"
+ *                   "warning" (of a limit that cannot be kept),
+ *                   "kinds": [{"kind", "quota_bytes" and "watermark_bytes" (null: none of its own),
+ *                              BYTES}]}]
+ *    "storages":  [{"name", "kind", "status", "warning", "is_enabled", "is_well",
+ *                   "probe_age_ms" and "probe_took_us" (null: not probed yet),
+ *                   "why" (of the last failure), "used_share" (null: not known),
+ *                   "capacity_bytes" and "watermark_bytes" (0: not bounded), BYTES}]
+ *    "instances": [{"id", "group", "keys", "keys_max", "serving_bytes", "asked_keys", "found_keys",
+ *                   "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count"
  *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
  *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
  *                  "orphaned_locations"}
@@ -178,6 +181,8 @@ static void put_storages(struct tierce__json_write *json, struct tierce__manager
         tierce__json_write_text(json, "warning", warning);
         put_health(json, &state);
         tierce__json_write_count(json, "capacity_bytes", storages[i].capacity_bytes);
+        tierce__json_write_count(json, "watermark_bytes",
+                                 (uint64_t)tierce__reclaimer_storage_watermark_bytes(&storages[i]));
         put_bytes(json, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
         tierce__json_write_close(json, '}');
     }

@@ -17,8 +17,7 @@ enum {
     INTERVAL_MS = 100,
     SAMPLE_KEYS = 1000,
     SAMPLE_KEYS_MAX = 60000,
-    PERCENT_FULL = 95, /* the highest watermark: above it, writes would find no room before blocks
-                          are evicted */
+    PERCENT_FULL = TIERCE__WATERMARK_PERCENT_MAX,
     PERCENT_USUAL = 80,
 };
 
@@ -82,6 +81,15 @@ double tierce__reclaimer_watermark_bytes(const struct tierce__group *group)
         limit = (double)group->trigger_used_bytes;
     TIERCE_ASSERT(limit >= 0);
     return limit;
+}
+
+double tierce__reclaimer_storage_watermark_bytes(const struct tierce__storage *storage)
+{
+    int percent = storage->watermark_percent;
+    percent = percent <= 0 || percent > PERCENT_FULL ? PERCENT_FULL : percent;
+    double mark = (double)storage->capacity_bytes * percent / 100;
+    TIERCE_ASSERT(mark >= 0 && mark <= (double)storage->capacity_bytes);
+    return mark;
 }
 
 static size_t reclaim(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog,
@@ -217,9 +225,10 @@ static size_t reclaim_storage(struct tierce__reclaimer *reclaimer,
     tierce__quota_storage_use(reclaimer->opts.locator->quota, storage->number, by_state, &wanted);
     TIERCE_DASSERT(storage->number > 0);
     double limit = (double)storage->capacity_bytes;
-    struct tierce__need need = {
-        .bytes = excess(staying(by_state), limit * PERCENT_FULL / 100, limit, wanted),
-        .storage = storage->number};
+    struct tierce__need need = {.bytes = excess(staying(by_state),
+                                                tierce__reclaimer_storage_watermark_bytes(storage),
+                                                limit, wanted),
+                                .storage = storage->number};
     return reclaim(reclaimer, catalog, &need);
 }
 

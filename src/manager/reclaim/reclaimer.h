@@ -67,6 +67,10 @@ double tierce__reclaimer_watermark_share(const struct tierce__group *group);
 /* The bytes of a group, in all states except deleting, above which its blocks are reclaimed. */
 double tierce__reclaimer_watermark_bytes(const struct tierce__group *group);
 
+/* The bytes of all groups in a storage, in all states except deleting, above which its blocks are
+ * reclaimed: watermark_percent of its capacity, 95 if it names none. 0: it has no capacity. */
+double tierce__reclaimer_storage_watermark_bytes(const struct tierce__storage *storage);
+
 struct tierce__reclaimer_stats {
     uint64_t rounds, triggered_rounds; /* rounds without any limit to check do not count */
     uint64_t submitted_blocks, submitted_locations, submitted_bytes;

@@ -46,7 +46,8 @@ struct tierce__storage {
     enum tierce__storage_type type;
     bool is_enabled;
     bool check_when_open;
-    uint64_t capacity_bytes; /* limit of this storage; 0: unlimited */
+    uint64_t capacity_bytes;   /* limit of this storage; 0: unlimited */
+    int32_t watermark_percent; /* of capacity_bytes: blocks are reclaimed above it; 0: 95 */
     /* Fields of all types; fields that this type does not have are "" and 0. */
     char *root_path;                            /* NFS */
     char *cluster_name, *mountpoint, *root_dir; /* 3FS, VCNS 3FS */
@@ -60,6 +61,9 @@ struct tierce__storage {
     bool enable_vipserver;
     char *uri; /* NODE, REDIS, S3: its address */
 };
+
+/* Above it, writes would find no room before blocks are evicted. */
+#define TIERCE__WATERMARK_PERCENT_MAX 95
 
 #define TIERCE__TTL_S_MAX (100ll * 365 * 24 * 60 * 60) /* of groups and of writes */
 

@@ -71,6 +71,7 @@ static const struct tierce__model_field storage_rows[] = {
     S(check_when_open, "check_storage_available_when_open", OWN),
     S(capacity_bytes, "capacity", OWN, LIMITS(0, INT64_MAX), .message = "capacity_bytes",
       .label = "capacity_bytes"),
+    S(watermark_percent, "watermark_percent", OWN, LIMITS(0, TIERCE__WATERMARK_PERCENT_MAX)),
     SPEC(root_path, "root_path", OF(NFS)),
     SPEC(cluster_name, "cluster_name", OF(IS_3FS)),
     SPEC(mountpoint, "mountpoint", OF(IS_3FS)),

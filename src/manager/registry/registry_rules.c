@@ -76,6 +76,20 @@ static int check_files(const struct tierce__storage *storage, char why[256])
     return rc;
 }
 
+/* A watermark is a share of the storage's own capacity, without which it would limit nothing. */
+static int check_storage_watermark(const struct tierce__storage *storage, char why[256])
+{
+    bool is_in_range = storage->watermark_percent > 0 &&
+                       storage->watermark_percent <= TIERCE__WATERMARK_PERCENT_MAX;
+    if (!is_in_range || storage->capacity_bytes > 0) /* other values are rejected by their limits */
+        return 0;
+    snprintf(why, 256,
+             "watermark_percent of storage %.60s is %d, but capacity_bytes is 0; a watermark is a "
+             "percentage of capacity_bytes, so set both or none",
+             storage->name, (int)storage->watermark_percent);
+    return TIERCE_E_ARGUMENT;
+}
+
 static int check_storage(void *entry, char why[256])
 {
     struct tierce__storage *storage = entry;
@@ -86,6 +100,8 @@ static int check_storage(void *entry, char why[256])
     if (rc == 0 && *tierce__storage_type_name(storage->type) == '\0')
         rc = complain(why, "type", "unknown storage type");
     TIERCE_DASSERT(storage->key_count_per_file != 0);
+    if (rc == 0)
+        rc = check_storage_watermark(storage, why);
     return rc == 0 && has_files(storage) ? check_files(storage, why) : rc;
 }
 

@@ -92,12 +92,14 @@ static inline void harness_open_locator(struct harness *h, const struct harness_
     ck_assert_msg(rc == 0, "%s", h->why);
 }
 
-static inline void harness_add_instance(struct harness *h, const char *id)
+static inline void harness_add_instance_of(struct harness *h, const char *id,
+                                           const char *group_name)
 {
     char group_a[] = "A", group_b[] = "B", group_ab[] = "AB", a[] = "a", b[] = "b", none[] = "",
-         model[] = "m", dtype[] = "bf16", group[] = "g", name[64];
+         model[] = "m", dtype[] = "bf16", group[64], name[64];
     char *only_a[] = {a}, *only_b[] = {b}, *both[] = {a, b};
     snprintf(name, sizeof(name), "%s", id);
+    snprintf(group, sizeof(group), "%s", group_name);
     struct tierce__spec_info specs[] = {{a, PART_A_BYTES}, {b, PART_B_BYTES}};
     struct tierce__spec_group groups[] = {
         {group_a, only_a, 1}, {group_b, only_b, 1}, {group_ab, both, 2}};
@@ -121,6 +123,11 @@ static inline void harness_add_instance(struct harness *h, const char *id)
     ck_assert_msg(rc == 0, "%s", h->why);
     rc = tierce__locator_add_instance(h->locator, id, h->why);
     ck_assert_msg(rc == 0, "%s", h->why);
+}
+
+static inline void harness_add_instance(struct harness *h, const char *id)
+{
+    harness_add_instance_of(h, id, "g");
 }
 
 static inline void harness_open(struct harness *h, const struct harness_opts *opts)

@@ -76,7 +76,7 @@ def test_numbers_of_a_group(api, path, value):
 
 @pytest.mark.parametrize("path,value", [
     (("capacity_bytes",), -1), (("nfs", "key_count_per_file"), -8),
-    (("nfs", "key_count_per_file"), 65537)])
+    (("nfs", "key_count_per_file"), 65537), (("watermark_percent",), 96), (("watermark_percent",), -1)])
 def test_numbers_of_a_storage(api, manager, path, value):
     name = f"storage-{next(_names)}"
     storage = {"global_unique_name": name, "nfs": {"root_path": f"{manager.folder}/{name}/"}}

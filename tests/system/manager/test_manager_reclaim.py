@@ -31,6 +31,34 @@ def test_quotas_are_hard_and_watermarks_soft(api):
     assert sum(left) == 2  # and not less
 
 
+def test_the_watermark_of_a_storage(api, tmp_path):
+    """Two groups far below their quotas share a storage: its own watermark decides."""
+    own, names = f"storage-{next(_names)}", [f"group-{next(_names)}" for _ in range(2)]
+    spec = {"global_unique_name": own, "nfs": {"root_path": f"{tmp_path}/"}, "capacity_bytes": 20_480,
+            "watermark_percent": 40}
+    assert code(api.call("admin", "AddStorage", storage=spec)) == "OK"
+    listed = {s["global_unique_name"]: s["watermark_percent"] for s in api.call("admin", "ListStorage")["storage"]}
+    assert (listed[own], listed["nfs_01"]) == (40, 0)
+    instances = []
+    for name in names:
+        wide = {**group(name, capacity=1_000_000), "storage_candidates": [own]}
+        assert code(api.call("admin", "CreateInstanceGroup", instance_group=wide)) == "OK"
+        instances.append(register(api, instance_group=name))
+
+    def held():
+        found = [f for i in instances for f in locate(api, i, [1, 2, 3, 4], "QT_BATCH_GET")]
+        return sum(f["type"] != "ST_UNSPECIFIED" for f in found)
+
+    for instance in instances:
+        store(api, instance, [1, 2, 3, 4])  # of 2048 bytes: 8 in all, 4 lie below 40 %
+    wait_until(lambda: held() == 4)
+    reply = api.call("admin", "UpdateStorage", storage={**spec, "watermark_percent": 20})
+    assert code(reply) == "OK", reply
+    wait_until(lambda: held() == 2)
+    reply = api.call("admin", "UpdateStorage", storage={**spec, "capacity_bytes": 0})
+    assert code(reply) != "OK" and "set both or none" in reply["header"]["status"]["message"]
+
+
 def written_files(started):
     files = []
     for location in started["locations"]:

@@ -337,6 +337,94 @@ START_TEST(what_groups_share_is_reclaimed_from_all_of_them)
 }
 END_TEST
 
+/* A group like g, with storage s too. */
+static void add_group(struct harness *h, const char *name)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    group.name = (char *)(uintptr_t)name;
+    group.number = 0;
+    ck_assert_msg(tierce__registry_add_group(h->registry, &group, h->why) == 0, "%s", h->why);
+    tierce__registry_release(h->registry, catalog);
+}
+
+static int limit_storage(struct harness *h, uint64_t capacity, int32_t percent)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    struct tierce__storage storage = *tierce__catalog_storage(catalog, "s");
+    storage.capacity_bytes = capacity;
+    storage.watermark_percent = percent;
+    int rc = tierce__registry_update_storage(h->registry, &storage, h->why);
+    tierce__registry_release(h->registry, catalog);
+    return rc;
+}
+
+/* Both groups are far below their quotas. The oldest blocks in the storage are evicted, whatever
+ * group they are of. */
+START_TEST(the_watermark_of_a_storage_is_obeyed_across_groups)
+{
+    static const struct {
+        int32_t percent;
+        uint64_t stays;
+    } marks[] = {{0, 19}, {95, 19}, {50, 10}, {1, 0}};
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.watermark = 0.95});
+    add_group(&h, "other");
+    harness_add_instance_of(&h, "j", "other");
+    store_in(&h, "j", 8);
+    store_each(&h, 0, 12);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    ck_assert_int_eq(limit_storage(&h, 20 * BLOCK_BYTES, marks[_i].percent), 0);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 20 - marks[_i].stays);
+    uint64_t of_j = marks[_i].stays > 12 ? marks[_i].stays - 12 : 0;
+    ck_assert_uint_eq(keys_in(&h, "j"), of_j);
+    ck_assert_uint_eq(keys_in(&h, "i"), marks[_i].stays - of_j);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    close_all(&h);
+}
+END_TEST
+
+/* Writes find room, and the storage stays at its watermark. */
+START_TEST(a_lower_watermark_of_a_storage_acts_on_the_next_writes)
+{
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.watermark = 0.95});
+    ck_assert_int_eq(limit_storage(&h, 10 * BLOCK_BYTES, 60), 0);
+    for (int64_t key = 0; key < 30; key++) {
+        ck_assert_msg(try_store(&h, key), "%s", h.why);
+        make_room(&h);
+        ck_assert_uint_le(harness_usage(&h).keys, 6);
+    }
+    ck_assert_uint_eq(harness_usage(&h).keys, 6);
+    ck_assert_int_eq(limit_storage(&h, 10 * BLOCK_BYTES, 30), 0);
+    make_room(&h);
+    ck_assert_uint_eq(harness_usage(&h).keys, 3);
+    close_all(&h);
+}
+END_TEST
+
+START_TEST(watermarks_of_a_storage_that_are_rejected)
+{
+    static const struct {
+        uint64_t capacity;
+        int32_t percent;
+        const char *words;
+    } wrong[] = {{1000, 96, "is 96; accepted are 0 to 95"},
+                 {1000, -1, "is -1; accepted are 0 to 95"},
+                 {0, 96, "is 96; accepted are 0 to 95"},
+                 {0, 50, "is 50, but capacity_bytes is 0"}};
+    struct harness h;
+    open_all(&h, &(struct harness_opts){0});
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        ck_assert_int_eq(limit_storage(&h, wrong[i].capacity, wrong[i].percent), TIERCE_E_ARGUMENT);
+        ck_assert_msg(strstr(h.why, "watermark_percent of storage s") != NULL &&
+                          strstr(h.why, wrong[i].words) != NULL,
+                      "%s", h.why);
+    }
+    close_all(&h);
+}
+END_TEST
+
 /* If a block is in two kinds of storage, the location in the kind over its quota is removed. */
 START_TEST(a_kind_above_its_quota_loses_locations_and_not_blocks)
 {
@@ -477,11 +565,14 @@ START_TEST(what_is_told_is_what_left)
 END_TEST
 
 CHECK_MAIN("reclaimer",
-           .tests = {what_was_not_read_leaves_first, the_age_of_what_leaves_is_known,
-                     what_was_read_often_stays, what_is_too_old_leaves_below_the_watermark_too,
+           .tests = {what_was_not_read_leaves_first,
+                     the_age_of_what_leaves_is_known,
+                     what_was_read_often_stays,
+                     what_is_too_old_leaves_below_the_watermark_too,
                      leaves_leave_before_what_they_follow,
                      an_index_that_is_nearly_full_gives_keys_up,
-                     each_kind_of_storage_has_its_own_limit, idle_instances_give_before_busy_ones,
+                     each_kind_of_storage_has_its_own_limit,
+                     idle_instances_give_before_busy_ones,
                      an_instance_that_cannot_be_read_is_skipped,
                      a_sample_is_drawn_from_all_instances,
                      a_block_that_found_no_room_finds_some_later,
@@ -490,5 +581,9 @@ CHECK_MAIN("reclaimer",
                      changes_of_a_group_reach_open_instances,
                      an_instance_that_is_full_gives_its_own_keys_up,
                      frequencies_differ_beyond_any_small_count,
-                     watermarks_that_are_no_share_are_rejected, what_is_told_is_what_left},
-           .loops = {{a_group_without_a_watermark_stays_writable, 0, 2}})
+                     watermarks_that_are_no_share_are_rejected,
+                     what_is_told_is_what_left,
+                     a_lower_watermark_of_a_storage_acts_on_the_next_writes,
+                     watermarks_of_a_storage_that_are_rejected},
+           .loops = {{a_group_without_a_watermark_stays_writable, 0, 2},
+                     {the_watermark_of_a_storage_is_obeyed_across_groups, 0, 4}})
