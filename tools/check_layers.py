@@ -38,7 +38,7 @@ BELOW = {
 }
 CORE = {name for name in BELOW if name.startswith("core/")}
 BELOW["store"] = {"base", "proto", "net"} | CORE
-BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "net", "net/server", "store"}
+BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "net", "net/server", "store", "optimizer"}
 BELOW["engine"] = BELOW["store"] | {"store"}
 BELOW["node"] = {"base", "core/key", "proto", "net", "net/server", "engine"}
 BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"node", "manager", "optimizer"}

@@ -17,6 +17,7 @@
 #include "manager/manager_private.h"
 #include "manager/observe/manager_metrics.h"
 #include "manager/observe/page.h"
+#include "manager/pilot/ghost_feed.h"
 #include "manager/registry/startup.h"
 #include "manager/storage/unmanaged.h"
 #include "net/server/serve.h"
@@ -347,6 +348,7 @@ static void *tick(void *arg)
         }
         if (tierce__now_ns() >= sample_ns) {
             tierce__page_sample(&whole->manager);
+            tierce__ghosts_feed(whole->manager.locator);
             sample_ns = tierce__deadline_in_ms(TIERCE__HISTORY_INTERVAL_MS);
         }
         tierce__lock_take(&whole->lock);
@@ -590,13 +592,18 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
                                                       .changed = tell_storage,
                                                       .changed_arg = whole});
     if (rc == 0)
+        rc = tierce__ghosts_create(
+            &m->ghost, &(struct tierce__ghosts_opts){.size = sizeof(struct tierce__ghosts_opts),
+                                                     .has_thread = true});
+    if (rc == 0)
         rc = tierce__locator_open(
             &m->locator, &(struct tierce__locator_opts){.size = sizeof(struct tierce__locator_opts),
                                                         .registry = m->registry,
                                                         .storages = m->storages,
                                                         .delete_threads = config->delete_threads,
                                                         .quota_groups = quotas.groups,
-                                                        .quota_group_count = quotas.count});
+                                                        .quota_group_count = quotas.count,
+                                                        .ghost = m->ghost});
     if (rc == 0)
         rc = tierce__reclaimer_start(
             &m->reclaimer,
@@ -730,6 +737,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
                   TIERCE__MANAGER_FOLLOWS);
     tierce__reclaimer_stop(manager->reclaimer);
     tierce__locator_close(manager->locator);
+    tierce__ghosts_destroy(manager->ghost);
     tierce__storages_close(manager->storages);
     tierce__auth_destroy(manager->auth);
     tierce__faults_destroy(manager->faults);

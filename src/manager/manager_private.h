@@ -48,6 +48,7 @@ struct tierce__manager {
     struct tierce__registry *registry;
     struct tierce__storages *storages;
     struct tierce__locator *locator;
+    struct tierce__ghosts *ghost;
     struct tierce__reclaimer *reclaimer;
     struct tierce__elector *elector;
     struct tierce__line_log *events;

@@ -279,6 +279,7 @@ static void destroy_live(struct tierce__live *live)
     TIERCE_ASSERT(live->deadlines.count == live->sessions.count);
     TIERCE__MAP_FOR_EACH (node, &live->sessions)
         tierce__session_destroy(TIERCE__CONTAINER_OF(node, struct tierce__write_session, node));
+    tierce__ghosts_close(live->locator->opts.ghost, live->tap);
     tierce__places_close(live->places);
     tierce__meta_index_close(live->index);
     if (live->space != NULL)
@@ -368,11 +369,13 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
     live->calendar_ttl_us = -1;
     int rc = tierce__instance_copy(&live->instance, instance);
     rc = rc < 0 ? tierce__why(why, rc, "no memory") : open_index(live, group, why);
-    if (rc < 0)
+    if (rc < 0) {
         destroy_live(live);
-    else
-        *out = live;
-    return rc;
+        return rc;
+    }
+    live->tap = tierce__ghosts_open(locator->opts.ghost, instance);
+    *out = live;
+    return 0;
 }
 
 /* ---- recovery from notes --------------------------------------------------------------------- */

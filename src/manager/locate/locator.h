@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_LOCATOR_H
 
 #include "manager/meta/meta_index.h"
+#include "manager/pilot/ghosts.h"
 #include "manager/reclaim/quota.h"
 #include "manager/storage/storages.h"
 
@@ -55,6 +56,7 @@ struct tierce__locator_opts {
     size_t quota_group_count;
     /* NULL: tierce__meta_store_find. */
     const struct tierce__meta_store_ops *(*find_store)(const char *type, const char *uri);
+    struct tierce__ghosts *ghost; /* sees the requests; or NULL. [borrow until close] */
 };
 
 TIERCE_MUSTUSE int tierce__locator_open(struct tierce__locator **out,

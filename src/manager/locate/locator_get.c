@@ -317,6 +317,11 @@ static void count_keys(struct getting *g, const struct tierce__got *got)
         g->request->query == TIERCE__QUERY_WINDOW ? (size_t)g->request->window : g->count;
     atomic_fetch_add_explicit(&g->live->asked_keys, asked, memory_order_relaxed);
     atomic_fetch_add_explicit(&g->live->found_keys, got->hits, memory_order_relaxed);
+    struct tierce__ghosts *ghost = g->live->locator->opts.ghost;
+    tierce__ghosts_get(ghost, g->live->tap, g->keys + (g->count - asked), asked,
+                       g->request->query == TIERCE__QUERY_PREFIX, got->hits);
+    if (g->count < g->request->count)
+        tierce__ghosts_use(ghost, g->live->tap, g->request->keys, g->request->count);
 }
 
 /* A hit also counts as a use of the masked prefix, so that with a time to live a prefix does not

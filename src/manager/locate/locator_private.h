@@ -67,7 +67,8 @@ struct tierce__live {
     _Atomic uint64_t rejected_keys[TIERCE__REJECTIONS];
     _Atomic uint64_t reclaimed_keys, reclaimed_idle_us;
     _Atomic int64_t reclaim_age_us;
-    bool is_going; /* LOCATOR: rejects calls, being removed */
+    struct tierce__ghost_tap *tap; /* NULL: not followed */
+    bool is_going;                 /* LOCATOR: rejects calls, being removed */
 
     struct tierce__lock lock;    /* SESSIONS: the members below */
     bool is_emptying;            /* the instance is being removed: no session may begin */

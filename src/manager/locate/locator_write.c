@@ -395,8 +395,10 @@ int tierce__locator_start_write(struct tierce__locator *locator,
                          : check_request(request, why);
     if (rc == 0)
         rc = tierce__live_check_parts(s.live, request->count, why);
-    if (rc == 0)
+    if (rc == 0) {
+        tierce__ghosts_write(locator->opts.ghost, s.live->tap, request->keys, request->count);
         rc = start(&s, &started, &places_taken, why);
+    }
     if (rc == 0) {
         *out = started;
         TIERCE_DASSERT(out->count <= request->count);

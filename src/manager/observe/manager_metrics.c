@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "manager/storage/deleter.h"
 #include "manager/locate/locator_private.h"
+#include "manager/pilot/ghosts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -405,12 +406,34 @@ static void tell_background(const struct telling *t)
          NULL, 0);
 }
 
+/* ---- ghost curves ---------------------------------------------------------------------------- */
+
+static void tell_ghost(const struct telling *t)
+{
+    struct tierce__ghosts_stats stats;
+    tierce__ghosts_stats(t->manager->ghost, &stats);
+    tell(t, "ghost.cpu_seconds", "Processor time of the thread that maintains ghost curves.", true,
+         (double)stats.cpu_ns / 1e9, NULL, 0);
+    tell(t, "ghost.cpu_share",
+         "Its share of the process's processor time over the last 10 s or more; -1: unknown.",
+         false, stats.cpu_share, NULL, 0);
+    tell(t, "ghost.request_count", "Requests with keys of a sample.", true, (double)stats.requests,
+         NULL, 0);
+    tell(t, "ghost.dropped_request_count", "Requests that did not fit into the ring.", true,
+         (double)stats.dropped, NULL, 0);
+    tell(t, "ghost.coarsened_count", "How often a sample was halved because of the load.", true,
+         (double)stats.coarsened, NULL, 0);
+    tell(t, "ghost.unfollowed_count", "Instances without a curve, and curves that began anew.",
+         true, (double)stats.unfollowed, NULL, 0);
+}
+
 void tierce__metrics_each(struct tierce__manager *manager, each_fn each, void *arg)
 {
     struct telling t = {.manager = manager, .each = each, .arg = arg};
     tell_calls(&t);
     tell_queues(&t);
     tell_background(&t);
+    tell_ghost(&t);
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
     tell_groups(&t, catalog);
     tell_quotas(&t, catalog);

@@ -45,6 +45,7 @@ struct harness_opts {
     int search_cache_mib;
     const struct tierce__storage_ops *(*find_driver)(enum tierce__storage_type); /* NULL: files */
     uint32_t delete_threads;
+    struct tierce__ghosts *ghost;
 };
 
 static inline void harness_startup(struct harness *h, const struct harness_opts *o)
@@ -86,6 +87,7 @@ static inline void harness_open_locator(struct harness *h, const struct harness_
                                                    .clock_arg = h,
                                                    .seed = 1,
                                                    .delete_threads = opts->delete_threads,
+                                                   .ghost = opts->ghost,
                                                });
     ck_assert_int_eq(rc, 0);
     rc = tierce__locator_recover(h->locator, 1, h->why);
