@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -302,23 +303,40 @@ def expected(session_engine, hosts, models, prompts):
 
 
 @pytest.fixture(scope="session")
-def plain(hosts, models, prompts):
-    """plain(workers) -> the answers of a vLLM with so many workers and without a cache."""
-    known = {}
+def without_cache(session_engine):
+    """without_cache(options, ask) -> a function of a name, whose value is that of ask(host) for a vLLM without a cache
+    that was started with options(name). Each value is computed once."""
 
-    def ask(name):
-        if name not in known:
-            host = hosts()
-            host.start(model=models(), **WORKERS[name])
-            known[name] = answers(host.generate(prompts=prompts))
-            host.stop()
-        return known[name]
+    def make(options, ask):
+        @cache
+        def plain(name):
+            host = session_engine(**options(name))
+            try:
+                return ask(host)
+            finally:
+                if host.alive():
+                    host.stop()
 
-    return ask
+        return plain
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def plain(without_cache, models, prompts):
+    """plain(workers) -> the answers of a vLLM with workers of this kind and without a cache."""
+    return without_cache(lambda name: {"model": models(), **WORKERS[name]},
+                         lambda host: answers(host.generate(prompts=prompts)))
 
 
 def answers(outputs):
     return [o["answer"] for o in outputs]
+
+
+def varied(answered):
+    """Answers that depend on the whole prompts; others would also be right with wrong KV."""
+    assert all(len(set(answer)) > 2 for answer in answered), answered
+    return answered
 
 
 def loaded(outputs, what):

@@ -201,6 +201,7 @@ def test_what_a_killed_process_held_comes_back(engine, node, prompts, plain, who
     host = engine(node.store, **WORKERS["tp"])
     assert answers(host.generate(prompts=prompts)) == plain("tp")
     if who == "worker":
+        host.kill_workers_at_once()
         os.kill(workers_of(host)[-1], signal.SIGKILL)
         with pytest.raises(Exception):
             host.generate(prompts=prompts)

@@ -4,10 +4,11 @@ latent attention (MLA) beside recurrent states. Each load moves the blocks of ea
 are those of a vLLM without a cache."""
 
 import math
+from functools import cache
 
 import pytest
 
-from conftest import HostError, answers, loaded
+from conftest import HostError, answers, loaded, varied
 from hybrid_models import make_hybrid, make_latent_hybrid
 from test_faults import damage
 from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
@@ -39,13 +40,10 @@ def required_blocks(group, tokens):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """model(kind) -> the folder of a model."""
-    made = {}
-
+    @cache
     def folder(kind):
-        if kind not in made:
-            path = tmp_path_factory.mktemp("model") / kind
-            made[kind] = make_latent_hybrid(path) if kind == "latent" else make_hybrid(path, "gemma4", **CHANGES[kind])
-        return made[kind]
+        path = tmp_path_factory.mktemp("model") / kind
+        return make_latent_hybrid(path) if kind == "latent" else make_hybrid(path, "gemma4", **CHANGES[kind])
 
     return folder
 
@@ -56,19 +54,10 @@ def start(engine, model):
 
 
 @pytest.fixture(scope="module")
-def plain(module_engine, model, prompts):
-    """plain(kind) -> the answers of a vLLM without a cache, which depend on the whole prompts."""
-    known = {}
-
-    def ask(kind):
-        if kind not in known:
-            host = module_engine(model=model(kind), **OPTIONS.get(kind, {}))
-            known[kind] = answers(host.generate(prompts=prompts, salts=SALTS))
-            host.stop()
-            assert all(len(set(answer)) > 2 for answer in known[kind]), known[kind]
-        return known[kind]
-
-    return ask
+def plain(without_cache, model, prompts):
+    """plain(kind) -> the answers of a vLLM without a cache."""
+    return without_cache(lambda kind: {"model": model(kind), **OPTIONS.get(kind, {})},
+                         lambda host: varied(answers(host.generate(prompts=prompts, salts=SALTS))))
 
 
 @pytest.mark.parametrize("kind", GROUPS)

@@ -2,9 +2,11 @@
 """A real vLLM with models of several KV cache groups: windows, chunked attention or recurrent states with full
 attention, and windows alone. The answers equal those of a vLLM without a cache, also if the store fails or loses chunks."""
 
+from functools import cache
+
 import pytest
 
-from conftest import HostError, answers, loaded, why
+from conftest import HostError, answers, loaded, varied, why
 from hybrid_models import DTYPES, make_hybrid
 from test_faults import damage
 from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
@@ -23,33 +25,17 @@ def whole_units(prompts, kind):
     return whole_blocks(prompts, UNITS.get(kind, 32))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def hybrid(tmp_path_factory):
     """hybrid(kind) -> the folder of a model."""
-    made = {}
-
-    def model(kind):
-        if kind not in made:
-            made[kind] = make_hybrid(tmp_path_factory.mktemp("hybrid") / kind, kind)
-        return made[kind]
-
-    return model
+    return cache(lambda kind: make_hybrid(tmp_path_factory.mktemp("hybrid") / kind, kind))
 
 
-@pytest.fixture(scope="module")
-def plain(module_engine, hybrid, prompts):
-    """plain(kind) -> the answers of a vLLM without a cache, which depend on the whole prompts."""
-    known = {}
-
-    def ask(kind):
-        if kind not in known:
-            host = module_engine(model=hybrid(kind), **options(kind))
-            known[kind] = answers(host.generate(prompts=prompts))
-            host.stop()
-            assert all(len(set(answer)) > 2 for answer in known[kind]), known[kind]
-        return known[kind]
-
-    return ask
+@pytest.fixture(scope="session")
+def plain(without_cache, hybrid, prompts):
+    """plain(kind) -> the answers of a vLLM without a cache."""
+    return without_cache(lambda kind: {"model": hybrid(kind), **options(kind)},
+                         lambda host: varied(answers(host.generate(prompts=prompts))))
 
 
 @pytest.fixture

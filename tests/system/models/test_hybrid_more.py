@@ -5,48 +5,19 @@ embeddings, prefetches, remote stores. The answers are those of a vLLM without a
 import pytest
 
 from conftest import answers, loaded
-from hybrid_models import make_hybrid
 from shared_stores import STORES
-from test_hybrid import GROUPS, options, whole_units
+from test_hybrid import GROUPS, hybrid, options, plain, whole_units  # noqa: F401
 from test_vllm import disk_store, held_and_loaded, make_adapter, memory_store
 
 EVERY = [pytest.param(kind, marks=[] if kind == "gemma3" else pytest.mark.long) for kind in GROUPS]
 
 
-@pytest.fixture(scope="module")
-def hybrid(tmp_path_factory):
-    """hybrid(kind) -> the folder of a model."""
-    made = {}
-
-    def model(kind):
-        if kind not in made:
-            made[kind] = make_hybrid(tmp_path_factory.mktemp("hybrid") / kind, kind)
-        return made[kind]
-
-    return model
-
-
 @pytest.fixture
-def start(engine, hybrid):
+def start(engine, hybrid):  # noqa: F811
     def begin(kind, store=None, **more):
         return engine(store, model=hybrid(kind), **{**options(kind), **more})
 
     return begin
-
-
-@pytest.fixture(scope="module")
-def plain(module_engine, hybrid, prompts):
-    """plain(kind) -> the answers of a vLLM without a cache."""
-    known = {}
-
-    def ask(kind):
-        if kind not in known:
-            host = module_engine(model=hybrid(kind), **options(kind))
-            known[kind] = answers(host.generate(prompts=prompts))
-            host.stop()
-        return known[kind]
-
-    return ask
 
 
 @pytest.mark.long
@@ -70,7 +41,7 @@ def test_preemption(start, prompts):
     assert sum(loaded(outputs, "memory")) > 0
 
 
-def test_adapters_never_share(start, hybrid, prompts, plain, tmp_path):
+def test_adapters_never_share(start, hybrid, prompts, plain, tmp_path):  # noqa: F811
     one, two = (make_adapter(tmp_path / f"adapter{i}", hybrid("gemma3"), i) for i in (1, 2))
     host = start("gemma3", memory_store(), enable_lora=True, max_loras=2, max_lora_rank=8, max_cpu_loras=4)
     asked = dict(prompts=prompts[:1] * 3, adapters=[None, ("one", 1, one), ("two", 2, two)])
@@ -85,7 +56,7 @@ def test_adapters_never_share(start, hybrid, prompts, plain, tmp_path):
         assert loaded(outputs, "memory") == whole_units(prompts[:1], "gemma3") * 3
 
 
-def test_prompts_of_embeddings_are_neither_stored_nor_loaded(start, prompts, plain):
+def test_prompts_of_embeddings_are_neither_stored_nor_loaded(start, prompts, plain):  # noqa: F811
     host = start("gemma3", memory_store(), enable_prompt_embeds=True)
     given = [host.generate_from_embeddings(tokens=400, seed=1) for _ in range(2)]
     assert given[0]["answer"] == given[1]["answer"]
@@ -99,7 +70,7 @@ def test_prompts_of_embeddings_are_neither_stored_nor_loaded(start, prompts, pla
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_prefetch(start, prompts, plain, tmp_path, kind):
+def test_prefetch(start, prompts, plain, tmp_path, kind):  # noqa: F811
     """A prefetch brings chunks from disk to memory before they are loaded."""
     store = disk_store(tmp_path / "store", **{"load.prefetch": "true", "timeout.lookup": "5s"})
     host = start(kind, store)
@@ -120,7 +91,7 @@ def test_prefetch(start, prompts, plain, tmp_path, kind):
 @pytest.mark.long
 @pytest.mark.parametrize("kind", GROUPS)
 @pytest.mark.parametrize("place", ["redis", "file"])
-def test_a_remote_store(start, prompts, plain, tmp_path, kind, place):
+def test_a_remote_store(start, prompts, plain, tmp_path, kind, place):  # noqa: F811
     """An engine loads KV that another engine has computed. Without the store, it computes it."""
     remote = STORES[place](tmp_path / "store")
     store = {"memory.size": "256MiB", "disk.path": "", "remote.urls": remote.uri, "cost.check": "false",

@@ -3,6 +3,8 @@
 layers of each group; a pipeline stage holds some of the groups only. The answers are those of a vLLM without a cache,
 also if one rank fails alone."""
 
+from functools import cache
+
 import pytest
 
 from conftest import HostError, answers, loaded
@@ -37,14 +39,7 @@ def options(kind, ranks):
 @pytest.fixture(scope="module")
 def hybrid(tmp_path_factory):
     """hybrid(kind) -> the folder of a model."""
-    made = {}
-
-    def model(kind):
-        if kind not in made:
-            made[kind] = make_hybrid(tmp_path_factory.mktemp("hybrid") / kind, kind, **CHANGES.get(kind, {}))
-        return made[kind]
-
-    return model
+    return cache(lambda kind: make_hybrid(tmp_path_factory.mktemp("hybrid") / kind, kind, **CHANGES.get(kind, {})))
 
 
 class Case:
@@ -166,6 +161,7 @@ def test_a_rank_is_killed_while_it_stores(case, rank):
     """The store publishes nothing. An engine that starts later finds the chunks from before."""
     salt = f"rank {rank} dies"
     case.ask(salt, slice(1))
+    case.host.kill_workers_at_once()
     case.host.tell_workers(method="die_in_store", arguments=[rank])
     with pytest.raises(HostError):
         case.host.generate(prompts=case.prompts[1:2], salts=[salt])

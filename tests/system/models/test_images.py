@@ -4,6 +4,8 @@ full attention. The KV of an image's tokens, and of all after them, belongs to t
 same size is no hit, and the same image is one in every request and process. The answers are those of a vLLM without a
 cache."""
 
+from functools import cache
+
 import pytest
 
 from conftest import answers, loaded
@@ -38,14 +40,7 @@ def ask(host, *prompts, **more):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """model(kind) -> the folder of a model."""
-    made = {}
-
-    def folder(kind):
-        if kind not in made:
-            made[kind] = make_llava(tmp_path_factory.mktemp("llava") / kind, kind)
-        return made[kind]
-
-    return folder
+    return cache(lambda kind: make_llava(tmp_path_factory.mktemp("llava") / kind, kind))
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +52,14 @@ def asked(prompts):
 
 
 @pytest.fixture(scope="module")
-def plain(module_engine, model, asked):
+def plain(without_cache, model, asked):
     """plain(kind) -> the answers of a vLLM without a cache, by name. They depend on the images."""
-    known = {}
+    def answer(host):
+        right = dict(zip(asked, answers(ask(host, *asked.values()))))
+        assert right["one"] != right["other"], right
+        return right
 
-    def answer(kind):
-        if kind not in known:
-            host = module_engine(model=model(kind), **OPTIONS)
-            known[kind] = dict(zip(asked, answers(ask(host, *asked.values()))))
-            host.stop()
-            assert known[kind]["one"] != known[kind]["other"], known[kind]
-        return known[kind]
-
-    return answer
+    return without_cache(lambda kind: {"model": model(kind), **OPTIONS}, answer)
 
 
 @pytest.mark.parametrize("kind", KINDS)

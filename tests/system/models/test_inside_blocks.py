@@ -2,9 +2,12 @@
 """A real vLLM with models of recurrent states, whose hashes are finer than the blocks: hits end inside blocks, and prompts
 shorter than a block have hits. The answers are those of a vLLM without a cache."""
 
+from functools import cache
+from itertools import count
+
 import pytest
 
-from conftest import WORKERS, HostError, answers, loaded, why
+from conftest import WORKERS, HostError, answers, loaded, varied, why
 from hybrid_models import DTYPES, make_hybrid, make_latent_hybrid
 from node_process import Node
 from test_faults import damage
@@ -41,13 +44,10 @@ def asked(prompts):
 @pytest.fixture(scope="module")
 def hybrid(tmp_path_factory):
     """hybrid(kind) -> the folder of a model."""
-    made = {}
-
+    @cache
     def model(kind):
-        if kind not in made:
-            path = tmp_path_factory.mktemp("model") / kind
-            made[kind] = make_latent_hybrid(path) if kind == "latent" else make_hybrid(path, kind)
-        return made[kind]
+        path = tmp_path_factory.mktemp("model") / kind
+        return make_latent_hybrid(path) if kind == "latent" else make_hybrid(path, kind)
 
     return model
 
@@ -59,21 +59,16 @@ def start(engine, hybrid):
 
 @pytest.fixture(scope="module")
 def plain(module_engine, hybrid):
-    """plain(kind, prompts) -> the answers of a vLLM without a cache."""
-    hosts, known = {}, {}
+    """plain(kind, prompts) -> the answers of a vLLM without a cache, which keeps running: prompts differ between tests."""
+    host = cache(lambda kind: module_engine(model=hybrid(kind), **options(kind)))
+    numbers = count()
 
-    def ask(kind, asked):
-        for prompt in asked:
-            key = (kind, tuple(prompt))
-            if key not in known:
-                if kind not in hosts:
-                    hosts[kind] = module_engine(model=hybrid(kind), **options(kind))
-                # A salt of its own: vLLM's own cache finds nothing either.
-                known[key] = answers(hosts[kind].generate(prompts=[prompt], salts=[f"prompt {len(known)}"]))[0]
-                assert len(set(known[key])) > 2, known[key]
-        return [known[kind, tuple(prompt)] for prompt in asked]
+    @cache
+    def answer(kind, prompt):
+        # A salt of its own: vLLM's own cache finds nothing either.
+        return varied(answers(host(kind).generate(prompts=[prompt], salts=[f"prompt {next(numbers)}"])))[0]
 
-    return ask
+    return lambda kind, asked: [answer(kind, tuple(prompt)) for prompt in asked]
 
 
 class Asking:

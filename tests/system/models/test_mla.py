@@ -29,19 +29,14 @@ def asked(prompts):
 
 
 @pytest.fixture(scope="module")
-def plain(module_engine, model, asked):
+def plain(without_cache, model, asked):
     """plain(workers) -> the answers of a vLLM with this number of workers and without a cache."""
-    known = {}
+    def ask(host):
+        right = answers(host.generate(prompts=asked))
+        assert len({tuple(a) for a in right}) > 1, "all answers are equal"
+        return right
 
-    def ask(workers):
-        if workers not in known:
-            host = module_engine(model=model, tensor_parallel_size=workers)
-            known[workers] = answers(host.generate(prompts=asked))
-            host.stop()
-            assert len({tuple(a) for a in known[workers]}) > 1, "all answers are equal"
-        return known[workers]
-
-    return ask
+    return without_cache(lambda workers: {"model": model, "tensor_parallel_size": workers}, ask)
 
 
 @pytest.mark.parametrize("where", ["memory", "disk", "node"])
@@ -110,6 +105,7 @@ def test_one_rank_fails_to_load(engine, model, asked, plain, node, mode):
 def test_one_rank_is_killed_while_it_stores(engine, model, asked, plain, node, rank):
     host = engine(node.store, model=model, **TWO)
     assert answers(host.generate(prompts=asked[:1])) == plain(2)[:1]
+    host.kill_workers_at_once()
     host.tell_workers(method="die_in_store", arguments=[rank])
     with pytest.raises(Exception):
         host.generate(prompts=asked[2:3])

@@ -2,9 +2,11 @@
 """A real vLLM with models whose checkpoint contains the drafter (MTP). The answers and the drafted tokens equal those of a
 vLLM without a cache: the answers show the KV of the model, the drafted tokens that of the drafter."""
 
+from functools import cache
+
 import pytest
 
-from conftest import answers, loaded
+from conftest import answers, loaded, varied
 from mtp_models import KINDS, make_mtp
 from test_vllm import disk_store, held_and_loaded, memory_store, whole_blocks
 
@@ -36,14 +38,7 @@ def ask(host, prompts, **more):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """model(kind) -> the folder of a checkpoint."""
-    made = {}
-
-    def make(kind):
-        if kind not in made:
-            made[kind] = make_mtp(tmp_path_factory.mktemp("mtp") / kind, kind)
-        return made[kind]
-
-    return make
+    return cache(lambda kind: make_mtp(tmp_path_factory.mktemp("mtp") / kind, kind))
 
 
 @pytest.fixture(scope="module")
@@ -53,21 +48,15 @@ def parted(prompts):
 
 
 @pytest.fixture(scope="module")
-def plain(module_engine, model, prompts, parted):
+def plain(without_cache, model, prompts, parted):
     """plain(kind) -> the answers and the drafted tokens of a vLLM without a cache: to `prompts`, and to `parted`."""
-    known = {}
+    def answer(host):
+        right = [ask(host, prompts), ask(host, parted, tokens=LONG)]
+        for _, drafts in right:
+            assert len({tuple(draft) for draft in drafts}) > len(drafts) / 2, drafts
+        return [(varied(answers(outputs)), drafts) for outputs, drafts in right]
 
-    def answer(kind):
-        if kind not in known:
-            host = module_engine(model=model(kind), enable_prefix_caching=False, **drafting(kind))
-            known[kind] = [ask(host, prompts), ask(host, parted, tokens=LONG)]
-            host.stop()
-            for outputs, drafts in known[kind]:
-                assert all(len(set(answer)) > 2 for answer in answers(outputs)), outputs
-                assert len({tuple(draft) for draft in drafts}) > len(drafts) / 2, drafts
-        return [(answers(outputs), drafts) for outputs, drafts in known[kind]]
-
-    return answer
+    return without_cache(lambda kind: {"model": model(kind), "enable_prefix_caching": False, **drafting(kind)}, answer)
 
 
 @pytest.fixture
