@@ -10,7 +10,7 @@ SCALE ?= 32
 export DESTDIR TIERCE_VENV
 
 .DEFAULT_GOAL := build
-.PHONY: help packages build test test-device test-long run check install uninstall clean
+.PHONY: help packages build test test-device test-long run fleet check install uninstall clean
 
 help: ## prints this
 	@sed -n 's/^\([a-z-]*\):[^#]*## */  make \1|/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -44,6 +44,13 @@ run: ## a workload through a real vLLM, without and with Tierce (MODEL=random TR
 	@"$(TIERCE_VENV)/bin/python" tools/demo/run.py \
 		$(if $(TRACE),--trace "$(TRACE)" --scale "$(SCALE)") \
 		$(if $(MODEL),--model "$(MODEL)")
+
+fleet: ## two engines share a pool of Redis, a folder and S3 under two managers, while parts are killed
+	@tools/setup room
+	@tools/setup packages test
+	@$(MAKE) --no-print-directory build
+	@tools/setup python
+	@"$(TIERCE_VENV)/bin/python" tests/system/fleet_run.py $(ARGUMENTS)
 
 check: ## format, lint, layers, documents (TIDY=1: clang-tidy too)
 	@tools/setup packages check

@@ -371,6 +371,8 @@ TIERCE_MUSTUSE int tierce__locator_instance_usage(struct tierce__locator *locato
                                                   struct tierce__usage *out);
 void tierce__locator_group_usage(struct tierce__locator *locator, const char *group,
                                  struct tierce__usage *out);
+/* Places in a storage that readers were given since the start, by tierce__locator_get. */
+uint64_t tierce__locator_storage_located(const struct tierce__locator *locator, uint16_t storage);
 /* Reads the bytes in a storage, of all groups; other fields are 0. */
 void tierce__locator_storage_usage(struct tierce__locator *locator, uint16_t storage,
                                    struct tierce__usage *out);

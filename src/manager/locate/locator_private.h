@@ -109,6 +109,8 @@ struct tierce__locator {
     bool is_open;
     uint64_t fence;
     _Atomic uint64_t reports[TIERCE__REPORT_REASONS]; /* relaxed: counters */
+    /* Places that readers were given, by tierce__meta_storage_slot; relaxed: counters. */
+    _Atomic uint64_t located[TIERCE__META_STORAGE_SLOTS];
 };
 
 /* Acquires a reference to an instance until release. Errors: -ENOENT, TIERCE_E_CLOSED. */

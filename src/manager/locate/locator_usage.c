@@ -248,3 +248,9 @@ void tierce__locator_group_usage(struct tierce__locator *locator, const char *gr
     memcpy(out->deleting_by_type, use.by_type[TIERCE__QUOTA_DELETING],
            sizeof(out->deleting_by_type));
 }
+
+uint64_t tierce__locator_storage_located(const struct tierce__locator *locator, uint16_t storage)
+{
+    return atomic_load_explicit(&locator->located[tierce__meta_storage_slot(storage)],
+                                memory_order_relaxed);
+}

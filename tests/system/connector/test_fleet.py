@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real vLLMs that share a pool governed by a manager: each loads the KV that the other computed, whatever storage the
+manager chose, and the answers equal those of a vLLM without a cache, also if a manager or a storage is lost."""
+
+import signal
+
+import pytest
+
+from conftest import answers, loaded
+import fleet_run
+from fleet_world import STORAGES, Fleet
+from manager_process import wait_until
+from node_process import Node
+from test_remote import load_all
+from test_vllm import whole_blocks, whole_chunks
+
+
+def fleet_store(fleet, **more):
+    """Chunks of one block, so that prompts have many whole chunks: a pool keeps no others."""
+    return {"memory.size": "256MiB", "disk.path": "", "remote.urls": fleet.url, "cost.check": "false",
+            "chunk.tokens": "32", "breaker.errors": "2", "breaker.retry": "1h", **more}
+
+
+@pytest.fixture
+def build(tmp_path):
+    """build(kinds, ...) -> a fleet on a storage of each kind."""
+    built = []
+
+    def make(*kinds, **more):
+        built.append(Fleet(tmp_path, [STORAGES[kind](tmp_path) for kind in kinds], **more))
+        return built[-1]
+
+    yield make
+    for fleet in built:
+        fleet.stop()
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+def test_what_one_computed_another_loads(engine, build, prompts, expected, kind):
+    fleet = build(kind)
+    first = engine(fleet_store(fleet))
+    assert answers(first.generate(prompts=prompts)) == expected()
+    assert first.flush()
+    assert fleet.storages[0].objects() > 0
+    load_all(engine, fleet_store(fleet), prompts, expected)
+    # Damaged objects are computed again, and the manager drops their places.
+    assert fleet.storages[0].spoil() > 0
+    third = engine(fleet_store(fleet))
+    outputs = third.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert loaded(outputs, "remote") == [0] * len(prompts)
+    assert third.flush()
+    load_all(engine, fleet_store(fleet), prompts, expected)
+
+
+def test_whole_chunks_of_the_default_size(engine, build, prompts, expected):
+    fleet = build("file")
+    config = {"memory.size": "256MiB", "disk.path": "", "remote.urls": fleet.url, "cost.check": "false"}
+    first = engine(config)
+    assert answers(first.generate(prompts=prompts)) == expected()
+    assert first.flush()
+    second = engine(config)
+    outputs = second.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    came = [a + b + c for a, b, c in zip(*(loaded(outputs, what) for what in ("local", "memory", "remote")))]
+    assert all(c >= w for c, w in zip(came, whole_chunks(prompts))) and max(whole_chunks(prompts)) > 0
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+def test_another_manager_leads(engine, build, prompts, expected, sig):
+    """The leader ends between the store and the loads of an engine that knows both addresses."""
+    fleet = build("file", managers=2)
+    first = engine(fleet_store(fleet))
+    second = engine(fleet_store(fleet, **{"breaker.errors": "100"}))
+    assert answers(first.generate(prompts=prompts)) == expected()
+    assert first.flush()
+    fleet.fail_over(sig)
+    outputs = second.generate(prompts=prompts)
+    assert answers(outputs) == expected()
+    assert loaded(outputs, "failed") == [0] * len(prompts)
+    assert loaded(outputs, "remote")[0] == whole_blocks(prompts)[0]
+
+
+def test_a_storage_is_lost(engine, build, prompts, expected):
+    """Blocks in two storages, one of which goes: no wrong answer; what is computed again goes to the other."""
+    fleet = build("redis", "file")
+    first = engine(fleet_store(fleet))
+    assert answers(first.generate(prompts=prompts)) == expected()
+    assert first.flush()
+    assert fleet.storages[0].objects() > 0
+    fleet.storages[0].stop()
+    second = engine(fleet_store(fleet))
+    assert answers(second.generate(prompts=prompts)) == expected()
+    wait_until(lambda: fleet.state_of("redis_01") == "unwell")
+    third = engine(fleet_store(fleet, **{"breaker.errors": "100"}))
+    assert answers(third.generate(prompts=prompts)) == expected()
+    assert third.flush()
+    load_all(engine, fleet_store(fleet), prompts, expected)
+    assert fleet.storages[1].objects() > 0
+
+
+def test_two_ranks(engine, build, prompts, plain, tmp_path):
+    """Two workers, through a node: their layers are in one chunk, and in one block of the manager."""
+    fleet = build("file")
+    expected = plain("tp")
+    for name, remote in (("first", 0), ("second", whole_blocks(prompts)[0])):
+        (tmp_path / name).mkdir()
+        node = Node(tmp_path / name, f"--listen.native={tmp_path}/{name}/native", "--memory.size=256MiB",
+                    f"--remote.urls={fleet.url}", "--cost.check=false", "--chunk.tokens=32")
+        host = engine({"node.socket": f"{tmp_path}/{name}/native", "timeout.lookup": "20s", "chunk.tokens": "32"},
+                      tensor_parallel_size=2)
+        outputs = host.generate(prompts=prompts)
+        assert answers(outputs) == expected
+        assert loaded(outputs, "remote")[0] == remote
+        assert host.flush()
+        host.stop()
+        node.end()
+
+
+def test_make_fleet(tmp_path):
+    """`make fleet` with its smallest workload."""
+    failed, rows = fleet_run.run(tmp_path, sessions=2, tokens=192, quiet=True)
+    assert failed == []
+    assert {row.member for row in rows} == {"A", "B"}

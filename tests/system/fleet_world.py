@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fleet of a test's own: one or two managers, and a storage of each kind that engines write to."""
+
+import re
+
+import shared_stores
+from manager_process import Http, Manager, Redis, wait_until
+from shared_stores import S3, Folder
+
+GROUP = "default"
+
+
+def code(reply):
+    return reply["header"]["status"]["code"]
+
+
+class Files:
+    """A folder in which several blocks share a file."""
+
+    name = "nfs_01"
+
+    def __init__(self, folder):
+        self.kept = Folder(folder / "files")
+        self.kept.folder.mkdir(parents=True)
+
+    def spec(self):
+        return {"global_unique_name": self.name,
+                "nfs": {"root_path": f"{self.kept.folder}/", "key_count_per_file": 4}}
+
+    def objects(self):
+        return len(self.kept.objects())
+
+    def spoil(self):
+        """A byte in each page: several blocks share a file."""
+        found = self.kept.objects()
+        for path in found:
+            content = bytearray(path.read_bytes())
+            content[2048::4096] = bytes(b ^ 1 for b in content[2048::4096])
+            path.write_bytes(content)
+        return len(found)
+
+    def stop(self):
+        self.kept.stop()
+
+
+class RedisStorage:
+    name = "redis_01"
+
+    def __init__(self, folder):
+                self.server = shared_stores.Redis(folder / "values")
+
+    def spec(self):
+        return {"global_unique_name": self.name, "redis": {"uri": self.server.uri, "key_prefix": "pool:"}}
+
+    def objects(self):
+        import redis
+        with redis.Redis(port=self.server.port) as client:
+            return len(client.keys("pool:*"))
+
+    def spoil(self):
+        return self.server.spoil()
+
+    def stop(self):
+        self.server.stop()
+
+
+class S3Storage:
+    name = "s3_01"
+
+    def __init__(self, folder):
+        self.server = S3(folder / "s3")
+        self.credentials = folder / "credentials"
+        self.credentials.write_text("[default]\naws_access_key_id = someone\naws_secret_access_key = something\n")
+
+    def spec(self):
+        endpoint = self.server.uri.split("endpoint=")[1]
+        return {"global_unique_name": self.name,
+                "s3": {"endpoint": endpoint, "bucket": "kv-cache", "prefix": "tierce",
+                       "credentials_file": str(self.credentials), "is_path_style": True}}
+
+    def objects(self):
+        return len(self.server.kept.objects())
+
+    def spoil(self):
+        return self.server.spoil()
+
+    def stop(self):
+        self.server.stop()
+
+
+STORAGES = {"file": Files, "redis": RedisStorage, "s3": S3Storage}
+
+
+class Fleet:
+    """Managers over one Redis (or one manager with its state in memory), and the group "default" on some storages."""
+
+    def __init__(self, folder, storages, managers=1, debug=False, lease_ms=2000):
+        self.storages = storages
+        self.redis = Redis(folder / "registry") if managers > 1 else None
+        self.managers = []
+        for i in range(managers):
+            more = []
+            if self.redis is not None:
+                more = [f"--registry.uri={self.redis.uri}?cluster_name={{f}}&timeout_ms=20000",
+                        f"--elector.uri={self.redis.uri}", f"--elector.lease={lease_ms}ms",
+                        "--elector.interval=50ms"]
+            self.managers.append(Manager(folder / f"manager{i}", *more, debug=debug, startup=self.startup(folder),
+                                         ready=i == 0))
+        self.api = Http(self.managers[0])
+        for storage in storages:
+            added = self.api.call("admin", "AddStorage", storage=storage.spec())
+            assert code(added) == "OK", added
+        self.candidates([s.name for s in storages])
+
+    def startup(self, folder):
+        place = folder / "unused"
+        place.mkdir(exist_ok=True)
+        startup = Manager.usual_startup(storage=place)
+        startup["storage_config"]["global_unique_name"] = "unused"
+        startup["instance_group"]["storage_candidates"] = ["unused"]
+        startup["instance_group"]["cache_config"]["cache_prefer_strategy"] = 2  # hf3fs, or else the first with room
+        startup["instance_group"]["cache_config"]["reclaim_strategy"]["storage_unique_name"] = "unused"
+        startup["instance_group"]["quota"]["quota_config"] = []
+        if self.redis is not None:
+            startup["instance_group"]["cache_config"]["meta_indexer_config"]["meta_storage_backend_config"] = {
+                "storage_type": "redis", "storage_uri": f"{self.redis.uri}?timeout_ms=20000"}
+        return startup
+
+    def candidates(self, names):
+        group = self.api.call("admin", "GetInstanceGroup", name=GROUP)["instance_group"]
+        version = int(group["version"])
+        group.update(storage_candidates=names, version=version + 1)
+        group["cache_config"]["reclaim_strategy"]["storage_unique_name"] = names[0]
+        changed = self.api.call("admin", "UpdateInstanceGroup", instance_group=group, current_version=version)
+        assert code(changed) == "OK", changed
+
+    def limit(self, name, capacity_bytes):
+        """The bytes that a storage may hold."""
+        spec = next(s for s in self.storages if s.name == name).spec()
+        changed = self.api.call("admin", "UpdateStorage", storage={**spec, "capacity_bytes": capacity_bytes})
+        assert code(changed) == "OK", changed
+
+    def state_of(self, name):
+        listed = self.api.call("admin", "ListStorage")
+        assert code(listed) == "OK", listed
+        return {s["global_unique_name"]: s["status"] for s in listed["storage"]}[name]
+
+    def located(self):
+        """Places that readers were given by the manager that leads, by storage."""
+        text = self.leader().get("/metrics", "admin_http")[1].decode()
+        found = re.findall(r'^tierce_data_storage_located_count\w*\{.*unique_name="(\w+)"\} (\S+)$', text, re.M)
+        return {name: int(float(value)) for name, value in found}
+
+    @property
+    def url(self):
+        hosts = ",".join(f"127.0.0.1:{m.ports['grpc']}" for m in self.managers)
+        return f"fleet://{hosts}/{GROUP}"
+
+    def leader(self):
+        for manager in self.managers:
+            if manager.process is not None and manager.get("/readyz")[0] == 200:
+                return manager
+        return None
+
+    def fail_over(self, sig):
+        """The leader ends; returns when another one leads."""
+        self.leader().stop(sig)
+        wait_until(self.leader)
+        self.api = Http(self.leader())
+
+    def stop(self):
+        for manager in self.managers:
+            manager.stop()
+        if self.redis is not None:
+            self.redis.stop()
+        for storage in self.storages:
+            storage.stop()
