@@ -310,14 +310,16 @@ static void tell_global_quotas(const struct telling *t)
 static void tell_storages(const struct telling *t, const struct tierce__catalog *catalog)
 {
     static const char *const names[] = {
-        "data_storage.healthy_status", "data_storage.storage_usage_ratio", "data_storage.byte_size",
-        "data_storage.capacity_bytes", "data_storage.watermark_bytes"};
+        "data_storage.healthy_status",  "data_storage.storage_usage_ratio",
+        "data_storage.byte_size",       "data_storage.capacity_bytes",
+        "data_storage.watermark_bytes", "data_storage.managed_status"};
     static const char *const helps[] = {
-        "1: enabled, and its last probes succeeded.",
+        "1: enabled, and no probe has failed of late; an unmanaged storage is not probed.",
         "Used share of the storage's medium; -1: unknown.",
         "Bytes of locations in the storage, in any state.",
         "The storage's capacity_bytes; 0: not bounded.",
         "The bytes of all groups above which blocks in the storage are reclaimed; 0: not bounded.",
+        "1: the manager probes the storage and deletes in it; 0: unmanaged.",
     };
     size_t count;
     const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
@@ -331,10 +333,12 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
             tierce__storages_state(t->manager->storages, storages[i].name, &state);
             tierce__locator_storage_usage(t->manager->locator, storages[i].number, &usage);
             double values[] = {
-                state.is_enabled && state.is_well, state.used_share < 0 ? -1 : state.used_share,
+                state.is_enabled && state.is_well,
+                state.used_share < 0 ? -1 : state.used_share,
                 used_bytes(usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes),
                 (double)storages[i].capacity_bytes,
-                tierce__reclaimer_storage_watermark_bytes(&storages[i])};
+                tierce__reclaimer_storage_watermark_bytes(&storages[i]),
+                state.is_managed};
             _Static_assert(sizeof(values) / sizeof(values[0]) == sizeof(names) / sizeof(names[0]),
                            "each metric has a value");
             tell(t, names[m], helps[m], false, values[m], tags, 2);
