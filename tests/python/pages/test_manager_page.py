@@ -205,6 +205,18 @@ def test_storages_say_how_they_are(browser, manager):
     assert unwell["Medium used"] == "\u2013"
 
 
+def test_reports_of_bad_places_are_counted(browser, manager):
+    api = Http(manager)
+    bad = {"block_key": 1, "location_spec_name": "tp0", "uri": "file://nfs_01/none", "reason": "RR_SHORT"}
+    before = numbers(manager)["reports"]
+    assert set(before) == {"missing", "short", "damaged", "identity", "retracted"}
+    reply = api.call("meta", "ReportCache", instance_id="plain", reports=[bad, bad])
+    assert (reply["dropped_locations"], reply["absent_reports"]) == ("0", "2"), reply
+    assert numbers(manager)["reports"] == {**before, "short": before["short"] + 2}
+    page = load(browser, manager)
+    assert f"short{before['short'] + 2}" in page.run("document.querySelector('#work .pairs').textContent")
+
+
 def test_a_storage_that_is_unmanaged_is_not_called_well(browser, manager):
     api = Http(manager)
     moon = {"global_unique_name": "moon", "mooncake": {"local_hostname": "h"}}
