@@ -41,8 +41,10 @@ static const struct bench_entry {
     const char *name;
     const char *summary;
     int (*run)(const struct tierce__bench *bench);
+    bool needs_device;
 } entries[] = {
-#define TIERCE_BENCH(suffix, name, summary) {name, summary, tierce__bench_##suffix},
+#define TIERCE_BENCH(suffix, name, summary)           {name, summary, tierce__bench_##suffix, false},
+#define TIERCE_BENCH_ON_DEVICE(suffix, name, summary) {name, summary, tierce__bench_##suffix, true},
 #include "bench/benches.def"
 #undef TIERCE_BENCH
 };
@@ -59,8 +61,13 @@ static void format_number(char *out, size_t size, double value)
         snprintf(out, size, value < 9999.5 ? "%.4g" : "%.0f", value);
 }
 
+/* Once, before the first row. */
 static void print_header(bool csv)
 {
+    static bool is_printed;
+    if (is_printed)
+        return;
+    is_printed = true;
     if (csv)
         printf("bench,case,unit,value,limit,ratio,goal,peer,peer_value,value_min,value_max,"
                "limit_min,limit_max\n");
@@ -101,6 +108,7 @@ void tierce__bench_emit(const struct tierce__bench *bench, const struct tierce__
     format_number(goal, sizeof(goal), row->goal);
     format_number(peer_value, sizeof(peer_value), row->peer_value);
     const char *peer = row->peer != NULL ? row->peer : "";
+    print_header(bench->csv);
     if (bench->csv)
         printf("%s,%s,%s,%s,%s,%s,%s,%s,%s", bench->name, row->case_name, row->unit, value, limit,
                ratio, goal, peer, peer_value);
@@ -229,10 +237,13 @@ static bool is_wanted(const struct bench_arguments *a, const struct bench_entry 
 static int run_all(struct bench_arguments *a)
 {
     int status = TIERCE__CLI_OK;
-    print_header(a->bench.csv);
     for (size_t i = 0; i < ENTRY_COUNT && !ferror(stdout); i++) {
         if (!is_wanted(a, &entries[i]))
             continue;
+        if (!entries[i].needs_device)
+            print_header(a->bench.csv);
+        if (ferror(stdout))
+            break;
         a->bench.name = entries[i].name;
         int rc = entries[i].run(&a->bench);
         if (rc < 0 && rc != -ECANCELED)

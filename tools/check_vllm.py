@@ -106,13 +106,13 @@ def refused(theirs: ast.FunctionDef, ours: ast.FunctionDef) -> str | None:
 
 
 def imports(sources: Sources):
-    for path in sorted(OURS.glob("*.py")):
+    for path in sorted(OURS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.ImportFrom) or node.level or (node.module or "").split(".")[0] != "vllm":
                 continue
             for alias in node.names:
                 if not sources.has(node.module, alias.name):
-                    yield f"{path.name}: {node.module} has no {alias.name}"
+                    yield f"{path.relative_to(OURS)}: {node.module} has no {alias.name}"
 
 
 def overrides(sources: Sources):

@@ -14,16 +14,9 @@
 #include "check_main.h"
 #include "meta_folder.h"
 #include "sim_model.h"
+#include "sim_removals.h"
 
 /* ---- actions of clients ---------------------------------------------------------------------- */
-
-static size_t draw_keys(int64_t keys[KEYS])
-{
-    size_t count = 1 + below(8), first = below(KEYS);
-    for (size_t i = 0; i < count; i++)
-        keys[i] = 100 + (int64_t)((first + i) % KEYS);
-    return count;
-}
 
 static void place(size_t session, int64_t key, const struct tierce__found *found)
 {
@@ -134,44 +127,6 @@ static void renew_write(void)
     int rc =
         tierce__locator_renew_write(h.locator, instance_ids[t->instance], t->id, &renewed, h.why);
     see_renewal(t, rc, &renewed);
-}
-
-/* Blocks of these keys that no session writes are gone, and those that one writes will be. */
-static void forget(int instance, const int64_t *keys, size_t count, bool is_sure)
-{
-    for (size_t i = 0; i < placed_count; i++) {
-        struct placed *p = &placed[i];
-        bool is_one = keys == NULL;
-        for (size_t k = 0; k < count && !is_one; k++)
-            is_one = keys[k] == p->key;
-        if (!is_one || p->instance != instance || p->state == GONE)
-            continue;
-        removed++;
-        if (p->state == WRITING || !is_sure)
-            p->state = UNKNOWN;
-        else
-            set_state(p, GONE);
-    }
-}
-
-static void remove_some(void)
-{
-    int64_t keys[KEYS];
-    struct tierce__mask none = {0};
-    int instance = (int)below(INSTANCES);
-    size_t count = draw_keys(keys);
-    int rc = tierce__locator_remove(h.locator, instance_ids[instance], keys, count, &none, h.why);
-    REQUIRE(rc == 0 || rate > 0, "remove: %s", h.why);
-    forget(instance, keys, count, rc == 0);
-}
-
-static void trim(void)
-{
-    int instance = (int)below(INSTANCES);
-    int how = trims_meta && below(2) == 0 ? TIERCE__TRIM_META : TIERCE__TRIM_ALL;
-    int rc = tierce__locator_trim(h.locator, instance_ids[instance], how, 0, 0, h.why);
-    REQUIRE(rc == 0 || rate > 0, "trim: %s", h.why);
-    forget(instance, NULL, 0, rc == 0);
 }
 
 static bool is_enabled(const char *uri)
@@ -359,6 +314,11 @@ static void late_finish_write(void)
     REQUIRE(rc < 0, "an old leader has finished a write");
 }
 
+static void late_report(void)
+{
+    report_some(late, false);
+}
+
 static void late_remove(void)
 {
     int64_t keys[KEYS];
@@ -374,14 +334,15 @@ static void late_remove(void)
  */
 static void late_step(void)
 {
-    static void (*const calls[])(void) = {late_start_write, late_finish_write, late_remove};
-    uint32_t what = below(5);
+    static void (*const calls[])(void) = {late_start_write, late_finish_write, late_remove,
+                                          late_report};
+    uint32_t what = below(6);
     late_deletes = late_deletes && h.now_us < late_from_us + REUSE_MS * 1000;
     if (late == NULL)
         return;
-    if (what < 3)
+    if (what < 4)
         calls[what]();
-    else if (what == 3)
+    else if (what == 4)
         (void)tierce__locator_expire(late);
     else if (late_deletes)
         (void)tierce__deleter_step(late->deleter, 1 + below(4));
@@ -407,8 +368,10 @@ static bool step(void)
         start_write();
     else if (what < 48)
         finish_write();
-    else if (what < 54)
+    else if (what < 52)
         remove_some();
+    else if (what < 54)
+        report_some(h.locator, true);
     else if (what < 62)
         get();
     else if (what < 64)
@@ -668,12 +631,13 @@ static void run_all(unsigned long long count)
         run();
     printf("%llu blocks finished, %llu written beside another session, %llu removed, %llu "
            "reclaimed, %llu sessions timed out, "
-           "%llu renewed, %llu leaders, %llu writes of old ones refused\n",
+           "%llu renewed, %llu reported, %llu leaders, %llu writes of old ones refused\n",
            (unsigned long long)served, (unsigned long long)shared_writes,
            (unsigned long long)removed, (unsigned long long)reclaimed, (unsigned long long)timeouts,
-           (unsigned long long)renewals, (unsigned long long)crashes, (unsigned long long)refused);
+           (unsigned long long)renewals, (unsigned long long)reported, (unsigned long long)crashes,
+           (unsigned long long)refused);
     ck_assert(text != NULL || (served > 0 && reclaimed > 0 && timeouts > 0 && refused > 0));
-    ck_assert(text != NULL || (renewals > 0 && shared_writes > 0));
+    ck_assert(text != NULL || (renewals > 0 && shared_writes > 0 && reported > 0));
 }
 
 /* ---- a model is replaced by another -----------------------------------------------------------

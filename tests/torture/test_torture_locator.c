@@ -23,7 +23,8 @@ static struct tierce__reclaimer *reclaimer;
 static struct tierce__started started;
 static uint64_t fence;
 static int64_t ttl_s;
-static size_t lost = LOST; /* the key that a client could not write */
+static size_t lost = LOST;                              /* the key that a client could not write */
+static char second_uri[SIM_URI_BYTES], second_spec[16]; /* where keys[1] lies */
 
 static void goes(const char *path)
 {
@@ -80,7 +81,12 @@ static int start_keys(const int64_t *which, size_t count, int64_t timeout_s)
 
 static int start(void)
 {
-    return start_keys(keys, KEYS, 30);
+    int rc = start_keys(keys, KEYS, 30);
+    if (rc == 0) {
+        snprintf(second_uri, sizeof(second_uri), "%s", started.locations[1].specs[0].uri);
+        snprintf(second_spec, sizeof(second_spec), "%s", started.locations[1].specs[0].name);
+    }
+    return rc;
 }
 
 static int finish(void)
@@ -147,6 +153,25 @@ static int remove_first(void)
 {
     struct tierce__mask none = {0};
     return tierce__locator_remove(h.locator, "i", keys, 1, &none, h.why);
+}
+
+/* A report that fails may have dropped the location; one that succeeds has. */
+static int report_second(void)
+{
+    struct tierce__meta_space *space = sim_store.spaces[1];
+    struct tierce__report bad = {.key = keys[1],
+                                 .spec_name = second_spec,
+                                 .uri = second_uri,
+                                 .reason = TIERCE__REPORT_DAMAGED};
+    struct tierce__record record;
+    uint64_t dropped = 0;
+    bool found = true;
+    int rc = tierce__locator_report(h.locator, "i", &bad, 1, &dropped, h.why);
+    ck_assert_uint_le(dropped, 1);
+    if (rc == 0)
+        rc = space->ops->get(space, &keys[1], 1, &h.arena, &record, &found);
+    ck_assert(rc != 0 || !found);
+    return rc;
 }
 
 static int trim_none(void)
@@ -240,6 +265,7 @@ static void use(void)
     TRY(finish_expiring);
     TRY(expire_blocks);
     TRY(reclaim);
+    TRY(report_second);
     TRY(delete_due);
     tierce__reclaimer_stop(reclaimer);
     TRY(change_leader);

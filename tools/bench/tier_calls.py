@@ -168,7 +168,8 @@ class Run:
         self.count = args.tokens // self.chunk_tokens
         chunks = self.count * 5 // 4
         name = f"tier-calls-{os.getpid()}-{case}"
-        region = SharedOffloadRegion(name, chunks, None, self.row, self.row)
+        # vLLM removes the name of the region after the barrier: only this process maps it.
+        region = SharedOffloadRegion(name, chunks, None, self.row, self.row, barrier=lambda: None)
         self.primary = CPUPrimaryTierOffloadingManager(chunks, region)
         self.rows = numpy.asarray(self.primary.get_kv_memoryview())
         self.manager = None
@@ -269,7 +270,6 @@ class Run:
                 self.loadable += is_again * self.count
 
     def end(self):
-        """Frees the region too, which would stay in /dev/shm."""
         del self.rows
         (self.manager or self.primary).shutdown()
 

@@ -240,7 +240,7 @@ function showPlots() {
 }
 
 function showWork(data) {
-  const {reclaim, deletions} = data;
+  const {reclaim, deletions, reports} = data;
   replace(element('work').querySelector('.pairs'), h('div', {class: 'small'},
     h('div', null, h('h3', null, 'Reclaim'), pairs([
       ['blocks taken out', count(reclaim.blocks)],
@@ -253,7 +253,9 @@ function showWork(data) {
       ['tries that failed', count(deletions.failed_tries)],
       ['locations deleted', count(deletions.done_locations)],
       ['orphaned: only their owner can delete them', count(deletions.orphaned_locations)],
-    ]))));
+    ])),
+    h('div', null, h('h3', null, 'Places reported by clients'),
+      pairs(Object.entries(reports).map(([reason, places]) => [reason, count(places)])))));
 }
 
 function buildPage() {

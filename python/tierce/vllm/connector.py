@@ -31,9 +31,9 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from . import ranks as workers
 from . import worker as worker_half
 from .device import memory_of
-from .group_scheduler import GroupSchedulerHalf
-from .group_worker import GroupWorkerHalf
-from .groups import GroupTable, table_of
+from .groups.group_scheduler import GroupSchedulerHalf
+from .groups.group_table import GroupTable, table_of
+from .groups.group_worker import GroupWorkerHalf
 from .identity import ConfigError, Unsupported, require_known
 from .link import LinkError, LinkServer, RemoteWorker
 from .reuse import blocks_to_write

@@ -22,7 +22,7 @@ from . import identity, own_node
 from .behind import StoresBehind
 from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
-from .groups import next_multiple
+from .groups.group_table import next_multiple
 from .identity import ConfigError, Unsupported
 from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,

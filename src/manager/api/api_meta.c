@@ -458,6 +458,9 @@ static void report_cache(struct tierce__api_call *api)
     int rc = tierce__locator_report(api->manager->locator, request->instance_id, reports,
                                     request->n_reports, &dropped, api->why);
     reply->dropped_locations = (int64_t)dropped;
+    /* A place belongs to one location, and the first report of it drops it. */
+    TIERCE_ASSERT(dropped <= request->n_reports);
+    reply->absent_reports = rc == 0 ? (int64_t)(request->n_reports - dropped) : 0;
     tierce__api_end(api, rc, "report cache", "Reported locations dropped successfully");
 }
 

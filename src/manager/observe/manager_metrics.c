@@ -312,13 +312,15 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
     static const char *const names[] = {
         "data_storage.healthy_status",  "data_storage.storage_usage_ratio",
         "data_storage.byte_size",       "data_storage.capacity_bytes",
-        "data_storage.watermark_bytes", "data_storage.located_count"};
+        "data_storage.watermark_bytes", "data_storage.managed_status",
+        "data_storage.located_count"};
     static const char *const helps[] = {
-        "1: enabled, and its last probes succeeded.",
+        "1: enabled, and no probe has failed of late; an unmanaged storage is not probed.",
         "Used share of the storage's medium; -1: unknown.",
         "Bytes of locations in the storage, in any state.",
         "The storage's capacity_bytes; 0: not bounded.",
         "The bytes of all groups above which blocks in the storage are reclaimed; 0: not bounded.",
+        "1: the manager probes the storage and deletes in it; 0: unmanaged.",
         "Places in the storage that readers were given.",
     };
     size_t count;
@@ -338,6 +340,7 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
                 used_bytes(usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes),
                 (double)storages[i].capacity_bytes,
                 tierce__reclaimer_storage_watermark_bytes(&storages[i]),
+                state.is_managed,
                 (double)tierce__locator_storage_located(t->manager->locator, storages[i].number)};
             _Static_assert(sizeof(values) / sizeof(values[0]) == sizeof(names) / sizeof(names[0]),
                            "each metric has a value");

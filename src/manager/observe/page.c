@@ -32,6 +32,7 @@
  *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
  *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
  *                  "orphaned_locations"}
+ *    "reports":   {REASON: number of places that clients reported for it} since the start
  *    "calls":     [{"service", "method", "calls", "errors", "p50_us", "p90_us", "p99_us"}]
  *    "interval_ms": between samples, "last": the newest one's number
  *    "samples":   [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
@@ -217,6 +218,17 @@ static void put_instances(struct tierce__json_write *json, struct tierce__manage
 
 /* ---- work in the background, and calls ------------------------------------------------------- */
 
+static void put_reports(struct tierce__json_write *json, struct tierce__manager *manager)
+{
+    uint64_t counts[TIERCE__REPORT_REASONS];
+    tierce__locator_reports(manager->locator, counts);
+    tierce__json_write_open(json, "reports", '{');
+    for (int reason = 0; reason < TIERCE__REPORT_REASONS; reason++)
+        tierce__json_write_count(
+            json, tierce__report_reason_name((enum tierce__report_reason)reason), counts[reason]);
+    tierce__json_write_close(json, '}');
+}
+
 static void put_background(struct tierce__json_write *json, struct tierce__manager *manager)
 {
     struct tierce__reclaimer_stats reclaimer;
@@ -237,6 +249,7 @@ static void put_background(struct tierce__json_write *json, struct tierce__manag
     tierce__json_write_count(json, "done_locations", deleter.done_locations);
     tierce__json_write_count(json, "orphaned_locations", deleter.orphaned_locations);
     tierce__json_write_close(json, '}');
+    put_reports(json, manager);
 }
 
 /* The value below which that share of the calls lies, interpolated within the bucket; for the last,

@@ -14,12 +14,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  #
 from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 
 from tierce import _core as core  # noqa: E402
-from tierce.vllm import connector as ours, groups  # noqa: E402
-from tierce.vllm.group_scheduler import GroupSchedulerHalf, first_to_load  # noqa: E402
-from tierce.vllm.group_chain import GroupChain  # noqa: E402
-from tierce.vllm.group_part import GroupPart, Piece  # noqa: E402
-from tierce.vllm.group_view import GroupLoad, GroupViews, first_resident  # noqa: E402
-from tierce.vllm.groups import CHUNKED, FULL, STATE, WINDOW, Group, GroupTable  # noqa: E402
+from tierce.vllm import connector as ours  # noqa: E402
+from tierce.vllm.groups.group_chain import GroupChain  # noqa: E402
+from tierce.vllm.groups.group_part import GroupPart, Piece  # noqa: E402
+from tierce.vllm.groups.group_scheduler import GroupSchedulerHalf, first_to_load  # noqa: E402
+from tierce.vllm.groups.group_table import CHUNKED, FULL, STATE, WINDOW, Group, GroupTable, table_of  # noqa: E402
+from tierce.vllm.groups.group_view import GroupLoad, GroupViews, first_resident  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
 from tierce.vllm.stats import GROUP_BLOCKS  # noqa: E402
 from tierce.vllm.tracker import LoadSpec, ReqMeta, StateSave  # noqa: E402
@@ -48,7 +48,7 @@ def cache_of(kinds, blocks=64):
 
 
 def test_the_table(config):  # noqa: F811
-    table = groups.table_of(config, cache_of(specs()))
+    table = table_of(config, cache_of(specs()))
     assert [(g.index, g.kind, g.block_tokens, g.window) for g in table.groups] == [
         (0, FULL, 32, 0), (1, WINDOW, 16, 48), (2, STATE, 64, 0), (3, CHUNKED, 32, 64)]
     assert (table.unit_tokens, table.hash_tokens, table.hashes_per_unit) == (64, 16, 4)
@@ -61,14 +61,14 @@ def test_the_table(config):  # noqa: F811
 def test_a_group_that_vllm_does_not_transfer_is_left_out(config):  # noqa: F811
     cache = cache_of(specs())
     cache.kv_cache_groups[3].enable_kv_transfer = False
-    table = groups.table_of(config, cache)
+    table = table_of(config, cache)
     assert [g.index for g in table.groups] == [0, 1, 2]
 
 
 def test_one_group_of_full_attention_needs_no_table(config):  # noqa: F811
     cache = cache_of(specs()[:1])
     cache.hash_block_size = 32
-    assert groups.table_of(config, cache) is None
+    assert table_of(config, cache) is None
 
 
 @pytest.mark.parametrize("kind, block, window, chunk, blocks", [

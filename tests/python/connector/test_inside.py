@@ -14,12 +14,12 @@ pytest.importorskip("vllm")
 from vllm.v1.core.kv_cache_utils import resolve_cache_hit_alignment_tokens  # noqa: E402
 
 from tierce import _core as core  # noqa: E402
-from tierce.vllm import groups, identity  # noqa: E402
-from tierce.vllm.group_chain import GroupChain  # noqa: E402
-from tierce.vllm.group_part import GroupPart  # noqa: E402
-from tierce.vllm.group_scheduler import GroupSchedulerHalf  # noqa: E402
-from tierce.vllm.group_view import GroupViews  # noqa: E402
-from tierce.vllm.groups import FULL, STATE, WINDOW, Group, GroupTable  # noqa: E402
+from tierce.vllm import identity  # noqa: E402
+from tierce.vllm.groups.group_chain import GroupChain  # noqa: E402
+from tierce.vllm.groups.group_part import GroupPart  # noqa: E402
+from tierce.vllm.groups.group_scheduler import GroupSchedulerHalf  # noqa: E402
+from tierce.vllm.groups.group_table import FULL, STATE, WINDOW, Group, GroupTable, table_of  # noqa: E402
+from tierce.vllm.groups.group_view import GroupViews  # noqa: E402
 from tierce.vllm.tracker import StateSave  # noqa: E402
 
 from test_connector import changed, config, request_of  # noqa: E402, F401
@@ -45,7 +45,7 @@ def test_the_unit_is_vllms(config, kinds, unit):  # noqa: F811
     common = math.lcm(*(group.kv_cache_spec.block_size for group in cache.kv_cache_groups))
     assert config.cache_config.enable_prefix_caching
     cache.cache_hit_alignment_tokens = resolve_cache_hit_alignment_tokens(cache, config, common, UNIT)
-    table = groups.table_of(config, cache)
+    table = table_of(config, cache)
     assert table.unit_tokens == cache.cache_hit_alignment_tokens == unit
     assert table.common_tokens == common and table.hashes_per_unit == unit // UNIT
     assert [table.may_end_inside(g) for g in table.groups] == [g.block_tokens > unit for g in table.groups]
@@ -54,14 +54,14 @@ def test_the_unit_is_vllms(config, kinds, unit):  # noqa: F811
 def test_other_groups_keep_hits_at_the_ends_of_blocks(config):  # noqa: F811
     cache = finer_cache()
     cache.cache_hit_alignment_tokens = None
-    assert groups.table_of(config, cache).unit_tokens == 64
+    assert table_of(config, cache).unit_tokens == 64
     cache = finer_cache((0, 1, 2, 2))
     cache.kv_cache_groups[3].enable_kv_transfer = False
-    assert groups.table_of(config, cache).unit_tokens == 64
+    assert table_of(config, cache).unit_tokens == 64
 
 
 def test_blocks_and_units(config):  # noqa: F811
-    table = groups.table_of(config, finer_cache())
+    table = table_of(config, finer_cache())
     full, window, state = table.groups
     assert [table.whole_blocks(group, 11) for group in table.groups] == [5, 11, 2]
     assert [table.all_blocks(group, 11) for group in table.groups] == [6, 11, 3]

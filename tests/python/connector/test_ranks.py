@@ -10,7 +10,7 @@ pytest.importorskip("vllm")
 
 from tierce.vllm import identity  # noqa: E402
 from tierce.vllm.connector import TierceWorkerMetadata  # noqa: E402
-from tierce.vllm.group_ranks import GroupLayers, GroupMeasures  # noqa: E402
+from tierce.vllm.groups.group_ranks import GroupLayers, GroupMeasures  # noqa: E402
 from tierce.vllm.link import Facts  # noqa: E402
 from tierce.vllm.ranks import Ranks, part_of  # noqa: E402
 from tierce.vllm.scheduler import SchedulerHalf  # noqa: E402

@@ -32,7 +32,7 @@ from tierce.vllm import TierceTier, tier as ours  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
 from test_connector import changed  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tools" / "demo"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "tools" / folder) for folder in ("demo", "bench")]
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "system"))
 
 CHUNKS, ROW = 24, 2 * 4096
@@ -477,3 +477,16 @@ def test_the_configuration_is_found_in_the_callers():
 
     vllm_config = Thing()  # another class
     assert ours.engine_config() is None and vllm_config is not None
+
+
+def test_the_benchmark_s_region_has_no_name(tmp_path):
+    """A benchmark that is killed leaves nothing in shared memory."""
+    import tier_calls
+
+    servers = tier_calls.Servers("no executable", str(tmp_path), "64MiB")
+    run = tier_calls.Run("memory", tier_calls.options_of("memory", servers, str(tmp_path)),
+                         Thing(blocks_per_chunk=1, tokens=64), {})
+    try:
+        assert list(Path("/dev/shm").glob(f"*tier-calls-{os.getpid()}-*")) == []
+    finally:
+        run.end()

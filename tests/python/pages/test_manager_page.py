@@ -205,6 +205,38 @@ def test_storages_say_how_they_are(browser, manager):
     assert unwell["Medium used"] == "\u2013"
 
 
+def test_reports_of_bad_places_are_counted(browser, manager):
+    api = Http(manager)
+    bad = {"block_key": 1, "location_spec_name": "tp0", "uri": "file://nfs_01/none", "reason": "RR_SHORT"}
+    before = numbers(manager)["reports"]
+    assert set(before) == {"missing", "short", "damaged", "identity", "retracted"}
+    reply = api.call("meta", "ReportCache", instance_id="plain", reports=[bad, bad])
+    assert (reply["dropped_locations"], reply["absent_reports"]) == ("0", "2"), reply
+    assert numbers(manager)["reports"] == {**before, "short": before["short"] + 2}
+    page = load(browser, manager)
+    assert f"short{before['short'] + 2}" in page.run("document.querySelector('#work .pairs').textContent")
+
+
+def test_a_storage_that_is_unmanaged_is_not_called_well(browser, manager):
+    api = Http(manager)
+    moon = {"global_unique_name": "moon", "mooncake": {"local_hostname": "h"}}
+    assert api.call("admin", "AddStorage", storage=moon)["header"]["status"]["code"] == "OK"
+    try:
+        page = load(browser, manager)
+        shown = cells(page, "storages", "moon")
+        assert shown["Health"] == "unmanaged only its clients reach it: neither probed nor deleted in"
+        assert (shown["Last probe"], shown["Medium used"], shown["Capacity"]) == ("\u2013",) * 3
+        assert "1 unmanaged, " in page.run("document.querySelector('[data-fact=well]').textContent")
+        limited = {**moon, "capacity_bytes": 1000, "watermark_percent": 70}
+        assert api.call("admin", "UpdateStorage", storage=limited)["header"]["status"]["code"] == "OK"
+        page = load(browser, manager)
+        shown = cells(page, "storages", "moon")
+        assert "limits an unmanaged storage" in shown["Health"]
+        assert shown["Capacity"] == "1,000\xa0B reclaimed above 700\xa0B"
+    finally:
+        assert api.call("admin", "RemoveStorage", storage_unique_name="moon")["header"]["status"]["code"] == "OK"
+
+
 def test_names_are_text(browser, manager):
     page = load(browser, manager)
     assert page.run("document.title").endswith("tierce manager")

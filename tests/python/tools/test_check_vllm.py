@@ -57,6 +57,16 @@ def test_differences_are_named(copy, file, old, new, words):
     assert status == 1 and (words or "get_matched_tokens is abstract") in out
 
 
+def test_imports_in_folders_are_checked(copy):
+    path = copy / "vllm" / "v1" / "kv_cache_interface.py"
+    path.rename(moved := path.with_name("moved.py"))
+    try:
+        status, out = check(copy)
+    finally:
+        moved.rename(path)
+    assert status == 1 and "groups/group_table.py: vllm.v1 has no kv_cache_interface" in out
+
+
 def test_a_folder_without_vllm(tmp_path):
     status, out = check(tmp_path)
     assert status == 2 and "vllm/__init__.py" in out

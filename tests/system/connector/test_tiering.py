@@ -5,7 +5,10 @@ offloading, whatever the origin of the KV. The test supplies only the copies bet
 import os
 import random
 
-from conftest import SHARED_MEMORY, answers
+import pytest
+
+from conftest import SHARED_MEMORY, WORKERS, answers, varied
+from hybrid_models import make_hybrid
 from test_vllm import whole_blocks
 
 CALL_SECONDS = 0.005
@@ -81,6 +84,48 @@ def test_hits_after_a_restart_and_a_reset(engine, prompts, expected, tmp_path):
     assert answers(outputs) == expected(prompts[:1]) and cached(outputs) == [0]
     host.stop()
     assert set(SHARED_MEMORY.iterdir()) <= before
+
+
+def check_hits(host, prompts, right):
+    """The prompts are stored, and come from the tier when vLLM's own memory is empty."""
+    outputs = host.generate(prompts=prompts)
+    assert answers(outputs) == right
+    check_calls(host, "submit_store")
+    forget_all(host)
+    for together in (False, True):
+        outputs = host.generate(prompts=prompts, together=together)
+        assert answers(outputs) == right and sum(cached(outputs)) > 0
+        if not together:
+            assert cached(outputs) == whole_blocks(prompts)
+        check_calls(host, "submit_load")
+        forget_all(host)
+    assert host.stats()["blocks_failed"] == 0
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_two_ranks(engine, prompts, plain, tmp_path, workers):
+    """A row of the host region has a part of each rank."""
+    before, right = set(SHARED_MEMORY.iterdir()), plain(workers)
+    folder = tmp_path / "store"
+    host = engine(tier=tier_on(folder, keep_after_reset=True), **WORKERS[workers])
+    check_hits(host, prompts, right)
+    assert host.flush()
+    host.stop()
+    # One rank alone has other rows, and finds nothing of theirs.
+    host = engine(tier=tier_on(folder))
+    assert cached(host.generate(prompts=prompts[:1])) == [0]
+    host.stop()
+    assert set(SHARED_MEMORY.iterdir()) <= before
+
+
+def test_several_groups(engine, prompts, without_cache, tmp_path, tmp_path_factory):
+    """Each group has a namespace of its own, and a window needs only its last blocks."""
+    model = make_hybrid(tmp_path_factory.mktemp("hybrid") / "gemma3", "gemma3")
+    right = without_cache(lambda _: {"model": model}, lambda host: varied(answers(host.generate(prompts=prompts))))
+    host = engine(tier=tier_on(tmp_path / "store", keep_after_reset=True), model=model,
+                  disable_hybrid_kv_cache_manager=False)
+    assert "3 groups" in host.text(host.mark)
+    check_hits(host, prompts, right("gemma3"))
 
 
 def test_damaged_chunks_are_computed(engine, prompts, expected, tmp_path):

@@ -213,9 +213,14 @@ def test_a_reported_place_is_dropped(api):
     first, second = (location["location_specs"][0]["uri"] for location in started["locations"])
     for fields in ({"uri": second}, {"uri": first, "location_spec_name": "tp1"}, {"uri": first, "block_key": 3}):
         reply = report(api, name, **fields)
-        assert (code(reply), reply["dropped_locations"]) == ("OK", "0"), reply
+        assert (code(reply), reply["dropped_locations"], reply["absent_reports"]) == ("OK", "0", "1"), reply
+    other = f"other-{api.name}"
+    register(api, other)
+    assert report(api, other, uri=first)["absent_reports"] == "1"  # another instance's
     reply = report(api, name, uri=second, block_key=2)
-    assert (code(reply), reply["dropped_locations"]) == ("OK", "1"), reply
+    assert (code(reply), reply["dropped_locations"], reply["absent_reports"]) == ("OK", "1", "0"), reply
+    reply = report(api, name, uri=second, block_key=2)  # it has left
+    assert (code(reply), reply["dropped_locations"], reply["absent_reports"]) == ("OK", "0", "1"), reply
     got = api.call("meta", "GetCacheLocation", instance_id=name, block_keys=[1, 2], query_type="QT_PREFIX_MATCH")
     assert got["locations"] == started["locations"][:1]
 

@@ -4,6 +4,7 @@
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -120,6 +121,34 @@ def test_a_killed_leader_loses_nothing(pair):
     assert values["serving_bytes"] == 52 * 1000
     assert values["writing_bytes"] == 0
     assert values["key_count"] == 52
+
+
+def test_reports_outlive_their_leader(pair):
+    first, second = pair
+    api = Http(first)
+    register(api)
+    started = start(api, [1, 2, 3])
+    assert code(finish(api, started)) == "OK"
+    uris = [location["location_specs"][0]["uri"] for location in started["locations"]]
+    files = {Path("/" + uri.split("://", 1)[1].split("/", 1)[1].split("?")[0]) for uri in uris}
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(bytes(3000))
+    reports = [{"block_key": key, "location_spec_name": "tp0", "reason": "RR_DAMAGED", "uri": uri}
+               for key, uri in zip([1, 2, 3], uris)]
+    follower = Http(second).call("meta", "ReportCache", instance_id="i", reports=reports)
+    assert code(follower) == "SERVER_NOT_LEADER"
+    assert len(locate(api, [1, 2, 3])["locations"]) == 3
+    reply = api.call("meta", "ReportCache", instance_id="i", reports=reports)
+    first.stop(signal.SIGKILL)
+    assert (code(reply), reply["dropped_locations"], reply["absent_reports"]) == ("OK", "3", "0"), reply
+    wait_until(lambda: leads(second))
+    api = Http(second)
+    assert locate(api, [1, 2, 3])["locations"] == []
+    # By the first leader, or by the note that it left.
+    wait_until(lambda: not any(file.exists() for file in files))
+    reply = api.call("meta", "ReportCache", instance_id="i", reports=reports)
+    assert (code(reply), reply["dropped_locations"], reply["absent_reports"]) == ("OK", "0", "3"), reply
 
 
 def test_a_write_is_renewed_at_the_next_leader(pair):

@@ -126,6 +126,21 @@ def test_quotas_and_what_is_used_of_them(manager):
     assert value(manager, "data_storage_capacity_bytes", unique_name="nfs_01") == 0
 
 
+def test_storages_that_nobody_manages(manager):
+    api = Http(manager)
+    moon = {"global_unique_name": "moon", "mooncake": {"local_hostname": "h"},
+            "capacity_bytes": 1000, "watermark_percent": 70}
+    assert code(api.call("admin", "AddStorage", storage=moon)) == "OK"
+    assert value(manager, "data_storage_managed_status", unique_name="nfs_01") == 1
+    assert value(manager, "data_storage_managed_status", unique_name="moon", type="mooncake") == 0
+    assert value(manager, "data_storage_watermark_bytes", unique_name="nfs_01") == 0
+    assert value(manager, "data_storage_watermark_bytes", unique_name="moon") == 700
+    # The same by KVCM's names.
+    metrics = api.call("admin", "GetMetrics")["metrics"]
+    named = [m for m in metrics if m["metric_name"] == "data_storage.managed_status"]
+    assert sorted(m["metric_value"]["float_value"] for m in named) == [0, 1], named
+
+
 def test_rejected_writes_have_a_reason(manager):
     api = Http(manager)
     register(api)

@@ -71,7 +71,9 @@ class Bench(CliCase):
         try:
             ctypes.CDLL("libcuda.so.1")
         except OSError:
-            self.check(1, "bench", "device", *SMALL, err=["tierce bench: device: there is no Nvidia GPU"])
+            result = self.check(1, "bench", "device", *SMALL,
+                                err=["tierce bench: device: there is no Nvidia GPU"])
+            self.assertEqual(result.stdout, "")
         else:
             self.skipTest("there is a driver")
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from . import identity, own_node
-from .geometry import Geometry, Measures, Numbering
-from .group_ranks import GroupLayers, GroupMeasures
+from .. import identity, own_node
+from ..geometry import Geometry, Measures, Numbering
+from ..identity import Unsupported
+from ..link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
+from ..ranks import Part
+from ..settings import open_view
+from ..tracker import LoadResult, ReqMeta, int32
+from ..transfer import ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY
+from ..worker import WorkerHalf, require_one_host
 from .group_part import GroupPart
+from .group_ranks import GroupLayers, GroupMeasures
+from .group_table import STATE, Group, GroupTable
 from .group_view import GroupViews
-from .groups import STATE, Group, GroupTable
-from .identity import Unsupported
-from .link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN, Facts
-from .ranks import Part
-from .settings import open_view
-from .tracker import LoadResult, ReqMeta, int32
-from .transfer import ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY
-from .worker import WorkerHalf, require_one_host
 
 log = logging.getLogger(__name__)
 

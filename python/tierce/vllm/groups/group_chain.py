@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from array import array
 
-from .groups import Group, GroupTable
-from .identity import joined_extras
-from .transfer import HASH_BYTES
+from ..identity import joined_extras
+from ..transfer import HASH_BYTES
+from .group_table import Group, GroupTable
 
 
 class GroupChain:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .geometry import Geometry
-from .identity import Unsupported
-from .ranks import Part, Ranks, part_of
+from ..geometry import Geometry
+from ..identity import Unsupported
+from ..ranks import Part, Ranks, part_of
 
 
 @dataclass(frozen=True)

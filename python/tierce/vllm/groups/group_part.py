@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .geometry import Geometry
-from .groups import FULL, STATE, Group, GroupTable
+from ..geometry import Geometry
+from .group_table import FULL, STATE, Group, GroupTable
 
 SEARCHED_MAX = 256  # points inside blocks that a search for a state tries
 

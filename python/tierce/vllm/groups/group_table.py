@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from vllm.v1 import kv_cache_interface as kv
 
-from .identity import ConfigError, Unsupported
+from ..identity import ConfigError, Unsupported
 
 FULL, WINDOW, CHUNKED, STATE = "full", "window", "chunked", "state"
 CHUNK_TOKENS = 256  # the default of chunk.tokens

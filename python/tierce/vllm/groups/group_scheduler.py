@@ -10,10 +10,10 @@ from __future__ import annotations
 from array import array
 from dataclasses import replace
 
-from .groups import FULL, STATE, GroupTable
-from .scheduler import SchedulerHalf
-from .stats import group_counter
-from .tracker import ReqMeta, SaveSpec, StateSave
+from ..scheduler import SchedulerHalf
+from ..stats import group_counter
+from ..tracker import ReqMeta, SaveSpec, StateSave
+from .group_table import FULL, STATE, GroupTable
 
 NOT_RESIDENT = 0  # vLLM's null block
 

@@ -12,13 +12,13 @@ loads nor stores any.
 
 from __future__ import annotations
 
-from .geometry import layer_order
+from ..geometry import layer_order
+from ..link import LOOKUP_PIN
+from ..tracker import StateSave
+from ..transfer import ORIGIN_FAILED, ORIGIN_MEMORY
 from .group_chain import GroupChain
 from .group_part import GroupPart, Piece
-from .groups import FULL, STATE, GroupTable
-from .link import LOOKUP_PIN
-from .tracker import StateSave
-from .transfer import ORIGIN_FAILED, ORIGIN_MEMORY
+from .group_table import FULL, STATE, GroupTable
 
 ROUNDS_MAX = 64  # rounds of a lookup; each round queries every group that has not agreed yet
 
