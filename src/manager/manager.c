@@ -324,7 +324,7 @@ static void log_metrics(struct manager_whole *whole)
 {
     TIERCE_DASSERT(whole->metrics_log != NULL);
     size_t bytes;
-    char *text = tierce__metrics_text(&whole->manager, &bytes);
+    char *text = tierce__metrics_text(&whole->manager, tierce__grant_of_admins(), &bytes);
     if (text != NULL)
         (void)tierce__line_log_add(whole->metrics_log, text, bytes);
     tierce__free(text);
@@ -496,19 +496,19 @@ static int read_quota_groups(struct quota_groups *out, const char *text, char wh
 int tierce__manager_reload(struct tierce__manager *manager,
                            const struct tierce__manager_config *config, char why[256])
 {
-    struct tierce__tokens *tokens = NULL;
+    struct tierce__grants *grants = NULL;
     struct quota_groups quotas = {0};
     int rc = read_quota_groups(&quotas, config->quota_groups, why);
     if (rc == 0)
-        rc = tierce__auth_tokens_read(&tokens, manager->auth, why);
+        rc = tierce__auth_grants_read(&grants, manager->auth, why);
     if (rc == 0)
         rc = tierce__server_reload(atomic_load_explicit(&manager->server, memory_order_acquire),
                                    why);
     if (rc == 0)
         rc = tierce__locator_set_quotas(manager->locator, quotas.groups, quotas.count);
     if (rc == 0)
-        tokens = tierce__auth_exchange(manager->auth, tokens);
-    tierce__tokens_destroy(tokens);
+        grants = tierce__auth_exchange(manager->auth, grants);
+    tierce__grants_destroy(grants);
     tierce__free(quotas.text);
     if (rc == 0)
         tierce__log(TIERCE_LOG_INFO, "manager.read_again", "tokens, certificates and quota.groups");
@@ -739,6 +739,9 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__locator_close(manager->locator);
     tierce__ghosts_destroy(manager->ghost);
     tierce__storages_close(manager->storages);
+    /* The subscribers of the events look up scopes and credentials. */
+    tierce__line_log_close(manager->events);
+    manager->events = NULL;
     tierce__auth_destroy(manager->auth);
     tierce__faults_destroy(manager->faults);
     tierce__history_destroy(manager->history);

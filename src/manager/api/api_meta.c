@@ -140,6 +140,16 @@ void tierce__api_register(struct tierce__api_call *api, const struct tierce__ins
                           char **storages, int duplicate)
 {
     int rc = add_instance(api, instance, storages);
+    /* Another account may have registered the instance since the scope was checked; neither its
+     * storages nor its differences may be shown. */
+    const struct tierce__catalog *now = tierce__registry_acquire(api->manager->registry);
+    bool is_in_scope = tierce__api_is_in_scope(api, now);
+    tierce__registry_release(api->manager->registry, now);
+    if (!is_in_scope) {
+        *storages = tierce__api_text("");
+        tierce__api_refuse(api);
+        return;
+    }
     if (rc == -EEXIST)
         tierce__api_say(api, duplicate, "%s", api->why);
     else if (rc == TIERCE_E_LIMIT)

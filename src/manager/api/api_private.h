@@ -12,6 +12,7 @@
 struct tierce__api_call {
     struct tierce__manager *manager;
     enum tierce__rpc_id id;
+    const struct tierce__caller *caller;
     uint64_t began_ns; /* before its body was read */
     ProtobufCMessage *request, *reply;
     struct tierce__arena arena;            /* until the reply is packed */
@@ -111,6 +112,14 @@ int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id me
 /* Replaces the code of the status by one that the admin service has. */
 void tierce__api_as_admin(struct tierce__api_call *api);
 
+/* Whether the caller's scope holds the instance or group that the request names, in this
+ * catalog. */
+bool tierce__api_is_in_scope(const struct tierce__api_call *api,
+                             const struct tierce__catalog *catalog);
+/* Sets the status of a call that is outside the scope. A target that does not exist has the same.
+ */
+void tierce__api_refuse(struct tierce__api_call *api);
+
 /* The registry's current catalog, held until the reply is packed, so that replies may borrow from
  * it. */
 const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api);
@@ -138,7 +147,7 @@ void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,
 
 /* call_log.c: KVCM's line of this call. */
 void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
-                              const struct tierce__call *call, const char *name, uint64_t took_us);
+                              const struct tierce__call *call, uint64_t took_us);
 
 /* ---- parts of messages ----------------------------------------------------------------------- */
 

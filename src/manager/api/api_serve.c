@@ -57,34 +57,40 @@ void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *messag
                              });
 }
 
-/* Rejects an unauthorized caller before the body is read. */
-static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
-                       char name[64])
+static void reply_rejected(struct tierce__call *call, bool is_unknown, const char *why)
 {
-    const struct tierce__call_info *info = tierce__call_info(call);
-    bool needs_admin = tierce__rpcs[target->id].port != TIERCE__RPC_PORT_META;
-    enum tierce__auth_result result =
-        tierce__auth_check(target->manager->auth, call, needs_admin, info->was_aside, name);
-    if (result == TIERCE__AUTH_OK)
-        return true;
-    if (result == TIERCE__AUTH_WAITS) {
-        TIERCE_ASSERT(!info->was_aside);
-        tierce__call_defer_aside(call);
-        return false;
-    }
-    bool grpc = info->protocol == TIERCE__SERVE_GRPC, unknown = result == TIERCE__AUTH_UNKNOWN;
-    uint32_t grpc_status = unknown ? TIERCE__GRPC_UNAUTHENTICATED : TIERCE__GRPC_PERMISSION_DENIED;
+    bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
+    uint32_t grpc_status =
+        is_unknown ? TIERCE__GRPC_UNAUTHENTICATED : TIERCE__GRPC_PERMISSION_DENIED;
     tierce__call_reply(call, &(struct tierce__reply){
-                                 .status = grpc      ? grpc_status
-                                           : unknown ? 401
-                                                     : 403,
-                                 .message = unknown ? "a token, or a name and password, is required"
-                                                    : "only administrators may do this",
-                                 .header_name = !grpc && unknown ? "WWW-Authenticate" : NULL,
+                                 .status = grpc         ? grpc_status
+                                           : is_unknown ? 401
+                                                        : 403,
+                                 .message = why,
+                                 .header_name = !grpc && is_unknown ? "WWW-Authenticate" : NULL,
                                  .header_value = "Basic realm=\"tierce\", Bearer",
                                  .body = grpc ? NULL : "{}",
                                  .bytes = grpc ? 0 : 2,
                              });
+}
+
+/* Rejects an unauthorized caller before the body is read. */
+static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
+                       struct tierce__caller *caller)
+{
+    char why[256];
+    bool was_aside = tierce__call_info(call)->was_aside;
+    enum tierce__auth_result result = tierce__auth_check(
+        target->manager->auth, call, tierce__need_of_call(target->id), was_aside, caller, why);
+    if (result == TIERCE__AUTH_OK)
+        return true;
+    TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !was_aside);
+    if (result == TIERCE__AUTH_WAITS)
+        tierce__call_defer_aside(call);
+    else if (result == TIERCE__AUTH_UNKNOWN)
+        reply_rejected(call, true, "a token, or a name and password, is required");
+    else
+        reply_rejected(call, false, why);
     return false;
 }
 
@@ -101,7 +107,7 @@ static void count_call(struct tierce__api_call *api, uint64_t took_ns)
 }
 
 /* Runs the call and replies, at once or as an injected fault says. */
-static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
+static void answer(struct tierce__api_call *api, struct tierce__call *call)
 {
     TIERCE_ASSERT(api->request->descriptor == tierce__rpcs[api->id].request);
     TIERCE_DASSERT(!tierce__lock_holds_any());
@@ -113,7 +119,7 @@ static void answer(struct tierce__api_call *api, struct tierce__call *call, cons
     tierce__api_run(api, &fault);
     uint64_t took_ns = tierce__now_ns() - api->began_ns;
     count_call(api, took_ns);
-    tierce__access_log_write(manager->access_log, api, call, name, took_ns / 1000);
+    tierce__access_log_write(manager->access_log, api, call, took_ns / 1000);
     if (fault.kind == TIERCE__FAULT_DELAY || fault.kind == TIERCE__FAULT_DROP)
         tierce__later_reply(manager->later, call, api->reply,
                             fault.kind == TIERCE__FAULT_DELAY ? fault.delay_ms : -1);
@@ -127,23 +133,27 @@ static void answer(struct tierce__api_call *api, struct tierce__call *call, cons
 /* The state of a call. A deferred call keeps it, so that its body is parsed only once. */
 struct begun {
     uint64_t began_ns;
-    char name[64];                     /* the caller's name, or "" */
+    struct tierce__caller caller;
     ProtobufCMessage *request;         /* NULL: not read yet */
     char why[TIERCE__PROTO_WHY_BYTES]; /* a text about an unknown name in it; or "" */
 };
 
 static void release_begun(void *state)
 {
-    tierce__proto_free(((struct begun *)state)->request);
-    tierce__free(state);
+    struct begun *begun = state;
+    tierce__proto_free(begun->request);
+    tierce__caller_clear(&begun->caller);
+    tierce__free(begun);
 }
 
-static void defer(struct tierce__call *call, const struct begun *begun)
+/* [transfer] begun */
+static void defer(struct tierce__call *call, struct begun *begun)
 {
     TIERCE_ASSERT(!tierce__call_info(call)->is_deferred);
     struct begun *kept = tierce__alloc(sizeof(*kept));
     if (kept == NULL) {
         tierce__proto_free(begun->request);
+        tierce__caller_clear(&begun->caller);
         reply_failed(call, "no memory", false);
         return;
     }
@@ -160,7 +170,7 @@ static bool begin(const struct tierce__api_target *target, struct tierce__call *
     struct begun *kept = tierce__call_take_state(call);
     if (kept == NULL) {
         *out = (struct begun){.began_ns = tierce__now_ns()};
-        return is_allowed(target, call, out->name);
+        return is_allowed(target, call, &out->caller);
     }
     TIERCE_ASSERT(tierce__call_info(call)->is_deferred);
     *out = *kept;
@@ -168,40 +178,44 @@ static bool begin(const struct tierce__api_target *target, struct tierce__call *
     return true;
 }
 
-static void serve(void *arg, struct tierce__call *call)
+/* Reads the request and answers, unless it defers the call. [transfer] begun */
+static void serve_begun(const struct tierce__api_target *target, struct tierce__call *call,
+                        struct begun *begun)
 {
-    const struct tierce__api_target *target = arg;
     const struct tierce__call_info *info = tierce__call_info(call);
-    struct begun begun;
-    if (!begin(target, call, &begun))
-        return;
-    TIERCE_ASSERT(begun.request == NULL || info->is_deferred);
-    if (!info->is_deferred && info->body_bytes > LOOP_BYTES_MAX) {
-        defer(call, &begun);
-        return;
-    }
-    int rc = begun.request == NULL ? read_request(&begun.request, target->id, info, begun.why) : 0;
-    if (rc < 0) {
-        reply_failed(call, begun.why, true);
-        return;
-    }
+    TIERCE_ASSERT(begun->request == NULL || info->is_deferred);
+    bool is_large = info->body_bytes > LOOP_BYTES_MAX;
+    int rc = 0;
+    if (begun->request == NULL && (info->is_deferred || !is_large))
+        rc = read_request(&begun->request, target->id, info, begun->why);
     struct tierce__api_call api = {.manager = target->manager,
                                    .id = target->id,
-                                   .began_ns = begun.began_ns,
-                                   .request = begun.request};
-    if (!info->is_deferred && tierce__api_may_wait(&api)) {
-        defer(call, &begun);
+                                   .caller = &begun->caller,
+                                   .began_ns = begun->began_ns,
+                                   .request = begun->request};
+    if (rc == 0 && !info->is_deferred && (is_large || tierce__api_may_wait(&api))) {
+        defer(call, begun);
         return;
     }
     /* KVCM's own client of the debug service sends such names; they are ignored. */
-    if (begun.why[0] != '\0' && tierce__rpcs[api.id].port != TIERCE__RPC_PORT_DEBUG)
-        api.unknown = begun.why;
-    api.reply = tierce__proto_create(tierce__rpcs[api.id].reply);
-    if (api.reply == NULL)
+    if (begun->why[0] != '\0' && tierce__rpcs[api.id].port != TIERCE__RPC_PORT_DEBUG)
+        api.unknown = begun->why;
+    api.reply = rc == 0 ? tierce__proto_create(tierce__rpcs[api.id].reply) : NULL;
+    if (rc < 0)
+        reply_failed(call, begun->why, true);
+    else if (api.reply == NULL)
         reply_failed(call, "no memory", false);
     else
-        answer(&api, call, begun.name);
+        answer(&api, call);
     tierce__api_clear(&api);
+    tierce__caller_clear(&begun->caller);
+}
+
+static void serve(void *arg, struct tierce__call *call)
+{
+    struct begun begun;
+    if (begin(arg, call, &begun))
+        serve_begun(arg, call, &begun);
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */

@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accounts with roles and scopes: which calls they may make, on which instances, and what they see."""
+
+import base64
+import hashlib
+import json
+import re
+import socket
+
+import pytest
+
+from manager_process import Grpc, Http, Manager, ROOT, stubs, wait_until
+
+pytest.importorskip("grpc_tools")
+
+RIGHTS = {"read": {"read"}, "write": {"write"}, "trim": {"trim"}, "user": {"read", "write", "trim"},
+          "admin": {"read", "write", "trim", "admin"}}
+SCOPES = ["*", "chat", "chat/i", "code", "chat/other"]
+
+# What each call needs: the right, and what of its request must be in the scope.
+META = {
+    "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
+    "GetCacheMeta": ("read", "instance"), "GetCacheLocation": ("read", "instance"),
+    "StartWriteCache": ("write", "instance"), "FinishWriteCache": ("write", "instance"),
+    "RenewWriteCache": ("write", "instance"), "RemoveCache": ("trim", "instance"),
+    "TrimCache": ("trim", "instance"), "ReportCache": ("write", "instance")}
+KV_META = {
+    "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
+    "Get": ("read", "instance"), "PutStart": ("write", "instance"),
+    "PutFinish": ("write", "instance"), "Remove": ("trim", "instance"), "Trim": ("trim", "instance")}
+ADMIN = {
+    **{name: ("admin", "all") for name in (
+        "AddStorage", "EnableStorage", "DisableStorage", "RemoveStorage", "UpdateStorage",
+        "CreateInstanceGroup", "UpdateInstanceGroup", "RemoveInstanceGroup", "AddAccount",
+        "DeleteAccount", "ListAccount", "GenConfigSnapshot", "LoadConfigSnapshot", "LeaderDemote",
+        "UpdateLeaderElectorConfig", "UpdateLogger")},
+    **{name: ("admin", "instance") for name in (
+        "GetCacheMeta", "RemoveCache", "RegisterInstance", "RemoveInstance", "GetInstanceInfo")},
+    **{name: ("admin", "nothing") for name in (
+        "ListStorage", "ListInstanceGroup", "GetMetrics", "CheckHealth", "GetManagerClusterInfo",
+        "GetLeaderElectorConfig")},
+    "GetInstanceGroup": ("admin", "group"), "ListInstanceInfo": ("admin", "part")}
+DEBUG = {name: ("admin", "all") for name in ("InjectFault", "RemoveFault", "ClearFaults")}
+NEEDS = {"meta": META, "kv_meta": KV_META, "admin": ADMIN, "debug": DEBUG}
+ROUTES = {"/livez": None, "/readyz": None, "/openapi.json": None, "/": None, "/page.css": None,
+          "/page.js": None, "/api/page": "read", "/metrics": "read", "/events": "read"}
+HOLDS = {"instance": {"*", "chat", "chat/i"}, "group": {"*", "chat"},
+         "part": {"*", "chat", "chat/i", "chat/other"}, "all": {"*"}, "nothing": set(SCOPES)}
+
+
+def all_calls():
+    """(service, method) of each row of rpcs.def."""
+    text = (ROOT / "src/proto/kvcm/rpcs.def").read_text()
+    return re.findall(r"^TIERCE_RPC\((\w+), \w+, (\w+),", text, re.M)
+
+
+def sha(token):
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def write_tokens(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines))
+    path.chmod(0o600)
+
+
+def line_of(roles, scope, name=None):
+    """A line whose token is its roles and scope."""
+    token = f"{roles} {scope}"
+    return f"{roles} {name or token.replace(' ', '@')} {sha(token)} {scope}"
+
+
+def bearer(roles, scope):
+    return {"Authorization": f"Bearer {roles} {scope}"}
+
+
+def basic(name, password):
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
+
+
+def as_of(manager, roles, scope):
+    return Http(manager, bearer(roles, scope))
+
+
+def status(reply):
+    return reply["header"]["status"]
+
+
+def register(api, group, instance, service="meta", **more):
+    return status(api.call(service, "RegisterInstance", trace_id="t", instance_group=group,
+                           instance_id=instance, block_size=4,
+                           model_deployment={"model_name": "m", "dtype": "bf16", **more},
+                           location_spec_infos=[{"name": "tp0", "size": 64}]))
+
+
+def write(api, instance, keys):
+    """The status of the first call that fails, or of the last."""
+    started = api.call("meta", "StartWriteCache", trace_id="t", instance_id=instance,
+                       block_keys=keys, write_timeout_seconds=30)
+    if status(started)["code"] != "OK":
+        return status(started)
+    return status(api.call("meta", "FinishWriteCache", trace_id="t", instance_id=instance,
+                           write_session_id=started["write_session_id"],
+                           success_blocks={"offset": len(keys)}))
+
+
+def hits(api, instance, keys):
+    reply = api.call("meta", "GetCacheLocation", trace_id="t", instance_id=instance,
+                     block_keys=keys, query_type="QT_PREFIX_MATCH")
+    assert status(reply)["code"] == "OK", reply
+    return len(reply["locations"])
+
+
+EVERY_ACCOUNT = [(role, scope) for role in RIGHTS for scope in SCOPES] + [
+    ("read,write", "chat"), ("read,write,trim", "chat"), ("read,admin", "chat/i")]
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory):
+    """Groups chat and code with an instance and a storage each: i in nfs_01, j in nfs_02."""
+    folder = tmp_path_factory.mktemp("tenants")
+    tokens = folder / "tokens"
+    write_tokens(tokens, [line_of(*account) for account in EVERY_ACCOUNT] + [
+        "read,write restricted account chat", f"admin old {sha('old')}", f"user engine {sha('engine')}"])
+    manager = Manager(folder / "m", "--auth.required=true", f"--auth.token_file={tokens}",
+                      f"--registry.uri=local://{folder}/registry")
+    admin = as_of(manager, "admin", "*")
+    assert status(admin.call("admin", "AddStorage", trace_id="t", storage={
+        "global_unique_name": "nfs_02",
+        "nfs": {"root_path": f"{folder}/nfs_02/", "key_count_per_file": 8}}))["code"] == "OK"
+    group = admin.call("admin", "GetInstanceGroup", trace_id="t", name="default")["instance_group"]
+    for name, storage in (("chat", "nfs_01"), ("code", "nfs_02")):
+        reply = admin.call("admin", "CreateInstanceGroup", trace_id="t", instance_group={
+            **group, "name": name, "storage_candidates": [storage]})
+        assert status(reply)["code"] == "OK", reply
+    assert register(admin, "chat", "i")["code"] == register(admin, "code", "j")["code"] == "OK"
+    assert write(admin, "i", [1, 2, 3])["code"] == write(admin, "j", [1, 2])["code"] == "OK"
+    yield manager
+    assert manager.stop() == 0
+
+
+# ---- every call ----------------------------------------------------------------------------------
+
+
+def request_of(service, method, instance="i", group="chat"):
+    """The fields of a request that name something."""
+    messages = stubs()[service][0]
+    fields = getattr(messages, method + "Request").DESCRIPTOR.fields_by_name
+    values = {"trace_id": "t", "instance_id": instance, "instance_group": group, "name": group,
+              "instance_group_name": group}
+    return {name: value for name, value in values.items()
+            if name in fields and fields[name].message_type is None}
+
+
+class Caller:
+    """One account, over HTTP or gRPC: how a call ends."""
+
+    def __init__(self, manager, roles, scope, kind):
+        headers = bearer(roles, scope)
+        self.http = Http(manager, headers)
+        self.grpc = None
+        if kind == "grpc":
+            self.grpc = Grpc(manager, (("authorization", headers["Authorization"]),))
+
+    def end_of(self, service, method, fields):
+        import grpc
+        if self.grpc is not None:
+            try:
+                return self.end_of_reply(self.grpc.call(service, method, **fields))
+            except grpc.RpcError as error:
+                assert error.code().name == "PERMISSION_DENIED", error
+                return "denied"
+        path = "/api/" + ("kv/" if service == "kv_meta" else "") + method[0].lower() + method[1:]
+        port = {"meta": "http", "kv_meta": "http", "admin": "admin_http", "debug": "debug_http"}
+        code, body = self.http.raw(self.http.manager.ports[port[service]], path, json.dumps(fields))
+        assert code in (200, 403), (code, body)
+        return "denied" if code == 403 else self.end_of_reply(json.loads(body))
+
+    @staticmethod
+    def end_of_reply(reply):
+        message = status(reply)["message"]
+        return ("served" if "fault injection" in message else
+                "refused" if "outside the scope" in message else message)
+
+    def close(self):
+        if self.grpc is not None:
+            self.grpc.close()
+
+
+def expected_end(roles, scope, right, target):
+    rights = set().union(*(RIGHTS[role] for role in roles.split(",")))
+    if right not in rights or (target == "all" and scope != "*"):
+        return "denied"
+    return "served" if scope in HOLDS[target] else "refused"
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_every_call_with_every_role_and_scope(manager, kind):
+    """Served calls have no effect: they meet a fault on purpose, which is behind all checks."""
+    admin = as_of(manager, "admin", "*")
+    calls = all_calls()
+    assert len(calls) > 40
+    missing = [call for call in calls if call[1] not in NEEDS[call[0]]]
+    assert missing == [], "calls of rpcs.def without a row here: which right do they need?"
+    for method in {method for service, method in calls if service != "debug"}:
+        assert status(admin.call("debug", "InjectFault", api_name=method,
+                                 fault_type="FT_INTERNAL_ERROR"))["code"] == "OK"
+    try:
+        ends = {}
+        for roles, scope in EVERY_ACCOUNT:
+            caller = Caller(manager, roles, scope, kind)
+            for service, method in calls:
+                if service == "debug" and expected_end(roles, scope, "admin", "all") == "served":
+                    continue
+                right, target = NEEDS[service][method]
+                end = caller.end_of(service, method, request_of(service, method))
+                ends[roles, scope, service, method] = (end, expected_end(roles, scope, right, target))
+            caller.close()
+        wrong = {key: end for key, end in ends.items() if end[0] != end[1]}
+        assert wrong == {}
+        assert {end[0] for end in ends.values()} == {"served", "refused", "denied"}
+    finally:
+        assert status(admin.call("debug", "ClearFaults"))["code"] == "OK"
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_a_missing_and_a_forbidden_target_answer_the_same(manager, kind):
+    for roles, scope in (("admin", "chat"), ("admin", "chat/i"), ("user", "chat")):
+        headers = bearer(roles, scope)
+        api = Http(manager, headers) if kind == "http" else Grpc(
+            manager, (("authorization", headers["Authorization"]),))
+        tried = 0
+        for service, method in all_calls():
+            right, target = NEEDS[service][method]
+            if target not in ("instance", "group", "part") or right not in RIGHTS[roles]:
+                continue
+
+            def answer(instance, group):
+                reply = api.call(service, method, **request_of(service, method, instance, group))
+                reply["header"].pop("request_id")
+                assert status(reply)["code"] != "OK"
+                text = json.dumps(reply)
+                return text.replace(f"instance {instance} ", "instance X ").replace(
+                    f"group {group} ", "group Y ")
+
+            assert answer("j", "code") == answer("none", "gone"), (service, method)
+            assert "outside the scope" in answer("j", "code")
+            tried += 1
+        assert tried >= 16
+        if kind == "grpc":
+            api.close()
+
+
+def test_routes(manager):
+    text = (ROOT / "src/manager/api/needs.def").read_text()
+    routes = re.findall(r'^TIERCE_NEED_ROUTE\("([^"]+)"', text, re.M)
+    assert set(routes) == set(ROUTES), "routes without a row here: which right do they need?"
+    for route, right in ROUTES.items():
+        for headers in [{}, {"Authorization": "Bearer unknown"}] + [bearer(*a) for a in EVERY_ACCOUNT]:
+            with socket.create_connection(("127.0.0.1", manager.ports["admin_http"]), 30) as s:
+                lines = [f"{name}: {value}" for name, value in headers.items()]
+                s.sendall("\r\n".join([f"GET {route} HTTP/1.1", "Host: localhost", *lines, "",
+                                       ""]).encode())
+                code = int(s.recv(4096).split()[1])
+            roles = headers.get("Authorization", "").removeprefix("Bearer ").split(" ")[0].split(",")
+            known = roles[0] in RIGHTS
+            may = known and right in set().union(*(RIGHTS[role] for role in roles))
+            assert code == (200 if right is None or may else 403 if known else 401), (route, headers)
+
+
+def test_lines_of_before_keep_their_meaning(manager):
+    admin, engine = ({"Authorization": f"Bearer {token}"} for token in ("old", "engine"))
+    names = [g["name"] for g in Http(manager, admin).call("admin", "ListInstanceGroup")["instance_group"]]
+    assert names == ["chat", "code", "default"]
+    for instance, keys in (("i", [1, 2, 3]), ("j", [1, 2])):
+        assert hits(Http(manager, engine), instance, keys) == len(keys)
+    code, _ = Http(manager, engine).raw(manager.ports["admin_http"], "/api/listStorage", "{}")
+    assert code == 403
+
+
+# ---- one team and the other's cache --------------------------------------------------------------
+
+
+def test_it_cannot_register_fill_or_trim_elsewhere(manager):
+    team, admin = as_of(manager, "read,write,trim", "chat"), as_of(manager, "admin", "*")
+    assert write(team, "i", [10, 11])["code"] == "OK" and hits(team, "i", [10, 11]) == 2
+    for got in (register(team, "code", "new"), register(team, "code", "j"),
+                register(team, "chat", "j"),            # another team's id in its own group
+                register(team, "chat", "j", tp_size=7),  # and the differences are not told
+                write(team, "j", [20])):
+        assert got["code"] == "INSTANCE_NOT_EXIST" and "outside the scope" in got["message"], got
+    for method, fields in (("TrimCache", {"strategy": "TS_REMOVE_ALL_CACHE"}),
+                           ("RemoveCache", {"block_keys": [1, 2]})):
+        reply = team.call("meta", method, trace_id="t", instance_id="j", **fields)
+        assert status(reply)["code"] == "INSTANCE_NOT_EXIST", reply
+    assert hits(admin, "j", [1, 2]) == 2 and hits(admin, "j", [20]) == 0
+    instances = admin.call("admin", "ListInstanceInfo", trace_id="t", instance_group_name="code")
+    assert [i["instance_id"] for i in instances["instance_info"]] == ["j"]
+    assert register(team, "chat", "own")["code"] == "OK"
+    assert status(admin.call("admin", "RemoveInstance", trace_id="t", instance_id="own",
+                             instance_group="chat"))["code"] == "OK"
+
+
+def test_a_session_belongs_to_its_instance(manager):
+    """Who has another team's session id can neither end nor extend its write with an instance of his own."""
+    admin, team = as_of(manager, "admin", "*"), as_of(manager, "read,write,trim", "chat")
+    started = admin.call("meta", "StartWriteCache", trace_id="t", instance_id="j", block_keys=[30],
+                         write_timeout_seconds=30)
+    session = started["write_session_id"]
+    for method, fields in (("FinishWriteCache", {"success_blocks": {"offset": 1}}),
+                           ("RenewWriteCache", {})):
+        reply = team.call("meta", method, trace_id="t", instance_id="i", write_session_id=session,
+                          **fields)
+        assert status(reply)["code"] != "OK", reply
+    assert status(admin.call("meta", "FinishWriteCache", trace_id="t", instance_id="j",
+                             write_session_id=session,
+                             success_blocks={"offset": 1}))["code"] == "OK"
+    assert hits(admin, "j", [30]) == 1
+
+
+def test_a_scope_of_one_instance(manager):
+    admin = as_of(manager, "admin", "*")
+    assert register(admin, "chat", "sibling")["code"] == "OK"
+    one = as_of(manager, "user", "chat/i")
+    assert register(one, "chat", "i")["code"] == "OK" and write(one, "i", [40])["code"] == "OK"
+    assert write(one, "sibling", [1])["code"] == "INSTANCE_NOT_EXIST"
+    assert register(one, "chat", "another")["code"] == "INSTANCE_NOT_EXIST"
+    own = as_of(manager, "read,admin", "chat/i")
+    listed = own.call("admin", "ListInstanceInfo", trace_id="t", instance_group_name="chat")
+    assert [i["instance_id"] for i in listed["instance_info"]] == ["i"]
+    assert own.call("admin", "ListInstanceGroup")["instance_group"] == []
+    assert status(admin.call("admin", "RemoveInstance", trace_id="t", instance_id="sibling",
+                             instance_group="chat"))["code"] == "OK"
+
+
+def test_an_administrator_of_a_group(manager):
+    """Administers its instances, but not its quota or storages."""
+    own = as_of(manager, "admin", "chat")
+    assert [g["name"] for g in own.call("admin", "ListInstanceGroup")["instance_group"]] == ["chat"]
+    assert [s["global_unique_name"] for s in own.call("admin", "ListStorage", trace_id="t")["storage"]] \
+        == ["nfs_01"]
+    listed = own.call("admin", "ListInstanceInfo", trace_id="t", instance_group_name="chat")
+    assert [i["instance_id"] for i in listed["instance_info"]] == ["i"]
+    assert register(own, "chat", "made", "admin")["code"] == "OK"
+    assert status(own.call("admin", "RemoveInstance", trace_id="t", instance_id="made",
+                           instance_group="chat"))["code"] == "OK"
+    group = own.call("admin", "GetInstanceGroup", trace_id="t", name="chat")["instance_group"]
+    code, _ = own.raw(manager.ports["admin_http"], "/api/updateInstanceGroup",
+                      json.dumps({"trace_id": "t", "instance_group": group}))
+    assert code == 403
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+
+def labels_of(text):
+    """(metric, labels) of each line."""
+    found = re.findall(rb"^(\w+)(?:\{(.*)\})? [^ ]+$", text, re.M)
+    return [(name.decode(), dict(re.findall(r'(\w+)="([^"]*)"', labels.decode())))
+            for name, labels in found]
+
+
+def test_metrics_are_those_of_the_scope(manager):
+    def shown(scope):
+        code, text = as_of(manager, "read", scope).raw(manager.ports["admin_http"], "/metrics", None,
+                                                       "GET")
+        assert code == 200
+        return labels_of(text)
+
+    everything = shown("*")
+    assert {labels.get("instance_group") for _, labels in everything} == {None, "chat", "code", "default"}
+    for scope, storages in (("chat", {"nfs_01"}), ("chat/i", {"nfs_01"}), ("code", {"nfs_02"})):
+        group, _, instance = scope.partition("/")
+        seen = shown(scope)
+        assert seen and all(series in [(n, labels) for n, labels in everything] for series in seen)
+        expected = {name for name, labels in everything
+                    if labels.get("instance_group") == group and (
+                        labels.get("instance_id") == instance if instance else True)}
+        extra = {"tierce_manager_is_leader", "tierce_data_storage_healthy_status"}
+        assert {name for name, _ in seen} == expected | extra
+        assert {labels.get("instance_group", group) for _, labels in seen} == {group}
+        assert {labels["unique_name"] for _, labels in seen if "unique_name" in labels} == storages
+        if instance:
+            assert {labels.get("instance_id", instance) for _, labels in seen} == {instance}
+    api = as_of(manager, "admin", "code").call("admin", "GetMetrics", trace_id="t")
+    tags = [{t["tag_key"]: t["tag_value"] for t in m["metric_tags"]} for m in api["metrics"]]
+    assert {t.get("instance_group", "code") for t in tags} == {"code"} and len(tags) > 10
+
+
+def test_the_page_is_that_of_the_scope(manager):
+    def page(scope):
+        code, text = as_of(manager, "read", scope).raw(manager.ports["admin_http"], "/api/page", None,
+                                                       "GET")
+        assert code == 200
+        return json.loads(text)
+
+    everything = page("*")
+    assert everything["has_all"] and len(everything["groups"]) == 3 and everything["calls"]
+    wait_until(lambda: page("*")["samples"])
+    for scope, groups, storages in (("chat", ["chat"], ["nfs_01"]), ("chat/i", [], ["nfs_01"]),
+                                    ("code", ["code"], ["nfs_02"])):
+        got = page(scope)
+        assert not got["has_all"] and "calls" not in got and "reclaim" not in got
+        assert [g["name"] for g in got["groups"]] == groups
+        assert [s["name"] for s in got["storages"]] == storages
+        assert "serving_bytes" not in got["storages"][0] and got["storages"][0]["used_share"] is None
+        assert [i["id"] for i in got["instances"]] == (["j"] if scope == "code" else ["i"])
+        assert got["instance_count"] == 1
+        numbers = {g["number"] for g in got["groups"]}
+        assert all({g[0] for g in s["groups"]} <= numbers and "calls" not in s for s in got["samples"])
+
+
+class Events:
+    """A stream of /events."""
+
+    def __init__(self, manager, headers):
+        self.socket = socket.create_connection(("127.0.0.1", manager.ports["admin_http"]), 30)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.socket.sendall(f"GET /events HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
+        self.data = b""
+        wait_until(lambda: b"\r\n\r\n" in self.read())
+
+    def read(self):
+        """What has come; None at the end."""
+        self.socket.settimeout(0.2)
+        try:
+            data = self.socket.recv(1 << 16)
+        except TimeoutError:
+            return self.data
+        self.data += data
+        return self.data if data else None
+
+    def sources(self):
+        return set(re.findall(rb'"source":"([^"]*)"', self.read() or self.data))
+
+    def is_over(self):
+        data = self.read()
+        return data is None or data.endswith(b"0\r\n\r\n")
+
+
+def test_events_are_those_of_the_scope(manager):
+    streams = {scope: Events(manager, bearer("read", scope)) for scope in SCOPES}
+    admin = as_of(manager, "admin", "*")
+
+    def look():  # a subscription begins with the next turn of the log's thread
+        for instance in ("j", "i"):
+            hits(admin, instance, [1])
+        return all(b"i" in streams[s].sources() for s in ("*", "chat", "chat/i")) and \
+            b"j" in streams["code"].sources()
+
+    wait_until(look)
+    assert {scope: stream.sources() for scope, stream in streams.items()} == {
+        "*": {b"i", b"j"}, "chat": {b"i"}, "chat/i": {b"i"}, "code": {b"j"}, "chat/other": set()}
+    for stream in streams.values():
+        stream.socket.close()
+
+
+# ---- accounts of the registry --------------------------------------------------------------------
+
+
+def test_a_line_restricts_an_account_of_the_registry(manager):
+    admin = as_of(manager, "admin", "*")
+    for name in ("restricted", "free"):
+        assert status(admin.call("admin", "AddAccount", trace_id="t", user_name=name, password="p",
+                                 role="ROLE_ADMIN"))["code"] == "OK"
+    restricted, free = (Http(manager, basic(name, "p")) for name in ("restricted", "free"))
+    assert hits(restricted, "i", [1, 2, 3]) == 3 and hits(free, "j", [1, 2]) == 2
+    assert write(restricted, "j", [50])["code"] == "INSTANCE_NOT_EXIST"
+    for api, code in ((restricted, 403), (free, 200)):
+        assert api.raw(manager.ports["admin_http"], "/api/listAccount", "{}")[0] == code
+    trim = json.dumps({"trace_id": "t", "instance_id": "i", "strategy": "TS_TIMESTAMP"})
+    assert restricted.raw(manager.ports["http"], "/api/trimCache", trim)[0] == 403
+    # The word "account" is no token, and the line does not replace the password.
+    for headers in ({"Authorization": "Bearer account"}, {"Authorization": "Bearer "},
+                    basic("restricted", "q")):
+        assert Http(manager, headers).raw(manager.ports["http"], "/api/getInstanceInfo", "{}")[0] == 401
