@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import re
+import signal
 import socket
 
 import pytest
@@ -473,3 +474,104 @@ def test_a_line_restricts_an_account_of_the_registry(manager):
     for headers in ({"Authorization": "Bearer account"}, {"Authorization": "Bearer "},
                     basic("restricted", "q")):
         assert Http(manager, headers).raw(manager.ports["http"], "/api/getInstanceInfo", "{}")[0] == 401
+
+
+# ---- changing the file ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def changing(tmp_path):
+    """A manager of its own, and a function that changes its file and returns the new lines of its log."""
+    tokens = tmp_path / "tokens"
+    write_tokens(tokens, [f"admin ops {sha('ops')}", f"user team {sha('old')} default"])
+    manager = Manager(tmp_path / "m", "--auth.required=true", f"--auth.token_file={tokens}",
+                      f"--registry.uri=local://{tmp_path}/registry")
+    log = manager.folder / "logs" / "kv_cache_manager.log"
+
+    def change(lines, event):
+        before = len(log.read_text())
+        write_tokens(tokens, lines)
+        manager.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: event in log.read_text()[before:])
+        return log.read_text()[before:]
+
+    yield manager, change
+    assert manager.stop() == 0
+
+
+def code_of(manager, token, path="/api/getInstanceInfo", port="http"):
+    return Http(manager, {"Authorization": f"Bearer {token}"}).raw(manager.ports[port], path,
+                                                                   '{"instance_id":"i"}')[0]
+
+
+def test_a_token_is_replaced_while_it_is_used(changing):
+    manager, change = changing
+    ops, team = f"admin ops {sha('ops')}", "user team {} default"
+    api = {token: Http(manager, {"Authorization": f"Bearer {token}"}) for token in ("old", "new")}
+    assert register(api["old"], "default", "i")["code"] == "OK"
+    assert code_of(manager, "new") == 401
+    change([ops, team.format(sha("old")), team.format(sha("new"))], "manager.read_again")
+    for token in api:  # both, until all clients have the new one
+        assert write(api[token], "i", [ord(token[0])])["code"] == "OK"
+    change([ops, team.format(sha("new"))], "manager.read_again")
+    assert code_of(manager, "old") == 401
+    assert hits(api["new"], "i", [ord("o")]) == hits(api["new"], "i", [ord("n")]) == 1
+
+
+def test_a_scope_changes_without_a_restart(changing):
+    manager, change = changing
+    ops, team = f"admin ops {sha('ops')}", f"{{}} team {sha('old')} {{}}"
+    api = Http(manager, {"Authorization": "Bearer old"})
+    assert register(api, "default", "i")["code"] == "OK"
+    change([ops, team.format("user", "another")], "manager.read_again")
+    assert write(api, "i", [1])["code"] == "INSTANCE_NOT_EXIST"
+    change([ops, team.format("read", "default")], "manager.read_again")
+    assert hits(api, "i", [1]) == 0
+    body = '{"instance_id":"i","block_keys":[1],"write_timeout_seconds":5}'
+    code, _ = api.raw(manager.ports["http"], "/api/startWriteCache", body)
+    assert code == 403
+
+
+@pytest.mark.parametrize("line, fault", [
+    (f"user team {sha('new')} a/b/c", "line 2: the scope has more than one '/'"),
+    (f"users team {sha('new')}", "line 2: a role must be"),
+    ("user team new-secret", "line 2: the third word is neither"),
+    (f"read ops {sha('ops')}", "line 2: another line of this token says otherwise")])
+def test_a_line_that_is_invalid_changes_nothing(changing, line, fault):
+    manager, change = changing
+    text = change([f"admin ops {sha('ops')}", line], "manager.cannot_read_again")
+    assert fault in text and "new-secret" not in text, text
+    assert code_of(manager, "old") == 200 and code_of(manager, "new") == 401
+    assert code_of(manager, "ops", "/api/listAccount", "admin_http") == 200
+
+
+def test_a_manager_does_not_start_with_an_invalid_line(tmp_path):
+    tokens = tmp_path / "tokens"
+    write_tokens(tokens, [f"admin ops {sha('ops')}", f"admin team {sha('team')} chat/"])
+    with pytest.raises(RuntimeError, match="line 2: a name of the scope is empty"):
+        Manager(tmp_path / "m", "--auth.required=true", f"--auth.token_file={tokens}")
+
+
+def test_streams_end_with_their_account(changing):
+    """Of a token and of an account; those whose line stays go on."""
+    manager, change = changing
+    ops, watch = f"admin ops {sha('ops')}", f"read watch {sha('watch')}"
+    change([ops, watch, f"user team {sha('old')} default"], "manager.read_again")
+    admin = Http(manager, {"Authorization": "Bearer ops"})
+    for name in ("leaving", "staying"):
+        assert status(admin.call("admin", "AddAccount", trace_id="t", user_name=name, password="p",
+                                 role="ROLE_USER"))["code"] == "OK"
+    team, stays = (Events(manager, {"Authorization": f"Bearer {t}"}) for t in ("old", "watch"))
+    leaving, staying = (Events(manager, basic(name, "p")) for name in ("leaving", "staying"))
+    change([ops, watch, f"user team {sha('old')} another"], "manager.read_again")
+    wait_until(team.is_over)
+    assert status(admin.call("admin", "DeleteAccount", trace_id="t", user_name="leaving"))["code"] \
+        == "OK"
+    wait_until(leaving.is_over)
+    assert register(admin, "default", "i")["code"] == "OK"
+    for stream in (stays, staying):  # they still receive
+        wait_until(lambda: hits(admin, "i", [1]) == 0 and b"i" in stream.sources())
+    change([ops], "manager.read_again")
+    wait_until(stays.is_over)
+    change([ops, "read staying account another"], "manager.read_again")
+    wait_until(staying.is_over)
