@@ -46,6 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         tierce__grants_at(grants, i, &line);
         TIERCE_ASSERT(line.name[0] != '\0');
         check(line.grant);
+        TIERCE_ASSERT(strcmp(line.meter->name, line.name) == 0);
     }
     tierce__grants_destroy(grants);
     close(fd);

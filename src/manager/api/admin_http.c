@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/json/json_write.h"
+#include "manager/api/api_private.h"
 #include "manager/api/event_stream.h"
 #include "manager/observe/manager_metrics.h"
 #include "manager/observe/page.h"
@@ -38,7 +39,10 @@ static void serve_allowed(void *arg, struct tierce__call *call)
     enum tierce__auth_result result =
         tierce__auth_check(target->manager->auth, call, target->need, was_aside, &caller, why);
     TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !was_aside);
-    if (result == TIERCE__AUTH_OK)
+    if (result == TIERCE__AUTH_OK &&
+        !tierce__meter_admit(caller.meter, false, tierce__now_ns(), why))
+        tierce__api_reply_limited(call, why);
+    else if (result == TIERCE__AUTH_OK)
         target->serve(target->manager, call, &caller);
     else if (result == TIERCE__AUTH_WAITS)
         tierce__call_defer_aside(call);

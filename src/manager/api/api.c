@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* All files have these codes. */
@@ -272,6 +273,14 @@ int tierce__api_read_mask(struct tierce__api_call *api, const Meta__BlockMask *m
     return 0;
 }
 
+uint64_t tierce__api_uri_bytes(const char *uri)
+{
+    const char *at = strrchr(uri, '?');
+    while (at != NULL && strncmp(at + 1, "size=", 5) != 0)
+        at = strchr(at + 1, '&');
+    return at != NULL ? strtoull(at + 6, NULL, 10) : 0;
+}
+
 Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
                                                  const struct tierce__found *found, size_t count)
 {
@@ -296,6 +305,7 @@ Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
             meta__location_spec__init(specs);
             specs->name = tierce__api_text(found[i].specs[s].name);
             specs->uri = tierce__api_text(found[i].specs[s].uri);
+            api->bytes += tierce__api_uri_bytes(specs->uri);
             *spec_list++ = specs;
         }
     }

@@ -42,6 +42,7 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
                       size_t key_count, const int64_t *tokens, size_t token_count, struct keys *out)
 {
     *out = (struct keys){.keys = keys, .count = key_count};
+    api->keys += key_count;
     if (key_count > 0)
         return true;
     const struct tierce__instance *instance = find_instance(api, instance_id);
@@ -66,6 +67,7 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
     *out = (struct keys){.keys = made,
                          .count = tierce__block_keys(made, tokens, token_count, block_size)};
     TIERCE_DASSERT(out->count <= token_count / block_size);
+    api->keys += out->count;
     return true;
 }
 

@@ -17,6 +17,7 @@ struct tierce__api_call {
     ProtobufCMessage *request, *reply;
     struct tierce__arena arena;            /* until the reply is packed */
     const struct tierce__catalog *catalog; /* tierce__api_catalog */
+    uint64_t keys, bytes;                  /* that the call has used, for the account's meter */
     int code;                              /* of the status that was set; values of ErrorCode */
     char why[TIERCE__WHY_BYTES];
     const char *unknown; /* a text about an unknown name in the request; or NULL */
@@ -135,6 +136,9 @@ void tierce__api_register_request(struct tierce__api_call *api, char **storages)
 /* Replies in the call's protocol. */
 void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message);
 
+/* HTTP: 429 to an account above its limits. */
+void tierce__api_reply_limited(struct tierce__call *call, const char *why);
+
 /* later.c: replies after a delay (negative: not within the call's time limit), for an injected
  * fault. The message is serialized before this returns. */
 struct tierce__later;
@@ -154,6 +158,8 @@ void tierce__access_log_write(struct tierce__line_log *log, const struct tierce_
 /* Into the call's arena. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__api_read_mask(struct tierce__api_call *api,
                                          const Meta__BlockMask *message, struct tierce__mask *out);
+/* The size= of a URI; 0: it has none. */
+uint64_t tierce__api_uri_bytes(const char *uri);
 /* NULL: no memory. */
 Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
                                                  const struct tierce__found *found, size_t count);

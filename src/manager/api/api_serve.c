@@ -5,6 +5,7 @@
 #include "manager/api/api_private.h"
 #include "proto/kvcm/proto_json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Serves a call: access check, choice of the thread, parsing, reply, timing. */
@@ -17,6 +18,18 @@ static int read_request(ProtobufCMessage **out, enum tierce__rpc_id id,
     return info->protocol == TIERCE__SERVE_GRPC
                ? tierce__proto_unpack(out, type, info->body, info->body_bytes, why)
                : tierce__proto_json_parse(out, type, info->body, info->body_bytes, why);
+}
+
+void tierce__api_reply_limited(struct tierce__call *call, const char *why)
+{
+    char text[300];
+    snprintf(text, sizeof(text), "%s\n", why);
+    tierce__call_reply(call, &(struct tierce__reply){.status = 429,
+                                                     .type = "text/plain; charset=utf-8",
+                                                     .header_name = "Retry-After",
+                                                     .header_value = "1",
+                                                     .body = text,
+                                                     .bytes = strlen(text)});
 }
 
 static void release_body(void *body)
@@ -57,24 +70,41 @@ void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *messag
                              });
 }
 
-static void reply_rejected(struct tierce__call *call, bool is_unknown, const char *why)
+enum rejection { UNKNOWN, DENIED, LIMITED };
+
+static void reply_rejected(struct tierce__call *call, enum rejection rejection, const char *why)
 {
+    static const uint32_t statuses[][2] = {
+        [UNKNOWN] = {401, TIERCE__GRPC_UNAUTHENTICATED},
+        [DENIED] = {403, TIERCE__GRPC_PERMISSION_DENIED},
+        [LIMITED] = {429, TIERCE__GRPC_RESOURCE_EXHAUSTED},
+    };
     bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
-    uint32_t grpc_status =
-        is_unknown ? TIERCE__GRPC_UNAUTHENTICATED : TIERCE__GRPC_PERMISSION_DENIED;
+    if (!grpc && rejection == LIMITED) {
+        tierce__api_reply_limited(call, why);
+        return;
+    }
+    bool has_header = !grpc && rejection == UNKNOWN;
     tierce__call_reply(call, &(struct tierce__reply){
-                                 .status = grpc         ? grpc_status
-                                           : is_unknown ? 401
-                                                        : 403,
+                                 .status = statuses[rejection][grpc],
                                  .message = why,
-                                 .header_name = !grpc && is_unknown ? "WWW-Authenticate" : NULL,
+                                 .header_name = has_header ? "WWW-Authenticate" : NULL,
                                  .header_value = "Basic realm=\"tierce\", Bearer",
                                  .body = grpc ? NULL : "{}",
                                  .bytes = grpc ? 0 : 2,
                              });
 }
 
-/* Rejects an unauthorized caller before the body is read. */
+/* Whether the limits of keys and bytes hold for a call: those that look up, begin to write or
+ * remove. The end of a write is never refused for what its begin has used. */
+static bool has_keys(enum tierce__rpc_id id)
+{
+    const ProtobufCMessageDescriptor *type = tierce__rpcs[id].request;
+    return protobuf_c_message_descriptor_get_field_by_name(type, "block_keys") != NULL ||
+           protobuf_c_message_descriptor_get_field_by_name(type, "keys") != NULL;
+}
+
+/* Rejects an unauthorized caller, and one above its limits, before the body is read. */
 static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
                        struct tierce__caller *caller)
 {
@@ -82,15 +112,17 @@ static bool is_allowed(const struct tierce__api_target *target, struct tierce__c
     bool was_aside = tierce__call_info(call)->was_aside;
     enum tierce__auth_result result = tierce__auth_check(
         target->manager->auth, call, tierce__need_of_call(target->id), was_aside, caller, why);
-    if (result == TIERCE__AUTH_OK)
+    if (result == TIERCE__AUTH_OK &&
+        tierce__meter_admit(caller->meter, has_keys(target->id), tierce__now_ns(), why))
         return true;
     TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !was_aside);
+    tierce__caller_clear(caller);
     if (result == TIERCE__AUTH_WAITS)
         tierce__call_defer_aside(call);
     else if (result == TIERCE__AUTH_UNKNOWN)
-        reply_rejected(call, true, "a token, or a name and password, is required");
+        reply_rejected(call, UNKNOWN, "a token, or a name and password, is required");
     else
-        reply_rejected(call, false, why);
+        reply_rejected(call, result == TIERCE__AUTH_OK ? LIMITED : DENIED, why);
     return false;
 }
 
@@ -117,6 +149,7 @@ static void answer(struct tierce__api_call *api, struct tierce__call *call)
     struct tierce__fault fault =
         tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id);
     tierce__api_run(api, &fault);
+    tierce__meter_charge(api->caller->meter, api->keys, api->bytes, tierce__now_ns());
     uint64_t took_ns = tierce__now_ns() - api->began_ns;
     count_call(api, took_ns);
     tierce__access_log_write(manager->access_log, api, call, took_ns / 1000);

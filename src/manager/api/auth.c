@@ -89,6 +89,7 @@ bool tierce__auth_is_on(const struct tierce__auth *auth)
 struct tierce__grants *tierce__auth_exchange(struct tierce__auth *auth,
                                              struct tierce__grants *fresh)
 {
+    tierce__grants_adopt(fresh, auth->grants); /* only the thread that reads files changes it */
     tierce__lock_take(&auth->lock);
     struct tierce__grants *before = auth->grants;
     TIERCE_DASSERT(fresh == NULL || fresh != before);
@@ -116,7 +117,9 @@ bool tierce__auth_lets_nobody_in(struct tierce__auth *auth)
 void tierce__caller_clear(struct tierce__caller *caller)
 {
     tierce__grant_drop(caller->grant);
+    tierce__meter_drop(caller->meter);
     caller->grant = NULL;
+    caller->meter = NULL;
 }
 
 static bool find_token(struct tierce__auth *auth, const char *shown, struct tierce__caller *caller)
@@ -127,23 +130,28 @@ static bool find_token(struct tierce__auth *auth, const char *shown, struct tier
     if (found) {
         snprintf(caller->name, sizeof(caller->name), "%s", line.name);
         caller->grant = tierce__grant_hold(line.grant);
+        caller->meter = tierce__meter_hold(line.meter);
         caller->by = TIERCE__BY_TOKEN;
     }
     tierce__lock_drop(&auth->lock);
     return found;
 }
 
-/* The grant of an account of the registry, held. */
+/* The grant of an account of the registry, held, and its meter, if the caller asks for it. */
 static struct tierce__grant *grant_of_account(struct tierce__auth *auth,
-                                              const struct tierce__account *account)
+                                              const struct tierce__account *account,
+                                              struct tierce__meter **meter)
 {
     struct tierce__grants_line line;
     TIERCE_DASSERT(account->role == TIERCE__ROLE_USER || account->role == TIERCE__ROLE_ADMIN);
     struct tierce__grant *grant =
         account->role == TIERCE__ROLE_ADMIN ? tierce__grant_of_admins() : tierce__grant_of_users();
     tierce__lock_take(&auth->lock);
-    if (tierce__grants_find_account(auth->grants, account->name, &line))
+    if (tierce__grants_find_account(auth->grants, account->name, &line)) {
         grant = line.grant;
+        if (meter != NULL)
+            *meter = tierce__meter_hold(line.meter);
+    }
     (void)tierce__grant_hold(grant);
     tierce__lock_drop(&auth->lock);
     return grant;
@@ -163,7 +171,7 @@ static bool become_account(struct tierce__auth *auth, const struct tierce__accou
         return false;
     TIERCE_ASSERT(caller->grant == NULL);
     snprintf(caller->name, sizeof(caller->name), "%.63s", account->name);
-    caller->grant = grant_of_account(auth, account);
+    caller->grant = grant_of_account(auth, account, &caller->meter);
     caller->by = TIERCE__BY_ACCOUNT;
     return true;
 }
@@ -311,6 +319,45 @@ enum tierce__auth_result tierce__auth_check(struct tierce__auth *auth,
     return TIERCE__AUTH_DENIED;
 }
 
+/* Whether everything that `inner` holds lies within `outer`. */
+static bool lies_within(const struct tierce__grant *inner, const struct tierce__grant *outer)
+{
+    if (inner->reach == TIERCE__REACH_INSTANCE)
+        return tierce__grant_has_instance(outer, inner->group, inner->instance);
+    return inner->reach == TIERCE__REACH_GROUP ? tierce__grant_has_group(outer, inner->group)
+                                               : tierce__grant_has_all(outer);
+}
+
+static bool has_meter(struct tierce__meter *const *meters, size_t count,
+                      const struct tierce__meter *meter)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (meters[i] == meter)
+            return true;
+    }
+    return false;
+}
+
+int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *scope,
+                        struct tierce__meter ***out, size_t *count)
+{
+    struct tierce__grants_line line;
+    *count = 0;
+    tierce__lock_take(&auth->lock);
+    size_t lines = tierce__grants_count(auth->grants);
+    struct tierce__meter **meters = tierce__calloc(lines + 1, sizeof(struct tierce__meter *));
+    for (size_t i = 0; i < lines && meters != NULL; i++) {
+        tierce__grants_at(auth->grants, i, &line);
+        if (lies_within(line.grant, scope) && !has_meter(meters, *count, line.meter))
+            meters[(*count)++] = tierce__meter_hold(line.meter);
+    }
+    tierce__lock_drop(&auth->lock);
+    if (meters == NULL)
+        return -ENOMEM;
+    *out = meters;
+    return 0;
+}
+
 /* ---- later ----------------------------------------------------------------------------------- */
 
 /* The present grant of a caller by token, held; or NULL. */
@@ -338,7 +385,7 @@ static struct tierce__grant *grant_of_caller(struct tierce__auth *auth,
     for (size_t i = 0; i < count && grant == NULL; i++) {
         if (strncmp(accounts[i].name, caller->name, sizeof(caller->name) - 1) == 0 &&
             digest_hash(proof, &accounts[i]) && memcmp(proof, caller->proof, sizeof(proof)) == 0)
-            grant = grant_of_account(auth, &accounts[i]);
+            grant = grant_of_account(auth, &accounts[i], NULL);
     }
     tierce__registry_release(auth->opts.registry, catalog);
     return grant;

@@ -51,11 +51,12 @@ TIERCE_MUSTUSE struct tierce__grants *tierce__auth_exchange(struct tierce__auth 
 struct tierce__caller {
     char name[64];               /* "": authentication is off, or no name was presented */
     struct tierce__grant *grant; /* held; NULL: not authenticated */
+    struct tierce__meter *meter; /* held; NULL: the account has no line in the token file */
     enum { TIERCE__BY_NOTHING, TIERCE__BY_TOKEN, TIERCE__BY_ACCOUNT } by;
     uint8_t proof[32]; /* a digest of the token, or of the account's password hash */
 };
 
-/* Drops the grant. */
+/* Drops grant and meter. */
 void tierce__caller_clear(struct tierce__caller *caller);
 
 enum tierce__auth_result {
@@ -75,6 +76,11 @@ enum tierce__auth_result tierce__auth_check(struct tierce__auth *auth,
                                             const struct tierce__call *call,
                                             const struct tierce__need *need, bool may_wait,
                                             struct tierce__caller *caller, char why[256]);
+
+/* The meters of the accounts in the token file that lie within a scope, each held, in an array on
+ * the heap; the caller drops and frees them. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *scope,
+                                       struct tierce__meter ***out, size_t *count);
 
 /* Whether the credentials of a caller that was allowed are still valid, with the same grant. */
 bool tierce__auth_is_current(struct tierce__auth *auth, const struct tierce__caller *caller);

@@ -133,6 +133,7 @@ void tierce__event_stream_serve(struct tierce__manager *manager, struct tierce__
     }
     *stream = (struct event_stream){.manager = manager, .caller = *caller};
     (void)tierce__grant_hold(stream->caller.grant);
+    (void)tierce__meter_hold(stream->caller.meter);
     stream->http = tierce__call_stream(call, "application/x-ndjson");
     if (stream->http == NULL) {
         destroy_stream(stream);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "net/server/tokens.h"
 
 #include <errno.h>
@@ -13,6 +14,7 @@
 struct entry {
     const struct tierce__token *token;
     struct tierce__grant *grant; /* held */
+    struct tierce__meter *meter; /* held; that of the first line of the name */
 };
 
 struct tierce__grants {
@@ -21,6 +23,12 @@ struct tierce__grants {
     size_t count, room, token_count;
     bool has_no_memory;
 };
+
+static void drop_entry(const struct entry *entry)
+{
+    tierce__grant_drop(entry->grant);
+    tierce__meter_drop(entry->meter);
+}
 
 static bool complain(char fault[TIERCE__TOKEN_FAULT_BYTES], const char *text)
 {
@@ -54,12 +62,40 @@ static bool check_alone(const struct tierce__grants *grants, const struct entry 
     return true;
 }
 
+static const struct entry *find_name(const struct tierce__grants *grants, const char *name)
+{
+    for (size_t i = 0; i < grants->count; i++) {
+        if (strcmp(grants->entries[i].token->name, name) == 0)
+            return &grants->entries[i];
+    }
+    return NULL;
+}
+
+/* Lines of one name are one account, whose limits must not depend on their order. */
+static int find_meter(struct tierce__meter **out, const struct tierce__grants *grants,
+                      const struct tierce__token *token, const struct tierce__limits *limits,
+                      const char **fault)
+{
+    const struct entry *other = find_name(grants, token->name);
+    if (other == NULL)
+        return tierce__meter_create(out, token->name, limits, tierce__now_ns());
+    if (!tierce__limits_are_same(limits, &other->meter->limits)) {
+        *fault = "another line of this name has other limits";
+        return TIERCE_E_CONFIG;
+    }
+    *out = tierce__meter_hold(other->meter);
+    return 0;
+}
+
 static int add_entry(struct tierce__grants *grants, const struct tierce__token *token,
-                     const char *scope, char fault[TIERCE__TOKEN_FAULT_BYTES])
+                     const char *scope, const struct tierce__limits *limits,
+                     char fault[TIERCE__TOKEN_FAULT_BYTES])
 {
     struct entry entry = {.token = token};
     const char *why = NULL;
     int rc = tierce__grant_create(&entry.grant, token->rights, scope, &why);
+    if (rc == 0)
+        rc = find_meter(&entry.meter, grants, token, limits, &why);
     if (rc == TIERCE_E_CONFIG)
         (void)complain(fault, why);
     if (rc == 0 && !check_alone(grants, &entry, fault))
@@ -67,7 +103,7 @@ static int add_entry(struct tierce__grants *grants, const struct tierce__token *
     if (rc == 0 && TIERCE__GROW(grants->entries, grants->room, grants->count + 1, 16) != 0)
         rc = -ENOMEM;
     if (rc < 0) {
-        tierce__grant_drop(entry.grant);
+        drop_entry(&entry);
         return rc;
     }
     grants->entries[grants->count++] = entry;
@@ -75,18 +111,33 @@ static int add_entry(struct tierce__grants *grants, const struct tierce__token *
     return 0;
 }
 
-/* The words after the digest. */
+/* The words after the digest. A '=' in a scope is written %3D. */
 static bool read_more(void *arg, size_t index, const struct tierce__token *token,
                       char *const *words, size_t count, char fault[TIERCE__TOKEN_FAULT_BYTES])
 {
     struct tierce__grants *grants = arg;
+    struct tierce__limits limits = {{0}};
+    const char *why;
     TIERCE_ASSERT(index == grants->count);
-    if (count > 1)
-        return complain(fault, "there are too many words");
-    int rc = add_entry(grants, token, count > 0 ? words[0] : NULL, fault);
+    bool has_scope = count > 0 && strchr(words[0], '=') == NULL;
+    for (size_t i = has_scope ? 1 : 0; i < count; i++) {
+        if (!tierce__limits_parse(&limits, words[i], &why))
+            return complain(fault, why);
+    }
+    int rc = add_entry(grants, token, has_scope ? words[0] : NULL, &limits, fault);
     if (rc == -ENOMEM)
         grants->has_no_memory = !complain(fault, "no memory");
     return rc == 0;
+}
+
+void tierce__grants_adopt(struct tierce__grants *grants, const struct tierce__grants *earlier)
+{
+    for (size_t i = 0; grants != NULL && earlier != NULL && i < grants->count; i++) {
+        const struct entry *entry = &grants->entries[i];
+        const struct entry *before = find_name(earlier, entry->token->name);
+        if (before != NULL && find_name(grants, entry->token->name) == entry)
+            tierce__meter_adopt(entry->meter, before->meter);
+    }
 }
 
 int tierce__grants_load(struct tierce__grants **out, const char *path, char why[256])
@@ -107,7 +158,7 @@ int tierce__grants_load(struct tierce__grants **out, const char *path, char why[
             .has_accounts = true,
             .more = read_more,
             .more_arg = grants,
-            .more_text = "[SCOPE]"},
+            .more_text = "[SCOPE] [LIMITS]"},
         why);
     if (rc < 0 && grants->has_no_memory)
         rc = -ENOMEM;
@@ -124,7 +175,7 @@ void tierce__grants_destroy(struct tierce__grants *grants)
     if (grants == NULL)
         return;
     for (size_t i = 0; i < grants->count; i++)
-        tierce__grant_drop(grants->entries[i].grant);
+        drop_entry(&grants->entries[i]);
     tierce__free(grants->entries);
     tierce__tokens_destroy(grants->tokens);
     tierce__free(grants);
@@ -138,7 +189,8 @@ size_t tierce__grants_token_count(const struct tierce__grants *grants)
 static struct tierce__grants_line line_of(const struct entry *entry)
 {
     TIERCE_DASSERT(entry->grant != NULL);
-    return (struct tierce__grants_line){.name = entry->token->name, .grant = entry->grant};
+    return (struct tierce__grants_line){
+        .name = entry->token->name, .grant = entry->grant, .meter = entry->meter};
 }
 
 size_t tierce__grants_count(const struct tierce__grants *grants)

@@ -36,7 +36,9 @@ static bool is_seen(const struct telling *t, const struct tierce__metric *metric
     const char *group = tag_value(metric, "instance_group");
     const char *instance = tag_value(metric, "instance_id");
     const char *storage = tag_value(metric, "unique_name");
-    if (tierce__grant_has_all(t->grant) || strcmp(metric->name, "manager.is_leader") == 0)
+    bool is_account = tag_value(metric, "account") != NULL; /* only those of the scope are told */
+    if (tierce__grant_has_all(t->grant) || is_account ||
+        strcmp(metric->name, "manager.is_leader") == 0)
         return true;
     if (strcmp(metric->name, "data_storage.healthy_status") == 0)
         return storage != NULL && tierce__grant_has_storage(t->grant, t->catalog, storage);
@@ -461,6 +463,57 @@ static void tell_ghost(const struct telling *t)
          true, (double)stats.unfollowed, NULL, 0);
 }
 
+/* ---- accounts -------------------------------------------------------------------------------- */
+
+static uint64_t load(const _Atomic uint64_t *number)
+{
+    return atomic_load_explicit(number, memory_order_relaxed);
+}
+
+static void tell_use(const struct telling *t, const struct tierce__meter *meter,
+                     enum tierce__use use)
+{
+    struct tierce__metric_tag tags[] = {{"account", meter->name}, {"kind", tierce__use_name(use)}};
+    tell(t, "manager_account.used",
+         "Requests, keys and bytes of blocks of an account of the token file.", true,
+         (double)load(&meter->used[use]), tags, 2);
+}
+
+static void tell_refused(const struct telling *t, const struct tierce__meter *meter,
+                         enum tierce__use use)
+{
+    struct tierce__metric_tag tags[] = {{"account", meter->name}, {"kind", tierce__use_name(use)}};
+    tell(t, "manager_account.limited_calls", "Calls refused because of a limit of the account.",
+         true, (double)load(&meter->refused[use]), tags, 2);
+}
+
+static void tell_limit(const struct telling *t, const struct tierce__meter *meter,
+                       enum tierce__use use)
+{
+    struct tierce__metric_tag tags[] = {{"account", meter->name}, {"kind", tierce__use_name(use)}};
+    if (meter->limits.of[use] > 0)
+        tell(t, "manager_account.limit", "Limit of the account, a second.", false,
+             (double)meter->limits.of[use], tags, 2);
+}
+
+/* The accounts that lie within the scope. If memory runs out, they are omitted. */
+static void tell_accounts(const struct telling *t)
+{
+    static void (*const tellers[])(const struct telling *, const struct tierce__meter *,
+                                   enum tierce__use) = {tell_use, tell_refused, tell_limit};
+    struct tierce__meter **meters;
+    size_t count;
+    if (tierce__auth_meters(t->manager->auth, t->grant, &meters, &count) < 0)
+        return;
+    for (size_t f = 0; f < sizeof(tellers) / sizeof(tellers[0]); f++) {
+        for (size_t i = 0; i < count * TIERCE__USES; i++)
+            tellers[f](t, meters[i / TIERCE__USES], (enum tierce__use)(i % TIERCE__USES));
+    }
+    for (size_t i = 0; i < count; i++)
+        tierce__meter_drop(meters[i]);
+    tierce__free(meters);
+}
+
 void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__grant *grant,
                           each_fn each, void *arg)
 {
@@ -471,6 +524,7 @@ void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__
     tell_queues(&t);
     tell_background(&t);
     tell_ghost(&t);
+    tell_accounts(&t);
     tell_groups(&t, catalog);
     tell_quotas(&t, catalog);
     tell_global_quotas(&t);

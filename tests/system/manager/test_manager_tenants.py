@@ -377,7 +377,12 @@ def test_metrics_are_those_of_the_scope(manager):
                     if labels.get("instance_group") == group and (
                         labels.get("instance_id") == instance if instance else True)}
         extra = {"tierce_manager_is_leader", "tierce_data_storage_healthy_status"}
-        assert {name for name, _ in seen} == expected | extra
+        accounts = {"tierce_manager_account_used_total", "tierce_manager_account_limited_calls_total"}
+        assert {name for name, _ in seen} == expected | extra | accounts
+        within = {line_of(*account).split()[1] for account in EVERY_ACCOUNT
+                  if (account[1] == scope or account[1].startswith(scope + "/"))}
+        assert {labels["account"] for _, labels in seen if "account" in labels} == \
+            within | ({"restricted"} if scope == "chat" else set())
         assert {labels.get("instance_group", group) for _, labels in seen} == {group}
         assert {labels["unique_name"] for _, labels in seen if "unique_name" in labels} == storages
         if instance:
@@ -575,3 +580,86 @@ def test_streams_end_with_their_account(changing):
     wait_until(stays.is_over)
     change([ops, "read staying account another"], "manager.read_again")
     wait_until(staying.is_over)
+
+
+# ---- limits --------------------------------------------------------------------------------------
+
+
+def numbers_of(manager, metric):
+    """{(account, kind): value} of a metric, as the operator sees it."""
+    code, text = Http(manager, {"Authorization": "Bearer ops"}).raw(
+        manager.ports["admin_http"], "/metrics", None, "GET")
+    assert code == 200
+    found = re.findall(rf'^tierce_manager_account_{metric}{{account="(\w+)",kind="(\w+)"}} (\S+)$',
+                       text.decode(), re.M)
+    return {(account, kind): float(value) for account, kind, value in found}
+
+
+def test_requests_keys_and_bytes_have_limits(changing):
+    """A limit so low that a second on a slow machine brings no new call: its balance is a debt of minutes."""
+    import grpc
+    manager, change = changing
+    ops = f"admin ops {sha('ops')}"
+    change([ops, f"user team {sha('team')} default keys=1", f"user team {sha('second')} default keys=1",
+            f"user heavy {sha('heavy')} default bytes=1", f"user free {sha('free')} default"],
+           "manager.read_again")
+    team, second, heavy, free = (Http(manager, {"Authorization": f"Bearer {t}"})
+                                 for t in ("team", "second", "heavy", "free"))
+    assert register(free, "default", "i")["code"] == "OK"
+
+    def start(api, keys):
+        body = json.dumps({"instance_id": "i", "block_keys": keys, "write_timeout_seconds": 600})
+        code, text = api.raw(manager.ports["http"], "/api/startWriteCache", body)
+        return code, json.loads(text) if code == 200 else text.decode()
+
+    # The first call is larger than the limit and passes; the account then pays for it.
+    keys = list(range(600))
+    code, started = start(team, keys)
+    assert code == 200 and len(started["locations"]) == 600, started
+    for api in (team, second):  # another token of the account is the same account
+        code, text = start(api, [1000])
+        assert code == 429 and "account team exceeds its limit of 1 keys a second; retry in" in text
+    # The end of the write is not refused, nor are calls without keys, nor other accounts.
+    assert status(team.call("meta", "FinishWriteCache", trace_id="t", instance_id="i",
+                            write_session_id=started["write_session_id"],
+                            success_blocks={"offset": 600}))["code"] == "OK"
+    assert status(team.call("meta", "GetInstanceInfo", trace_id="t", instance_id="i"))["code"] == "OK"
+    assert hits(free, "i", keys) == 600
+    # Bytes are those of the located blocks: 64 for each.
+    assert hits(heavy, "i", keys) == 600
+    body = json.dumps({"instance_id": "i", "block_keys": [0], "query_type": "QT_PREFIX_MATCH"})
+    code, text = heavy.raw(manager.ports["http"], "/api/getCacheLocation", body)
+    assert code == 429 and "exceeds its limit of 1 bytes a second" in text.decode()
+    api = Grpc(manager, (("authorization", "Bearer heavy"),))
+    with pytest.raises(grpc.RpcError) as refused:
+        hits(api, "i", [0])
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "account heavy exceeds its limit" in refused.value.details()
+    api.close()
+    used, limited = numbers_of(manager, "used_total"), numbers_of(manager, "limited_calls_total")
+    assert used["team", "keys"] == 600 and used["team", "bytes"] == used["heavy", "bytes"] == 600 * 64
+    assert used["free", "keys"] == 600 and limited["free", "keys"] == 0
+    assert limited["team", "keys"] == 2 and limited["heavy", "bytes"] == 2
+    assert numbers_of(manager, "limit") == {("team", "keys"): 1, ("heavy", "bytes"): 1}
+    # A changed file pays no debt.
+    change([ops, f"user team {sha('team')} default keys=2"], "manager.read_again")
+    assert start(team, [1000])[0] == 429
+    change([ops, f"user team {sha('team')} default"], "manager.read_again")
+    assert start(team, [1000])[0] == 200
+
+
+def test_requests_have_a_limit_on_every_route(changing):
+    manager, change = changing
+    change([f"admin ops {sha('ops')}", f"user team {sha('team')} default requests=1"],
+           "manager.read_again")
+    api = Http(manager, {"Authorization": "Bearer team"})
+    for port, path, method in (("http", "/api/getInstanceInfo", "POST"),
+                               ("admin_http", "/metrics", "GET")):
+        wait_until(lambda: api.raw(manager.ports[port], path, "{}", method)[0] == 429)
+    wait_until(lambda: api.raw(manager.ports["http"], "/api/getInstanceInfo", "{}")[0] == 200)
+    assert numbers_of(manager, "limited_calls_total")["team", "requests"] >= 2
+    # A scope of a group sees the numbers of its own accounts.
+    change([f"admin ops {sha('ops')}", f"user team {sha('team')} default",
+            f"user other {sha('other')} another"], "manager.read_again")
+    seen = labels_of(api.raw(manager.ports["admin_http"], "/metrics", None, "GET")[1])
+    assert {labels["account"] for _, labels in seen if "account" in labels} == {"team"}

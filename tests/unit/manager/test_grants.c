@@ -115,7 +115,12 @@ static const struct {
     {"read \xff " A, "line 1: the name is not UTF-8"},
     {"read 1234567890123456789012345678901234567890123456789012345678901234 " A,
      "line 1: the name exceeds 63 bytes"},
-    {"read ops " A " a b", "line 1: there are too many words"},
+    {"read ops " A " a b", "line 1: a word after the scope is not requests=N"},
+    {"read ops " A " keys=1 a", "line 1: a word after the scope is not requests=N"},
+    {"read ops " A " a keys=1 keys=1", "line 1: a limit is repeated"},
+    {"read ops " A " bytes=5Gi", "line 1: the limit bytes is not a size above 0"},
+    {"read ops " A " g keys=5\nread ops " B " g keys=6", "line 2: another line of this name has"},
+    {"read ops " A " g keys=5\nread ops account g", "line 2: another line of this name has other"},
     {"read ops " A " 1 2 3 4 5 6 7 8 9", "line 1: there are too many words"},
     {"read ops " A " /i", "line 1: a name of the scope is empty"},
     {"read ops " A " g/", "line 1: a name of the scope is empty"},
@@ -131,6 +136,32 @@ static const struct {
     {"read a account g\nread a account", "line 2: another line of this account says otherwise"},
 };
 
+START_TEST(test_lines_of_one_name_share_their_limits)
+{
+    struct tierce__grants_line a, b, c;
+    uint8_t digest[32];
+    struct tierce__grants *grants = load_good("read one " A " g requests=5 bytes=1MiB\nwrite one " B
+                                              " bytes=1MiB requests=5\nread other " C "\n");
+    ck_assert(tierce__grants_find(grants, "a", &a, digest));
+    ck_assert(tierce__grants_find(grants, "b", &b, digest));
+    ck_assert(tierce__grants_find(grants, "c", &c, digest));
+    ck_assert_ptr_eq(a.meter, b.meter);
+    ck_assert_ptr_ne(a.meter, c.meter);
+    ck_assert_uint_eq(a.meter->limits.of[TIERCE__USE_REQUESTS], 5);
+    ck_assert_uint_eq(a.meter->limits.of[TIERCE__USE_BYTES], 1 << 20);
+    ck_assert_uint_eq(c.meter->limits.of[TIERCE__USE_REQUESTS], 0);
+    ck_assert_int_eq(b.grant->reach, TIERCE__REACH_ALL);
+    /* The next file continues them. */
+    struct tierce__grants *next = load_good("read one " C " g requests=9\n");
+    tierce__meter_charge(a.meter, 3, 4, 0);
+    tierce__grants_adopt(next, grants);
+    ck_assert(tierce__grants_find(next, "c", &c, digest));
+    ck_assert_uint_eq(c.meter->used[TIERCE__USE_KEYS], 3);
+    tierce__grants_destroy(grants);
+    tierce__grants_destroy(next);
+}
+END_TEST
+
 START_TEST(test_faults_are_named)
 {
     for (size_t i = 0; i < sizeof(faulty) / sizeof(faulty[0]); i++) {
@@ -138,7 +169,8 @@ START_TEST(test_faults_are_named)
         const char *text = faulty[i].text;
         ck_assert_msg(load(&grants, text, strlen(text)) == TIERCE_E_CONFIG, "%s", text);
         ck_assert_msg(strstr(why, faulty[i].fault) != NULL, "%s", why);
-        ck_assert_msg(strstr(why, "expected ROLES NAME SHA256 [SCOPE]") != NULL, "%s", why);
+        ck_assert_msg(strstr(why, "expected ROLES NAME SHA256 [SCOPE] [LIMITS]") != NULL, "%s",
+                      why);
         ck_assert_ptr_null(strstr(why, "secret")); /* a token may stand in the wrong place */
         ck_assert_ptr_null(grants);
     }
@@ -356,7 +388,8 @@ START_TEST(test_a_route_that_is_not_in_the_table)
 END_TEST
 
 CHECK_MAIN("grants", .setup = set_up, .teardown = tear_down,
-           .tests = {test_lines_of_before, test_roles_and_scopes, test_faults_are_named,
+           .tests = {test_lines_of_before, test_roles_and_scopes,
+                     test_lines_of_one_name_share_their_limits, test_faults_are_named,
                      test_lines_behind_a_nul_are_not_lost, test_lines_may_be_repeated,
                      test_others_may_not_read_the_file, test_what_a_scope_holds,
                      test_events_of_a_scope, test_storages_of_a_scope,
