@@ -67,6 +67,7 @@ struct tierce__manager {
     struct tierce__faults *faults;
     struct tierce__auth *auth;
     struct tierce__line_log *access_log;
+    struct tierce__audit *audit; /* NULL: no such log */
     struct tierce__history *history;
     struct tierce__later *later; /* replies that faults delay */
     /* NULL until the server runs; stored with release while its threads run already, loaded with

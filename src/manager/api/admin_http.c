@@ -7,6 +7,7 @@
 #include "base/json/json_write.h"
 #include "manager/api/api_private.h"
 #include "manager/api/event_stream.h"
+#include "manager/observe/audit.h"
 #include "manager/observe/manager_metrics.h"
 #include "manager/observe/page.h"
 
@@ -33,17 +34,21 @@ static void reject(struct tierce__call *call, enum tierce__auth_result result, c
 static void serve_allowed(void *arg, struct tierce__call *call)
 {
     const struct tierce__http_target *target = arg;
+    struct tierce__manager *manager = target->manager;
     struct tierce__caller caller;
     char why[256];
     bool was_aside = tierce__call_info(call)->was_aside;
     enum tierce__auth_result result =
-        tierce__auth_check(target->manager->auth, call, target->need, was_aside, &caller, why);
+        tierce__auth_check(manager->auth, call, target->need, was_aside, &caller, why);
     TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !was_aside);
-    if (result == TIERCE__AUTH_OK &&
-        !tierce__meter_admit(caller.meter, false, tierce__now_ns(), why))
-        tierce__api_reply_limited(call, why);
+    bool is_admitted = result == TIERCE__AUTH_OK &&
+                       tierce__meter_admit(caller.meter, false, tierce__now_ns(), why);
+    if (result != TIERCE__AUTH_WAITS && !is_admitted)
+        tierce__audit_rejected(manager, call, target->need->name, caller.name, result, why);
+    if (is_admitted)
+        target->serve(manager, call, &caller);
     else if (result == TIERCE__AUTH_OK)
-        target->serve(target->manager, call, &caller);
+        tierce__api_reply_limited(call, why);
     else if (result == TIERCE__AUTH_WAITS)
         tierce__call_defer_aside(call);
     else

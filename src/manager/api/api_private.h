@@ -19,6 +19,7 @@ struct tierce__api_call {
     const struct tierce__catalog *catalog; /* tierce__api_catalog */
     uint64_t keys, bytes;                  /* that the call has used, for the account's meter */
     int code;                              /* of the status that was set; values of ErrorCode */
+    bool is_outside;                       /* of the scope, and therefore refused */
     char why[TIERCE__WHY_BYTES];
     const char *unknown; /* a text about an unknown name in the request; or NULL */
 };

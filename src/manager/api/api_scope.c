@@ -76,6 +76,7 @@ void tierce__api_refuse(struct tierce__api_call *api)
     struct target target = target_of(api);
     bool has_group = target.group[0] != '\0', has_instance = target.instance[0] != '\0';
     TIERCE_ASSERT(!tierce__grant_has_all(api->caller->grant));
+    api->is_outside = true;
     tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST,
                     "%s%.100s%s%s%.100s does not exist, or is outside the scope of account %s",
                     has_instance || !has_group ? "instance " : "", target.instance,

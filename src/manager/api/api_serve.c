@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "manager/api/api_private.h"
+#include "manager/observe/audit.h"
 #include "proto/kvcm/proto_json.h"
 
 #include <stdio.h>
@@ -117,9 +118,13 @@ static bool is_allowed(const struct tierce__api_target *target, struct tierce__c
         return true;
     TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !was_aside);
     tierce__caller_clear(caller);
-    if (result == TIERCE__AUTH_WAITS)
+    if (result == TIERCE__AUTH_WAITS) {
         tierce__call_defer_aside(call);
-    else if (result == TIERCE__AUTH_UNKNOWN)
+        return false;
+    }
+    tierce__audit_rejected(target->manager, call, tierce__rpcs[target->id].method, caller->name,
+                           result, why);
+    if (result == TIERCE__AUTH_UNKNOWN)
         reply_rejected(call, UNKNOWN, "a token, or a name and password, is required");
     else
         reply_rejected(call, result == TIERCE__AUTH_OK ? LIMITED : DENIED, why);
@@ -138,6 +143,24 @@ static void count_call(struct tierce__api_call *api, uint64_t took_ns)
     atomic_store_explicit(&stats->last_code, (uint32_t)api->code, memory_order_relaxed);
 }
 
+/* One line, if the call administers, removes or was refused. */
+static void audit_call(const struct tierce__api_call *api, const struct tierce__call *call)
+{
+    if (!api->is_outside && !tierce__audit_wants(tierce__need_of_call(api->id)))
+        return;
+    enum tierce__audit_outcome outcome = api->is_outside                     ? TIERCE__AUDIT_SCOPE
+                                         : api->code == META__ERROR_CODE__OK ? TIERCE__AUDIT_DONE
+                                                                             : TIERCE__AUDIT_FAILED;
+    tierce__audit_write(api->manager->audit, tierce__manager_now_us(api->manager),
+                        &(struct tierce__audit_line){.what = tierce__rpcs[api->id].method,
+                                                     .who = api->caller->name,
+                                                     .call = call,
+                                                     .request = api->request,
+                                                     .outcome = outcome,
+                                                     .code = api->code,
+                                                     .why = ""});
+}
+
 /* Runs the call and replies, at once or as an injected fault says. */
 static void answer(struct tierce__api_call *api, struct tierce__call *call)
 {
@@ -153,6 +176,7 @@ static void answer(struct tierce__api_call *api, struct tierce__call *call)
     uint64_t took_ns = tierce__now_ns() - api->began_ns;
     count_call(api, took_ns);
     tierce__access_log_write(manager->access_log, api, call, took_ns / 1000);
+    audit_call(api, call);
     if (fault.kind == TIERCE__FAULT_DELAY || fault.kind == TIERCE__FAULT_DROP)
         tierce__later_reply(manager->later, call, api->reply,
                             fault.kind == TIERCE__FAULT_DELAY ? fault.delay_ms : -1);

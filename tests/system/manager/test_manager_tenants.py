@@ -663,3 +663,96 @@ def test_requests_have_a_limit_on_every_route(changing):
             f"user other {sha('other')} another"], "manager.read_again")
     seen = labels_of(api.raw(manager.ports["admin_http"], "/metrics", None, "GET")[1])
     assert {labels["account"] for _, labels in seen if "account" in labels} == {"team"}
+
+
+# ---- the audit log -------------------------------------------------------------------------------
+
+
+def audit_of(manager):
+    text = (manager.folder / "logs" / "audit.log").read_text()
+    return [json.loads(line) for line in text.splitlines() if line]
+
+
+def test_the_audit_log(changing):
+    """A line for each call that administers, removes or is refused; no secrets."""
+    manager, change = changing
+    ops, team = (Http(manager, {"Authorization": f"Bearer {t}"}) for t in ("ops", "old"))
+    assert register(team, "default", "i")["code"] == "OK"        # an engine's call: no line
+    assert write(team, "i", [1])["code"] == "OK"
+    ops.call("admin", "AddAccount", trace_id="t", user_name="u", password="secret-password")
+    ops.call("admin", "AddStorage", trace_id="t", storage={
+        "global_unique_name": "r", "redis": {"uri": "redis://localhost/0", "credentials_file": "/s"}})
+    ops.call("admin", "RemoveStorage", trace_id="t", storage_unique_name="none")
+    team.call("meta", "TrimCache", trace_id="t", instance_id="i", strategy="TS_REMOVE_ALL_CACHE")
+    team.call("meta", "TrimCache", trace_id="t", instance_id="j \"x\"",
+              strategy="TS_REMOVE_ALL_CACHE")
+    body = json.dumps({"trace_id": "t", "user_name": "v", "password": "secret-password"})
+    assert team.raw(manager.ports["admin_http"], "/api/addAccount", body)[0] == 403
+    for headers in ({"Authorization": "Bearer secret-token"}, basic("u", "secret-guess"), {}):
+        assert Http(manager, headers).raw(manager.ports["admin_http"], "/metrics", None, "GET")[0] \
+            == 401
+    api = Grpc(manager, (("authorization", "Bearer ops"),))
+    api.call("admin", "ListStorage", trace_id="t")
+    api.close()
+    change([f"admin ops {sha('ops')}", f"read team {sha('old')} default requests=1"],
+           "manager.read_again")
+    wait_until(lambda: team.raw(manager.ports["admin_http"], "/metrics", None, "GET")[0] == 429)
+    change(["root team secret-token"], "manager.cannot_read_again")
+    wait_until(lambda: sum(line["what"] == "SIGHUP" for line in audit_of(manager)) == 2)
+    lines = audit_of(manager)
+    assert all(line["from"].startswith("127.0.0.1:") for line in lines if line["what"] != "SIGHUP")
+    got = [(line["who"], line["what"], line["on"], line.get("over"), line["outcome"],
+            line.get("code")) for line in lines]
+    assert got == [
+        ("ops", "AddAccount", {"user_name": "u"}, "http", "done", "OK"),
+        ("ops", "AddStorage", {"storage": "r"}, "http", "done", "OK"),
+        ("ops", "RemoveStorage", {"storage_unique_name": "none"}, "http", "failed", "INTERNAL_ERROR"),
+        ("team", "TrimCache", {"instance_id": "i"}, "http", "done", "OK"),
+        ("team", "TrimCache", {"instance_id": 'j "x"'}, "http", "scope", "INSTANCE_NOT_EXIST"),
+        ("team", "AddAccount", {}, "http", "denied", None),
+        ("", "/metrics", {}, "http", "unknown", None),
+        ("u", "/metrics", {}, "http", "unknown", None),
+        ("", "/metrics", {}, "http", "unknown", None),
+        ("ops", "ListStorage", {}, "grpc", "done", "OK"),
+        ("", "SIGHUP", {}, None, "done", None),
+        ("team", "/metrics", {}, "http", "limited", None),
+        ("", "SIGHUP", {}, None, "failed", None)]
+    assert "has no right \"admin\", which AddAccount needs" in lines[5]["why"]
+    assert "limit of 1 requests a second" in lines[11]["why"] and "line 1" in lines[12]["why"]
+    text = (manager.folder / "logs" / "audit.log").read_text()
+    assert "secret" not in text and sha("ops") not in text and "scrypt" not in text
+    assert (manager.folder / "logs" / "audit.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_refused_calls_do_not_flood_the_audit_log(changing):
+    """Above 100 a second they are counted; calls of administrators are written nevertheless."""
+    manager, _ = changing
+    ops, stranger = (Http(manager, {"Authorization": f"Bearer {t}"}) for t in ("ops", "unknown"))
+    tries = 0
+
+    def left_out():
+        nonlocal tries
+        for _ in range(300):
+            assert stranger.raw(manager.ports["http"], "/api/trimCache", "{}")[0] == 401
+        tries += 300
+        ops.call("admin", "CheckHealth", trace_id="t")
+        return sum(line.get("left_out", 0) for line in audit_of(manager)) > 0
+
+    wait_until(left_out)  # a slow machine may need several seconds for 100 in one
+
+    def all_accounted():
+        lines = audit_of(manager)
+        refused = sum(line["outcome"] == "unknown" for line in lines)
+        return refused + sum(line.get("left_out", 0) for line in lines) == tries
+
+    ops.call("admin", "CheckHealth", trace_id="t")
+    wait_until(all_accounted)
+    assert {line["what"] for line in audit_of(manager)} == {"TrimCache", "CheckHealth"}
+
+
+def test_an_audit_log_may_be_switched_off(tmp_path):
+    manager = Manager(tmp_path, "--log.audit=false")
+    Http(manager).call("admin", "ListStorage", trace_id="t")
+    assert not (manager.folder / "logs" / "audit.log").exists()
+    assert (manager.folder / "logs" / "access.log").exists()
+    assert manager.stop() == 0
