@@ -15,6 +15,7 @@
 #include "manager/manager_config.h"
 #include "base/file_lock.h"
 #include "manager/manager_private.h"
+#include "manager/observe/audit.h"
 #include "manager/observe/manager_metrics.h"
 #include "manager/observe/page.h"
 #include "manager/pilot/ghost_feed.h"
@@ -146,6 +147,14 @@ static int take_log_folder(struct manager_whole *whole, const char *folder, char
     return rc < 0 ? rc : 0;
 }
 
+static int open_audit(struct manager_whole *whole, const char *folder, char why[256])
+{
+    char *path = tierce__join_path(folder, "audit.log");
+    int rc = path != NULL ? tierce__audit_open(&whole->manager.audit, path, why) : -ENOMEM;
+    tierce__free(path);
+    return rc;
+}
+
 static int open_logs(struct manager_whole *whole, const struct tierce__manager_config *config,
                      char why[256])
 {
@@ -159,6 +168,8 @@ static int open_logs(struct manager_whole *whole, const struct tierce__manager_c
         rc = open_log(&whole->manager.events, folder, "event_publisher.log", why);
     if (rc == 0 && config->logs_accesses && folder[0] != '\0')
         rc = open_log(&whole->manager.access_log, folder, "access.log", why);
+    if (rc == 0 && config->logs_audit && folder[0] != '\0')
+        rc = open_audit(whole, folder, why);
     if (rc == 0 && config->logs_metrics && folder[0] != '\0')
         rc = open_log(&whole->metrics_log, folder, "metrics.log", why);
     if (rc == 0)
@@ -171,6 +182,7 @@ static void close_logs(struct manager_whole *whole)
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
     tierce__line_log_close(whole->manager.events);
     tierce__line_log_close(whole->manager.access_log);
+    tierce__audit_close(whole->manager.audit);
     tierce__line_log_close(whole->metrics_log);
     tierce__line_log_close(whole->service_log);
     if (whole->log_lock >= 0)
@@ -324,7 +336,7 @@ static void log_metrics(struct manager_whole *whole)
 {
     TIERCE_DASSERT(whole->metrics_log != NULL);
     size_t bytes;
-    char *text = tierce__metrics_text(&whole->manager, &bytes);
+    char *text = tierce__metrics_text(&whole->manager, tierce__grant_of_admins(), &bytes);
     if (text != NULL)
         (void)tierce__line_log_add(whole->metrics_log, text, bytes);
     tierce__free(text);
@@ -496,20 +508,26 @@ static int read_quota_groups(struct quota_groups *out, const char *text, char wh
 int tierce__manager_reload(struct tierce__manager *manager,
                            const struct tierce__manager_config *config, char why[256])
 {
-    struct tierce__tokens *tokens = NULL;
+    struct tierce__grants *grants = NULL;
     struct quota_groups quotas = {0};
     int rc = read_quota_groups(&quotas, config->quota_groups, why);
     if (rc == 0)
-        rc = tierce__auth_tokens_read(&tokens, manager->auth, why);
+        rc = tierce__auth_grants_read(&grants, manager->auth, why);
     if (rc == 0)
         rc = tierce__server_reload(atomic_load_explicit(&manager->server, memory_order_acquire),
                                    why);
     if (rc == 0)
         rc = tierce__locator_set_quotas(manager->locator, quotas.groups, quotas.count);
     if (rc == 0)
-        tokens = tierce__auth_exchange(manager->auth, tokens);
-    tierce__tokens_destroy(tokens);
+        grants = tierce__auth_exchange(manager->auth, grants);
+    tierce__grants_destroy(grants);
     tierce__free(quotas.text);
+    tierce__audit_write(
+        manager->audit, tierce__manager_now_us(manager),
+        &(struct tierce__audit_line){.what = "SIGHUP",
+                                     .who = "",
+                                     .outcome = rc == 0 ? TIERCE__AUDIT_DONE : TIERCE__AUDIT_FAILED,
+                                     .why = rc == 0 ? "" : why});
     if (rc == 0)
         tierce__log(TIERCE_LOG_INFO, "manager.read_again", "tokens, certificates and quota.groups");
     else
@@ -739,6 +757,9 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__locator_close(manager->locator);
     tierce__ghosts_destroy(manager->ghost);
     tierce__storages_close(manager->storages);
+    /* The subscribers of the events look up scopes and credentials. */
+    tierce__line_log_close(manager->events);
+    manager->events = NULL;
     tierce__auth_destroy(manager->auth);
     tierce__faults_destroy(manager->faults);
     tierce__history_destroy(manager->history);

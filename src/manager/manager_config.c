@@ -233,6 +233,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .logs_to_console = flag_of(values, TIERCE__MANAGER_LOG_CONSOLE),
         .logs_metrics = flag_of(values, TIERCE__MANAGER_METRICS_LOG),
         .logs_accesses = flag_of(values, TIERCE__MANAGER_LOG_ACCESS),
+        .logs_audit = flag_of(values, TIERCE__MANAGER_LOG_AUDIT),
         .metrics_interval_ms = u32_of(values, TIERCE__MANAGER_METRICS_INTERVAL),
     };
 }

@@ -70,7 +70,7 @@ struct tierce__manager_config {
 
     enum tierce_log_level log_level;
     const char *log_folder;
-    bool logs_to_console, logs_metrics, logs_accesses;
+    bool logs_to_console, logs_metrics, logs_accesses, logs_audit;
     uint32_t metrics_interval_ms;
 };
 

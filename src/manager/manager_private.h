@@ -44,6 +44,18 @@ struct tierce__api_target {
     enum tierce__rpc_id id;
 };
 
+/* A route of the HTTP ports besides the RPCs, as the argument of its route. `serve` answers a
+ * caller who may read the route. */
+struct tierce__http_target {
+    struct tierce__manager *manager;
+    const struct tierce__need *need;
+    void (*serve)(struct tierce__manager *manager, struct tierce__call *call,
+                  const struct tierce__caller *caller);
+};
+
+enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 12 };
+#define TIERCE__RPC_PORTS 3u
+
 struct tierce__manager {
     struct tierce__registry *registry;
     struct tierce__storages *storages;
@@ -55,6 +67,7 @@ struct tierce__manager {
     struct tierce__faults *faults;
     struct tierce__auth *auth;
     struct tierce__line_log *access_log;
+    struct tierce__audit *audit; /* NULL: no such log */
     struct tierce__history *history;
     struct tierce__later *later; /* replies that faults delay */
     /* NULL until the server runs; stored with release while its threads run already, loaded with
@@ -62,6 +75,7 @@ struct tierce__manager {
     _Atomic(struct tierce__server *) server;
     _Atomic int state; /* enum tierce__manager_state */
     struct tierce__api_target targets[TIERCE__RPC_COUNT];
+    struct tierce__http_target http_targets[TIERCE__RPC_PORTS][TIERCE__ADMIN_HTTP_ROUTES_MAX];
     struct tierce__rpc_stats rpcs[TIERCE__RPC_COUNT];
     char node_id[128];
     int64_t started_us;

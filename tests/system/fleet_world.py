@@ -134,12 +134,6 @@ class Fleet:
         changed = self.api.call("admin", "UpdateInstanceGroup", instance_group=group, current_version=version)
         assert code(changed) == "OK", changed
 
-    def limit(self, name, capacity_bytes):
-        """The bytes that a storage may hold."""
-        spec = next(s for s in self.storages if s.name == name).spec()
-        changed = self.api.call("admin", "UpdateStorage", storage={**spec, "capacity_bytes": capacity_bytes})
-        assert code(changed) == "OK", changed
-
     def state_of(self, name):
         listed = self.api.call("admin", "ListStorage")
         assert code(listed) == "OK", listed

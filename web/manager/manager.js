@@ -62,16 +62,15 @@ function showFacts(data) {
   const asked = sum(data.instances, 'asked_keys');
   const well = data.storages.filter(s => s.status === 'well').length;
   const unmanaged = data.storages.filter(s => s.status === 'unmanaged').length;
-  const calls = sum(data.calls, 'calls');
   const recent = perSecond('calls').slice(-1);
   const facts = [
     ['Blocks that serve', count(sum(data.groups, 'keys')), bytes(sum(data.groups, 'serving_bytes')), 'blocks'],
     ['Hit rate', ratio(found, asked), `${count(found)} of ${count(asked)} keys`, 'hits'],
     ['Storages well', `${well} of ${data.storages.length - unmanaged}`, `${unmanaged ? `${unmanaged} unmanaged, ` : ''}${counted(data.instance_count, 'instance')}, ${counted(data.groups.length, 'group')}`, 'well'],
     ['Write sessions', count(sum(data.groups, 'sessions')), `open; ${count(sum(data.groups, 'expired_sessions'))} expired`, 'sessions'],
-    ['Calls', count(calls), recent.length ? `${trimmed(recent[0][1], 2)} a second of late` : 'since the start', 'calls'],
+    data.has_all && ['Calls', count(sum(data.calls, 'calls')), recent.length ? `${trimmed(recent[0][1], 2)} a second of late` : 'since the start', 'calls'],
   ];
-  element('facts').replaceChildren(...facts.map(([name, value, note, id]) => h('div', {'data-fact': id},
+  element('facts').replaceChildren(...facts.filter(Boolean).map(([name, value, note, id]) => h('div', {'data-fact': id},
     h('dt', null, name), h('dd', null, h('span', null, value), h('small', null, note)))));
 }
 
@@ -165,15 +164,20 @@ function probe(storage) {
     : [seconds(storage.probe_age_ms / 1000, 2) + ' ago ', h('small', null, `took ${seconds(storage.probe_took_us / 1e6)}`)];
 }
 
+/* An account of one group is not shown the bytes of all groups. */
+function known(value) {
+  return value === undefined ? '\u2013' : bytes(value);
+}
+
 const STORAGE_COLUMNS = [
   {head: 'Storage', cell: s => s.name},
   {head: 'Kind', left: true, cell: s => s.kind},
   {head: 'Health', left: true, wide: true, cell: health},
   {head: 'Last probe', cell: probe},
   {head: 'Medium used', cell: s => percent(s.used_share, 1)},
-  {head: 'Serving', cell: s => bytes(s.serving_bytes)},
-  {head: 'Writing', cell: s => bytes(s.writing_bytes)},
-  {head: 'Deleting', cell: s => bytes(s.deleting_bytes)},
+  {head: 'Serving', cell: s => known(s.serving_bytes)},
+  {head: 'Writing', cell: s => known(s.writing_bytes)},
+  {head: 'Deleting', cell: s => known(s.deleting_bytes)},
   {head: 'Capacity', cell: s => s.capacity_bytes > 0 ? [bytes(s.capacity_bytes), ' ', h('small', null, `reclaimed above ${bytes(s.watermark_bytes)}`)] : '\u2013'},
 ];
 
@@ -213,6 +217,10 @@ function showTables(data) {
   table('instances', 'Instances', INSTANCE_COLUMNS, largest, 'None is registered.');
   element('more-instances').textContent = data.instance_count > largest.length
     ? `The ${count(largest.length)} with the most bytes; ${count(data.instance_count - largest.length)} more.` : '';
+  if (!data.has_all) {
+    table('calls', 'Calls', CALL_COLUMNS, [], 'Shown to accounts of all groups.');
+    return;
+  }
   const calls = [...data.calls].sort((a, b) => b.calls - a.calls).map(c => callName(c, data.calls));
   table('calls', 'Calls', CALL_COLUMNS, calls, 'None yet.');
 }
@@ -241,6 +249,10 @@ function showPlots() {
 
 function showWork(data) {
   const {reclaim, deletions, reports} = data;
+  if (!data.has_all) {
+    replace(element('work').querySelector('.pairs'), h('p', {class: 'empty'}, 'Shown to accounts of all groups.'));
+    return;
+  }
   replace(element('work').querySelector('.pairs'), h('div', {class: 'small'},
     h('div', null, h('h3', null, 'Reclaim'), pairs([
       ['blocks taken out', count(reclaim.blocks)],

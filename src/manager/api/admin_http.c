@@ -5,6 +5,9 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/json/json_write.h"
+#include "manager/api/api_private.h"
+#include "manager/api/event_stream.h"
+#include "manager/observe/audit.h"
 #include "manager/observe/manager_metrics.h"
 #include "manager/observe/page.h"
 
@@ -14,28 +17,52 @@
 
 /* ---- permissions ----------------------------------------------------------------------------- */
 
-bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call)
+static void reject(struct tierce__call *call, enum tierce__auth_result result, const char *why)
 {
-    char name[64];
-    bool may_wait = tierce__call_info(call)->was_aside;
+    if (result == TIERCE__AUTH_DENIED) {
+        char text[300];
+        snprintf(text, sizeof(text), "%s\n", why);
+        tierce__call_reply_text(call, 403, text);
+        return;
+    }
+    TIERCE_ASSERT(result == TIERCE__AUTH_UNKNOWN);
+    tierce__call_reply_unknown(call, "Basic realm=\"tierce\", Bearer",
+                               "a token, or a name and password, is required\n");
+}
+
+/* Every route begins here. */
+static void serve_allowed(void *arg, struct tierce__call *call)
+{
+    const struct tierce__http_target *target = arg;
+    struct tierce__manager *manager = target->manager;
+    struct tierce__caller caller;
+    char why[256];
+    bool was_aside = tierce__call_info(call)->was_aside;
     enum tierce__auth_result result =
-        tierce__auth_check(manager->auth, call, false, may_wait, name);
-    if (result == TIERCE__AUTH_OK)
-        return true;
-    TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !may_wait);
-    if (result == TIERCE__AUTH_WAITS)
+        tierce__auth_check(manager->auth, call, target->need, was_aside, &caller, why);
+    TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !was_aside);
+    bool is_admitted = result == TIERCE__AUTH_OK &&
+                       tierce__meter_admit(caller.meter, false, tierce__now_ns(), why);
+    if (result != TIERCE__AUTH_WAITS && !is_admitted)
+        tierce__audit_rejected(manager, call, target->need->name, caller.name, result, why);
+    if (is_admitted)
+        target->serve(manager, call, &caller);
+    else if (result == TIERCE__AUTH_OK)
+        tierce__api_reply_limited(call, why);
+    else if (result == TIERCE__AUTH_WAITS)
         tierce__call_defer_aside(call);
     else
-        tierce__call_reply_unknown(call, "Basic realm=\"tierce\", Bearer",
-                                   "a token, or a name and password, is required\n");
-    return false;
+        reject(call, result, why);
+    tierce__caller_clear(&caller);
 }
 
 /* ---- alive and ready ------------------------------------------------------------------------- */
 
-static void serve_livez(void *arg, struct tierce__call *call)
+static void serve_livez(struct tierce__manager *manager, struct tierce__call *call,
+                        const struct tierce__caller *caller)
 {
-    (void)arg;
+    (void)manager;
+    (void)caller;
     tierce__call_reply_text(call, 200, "ok\n");
 }
 
@@ -60,8 +87,11 @@ static void say_ready(struct tierce__manager *manager, struct tierce__call *call
         struct tierce__usage usage;
         tierce__locator_group_usage(manager->locator, groups[i].name, &usage);
         if (usage.write_error != 0) {
-            snprintf(text, sizeof(text), "ok\nwrites are rejected: the index of group %.64s: %s\n",
-                     groups[i].name, tierce_strerror(usage.write_error));
+            /* With accounts, the names of groups are not for everybody. */
+            bool names = !tierce__auth_is_on(manager->auth);
+            snprintf(text, sizeof(text), "ok\nwrites are rejected: the index of %s%.64s: %s\n",
+                     names ? "group " : "a group", names ? groups[i].name : "",
+                     tierce_strerror(usage.write_error));
             break;
         }
     }
@@ -69,9 +99,10 @@ static void say_ready(struct tierce__manager *manager, struct tierce__call *call
     tierce__call_reply_text(call, 200, text);
 }
 
-static void serve_readyz(void *arg, struct tierce__call *call)
+static void serve_readyz(struct tierce__manager *manager, struct tierce__call *call,
+                         const struct tierce__caller *caller)
 {
-    struct tierce__manager *manager = arg;
+    (void)caller;
     int state = atomic_load_explicit(&manager->state, memory_order_acquire);
     TIERCE_DASSERT(state >= TIERCE__MANAGER_STARTS && state <= TIERCE__MANAGER_LEADS);
     if (tierce__manager_leads(manager))
@@ -84,46 +115,12 @@ static void serve_readyz(void *arg, struct tierce__call *call)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-static void serve_metrics(void *arg, struct tierce__call *call)
+static void serve_metrics(struct tierce__manager *manager, struct tierce__call *call,
+                          const struct tierce__caller *caller)
 {
-    struct tierce__manager *manager = arg;
     size_t bytes = 0;
-    if (!tierce__admin_http_allows(manager, call))
-        return;
-    char *text = tierce__metrics_text(manager, &bytes);
+    char *text = tierce__metrics_text(manager, caller->grant, &bytes);
     tierce__call_reply_heap(call, "text/plain; version=0.0.4", text, bytes);
-}
-
-/* ---- events ---------------------------------------------------------------------------------- */
-
-/* Sends whole lines to one client. If there is nothing to send, an empty line detects a closed
- * connection. */
-static bool send_lines(void *arg, const char *lines, size_t bytes)
-{
-    struct tierce__http_stream *stream = arg;
-    bool ends = lines == NULL && bytes == 0;
-    TIERCE_DASSERT(bytes == 0 || (lines != NULL && lines[bytes - 1] == '\n'));
-    if (!ends && tierce__stream_write(stream, bytes > 0 ? lines : "\n", bytes > 0 ? bytes : 1))
-        return true;
-    tierce__stream_end(stream);
-    return false;
-}
-
-static void serve_events(void *arg, struct tierce__call *call)
-{
-    struct tierce__manager *manager = arg;
-    if (!tierce__admin_http_allows(manager, call))
-        return;
-    struct tierce__http_stream *stream = tierce__call_stream(call, "application/x-ndjson");
-    if (stream == NULL)
-        return;
-    if (tierce__line_log_subscribe(manager->events, send_lines, stream) < 0)
-        tierce__stream_end(stream);
-}
-
-void tierce__admin_http_stop(struct tierce__manager *manager)
-{
-    tierce__line_log_end_subscribers(manager->events);
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */
@@ -272,42 +269,73 @@ static void serve_openapi(struct tierce__call *call, enum tierce__rpc_port port)
     tierce__call_reply_heap(call, NULL, line.text, line.bytes);
 }
 
-static void serve_meta_openapi(void *arg, struct tierce__call *call)
+static void serve_meta_openapi(struct tierce__manager *manager, struct tierce__call *call,
+                               const struct tierce__caller *caller)
 {
-    (void)arg;
+    (void)manager;
+    (void)caller;
     serve_openapi(call, TIERCE__RPC_PORT_META);
 }
 
-static void serve_admin_openapi(void *arg, struct tierce__call *call)
+static void serve_admin_openapi(struct tierce__manager *manager, struct tierce__call *call,
+                                const struct tierce__caller *caller)
 {
-    (void)arg;
+    (void)manager;
+    (void)caller;
     serve_openapi(call, TIERCE__RPC_PORT_ADMIN);
 }
 
-static void serve_debug_openapi(void *arg, struct tierce__call *call)
+static void serve_debug_openapi(struct tierce__manager *manager, struct tierce__call *call,
+                                const struct tierce__caller *caller)
 {
-    (void)arg;
+    (void)manager;
+    (void)caller;
     serve_openapi(call, TIERCE__RPC_PORT_DEBUG);
+}
+
+/* Appends a route. A path without a row in needs.def is a mistake. */
+static size_t add_route(struct tierce__manager *manager, enum tierce__rpc_port port,
+                        const struct tierce__http_route *route, struct tierce__route *out,
+                        size_t count)
+{
+    TIERCE_ASSERT(count < TIERCE__ADMIN_HTTP_ROUTES_MAX);
+    struct tierce__http_target *target = &manager->http_targets[port][count];
+    *target = (struct tierce__http_target){
+        .manager = manager, .need = tierce__need_of_route(route->path), .serve = route->serve};
+    TIERCE_ASSERT(target->need != NULL);
+    out[count] = (struct tierce__route){
+        .path = route->path, .method = "GET", .serve = serve_allowed, .arg = target};
+    return count + 1;
 }
 
 size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__rpc_port port,
                                  struct tierce__route *out)
 {
-    static const tierce__serve_fn openapi[] = {
+    static void (*const openapi[TIERCE__RPC_PORTS])(struct tierce__manager *, struct tierce__call *,
+                                                    const struct tierce__caller *) = {
         [TIERCE__RPC_PORT_META] = serve_meta_openapi,
         [TIERCE__RPC_PORT_ADMIN] = serve_admin_openapi,
         [TIERCE__RPC_PORT_DEBUG] = serve_debug_openapi,
     };
-    TIERCE_ASSERT(port < sizeof(openapi) / sizeof(openapi[0]));
-    size_t count = 0;
-    out[count++] = (struct tierce__route){"/livez", "GET", serve_livez, manager};
-    out[count++] = (struct tierce__route){"/readyz", "GET", serve_readyz, manager};
-    out[count++] = (struct tierce__route){"/openapi.json", "GET", openapi[port], manager};
+    TIERCE_ASSERT(port < TIERCE__RPC_PORTS);
+    const struct tierce__http_route all[] = {
+        {"/livez", serve_livez}, {"/readyz", serve_readyz}, {"/openapi.json", openapi[port]}};
+    static const struct tierce__http_route admin[] = {{"/metrics", serve_metrics},
+                                                      {"/events", tierce__event_stream_serve}};
+    size_t count = 0, page_count;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        count = add_route(manager, port, &all[i], out, count);
     if (port != TIERCE__RPC_PORT_ADMIN)
         return count;
-    out[count++] = (struct tierce__route){"/metrics", "GET", serve_metrics, manager};
-    out[count++] = (struct tierce__route){"/events", "GET", serve_events, manager};
-    count += tierce__page_routes(manager, out + count);
-    TIERCE_ASSERT(count <= TIERCE__ADMIN_HTTP_ROUTES_MAX);
+    for (size_t i = 0; i < sizeof(admin) / sizeof(admin[0]); i++)
+        count = add_route(manager, port, &admin[i], out, count);
+    const struct tierce__http_route *page = tierce__page_routes(&page_count);
+    for (size_t i = 0; i < page_count; i++)
+        count = add_route(manager, port, &page[i], out, count);
     return count;
+}
+
+void tierce__admin_http_stop(struct tierce__manager *manager)
+{
+    tierce__line_log_end_subscribers(manager->events);
 }

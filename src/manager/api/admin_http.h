@@ -15,14 +15,16 @@
  *   GET /openapi.json  the API of the port
  *   GET /events        the event log as it is written, without an end (administrators' port)
  *
- * The administrators' port also serves the web page (page.h).
+ * Callers see the part of /metrics and /events that their scope holds. The administrators' port
+ * also serves the web page (page.h).
  */
 
-enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 24 };
-
-/* Returns whether the caller may read these routes: every authenticated role may. If false, the
- * call was deferred or answered with 401, and is no longer the caller's. */
-bool tierce__admin_http_allows(struct tierce__manager *manager, struct tierce__call *call);
+/* A route of needs.def: before `serve`, the caller's credentials are checked. */
+struct tierce__http_route {
+    const char *path;
+    void (*serve)(struct tierce__manager *manager, struct tierce__call *call,
+                  const struct tierce__caller *caller);
+};
 
 /* Writes routes and returns how many. */
 size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__rpc_port port,

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* All files have these codes. */
@@ -272,6 +273,14 @@ int tierce__api_read_mask(struct tierce__api_call *api, const Meta__BlockMask *m
     return 0;
 }
 
+uint64_t tierce__api_uri_bytes(const char *uri)
+{
+    const char *at = strrchr(uri, '?');
+    while (at != NULL && strncmp(at + 1, "size=", 5) != 0)
+        at = strchr(at + 1, '&');
+    return at != NULL ? strtoull(at + 6, NULL, 10) : 0;
+}
+
 Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
                                                  const struct tierce__found *found, size_t count)
 {
@@ -296,6 +305,7 @@ Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
             meta__location_spec__init(specs);
             specs->name = tierce__api_text(found[i].specs[s].name);
             specs->uri = tierce__api_text(found[i].specs[s].uri);
+            api->bytes += tierce__api_uri_bytes(specs->uri);
             *spec_list++ = specs;
         }
     }
@@ -385,6 +395,18 @@ static const char *missing_text(const struct tierce__api_call *api,
     return NULL;
 }
 
+static bool is_in_scope(const struct tierce__api_call *api)
+{
+    if (tierce__grant_has_all(api->caller->grant))
+        return true;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(api->manager->registry);
+    bool is = tierce__api_is_in_scope(api, catalog);
+    tierce__registry_release(api->manager->registry, catalog);
+    return is;
+}
+
+/* The scope is checked before anything else that depends on the request's instance: an instance
+ * that is missing and one outside the scope have the same answer. */
 static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
 {
     TIERCE_ASSERT(api->id < TIERCE__RPC_COUNT);
@@ -392,12 +414,15 @@ static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
     int state = atomic_load_explicit(&api->manager->state, memory_order_acquire);
     const struct tierce__api_row *row = tierce__api_row(api->id);
     const char *missing;
-    if (fault->kind == TIERCE__FAULT_INTERNAL_ERROR)
+    bool is_served = state != TIERCE__MANAGER_STARTS &&
+                     (!rpc->is_leader_only || tierce__manager_leads(api->manager));
+    if (is_served && !is_in_scope(api))
+        tierce__api_refuse(api);
+    else if (fault->kind == TIERCE__FAULT_INTERNAL_ERROR)
         tierce__api_say(api, INTERNAL_ERROR, "%s fail due to fault injection", rpc->method);
     else if (fault->kind == TIERCE__FAULT_ERROR_CODE)
         tierce__api_say(api, fault->code, "%s fail due to fault injection", rpc->method);
-    else if (state == TIERCE__MANAGER_STARTS ||
-             (rpc->is_leader_only && !tierce__manager_leads(api->manager)))
+    else if (!is_served)
         say_not_leader(api);
     else if (api->unknown != NULL)
         tierce__api_invalid(api, api->unknown);

@@ -59,8 +59,29 @@ static void *show(struct tierce__api_call *api, enum tierce__registry_kind kind,
     return tierce__api_show(api, &admin__account__descriptor, &tierce__account_fields, entry);
 }
 
-/* Sets a repeated field of the reply, whose address is `list`, to all entries of a kind; `group`:
- * to the instances of this group. Errors: -ENOMEM. */
+/* Whether the caller's scope holds an entry. */
+static bool is_seen(const struct tierce__api_call *api, const struct tierce__catalog *catalog,
+                    enum tierce__registry_kind kind, const void *entry)
+{
+    const struct tierce__grant *grant = api->caller->grant;
+    const struct tierce__instance *instance = entry;
+    switch (kind) {
+    case TIERCE__KIND_STORAGE:
+        return tierce__grant_has_storage(grant, catalog, tierce__entry_name(entry, kind));
+    case TIERCE__KIND_GROUP:
+        return tierce__grant_has_group(grant, tierce__entry_name(entry, kind));
+    case TIERCE__KIND_INSTANCE:
+        return tierce__grant_has_instance(grant, instance->group_name, instance->id);
+    case TIERCE__KIND_ACCOUNT:
+    case TIERCE__KINDS:
+        break;
+    }
+    TIERCE_ASSERT(kind == TIERCE__KIND_ACCOUNT);
+    return tierce__grant_has_all(grant);
+}
+
+/* Sets a repeated field of the reply, whose address is `list`, to the entries of a kind that the
+ * caller's scope holds; `group`: to the instances of this group. Errors: -ENOMEM. */
 static int list(struct tierce__api_call *api, enum tierce__registry_kind kind, void *list,
                 size_t *shown, const char *group)
 {
@@ -75,8 +96,9 @@ static int list(struct tierce__api_call *api, enum tierce__registry_kind kind, v
     memcpy(list, &messages, sizeof(messages));
     for (size_t i = 0; i < count; i++) {
         const void *entry = tierce__catalog_entry(catalog, kind, i);
-        if (group != NULL &&
-            strcmp(((const struct tierce__instance *)entry)->group_name, group) != 0)
+        if (!is_seen(api, catalog, kind, entry) ||
+            (group != NULL &&
+             strcmp(((const struct tierce__instance *)entry)->group_name, group) != 0))
             continue;
         messages[*shown] = show(api, kind, entry);
         if (messages[*shown] == NULL)

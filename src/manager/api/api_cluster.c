@@ -92,7 +92,7 @@ static void get_metrics(struct tierce__api_call *api)
 {
     Admin__GetMetricsResponse *reply = (Admin__GetMetricsResponse *)api->reply;
     struct cluster_listing listing = {.api = api, .reply = reply};
-    tierce__metrics_each(api->manager, put_metric, &listing);
+    tierce__metrics_each(api->manager, api->caller->grant, put_metric, &listing);
     if (listing.failed) {
         reply->n_metrics = 0;
         tierce__api_fail(api, -ENOMEM, "get metrics");

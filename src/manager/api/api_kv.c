@@ -68,6 +68,7 @@ static int64_t *read_keys(struct tierce__api_call *api, char **texts, size_t cou
             tierce__api_fail(api, -ENOMEM, "read keys");
         return NULL;
     }
+    api->keys += count;
     for (size_t i = 0; i < count; i++)
         keys[i] = tierce__text_key(texts[i], strlen(texts[i]));
     return keys;
@@ -94,6 +95,7 @@ static KvMeta__ValueLocation **show_locations(struct tierce__api_call *api,
             kv_meta__location_spec__init(&parts[s]);
             parts[s].name = tierce__api_text(found[i].specs[s].name);
             parts[s].uri = tierce__api_text(found[i].specs[s].uri);
+            api->bytes += tierce__api_uri_bytes(parts[s].uri);
             location->location_specs[s] = &parts[s];
         }
         location->n_location_specs = specs;

@@ -42,6 +42,7 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
                       size_t key_count, const int64_t *tokens, size_t token_count, struct keys *out)
 {
     *out = (struct keys){.keys = keys, .count = key_count};
+    api->keys += key_count;
     if (key_count > 0)
         return true;
     const struct tierce__instance *instance = find_instance(api, instance_id);
@@ -66,6 +67,7 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
     *out = (struct keys){.keys = made,
                          .count = tierce__block_keys(made, tokens, token_count, block_size)};
     TIERCE_DASSERT(out->count <= token_count / block_size);
+    api->keys += out->count;
     return true;
 }
 
@@ -153,6 +155,16 @@ void tierce__api_register(struct tierce__api_call *api, const struct tierce__ins
                           char **storages, int duplicate)
 {
     int rc = add_instance(api, instance, storages);
+    /* Another account may have registered the instance since the scope was checked; neither its
+     * storages nor its differences may be shown. */
+    const struct tierce__catalog *now = tierce__registry_acquire(api->manager->registry);
+    bool is_in_scope = tierce__api_is_in_scope(api, now);
+    tierce__registry_release(api->manager->registry, now);
+    if (!is_in_scope) {
+        *storages = tierce__api_text("");
+        tierce__api_refuse(api);
+        return;
+    }
     if (rc == -EEXIST)
         tierce__api_say(api, duplicate, "%s", api->why);
     else if (rc == TIERCE_E_LIMIT)

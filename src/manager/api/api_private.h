@@ -12,11 +12,14 @@
 struct tierce__api_call {
     struct tierce__manager *manager;
     enum tierce__rpc_id id;
+    const struct tierce__caller *caller;
     uint64_t began_ns; /* before its body was read */
     ProtobufCMessage *request, *reply;
     struct tierce__arena arena;            /* until the reply is packed */
     const struct tierce__catalog *catalog; /* tierce__api_catalog */
+    uint64_t keys, bytes;                  /* that the call has used, for the account's meter */
     int code;                              /* of the status that was set; values of ErrorCode */
+    bool is_outside;                       /* of the scope, and therefore refused */
     char why[TIERCE__WHY_BYTES];
     const char *unknown; /* a text about an unknown name in the request; or NULL */
 };
@@ -111,6 +114,14 @@ int tierce__api_run_as_meta(struct tierce__api_call *api, enum tierce__rpc_id me
 /* Replaces the code of the status by one that the admin service has. */
 void tierce__api_as_admin(struct tierce__api_call *api);
 
+/* Whether the caller's scope holds the instance or group that the request names, in this
+ * catalog. */
+bool tierce__api_is_in_scope(const struct tierce__api_call *api,
+                             const struct tierce__catalog *catalog);
+/* Sets the status of a call that is outside the scope. A target that does not exist has the same.
+ */
+void tierce__api_refuse(struct tierce__api_call *api);
+
 /* The registry's current catalog, held until the reply is packed, so that replies may borrow from
  * it. */
 const struct tierce__catalog *tierce__api_catalog(struct tierce__api_call *api);
@@ -126,6 +137,9 @@ void tierce__api_register_request(struct tierce__api_call *api, char **storages)
 /* Replies in the call's protocol. */
 void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message);
 
+/* HTTP: 429 to an account above its limits. */
+void tierce__api_reply_limited(struct tierce__call *call, const char *why);
+
 /* later.c: replies after a delay (negative: not within the call's time limit), for an injected
  * fault. The message is serialized before this returns. */
 struct tierce__later;
@@ -138,13 +152,15 @@ void tierce__later_reply(struct tierce__later *later, struct tierce__call *call,
 
 /* call_log.c: KVCM's line of this call. */
 void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
-                              const struct tierce__call *call, const char *name, uint64_t took_us);
+                              const struct tierce__call *call, uint64_t took_us);
 
 /* ---- parts of messages ----------------------------------------------------------------------- */
 
 /* Into the call's arena. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__api_read_mask(struct tierce__api_call *api,
                                          const Meta__BlockMask *message, struct tierce__mask *out);
+/* The size= of a URI; 0: it has none. */
+uint64_t tierce__api_uri_bytes(const char *uri);
 /* NULL: no memory. */
 Meta__CacheLocation **tierce__api_show_locations(struct tierce__api_call *api,
                                                  const struct tierce__found *found, size_t count);

@@ -3,8 +3,10 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "manager/api/api_private.h"
+#include "manager/observe/audit.h"
 #include "proto/kvcm/proto_json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* Serves a call: access check, choice of the thread, parsing, reply, timing. */
@@ -17,6 +19,18 @@ static int read_request(ProtobufCMessage **out, enum tierce__rpc_id id,
     return info->protocol == TIERCE__SERVE_GRPC
                ? tierce__proto_unpack(out, type, info->body, info->body_bytes, why)
                : tierce__proto_json_parse(out, type, info->body, info->body_bytes, why);
+}
+
+void tierce__api_reply_limited(struct tierce__call *call, const char *why)
+{
+    char text[300];
+    snprintf(text, sizeof(text), "%s\n", why);
+    tierce__call_reply(call, &(struct tierce__reply){.status = 429,
+                                                     .type = "text/plain; charset=utf-8",
+                                                     .header_name = "Retry-After",
+                                                     .header_value = "1",
+                                                     .body = text,
+                                                     .bytes = strlen(text)});
 }
 
 static void release_body(void *body)
@@ -57,34 +71,63 @@ void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *messag
                              });
 }
 
-/* Rejects an unauthorized caller before the body is read. */
-static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
-                       char name[64])
+enum rejection { UNKNOWN, DENIED, LIMITED };
+
+static void reply_rejected(struct tierce__call *call, enum rejection rejection, const char *why)
 {
-    const struct tierce__call_info *info = tierce__call_info(call);
-    bool needs_admin = tierce__rpcs[target->id].port != TIERCE__RPC_PORT_META;
-    enum tierce__auth_result result =
-        tierce__auth_check(target->manager->auth, call, needs_admin, info->was_aside, name);
-    if (result == TIERCE__AUTH_OK)
-        return true;
-    if (result == TIERCE__AUTH_WAITS) {
-        TIERCE_ASSERT(!info->was_aside);
-        tierce__call_defer_aside(call);
-        return false;
+    static const uint32_t statuses[][2] = {
+        [UNKNOWN] = {401, TIERCE__GRPC_UNAUTHENTICATED},
+        [DENIED] = {403, TIERCE__GRPC_PERMISSION_DENIED},
+        [LIMITED] = {429, TIERCE__GRPC_RESOURCE_EXHAUSTED},
+    };
+    bool grpc = tierce__call_info(call)->protocol == TIERCE__SERVE_GRPC;
+    if (!grpc && rejection == LIMITED) {
+        tierce__api_reply_limited(call, why);
+        return;
     }
-    bool grpc = info->protocol == TIERCE__SERVE_GRPC, unknown = result == TIERCE__AUTH_UNKNOWN;
-    uint32_t grpc_status = unknown ? TIERCE__GRPC_UNAUTHENTICATED : TIERCE__GRPC_PERMISSION_DENIED;
+    bool has_header = !grpc && rejection == UNKNOWN;
     tierce__call_reply(call, &(struct tierce__reply){
-                                 .status = grpc      ? grpc_status
-                                           : unknown ? 401
-                                                     : 403,
-                                 .message = unknown ? "a token, or a name and password, is required"
-                                                    : "only administrators may do this",
-                                 .header_name = !grpc && unknown ? "WWW-Authenticate" : NULL,
+                                 .status = statuses[rejection][grpc],
+                                 .message = why,
+                                 .header_name = has_header ? "WWW-Authenticate" : NULL,
                                  .header_value = "Basic realm=\"tierce\", Bearer",
                                  .body = grpc ? NULL : "{}",
                                  .bytes = grpc ? 0 : 2,
                              });
+}
+
+/* Whether the limits of keys and bytes hold for a call: those that look up, begin to write or
+ * remove. The end of a write is never refused for what its begin has used. */
+static bool has_keys(enum tierce__rpc_id id)
+{
+    const ProtobufCMessageDescriptor *type = tierce__rpcs[id].request;
+    return protobuf_c_message_descriptor_get_field_by_name(type, "block_keys") != NULL ||
+           protobuf_c_message_descriptor_get_field_by_name(type, "keys") != NULL;
+}
+
+/* Rejects an unauthorized caller, and one above its limits, before the body is read. */
+static bool is_allowed(const struct tierce__api_target *target, struct tierce__call *call,
+                       struct tierce__caller *caller)
+{
+    char why[256];
+    bool was_aside = tierce__call_info(call)->was_aside;
+    enum tierce__auth_result result = tierce__auth_check(
+        target->manager->auth, call, tierce__need_of_call(target->id), was_aside, caller, why);
+    if (result == TIERCE__AUTH_OK &&
+        tierce__meter_admit(caller->meter, has_keys(target->id), tierce__now_ns(), why))
+        return true;
+    TIERCE_ASSERT(result != TIERCE__AUTH_WAITS || !was_aside);
+    tierce__caller_clear(caller);
+    if (result == TIERCE__AUTH_WAITS) {
+        tierce__call_defer_aside(call);
+        return false;
+    }
+    tierce__audit_rejected(target->manager, call, tierce__rpcs[target->id].method, caller->name,
+                           result, why);
+    if (result == TIERCE__AUTH_UNKNOWN)
+        reply_rejected(call, UNKNOWN, "a token, or a name and password, is required");
+    else
+        reply_rejected(call, result == TIERCE__AUTH_OK ? LIMITED : DENIED, why);
     return false;
 }
 
@@ -100,8 +143,26 @@ static void count_call(struct tierce__api_call *api, uint64_t took_ns)
     atomic_store_explicit(&stats->last_code, (uint32_t)api->code, memory_order_relaxed);
 }
 
+/* One line, if the call administers, removes or was refused. */
+static void audit_call(const struct tierce__api_call *api, const struct tierce__call *call)
+{
+    if (!api->is_outside && !tierce__audit_wants(tierce__need_of_call(api->id)))
+        return;
+    enum tierce__audit_outcome outcome = api->is_outside                     ? TIERCE__AUDIT_SCOPE
+                                         : api->code == META__ERROR_CODE__OK ? TIERCE__AUDIT_DONE
+                                                                             : TIERCE__AUDIT_FAILED;
+    tierce__audit_write(api->manager->audit, tierce__manager_now_us(api->manager),
+                        &(struct tierce__audit_line){.what = tierce__rpcs[api->id].method,
+                                                     .who = api->caller->name,
+                                                     .call = call,
+                                                     .request = api->request,
+                                                     .outcome = outcome,
+                                                     .code = api->code,
+                                                     .why = ""});
+}
+
 /* Runs the call and replies, at once or as an injected fault says. */
-static void answer(struct tierce__api_call *api, struct tierce__call *call, const char *name)
+static void answer(struct tierce__api_call *api, struct tierce__call *call)
 {
     TIERCE_ASSERT(api->request->descriptor == tierce__rpcs[api->id].request);
     TIERCE_DASSERT(!tierce__lock_holds_any());
@@ -111,9 +172,11 @@ static void answer(struct tierce__api_call *api, struct tierce__call *call, cons
     struct tierce__fault fault =
         tierce__faults_meet(manager->faults, tierce__rpcs[api->id].method, trace_id);
     tierce__api_run(api, &fault);
+    tierce__meter_charge(api->caller->meter, api->keys, api->bytes, tierce__now_ns());
     uint64_t took_ns = tierce__now_ns() - api->began_ns;
     count_call(api, took_ns);
-    tierce__access_log_write(manager->access_log, api, call, name, took_ns / 1000);
+    tierce__access_log_write(manager->access_log, api, call, took_ns / 1000);
+    audit_call(api, call);
     if (fault.kind == TIERCE__FAULT_DELAY || fault.kind == TIERCE__FAULT_DROP)
         tierce__later_reply(manager->later, call, api->reply,
                             fault.kind == TIERCE__FAULT_DELAY ? fault.delay_ms : -1);
@@ -127,23 +190,27 @@ static void answer(struct tierce__api_call *api, struct tierce__call *call, cons
 /* The state of a call. A deferred call keeps it, so that its body is parsed only once. */
 struct begun {
     uint64_t began_ns;
-    char name[64];                     /* the caller's name, or "" */
+    struct tierce__caller caller;
     ProtobufCMessage *request;         /* NULL: not read yet */
     char why[TIERCE__PROTO_WHY_BYTES]; /* a text about an unknown name in it; or "" */
 };
 
 static void release_begun(void *state)
 {
-    tierce__proto_free(((struct begun *)state)->request);
-    tierce__free(state);
+    struct begun *begun = state;
+    tierce__proto_free(begun->request);
+    tierce__caller_clear(&begun->caller);
+    tierce__free(begun);
 }
 
-static void defer(struct tierce__call *call, const struct begun *begun)
+/* [transfer] begun */
+static void defer(struct tierce__call *call, struct begun *begun)
 {
     TIERCE_ASSERT(!tierce__call_info(call)->is_deferred);
     struct begun *kept = tierce__alloc(sizeof(*kept));
     if (kept == NULL) {
         tierce__proto_free(begun->request);
+        tierce__caller_clear(&begun->caller);
         reply_failed(call, "no memory", false);
         return;
     }
@@ -160,7 +227,7 @@ static bool begin(const struct tierce__api_target *target, struct tierce__call *
     struct begun *kept = tierce__call_take_state(call);
     if (kept == NULL) {
         *out = (struct begun){.began_ns = tierce__now_ns()};
-        return is_allowed(target, call, out->name);
+        return is_allowed(target, call, &out->caller);
     }
     TIERCE_ASSERT(tierce__call_info(call)->is_deferred);
     *out = *kept;
@@ -168,40 +235,44 @@ static bool begin(const struct tierce__api_target *target, struct tierce__call *
     return true;
 }
 
-static void serve(void *arg, struct tierce__call *call)
+/* Reads the request and answers, unless it defers the call. [transfer] begun */
+static void serve_begun(const struct tierce__api_target *target, struct tierce__call *call,
+                        struct begun *begun)
 {
-    const struct tierce__api_target *target = arg;
     const struct tierce__call_info *info = tierce__call_info(call);
-    struct begun begun;
-    if (!begin(target, call, &begun))
-        return;
-    TIERCE_ASSERT(begun.request == NULL || info->is_deferred);
-    if (!info->is_deferred && info->body_bytes > LOOP_BYTES_MAX) {
-        defer(call, &begun);
-        return;
-    }
-    int rc = begun.request == NULL ? read_request(&begun.request, target->id, info, begun.why) : 0;
-    if (rc < 0) {
-        reply_failed(call, begun.why, true);
-        return;
-    }
+    TIERCE_ASSERT(begun->request == NULL || info->is_deferred);
+    bool is_large = info->body_bytes > LOOP_BYTES_MAX;
+    int rc = 0;
+    if (begun->request == NULL && (info->is_deferred || !is_large))
+        rc = read_request(&begun->request, target->id, info, begun->why);
     struct tierce__api_call api = {.manager = target->manager,
                                    .id = target->id,
-                                   .began_ns = begun.began_ns,
-                                   .request = begun.request};
-    if (!info->is_deferred && tierce__api_may_wait(&api)) {
-        defer(call, &begun);
+                                   .caller = &begun->caller,
+                                   .began_ns = begun->began_ns,
+                                   .request = begun->request};
+    if (rc == 0 && !info->is_deferred && (is_large || tierce__api_may_wait(&api))) {
+        defer(call, begun);
         return;
     }
     /* KVCM's own client of the debug service sends such names; they are ignored. */
-    if (begun.why[0] != '\0' && tierce__rpcs[api.id].port != TIERCE__RPC_PORT_DEBUG)
-        api.unknown = begun.why;
-    api.reply = tierce__proto_create(tierce__rpcs[api.id].reply);
-    if (api.reply == NULL)
+    if (begun->why[0] != '\0' && tierce__rpcs[api.id].port != TIERCE__RPC_PORT_DEBUG)
+        api.unknown = begun->why;
+    api.reply = rc == 0 ? tierce__proto_create(tierce__rpcs[api.id].reply) : NULL;
+    if (rc < 0)
+        reply_failed(call, begun->why, true);
+    else if (api.reply == NULL)
         reply_failed(call, "no memory", false);
     else
-        answer(&api, call, begun.name);
+        answer(&api, call);
     tierce__api_clear(&api);
+    tierce__caller_clear(&begun->caller);
+}
+
+static void serve(void *arg, struct tierce__call *call)
+{
+    struct begun begun;
+    if (begin(arg, call, &begun))
+        serve_begun(arg, call, &begun);
 }
 
 /* ---- routes ---------------------------------------------------------------------------------- */

@@ -5,7 +5,6 @@
 #include "base/assert.h"
 #include "base/threads/lock.h"
 #include "manager/api/account.h"
-#include "net/server/tokens.h"
 
 #include <errno.h>
 #include <openssl/crypto.h>
@@ -29,21 +28,14 @@ struct tierce__auth {
     struct tierce__auth_opts opts;
     uint8_t key[DIGEST_BYTES];     /* of this process */
     struct tierce__lock lock;      /* AUTH: guards the fields below */
-    struct tierce__tokens *tokens; /* NULL: no file */
+    struct tierce__grants *grants; /* NULL: no file */
     struct remembered remembered[REMEMBERED_MAX];
     size_t next;
 };
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static bool read_role(uint32_t *out, const char *word)
-{
-    bool is_admin = strcmp(word, "admin") == 0;
-    *out = is_admin ? TIERCE__ROLE_ADMIN : TIERCE__ROLE_USER;
-    return is_admin || strcmp(word, "user") == 0;
-}
-
-int tierce__auth_tokens_read(struct tierce__tokens **out, const struct tierce__auth *auth,
+int tierce__auth_grants_read(struct tierce__grants **out, const struct tierce__auth *auth,
                              char why[256])
 {
     const char *path = auth->opts.token_file;
@@ -51,13 +43,7 @@ int tierce__auth_tokens_read(struct tierce__tokens **out, const struct tierce__a
         *out = NULL;
         return 0;
     }
-    return tierce__tokens_load(
-        out,
-        &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
-                                      .path = path,
-                                      .rights = read_role,
-                                      .rights_text = "a role must be user or admin"},
-        why);
+    return tierce__grants_load(out, path, why);
 }
 
 int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opts *opts,
@@ -77,7 +63,7 @@ int tierce__auth_create(struct tierce__auth **out, const struct tierce__auth_opt
         rc = -EIO;
     }
     if (rc == 0)
-        rc = tierce__auth_tokens_read(&auth->tokens, auth, why);
+        rc = tierce__auth_grants_read(&auth->grants, auth, why);
     if (rc < 0)
         tierce__auth_destroy(auth);
     else
@@ -90,18 +76,24 @@ void tierce__auth_destroy(struct tierce__auth *auth)
     if (auth == NULL)
         return;
     tierce__lock_fini(&auth->lock);
-    tierce__tokens_destroy(auth->tokens);
+    tierce__grants_destroy(auth->grants);
     OPENSSL_cleanse(auth, sizeof(*auth));
     tierce__free(auth);
 }
 
-struct tierce__tokens *tierce__auth_exchange(struct tierce__auth *auth,
-                                             struct tierce__tokens *fresh)
+bool tierce__auth_is_on(const struct tierce__auth *auth)
 {
+    return auth->opts.is_on;
+}
+
+struct tierce__grants *tierce__auth_exchange(struct tierce__auth *auth,
+                                             struct tierce__grants *fresh)
+{
+    tierce__grants_adopt(fresh, auth->grants); /* only the thread that reads files changes it */
     tierce__lock_take(&auth->lock);
-    struct tierce__tokens *before = auth->tokens;
+    struct tierce__grants *before = auth->grants;
     TIERCE_DASSERT(fresh == NULL || fresh != before);
-    auth->tokens = fresh;
+    auth->grants = fresh;
     tierce__lock_drop(&auth->lock);
     return before;
 }
@@ -110,7 +102,7 @@ bool tierce__auth_lets_nobody_in(struct tierce__auth *auth)
 {
     size_t accounts;
     tierce__lock_take(&auth->lock);
-    bool has_tokens = tierce__tokens_count(auth->tokens) > 0;
+    bool has_tokens = tierce__grants_token_count(auth->grants) > 0;
     tierce__lock_drop(&auth->lock);
     if (!auth->opts.is_on || has_tokens)
         return false;
@@ -122,18 +114,66 @@ bool tierce__auth_lets_nobody_in(struct tierce__auth *auth)
 
 /* ---- what a call shows ----------------------------------------------------------------------- */
 
-static bool find_token(struct tierce__auth *auth, const char *shown, enum tierce__role *role,
-                       char name[64])
+void tierce__caller_clear(struct tierce__caller *caller)
 {
+    tierce__grant_drop(caller->grant);
+    tierce__meter_drop(caller->meter);
+    caller->grant = NULL;
+    caller->meter = NULL;
+}
+
+static bool find_token(struct tierce__auth *auth, const char *shown, struct tierce__caller *caller)
+{
+    struct tierce__grants_line line;
     tierce__lock_take(&auth->lock);
-    const struct tierce__token *token = tierce__tokens_find(auth->tokens, shown, strlen(shown));
-    if (token != NULL) {
-        TIERCE_DASSERT(token->rights == TIERCE__ROLE_USER || token->rights == TIERCE__ROLE_ADMIN);
-        *role = (enum tierce__role)token->rights;
-        snprintf(name, 64, "%s", token->name);
+    bool found = tierce__grants_find(auth->grants, shown, &line, caller->proof);
+    if (found) {
+        snprintf(caller->name, sizeof(caller->name), "%s", line.name);
+        caller->grant = tierce__grant_hold(line.grant);
+        caller->meter = tierce__meter_hold(line.meter);
+        caller->by = TIERCE__BY_TOKEN;
     }
     tierce__lock_drop(&auth->lock);
-    return token != NULL;
+    return found;
+}
+
+/* The grant of an account of the registry, held, and its meter, if the caller asks for it. */
+static struct tierce__grant *grant_of_account(struct tierce__auth *auth,
+                                              const struct tierce__account *account,
+                                              struct tierce__meter **meter)
+{
+    struct tierce__grants_line line;
+    TIERCE_DASSERT(account->role == TIERCE__ROLE_USER || account->role == TIERCE__ROLE_ADMIN);
+    struct tierce__grant *grant =
+        account->role == TIERCE__ROLE_ADMIN ? tierce__grant_of_admins() : tierce__grant_of_users();
+    tierce__lock_take(&auth->lock);
+    if (tierce__grants_find_account(auth->grants, account->name, &line)) {
+        grant = line.grant;
+        if (meter != NULL)
+            *meter = tierce__meter_hold(line.meter);
+    }
+    (void)tierce__grant_hold(grant);
+    tierce__lock_drop(&auth->lock);
+    return grant;
+}
+
+static bool digest_hash(uint8_t out[DIGEST_BYTES], const struct tierce__account *account)
+{
+    const char *hash = account->password_hash;
+    return EVP_Digest(hash, strlen(hash), out, NULL, EVP_sha256(), NULL) == 1;
+}
+
+/* Makes the caller the account, whose credentials were checked. */
+static bool become_account(struct tierce__auth *auth, const struct tierce__account *account,
+                           struct tierce__caller *caller)
+{
+    if (!digest_hash(caller->proof, account))
+        return false;
+    TIERCE_ASSERT(caller->grant == NULL);
+    snprintf(caller->name, sizeof(caller->name), "%.63s", account->name);
+    caller->grant = grant_of_account(auth, account, &caller->meter);
+    caller->by = TIERCE__BY_ACCOUNT;
+    return true;
 }
 
 static bool recall(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES])
@@ -214,55 +254,151 @@ static enum tierce__auth_result check_account(struct tierce__auth *auth, const c
 }
 
 static enum tierce__auth_result check_basic(struct tierce__auth *auth, const char *shown,
-                                            bool may_wait, enum tierce__role *role, char name[64])
+                                            bool may_wait, struct tierce__caller *caller)
 {
     char text[CREDENTIAL_BYTES_MAX], whole_name[CREDENTIAL_BYTES_MAX];
     if (!decode_basic(shown, text))
         return TIERCE__AUTH_UNKNOWN;
     snprintf(whole_name, sizeof(whole_name), "%.*s", (int)strcspn(text, ":"), text);
-    snprintf(name, 64, "%.63s", whole_name);
+    snprintf(caller->name, sizeof(caller->name), "%.63s", whole_name);
     const struct tierce__catalog *catalog = tierce__registry_acquire(auth->opts.registry);
     const struct tierce__account *account = tierce__catalog_account(catalog, whole_name);
     enum tierce__auth_result result = check_account(auth, text, account, may_wait);
-    if (account != NULL)
-        *role = account->role;
+    if (result == TIERCE__AUTH_OK && !become_account(auth, account, caller))
+        result = TIERCE__AUTH_UNKNOWN;
     tierce__registry_release(auth->opts.registry, catalog);
     OPENSSL_cleanse(text, sizeof(text));
     return result;
 }
 
 static bool find_account(struct tierce__auth *auth, const char *certificate,
-                         enum tierce__role *role, char name[64])
+                         struct tierce__caller *caller)
 {
     const struct tierce__catalog *catalog = tierce__registry_acquire(auth->opts.registry);
     const struct tierce__account *account = tierce__catalog_account(catalog, certificate);
-    if (account != NULL) {
-        *role = account->role;
-        snprintf(name, 64, "%.63s", account->name);
-    }
+    bool found = account != NULL && become_account(auth, account, caller);
     tierce__registry_release(auth->opts.registry, catalog);
-    return account != NULL;
+    return found;
 }
 
-enum tierce__auth_result tierce__auth_check(struct tierce__auth *auth,
-                                            const struct tierce__call *call, bool needs_admin,
-                                            bool may_wait, char name[64])
+/* Checks what the call presents. */
+static enum tierce__auth_result authenticate(struct tierce__auth *auth,
+                                             const struct tierce__call *call, bool may_wait,
+                                             struct tierce__caller *caller)
 {
     const char *shown = tierce__call_header(call, "authorization");
     const char *certificate = tierce__call_info(call)->certificate;
-    enum tierce__role role = TIERCE__ROLE_USER;
-    enum tierce__auth_result result = TIERCE__AUTH_UNKNOWN;
-    name[0] = '\0';
-    if (!auth->opts.is_on)
-        return TIERCE__AUTH_OK;
+    bool found = false;
+    if (shown != NULL && strncasecmp(shown, "Basic ", 6) == 0)
+        return check_basic(auth, shown + 6, may_wait, caller);
     if (shown != NULL && strncasecmp(shown, "Bearer ", 7) == 0)
-        result = find_token(auth, shown + 7, &role, name) ? TIERCE__AUTH_OK : TIERCE__AUTH_UNKNOWN;
-    else if (shown != NULL && strncasecmp(shown, "Basic ", 6) == 0)
-        result = check_basic(auth, shown + 6, may_wait, &role, name);
+        found = find_token(auth, shown + 7, caller);
     else if (shown == NULL && certificate != NULL)
-        result =
-            find_account(auth, certificate, &role, name) ? TIERCE__AUTH_OK : TIERCE__AUTH_UNKNOWN;
+        found = find_account(auth, certificate, caller);
+    return found ? TIERCE__AUTH_OK : TIERCE__AUTH_UNKNOWN;
+}
+
+enum tierce__auth_result tierce__auth_check(struct tierce__auth *auth,
+                                            const struct tierce__call *call,
+                                            const struct tierce__need *need, bool may_wait,
+                                            struct tierce__caller *caller, char why[256])
+{
+    *caller = (struct tierce__caller){.name = ""};
+    why[0] = '\0';
+    if (!auth->opts.is_on || need->right == 0) {
+        caller->grant = auth->opts.is_on ? NULL : tierce__grant_hold(tierce__grant_of_admins());
+        return TIERCE__AUTH_OK;
+    }
+    enum tierce__auth_result result = authenticate(auth, call, may_wait, caller);
+    TIERCE_ASSERT((result == TIERCE__AUTH_OK) == (caller->grant != NULL));
     if (result != TIERCE__AUTH_OK)
         return result;
-    return needs_admin && role != TIERCE__ROLE_ADMIN ? TIERCE__AUTH_DENIED : TIERCE__AUTH_OK;
+    if (tierce__need_is_met(need, caller->grant, caller->name, why))
+        return TIERCE__AUTH_OK;
+    tierce__caller_clear(caller);
+    return TIERCE__AUTH_DENIED;
+}
+
+/* Whether everything that `inner` holds lies within `outer`. */
+static bool lies_within(const struct tierce__grant *inner, const struct tierce__grant *outer)
+{
+    if (inner->reach == TIERCE__REACH_INSTANCE)
+        return tierce__grant_has_instance(outer, inner->group, inner->instance);
+    return inner->reach == TIERCE__REACH_GROUP ? tierce__grant_has_group(outer, inner->group)
+                                               : tierce__grant_has_all(outer);
+}
+
+static bool has_meter(struct tierce__meter *const *meters, size_t count,
+                      const struct tierce__meter *meter)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (meters[i] == meter)
+            return true;
+    }
+    return false;
+}
+
+int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *scope,
+                        struct tierce__meter ***out, size_t *count)
+{
+    struct tierce__grants_line line;
+    *count = 0;
+    tierce__lock_take(&auth->lock);
+    size_t lines = tierce__grants_count(auth->grants);
+    struct tierce__meter **meters = tierce__calloc(lines + 1, sizeof(struct tierce__meter *));
+    for (size_t i = 0; i < lines && meters != NULL; i++) {
+        tierce__grants_at(auth->grants, i, &line);
+        if (lies_within(line.grant, scope) && !has_meter(meters, *count, line.meter))
+            meters[(*count)++] = tierce__meter_hold(line.meter);
+    }
+    tierce__lock_drop(&auth->lock);
+    if (meters == NULL)
+        return -ENOMEM;
+    *out = meters;
+    return 0;
+}
+
+/* ---- later ----------------------------------------------------------------------------------- */
+
+/* The present grant of a caller by token, held; or NULL. */
+static struct tierce__grant *grant_of_token(struct tierce__auth *auth,
+                                            const struct tierce__caller *caller)
+{
+    struct tierce__grants_line line;
+    struct tierce__grant *grant = NULL;
+    tierce__lock_take(&auth->lock);
+    if (tierce__grants_find_digest(auth->grants, caller->proof, &line))
+        grant = tierce__grant_hold(line.grant);
+    tierce__lock_drop(&auth->lock);
+    return grant;
+}
+
+/* The same of an account. Its name may have been cut, but not its proof. */
+static struct tierce__grant *grant_of_caller(struct tierce__auth *auth,
+                                             const struct tierce__caller *caller)
+{
+    size_t count;
+    uint8_t proof[DIGEST_BYTES];
+    struct tierce__grant *grant = NULL;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(auth->opts.registry);
+    const struct tierce__account *accounts = tierce__catalog_accounts(catalog, &count);
+    for (size_t i = 0; i < count && grant == NULL; i++) {
+        if (strncmp(accounts[i].name, caller->name, sizeof(caller->name) - 1) == 0 &&
+            digest_hash(proof, &accounts[i]) && memcmp(proof, caller->proof, sizeof(proof)) == 0)
+            grant = grant_of_account(auth, &accounts[i], NULL);
+    }
+    tierce__registry_release(auth->opts.registry, catalog);
+    return grant;
+}
+
+bool tierce__auth_is_current(struct tierce__auth *auth, const struct tierce__caller *caller)
+{
+    if (!auth->opts.is_on)
+        return true;
+    TIERCE_ASSERT(caller->by != TIERCE__BY_NOTHING && caller->grant != NULL);
+    struct tierce__grant *now = caller->by == TIERCE__BY_TOKEN ? grant_of_token(auth, caller)
+                                                               : grant_of_caller(auth, caller);
+    bool is_current = now != NULL && tierce__grant_is_same(now, caller->grant);
+    tierce__grant_drop(now);
+    return is_current;
 }

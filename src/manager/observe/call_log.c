@@ -68,7 +68,7 @@ static void put_message(struct tierce__json_write *json, const char *name,
 
 /* KVCM's fields in its order, and the caller's name. */
 void tierce__access_log_write(struct tierce__line_log *log, const struct tierce__api_call *api,
-                              const struct tierce__call *call, const char *name, uint64_t took_us)
+                              const struct tierce__call *call, uint64_t took_us)
 {
     TIERCE_ASSERT(api->id < TIERCE__RPC_COUNT);
     struct tierce__line line = {0};
@@ -91,9 +91,8 @@ void tierce__access_log_write(struct tierce__line_log *log, const struct tierce_
     tierce__json_write_signed(&json, "request_cost_time_us", (int64_t)took_us);
     put_message(&json, "request", api->request, is_secret(api->id));
     put_message(&json, "response", api->reply, is_secret(api->id));
-    if (name[0] != '\0') {
-        tierce__json_write_text(&json, "account", name);
-    }
+    if (api->caller->name[0] != '\0')
+        tierce__json_write_text(&json, "account", api->caller->name);
     tierce__json_write_close(&json, '}');
     TIERCE_DASSERT(line.failed || json.depth == 0);
     tierce__line_end(&line, log);

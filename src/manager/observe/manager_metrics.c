@@ -14,20 +14,52 @@ typedef void (*each_fn)(void *arg, const struct tierce__metric *metric);
 
 struct telling {
     struct tierce__manager *manager;
+    const struct tierce__grant *grant;
+    const struct tierce__catalog *catalog;
     each_fn each;
     void *arg;
 };
+
+static const char *tag_value(const struct tierce__metric *metric, const char *key)
+{
+    for (size_t i = 0; i < metric->tag_count; i++) {
+        if (strcmp(metric->tags[i].key, key) == 0)
+            return metric->tags[i].value;
+    }
+    return NULL;
+}
+
+/* A metric that names neither a group nor an instance of the scope is for a scope of all, except
+ * these two. */
+static bool is_seen(const struct telling *t, const struct tierce__metric *metric)
+{
+    const char *group = tag_value(metric, "instance_group");
+    const char *instance = tag_value(metric, "instance_id");
+    const char *storage = tag_value(metric, "unique_name");
+    bool is_account = tag_value(metric, "account") != NULL; /* only those of the scope are told */
+    if (tierce__grant_has_all(t->grant) || is_account ||
+        strcmp(metric->name, "manager.is_leader") == 0)
+        return true;
+    if (strcmp(metric->name, "data_storage.healthy_status") == 0)
+        return storage != NULL && tierce__grant_has_storage(t->grant, t->catalog, storage);
+    if (group == NULL)
+        return false;
+    return instance != NULL ? tierce__grant_has_instance(t->grant, group, instance)
+                            : tierce__grant_has_group(t->grant, group);
+}
 
 static void tell(const struct telling *t, const char *name, const char *help, bool is_counter,
                  double value, const struct tierce__metric_tag *tags, size_t tag_count)
 {
     TIERCE_DASSERT(value >= 0 || (!is_counter && value == -1));
-    t->each(t->arg, &(struct tierce__metric){.name = name,
-                                             .help = help,
-                                             .is_counter = is_counter,
-                                             .value = value,
-                                             .tags = tags,
-                                             .tag_count = tag_count});
+    struct tierce__metric metric = {.name = name,
+                                    .help = help,
+                                    .is_counter = is_counter,
+                                    .value = value,
+                                    .tags = tags,
+                                    .tag_count = tag_count};
+    if (is_seen(t, &metric))
+        t->each(t->arg, &metric);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
@@ -435,14 +467,68 @@ static void tell_ghost(const struct telling *t)
          true, (double)stats.unfollowed, NULL, 0);
 }
 
-void tierce__metrics_each(struct tierce__manager *manager, each_fn each, void *arg)
+/* ---- accounts -------------------------------------------------------------------------------- */
+
+static uint64_t load(const _Atomic uint64_t *number)
 {
-    struct telling t = {.manager = manager, .each = each, .arg = arg};
+    return atomic_load_explicit(number, memory_order_relaxed);
+}
+
+static void tell_use(const struct telling *t, const struct tierce__meter *meter,
+                     enum tierce__use use)
+{
+    struct tierce__metric_tag tags[] = {{"account", meter->name}, {"kind", tierce__use_name(use)}};
+    tell(t, "manager_account.used",
+         "Requests, keys and bytes of blocks of an account of the token file.", true,
+         (double)load(&meter->used[use]), tags, 2);
+}
+
+static void tell_refused(const struct telling *t, const struct tierce__meter *meter,
+                         enum tierce__use use)
+{
+    struct tierce__metric_tag tags[] = {{"account", meter->name}, {"kind", tierce__use_name(use)}};
+    tell(t, "manager_account.limited_calls", "Calls refused because of a limit of the account.",
+         true, (double)load(&meter->refused[use]), tags, 2);
+}
+
+static void tell_limit(const struct telling *t, const struct tierce__meter *meter,
+                       enum tierce__use use)
+{
+    struct tierce__metric_tag tags[] = {{"account", meter->name}, {"kind", tierce__use_name(use)}};
+    if (meter->limits.of[use] > 0)
+        tell(t, "manager_account.limit", "Limit of the account, a second.", false,
+             (double)meter->limits.of[use], tags, 2);
+}
+
+/* The accounts that lie within the scope. If memory runs out, they are omitted. */
+static void tell_accounts(const struct telling *t)
+{
+    static void (*const tellers[])(const struct telling *, const struct tierce__meter *,
+                                   enum tierce__use) = {tell_use, tell_refused, tell_limit};
+    struct tierce__meter **meters;
+    size_t count;
+    if (tierce__auth_meters(t->manager->auth, t->grant, &meters, &count) < 0)
+        return;
+    for (size_t f = 0; f < sizeof(tellers) / sizeof(tellers[0]); f++) {
+        for (size_t i = 0; i < count * TIERCE__USES; i++)
+            tellers[f](t, meters[i / TIERCE__USES], (enum tierce__use)(i % TIERCE__USES));
+    }
+    for (size_t i = 0; i < count; i++)
+        tierce__meter_drop(meters[i]);
+    tierce__free(meters);
+}
+
+void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__grant *grant,
+                          each_fn each, void *arg)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    struct telling t = {
+        .manager = manager, .grant = grant, .catalog = catalog, .each = each, .arg = arg};
     tell_calls(&t);
     tell_queues(&t);
     tell_background(&t);
     tell_ghost(&t);
-    const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
+    tell_accounts(&t);
     tell_groups(&t, catalog);
     tell_quotas(&t, catalog);
     tell_global_quotas(&t);
@@ -478,10 +564,12 @@ static void put_latencies(struct tierce__prometheus *text, const struct tierce__
     }
 }
 
-char *tierce__metrics_text(struct tierce__manager *manager, size_t *bytes)
+char *tierce__metrics_text(struct tierce__manager *manager, const struct tierce__grant *grant,
+                           size_t *bytes)
 {
     struct tierce__prometheus text = {0};
-    tierce__metrics_each(manager, put_metric, &text);
-    put_latencies(&text, manager);
+    tierce__metrics_each(manager, grant, put_metric, &text);
+    if (tierce__grant_has_all(grant))
+        put_latencies(&text, manager);
     return tierce__prometheus_end(&text, bytes);
 }

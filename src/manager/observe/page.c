@@ -38,6 +38,11 @@
  *    "samples":   [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
  *                   "deleted_locations", "groups": [[number, serving, writing, deleting], ...]}]}
  *
+ * It shows the part that the caller's scope holds; "has_all": the scope is all groups. For others,
+ * numbers of all groups together are missing: "reclaim", "deletions", "calls", the bytes of
+ * storages
+ * ("used_share" is null), and the samples' numbers besides "groups".
+ *
  * BYTES are "serving_bytes", "writing_bytes" and "deleting_bytes". The samples are those after the
  * number in the query ("/api/page?since=17"), so that a page asks for each of them once.
  */
@@ -58,6 +63,13 @@ static void put_bytes(struct tierce__json_write *json, uint64_t serving, uint64_
     tierce__json_write_count(json, "writing_bytes", writing);
     tierce__json_write_count(json, "deleting_bytes", deleting);
 }
+
+/* The part that a caller sees. */
+struct shown {
+    struct tierce__manager *manager;
+    const struct tierce__catalog *catalog;
+    const struct tierce__grant *grant;
+};
 
 /* ---- this manager ---------------------------------------------------------------------------- */
 
@@ -110,16 +122,17 @@ static void put_kinds(struct tierce__json_write *json, const struct tierce__grou
     tierce__json_write_close(json, ']');
 }
 
-static void put_groups(struct tierce__json_write *json, struct tierce__manager *manager,
-                       const struct tierce__catalog *catalog)
+static void put_groups(struct tierce__json_write *json, const struct shown *shown)
 {
     size_t count;
-    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    const struct tierce__group *groups = tierce__catalog_groups(shown->catalog, &count);
     tierce__json_write_open(json, "groups", '[');
     for (size_t i = 0; i < count; i++) {
         const struct tierce__group *group = &groups[i];
         struct tierce__usage usage;
-        tierce__locator_group_usage(manager->locator, group->name, &usage);
+        if (!tierce__grant_has_group(shown->grant, group->name))
+            continue;
+        tierce__locator_group_usage(shown->manager->locator, group->name, &usage);
         tierce__json_write_open(json, NULL, '{');
         tierce__json_write_count(json, "number", group->number);
         tierce__json_write_text(json, "name", group->name);
@@ -134,7 +147,7 @@ static void put_groups(struct tierce__json_write *json, struct tierce__manager *
         tierce__json_write_count(json, "expired_sessions", usage.expired_sessions);
         put_bytes(json, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
         char warning[TIERCE__WARNING_BYTES];
-        tierce__group_warning(warning, manager->storages, catalog, group);
+        tierce__group_warning(warning, shown->manager->storages, shown->catalog, group);
         tierce__json_write_text(json, "warning", warning);
         put_kinds(json, group, &usage);
         tierce__json_write_close(json, '}');
@@ -144,7 +157,9 @@ static void put_groups(struct tierce__json_write *json, struct tierce__manager *
 
 /* ---- storages and instances ------------------------------------------------------------------ */
 
-static void put_health(struct tierce__json_write *json, const struct tierce__storage_state *state)
+/* How full a storage is, all groups together, is shown to callers of all groups. */
+static void put_health(struct tierce__json_write *json, const struct tierce__storage_state *state,
+                       bool has_all)
 {
     tierce__json_write_bool(json, "is_enabled", state->is_enabled);
     tierce__json_write_bool(json, "is_well", state->is_well);
@@ -156,50 +171,59 @@ static void put_health(struct tierce__json_write *json, const struct tierce__sto
         tierce__json_write_text(json, "probe_took_us", NULL);
     }
     tierce__json_write_text(json, "why", state->why);
-    if (state->used_share >= 0)
+    if (state->used_share >= 0 && has_all)
         put_double(json, "used_share", state->used_share);
     else
         tierce__json_write_text(json, "used_share", NULL);
 }
 
-static void put_storages(struct tierce__json_write *json, struct tierce__manager *manager,
-                         const struct tierce__catalog *catalog)
+static void put_storage(struct tierce__json_write *json, const struct shown *shown,
+                        const struct tierce__storage *storage)
+{
+    struct tierce__storage_state state;
+    struct tierce__usage usage;
+    char warning[TIERCE__WARNING_BYTES];
+    bool has_all = tierce__grant_has_all(shown->grant);
+    tierce__storages_state(shown->manager->storages, storage->name, &state);
+    tierce__locator_storage_usage(shown->manager->locator, storage->number, &usage);
+    tierce__storage_warning(warning, shown->manager->storages, storage);
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_text(json, "name", storage->name);
+    tierce__json_write_text(json, "kind", tierce__storage_type_name(storage->type));
+    tierce__json_write_text(json, "status", tierce__storage_status(&state));
+    tierce__json_write_text(json, "warning", warning);
+    put_health(json, &state, has_all);
+    tierce__json_write_count(json, "capacity_bytes", storage->capacity_bytes);
+    tierce__json_write_count(json, "watermark_bytes",
+                             (uint64_t)tierce__reclaimer_storage_watermark_bytes(storage));
+    if (has_all)
+        put_bytes(json, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+    tierce__json_write_close(json, '}');
+}
+
+static void put_storages(struct tierce__json_write *json, const struct shown *shown)
 {
     size_t count;
-    const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
+    const struct tierce__storage *storages = tierce__catalog_storages(shown->catalog, &count);
     tierce__json_write_open(json, "storages", '[');
     for (size_t i = 0; i < count; i++) {
-        struct tierce__storage_state state;
-        struct tierce__usage usage;
-        tierce__storages_state(manager->storages, storages[i].name, &state);
-        tierce__locator_storage_usage(manager->locator, storages[i].number, &usage);
-        tierce__json_write_open(json, NULL, '{');
-        tierce__json_write_text(json, "name", storages[i].name);
-        tierce__json_write_text(json, "kind", tierce__storage_type_name(storages[i].type));
-        char warning[TIERCE__WARNING_BYTES];
-        tierce__storage_warning(warning, manager->storages, &storages[i]);
-        tierce__json_write_text(json, "status", tierce__storage_status(&state));
-        tierce__json_write_text(json, "warning", warning);
-        put_health(json, &state);
-        tierce__json_write_count(json, "capacity_bytes", storages[i].capacity_bytes);
-        tierce__json_write_count(json, "watermark_bytes",
-                                 (uint64_t)tierce__reclaimer_storage_watermark_bytes(&storages[i]));
-        put_bytes(json, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
-        tierce__json_write_close(json, '}');
+        if (tierce__grant_has_storage(shown->grant, shown->catalog, storages[i].name))
+            put_storage(json, shown, &storages[i]);
     }
     tierce__json_write_close(json, ']');
 }
 
-static void put_instances(struct tierce__json_write *json, struct tierce__manager *manager,
-                          const struct tierce__catalog *catalog)
+static void put_instances(struct tierce__json_write *json, const struct shown *shown)
 {
-    size_t count;
-    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
-    tierce__json_write_count(json, "instance_count", count);
+    size_t all, count = 0;
+    const struct tierce__instance *instances = tierce__catalog_instances(shown->catalog, &all);
     tierce__json_write_open(json, "instances", '[');
-    for (size_t i = 0; i < count && i < INSTANCES_MAX; i++) {
+    for (size_t i = 0; i < all; i++) {
         struct tierce__usage usage;
-        if (tierce__locator_instance_usage(manager->locator, instances[i].id, &usage) < 0)
+        if (!tierce__grant_has_instance(shown->grant, instances[i].group_name, instances[i].id))
+            continue;
+        if (count++ >= INSTANCES_MAX ||
+            tierce__locator_instance_usage(shown->manager->locator, instances[i].id, &usage) < 0)
             continue;
         tierce__json_write_open(json, NULL, '{');
         tierce__json_write_text(json, "id", instances[i].id);
@@ -214,6 +238,7 @@ static void put_instances(struct tierce__json_write *json, struct tierce__manage
         tierce__json_write_close(json, '}');
     }
     tierce__json_write_close(json, ']');
+    tierce__json_write_count(json, "instance_count", count);
 }
 
 /* ---- work in the background, and calls ------------------------------------------------------- */
@@ -352,22 +377,49 @@ void tierce__page_sample(struct tierce__manager *manager)
     (void)rc;
 }
 
-static void put_sample(void *arg, const struct tierce__history_sample *sample)
+struct put_samples {
+    struct tierce__json_write *json;
+    const struct shown *shown;
+};
+
+/* Whether the scope holds the group of a number. */
+static bool has_number(const struct shown *shown, uint64_t number)
 {
-    struct tierce__json_write *json = arg;
-    tierce__json_write_open(json, NULL, '{');
-    tierce__json_write_count(json, "at_us", (uint64_t)sample->at_us);
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(shown->catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (groups[i].number == number)
+            return tierce__grant_has_group(shown->grant, groups[i].name);
+    }
+    return tierce__grant_has_all(shown->grant);
+}
+
+static void put_sample_totals(struct tierce__json_write *json,
+                              const struct tierce__history_sample *sample)
+{
     tierce__json_write_count(json, "calls", sample->calls);
     tierce__json_write_count(json, "errors", sample->errors);
     tierce__json_write_count(json, "asked_keys", sample->asked_keys);
     tierce__json_write_count(json, "found_keys", sample->found_keys);
     tierce__json_write_count(json, "reclaimed_blocks", sample->reclaimed_blocks);
     tierce__json_write_count(json, "deleted_locations", sample->deleted_locations);
+}
+
+static void put_sample(void *arg, const struct tierce__history_sample *sample)
+{
+    const struct put_samples *put = arg;
+    struct tierce__json_write *json = put->json;
+    tierce__json_write_open(json, NULL, '{');
+    tierce__json_write_count(json, "at_us", (uint64_t)sample->at_us);
+    if (tierce__grant_has_all(put->shown->grant))
+        put_sample_totals(json, sample);
     tierce__json_write_open(json, "groups", '[');
     for (size_t i = 0; i < sample->group_count; i++) {
         const struct tierce__history_group *group = &sample->groups[i];
         const uint64_t values[] = {group->number, group->serving_bytes, group->writing_bytes,
                                    group->deleting_bytes};
+        if (!has_number(put->shown, group->number))
+            continue;
         tierce__json_write_open(json, NULL, '[');
         for (size_t v = 0; v < sizeof(values) / sizeof(values[0]); v++)
             tierce__json_write_count(json, NULL, values[v]);
@@ -377,12 +429,12 @@ static void put_sample(void *arg, const struct tierce__history_sample *sample)
     tierce__json_write_close(json, '}');
 }
 
-static void put_samples(struct tierce__json_write *json, struct tierce__manager *manager,
-                        uint64_t since)
+static void put_samples(struct tierce__json_write *json, const struct shown *shown, uint64_t since)
 {
+    struct put_samples put = {.json = json, .shown = shown};
     tierce__json_write_count(json, "interval_ms", TIERCE__HISTORY_INTERVAL_MS);
     tierce__json_write_open(json, "samples", '[');
-    uint64_t last = tierce__history_each(manager->history, since, put_sample, json);
+    uint64_t last = tierce__history_each(shown->manager->history, since, put_sample, &put);
     tierce__json_write_close(json, ']');
     tierce__json_write_count(json, "last", last);
 }
@@ -402,23 +454,26 @@ static uint64_t since_of(const char *query)
     return strtoull(query + sizeof(name) - 1, NULL, 10);
 }
 
-static void serve_numbers(void *arg, struct tierce__call *call)
+static void serve_numbers(struct tierce__manager *manager, struct tierce__call *call,
+                          const struct tierce__caller *caller)
 {
-    struct tierce__manager *manager = arg;
     struct tierce__line line = {0};
-    if (!tierce__admin_http_allows(manager, call))
-        return;
     struct tierce__json_write json = {.line = &line};
+    bool has_all = tierce__grant_has_all(caller->grant);
     tierce__json_write_open(&json, NULL, '{');
     put_node(&json, manager);
+    tierce__json_write_bool(&json, "has_all", has_all);
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
-    put_groups(&json, manager, catalog);
-    put_storages(&json, manager, catalog);
-    put_instances(&json, manager, catalog);
+    struct shown shown = {.manager = manager, .catalog = catalog, .grant = caller->grant};
+    put_groups(&json, &shown);
+    put_storages(&json, &shown);
+    put_instances(&json, &shown);
+    if (has_all) {
+        put_background(&json, manager);
+        put_calls(&json, manager);
+    }
+    put_samples(&json, &shown, since_of(tierce__call_info(call)->query));
     tierce__registry_release(manager->registry, catalog);
-    put_background(&json, manager);
-    put_calls(&json, manager);
-    put_samples(&json, manager, since_of(tierce__call_info(call)->query));
     tierce__json_write_close(&json, '}');
     TIERCE_DASSERT(line.failed || json.depth == 0);
     struct tierce__reply reply = {.status = 200,
@@ -450,33 +505,39 @@ static void serve_file(struct tierce__call *call, const char *type, const unsign
                                                      .bytes = count});
 }
 
-static void serve_html(void *arg, struct tierce__call *call)
+static void serve_html(struct tierce__manager *manager, struct tierce__call *call,
+                       const struct tierce__caller *caller)
 {
-    (void)arg;
+    (void)manager;
+    (void)caller;
     serve_file(call, "text/html; charset=utf-8", tierce__manager_page_html,
                tierce__manager_page_html_size);
 }
 
-static void serve_css(void *arg, struct tierce__call *call)
+static void serve_css(struct tierce__manager *manager, struct tierce__call *call,
+                      const struct tierce__caller *caller)
 {
-    (void)arg;
+    (void)manager;
+    (void)caller;
     serve_file(call, "text/css; charset=utf-8", tierce__manager_page_css,
                tierce__manager_page_css_size);
 }
 
-static void serve_js(void *arg, struct tierce__call *call)
+static void serve_js(struct tierce__manager *manager, struct tierce__call *call,
+                     const struct tierce__caller *caller)
 {
-    (void)arg;
+    (void)manager;
+    (void)caller;
     serve_file(call, "text/javascript; charset=utf-8", tierce__manager_page_js,
                tierce__manager_page_js_size);
 }
 
-size_t tierce__page_routes(struct tierce__manager *manager, struct tierce__route *out)
+const struct tierce__http_route *tierce__page_routes(size_t *count)
 {
-    size_t count = 0;
-    out[count++] = (struct tierce__route){"/", "GET", serve_html, manager};
-    out[count++] = (struct tierce__route){"/page.css", "GET", serve_css, manager};
-    out[count++] = (struct tierce__route){"/page.js", "GET", serve_js, manager};
-    out[count++] = (struct tierce__route){"/api/page", "GET", serve_numbers, manager};
-    return count;
+    static const struct tierce__http_route routes[] = {{"/", serve_html},
+                                                       {"/page.css", serve_css},
+                                                       {"/page.js", serve_js},
+                                                       {"/api/page", serve_numbers}};
+    *count = sizeof(routes) / sizeof(routes[0]);
+    return routes;
 }

@@ -3,7 +3,7 @@
 #define TIERCE_MANAGER_PAGE_H
 
 #include "manager/manager_private.h"
-#include "net/server/serve.h"
+#include "manager/api/admin_http.h"
 
 /*
  * The web page on the administrators' HTTP port, read-only:
@@ -14,8 +14,8 @@
  * Threads: any; tierce__page_sample one at a time.
  */
 
-/* Writes routes and returns how many. */
-size_t tierce__page_routes(struct tierce__manager *manager, struct tierce__route *out);
+/* The routes. Constant storage. */
+const struct tierce__http_route *tierce__page_routes(size_t *count);
 
 /* Adds one sample to the history that the page shows. */
 void tierce__page_sample(struct tierce__manager *manager);

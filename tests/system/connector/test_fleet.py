@@ -119,6 +119,6 @@ def test_two_ranks(engine, build, prompts, plain, tmp_path):
 
 def test_make_fleet(tmp_path):
     """`make fleet` with its smallest workload."""
-    failed, rows = fleet_run.run(tmp_path, sessions=2, tokens=192, quiet=True)
+    failed, rows = fleet_run.run(tmp_path, sessions=3, tokens=192, quiet=True)
     assert failed == []
     assert {row.member for row in rows} == {"A", "B"}

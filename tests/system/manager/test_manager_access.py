@@ -372,14 +372,31 @@ def test_tokens_and_certificates_are_read_again(tmp_path):
     assert answers("first", "old") == works and answers("second", "old") == encrypted
     put("new", folders["second"][1], folders["first"][2])  # a key of another certificate
     read_again("manager.cannot_read_again")
+    assert str(files[1]) in said.read_text() and "mismatch" in said.read_text()
     assert answers("first", "old") == works and answers("first", "new") == stranger
+    put("new", *folders["second"][1:])
+    files[0].write_text("not a certificate")
+    read_again("manager.cannot_read_again")
+    assert f"cannot load {files[0]}" in said.read_text()
+    files[0].unlink()
+    read_again("manager.cannot_read_again")
+    assert answers("first", "old") == works and answers("second", "old") == encrypted
     put("new", *folders["second"][1:])
     files[2].write_text("root new\n")
     read_again("manager.cannot_read_again")
     assert "line 1" in (manager.folder / "stderr.log").read_text()
     assert answers("first", "old") == works
     put("new", *folders["second"][1:])
+    context = ssl.create_default_context(cafile=folders["first"][0].ca)
+    before = http.client.HTTPSConnection("127.0.0.1", manager.ports["http"], timeout=30,
+                                         context=context)
+    before.connect()
     read_again("manager.read_again")
+    # The connection goes on with its certificate; the token that it shows must be a new one.
+    for token, status_code in (("old", 401), ("new", 200)):
+        before.request("POST", "/api/getInstanceInfo", "{}", {"Authorization": f"Bearer {token}"})
+        answer = before.getresponse()
+        assert (answer.status, answer.read() != b"") == (status_code, True)
     assert answers("second", "new") == works and answers("second", "old") == stranger
     assert answers("first", "new") == encrypted
     assert manager.stop() == 0
