@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define CLIENT_MAGIC 0x746e6c63u
-#define RESOLVE_MS   2u /* between two looks at a name that is being resolved */
 
 static struct tierce__grpc_link *as_link(struct tierce__list *node)
 {
@@ -34,11 +33,14 @@ static void send_all(struct tierce__grpc_client *client)
         tierce__grpc_link_write(as_link(node));
 }
 
-static short events_of(const struct tierce__grpc_link *link)
+static struct pollfd wanted_of(const struct tierce__grpc_link *link)
 {
+    if (link->state == TIERCE__GRPC_LINK_RESOLVING)
+        return (struct pollfd){.fd = tierce__resolve_fd(link->resolve), .events = POLLIN};
     if (link->state == TIERCE__GRPC_LINK_CONNECTING)
-        return POLLOUT;
-    return tierce__grpc_link_wants_write(link) ? POLLIN | POLLOUT : POLLIN;
+        return (struct pollfd){.fd = link->fd, .events = POLLOUT};
+    short out = tierce__grpc_link_wants_write(link) ? POLLOUT : 0;
+    return (struct pollfd){.fd = link->fd, .events = (short)(POLLIN | out)};
 }
 
 static void lower(uint64_t *until_ns, uint64_t at_ns)
@@ -56,10 +58,8 @@ static size_t collect(struct tierce__grpc_client *client, struct pollfd *fds, si
         const struct tierce__grpc_link *link = as_link(node);
         if (link->has_failed)
             *until_ns = 0;
-        else if (link->state == TIERCE__GRPC_LINK_RESOLVING)
-            lower(until_ns, tierce__deadline_in_ms(RESOLVE_MS));
         else if (count < room)
-            fds[count++] = (struct pollfd){.fd = link->fd, .events = events_of(link)};
+            fds[count++] = wanted_of(link);
     }
     TIERCE_ASSERT(count <= room);
     return count;
