@@ -48,21 +48,31 @@ static void lower(uint64_t *until_ns, uint64_t at_ns)
     *until_ns = at_ns < *until_ns ? at_ns : *until_ns;
 }
 
-/* Without ending calls. */
-static size_t collect(struct tierce__grpc_client *client, struct pollfd *fds, size_t room,
-                      uint64_t *until_ns)
+/* Of the links that accept calls, or of the others. */
+static size_t collect(struct tierce__grpc_client *client, bool leaving, struct pollfd *fds,
+                      size_t room, uint64_t *until_ns)
 {
     size_t count = 0;
-    lower(until_ns, tierce__deadlines_next(&client->deadlines));
     TIERCE__LIST_FOR_EACH (node, &client->links) {
         const struct tierce__grpc_link *link = as_link(node);
-        if (link->has_failed)
+        if (link->is_leaving != leaving)
+            continue;
+        if (link->has_failed || (leaving && link->in_flight == 0))
             *until_ns = 0;
         else if (count < room)
             fds[count++] = wanted_of(link);
     }
     TIERCE_ASSERT(count <= room);
     return count;
+}
+
+size_t tierce__grpc_client_wants(struct tierce__grpc_client *client, struct pollfd *fds,
+                                 size_t room, uint64_t *until_ns)
+{
+    TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
+    lower(until_ns, tierce__deadlines_next(&client->deadlines));
+    size_t count = collect(client, false, fds, room, until_ns);
+    return count + collect(client, true, fds + count, room - count, until_ns);
 }
 
 static struct tierce__grpc_link *link_of(struct tierce__grpc_client *client, int fd)
@@ -117,21 +127,11 @@ static void wait_and_serve(struct tierce__grpc_client *client, uint64_t until_ns
     size_t count = count_links(client);
     if (TIERCE__GROW(client->polled, client->polled_capacity, count, 4) != 0)
         return;
-    count = collect(client, client->polled, count, &until_ns);
+    count = tierce__grpc_client_wants(client, client->polled, count, &until_ns);
     if (poll(client->polled, count, wait_ms(until_ns)) < 0)
         count = 0;
     receive_all(client, client->polled, count);
     send_all(client);
-}
-
-size_t tierce__grpc_client_wants(struct tierce__grpc_client *client, struct pollfd *fds,
-                                 size_t room, uint64_t *until_ns)
-{
-    TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
-    send_all(client);
-    close_ended(client);
-    send_all(client); /* of calls that were started by the end of others */
-    return collect(client, fds, room, until_ns);
 }
 
 void tierce__grpc_client_serve(struct tierce__grpc_client *client, const struct pollfd *fds,

@@ -3,6 +3,7 @@
 #include "wait_for.h"
 
 #include "base/alloc.h"
+#include "net/grpc/grpc_client.h"
 #include "net/resolve.h"
 
 #include <arpa/inet.h>
@@ -13,7 +14,7 @@
 
 /* Names that are resolved beside the asking thread. The name server is this program's. */
 
-enum { LONG_MS = 60000 };
+enum { CALL_MS = 100, LONG_MS = 60000 };
 
 static sem_t may_answer; /* the lookup of a name that ends in ".hangs" */
 static atomic_int lookups;
@@ -131,5 +132,35 @@ START_TEST(test_lookups_that_hang)
 }
 END_TEST
 
+/* Calls of a client whose name server hangs end by their deadlines, and a client closes at once. */
+START_TEST(test_a_client_of_a_name)
+{
+    char why[256];
+    struct tierce__grpc_client *client;
+    struct tierce__grpc_answer answer;
+    struct tierce__grpc_client_opts opts = {.size = sizeof(opts),
+                                            .host = "a.name.hangs",
+                                            .port = 1,
+                                            .connect_timeout_ms = 2000,
+                                            .lazy = true};
+    struct tierce__grpc_request request = {.path = "/s/m", .timeout_ms = CALL_MS};
+    ck_assert_int_eq(tierce__grpc_client_open(&client, &opts, why), 0);
+    ck_assert_int_eq(tierce__grpc_client_unary(client, &request, &answer), 0);
+    ck_assert_uint_eq(answer.status, TIERCE__GRPC_DEADLINE_EXCEEDED);
+    ck_assert(answer.unsent);
+    request.timeout_ms = LONG_MS; /* connect_timeout_ms ends it */
+    ck_assert_int_eq(tierce__grpc_client_unary(client, &request, &answer), 0);
+    ck_assert_uint_eq(answer.status, TIERCE__GRPC_UNAVAILABLE);
+    ck_assert_str_eq(answer.message, "a.name.hangs:1: its name was not resolved in time");
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(sem_post(&may_answer), 0);
+    ck_assert_int_eq(tierce__grpc_client_unary(client, &request, &answer), 0);
+    ck_assert_uint_eq(answer.status, TIERCE__GRPC_UNAVAILABLE);
+    ck_assert_str_eq(answer.message, "a.name.hangs:1: Connection refused");
+    tierce__grpc_client_close(client);
+}
+END_TEST
+
 CHECK_MAIN("resolve", .seconds = 120, .setup = setup, .teardown = teardown,
-           .tests = {test_addresses, test_a_name_that_is_unknown, test_lookups_that_hang})
+           .tests = {test_addresses, test_a_name_that_is_unknown, test_lookups_that_hang,
+                     test_a_client_of_a_name})
