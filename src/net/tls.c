@@ -331,6 +331,23 @@ static int shake_hands(struct tierce__tls_session *session)
     return 1;
 }
 
+/* NULL: OpenSSL has nothing to say. */
+static const char *problem_of(const struct tierce__tls_session *session)
+{
+    long verified = session != NULL ? SSL_get_verify_result(session->ssl) : X509_V_OK;
+    return verified != X509_V_OK ? X509_verify_cert_error_string(verified)
+                                 : ERR_reason_error_string(ERR_peek_last_error());
+}
+
+const char *tierce__tls_problem(const struct tierce__tls_session *session)
+{
+    const char *text = problem_of(session);
+    TIERCE_DASSERT(session->fd < 0);
+    return text != NULL        ? text
+           : session->is_ready ? "the peer has ended the session"
+                               : "the peer does not speak HTTP/2 (ALPN h2)";
+}
+
 ssize_t tierce__tls_read(struct tierce__tls_session *session, void *bytes, size_t capacity)
 {
     TIERCE_ASSERT(capacity <= INT_MAX);
@@ -430,12 +447,9 @@ int tierce__tls_session_connect(struct tierce__tls_session **out,
         if (rc == -EAGAIN)
             rc = tierce__stream_wait(fd, wants, NULL, deadline_ns);
     }
-    long verified = session != NULL ? SSL_get_verify_result(session->ssl) : X509_V_OK;
-    const char *reason = ERR_reason_error_string(ERR_peek_last_error());
+    const char *reason = problem_of(session);
     snprintf(why, 256, "TLS with %.100s: %.100s", server_name,
-             verified != X509_V_OK ? X509_verify_cert_error_string(verified)
-             : reason != NULL      ? reason
-                                   : tierce_strerror(rc));
+             reason != NULL ? reason : tierce_strerror(rc));
     ERR_clear_error();
     tierce__tls_session_destroy(session);
     return rc;

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define CLIENT_MAGIC 0x746e6c63u
-#define RESOLVE_MS   2u /* between two looks at a name that is being resolved */
 
 static struct tierce__grpc_link *as_link(struct tierce__list *node)
 {
@@ -34,11 +33,14 @@ static void send_all(struct tierce__grpc_client *client)
         tierce__grpc_link_write(as_link(node));
 }
 
-static short events_of(const struct tierce__grpc_link *link)
+static struct pollfd wanted_of(const struct tierce__grpc_link *link)
 {
+    if (link->state == TIERCE__GRPC_LINK_RESOLVING)
+        return (struct pollfd){.fd = tierce__resolve_fd(link->resolve), .events = POLLIN};
     if (link->state == TIERCE__GRPC_LINK_CONNECTING)
-        return POLLOUT;
-    return tierce__grpc_link_wants_write(link) ? POLLIN | POLLOUT : POLLIN;
+        return (struct pollfd){.fd = link->fd, .events = POLLOUT};
+    short out = tierce__grpc_link_wants_write(link) ? POLLOUT : 0;
+    return (struct pollfd){.fd = link->fd, .events = (short)(POLLIN | out)};
 }
 
 static void lower(uint64_t *until_ns, uint64_t at_ns)
@@ -46,23 +48,31 @@ static void lower(uint64_t *until_ns, uint64_t at_ns)
     *until_ns = at_ns < *until_ns ? at_ns : *until_ns;
 }
 
-/* Without ending calls. */
-static size_t collect(struct tierce__grpc_client *client, struct pollfd *fds, size_t room,
-                      uint64_t *until_ns)
+/* Of the links that accept calls, or of the others. */
+static size_t collect(struct tierce__grpc_client *client, bool leaving, struct pollfd *fds,
+                      size_t room, uint64_t *until_ns)
 {
     size_t count = 0;
-    lower(until_ns, tierce__deadlines_next(&client->deadlines));
     TIERCE__LIST_FOR_EACH (node, &client->links) {
         const struct tierce__grpc_link *link = as_link(node);
-        if (link->has_failed)
+        if (link->is_leaving != leaving)
+            continue;
+        if (link->has_failed || (leaving && link->in_flight == 0))
             *until_ns = 0;
-        else if (link->state == TIERCE__GRPC_LINK_RESOLVING)
-            lower(until_ns, tierce__deadline_in_ms(RESOLVE_MS));
         else if (count < room)
-            fds[count++] = (struct pollfd){.fd = link->fd, .events = events_of(link)};
+            fds[count++] = wanted_of(link);
     }
     TIERCE_ASSERT(count <= room);
     return count;
+}
+
+size_t tierce__grpc_client_wants(struct tierce__grpc_client *client, struct pollfd *fds,
+                                 size_t room, uint64_t *until_ns)
+{
+    TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
+    lower(until_ns, tierce__deadlines_next(&client->deadlines));
+    size_t count = collect(client, false, fds, room, until_ns);
+    return count + collect(client, true, fds + count, room - count, until_ns);
 }
 
 static struct tierce__grpc_link *link_of(struct tierce__grpc_client *client, int fd)
@@ -117,21 +127,11 @@ static void wait_and_serve(struct tierce__grpc_client *client, uint64_t until_ns
     size_t count = count_links(client);
     if (TIERCE__GROW(client->polled, client->polled_capacity, count, 4) != 0)
         return;
-    count = collect(client, client->polled, count, &until_ns);
+    count = tierce__grpc_client_wants(client, client->polled, count, &until_ns);
     if (poll(client->polled, count, wait_ms(until_ns)) < 0)
         count = 0;
     receive_all(client, client->polled, count);
     send_all(client);
-}
-
-size_t tierce__grpc_client_wants(struct tierce__grpc_client *client, struct pollfd *fds,
-                                 size_t room, uint64_t *until_ns)
-{
-    TIERCE_CHECK_MAGIC(client, CLIENT_MAGIC);
-    send_all(client);
-    close_ended(client);
-    send_all(client); /* of calls that were started by the end of others */
-    return collect(client, fds, room, until_ns);
 }
 
 void tierce__grpc_client_serve(struct tierce__grpc_client *client, const struct pollfd *fds,

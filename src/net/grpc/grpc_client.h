@@ -33,8 +33,9 @@
  * tierce__grpc_client_poll.
  *
  * If a connection is lost, its calls end with UNAVAILABLE. The next start begins another one; calls
- * wait for it until their timeout. Nothing blocks but open (unless it is lazy), poll and unary.
- * Thread: one at a time.
+ * wait for it until their timeout. A connection over which nothing comes during a call that is late
+ * must answer a ping within connect_timeout_ms; otherwise later calls get another one. Nothing
+ * blocks but open (unless it is lazy), poll and unary. Thread: one at a time.
  */
 
 struct tierce__grpc_client_opts {
@@ -96,8 +97,8 @@ size_t tierce__grpc_client_poll(struct tierce__grpc_client *client, uint32_t tim
 
 /*
  * What poll is to wait for: fds[0 .. returned), and *until_ns, which is lowered if something is due
- * earlier. Sends what can be sent, and may call `done`. `room`: at least the connections, and one
- * more for each that has ended and still has calls; others have to wait.
+ * earlier. Neither sends nor calls `done`. `room`: at least the connections, and one more for each
+ * that accepts no more calls and still has some; the last of these have to wait.
  */
 size_t tierce__grpc_client_wants(struct tierce__grpc_client *client, struct pollfd *fds,
                                  size_t room, uint64_t *until_ns);

@@ -43,9 +43,10 @@ struct tierce__grpc_link {
     } state;
     struct tierce__resolve *resolve;
     const struct addrinfo *next;      /* addresses that were not tried */
-    struct tierce__deadline deadline; /* of connecting */
+    struct tierce__deadline deadline; /* of connecting; when it is ready, of an answer to a ping */
+    uint64_t received;                /* how often something came */
     int error;                        /* why it could not connect: as tierce__grpc_client_open */
-    char why[200];
+    char why[200];                    /* why it failed, in words, with the address */
     bool is_leaving; /* accepts no more calls; closed when the running ones have ended */
     bool has_failed;
     nghttp2_session *session;
@@ -61,6 +62,7 @@ struct tierce__grpc_client_call {
     struct tierce__grpc_link *link;
     int32_t stream;
     struct tierce__deadline deadline;
+    uint64_t received; /* as the link's, when it began */
     tierce__grpc_done_fn done;
     void *arg;
     uint8_t prefix[TIERCE__GRPC_PREFIX_BYTES];
@@ -87,6 +89,9 @@ void tierce__grpc_link_close(struct tierce__grpc_link *link, bool tell);
 void tierce__grpc_link_write(struct tierce__grpc_link *link);
 void tierce__grpc_link_read(struct tierce__grpc_link *link);
 bool tierce__grpc_link_wants_write(const struct tierce__grpc_link *link);
+
+/* Nothing came for a call in its time: asks the peer whether it is there. */
+void tierce__grpc_link_doubt(struct tierce__grpc_link *link);
 
 /* grpc_link_call.c: its session, and its calls. */
 TIERCE_MUSTUSE int tierce__grpc_link_session(struct tierce__grpc_link *link);

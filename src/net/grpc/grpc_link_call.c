@@ -63,8 +63,8 @@ void tierce__grpc_link_end_calls(struct tierce__grpc_link *link, bool tell)
             TIERCE__CONTAINER_OF(link->calls.next, struct tierce__grpc_client_call, node);
         if (tell) {
             bool was_ready = link->state == TIERCE__GRPC_LINK_READY;
-            finish_as(call, TIERCE__GRPC_UNAVAILABLE,
-                      was_ready ? "the connection is lost" : link->why, !was_ready);
+            TIERCE_DASSERT(link->why[0] != '\0');
+            finish_as(call, TIERCE__GRPC_UNAVAILABLE, link->why, !was_ready);
         } else {
             take_off(call);
             free_call(call);
@@ -76,11 +76,18 @@ static void expired(struct tierce__deadline *deadline)
 {
     struct tierce__grpc_client_call *call =
         TIERCE__CONTAINER_OF(deadline, struct tierce__grpc_client_call, deadline);
-    nghttp2_session *session = call->link->session;
+    struct tierce__grpc_link *link = call->link;
+    nghttp2_session *session = link->session;
+    bool is_ready = link->state == TIERCE__GRPC_LINK_READY;
+    char text[160];
     TIERCE_ASSERT(call->stream > 0);
     (void)nghttp2_session_set_stream_user_data(session, call->stream, NULL);
     (void)nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, call->stream, NGHTTP2_CANCEL);
-    finish_as(call, TIERCE__GRPC_DEADLINE_EXCEEDED, "deadline exceeded", call->sent == 0);
+    if (is_ready && call->received == link->received)
+        tierce__grpc_link_doubt(link);
+    snprintf(text, sizeof(text), "deadline exceeded: %s %.100s",
+             is_ready ? "no answer from" : "not yet connected to", link->client->authority);
+    finish_as(call, TIERCE__GRPC_DEADLINE_EXCEEDED, text, call->sent == 0);
 }
 
 static uint32_t status_of_reset(uint32_t error)
@@ -318,6 +325,10 @@ int tierce__grpc_link_start(struct tierce__grpc_link *link,
         free_call(call);
         return rc;
     }
+    /* After the last number of a stream the connection takes no more. */
+    if (nghttp2_session_get_next_stream_id(link->session) > INT32_MAX)
+        link->is_leaving = true;
+    call->received = link->received;
     tierce__list_push_back(&link->calls, &call->node);
     link->in_flight++;
     client->in_flight++;

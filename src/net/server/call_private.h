@@ -22,8 +22,8 @@ struct tierce__shared {
     void *is_serving_arg;
     struct tierce__workers *workers, *aside;
     const struct tierce__reflection *reflection; /* or NULL */
-    struct tierce__held held; /* of requests and answers */
-    _Atomic uint64_t handlers; /* release by the reply, acquire by stop */
+    struct tierce__held held;                    /* of requests and answers */
+    _Atomic uint64_t handlers;                   /* release by the reply, acquire by stop */
     atomic_bool stopping;
 };
 

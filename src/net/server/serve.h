@@ -84,10 +84,10 @@ void tierce__call_defer_aside(struct tierce__call *call);
 bool tierce__call_is_over(const struct tierce__call *call);
 
 struct tierce__reply {
-    uint32_t status;     /* gRPC: enum tierce__grpc_status, which the server
-                            maps to HTTP for its own replies; HTTP: 200, 400, ... */
-    const char *message; /* gRPC: grpc-message, or NULL; any UTF-8 */
-    const char *type;    /* HTTP: content type; NULL: application/json */
+    uint32_t status;                        /* gRPC: enum tierce__grpc_status, which the server
+                                               maps to HTTP for its own replies; HTTP: 200, 400, ... */
+    const char *message;                    /* gRPC: grpc-message, or NULL; any UTF-8 */
+    const char *type;                       /* HTTP: content type; NULL: application/json */
     const char *header_name, *header_value; /* HTTP: one more header, or NULL */
     const void *body;
     size_t bytes;

@@ -186,6 +186,32 @@ START_TEST(test_one_accepts_and_never_answers)
 }
 END_TEST
 
+/* A call that is on its way to another address when its connection turns out to be reset ends by
+ * its deadline there. */
+START_TEST(test_a_reset_one_and_one_that_hangs)
+{
+    struct script_server silent;
+    script_server_start(&silent, (struct script_reply[]){{.bytes = NULL}}, 1);
+    int listener;
+    uint16_t port = dead_port(&listener);
+    ck_assert_int_eq(listen(listener, 10), 0);
+    struct tierce__fleet_manager *m = open_ports(silent.port, port);
+    struct asked asked;
+    for (int i = 0; i < 3; i++) /* the first, the second, the first: the second is next */
+        ck_assert_int_eq(ask_once(m, &asked, LOOKUP_MS), TIERCE_E_DEADLINE);
+    int fd = accept(listener, NULL, NULL);
+    struct linger at_once = {.l_onoff = 1};
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+    close(fd); /* resets */
+    uint64_t begun_ns = tierce__now_ns();
+    ck_assert_int_eq(ask_once(m, &asked, LOOKUP_MS), TIERCE_E_DEADLINE);
+    ck_assert_uint_lt(tierce__now_ns() - begun_ns, LONG_MS / 2 * TIERCE__MS_NS);
+    tierce__fleet_manager_close(m);
+    close(listener);
+    script_server_stop(&silent);
+}
+END_TEST
+
 START_TEST(test_a_server_of_something_else)
 {
     static const char http[] = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
@@ -354,6 +380,6 @@ END_TEST
 
 CHECK_MAIN("fleet manager", .seconds = 120, .setup = start_world, .teardown = stop_world,
            .tests = {test_answers, test_a_call_that_the_manager_lacks, test_nobody_listens,
-                     test_one_accepts_and_never_answers, test_a_server_of_something_else, test_wake,
-                     test_close_with_calls, test_tokens, test_another_one_leads,
-                     test_every_allocation_fails})
+                     test_one_accepts_and_never_answers, test_a_reset_one_and_one_that_hangs,
+                     test_a_server_of_something_else, test_wake, test_close_with_calls, test_tokens,
+                     test_another_one_leads, test_every_allocation_fails})
