@@ -171,7 +171,8 @@ struct tierce__store_req {
     bool ahead; /* GET: no caller waits for it yet */
 
     /* PUT: fields that tiers index beside the key. */
-    const struct tierce__key *parent; /* chunk before this one; NULL for the first */
+    const struct tierce__key *parent; /* chunk before this one; NULL for the first. Connectors may
+                                         use it too */
     const uint8_t *first_block;       /* hash of the chunk's first block, 32 bytes */
     uint64_t object_bytes;
     uint64_t token_start;

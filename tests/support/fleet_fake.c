@@ -13,10 +13,10 @@
 #define USUAL_URI "fake://s/%lld?size=8192"
 _Static_assert(FLEET_FAKE_BYTES == 8192, "as in USUAL_URI");
 
-enum { BLOCKS = 8192, SESSIONS = 64, KEYS_MAX = 64, PARTS = 4 };
+enum { BLOCKS = 8192, SESSIONS = 64, KEYS_MAX = 65, PARTS = 4 };
 
 static const char *const methods[FLEET_FAKE_CALLS] = {
-    [FLEET_FAKE_INFO] = "GetInstanceInfo",   [FLEET_FAKE_META] = "GetCacheMeta",
+    [FLEET_FAKE_INFO] = "GetInstanceInfo",    [FLEET_FAKE_META] = "GetCacheMeta",
     [FLEET_FAKE_LOCATE] = "GetCacheLocation", [FLEET_FAKE_START] = "StartWriteCache",
     [FLEET_FAKE_FINISH] = "FinishWriteCache", [FLEET_FAKE_REMOVE] = "RemoveCache",
     [FLEET_FAKE_RENEW] = "RenewWriteCache",   [FLEET_FAKE_REPORT] = "ReportCache"};
@@ -47,6 +47,7 @@ static struct {
     unsigned counts[FLEET_FAKE_CALLS], outdated;
     fleet_fake_lie_fn *lies[FLEET_FAKE_CALLS];
     const char *uri;
+    int64_t first_key;
     int registers;
     struct tierce__list calls; /* that are not delivered */
 } fake;
@@ -196,6 +197,14 @@ void fleet_fake_set_uri(const char *format)
     unlock();
 }
 
+int64_t fleet_fake_first_key(void)
+{
+    lock();
+    int64_t key = fake.first_key;
+    unlock();
+    return key;
+}
+
 void fleet_fake_set_register(int status)
 {
     lock();
@@ -289,8 +298,8 @@ static bool look(ProtobufCMessage *out, const ProtobufCMessage *in)
         return false;
     for (size_t i = 0; i < count; i++) {
         enum fleet_fake_state state = block_of(request->block_keys[i])->state;
-        reply->locations[i] = location_of(out, request->block_keys[i],
-                                          state == FLEET_FAKE_SERVING ? "tp0" : NULL);
+        reply->locations[i] =
+            location_of(out, request->block_keys[i], state == FLEET_FAKE_SERVING ? "tp0" : NULL);
         reply->metas[i] = text_in(out, states[state]);
         if (reply->locations[i] == NULL || reply->metas[i] == NULL)
             return false;
@@ -307,6 +316,8 @@ static bool start_write(ProtobufCMessage *out, const ProtobufCMessage *in)
     size_t count = request->n_block_keys, number = fake.session_count++;
     struct session *session = &fake.sessions[number % SESSIONS];
     ck_assert_uint_le(count, KEYS_MAX);
+    if (count > 1)
+        fake.first_key = request->block_keys[0];
     *session = (struct session){.is_open = true};
     Meta__BlockMask *mask =
         (Meta__BlockMask *)(void *)tierce__proto_add(out, &meta__block_mask__descriptor);
@@ -619,8 +630,7 @@ bool tierce__fleet_stores_close(struct tierce__fleet_stores *stores, uint64_t de
 }
 
 int tierce__fleet_place_read(struct tierce__fleet_place *out, char *room, const char *uri,
-                             struct tierce__fleet_stores *stores,
-                             char why[TIERCE__FLEET_WHY_BYTES])
+                             struct tierce__fleet_stores *stores, char why[TIERCE__FLEET_WHY_BYTES])
 {
     static const char right[] = "fake://s/", gone[] = "fake://gone/";
     long long key;

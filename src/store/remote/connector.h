@@ -80,10 +80,10 @@ bool tierce__connector_needs_shared_pool(const char *url);
 
 /*
  * The connector of a URL. Does not connect: a store that is down now may become available later;
- * PING checks it. [borrow] opts for the call, opts->pool and opts->namespaces until close. Errors, `why` in words
- * without credentials: TIERCE_E_CONFIG (an unknown scheme, with the list of those there are; a
- * wrong or unknown parameter, with the right ones), TIERCE_E_UNSUPPORTED (this build lacks it),
- * -ENOMEM.
+ * PING checks it. [borrow] opts for the call, opts->pool and opts->namespaces until close. Errors,
+ * `why` in words without credentials: TIERCE_E_CONFIG (an unknown scheme, with the list of those
+ * there are; a wrong or unknown parameter, with the right ones), TIERCE_E_UNSUPPORTED (this build
+ * lacks it), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__connector_open(struct tierce__connector **out, const char *url,
                                           const struct tierce__connector_opts *opts,

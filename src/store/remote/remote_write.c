@@ -12,12 +12,12 @@
  *        |         |        |         \------|-> UNDO -> over
  *        \---------\--------\-----------------------------> over
  *
- * CHECK asks whether the store has the chunk (not if it is to be replaced, or if the connector's PUT
- * asks by itself), PARENT whether it has
- * the preceding chunk. SEND sends the chunk, AWAIT waits for a parent that is being sent. UNDO
- * deletes a chunk that must not be stored; a store that cannot delete keeps it, hidden. An event
- * takes it further: from BEGUN, from RESUMED after AWAIT, or as the answer of a call. Each is
- * pushed once. Everything of a put but its calls is under the lock.
+ * CHECK asks whether the store has the chunk (not if it is to be replaced, or if the connector's
+ * PUT asks by itself), PARENT whether it has the preceding chunk. SEND sends the chunk, AWAIT waits
+ * for a parent that is being sent. UNDO deletes a chunk that must not be stored; a store that
+ * cannot delete keeps it, hidden. An event takes it further: from BEGUN, from RESUMED after AWAIT,
+ * or as the answer of a call. Each is pushed once. Everything of a put but its calls is under the
+ * lock.
  *
  * A put lies in the scratch of its request, and that request itself makes the calls, one after the
  * other, so a put allocates nothing. The calls change fields of the request. Before the request is

@@ -225,8 +225,8 @@ static void close_in_order(struct tierce__fleet *fleet)
 {
     uint64_t now_ns = tierce__now_ns(), close_ns = fleet->close_ns;
     uint64_t left_ns = close_ns > now_ns ? close_ns - now_ns : 0;
-    uint64_t last_ns = left_ns < 2 * LAST_MS * TIERCE__MS_NS ? left_ns / 2
-                                                             : LAST_MS * TIERCE__MS_NS;
+    uint64_t last_ns =
+        left_ns < 2 * LAST_MS * TIERCE__MS_NS ? left_ns / 2 : LAST_MS * TIERCE__MS_NS;
     tierce__fleet_reads_cancel(fleet);
     tierce__fleet_reports_cancel(fleet);
     tierce__fleet_writes_cancel(fleet, TIERCE__FLEET_CANCEL_NEW);
@@ -366,7 +366,8 @@ static int read_path(char *path, const char **group, const char **instance,
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
                  "a fleet URL is fleet://HOST:PORT[,HOST:PORT]/GROUP or .../GROUP/INSTANCE; GROUP "
                  "is an instance group of the manager");
-    else if (*instance != NULL && strlen(*instance) >= sizeof(((struct tierce__fleet_part *)0)->instance))
+    else if (*instance != NULL &&
+             strlen(*instance) >= sizeof(((struct tierce__fleet_part *)0)->instance))
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
                  "the instance in a fleet URL has at most %zu characters",
                  sizeof(((struct tierce__fleet_part *)0)->instance) - 1);

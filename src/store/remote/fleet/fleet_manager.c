@@ -41,10 +41,10 @@ struct tierce__fleet_manager {
     struct timespec token_at; /* when the file was changed */
     uint64_t token_look_ns;
 
-    struct tierce__list running; /* calls that were sent */
-    struct tierce__list paused;  /* calls that are sent again at again_ns */
-    struct tierce__list ended;   /* calls whose `done` is due */
-    size_t in_flight;            /* calls that a client has */
+    struct tierce__list running;            /* calls that were sent */
+    struct tierce__list paused;             /* calls that are sent again at again_ns */
+    struct tierce__list ended;              /* calls whose `done` is due */
+    size_t in_flight;                       /* calls that a client has */
     _Atomic uint64_t connections, connects; /* connects: as often as poll saw a new connection */
 };
 

@@ -268,7 +268,8 @@ static void lose(struct fleet_get *get, int status)
                       get->part->instance, get->part->spec);
     tierce__fleet_places_forget(fleet->places, get->part, get->key);
     tierce__fleet_report(fleet, get->part, get->key, get->uri,
-                         short_of ? META__REPORT_REASON__RR_SHORT : META__REPORT_REASON__RR_MISSING);
+                         short_of ? META__REPORT_REASON__RR_SHORT
+                                  : META__REPORT_REASON__RR_MISSING);
 }
 
 static void has_read(struct tierce__fleet_io *io)

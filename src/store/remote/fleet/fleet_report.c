@@ -6,9 +6,8 @@
  *     a wrong length                      has this place
  *     DELETE for a wrong checksum or      the same
  *     identity
- *     any other DELETE                    RemoveCache. A block of several ranks has locations of the
- *                                         others too: GetCacheMeta tells ours, and ReportCache drops
- *                                         it
+ *     any other DELETE                    RemoveCache. A block of several ranks has locations of
+ * the others too: GetCacheMeta tells ours, and ReportCache drops it
  *
  * A manager without ReportCache can only remove whole blocks: then GetCacheMeta tells whether a
  * wrong place is still the same, and the block is removed, because without this part the others

@@ -17,8 +17,8 @@
  *
  * Memory. Lookups, gets and deletions are allocated when they arrive, and end with -ENOMEM without
  * memory. Puts have a place in one of a fixed number of write sessions, made when the connector is
- * opened; a put that finds none waits in its request's own list node. A session allocates nothing of
- * its own; calls do, for the bytes that are sent and received.
+ * opened; a put that finds none waits in its request's own list node. A session allocates nothing
+ * of its own; calls do, for the bytes that are sent and received.
  */
 
 #define TIERCE__FLEET_WAITING_MAX 4096u /* requests; beyond it TIERCE_E_LIMIT */
@@ -60,9 +60,9 @@ struct tierce__fleet {
     struct tierce__list unplaced; /* those of which no question for the place was sent */
     struct tierce__list reports;
     uint32_t report_count;
-    bool cannot_report; /* the manager does not have ReportCache */
-    uint32_t ios;     /* requests that the storages have */
-    uint64_t look_ns; /* not after the next deadline of a get or a put */
+    bool cannot_report;  /* the manager does not have ReportCache */
+    uint32_t ios;        /* requests that the storages have */
+    uint64_t look_ns;    /* not after the next deadline of a get or a put */
     uint32_t session_ms; /* how long a write session lasts without a renewal */
     bool is_closing;     /* a copy of `closing` */
     uint64_t logged_ns[TIERCE__FLEET_TROUBLES];

@@ -6,6 +6,11 @@
  *              2 ms, or    the part     Start-    PUT to   Finish-
  *              64 puts                  WriteCache storages WriteCache
  *
+ * The keys of StartWriteCache are a chain to the manager: it removes a block's successors with it.
+ * So a session has puts of one chain, each the successor of the one before, behind the key of the
+ * first one's parent. The parent is masked, mostly; if the manager gives it a place, it is not
+ * written.
+ *
  * A block that the manager masks is held already, is written by another session, or has no room.
  * GetCacheMeta tells which: it is asked beside the transfers, and again after a while for blocks
  * that others write. So a session ends when its own call, its question and its renewal have ended.
@@ -17,73 +22,16 @@
  */
 #include "base/alloc.h"
 #include "proto/kvcm/rpcs.h"
-#include "store/remote/fleet/fleet_requests.h"
+#include "store/remote/fleet/fleet_session.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#define SESSIONS         8u
-#define BATCH_MAX        64u
-#define COLLECT_MS       2u
-#define FINISH_MS        5000u /* each attempt */
-#define FINISH_AGAIN_MS  100u
-#define LOOK_MS          5000u
-#define LOOK_AGAIN_MS    50u
-#define LOOK_UNTIL_MS    1000u /* waits so long for a block that another session writes */
-#define NAME_BYTES       640u
-#define SESSION_ID_BYTES 160u
-
-enum put_state {
-    PUT_NEW,
-    PUT_MASKED, /* the manager gave no place */
-    PUT_MOVES,  /* a storage has it */
-    PUT_STORED, /* the storage answered so; counts after FinishWriteCache */
-    PUT_OVER,
-};
-
-struct fleet_session;
-
-struct fleet_put {
-    enum put_state state;
-    struct fleet_session *session;
-    struct tierce__store_req *req; /* NULL: it was answered */
-    int64_t key;
-    uint64_t deadline_ns;
-    size_t number; /* among the locations of the session */
-    bool is_asked; /* the question in progress is about it */
-    const char *uri; /* in session->started */
-    struct tierce__fleet_io io;
-    char name[NAME_BYTES];
-};
-
-struct fleet_session {
-    enum session_state { FREE, COLLECTS, REGISTERS, STARTS, MOVES, FINISHES, ENDS } state;
-    struct tierce__fleet *fleet;
-    struct tierce__fleet_part *part;
-    struct fleet_put puts[BATCH_MAX];
-    size_t count;
-    uint64_t collect_until_ns;
-    struct tierce__fleet_wait wait;
-    struct tierce__fleet_call call; /* StartWriteCache, FinishWriteCache */
-    bool retried;                   /* after the manager had forgotten the instance */
-
-    char id[SESSION_ID_BYTES];
-    ProtobufCMessage *started; /* the answer of StartWriteCache, with the URIs */
-    size_t given;              /* locations in it */
-    size_t moving;
-    uint64_t finish_again_ns, finish_until_ns; /* 0: the call is under way */
-    bool finish_lost;                          /* an attempt was not answered */
-
-    struct tierce__fleet_call look;
-    bool is_looking;
-    bool was_lost;                       /* it looks for blocks that were stored */
-    uint64_t look_again_ns, look_until_ns; /* 0: no question is due */
-
-    struct tierce__fleet_call renewal;
-    bool is_renewing;
-    uint64_t renew_ns;
-};
+#define SESSIONS        8u
+#define COLLECT_MS      2u
+#define FINISH_MS       5000u /* each attempt */
+#define FINISH_AGAIN_MS 100u
 
 struct tierce__fleet_writes {
     struct tierce__fleet *fleet;
@@ -117,8 +65,7 @@ void tierce__fleet_writes_close(struct tierce__fleet_writes *writes)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* `had`: the store had the block, and nothing was transferred. */
-static void answer_put(struct fleet_put *put, int status, bool had)
+void tierce__fleet_put_answer(struct fleet_put *put, int status, bool had)
 {
     struct tierce__store_req *req = put->req;
     if (put->state != PUT_MOVES) /* its storage's answer comes later */
@@ -131,15 +78,15 @@ static void answer_put(struct fleet_put *put, int status, bool had)
     tierce__fleet_answer(put->session->fleet, req, status);
 }
 
-static void answer_all(struct fleet_session *s, enum put_state state, int status)
+void tierce__fleet_puts_answer(struct fleet_session *s, enum put_state state, int status)
 {
     for (size_t i = 0; i < s->count; i++) {
         if (s->puts[i].state == state)
-            answer_put(&s->puts[i], status, false);
+            tierce__fleet_put_answer(&s->puts[i], status, false);
     }
 }
 
-static size_t count_puts(const struct fleet_session *s, enum put_state state)
+size_t tierce__fleet_puts_count(const struct fleet_session *s, enum put_state state)
 {
     size_t count = 0;
     for (size_t i = 0; i < s->count; i++)
@@ -147,8 +94,7 @@ static size_t count_puts(const struct fleet_session *s, enum put_state state)
     return count;
 }
 
-/* Whether a put of that state is not answered yet. */
-static bool is_awaited(const struct fleet_session *s, enum put_state state)
+bool tierce__fleet_puts_awaited(const struct fleet_session *s, enum put_state state)
 {
     for (size_t i = 0; i < s->count; i++) {
         if (s->puts[i].state == state && s->puts[i].req != NULL)
@@ -157,8 +103,7 @@ static bool is_awaited(const struct fleet_session *s, enum put_state state)
     return false;
 }
 
-/* The last deadline of a session's puts, but not after so many ms. */
-static uint64_t deadline_of(const struct fleet_session *s, uint32_t ms_max)
+uint64_t tierce__fleet_puts_deadline(const struct fleet_session *s, uint32_t ms_max)
 {
     uint64_t last_ns = 0, most_ns = tierce__deadline_in_ms(ms_max);
     for (size_t i = 0; i < s->count; i++) {
@@ -168,135 +113,17 @@ static uint64_t deadline_of(const struct fleet_session *s, uint32_t ms_max)
     return last_ns < most_ns ? last_ns : most_ns;
 }
 
-static void end_if_idle(struct fleet_session *s)
+void tierce__fleet_session_end(struct fleet_session *s)
 {
     if (s->state != ENDS || s->moving > 0 || s->is_looking || s->is_renewing ||
         s->look_again_ns != 0)
         return;
-    TIERCE_ASSERT(count_puts(s, PUT_OVER) == s->count);
+    TIERCE_ASSERT(tierce__fleet_puts_count(s, PUT_OVER) == s->count);
     tierce__proto_free(s->started);
     s->started = NULL;
     s->state = FREE;
     s->count = s->given = 0;
     s->retried = s->finish_lost = s->was_lost = false;
-}
-
-/* ---- masked blocks --------------------------------------------------------------------------- */
-
-enum block_state { BLOCK_ABSENT, BLOCK_SERVES, BLOCK_CHANGES };
-
-/* A block of GetCacheMeta's answer. Another session may write our spec of a block that serves. */
-static enum block_state state_of(const struct fleet_session *s,
-                                 const Meta__GetCacheMetaResponse *reply, size_t i)
-{
-    const char *meta = reply->metas[i];
-    bool serves = strstr(meta, "\"CLS_SERVING\"") != NULL;
-    if (serves && tierce__fleet_uri_of(reply->locations[i], s->part->spec) != NULL)
-        return BLOCK_SERVES;
-    return strstr(meta, "\"CLS_NOT_FOUND\"") != NULL ? BLOCK_ABSENT : BLOCK_CHANGES;
-}
-
-static void answer_absent(struct fleet_put *put)
-{
-    struct fleet_session *s = put->session;
-    if (s->was_lost) {
-        tierce__fleet_say(s->fleet, TIERCE__FLEET_TROUBLE_MANAGER,
-                          "the end of a write session was not answered, and its blocks are not "
-                          "there");
-        answer_put(put, TIERCE_E_DOWN, false);
-    } else {
-        tierce__fleet_say(s->fleet, TIERCE__FLEET_TROUBLE_FULL,
-                          "the manager gave no place for a chunk of instance %s: a quota or a "
-                          "storage has no room",
-                          s->part->instance);
-        answer_put(put, TIERCE_E_FULL, false);
-    }
-}
-
-static void take_looked(struct fleet_session *s, const Meta__GetCacheMetaResponse *reply)
-{
-    bool is_late = tierce__now_ns() >= s->look_until_ns;
-    size_t at = 0;
-    for (size_t i = 0; i < s->count; i++) {
-        struct fleet_put *put = &s->puts[i];
-        if (!put->is_asked)
-            continue;
-        enum block_state state = state_of(s, reply, at++);
-        if (state == BLOCK_SERVES) {
-            answer_put(put, 0, true);
-        } else if (state == BLOCK_ABSENT) {
-            answer_absent(put);
-        } else if (is_late) {
-            tierce__fleet_say(s->fleet, TIERCE__FLEET_TROUBLE_MANAGER,
-                              "another session has been writing a chunk of instance %s for %u ms",
-                              s->part->instance, LOOK_UNTIL_MS);
-            answer_put(put, -EBUSY, false);
-        }
-    }
-    TIERCE_ASSERT(at == reply->n_metas);
-}
-
-static void has_looked(struct tierce__fleet_call *call)
-{
-    struct fleet_session *s = call->arg;
-    const Meta__GetCacheMetaResponse *reply = (const Meta__GetCacheMetaResponse *)call->reply;
-    size_t wanted = 0;
-    for (size_t i = 0; i < s->count; i++)
-        wanted += s->puts[i].is_asked;
-    s->is_looking = false;
-    if (s->fleet->is_closing) {
-        answer_all(s, PUT_MASKED, TIERCE_E_CANCELLED);
-    } else if (call->status < 0) {
-        answer_all(s, PUT_MASKED, tierce__fleet_call_failed(s->fleet, call));
-    } else if (reply->n_metas != wanted || reply->n_locations != wanted) {
-        tierce__fleet_say(s->fleet, TIERCE__FLEET_TROUBLE_ANSWER,
-                          "the manager answered %zu states and %zu locations for %zu blocks",
-                          reply->n_metas, reply->n_locations, wanted);
-        answer_all(s, PUT_MASKED, -EPROTO);
-    } else {
-        take_looked(s, reply);
-    }
-    tierce__proto_free(call->reply);
-    call->reply = NULL;
-    if (is_awaited(s, PUT_MASKED))
-        s->look_again_ns = tierce__deadline_in_ms(LOOK_AGAIN_MS);
-    else
-        answer_all(s, PUT_MASKED, TIERCE_E_DEADLINE);
-    end_if_idle(s);
-}
-
-static void look(struct fleet_session *s)
-{
-    int64_t keys[BATCH_MAX];
-    size_t count = 0;
-    TIERCE_ASSERT(!s->is_looking);
-    for (size_t i = 0; i < s->count; i++) {
-        s->puts[i].is_asked = s->puts[i].state == PUT_MASKED;
-        if (s->puts[i].is_asked)
-            keys[count++] = s->puts[i].key;
-    }
-    s->look_again_ns = 0;
-    if (count == 0)
-        return;
-    Meta__GetCacheMetaRequest request = META__GET_CACHE_META_REQUEST__INIT;
-    request.instance_id = s->part->instance;
-    request.block_keys = keys;
-    request.n_block_keys = count;
-    s->is_looking = true;
-    s->look = (struct tierce__fleet_call){.method = "GetCacheMeta",
-                                          .request = &request.base,
-                                          .answers = &meta__get_cache_meta_response__descriptor,
-                                          .deadline_ns = deadline_of(s, LOOK_MS),
-                                          .repeats = true,
-                                          .done = has_looked,
-                                          .arg = s};
-    tierce__fleet_manager_start(s->fleet->manager, &s->look);
-}
-
-static void look_first(struct fleet_session *s)
-{
-    s->look_until_ns = tierce__deadline_in_ms(LOOK_UNTIL_MS);
-    look(s);
 }
 
 /* ---- FinishWriteCache ------------------------------------------------------------------------ */
@@ -310,11 +137,11 @@ static void end_stored(struct fleet_session *s, int status)
         if (put->state != PUT_STORED)
             continue;
         tierce__fleet_places_put(s->fleet->places, s->part, put->key, put->uri);
-        answer_put(put, 0, false);
+        tierce__fleet_put_answer(put, 0, false);
     }
-    answer_all(s, PUT_STORED, status);
+    tierce__fleet_puts_answer(s, PUT_STORED, status);
     s->state = ENDS;
-    end_if_idle(s);
+    tierce__fleet_session_end(s);
 }
 
 /* It may have ended the session, so another answer than OK says nothing. */
@@ -327,10 +154,10 @@ static void look_for_stored(struct fleet_session *s)
     s->state = ENDS;
     s->was_lost = true;
     if (!s->is_looking && !s->fleet->is_closing)
-        look_first(s);
+        tierce__fleet_look_first(s);
     else if (s->fleet->is_closing)
-        answer_all(s, PUT_MASKED, TIERCE_E_CANCELLED);
-    end_if_idle(s);
+        tierce__fleet_puts_answer(s, PUT_MASKED, TIERCE_E_CANCELLED);
+    tierce__fleet_session_end(s);
 }
 
 static bool is_lost(int status)
@@ -359,11 +186,11 @@ static void has_finished(struct tierce__fleet_call *call)
 
 static void send_finish(struct fleet_session *s)
 {
-    protobuf_c_boolean values[BATCH_MAX] = {0};
+    protobuf_c_boolean values[BATCH_MAX + 1] = {0};
     Meta__BoolMasksType masks = META__BOOL_MASKS_TYPE__INIT;
     Meta__BlockMask mask = META__BLOCK_MASK__INIT;
     Meta__FinishWriteCacheRequest request = META__FINISH_WRITE_CACHE_REQUEST__INIT;
-    TIERCE_ASSERT(s->state == FINISHES && s->given <= BATCH_MAX);
+    TIERCE_ASSERT(s->state == FINISHES && s->given <= BATCH_MAX + 1);
     for (size_t i = 0; i < s->count; i++) {
         if (s->puts[i].state == PUT_STORED)
             values[s->puts[i].number] = true;
@@ -412,10 +239,10 @@ static void has_moved(struct tierce__fleet_io *io)
                           tierce_strerror(status));
     }
     if (put->state == PUT_OVER)
-        answer_put(put, status < 0 ? status : TIERCE_E_CANCELLED, false);
+        tierce__fleet_put_answer(put, status < 0 ? status : TIERCE_E_CANCELLED, false);
     if (s->state == MOVES && s->moving == 0)
         finish(s);
-    end_if_idle(s);
+    tierce__fleet_session_end(s);
 }
 
 static int move(struct fleet_put *put)
@@ -467,18 +294,18 @@ static void move_given(struct fleet_session *s, const Meta__StartWriteCacheRespo
         put->uri = tierce__fleet_uri_of(reply->locations[put->number], s->part->spec);
         int rc = put->req == NULL ? TIERCE_E_DEADLINE : put->uri == NULL ? -EPROTO : move(put);
         if (rc < 0)
-            answer_put(put, rc, false);
+            tierce__fleet_put_answer(put, rc, false);
     }
 }
 
 /* Keys that are not masked are numbered: the mask of FinishWriteCache refers to them. */
 static size_t read_mask(struct fleet_session *s, const Meta__BlockMask *mask)
 {
-    size_t given = 0;
+    size_t first = s->has_parent, given = s->has_parent && !is_masked(mask, 0);
     for (size_t i = 0; i < s->count; i++) {
         struct fleet_put *put = &s->puts[i];
         TIERCE_DASSERT(put->state == PUT_NEW);
-        if (is_masked(mask, i))
+        if (is_masked(mask, first + i))
             put->state = put->req != NULL ? PUT_MASKED : PUT_OVER;
         else
             put->number = given++;
@@ -488,8 +315,7 @@ static size_t read_mask(struct fleet_session *s, const Meta__BlockMask *mask)
 
 static void take_started(struct fleet_session *s)
 {
-    const Meta__StartWriteCacheResponse *reply =
-        (const Meta__StartWriteCacheResponse *)s->started;
+    const Meta__StartWriteCacheResponse *reply = (const Meta__StartWriteCacheResponse *)s->started;
     size_t given = read_mask(s, reply->block_mask);
     size_t id_bytes = strlen(reply->write_session_id);
     s->given = reply->n_locations;
@@ -498,7 +324,7 @@ static void take_started(struct fleet_session *s)
                           "the manager answered %zu locations for %zu blocks to be written, and a "
                           "session of %zu characters",
                           s->given, given, id_bytes);
-        answer_all(s, PUT_NEW, -EPROTO);
+        tierce__fleet_puts_answer(s, PUT_NEW, -EPROTO);
         s->state = ENDS; /* the session ends by its timeout */
     } else {
         memcpy(s->id, reply->write_session_id, id_bytes + 1);
@@ -506,11 +332,11 @@ static void take_started(struct fleet_session *s)
         s->renew_ns = tierce__deadline_in_ms(s->fleet->session_ms / 3);
         move_given(s, reply);
     }
-    if (count_puts(s, PUT_MASKED) > 0)
-        look_first(s);
+    if (tierce__fleet_puts_count(s, PUT_MASKED) > 0)
+        tierce__fleet_look_first(s);
     if (s->state == MOVES && s->moving == 0)
         finish(s);
-    end_if_idle(s);
+    tierce__fleet_session_end(s);
 }
 
 /* The manager has no code for this. */
@@ -522,9 +348,9 @@ static bool is_full(const struct tierce__fleet_call *call)
 
 static void fail(struct fleet_session *s, int status)
 {
-    answer_all(s, PUT_NEW, status);
+    tierce__fleet_puts_answer(s, PUT_NEW, status);
     s->state = ENDS;
-    end_if_idle(s);
+    tierce__fleet_session_end(s);
 }
 
 static void has_started(struct tierce__fleet_call *call)
@@ -554,25 +380,27 @@ static void has_started(struct tierce__fleet_call *call)
 
 static void start(struct fleet_session *s)
 {
-    int64_t keys[BATCH_MAX];
-    char *groups[BATCH_MAX];
+    int64_t keys[BATCH_MAX + 1] = {s->parent};
+    char *groups[BATCH_MAX + 1];
+    size_t first = s->has_parent, count = first + s->count;
     Meta__StartWriteCacheRequest request = META__START_WRITE_CACHE_REQUEST__INIT;
     TIERCE_ASSERT(s->count > 0 && s->count <= BATCH_MAX);
-    for (size_t i = 0; i < s->count; i++) {
-        keys[i] = s->puts[i].key;
+    for (size_t i = 0; i < s->count; i++)
+        keys[first + i] = s->puts[i].key;
+    for (size_t i = 0; i < count; i++)
         groups[i] = s->part->spec;
-    }
     request.instance_id = s->part->instance;
     request.block_keys = keys;
-    request.n_block_keys = s->count;
+    request.n_block_keys = count;
     request.location_spec_group_names = groups;
-    request.n_location_spec_group_names = s->part->has_groups ? s->count : 0;
+    request.n_location_spec_group_names = s->part->has_groups ? count : 0;
     request.write_timeout_seconds = (int32_t)((s->fleet->session_ms + 999) / 1000);
     s->state = STARTS;
     s->call = (struct tierce__fleet_call){.method = "StartWriteCache",
                                           .request = &request.base,
                                           .answers = &meta__start_write_cache_response__descriptor,
-                                          .deadline_ns = deadline_of(s, s->fleet->session_ms),
+                                          .deadline_ns =
+                                              tierce__fleet_puts_deadline(s, s->fleet->session_ms),
                                           .done = has_started,
                                           .arg = s};
     tierce__fleet_manager_start(s->fleet->manager, &s->call);
@@ -584,7 +412,7 @@ static void is_registered(struct tierce__fleet_wait *wait, int status)
     TIERCE_ASSERT(s->state == REGISTERS);
     if (status < 0)
         fail(s, tierce__fleet_register_failed(s->fleet, s->part, status));
-    else if (!is_awaited(s, PUT_NEW))
+    else if (!tierce__fleet_puts_awaited(s, PUT_NEW))
         fail(s, TIERCE_E_DEADLINE);
     else
         start(s);
@@ -593,8 +421,10 @@ static void is_registered(struct tierce__fleet_wait *wait, int status)
 static void register_part(struct fleet_session *s)
 {
     s->state = REGISTERS;
-    s->wait = (struct tierce__fleet_wait){
-        .deadline_ns = deadline_of(s, s->fleet->session_ms), .done = is_registered, .arg = s};
+    s->wait = (struct tierce__fleet_wait){.deadline_ns =
+                                              tierce__fleet_puts_deadline(s, s->fleet->session_ms),
+                                          .done = is_registered,
+                                          .arg = s};
     tierce__fleet_register(s->fleet->parts, s->part, &s->wait);
 }
 
@@ -610,7 +440,7 @@ static void has_renewed(struct tierce__fleet_call *call)
         (void)tierce__fleet_call_failed(s->fleet, call);
     tierce__proto_free(call->reply);
     call->reply = NULL;
-    end_if_idle(s);
+    tierce__fleet_session_end(s);
 }
 
 static void renew(struct fleet_session *s)
@@ -622,14 +452,14 @@ static void renew(struct fleet_session *s)
     request.instance_id = s->part->instance;
     request.write_session_id = s->id;
     s->is_renewing = true;
-    s->renewal = (struct tierce__fleet_call){
-        .method = "RenewWriteCache",
-        .request = &request.base,
-        .answers = &meta__renew_write_cache_response__descriptor,
-        .deadline_ns = s->renew_ns,
-        .repeats = true,
-        .done = has_renewed,
-        .arg = s};
+    s->renewal =
+        (struct tierce__fleet_call){.method = "RenewWriteCache",
+                                    .request = &request.base,
+                                    .answers = &meta__renew_write_cache_response__descriptor,
+                                    .deadline_ns = s->renew_ns,
+                                    .repeats = true,
+                                    .done = has_renewed,
+                                    .arg = s};
     tierce__fleet_manager_start(s->fleet->manager, &s->renewal);
 }
 
@@ -644,14 +474,30 @@ static bool has_key(const struct fleet_session *s, int64_t key)
     return false;
 }
 
-/* A session that collects puts of the part, or a free one. NULL: none. */
+static int64_t parent_of(const struct tierce__store_req *req)
+{
+    int64_t key;
+    memcpy(&key, req->parent->hash, sizeof(key));
+    return key;
+}
+
+/* Whether a put continues the chain that a session collects. */
+static bool continues(const struct fleet_session *s, const struct tierce__fleet_part *part,
+                      int64_t key, const struct tierce__store_req *req)
+{
+    return s->state == COLLECTS && s->part == part && s->count < BATCH_MAX && req->parent != NULL &&
+           s->puts[s->count - 1].key == parent_of(req) && !has_key(s, key);
+}
+
+/* The session that collects the chain of a put, or a free one. NULL: none. */
 static struct fleet_session *find_session(struct tierce__fleet_writes *writes,
-                                          const struct tierce__fleet_part *part, int64_t key)
+                                          const struct tierce__fleet_part *part, int64_t key,
+                                          const struct tierce__store_req *req)
 {
     struct fleet_session *free = NULL;
     for (size_t i = 0; i < SESSIONS; i++) {
         struct fleet_session *s = &writes->sessions[i];
-        if (s->state == COLLECTS && s->part == part && s->count < BATCH_MAX && !has_key(s, key))
+        if (continues(s, part, key, req))
             return s;
         if (s->state == FREE && free == NULL)
             free = s;
@@ -666,6 +512,8 @@ static void add_put(struct fleet_session *s, struct tierce__fleet_part *part, in
     if (s->state == FREE) {
         s->state = COLLECTS;
         s->part = part;
+        s->has_parent = req->parent != NULL;
+        s->parent = s->has_parent ? parent_of(req) : 0;
         s->collect_until_ns = tierce__deadline_in_ms(COLLECT_MS);
     }
     struct fleet_put *put = &s->puts[s->count++];
@@ -694,7 +542,7 @@ static bool place_put(struct tierce__fleet *fleet, struct tierce__store_req *req
     struct tierce__fleet_part *part;
     int64_t key;
     int rc = part_of(fleet, &part, &key, req);
-    struct fleet_session *s = rc == 0 ? find_session(fleet->writes, part, key) : NULL;
+    struct fleet_session *s = rc == 0 ? find_session(fleet->writes, part, key, req) : NULL;
     if (rc == 0 && s == NULL)
         return false;
     tierce__list_remove(&req->node);
@@ -721,7 +569,7 @@ static uint64_t step_session(struct fleet_session *s, uint64_t now_ns)
     if (s->state == FINISHES && s->finish_again_ns != 0 && s->finish_again_ns <= now_ns)
         send_finish(s);
     if (s->look_again_ns != 0 && s->look_again_ns <= now_ns)
-        look(s);
+        tierce__fleet_look(s);
     if (s->state == MOVES && s->renew_ns <= now_ns)
         renew(s);
     const uint64_t due_ns[] = {s->state == COLLECTS ? s->collect_until_ns : 0,
@@ -783,10 +631,9 @@ static void cancel_session(struct fleet_session *s, enum tierce__fleet_stage sta
     bool is_last = stage == TIERCE__FLEET_CANCEL_ALL;
     for (size_t i = 0; i < s->count; i++) {
         struct fleet_put *put = &s->puts[i];
-        bool is_over = put->state == PUT_STORED ? is_last
-                       : put->state == PUT_MASKED
-                           ? true
-                           : is_new || stage != TIERCE__FLEET_CANCEL_NEW;
+        bool is_over = put->state == PUT_STORED   ? is_last
+                       : put->state == PUT_MASKED ? true
+                                                  : is_new || stage != TIERCE__FLEET_CANCEL_NEW;
         if (!is_over || put->req == NULL)
             continue;
         struct tierce__store_req *req = put->req;
@@ -794,7 +641,7 @@ static void cancel_session(struct fleet_session *s, enum tierce__fleet_stage sta
         tierce__fleet_answer(s->fleet, req, TIERCE_E_CANCELLED);
     }
     if (!s->is_looking)
-        answer_all(s, PUT_MASKED, TIERCE_E_CANCELLED);
+        tierce__fleet_puts_answer(s, PUT_MASKED, TIERCE_E_CANCELLED);
     s->look_again_ns = 0;
     if (stage == TIERCE__FLEET_CANCEL_UNSTORED && s->state == MOVES)
         finish(s);

@@ -1,159 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A connector through a manager: its requests, over a manager, parts and storages with faults. */
-#include "connector_harness.h"
-#include "fleet_fake.h"
-#include "silent_log.h"
-#include "test_random.h"
-#include "wait_for.h"
-
-#include "base/alloc.h"
-#include "core/key/key_text.h"
-#include "core/key/namespaces.h"
-#include "store/remote/fleet/fleet_requests.h"
+#include "fleet_case.h"
 
 #include <pthread.h>
-
-enum { BYTES = FLEET_FAKE_BYTES, SOON_MS = 150, LATE_MS = 20000 };
-
-static struct tierce__namespaces *namespaces;
-static struct tierce__pool *pool;
-static struct tierce__connector *connector;
-
-static int open_url(const char *url, char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    why[0] = '\0';
-    return tierce__connector_open(&connector, url,
-                                  &(struct tierce__connector_opts){
-                                      .size = sizeof(struct tierce__connector_opts),
-                                      .pool = pool,
-                                      .namespaces = namespaces},
-                                  why);
-}
-
-static void setup(void)
-{
-    char why[TIERCE__CONNECTOR_WHY_BYTES];
-    silence_log();
-    pool = connector_pool();
-    ck_assert_int_eq(tierce__namespaces_create(&namespaces), 0);
-    fleet_fake_start();
-    int rc = open_url("fleet://127.0.0.1:1/default", why);
-    ck_assert_msg(rc == 0, "%s", why);
-}
-
-static void close_connector(void)
-{
-    ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(30000)));
-    connector = NULL;
-}
-
-static void teardown(void)
-{
-    struct tierce__pool_stats stats;
-    if (connector != NULL)
-        close_connector();
-    tierce__pool_stats(pool, &stats);
-    ck_assert_uint_eq(stats.bufs, 0);
-    fleet_fake_stop();
-    tierce__pool_destroy(pool);
-    tierce__namespaces_destroy(namespaces);
-}
-
-/* ---- requests -------------------------------------------------------------------------------- */
-
-/* The name of block i, of a rank of tensor parallelism. */
-static const char *name_of(uint32_t i, uint16_t rank, uint16_t ranks)
-{
-    static _Thread_local char text[TIERCE__KEY_TEXT_BYTES];
-    uint8_t digest[TIERCE_HASH_BYTES] = {7}, hash[TIERCE_HASH_BYTES] = {0};
-    int64_t key = i;
-    memcpy(hash, &key, sizeof(key));
-    ck_assert_int_gt(
-        tierce__key_text_format(text, digest, &(struct tierce_shard){rank, ranks, 0, 1}, hash), 0);
-    return text;
-}
-
-static const char *name(uint32_t i)
-{
-    return name_of(i, 0, 1);
-}
-
-static int put(uint32_t i)
-{
-    return connector_put(connector, pool, name(i), i, BYTES);
-}
-
-static int get(uint32_t i)
-{
-    return connector_get(connector, pool, name(i), i, 0, BYTES);
-}
-
-enum { MANY = 200 };
-static struct connector_call many[MANY];
-
-/* Requests for blocks from `first` on, without waiting. */
-static void submit_many(enum tierce__store_op op, uint32_t first, uint32_t count, uint32_t ms)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        connector_call_init(&many[i], op, name(first + i), 0);
-        many[i].req.deadline_ns = tierce__deadline_in_ms(ms);
-        if (op == TIERCE__STORE_PUT || op == TIERCE__STORE_GET) {
-            many[i].req.buf = connector_object(pool, first + i, BYTES);
-            many[i].req.length = BYTES;
-        }
-    }
-    for (uint32_t i = 0; i < count; i++)
-        connector->ops->submit(connector, &many[i].req);
-}
-
-static int wait_call(struct connector_call *call)
-{
-    int rc = connector_call_wait(call);
-    if (call->req.buf != NULL)
-        tierce__buf_release(call->req.buf);
-    return rc;
-}
-
-static void expect_many(uint32_t count, int status)
-{
-    for (uint32_t i = 0; i < count; i++)
-        ck_assert_int_eq(wait_call(&many[i]), status);
-}
-
-static int look_up(uint32_t first, uint32_t count, size_t *found)
-{
-    static char texts[MANY][TIERCE__KEY_TEXT_BYTES];
-    static struct tierce_plugin_name names[MANY];
-    struct connector_call call;
-    for (uint32_t i = 0; i < count; i++) {
-        snprintf(texts[i], sizeof(texts[i]), "%s", name(first + i));
-        names[i] = (struct tierce_plugin_name){.text = texts[i], .bytes = strlen(texts[i])};
-    }
-    connector_call_init(&call, TIERCE__STORE_LOOKUP, NULL, 0);
-    call.req.names = names;
-    call.req.name_count = count;
-    int rc = connector_call_run(connector, &call);
-    *found = call.req.found;
-    return rc;
-}
-
-static struct tierce__fleet *fleet(void)
-{
-    return (struct tierce__fleet *)connector;
-}
-
-/* Forgets where a block lies. No request is in progress, so the thread does not use its table. */
-static void forget(uint32_t i)
-{
-    struct tierce_plugin_name it = {.text = name(i), .bytes = strlen(name(i))};
-    struct tierce__fleet_part *part;
-    int64_t key;
-    ck_assert_int_eq(tierce__fleet_part_of(fleet()->parts, &part, &key, &it), 0);
-    tierce__fleet_places_forget(fleet()->places, part, key);
-}
-
-#define expect_why(word)                                                                           \
-    ck_assert_msg(strstr(connector_why(connector), word) != NULL, "%s", connector_why(connector))
 
 /* ---- without faults -------------------------------------------------------------------------- */
 
@@ -189,6 +38,33 @@ START_TEST(test_calls_are_shared)
     ck_assert_int_eq(look_up(0, MANY, &found), 0);
     ck_assert_uint_eq(found, 64);
     ck_assert_uint_eq(fleet_fake_count(FLEET_FAKE_LOCATE), 1);
+}
+END_TEST
+
+/* The manager learns the chain of a put: its parent's key comes first, and is not written. */
+START_TEST(test_chains)
+{
+    const int64_t parent = _i == 0 ? 1 : 900; /* stored, or not */
+    ck_assert_int_eq(put(1), 0);
+    unsigned before = fleet_fake_count(FLEET_FAKE_START);
+    fleet_fake_hold(FLEET_FAKE_START); /* until all are submitted */
+    make_many(TIERCE__STORE_PUT, 2, 10, LATE_MS);
+    memcpy(parents[0].hash, &parent, sizeof(parent));
+    many[0].req.parent = &parents[0];
+    send_many(10);
+    WAIT_FOR(fleet_fake_held() > 0);
+    fleet_fake_let_go();
+    expect_many(10, 0);
+    ck_assert_uint_eq(fleet_fake_first_key(), parent);
+    ck_assert_int_eq(fleet_fake_state(900), FLEET_FAKE_ABSENT);
+    ck_assert_uint_ge(fleet_fake_count(FLEET_FAKE_START), before + 1);
+    before = fleet_fake_count(FLEET_FAKE_START);
+    make_many(TIERCE__STORE_PUT, 20, 4, LATE_MS);
+    for (uint32_t i = 0; i < 4; i++)
+        many[i].req.parent = NULL; /* beginnings of four prompts */
+    send_many(4);
+    expect_many(4, 0);
+    ck_assert_uint_eq(fleet_fake_count(FLEET_FAKE_START), before + 4);
 }
 END_TEST
 
@@ -340,14 +216,6 @@ END_TEST
 
 /* ---- deletions ------------------------------------------------------------------------------- */
 
-static int delete_left(const char *text, enum tierce__tier_left left)
-{
-    struct connector_call call;
-    connector_call_init(&call, TIERCE__STORE_DELETE, text, 0);
-    call.req.left = left;
-    return connector_call_run(connector, &call);
-}
-
 static void lie_two_ranks(ProtobufCMessage *reply)
 {
     static Meta__LocationSpec other = META__LOCATION_SPEC__INIT;
@@ -401,10 +269,10 @@ END_TEST
 
 /* ---- a manager that fails -------------------------------------------------------------------- */
 
-static const int statuses[] = {TIERCE_E_ARGUMENT, -EEXIST,         TIERCE_E_FULL,
-                               TIERCE_E_REFUSED,  TIERCE_E_UNSUPPORTED, TIERCE_E_LIMIT,
-                               TIERCE_E_DOWN,     TIERCE_E_DEADLINE, -EPROTO,
-                               -ENOMEM,           TIERCE_E_MISS};
+static const int statuses[] = {
+    TIERCE_E_ARGUMENT, -EEXIST,       TIERCE_E_FULL,     TIERCE_E_REFUSED, TIERCE_E_UNSUPPORTED,
+    TIERCE_E_LIMIT,    TIERCE_E_DOWN, TIERCE_E_DEADLINE, -EPROTO,          -ENOMEM,
+    TIERCE_E_MISS};
 enum { STATUSES = sizeof(statuses) / sizeof(*statuses) };
 
 /* Each call fails with each status: each request ends with an error, or a miss, and a reason. */
@@ -590,249 +458,6 @@ START_TEST(test_more_puts_than_sessions)
 }
 END_TEST
 
-/* ---- a manager that lies --------------------------------------------------------------------- */
-
-static Meta__GetCacheLocationResponse *located(ProtobufCMessage *reply)
-{
-    return (Meta__GetCacheLocationResponse *)reply;
-}
-
-static Meta__StartWriteCacheResponse *started(ProtobufCMessage *reply)
-{
-    return (Meta__StartWriteCacheResponse *)reply;
-}
-
-/* Locations for keys that were not asked for: the reply gets more of them. */
-static void lie_more(ProtobufCMessage *reply)
-{
-    Meta__GetCacheLocationResponse *it = located(reply);
-    size_t count = it->n_locations + 7;
-    Meta__CacheLocation **more = tierce__proto_alloc(reply, count * sizeof(*more));
-    for (size_t i = 0; i < count; i++) {
-        more[i] = i < it->n_locations
-                      ? it->locations[i]
-                      : (Meta__CacheLocation *)(void *)tierce__proto_add(
-                            reply, &meta__cache_location__descriptor);
-    }
-    it->locations = more;
-    it->n_locations = count;
-}
-
-static void lie_fewer(ProtobufCMessage *reply)
-{
-    if (located(reply)->n_locations > 0)
-        located(reply)->n_locations--;
-}
-
-static void lie_spec(ProtobufCMessage *reply)
-{
-    for (size_t i = 0; i < located(reply)->n_locations; i++)
-        located(reply)->locations[i]->location_specs[0]->name = (char *)(uintptr_t) "other";
-}
-
-static void lie_no_specs(ProtobufCMessage *reply)
-{
-    for (size_t i = 0; i < located(reply)->n_locations; i++)
-        located(reply)->locations[i]->n_location_specs = 0;
-}
-
-static void set_uris(ProtobufCMessage *reply, const char *uri)
-{
-    for (size_t i = 0; i < located(reply)->n_locations; i++) {
-        if (located(reply)->locations[i]->location_specs[0]->uri[0] != '\0')
-            located(reply)->locations[i]->location_specs[0]->uri = (char *)(uintptr_t)uri;
-    }
-}
-
-static void lie_size(ProtobufCMessage *reply)
-{
-    set_uris(reply, "fake://s/5?size=18446744073709551615");
-}
-
-static void lie_short(ProtobufCMessage *reply)
-{
-    set_uris(reply, "fake://s/5?size=1");
-}
-
-static void lie_gone(ProtobufCMessage *reply)
-{
-    set_uris(reply, "fake://gone/5?size=8192");
-}
-
-static void lie_path(ProtobufCMessage *reply)
-{
-    set_uris(reply, "file:///etc/passwd");
-}
-
-static void lie_long(ProtobufCMessage *reply)
-{
-    enum { LONG = 1 << 20 };
-    char *uri = tierce__proto_alloc(reply, LONG);
-    ck_assert_ptr_nonnull(uri);
-    memset(uri, 'a', LONG - 1);
-    set_uris(reply, uri);
-}
-
-static fleet_fake_lie_fn *const location_lies[] = {lie_more,  lie_fewer, lie_spec, lie_no_specs,
-                                                   lie_size,  lie_short, lie_gone, lie_path,
-                                                   lie_long};
-enum { LOCATION_LIES = sizeof(location_lies) / sizeof(*location_lies) };
-
-/* A get asks for one place. */
-static void ask_and_get(int status)
-{
-    ck_assert_int_eq(put(5), 0);
-    forget(5);
-    ck_assert_int_eq(get(5), status);
-}
-
-START_TEST(test_lies_about_locations)
-{
-    size_t found = 1;
-    ck_assert_int_eq(put(5), 0);
-    fleet_fake_lie(FLEET_FAKE_LOCATE, location_lies[_i]);
-    ck_assert_int_eq(look_up(5, 1, &found), 0);
-    ck_assert_uint_eq(found, 0);
-    ask_and_get(TIERCE_E_MISS);
-    if (location_lies[_i] == lie_gone)
-        ck_assert_uint_ge(fleet_fake_outdated(), 1);
-    if (_i != 1 && _i != 2 && _i != 3) /* an ordinary miss */
-        ck_assert_str_ne(connector_why(connector), "");
-    fleet_fake_lie(FLEET_FAKE_LOCATE, NULL);
-    ask_and_get(0);
-}
-END_TEST
-
-static void lie_start_fewer(ProtobufCMessage *reply)
-{
-    if (started(reply)->n_locations > 0)
-        started(reply)->n_locations--;
-}
-
-static void lie_start_none(ProtobufCMessage *reply)
-{
-    started(reply)->n_locations = 0;
-}
-
-static void lie_no_mask(ProtobufCMessage *reply)
-{
-    started(reply)->block_mask = NULL;
-    started(reply)->n_locations = 0;
-}
-
-static void lie_mask_long(ProtobufCMessage *reply)
-{
-    Meta__BoolMasksType *masks = started(reply)->block_mask->bool_masks;
-    masks->n_values = 1000;
-    masks->values = tierce__proto_alloc(reply, 1000 * sizeof(*masks->values));
-    memset(masks->values, 1, 1000 * sizeof(*masks->values));
-}
-
-static void set_offset(ProtobufCMessage *reply, int32_t offset)
-{
-    started(reply)->block_mask->info_case = META__BLOCK_MASK__INFO_OFFSET;
-    started(reply)->block_mask->offset = offset;
-}
-
-static void lie_mask_all(ProtobufCMessage *reply)
-{
-    set_offset(reply, -1);
-}
-
-static void lie_mask_far(ProtobufCMessage *reply)
-{
-    set_offset(reply, INT32_MAX);
-}
-
-static void lie_mask_min(ProtobufCMessage *reply)
-{
-    set_offset(reply, INT32_MIN);
-}
-
-static void lie_no_session(ProtobufCMessage *reply)
-{
-    started(reply)->write_session_id = (char *)(uintptr_t) "";
-}
-
-static void lie_long_session(ProtobufCMessage *reply)
-{
-    enum { LONG = 100000 };
-    char *id = tierce__proto_alloc(reply, LONG);
-    ck_assert_ptr_nonnull(id);
-    memset(id, 'a', LONG - 1);
-    started(reply)->write_session_id = id;
-}
-
-static void lie_start_uri(ProtobufCMessage *reply)
-{
-    for (size_t i = 0; i < started(reply)->n_locations; i++)
-        started(reply)->locations[i]->location_specs[0]->uri = (char *)(uintptr_t) "file:///x";
-}
-
-static void lie_start_long(ProtobufCMessage *reply)
-{
-    enum { LONG = 1 << 20 };
-    char *uri = tierce__proto_alloc(reply, LONG);
-    memset(uri, 'a', LONG - 1);
-    for (size_t i = 0; i < started(reply)->n_locations; i++)
-        started(reply)->locations[i]->location_specs[0]->uri = uri;
-}
-
-static void lie_start_size(ProtobufCMessage *reply)
-{
-    for (size_t i = 0; i < started(reply)->n_locations; i++)
-        started(reply)->locations[i]->location_specs[0]->uri =
-            (char *)(uintptr_t) "fake://s/5?size=1";
-}
-
-static fleet_fake_lie_fn *const start_lies[] = {
-    lie_start_fewer, lie_start_none, lie_no_mask,      lie_mask_long, lie_mask_all,  lie_mask_far,
-    lie_mask_min,    lie_no_session, lie_long_session, lie_start_uri, lie_start_long, lie_start_size};
-enum { START_LIES = sizeof(start_lies) / sizeof(*start_lies) };
-
-START_TEST(test_lies_about_writes)
-{
-    fleet_fake_lie(FLEET_FAKE_START, start_lies[_i]);
-    submit_many(TIERCE__STORE_PUT, 0, 10, LATE_MS);
-    for (uint32_t i = 0; i < 10; i++)
-        ck_assert_int_lt(wait_call(&many[i]), 0);
-    ck_assert_str_ne(connector_why(connector), "");
-    ck_assert_uint_eq(store_connector_count(fleet_fake_store(), TIERCE__STORE_PUT), 0);
-    fleet_fake_lie(FLEET_FAKE_START, NULL);
-    ck_assert_int_eq(put(100), 0);
-}
-END_TEST
-
-static void lie_metas(ProtobufCMessage *reply)
-{
-    ((Meta__GetCacheMetaResponse *)reply)->n_metas = 0;
-}
-
-static void lie_meta_locations(ProtobufCMessage *reply)
-{
-    ((Meta__GetCacheMetaResponse *)reply)->n_locations = 0;
-}
-
-static void lie_meta_text(ProtobufCMessage *reply)
-{
-    Meta__GetCacheMetaResponse *it = (Meta__GetCacheMetaResponse *)reply;
-    for (size_t i = 0; i < it->n_metas; i++)
-        it->metas[i] = (char *)(uintptr_t) "{\"status\":\"CLS_";
-}
-
-static fleet_fake_lie_fn *const meta_lies[] = {lie_metas, lie_meta_locations, lie_meta_text};
-
-START_TEST(test_lies_about_states)
-{
-    fleet_fake_set(5, FLEET_FAKE_SERVING);
-    fleet_fake_lie(FLEET_FAKE_META, meta_lies[_i]);
-    ck_assert_int_lt(put(5), 0);
-    ck_assert_str_ne(connector_why(connector), "");
-    int rc = delete_left(name(5), TIERCE__LEFT_CHECKSUM);
-    ck_assert(_i == 1 ? rc == -EPROTO : rc == 0); /* its place is not known, so META is asked */
-}
-END_TEST
-
 /* ---- close ----------------------------------------------------------------------------------- */
 
 /* Closes the connector while calls or storages hold requests of all kinds. */
@@ -976,7 +601,8 @@ START_TEST(test_urls)
         {"fleet://127.0.0.1:1/g/i/j", "GROUP/INSTANCE"},
         {"fleet://user:secret@127.0.0.1:1/g", "token_file="},
         {"fleet://127.0.0.1:1/g?tokenfile=x", "token_file"},
-        {"fleet://127.0.0.1:1/g/01234567890123456789012345678901234567890123456789012345678901234567"
+        {"fleet://127.0.0.1:1/g/"
+         "01234567890123456789012345678901234567890123456789012345678901234567"
          "8901234567890123456789012345678901234567890123456789012345678",
          "at most 127"},
     };
@@ -1047,6 +673,7 @@ static Suite *make_suite(void)
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, test_objects);
     tcase_add_test(tcase, test_calls_are_shared);
+    tcase_add_loop_test(tcase, test_chains, 0, 2);
     tcase_add_test(tcase, test_gets_share_a_question);
     tcase_add_test(tcase, test_lengths_and_names);
     tcase_add_test(tcase, test_a_lookup_of_several_parts);
@@ -1066,9 +693,6 @@ static Suite *make_suite(void)
     tcase_add_test(tcase, test_deadlines);
     tcase_add_test(tcase, test_a_late_put_is_stored);
     tcase_add_test(tcase, test_more_puts_than_sessions);
-    tcase_add_loop_test(tcase, test_lies_about_locations, 0, LOCATION_LIES);
-    tcase_add_loop_test(tcase, test_lies_about_writes, 0, START_LIES);
-    tcase_add_loop_test(tcase, test_lies_about_states, 0, 3);
     tcase_add_loop_test(tcase, test_close, 0, FLEET_FAKE_CALLS + 3);
     tcase_add_test(tcase, test_close_finishes);
     tcase_add_test(tcase, test_threads);
