@@ -323,7 +323,8 @@ def test_nothing_may_be_loaded_from_elsewhere(browser, manager):
 def test_with_authentication(browser, tmp_path):
     tokens = tmp_path / "tokens"
     digest = hashlib.sha256(b"secret-a").hexdigest()
-    tokens.write_text(f"admin ops {digest}\n")
+    team = hashlib.sha256(b"secret-b").hexdigest()
+    tokens.write_text(f"admin ops {digest}\nread team {team} default\n")
     tokens.chmod(0o600)
     manager = Manager(tmp_path, "--auth.required=true", f"--auth.token_file={tokens}")
     assert manager.get("/api/page", "admin_http")[0] == 401
@@ -354,4 +355,15 @@ def test_with_authentication(browser, tmp_path):
     sign_in(page, "name", name="jürgen", password="pässword")
     until(lambda: shown(page, "main"))
     assert base64.b64encode("jürgen:pässword".encode()).decode() not in page.html()
+    # An account of one group: its group and storage, and no numbers of all groups.
+    page.open(address(manager) + "/")
+    until(lambda: shown(page, "login"))
+    sign_in(page, "token", token="secret-b")
+    until(lambda: shown(page, "main") and page.run("document.querySelectorAll('.group').length") == 1)
+    assert page.run("document.querySelector('.group').dataset.group") == "default"
+    assert cells(page, "storages", "nfs_01")["Serving"] == "\u2013"
+    for section in ("calls", "work"):
+        until(lambda: "Shown to accounts of all groups." in page.run(
+            f"document.getElementById('{section}').textContent"))
+    assert page.run("document.querySelector('[data-fact=calls]')") is None
     assert manager.stop() == 0
