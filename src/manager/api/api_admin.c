@@ -111,12 +111,14 @@ static int list(struct tierce__api_call *api, enum tierce__registry_kind kind, v
 
 /* ---- storages -------------------------------------------------------------------------------- */
 
-/* Checked first, because the registry would reject it after the work. */
+/* Makes the probe that the storage asks for. It is checked first, because the registry would reject
+ * it after the work. */
 static int try_storage(struct tierce__api_call *api, struct tierce__storage *storage)
 {
     char why[128];
+    TIERCE_ASSERT(storage->check_when_open);
     int rc = tierce__entry_check(TIERCE__KIND_STORAGE, storage, api->why);
-    if (rc != 0 || tierce__catalog_storage(tierce__api_catalog(api), storage->name) != NULL)
+    if (rc != 0)
         return rc;
     rc = tierce__storages_try(api->manager->storages, storage, why);
     if (rc != 0)
@@ -134,34 +136,36 @@ static void add_storage(struct tierce__api_call *api)
     char warning[TIERCE__WARNING_BYTES];
     if (!tierce__api_read_storage(api, request->storage, &storage))
         return;
-    int rc = storage.check_when_open ? try_storage(api, &storage) : 0;
+    bool is_new = tierce__catalog_storage(tierce__api_catalog(api), storage.name) == NULL;
+    int rc = is_new && storage.check_when_open ? try_storage(api, &storage) : 0;
     if (rc == 0)
         rc = tierce__registry_add_storage(api->manager->registry, &storage, api->why);
     tierce__storage_warning(warning, api->manager->storages, &storage);
     say_warned(api, rc, "Storage added successfully", "add storage", warning);
 }
 
+static bool is_elsewhere(const struct tierce__storage *now, const struct tierce__storage *storage)
+{
+    return strcmp(now->root_path, storage->root_path) != 0 ||
+           strcmp(now->mountpoint, storage->mountpoint) != 0 ||
+           strcmp(now->root_dir, storage->root_dir) != 0 || strcmp(now->uri, storage->uri) != 0;
+}
+
 /* Stored blocks would be looked up and deleted in the wrong place. */
-static bool moves_blocks(struct tierce__api_call *api, const struct tierce__storage *storage)
+static int check_moved(struct tierce__api_call *api, const struct tierce__storage *now,
+                       const struct tierce__storage *storage)
 {
     struct tierce__usage usage;
-    const struct tierce__storage *now =
-        tierce__catalog_storage(tierce__api_catalog(api), storage->name);
-    if (now == NULL)
-        return false;
     TIERCE_DASSERT(now->number > 0);
-    bool moves = strcmp(now->root_path, storage->root_path) != 0 ||
-                 strcmp(now->mountpoint, storage->mountpoint) != 0 ||
-                 strcmp(now->root_dir, storage->root_dir) != 0 ||
-                 strcmp(now->uri, storage->uri) != 0;
     tierce__locator_storage_usage(api->manager->locator, now->number, &usage);
     uint64_t bytes = usage.serving_bytes + usage.writing_bytes + usage.deleting_bytes;
-    if (moves && bytes > 0)
-        snprintf(api->why, sizeof(api->why),
-                 "storage %.100s holds %llu bytes of blocks, which would no longer be found; add "
-                 "another storage",
-                 storage->name, (unsigned long long)bytes);
-    return moves && bytes > 0;
+    if (bytes == 0)
+        return 0;
+    snprintf(api->why, sizeof(api->why),
+             "storage %.100s holds %llu bytes of blocks, which would no longer be found; add "
+             "another storage",
+             storage->name, (unsigned long long)bytes);
+    return -EBUSY;
 }
 
 static void update_storage(struct tierce__api_call *api)
@@ -169,13 +173,18 @@ static void update_storage(struct tierce__api_call *api)
     const Admin__UpdateStorageRequest *request = (const Admin__UpdateStorageRequest *)api->request;
     struct tierce__storage storage;
     char warning[TIERCE__WARNING_BYTES];
+    int rc = 0;
     if (!tierce__api_read_storage(api, request->storage, &storage))
         return;
-    if (moves_blocks(api, &storage)) {
-        say(api, -EBUSY, "", "update storage");
-        return;
+    const struct tierce__storage *now =
+        tierce__catalog_storage(tierce__api_catalog(api), storage.name);
+    if (now != NULL && is_elsewhere(now, &storage)) {
+        rc = check_moved(api, now, &storage);
+        if (rc == 0 && storage.check_when_open)
+            rc = try_storage(api, &storage);
     }
-    int rc = tierce__registry_update_storage(api->manager->registry, &storage, api->why);
+    if (rc == 0)
+        rc = tierce__registry_update_storage(api->manager->registry, &storage, api->why);
     tierce__storage_warning(warning, api->manager->storages, &storage);
     say_warned(api, rc, "Storage updated successfully", "update storage", warning);
 }

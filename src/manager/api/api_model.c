@@ -244,6 +244,13 @@ bool tierce__api_read_storage(struct tierce__api_call *api, const Admin__Storage
     if (!tierce__api_read(api, "storage", (const ProtobufCMessage *)message,
                           &tierce__storage_fields, out))
         return false;
+    if (message->storage_spec_case == ADMIN__STORAGE_CONFIG__STORAGE_SPEC_LOCAL) {
+        tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT,
+                        "storage: {local} of storage %.60s is not supported, because it names no "
+                        "place that engines could share; use nfs with a folder",
+                        message->global_unique_name);
+        return false;
+    }
     size_t i = 0;
     while (i < SPECS && specs[i].number != message->storage_spec_case)
         i++;

@@ -270,8 +270,8 @@ struct tierce__report {
 /*
  * Removes the locations that still have the reported places, with their bytes; *dropped is their
  * number. A location with several specs leaves as a whole. Places that have left, or belong to
- * another block by now, are ignored. A client could remove the keys altogether, so nothing is
- * verified. Errors: as remove; earlier steps are done.
+ * another block by now, are ignored. Nothing is verified. Errors: as remove; earlier steps are
+ * done.
  */
 TIERCE_MUSTUSE int tierce__locator_report(struct tierce__locator *locator, const char *instance_id,
                                           const struct tierce__report *reports, size_t count,

@@ -23,12 +23,20 @@ void tierce__storage_warning(char out[TIERCE__WARNING_BYTES],
                              const struct tierce__storages *storages,
                              const struct tierce__storage *storage)
 {
+    int used = 0;
     out[0] = '\0';
-    if (storage->capacity_bytes == 0 || tierce__storages_is_managed(storages, storage->type))
+    if (tierce__storages_is_managed(storages, storage->type))
         return;
-    snprintf(out, TIERCE__WARNING_BYTES,
-             "capacity_bytes of storage %.60s (%s) limits an unmanaged storage: " STAYS,
-             storage->name, tierce__storage_type_name(storage->type));
+    if (storage->capacity_bytes != 0)
+        used = snprintf(out, TIERCE__WARNING_BYTES,
+                        "capacity_bytes of storage %.60s (%s) limits an unmanaged storage: " STAYS,
+                        storage->name, tierce__storage_type_name(storage->type));
+    TIERCE_ASSERT(used >= 0 && used < (int)TIERCE__WARNING_BYTES);
+    if (storage->check_when_open)
+        snprintf(out + used, TIERCE__WARNING_BYTES - (size_t)used,
+                 "%scheck_storage_available_when_open has no effect, because an unmanaged storage "
+                 "cannot be probed",
+                 used > 0 ? "; " : "");
 }
 
 static bool has_type(const struct tierce__catalog *catalog, enum tierce__storage_type type)

@@ -19,7 +19,8 @@
 /* "disabled", "unmanaged", "well" or "unwell". */
 const char *tierce__storage_status(const struct tierce__storage_state *state);
 
-/* The warning about the limits of a storage or of a group; "" if there is none. */
+/* The warning about settings of a storage, or limits of a group, that have no effect; "" if there
+ * is none. */
 void tierce__storage_warning(char out[TIERCE__WARNING_BYTES],
                              const struct tierce__storages *storages,
                              const struct tierce__storage *storage);

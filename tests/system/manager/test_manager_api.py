@@ -3,7 +3,9 @@
 
 import copy
 import json
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -228,6 +230,66 @@ def test_storages_that_nobody_manages_say_so(api, manager):
     assert code(api.call("admin", "DisableStorage", storage_unique_name=name)) == "OK"
     assert shown()[name][0] == "disabled"
     assert code(api.call("admin", "EnableStorage", storage_unique_name=name)) == "OK"
+
+
+def test_a_check_that_cannot_be_made_is_warned_of(api, manager):
+    name = f"moon-{next(_names)}"
+    storage = {"global_unique_name": name, "mooncake": {"local_hostname": "h"},
+               "check_storage_available_when_open": True}
+    words = "check_storage_available_when_open has no effect, because an unmanaged storage cannot be probed"
+    reply = api.call("admin", "AddStorage", storage=storage)
+    assert reply["header"]["status"]["message"] == f"Storage added successfully; warning: {words}"
+    reply = api.call("admin", "UpdateStorage", storage={**storage, "capacity_bytes": 1000})
+    message = reply["header"]["status"]["message"]
+    assert f"capacity_bytes of storage {name} (mooncake) limits" in message and message.endswith(f"; {words}")
+    shown = {s["global_unique_name"]: s["warning"] for s in api.call("admin", "ListStorage")["storage"]}
+    assert message.endswith(shown[name]) and words in shown[name]
+    reply = api.call("admin", "UpdateStorage", storage={**storage, "check_storage_available_when_open": False})
+    assert reply["header"]["status"]["message"] == "Storage updated successfully"
+
+
+def test_an_update_that_moves_a_storage_is_checked(api, manager):
+    name = f"storage-{next(_names)}"
+
+    def update(root, check, **fields):
+        return api.call("admin", "UpdateStorage", storage={
+            "global_unique_name": name, "nfs": {"root_path": root},
+            "check_storage_available_when_open": check, **fields})["header"]["status"]
+
+    here, nowhere = f"{manager.folder}/{name}/", f"{manager.folder}/none/below/"
+    reply = api.call("admin", "AddStorage", storage={"global_unique_name": name, "nfs": {"root_path": here}})
+    assert code(reply) == "OK"
+    status = update(nowhere, True)
+    assert status["code"] == "INTERNAL_ERROR" and "No such file" in status["message"], status
+    roots = {s["global_unique_name"]: s.get("nfs", {}).get("root_path") for s in api.call("admin", "ListStorage")["storage"]}
+    assert roots[name] == here
+    assert update(nowhere, False)["code"] == "OK"
+    # Its place is the same: a limit can be set although the storage is not well.
+    assert update(nowhere, True, capacity_bytes=1000)["code"] == "OK"
+    assert update(f"{manager.folder}/{name}-2/", True)["code"] == "OK"
+
+
+def test_a_local_storage_is_rejected_with_the_reason(api):
+    reply = api.call("admin", "AddStorage", storage={"global_unique_name": "here", "local": {}})
+    assert code(reply) == "INVALID_ARGUMENT"
+    assert reply["header"]["status"]["message"].startswith(
+        "storage: {local} of storage here is not supported, because it names no place")
+
+
+def test_the_manual_tells_every_field_of_a_storage():
+    root = Path(__file__).resolve().parents[3]
+    messages = dict(re.findall(r"^message (\w+) \{\n(.*?)^\}", (root / "src/proto/kvcm/admin_service.proto").read_text(), re.M | re.S))
+    table = (root / "docs/using/manager.md").read_text().split("| storage | fields that the manager uses |")[1].split("\n\n")[0]
+    rows = {row.split("|")[1].split("`")[1] if "`" in row.split("|")[1] else "all": set(re.findall(r"`(\w+)`", row))
+            for row in table.splitlines()[2:]}
+    fields = re.findall(r"^ +(?:repeated )?(\w+) (\w+) = \d+;", messages["StorageConfig"], re.M)
+    assert len(fields) == 15
+    for kind, name in fields:
+        if not kind.endswith("StorageSpec"):
+            assert name in rows["all"] | {"status", "warning"}, name
+            continue
+        of_spec = set(re.findall(r"^ +(?:repeated )?\w+ (\w+) = \d+;", messages[kind], re.M))
+        assert rows[name] - {name} == of_spec, name
 
 
 @pytest.mark.parametrize("change,words", [
