@@ -22,8 +22,9 @@ struct tierce__admin_target {
     bool raw;                         /* print JSON */
 };
 
-/* Posts `request`, JSON, to the RPC of that name. *reply = the reply, which the caller clears in
- * any case. Returns an exit status; unless it is TIERCE__CLI_OK, why was printed. */
+/* Posts `request`, JSON, to the RPC of that name; NULL: gets the page of that name. *reply = the
+ * reply, which the caller clears in any case. Returns an exit status; unless it is TIERCE__CLI_OK,
+ * why was printed. */
 int tierce__admin_call(const struct tierce__admin_target *target, const char *command,
                        const char *rpc, bool is_meta, const char *request,
                        struct tierce__json_doc *reply);

@@ -89,10 +89,11 @@ static int read_reply(const struct tierce__admin_target *target, const char *com
     return read_status(command, reply->value);
 }
 
-/* Posts a text to the URL. Proxies of the environment are ignored: the request carries a secret. */
-static int post(struct tierce__curl_answer *out, const char *command,
-                const struct tierce__admin_target *target, const char *url, const char *body,
-                bool is_meta)
+/* Posts a text to the URL, or gets the URL if there is none. Proxies of the environment are
+ * ignored: the request carries a secret. */
+static int ask(struct tierce__curl_answer *out, const char *command,
+               const struct tierce__admin_target *target, const char *url, const char *body,
+               bool is_meta)
 {
     char credentials[CREDENTIALS_BYTES], why[256] = "no memory";
     struct tierce__curl *client = NULL;
@@ -128,7 +129,7 @@ int tierce__admin_call(const struct tierce__admin_target *target, const char *co
     char url[2048];
     struct tierce__curl_answer answer = {0};
     snprintf(url, sizeof(url), "%s/api/%s", is_meta ? target->meta_url : target->admin_url, rpc);
-    int status = post(&answer, command, target, url, request, is_meta);
+    int status = ask(&answer, command, target, url, request, is_meta);
     if (status == TIERCE__CLI_OK)
         status = read_reply(target, command, url, is_meta, &answer, reply);
     tierce__curl_answer_clear(&answer);

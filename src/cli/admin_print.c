@@ -9,13 +9,33 @@
 
 enum { COLUMNS_MAX = 24, WIDTH_MAX = 48 };
 
-/* A value in a cell, in `line`; nested values as short JSON. */
+static bool is_list(struct tierce__text value)
+{
+    return value.length > 0 && tierce__json_value_kind(value) == '[';
+}
+
+static void put_length(struct tierce__line *line, struct tierce__text list)
+{
+    char text[32];
+    unsigned count = 0;
+    struct tierce__text name, value;
+    struct tierce__json each = tierce__json_each(list);
+    while (tierce__json_next(&each, &name, &value))
+        count++;
+    snprintf(text, sizeof(text), "(%u)", count);
+    tierce__line_put(line, text);
+}
+
+/* A value in a cell, in `line`; nested values as short JSON, and lists of lists, which may be long,
+ * by their length. */
 static const char *cell(struct tierce__line *line, struct tierce__text value)
 {
     char *text = NULL;
     struct tierce__json_write json = {.line = line};
     line->bytes = 0;
-    if (tierce__json_copy_text(&text, value, "") == 0)
+    if (is_list(value) && is_list(tierce__json_get(value, "0")))
+        put_length(line, value);
+    else if (tierce__json_copy_text(&text, value, "") == 0)
         tierce__line_put(line, text);
     else if (value.length > 0 && tierce__json_value_kind(value) != 'n')
         tierce__json_write_value(&json, NULL, value);

@@ -30,7 +30,8 @@ const char *const tierce__cli_storage_help[] = {
     NULL};
 const char *const tierce__cli_group_help[] = {
     "  list\n  show NAME\n  create JSON        an InstanceGroup\n"
-    "  update JSON        with a version above the stored one\n  remove NAME\n" OPTIONS,
+    "  update JSON        with a version above the stored one\n  remove NAME\n"
+    "  curves             hit rates by capacity, and what another GiB would bring\n" OPTIONS,
     NULL};
 const char *const tierce__cli_instance_help[] = {
     "  list GROUP\n  show ID\n  register JSON      a RegisterInstanceRequest\n"
@@ -63,6 +64,7 @@ enum shape {
     TRIM,     /* an instance and what */
     ACCOUNT,  /* a name, a role, a password's file */
     SNAPSHOT, /* a file's text, as the field */
+    PAGE,     /* nothing, and GET */
 };
 
 struct verb {
@@ -85,6 +87,7 @@ static const struct verb verbs[] = {
     {"group", "create", "createInstanceGroup", "instance_group", MESSAGE, false},
     {"group", "update", "updateInstanceGroup", "instance_group", MESSAGE, false},
     {"group", "remove", "removeInstanceGroup", "name", NAME, false},
+    {"group", "curves", "curves", NULL, PAGE, false},
     {"instance", "list", "listInstanceInfo", "instance_group_name", NAME, false},
     {"instance", "show", "getInstanceInfo", "instance_id", NAME, false},
     {"instance", "register", "registerInstance", NULL, MESSAGE, false},
@@ -245,8 +248,8 @@ static int read_account(const struct verb *verb, char **arguments,
 static int make_request(const struct verb *verb, int count, char **arguments,
                         struct tierce__json_write *request)
 {
-    static const int wanted[] = {
-        [NOTHING] = 0, [NAME] = 1, [MESSAGE] = 1, [TRIM] = 2, [ACCOUNT] = 3, [SNAPSHOT] = 1};
+    static const int wanted[] = {[NOTHING] = 0, [NAME] = 1,     [MESSAGE] = 1, [TRIM] = 2,
+                                 [ACCOUNT] = 3, [SNAPSHOT] = 1, [PAGE] = 0};
     bool is_list = verb->shape == KEYS;
     int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
     if (count < least || (count > least && !is_list))
@@ -330,7 +333,8 @@ static int run(const char *command, int argc, char **argv)
     if (status == TIERCE__CLI_OK && line.failed)
         status = tierce__cli_fail(command, "no memory");
     if (verb != NULL && status == TIERCE__CLI_OK)
-        status = tierce__admin_call(&target, command, verb->rpc, verb->is_meta, line.text, &reply);
+        status = tierce__admin_call(&target, command, verb->rpc, verb->is_meta,
+                                    verb->shape != PAGE ? line.text : NULL, &reply);
     if (status == TIERCE__CLI_OK)
         tierce__admin_print(&target, reply.value);
     tierce__line_clear(&line);

@@ -74,7 +74,8 @@ static struct placed *draw_placed(size_t *uri)
     return p->uris[*uri][0] != '\0' ? p : NULL;
 }
 
-static size_t draw_reports(struct tierce__report *reports, struct told_report *about, int instance)
+static size_t draw_reports(struct tierce__location_report *reports, struct told_report *about,
+                           int instance)
 {
     size_t count = 0;
     for (size_t i = 0; i < REPORTS_MAX; i++) {
@@ -88,7 +89,7 @@ static size_t draw_reports(struct tierce__report *reports, struct told_report *a
         a->is_true = lie > 1 && p->instance == instance;
         if (lie == 1)
             a->spec[0] = a->spec[0] == 'a' ? 'b' : 'a';
-        reports[count++] = (struct tierce__report){
+        reports[count++] = (struct tierce__location_report){
             .key = p->key + (lie == 0),
             .spec_name = a->spec,
             .uri = p->uris[uri],
@@ -122,7 +123,7 @@ static uint64_t see_reports(const struct told_report *about, size_t count, bool 
 /* `leads` false: an old leader, whose writes the store rejects. */
 static void report_some(struct tierce__locator *locator, bool leads)
 {
-    struct tierce__report reports[REPORTS_MAX];
+    struct tierce__location_report reports[REPORTS_MAX];
     struct told_report about[REPORTS_MAX];
     uint64_t dropped = 0, doubtful = 0;
     int instance = (int)below(INSTANCES);

@@ -159,10 +159,10 @@ static int remove_first(void)
 static int report_second(void)
 {
     struct tierce__meta_space *space = sim_store.spaces[1];
-    struct tierce__report bad = {.key = keys[1],
-                                 .spec_name = second_spec,
-                                 .uri = second_uri,
-                                 .reason = TIERCE__REPORT_DAMAGED};
+    struct tierce__location_report bad = {.key = keys[1],
+                                          .spec_name = second_spec,
+                                          .uri = second_uri,
+                                          .reason = TIERCE__REPORT_DAMAGED};
     struct tierce__record record;
     uint64_t dropped = 0;
     bool found = true;

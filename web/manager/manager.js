@@ -108,6 +108,13 @@ function groupBlock() {
   return made;
 }
 
+/* By the ghost curve of the group. */
+function gained(curve) {
+  if (curve === null) return '\u2013';
+  const gain = `+${percent(curve.next_gib_hit_ratio, 1)} to ${percent(curve.hit_ratio, 1)} of tokens`;
+  return curve.is_warm ? gain : [gain, ' ', h('small', null, 'sample incomplete')];
+}
+
 function showGroup(made, group) {
   made.name.textContent = group.name;
   made.element.dataset.group = group.name;
@@ -127,6 +134,7 @@ function showGroup(made, group) {
     ['blocks', limited(group.keys, group.keys_max, count)],
     ['instances', count(group.instances)],
     ['write sessions', `${count(group.sessions)} open, ${count(group.expired_sessions)} expired`],
+    ['another GiB', gained(group.curve)],
   ]), group.warning && h('p', {class: 'bad'}, group.warning)));
 }
 

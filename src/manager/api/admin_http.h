@@ -12,11 +12,12 @@
  *   GET /readyz        200: it leads and its index answers (a second line says if it rejects
  *                      writes); 503 and why
  *   GET /metrics       Prometheus (administrators' port)
+ *   GET /api/curves    ghost curves (administrators' port; curves.h)
  *   GET /openapi.json  the API of the port
  *   GET /events        the event log as it is written, without an end (administrators' port)
  *
- * Callers see the part of /metrics and /events that their scope holds. The administrators' port
- * also serves the web page (page.h).
+ * Callers see the part of /metrics, /events and /api/curves that their scope holds. The
+ * administrators' port also serves the web page (page.h).
  */
 
 /* A route of needs.def: before `serve`, the caller's credentials are checked. */

@@ -429,7 +429,7 @@ static void remove_cache(struct tierce__api_call *api)
 
 /* Returns whether the reports can be read; otherwise the call is answered. */
 static bool read_reports(struct tierce__api_call *api, const Meta__ReportCacheRequest *request,
-                         struct tierce__report *reports)
+                         struct tierce__location_report *reports)
 {
     for (size_t i = 0; i < request->n_reports; i++) {
         const Meta__ReportedLocation *from = request->reports[i];
@@ -441,7 +441,7 @@ static bool read_reports(struct tierce__api_call *api, const Meta__ReportCacheRe
                                                             : "reports: {location_spec_name}");
             return false;
         }
-        reports[i] = (struct tierce__report){
+        reports[i] = (struct tierce__location_report){
             .key = from->block_key,
             .spec_name = from->location_spec_name,
             .uri = from->uri,
@@ -461,7 +461,7 @@ static void report_cache(struct tierce__api_call *api)
         tierce__api_invalid(api, "reports");
         return;
     }
-    struct tierce__report *reports =
+    struct tierce__location_report *reports =
         tierce__proto_alloc(api->reply, request->n_reports * sizeof(*reports));
     if (reports == NULL)
         tierce__api_fail(api, -ENOMEM, "report cache");

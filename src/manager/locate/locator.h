@@ -261,7 +261,7 @@ enum tierce__report_reason {
 };
 
 /* One of the places of a block, as it was given to the client. */
-struct tierce__report {
+struct tierce__location_report {
     int64_t key;
     const char *spec_name, *uri;
     enum tierce__report_reason reason;
@@ -274,8 +274,9 @@ struct tierce__report {
  * done.
  */
 TIERCE_MUSTUSE int tierce__locator_report(struct tierce__locator *locator, const char *instance_id,
-                                          const struct tierce__report *reports, size_t count,
-                                          uint64_t *dropped, char why[TIERCE__WHY_BYTES]);
+                                          const struct tierce__location_report *reports,
+                                          size_t count, uint64_t *dropped,
+                                          char why[TIERCE__WHY_BYTES]);
 
 /* Reports since the start, by reason. */
 void tierce__locator_reports(const struct tierce__locator *locator,

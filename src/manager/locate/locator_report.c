@@ -15,7 +15,7 @@
 struct reporting {
     struct tierce__live *live;
     const struct tierce__catalog *catalog;
-    const struct tierce__report *reports;
+    const struct tierce__location_report *reports;
     size_t count, index;
     const struct tierce__removed *removed;
     struct tierce__arena arena; /* of the URIs */
@@ -36,7 +36,7 @@ static bool note_index(void *arg, size_t i, int64_t key, const struct tierce__re
 static bool is_reported(void *arg, const struct tierce__location *location)
 {
     struct reporting *r = arg;
-    const struct tierce__report *report = &r->reports[r->index];
+    const struct tierce__location_report *report = &r->reports[r->index];
     const struct tierce__instance *instance = &r->live->instance;
     const struct tierce__storage *storage = tierce__location_storage(r->catalog, location);
     for (size_t p = 0; storage != NULL && p < location->place_count; p++) {
@@ -96,9 +96,9 @@ static bool may_log(struct tierce__live *live)
 /* What is retracted is nothing to worry about. */
 static void count_reports(const struct reporting *r, const struct tierce__removed *removed)
 {
-    const struct tierce__report *worst = NULL;
+    const struct tierce__location_report *worst = NULL;
     for (size_t i = 0; i < r->count; i++) {
-        const struct tierce__report *report = &r->reports[i];
+        const struct tierce__location_report *report = &r->reports[i];
         TIERCE_ASSERT((size_t)report->reason < TIERCE__REPORT_REASONS);
         atomic_fetch_add_explicit(&r->live->locator->reports[report->reason], 1,
                                   memory_order_relaxed);
@@ -115,8 +115,8 @@ static void count_reports(const struct reporting *r, const struct tierce__remove
 }
 
 int tierce__locator_report(struct tierce__locator *locator, const char *instance_id,
-                           const struct tierce__report *reports, size_t count, uint64_t *dropped,
-                           char why[TIERCE__WHY_BYTES])
+                           const struct tierce__location_report *reports, size_t count,
+                           uint64_t *dropped, char why[TIERCE__WHY_BYTES])
 {
     struct reporting r = {.reports = reports, .count = count};
     struct tierce__removed removed = {0};

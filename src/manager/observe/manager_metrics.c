@@ -5,7 +5,7 @@
 #include "base/assert.h"
 #include "manager/storage/deleter.h"
 #include "manager/locate/locator_private.h"
-#include "manager/pilot/ghosts.h"
+#include "manager/pilot/gain.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -467,6 +467,37 @@ static void tell_ghost(const struct telling *t)
          true, (double)stats.unfollowed, NULL, 0);
 }
 
+/* By groups; -1: the group has no quota or no curve, or nothing was looked up. */
+static void tell_gains(const struct telling *t, const struct tierce__catalog *catalog)
+{
+    static const struct {
+        const char *name, *help;
+    } metrics[] = {
+        {"cache_manager_group.curve_hit_ratio",
+         "Hit rate by tokens at the bytes the group may hold, by its curve; -1: unknown."},
+        {"cache_manager_group.curve_next_gib_hit_ratio",
+         "Hit rate that another GiB would add; -1: unknown."},
+        {"cache_manager_group.curve_next_gib_tokens_per_second",
+         "Tokens a second that another GiB would let hit; -1: unknown."},
+    };
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    struct tierce__gain *gains = tierce__calloc(count + 1, sizeof(*gains));
+    for (size_t i = 0; i < count && gains != NULL; i++) {
+        struct tierce__ghost_shape shape;
+        (void)tierce__gain_of_group(&gains[i], &shape, t->manager->ghost, &groups[i], catalog);
+    }
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]) && gains != NULL; m++) {
+        for (size_t i = 0; i < count; i++) {
+            const double values[] = {gains[i].hit_ratio, gains[i].more_hit_ratio,
+                                     gains[i].more_tokens_per_second};
+            struct tierce__metric_tag tag = {"instance_group", groups[i].name};
+            tell(t, metrics[m].name, metrics[m].help, false, values[m], &tag, 1);
+        }
+    }
+    tierce__free(gains);
+}
+
 /* ---- accounts -------------------------------------------------------------------------------- */
 
 static uint64_t load(const _Atomic uint64_t *number)
@@ -530,6 +561,7 @@ void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__
     tell_ghost(&t);
     tell_accounts(&t);
     tell_groups(&t, catalog);
+    tell_gains(&t, catalog);
     tell_quotas(&t, catalog);
     tell_global_quotas(&t);
     tell_all_of_instances(&t, catalog);

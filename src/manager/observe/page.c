@@ -7,6 +7,7 @@
 #include "manager/api/admin_http.h"
 #include "manager/storage/deleter.h"
 #include "manager/locate/locator_private.h"
+#include "manager/pilot/gain.h"
 #include "manager/storage/unmanaged.h"
 
 #include <stdlib.h>
@@ -21,6 +22,8 @@
  *    "groups":    [{"number", "name", "quota_bytes", "watermark_bytes", "instances", "keys",
  *                   "keys_max" (0: not bounded), "sessions", "expired_sessions", BYTES,
  *                   "warning" (of a limit that cannot be kept),
+ *                   "curve": null or {"hit_ratio", "next_gib_hit_ratio",
+ *                             "next_gib_tokens_per_second", "is_warm"} (curves.c),
  *                   "kinds": [{"kind", "quota_bytes" and "watermark_bytes" (null: none of its own),
  *                              BYTES}]}]
  *    "storages":  [{"name", "kind", "status", "warning", "is_enabled", "is_well",
@@ -122,6 +125,25 @@ static void put_kinds(struct tierce__json_write *json, const struct tierce__grou
     tierce__json_write_close(json, ']');
 }
 
+/* Of another GiB. */
+static void put_gain(struct tierce__json_write *json, const struct shown *shown,
+                     const struct tierce__group *group)
+{
+    struct tierce__ghost_shape shape;
+    struct tierce__gain gain;
+    if (!tierce__gain_of_group(&gain, &shape, shown->manager->ghost, group, shown->catalog) ||
+        gain.hit_ratio < 0) {
+        tierce__json_write_text(json, "curve", NULL);
+        return;
+    }
+    tierce__json_write_open(json, "curve", '{');
+    put_double(json, "hit_ratio", gain.hit_ratio);
+    put_double(json, "next_gib_hit_ratio", gain.more_hit_ratio);
+    put_double(json, "next_gib_tokens_per_second", gain.more_tokens_per_second);
+    tierce__json_write_bool(json, "is_warm", shape.is_warm);
+    tierce__json_write_close(json, '}');
+}
+
 static void put_groups(struct tierce__json_write *json, const struct shown *shown)
 {
     size_t count;
@@ -149,6 +171,7 @@ static void put_groups(struct tierce__json_write *json, const struct shown *show
         char warning[TIERCE__WARNING_BYTES];
         tierce__group_warning(warning, shown->manager->storages, shown->catalog, group);
         tierce__json_write_text(json, "warning", warning);
+        put_gain(json, shown, group);
         put_kinds(json, group, &usage);
         tierce__json_write_close(json, '}');
     }

@@ -3,10 +3,15 @@
 
 #include "base/assert.h"
 #include "manager/locate/locator_private.h"
-#include "manager/pilot/ghosts.h"
+#include "manager/pilot/gain.h"
+
+#include <math.h>
 
 /* A few keys say little about the others. */
 enum { KEYS_LEAST = 16, REACH_QUOTAS = 4 };
+
+/* Another GiB (gain.h) lies within the reach of a small quota too. */
+#define REACH_MORE (2 * TIERCE__GAIN_BYTES)
 
 static void feed_instance(void *arg, struct tierce__live *live)
 {
@@ -29,7 +34,8 @@ void tierce__ghosts_feed(struct tierce__locator *locator)
     const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
     for (size_t i = 0; i < count; i++) {
         double quota = groups[i].capacity_bytes > 0 ? (double)groups[i].capacity_bytes : 0;
-        tierce__ghosts_set_reach(ghost, groups[i].name, REACH_QUOTAS * quota);
+        double reach = fmax(REACH_QUOTAS * quota, quota + REACH_MORE);
+        tierce__ghosts_set_reach(ghost, groups[i].name, quota > 0 ? reach : 0);
     }
     tierce__registry_release(locator->opts.registry, catalog);
 }

@@ -7,7 +7,8 @@
 /*
  * Tells the ghost the facts that requests do not show: the bytes of each instance's keys, on
  * average over those stored now, and how large the groups' capacities are. Curves reach to four
- * times the quota of a group, or, without one, as far as their sample does.
+ * times the quota of a group, at least to 2 GiB above it, or, without one, as far as their sample
+ * does.
  *
  * Threads: any; takes LOCATOR and GHOST, one after the other.
  */

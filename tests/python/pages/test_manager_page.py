@@ -190,6 +190,9 @@ def test_the_numbers_are_those_of_the_metrics(browser, manager):
     assert told["cache_manager_group.writing_bytes", group] == 6 * 1024
     assert "serving 120\xa0KiB" in text and "writing 6\xa0KiB" in text
     assert "1 open, 0 expired" in text
+    shown = next(g for g in numbers(manager)["groups"] if g["name"] == "default")["curve"]
+    assert 0 < shown["hit_ratio"] < 1 and shown["next_gib_hit_ratio"] == 0  # all of it fits
+    assert re.search(r"another GiB\+0\.0\xa0% to \d+\.\d\xa0% of tokens", text), text
     assert "126\xa0KiB of 9.31\xa0GiB" in text  # of the kind's own quota
 
 

@@ -44,7 +44,8 @@ ADMIN = {
 DEBUG = {name: ("admin", "all") for name in ("InjectFault", "RemoveFault", "ClearFaults")}
 NEEDS = {"meta": META, "kv_meta": KV_META, "admin": ADMIN, "debug": DEBUG}
 ROUTES = {"/livez": None, "/readyz": None, "/openapi.json": None, "/": None, "/page.css": None,
-          "/page.js": None, "/api/page": "read", "/metrics": "read", "/events": "read"}
+          "/page.js": None, "/api/page": "read", "/api/curves": "read",
+          "/metrics": "read", "/events": "read"}
 HOLDS = {"instance": {"*", "chat", "chat/i"}, "group": {"*", "chat"},
          "part": {"*", "chat", "chat/i", "chat/other"}, "all": {"*"}, "nothing": set(SCOPES)}
 
@@ -390,6 +391,18 @@ def test_metrics_are_those_of_the_scope(manager):
     api = as_of(manager, "admin", "code").call("admin", "GetMetrics", trace_id="t")
     tags = [{t["tag_key"]: t["tag_value"] for t in m["metric_tags"]} for m in api["metrics"]]
     assert {t.get("instance_group", "code") for t in tags} == {"code"} and len(tags) > 10
+
+
+def test_curves_are_those_of_the_scope(manager):
+    for scope, groups, instances in (
+            ("*", ["chat", "code"], ["i", "j"]), ("chat", ["chat"], ["i"]), ("chat/i", [], ["i"]),
+            ("code", ["code"], ["j"])):
+        code, text = as_of(manager, "read", scope).raw(manager.ports["admin_http"], "/api/curves",
+                                                       None, "GET")
+        assert code == 200
+        got = json.loads(text)
+        assert sorted(g["name"] for g in got["groups"]) == groups, scope
+        assert sorted(i["id"] for i in got["instances"]) == instances, scope
 
 
 def test_the_page_is_that_of_the_scope(manager):

@@ -4,6 +4,7 @@
 #include "manager_harness.h"
 
 #include "base/alloc.h"
+#include "manager/pilot/gain.h"
 #include "manager/pilot/ghost_feed.h"
 #include "manager/pilot/ghost_ring.h"
 
@@ -229,7 +230,8 @@ START_TEST(a_locator_feeds_it)
     ck_assert_double_eq(shape.asked, 4 * 1000 * 4); /* tokens: four a block */
     ck_assert_double_eq(shape.found, 3 * 1000 * 4);
     ck_assert_double_eq(shape.key_bytes, BLOCK_BYTES);
-    ck_assert_double_eq(shape.reach_bytes, 4 * 100000000.0);
+    /* Four times the quota is less than 2 GiB above it. */
+    ck_assert_double_eq(shape.reach_bytes, 100000000.0 + 2 * TIERCE__GAIN_BYTES);
     ck_assert_double_eq_tol(tierce__ghost_rate(&shape, 1100.0 * BLOCK_BYTES), 0.75, 1e-9);
     ck_assert_double_lt(tierce__ghost_rate(&shape, 800.0 * BLOCK_BYTES), 0.01);
     struct tierce__ghost_shape own;
@@ -488,6 +490,59 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
+/* ---- another GiB ---------------------------------------------------------------------------- */
+
+START_TEST(a_gain_is_a_difference_of_the_curve)
+{
+    struct tierce__ghost_shape shape = {.asked = 100, .seconds = 10};
+    struct tierce__gain gain;
+    const double gib = TIERCE__GAIN_BYTES;
+    tierce__gain_at(&gain, &shape, 0); /* no quota */
+    ck_assert_double_eq(gain.hit_ratio, -1);
+    ck_assert_double_eq(gain.more_hit_ratio, -1);
+    for (uint32_t i = 0; i <= TIERCE__GHOST_BUCKETS; i++)
+        shape.hits[i] = fmin(80, 10 * tierce__ghost_bucket_bytes(i) / gib);
+    tierce__gain_at(&gain, &shape, 2 * gib);
+    ck_assert_double_eq_tol(gain.hit_ratio, 0.2, 1e-9);
+    ck_assert_double_eq_tol(gain.more_hit_ratio, 0.1, 1e-9);
+    ck_assert_double_eq_tol(gain.more_tokens_per_second, 1, 1e-9);
+    tierce__gain_at(&gain, &shape, 8 * gib); /* where the curve is flat */
+    ck_assert_double_eq_tol(gain.hit_ratio, 0.8, 1e-9);
+    ck_assert_double_eq(gain.more_hit_ratio, 0);
+    shape.asked = 0;
+    tierce__gain_at(&gain, &shape, 2 * gib);
+    ck_assert_double_eq(gain.hit_ratio, -1);
+    ck_assert_double_eq(gain.more_tokens_per_second, -1);
+}
+END_TEST
+
+START_TEST(a_group_may_hold_what_its_types_may)
+{
+    struct harness h;
+    static const struct {
+        int64_t capacity, of_files;
+        double expected;
+    } cases[] = {{1000, 4000, 1000}, {4000, 1000, 1000}, {4000, 4000, 4000}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        harness_open(&h, &(struct harness_opts){.capacity = cases[i].capacity,
+                                                .type_capacity = cases[i].of_files});
+        const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+        size_t count;
+        struct tierce__group group = tierce__catalog_groups(catalog, &count)[0];
+        double share = tierce__reclaimer_watermark_share(&group);
+        ck_assert_double_eq_tol(tierce__gain_bytes(&group, catalog), share * cases[i].expected,
+                                1e-6);
+        group.type_quota_count = 0; /* a type without a quota may fill the group's */
+        ck_assert_double_eq_tol(tierce__gain_bytes(&group, catalog),
+                                share * (double)cases[i].capacity, 1e-6);
+        group.capacity_bytes = 0;
+        ck_assert_double_eq(tierce__gain_bytes(&group, catalog), 0);
+        tierce__registry_release(h.registry, catalog);
+        harness_close(&h);
+    }
+}
+END_TEST
+
 /* ---- threads --------------------------------------------------------------------------------- */
 
 struct asker {
@@ -546,4 +601,5 @@ CHECK_MAIN("ghost", .seconds = 60,
                      threads_fill_it_at_once, a_locator_feeds_it, a_masked_prefix_is_used,
                      a_window_is_a_part_of_the_chain, a_full_ring_counts_drops_and_samples_less,
                      only_the_window_counts, groups_are_apart, there_are_limits,
+                     a_gain_is_a_difference_of_the_curve, a_group_may_hold_what_its_types_may,
                      every_allocation_may_fail, its_thread_works_beside_requests})

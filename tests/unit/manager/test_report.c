@@ -42,7 +42,7 @@ static struct tierce__got ask_for(struct harness *h, const char *spec)
 static uint64_t report(struct harness *h, int64_t key, const char *spec, const char *uri)
 {
     uint64_t dropped = 99;
-    struct tierce__report one = {
+    struct tierce__location_report one = {
         .key = key, .spec_name = spec, .uri = uri, .reason = TIERCE__REPORT_DAMAGED};
     int rc = tierce__locator_report(h->locator, "i", &one, 1, &dropped, h->why);
     ck_assert_msg(rc == 0, "%s", h->why);
@@ -82,7 +82,7 @@ START_TEST(several_at_once)
     store_groups(&h, chain, 4, only_a);
     store_groups(&h, chain, 4, only_b);
     struct tierce__got a = ask_for(&h, "a"), b = ask_for(&h, "b");
-    const struct tierce__report reports[] = {
+    const struct tierce__location_report reports[] = {
         {11, "a", a.found[0].specs[0].uri, TIERCE__REPORT_MISSING},
         {11, "b", b.found[0].specs[0].uri, TIERCE__REPORT_SHORT},
         {11, "a", a.found[0].specs[0].uri, TIERCE__REPORT_MISSING}, /* twice */
