@@ -7,7 +7,7 @@ set(TIERCE_TESTS_PLAIN test_build_kernels test_layers test_setup test_install)
 # hundreds of processes take minutes with it; test_device_faults has the same cases in one process.
 # test_device_cells is about bytes, and takes minutes with it.
 set(TIERCE_TESTS_SINGLE
-    test_arena test_base test_block_answers test_chain test_chunk_header test_cli_basics test_cli_doctor
+    test_arena test_base test_beneath test_block_answers test_chain test_chunk_header test_cli_basics test_cli_doctor
     test_cli_optimize test_cli_optimize_money test_cli_optimize_sim test_cli_report
     test_cli_trace test_config test_copy_sum test_copy_sum_kernel test_cuda_calls test_deadlines test_device_cells
     test_device_faults_native test_engine_config

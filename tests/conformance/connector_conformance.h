@@ -26,6 +26,10 @@ struct connector_factory {
     void (*stop)(void *ctx);
     void *ctx;
     unsigned caps; /* that its connector must have */
+    /* names=path: a name that is not a path of plain parts is TIERCE_E_ARGUMENT. */
+    bool has_paths;
+    /* A PUT writes where the object lies, so that a reader may see a part of it. */
+    bool is_in_place;
     /* Number of names in an EXISTS; 0: 600. Lower for a store that needs one query per name. */
     uint32_t exists;
     /* How many names a LIST has to find, 600 where this is 0, and by how many prefixes, all where

@@ -4,6 +4,7 @@
 #include "temp_folder.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 static char folder[64];
 
@@ -16,6 +17,16 @@ static bool start_folder(char *url, size_t room, void *ctx)
     return true;
 }
 
+/* The folder of a manager's storage, which exists. */
+static bool start_storage(char *url, size_t room, void *ctx)
+{
+    char path[80];
+    if (!start_folder(url, room, ctx))
+        return false;
+    snprintf(path, sizeof(path), "%s/store", folder);
+    return mkdir(path, 0700) == 0;
+}
+
 static void remove_folder(void *ctx)
 {
     (void)ctx;
@@ -25,6 +36,7 @@ static void remove_folder(void *ctx)
 #define CAPS (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS)
 
 static char plain[] = "", flat[] = "?fanout=1&connections=2", capped[] = "?size=1GiB&sweep=100ms";
+static char paths[] = "?names=path";
 
 /* "flat" lists all names by all prefixes, "file" more names than a page has from all its folders.
  */
@@ -45,6 +57,14 @@ static const struct connector_factory factories[] = {
      .exists = 60,
      .listed = 60,
      .prefixes = 3},
+    {.name = "paths",
+     .start = start_storage,
+     .stop = remove_folder,
+     .ctx = paths,
+     .caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_DELETE,
+     .has_paths = true,
+     .is_in_place = true,
+     .exists = 100},
 };
 
 int main(void)

@@ -3,11 +3,12 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/log/log.h"
+#include "base/log/log_repeat.h"
+#include "base/vfs/beneath.h"
 #include "base/vfs/vfs_private.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -44,41 +45,21 @@ void tierce__files_leave(struct tierce__vfs *vfs)
 
 /* The folder that a path ends in, and the last name. */
 struct vfs_place {
-    int folder; /* close_place */
-    const char *name;
-    int no_follow; /* O_NOFOLLOW, or 0 */
+    struct tierce__beneath in; /* close_place */
+    int no_follow;             /* O_NOFOLLOW, or 0 */
 };
 
 static int open_place(struct vfs_place *out, const struct tierce__vfs *vfs, const char *path)
 {
-    *out = (struct vfs_place){.folder = vfs->folder, .name = path};
-    if (vfs->folder == AT_FDCWD)
-        return 0;
-    TIERCE_ASSERT(path[0] != '/');
-    out->no_follow = O_NOFOLLOW;
-    for (const char *slash; (slash = strchr(out->name, '/')) != NULL; out->name = slash + 1) {
-        char part[NAME_MAX + 1];
-        size_t bytes = (size_t)(slash - out->name);
-        int fd = -1, rc = -ENAMETOOLONG;
-        if (bytes <= NAME_MAX) {
-            memcpy(part, out->name, bytes);
-            part[bytes] = '\0';
-            fd = openat(out->folder, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-            rc = -errno;
-        }
-        if (out->folder != vfs->folder)
-            close(out->folder);
-        if (fd < 0)
-            return rc;
-        out->folder = fd;
-    }
-    return 0;
+    bool is_below = vfs->folder != AT_FDCWD;
+    *out = (struct vfs_place){.in = {.folder = AT_FDCWD, .name = path},
+                              .no_follow = is_below ? O_NOFOLLOW : 0};
+    return is_below ? tierce__beneath_open(&out->in, vfs->folder, path) : 0;
 }
 
-static void close_place(const struct tierce__vfs *vfs, struct vfs_place *place)
+static void close_place(struct vfs_place *place)
 {
-    if (place->folder != vfs->folder)
-        close(place->folder);
+    tierce__beneath_close(&place->in);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -100,10 +81,10 @@ static int mode_of(unsigned flags)
 static int open_at(const struct vfs_place *at, int mode, bool *direct)
 {
     mode |= at->no_follow;
-    int fd = openat(at->folder, at->name, *direct ? mode | O_DIRECT : mode, 0600);
+    int fd = openat(at->in.folder, at->in.name, *direct ? mode | O_DIRECT : mode, 0600);
     if (fd < 0 && errno == EINVAL && *direct) {
         *direct = false;
-        fd = openat(at->folder, at->name, mode & ~O_EXCL, 0600);
+        fd = openat(at->in.folder, at->in.name, mode & ~O_EXCL, 0600);
     }
     return fd < 0 ? -errno : fd;
 }
@@ -119,14 +100,14 @@ int tierce__files_open(struct tierce__vfs *vfs, struct tierce__vfs_file **out, c
     int rc = open_place(&at, vfs, path);
     if (rc == 0) {
         file->fd = rc = open_at(&at, mode_of(flags), &file->direct);
-        close_place(vfs, &at);
+        close_place(&at);
     }
     if (rc < 0) {
         tierce__free(file);
         return rc;
     }
     if (!is_file(file->fd)) {
-        tierce__log(TIERCE_LOG_ERROR, "not_a_file", "path=\"%s\"", path);
+        tierce__log_repeated(TIERCE_LOG_ERROR, "not_a_file", "path=\"%s\"", path);
         tierce__files_close(vfs, file);
         return -EINVAL;
     }
@@ -224,10 +205,10 @@ int tierce__files_rename(struct tierce__vfs *vfs, const char *from, const char *
         return rc;
     rc = open_place(&b, vfs, to);
     if (rc == 0) {
-        rc = renameat(a.folder, a.name, b.folder, b.name) == 0 ? 0 : -errno;
-        close_place(vfs, &b);
+        rc = renameat(a.in.folder, a.in.name, b.in.folder, b.in.name) == 0 ? 0 : -errno;
+        close_place(&b);
     }
-    close_place(vfs, &a);
+    close_place(&a);
     return rc;
 }
 
@@ -237,8 +218,8 @@ int tierce__files_unlink(struct tierce__vfs *vfs, const char *path)
     int rc = open_place(&at, vfs, path);
     if (rc < 0)
         return rc;
-    rc = unlinkat(at.folder, at.name, 0) == 0 ? 0 : -errno;
-    close_place(vfs, &at);
+    rc = unlinkat(at.in.folder, at.in.name, 0) == 0 ? 0 : -errno;
+    close_place(&at);
     return rc;
 }
 
@@ -248,12 +229,12 @@ int tierce__files_make_folder(struct tierce__vfs *vfs, const char *path)
     int rc = open_place(&at, vfs, path);
     if (rc < 0)
         return rc;
-    rc = mkdirat(at.folder, at.name, 0700) == 0 ? 0 : -errno;
+    rc = mkdirat(at.in.folder, at.in.name, 0700) == 0 ? 0 : -errno;
     struct stat st;
     if (rc == -EEXIST &&
-        fstatat(at.folder, at.name, &st, at.no_follow != 0 ? AT_SYMLINK_NOFOLLOW : 0) == 0)
+        fstatat(at.in.folder, at.in.name, &st, at.no_follow != 0 ? AT_SYMLINK_NOFOLLOW : 0) == 0)
         rc = S_ISDIR(st.st_mode) ? 0 : S_ISLNK(st.st_mode) ? -ELOOP : -ENOTDIR;
-    close_place(vfs, &at);
+    close_place(&at);
     return rc;
 }
 
@@ -263,13 +244,13 @@ int tierce__files_sync_folder(struct tierce__vfs *vfs, const char *path)
     int rc = open_place(&at, vfs, path);
     if (rc < 0)
         return rc;
-    int fd = openat(at.folder, at.name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | at.no_follow);
+    int fd = openat(at.in.folder, at.in.name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | at.no_follow);
     rc = fd < 0 ? -errno : 0;
     if (rc == 0) {
         rc = fsync(fd) == 0 ? 0 : -errno;
         close(fd);
     }
-    close_place(vfs, &at);
+    close_place(&at);
     return rc;
 }
 

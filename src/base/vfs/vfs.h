@@ -53,11 +53,13 @@ struct tierce__vfs_ops {
     /*
      * Opens a folder and resolves all later names in it, even if the folder is renamed. Names are
      * then relative; "." is the folder itself. No symbolic link in a name is followed (-ELOOP, or
-     * -ENOTDIR for a link in the middle). Without this call names are paths, and links are
-     * followed. Must be called while no file is open. A second call replaces the folder. Errors:
-     * negative errno.
+     * -ENOTDIR for a link in the middle), and a name with an empty part, "." or ".." is -EINVAL.
+     * Without this call names are paths, and links are followed. Must be called while no file is
+     * open. A second call replaces the folder. Errors: negative errno.
      */
     TIERCE_MUSTUSE int (*enter)(struct tierce__vfs *vfs, const char *folder);
+    /* Closes the entered folder: names are paths again. Must be called while no file is open. */
+    void (*leave)(struct tierce__vfs *vfs);
     /* Errors of all: negative errno, -ENOMEM; outputs untouched. Opening anything but a regular
      * file fails with -EINVAL, and is logged. */
     TIERCE_MUSTUSE int (*open)(struct tierce__vfs *vfs, struct tierce__vfs_file **out,

@@ -15,7 +15,7 @@ struct tierce__vfs_file {
 };
 
 TIERCE_MUSTUSE int tierce__files_enter(struct tierce__vfs *vfs, const char *folder);
-/* Closes the entered folder; for destroy. */
+/* Closes the entered folder; also for destroy. */
 void tierce__files_leave(struct tierce__vfs *vfs);
 TIERCE_MUSTUSE int tierce__files_open(struct tierce__vfs *vfs, struct tierce__vfs_file **out,
                                       const char *path, unsigned flags);
@@ -37,11 +37,11 @@ TIERCE_MUSTUSE int tierce__files_sync_folder(struct tierce__vfs *vfs, const char
 
 /* The rows of an ops table that the functions above fill. */
 #define TIERCE__FILES_OPS                                                                          \
-    .enter = tierce__files_enter, .open = tierce__files_open, .close = tierce__files_close,        \
-    .read = tierce__files_read, .write = tierce__files_write, .sync = tierce__files_sync,          \
-    .length = tierce__files_length, .truncate = tierce__files_truncate,                            \
-    .allocate = tierce__files_allocate, .rename = tierce__files_rename,                            \
-    .unlink = tierce__files_unlink, .make_folder = tierce__files_make_folder,                      \
-    .sync_folder = tierce__files_sync_folder
+    .enter = tierce__files_enter, .leave = tierce__files_leave, .open = tierce__files_open,        \
+    .close = tierce__files_close, .read = tierce__files_read, .write = tierce__files_write,        \
+    .sync = tierce__files_sync, .length = tierce__files_length,                                    \
+    .truncate = tierce__files_truncate, .allocate = tierce__files_allocate,                        \
+    .rename = tierce__files_rename, .unlink = tierce__files_unlink,                                \
+    .make_folder = tierce__files_make_folder, .sync_folder = tierce__files_sync_folder
 
 #endif

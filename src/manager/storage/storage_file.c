@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files below a root folder: NFS, and 3FS through its mount. Below the root, each path component is
- * opened relative to its folder without following links, so no path can leave the root.
+ * Files below a root folder: NFS, and 3FS through its mount. Below the root no link is followed, so
+ * no path can leave it (base/vfs/beneath.h).
  */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/vfs/beneath.h"
 #include "manager/storage/storage.h"
 
 #include <errno.h>
@@ -17,11 +18,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum {
-    PROBE_BYTES = 4096,
-    DEPTH_MAX = 16, /* folders between the root and a file */
-    NAME_BYTES_MAX = 255,
-};
+enum { PROBE_BYTES = 4096 };
 
 struct file_driver {
     struct tierce__storage_driver base;
@@ -131,18 +128,6 @@ static int file_probe(struct tierce__storage_driver *base, char why[128])
 
 /* ---- remove, measure ------------------------------------------------------------------------- */
 
-/* Copies the next component of a path. Returns its end, or NULL if it is not a plain name. */
-static const char *next_name(const char *path, char name[NAME_BYTES_MAX + 1])
-{
-    size_t n = strcspn(path, "/");
-    if (n == 0 || n > NAME_BYTES_MAX)
-        return NULL;
-    TIERCE_DASSERT(path[n] == '/' || path[n] == '\0');
-    memcpy(name, path, n);
-    name[n] = '\0';
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ? NULL : path + n;
-}
-
 /* A function that is called with an open folder and the name of a file in it. */
 typedef int (*visit_fn)(void *arg, int folder, const char *name);
 
@@ -171,28 +156,35 @@ static int measure_at(void *arg, int folder, const char *name)
     return 0;
 }
 
-/* Visits the file that `path` names below an open folder. After a removal, folders of the path that
- * are empty are removed as well. -ENOENT: the file does not exist. */
-static int visit_below(int folder, unsigned depth, const char *path, visit_fn visit, void *arg)
+/* Visits the file that `path` names below an open folder. -ENOENT: the file does not exist. */
+static int visit_below(int root, const char *path, visit_fn visit, void *arg)
 {
-    TIERCE_ASSERT(depth <= DEPTH_MAX);
-    char name[NAME_BYTES_MAX + 1];
-    const char *end = next_name(path, name);
-    if (end == NULL)
+    struct tierce__beneath at;
+    if (!tierce__beneath_is_path(path))
         return TIERCE_E_ARGUMENT;
-    if (*end == '\0')
-        return visit(arg, folder, name);
-    if (depth == DEPTH_MAX)
-        return TIERCE_E_ARGUMENT;
-    int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ELOOP || errno == ENOTDIR ? TIERCE_E_ARGUMENT : -errno;
-    int rc = visit_below(fd, depth + 1, end + 1, visit, arg);
-    close(fd);
-    /* An error is expected: the folder is not empty, or was removed by another process. */
-    if ((rc == 0 || rc == -ENOENT) && visit == remove_at)
-        (void)unlinkat(folder, name, AT_REMOVEDIR);
+    int rc = tierce__beneath_open(&at, root, path);
+    if (rc != 0)
+        return rc == -ELOOP || rc == -ENOTDIR ? TIERCE_E_ARGUMENT : rc;
+    rc = visit(arg, at.folder, at.name);
+    tierce__beneath_close(&at);
     return rc;
+}
+
+/* Removes the folders of a path that are empty. An error is expected: the folder is not empty, or
+ * was removed by another process. */
+static void tidy(int root, const char *path)
+{
+    struct tierce__beneath at;
+    char *folder = tierce__strdup(path), *end;
+    while (folder != NULL && (end = strrchr(folder, '/')) != NULL) {
+        TIERCE_DASSERT(end > folder);
+        *end = '\0';
+        if (tierce__beneath_open(&at, root, folder) != 0)
+            continue;
+        (void)unlinkat(at.folder, at.name, AT_REMOVEDIR);
+        tierce__beneath_close(&at);
+    }
+    tierce__free(folder);
 }
 
 static int visit_path(struct tierce__storage_driver *base, const char *path, visit_fn visit,
@@ -206,7 +198,10 @@ static int visit_path(struct tierce__storage_driver *base, const char *path, vis
     int root = open_root(driver);
     if (root < 0)
         return root == -ENOENT ? TIERCE_E_DOWN : root; /* a missing root is not a missing file */
-    int rc = visit_below(root, 0, path + root_bytes, visit, arg);
+    path += root_bytes;
+    int rc = visit_below(root, path, visit, arg);
+    if ((rc == 0 || rc == -ENOENT) && visit == remove_at)
+        tidy(root, path);
     close(root);
     return rc;
 }

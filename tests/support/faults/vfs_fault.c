@@ -151,6 +151,14 @@ static int enter_folder(struct tierce__vfs *vfs, const char *folder)
     return rc;
 }
 
+/* The cut's own descriptor of the folder stays. */
+static void leave_folder(struct tierce__vfs *vfs)
+{
+    struct fault *f = (struct fault *)vfs;
+    f->inner->ops->leave(f->inner);
+    vfs->folder = f->inner->folder;
+}
+
 static int open_file(struct tierce__vfs *vfs, struct tierce__vfs_file **out, const char *path,
                      unsigned flags)
 {
@@ -522,6 +530,7 @@ static void destroy(struct tierce__vfs *vfs)
 static const struct tierce__vfs_ops fault_ops = {
     .name = "fault",
     .enter = enter_folder,
+    .leave = leave_folder,
     .open = open_file,
     .close = close_file,
     .read = read_file,

@@ -31,8 +31,7 @@ struct file_link {
 
 /* ---- statuses -------------------------------------------------------------------------------- */
 
-/* The status of a request for an object after an error of the file system. */
-static int status_of(int rc)
+int tierce__file_status(int rc)
 {
     switch (rc) {
     case -ENOSPC:
@@ -43,6 +42,7 @@ static int status_of(int rc)
     case -EROFS:
         return TIERCE_E_REFUSED;
     case -EFBIG:
+    case -ENAMETOOLONG:
         return TIERCE_E_LIMIT;
     case -ENOENT: /* the root; a missing object was handled before */
     case -ENOTDIR:
@@ -65,7 +65,7 @@ static int fail(struct file_link *link, const char *what, int rc)
     snprintf(link->why, sizeof(link->why), "%s: %s", what, tierce_strerror(rc));
     if (rc == -ENOENT || rc == -ENOTDIR || rc == -ESTALE)
         link->levels = 0; /* look again whether it is there */
-    return status_of(rc);
+    return tierce__file_status(rc);
 }
 
 static int ready(struct file_link *link)
@@ -457,11 +457,23 @@ static int check_place(const struct tierce__url *url, char why[TIERCE__CONNECTOR
     return 0;
 }
 
+/* names=path: a folder that a manager governs, so there is nothing to sweep. */
+static int open_paths(void **out, struct tierce__client *own, const struct tierce__url *url,
+                      char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const char *const known[] = {"names", "connections", NULL};
+    int rc = tierce__url_check_params(url, known, why);
+    if (rc != 0)
+        return rc;
+    tierce__file_paths_use(own);
+    return tierce__file_paths_open(out, url->path, NULL);
+}
+
 static int open_file(void **out, struct tierce__client *own,
                      const struct tierce__connector_source *source,
                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const known[] = {"size", "fanout", "sweep", "connections", NULL};
+    static const char *const known[] = {"size", "fanout", "sweep", "connections", "names", NULL};
     const struct tierce__url *url = source->url;
     uint64_t levels = LEVELS, cap_bytes = 0, sweep_ms = SWEEP_MS;
     const struct {
@@ -472,10 +484,14 @@ static int open_file(void **out, struct tierce__client *own,
         {{"fanout", TIERCE__URL_COUNT, 1, TIERCE__FILE_LEVELS_MAX}, &levels},
         {{"sweep", TIERCE__URL_MILLISECONDS, 100, 24ull * 60 * 60 * 1000}, &sweep_ms},
     };
-    (void)own;
+    const char *names = tierce__url_param(url, "names");
     int rc = check_place(url, why);
+    if (rc == 0 && names != NULL && strcmp(names, "path") == 0)
+        return open_paths(out, own, url, why);
     if (rc == 0)
         rc = tierce__url_check_params(url, known, why);
+    if (rc == 0 && names != NULL && strcmp(names, "escaped") != 0)
+        rc = refuse(why, "parameter names must be escaped or path");
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && rc == 0; i++)
         rc = tierce__url_param_number(url, numbers[i].value, &numbers[i].number, why);
     struct tierce__vfs *vfs = NULL;
@@ -512,12 +528,17 @@ const struct tierce__client tierce__file_client = {
 
 int tierce__file_create(struct tierce__connector **out, const struct tierce__file_opts *opts)
 {
+    struct tierce__client client = tierce__file_client;
     void *store = NULL;
-    int rc = start_store(&store, opts);
+    TIERCE_ASSERT(!opts->has_paths || opts->vfs == NULL);
+    if (opts->has_paths)
+        tierce__file_paths_use(&client);
+    int rc = opts->has_paths ? tierce__file_paths_open(&store, opts->root, opts->make_vfs)
+                             : start_store(&store, opts);
     if (rc != 0)
         return rc;
     return tierce__links_create(
-        out, &(struct tierce__links_opts){.client = &tierce__file_client,
+        out, &(struct tierce__links_opts){.client = &client,
                                           .store = store,
                                           .links = opts->links != 0 ? opts->links : LINKS,
                                           .store_name = opts->store_name});

@@ -30,8 +30,17 @@
  * the first that sees no claim of another for the interval. Several sweeps at once do no harm. A
  * sweep also deletes temporary files that were not written to for an hour, with or without a cap.
  *
+ * With `?names=path` names are paths below the folder, as the clients of a manager use them
+ * (file_place.h): whole files, or slots of files. The folder has none of the contents above and
+ * must exist. Objects are written in place, so the promise of connector.h that half of a PUT is
+ * never found does not hold: the manager shows only blocks whose PUT was answered 0. An
+ * acknowledged object is durable. Nothing is deleted (TIERCE__CONNECTOR_NO_DELETE) or listed. No
+ * link below the folder is followed.
+ *
  * Thread: any.
  */
+
+typedef int tierce__file_make_vfs_fn(struct tierce__vfs **out);
 
 struct tierce__file_opts {
     size_t size;
@@ -43,6 +52,8 @@ struct tierce__file_opts {
     uint64_t sweep_ms;       /* the interval; 0: five minutes */
     uint64_t tmp_ms;         /* age at which a temporary file counts as abandoned; 0: one hour */
     struct tierce__vfs *vfs; /* [transfer, on an error too] whose blocking calls are used */
+    bool has_paths; /* names=path, for which root, store_name and links count; vfs is NULL */
+    tierce__file_make_vfs_fn *make_vfs; /* names=path: makes that of a link; NULL: a plain one */
 };
 
 /* Errors: -ENOMEM, -EAGAIN (no thread). [borrow for the call] texts. */

@@ -46,6 +46,19 @@ struct tierce__file_store {
     bool has_sweeper; /* the connector's alone */
 };
 
+/* The status of a request for an object after an error of the file system. */
+int tierce__file_status(int rc);
+
+/* ---- names=path (file_paths.c) ---- */
+
+struct tierce__client;
+
+/* The store of such a client. Errors: -ENOMEM. [borrow for the call] root. */
+TIERCE_MUSTUSE int tierce__file_paths_open(void **out, const char *root,
+                                           tierce__file_make_vfs_fn *make_vfs);
+/* Makes a copy of the file client one. */
+void tierce__file_paths_use(struct tierce__client *client);
+
 /* ---- names (file_name.c) ---- */
 
 /* Encodes a name as a file name, or, if it is long, as several folders and a file. Returns the
