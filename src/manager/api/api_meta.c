@@ -73,6 +73,19 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
 
 /* ---- registering ----------------------------------------------------------------------------- */
 
+/* Without credentials: clients read them from the file that the storage names. False: no memory. */
+static bool put_storage(struct tierce__api_call *api, struct tierce__json_write *json,
+                        const struct tierce__storage *storage)
+{
+    struct tierce__storage shown = *storage;
+    shown.uri = tierce__arena_copy(&api->arena, storage->uri, strlen(storage->uri));
+    if (shown.uri == NULL)
+        return false;
+    tierce__storage_at_hide(shown.uri);
+    tierce__model_put_json(json, &shown, &tierce__storage_fields, TIERCE__JSON_SHOWN);
+    return true;
+}
+
 /* The group's storages as KVCM's clients read them: JSON in a text in the reply's memory. NULL: no
  * memory. */
 static char *show_storages(struct tierce__api_call *api, const struct tierce__catalog *catalog,
@@ -80,16 +93,16 @@ static char *show_storages(struct tierce__api_call *api, const struct tierce__ca
 {
     struct tierce__line line = {0};
     struct tierce__json_write json = {.line = &line, .is_short = true};
+    bool has_all = true;
     tierce__json_write_open(&json, NULL, '[');
     for (size_t i = 0; i < group->storage_candidate_count; i++) {
         const struct tierce__storage *storage =
             tierce__catalog_storage(catalog, group->storage_candidates[i]);
-        if (storage != NULL)
-            tierce__model_put_json(&json, storage, &tierce__storage_fields, TIERCE__JSON_SHOWN);
+        has_all = has_all && (storage == NULL || put_storage(api, &json, storage));
     }
     tierce__json_write_close(&json, ']');
     TIERCE_DASSERT(line.failed || json.depth == 0);
-    char *text = line.failed ? NULL : tierce__api_copy(api, line.text, line.bytes);
+    char *text = line.failed || !has_all ? NULL : tierce__api_copy(api, line.text, line.bytes);
     tierce__line_clear(&line);
     return text;
 }

@@ -75,31 +75,23 @@ uint32_t tierce__storage_type_bit(enum tierce__storage_type type)
     return 1u << tierce__meta_type_slot((uint8_t)type);
 }
 
+struct tierce__storage_at tierce__storage_at_of(const struct tierce__storage *storage)
+{
+    return (struct tierce__storage_at){.type = tierce__storage_type_name(storage->type),
+                                       .root_path = storage->root_path,
+                                       .mountpoint = storage->mountpoint,
+                                       .root_dir = storage->root_dir,
+                                       .uri = storage->uri,
+                                       .master = storage->master_service_entry,
+                                       .metadata = storage->metadata_connstring,
+                                       .protocol = storage->protocol,
+                                       .device = storage->rdma_device};
+}
+
 char *tierce__storage_root(const struct tierce__storage *storage)
 {
-    const char *parts[2] = {"", ""};
-    if (storage->type == TIERCE__STORAGE_NFS) {
-        parts[0] = storage->root_path;
-    } else if (tierce__storage_type_quota(storage->type) == TIERCE__STORAGE_3FS) {
-        parts[0] = storage->mountpoint;
-        parts[1] = storage->root_dir;
-    }
-    size_t size = strlen(parts[0]) + strlen(parts[1]) + 4, used = 0;
-    char *root = tierce__alloc(size);
-    if (root == NULL)
-        return NULL;
-    root[used++] = '/';
-    for (size_t i = 0; i < 2; i++) {
-        for (const char *p = parts[i]; *p != '\0'; p++)
-            if (*p != '/' || root[used - 1] != '/')
-                root[used++] = *p;
-        if (root[used - 1] != '/')
-            root[used++] = '/';
-    }
-    TIERCE_ASSERT(used < size);
-    root[used] = '\0';
-    TIERCE_DASSERT(root[used - 1] == '/');
-    return root;
+    const struct tierce__storage_at at = tierce__storage_at_of(storage);
+    return tierce__storage_at_root(&at);
 }
 
 /* ---- comparison ------------------------------------------------------------------------------ */

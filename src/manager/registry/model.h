@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "manager/registry/model_fields.h"
+#include "store/remote/fleet/storage_at.h"
 
 /*
  * The entities that a manager manages: storages, instance groups, instances, accounts. Plain data.
@@ -210,10 +211,10 @@ uint32_t tierce__storage_type_bit(enum tierce__storage_type type);
 /* Sorts the spec groups and the names in them. */
 void tierce__instance_sort(struct tierce__instance *instance);
 
-/*
- * The root folder of a file storage: absolute, with one '/' at its end, heap (tierce__free). NFS:
- * root_path; 3FS: mountpoint and root_dir joined; storages without files: "/". NULL: no memory.
- */
+/* How clients and drivers reach a storage. [borrow] the storage. */
+struct tierce__storage_at tierce__storage_at_of(const struct tierce__storage *storage);
+
+/* tierce__storage_at_root of it. */
 char *tierce__storage_root(const struct tierce__storage *storage);
 
 /* Whether two registrations of one instance, both sorted, may share it: block size, specs, spec

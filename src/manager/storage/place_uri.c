@@ -70,8 +70,8 @@ static char *escape_folder(char *to, const char *name)
 
 static bool has_files(const struct tierce__storage *storage)
 {
-    return storage->type == TIERCE__STORAGE_NFS || storage->type == TIERCE__STORAGE_3FS ||
-           storage->type == TIERCE__STORAGE_VCNS_3FS;
+    const struct tierce__storage_at at = tierce__storage_at_of(storage);
+    return tierce__storage_at_has_files(&at);
 }
 
 /* The prefix "<root><instance>/<spec>/" of all files of a spec, in the arena; *bytes is its

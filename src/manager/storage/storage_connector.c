@@ -38,17 +38,6 @@ static struct connector_driver *driver_of(struct tierce__storage_driver *base)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/* The storage's URI, and names as paths: clients append them to the prefix. */
-static char *url_of(const char *uri)
-{
-    static const char more[] = "names=path";
-    size_t bytes = strlen(uri) + sizeof(more) + 1;
-    char *url = tierce__alloc(bytes);
-    if (url != NULL)
-        snprintf(url, bytes, "%s%c%s", uri, strchr(uri, '?') != NULL ? '&' : '?', more);
-    return url;
-}
-
 static int name_probe(struct connector_driver *driver)
 {
     static const char prefix[] = "tierce-probe-";
@@ -76,19 +65,22 @@ static int connector_open(struct tierce__storage_driver **out,
 {
     const struct tierce__pool_opts opts = {
         .size = sizeof(opts), .cap_bytes = POOL_BYTES, .no_touch = true, .no_huge_pages = true};
+    const struct tierce__storage_at at = tierce__storage_at_of(storage);
+    char text[TIERCE__STORAGE_WHY_BYTES] = "";
     struct connector_driver *driver = tierce__calloc(1, sizeof(*driver));
     if (driver == NULL)
         return -ENOMEM;
     driver->base.ops = &tierce__storage_s3;
-    driver->url = url_of(storage->uri);
-    int rc = driver->url != NULL ? name_probe(driver) : -ENOMEM;
+    int rc = tierce__storage_at_url(&driver->url, &at, text);
+    if (rc == 0)
+        rc = name_probe(driver);
     if (rc == 0)
         rc = tierce__pool_create(&driver->pool, &opts);
     if (rc == 0) {
         *out = &driver->base;
         return 0;
     }
-    snprintf(why, 128, "%s", tierce_strerror(rc));
+    snprintf(why, 128, "%.127s", text[0] != '\0' ? text : tierce_strerror(rc));
     free_driver(driver);
     return rc;
 }
@@ -146,10 +138,10 @@ static void call(struct connector_driver *driver, struct tierce__store_req *reqs
 /* False: no object can have this name. */
 static bool name_of(struct tierce_plugin_name *out, const char *path)
 {
-    size_t bytes = strlen(path);
-    if (path[0] != '/' || bytes < 2 || bytes - 1 > TIERCE__CONNECTOR_NAME_MAX)
+    const char *name = tierce__storage_at_name(path, "/");
+    if (name == NULL || strlen(name) > TIERCE__CONNECTOR_NAME_MAX)
         return false;
-    *out = (struct tierce_plugin_name){.text = path + 1, .bytes = bytes - 1};
+    *out = (struct tierce_plugin_name){.text = name, .bytes = strlen(name)};
     return true;
 }
 

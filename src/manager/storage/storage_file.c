@@ -160,9 +160,8 @@ static int measure_at(void *arg, int folder, const char *name)
 static int visit_below(int root, const char *path, visit_fn visit, void *arg)
 {
     struct tierce__beneath at;
-    if (!tierce__beneath_is_path(path))
-        return TIERCE_E_ARGUMENT;
     int rc = tierce__beneath_open(&at, root, path);
+    TIERCE_DASSERT(rc != -EINVAL); /* it is a name */
     if (rc != 0)
         return rc == -ELOOP || rc == -ENOTDIR ? TIERCE_E_ARGUMENT : rc;
     rc = visit(arg, at.folder, at.name);
@@ -191,14 +190,12 @@ static int visit_path(struct tierce__storage_driver *base, const char *path, vis
                       void *arg)
 {
     const struct file_driver *driver = driver_of(base);
-    size_t root_bytes = strlen(driver->root);
-    TIERCE_ASSERT(root_bytes > 0 && driver->root[root_bytes - 1] == '/');
-    if (strncmp(path, driver->root, root_bytes) != 0)
+    path = tierce__storage_at_name(path, driver->root);
+    if (path == NULL)
         return TIERCE_E_ARGUMENT;
     int root = open_root(driver);
     if (root < 0)
         return root == -ENOENT ? TIERCE_E_DOWN : root; /* a missing root is not a missing file */
-    path += root_bytes;
     int rc = visit_below(root, path, visit, arg);
     if ((rc == 0 || rc == -ENOENT) && visit == remove_at)
         tidy(root, path);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks as keys of Redis or Valkey: a server, a master of sentinels, or a cluster. The key is the
- * path without its first '/'. */
+ * prefix and the path without its first '/'. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "manager/storage/storage.h"
 #include "net/redis/resp_pipeline.h"
+#include "store/store_req.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,27 +14,58 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { PROBE_BYTES = 4096 };
+enum {
+    PROBE_BYTES = 4096,
+    PREFIX_BYTES_MAX = 128, /* of the connector, too */
+    KEY_BYTES_MAX = PREFIX_BYTES_MAX + TIERCE__CONNECTOR_NAME_MAX,
+};
 
 struct redis_driver {
     struct tierce__storage_driver base;
     struct tierce__resp_pool *pool;
+    char prefix[PREFIX_BYTES_MAX + 1];
 };
+
+static const struct redis_driver *driver_of(const struct tierce__storage_driver *base)
+{
+    TIERCE_DASSERT(base->ops == &tierce__storage_redis);
+    return (const struct redis_driver *)base;
+}
+
+/* Opens by the URL that clients open. */
+static int open_url(struct redis_driver *driver, const char *url, char why[TIERCE__RESP_WHY_BYTES])
+{
+    struct tierce__resp_uri parsed = {0};
+    int rc = tierce__resp_uri_parse(&parsed, url, why);
+    if (rc != 0)
+        return rc;
+    const char *prefix = tierce__url_param(&parsed.url, "prefix");
+    parsed.pool_max = 1;
+    if (prefix != NULL && strlen(prefix) > PREFIX_BYTES_MAX) {
+        snprintf(why, TIERCE__RESP_WHY_BYTES, "key_prefix is longer than %d bytes",
+                 PREFIX_BYTES_MAX);
+        rc = TIERCE_E_CONFIG;
+    } else {
+        snprintf(driver->prefix, sizeof(driver->prefix), "%s", prefix != NULL ? prefix : "");
+        rc = tierce__resp_pool_create(&driver->pool, &parsed, why);
+    }
+    tierce__resp_uri_clear(&parsed);
+    return rc;
+}
 
 static int redis_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
                       char why[128])
 {
-    struct tierce__resp_uri parsed = {0};
-    char text[TIERCE__RESP_WHY_BYTES] = "";
+    const struct tierce__storage_at at = tierce__storage_at_of(storage);
+    char text[TIERCE__STORAGE_WHY_BYTES] = "", *url = NULL;
     struct redis_driver *driver = tierce__calloc(1, sizeof(*driver));
     if (driver == NULL)
         return -ENOMEM;
     driver->base.ops = &tierce__storage_redis;
-    int rc = tierce__resp_uri_parse(&parsed, storage->uri, text);
-    parsed.pool_max = 1;
+    int rc = tierce__storage_at_url(&url, &at, text);
     if (rc == 0)
-        rc = tierce__resp_pool_create(&driver->pool, &parsed, text);
-    tierce__resp_uri_clear(&parsed);
+        rc = open_url(driver, url, text);
+    tierce__free(url);
     if (rc == 0) {
         *out = &driver->base;
         return 0;
@@ -45,8 +77,7 @@ static int redis_open(struct tierce__storage_driver **out, const struct tierce__
 
 static void redis_close(struct tierce__storage_driver *base)
 {
-    TIERCE_DASSERT(base->ops == &tierce__storage_redis);
-    tierce__resp_pool_destroy(((struct redis_driver *)base)->pool);
+    tierce__resp_pool_destroy(driver_of(base)->pool);
     tierce__free(base);
 }
 
@@ -54,8 +85,7 @@ static void redis_close(struct tierce__storage_driver *base)
 static void begin(struct tierce__resp_pipeline *batch, struct tierce__storage_driver *base,
                   const char *name, const char *key)
 {
-    TIERCE_DASSERT(base->ops == &tierce__storage_redis);
-    tierce__resp_pipeline_begin(batch, ((struct redis_driver *)base)->pool);
+    tierce__resp_pipeline_begin(batch, driver_of(base)->pool);
     batch->writes = true;
     TIERCE__RESP_COMMAND(batch, name, key);
 }
@@ -93,20 +123,34 @@ static int probe_key(struct tierce__storage_driver *base, const char *key, const
 static int redis_probe(struct tierce__storage_driver *base, char why[128])
 {
     uint8_t random[8];
-    char key[40] = "tierce-probe:", bytes[PROBE_BYTES];
+    char key[PREFIX_BYTES_MAX + 40], bytes[PROBE_BYTES];
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random) ||
         getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
         return -EIO;
-    tierce__hex_encode(key + strlen(key), random, sizeof(random));
+    int used = snprintf(key, sizeof(key), "%stierce-probe:", driver_of(base)->prefix);
+    tierce__hex_encode(key + used, random, sizeof(random));
     return probe_key(base, key, bytes, why);
+}
+
+/* The key of a path. False: no block can have this path. */
+static bool key_of(char key[KEY_BYTES_MAX + 1], struct tierce__storage_driver *base,
+                   const char *path)
+{
+    const char *name = tierce__storage_at_name(path, "/");
+    if (name == NULL || strlen(name) > TIERCE__CONNECTOR_NAME_MAX)
+        return false;
+    int bytes = snprintf(key, KEY_BYTES_MAX + 1, "%s%s", driver_of(base)->prefix, name);
+    TIERCE_DASSERT(bytes > 0 && bytes <= KEY_BYTES_MAX);
+    return true;
 }
 
 static int redis_remove(struct tierce__storage_driver *base, const char *path)
 {
     struct tierce__resp_pipeline batch;
-    if (path[0] != '/' || path[1] == '\0')
+    char key[KEY_BYTES_MAX + 1];
+    if (!key_of(key, base, path))
         return TIERCE_E_ARGUMENT;
-    begin(&batch, base, "DEL", path + 1);
+    begin(&batch, base, "DEL", key);
     int rc = tierce__resp_pipeline_run(&batch);
     tierce__resp_pipeline_end(&batch);
     return rc;
@@ -115,9 +159,10 @@ static int redis_remove(struct tierce__storage_driver *base, const char *path)
 static int redis_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
 {
     struct tierce__resp_pipeline batch;
-    if (path[0] != '/' || path[1] == '\0')
+    char key[KEY_BYTES_MAX + 1];
+    if (!key_of(key, base, path))
         return TIERCE_E_ARGUMENT;
-    begin(&batch, base, "STRLEN", path + 1);
+    begin(&batch, base, "STRLEN", key);
     int rc = tierce__resp_pipeline_run(&batch);
     if (rc == 0 && (batch.values[0].type != TIERCE__RESP_INTEGER || batch.values[0].integer < 0))
         rc = -EPROTO;
@@ -140,10 +185,9 @@ static double info_of(const char *info, const char *name)
  */
 static double redis_used_share(struct tierce__storage_driver *base)
 {
-    TIERCE_DASSERT(base->ops == &tierce__storage_redis);
     struct tierce__resp_pipeline batch;
     double most = -1;
-    tierce__resp_pipeline_begin(&batch, ((struct redis_driver *)base)->pool);
+    tierce__resp_pipeline_begin(&batch, driver_of(base)->pool);
     TIERCE__RESP_COMMAND(&batch, "INFO", "memory");
     /* After an error reply of one server the others are still asked. */
     for (size_t i = 0; tierce__resp_pipeline_run_at(&batch, i) == 0 || batch.error != NULL; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/redis/resp_uri.h"
+#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
 #include "net/loopback.h"
@@ -226,10 +227,18 @@ int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *text,
         wrong = apply_params(&uri);
     if (wrong == NULL)
         wrong = scheme->is_node ? take_node(&uri) : check_cluster(&uri);
+    const char *file = tierce__url_param(&uri.url, "credentials_file");
+    if (wrong == NULL && file != NULL && uri.url.user != NULL)
+        wrong = "credentials_file cannot be combined with a user or password";
     if (wrong != NULL) {
-        tierce__resp_uri_clear(&uri);
         snprintf(why, TIERCE__RESP_WHY_BYTES, "URL: %s", wrong);
-        return TIERCE_E_CONFIG;
+        rc = TIERCE_E_CONFIG;
+    } else if (file != NULL) {
+        rc = tierce__resp_credentials_read(&uri, file, why);
+    }
+    if (rc != 0) {
+        tierce__resp_uri_clear(&uri);
+        return rc;
     }
     TIERCE_DASSERT(uri.node_count <= TIERCE__RESP_URI_NODES && uri.pool_max > 0);
     *out = uri;
@@ -239,5 +248,8 @@ int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *text,
 void tierce__resp_uri_clear(struct tierce__resp_uri *uri)
 {
     tierce__url_clear(&uri->url);
+    if (uri->credentials != NULL)
+        explicit_bzero(uri->credentials, uri->credentials_bytes);
+    tierce__free(uri->credentials);
     *uri = (struct tierce__resp_uri){0};
 }

@@ -19,8 +19,9 @@
  *     tierce://token@host:port     a node, port 6494; with TLS unless the host is this machine and
  * no file of TLS is named, or ?tls= says it
  *
- * valkey... is redis.... User information without a colon is the password. timeout_ms bounds
- * connecting and calls; unknown parameters are kept in `url` for the caller.
+ * valkey... is redis.... User information without a colon is the password. ?credentials_file= names
+ * a file that holds them instead (resp_credentials.c). timeout_ms bounds connecting and calls;
+ * unknown parameters are kept in `url` for the caller.
  *
  * Thread: any.
  */
@@ -39,13 +40,29 @@ struct tierce__resp_uri {
     size_t node_count;
     uint32_t wait_replicas; /* replicas that must have a write before it is acknowledged; 0 */
     struct tierce__url url; /* owned */
+    char *credentials;      /* owned: the content of the file, to which opts may point; or NULL */
+    size_t credentials_bytes;
 };
 
-/* Errors, *out untouched and `why` in words without the password: TIERCE_E_CONFIG, -ENOMEM. */
+/* Reads the file of credentials, too. Errors, *out untouched and `why` in words without the
+ * password: TIERCE_E_CONFIG (a file that cannot be read or is invalid, too), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *text,
                                           char why[TIERCE__RESP_WHY_BYTES]);
 
 /* Accepts a zeroed one. */
 void tierce__resp_uri_clear(struct tierce__resp_uri *uri);
+
+/*
+ * The file of ?credentials_file=, called by parse: sets the user and password of opts. Lines are
+ *
+ *     user=NAME           (optional)
+ *     password=SECRET
+ *
+ * Blank lines, and those that begin with '#', are ignored. Everything after the '=' counts. Any
+ * other line makes the file invalid, so that no other file can be named whose content would be
+ * sent. Errors: as parse.
+ */
+TIERCE_MUSTUSE int tierce__resp_credentials_read(struct tierce__resp_uri *uri, const char *path,
+                                                 char why[TIERCE__RESP_WHY_BYTES]);
 
 #endif

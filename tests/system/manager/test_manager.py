@@ -474,6 +474,7 @@ def group(name, version=1, **quota):
                     "meta_cache_policy_config": {"type": "LRU"}}}}
 
 
+
 def test_groups_come_and_go(api):
     name = f"group-{next(_names)}"
     assert code(api.call("admin", "CreateInstanceGroup", instance_group=group(name))) == "OK"

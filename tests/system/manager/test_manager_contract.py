@@ -515,3 +515,21 @@ def test_a_lease_that_cannot_be_had_is_said(tmp_path):
         assert "the lease of elector.uri cannot be acquired: No" in str(manager.get("/readyz")[1])
     finally:
         manager.stop()
+
+
+def test_engines_get_no_credentials_of_storages(api):
+    uri = "redis+sentinel://u:hidden@127.0.0.1:1/m?sentinel_password=hidden&db=0"
+    spec = {"uri": uri, "key_prefix": "kv:"}
+    reply = api.call("admin", "AddStorage", storage={"global_unique_name": "secret", "redis": spec})
+    assert code(reply) == "OK", reply
+    default = api.call("admin", "GetInstanceGroup", name="default")["instance_group"]
+    group = {**default, "name": "secret", "storage_candidates": ["secret"], "version": 1}
+    assert code(api.call("admin", "CreateInstanceGroup", instance_group=group)) == "OK"
+    reply = register(api, "secret", instance_group="secret")
+    storage = json.loads(reply["storage_configs"])[0]
+    assert storage["storage_spec"]["uri"] == "redis+sentinel://127.0.0.1:1/m?db=0&key_prefix=kv:"
+    assert "hidden" not in reply["storage_configs"]
+    for call, field in (("RemoveInstance", {"instance_group": "secret", "instance_id": "secret"}),
+                        ("RemoveInstanceGroup", {"name": "secret"}),
+                        ("RemoveStorage", {"storage_unique_name": "secret"})):
+        assert code(api.call("admin", call, **field)) == "OK", call

@@ -414,10 +414,12 @@ static int open_redis(void **store, struct tierce__client *own,
                                            "wait_replicas",
                                            "sentinel_user",
                                            "sentinel_password",
+                                           "credentials_file",
                                            NULL};
     static const char *const of_a_node[] = {"ttl",        "connections", "prefix",
                                             "timeout_ms", "ca_file",     "client_certificate",
-                                            "client_key", "tls",         NULL};
+                                            "client_key", "tls",         "credentials_file",
+                                            NULL};
     const struct tierce__url_number ttl = {"ttl", TIERCE__URL_MILLISECONDS, 1, TTL_MS_MAX};
     const char *prefix = tierce__url_param(source->url, "prefix");
     bool is_node = strcmp(source->url->scheme, NODE_SCHEME) == 0;

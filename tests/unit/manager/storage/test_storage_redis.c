@@ -85,6 +85,77 @@ START_TEST(one_server)
 }
 END_TEST
 
+/* The key of an object is the prefix and its name; the password is in a file. */
+START_TEST(a_prefix_and_a_file)
+{
+    struct redis_server server;
+    char uri[256], path[128], answer[256];
+    uint64_t bytes = 0;
+    ck_assert(redis_start(&server, NULL));
+    snprintf(path, sizeof(path), "%s/credentials", server.dir);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs("user=kv\npassword=secret\n", file), 0);
+    fclose(file);
+    /* Keys beside the prefix are out of the user's reach, also for the probe. */
+    ck_assert(
+        redis_tell(server.port, answer, sizeof(answer), "ACL SETUSER kv on >secret ~kv:* +@all"));
+    snprintf(uri, sizeof(uri),
+             "redis://127.0.0.1:%u/?timeout_ms=60000&key_prefix=kv%%3A&credentials_file=%s",
+             (unsigned)server.port, path);
+    struct tierce__storage_driver *driver = open_storage(uri);
+    ck_assert_msg(driver->ops->probe(driver, why) == 0, "%s", why);
+    ck_assert(redis_tell(server.port, answer, sizeof(answer), "SET kv:i/tp0/1f value"));
+    ck_assert(redis_tell(server.port, answer, sizeof(answer), "SET i/tp0/1f other"));
+    ck_assert_int_eq(driver->ops->measure(driver, "/i/tp0/1f", &bytes), 0);
+    ck_assert_uint_eq(bytes, 5);
+    ck_assert_int_eq(driver->ops->remove(driver, "/i/tp0/1f"), 0);
+    ck_assert_int_eq(driver->ops->measure(driver, "/i/tp0/1f", &bytes), -ENOENT);
+    ck_assert(redis_tell(server.port, answer, sizeof(answer), "RENAMENX i/tp0/1f i/tp0/20"));
+    static const char *const bad[] = {"", "/", "i/tp0/1f", "//a", "/a/..", "/a/"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        ck_assert_int_eq(driver->ops->remove(driver, bad[i]), TIERCE_E_ARGUMENT);
+        ck_assert_int_eq(driver->ops->measure(driver, bad[i], &bytes), TIERCE_E_ARGUMENT);
+    }
+    driver->ops->close(driver);
+    redis_stop(&server);
+}
+END_TEST
+
+START_TEST(what_does_not_open)
+{
+    static const char *const uris[][2] = {
+        {"redis://h?credentials_file=/nonexistent/c", "/nonexistent/c: No such file"},
+        {"file:///etc", "uri must begin with redis://"},
+        {"", "uri must begin with redis://"}};
+    char uri[512];
+    for (size_t i = 0; i < 3; i++) {
+        struct tierce__storage_driver *driver = NULL;
+        ck_assert_int_eq(tierce__storage_redis.open(
+                             &driver,
+                             &(struct tierce__storage){.number = 1,
+                                                       .name = "r",
+                                                       .type = TIERCE__STORAGE_REDIS,
+                                                       .uri = (char *)(uintptr_t)uris[i][0]},
+                             why),
+                         TIERCE_E_CONFIG);
+        ck_assert_ptr_null(driver);
+        ck_assert_msg(strstr(why, uris[i][1]) != NULL, "%s", why);
+    }
+    struct tierce__storage_driver *driver = NULL;
+    int used = snprintf(uri, sizeof(uri), "redis://h?key_prefix=");
+    memset(uri + used, 'p', 129);
+    uri[used + 129] = '\0';
+    ck_assert_int_eq(tierce__storage_redis.open(
+                         &driver,
+                         &(struct tierce__storage){
+                             .number = 1, .name = "r", .type = TIERCE__STORAGE_REDIS, .uri = uri},
+                         why),
+                     TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(why, "key_prefix"));
+}
+END_TEST
+
 START_TEST(the_master_of_sentinels)
 {
     struct redis_sentinels sentinels = {0};
@@ -179,5 +250,6 @@ START_TEST(nobody)
 END_TEST
 
 CHECK_MAIN("storage_redis", .seconds = 120,
-           .tests = {one_server, the_master_of_sentinels, a_cluster, a_probe_that_is_refused,
-                     a_server_that_returns_other_bytes, a_server_that_returns_no_bytes, nobody})
+           .tests = {one_server, a_prefix_and_a_file, what_does_not_open, the_master_of_sentinels,
+                     a_cluster, a_probe_that_is_refused, a_server_that_returns_other_bytes,
+                     a_server_that_returns_no_bytes, nobody})

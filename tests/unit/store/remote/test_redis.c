@@ -116,6 +116,66 @@ START_TEST(a_password)
 }
 END_TEST
 
+static void write_credentials(const char *text)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/credentials", server.dir);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    fclose(file);
+}
+
+static int open_with(const char *user, const char *file, char text[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    char uri[256];
+    const struct tierce__connector_opts opts = {.size = sizeof(opts), .pool = pool};
+    snprintf(uri, sizeof(uri), "redis://%s127.0.0.1:%u?credentials_file=%s/%s", user,
+             (unsigned)server.port, server.dir, file);
+    return tierce__connector_open(&connector, uri, &opts, text);
+}
+
+/* The user and the password are in a file, whose content nobody sees. */
+START_TEST(a_file_of_credentials)
+{
+    static const char *const good[] = {
+        "password=ri=ght #x\n", "# of the fleet\n\n  \nuser=default\r\npassword=ri=ght #x\r\n",
+        "password=ri=ght #x"};
+    static const char *const bad[] = {"",
+                                      "user=default\n",
+                                      "hidden\n",
+                                      "password=\n",
+                                      "password=hidden\npassword=hidden\n",
+                                      "password=hidden\nother=hidden\n",
+                                      "password = hidden\n",
+                                      "password=hidden\nhidden\n"};
+    char text[TIERCE__CONNECTOR_WHY_BYTES];
+    start((const char *const[]){"--requirepass", "ri=ght #x", NULL});
+    for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++) {
+        write_credentials(good[i]);
+        ck_assert_int_eq(open_with("", "credentials", text), 0);
+        ck_assert_int_eq(connector_ping(connector), 0);
+        close_connector();
+    }
+    ck_assert_int_eq(open_with("u:p@", "credentials", text), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(text, "credentials_file"));
+    ck_assert_int_eq(open_with("", "none", text), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(text, "/none: No such file"));
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        write_credentials(bad[i]);
+        ck_assert_int_eq(open_with("", "credentials", text), TIERCE_E_CONFIG);
+        ck_assert_msg(strstr(text, "password=") != NULL, "%s", text);
+        ck_assert_ptr_null(strstr(text, "hidden"));
+    }
+    write_credentials("user=other\npassword=hidden\n");
+    ck_assert_int_eq(open_with("", "credentials", text), 0);
+    ck_assert_int_eq(connector_ping(connector), TIERCE_E_REFUSED);
+    expect_why("WRONGPASS");
+    ck_assert_ptr_null(strstr(connector_why(connector), "hidden"));
+    end();
+}
+END_TEST
+
 START_TEST(a_user_who_may_only_read)
 {
     start((const char *const[]){"--user", "reader", "on", ">hidden", "~*", "-@all", "+getrange",
@@ -711,10 +771,11 @@ START_TEST(answers_that_are_too_large)
 END_TEST
 
 CHECK_MAIN("redis", .seconds = 120,
-           .tests = {a_full_server, a_password, a_user_who_may_only_read, a_replica_takes_no_stores,
-                     objects_of_others, what_is_stored_is_a_string_with_a_ttl,
-                     each_allocation_fails_once, a_server_comes_and_goes,
-                     a_failed_attempt_is_repeated, a_server_that_says_nothing, half_open},
+           .tests = {a_full_server, a_password, a_file_of_credentials, a_user_who_may_only_read,
+                     a_replica_takes_no_stores, objects_of_others,
+                     what_is_stored_is_a_string_with_a_ttl, each_allocation_fails_once,
+                     a_server_comes_and_goes, a_failed_attempt_is_repeated,
+                     a_server_that_says_nothing, half_open},
            .loops = {{cut_in_the_middle, 0, 10},
                      {wrong_answers, 0, sizeof(answers) / sizeof(*answers)},
                      {a_server_that_repeats_the_password, 0, 5},

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_STORAGE_AT_H
+#define TIERCE_STORAGE_AT_H
+
+#include <stdbool.h>
+
+#include <tierce/status.h>
+
+/*
+ * How a storage of a manager is reached: the URL of its connector, and the names of objects there.
+ * The manager's drivers delete by it, and engines read and write by it; so both mean the same
+ * object.
+ *
+ * A storage comes from a manager, so its texts are hostile here: a URL has the scheme that the type
+ * allows, and no parameter that a text smuggles in.
+ *
+ * Thread: any.
+ */
+
+struct tierce__storage_at {
+    const char *type; /* the scheme of its URIs: "file", "hf3fs", "vcns_hf3fs", "redis", "s3",
+                         "mooncake"; others have no connector */
+    /* NULL is "". */
+    const char *root_path;                             /* file */
+    const char *mountpoint, *root_dir;                 /* hf3fs, vcns_hf3fs */
+    const char *uri;                                   /* redis, s3 */
+    const char *master, *metadata, *protocol, *device; /* mooncake */
+};
+
+#define TIERCE__STORAGE_WHY_BYTES 256u
+
+/* Whether its objects are files below a root folder. */
+bool tierce__storage_at_has_files(const struct tierce__storage_at *at);
+
+/* What the paths of its URIs begin with, heap (tierce__free): "/" or the root folder, absolute,
+ * with one '/' at its end. NULL: no memory. */
+char *tierce__storage_at_root(const struct tierce__storage_at *at);
+
+/*
+ * The URL of its connector, heap (tierce__free): the names there are those of
+ * tierce__storage_at_name. Credentials in a URI stay in it. Errors, `why` in words without
+ * credentials: TIERCE_E_UNSUPPORTED (a type without a connector), TIERCE_E_CONFIG (a field that is
+ * missing or invalid), -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__storage_at_url(char **url, const struct tierce__storage_at *at,
+                                          char why[TIERCE__STORAGE_WHY_BYTES]);
+
+/* The name of the object with this path, which is the rest of `path` behind the root; NULL: the
+ * path does not lie below the root, or has a part that is empty, "." or "..". */
+const char *tierce__storage_at_name(const char *path, const char *root);
+
+/* Removes user, password, and parameters with passwords from a URI, in place. */
+void tierce__storage_at_hide(char *uri);
+
+#endif
