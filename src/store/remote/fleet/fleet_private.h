@@ -27,7 +27,8 @@
  *     fleet_places.c    remembered places
  *     fleet_part.c      names as instance, spec and block key; registration
  *     fleet_manager.c   calls of the manager; which address leads (net/grpc)
- *     fleet_stores.c    one connector for each storage; URIs as names of its objects
+ *     fleet_stores.c    one connector for each storage (fleet_opener.c opens it)
+ *     fleet_uri.c       URIs as names of objects in a storage
  *
  * Everything below belongs to the connector's thread, which blocks nowhere but in
  * tierce__fleet_manager_poll. Other threads only append requests, and answers of the storages'
@@ -218,9 +219,11 @@ TIERCE_MUSTUSE int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
 bool tierce__fleet_stores_close(struct tierce__fleet_stores *stores, uint64_t deadline_ns);
 
 /* Takes over the storages of RegisterInstance's answer (`storage_configs`, JSON). A storage whose
- * configuration changed is opened anew; requests in progress keep the old connector. A storage that
- * this build cannot reach (its type, a missing file of credentials) stays known, with the reason.
- * Errors: TIERCE_E_FORMAT, -ENOMEM; the old storages stay. */
+ * configuration changed is another one of that name; requests in progress keep the old connector,
+ * and new ones for places of the old one are answered TIERCE_E_DOWN. A storage that this build
+ * cannot reach (its type, a missing file of credentials) stays known, with the reason; after a
+ * failure to open its connector the next attempt is made a second later. Errors: TIERCE_E_FORMAT,
+ * -ENOMEM; the old storages stay. */
 TIERCE_MUSTUSE int tierce__fleet_stores_update(struct tierce__fleet_stores *stores,
                                                const char *json, char why[TIERCE__FLEET_WHY_BYTES]);
 
@@ -243,7 +246,10 @@ TIERCE_MUSTUSE int tierce__fleet_place_read(struct tierce__fleet_place *out, cha
                                             char why[TIERCE__FLEET_WHY_BYTES]);
 
 /* GET, PUT, DELETE or LOOKUP of one object: `req` as for a connector, with names[0] = place->name,
- * which stays valid until done. It may be answered before this returns. */
+ * which stays valid until done. Until then req->done and req->arg are others, and both are the
+ * caller's again when `done` is called. It may be answered before this returns. It does not wait
+ * for a connector to be opened: the request does, until its deadline. TIERCE_E_DOWN: there is no
+ * connector now; tierce__fleet_store_why tells why. */
 void tierce__fleet_store_submit(struct tierce__fleet_store *store, struct tierce__store_req *req);
 const char *tierce__fleet_store_name(const struct tierce__fleet_store *store);
 /* The last failure in words, with the storage's name; "" for none. Thread: any. */

@@ -254,10 +254,11 @@ END_TEST
 static void *put_slots(void *arg)
 {
     unsigned writer = (unsigned)(uintptr_t)arg;
-    for (unsigned i = 0; i < 40; i++)
-        ck_assert_int_eq(connector_put(connector, pool, slot("i/tp0/many", 4 * i + writer, SLOT),
-                                       4 * i + writer, SLOT),
-                         0);
+    for (unsigned i = writer; i < 160; i += 4) {
+        char name[64];
+        snprintf(name, sizeof(name), "i/tp0/many?blkid=%u&size=%u", i, (unsigned)SLOT);
+        ck_assert_int_eq(connector_put(connector, pool, name, i, SLOT), 0);
+    }
     return NULL;
 }
 
