@@ -379,7 +379,7 @@ static int read_path(char *path, const char **group, const char **instance,
 static int check_url(const struct tierce__connector_source *source,
                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const known[] = {"token_file", "ca_file", "server_name", NULL};
+    static const char *const known[] = {"token_file", "ca_file", NULL};
     const struct tierce__url *url = source->url;
     int rc = tierce__url_check_params(url, known, why);
     if (rc < 0)

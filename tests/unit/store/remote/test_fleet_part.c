@@ -18,7 +18,7 @@ static unsigned updates;
 int __wrap_tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char *json,
                                        char why[TIERCE__FLEET_WHY_BYTES]);
 int __wrap_tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char *json,
-                                char why[TIERCE__FLEET_WHY_BYTES])
+                                       char why[TIERCE__FLEET_WHY_BYTES])
 {
     (void)stores;
     why[0] = '\0';
