@@ -5,12 +5,13 @@ set(TIERCE_TESTS_PLAIN test_build_kernels test_layers test_setup test_install)
 
 # Without threads of their own or of ours: the thread sanitizer has nothing to see in them. And test_device_faults_native, whose
 # hundreds of processes take minutes with it; test_device_faults has the same cases in one process.
-# test_device_cells is about bytes, and takes minutes with it.
+# test_device_cells is about bytes, and takes minutes with it. test_device_kv_copiers and test_device_faults_copiers run the
+# cases of test_device_kv and test_device_faults with more threads.
 set(TIERCE_TESTS_SINGLE
     test_arena test_base test_beneath test_block_answers test_chain test_chunk_header test_cli_basics test_cli_doctor
     test_cli_optimize test_cli_optimize_money test_cli_optimize_sim test_cli_report
     test_cli_trace test_config test_copy_sum test_copy_sum_kernel test_cuda_calls test_deadlines test_device_cells
-    test_device_faults_native test_engine_config
+    test_device_faults test_device_faults_native test_device_kv test_engine_config
     test_frozen_abi test_frozen_manager test_frozen_native test_grants
     test_fleet_register test_grpc_frame test_index test_intern test_json test_json_value test_key_text test_kvcm test_lm
     test_lmcache_hash test_manager_config test_mix test_model test_model_fields test_namespace test_node_users test_numa test_open test_paged
