@@ -191,7 +191,8 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     rc = tierce__connector_open(
         &connector, url,
         &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
-                                         .pool = engine->pool},
+                                         .pool = engine->pool,
+                                         .namespaces = engine->namespaces},
         why);
     if (rc == 0)
         rc = open_layout(engine, &connector, &params, why);

@@ -113,7 +113,8 @@ struct tierce__store_req {
      * TIERCE__SIBLINGS_MAX. [out] siblings[0 .. found): chunks that LOOKUP finds, the latest first,
      * perhaps not all; a tier without such an index finds none.
      *
-     * PUT to a lending tier: [out] found is 1 if the tier had the chunk already, else 0.
+     * PUT to a lending tier, or to a connector with TIERCE__CONNECTOR_ASKS: [out] found is 1 if the
+     * tier or store had it already, else 0.
      *
      * DELETE answers earlier puts of the key in progress TIERCE_E_CANCELLED, and does not affect
      * later ones. From a durable tier: [out] found is 1 if the chunk could be found again after a
@@ -170,7 +171,8 @@ struct tierce__store_req {
     bool ahead; /* GET: no caller waits for it yet */
 
     /* PUT: fields that tiers index beside the key. */
-    const struct tierce__key *parent; /* chunk before this one; NULL for the first */
+    const struct tierce__key *parent; /* chunk before this one; NULL for the first. Connectors may
+                                         use it too */
     const uint8_t *first_block;       /* hash of the chunk's first block, 32 bytes */
     uint64_t object_bytes;
     uint64_t token_start;
@@ -191,7 +193,8 @@ struct tierce__store_req {
      * Connectors: TIERCE_E_REFUSED: the store rejects our credentials, or they lack permission;
      * TIERCE_E_FORMAT: an invalid answer, or an object of the wrong length; TIERCE_E_LIMIT: larger
      * than the store accepts, or the request queue is full; TIERCE_E_UNSUPPORTED;
-     * TIERCE_E_CANCELLED: the connector was closed first. In words: ops->why.
+     * TIERCE_E_CANCELLED: the connector was closed first; -EBUSY: another process is storing the
+     * object (PUT, TIERCE__CONNECTOR_ASKS). In words: ops->why.
      */
     int status;
     /* [in] false; [out] true: `status` is a failure that another request was answered with, because

@@ -30,6 +30,11 @@ struct connector_factory {
     bool has_paths;
     /* A PUT writes where the object lies, so that a reader may see a part of it. */
     bool is_in_place;
+    /* NULL: any text is a name, and any bytes are an object. Otherwise names are texts of keys:
+     * `key` writes the one that stands for a text, and all objects have object_bytes. */
+    void (*key)(char out[TIERCE__CONNECTOR_NAME_MAX + 1], const char *text);
+    uint64_t object_bytes;
+    struct tierce__namespaces **namespaces; /* of these keys */
     /* Number of names in an EXISTS; 0: 600. Lower for a store that needs one query per name. */
     uint32_t exists;
     /* How many names a LIST has to find, 600 where this is 0, and by how many prefixes, all where

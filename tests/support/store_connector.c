@@ -34,6 +34,7 @@ struct store_connector {
     bool repeats, connects;
     unsigned counts[OPS];
     enum tierce__connector_urgency urgency;
+    enum tierce__tier_left left;
     unsigned late_ms;
     bool closing, has_thread;
     pthread_t thread;
@@ -66,9 +67,13 @@ static void *copy(const void *bytes, size_t count)
     return memory;
 }
 
-static void put(struct store_connector *store, const struct tierce__store_req *req)
+static void put(struct store_connector *store, struct tierce__store_req *req)
 {
     struct object **at = find(store, req->names);
+    if (*at != NULL && (store->base.caps & TIERCE__CONNECTOR_ASKS) != 0) {
+        req->found = 1;
+        return;
+    }
     if (*at != NULL)
         drop(at);
     struct object *object = calloc(1, sizeof(*object));
@@ -176,6 +181,8 @@ static void submit(struct tierce__connector *base, struct tierce__store_req *req
     pthread_mutex_lock(&store->mutex);
     store->counts[req->op]++;
     store->urgency = req->urgency;
+    if (req->op == TIERCE__STORE_DELETE)
+        store->left = req->left;
     bool closing = store->closing;
     bool waits = !closing && (store->holds[req->op] || store->late_ms > 0);
     if (!closing && store->holds[req->op])
@@ -357,6 +364,19 @@ void store_connector_fail(struct store_connector *store, enum tierce__store_op o
     store->fails[op].times = times;
     store->fails[op].after = after;
     pthread_mutex_unlock(&store->mutex);
+}
+
+void store_connector_set_asks(struct store_connector *store)
+{
+    store->base.caps |= TIERCE__CONNECTOR_ASKS;
+}
+
+enum tierce__tier_left store_connector_left(struct store_connector *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    enum tierce__tier_left left = store->left;
+    pthread_mutex_unlock(&store->mutex);
+    return left;
 }
 
 void store_connector_set_keeps(struct store_connector *store)

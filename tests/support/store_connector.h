@@ -38,6 +38,11 @@ void store_connector_mark(struct store_connector *store, bool repeats, bool conn
 /* From now on nothing can be deleted: TIERCE__CONNECTOR_NO_DELETE. */
 void store_connector_set_keeps(struct store_connector *store);
 
+/* From now on PUT asks by itself: TIERCE__CONNECTOR_ASKS. */
+void store_connector_set_asks(struct store_connector *store);
+/* Why the last DELETE was made. */
+enum tierce__tier_left store_connector_left(struct store_connector *store);
+
 /* Objects there, and requests of a kind so far. */
 size_t store_connector_objects(struct store_connector *store);
 unsigned store_connector_count(struct store_connector *store, enum tierce__store_op op);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locate/locator_private.h"
 #include "base/assert.h"
+#include "proto/kvcm/rpcs.h"
 
 #include <string.h>
 
@@ -129,7 +130,8 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
     }
     TIERCE_DASSERT(c.limit != NULL && c.limited != NULL);
     return tierce__why(why, TIERCE_E_FULL,
-                       "the quota by %s leaves no room for a block in group %.64s, storage %.64s",
+                       "the quota by %s " TIERCE__RPC_NO_ROOM
+                       " for a block in group %.64s, storage %.64s",
                        c.limit, opts->group->name, c.limited);
 }
 

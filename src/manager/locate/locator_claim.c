@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
+#include "proto/kvcm/rpcs.h"
 #include "manager/locate/locator_write_private.h"
 
 #include <errno.h>
@@ -410,7 +411,8 @@ int tierce__starting_count_room(struct tierce__starting *s, size_t *fit,
     tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_KEYS, s->session->count - *fit);
     if (*fit == 0)
         return tierce__why(
-            why, TIERCE_E_FULL, "instance %.64s holds %llu blocks; the limit is %llu",
+            why, TIERCE_E_FULL,
+            "instance %.64s holds %llu blocks; the limit of %llu " TIERCE__RPC_NO_ROOM,
             s->live->instance.id, (unsigned long long)keys, (unsigned long long)most);
     return 0;
 }

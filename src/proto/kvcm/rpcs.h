@@ -25,6 +25,9 @@
 #define TIERCE__RPC_PATH(package, service, method)                                                 \
     "/kv_cache_manager.proto." package "." service "/" method
 
+/* Words of an INTERNAL_ERROR that says that a quota or a storage is used up: there is no code. */
+#define TIERCE__RPC_NO_ROOM "leaves no room"
+
 enum tierce__rpc_port {
     TIERCE__RPC_PORT_META,
     TIERCE__RPC_PORT_ADMIN,

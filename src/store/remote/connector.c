@@ -41,7 +41,7 @@ static int refuse_scheme(const char *name, char why[TIERCE__CONNECTOR_WHY_BYTES]
                              schemes[i].name);
     }
     if ((size_t)used < room)
-        snprintf(why + used, room - (size_t)used, "; some with +unix, +sentinel or +cluster");
+        snprintf(why + used, room - (size_t)used, "; some with +unix, +sentinel, +cluster or +tls");
     return TIERCE_E_CONFIG;
 }
 

@@ -30,12 +30,16 @@
  */
 
 struct tierce__connector;
+struct tierce__namespaces;
 
 #define TIERCE__CONNECTOR_RANGES 1u /* GET takes any range */
 #define TIERCE__CONNECTOR_LISTS  2u /* LIST */
 #define TIERCE__CONNECTOR_NO_DELETE                                                                \
     8u /* DELETE is TIERCE_E_UNSUPPORTED: an object stays until it is replaced */
 #define TIERCE__CONNECTOR_NO_REPLACE 16u /* PUT does not replace */
+#define TIERCE__CONNECTOR_ASKS                                                                     \
+    32u /* a PUT asks by itself whether the store has the object, and transfers nothing then; it   \
+           is answered 0 with `found` 1 */
 
 #define TIERCE__CONNECTOR_WHY_BYTES 256u
 
@@ -66,6 +70,9 @@ struct tierce__connector {
 struct tierce__connector_opts {
     size_t size;               /* sizeof(struct tierce__connector_opts) */
     struct tierce__pool *pool; /* all buffers of requests are of this pool; for registering it */
+    /* Those of all names, which are texts of keys; [borrow until close]. NULL: names are any texts,
+     * and stores that need to know more are refused (fleet://). */
+    struct tierce__namespaces *namespaces;
 };
 
 /* Whether the connector of this URL needs a pool that other processes can map (`shared`). */
@@ -73,10 +80,10 @@ bool tierce__connector_needs_shared_pool(const char *url);
 
 /*
  * The connector of a URL. Does not connect: a store that is down now may become available later;
- * PING checks it. [borrow] opts for the call, opts->pool until close. Errors, `why` in words
- * without credentials: TIERCE_E_CONFIG (an unknown scheme, with the list of those there are; a
- * wrong or unknown parameter, with the right ones), TIERCE_E_UNSUPPORTED (this build lacks it),
- * -ENOMEM.
+ * PING checks it. [borrow] opts for the call, opts->pool and opts->namespaces until close. Errors,
+ * `why` in words without credentials: TIERCE_E_CONFIG (an unknown scheme, with the list of those
+ * there are; a wrong or unknown parameter, with the right ones), TIERCE_E_UNSUPPORTED (this build
+ * lacks it), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__connector_open(struct tierce__connector **out, const char *url,
                                           const struct tierce__connector_opts *opts,

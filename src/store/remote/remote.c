@@ -13,6 +13,7 @@ _Static_assert(TIERCE__TIER_WHY_BYTES == TIERCE__CONNECTOR_WHY_BYTES, "both have
 
 #define QUEUE_BYTES      (64u << 20)
 #define WRITES           4u
+#define WRITES_ASKS      64u /* so many share a question whether the store has them */
 #define WRITE_TIMEOUT_MS 10000u
 #define REMOTE_PAGE      4096u
 
@@ -175,6 +176,8 @@ int tierce__remote_status(const struct tierce__store_req *call)
     case TIERCE_E_REFUSED: /* the store's word against us, which will not change by asking again; a
                               PUT is refused where it may still be read */
         return call->op == TIERCE__STORE_PUT ? -EACCES : TIERCE_E_DOWN;
+    case -EBUSY: /* another process is storing it */
+        return call->op == TIERCE__STORE_PUT ? TIERCE_E_REFUSED : -EBUSY;
     case TIERCE_E_UNSUPPORTED: /* it takes none of that kind */
         return call->op == TIERCE__STORE_PUT ? TIERCE_E_REFUSED : TIERCE_E_UNSUPPORTED;
     case TIERCE_E_LIMIT: /* larger than it takes; or more wait than it serves in time */
@@ -672,6 +675,8 @@ int tierce__remote_open(struct tierce__tier **out, const struct tierce__remote_o
     remote->namespaces = opts->namespaces;
     remote->queue_bytes_max = opts->queue_bytes > 0 ? opts->queue_bytes : QUEUE_BYTES;
     remote->writes_max = opts->writes > 0 ? opts->writes : WRITES;
+    if ((opts->connector->caps & TIERCE__CONNECTOR_ASKS) != 0 && remote->writes_max < WRITES_ASKS)
+        remote->writes_max = WRITES_ASKS;
     remote->write_timeout_ms =
         opts->write_timeout_ms > 0 ? opts->write_timeout_ms : WRITE_TIMEOUT_MS;
     remote->read_only = opts->read_only;

@@ -34,7 +34,8 @@ struct tierce__remote_opts {
     struct tierce__connector *connector;   /* [transfer, on success only] */
     struct tierce__namespaces *namespaces; /* [borrow until close] has those of all keys */
     uint64_t queue_bytes;                  /* puts waiting; 0: 64 MiB */
-    uint32_t writes;                       /* puts under way; 0: 4 */
+    uint32_t writes;                       /* puts under way; 0: 4. At least 64 with
+                                              TIERCE__CONNECTOR_ASKS */
     uint32_t write_timeout_ms;             /* each step of a put; 0: 10000 */
     bool read_only;                        /* puts are rejected; wrong chunks are hidden in this
                                               process only */

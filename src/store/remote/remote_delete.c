@@ -96,6 +96,7 @@ void tierce__remote_delete(struct tierce__remote *remote, struct tierce__store_r
                                                 .deadline_ns = req->deadline_ns,
                                                 .done = has_deleted,
                                                 .arg = deletion,
+                                                .left = req->left,
                                                 .names = &deletion->name.name,
                                                 .name_count = 1};
     tierce__remote_waiter_init(&deletion->waiter, remote, req->deadline_ns);

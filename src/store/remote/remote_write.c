@@ -12,11 +12,12 @@
  *        |         |        |         \------|-> UNDO -> over
  *        \---------\--------\-----------------------------> over
  *
- * CHECK asks whether the store has the chunk (not if it is to be replaced), PARENT whether it has
- * the preceding chunk. SEND sends the chunk, AWAIT waits for a parent that is being sent. UNDO
- * deletes a chunk that must not be stored; a store that cannot delete keeps it, hidden. An event
- * takes it further: from BEGUN, from RESUMED after AWAIT, or as the answer of a call. Each is
- * pushed once. Everything of a put but its calls is under the lock.
+ * CHECK asks whether the store has the chunk (not if it is to be replaced, or if the connector's
+ * PUT asks by itself), PARENT whether it has the preceding chunk. SEND sends the chunk, AWAIT waits
+ * for a parent that is being sent. UNDO deletes a chunk that must not be stored; a store that
+ * cannot delete keeps it, hidden. An event takes it further: from BEGUN, from RESUMED after AWAIT,
+ * or as the answer of a call. Each is pushed once. Everything of a put but its calls is under the
+ * lock.
  *
  * A put lies in the scratch of its request, and that request itself makes the calls, one after the
  * other, so a put allocates nothing. The calls change fields of the request. Before the request is
@@ -364,6 +365,11 @@ static void ask_for_parent_or_send(struct tierce__remote_put *put)
         call(put, SEND, TIERCE__STORE_PUT);
 }
 
+static bool asks_itself(const struct tierce__remote *remote)
+{
+    return (remote->connector->caps & TIERCE__CONNECTOR_ASKS) != 0;
+}
+
 /* A hidden chunk exists in the store and must be replaced, so it is not looked up first. */
 static void begin(struct tierce__remote_put *put)
 {
@@ -372,7 +378,7 @@ static void begin(struct tierce__remote_put *put)
     TIERCE_DASSERT(put->phase == BEGUN);
     bool replaces = tierce__remote_hiding(remote, &put->req->keys[0]) == TIERCE__REMOTE_REPLACEABLE;
     tierce__lock_drop(&remote->lock);
-    if (replaces)
+    if (replaces || asks_itself(remote))
         ask_for_parent_or_send(put);
     else
         call(put, CHECK, TIERCE__STORE_LOOKUP);
@@ -423,7 +429,9 @@ static void run_put(struct tierce__remote_event *event)
         break;
     case SEND: /* it may have come also where sending it seems to have failed */
         note_permission(put->remote, put->req->status);
-        if (status == 0 || is_doomed(put))
+        if (status == 0 && asks_itself(put->remote) && put->req->found == 1)
+            finish(put, 0); /* as after CHECK: the store had it, so it is not undone */
+        else if (status == 0 || is_doomed(put))
             settle(put);
         else
             finish(put, status);

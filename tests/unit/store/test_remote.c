@@ -177,6 +177,30 @@ START_TEST(a_suffix_goes_with_its_prefix)
 }
 END_TEST
 
+/* A connector whose PUT asks by itself whether the store has the object. One that was there is not
+ * undone, also if its prefix is not stored: another process has put it. */
+START_TEST(a_connector_may_ask_by_itself)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    store_connector_set_asks(store);
+    check(put(1), 0);
+    check(put(1), 0);
+    check(put_after(2, 1), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_LOOKUP), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_PUT), 3);
+    store_connector_hold(store, TIERCE__STORE_PUT);
+    struct call *first = put(5), *second = put_after(2, 5), *third = put_after(6, 5);
+    store_connector_fail(store, TIERCE__STORE_PUT, -EBUSY, 1, false);
+    (void)store_connector_let_go(store);
+    check(first, TIERCE_E_REFUSED);
+    check(third, TIERCE_E_REFUSED);
+    ck_assert(second->req.status == 0 || second->req.status == TIERCE_E_REFUSED);
+    ck_assert_uint_eq(store_connector_objects(store), 2); /* 1 and 2 */
+    ck_assert(is_there(2) && !is_there(6));
+    close_tier();
+}
+END_TEST
+
 START_TEST(a_prefix_of_another_process_is_asked_for)
 {
     open_tier(&(struct tierce__remote_opts){0}, true);
@@ -372,6 +396,7 @@ START_TEST(failures_of_the_store_are_told)
                  {TIERCE_E_REFUSED, TIERCE_E_DOWN, -EACCES},
                  {TIERCE_E_LIMIT, TIERCE_E_DEADLINE, TIERCE_E_FULL},
                  {TIERCE_E_FULL, TIERCE_E_FULL, TIERCE_E_FULL},
+                 {-EBUSY, -EBUSY, TIERCE_E_REFUSED},
                  {TIERCE_E_FORMAT, TIERCE_E_MISS, -EPROTO}};
     open_tier(&(struct tierce__remote_opts){0}, true);
     check(put(1), 0);
@@ -586,6 +611,7 @@ CHECK_MAIN("remote", .seconds = 60,
                      a_no_is_believed_for_a_second_only,
                      a_suffix_goes_with_its_prefix,
                      a_prefix_of_another_process_is_asked_for,
+                     a_connector_may_ask_by_itself,
                      the_queue_is_bounded,
                      a_large_one_alone_always_fits,
                      what_is_only_read_is_not_changed,

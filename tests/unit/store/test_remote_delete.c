@@ -22,6 +22,18 @@ START_TEST(what_is_deleted_on_its_way_does_not_come)
 }
 END_TEST
 
+START_TEST(a_deletion_says_why)
+{
+    open_tier(&(struct tierce__remote_opts){0}, true);
+    check(put(1), 0);
+    struct call *call = make(TIERCE__STORE_DELETE, 1);
+    call->req.left = TIERCE__LEFT_CHECKSUM;
+    check(submit(call), 0);
+    ck_assert_int_eq(store_connector_left(store), TIERCE__LEFT_CHECKSUM);
+    close_tier();
+}
+END_TEST
+
 static struct call *submit_late(enum tierce__store_op op, unsigned n)
 {
     struct call *call = make(op, n);
@@ -183,7 +195,7 @@ START_TEST(a_clear_tells_its_failure)
 END_TEST
 
 CHECK_MAIN("remote_delete", .seconds = 60,
-           .tests = {what_is_deleted_on_its_way_does_not_come,
+           .tests = {what_is_deleted_on_its_way_does_not_come, a_deletion_says_why,
                      a_deletion_happens_after_its_deadline, a_clear_is_answered_by_its_deadline,
                      closing_ends_a_late_deletion, what_is_put_after_a_deletion_comes_after_it,
                      a_clear_takes_what_is_there_and_what_comes, a_clear_tells_its_failure},

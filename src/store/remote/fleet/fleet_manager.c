@@ -41,11 +41,11 @@ struct tierce__fleet_manager {
     struct timespec token_at; /* when the file was changed */
     uint64_t token_look_ns;
 
-    struct tierce__list running; /* calls that were sent */
-    struct tierce__list paused;  /* calls that are sent again at again_ns */
-    struct tierce__list ended;   /* calls whose `done` is due */
-    size_t in_flight;            /* calls that a client has */
-    _Atomic uint64_t connections;
+    struct tierce__list running;            /* calls that were sent */
+    struct tierce__list paused;             /* calls that are sent again at again_ns */
+    struct tierce__list ended;              /* calls whose `done` is due */
+    size_t in_flight;                       /* calls that a client has */
+    _Atomic uint64_t connections, connects; /* connects: as often as poll saw a new connection */
 };
 
 static struct tierce__fleet_call *call_of(struct tierce__list *node)
@@ -503,6 +503,14 @@ static void take_wake(const struct tierce__fleet_manager *m)
     }
 }
 
+static void count_connections(struct tierce__fleet_manager *m, uint64_t now)
+{
+    uint64_t before = atomic_load_explicit(&m->connections, memory_order_relaxed);
+    if (now > before)
+        atomic_fetch_add_explicit(&m->connects, now - before, memory_order_relaxed);
+    atomic_store_explicit(&m->connections, now, memory_order_relaxed);
+}
+
 void tierce__fleet_manager_poll(struct tierce__fleet_manager *manager, uint64_t until_ns)
 {
     struct pollfd fds[1 + FDS_PER_ADDRESS * TIERCE__URL_HOSTS_MAX];
@@ -529,7 +537,7 @@ void tierce__fleet_manager_poll(struct tierce__fleet_manager *manager, uint64_t 
         tierce__grpc_client_serve(client, &fds[first[i]], count > 0 ? first[i + 1] - first[i] : 0);
         connections += tierce__grpc_client_connected(client);
     }
-    atomic_store_explicit(&manager->connections, connections, memory_order_relaxed);
+    count_connections(manager, connections);
     (void)deliver(manager);
 }
 
@@ -543,4 +551,5 @@ void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
                                  struct tierce__tier_stats *out)
 {
     out->connections = atomic_load_explicit(&manager->connections, memory_order_relaxed);
+    out->connects = atomic_load_explicit(&manager->connects, memory_order_relaxed);
 }

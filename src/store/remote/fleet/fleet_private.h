@@ -102,7 +102,7 @@ void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
 void tierce__fleet_manager_poll(struct tierce__fleet_manager *manager, uint64_t until_ns);
 /* Ends a poll, or the next one. Thread: any. */
 void tierce__fleet_manager_wake(struct tierce__fleet_manager *manager);
-/* Sets `connections` of a connector's stats. Thread: any. */
+/* Sets `connections` and `connects` of a connector's stats. Thread: any. */
 void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
                                  struct tierce__tier_stats *out);
 

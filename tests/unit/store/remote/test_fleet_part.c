@@ -14,9 +14,11 @@
 
 static unsigned updates;
 
-/* In place of fleet_stores.c. */
-int tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char *json,
-                                char why[TIERCE__FLEET_WHY_BYTES])
+/* In place of the real one: the linker redirects calls of it to here. */
+int __wrap_tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char *json,
+                                       char why[TIERCE__FLEET_WHY_BYTES]);
+int __wrap_tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char *json,
+                                       char why[TIERCE__FLEET_WHY_BYTES])
 {
     (void)stores;
     why[0] = '\0';
