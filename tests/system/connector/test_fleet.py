@@ -92,7 +92,7 @@ def test_a_storage_is_lost(engine, build, prompts, expected):
     second = engine(fleet_store(fleet))
     assert answers(second.generate(prompts=prompts)) == expected()
     wait_until(lambda: fleet.state_of("redis_01") == "unwell")
-    third = engine(fleet_store(fleet, **{"breaker.errors": "100"}))
+    third = engine(fleet_store(fleet))  # one storage that fails does not put the pool out of service
     assert answers(third.generate(prompts=prompts)) == expected()
     assert third.flush()
     load_all(engine, fleet_store(fleet), prompts, expected)

@@ -289,7 +289,7 @@ static void has_read(struct tierce__fleet_io *io)
                           why[0] != '\0' ? why : tierce__fleet_store_name(io->store),
                           tierce_strerror(status));
     }
-    answer_get(get, status);
+    answer_get(get, tierce__fleet_storage_failed(status) ? TIERCE_E_MISS : status);
 }
 
 /* Reads an object at a URI, which is copied. */

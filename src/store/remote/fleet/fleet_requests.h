@@ -9,6 +9,7 @@
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_private.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 
 /*
@@ -74,6 +75,14 @@ void tierce__fleet_answer(struct tierce__fleet *fleet, struct tierce__store_req 
 /* Sets ops->why, and logs it if nothing of that kind was logged in the last minute. */
 void tierce__fleet_say(struct tierce__fleet *fleet, enum tierce__fleet_trouble trouble,
                        const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Whether a storage failed by itself. The pool has others, so its tier is not to blame. A storage
+ * that hangs is an exception, because it costs time. */
+static inline bool tierce__fleet_storage_failed(int status)
+{
+    return status < 0 && status != TIERCE_E_MISS && status != TIERCE_E_DEADLINE &&
+           status != TIERCE_E_CANCELLED && status != -ENOMEM;
+}
 
 /* The status of a request whose call of the manager failed; says why. */
 int tierce__fleet_call_failed(struct tierce__fleet *fleet, const struct tierce__fleet_call *call);

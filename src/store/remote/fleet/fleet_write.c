@@ -238,6 +238,8 @@ static void has_moved(struct tierce__fleet_io *io)
                           why[0] != '\0' ? why : tierce__fleet_store_name(io->store),
                           tierce_strerror(status));
     }
+    if (tierce__fleet_storage_failed(status)) /* it has no room */
+        status = TIERCE_E_FULL;
     if (put->state == PUT_OVER)
         tierce__fleet_put_answer(put, status < 0 ? status : TIERCE_E_CANCELLED, false);
     if (s->state == MOVES && s->moving == 0)

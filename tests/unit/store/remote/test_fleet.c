@@ -216,20 +216,20 @@ START_TEST(test_a_storage_that_is_down)
 {
     ck_assert_int_eq(put(1), 0);
     store_connector_fail(fleet_fake_store(), TIERCE__STORE_GET, TIERCE_E_DOWN, 1, false);
-    ck_assert_int_eq(get(1), TIERCE_E_DOWN);
+    ck_assert_int_eq(get(1), TIERCE_E_MISS); /* the pool is not down */
     expect_why("the fake's");
     ck_assert_int_eq(get(1), 0); /* the place is still known, and nothing was removed */
     ck_assert_uint_eq(fleet_fake_count(FLEET_FAKE_REMOVE), 0);
     store_connector_fail(fleet_fake_store(), TIERCE__STORE_PUT, TIERCE_E_DOWN, 1, false);
     submit_many(TIERCE__STORE_PUT, 2, 8, LATE_MS);
-    unsigned down = 0;
+    unsigned full = 0;
     for (uint32_t i = 0; i < 8; i++) {
         int rc = wait_call(&many[i]);
-        ck_assert(rc == 0 || rc == TIERCE_E_DOWN);
-        down += rc == TIERCE_E_DOWN;
+        ck_assert(rc == 0 || rc == TIERCE_E_FULL);
+        full += rc == TIERCE_E_FULL;
         WAIT_FOR(fleet_fake_state(2 + i) == (rc == 0 ? FLEET_FAKE_SERVING : FLEET_FAKE_ABSENT));
     }
-    ck_assert_uint_eq(down, 1);
+    ck_assert_uint_eq(full, 1);
 }
 END_TEST
 
