@@ -9,6 +9,7 @@ import pytest
 from conftest import answers, loaded
 import fleet_run
 from fleet_world import STORAGES, Fleet
+from hybrid_models import DTYPES, make_hybrid
 from manager_process import wait_until
 from node_process import Node
 from test_remote import load_all
@@ -115,6 +116,26 @@ def test_two_ranks(engine, build, prompts, plain, tmp_path):
         assert host.flush()
         host.stop()
         node.end()
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "qwen3_next"])
+def test_groups_of_layers(engine, build, prompts, tmp_path, kind):
+    """A model of several KV cache groups, each of which is an instance of the manager."""
+    options = {"dtype": DTYPES.get(kind, "float32"),
+               **({"mamba_cache_mode": "align"} if kind == "qwen3_next" else {})}
+    model = make_hybrid(tmp_path / "model", kind)
+    fleet = build("file")
+    expected = answers(engine(model=model, **options).generate(prompts=prompts))
+    first = engine(fleet_store(fleet), model=model, **options)
+    assert answers(first.generate(prompts=prompts)) == expected
+    assert first.flush()
+    second = engine(fleet_store(fleet, **{"timeout.lookup": "2s"}), model=model, **options)
+    outputs = second.generate(prompts=prompts)
+    assert answers(outputs) == expected
+    unit = {"gemma3": 32, "qwen3_next": 96}[kind]
+    assert loaded(outputs, "remote")[0] == whole_blocks(prompts, unit)[0]
+    instances = fleet.api.call("admin", "ListInstanceInfo", instance_group_name="default")
+    assert len({i["instance_id"] for i in instances["instance_info"]}) > 1
 
 
 def test_make_fleet(tmp_path):
