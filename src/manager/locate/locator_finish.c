@@ -122,10 +122,11 @@ static int make_deletion(struct finishing *f)
     TIERCE_DASSERT(f->deletion->live == f->live);
     f->deletion->note = session->note;
     f->deletion->due_us = f->now_us;
-    /* A client that timed out may still be writing; a client that reported a failure is not. */
+    /* A client that timed out may still be writing, and so may the storage of one that reported a
+     * failure: a write that hangs ends whenever it likes. */
     int64_t late_us = f->now_us + (int64_t)f->live->locator->opts.late_write_ms * 1000;
-    f->deletion->reusable_us = session->is_late ? late_us : f->now_us;
-    f->deletion->sweep_us = session->is_late ? late_us : 0;
+    f->deletion->reusable_us = late_us;
+    f->deletion->sweep_us = late_us;
     return 0;
 }
 

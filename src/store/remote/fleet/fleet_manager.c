@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/config/config_parse.h"
 #include "base/file.h"
 #include "net/grpc/grpc_client.h"
 #include "proto/kvcm/meta_service.pb-c.h"
@@ -223,8 +224,12 @@ static void end_call(struct tierce__fleet_manager *m, struct tierce__fleet_call 
 static void say(const struct tierce__fleet_manager *m, struct tierce__fleet_call *call,
                 const char *what)
 {
-    snprintf(call->why, sizeof(call->why), "%.100s: %s: %.120s", m->addresses[call->address].name,
-             call->method, what);
+    char shown[128]; /* a manager's words are shown in logs */
+    tierce__text_for_message(shown, sizeof(shown), what);
+    for (char *at = shown; *at != '\0'; at++)
+        *at = *at == '"' ? '\'' : *at;
+    snprintf(call->why, sizeof(call->why), "%.100s: %s: %s", m->addresses[call->address].name,
+             call->method, shown);
 }
 
 /* Ends a call with an answer of the manager that is not the one that was asked for. */

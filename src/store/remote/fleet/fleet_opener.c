@@ -138,13 +138,13 @@ static bool publish(struct tierce__fleet_job *job, struct tierce__fleet_use *use
     store->state = is_open ? TIERCE__FLEET_OPEN : TIERCE__FLEET_CLOSED;
     store->failed_ns = use != NULL ? 0 : tierce__now_ns();
     snprintf(store->why, sizeof(store->why), "%s", use != NULL ? "" : why);
+    job->is_handing_over = true; /* requests that only the job knows */
     if (!is_open)
         return false;
     store->use = use;
     use->holders = 1;
     TIERCE__LIST_FOR_EACH (node, waiting)
         use->holders++;
-    job->is_handing_over = true;
     return true;
 }
 
@@ -170,6 +170,10 @@ static void *run_open(void *arg)
         tierce__fleet_hand_over(use, req);
     }
     tierce__fleet_answer_all(&waiting, rc == -ENOMEM ? rc : TIERCE_E_DOWN);
+    tierce__lock_take(&stores->lock);
+    job->is_handing_over = false;
+    tierce__cond_broadcast(&stores->wake);
+    tierce__lock_drop(&stores->lock);
     if (is_open)
         tierce__fleet_let_go(stores, use);
     else if (use != NULL)
@@ -335,7 +339,9 @@ bool tierce__fleet_keeper_stop(struct tierce__fleet_stores *stores, uint64_t dea
     tierce__fleet_answer_all(&waiting, TIERCE_E_CANCELLED);
     while (!tierce__list_empty(&uses)) {
         struct tierce__list *node = uses.next;
+        tierce__lock_take(&stores->lock); /* tierce__fleet_let_go looks at it */
         tierce__list_remove(node);
+        tierce__lock_drop(&stores->lock);
         has_lost |=
             !close_use(TIERCE__CONTAINER_OF(node, struct tierce__fleet_use, node), deadline_ns);
     }

@@ -18,7 +18,7 @@
  *     GET      the place is remembered, or asked for; then GET from the storage's own connector
  *     PUT      StartWriteCache, PUT to the storage, FinishWriteCache; puts that come together share
  *              the two calls
- *     DELETE   ReportCache
+ *     DELETE   ReportCache, or RemoveCache for a block of one rank
  *     PING     GetInstanceInfo
  *
  *     fleet.c           requests and answers, the thread, open and close

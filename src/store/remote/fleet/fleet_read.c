@@ -257,19 +257,17 @@ static void answer_get(struct fleet_get *get, int status)
     tierce__fleet_answer(fleet, req, status);
 }
 
-/* The storage does not have what the manager lists. */
-static void lose(struct fleet_get *get, int status)
+/* The storage does not have what the manager lists. A FORMAT is not reported: it is also a store's
+ * word for requests that it does not understand, and would drop blocks that are well. */
+static void lose(struct fleet_get *get)
 {
     struct tierce__fleet *fleet = get->fleet;
-    bool short_of = status == TIERCE_E_FORMAT;
     tierce__fleet_say(fleet, TIERCE__FLEET_TROUBLE_LOST,
-                      "storage %.64s has no%s object of a chunk of instance %s, %s",
-                      tierce__fleet_store_name(get->io.store), short_of ? " whole" : "",
-                      get->part->instance, get->part->spec);
+                      "storage %.64s has no object of a chunk of instance %s, %s",
+                      tierce__fleet_store_name(get->io.store), get->part->instance,
+                      get->part->spec);
     tierce__fleet_places_forget(fleet->places, get->part, get->key);
-    tierce__fleet_report(fleet, get->part, get->key, get->uri,
-                         short_of ? META__REPORT_REASON__RR_SHORT
-                                  : META__REPORT_REASON__RR_MISSING);
+    tierce__fleet_report(fleet, get->part, get->key, get->uri, META__REPORT_REASON__RR_MISSING);
 }
 
 static void has_read(struct tierce__fleet_io *io)
@@ -280,14 +278,20 @@ static void has_read(struct tierce__fleet_io *io)
     TIERCE_DASSERT(get->has_io && get->req->buf == io->req.buf);
     get->req->connected = io->req.connected;
     get->req->repeats = io->req.repeats;
-    if (status == TIERCE_E_MISS || status == TIERCE_E_FORMAT) {
-        lose(get, status);
-        status = TIERCE_E_MISS;
+    /* Close frees the storages before it has all answers. */
+    if (get->fleet->is_closing) {
+        answer_get(get, status);
+        return;
+    }
+    if (status == TIERCE_E_MISS) {
+        lose(get);
     } else if (status < 0 && status != TIERCE_E_CANCELLED) {
         tierce__fleet_store_why(io->store, why);
         tierce__fleet_say(get->fleet, TIERCE__FLEET_TROUBLE_STORAGE, "%s: %s",
                           why[0] != '\0' ? why : tierce__fleet_store_name(io->store),
                           tierce_strerror(status));
+        if (status != TIERCE_E_DEADLINE)
+            tierce__fleet_places_forget(get->fleet->places, get->part, get->key);
     }
     answer_get(get, tierce__fleet_storage_failed(status) ? TIERCE_E_MISS : status);
 }

@@ -2,12 +2,11 @@
 /*
  * Deletions, and reports of places without their block.
  *
- *     place without the object, or of     ReportCache: the manager drops the location if it still
- *     a wrong length                      has this place
- *     DELETE for a wrong checksum or      the same
- *     identity
- *     any other DELETE                    RemoveCache. A block of several ranks has locations of
- * the others too: GetCacheMeta tells ours, and ReportCache drops it
+ * - A place without the object: ReportCache. The manager drops the location if it still has this
+ * place.
+ * - DELETE for a wrong checksum or identity: the same.
+ * - Any other DELETE: RemoveCache. A block of several ranks has locations of the others too:
+ * GetCacheMeta tells ours, and ReportCache drops it.
  *
  * A manager without ReportCache can only remove whole blocks: then GetCacheMeta tells whether a
  * wrong place is still the same, and the block is removed, because without this part the others

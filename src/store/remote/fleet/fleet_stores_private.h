@@ -54,7 +54,7 @@ struct tierce__fleet_job {
     struct tierce__fleet_use *use;
     pthread_t thread;
     /* Under the lock. */
-    bool is_handing_over; /* to the connector that it has opened */
+    bool is_handing_over; /* it has requests that no list has */
     bool has_ended;
 };
 

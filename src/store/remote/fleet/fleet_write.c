@@ -232,7 +232,8 @@ static void has_moved(struct tierce__fleet_io *io)
     s->moving--;
     tierce__buf_release(io->req.buf);
     put->state = status == 0 && s->state == MOVES ? PUT_STORED : PUT_OVER;
-    if (status < 0) {
+    if (status < 0 &&
+        !s->fleet->is_closing) { /* close frees the storages before it has all answers */
         tierce__fleet_store_why(io->store, why);
         tierce__fleet_say(s->fleet, TIERCE__FLEET_TROUBLE_STORAGE, "%s: %s",
                           why[0] != '\0' ? why : tierce__fleet_store_name(io->store),

@@ -11,8 +11,9 @@
  * The manager's drivers delete by it, and engines read and write by it; so both mean the same
  * object.
  *
- * A storage comes from a manager, so its texts are hostile here: a URL has the scheme that the type
- * allows, and no parameter that a text smuggles in.
+ * A storage comes from a manager, which engines trust to name folders and hosts. Its texts are not
+ * trusted to be well-formed: a URL has the scheme that the type allows, and names cannot add
+ * parameters.
  *
  * Thread: any.
  */
