@@ -48,8 +48,8 @@ struct tierce__locator_opts {
     void *clock_arg;
     uint64_t seed; /* for ids and random choices; 0: from the kernel */
     /* How long a freed slot is not reused: reuse_delay_ms after its location was removed (clients
-     * may still read it), late_write_ms after its writer timed out (it may still write). 0: one
-     * minute, ten minutes. */
+     * may still read it), late_write_ms after its write failed or timed out (it may still go on).
+     * 0: one minute, ten minutes. */
     uint32_t reuse_delay_ms, late_write_ms;
     uint32_t delete_threads;                        /* 0: deletions wait for tierce__deleter_step */
     const struct tierce__quota_group *quota_groups; /* [borrow for the call] */
