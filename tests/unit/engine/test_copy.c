@@ -132,7 +132,8 @@ END_TEST
 
 START_TEST(nothing_is_lost_where_the_disk_takes_only_some)
 {
-    open_engine(NULL);
+    open_engine(
+        (const char *const[]){"breaker.errors", "100", NULL}); /* the disk stays in service */
     store(MEMORY);
     struct tierce__tier *wrapped = fx_wrap(&fx, 1);
     tierce__fault_set(

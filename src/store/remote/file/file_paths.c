@@ -208,7 +208,7 @@ static int make_folders(struct tierce__vfs *vfs, const char *path)
 static int open_to_write(struct tierce__vfs *vfs, struct tierce__vfs_file **out, const char *path)
 {
     int rc = vfs->ops->open(vfs, out, path, TIERCE__VFS_CREATE);
-    for (int i = 0; i < TRIES && rc == -ENOENT; i++) {
+    for (int i = 0; i < TRIES && (rc == -ENOENT || rc == -EEXIST); i++) {
         rc = make_folders(vfs, path);
         if (rc == 0)
             rc = vfs->ops->open(vfs, out, path, TIERCE__VFS_CREATE);
