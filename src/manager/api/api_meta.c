@@ -467,6 +467,7 @@ static void report_cache(struct tierce__api_call *api)
         tierce__api_fail(api, -ENOMEM, "report cache");
     if (reports == NULL || !read_reports(api, request, reports))
         return;
+    api->keys += request->n_reports;
     int rc = tierce__locator_report(api->manager->locator, request->instance_id, reports,
                                     request->n_reports, &dropped, api->why);
     reply->dropped_locations = (int64_t)dropped;

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "store/remote/fleet/storage_at.h"
+#include "manager/api/grant.h"
 #include "manager/api/api_model.h"
 
 #include "base/assert.h"
@@ -293,9 +295,29 @@ static bool show_spec(struct tierce__api_call *api, const struct tierce__storage
                                     storage) == 0;
 }
 
-Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
-                                               const struct tierce__storage *storage)
+/* The storage as the caller may see it: an account of some groups sees no passwords in URIs. NULL:
+ * no memory. */
+static const struct tierce__storage *shown_to(struct tierce__api_call *api,
+                                              const struct tierce__storage *storage,
+                                              struct tierce__storage *shown)
 {
+    if (tierce__grant_has_all(api->caller->grant))
+        return storage;
+    *shown = *storage;
+    shown->uri = tierce__arena_copy(&api->arena, storage->uri, strlen(storage->uri));
+    if (shown->uri == NULL)
+        return NULL;
+    tierce__storage_at_hide(shown->uri);
+    return shown;
+}
+
+Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
+                                               const struct tierce__storage *whole)
+{
+    struct tierce__storage copy;
+    const struct tierce__storage *storage = shown_to(api, whole, &copy);
+    if (storage == NULL)
+        return NULL;
     Admin__StorageConfig *out = (Admin__StorageConfig *)tierce__api_show(
         api, &admin__storage_config__descriptor, &tierce__storage_fields, storage);
     struct tierce__storage_state state;

@@ -102,7 +102,8 @@ static bool has_keys(enum tierce__rpc_id id)
 {
     const ProtobufCMessageDescriptor *type = tierce__rpcs[id].request;
     return protobuf_c_message_descriptor_get_field_by_name(type, "block_keys") != NULL ||
-           protobuf_c_message_descriptor_get_field_by_name(type, "keys") != NULL;
+           protobuf_c_message_descriptor_get_field_by_name(type, "keys") != NULL ||
+           protobuf_c_message_descriptor_get_field_by_name(type, "reports") != NULL;
 }
 
 /* Rejects an unauthorized caller, and one above its limits, before the body is read. */

@@ -3,6 +3,7 @@
 
 import logging
 import os
+import unittest.mock
 import statistics
 import sys
 import time
@@ -481,7 +482,8 @@ def test_the_configuration_is_found_in_the_callers():
 
 def test_the_benchmark_s_region_has_no_name(tmp_path):
     """A benchmark that is killed leaves nothing in shared memory."""
-    import tier_calls
+    with unittest.mock.patch.dict(os.environ):  # it sets variables that every engine of later tests would have
+        import tier_calls
 
     servers = tier_calls.Servers("no executable", str(tmp_path), "64MiB")
     run = tier_calls.Run("memory", tier_calls.options_of("memory", servers, str(tmp_path)),
