@@ -126,13 +126,14 @@ def test_groups_of_layers(engine, build, prompts, tmp_path, kind):
     model = make_hybrid(tmp_path / "model", kind)
     fleet = build("file")
     expected = answers(engine(model=model, **options).generate(prompts=prompts))
-    first = engine(fleet_store(fleet), model=model, **options)
+    unit = {"gemma3": 32, "qwen3_next": 96}[kind]  # tokens of a block
+    store = fleet_store(fleet, **{"chunk.tokens": str(unit), "timeout.lookup": "2s"})
+    first = engine(store, model=model, **options)
     assert answers(first.generate(prompts=prompts)) == expected
     assert first.flush()
-    second = engine(fleet_store(fleet, **{"timeout.lookup": "2s"}), model=model, **options)
+    second = engine(store, model=model, **options)
     outputs = second.generate(prompts=prompts)
     assert answers(outputs) == expected
-    unit = {"gemma3": 32, "qwen3_next": 96}[kind]
     assert loaded(outputs, "remote")[0] == whole_blocks(prompts, unit)[0]
     instances = fleet.api.call("admin", "ListInstanceInfo", instance_group_name="default")
     assert len({i["instance_id"] for i in instances["instance_info"]}) > 1
