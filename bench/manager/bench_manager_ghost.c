@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the ghost curves cost: lookups of 128 keys in a locator with a ghost beside one without, and
- * the share of the ghost's thread in the processor time of the process, which does nothing else.
- * A manager's calls also read and write messages, so the share is an upper bound.
+ * The cost of the ghost curves: lookups of 128 keys in a locator with a ghost beside one without,
+ * and the share of the ghost's thread in the processor time of the process, which does nothing
+ * else. A manager's calls also read and write messages, so the share is an upper bound.
  */
 #include "bench/manager/bench_manager.h"
 

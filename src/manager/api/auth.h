@@ -47,7 +47,7 @@ TIERCE_MUSTUSE int tierce__auth_grants_read(struct tierce__grants **out,
 TIERCE_MUSTUSE struct tierce__grants *tierce__auth_exchange(struct tierce__auth *auth,
                                                             struct tierce__grants *fresh);
 
-/* Who calls. Zeroed: nobody. */
+/* The caller. A zeroed one is nobody. */
 struct tierce__caller {
     char name[64];               /* "": authentication is off, or no name was presented */
     struct tierce__grant *grant; /* held; NULL: not authenticated */

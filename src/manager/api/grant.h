@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 /*
- * What an account may do: rights, and a scope in which it has them. A grant does not change; calls
+ * The rights of an account, and the scope in which it has them. A grant does not change; calls
  * and streams hold it by a counted reference, also after the token file was read again.
  *
  * A function that takes a NULL grant answers as for an account without rights and scope.

@@ -11,11 +11,11 @@
 #include "base/threads/lock.h"
 
 /*
- * What an account uses, and its limits: a token bucket each for requests, keys and bytes a second.
- * A bucket holds as much as its limit allows in one second. A call is admitted while the balance of
- * its buckets is above 0, and charged with what it has used, even if that is more than the balance:
- * the account then waits until the debt is paid. So a call that is larger than the limit passes
- * too, and calls of several threads exceed it only for a moment.
+ * The use of an account and its limits: one token bucket for requests a second, one for keys, one
+ * for bytes. A bucket holds as much as its limit allows in one second. A call is admitted while the
+ * balance of its buckets is above 0, and charged with what it has used, even if that is more than
+ * the balance: the account then waits until the debt is paid. So a call that is larger than the
+ * limit passes too, and calls of several threads exceed it only for a moment.
  *
  * Calls hold a meter by a counted reference. Threads: any.
  */

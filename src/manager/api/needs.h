@@ -5,9 +5,10 @@
 #include "manager/api/grant.h"
 #include "proto/kvcm/rpcs.h"
 
-/* What calls and HTTP routes need: needs.def. Threads: any; everything is constant. */
+/* The rights that calls and HTTP routes require (needs.def). Threads: any; everything is constant.
+ */
 
-/* What the scope of the caller must hold. */
+/* The thing that must lie in the caller's scope. */
 enum tierce__target {
     TIERCE__TARGET_NOTHING,    /* the answer has no data of groups */
     TIERCE__TARGET_SHOWN,      /* the answer shows the part that the scope holds */

@@ -93,7 +93,7 @@ static bool may_log(struct tierce__live *live)
                                                    memory_order_relaxed, memory_order_relaxed);
 }
 
-/* What is retracted is nothing to worry about. */
+/* Retractions are only counted: they are no faults of a storage. */
 static void count_reports(const struct reporting *r, const struct tierce__removed *removed)
 {
     const struct tierce__location_report *worst = NULL;

@@ -36,7 +36,7 @@ static bool is_seen(const struct telling *t, const struct tierce__metric *metric
     const char *group = tag_value(metric, "instance_group");
     const char *instance = tag_value(metric, "instance_id");
     const char *storage = tag_value(metric, "unique_name");
-    bool is_account = tag_value(metric, "account") != NULL; /* only those of the scope are told */
+    bool is_account = tag_value(metric, "account") != NULL; /* these are filtered by scope before */
     if (tierce__grant_has_all(t->grant) || is_account ||
         strcmp(metric->name, "manager.is_leader") == 0)
         return true;

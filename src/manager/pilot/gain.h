@@ -6,7 +6,7 @@
 #include "manager/registry/catalog.h"
 
 /*
- * What another GiB would bring to a group: the hit rate of its curve (ghosts.h) at the bytes that
+ * The gain of another GiB for a group: the hit rate of its curve (ghosts.h) at the bytes that
  * it may hold, and with 1 GiB more.
  *
  * A group may hold bytes up to its watermark, where reclaim begins. If quotas by type limit all

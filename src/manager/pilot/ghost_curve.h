@@ -77,7 +77,7 @@ TIERCE_MUSTUSE int tierce__ghost_curve_create(struct tierce__ghost_curve **out,
 /* NULL is accepted. */
 void tierce__ghost_curve_destroy(struct tierce__ghost_curve *curve);
 
-/* What a curve of this many blocks takes at most, with one member. */
+/* The most memory that a curve of this many blocks takes, with one member. */
 size_t tierce__ghost_curve_bytes_max(uint32_t blocks_max);
 
 /* Adds a member, whose keys have `key_bytes` bytes (> 0) and `tokens` tokens (> 0) each. Errors:

@@ -96,9 +96,9 @@ TIERCE_MUSTUSE int tierce__grpc_client_start(struct tierce__grpc_client *client,
 size_t tierce__grpc_client_poll(struct tierce__grpc_client *client, uint32_t timeout_ms);
 
 /*
- * What poll is to wait for: fds[0 .. returned), and *until_ns, which is lowered if something is due
- * earlier. Neither sends nor calls `done`. `room`: at least the connections, and one more for each
- * that accepts no more calls and still has some; the last of these have to wait.
+ * The events that poll waits for: fds[0 .. returned), and *until_ns, which is lowered if something
+ * is due earlier. Neither sends nor calls `done`. `room`: at least the connections, and one more
+ * for each that accepts no more calls and still has some; the last of these have to wait.
  */
 size_t tierce__grpc_client_wants(struct tierce__grpc_client *client, struct pollfd *fds,
                                  size_t room, uint64_t *until_ns);

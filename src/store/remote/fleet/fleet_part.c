@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a name is to a manager: an instance, a spec and a block key. */
+/* Names of chunks as a manager knows them: an instance, a spec and a block key. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"

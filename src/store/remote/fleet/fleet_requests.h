@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 /*
- * What fleet.c, fleet_read.c, fleet_write.c, fleet_report.c and fleet_places.c share: the requests
+ * Shared by fleet.c, fleet_read.c, fleet_write.c, fleet_report.c and fleet_places.c: the requests
  * of a connector through a manager, on its thread.
  *
  * Memory. Lookups, gets and deletions are allocated when they arrive, and end with -ENOMEM without

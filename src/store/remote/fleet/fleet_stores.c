@@ -273,7 +273,7 @@ int tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char 
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* What a request has in place of `arg` while it is here. */
+/* Stands in place of a request's `arg` while the request is here. */
 struct fleet_call {
     struct tierce__fleet_store *store;
     struct tierce__fleet_use *use; /* NULL: it has no connector yet */

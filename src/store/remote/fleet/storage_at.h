@@ -33,7 +33,7 @@ struct tierce__storage_at {
 /* Whether its objects are files below a root folder. */
 bool tierce__storage_at_has_files(const struct tierce__storage_at *at);
 
-/* What the paths of its URIs begin with, heap (tierce__free): "/" or the root folder, absolute,
+/* The beginning of the paths in its URIs, heap (tierce__free): "/" or the root folder, absolute,
  * with one '/' at its end. NULL: no memory. */
 char *tierce__storage_at_root(const struct tierce__storage_at *at);
 
