@@ -38,16 +38,17 @@ struct tierce__keeper_lease {
     void *owner;    /* the keeper's */
 };
 
-/* A question whose answer may come later. The server's until `done`, which is called exactly once,
- * perhaps before find returns, on any thread; it does not block. */
-struct tierce__keeper_find {
+/* A find or a drop, whose answer may come later. The keeper's until `done`, which is called exactly
+ * once, perhaps before find or drop returns, on any thread; it does not block. */
+struct tierce__keeper_call {
     struct tierce_plugin_name space, name; /* [borrow until done] */
     uint64_t deadline_ns;
-    /* [out] 0: lease is set. TIERCE_E_MISS; TIERCE_E_ARGUMENT (no such space), TIERCE_E_DEADLINE,
-     * TIERCE_E_LIMIT (too many at a time), -ENOMEM, negative errno of a device. */
+    /* [out] 0: of a find, lease is set. TIERCE_E_MISS (a find only); TIERCE_E_ARGUMENT (no such
+     * space), TIERCE_E_DEADLINE, TIERCE_E_LIMIT (too many at a time), -ENOMEM, negative errno of a
+     * device. */
     int status;
     struct tierce__keeper_lease lease;
-    void (*done)(struct tierce__keeper_find *find);
+    void (*done)(struct tierce__keeper_call *call);
     void *arg;
     struct tierce__list node; /* the keeper's until done */
 };
@@ -65,7 +66,7 @@ struct tierce__keeper_room {
 
 /* Threads: any, several at a time. No function blocks. */
 struct tierce__keeper_ops {
-    void (*find)(struct tierce__keeper *keeper, struct tierce__keeper_find *find);
+    void (*find)(struct tierce__keeper *keeper, struct tierce__keeper_call *call);
     void (*release)(struct tierce__keeper *keeper, struct tierce__keeper_lease *lease);
     /* The length of an object, without a lease. Errors: TIERCE_E_MISS, TIERCE_E_ARGUMENT. */
     TIERCE_MUSTUSE int (*measure)(struct tierce__keeper *keeper,
@@ -83,10 +84,9 @@ struct tierce__keeper_ops {
     void (*keep)(struct tierce__keeper *keeper, struct tierce__keeper_room *room);
     /* The bytes will not come. */
     void (*abandon)(struct tierce__keeper *keeper, struct tierce__keeper_room *room);
-    /* Removes an object; 0 if there is none. Leases on it stay valid. */
-    TIERCE_MUSTUSE int (*drop)(struct tierce__keeper *keeper,
-                               const struct tierce_plugin_name *space,
-                               const struct tierce_plugin_name *name);
+    /* Removes an object, for good when it is answered; status 0 if there was none. Leases on it
+     * stay valid. */
+    void (*drop)(struct tierce__keeper *keeper, struct tierce__keeper_call *call);
     /* Names that begin with `prefix`, page by page: *cursor is 0 at first, and 0 again after the
      * last page. An object that exists during the whole walk is reported at least once. `each` is
      * called without a lock. */
