@@ -16,7 +16,7 @@ static const struct {
     uint32_t rights;
 } words[] = {
     {"read", TIERCE__RIGHT_READ},  {"write", TIERCE__RIGHT_WRITE}, {"trim", TIERCE__RIGHT_TRIM},
-    {"admin", TIERCE__RIGHTS_ALL}, {"user", TIERCE__RIGHTS_USER},
+    {"admin", TIERCE__RIGHTS_ALL}, {"user", TIERCE__RIGHTS_USER},  {"node", TIERCE__RIGHT_NODE},
 };
 
 enum { WORDS = sizeof(words) / sizeof(words[0]) };

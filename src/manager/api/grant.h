@@ -21,11 +21,13 @@ enum tierce__right {
     TIERCE__RIGHT_WRITE = 2, /* register instances and write blocks */
     TIERCE__RIGHT_TRIM = 4,  /* remove blocks */
     TIERCE__RIGHT_ADMIN = 8, /* administer */
+    TIERCE__RIGHT_NODE = 16, /* register a node of a pool */
 };
 
 #define TIERCE__RIGHTS_USER                                                                        \
     ((uint32_t)(TIERCE__RIGHT_READ | TIERCE__RIGHT_WRITE | TIERCE__RIGHT_TRIM))
-#define TIERCE__RIGHTS_ALL (TIERCE__RIGHTS_USER | (uint32_t)TIERCE__RIGHT_ADMIN)
+#define TIERCE__RIGHTS_ALL                                                                         \
+    (TIERCE__RIGHTS_USER | (uint32_t)TIERCE__RIGHT_ADMIN | (uint32_t)TIERCE__RIGHT_NODE)
 
 /* "read", ... of one right. */
 const char *tierce__right_name(enum tierce__right right);

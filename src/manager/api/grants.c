@@ -153,8 +153,8 @@ int tierce__grants_load(struct tierce__grants **out, const char *path, char why[
             .size = sizeof(struct tierce__tokens_opts),
             .path = path,
             .rights = tierce__rights_parse,
-            .rights_text = "a role must be read, write, trim, admin or user, or several of them "
-                           "separated by commas",
+            .rights_text = "a role must be read, write, trim, node, admin or user, or several of "
+                           "them separated by commas",
             .has_accounts = true,
             .more = read_more,
             .more_arg = grants,

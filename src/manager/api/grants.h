@@ -13,9 +13,9 @@
  *                                                    a certificate, instead of its role in the
  *                                                    registry
  *
- * ROLES are read, write, trim, admin and user (read, write and trim), separated by commas. A token
- * may stand on two lines only if they say the same. LIMITS are requests=N, keys=N and bytes=SIZE, a
- * second (meter.h); lines of one NAME share them, and have the same ones.
+ * ROLES are read, write, trim, node, admin and user (read, write and trim), separated by commas. A
+ * token may stand on two lines only if they say the same. LIMITS are requests=N, keys=N and
+ * bytes=SIZE, a second (meter.h); lines of one NAME share them, and have the same ones.
  *
  * Threads: any, once loaded.
  */

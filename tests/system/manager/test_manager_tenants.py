@@ -15,7 +15,7 @@ from manager_process import Grpc, Http, Manager, ROOT, stubs, wait_until
 pytest.importorskip("grpc_tools")
 
 RIGHTS = {"read": {"read"}, "write": {"write"}, "trim": {"trim"}, "user": {"read", "write", "trim"},
-          "admin": {"read", "write", "trim", "admin"}}
+          "node": {"node"}, "admin": {"read", "write", "trim", "node", "admin"}}
 SCOPES = ["*", "chat", "chat/i", "code", "chat/other"]
 
 # What each call needs: the right, and what of its request must be in the scope.
@@ -24,7 +24,8 @@ META = {
     "GetCacheMeta": ("read", "instance"), "GetCacheLocation": ("read", "instance"),
     "StartWriteCache": ("write", "instance"), "FinishWriteCache": ("write", "instance"),
     "RenewWriteCache": ("write", "instance"), "RemoveCache": ("trim", "instance"),
-    "TrimCache": ("trim", "instance"), "ReportCache": ("write", "instance")}
+    "TrimCache": ("trim", "instance"), "ReportCache": ("write", "instance"),
+    "RegisterNode": ("node", "all")}
 KV_META = {
     "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
     "Get": ("read", "instance"), "PutStart": ("write", "instance"),
@@ -112,8 +113,8 @@ def hits(api, instance, keys):
     return len(reply["locations"])
 
 
-EVERY_ACCOUNT = [(role, scope) for role in RIGHTS for scope in SCOPES] + [
-    ("read,write", "chat"), ("read,write,trim", "chat"), ("read,admin", "chat/i")]
+EVERY_ACCOUNT = [(role, scope) for role in RIGHTS if role != "node" for scope in SCOPES] + [
+    ("node", "*"), ("node", "chat"), ("read,write", "chat"), ("read,write,trim", "chat"), ("read,admin", "chat/i")]
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ END_TEST
 static const struct {
     const char *text, *fault;
 } faulty[] = {
-    {"root ops " A, "line 1: a role must be read, write, trim, admin or user"},
+    {"root ops " A, "line 1: a role must be read, write, trim, node, admin or user"},
     {"read, ops " A, "line 1: a role must be"},
     {",read ops " A, "line 1: a role must be"},
     {"readwrite ops " A, "line 1: a role must be"},
@@ -358,7 +358,8 @@ START_TEST(test_every_call_needs_a_right)
     for (int id = 0; id < TIERCE__RPC_COUNT; id++) {
         const struct tierce__need *need = tierce__need_of_call((enum tierce__rpc_id)id);
         ck_assert_msg(need->right == TIERCE__RIGHT_READ || need->right == TIERCE__RIGHT_WRITE ||
-                          need->right == TIERCE__RIGHT_TRIM || need->right == TIERCE__RIGHT_ADMIN,
+                          need->right == TIERCE__RIGHT_TRIM || need->right == TIERCE__RIGHT_NODE ||
+                          need->right == TIERCE__RIGHT_ADMIN,
                       "%s", need->name);
         /* The role "user" makes the calls of engines, and no others. */
         ck_assert_msg((need->right == TIERCE__RIGHT_ADMIN) ==
