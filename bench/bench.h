@@ -63,12 +63,15 @@ int tierce__bench_fail(const struct tierce__bench *bench, const char *format, ..
     __attribute__((format(printf, 2, 3)));
 
 struct tierce__connector;
+struct tierce__namespaces;
 struct tierce__pool;
 
-/* Opens the connector of a URL, with buffers of the pool [borrow]. Returns 0, or
- * tierce__bench_fail's error after it has printed why. */
+/* Opens the connector of a URL, with buffers of the pool [borrow] and, for fleet://, the namespaces
+ * of the names [borrow], otherwise NULL. Returns 0, or tierce__bench_fail's error after it has
+ * printed why. */
 int tierce__bench_connector(const struct tierce__bench *bench, struct tierce__connector **out,
-                            const char *url, struct tierce__pool *pool);
+                            const char *url, struct tierce__pool *pool,
+                            struct tierce__namespaces *namespaces);
 
 /* ---- measuring ------------------------------------------------------------------------------ */
 

@@ -16,9 +16,11 @@
 #define SAMPLES_MAX (ROUNDS_MAX * TIERCE__BENCH_SIDES_MAX)
 
 int tierce__bench_connector(const struct tierce__bench *bench, struct tierce__connector **out,
-                            const char *url, struct tierce__pool *pool)
+                            const char *url, struct tierce__pool *pool,
+                            struct tierce__namespaces *namespaces)
 {
-    struct tierce__connector_opts opts = {.size = sizeof(opts), .pool = pool};
+    struct tierce__connector_opts opts = {
+        .size = sizeof(opts), .pool = pool, .namespaces = namespaces};
     char why[TIERCE__CONNECTOR_WHY_BYTES];
     int rc = tierce__connector_open(out, url, &opts, why);
     return rc == 0 ? 0 : tierce__bench_fail(bench, "%s", why);

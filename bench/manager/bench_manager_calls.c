@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -228,7 +229,9 @@ int64_t tierce__bench_rpc_echoes(void *arg)
     return fly(&(struct flight){r, r->to_echo, {.path = RPC_ECHO}});
 }
 
-static int64_t get_all(struct tierce__bench_rpc *r, struct tierce__grpc_client *client)
+/* Asks for all keys; *bytes: of the answer. */
+static int64_t get_once(struct tierce__bench_rpc *r, struct tierce__grpc_client *client,
+                        size_t *bytes)
 {
     struct tierce__grpc_request request = get_request(&r->get_all);
     struct tierce__grpc_answer answer;
@@ -236,10 +239,31 @@ static int64_t get_all(struct tierce__bench_rpc *r, struct tierce__grpc_client *
     int rc = tierce__grpc_client_unary(client, &request, &answer);
     int64_t ns = (int64_t)(tierce__now_ns() - start);
     if (rc < 0)
-        return rc;
-    bool good = answer.status == TIERCE__GRPC_OK && answer.bytes > RPC_GET_KEYS;
+        return tierce__bench_fail(r->bench, "%s: %s", request.path, tierce_strerror(rc));
+    *bytes = answer.bytes;
+    if (answer.status != TIERCE__GRPC_OK)
+        ns = tierce__bench_fail(r->bench, "%s: %s", request.path, answer.message);
     tierce__grpc_answer_fini(&answer);
-    return good ? ns : -EIO;
+    return ns;
+}
+
+/* A disk that is busy for seconds is out of service meanwhile, and its blocks are not listed. Such
+ * calls do not count. */
+static int64_t get_all(struct tierce__bench_rpc *r, struct tierce__grpc_client *client)
+{
+    uint64_t end_ns = tierce__deadline_in_ms(RPC_STORAGE_MS);
+    size_t bytes = 0;
+    int64_t ns = get_once(r, client, &bytes);
+    while (ns >= 0 && bytes <= RPC_GET_KEYS) { /* a location is far longer than a byte */
+        if (tierce__now_ns() > end_ns)
+            return tierce__bench_fail(r->bench,
+                                      "the manager has not listed its %d blocks for %d s: its "
+                                      "storage, a folder in --dir, is out of service",
+                                      RPC_GET_KEYS, RPC_STORAGE_MS / 1000);
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
+        ns = get_once(r, client, &bytes);
+    }
+    return ns;
 }
 
 int64_t tierce__bench_rpc_prefix(void *arg)

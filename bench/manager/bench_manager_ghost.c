@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/clock.h"
+#include "bench/manager/bench_startup.h"
 #include "manager/locate/locator.h"
 #include "manager/registry/registry.h"
 #include "manager/storage/storages.h"
@@ -51,37 +52,36 @@ static void name_keys(uint64_t chain, int64_t keys[GHOST_CHAIN_KEYS])
 
 static int open_registry(struct ghost_side *side, const char *folder)
 {
-    char text[2048];
-    snprintf(text, sizeof(text),
-             "{\"storage_config\": {\"type\": \"file\", \"is_available\": true,"
-             " \"global_unique_name\": \"s\", \"storage_spec\": {\"root_path\": \"%s/\","
-             " \"key_count_per_file\": 8}},"
-             " \"instance_group\": {\"name\": \"g\", \"storage_candidates\": [\"s\"],"
-             " \"global_quota_group_name\": \"q\", \"max_instance_count\": 10,"
-             " \"quota\": {\"capacity\": 1000000000000000, \"quota_config\":"
-             " [{\"storage_type\": \"file\", \"capacity\": 1000000000000000}]},"
-             " \"cache_config\": {\"reclaim_strategy\": {\"storage_unique_name\": \"s\","
-             " \"reclaim_policy\": 1, \"trigger_strategy\": {\"used_size\": 0,"
-             " \"used_percentage\": 0.8}, \"delay_before_delete_ms\": 0},"
-             " \"cache_prefer_strategy\": 0, \"meta_indexer_config\": {"
-             " \"max_key_count\": 100000000, \"mutex_shard_num\": 16, \"batch_key_size\": 16,"
-             " \"meta_storage_backend_config\": {\"storage_type\": \"local\","
-             " \"storage_uri\": \"\"}, \"meta_cache_policy_config\": {\"type\": \"LRU\","
-             " \"capacity\": 0}}}, \"user_data\": \"\", \"version\": 1}}",
-             folder);
+    char spec[4160], *text = NULL;
+    size_t bytes = 0;
+    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/\", \"key_count_per_file\": 8}", folder);
+    FILE *out = open_memstream(&text, &bytes);
+    if (out == NULL)
+        return -ENOMEM;
+    int printed = tierce__bench_startup_print(
+        out,
+        &(struct tierce__bench_startup){
+            .type = "file", .spec = spec, .index_kind = "local", .index_uri = "", .shards = 16});
+    if (fclose(out) != 0 || printed < 0) {
+        free(text);
+        return -ENOMEM;
+    }
     int rc = tierce__registry_open(
         &side->registry,
         &(struct tierce__registry_opts){.size = sizeof(struct tierce__registry_opts), .uri = ""},
         side->why);
     if (rc == 0)
         rc = tierce__registry_load(side->registry, 1, side->why);
-    return rc < 0 ? rc : tierce__registry_startup(side->registry, text, side->why);
+    if (rc == 0)
+        rc = tierce__registry_startup(side->registry, text, side->why);
+    free(text);
+    return rc;
 }
 
 static int add_instance(struct ghost_side *side)
 {
-    char id[] = GHOST_INSTANCE, group[] = "g", spec_name[] = "tp0", none[] = "", model[] = "m",
-         dtype[] = "bf16";
+    char id[] = GHOST_INSTANCE, group[] = TIERCE__BENCH_GROUP, spec_name[] = "tp0", none[] = "",
+         model[] = "m", dtype[] = "bf16";
     struct tierce__spec_info spec = {spec_name, 4 << 20};
     struct tierce__instance instance = {
         .id = id,
@@ -169,6 +169,9 @@ static int64_t get(void *arg)
                                               .keys = keys,
                                               .count = GHOST_CHAIN_KEYS};
         int rc = tierce__locator_get(side->locator, &request, &side->arena, &got, side->why);
+        if (rc == 0 && got.count != GHOST_CHAIN_KEYS)
+            snprintf(side->why, sizeof(side->why), "the locator found %zu of %d blocks", got.count,
+                     GHOST_CHAIN_KEYS);
         if (rc < 0 || got.count != GHOST_CHAIN_KEYS)
             return rc < 0 ? rc : -EIO;
         tierce__arena_clear(&side->arena);

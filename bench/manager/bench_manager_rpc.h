@@ -29,7 +29,8 @@ enum {
     RPC_SESSIONS = 32, /* of one round */
     RPC_WRITERS = 4,   /* sessions at a time */
     RPC_TIMEOUT_MS = 30000,
-    RPC_RECORD_BYTES = 64, /* approximate size of a record of one location */
+    RPC_STORAGE_MS = 60000, /* a storage that is out of service may take to return */
+    RPC_RECORD_BYTES = 64,  /* approximate size of a record of one location */
 };
 
 #define RPC_INSTANCE "bench"

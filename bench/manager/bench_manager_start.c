@@ -1,38 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/manager/bench_manager_rpc.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
+#include "bench/manager/bench_startup.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 
 /* ---- a manager ------------------------------------------------------------------------------ */
 
 static int write_startup(struct tierce__bench_rpc *r)
 {
-    FILE *file = fopen(r->startup, "we");
-    if (file == NULL)
-        return -errno;
-    fprintf(file,
-            "{\"storage_config\": {\"type\": \"file\", \"is_available\": true,"
-            " \"global_unique_name\": \"nfs_01\", \"storage_spec\": {\"root_path\": \"%s/nfs/\","
-            " \"key_count_per_file\": 8}},"
-            " \"instance_group\": {\"name\": \"default\", \"storage_candidates\": [\"nfs_01\"],"
-            " \"global_quota_group_name\": \"q\", \"max_instance_count\": 10,"
-            " \"quota\": {\"capacity\": 1000000000000000000, \"quota_config\":"
-            " [{\"storage_type\": \"file\", \"capacity\": 1000000000000000000}]},"
-            " \"cache_config\": {\"reclaim_strategy\": {\"storage_unique_name\": \"nfs_01\","
-            " \"reclaim_policy\": 1, \"trigger_strategy\": {\"used_size\": 0,"
-            " \"used_percentage\": 0.8}, \"delay_before_delete_ms\": 100},"
-            " \"cache_prefer_strategy\": 2, \"meta_indexer_config\": {"
-            " \"max_key_count\": 100000000, \"mutex_shard_num\": 256, \"batch_key_size\": 16,"
-            " \"meta_storage_backend_config\": {\"storage_type\": \"%s\", \"storage_uri\": \"%s\"},"
-            " \"meta_cache_policy_config\": {\"type\": \"LRU\", \"capacity\": 100}}},"
-            " \"user_data\": \"\", \"version\": 1}}",
-            r->folder, r->kind, strcmp(r->kind, "local") == 0 ? "" : r->index_folder);
-    return fclose(file) == 0 ? 0 : -errno;
+    char spec[4160];
+    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/nfs/\", \"key_count_per_file\": 8}",
+             r->folder);
+    return tierce__bench_startup_write(
+        r->startup, &(struct tierce__bench_startup){
+                        .type = "file",
+                        .spec = spec,
+                        .index_kind = r->kind,
+                        .shards = 256,
+                        .index_uri = strcmp(r->kind, "local") == 0 ? "" : r->index_folder});
 }
 
 int tierce__bench_rpc_call(struct tierce__bench_rpc *r, enum tierce__rpc_id id,

@@ -335,7 +335,7 @@ static int start_peer(struct mooncake_bench *b)
 
 static int open_connector(struct mooncake_bench *b, struct tierce__connector **out, const char *url)
 {
-    int rc = tierce__bench_connector(b->bench, out, url, b->pool);
+    int rc = tierce__bench_connector(b->bench, out, url, b->pool, NULL);
     if (rc < 0)
         return rc;
     char why[TIERCE__CONNECTOR_WHY_BYTES];

@@ -88,7 +88,7 @@ static int open_connector(struct redis_bench *b)
     if (rc < 0)
         return rc;
     snprintf(url, sizeof(url), "redis://127.0.0.1:%u?connections=2", (unsigned)b->server.port);
-    return tierce__bench_connector(b->bench, &b->connector, url, b->pool);
+    return tierce__bench_connector(b->bench, &b->connector, url, b->pool, NULL);
 }
 
 /* ---- hiredis --------------------------------------------------------------------------------- */

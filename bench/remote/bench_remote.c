@@ -12,42 +12,32 @@
  * The engines of the last case use default parameters, except for the store's address.
  */
 #include <errno.h>
-#include <semaphore.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "core/chunk/pool.h"
 #include "bench/bench.h"
 #include "bench/bench_kv.h"
+#include "bench/remote/bench_chunks.h"
 #include "bench/remote/bench_redis_server.h"
 #include "bench/remote/bench_s3_server.h"
 #include "bench/remote/slow_link.h"
-#include "store/remote/connector.h"
 #include "node/node.h"
 
-#define CHUNKS          128u
+#define CHUNKS          TIERCE__BENCH_CHUNKS
 #define ROUND_TRIP_NS   5000000ull
 #define BYTES_PER_S     1000000000ull
 #define PIECE_BYTES     (1ull << 20)
 #define CHUNK_BYTES_MAX (4ull << 20)
 #define SHARE_OF_MEMORY (3u * CHUNKS)
 #define S3_CONNECTIONS  16u
-#define CALL_MS         60000u
 #define BEGIN_BLOCKS    128u /* 16 chunks */
 #define BEGINS          20u  /* of a round */
 
 struct remote_bench {
     const struct tierce__bench *bench;
-    uint64_t chunk_bytes;
-    struct tierce__pool *pool;
-    struct tierce__buf *bufs[CHUNKS];
-    struct tierce_plugin_name names[CHUNKS];
-    char texts[CHUNKS][24];
-    sem_t done;
-    _Atomic int left, status;
+    struct tierce__bench_chunks chunks;
 
     struct tierce__bench_redis_server redis;
     struct tierce__node_config node_config;
@@ -57,84 +47,24 @@ struct remote_bench {
     struct tierce__connector *near, *far; /* without the link and with it */
 };
 
-/* ---- requests -------------------------------------------------------------------------------- */
-
-static void tell_done(struct tierce__store_req *req)
-{
-    struct remote_bench *b = req->arg;
-    if (req->status != 0)
-        atomic_store(&b->status, req->status);
-    if (atomic_fetch_sub(&b->left, 1) == 1)
-        sem_post(&b->done);
-}
-
-/* Submits all at once, and blocks until all are answered. Returns the nanoseconds. */
-static int64_t run_all(struct remote_bench *b, struct tierce__connector *connector,
-                       struct tierce__store_req *reqs, size_t count)
-{
-    uint64_t start = tierce__now_ns(), deadline_ns = tierce__deadline_in_ms(CALL_MS);
-    atomic_store(&b->status, 0);
-    atomic_store(&b->left, (int)count);
-    for (size_t i = 0; i < count; i++) {
-        reqs[i].deadline_ns = deadline_ns;
-        reqs[i].done = tell_done;
-        reqs[i].arg = b;
-        connector->ops->submit(connector, &reqs[i]);
-    }
-    while (sem_wait(&b->done) != 0)
-        ;
-    int status = atomic_load(&b->status);
-    if (status == 0)
-        return (int64_t)(tierce__now_ns() - start);
-    char why[TIERCE__CONNECTOR_WHY_BYTES];
-    connector->ops->why(connector, why);
-    return tierce__bench_fail(b->bench, "%s: %s", tierce_strerror(status), why);
-}
+/* ---- rounds ---------------------------------------------------------------------------------- */
 
 static int64_t look_up(void *arg)
 {
     struct remote_bench *b = arg;
-    struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
-                                    .urgency = TIERCE__CONNECTOR_PEEK,
-                                    .names = b->names,
-                                    .name_count = CHUNKS};
-    int64_t ns = run_all(b, b->far, &req, 1);
-    return ns >= 0 && req.found != CHUNKS
-               ? tierce__bench_fail(b->bench, "%zu of %u chunks were found", req.found, CHUNKS)
-               : ns;
-}
-
-static int64_t move_all(struct remote_bench *b, struct tierce__connector *connector, bool is_put)
-{
-    uint64_t piece = is_put || b->chunk_bytes < PIECE_BYTES ? b->chunk_bytes : PIECE_BYTES;
-    size_t pieces = (size_t)(b->chunk_bytes / piece), count = CHUNKS * pieces;
-    struct tierce__store_req *reqs = tierce__calloc(count, sizeof(*reqs));
-    if (reqs == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < count; i++)
-        reqs[i] = (struct tierce__store_req){.op = is_put ? TIERCE__STORE_PUT : TIERCE__STORE_GET,
-                                             .urgency = is_put ? TIERCE__CONNECTOR_STORE
-                                                               : TIERCE__CONNECTOR_FETCH,
-                                             .names = &b->names[i / pieces],
-                                             .name_count = 1,
-                                             .buf = b->bufs[i / pieces],
-                                             .offset = i % pieces * piece,
-                                             .length = piece};
-    int64_t ns = run_all(b, connector, reqs, count);
-    tierce__free(reqs);
-    return ns;
+    return tierce__bench_chunks_lookup(&b->chunks, b->far);
 }
 
 static int64_t load_far(void *arg)
 {
     struct remote_bench *b = arg;
-    return move_all(b, b->far, false);
+    return tierce__bench_chunks_get(&b->chunks, b->far, PIECE_BYTES);
 }
 
 static int64_t load_near(void *arg)
 {
     struct remote_bench *b = arg;
-    return move_all(b, b->near, false);
+    return tierce__bench_chunks_get(&b->chunks, b->near, PIECE_BYTES);
 }
 
 /* ---- cases ----------------------------------------------------------------------------------- */
@@ -164,29 +94,16 @@ static int measure_load(struct remote_bench *b, const char *store)
     int rc = tierce__bench_alternate(sides, 2, b->bench->seconds);
     if (rc < 0)
         return rc;
-    double bytes = (double)(CHUNKS * b->chunk_bytes), link = (double)BYTES_PER_S / 1e9;
+    double bytes = (double)(CHUNKS * b->chunks.bytes), link = (double)BYTES_PER_S / 1e9;
     double half = bytes / sides[1].median_ns / 2;
     snprintf(name, sizeof(name), "%s: load of 128 chunks of %u KiB; 5 ms and 1 GB/s", store,
-             (unsigned)(b->chunk_bytes >> 10));
+             (unsigned)(b->chunks.bytes >> 10));
     tierce__bench_emit(b->bench, &(struct tierce__bench_row){.case_name = name,
                                                              .unit = "GB/s",
                                                              .value = bytes / sides[0].median_ns,
                                                              .limit = half < link ? half : link,
                                                              .goal = 0.85});
     return 0;
-}
-
-/* The loaded bytes must equal the stored bytes. */
-static int check(struct remote_bench *b)
-{
-    for (size_t i = 0; i < CHUNKS; i++)
-        memset(b->bufs[i]->data, 0x5a, b->chunk_bytes);
-    int64_t ns = load_far(b);
-    for (size_t i = 0; ns >= 0 && i < CHUNKS; i++) {
-        if (!tierce__bench_filled(b->bufs[i]->data, b->chunk_bytes, 1))
-            return tierce__bench_fail(b->bench, "the loaded bytes differ from the stored bytes");
-    }
-    return ns < 0 ? (int)ns : 0;
 }
 
 static int start_link(struct remote_bench *b, uint16_t port)
@@ -218,16 +135,15 @@ static int measure_store(struct remote_bench *b, const char *store, const char *
     int rc = start_link(b, port);
     snprintf(url, sizeof(url), "%s127.0.0.1:%u", before, (unsigned)port);
     if (rc == 0)
-        rc = tierce__bench_connector(b->bench, &b->near, url, b->pool);
+        rc = tierce__bench_connector(b->bench, &b->near, url, b->chunks.pool, NULL);
     if (rc == 0) {
         snprintf(url, sizeof(url), "%s127.0.0.1:%u", before,
                  (unsigned)tierce__slow_link_port(b->link));
-        rc = tierce__bench_connector(b->bench, &b->far, url, b->pool);
+        rc = tierce__bench_connector(b->bench, &b->far, url, b->chunks.pool, NULL);
     }
-    for (size_t i = 0; i < CHUNKS; i++)
-        tierce__bench_fill(b->bufs[i]->data, b->chunk_bytes, 1);
-    int64_t ns = rc == 0 ? move_all(b, b->near, true) : rc;
-    rc = ns < 0 ? (int)ns : check(b);
+    tierce__bench_chunks_fill(&b->chunks);
+    int64_t ns = rc == 0 ? tierce__bench_chunks_put(&b->chunks, b->near) : rc;
+    rc = ns < 0 ? (int)ns : tierce__bench_chunks_check(&b->chunks, b->far, PIECE_BYTES);
     if (rc == 0)
         rc = measure_lookup(b, store, trips, goal);
     if (rc == 0)
@@ -316,21 +232,12 @@ static int measure_begin(struct remote_bench *b)
 
 static int prepare(struct remote_bench *b)
 {
+    static const uint8_t no_namespace[TIERCE_HASH_BYTES];
     uint64_t share = b->bench->memory_bytes / SHARE_OF_MEMORY / 4096 * 4096;
-    b->chunk_bytes = share < CHUNK_BYTES_MAX ? share : CHUNK_BYTES_MAX;
-    if (b->chunk_bytes > PIECE_BYTES)
-        b->chunk_bytes -= b->chunk_bytes % PIECE_BYTES;
-    int rc = tierce__pool_create(
-        &b->pool,
-        &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
-                                    .cap_bytes = (CHUNKS + 1) * b->chunk_bytes + (8u << 20)});
-    for (size_t i = 0; i < CHUNKS && rc == 0; i++) {
-        rc = tierce__pool_alloc(b->pool, &b->bufs[i], b->chunk_bytes);
-        snprintf(b->texts[i], sizeof(b->texts[i]), "chunk-%03u", (unsigned)i);
-        b->names[i] =
-            (struct tierce_plugin_name){.text = b->texts[i], .bytes = strlen(b->texts[i])};
-    }
-    return rc;
+    uint64_t bytes = share < CHUNK_BYTES_MAX ? share : CHUNK_BYTES_MAX;
+    if (bytes > PIECE_BYTES)
+        bytes -= bytes % PIECE_BYTES;
+    return tierce__bench_chunks_open(&b->chunks, b->bench, bytes, no_namespace, 0);
 }
 
 static int measure_redis(struct remote_bench *b)
@@ -354,7 +261,7 @@ static int measure_node(struct remote_bench *b)
     struct tierce__config_error error;
     struct tierce__node_ports ports;
     snprintf(size, sizeof(size), "--memory.size=%llu",
-             (unsigned long long)(2 * CHUNKS * b->chunk_bytes + (64u << 20)));
+             (unsigned long long)(2 * CHUNKS * b->chunks.bytes + (64u << 20)));
     if (tierce__node_config_load(&b->node_config, 5, argv, no_environment, &error) < 0)
         return tierce__bench_fail(b->bench, "%s", error.text);
     if (tierce__node_start(&b->node, &b->node_config, why) < 0)
@@ -369,28 +276,26 @@ static int measure_s3(struct remote_bench *b)
 {
     uint16_t port = 0;
     double trips = CHUNKS / S3_CONNECTIONS;
-    uint8_t *object = tierce__bench_map(b->chunk_bytes);
+    uint8_t *object = tierce__bench_map(b->chunks.bytes);
     int rc = object != NULL ? 0 : -ENOMEM;
     if (rc == 0) {
-        tierce__bench_fill(object, b->chunk_bytes, 1);
-        rc = tierce__bench_s3_start(&b->s3, object, b->chunk_bytes, &port);
+        tierce__bench_fill(object, b->chunks.bytes, 1);
+        rc = tierce__bench_s3_start(&b->s3, object, b->chunks.bytes, &port);
     }
     if (rc == 0)
         rc = measure_store(b, "s3", "s3://key:secret@bucket?endpoint=http://", port, trips,
                            trips / (1 + trips));
     tierce__bench_s3_stop(b->s3);
     if (object != NULL)
-        tierce__bench_unmap(object, b->chunk_bytes);
+        tierce__bench_unmap(object, b->chunks.bytes);
     return rc;
 }
 
 int tierce__bench_remote(const struct tierce__bench *bench)
 {
     struct remote_bench *b = tierce__calloc(1, sizeof(*b));
-    if (b == NULL || sem_init(&b->done, 0, 0) != 0) {
-        tierce__free(b);
+    if (b == NULL)
         return tierce__bench_fail(bench, "no memory");
-    }
     b->bench = bench;
     int rc = prepare(b);
     if (rc < 0)
@@ -401,12 +306,8 @@ int tierce__bench_remote(const struct tierce__bench *bench)
         rc = measure_node(b);
     if (rc == 0)
         rc = measure_s3(b);
-    for (size_t i = 0; i < CHUNKS; i++)
-        tierce__buf_release(b->bufs[i]);
-    if (b->pool != NULL)
-        tierce__pool_destroy(b->pool);
+    tierce__bench_chunks_close(&b->chunks);
     tierce__node_config_clear(&b->node_config);
-    sem_destroy(&b->done);
     tierce__free(b);
     return rc;
 }

@@ -249,7 +249,7 @@ static int open_ours(struct s3_case *c)
         return rc;
     snprintf(url, sizeof(url), "s3://key:secret@bucket?endpoint=http://127.0.0.1:%u",
              (unsigned)c->port);
-    return tierce__bench_connector(c->bench, &c->connector, url, c->pool);
+    return tierce__bench_connector(c->bench, &c->connector, url, c->pool, NULL);
 }
 
 static int open_plain(struct s3_case *c)

@@ -21,6 +21,16 @@
 #define CONNECTIONS_MAX 256
 #define HEAD_BYTES      8192
 #define SCRATCH_BYTES   (256u << 10)
+#define KEPT_BYTES      4096u
+#define KEPT_MAX        4
+#define PATH_BYTES      256u
+
+/* An object that was really stored. */
+struct kept {
+    char path[PATH_BYTES]; /* "": free */
+    size_t bytes;
+    uint8_t data[KEPT_BYTES];
+};
 
 struct tierce__bench_s3 {
     const uint8_t *object;
@@ -33,13 +43,16 @@ struct tierce__bench_s3 {
     int fds[CONNECTIONS_MAX]; /* -1: free */
     int count;                /* threads of connections */
     bool ending;
+    struct kept kept[KEPT_MAX];
 };
 
 struct connection {
     struct tierce__bench_s3 *server;
     int fd, place;
     size_t have; /* bytes of `head` */
+    size_t body; /* bytes of the body; up to KEPT_BYTES are in `scratch` */
     char head[HEAD_BYTES + 1];
+    char path[PATH_BYTES]; /* of the request, without its query */
     uint8_t scratch[SCRATCH_BYTES];
 };
 
@@ -71,6 +84,7 @@ static bool give_range(const struct connection *c)
                  server->object + first, (size_t)(last - first + 1));
 }
 
+/* A body that is longer than `scratch` overwrites it again and again. */
 static bool take_body(struct connection *c, size_t head_bytes)
 {
     uint64_t left = 0;
@@ -78,17 +92,88 @@ static bool take_body(struct connection *c, size_t head_bytes)
     size_t more = c->have - head_bytes;
     if (length != NULL && sscanf(length + 17, "%" SCNu64, &left) != 1)
         return false;
-    left -= more < left ? more : left;
-    while (left > 0) {
-        size_t want = left < sizeof(c->scratch) ? (size_t)left : sizeof(c->scratch);
-        ssize_t n = recv(c->fd, c->scratch, want, 0);
+    c->body = (size_t)left;
+    more = more < left ? more : (size_t)left;
+    memcpy(c->scratch, c->head + head_bytes, more); /* HEAD_BYTES at most */
+    left -= more;
+    for (size_t at = more; left > 0;) {
+        size_t room = sizeof(c->scratch) - at, want = left < room ? (size_t)left : room;
+        ssize_t n = recv(c->fd, c->scratch + at, want, 0);
         if (n <= 0)
             return false;
         left -= (uint64_t)n;
+        at = (at + (size_t)n) % sizeof(c->scratch);
     }
     c->have = 0; /* clients send no request before the last one is answered */
     return true;
 }
+
+/* ---- probes ---------------------------------------------------------------------------------- */
+
+static bool is_probe(const struct connection *c)
+{
+    return strstr(c->path, "tierce-probe-") != NULL;
+}
+
+/* The kept object of a path, or a free place for "". Under the lock. */
+static struct kept *find_kept(struct tierce__bench_s3 *server, const char *path)
+{
+    tierce__lock_assert_held(&server->lock);
+    for (int i = 0; i < KEPT_MAX; i++) {
+        if (strcmp(server->kept[i].path, path) == 0)
+            return &server->kept[i];
+    }
+    return NULL;
+}
+
+static void keep(const struct connection *c)
+{
+    struct tierce__bench_s3 *server = c->server;
+    tierce__lock_take(&server->lock);
+    struct kept *kept = find_kept(server, c->path);
+    if (kept == NULL)
+        kept = find_kept(server, "");
+    if (kept != NULL && c->body <= KEPT_BYTES) {
+        memcpy(kept->path, c->path, sizeof(kept->path));
+        memcpy(kept->data, c->scratch, c->body);
+        kept->bytes = c->body;
+    }
+    tierce__lock_drop(&server->lock);
+}
+
+static void drop(const struct connection *c)
+{
+    struct tierce__bench_s3 *server = c->server;
+    tierce__lock_take(&server->lock);
+    struct kept *kept = find_kept(server, c->path);
+    if (kept != NULL)
+        kept->path[0] = '\0';
+    tierce__lock_drop(&server->lock);
+}
+
+/* An object of a probe is written, read back, and missing after its deletion. */
+static bool answer_probe(const struct connection *c)
+{
+    uint8_t data[KEPT_BYTES];
+    size_t bytes = SIZE_MAX;
+    if (c->head[0] == 'P')
+        keep(c);
+    if (c->head[0] == 'D')
+        drop(c);
+    if (c->head[0] == 'P' || c->head[0] == 'D')
+        return reply(c, "200 OK", "ETag: \"1\"\r\n", "", 0);
+    tierce__lock_take(&c->server->lock);
+    const struct kept *kept = find_kept(c->server, c->path);
+    if (kept != NULL) {
+        bytes = kept->bytes;
+        memcpy(data, kept->data, bytes);
+    }
+    tierce__lock_drop(&c->server->lock);
+    return bytes == SIZE_MAX ? reply(c, "404 Not Found", "", "", 0)
+                             : reply(c, "200 OK", "ETag: \"1\"\r\n", data, bytes);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static bool answer(struct connection *c)
 {
@@ -97,6 +182,10 @@ static bool answer(struct connection *c)
     static const char completed[] = "<CompleteMultipartUploadResult><ETag>1</ETag>"
                                     "</CompleteMultipartUploadResult>";
     bool is_begin = strncmp(c->head + strcspn(c->head, "?\r"), "?uploads", 8) == 0;
+    if (sscanf(c->head, "%*s %255[^? \r]", c->path) != 1)
+        return false;
+    if (is_probe(c))
+        return answer_probe(c);
     if (c->head[0] == 'G')
         return give_range(c);
     if (strncmp(c->head, "POST", 4) == 0)

@@ -31,7 +31,8 @@ class Bench(CliCase):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
         self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "open", "policy",
-                                 "manager", "optimize", "native", "redis", "s3", "remote", "mooncake", "device"])
+                                 "manager", "optimize", "native", "redis", "s3", "remote", "fleet", "mooncake",
+                                 "device"])
 
     def test_rows(self):
         counts = {"memory": 8, "lookup": 14, "hash": 2, "open": 1, "manager": 16, "optimize": 13,
@@ -66,6 +67,17 @@ class Bench(CliCase):
             self.assertGreater(float(row["value"]), 0, row)
             self.assertGreater(float(row["limit"]), 0, row)
             self.assertGreater(float(row["goal"]), 0, row)
+
+    def test_fleet(self):
+        rows = self.rows("fleet", *SMALL)
+        self.assertEqual([row["case"].split(" of ")[0] for row in rows],
+                         [f"{store}: {what}" for store in ("redis", "file", "s3")
+                          for what in ("hit", "manager's share; chunks")])
+        for row in rows:
+            self.assertGreater(float(row["value"]), 0, row)
+            self.assertGreater(float(row["limit"]), 0, row)
+            self.assertGreater(float(row["goal"]), 0, row)
+            self.assertEqual(float(row["peer_value"] or 0) > 0, "share" in row["case"], row)
 
     def test_device_without_a_gpu(self):
         try:

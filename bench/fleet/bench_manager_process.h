@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CLI_BENCH_MANAGER_PROCESS_H
+#define TIERCE_CLI_BENCH_MANAGER_PROCESS_H
+
+#include <sys/types.h>
+
+#include "bench/bench.h"
+
+/* A manager in a process of its own, on a free port of loopback, with its index in memory and one
+ * storage. The kernel kills it when this process ends. Its files lie in the benchmark's folder,
+ * which the caller removes. */
+
+struct tierce__bench_manager_process {
+    pid_t pid;
+    uint16_t port; /* of gRPC */
+    char log[4096];
+};
+
+/* Starts the manager over a storage of this type and storage_spec (JSON), and blocks until it
+ * listens. The caller must call tierce__bench_manager_process_stop also after an error. Errors:
+ * -ECANCELED, reported. */
+TIERCE_MUSTUSE int
+tierce__bench_manager_process_start(struct tierce__bench_manager_process *manager,
+                                    const struct tierce__bench *bench, const char *type,
+                                    const char *spec);
+void tierce__bench_manager_process_stop(struct tierce__bench_manager_process *manager);
+
+#endif
