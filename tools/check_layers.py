@@ -38,9 +38,11 @@ BELOW = {
 }
 CORE = {name for name in BELOW if name.startswith("core/")}
 BELOW["store"] = {"base", "proto", "net"} | CORE
+# Serves objects to other processes, from the loops of net/server, which libtierce.so has.
+BELOW["store/transfer"] = BELOW["store"] | {"store", "net/server"}
 BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "net", "net/server", "store", "optimizer"}
-BELOW["engine"] = BELOW["store"] | {"store"}
-BELOW["node"] = {"base", "core/key", "proto", "net", "net/server", "engine"}
+BELOW["engine"] = BELOW["store"] | {"store", "store/transfer"}
+BELOW["node"] = {"base", "core/key", "proto", "net", "net/server", "store/transfer", "engine"}
 BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"node", "manager", "optimizer"}
 # Linked into the same executable; the CLI knows it by a row of commands.def only.
 BELOW["bench"] = BELOW["cli"] | {"cli"}

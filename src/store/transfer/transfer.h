@@ -66,6 +66,9 @@ struct tierce__keeper_room {
 
 /* Threads: any, several at a time. No function blocks. */
 struct tierce__keeper_ops {
+    /* Whether there is such a space: a client of another one is rejected in the greeting. NULL:
+     * each request is answered on its own. */
+    bool (*has)(struct tierce__keeper *keeper, const struct tierce_plugin_name *space);
     void (*find)(struct tierce__keeper *keeper, struct tierce__keeper_call *call);
     void (*release)(struct tierce__keeper *keeper, struct tierce__keeper_lease *lease);
     /* The length of an object, without a lease. Errors: TIERCE_E_MISS, TIERCE_E_ARGUMENT. */
@@ -88,8 +91,8 @@ struct tierce__keeper_ops {
      * stay valid. */
     void (*drop)(struct tierce__keeper *keeper, struct tierce__keeper_call *call);
     /* Names that begin with `prefix`, page by page: *cursor is 0 at first, and 0 again after the
-     * last page. An object that exists during the whole walk is reported at least once. `each` is
-     * called without a lock. */
+     * last page. An object that exists during the whole walk is reported at least once. A page has
+     * at most 2000 names. `each` is called without a lock. */
     TIERCE_MUSTUSE int (*list)(struct tierce__keeper *keeper,
                                const struct tierce_plugin_name *space,
                                const struct tierce_plugin_name *prefix, uint64_t *cursor,

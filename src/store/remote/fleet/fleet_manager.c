@@ -4,12 +4,12 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/config/config_parse.h"
-#include "base/file.h"
 #include "net/grpc/grpc_client.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "proto/kvcm/rpcs.h"
 #include "store/remote/fleet/fleet_private.h"
+#include "store/remote/token_file.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #define ANSWER_BYTES_MAX ((size_t)16 << 20)
-#define TOKEN_BYTES_MAX  4096u
 #define ROUND_MS         50u   /* between two rounds of all addresses: an election takes a while */
 #define CONNECT_MS       1000u /* of one address */
 #define FDS_PER_ADDRESS  4u    /* a connection, and others that end */
@@ -64,38 +63,25 @@ static void forget_token(struct tierce__fleet_manager *m)
     m->authorization = NULL;
 }
 
-/* Errors: TIERCE_E_CONFIG, -ENOMEM; `why` in words, never with the token. */
+/* Errors: as tierce__token_file_read. */
 static int read_token(struct tierce__fleet_manager *m, char why[TIERCE__FLEET_WHY_BYTES])
 {
-    struct stat status;
-    char *text = NULL;
-    size_t bytes = 0;
-    int rc = stat(m->token_file, &status) == 0 ? 0 : -errno;
-    if (rc == 0)
-        rc = tierce__read_file(&text, &bytes, m->token_file, TOKEN_BYTES_MAX);
-    if (rc < 0) {
-        snprintf(why, TIERCE__FLEET_WHY_BYTES, "token_file %.150s cannot be read: %s",
-                 m->token_file, tierce_strerror(rc));
-        return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
+    struct tierce__token_file read = {0};
+    int rc = tierce__token_file_read(&read, m->token_file, why, TIERCE__FLEET_WHY_BYTES);
+    if (rc < 0)
+        return rc;
+    size_t room = strlen(read.token) + sizeof("Bearer ");
+    char *authorization = tierce__alloc(room);
+    if (authorization != NULL) {
+        snprintf(authorization, room, "Bearer %s", read.token);
+        forget_token(m);
+        m->authorization = authorization;
+        m->token_at = read.modified;
+    } else {
+        snprintf(why, TIERCE__FLEET_WHY_BYTES, "no memory");
     }
-    size_t length = strcspn(text, " \t\r\n"), room = length + sizeof("Bearer ");
-    bool is_open = (status.st_mode & (S_IRWXG | S_IRWXO)) != 0;
-    char *authorization = length > 0 && !is_open ? tierce__alloc(room) : NULL;
-    if (authorization != NULL)
-        snprintf(authorization, room, "Bearer %.*s", (int)length, text);
-    explicit_bzero(text, bytes);
-    tierce__free(text);
-    if (authorization == NULL) {
-        snprintf(why, TIERCE__FLEET_WHY_BYTES, "token_file %.150s %s", m->token_file,
-                 is_open       ? "can be read by other users; chmod 600 it"
-                 : length == 0 ? "is empty; it holds the token alone"
-                               : "needs memory");
-        return is_open || length == 0 ? TIERCE_E_CONFIG : -ENOMEM;
-    }
-    forget_token(m);
-    m->authorization = authorization;
-    m->token_at = status.st_mtim;
-    return 0;
+    tierce__token_file_clear(&read);
+    return authorization != NULL ? 0 : -ENOMEM;
 }
 
 /* A token that was replaced counts from the next call on. A file that cannot be read any more

@@ -11,7 +11,7 @@ static const struct {
     {"a-scheme-of-thirty-two-characters://bucket",
      "no connector for a-scheme-of-thirty-two-character://; there are redis://, rediss://, "
      "valkey://, valkeys://, tierce://, file://, lm://, mooncake://, s3://, memcached://, "
-     "plugin://, fleet://; "
+     "plugin://, fleet://, transfer://; "
      "some with +unix, +sentinel, +cluster or +tls"},
     {"nothing", "a URL begins with one of redis://, "},
     {"redis://h?tttl=1", "URL: unknown parameter \"tttl\" (\"ttl\"?); there are ttl, connections, "

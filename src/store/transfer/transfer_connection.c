@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "store/transfer/transfer_private.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define ROUNDS_AT_ONCE 8u
+#define PROGRESS_BYTES (1u << 20)
+#define END_MS         2000u /* for a client to take the last reply and close */
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void free_connection(struct tierce__task *task)
+{
+    struct tierce__transfer_connection *c =
+        TIERCE__CONTAINER_OF(task, struct tierce__transfer_connection, end);
+    struct tierce__transfer_server *server = c->server;
+    struct tierce__poll_loop *loop = c->loop;
+    TIERCE_ASSERT(c->is_closing && c->working == 0);
+    tierce__list_remove(&c->member);
+    tierce__free(c);
+    tierce__transfer_connection_gone(server, loop);
+}
+
+void tierce__transfer_connection_bury(struct tierce__transfer_connection *c)
+{
+    TIERCE_ASSERT(c->is_closing);
+    if (c->working > 0)
+        return;
+    c->end.run = free_connection; /* later: an event of this round may name the connection */
+    tierce__loop_post(&c->loop->base, &c->end);
+}
+
+void tierce__transfer_connection_close(struct tierce__transfer_connection *c, const char *why)
+{
+    TIERCE_ASSERT(tierce__loop_is_here(&c->loop->base));
+    if (c->is_closing)
+        return;
+    c->is_closing = true;
+    if (why != NULL)
+        tierce__log(TIERCE_LOG_INFO, "transfer_connection_closed", "peer=%s why=\"%s\"", c->peer,
+                    why);
+    tierce__poll_close(&c->source);
+    tierce__deadline_unset(&c->loop->base.deadlines, &c->deadline);
+    tierce__tls_session_destroy(c->tls);
+    c->tls = NULL;
+    tierce__transfer_slots_clear(c);
+    tierce__transfer_connection_bury(c);
+}
+
+/* ---- patience -------------------------------------------------------------------------------- */
+
+static enum tierce__transfer_patience kind_of(const struct tierce__transfer_connection *c)
+{
+    if (c->is_shut)
+        return TIERCE__TRANSFER_PATIENCE_END;
+    if (!c->is_greeted)
+        return TIERCE__TRANSFER_PATIENCE_GREETING;
+    if (tierce__transfer_slots_have_output(c))
+        return TIERCE__TRANSFER_PATIENCE_REPLY;
+    if (tierce__transfer_session_is_within(c))
+        return TIERCE__TRANSFER_PATIENCE_REQUEST;
+    if (c->working > 0 || c->server->opts.idle_ms == 0)
+        return TIERCE__TRANSFER_PATIENCE_NONE;
+    return TIERCE__TRANSFER_PATIENCE_IDLE;
+}
+
+static void out_of_patience(struct tierce__deadline *deadline)
+{
+    struct tierce__transfer_connection *c =
+        TIERCE__CONTAINER_OF(deadline, struct tierce__transfer_connection, deadline);
+    static const char *const whys[] = {
+        [TIERCE__TRANSFER_PATIENCE_NONE] = NULL,
+        [TIERCE__TRANSFER_PATIENCE_GREETING] = "its greeting did not arrive in time",
+        [TIERCE__TRANSFER_PATIENCE_IDLE] = "idle",
+        [TIERCE__TRANSFER_PATIENCE_REQUEST] = "its request did not arrive in time",
+        [TIERCE__TRANSFER_PATIENCE_REPLY] = "it did not read its reply in time",
+        [TIERCE__TRANSFER_PATIENCE_END] = NULL,
+    };
+    TIERCE_ASSERT(c->patience != TIERCE__TRANSFER_PATIENCE_NONE && !c->is_closing);
+    tierce__transfer_connection_close(c, whys[c->patience]);
+}
+
+static bool has_moved(const struct tierce__transfer_connection *c,
+                      enum tierce__transfer_patience kind)
+{
+    switch (kind) {
+    case TIERCE__TRANSFER_PATIENCE_IDLE:
+        return c->has_moved;
+    case TIERCE__TRANSFER_PATIENCE_REQUEST:
+        return c->has_moved || c->received >= PROGRESS_BYTES;
+    case TIERCE__TRANSFER_PATIENCE_REPLY:
+        return c->has_moved || c->sent >= PROGRESS_BYTES;
+    case TIERCE__TRANSFER_PATIENCE_NONE:
+    case TIERCE__TRANSFER_PATIENCE_GREETING:
+    case TIERCE__TRANSFER_PATIENCE_END:
+        break;
+    }
+    return false;
+}
+
+/* The deadline is set again when the awaited event changes, with each request and reply, and for
+ * each MiB. */
+static void be_patient(struct tierce__transfer_connection *c)
+{
+    enum tierce__transfer_patience kind = kind_of(c);
+    if (kind == c->patience && !has_moved(c, kind))
+        return;
+    c->patience = kind;
+    c->received = c->sent = 0;
+    c->has_moved = false;
+    if (kind == TIERCE__TRANSFER_PATIENCE_NONE) {
+        tierce__deadline_unset(&c->loop->base.deadlines, &c->deadline);
+        return;
+    }
+    const struct tierce__transfer_server_opts *opts = &c->server->opts;
+    uint32_t ms = kind == TIERCE__TRANSFER_PATIENCE_IDLE  ? opts->idle_ms
+                  : kind == TIERCE__TRANSFER_PATIENCE_END ? END_MS
+                                                          : opts->request_ms;
+    if (tierce__deadline_set(&c->loop->base.deadlines, &c->deadline, tierce__deadline_in_ms(ms)) !=
+        0)
+        tierce__transfer_connection_close(c, "no memory");
+}
+
+/* ---- turning --------------------------------------------------------------------------------- */
+
+/* Nothing is left to do: the client is shown the end, and its last bytes are read, because closing
+ * a socket with unread bytes would reset it, and the client could lose our last reply. */
+static bool end_if_done(struct tierce__transfer_connection *c)
+{
+    bool ends = c->is_ending || (c->is_draining && c->receiving == NULL);
+    if (!ends || c->is_closing || c->is_shut || c->working > 0 ||
+        tierce__transfer_slots_have_output(c))
+        return false;
+    tierce__transfer_shut(c);
+    return true;
+}
+
+static bool step(struct tierce__transfer_connection *c)
+{
+    bool did = tierce__transfer_slots_send(c);
+    did = tierce__transfer_session_step(c) || did;
+    did = (!did && tierce__transfer_session_read(c)) || did;
+    return (!did && end_if_done(c)) || did;
+}
+
+void tierce__transfer_connection_run(struct tierce__transfer_connection *c)
+{
+    TIERCE_ASSERT(tierce__loop_is_here(&c->loop->base));
+    unsigned round = 0;
+    while (round < ROUNDS_AT_ONCE && !c->is_closing && step(c))
+        round++;
+    if (c->is_closing)
+        return;
+    if (round == ROUNDS_AT_ONCE)
+        tierce__poll_again(c->loop, &c->source);
+    else
+        tierce__transfer_expect(c, c->receiving != NULL ? c->body_left : 0);
+    be_patient(c);
+}
+
+static void on_ready(struct tierce__poll_source *source, uint32_t events)
+{
+    struct tierce__transfer_connection *c =
+        TIERCE__CONTAINER_OF(source, struct tierce__transfer_connection, source);
+    bool ends = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    c->is_readable = c->is_readable || ends || (events & EPOLLIN) != 0;
+    c->is_writable = c->is_writable || (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
+    tierce__transfer_connection_run(c);
+}
+
+/* ---- the beginning --------------------------------------------------------------------------- */
+
+int tierce__transfer_connection_open(const struct tierce__transfer_arrival *arrival)
+{
+    struct tierce__transfer_connection *c = tierce__calloc(1, sizeof(*c));
+    if (c == NULL) {
+        close(arrival->fd);
+        return -ENOMEM;
+    }
+    c->source = (struct tierce__poll_source){.fd = arrival->fd, .ready = on_ready};
+    c->loop = arrival->loop;
+    c->server = arrival->server;
+    c->low_water = 1;
+    c->deadline.expired = out_of_patience;
+    memcpy(c->peer, arrival->peer, sizeof(c->peer));
+    tierce__listen_tune(arrival->fd);
+    int rc = tierce__poll_watch(c->loop, &c->source);
+    if (rc < 0) {
+        close(arrival->fd);
+        tierce__free(c);
+        return rc;
+    }
+    tierce__list_push_back(&c->loop->members, &c->member);
+    be_patient(c);
+    return 0;
+}
+
+void tierce__transfer_connections_end(struct tierce__poll_loop *loop, bool at_once)
+{
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &loop->members) {
+        struct tierce__transfer_connection *c =
+            TIERCE__CONTAINER_OF(it, struct tierce__transfer_connection, member);
+        TIERCE_ASSERT(c->loop == loop);
+        c->is_draining = true;
+        if (c->is_closing)
+            continue;
+        if (at_once || (c->count == 0 && c->welcome_at == c->welcome_bytes))
+            tierce__transfer_connection_close(c, NULL);
+        else
+            tierce__transfer_connection_run(c);
+    }
+}

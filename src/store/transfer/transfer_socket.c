@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
+#include "store/transfer/transfer_private.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#define LOW_WATER_MIN (64u << 10) /* below this the call costs more than it saves */
+#define LOW_WATER_MAX (256u << 10)
+
+/* A call has returned n. `flag` is the direction that it needs. */
+static int status_of(ssize_t n, bool *flag, size_t *done)
+{
+    if (n > 0) {
+        *done = (size_t)n;
+        return 0;
+    }
+    if (n == 0)
+        return -ECONNRESET;
+    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+        return -errno;
+    if (errno != EINTR)
+        *flag = false;
+    return -EAGAIN;
+}
+
+int tierce__transfer_receive(struct tierce__transfer_connection *c, const struct iovec *pieces,
+                             int count, size_t *done)
+{
+    TIERCE_DASSERT(count > 0 && pieces[0].iov_len > 0);
+    TIERCE_DASSERT(c->is_readable && !c->is_closing);
+    int rc = status_of(readv(c->source.fd, pieces, count), &c->is_readable, done);
+    if (rc == 0)
+        c->received += *done;
+    return rc;
+}
+
+int tierce__transfer_send(struct tierce__transfer_connection *c, struct iovec *pieces, int count,
+                          size_t *done)
+{
+    TIERCE_DASSERT(count > 0 && pieces[0].iov_len > 0);
+    TIERCE_DASSERT(c->is_writable && !c->is_closing);
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
+    int rc = status_of(sendmsg(c->source.fd, &message, MSG_NOSIGNAL), &c->is_writable, done);
+    if (rc == 0)
+        c->sent += *done;
+    return rc;
+}
+
+void tierce__transfer_expect(struct tierce__transfer_connection *c, uint64_t bytes)
+{
+    TIERCE_DASSERT(!c->is_closing);
+    int low = bytes < LOW_WATER_MIN ? 1 : (int)(bytes < LOW_WATER_MAX ? bytes : LOW_WATER_MAX);
+    if (c->tls != NULL || low == c->low_water)
+        return;
+    c->low_water = low;
+    (void)setsockopt(c->source.fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
+}
+
+void tierce__transfer_shut(struct tierce__transfer_connection *c)
+{
+    TIERCE_DASSERT(!c->is_shut);
+    c->is_shut = true;
+    (void)shutdown(c->source.fd, SHUT_WR);
+}
