@@ -3,6 +3,7 @@
 #include "base/log/log.h"
 #include "net/notify.h"
 #include "cli/cli.h"
+#include "cli/manager_backup.h"
 #include "manager/manager_config.h"
 #include "manager/manager.h"
 
@@ -32,6 +33,13 @@ const char *const tierce__cli_manager_help[] = {
     "  -d, --daemon        runs in the background\n"
     "  --print-config      prints all parameters with their sources, and exits\n"
     "  --markdown          prints the reference of all parameters, and exits\n"
+    "\n"
+    "  backup FILE         writes registry and index of a leading manager to a file. Options: "
+    "--url,\n"
+    "                      --token-file, --user, --ca-file, as those of tierce cluster\n"
+    "  restore FILE        reads such a file into an empty registry while no manager runs. "
+    "Options:\n"
+    "                      the manager's parameters\n"
     "\n"
     "On SIGTERM or SIGINT it finishes calls in progress, releases the lease, and exits. On SIGHUP "
     "it\n"
@@ -153,6 +161,10 @@ int tierce__cli_manager(int argc, char **argv)
     struct tierce__manager_config config = {0};
     struct tierce__config_error error;
     char *warnings = NULL;
+    if (argc > 1 && strcmp(argv[1], "backup") == 0)
+        return tierce__cli_manager_backup(argc, argv);
+    if (argc > 1 && strcmp(argv[1], "restore") == 0)
+        return tierce__cli_manager_restore(argc, argv);
     int rc = tierce__manager_config_load(&config, argc - 1, argv + 1, environ, &warnings, &error);
     int status = TIERCE__CLI_OK;
     log_warnings(warnings);

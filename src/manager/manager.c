@@ -14,6 +14,7 @@
 #include "manager/api/api_private.h"
 #include "manager/manager_config.h"
 #include "base/file_lock.h"
+#include "manager/backup/restore.h"
 #include "manager/manager_private.h"
 #include "manager/observe/audit.h"
 #include "manager/observe/manager_metrics.h"
@@ -41,8 +42,9 @@ struct manager_whole {
     struct tierce__route routes[LISTENERS_MAX][ROUTES_MAX];
     size_t listener_count;
     size_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http; /* indexes; SIZE_MAX: none */
-    char *startup;      /* JSON, or NULL: there is none */
-    char *state_folder; /* the folder of the built-in storage of `startup`; or NULL */
+    char *startup;                   /* JSON, or NULL: there is none */
+    struct tierce__restore *restore; /* or NULL */
+    char *state_folder;              /* the folder of the built-in storage of `startup`; or NULL */
     struct tierce__line_log *service_log, *metrics_log;
     int log_lock; /* keeps other managers out of the folder of the logs; -1: there are none */
     bool logs_to_console;
@@ -258,12 +260,14 @@ static int promote(void *arg, uint64_t fence)
                   TIERCE__MANAGER_FOLLOWS);
     set_state(manager, TIERCE__MANAGER_LOADS);
     int rc = tierce__registry_load(manager->registry, fence, why);
+    if (rc >= 0 && whole->restore != NULL)
+        rc = tierce__restore_begin(whole->restore, manager->registry, manager->locator, why);
     if (rc >= 0)
         rc = tierce__registry_startup(manager->registry, whole->startup, why);
     if (rc >= 0)
         make_state_folder(whole);
     if (rc >= 0)
-        rc = tierce__locator_recover(manager->locator, fence, why);
+        rc = tierce__restore_recover(whole->restore, manager->locator, fence, why);
     if (rc < 0) {
         set_state(manager, TIERCE__MANAGER_FOLLOWS);
         tierce__registry_drop(manager->registry);
@@ -599,6 +603,14 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
     struct tierce__manager *m = &whole->manager;
     struct quota_groups quotas = {0};
     int rc = open_registry(whole, config, why);
+    if (rc == 0 && config->restore_file[0] != '\0')
+        rc = tierce__restore_open(&whole->restore,
+                                  &(struct tierce__restore_opts){
+                                      .size = sizeof(struct tierce__restore_opts),
+                                      .path = config->restore_file,
+                                      .keep_slots = config->restores_slots,
+                                  },
+                                  why);
     if (rc == 0)
         rc = read_quota_groups(&quotas, config->quota_groups, why);
     if (rc < 0)
@@ -768,6 +780,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__cond_fini(&whole->wake);
     tierce__lock_fini(&whole->manager.trouble_lock);
     tierce__lock_fini(&whole->lock);
+    tierce__restore_close(whole->restore);
     tierce__free(whole->startup);
     tierce__free(whole->state_folder);
     tierce__free(whole);

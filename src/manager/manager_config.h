@@ -61,6 +61,8 @@ struct tierce__manager_config {
 
     const char *registry_uri;
     const char *startup_file;
+    const char *restore_file; /* "": none */
+    bool restores_slots;
     char *state_folder; /* owned: tierce__state_folder (startup.h); NULL: not known */
     const char *elector_uri;
     const char *node_id; /* "": one is generated */

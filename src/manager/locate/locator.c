@@ -318,16 +318,40 @@ static int64_t oldest_use(const struct tierce__live *live)
     return tierce__locator_now_us(live->locator) + delay_ms * 1000;
 }
 
-static int open_index(struct tierce__live *live, const struct tierce__group *group,
-                      char why[TIERCE__WHY_BYTES])
+void tierce__locator_set_filler(struct tierce__locator *locator, tierce__locator_fill_fn fill,
+                                void *arg)
 {
+    TIERCE_ASSERT(fill == NULL || !locator->is_open);
+    locator->fill = fill;
+    locator->fill_arg = arg;
+}
+
+/* *is_said: `why` has the reason of the error. */
+static int open_space(struct tierce__live *live, struct tierce__meta_store *store,
+                      const struct tierce__catalog *catalog, char why[TIERCE__WHY_BYTES],
+                      bool *is_said)
+{
+    const struct tierce__locator *locator = live->locator;
+    int rc = store->ops->space_open(&live->space, store, live->instance.number, live->instance.id);
+    if (rc == 0 && store->ops->space_names != NULL)
+        rc = store->ops->space_names(live->space, locator->opts.registry, &live->instance);
+    *is_said = rc == 0 && locator->fill != NULL;
+    if (*is_said)
+        rc = locator->fill(locator->fill_arg, live->space, &live->instance, catalog, why);
+    return rc;
+}
+
+static int open_index(struct tierce__live *live, const struct tierce__catalog *catalog,
+                      const struct tierce__group *group, char why[TIERCE__WHY_BYTES])
+{
+    bool is_said = false;
     struct tierce__meta_store *store = NULL;
     int rc = use_store(&store, live->locator, group, why);
     if (rc < 0)
         return rc;
-    rc = store->ops->space_open(&live->space, store, live->instance.number, live->instance.id);
-    if (rc == 0 && store->ops->space_names != NULL)
-        rc = store->ops->space_names(live->space, live->locator->opts.registry, &live->instance);
+    rc = open_space(live, store, catalog, why, &is_said);
+    if (rc < 0 && is_said)
+        return rc;
     if (rc == 0)
         rc = tierce__meta_index_open(
             &live->index, live->space,
@@ -368,7 +392,7 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
     tierce__holes_init(&live->holes);
     live->calendar_ttl_us = -1;
     int rc = tierce__instance_copy(&live->instance, instance);
-    rc = rc < 0 ? tierce__why(why, rc, "no memory") : open_index(live, group, why);
+    rc = rc < 0 ? tierce__why(why, rc, "no memory") : open_index(live, catalog, group, why);
     if (rc < 0) {
         destroy_live(live);
         return rc;
@@ -744,45 +768,4 @@ void tierce__locator_each(struct tierce__locator *locator,
             tierce__cond_broadcast(&locator->idle);
     }
     tierce__lock_drop(&locator->lock);
-}
-
-/* A store that rejects writes checks for recovery only when a write is tried. Without this call
- * there may be none: clients' writes are rejected before they reach it. */
-static void try_again(struct tierce__live *live)
-{
-    const struct tierce__meta_store_ops *ops = live->space->ops;
-    bool rejects = ops->write_error != NULL && ops->write_error(live->space) != 0;
-    int rc = rejects ? tierce__meta_confirm(live->space) : 0;
-    (void)rc; /* logged; the next tick retries */
-}
-
-static void expire_one(void *arg, struct tierce__live *live)
-{
-    try_again(live);
-    *(size_t *)arg += tierce__live_expire(live, tierce__locator_now_us(live->locator));
-}
-
-size_t tierce__locator_expire(struct tierce__locator *locator)
-{
-    size_t expired = 0;
-    tierce__locator_each(locator, expire_one, &expired);
-    return expired;
-}
-
-static void earliest(void *arg, struct tierce__live *live)
-{
-    uint64_t *due = arg;
-    tierce__lock_take(&live->lock);
-    uint64_t next = tierce__deadlines_next(&live->deadlines);
-    TIERCE_DASSERT(live->deadlines.count == live->sessions.count);
-    *due = next < *due ? next : *due;
-    tierce__lock_drop(&live->lock);
-}
-
-int64_t tierce__locator_next_expiry(struct tierce__locator *locator)
-{
-    uint64_t due = INT64_MAX;
-    tierce__locator_each(locator, earliest, &due);
-    TIERCE_DASSERT(due <= INT64_MAX);
-    return (int64_t)due;
 }

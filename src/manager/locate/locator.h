@@ -72,6 +72,15 @@ TIERCE_MUSTUSE int tierce__locator_set_quotas(struct tierce__locator *locator,
  * resumes the work in their notes. All writes carry `fence`. */
 TIERCE_MUSTUSE int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,
                                            char why[TIERCE__WHY_BYTES]);
+/* Fills the space of an instance when tierce__locator_recover opens it, before its counters and
+ * notes are read. Errors: recover returns them, with `why`. */
+typedef int (*tierce__locator_fill_fn)(void *arg, struct tierce__meta_space *space,
+                                       const struct tierce__instance *instance,
+                                       const struct tierce__catalog *catalog,
+                                       char why[TIERCE__WHY_BYTES]);
+/* Sets the function for the next recover; NULL: none. */
+void tierce__locator_set_filler(struct tierce__locator *locator, tierce__locator_fill_fn fill,
+                                void *arg);
 /* Stops serving: waits for the calls in progress and drops all state in memory. */
 void tierce__locator_drop(struct tierce__locator *locator);
 

@@ -24,6 +24,7 @@
  *     locator_write.c  StartWrite
  *     locator_claim.c  its claims
  * locator_finish.c FinishWrite, timeouts, writes with unknown outcome
+ *     locator_expire.c ends sessions that timed out
  *     locator_renew.c  RenewWrite, and how the last sessions have ended
  *     locator_remove.c remove, trim, look
  *     locator_usage.c  counts of held, rejected and abandoned blocks
@@ -108,6 +109,8 @@ struct tierce__locator {
     uint64_t departures;          /* instances that left `instances` */
     bool is_open;
     uint64_t fence;
+    tierce__locator_fill_fn fill; /* of recover alone */
+    void *fill_arg;
     _Atomic uint64_t reports[TIERCE__REPORT_REASONS]; /* relaxed: counters */
     /* Places that readers were given, by tierce__meta_storage_slot; relaxed: counters. */
     _Atomic uint64_t located[TIERCE__META_STORAGE_SLOTS];

@@ -26,6 +26,7 @@ enum tierce__note_kind {
     TIERCE__NOTE_FILE = 3,     /* which slots of a file are used: places.h */
     TIERCE__NOTE_EXPIRY = 4,   /* number 1: blocks with a time of their own were stored: expiry.h */
     TIERCE__NOTE_HOLES = 5,    /* removed keys that still have successors: orphans.h */
+    TIERCE__NOTE_RESTORE = 7,  /* number 1: the space is being filled from a backup: restore.h */
     TIERCE__NOTE_KINDS = 8,    /* exclusive upper bound */
 };
 

@@ -566,6 +566,80 @@ int tierce__registry_restore(struct tierce__registry *registry, const char *text
     return change(registry, restore, text, why);
 }
 
+/* Numbers of instances that may have been assigned after a text was made are skipped. */
+#define NUMBERS_SKIPPED 65536u
+
+static int check_empty(const struct tierce__catalog *catalog, char why[256])
+{
+    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++) {
+        if (catalog->lists[kind].count == 0)
+            continue;
+        snprintf(why, 256, "the registry is not empty: it has %s %.150s",
+                 tierce__catalog_fields(kind)->noun,
+                 tierce__entry_name(tierce__catalog_entry(catalog, kind, 0), kind));
+        return -EEXIST;
+    }
+    return 0;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Reads a text into an empty catalog; `before` has assigned numbers, too. */
+static int take_over(struct tierce__catalog *catalog, const struct tierce__catalog *before,
+                     const char *text, char why[256])
+{
+    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
+    int rc = tierce__catalog_read_all(catalog, text, strlen(text), why);
+    if (rc == 0)
+        rc = check_all(catalog, why);
+    struct tierce__catalog_numbers *next = &catalog->next;
+    next->storage = larger(next->storage, before->next.storage);
+    next->group = larger(next->group, before->next.group);
+    next->instance = larger(next->instance, before->next.instance);
+    next->instance = next->instance < UINT32_MAX - NUMBERS_SKIPPED
+                         ? next->instance + NUMBERS_SKIPPED
+                         : (uint64_t)UINT32_MAX + 1;
+    return rc;
+}
+
+int tierce__registry_stage(struct tierce__registry *registry, const char *text, char why[256])
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    struct tierce__catalog *after = NULL;
+    int rc = 0;
+    tierce__lock_take(&registry->changes);
+    if (!registry->is_loaded) {
+        snprintf(why, 256, "the registry is not loaded");
+        rc = TIERCE_E_CLOSED;
+    }
+    if (rc == 0 && (rc = tierce__catalog_create(&after)) == 0)
+        rc = check_empty(registry->current, why);
+    if (rc == 0)
+        rc = take_over(after, registry->current, text, why);
+    if (rc == 0)
+        publish(registry, after);
+    else
+        tierce__catalog_put(after);
+    tierce__lock_drop(&registry->changes);
+    return rc;
+}
+
+int tierce__registry_keep(struct tierce__registry *registry, char why[256])
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    int rc = 0;
+    tierce__lock_take(&registry->changes);
+    TIERCE_ASSERT(registry->is_loaded);
+    if (registry->store != NULL)
+        rc = registry->store->ops->save(registry->store, registry->fence, registry->empty,
+                                        registry->current, why);
+    tierce__lock_drop(&registry->changes);
+    return rc;
+}
+
 /* ---- the first start ------------------------------------------------------------------------- */
 
 /* An entry of a startup file, if it is there. */

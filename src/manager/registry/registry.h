@@ -122,6 +122,18 @@ TIERCE_MUSTUSE int tierce__registry_snapshot(struct tierce__registry *registry, 
 TIERCE_MUSTUSE int tierce__registry_restore(struct tierce__registry *registry, const char *text,
                                             char why[256]);
 
+/*
+ * Takes over a whole registry, with its numbers, into an empty one, in two steps: after the first
+ * it is published but not stored, so that the indexes can be filled by it; the second stores it.
+ * Nothing else may change between. If the process ends before the second, or drop is called, the
+ * registry is empty as before. The next number of an instance is far above those in the text:
+ * numbers that were assigned after the text was made are not assigned again. Errors, `why` in
+ * words: -EEXIST (not empty), as restore.
+ */
+TIERCE_MUSTUSE int tierce__registry_stage(struct tierce__registry *registry, const char *text,
+                                          char why[256]);
+TIERCE_MUSTUSE int tierce__registry_keep(struct tierce__registry *registry, char why[256]);
+
 /* Imports KVCM's startup JSON ({"storage_config":..,"instance_group":..}) into an empty registry;
  * returns 0 and does nothing if the registry is not empty. `text` NULL: there is none;
  * TIERCE_E_CONFIG if the registry is empty. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/storage/places.h"
+#include "manager/storage/place_notes.h"
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/assert.h"
@@ -16,16 +17,15 @@
 
 #define PLACES_MAGIC 0x74706c63u
 
-/* A file's number: its slots minus one in the low bits, and a counter. */
-#define SLOT_BITS   16
-#define COUNTER_MAX ((UINT64_C(1) << (64 - SLOT_BITS)) - 1)
+#define COUNTER_MAX TIERCE__PLACE_COUNTER_MAX
 /* The first counter of a space is below this, so that as many numbers remain. */
 #define COUNTER_FIRST_MAX (COUNTER_MAX / 2)
 
 enum {
-    NOTE_VERSION = 1,
-    NOTE_HEAD_BYTES = 13, /* version, storage, spec, bytes */
-    RESERVE_NOTE = 0,     /* the number of the note with the first counter that is not reserved */
+    SLOT_BITS = TIERCE__PLACE_SLOT_BITS,
+    NOTE_VERSION = TIERCE__PLACE_NOTE_VERSION,
+    NOTE_HEAD_BYTES = TIERCE__PLACE_NOTE_HEAD,
+    RESERVE_NOTE = TIERCE__PLACE_RESERVE_NOTE,
     RESERVE_MIN = 1024,
     RESERVE_MAX = 65536,
 };
@@ -71,11 +71,6 @@ struct tierce__places {
     size_t shelf_count;
     uint64_t damaged;
 };
-
-uint32_t tierce__place_slots(uint64_t file)
-{
-    return (uint32_t)(file & ((1u << SLOT_BITS) - 1)) + 1;
-}
 
 size_t tierce__places_notes_max(size_t count)
 {
@@ -210,33 +205,23 @@ static void settle_file(struct tierce__places *places, struct file *file)
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
-/* Returns whether a file with so many used slots has a note. */
-static bool is_noted(uint32_t used, uint32_t slots)
-{
-    TIERCE_DASSERT(used <= slots);
-    return used > 0 && used < slots;
-}
-
 /* Makes the note of a file as it will be after its give. */
 static int note_file(struct tierce__meta_note *note, struct file *file, struct tierce__arena *arena)
 {
     TIERCE_DASSERT(file->leaving <= file->used && file->used <= file->slots);
-    *note = (struct tierce__meta_note){.kind = TIERCE__NOTE_FILE, .number = file->number};
-    if (!is_noted(file->used - file->leaving, file->slots))
-        return 0;
     size_t bitmap = bitmap_bytes(file->slots);
-    uint8_t *value = tierce__arena_alloc(arena, NOTE_HEAD_BYTES + bitmap);
-    if (value == NULL)
+    uint8_t *used = tierce__arena_alloc(arena, bitmap);
+    if (used == NULL)
         return -ENOMEM;
-    value[0] = NOTE_VERSION;
-    tierce__store_le16(value + 1, file->storage);
-    tierce__store_le16(value + 3, file->spec);
-    tierce__store_le64(value + 5, file->bytes);
     for (size_t i = 0; i < bitmap; i++)
-        value[NOTE_HEAD_BYTES + i] = used_bits(file)[i] & (uint8_t)~leaving_bits(file)[i];
-    note->value = value;
-    note->bytes = NOTE_HEAD_BYTES + bitmap;
-    return 0;
+        used[i] = used_bits(file)[i] & (uint8_t)~leaving_bits(file)[i];
+    return tierce__place_file_note(note,
+                                   &(struct tierce__place_file){.number = file->number,
+                                                                .bytes = file->bytes,
+                                                                .storage = file->storage,
+                                                                .spec = file->spec,
+                                                                .used = used},
+                                   arena);
 }
 
 /* Loads a file from its note; false if the note is damaged: the file's slots are never reused
@@ -253,7 +238,7 @@ static int read_note(struct tierce__places *places, const struct tierce__meta_no
     for (uint32_t i = 0; i < slots; i++)
         used += has_bit(value + NOTE_HEAD_BYTES, i);
     uint16_t storage = tierce__load_le16(value + 1), spec = tierce__load_le16(value + 3);
-    if (!is_noted(used, slots) || spec >= places->spec_count ||
+    if (!tierce__place_is_noted(used, slots) || spec >= places->spec_count ||
         (slots % 8 != 0 && value[note->bytes - 1] >> (slots % 8) != 0))
         return 0;
     *is_damaged = false;

@@ -43,6 +43,23 @@ void tierce__places_close(struct tierce__places *places);
 
 /* Slots of a file. */
 uint32_t tierce__place_slots(uint64_t file);
+/* Its counter: a file that is named later has a larger one. */
+uint64_t tierce__place_counter(uint64_t file);
+#define TIERCE__PLACE_COUNTER_MAX ((UINT64_C(1) << 48) - 1)
+
+/* Notes for spaces that no instance uses yet (place_notes.c): of the used slots of a file with
+ * several slots, and of the first counter that may be assigned. The values are in the arena; NULL
+ * in `out`: the file needs no note. Errors: -ENOMEM. */
+struct tierce__place_file {
+    uint64_t number, bytes; /* bytes of a slot */
+    uint16_t storage, spec;
+    const uint8_t *used; /* one bit a slot */
+};
+TIERCE_MUSTUSE int tierce__place_file_note(struct tierce__meta_note *out,
+                                           const struct tierce__place_file *file,
+                                           struct tierce__arena *arena);
+TIERCE_MUSTUSE int tierce__place_reserve_note(struct tierce__meta_note *out, uint64_t counter,
+                                              struct tierce__arena *arena);
 
 /* The maximum number of notes that a take or give of `count` places adds. */
 size_t tierce__places_notes_max(size_t count);

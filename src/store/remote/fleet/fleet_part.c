@@ -14,6 +14,7 @@
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_private.h"
+#include "store/remote/fleet/storage_at.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ struct tierce__fleet_parts {
 struct part {
     struct tierce__fleet_part base;
     struct tierce__fleet_parts *parts;
-    char model_name[NAME_BYTES + 16], dtype[NAME_BYTES], extra[2 * HEX_BYTES + 2];
+    char model_name[NAME_BYTES + 16], dtype[NAME_BYTES], extra[TIERCE__ENGINE_EXTRA_BYTES];
     uint32_t chunk_tokens;
     struct tierce__list waiting; /* tierce__fleet_wait */
     bool outdated;
@@ -183,9 +184,7 @@ static int describe(struct part *part, struct tierce__fleet_parts *parts, const 
     part->chunk_tokens = (uint32_t)chunk_tokens;
     part->base.object_bytes = extent.object_bytes;
     tierce__namespace_family(family, text, chunk_tokens);
-    tierce__hex_encode(part->extra, family, sizeof(family));
-    part->extra[HEX_BYTES] = ':';
-    tierce__hex_encode(part->extra + HEX_BYTES + 1, part->base.ns_digest, TIERCE_HASH_BYTES);
+    tierce__engine_extra(part->extra, family, part->base.ns_digest);
     name_model(part, ns);
     return name_instance(part, parts, ns);
 }

@@ -2,6 +2,7 @@
 #include "store/remote/fleet/storage_at.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/text/line.h"
 #include "base/vfs/beneath.h"
 
@@ -339,4 +340,25 @@ void tierce__storage_at_hide(char *uri)
     if (user_end != NULL)
         memmove(authority, user_end + 1, strlen(user_end + 1) + 1);
     hide_parameters(authority + strcspn(authority, "?"));
+}
+
+/* ---- engines --------------------------------------------------------------------------------- */
+
+enum { DIGEST_BYTES = 32, DIGEST_DIGITS = 2 * DIGEST_BYTES };
+_Static_assert(2 * DIGEST_DIGITS + 2 == TIERCE__ENGINE_EXTRA_BYTES, "two digests, ':' and NUL");
+
+void tierce__engine_extra(char out[TIERCE__ENGINE_EXTRA_BYTES], const unsigned char *family,
+                          const unsigned char *space)
+{
+    tierce__hex_encode(out, family, DIGEST_BYTES);
+    out[DIGEST_DIGITS] = ':';
+    tierce__hex_encode(out + DIGEST_DIGITS + 1, space, DIGEST_BYTES);
+}
+
+bool tierce__engine_extra_is(const char *extra)
+{
+    unsigned char ignored[DIGEST_BYTES];
+    return strlen(extra) == TIERCE__ENGINE_EXTRA_BYTES - 1 && extra[DIGEST_DIGITS] == ':' &&
+           tierce__hex_decode(ignored, DIGEST_BYTES, extra) &&
+           tierce__hex_decode(ignored, DIGEST_BYTES, extra + DIGEST_DIGITS + 1);
 }

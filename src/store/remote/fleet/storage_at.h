@@ -50,6 +50,14 @@ TIERCE_MUSTUSE int tierce__storage_at_url(char **url, const struct tierce__stora
  * path does not lie below the root, or has a part that is empty, "." or "..". */
 const char *tierce__storage_at_name(const char *path, const char *root);
 
+/* 129 characters and a NUL: digests of a model's family and namespace, 32 bytes each. Engines
+ * register it as `extra` of a model, so a manager knows that the clients of such an instance are
+ * engines, which verify what they read. */
+enum { TIERCE__ENGINE_EXTRA_BYTES = 130 };
+void tierce__engine_extra(char out[TIERCE__ENGINE_EXTRA_BYTES], const unsigned char *family,
+                          const unsigned char *space);
+bool tierce__engine_extra_is(const char *extra);
+
 /* Removes user, password, and parameters with passwords from a URI, in place. */
 void tierce__storage_at_hide(char *uri);
 
