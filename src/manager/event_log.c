@@ -91,14 +91,14 @@ static void put_block_size(struct tierce__json_write *json, int32_t block_size)
 }
 
 /* A single number if all blocks have the same size, which is the case unless spec groups are
- * named. */
+ * named. `bytes` NULL: unknown. */
 static void put_block_bytes(struct tierce__json_write *json, const uint64_t *bytes, size_t count)
 {
     size_t same = 0;
+    if (count == 0 || bytes == NULL)
+        return;
     while (same < count && bytes[same] == bytes[0])
         same++;
-    if (count == 0)
-        return;
     if (same == count) {
         tierce__json_write_count(json, "block_bytes", bytes[0]);
         return;
@@ -125,6 +125,7 @@ void tierce__events_get(struct tierce__line_log *log, int64_t now_us,
     tierce__json_write_signed(&json, "sw_size", request->window);
     put_strings(&json, "location_spec_names", request->spec_names, request->spec_name_count);
     put_block_size(&json, got->block_size);
+    tierce__json_write_count(&json, "hits", got->hits);
     TIERCE_DASSERT(got->count <= request->count);
     end(&json, log);
 }
@@ -161,6 +162,64 @@ void tierce__events_finish(struct tierce__line_log *log, int64_t now_us, const c
         begin(&line, instance_id, "cache_manager", "FinishWriteCache", now_us);
     tierce__json_write_text(&json, "write_session_id", session);
     put_mask(&json, "success_block", written);
+    end(&json, log);
+}
+
+void tierce__events_finish_entries(struct tierce__line_log *log, int64_t now_us,
+                                   const char *instance_id, const char *session,
+                                   const struct tierce__entries_ended *ended)
+{
+    struct tierce__line line = {0};
+    struct tierce__mask written = {
+        .is_values = true, .values = ended->written, .count = ended->count};
+    if (!tierce__line_log_is_read(log))
+        return;
+    struct tierce__json_write json =
+        begin(&line, instance_id, "cache_manager", "FinishWriteCache", now_us);
+    tierce__json_write_text(&json, "write_session_id", session);
+    put_mask(&json, "success_block", &written);
+    tierce__json_write_open(&json, "block_bytes", '[');
+    for (size_t i = 0; i < ended->count; i++)
+        tierce__json_write_count(&json, NULL, ended->bytes[i]);
+    tierce__json_write_close(&json, ']');
+    end(&json, log);
+}
+
+void tierce__events_remove(struct tierce__line_log *log, int64_t now_us, const char *instance_id,
+                           const int64_t *keys, size_t count, const struct tierce__mask *mask)
+{
+    struct tierce__line line = {0};
+    if (!tierce__line_log_is_read(log))
+        return;
+    struct tierce__json_write json =
+        begin(&line, instance_id, "cache_manager", "RemoveCache", now_us);
+    TIERCE_DASSERT(count == 0 || keys != NULL);
+    tierce__json_write_open(&json, "keys", '[');
+    for (size_t i = 0; i < count; i++) {
+        if (!tierce__mask_has(mask, i))
+            tierce__json_write_signed(&json, NULL, keys[i]);
+    }
+    tierce__json_write_close(&json, ']');
+    end(&json, log);
+}
+
+void tierce__events_trim(struct tierce__line_log *log, int64_t now_us, const char *instance_id,
+                         int trim, int64_t begin_s, int64_t end_s)
+{
+    static const char *const names[] = {[TIERCE__TRIM_ALL] = "remove_all_cache",
+                                        [TIERCE__TRIM_META] = "remove_all_meta",
+                                        [TIERCE__TRIM_TIME] = "timestamp"};
+    struct tierce__line line = {0};
+    TIERCE_DASSERT(trim >= TIERCE__TRIM_ALL && trim <= TIERCE__TRIM_TIME);
+    if (!tierce__line_log_is_read(log))
+        return;
+    struct tierce__json_write json =
+        begin(&line, instance_id, "cache_manager", "TrimCache", now_us);
+    tierce__json_write_text(&json, "strategy", names[trim]);
+    if (trim == TIERCE__TRIM_TIME) {
+        tierce__json_write_signed(&json, "begin_timestamp", begin_s);
+        tierce__json_write_signed(&json, "end_timestamp", end_s);
+    }
     end(&json, log);
 }
 

@@ -56,6 +56,11 @@ static void get_instance_info(struct tierce__api_call *api)
         api, request->instance_id, &kv_meta__instance_info__descriptor, &reply->instance_group);
 }
 
+static int64_t now_us(const struct tierce__api_call *api)
+{
+    return tierce__manager_now_us(api->manager);
+}
+
 /* NULL: no memory, or no key; the reply's status is set. */
 static int64_t *read_keys(struct tierce__api_call *api, char **texts, size_t count)
 {
@@ -130,6 +135,10 @@ static void get(struct tierce__api_call *api)
         reply->n_locations = reply->locations != NULL ? got.count : 0;
         rc = reply->locations != NULL ? 0 : -ENOMEM;
     }
+    if (rc == 0) {
+        got.block_size = 0; /* entries have no tokens */
+        tierce__events_get(api->manager->events, now_us(api), &wanted, NULL, 0, &got);
+    }
     tierce__api_end(api, rc, "get", "Cache locations retrieved successfully");
 }
 
@@ -183,6 +192,9 @@ static void put_start(struct tierce__api_call *api)
     memcpy(session, started.session, sizeof(started.session));
     reply->write_session_id = session;
     reply->n_locations = started.count;
+    started.block_size = 0;
+    started.bytes = NULL;
+    tierce__events_start(api->manager->events, now_us(api), &write, NULL, 0, &started);
     tierce__api_say(api, OK, "Write cache session started successfully");
 }
 
@@ -201,10 +213,15 @@ static void put_finish(struct tierce__api_call *api)
             uris[n++] = request->locations[i]->location_specs[s]->uri;
     }
     TIERCE_ASSERT(uris == NULL || n == count);
-    int rc = uris != NULL
-                 ? tierce__locator_finish_entries(api->manager->locator, request->instance_id,
-                                                  request->write_session_id, uris, count, api->why)
-                 : -ENOMEM;
+    struct tierce__ending_request ending = {request->instance_id, request->write_session_id, uris,
+                                            count};
+    struct tierce__entries_ended ended = {0};
+    int rc = uris != NULL ? tierce__locator_finish_entries(api->manager->locator, &ending,
+                                                           &api->arena, &ended, api->why)
+                          : -ENOMEM;
+    if (ended.written != NULL)
+        tierce__events_finish_entries(api->manager->events, now_us(api), request->instance_id,
+                                      request->write_session_id, &ended);
     tierce__api_end(api, rc, "finish put", "Write cache session finished successfully");
 }
 
@@ -217,6 +234,9 @@ static void remove_keys(struct tierce__api_call *api)
     int rc = tierce__locator_remove_entries(api->manager->locator, request->instance_id, keys,
                                             (const char *const *)request->keys, request->n_keys,
                                             api->why);
+    if (rc == 0)
+        tierce__events_remove(api->manager->events, now_us(api), request->instance_id, keys,
+                              request->n_keys, &(struct tierce__mask){0});
     tierce__api_end(api, rc, "remove", "Cache removed successfully");
 }
 
@@ -226,6 +246,10 @@ static void trim(struct tierce__api_call *api)
     int rc =
         tierce__locator_trim(api->manager->locator, request->instance_id, (int)request->strategy,
                              request->begin_timestamp, request->end_timestamp, api->why);
+    if (rc == 0)
+        tierce__events_trim(api->manager->events, now_us(api), request->instance_id,
+                            (int)request->strategy, request->begin_timestamp,
+                            request->end_timestamp);
     tierce__api_end(api, rc, "trim", "Cache trimmed successfully");
 }
 

@@ -424,6 +424,9 @@ static void remove_cache(struct tierce__api_call *api)
     if (rc == 0)
         rc = tierce__locator_remove(api->manager->locator, request->instance_id, keys.keys,
                                     keys.count, &mask, api->why);
+    if (rc == 0)
+        tierce__events_remove(api->manager->events, tierce__manager_now_us(api->manager),
+                              request->instance_id, keys.keys, keys.count, &mask);
     tierce__api_end(api, rc, "remove cache", "Cache removed successfully");
 }
 
@@ -483,6 +486,10 @@ static void trim_cache(struct tierce__api_call *api)
     int rc =
         tierce__locator_trim(api->manager->locator, request->instance_id, (int)request->strategy,
                              request->begin_timestamp, request->end_timestamp, api->why);
+    if (rc == 0)
+        tierce__events_trim(api->manager->events, tierce__manager_now_us(api->manager),
+                            request->instance_id, (int)request->strategy, request->begin_timestamp,
+                            request->end_timestamp);
     tierce__api_end(api, rc, "trim cache", "Cache trimmed successfully");
 }
 

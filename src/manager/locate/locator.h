@@ -205,16 +205,29 @@ TIERCE_MUSTUSE int tierce__locator_finish_write(struct tierce__locator *locator,
                                                 const struct tierce__mask *written,
                                                 char why[TIERCE__WHY_BYTES]);
 
+struct tierce__ending_request {
+    const char *instance_id, *session;
+    const char *const *uris; /* of the session, which were written, with or without size= */
+    size_t count;            /* 0: all of the session's were written */
+};
+
+/* How the keys of a session ended, in the order of the session. */
+struct tierce__entries_ended {
+    const uint8_t *written; /* 0: not written, or dropped. NULL: the session has not ended */
+    const uint64_t *bytes;  /* 0: unknown, or not written */
+    size_t count;
+};
+
 /*
- * The same for entries by name, whose sizes were unknown when the write began. `uris` are the
- * session's URIs that were written, with or without size=; none: all were written. If a URI has no
+ * The same for entries by name, whose sizes were unknown when the write began. If a URI has no
  * size, the storage is asked; if the storage does not know, the entry counts 0 bytes. Entries that
- * exceed the quotas are dropped, the others serve, and the call returns TIERCE_E_FULL. If a URI is
- * not the session's, or the instance holds blocks, the session is unchanged.
+ * exceed the quotas are dropped, the others serve, and the call returns TIERCE_E_FULL; *out is set
+ * then too. If a URI is not the session's, or the instance holds blocks, the session is unchanged.
  */
 TIERCE_MUSTUSE int tierce__locator_finish_entries(struct tierce__locator *locator,
-                                                  const char *instance_id, const char *session,
-                                                  const char *const *uris, size_t count,
+                                                  const struct tierce__ending_request *request,
+                                                  struct tierce__arena *arena,
+                                                  struct tierce__entries_ended *out,
                                                   char why[TIERCE__WHY_BYTES]);
 
 /* How a session that does not exist any more has ended. */

@@ -19,6 +19,9 @@ struct locator_ending {
     struct tierce__write_session *session; /* busy */
     struct tierce__arena arena;
     uint64_t *bytes; /* of each key; 0: unknown */
+    struct tierce__arena *result;
+    uint8_t *ended_written; /* [session->count] in `result` */
+    uint64_t *ended_bytes;
 };
 
 /* ---- which were written ---------------------------------------------------------------------- */
@@ -186,9 +189,22 @@ static int reserve(struct locator_ending *e, const struct tierce__group *group, 
 
 /* ---- the story ------------------------------------------------------------------------------- */
 
+/* The session is freed when it ends, so its result is copied before. */
+static void copy_end(struct locator_ending *e, struct tierce__entries_ended *out)
+{
+    const struct tierce__write_session *session = e->session;
+    TIERCE_ASSERT(session->is_busy);
+    for (size_t i = 0; i < session->count; i++) {
+        TIERCE_DASSERT(session->keys[i].place_count == 1);
+        e->ended_written[i] = session->written[i];
+        e->ended_bytes[i] = session->written[i] ? session->keys[i].places[0].bytes : 0;
+    }
+    *out = (struct tierce__entries_ended){e->ended_written, e->ended_bytes, session->count};
+}
+
 /* The session is marked busy by this call. */
-static int end_entries(struct locator_ending *e, const char *const *uris, size_t count,
-                       char why[TIERCE__WHY_BYTES])
+static int end_entries(struct locator_ending *e, const struct tierce__ending_request *request,
+                       struct tierce__entries_ended *out, char why[TIERCE__WHY_BYTES])
 {
     struct tierce__write_session *session = e->session;
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
@@ -199,10 +215,13 @@ static int end_entries(struct locator_ending *e, const char *const *uris, size_t
     size_t dropped = 0, all = session->count;
     e->storage = tierce__catalog_storage_numbered(e->catalog, session->storage);
     e->bytes = tierce__arena_calloc(&e->arena, all + 1, sizeof(*e->bytes));
-    int rc = e->bytes != NULL ? 0 : -ENOMEM;
+    e->ended_written = tierce__arena_calloc(e->result, all + 1, sizeof(*e->ended_written));
+    e->ended_bytes = tierce__arena_calloc(e->result, all + 1, sizeof(*e->ended_bytes));
+    bool has_room = e->bytes != NULL && e->ended_written != NULL && e->ended_bytes != NULL;
+    int rc = has_room ? 0 : -ENOMEM;
     bool is_sized = rc == 0 && e->storage != NULL && group != NULL && all > 0;
     if (is_sized)
-        rc = mark_written(e, uris, count, why);
+        rc = mark_written(e, request->uris, request->count, why);
     if (is_sized && rc == 0)
         rc = measure(e);
     if (is_sized && rc == 0)
@@ -213,7 +232,10 @@ static int end_entries(struct locator_ending *e, const char *const *uris, size_t
     }
     TIERCE_DASSERT(dropped <= all);
     tierce__live_count_limited(e->live, limit, dropped);
+    copy_end(e, out);
     rc = tierce__live_finish(e->live, session);
+    if (rc < 0)
+        *out = (struct tierce__entries_ended){0};
     if (rc == 0 && dropped > 0)
         rc = tierce__why(why, TIERCE_E_FULL,
                          "the quota by %s leaves no room for %zu of the session's %zu entries",
@@ -221,13 +243,15 @@ static int end_entries(struct locator_ending *e, const char *const *uris, size_t
     return rc;
 }
 
-int tierce__locator_finish_entries(struct tierce__locator *locator, const char *instance_id,
-                                   const char *session_id, const char *const *uris, size_t count,
+int tierce__locator_finish_entries(struct tierce__locator *locator,
+                                   const struct tierce__ending_request *request,
+                                   struct tierce__arena *arena, struct tierce__entries_ended *out,
                                    char why[TIERCE__WHY_BYTES])
 {
-    struct locator_ending e = {0};
+    struct locator_ending e = {.result = arena};
+    *out = (struct tierce__entries_ended){0};
     why[0] = '\0';
-    int rc = tierce__live_acquire(&e.live, locator, instance_id, why);
+    int rc = tierce__live_acquire(&e.live, locator, request->instance_id, why);
     if (rc < 0)
         return rc;
     if (!e.live->instance.is_kv) { /* its keys have other than one place */
@@ -235,12 +259,12 @@ int tierce__locator_finish_entries(struct tierce__locator *locator, const char *
         return tierce__why(why, TIERCE_E_ARGUMENT,
                            "instance %.100s holds blocks, no entries by name; its writes end with "
                            "FinishWriteCache",
-                           instance_id);
+                           request->instance_id);
     }
     e.catalog = tierce__registry_acquire(locator->opts.registry);
-    rc = tierce__live_begin_finish(e.live, session_id, NULL, &e.session, why);
+    rc = tierce__live_begin_finish(e.live, request->session, NULL, &e.session, why);
     if (rc == 0)
-        rc = end_entries(&e, uris, count, why);
+        rc = end_entries(&e, request, out, why);
     if (rc < 0 && why[0] == '\0')
         rc = tierce__why(why, rc, "the write cannot be finished: %s", tierce_strerror(rc));
     tierce__arena_clear(&e.arena);

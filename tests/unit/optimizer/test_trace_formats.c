@@ -256,6 +256,43 @@ START_TEST(kvcm_log_of_a_manager)
 }
 END_TEST
 
+/* Entries do not follow each other: one that failed does not hide the next. */
+START_TEST(kvcm_log_of_entries)
+{
+#define SIZED(time, success, sizes)                                                                \
+    "{\"source\":\"a\",\"type\":\"FinishWriteCache\",\"trigger_time_us\":" time                    \
+    ",\"write_session_id\":\"s\",\"success_block\":" success ",\"block_bytes\":" sizes "}\n"
+    static const struct {
+        const char *mask, *success, *sizes, *wanted;
+    } cases[] = {
+        {"0", "[true,true,true]", "[7,8,9]", "write 20 instance=a [1:7 2:8 3:9]\n"},
+        {"0", "[false,true,true]", "[0,8,9]", "write 20 instance=a [2:8 3:9]\n"},
+        {"0", "[false,false,false]", "[0,0,0]", "write 20 instance=a []\n"},
+        {"[false,true,false]", "[true,true]", "[7,9]", "write 20 instance=a [1:7 3:9]\n"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[512];
+        snprintf(text, sizeof(text),
+                 MASKED("10", "s", "1,2,3", "%s", ",\"block_size\":0") SIZED("20", "%s", "%s"),
+                 cases[i].mask, cases[i].success, cases[i].sizes);
+        const struct trace_dump *dump = trace_dump(text, NULL);
+        ck_assert_str_eq(dump->text, cases[i].wanted);
+        ck_assert_uint_eq(dump->report.joined_lines, 1);
+    }
+    check_bad(MASKED("10", "s", "1,2,3", "0", "") SIZED("20", "[true,true,true]", "[7,8]"),
+              "kvcm-log",
+              "write 100010 instance=a unstored=3 [1 2 3]\n"
+              "bad 2: \"block_bytes\" has no size for each key\n");
+    const struct trace_dump *dump = trace_dump(
+        "{\"source\":\"a\",\"type\":\"RemoveCache\",\"trigger_time_us\":1,\"keys\":[1,2]}\n"
+        "{\"source\":\"a\",\"type\":\"TrimCache\",\"trigger_time_us\":2,\"strategy\":\"x\"}\n",
+        "kvcm-log");
+    ck_assert_str_eq(dump->text, "drop 1 instance=a [1 2]\n");
+    ck_assert_uint_eq(dump->report.notices, 1);
+    ck_assert_uint_eq(dump->report.skipped_lines, 0);
+}
+END_TEST
+
 START_TEST(kvcm_log_tokens_are_no_keys)
 {
     check_bad("{\"type\":\"StartWriteCache\",\"trigger_time_us\":1,\"write_session_id\":\"s\","
@@ -544,7 +581,7 @@ END_TEST
 
 CHECK_MAIN("trace_formats",
            .tests = {mooncake, mooncake_bad_lines, a_line_may_hold_anything, qwen, kvcm_log,
-                     kvcm_log_tokens_are_no_keys, kvcm_log_of_writes_that_fail,
+                     kvcm_log_tokens_are_no_keys, kvcm_log_of_writes_that_fail, kvcm_log_of_entries,
                      kvcm_log_of_a_manager, kvcm_schema, access_log,
                      an_access_logs_request_is_one_turn, csv, events_of_vllm, events_as_arrays,
                      events_in_frames, events_that_are_damaged, formats_are_told})

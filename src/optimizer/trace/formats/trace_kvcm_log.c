@@ -6,11 +6,15 @@
  *     StartWriteCache      a write of all its keys, which stores those that were there already
  *     FinishWriteCache     the end of that write, and the other keys that it stored
  *     CacheReclaimSubmit   a removal
+ *     RemoveCache          a removal, by a client
  *
  * A write stores only the leading keys that existed or were written: keys after a failed one are a
  * suffix without its prefix. Without a FinishWriteCache nothing was written, and the write is taken
  * to end 100 ms after it began. (KVCM replays all keys of every write, and so do kvcm.c and its
  * policies.)
+ *
+ * Entries by name do not follow each other. Their writes have sizes at the end, not at the
+ * beginning, and become writes of the entries that were written.
  *
  * A write whose end has not been read waits in the sorting window, with its existing keys marked as
  * internal.
@@ -189,16 +193,49 @@ static uint32_t count_stored(const struct tierce__trace_mask *success,
     return at;
 }
 
+/* Keeps those of the entries of a write that were written, in k->keys, with their sizes, in
+ * k->bytes. */
+static int keep_written(struct tierce__trace *trace, struct kvcm_log *k,
+                        struct tierce__trace_request *write)
+{
+    size_t own = 0, kept = 0;
+    k->keys.count = 0;
+    for (uint32_t i = 0; i < write->count; i++) {
+        if (write->internal != NULL && write->internal[i] != 0)
+            continue;
+        if (own == k->bytes.count)
+            return tierce__trace_bad(trace, "\"block_bytes\" has no size for each key");
+        uint64_t bytes = k->bytes.at[own];
+        if (!is_written(&k->success, (uint32_t)own++))
+            continue;
+        if (tierce__ids_reserve(&k->keys) < 0)
+            return -ENOMEM;
+        tierce__trace_note_block(trace, bytes);
+        k->keys.at[k->keys.count++] = write->blocks[i];
+        k->bytes.at[kept++] = bytes; /* kept < own */
+    }
+    write->count = (uint32_t)kept;
+    write->blocks = k->keys.at;
+    write->bytes = k->bytes.at;
+    write->unstored = 0;
+    return 0;
+}
+
 /* Sets the stored blocks of a waiting write. TIERCE_E_MISS: it was returned already. */
-static int end_write(struct tierce__trace *trace, const struct kvcm_log *k,
+static int end_write(struct tierce__trace *trace, struct kvcm_log *k,
                      struct tierce__order_ticket ticket, bool has_success)
 {
     const struct tierce__trace_request *waiting = tierce__trace_look(trace, ticket);
     if (waiting == NULL)
         return TIERCE_E_MISS;
     struct tierce__trace_request write = *waiting;
-    if (write.unstored > 0)
+    if (k->bytes.count > 0 && has_success) {
+        int bad = keep_written(trace, k, &write);
+        if (bad < 0)
+            return bad;
+    } else if (write.unstored > 0) {
         write.unstored = has_success ? write.count - count_stored(&k->success, waiting) : 0;
+    }
     write.internal = NULL;
     int rc = tierce__trace_replace(trace, ticket, &write);
     return rc < 0 ? rc : tierce__trace_retime(trace, ticket, k->time_us);
@@ -219,24 +256,25 @@ static int read_finish(struct tierce__trace *trace, struct kvcm_log *k, bool has
     return rc == TIERCE_E_MISS ? TIERCE__TRACE_SKIPPED : rc == 0 ? TIERCE__TRACE_JOINED : rc;
 }
 
-static int read_reclaim(struct tierce__trace *trace, struct kvcm_log *k)
+static int read_removal(struct tierce__trace *trace, const struct kvcm_log *k,
+                        const struct tierce__ids *gone)
 {
     struct tierce__trace_request request = {.time_us = k->time_us,
                                             .kind = TIERCE__TRACE_DROP,
-                                            .count = (uint32_t)k->gone.count,
-                                            .blocks = k->gone.at};
-    if (k->gone.count == 0)
+                                            .count = (uint32_t)gone->count,
+                                            .blocks = gone->at};
+    if (gone->count == 0)
         return TIERCE__TRACE_NOTICE; /* a removal that names no block removes all */
     int rc =
         tierce__trace_instance_index(trace, &request.instance, k->source.text, k->source.length);
     return rc < 0 ? rc : tierce__trace_emit(trace, &request, NULL);
 }
 
-/* Events of a manager's leadership and storages: no request. */
+/* Events of a manager's leadership and storages, and removals that name no block: no request. */
 static bool is_notice(const char *type)
 {
     static const char *const notices[] = {"LeaderPromoted", "LeaderDemoted", "StorageWell",
-                                          "StorageUnwell"};
+                                          "StorageUnwell", "TrimCache"};
     for (size_t i = 0; i < sizeof(notices) / sizeof(notices[0]); i++) {
         if (strcmp(type, notices[i]) == 0)
             return true;
@@ -258,7 +296,9 @@ static int record(struct tierce__trace *trace, void *state, const char *line, si
     if (strcmp(k->type.text, "FinishWriteCache") == 0)
         return read_finish(trace, k, (seen & 1u << SUCCESS) != 0);
     if (strcmp(k->type.text, "CacheReclaimSubmit") == 0)
-        return read_reclaim(trace, k);
+        return read_removal(trace, k, &k->gone);
+    if (strcmp(k->type.text, "RemoveCache") == 0)
+        return read_removal(trace, k, &k->keys);
     return is_notice(k->type.text) ? TIERCE__TRACE_NOTICE : TIERCE__TRACE_SKIPPED;
 }
 
