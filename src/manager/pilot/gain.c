@@ -36,6 +36,12 @@ double tierce__gain_bytes(const struct tierce__group *group, const struct tierce
     return bytes;
 }
 
+double tierce__gain_reach(double quota)
+{
+    enum { REACH_QUOTAS = 4 };
+    return quota > 0 ? fmax(REACH_QUOTAS * quota, quota + 2 * TIERCE__GAIN_BYTES) : 0;
+}
+
 void tierce__gain_at(struct tierce__gain *out, const struct tierce__ghost_shape *shape,
                      double bytes)
 {

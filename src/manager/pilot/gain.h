@@ -27,6 +27,10 @@ struct tierce__gain {
 /* The bytes that a group may hold; 0: it has no quota. */
 double tierce__gain_bytes(const struct tierce__group *group, const struct tierce__catalog *catalog);
 
+/* The largest capacity for which the curve of a group with this quota is of interest: so that more
+ * quota, and another GiB for a small one, lie below it. 0: none. */
+double tierce__gain_reach(double quota);
+
 /* Of a curve at some bytes. All are -1 if `bytes` is not above 0 or the window has no lookups. */
 void tierce__gain_at(struct tierce__gain *out, const struct tierce__ghost_shape *shape,
                      double bytes);

@@ -539,12 +539,13 @@ void tierce__ghost_curve_advance(struct tierce__ghost_curve *curve, int64_t now_
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-/* Adds the window's hits of a class to the capacities that they need, and its lookups. */
-static void add_class(const struct tierce__ghost_curve *c, uint32_t class_,
+/* Adds the hits of a class to the capacities that they need, and its lookups, over the last `epochs`
+ * epochs and the current one. */
+static void add_class(const struct tierce__ghost_curve *c, uint32_t class_, uint32_t epochs,
                       struct tierce__ghost_shape *out)
 {
     double asked = 0, sampled = 0;
-    for (uint32_t e = 0; e <= c->epochs_done; e++) {
+    for (uint32_t e = 0; e <= epochs; e++) {
         const struct curve_class *of = &epoch_before(c, e)->classes[class_];
         asked += of->asked;
         sampled += of->sampled;
@@ -554,36 +555,59 @@ static void add_class(const struct tierce__ghost_curve *c, uint32_t class_,
         out->hits[1] += asked;
         return;
     }
-    for (uint32_t e = 0; e <= c->epochs_done; e++) {
+    for (uint32_t e = 0; e <= epochs; e++) {
         const struct curve_class *of = &epoch_before(c, e)->classes[class_];
         for (uint32_t i = 0; i < TIERCE__GHOST_BUCKETS; i++)
             out->hits[i + 1] += of->hits[i] * asked / sampled;
     }
 }
 
-void tierce__ghost_curve_shape(const struct tierce__ghost_curve *curve, int64_t now_us,
-                               struct tierce__ghost_shape *out)
+void tierce__ghost_curve_recent(const struct tierce__ghost_curve *curve, int64_t now_us,
+                                uint32_t epochs, struct tierce__ghost_shape *out)
 {
     TIERCE_CHECK_MAGIC(curve, CURVE_MAGIC);
     double bytes = 0;
+    epochs = epochs < curve->epochs_done ? epochs : curve->epochs_done;
     *out = (struct tierce__ghost_shape){.unit_bytes = curve->unit,
                                         .reach_bytes = curve->reach,
                                         .blocks = curve->block_count,
                                         .is_warm = is_warm(curve)};
-    for (uint32_t e = 0; e <= curve->epochs_done; e++) {
+    for (uint32_t e = 0; e <= epochs; e++) {
         out->found += epoch_before(curve, e)->found;
         out->sampled += epoch_before(curve, e)->sampled_keys;
         bytes += epoch_before(curve, e)->bytes;
     }
     for (uint32_t class_ = 0; class_ < TIERCE__GHOST_CLASSES; class_++)
-        add_class(curve, class_, out);
+        add_class(curve, class_, epochs, out);
     for (uint32_t i = 1; i <= TIERCE__GHOST_BUCKETS; i++)
         out->hits[i] += out->hits[i - 1];
     if (curve->epoch_began_us != INT64_MIN)
-        out->seconds = (double)(now_us - curve->epoch_began_us +
-                                (int64_t)curve->epochs_done * curve->opts.epoch_us) /
-                       1e6;
+        out->seconds =
+            (double)(now_us - curve->epoch_began_us + (int64_t)epochs * curve->opts.epoch_us) / 1e6;
     out->key_bytes = out->sampled > 0 ? bytes / (double)out->sampled : smallest_unit(curve);
+}
+
+void tierce__ghost_curve_shape(const struct tierce__ghost_curve *curve, int64_t now_us,
+                               struct tierce__ghost_shape *out)
+{
+    tierce__ghost_curve_recent(curve, now_us, EPOCHS, out);
+}
+
+double tierce__ghost_error(const struct tierce__ghost_shape *shape)
+{
+    static const struct {
+        uint32_t blocks;
+        double error;
+    } bounds[] = {{8192, 0.012}, {4096, 0.02}, {2048, 0.03}};
+    enum { BOUNDS = sizeof(bounds) / sizeof(bounds[0]) };
+    if (shape->unit_bytes <= shape->key_bytes) /* all keys are in the sample */
+        return 0.002;
+    for (size_t i = 0; i < BOUNDS; i++) {
+        /* A sample is between three quarters of its room and all of it. */
+        if (shape->blocks >= bounds[i].blocks / 4 * 3)
+            return bounds[i].error;
+    }
+    return bounds[BOUNDS - 1].error * sqrt(bounds[BOUNDS - 1].blocks / (shape->blocks + 1.0));
 }
 
 double tierce__ghost_hits(const struct tierce__ghost_shape *shape, double bytes)

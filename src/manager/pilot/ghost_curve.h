@@ -143,6 +143,14 @@ struct tierce__ghost_shape {
 void tierce__ghost_curve_shape(const struct tierce__ghost_curve *curve, int64_t now_us,
                                struct tierce__ghost_shape *out);
 
+/* The same for the last `epochs` epochs (at most those of the window) and the current one. */
+void tierce__ghost_curve_recent(const struct tierce__ghost_curve *curve, int64_t now_us,
+                                uint32_t epochs, struct tierce__ghost_shape *out);
+
+/* How far a rate of the curve lies from that of all keys, on average over capacities: the bounds of
+ * docs/inside/ghost.md for this number of blocks. */
+double tierce__ghost_error(const struct tierce__ghost_shape *shape);
+
 /* The lower end of a bucket, in bytes. */
 double tierce__ghost_bucket_bytes(uint32_t bucket);
 

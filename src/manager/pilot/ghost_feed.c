@@ -5,13 +5,8 @@
 #include "manager/locate/locator_private.h"
 #include "manager/pilot/gain.h"
 
-#include <math.h>
-
 /* A few keys say little about the others. */
-enum { KEYS_LEAST = 16, REACH_QUOTAS = 4 };
-
-/* Another GiB (gain.h) lies within the reach of a small quota too. */
-#define REACH_MORE (2 * TIERCE__GAIN_BYTES)
+enum { KEYS_LEAST = 16 };
 
 static void feed_instance(void *arg, struct tierce__live *live)
 {
@@ -33,9 +28,8 @@ void tierce__ghosts_feed(struct tierce__locator *locator)
     const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
     const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
     for (size_t i = 0; i < count; i++) {
-        double quota = groups[i].capacity_bytes > 0 ? (double)groups[i].capacity_bytes : 0;
-        double reach = fmax(REACH_QUOTAS * quota, quota + REACH_MORE);
-        tierce__ghosts_set_reach(ghost, groups[i].name, quota > 0 ? reach : 0);
+        double quota = (double)groups[i].capacity_bytes;
+        tierce__ghosts_set_reach(ghost, groups[i].name, tierce__gain_reach(quota));
     }
     tierce__registry_release(locator->opts.registry, catalog);
 }

@@ -587,16 +587,22 @@ static void *run(void *arg)
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-bool tierce__ghosts_group(struct tierce__ghosts *ghost, const char *group,
-                          struct tierce__ghost_shape *out)
+bool tierce__ghosts_group_recent(struct tierce__ghosts *ghost, const char *group, uint32_t epochs,
+                                 struct tierce__ghost_shape *out)
 {
     TIERCE_CHECK_MAGIC(ghost, GHOST_MAGIC);
     tierce__lock_take(&ghost->lock);
     const struct ghost_group *found = find_group(ghost, group);
     if (found != NULL)
-        tierce__ghost_curve_shape(found->curve, now_us(ghost), out);
+        tierce__ghost_curve_recent(found->curve, now_us(ghost), epochs, out);
     tierce__lock_drop(&ghost->lock);
     return found != NULL;
+}
+
+bool tierce__ghosts_group(struct tierce__ghosts *ghost, const char *group,
+                          struct tierce__ghost_shape *out)
+{
+    return tierce__ghosts_group_recent(ghost, group, UINT32_MAX, out);
 }
 
 bool tierce__ghosts_instance(struct tierce__ghosts *ghost, const char *id,
@@ -697,4 +703,9 @@ uint64_t tierce__ghosts_bytes_max(const struct tierce__ghosts *ghost)
     return sizeof(*ghost) + (uint64_t)opts->ring_cells * 64 +
            TIERCE__GHOST_GROUPS_MAX * tierce__ghost_curve_bytes_max(opts->group_blocks) +
            TIERCE__GHOST_INSTANCES_MAX * tierce__ghost_curve_bytes_max(opts->instance_blocks);
+}
+
+int64_t tierce__ghosts_epoch_us(const struct tierce__ghosts *ghost)
+{
+    return ghost->opts.epoch_us;
 }

@@ -73,6 +73,9 @@ void tierce__ghosts_destroy(struct tierce__ghosts *ghost);
 
 uint64_t tierce__ghosts_bytes_max(const struct tierce__ghosts *ghost);
 
+/* The length of an epoch. */
+int64_t tierce__ghosts_epoch_us(const struct tierce__ghosts *ghost);
+
 /* ---- requests: no lock, no allocation -------------------------------------------------------- */
 
 /* Begins to follow an instance. Returns NULL if `ghost` is NULL, there are too many, or there is
@@ -113,6 +116,9 @@ size_t tierce__ghosts_step(struct tierce__ghosts *ghost);
 /* Copies a curve. False: the group or instance is not followed. */
 bool tierce__ghosts_group(struct tierce__ghosts *ghost, const char *group,
                           struct tierce__ghost_shape *out);
+/* The group's curve of the last `epochs` epochs, at most 8, and the current one. */
+bool tierce__ghosts_group_recent(struct tierce__ghosts *ghost, const char *group, uint32_t epochs,
+                                 struct tierce__ghost_shape *out);
 bool tierce__ghosts_instance(struct tierce__ghosts *ghost, const char *id,
                              struct tierce__ghost_shape *out);
 

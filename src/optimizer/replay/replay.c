@@ -16,6 +16,7 @@ struct tierce__replay {
     uint32_t there_room;
     bool looks_up;    /* some match needs the cached blocks before the uses */
     bool counts_uses; /* MATCH_STREAM is asked for */
+    uint64_t capacity_max;
     struct tierce__replay_result result;
 };
 
@@ -185,6 +186,16 @@ int tierce__replay_request(struct tierce__replay *replay, const struct tierce__r
     return 0;
 }
 
+void tierce__replay_resize(struct tierce__replay *replay, uint64_t capacity)
+{
+    TIERCE_ASSERT(capacity > 0 && replay->flat.policy != NULL);
+    TIERCE_ASSERT(capacity <= replay->capacity_max);
+    replay->opts.capacity = capacity;
+    replay->flat.capacity = capacity;
+    (void)tierce__flat_make_room(&replay->flat, replay->flat.policy->ops, 0);
+    fill_result(replay);
+}
+
 /* ---- create, destroy, read ------------------------------------------------------------------- */
 
 static bool are_good(const struct tierce__replay_opts *opts)
@@ -208,6 +219,7 @@ int tierce__replay_create(struct tierce__replay **out, const struct tierce__repl
     if (r == NULL)
         return -ENOMEM;
     r->opts = *opts;
+    r->capacity_max = opts->capacity;
     memcpy(r->matches, opts->matches, opts->match_count * sizeof(opts->matches[0]));
     r->opts.matches = r->matches;
     r->looks_up = opts->watch != NULL;
