@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/config/config_parse.h"
+#include "base/text/line.h"
 #include "base/text/nearest.h"
 
 #include <errno.h>
@@ -389,4 +390,14 @@ void tierce__url_store_name(char *text, size_t room, const char *url)
 {
     tierce__url_show(text, room, url);
     text[strcspn(text, "?")] = '\0';
+}
+
+void tierce__url_put_encoded(struct tierce__line *line, const char *text)
+{
+    char piece[4];
+    for (; *text != '\0'; text++) {
+        bool is_plain = strchr("%&=?#@+,;[]", *text) == NULL && *text > ' ' && *text < 0x7f;
+        snprintf(piece, sizeof(piece), is_plain ? "%c" : "%%%02X", (unsigned char)*text);
+        tierce__line_put(line, piece);
+    }
 }

@@ -89,4 +89,9 @@ TIERCE_MUSTUSE char *tierce__url_show_all(const char *text);
 /* The part of a URL before its parameters, for display: the name of the store in messages. */
 void tierce__url_store_name(char *text, size_t room, const char *url);
 
+struct tierce__line;
+
+/* Appends a text of a URL: encodes all that could end a part of it. Thread: any. */
+void tierce__url_put_encoded(struct tierce__line *line, const char *text);
+
 #endif

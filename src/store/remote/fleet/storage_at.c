@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/text/line.h"
+#include "base/text/url.h"
 #include "base/vfs/beneath.h"
 
 #include <errno.h>
@@ -66,17 +67,6 @@ char *tierce__storage_at_root(const struct tierce__storage_at *at)
     return root;
 }
 
-/* Encodes all that could end a part of a URL. */
-static void put_encoded(struct tierce__line *line, const char *text)
-{
-    char piece[4];
-    for (; *text != '\0'; text++) {
-        bool is_plain = strchr("%&=?#@+,;[]", *text) == NULL && *text > ' ' && *text < 0x7f;
-        snprintf(piece, sizeof(piece), is_plain ? "%c" : "%%%02X", (unsigned char)*text);
-        tierce__line_put(line, piece);
-    }
-}
-
 /* The fleet's file system may be mounted nowhere here, which the connector reports. */
 static int put_files(struct tierce__line *line, const struct tierce__storage_at *at,
                      char why[TIERCE__STORAGE_WHY_BYTES])
@@ -91,7 +81,7 @@ static int put_files(struct tierce__line *line, const struct tierce__storage_at 
         return -ENOMEM;
     bool is_plain = root[1] != '\0' && strstr(root, "/../") == NULL && strstr(root, "/./") == NULL;
     tierce__line_put(line, "file://");
-    put_encoded(line, root);
+    tierce__url_put_encoded(line, root);
     tierce__line_put(line, "?names=path");
     tierce__free(root);
     return is_plain ? 0
@@ -237,7 +227,7 @@ static void put_parameter(struct tierce__line *line, char *next, const char *nam
     tierce__line_put_bytes(line, next, 1);
     tierce__line_put(line, name);
     tierce__line_put(line, "=");
-    put_encoded(line, value);
+    tierce__url_put_encoded(line, value);
     *next = '&';
 }
 

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NODE_PART_H
+#define TIERCE_NODE_PART_H
+
+#include "store/transfer/transfer.h"
+
+/*
+ * The parts of a node's memory and disk that belong to a fleet's pool. A part has a fixed size and
+ * no policy: an object stays until it is dropped, and a full part refuses new ones, because a
+ * manager decides what is stored and evicted.
+ *
+ * The spaces of the keeper are "memory" and "disk". An object in memory is a buffer of a pool of
+ * its own. An object on disk is a file (store/remote/file), and its bytes pass through a buffer;
+ * its name and length are in memory, and are read from the folder when the node starts.
+ *
+ * Thread: any.
+ */
+
+struct tierce__parts;
+
+#define TIERCE__PARTS_MAX              2u
+#define TIERCE__PART_INCARNATION_BYTES 16u
+
+struct tierce__parts_opts {
+    size_t size;           /* sizeof(struct tierce__parts_opts) */
+    uint64_t memory_bytes; /* 0: no part in memory; else >= 1 MiB */
+    const char *disk_path; /* a folder, made if its parent exists; "": no part on disk */
+    uint64_t disk_bytes, buffer_bytes; /* buffer: memory for reads and writes of the disk in
+                                          progress, >= 1 MiB; no larger object is accepted */
+};
+
+/* Errors, `why` in words: TIERCE_E_CONFIG (the folder has files that are not a part's),
+ * TIERCE_E_LOCKED (another process has it), TIERCE_E_FORMAT (the folder's mark is damaged),
+ * negative errno, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__parts_open(struct tierce__parts **out,
+                                      const struct tierce__parts_opts *opts, char why[256]);
+/* No call of the keeper is in progress. A disk that does not answer until the deadline is
+ * abandoned. NULL is accepted. */
+void tierce__parts_close(struct tierce__parts *parts, uint64_t deadline_ns);
+
+/* [borrow until close] */
+struct tierce__keeper *tierce__parts_keeper(struct tierce__parts *parts);
+
+struct tierce__part_state {
+    const char *space; /* "memory" or "disk" */
+    /* Another one means that earlier objects are gone: for memory from each start, on disk from the
+     * making of the folder. */
+    uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES];
+    uint64_t capacity_bytes, used_bytes, objects;
+    bool is_ready; /* false: the folder is being read, or cannot be; requests are TIERCE_E_DOWN */
+    char why[192]; /* why it cannot be read; "" while it is */
+};
+
+size_t tierce__parts_count(const struct tierce__parts *parts);
+void tierce__parts_state(struct tierce__parts *parts, size_t index, struct tierce__part_state *out);
+
+/* Calls `ready` once, on a thread of the parts, when the state of the last part has become known. A
+ * part in memory alone is ready at once, and then it is called by this. */
+void tierce__parts_when_ready(struct tierce__parts *parts, void (*ready)(void *arg), void *arg);
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of a node as a keeper: which part a space is, and whether it can be used. */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "node/part/part_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct tierce__parts {
+    struct tierce__keeper keeper;
+    struct tierce__part *parts[TIERCE__PARTS_MAX];
+    size_t count;
+    struct tierce__lock lock; /* PARTS: below */
+    size_t unknown;           /* parts whose status is not known */
+    void (*ready)(void *arg);
+    void *ready_arg;
+};
+
+static struct tierce__parts *parts_of(struct tierce__keeper *keeper)
+{
+    return TIERCE__CONTAINER_OF(keeper, struct tierce__parts, keeper);
+}
+
+/* ---- rooms and calls ------------------------------------------------------------------------- */
+
+void tierce__part_end_call(struct tierce__keeper_call *call, int status)
+{
+    TIERCE_ASSERT(status <= 0);
+    call->status = status;
+    call->done(call);
+}
+
+void tierce__part_end_room(struct tierce__keeper_room *room, int status)
+{
+    TIERCE_ASSERT(status <= 0);
+    room->status = status;
+    room->done(room);
+}
+
+int tierce__part_make_room(struct tierce__part *part, struct tierce__part_room *own,
+                           struct tierce__keeper_room *room, const struct tierce_plugin_name *name,
+                           uint64_t bytes)
+{
+    *own = (struct tierce__part_room){.part = part};
+    int rc = tierce__part_index_reserve(&part->index, &own->object, name, bytes);
+    if (rc != 0)
+        return rc;
+    rc = tierce__pool_alloc(part->pool, &own->buf, bytes);
+    if (rc != 0) {
+        tierce__part_index_cancel(&part->index, own->object);
+        return rc;
+    }
+    room->data = own->buf->data;
+    room->bytes = bytes;
+    room->owner = own;
+    return 0;
+}
+
+/* ---- the keeper ------------------------------------------------------------------------------ */
+
+/* 0, or why no object of the space can be reached. */
+static int find_part(struct tierce__parts *parts, struct tierce__part **out,
+                     const struct tierce_plugin_name *space)
+{
+    for (size_t i = 0; i < parts->count; i++) {
+        struct tierce__part *part = parts->parts[i];
+        if (strlen(part->space) != space->bytes ||
+            memcmp(part->space, space->text, space->bytes) != 0)
+            continue;
+        *out = part;
+        return atomic_load_explicit(&part->status, memory_order_acquire) == 0 ? 0 : TIERCE_E_DOWN;
+    }
+    return TIERCE_E_ARGUMENT;
+}
+
+static void parts_find(struct tierce__keeper *keeper, struct tierce__keeper_call *call)
+{
+    struct tierce__part *part = NULL;
+    int rc = find_part(parts_of(keeper), &part, &call->space);
+    if (rc == 0)
+        part->ops->find(part, call);
+    else
+        tierce__part_end_call(call, rc);
+}
+
+static void parts_release(struct tierce__keeper *keeper, struct tierce__keeper_lease *lease)
+{
+    (void)keeper;
+    TIERCE_ASSERT(lease->owner != NULL);
+    tierce__buf_release(lease->owner);
+    *lease = (struct tierce__keeper_lease){0};
+}
+
+static int parts_measure(struct tierce__keeper *keeper, const struct tierce_plugin_name *space,
+                         const struct tierce_plugin_name *name, uint64_t *bytes)
+{
+    struct tierce__part *part = NULL;
+    int rc = find_part(parts_of(keeper), &part, space);
+    if (rc != 0)
+        return rc;
+    return tierce__part_index_find(&part->index, name, bytes, NULL) ? 0 : TIERCE_E_MISS;
+}
+
+static int parts_make(struct tierce__keeper *keeper, struct tierce__keeper_room *room,
+                      const struct tierce_plugin_name *space, const struct tierce_plugin_name *name,
+                      uint64_t bytes)
+{
+    struct tierce__part *part = NULL;
+    int rc = find_part(parts_of(keeper), &part, space);
+    if (rc != 0)
+        return rc;
+    if (bytes == 0 || name->bytes == 0 || name->bytes > TIERCE_PLUGIN_NAME_MAX)
+        return TIERCE_E_ARGUMENT;
+    return part->ops->make(part, room, name, bytes);
+}
+
+static void parts_keep(struct tierce__keeper *keeper, struct tierce__keeper_room *room)
+{
+    struct tierce__part_room *own = room->owner;
+    (void)keeper;
+    own->part->ops->keep(own->part, room);
+}
+
+static void parts_abandon(struct tierce__keeper *keeper, struct tierce__keeper_room *room)
+{
+    struct tierce__part_room *own = room->owner;
+    (void)keeper;
+    own->part->ops->abandon(own->part, room);
+}
+
+static void parts_drop(struct tierce__keeper *keeper, struct tierce__keeper_call *call)
+{
+    struct tierce__part *part = NULL;
+    int rc = find_part(parts_of(keeper), &part, &call->space);
+    if (rc == 0)
+        part->ops->drop(part, call);
+    else
+        tierce__part_end_call(call, rc);
+}
+
+static int parts_list(struct tierce__keeper *keeper, const struct tierce_plugin_name *space,
+                      const struct tierce_plugin_name *prefix, uint64_t *cursor,
+                      tierce_plugin_each_fn *each, void *arg)
+{
+    struct tierce__part *part = NULL;
+    int rc = find_part(parts_of(keeper), &part, space);
+    return rc == 0 ? tierce__part_index_list(&part->index, prefix, cursor, each, arg) : rc;
+}
+
+static const struct tierce__keeper_ops keeper_ops = {
+    .find = parts_find,
+    .release = parts_release,
+    .measure = parts_measure,
+    .make = parts_make,
+    .keep = parts_keep,
+    .abandon = parts_abandon,
+    .drop = parts_drop,
+    .list = parts_list,
+};
+
+struct tierce__keeper *tierce__parts_keeper(struct tierce__parts *parts)
+{
+    return &parts->keeper;
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+size_t tierce__parts_count(const struct tierce__parts *parts)
+{
+    return parts->count;
+}
+
+void tierce__parts_state(struct tierce__parts *parts, size_t index, struct tierce__part_state *out)
+{
+    TIERCE_ASSERT(index < parts->count);
+    struct tierce__part *part = parts->parts[index];
+    int status = atomic_load_explicit(&part->status, memory_order_acquire);
+    *out = (struct tierce__part_state){.space = part->space, .is_ready = status == 0};
+    memcpy(out->incarnation, part->incarnation, sizeof(out->incarnation));
+    tierce__part_index_count(&part->index, &out->capacity_bytes, &out->used_bytes, &out->objects);
+    if (status != 0 && status != -EINPROGRESS)
+        snprintf(out->why, sizeof(out->why), "%s", part->why);
+}
+
+static void count_known(void *arg)
+{
+    struct tierce__parts *parts = arg;
+    tierce__lock_take(&parts->lock);
+    TIERCE_ASSERT(parts->unknown > 0);
+    bool is_last = --parts->unknown == 0;
+    void (*ready)(void *) = is_last ? parts->ready : NULL;
+    tierce__lock_drop(&parts->lock);
+    if (ready != NULL)
+        ready(parts->ready_arg);
+}
+
+void tierce__parts_when_ready(struct tierce__parts *parts, void (*ready)(void *arg), void *arg)
+{
+    tierce__lock_take(&parts->lock);
+    bool is_known = parts->unknown == 0;
+    parts->ready = ready;
+    parts->ready_arg = arg;
+    tierce__lock_drop(&parts->lock);
+    if (is_known)
+        ready(arg);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+int tierce__parts_open(struct tierce__parts **out, const struct tierce__parts_opts *opts,
+                       char why[256])
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    struct tierce__parts *parts = tierce__calloc(1, sizeof(*parts));
+    int rc = parts != NULL ? 0 : -ENOMEM;
+    why[0] = '\0';
+    if (rc == 0) {
+        parts->keeper.ops = &keeper_ops;
+        tierce__lock_init(&parts->lock, TIERCE__LOCK_PARTS);
+        parts->unknown = opts->disk_path[0] != '\0' ? 1 : 0;
+    }
+    if (rc == 0 && opts->memory_bytes > 0)
+        rc = tierce__part_memory_open(&parts->parts[0], opts->memory_bytes);
+    if (rc == 0 && opts->memory_bytes > 0)
+        parts->count++;
+    if (rc == 0 && opts->disk_path[0] != '\0') {
+        rc = tierce__part_disk_open(&parts->parts[parts->count], opts, count_known, parts, why);
+        parts->count += rc == 0;
+    }
+    if (rc == 0) {
+        *out = parts;
+        return 0;
+    }
+    if (why[0] == '\0')
+        snprintf(why, 256, "the node's part of the pool: %s", tierce_strerror(rc));
+    tierce__parts_close(parts, 0);
+    return rc;
+}
+
+void tierce__parts_close(struct tierce__parts *parts, uint64_t deadline_ns)
+{
+    if (parts == NULL)
+        return;
+    for (size_t i = 0; i < parts->count; i++)
+        parts->parts[i]->ops->close(parts->parts[i], deadline_ns);
+    tierce__lock_fini(&parts->lock);
+    tierce__free(parts);
+}
