@@ -69,14 +69,16 @@ static const char reference_head[] =
 static void tell_ports(const struct tierce__node *node, const char *host, const char *native)
 {
     struct tierce__node_ports ports;
-    char resp[16] = "", lm[16] = "", text[512];
+    char resp[16] = "", lm[16] = "", pool[16] = "", text[512];
     tierce__node_ports(node, &ports);
     if (ports.resp != 0)
         snprintf(resp, sizeof(resp), " RESP %u,", ports.resp);
     if (ports.lm != 0)
         snprintf(lm, sizeof(lm), " lm %u,", ports.lm);
-    snprintf(text, sizeof(text), "listening on %s:%s%s HTTP 127.0.0.1 %u%s%s", host, resp, lm,
-             ports.http, native[0] != '\0' ? ", native " : "", native);
+    if (ports.pool != 0)
+        snprintf(pool, sizeof(pool), " pool %u,", ports.pool);
+    snprintf(text, sizeof(text), "listening on %s:%s%s%s HTTP 127.0.0.1 %u%s%s", host, resp, lm,
+             pool, ports.http, native[0] != '\0' ? ", native " : "", native);
     tierce__log_to_stderr("tierce node", text);
 }
 

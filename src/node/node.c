@@ -14,6 +14,7 @@
 #include "node/door.h"
 #include "node/native/native_server.h"
 #include "node/node_private.h"
+#include "node/part/node_pool.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -429,7 +430,11 @@ static int listen_to(struct node_whole *whole, const struct tierce__node_config 
         rc = tierce__native_start(&node->native, node, config->native_path, why);
     node->resp_port = whole->resp != NULL ? whole->ports.resp : 0;
     if (rc == 0)
+        rc = tierce__node_pool_start(&node->pool, node, why);
+    if (rc == 0)
         rc = tierce__node_http_start(&whole->server, node, config->http_port, why);
+    if (rc == 0 && node->pool != NULL)
+        whole->ports.pool = tierce__node_pool_port(node->pool);
     if (rc == 0)
         whole->ports.http = tierce__server_port(whole->server, 0);
     return rc;
@@ -542,6 +547,7 @@ void tierce__node_stop(struct tierce__node *node)
     TIERCE_ASSERT(atomic_load_explicit(&node->connections_now, memory_order_relaxed) == 0);
     if (whole->server != NULL)
         tierce__server_stop(whole->server, node->config->drain_ms);
+    tierce__node_pool_stop(node->pool, tierce__deadline_in_ms(node->config->drain_ms));
     for (size_t i = 0; i < node->loop_count; i++)
         tierce__poll_loop_stop(node->loops[i]);
     tierce__free(node->loops);

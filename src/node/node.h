@@ -23,7 +23,7 @@ TIERCE_MUSTUSE int tierce__node_start(struct tierce__node **out,
 
 /* 0: there is none. */
 struct tierce__node_ports {
-    uint16_t resp, lm, http;
+    uint16_t resp, lm, http, pool;
 };
 void tierce__node_ports(const struct tierce__node *node, struct tierce__node_ports *out);
 

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "net/loopback.h"
+#include "node/part/join.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -107,6 +108,14 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
         .find_ms = (uint32_t)tierce__config_number(values, TIERCE__ENGINE_TIMEOUT_LOAD),
         .disk_path = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH),
         .disk_is_optional = flag_of(values, TIERCE__NODE_DISK_OPTIONAL),
+        .pool_manager = text_of(values, TIERCE__NODE_POOL_MANAGER),
+        .pool_name = text_of(values, TIERCE__NODE_POOL_NAME),
+        .pool_address = text_of(values, TIERCE__NODE_POOL_ADDRESS),
+        .pool_disk = text_of(values, TIERCE__NODE_POOL_DISK),
+        .pool_port = (uint16_t)u32_of(values, TIERCE__NODE_POOL_PORT),
+        .pool_memory = tierce__config_number(values, TIERCE__NODE_POOL_MEMORY),
+        .pool_disk_size = tierce__config_number(values, TIERCE__NODE_POOL_DISK_SIZE),
+        .pool_disk_buffer = tierce__config_number(values, TIERCE__NODE_POOL_DISK_BUFFER),
         .may_wait = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0' ||
                     tierce__config_text(values, TIERCE__ENGINE_REMOTE_URLS)[0] != '\0',
     };
@@ -134,7 +143,7 @@ static int check_access(const struct tierce__node_config *config,
                                    "has no authentication: set "
                                    "tls.client_ca, listen.lm: false or listen.insecure: true",
                                    host);
-    if (config->has_resp && (!has_tls || !has_tokens))
+    if ((config->has_resp || config->pool_manager[0] != '\0') && (!has_tls || !has_tokens))
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "listen.host is %.100s, which other hosts can reach: set "
                                    "auth.token_file, tls.certificate "
@@ -143,8 +152,47 @@ static int check_access(const struct tierce__node_config *config,
     return 0;
 }
 
+static bool is_every_address(const char *host)
+{
+    return host[0] == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+}
+
+static int check_pool(const struct tierce__node_config *config, struct tierce__config_error *error)
+{
+    const uint64_t least = 1 << 20;
+    bool has_disk = config->pool_disk[0] != '\0';
+    char why[256];
+    if (config->pool_manager[0] == '\0') {
+        if (config->pool_memory == 0 && !has_disk)
+            return 0;
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "%s requires pool.manager: fleet://HOST:PORT/POOL",
+                                   has_disk ? "pool.disk" : "pool.memory");
+    }
+    if (tierce__join_check(config->pool_manager, why) != 0)
+        return tierce__config_fail(error, TIERCE_E_CONFIG, "pool.manager: %.200s", why);
+    if (config->pool_memory == 0 && !has_disk)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "pool.manager requires pool.memory, pool.disk or both");
+    if (config->pool_memory > 0 && config->pool_memory < least)
+        return tierce__config_fail(error, TIERCE_E_CONFIG, "pool.memory must be 0 or 1MiB or more");
+    if (has_disk && (config->pool_disk[0] != '/' || config->pool_disk_size < least))
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "pool.disk must be an absolute path, and pool.disk_size 1MiB or "
+                                   "more");
+    if (config->pool_address[0] == '\0' && is_every_address(config->host))
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "pool.address must be set: engines cannot connect to "
+                                   "listen.host %.100s",
+                                   config->host[0] != '\0' ? config->host : "\"\"");
+    return 0;
+}
+
 static int check(const struct tierce__node_config *config, struct tierce__config_error *error)
 {
+    int rc = check_pool(config, error);
+    if (rc != 0)
+        return rc;
     uint16_t resp = config->has_resp ? config->resp_port : 0,
              lm = config->has_lm ? config->lm_port : 0;
     if ((resp != 0 && (resp == lm || resp == config->http_port)) ||

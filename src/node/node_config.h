@@ -59,7 +59,10 @@ struct tierce__node_config {
     uint32_t idle_ms, request_ms, grace_ms, find_ms;
     const char *disk_path; /* "": none */
     bool disk_is_optional;
-    bool may_wait; /* there is a slower tier than memory */
+    const char *pool_manager, *pool_name, *pool_address, *pool_disk; /* pool_manager "": no pool */
+    uint16_t pool_port;
+    uint64_t pool_memory, pool_disk_size, pool_disk_buffer; /* bytes */
+    bool may_wait;                                          /* there is a slower tier than memory */
 };
 
 /* From the arguments after the subcommand's name and an environment (as `environ`). Errors, *out

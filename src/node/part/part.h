@@ -54,6 +54,11 @@ struct tierce__part_state {
 size_t tierce__parts_count(const struct tierce__parts *parts);
 void tierce__parts_state(struct tierce__parts *parts, size_t index, struct tierce__part_state *out);
 
+/* Removes all objects of a part, which gets another incarnation, because no manager knows them any
+ * more. Blocks; requests are TIERCE_E_DOWN meanwhile. Objects that are just arriving may stay.
+ * Errors, and then the incarnation is the old one: of the disk, -EIO. One thread at a time. */
+TIERCE_MUSTUSE int tierce__parts_forget(struct tierce__parts *parts, size_t index);
+
 /* Calls `ready` once, on a thread of the parts, when the state of the last part has become known. A
  * part in memory alone is ready at once, and then it is called by this. */
 void tierce__parts_when_ready(struct tierce__parts *parts, void (*ready)(void *arg), void *arg);

@@ -28,7 +28,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,6 +40,7 @@ struct disk_part {
     struct tierce__part part;
     struct tierce__connector *connector;
     int lock_fd;
+    char *mark; /* the path of the incarnation */
     pthread_t reader;
     bool has_reader;
     uint64_t capacity_bytes; /* counts once the folder is read */
@@ -339,6 +339,59 @@ static void *run_reader(void *arg)
     return NULL;
 }
 
+/* ---- forgetting ------------------------------------------------------------------------------ */
+
+static int write_incarnation(const char *path, uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES])
+{
+    char text[2 * TIERCE__PART_INCARNATION_BYTES + 1];
+    struct tierce__new_file file = {0};
+    int rc = tierce__part_new_incarnation(incarnation);
+    if (rc == 0)
+        rc = tierce__new_file_open(&file, path);
+    if (rc != 0)
+        return rc;
+    tierce__hex_encode(text, incarnation, TIERCE__PART_INCARNATION_BYTES);
+    bool is_good = fprintf(file.file, "%s\n", text) > 0;
+    return tierce__new_file_close(&file, is_good);
+}
+
+static int delete_page(struct disk_part *disk, const struct page *page)
+{
+    struct page waiting = {0};
+    int rc = page->status;
+    for (size_t at = 0; at < page->bytes && rc == 0;) {
+        const struct tierce_plugin_name name = {.text = page->text + at,
+                                                .bytes = strlen(page->text + at)};
+        struct tierce__store_req gone = {.op = TIERCE__STORE_DELETE,
+                                         .urgency = TIERCE__CONNECTOR_STORE,
+                                         .names = &name,
+                                         .name_count = 1};
+        rc = ask(disk, &gone, &waiting);
+        at += name.bytes + 1;
+    }
+    return rc;
+}
+
+static int disk_forget(struct tierce__part *part,
+                       uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES])
+{
+    static const struct tierce_plugin_name all = {.text = "", .bytes = 0};
+    struct disk_part *disk = disk_of(part);
+    uint64_t cursor = 0;
+    int rc;
+    do {
+        struct page page = {0};
+        rc = tierce__part_index_list(&part->index, &all, &cursor, on_name, &page);
+        if (rc == 0)
+            rc = delete_page(disk, &page);
+        tierce__free(page.text);
+    } while (rc == 0 && cursor != 0);
+    if (rc != 0)
+        return rc;
+    tierce__part_index_clear(&part->index);
+    return write_incarnation(disk->mark, incarnation);
+}
+
 /* ---- the folder ------------------------------------------------------------------------------ */
 
 static int make_folder(const char *path, char why[256])
@@ -365,24 +418,6 @@ static int lock_folder(struct disk_part *disk, const char *folder, char why[256]
     return fd;
 }
 
-static int write_incarnation(struct disk_part *disk, const char *path, const char *objects)
-{
-    char text[2 * TIERCE__PART_INCARNATION_BYTES + 1];
-    struct tierce__new_file file = {0};
-    uint8_t *random = disk->part.incarnation;
-    if (access(objects, F_OK) == 0)
-        return -EEXIST;
-    if (getrandom(random, TIERCE__PART_INCARNATION_BYTES, 0) !=
-        (ssize_t)TIERCE__PART_INCARNATION_BYTES)
-        return -EIO;
-    tierce__hex_encode(text, random, TIERCE__PART_INCARNATION_BYTES);
-    int rc = tierce__new_file_open(&file, path);
-    if (rc != 0)
-        return rc;
-    bool is_good = fprintf(file.file, "%s\n", text) > 0;
-    return tierce__new_file_close(&file, is_good);
-}
-
 /* Reads the folder's incarnation, or makes one in a new folder. */
 static int know_incarnation(struct disk_part *disk, const char *path, const char *objects,
                             char why[256])
@@ -399,7 +434,7 @@ static int know_incarnation(struct disk_part *disk, const char *path, const char
             rc = TIERCE_E_FORMAT;
         tierce__free(text);
     } else if (rc == -ENOENT) {
-        rc = write_incarnation(disk, path, objects);
+        rc = access(objects, F_OK) == 0 ? -EEXIST : write_incarnation(path, disk->part.incarnation);
     }
     if (rc == -EEXIST)
         snprintf(why, 256,
@@ -441,7 +476,7 @@ static int open_folder(struct disk_part *disk, const char *folder, char why[256]
         rc = know_incarnation(disk, mark, objects, why);
     if (rc == 0)
         rc = open_connector(disk, objects, why);
-    tierce__free(mark);
+    disk->mark = mark;
     tierce__free(objects);
     return rc;
 }
@@ -460,6 +495,7 @@ static void disk_close(struct tierce__part *part, uint64_t deadline_ns)
         (void)close(disk->lock_fd);
     tierce__part_index_fini(&part->index);
     tierce__pool_destroy(part->pool);
+    tierce__free(disk->mark);
     tierce__free(disk);
 }
 
@@ -469,6 +505,7 @@ static const struct tierce__part_ops disk_ops = {
     .keep = disk_keep,
     .abandon = disk_abandon,
     .drop = disk_drop,
+    .forget = disk_forget,
     .close = disk_close,
 };
 

@@ -217,6 +217,21 @@ void tierce__part_index_remove(struct tierce__part_index *index,
     destroy(object);
 }
 
+void tierce__part_index_clear(struct tierce__part_index *index)
+{
+    for (uint32_t slot = 0;; slot++) {
+        struct tierce__part_object *object = NULL;
+        tierce__lock_take(&index->lock);
+        bool is_end = slot >= index->slot_count;
+        if (!is_end && (object = index->slots[slot].object) != NULL)
+            take_out(index, object);
+        tierce__lock_drop(&index->lock);
+        if (is_end)
+            return;
+        destroy(object);
+    }
+}
+
 void tierce__part_index_count(struct tierce__part_index *index, uint64_t *capacity_bytes,
                               uint64_t *used_bytes, uint64_t *objects)
 {

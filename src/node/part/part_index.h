@@ -71,6 +71,9 @@ bool tierce__part_index_find(struct tierce__part_index *index,
 void tierce__part_index_remove(struct tierce__part_index *index,
                                const struct tierce_plugin_name *name);
 
+/* Removes all visible objects. */
+void tierce__part_index_clear(struct tierce__part_index *index);
+
 /* As `list` of a keeper. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__part_index_list(struct tierce__part_index *index,
                                            const struct tierce_plugin_name *prefix,

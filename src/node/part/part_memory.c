@@ -5,7 +5,6 @@
 #include "node/part/part_private.h"
 
 #include <errno.h>
-#include <sys/random.h>
 
 static void memory_find(struct tierce__part *part, struct tierce__keeper_call *call)
 {
@@ -57,6 +56,13 @@ static void memory_drop(struct tierce__part *part, struct tierce__keeper_call *c
     tierce__part_end_call(call, 0);
 }
 
+static int memory_forget(struct tierce__part *part,
+                         uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES])
+{
+    tierce__part_index_clear(&part->index);
+    return tierce__part_new_incarnation(incarnation);
+}
+
 static void memory_close(struct tierce__part *part, uint64_t deadline_ns)
 {
     (void)deadline_ns;
@@ -71,6 +77,7 @@ static const struct tierce__part_ops memory_ops = {
     .keep = memory_keep,
     .abandon = memory_abandon,
     .drop = memory_drop,
+    .forget = memory_forget,
     .close = memory_close,
 };
 
@@ -82,10 +89,7 @@ int tierce__part_memory_open(struct tierce__part **out, uint64_t bytes)
         return -ENOMEM;
     part->ops = &memory_ops;
     part->space = "memory";
-    int rc = getrandom(part->incarnation, sizeof(part->incarnation), 0) ==
-                     (ssize_t)sizeof(part->incarnation)
-                 ? 0
-                 : -EIO;
+    int rc = tierce__part_new_incarnation(part->incarnation);
     if (rc == 0)
         rc = tierce__pool_create(&part->pool, &opts);
     if (rc == 0)

@@ -26,13 +26,17 @@ struct tierce__part_ops {
     void (*keep)(struct tierce__part *part, struct tierce__keeper_room *room);
     void (*abandon)(struct tierce__part *part, struct tierce__keeper_room *room);
     void (*drop)(struct tierce__part *part, struct tierce__keeper_call *call);
+    /* Removes all objects and takes another incarnation, written to `incarnation`. Blocks; nothing
+     * is found or made meanwhile. Errors, and then the part is as it was or lacks some objects: of
+     * the device. */
+    int (*forget)(struct tierce__part *part, uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES]);
     void (*close)(struct tierce__part *part, uint64_t deadline_ns);
 };
 
 struct tierce__part {
     const struct tierce__part_ops *ops;
     const char *space;
-    uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES];
+    uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES]; /* under PARTS */
     struct tierce__part_index index;
     struct tierce__pool *pool; /* of its objects, or of those that pass through */
     _Atomic int status;        /* 0: ready; -EINPROGRESS: it is being read; else why it cannot be.
@@ -54,6 +58,9 @@ TIERCE_MUSTUSE int tierce__part_disk_open(struct tierce__part **out,
 TIERCE_MUSTUSE int tierce__part_make_room(struct tierce__part *part, struct tierce__part_room *own,
                                           struct tierce__keeper_room *room,
                                           const struct tierce_plugin_name *name, uint64_t bytes);
+/* Errors: -EIO. */
+TIERCE_MUSTUSE int
+tierce__part_new_incarnation(uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES]);
 void tierce__part_end_call(struct tierce__keeper_call *call, int status);
 void tierce__part_end_room(struct tierce__keeper_room *room, int status);
 

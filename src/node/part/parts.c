@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 struct tierce__parts {
     struct tierce__keeper keeper;
@@ -178,10 +179,36 @@ void tierce__parts_state(struct tierce__parts *parts, size_t index, struct tierc
     struct tierce__part *part = parts->parts[index];
     int status = atomic_load_explicit(&part->status, memory_order_acquire);
     *out = (struct tierce__part_state){.space = part->space, .is_ready = status == 0};
+    tierce__lock_take(&parts->lock);
     memcpy(out->incarnation, part->incarnation, sizeof(out->incarnation));
+    tierce__lock_drop(&parts->lock);
     tierce__part_index_count(&part->index, &out->capacity_bytes, &out->used_bytes, &out->objects);
     if (status != 0 && status != -EINPROGRESS)
         snprintf(out->why, sizeof(out->why), "%s", part->why);
+}
+
+int tierce__part_new_incarnation(uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES])
+{
+    ssize_t got = getrandom(incarnation, TIERCE__PART_INCARNATION_BYTES, 0);
+    return got == (ssize_t)TIERCE__PART_INCARNATION_BYTES ? 0 : -EIO;
+}
+
+int tierce__parts_forget(struct tierce__parts *parts, size_t index)
+{
+    uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES];
+    TIERCE_ASSERT(index < parts->count);
+    struct tierce__part *part = parts->parts[index];
+    if (atomic_load_explicit(&part->status, memory_order_acquire) != 0)
+        return TIERCE_E_DOWN;
+    atomic_store_explicit(&part->status, -EINPROGRESS, memory_order_release);
+    int rc = part->ops->forget(part, incarnation);
+    if (rc == 0) {
+        tierce__lock_take(&parts->lock);
+        memcpy(part->incarnation, incarnation, sizeof(incarnation));
+        tierce__lock_drop(&parts->lock);
+    }
+    atomic_store_explicit(&part->status, 0, memory_order_release);
+    return rc;
 }
 
 static void count_known(void *arg)

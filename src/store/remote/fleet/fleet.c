@@ -430,6 +430,7 @@ static int open_parts(struct tierce__fleet *fleet, const struct tierce__connecto
 static void init(struct tierce__fleet *fleet, const struct tierce__connector_source *source)
 {
     fleet->magic = FLEET_MAGIC;
+    tierce__host_id(fleet->host_id);
     fleet->base = (struct tierce__connector){
         .ops = &ops, .caps = TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS};
     snprintf(fleet->store_name, sizeof(fleet->store_name), "%s", source->store_name);

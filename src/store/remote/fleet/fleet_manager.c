@@ -8,9 +8,10 @@
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "proto/kvcm/rpcs.h"
-#include "store/remote/fleet/fleet_private.h"
+#include "store/remote/fleet/fleet_manager.h"
 #include "store/remote/token_file.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -311,7 +312,9 @@ static uint32_t named_leader(const struct tierce__fleet_manager *m, const char *
     for (uint32_t i = 0; text != NULL && i < m->address_count; i++) {
         const char *at = strstr(text, m->addresses[i].name);
         size_t bytes = strlen(m->addresses[i].name);
-        if (at != NULL && (at[bytes] < '0' || at[bytes] > '9')) /* not :63810 for :6381 */
+        /* Not :63810 for :6381, nor 110.0.0.5 for 10.0.0.5. */
+        if (at != NULL && !isdigit((unsigned char)at[bytes]) &&
+            (at == text || !isalnum((unsigned char)at[-1])))
             return i;
     }
     return m->address_count;

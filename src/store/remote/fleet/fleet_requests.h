@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/threads/lock.h"
+#include "net/host_id.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_private.h"
@@ -39,7 +40,8 @@ struct tierce__fleet {
     struct tierce__connector base;
     uint32_t magic;
     char store_name[TIERCE__CONNECTOR_WHY_BYTES / 2];
-    char *instance; /* of the URL, or NULL */
+    char *instance;                      /* of the URL, or NULL */
+    char host_id[TIERCE__HOST_ID_BYTES]; /* so that nodes of this host are preferred */
     struct tierce__fleet_manager *manager;
     struct tierce__fleet_stores *stores;
     struct tierce__fleet_parts *parts;

@@ -397,6 +397,7 @@ static void start(struct fleet_session *s)
     request.n_block_keys = count;
     request.location_spec_group_names = groups;
     request.n_location_spec_group_names = s->part->has_groups ? count : 0;
+    request.node_host = s->fleet->host_id;
     request.write_timeout_seconds = (int32_t)((s->fleet->session_ms + 999) / 1000);
     s->state = STARTS;
     s->call = (struct tierce__fleet_call){.method = "StartWriteCache",

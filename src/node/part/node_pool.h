@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NODE_POOL_H
+#define TIERCE_NODE_POOL_H
+
+#include "base/json/json_write.h"
+#include "base/text/prometheus.h"
+
+#include <tierce/status.h>
+
+/*
+ * A node's share in a fleet's pool: its parts, the server by which engines reach them, and their
+ * registration with the managers. Parameters: pool.* of the node.
+ *
+ * Thread: any; start and stop by one.
+ */
+
+struct tierce__node;
+struct tierce__node_pool;
+
+/* *out NULL: pool.manager is not set. [borrow] node until stop: its configuration, access and TLS.
+ * Errors, `why` in words: of part.h, transfer.h and join.h. */
+TIERCE_MUSTUSE int tierce__node_pool_start(struct tierce__node_pool **out,
+                                           struct tierce__node *node, char why[256]);
+/* Leaves the pool, ends the connections, and closes the parts; blocks until deadline_ns and a
+ * second at most. NULL is accepted. */
+void tierce__node_pool_stop(struct tierce__node_pool *pool, uint64_t deadline_ns);
+
+/* The port of its server. */
+uint16_t tierce__node_pool_port(const struct tierce__node_pool *pool);
+
+/* For /status and /metrics. NULL puts nothing. */
+void tierce__node_pool_status(struct tierce__node_pool *pool, struct tierce__json_write *json);
+void tierce__node_pool_metrics(struct tierce__node_pool *pool, struct tierce__prometheus *text);
+
+#endif
