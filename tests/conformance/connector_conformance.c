@@ -58,6 +58,20 @@ static int put(const char *name, uint32_t version, uint64_t bytes)
     return connector_put(connector, pool, name_of(name), version, bytes_of(bytes));
 }
 
+/* A store that tells the length of an object tells the right one. */
+static void expect_length(const char *name, uint64_t bytes)
+{
+    struct connector_call call;
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, name_of(name), 0);
+    call.req.object_bytes = UINT64_MAX;
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    ck_assert_uint_eq(call.req.found, 1);
+    ck_assert_msg(call.req.object_bytes == UINT64_MAX || call.req.object_bytes == bytes_of(bytes),
+                  "%s: %llu bytes, not %llu", name, (unsigned long long)call.req.object_bytes,
+                  (unsigned long long)bytes_of(bytes));
+    ck_assert(!factory->has_lengths || call.req.object_bytes != UINT64_MAX);
+}
+
 /* The object as a whole. */
 static int get(const char *name, uint32_t version, uint64_t bytes)
 {
@@ -102,7 +116,7 @@ START_TEST(what_was_put_is_got)
         snprintf(name, sizeof(name), "object-%u", i);
         ck_assert_int_eq(exists(name), 0);
         ck_assert_int_eq(put(name, i, sizes[i]), 0);
-        ck_assert_int_eq(exists(name), 1);
+        expect_length(name, sizes[i]);
         ck_assert_int_eq(get(name, i, sizes[i]), 0);
     }
     ck_assert_str_eq(connector_why(connector), "");

@@ -45,8 +45,13 @@ static void stop(void *ctx)
 static char is_late[] = "late";
 
 static const struct connector_factory factories[] = {
-    {.name = "at once", .start = start, .stop = stop, .caps = CAPS},
-    {.name = "late", .start = start, .stop = stop, .ctx = is_late, .caps = CAPS},
+    {.name = "at once", .start = start, .stop = stop, .caps = CAPS, .has_lengths = true},
+    {.name = "late",
+     .start = start,
+     .stop = stop,
+     .ctx = is_late,
+     .caps = CAPS,
+     .has_lengths = true},
 };
 
 int main(void)

@@ -76,6 +76,12 @@ static int find_part(struct tierce__parts *parts, struct tierce__part **out,
     return TIERCE_E_ARGUMENT;
 }
 
+static bool parts_has(struct tierce__keeper *keeper, const struct tierce_plugin_name *space)
+{
+    struct tierce__part *part = NULL;
+    return find_part(parts_of(keeper), &part, space) != TIERCE_E_ARGUMENT;
+}
+
 static void parts_find(struct tierce__keeper *keeper, struct tierce__keeper_call *call)
 {
     struct tierce__part *part = NULL;
@@ -151,6 +157,7 @@ static int parts_list(struct tierce__keeper *keeper, const struct tierce_plugin_
 }
 
 static const struct tierce__keeper_ops keeper_ops = {
+    .has = parts_has,
     .find = parts_find,
     .release = parts_release,
     .measure = parts_measure,

@@ -65,6 +65,9 @@ struct tierce__client {
      * A request is answered with this number at its deadline. It is 0 at the call. */
     int (*find)(void *link, const struct tierce_plugin_name *names, size_t count,
                 _Atomic size_t *found, uint64_t deadline_ns);
+    /* The length of an object, for a LOOKUP of a single name. Errors: TIERCE_E_MISS; as exists. */
+    int (*measure)(void *link, const struct tierce_plugin_name *name, uint64_t *bytes,
+                   uint64_t deadline_ns);
     /* Several GETs in flight: sends `count` >= 2 requests, and then reads their answers in order,
      * each as `get` does. An error of send_gets is the answer to the first GET. After such an
      * error, and after an answer that left the link disconnected, no more answers are read, and the

@@ -55,6 +55,7 @@ int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__
     call->offset = req->offset;
     call->length = req->length;
     call->cursor = req->cursor;
+    call->object_bytes = 0;
     atomic_store_explicit(&call->found, 0, memory_order_relaxed);
     atomic_store_explicit(&call->found_now, 0, memory_order_relaxed);
     call->page.used = 0;
@@ -179,6 +180,15 @@ static int ask_exists(const struct tierce__client *client, void *link,
     return rc;
 }
 
+/* Whether a single name is there, and how long its object is. */
+static int measure(const struct tierce__client *client, void *link, struct tierce__links_call *call)
+{
+    int rc = client->measure(link, call->names, &call->object_bytes, call->deadline_ns);
+    if (rc == 0)
+        atomic_store_explicit(&call->found, 1, memory_order_release);
+    return rc == TIERCE_E_MISS ? 0 : rc;
+}
+
 /* The leading names that are known to be there by now. */
 size_t tierce__links_found(struct tierce__links_call *call)
 {
@@ -198,7 +208,8 @@ static int make_call(const struct tierce__client *client, void *link,
                   call->length <= call->buf->bytes - call->offset);
     switch (call->op) {
     case TIERCE__STORE_LOOKUP:
-        return ask_exists(client, link, call);
+        return client->measure != NULL && call->name_count == 1 ? measure(client, link, call)
+                                                                : ask_exists(client, link, call);
     case TIERCE__STORE_GET:
         return table->get(link, name, call->buf->data + call->offset, call->offset, call->length,
                           deadline_ns);
@@ -251,6 +262,8 @@ void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__sto
     TIERCE_DASSERT(call->op == req->op);
     if (call->op == TIERCE__STORE_LOOKUP)
         req->found = tierce__links_found(call);
+    if (status == 0 && call->object_bytes > 0)
+        req->object_bytes = call->object_bytes;
     TIERCE_DASSERT(call->op != TIERCE__STORE_LOOKUP || req->found <= req->name_count);
     if (status == 0) {
         req->cursor = call->cursor;

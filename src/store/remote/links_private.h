@@ -27,6 +27,7 @@ struct tierce__links_call {
     /* LOOKUP: leading names, those of the requests before and those of the one under way. The
      * thread writes them, the first only after the second is 0 again (release); the clock reads
      * them in their order (acquire), and so never more than is certain. */
+    uint64_t object_bytes; /* of a single name that was found; 0: not known */
     _Atomic size_t found, found_now;
     uint64_t cursor;
     struct tierce__links_page page;

@@ -127,6 +127,25 @@ static int file_find(void *opened, const struct tierce_plugin_name *names, size_
     return rc == TIERCE_E_MISS || rc == TIERCE_E_UNSUPPORTED ? 0 : rc;
 }
 
+static int file_measure(void *opened, const struct tierce_plugin_name *name, uint64_t *bytes,
+                        uint64_t deadline_ns)
+{
+    struct file_link *link = opened;
+    char path[TIERCE__FILE_PATH_BYTES];
+    struct stat status;
+    (void)deadline_ns;
+    int rc = ready(link);
+    if (rc == 0)
+        rc = find(link, path, name);
+    if (rc == TIERCE_E_UNSUPPORTED)
+        return TIERCE_E_MISS;
+    if (rc == 0 && stat(path, &status) != 0)
+        return errno == ENOENT ? missing(link) : fail(link, "looking for an object", -errno);
+    if (rc == 0)
+        *bytes = (uint64_t)status.st_size;
+    return rc;
+}
+
 /* Writes down that an object was used, if that was not done a moment ago. */
 static void touch(const char *path)
 {
@@ -523,6 +542,7 @@ const struct tierce__client tierce__file_client = {
     .links = LINKS,
     .open = open_file,
     .find = file_find,
+    .measure = file_measure,
     .state = state_of,
 };
 

@@ -353,5 +353,6 @@ void tierce__file_paths_use(struct tierce__client *client)
                                .why = why_of};
     client->link_bytes = sizeof(struct path_link);
     client->find = paths_find;
+    client->measure = NULL;
     client->state = state_of;
 }

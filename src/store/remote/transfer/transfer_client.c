@@ -414,6 +414,19 @@ static int find_names(void *opened, const struct tierce_plugin_name *names, size
     return rc;
 }
 
+static int measure_object(void *opened, const struct tierce_plugin_name *name, uint64_t *bytes,
+                          uint64_t deadline_ns)
+{
+    struct transfer_link *link = opened;
+    int rc = begin(link, deadline_ns);
+    if (rc == 0)
+        rc = ask_lengths(link, name, 1, deadline_ns);
+    if (rc != 0)
+        return rc;
+    *bytes = tierce__load_le64(link->lengths);
+    return *bytes != TIERCE__TRANSFER_ABSENT ? 0 : TIERCE_E_MISS;
+}
+
 static int ping_server(void *opened, uint64_t deadline_ns)
 {
     int rc = begin(opened, deadline_ns);
@@ -567,6 +580,7 @@ const struct tierce__client tierce__transfer_client = {
     .names_max = NAMES,
     .open = open_store,
     .find = find_names,
+    .measure = measure_object,
     .send_gets = send_reads,
     .read_get = read_read,
     .state = state_of,
