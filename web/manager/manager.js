@@ -189,9 +189,16 @@ const STORAGE_COLUMNS = [
   {head: 'Capacity', cell: s => s.capacity_bytes > 0 ? [bytes(s.capacity_bytes), ' ', h('small', null, `reclaimed above ${bytes(s.watermark_bytes)}`)] : '\u2013'},
 ];
 
+/* Which part of a prompt's KV the instance's layers need. */
+function attention(instance) {
+  const tokens = instance.window_tokens || instance.every_tokens;
+  return tokens > 0 ? `${instance.attention_kind} of ${count(tokens)}` : instance.attention_kind ?? '';
+}
+
 const INSTANCE_COLUMNS = [
   {head: 'Instance', cell: i => i.id},
   {head: 'Group', left: true, cell: i => i.group},
+  {head: 'Attention', left: true, cell: attention},
   {head: 'Blocks', cell: i => count(i.keys)},
   {head: 'Bytes', cell: i => bytes(i.serving_bytes)},
   {head: 'Hit rate', cell: i => ratio(i.found_keys, i.asked_keys)},

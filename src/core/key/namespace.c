@@ -355,23 +355,38 @@ bool tierce__namespace_other_group(const char *text, const char *other)
            !d.elsewhere;
 }
 
-void tierce__namespace_family(uint8_t digest[TIERCE_HASH_BYTES], const char *text,
-                              uint64_t chunk_tokens)
+/* SHA-256 over the lines of a text without those of one group, and without the line `without`, and
+ * then a line "NAME=COUNT". */
+static void digest_common(uint8_t digest[TIERCE_HASH_BYTES], const char *text, const char *without,
+                          const char *name, uint64_t count)
 {
     struct tierce__sha256 sha;
-    char tokens[48];
+    char last[48];
     tierce__sha256_init(&sha);
     for (const char *line = text; *line != '\0';) {
-        size_t bytes = strcspn(line, "\n");
+        size_t bytes = strcspn(line, "\n"), length = strcspn(line, "=\n");
         bytes += line[bytes] == '\n';
-        if (!is_of_group(line, strcspn(line, "=\n")))
+        if (!is_of_group(line, length) &&
+            (strlen(without) != length || memcmp(without, line, length) != 0))
             tierce__sha256_update(&sha, line, bytes);
         line += bytes;
     }
-    int used = snprintf(tokens, sizeof(tokens), "chunk_tokens=%" PRIu64 "\n", chunk_tokens);
-    TIERCE_DASSERT(used > 0 && (size_t)used < sizeof(tokens));
-    tierce__sha256_update(&sha, tokens, (size_t)used);
+    int used = snprintf(last, sizeof(last), "%s=%" PRIu64 "\n", name, count);
+    TIERCE_DASSERT(used > 0 && (size_t)used < sizeof(last));
+    tierce__sha256_update(&sha, last, (size_t)used);
     tierce__sha256_final(&sha, digest);
+}
+
+void tierce__namespace_family(uint8_t digest[TIERCE_HASH_BYTES], const char *text,
+                              uint64_t chunk_tokens)
+{
+    digest_common(digest, text, "", "chunk_tokens", chunk_tokens);
+}
+
+void tierce__namespace_pairs(uint8_t digest[TIERCE_HASH_BYTES], const char *text,
+                             uint64_t block_tokens)
+{
+    digest_common(digest, text, "layout", "block_tokens", block_tokens);
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */

@@ -46,4 +46,12 @@ void tierce__namespace_read_fini(struct tierce__namespace_read *read);
 void tierce__namespace_family(uint8_t digest[TIERCE_HASH_BYTES], const char *text,
                               uint64_t chunk_tokens);
 
+/*
+ * The same for groups whose memory may be laid out in another way, like recurrent states: without
+ * the line "layout" too, and with "block_tokens=N", the tokens of a block. Chains of tokens have
+ * equal hashes at equal tokens if this digest is equal.
+ */
+void tierce__namespace_pairs(uint8_t digest[TIERCE_HASH_BYTES], const char *text,
+                             uint64_t block_tokens);
+
 #endif

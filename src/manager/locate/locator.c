@@ -361,6 +361,7 @@ static int open_index(struct tierce__live *live, const struct tierce__catalog *c
                 .batch_keys = group->batch_key_count > 0 ? (uint32_t)group->batch_key_count : 0,
                 .cache_bytes = (uint64_t)group->search_cache_mib << 20,
                 .cache_shard_bits = (uint32_t)group->search_cache_shard_bits,
+                .keeps_child = live->needs.run > 1,
             });
     if (rc == 0)
         rc = tierce__places_open(&live->places, live->space, &live->instance, oldest_use(live),
@@ -392,6 +393,7 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
     tierce__holes_init(&live->holes);
     live->calendar_ttl_us = -1;
     int rc = tierce__instance_copy(&live->instance, instance);
+    live->needs = tierce__attention_needs(instance);
     rc = rc < 0 ? tierce__why(why, rc, "no memory") : open_index(live, catalog, group, why);
     if (rc < 0) {
         destroy_live(live);

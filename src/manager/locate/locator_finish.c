@@ -229,7 +229,7 @@ static void note_lost(void *arg, int64_t parent, uint32_t children)
     struct finishing *f = arg;
     TIERCE_ASSERT(f->is_tried);
     struct tierce__gone hole = {.key = parent, .children = children};
-    for (size_t i = 0; i < f->outside_count; i++) {
+    for (size_t i = 0; i < f->outside_count && !f->live->needs.is_sparse; i++) {
         if (f->outside[i] == parent) {
             tierce__holes_take(&f->live->holes, &hole, 1, 0);
             return;

@@ -6,6 +6,7 @@
 #include "base/list.h"
 #include "base/threads/lock.h"
 #include "base/map.h"
+#include "manager/locate/attention.h"
 #include "manager/storage/deleter.h"
 #include "manager/reclaim/expiry.h"
 #include "manager/locate/locator.h"
@@ -57,6 +58,7 @@ struct tierce__live {
     struct tierce__map_node by_id; /* LOCATOR */
     struct tierce__locator *locator;
     struct tierce__instance instance; /* a copy: never changes */
+    struct tierce__needs needs;       /* of the instance */
     struct tierce__meta_space *space;
     struct tierce__meta_index *index;
     struct tierce__places *places;

@@ -93,6 +93,12 @@ static enum tierce__meta_action remove_record(void *arg, size_t i, int64_t key, 
     return remove_locations(r, key, record, arena);
 }
 
+/* Blocks of a sparse kind of attention are found without the blocks before them. */
+static bool leaves_holes(const struct chain_removal *r)
+{
+    return !r->how->is_all && !r->live->needs.is_sparse;
+}
+
 /* Makes the notes of the step: the deletion, and the holes. */
 static int attach_notes(void *arg, const size_t *indices, size_t count,
                         struct tierce__meta_batch *batch, struct tierce__arena *arena)
@@ -115,7 +121,7 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
     r->step->reusable_us = tierce__live_reusable_us(r->live, r->how->due_us);
     if (!r->how->keep_bytes)
         rc = tierce__deletion_write(r->step, &notes[n++]);
-    if (rc == 0 && !r->how->is_all && tierce__gone_settle(r->gone, r->gone_count))
+    if (rc == 0 && leaves_holes(r) && tierce__gone_settle(r->gone, r->gone_count))
         rc = tierce__gone_write(r->gone, r->gone_count, r->step->note, arena, &notes[n++]);
     TIERCE_DASSERT(n <= NOTES);
     batch->notes = notes;
@@ -178,7 +184,7 @@ static int remove_step(struct chain_removal *r, const int64_t *keys, size_t coun
         *r->removed = before;
     else if (r->step->count > 0)
         move_bytes(r, r->step);
-    if (rc == 0 && !r->how->is_all)
+    if (rc == 0 && leaves_holes(r))
         tierce__holes_take(&r->live->holes, r->gone, r->gone_count, r->step->note);
     /* The deleter settles an unknown outcome. A removal without deletion has no note; its bytes
      * count until the next leader. */

@@ -53,6 +53,7 @@ int tierce__meta_index_open(struct tierce__meta_index **out, struct tierce__meta
     index->shard_count = shards;
     index->batch_keys = opts->batch_keys > 0 ? opts->batch_keys : BATCH_KEYS_DEFAULT;
     index->keys_max = opts->keys_max > 0 ? opts->keys_max : INT64_MAX;
+    index->keeps_child = opts->keeps_child;
     TIERCE_DASSERT(index->batch_keys > 0 && index->keys_max > 0);
     int rc = make_shards(index);
     if (rc == 0 && space->ops->blocks && opts->cache_bytes > 0)

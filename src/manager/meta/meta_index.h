@@ -14,7 +14,7 @@
  *
  * The index maintains a record's `children`: puts and deletes of records with a parent update the
  * parent's count in the same batch, if the parent is indexed. The value that a caller sets is
- * ignored.
+ * ignored. With keeps_child, a put also sets the parent's `child`, and a delete clears it.
  *
  * Threads: any.
  */
@@ -28,6 +28,7 @@ struct tierce__meta_index_opts {
     uint64_t keys_max;    /* of the instance; 0: unlimited */
     uint64_t cache_bytes; /* of the search cache; 0: none. Ignored for stores that do not block */
     uint32_t cache_shard_bits;
+    bool keeps_child; /* records name the last block that was stored behind them */
 };
 
 /* [borrow] the space until close. Errors: -ENOMEM, TIERCE_E_ARGUMENT (shards), of the store. */

@@ -31,6 +31,7 @@ struct tierce__meta_index {
     uint32_t shard_count;
     uint32_t batch_keys;
     uint64_t keys_max;
+    bool keeps_child;
     _Atomic int64_t keys_claimed; /* the keys, and the keys that a running step may add */
     _Atomic int64_t counters[TIERCE__META_COUNTERS]; /* as in the store; relaxed: sums */
     _Atomic bool

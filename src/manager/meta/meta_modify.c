@@ -27,6 +27,7 @@ struct modify_work {
     bool is_claimed;  /* counts for keys_max; not indexed when the step began */
     uint32_t version; /* the shard's version when the record was read */
     int64_t children; /* the change of its count */
+    int64_t child;    /* the last one that was put, if the count rises */
     int64_t *pending; /* children that earlier steps put before this key */
 };
 
@@ -42,6 +43,7 @@ struct delta {
     uint64_t mixed;
     uint32_t shard;
     int64_t change;
+    int64_t child; /* the last one that was put, if the sum is above 0 */
 };
 
 struct modify_call {
@@ -316,17 +318,19 @@ static struct modify_work *find_work(struct step *step, const struct delta *delt
 }
 
 /* Changes a parent's count: in its own work if this step has one, else in a delta. */
-static void add_delta(struct step *step, int64_t parent, int64_t change)
+static void add_delta(struct step *step, int64_t parent, int64_t change, int64_t child)
 {
     TIERCE_ASSERT(step->delta_count < 2 * step->work_count);
     TIERCE_DASSERT(change == 1 || change == -1);
     uint64_t mixed = tierce__meta_mix(parent);
-    struct delta delta = {parent, mixed, shard_of(step->call->index, mixed), change};
+    struct delta delta = {parent, mixed, shard_of(step->call->index, mixed), change, child};
     struct modify_work *work = find_work(step, &delta);
-    if (work != NULL)
-        work->children += change;
-    else
+    if (work == NULL)
         step->deltas[step->delta_count++] = delta;
+    else
+        work->children += change;
+    if (work != NULL && change > 0)
+        work->child = child;
 }
 
 static int compare_deltas(const void *a, const void *b)
@@ -345,8 +349,11 @@ static void merge_deltas(struct step *step)
     qsort(deltas, step->delta_count, sizeof(*deltas), compare_deltas);
     for (size_t i = 0, next; i < step->delta_count; i = next) {
         struct delta sum = deltas[i];
-        for (next = i + 1; next < step->delta_count && deltas[next].mixed == sum.mixed; next++)
+        for (next = i + 1; next < step->delta_count && deltas[next].mixed == sum.mixed; next++) {
             sum.change += deltas[next].change;
+            if (deltas[next].change > 0)
+                sum.child = deltas[next].child;
+        }
         if (sum.change != 0)
             deltas[count++] = sum;
     }
@@ -364,12 +371,13 @@ static int count_children(struct step *step)
         const struct modify_work *work = &step->works[i];
         bool had = work->was_there && work->before.has_parent;
         bool has = work->is_there && work->now.has_parent;
+        int64_t key = tierce__meta_unmix(work->place->mixed);
         if (had && has && work->before.parent == work->now.parent)
             continue;
         if (had)
-            add_delta(step, work->before.parent, -1);
+            add_delta(step, work->before.parent, -1, key);
         if (has)
-            add_delta(step, work->now.parent, 1);
+            add_delta(step, work->now.parent, 1, key);
     }
     merge_deltas(step);
     for (size_t i = 0; i < step->work_count; i++) {
@@ -445,8 +453,11 @@ static int read_counts(struct step *step)
     step->parents = records;
     step->parents_found = found;
     for (size_t i = step->delta_count; i < count; i++)
-        if (found[i])
+        if (found[i]) {
             works[i]->before.children = records[i].children;
+            works[i]->before.has_child = records[i].has_child;
+            works[i]->before.child = records[i].child;
+        }
     return 0;
 }
 
@@ -457,6 +468,16 @@ static uint32_t add_children(uint32_t children, int64_t change)
     if (sum < 0)
         return 0;
     return sum > UINT32_MAX ? UINT32_MAX : (uint32_t)sum;
+}
+
+/* A removed child is not replaced by another one: nothing names the others. */
+static void set_child(const struct step *step, struct tierce__record *record, int64_t change,
+                      int64_t child)
+{
+    if (!step->call->index->keeps_child || change == 0)
+        return;
+    record->has_child = change > 0;
+    record->child = change > 0 ? child : 0;
 }
 
 static uint32_t children_before(const struct modify_call *call, const struct modify_work *work)
@@ -485,6 +506,9 @@ static int fill_batch(struct step *step)
         int64_t key = tierce__meta_unmix(work->place->mixed);
         if (work->is_there && work->is_changed) {
             work->now.children = add_children(children_before(step->call, work), work->children);
+            work->now.has_child = work->was_there && work->before.has_child;
+            work->now.child = work->now.has_child ? work->before.child : 0;
+            set_child(step, &work->now, work->children - *work->pending, work->child);
             step->puts[batch->put_count++] = (struct tierce__meta_put){key, work->now};
         } else if (work->was_there && !work->is_there) {
             step->deletes[batch->delete_count++] = key;
@@ -495,6 +519,7 @@ static int fill_batch(struct step *step)
             continue;
         struct tierce__record parent = step->parents[i];
         parent.children = add_children(parent.children, step->deltas[i].change);
+        set_child(step, &parent, step->deltas[i].change, step->deltas[i].child);
         step->puts[batch->put_count++] = (struct tierce__meta_put){step->deltas[i].key, parent};
     }
     TIERCE_ASSERT(batch->put_count <= step->work_count + step->delta_count);

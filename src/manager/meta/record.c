@@ -14,7 +14,8 @@ enum {
     FLAG_PARENT = 1,
     FLAG_KEY_TEXT = 2,
     FLAG_EXPIRES = 4,
-    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES,
+    FLAG_CHILD = 16,
+    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES | FLAG_CHILD,
     AT_FLAGS = 1,
     AT_LOCATIONS = 2,
     AT_USES = 4,
@@ -118,6 +119,8 @@ size_t tierce__record_size(const struct tierce__record *record)
         bytes += sizeof(uint64_t);
     if (record->expires_us > 0)
         bytes += sizeof(uint64_t);
+    if (record->has_child)
+        bytes += sizeof(uint64_t);
     if (record->key_text != NULL)
         bytes += varint_size(record->key_text_bytes) + record->key_text_bytes;
     for (uint16_t i = 0; i < record->location_count; i++)
@@ -158,7 +161,8 @@ void tierce__record_write(const struct tierce__record *record, void *out)
     bytes[0] = VERSION;
     bytes[AT_FLAGS] = (uint8_t)((record->has_parent ? FLAG_PARENT : 0) |
                                 (record->key_text != NULL ? FLAG_KEY_TEXT : 0) |
-                                (record->expires_us > 0 ? FLAG_EXPIRES : 0));
+                                (record->expires_us > 0 ? FLAG_EXPIRES : 0) |
+                                (record->has_child ? FLAG_CHILD : 0));
     tierce__store_le16(bytes + AT_LOCATIONS, record->location_count);
     tierce__store_le32(bytes + AT_USES, record->uses);
     tierce__store_le64(bytes + AT_USED, (uint64_t)record->used_us);
@@ -171,6 +175,10 @@ void tierce__record_write(const struct tierce__record *record, void *out)
     }
     if (record->expires_us > 0) {
         tierce__store_le64(at, (uint64_t)record->expires_us);
+        at += sizeof(uint64_t);
+    }
+    if (record->has_child) {
+        tierce__store_le64(at, (uint64_t)record->child);
         at += sizeof(uint64_t);
     }
     if (record->key_text != NULL)
@@ -291,6 +299,7 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
         .uses = tierce__load_le32(fixed + AT_USES),
         .children = tierce__load_le32(fixed + AT_CHILDREN),
         .has_parent = (fixed[AT_FLAGS] & FLAG_PARENT) != 0,
+        .has_child = (fixed[AT_FLAGS] & FLAG_CHILD) != 0,
         .location_count = tierce__load_le16(fixed + AT_LOCATIONS),
     };
     if (record.has_parent)
@@ -299,6 +308,8 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
         record.expires_us = (int64_t)tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
         reader.bad = reader.bad || record.expires_us <= 0;
     }
+    if (record.has_child)
+        record.child = (int64_t)tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
     int rc = reader.bad ? TIERCE_E_FORMAT : 0;
     if (rc == 0 && (fixed[AT_FLAGS] & FLAG_KEY_TEXT) != 0)
         rc = read_text(&record.key_text, &record.key_text_bytes, &reader, arena);

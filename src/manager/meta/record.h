@@ -43,6 +43,8 @@ struct tierce__record {
     uint32_t children; /* blocks in the index that follow this one; meta_index.h counts them */
     bool has_parent;
     int64_t parent;
+    bool has_child; /* only in indexes that keep it (meta_index.h) */
+    int64_t child;  /* the block that was stored behind this one last. It may have been removed */
     const char
         *key_text; /* for instances with string keys: the whole key, NUL-terminated; else NULL */
     size_t key_text_bytes;

@@ -31,7 +31,9 @@
  *                   "why" (of the last failure), "used_share" (null: not known),
  *                   "capacity_bytes" and "watermark_bytes" (0: not bounded), BYTES}]
  *    "instances": [{"id", "group", "keys", "keys_max", "serving_bytes", "asked_keys", "found_keys",
- *                   "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count"
+ *                   "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count";
+ *                   with "attention_kind", "window_tokens", "every_tokens", "attention_family" and
+ *                   "attention_layers" if the kind is known
  *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
  *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
  *                  "orphaned_locations"}
@@ -236,6 +238,18 @@ static void put_storages(struct tierce__json_write *json, const struct shown *sh
     tierce__json_write_close(json, ']');
 }
 
+static void put_attention(struct tierce__json_write *json,
+                          const struct tierce__attention *attention)
+{
+    if (attention->kind[0] == '\0')
+        return;
+    tierce__json_write_text(json, "attention_kind", attention->kind);
+    tierce__json_write_signed(json, "window_tokens", attention->window_tokens);
+    tierce__json_write_signed(json, "every_tokens", attention->every_tokens);
+    tierce__json_write_text(json, "attention_family", attention->family);
+    tierce__json_write_text(json, "attention_layers", attention->layers);
+}
+
 static void put_instances(struct tierce__json_write *json, const struct shown *shown)
 {
     size_t all, count = 0;
@@ -251,6 +265,7 @@ static void put_instances(struct tierce__json_write *json, const struct shown *s
         tierce__json_write_open(json, NULL, '{');
         tierce__json_write_text(json, "id", instances[i].id);
         tierce__json_write_text(json, "group", instances[i].group_name);
+        put_attention(json, &instances[i].attention);
         tierce__json_write_count(json, "keys", usage.keys);
         tierce__json_write_count(json, "keys_max", usage.keys_max);
         tierce__json_write_count(json, "serving_bytes", usage.serving_bytes);

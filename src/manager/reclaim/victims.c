@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "manager/reclaim/victims.h"
+#include "manager/reclaim/victims_private.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/log/log.h"
-#include "base/map.h"
 #include "base/mix.h"
-#include "manager/locate/locator_private.h"
-#include "core/policy/policy.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -24,49 +21,12 @@ enum {
 };
 #define NONE TIERCE__NUMBER_NONE
 
-/* An instance that the limit concerns. */
-struct member {
-    struct tierce__live *live; /* held */
-    const struct tierce__group *group;
-    uint64_t keys;
-};
-
-/* A candidate, as it was when it was sampled. */
-struct victims_candidate {
-    struct tierce__policy_rank rank;
-    const struct tierce__record *record;
-    int64_t key;
-    uint64_t bytes; /* bytes that the need concerns */
-    uint32_t member;
-    uint32_t parent;    /* its index among the candidates, or NONE */
-    uint32_t followers; /* remaining blocks that follow it: it is evicted after them */
-    bool is_whole;      /* all its locations are evicted */
-    bool is_leaf_only;  /* it stays as long as a block follows it, whatever the need */
-    bool is_held;       /* a block that follows it was used again, and stays */
-};
-
-struct taking {
-    const struct tierce__victims_opts *opts;
-    struct tierce__victims_stats *stats;
-    struct member *members;
-    size_t member_count, member_room;
-    uint64_t keys; /* keys of all members */
-    uint64_t bytes_left, keys_left;
-    int64_t now_us;
-    struct tierce__arena arena; /* of one pass */
-    struct victims_candidate *candidates;
-    size_t count, room;
-    struct tierce__numbers table; /* candidates by member and key */
-    bool is_exact;                /* every key was sampled */
-    int leafless;                 /* consecutive passes whose sample had nothing to evict */
-};
-
 /* ---- the instances --------------------------------------------------------------------------- */
 
 /* If memory runs out, the instance is skipped in this round. */
 static void add_member(void *arg, struct tierce__live *live)
 {
-    struct taking *t = arg;
+    struct tierce__taking *t = arg;
     const struct tierce__need *need = t->opts->need;
     struct tierce__meta_index_stats stats;
     const struct tierce__group *group =
@@ -82,12 +42,13 @@ static void add_member(void *arg, struct tierce__live *live)
         return;
     TIERCE_ASSERT(t->member_count < t->member_room);
     tierce__live_hold(live);
-    t->members[t->member_count++] = (struct member){live, group, stats.keys};
+    t->members[t->member_count++] =
+        (struct tierce__member){live, group, stats.keys, TIERCE__NUMBER_NONE};
     t->keys += stats.keys;
 }
 
-static const struct tierce__policy_ops *policy_of(const struct taking *t,
-                                                  const struct member *member)
+static const struct tierce__policy_ops *policy_of(const struct tierce__taking *t,
+                                                  const struct tierce__member *member)
 {
     /* Ranks of different policies are not comparable, so several groups together are ranked by last
      * use. */
@@ -120,35 +81,37 @@ static uint32_t hash_of(uint32_t member, int64_t key)
     return (uint32_t)tierce__mix((uint64_t)key + tierce__spread(member));
 }
 
-/* The index of a candidate, or NONE. */
-static uint32_t find_candidate(const struct taking *t, uint32_t member, int64_t key)
+uint32_t tierce__victims_find(const struct tierce__taking *t, uint32_t member, int64_t key)
 {
     TIERCE_DASSERT(member < t->member_count);
     TIERCE__NUMBERS_FOR_EACH (it, &t->table, hash_of(member, key)) {
         TIERCE_DASSERT(it.number < t->count);
-        const struct victims_candidate *c = &t->candidates[it.number];
+        const struct tierce__candidate *c = &t->candidates[it.number];
         if (c->key == key && c->member == member)
             return it.number;
     }
     return NONE;
 }
 
-static void add_candidate(struct taking *t, uint32_t member,
-                          const struct tierce__policy_ops *policy, int64_t key,
-                          const struct tierce__record *record)
+void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
+                         const struct tierce__record *record)
 {
     TIERCE_ASSERT(member < t->member_count && t->count <= t->room);
+    const struct tierce__policy_ops *policy = policy_of(t, &t->members[member]);
+    bool is_sparse = t->members[member].live->needs.is_sparse;
     const struct tierce__need *need = t->opts->need;
     size_t wanted = 0;
-    if (t->count == t->room || find_candidate(t, member, key) != NONE)
+    if (t->count == t->room || tierce__victims_find(t, member, key) != NONE)
         return;
-    struct victims_candidate *c = &t->candidates[t->count];
-    *c = (struct victims_candidate){.record = record,
+    struct tierce__candidate *c = &t->candidates[t->count];
+    *c = (struct tierce__candidate){.record = record,
                                     .key = key,
                                     .member = member,
+                                    .value = TIERCE__VALUE_FULL,
                                     .parent = NONE,
-                                    .followers = record->children,
-                                    .is_leaf_only = strcmp(policy->name, "leaf_lru") == 0};
+                                    .followers = is_sparse ? 0 : record->children,
+                                    .is_leaf_only =
+                                        !is_sparse && strcmp(policy->name, "leaf_lru") == 0};
     for (size_t l = 0; l < record->location_count; l++) {
         if (!is_wanted(&need, &record->locations[l]))
             continue;
@@ -167,10 +130,10 @@ static void add_candidate(struct taking *t, uint32_t member,
 }
 
 /* Samples keys of a member; all keys if they fit. */
-static int draw_from(struct taking *t, uint32_t member, size_t wanted)
+static int draw_from(struct tierce__taking *t, uint32_t member, size_t wanted)
 {
     TIERCE_ASSERT(member < t->member_count && wanted > 0);
-    struct member *m = &t->members[member];
+    struct tierce__member *m = &t->members[member];
     struct tierce__meta_space *space = tierce__meta_index_space(m->live->index);
     int64_t *keys = tierce__arena_alloc(&t->arena, wanted * sizeof(*keys));
     bool *found = tierce__arena_calloc(&t->arena, wanted, sizeof(*found));
@@ -186,25 +149,25 @@ static int draw_from(struct taking *t, uint32_t member, size_t wanted)
     TIERCE_ASSERT(drawn <= wanted);
     t->stats->sampled_keys += drawn;
     TIERCE_DASSERT(t->count <= t->room);
-    const struct tierce__policy_ops *policy = policy_of(t, m);
     for (size_t i = 0; i < drawn; i++) {
         if (found[i])
-            add_candidate(t, member, policy, keys[i], &records[i]);
+            tierce__victims_add(t, member, keys[i], &records[i]);
     }
     return 0;
 }
 
-/* Makes a table for twice as many keys as were sampled, because choose also adds their parents. */
-static int make_table(struct taking *t)
+/* Makes a table for twice as many keys as were sampled, because climb also adds their parents, and
+ * for their pairs. */
+static int make_table(struct tierce__taking *t)
 {
     TIERCE_DASSERT(t->count == 0 && t->room >= t->member_count);
-    t->room *= t->is_exact ? 1 : 2;
+    t->room *= t->is_exact ? 1 : 2 * (1 + (size_t)t->families.most);
     t->candidates = tierce__arena_alloc(&t->arena, t->room * sizeof(*t->candidates));
     tierce__numbers_clear(&t->table);
     return t->candidates != NULL ? tierce__numbers_reserve(&t->table, t->room) : -ENOMEM;
 }
 
-static int draw(struct taking *t)
+static int draw(struct tierce__taking *t)
 {
     TIERCE_DASSERT(t->member_count > 0);
     TIERCE_ASSERT(t->keys > 0);
@@ -233,10 +196,11 @@ static int draw(struct taking *t)
 
 /* Reads the parents of a member's candidates from `from` to `end` that no other block follows: they
  * can be evicted together. */
-static int climb_member(struct taking *t, uint32_t member, size_t from, size_t end, bool leaves)
+static int climb_member(struct tierce__taking *t, uint32_t member, size_t from, size_t end,
+                        bool leaves)
 {
     TIERCE_ASSERT(member < t->member_count && from < end && end <= t->count);
-    struct member *m = &t->members[member];
+    struct tierce__member *m = &t->members[member];
     struct tierce__meta_space *space = tierce__meta_index_space(m->live->index);
     int64_t *keys = tierce__arena_alloc(&t->arena, (end - from) * sizeof(*keys));
     bool *found = tierce__arena_calloc(&t->arena, end - from, sizeof(*found));
@@ -244,18 +208,18 @@ static int climb_member(struct taking *t, uint32_t member, size_t from, size_t e
     size_t count = 0;
     if (keys == NULL || found == NULL || records == NULL)
         return -ENOMEM;
-    for (size_t i = from; i < end; i++) {
-        const struct victims_candidate *c = &t->candidates[i];
+    for (size_t i = from; i < end && !m->live->needs.is_sparse; i++) {
+        const struct tierce__candidate *c = &t->candidates[i];
         if (c->member == member && c->is_whole && c->record->has_parent &&
-            (!leaves || c->followers == 0) && find_candidate(t, member, c->record->parent) == NONE)
+            (!leaves || c->followers == 0) &&
+            tierce__victims_find(t, member, c->record->parent) == NONE)
             keys[count++] = c->record->parent;
     }
     TIERCE_ASSERT(count <= end - from);
     int rc = count > 0 ? space->ops->get(space, keys, count, &t->arena, records, found) : 0;
-    const struct tierce__policy_ops *policy = policy_of(t, m);
     for (size_t i = 0; rc == 0 && i < count; i++) {
         if (found[i] && records[i].children == 1)
-            add_candidate(t, member, policy, keys[i], &records[i]);
+            tierce__victims_add(t, member, keys[i], &records[i]);
     }
     t->stats->sampled_keys += count;
     return rc;
@@ -263,7 +227,7 @@ static int climb_member(struct taking *t, uint32_t member, size_t from, size_t e
 
 /* Climbs from each sampled leaf towards the beginning of its chain, level by level: a sample of
  * long chains has few leaves, and the blocks above them are as old. */
-static int climb(struct taking *t)
+static int climb(struct tierce__taking *t)
 {
     TIERCE_DASSERT(!t->is_exact);
     int rc = 0;
@@ -278,62 +242,86 @@ static int climb(struct taking *t)
     return rc == -ENOMEM ? rc : 0; /* blocks that cannot be read stay */
 }
 
-static void link_candidates(struct taking *t)
+static void link_candidates(struct tierce__taking *t)
 {
     for (size_t i = 0; i < t->count; i++) {
-        struct victims_candidate *c = &t->candidates[i];
-        if (c->record->has_parent)
-            c->parent = find_candidate(t, c->member, c->record->parent);
+        struct tierce__candidate *c = &t->candidates[i];
+        if (c->record->has_parent && !t->members[c->member].live->needs.is_sparse)
+            c->parent = tierce__victims_find(t, c->member, c->record->parent);
         TIERCE_DASSERT(c->parent == NONE || c->parent < t->count);
     }
 }
 
-/* Compares by rank, then by key, so that equal samples have the same order. */
-static bool is_before(const struct victims_candidate *x, const struct victims_candidate *y)
+/* Compares by value, loss and rank, then by key, so that equal samples have the same order. */
+static bool is_before(const struct tierce__candidate *x, const struct tierce__candidate *y)
 {
+    if (x->value != y->value)
+        return x->value < y->value;
+    if (x->loss != y->loss)
+        return x->loss < y->loss;
     if (tierce__policy_rank_before(&x->rank, &y->rank))
         return true;
     return !tierce__policy_rank_before(&y->rank, &x->rank) && x->key < y->key;
 }
 
-/* A binary heap of evictable candidates; the next victim is on top. */
-struct heap {
-    struct victims_candidate **items;
-    size_t count;
-};
-
-static void push(struct heap *heap, struct victims_candidate *c)
+static void set_place(struct tierce__victims_heap *heap, size_t at, struct tierce__candidate *c)
 {
-    size_t at = heap->count++;
-    for (; at > 0 && is_before(c, heap->items[(at - 1) / 2]); at = (at - 1) / 2)
-        heap->items[at] = heap->items[(at - 1) / 2];
     heap->items[at] = c;
-    TIERCE_DASSERT(at < heap->count);
+    c->at = (uint32_t)at + 1;
 }
 
-static struct victims_candidate *pop(struct heap *heap)
+/* Moves a candidate up from a place that is free. */
+static void rise(struct tierce__victims_heap *heap, size_t at, struct tierce__candidate *c)
+{
+    TIERCE_DASSERT(at < heap->count);
+    for (; at > 0 && is_before(c, heap->items[(at - 1) / 2]); at = (at - 1) / 2)
+        set_place(heap, at, heap->items[(at - 1) / 2]);
+    set_place(heap, at, c);
+}
+
+static void push(struct tierce__victims_heap *heap, struct tierce__candidate *c)
+{
+    TIERCE_ASSERT(c->at == 0 && !c->is_chosen);
+    heap->count++;
+    rise(heap, heap->count - 1, c);
+}
+
+static struct tierce__candidate *pop(struct tierce__victims_heap *heap)
 {
     TIERCE_ASSERT(heap->count > 0);
-    struct victims_candidate *top = heap->items[0], *last = heap->items[--heap->count];
+    struct tierce__candidate *top = heap->items[0], *last = heap->items[--heap->count];
     size_t at = 0;
     for (size_t child; (child = 2 * at + 1) < heap->count; at = child) {
         if (child + 1 < heap->count && is_before(heap->items[child + 1], heap->items[child]))
             child++;
         if (!is_before(heap->items[child], last))
             break;
-        heap->items[at] = heap->items[child];
+        set_place(heap, at, heap->items[child]);
     }
-    heap->items[at] = last;
+    set_place(heap, at, last);
+    top->at = 0;
     TIERCE_DASSERT(heap->count == 0 || !is_before(heap->items[0], top));
     return top;
+}
+
+void tierce__victims_lower(struct tierce__victims_heap *heap, struct tierce__candidate *c,
+                           enum tierce__value value)
+{
+    TIERCE_DASSERT(c->at <= heap->count);
+    if (value >= c->value)
+        return;
+    c->value = value;
+    c->loss = 0;
+    if (c->at > 0)
+        rise(heap, c->at - 1, c);
 }
 
 /* ---- leaving --------------------------------------------------------------------------------- */
 
 struct leaving {
     const struct tierce__need *need; /* first: is_wanted reads it */
-    struct taking *taking;
-    struct victims_candidate *const *chosen;
+    struct tierce__taking *taking;
+    struct tierce__candidate *const *chosen;
     const struct tierce__removed *removed;
     struct tierce__reclaimed *gone;
     size_t gone_count, gone_max;
@@ -348,7 +336,7 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
 {
     struct leaving *l = arg;
     TIERCE_ASSERT(l->gone_count <= l->gone_max);
-    const struct victims_candidate *c = l->chosen[l->removed->offset + i];
+    const struct tierce__candidate *c = l->chosen[l->removed->offset + i];
     TIERCE_DASSERT(c->key == key);
     const struct tierce__record *drawn = c->record;
     bool unused = !c->is_held && record->used_us <= drawn->used_us && record->uses <= drawn->uses &&
@@ -373,8 +361,8 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
     return unused;
 }
 
-static void submit(struct taking *t, const struct member *member,
-                   struct victims_candidate *const *chosen, size_t count)
+static void submit(struct tierce__taking *t, const struct tierce__member *member,
+                   struct tierce__candidate *const *chosen, size_t count)
 {
     struct tierce__removed removed = {0};
     struct leaving leaving = {
@@ -417,49 +405,73 @@ static void submit(struct taking *t, const struct member *member,
 }
 
 /* Returns whether no block that follows it would remain. */
-static bool may_leave(const struct victims_candidate *c)
+static bool may_leave(const struct tierce__candidate *c)
 {
     return c->followers == 0 || !c->is_whole;
 }
 
-/*
- * Selects the victims in order: the lowest ranks among the leaves; the parent of a victim may
- * become a leaf. `breaks_chains`: the lowest ranks, even if blocks follow them; the sweep of
- * orphans.h removes those. `room` is for the heap.
- */
-static size_t choose(const struct taking *t, struct victims_candidate **out,
-                     struct victims_candidate **room, bool breaks_chains)
+/* Puts a candidate into the heap that may leave now. */
+static void offer(struct tierce__victims_heap *heap, struct tierce__candidate *c)
 {
-    struct heap heap = {.items = room};
-    size_t n = 0, could = 0;
+    /* The end of a chain at which other groups cannot be restored serves no lookup. */
+    if (c->is_broken && c->followers == 0)
+        c->value = TIERCE__VALUE_NONE;
+    push(heap, c);
+}
+
+/* A victim was chosen: its parent may become a leaf. */
+static void free_parent(const struct tierce__taking *t, struct tierce__victims_heap *heap,
+                        const struct tierce__candidate *c)
+{
+    struct tierce__candidate *parent =
+        c->parent != NONE && c->is_whole ? &t->candidates[c->parent] : NULL;
+    if (parent == NULL || parent->followers == 0)
+        return;
+    TIERCE_DASSERT(parent->member == c->member && parent->key == c->record->parent);
+    if (--parent->followers == 0 && parent->is_whole)
+        offer(heap, parent);
+}
+
+/*
+ * Selects the victims in order: the lowest among the leaves; the parent of a victim may become a
+ * leaf. `breaks_chains`: the lowest, even if blocks follow them; the sweep of orphans.h removes
+ * those. A partial sample gives a tenth of its blocks, and those that have no value, or have none
+ * without that tenth. `room` is for the heap.
+ */
+static size_t choose(struct tierce__taking *t, struct tierce__candidate **out,
+                     struct tierce__candidate **room, bool breaks_chains)
+{
+    struct tierce__victims_heap heap = {.items = room};
+    size_t n = 0, could = 0, counted = 0;
     uint64_t bytes = 0;
     for (size_t i = 0; i < t->count; i++) {
-        struct victims_candidate *c = &t->candidates[i];
+        struct tierce__candidate *c = &t->candidates[i];
         bool may = may_leave(c) || (breaks_chains && !c->is_leaf_only);
         /* A block that was found by climbing can be evicted later. */
         could += may || (c->followers == 1 && !t->is_exact);
         if (may)
-            push(&heap, c);
+            offer(&heap, c);
+        c->is_free = c->value == TIERCE__VALUE_NONE;
     }
     size_t most = t->is_exact ? t->count : (could + SLICE - 1) / SLICE;
     TIERCE_ASSERT(heap.count <= t->count);
-    while (heap.count > 0 && n < most && (bytes < t->bytes_left || n < t->keys_left)) {
-        struct victims_candidate *c = pop(&heap);
-        struct victims_candidate *parent =
-            c->parent != NONE && c->is_whole ? &t->candidates[c->parent] : NULL;
+    while (heap.count > 0 && (bytes < t->bytes_left || n < t->keys_left)) {
+        struct tierce__candidate *c = pop(&heap);
+        if (c->value != TIERCE__VALUE_NONE && counted >= most)
+            break;
+        counted += !c->is_free;
+        c->is_chosen = true;
         out[n++] = c;
         bytes += c->bytes;
-        if (parent == NULL || parent->followers == 0 || breaks_chains)
-            continue;
-        TIERCE_DASSERT(parent->member == c->member && parent->key == c->record->parent);
-        if (--parent->followers == 0 && parent->is_whole)
-            push(&heap, parent);
+        tierce__families_lose(t, &heap, c);
+        if (!breaks_chains)
+            free_parent(t, &heap, c);
     }
     TIERCE_ASSERT(n <= t->count);
     return n;
 }
 
-static bool any_may_leave(const struct taking *t)
+static bool any_may_leave(const struct tierce__taking *t)
 {
     for (size_t i = 0; i < t->count; i++) {
         if (may_leave(&t->candidates[i]))
@@ -469,7 +481,7 @@ static bool any_may_leave(const struct taking *t)
 }
 
 /* Processes one sample; returns the number of evicted blocks. */
-static uint64_t pass(struct taking *t)
+static uint64_t pass(struct tierce__taking *t)
 {
     TIERCE_ASSERT(t->keys > 0 && t->member_count > 0);
     uint64_t before = t->stats->blocks;
@@ -478,12 +490,14 @@ static uint64_t pass(struct taking *t)
         return 0;
     bool is_leafless = !any_may_leave(t);
     t->leafless = is_leafless ? t->leafless + 1 : 0;
-    if (!t->is_exact && !is_leafless && climb(t) < 0)
+    size_t drawn = t->count;
+    if (tierce__families_judge(t, 0) < 0 || (!t->is_exact && !is_leafless && climb(t) < 0) ||
+        tierce__families_judge(t, drawn) < 0)
         return 0;
     link_candidates(t);
-    struct victims_candidate **chosen =
+    struct tierce__candidate **chosen =
         tierce__arena_alloc(&t->arena, (t->count + 1) * sizeof(*chosen));
-    struct victims_candidate **of_member =
+    struct tierce__candidate **of_member =
         tierce__arena_alloc(&t->arena, (t->count + 1) * sizeof(*of_member));
     if (chosen == NULL || of_member == NULL)
         return 0; /* of_member is the heap's room first */
@@ -506,12 +520,13 @@ void tierce__victims_take(const struct tierce__victims_opts *opts,
                           struct tierce__victims_stats *stats)
 {
     TIERCE_DASSERT(opts->need->bytes > 0 || opts->need->keys > 0);
-    struct taking t = {.opts = opts,
-                       .stats = stats,
-                       .bytes_left = opts->need->bytes,
-                       .keys_left = opts->need->keys,
-                       .now_us = tierce__locator_now_us(opts->locator)};
+    struct tierce__taking t = {.opts = opts,
+                               .stats = stats,
+                               .bytes_left = opts->need->bytes,
+                               .keys_left = opts->need->keys,
+                               .now_us = tierce__locator_now_us(opts->locator)};
     tierce__locator_each(opts->locator, add_member, &t);
+    tierce__families_find(&t);
     for (int i = 0; i < PASSES_MAX && t.keys > 0 && (t.bytes_left > 0 || t.keys_left > 0); i++) {
         if (pass(&t) == 0 && (t.leafless == 0 || t.leafless > LEAFLESS_MAX))
             break;
@@ -523,5 +538,6 @@ void tierce__victims_take(const struct tierce__victims_opts *opts,
     tierce__numbers_fini(&t.table);
     for (size_t m = 0; m < t.member_count; m++)
         tierce__live_release(t.members[m].live);
+    tierce__families_fini(&t.families);
     tierce__free(t.members);
 }

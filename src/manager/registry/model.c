@@ -118,6 +118,9 @@ bool tierce__instance_is_same(const struct tierce__instance *a, const struct tie
 {
     const struct tierce__model_field *field =
         tierce__model_difference(a, b, &tierce__instance_fields, TIERCE__FIELD_IS_SAME);
+    if (field == NULL && a->attention.kind[0] != '\0' && b->attention.kind[0] != '\0')
+        field = tierce__model_difference(a, b, &tierce__instance_fields,
+                                         TIERCE__FIELD_IS_SAME_IF_KNOWN);
     if (field != NULL)
         snprintf(why, 128, "%s", field->path);
     return field == NULL;

@@ -137,6 +137,15 @@ struct tierce__model {
     int32_t tp_size, dp_size, pp_size;
 };
 
+/* The part of a prompt's KV that the instance's layers need (core/key/group.h). */
+struct tierce__attention {
+    char *kind;                          /* "all", "full", "window", "chunked", "linear"; "": not
+                                            known, like KVCM's clients */
+    int32_t window_tokens, every_tokens; /* of window and chunked; of linear */
+    char *family; /* equal for the groups of layers of a model; "": the instance has no others */
+    char *layers; /* of the instance; instances of a family with equal layers replace each other */
+};
+
 struct tierce__instance {
     uint32_t number;
     char *id;
@@ -149,6 +158,7 @@ struct tierce__instance {
     struct tierce__spec_group *spec_groups; /* sorted by name */
     size_t spec_group_count;
     struct tierce__model model;
+    struct tierce__attention attention;
     char *user_data;
 };
 
@@ -218,7 +228,8 @@ struct tierce__storage_at tierce__storage_at_of(const struct tierce__storage *st
 char *tierce__storage_root(const struct tierce__storage *storage);
 
 /* Whether two registrations of one instance, both sorted, may share it: block size, specs, spec
- * groups and model (without user_data) are equal. On false, `why` names the first field. */
+ * groups and model (without user_data) are equal, and so is the attention, unless one of them does
+ * not know it. On false, `why` names the first field. */
 bool tierce__instance_is_same(const struct tierce__instance *a, const struct tierce__instance *b,
                               char why[128]);
 

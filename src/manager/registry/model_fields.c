@@ -177,6 +177,7 @@ static const struct tierce__fields spec_group_fields = {
     TABLE(spec_group_rows, tierce__spec_group), .name = offsetof(struct tierce__spec_group, name),
     .noun = "location_spec_groups"};
 
+#define OF_ATTENTION    .flags = TIERCE__FIELD_IS_OWN | TIERCE__FIELD_IS_SAME_IF_KNOWN
 #define SAME_AND_NEEDED .flags = TIERCE__FIELD_IS_SAME | TIERCE__FIELD_IS_NEEDED
 #define I(member, ...)  ROW(tierce__instance, member, "", __VA_ARGS__)
 #define M(member, ...)                                                                             \
@@ -201,6 +202,11 @@ static const struct tierce__model_field instance_rows[] = {
     I(model.user_data, "model_deployment.user_data"),
     LIST(tierce__instance, spec_groups, spec_group_count, "location_spec_groups", SAME,
          .items = &spec_group_fields),
+    I(attention.kind, "attention_kind", OF_ATTENTION),
+    I(attention.window_tokens, "window_tokens", OF_ATTENTION, COUNT32),
+    I(attention.every_tokens, "every_tokens", OF_ATTENTION, COUNT32),
+    I(attention.family, "attention_family", OF_ATTENTION),
+    I(attention.layers, "attention_layers", OF_ATTENTION),
     NUMBER(tierce__instance, UINT32_MAX),
 };
 

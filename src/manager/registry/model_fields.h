@@ -32,11 +32,12 @@ enum tierce__field_kind {
 };
 
 enum {
-    TIERCE__FIELD_IS_OWN = 1,    /* not in KVCM's JSON: written only if it is not 0 or "" */
-    TIERCE__FIELD_IS_STORED = 2, /* as IS_OWN, and not shown to clients */
-    TIERCE__FIELD_IS_CLOSED = 4, /* JSON with a value outside the limits is rejected */
-    TIERCE__FIELD_IS_NEEDED = 8, /* requests must set it */
-    TIERCE__FIELD_IS_SAME = 16,  /* equal in all registrations of an instance */
+    TIERCE__FIELD_IS_OWN = 1,            /* not in KVCM's JSON: written only if it is not 0 or "" */
+    TIERCE__FIELD_IS_STORED = 2,         /* as IS_OWN, and not shown to clients */
+    TIERCE__FIELD_IS_CLOSED = 4,         /* JSON with a value outside the limits is rejected */
+    TIERCE__FIELD_IS_NEEDED = 8,         /* requests must set it */
+    TIERCE__FIELD_IS_SAME = 16,          /* equal in all registrations of an instance */
+    TIERCE__FIELD_IS_SAME_IF_KNOWN = 32, /* in those that know the kind of attention */
 };
 
 struct tierce__model_field {

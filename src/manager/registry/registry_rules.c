@@ -243,11 +243,42 @@ static int check_names(const struct tierce__instance *instance, char why[256])
     return rc;
 }
 
+/* A kind that this version does not know would be reclaimed by another rule in each version. */
+static int check_attention(const struct tierce__instance *instance, char why[256])
+{
+    const struct tierce__attention *attention = &instance->attention;
+    static const char *const kinds[] = {"", "all", "full", "window", "chunked", "linear"};
+    enum { KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+    size_t kind = 0;
+    while (kind < KINDS && strcmp(kinds[kind], attention->kind) != 0)
+        kind++;
+    if (kind == KINDS) {
+        snprintf(why, 256,
+                 "attention_kind of instance %.60s is %.40s; accepted are all, full, window, "
+                 "chunked, linear and nothing",
+                 instance->id, attention->kind);
+        return TIERCE_E_ARGUMENT;
+    }
+    bool has_window =
+        strcmp(attention->kind, "window") == 0 || strcmp(attention->kind, "chunked") == 0;
+    if (has_window != (attention->window_tokens > 0))
+        return complain(why, "window_tokens",
+                        has_window ? "window and chunked attention need it"
+                                   : "only window and chunked attention have it");
+    if (attention->every_tokens > 0 && strcmp(attention->kind, "linear") != 0)
+        return complain(why, "every_tokens", "only linear attention has it");
+    if (attention->family[0] != '\0' && attention->kind[0] == '\0')
+        return complain(why, "attention_family", "it needs an attention_kind");
+    return 0;
+}
+
 static int check_instance(void *entry, char why[256])
 {
     struct tierce__instance *instance = entry;
     tierce__instance_sort(instance);
     int rc = check_name(instance->id, "instance_id", "", why);
+    if (rc == 0)
+        rc = check_attention(instance, why);
     return rc == 0 ? check_names(instance, why) : rc;
 }
 

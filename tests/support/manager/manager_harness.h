@@ -94,8 +94,9 @@ static inline void harness_open_locator(struct harness *h, const struct harness_
     ck_assert_msg(rc == 0, "%s", h->why);
 }
 
-static inline void harness_add_instance_of(struct harness *h, const char *id,
-                                           const char *group_name)
+static inline void harness_add_instance_with(struct harness *h, const char *id,
+                                             const char *group_name,
+                                             const struct tierce__attention *attention)
 {
     char group_a[] = "A", group_b[] = "B", group_ab[] = "AB", a[] = "a", b[] = "b", none[] = "",
          model[] = "m", dtype[] = "bf16", group[64], name[64];
@@ -120,11 +121,18 @@ static inline void harness_add_instance_of(struct harness *h, const char *id,
                   .lora_name = none,
                   .extra = none,
                   .user_data = none},
+        .attention = *attention,
     };
     int rc = tierce__registry_add_instance(h->registry, &instance, h->why);
     ck_assert_msg(rc == 0, "%s", h->why);
     rc = tierce__locator_add_instance(h->locator, id, h->why);
     ck_assert_msg(rc == 0, "%s", h->why);
+}
+
+static inline void harness_add_instance_of(struct harness *h, const char *id,
+                                           const char *group_name)
+{
+    harness_add_instance_with(h, id, group_name, &(struct tierce__attention){0});
 }
 
 static inline void harness_add_instance(struct harness *h, const char *id)

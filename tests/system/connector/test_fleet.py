@@ -135,8 +135,11 @@ def test_groups_of_layers(engine, build, prompts, tmp_path, kind):
     outputs = second.generate(prompts=prompts)
     assert answers(outputs) == expected
     assert loaded(outputs, "remote")[0] == whole_blocks(prompts, unit)[0]
-    instances = fleet.api.call("admin", "ListInstanceInfo", instance_group_name="default")
-    assert len({i["instance_id"] for i in instances["instance_info"]}) > 1
+    instances = fleet.api.call("admin", "ListInstanceInfo", instance_group_name="default")["instance_info"]
+    sparse = {"gemma3": "window", "qwen3_next": "linear"}[kind]
+    kinds = {(i["attention_kind"], i["attention_family"]) for i in instances}
+    family = {f for k, f in kinds if k == "full"}
+    assert len(family) == 1 and (sparse, *family) in kinds  # they are reclaimed together
 
 
 def test_make_fleet(tmp_path):

@@ -278,6 +278,34 @@ START_TEST(test_instance_is_same)
 }
 END_TEST
 
+/* A client that does not know the kind of attention shares the instance of one that does. */
+START_TEST(test_attention_is_compared_if_known)
+{
+    struct tierce__instance a = instance_from(INSTANCE(F0, "")), b;
+    ck_assert_int_eq(tierce__instance_copy(&b, &a), 0);
+    static char window[] = "window", full[] = "full", family[] = "f", other[] = "g";
+    struct tierce__attention none = b.attention;
+    b.attention = (struct tierce__attention){window, 128, 0, family, other};
+    ck_assert(tierce__instance_is_same(&a, &b, why) && tierce__instance_is_same(&b, &a, why));
+    struct tierce__instance c = b;
+    c.attention.layers = family;
+    ck_assert(!tierce__instance_is_same(&b, &c, why));
+    ck_assert_str_eq(why, "attention_layers");
+    c.attention.family = other;
+    ck_assert(!tierce__instance_is_same(&b, &c, why));
+    ck_assert_str_eq(why, "attention_family");
+    c.attention.window_tokens++;
+    ck_assert(!tierce__instance_is_same(&b, &c, why));
+    ck_assert_str_eq(why, "window_tokens");
+    c.attention = (struct tierce__attention){full, 0, 0, family, other};
+    ck_assert(!tierce__instance_is_same(&b, &c, why));
+    ck_assert_str_eq(why, "attention_kind");
+    b.attention = none;
+    tierce__instance_clear(&a);
+    tierce__instance_clear(&b);
+}
+END_TEST
+
 START_TEST(test_copies_of_borrowed_texts)
 {
     struct tierce__instance in = {.id = (char *)"i"}, out;
@@ -498,6 +526,7 @@ CHECK_MAIN("model", .seconds = 60,
            .tests = {test_storage_as_kvcm_writes_it, test_storage_defaults_and_unknown_keys,
                      test_wrong_types_name_their_field, test_texts_that_are_no_json,
                      test_group_both_ways, test_group_defaults, test_instance_both_ways,
-                     test_instance_is_same, test_copies_of_borrowed_texts, test_torture_allocations,
-                     test_passwords, test_account_of_kvcm_gets_a_hash, test_uris, test_paths,
-                     test_parts_of_uris, test_locations})
+                     test_instance_is_same, test_attention_is_compared_if_known,
+                     test_copies_of_borrowed_texts, test_torture_allocations, test_passwords,
+                     test_account_of_kvcm_gets_a_hash, test_uris, test_paths, test_parts_of_uris,
+                     test_locations})

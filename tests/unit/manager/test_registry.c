@@ -267,6 +267,42 @@ START_TEST(test_instances)
 }
 END_TEST
 
+START_TEST(test_kinds_of_attention)
+{
+    static const struct {
+        const char *kind;
+        int32_t window, every;
+        const char *family, *complaint; /* NULL: none */
+    } rows[] = {
+        {"", 0, 0, "", NULL},
+        {"full", 0, 0, "f", NULL},
+        {"window", 128, 0, "f", NULL},
+        {"chunked", 64, 0, "", NULL},
+        {"linear", 0, 16, "f", NULL},
+        {"state", 0, 0, "f", "attention_kind of instance i is state; accepted are all, full"},
+        {"window", 0, 0, "f", "window_tokens: window and chunked attention need it"},
+        {"full", 9, 0, "f", "window_tokens: only window and chunked"},
+        {"all", 0, 9, "f", "every_tokens: only linear"},
+        {"window", -1, 0, "f", "window_tokens"},
+        {"linear", 0, -1, "f", "every_tokens of instance i is -1"},
+        {"", 0, 0, "f", "attention_family: it needs an attention_kind"},
+    };
+    ck_assert_int_eq(add_group("g", "a"), 0);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct tierce__instance instance = instance_of("i", "g");
+        instance.attention =
+            (struct tierce__attention){(char *)(uintptr_t)rows[i].kind, rows[i].window,
+                                       rows[i].every, (char *)(uintptr_t)rows[i].family, NULL};
+        int rc = tierce__registry_add_instance(registry, &instance, why);
+        ck_assert_int_eq(rc, rows[i].complaint == NULL ? 0 : TIERCE_E_ARGUMENT);
+        if (rc < 0)
+            ck_assert_msg(strstr(why, rows[i].complaint) != NULL, "%zu: %s", i, why);
+        else
+            ck_assert_int_eq(tierce__registry_remove_instance(registry, "i", why), 0);
+    }
+}
+END_TEST
+
 START_TEST(test_spec_groups_in_any_order)
 {
     struct tierce__spec_info specs[] = {{"a", 1}, {"b", 2}};
@@ -741,6 +777,7 @@ CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardo
                      test_values_that_are_refused,
                      test_groups,
                      test_instances,
+                     test_kinds_of_attention,
                      test_spec_groups_in_any_order,
                      test_sizes_of_specs,
                      test_accounts,

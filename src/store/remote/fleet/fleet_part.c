@@ -11,6 +11,7 @@
 #include "core/key/key_text.h"
 #include "core/key/namespace.h"
 #include "core/key/namespaces.h"
+#include "core/key/sha256.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_private.h"
@@ -43,6 +44,11 @@ struct part {
     struct tierce__fleet_part base;
     struct tierce__fleet_parts *parts;
     char model_name[NAME_BYTES + 16], dtype[NAME_BYTES], extra[TIERCE__ENGINE_EXTRA_BYTES];
+    char family[sizeof(((struct tierce__fleet_part *)0)->instance)];
+    char layers[256];
+    const char *kind; /* of attention */
+    int32_t window_tokens;
+    bool is_state;
     uint32_t chunk_tokens;
     struct tierce__list waiting; /* tierce__fleet_wait */
     bool outdated;
@@ -147,6 +153,50 @@ static int name_instance(struct part *part, struct tierce__fleet_parts *parts,
     return TIERCE_E_ARGUMENT;
 }
 
+/* The layers of a group, or "all", and the stage. Of very many layers, a digest. */
+static void name_layers(struct part *part, const char *text)
+{
+    const struct tierce_shard *shard = &part->base.shard;
+    const char *line = strstr(text, "\nlayers=");
+    size_t bytes = line != NULL ? strcspn(line + 8, "\n") : 3;
+    char stage[24] = "";
+    if (shard->pp_size > 1)
+        snprintf(stage, sizeof(stage), " pp%uof%u", shard->pp_rank, shard->pp_size);
+    if (bytes < sizeof(part->layers) - sizeof(stage)) {
+        snprintf(part->layers, sizeof(part->layers), "%.*s%s", (int)bytes,
+                 line != NULL ? line + 8 : "all", stage);
+        return;
+    }
+    uint8_t digest[TIERCE_HASH_BYTES];
+    char hex[HEX_BYTES + 1];
+    tierce__sha256(digest, line, bytes + 8);
+    tierce__hex_encode(hex, digest, sizeof(digest));
+    snprintf(part->layers, sizeof(part->layers), "%s%s", hex, stage);
+}
+
+/* Instances of one family hold the groups of layers of one model, for engines with equal ranks, and
+ * their keys are equal for equal tokens. If the name is too long, there is no family. */
+static void describe_attention(struct part *part, const struct tierce__fleet_parts *parts,
+                               const char *text, const struct tierce_namespace *ns)
+{
+    enum { DIGITS = 16 };
+    uint8_t digest[TIERCE_HASH_BYTES];
+    char hex[HEX_BYTES + 1];
+    tierce__namespace_pairs(digest, text, ns->block_tokens);
+    tierce__hex_encode(hex, digest, sizeof(digest));
+    int n = snprintf(part->family, sizeof(part->family), "%s-%.*s-tp%u-pp%u",
+                     parts->instance != NULL ? parts->instance : "tierce", DIGITS, hex,
+                     part->base.shard.tp_size, part->base.shard.pp_size);
+    TIERCE_DASSERT(n > DIGITS);
+    if ((size_t)n >= sizeof(part->family))
+        part->family[0] = '\0';
+    part->kind = kind_of(ns->group);
+    part->is_state = ns->group == TIERCE_GROUP_STATE;
+    if (ns->group == TIERCE_GROUP_WINDOW || ns->group == TIERCE_GROUP_CHUNKED)
+        part->window_tokens = ns->window < INT32_MAX ? (int32_t)ns->window : INT32_MAX;
+    name_layers(part, text);
+}
+
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 /* The text of a namespace; NULL: not known (yet). Errors: TIERCE_E_LIMIT, -ENOMEM. */
@@ -186,6 +236,7 @@ static int describe(struct part *part, struct tierce__fleet_parts *parts, const 
     tierce__namespace_family(family, text, chunk_tokens);
     tierce__engine_extra(part->extra, family, part->base.ns_digest);
     name_model(part, ns);
+    describe_attention(part, parts, text, ns);
     return name_instance(part, parts, ns);
 }
 
@@ -408,6 +459,11 @@ static void ask_manager(struct part *part)
     r.request.instance_group = parts->group;
     r.request.instance_id = part->base.instance;
     r.request.block_size = (int32_t)part->chunk_tokens;
+    r.request.attention_kind = (char *)(uintptr_t)part->kind;
+    r.request.attention_family = part->family;
+    r.request.attention_layers = part->layers;
+    r.request.window_tokens = part->window_tokens;
+    r.request.every_tokens = part->is_state ? r.request.block_size : 0;
     r.request.model_deployment = &r.model;
     r.request.location_spec_infos = r.spec_list;
     r.request.n_location_spec_infos = part->base.shard.tp_size;

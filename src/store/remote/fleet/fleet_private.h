@@ -56,6 +56,9 @@
  * family, ':', and the namespace's digest, in full; so a manager never accepts two namespaces as
  * one instance, also if an operator named it.
  *
+ * Registration names the kind of attention, and the family of instances whose blocks the manager
+ * reclaims together: the instance in the URL or "tierce", a digest, and the numbers of ranks.
+ *
  * The specs of an instance are "tp0" to "tpN", one for each tensor rank, all of one size and
  * registered at once. With several ranks each spec is a spec group of its own, named alike.
  *

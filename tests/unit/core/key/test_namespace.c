@@ -462,6 +462,37 @@ START_TEST(groups_of_a_model_are_a_family)
 }
 END_TEST
 
+static void pairs_of(uint8_t digest[TIERCE_HASH_BYTES], const struct tierce_namespace *ns)
+{
+    char *text = NULL;
+    ck_assert_int_eq(tierce_namespace_text(&text, ns), 0);
+    tierce__namespace_pairs(digest, text, ns->block_tokens);
+    tierce_free(text);
+}
+
+/* Layouts and lengths of chunks may differ. */
+START_TEST(groups_with_equal_hashes_have_pairs)
+{
+    static const uint32_t numbers[] = {1, 3};
+    struct tierce_namespace all = some_namespace(), state = all, other = all;
+    uint8_t a[TIERCE_HASH_BYTES], b[TIERCE_HASH_BYTES];
+    state.layer_count = 2;
+    state.layers = numbers;
+    state.group = TIERCE_GROUP_STATE;
+    state.layout = "of a state";
+    state.chunk_blocks = 1;
+    pairs_of(a, &all);
+    pairs_of(b, &state);
+    ck_assert_mem_eq(a, b, sizeof(a));
+    state.block_tokens *= 2;
+    pairs_of(b, &state);
+    ck_assert_mem_ne(a, b, sizeof(a));
+    other.weights = "00ff";
+    pairs_of(b, &other);
+    ck_assert_mem_ne(a, b, sizeof(a));
+}
+END_TEST
+
 START_TEST(every_failed_allocation_is_reported)
 {
     uint64_t live = tierce__alloc_live();
@@ -494,4 +525,5 @@ CHECK_MAIN("namespace",
                      the_digest_is_the_sum_of_the_text, every_field_is_checked,
                      every_number_is_checked, differences_are_told_field_by_field,
                      what_is_no_namespace_is_refused, a_text_is_read, other_texts_are_not_read,
-                     groups_of_a_model_are_a_family, every_failed_allocation_is_reported})
+                     groups_of_a_model_are_a_family, groups_with_equal_hashes_have_pairs,
+                     every_failed_allocation_is_reported})

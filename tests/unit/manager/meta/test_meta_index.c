@@ -384,6 +384,49 @@ START_TEST(parents_count_their_children)
 }
 END_TEST
 
+/* The child that a record names; 0: none. */
+static int64_t child_of(int64_t key)
+{
+    struct tierce__record record;
+    bool found;
+    ck_assert_int_eq(tierce__meta_index_get(lookup, &key, 1, &arena, &record, &found), 0);
+    ck_assert(found);
+    return record.has_child ? record.child : 0;
+}
+
+START_TEST(the_last_child_is_named)
+{
+    struct decision decisions[] = {{TIERCE__META_PUT, 1, false, 0}, {TIERCE__META_PUT, 1, true, 7}};
+    int64_t keys[] = {7, 8};
+    int status[2];
+    ck_assert_int_eq(put(1, 1), 0);
+    ck_assert_int_eq(put_child(2, 1), 0);
+    ck_assert_int_eq(child_of(1), 0); /* only where it is kept */
+    teardown();
+    open_index(&(struct tierce__meta_index_opts){.size = sizeof(struct tierce__meta_index_opts),
+                                                 .shards = 16,
+                                                 .cache_bytes = 1 << 20,
+                                                 .keeps_child = true});
+    ck_assert_int_eq(put(1, 1), 0);
+    ck_assert_int_eq(child_of(1), 0);
+    for (int64_t child = 2; child < 5; child++) {
+        ck_assert_int_eq(put_child(child, 1), 0);
+        ck_assert_int_eq(child_of(1), child);
+    }
+    ck_assert_int_eq(put_child(3, 1), 0); /* it was one */
+    ck_assert_int_eq(put(1, 9), 0);
+    ck_assert_int_eq(child_of(1), 4);
+    ck_assert_int_eq(delete_key(2), 0);
+    ck_assert_int_eq(child_of(1), 0);
+    ck_assert_uint_eq(children_of(1), 2);
+    ck_assert_int_eq(put_child(5, 1), 0);
+    ck_assert_int_eq(child_of(1), 5);
+    struct script script = {.decisions = decisions};
+    ck_assert_int_eq(run(&script, keys, 2, true, status), 0);
+    ck_assert_int_eq(child_of(7), 8);
+}
+END_TEST
+
 START_TEST(a_chain_in_one_call)
 {
     for (int whole = 0; whole < 2; whole++) {
@@ -584,7 +627,7 @@ END_TEST
 CHECK_MAIN("meta_index", .setup = setup, .teardown = teardown,
            .tests = {puts_deletes_and_counts, the_same_key_twice, nothing_is_written_for_nothing,
                      steps_are_of_whole_shards, no_key_beyond_the_limit, shards_are_a_power_of_two,
-                     parents_count_their_children, a_chain_in_one_call,
+                     parents_count_their_children, the_last_child_is_named, a_chain_in_one_call,
                      a_count_that_changes_meanwhile_is_kept, what_was_read_is_kept,
                      a_read_does_not_outlive_a_write, the_cache_stays_below_its_bytes,
                      a_failed_write_is_told, a_write_in_doubt_is_counted_as_it_went,

@@ -79,6 +79,23 @@ START_TEST(comes_back_as_it_was)
 }
 END_TEST
 
+START_TEST(a_child_comes_back)
+{
+    struct tierce__record in = sample(), out;
+    size_t bytes, without = tierce__record_size(&in);
+    in.has_child = true;
+    in.child = INT64_MIN + 1;
+    in.expires_us = 5;
+    uint8_t *form = compact(&in, &bytes);
+    ck_assert_uint_eq(bytes, without + 16);
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+    ck_assert(out.has_child && out.child == INT64_MIN + 1 && out.expires_us == 5);
+    ck_assert_mem_eq(out.key_text, "a\0b", 4);
+    form[1] &= (uint8_t)~16; /* its bytes are the key's text then */
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), TIERCE_E_FORMAT);
+}
+END_TEST
+
 START_TEST(an_empty_record_and_text)
 {
     struct tierce__record out;
@@ -199,6 +216,6 @@ START_TEST(random_bytes_do_no_harm)
 END_TEST
 
 CHECK_MAIN("record", .teardown = teardown,
-           .tests = {comes_back_as_it_was, an_empty_record_and_text, every_cut_is_refused,
-                     each_field_is_checked, a_touch_in_place, no_memory_is_told,
-                     random_bytes_do_no_harm})
+           .tests = {comes_back_as_it_was, a_child_comes_back, an_empty_record_and_text,
+                     every_cut_is_refused, each_field_is_checked, a_touch_in_place,
+                     no_memory_is_told, random_bytes_do_no_harm})

@@ -269,6 +269,55 @@ START_TEST(test_a_registration)
 }
 END_TEST
 
+/* What a registration of this shape says about attention. */
+static void check_attention(const struct shape *shape, struct tierce_shard shard, const char *kind,
+                            int32_t window_tokens, int32_t every_tokens, char family[128])
+{
+    struct tierce__fleet_parts *parts = open_parts(NULL);
+    ck_assert_int_eq(register_part(parts, part_of(parts, shape, shard)), 0);
+    Meta__RegisterInstanceRequest *sent =
+        meta__register_instance_request__unpack(NULL, fake.last_bytes, fake.last);
+    ck_assert_ptr_nonnull(sent);
+    ck_assert_str_eq(sent->attention_kind, kind);
+    ck_assert_int_eq(sent->window_tokens, window_tokens);
+    ck_assert_int_eq(sent->every_tokens, every_tokens);
+    snprintf(family, 128, "%s", sent->attention_family);
+    ck_assert_str_eq(sent->attention_layers, shape->group == TIERCE_GROUP_ALL ? "all" : "1,3");
+    meta__register_instance_request__free_unpacked(sent, NULL);
+    tierce__fleet_parts_close(parts);
+}
+
+/* The tokens of chunks may differ in a family, those of blocks may not, nor may ranks. */
+START_TEST(test_attention_and_family)
+{
+    struct shape full = plain_shape, window = plain_shape, state = plain_shape, wide = plain_shape;
+    struct tierce_shard of_two = {1, 2, 0, 1};
+    char first[128], other[128];
+    full.group = TIERCE_GROUP_FULL;
+    window.group = TIERCE_GROUP_WINDOW;
+    window.window = 48;
+    window.chunk_blocks = 2;
+    state.group = TIERCE_GROUP_STATE;
+    state.chunk_blocks = 1;
+    wide.block_tokens *= 2;
+    check_attention(&plain_shape, whole_shard, "all", 0, 0, first);
+    ck_assert_uint_eq(strlen(first), strlen("tierce-") + 16 + strlen("-tp1-pp1"));
+    check_attention(&full, whole_shard, "full", 0, 0, other);
+    ck_assert_str_eq(first, other);
+    check_attention(&window, whole_shard, "window", 48, 0, other);
+    ck_assert_str_eq(first, other);
+    window.group = TIERCE_GROUP_CHUNKED;
+    check_attention(&window, whole_shard, "chunked", 48, 0, other);
+    ck_assert_str_eq(first, other);
+    check_attention(&state, whole_shard, "linear", 0, 16, other);
+    ck_assert_str_eq(first, other);
+    check_attention(&wide, whole_shard, "all", 0, 0, other);
+    ck_assert_str_ne(first, other);
+    check_attention(&plain_shape, of_two, "all", 0, 0, other);
+    ck_assert_str_ne(first, other);
+}
+END_TEST
+
 /* The model's name and dtype of a registration. */
 static void check_model(const char *model, const char *dtype, const char *name,
                         const char *sent_dtype)
@@ -647,7 +696,7 @@ END_TEST
 
 CHECK_MAIN("fleet register", .seconds = 120, .setup = start_fake, .teardown = stop_fake,
            .tests = {test_engines_of_a_model_send_the_same, test_a_registration,
-                     test_names_of_models, test_names_that_are_none,
+                     test_attention_and_family, test_names_of_models, test_names_that_are_none,
                      test_a_namespace_of_another_version, test_a_long_name_is_not_cut,
                      test_the_number_of_parts_is_limited, test_parts_are_distinct,
                      test_an_instance_that_was_forgotten, test_a_rejected_part_asks_after_a_minute,

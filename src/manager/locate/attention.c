@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/locate/attention.h"
+
+#include "base/assert.h"
+#include "core/key/group.h"
+
+#include <string.h>
+
+static enum tierce_group kind_of(const char *name)
+{
+    enum tierce_group kind = TIERCE_GROUP_ALL;
+    if (strcmp(name, "linear") == 0) /* the word of KVCM's users */
+        return TIERCE_GROUP_STATE;
+    return tierce__group_parse(&kind, name) ? kind : TIERCE_GROUP_ALL;
+}
+
+struct tierce__needs tierce__attention_needs(const struct tierce__instance *instance)
+{
+    struct tierce__needs needs = {.kind = kind_of(instance->attention.kind)};
+    uint32_t block = instance->block_size > 0 ? (uint32_t)instance->block_size : 1;
+    uint32_t window =
+        instance->attention.window_tokens > 0 ? (uint32_t)instance->attention.window_tokens : 1;
+    needs.is_sparse = tierce__group_is_sparse(needs.kind);
+    if (!needs.is_sparse)
+        return needs;
+    needs.run = 1;
+    if (needs.kind == TIERCE_GROUP_WINDOW) /* the next token is in the window, too */
+        needs.run = (window - 1 + block - 1) / block;
+    else if (needs.kind == TIERCE_GROUP_CHUNKED)
+        needs.run = window / block;
+    needs.run = needs.run > 0 ? needs.run : 1;
+    TIERCE_DASSERT(needs.run == 1 || window > block);
+    return needs;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_ATTENTION_H
+#define TIERCE_MANAGER_ATTENTION_H
+
+#include "manager/registry/model.h"
+
+#include <tierce/key.h>
+
+/*
+ * What the layers of an instance need of a prompt so that an engine can continue after a block
+ * (core/key/group.h). Threads: any.
+ */
+
+struct tierce__needs {
+    enum tierce_group kind;
+    bool is_sparse; /* a block can be used without the blocks before it */
+    uint32_t run;   /* the last blocks that are needed, of a sparse kind: at least 1 */
+};
+
+/* An instance whose kind is not known is taken for one of all layers. */
+struct tierce__needs tierce__attention_needs(const struct tierce__instance *instance);
+
+#endif
