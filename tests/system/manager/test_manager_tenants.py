@@ -34,7 +34,7 @@ ADMIN = {
         "AddStorage", "EnableStorage", "DisableStorage", "RemoveStorage", "UpdateStorage",
         "CreateInstanceGroup", "UpdateInstanceGroup", "RemoveInstanceGroup", "AddAccount",
         "DeleteAccount", "ListAccount", "GenConfigSnapshot", "LoadConfigSnapshot", "LeaderDemote",
-        "UpdateLeaderElectorConfig", "UpdateLogger")},
+        "UpdateLeaderElectorConfig", "UpdateLogger", "AdoptStorage")},
     **{name: ("admin", "instance") for name in (
         "GetCacheMeta", "RemoveCache", "RegisterInstance", "RemoveInstance", "GetInstanceInfo")},
     **{name: ("admin", "nothing") for name in (

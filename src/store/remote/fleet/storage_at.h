@@ -3,6 +3,7 @@
 #define TIERCE_STORAGE_AT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include <tierce/status.h>
 
@@ -49,6 +50,24 @@ TIERCE_MUSTUSE int tierce__storage_at_url(char **url, const struct tierce__stora
 /* The name of the object with this path, which is the rest of `path` behind the root; NULL: the
  * path does not lie below the root, or has a part that is empty, "." or "..". */
 const char *tierce__storage_at_name(const char *path, const char *root);
+
+/*
+ * The mark of a storage: one object beside the blocks, with the random id of the registry that
+ * governs it. A storage that has lost its mark is another one than before, for example an empty
+ * mount point, and one with the mark of another registry holds the blocks of others. No block has
+ * this name: the parts of its path have no '~' that two hex digits do not follow.
+ *
+ *     tierce-pool 1 0123456789abcdef0123456789abcdef\n
+ */
+#define TIERCE__STORAGE_MARK       "~tierce-pool"
+#define TIERCE__STORAGE_ID_HEX     32u
+#define TIERCE__STORAGE_MARK_BYTES 47u
+
+/* Whether a text is an id: 32 hex digits in lower case. */
+bool tierce__storage_id_is(const char *text);
+void tierce__storage_mark_write(char text[TIERCE__STORAGE_MARK_BYTES + 1], const char *id);
+/* The id in a mark; false: these bytes are no mark. */
+bool tierce__storage_mark_read(char id[TIERCE__STORAGE_ID_HEX + 1], const char *text, size_t bytes);
 
 /* Removes user, password, and parameters with passwords from a URI, in place. */
 void tierce__storage_at_hide(char *uri);
