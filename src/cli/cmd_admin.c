@@ -26,7 +26,10 @@
 const char *const tierce__cli_storage_help[] = {
     "  list\n  add JSON           a StorageConfig, such as "
     "{\"global_unique_name\":\"nfs_02\",\"nfs\":{\"root_path\":\"/mnt/kv/\"}}\n"
-    "  update JSON\n  enable NAME\n  disable NAME\n  remove NAME\n" OPTIONS,
+    "  update JSON\n  enable NAME\n  disable NAME\n  remove NAME\n"
+    "  adopt NAME         accepts a storage that has lost its mark, or has another registry's;\n"
+    "                     drops all its locations. --keep: keeps them, its blocks are still "
+    "there\n" OPTIONS,
     NULL};
 const char *const tierce__cli_group_help[] = {
     "  list\n  show NAME\n  create JSON        an InstanceGroup\n"
@@ -65,6 +68,7 @@ enum shape {
     ACCOUNT,  /* a name, a role, a password's file */
     SNAPSHOT, /* a file's text, as the field */
     PAGE,     /* nothing, and GET */
+    ADOPTION, /* one text, as the field, and --keep */
 };
 
 struct verb {
@@ -82,6 +86,7 @@ static const struct verb verbs[] = {
     {"storage", "enable", "enableStorage", "storage_unique_name", NAME, false},
     {"storage", "disable", "disableStorage", "storage_unique_name", NAME, false},
     {"storage", "remove", "removeStorage", "storage_unique_name", NAME, false},
+    {"storage", "adopt", "adoptStorage", "storage_unique_name", ADOPTION, false},
     {"group", "list", "listInstanceGroup", NULL, NOTHING, false},
     {"group", "show", "getInstanceGroup", "name", NAME, false},
     {"group", "create", "createInstanceGroup", "instance_group", MESSAGE, false},
@@ -245,23 +250,33 @@ static int read_account(const struct verb *verb, char **arguments,
     return read_file(verb, arguments[2], "password", true, request);
 }
 
+/* The options, and what they are for. */
+struct arguments {
+    struct tierce__admin_target target;
+    bool keep; /* of an adoption */
+};
+
 static int make_request(const struct verb *verb, int count, char **arguments,
-                        struct tierce__json_write *request)
+                        const struct arguments *options, struct tierce__json_write *request)
 {
     static const int wanted[] = {[NOTHING] = 0, [NAME] = 1,     [MESSAGE] = 1, [TRIM] = 2,
-                                 [ACCOUNT] = 3, [SNAPSHOT] = 1, [PAGE] = 0};
+                                 [ACCOUNT] = 3, [SNAPSHOT] = 1, [PAGE] = 0,    [ADOPTION] = 1};
     bool is_list = verb->shape == KEYS;
     int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
     if (count < least || (count > least && !is_list))
         return tierce__cli_usage(verb->command, "%s %s accepts %d argument%s%s, not %d",
                                  verb->command, verb->verb, least, least == 1 ? "" : "s",
                                  is_list ? " or more" : "", count);
+    if (options->keep && verb->shape != ADOPTION)
+        return tierce__cli_usage(verb->command, "--keep is an option of storage adopt");
     if (verb->shape == MESSAGE)
         return read_message(verb, arguments[0], request);
     tierce__json_write_open(request, NULL, '{');
-    if (verb->shape == NAME)
+    if (verb->shape == NAME || verb->shape == ADOPTION)
         tierce__json_write_text(request, verb->field, arguments[0]);
-    else if (verb->shape == KEYS)
+    if (options->keep)
+        tierce__json_write_bool(request, "keep_locations", true);
+    if (verb->shape == KEYS)
         status = read_keys(verb, count, arguments, request);
     else if (verb->shape == TRIM)
         status = read_trim(verb, arguments, request);
@@ -276,14 +291,14 @@ static int make_request(const struct verb *verb, int count, char **arguments,
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 static const struct tierce__option options[] = {
-    {"--url", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct tierce__admin_target, admin_url)},
-    {"--meta-url", TIERCE__OPTION_TEXT,
-     TIERCE__OPTION_FIELD(struct tierce__admin_target, meta_url)},
+    {"--url", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, target.admin_url)},
+    {"--meta-url", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, target.meta_url)},
     {"--token-file", TIERCE__OPTION_TEXT,
-     TIERCE__OPTION_FIELD(struct tierce__admin_target, token_file)},
-    {"--user", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct tierce__admin_target, user)},
-    {"--ca-file", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct tierce__admin_target, ca_file)},
-    {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct tierce__admin_target, raw)},
+     TIERCE__OPTION_FIELD(struct arguments, target.token_file)},
+    {"--user", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, target.user)},
+    {"--ca-file", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, target.ca_file)},
+    {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, target.raw)},
+    {"--keep", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, keep)},
     {NULL},
 };
 
@@ -317,26 +332,26 @@ static int refuse_verb(const char *command, const char *verb)
 
 static int run(const char *command, int argc, char **argv)
 {
-    struct tierce__admin_target target = {.admin_url = "http://127.0.0.1:6492",
-                                          .meta_url = "http://127.0.0.1:6382"};
+    struct arguments arguments = {
+        .target = {.admin_url = "http://127.0.0.1:6492", .meta_url = "http://127.0.0.1:6382"}};
     struct tierce__line line = {0};
     struct tierce__json_write request = {.line = &line};
     struct tierce__json_doc reply = {0};
-    int status = tierce__options_read(command, options, &target, 0, &argc, argv);
+    int status = tierce__options_read(command, options, &arguments, 0, &argc, argv);
     const struct verb *verb =
         status == TIERCE__CLI_OK && argc > 1 ? find_verb(command, argv[1]) : NULL;
     if (verb != NULL)
-        status = make_request(verb, argc - 2, argv + 2, &request);
+        status = make_request(verb, argc - 2, argv + 2, &arguments, &request);
     else if (status == TIERCE__CLI_OK)
         status = refuse_verb(command, argv[1]);
     tierce__line_put_bytes(&line, "", 1);
     if (status == TIERCE__CLI_OK && line.failed)
         status = tierce__cli_fail(command, "no memory");
     if (verb != NULL && status == TIERCE__CLI_OK)
-        status = tierce__admin_call(&target, command, verb->rpc, verb->is_meta,
+        status = tierce__admin_call(&arguments.target, command, verb->rpc, verb->is_meta,
                                     verb->shape != PAGE ? line.text : NULL, &reply);
     if (status == TIERCE__CLI_OK)
-        tierce__admin_print(&target, reply.value);
+        tierce__admin_print(&arguments.target, reply.value);
     tierce__line_clear(&line);
     tierce__json_doc_clear(&reply);
     return status;

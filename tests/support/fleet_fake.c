@@ -38,6 +38,8 @@ static struct {
     } sessions[SESSIONS];
     size_t session_count; /* so far */
     bool holds[FLEET_FAKE_CALLS], is_full, is_awake, is_closed;
+    _Atomic bool is_marked;
+    _Atomic unsigned reopened;
     struct {
         int status;
         char why[128];
@@ -670,4 +672,26 @@ void tierce__fleet_store_why(struct tierce__fleet_store *store, char why[TIERCE_
 {
     (void)store;
     snprintf(why, TIERCE__FLEET_WHY_BYTES, "s: the fake's");
+}
+
+bool tierce__fleet_store_is_marked(struct tierce__fleet_store *store)
+{
+    (void)store;
+    return atomic_load(&fake.is_marked);
+}
+
+void tierce__fleet_store_reopen(struct tierce__fleet_store *store)
+{
+    (void)store;
+    atomic_fetch_add(&fake.reopened, 1);
+}
+
+void fleet_fake_set_marked(void)
+{
+    atomic_store(&fake.is_marked, true);
+}
+
+unsigned fleet_fake_reopened(void)
+{
+    return atomic_load(&fake.reopened);
 }

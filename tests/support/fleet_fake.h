@@ -57,6 +57,9 @@ void fleet_fake_set_full(bool is_full);
 /* The URI of new places, with one %lld for the key; NULL: the usual one. */
 void fleet_fake_set_uri(const char *format);
 int64_t fleet_fake_first_key(void); /* of the last StartWriteCache of several keys */
+/* The storage is a folder with a mark; and how often it was to be opened again. */
+void fleet_fake_set_marked(void);
+unsigned fleet_fake_reopened(void);
 /* Registration ends so; 0 at first. */
 void fleet_fake_set_register(int status);
 unsigned fleet_fake_outdated(void); /* how often a part was called that */

@@ -73,16 +73,22 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
 
 /* ---- registering ----------------------------------------------------------------------------- */
 
-/* Without credentials: clients read them from the file that the storage names. False: no memory. */
+/* Without credentials: clients read them from the file that the storage names. With the id in the
+ * mark of a storage that has one, so that a client notices an empty mount point. False: no memory.
+ */
 static bool put_storage(struct tierce__api_call *api, struct tierce__json_write *json,
-                        const struct tierce__storage *storage)
+                        const struct tierce__storage *storage, const char *registry_id)
 {
     struct tierce__storage shown = *storage;
     shown.uri = tierce__arena_copy(&api->arena, storage->uri, strlen(storage->uri));
     if (shown.uri == NULL)
         return false;
     tierce__storage_at_hide(shown.uri);
-    tierce__model_put_json(json, &shown, &tierce__storage_fields, TIERCE__JSON_SHOWN);
+    tierce__json_write_open(json, NULL, '{');
+    tierce__model_put_members(json, &shown, &tierce__storage_fields, TIERCE__JSON_SHOWN);
+    if (storage->is_marked)
+        tierce__json_write_text(json, "mark", registry_id);
+    tierce__json_write_close(json, '}');
     return true;
 }
 
@@ -98,7 +104,8 @@ static char *show_storages(struct tierce__api_call *api, const struct tierce__ca
     for (size_t i = 0; i < group->storage_candidate_count; i++) {
         const struct tierce__storage *storage =
             tierce__catalog_storage(catalog, group->storage_candidates[i]);
-        has_all = has_all && (storage == NULL || put_storage(api, &json, storage));
+        has_all = has_all && (storage == NULL ||
+                              put_storage(api, &json, storage, tierce__catalog_id(catalog)));
     }
     tierce__json_write_close(&json, ']');
     TIERCE_DASSERT(line.failed || json.depth == 0);

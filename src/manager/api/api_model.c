@@ -329,7 +329,8 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
     TIERCE_DASSERT(strcmp(out->global_unique_name, storage->name) == 0);
     out->status = tierce__api_text(tierce__storage_status(&state));
     out->warning = tierce__api_copy(api, warning, strlen(warning));
-    return out->warning != NULL ? out : NULL;
+    out->reason = tierce__api_copy(api, state.why, state.is_well ? 0 : strlen(state.why));
+    return out->warning != NULL && out->reason != NULL ? out : NULL;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */

@@ -43,6 +43,7 @@ struct tierce__api_row {
 /* By RPC id; NULL for RPCs that another file implements. */
 extern const struct tierce__api_row tierce__api_meta_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_admin_rows[TIERCE__RPC_COUNT];
+extern const struct tierce__api_row tierce__api_storage_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_cluster_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_debug_rows[TIERCE__RPC_COUNT];

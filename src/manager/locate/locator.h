@@ -292,13 +292,20 @@ struct tierce__location_report {
 /*
  * Removes the locations that still have the reported places, with their bytes; *dropped is their
  * number. A location with several specs leaves as a whole. Places that have left, or belong to
- * another block by now, are ignored. Nothing is verified. Errors: as remove; earlier steps are
+ * another block by now, are ignored, and so are those in a storage with a wrong mark, unless their
+ * writer takes them back. Nothing is verified. Errors: as remove; earlier steps are
  * done.
  */
 TIERCE_MUSTUSE int tierce__locator_report(struct tierce__locator *locator, const char *instance_id,
                                           const struct tierce__location_report *reports,
                                           size_t count, uint64_t *dropped,
                                           char why[TIERCE__WHY_BYTES]);
+
+/* Removes all locations in a storage, of all instances, with their bytes; *dropped is their number.
+ * Locations that sessions write now appear later. Errors: of the store; earlier steps are done. */
+TIERCE_MUSTUSE int tierce__locator_drop_storage(struct tierce__locator *locator,
+                                                const struct tierce__storage *storage,
+                                                uint64_t *dropped, char why[TIERCE__WHY_BYTES]);
 
 /* Reports since the start, by reason. */
 void tierce__locator_reports(const struct tierce__locator *locator,

@@ -39,6 +39,9 @@ static bool is_reported(void *arg, const struct tierce__location *location)
     const struct tierce__location_report *report = &r->reports[r->index];
     const struct tierce__instance *instance = &r->live->instance;
     const struct tierce__storage *storage = tierce__location_storage(r->catalog, location);
+    if (storage != NULL && report->reason != TIERCE__REPORT_RETRACTED &&
+        tierce__storages_has_wrong_mark(r->live->locator->opts.storages, storage))
+        return false;
     for (size_t p = 0; storage != NULL && p < location->place_count; p++) {
         const struct tierce__spec_place *place = &location->places[p];
         if (place->spec >= instance->spec_count ||

@@ -34,6 +34,11 @@ static const struct tierce__model_field catalog_rows[] = {
     NEXT(storage, "next_storage"),
     NEXT(group, "next_instance_group"),
     NEXT(instance, "next_instance"),
+    {.path = "id",
+     .kind = TIERCE__FIELD_TEXT,
+     .offset = AT(id),
+     .bytes = sizeof(char *),
+     .flags = TIERCE__FIELD_IS_STORED},
     ENTRIES(TIERCE__KIND_STORAGE, tierce__storage_fields, "storages"),
     ENTRIES(TIERCE__KIND_GROUP, tierce__group_fields, "instance_groups"),
     ENTRIES(TIERCE__KIND_INSTANCE, tierce__instance_fields, "instances"),
@@ -77,25 +82,23 @@ const char *tierce__entry_name(const void *entry, enum tierce__registry_kind kin
 
 int tierce__catalog_create(struct tierce__catalog **out)
 {
-    struct tierce__catalog *catalog = tierce__calloc(1, sizeof(*catalog));
-    if (catalog == NULL)
-        return -ENOMEM;
-    atomic_init(&catalog->references, 1);
-    tierce__model_start(&catalog->next, &catalog_fields);
-    *out = catalog;
-    return 0;
+    struct tierce__catalog empty;
+    tierce__model_start(&empty.next, &catalog_fields);
+    return tierce__catalog_copy(out, &empty);
 }
 
 int tierce__catalog_copy(struct tierce__catalog **out, const struct tierce__catalog *in)
 {
-    struct tierce__catalog *copy = NULL;
-    int rc = tierce__catalog_create(&copy);
-    if (rc == 0)
-        rc = tierce__model_copy(&copy->next, &in->next, &catalog_fields);
-    if (rc == 0)
+    struct tierce__catalog *copy = tierce__calloc(1, sizeof(*copy));
+    if (copy == NULL)
+        return -ENOMEM;
+    int rc = tierce__model_copy(&copy->next, &in->next, &catalog_fields);
+    if (rc == 0) {
+        atomic_init(&copy->references, 1);
         *out = copy;
-    else
-        tierce__catalog_put(copy);
+    } else {
+        tierce__free(copy);
+    }
     return rc;
 }
 
@@ -321,6 +324,22 @@ static int add_list(struct tierce__catalog *catalog, enum tierce__registry_kind 
     return rc;
 }
 
+int tierce__catalog_set_id(struct tierce__catalog *catalog, const char *id, char why[256])
+{
+    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
+    if (id[0] != '\0' && !tierce__storage_id_is(id)) {
+        snprintf(why, 256, "the id of the registry must be %u hex digits in lower case",
+                 TIERCE__STORAGE_ID_HEX);
+        return TIERCE_E_FORMAT;
+    }
+    char *copy = tierce__strdup(id);
+    if (copy == NULL)
+        return -ENOMEM;
+    tierce__free(catalog->id);
+    catalog->id = copy;
+    return 0;
+}
+
 int tierce__catalog_read_all(struct tierce__catalog *catalog, const char *text, size_t bytes,
                              char why[256])
 {
@@ -329,12 +348,19 @@ int tierce__catalog_read_all(struct tierce__catalog *catalog, const char *text, 
     int rc = tierce__model_from_json(&read.next, &catalog_fields, text, bytes, why);
     if (rc == 0)
         catalog->next = read.next;
+    if (rc == 0)
+        rc = tierce__catalog_set_id(catalog, read.id, why);
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
         rc = add_list(catalog, (enum tierce__registry_kind)kind, &read, why);
     if (rc == 0)
         rc = tierce__catalog_number(catalog, why);
     tierce__model_clear(&read.next, &catalog_fields);
     return rc;
+}
+
+const char *tierce__catalog_id(const struct tierce__catalog *catalog)
+{
+    return catalog->id;
 }
 
 /* ---- public queries -------------------------------------------------------------------------- */

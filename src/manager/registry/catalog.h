@@ -28,6 +28,7 @@ struct tierce__catalog_numbers {
 struct tierce__catalog {
     atomic_uint references;
     struct tierce__catalog_numbers next;
+    char *id; /* heap: of the registry, which marks its storages with it; "": it has none yet */
     struct tierce__catalog_list {
         void *items; /* of the kind's struct */
         size_t count;
@@ -59,6 +60,10 @@ TIERCE_MUSTUSE int tierce__catalog_set(struct tierce__catalog *catalog,
 void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                             const char *name);
 const char *tierce__entry_name(const void *entry, enum tierce__registry_kind kind);
+
+/* Sets the id. Errors, unchanged: TIERCE_E_FORMAT (no id), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__catalog_set_id(struct tierce__catalog *catalog, const char *id,
+                                          char why[256]);
 
 /* Gives an entry the next number of its kind, if the kind has numbers. TIERCE_E_LIMIT: all are used
  * up. */

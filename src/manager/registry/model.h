@@ -47,6 +47,7 @@ struct tierce__storage {
     enum tierce__storage_type type;
     bool is_enabled;
     bool check_when_open;
+    bool is_marked;            /* the mark of this registry was written there, or found */
     uint64_t capacity_bytes;   /* limit of this storage; 0: unlimited */
     int32_t watermark_percent; /* of capacity_bytes: blocks are reclaimed above it; 0: 95 */
     /* Fields of all types; fields that this type does not have are "" and 0. */

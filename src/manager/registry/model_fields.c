@@ -92,6 +92,7 @@ static const struct tierce__model_field storage_rows[] = {
     SPEC(domain, "domain", OF(MEM_POOL)),
     SPEC(timeout, "timeout", OF(MEM_POOL), LIMITS(0, INT32_MAX)),
     SPEC(uri, "uri", OF(IS_OURS), NO_FIELD), /* of several fields: api_model.c */
+    S(is_marked, "is_marked", NO_FIELD, .flags = TIERCE__FIELD_IS_STORED),
     NUMBER(tierce__storage, UINT16_MAX),
 };
 const struct tierce__fields tierce__storage_fields = {

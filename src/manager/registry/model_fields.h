@@ -166,7 +166,11 @@ TIERCE_MUSTUSE int tierce__model_from_json(void *out, const struct tierce__field
 void tierce__model_put_json(struct tierce__json_write *json, const void *object,
                             const struct tierce__fields *fields, enum tierce__json_form form);
 
-/* The same to a text (heap, tierce__free). Errors: -ENOMEM, *out untouched. */
+/* The same without the braces, so that the caller can add members. */
+void tierce__model_put_members(struct tierce__json_write *json, const void *object,
+                               const struct tierce__fields *fields, enum tierce__json_form form);
+
+/* An object to a text (heap, tierce__free). Errors: -ENOMEM, *out untouched. */
 TIERCE_MUSTUSE int tierce__model_to_json(char **out, const void *object,
                                          const struct tierce__fields *fields,
                                          enum tierce__json_form form);

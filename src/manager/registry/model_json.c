@@ -371,13 +371,12 @@ static bool is_omitted(const void *object, const struct tierce__model_field *fie
                                              : tierce__field_integer(object, field) == 0;
 }
 
-void tierce__model_put_json(struct tierce__json_write *json, const void *object,
-                            const struct tierce__fields *fields, enum tierce__json_form form)
+void tierce__model_put_members(struct tierce__json_write *json, const void *object,
+                               const struct tierce__fields *fields, enum tierce__json_form form)
 {
     uint32_t types = tierce__model_types(object, fields);
     const char *at = "";
     unsigned depth = json->depth;
-    tierce__json_write_open(json, NULL, '{');
     for (size_t i = 0; i < fields->count; i++) {
         const struct tierce__model_field *field = &fields->rows[i];
         if (!tierce__field_is_of(field, types) || is_omitted(object, field, form))
@@ -386,8 +385,15 @@ void tierce__model_put_json(struct tierce__json_write *json, const void *object,
         at = field->path;
     }
     move(json, at, "");
-    tierce__json_write_close(json, '}');
     TIERCE_DASSERT(json->depth == depth);
+}
+
+void tierce__model_put_json(struct tierce__json_write *json, const void *object,
+                            const struct tierce__fields *fields, enum tierce__json_form form)
+{
+    tierce__json_write_open(json, NULL, '{');
+    tierce__model_put_members(json, object, fields, form);
+    tierce__json_write_close(json, '}');
 }
 
 int tierce__model_to_json(char **out, const void *object, const struct tierce__fields *fields,

@@ -2,6 +2,7 @@
 #include "manager/registry/registry.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/threads/lock.h"
 #include "manager/api/account.h"
 #include "manager/registry/catalog.h"
@@ -11,6 +12,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define REGISTRY_MAGIC 0x74726567u
 
@@ -320,6 +322,8 @@ static int replace(const struct tierce__catalog *catalog, const struct edit *edi
         return say_missing(edit->kind, name, why);
     TIERCE_DASSERT(tierce__field_integer(old, number) > 0);
     tierce__field_set_integer(entry, number, tierce__field_integer(old, number));
+    if (edit->kind == TIERCE__KIND_STORAGE)
+        entry->storage.is_marked = old->storage.is_marked;
     if (edit->kind == TIERCE__KIND_GROUP) {
         rc = check_version(&old->group, &entry->group, edit->current_version, why);
         /* A client that does not know the field does not reset it. */
@@ -346,6 +350,8 @@ static int set_entry(struct tierce__catalog *catalog, const struct edit *edit, b
     if (rc == 0)
         rc = is_new ? check_new(catalog, edit->kind, &entry, why)
                     : replace(catalog, edit, &entry, why);
+    if (edit->kind == TIERCE__KIND_STORAGE && is_new)
+        entry.storage.is_marked = false;
     if (rc == 0 && is_new)
         rc = tierce__catalog_assign(catalog, edit->kind, &entry, why);
     TIERCE_DASSERT(rc != 0 || tierce__catalog_number_row(edit->kind) == NULL ||
@@ -378,6 +384,32 @@ static int enable(struct tierce__catalog *catalog, const void *arg, char why[256
         return say_missing(edit->kind, edit->name, why);
     storage->is_enabled = edit->enable;
     return 0;
+}
+
+static int mark(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    struct tierce__storage *storage = tierce__catalog_find(catalog, TIERCE__KIND_STORAGE, arg);
+    if (storage == NULL)
+        return say_missing(TIERCE__KIND_STORAGE, arg, why);
+    if (storage->is_marked)
+        return 1;
+    storage->is_marked = true;
+    return 0;
+}
+
+static int identify(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    uint8_t random[TIERCE__STORAGE_ID_HEX / 2];
+    char id[TIERCE__STORAGE_ID_HEX + 1];
+    (void)arg;
+    if (catalog->id[0] != '\0')
+        return 1;
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+        snprintf(why, 256, "no randomness for the id of the registry");
+        return -EIO;
+    }
+    tierce__hex_encode(id, random, sizeof(random));
+    return tierce__catalog_set_id(catalog, id, why);
 }
 
 static bool uses_storage(const struct tierce__group *group, const char *name)
@@ -418,6 +450,26 @@ static int remove_entry(struct tierce__catalog *catalog, const void *arg, char w
         tierce__catalog_remove(catalog, edit->kind, edit->name);
     TIERCE_DASSERT(rc != 0 || tierce__catalog_find(catalog, edit->kind, edit->name) == NULL);
     return rc;
+}
+
+bool tierce__registry_is_stored(const struct tierce__registry *registry)
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    return registry->store != NULL;
+}
+
+int tierce__registry_identify(struct tierce__registry *registry, char why[256])
+{
+    TIERCE_ASSERT(tierce__registry_is_stored(registry));
+    int rc = change(registry, identify, NULL, why);
+    return rc > 0 ? 0 : rc;
+}
+
+int tierce__registry_mark_storage(struct tierce__registry *registry, const char *name,
+                                  char why[256])
+{
+    int rc = change(registry, mark, name, why);
+    return rc > 0 ? 0 : rc;
 }
 
 #define ADD(type, kind_of)                                                                         \
@@ -500,7 +552,7 @@ static bool is_kept(enum tierce__registry_kind kind, const union tierce__entry *
             tierce__instance_is_same(&old->instance, &entry->instance, field));
 }
 
-/* Imported numbers are ignored: equal entries keep the numbers that they have. */
+/* Imported numbers and marks are ignored: equal entries keep those that they have. */
 static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before,
                          enum tierce__registry_kind kind)
 {
@@ -509,8 +561,11 @@ static void keep_numbers(struct tierce__catalog *after, const struct tierce__cat
     for (size_t i = 0; number != NULL && i < after->lists[kind].count; i++) {
         void *entry = tierce__catalog_entry(after, kind, i);
         const void *old = tierce__catalog_find(before, kind, tierce__entry_name(entry, kind));
-        tierce__field_set_integer(
-            entry, number, is_kept(kind, old, entry) ? tierce__field_integer(old, number) : 0);
+        bool keeps = is_kept(kind, old, entry);
+        tierce__field_set_integer(entry, number, keeps ? tierce__field_integer(old, number) : 0);
+        if (kind == TIERCE__KIND_STORAGE)
+            ((struct tierce__storage *)entry)->is_marked =
+                keeps && ((const struct tierce__storage *)old)->is_marked;
     }
 }
 

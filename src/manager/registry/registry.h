@@ -53,6 +53,13 @@ const struct tierce__catalog *tierce__registry_acquire(struct tierce__registry *
 void tierce__registry_release(struct tierce__registry *registry,
                               const struct tierce__catalog *catalog);
 
+/* The id with which a registry marks its storages (storage_at.h); "": it has none yet. [borrow
+ * until release] */
+const char *tierce__catalog_id(const struct tierce__catalog *catalog);
+
+/* Whether the registry outlives this process. One that does not has no id and marks no storages. */
+bool tierce__registry_is_stored(const struct tierce__registry *registry);
+
 /* A counter that every change increments, for cheap change detection. */
 uint64_t tierce__registry_version(const struct tierce__registry *registry);
 
@@ -93,6 +100,11 @@ TIERCE_MUSTUSE int tierce__registry_update_storage(struct tierce__registry *regi
                                                    char why[256]);
 TIERCE_MUSTUSE int tierce__registry_enable_storage(struct tierce__registry *registry,
                                                    const char *name, bool enable, char why[256]);
+/* Gives the registry its random id, unless it has one. */
+TIERCE_MUSTUSE int tierce__registry_identify(struct tierce__registry *registry, char why[256]);
+/* Remembers that a storage has the mark of this registry. */
+TIERCE_MUSTUSE int tierce__registry_mark_storage(struct tierce__registry *registry,
+                                                 const char *name, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_remove_storage(struct tierce__registry *registry,
                                                    const char *name, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_add_group(struct tierce__registry *registry,

@@ -40,10 +40,10 @@ static const struct tierce__resp_script load_script = {
     "for i, id in ipairs(ids) do texts[i] = redis.call('HGET', ARGV[2] .. id, id) or '' end "
     "return {redis.call('HVALS', KEYS[2]), redis.call('HVALS', KEYS[3]), texts, "
     "redis.call('HVALS', KEYS[5]), redis.call('HMGET', KEYS[1], 'next_storage', "
-    "'next_instance_group', 'next_instance', 'format')}"};
+    "'next_instance_group', 'next_instance', 'format', 'id')}"};
 
-/* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; then key, field, value each, without
- * a value to delete. */
+/* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; 7: the id; then key, field, value
+ * each, without a value to delete. */
 static const struct tierce__resp_script save_script = {
     .text = CHECK_FENCE
     "if ARGV[6] == '1' then "
@@ -51,7 +51,9 @@ static const struct tierce__resp_script save_script = {
     "redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end "
     "redis.call('HSET', KEYS[1], 'format', '" FORMAT "', 'next_storage', ARGV[3], "
     "'next_instance_group', ARGV[4], 'next_instance', ARGV[5]) "
-    "for i = 7, #ARGV, 3 do "
+    "if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'id', ARGV[7]) "
+    "elseif ARGV[6] == '1' then redis.call('HDEL', KEYS[1], 'id') end "
+    "for i = 8, #ARGV, 3 do "
     "if ARGV[i + 2] == '' then redis.call('HDEL', ARGV[i], ARGV[i + 1]) "
     "else redis.call('HSET', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end end "
     "return 1"};
@@ -260,6 +262,7 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
         tierce__resp_pipeline_addf(&batch, "%" PRIu64, numbers[i]);
     tierce__resp_pipeline_add_text(&batch, before != NULL ? "0" : "1");
+    tierce__resp_pipeline_add_text(&batch, after->id);
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
         rc = add_changes(&batch, store, old, after, (enum tierce__registry_kind)kind);
     if (rc == 0)
@@ -338,7 +341,8 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
                     struct tierce__catalog *out, char why[256])
 {
     uint64_t *const numbers[] = {&out->next.storage, &out->next.group, &out->next.instance};
-    if (values->type != TIERCE__RESP_ARRAY || values->count != 4)
+    char inner[256] = "";
+    if (values->type != TIERCE__RESP_ARRAY || values->count != 5)
         return refuse(store->own_key, "an unexpected answer", why);
     for (size_t i = 0; i < 3; i++) {
         const struct tierce__resp_value *value = &values->items[i];
@@ -355,7 +359,10 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
         (void)refuse(store->own_key, "written in another format", why);
         return TIERCE_E_VERSION;
     }
-    return 0;
+    if (values->items[4].type != TIERCE__RESP_STRING)
+        return 0;
+    int rc = tierce__catalog_set_id(out, values->items[4].text, inner);
+    return rc == TIERCE_E_FORMAT ? refuse(store->own_key, inner, why) : rc;
 }
 
 static int redis_load(struct tierce__registry_store *base, uint64_t fence,

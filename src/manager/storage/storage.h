@@ -26,6 +26,16 @@ struct tierce__storage_ops {
     void (*close)(struct tierce__storage_driver *driver);
     /* Writes test data under a random name, reads it back and deletes it. */
     TIERCE_MUSTUSE int (*probe)(struct tierce__storage_driver *driver, char why[128]);
+    /* Reads the mark (storage_at.h), and replaces it durably. Both NULL: storages of this kind have
+     * none. Errors of reading: -ENOENT (no mark, or no root), TIERCE_E_FORMAT (an object that is no
+     * mark has its name), others as a probe. */
+    TIERCE_MUSTUSE int (*read_mark)(struct tierce__storage_driver *driver,
+                                    char id[TIERCE__STORAGE_ID_HEX + 1], char why[128]);
+    TIERCE_MUSTUSE int (*write_mark)(struct tierce__storage_driver *driver, const char *id,
+                                     char why[128]);
+    /* A storage that has lost its mark has lost its blocks, and they cannot come back: a server
+     * that was started again with an empty memory. It is marked again. */
+    bool may_forget;
     /* Deletes a file (tierce__place_path); 0 if it does not exist. TIERCE_E_ARGUMENT, nothing
      * deleted: the path leaves the root or contains a link, or is not a regular file. */
     TIERCE_MUSTUSE int (*remove)(struct tierce__storage_driver *driver, const char *path);

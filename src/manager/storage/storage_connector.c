@@ -230,6 +230,66 @@ static int connector_probe(struct tierce__storage_driver *base, char why[128])
     return rc;
 }
 
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+/* A request for the mark with a buffer for its bytes. */
+static int call_mark(struct connector_driver *driver, struct tierce__store_req *req,
+                     const char *step, char why[128])
+{
+    static const struct tierce_plugin_name name = {.text = TIERCE__STORAGE_MARK,
+                                                   .bytes = sizeof(TIERCE__STORAGE_MARK) - 1};
+    char text[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    req->names = &name;
+    req->length = TIERCE__STORAGE_MARK_BYTES;
+    call(driver, req, 1);
+    TIERCE_DASSERT(req->status <= 0);
+    if (req->status == TIERCE_E_MISS)
+        return -ENOENT;
+    if (req->status == 0 || req->status == TIERCE_E_FORMAT)
+        return req->status;
+    driver->connector->ops->why(driver->connector, text);
+    snprintf(why, 128, "%s: %.110s", step, text[0] != '\0' ? text : tierce_strerror(req->status));
+    return req->status;
+}
+
+static int connector_read_mark(struct tierce__storage_driver *base,
+                               char id[TIERCE__STORAGE_ID_HEX + 1], char why[128])
+{
+    struct connector_driver *driver = driver_of(base);
+    struct tierce__buf *buf = NULL;
+    int rc = ready(driver, why);
+    if (rc == 0)
+        rc = tierce__pool_alloc(driver->pool, &buf, PROBE_BYTES);
+    if (rc == 0)
+        rc = call_mark(driver,
+                       &(struct tierce__store_req){
+                           .op = TIERCE__STORE_GET, .urgency = TIERCE__CONNECTOR_FETCH, .buf = buf},
+                       "read the mark", why);
+    if (rc == 0 &&
+        !tierce__storage_mark_read(id, (const char *)buf->data, TIERCE__STORAGE_MARK_BYTES))
+        rc = TIERCE_E_FORMAT;
+    tierce__buf_release(buf);
+    return rc;
+}
+
+static int connector_write_mark(struct tierce__storage_driver *base, const char *id, char why[128])
+{
+    struct connector_driver *driver = driver_of(base);
+    struct tierce__buf *buf = NULL;
+    int rc = ready(driver, why);
+    if (rc == 0)
+        rc = tierce__pool_alloc(driver->pool, &buf, PROBE_BYTES);
+    if (rc == 0) {
+        tierce__storage_mark_write((char *)buf->data, id);
+        rc = call_mark(driver,
+                       &(struct tierce__store_req){
+                           .op = TIERCE__STORE_PUT, .urgency = TIERCE__CONNECTOR_STORE, .buf = buf},
+                       "write the mark", why);
+    }
+    tierce__buf_release(buf);
+    return rc;
+}
+
 /* ---- the other calls ------------------------------------------------------------------------- */
 
 /* Adds a request for each path that can be a name; the other paths get their status. Returns the
@@ -312,6 +372,8 @@ const struct tierce__storage_ops tierce__storage_s3 = {
     .open = connector_open,
     .close = connector_close,
     .probe = connector_probe,
+    .read_mark = connector_read_mark,
+    .write_mark = connector_write_mark,
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,

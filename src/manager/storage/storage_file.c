@@ -126,6 +126,70 @@ static int file_probe(struct tierce__storage_driver *base, char why[128])
     return rc;
 }
 
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+static int read_mark_at(int root, char id[TIERCE__STORAGE_ID_HEX + 1], char why[128])
+{
+    char text[TIERCE__STORAGE_MARK_BYTES + 1];
+    struct stat st;
+    int fd = openat(root, TIERCE__STORAGE_MARK, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? -ENOENT : say(why, "read the mark", -errno);
+    ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? pread(fd, text, sizeof(text), 0) : 0;
+    int rc = n < 0 ? say(why, "read the mark", -errno) : 0;
+    close(fd);
+    if (rc != 0)
+        return rc;
+    return tierce__storage_mark_read(id, text, (size_t)n) ? 0 : TIERCE_E_FORMAT;
+}
+
+static int file_read_mark(struct tierce__storage_driver *base, char id[TIERCE__STORAGE_ID_HEX + 1],
+                          char why[128])
+{
+    int root = open_root(driver_of(base));
+    if (root < 0)
+        return root == -ENOENT ? root : say(why, "open the root", root);
+    int rc = read_mark_at(root, id, why);
+    close(root);
+    return rc;
+}
+
+/* Writes a new file and syncs it. */
+static int write_beside(int root, const char *name, const char *text)
+{
+    int fd = openat(root, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return -errno;
+    ssize_t n = pwrite(fd, text, TIERCE__STORAGE_MARK_BYTES, 0);
+    int rc = n == TIERCE__STORAGE_MARK_BYTES ? 0 : n < 0 ? -errno : -ENOSPC;
+    if (rc == 0 && fsync(fd) != 0)
+        rc = -errno;
+    close(fd);
+    return rc;
+}
+
+static int file_write_mark(struct tierce__storage_driver *base, const char *id, char why[128])
+{
+    char text[TIERCE__STORAGE_MARK_BYTES + 1], name[40] = ".tierce-mark-";
+    uint8_t random[8];
+    int root = open_root(driver_of(base));
+    if (root < 0)
+        return say(why, "open the root", root);
+    int rc = getrandom(random, sizeof(random), 0) == (ssize_t)sizeof(random) ? 0 : -EIO;
+    tierce__hex_encode(name + strlen(name), random, sizeof(random));
+    tierce__storage_mark_write(text, id);
+    if (rc == 0)
+        rc = write_beside(root, name, text);
+    if (rc == 0 && renameat(root, name, root, TIERCE__STORAGE_MARK) != 0)
+        rc = -errno;
+    if (rc == 0 && fsync(root) != 0)
+        rc = -errno;
+    if (rc != 0)
+        (void)unlinkat(root, name, 0);
+    close(root);
+    return rc == 0 ? 0 : say(why, "write the mark", rc);
+}
+
 /* ---- remove, measure ------------------------------------------------------------------------- */
 
 /* A function that is called with an open folder and the name of a file in it. */
@@ -228,6 +292,8 @@ const struct tierce__storage_ops tierce__storage_file = {
     .open = file_open,
     .close = file_close,
     .probe = file_probe,
+    .read_mark = file_read_mark,
+    .write_mark = file_write_mark,
     .remove = file_remove,
     .measure = file_measure,
     .used_share = file_used_share,

@@ -132,6 +132,53 @@ static int redis_probe(struct tierce__storage_driver *base, char why[128])
     return probe_key(base, key, bytes, why);
 }
 
+/* Returns the answer to a command about the mark's key; the caller ends the batch. */
+static int run_mark(struct tierce__resp_pipeline *batch, const char *step, char why[128])
+{
+    int rc = tierce__resp_pipeline_run(batch);
+    if (rc < 0)
+        snprintf(why, 128, "%s: %.100s", step, batch->why);
+    TIERCE_DASSERT(rc < 0 || batch->error == NULL);
+    return rc;
+}
+
+static void mark_key(char key[KEY_BYTES_MAX + 1], struct tierce__storage_driver *base)
+{
+    snprintf(key, KEY_BYTES_MAX + 1, "%s%s", driver_of(base)->prefix, TIERCE__STORAGE_MARK);
+}
+
+static int redis_read_mark(struct tierce__storage_driver *base, char id[TIERCE__STORAGE_ID_HEX + 1],
+                           char why[128])
+{
+    struct tierce__resp_pipeline batch;
+    char key[KEY_BYTES_MAX + 1];
+    mark_key(key, base);
+    tierce__resp_pipeline_begin(&batch, driver_of(base)->pool);
+    TIERCE__RESP_COMMAND(&batch, "GET", key);
+    int rc = run_mark(&batch, "read the mark", why);
+    const struct tierce__resp_value *value = rc == 0 ? batch.values : NULL;
+    if (rc == 0 && value->type == TIERCE__RESP_NIL)
+        rc = -ENOENT;
+    else if (rc == 0 && (value->type != TIERCE__RESP_STRING ||
+                         !tierce__storage_mark_read(id, value->text, value->bytes)))
+        rc = TIERCE_E_FORMAT;
+    tierce__resp_pipeline_end(&batch);
+    return rc;
+}
+
+static int redis_write_mark(struct tierce__storage_driver *base, const char *id, char why[128])
+{
+    struct tierce__resp_pipeline batch;
+    char key[KEY_BYTES_MAX + 1], text[TIERCE__STORAGE_MARK_BYTES + 1];
+    mark_key(key, base);
+    tierce__storage_mark_write(text, id);
+    begin(&batch, base, "SET", key);
+    tierce__resp_pipeline_add_text(&batch, text);
+    int rc = run_mark(&batch, "write the mark", why);
+    tierce__resp_pipeline_end(&batch);
+    return rc;
+}
+
 /* The key of a path. False: no block can have this path. */
 static bool key_of(char key[KEY_BYTES_MAX + 1], struct tierce__storage_driver *base,
                    const char *path)
@@ -206,6 +253,9 @@ const struct tierce__storage_ops tierce__storage_redis = {
     .open = redis_open,
     .close = redis_close,
     .probe = redis_probe,
+    .read_mark = redis_read_mark,
+    .write_mark = redis_write_mark,
+    .may_forget = true,
     .remove = redis_remove,
     .measure = redis_measure,
     .used_share = redis_used_share,

@@ -24,6 +24,16 @@ struct storage_job {
     char **paths;
 };
 
+/* A call for the mark. */
+struct mark_job {
+    struct tierce__storage_mark mark;
+    bool replaces;
+    bool is_asked, is_running;
+    enum tierce__mark_state state;
+    int rc;
+    char why[128];
+};
+
 struct tierce__storage_worker {
     uint32_t magic;
     const struct tierce__storage_ops *ops;
@@ -39,6 +49,8 @@ struct tierce__storage_worker {
     struct storage_job *current;
     uint64_t busy_ns; /* start of the current driver call; 0: none */
     bool wants_probe, is_ending, has_ended, is_joined;
+    struct tierce__storage_mark mark; /* of the next probe */
+    struct mark_job marking;
     struct tierce__storage_report report;
 };
 
@@ -172,13 +184,15 @@ static void do_probe(struct tierce__storage_worker *worker)
     TIERCE_ASSERT(!worker->report.is_probing);
     TIERCE_ASSERT(worker->current == NULL && !worker->is_ending);
     struct tierce__storage_report *report = &worker->report;
+    const struct tierce__storage_mark mark = worker->mark;
+    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
     char why[128] = "";
     double used_share = -1;
     worker->wants_probe = false;
     report->is_probing = true;
     uint64_t from_ns = tierce__now_ns();
     begin(worker);
-    int rc = worker->ops->probe(worker->driver, why);
+    int rc = tierce__storage_mark_probe(worker->ops, worker->driver, &mark, &state, why);
     uint64_t to_ns = tierce__now_ns();
     if (rc == 0)
         used_share = worker->ops->used_share(worker->driver);
@@ -189,8 +203,38 @@ static void do_probe(struct tierce__storage_worker *worker)
     report->took_ns = to_ns - from_ns;
     report->failures = rc == 0 ? 0 : report->failures + 1;
     report->used_share = used_share;
+    report->mark = state != TIERCE__MARK_UNKNOWN ? state : report->mark;
     if (rc != 0)
         snprintf(report->why, sizeof(report->why), "%s", *why != '\0' ? why : tierce_strerror(rc));
+}
+
+static void do_mark(struct tierce__storage_worker *worker)
+{
+    tierce__lock_assert_held(&worker->lock);
+    struct mark_job *job = &worker->marking;
+    const struct tierce__storage_mark mark = job->mark;
+    enum tierce__mark_state state = TIERCE__MARK_OURS;
+    char why[128] = "";
+    int rc = 0;
+    TIERCE_ASSERT(job->is_asked && !job->is_running);
+    job->is_running = true;
+    begin(worker);
+    if (job->replaces)
+        rc = tierce__storage_mark_replace(worker->ops, worker->driver, mark.id, why);
+    else
+        state = tierce__storage_mark_look(worker->ops, worker->driver, &mark, why);
+    got_on(worker);
+    job->is_running = job->is_asked = false;
+    job->rc = rc;
+    job->state = state;
+    snprintf(job->why, sizeof(job->why), "%s", why);
+    if (rc != 0 || state == TIERCE__MARK_UNKNOWN)
+        return;
+    worker->report.mark = state;
+    if (tierce__mark_is_wrong(state))
+        snprintf(worker->report.why, sizeof(worker->report.why), "%s", why);
+    else if (job->replaces)
+        worker->report.failures = 0;
 }
 
 static void *run(void *arg)
@@ -200,11 +244,13 @@ static void *run(void *arg)
     for (;;) {
         if (worker->wants_probe && !worker->is_ending)
             do_probe(worker);
+        if (worker->marking.is_asked)
+            do_mark(worker);
         if (!tierce__list_empty(&worker->jobs))
             do_job(worker);
         else if (worker->is_ending)
             break;
-        else if (!worker->wants_probe)
+        else if (!worker->wants_probe && !worker->marking.is_asked)
             (void)tierce__cond_wait(&worker->wanted, &worker->lock, TIERCE__DEADLINE_NEVER);
     }
     TIERCE_ASSERT(worker->is_ending && tierce__list_empty(&worker->jobs));
@@ -367,11 +413,13 @@ int tierce__storage_worker_measure(struct tierce__storage_worker *worker, const 
     return ask(worker, paths, count, bytes, status);
 }
 
-void tierce__storage_worker_probe(struct tierce__storage_worker *worker)
+void tierce__storage_worker_probe(struct tierce__storage_worker *worker,
+                                  const struct tierce__storage_mark *mark)
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
     if (!worker->report.is_probing) {
+        worker->mark = *mark;
         TIERCE_ASSERT(!worker->is_ending);
         worker->wants_probe = true;
         tierce__cond_signal(&worker->wanted);
@@ -379,9 +427,40 @@ void tierce__storage_worker_probe(struct tierce__storage_worker *worker)
     tierce__lock_drop(&worker->lock);
 }
 
+int tierce__storage_worker_mark(struct tierce__storage_worker *worker,
+                                const struct tierce__storage_mark *mark, bool replaces,
+                                enum tierce__mark_state *state, char why[128])
+{
+    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
+    struct mark_job *job = &worker->marking;
+    int rc = 0;
+    tierce__lock_take(&worker->lock);
+    if (job->is_asked || worker->is_ending || hangs(worker)) {
+        rc = job->is_asked ? -EBUSY : TIERCE_E_DOWN;
+        snprintf(why, 128, "%s", job->is_asked ? "its mark is being read" : "it does not answer");
+        tierce__lock_drop(&worker->lock);
+        return rc;
+    }
+    *job = (struct mark_job){.mark = *mark, .replaces = replaces, .is_asked = true};
+    tierce__cond_signal(&worker->wanted);
+    while (job->is_asked && wait_for_it(worker))
+        continue;
+    if (job->is_asked) {
+        job->is_asked = job->is_running; /* one that runs ends later */
+        rc = TIERCE_E_DOWN;
+        snprintf(why, 128, "it does not answer");
+    } else {
+        rc = job->rc;
+        *state = job->state;
+        snprintf(why, 128, "%s", job->why);
+    }
+    tierce__lock_drop(&worker->lock);
+    return rc;
+}
+
 int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[128])
 {
-    tierce__storage_worker_probe(worker);
+    tierce__storage_worker_probe(worker, &(struct tierce__storage_mark){.id = ""});
     tierce__lock_take(&worker->lock);
     while (!worker->report.is_probed && wait_for_it(worker))
         continue;

@@ -2,7 +2,7 @@
 #ifndef TIERCE_MANAGER_STORAGE_WORKER_H
 #define TIERCE_MANAGER_STORAGE_WORKER_H
 
-#include "manager/storage/storage.h"
+#include "manager/storage/storage_mark.h"
 
 /*
  * The driver of one storage, and the only thread that calls it and may hang. Callers wait only
@@ -42,15 +42,25 @@ TIERCE_MUSTUSE int tierce__storage_worker_measure(struct tierce__storage_worker 
                                                   uint64_t *bytes, int *status);
 
 /* Asks for a probe, if none is under way. */
-void tierce__storage_worker_probe(struct tierce__storage_worker *worker);
+void tierce__storage_worker_probe(struct tierce__storage_worker *worker,
+                                  const struct tierce__storage_mark *mark);
 
 /* Probes, and blocks until the probe has finished. Errors, `why` in words: TIERCE_E_DOWN. */
 TIERCE_MUSTUSE int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[128]);
+
+/* Reads the mark; with `replaces`, probes the storage and writes the mark. Blocks until that is
+ * done; *state is valid after 0. Errors, `why` in words: TIERCE_E_DOWN (it does not answer), -EBUSY
+ * (another such call is in progress), those of the driver. */
+TIERCE_MUSTUSE int tierce__storage_worker_mark(struct tierce__storage_worker *worker,
+                                               const struct tierce__storage_mark *mark,
+                                               bool replaces, enum tierce__mark_state *state,
+                                               char why[128]);
 
 /* Discards the results of probes. */
 void tierce__storage_worker_reset(struct tierce__storage_worker *worker);
 
 struct tierce__storage_report {
+    enum tierce__mark_state mark; /* as last read; a failure to read it changes nothing */
     bool hangs;
     bool is_probing;
     unsigned failures; /* failed probes since the last successful one */

@@ -23,6 +23,12 @@ enum {
     NUMBERS = UINT16_MAX + 1,
 };
 
+/* Of a storage; any of them makes it unavailable. */
+enum {
+    UNWELL = 1,
+    WRONG_MARK = 2,
+};
+
 /* A managed storage with one configuration. */
 struct storages_unit {
     struct storages_unit *next;
@@ -30,6 +36,9 @@ struct storages_unit {
     uint16_t number;
     char *name, *config; /* its JSON, to notice changes */
     bool is_enabled;     /* to be probed */
+    bool is_marked;      /* as the registry has it */
+    bool is_adopting;    /* its wrong mark is being accepted */
+    uint64_t marked_ns;  /* the probe whose mark was passed to the registry last */
     bool is_well;        /* as last reported */
 };
 
@@ -46,7 +55,10 @@ struct tierce__storages {
     struct storages_unit *units;   /* at most one a number */
     struct storages_unit *retired; /* ending, to be joined */
 
-    _Atomic uint8_t is_unwell[NUMBERS]; /* written under the lock; relaxed: a hint */
+    char id[TIERCE__STORAGE_ID_HEX + 1]; /* of the registry; "": none yet */
+    uint64_t identified_ns;              /* when the registry was last asked for an id */
+
+    _Atomic uint8_t troubles[NUMBERS]; /* written under the lock; relaxed: a hint */
 };
 
 const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type)
@@ -78,6 +90,7 @@ static char *config_of(const struct tierce__storage *storage)
     char *text = NULL;
     alike.is_enabled = true; /* fields that do not affect the driver */
     alike.capacity_bytes = 0;
+    alike.is_marked = false;
     int rc = tierce__storage_to_json(&text, &alike, TIERCE__JSON_STORED);
     return rc == 0 ? text : NULL;
 }
@@ -123,11 +136,16 @@ static struct storages_unit **find_unit(struct tierce__storages *storages, uint1
     return at;
 }
 
-static void set_unwell(struct tierce__storages *storages, uint16_t number, bool is_unwell)
+static void set_troubles(struct tierce__storages *storages, uint16_t number, unsigned troubles)
 {
     tierce__lock_assert_held(&storages->lock);
-    TIERCE_DASSERT(number > 0);
-    atomic_store_explicit(&storages->is_unwell[number], is_unwell, memory_order_relaxed);
+    TIERCE_DASSERT(number > 0 && troubles <= (UNWELL | WRONG_MARK));
+    atomic_store_explicit(&storages->troubles[number], (uint8_t)troubles, memory_order_relaxed);
+}
+
+static unsigned troubles_of(const struct tierce__storages *storages, uint16_t number)
+{
+    return atomic_load_explicit(&storages->troubles[number], memory_order_relaxed);
 }
 
 /* Removes a unit from the list and ends its worker. */
@@ -139,7 +157,7 @@ static void retire(struct tierce__storages *storages, struct storages_unit **at)
     *at = unit->next;
     unit->next = storages->retired;
     storages->retired = unit;
-    set_unwell(storages, unit->number, false);
+    set_troubles(storages, unit->number, 0);
     tierce__storage_worker_end(unit->worker);
 }
 
@@ -216,7 +234,7 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
             return rc;
         unit->next = storages->units;
         storages->units = unit;
-        set_unwell(storages, unit->number, false);
+        set_troubles(storages, unit->number, 0);
         at = &storages->units;
     }
     TIERCE_ASSERT((*at)->number == storage->number);
@@ -237,10 +255,10 @@ static void say_unmade(struct tierce__storages *storages, const struct tierce__s
 {
     tierce__lock_assert_held(&storages->lock);
     TIERCE_DASSERT(rc < 0);
-    if (atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0)
+    if (troubles_of(storages, storage->number) == 0)
         tierce__log(TIERCE_LOG_WARN, "storage_unusable", "storage=%s why=\"%s\"", storage->name,
                     *why != '\0' ? why : tierce_strerror(rc));
-    set_unwell(storages, storage->number, true);
+    set_troubles(storages, storage->number, UNWELL);
 }
 
 /* Updates the units from the registry. If memory runs out, the rest follows later. */
@@ -276,36 +294,55 @@ static void refresh(struct tierce__storages *storages)
             tierce__storage_worker_reset(unit->worker);
         TIERCE_DASSERT(unit->number == all[i].number);
         unit->is_enabled = all[i].is_enabled;
+        unit->is_marked = all[i].is_marked;
     }
+    snprintf(storages->id, sizeof(storages->id), "%s", tierce__catalog_id(catalog));
     tierce__registry_release(storages->opts.registry, catalog);
     if (is_whole)
         storages->version = version;
 }
 
-/* A report about a unit, to be sent when no lock is held. */
+/* News of a unit, to be passed on when no lock is held. */
 struct change {
     char name[256];
     char why[128];
-    bool is_well;
+    bool is_health, is_well; /* the health has changed */
+    bool is_mark;            /* the registry does not know that it has the mark */
 };
 
-/* Requests a probe if it is due, and reads the last result; true if the health has changed. */
+/* The mark that the next probe looks for. */
+static struct tierce__storage_mark mark_of(const struct tierce__storages *storages,
+                                           const struct storages_unit *unit)
+{
+    struct tierce__storage_mark mark = {.is_marked = unit->is_marked};
+    tierce__lock_assert_held(&storages->lock);
+    snprintf(mark.id, sizeof(mark.id), "%s", storages->id);
+    return mark;
+}
+
+/* Requests a probe if it is due, and reads the last result; true if there are news. */
 static bool look_after(struct tierce__storages *storages, struct storages_unit *unit,
                        struct change *out)
 {
     tierce__lock_assert_held(&storages->lock);
     struct tierce__storage_report report;
     uint64_t interval_ns = storages->opts.probe_interval_ms * TIERCE__MS_NS;
+    const struct tierce__storage_mark mark = mark_of(storages, unit);
     tierce__storage_worker_report(unit->worker, &report);
     if (unit->is_enabled && !report.is_probing && !report.hangs &&
         (!report.is_probed || tierce__now_ns() - report.probed_ns >= interval_ns))
-        tierce__storage_worker_probe(unit->worker);
-    bool is_well = !report.hangs && report.failures < storages->opts.failures;
+        tierce__storage_worker_probe(unit->worker, &mark);
+    bool is_wrong = tierce__mark_is_wrong(report.mark);
+    bool is_well = !report.hangs && report.failures < storages->opts.failures && !is_wrong;
     TIERCE_DASSERT(storages->opts.failures > 0);
-    set_unwell(storages, unit->number, !is_well);
-    if (is_well == unit->is_well)
+    set_troubles(storages, unit->number,
+                 (is_well ? 0 : UNWELL) | (is_wrong && !unit->is_adopting ? WRONG_MARK : 0));
+    out->is_mark =
+        report.mark == TIERCE__MARK_OURS && !unit->is_marked && unit->marked_ns != report.probed_ns;
+    out->is_health = is_well != unit->is_well;
+    if (!out->is_mark && !out->is_health)
         return false;
-    TIERCE_ASSERT(is_well || report.hangs || report.is_probed);
+    unit->marked_ns = out->is_mark ? report.probed_ns : unit->marked_ns;
     unit->is_well = out->is_well = is_well;
     snprintf(out->name, sizeof(out->name), "%s", unit->name);
     snprintf(out->why, sizeof(out->why), "%s",
@@ -317,7 +354,13 @@ static bool look_after(struct tierce__storages *storages, struct storages_unit *
 
 static void tell(const struct tierce__storages *storages, const struct change *change)
 {
+    char why[256] = "";
     TIERCE_DASSERT(!tierce__lock_holds_any());
+    if (change->is_mark &&
+        tierce__registry_mark_storage(storages->opts.registry, change->name, why) < 0)
+        tierce__log(TIERCE_LOG_WARN, "storage_mark", "storage=%s why=\"%s\"", change->name, why);
+    if (!change->is_health)
+        return;
     tierce__log(change->is_well ? TIERCE_LOG_INFO : TIERCE_LOG_WARN, "storage_health",
                 "storage=%s well=%d why=\"%s\"", change->name, change->is_well, change->why);
     if (storages->opts.changed != NULL)
@@ -345,6 +388,28 @@ static uint32_t tick_ms(const struct tierce__storages_opts *opts)
     return tick < TICK_MS_MIN ? TICK_MS_MIN : tick > TICK_MS_MAX ? TICK_MS_MAX : tick;
 }
 
+/* Gives a registry that is stored an id, before its storages are probed. */
+static void identify(struct tierce__storages *storages)
+{
+    struct tierce__registry *registry = storages->opts.registry;
+    uint64_t now_ns = tierce__now_ns();
+    char why[256] = "";
+    tierce__lock_assert_held(&storages->lock);
+    if (storages->id[0] != '\0' || storages->units == NULL ||
+        !tierce__registry_is_stored(registry) ||
+        (storages->identified_ns != 0 &&
+         now_ns - storages->identified_ns < storages->opts.probe_interval_ms * TIERCE__MS_NS))
+        return;
+    storages->identified_ns = now_ns;
+    tierce__lock_drop(&storages->lock);
+    int rc = tierce__registry_identify(registry, why);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "registry_id", "why=\"%s\"",
+                    why[0] != '\0' ? why : tierce_strerror(rc));
+    tierce__lock_take(&storages->lock);
+    refresh(storages);
+}
+
 static void *probe_all(void *arg)
 {
     struct tierce__storages *storages = arg;
@@ -353,6 +418,7 @@ static void *probe_all(void *arg)
     while (!storages->is_ending) {
         TIERCE_DASSERT(storages->opts.probe_interval_ms > 0);
         refresh(storages);
+        identify(storages);
         reap(storages);
         struct storages_unit *unit;
         for (size_t i = 0; (unit = unit_at(storages, i)) != NULL; i++) {
@@ -436,8 +502,14 @@ bool tierce__storages_is_available(struct tierce__storages *storages,
 {
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
     TIERCE_DASSERT(storage->number > 0);
-    return storage->is_enabled &&
-           atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0;
+    return storage->is_enabled && troubles_of(storages, storage->number) == 0;
+}
+
+bool tierce__storages_has_wrong_mark(struct tierce__storages *storages,
+                                     const struct tierce__storage *storage)
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    return (troubles_of(storages, storage->number) & WRONG_MARK) != 0;
 }
 
 int tierce__storages_try(const struct tierce__storages *storages,
@@ -483,8 +555,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
         tierce__lock_drop(&storages->lock);
         out->is_enabled = storage->is_enabled;
         out->is_managed = tierce__storages_is_managed(storages, storage->type);
-        out->is_well =
-            atomic_load_explicit(&storages->is_unwell[storage->number], memory_order_relaxed) == 0;
+        out->is_well = troubles_of(storages, storage->number) == 0;
         out->is_probed = report.is_probed;
         out->used_share = report.used_share;
         if (report.is_probed) {
@@ -514,10 +585,10 @@ static int hold_worker(struct tierce__storage_worker **out, struct tierce__stora
     return rc;
 }
 
-static int not_reached(int *status, size_t count)
+static int set_all(int *status, size_t count, int rc)
 {
     for (size_t i = 0; i < count; i++)
-        status[i] = TIERCE_E_UNSUPPORTED;
+        status[i] = rc;
     return 0;
 }
 
@@ -528,9 +599,11 @@ int tierce__storages_delete(struct tierce__storages *storages,
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
     TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__storage_worker *worker;
+    if (tierce__storages_has_wrong_mark(storages, storage))
+        return set_all(status, count, TIERCE_E_DOWN);
     int rc = hold_worker(&worker, storages, storage);
     if (worker == NULL)
-        return rc < 0 ? rc : not_reached(status, count);
+        return rc < 0 ? rc : set_all(status, count, TIERCE_E_UNSUPPORTED);
     rc = tierce__storage_worker_remove(worker, paths, count, status);
     tierce__storage_worker_release(worker);
     return rc;
@@ -545,8 +618,89 @@ int tierce__storages_measure(struct tierce__storages *storages,
     struct tierce__storage_worker *worker;
     int rc = hold_worker(&worker, storages, storage);
     if (worker == NULL)
-        return rc < 0 ? rc : not_reached(status, count);
+        return rc < 0 ? rc : set_all(status, count, TIERCE_E_UNSUPPORTED);
     rc = tierce__storage_worker_measure(worker, paths, count, bytes, status);
     tierce__storage_worker_release(worker);
+    return rc;
+}
+
+/* ---- adoption -------------------------------------------------------------------------------- */
+
+/* Marks the unit as being adopted, or not any more. -EBUSY: it is already; TIERCE_E_CLOSED: there
+ * is none. */
+static int set_adopting(struct tierce__storages *storages, uint16_t number, bool is_adopting,
+                        char why[128])
+{
+    tierce__lock_take(&storages->lock);
+    struct storages_unit *unit = *find_unit(storages, number);
+    int rc = unit == NULL ? TIERCE_E_CLOSED : unit->is_adopting && is_adopting ? -EBUSY : 0;
+    if (rc == 0) {
+        unit->is_adopting = is_adopting;
+        if (is_adopting)
+            set_troubles(storages, number, UNWELL);
+    }
+    tierce__lock_drop(&storages->lock);
+    if (rc != 0)
+        snprintf(why, 128, "%s",
+                 rc == -EBUSY ? "it is being adopted" : "its configuration has changed meanwhile");
+    return rc;
+}
+
+/* Reads or writes the mark. */
+static int call_mark(struct tierce__storages *storages, const struct tierce__storage *storage,
+                     bool replaces, enum tierce__mark_state *state, char why[128])
+{
+    struct tierce__storage_worker *worker;
+    struct tierce__storage_mark mark = {.is_marked = storage->is_marked};
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
+    snprintf(mark.id, sizeof(mark.id), "%s", tierce__catalog_id(catalog));
+    tierce__registry_release(storages->opts.registry, catalog);
+    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
+    if (mark.id[0] == '\0' || ops == NULL || ops->read_mark == NULL) {
+        snprintf(why, 128, "%s",
+                 mark.id[0] == '\0' ? "the registry has no id" : "its kind has no mark");
+        return TIERCE_E_UNSUPPORTED;
+    }
+    int rc = hold_worker(&worker, storages, storage);
+    if (rc < 0) {
+        snprintf(why, 128, "%s", tierce_strerror(rc));
+        return rc;
+    }
+    TIERCE_ASSERT(worker != NULL);
+    rc = tierce__storage_worker_mark(worker, &mark, replaces, state, why);
+    tierce__storage_worker_release(worker);
+    return rc;
+}
+
+int tierce__storages_adopt_begin(struct tierce__storages *storages,
+                                 const struct tierce__storage *storage, char why[128])
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
+    int rc = call_mark(storages, storage, false, &state, why);
+    if (rc < 0)
+        return rc;
+    if (state == TIERCE__MARK_UNKNOWN)
+        return TIERCE_E_DOWN; /* `why` says why it cannot be read */
+    if (!tierce__mark_is_wrong(state)) {
+        snprintf(why, 128, "%s",
+                 state == TIERCE__MARK_OURS ? "it has the mark of this registry"
+                                            : "it never had a mark, and gets one when it is well");
+        return -EEXIST;
+    }
+    return set_adopting(storages, storage->number, true, why);
+}
+
+int tierce__storages_adopt_end(struct tierce__storages *storages,
+                               const struct tierce__storage *storage, bool is_accepted,
+                               char why[128])
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
+    char ignored[128];
+    int rc = is_accepted ? call_mark(storages, storage, true, &state, why) : 0;
+    TIERCE_DASSERT(!is_accepted || rc != 0 || state == TIERCE__MARK_OURS);
+    (void)set_adopting(storages, storage->number, false, ignored);
     return rc;
 }

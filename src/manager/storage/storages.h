@@ -55,6 +55,29 @@ TIERCE_MUSTUSE int tierce__storages_try(const struct tierce__storages *storages,
 bool tierce__storages_is_managed(const struct tierce__storages *storages,
                                  enum tierce__storage_type type);
 
+/*
+ * Returns whether the last probe found the mark of another registry, or none although the storage
+ * had one: it holds other objects than the index says, for example because its file system is not
+ * mounted. It is unavailable then, no file is deleted in it, and a client that misses an object
+ * there proves nothing. Cheap and lock-free.
+ */
+bool tierce__storages_has_wrong_mark(struct tierce__storages *storages,
+                                     const struct tierce__storage *storage);
+
+/*
+ * An operator accepts a storage whose mark is wrong. Between begin and end the caller removes the
+ * storage's locations from the index; their files may be deleted. With `is_accepted`, end writes
+ * the mark, and the storage returns to service. Errors, `why` in words: -EEXIST (its mark is
+ * right), -EBUSY (it is being adopted), TIERCE_E_UNSUPPORTED (it has no mark: unmanaged, or the
+ * registry is not stored), TIERCE_E_DOWN, those of the driver; -ENOMEM, TIERCE_E_CLOSED.
+ */
+TIERCE_MUSTUSE int tierce__storages_adopt_begin(struct tierce__storages *storages,
+                                                const struct tierce__storage *storage,
+                                                char why[128]);
+TIERCE_MUSTUSE int tierce__storages_adopt_end(struct tierce__storages *storages,
+                                              const struct tierce__storage *storage,
+                                              bool is_accepted, char why[128]);
+
 struct tierce__storage_state {
     bool is_enabled, is_managed, is_well, is_probed;
     uint64_t probe_age_ms, probe_took_us; /* of the last finished probe; valid if is_probed */
@@ -71,6 +94,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
  * exist, else an error. Blocks for at most probe_timeout_ms per file, or per
  * TIERCE__STORAGE_BATCH_MAX files of a storage that deletes many at once; then these get
  * TIERCE_E_DEADLINE (they may still be deleted) and the remaining ones TIERCE_E_DOWN.
+ * TIERCE_E_DOWN also: the storage has a wrong mark.
  * TIERCE_E_ARGUMENT: the path leaves the storage's root or contains a link, or is not a regular
  * file; nothing is deleted. TIERCE_E_UNSUPPORTED: the storage is unmanaged; its owner must delete
  * the bytes. Returns 0 if status was filled, else -ENOMEM, TIERCE_E_CLOSED (the storage was removed

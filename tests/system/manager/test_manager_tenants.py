@@ -35,7 +35,7 @@ ADMIN = {
         "AddStorage", "EnableStorage", "DisableStorage", "RemoveStorage", "UpdateStorage",
         "CreateInstanceGroup", "UpdateInstanceGroup", "RemoveInstanceGroup", "AddAccount",
         "DeleteAccount", "ListAccount", "GenConfigSnapshot", "LoadConfigSnapshot", "LeaderDemote",
-        "UpdateLeaderElectorConfig", "UpdateLogger", "ReadBackup")},
+        "UpdateLeaderElectorConfig", "UpdateLogger", "ReadBackup", "AdoptStorage")},
     **{name: ("admin", "instance") for name in (
         "GetCacheMeta", "RemoveCache", "RegisterInstance", "RemoveInstance", "GetInstanceInfo")},
     **{name: ("admin", "nothing") for name in (

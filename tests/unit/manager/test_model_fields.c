@@ -102,8 +102,8 @@ static void check_message(const struct tierce__fields *fields, uint32_t types, c
                           const ProtobufCMessageDescriptor *type)
 {
     static const char *const not_of_the_model[] = {
-        "status", "warning", "threefs", "mooncake", "tair_mem_pool", "nfs", "vcnsthreefs",
-        "local",  "tierce",  "redis",   "s3"};
+        "status", "warning",     "reason", "threefs", "mooncake", "tair_mem_pool",
+        "nfs",    "vcnsthreefs", "local",  "tierce",  "redis",    "s3"};
     for (unsigned i = 0; i < type->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &type->fields[i];
         char path[256], below[256];
@@ -137,7 +137,7 @@ END_TEST
 START_TEST(test_fields_that_messages_lack)
 {
     static const char *const lacking[TABLES][6] = {
-        {"type", "is_available", "storage_spec.uri", "number"},
+        {"type", "is_available", "storage_spec.uri", "is_marked", "number"},
         {"cache_config.meta_indexer_config.persist_metadata_interval_time_ms", "number"},
         {"is_kv", "user_data", "number"},
         {"password_hash"}};

@@ -593,7 +593,7 @@ END_TEST
 
 /* ---- torture --------------------------------------------------------------------------------- */
 
-enum { CHANGES = 12 };
+enum { CHANGES = 14 };
 
 /* The n-th of some changes of which each works on what fill() made. */
 static int do_change(int n)
@@ -625,6 +625,10 @@ static int do_change(int n)
     case 9:
         return tierce__registry_load(registry, 0, why);
     case 10:
+        return tierce__registry_mark_storage(registry, "a", why);
+    case 11:
+        return tierce__registry_identify(registry, why);
+    case 12:
         return tierce__registry_load(registry, 9, why);
     default:
         tierce__registry_drop(registry);

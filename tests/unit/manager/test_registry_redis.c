@@ -336,6 +336,14 @@ static struct tierce__storage_state state_of(struct tierce__storages *storages)
     return state;
 }
 
+static bool is_marked(void)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    bool is = tierce__catalog_storage(catalog, "r")->is_marked;
+    tierce__registry_release(registry, catalog);
+    return is;
+}
+
 START_TEST(test_a_storage_in_redis)
 {
     struct tierce__storages *storages = NULL;
@@ -355,6 +363,9 @@ START_TEST(test_a_storage_in_redis)
     WAIT_FOR(state_of(storages).is_probed);
     ck_assert(state_of(storages).is_well);
     REDIS("SELECT", "3");
+    WAIT_FOR(is_marked());
+    REDIS("STRLEN", "~tierce-pool");
+    ck_assert_int_eq(value.integer, TIERCE__STORAGE_MARK_BYTES);
     REDIS("SET", "i/tp0/0001", "bytes");
     ck_assert_int_eq(tierce__storages_delete(storages, &storage, paths, 4, status), 0);
     ck_assert_int_eq(status[0], 0);
@@ -371,6 +382,18 @@ START_TEST(test_a_storage_in_redis)
         (const char *[]){"--maxmemory", "1000000000", "--maxmemory-policy", "noeviction", NULL}));
     WAIT_FOR(state_of(storages).is_well);
     WAIT_FOR(state_of(storages).used_share > 0 && state_of(storages).used_share < 1);
+    /* It has lost everything, and is marked again. */
+    connect_again();
+    REDIS("SELECT", "3");
+    REDIS("STRLEN", "~tierce-pool");
+    ck_assert_int_eq(value.integer, TIERCE__STORAGE_MARK_BYTES);
+    REDIS("SET", "~tierce-pool", "tierce-pool 1 0123456789abcdef0123456789abcdef\n");
+    WAIT_FOR(!state_of(storages).is_well);
+    ck_assert_ptr_nonnull(strstr(state_of(storages).why, "0123456789abcdef0123456789abcdef"));
+    REDIS("SET", "~tierce-pool", "");
+    WAIT_FOR(strstr(state_of(storages).why, "is not a mark") != NULL);
+    REDIS("DEL", "~tierce-pool");
+    WAIT_FOR(state_of(storages).is_well);
     /* Full: it cannot be written. */
     connect_again();
     REDIS("CONFIG", "SET", "maxmemory", "1");

@@ -121,7 +121,8 @@ static void io_answered(struct tierce__store_req *req)
 void tierce__fleet_io_begin(struct tierce__fleet *fleet, struct tierce__fleet_io *io,
                             const struct tierce__fleet_place *place)
 {
-    TIERCE_ASSERT(io->done != NULL && io->req.buf != NULL && io->req.length > 0);
+    TIERCE_ASSERT(io->done != NULL && (io->req.op == TIERCE__STORE_LOOKUP ||
+                                       (io->req.buf != NULL && io->req.length > 0)));
     tierce__list_init(&io->node);
     io->fleet = fleet;
     io->store = place->store;

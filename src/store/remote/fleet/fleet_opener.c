@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/config/config_parse.h"
+#include "base/file.h"
 #include "base/log/log_repeat.h"
 #include "store/remote/fleet/fleet_stores_private.h"
 
@@ -116,6 +117,33 @@ static int open_use(struct tierce__fleet_use **out, const struct tierce__fleet_s
     return rc;
 }
 
+/* Whether a folder has its mark; an empty mount point has not. */
+static int check_mark(struct tierce__fleet_store *store, char why[TIERCE__FLEET_WHY_BYTES])
+{
+    char mark[TIERCE__STORAGE_MARK_BYTES + 1], *text = NULL;
+    size_t bytes = 0;
+    tierce__lock_take(&store->stores->lock);
+    memcpy(mark, store->mark, sizeof(mark));
+    tierce__lock_drop(&store->stores->lock);
+    if (mark[0] == '\0')
+        return 0;
+    char *path = tierce__join_path(store->root, TIERCE__STORAGE_MARK);
+    int rc = path != NULL ? tierce__read_file(&text, &bytes, path, sizeof(mark)) : -ENOMEM;
+    tierce__free(path);
+    bool is_it = rc == 0 && strcmp(text, mark) == 0;
+    tierce__free(text);
+    if (is_it || rc == -ENOMEM)
+        return rc;
+    if (rc == 0 || rc == -ENOENT)
+        snprintf(why, TIERCE__FLEET_WHY_BYTES,
+                 "%.120s has %s mark " TIERCE__STORAGE_MARK "; is its file system mounted?",
+                 store->root, rc == 0 ? "another" : "no");
+    else
+        snprintf(why, TIERCE__FLEET_WHY_BYTES, "%.120s: its mark cannot be read: %s", store->root,
+                 tierce_strerror(rc));
+    return TIERCE_E_DOWN;
+}
+
 static void report(const struct tierce__fleet_store *store, const char *why)
 {
     char name[64];
@@ -158,7 +186,9 @@ static void *run_open(void *arg)
     char why[TIERCE__FLEET_WHY_BYTES] = "";
     bool is_closed = true;
     tierce__list_init(&waiting);
-    int rc = open_use(&use, store, why);
+    int rc = check_mark(store, why);
+    if (rc == 0)
+        rc = open_use(&use, store, why);
     if (rc != 0)
         report(store, why);
     tierce__lock_take(&stores->lock);

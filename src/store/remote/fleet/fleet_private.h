@@ -181,6 +181,11 @@ TIERCE_MUSTUSE int tierce__fleet_place_read(struct tierce__fleet_place *out, cha
  * for a connector to be opened: the request does, until its deadline. TIERCE_E_DOWN: there is no
  * connector now; tierce__fleet_store_why tells why. */
 void tierce__fleet_store_submit(struct tierce__fleet_store *store, struct tierce__store_req *req);
+/* Whether the storage is a folder with a mark (storage_at.h). It is opened only if it has it: an
+ * empty mount point is DOWN. */
+bool tierce__fleet_store_is_marked(struct tierce__fleet_store *store);
+/* The next request opens the storage again, and so looks for its mark. */
+void tierce__fleet_store_reopen(struct tierce__fleet_store *store);
 const char *tierce__fleet_store_name(const struct tierce__fleet_store *store);
 /* The last failure in words, with the storage's name; "" for none. Thread: any. */
 void tierce__fleet_store_why(struct tierce__fleet_store *store, char why[TIERCE__FLEET_WHY_BYTES]);

@@ -267,7 +267,7 @@ static void lose(struct fleet_get *get)
                       tierce__fleet_store_name(get->io.store), get->part->instance,
                       get->part->spec);
     tierce__fleet_places_forget(fleet->places, get->part, get->key);
-    tierce__fleet_report(fleet, get->part, get->key, get->uri, META__REPORT_REASON__RR_MISSING);
+    tierce__fleet_report_missing(fleet, get->part, get->key, get->uri, get->io.store);
 }
 
 static void has_read(struct tierce__fleet_io *io)

@@ -3,7 +3,7 @@
  * Deletions, and reports of places without their block.
  *
  * - A place without the object: ReportCache. The manager drops the location if it still has this
- * place.
+ * place. A folder with a mark is asked for its mark before.
  * - DELETE for a wrong checksum or identity: the same.
  * - Any other DELETE: RemoveCache. A block of several ranks has locations of the others too:
  * GetCacheMeta tells ours, and ReportCache drops it.
@@ -15,6 +15,7 @@
  */
 #include "base/alloc.h"
 #include "store/remote/fleet/fleet_requests.h"
+#include "store/remote/fleet/storage_at.h"
 
 #include <errno.h>
 #include <string.h>
@@ -31,7 +32,8 @@ struct fleet_report {
     Meta__ReportReason reason;     /* RR_RETRACTED: nothing is wrong with the place */
     struct tierce__fleet_wait wait;
     struct tierce__fleet_call call;
-    char uri[]; /* of the wrong place; "": not known */
+    struct tierce__fleet_io io; /* the question for the mark */
+    char uri[];                 /* of the wrong place; "": not known */
 };
 
 static struct fleet_report *make_report(struct tierce__fleet *fleet,
@@ -217,6 +219,51 @@ void tierce__fleet_report(struct tierce__fleet *fleet, struct tierce__fleet_part
         return;
     report->reason = reason;
     tell_manager(report);
+}
+
+/* ---- missing objects ------------------------------------------------------------------------- */
+
+/* Without a mark the folder is not the one that the manager means. */
+static void has_seen_mark(struct tierce__fleet_io *io)
+{
+    struct fleet_report *report = TIERCE__CONTAINER_OF(io, struct fleet_report, io);
+    struct tierce__fleet *fleet = report->fleet;
+    bool has_mark = io->req.status == 0 && io->req.found > 0;
+    if (!fleet->is_closing && has_mark) {
+        tell_manager(report);
+        return;
+    }
+    if (!fleet->is_closing && io->req.status == 0) {
+        tierce__fleet_say(fleet, TIERCE__FLEET_TROUBLE_STORAGE,
+                          "storage %.64s has lost its mark " TIERCE__STORAGE_MARK
+                          "; is its file system mounted? No missing block is reported",
+                          tierce__fleet_store_name(io->store));
+        tierce__fleet_store_reopen(io->store);
+    }
+    end(report, 0);
+}
+
+void tierce__fleet_report_missing(struct tierce__fleet *fleet, struct tierce__fleet_part *part,
+                                  int64_t key, const char *uri, struct tierce__fleet_store *store)
+{
+    static const struct tierce_plugin_name mark = {.text = TIERCE__STORAGE_MARK,
+                                                   .bytes = sizeof(TIERCE__STORAGE_MARK) - 1};
+    if (!tierce__fleet_store_is_marked(store)) {
+        tierce__fleet_report(fleet, part, key, uri, META__REPORT_REASON__RR_MISSING);
+        return;
+    }
+    if (fleet->is_closing || fleet->report_count >= REPORTS_MAX)
+        return;
+    struct fleet_report *report = make_report(fleet, part, key, uri);
+    if (report == NULL)
+        return;
+    report->reason = META__REPORT_REASON__RR_MISSING;
+    report->io.done = has_seen_mark;
+    report->io.req = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
+                                                .urgency = TIERCE__CONNECTOR_PEEK,
+                                                .deadline_ns = report->call.deadline_ns};
+    tierce__fleet_io_begin(fleet, &report->io,
+                           &(struct tierce__fleet_place){.store = store, .name = mark});
 }
 
 /* ---- deletions ------------------------------------------------------------------------------- */

@@ -116,7 +116,8 @@ struct tierce__fleet_io {
     void (*done)(struct tierce__fleet_io *io); /* on the thread, never inside begin */
 };
 
-/* Sends a GET or PUT of `place` with op, buf, length, deadline_ns and urgency of io->req. */
+/* Sends a GET, PUT or LOOKUP of `place` with op, buf, length, deadline_ns and urgency of io->req.
+ */
 void tierce__fleet_io_begin(struct tierce__fleet *fleet, struct tierce__fleet_io *io,
                             const struct tierce__fleet_place *place);
 
@@ -185,6 +186,10 @@ bool tierce__fleet_writes_busy(const struct tierce__fleet *fleet);
 
 void tierce__fleet_delete(struct tierce__fleet *fleet, struct tierce__store_req *req);
 
+/* Reports that `store` does not have the object at a block's place, in the background. If the store
+ * has a mark, it is looked for first: nothing is reported of an empty mount point. */
+void tierce__fleet_report_missing(struct tierce__fleet *fleet, struct tierce__fleet_part *part,
+                                  int64_t key, const char *uri, struct tierce__fleet_store *store);
 /* Reports a block's place to the manager, in the background. At most 64 at once; more are dropped,
  * because the next reader of the block finds the same. */
 void tierce__fleet_report(struct tierce__fleet *fleet, struct tierce__fleet_part *part, int64_t key,

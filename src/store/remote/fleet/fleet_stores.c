@@ -77,6 +77,25 @@ static int take_text(char **out, struct tierce__text entry, const char *path,
     return rc;
 }
 
+/* The mark of a folder. Another kind of storage that is emptied does not come back. Errors:
+ * TIERCE_E_FORMAT, -ENOMEM. */
+static int take_mark(struct tierce__fleet_store *store, struct tierce__text entry,
+                     char why[TIERCE__FLEET_WHY_BYTES])
+{
+    const struct tierce__storage_at at = {.type = store->type};
+    char *id = NULL;
+    int rc = take_text(&id, entry, "mark", why);
+    if (rc == 0 && id != NULL && !tierce__storage_id_is(id)) {
+        snprintf(why, TIERCE__FLEET_WHY_BYTES,
+                 "storage_configs: mark must be 32 hex digits in lower case");
+        rc = TIERCE_E_FORMAT;
+    }
+    if (rc == 0 && id != NULL && tierce__storage_at_has_files(&at))
+        tierce__storage_mark_write(store->mark, id);
+    tierce__free(id);
+    return rc;
+}
+
 static void clear_entry(struct fleet_entry *entry)
 {
     for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
@@ -119,6 +138,8 @@ static int read_store(struct tierce__fleet_store *store, struct tierce__text obj
     }
     if (rc == 0)
         rc = locate(store, &entry);
+    if (rc == 0)
+        rc = take_mark(store, object, why);
     clear_entry(&entry);
     return rc;
 }
@@ -199,6 +220,17 @@ static struct tierce__fleet_store *find_same(const struct tierce__list *list,
     return NULL;
 }
 
+/* A storage gets its mark when the manager has probed it, and keeps it. */
+static void take_marks(struct tierce__fleet_stores *stores, const struct tierce__list *list)
+{
+    tierce__lock_assert_held(&stores->lock);
+    TIERCE__LIST_FOR_EACH (node, list) {
+        struct tierce__fleet_store *store = find_same(&stores->all, store_of(node));
+        if (store != NULL)
+            memcpy(store->mark, store_of(node)->mark, sizeof(store->mark));
+    }
+}
+
 /* How many of the storages are new. */
 static size_t count_new(const struct tierce__fleet_stores *stores, const struct tierce__list *list)
 {
@@ -263,6 +295,7 @@ int tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char 
     if (rc == 0) {
         tierce__lock_take(&stores->lock);
         retire_old(stores, &list, &waiting);
+        take_marks(stores, &list);
         add_new(stores, &list);
         tierce__lock_drop(&stores->lock);
     }
@@ -377,6 +410,21 @@ void tierce__fleet_store_submit(struct tierce__fleet_store *store, struct tierce
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */
+
+bool tierce__fleet_store_is_marked(struct tierce__fleet_store *store)
+{
+    tierce__lock_take(&store->stores->lock);
+    bool is_marked = store->mark[0] != '\0';
+    tierce__lock_drop(&store->stores->lock);
+    return is_marked;
+}
+
+void tierce__fleet_store_reopen(struct tierce__fleet_store *store)
+{
+    tierce__lock_take(&store->stores->lock);
+    tierce__fleet_retire(store);
+    tierce__lock_drop(&store->stores->lock);
+}
 
 const char *tierce__fleet_store_name(const struct tierce__fleet_store *store)
 {

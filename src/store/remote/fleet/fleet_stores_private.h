@@ -4,6 +4,7 @@
 
 #include "base/threads/lock.h"
 #include "store/remote/fleet/fleet_private.h"
+#include "store/remote/fleet/storage_at.h"
 
 /*
  * The parts of fleet_stores.c and fleet_opener.c. The connector's thread alone changes which
@@ -38,7 +39,9 @@ struct tierce__fleet_store {
     char *url;                            /* of its connector; NULL: there is none */
     char reason[TIERCE__FLEET_WHY_BYTES]; /* why there is none */
     /* Under the lock. */
-    bool is_current; /* the manager's last answer has it */
+    char mark[TIERCE__STORAGE_MARK_BYTES + 1]; /* of a folder, which is opened only if it has it;
+                                                  "": none is known */
+    bool is_current;                           /* the manager's last answer has it */
     enum tierce__fleet_store_state state;
     struct tierce__fleet_use *use; /* OPEN */
     struct tierce__list waiting;   /* requests, until it is open */

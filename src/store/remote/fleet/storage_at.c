@@ -298,6 +298,44 @@ const char *tierce__storage_at_name(const char *path, const char *root)
     return path + bytes;
 }
 
+/* ---- the mark -------------------------------------------------------------------------------- */
+
+static const char mark_head[] = "tierce-pool 1 ";
+
+static bool begins_with_id(const char *text)
+{
+    return strspn(text, "0123456789abcdef") == TIERCE__STORAGE_ID_HEX;
+}
+
+bool tierce__storage_id_is(const char *text)
+{
+    return begins_with_id(text) && text[TIERCE__STORAGE_ID_HEX] == '\0';
+}
+
+void tierce__storage_mark_write(char text[TIERCE__STORAGE_MARK_BYTES + 1], const char *id)
+{
+    TIERCE_ASSERT(tierce__storage_id_is(id));
+    int bytes = snprintf(text, TIERCE__STORAGE_MARK_BYTES + 1, "%s%s\n", mark_head, id);
+    TIERCE_ASSERT(bytes == TIERCE__STORAGE_MARK_BYTES);
+}
+
+bool tierce__storage_mark_read(char id[TIERCE__STORAGE_ID_HEX + 1], const char *text, size_t bytes)
+{
+    char copy[TIERCE__STORAGE_MARK_BYTES + 1];
+    const char *at = copy + sizeof(mark_head) - 1;
+    if (bytes != TIERCE__STORAGE_MARK_BYTES)
+        return false;
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    if (strncmp(copy, mark_head, sizeof(mark_head) - 1) != 0 || !begins_with_id(at) ||
+        at[TIERCE__STORAGE_ID_HEX] != '\n')
+        return false;
+    snprintf(id, TIERCE__STORAGE_ID_HEX + 1, "%.*s", (int)TIERCE__STORAGE_ID_HEX, at);
+    return true;
+}
+
+/* ---- secrets --------------------------------------------------------------------------------- */
+
 /* Removes the parameters whose names have "password" in them, in place. */
 static void hide_parameters(char *parameters)
 {

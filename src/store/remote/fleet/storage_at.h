@@ -3,6 +3,7 @@
 #define TIERCE_STORAGE_AT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include <tierce/status.h>
 
@@ -57,6 +58,24 @@ enum { TIERCE__ENGINE_EXTRA_BYTES = 130 };
 void tierce__engine_extra(char out[TIERCE__ENGINE_EXTRA_BYTES], const unsigned char *family,
                           const unsigned char *space);
 bool tierce__engine_extra_is(const char *extra);
+
+/*
+ * The mark of a storage: one object beside the blocks, with the random id of the registry that
+ * governs it. A storage that has lost its mark is another one than before, for example an empty
+ * mount point, and one with the mark of another registry holds the blocks of others. No block has
+ * this name: the parts of its path have no '~' that two hex digits do not follow.
+ *
+ *     tierce-pool 1 0123456789abcdef0123456789abcdef\n
+ */
+#define TIERCE__STORAGE_MARK       "~tierce-pool"
+#define TIERCE__STORAGE_ID_HEX     32u
+#define TIERCE__STORAGE_MARK_BYTES 47u
+
+/* Whether a text is an id: 32 hex digits in lower case. */
+bool tierce__storage_id_is(const char *text);
+void tierce__storage_mark_write(char text[TIERCE__STORAGE_MARK_BYTES + 1], const char *id);
+/* The id in a mark; false: these bytes are no mark. */
+bool tierce__storage_mark_read(char id[TIERCE__STORAGE_ID_HEX + 1], const char *text, size_t bytes);
 
 /* Removes user, password, and parameters with passwords from a URI, in place. */
 void tierce__storage_at_hide(char *uri);

@@ -114,6 +114,32 @@ START_TEST(a_real_server)
 }
 END_TEST
 
+START_TEST(a_mark)
+{
+    static const char ids[2][TIERCE__STORAGE_ID_HEX + 1] = {"0123456789abcdef0123456789abcdef",
+                                                            "ffffffffffffffff0000000000000000"};
+    char id[TIERCE__STORAGE_ID_HEX + 1], file[512];
+    start_server("&retries=0");
+    struct tierce__storage_driver *driver = open_storage(server_uri);
+    ck_assert_int_eq(driver->ops->read_mark(driver, id, why), -ENOENT);
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_msg(driver->ops->write_mark(driver, ids[i], why) == 0, "%s", why);
+        ck_assert_msg(driver->ops->read_mark(driver, id, why) == 0, "%s", why);
+        ck_assert_str_eq(id, ids[i]);
+    }
+    file_of(file, sizeof(file), "/" TIERCE__STORAGE_MARK); /* below the prefix */
+    ck_assert_int_eq(access(file, F_OK), 0);
+    put_object("/" TIERCE__STORAGE_MARK, 4096);
+    ck_assert_int_eq(driver->ops->read_mark(driver, id, why), TIERCE_E_FORMAT);
+    s3_kill(&server);
+    why[0] = '\0';
+    ck_assert_int_lt(driver->ops->read_mark(driver, id, why), 0);
+    ck_assert_ptr_nonnull(strstr(why, "read the mark: "));
+    driver->ops->close(driver);
+    s3_stop(&server);
+}
+END_TEST
+
 START_TEST(paths_that_are_no_names)
 {
     static const char *const bad[] = {"",     "/",     "a",    "/a/", "/a//b",
@@ -348,5 +374,6 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("storage s3", .seconds = 120,
-           .tests = {a_real_server, paths_that_are_no_names, many_files, a_server_that_is_killed,
-                     credentials_that_come_later, each_step_of_a_probe, each_allocation_fails_once})
+           .tests = {a_real_server, a_mark, paths_that_are_no_names, many_files,
+                     a_server_that_is_killed, credentials_that_come_later, each_step_of_a_probe,
+                     each_allocation_fails_once})

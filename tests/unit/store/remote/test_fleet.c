@@ -211,6 +211,29 @@ START_TEST(test_an_object_that_is_lost)
 }
 END_TEST
 
+/* Missing blocks of a folder without its mark say nothing: perhaps it is not mounted. */
+START_TEST(test_a_folder_without_its_mark)
+{
+    struct tierce__connector *store = store_connector_base(fleet_fake_store());
+    fleet_fake_set_marked();
+    ck_assert_int_eq(put(1), 0);
+    store_connector_fail(fleet_fake_store(), TIERCE__STORE_GET, TIERCE_E_MISS, 1, false);
+    ck_assert_int_eq(get(1), TIERCE_E_MISS);
+    WAIT_FOR(fleet_fake_reopened() == 1);
+    expect_why("has lost its mark ~tierce-pool");
+    store_connector_fail(fleet_fake_store(), TIERCE__STORE_LOOKUP, TIERCE_E_DOWN, 1, false);
+    store_connector_fail(fleet_fake_store(), TIERCE__STORE_GET, TIERCE_E_MISS, 1, false);
+    ck_assert_int_eq(get(1), TIERCE_E_MISS); /* the mark could not be looked for */
+    ck_assert_int_eq(connector_put(store, pool, "~tierce-pool", 1, BYTES), 0);
+    ck_assert_int_eq(get(1), 0); /* the blocks are there again */
+    ck_assert_uint_eq(fleet_fake_count(FLEET_FAKE_REPORT), 0);
+    store_connector_fail(fleet_fake_store(), TIERCE__STORE_GET, TIERCE_E_MISS, 1, false);
+    ck_assert_int_eq(get(1), TIERCE_E_MISS);
+    WAIT_FOR(fleet_fake_count(FLEET_FAKE_REPORT) == 1);
+    ck_assert_uint_eq(fleet_fake_reopened(), 1);
+}
+END_TEST
+
 /* The storage rejects a request, perhaps of this process alone: the block may be well. */
 START_TEST(test_an_object_that_cannot_be_read)
 {
@@ -710,6 +733,7 @@ static Suite *make_suite(void)
     tcase_add_test(tcase, test_a_block_that_another_writes);
     tcase_add_test(tcase, test_a_full_pool);
     tcase_add_test(tcase, test_an_object_that_is_lost);
+    tcase_add_test(tcase, test_a_folder_without_its_mark);
     tcase_add_test(tcase, test_an_object_that_cannot_be_read);
     tcase_add_test(tcase, test_a_storage_that_is_down);
     tcase_add_loop_test(tcase, test_wrong_objects, 0, 2);

@@ -379,6 +379,54 @@ START_TEST(another_root)
 }
 END_TEST
 
+#define MARK "0123456789abcdef0123456789abcdef"
+
+static void write_mark(const char *folder, const char *text)
+{
+    char path[200];
+    snprintf(path, sizeof(path), "%s/~tierce-pool", at(folder));
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static const char *marked_json(const char *mark)
+{
+    static char text[640];
+    const char *json = file_json("n", "a");
+    snprintf(text, sizeof(text), "%.*s,\"mark\":\"%s\"}]", (int)strlen(json) - 2, json, mark);
+    return text;
+}
+
+/* An empty mount point takes no block, and serves none. */
+START_TEST(a_folder_with_a_mark)
+{
+    start();
+    update(file_json("n", "a"));
+    struct tierce__fleet_place place = place_of(file_uri("n", "a", "i/f"));
+    ck_assert_int_eq(put(&place, 1, 10), 0);
+    ck_assert(!tierce__fleet_store_is_marked(place.store));
+    ck_assert_int_eq(tierce__fleet_stores_update(stores, marked_json("xyz"), why), TIERCE_E_FORMAT);
+    ck_assert_str_eq(why, "storage_configs: mark must be 32 hex digits in lower case");
+    update(marked_json(MARK)); /* the same storage */
+    ck_assert(tierce__fleet_store_is_marked(place.store));
+    ck_assert_int_eq(get(&place, 1, 10), 0);
+    tierce__fleet_store_reopen(place.store);
+    ck_assert_int_eq(get(&place, 1, 10), TIERCE_E_DOWN);
+    ck_assert_msg(strstr(store_why(&place), "no mark ~tierce-pool; is its file system mounted?") !=
+                      NULL,
+                  "%s", store_why(&place));
+    write_mark("a", "tierce-pool 1 00000000000000000000000000000000\n");
+    WAIT_FOR(get(&place, 1, 10) == TIERCE_E_DOWN &&
+             strstr(store_why(&place), "another mark ~tierce-pool") != NULL);
+    ck_assert_int_eq(put(&place, 2, 10), TIERCE_E_DOWN);
+    write_mark("a", "tierce-pool 1 " MARK "\n");
+    WAIT_FOR(get(&place, 1, 10) == 0);
+    end();
+}
+END_TEST
+
 /* Updates while requests are in progress: each is answered once, by the connector that it had. */
 START_TEST(updates_meanwhile)
 {
@@ -566,6 +614,6 @@ END_TEST
 
 CHECK_MAIN("fleet stores", .seconds = 120,
            .tests = {storages_are_read, hostile_uris, wrong_answers_change_nothing,
-                     changes_have_a_limit, slots_of_a_folder, another_root, updates_meanwhile,
-                     credentials_come_and_change, a_connector_that_opens_slowly,
+                     changes_have_a_limit, slots_of_a_folder, another_root, a_folder_with_a_mark,
+                     updates_meanwhile, credentials_come_and_change, a_connector_that_opens_slowly,
                      each_allocation_fails_once})

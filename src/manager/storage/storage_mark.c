@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/storage/storage_mark.h"
+#include "base/assert.h"
+#include "base/log/log.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static enum tierce__mark_state no_mark(const struct tierce__storage_mark *mark, char why[128])
+{
+    if (!mark->is_marked)
+        return TIERCE__MARK_ABSENT;
+    snprintf(why, 128,
+             "its mark " TIERCE__STORAGE_MARK
+             " is missing: it is empty or not mounted (tierce storage adopt)");
+    return TIERCE__MARK_LOST;
+}
+
+enum tierce__mark_state tierce__storage_mark_look(const struct tierce__storage_ops *ops,
+                                                  struct tierce__storage_driver *driver,
+                                                  const struct tierce__storage_mark *mark,
+                                                  char why[128])
+{
+    char id[TIERCE__STORAGE_ID_HEX + 1] = "";
+    TIERCE_ASSERT((ops->read_mark == NULL) == (ops->write_mark == NULL));
+    if (ops->read_mark == NULL || mark->id[0] == '\0')
+        return TIERCE__MARK_UNKNOWN;
+    int rc = ops->read_mark(driver, id, why);
+    if (rc == 0 && strcmp(id, mark->id) == 0)
+        return TIERCE__MARK_OURS;
+    if (rc == -ENOENT)
+        return no_mark(mark, why);
+    if (rc == 0)
+        snprintf(why, 128, "it has the mark of another registry, %s (tierce storage adopt)", id);
+    else if (rc == TIERCE_E_FORMAT)
+        snprintf(why, 128,
+                 "its object " TIERCE__STORAGE_MARK " is not a mark (tierce storage adopt)");
+    return rc == 0 || rc == TIERCE_E_FORMAT ? TIERCE__MARK_FOREIGN : TIERCE__MARK_UNKNOWN;
+}
+
+/* What was in such a storage cannot come back. */
+static void say_again(void)
+{
+    tierce__log(TIERCE_LOG_WARN, "storage_emptied",
+                "hint=\"a server of a storage has lost its memory, and gets its mark again; the "
+                "blocks that it had are misses\"");
+}
+
+int tierce__storage_mark_probe(const struct tierce__storage_ops *ops,
+                               struct tierce__storage_driver *driver,
+                               const struct tierce__storage_mark *mark,
+                               enum tierce__mark_state *state, char why[128])
+{
+    *state = tierce__storage_mark_look(ops, driver, mark, why);
+    bool is_again = *state == TIERCE__MARK_LOST && ops->may_forget;
+    if (tierce__mark_is_wrong(*state) && !is_again)
+        return TIERCE_E_DOWN;
+    /* Its own words are better than those of a mark that cannot be read. */
+    int rc = ops->probe(driver, why);
+    if (rc != 0 || (*state != TIERCE__MARK_ABSENT && !is_again))
+        return rc;
+    rc = ops->write_mark(driver, mark->id, why);
+    if (rc == 0)
+        *state = TIERCE__MARK_OURS;
+    if (rc == 0 && is_again)
+        say_again();
+    return rc;
+}
+
+int tierce__storage_mark_replace(const struct tierce__storage_ops *ops,
+                                 struct tierce__storage_driver *driver, const char *id,
+                                 char why[128])
+{
+    TIERCE_ASSERT(ops->write_mark != NULL && tierce__storage_id_is(id));
+    int rc = ops->probe(driver, why);
+    return rc == 0 ? ops->write_mark(driver, id, why) : rc;
+}
