@@ -394,8 +394,10 @@ static bool judge_reached(const struct window_walk *w, size_t i, uint32_t step)
     struct tierce__candidate *c = candidate_of(w->j, w->at[i]);
     const struct tierce__record *block = &w->block.records[i];
     uint32_t run = w->kin->live->needs.run, before = w->before[w->at[i]];
-    if (!w->block.found[i])
+    if (!w->block.found[i]) { /* the record named a block that is not there any more */
+        c->value = step > 0 ? TIERCE__VALUE_FULL : c->value;
         return false;
+    }
     if (w->usable[i] && w->tree.found[i] && (before == ALL_BEFORE || before + step >= run - 1))
         c->value = is_end(&w->tree.records[i])      ? TIERCE__VALUE_FULL
                    : c->value == TIERCE__VALUE_NONE ? TIERCE__VALUE_INSIDE
