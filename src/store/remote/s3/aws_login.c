@@ -237,9 +237,10 @@ static int fetch_instance(struct login_call *call, struct tierce__s3_credentials
                                 "the EC2 metadata service sent no valid token");
     call->request.method = NULL;
     snprintf(url, sizeof(url), "%s" INSTANCE_PATH, base);
-    set_header(call, "X-aws-ec2-metadata-token", session);
-    if (rc == 0)
+    if (rc == 0) {
+        set_header(call, "X-aws-ec2-metadata-token", session);
         rc = ask(call, whom, why);
+    }
     if (rc == 0 && !take_line(role, sizeof(role), call))
         rc = tierce__aws_refuse(why, TIERCE_E_REFUSED, "the EC2 instance has no IAM role");
     if (rc == 0) {
