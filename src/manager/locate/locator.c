@@ -139,6 +139,7 @@ void tierce__locator_close(struct tierce__locator *locator)
     tierce__session_endings_destroy(locator->endings);
     tierce__quota_destroy(locator->quota);
     tierce__map_fini(&locator->by_id);
+    tierce__free(locator->forgetting.numbers);
     tierce__cond_fini(&locator->idle);
     tierce__lock_fini(&locator->lock);
     tierce__lock_fini(&locator->changing);
@@ -665,6 +666,7 @@ static void drop(struct tierce__locator *locator)
         close_store(use);
     }
     TIERCE_ASSERT(locator->by_id.count == 0);
+    tierce__locator_stop_forgetting(locator);
     tierce__quota_reset(locator->quota);
 }
 

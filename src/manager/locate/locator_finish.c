@@ -382,9 +382,23 @@ static int end_session(struct finishing *f, int rc)
     return rc;
 }
 
+/* Bytes in a storage that has lost its objects count as not written. */
+static bool may_be_lost(struct tierce__live *live, const struct tierce__write_session *session)
+{
+    struct tierce__registry *registry = live->locator->opts.registry;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    const struct tierce__storage *storage =
+        tierce__catalog_storage_numbered(catalog, session->storage);
+    bool may = storage != NULL && storage->contents != TIERCE__CONTENTS_KEPT;
+    tierce__registry_release(registry, catalog);
+    return may;
+}
+
 int tierce__live_finish(struct tierce__live *live, struct tierce__write_session *session)
 {
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
+    if (may_be_lost(live, session))
+        memset(session->written, 0, session->count * sizeof(*session->written));
     struct finishing f = {
         .live = live, .session = session, .now_us = tierce__locator_now_us(live->locator)};
     return end_session(&f, session->count == 0 ? 0 : write_batch(&f));

@@ -28,6 +28,7 @@
  *     locator_expire.c ends sessions that timed out
  *     locator_renew.c  RenewWrite, and how the last sessions have ended
  *     locator_remove.c remove, trim, look
+ *     locator_forget.c storages that have lost their objects
  *     locator_usage.c  counts of held, rejected and abandoned blocks
  *     choice.c         which storage to write to, which location to read from
  * write_sessions.c sessions that write keys, and their durable form
@@ -91,7 +92,17 @@ struct tierce__live {
 
     struct tierce__holes holes;        /* has a lock of its own */
     struct tierce__orphan_sweep sweep; /* the reclaimer's thread alone */
+    uint64_t forget_scan;              /* the last scan that began here, and its */
+    uint64_t forget_cursor;            /* cursor; 0: at its end. The reclaimer's thread alone */
     _Atomic int64_t report_logged_us;  /* when reports were logged last; relaxed */
+};
+
+/* The scan that forgets the locations in some storages. The reclaimer's thread alone. */
+struct tierce__forgetting {
+    uint16_t *numbers;  /* of the storages, ascending */
+    size_t count, room; /* count 0: there is no scan */
+    uint64_t number;    /* of the scan */
+    uint64_t locations, bytes;
 };
 
 struct tierce__locator {
@@ -113,6 +124,7 @@ struct tierce__locator {
     uint64_t fence;
     tierce__locator_fill_fn fill; /* of recover alone */
     void *fill_arg;
+    struct tierce__forgetting forgetting;
     _Atomic uint64_t reports[TIERCE__REPORT_REASONS]; /* relaxed: counters */
     /* Places that readers were given, by tierce__meta_storage_slot; relaxed: counters. */
     _Atomic uint64_t located[TIERCE__META_STORAGE_SLOTS];
@@ -302,9 +314,10 @@ typedef bool (*tierce__remove_location_fn)(void *arg, const struct tierce__locat
 
 /* The manner of a removal. */
 struct tierce__removal {
-    int64_t due_us;              /* when the bytes are deleted */
-    bool keep_bytes;             /* only the index entries are removed */
-    bool is_all;                 /* every key of the instance is removed, so no holes remain */
+    int64_t due_us;  /* when the bytes are deleted */
+    bool keep_bytes; /* only the index entries are removed */
+    bool are_lost;   /* the storage has lost the bytes: it is not asked to delete them */
+    bool is_all;     /* every key of the instance is removed, so no holes remain */
     tierce__remove_if_fn wanted; /* or NULL: all keys are removed */
     tierce__remove_location_fn
         wanted_location; /* or NULL: all of a key's locations. A key that keeps locations stays */
@@ -329,6 +342,20 @@ TIERCE_MUSTUSE int tierce__live_empty(struct tierce__live *live, uint64_t deadli
 
 /* When the slots of a deletion may be reused: a client that received one may still read it. */
 int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us);
+
+/* ---- locator_forget.c ------------------------------------------------------------------------ */
+
+/*
+ * Drops the locations in storages that have lost their objects, without deleting bytes; a round
+ * handles a limited number of keys. Once all instances were scanned, the registry says so
+ * (tierce__registry_settle_storages). The states are in the registry, so the next leader begins the
+ * scan again. Returns the number of keys that lost a location; *goes_on: another round should
+ * follow at once. Thread: the reclaimer's.
+ */
+size_t tierce__locator_forget(struct tierce__locator *locator,
+                              const struct tierce__catalog *catalog, bool *goes_on);
+/* Gives up the scan in progress, if there is one. */
+void tierce__locator_stop_forgetting(struct tierce__locator *locator);
 
 /* ---- choice.c -------------------------------------------------------------------------------- */
 

@@ -118,6 +118,7 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
     if (notes == NULL)
         return -ENOMEM;
     r->step->due_us = r->how->due_us;
+    r->step->is_lost = r->how->are_lost;
     r->step->reusable_us = tierce__live_reusable_us(r->live, r->how->due_us);
     if (!r->how->keep_bytes)
         rc = tierce__deletion_write(r->step, &notes[n++]);

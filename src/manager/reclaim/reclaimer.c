@@ -26,6 +26,7 @@ struct tierce__reclaimer {
     uint64_t random;
     /* State at the last round that removed nothing. */
     uint64_t quota_changes;
+    bool is_forgetting;                 /* the next round continues a scan */
     int64_t due_us;                     /* when the next block may expire, or a sweep continues */
     const struct tierce__catalog *seen; /* held, so that no other catalog gets the same address */
     struct tierce__lock lock;           /* RECLAIMER: guards the fields below */
@@ -332,6 +333,24 @@ static size_t sweep_all(struct tierce__reclaimer *reclaimer, const struct tierce
     return (size_t)r.swept.keys;
 }
 
+/* ---- lost objects ---------------------------------------------------------------------------- */
+
+/* An error is retried in a second. */
+static size_t forget(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog)
+{
+    enum { AGAIN_US = 1000000 };
+    struct tierce__locator *locator = reclaimer->opts.locator;
+    size_t removed = tierce__locator_forget(locator, catalog, &reclaimer->is_forgetting);
+    int64_t again_us = tierce__locator_now_us(locator) + AGAIN_US;
+    size_t count;
+    const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (tierce__storage_is_forgetting(&storages[i]) && again_us < reclaimer->due_us)
+            reclaimer->due_us = again_us;
+    }
+    return removed;
+}
+
 /* A round checks all limits, expiry times and holes, unless nothing is due and no number or limit
  * has changed since the last idle round. */
 static size_t work(struct tierce__reclaimer *reclaimer, bool always)
@@ -343,12 +362,13 @@ static size_t work(struct tierce__reclaimer *reclaimer, bool always)
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
     uint64_t changes = tierce__quota_changes(reclaimer->opts.locator->quota);
     bool is_due = reclaimer->due_us <= tierce__locator_now_us(reclaimer->opts.locator);
-    bool looks =
-        always || is_due || changes != reclaimer->quota_changes || catalog != reclaimer->seen;
+    bool looks = always || is_due || reclaimer->is_forgetting ||
+                 changes != reclaimer->quota_changes || catalog != reclaimer->seen;
     if (looks) {
         removed = expire_all(reclaimer, catalog); /* before other blocks are evicted */
         removed += reclaim_all(reclaimer, catalog);
         removed += sweep_all(reclaimer, catalog);
+        removed += forget(reclaimer, catalog);
         reclaimer->quota_changes = removed == 0 ? changes : UINT64_MAX;
         const struct tierce__catalog *before = reclaimer->seen;
         reclaimer->seen = catalog;
@@ -389,7 +409,7 @@ static void *run(void *arg)
             reclaimer->is_working = false;
             tierce__cond_broadcast(&reclaimer->idle);
         }
-        if (removed == 0)
+        if (removed == 0 && (!reclaimer->is_forgetting || reclaimer->is_paused))
             (void)tierce__cond_wait(&reclaimer->wake, &reclaimer->lock,
                                     tierce__deadline_in_ms(reclaimer->opts.interval_ms));
     }

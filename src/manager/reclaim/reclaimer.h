@@ -20,6 +20,8 @@
  * Under every policy a block is evicted after the blocks that follow it. If a block is removed or
  * expires first, a sweep removes the blocks that follow it (orphans.h).
  *
+ * A round also drops the locations in storages that have lost their objects (locator_forget.c).
+ *
  * Only serving locations are reclaimed. Threads: one at a time for step; with has_thread, the
  * reclaimer's own thread calls it.
  */

@@ -41,12 +41,22 @@ enum tierce__storage_type tierce__storage_type_quota(enum tierce__storage_type t
 /* The types that quotas distinguish, by index; TIERCE__STORAGE_NONE after the last. */
 enum tierce__storage_type tierce__storage_quota_kind(size_t index);
 
+/* Whether a storage still has the objects that the index names. Only a storage that keeps them is
+ * written to and read from. */
+enum tierce__contents {
+    TIERCE__CONTENTS_KEPT = 0,
+    TIERCE__CONTENTS_LOST = 1,      /* lost: the index forgets them, and then it is KEPT again */
+    TIERCE__CONTENTS_FORGOTTEN = 2, /* its node is gone: the index forgets them; then GONE */
+    TIERCE__CONTENTS_GONE = 3,      /* forgotten. The node must drop its objects before it serves */
+};
+
 struct tierce__storage {
     uint16_t number; /* 1 .. */
     char *name;      /* global unique name */
     enum tierce__storage_type type;
     bool is_enabled;
     bool check_when_open;
+    enum tierce__contents contents;
     bool is_marked;            /* the mark of this registry was written there, or found */
     uint64_t capacity_bytes;   /* limit of this storage; 0: unlimited */
     int32_t watermark_percent; /* of capacity_bytes: blocks are reclaimed above it; 0: 95 */
@@ -62,7 +72,17 @@ struct tierce__storage {
     int32_t timeout;
     bool enable_vipserver;
     char *uri; /* NODE, REDIS, S3: its address */
+    /* NODE: a part of a node. It is named POOL.NODE if it is memory, else POOL.NODE.disk. */
+    char *pool, *node, *medium;  /* medium: "memory", "disk" */
+    char *incarnation, *host_id; /* of the part, and of its host: as the node sent them */
 };
+
+/* Whether the index is forgetting its objects. */
+static inline bool tierce__storage_is_forgetting(const struct tierce__storage *storage)
+{
+    return storage->contents == TIERCE__CONTENTS_LOST ||
+           storage->contents == TIERCE__CONTENTS_FORGOTTEN;
+}
 
 /* Above it, writes would find no room before blocks are evicted. */
 #define TIERCE__WATERMARK_PERCENT_MAX 95

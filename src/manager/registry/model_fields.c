@@ -21,9 +21,9 @@
 #define MEM_POOL   BIT(TIERCE__STORAGE_TAIRMEMPOOL)
 #define NFS        BIT(TIERCE__STORAGE_NFS)
 #define VCNS       BIT(TIERCE__STORAGE_VCNS_3FS)
+#define NODE       OWN_BIT(TIERCE__STORAGE_NODE)
 #define IS_3FS     (BIT(TIERCE__STORAGE_3FS) | VCNS)
-#define IS_OURS                                                                                    \
-    (OWN_BIT(TIERCE__STORAGE_NODE) | OWN_BIT(TIERCE__STORAGE_REDIS) | OWN_BIT(TIERCE__STORAGE_S3))
+#define IS_OURS    (NODE | OWN_BIT(TIERCE__STORAGE_REDIS) | OWN_BIT(TIERCE__STORAGE_S3))
 
 #define OWN      .flags = TIERCE__FIELD_IS_OWN
 #define NEEDED   .flags = TIERCE__FIELD_IS_NEEDED
@@ -91,8 +91,15 @@ static const struct tierce__model_field storage_rows[] = {
     SPEC(enable_vipserver, "enable_vipserver", OF(MEM_POOL)),
     SPEC(domain, "domain", OF(MEM_POOL)),
     SPEC(timeout, "timeout", OF(MEM_POOL), LIMITS(0, INT32_MAX)),
-    SPEC(uri, "uri", OF(IS_OURS), NO_FIELD), /* of several fields: api_model.c */
+    SPEC(uri, "uri", OF(IS_OURS), NO_FIELD),     /* of several fields: api_model.c */
+    SPEC(pool, "pool", OWN, OF(NODE), NO_FIELD), /* and these: api_model.c */
+    SPEC(node, "node", OWN, OF(NODE), NO_FIELD),
+    SPEC(medium, "medium", OWN, OF(NODE), NO_FIELD),
+    SPEC(incarnation, "incarnation", .flags = TIERCE__FIELD_IS_STORED, OF(NODE), NO_FIELD),
+    SPEC(host_id, "host_id", .flags = TIERCE__FIELD_IS_STORED, OF(NODE), NO_FIELD),
     S(is_marked, "is_marked", NO_FIELD, .flags = TIERCE__FIELD_IS_STORED),
+    S(contents, "contents", NO_FIELD, LIMITS(TIERCE__CONTENTS_KEPT, TIERCE__CONTENTS_GONE),
+      .flags = TIERCE__FIELD_IS_STORED | TIERCE__FIELD_IS_CLOSED),
     NUMBER(tierce__storage, UINT16_MAX),
 };
 const struct tierce__fields tierce__storage_fields = {

@@ -6,6 +6,7 @@
 #include "base/threads/lock.h"
 #include "manager/api/account.h"
 #include "manager/registry/catalog.h"
+#include "manager/registry/registry_private.h"
 #include "manager/registry/registry_rules.h"
 #include "manager/registry/registry_store.h"
 
@@ -194,11 +195,8 @@ void tierce__registry_drop(struct tierce__registry *registry)
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Changes a catalog that no other thread sees yet. A positive value: there is nothing to do, and it
- * is returned. */
-typedef int edit_fn(struct tierce__catalog *catalog, const void *arg, char why[256]);
-
-static int change(struct tierce__registry *registry, edit_fn *edit, const void *arg, char why[256])
+int tierce__registry_change(struct tierce__registry *registry, tierce__registry_edit_fn *edit,
+                            const void *arg, char why[256])
 {
     TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
     struct tierce__catalog *after = NULL;
@@ -309,6 +307,14 @@ static int check_version(const struct tierce__group *old, const struct tierce__g
     return -ESTALE;
 }
 
+/* Clients do not set these fields. `old`: NULL for a new storage. */
+static void keep_state(struct tierce__storage *storage, const struct tierce__storage *old)
+{
+    TIERCE_DASSERT(old == NULL || strcmp(old->name, storage->name) == 0);
+    storage->is_marked = old != NULL && old->is_marked;
+    storage->contents = old != NULL ? old->contents : TIERCE__CONTENTS_KEPT;
+}
+
 /* Whether a checked entry may replace the one of its name, from which it takes the number. */
 static int replace(const struct tierce__catalog *catalog, const struct edit *edit,
                    union tierce__entry *entry, char why[256])
@@ -323,7 +329,7 @@ static int replace(const struct tierce__catalog *catalog, const struct edit *edi
     TIERCE_DASSERT(tierce__field_integer(old, number) > 0);
     tierce__field_set_integer(entry, number, tierce__field_integer(old, number));
     if (edit->kind == TIERCE__KIND_STORAGE)
-        entry->storage.is_marked = old->storage.is_marked;
+        keep_state(&entry->storage, &old->storage);
     if (edit->kind == TIERCE__KIND_GROUP) {
         rc = check_version(&old->group, &entry->group, edit->current_version, why);
         /* A client that does not know the field does not reset it. */
@@ -351,7 +357,7 @@ static int set_entry(struct tierce__catalog *catalog, const struct edit *edit, b
         rc = is_new ? check_new(catalog, edit->kind, &entry, why)
                     : replace(catalog, edit, &entry, why);
     if (edit->kind == TIERCE__KIND_STORAGE && is_new)
-        entry.storage.is_marked = false;
+        keep_state(&entry.storage, NULL);
     if (rc == 0 && is_new)
         rc = tierce__catalog_assign(catalog, edit->kind, &entry, why);
     TIERCE_DASSERT(rc != 0 || tierce__catalog_number_row(edit->kind) == NULL ||
@@ -461,14 +467,14 @@ bool tierce__registry_is_stored(const struct tierce__registry *registry)
 int tierce__registry_identify(struct tierce__registry *registry, char why[256])
 {
     TIERCE_ASSERT(tierce__registry_is_stored(registry));
-    int rc = change(registry, identify, NULL, why);
+    int rc = tierce__registry_change(registry, identify, NULL, why);
     return rc > 0 ? 0 : rc;
 }
 
 int tierce__registry_mark_storage(struct tierce__registry *registry, const char *name,
                                   char why[256])
 {
-    int rc = change(registry, mark, name, why);
+    int rc = tierce__registry_change(registry, mark, name, why);
     return rc > 0 ? 0 : rc;
 }
 
@@ -476,14 +482,15 @@ int tierce__registry_mark_storage(struct tierce__registry *registry, const char 
     int tierce__registry_add_##type(struct tierce__registry *registry,                             \
                                     const struct tierce__##type *entry, char why[256])             \
     {                                                                                              \
-        return change(registry, add, &(struct edit){.kind = (kind_of), .entry = entry}, why);      \
+        return tierce__registry_change(registry, add,                                              \
+                                       &(struct edit){.kind = (kind_of), .entry = entry}, why);    \
     }
 #define REMOVE(type, kind_of)                                                                      \
     int tierce__registry_remove_##type(struct tierce__registry *registry, const char *name,        \
                                        char why[256])                                              \
     {                                                                                              \
-        return change(registry, remove_entry, &(struct edit){.kind = (kind_of), .name = name},     \
-                      why);                                                                        \
+        return tierce__registry_change(registry, remove_entry,                                     \
+                                       &(struct edit){.kind = (kind_of), .name = name}, why);      \
     }
 ADD(storage, TIERCE__KIND_STORAGE)
 ADD(group, TIERCE__KIND_GROUP)
@@ -502,8 +509,8 @@ int tierce__registry_add_account(struct tierce__registry *registry, const char *
         return rc;
     struct tierce__account account = {
         .name = (char *)(uintptr_t)name, .role = role, .password_hash = hash};
-    rc =
-        change(registry, add, &(struct edit){.kind = TIERCE__KIND_ACCOUNT, .entry = &account}, why);
+    rc = tierce__registry_change(
+        registry, add, &(struct edit){.kind = TIERCE__KIND_ACCOUNT, .entry = &account}, why);
     tierce__free(hash);
     return rc;
 }
@@ -511,8 +518,8 @@ int tierce__registry_add_account(struct tierce__registry *registry, const char *
 int tierce__registry_update_storage(struct tierce__registry *registry,
                                     const struct tierce__storage *storage, char why[256])
 {
-    return change(registry, update, &(struct edit){.kind = TIERCE__KIND_STORAGE, .entry = storage},
-                  why);
+    return tierce__registry_change(
+        registry, update, &(struct edit){.kind = TIERCE__KIND_STORAGE, .entry = storage}, why);
 }
 
 int tierce__registry_update_group(struct tierce__registry *registry,
@@ -521,14 +528,14 @@ int tierce__registry_update_group(struct tierce__registry *registry,
 {
     struct edit edit = {
         .kind = TIERCE__KIND_GROUP, .entry = group, .current_version = current_version};
-    return change(registry, update, &edit, why);
+    return tierce__registry_change(registry, update, &edit, why);
 }
 
 int tierce__registry_enable_storage(struct tierce__registry *registry, const char *name,
                                     bool is_enabled, char why[256])
 {
     struct edit edit = {.kind = TIERCE__KIND_STORAGE, .name = name, .enable = is_enabled};
-    return change(registry, enable, &edit, why);
+    return tierce__registry_change(registry, enable, &edit, why);
 }
 
 /* ---- all at once ----------------------------------------------------------------------------- */
@@ -564,8 +571,7 @@ static void keep_numbers(struct tierce__catalog *after, const struct tierce__cat
         bool keeps = is_kept(kind, old, entry);
         tierce__field_set_integer(entry, number, keeps ? tierce__field_integer(old, number) : 0);
         if (kind == TIERCE__KIND_STORAGE)
-            ((struct tierce__storage *)entry)->is_marked =
-                keeps && ((const struct tierce__storage *)old)->is_marked;
+            keep_state(entry, keeps ? old : NULL);
     }
 }
 
@@ -618,7 +624,7 @@ static int restore(struct tierce__catalog *catalog, const void *arg, char why[25
 
 int tierce__registry_restore(struct tierce__registry *registry, const char *text, char why[256])
 {
-    return change(registry, restore, text, why);
+    return tierce__registry_change(registry, restore, text, why);
 }
 
 /* Numbers of instances that may have been assigned after a text was made are skipped. */
@@ -739,7 +745,7 @@ static int start(struct tierce__catalog *catalog, const void *arg, char why[256]
 
 int tierce__registry_startup(struct tierce__registry *registry, const char *text, char why[256])
 {
-    int rc = change(registry, start, text, why);
+    int rc = tierce__registry_change(registry, start, text, why);
     return rc > 0 ? 0 : rc;
 }
 

@@ -107,6 +107,19 @@ TIERCE_MUSTUSE int tierce__registry_mark_storage(struct tierce__registry *regist
                                                  const char *name, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_remove_storage(struct tierce__registry *registry,
                                                    const char *name, char why[256]);
+/*
+ * A storage that has lost its objects, and one whose node is gone: it is neither written to nor
+ * read from, and the index forgets its objects (locator_forget.c). `settle` ends that: a storage
+ * that lost them is KEPT again, one whose node is gone is GONE. Storages in other states stay as
+ * they are.
+ */
+TIERCE_MUSTUSE int tierce__registry_empty_storage(struct tierce__registry *registry,
+                                                  const char *name, char why[256]);
+TIERCE_MUSTUSE int tierce__registry_forget_storage(struct tierce__registry *registry,
+                                                   const char *name, char why[256]);
+TIERCE_MUSTUSE int tierce__registry_settle_storages(struct tierce__registry *registry,
+                                                    const uint16_t *numbers, size_t count,
+                                                    char why[256]);
 TIERCE_MUSTUSE int tierce__registry_add_group(struct tierce__registry *registry,
                                               const struct tierce__group *group, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_update_group(struct tierce__registry *registry,

@@ -356,7 +356,10 @@ static int delete_part(struct doing *d, struct deleter_part *part)
             count++;
     }
     TIERCE_ASSERT(count <= part->count);
-    if (rc < 0 || count == 0)
+    /* Its objects are gone already, or its node will drop all of them. */
+    bool has_objects =
+        count > 0 && !d->deletion->is_lost && part->storage->contents == TIERCE__CONTENTS_KEPT;
+    if (rc < 0 || !has_objects)
         return rc;
     rc = tierce__storages_delete(live->locator->opts.storages, part->storage, paths, count, status);
     if (rc == TIERCE_E_UNSUPPORTED) {

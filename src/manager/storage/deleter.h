@@ -35,6 +35,8 @@ struct tierce__deletion {
     int64_t reusable_us; /* its slots may be reused from then on */
     int64_t sweep_us; /* time of a second deletion, because a late writer may have created the files
                          again; 0: none */
+    bool is_lost;     /* the storage has lost the bytes: it is not asked to delete them. Not in the
+                         note: another leader asks it, and it has no such file */
     bool is_sweep;    /* this is the second deletion: its bytes were returned already */
     bool is_doubtful; /* it is unknown whether the note was written; until that is known the bytes
                          count as serving */

@@ -91,6 +91,7 @@ static char *config_of(const struct tierce__storage *storage)
     alike.is_enabled = true; /* fields that do not affect the driver */
     alike.capacity_bytes = 0;
     alike.is_marked = false;
+    alike.contents = TIERCE__CONTENTS_KEPT;
     int rc = tierce__storage_to_json(&text, &alike, TIERCE__JSON_STORED);
     return rc == 0 ? text : NULL;
 }
@@ -502,7 +503,8 @@ bool tierce__storages_is_available(struct tierce__storages *storages,
 {
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
     TIERCE_DASSERT(storage->number > 0);
-    return storage->is_enabled && troubles_of(storages, storage->number) == 0;
+    return storage->is_enabled && storage->contents == TIERCE__CONTENTS_KEPT &&
+           troubles_of(storages, storage->number) == 0;
 }
 
 bool tierce__storages_has_wrong_mark(struct tierce__storages *storages,

@@ -40,7 +40,8 @@ TIERCE_MUSTUSE int tierce__storages_open(struct tierce__storages **out,
                                          const struct tierce__storages_opts *opts);
 void tierce__storages_close(struct tierce__storages *storages);
 
-/* Returns whether the storage is enabled in the registry and available. Cheap and lock-free. */
+/* Returns whether the storage is enabled in the registry, keeps its objects and is available. Cheap
+ * and lock-free. */
 bool tierce__storages_is_available(struct tierce__storages *storages,
                                    const struct tierce__storage *storage);
 

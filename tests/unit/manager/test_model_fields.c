@@ -136,8 +136,10 @@ END_TEST
 
 START_TEST(test_fields_that_messages_lack)
 {
-    static const char *const lacking[TABLES][6] = {
-        {"type", "is_available", "storage_spec.uri", "is_marked", "number"},
+    static const char *const lacking[TABLES][12] = {
+        {"type", "is_available", "storage_spec.uri", "storage_spec.pool", "storage_spec.node",
+         "storage_spec.medium", "storage_spec.incarnation", "storage_spec.host_id", "is_marked",
+         "contents", "number"},
         {"cache_config.meta_indexer_config.persist_metadata_interval_time_ms", "number"},
         {"is_kv", "user_data", "number"},
         {"password_hash"}};

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_REGISTRY_PRIVATE_H
+#define TIERCE_MANAGER_REGISTRY_PRIVATE_H
+
+#include "manager/registry/catalog.h"
+
+/* Changes a catalog that no other thread sees yet. A positive value: there is nothing to do, and it
+ * is returned. */
+typedef int tierce__registry_edit_fn(struct tierce__catalog *catalog, const void *arg,
+                                     char why[256]);
+
+/* Applies `edit` to a copy of the catalog, makes it durable and publishes it. Errors: those of
+ * `edit` and as tierce__registry_add_storage. */
+TIERCE_MUSTUSE int tierce__registry_change(struct tierce__registry *registry,
+                                           tierce__registry_edit_fn *edit, const void *arg,
+                                           char why[256]);
+
+#endif
