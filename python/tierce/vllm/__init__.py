@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tierce for vLLM: `kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm"`, or as a tier
-of vLLM's own offloading: `"type": "TierceTier", "module_path": "tierce.vllm"`."""
+of vLLM's own offloading: `"type": "TierceTier", "module_path": "tierce.vllm"`. For outputs of multimodal encoders:
+`ec_connector="TierceECConnector", ec_connector_module_path="tierce.vllm"`."""
 
-__all__ = ["TierceConnector", "TierceTier"]
+__all__ = ["TierceConnector", "TierceECConnector", "TierceTier"]
 
 
 def __getattr__(name):
@@ -15,4 +16,8 @@ def __getattr__(name):
         from .tier import TierceTier
 
         return TierceTier
+    if name == "TierceECConnector":
+        from .encoder import TierceECConnector
+
+        return TierceECConnector
     raise AttributeError(name)

@@ -81,14 +81,14 @@ class Host:
         self.heal = lambda: 0
 
     def start(self, model, store=None, policy="recompute", connector=None, tier=None, region=64 << 20, patch=None,
-              **options):
+              encoder=None, encoder_role="ec_both", **options):
         """`store`: the configuration of Tierce's connector. `connector`: another one. `tier`: that of Tierce
-        as a secondary tier of vLLM's own, whose host region has so many bytes. `patch`: a module whose `applied`
-        changes vLLM during the start."""
+        as a secondary tier of vLLM's own, whose host region has so many bytes. `encoder`: that of Tierce's encoder cache.
+        `patch`: a module whose `applied` changes vLLM during the start."""
         if self.llm is not None:
             raise RuntimeError("an engine is running already")
         from vllm import LLM
-        from vllm.config import KVTransferConfig
+        from vllm.config import ECTransferConfig, KVTransferConfig
 
         options = {
             "model": model, "dtype": "float32", "seed": 0, "enforce_eager": True,
@@ -108,7 +108,11 @@ class Host:
         if connector is not None:
             options["kv_transfer_config"] = KVTransferConfig(
                 kv_role="kv_both", kv_load_failure_policy=policy, **connector)
-        self.store = store
+        if encoder is not None:
+            options["ec_transfer_config"] = ECTransferConfig(
+                ec_connector="TierceECConnector", ec_connector_module_path="tierce.vllm", ec_role=encoder_role,
+                ec_connector_extra_config=encoder)
+        self.store = encoder if store is None else store
         with importlib.import_module(patch).applied() if patch else nullcontext():
             self.llm = LLM(**options)
 
@@ -152,6 +156,29 @@ class Host:
     def forget(self):
         """Empties vLLM's own prefix cache, not the store."""
         return self.llm.llm_engine.reset_prefix_cache()
+
+    def forget_images(self):
+        """Empties vLLM's own caches of prefixes and of encoder outputs, and counts calls of the encoder from now on."""
+        core = self.llm.llm_engine.engine_core.engine_core
+        model = core.model_executor.driver_worker.worker.model_runner.model
+        if not hasattr(self.llm, "encodings"):
+            real = model.embed_multimodal
+
+            def counted(**inputs):
+                self.llm.encodings += 1
+                return real(**inputs)
+
+            model.embed_multimodal = counted
+        self.llm.encodings = 0
+        self.llm.llm_engine.reset_encoder_cache()
+        return self.llm.llm_engine.reset_prefix_cache()
+
+    def encodings(self):
+        return self.llm.encodings
+
+    def reasons(self, name):
+        """A metric by its label `reason`."""
+        return {m.labels["reason"]: m.value for m in self.llm.get_metrics() if m.name == name}
 
     def step(self):
         """What a connector sends from the blocks of a request that has ended, a step after that lets go."""

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tierce as vLLM's encoder cache: outputs of a multimodal encoder that are stored and loaded instead of computed again.
+
+    ECTransferConfig(ec_connector="TierceECConnector", ec_connector_module_path="tierce.vllm", ec_role="ec_both",
+                     ec_connector_extra_config={"memory.size": "4GiB", "disk.path": "/var/lib/tierce/encoder"})
+
+The scheduler half owns the store. It loads and verifies an output before it promises the output to vLLM, because vLLM fails
+if a promised output does not arrive. The worker halves get the outputs with the step, and return new ones with its result.
+
+While vLLM starts, an invalid configuration raises ConfigError. Later the connector raises nothing: a failure is a miss."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import torch
+from vllm.distributed.ec_transfer.ec_connector.base import (
+    ECConnectorBase,
+    ECConnectorMetadata,
+    ECConnectorRole,
+    ECConnectorWorkerMetadata,
+)
+from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+from vllm.platforms import current_platform
+
+from . import identity, own_node
+from .connector import share_log
+from .encoder_stats import EncoderProm, EncoderStats
+from .encoder_store import EncoderStore, Shape, namespace
+from .identity import ConfigError, Unsupported
+from .settings import Settings, open_view
+from .texts import describe_store, milliseconds
+
+log = logging.getLogger("tierce")
+
+WHERE = "ec_connector_extra_config"
+HELD_BYTES = 512 << 20  # of outputs that are being loaded or wait for their step
+# vLLM's hash of the content. Behind the name of an adapter it does not say which adapter that is.
+CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{128}")
+
+
+def require_supported(vllm_config) -> None:
+    """Raises Unsupported."""
+    identity.require_known(vllm_config)
+    if vllm_config.model_config.multimodal_config is None:
+        raise Unsupported("a model without multimodal inputs")
+    if vllm_config.model_config.is_encoder_decoder:
+        raise Unsupported("an encoder-decoder model; vLLM does not cache the outputs of its encoder")
+    if not identity.media_are_hashed(vllm_config):
+        raise Unsupported("vLLM numbers images instead of hashing them; it hashes them with --enable-prefix-caching or an "
+                          "--mm-processor-cache-gb above 0")
+    if vllm_config.weight_transfer_config is not None:
+        raise Unsupported("weights that change while vLLM runs")
+
+
+@dataclass
+class TierceECMetadata(ECConnectorMetadata):
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)  # to be used in the step
+
+
+@dataclass
+class TierceECWorkerMetadata(ECConnectorWorkerMetadata):
+    outputs: dict[str, torch.Tensor] = field(default_factory=dict)  # computed in the step
+
+    def aggregate(self, other):
+        return TierceECWorkerMetadata({**other.outputs, **self.outputs})
+
+
+@dataclass
+class Item:
+    """An input of requests that have not ended: its output is being loaded, loaded, or must be computed."""
+
+    modality: str
+    shape: Shape
+    deadline: float
+    users: set[str]
+    future: Future | None = None
+    output: torch.Tensor | None = None
+    is_over: bool = False  # the output, or its absence, is final
+
+    @property
+    def held_bytes(self) -> int:
+        return self.shape.bytes if self.output is not None or (self.future is not None and not self.is_over) else 0
+
+
+class EncoderScheduler:
+    """The scheduler half. vLLM's scheduler thread."""
+
+    def __init__(self, vllm_config, settings: Settings, is_consumer: bool):
+        self.is_consumer = is_consumer
+        self.items: dict[str, Item] = {}
+        self.promised: dict[str, torch.Tensor] = {}  # for the next step
+        model_config = vllm_config.model_config
+        widths = vllm_config.ec_transfer_config.mm_encoder_output_widths
+        # The usual width and type, and by modality those that were measured or seen.
+        self.usual = model_config.get_inputs_embeds_size(), model_config.dtype
+        self.kinds = {modality: (width, model_config.dtype) for modality, width in widths.items()}
+        self.store = self.open(vllm_config, settings)
+
+    def open(self, vllm_config, settings: Settings) -> EncoderStore:
+        from tierce import _core
+
+        model = {"weights": identity.weights_of(_core, vllm_config.model_config),
+                 "model": identity.effective_model(vllm_config)}
+        values = dict(settings.values)
+        if _core.Engine.setting(settings.config_path, values, "node.socket"):
+            values.setdefault("node.engine", str(vllm_config.ec_transfer_config.engine_id))
+        try:
+            engine = _core.Engine.open(settings.config_path, values)
+        except _core.Error as error:
+            raise ConfigError(f"{WHERE}: {error}") from None
+        engine.set_role("vllm encoder cache")
+        for width, dtype in {self.usual, *self.kinds.values()}:
+            open_view(engine, namespace(model, Shape(1, width, dtype)))
+        self.wait_s = sum(milliseconds(engine.param(name)) for name in ("timeout.lookup", "timeout.load")) / 1000
+        log.info("Tierce as encoder cache: %s", ", ".join(describe_store(engine)))
+        return EncoderStore(engine, model)
+
+    # ---- items of requests
+
+    def are_ready(self, request, computed_tokens: int) -> bool:
+        """Whether nothing is in transit that the rest of the prompt requires."""
+        ready = True
+        for feature in request.mm_features:
+            position = feature.mm_position
+            if position.offset + position.length > computed_tokens:
+                ready = self.is_over(self.item(request.request_id, feature)) and ready
+        return ready
+
+    def item(self, user: str, feature) -> Item:
+        item = self.items.get(feature.identifier)
+        if item is None:
+            width, dtype = self.kinds.get(feature.modality, self.usual)
+            item = self.items[feature.identifier] = Item(
+                feature.modality, Shape(feature.mm_position.get_num_embeds(), width, dtype),
+                time.monotonic() + self.wait_s, set())
+            self.store.count("lookups")
+            if not CONTENT.fullmatch(feature.identifier):
+                self.miss(item, "identity unknown")
+                self.store.tell_once("an image or similar input is identified by a name, or by an adapter, and not by its "
+                                     "content alone; its encoder output is neither stored nor loaded")
+        item.users.add(user)
+        if item.future is None and not item.is_over and self.has_room(item):
+            item.future = self.store.load(feature.identifier, item.shape)
+        return item
+
+    def has_room(self, item: Item) -> bool:
+        held = sum(each.held_bytes for each in self.items.values())
+        return held == 0 or held + item.shape.bytes <= HELD_BYTES
+
+    def is_over(self, item: Item) -> bool:
+        if item.is_over:
+            return True
+        if item.future is not None and item.future.done():
+            item.output, item.is_over = item.future.result(), True
+            if item.output is not None:
+                self.store.count("hits")
+        elif time.monotonic() > item.deadline:
+            self.miss(item, "late")
+        return item.is_over
+
+    def miss(self, item: Item, reason: str) -> None:
+        item.is_over = True
+        self.store.count(f"miss: {reason}")
+
+    def is_there(self, identifier: str) -> bool:
+        item = self.items.get(identifier)
+        return item is not None and item.output is not None
+
+    def promise(self, identifier: str) -> None:
+        """vLLM has room for the output. A producer that is no consumer only needs to know that the output is stored."""
+        if self.is_there(identifier):
+            item = self.items[identifier]
+            if self.is_consumer:
+                self.promised[identifier] = item.output
+            item.output = None
+
+    def take_promised(self) -> dict[str, torch.Tensor]:
+        promised, self.promised = self.promised, {}
+        return promised
+
+    def forget(self, request) -> None:
+        for identifier in {feature.identifier for feature in request.mm_features or ()}:
+            item = self.items.get(identifier)
+            if item is not None:
+                item.users.discard(request.request_id)
+                if not item.users:
+                    del self.items[identifier]
+
+    # ---- outputs of steps
+
+    def save(self, outputs: dict[str, torch.Tensor]) -> None:
+        for identifier, output in outputs.items():
+            if identifier in self.items:
+                self.kinds[self.items[identifier].modality] = output.shape[1], output.dtype
+            self.store.save(identifier, output)
+
+
+class EncoderWorker:
+    """The worker half: of all workers, one returns outputs."""
+
+    def __init__(self):
+        self.outputs: dict[str, torch.Tensor] = {}
+        self.returns: bool | None = None  # unknown until the workers have found each other
+
+    def load(self, cache: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> None:
+        device = current_platform.device_type
+        if current_platform.is_cuda_alike():
+            device = f"{device}:{current_platform.current_device()}"
+        for identifier, output in outputs.items():
+            if identifier not in cache:
+                cache[identifier] = output.to(device)
+
+    def save(self, identifier: str, output: torch.Tensor) -> None:
+        if self.returns is None:
+            self.returns = get_pp_group().is_first_rank and get_tp_group().rank_in_group == 0
+        if self.returns and output.dim() == 2 and len(output) and CONTENT.fullmatch(identifier):
+            self.outputs[identifier] = output.detach().to("cpu", copy=True).contiguous()
+
+    def take(self) -> dict[str, torch.Tensor]:
+        outputs, self.outputs = self.outputs, {}
+        return outputs
+
+
+def guarded(default=None):
+    """A method that vLLM calls: `default` if the cache is off or an unexpected exception occurs."""
+
+    def wrap(method):
+        @functools.wraps(method)
+        def call(self, *args, **kwargs):
+            if self.off:
+                return default
+            try:
+                return method(self, *args, **kwargs)
+            except Exception:
+                if method.__name__ not in self.failed_methods:
+                    self.failed_methods.add(method.__name__)
+                    log.exception("Tierce's encoder cache failed in %s; this is a miss, and is logged once", method.__name__)
+                return default
+        return call
+    return wrap
+
+
+class TierceECConnector(ECConnectorBase):
+    def __init__(self, vllm_config, role):
+        super().__init__(vllm_config, role)
+        share_log()
+        self.off: str | None = None
+        self.failed_methods: set[str] = set()
+        self.half: EncoderScheduler | EncoderWorker | None = None
+        settings = Settings.from_extra_config(vllm_config.ec_transfer_config.ec_connector_extra_config)
+        strict = settings.check(WHERE)
+        if (start := own_node.setting(settings, "node.start")) != "auto":
+            raise ConfigError(f"{WHERE}: node.start {start!r} is for the connector of KV only; start a `tierce node`, and "
+                              "set node.socket")
+        try:
+            require_supported(vllm_config)
+            self.half = EncoderWorker() if role == ECConnectorRole.WORKER else (
+                EncoderScheduler(vllm_config, settings, self.is_consumer))
+        except Unsupported as reason:
+            if strict:
+                raise ConfigError(f"Tierce: strict: {reason}") from None
+            self.off = str(reason)
+            if role == ECConnectorRole.SCHEDULER:
+                log.warning("Tierce's encoder cache is off: %s", reason)
+
+    # ---- worker
+
+    def start_load_caches(self, encoder_cache, **kwargs):
+        outputs = self._get_connector_metadata().outputs
+        if outputs:  # vLLM counts on them, so an exception must not be hidden
+            self.half.load(encoder_cache, outputs)
+
+    @guarded()
+    def save_caches(self, encoder_cache, mm_hash, **kwargs):
+        if self.is_producer:
+            self.half.save(mm_hash, encoder_cache[mm_hash])
+
+    @guarded()
+    def build_connector_worker_meta(self):
+        outputs = self.half.take()
+        return TierceECWorkerMetadata(outputs) if outputs else None
+
+    # ---- scheduler
+
+    @guarded(default=False)
+    def has_cache_item(self, identifier):
+        return self.half.is_there(identifier)
+
+    @guarded(default=True)
+    def ensure_cache_available(self, request, num_computed_tokens):
+        return self.half.are_ready(request, num_computed_tokens)
+
+    @guarded()
+    def update_state_after_alloc(self, request, index):
+        self.half.promise(request.mm_features[index].identifier)
+
+    def build_connector_meta(self, scheduler_output):
+        return TierceECMetadata({} if self.off else self.half.take_promised())
+
+    @guarded()
+    def update_connector_output(self, connector_output):
+        meta = connector_output.ec_connector_worker_meta
+        if isinstance(meta, TierceECWorkerMetadata):
+            self.half.save(meta.outputs)
+
+    @guarded(default=(False, None))
+    def request_finished(self, request):
+        self.half.forget(request)
+        return False, None
+
+    @guarded()
+    def get_ec_connector_stats(self):
+        if isinstance(self.half, EncoderScheduler) and (counters := self.half.store.take_counters()):
+            return EncoderStats(counters)
+        return None
+
+    @classmethod
+    def build_ec_connector_stats(cls, data=None):
+        return EncoderStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        return EncoderProm(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def shutdown(self):
+        self.off = self.off or "shut down"
+        half, self.half = self.half, None
+        try:
+            if isinstance(half, EncoderScheduler):
+                half.store.close()
+        except Exception:
+            log.exception("Tierce's encoder cache could not shut down cleanly")
