@@ -144,8 +144,7 @@ int tierce__stream_connect(int *fd, const char *host, uint16_t port, uint64_t de
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Leaves out the first `bytes` of the pieces. */
-static void skip(struct iovec **pieces, int *count, size_t bytes)
+void tierce__stream_skip(struct iovec **pieces, int *count, size_t bytes)
 {
     while (*count > 0 && bytes >= (*pieces)->iov_len) {
         bytes -= (*pieces)->iov_len;
@@ -174,12 +173,12 @@ int tierce__stream_send(int fd, struct iovec *pieces, int count, uint64_t deadli
     int rc = 0;
     TIERCE_DASSERT(fd >= 0);
     TIERCE_DASSERT(count > 0);
-    skip(&pieces, &count, 0);
+    tierce__stream_skip(&pieces, &count, 0);
     while (count > 0 && rc == 0) {
         struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
         ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
         if (n >= 0)
-            skip(&pieces, &count, (size_t)n);
+            tierce__stream_skip(&pieces, &count, (size_t)n);
         else
             rc = after_failure(fd, POLLOUT, deadline_ns);
         if (rc == 0 && count > 0 && tierce__now_ns() >= deadline_ns)
@@ -245,7 +244,7 @@ static int receive(const struct stream_origin *from, struct iovec *pieces, int c
     int rc = 0;
     TIERCE_DASSERT(from->fd >= 0);
     *got = 0;
-    skip(&pieces, &count, 0);
+    tierce__stream_skip(&pieces, &count, 0);
     while (*got < least && rc == 0) {
         TIERCE_DASSERT(count > 0); /* the pieces have room for `least` bytes */
         ssize_t n = receive_some(from, pieces, count);
@@ -253,7 +252,7 @@ static int receive(const struct stream_origin *from, struct iovec *pieces, int c
             return -ECONNRESET;
         if (n > 0) {
             *got += (size_t)n;
-            skip(&pieces, &count, (size_t)n);
+            tierce__stream_skip(&pieces, &count, (size_t)n);
         } else {
             rc = after_failure(from->fd, POLLIN, deadline_ns);
         }

@@ -51,6 +51,9 @@ TIERCE_MUSTUSE int tierce__stream_receive(int fd, struct iovec *pieces, int coun
 TIERCE_MUSTUSE int tierce__stream_receive_passed(int fd, struct iovec piece, int *passed,
                                                  uint64_t deadline_ns);
 
+/* Leaves out the first `bytes` of the pieces, and empty ones behind them. */
+void tierce__stream_skip(struct iovec **pieces, int *count, size_t bytes);
+
 /* Looks at a connection without waiting. 0: open, nothing to read; 1: there are bytes; negative
  * errno: closed, or broken. */
 int tierce__stream_look(int fd);

@@ -35,6 +35,9 @@ struct tierce__tls_session {
 static const unsigned char alpn[] = "\x02h2";
 #define ALPN_BYTES (sizeof(alpn) - 1)
 
+#define AT_ONCE (1u << 20) /* then other connections have their turn */
+#define JOINED  4096u
+
 /* ---- contexts -------------------------------------------------------------------------------- */
 
 static int complain(char why[256], const char *what, const char *file)
@@ -342,10 +345,9 @@ static const char *problem_of(const struct tierce__tls_session *session)
 const char *tierce__tls_problem(const struct tierce__tls_session *session)
 {
     const char *text = problem_of(session);
-    TIERCE_DASSERT(session->fd < 0);
-    return text != NULL        ? text
-           : session->is_ready ? "the peer has ended the session"
-                               : "the peer does not speak HTTP/2 (ALPN h2)";
+    return text != NULL                            ? text
+           : session->is_ready || session->is_bare ? "the peer has ended the session"
+                                                   : "the peer does not speak HTTP/2 (ALPN h2)";
 }
 
 ssize_t tierce__tls_read(struct tierce__tls_session *session, void *bytes, size_t capacity)
@@ -455,24 +457,91 @@ int tierce__tls_session_connect(struct tierce__tls_session **out,
     return rc;
 }
 
-int tierce__tls_socket_read(struct tierce__tls_session *session, void *bytes, size_t count,
-                            size_t *done, short *wants)
+int tierce__tls_session_accept(struct tierce__tls_session **out,
+                               struct tierce__tls_context *context, int fd)
 {
-    TIERCE_DASSERT(count > 0);
-    clear_errors(session);
-    int n = SSL_read_ex(session->ssl, bytes, count, done);
-    TIERCE_DASSERT(n != 1 || (*done > 0 && *done <= count));
-    return n == 1 ? 0 : socket_status(session, n, wants);
+    TIERCE_DASSERT(fd >= 0);
+    int rc = make_session(out, context, fd, NULL);
+    /* Clients close without a word, and their frames tell whether something is missing. */
+    if (rc == 0)
+        SSL_set_options((*out)->ssl, SSL_OP_IGNORE_UNEXPECTED_EOF);
+    return rc;
 }
 
-int tierce__tls_socket_write(struct tierce__tls_session *session, const void *bytes, size_t count,
-                             size_t *done, short *wants)
+static int read_once(struct tierce__tls_session *session, const struct iovec *piece, size_t at,
+                     size_t *done, short *wants)
 {
-    TIERCE_DASSERT(count > 0);
+    TIERCE_DASSERT(at < piece->iov_len);
     clear_errors(session);
-    int n = SSL_write_ex(session->ssl, bytes, count, done);
-    TIERCE_DASSERT(n != 1 || (*done > 0 && *done <= count));
-    return n == 1 ? 0 : socket_status(session, n, wants);
+    int n = SSL_read_ex(session->ssl, (char *)piece->iov_base + at, piece->iov_len - at, done);
+    if (n != 1)
+        return socket_status(session, n, wants);
+    TIERCE_DASSERT(*done > 0 && *done <= piece->iov_len - at);
+    session->is_ready = true;
+    return 0;
+}
+
+int tierce__tls_socket_read(struct tierce__tls_session *session, const struct iovec *pieces,
+                            int count, size_t *done, short *wants)
+{
+    size_t total = 0;
+    int rc = 0;
+    TIERCE_DASSERT(count > 0);
+    for (int i = 0; i < count && rc == 0; i++) {
+        for (size_t at = 0, n; at < pieces[i].iov_len && total < AT_ONCE && rc == 0;) {
+            rc = read_once(session, &pieces[i], at, &n, wants);
+            at += rc == 0 ? n : 0;
+            total += rc == 0 ? n : 0;
+        }
+    }
+    *done = total;
+    return total > 0 ? 0 : rc; /* the next call returns it again */
+}
+
+/* Short pieces make one record, since each is a message of its own on the wire. Returns the number
+ * of bytes in `record`, which is larger than 0 if the first piece is short. */
+static size_t join(uint8_t record[JOINED], const struct iovec *pieces, int count, size_t skipped)
+{
+    size_t bytes = 0;
+    if (pieces->iov_len - skipped >= JOINED)
+        return 0;
+    for (int i = 0; i < count && bytes < JOINED; i++) {
+        size_t left = pieces[i].iov_len - skipped, room = JOINED - bytes;
+        size_t n = left < room ? left : room;
+        if (n > 0)
+            memcpy(record + bytes, (const char *)pieces[i].iov_base + skipped, n);
+        bytes += n;
+        skipped = 0;
+    }
+    return bytes;
+}
+
+int tierce__tls_socket_write(struct tierce__tls_session *session, const struct iovec *pieces,
+                             int count, size_t *done, short *wants)
+{
+    uint8_t record[JOINED];
+    size_t total = 0, skipped = 0;
+    int n = 1;
+    TIERCE_DASSERT(count > 0);
+    while (n == 1 && total < AT_ONCE) {
+        while (count > 0 && skipped >= pieces->iov_len) {
+            skipped -= pieces->iov_len;
+            pieces++;
+            count--;
+        }
+        if (count == 0)
+            break;
+        size_t written = 0, joined = join(record, pieces, count, skipped);
+        const void *bytes =
+            joined > 0 ? (const char *)record : (const char *)pieces->iov_base + skipped;
+        clear_errors(session);
+        n = SSL_write_ex(session->ssl, bytes, joined > 0 ? joined : pieces->iov_len - skipped,
+                         &written);
+        total += n == 1 ? written : 0;
+        skipped += n == 1 ? written : 0;
+    }
+    *done = total;
+    return total > 0 ? 0 : socket_status(session, n, wants);
 }
 
 bool tierce__tls_socket_is_quiet(struct tierce__tls_session *session)

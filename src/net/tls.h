@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <tierce/status.h>
 
@@ -74,7 +75,7 @@ bool tierce__tls_is_ready(const struct tierce__tls_session *session);
 /* The common name of the peer's certificate, or NULL. [borrow until destroy] */
 const char *tierce__tls_peer_name(struct tierce__tls_session *session);
 
-/* ---- a client's session on a socket ---------------------------------------------------------- */
+/* ---- sessions on a socket -------------------------------------------------------------------- */
 
 /* Makes the handshake on a connected socket that does not block, [borrow until destroy]. Errors:
  * TIERCE_E_DEADLINE, -EPROTO (the certificate is invalid or not of `server_name`, the peer violates
@@ -84,12 +85,20 @@ TIERCE_MUSTUSE int tierce__tls_session_connect(struct tierce__tls_session **out,
                                                const char *server_name, uint64_t deadline_ns,
                                                char why[256]);
 
-/* Reads or writes once, without waiting; *done > 0 on success. Errors: -EAGAIN (*wants: the events
- * of poll to wait for), -ECONNRESET for the end, -EPROTO, other negative errno. */
-TIERCE_MUSTUSE int tierce__tls_socket_read(struct tierce__tls_session *session, void *bytes,
-                                           size_t count, size_t *done, short *wants);
-TIERCE_MUSTUSE int tierce__tls_socket_write(struct tierce__tls_session *session, const void *bytes,
-                                            size_t count, size_t *done, short *wants);
+/* A server's session. The handshake is made by the first calls of tierce__tls_socket_read. Errors:
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__tls_session_accept(struct tierce__tls_session **out,
+                                              struct tierce__tls_context *context, int fd);
+
+/* Without waiting: as much as there is, or fits, but at most about 1 MiB; *done > 0 on success.
+ * After -EAGAIN the next write begins with the same bytes. Errors: -EAGAIN (*wants: the events of
+ * poll to wait for), -ECONNRESET for the end, -EPROTO, other negative errno. */
+TIERCE_MUSTUSE int tierce__tls_socket_read(struct tierce__tls_session *session,
+                                           const struct iovec *pieces, int count, size_t *done,
+                                           short *wants);
+TIERCE_MUSTUSE int tierce__tls_socket_write(struct tierce__tls_session *session,
+                                            const struct iovec *pieces, int count, size_t *done,
+                                            short *wants);
 
 /* Whether it is open and no plaintext can be read. */
 bool tierce__tls_socket_is_quiet(struct tierce__tls_session *session);

@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "net/channel.h"
 #include "net/redis/resp_private.h"
 
 #include <errno.h>
@@ -33,7 +34,8 @@ struct tierce__resp {
     uint32_t magic;
     struct tierce__resp_opts opts; /* with texts of its own */
     struct tierce__arena opts_arena;
-    struct tierce__resp_stream stream;
+    struct tierce__channel channel;
+    struct tierce__tls_context *tls; /* NULL: no TLS */
     struct tierce__resp_parser *parser;
     char *in; /* received and not parsed: in[in_at .. in_end) */
     size_t in_at, in_end, in_size;
@@ -108,6 +110,19 @@ static int take_opts(struct tierce__resp *resp, const struct tierce__resp_opts *
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+/* The TLS files, if the options ask for TLS. */
+static int load_tls(struct tierce__resp *resp, char why[TIERCE__RESP_WHY_BYTES])
+{
+    const struct tierce__resp_opts *opts = &resp->opts;
+    if (!opts->tls)
+        return 0;
+    return tierce__tls_client_context(&resp->tls, opts->ca_file,
+                                      &(struct tierce__tls){.certificate = opts->client_certificate,
+                                                            .key = opts->client_key,
+                                                            .is_bare = true},
+                                      why);
+}
+
 int tierce__resp_create(struct tierce__resp **out, const struct tierce__resp_opts *opts,
                         char why[TIERCE__RESP_WHY_BYTES])
 {
@@ -116,10 +131,10 @@ int tierce__resp_create(struct tierce__resp **out, const struct tierce__resp_opt
     if (resp == NULL)
         return -ENOMEM;
     resp->magic = RESP_MAGIC;
-    resp->stream.fd = -1;
+    resp->channel.fd = -1;
     int rc = take_opts(resp, opts);
     if (rc == 0)
-        rc = tierce__resp_stream_init(&resp->stream, &resp->opts, why);
+        rc = load_tls(resp, why);
     if (rc != 0)
         goto fail;
     rc = -ENOMEM;
@@ -159,7 +174,8 @@ void tierce__resp_close(struct tierce__resp *resp)
     if (resp == NULL)
         return;
     TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
-    tierce__resp_stream_fini(&resp->stream);
+    tierce__channel_close(&resp->channel);
+    tierce__tls_context_destroy(resp->tls);
     tierce__resp_parser_destroy(resp->parser);
     tierce__resp_opts_clear(&resp->opts, &resp->opts_arena);
     tierce__free(resp->in);
@@ -202,7 +218,7 @@ const char *tierce__resp_words(const struct tierce__resp_value *error)
 
 static bool is_connected(const struct tierce__resp *resp)
 {
-    return resp->stream.fd >= 0;
+    return resp->channel.fd >= 0;
 }
 
 bool tierce__resp_is_connected(const struct tierce__resp *resp)
@@ -216,14 +232,14 @@ bool tierce__resp_is_ready(struct tierce__resp *resp)
     TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
     TIERCE_DASSERT(resp->in_at <= resp->in_end);
     return is_connected(resp) && resp->awaited == 0 && resp->in_at == resp->in_end &&
-           tierce__resp_stream_is_quiet(&resp->stream);
+           tierce__channel_is_quiet(&resp->channel);
 }
 
 /* Closes the connection, because its answers can no longer be matched. */
 static int fail(struct tierce__resp *resp, int rc, const char *what)
 {
     TIERCE_DASSERT(rc < 0);
-    tierce__resp_stream_close(&resp->stream);
+    tierce__channel_close(&resp->channel);
     resp->awaited = resp->appended = 0;
     snprintf(resp->why, sizeof(resp->why), "%.180s: %s: %s", resp->opts.host, what,
              tierce_strerror(rc));
@@ -358,8 +374,8 @@ static int receive(struct tierce__resp *resp)
         resp->in_at == resp->in_end ? tierce__resp_parser_room(resp->parser, &room_bytes) : NULL;
     struct iovec pieces[2] = {{room, room_bytes},
                               {resp->in + resp->in_end, resp->in_size - resp->in_end}};
-    rc = room != NULL ? tierce__resp_stream_read(&resp->stream, pieces, 2, &done)
-                      : tierce__resp_stream_read(&resp->stream, pieces + 1, 1, &done);
+    rc = room != NULL ? tierce__channel_read(&resp->channel, pieces, 2, &done)
+                      : tierce__channel_read(&resp->channel, pieces + 1, 1, &done);
     if (rc != 0)
         return rc;
     TIERCE_DASSERT(done > 0);
@@ -394,8 +410,8 @@ static int wait_to_send(struct tierce__resp *resp, uint64_t deadline_ns)
     TIERCE_DASSERT(resp->in_at <= resp->in_end);
     short got = 0;
     bool takes = resp->in_end - resp->in_at < resp->opts.answer_bytes_max;
-    short events = (short)(resp->stream.wants | (takes ? POLLIN : 0));
-    int rc = tierce__resp_stream_wait(&resp->stream, events, &got, deadline_ns);
+    short events = (short)(resp->channel.wants | (takes ? POLLIN : 0));
+    int rc = tierce__channel_wait(&resp->channel, events, &got, deadline_ns);
     if (rc != 0 || !takes || (got & POLLIN) == 0)
         return rc;
     rc = receive(resp);
@@ -413,7 +429,7 @@ int tierce__resp_flush(struct tierce__resp *resp, uint64_t deadline_ns)
         struct iovec pieces[PIECES_AT_ONCE];
         size_t done = 0;
         int count = gather(resp, at, skip, pieces);
-        int rc = tierce__resp_stream_write(&resp->stream, pieces, count, &done);
+        int rc = tierce__channel_write(&resp->channel, pieces, count, &done);
         if (rc == -EAGAIN)
             rc = wait_to_send(resp, deadline_ns);
         if (rc != 0)
@@ -470,8 +486,8 @@ int tierce__resp_read(struct tierce__resp *resp, struct tierce__resp_value *out,
         if (rc == -EAGAIN) {
             size_t bytes = 0;
             (void)tierce__resp_parser_room(resp->parser, &bytes);
-            tierce__resp_stream_expect(&resp->stream, bytes);
-            rc = tierce__resp_stream_wait(&resp->stream, resp->stream.wants, NULL, deadline_ns);
+            tierce__channel_expect(&resp->channel, bytes);
+            rc = tierce__channel_wait(&resp->channel, resp->channel.wants, NULL, deadline_ns);
         }
         if (rc != 0)
             return fail(resp, rc, "receiving");
@@ -592,7 +608,10 @@ static int reconnect(struct tierce__resp *resp)
     resp->awaited = 0;
     resp->in_at = resp->in_end = 0;
     forget(resp);
-    int rc = tierce__resp_stream_connect(&resp->stream, &resp->opts, deadline_ns, resp->why);
+    int rc = tierce__channel_connect(&resp->channel, resp->opts.host, resp->opts.port, resp->tls,
+                                     deadline_ns, resp->why);
+    if (rc == -ENOENT) /* no error above: there are fewer servers, or no value */
+        rc = -ECONNREFUSED;
     if (rc == 0) {
         rc = greet(resp, deadline_ns);
         if (rc == TIERCE_E_DEADLINE)
@@ -618,14 +637,14 @@ int tierce__resp_begin(struct tierce__resp *resp)
     resp->repeats = false;
     if (tierce__resp_is_ready(resp))
         return 0;
-    tierce__resp_stream_close(&resp->stream);
+    tierce__channel_close(&resp->channel);
     return reconnect(resp);
 }
 
 void tierce__resp_leave(struct tierce__resp *resp, const char *why)
 {
     TIERCE_CHECK_MAGIC(resp, RESP_MAGIC);
-    tierce__resp_stream_close(&resp->stream);
+    tierce__channel_close(&resp->channel);
     snprintf(resp->why, sizeof(resp->why), "%.100s: %.150s", resp->opts.host, why);
     resp->connect_rc = TIERCE_E_DOWN;
     resp->retry_ns = tierce__now_ns() + resp->opts.retry_interval_ms * TIERCE__MS_NS;

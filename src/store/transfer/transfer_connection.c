@@ -6,6 +6,7 @@
 #include "store/transfer/transfer_private.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -52,6 +53,17 @@ void tierce__transfer_connection_close(struct tierce__transfer_connection *c, co
     c->tls = NULL;
     tierce__transfer_slots_clear(c);
     tierce__transfer_connection_bury(c);
+}
+
+void tierce__transfer_connection_fail(struct tierce__transfer_connection *c, int rc)
+{
+    char why[128];
+    TIERCE_ASSERT(rc < 0);
+    if (rc == -EPROTO && c->tls != NULL)
+        snprintf(why, sizeof(why), "TLS: %.100s", tierce__tls_problem(c->tls));
+    else
+        snprintf(why, sizeof(why), "%s", tierce_strerror(rc));
+    tierce__transfer_connection_close(c, rc != -ECONNRESET ? why : NULL);
 }
 
 /* ---- patience -------------------------------------------------------------------------------- */
@@ -191,8 +203,12 @@ int tierce__transfer_connection_open(const struct tierce__transfer_arrival *arri
     c->deadline.expired = out_of_patience;
     memcpy(c->peer, arrival->peer, sizeof(c->peer));
     tierce__listen_tune(arrival->fd);
-    int rc = tierce__poll_watch(c->loop, &c->source);
+    struct tierce__tls_context *tls = c->server->opts.tls;
+    int rc = tls != NULL ? tierce__tls_session_accept(&c->tls, tls, arrival->fd) : 0;
+    if (rc == 0)
+        rc = tierce__poll_watch(c->loop, &c->source);
     if (rc < 0) {
+        tierce__tls_session_destroy(c->tls);
         close(arrival->fd);
         tierce__free(c);
         return rc;

@@ -84,6 +84,7 @@ struct tierce__transfer_connection {
     struct tierce__task end;
     char peer[TIERCE__PEER_BYTES];
     struct tierce__tls_session *tls; /* or NULL */
+    short wants;                     /* of tls, after -EAGAIN */
 
     bool is_readable, is_writable;
     bool is_greeted;
@@ -160,6 +161,9 @@ void tierce__transfer_connection_run(struct tierce__transfer_connection *c);
 
 /* Ends it now. The memory stays until the keeper has answered and this round of events is over. */
 void tierce__transfer_connection_close(struct tierce__transfer_connection *c, const char *why);
+
+/* The same, after an error of the socket or of TLS. */
+void tierce__transfer_connection_fail(struct tierce__transfer_connection *c, int rc);
 
 /* The keeper has answered for a connection that is closing. */
 void tierce__transfer_connection_bury(struct tierce__transfer_connection *c);

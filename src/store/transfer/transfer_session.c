@@ -238,7 +238,7 @@ bool tierce__transfer_session_read(struct tierce__transfer_connection *c)
     if (rc == -EAGAIN)
         return false;
     if (rc < 0) {
-        tierce__transfer_connection_close(c, rc != -ECONNRESET ? tierce_strerror(rc) : NULL);
+        tierce__transfer_connection_fail(c, rc);
         return false;
     }
     if (c->receiving != NULL && c->body_left > 0) {

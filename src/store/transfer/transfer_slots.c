@@ -475,6 +475,6 @@ bool tierce__transfer_slots_send(struct tierce__transfer_connection *c)
     if (rc == 0)
         advance(c, done);
     else if (rc != -EAGAIN)
-        tierce__transfer_connection_close(c, tierce_strerror(rc));
+        tierce__transfer_connection_fail(c, rc);
     return rc == 0;
 }

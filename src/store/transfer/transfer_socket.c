@@ -26,12 +26,24 @@ static int status_of(ssize_t n, bool *flag, size_t *done)
     return -EAGAIN;
 }
 
+/* Reading may wait for the socket to take bytes of the handshake, and writing for input. */
+static int tls_status(struct tierce__transfer_connection *c, int rc)
+{
+    if (rc == -EAGAIN && c->wants == POLLOUT)
+        c->is_writable = false;
+    else if (rc == -EAGAIN)
+        c->is_readable = false;
+    return rc;
+}
+
 int tierce__transfer_receive(struct tierce__transfer_connection *c, const struct iovec *pieces,
                              int count, size_t *done)
 {
     TIERCE_DASSERT(count > 0 && pieces[0].iov_len > 0);
     TIERCE_DASSERT(c->is_readable && !c->is_closing);
-    int rc = status_of(readv(c->source.fd, pieces, count), &c->is_readable, done);
+    int rc = c->tls != NULL
+                 ? tls_status(c, tierce__tls_socket_read(c->tls, pieces, count, done, &c->wants))
+                 : status_of(readv(c->source.fd, pieces, count), &c->is_readable, done);
     if (rc == 0)
         c->received += *done;
     return rc;
@@ -43,7 +55,9 @@ int tierce__transfer_send(struct tierce__transfer_connection *c, struct iovec *p
     TIERCE_DASSERT(count > 0 && pieces[0].iov_len > 0);
     TIERCE_DASSERT(c->is_writable && !c->is_closing);
     struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
-    int rc = status_of(sendmsg(c->source.fd, &message, MSG_NOSIGNAL), &c->is_writable, done);
+    int rc = c->tls != NULL
+                 ? tls_status(c, tierce__tls_socket_write(c->tls, pieces, count, done, &c->wants))
+                 : status_of(sendmsg(c->source.fd, &message, MSG_NOSIGNAL), &c->is_writable, done);
     if (rc == 0)
         c->sent += *done;
     return rc;
@@ -63,5 +77,7 @@ void tierce__transfer_shut(struct tierce__transfer_connection *c)
 {
     TIERCE_DASSERT(!c->is_shut);
     c->is_shut = true;
+    if (c->tls != NULL)
+        tierce__tls_end(c->tls);
     (void)shutdown(c->source.fd, SHUT_WR);
 }

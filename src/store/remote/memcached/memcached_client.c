@@ -24,7 +24,7 @@ void tierce__memcached_init(struct tierce__memcached *client,
 
 void tierce__memcached_add(struct tierce__memcached *client, const char *format, ...)
 {
-    TIERCE_DASSERT(client->peer.fd >= 0);
+    TIERCE_DASSERT(tierce__peer_is_connected(&client->peer));
     va_list arguments;
     size_t room = sizeof(client->out) - client->out_used;
     va_start(arguments, format);

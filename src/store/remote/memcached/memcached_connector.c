@@ -404,7 +404,7 @@ static int put_parts(struct memcached_link *link, const struct tierce__memcached
             rc = read_word(link, &kind, deadline_ns);
             if (rc == 0 && status == 0)
                 status = status_of(link, kind);
-            if (link->client.peer.fd < 0)
+            if (!tierce__peer_is_connected(&link->client.peer))
                 return status != 0 ? status : rc;
         }
         *sent += some;
@@ -442,7 +442,7 @@ static int memcached_put(void *opened, const struct tierce_plugin_name *name, co
                   deadline_ns);
     if (rc == 0 && old.is_head)
         drop_parts(link, &old.head, old.head.parts, true, deadline_ns);
-    if (rc != 0 && link->client.peer.fd >= 0)
+    if (rc != 0 && tierce__peer_is_connected(&link->client.peer))
         drop_parts(link, &head, sent, false, deadline_ns);
     return rc;
 }

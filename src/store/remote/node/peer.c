@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/remote/node/peer.h"
 #include "base/assert.h"
-#include "net/stream.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
@@ -54,14 +52,12 @@ int tierce__peer_place_parse(struct tierce__peer_place *out, const struct tierce
 
 void tierce__peer_init(struct tierce__peer *peer, const struct tierce__peer_place *place)
 {
-    *peer = (struct tierce__peer){.place = place, .fd = -1};
+    *peer = (struct tierce__peer){.place = place, .channel = {.fd = -1}};
 }
 
 void tierce__peer_close(struct tierce__peer *peer)
 {
-    if (peer->fd >= 0)
-        close(peer->fd);
-    peer->fd = -1;
+    tierce__channel_close(&peer->channel);
 }
 
 static int failed(struct tierce__peer *peer, int rc, const char *what)
@@ -72,25 +68,30 @@ static int failed(struct tierce__peer *peer, int rc, const char *what)
     return rc == TIERCE_E_DEADLINE || rc == -ENOMEM ? rc : TIERCE_E_DOWN;
 }
 
+bool tierce__peer_is_connected(const struct tierce__peer *peer)
+{
+    TIERCE_DASSERT(peer->channel.fd < 0 || peer->connects > 0);
+    return peer->channel.fd >= 0;
+}
+
 struct tierce__link_state tierce__peer_state(const struct tierce__peer *peer)
 {
-    TIERCE_DASSERT(peer->fd < 0 || peer->connects > 0);
-    return (struct tierce__link_state){.connects = peer->connects, .is_connected = peer->fd >= 0};
+    return (struct tierce__link_state){.connects = peer->connects,
+                                       .is_connected = tierce__peer_is_connected(peer)};
 }
 
 int tierce__peer_begin(struct tierce__peer *peer, uint64_t deadline_ns)
 {
-    if (peer->fd >= 0 && tierce__stream_look(peer->fd) == 0)
+    const struct tierce__peer_place *place = peer->place;
+    if (tierce__peer_is_connected(peer) && tierce__channel_is_quiet(&peer->channel))
         return 0;
     tierce__peer_close(peer);
-    int rc = tierce__stream_connect(&peer->fd, peer->place->host, peer->place->port, deadline_ns,
-                                    peer->why, sizeof(peer->why));
-    if (rc != 0) {
-        peer->fd = -1;
+    int rc = tierce__channel_connect(&peer->channel, place->host, place->port, place->tls,
+                                     deadline_ns, peer->why);
+    if (rc != 0)
         return rc == TIERCE_E_DEADLINE || rc == -ENOMEM ? rc : TIERCE_E_DOWN;
-    }
     peer->connects++;
-    TIERCE_DASSERT(peer->fd >= 0);
+    TIERCE_DASSERT(tierce__peer_is_connected(peer));
     return 0;
 }
 
@@ -98,16 +99,16 @@ int tierce__peer_send(struct tierce__peer *peer, struct iovec *pieces, int count
                       uint64_t deadline_ns)
 {
     TIERCE_DASSERT(count > 0);
-    TIERCE_DASSERT(peer->fd >= 0);
-    int rc = tierce__stream_send(peer->fd, pieces, count, deadline_ns);
+    TIERCE_DASSERT(tierce__peer_is_connected(peer));
+    int rc = tierce__channel_send(&peer->channel, pieces, count, deadline_ns);
     return rc == 0 ? 0 : failed(peer, rc, "sending");
 }
 
 int tierce__peer_receive(struct tierce__peer *peer, struct iovec *pieces, int count, size_t least,
                          size_t *got, uint64_t deadline_ns)
 {
-    TIERCE_DASSERT(peer->fd >= 0);
-    int rc = tierce__stream_receive(peer->fd, pieces, count, least, got, deadline_ns);
+    TIERCE_DASSERT(tierce__peer_is_connected(peer));
+    int rc = tierce__channel_receive(&peer->channel, pieces, count, least, got, deadline_ns);
     TIERCE_DASSERT(rc != 0 || *got >= least);
     return rc == 0 ? 0 : failed(peer, rc, "receiving");
 }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * transfer://HOST:PORT/SPACE?connections=8&token_file=FILE: objects in the memory of another
- * process (store/transfer/transfer.h), by the frames of docs/inside/format/transfer.md.
+ *     transfer://HOST:PORT/SPACE?connections=8&token_file=FILE
+ *     transfer+tls://...&ca_file=FILE
+ *
+ * Objects in the memory of another process (store/transfer/transfer.h), by the frames of
+ * docs/inside/format/transfer.md.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -22,7 +25,7 @@
 
 /* Shared by the links. */
 struct transfer_store {
-    struct tierce__peer_place place;
+    struct tierce__peer_place place; /* and the certificates, owned */
     char space[TIERCE__TRANSFER_SPACE_MAX + 1];
     char *token_file; /* or NULL */
 };
@@ -93,6 +96,10 @@ static int read_welcome(struct transfer_link *link, uint64_t deadline_ns)
     struct tierce__transfer_welcome welcome;
     size_t got;
     int rc = tierce__peer_receive(&link->peer, &piece, 1, sizeof(bytes), &got, deadline_ns);
+    if (rc == TIERCE_E_DOWN)
+        snprintf(link->peer.why, sizeof(link->peer.why),
+                 "the server closed the connection before it answered the greeting%s",
+                 link->store->place.tls == NULL ? "; if it requires TLS: transfer+tls://" : "");
     if (rc != 0)
         return rc;
     if (tierce__transfer_welcome_decode(&welcome, bytes) != 0)
@@ -324,7 +331,7 @@ static int read_read(void *opened, const struct tierce__link_get *get, uint64_t 
     int rc = receive_head(link, get, is_last, &have, deadline_ns);
     if (rc == 0)
         rc = take_reply(link, &reply, TIERCE__TRANSFER_OP_READ);
-    if (rc != 0 && have > 0 && link->peer.fd >= 0)
+    if (rc != 0 && have > 0 && tierce__peer_is_connected(&link->peer))
         return misunderstood(link, "bytes behind a reply without any");
     if (rc != 0)
         return rc;
@@ -511,6 +518,7 @@ static void close_store(void *opened)
 {
     struct transfer_store *store = opened;
     tierce__free(store->token_file);
+    tierce__tls_context_destroy(store->place.tls);
     tierce__free(store);
 }
 
@@ -544,11 +552,24 @@ static int take_token_file(struct transfer_store *store, const char *path,
     return rc;
 }
 
+static int take_tls(struct transfer_store *store, const struct tierce__url *url,
+                    char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    const char *ca_file = tierce__url_param(url, "ca_file");
+    if (strcmp(url->scheme, "transfer+tls") == 0)
+        return tierce__tls_client_context(&store->place.tls, ca_file,
+                                          &(struct tierce__tls){.is_bare = true}, why);
+    if (ca_file == NULL)
+        return 0;
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: ca_file requires transfer+tls://");
+    return TIERCE_E_CONFIG;
+}
+
 static int open_store(void **out, struct tierce__client *own,
                       const struct tierce__connector_source *source,
                       char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const known[] = {"connections", "token_file", NULL};
+    static const char *const known[] = {"connections", "token_file", "ca_file", NULL};
     static char no_path[] = "";
     (void)own;
     struct transfer_store *store = *out;
@@ -559,6 +580,8 @@ static int open_store(void **out, struct tierce__client *own,
         rc = tierce__peer_place_parse(&store->place, &place, 0, why);
     if (rc == 0)
         rc = take_space(store, source->url->path, why);
+    if (rc == 0)
+        rc = take_tls(store, source->url, why);
     return rc == 0 ? take_token_file(store, tierce__url_param(source->url, "token_file"), why) : rc;
 }
 
