@@ -5,9 +5,9 @@
 #include "manager/registry/model.h"
 
 /*
- * A driver for one storage, below storages.h. There are three: files (NFS, 3FS mounts), Redis, and
- * S3 over its connector (store/remote). Unmanaged storages, which only clients can reach, have no
- * driver.
+ * A driver for one storage, below storages.h. There are four: files (NFS, 3FS mounts), Redis, and
+ * S3 and parts of nodes over their connectors (store/remote). Unmanaged storages, which only
+ * clients can reach, have no driver.
  *
  * Calls block, possibly forever (an NFS server that does not answer), so they are made on a thread
  * that can be abandoned. Threads: one at a time per driver.
@@ -18,7 +18,7 @@ struct tierce__storage_driver;
 #define TIERCE__STORAGE_BATCH_MAX 64u
 
 struct tierce__storage_ops {
-    const char *name; /* "file", "redis", "s3" */
+    const char *name; /* "file", "redis", "s3", "tierce" */
     /* The driver copies the fields of `storage` that it uses. Errors: TIERCE_E_CONFIG, -ENOMEM,
      * negative errno; `why` in words. Does no I/O that could hang. */
     TIERCE_MUSTUSE int (*open)(struct tierce__storage_driver **out,
@@ -59,6 +59,7 @@ struct tierce__storage_driver {
 extern const struct tierce__storage_ops tierce__storage_file;
 extern const struct tierce__storage_ops tierce__storage_redis;
 extern const struct tierce__storage_ops tierce__storage_s3;
+extern const struct tierce__storage_ops tierce__storage_node;
 
 /* NULL: storages of this type are unmanaged. */
 const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks as objects of a store that a connector reaches (store/remote): S3. An object's name is the
- * path without its first '/'. */
+/* Blocks as objects of a store that a connector reaches (store/remote): S3, and the part of a node.
+ * An object's name is the path without its first '/'. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -32,7 +32,7 @@ struct connector_driver {
 
 static struct connector_driver *driver_of(struct tierce__storage_driver *base)
 {
-    TIERCE_DASSERT(base->ops == &tierce__storage_s3);
+    TIERCE_DASSERT(base->ops == &tierce__storage_s3 || base->ops == &tierce__storage_node);
     return (struct connector_driver *)base;
 }
 
@@ -70,7 +70,8 @@ static int connector_open(struct tierce__storage_driver **out,
     struct connector_driver *driver = tierce__calloc(1, sizeof(*driver));
     if (driver == NULL)
         return -ENOMEM;
-    driver->base.ops = &tierce__storage_s3;
+    driver->base.ops =
+        storage->type == TIERCE__STORAGE_NODE ? &tierce__storage_node : &tierce__storage_s3;
     int rc = tierce__storage_at_url(&driver->url, &at, text);
     if (rc == 0)
         rc = name_probe(driver);
@@ -207,6 +208,8 @@ static int probe_with(struct connector_driver *driver, struct tierce__buf *writt
     if (getrandom(written->data, PROBE_BYTES, 0) != PROBE_BYTES)
         return -EIO;
     int rc = try_step(driver, &req, "write", why);
+    if (rc == TIERCE_E_FULL && driver->base.ops == &tierce__storage_node)
+        return 0; /* its objects can be read and deleted, and nothing else will make room */
     if (rc != 0)
         return rc;
     rc = read_back(driver, written, buf, why);
@@ -360,7 +363,7 @@ static int connector_measure(struct tierce__storage_driver *base, const char *pa
     return *bytes > 0 ? 0 : TIERCE_E_UNSUPPORTED; /* the store does not report lengths */
 }
 
-/* A bucket does not report its room. */
+/* A bucket does not report its room; that of a node's part is its storage's capacity_bytes. */
 static double connector_used_share(struct tierce__storage_driver *base)
 {
     (void)base;
@@ -374,6 +377,18 @@ const struct tierce__storage_ops tierce__storage_s3 = {
     .probe = connector_probe,
     .read_mark = connector_read_mark,
     .write_mark = connector_write_mark,
+    .remove = connector_remove,
+    .remove_many = connector_remove_many,
+    .measure = connector_measure,
+    .used_share = connector_used_share,
+};
+
+/* Without marks: a part that has lost its objects has another incarnation. */
+const struct tierce__storage_ops tierce__storage_node = {
+    .name = "tierce",
+    .open = connector_open,
+    .close = connector_close,
+    .probe = connector_probe,
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,

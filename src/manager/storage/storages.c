@@ -72,10 +72,11 @@ const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_
         return &tierce__storage_redis;
     case TIERCE__STORAGE_S3:
         return &tierce__storage_s3;
+    case TIERCE__STORAGE_NODE:
+        return &tierce__storage_node;
     case TIERCE__STORAGE_NONE:
     case TIERCE__STORAGE_MOONCAKE:
     case TIERCE__STORAGE_TAIRMEMPOOL:
-    case TIERCE__STORAGE_NODE:
         break;
     }
     return NULL;
