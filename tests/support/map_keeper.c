@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "map_keeper.h"
-#include "check_main.h"
+#include "base/assert.h"
 #include "test_random.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { PAGE = 100 };
 
@@ -58,7 +60,7 @@ static struct map_object **find_object(struct map_keeper *keeper,
 
 static void let_go(struct map_keeper *keeper, struct map_object *object)
 {
-    ck_assert_uint_gt(object->refs, 0);
+    TIERCE_ASSERT(object->refs > 0);
     if (--object->refs > 0)
         return;
     keeper->bytes -= object->count;
@@ -142,7 +144,7 @@ static void keeper_release(struct tierce__keeper *base, struct tierce__keeper_le
 {
     struct map_keeper *keeper = keeper_of(base);
     pthread_mutex_lock(&keeper->mutex);
-    ck_assert_uint_gt(keeper->lent, 0);
+    TIERCE_ASSERT(keeper->lent > 0);
     keeper->lent--;
     let_go(keeper, lease->owner);
     pthread_mutex_unlock(&keeper->mutex);
@@ -184,7 +186,7 @@ static int keeper_make(struct tierce__keeper *base, struct tierce__keeper_room *
         rc = TIERCE_E_FULL;
     if (rc == 0) {
         object = malloc(sizeof(*object) + bytes);
-        ck_assert_ptr_nonnull(object);
+        TIERCE_ASSERT(object != NULL);
         *object = (struct map_object){.name_bytes = name->bytes, .count = bytes, .refs = 1};
         memcpy(object->name, name->text, name->bytes);
         keeper->bytes += bytes;
@@ -281,7 +283,7 @@ static const struct tierce__keeper_ops ops = {.has = keeper_has,
 struct map_keeper *map_keeper_create(const char *space, uint64_t bytes_max)
 {
     struct map_keeper *keeper = calloc(1, sizeof(*keeper));
-    ck_assert_ptr_nonnull(keeper);
+    TIERCE_ASSERT(keeper != NULL);
     keeper->base.ops = &ops;
     keeper->bytes_max = bytes_max;
     snprintf(keeper->space, sizeof(keeper->space), "%s", space);
@@ -355,7 +357,7 @@ static void *run_late(void *arg)
 void map_keeper_set_late(struct map_keeper *keeper)
 {
     keeper->has_thread = true;
-    ck_assert_int_eq(pthread_create(&keeper->thread, NULL, run_late, keeper), 0);
+    TIERCE_ASSERT(pthread_create(&keeper->thread, NULL, run_late, keeper) == 0);
 }
 
 void map_keeper_hold(struct map_keeper *keeper)
@@ -430,9 +432,9 @@ void map_keeper_destroy(struct map_keeper *keeper)
     pthread_mutex_unlock(&keeper->mutex);
     if (keeper->has_thread)
         pthread_join(keeper->thread, NULL);
-    ck_assert_uint_eq(map_keeper_held(keeper), 0);
-    ck_assert_uint_eq(keeper->lent, 0);
+    TIERCE_ASSERT(map_keeper_held(keeper) == 0);
+    TIERCE_ASSERT(keeper->lent == 0);
     map_keeper_clear(keeper);
-    ck_assert_uint_eq(keeper->bytes, 0);
+    TIERCE_ASSERT(keeper->bytes == 0);
     free(keeper);
 }

@@ -19,10 +19,9 @@ static int status_of(ssize_t n, bool *flag, size_t *done)
     }
     if (n == 0)
         return -ECONNRESET;
-    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+    if (errno != EAGAIN && errno != EWOULDBLOCK)
         return -errno;
-    if (errno != EINTR)
-        *flag = false;
+    *flag = false;
     return -EAGAIN;
 }
 
@@ -36,6 +35,27 @@ static int tls_status(struct tierce__transfer_connection *c, int rc)
     return rc;
 }
 
+static int receive_plain(struct tierce__transfer_connection *c, const struct iovec *pieces,
+                         int count, size_t *done)
+{
+    ssize_t n;
+    do
+        n = readv(c->source.fd, pieces, count);
+    while (n < 0 && errno == EINTR);
+    return status_of(n, &c->is_readable, done);
+}
+
+static int send_plain(struct tierce__transfer_connection *c, struct iovec *pieces, int count,
+                      size_t *done)
+{
+    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
+    ssize_t n;
+    do
+        n = sendmsg(c->source.fd, &message, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    return status_of(n, &c->is_writable, done);
+}
+
 int tierce__transfer_receive(struct tierce__transfer_connection *c, const struct iovec *pieces,
                              int count, size_t *done)
 {
@@ -43,7 +63,7 @@ int tierce__transfer_receive(struct tierce__transfer_connection *c, const struct
     TIERCE_DASSERT(c->is_readable && !c->is_closing);
     int rc = c->tls != NULL
                  ? tls_status(c, tierce__tls_socket_read(c->tls, pieces, count, done, &c->wants))
-                 : status_of(readv(c->source.fd, pieces, count), &c->is_readable, done);
+                 : receive_plain(c, pieces, count, done);
     if (rc == 0)
         c->received += *done;
     return rc;
@@ -54,10 +74,9 @@ int tierce__transfer_send(struct tierce__transfer_connection *c, struct iovec *p
 {
     TIERCE_DASSERT(count > 0 && pieces[0].iov_len > 0);
     TIERCE_DASSERT(c->is_writable && !c->is_closing);
-    struct msghdr message = {.msg_iov = pieces, .msg_iovlen = (size_t)count};
     int rc = c->tls != NULL
                  ? tls_status(c, tierce__tls_socket_write(c->tls, pieces, count, done, &c->wants))
-                 : status_of(sendmsg(c->source.fd, &message, MSG_NOSIGNAL), &c->is_writable, done);
+                 : send_plain(c, pieces, count, done);
     if (rc == 0)
         c->sent += *done;
     return rc;
