@@ -59,6 +59,7 @@ struct tierce__storage_driver {
 extern const struct tierce__storage_ops tierce__storage_file;
 extern const struct tierce__storage_ops tierce__storage_redis;
 extern const struct tierce__storage_ops tierce__storage_s3;
+extern const struct tierce__storage_ops tierce__storage_node;
 
 /* NULL: storages of this type are unmanaged. */
 const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks as objects of a store that a connector reaches (store/remote): S3. An object's name is the
- * path without its first '/'. */
+/* Blocks as objects of a store that a connector reaches (store/remote): S3, parts of nodes. An
+ * object's name is the path without its first '/'. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -32,7 +32,7 @@ struct connector_driver {
 
 static struct connector_driver *driver_of(struct tierce__storage_driver *base)
 {
-    TIERCE_DASSERT(base->ops == &tierce__storage_s3);
+    TIERCE_DASSERT(base->ops == &tierce__storage_s3 || base->ops == &tierce__storage_node);
     return (struct connector_driver *)base;
 }
 
@@ -70,7 +70,8 @@ static int connector_open(struct tierce__storage_driver **out,
     struct connector_driver *driver = tierce__calloc(1, sizeof(*driver));
     if (driver == NULL)
         return -ENOMEM;
-    driver->base.ops = &tierce__storage_s3;
+    driver->base.ops =
+        storage->type == TIERCE__STORAGE_NODE ? &tierce__storage_node : &tierce__storage_s3;
     int rc = tierce__storage_at_url(&driver->url, &at, text);
     if (rc == 0)
         rc = name_probe(driver);
@@ -374,6 +375,18 @@ const struct tierce__storage_ops tierce__storage_s3 = {
     .probe = connector_probe,
     .read_mark = connector_read_mark,
     .write_mark = connector_write_mark,
+    .remove = connector_remove,
+    .remove_many = connector_remove_many,
+    .measure = connector_measure,
+    .used_share = connector_used_share,
+};
+
+/* Without a mark: the part's incarnation shows that it has lost its objects. */
+const struct tierce__storage_ops tierce__storage_node = {
+    .name = "node",
+    .open = connector_open,
+    .close = connector_close,
+    .probe = connector_probe,
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,

@@ -249,6 +249,23 @@ static int put_mooncake(struct tierce__line *line, const struct tierce__storage_
     return 0;
 }
 
+/* The manager makes the URL of a part of a node. */
+static int put_node(struct tierce__line *line, const struct tierce__storage_at *at,
+                    char why[TIERCE__STORAGE_WHY_BYTES])
+{
+    static const char scheme[] = "transfer://";
+    const char *uri = text_of(at->uri);
+    for (const char *c = uri; *c != '\0'; c++) {
+        if (*c <= ' ' || *c >= 0x7f)
+            return refuse(why, TIERCE_E_CONFIG, "uri of a node's part has an invalid character");
+    }
+    if (strncmp(uri, scheme, sizeof(scheme) - 1) != 0)
+        return refuse(why, TIERCE_E_CONFIG,
+                      "uri of a node's part must be transfer://HOST:PORT/memory or /disk");
+    tierce__line_put(line, uri);
+    return 0;
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 static int put_url(struct tierce__line *line, const struct tierce__storage_at *at,
@@ -262,10 +279,11 @@ static int put_url(struct tierce__line *line, const struct tierce__storage_at *a
         return put_s3(line, at, why);
     if (is_type(at, "mooncake"))
         return put_mooncake(line, at, why);
+    if (is_type(at, "tierce"))
+        return put_node(line, at, why);
     snprintf(why, TIERCE__STORAGE_WHY_BYTES,
-             is_type(at, "tierce") ? "pools of tierce nodes are not implemented yet"
-             : is_type(at, "pace") ? "TairMemPool has no public client"
-                                   : "there is no connector for storages of type %.32s",
+             is_type(at, "pace") ? "TairMemPool has no public client"
+                                 : "there is no connector for storages of type %.32s",
              text_of(at->type));
     return TIERCE_E_UNSUPPORTED;
 }

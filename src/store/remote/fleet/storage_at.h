@@ -21,11 +21,11 @@
 
 struct tierce__storage_at {
     const char *type; /* the scheme of its URIs: "file", "hf3fs", "vcns_hf3fs", "redis", "s3",
-                         "mooncake"; others have no connector */
+                         "mooncake", "tierce"; others have no connector */
     /* NULL is "". */
     const char *root_path;                             /* file */
     const char *mountpoint, *root_dir;                 /* hf3fs, vcns_hf3fs */
-    const char *uri;                                   /* redis, s3 */
+    const char *uri;                                   /* redis, s3, tierce */
     const char *master, *metadata, *protocol, *device; /* mooncake */
 };
 
