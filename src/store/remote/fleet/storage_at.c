@@ -249,14 +249,19 @@ static int put_mooncake(struct tierce__line *line, const struct tierce__storage_
     return 0;
 }
 
-/* A part of a node. */
+/* The manager makes the URL of a part of a node. */
 static int put_node(struct tierce__line *line, const struct tierce__storage_at *at,
                     char why[TIERCE__STORAGE_WHY_BYTES])
 {
     const char *uri = text_of(at->uri);
+    for (const char *c = uri; *c != '\0'; c++) {
+        if (*c <= ' ' || *c >= 0x7f)
+            return refuse(why, TIERCE_E_CONFIG, "uri of a node's part has an invalid character");
+    }
     if (strncmp(uri, "transfer://", strlen("transfer://")) != 0 &&
         strncmp(uri, "transfer+tls://", strlen("transfer+tls://")) != 0)
-        return refuse(why, TIERCE_E_CONFIG, "uri must begin with transfer:// or transfer+tls://");
+        return refuse(why, TIERCE_E_CONFIG,
+                      "uri of a node's part must be transfer://HOST:PORT/memory or /disk");
     tierce__line_put(line, uri);
     return 0;
 }
