@@ -2,9 +2,9 @@
 /*
  * Objects to a node's part in memory and back by the connector of transfer://, over TCP on
  * loopback, against a bare loop: as many connections, with a thread at each end, which sends the
- * same bytes behind a head of 32 bytes from memory and receives them into memory. Both have the
- * objects of a round in flight, 8 for each connection. Server and client are in this process, whose
- * processor time is therefore that of both ends.
+ * same bytes behind a head of 32 bytes from memory and receives them into memory. Both have all
+ * reads of a round in flight. Server and client are in this process, whose processor time is
+ * therefore that of both ends.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -24,7 +24,7 @@
 #include "node/part/part.h"
 #include "store/remote/connector.h"
 
-enum { OBJECTS = 16, LINKS = 2, PIPELINE = 8, HEAD = 32, CALL_MS = 60000 };
+enum { OBJECTS = 8, LINKS = 2, PIPELINE = 8, HEAD = 32, CALL_MS = 60000 };
 
 #define BYTES_MAX (2u << 20)
 
