@@ -51,10 +51,11 @@ static const struct {
     {"transfer://host:1/",
      "URL: the path must name a space of 1 to 64 bytes, as in transfer://HOST:PORT/memory"},
     {"transfer://host:1/memory?ttl=1",
-     "URL: unknown parameter \"ttl\" (\"ca_file\"?); there are connections, token_file, ca_file"},
+     "URL: unknown parameter \"ttl\" (\"ca_file\"?); there are connections, token_file, ca_file, "
+     "client_certificate, client_key"},
     {"transfer://host:1/memory?connections=1",
      "URL: parameter connections must be between 2 and 150"},
-    {"transfer://host:1/memory?ca_file=/x", "URL: ca_file requires transfer+tls://"},
+    {"transfer://host:1/memory?ca_file=/x", "URL: certificates require transfer+tls://"},
     {"transfer+tls://host:1/memory?ca_file=/none",
      "cannot load /none: No such file or directory (TLS authority)"},
 };
@@ -355,12 +356,12 @@ static void stop_tls(void)
     secure = (struct raw_world){0};
 }
 
-static void open_tls(uint16_t port, const char *ca)
+static void open_tls(uint16_t port, const char *ca, const char *more)
 {
-    char url[200], why[TIERCE__CONNECTOR_WHY_BYTES];
+    char url[400], why[TIERCE__CONNECTOR_WHY_BYTES];
     pool = connector_pool();
-    snprintf(url, sizeof(url), "transfer+tls://127.0.0.1:%u/memory?connections=2&ca_file=%s/%s",
-             (unsigned)port, folder, ca);
+    snprintf(url, sizeof(url), "transfer+tls://127.0.0.1:%u/memory?connections=2&ca_file=%s/%s%s",
+             (unsigned)port, folder, ca, more);
     ck_assert_msg(try_open(url, why) == 0, "%s", why);
 }
 
@@ -368,7 +369,7 @@ static void open_tls(uint16_t port, const char *ca)
 START_TEST(large_objects_by_tls)
 {
     enum { LARGE = 9000000 };
-    open_tls(tierce__transfer_server_port(secure.server), "ca.pem");
+    open_tls(tierce__transfer_server_port(secure.server), "ca.pem", "");
     ck_assert_int_eq(connector_put(connector, pool, "a", 1, LARGE), 0);
     ck_assert_int_eq(connector_get(connector, pool, "a", 1, 0, LARGE), 0);
     ck_assert_int_eq(connector_put(connector, pool, "b", 2, 1), 0);
@@ -382,7 +383,7 @@ END_TEST
 START_TEST(another_authority)
 {
     char why[TIERCE__CONNECTOR_WHY_BYTES];
-    open_tls(tierce__transfer_server_port(secure.server), "other.pem");
+    open_tls(tierce__transfer_server_port(secure.server), "other.pem", "");
     ck_assert_int_eq(operate(TIERCE__STORE_GET, 0, why), TIERCE_E_DOWN);
     ck_assert_msg(strstr(why, "TLS with 127.0.0.1: ") != NULL, "%s", why);
     ck_assert_msg(strstr(why, "certificate") != NULL, "%s", why);
@@ -405,11 +406,37 @@ START_TEST(a_server_without_tls)
     struct raw_world plain = {0};
     char why[TIERCE__CONNECTOR_WHY_BYTES];
     raw_start(&plain, 1 << 20);
-    open_tls(tierce__transfer_server_port(plain.server), "ca.pem");
+    open_tls(tierce__transfer_server_port(plain.server), "ca.pem", "");
     ck_assert_int_eq(operate(TIERCE__STORE_GET, 0, why), TIERCE_E_DOWN);
     ck_assert_msg(strstr(why, "TLS with 127.0.0.1: ") != NULL, "%s", why);
     close_connector();
     raw_stop(&plain);
+}
+END_TEST
+
+/* A server that demands a certificate of its authority. */
+START_TEST(certificates_of_clients)
+{
+    struct raw_world strict = {0};
+    char certificate[96], key[96], ca[96], more[300], why[256];
+    snprintf(certificate, sizeof(certificate), "%s/s.pem", folder);
+    snprintf(key, sizeof(key), "%s/s.key", folder);
+    snprintf(ca, sizeof(ca), "%s/ca.pem", folder);
+    ck_assert_int_eq(tierce__tls_server_context(
+                         &strict.opts.tls, &(struct tierce__tls){certificate, key, ca, true}, why),
+                     0);
+    raw_start(&strict, 1 << 20);
+    uint16_t port = tierce__transfer_server_port(strict.server);
+    open_tls(port, "ca.pem", "");
+    ck_assert_int_eq(operate(TIERCE__STORE_GET, 0, why), TIERCE_E_DOWN);
+    ck_assert_msg(strstr(why, "requires a certificate") != NULL, "%s", why);
+    close_connector();
+    snprintf(more, sizeof(more), "&client_certificate=%s&client_key=%s", certificate, key);
+    open_tls(port, "ca.pem", more);
+    ck_assert_int_eq(operate(TIERCE__STORE_GET, 0, why), TIERCE_E_MISS);
+    close_connector();
+    raw_stop(&strict);
+    tierce__tls_context_destroy(strict.opts.tls);
 }
 END_TEST
 
@@ -443,6 +470,7 @@ int main(void)
     tcase_add_test(tls, another_authority);
     tcase_add_test(tls, a_client_without_tls);
     tcase_add_test(tls, a_server_without_tls);
+    tcase_add_test(tls, certificates_of_clients);
     tcase_add_test(tls, a_client_that_does_not_shake_hands);
     suite_add_tcase(suite, tls);
     return check_main(suite);
