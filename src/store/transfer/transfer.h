@@ -14,7 +14,8 @@
  * The server is generic: a keeper (below) finds objects and makes room for new ones. Clients are
  * connectors (store/remote/connector.h) of the schemes "transfer" and "transfer+tls":
  *
- *     transfer://HOST:PORT/SPACE[?connections=N&token_file=F&ca_file=F]
+ *     transfer://HOST:PORT/SPACE[?connections=N&token_file=F]
+ *     transfer+tls://...[&ca_file=F&client_certificate=F&client_key=F]
  *
  * One round trip finds an object and moves its bytes. Bytes go from the socket into the memory that
  * the keeper gave, and from it to the socket, without copies unless TLS is used. A name, not an

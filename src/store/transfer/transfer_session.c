@@ -38,6 +38,20 @@ static void refuse_input(struct tierce__transfer_connection *c, const char *why)
 
 /* ---- the greeting ---------------------------------------------------------------------------- */
 
+static const char *why_refused(int status)
+{
+    switch (status) {
+    case TIERCE_E_VERSION:
+        return "it has another version of the protocol";
+    case TIERCE_E_REFUSED:
+        return "its token is wrong or missing";
+    case TIERCE_E_ARGUMENT:
+        return "there is no space of that name";
+    default:
+        return "a NUL in the space or the token";
+    }
+}
+
 static void welcome(struct tierce__transfer_connection *c, int status)
 {
     struct tierce__transfer_welcome frame = {.version = TIERCE__TRANSFER_VERSION,
@@ -56,7 +70,7 @@ static void welcome(struct tierce__transfer_connection *c, int status)
     c->is_ending = true;
     tierce__transfer_count(&c->server->counters.refused, 1);
     tierce__log(TIERCE_LOG_WARN, "transfer_client_refused", "peer=%s why=\"%s\"", c->peer,
-                tierce_strerror(status));
+                why_refused(status));
 }
 
 /* Space and token of a client. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  *     transfer://HOST:PORT/SPACE?connections=8&token_file=FILE
- *     transfer+tls://...&ca_file=FILE
+ *     transfer+tls://...&ca_file=FILE&client_certificate=FILE&client_key=FILE
  *
  * Objects in the memory of another process (store/transfer/transfer.h), by the frames of
  * docs/inside/format/transfer.md.
@@ -96,10 +96,6 @@ static int read_welcome(struct transfer_link *link, uint64_t deadline_ns)
     struct tierce__transfer_welcome welcome;
     size_t got;
     int rc = tierce__peer_receive(&link->peer, &piece, 1, sizeof(bytes), &got, deadline_ns);
-    if (rc == TIERCE_E_DOWN)
-        snprintf(link->peer.why, sizeof(link->peer.why),
-                 "the server closed the connection before it answered the greeting%s",
-                 link->store->place.tls == NULL ? "; if it requires TLS: transfer+tls://" : "");
     if (rc != 0)
         return rc;
     if (tierce__transfer_welcome_decode(&welcome, bytes) != 0)
@@ -129,7 +125,15 @@ static int greet(struct transfer_link *link, uint64_t deadline_ns)
     if (rc == 0)
         rc = send_hello(link, file.token != NULL ? file.token : "", deadline_ns);
     tierce__token_file_clear(&file);
-    return rc == 0 ? read_welcome(link, deadline_ns) : rc;
+    if (rc == 0)
+        rc = read_welcome(link, deadline_ns);
+    if (rc == TIERCE_E_DOWN)
+        snprintf(link->peer.why, sizeof(link->peer.why),
+                 "the server closed the connection before it answered the greeting; %s",
+                 link->store->place.tls == NULL
+                     ? "if it requires TLS: transfer+tls://"
+                     : "if it requires a certificate: client_certificate and client_key");
+    return rc;
 }
 
 /* Before a request: a connection that was greeted and on which nothing is awaited. */
@@ -556,12 +560,14 @@ static int take_tls(struct transfer_store *store, const struct tierce__url *url,
                     char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     const char *ca_file = tierce__url_param(url, "ca_file");
+    const struct tierce__tls files = {.certificate = tierce__url_param(url, "client_certificate"),
+                                      .key = tierce__url_param(url, "client_key"),
+                                      .is_bare = true};
     if (strcmp(url->scheme, "transfer+tls") == 0)
-        return tierce__tls_client_context(&store->place.tls, ca_file,
-                                          &(struct tierce__tls){.is_bare = true}, why);
-    if (ca_file == NULL)
+        return tierce__tls_client_context(&store->place.tls, ca_file, &files, why);
+    if (ca_file == NULL && files.certificate == NULL && files.key == NULL)
         return 0;
-    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: ca_file requires transfer+tls://");
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: certificates require transfer+tls://");
     return TIERCE_E_CONFIG;
 }
 
@@ -569,7 +575,8 @@ static int open_store(void **out, struct tierce__client *own,
                       const struct tierce__connector_source *source,
                       char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const known[] = {"connections", "token_file", "ca_file", NULL};
+    static const char *const known[] = {"connections",        "token_file", "ca_file",
+                                        "client_certificate", "client_key", NULL};
     static char no_path[] = "";
     (void)own;
     struct transfer_store *store = *out;

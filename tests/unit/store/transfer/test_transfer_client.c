@@ -4,7 +4,9 @@
 #include "base/bytes.h"
 #include "connector_harness.h"
 #include "raw_transfer.h"
+#include "net/tls.h"
 #include "script_server.h"
+#include "server_process.h"
 
 #include <sys/stat.h>
 
@@ -49,10 +51,11 @@ static const struct {
     {"transfer://host:1/",
      "URL: the path must name a space of 1 to 64 bytes, as in transfer://HOST:PORT/memory"},
     {"transfer://host:1/memory?ttl=1",
-     "URL: unknown parameter \"ttl\" (\"ca_file\"?); there are connections, token_file, ca_file"},
+     "URL: unknown parameter \"ttl\" (\"ca_file\"?); there are connections, token_file, ca_file, "
+     "client_certificate, client_key"},
     {"transfer://host:1/memory?connections=1",
      "URL: parameter connections must be between 2 and 150"},
-    {"transfer://host:1/memory?ca_file=/x", "URL: ca_file requires transfer+tls://"},
+    {"transfer://host:1/memory?ca_file=/x", "URL: certificates require transfer+tls://"},
     {"transfer+tls://host:1/memory?ca_file=/none",
      "cannot load /none: No such file or directory (TLS authority)"},
 };
@@ -321,6 +324,131 @@ START_TEST(another_space)
 }
 END_TEST
 
+/* ---- TLS ------------------------------------------------------------------------------------- */
+
+static struct raw_world secure;
+static char folder[64];
+
+static void load_tls(void)
+{
+    char certificate[96], key[96], why[256];
+    ck_assert(server_folder(folder) && tls_make_certificates(folder));
+    snprintf(certificate, sizeof(certificate), "%s/s.pem", folder);
+    snprintf(key, sizeof(key), "%s/s.key", folder);
+    ck_assert_int_eq(
+        tierce__tls_server_context(&secure.opts.tls,
+                                   &(struct tierce__tls){certificate, key, .is_bare = true}, why),
+        0);
+}
+
+static void start_tls(void)
+{
+    load_tls();
+    secure.opts.request_ms = 1000;
+    raw_start(&secure, 64 << 20);
+}
+
+static void stop_tls(void)
+{
+    raw_stop(&secure);
+    tierce__tls_context_destroy(secure.opts.tls);
+    server_remove(folder);
+    secure = (struct raw_world){0};
+}
+
+static void open_tls(uint16_t port, const char *ca, const char *more)
+{
+    char url[400], why[TIERCE__CONNECTOR_WHY_BYTES];
+    pool = connector_pool();
+    snprintf(url, sizeof(url), "transfer+tls://127.0.0.1:%u/memory?connections=2&ca_file=%s/%s%s",
+             (unsigned)port, folder, ca, more);
+    ck_assert_msg(try_open(url, why) == 0, "%s", why);
+}
+
+/* Larger than a call to TLS, and than the buffers of a socket. */
+START_TEST(large_objects_by_tls)
+{
+    enum { LARGE = 9000000 };
+    open_tls(tierce__transfer_server_port(secure.server), "ca.pem", "");
+    ck_assert_int_eq(connector_put(connector, pool, "a", 1, LARGE), 0);
+    ck_assert_int_eq(connector_get(connector, pool, "a", 1, 0, LARGE), 0);
+    ck_assert_int_eq(connector_put(connector, pool, "b", 2, 1), 0);
+    ck_assert_int_eq(connector_get(connector, pool, "b", 2, 0, 1), 0);
+    ck_assert_int_eq(connector_exists(connector, "a"), 1);
+    close_connector();
+}
+END_TEST
+
+/* An authority that did not sign the server's certificate. */
+START_TEST(another_authority)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    open_tls(tierce__transfer_server_port(secure.server), "other.pem", "");
+    ck_assert_int_eq(operate(TIERCE__STORE_GET, 0, why), TIERCE_E_DOWN);
+    ck_assert_msg(strstr(why, "TLS with 127.0.0.1: ") != NULL, "%s", why);
+    ck_assert_msg(strstr(why, "certificate") != NULL, "%s", why);
+    close_connector();
+}
+END_TEST
+
+START_TEST(a_client_without_tls)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    open_port(tierce__transfer_server_port(secure.server), "memory", "");
+    int rc = operate(TIERCE__STORE_GET, 0, why);
+    ck_assert_msg(rc == TIERCE_E_DOWN && strstr(why, "transfer+tls://") != NULL, "%d: %s", rc, why);
+    close_connector();
+}
+END_TEST
+
+START_TEST(a_server_without_tls)
+{
+    struct raw_world plain = {0};
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    raw_start(&plain, 1 << 20);
+    open_tls(tierce__transfer_server_port(plain.server), "ca.pem", "");
+    ck_assert_int_eq(operate(TIERCE__STORE_GET, 0, why), TIERCE_E_DOWN);
+    ck_assert_msg(strstr(why, "TLS with 127.0.0.1: ") != NULL, "%s", why);
+    close_connector();
+    raw_stop(&plain);
+}
+END_TEST
+
+/* A server that demands a certificate of its authority. */
+START_TEST(certificates_of_clients)
+{
+    struct raw_world strict = {0};
+    char certificate[96], key[96], ca[96], more[300], why[256];
+    snprintf(certificate, sizeof(certificate), "%s/s.pem", folder);
+    snprintf(key, sizeof(key), "%s/s.key", folder);
+    snprintf(ca, sizeof(ca), "%s/ca.pem", folder);
+    ck_assert_int_eq(tierce__tls_server_context(
+                         &strict.opts.tls, &(struct tierce__tls){certificate, key, ca, true}, why),
+                     0);
+    raw_start(&strict, 1 << 20);
+    uint16_t port = tierce__transfer_server_port(strict.server);
+    open_tls(port, "ca.pem", "");
+    ck_assert_int_eq(operate(TIERCE__STORE_GET, 0, why), TIERCE_E_DOWN);
+    ck_assert_msg(strstr(why, "requires a certificate") != NULL, "%s", why);
+    close_connector();
+    snprintf(more, sizeof(more), "&client_certificate=%s&client_key=%s", certificate, key);
+    open_tls(port, "ca.pem", more);
+    ck_assert_int_eq(operate(TIERCE__STORE_GET, 0, why), TIERCE_E_MISS);
+    close_connector();
+    raw_stop(&strict);
+    tierce__tls_context_destroy(strict.opts.tls);
+}
+END_TEST
+
+START_TEST(a_client_that_does_not_shake_hands)
+{
+    int fd = raw_connect(&secure);
+    raw_send(fd, "\x16\x03\x01", 3); /* the beginning of a handshake */
+    raw_ends(fd);
+    WAIT_FOR(raw_stats(&secure).connections == 0);
+}
+END_TEST
+
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
 int main(void)
@@ -335,5 +463,15 @@ int main(void)
     tcase_add_test(tcase, a_token);
     tcase_add_test(tcase, another_space);
     suite_add_tcase(suite, tcase);
+    TCase *tls = tcase_create("tls");
+    tcase_set_timeout(tls, 120);
+    tcase_add_checked_fixture(tls, start_tls, stop_tls);
+    tcase_add_test(tls, large_objects_by_tls);
+    tcase_add_test(tls, another_authority);
+    tcase_add_test(tls, a_client_without_tls);
+    tcase_add_test(tls, a_server_without_tls);
+    tcase_add_test(tls, certificates_of_clients);
+    tcase_add_test(tls, a_client_that_does_not_shake_hands);
+    suite_add_tcase(suite, tls);
     return check_main(suite);
 }
