@@ -6,7 +6,7 @@
 
 Checked:
 - each name that python/tierce/vllm imports from vLLM exists;
-- each method of TierceConnector and TierceTier that overrides one of vLLM accepts the same calls, and each
+- each method of TierceConnector, TierceECConnector and TierceTier that overrides one of vLLM accepts the same calls, and each
   abstract method of vLLM is overridden;
 - the fields of vLLM's classes that the tier constructs exist.
 Attributes of vLLM's objects that the connector only reads are not checked, and neither is what a call means.
@@ -26,6 +26,11 @@ TIER_BASE = "vllm.v1.kv_offload.tiering.base"
 # Our file and class -> vLLM's module and classes that it derives from
 OVERRIDES = {("connector.py", "TierceConnector"): (CONNECTOR_BASE, ("KVConnectorBase_V1", "SupportsHMA")),
              ("tier.py", "TierceTier"): (TIER_BASE, ("SecondaryTierManager",)),
+             ("encoder.py", "TierceECConnector"): ("vllm.distributed.ec_transfer.ec_connector.base", ("ECConnectorBase",)),
+             ("encoder_stats.py", "EncoderStats"): (
+                 "vllm.distributed.ec_transfer.ec_connector.metrics", ("ECConnectorStats",)),
+             ("encoder_stats.py", "EncoderProm"): (
+                 "vllm.distributed.ec_transfer.ec_connector.metrics", ("ECConnectorPromMetrics",)),
              ("stats.py", "TierceStats"): ("vllm.distributed.kv_transfer.kv_connector.v1.metrics", ("KVConnectorStats",)),
              ("stats.py", "TierceProm"): (
                  "vllm.distributed.kv_transfer.kv_connector.v1.metrics", ("KVConnectorPromMetrics",))}

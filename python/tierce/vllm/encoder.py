@@ -54,6 +54,9 @@ def require_supported(vllm_config) -> None:
     if not identity.media_are_hashed(vllm_config):
         raise Unsupported("vLLM numbers images instead of hashing them; it hashes them with --enable-prefix-caching or an "
                           "--mm-processor-cache-gb above 0")
+    if vllm_config.ec_transfer_config.is_encode_only and not vllm_config.use_v2_model_runner:
+        raise Unsupported("an engine that only encodes, with vLLM's V1 model runner, which drops the results of its workers; use "
+                          "ec_role ec_both, or the V2 model runner")
     if vllm_config.weight_transfer_config is not None:
         raise Unsupported("weights that change while vLLM runs")
 
@@ -88,38 +91,56 @@ class Item:
         return self.shape.bytes if self.output is not None or (self.future is not None and not self.is_over) else 0
 
 
+class Widths:
+    """The width and the type of a modality's outputs: the usual ones, until others were measured or seen."""
+
+    def __init__(self, vllm_config):
+        model_config = vllm_config.model_config
+        measured = vllm_config.ec_transfer_config.mm_encoder_output_widths
+        self.usual = model_config.get_inputs_embeds_size(), model_config.dtype
+        self.known = {modality: (width, model_config.dtype) for modality, width in measured.items()}
+
+    def shape(self, modality: str, rows: int) -> Shape:
+        return Shape(rows, *self.known.get(modality, self.usual))
+
+    def see(self, modality: str, output: torch.Tensor) -> None:
+        self.known[modality] = output.shape[1], output.dtype
+
+
+def open_store(vllm_config, settings: Settings, widths: Widths) -> EncoderStore:
+    """Raises ConfigError or Unsupported."""
+    from tierce import _core
+
+    model = {"weights": identity.weights_of(_core, vllm_config.model_config),
+             "model": identity.effective_model(vllm_config)}
+    values = dict(settings.values)
+    if _core.Engine.setting(settings.config_path, values, "node.socket"):
+        values.setdefault("node.engine", str(vllm_config.ec_transfer_config.engine_id))
+    try:
+        engine = _core.Engine.open(settings.config_path, values)
+    except _core.Error as error:
+        raise ConfigError(f"{WHERE}: {error}") from None
+    try:
+        for width, dtype in {widths.usual, *widths.known.values()}:
+            open_view(engine, namespace(model, Shape(1, width, dtype)))
+    except Exception:
+        engine.close()
+        raise
+    engine.set_role("vllm encoder cache")
+    log.info("Tierce as encoder cache: %s", ", ".join(describe_store(engine)))
+    return EncoderStore(engine, model)
+
+
 class EncoderScheduler:
     """The scheduler half. vLLM's scheduler thread."""
 
-    def __init__(self, vllm_config, settings: Settings, is_consumer: bool):
+    def __init__(self, store: EncoderStore, widths: Widths, is_consumer: bool):
+        self.store = store
+        self.widths = widths
         self.is_consumer = is_consumer
+        self.wait_s = sum(milliseconds(store.engine.param(name)) for name in ("timeout.lookup", "timeout.load")) / 1000
         self.items: dict[str, Item] = {}
         self.promised: dict[str, torch.Tensor] = {}  # for the next step
-        model_config = vllm_config.model_config
-        widths = vllm_config.ec_transfer_config.mm_encoder_output_widths
-        # The usual width and type, and by modality those that were measured or seen.
-        self.usual = model_config.get_inputs_embeds_size(), model_config.dtype
-        self.kinds = {modality: (width, model_config.dtype) for modality, width in widths.items()}
-        self.store = self.open(vllm_config, settings)
-
-    def open(self, vllm_config, settings: Settings) -> EncoderStore:
-        from tierce import _core
-
-        model = {"weights": identity.weights_of(_core, vllm_config.model_config),
-                 "model": identity.effective_model(vllm_config)}
-        values = dict(settings.values)
-        if _core.Engine.setting(settings.config_path, values, "node.socket"):
-            values.setdefault("node.engine", str(vllm_config.ec_transfer_config.engine_id))
-        try:
-            engine = _core.Engine.open(settings.config_path, values)
-        except _core.Error as error:
-            raise ConfigError(f"{WHERE}: {error}") from None
-        engine.set_role("vllm encoder cache")
-        for width, dtype in {self.usual, *self.kinds.values()}:
-            open_view(engine, namespace(model, Shape(1, width, dtype)))
-        self.wait_s = sum(milliseconds(engine.param(name)) for name in ("timeout.lookup", "timeout.load")) / 1000
-        log.info("Tierce as encoder cache: %s", ", ".join(describe_store(engine)))
-        return EncoderStore(engine, model)
 
     # ---- items of requests
 
@@ -135,9 +156,8 @@ class EncoderScheduler:
     def item(self, user: str, feature) -> Item:
         item = self.items.get(feature.identifier)
         if item is None:
-            width, dtype = self.kinds.get(feature.modality, self.usual)
             item = self.items[feature.identifier] = Item(
-                feature.modality, Shape(feature.mm_position.get_num_embeds(), width, dtype),
+                feature.modality, self.widths.shape(feature.modality, feature.mm_position.get_num_embeds()),
                 time.monotonic() + self.wait_s, set())
             self.store.count("lookups")
             if not CONTENT.fullmatch(feature.identifier):
@@ -158,8 +178,6 @@ class EncoderScheduler:
             return True
         if item.future is not None and item.future.done():
             item.output, item.is_over = item.future.result(), True
-            if item.output is not None:
-                self.store.count("hits")
         elif time.monotonic() > item.deadline:
             self.miss(item, "late")
         return item.is_over
@@ -179,6 +197,7 @@ class EncoderScheduler:
             if self.is_consumer:
                 self.promised[identifier] = item.output
             item.output = None
+            self.store.count("hits")
 
     def take_promised(self) -> dict[str, torch.Tensor]:
         promised, self.promised = self.promised, {}
@@ -190,6 +209,7 @@ class EncoderScheduler:
             if item is not None:
                 item.users.discard(request.request_id)
                 if not item.users:
+                    self.store.count("unused", item.output is not None)
                     del self.items[identifier]
 
     # ---- outputs of steps
@@ -197,7 +217,7 @@ class EncoderScheduler:
     def save(self, outputs: dict[str, torch.Tensor]) -> None:
         for identifier, output in outputs.items():
             if identifier in self.items:
-                self.kinds[self.items[identifier].modality] = output.shape[1], output.dtype
+                self.widths.see(self.items[identifier].modality, output)
             self.store.save(identifier, output)
 
 
@@ -260,14 +280,17 @@ class TierceECConnector(ECConnectorBase):
                               "set node.socket")
         try:
             require_supported(vllm_config)
-            self.half = EncoderWorker() if role == ECConnectorRole.WORKER else (
-                EncoderScheduler(vllm_config, settings, self.is_consumer))
+            self.half = EncoderWorker() if role == ECConnectorRole.WORKER else self.scheduler(vllm_config, settings)
         except Unsupported as reason:
             if strict:
                 raise ConfigError(f"Tierce: strict: {reason}") from None
             self.off = str(reason)
             if role == ECConnectorRole.SCHEDULER:
                 log.warning("Tierce's encoder cache is off: %s", reason)
+
+    def scheduler(self, vllm_config, settings: Settings) -> EncoderScheduler:
+        widths = Widths(vllm_config)
+        return EncoderScheduler(open_store(vllm_config, settings, widths), widths, self.is_consumer)
 
     # ---- worker
 

@@ -10,6 +10,7 @@ from vllm.distributed.ec_transfer.ec_connector.metrics import ECConnectorPromMet
 METRICS = {
     "lookups": ("tierce_encoder_lookups", "Multimodal items whose encoder output was looked up."),
     "hits": ("tierce_encoder_hits", "Encoder outputs that were loaded instead of computed."),
+    "unused": ("tierce_encoder_unused", "Encoder outputs that were loaded, while vLLM had them itself or ended the request."),
     "stored": ("tierce_encoder_stored", "Encoder outputs that were stored."),
     "stored before": ("tierce_encoder_stored_before", "Computed encoder outputs that the store had already."),
     "stored bytes": ("tierce_encoder_stored_bytes", "Bytes of the encoder outputs that were stored."),

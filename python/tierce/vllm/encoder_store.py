@@ -24,6 +24,7 @@ log = logging.getLogger("tierce")
 
 ROWS = 64  # of a chunk. The last one of an output is filled up with zeros, so that all chunks have one size
 LOAD_THREADS = 4
+DO_NOT_WAIT = 4  # a flag of View.lookup: for remote stores
 SAVING_BYTES = 256 << 20  # limit of the outputs that wait to be stored
 
 
@@ -85,7 +86,8 @@ class EncoderStore:
 
     def count(self, name: str, number: int = 1) -> None:
         with self.lock:
-            self.counters[name] += number
+            if number:
+                self.counters[name] += number
 
     def take_counters(self) -> dict[str, int]:
         with self.lock:
@@ -185,7 +187,9 @@ class EncoderStore:
         if store is None:
             return "stored before"
         store.layer(0)
-        if store.end() == 0:
+        # A store may have room for the first chunks only, or may have had some of them.
+        if store.end() < shape.chunks and view.lookup(chain, 0, shape.chunks, DO_NOT_WAIT, 0)[0] < shape.chunks:
+            self.tell_once("the store has no room for an encoder's output of %d bytes", shape.bytes)
             return "not stored: store full"
         self.count("stored bytes", shape.bytes)
         return "stored"

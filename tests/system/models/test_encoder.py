@@ -3,19 +3,16 @@
 the content of the image, and loaded by another engine, whose encoder then does not run. The answers are those of a vLLM
 without a cache, whatever happens to the store."""
 
-import os
 from functools import cache
 
 import pytest
 
-from conftest import answers
+from conftest import WORKERS, answers, loaded
 from image_models import make_llava
 from test_faults import damage
 from test_images import OPTIONS, Prompt, ask
 from test_vllm import disk_store, memory_store
 from manager_process import wait_until
-
-OUTPUT_CHUNKS = 4  # 256 tokens of an image
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +49,6 @@ def misses(host):
     return host.reasons(name="vllm:tierce_encoder_misses")
 
 
-def not_stored(host):
-    return host.reasons(name="vllm:tierce_encoder_not_stored")
-
-
 def stored(host):
     """vLLM takes the counters with each step; a store ends after its step."""
     host.step()
@@ -74,11 +67,84 @@ def test_another_engine_loads_what_was_computed(start, asked, plain, tmp_path):
     host = start(store)
     assert check(host, plain, asked, "one", "other") == 2 and hits(host) == 0
     wait_until(lambda: stored(host) == 2)
-    assert check(host, plain, asked, *asked) == 0 and hits(host) == 4  # from memory
+    assert check(host, plain, asked, *asked) == 0 and hits(host) == 2  # from memory; then vLLM has both itself
     assert host.flush()
     host.kill()
     host = start(store)
     assert check(host, plain, asked, "both") == 0 and hits(host) == 2
-    assert check(host, plain, asked, "one") == 0
-    assert misses(host) == {}
+    assert check(host, plain, asked, "one") == 0 and hits(host) == 3
+    assert misses(host) == {} and host.reasons(name="vllm:tierce_encoder_not_stored") == {}
+    host.stop()
     assert "encoder cache failed" not in host.text(host.mark) and "is off" not in host.text(host.mark)
+    # Damaged outputs are computed and stored again.
+    damage(tmp_path / "store", 4096)
+    host = start(store)
+    assert check(host, plain, asked, "both") > 0 and hits(host) == 0
+    assert misses(host) == {"damaged": 2} and "bytes were damaged" in host.text(host.mark)
+    wait_until(lambda: stored(host) == 2)
+    assert check(host, plain, asked, "both") == 0 and hits(host) == 2
+
+
+def test_another_type_is_another_output(start, asked, tmp_path):
+    store = disk_store(tmp_path / "store")
+    for dtype in ("float32", "bfloat16"):
+        host = start(store, dtype=dtype)
+        ask(host, asked["one"])
+        assert misses(host) == {"not stored": 1} and hits(host) == 0
+        assert host.flush()
+        host.stop()
+
+
+def test_images_with_names_of_the_caller_are_neither_stored_nor_loaded(start, asked, plain, prompts):
+    """A name says nothing about the content."""
+    host = start(memory_store())
+    for seed, prompt, name in ((1, prompts[0], "one"), (2, prompts[1], "other")):
+        assert host.forget_images()
+        assert answers(ask(host, Prompt(prompt, seed, name=f"image {seed}"))) == [plain[name]]
+    assert misses(host) == {"identity unknown": 2} and host.stats()["chunks_stored"] == 0
+
+
+@pytest.mark.parametrize("workers", [pytest.param("tp", marks=pytest.mark.long)])
+def test_workers_in_other_processes(start, asked, plain, tmp_path, workers):
+    """Outputs pass between the scheduler and two tensor ranks."""
+    store = disk_store(tmp_path / "store")
+    for found in (0, 2):
+        host = start(store, worker_extension_cls="llava_in_workers.Extension", **WORKERS[workers])
+        for name in asked:
+            assert answers(ask(host, asked[name])) == [plain[name]]
+        assert hits(host) == found
+        host.stop()
+
+
+@pytest.mark.long
+def test_roles(start, asked, plain, tmp_path):
+    """A consumer computes what it does not find, and stores nothing. vLLM's runner of models on the CPU does not say what an
+    engine that only encodes has computed."""
+    store = disk_store(tmp_path / "store")
+    host = start(store, encoder_role="ec_producer")
+    ask(host, asked["one"])
+    assert "encoder cache is off: an engine that only encodes" in host.text(host.mark)
+    host.stop()
+    host = start(store)
+    ask(host, asked["one"])
+    wait_until(lambda: stored(host) == 1)
+    assert host.flush()
+    host.stop()
+    host = start(store, encoder_role="ec_consumer")
+    assert check(host, plain, asked, "one") == 0 and hits(host) == 1
+    assert check(host, plain, asked, "other") == 1
+    assert check(host, plain, asked, "other") == 1 and misses(host) == {"not stored": 2}
+
+
+@pytest.mark.long
+def test_beside_the_connector_of_kv(engine, model, asked, plain, tmp_path):
+    """Both use one store of the process."""
+    store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})
+    for known in (False, True):
+        host = engine(store, model=model("llama"), encoder=store, **OPTIONS)
+        outputs = ask(host, asked["one"])
+        assert answers(outputs) == [plain["one"]]
+        assert (loaded(outputs, "disk")[0] > asked["one"].whole // 2) == known
+        assert host.forget_images()
+        assert host.flush()
+        host.stop()
