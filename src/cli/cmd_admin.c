@@ -34,11 +34,14 @@ const char *const tierce__cli_storage_help[] = {
 const char *const tierce__cli_group_help[] = {
     "  list\n  show NAME\n  create JSON        an InstanceGroup\n"
     "  update JSON        with a version above the stored one\n  remove NAME\n"
-    "  curves             hit rates by capacity, and what another GiB would bring\n" OPTIONS,
+    "  curves             hit rates by capacity, and what another GiB would bring\n"
+    "  invalidate NAME    after a weight update: no block of the group's instances is found any\n"
+    "                     more. --family FAMILY: only of instances of that model\n" OPTIONS,
     NULL};
 const char *const tierce__cli_instance_help[] = {
     "  list GROUP\n  show ID\n  register JSON      a RegisterInstanceRequest\n"
-    "  remove ID          with all its blocks\n" OPTIONS,
+    "  remove ID          with all its blocks\n"
+    "  invalidate ID      after a weight update: no block of it is found any more\n" OPTIONS,
     NULL};
 const char *const tierce__cli_cache_help[] = {
     "  locate ID KEY...   the leading cached keys and their locations\n"
@@ -69,6 +72,7 @@ enum shape {
     SNAPSHOT, /* a file's text, as the field */
     PAGE,     /* nothing, and GET */
     ADOPTION, /* one text, as the field, and --keep */
+    FAMILY,   /* one text, as the field, and --family */
 };
 
 struct verb {
@@ -93,10 +97,12 @@ static const struct verb verbs[] = {
     {"group", "update", "updateInstanceGroup", "instance_group", MESSAGE, false},
     {"group", "remove", "removeInstanceGroup", "name", NAME, false},
     {"group", "curves", "curves", NULL, PAGE, false},
+    {"group", "invalidate", "invalidateNamespace", "instance_group", FAMILY, true},
     {"instance", "list", "listInstanceInfo", "instance_group_name", NAME, false},
     {"instance", "show", "getInstanceInfo", "instance_id", NAME, false},
     {"instance", "register", "registerInstance", NULL, MESSAGE, false},
     {"instance", "remove", "removeInstance", "instance_id", NAME, false},
+    {"instance", "invalidate", "invalidateNamespace", "instance_id", NAME, true},
     {"cache", "locate", "getCacheLocation", NULL, KEYS, true},
     {"cache", "look", "getCacheMeta", NULL, KEYS, false},
     {"cache", "remove", "removeCache", NULL, KEYS, false},
@@ -253,14 +259,16 @@ static int read_account(const struct verb *verb, char **arguments,
 /* The options, and what they are for. */
 struct arguments {
     struct tierce__admin_target target;
-    bool keep; /* of an adoption */
+    bool keep;          /* of an adoption */
+    const char *family; /* of an invalidation; or NULL */
 };
 
 static int make_request(const struct verb *verb, int count, char **arguments,
                         const struct arguments *options, struct tierce__json_write *request)
 {
-    static const int wanted[] = {[NOTHING] = 0, [NAME] = 1,     [MESSAGE] = 1, [TRIM] = 2,
-                                 [ACCOUNT] = 3, [SNAPSHOT] = 1, [PAGE] = 0,    [ADOPTION] = 1};
+    static const int wanted[] = {
+        [NOTHING] = 0,  [NAME] = 1, [MESSAGE] = 1,  [TRIM] = 2,  [ACCOUNT] = 3,
+        [SNAPSHOT] = 1, [PAGE] = 0, [ADOPTION] = 1, [FAMILY] = 1};
     bool is_list = verb->shape == KEYS;
     int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
     if (count < least || (count > least && !is_list))
@@ -269,11 +277,15 @@ static int make_request(const struct verb *verb, int count, char **arguments,
                                  is_list ? " or more" : "", count);
     if (options->keep && verb->shape != ADOPTION)
         return tierce__cli_usage(verb->command, "--keep is an option of storage adopt");
+    if (options->family != NULL && verb->shape != FAMILY)
+        return tierce__cli_usage(verb->command, "--family is an option of group invalidate");
     if (verb->shape == MESSAGE)
         return read_message(verb, arguments[0], request);
     tierce__json_write_open(request, NULL, '{');
-    if (verb->shape == NAME || verb->shape == ADOPTION)
+    if (verb->shape == NAME || verb->shape == ADOPTION || verb->shape == FAMILY)
         tierce__json_write_text(request, verb->field, arguments[0]);
+    if (options->family != NULL)
+        tierce__json_write_text(request, "attention_family", options->family);
     if (options->keep)
         tierce__json_write_bool(request, "keep_locations", true);
     if (verb->shape == KEYS)
@@ -299,6 +311,7 @@ static const struct tierce__option options[] = {
     {"--ca-file", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, target.ca_file)},
     {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, target.raw)},
     {"--keep", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, keep)},
+    {"--family", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, family)},
     {NULL},
 };
 

@@ -404,6 +404,14 @@ void tierce__storage_sample(struct tierce_engine *engine, size_t level,
     submit_errand(errand);
 }
 
+void tierce__storage_ask(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
+{
+    TIERCE_DASSERT(engine->levels[level].health.shared);
+    struct errand *errand = make_errand(engine, level, TIERCE__STORE_LOOKUP, key);
+    if (errand != NULL)
+        submit_errand(errand);
+}
+
 void tierce__storage_try(struct tierce_engine *engine, size_t level,
                          const struct tierce__key *asked)
 {

@@ -24,6 +24,7 @@
 #include "engine/why/departures.h"
 #include "engine/why/requests.h"
 #include "engine/engine.h"
+#include "engine/invalidations.h"
 #include "engine/lender.h"
 #include "engine/observe/engine_events.h"
 #include "engine/store/shared_write.h"
@@ -170,6 +171,7 @@ static bool close_parts(struct tierce_engine *engine)
     if (!engine->lender->close(engine) || !is_over || !tierce__pinnings_fini(&engine->pinnings))
         return false;
     tierce__transits_fini(&engine->transits);
+    tierce__invalidations_fini(engine);
     TIERCE_DASSERT(tierce__list_empty(&engine->views) && atomic_load(&engine->passing) == 0);
     TIERCE_DASSERT(engine->session_count == 0 && engine->pinned_bytes == 0);
     tierce__asks_fini(&engine->asks);
@@ -229,6 +231,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     tierce__lock_init(&engine->lock, TIERCE__LOCK_ENGINE);
     tierce__cond_init(&engine->changed);
     tierce__list_init(&engine->unattended);
+    tierce__list_init(&engine->invalidations);
     tierce__list_init(&engine->views);
     for (size_t i = 0; i < TIERCE__SESSION_BINS; i++)
         tierce__list_init(&engine->sessions[i]);

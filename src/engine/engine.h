@@ -134,6 +134,7 @@ struct tierce_engine {
                                        oldest first */
     uint64_t unattended_made;       /* numbers them */
     int put_error;                  /* the first failure of a PUT that no flush has reported yet */
+    struct tierce__list invalidations; /* invalidations.h */
     bool closing;
     uint64_t era; /* operate.h */
     size_t publishing[2];

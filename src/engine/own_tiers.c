@@ -22,6 +22,7 @@
 #include "engine/observe/engine_metrics.h"
 #include "engine/observe/operate.h"
 #include "engine/remotes.h"
+#include "engine/invalidations.h"
 #include "engine/store/backfill.h"
 #include "engine/store/shared_write.h"
 #include "engine/why/why.h"
@@ -222,6 +223,7 @@ static void *run_keeper(void *arg)
         tierce__prefetches_expire(engine);
         tierce__transits_reap(&engine->transits);
         if (!closing) {
+            tierce__invalidations_work(engine);
             tierce__storage_probe(engine);
             tierce__objects_purge(engine);
         }
@@ -277,6 +279,8 @@ static int open_view(struct tierce_view *view, const struct tierce_namespace *ns
 {
     TIERCE_DASSERT(view->chunk_blocks == ns->chunk_blocks);
     bool fits = view->full.extent.object_bytes <= view->engine->settings.memory_bytes;
+    if (fits)
+        tierce__invalidations_ask(view->engine, &view->key);
     return fits ? 0 : TIERCE_E_LIMIT;
 }
 

@@ -14,6 +14,7 @@
 #include "base/text/url.h"
 #include "engine/engine_config.h"
 #include "engine/engine.h"
+#include "engine/invalidations.h"
 #include "engine/own_tiers.h"
 #include "store/remote/lmcache_store.h"
 #include "store/remote/remote.h"
@@ -192,7 +193,9 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
         &connector, url,
         &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
                                          .pool = engine->pool,
-                                         .namespaces = engine->namespaces},
+                                         .namespaces = engine->namespaces,
+                                         .invalidated = tierce__invalidations_note,
+                                         .invalidated_arg = &engine->levels[engine->level_count]},
         why);
     if (rc == 0)
         rc = open_layout(engine, &connector, &params, why);
@@ -225,6 +228,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
                              tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_REMOTE_WINDOW));
     engine->levels[engine->level_count - 1].store = number_store(url);
     engine->levels[engine->level_count - 1].queue_bytes = queue;
+    engine->levels[engine->level_count - 1].connector = connector;
     TIERCE_DASSERT(engine->levels[engine->level_count - 1].health.shared);
     return 0;
 }

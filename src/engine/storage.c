@@ -531,6 +531,19 @@ int64_t tierce__storage_forget(struct tierce_engine *engine, size_t level,
     return rc < 0 ? rc : (int64_t)w.req.found;
 }
 
+int tierce__storage_end_puts(struct tierce_engine *engine, size_t level,
+                             const struct tierce__key *of)
+{
+    TIERCE_DASSERT(engine->levels[level].health.shared && of != NULL);
+    struct storage_waiter w = {
+        .req = {.op = TIERCE__STORE_CLEAR,
+                .deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms),
+                .keys = of,
+                .key_count = 1,
+                .only_puts = true}};
+    return ask(engine, level, &w);
+}
+
 int tierce_engine_flush(struct tierce_engine *engine, uint32_t timeout_ms)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);

@@ -24,13 +24,14 @@ struct tierce__level {
     const char *policy; /* its name, constant storage; "" where the tier has none */
     struct tierce__tier *tier;
     struct tierce__health health;
-    _Atomic uint64_t measure_tried_ns; /* cost.c */
-    enum tierce_origin origin;         /* the origin of blocks loaded from it */
-    uint64_t window_bytes;             /* that a prefetch may request ahead */
-    uint64_t store;                    /* of a remote store: its number in tombstones */
-    uint64_t queue_bytes;              /* of the chunks that may wait to be written */
-    uint64_t unwritten_bytes;          /* of PUTs without an answer, and promised ones */
-    uint64_t written_ns;               /* when it last wrote a chunk, or the first of these came */
+    _Atomic uint64_t measure_tried_ns;   /* cost.c */
+    struct tierce__connector *connector; /* of a remote store [borrow while the tier is open] */
+    enum tierce_origin origin;           /* the origin of blocks loaded from it */
+    uint64_t window_bytes;               /* that a prefetch may request ahead */
+    uint64_t store;                      /* of a remote store: its number in tombstones */
+    uint64_t queue_bytes;                /* of the chunks that may wait to be written */
+    uint64_t unwritten_bytes;            /* of PUTs without an answer, and promised ones */
+    uint64_t written_ns; /* when it last wrote a chunk, or the first of these came */
     _Atomic uint64_t
         deletes_after_ns; /* of a remote store that could not delete; objects_remove.c */
 };
@@ -242,6 +243,9 @@ TIERCE_MUSTUSE int tierce__storage_read_head(struct tierce_engine *engine, size_
  * NULL. Returns the chunks that left, or why it could not. */
 TIERCE_MUSTUSE int64_t tierce__storage_forget(struct tierce_engine *engine, size_t level,
                                               const struct tierce__key *of);
+/* Ends the puts of a namespace to a remote store, and forgets its remembered answers. */
+TIERCE_MUSTUSE int tierce__storage_end_puts(struct tierce_engine *engine, size_t level,
+                                            const struct tierce__key *of);
 
 /* Marks chunks as used in the tiers [first, levels), the first key ending up newest; the request
  * has used `used` of them before. */
@@ -261,6 +265,9 @@ void tierce__storage_note(struct tierce_engine *engine, size_t level,
  * it has held, or else of the given chunk. */
 void tierce__storage_try(struct tierce_engine *engine, size_t level,
                          const struct tierce__key *asked);
+
+/* Asks a remote store for a chunk, in the background, whatever the answer. */
+void tierce__storage_ask(struct tierce_engine *engine, size_t level, const struct tierce__key *key);
 
 /* Reads the first `bytes` of a chunk in the background, to measure the tier. */
 void tierce__storage_sample(struct tierce_engine *engine, size_t level,

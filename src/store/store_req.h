@@ -107,7 +107,8 @@ struct tierce__store_req {
      *
      * CLEAR: [in] no key: every namespace; one key: its namespace. [out] found: the number of
      * chunks that left. Earlier puts in progress are answered TIERCE_E_CANCELLED; lent buffers stay
-     * with their borrowers.
+     * with their borrowers. With only_puts, a tier with TIERCE__TIER_SHARED ends these puts,
+     * forgets remembered answers, and deletes nothing in its store.
      *
      * SIBLINGS: [in] one key, whose hash is that of the chunk's first block; siblings: room for
      * TIERCE__SIBLINGS_MAX. [out] siblings[0 .. found): chunks that LOOKUP finds, the latest first,
@@ -129,9 +130,10 @@ struct tierce__store_req {
     size_t lent;
     bool touches;                     /* LOOKUP of one key */
     struct tierce__sibling *siblings; /* [borrow until done] */
-    bool durable;  /* LOOKUP: only durable chunks count; tiers with TIERCE__TIER_DURABLE */
-    bool removals; /* FLUSH: of deletes and clears alone. It does not wait for chunks to become
-                      durable, and does not report that some were lost */
+    bool durable;   /* LOOKUP: only durable chunks count; tiers with TIERCE__TIER_DURABLE */
+    bool only_puts; /* CLEAR; tiers with TIERCE__TIER_SHARED */
+    bool removals;  /* FLUSH: of deletes and clears alone. It does not wait for chunks to become
+                       durable, and does not report that some were lost */
     enum tierce__tier_recall recall; /* LOOKUP; tiers with TIERCE__TIER_SHARED */
     bool recalled;                   /* [out] LOOKUP: answered without a query */
 

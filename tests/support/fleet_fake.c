@@ -576,6 +576,23 @@ int tierce__fleet_part_of(struct tierce__fleet_parts *parts, struct tierce__flee
     return 0;
 }
 
+struct tierce__fleet_part *tierce__fleet_part_find(struct tierce__fleet_parts *parts,
+                                                   const uint8_t ns_digest[TIERCE_HASH_BYTES],
+                                                   const struct tierce_shard *shard)
+{
+    (void)ns_digest;
+    for (size_t i = 0; i < parts->count; i++) {
+        if (memcmp(&parts->parts[i].shard, shard, sizeof(*shard)) == 0)
+            return &parts->parts[i];
+    }
+    return NULL;
+}
+
+void tierce__fleet_parts_ask(struct tierce__fleet_parts *parts, uint64_t *until_ns)
+{
+    (void)parts, (void)until_ns;
+}
+
 const char *tierce__fleet_parts_why(const struct tierce__fleet_parts *parts)
 {
     (void)parts;

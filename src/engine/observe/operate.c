@@ -156,17 +156,28 @@ static void end_clear(struct tierce_engine *engine)
 
 /* ---- clear ---- */
 
-/* The slowest first, so that nothing is read again from where it is still to be cleared. */
-static int64_t clear_levels(struct tierce_engine *engine, uint32_t tiers,
+/* Forgets a level's chunks; of a remote store that is not to be cleared, the puts. */
+static int64_t clear_level(struct tierce_engine *engine, size_t level, bool only_puts,
+                           const struct tierce__key *of)
+{
+    TIERCE_DASSERT(!only_puts || engine->levels[level].origin == TIERCE_ORIGIN_REMOTE);
+    return only_puts ? tierce__storage_end_puts(engine, level, of)
+                     : tierce__storage_forget(engine, level, of);
+}
+
+/* The slowest first, so that nothing is read again from where it is still to be cleared.
+ * `only_puts`: the levels of which only the puts end. */
+static int64_t clear_levels(struct tierce_engine *engine, uint32_t tiers, uint32_t only_puts,
                             const struct tierce__key *of)
 {
     TIERCE_DASSERT(tiers != 0);
     int64_t chunks = 0;
     int failed = 0;
     for (size_t level = engine->level_count; level-- > 0;) {
-        if ((tiers & 1u << engine->levels[level].origin) == 0)
+        uint32_t tier = 1u << engine->levels[level].origin;
+        if ((tiers & tier) == 0)
             continue;
-        int64_t left = tierce__storage_forget(engine, level, of);
+        int64_t left = clear_level(engine, level, (only_puts & tier) != 0, of);
         if (left >= 0)
             chunks += left;
         else if (failed == 0)
@@ -198,25 +209,51 @@ int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
     return chunks;
 }
 
-int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tiers,
-                                      const struct tierce__key *of)
+static int64_t clear_in_an_era(struct tierce_engine *engine, uint32_t tiers, uint32_t only_puts,
+                               const struct tierce__key *of)
 {
-    uint32_t known = 0;
-    for (size_t level = 0; level < engine->level_count; level++)
-        known |= 1u << engine->levels[level].origin;
-    if ((tiers & ~known) != 0)
-        return TIERCE_E_ARGUMENT;
-    if (tiers == 0) /* shared stores are cleared only if they are named */
-        tiers = known & ~(1u << TIERCE_ORIGIN_REMOTE);
     if (!begin_era(engine, tierce__deadline_in_ms(engine->settings.load_ms)))
         return TIERCE_E_DEADLINE;
     tierce__object_names_change(&engine->object_names, of);
     uint64_t smalls = (tiers & 1u << TIERCE_ORIGIN_MEMORY) != 0 && engine->smalls != NULL
                           ? tierce__smalls_clear(engine->smalls, of)
                           : 0;
-    int64_t chunks = clear_levels(engine, tiers, of);
+    int64_t chunks = clear_levels(engine, tiers, only_puts, of);
     chunks = chunks < 0 ? chunks : chunks + (int64_t)smalls;
     tierce__object_names_change(&engine->object_names, of);
     end_clear(engine);
+    return chunks;
+}
+
+static uint32_t known_tiers(const struct tierce_engine *engine)
+{
+    uint32_t known = 0;
+    for (size_t level = 0; level < engine->level_count; level++)
+        known |= 1u << engine->levels[level].origin;
+    return known;
+}
+
+int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tiers,
+                                      const struct tierce__key *of)
+{
+    uint32_t known = known_tiers(engine);
+    if ((tiers & ~known) != 0)
+        return TIERCE_E_ARGUMENT;
+    if (tiers == 0) /* shared stores are cleared only if they are named */
+        tiers = known & ~(1u << TIERCE_ORIGIN_REMOTE);
+    return clear_in_an_era(engine, tiers, 0, of);
+}
+
+/* Its removals are durable: a crash does not bring the chunks back. */
+int64_t tierce__engine_clear_own(struct tierce_engine *engine, const struct tierce__key *of)
+{
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
+    int64_t chunks = clear_in_an_era(engine, known_tiers(engine), 1u << TIERCE_ORIGIN_REMOTE, of);
+    for (size_t level = 0; chunks >= 0 && level < engine->level_count; level++) {
+        int rc = engine->levels[level].origin == TIERCE_ORIGIN_DISK
+                     ? tierce__storage_settle(engine, level, deadline_ns)
+                     : 0;
+        chunks = rc < 0 ? rc : chunks;
+    }
     return chunks;
 }

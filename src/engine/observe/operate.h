@@ -38,7 +38,11 @@ void tierce__era_leave(struct tierce_engine *engine, uint64_t era);
 /* tierce_engine_clear; of: a key of the namespace, or NULL. */
 TIERCE_MUSTUSE int64_t tierce__engine_clear(struct tierce_engine *engine, uint32_t tiers,
                                             const struct tierce__key *of);
-/* The same without an event in the log, as a part of a larger clear. */
+/* Clears a namespace from the engine's own tiers, durably, and ends its puts to remote stores,
+ * whose chunks stay. */
+TIERCE_MUSTUSE int64_t tierce__engine_clear_own(struct tierce_engine *engine,
+                                                const struct tierce__key *of);
+/* The same as tierce__engine_clear without an event in the log, as a part of a larger clear. */
 TIERCE_MUSTUSE int64_t tierce__engine_clear_silently(struct tierce_engine *engine, uint32_t tiers,
                                                      const struct tierce__key *of);
 

@@ -47,6 +47,7 @@ static void find_fields(void)
         f->request_id = find(f->header->descriptor, "request_id", PROTOBUF_C_TYPE_STRING);
         f->status = find(f->header->descriptor, "status", PROTOBUF_C_TYPE_MESSAGE);
         f->tracer_result = find(f->header->descriptor, "tracer_result", PROTOBUF_C_TYPE_STRING);
+        f->generation = find(f->header->descriptor, "generation", PROTOBUF_C_TYPE_INT64);
         TIERCE_ASSERT(f->request_id != NULL && f->status != NULL);
         f->code = find(f->status->descriptor, "code", PROTOBUF_C_TYPE_ENUM);
         f->message = find(f->status->descriptor, "message", PROTOBUF_C_TYPE_STRING);
@@ -199,6 +200,8 @@ void tierce__api_fail(struct tierce__api_call *api, int rc, const char *doing)
                         tierce__rpcs[api->id].method, text);
     else if (rc == TIERCE_E_ARGUMENT)
         tierce__api_say(api, INVALID_ARGUMENT, "%s", text);
+    else if (rc == -ESTALE && tierce__rpcs[api->id].port == TIERCE__RPC_PORT_META)
+        tierce__api_say(api, META__ERROR_CODE__NAMESPACE_INVALIDATED, "%s", text);
     else if (rc == TIERCE_E_CLOSED || rc == TIERCE_E_REFUSED)
         say_not_leader(api);
     else {
@@ -360,9 +363,9 @@ const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id)
 {
     TIERCE_ASSERT(id < TIERCE__RPC_COUNT);
     static const struct tierce__api_row *const tables[] = {
-        tierce__api_meta_rows,   tierce__api_admin_rows,  tierce__api_cluster_rows,
-        tierce__api_kv_rows,     tierce__api_debug_rows,  tierce__api_node_rows,
-        tierce__api_backup_rows, tierce__api_storage_rows};
+        tierce__api_meta_rows,   tierce__api_admin_rows,   tierce__api_cluster_rows,
+        tierce__api_kv_rows,     tierce__api_debug_rows,   tierce__api_node_rows,
+        tierce__api_backup_rows, tierce__api_storage_rows, tierce__api_namespace_rows};
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (tables[i][id].run != NULL)
             return &tables[i][id];
@@ -406,6 +409,31 @@ static bool is_in_scope(const struct tierce__api_call *api)
     return is;
 }
 
+/* The generation of the request's instance; 0: unknown. */
+static uint64_t find_generation(const struct tierce__api_call *api)
+{
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    if (fields->generation == NULL || fields->instance_id == NULL)
+        return 0;
+    return tierce__locator_generation(api->manager->locator,
+                                      tierce__api_text_field(api->request, fields->instance_id));
+}
+
+/* The answer has the generation before the call: the blocks that it names are not older. The first
+ * registration of an instance has the one behind it. */
+static void run_row(struct tierce__api_call *api, const struct tierce__api_row *row)
+{
+    uint64_t generation = find_generation(api);
+    row->run(api);
+    if (generation == 0)
+        generation = find_generation(api);
+    ProtobufCMessage *header = generation > 0 ? header_of(api) : NULL;
+    TIERCE_DASSERT(generation <= INT64_MAX);
+    if (header != NULL)
+        *(int64_t *)tierce__proto_member(header, tierce__api_fields(api->id)->generation->offset) =
+            (int64_t)generation;
+}
+
 /* The scope is checked before anything else that depends on the request's instance: an instance
  * that is missing and one outside the scope have the same answer. */
 static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
@@ -430,7 +458,7 @@ static void run(struct tierce__api_call *api, const struct tierce__fault *fault)
     else if ((missing = missing_text(api, row)) != NULL)
         tierce__api_invalid(api, missing);
     else
-        row->run(api);
+        run_row(api, row);
     set_request_id(api);
 }
 

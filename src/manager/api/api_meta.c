@@ -370,6 +370,7 @@ static void start_write_cache(struct tierce__api_call *api)
         .timeout_s = request->write_timeout_seconds,
         .ttl_s = request->ttl_seconds,
         .host_id = host_of(api, request->node_host),
+        .generation = request->generation > 0 ? (uint64_t)request->generation : 0,
     };
     int rc =
         tierce__locator_start_write(api->manager->locator, &write, &api->arena, &started, api->why);

@@ -50,6 +50,7 @@ extern const struct tierce__api_row tierce__api_kv_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_debug_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_node_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_backup_rows[TIERCE__RPC_COUNT];
+extern const struct tierce__api_row tierce__api_namespace_rows[TIERCE__RPC_COUNT];
 
 /* NULL: no file implements it. */
 const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id);
@@ -70,6 +71,7 @@ struct tierce__api_fields {
     const ProtobufCFieldDescriptor *header; /* of the reply */
     const ProtobufCFieldDescriptor *request_id, *status; /* of the header */
     const ProtobufCFieldDescriptor *tracer_result;  /* of the header; NULL: this reply has none */
+    const ProtobufCFieldDescriptor *generation;     /* the same */
     const ProtobufCFieldDescriptor *code, *message; /* of the status */
 };
 const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id);

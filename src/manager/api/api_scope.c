@@ -25,6 +25,7 @@ static struct target target_of(const struct tierce__api_call *api)
     struct target out = {.instance = text_of(api, "instance_id"), .group = ""};
     switch (tierce__need_of_call(api->id)->target) {
     case TIERCE__TARGET_REGISTERED:
+    case TIERCE__TARGET_NAMESPACE:
         out.group = text_of(api, "instance_group");
         break;
     case TIERCE__TARGET_GROUP:
@@ -63,6 +64,9 @@ bool tierce__api_is_in_scope(const struct tierce__api_call *api,
     case TIERCE__TARGET_REGISTERED:
         return tierce__grant_has_instance(grant, target.group, target.instance) &&
                (instance == NULL || has_instance);
+    case TIERCE__TARGET_NAMESPACE:
+        return target.instance[0] != '\0' ? has_instance
+                                          : tierce__grant_has_group(grant, target.group);
     case TIERCE__TARGET_GROUP:
         return tierce__grant_has_group(grant, target.group);
     case TIERCE__TARGET_GROUP_PART:

@@ -16,6 +16,7 @@ enum tierce__target {
     TIERCE__TARGET_INSTANCE,   /* the instance of the field instance_id */
     TIERCE__TARGET_REGISTERED, /* that instance in the group of the field instance_group; an
                                   existing instance in its own group too */
+    TIERCE__TARGET_NAMESPACE,  /* the instance of instance_id, or the group of instance_group */
     TIERCE__TARGET_GROUP,      /* the group that the request names */
     TIERCE__TARGET_GROUP_PART, /* that group or an instance of it; the answer shows this part */
 };

@@ -220,6 +220,7 @@ void tierce__chooser_begin(struct tierce__chooser *out, const struct tierce__liv
         .catalog = catalog,
         .now_us = tierce__locator_now_us(live->locator),
         .ttl_us = tierce__live_ttl_us(live, catalog),
+        .generation = tierce__live_generation(live),
         .spec_count = live->instance.spec_count,
     };
     TIERCE_DASSERT(out->ttl_us >= 0);
@@ -339,10 +340,17 @@ bool tierce__record_has_part(struct tierce__chooser *chooser, const struct tierc
     return find_available(chooser, record, spec, &location) != NULL;
 }
 
+bool tierce__record_is_over(const struct tierce__chooser *chooser,
+                            const struct tierce__record *record)
+{
+    return record->generation != chooser->generation ||
+           tierce__record_due_us(record, chooser->ttl_us) <= chooser->now_us;
+}
+
 bool tierce__record_serves(struct tierce__chooser *chooser, const struct tierce__record *record)
 {
     bool is_available = false;
-    if (tierce__record_due_us(record, chooser->ttl_us) <= chooser->now_us)
+    if (tierce__record_is_over(chooser, record))
         return false;
     for (size_t i = 0; i < record->location_count && !is_available; i++)
         is_available = weigh(chooser, &record->locations[i]) > 0;

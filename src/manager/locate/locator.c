@@ -395,6 +395,7 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
     live->calendar_ttl_us = -1;
     int rc = tierce__instance_copy(&live->instance, instance);
     live->needs = tierce__attention_needs(instance);
+    atomic_init(&live->generation, instance->generation);
     rc = rc < 0 ? tierce__why(why, rc, "no memory") : open_index(live, catalog, group, why);
     if (rc < 0) {
         destroy_live(live);

@@ -24,6 +24,7 @@
  * All calls return 0, or with `why` in words:
  *   -ENOENT                no such instance
  *   -ESRCH                 no such write session, or it has timed out
+ *   -ESTALE                a write: the blocks were invalidated since the client computed them
  *   TIERCE_E_ARGUMENT      the request is invalid
  * TIERCE_E_UNSUPPORTED an unknown query type
  *   TIERCE_E_FULL          a quota or a storage is used up, or the index holds max_key_count
@@ -178,6 +179,7 @@ struct tierce__write_request {
     int64_t ttl_s;     /* time to live of the blocks after the session's end; 0: none */
     const char *const *key_texts;
     const char *host_id; /* the client's host, for nodes of pools; or NULL */
+    uint64_t generation; /* that the client knows (tierce__locator_generation); 0: none */
 };
 
 struct tierce__started {
@@ -351,6 +353,24 @@ TIERCE_MUSTUSE int tierce__locator_look(struct tierce__locator *locator,
                                         const struct tierce__look_request *request,
                                         struct tierce__arena *arena, struct tierce__looked **out,
                                         size_t *out_count, char why[TIERCE__WHY_BYTES]);
+
+/* ---- generations ----------------------------------------------------------------------------- */
+
+/*
+ * Each invalidation of an instance raises its generation. A record has the generation in which the
+ * session that stored it began, and serves only while the instance has the same one.
+ */
+
+/* The generation of an instance as clients know it: from 1 on. 0: there is no such instance. Calls
+ * that begin after this one find no block of an older generation. */
+uint64_t tierce__locator_generation(struct tierce__locator *locator, const char *instance_id);
+
+/* Takes over a generation that the registry has. When it returns, no block of an older one is found
+ * any more, and no session that began before can store one. The reclaimer removes the old records.
+ */
+TIERCE_MUSTUSE int tierce__locator_invalidate(struct tierce__locator *locator,
+                                              const struct tierce__instance *instance,
+                                              char why[TIERCE__WHY_BYTES]);
 
 /* ---- time ------------------------------------------------------------------------------------ */
 

@@ -126,6 +126,22 @@ static void claim_key(struct tierce__starting *s, size_t position, const bool *s
     tierce__live_put_claim(s->live, &key->claim);
 }
 
+/* A client that does not know of the last invalidation may have computed its blocks before it.
+ * SESSIONS held: later invalidations mark the claims. */
+static int check_generation(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
+{
+    tierce__lock_assert_held(&s->live->lock);
+    uint64_t now = tierce__live_generation(s->live), known = s->request->generation;
+    s->session->generation = now;
+    if (known == 0 || known == now + 1)
+        return 0;
+    return tierce__why(why, -ESTALE,
+                       "the blocks of instance %.64s were invalidated: the request's generation is "
+                       "%llu, and the instance's is %llu",
+                       s->live->instance.id, (unsigned long long)known,
+                       (unsigned long long)now + 1);
+}
+
 /* Claims the specs of every key that no other session is writing. The index is checked afterwards,
  * so that a session that ends in between is seen in one of the two. */
 static int claim_keys(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
@@ -146,6 +162,11 @@ static int claim_keys(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
     if (s->live->is_emptying) {
         tierce__lock_drop(&s->live->lock);
         return tierce__why(why, -ENOENT, "there is no instance %.100s", request->instance_id);
+    }
+    int rc = check_generation(s, why);
+    if (rc < 0) {
+        tierce__lock_drop(&s->live->lock);
+        return rc;
     }
     size_t writing = s->live->claims.count + s->live->sessions.count;
     if (writing + request->count >= WRITING_MAX) {
@@ -218,34 +239,33 @@ void tierce__starting_unclaim_from(struct tierce__starting *s, size_t first)
     tierce__lock_drop(&s->live->lock);
 }
 
-static bool has_expired(void *arg, size_t i, int64_t key, const struct tierce__record *record)
+static bool is_over(void *arg, size_t i, int64_t key, const struct tierce__record *record)
 {
-    const struct tierce__chooser *chooser = arg;
     (void)i, (void)key;
-    return tierce__record_due_us(record, chooser->ttl_us) <= chooser->now_us;
+    return tierce__record_is_over(arg, record);
 }
 
-/* Removes expired blocks before they are written again, so that no old part remains. */
-static int drop_expired(struct tierce__starting *s, struct tierce__chooser *chooser,
-                        const int64_t *keys, const struct tierce__record *records,
-                        const bool *found)
+/* Removes expired and invalidated blocks before they are written again, so that no old part
+ * remains. */
+static int drop_over(struct tierce__starting *s, struct tierce__chooser *chooser,
+                     const int64_t *keys, const struct tierce__record *records, const bool *found)
 {
     size_t count = 0;
     struct tierce__removed removed = {0};
-    int64_t *expired = tierce__arena_alloc(s->arena, (s->session->count + 1) * sizeof(*expired));
-    if (expired == NULL)
+    int64_t *over = tierce__arena_alloc(s->arena, (s->session->count + 1) * sizeof(*over));
+    if (over == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < s->session->count; i++) {
-        if (found[i] && has_expired(chooser, i, keys[i], &records[i]))
-            expired[count++] = keys[i];
+        if (found[i] && is_over(chooser, i, keys[i], &records[i]))
+            over[count++] = keys[i];
     }
     TIERCE_DASSERT(count <= s->session->count);
     int32_t delay_ms = s->group->delay_before_delete_ms;
     struct tierce__removal how = {.due_us = chooser->now_us +
                                             (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000,
-                                  .wanted = has_expired,
+                                  .wanted = is_over,
                                   .wanted_arg = chooser};
-    return count > 0 ? tierce__live_remove(s->live, expired, count, &how, &removed) : 0;
+    return count > 0 ? tierce__live_remove(s->live, over, count, &how, &removed) : 0;
 }
 
 int tierce__starting_fail(struct tierce__starting *s, size_t keys, int rc,
@@ -302,12 +322,12 @@ static int drop_what_is_there(struct tierce__starting *s, char why[TIERCE__WHY_B
                  ? tierce__meta_index_get(s->live->index, keys, count, s->arena, records, found)
                  : 0;
     if (rc == 0)
-        rc = drop_expired(s, &chooser, keys, records, found);
+        rc = drop_over(s, &chooser, keys, records, found);
     if (rc < 0)
         return tierce__starting_fail(s, count, rc, why);
     for (size_t i = 0; i < count; i++) {
         const char *text = s->session->keys[i].text;
-        found[i] = found[i] && !has_expired(&chooser, i, keys[i], &records[i]);
+        found[i] = found[i] && !is_over(&chooser, i, keys[i], &records[i]);
         bool other = text != NULL && found[i] &&
                      (records[i].key_text == NULL || strcmp(records[i].key_text, text) != 0);
         s->has_room[s->positions[i]] = found[i];
@@ -341,6 +361,7 @@ static int shrink_session(struct tierce__starting *s)
         tierce__live_put_claim(s->live, &small->keys[i].claim);
     }
     small->count = count;
+    small->generation = large->generation;
     tierce__lock_drop(&s->live->lock);
     s->session = small;
     tierce__session_destroy(large);

@@ -264,6 +264,8 @@ int tierce__locator_finish_entries(struct tierce__locator *locator,
     e.catalog = tierce__registry_acquire(locator->opts.registry);
     rc = tierce__live_begin_finish(e.live, request->session, NULL, &e.session, why);
     if (rc == 0)
+        rc = tierce__live_refuse_stale(e.live, e.session, why);
+    if (rc == 0)
         rc = end_entries(&e, request, out, why);
     if (rc < 0 && why[0] == '\0')
         rc = tierce__why(why, rc, "the write cannot be finished: %s", tierce_strerror(rc));

@@ -49,7 +49,8 @@ static bool is_left_out(const struct finishing *f, size_t i)
            !atomic_load_explicit(&keys[i - 1].claim.is_removed, memory_order_relaxed);
 }
 
-/* Adds a location to the block's record, unless the block was removed or its record is full. */
+/* Adds a location to the block's record, unless the block was removed or invalidated, or its record
+ * is full. A stale record is left to the reclaimer. */
 static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, bool found,
                                              struct tierce__record *record,
                                              struct tierce__arena *arena)
@@ -66,6 +67,8 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
         if (memcmp(record->locations[l].id, written->location_id, TIERCE__LOCATION_ID_BYTES) == 0)
             return TIERCE__META_SKIP; /* it was put before, but the store's answer was lost */
     }
+    is_removed |= f->session->generation != tierce__live_generation(f->live) ||
+                  (found && record->generation != f->session->generation);
     if (is_removed || had == UINT16_MAX) {
         f->session->written[f->served[i]] = false;
         return TIERCE__META_SKIP;
@@ -90,6 +93,7 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
         TIERCE_DASSERT(f->outside_count < f->session->count);
         if (written->has_parent && !is_left_out(f, f->served[i]))
             f->outside[f->outside_count++] = written->parent;
+        record->generation = f->session->generation;
         record->has_parent = written->has_parent;
         record->parent = written->parent;
         record->key_text = written->text;
@@ -486,6 +490,8 @@ int tierce__locator_finish_write(struct tierce__locator *locator, const char *in
         return rc;
     int span = tierce__span_open("locator:finish_write");
     rc = tierce__live_begin_finish(live, session_id, written_mask, &session, why);
+    if (rc == 0)
+        rc = tierce__live_refuse_stale(live, session, why);
     if (rc == 0) {
         rc = tierce__live_finish(live, session);
         if (rc < 0)

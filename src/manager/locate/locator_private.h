@@ -13,6 +13,7 @@
 #include "manager/reclaim/orphans.h"
 #include "manager/storage/places.h"
 #include "manager/reclaim/quota.h"
+#include "manager/reclaim/stale.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -58,8 +59,11 @@ struct tierce__live {
     struct tierce__list node;      /* LOCATOR */
     struct tierce__map_node by_id; /* LOCATOR */
     struct tierce__locator *locator;
-    struct tierce__instance instance; /* a copy: never changes */
-    struct tierce__needs needs;       /* of the instance */
+    struct tierce__instance instance; /* a copy: never changes, nor does its generation */
+    /* How often its blocks were invalidated. Written under SESSIONS, and then the claims are
+     * marked; the release pairs with the acquire of tierce__live_generation. */
+    _Atomic uint64_t generation;
+    struct tierce__needs needs; /* of the instance */
     struct tierce__meta_space *space;
     struct tierce__meta_index *index;
     struct tierce__places *places;
@@ -94,6 +98,7 @@ struct tierce__live {
     struct tierce__orphan_sweep sweep; /* the reclaimer's thread alone */
     uint64_t forget_scan;              /* the last scan that began here, and its */
     uint64_t forget_cursor;            /* cursor; 0: at its end. The reclaimer's thread alone */
+    struct tierce__stale_sweep stale;  /* the same */
     _Atomic int64_t report_logged_us;  /* when reports were logged last; relaxed */
 };
 
@@ -149,6 +154,11 @@ struct tierce__quota_at tierce__live_quota_at(const struct tierce__live *live, u
 size_t tierce__live_expire(struct tierce__live *live, int64_t now_us);
 
 int64_t tierce__locator_now_us(const struct tierce__locator *locator);
+
+static inline uint64_t tierce__live_generation(const struct tierce__live *live)
+{
+    return atomic_load_explicit(&live->generation, memory_order_acquire);
+}
 
 /* Converts a time to a key for a heap of deadlines. */
 static inline uint64_t tierce__due(int64_t due_us)
@@ -232,6 +242,7 @@ struct tierce__write_session {
     bool is_late;   /* it timed out */
     bool is_unsure; /* it is unknown whether its start was written: its places are not taken yet */
     int64_t ttl_us; /* time to live of its blocks from its end; 0: none */
+    uint64_t generation; /* of the bytes that its client writes */
     size_t count;
     struct tierce__session_key *keys;
     bool *written; /* of each key; set when the session is being ended */
@@ -340,6 +351,9 @@ TIERCE_MUSTUSE int tierce__live_trim(struct tierce__live *live, const struct tie
 TIERCE_MUSTUSE int tierce__live_empty(struct tierce__live *live, uint64_t deadline_ns,
                                       char why[TIERCE__WHY_BYTES]);
 
+/* Blocks that sessions write now will not serve. */
+void tierce__live_mark_claims(struct tierce__live *live);
+
 /* When the slots of a deletion may be reused: a client that received one may still read it. */
 int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us);
 
@@ -356,6 +370,15 @@ size_t tierce__locator_forget(struct tierce__locator *locator,
                               const struct tierce__catalog *catalog, bool *goes_on);
 /* Gives up the scan in progress, if there is one. */
 void tierce__locator_stop_forgetting(struct tierce__locator *locator);
+
+/* ---- locator_invalidate.c ---------------------------------------------------------------------
+ */
+
+/* -ESTALE: the session began before an invalidation; it was ended, and nothing of it was stored.
+ * Errors: as finish. */
+TIERCE_MUSTUSE int tierce__live_refuse_stale(struct tierce__live *live,
+                                             struct tierce__write_session *session,
+                                             char why[TIERCE__WHY_BYTES]);
 
 /* ---- choice.c -------------------------------------------------------------------------------- */
 
@@ -391,6 +414,7 @@ struct tierce__chooser {
     struct tierce__locator *locator;
     const struct tierce__catalog *catalog;
     int64_t now_us, ttl_us; /* expired blocks do not serve */
+    uint64_t generation;    /* nor do blocks of others */
     const bool *specs; /* for each spec of the instance, whether a block must have it; NULL: any
                           spec is enough */
     size_t spec_count;
@@ -417,11 +441,15 @@ const struct tierce__location *tierce__choose_parts(struct tierce__chooser *choo
                                                     const struct tierce__record *record,
                                                     struct tierce__part *parts, size_t *count);
 
+/* Whether a block has expired or was invalidated: it does not serve, and its record is removed. */
+bool tierce__record_is_over(const struct tierce__chooser *chooser,
+                            const struct tierce__record *record);
+
 /* Returns whether an available location has the part. */
 bool tierce__record_has_part(struct tierce__chooser *chooser, const struct tierce__record *record,
                              size_t spec);
 
-/* Returns whether the block is not expired, is available, and has all required parts. */
+/* Returns whether the block is not over, is available, and has all required parts. */
 bool tierce__record_serves(struct tierce__chooser *chooser, const struct tierce__record *record);
 
 #endif

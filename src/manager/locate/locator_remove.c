@@ -310,7 +310,7 @@ static bool is_in_span(void *arg, size_t i, int64_t key, const struct tierce__re
     return record->stored_us >= span->begin_us && record->stored_us < span->end_us;
 }
 
-static void mark_all_claims(struct tierce__live *live)
+void tierce__live_mark_claims(struct tierce__live *live)
 {
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) > 0);
     tierce__lock_take(&live->lock);
@@ -371,7 +371,7 @@ int tierce__locator_trim(struct tierce__locator *locator, const char *instance_i
     if (rc < 0)
         goto out;
     if (!time)
-        mark_all_claims(live);
+        tierce__live_mark_claims(live);
     struct tierce__removal how = {.keep_bytes = trim == TIERCE__TRIM_META,
                                   .is_all = !time,
                                   .wanted = time ? is_in_span : NULL,
@@ -580,10 +580,11 @@ static int look_at(struct tierce__live *live, const struct tierce__catalog *cata
         return -ENOMEM;
     int64_t now_us = tierce__locator_now_us(live->locator);
     int64_t ttl_us = tierce__live_ttl_us(live, catalog);
+    uint64_t generation = tierce__live_generation(live);
     int rc =
         count > 0 ? tierce__meta_index_get(live->index, keys, count, arena, records, found) : 0;
     for (size_t i = 0; rc == 0 && i < count; i++) {
-        if (found[i] && records[i].location_count > 0 &&
+        if (found[i] && records[i].location_count > 0 && records[i].generation == generation &&
             tierce__record_due_us(&records[i], ttl_us) > now_us)
             rc = show_looked(live, catalog, records[i].locations, records[i].location_count,
                              TIERCE__LOOK_SERVING, arena, &out[i]);

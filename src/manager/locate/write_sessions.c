@@ -144,22 +144,30 @@ void tierce__live_drop_session(struct tierce__live *live, struct tierce__write_s
 /* The version before, 1, has no timeout. */
 enum { SESSION_VERSION = 2 };
 
-enum { HAS_PARENT = 1, HAS_TEXT = 2, HAS_TTL = 4, KNOWN_FLAGS = HAS_PARENT | HAS_TEXT | HAS_TTL };
+enum {
+    HAS_PARENT = 1,
+    HAS_TEXT = 2,
+    HAS_TTL = 4,
+    HAS_GENERATION = 8,
+    KNOWN_FLAGS = HAS_PARENT | HAS_TEXT | HAS_TTL | HAS_GENERATION,
+};
 
 static void write_key(struct tierce__note_writer *w, const struct tierce__session_key *key,
-                      int64_t ttl_us)
+                      int64_t ttl_us, uint64_t generation)
 {
     TIERCE_DASSERT(ttl_us >= 0);
     tierce__note_put64(w, (uint64_t)key->claim.key);
-    tierce__note_put8(w,
-                      (uint8_t)((key->has_parent ? HAS_PARENT : 0) |
-                                (key->text != NULL ? HAS_TEXT : 0) | (ttl_us > 0 ? HAS_TTL : 0)));
+    tierce__note_put8(w, (uint8_t)((key->has_parent ? HAS_PARENT : 0) |
+                                   (key->text != NULL ? HAS_TEXT : 0) | (ttl_us > 0 ? HAS_TTL : 0) |
+                                   (generation > 0 ? HAS_GENERATION : 0)));
     if (key->has_parent)
         tierce__note_put64(w, (uint64_t)key->parent);
     if (key->text != NULL)
         tierce__note_put_text(w, key->text);
     if (ttl_us > 0)
         tierce__note_put64(w, (uint64_t)ttl_us);
+    if (generation > 0)
+        tierce__note_put64(w, generation);
     tierce__note_put_bytes(w, key->location_id, sizeof(key->location_id));
     tierce__note_put_places(w, key->places, key->place_count);
 }
@@ -178,7 +186,7 @@ int tierce__session_write(const struct tierce__write_session *session, struct ti
     tierce__note_put8(&w, session->type);
     tierce__note_put32(&w, (uint32_t)session->count);
     for (size_t i = 0; i < session->count; i++)
-        write_key(&w, &session->keys[i], session->ttl_us);
+        write_key(&w, &session->keys[i], session->ttl_us, session->generation);
     return tierce__note_finish(&w, out, bytes);
 }
 
@@ -205,6 +213,7 @@ static void read_key(struct tierce__note_reader *r, struct tierce__write_session
     if ((flags & HAS_TEXT) != 0)
         key->text = tierce__note_get_text(r);
     read_ttl(r, (flags & HAS_TTL) != 0, session);
+    session->generation = (flags & HAS_GENERATION) != 0 ? tierce__note_get64(r) : 0;
     tierce__note_get_bytes(r, key->location_id, sizeof(key->location_id));
     key->places = tierce__note_get_places(r, &key->place_count);
 }

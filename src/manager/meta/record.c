@@ -15,7 +15,8 @@ enum {
     FLAG_KEY_TEXT = 2,
     FLAG_EXPIRES = 4,
     FLAG_CHILD = 16,
-    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES | FLAG_CHILD,
+    FLAG_GENERATION = 32,
+    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES | FLAG_CHILD | FLAG_GENERATION,
     AT_FLAGS = 1,
     AT_LOCATIONS = 2,
     AT_USES = 4,
@@ -121,6 +122,8 @@ size_t tierce__record_size(const struct tierce__record *record)
         bytes += sizeof(uint64_t);
     if (record->has_child)
         bytes += sizeof(uint64_t);
+    if (record->generation > 0)
+        bytes += sizeof(uint64_t);
     if (record->key_text != NULL)
         bytes += varint_size(record->key_text_bytes) + record->key_text_bytes;
     for (uint16_t i = 0; i < record->location_count; i++)
@@ -162,7 +165,8 @@ void tierce__record_write(const struct tierce__record *record, void *out)
     bytes[AT_FLAGS] = (uint8_t)((record->has_parent ? FLAG_PARENT : 0) |
                                 (record->key_text != NULL ? FLAG_KEY_TEXT : 0) |
                                 (record->expires_us > 0 ? FLAG_EXPIRES : 0) |
-                                (record->has_child ? FLAG_CHILD : 0));
+                                (record->has_child ? FLAG_CHILD : 0) |
+                                (record->generation > 0 ? FLAG_GENERATION : 0));
     tierce__store_le16(bytes + AT_LOCATIONS, record->location_count);
     tierce__store_le32(bytes + AT_USES, record->uses);
     tierce__store_le64(bytes + AT_USED, (uint64_t)record->used_us);
@@ -179,6 +183,10 @@ void tierce__record_write(const struct tierce__record *record, void *out)
     }
     if (record->has_child) {
         tierce__store_le64(at, (uint64_t)record->child);
+        at += sizeof(uint64_t);
+    }
+    if (record->generation > 0) {
+        tierce__store_le64(at, record->generation);
         at += sizeof(uint64_t);
     }
     if (record->key_text != NULL)
@@ -310,6 +318,10 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
     }
     if (record.has_child)
         record.child = (int64_t)tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
+    if ((fixed[AT_FLAGS] & FLAG_GENERATION) != 0) {
+        record.generation = tierce__load_le64(take_bytes(&reader, sizeof(uint64_t)));
+        reader.bad = reader.bad || record.generation == 0;
+    }
     int rc = reader.bad ? TIERCE_E_FORMAT : 0;
     if (rc == 0 && (fixed[AT_FLAGS] & FLAG_KEY_TEXT) != 0)
         rc = read_text(&record.key_text, &record.key_text_bytes, &reader, arena);

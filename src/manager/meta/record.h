@@ -45,6 +45,7 @@ struct tierce__record {
     int64_t parent;
     bool has_child; /* only in indexes that keep it (meta_index.h) */
     int64_t child;  /* the block that was stored behind this one last. It may have been removed */
+    uint64_t generation; /* of its instance when it was stored; a record of another one is stale */
     const char
         *key_text; /* for instances with string keys: the whole key, NUL-terminated; else NULL */
     size_t key_text_bytes;

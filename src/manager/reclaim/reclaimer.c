@@ -294,6 +294,40 @@ static size_t expire_all(struct tierce__reclaimer *reclaimer, const struct tierc
     return (size_t)r.expired.blocks;
 }
 
+/* ---- invalidated blocks ---------------------------------------------------------------------- */
+
+struct stale_round {
+    const struct tierce__catalog *catalog;
+    struct tierce__removed removed;
+    int64_t next_us;
+};
+
+static void sweep_stale_one(void *arg, struct tierce__live *live)
+{
+    struct stale_round *r = arg;
+    const struct tierce__group *group =
+        tierce__catalog_group(r->catalog, live->instance.group_name);
+    if (group != NULL)
+        tierce__live_sweep_stale(live, delete_delay_us(group), &r->removed, &r->next_us);
+    TIERCE_DASSERT(r->next_us >= 0);
+}
+
+static size_t sweep_stale_all(struct tierce__reclaimer *reclaimer,
+                              const struct tierce__catalog *catalog)
+{
+    struct stale_round r = {.catalog = catalog, .next_us = INT64_MAX};
+    tierce__locator_each(reclaimer->opts.locator, sweep_stale_one, &r);
+    if (r.next_us < reclaimer->due_us)
+        reclaimer->due_us = r.next_us;
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->stats.submitted_blocks += r.removed.keys;
+    reclaimer->stats.submitted_locations += r.removed.locations;
+    reclaimer->stats.submitted_bytes += r.removed.bytes;
+    reclaimer->stats.invalidated_blocks += r.removed.keys;
+    tierce__lock_drop(&reclaimer->lock);
+    return (size_t)r.removed.keys;
+}
+
 /* ---- unreachable blocks ---------------------------------------------------------------------- */
 
 struct sweep_round {
@@ -366,6 +400,7 @@ static size_t work(struct tierce__reclaimer *reclaimer, bool always)
                  changes != reclaimer->quota_changes || catalog != reclaimer->seen;
     if (looks) {
         removed = expire_all(reclaimer, catalog); /* before other blocks are evicted */
+        removed += sweep_stale_all(reclaimer, catalog);
         removed += reclaim_all(reclaimer, catalog);
         removed += sweep_all(reclaimer, catalog);
         removed += forget(reclaimer, catalog);

@@ -76,7 +76,8 @@ double tierce__reclaimer_storage_watermark_bytes(const struct tierce__storage *s
 struct tierce__reclaimer_stats {
     uint64_t rounds, triggered_rounds; /* rounds without any limit to check do not count */
     uint64_t submitted_blocks, submitted_locations, submitted_bytes;
-    uint64_t expired_blocks;  /* included in submitted_blocks */
+    uint64_t expired_blocks;     /* included in submitted_blocks */
+    uint64_t invalidated_blocks; /* the same: of older generations */
     uint64_t orphaned_blocks; /* included in submitted_blocks: blocks whose predecessor is gone */
     uint64_t sampled_keys, used_again; /* used again since they were sampled */
 };

@@ -189,7 +189,11 @@ struct tierce__instance {
     struct tierce__model model;
     struct tierce__attention attention;
     char *user_data;
+    uint64_t generation; /* how often its blocks were invalidated */
 };
+
+/* Of instances: clients know them from 1 on, and 0 is a client that does not know it. */
+#define TIERCE__GENERATION_MAX ((uint64_t)1 << 62)
 
 enum tierce__role { TIERCE__ROLE_USER = 0, TIERCE__ROLE_ADMIN = 1 };
 

@@ -215,6 +215,8 @@ static const struct tierce__model_field instance_rows[] = {
     I(attention.every_tokens, "every_tokens", OF_ATTENTION, COUNT32),
     I(attention.family, "attention_family", OF_ATTENTION),
     I(attention.layers, "attention_layers", OF_ATTENTION),
+    I(generation, "generation", NO_FIELD, LIMITS(0, TIERCE__GENERATION_MAX),
+      .flags = TIERCE__FIELD_IS_STORED | TIERCE__FIELD_IS_CLOSED),
     NUMBER(tierce__instance, UINT32_MAX),
 };
 

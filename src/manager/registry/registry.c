@@ -458,6 +458,43 @@ static int remove_entry(struct tierce__catalog *catalog, const void *arg, char w
     return rc;
 }
 
+bool tierce__namespace_has(const struct tierce__namespace_choice *choice,
+                           const struct tierce__instance *instance)
+{
+    TIERCE_DASSERT(choice->instance_id[0] != '\0' || choice->group[0] != '\0');
+    return (choice->instance_id[0] == '\0' || strcmp(instance->id, choice->instance_id) == 0) &&
+           (choice->group[0] == '\0' || strcmp(instance->group_name, choice->group) == 0) &&
+           (choice->family[0] == '\0' || strcmp(instance->attention.family, choice->family) == 0);
+}
+
+static int invalidate(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct tierce__namespace_choice *choice = arg;
+    size_t chosen = 0;
+    for (size_t i = 0; i < catalog->lists[TIERCE__KIND_INSTANCE].count; i++) {
+        struct tierce__instance *instance =
+            tierce__catalog_entry(catalog, TIERCE__KIND_INSTANCE, i);
+        if (!tierce__namespace_has(choice, instance))
+            continue;
+        TIERCE_ASSERT(instance->generation < TIERCE__GENERATION_MAX);
+        instance->generation++;
+        chosen++;
+    }
+    if (chosen > 0)
+        return 0;
+    snprintf(why, 256, "there is no instance%s%.80s%s%.80s%s%.40s",
+             choice->instance_id[0] != '\0' ? " " : "", choice->instance_id,
+             choice->group[0] != '\0' ? " in group " : "", choice->group,
+             choice->family[0] != '\0' ? " of family " : "", choice->family);
+    return -ENOENT;
+}
+
+int tierce__registry_invalidate(struct tierce__registry *registry,
+                                const struct tierce__namespace_choice *choice, char why[256])
+{
+    return change(registry, invalidate, choice, why);
+}
+
 bool tierce__registry_is_stored(const struct tierce__registry *registry)
 {
     TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
@@ -559,6 +596,14 @@ static bool is_kept(enum tierce__registry_kind kind, const union tierce__entry *
             tierce__instance_is_same(&old->instance, &entry->instance, field));
 }
 
+/* An import takes no invalidation back. */
+static void keep_generation(struct tierce__instance *instance, const struct tierce__instance *old)
+{
+    TIERCE_ASSERT(strcmp(instance->id, old->id) == 0);
+    if (instance->generation < old->generation)
+        instance->generation = old->generation;
+}
+
 /* Imported numbers and marks are ignored: equal entries keep those that they have. */
 static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before,
                          enum tierce__registry_kind kind)
@@ -572,6 +617,8 @@ static void keep_numbers(struct tierce__catalog *after, const struct tierce__cat
         tierce__field_set_integer(entry, number, keeps ? tierce__field_integer(old, number) : 0);
         if (kind == TIERCE__KIND_STORAGE)
             keep_state(entry, keeps ? old : NULL);
+        if (kind == TIERCE__KIND_INSTANCE && old != NULL)
+            keep_generation(entry, old);
     }
 }
 

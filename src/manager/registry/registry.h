@@ -144,6 +144,17 @@ TIERCE_MUSTUSE int tierce__registry_add_instance(struct tierce__registry *regist
                                                  char why[256]);
 TIERCE_MUSTUSE int tierce__registry_remove_instance(struct tierce__registry *registry,
                                                     const char *id, char why[256]);
+/* The instances whose blocks are invalidated: one, or those of a group, or of a family in it. */
+struct tierce__namespace_choice {
+    const char *instance_id;    /* "": all of the group */
+    const char *group, *family; /* "": any */
+};
+bool tierce__namespace_has(const struct tierce__namespace_choice *choice,
+                           const struct tierce__instance *instance);
+/* Raises their generations by 1. -ENOENT: there are none. */
+TIERCE_MUSTUSE int tierce__registry_invalidate(struct tierce__registry *registry,
+                                               const struct tierce__namespace_choice *choice,
+                                               char why[256]);
 TIERCE_MUSTUSE int tierce__registry_add_account(struct tierce__registry *registry, const char *name,
                                                 const char *password, enum tierce__role role,
                                                 char why[256]);

@@ -43,6 +43,19 @@ struct tierce__namespaces;
 
 #define TIERCE__CONNECTOR_WHY_BYTES 256u
 
+/*
+ * A part of a namespace whose blocks were invalidated by the store (fleet://). The connector finds
+ * and stores nothing of it until the engine has dropped its own blocks of the namespace, with the
+ * puts that wait, and says so by `adopt`.
+ */
+struct tierce__invalidated {
+    uint8_t ns_digest[TIERCE_HASH_BYTES];
+    struct tierce_shard shard;
+    uint64_t generation;
+};
+/* Called on a thread of the connector, which it must not block. [borrow for the call] */
+typedef void tierce__invalidated_fn(void *arg, const struct tierce__invalidated *what);
+
 struct tierce__connector_ops {
     const char *scheme; /* of its URLs, "redis" */
     /* Thread: any. After close has begun: TIERCE_E_CLOSED. */
@@ -52,6 +65,10 @@ struct tierce__connector_ops {
     void (*why)(struct tierce__connector *connector, char why[TIERCE__CONNECTOR_WHY_BYTES]);
     /* Sets connections, connects, waiting and calls_hanging, and no other field. */
     void (*stats)(struct tierce__connector *connector, struct tierce__tier_stats *out);
+    /* The engine has nothing any more of what was invalidated. NULL for stores that invalidate
+     * nothing. Errors: -ENOMEM, it is to be repeated. Thread: any. */
+    TIERCE_MUSTUSE int (*adopt)(struct tierce__connector *connector,
+                                const struct tierce__invalidated *what);
     /* Answers every request and frees the connector. Blocks until the deadline at most. False: a
      * call has not returned, so the connector is abandoned and the pool of its buffers must never
      * be freed. */
@@ -73,6 +90,9 @@ struct tierce__connector_opts {
     /* Those of all names, which are texts of keys; [borrow until close]. NULL: names are any texts,
      * and stores that need to know more are refused (fleet://). */
     struct tierce__namespaces *namespaces;
+    tierce__invalidated_fn *invalidated; /* NULL: the caller keeps nothing between requests, and
+                                            what is invalidated is adopted at once */
+    void *invalidated_arg;
 };
 
 /* Whether the connector of this URL needs a pool that other processes can map (`shared`). */

@@ -176,6 +176,10 @@ static void run_taken_back(struct tierce__remote_event *event)
         TIERCE__CONTAINER_OF(event, struct tierce__remote_waiter, over);
     TIERCE_DASSERT(tierce__list_empty(&waiter->node) && tierce__list_empty(&waiter->timed));
     struct clear *clear = TIERCE__CONTAINER_OF(waiter, struct clear, waiter);
+    if (waiter->left == 0 && clear->req->only_puts) {
+        finish(clear);
+        return;
+    }
     if (waiter->left == 0) {
         list_page(clear);
         return;
@@ -203,7 +207,8 @@ static void set_prefix(struct clear *clear, const struct tierce__key *ns_of)
 void tierce__remote_clear(struct tierce__remote *remote, struct tierce__store_req *req)
 {
     req->found = 0;
-    bool can = !remote->read_only && (remote->connector->caps & TIERCE__CONNECTOR_LISTS) != 0;
+    bool can = req->only_puts ||
+               (!remote->read_only && (remote->connector->caps & TIERCE__CONNECTOR_LISTS) != 0);
     struct clear *clear = can ? tierce__calloc(1, sizeof(*clear)) : NULL;
     if (clear == NULL) {
         tierce__remote_answer(remote, req, can ? -ENOMEM : TIERCE_E_UNSUPPORTED);

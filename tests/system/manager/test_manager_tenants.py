@@ -25,7 +25,7 @@ META = {
     "StartWriteCache": ("write", "instance"), "FinishWriteCache": ("write", "instance"),
     "RenewWriteCache": ("write", "instance"), "RemoveCache": ("trim", "instance"),
     "TrimCache": ("trim", "instance"), "ReportCache": ("write", "instance"),
-    "RegisterNode": ("node", "all")}
+    "RegisterNode": ("node", "all"), "InvalidateNamespace": ("trim", "instance")}
 KV_META = {
     "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
     "Get": ("read", "instance"), "PutStart": ("write", "instance"),

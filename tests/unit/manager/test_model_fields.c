@@ -141,7 +141,7 @@ START_TEST(test_fields_that_messages_lack)
          "storage_spec.medium", "storage_spec.incarnation", "storage_spec.host_id", "is_marked",
          "contents", "number"},
         {"cache_config.meta_indexer_config.persist_metadata_interval_time_ms", "number"},
-        {"is_kv", "user_data", "number"},
+        {"is_kv", "user_data", "generation", "number"},
         {"password_hash"}};
     for (size_t t = 0; t < TABLES; t++) {
         size_t found = 0;

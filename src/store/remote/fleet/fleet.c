@@ -156,6 +156,68 @@ static void take(struct tierce__fleet *fleet, struct tierce__list *arrived,
     tierce__lock_drop(&fleet->lock);
 }
 
+/* ---- generations ----------------------------------------------------------------------------- */
+
+/* What the engine has dropped, on its way to the thread. */
+struct fleet_adoption {
+    struct tierce__list node;
+    struct tierce__invalidated what;
+};
+
+static void take_adopted(struct tierce__fleet *fleet)
+{
+    struct tierce__list adopted;
+    tierce__list_init(&adopted);
+    tierce__lock_take(&fleet->lock);
+    TIERCE__LIST_FOR_EACH_SAFE (node, after, &fleet->adopted) {
+        tierce__list_remove(node);
+        tierce__list_push_back(&adopted, node);
+    }
+    tierce__lock_drop(&fleet->lock);
+    TIERCE__LIST_FOR_EACH_SAFE (it, next, &adopted) {
+        struct fleet_adoption *adoption = TIERCE__CONTAINER_OF(it, struct fleet_adoption, node);
+        const struct tierce__invalidated *what = &adoption->what;
+        struct tierce__fleet_part *part =
+            tierce__fleet_part_find(fleet->parts, what->ns_digest, &what->shard);
+        TIERCE_ASSERT(part != NULL); /* it was invalidated, and parts stay */
+        tierce__fleet_places_forget_part(fleet->places, part);
+        tierce__fleet_part_adopt(part, what->generation);
+        tierce__list_remove(it);
+        tierce__free(adoption);
+    }
+}
+
+static int adopt(struct tierce__connector *connector, const struct tierce__invalidated *what)
+{
+    struct tierce__fleet *fleet = fleet_of(connector);
+    struct fleet_adoption *adoption = tierce__calloc(1, sizeof(*adoption));
+    if (adoption == NULL)
+        return -ENOMEM;
+    adoption->what = *what;
+    tierce__list_init(&adoption->node);
+    tierce__lock_take(&fleet->lock);
+    tierce__list_push_back(&fleet->adopted, &adoption->node);
+    tierce__fleet_manager_wake(fleet->manager);
+    tierce__lock_drop(&fleet->lock);
+    return 0;
+}
+
+/* On the thread. */
+static void invalidated(void *arg, const struct tierce__fleet_part *part)
+{
+    struct tierce__fleet *fleet = arg;
+    struct tierce__invalidated what = {.shard = part->shard, .generation = part->heard};
+    memcpy(what.ns_digest, part->ns_digest, sizeof(what.ns_digest));
+    TIERCE_DASSERT(!tierce__fleet_part_is_current(part) && !tierce__lock_holds_any());
+    if (fleet->invalidated != NULL)
+        fleet->invalidated(fleet->invalidated_arg, &what);
+    else if (adopt(&fleet->base, &what) < 0)
+        tierce__fleet_say(fleet, TIERCE__FLEET_TROUBLE_INSTANCE,
+                          "no memory: instance %s is not used any more", part->instance);
+}
+
+/* ---- turns ----------------------------------------------------------------------------------- */
+
 static void begin(struct tierce__fleet *fleet, struct tierce__store_req *req)
 {
     if (fleet->is_closing) {
@@ -185,6 +247,7 @@ static void take_turns(struct tierce__fleet *fleet)
 {
     struct tierce__list arrived, answered;
     take(fleet, &arrived, &answered);
+    take_adopted(fleet);
     TIERCE__LIST_FOR_EACH_SAFE (node, after, &answered) {
         struct tierce__fleet_io *io = TIERCE__CONTAINER_OF(node, struct tierce__fleet_io, node);
         tierce__list_remove(node);
@@ -211,6 +274,7 @@ static uint64_t work_once(struct tierce__fleet *fleet)
     uint64_t until_ns = TIERCE__DEADLINE_NEVER;
     tierce__fleet_reads_ask(fleet);
     tierce__fleet_expire(fleet->parts, &until_ns);
+    tierce__fleet_parts_ask(fleet->parts, &until_ns);
     uint64_t step_ns = tierce__fleet_writes_step(fleet, now_ns);
     until_ns = step_ns < until_ns ? step_ns : until_ns;
     return until_ns < fleet->look_ns ? until_ns : fleet->look_ns;
@@ -309,6 +373,8 @@ static void destroy(struct tierce__fleet *fleet)
 {
     TIERCE_ASSERT(fleet->ios == 0 && tierce__list_empty(&fleet->arrived));
     TIERCE_ASSERT(atomic_load_explicit(&fleet->waiting, memory_order_relaxed) == 0);
+    if (fleet->parts != NULL)
+        take_adopted(fleet);
     tierce__fleet_manager_close(fleet->manager);
     tierce__fleet_parts_close(fleet->parts);
     tierce__fleet_reads_free(fleet);
@@ -345,6 +411,7 @@ static const struct tierce__connector_ops ops = {
     .submit = submit,
     .why = get_why,
     .stats = get_stats,
+    .adopt = adopt,
     .close = close_fleet,
 };
 
@@ -424,13 +491,17 @@ static int open_parts(struct tierce__fleet *fleet, const struct tierce__connecto
                                                .stores = fleet->stores,
                                                .namespaces = source->opts->namespaces,
                                                .group = group,
-                                               .instance = fleet->instance});
+                                               .instance = fleet->instance,
+                                               .invalidated = invalidated,
+                                               .arg = fleet});
     return rc;
 }
 
 static void init(struct tierce__fleet *fleet, const struct tierce__connector_source *source)
 {
     fleet->magic = FLEET_MAGIC;
+    fleet->invalidated = source->opts->invalidated;
+    fleet->invalidated_arg = source->opts->invalidated_arg;
     tierce__host_id(fleet->host_id);
     fleet->base = (struct tierce__connector){
         .ops = &ops, .caps = TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS};
@@ -438,8 +509,9 @@ static void init(struct tierce__fleet *fleet, const struct tierce__connector_sou
     fleet->look_ns = TIERCE__DEADLINE_NEVER;
     fleet->session_ms = SESSION_MS;
     tierce__lock_init(&fleet->lock, TIERCE__LOCK_FLEET);
-    struct tierce__list *lists[] = {&fleet->arrived, &fleet->answered, &fleet->jobs,
-                                    &fleet->gets,    &fleet->unplaced, &fleet->reports};
+    struct tierce__list *lists[] = {&fleet->arrived, &fleet->answered, &fleet->adopted,
+                                    &fleet->jobs,    &fleet->gets,     &fleet->unplaced,
+                                    &fleet->reports};
     for (size_t i = 0; i < sizeof(lists) / sizeof(*lists); i++)
         tierce__list_init(lists[i]);
 }

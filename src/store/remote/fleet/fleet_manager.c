@@ -290,6 +290,8 @@ void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
 {
     tierce__list_init(&call->node);
     call->manager = manager;
+    call->begun_ns = tierce__now_ns();
+    call->generation = 0;
     call->is_sent = false;
     call->reply = NULL;
     call->body = NULL;
@@ -359,15 +361,13 @@ static void give_up(struct tierce__fleet_manager *m, struct tierce__fleet_call *
     end_refused(m, call, status, what);
 }
 
-/* The header of an answer, which every type of answer has. */
-static const Meta__Status *status_of(const ProtobufCMessage *reply)
+/* Of an answer; every type of answer has one. NULL: this one has none. */
+static const Meta__CommonResponseHeader *header_of(const ProtobufCMessage *reply)
 {
     const ProtobufCFieldDescriptor *field =
         protobuf_c_message_descriptor_get_field_by_name(reply->descriptor, "header");
     TIERCE_ASSERT(field != NULL);
-    const Meta__CommonResponseHeader *header =
-        *(Meta__CommonResponseHeader *const *)tierce__proto_member(reply, field->offset);
-    return header != NULL ? header->status : NULL;
+    return *(Meta__CommonResponseHeader *const *)tierce__proto_member(reply, field->offset);
 }
 
 static int status_of_code(Meta__ErrorCode code)
@@ -386,6 +386,8 @@ static int status_of_code(Meta__ErrorCode code)
         return TIERCE_E_UNSUPPORTED;
     case META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY:
         return TIERCE_E_FULL;
+    case META__ERROR_CODE__NAMESPACE_INVALIDATED:
+        return TIERCE_E_CANCELLED;
     default:
         return -EPROTO;
     }
@@ -401,7 +403,9 @@ static void take_reply(struct tierce__fleet_manager *m, struct tierce__fleet_cal
         end_refused(m, call, rc == -ENOMEM ? rc : -EPROTO, why);
         return;
     }
-    const Meta__Status *status = status_of(reply);
+    const Meta__CommonResponseHeader *header = header_of(reply);
+    const Meta__Status *status = header != NULL ? header->status : NULL;
+    call->generation = header != NULL && header->generation > 0 ? (uint64_t)header->generation : 0;
     Meta__ErrorCode code = status != NULL ? status->code : META__ERROR_CODE__UNSPECIFIED;
     const char *text = status != NULL && status->message != NULL && status->message[0] != '\0'
                            ? status->message

@@ -54,16 +54,18 @@ struct tierce__fleet_call {
      * with the address, what happened: TIERCE_E_MISS (INSTANCE_NOT_EXIST), TIERCE_E_ARGUMENT
      * (INVALID_ARGUMENT), -EEXIST (DUPLICATE_ENTITY), TIERCE_E_FULL (no storage has room, or a
      * quota is reached), TIERCE_E_REFUSED (token or rights), TIERCE_E_UNSUPPORTED (the manager does
-     * not have the call), TIERCE_E_LIMIT (a rate limit), TIERCE_E_DOWN (no address can be reached),
-     * TIERCE_E_DEADLINE, -EPROTO (anything else: the manager's code and message are in `why`),
-     * -ENOMEM.
+     * not have the call), TIERCE_E_CANCELLED (NAMESPACE_INVALIDATED), TIERCE_E_LIMIT (a rate
+     * limit), TIERCE_E_DOWN (no address can be reached), TIERCE_E_DEADLINE, -EPROTO (anything else:
+     * the manager's code and message are in `why`), -ENOMEM.
      */
     int status;
+    uint64_t generation;     /* of the instance that the request names; 0: not known */
     ProtobufCMessage *reply; /* [transfer] tierce__proto_free */
     char why[TIERCE__FLEET_WHY_BYTES];
 
     struct tierce__list node; /* the manager's until done, as is all below */
     struct tierce__fleet_manager *manager;
+    uint64_t begun_ns;
     bool is_sent;
     void *body;
     size_t body_bytes;

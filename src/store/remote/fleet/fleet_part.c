@@ -28,12 +28,15 @@
 #define REGISTER_MS 5000u  /* at most: waiters have deadlines of their own */
 #define REJECTED_MS 60000u /* until the manager is asked again */
 #define AGAIN_MS    1000u  /* between two registrations of a part */
+#define HEAR_MS     5000u  /* without an answer about a part, until the manager is asked */
 
 struct tierce__fleet_parts {
     struct tierce__fleet_manager *manager;
     struct tierce__fleet_stores *stores;
     struct tierce__namespaces *namespaces;
     char *group, *instance; /* instance NULL: by namespace */
+    void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
+    void *arg;
     struct tierce__list parts;
     size_t part_count;
     char why[TIERCE__FLEET_WHY_BYTES];
@@ -54,6 +57,8 @@ struct part {
     bool outdated;
     int failed; /* how the last registration ended, if the manager is not to be asked again soon */
     struct tierce__fleet_call call;
+    struct tierce__fleet_call asking; /* tierce__fleet_parts_ask */
+    bool is_asking;
 };
 
 static struct part *part_at(struct tierce__list *node)
@@ -282,6 +287,8 @@ static int make_part(struct tierce__fleet_parts *parts, struct part **out,
         return -ENOMEM;
     part->parts = parts;
     part->base.shard = *shard;
+    part->base.invalidated = parts->invalidated;
+    part->base.invalidated_arg = parts->arg;
     memcpy(part->base.ns_digest, digest, TIERCE_HASH_BYTES);
     tierce__list_init(&part->waiting);
     int rc = read_namespace(part, parts);
@@ -307,14 +314,9 @@ int tierce__fleet_part_of(struct tierce__fleet_parts *parts, struct tierce__flee
         return TIERCE_E_ARGUMENT;
     }
     *block_key = (int64_t)tierce__load_le64(hash);
-    TIERCE__LIST_FOR_EACH (node, &parts->parts) {
-        struct part *it = part_at(node);
-        if (memcmp(it->base.ns_digest, digest, sizeof(digest)) == 0 &&
-            memcmp(&it->base.shard, &shard, sizeof(shard)) == 0) {
-            *part = &it->base;
-            return 0;
-        }
-    }
+    *part = tierce__fleet_part_find(parts, digest, &shard);
+    if (*part != NULL)
+        return 0;
     int rc = make_part(parts, &made, digest, &shard);
     if (rc == 0)
         *part = &made->base;
@@ -390,6 +392,7 @@ static void registered(struct tierce__fleet_call *call)
                        : is_rejection(status) ? TIERCE__FLEET_REJECTED
                                               : TIERCE__FLEET_NEW;
     snprintf(part->base.why, sizeof(part->base.why), "%s", status < 0 ? call->why : "");
+    tierce__fleet_part_hear(&part->base, call);
     if (part->base.state == TIERCE__FLEET_REJECTED) {
         log_rejection(part);
         status = TIERCE_E_REFUSED;
@@ -555,6 +558,65 @@ void tierce__fleet_part_outdated(struct tierce__fleet_part *base)
     TIERCE__CONTAINER_OF(base, struct part, base)->outdated = true;
 }
 
+/* ---- generations ----------------------------------------------------------------------------- */
+
+struct tierce__fleet_part *tierce__fleet_part_find(struct tierce__fleet_parts *parts,
+                                                   const uint8_t ns_digest[TIERCE_HASH_BYTES],
+                                                   const struct tierce_shard *shard)
+{
+    TIERCE__LIST_FOR_EACH (node, &parts->parts) {
+        struct tierce__fleet_part *part = &part_at(node)->base;
+        if (memcmp(part->ns_digest, ns_digest, TIERCE_HASH_BYTES) == 0 &&
+            memcmp(&part->shard, shard, sizeof(*shard)) == 0)
+            return part;
+    }
+    return NULL;
+}
+
+static void has_asked(struct tierce__fleet_call *call)
+{
+    struct part *part = call->arg;
+    TIERCE_ASSERT(part->is_asking);
+    part->is_asking = false;
+    part->base.heard_ns = tierce__now_ns(); /* also of a failure: it is not asked again at once */
+    if (call->status == TIERCE_E_MISS)
+        tierce__fleet_part_outdated(&part->base);
+    tierce__fleet_part_hear(&part->base, call);
+    tierce__proto_free(call->reply);
+    call->reply = NULL;
+}
+
+static void ask_again(struct part *part)
+{
+    Meta__GetInstanceInfoRequest request = META__GET_INSTANCE_INFO_REQUEST__INIT;
+    request.instance_id = part->base.instance;
+    part->is_asking = true;
+    part->asking =
+        (struct tierce__fleet_call){.method = "GetInstanceInfo",
+                                    .request = &request.base,
+                                    .answers = &meta__get_instance_info_response__descriptor,
+                                    .deadline_ns = tierce__deadline_in_ms(REGISTER_MS),
+                                    .repeats = true,
+                                    .done = has_asked,
+                                    .arg = part};
+    tierce__fleet_manager_start(part->parts->manager, &part->asking);
+}
+
+void tierce__fleet_parts_ask(struct tierce__fleet_parts *parts, uint64_t *until_ns)
+{
+    uint64_t now_ns = tierce__now_ns();
+    TIERCE__LIST_FOR_EACH (node, &parts->parts) {
+        struct part *part = part_at(node);
+        uint64_t due_ns = part->base.heard_ns + HEAR_MS * TIERCE__MS_NS;
+        if (part->is_asking || part->base.heard == 0) /* this manager has no generations */
+            continue;
+        if (due_ns <= now_ns)
+            ask_again(part);
+        else if (due_ns < *until_ns)
+            *until_ns = due_ns;
+    }
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 int tierce__fleet_parts_open(struct tierce__fleet_parts **out,
@@ -567,6 +629,8 @@ int tierce__fleet_parts_open(struct tierce__fleet_parts **out,
     parts->manager = opts->manager;
     parts->stores = opts->stores;
     parts->namespaces = opts->namespaces;
+    parts->invalidated = opts->invalidated;
+    parts->arg = opts->arg;
     parts->group = tierce__strdup(opts->group);
     parts->instance = opts->instance != NULL ? tierce__strdup(opts->instance) : NULL;
     tierce__list_init(&parts->parts);

@@ -84,6 +84,17 @@ void tierce__fleet_places_forget(struct tierce__fleet_places *places,
         drop(places, place);
 }
 
+void tierce__fleet_places_forget_part(struct tierce__fleet_places *places,
+                                      const struct tierce__fleet_part *part)
+{
+    TIERCE__LIST_FOR_EACH_SAFE (node, after, &places->order) {
+        struct fleet_place *place = TIERCE__CONTAINER_OF(node, struct fleet_place, in_order);
+        if (place->part == part)
+            drop(places, place);
+    }
+    TIERCE_DASSERT(places->map.count <= PLACES_MAX);
+}
+
 const char *tierce__fleet_places_find(struct tierce__fleet_places *places,
                                       const struct tierce__fleet_part *part, int64_t key)
 {

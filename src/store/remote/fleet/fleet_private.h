@@ -24,6 +24,7 @@
  *     fleet_read.c      lookups and gets
  *     fleet_places.c    remembered places
  *     fleet_part.c      names as instance, spec and block key; registration
+ *     fleet_generation.c what the manager invalidated
  *     fleet_manager.c   calls of the manager; which address leads (net/grpc)
  *     fleet_stores.c    one connector for each storage (fleet_opener.c opens it)
  *     fleet_uri.c       URIs as names of objects in a storage
@@ -82,7 +83,20 @@ struct tierce__fleet_part {
     } state;
     uint64_t asked_ns; /* the last registration */
     char why[TIERCE__FLEET_WHY_BYTES];
+    /* Generations of the instance (InvalidateNamespace). While they differ, this process may hold
+     * blocks that were invalidated: the part has no blocks for readers and takes none. */
+    uint64_t generation; /* for which the engine is ready; 0: none was heard */
+    uint64_t heard;      /* the manager's; 0: it has none */
+    uint64_t heard_ns;   /* when the manager answered last */
+    /* Called when the part is not current any more; or NULL. */
+    void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
+    void *invalidated_arg;
 };
+
+static inline bool tierce__fleet_part_is_current(const struct tierce__fleet_part *part)
+{
+    return part->heard == part->generation;
+}
 
 struct tierce__fleet_parts;
 struct tierce__fleet_stores;
@@ -93,6 +107,10 @@ struct tierce__fleet_parts_opts {
     struct tierce__fleet_stores *stores; /* [borrow until close] learns the storages of the group */
     struct tierce__namespaces *namespaces; /* [borrow until close] */
     const char *group, *instance;          /* instance NULL: by namespace; [borrow for the call] */
+    /* A part is not current any more, until tierce__fleet_part_adopt. Called by
+     * tierce__fleet_part_hear; may be NULL. */
+    void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
+    void *arg;
 };
 TIERCE_MUSTUSE int tierce__fleet_parts_open(struct tierce__fleet_parts **out,
                                             const struct tierce__fleet_parts_opts *opts);
@@ -128,6 +146,26 @@ void tierce__fleet_register(struct tierce__fleet_parts *parts, struct tierce__fl
 /* Answers waiters whose deadline is over, TIERCE_E_DEADLINE; lowers *until_ns to the next one. To
  * be called before each poll. */
 void tierce__fleet_expire(struct tierce__fleet_parts *parts, uint64_t *until_ns);
+
+/*
+ * Takes the generation from a call about the part that has ended. Returns whether the part is
+ * current and the answer is of its generation: otherwise the answer's blocks must not be used.
+ *
+ * A first generation of 1 is adopted at once, because nothing was ever invalidated. With another
+ * one, blocks that this process has from before it started may be invalid.
+ */
+bool tierce__fleet_part_hear(struct tierce__fleet_part *part,
+                             const struct tierce__fleet_call *call);
+/* The engine has dropped what it had of the part before `generation`. */
+void tierce__fleet_part_adopt(struct tierce__fleet_part *part, uint64_t generation);
+/* Finds a part that exists; NULL: there is none. */
+struct tierce__fleet_part *tierce__fleet_part_find(struct tierce__fleet_parts *parts,
+                                                   const uint8_t ns_digest[TIERCE_HASH_BYTES],
+                                                   const struct tierce_shard *shard);
+/* Asks the manager about parts of which it has answered nothing for some seconds, so that also an
+ * engine that finds everything in its own tiers learns of an invalidation. Lowers *until_ns to the
+ * next time. */
+void tierce__fleet_parts_ask(struct tierce__fleet_parts *parts, uint64_t *until_ns);
 
 /* The manager does not know the instance any more, or named a storage that `stores` does not know:
  * the next tierce__fleet_register registers again; at most once a second for a part. */

@@ -152,7 +152,8 @@ static void go_on(struct fleet_lookup *lookup)
 {
     struct fleet_job *job = &lookup->job;
     int rc = lookup->first < job->req->name_count ? begin_row(lookup) : 0;
-    if (rc < 0 || lookup->first == job->req->name_count || lookup->row == 0)
+    bool ends = rc < 0 || lookup->first == job->req->name_count || lookup->row == 0;
+    if (ends || !tierce__fleet_part_is_current(job->part))
         answer_job(job, rc);
     else
         tierce__fleet_register(job->fleet->parts, job->part, &job->wait);
@@ -184,6 +185,12 @@ static void has_located(struct tierce__fleet_call *call)
 {
     struct fleet_lookup *lookup = call->arg;
     struct fleet_job *job = &lookup->job;
+    bool is_current = tierce__fleet_part_hear(job->part, call);
+    if (job->req != NULL && !is_current) {
+        job->req->found = 0;
+        answer_job(job, 0);
+        return;
+    }
     if (job->req == NULL || call->status < 0) {
         answer_job(job, call->status < 0 ? failed_to_locate(job) : 0);
         return;
@@ -240,7 +247,8 @@ struct fleet_get {
     struct tierce__store_req *req;
     struct tierce__fleet_part *part;
     int64_t key;
-    size_t number; /* in the question */
+    size_t number;       /* in the question */
+    uint64_t generation; /* in which the reading began */
     bool has_io;
     struct tierce__fleet_io io;
     char *uri; /* owned; and behind it room for the name of io */
@@ -293,7 +301,11 @@ static void has_read(struct tierce__fleet_io *io)
         if (status != TIERCE_E_DEADLINE)
             tierce__fleet_places_forget(get->fleet->places, get->part, get->key);
     }
-    answer_get(get, tierce__fleet_storage_failed(status) ? TIERCE_E_MISS : status);
+    bool is_stale =
+        get->generation != get->part->generation || !tierce__fleet_part_is_current(get->part);
+    if (tierce__fleet_storage_failed(status) || (status == 0 && is_stale))
+        status = TIERCE_E_MISS;
+    answer_get(get, status);
 }
 
 /* Reads an object at a URI, which is copied. */
@@ -316,6 +328,7 @@ static void read_at(struct fleet_get *get, const char *uri)
         return;
     }
     get->has_io = true;
+    get->generation = get->part->generation;
     get->io.done = has_read;
     get->io.req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
                                              .urgency = get->req->urgency,
@@ -343,6 +356,10 @@ void tierce__fleet_get(struct tierce__fleet *fleet, struct tierce__store_req *re
     tierce__list_init(&get->node);
     tierce__list_init(&get->asked);
     tierce__list_push_back(&fleet->gets, &get->node);
+    if (!tierce__fleet_part_is_current(part)) {
+        answer_get(get, TIERCE_E_MISS);
+        return;
+    }
     const char *uri = tierce__fleet_places_find(fleet->places, part, key);
     if (uri != NULL) {
         read_at(get, uri);
@@ -377,6 +394,10 @@ static void has_found_places(struct tierce__fleet_call *call)
 {
     struct fleet_question *question = call->arg;
     struct fleet_job *job = &question->job;
+    if (!tierce__fleet_part_hear(job->part, call)) {
+        end_question(question, TIERCE_E_MISS);
+        return;
+    }
     if (call->status < 0) {
         int status = failed_to_locate(job);
         end_question(question, status == 0 ? TIERCE_E_MISS : status);

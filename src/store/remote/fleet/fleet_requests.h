@@ -39,6 +39,8 @@ enum tierce__fleet_trouble {
 struct tierce__fleet {
     struct tierce__connector base;
     uint32_t magic;
+    tierce__invalidated_fn *invalidated; /* of the engine, or NULL */
+    void *invalidated_arg;
     char store_name[TIERCE__CONNECTOR_WHY_BYTES / 2];
     char *instance;                      /* of the URL, or NULL */
     char host_id[TIERCE__HOST_ID_BYTES]; /* so that nodes of this host are preferred */
@@ -51,6 +53,7 @@ struct tierce__fleet {
     struct tierce__lock lock;     /* FLEET: from here to why */
     struct tierce__list arrived;  /* requests */
     struct tierce__list answered; /* struct tierce__fleet_io */
+    struct tierce__list adopted;  /* struct fleet_adoption: of tierce__connector_ops.adopt */
     bool closing;
     uint64_t close_ns;
     char why[TIERCE__CONNECTOR_WHY_BYTES];
@@ -137,6 +140,9 @@ const char *tierce__fleet_places_find(struct tierce__fleet_places *places,
                                       const struct tierce__fleet_part *part, int64_t key);
 void tierce__fleet_places_forget(struct tierce__fleet_places *places,
                                  const struct tierce__fleet_part *part, int64_t key);
+/* All of a part. */
+void tierce__fleet_places_forget_part(struct tierce__fleet_places *places,
+                                      const struct tierce__fleet_part *part);
 
 /* ---- reads (fleet_read.c) ----------------------------------------------------------------------
  */

@@ -38,6 +38,7 @@ struct fleet_session {
     enum session_state { FREE, COLLECTS, REGISTERS, STARTS, MOVES, FINISHES, ENDS } state;
     struct tierce__fleet *fleet;
     struct tierce__fleet_part *part;
+    uint64_t generation; /* of the part when the puts came; 0: none was known */
     struct fleet_put puts[BATCH_MAX];
     size_t count;
     bool has_parent; /* the first put has */

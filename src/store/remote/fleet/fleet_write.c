@@ -126,6 +126,12 @@ void tierce__fleet_session_end(struct fleet_session *s)
     s->retried = s->finish_lost = s->was_lost = false;
 }
 
+/* Whether the puts came after the last invalidation that is known. */
+static bool is_of_now(const struct fleet_session *s)
+{
+    return tierce__fleet_part_is_current(s->part) && s->generation == s->part->generation;
+}
+
 /* ---- FinishWriteCache ------------------------------------------------------------------------ */
 
 /* The last answer of FinishWriteCache. */
@@ -136,7 +142,8 @@ static void end_stored(struct fleet_session *s, int status)
         struct fleet_put *put = &s->puts[i];
         if (put->state != PUT_STORED)
             continue;
-        tierce__fleet_places_put(s->fleet->places, s->part, put->key, put->uri);
+        if (is_of_now(s))
+            tierce__fleet_places_put(s->fleet->places, s->part, put->key, put->uri);
         tierce__fleet_put_answer(put, 0, false);
     }
     tierce__fleet_puts_answer(s, PUT_STORED, status);
@@ -170,6 +177,7 @@ static void has_finished(struct tierce__fleet_call *call)
     struct fleet_session *s = call->arg;
     int status = call->status;
     TIERCE_ASSERT(s->state == FINISHES);
+    tierce__fleet_part_hear(s->part, call);
     tierce__proto_free(call->reply);
     call->reply = NULL;
     if (status < 0)
@@ -360,6 +368,7 @@ static void has_started(struct tierce__fleet_call *call)
 {
     struct fleet_session *s = call->arg;
     TIERCE_ASSERT(s->state == STARTS && s->started == NULL);
+    tierce__fleet_part_hear(s->part, call);
     if (call->status == 0) {
         s->started = call->reply;
         call->reply = NULL;
@@ -398,6 +407,7 @@ static void start(struct fleet_session *s)
     request.location_spec_group_names = groups;
     request.n_location_spec_group_names = s->part->has_groups ? count : 0;
     request.node_host = s->fleet->host_id;
+    request.generation = (int64_t)s->generation;
     request.write_timeout_seconds = (int32_t)((s->fleet->session_ms + 999) / 1000);
     s->state = STARTS;
     s->call = (struct tierce__fleet_call){.method = "StartWriteCache",
@@ -414,10 +424,14 @@ static void is_registered(struct tierce__fleet_wait *wait, int status)
 {
     struct fleet_session *s = wait->arg;
     TIERCE_ASSERT(s->state == REGISTERS);
+    if (s->generation == 0) /* the part was not registered before */
+        s->generation = s->part->generation;
     if (status < 0)
         fail(s, tierce__fleet_register_failed(s->fleet, s->part, status));
     else if (!tierce__fleet_puts_awaited(s, PUT_NEW))
         fail(s, TIERCE_E_DEADLINE);
+    else if (!is_of_now(s))
+        fail(s, TIERCE_E_CANCELLED);
     else
         start(s);
 }
@@ -489,7 +503,8 @@ static int64_t parent_of(const struct tierce__store_req *req)
 static bool continues(const struct fleet_session *s, const struct tierce__fleet_part *part,
                       int64_t key, const struct tierce__store_req *req)
 {
-    return s->state == COLLECTS && s->part == part && s->count < BATCH_MAX && req->parent != NULL &&
+    return s->state == COLLECTS && s->part == part && s->generation == part->generation &&
+           s->count < BATCH_MAX && req->parent != NULL &&
            s->puts[s->count - 1].key == parent_of(req) && !has_key(s, key);
 }
 
@@ -516,6 +531,7 @@ static void add_put(struct fleet_session *s, struct tierce__fleet_part *part, in
     if (s->state == FREE) {
         s->state = COLLECTS;
         s->part = part;
+        s->generation = part->generation;
         s->has_parent = req->parent != NULL;
         s->parent = s->has_parent ? parent_of(req) : 0;
         s->collect_until_ns = tierce__deadline_in_ms(COLLECT_MS);
@@ -530,13 +546,16 @@ static void add_put(struct fleet_session *s, struct tierce__fleet_part *part, in
     put->is_asked = false;
 }
 
-/* Errors: TIERCE_E_UNSUPPORTED (not a whole chunk of an engine), TIERCE_E_LIMIT, -ENOMEM. */
+/* Errors: TIERCE_E_UNSUPPORTED (not a whole chunk of an engine), TIERCE_E_CANCELLED (the engine has
+ * not dropped invalidated blocks yet), TIERCE_E_LIMIT, -ENOMEM. */
 static int part_of(struct tierce__fleet *fleet, struct tierce__fleet_part **part, int64_t *key,
                    const struct tierce__store_req *req)
 {
     int rc = tierce__fleet_find_part(fleet, part, key, &req->names[0]);
     if (rc == 0 && req->length != (*part)->object_bytes)
         rc = TIERCE_E_UNSUPPORTED; /* a tail, mostly */
+    if (rc == 0 && !tierce__fleet_part_is_current(*part))
+        rc = TIERCE_E_CANCELLED;
     return rc == TIERCE_E_ARGUMENT ? TIERCE_E_UNSUPPORTED : rc;
 }
 

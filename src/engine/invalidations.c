@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/invalidations.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/log/log.h"
+#include "engine/engine.h"
+#include "engine/observe/operate.h"
+
+struct invalidation {
+    struct tierce__list node;
+    struct tierce__level *level;
+    struct tierce__invalidated what;
+    bool has_failed; /* and that was logged */
+};
+
+static struct invalidation *invalidation_at(struct tierce__list *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct invalidation, node);
+}
+
+/* Without memory the store serves nothing of the namespace any more, until the process ends. */
+void tierce__invalidations_note(void *arg, const struct tierce__invalidated *what)
+{
+    struct tierce__level *level = arg;
+    struct tierce_engine *engine = level->engine;
+    struct invalidation *it = tierce__calloc(1, sizeof(*it));
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    if (it == NULL) {
+        tierce__log(TIERCE_LOG_ERROR, "invalidation_lost", "reason=\"no memory\"");
+        return;
+    }
+    it->level = level;
+    it->what = *what;
+    tierce__list_init(&it->node);
+    tierce__lock_take(&engine->lock);
+    tierce__list_push_back(&engine->invalidations, &it->node);
+    tierce__cond_broadcast(&engine->changed);
+    tierce__lock_drop(&engine->lock);
+}
+
+static struct invalidation *take(struct tierce_engine *engine)
+{
+    struct invalidation *it = NULL;
+    tierce__lock_take(&engine->lock);
+    if (!tierce__list_empty(&engine->invalidations)) {
+        it = invalidation_at(engine->invalidations.next);
+        tierce__list_remove(&it->node);
+    }
+    tierce__lock_drop(&engine->lock);
+    return it;
+}
+
+/* 0: the namespace is clear, and the store knows it. */
+static int carry_out(struct tierce_engine *engine, struct invalidation *it)
+{
+    struct tierce__key of = {.shard = it->what.shard};
+    struct tierce__connector *connector = it->level->connector;
+    int64_t id = tierce__namespaces_intern(engine->namespaces, it->what.ns_digest, NULL);
+    TIERCE_ASSERT(connector != NULL && connector->ops->adopt != NULL);
+    if (id < 0)
+        return (int)id;
+    of.ns = (uint32_t)id;
+    int64_t chunks = tierce__engine_clear_own(engine, &of);
+    int rc = chunks < 0 ? (int)chunks : connector->ops->adopt(connector, &it->what);
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_WARN, "namespace_invalidated", "chunks=%lld generation=%llu",
+                    (long long)chunks, (unsigned long long)it->what.generation);
+    else if (!it->has_failed)
+        tierce__log(
+            TIERCE_LOG_ERROR, "invalidation_failed",
+            "error=%s effect=\"the store is not used for the namespace; it is tried again\"",
+            tierce_error_name(rc));
+    it->has_failed = rc < 0;
+    return rc;
+}
+
+void tierce__invalidations_work(struct tierce_engine *engine)
+{
+    struct invalidation *it;
+    int rc = 0;
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    while (rc == 0 && (it = take(engine)) != NULL) {
+        rc = carry_out(engine, it);
+        if (rc == 0) {
+            tierce__free(it);
+            continue;
+        }
+        tierce__lock_take(&engine->lock);
+        tierce__list_push_back(&engine->invalidations, &it->node);
+        tierce__lock_drop(&engine->lock);
+    }
+}
+
+void tierce__invalidations_ask(struct tierce_engine *engine, const struct tierce__key *key)
+{
+    bool has_disk = false;
+    for (size_t level = 0; level < engine->level_count; level++)
+        has_disk |= engine->levels[level].origin == TIERCE_ORIGIN_DISK;
+    for (size_t level = 1; has_disk && level < engine->level_count; level++) {
+        const struct tierce__connector *connector = engine->levels[level].connector;
+        if (connector != NULL && connector->ops->adopt != NULL)
+            tierce__storage_ask(engine, level, key);
+    }
+}
+
+void tierce__invalidations_fini(struct tierce_engine *engine)
+{
+    TIERCE_DASSERT(engine->level_count == 0);
+    TIERCE__LIST_FOR_EACH_SAFE (node, after, &engine->invalidations) {
+        tierce__list_remove(node);
+        tierce__free(invalidation_at(node));
+    }
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_INVALIDATIONS_H
+#define TIERCE_ENGINE_INVALIDATIONS_H
+
+#include "store/remote/connector.h"
+
+/*
+ * Namespaces that a store has invalidated (connector.h): after a weight update, a manager of a
+ * fleet. The engine drops the namespace from its own tiers, ends the puts that wait for stores, and
+ * only then lets the store serve it again. So a chunk that was computed before is neither read from
+ * a tier of this process nor stored by it later.
+ *
+ * Invalidations wait in a list for the keeper, because a clear may block. One that fails (a disk
+ * that does not answer) is tried again at its next turn.
+ */
+
+struct tierce_engine;
+struct tierce__key;
+struct tierce__level;
+
+/* A tierce__invalidated_fn; arg: the level. */
+void tierce__invalidations_note(void *level, const struct tierce__invalidated *what);
+
+/* Called by the keeper at each of its turns. */
+void tierce__invalidations_work(struct tierce_engine *engine);
+
+/* Asks stores that can invalidate for the state of a namespace, in the background, if the engine
+ * has chunks from before it started. key: any of the namespace and shard. */
+void tierce__invalidations_ask(struct tierce_engine *engine, const struct tierce__key *key);
+
+/* At the engine's end, when its stores are closed. */
+void tierce__invalidations_fini(struct tierce_engine *engine);
+
+#endif
