@@ -16,7 +16,9 @@
  * what the giver would lose by one step, two steps, and so on. A move is worth it if the gain
  * exceeds the loss by more than the errors of both curves. The pair with the largest net gain for
  * each byte wins, and one step of it is made. Several steps are looked ahead because the curve of a
- * group can be flat up to the size of its working set.
+ * group can be flat up to the size of its working set. Hits are those of the window
+ * (40 minutes), with a weight of 0.3, and those of a longer time, which fades by half in 24 times
+ * `settle`.
  *
  * One step at a time. After `settle`, and when the receiver has filled its new bytes (or after
  * three times `settle`), the step is judged. The groups' hit rates are measured. A load that has
