@@ -34,7 +34,8 @@ const char *const tierce__cli_storage_help[] = {
 const char *const tierce__cli_group_help[] = {
     "  list\n  show NAME\n  create JSON        an InstanceGroup\n"
     "  update JSON        with a version above the stored one\n  remove NAME\n"
-    "  curves             hit rates by capacity, and what another GiB would bring\n" OPTIONS,
+    "  curves             hit rates by capacity, and what another GiB would bring\n"
+    "  pilot              the autopilot: modes and bounds of groups, and its steps\n" OPTIONS,
     NULL};
 const char *const tierce__cli_instance_help[] = {
     "  list GROUP\n  show ID\n  register JSON      a RegisterInstanceRequest\n"
@@ -93,6 +94,7 @@ static const struct verb verbs[] = {
     {"group", "update", "updateInstanceGroup", "instance_group", MESSAGE, false},
     {"group", "remove", "removeInstanceGroup", "name", NAME, false},
     {"group", "curves", "curves", NULL, PAGE, false},
+    {"group", "pilot", "pilot", NULL, PAGE, false},
     {"instance", "list", "listInstanceInfo", "instance_group_name", NAME, false},
     {"instance", "show", "getInstanceInfo", "instance_id", NAME, false},
     {"instance", "register", "registerInstance", NULL, MESSAGE, false},

@@ -61,6 +61,7 @@ struct tierce__manager {
     struct tierce__storages *storages;
     struct tierce__locator *locator;
     struct tierce__ghosts *ghost;
+    struct tierce__autopilot *autopilot;
     struct tierce__reclaimer *reclaimer;
     struct tierce__elector *elector;
     struct tierce__line_log *events;

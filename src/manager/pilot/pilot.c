@@ -308,7 +308,8 @@ static void try_way(const struct tierce__pilot *pilot, const struct pilot_way *w
 static bool may_move(const struct tierce__pilot *pilot, const struct pilot_way *way, int64_t now_us)
 {
     const struct tierce__pilot_group *from = way->from, *to = way->to;
-    return from != to && takes_part(from, way->quota) && takes_part(to, way->quota) &&
+    return from != to && (from->storages & to->storages) != 0 && takes_part(from, way->quota) &&
+           takes_part(to, way->quota) &&
            from->window->is_warm && /* a curve that is not has too few hits */
            from->window->sampled + to->window->sampled >= SAMPLE_LEAST &&
            !is_left_alone(pilot, from->number, to->number, now_us);

@@ -55,6 +55,7 @@ static void open_pair(struct pair *p)
     for (uint32_t i = 0; i < 2; i++) {
         p->groups[i] = (struct tierce__pilot_group){.name = i == 0 ? "small" : "large",
                                                     .number = i + 1,
+                                                    .storages = 3,
                                                     .advises = true,
                                                     .acts = true,
                                                     .quota = {100 * MIB},
@@ -211,6 +212,9 @@ START_TEST(groups_that_do_not_act)
     p.groups[1].advises = false;
     ck_assert_int_eq(look(pilot, SECOND, &p).verdict, TIERCE__PILOT_NOTHING);
     p.groups[1].acts = p.groups[1].advises = true;
+    p.groups[1].storages = 4; /* none in common */
+    ck_assert_int_eq(look(pilot, SECOND, &p).verdict, TIERCE__PILOT_NOTHING);
+    p.groups[1].storages = 6;
     p.groups[1].window = NULL;
     ck_assert_int_eq(look(pilot, SECOND, &p).verdict, TIERCE__PILOT_NOTHING);
     p.groups[1].window = &p.shapes[1];
