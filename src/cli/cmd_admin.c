@@ -36,7 +36,8 @@ const char *const tierce__cli_group_help[] = {
     "  update JSON        with a version above the stored one\n  remove NAME\n"
     "  curves             hit rates by capacity, and what another GiB would bring\n"
     "  invalidate NAME    after a weight update: no block of the group's instances is found any\n"
-    "                     more. --family FAMILY: only of instances of that model\n" OPTIONS,
+    "                     more. --family FAMILY: only of instances of that model\n"
+    "  pilot              the autopilot: modes and bounds of groups, and its steps\n" OPTIONS,
     NULL};
 const char *const tierce__cli_instance_help[] = {
     "  list GROUP\n  show ID\n  register JSON      a RegisterInstanceRequest\n"
@@ -98,6 +99,7 @@ static const struct verb verbs[] = {
     {"group", "remove", "removeInstanceGroup", "name", NAME, false},
     {"group", "curves", "curves", NULL, PAGE, false},
     {"group", "invalidate", "invalidateNamespace", "instance_group", FAMILY, true},
+    {"group", "pilot", "pilot", NULL, PAGE, false},
     {"instance", "list", "listInstanceInfo", "instance_group_name", NAME, false},
     {"instance", "show", "getInstanceInfo", "instance_id", NAME, false},
     {"instance", "register", "registerInstance", NULL, MESSAGE, false},

@@ -19,6 +19,7 @@
 #include "manager/observe/audit.h"
 #include "manager/observe/manager_metrics.h"
 #include "manager/observe/page.h"
+#include "manager/pilot/autopilot.h"
 #include "manager/pilot/ghost_feed.h"
 #include "manager/registry/startup.h"
 #include "manager/storage/unmanaged.h"
@@ -599,6 +600,28 @@ static int open_registry(struct manager_whole *whole, const struct tierce__manag
         why);
 }
 
+static bool leads(void *arg)
+{
+    return tierce__manager_leads(&((const struct manager_whole *)arg)->manager);
+}
+
+static int open_autopilot(struct manager_whole *whole, const struct tierce__manager_config *config)
+{
+    struct tierce__manager *m = &whole->manager;
+    TIERCE_ASSERT(m->locator != NULL && m->ghost != NULL);
+    return tierce__autopilot_start(&m->autopilot,
+                                   &(struct tierce__autopilot_opts){
+                                       .size = sizeof(struct tierce__autopilot_opts),
+                                       .locator = m->locator,
+                                       .registry = m->registry,
+                                       .ghost = m->ghost,
+                                       .mode = (enum tierce__autopilot_mode)config->autopilot_mode,
+                                       .settle_ms = config->autopilot_settle_ms,
+                                       .leads = leads,
+                                       .arg = whole,
+                                       .has_thread = true});
+}
+
 static int open_parts(struct manager_whole *whole, const struct tierce__manager_config *config,
                       char why[256])
 {
@@ -654,6 +677,8 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
                                              .has_thread = true,
                                              .submitted = tell_reclaim,
                                              .submitted_arg = whole});
+    if (rc == 0)
+        rc = open_autopilot(whole, config);
     if (rc == 0)
         rc = tierce__faults_create(&m->faults);
     if (rc == 0)
@@ -772,6 +797,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__server_stop(atomic_load_explicit(&manager->server, memory_order_acquire),
                         whole->drain_ms);
     tierce__later_destroy(manager->later);
+    tierce__autopilot_stop(manager->autopilot); /* it asks the elector */
     tierce__elector_stop(manager->elector);
     TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) <=
                   TIERCE__MANAGER_FOLLOWS);

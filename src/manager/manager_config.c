@@ -193,6 +193,11 @@ static enum tierce_log_level level_of(const char *name)
                                        : TIERCE_LOG_ERROR;
 }
 
+static unsigned autopilot_of(const char *name)
+{
+    return strcmp(name, "act") == 0 ? 2 : strcmp(name, "advise") == 0 ? 1 : 0;
+}
+
 static void fill(struct tierce__manager_config *config, struct tierce__config *values)
 {
     uint16_t grpc = port_of(values, TIERCE__MANAGER_LISTEN_GRPC_PORT);
@@ -230,6 +235,8 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .elector_lease_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_LEASE),
         .elector_interval_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_INTERVAL),
         .delete_threads = u32_of(values, TIERCE__MANAGER_DELETE_THREADS),
+        .autopilot_mode = autopilot_of(text_of(values, TIERCE__MANAGER_AUTOPILOT_MODE)),
+        .autopilot_settle_ms = u32_of(values, TIERCE__MANAGER_AUTOPILOT_SETTLE),
         .quota_groups = tierce__config_text(values, TIERCE__MANAGER_QUOTA_GROUPS),
         .log_level = level_of(text_of(values, TIERCE__MANAGER_LOG_LEVEL)),
         .log_folder = text_of(values, TIERCE__MANAGER_LOG_FOLDER),

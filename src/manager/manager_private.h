@@ -62,6 +62,7 @@ struct tierce__manager {
     struct tierce__nodes *nodes;
     struct tierce__locator *locator;
     struct tierce__ghosts *ghost;
+    struct tierce__autopilot *autopilot;
     struct tierce__reclaimer *reclaimer;
     struct tierce__elector *elector;
     struct tierce__line_log *events;

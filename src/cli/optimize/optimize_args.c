@@ -159,6 +159,8 @@ static const struct tierce__option options[] = {
     {"--tier-promote", TIERCE__OPTION_CHOICE, FIELD(sim.promote), .choices = promotions},
     {"--group", TIERCE__OPTION_CALL, FIELD(sim), .read = tierce__optimize_read_group},
     {"--quota", TIERCE__OPTION_CALL, FIELD(sim), .read = tierce__optimize_read_quota},
+    {"--autopilot", TIERCE__OPTION_CALL, FIELD(sim.autopilot),
+     .read = tierce__optimize_read_amount},
     {"--split", TIERCE__OPTION_CALL, FIELD(sim.split), .read = tierce__optimize_read_amount},
     {"--budget", TIERCE__OPTION_CALL, FIELD(sim.budget), .read = tierce__optimize_read_amount},
     {"--engine-cache", TIERCE__OPTION_CALL, FIELD(sim.engine),

@@ -5,6 +5,7 @@
 #include "base/text/nearest.h"
 #include "cli/cli.h"
 #include "cli/optimize/optimize.h"
+#include "manager/pilot/rehearsal.h"
 #include "optimizer/analysis/groups.h"
 
 #include <errno.h>
@@ -327,12 +328,104 @@ static int run_split(const struct tierce__optimize *request,
     return status;
 }
 
+/* ---- the autopilot --------------------------------------------------------------------------- */
+
+static void print_rehearsed(FILE *file, const struct tierce__optimize *request,
+                            const struct tierce__rehearsal *r, const struct members *m)
+{
+    char budget[32], time[32];
+    const struct {
+        const char *name;
+        uint64_t hits;
+    } sums[] = {{"best split", r->best_hits},
+                {"equal parts", r->equal_hits},
+                {"autopilot", r->act_hits},
+                {"moving split", r->moving_hits}};
+    tierce__optimize_capacity(budget, request, request->sim.autopilot.amount);
+    tierce__optimize_time(time, r->seconds);
+    fprintf(file, "\n%s blocks over groups of LRU caches, for %s, with the manager's autopilot:\n",
+            budget, time);
+    fprintf(file, "%-20s%12s%12s%12s%12s%11s%11s%11s\n", "group", "blocks", "best", "least", "most",
+            "best", "equal", "autopilot");
+    for (size_t g = 0; g < r->group_count; g++) {
+        const struct tierce__rehearsal_group *of = &r->groups[g];
+        char shown[NAME_SHOWN];
+        tierce__text_for_message(shown, sizeof(shown), m->names[g]);
+        fprintf(file,
+                "%-20s%12" PRIu64 "%12" PRIu64 "%12" PRIu64 "%12" PRIu64
+                "%10.2f%%%10.2f%%%10.2f%%\n",
+                shown, of->blocks, of->best, of->act_least, of->act_most,
+                100 * rate(of->best_hits, of->blocks), 100 * rate(of->equal_hits, of->blocks),
+                100 * rate(of->act_hits, of->blocks));
+    }
+    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++)
+        fprintf(file, "%-20s%12" PRIu64 " hits%10.2f%%%9.1f%% of the best split\n", sums[i].name,
+                sums[i].hits, 100 * rate(sums[i].hits, r->blocks),
+                100 * rate(sums[i].hits, r->best_hits));
+    fprintf(file,
+            "steps: %" PRIu64 " made, %" PRIu64 " kept, %" PRIu64 " undone\n"
+            "best split: known in hindsight, stays; moving split: a bound, known in advance\n",
+            r->steps, r->kept, r->undone);
+}
+
+static int run_autopilot(const struct tierce__optimize *request,
+                         const struct tierce__optimize_trace *trace)
+{
+    struct tierce__rehearsal rehearsal = {0};
+    struct members m;
+    int status = list_groups(&m, request, trace);
+    if (status == TIERCE__CLI_OK) {
+        int rc = tierce__rehearse(&rehearsal, trace->recording,
+                                  &(struct tierce__rehearsal_opts){
+                                      .size = sizeof(struct tierce__rehearsal_opts),
+                                      .groups = m.specs,
+                                      .group_count = m.count,
+                                      .group_of = m.group_of,
+                                      .budget = request->sim.autopilot.amount,
+                                  });
+        if (rc < 0)
+            status = tierce__optimize_fail_replay("the replay of the autopilot", rc);
+        else if (tierce__optimize_piped(request) == 0)
+            print_rehearsed(stdout, request, &rehearsal, &m);
+    }
+    tierce__rehearsal_clear(&rehearsal);
+    clear_members(&m);
+    return status;
+}
+
+/* A trace whose times are all the same has no load that shifts. */
+static int check_autopilot(const struct tierce__optimize *request,
+                           const struct tierce__optimize_trace *trace)
+{
+    struct tierce__recording_totals totals = tierce__recording_totals(trace->recording);
+    uint64_t budget = request->sim.autopilot.amount;
+    struct members m;
+    if (budget == 0)
+        return TIERCE__CLI_OK;
+    if (request->in_bytes)
+        return tierce__cli_usage(COMMAND, "--autopilot counts blocks, but the sizes are in bytes");
+    if (totals.last_us <= totals.first_us)
+        return tierce__cli_usage(COMMAND, "--autopilot needs a trace with times");
+    int status = list_groups(&m, request, trace);
+    if (status == TIERCE__CLI_OK && (m.count < 2 || m.count > TIERCE__PILOT_GROUPS_MAX))
+        status = tierce__cli_usage(COMMAND,
+                                   "--autopilot divides a size among 2 to %d groups, and there "
+                                   "%s %zu; name them with --group",
+                                   TIERCE__PILOT_GROUPS_MAX, m.count == 1 ? "is" : "are", m.count);
+    else if (status == TIERCE__CLI_OK && budget < m.count)
+        status = tierce__cli_usage(COMMAND, "--autopilot needs at least a block for each group");
+    clear_members(&m);
+    return status;
+}
+
 int tierce__optimize_check_groups(const struct tierce__optimize *request,
                                   const struct tierce__optimize_trace *trace)
 {
     struct members m = {0};
     int status = request->sim.quota_count > 0 ? list_quotas(&m, request, trace) : TIERCE__CLI_OK;
     clear_members(&m);
+    if (status == TIERCE__CLI_OK)
+        status = check_autopilot(request, trace);
     if (status != TIERCE__CLI_OK || request->sim.split.amount == 0)
         return status;
     if (request->in_bytes)
@@ -358,6 +451,8 @@ int tierce__optimize_run_groups(const struct tierce__optimize *request,
         status = run_quotas(request, trace, file.file, name);
     if (status == TIERCE__CLI_OK && sim->split.amount > 0)
         status = run_split(request, trace, file.file, name);
+    if (status == TIERCE__CLI_OK && sim->autopilot.amount > 0)
+        status = run_autopilot(request, trace);
     if (status == TIERCE__CLI_OK && file.file != NULL)
         return tierce__optimize_close(&file, sim->group_csv);
     if (file.file != stdout)

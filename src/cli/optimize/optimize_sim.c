@@ -225,10 +225,10 @@ int tierce__optimize_read_rule(void *sim, const char *option, const char *text)
 bool tierce__optimize_asks_sim(const struct tierce__optimize_sim *sim)
 {
     return sim->life || sim->timeline != NULL || sim->tier_count > 0 || sim->group_count > 0 ||
-           sim->quota_count > 0 || sim->split.amount > 0 || sim->budget.amount > 0 ||
-           sim->engine.amount > 0 || sim->scale > 0 || sim->state_bytes > 0 ||
-           sim->rule_count > 0 || sim->tier_csv != NULL || sim->group_csv != NULL ||
-           sim->state_csv != NULL;
+           sim->quota_count > 0 || sim->split.amount > 0 || sim->autopilot.amount > 0 ||
+           sim->budget.amount > 0 || sim->engine.amount > 0 || sim->scale > 0 ||
+           sim->state_bytes > 0 || sim->rule_count > 0 || sim->tier_csv != NULL ||
+           sim->group_csv != NULL || sim->state_csv != NULL;
 }
 
 /* The cost of each tier, if all have one. */
@@ -255,8 +255,9 @@ static int find_costs(struct tierce__optimize_sim *sim, const struct tierce__opt
 int tierce__optimize_check_sim(struct tierce__optimize *request)
 {
     struct tierce__optimize_sim *sim = &request->sim;
-    if (sim->group_count > 0 && sim->quota_count == 0 && sim->split.amount == 0)
-        return tierce__cli_usage(COMMAND, "--group requires --quota or --split");
+    if (sim->group_count > 0 && sim->quota_count == 0 && sim->split.amount == 0 &&
+        sim->autopilot.amount == 0)
+        return tierce__cli_usage(COMMAND, "--group requires --quota, --split or --autopilot");
     if (sim->tier_csv != NULL && sim->tier_count == 0)
         return tierce__cli_usage(COMMAND, "--tier-csv requires --tier");
     if (sim->group_csv != NULL && sim->quota_count == 0 && sim->split.amount == 0)

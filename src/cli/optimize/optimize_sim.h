@@ -16,7 +16,7 @@
  *     optimize_sizes.c     capacities, once the trace is read
  *     optimize_life.c      --life, --timeline
  *     optimize_tiers.c     --tier
- *     optimize_groups.c    --group, --quota, --split
+ *     optimize_groups.c    --group, --quota, --split, --autopilot
  *     optimize_states.c    --states
  *     optimize_scale.c     --scale, --budget
  */
@@ -55,9 +55,10 @@ struct tierce__optimize_sim {
     struct tierce__optimize_named quotas[TIERCE__OPTIMIZE_GROUPS_MAX];
     size_t group_count, quota_count;
     struct tierce__optimize_size split, budget; /* here and below, amount 0: not given */
-    struct tierce__optimize_size engine;        /* of each engine's own cache */
-    double scale;                               /* 0: the whole trace */
-    uint64_t state_bytes;                       /* 0: no states */
+    struct tierce__optimize_size autopilot;
+    struct tierce__optimize_size engine; /* of each engine's own cache */
+    double scale;                        /* 0: the whole trace */
+    uint64_t state_bytes;                /* 0: no states */
     struct tierce__state_rule rules[TIERCE__OPTIMIZE_RULES_MAX];
     size_t rule_count;                            /* 0: the usual ones */
     const char *tier_csv, *group_csv, *state_csv; /* NULL, a file, or "-" */
@@ -86,6 +87,8 @@ struct tierce__optimize_sim {
     "  --group NAME=INSTANCE,...  instances of a group, if not just the instance of that name\n"   \
     "  --split SIZE      the best division of SIZE among groups (or all instances), by LRU "       \
     "curves\n"                                                                                     \
+    "  --autopilot SIZE  the hits if the manager's autopilot divides SIZE among groups (or all\n"  \
+    "                    instances), beside the best split that stays and one that moves\n"        \
     "  --group-csv FILE  one line per group of --quota and --split, and one for all\n"             \
     "  --states SIZE     for models with recurrent layers: hits for each rule of --state-rules,\n" \
     "                    with states of this size; KV and states share each --capacity\n"          \

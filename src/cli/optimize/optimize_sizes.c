@@ -73,6 +73,8 @@ static size_t list_sizes(struct sized out[SIZES_MAX], struct tierce__optimize *r
         out[count++] = (struct sized){"--tier", &sim->tier_sizes[i]};
     for (size_t i = 0; i < sim->quota_count; i++)
         out[count++] = (struct sized){"--quota", &sim->quotas[i].size};
+    if (sim->autopilot.amount > 0)
+        out[count++] = (struct sized){"--autopilot", &sim->autopilot};
     if (sim->split.amount > 0)
         out[count++] = (struct sized){"--split", &sim->split};
     if (sim->budget.amount > 0)

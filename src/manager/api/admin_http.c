@@ -11,6 +11,7 @@
 #include "manager/observe/curves.h"
 #include "manager/observe/manager_metrics.h"
 #include "manager/observe/page.h"
+#include "manager/observe/pilot_page.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -323,7 +324,8 @@ size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__r
         {"/livez", serve_livez}, {"/readyz", serve_readyz}, {"/openapi.json", openapi[port]}};
     static const struct tierce__http_route admin[] = {{"/metrics", serve_metrics},
                                                       {"/events", tierce__event_stream_serve},
-                                                      {"/api/curves", tierce__curves_serve}};
+                                                      {"/api/curves", tierce__curves_serve},
+                                                      {"/api/pilot", tierce__pilot_page_serve}};
     size_t count = 0, page_count;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         count = add_route(manager, port, &all[i], out, count);

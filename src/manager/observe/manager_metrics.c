@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "manager/storage/deleter.h"
 #include "manager/locate/locator_private.h"
+#include "manager/pilot/autopilot.h"
 #include "manager/pilot/gain.h"
 
 #include <stdio.h>
@@ -498,6 +499,23 @@ static void tell_gains(const struct telling *t, const struct tierce__catalog *ca
     tierce__free(gains);
 }
 
+static void tell_autopilot(const struct telling *t)
+{
+    struct tierce__autopilot_stats stats;
+    tierce__autopilot_stats(t->manager->autopilot, &stats);
+    const struct {
+        const char *state;
+        uint64_t count;
+    } counts[] = {{"made", stats.steps},      {"kept", stats.kept},
+                  {"undone", stats.undone},   {"not_judged", stats.not_judged},
+                  {"advised", stats.advised}, {"failed", stats.failed}};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        struct tierce__metric_tag tag = {"state", counts[i].state};
+        tell(t, "autopilot.step_count", "Steps of the autopilot, since this process began.", true,
+             (double)counts[i].count, &tag, 1);
+    }
+}
+
 /* ---- accounts -------------------------------------------------------------------------------- */
 
 static uint64_t load(const _Atomic uint64_t *number)
@@ -559,6 +577,7 @@ void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__
     tell_queues(&t);
     tell_background(&t);
     tell_ghost(&t);
+    tell_autopilot(&t);
     tell_accounts(&t);
     tell_groups(&t, catalog);
     tell_gains(&t, catalog);

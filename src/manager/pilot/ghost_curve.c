@@ -539,8 +539,8 @@ void tierce__ghost_curve_advance(struct tierce__ghost_curve *curve, int64_t now_
 
 /* ---- the result ------------------------------------------------------------------------------ */
 
-/* Adds the hits of a class to the capacities that they need, and its lookups, over the last `epochs`
- * epochs and the current one. */
+/* Adds the hits of a class to the capacities that they need, and its lookups, over the last
+ * `epochs` epochs and the current one. */
 static void add_class(const struct tierce__ghost_curve *c, uint32_t class_, uint32_t epochs,
                       struct tierce__ghost_shape *out)
 {

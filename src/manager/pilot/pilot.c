@@ -11,9 +11,10 @@
 enum {
     PILOT_MAGIC = 0x746c6970,
     AHEAD_STEPS = 20, /* all of a quota, at the default share */
-    GIVE_PARTS = 4,   /* a step takes at most this part of the giver's quota */
+    GIVE_PARTS = 2,   /* a step takes at most this part of the giver's quota */
     SAMPLE_LEAST = 256,
     FILL_SETTLES = 3,
+    FADE_SETTLES = 24, /* a half-life of the long time */
     BACK_OFF_SETTLES = 6,
     BACK_OFF_DOUBLINGS = 5,
     PAIRS_MAX = 256,
@@ -22,6 +23,7 @@ enum {
 #define STEP_SHARE 0.05
 #define SETTLE_US  (10ll * 60 * 1000000)
 #define EPOCH_US   (5ll * 60 * 1000000)
+#define EVER_SHARE 0.7 /* of the long time in what a move is worth */
 #define FILLED     0.9 /* of the bytes that the receiver may hold */
 
 /* Rates of a group before a step. */
@@ -46,8 +48,16 @@ struct pilot_pair {
     int64_t until_us;
 };
 
+/* The hits of a group over a long time: its window, averaged with weights that fade. */
+struct pilot_memory {
+    uint32_t number; /* 0: free */
+    int64_t began_us, seen_us;
+    struct tierce__ghost_shape shape; /* asked, found and hits for one second */
+};
+
 struct tierce__pilot {
     uint32_t magic;
+    struct pilot_memory memories[TIERCE__PILOT_GROUPS_MAX];
     struct tierce__pilot_opts opts;
     struct pilot_open open;
     struct pilot_pair pairs[PAIRS_MAX];
@@ -103,6 +113,57 @@ static void trust_pair(struct tierce__pilot *pilot, uint32_t from, uint32_t to)
     *find_pair(pilot, from, to) = (struct pilot_pair){0};
 }
 
+/* ---- a long time ----------------------------------------------------------------------------- */
+
+static const struct pilot_memory *memory_of(const struct tierce__pilot *pilot, uint32_t number)
+{
+    for (size_t i = 0; i < TIERCE__PILOT_GROUPS_MAX; i++) {
+        if (pilot->memories[i].number == number)
+            return &pilot->memories[i];
+    }
+    return NULL;
+}
+
+/* A group's memory; a new one takes the place of the one that was not seen for the longest time. */
+static struct pilot_memory *find_memory(struct tierce__pilot *pilot, uint32_t number,
+                                        int64_t now_us)
+{
+    struct pilot_memory *oldest = &pilot->memories[0];
+    for (size_t i = 0; i < TIERCE__PILOT_GROUPS_MAX; i++) {
+        struct pilot_memory *memory = &pilot->memories[i];
+        if (memory->number == number)
+            return memory;
+        if (memory->number == 0 || (oldest->number != 0 && memory->seen_us < oldest->seen_us))
+            oldest = memory;
+    }
+    *oldest = (struct pilot_memory){.number = number, .began_us = now_us, .seen_us = now_us};
+    return oldest;
+}
+
+static void blend(double *value, double now, double part)
+{
+    *value += part * (now - *value);
+}
+
+static void remember(struct tierce__pilot *pilot, int64_t now_us,
+                     const struct tierce__pilot_group *group)
+{
+    const struct tierce__ghost_shape *window = group->window;
+    if (window == NULL || !(window->seconds > 0))
+        return;
+    struct pilot_memory *memory = find_memory(pilot, group->number, now_us);
+    double passed = (double)(now_us - memory->seen_us);
+    double age = (double)(now_us - memory->began_us);
+    double fade = (double)pilot->opts.settle_us * FADE_SETTLES;
+    /* While it is young, all of it has the same weight. */
+    double part = age > 0 ? fmax(1 - exp2(-passed / fade), passed / age) : 1;
+    memory->seen_us = now_us;
+    blend(&memory->shape.asked, window->asked / window->seconds, part);
+    blend(&memory->shape.found, window->found / window->seconds, part);
+    for (size_t i = 0; i <= TIERCE__GHOST_BUCKETS; i++)
+        blend(&memory->shape.hits[i], window->hits[i] / window->seconds, part);
+}
+
 /* ---- what a move is worth -------------------------------------------------------------------- */
 
 static void move_quota(const struct tierce__pilot_group *group, uint32_t quota, double bytes,
@@ -136,22 +197,34 @@ struct pilot_worth {
     double net, error; /* tokens a second */
 };
 
+/* Hits between two capacities, a second: in the window, and over a long time. A window alone would
+ * follow a load that comes and goes, always too late. */
+static double hits_between(const struct tierce__pilot *pilot,
+                           const struct tierce__pilot_group *group, double low, double high)
+{
+    const struct tierce__ghost_shape *window = group->window;
+    const struct pilot_memory *memory = memory_of(pilot, group->number);
+    TIERCE_ASSERT(memory != NULL);
+    double now = tierce__ghost_hits(window, high) - tierce__ghost_hits(window, low);
+    double ever =
+        tierce__ghost_hits(&memory->shape, high) - tierce__ghost_hits(&memory->shape, low);
+    return (1 - EVER_SHARE) * now / window->seconds + EVER_SHARE * ever;
+}
+
 static struct pilot_worth worth_of(const struct tierce__pilot *pilot, const struct pilot_way *way,
                                    double bytes)
 {
     const struct tierce__pilot_opts *o = &pilot->opts;
-    const struct tierce__ghost_shape *from = way->from->window, *to = way->to->window;
+    const struct tierce__pilot_group *from = way->from, *to = way->to;
     double less[TIERCE__PILOT_QUOTAS], more[TIERCE__PILOT_QUOTAS];
-    move_quota(way->from, way->quota, -bytes, way->has_both, less);
-    move_quota(way->to, way->quota, bytes, way->has_both, more);
-    double from_now = o->held(o->arg, way->from, way->from->quota);
-    double to_now = o->held(o->arg, way->to, way->to->quota);
-    double from_then = o->held(o->arg, way->from, less);
-    double to_then = o->held(o->arg, way->to, more);
-    double loss = (tierce__ghost_hits(from, from_now) - tierce__ghost_hits(from, from_then)) /
-                  from->seconds;
-    double gain = (tierce__ghost_hits(to, to_then) - tierce__ghost_hits(to, to_now)) / to->seconds;
-    return (struct pilot_worth){gain - loss, error_at(from, from_now) + error_at(to, to_then)};
+    move_quota(from, way->quota, -bytes, way->has_both, less);
+    move_quota(to, way->quota, bytes, way->has_both, more);
+    double from_now = o->held(o->arg, from, from->quota), from_then = o->held(o->arg, from, less);
+    double to_now = o->held(o->arg, to, to->quota), to_then = o->held(o->arg, to, more);
+    double loss = hits_between(pilot, from, from_then, from_now);
+    double gain = hits_between(pilot, to, to_now, to_then);
+    return (struct pilot_worth){gain - loss,
+                                error_at(from->window, from_now) + error_at(to->window, to_then)};
 }
 
 /* ---- the ways of a quota --------------------------------------------------------------------- */
@@ -235,7 +308,8 @@ static void try_way(const struct tierce__pilot *pilot, const struct pilot_way *w
 static bool may_move(const struct tierce__pilot *pilot, const struct pilot_way *way, int64_t now_us)
 {
     const struct tierce__pilot_group *from = way->from, *to = way->to;
-    return from != to && takes_part(from, way->quota) && takes_part(to, way->quota) &&
+    return from != to && (from->storages & to->storages) != 0 && takes_part(from, way->quota) &&
+           takes_part(to, way->quota) &&
            from->window->is_warm && /* a curve that is not has too few hits */
            from->window->sampled + to->window->sampled >= SAMPLE_LEAST &&
            !is_left_alone(pilot, from->number, to->number, now_us);
@@ -392,6 +466,8 @@ void tierce__pilot_look(struct tierce__pilot *pilot, int64_t now_us,
 {
     TIERCE_CHECK_MAGIC(pilot, PILOT_MAGIC);
     TIERCE_ASSERT(count <= TIERCE__PILOT_GROUPS_MAX);
+    for (size_t i = 0; i < count; i++)
+        remember(pilot, now_us, &groups[i]);
     *out = (struct tierce__pilot_decision){.verdict = TIERCE__PILOT_NOTHING};
     if (pilot->open.is_open)
         judge(pilot, now_us, groups, count, out);

@@ -16,7 +16,11 @@
  * what the giver would lose by one step, two steps, and so on. A move is worth it if the gain
  * exceeds the loss by more than the errors of both curves. The pair with the largest net gain for
  * each byte wins, and one step of it is made. Several steps are looked ahead because the curve of a
- * group can be flat up to the size of its working set.
+ * group can be flat up to the size of its working set. Hits are those of the window
+ * (40 minutes), with a weight of 0.3, and those of a longer time, which fades by half in 24 times
+ * `settle`.
+ *
+ * Bounds hold. A group without a lower bound keeps at least a twentieth of the mean quota.
  *
  * One step at a time. After `settle`, and when the receiver has filled its new bytes (or after
  * three times `settle`), the step is judged. The groups' hit rates are measured. A load that has
@@ -42,7 +46,8 @@ struct tierce__pilot_group {
     double quota[TIERCE__PILOT_QUOTAS]; /* 0: none */
     double least[TIERCE__PILOT_QUOTAS]; /* bounds; 0: none */
     double most[TIERCE__PILOT_QUOTAS];
-    double used; /* bytes that it holds */
+    double used;       /* bytes that it holds */
+    uint64_t storages; /* a bit for each; quota moves between groups that have one in common */
     /* Curves of the whole window and of the last tierce__pilot_epochs epochs; NULL: none. */
     const struct tierce__ghost_shape *window, *recent;
 };

@@ -102,8 +102,8 @@ static int fill_needs(struct needs *n, const struct tierce__recording *recording
         if (group == TIERCE__GROUP_NONE)
             continue;
         n->group = group;
-        n->interval = (size_t)((double)(r->time_us - totals.first_us) / (double)span *
-                               (double)n->intervals);
+        n->interval =
+            (size_t)((double)(r->time_us - totals.first_us) / (double)span * (double)n->intervals);
         rc = tierce__curve_request(n->curves[group], tierce__recorded_blocks(r), r->count,
                                    r->read_count);
     }
@@ -223,15 +223,14 @@ static int open_caches(struct stage *s, uint32_t distinct)
 {
     int rc = 0;
     for (size_t g = 0; rc == 0 && g < s->opts->group_count; g++) {
-        rc = tierce__replay_create(&s->caches[g],
-                                   &(struct tierce__replay_opts){
-                                       .size = sizeof(struct tierce__replay_opts),
-                                       .policy = tierce__policy_find("lru"),
-                                       .capacity = s->opts->budget,
-                                       .order = TIERCE__TOUCH_REV,
-                                       .distinct = distinct,
-                                       .matches = &prefix,
-                                       .match_count = 1});
+        rc = tierce__replay_create(
+            &s->caches[g], &(struct tierce__replay_opts){.size = sizeof(struct tierce__replay_opts),
+                                                         .policy = tierce__policy_find("lru"),
+                                                         .capacity = s->opts->budget,
+                                                         .order = TIERCE__TOUCH_REV,
+                                                         .distinct = distinct,
+                                                         .matches = &prefix,
+                                                         .match_count = 1});
         if (rc == 0)
             tierce__replay_resize(s->caches[g], blocks_of(s->quota[g]));
     }
@@ -304,12 +303,11 @@ static int open_pilot(struct stage *s, uint32_t longest)
     if (rc == 0)
         rc = open_taps(s);
     if (rc == 0)
-        rc = tierce__pilot_create(&s->pilot,
-                                  &(struct tierce__pilot_opts){
-                                      .size = sizeof(struct tierce__pilot_opts),
-                                      .settle_us = settle_of(o),
-                                      .epoch_us = tierce__ghosts_epoch_us(s->ghost),
-                                      .held = held_of});
+        rc = tierce__pilot_create(
+            &s->pilot, &(struct tierce__pilot_opts){.size = sizeof(struct tierce__pilot_opts),
+                                                    .settle_us = settle_of(o),
+                                                    .epoch_us = tierce__ghosts_epoch_us(s->ghost),
+                                                    .held = held_of});
     return rc;
 }
 
@@ -319,13 +317,14 @@ static void show_groups(struct stage *s, struct tierce__pilot_group *groups)
     for (size_t g = 0; g < s->opts->group_count; g++) {
         struct tierce__ghost_shape *shapes = s->shapes + 2 * g;
         snprintf(id, sizeof(id), "%zu", g);
-        bool is_known = tierce__ghosts_group(s->ghost, id, &shapes[0]) &&
-                        tierce__ghosts_group_recent(s->ghost, id, tierce__pilot_epochs(s->pilot),
-                                                    &shapes[1]);
+        bool is_known =
+            tierce__ghosts_group(s->ghost, id, &shapes[0]) &&
+            tierce__ghosts_group_recent(s->ghost, id, tierce__pilot_epochs(s->pilot), &shapes[1]);
         TIERCE_ASSERT(is_known);
         groups[g] = (struct tierce__pilot_group){
             .name = s->opts->groups[g].name,
             .number = (uint32_t)g + 1,
+            .storages = 1,
             .advises = true,
             .acts = true,
             .quota = {s->quota[g]},
@@ -454,8 +453,9 @@ static int run_part(struct tierce__rehearsal *out, const struct tierce__recordin
         rc = run(s, recording);
     for (size_t g = 0; rc == 0 && g < opts->group_count; g++) {
         struct tierce__rehearsal_group *of = &out->groups[g];
-        *(part == EQUAL ? &of->equal_hits : part == BEST ? &of->best_hits : &of->act_hits) =
-            hits_of(s, g);
+        *(part == EQUAL  ? &of->equal_hits
+          : part == BEST ? &of->best_hits
+                         : &of->act_hits) = hits_of(s, g);
         of->blocks = tierce__replay_result(s->caches[g])->blocks;
     }
     close_stage(s);

@@ -32,7 +32,7 @@ struct tierce__rehearsal_opts {
 };
 
 struct tierce__rehearsal_group {
-    uint64_t blocks; /* looked up */
+    uint64_t blocks;                                /* looked up */
     uint64_t equal, best, act, act_least, act_most; /* blocks: `act` at the end */
     uint64_t equal_hits, best_hits, act_hits;
 };

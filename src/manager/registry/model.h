@@ -100,6 +100,29 @@ static inline bool tierce__storage_is_in_pool(const struct tierce__storage *stor
 struct tierce__type_quota {
     enum tierce__storage_type type;
     int64_t capacity_bytes;
+    int64_t min_bytes, max_bytes; /* bounds of the autopilot; 0: none */
+};
+
+/* A step of the autopilot (pilot/autopilot.h). */
+enum tierce__step_state {
+    TIERCE__STEP_OPEN = 1, /* made, not judged yet */
+    TIERCE__STEP_KEPT = 2,
+    TIERCE__STEP_UNDONE = 3,
+    TIERCE__STEP_NOT_JUDGED = 4,
+    TIERCE__STEP_ADVISED = 5, /* not made */
+};
+
+enum { TIERCE__GROUP_STEPS_MAX = 16 };
+
+struct tierce__group_step {
+    int64_t id;         /* larger than those of all steps before it */
+    int64_t at_us;      /* wall clock */
+    int64_t changed_us; /* when it got its state */
+    int32_t state;      /* enum tierce__step_state */
+    char *from;         /* the group that gives the bytes */
+    int32_t quota;      /* enum tierce__storage_type; 0: the groups' own quota */
+    int64_t bytes;
+    double expected, measured; /* hit tokens a second */
 };
 
 enum tierce__reclaim_policy {
@@ -121,6 +144,11 @@ struct tierce__group {
     struct tierce__type_quota *type_quotas;
     size_t type_quota_count;
     char *user_data;
+    char *autopilot;                  /* "off", "advise", "act"; "": as the manager's */
+    int64_t min_bytes, max_bytes;     /* bounds of the autopilot for capacity_bytes; 0: none */
+    struct tierce__group_step *steps; /* of the autopilot, that gave bytes to this group; the last
+                                         TIERCE__GROUP_STEPS_MAX, the oldest first */
+    size_t step_count;
     int64_t version;
     /* cache_config.reclaim_strategy */
     char *reclaim_storage_name;

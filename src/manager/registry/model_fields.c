@@ -114,8 +114,18 @@ static const struct tierce__fields name_fields = {
 static const struct tierce__model_field quota_rows[] = {
     TYPE(tierce__type_quota, type, "storage_type"),
     ROW(tierce__type_quota, capacity_bytes, "", "capacity", LIMITS(0, INT64_MAX)),
+    ROW(tierce__type_quota, min_bytes, "", "min_bytes", OWN, LIMITS(0, INT64_MAX)),
+    ROW(tierce__type_quota, max_bytes, "", "max_bytes", OWN, LIMITS(0, INT64_MAX)),
 };
 static const struct tierce__fields quota_fields = {TABLE(quota_rows, tierce__type_quota)};
+
+#define T(member, ...) ROW(tierce__group_step, member, "", __VA_ARGS__)
+static const struct tierce__model_field step_rows[] = {
+    T(id, "id"),       T(at_us, "at_us"),       T(changed_us, "changed_us"),
+    T(state, "state"), T(from, "from"),         T(quota, "quota"),
+    T(bytes, "bytes"), T(expected, "expected"), T(measured, "measured"),
+};
+static const struct tierce__fields step_fields = {TABLE(step_rows, tierce__group_step)};
 
 enum { STRATEGY_MAX = 8, SHARD_BITS_MAX = 20 };
 
@@ -132,6 +142,8 @@ static const struct tierce__model_field group_rows[] = {
     G(global_quota_group_name, "global_quota_group_name", NEEDED),
     G(max_instance_count, "max_instance_count", COUNT),
     G(capacity_bytes, "quota.capacity", COUNT),
+    G(min_bytes, "quota.min_bytes", OWN, COUNT),
+    G(max_bytes, "quota.max_bytes", OWN, COUNT),
     LIST(tierce__group, type_quotas, type_quota_count, "quota.quota_config",
          .items = &quota_fields),
     RECLAIM(reclaim_storage_name, "storage_unique_name", NEEDED),
@@ -160,6 +172,9 @@ static const struct tierce__model_field group_rows[] = {
     INDEXER(persist_interval_ms, "persist_metadata_interval_time_ms", COUNT, .initial = 1000,
             NO_FIELD),
     G(user_data, "user_data"),
+    G(autopilot, "autopilot", OWN),
+    LIST(tierce__group, steps, step_count, "autopilot_steps", NO_FIELD, .items = &step_fields,
+         .high = TIERCE__GROUP_STEPS_MAX, .flags = TIERCE__FIELD_IS_STORED),
     G(version, "version"),
     LIST(tierce__group, storage_candidates, storage_candidate_count, "storage_candidates", NEEDED,
          .items = &name_fields),

@@ -366,7 +366,9 @@ static bool is_omitted(const void *object, const struct tierce__model_field *fie
         return true;
     if ((field->flags & (TIERCE__FIELD_IS_OWN | TIERCE__FIELD_IS_STORED)) == 0)
         return false;
-    TIERCE_DASSERT(!tierce__field_is_list(field) && field->kind != TIERCE__FIELD_DOUBLE);
+    TIERCE_DASSERT(field->kind != TIERCE__FIELD_DOUBLE);
+    if (tierce__field_is_list(field))
+        return *tierce__field_count(object, field) == 0;
     return field->kind == TIERCE__FIELD_TEXT ? **tierce__field_text(object, field) == '\0'
                                              : tierce__field_integer(object, field) == 0;
 }

@@ -135,6 +135,23 @@ TIERCE_MUSTUSE int tierce__registry_add_group(struct tierce__registry *registry,
 TIERCE_MUSTUSE int tierce__registry_update_group(struct tierce__registry *registry,
                                                  const struct tierce__group *group,
                                                  int64_t current_version, char why[256]);
+
+/* A change of the autopilot. All of it is made, or nothing, in one write: so the sum of two quotas
+ * stays the same, and the log of steps agrees with the quotas, whatever ends the manager. */
+struct tierce__quota_shift {
+    const char *from, *to; /* groups */
+    /* The versions that the quotas were read from; they are then increased. Not compared if `bytes`
+     * is 0. */
+    int64_t from_version, to_version;
+    enum tierce__storage_type type; /* whose quota moves, with the groups' own if both have one;
+                                       NONE: only the groups' own */
+    int64_t bytes;                  /* negative: they move from `to` to `from` */
+    const struct tierce__group_step *step; /* is added to the steps of `to`, or replaces the one of
+                                              its id; the oldest of too many is dropped */
+};
+/* Errors as below, and TIERCE_E_ARGUMENT: a quota is missing, or would become 0 or less. */
+TIERCE_MUSTUSE int tierce__registry_shift(struct tierce__registry *registry,
+                                          const struct tierce__quota_shift *shift, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_remove_group(struct tierce__registry *registry,
                                                  const char *name, char why[256]);
 /* Returns 1 if an equal instance exists. -EEXIST: a different one exists; `why` names the

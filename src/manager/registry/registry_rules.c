@@ -164,6 +164,49 @@ static int check_policy(const struct tierce__group *group, char why[256])
     }
 }
 
+/* "default" means no mode of its own. */
+static int check_autopilot(struct tierce__group *group, char why[256])
+{
+    static const char *const modes[] = {"", "off", "advise", "act"};
+    if (strcmp(group->autopilot, "default") == 0)
+        group->autopilot[0] = '\0';
+    for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+        if (strcmp(group->autopilot, modes[i]) == 0)
+            return 0;
+    }
+    snprintf(why, 256,
+             "autopilot of instance group %.60s is \"%.40s\"; accepted are off, advise, act and "
+             "default",
+             group->name, group->autopilot);
+    return TIERCE_E_ARGUMENT;
+}
+
+/* -1 means none; it is stored as 0. A quota that is set may lie outside its bounds: the autopilot
+ * then only moves it towards them. */
+static int check_bounds(const char *name, int64_t *least, int64_t *most, char why[256])
+{
+    *least = *least == -1 ? 0 : *least;
+    *most = *most == -1 ? 0 : *most;
+    if (*least < 0 || *most < 0 || *most == 0 || *least <= *most)
+        return 0; /* negative ones are rejected by their limits */
+    snprintf(why, 256,
+             "min_bytes of instance group %.60s is %lld, and max_bytes %lld; min_bytes must not be "
+             "larger (0: as before, -1: none)",
+             name, (long long)*least, (long long)*most);
+    return TIERCE_E_ARGUMENT;
+}
+
+static int check_pilot(struct tierce__group *group, char why[256])
+{
+    int rc = check_autopilot(group, why);
+    if (rc == 0)
+        rc = check_bounds(group->name, &group->min_bytes, &group->max_bytes, why);
+    for (size_t i = 0; rc == 0 && i < group->type_quota_count; i++)
+        rc = check_bounds(group->name, &group->type_quotas[i].min_bytes,
+                          &group->type_quotas[i].max_bytes, why);
+    return rc;
+}
+
 static int check_group(void *entry, char why[256])
 {
     struct tierce__group *group = entry;
@@ -174,6 +217,8 @@ static int check_group(void *entry, char why[256])
         rc = check_policy(group, why);
     if (rc == 0)
         rc = check_watermark(group, why);
+    if (rc == 0)
+        rc = check_pilot(group, why);
     return rc == 0 ? check_ttl(group, why) : rc;
 }
 

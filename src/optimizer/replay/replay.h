@@ -81,8 +81,8 @@ void tierce__replay_destroy(struct tierce__replay *replay);
 TIERCE_MUSTUSE int tierce__replay_request(struct tierce__replay *replay,
                                           const struct tierce__recorded *request);
 
-/* Changes the capacity, from 1 to that of create, and evicts what does not fit any more. Not with ARC
- * and S3-FIFO, which divide the capacity that they were created with. */
+/* Changes the capacity, from 1 to that of create, and evicts what does not fit any more. Not with
+ * ARC and S3-FIFO, which divide the capacity that they were created with. */
 void tierce__replay_resize(struct tierce__replay *replay, uint64_t capacity);
 
 /* [borrow until the next request] */

@@ -122,3 +122,30 @@ def test_without_lookups_nothing_is_known(manager):
                                     "next_gib_tokens_per_second")} == {None}
     text = manager.get("/metrics", "admin_http")[1].decode()
     assert 'tierce_cache_manager_group_curve_next_gib_hit_ratio{instance_group="idle"} -1\n' in text
+
+
+def test_the_autopilots_page(manager):
+    """Modes and bounds of groups, as calls set them; there are no steps without a second group that
+    has requests."""
+    api = Http(manager)
+    group = api.call("admin", "GetInstanceGroup", name="default")["instance_group"]
+    assert (group["autopilot"], group["quota"]["min_bytes"]) == ("", "0")
+    group["quota"]["min_bytes"] = KEY_BYTES
+    group.pop("warning", None)
+    version = int(group["version"])
+    reply = api.call("admin", "UpdateInstanceGroup", current_version=version,
+                     instance_group={**group, "autopilot": "advise", "version": version + 1})
+    assert reply["header"]["status"]["code"] == "OK", reply
+    status, body = manager.get("/api/pilot", "admin_http")
+    page = json.loads(body)
+    shown = next(g for g in page["groups"] if g["name"] == "default")
+    assert status == 200 and page["steps"] == []
+    assert shown == {"name": "default", "autopilot": "advise", "capacity": 4 * QUOTA,
+                     "min_bytes": KEY_BYTES, "max_bytes": 0}
+    rows = [line.split() for line in tierce(manager, "group", "pilot").splitlines()]
+    assert ["default", "advise", str(4 * QUOTA), str(KEY_BYTES), "0"] in rows
+    wrong = api.call("admin", "UpdateInstanceGroup", current_version=version + 1,
+                     instance_group={**group, "autopilot": "on", "version": version + 2})
+    assert "accepted are off, advise, act and default" in wrong["header"]["status"]["message"]
+    text = manager.get("/metrics", "admin_http")[1].decode()
+    assert 'tierce_autopilot_step_count_total{state="made"} 0\n' in text

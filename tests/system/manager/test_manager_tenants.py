@@ -45,7 +45,7 @@ ADMIN = {
 DEBUG = {name: ("admin", "all") for name in ("InjectFault", "RemoveFault", "ClearFaults")}
 NEEDS = {"meta": META, "kv_meta": KV_META, "admin": ADMIN, "debug": DEBUG}
 ROUTES = {"/livez": None, "/readyz": None, "/openapi.json": None, "/": None, "/page.css": None,
-          "/page.js": None, "/api/page": "read", "/api/curves": "read",
+          "/page.js": None, "/api/page": "read", "/api/curves": "read", "/api/pilot": "read",
           "/metrics": "read", "/events": "read"}
 HOLDS = {"instance": {"*", "chat", "chat/i"}, "group": {"*", "chat"},
          "part": {"*", "chat", "chat/i", "chat/other"}, "all": {"*"}, "nothing": set(SCOPES)}

@@ -40,6 +40,31 @@ class OptimizeSim(CliCase):
         self.assertEqual(len(found), 1, f"{start!r} in\n{output}")
         return found[0]
 
+    # ---- the autopilot ----
+
+    def access_log(self, requests):
+        return self.write("log.jsonl", "".join(
+            json.dumps({"instance_id": name, "timestamp_us": int(1e6 * second), "keys": keys,
+                        "query_type": "prefix_match", "block_mask": 0, "input_len": 0, "output_len": 0,
+                        "total_keys": keys}) + "\n" for second, name, keys in requests))
+
+    def test_the_autopilot_gives_bytes_to_the_instance_that_uses_them(self):
+        """One instance uses 150 blocks again and again, the other none; each begins with 100."""
+        trace = self.access_log(sorted(
+            [(20 * i, "loop", [1 + 7 * i % 150]) for i in range(1400)] +
+            [(20 * i + 1, "scan", [1000 + i]) for i in range(1400)]))
+        out = self.check(0, "optimize", trace, "--autopilot", "200", "--capacity", "200").stdout
+        hits = {name: int(self.line(out, name + " ")[2]) for name in ("best split", "equal parts", "moving split")}
+        act = int(self.line(out, "autopilot ")[1])
+        self.assertEqual(hits["equal parts"], 0)  # LRU has none in a loop of more than its blocks
+        self.assertGreater(act, 0.6 * hits["best split"])
+        self.assertLessEqual(act, hits["moving split"])
+        self.assertIn("200 blocks over groups of LRU caches, for 7.8 h, with the manager's autopilot:", out)
+        self.check(2, "optimize", trace, "--autopilot", "200", "--capacity", "200", "--group", "both=loop,scan",
+                   err=["--autopilot divides a size among 2 to 64 groups, and there is 1; name them with --group"])
+        self.check(2, "optimize", trace, "--autopilot", "1", "--capacity", "200",
+                   err=["--autopilot needs at least a block for each group"])
+
     # ---- the engine's own cache ----
 
     def test_the_engines_hits_are_not_the_stores(self):

@@ -140,7 +140,8 @@ START_TEST(test_fields_that_messages_lack)
         {"type", "is_available", "storage_spec.uri", "storage_spec.pool", "storage_spec.node",
          "storage_spec.medium", "storage_spec.incarnation", "storage_spec.host_id", "is_marked",
          "contents", "number"},
-        {"cache_config.meta_indexer_config.persist_metadata_interval_time_ms", "number"},
+        {"cache_config.meta_indexer_config.persist_metadata_interval_time_ms", "autopilot_steps",
+         "number"},
         {"is_kv", "user_data", "generation", "number"},
         {"password_hash"}};
     for (size_t t = 0; t < TABLES; t++) {

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/pilot/autopilot.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "base/threads/lock.h"
+#include "base/threads/threads.h"
+#include "manager/pilot/gain.h"
+#include "manager/registry/registry.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+enum { AUTOPILOT_MAGIC = 0x6f747561, LOOKS = 20, LOOK_MS_MAX = 10000, ADVICE_SETTLES = 6 };
+
+struct tierce__autopilot {
+    uint32_t magic;
+    struct tierce__autopilot_opts opts;
+    struct tierce__pilot *pilot;
+    bool was_leading;
+    int64_t last_id;                      /* of all steps */
+    struct tierce__group_step open;       /* the step that is not judged yet; `from` is not owned */
+    struct tierce__pilot_decision advice; /* the last one */
+    int64_t advised_us;
+    /* What the pilot sees. */
+    const struct tierce__catalog *catalog;
+    struct tierce__pilot_group *views;
+    const struct tierce__group **groups;
+    struct tierce__ghost_shape *shapes; /* two for each view */
+    size_t count;
+    _Atomic uint64_t steps, kept, undone, not_judged, advised, failed; /* relaxed */
+
+    struct tierce__lock lock; /* AUTOPILOT */
+    struct tierce__cond wake;
+    bool is_ending, has_thread;
+    pthread_t thread;
+};
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+const char *tierce__autopilot_mode_name(enum tierce__autopilot_mode mode)
+{
+    static const char *const names[] = {"off", "advise", "act"};
+    TIERCE_ASSERT((size_t)mode < sizeof(names) / sizeof(names[0]));
+    return names[mode];
+}
+
+const char *tierce__step_state_name(int32_t state)
+{
+    static const char *const names[] = {"?", "open", "kept", "undone", "not judged", "advised"};
+    bool is_known = state > 0 && (size_t)state < sizeof(names) / sizeof(names[0]);
+    return names[is_known ? state : 0];
+}
+
+enum tierce__autopilot_mode tierce__autopilot_mode(const struct tierce__autopilot *autopilot,
+                                                   const struct tierce__group *group)
+{
+    for (int mode = TIERCE__AUTOPILOT_OFF; mode <= TIERCE__AUTOPILOT_ACT; mode++) {
+        if (strcmp(group->autopilot, tierce__autopilot_mode_name(mode)) == 0)
+            return (enum tierce__autopilot_mode)mode;
+    }
+    return autopilot->opts.mode;
+}
+
+/* ---- what the pilot sees --------------------------------------------------------------------- */
+
+static const struct tierce__group *group_of(const struct tierce__autopilot *a, uint32_t number)
+{
+    for (size_t i = 0; i < a->count; i++) {
+        if (a->views[i].number == number)
+            return a->groups[i];
+    }
+    return NULL;
+}
+
+/* The bytes that the group may hold with other quotas. */
+static double held_of(void *arg, const struct tierce__pilot_group *view,
+                      const double quota[TIERCE__PILOT_QUOTAS])
+{
+    struct tierce__autopilot *a = arg;
+    struct tierce__type_quota types[TIERCE__PILOT_QUOTAS];
+    struct tierce__group group = *a->groups[view - a->views];
+    group.capacity_bytes = (int64_t)quota[0];
+    group.type_quotas = types;
+    group.type_quota_count = 0;
+    for (size_t i = 1; i < TIERCE__PILOT_QUOTAS; i++) {
+        if (quota[i] > 0)
+            types[group.type_quota_count++] = (struct tierce__type_quota){
+                .type = tierce__storage_quota_kind(i - 1), .capacity_bytes = (int64_t)quota[i]};
+    }
+    return tierce__gain_bytes(&group, a->catalog);
+}
+
+/* A bit for each storage; 64 and more share bits. */
+static uint64_t storages_of(const struct tierce__autopilot *a, const struct tierce__group *group)
+{
+    uint64_t bits = 0;
+    for (size_t i = 0; i < group->storage_candidate_count; i++) {
+        const struct tierce__storage *storage =
+            tierce__catalog_storage(a->catalog, group->storage_candidates[i]);
+        bits |= storage != NULL ? UINT64_C(1) << storage->number % 64 : 0;
+    }
+    return bits;
+}
+
+static void show_quotas(struct tierce__pilot_group *view, const struct tierce__group *group)
+{
+    view->quota[0] = (double)group->capacity_bytes;
+    view->least[0] = (double)group->min_bytes;
+    view->most[0] = (double)group->max_bytes;
+    for (size_t i = 1; i < TIERCE__PILOT_QUOTAS; i++) {
+        enum tierce__storage_type kind = tierce__storage_quota_kind(i - 1);
+        const struct tierce__type_quota *quota =
+            kind != TIERCE__STORAGE_NONE ? tierce__group_type_quota(group, kind) : NULL;
+        if (quota == NULL)
+            continue;
+        view->quota[i] = (double)quota->capacity_bytes;
+        view->least[i] = (double)quota->min_bytes;
+        view->most[i] = (double)quota->max_bytes;
+    }
+}
+
+static void show_group(struct tierce__autopilot *a, size_t at, const struct tierce__group *group)
+{
+    struct tierce__ghost_shape *shapes = a->shapes + 2 * at;
+    struct tierce__usage usage;
+    enum tierce__autopilot_mode mode = tierce__autopilot_mode(a, group);
+    bool is_known = tierce__ghosts_group(a->opts.ghost, group->name, &shapes[0]) &&
+                    tierce__ghosts_group_recent(a->opts.ghost, group->name,
+                                                tierce__pilot_epochs(a->pilot), &shapes[1]);
+    tierce__locator_group_usage(a->opts.locator, group->name, &usage);
+    a->groups[at] = group;
+    a->views[at] = (struct tierce__pilot_group){
+        .name = group->name,
+        .number = group->number,
+        .advises = mode >= TIERCE__AUTOPILOT_ADVISE,
+        .acts = mode == TIERCE__AUTOPILOT_ACT,
+        .storages = storages_of(a, group),
+        .used = (double)(usage.serving_bytes + usage.writing_bytes),
+        .window = is_known ? &shapes[0] : NULL,
+        .recent = is_known ? &shapes[1] : NULL,
+    };
+    show_quotas(&a->views[at], group);
+}
+
+/* Groups that take no part are not shown. */
+static void show_groups(struct tierce__autopilot *a)
+{
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(a->catalog, &count);
+    a->count = 0;
+    for (size_t i = 0; i < count && a->count < TIERCE__PILOT_GROUPS_MAX; i++) {
+        if (tierce__autopilot_mode(a, &groups[i]) != TIERCE__AUTOPILOT_OFF)
+            show_group(a, a->count++, &groups[i]);
+    }
+}
+
+/* ---- carrying out ---------------------------------------------------------------------------- */
+
+static enum tierce__storage_type type_of(uint32_t quota)
+{
+    return quota == 0 ? TIERCE__STORAGE_NONE : tierce__storage_quota_kind(quota - 1);
+}
+
+static void count_up(_Atomic uint64_t *count)
+{
+    atomic_fetch_add_explicit(count, 1, memory_order_relaxed);
+}
+
+static void tell(const struct tierce__group_step *step, const char *to)
+{
+    tierce__log(TIERCE_LOG_INFO, "manager.autopilot",
+                "step=%lld state=\"%s\" from=\"%s\" to=\"%s\" bytes=%lld "
+                "expected_tokens_per_second=%.1f measured_tokens_per_second=%.1f",
+                (long long)step->id, tierce__step_state_name(step->state), step->from, to,
+                (long long)step->bytes, step->expected, step->measured);
+}
+
+/* Writes a step, and moves `bytes`. */
+static int write_step(struct tierce__autopilot *a, const struct tierce__group *to,
+                      const struct tierce__group_step *step, int64_t bytes)
+{
+    char why[256] = "";
+    const struct tierce__group *from = tierce__catalog_group(a->catalog, step->from);
+    struct tierce__quota_shift shift = {.from = step->from,
+                                        .to = to->name,
+                                        .from_version = from != NULL ? from->version : 0,
+                                        .to_version = to->version,
+                                        .type = (enum tierce__storage_type)step->quota,
+                                        .bytes = bytes,
+                                        .step = step};
+    int rc = tierce__registry_shift(a->opts.registry, &shift, why);
+    if (rc == 0) {
+        tell(step, to->name);
+        return 0;
+    }
+    count_up(&a->failed);
+    tierce__log(TIERCE_LOG_WARN, "manager.autopilot_failed",
+                "step=%lld state=\"%s\" error=\"%s\" consequence=\"no quota is changed\"",
+                (long long)step->id, tierce__step_state_name(step->state),
+                why[0] != '\0' ? why : tierce_strerror(rc));
+    return rc;
+}
+
+static struct tierce__group_step new_step(const struct tierce__autopilot *a, int64_t now_us,
+                                          const struct tierce__pilot_decision *decision,
+                                          enum tierce__step_state state)
+{
+    return (struct tierce__group_step){.id = a->last_id + 1,
+                                       .at_us = now_us,
+                                       .changed_us = now_us,
+                                       .state = state,
+                                       .from = group_of(a, decision->from)->name,
+                                       .quota = (int32_t)type_of(decision->quota),
+                                       .bytes = (int64_t)decision->bytes,
+                                       .expected = decision->expected};
+}
+
+static int make_step(struct tierce__autopilot *a, int64_t now_us,
+                     const struct tierce__pilot_decision *decision)
+{
+    struct tierce__group_step step = new_step(a, now_us, decision, TIERCE__STEP_OPEN);
+    int rc = write_step(a, group_of(a, decision->to), &step, step.bytes);
+    if (rc == 0) {
+        a->last_id = step.id;
+        a->open = step;
+        count_up(&a->steps);
+    }
+    return rc;
+}
+
+/* The same advice is logged again only after a while. */
+static void advise(struct tierce__autopilot *a, int64_t now_us,
+                   const struct tierce__pilot_decision *decision)
+{
+    int64_t wait_us = ADVICE_SETTLES * (int64_t)a->opts.settle_ms * 1000;
+    bool is_old = a->advice.from == decision->from && a->advice.to == decision->to &&
+                  a->advice.quota == decision->quota && now_us - a->advised_us < wait_us;
+    if (is_old)
+        return;
+    struct tierce__group_step step = new_step(a, now_us, decision, TIERCE__STEP_ADVISED);
+    if (write_step(a, group_of(a, decision->to), &step, 0) < 0)
+        return;
+    a->last_id = step.id;
+    a->advice = *decision;
+    a->advised_us = now_us;
+    count_up(&a->advised);
+}
+
+/* Writes the end of the open step. */
+static int end_step(struct tierce__autopilot *a, int64_t now_us,
+                    const struct tierce__pilot_decision *decision)
+{
+    const struct tierce__group *from = group_of(a, decision->from);
+    const struct tierce__group *to = group_of(a, decision->to);
+    struct tierce__group_step step = a->open;
+    char gone[] = "";
+    bool is_undone = decision->verdict == TIERCE__PILOT_UNDO;
+    step.changed_us = now_us;
+    step.state = is_undone                                 ? TIERCE__STEP_UNDONE
+                 : decision->verdict == TIERCE__PILOT_KEEP ? TIERCE__STEP_KEPT
+                                                           : TIERCE__STEP_NOT_JUDGED;
+    step.measured = decision->measured;
+    step.from = from != NULL ? from->name : gone;
+    if (to == NULL) /* and its log with it, or it takes no part any more */
+        return 0;
+    int rc = write_step(a, to, &step, is_undone ? -step.bytes : 0);
+    if (rc == 0)
+        count_up(is_undone                                 ? &a->undone
+                 : decision->verdict == TIERCE__PILOT_KEEP ? &a->kept
+                                                           : &a->not_judged);
+    return rc;
+}
+
+static bool carry_out(struct tierce__autopilot *a, int64_t now_us,
+                      const struct tierce__pilot_decision *decision)
+{
+    switch (decision->verdict) {
+    case TIERCE__PILOT_STEP:
+        return make_step(a, now_us, decision) == 0;
+    case TIERCE__PILOT_ADVISE:
+        advise(a, now_us, decision);
+        return true;
+    case TIERCE__PILOT_KEEP:
+    case TIERCE__PILOT_UNDO:
+    case TIERCE__PILOT_DROP:
+        return end_step(a, now_us, decision) == 0;
+    case TIERCE__PILOT_NOTHING:
+        break;
+    }
+    return true;
+}
+
+/* ---- leading --------------------------------------------------------------------------------- */
+
+/* A step that an earlier leader made: without its curves it cannot be judged. */
+static void take_over(struct tierce__autopilot *a, int64_t now_us, const struct tierce__group *to,
+                      const struct tierce__group_step *step)
+{
+    const struct tierce__group *from = tierce__catalog_group(a->catalog, step->from);
+    struct tierce__group_step ended = *step;
+    a->last_id = step->id > a->last_id ? step->id : a->last_id;
+    if (step->state == TIERCE__STEP_UNDONE && from != NULL && from != to)
+        tierce__pilot_recall(a->pilot, from->number, to->number, step->changed_us);
+    if (step->state != TIERCE__STEP_OPEN)
+        return;
+    ended.state = TIERCE__STEP_NOT_JUDGED;
+    ended.changed_us = now_us;
+    if (write_step(a, to, &ended, 0) == 0)
+        count_up(&a->not_judged);
+}
+
+static void begin_leading(struct tierce__autopilot *a, int64_t now_us)
+{
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(a->catalog, &count);
+    tierce__pilot_forget(a->pilot);
+    a->advice = (struct tierce__pilot_decision){0};
+    a->last_id = 0;
+    for (size_t i = 0; i < count; i++) {
+        for (size_t s = 0; s < groups[i].step_count; s++)
+            take_over(a, now_us, &groups[i], &groups[i].steps[s]);
+    }
+}
+
+/* One look: what it changes is seen by the next one. */
+static enum tierce__pilot_verdict look(struct tierce__autopilot *a, int64_t now_us)
+{
+    struct tierce__pilot_decision decision;
+    a->catalog = tierce__registry_acquire(a->opts.registry);
+    if (!a->was_leading)
+        begin_leading(a, now_us);
+    a->was_leading = true;
+    show_groups(a);
+    tierce__pilot_look(a->pilot, now_us, a->views, a->count, &decision);
+    bool is_done = carry_out(a, now_us, &decision);
+    tierce__pilot_done(a->pilot, now_us, &decision, is_done);
+    tierce__registry_release(a->opts.registry, a->catalog);
+    a->catalog = NULL;
+    return is_done ? decision.verdict : TIERCE__PILOT_NOTHING;
+}
+
+void tierce__autopilot_look(struct tierce__autopilot *autopilot, int64_t now_us)
+{
+    TIERCE_CHECK_MAGIC(autopilot, AUTOPILOT_MAGIC);
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    enum { DECISIONS_MAX = 4 }; /* the end of a step, and the next one */
+    for (int i = 0; i < DECISIONS_MAX; i++) {
+        if (!autopilot->opts.leads(autopilot->opts.arg)) {
+            autopilot->was_leading = false;
+            return;
+        }
+        enum tierce__pilot_verdict verdict = look(autopilot, now_us);
+        if (verdict == TIERCE__PILOT_NOTHING || verdict == TIERCE__PILOT_ADVISE)
+            return;
+    }
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static int64_t wall_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static void *run(void *arg)
+{
+    struct tierce__autopilot *a = arg;
+    uint32_t interval_ms = a->opts.settle_ms / LOOKS;
+    interval_ms = interval_ms < LOOK_MS_MAX ? interval_ms + 1 : LOOK_MS_MAX;
+    tierce__lock_take(&a->lock);
+    while (!a->is_ending) {
+        (void)tierce__cond_wait(&a->wake, &a->lock, tierce__deadline_in_ms(interval_ms));
+        bool is_ending = a->is_ending;
+        tierce__lock_drop(&a->lock);
+        if (!is_ending)
+            tierce__autopilot_look(a, wall_us());
+        tierce__lock_take(&a->lock);
+    }
+    tierce__lock_drop(&a->lock);
+    return NULL;
+}
+
+void tierce__autopilot_stats(const struct tierce__autopilot *autopilot,
+                             struct tierce__autopilot_stats *out)
+{
+    const struct tierce__autopilot *a = autopilot;
+    *out = (struct tierce__autopilot_stats){
+        .steps = atomic_load_explicit(&a->steps, memory_order_relaxed),
+        .kept = atomic_load_explicit(&a->kept, memory_order_relaxed),
+        .undone = atomic_load_explicit(&a->undone, memory_order_relaxed),
+        .not_judged = atomic_load_explicit(&a->not_judged, memory_order_relaxed),
+        .advised = atomic_load_explicit(&a->advised, memory_order_relaxed),
+        .failed = atomic_load_explicit(&a->failed, memory_order_relaxed),
+    };
+}
+
+/* ---- start, stop ----------------------------------------------------------------------------- */
+
+static int open_parts(struct tierce__autopilot *a)
+{
+    a->views = tierce__calloc(TIERCE__PILOT_GROUPS_MAX, sizeof(*a->views));
+    a->groups = tierce__calloc(TIERCE__PILOT_GROUPS_MAX, sizeof(struct tierce__group *));
+    a->shapes = tierce__calloc((size_t)2 * TIERCE__PILOT_GROUPS_MAX, sizeof(*a->shapes));
+    if (a->views == NULL || a->groups == NULL || a->shapes == NULL)
+        return -ENOMEM;
+    int rc = tierce__pilot_create(
+        &a->pilot, &(struct tierce__pilot_opts){.size = sizeof(struct tierce__pilot_opts),
+                                                .settle_us = (int64_t)a->opts.settle_ms * 1000,
+                                                .epoch_us = tierce__ghosts_epoch_us(a->opts.ghost),
+                                                .held = held_of,
+                                                .arg = a});
+    if (rc == 0 && a->opts.has_thread)
+        rc = tierce__thread_start(&a->thread, run, a);
+    a->has_thread = rc == 0 && a->opts.has_thread;
+    return rc;
+}
+
+int tierce__autopilot_start(struct tierce__autopilot **out,
+                            const struct tierce__autopilot_opts *opts)
+{
+    enum { SETTLE_MS = 10 * 60 * 1000 };
+    TIERCE_ASSERT(opts->size == sizeof(*opts) && opts->leads != NULL);
+    struct tierce__autopilot *a = tierce__calloc(1, sizeof(*a));
+    if (a == NULL)
+        return -ENOMEM;
+    a->magic = AUTOPILOT_MAGIC;
+    a->opts = *opts;
+    a->opts.settle_ms = opts->settle_ms > 0 ? opts->settle_ms : SETTLE_MS;
+    tierce__lock_init(&a->lock, TIERCE__LOCK_AUTOPILOT);
+    tierce__cond_init(&a->wake);
+    int rc = open_parts(a);
+    if (rc < 0)
+        tierce__autopilot_stop(a);
+    else
+        *out = a;
+    return rc;
+}
+
+void tierce__autopilot_stop(struct tierce__autopilot *autopilot)
+{
+    if (autopilot == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(autopilot, AUTOPILOT_MAGIC);
+    tierce__lock_take(&autopilot->lock);
+    autopilot->is_ending = true;
+    tierce__cond_broadcast(&autopilot->wake);
+    tierce__lock_drop(&autopilot->lock);
+    if (autopilot->has_thread)
+        pthread_join(autopilot->thread, NULL);
+    tierce__pilot_destroy(autopilot->pilot);
+    tierce__free(autopilot->views);
+    tierce__free(autopilot->groups);
+    tierce__free(autopilot->shapes);
+    tierce__cond_fini(&autopilot->wake);
+    tierce__lock_fini(&autopilot->lock);
+    autopilot->magic = 0;
+    tierce__free(autopilot);
+}

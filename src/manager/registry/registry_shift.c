@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Quotas that the autopilot moves, and the log of its steps. */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "manager/registry/registry_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct tierce__group *find(struct tierce__catalog *catalog, const char *name, char why[256])
+{
+    struct tierce__group *group = tierce__catalog_find(catalog, TIERCE__KIND_GROUP, name);
+    if (group == NULL)
+        snprintf(why, 256, "there is no instance group %.200s", name);
+    return group;
+}
+
+static int check_version(const struct tierce__group *group, int64_t version, char why[256])
+{
+    if (group->version == version)
+        return 0;
+    snprintf(why, 256, "instance group %.100s was changed: it has version %lld, not %lld",
+             group->name, (long long)group->version, (long long)version);
+    return -ESTALE;
+}
+
+static int add_bytes(struct tierce__group *group, int64_t *quota, int64_t bytes, char why[256])
+{
+    int64_t sum;
+    if (*quota > 0 && !__builtin_add_overflow(*quota, bytes, &sum) && sum > 0) {
+        *quota = sum;
+        return 0;
+    }
+    snprintf(why, 256, "a quota of instance group %.60s is %lld; %lld bytes cannot be added",
+             group->name, (long long)*quota, (long long)bytes);
+    return TIERCE_E_ARGUMENT;
+}
+
+static int64_t *quota_of(struct tierce__group *group, enum tierce__storage_type type)
+{
+    static int64_t none;
+    int64_t *found = &none;
+    if (type == TIERCE__STORAGE_NONE)
+        return &group->capacity_bytes;
+    for (size_t i = 0; i < group->type_quota_count; i++) {
+        if (tierce__storage_type_quota(group->type_quotas[i].type) == type)
+            found = &group->type_quotas[i].capacity_bytes; /* the last one counts */
+    }
+    return found;
+}
+
+static int move_bytes(struct tierce__group *from, struct tierce__group *to,
+                      const struct tierce__quota_shift *shift, char why[256])
+{
+    bool has_both = from->capacity_bytes > 0 && to->capacity_bytes > 0;
+    TIERCE_ASSERT(from != to);
+    int rc = check_version(from, shift->from_version, why);
+    if (rc == 0)
+        rc = check_version(to, shift->to_version, why);
+    if (rc == 0)
+        rc = add_bytes(from, quota_of(from, shift->type), -shift->bytes, why);
+    if (rc == 0)
+        rc = add_bytes(to, quota_of(to, shift->type), shift->bytes, why);
+    if (rc == 0 && shift->type != TIERCE__STORAGE_NONE && has_both) {
+        rc = add_bytes(from, &from->capacity_bytes, -shift->bytes, why);
+        if (rc == 0)
+            rc = add_bytes(to, &to->capacity_bytes, shift->bytes, why);
+    }
+    from->version++;
+    to->version++;
+    return rc;
+}
+
+static struct tierce__group_step *find_step(struct tierce__group *group, int64_t id)
+{
+    for (size_t i = 0; i < group->step_count; i++) {
+        if (group->steps[i].id == id)
+            return &group->steps[i];
+    }
+    return NULL;
+}
+
+/* Room for one more at the end. */
+static int make_room(struct tierce__group *group)
+{
+    size_t drop = group->step_count == TIERCE__GROUP_STEPS_MAX;
+    size_t kept = group->step_count - drop;
+    struct tierce__group_step *steps = tierce__calloc(kept + 1, sizeof(*steps));
+    if (steps == NULL)
+        return -ENOMEM;
+    if (drop)
+        tierce__free(group->steps[0].from);
+    if (kept > 0)
+        memcpy(steps, group->steps + drop, kept * sizeof(*steps));
+    tierce__free(group->steps);
+    group->steps = steps;
+    group->step_count = kept;
+    return 0;
+}
+
+static int put_step(struct tierce__group *group, const struct tierce__group_step *step)
+{
+    struct tierce__group_step *at = find_step(group, step->id);
+    char *from = tierce__strdup(step->from);
+    if (from == NULL || (at == NULL && make_room(group) < 0)) {
+        tierce__free(from);
+        return -ENOMEM;
+    }
+    if (at != NULL)
+        tierce__free(at->from);
+    else
+        at = &group->steps[group->step_count++];
+    *at = *step;
+    at->from = from;
+    return 0;
+}
+
+static int shift_quota(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct tierce__quota_shift *shift = arg;
+    struct tierce__group *to = find(catalog, shift->to, why);
+    struct tierce__group *from =
+        shift->bytes != 0 && to != NULL ? find(catalog, shift->from, why) : NULL;
+    if (to == NULL || (shift->bytes != 0 && from == NULL))
+        return -ENOENT;
+    int rc = shift->bytes != 0 ? move_bytes(from, to, shift, why) : 0;
+    return rc == 0 ? put_step(to, shift->step) : rc;
+}
+
+int tierce__registry_shift(struct tierce__registry *registry,
+                           const struct tierce__quota_shift *shift, char why[256])
+{
+    TIERCE_ASSERT(shift->step != NULL && shift->step->from != NULL);
+    return tierce__registry_change(registry, shift_quota, shift, why);
+}
