@@ -282,6 +282,7 @@ static int promote(void *arg, uint64_t fence)
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
     tierce__unmanaged_log(manager->storages, catalog);
     tierce__registry_release(manager->registry, catalog);
+    tierce__nodes_lead(manager->nodes);
     tierce__reclaimer_resume(manager->reclaimer);
     set_trouble(manager, "");
     TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) ==
@@ -358,6 +359,8 @@ static void *tick(void *arg)
         (void)tierce__cond_wait(&whole->wake, &whole->lock, tierce__deadline_in_ms(TICK_MS));
         tierce__lock_drop(&whole->lock);
         (void)tierce__locator_expire(whole->manager.locator);
+        if (tierce__manager_leads(&whole->manager))
+            tierce__nodes_tick(whole->manager.nodes);
         if (whole->metrics_log != NULL && tierce__now_ns() >= metrics_ns) {
             log_metrics(whole);
             metrics_ns = tierce__deadline_in_ms(whole->metrics_interval_ms);
@@ -622,6 +625,13 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
                                                       .changed = tell_storage,
                                                       .changed_arg = whole});
     if (rc == 0)
+        rc = tierce__nodes_create(
+            &m->nodes, &(struct tierce__nodes_opts){.size = sizeof(struct tierce__nodes_opts),
+                                                    .registry = m->registry,
+                                                    .storages = m->storages,
+                                                    .token_file = config->node_token_file,
+                                                    .ca_file = config->node_ca_file});
+    if (rc == 0)
         rc = tierce__ghosts_create(
             &m->ghost, &(struct tierce__ghosts_opts){.size = sizeof(struct tierce__ghosts_opts),
                                                      .has_thread = true});
@@ -630,6 +640,7 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
             &m->locator, &(struct tierce__locator_opts){.size = sizeof(struct tierce__locator_opts),
                                                         .registry = m->registry,
                                                         .storages = m->storages,
+                                                        .nodes = m->nodes,
                                                         .delete_threads = config->delete_threads,
                                                         .quota_groups = quotas.groups,
                                                         .quota_group_count = quotas.count,
@@ -768,6 +779,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__reclaimer_stop(manager->reclaimer);
     tierce__locator_close(manager->locator);
     tierce__ghosts_destroy(manager->ghost);
+    tierce__nodes_destroy(manager->nodes);
     tierce__storages_close(manager->storages);
     /* The subscribers of the events look up scopes and credentials. */
     tierce__line_log_close(manager->events);

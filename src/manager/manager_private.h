@@ -59,6 +59,7 @@ enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 12 };
 struct tierce__manager {
     struct tierce__registry *registry;
     struct tierce__storages *storages;
+    struct tierce__nodes *nodes;
     struct tierce__locator *locator;
     struct tierce__ghosts *ghost;
     struct tierce__reclaimer *reclaimer;

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/log/log.h"
 #include "manager/registry/registry_rules.h"
+#include "manager/storage/nodes.h"
 #include "manager/storage/unmanaged.h"
 
 #include <errno.h>
@@ -129,6 +130,18 @@ static int try_storage(struct tierce__api_call *api, struct tierce__storage *sto
     return rc;
 }
 
+/* Parts of nodes are not the operator's. False: the status says so. */
+static bool may_set(struct tierce__api_call *api, const struct tierce__storage *storage)
+{
+    if (storage->type != TIERCE__STORAGE_NODE)
+        return true;
+    snprintf(api->why, sizeof(api->why),
+             "storage %.60s is of type tierce; a node registers its parts itself "
+             "(tierce node, pool.manager), so add the name of its pool to a group",
+             storage->name);
+    return false;
+}
+
 static void add_storage(struct tierce__api_call *api)
 {
     const Admin__AddStorageRequest *request = (const Admin__AddStorageRequest *)api->request;
@@ -137,7 +150,9 @@ static void add_storage(struct tierce__api_call *api)
     if (!tierce__api_read_storage(api, request->storage, &storage))
         return;
     bool is_new = tierce__catalog_storage(tierce__api_catalog(api), storage.name) == NULL;
-    int rc = is_new && storage.check_when_open ? try_storage(api, &storage) : 0;
+    int rc = may_set(api, &storage) ? 0 : TIERCE_E_ARGUMENT;
+    if (rc == 0 && is_new && storage.check_when_open)
+        rc = try_storage(api, &storage);
     if (rc == 0)
         rc = tierce__registry_add_storage(api->manager->registry, &storage, api->why);
     tierce__storage_warning(warning, api->manager->storages, &storage);
@@ -178,7 +193,9 @@ static void update_storage(struct tierce__api_call *api)
         return;
     const struct tierce__storage *now =
         tierce__catalog_storage(tierce__api_catalog(api), storage.name);
-    if (now != NULL && is_elsewhere(now, &storage)) {
+    if (!may_set(api, &storage))
+        rc = TIERCE_E_ARGUMENT;
+    else if (now != NULL && is_elsewhere(now, &storage)) {
         rc = check_moved(api, now, &storage);
         if (rc == 0 && storage.check_when_open)
             rc = try_storage(api, &storage);
@@ -209,7 +226,20 @@ static void enable_storage(struct tierce__api_call *api)
 static void remove_storage(struct tierce__api_call *api)
 {
     const Admin__RemoveStorageRequest *request = (const Admin__RemoveStorageRequest *)api->request;
-    int rc = tierce__registry_remove_storage(api->manager->registry, request->storage_unique_name,
+    const struct tierce__storage *storage =
+        tierce__catalog_storage(tierce__api_catalog(api), request->storage_unique_name);
+    struct tierce__node_seen seen;
+    int rc = 0;
+    if (storage != NULL && storage->type == TIERCE__STORAGE_NODE &&
+        tierce__nodes_seen(api->manager->nodes, storage->number, &seen) && seen.is_live) {
+        snprintf(api->why, sizeof(api->why),
+                 "storage %.60s is a part of a node that is alive and would register it again; "
+                 "stop the node first, or disable the storage",
+                 storage->name);
+        rc = -EBUSY;
+    }
+    if (rc == 0)
+        rc = tierce__registry_remove_storage(api->manager->registry, request->storage_unique_name,
                                              api->why);
     say(api, rc, "Storage removed successfully", "remove storage");
 }

@@ -97,6 +97,8 @@ static bool put_storage(struct tierce__api_call *api, struct tierce__json_write 
 static char *show_storages(struct tierce__api_call *api, const struct tierce__catalog *catalog,
                            const struct tierce__group *group)
 {
+    size_t count;
+    const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
     struct tierce__line line = {0};
     struct tierce__json_write json = {.line = &line, .is_short = true};
     bool has_all = true;
@@ -104,8 +106,12 @@ static char *show_storages(struct tierce__api_call *api, const struct tierce__ca
     for (size_t i = 0; i < group->storage_candidate_count; i++) {
         const struct tierce__storage *storage =
             tierce__catalog_storage(catalog, group->storage_candidates[i]);
+        const char *name = group->storage_candidates[i];
         has_all = has_all && (storage == NULL ||
                               put_storage(api, &json, storage, tierce__catalog_id(catalog)));
+        for (size_t n = 0; storage == NULL && n < count && has_all; n++)
+            has_all = !tierce__storage_is_in_pool(&all[n], name) ||
+                      put_storage(api, &json, &all[n], tierce__catalog_id(catalog));
     }
     tierce__json_write_close(&json, ']');
     TIERCE_DASSERT(line.failed || json.depth == 0);
@@ -320,6 +326,20 @@ static bool show_mask(struct tierce__api_call *api, const struct tierce__mask *m
     return true;
 }
 
+/* The client's host, as parts of nodes name it: `node_host`, or the host of its address. NULL: not
+ * known. */
+static const char *host_of(struct tierce__api_call *api, const char *node_host)
+{
+    const char *peer = api->peer, *end = peer != NULL ? strrchr(peer, ':') : NULL;
+    if (node_host != NULL && node_host[0] != '\0')
+        return node_host;
+    if (end == NULL)
+        return NULL;
+    bool has_brackets = peer[0] == '[' && end > peer + 1 && end[-1] == ']';
+    return tierce__arena_copy(&api->arena, peer + has_brackets,
+                              (size_t)(end - peer) - 2 * (size_t)has_brackets);
+}
+
 static void start_write_cache(struct tierce__api_call *api)
 {
     const Meta__StartWriteCacheRequest *request =
@@ -349,6 +369,7 @@ static void start_write_cache(struct tierce__api_call *api)
                            : NULL,
         .timeout_s = request->write_timeout_seconds,
         .ttl_s = request->ttl_seconds,
+        .host_id = host_of(api, request->node_host),
     };
     int rc =
         tierce__locator_start_write(api->manager->locator, &write, &api->arena, &started, api->why);

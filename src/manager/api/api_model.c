@@ -289,6 +289,8 @@ static bool show_spec(struct tierce__api_call *api, const struct tierce__storage
         return false;
     out->storage_spec_case = specs[i].number;
     out->threefs = (Admin__ThreeFSStorageSpec *)spec;
+    if (storage->type == TIERCE__STORAGE_NODE && storage->pool[0] != '\0')
+        return tierce__api_show_node(api, storage, out->tierce);
     if (specs[i].form != NULL)
         return show_uri(api, storage->uri, spec, specs[i].form);
     return tierce__model_to_message(spec, api->reply, &tierce__storage_fields, SPEC_PREFIX,

@@ -38,4 +38,8 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
 Admin__InstanceGroup *tierce__api_show_group(struct tierce__api_call *api,
                                              const struct tierce__group *group);
 
+/* Shows a part of a node, with its last report. False: no memory. */
+bool tierce__api_show_node(struct tierce__api_call *api, const struct tierce__storage *storage,
+                           Admin__TierceStorageSpec *out);
+
 #endif

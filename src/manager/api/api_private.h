@@ -18,6 +18,7 @@ struct tierce__api_call {
     struct tierce__arena arena;            /* until the reply is packed */
     const struct tierce__catalog *catalog; /* tierce__api_catalog */
     uint64_t keys, bytes;                  /* that the call has used, for the account's meter */
+    const char *peer;                      /* the client's address; NULL: not known */
     int code;                              /* of the status that was set; values of ErrorCode */
     bool is_outside;                       /* of the scope, and therefore refused */
     char why[TIERCE__WHY_BYTES];

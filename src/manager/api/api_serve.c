@@ -250,6 +250,7 @@ static void serve_begun(const struct tierce__api_target *target, struct tierce__
                                    .id = target->id,
                                    .caller = &begun->caller,
                                    .began_ns = begun->began_ns,
+                                   .peer = info->peer,
                                    .request = begun->request};
     if (rc == 0 && !info->is_deferred && (is_large || tierce__api_may_wait(&api))) {
         defer(call, begun);

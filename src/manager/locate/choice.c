@@ -86,6 +86,53 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     return rc < 0 ? rc : *fit > 0;
 }
 
+/* A part of a pool, and how well it suits. */
+struct suiting {
+    const struct tierce__storage *part; /* NULL: none */
+    double suit;
+};
+
+/* The best part after `before`, by suitability and then by name, so that each part is returned
+ * once. */
+static struct suiting next_part(const struct choosing *c, const char *pool, struct suiting before)
+{
+    struct tierce__locator *locator = c->opts->live->locator;
+    struct suiting best = {0};
+    size_t count;
+    const struct tierce__storage *all = tierce__catalog_storages(c->opts->catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t used[TIERCE__QUOTA_STATES];
+        if (!tierce__storage_is_in_pool(&all[i], pool))
+            continue;
+        tierce__quota_storage_use(locator->quota, all[i].number, used, NULL);
+        double suit = tierce__nodes_suit(locator->opts.nodes, &all[i],
+                                         used[TIERCE__QUOTA_WRITING] + used[TIERCE__QUOTA_SERVING] +
+                                             used[TIERCE__QUOTA_DELETING],
+                                         c->opts->host_id);
+        bool is_next = before.part == NULL || suit < before.suit ||
+                       (suit <= before.suit && &all[i] > before.part);
+        if (is_next && (best.part == NULL || suit > best.suit))
+            best = (struct suiting){.part = &all[i], .suit = suit};
+    }
+    return best;
+}
+
+/* Tries the parts of a pool; as try_storage. Other calls may
+ * change meanwhile how well they suit: a part may then be tried twice, or not at all. */
+static int try_pool(struct choosing *c, const char *pool, const struct tierce__storage **out,
+                    size_t *fit)
+{
+    struct suiting part = {0};
+    int rc = 0;
+    if (c->opts->live->locator->opts.nodes == NULL)
+        return 0;
+    while (rc == 0 && (part = next_part(c, pool, part)).part != NULL) {
+        rc = try_storage(c, part.part, fit);
+        *out = rc > 0 ? part.part : *out;
+    }
+    return rc;
+}
+
 /* Tries the candidates in order: those of one kind (`kind`), those of any other kind, or all
  * (NONE). */
 static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bool other,
@@ -95,10 +142,12 @@ static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bo
     for (size_t i = 0; i < c->opts->group->storage_candidate_count; i++) {
         const struct tierce__storage *storage =
             tierce__catalog_storage(c->opts->catalog, c->opts->group->storage_candidates[i]);
-        bool fits =
-            storage != NULL && (kind == TIERCE__STORAGE_NONE || (storage->type == kind) != other);
-        int rc = fits ? try_storage(c, storage, fit) : 0;
-        if (rc > 0)
+        enum tierce__storage_type type = storage != NULL ? storage->type : TIERCE__STORAGE_NODE;
+        bool fits = kind == TIERCE__STORAGE_NONE || (type == kind) != other;
+        int rc = !fits             ? 0
+                 : storage != NULL ? try_storage(c, storage, fit)
+                                   : try_pool(c, c->opts->group->storage_candidates[i], out, fit);
+        if (rc > 0 && storage != NULL)
             *out = storage;
         if (rc != 0)
             return rc;

@@ -5,7 +5,7 @@
 #include "manager/meta/meta_index.h"
 #include "manager/pilot/ghosts.h"
 #include "manager/reclaim/quota.h"
-#include "manager/storage/storages.h"
+#include "manager/storage/nodes.h"
 
 /*
  * The index of blocks and their locations: the calls that engines make. One object per manager; it
@@ -44,6 +44,7 @@ struct tierce__locator_opts {
     size_t size;
     struct tierce__registry *registry; /* [borrow until close] */
     struct tierce__storages *storages; /* [borrow until close] */
+    struct tierce__nodes *nodes;       /* or NULL: no pools. [borrow until close] */
     int64_t (*now_us)(void *arg);      /* wall clock; NULL: the system's */
     void *clock_arg;
     uint64_t seed; /* for ids and random choices; 0: from the kernel */
@@ -176,6 +177,7 @@ struct tierce__write_request {
     int64_t timeout_s; /* 0: the session ends at once; at most TIERCE__WRITE_TIMEOUT_S_MAX */
     int64_t ttl_s;     /* time to live of the blocks after the session's end; 0: none */
     const char *const *key_texts;
+    const char *host_id; /* the client's host, for nodes of pools; or NULL */
 };
 
 struct tierce__started {

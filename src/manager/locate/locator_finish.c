@@ -394,9 +394,20 @@ static bool may_be_lost(struct tierce__live *live, const struct tierce__write_se
     return may;
 }
 
+static bool has_unwritten(const struct tierce__write_session *session)
+{
+    bool has = false;
+    for (size_t i = 0; i < session->count && !has; i++)
+        has = !session->written[i];
+    return has;
+}
+
 int tierce__live_finish(struct tierce__live *live, struct tierce__write_session *session)
 {
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
+    /* The client found no room there, or could not reach it. */
+    if (live->locator->opts.nodes != NULL && !session->is_late && has_unwritten(session))
+        tierce__nodes_not_written(live->locator->opts.nodes, session->storage);
     if (may_be_lost(live, session))
         memset(session->written, 0, session->count * sizeof(*session->written));
     struct finishing f = {

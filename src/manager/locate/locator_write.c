@@ -67,7 +67,8 @@ static int reserve_room(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
                                                .catalog = s->catalog,
                                                .group = s->group,
                                                .bytes = bytes,
-                                               .count = session->count};
+                                               .count = session->count,
+                                               .host_id = s->request->host_id};
     rc = tierce__choose_storage(&opts, &s->storage, &fit, why);
     if (rc < 0)
         return rc;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "manager/registry/model_fields.h"
 #include "store/remote/fleet/storage_at.h"
@@ -82,6 +83,13 @@ static inline bool tierce__storage_is_forgetting(const struct tierce__storage *s
 {
     return storage->contents == TIERCE__CONTENTS_LOST ||
            storage->contents == TIERCE__CONTENTS_FORGOTTEN;
+}
+
+/* Whether a storage is a part of a node of this pool. */
+static inline bool tierce__storage_is_in_pool(const struct tierce__storage *storage,
+                                              const char *pool)
+{
+    return storage->type == TIERCE__STORAGE_NODE && strcmp(storage->pool, pool) == 0;
 }
 
 /* Above it, writes would find no room before blocks are evicted. */

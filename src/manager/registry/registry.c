@@ -288,7 +288,7 @@ static int check_new(const struct tierce__catalog *catalog, enum tierce__registr
     if (kind == TIERCE__KIND_INSTANCE)
         return check_room(catalog, entry, why);
     if (tierce__catalog_find(catalog, kind, name) == NULL)
-        return 0;
+        return kind == TIERCE__KIND_STORAGE ? tierce__registry_check_pool(catalog, entry, why) : 0;
     snprintf(why, 256, "%s %.200s already exists", tierce__catalog_fields(kind)->noun, name);
     return -EEXIST;
 }

@@ -120,6 +120,16 @@ TIERCE_MUSTUSE int tierce__registry_forget_storage(struct tierce__registry *regi
 TIERCE_MUSTUSE int tierce__registry_settle_storages(struct tierce__registry *registry,
                                                     const uint16_t *numbers, size_t count,
                                                     char why[256]);
+/*
+ * Adds or updates the storage that is a part of a node; `part` has its name, and the fields of type
+ * NODE. A part with another incarnation than before is empty, so its earlier objects are LOST. A
+ * new part whose node has objects already (`has_objects`) is GONE, as is a part that was forgotten
+ * and returns with the same incarnation: the node must drop its objects. -EEXIST: the name, or the
+ * pool's name, is that of another storage.
+ */
+TIERCE_MUSTUSE int tierce__registry_put_part(struct tierce__registry *registry,
+                                             const struct tierce__storage *part, bool has_objects,
+                                             char why[256]);
 TIERCE_MUSTUSE int tierce__registry_add_group(struct tierce__registry *registry,
                                               const struct tierce__group *group, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_update_group(struct tierce__registry *registry,

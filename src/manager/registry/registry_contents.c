@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "manager/registry/registry_private.h"
+#include "manager/registry/registry_rules.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -81,4 +82,91 @@ int tierce__registry_settle_storages(struct tierce__registry *registry, const ui
     int rc = tierce__registry_change(registry, settle,
                                      &(struct forgotten){.numbers = numbers, .count = count}, why);
     return rc > 0 ? 0 : rc;
+}
+
+/* ---- parts of nodes -------------------------------------------------------------------------- */
+
+int tierce__registry_check_pool(const struct tierce__catalog *catalog,
+                                const struct tierce__storage *storage, char why[256])
+{
+    size_t count;
+    const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
+    bool is_part = storage->type == TIERCE__STORAGE_NODE && storage->pool != NULL;
+    if (is_part && tierce__catalog_storage(catalog, storage->pool) != NULL) {
+        snprintf(why, 256, "pool %.100s has the name of a storage; give the pool another name",
+                 storage->pool);
+        return -EEXIST;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (all[i].type != TIERCE__STORAGE_NODE || strcmp(all[i].pool, storage->name) != 0)
+            continue;
+        snprintf(why, 256, "storage %.100s has the name of a pool of nodes", storage->name);
+        return -EEXIST;
+    }
+    return 0;
+}
+
+struct part_edit {
+    const struct tierce__storage *part;
+    bool has_objects;
+};
+
+/* The state of a part that was in the registry already. */
+static enum tierce__contents contents_of(const struct tierce__storage *old,
+                                         const struct tierce__storage *part)
+{
+    if (strcmp(old->incarnation, part->incarnation) == 0)
+        return old->contents;
+    return old->contents == TIERCE__CONTENTS_GONE ? TIERCE__CONTENTS_KEPT : TIERCE__CONTENTS_LOST;
+}
+
+/* The operator's settings stay. */
+static int take_old(struct tierce__storage *entry, const struct tierce__storage *old, char why[256])
+{
+    if (old->type != TIERCE__STORAGE_NODE || strcmp(old->pool, entry->pool) != 0 ||
+        strcmp(old->node, entry->node) != 0) {
+        snprintf(why, 256,
+                 "storage %.100s exists and is not a part of this node; give the node or the pool "
+                 "another name",
+                 old->name);
+        return -EEXIST;
+    }
+    entry->number = old->number;
+    entry->is_enabled = old->is_enabled;
+    entry->watermark_percent = old->watermark_percent;
+    entry->contents = contents_of(old, entry);
+    return 0;
+}
+
+static int put_part(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct part_edit *edit = arg;
+    const struct tierce__storage *old = tierce__catalog_storage(catalog, edit->part->name);
+    union tierce__entry entry;
+    int rc = tierce__storage_copy(&entry.storage, edit->part);
+    if (rc != 0)
+        return rc;
+    rc = tierce__entry_check(TIERCE__KIND_STORAGE, &entry, why);
+    if (rc == 0)
+        rc = tierce__registry_check_pool(catalog, &entry.storage, why);
+    if (rc == 0 && old != NULL)
+        rc = take_old(&entry.storage, old, why);
+    else if (rc == 0) {
+        rc = tierce__catalog_assign(catalog, TIERCE__KIND_STORAGE, &entry, why);
+        entry.storage.contents = edit->has_objects ? TIERCE__CONTENTS_GONE : TIERCE__CONTENTS_KEPT;
+    }
+    TIERCE_DASSERT(rc != 0 || entry.storage.number > 0);
+    if (rc == 0)
+        rc = tierce__catalog_set(catalog, TIERCE__KIND_STORAGE, &entry);
+    if (rc != 0)
+        tierce__storage_clear(&entry.storage);
+    return rc;
+}
+
+int tierce__registry_put_part(struct tierce__registry *registry, const struct tierce__storage *part,
+                              bool has_objects, char why[256])
+{
+    TIERCE_ASSERT(part->type == TIERCE__STORAGE_NODE);
+    return tierce__registry_change(
+        registry, put_part, &(struct part_edit){.part = part, .has_objects = has_objects}, why);
 }

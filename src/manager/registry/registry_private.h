@@ -15,4 +15,10 @@ TIERCE_MUSTUSE int tierce__registry_change(struct tierce__registry *registry,
                                            tierce__registry_edit_fn *edit, const void *arg,
                                            char why[256]);
 
+/* Whether the name of a storage is not that of a pool, and the name of a part's pool not that of a
+ * storage; groups name both as candidates. -EEXIST. */
+TIERCE_MUSTUSE int tierce__registry_check_pool(const struct tierce__catalog *catalog,
+                                               const struct tierce__storage *storage,
+                                               char why[256]);
+
 #endif

@@ -27,6 +27,7 @@ enum {
 enum {
     UNWELL = 1,
     WRONG_MARK = 2,
+    SILENT = 4, /* set by nodes.c */
 };
 
 /* A managed storage with one configuration. */
@@ -138,16 +139,30 @@ static struct storages_unit **find_unit(struct tierce__storages *storages, uint1
     return at;
 }
 
-static void set_troubles(struct tierce__storages *storages, uint16_t number, unsigned troubles)
-{
-    tierce__lock_assert_held(&storages->lock);
-    TIERCE_DASSERT(number > 0 && troubles <= (UNWELL | WRONG_MARK));
-    atomic_store_explicit(&storages->troubles[number], (uint8_t)troubles, memory_order_relaxed);
-}
-
 static unsigned troubles_of(const struct tierce__storages *storages, uint16_t number)
 {
     return atomic_load_explicit(&storages->troubles[number], memory_order_relaxed);
+}
+
+static void set_troubles(struct tierce__storages *storages, uint16_t number, unsigned troubles)
+{
+    tierce__lock_assert_held(&storages->lock);
+    TIERCE_DASSERT(number > 0 && (troubles & SILENT) == 0);
+    unsigned others = troubles_of(storages, number) & SILENT;
+    atomic_store_explicit(&storages->troubles[number], (uint8_t)(troubles | others),
+                          memory_order_relaxed);
+}
+
+void tierce__storages_set_silent(struct tierce__storages *storages, uint16_t number, bool is_silent)
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    if (((troubles_of(storages, number) & SILENT) != 0) == is_silent)
+        return;
+    tierce__lock_take(&storages->lock);
+    unsigned others = troubles_of(storages, number) & ~(unsigned)SILENT;
+    atomic_store_explicit(&storages->troubles[number], (uint8_t)(others | (is_silent ? SILENT : 0)),
+                          memory_order_relaxed);
+    tierce__lock_drop(&storages->lock);
 }
 
 /* Removes a unit from the list and ends its worker. */
@@ -567,7 +582,10 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
             out->probe_took_us = report.took_ns / 1000;
         }
         snprintf(out->why, sizeof(out->why), "%s",
-                 report.hangs ? "it does not answer" : report.why);
+                 (troubles_of(storages, storage->number) & SILENT) != 0
+                     ? "no sign of life of its node"
+                 : report.hangs ? "it does not answer"
+                                : report.why);
     }
     tierce__registry_release(storages->opts.registry, catalog);
 }

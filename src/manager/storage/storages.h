@@ -45,6 +45,10 @@ void tierce__storages_close(struct tierce__storages *storages);
 bool tierce__storages_is_available(struct tierce__storages *storages,
                                    const struct tierce__storage *storage);
 
+/* Makes the part of a node unavailable while its node is silent (nodes.h). */
+void tierce__storages_set_silent(struct tierce__storages *storages, uint16_t number,
+                                 bool is_silent);
+
 /* Probes a storage once; it need not be registered. An unmanaged storage is available.
  * Blocks for at most probe_timeout_ms. Errors, `why` in words: TIERCE_E_DOWN, those of its driver
  * and of a thread, -ENOMEM. */

@@ -115,8 +115,11 @@ START_TEST(urls_of_other_types)
     for (size_t i = 0; i < sizeof(masters) / sizeof(*masters); i++)
         expect_refused(&(struct tierce__storage_at){.type = "mooncake", .master = masters[i]},
                        TIERCE_E_CONFIG, "master_server_entry");
+    expect_url(&(struct tierce__storage_at){.type = "tierce",
+                                            .uri = "transfer://[::1]:1/memory?token_file=/a"},
+               "transfer://[::1]:1/memory?token_file=/a");
     expect_refused(&(struct tierce__storage_at){.type = "tierce", .uri = "tierce://p"},
-                   TIERCE_E_UNSUPPORTED, "nodes");
+                   TIERCE_E_CONFIG, "transfer://");
     expect_refused(&(struct tierce__storage_at){.type = "pace"}, TIERCE_E_UNSUPPORTED,
                    "TairMemPool");
     expect_refused(&(struct tierce__storage_at){.type = "dummy"}, TIERCE_E_UNSUPPORTED, "dummy");

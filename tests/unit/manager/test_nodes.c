@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pools of nodes: registration, leases, the choice of a part, nodes that die and return. */
+#include "check_main.h"
+#include "manager/storage/nodes.h"
+#include "manager_harness.h"
+#include "manager/reclaim/reclaimer.h"
+
+#include <errno.h>
+
+#define INCARNATION_A "0123456789abcdef0123456789abcdef"
+#define INCARNATION_B "fedcba9876543210fedcba9876543210"
+
+enum { PART_BYTES = 100 * BLOCK_BYTES };
+
+/* Parts that work, without nodes. */
+static int open_nothing(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                        char why[128]);
+static int probe_nothing(struct tierce__storage_driver *driver, char why[128])
+{
+    (void)driver, (void)why;
+    return 0;
+}
+
+static void close_nothing(struct tierce__storage_driver *driver)
+{
+    free(driver);
+}
+
+static size_t deleted;
+
+static int delete_nothing(struct tierce__storage_driver *driver, const char *path)
+{
+    (void)driver, (void)path;
+    deleted++;
+    return 0;
+}
+
+static double no_share(struct tierce__storage_driver *driver)
+{
+    (void)driver;
+    return -1;
+}
+
+static const struct tierce__storage_ops nothing = {.name = "nothing",
+                                                   .open = open_nothing,
+                                                   .close = close_nothing,
+                                                   .probe = probe_nothing,
+                                                   .remove = delete_nothing,
+                                                   .used_share = no_share};
+
+static int open_nothing(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                        char why[128])
+{
+    (void)storage, (void)why;
+    *out = calloc(1, sizeof(**out));
+    ck_assert_ptr_nonnull(*out);
+    (*out)->ops = &nothing;
+    return 0;
+}
+
+static const struct tierce__storage_ops *find_nothing(enum tierce__storage_type type)
+{
+    (void)type;
+    return &nothing;
+}
+
+struct pool {
+    struct harness h;
+    struct tierce__nodes *nodes;
+    struct tierce__reclaimer *reclaimer;
+};
+
+/* The harness' group writes to pool "p". */
+static void use_pool(struct pool *p)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(p->h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    char name[] = "p", *names[] = {name};
+    int64_t version = group.version++;
+    group.storage_candidates = names;
+    group.storage_candidate_count = 1;
+    group.type_quota_count = 0;
+    ck_assert_int_eq(tierce__registry_update_group(p->h.registry, &group, version, p->h.why), 0);
+    tierce__registry_release(p->h.registry, catalog);
+}
+
+static void pool_open(struct pool *p)
+{
+    *p = (struct pool){0};
+    deleted = 0;
+    harness_open(&p->h, &(struct harness_opts){.find_driver = find_nothing});
+    ck_assert_int_eq(
+        tierce__nodes_create(&p->nodes,
+                             &(struct tierce__nodes_opts){.size = sizeof(struct tierce__nodes_opts),
+                                                          .registry = p->h.registry,
+                                                          .storages = p->h.storages,
+                                                          .token_file = "/t",
+                                                          .ca_file = "/c&d",
+                                                          .now_us = harness_now,
+                                                          .clock_arg = &p->h}),
+        0);
+    tierce__nodes_lead(p->nodes);
+    p->h.locator->opts.nodes = p->nodes;
+    use_pool(p);
+    ck_assert_int_eq(tierce__reclaimer_start(&p->reclaimer,
+                                             &(struct tierce__reclaimer_opts){
+                                                 .size = sizeof(struct tierce__reclaimer_opts),
+                                                 .locator = p->h.locator,
+                                                 .registry = p->h.registry,
+                                                 .seed = 1}),
+                     0);
+}
+
+static void pool_close(struct pool *p)
+{
+    tierce__reclaimer_stop(p->reclaimer);
+    tierce__nodes_destroy(p->nodes);
+    harness_close(&p->h);
+}
+
+struct hello {
+    const char *node, *pool, *address, *incarnation, *host;
+    bool is_disk, is_leaving, uses_tls;
+    uint64_t capacity, objects, load;
+};
+
+static struct tierce__node_answer say_hello(struct pool *p, const struct hello *hello)
+{
+    struct tierce__node_answer answer;
+    const struct tierce__node_part part = {
+        .is_disk = hello->is_disk,
+        .incarnation = hello->incarnation != NULL ? hello->incarnation : INCARNATION_A,
+        .capacity_bytes = hello->capacity > 0 ? hello->capacity : PART_BYTES,
+        .object_count = hello->objects};
+    tierce__nodes_register(p->nodes,
+                           &(struct tierce__node_report){
+                               .node = hello->node != NULL ? hello->node : "a",
+                               .pool = hello->pool != NULL ? hello->pool : "p",
+                               .address = hello->address != NULL ? hello->address : "10.0.0.1:7000",
+                               .host_id = hello->host != NULL ? hello->host : "",
+                               .version = "1.2",
+                               .uses_tls = hello->uses_tls,
+                               .is_leaving = hello->is_leaving,
+                               .load_bytes_per_s = hello->load,
+                               .parts = &part,
+                               .part_count = 1},
+                           &answer);
+    return answer;
+}
+
+static void serve(struct pool *p, const struct hello *hello)
+{
+    struct tierce__node_answer answer = say_hello(p, hello);
+    ck_assert_msg(answer.state == TIERCE__NODE_SERVES, "%d %s", answer.state, answer.reason);
+}
+
+static void reject(struct pool *p, const struct hello *hello, const char *reason)
+{
+    struct tierce__node_answer answer = say_hello(p, hello);
+    ck_assert_int_eq(answer.state, TIERCE__NODE_REJECTED);
+    ck_assert_msg(strstr(answer.reason, reason) != NULL, "%s", answer.reason);
+}
+
+/* Writes `count` new keys; the storage's name in the first URI, or an error. */
+static int write_keys(struct pool *p, int64_t first, size_t count, const char *host,
+                      bool is_written, char name[64])
+{
+    int64_t keys[64];
+    struct tierce__started started;
+    const struct tierce__mask written = {.offset = is_written ? (int64_t)count : 0};
+    for (size_t i = 0; i < count; i++)
+        keys[i] = first + (int64_t)i;
+    int rc = tierce__locator_start_write(
+        p->h.locator,
+        &(struct tierce__write_request){
+            .instance_id = "i", .keys = keys, .count = count, .timeout_s = 30, .host_id = host},
+        &p->h.arena, &started, p->h.why);
+    if (rc < 0)
+        return rc;
+    const char *uri = strstr(started.locations[0].specs[0].uri, "://") + 3;
+    snprintf(name, 64, "%.*s", (int)strcspn(uri, "/"), uri);
+    return tierce__locator_finish_write(p->h.locator, "i", started.session, &written, p->h.why);
+}
+
+static void write_to(struct pool *p, int64_t first, const char *host, const char *expected)
+{
+    char name[64];
+    int rc = write_keys(p, first, 1, host, true, name);
+    ck_assert_msg(rc == 0, "%s", p->h.why);
+    ck_assert_str_eq(name, expected);
+}
+
+static enum tierce__contents contents_of(struct pool *p, const char *name)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(p->h.registry);
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
+    ck_assert_ptr_nonnull(storage);
+    enum tierce__contents contents = storage->contents;
+    tierce__registry_release(p->h.registry, catalog);
+    return contents;
+}
+
+static void pass(struct pool *p, int64_t seconds)
+{
+    p->h.now_us += seconds * 1000000;
+    tierce__nodes_tick(p->nodes);
+}
+
+START_TEST(a_part_becomes_a_storage)
+{
+    struct pool p;
+    pool_open(&p);
+    struct tierce__node_answer answer = say_hello(&p, &(struct hello){.is_disk = true});
+    ck_assert_int_eq(answer.state, TIERCE__NODE_SERVES);
+    ck_assert_str_eq(answer.storage, "p.a.disk");
+    const struct tierce__catalog *catalog = tierce__registry_acquire(p.h.registry);
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, "p.a.disk");
+    ck_assert_str_eq(storage->uri, "transfer://10.0.0.1:7000/disk?token_file=/t");
+    ck_assert_str_eq(storage->host_id, "10.0.0.1");
+    ck_assert_uint_eq(storage->capacity_bytes, PART_BYTES);
+    tierce__registry_release(p.h.registry, catalog);
+    uint64_t version = tierce__registry_version(p.h.registry);
+    serve(&p, &(struct hello){.is_disk = true}); /* again: the registry is not written */
+    ck_assert_uint_eq(tierce__registry_version(p.h.registry), version);
+    write_to(&p, 1, NULL, "p.a.disk");
+    serve(&p, &(struct hello){.is_disk = true, .uses_tls = true});
+    catalog = tierce__registry_acquire(p.h.registry);
+    ck_assert_str_eq(tierce__catalog_storage(catalog, "p.a.disk")->uri,
+                     "transfer+tls://10.0.0.1:7000/disk?token_file=/t&ca_file=/c%26d");
+    tierce__registry_release(p.h.registry, catalog);
+    pool_close(&p);
+}
+END_TEST
+
+START_TEST(invalid_parts_are_rejected)
+{
+    struct pool p;
+    pool_open(&p);
+    reject(&p, &(struct hello){.pool = "p.q"}, "pool is \"p.q\"");
+    reject(&p, &(struct hello){.node = "a.disk"}, "node is \"a.disk\"");
+    reject(&p, &(struct hello){.node = ""}, "node is \"\"");
+    reject(&p, &(struct hello){.incarnation = "12"}, "incarnation is \"12\"");
+    reject(&p, &(struct hello){.address = "host"}, "address is \"host\"");
+    reject(&p, &(struct hello){.address = "h:1/../x"}, "address is");
+    reject(&p, &(struct hello){.pool = "s"}, "pool s has the name of a storage");
+    serve(&p, &(struct hello){0});
+    reject(&p, &(struct hello){.address = "10.0.0.2:7000", .incarnation = INCARNATION_B},
+           "alive at transfer://10.0.0.1:7000/memory?token_file=/t");
+    const struct tierce__catalog *catalog = tierce__registry_acquire(p.h.registry);
+    struct tierce__storage mine = *tierce__catalog_storage(catalog, "s");
+    char name[] = "p";
+    mine.name = name;
+    ck_assert_int_eq(tierce__registry_add_storage(p.h.registry, &mine, p.h.why), -EEXIST);
+    tierce__registry_release(p.h.registry, catalog);
+    pool_close(&p);
+}
+END_TEST
+
+START_TEST(a_silent_node_is_unavailable)
+{
+    struct pool p;
+    char name[64];
+    const int64_t key = 1;
+    pool_open(&p);
+    serve(&p, &(struct hello){0});
+    write_to(&p, key, NULL, "p.a");
+    pass(&p, 4);
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 1);
+    pass(&p, 2);
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 0);
+    ck_assert_int_eq(write_keys(&p, 2, 1, NULL, true, name), TIERCE_E_DOWN);
+    serve(&p, &(struct hello){.objects = 1});
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 1);
+    struct tierce__node_answer answer =
+        say_hello(&p, &(struct hello){.is_leaving = true, .objects = 1});
+    ck_assert_int_eq(answer.state, TIERCE__NODE_SERVES);
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 0);
+    pool_close(&p);
+}
+END_TEST
+
+/* Another incarnation is empty. */
+START_TEST(a_node_that_starts_again_is_emptied)
+{
+    struct pool p;
+    const int64_t key = 1;
+    pool_open(&p);
+    serve(&p, &(struct hello){0});
+    write_to(&p, key, NULL, "p.a");
+    struct hello again = {.incarnation = INCARNATION_B};
+    ck_assert_int_eq(say_hello(&p, &again).state, TIERCE__NODE_EMPTYING);
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 0);
+    ck_assert_uint_eq(tierce__reclaimer_step(p.reclaimer), 1);
+    serve(&p, &again);
+    ck_assert_uint_gt(tierce__deleter_step(p.h.locator->deleter, 10), 0);
+    ck_assert_uint_eq(deleted, 0);
+    ck_assert_uint_eq(harness_usage(&p.h).deleting_bytes, 0);
+    write_to(&p, key, NULL, "p.a");
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 1);
+    pool_close(&p);
+}
+END_TEST
+
+START_TEST(a_node_that_is_gone_is_forgotten)
+{
+    struct pool p;
+    const int64_t key = 1;
+    pool_open(&p);
+    serve(&p, &(struct hello){0});
+    write_to(&p, key, NULL, "p.a");
+    pass(&p, 59);
+    ck_assert_int_eq(contents_of(&p, "p.a"), TIERCE__CONTENTS_KEPT);
+    pass(&p, 2);
+    ck_assert_int_eq(contents_of(&p, "p.a"), TIERCE__CONTENTS_FORGOTTEN);
+    ck_assert_uint_eq(tierce__reclaimer_step(p.reclaimer), 1);
+    ck_assert_int_eq(contents_of(&p, "p.a"), TIERCE__CONTENTS_GONE);
+    /* It was only cut off, and has its objects still. */
+    struct hello old = {.objects = 1}, empty = {.incarnation = INCARNATION_B};
+    ck_assert_int_eq(say_hello(&p, &old).state, TIERCE__NODE_FORGOTTEN);
+    serve(&p, &empty);
+    write_to(&p, key, NULL, "p.a");
+    pool_close(&p);
+}
+END_TEST
+
+START_TEST(a_disk_is_not_forgotten)
+{
+    struct pool p;
+    const int64_t key = 1;
+    pool_open(&p);
+    serve(&p, &(struct hello){.is_disk = true});
+    write_to(&p, key, NULL, "p.a.disk");
+    pass(&p, 1000);
+    ck_assert_int_eq(contents_of(&p, "p.a.disk"), TIERCE__CONTENTS_KEPT);
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 0);
+    serve(&p, &(struct hello){.is_disk = true, .objects = 1});
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 1);
+    pool_close(&p);
+}
+END_TEST
+
+/* The next leader heard of no node yet. */
+START_TEST(another_leader_waits_for_a_lease)
+{
+    struct pool p;
+    const int64_t key = 1;
+    pool_open(&p);
+    serve(&p, &(struct hello){0});
+    write_to(&p, key, NULL, "p.a");
+    p.h.now_us += 30 * 1000000LL;
+    tierce__nodes_lead(p.nodes);
+    pass(&p, 4);
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 1);
+    pass(&p, 2);
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 0);
+    pass(&p, 50);
+    ck_assert_int_eq(contents_of(&p, "p.a"), TIERCE__CONTENTS_KEPT);
+    pass(&p, 10);
+    ck_assert_int_eq(contents_of(&p, "p.a"), TIERCE__CONTENTS_FORGOTTEN);
+    pool_close(&p);
+}
+END_TEST
+
+/* A node with objects that the registry does not know. */
+START_TEST(a_stranger_with_objects_drops_them_first)
+{
+    struct pool p;
+    pool_open(&p);
+    ck_assert_int_eq(say_hello(&p, &(struct hello){.objects = 5}).state, TIERCE__NODE_FORGOTTEN);
+    serve(&p, &(struct hello){.incarnation = INCARNATION_B});
+    pool_close(&p);
+}
+END_TEST
+
+START_TEST(writes_are_spread)
+{
+    struct pool p;
+    static const char *const names[] = {"p.a", "p.b", "p.c"};
+    char name[64];
+    size_t counts[3] = {0};
+    pool_open(&p);
+    serve(&p, &(struct hello){.node = "a"});
+    serve(&p, &(struct hello){.node = "b", .address = "10.0.0.2:7000"});
+    serve(&p, &(struct hello){.node = "c", .address = "10.0.0.3:7000"});
+    for (int64_t i = 0; i < 30; i++) {
+        ck_assert_int_eq(write_keys(&p, 10 * i, 3, NULL, true, name), 0);
+        for (size_t n = 0; n < 3; n++)
+            counts[n] += strcmp(name, names[n]) == 0;
+    }
+    for (size_t n = 0; n < 3; n++)
+        ck_assert_uint_eq(counts[n], 10);
+    pool_close(&p);
+}
+END_TEST
+
+START_TEST(the_own_host_comes_first_while_it_has_room)
+{
+    struct pool p;
+    char name[64];
+    pool_open(&p);
+    serve(&p, &(struct hello){.node = "a"});
+    serve(&p, &(struct hello){.node = "b", .address = "10.0.0.2:7000", .host = "h"});
+    for (int64_t i = 0; i < 9; i++) {
+        ck_assert_int_eq(write_keys(&p, 100 * i, 10, "h", true, name), 0);
+        ck_assert_str_eq(name, "p.b");
+    }
+    write_to(&p, 2000, "h", "p.b"); /* a tenth is free */
+    write_to(&p, 2001, "h", "p.a");
+    write_to(&p, 2002, "10.0.0.1", "p.a");
+    pool_close(&p);
+}
+END_TEST
+
+START_TEST(a_busy_node_comes_later)
+{
+    struct pool p;
+    pool_open(&p);
+    serve(&p, &(struct hello){.node = "a", .load = 1000});
+    serve(&p, &(struct hello){.node = "b", .address = "10.0.0.2:7000", .load = 100});
+    write_to(&p, 1, NULL, "p.b");
+    serve(&p, &(struct hello){.node = "a", .load = 10, .objects = 1});
+    write_to(&p, 2, NULL, "p.a");
+    pool_close(&p);
+}
+END_TEST
+
+/* The mask of the end of a write shows it; the node's next report ends it. */
+START_TEST(a_part_that_rejects_writes_comes_last)
+{
+    struct pool p;
+    char name[64];
+    struct hello b = {.node = "b", .address = "10.0.0.2:7000"};
+    pool_open(&p);
+    serve(&p, &(struct hello){.node = "a", .load = 1000});
+    serve(&p, &b);
+    ck_assert_int_eq(write_keys(&p, 1, 1, NULL, false, name), 0);
+    ck_assert_str_eq(name, "p.b");
+    write_to(&p, 2, NULL, "p.a");
+    serve(&p, &b);
+    write_to(&p, 3, NULL, "p.b");
+    pool_close(&p);
+}
+END_TEST
+
+/* One part is full: its capacity is a limit like that of any storage. */
+START_TEST(a_full_part_is_passed_over)
+{
+    struct pool p;
+    char name[64];
+    pool_open(&p);
+    serve(&p, &(struct hello){.node = "a", .capacity = 2 * BLOCK_BYTES});
+    serve(&p,
+          &(struct hello){.node = "b", .address = "10.0.0.2:7000", .capacity = 2 * BLOCK_BYTES});
+    for (int64_t i = 0; i < 4; i++)
+        ck_assert_int_eq(write_keys(&p, i, 1, NULL, true, name), 0);
+    ck_assert_int_eq(write_keys(&p, 9, 1, NULL, true, name), TIERCE_E_FULL);
+    pool_close(&p);
+}
+END_TEST
+
+CHECK_MAIN("nodes", .tests = {a_part_becomes_a_storage, invalid_parts_are_rejected,
+                              a_silent_node_is_unavailable, a_node_that_starts_again_is_emptied,
+                              a_node_that_is_gone_is_forgotten, a_disk_is_not_forgotten,
+                              another_leader_waits_for_a_lease,
+                              a_stranger_with_objects_drops_them_first, writes_are_spread,
+                              the_own_host_comes_first_while_it_has_room, a_busy_node_comes_later,
+                              a_part_that_rejects_writes_comes_last, a_full_part_is_passed_over})
