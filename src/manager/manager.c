@@ -652,7 +652,8 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
             &m->nodes, &(struct tierce__nodes_opts){.size = sizeof(struct tierce__nodes_opts),
                                                     .registry = m->registry,
                                                     .storages = m->storages,
-                                                    .token_file = config->node_token_file});
+                                                    .token_file = config->node_token_file,
+                                                    .ca_file = config->node_ca_file});
     if (rc == 0)
         rc = tierce__ghosts_create(
             &m->ghost, &(struct tierce__ghosts_opts){.size = sizeof(struct tierce__ghosts_opts),

@@ -220,6 +220,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .requires_auth = flag_of(values, TIERCE__MANAGER_AUTH_REQUIRED),
         .auth_token_file = text_of(values, TIERCE__MANAGER_AUTH_TOKEN_FILE),
         .node_token_file = text_of(values, TIERCE__MANAGER_NODE_TOKEN_FILE),
+        .node_ca_file = text_of(values, TIERCE__MANAGER_NODE_CA_FILE),
         .loops = u32_of(values, TIERCE__MANAGER_SERVE_LOOPS),
         .workers = u32_of(values, TIERCE__MANAGER_SERVE_WORKERS),
         .connections_max = u32_of(values, TIERCE__MANAGER_SERVE_CONNECTIONS),

@@ -53,7 +53,7 @@ struct tierce__manager_config {
     bool is_insecure;
     const char *tls_certificate, *tls_key, *tls_client_ca;
     bool requires_auth;
-    const char *auth_token_file, *node_token_file;
+    const char *auth_token_file, *node_token_file, *node_ca_file;
 
     uint32_t loops, workers, connections_max, connections_per_address;
     uint64_t message_bytes_max;

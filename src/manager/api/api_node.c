@@ -98,11 +98,9 @@ const struct tierce__api_row tierce__api_node_rows[TIERCE__RPC_COUNT] = {
 bool tierce__api_show_node(struct tierce__api_call *api, const struct tierce__storage *storage,
                            Admin__TierceStorageSpec *out)
 {
-    static const char scheme[] = "transfer://";
     struct tierce__node_seen seen;
-    const char *address = storage->uri;
-    if (strncmp(address, scheme, sizeof(scheme) - 1) == 0)
-        address += sizeof(scheme) - 1;
+    const char *address = strstr(storage->uri, "://");
+    address = address != NULL ? address + strlen("://") : storage->uri;
     out->nodes = tierce__api_alloc(api, 1, sizeof(char *));
     if (out->nodes == NULL)
         return false;

@@ -32,6 +32,7 @@ struct known_part {
 
 struct tierce__nodes {
     struct tierce__nodes_opts opts;
+    char *token_file, *ca_file;
     struct tierce__lock lock; /* NODES: the fields below */
     struct tierce__map parts;
     int64_t led_us, ticked_us;
@@ -48,21 +49,22 @@ int tierce__nodes_create(struct tierce__nodes **out, const struct tierce__nodes_
 {
     TIERCE_ASSERT(opts->size == sizeof(*opts));
     struct tierce__nodes *nodes = tierce__calloc(1, sizeof(*nodes));
-    char *token_file = tierce__strdup(opts->token_file != NULL ? opts->token_file : "");
-    if (nodes == NULL || token_file == NULL) {
-        tierce__free(nodes);
-        tierce__free(token_file);
+    if (nodes == NULL)
+        return -ENOMEM;
+    nodes->opts = *opts;
+    tierce__lock_init(&nodes->lock, TIERCE__LOCK_NODES);
+    nodes->token_file = tierce__strdup(opts->token_file != NULL ? opts->token_file : "");
+    nodes->ca_file = tierce__strdup(opts->ca_file != NULL ? opts->ca_file : "");
+    if (nodes->token_file == NULL || nodes->ca_file == NULL) {
+        tierce__nodes_destroy(nodes);
         return -ENOMEM;
     }
-    nodes->opts = *opts;
-    nodes->opts.token_file = token_file;
     if (nodes->opts.lease_ms == 0)
         nodes->opts.lease_ms = LEASE_MS;
     if (nodes->opts.forget_ms == 0)
         nodes->opts.forget_ms = FORGET_MS;
     if (nodes->opts.now_us == NULL)
         nodes->opts.now_us = system_us;
-    tierce__lock_init(&nodes->lock, TIERCE__LOCK_NODES);
     *out = nodes;
     return 0;
 }
@@ -82,7 +84,8 @@ void tierce__nodes_destroy(struct tierce__nodes *nodes)
         return;
     drop_parts(nodes);
     tierce__lock_fini(&nodes->lock);
-    tierce__free((char *)(uintptr_t)nodes->opts.token_file);
+    tierce__free(nodes->token_file);
+    tierce__free(nodes->ca_file);
     tierce__free(nodes);
 }
 
@@ -220,8 +223,6 @@ static int check_part(const struct tierce__node_report *report,
                       part->incarnation);
     if (part->capacity_bytes == 0)
         return reject(answer, "capacity_bytes is 0; it must be the size of the part");
-    if (report->uses_tls)
-        return reject(answer, "uses_tls is set; transfers have no TLS in this version");
     const char *port = strrchr(report->address, ':');
     if (port == NULL || port == report->address || port[1] == '\0' ||
         strpbrk(report->address, "/?#@,& \t\r\n%") != NULL || strlen(report->address) > 255)
@@ -248,6 +249,18 @@ struct part_texts {
     char pool[NAME_BYTES_MAX + 1], node[NAME_BYTES_MAX + 1], incarnation[40], medium[8];
 };
 
+/* A parameter that names a file, if there is one; what stands before the next parameter. */
+static const char *put_file(struct tierce__line *line, const char *next, const char *name,
+                            const char *path)
+{
+    if (path[0] == '\0')
+        return next;
+    tierce__line_put(line, next);
+    tierce__line_put(line, name);
+    tierce__url_put_encoded(line, path);
+    return "&";
+}
+
 static int make_texts(struct part_texts *out, const struct tierce__nodes *nodes,
                       const struct tierce__node_report *report,
                       const struct tierce__node_part *part)
@@ -261,14 +274,14 @@ static int make_texts(struct part_texts *out, const struct tierce__nodes *nodes,
         snprintf(out->host, sizeof(out->host), "%s", report->host_id);
     else
         host_of(out->host, sizeof(out->host), report->address);
-    tierce__line_put(&line, "transfer://");
+    tierce__line_put(&line, report->uses_tls ? "transfer+tls://" : "transfer://");
     tierce__line_put(&line, report->address);
     tierce__line_put(&line, "/");
     tierce__line_put(&line, out->medium);
-    if (nodes->opts.token_file[0] != '\0') {
-        tierce__line_put(&line, "?token_file=");
-        tierce__url_put_encoded(&line, nodes->opts.token_file);
-    }
+    const char *next = "?";
+    next = put_file(&line, next, "token_file=", nodes->token_file);
+    if (report->uses_tls)
+        (void)put_file(&line, next, "ca_file=", nodes->ca_file);
     tierce__line_put_bytes(&line, "", 1);
     if (line.failed) {
         tierce__line_clear(&line);

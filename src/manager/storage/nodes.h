@@ -27,8 +27,9 @@ struct tierce__nodes_opts {
     struct tierce__registry *registry; /* [borrow until destroy] */
     struct tierce__storages *storages; /* [borrow until destroy] */
     uint32_t lease_ms, forget_ms;      /* 0: 5000, 60000 */
-    const char *token_file;            /* of engines and this manager; "" or NULL: none */
-    int64_t (*now_us)(void *arg);      /* monotonic; NULL: the system's */
+    /* Files that engines and this manager read, to reach nodes; "" or NULL: none. */
+    const char *token_file, *ca_file;
+    int64_t (*now_us)(void *arg); /* monotonic; NULL: the system's */
     void *clock_arg;
 };
 

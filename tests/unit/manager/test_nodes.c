@@ -94,6 +94,8 @@ static void pool_open(struct pool *p)
                              &(struct tierce__nodes_opts){.size = sizeof(struct tierce__nodes_opts),
                                                           .registry = p->h.registry,
                                                           .storages = p->h.storages,
+                                                          .token_file = "/t",
+                                                          .ca_file = "/c&d",
                                                           .now_us = harness_now,
                                                           .clock_arg = &p->h}),
         0);
@@ -213,7 +215,7 @@ START_TEST(a_part_becomes_a_storage)
     ck_assert_str_eq(answer.storage, "p.a.disk");
     const struct tierce__catalog *catalog = tierce__registry_acquire(p.h.registry);
     const struct tierce__storage *storage = tierce__catalog_storage(catalog, "p.a.disk");
-    ck_assert_str_eq(storage->uri, "transfer://10.0.0.1:7000/disk");
+    ck_assert_str_eq(storage->uri, "transfer://10.0.0.1:7000/disk?token_file=/t");
     ck_assert_str_eq(storage->host_id, "10.0.0.1");
     ck_assert_uint_eq(storage->capacity_bytes, PART_BYTES);
     tierce__registry_release(p.h.registry, catalog);
@@ -221,6 +223,11 @@ START_TEST(a_part_becomes_a_storage)
     serve(&p, &(struct hello){.is_disk = true}); /* again: the registry is not written */
     ck_assert_uint_eq(tierce__registry_version(p.h.registry), version);
     write_to(&p, 1, NULL, "p.a.disk");
+    serve(&p, &(struct hello){.is_disk = true, .uses_tls = true});
+    catalog = tierce__registry_acquire(p.h.registry);
+    ck_assert_str_eq(tierce__catalog_storage(catalog, "p.a.disk")->uri,
+                     "transfer+tls://10.0.0.1:7000/disk?token_file=/t&ca_file=/c%26d");
+    tierce__registry_release(p.h.registry, catalog);
     pool_close(&p);
 }
 END_TEST
@@ -235,11 +242,10 @@ START_TEST(invalid_parts_are_rejected)
     reject(&p, &(struct hello){.incarnation = "12"}, "incarnation is \"12\"");
     reject(&p, &(struct hello){.address = "host"}, "address is \"host\"");
     reject(&p, &(struct hello){.address = "h:1/../x"}, "address is");
-    reject(&p, &(struct hello){.uses_tls = true}, "TLS");
     reject(&p, &(struct hello){.pool = "s"}, "pool s has the name of a storage");
     serve(&p, &(struct hello){0});
     reject(&p, &(struct hello){.address = "10.0.0.2:7000", .incarnation = INCARNATION_B},
-           "alive at transfer://10.0.0.1:7000/memory");
+           "alive at transfer://10.0.0.1:7000/memory?token_file=/t");
     const struct tierce__catalog *catalog = tierce__registry_acquire(p.h.registry);
     struct tierce__storage mine = *tierce__catalog_storage(catalog, "s");
     char name[] = "p";
