@@ -544,7 +544,7 @@ static int invalidate(struct tierce__catalog *catalog, const void *arg, char why
 int tierce__registry_invalidate(struct tierce__registry *registry,
                                 const struct tierce__namespace_choice *choice, char why[256])
 {
-    return change(registry, invalidate, choice, why);
+    return tierce__registry_change(registry, invalidate, choice, why);
 }
 
 bool tierce__registry_is_stored(const struct tierce__registry *registry)
