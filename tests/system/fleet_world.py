@@ -4,7 +4,7 @@
 import re
 
 import shared_stores
-from manager_process import Http, Manager, Redis, wait_until
+from manager_process import Http, Manager, Redis, free_port, wait_until
 from shared_stores import S3, Folder
 
 GROUP = "default"
@@ -94,7 +94,7 @@ STORAGES = {"file": Files, "redis": RedisStorage, "s3": S3Storage}
 class Fleet:
     """Managers over one Redis (or one manager with its state in memory), and the group "default" on some storages."""
 
-    def __init__(self, folder, storages, managers=1, debug=False, lease_ms=2000):
+    def __init__(self, folder, storages, managers=1, debug=False, lease_ms=2000, fixed=False):
         self.storages = storages
         self.redis = Redis(folder / "registry") if managers > 1 else None
         self.managers = []
@@ -104,6 +104,8 @@ class Fleet:
                 more = [f"--registry.uri={self.redis.uri}?cluster_name={{f}}&timeout_ms=20000",
                         f"--elector.uri={self.redis.uri}", f"--elector.lease={lease_ms}ms",
                         "--elector.interval=50ms"]
+            if fixed:  # a manager that starts again listens on the same port, which the engines know
+                more.append(f"--listen.grpc_port={free_port()}")
             self.managers.append(Manager(folder / f"manager{i}", *more, debug=debug, startup=self.startup(folder),
                                          ready=i == 0))
         self.api = Http(self.managers[0])
