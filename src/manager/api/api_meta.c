@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/config/config_parse.h"
 #include "base/json/json_write.h"
+#include "base/log/log.h"
 #include "manager/api/api_model.h"
 #include "manager/locate/block_keys.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#include <tierce/version.h>
 
 /* The calls of engines: a function for each RPC of the meta service. */
 
@@ -199,10 +203,20 @@ void tierce__api_register_request(struct tierce__api_call *api, char **storages)
     tierce__api_register(api, &instance, storages, META__ERROR_CODE__DUPLICATE_ENTITY);
 }
 
+/* Versions may differ while a fleet is upgraded; the log shows which ones are there. */
 static void register_instance(struct tierce__api_call *api)
 {
-    tierce__api_register_request(api,
-                                 &((Meta__RegisterInstanceResponse *)api->reply)->storage_configs);
+    const Meta__RegisterInstanceRequest *request =
+        (const Meta__RegisterInstanceRequest *)api->request;
+    Meta__RegisterInstanceResponse *reply = (Meta__RegisterInstanceResponse *)api->reply;
+    char shown[32];
+    tierce__api_register_request(api, &reply->storage_configs);
+    reply->manager_version = tierce__api_text(tierce_version());
+    if (api->code != OK || tierce__api_string(request->client_version)[0] == '\0')
+        return;
+    tierce__text_for_message(shown, sizeof(shown), request->client_version);
+    tierce__log(TIERCE_LOG_INFO, "manager.registered", "instance=%s version=\"%s\"",
+                request->instance_id, shown);
 }
 
 static void get_instance_info(struct tierce__api_call *api)

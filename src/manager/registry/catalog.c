@@ -324,6 +324,17 @@ static int add_list(struct tierce__catalog *catalog, enum tierce__registry_kind 
     return rc;
 }
 
+unsigned tierce__catalog_format(const struct tierce__catalog *catalog)
+{
+    size_t count;
+    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (instances[i].generation > 0)
+            return TIERCE__REGISTRY_FORMAT_MAX;
+    }
+    return TIERCE__REGISTRY_FORMAT;
+}
+
 int tierce__catalog_set_id(struct tierce__catalog *catalog, const char *id, char why[256])
 {
     TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);

@@ -61,6 +61,13 @@ void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__regist
                             const char *name);
 const char *tierce__entry_name(const void *entry, enum tierce__registry_kind kind);
 
+/* The format of the stored forms that a catalog needs. An older manager ignores keys that it does
+ * not know and loses them with its next write. It must not do so with generations, because blocks
+ * that were invalidated would be valid again; so it rejects format 2. */
+#define TIERCE__REGISTRY_FORMAT     1
+#define TIERCE__REGISTRY_FORMAT_MAX 2 /* an instance was invalidated */
+unsigned tierce__catalog_format(const struct tierce__catalog *catalog);
+
 /* Sets the id. Errors, unchanged: TIERCE_E_FORMAT (no id), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__catalog_set_id(struct tierce__catalog *catalog, const char *id,
                                           char why[256]);

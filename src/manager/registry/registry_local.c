@@ -18,7 +18,6 @@
 
 #define FILE_BYTES_MAX (256u << 20)
 #define HEAD_BYTES_MAX 128u
-#define FORMAT         1
 #define LOCK_WAIT_MS   2000u
 
 struct local {
@@ -152,6 +151,7 @@ struct local_content {
     uint64_t fence;
     const char *body;
     size_t body_bytes;
+    unsigned format;
 };
 
 static int read_all(const struct local *local, struct local_content *out)
@@ -199,8 +199,11 @@ static int check_content(struct local_content *content, char why[256])
         snprintf(why, 256, "not a registry of Tierce");
         return TIERCE_E_FORMAT;
     }
-    if (format != FORMAT) {
-        snprintf(why, 256, "a registry of format %u; this build reads %d", format, FORMAT);
+    if (format < TIERCE__REGISTRY_FORMAT || format > TIERCE__REGISTRY_FORMAT_MAX) {
+        snprintf(why, 256,
+                 "a registry of format %u; this build reads %d to %d: use the version of Tierce "
+                 "that wrote it, or a newer one",
+                 format, TIERCE__REGISTRY_FORMAT, TIERCE__REGISTRY_FORMAT_MAX);
         return TIERCE_E_VERSION;
     }
     if (sscanf(content->text, "tierce-registry %*u %" SCNu64 " %" SCNu64 " %" SCNx64 "%n", &fence,
@@ -210,6 +213,7 @@ static int check_content(struct local_content *content, char why[256])
         return TIERCE_E_FORMAT;
     }
     TIERCE_DASSERT(body_bytes < content->bytes);
+    content->format = format;
     content->fence = fence;
     content->body = content->text + at + 1;
     content->body_bytes = (size_t)body_bytes;
@@ -239,13 +243,16 @@ static int read_content(const struct local *local, struct local_content *out, ch
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static int write_beside(const struct local *local, const char *body, size_t bytes, uint64_t fence)
+/* Of a content, `text` and `bytes` are not used. */
+static int write_beside(const struct local *local, const struct local_content *content)
 {
     const struct tierce__vfs_ops *ops = local->vfs->ops;
     struct tierce__vfs_file *file;
     char head[HEAD_BYTES_MAX];
-    int n = snprintf(head, sizeof(head), "tierce-registry %d %" PRIu64 " %zu %016" PRIx64 "\n",
-                     FORMAT, fence, bytes, sum_of(body, bytes, fence));
+    const char *body = content->body;
+    size_t bytes = content->body_bytes;
+    int n = snprintf(head, sizeof(head), "tierce-registry %u %" PRIu64 " %zu %016" PRIx64 "\n",
+                     content->format, content->fence, bytes, sum_of(body, bytes, content->fence));
     TIERCE_ASSERT(n > 0 && (size_t)n < sizeof(head));
     int rc =
         ops->open(local->vfs, &file, local->temporary, TIERCE__VFS_CREATE | TIERCE__VFS_TRUNCATE);
@@ -263,12 +270,12 @@ static int write_beside(const struct local *local, const char *body, size_t byte
 }
 
 /* *is_replaced: the file has the new content, perhaps not durably. */
-static int replace(const struct local *local, const char *body, size_t bytes, uint64_t fence,
+static int replace(const struct local *local, const struct local_content *content,
                    bool *is_replaced)
 {
     const struct tierce__vfs_ops *ops = local->vfs->ops;
     *is_replaced = false;
-    int rc = write_beside(local, body, bytes, fence);
+    int rc = write_beside(local, content);
     if (rc != 0)
         return rc;
     rc = ops->rename(local->vfs, local->temporary, local->path);
@@ -280,18 +287,19 @@ static int replace(const struct local *local, const char *body, size_t bytes, ui
     return ops->sync_folder(local->vfs, local->folder);
 }
 
-/* Writes a body; restores `old` if the new one could not be made durable. */
-static int write_content(const struct local *local, const char *body, size_t bytes, uint64_t fence,
+/* Writes a content; restores `old` if the new one could not be made durable. */
+static int write_content(const struct local *local, const struct local_content *content,
                          const struct local_content *old, char why[256])
 {
-    TIERCE_ASSERT(fence >= old->fence);
+    TIERCE_ASSERT(content->fence >= old->fence);
+    TIERCE_ASSERT(content->format >= TIERCE__REGISTRY_FORMAT);
     bool is_replaced;
-    int rc = replace(local, body, bytes, fence, &is_replaced);
+    int rc = replace(local, content, &is_replaced);
     if (rc == 0)
         return 0;
     snprintf(why, 256, "%.200s: %s", local->path, tierce_strerror(rc));
     if (is_replaced && old->text != NULL)
-        (void)!replace(local, old->body, old->body_bytes, old->fence, &is_replaced);
+        (void)!replace(local, old, &is_replaced);
     else if (is_replaced)
         (void)!local->vfs->ops->unlink(local->vfs, local->path);
     return rc;
@@ -330,8 +338,11 @@ static int local_load(struct tierce__registry_store *store, uint64_t fence,
         if (rc != 0)
             snprintf(why, 256, "%.100s: %.150s", local->path, inner);
     }
-    if (rc == 0 && content.text != NULL && content.fence < fence)
-        rc = write_content(local, content.body, content.body_bytes, fence, &content, why);
+    if (rc == 0 && content.text != NULL && content.fence < fence) {
+        struct local_content fenced = content;
+        fenced.fence = fence;
+        rc = write_content(local, &fenced, &content, why);
+    }
     tierce__free(content.text);
     drop_lock(local, fd);
     return rc;
@@ -355,9 +366,12 @@ static int local_save(struct tierce__registry_store *store, uint64_t fence,
     TIERCE_ASSERT(rc != 0 || fence == 0 || fence >= old.fence);
     if (rc == 0)
         rc = tierce__catalog_print_all(&body, after);
+    struct local_content content = {.body = body,
+                                    .body_bytes = body != NULL ? strlen(body) : 0,
+                                    .fence = fence > old.fence ? fence : old.fence,
+                                    .format = tierce__catalog_format(after)};
     if (rc == 0)
-        rc = write_content(local, body, strlen(body), fence > old.fence ? fence : old.fence, &old,
-                           why);
+        rc = write_content(local, &content, &old, why);
     tierce__free(body);
     tierce__free(old.text);
     drop_lock(local, fd);

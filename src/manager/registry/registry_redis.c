@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FORMAT "1"
 #define FENCED "TIERCEFENCED"
 
 /* Both scripts: KEYS ours, storage, instance_group, instance, account; ARGV token (0: none),
@@ -42,18 +41,18 @@ static const struct tierce__resp_script load_script = {
     "redis.call('HVALS', KEYS[5]), redis.call('HMGET', KEYS[1], 'next_storage', "
     "'next_instance_group', 'next_instance', 'format', 'id')}"};
 
-/* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; 7: the id; then key, field, value
- * each, without a value to delete. */
+/* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; 7: the id; 8: the format; then key,
+ * field, value each, without a value to delete. */
 static const struct tierce__resp_script save_script = {
     .text = CHECK_FENCE
     "if ARGV[6] == '1' then "
     "for _, id in ipairs(redis.call('HKEYS', KEYS[4])) do redis.call('DEL', ARGV[2] .. id) end "
     "redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end "
-    "redis.call('HSET', KEYS[1], 'format', '" FORMAT "', 'next_storage', ARGV[3], "
+    "redis.call('HSET', KEYS[1], 'format', ARGV[8], 'next_storage', ARGV[3], "
     "'next_instance_group', ARGV[4], 'next_instance', ARGV[5]) "
     "if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'id', ARGV[7]) "
     "elseif ARGV[6] == '1' then redis.call('HDEL', KEYS[1], 'id') end "
-    "for i = 8, #ARGV, 3 do "
+    "for i = 9, #ARGV, 3 do "
     "if ARGV[i + 2] == '' then redis.call('HDEL', ARGV[i], ARGV[i + 1]) "
     "else redis.call('HSET', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end end "
     "return 1"};
@@ -263,6 +262,7 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
         tierce__resp_pipeline_addf(&batch, "%" PRIu64, numbers[i]);
     tierce__resp_pipeline_add_text(&batch, before != NULL ? "0" : "1");
     tierce__resp_pipeline_add_text(&batch, after->id);
+    tierce__resp_pipeline_addf(&batch, "%u", tierce__catalog_format(after));
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
         rc = add_changes(&batch, store, old, after, (enum tierce__registry_kind)kind);
     if (rc == 0)
@@ -337,6 +337,16 @@ static int load_kind(const struct redis_store *store, enum tierce__registry_kind
     return 0;
 }
 
+/* KVCM's registry has none. */
+static bool is_known_format(const struct tierce__resp_value *value)
+{
+    if (value->type != TIERCE__RESP_STRING)
+        return true;
+    bool is_digit = value->bytes == 1 && value->text[0] >= '0' && value->text[0] <= '9';
+    int format = is_digit ? value->text[0] - '0' : 0;
+    return format >= TIERCE__REGISTRY_FORMAT && format <= TIERCE__REGISTRY_FORMAT_MAX;
+}
+
 static int load_own(const struct redis_store *store, const struct tierce__resp_value *values,
                     struct tierce__catalog *out, char why[256])
 {
@@ -354,9 +364,12 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
         TIERCE_DASSERT(*numbers[i] > 0);
         *numbers[i] = number;
     }
-    if (values->items[3].type == TIERCE__RESP_STRING &&
-        strcmp(values->items[3].text, FORMAT) != 0) {
-        (void)refuse(store->own_key, "written in another format", why);
+    if (!is_known_format(&values->items[3])) {
+        snprintf(why, 256,
+                 "%.60s in Redis: format %.20s; this build reads %d to %d: use the version of "
+                 "Tierce that wrote it, or a newer one",
+                 store->own_key, values->items[3].text, TIERCE__REGISTRY_FORMAT,
+                 TIERCE__REGISTRY_FORMAT_MAX);
         return TIERCE_E_VERSION;
     }
     if (values->items[4].type != TIERCE__RESP_STRING)

@@ -459,11 +459,44 @@ START_TEST(test_foreign_and_damaged_files_are_refused)
         write_text(text, cut);
         ck_assert_int_eq(tierce__registry_load(registry, 0, why), TIERCE_E_FORMAT);
     }
-    write_text("tierce-registry 2 0 0 0\n", 24);
+    write_text("tierce-registry 3 0 0 0\n", 24);
     ck_assert_int_eq(tierce__registry_load(registry, 0, why), TIERCE_E_VERSION);
+    ck_assert_ptr_nonnull(strstr(why, "format 3; this build reads 1 to 2"));
     write_text(text, n);
     ck_assert_int_eq(tierce__registry_load(registry, 0, why), 0);
     ck_assert_uint_eq(number_of_storage("a"), 1); /* what was read before stayed meanwhile */
+}
+END_TEST
+
+static unsigned format_of_file(void)
+{
+    unsigned format = 0;
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "tierce-registry %u ", &format), 1);
+    fclose(file);
+    return format;
+}
+
+/* An older manager would lose the generations, and blocks of before would be valid again. */
+START_TEST(test_a_registry_with_generations_has_another_format)
+{
+    const struct tierce__namespace_choice all = {.instance_id = "", .group = "g", .family = ""};
+    fill();
+    ck_assert_uint_eq(format_of_file(), 1);
+    size_t count;
+    ck_assert_int_eq(tierce__registry_invalidate(registry, &all, why), 0);
+    ck_assert_int_eq(tierce__registry_invalidate(registry, &all, why), 0);
+    ck_assert_uint_eq(format_of_file(), 2);
+    reopen();
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
+    ck_assert_uint_gt(count, 0);
+    for (size_t i = 0; i < count; i++)
+        ck_assert_uint_eq(instances[i].generation, 2);
+    tierce__registry_release(registry, catalog);
+    load(registry, 7); /* with a token: the file is written again */
+    ck_assert_uint_eq(format_of_file(), 2);
 }
 END_TEST
 
@@ -789,6 +822,7 @@ CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardo
                      test_not_loaded,
                      test_memory_keeps_what_it_dropped,
                      test_foreign_and_damaged_files_are_refused,
+                     test_a_registry_with_generations_has_another_format,
                      test_uris_that_are_refused,
                      test_an_older_leader_is_refused,
                      test_a_writer_that_hangs,

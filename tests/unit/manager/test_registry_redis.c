@@ -232,7 +232,7 @@ START_TEST(test_damaged_content_is_refused)
     REDIS("HDEL", PREFIX "instance", "x");
     REDIS("HSET", "kvcache_registry_tierce:c1", "next_storage", "many");
     ck_assert_int_eq(tierce__registry_load(registry, 0, why), TIERCE_E_FORMAT);
-    REDIS("HSET", "kvcache_registry_tierce:c1", "next_storage", "2", "format", "2");
+    REDIS("HSET", "kvcache_registry_tierce:c1", "next_storage", "2", "format", "3");
     ck_assert_int_eq(tierce__registry_load(registry, 0, why), TIERCE_E_VERSION);
     REDIS("HSET", "kvcache_registry_tierce:c1", "format", "1");
     load(registry, 0);

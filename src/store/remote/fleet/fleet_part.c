@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/config/config_parse.h"
 #include "base/json/json.h"
 #include "base/log/log.h"
 #include "base/text/utf8.h"
@@ -20,6 +21,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+
+#include <tierce/version.h>
 
 #define PARTS_MAX   256u
 #define RANKS_MAX   1024u
@@ -368,12 +371,23 @@ static bool is_passing(int status)
     return status == TIERCE_E_DOWN || status == TIERCE_E_DEADLINE || status == -ENOMEM;
 }
 
+/* Allowed while a fleet is upgraded, of adjacent versions. */
+static void log_version(const struct part *part, const char *version)
+{
+    char shown[32];
+    tierce__text_for_message(shown, sizeof(shown), version);
+    tierce__log(TIERCE_LOG_INFO, "fleet_manager_version", "instance=%s manager=\"%s\" engine=%s",
+                part->base.instance, shown, tierce_version());
+}
+
 static int take_storages(struct part *part)
 {
     char why[TIERCE__FLEET_WHY_BYTES] = "";
     const Meta__RegisterInstanceResponse *reply =
         (const Meta__RegisterInstanceResponse *)part->call.reply;
     int rc = tierce__fleet_stores_update(part->parts->stores, reply->storage_configs, why);
+    if (reply->manager_version[0] != '\0' && strcmp(reply->manager_version, tierce_version()) != 0)
+        log_version(part, reply->manager_version);
     if (rc < 0)
         snprintf(part->call.why, sizeof(part->call.why), "storage_configs: %.220s", why);
     tierce__proto_free(part->call.reply);
@@ -462,6 +476,7 @@ static void ask_manager(struct part *part)
     r.request.instance_group = parts->group;
     r.request.instance_id = part->base.instance;
     r.request.block_size = (int32_t)part->chunk_tokens;
+    r.request.client_version = (char *)(uintptr_t)tierce_version();
     r.request.attention_kind = (char *)(uintptr_t)part->kind;
     r.request.attention_family = part->family;
     r.request.attention_layers = part->layers;
