@@ -622,6 +622,17 @@ static int open_autopilot(struct manager_whole *whole, const struct tierce__mana
                                        .has_thread = true});
 }
 
+static int open_nodes(struct tierce__manager *m, const struct tierce__manager_config *config)
+{
+    TIERCE_ASSERT(m->registry != NULL && m->storages != NULL);
+    return tierce__nodes_create(
+        &m->nodes, &(struct tierce__nodes_opts){.size = sizeof(struct tierce__nodes_opts),
+                                                .registry = m->registry,
+                                                .storages = m->storages,
+                                                .token_file = config->node_token_file,
+                                                .ca_file = config->node_ca_file});
+}
+
 static int open_parts(struct manager_whole *whole, const struct tierce__manager_config *config,
                       char why[256])
 {
@@ -648,12 +659,7 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
                                                       .changed = tell_storage,
                                                       .changed_arg = whole});
     if (rc == 0)
-        rc = tierce__nodes_create(
-            &m->nodes, &(struct tierce__nodes_opts){.size = sizeof(struct tierce__nodes_opts),
-                                                    .registry = m->registry,
-                                                    .storages = m->storages,
-                                                    .token_file = config->node_token_file,
-                                                    .ca_file = config->node_ca_file});
+        rc = open_nodes(m, config);
     if (rc == 0)
         rc = tierce__ghosts_create(
             &m->ghost, &(struct tierce__ghosts_opts){.size = sizeof(struct tierce__ghosts_opts),

@@ -188,7 +188,8 @@ START_TEST(storages_are_read)
             strncmp(strstr(good[i].uri, "://") + 3, tierce__fleet_store_name(place.store), 1), 0);
     }
     static const char *const unreachable[][2] = {
-        {"tierce://t/i/1", "storage t: uri of a node's part must be transfer://HOST:PORT/memory or /disk"},
+        {"tierce://t/i/1",
+         "storage t: uri of a node's part must be transfer://HOST:PORT/memory or /disk"},
         {"pace://p/i/1", "storage p: TairMemPool has no public client"},
         {"file://none/i/1", "storage none: root_path must be an absolute path"},
         {"new://new/i/1", "storage new: there is no connector for storages of type new"}};
