@@ -5,6 +5,7 @@ import re
 
 import shared_stores
 from manager_process import Http, Manager, Redis, free_port, wait_until
+from node_process import Node
 from shared_stores import S3, Folder
 
 GROUP = "default"
@@ -88,7 +89,49 @@ class S3Storage:
         self.server.stop()
 
 
-STORAGES = {"file": Files, "redis": RedisStorage, "s3": S3Storage}
+class NodePool:
+    """The memory of two nodes, which register themselves."""
+
+    name = "mem"
+
+    def __init__(self, folder):
+        self.folder, self.nodes = folder, []
+
+    def spec(self):
+        return None
+
+    def join(self, fleet):
+        self.fleet = fleet
+        for name in ("n1", "n2"):
+            folder = self.folder / name
+            folder.mkdir()
+            self.nodes.append(Node(folder, f"--pool.manager={fleet.managers_url}/{self.name}", f"--pool.name={name}",
+                                   "--pool.memory=128MiB", "--pool.port=0", "--memory.size=16MiB"))
+        self.wait("well")
+
+    def wait(self, state, nodes=("n1", "n2")):
+        wait_until(lambda: all(self.fleet.state_of(f"{self.name}.{node}") == state for node in nodes))
+
+    def objects(self):
+        return sum(int(node.metric("node_pool_objects")) for node in self.nodes if node.process.poll() is None)
+
+    def spoil(self):
+        """Each node is killed and starts again with nothing."""
+        found = self.objects()
+        for node in self.nodes:
+            node.kill()
+        self.wait("unwell")
+        for node in self.nodes:
+            node.start()
+        self.wait("well")
+        return found
+
+    def stop(self):
+        for node in self.nodes:
+            node.kill()
+
+
+STORAGES = {"file": Files, "redis": RedisStorage, "s3": S3Storage, "nodes": NodePool}
 
 
 class Fleet:
@@ -110,6 +153,9 @@ class Fleet:
                                          ready=i == 0))
         self.api = Http(self.managers[0])
         for storage in storages:
+            if storage.spec() is None:
+                storage.join(self)
+                continue
             added = self.api.call("admin", "AddStorage", storage=storage.spec())
             assert code(added) == "OK", added
         self.candidates([s.name for s in storages])
@@ -139,7 +185,7 @@ class Fleet:
     def state_of(self, name):
         listed = self.api.call("admin", "ListStorage")
         assert code(listed) == "OK", listed
-        return {s["global_unique_name"]: s["status"] for s in listed["storage"]}[name]
+        return {s["global_unique_name"]: s["status"] for s in listed["storage"]}.get(name)
 
     def located(self):
         """Places that readers were given by the manager that leads, by storage."""
@@ -148,9 +194,12 @@ class Fleet:
         return {name: int(float(value)) for name, value in found}
 
     @property
+    def managers_url(self):
+        return "fleet://" + ",".join(f"127.0.0.1:{m.ports['grpc']}" for m in self.managers)
+
+    @property
     def url(self):
-        hosts = ",".join(f"127.0.0.1:{m.ports['grpc']}" for m in self.managers)
-        return f"fleet://{hosts}/{GROUP}"
+        return f"{self.managers_url}/{GROUP}"
 
     def leader(self):
         for manager in self.managers:
