@@ -24,7 +24,7 @@
 #include "node/part/part.h"
 #include "store/remote/connector.h"
 
-enum { OBJECTS = 8, LINKS = 2, PIPELINE = 8, HEAD = 32, CALL_MS = 60000 };
+enum { OBJECTS = 8, SLOTS = 4 * OBJECTS, LINKS = 2, PIPELINE = 8, HEAD = 32, CALL_MS = 60000 };
 
 #define BYTES_MAX (2u << 20)
 
@@ -51,7 +51,8 @@ struct transfer_bench {
     struct tierce__connector *connector;
     sem_t done;
     _Atomic int left, status;
-    uint8_t *served; /* the bare server's objects */
+    uint8_t *served;                    /* the bare server's memory */
+    unsigned slots[OBJECTS], next_slot; /* where each object is in it; one link writes */
     struct bare_link links[LINKS];
 };
 
@@ -106,7 +107,7 @@ static int open_ours(struct transfer_bench *b)
     int rc =
         tierce__parts_open(&b->parts,
                            &(struct tierce__parts_opts){.size = sizeof(struct tierce__parts_opts),
-                                                        .memory_bytes = 4ull * OBJECTS * BYTES_MAX,
+                                                        .memory_bytes = (uint64_t)SLOTS * BYTES_MAX,
                                                         .disk_path = ""},
                            why);
     if (rc == 0)
@@ -139,7 +140,13 @@ static int send_all(int fd, const void *head, const void *bytes, size_t count)
     return n == (ssize_t)(HEAD + count) ? 0 : n < 0 ? -errno : -ECONNRESET;
 }
 
-/* A head: 'P' and an object follows, or 'G'; and the object's number. */
+static uint8_t *slot_of(struct transfer_bench *b, unsigned number)
+{
+    return b->served + b->slots[number] * b->object_bytes;
+}
+
+/* A head: 'P' and an object follows, or 'G'; and the object's number. A write goes to other memory
+ * than the object that it replaces, as in a keeper. */
 static void *serve(void *arg)
 {
     struct bare_link *link = arg;
@@ -147,11 +154,14 @@ static void *serve(void *arg)
     uint8_t head[HEAD];
     int rc = 0;
     while (rc == 0 && receive_all(link->server, head, HEAD) == 0) {
-        uint8_t *object = b->served + head[1] * (size_t)BYTES_MAX;
-        if (head[0] == 'P')
-            rc = receive_all(link->server, object, b->object_bytes);
+        unsigned number = head[1];
+        if (head[0] == 'P') {
+            b->slots[number] = b->next_slot++ % SLOTS;
+            rc = receive_all(link->server, slot_of(b, number), b->object_bytes);
+        }
         if (rc == 0)
-            rc = send_all(link->server, head, object, head[0] == 'P' ? 0 : b->object_bytes);
+            rc = send_all(link->server, head, slot_of(b, number),
+                          head[0] == 'P' ? 0 : b->object_bytes);
     }
     return NULL;
 }
@@ -226,7 +236,7 @@ static int open_bare(struct transfer_bench *b)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), rc = 0;
-    b->served = tierce__bench_map((uint64_t)OBJECTS * BYTES_MAX);
+    b->served = tierce__bench_map((uint64_t)SLOTS * BYTES_MAX);
     if (listener < 0 || b->served == NULL ||
         bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 ||
         listen(listener, LINKS) != 0)
@@ -253,7 +263,7 @@ static void close_bare(struct transfer_bench *b)
             close(link->server);
     }
     if (b->served != NULL)
-        tierce__bench_unmap(b->served, (uint64_t)OBJECTS * BYTES_MAX);
+        tierce__bench_unmap(b->served, (uint64_t)SLOTS * BYTES_MAX);
 }
 
 /* ---- cases ----------------------------------------------------------------------------------- */
