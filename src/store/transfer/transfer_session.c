@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "base/log/log.h"
+#include "base/log/log_repeat.h"
 #include "store/transfer/transfer_private.h"
 
 #include <errno.h>
@@ -32,7 +32,8 @@ static void use_input(struct tierce__transfer_connection *c, size_t bytes)
 static void refuse_input(struct tierce__transfer_connection *c, const char *why)
 {
     tierce__transfer_count(&c->server->counters.errors, 1);
-    tierce__log(TIERCE_LOG_WARN, "transfer_protocol_error", "peer=%s why=\"%s\"", c->peer, why);
+    tierce__log_repeated(TIERCE_LOG_WARN, "transfer_protocol_error", "peer=%s why=\"%s\"", c->peer,
+                         why);
     c->is_ending = true;
 }
 
@@ -69,8 +70,8 @@ static void welcome(struct tierce__transfer_connection *c, int status)
         return;
     c->is_ending = true;
     tierce__transfer_count(&c->server->counters.refused, 1);
-    tierce__log(TIERCE_LOG_WARN, "transfer_client_refused", "peer=%s why=\"%s\"", c->peer,
-                why_refused(status));
+    tierce__log_repeated(TIERCE_LOG_WARN, "transfer_client_refused", "peer=%s why=\"%s\"", c->peer,
+                         why_refused(status));
 }
 
 /* Space and token of a client. */
