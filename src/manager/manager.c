@@ -19,7 +19,7 @@
 #include "manager/observe/audit.h"
 #include "manager/observe/manager_metrics.h"
 #include "manager/observe/page.h"
-#include "manager/pilot/autopilot.h"
+#include "manager/pilot/manager_autopilot.h"
 #include "manager/pilot/ghost_feed.h"
 #include "manager/registry/startup.h"
 #include "manager/storage/unmanaged.h"
@@ -600,28 +600,6 @@ static int open_registry(struct manager_whole *whole, const struct tierce__manag
         why);
 }
 
-static bool leads(void *arg)
-{
-    return tierce__manager_leads(&((const struct manager_whole *)arg)->manager);
-}
-
-static int open_autopilot(struct manager_whole *whole, const struct tierce__manager_config *config)
-{
-    struct tierce__manager *m = &whole->manager;
-    TIERCE_ASSERT(m->locator != NULL && m->ghost != NULL);
-    return tierce__autopilot_start(&m->autopilot,
-                                   &(struct tierce__autopilot_opts){
-                                       .size = sizeof(struct tierce__autopilot_opts),
-                                       .locator = m->locator,
-                                       .registry = m->registry,
-                                       .ghost = m->ghost,
-                                       .mode = (enum tierce__autopilot_mode)config->autopilot_mode,
-                                       .settle_ms = config->autopilot_settle_ms,
-                                       .leads = leads,
-                                       .arg = whole,
-                                       .has_thread = true});
-}
-
 static int open_nodes(struct tierce__manager *m, const struct tierce__manager_config *config)
 {
     TIERCE_ASSERT(m->registry != NULL && m->storages != NULL);
@@ -685,7 +663,7 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
                                              .submitted = tell_reclaim,
                                              .submitted_arg = whole});
     if (rc == 0)
-        rc = open_autopilot(whole, config);
+        rc = tierce__manager_open_autopilot(m, config);
     if (rc == 0)
         rc = tierce__faults_create(&m->faults);
     if (rc == 0)

@@ -315,57 +315,6 @@ static void keep_state(struct tierce__storage *storage, const struct tierce__sto
     storage->contents = old != NULL ? old->contents : TIERCE__CONTENTS_KEPT;
 }
 
-static void keep_bounds(int64_t *least, int64_t *most, const int64_t sent[2], int64_t old_least,
-                        int64_t old_most)
-{
-    *least = sent[0] == 0 ? old_least : *least;
-    *most = sent[1] == 0 ? old_most : *most;
-}
-
-/* A client that does not know a field does not reset it. `sent`: before it was checked. */
-static int keep_fields(struct tierce__group *group, const struct tierce__group *sent,
-                       struct tierce__group *old)
-{
-    if (sent->ttl_s == 0)
-        group->ttl_s = old->ttl_s;
-    keep_bounds(&group->min_bytes, &group->max_bytes,
-                (const int64_t[]){sent->min_bytes, sent->max_bytes}, old->min_bytes,
-                old->max_bytes);
-    for (size_t i = 0; i < group->type_quota_count; i++) {
-        struct tierce__type_quota *quota = &group->type_quotas[i];
-        for (size_t n = 0; n < old->type_quota_count; n++) {
-            const struct tierce__type_quota *before = &old->type_quotas[n];
-            if (before->type == quota->type)
-                keep_bounds(&quota->min_bytes, &quota->max_bytes,
-                            (const int64_t[]){sent->type_quotas[i].min_bytes,
-                                              sent->type_quotas[i].max_bytes},
-                            before->min_bytes, before->max_bytes);
-        }
-    }
-    TIERCE_DASSERT(group->step_count == 0 || group->steps != old->steps);
-    char *mode = sent->autopilot == NULL || sent->autopilot[0] == '\0'
-                     ? tierce__strdup(old->autopilot)
-                     : group->autopilot;
-    if (mode == NULL)
-        return -ENOMEM;
-    if (mode != group->autopilot)
-        tierce__free(group->autopilot);
-    group->autopilot = mode;
-    return 0;
-}
-
-/* Clients do not set the steps. They move from the entry that is replaced, which the catalog frees
- * next. */
-static void move_steps(struct tierce__group *group, struct tierce__group *old)
-{
-    TIERCE_DASSERT(group->step_count == 0);
-    tierce__free(group->steps);
-    group->steps = old->steps;
-    group->step_count = old->step_count;
-    old->steps = NULL;
-    old->step_count = 0;
-}
-
 /* Whether a checked entry may replace the one of its name, from which it takes the number. */
 static int replace(struct tierce__catalog *catalog, const struct edit *edit,
                    union tierce__entry *entry, char why[256])
@@ -384,9 +333,7 @@ static int replace(struct tierce__catalog *catalog, const struct edit *edit,
     if (edit->kind == TIERCE__KIND_GROUP) {
         rc = check_version(&old->group, &entry->group, edit->current_version, why);
         if (rc == 0)
-            rc = keep_fields(&entry->group, edit->entry, &old->group);
-        if (rc == 0)
-            move_steps(&entry->group, &old->group);
+            rc = tierce__group_keep(&entry->group, edit->entry, &old->group);
     } else if (old->storage.type != entry->storage.type) {
         snprintf(why, 256, "the type of a storage cannot be changed: remove %.100s and add another",
                  name);

@@ -21,4 +21,9 @@ TIERCE_MUSTUSE int tierce__registry_check_pool(const struct tierce__catalog *cat
                                                const struct tierce__storage *storage,
                                                char why[256]);
 
+/* Keeps what a client does not set: fields of `sent`, as it sent them, that are 0 or "", and the
+ * steps of the autopilot. `group` replaces `old`, whose steps are moved. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__group_keep(struct tierce__group *group, const struct tierce__group *sent,
+                                      struct tierce__group *old);
+
 #endif

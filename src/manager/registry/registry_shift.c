@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quotas that the autopilot moves, and the log of its steps. */
+/* Quotas that the autopilot moves, the log of its steps, and both when a client updates a group. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "manager/registry/registry_private.h"
@@ -133,4 +133,57 @@ int tierce__registry_shift(struct tierce__registry *registry,
 {
     TIERCE_ASSERT(shift->step != NULL && shift->step->from != NULL);
     return tierce__registry_change(registry, shift_quota, shift, why);
+}
+
+/* ---- updates by clients ---------------------------------------------------------------------- */
+
+static void keep_bounds(int64_t *least, int64_t *most, const int64_t sent[2], int64_t old_least,
+                        int64_t old_most)
+{
+    *least = sent[0] == 0 ? old_least : *least;
+    *most = sent[1] == 0 ? old_most : *most;
+}
+
+/* Clients do not set the steps. They move from the entry that is replaced, which the catalog frees
+ * next. */
+static void move_steps(struct tierce__group *group, struct tierce__group *old)
+{
+    TIERCE_DASSERT(group->step_count == 0);
+    tierce__free(group->steps);
+    group->steps = old->steps;
+    group->step_count = old->step_count;
+    old->steps = NULL;
+    old->step_count = 0;
+}
+
+int tierce__group_keep(struct tierce__group *group, const struct tierce__group *sent,
+                       struct tierce__group *old)
+{
+    if (sent->ttl_s == 0)
+        group->ttl_s = old->ttl_s;
+    keep_bounds(&group->min_bytes, &group->max_bytes,
+                (const int64_t[]){sent->min_bytes, sent->max_bytes}, old->min_bytes,
+                old->max_bytes);
+    for (size_t i = 0; i < group->type_quota_count; i++) {
+        struct tierce__type_quota *quota = &group->type_quotas[i];
+        for (size_t n = 0; n < old->type_quota_count; n++) {
+            const struct tierce__type_quota *before = &old->type_quotas[n];
+            if (before->type == quota->type)
+                keep_bounds(&quota->min_bytes, &quota->max_bytes,
+                            (const int64_t[]){sent->type_quotas[i].min_bytes,
+                                              sent->type_quotas[i].max_bytes},
+                            before->min_bytes, before->max_bytes);
+        }
+    }
+    TIERCE_DASSERT(group->step_count == 0 || group->steps != old->steps);
+    char *mode = sent->autopilot == NULL || sent->autopilot[0] == '\0'
+                     ? tierce__strdup(old->autopilot)
+                     : group->autopilot;
+    if (mode == NULL)
+        return -ENOMEM;
+    if (mode != group->autopilot)
+        tierce__free(group->autopilot);
+    group->autopilot = mode;
+    move_steps(group, old);
+    return 0;
 }
