@@ -234,9 +234,59 @@ START_TEST(an_import_takes_nothing_back)
 }
 END_TEST
 
+static unsigned format_of(const char *path)
+{
+    unsigned format = 0;
+    FILE *file = fopen(path, "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "tierce-registry %u ", &format), 1);
+    fclose(file);
+    return format;
+}
+
+static struct tierce__registry *open_stored(struct harness *h, const char *uri)
+{
+    struct tierce__registry *registry = NULL;
+    struct tierce__registry_opts opts = {.size = sizeof(opts), .uri = uri};
+    ck_assert_int_eq(tierce__registry_open(&registry, &opts, h->why), 0);
+    ck_assert_int_eq(tierce__registry_load(registry, 7, h->why), 0);
+    return registry;
+}
+
+/* An older manager would lose the generations, and blocks of before would be valid again. */
+START_TEST(a_registry_with_generations_has_another_format)
+{
+    struct harness h;
+    char uri[128], *path = uri + strlen("local://"), *text = NULL;
+    const struct tierce__namespace_choice all = {.instance_id = "", .group = "g", .family = ""};
+    harness_open(&h, &(struct harness_opts){0});
+    snprintf(uri, sizeof(uri), "local://%s/registry", h.folder);
+    struct tierce__registry *stored = open_stored(&h, uri);
+    ck_assert_int_eq(tierce__registry_snapshot(h.registry, &text), 0);
+    ck_assert_int_eq(tierce__registry_restore(stored, text, h.why), 0);
+    ck_assert_uint_eq(format_of(path), 1);
+    ck_assert_int_eq(tierce__registry_invalidate(stored, &all, h.why), 0);
+    ck_assert_int_eq(tierce__registry_invalidate(stored, &all, h.why), 0);
+    ck_assert_uint_eq(format_of(path), 2);
+    tierce__registry_close(stored);
+    stored = open_stored(&h, uri);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(stored);
+    ck_assert_uint_eq(tierce__catalog_instance(catalog, "i")->generation, 2);
+    tierce__registry_release(stored, catalog);
+    ck_assert_int_eq(tierce__registry_load(stored, 8, h.why), 0); /* writes the new token */
+    ck_assert_uint_eq(format_of(path), 2);
+    ck_assert_int_eq(tierce__registry_remove_instance(stored, "i", h.why), 0);
+    ck_assert_uint_eq(format_of(path), 1);
+    tierce__registry_close(stored);
+    tierce__free(text);
+    harness_close(&h);
+}
+END_TEST
+
 CHECK_MAIN("invalidate", .seconds = 60,
            .tests = {all_blocks_are_misses_at_once, blocks_of_the_new_generation_serve,
                      a_write_that_began_before_stores_nothing,
                      a_finish_in_the_middle_serves_nothing, the_reclaimer_removes_them,
                      another_leader_goes_on, a_leader_that_dies_in_between_has_invalidated,
-                     a_family_and_a_group_are_chosen, an_import_takes_nothing_back})
+                     a_family_and_a_group_are_chosen, an_import_takes_nothing_back,
+                     a_registry_with_generations_has_another_format})

@@ -468,38 +468,6 @@ START_TEST(test_foreign_and_damaged_files_are_refused)
 }
 END_TEST
 
-static unsigned format_of_file(void)
-{
-    unsigned format = 0;
-    FILE *file = fopen(path, "r");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_eq(fscanf(file, "tierce-registry %u ", &format), 1);
-    fclose(file);
-    return format;
-}
-
-/* An older manager would lose the generations, and blocks of before would be valid again. */
-START_TEST(test_a_registry_with_generations_has_another_format)
-{
-    const struct tierce__namespace_choice all = {.instance_id = "", .group = "g", .family = ""};
-    fill();
-    ck_assert_uint_eq(format_of_file(), 1);
-    size_t count;
-    ck_assert_int_eq(tierce__registry_invalidate(registry, &all, why), 0);
-    ck_assert_int_eq(tierce__registry_invalidate(registry, &all, why), 0);
-    ck_assert_uint_eq(format_of_file(), 2);
-    reopen();
-    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
-    const struct tierce__instance *instances = tierce__catalog_instances(catalog, &count);
-    ck_assert_uint_gt(count, 0);
-    for (size_t i = 0; i < count; i++)
-        ck_assert_uint_eq(instances[i].generation, 2);
-    tierce__registry_release(registry, catalog);
-    load(registry, 7); /* with a token: the file is written again */
-    ck_assert_uint_eq(format_of_file(), 2);
-}
-END_TEST
-
 START_TEST(test_uris_that_are_refused)
 {
     static const char *const uris[] = {"local://", "local:///tmp/", "nothing://x", "x"};
@@ -822,7 +790,6 @@ CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardo
                      test_not_loaded,
                      test_memory_keeps_what_it_dropped,
                      test_foreign_and_damaged_files_are_refused,
-                     test_a_registry_with_generations_has_another_format,
                      test_uris_that_are_refused,
                      test_an_older_leader_is_refused,
                      test_a_writer_that_hangs,
