@@ -85,6 +85,21 @@ static const char *query_name(int query)
                                            : "reverse_roll_sw_match";
 }
 
+/* Nothing if the instance has no kind of attention, so that KVCM's lines are as KVCM writes them.
+ */
+static void put_layers(struct tierce__json_write *json, const struct tierce__layers_note *layers)
+{
+    if (layers == NULL)
+        return;
+    TIERCE_DASSERT(layers->attention.kind[0] != '\0');
+    tierce__json_write_text(json, "attention_kind", layers->attention.kind);
+    tierce__json_write_signed(json, "window_tokens", layers->attention.window_tokens);
+    tierce__json_write_signed(json, "every_tokens", layers->attention.every_tokens);
+    tierce__json_write_text(json, "attention_family", layers->attention.family);
+    tierce__json_write_text(json, "attention_layers", layers->attention.layers);
+    tierce__json_write_text(json, "instance_group", layers->group);
+}
+
 static void put_block_size(struct tierce__json_write *json, int32_t block_size)
 {
     tierce__json_write_signed(json, "block_size", block_size > 0 ? block_size : 0);
@@ -126,6 +141,7 @@ void tierce__events_get(struct tierce__line_log *log, int64_t now_us,
     put_strings(&json, "location_spec_names", request->spec_names, request->spec_name_count);
     put_block_size(&json, got->block_size);
     tierce__json_write_count(&json, "hits", got->hits);
+    put_layers(&json, got->layers);
     TIERCE_DASSERT(got->count <= request->count);
     end(&json, log);
 }
@@ -148,6 +164,7 @@ void tierce__events_start(struct tierce__line_log *log, int64_t now_us,
     tierce__json_write_signed(&json, "write_timeout_seconds", request->timeout_s);
     put_block_size(&json, started->block_size);
     put_block_bytes(&json, started->bytes, request->count);
+    put_layers(&json, started->layers);
     end(&json, log);
     TIERCE_DASSERT(started->count <= request->count);
 }

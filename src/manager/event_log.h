@@ -10,7 +10,8 @@
  * GetCacheLocation, StartWriteCache, FinishWriteCache, CacheReclaimSubmit. Our own events report
  * changes of storages and of the leader, and removals. After KVCM's fields, lookups and writes have
  * `block_size`, the tokens of a block, or 0 for entries by name; lookups have `hits`; writes have
- * `block_bytes`, the bytes of each block or of all blocks. The sizes of entries are known at the
+ * `block_bytes`, the bytes of each block or of all blocks. Both name the layers of an instance with
+ * a kind of attention. The sizes of entries are known at the
  * end of their write only, so FinishWriteCache has them (docs/inside/format/trace.md). A thread
  * writes the lines to a file (event_publisher.log, rotated by size) and to subscribers (an HTTP
  * stream). When the queue is full, lines are dropped and counted.

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "core/key/group.h"
 
+#include <errno.h>
 #include <string.h>
 
 static enum tierce_group kind_of(const char *name)
@@ -31,4 +32,36 @@ struct tierce__needs tierce__attention_needs(const struct tierce__instance *inst
     needs.run = needs.run > 0 ? needs.run : 1;
     TIERCE_DASSERT(needs.run == 1 || window > block);
     return needs;
+}
+
+static char *copy(struct tierce__arena *arena, const char *text)
+{
+    return tierce__arena_copy(arena, text, strlen(text));
+}
+
+int tierce__attention_note(const struct tierce__layers_note **out,
+                           const struct tierce__instance *instance, struct tierce__arena *arena)
+{
+    const struct tierce__attention *in = &instance->attention;
+    if (in->kind == NULL || in->kind[0] == '\0') {
+        *out = NULL;
+        return 0;
+    }
+    struct tierce__layers_note *note = tierce__arena_alloc(arena, sizeof(*note));
+    if (note == NULL)
+        return -ENOMEM;
+    note->group = copy(arena, instance->group_name);
+    note->attention = (struct tierce__attention){
+        .kind = copy(arena, in->kind),
+        .window_tokens = in->window_tokens,
+        .every_tokens = in->every_tokens,
+        .family = copy(arena, in->family),
+        .layers = copy(arena, in->layers),
+    };
+    if (note->group == NULL || note->attention.kind == NULL || note->attention.family == NULL ||
+        note->attention.layers == NULL)
+        return -ENOMEM;
+    TIERCE_DASSERT(note->attention.window_tokens >= 0 && note->attention.every_tokens >= 0);
+    *out = note;
+    return 0;
 }

@@ -2,9 +2,11 @@
 #ifndef TIERCE_MANAGER_ATTENTION_H
 #define TIERCE_MANAGER_ATTENTION_H
 
+#include "base/arena.h"
 #include "manager/registry/model.h"
 
 #include <tierce/key.h>
+#include <tierce/status.h>
 
 /*
  * What the layers of an instance need of a prompt so that an engine can continue after a block
@@ -19,5 +21,17 @@ struct tierce__needs {
 
 /* An instance whose kind is not known is taken for one of all layers. */
 struct tierce__needs tierce__attention_needs(const struct tierce__instance *instance);
+
+/* The layers of an instance, for the event log. */
+struct tierce__layers_note {
+    struct tierce__attention attention;
+    const char *group; /* of the instance */
+};
+
+/* *out = a copy in the arena, or NULL if the instance has no kind of attention. -ENOMEM, *out
+ * untouched. */
+TIERCE_MUSTUSE int tierce__attention_note(const struct tierce__layers_note **out,
+                                          const struct tierce__instance *instance,
+                                          struct tierce__arena *arena);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef TIERCE_MANAGER_LOCATOR_H
 #define TIERCE_MANAGER_LOCATOR_H
 
+#include "manager/locate/attention.h"
 #include "manager/meta/meta_index.h"
 #include "manager/pilot/ghosts.h"
 #include "manager/reclaim/quota.h"
@@ -158,7 +159,8 @@ struct tierce__got {
     struct tierce__found *found;
     size_t count;
     size_t hits;
-    int32_t block_size; /* tokens of the instance's blocks */
+    int32_t block_size;                       /* tokens of the instance's blocks */
+    const struct tierce__layers_note *layers; /* of the instance; NULL: not known */
 };
 
 TIERCE_MUSTUSE int tierce__locator_get(struct tierce__locator *locator,
@@ -192,6 +194,7 @@ struct tierce__started {
     size_t count;
     int32_t block_size;    /* tokens of the instance's blocks */
     const uint64_t *bytes; /* of each key of the request, masked or not: the sum over its specs */
+    const struct tierce__layers_note *layers; /* of the instance; NULL: not known */
 };
 
 /* Starts a write session. Keys that are not masked have places, and count against quotas, until the

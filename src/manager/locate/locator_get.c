@@ -389,6 +389,9 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
     count_keys(&g, &got);
     refresh(&g, &got);
     got.block_size = g.live->instance.block_size;
+    rc = tierce__attention_note(&got.layers, &g.live->instance, arena);
+    if (rc < 0)
+        goto out;
     *out = got;
 out:
     tierce__span_close(span);

@@ -321,6 +321,9 @@ static int show_session(struct tierce__starting *s, struct tierce__started *out)
         bytes[i] = key_bytes(s, i);
     out->bytes = bytes;
     out->block_size = s->live->instance.block_size;
+    rc = tierce__attention_note(&out->layers, &s->live->instance, s->arena);
+    if (rc < 0)
+        return rc;
     out->count = session->count;
     memcpy(out->session, session->id, sizeof(out->session));
     size_t leading = 0, all = 0;

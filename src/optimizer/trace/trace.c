@@ -34,9 +34,10 @@ static const struct trace_row {
 
 #define FORMAT_COUNT (sizeof(formats) / sizeof(formats[0]))
 
-/* Names of instances. */
+/* Names of instances, and their layers where they are known. */
 struct instances {
     char **names;
+    struct tierce__trace_layers **layers; /* each in one allocation with its texts */
     uint32_t count, capacity;
     struct tierce__numbers table; /* of the names */
     uint32_t last;                /* usually the same as last time */
@@ -285,9 +286,12 @@ void tierce__trace_close(struct tierce__trace *trace)
     tierce__free(trace->state);
     tierce__order_destroy(trace->order);
     tierce__input_close(trace->input);
-    for (uint32_t i = 0; i < trace->instances.count; i++)
+    for (uint32_t i = 0; i < trace->instances.count; i++) {
         tierce__free(trace->instances.names[i]);
+        tierce__free(trace->instances.layers[i]);
+    }
     tierce__free(trace->instances.names);
+    tierce__free(trace->instances.layers);
     tierce__numbers_fini(&trace->instances.table);
     trace->magic = 0;
     tierce__free(trace);
@@ -396,6 +400,11 @@ static int grow_instances(struct instances *all)
     if (names == NULL)
         return -ENOMEM;
     all->names = names;
+    struct tierce__trace_layers **layers =
+        tierce__realloc(all->layers, capacity * sizeof(struct tierce__trace_layers *));
+    if (layers == NULL)
+        return -ENOMEM;
+    all->layers = layers;
     int rc = tierce__numbers_reserve(&all->table, capacity);
     if (rc == 0)
         all->capacity = capacity;
@@ -429,10 +438,52 @@ int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out, con
         copy[length] = '\0';
         index = all->count++;
         all->names[index] = copy;
+        all->layers[index] = NULL;
         tierce__numbers_put(&all->table, hash, index);
     }
     TIERCE_ASSERT(index < all->count && all->count <= all->capacity);
     *out = all->last = index;
+    return 0;
+}
+
+static bool are_equal(const struct tierce__trace_layers *a, const struct tierce__trace_layers *b)
+{
+    return strcmp(a->kind, b->kind) == 0 && strcmp(a->group, b->group) == 0 &&
+           strcmp(a->family, b->family) == 0 && strcmp(a->layers, b->layers) == 0 &&
+           a->block_tokens == b->block_tokens && a->window_tokens == b->window_tokens &&
+           a->every_tokens == b->every_tokens;
+}
+
+/* Copies a text to *at, and advances *at past it. */
+static const char *put_text(char **at, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    char *to = memcpy(*at, text, bytes);
+    *at += bytes;
+    return to;
+}
+
+int tierce__trace_set_layers(struct tierce__trace *trace, uint32_t instance,
+                             const struct tierce__trace_layers *layers)
+{
+    TIERCE_ASSERT(instance < trace->instances.count);
+    struct tierce__trace_layers **of = &trace->instances.layers[instance];
+    if (*of != NULL && are_equal(*of, layers))
+        return 0;
+    size_t bytes = strlen(layers->kind) + strlen(layers->group) + strlen(layers->family) +
+                   strlen(layers->layers) + 4;
+    struct tierce__trace_layers *copy = tierce__alloc(sizeof(*copy) + bytes);
+    if (copy == NULL)
+        return -ENOMEM;
+    char *at = (char *)(copy + 1);
+    *copy = *layers;
+    copy->kind = put_text(&at, layers->kind);
+    copy->group = put_text(&at, layers->group);
+    copy->family = put_text(&at, layers->family);
+    copy->layers = put_text(&at, layers->layers);
+    TIERCE_ASSERT(at == (char *)(copy + 1) + bytes);
+    tierce__free(*of);
+    *of = copy;
     return 0;
 }
 
@@ -618,6 +669,13 @@ const char *tierce__trace_instance(const struct tierce__trace *trace, uint32_t i
     if (index == 0 && trace->instances.count == 0)
         return "";
     return index < trace->instances.count ? trace->instances.names[index] : NULL;
+}
+
+const struct tierce__trace_layers *tierce__trace_layers(const struct tierce__trace *trace,
+                                                        uint32_t index)
+{
+    TIERCE_CHECK_MAGIC(trace, TRACE_MAGIC);
+    return index < trace->instances.count ? trace->instances.layers[index] : NULL;
 }
 
 uint64_t tierce__trace_position(const struct tierce__trace *trace, uint64_t *length)

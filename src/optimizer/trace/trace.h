@@ -106,6 +106,16 @@ struct tierce__trace_source {
 
 struct tierce__trace;
 
+/* Which layers of a model the blocks of an instance hold. */
+struct tierce__trace_layers {
+    const char *kind;   /* "all", "full", "window", "chunked", "linear" */
+    const char *group;  /* of the instance */
+    const char *family; /* equal for the groups of layers of one model in a group; "": it has no
+                           others */
+    const char *layers; /* instances of a family with equal layers replace each other */
+    uint32_t block_tokens, window_tokens, every_tokens;
+};
+
 #define TIERCE__TRACE_WHY_BYTES 512u
 
 /*
@@ -146,6 +156,11 @@ const char *tierce__trace_error(const struct tierce__trace *trace);
 /* Names of instances seen so far; a format without them has one, "". NULL past the end. [borrow
  * until the next call of next] */
 const char *tierce__trace_instance(const struct tierce__trace *trace, uint32_t index);
+
+/* The layers of an instance by its last request so far, or NULL if the trace does not name them.
+ * [borrow until the next call of next] */
+const struct tierce__trace_layers *tierce__trace_layers(const struct tierce__trace *trace,
+                                                        uint32_t index);
 
 /* Bytes of the file read so far, and its length, 0 if unknown; for progress. */
 uint64_t tierce__trace_position(const struct tierce__trace *trace, uint64_t *length);

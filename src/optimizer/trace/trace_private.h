@@ -81,6 +81,10 @@ void tierce__trace_note_block(struct tierce__trace *trace, uint64_t bytes);
 TIERCE_MUSTUSE int tierce__trace_instance_index(struct tierce__trace *trace, uint32_t *out,
                                                 const char *name, size_t length);
 
+/* Sets the layers of an instance; the texts are copied. -ENOMEM. */
+TIERCE_MUSTUSE int tierce__trace_set_layers(struct tierce__trace *trace, uint32_t instance,
+                                            const struct tierce__trace_layers *layers);
+
 /* The number of a session with a text as its name: the hash, never 0. */
 uint64_t tierce__trace_session_of(const char *text, size_t length);
 

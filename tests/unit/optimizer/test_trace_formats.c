@@ -256,6 +256,46 @@ START_TEST(kvcm_log_of_a_manager)
 }
 END_TEST
 
+#define LAYERS(kind)                                                                               \
+    ",\"block_size\":4,\"block_bytes\":8,\"attention_kind\":\"" kind "\",\"window_tokens\":9,"     \
+    "\"every_tokens\":0,\"attention_family\":\"f\",\"attention_layers\":\"0-3\","                  \
+    "\"instance_group\":\"g\""
+
+/* A block of a window can be used without the blocks before it. */
+START_TEST(kvcm_log_of_layers)
+{
+    static const char text[] =
+        MASKED("1", "s", "1,2,3", "1", LAYERS("window")) ENDED("2", "s", "[false,true]")
+            MASKED("3", "t", "1,2", "0", LAYERS("full")) ENDED("4", "t", "[false,true]");
+    struct tierce__trace *trace;
+    struct tierce__trace_request request;
+    char why[TIERCE__TRACE_WHY_BYTES];
+    struct tierce__trace_opts opts = {.size = sizeof(opts)};
+    int rc = tierce__trace_open_memory(&trace, text, strlen(text), &opts, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    ck_assert_int_eq(tierce__trace_next(trace, &request), 1);
+    ck_assert_uint_eq(request.count, 2); /* 1 was there, 2 failed */
+    ck_assert_uint_eq(request.blocks[1], 3);
+    ck_assert_uint_eq(request.bytes[1], 8);
+    const struct tierce__trace_layers *layers = tierce__trace_layers(trace, request.instance);
+    ck_assert_ptr_nonnull(layers); /* of the last line, which has been read */
+    ck_assert_str_eq(layers->family, "f");
+    ck_assert_str_eq(layers->layers, "0-3");
+    ck_assert_str_eq(layers->group, "g");
+    ck_assert_uint_eq(layers->block_tokens, 4);
+    ck_assert_uint_eq(layers->window_tokens, 9);
+    tierce__trace_close(trace);
+    ck_assert_str_eq(trace_dump(text, NULL)->text, "write 2 instance=a [1:8 3:8]\n"
+                                                   "write 4 instance=a unstored=2 [1:8 2:8]\n");
+    check_bad(MASKED("1", "s", "1", "0", ",\"attention_kind\":\"full\",\"every_tokens\":4294967296")
+                  LOOKUP("1", "prefix_match", "1", "0"),
+              "kvcm-log",
+              "read 1 instance=a [1]\n"
+              "bad 1: \"block_size\", \"window_tokens\" or \"every_tokens\" is too large a "
+              "number\n");
+}
+END_TEST
+
 /* Entries do not follow each other: one that failed does not hide the next. */
 START_TEST(kvcm_log_of_entries)
 {
@@ -582,6 +622,6 @@ END_TEST
 CHECK_MAIN("trace_formats",
            .tests = {mooncake, mooncake_bad_lines, a_line_may_hold_anything, qwen, kvcm_log,
                      kvcm_log_tokens_are_no_keys, kvcm_log_of_writes_that_fail, kvcm_log_of_entries,
-                     kvcm_log_of_a_manager, kvcm_schema, access_log,
+                     kvcm_log_of_a_manager, kvcm_log_of_layers, kvcm_schema, access_log,
                      an_access_logs_request_is_one_turn, csv, events_of_vllm, events_as_arrays,
                      events_in_frames, events_that_are_damaged, formats_are_told})

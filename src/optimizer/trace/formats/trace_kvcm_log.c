@@ -20,6 +20,7 @@
  * internal.
  */
 #include "base/alloc.h"
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "optimizer/trace/trace_fields.h"
 #include "optimizer/trace/formats/trace_kvcm.h"
@@ -35,6 +36,8 @@ struct kvcm_log {
     int64_t time_us, window;
     uint64_t tokens, block_tokens;
     struct tierce__name type, source, query, session;
+    struct tierce__name kind, family, layers, group; /* of the instance */
+    uint64_t window_tokens, every_tokens;
     struct tierce__ids keys, gone, bytes;
     struct tierce__trace_mask mask, success;
     struct tierce__waiting begun; /* writes, by their session */
@@ -54,6 +57,12 @@ enum {
     GONE,
     BLOCK_SIZE,
     BLOCK_BYTES,
+    KIND,
+    WINDOW_TOKENS,
+    EVERY_TOKENS,
+    FAMILY,
+    LAYERS,
+    GROUP,
     FIELDS
 };
 
@@ -71,6 +80,12 @@ static const struct tierce__trace_field fields[FIELDS] = {
     [GONE] = TIERCE__FIELD("block_keys", IDS, kvcm_log, gone),
     [BLOCK_SIZE] = TIERCE__FIELD("block_size", COUNT, kvcm_log, block_tokens),
     [BLOCK_BYTES] = TIERCE__FIELD("block_bytes", SIZES, kvcm_log, bytes),
+    [KIND] = TIERCE__FIELD("attention_kind", NAME, kvcm_log, kind),
+    [WINDOW_TOKENS] = TIERCE__FIELD("window_tokens", COUNT, kvcm_log, window_tokens),
+    [EVERY_TOKENS] = TIERCE__FIELD("every_tokens", COUNT, kvcm_log, every_tokens),
+    [FAMILY] = TIERCE__FIELD("attention_family", NAME, kvcm_log, family),
+    [LAYERS] = TIERCE__FIELD("attention_layers", NAME, kvcm_log, layers),
+    [GROUP] = TIERCE__FIELD("instance_group", NAME, kvcm_log, group),
 };
 
 #define WANTED (1u << TYPE | 1u << TIME)
@@ -92,6 +107,25 @@ static int check_keys(struct tierce__trace *trace, const struct kvcm_log *k)
     return 0;
 }
 
+static int note_layers(struct tierce__trace *trace, const struct kvcm_log *k, uint32_t instance)
+{
+    if (k->kind.length == 0)
+        return 0;
+    if (k->window_tokens > UINT32_MAX || k->every_tokens > UINT32_MAX ||
+        k->block_tokens > UINT32_MAX)
+        return tierce__trace_bad(trace, "\"block_size\", \"window_tokens\" or \"every_tokens\" is "
+                                        "too large a number");
+    return tierce__trace_set_layers(
+        trace, instance,
+        &(struct tierce__trace_layers){.kind = k->kind.text,
+                                       .group = k->group.text,
+                                       .family = k->family.text,
+                                       .layers = k->layers.text,
+                                       .block_tokens = (uint32_t)k->block_tokens,
+                                       .window_tokens = (uint32_t)k->window_tokens,
+                                       .every_tokens = (uint32_t)k->every_tokens});
+}
+
 /* The common part of all requests. */
 static int begin(struct tierce__trace *trace, struct kvcm_log *k,
                  struct tierce__trace_request *request, enum tierce__trace_kind kind)
@@ -103,9 +137,10 @@ static int begin(struct tierce__trace *trace, struct kvcm_log *k,
     int rc = check_keys(trace, k);
     if (rc == 0)
         rc = tierce__mask_apply(&k->mask, &request->internal, request->count);
-    return rc < 0 ? rc
-                  : tierce__trace_instance_index(trace, &request->instance, k->source.text,
-                                                 k->source.length);
+    if (rc == 0)
+        rc = tierce__trace_instance_index(trace, &request->instance, k->source.text,
+                                          k->source.length);
+    return rc < 0 ? rc : note_layers(trace, k, request->instance);
 }
 
 static int read_lookup(struct tierce__trace *trace, struct kvcm_log *k)
@@ -221,6 +256,37 @@ static int keep_written(struct tierce__trace *trace, struct kvcm_log *k,
     return 0;
 }
 
+/* Blocks of windows and states can be used without the blocks before them. */
+static bool is_sparse(const struct tierce__trace *trace, uint32_t instance)
+{
+    const struct tierce__trace_layers *layers = tierce__trace_layers(trace, instance);
+    return layers != NULL && strcmp(layers->kind, "all") != 0 && strcmp(layers->kind, "full") != 0;
+}
+
+/* Keeps those of the keys of a write that are stored at its end, in k->keys, with their sizes, in
+ * k->bytes. */
+static int keep_stored(struct kvcm_log *k, struct tierce__trace_request *write)
+{
+    uint32_t own = 0, kept = 0;
+    k->keys.count = k->bytes.count = 0;
+    for (uint32_t i = 0; i < write->count; i++) {
+        bool was_there = write->internal != NULL && write->internal[i] != 0;
+        if (!was_there && !is_written(&k->success, own++))
+            continue;
+        if (tierce__ids_reserve(&k->keys) < 0 || tierce__ids_reserve(&k->bytes) < 0)
+            return -ENOMEM;
+        k->keys.at[k->keys.count++] = write->blocks[i];
+        k->bytes.at[k->bytes.count++] = write->bytes != NULL ? write->bytes[i] : 0;
+        kept++;
+    }
+    TIERCE_ASSERT(kept <= write->count);
+    write->count = kept;
+    write->blocks = k->keys.at;
+    write->bytes = write->bytes != NULL ? k->bytes.at : NULL;
+    write->unstored = 0;
+    return 0;
+}
+
 /* Sets the stored blocks of a waiting write. TIERCE_E_MISS: it was returned already. */
 static int end_write(struct tierce__trace *trace, struct kvcm_log *k,
                      struct tierce__order_ticket ticket, bool has_success)
@@ -233,6 +299,9 @@ static int end_write(struct tierce__trace *trace, struct kvcm_log *k,
         int bad = keep_written(trace, k, &write);
         if (bad < 0)
             return bad;
+    } else if (write.unstored > 0 && has_success && is_sparse(trace, write.instance)) {
+        if (keep_stored(k, &write) < 0)
+            return -ENOMEM;
     } else if (write.unstored > 0) {
         write.unstored = has_success ? write.count - count_stored(&k->success, waiting) : 0;
     }
