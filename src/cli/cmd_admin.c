@@ -29,7 +29,11 @@ const char *const tierce__cli_storage_help[] = {
     "  update JSON\n  enable NAME\n  disable NAME\n  remove NAME\n"
     "  adopt NAME         accepts a storage that has lost its mark, or has another registry's;\n"
     "                     drops all its locations. --keep: keeps them, its blocks are still "
-    "there\n" OPTIONS,
+    "there\n"
+    "  scrub NAME [start|stop]\n                     compares the index with the storage, and "
+    "shows the last comparison.\n                     start --repair: drops locations without a "
+    "file, deletes files of no block;\n                     --rate N: files per second "
+    "(1000)\n" OPTIONS,
     NULL};
 const char *const tierce__cli_group_help[] = {
     "  list\n  show NAME\n  create JSON        an InstanceGroup\n"
@@ -74,6 +78,7 @@ enum shape {
     PAGE,     /* nothing, and GET */
     ADOPTION, /* one text, as the field, and --keep */
     FAMILY,   /* one text, as the field, and --family */
+    SCRUB,    /* one text, as the field, an action, and --repair and --rate */
 };
 
 struct verb {
@@ -92,6 +97,7 @@ static const struct verb verbs[] = {
     {"storage", "disable", "disableStorage", "storage_unique_name", NAME, false},
     {"storage", "remove", "removeStorage", "storage_unique_name", NAME, false},
     {"storage", "adopt", "adoptStorage", "storage_unique_name", ADOPTION, false},
+    {"storage", "scrub", "scrubStorage", "storage_unique_name", SCRUB, false},
     {"group", "list", "listInstanceGroup", NULL, NOTHING, false},
     {"group", "show", "getInstanceGroup", "name", NAME, false},
     {"group", "create", "createInstanceGroup", "instance_group", MESSAGE, false},
@@ -261,19 +267,45 @@ static int read_account(const struct verb *verb, char **arguments,
 /* The options, and what they are for. */
 struct arguments {
     struct tierce__admin_target target;
-    bool keep;          /* of an adoption */
+    bool keep;   /* of an adoption */
+    bool repair; /* of a scrub */
+    uint32_t rate;
     const char *family; /* of an invalidation; or NULL */
 };
+
+/* The action, and its options. */
+static int read_scrub(const struct verb *verb, int count, char **arguments,
+                      const struct arguments *options, struct tierce__json_write *request)
+{
+    const char *action = count > 1 ? arguments[1] : "show";
+    bool starts = strcmp(action, "start") == 0;
+    bool is_known = starts || strcmp(action, "stop") == 0 || strcmp(action, "show") == 0;
+    if (count > 2 || !is_known)
+        return tierce__cli_usage(verb->command,
+                                 "storage scrub accepts a name, and start, stop or show");
+    if (!starts && (options->repair || options->rate > 0))
+        return tierce__cli_usage(verb->command,
+                                 "--repair and --rate are options of storage scrub NAME start");
+    tierce__json_write_text(request, "action",
+                            starts                        ? "SCRUB_START"
+                            : strcmp(action, "stop") == 0 ? "SCRUB_STOP"
+                                                          : "SCRUB_SHOW");
+    if (starts)
+        tierce__json_write_bool(request, "repair", options->repair);
+    if (starts)
+        tierce__json_write_count(request, "rate_per_second", options->rate);
+    return TIERCE__CLI_OK;
+}
 
 static int make_request(const struct verb *verb, int count, char **arguments,
                         const struct arguments *options, struct tierce__json_write *request)
 {
     static const int wanted[] = {
-        [NOTHING] = 0,  [NAME] = 1, [MESSAGE] = 1,  [TRIM] = 2,  [ACCOUNT] = 3,
-        [SNAPSHOT] = 1, [PAGE] = 0, [ADOPTION] = 1, [FAMILY] = 1};
-    bool is_list = verb->shape == KEYS;
+        [NOTHING] = 0,  [NAME] = 1, [MESSAGE] = 1,  [TRIM] = 2,   [ACCOUNT] = 3,
+        [SNAPSHOT] = 1, [PAGE] = 0, [ADOPTION] = 1, [FAMILY] = 1, [SCRUB] = 1};
+    bool is_list = verb->shape == KEYS, may_have_more = is_list || verb->shape == SCRUB;
     int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
-    if (count < least || (count > least && !is_list))
+    if (count < least || (count > least && !may_have_more))
         return tierce__cli_usage(verb->command, "%s %s accepts %d argument%s%s, not %d",
                                  verb->command, verb->verb, least, least == 1 ? "" : "s",
                                  is_list ? " or more" : "", count);
@@ -281,10 +313,16 @@ static int make_request(const struct verb *verb, int count, char **arguments,
         return tierce__cli_usage(verb->command, "--keep is an option of storage adopt");
     if (options->family != NULL && verb->shape != FAMILY)
         return tierce__cli_usage(verb->command, "--family is an option of group invalidate");
+    if ((options->repair || options->rate > 0) && verb->shape != SCRUB)
+        return tierce__cli_usage(verb->command, "%s is an option of storage scrub",
+                                 options->repair ? "--repair" : "--rate");
     if (verb->shape == MESSAGE)
         return read_message(verb, arguments[0], request);
     tierce__json_write_open(request, NULL, '{');
-    if (verb->shape == NAME || verb->shape == ADOPTION || verb->shape == FAMILY)
+    if (verb->shape == SCRUB)
+        status = read_scrub(verb, count, arguments, options, request);
+    if (verb->shape == NAME || verb->shape == ADOPTION || verb->shape == FAMILY ||
+        verb->shape == SCRUB)
         tierce__json_write_text(request, verb->field, arguments[0]);
     if (options->family != NULL)
         tierce__json_write_text(request, "attention_family", options->family);
@@ -314,6 +352,9 @@ static const struct tierce__option options[] = {
     {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, target.raw)},
     {"--keep", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, keep)},
     {"--family", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, family)},
+    {"--repair", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, repair)},
+    {"--rate", TIERCE__OPTION_COUNT, TIERCE__OPTION_FIELD(struct arguments, rate), .min = 1,
+     .max = 1e9},
     {NULL},
 };
 

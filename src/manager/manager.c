@@ -302,6 +302,8 @@ static void demote(void *arg)
     TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) ==
                   TIERCE__MANAGER_LEADS);
     set_state(manager, TIERCE__MANAGER_FOLLOWS);
+    tierce__scrub_stop(manager->scrub, NULL);
+    tierce__scrub_wait(manager->scrub);
     tierce__reclaimer_pause(manager->reclaimer);
     tierce__locator_drop(manager->locator);
     tierce__registry_drop(manager->registry);
@@ -665,6 +667,12 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
     if (rc == 0)
         rc = tierce__manager_open_autopilot(m, config);
     if (rc == 0)
+        rc = tierce__scrub_create(
+            &m->scrub, &(struct tierce__scrub_opts){.size = sizeof(struct tierce__scrub_opts),
+                                                    .registry = m->registry,
+                                                    .storages = m->storages,
+                                                    .locator = m->locator});
+    if (rc == 0)
         rc = tierce__faults_create(&m->faults);
     if (rc == 0)
         rc = tierce__later_create(&m->later);
@@ -786,6 +794,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__elector_stop(manager->elector);
     TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) <=
                   TIERCE__MANAGER_FOLLOWS);
+    tierce__scrub_destroy(manager->scrub);
     tierce__reclaimer_stop(manager->reclaimer);
     tierce__locator_close(manager->locator);
     tierce__ghosts_destroy(manager->ghost);

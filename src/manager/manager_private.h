@@ -14,6 +14,7 @@
 #include "manager/manager.h"
 #include "manager/reclaim/reclaimer.h"
 #include "manager/registry/registry.h"
+#include "manager/scrub/scrub.h"
 #include "manager/storage/storages.h"
 #include "proto/kvcm/rpcs.h"
 
@@ -64,6 +65,7 @@ struct tierce__manager {
     struct tierce__ghosts *ghost;
     struct tierce__autopilot *autopilot;
     struct tierce__reclaimer *reclaimer;
+    struct tierce__scrub *scrub;
     struct tierce__elector *elector;
     struct tierce__line_log *events;
     struct tierce__faults *faults;

@@ -5,6 +5,7 @@
 #include "base/log/log.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* Calls about the content of a storage. */
 
@@ -62,6 +63,75 @@ static void adopt_storage(struct tierce__api_call *api)
         tierce__api_say(api, META__ERROR_CODE__OK, "Storage adopted successfully");
 }
 
+/* Fills the reply. */
+static void show_scrub(struct tierce__api_call *api, const char *storage)
+{
+    Admin__ScrubStorageResponse *reply = (Admin__ScrubStorageResponse *)api->reply;
+    struct tierce__scrub_state state;
+    if (!tierce__scrub_state(api->manager->scrub, storage, &state)) {
+        reply->state = tierce__api_text("none");
+        return;
+    }
+    const struct tierce__scrub_counts *counts = &state.counts;
+    reply->state = tierce__api_text(tierce__scrub_phase_name(state.phase));
+    char *reason = tierce__api_copy(api, state.why, strlen(state.why));
+    if (reason != NULL)
+        reply->reason = reason;
+    reply->repairs = state.repairs;
+    reply->lists_objects = state.lists;
+    reply->began_us = state.began_us;
+    reply->ended_us = state.ended_us;
+    reply->checked_files = (int64_t)counts->checked;
+    reply->missing_files = (int64_t)counts->missing;
+    reply->short_files = (int64_t)counts->too_short;
+    reply->unreadable_files = (int64_t)counts->unreadable;
+    reply->fresh_files = (int64_t)counts->fresh;
+    reply->dropped_locations = (int64_t)counts->dropped_locations;
+    reply->listed_objects = (int64_t)counts->listed;
+    reply->listed_bytes = (int64_t)counts->listed_bytes;
+    reply->young_objects = (int64_t)counts->young;
+    reply->other_objects = (int64_t)counts->others;
+    reply->orphans = (int64_t)counts->orphans;
+    reply->orphan_bytes = (int64_t)counts->orphan_bytes;
+    reply->deleted_orphans = (int64_t)counts->deleted_orphans;
+    reply->deleted_bytes = (int64_t)counts->deleted_bytes;
+}
+
+static void scrub_storage(struct tierce__api_call *api)
+{
+    static const char doing[] = "scrub storage";
+    const Admin__ScrubStorageRequest *request = (const Admin__ScrubStorageRequest *)api->request;
+    const struct tierce__storage *storage = find_storage(api, request->storage_unique_name, doing);
+    struct tierce__scrub *scrub = api->manager->scrub;
+    char why[TIERCE__WHY_BYTES] = "";
+    int rc = 0;
+    if (storage == NULL)
+        return;
+    if (request->rate_per_second < 0) {
+        tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT,
+                        "rate_per_second must be at least 0, not %d", request->rate_per_second);
+        return;
+    }
+    if (request->action == ADMIN__SCRUB_ACTION__SCRUB_START)
+        rc = tierce__scrub_start(
+            scrub,
+            &(struct tierce__scrub_request){.storage = storage->name,
+                                            .repairs = request->repair,
+                                            .rate = (uint32_t)request->rate_per_second},
+            why);
+    else if (request->action == ADMIN__SCRUB_ACTION__SCRUB_STOP)
+        tierce__scrub_stop(scrub, storage->name);
+    show_scrub(api, storage->name);
+    if (rc < 0)
+        say_failed(api, storage, rc, doing, why);
+    else
+        tierce__api_say(api, META__ERROR_CODE__OK, "Scrub of the storage %s",
+                        request->action == ADMIN__SCRUB_ACTION__SCRUB_START  ? "started"
+                        : request->action == ADMIN__SCRUB_ACTION__SCRUB_STOP ? "stopped"
+                                                                             : "shown");
+}
+
 const struct tierce__api_row tierce__api_storage_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_admin_adopt_storage] = {adopt_storage, TIERCE__API_WAITS, {"storage_unique_name"}},
+    [TIERCE__RPC_admin_scrub_storage] = {scrub_storage, TIERCE__API_WAITS, {"storage_unique_name"}},
 };

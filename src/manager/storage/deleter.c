@@ -221,6 +221,14 @@ static void unnote_deleting(struct tierce__map *deleting, struct tierce__deletio
     }
 }
 
+void tierce__deleting_each(const struct tierce__map *deleting,
+                           void (*each)(void *arg, const struct tierce__location *location),
+                           void *arg)
+{
+    TIERCE__MAP_FOR_EACH (node, deleting)
+        each(arg, &key_of(node)->item->location);
+}
+
 void tierce__deleting_clear(struct tierce__map *deleting)
 {
     TIERCE__MAP_FOR_EACH (node, deleting)

@@ -52,6 +52,10 @@ struct tierce__deletion {
  * instance's lock is held. */
 const struct tierce__location *tierce__deleting_find(const struct tierce__map *deleting,
                                                      int64_t key);
+/* Calls `each` for all these locations. A location is missing if memory ran out. */
+void tierce__deleting_each(const struct tierce__map *deleting,
+                           void (*each)(void *arg, const struct tierce__location *location),
+                           void *arg);
 void tierce__deleting_clear(struct tierce__map *deleting);
 
 TIERCE_MUSTUSE int tierce__deleter_create(struct tierce__deleter **out,

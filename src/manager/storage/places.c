@@ -374,6 +374,17 @@ void tierce__places_stats(struct tierce__places *places, struct tierce__places_s
     tierce__lock_drop(&places->lock);
 }
 
+int tierce__places_has_file(struct tierce__places *places, uint64_t file)
+{
+    TIERCE_CHECK_MAGIC(places, PLACES_MAGIC);
+    tierce__lock_take(&places->lock);
+    int rc = load(places);
+    if (rc == 0)
+        rc = find_file(places, file) != NULL;
+    tierce__lock_drop(&places->lock);
+    return rc;
+}
+
 /* ---- take ------------------------------------------------------------------------------------ */
 
 struct take {

@@ -72,6 +72,11 @@ struct tierce__place_notes {
     struct tierce__arena *arena;
 };
 
+/* Returns whether slots of this file may still be given out, because it is partly used: 1 or 0. A
+ * file that is full, or of one slot, has none, and no number is used again. Errors: of the store.
+ */
+TIERCE_MUSTUSE int tierce__places_has_file(struct tierce__places *places, uint64_t file);
+
 /* A request for `count` slots of `bytes` each, for a spec in a storage. */
 struct tierce__place_opts {
     const struct tierce__storage *storage;

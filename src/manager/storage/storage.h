@@ -17,6 +17,19 @@ struct tierce__storage_driver;
 
 #define TIERCE__STORAGE_BATCH_MAX 64u
 
+/* Some objects of a storage. */
+struct tierce__storage_page {
+    struct tierce__storage_object {
+        char *name; /* behind the root: "INSTANCE/SPEC/FILE"; heap */
+        uint64_t bytes;
+        int64_t changed_us; /* last change, by the storage's clock */
+    } objects[TIERCE__STORAGE_BATCH_MAX];
+    size_t count;
+    uint64_t others; /* objects, folders and links that cannot be a block's */
+    bool is_end;     /* no further page */
+};
+void tierce__storage_page_clear(struct tierce__storage_page *page);
+
 struct tierce__storage_ops {
     const char *name; /* "file", "redis", "s3", "tierce" */
     /* The driver copies the fields of `storage` that it uses. Errors: TIERCE_E_CONFIG, -ENOMEM,
@@ -47,6 +60,16 @@ struct tierce__storage_ops {
      * remove. */
     TIERCE_MUSTUSE int (*measure)(struct tierce__storage_driver *driver, const char *path,
                                   uint64_t *bytes);
+    /* Adds the next objects of a listing to an empty page; `is_first` begins a new listing. A page
+     * may be empty before the end. Objects that are written or removed meanwhile may be listed or
+     * not. NULL: storages of this kind are not listed. Errors: -ESTALE (no listing has begun),
+     * negative errno; the listing has ended then. */
+    TIERCE_MUSTUSE int (*list)(struct tierce__storage_driver *driver, bool is_first,
+                               struct tierce__storage_page *page);
+    /* Removes a file if it is as it was listed. -EAGAIN: it has changed since, and stays; others as
+     * remove. NULL if `list` is. */
+    TIERCE_MUSTUSE int (*remove_listed)(struct tierce__storage_driver *driver, const char *path,
+                                        int64_t changed_us);
     /* The used share, 0 .. 1, of the underlying file system or server; negative: unknown. */
     double (*used_share)(struct tierce__storage_driver *driver);
 };

@@ -9,6 +9,7 @@
 #include "base/vfs/beneath.h"
 #include "manager/storage/storage.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,11 +19,20 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-enum { PROBE_BYTES = 4096 };
+enum { PROBE_BYTES = 4096, WALK_DEPTH = 3 };
+
+/* A listing: the open folders on the way from the root to the current one, and their names without
+ * the root. */
+struct walk {
+    DIR *folders[WALK_DEPTH];
+    char *names[WALK_DEPTH];
+    size_t depth;
+};
 
 struct file_driver {
     struct tierce__storage_driver base;
     char *root; /* absolute, ends with '/' */
+    struct walk walk;
 };
 
 static struct file_driver *driver_of(struct tierce__storage_driver *driver)
@@ -48,9 +58,19 @@ static int file_open(struct tierce__storage_driver **out, const struct tierce__s
     return 0;
 }
 
+static void leave_folder(struct walk *walk)
+{
+    TIERCE_ASSERT(walk->depth > 0 && walk->depth <= WALK_DEPTH);
+    walk->depth--;
+    closedir(walk->folders[walk->depth]);
+    tierce__free(walk->names[walk->depth]);
+}
+
 static void file_close(struct tierce__storage_driver *driver)
 {
     TIERCE_DASSERT(driver->ops == &tierce__storage_file);
+    while (driver_of(driver)->walk.depth > 0)
+        leave_folder(&driver_of(driver)->walk);
     tierce__free(driver_of(driver)->root);
     tierce__free(driver);
 }
@@ -278,6 +298,136 @@ static int file_measure(struct tierce__storage_driver *base, const char *path, u
     return visit_path(base, path, measure_at, bytes);
 }
 
+/* ---- list ------------------------------------------------------------------------------------ */
+
+static int64_t changed_us(const struct stat *st)
+{
+    return (int64_t)st->st_mtim.tv_sec * 1000000 + st->st_mtim.tv_nsec / 1000;
+}
+
+/* Takes the folder `fd` [transfer]. */
+static int enter_folder(struct walk *walk, int fd, const char *name)
+{
+    TIERCE_ASSERT(walk->depth < WALK_DEPTH);
+    char *copy = tierce__strdup(name);
+    DIR *folder = copy != NULL ? fdopendir(fd) : NULL;
+    int rc = copy == NULL ? -ENOMEM : folder == NULL ? -errno : 0;
+    if (rc < 0) {
+        close(fd);
+        tierce__free(copy);
+        return rc;
+    }
+    walk->folders[walk->depth] = folder;
+    walk->names[walk->depth] = copy;
+    walk->depth++;
+    return 0;
+}
+
+static int list_folder(struct walk *walk, int parent, const char *name,
+                       struct tierce__storage_page *page)
+{
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0)
+        return enter_folder(walk, fd, name);
+    page->others += errno == ENOTDIR || errno == ELOOP;
+    return errno == ENOTDIR || errno == ELOOP || errno == ENOENT ? 0 : -errno;
+}
+
+static int list_file(const struct walk *walk, int parent, const char *name,
+                     struct tierce__storage_page *page)
+{
+    enum { SLASHES = 2 };
+    struct stat st;
+    TIERCE_ASSERT(walk->depth == WALK_DEPTH && page->count < TIERCE__STORAGE_BATCH_MAX);
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? 0 : -errno;
+    page->others += !S_ISREG(st.st_mode);
+    if (!S_ISREG(st.st_mode))
+        return 0;
+    size_t size = strlen(walk->names[1]) + strlen(walk->names[2]) + strlen(name) + SLASHES + 1;
+    char *whole = tierce__alloc(size);
+    if (whole == NULL)
+        return -ENOMEM;
+    snprintf(whole, size, "%s/%s/%s", walk->names[1], walk->names[2], name);
+    page->objects[page->count++] = (struct tierce__storage_object){
+        .name = whole,
+        .bytes = (uint64_t)st.st_size,
+        .changed_us = changed_us(&st),
+    };
+    return 0;
+}
+
+/* Whether the manager itself makes such files in the root. */
+static bool is_own(const char *name)
+{
+    return strcmp(name, TIERCE__STORAGE_MARK) == 0 || strncmp(name, ".tierce-", 8) == 0;
+}
+
+/* The next entry of the current folder. */
+static int walk_on(struct walk *walk, struct tierce__storage_page *page)
+{
+    DIR *folder = walk->folders[walk->depth - 1];
+    errno = 0;
+    const struct dirent *entry = readdir(folder);
+    if (entry == NULL) {
+        int rc = -errno;
+        leave_folder(walk);
+        return rc;
+    }
+    const char *name = entry->d_name;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || (walk->depth == 1 && is_own(name)))
+        return 0;
+    return walk->depth < WALK_DEPTH ? list_folder(walk, dirfd(folder), name, page)
+                                    : list_file(walk, dirfd(folder), name, page);
+}
+
+static int file_list(struct tierce__storage_driver *base, bool is_first,
+                     struct tierce__storage_page *page)
+{
+    enum { ENTRIES_MAX = 2 * TIERCE__STORAGE_BATCH_MAX };
+    struct file_driver *driver = driver_of(base);
+    struct walk *walk = &driver->walk;
+    int rc = 0;
+    TIERCE_ASSERT(page->count == 0);
+    while (is_first && walk->depth > 0)
+        leave_folder(walk);
+    if (is_first) {
+        int root = open_root(driver);
+        rc = root < 0 ? root : enter_folder(walk, root, "");
+    } else if (walk->depth == 0) {
+        return -ESTALE;
+    }
+    for (size_t i = 0;
+         rc == 0 && i < ENTRIES_MAX && walk->depth > 0 && page->count < TIERCE__STORAGE_BATCH_MAX;
+         i++)
+        rc = walk_on(walk, page);
+    while (rc != 0 && walk->depth > 0)
+        leave_folder(walk);
+    page->is_end = walk->depth == 0;
+    return rc;
+}
+
+static int remove_listed_at(void *arg, int folder, const char *name)
+{
+    TIERCE_DASSERT(folder >= 0 && strchr(name, '/') == NULL);
+    struct stat st;
+    if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return TIERCE_E_ARGUMENT;
+    if (changed_us(&st) != *(int64_t *)arg)
+        return -EAGAIN;
+    return unlinkat(folder, name, 0) == 0 ? 0 : -errno;
+}
+
+/* Its folders stay, because the listing may be in them. */
+static int file_remove_listed(struct tierce__storage_driver *base, const char *path,
+                              int64_t listed_us)
+{
+    int rc = visit_path(base, path, remove_listed_at, &listed_us);
+    return rc == -ENOENT ? 0 : rc;
+}
+
 static double file_used_share(struct tierce__storage_driver *base)
 {
     struct statvfs st;
@@ -296,5 +446,7 @@ const struct tierce__storage_ops tierce__storage_file = {
     .write_mark = file_write_mark,
     .remove = file_remove,
     .measure = file_measure,
+    .list = file_list,
+    .remove_listed = file_remove_listed,
     .used_share = file_used_share,
 };

@@ -13,8 +13,8 @@
 
 #define WORKER_MAGIC 0x7477726bu
 
-/* A job: paths to delete or, with `bytes`, to measure. The caller frees it; if the caller has given
- * up, the thread does. */
+/* A job: paths to delete or, with `bytes`, to measure; or, with `page`, a listing's next page. The
+ * caller frees it; if the caller has given up, the thread does. */
 struct storage_job {
     struct tierce__list node;
     size_t count, done, taken; /* taken: files of the current driver call */
@@ -22,6 +22,10 @@ struct storage_job {
     int *status;
     uint64_t *bytes;
     char **paths;
+    struct tierce__storage_page *page;
+    bool is_first; /* page of its listing */
+    int64_t
+        *changed_us; /* of listed files that are deleted only if they have not changed; or NULL */
 };
 
 /* A call for the mark. */
@@ -65,6 +69,10 @@ static void free_job(struct storage_job *job)
     tierce__free(job->paths);
     tierce__free(job->status);
     tierce__free(job->bytes);
+    if (job->page != NULL)
+        tierce__storage_page_clear(job->page);
+    tierce__free(job->page);
+    tierce__free(job->changed_us);
     tierce__free(job);
 }
 
@@ -81,7 +89,7 @@ static struct storage_job *make_job(const char *const *paths, size_t count, bool
     if (measures)
         job->bytes = tierce__calloc(count, sizeof(*job->bytes));
     bool is_whole = job->status != NULL && job->paths != NULL && (job->bytes != NULL || !measures);
-    for (size_t i = 0; is_whole && i < count; i++) {
+    for (size_t i = 0; is_whole && paths != NULL && i < count; i++) {
         job->paths[i] = tierce__strdup(paths[i]);
         is_whole = job->paths[i] != NULL;
     }
@@ -135,7 +143,8 @@ static size_t take_count(const struct tierce__storage_worker *worker, const stru
 {
     size_t left = job->count - job->done;
     TIERCE_DASSERT(left > 0);
-    if (job->bytes != NULL || worker->ops->remove_many == NULL)
+    if (job->page != NULL || job->bytes != NULL || job->changed_us != NULL ||
+        worker->ops->remove_many == NULL)
         return 1;
     return left < TIERCE__STORAGE_BATCH_MAX ? left : TIERCE__STORAGE_BATCH_MAX;
 }
@@ -146,8 +155,13 @@ static void do_taken(struct tierce__storage_worker *worker, struct storage_job *
     size_t at = job->done;
     TIERCE_DASSERT(job->taken > 0 && job->taken <= job->count - at);
     TIERCE_DASSERT(worker->busy_ns != 0 && worker->current == job);
-    if (job->bytes != NULL)
+    if (job->page != NULL)
+        job->status[at] = worker->ops->list(worker->driver, job->is_first, job->page);
+    else if (job->bytes != NULL)
         job->status[at] = worker->ops->measure(worker->driver, job->paths[at], &job->bytes[at]);
+    else if (job->changed_us != NULL)
+        job->status[at] =
+            worker->ops->remove_listed(worker->driver, job->paths[at], job->changed_us[at]);
     else if (worker->ops->remove_many != NULL)
         worker->ops->remove_many(worker->driver, (const char *const *)&job->paths[at], job->taken,
                                  &job->status[at]);
@@ -367,13 +381,13 @@ void tierce__storage_worker_hold(struct tierce__storage_worker *worker)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static int ask(struct tierce__storage_worker *worker, const char *const *paths, size_t count,
-               uint64_t *bytes, int *status)
+/* Queues a job and waits for it. Status and bytes: see tierce__storages_measure. Returns whether
+ * the job is the caller's again; else the thread frees it. */
+static bool ask(struct tierce__storage_worker *worker, struct storage_job *job, uint64_t *bytes,
+                int *status)
 {
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
-    struct storage_job *job = make_job(paths, count, bytes != NULL);
-    if (job == NULL)
-        return -ENOMEM;
+    const size_t count = job->count;
     tierce__lock_take(&worker->lock);
     bool is_asked = !worker->is_ending && !hangs(worker);
     if (is_asked) {
@@ -396,7 +410,16 @@ static int ask(struct tierce__storage_worker *worker, const char *const *paths, 
         tierce__list_remove(&job->node);
     bool is_left = job->is_left;
     tierce__lock_drop(&worker->lock);
-    if (!is_left)
+    return !is_left;
+}
+
+static int ask_paths(struct tierce__storage_worker *worker, const char *const *paths, size_t count,
+                     uint64_t *bytes, int *status)
+{
+    struct storage_job *job = make_job(paths, count, bytes != NULL);
+    if (job == NULL)
+        return -ENOMEM;
+    if (ask(worker, job, bytes, status))
         free_job(job);
     return 0;
 }
@@ -404,13 +427,50 @@ static int ask(struct tierce__storage_worker *worker, const char *const *paths, 
 int tierce__storage_worker_remove(struct tierce__storage_worker *worker, const char *const *paths,
                                   size_t count, int *status)
 {
-    return ask(worker, paths, count, NULL, status);
+    return ask_paths(worker, paths, count, NULL, status);
 }
 
 int tierce__storage_worker_measure(struct tierce__storage_worker *worker, const char *const *paths,
                                    size_t count, uint64_t *bytes, int *status)
 {
-    return ask(worker, paths, count, bytes, status);
+    return ask_paths(worker, paths, count, bytes, status);
+}
+
+int tierce__storage_worker_remove_listed(struct tierce__storage_worker *worker,
+                                         const char *const *paths, const int64_t *changed_us,
+                                         size_t count, int *status)
+{
+    struct storage_job *job = make_job(paths, count, false);
+    if (job == NULL)
+        return -ENOMEM;
+    TIERCE_ASSERT(count > 0 && worker->ops->remove_listed != NULL);
+    job->changed_us = tierce__alloc(count * sizeof(*changed_us));
+    bool is_whole = job->changed_us != NULL;
+    if (is_whole)
+        memcpy(job->changed_us, changed_us, count * sizeof(*changed_us));
+    if (!is_whole || ask(worker, job, NULL, status))
+        free_job(job);
+    return is_whole ? 0 : -ENOMEM;
+}
+
+int tierce__storage_worker_list(struct tierce__storage_worker *worker, bool is_first,
+                                struct tierce__storage_page **page)
+{
+    struct storage_job *job = make_job(NULL, 1, false);
+    int rc = -ENOMEM;
+    if (job == NULL)
+        return rc;
+    TIERCE_ASSERT(worker->ops->list != NULL);
+    job->is_first = is_first;
+    job->page = tierce__calloc(1, sizeof(*job->page));
+    bool is_ours = job->page == NULL || ask(worker, job, NULL, &rc);
+    if (is_ours && rc == 0) {
+        *page = job->page;
+        job->page = NULL;
+    }
+    if (is_ours)
+        free_job(job);
+    return rc;
 }
 
 void tierce__storage_worker_probe(struct tierce__storage_worker *worker,

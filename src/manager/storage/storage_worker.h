@@ -41,6 +41,16 @@ TIERCE_MUSTUSE int tierce__storage_worker_measure(struct tierce__storage_worker 
                                                   const char *const *paths, size_t count,
                                                   uint64_t *bytes, int *status);
 
+/* Deletes listed files; see tierce__storages_delete_listed. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__storage_worker_remove_listed(struct tierce__storage_worker *worker,
+                                                        const char *const *paths,
+                                                        const int64_t *changed_us, size_t count,
+                                                        int *status);
+
+/* The next page of a listing; see tierce__storages_list. [transfer] *page. */
+TIERCE_MUSTUSE int tierce__storage_worker_list(struct tierce__storage_worker *worker, bool is_first,
+                                               struct tierce__storage_page **page);
+
 /* Asks for a probe, if none is under way. */
 void tierce__storage_worker_probe(struct tierce__storage_worker *worker,
                                   const struct tierce__storage_mark *mark);

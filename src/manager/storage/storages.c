@@ -62,6 +62,14 @@ struct tierce__storages {
     _Atomic uint8_t troubles[NUMBERS]; /* written under the lock; relaxed: a hint */
 };
 
+void tierce__storage_page_clear(struct tierce__storage_page *page)
+{
+    TIERCE_ASSERT(page->count <= TIERCE__STORAGE_BATCH_MAX);
+    for (size_t i = 0; i < page->count; i++)
+        tierce__free(page->objects[i].name);
+    *page = (struct tierce__storage_page){0};
+}
+
 const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type)
 {
     switch (type) {
@@ -645,6 +653,49 @@ int tierce__storages_measure(struct tierce__storages *storages,
     return rc;
 }
 
+bool tierce__storages_has_list(const struct tierce__storages *storages,
+                               enum tierce__storage_type type)
+{
+    const struct tierce__storage_ops *ops = storages->opts.find_ops(type);
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    return ops != NULL && ops->list != NULL;
+}
+
+int tierce__storages_list(struct tierce__storages *storages, const struct tierce__storage *storage,
+                          bool is_first, struct tierce__storage_page **page)
+{
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    struct tierce__storage_worker *worker;
+    if (!tierce__storages_has_list(storages, storage->type))
+        return TIERCE_E_UNSUPPORTED;
+    int rc = hold_worker(&worker, storages, storage);
+    if (rc < 0)
+        return rc;
+    TIERCE_ASSERT(worker != NULL);
+    rc = tierce__storage_worker_list(worker, is_first, page);
+    tierce__storage_worker_release(worker);
+    return rc;
+}
+
+int tierce__storages_delete_listed(struct tierce__storages *storages,
+                                   const struct tierce__storage *storage, const char *const *paths,
+                                   const int64_t *changed_us, size_t count, int *status)
+{
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    struct tierce__storage_worker *worker;
+    if (tierce__storages_has_wrong_mark(storages, storage))
+        return set_all(status, count, TIERCE_E_DOWN);
+    if (!tierce__storages_has_list(storages, storage->type))
+        return TIERCE_E_UNSUPPORTED;
+    int rc = hold_worker(&worker, storages, storage);
+    if (rc < 0)
+        return rc;
+    TIERCE_ASSERT(worker != NULL);
+    rc = tierce__storage_worker_remove_listed(worker, paths, changed_us, count, status);
+    tierce__storage_worker_release(worker);
+    return rc;
+}
+
 /* ---- adoption -------------------------------------------------------------------------------- */
 
 /* Marks the unit as being adopted, or not any more. -EBUSY: it is already; TIERCE_E_CLOSED: there
@@ -724,4 +775,17 @@ int tierce__storages_adopt_end(struct tierce__storages *storages,
     TIERCE_DASSERT(!is_accepted || rc != 0 || state == TIERCE__MARK_OURS);
     (void)set_adopting(storages, storage->number, false, ignored);
     return rc;
+}
+
+int tierce__storages_check_mark(struct tierce__storages *storages,
+                                const struct tierce__storage *storage, char why[128])
+{
+    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
+    int rc = call_mark(storages, storage, false, &state, why);
+    if (rc < 0 || state == TIERCE__MARK_OURS)
+        return rc;
+    if (state == TIERCE__MARK_ABSENT)
+        snprintf(why, 128, "it has no mark yet, and gets one when it is well");
+    return TIERCE_E_DOWN;
 }

@@ -116,4 +116,33 @@ TIERCE_MUSTUSE int tierce__storages_measure(struct tierce__storages *storages,
                                             const char *const *paths, size_t count, uint64_t *bytes,
                                             int *status);
 
+/* Whether the storages of this kind can be listed. */
+bool tierce__storages_has_list(const struct tierce__storages *storages,
+                               enum tierce__storage_type type);
+
+/*
+ * Lists objects of a storage: *page has the next ones (tierce__storage_page_clear and
+ * tierce__free). One listing at a time for each storage. Blocks for at most probe_timeout_ms.
+ * Errors: as tierce__storages_measure; TIERCE_E_UNSUPPORTED (storages of this kind are not listed),
+ * -ESTALE (the storage's configuration has changed since the first page), of the driver.
+ */
+TIERCE_MUSTUSE int tierce__storages_list(struct tierce__storages *storages,
+                                         const struct tierce__storage *storage, bool is_first,
+                                         struct tierce__storage_page **page);
+
+/* Deletes listed files (tierce__place_path) that have not changed since. status[i]: as
+ * tierce__storages_delete; -EAGAIN: it has changed, and stays. */
+TIERCE_MUSTUSE int tierce__storages_delete_listed(struct tierce__storages *storages,
+                                                  const struct tierce__storage *storage,
+                                                  const char *const *paths,
+                                                  const int64_t *changed_us, size_t count,
+                                                  int *status);
+
+/* Reads the mark of a storage, and succeeds if it is this registry's: the objects there are those
+ * of the index. Errors, `why` in words: TIERCE_E_UNSUPPORTED (it has no mark), TIERCE_E_DOWN (the
+ * mark is missing or another's, or the storage does not answer), -EBUSY (it is being read). */
+TIERCE_MUSTUSE int tierce__storages_check_mark(struct tierce__storages *storages,
+                                               const struct tierce__storage *storage,
+                                               char why[128]);
+
 #endif

@@ -35,7 +35,8 @@ ADMIN = {
         "AddStorage", "EnableStorage", "DisableStorage", "RemoveStorage", "UpdateStorage",
         "CreateInstanceGroup", "UpdateInstanceGroup", "RemoveInstanceGroup", "AddAccount",
         "DeleteAccount", "ListAccount", "GenConfigSnapshot", "LoadConfigSnapshot", "LeaderDemote",
-        "UpdateLeaderElectorConfig", "UpdateLogger", "ReadBackup", "AdoptStorage")},
+        "UpdateLeaderElectorConfig", "UpdateLogger", "ReadBackup", "AdoptStorage",
+        "ScrubStorage")},
     **{name: ("admin", "instance") for name in (
         "GetCacheMeta", "RemoveCache", "RegisterInstance", "RemoveInstance", "GetInstanceInfo")},
     **{name: ("admin", "nothing") for name in (

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "base/threads/lock.h"
+#include "manager/scrub/scrub_private.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define SCRUB_MAGIC 0x74736372u
+
+/* The last scrub of a storage. */
+struct scrubbed {
+    char *storage; /* its name */
+    struct tierce__scrub_state state;
+};
+
+struct tierce__scrub {
+    uint32_t magic;
+    struct tierce__scrub_opts opts;
+    struct tierce__lock lock; /* SCRUB: the fields below */
+    struct tierce__cond changed;
+    struct scrubbed *last;
+    size_t last_count, last_room;
+    size_t current; /* index in `last` of the one that runs, if is_running */
+    bool is_running, is_stopping;
+    bool has_thread; /* it has not been joined */
+    pthread_t thread;
+};
+
+int tierce__scrub_create(struct tierce__scrub **out, const struct tierce__scrub_opts *opts)
+{
+    struct tierce__scrub *scrub = tierce__calloc(1, sizeof(*scrub));
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    if (scrub == NULL)
+        return -ENOMEM;
+    scrub->magic = SCRUB_MAGIC;
+    scrub->opts = *opts;
+    tierce__lock_init(&scrub->lock, TIERCE__LOCK_SCRUB);
+    tierce__cond_init(&scrub->changed);
+    *out = scrub;
+    return 0;
+}
+
+void tierce__scrub_destroy(struct tierce__scrub *scrub)
+{
+    if (scrub == NULL)
+        return;
+    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    tierce__scrub_stop(scrub, NULL);
+    tierce__scrub_wait(scrub);
+    TIERCE_ASSERT(!scrub->is_running && !scrub->has_thread);
+    for (size_t i = 0; i < scrub->last_count; i++)
+        tierce__free(scrub->last[i].storage);
+    tierce__free(scrub->last);
+    tierce__cond_fini(&scrub->changed);
+    tierce__lock_fini(&scrub->lock);
+    scrub->magic = 0;
+    tierce__free(scrub);
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+const char *tierce__scrub_phase_name(enum tierce__scrub_phase phase)
+{
+    static const char *const names[TIERCE__SCRUB_PHASES] = {
+        [TIERCE__SCRUB_RECORDS] = "records", [TIERCE__SCRUB_OBJECTS] = "objects",
+        [TIERCE__SCRUB_DONE] = "done",       [TIERCE__SCRUB_STOPPED] = "stopped",
+        [TIERCE__SCRUB_FAILED] = "failed",
+    };
+    TIERCE_ASSERT((size_t)phase < TIERCE__SCRUB_PHASES && names[phase] != NULL);
+    return names[phase];
+}
+
+/* NULL: there was none. */
+static struct scrubbed *find_last(const struct tierce__scrub *scrub, const char *storage)
+{
+    tierce__lock_assert_held(&scrub->lock);
+    for (size_t i = 0; i < scrub->last_count; i++)
+        if (strcmp(scrub->last[i].storage, storage) == 0)
+            return &scrub->last[i];
+    return NULL;
+}
+
+bool tierce__scrub_state(struct tierce__scrub *scrub, const char *storage,
+                         struct tierce__scrub_state *out)
+{
+    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    tierce__lock_take(&scrub->lock);
+    const struct scrubbed *last = find_last(scrub, storage);
+    if (last != NULL)
+        *out = last->state;
+    tierce__lock_drop(&scrub->lock);
+    return last != NULL;
+}
+
+static void publish(struct scrub_run *run)
+{
+    struct tierce__scrub *scrub = run->scrub;
+    tierce__lock_assert_held(&scrub->lock);
+    TIERCE_ASSERT(scrub->is_running && scrub->current < scrub->last_count);
+    struct tierce__scrub_state *state = &scrub->last[scrub->current].state;
+    state->phase = run->phase;
+    state->counts = run->counts;
+}
+
+int tierce__scrub_pace(struct scrub_run *run, uint64_t files)
+{
+    struct tierce__scrub *scrub = run->scrub;
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    TIERCE_ASSERT(run->rate > 0);
+    uint64_t due_ns = run->from_ns + (uint64_t)((double)run->work * 1e9 / run->rate);
+    run->work += files;
+    tierce__lock_take(&scrub->lock);
+    publish(run);
+    while (!scrub->is_stopping && tierce__now_ns() < due_ns)
+        (void)tierce__cond_wait(&scrub->changed, &scrub->lock, due_ns);
+    bool is_stopping = scrub->is_stopping;
+    tierce__lock_drop(&scrub->lock);
+    return is_stopping ? -ECANCELED : 0;
+}
+
+/* ---- helpers of both directions -------------------------------------------------------------- */
+
+static void forget_instances(struct scrub_run *run)
+{
+    for (size_t i = 0; i < run->id_count; i++)
+        tierce__free(run->ids[i]);
+    run->id_count = 0;
+}
+
+static void add_instance(void *arg, struct tierce__live *live)
+{
+    struct scrub_run *run = arg;
+    if (TIERCE__GROW(run->ids, run->id_room, run->id_count + 1, 16) < 0) {
+        run->no_memory = true;
+        return;
+    }
+    run->ids[run->id_count] = tierce__strdup(live->instance.id);
+    run->no_memory = run->no_memory || run->ids[run->id_count] == NULL;
+    run->id_count += run->ids[run->id_count] != NULL;
+}
+
+int tierce__scrub_list_instances(struct scrub_run *run)
+{
+    forget_instances(run);
+    run->no_memory = false;
+    tierce__locator_each(run->opts->locator, add_instance, run);
+    return run->no_memory ? -ENOMEM : 0;
+}
+
+int tierce__scrub_check_mark(struct scrub_run *run)
+{
+    char why[128] = "";
+    int rc = tierce__storages_check_mark(run->opts->storages, &run->storage, why);
+    if (rc < 0)
+        snprintf(run->why, sizeof(run->why), "%s", why);
+    return rc;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+static void log_end(const struct scrub_run *run, const struct tierce__scrub_state *state)
+{
+    const struct tierce__scrub_counts *n = &run->counts;
+    tierce__log(state->phase == TIERCE__SCRUB_FAILED ? TIERCE_LOG_WARN : TIERCE_LOG_INFO,
+                "storage_scrubbed",
+                "storage=%.64s state=%s repairs=%d files=%llu missing=%llu too_short=%llu "
+                "dropped_locations=%llu objects=%llu orphans=%llu deleted_orphans=%llu why=\"%s\"",
+                run->storage.name, tierce__scrub_phase_name(state->phase), run->repairs,
+                (unsigned long long)n->checked, (unsigned long long)n->missing,
+                (unsigned long long)n->too_short, (unsigned long long)n->dropped_locations,
+                (unsigned long long)n->listed, (unsigned long long)n->orphans,
+                (unsigned long long)n->deleted_orphans, state->why);
+}
+
+static void end_run(struct scrub_run *run, int rc)
+{
+    struct tierce__scrub *scrub = run->scrub;
+    struct tierce__scrub_state state;
+    int64_t now_us = tierce__locator_now_us(run->opts->locator);
+    run->phase = rc == 0            ? TIERCE__SCRUB_DONE
+                 : rc == -ECANCELED ? TIERCE__SCRUB_STOPPED
+                                    : TIERCE__SCRUB_FAILED;
+    tierce__lock_take(&scrub->lock);
+    publish(run);
+    struct tierce__scrub_state *last = &scrub->last[scrub->current].state;
+    last->ended_us = now_us;
+    if (run->phase == TIERCE__SCRUB_FAILED)
+        snprintf(last->why, sizeof(last->why), "%.127s",
+                 run->why[0] != '\0' ? run->why : tierce_strerror(rc));
+    state = *last;
+    tierce__lock_drop(&scrub->lock);
+    log_end(run, &state);
+}
+
+static void destroy_run(struct scrub_run *run)
+{
+    if (run == NULL)
+        return;
+    forget_instances(run);
+    tierce__free(run->ids);
+    tierce__free(run->root);
+    tierce__arena_clear(&run->arena);
+    tierce__storage_clear(&run->storage);
+    tierce__free(run);
+}
+
+static void *scrub_storage(void *arg)
+{
+    struct scrub_run *run = arg;
+    struct tierce__scrub *scrub = run->scrub;
+    int rc = tierce__scrub_records(run);
+    if (rc == 0 && run->lists) {
+        run->phase = TIERCE__SCRUB_OBJECTS;
+        rc = tierce__scrub_objects(run);
+    }
+    end_run(run, rc);
+    destroy_run(run);
+    tierce__lock_take(&scrub->lock);
+    TIERCE_ASSERT(scrub->is_running);
+    scrub->is_running = false;
+    tierce__cond_broadcast(&scrub->changed);
+    tierce__lock_drop(&scrub->lock);
+    return NULL;
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
+
+/* Errors: -ENOENT, -ENOMEM. */
+static int copy_storage(struct scrub_run *run, const char *name, char why[TIERCE__WHY_BYTES])
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(run->opts->registry);
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
+    int rc = storage == NULL ? tierce__why(why, -ENOENT, "there is no storage %.100s", name)
+                             : tierce__storage_copy(&run->storage, storage);
+    tierce__registry_release(run->opts->registry, catalog);
+    if (rc < 0)
+        return rc;
+    run->root = tierce__storage_root(&run->storage);
+    return run->root != NULL ? 0 : -ENOMEM;
+}
+
+static int check_storage(struct scrub_run *run, char why[TIERCE__WHY_BYTES])
+{
+    const struct tierce__storage *storage = &run->storage;
+    if (!tierce__storages_is_managed(run->opts->storages, storage->type))
+        return tierce__why(why, TIERCE_E_UNSUPPORTED,
+                           "it is unmanaged: this manager does not reach it");
+    if (storage->contents != TIERCE__CONTENTS_KEPT)
+        return tierce__why(why, TIERCE_E_DOWN,
+                           "it has lost its objects, and its locations are being dropped");
+    int rc = tierce__scrub_check_mark(run);
+    if (rc < 0)
+        snprintf(why, TIERCE__WHY_BYTES, "%s",
+                 run->why[0] != '\0' ? run->why : tierce_strerror(rc));
+    return rc;
+}
+
+static int make_run(struct scrub_run **out, struct tierce__scrub *scrub,
+                    const struct tierce__scrub_request *request, char why[TIERCE__WHY_BYTES])
+{
+    struct scrub_run *run = tierce__calloc(1, sizeof(*run));
+    if (run == NULL)
+        return -ENOMEM;
+    run->scrub = scrub;
+    run->opts = &scrub->opts;
+    run->repairs = request->repairs;
+    run->rate = request->rate > 0 ? request->rate : TIERCE__SCRUB_RATE;
+    run->from_ns = tierce__now_ns();
+    int rc = copy_storage(run, request->storage, why);
+    if (rc == 0)
+        rc = check_storage(run, why);
+    if (rc < 0) {
+        destroy_run(run);
+        return rc;
+    }
+    run->lists = tierce__storages_has_list(run->opts->storages, run->storage.type);
+    *out = run;
+    return 0;
+}
+
+/* Errors: -ENOMEM. */
+static int begin_state(struct tierce__scrub *scrub, const struct scrub_run *run)
+{
+    tierce__lock_assert_held(&scrub->lock);
+    struct scrubbed *last = find_last(scrub, run->storage.name);
+    if (last == NULL) {
+        char *name = tierce__strdup(run->storage.name);
+        if (name == NULL || TIERCE__GROW(scrub->last, scrub->last_room, scrub->last_count + 1, 4)) {
+            tierce__free(name);
+            return -ENOMEM;
+        }
+        last = &scrub->last[scrub->last_count++];
+        last->storage = name;
+    }
+    last->state = (struct tierce__scrub_state){
+        .repairs = run->repairs,
+        .lists = run->lists,
+        .rate = run->rate,
+        .began_us = tierce__locator_now_us(run->opts->locator),
+    };
+    scrub->current = (size_t)(last - scrub->last);
+    return 0;
+}
+
+static int start_thread(struct tierce__scrub *scrub, struct scrub_run *run)
+{
+    int rc = begin_state(scrub, run);
+    if (rc < 0)
+        return rc;
+    TIERCE_ASSERT(!scrub->has_thread && !scrub->is_running);
+    scrub->is_stopping = false;
+    scrub->is_running = true;
+    rc = -pthread_create(&scrub->thread, NULL, scrub_storage, run);
+    scrub->has_thread = scrub->is_running = rc == 0;
+    if (rc < 0) {
+        scrub->last[scrub->current].state.phase = TIERCE__SCRUB_FAILED;
+        scrub->last[scrub->current].state.ended_us = tierce__locator_now_us(run->opts->locator);
+    }
+    return rc;
+}
+
+int tierce__scrub_start(struct tierce__scrub *scrub, const struct tierce__scrub_request *request,
+                        char why[TIERCE__WHY_BYTES])
+{
+    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    struct scrub_run *run = NULL;
+    why[0] = '\0';
+    int rc = make_run(&run, scrub, request, why);
+    if (rc < 0)
+        return rc;
+    tierce__lock_take(&scrub->lock);
+    if (scrub->is_running) {
+        rc = tierce__why(why, -EBUSY, "a scrub of storage %.100s runs; one runs at a time",
+                         scrub->last[scrub->current].storage);
+    } else {
+        if (scrub->has_thread) /* it has ended */
+            pthread_join(scrub->thread, NULL);
+        scrub->has_thread = false;
+        rc = start_thread(scrub, run);
+    }
+    tierce__lock_drop(&scrub->lock);
+    if (rc < 0)
+        destroy_run(run);
+    return rc;
+}
+
+void tierce__scrub_stop(struct tierce__scrub *scrub, const char *storage)
+{
+    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    tierce__lock_take(&scrub->lock);
+    if (scrub->is_running &&
+        (storage == NULL || strcmp(scrub->last[scrub->current].storage, storage) == 0)) {
+        scrub->is_stopping = true;
+        tierce__cond_broadcast(&scrub->changed);
+    }
+    tierce__lock_drop(&scrub->lock);
+}
+
+void tierce__scrub_wait(struct tierce__scrub *scrub)
+{
+    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    tierce__lock_take(&scrub->lock);
+    while (scrub->is_running)
+        (void)tierce__cond_wait(&scrub->changed, &scrub->lock, TIERCE__DEADLINE_NEVER);
+    if (scrub->has_thread)
+        pthread_join(scrub->thread, NULL);
+    scrub->has_thread = false;
+    tierce__lock_drop(&scrub->lock);
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_SCRUB_H
+#define TIERCE_MANAGER_SCRUB_H
+
+#include "manager/locate/locator.h"
+#include "manager/registry/registry.h"
+#include "manager/storage/storages.h"
+
+/*
+ * A scrub compares the index with one storage, in both directions, at a bounded rate:
+ *
+ * - the records of all instances: a location whose file is missing or too short is dropped;
+ * - the objects of the storage, if its kind is listed: an object that is older than a day and that
+ *   no record, write session or deletion names, is an orphan, and deleted.
+ *
+ * Nothing is dropped or deleted unless `repairs` is set. Contents are not read. The storage must
+ * have this registry's mark, which is read again before each repair, because the objects of an
+ * empty mount point are all missing.
+ *
+ *     rc = tierce__scrub_start(scrub, &(struct tierce__scrub_request){.storage = "nfs_01"}, why);
+ *     tierce__scrub_wait(scrub);
+ *     is_known = tierce__scrub_state(scrub, "nfs_01", &state);
+ *
+ * One scrub runs at a time, on a thread of its own. Threads: any.
+ */
+
+struct tierce__scrub;
+
+struct tierce__scrub_opts {
+    size_t size;
+    struct tierce__registry *registry; /* these: [borrow until destroy] */
+    struct tierce__storages *storages;
+    struct tierce__locator *locator;
+};
+
+TIERCE_MUSTUSE int tierce__scrub_create(struct tierce__scrub **out,
+                                        const struct tierce__scrub_opts *opts);
+/* Stops a scrub that runs, and waits for it. */
+void tierce__scrub_destroy(struct tierce__scrub *scrub);
+
+#define TIERCE__SCRUB_RATE 1000u /* objects a second */
+
+struct tierce__scrub_request {
+    const char *storage;
+    bool repairs;
+    uint32_t rate; /* files that are looked at, a second. 0: TIERCE__SCRUB_RATE */
+};
+
+/* Starts a scrub. Errors, `why` in words: -ENOENT (no such storage), -EBUSY (a scrub runs),
+ * TIERCE_E_UNSUPPORTED (an unmanaged storage, or one that has no mark), TIERCE_E_DOWN (it does not
+ * answer, its mark is wrong, or it has lost its objects), -ENOMEM, negative errno of the thread. */
+TIERCE_MUSTUSE int tierce__scrub_start(struct tierce__scrub *scrub,
+                                       const struct tierce__scrub_request *request,
+                                       char why[TIERCE__WHY_BYTES]);
+/* Asks the scrub that runs, if there is one, to stop; NULL: of any storage. */
+void tierce__scrub_stop(struct tierce__scrub *scrub, const char *storage);
+/* Waits until no scrub runs. */
+void tierce__scrub_wait(struct tierce__scrub *scrub);
+
+enum tierce__scrub_phase {
+    TIERCE__SCRUB_RECORDS, /* looks for the files of the records */
+    TIERCE__SCRUB_OBJECTS, /* looks for the records of the objects */
+    TIERCE__SCRUB_DONE,
+    TIERCE__SCRUB_STOPPED, /* by a call, or this manager does not lead any more */
+    TIERCE__SCRUB_FAILED,
+    TIERCE__SCRUB_PHASES,
+};
+/* "records", "objects", "done", "stopped", "failed". */
+const char *tierce__scrub_phase_name(enum tierce__scrub_phase phase);
+
+struct tierce__scrub_counts {
+    /* Files that records name. */
+    uint64_t checked, missing, too_short;
+    uint64_t unreadable; /* the storage returned another error */
+    uint64_t fresh;      /* not checked, because the block was stored a few minutes ago */
+    uint64_t dropped_locations;
+    /* Objects that were listed. */
+    uint64_t listed, listed_bytes;
+    uint64_t young;  /* changed within the last day: not judged */
+    uint64_t others; /* not named as a block's: not judged, and not counted as listed */
+    uint64_t orphans, orphan_bytes;
+    uint64_t deleted_orphans, deleted_bytes;
+};
+
+struct tierce__scrub_state {
+    enum tierce__scrub_phase phase;
+    bool repairs;
+    bool lists; /* the objects are listed; else only the records are checked */
+    uint32_t rate;
+    int64_t began_us, ended_us; /* wall clock; ended_us 0: it runs */
+    struct tierce__scrub_counts counts;
+    char why[128]; /* it failed */
+};
+
+/* The state of the storage's last scrub; returns false if there was none since the start. */
+bool tierce__scrub_state(struct tierce__scrub *scrub, const char *storage,
+                         struct tierce__scrub_state *out);
+
+#endif

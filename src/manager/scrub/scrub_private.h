@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_SCRUB_PRIVATE_H
+#define TIERCE_MANAGER_SCRUB_PRIVATE_H
+
+#include "base/arena.h"
+#include "manager/locate/locator_private.h"
+#include "manager/scrub/scrub.h"
+
+/* A scrub that runs. Its thread alone. */
+struct scrub_run {
+    struct tierce__scrub *scrub;
+    const struct tierce__scrub_opts *opts;
+    struct tierce__storage storage; /* a copy */
+    bool repairs, lists;
+    uint32_t rate;
+    uint64_t from_ns, work; /* files that were looked at */
+    enum tierce__scrub_phase phase;
+    struct tierce__scrub_counts counts;
+    char **ids; /* of the instances when the phase began */
+    size_t id_count, id_room;
+    bool no_memory;             /* not all could be listed */
+    struct tierce__arena arena; /* of a page */
+    char *root;                 /* tierce__storage_root */
+    char why[TIERCE__WHY_BYTES];
+};
+
+/* Publishes the counts, and waits until `files` more may be looked at. -ECANCELED: the scrub is to
+ * stop. */
+TIERCE_MUSTUSE int tierce__scrub_pace(struct scrub_run *run, uint64_t files);
+
+/* Lists the instances. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__scrub_list_instances(struct scrub_run *run);
+
+/* Reads the mark again before a repair. Errors: as tierce__storages_check_mark. */
+TIERCE_MUSTUSE int tierce__scrub_check_mark(struct scrub_run *run);
+
+/* Whether a storage's error ends the scrub: others are of one file. */
+static inline bool tierce__scrub_ends(int rc)
+{
+    return rc == TIERCE_E_DOWN || rc == TIERCE_E_DEADLINE || rc == TIERCE_E_CLOSED ||
+           rc == TIERCE_E_UNSUPPORTED || rc == -ENOMEM;
+}
+
+/* The two directions. Errors: -ECANCELED; of the index, of the storage. */
+TIERCE_MUSTUSE int tierce__scrub_records(struct scrub_run *run);
+TIERCE_MUSTUSE int tierce__scrub_objects(struct scrub_run *run);
+
+#endif

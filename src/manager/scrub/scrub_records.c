@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records whose files the storage does not have. */
+#include "base/assert.h"
+#include "manager/scrub/scrub_private.h"
+
+#include <string.h>
+
+enum {
+    PAGE_KEYS = 256,
+    /* A file server may answer for a minute that a file is missing that another client has just
+     * made. */
+    FRESH_US = 600 * 1000000,
+};
+
+/* A file that a location names. */
+struct named_file {
+    int64_t key;
+    char location_id[TIERCE__LOCATION_ID_BYTES];
+    const char *path;
+    uint64_t least; /* bytes that it must have; 0: unknown */
+    bool is_bad;
+};
+
+/* A page of an instance's keys, in the run's arena. */
+struct record_page {
+    struct scrub_run *run;
+    const char *id;
+    struct named_file *files;
+    size_t count, room;
+    size_t bad;
+};
+
+/* ---- files of records ------------------------------------------------------------------------ */
+
+static bool lies_here(const struct scrub_run *run, const struct tierce__catalog *catalog,
+                      const struct tierce__location *location)
+{
+    if (location->storage != 0)
+        return location->storage == run->storage.number;
+    const struct tierce__storage *storage = tierce__location_storage(catalog, location);
+    return storage != NULL && storage->number == run->storage.number;
+}
+
+static int add_file(struct record_page *page, const struct tierce__live *live, int64_t key,
+                    const struct tierce__location *location, const struct tierce__spec_place *place)
+{
+    struct scrub_run *run = page->run;
+    const char *path = tierce__place_path(&run->storage, &live->instance, place, &run->arena);
+    if (path == NULL)
+        return -ENOMEM;
+    TIERCE_ASSERT(page->count < page->room);
+    struct named_file *file = &page->files[page->count++];
+    /* The text of a place may describe a slot of another size. */
+    *file = (struct named_file){
+        .key = key,
+        .path = path,
+        .least = place->file != 0 ? ((uint64_t)place->slot + 1) * place->bytes : 0,
+    };
+    if (place->bytes == 0)
+        file->least = 0;
+    memcpy(file->location_id, location->id, sizeof(file->location_id));
+    return 0;
+}
+
+static size_t count_places(const struct tierce__record *records, const bool *found, size_t count)
+{
+    size_t places = 0;
+    for (size_t i = 0; i < count; i++)
+        for (size_t l = 0; found[i] && l < records[i].location_count; l++)
+            places += records[i].locations[l].place_count;
+    return places;
+}
+
+static int add_record(struct record_page *page, const struct tierce__live *live,
+                      const struct tierce__catalog *catalog, int64_t key,
+                      const struct tierce__record *record)
+{
+    int rc = 0;
+    bool is_fresh = record->stored_us > tierce__locator_now_us(live->locator) - FRESH_US;
+    for (size_t l = 0; l < record->location_count; l++) {
+        const struct tierce__location *location = &record->locations[l];
+        if (!lies_here(page->run, catalog, location))
+            continue;
+        if (is_fresh)
+            page->run->counts.fresh += location->place_count;
+        for (size_t p = 0; rc == 0 && !is_fresh && p < location->place_count; p++)
+            rc = add_file(page, live, key, location, &location->places[p]);
+    }
+    return rc;
+}
+
+static int read_page(struct record_page *page, struct tierce__live *live, uint64_t *cursor)
+{
+    struct scrub_run *run = page->run;
+    struct tierce__record *records = tierce__arena_calloc(&run->arena, PAGE_KEYS, sizeof(*records));
+    int64_t keys[PAGE_KEYS];
+    bool found[PAGE_KEYS];
+    size_t count = 0;
+    if (records == NULL)
+        return -ENOMEM;
+    int rc = live->space->ops->scan(live->space, cursor, PAGE_KEYS, keys, &count);
+    TIERCE_ASSERT(count <= PAGE_KEYS);
+    if (rc == 0 && count > 0)
+        rc = live->space->ops->get(live->space, keys, count, &run->arena, records, found);
+    if (rc < 0)
+        return rc;
+    page->room = count_places(records, found, count);
+    page->files = tierce__arena_calloc(&run->arena, page->room + 1, sizeof(*page->files));
+    if (page->files == NULL)
+        return -ENOMEM;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(run->opts->registry);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        if (found[i])
+            rc = add_record(page, live, catalog, keys[i], &records[i]);
+    tierce__registry_release(run->opts->registry, catalog);
+    return rc;
+}
+
+/* ---- the storage ----------------------------------------------------------------------------- */
+
+static int judge(struct record_page *page, struct named_file *file, int status, uint64_t bytes)
+{
+    struct tierce__scrub_counts *counts = &page->run->counts;
+    if (tierce__scrub_ends(status))
+        return status;
+    counts->checked++;
+    counts->missing += status == -ENOENT;
+    counts->too_short += status == 0 && bytes < file->least;
+    counts->unreadable += status != 0 && status != -ENOENT;
+    file->is_bad = status == -ENOENT || (status == 0 && bytes < file->least);
+    page->bad += file->is_bad;
+    return 0;
+}
+
+static int measure_files(struct record_page *page)
+{
+    struct scrub_run *run = page->run;
+    const char *paths[TIERCE__STORAGE_BATCH_MAX];
+    uint64_t bytes[TIERCE__STORAGE_BATCH_MAX];
+    int status[TIERCE__STORAGE_BATCH_MAX];
+    int rc = 0;
+    for (size_t at = 0, n = 0; rc == 0 && at < page->count; at += n) {
+        n = page->count - at < TIERCE__STORAGE_BATCH_MAX ? page->count - at
+                                                         : TIERCE__STORAGE_BATCH_MAX;
+        for (size_t i = 0; i < n; i++)
+            paths[i] = page->files[at + i].path;
+        rc = tierce__scrub_pace(run, n);
+        if (rc == 0)
+            rc = tierce__storages_measure(run->opts->storages, &run->storage, paths, n, bytes,
+                                          status);
+        for (size_t i = 0; rc == 0 && i < n; i++)
+            rc = judge(page, &page->files[at + i], status[i], bytes[i]);
+    }
+    return rc;
+}
+
+/* ---- repair ---------------------------------------------------------------------------------- */
+
+/* A location that was stored again since has another id. */
+static bool is_bad(void *arg, const struct tierce__location *location)
+{
+    const struct record_page *page = arg;
+    for (size_t i = 0; i < page->count; i++)
+        if (page->files[i].is_bad &&
+            memcmp(page->files[i].location_id, location->id, sizeof(location->id)) == 0)
+            return true;
+    return false;
+}
+
+static int drop_bad(struct record_page *page)
+{
+    struct scrub_run *run = page->run;
+    struct tierce__live *live;
+    struct tierce__removed removed = {0};
+    size_t count = 0;
+    int64_t *keys = tierce__arena_alloc(&run->arena, page->bad * sizeof(*keys));
+    if (keys == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < page->count; i++)
+        if (page->files[i].is_bad && (count == 0 || keys[count - 1] != page->files[i].key))
+            keys[count++] = page->files[i].key;
+    TIERCE_ASSERT(count > 0 && count <= page->bad);
+    int rc = tierce__scrub_check_mark(run);
+    if (rc == 0)
+        rc = tierce__live_acquire(&live, run->opts->locator, page->id, run->why);
+    if (rc < 0)
+        return rc;
+    struct tierce__removal at_once = {.due_us = tierce__locator_now_us(run->opts->locator),
+                                      .wanted_location = is_bad,
+                                      .wanted_arg = page};
+    rc = tierce__live_remove(live, keys, count, &at_once, &removed);
+    tierce__live_release(live);
+    run->counts.dropped_locations += removed.locations;
+    return rc;
+}
+
+/* The instance is not held while the storage is asked, so that it may be removed meanwhile. */
+static int scrub_page(struct scrub_run *run, const char *id, uint64_t *cursor)
+{
+    struct record_page page = {.run = run, .id = id};
+    struct tierce__live *live;
+    tierce__arena_reset(&run->arena);
+    int rc = tierce__live_acquire(&live, run->opts->locator, id, run->why);
+    if (rc < 0)
+        return rc;
+    rc = read_page(&page, live, cursor);
+    tierce__live_release(live);
+    if (rc == 0)
+        rc = measure_files(&page);
+    if (rc == 0 && run->repairs && page.bad > 0)
+        rc = drop_bad(&page);
+    return rc;
+}
+
+int tierce__scrub_records(struct scrub_run *run)
+{
+    int rc = tierce__scrub_list_instances(run);
+    for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
+        uint64_t cursor = 0;
+        do
+            rc = scrub_page(run, run->ids[i], &cursor);
+        while (rc == 0 && cursor != 0);
+        rc = rc == -ENOENT ? 0 : rc; /* the instance was removed */
+    }
+    return rc;
+}

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A scrub drops the locations that a storage does not have, deletes orphans, and nothing else. */
+#include "check_main.h"
+#include "manager/registry/catalog.h"
+#include "manager/scrub/scrub.h"
+#include "manager_harness.h"
+#include "test_random.h"
+#include "wait_for.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HOUR_US INT64_C(3600000000)
+
+enum { KEYS = 6, PARTS = 2 }; /* parts of a block: a, b */
+static const int64_t keys[KEYS] = {11, 22, 33, 44, 55, 66};
+static char folder[] = "/tmp/tierce-test-scrub-XXXXXX";
+static char aside[128];
+static struct harness h;
+static struct tierce__scrub *scrub;
+static struct tierce__storage_ops ops; /* of the storage */
+
+static const struct tierce__storage_ops *find_ops(enum tierce__storage_type type)
+{
+    return type == TIERCE__STORAGE_NFS ? &ops : NULL;
+}
+
+static int64_t real_now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static bool is_marked(void)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    bool is = tierce__catalog_storage(catalog, "s")->is_marked;
+    tierce__registry_release(h.registry, catalog);
+    return is;
+}
+
+static void open_with(const struct harness_opts *opts)
+{
+    char uri[160];
+    temp_folder_make(folder);
+    h = (struct harness){.now_us = real_now_us()};
+    ops = tierce__storage_file;
+    snprintf(h.folder, sizeof(h.folder), "%s/root", folder);
+    snprintf(aside, sizeof(aside), "%s/aside", folder);
+    snprintf(uri, sizeof(uri), "local://%s/registry", folder);
+    ck_assert_int_eq(mkdir(h.folder, 0700), 0);
+    struct tierce__registry_opts registry = {.size = sizeof(registry), .uri = uri};
+    ck_assert_int_eq(tierce__registry_open(&h.registry, &registry, h.why), 0);
+    ck_assert_int_eq(tierce__registry_load(h.registry, 1, h.why), 0);
+    harness_startup(&h, opts);
+    struct tierce__storages_opts storages = {.size = sizeof(storages),
+                                             .registry = h.registry,
+                                             .probe_interval_ms = 20,
+                                             .probe_timeout_ms = 60000,
+                                             .find_ops = find_ops};
+    ck_assert_int_eq(tierce__storages_open(&h.storages, &storages), 0);
+    harness_open_locator(&h, opts);
+    harness_add_instance(&h, "i");
+    struct tierce__scrub_opts scrubs = {.size = sizeof(scrubs),
+                                        .registry = h.registry,
+                                        .storages = h.storages,
+                                        .locator = h.locator};
+    ck_assert_int_eq(tierce__scrub_create(&scrub, &scrubs), 0);
+    WAIT_FOR(is_marked());
+}
+
+static void open_all(void)
+{
+    open_with(&(struct harness_opts){.keys_per_file = 2});
+}
+
+static void close_all(void)
+{
+    tierce__scrub_destroy(scrub);
+    tierce__arena_clear(&h.arena);
+    tierce__locator_close(h.locator);
+    tierce__storages_close(h.storages);
+    tierce__registry_close(h.registry);
+    temp_folder_remove(folder);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+struct part {
+    char path[400];
+    off_t at;
+    size_t bytes;
+};
+
+static struct part part_of(const char *uri)
+{
+    struct part part;
+    const char *from = strstr(uri, "://s") + 4, *slot = strstr(uri, "blkid=");
+    const char *bytes = strstr(uri, "size=");
+    snprintf(part.path, sizeof(part.path), "%.*s", (int)strcspn(from, "?"), from);
+    part.bytes = strtoull(bytes + 5, NULL, 10);
+    part.at = slot != NULL ? (off_t)(strtoull(slot + 6, NULL, 10) * part.bytes) : 0;
+    return part;
+}
+
+static void make_folders(const char *path)
+{
+    char copy[400];
+    snprintf(copy, sizeof(copy), "%s", path);
+    for (char *slash = strchr(copy + strlen(h.folder) + 1, '/'); slash != NULL;
+         slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        ck_assert(mkdir(copy, 0700) == 0 || errno == EEXIST);
+        *slash = '/';
+    }
+}
+
+static void write_at(const struct part *part, char content)
+{
+    char bytes[4096];
+    ck_assert_uint_le(part->bytes, sizeof(bytes));
+    memset(bytes, content, part->bytes);
+    make_folders(part->path);
+    int fd = open(part->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pwrite(fd, bytes, part->bytes, part->at), (ssize_t)part->bytes);
+    close(fd);
+}
+
+/* Makes a file's last change older than a day, each time another time. */
+static void age(const char *path)
+{
+    static long steps;
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT},
+                                {.tv_sec = (time_t)(real_now_us() / 1000000) - 200000 + ++steps}};
+    ck_assert_int_eq(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void write_all(const struct tierce__started *started)
+{
+    for (size_t i = 0; i < started->count; i++)
+        for (size_t s = 0; s < started->locations[i].spec_count; s++) {
+            struct part part = part_of(started->locations[i].specs[s].uri);
+            write_at(&part, 'x');
+        }
+}
+
+static void age_all(const struct tierce__started *started)
+{
+    for (size_t i = 0; i < started->count; i++)
+        for (size_t s = 0; s < started->locations[i].spec_count; s++)
+            age(part_of(started->locations[i].specs[s].uri).path);
+}
+
+/* Stores the keys, and lets a day pass. */
+static struct tierce__started store_old(void)
+{
+    struct tierce__started started = harness_start(&h, keys, KEYS);
+    write_all(&started);
+    age_all(&started);
+    harness_finish(&h, &started);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    h.now_us += HOUR_US;
+    return started;
+}
+
+static bool exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+/* A file below the root that no record names. */
+static const char *make_file(const char *name, bool is_old)
+{
+    static struct part part;
+    snprintf(part.path, sizeof(part.path), "%s/%s", h.folder, name);
+    part.at = 0;
+    part.bytes = 100;
+    write_at(&part, 'o');
+    if (is_old)
+        age(part.path);
+    return part.path;
+}
+
+static struct tierce__scrub_state run(bool repairs)
+{
+    struct tierce__scrub_state state = {0};
+    struct tierce__scrub_request request = {.storage = "s", .repairs = repairs, .rate = 1000000};
+    int rc = tierce__scrub_start(scrub, &request, h.why);
+    ck_assert_msg(rc == 0, "%d %s", rc, h.why);
+    tierce__scrub_wait(scrub);
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    ck_assert_int_ne(state.ended_us, 0);
+    return state;
+}
+
+static struct tierce__scrub_state run_done(bool repairs)
+{
+    struct tierce__scrub_state state = run(repairs);
+    ck_assert_msg(state.phase == TIERCE__SCRUB_DONE, "%s: %s",
+                  tierce__scrub_phase_name(state.phase), state.why);
+    return state;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+START_TEST(blocks_that_are_there_stay)
+{
+    store_old();
+    struct tierce__scrub_state state = run_done(true);
+    ck_assert_uint_eq(state.counts.checked, KEYS * PARTS);
+    ck_assert_uint_eq(state.counts.missing + state.counts.too_short, 0);
+    ck_assert_uint_eq(state.counts.listed, KEYS * PARTS / 2);
+    ck_assert_uint_eq(state.counts.orphans + state.counts.young + state.counts.others, 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+}
+END_TEST
+
+START_TEST(records_without_files_lose_the_location)
+{
+    struct tierce__started started = store_old();
+    struct part missing = part_of(started.locations[0].specs[0].uri); /* and of keys[1] */
+    struct part last = part_of(started.locations[5].specs[1].uri);
+    ck_assert_int_eq(unlink(missing.path), 0);
+    ck_assert_int_eq(truncate(last.path, last.at + (off_t)last.bytes - 1), 0);
+    struct tierce__scrub_state state = run_done(false);
+    ck_assert_uint_eq(state.counts.missing, 2);
+    ck_assert_uint_eq(state.counts.too_short, 1);
+    ck_assert_uint_eq(state.counts.dropped_locations, 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    state = run_done(true);
+    ck_assert_uint_eq(state.counts.dropped_locations, 3);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys + 2, 3), 3);
+    ck_assert_uint_eq(harness_prefix(&h, keys + 5, 1), 0);
+    state = run_done(true);
+    ck_assert_uint_eq(state.counts.missing + state.counts.too_short, 0);
+}
+END_TEST
+
+/* Another host may see a new file later. */
+START_TEST(new_records_are_not_checked)
+{
+    harness_store(&h, keys, KEYS); /* no files */
+    struct tierce__scrub_state state = run_done(true);
+    ck_assert_uint_eq(state.counts.fresh, KEYS * PARTS);
+    ck_assert_uint_eq(state.counts.checked, 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+}
+END_TEST
+
+START_TEST(orphans_are_deleted)
+{
+    char orphan[400], gone[400], young[400], foreign[400], deep[400];
+    store_old();
+    snprintf(orphan, sizeof(orphan), "%s", make_file("i/a/00000000000000f1", true));
+    snprintf(gone, sizeof(gone), "%s", make_file("other/a/00000000000000f1", true));
+    snprintf(young, sizeof(young), "%s", make_file("i/a/00000000000000f2", false));
+    snprintf(foreign, sizeof(foreign), "%s", make_file("i/a/notes.txt", true));
+    snprintf(deep, sizeof(deep), "%s", make_file("i/a/b/00000000000000f1", true));
+    struct tierce__scrub_state state = run_done(false);
+    ck_assert_uint_eq(state.counts.orphans, 2);
+    ck_assert_uint_eq(state.counts.orphan_bytes, 200);
+    ck_assert_uint_eq(state.counts.deleted_orphans, 0);
+    ck_assert(exists(orphan) && exists(gone));
+    state = run_done(true);
+    ck_assert_uint_eq(state.counts.deleted_orphans, 2);
+    ck_assert_uint_eq(state.counts.deleted_bytes, 200);
+    ck_assert_uint_eq(state.counts.young, 1);
+    ck_assert_uint_eq(state.counts.others, 2);
+    ck_assert(!exists(orphan) && !exists(gone));
+    ck_assert(exists(young) && exists(foreign) && exists(deep));
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(run_done(true).counts.missing, 0);
+}
+END_TEST
+
+/* A session writes to a file that was made long ago, and a deletion waits for its readers. */
+START_TEST(files_in_use_are_no_orphans)
+{
+    struct tierce__started started = harness_start(&h, keys, KEYS);
+    write_all(&started);
+    age_all(&started);
+    ck_assert_uint_eq(run_done(true).counts.orphans, 0);
+    harness_finish(&h, &started);
+    struct tierce__mask none = {0};
+    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", keys, KEYS, &none, h.why), 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), 0);
+    ck_assert_uint_eq(run_done(true).counts.orphans, 0);
+    ck_assert(exists(part_of(started.locations[0].specs[0].uri).path));
+}
+END_TEST
+
+START_TEST(a_listed_file_that_changed_stays)
+{
+    const char *path = make_file("i/a/00000000000000f1", true);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, "s");
+    int64_t other_us = 1;
+    int status = 0;
+    ck_assert_int_eq(
+        tierce__storages_delete_listed(h.storages, storage, &path, &other_us, 1, &status), 0);
+    ck_assert_int_eq(status, -EAGAIN);
+    ck_assert(exists(path));
+    tierce__registry_release(h.registry, catalog);
+}
+END_TEST
+
+/* ---- storages that are not there ------------------------------------------------------------- */
+
+static void unmount(void)
+{
+    ck_assert_int_eq(rename(h.folder, aside), 0);
+    ck_assert_int_eq(mkdir(h.folder, 0700), 0);
+}
+
+START_TEST(a_storage_without_its_mark_is_not_scrubbed)
+{
+    struct tierce__scrub_request request = {.storage = "s", .repairs = true};
+    store_old();
+    unmount();
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), TIERCE_E_DOWN);
+    ck_assert_msg(strstr(h.why, "mark") != NULL, "%s", h.why);
+    request.storage = "none";
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), -ENOENT);
+}
+END_TEST
+
+static int unmount_and_measure(struct tierce__storage_driver *driver, const char *path,
+                               uint64_t *bytes)
+{
+    if (access(aside, F_OK) != 0)
+        unmount();
+    return tierce__storage_file.measure(driver, path, bytes);
+}
+
+START_TEST(a_storage_that_is_unmounted_meanwhile_loses_nothing)
+{
+    store_old();
+    ops.measure = unmount_and_measure;
+    struct tierce__scrub_state state = run(true);
+    ck_assert_int_eq(state.phase, TIERCE__SCRUB_FAILED);
+    ck_assert_msg(strstr(state.why, "mark") != NULL, "%s", state.why);
+    ck_assert_uint_eq(state.counts.missing, KEYS * PARTS);
+    ck_assert_uint_eq(state.counts.dropped_locations, 0);
+    ck_assert_int_eq(rmdir(h.folder), 0);
+    ck_assert_int_eq(rename(aside, h.folder), 0);
+    WAIT_FOR(harness_prefix(&h, keys, KEYS) == KEYS);
+}
+END_TEST
+
+START_TEST(a_slow_scrub_is_stopped)
+{
+    struct tierce__scrub_request request = {.storage = "s", .rate = 1};
+    struct tierce__scrub_state state;
+    store_old();
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), -EBUSY);
+    tierce__scrub_stop(scrub, "another");
+    ck_assert(tierce__scrub_state(scrub, "s", &state) && state.ended_us == 0);
+    tierce__scrub_stop(scrub, "s");
+    tierce__scrub_wait(scrub);
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    ck_assert_int_eq(state.phase, TIERCE__SCRUB_STOPPED);
+    ck_assert(!tierce__scrub_state(scrub, "another", &state));
+}
+END_TEST
+
+/* ---- live writes ----------------------------------------------------------------------------- */
+
+enum { LIVE_KEYS = 200, ROUNDS = 40, STEPS = 8, STEP_KEYS = 8 };
+
+/* Every block that is served has its bytes. */
+static void check_served(int64_t key)
+{
+    struct tierce__got got = harness_get(&h, TIERCE__QUERY_PREFIX, &key, 1, 0);
+    for (size_t s = 0; s < (got.count > 0 ? got.found[0].spec_count : 0); s++) {
+        struct part part = part_of(got.found[0].specs[s].uri);
+        struct stat st;
+        ck_assert_msg(stat(part.path, &st) == 0, "key %lld: %s", (long long)key, part.path);
+        ck_assert_int_ge(st.st_size, part.at + (off_t)part.bytes);
+    }
+}
+
+static void step(struct test_random *random)
+{
+    int64_t some[STEP_KEYS];
+    struct tierce__mask none = {0};
+    for (size_t i = 0; i < STEP_KEYS; i++)
+        some[i] = (int64_t)test_random_below(random, LIVE_KEYS);
+    if (test_random_below(random, 3) == 0) {
+        ck_assert_int_eq(tierce__locator_remove(h.locator, "i", some, STEP_KEYS, &none, h.why), 0);
+    } else {
+        struct tierce__started started = harness_start(&h, some, STEP_KEYS);
+        write_all(&started);
+        harness_finish(&h, &started);
+        age_all(&started); /* a day passes, so the files may be orphans */
+    }
+    tierce__deleter_step(h.locator->deleter, 10);
+    for (size_t i = 0; i < STEP_KEYS; i++)
+        check_served(some[i]);
+    tierce__arena_reset(&h.arena);
+}
+
+START_TEST(live_writes_lose_nothing)
+{
+    struct test_random random = test_random_start("scrub");
+    struct tierce__scrub_request request = {.storage = "s", .repairs = true, .rate = 10000000};
+    unsigned done = 0, rounds = TEST_ROUNDS(ROUNDS) * test_scale();
+    for (unsigned i = 0; i < rounds; i++) {
+        struct tierce__scrub_state state;
+        ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+        for (int n = 0; n < STEPS; n++)
+            step(&random);
+        tierce__scrub_wait(scrub);
+        ck_assert(tierce__scrub_state(scrub, "s", &state));
+        done += state.phase == TIERCE__SCRUB_DONE;
+        if (i < ROUNDS)
+            h.now_us += HOUR_US / 5; /* freed slots are used again */
+    }
+    ck_assert_uint_gt(done, 0);
+    for (int64_t key = 0; key < LIVE_KEYS; key++)
+        check_served(key);
+    ck_assert_uint_eq(run_done(true).counts.orphans, 0);
+}
+END_TEST
+
+CHECK_MAIN("scrub", .seconds = 240, .setup = open_all, .teardown = close_all,
+           .tests = {blocks_that_are_there_stay, records_without_files_lose_the_location,
+                     new_records_are_not_checked, orphans_are_deleted, files_in_use_are_no_orphans,
+                     a_listed_file_that_changed_stays, a_storage_without_its_mark_is_not_scrubbed,
+                     a_storage_that_is_unmounted_meanwhile_loses_nothing, a_slow_scrub_is_stopped,
+                     live_writes_lose_nothing})
