@@ -613,6 +613,15 @@ static int open_nodes(struct tierce__manager *m, const struct tierce__manager_co
                                                 .ca_file = config->node_ca_file});
 }
 
+static int open_scrub(struct tierce__manager *manager)
+{
+    return tierce__scrub_create(
+        &manager->scrub, &(struct tierce__scrub_opts){.size = sizeof(struct tierce__scrub_opts),
+                                                      .registry = manager->registry,
+                                                      .storages = manager->storages,
+                                                      .locator = manager->locator});
+}
+
 static int open_parts(struct manager_whole *whole, const struct tierce__manager_config *config,
                       char why[256])
 {
@@ -667,11 +676,7 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
     if (rc == 0)
         rc = tierce__manager_open_autopilot(m, config);
     if (rc == 0)
-        rc = tierce__scrub_create(
-            &m->scrub, &(struct tierce__scrub_opts){.size = sizeof(struct tierce__scrub_opts),
-                                                    .registry = m->registry,
-                                                    .storages = m->storages,
-                                                    .locator = m->locator});
+        rc = open_scrub(m);
     if (rc == 0)
         rc = tierce__faults_create(&m->faults);
     if (rc == 0)
