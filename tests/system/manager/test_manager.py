@@ -444,7 +444,6 @@ def test_storages_come_and_go(api, tmp_path):
     {"vcnsthreefs": {"cluster_name": "c", "mountpoint": "/mnt/3fs", "root_dir": "kv/",
                      "key_count_per_file": 4, "touch_file_when_create": False,
                      "remote_host": "h", "remote_port": 7, "meta_storage_uri": "u"}},
-    {"tierce": {"pool": "p", "nodes": ["a:1", "b:2"]}},
     {"redis": {"uri": "redis://h:6379/1", "key_prefix": "a&b=", "credentials_file": "/etc/x",
                "is_cluster": True}},
     {"s3": {"endpoint": "https://s3:9000", "region": "r", "bucket": "b", "prefix": "p/q",
