@@ -622,6 +622,17 @@ static int open_scrub(struct tierce__manager *manager)
                                                       .locator = manager->locator});
 }
 
+static int open_helpers(struct tierce__manager *manager)
+{
+    int rc = tierce__faults_create(&manager->faults);
+    if (rc == 0)
+        rc = tierce__later_create(&manager->later);
+    if (rc == 0)
+        rc = tierce__history_create(&manager->history, TIERCE__HISTORY_SAMPLES_MAX,
+                                    TIERCE__HISTORY_GROUPS_MAX);
+    return rc;
+}
+
 static int open_parts(struct manager_whole *whole, const struct tierce__manager_config *config,
                       char why[256])
 {
@@ -678,12 +689,7 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
     if (rc == 0)
         rc = open_scrub(m);
     if (rc == 0)
-        rc = tierce__faults_create(&m->faults);
-    if (rc == 0)
-        rc = tierce__later_create(&m->later);
-    if (rc == 0)
-        rc = tierce__history_create(&m->history, TIERCE__HISTORY_SAMPLES_MAX,
-                                    TIERCE__HISTORY_GROUPS_MAX);
+        rc = open_helpers(m);
     if (rc == 0)
         rc = tierce__auth_create(
             &m->auth,
