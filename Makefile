@@ -45,7 +45,7 @@ run: ## a workload through a real vLLM, without and with Tierce (MODEL=random TR
 		$(if $(TRACE),--trace "$(TRACE)" --scale "$(SCALE)") \
 		$(if $(MODEL),--model "$(MODEL)")
 
-fleet: ## two engines share a pool of Redis, a folder and S3 under two managers, while parts are killed
+fleet: ## two engines share a pool of Redis, a folder, S3 and nodes under two managers, while parts are killed
 	@tools/setup room
 	@tools/setup packages test
 	@$(MAKE) --no-print-directory build

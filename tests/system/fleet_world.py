@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fleet of a test's own: one or two managers, and a storage of each kind that engines write to."""
 
+import collections
 import re
 
 import shared_stores
@@ -188,10 +189,13 @@ class Fleet:
         return {s["global_unique_name"]: s["status"] for s in listed["storage"]}.get(name)
 
     def located(self):
-        """Places that readers were given by the manager that leads, by storage."""
+        """Places that readers were given by the manager that leads, by storage or pool."""
         text = self.leader().get("/metrics", "admin_http")[1].decode()
-        found = re.findall(r'^tierce_data_storage_located_count\w*\{.*unique_name="(\w+)"\} (\S+)$', text, re.M)
-        return {name: int(float(value)) for name, value in found}
+        found = re.findall(r'^tierce_data_storage_located_count\w*\{.*unique_name="(\w+)[\w.]*"\} (\S+)$', text, re.M)
+        counts = collections.Counter()
+        for name, value in found:
+            counts[name] += int(float(value))
+        return counts
 
     @property
     def managers_url(self):

@@ -90,6 +90,11 @@ class Item:
     def held_bytes(self) -> int:
         return self.shape.bytes if self.output is not None or (self.future is not None and not self.is_over) else 0
 
+    def cancel(self) -> None:
+        """A load that has not begun does not begin, and the result of one that has is not used."""
+        if self.future is not None:
+            self.future.cancel()
+
 
 class Widths:
     """The width and the type of a modality's outputs: the usual ones, until others were measured or seen."""
@@ -184,6 +189,7 @@ class EncoderScheduler:
 
     def miss(self, item: Item, reason: str) -> None:
         item.is_over = True
+        item.cancel()
         self.store.count(f"miss: {reason}")
 
     def is_there(self, identifier: str) -> bool:
@@ -210,6 +216,7 @@ class EncoderScheduler:
                 item.users.discard(request.request_id)
                 if not item.users:
                     self.store.count("unused", item.output is not None)
+                    item.cancel()
                     del self.items[identifier]
 
     # ---- outputs of steps

@@ -447,7 +447,13 @@ static int judge_windows(struct judging *j, const struct tierce__kin *kin)
         /* The rest of a very long window is not read. */
         candidate_of(j, w.at[i])->value = run > WALK_MAX ? TIERCE__VALUE_FULL : TIERCE__VALUE_NONE;
     }
-    return rc < 0 || run > WALK_MAX ? rc : walk_windows(&w, run);
+    if (rc == 0 && run <= WALK_MAX)
+        rc = walk_windows(&w, run);
+    for (size_t i = 0; i < j->count && rc < 0; i++) { /* nothing is known: none is worthless */
+        if (candidate_of(j, i)->member == kin->member)
+            candidate_of(j, i)->value = TIERCE__VALUE_FULL;
+    }
+    return rc;
 }
 
 /* A block in the middle of a chain has value for the blocks behind it. At the end of its chain,

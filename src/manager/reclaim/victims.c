@@ -490,9 +490,10 @@ static uint64_t pass(struct tierce__taking *t)
         return 0;
     bool is_leafless = !any_may_leave(t);
     t->leafless = is_leafless ? t->leafless + 1 : 0;
-    size_t drawn = t->count;
-    if (tierce__families_judge(t, 0) < 0 || (!t->is_exact && !is_leafless && climb(t) < 0) ||
-        tierce__families_judge(t, drawn) < 0)
+    if (tierce__families_judge(t, 0) < 0)
+        return 0;
+    size_t judged = t->count; /* with the pairs that were added */
+    if ((!t->is_exact && !is_leafless && climb(t) < 0) || tierce__families_judge(t, judged) < 0)
         return 0;
     link_candidates(t);
     struct tierce__candidate **chosen =

@@ -334,6 +334,8 @@ static int replace(struct tierce__catalog *catalog, const struct edit *edit,
         rc = check_version(&old->group, &entry->group, edit->current_version, why);
         if (rc == 0)
             rc = tierce__group_keep(&entry->group, edit->entry, &old->group);
+        if (rc == 0) /* a bound that was kept may contradict one that was sent */
+            rc = tierce__entry_check(edit->kind, entry, why);
     } else if (old->storage.type != entry->storage.type) {
         snprintf(why, 256, "the type of a storage cannot be changed: remove %.100s and add another",
                  name);

@@ -144,6 +144,6 @@ def test_groups_of_layers(engine, build, prompts, tmp_path, kind):
 
 def test_make_fleet(tmp_path):
     """`make fleet` with its smallest workload."""
-    failed, rows = fleet_run.run(tmp_path, sessions=3, tokens=192, quiet=True)
+    failed, rows = fleet_run.run(tmp_path, sessions=4, tokens=192, quiet=True)
     assert failed == []
     assert {row.member for row in rows} == {"A", "B"}
