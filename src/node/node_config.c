@@ -180,6 +180,10 @@ static int check_pool(const struct tierce__node_config *config, struct tierce__c
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "pool.disk must be an absolute path, and pool.disk_size 1MiB or "
                                    "more");
+    if (config->tls_client_ca[0] != '\0')
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "pool.manager does not work with tls.client_ca: engines and "
+                                   "managers show nodes a token, and no certificate");
     if (config->pool_address[0] == '\0' && is_every_address(config->host))
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "pool.address must be set: engines cannot connect to "

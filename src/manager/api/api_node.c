@@ -19,6 +19,13 @@ static uint64_t not_negative(int64_t value)
 static struct tierce__node_part *read_parts(struct tierce__api_call *api,
                                             const Meta__RegisterNodeRequest *request)
 {
+    enum { PARTS_MAX = 2 };
+    if (request->n_parts > PARTS_MAX ||
+        (request->n_parts == PARTS_MAX && request->parts[0]->medium == request->parts[1]->medium)) {
+        tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT,
+                        "parts: %zu entries; accepted is one for each medium", request->n_parts);
+        return NULL;
+    }
     struct tierce__node_part *parts = tierce__api_alloc(api, request->n_parts + 1, sizeof(*parts));
     for (size_t i = 0; parts != NULL && i < request->n_parts; i++) {
         const Meta__NodePart *sent = request->parts[i];

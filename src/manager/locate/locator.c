@@ -754,6 +754,14 @@ int tierce__locator_remove_instance(struct tierce__locator *locator, const char 
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
+bool tierce__locator_is_open(struct tierce__locator *locator)
+{
+    tierce__lock_take(&locator->lock);
+    bool is_open = locator->is_open;
+    tierce__lock_drop(&locator->lock);
+    return is_open;
+}
+
 void tierce__locator_each(struct tierce__locator *locator,
                           void (*each)(void *arg, struct tierce__live *live), void *arg)
 {

@@ -141,6 +141,9 @@ TIERCE_MUSTUSE int tierce__live_acquire(struct tierce__live **out, struct tierce
 void tierce__live_release(struct tierce__live *live);
 void tierce__live_hold(struct tierce__live *live);
 
+/* Whether its index is complete: recovered, and not dropped. */
+bool tierce__locator_is_open(struct tierce__locator *locator);
+
 /* Calls `each` for every instance, without a lock and with a reference held. */
 void tierce__locator_each(struct tierce__locator *locator,
                           void (*each)(void *arg, struct tierce__live *live), void *arg);

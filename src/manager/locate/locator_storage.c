@@ -44,6 +44,8 @@ int tierce__locator_drop_storage(struct tierce__locator *locator,
     tierce__locator_each(locator, leave, &leaving);
     tierce__span_close(span);
     *dropped = leaving.removed.locations;
+    if (leaving.rc == 0 && !tierce__locator_is_open(locator))
+        leaving.rc = TIERCE_E_CLOSED; /* it ended, or had not begun, and some were not seen */
     if (leaving.rc < 0)
         return tierce__why(why, leaving.rc, "after %llu locations: %s",
                            (unsigned long long)*dropped, tierce_strerror(leaving.rc));

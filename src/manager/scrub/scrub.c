@@ -149,6 +149,9 @@ int tierce__scrub_list_instances(struct scrub_run *run)
     forget_instances(run);
     run->no_memory = false;
     tierce__locator_each(run->opts->locator, add_instance, run);
+    /* A closed index has no instances, and then all files would be orphans. */
+    if (!tierce__locator_is_open(run->opts->locator))
+        return TIERCE_E_CLOSED;
     return run->no_memory ? -ENOMEM : 0;
 }
 

@@ -21,7 +21,6 @@ enum {
     CANDIDATES_MAX = 16384, /* between two readings of all records */
     PAGE_KEYS = 1024,
     PAGE_TRIES = 3,
-    PAGE_WORK = 64, /* a page of records counts as so many files */
     FILE_DIGITS = 16,
 };
 
@@ -255,7 +254,7 @@ static int use_instance(struct listing *l, const char *id)
     do {
         rc = use_page(l, id, &cursor);
         if (rc == 0)
-            rc = tierce__scrub_pace(run, PAGE_WORK);
+            rc = tierce__scrub_pace(run, TIERCE__SCRUB_PAGE_WORK);
     } while (rc == 0 && cursor != 0);
     if (rc == 0)
         rc = tierce__live_acquire(&live, run->opts->locator, id, run->why);

@@ -24,11 +24,13 @@ struct scrub_run {
     char why[TIERCE__WHY_BYTES];
 };
 
+#define TIERCE__SCRUB_PAGE_WORK 64u /* a page of records counts as so many files */
+
 /* Publishes the counts, and waits until `files` more may be looked at. -ECANCELED: the scrub is to
  * stop. */
 TIERCE_MUSTUSE int tierce__scrub_pace(struct scrub_run *run, uint64_t files);
 
-/* Lists the instances. Errors: -ENOMEM. */
+/* Lists the instances. Errors: -ENOMEM, TIERCE_E_CLOSED (the manager leads no more). */
 TIERCE_MUSTUSE int tierce__scrub_list_instances(struct scrub_run *run);
 
 /* Reads the mark again before a repair. Errors: as tierce__storages_check_mark. */

@@ -217,9 +217,12 @@ int tierce__scrub_records(struct scrub_run *run)
     int rc = tierce__scrub_list_instances(run);
     for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
         uint64_t cursor = 0;
-        do
+        do {
             rc = scrub_page(run, run->ids[i], &cursor);
-        while (rc == 0 && cursor != 0);
+            if (rc == 0)
+                rc = tierce__scrub_pace(
+                    run, TIERCE__SCRUB_PAGE_WORK); /* a page may have nothing to measure */
+        } while (rc == 0 && cursor != 0);
         rc = rc == -ENOENT ? 0 : rc; /* the instance was removed */
     }
     return rc;

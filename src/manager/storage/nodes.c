@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/config/config_parse.h"
 #include "base/list.h"
 #include "base/log/log.h"
 #include "base/map.h"
@@ -163,7 +164,7 @@ static void note_heard(struct tierce__nodes *nodes, uint16_t storage,
         part->used_bytes = sent->used_bytes;
         part->object_count = sent->object_count;
         part->load_bytes_per_s = report->load_bytes_per_s;
-        snprintf(part->version, sizeof(part->version), "%s", report->version);
+        tierce__text_for_message(part->version, sizeof(part->version), report->version);
         find_load(nodes);
     }
     tierce__lock_drop(&nodes->lock);

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log/log.h"
+#include "base/threads/threads.h"
 #include "node/node_private.h"
 #include "node/part/join.h"
 #include "node/part/part.h"
@@ -71,7 +72,8 @@ static int start_server(struct tierce__node_pool *pool, const struct tierce__nod
                                                 .port = config->pool_port,
                                                 .keeper = tierce__parts_keeper(pool->parts),
                                                 .tls = pool->node->tls,
-                                                .loops = config->loops,
+                                                .loops = config->loops > 0 ? config->loops
+                                                                           : tierce__processors(),
                                                 .connections_max = config->connections_max,
                                                 .request_ms = config->request_ms,
                                                 .idle_ms = config->idle_ms,

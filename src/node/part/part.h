@@ -29,9 +29,9 @@ struct tierce__parts_opts {
                                           progress, >= 1 MiB; no larger object is accepted */
 };
 
-/* Errors, `why` in words: TIERCE_E_CONFIG (the folder has files that are not a part's),
- * TIERCE_E_LOCKED (another process has it), TIERCE_E_FORMAT (the folder's mark is damaged),
- * negative errno, -ENOMEM. */
+/* Errors, `why` in words: TIERCE_E_LOCKED (another process has the folder), TIERCE_E_FORMAT (its
+ * incarnation is damaged), -EEXIST (it has objects and no incarnation), other negative errno,
+ * -ENOMEM. */
 TIERCE_MUSTUSE int tierce__parts_open(struct tierce__parts **out,
                                       const struct tierce__parts_opts *opts, char why[256]);
 /* No call of the keeper is in progress. A disk that does not answer until the deadline is

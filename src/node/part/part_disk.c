@@ -8,7 +8,7 @@
  *     objects/       the store
  *
  * Names in the index are those of files that are complete. A crash between a file's end and its
- * answer leaves an object that no manager knows; the manager's scrub finds it.
+ * answer leaves an object that no manager knows, until a manager deletes that name.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -199,13 +199,9 @@ static void on_dropped(struct tierce__store_req *req)
     tierce__part_end_call(call, status);
 }
 
+/* Also a name that is not in the index may have a file: of a write that was answered too late. */
 static void disk_drop(struct tierce__part *part, struct tierce__keeper_call *call)
 {
-    uint64_t bytes = 0;
-    if (!tierce__part_index_find(&part->index, &call->name, &bytes, NULL)) {
-        tierce__part_end_call(call, 0);
-        return;
-    }
     struct disk_job *job = job_create(disk_of(part), &call->name);
     if (job == NULL) {
         tierce__part_end_call(call, -ENOMEM);

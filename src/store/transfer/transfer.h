@@ -124,7 +124,8 @@ struct tierce__transfer_server_opts {
     uint32_t connections_max;        /* 0: 4096 */
     uint32_t request_ms; /* how long a client may take for each MiB, and to greet; 0: 30000 */
     uint32_t idle_ms;    /* a connection without a request for longer is closed; 0: never */
-    /* The rights of a token; "" if the client has none. NULL: all clients have all rights. Thread:
+    /* The rights of a token; "" if the client has none. It is called again when a connection has a
+     * request and the answer is a second old. NULL: all clients have all rights. Thread:
      * any. */
     uint32_t (*rights)(void *arg, const char *token, size_t token_bytes);
     void *rights_arg;

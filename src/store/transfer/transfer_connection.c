@@ -25,6 +25,7 @@ static void free_connection(struct tierce__task *task)
     struct tierce__poll_loop *loop = c->loop;
     TIERCE_ASSERT(c->is_closing && c->working == 0);
     tierce__list_remove(&c->member);
+    explicit_bzero(c->token, sizeof(c->token));
     tierce__free(c);
     tierce__transfer_connection_gone(server, loop);
 }

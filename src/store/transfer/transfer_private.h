@@ -95,6 +95,9 @@ struct tierce__transfer_connection {
     int low_water;    /* bytes that the socket awaits before it reports them */
 
     uint32_t rights;
+    uint64_t rights_ns; /* when they were asked for; tokens may be removed */
+    size_t token_bytes;
+    char token[TIERCE__TRANSFER_TOKEN_MAX + 1];
     char space[TIERCE__TRANSFER_SPACE_MAX];
     size_t space_bytes;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log/log_repeat.h"
 #include "store/transfer/transfer_private.h"
 
@@ -8,6 +9,7 @@
 #include <sys/uio.h>
 
 #define READ_AT_ONCE (1u << 20) /* then other connections have their turn */
+#define RIGHTS_MS    1000u      /* how long the rights of a token count unasked */
 
 static const uint8_t *input(const struct tierce__transfer_connection *c)
 {
@@ -74,23 +76,30 @@ static void welcome(struct tierce__transfer_connection *c, int status)
                          why_refused(status));
 }
 
+static void ask_rights(struct tierce__transfer_connection *c)
+{
+    const struct tierce__transfer_server_opts *opts = &c->server->opts;
+    TIERCE_ASSERT(c->token_bytes < sizeof(c->token));
+    c->rights = TIERCE__TRANSFER_READ | TIERCE__TRANSFER_WRITE;
+    if (opts->rights != NULL)
+        c->rights = opts->rights(opts->rights_arg, c->token, c->token_bytes);
+    c->rights_ns = tierce__now_ns();
+}
+
 /* Space and token of a client. */
 static int admit(struct tierce__transfer_connection *c, const uint8_t *space, size_t space_bytes,
                  const uint8_t *token, size_t token_bytes)
 {
     const struct tierce__transfer_server_opts *opts = &c->server->opts;
-    char text[TIERCE__TRANSFER_TOKEN_MAX + 1];
     if (tierce__transfer_check_text(space, space_bytes) != 0 ||
         tierce__transfer_check_text(token, token_bytes) != 0)
         return TIERCE_E_FORMAT;
-    memcpy(text, token, token_bytes);
-    text[token_bytes] = '\0';
+    memcpy(c->token, token, token_bytes);
+    c->token[token_bytes] = '\0';
+    c->token_bytes = token_bytes;
     memcpy(c->space, space, space_bytes);
     c->space_bytes = space_bytes;
-    c->rights = TIERCE__TRANSFER_READ | TIERCE__TRANSFER_WRITE;
-    if (opts->rights != NULL)
-        c->rights = opts->rights(opts->rights_arg, text, token_bytes);
-    explicit_bzero(text, sizeof(text));
+    ask_rights(c);
     if (c->rights == 0)
         return TIERCE_E_REFUSED;
     const struct tierce__keeper_ops *keeper = opts->keeper->ops;
@@ -141,6 +150,8 @@ static bool take_request(struct tierce__transfer_connection *c)
         refuse_input(c, "a name has a NUL");
         return true;
     }
+    if (tierce__now_ns() - c->rights_ns >= RIGHTS_MS * TIERCE__MS_NS)
+        ask_rights(c);
     struct tierce__transfer_slot *slot = tierce__transfer_slot_take(c, &request, name);
     use_input(c, bytes);
     c->has_moved = true;

@@ -65,12 +65,31 @@ tierce__transfer_slot_take(struct tierce__transfer_connection *c,
     return slot;
 }
 
+/* A keeper's status as one of the protocol (docs/inside/format/transfer.md). */
+static int status_of(enum tierce__transfer_op op, int status)
+{
+    switch (status) {
+    case TIERCE_E_FORMAT:
+        return op == TIERCE__TRANSFER_OP_READ ? status : TIERCE_E_DOWN;
+    case TIERCE_E_MISS:
+    case TIERCE_E_FULL:
+    case TIERCE_E_LIMIT:
+    case TIERCE_E_REFUSED:
+    case TIERCE_E_DEADLINE:
+    case TIERCE_E_ARGUMENT:
+    case TIERCE_E_UNSUPPORTED:
+        return status;
+    default:
+        return status > -4096 ? status : TIERCE_E_DOWN; /* an errno is one */
+    }
+}
+
 /* The request is over, with these bytes of the reply, or without. */
 static void finish(struct tierce__transfer_slot *slot, int status)
 {
     TIERCE_ASSERT(status <= 0 && slot->state != TIERCE__SLOT_READY);
     slot->state = TIERCE__SLOT_READY;
-    slot->reply.status = status;
+    slot->reply.status = status_of(slot->request.op, status);
     slot->reply.bytes = status == 0 ? slot->reply.bytes : 0;
     tierce__transfer_reply_encode(slot->head, &slot->reply);
     if (status < 0 && status != TIERCE_E_MISS && status != TIERCE_E_FULL)

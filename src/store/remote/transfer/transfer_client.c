@@ -186,6 +186,7 @@ static bool is_status(enum tierce__transfer_op op, int status)
     case TIERCE_E_FULL:
         return op == TIERCE__TRANSFER_OP_WRITE;
     case TIERCE_E_LIMIT:
+    case TIERCE_E_DOWN:
     case TIERCE_E_REFUSED:
     case TIERCE_E_DEADLINE:
     case TIERCE_E_ARGUMENT:
@@ -213,6 +214,8 @@ static int explain(struct transfer_link *link, const struct tierce__transfer_rep
     else if (reply->status == TIERCE_E_ARGUMENT)
         snprintf(why, room, "the server does not accept the name of an object in \"%s\"",
                  link->store->space);
+    else if (reply->status == TIERCE_E_DOWN)
+        snprintf(why, room, "\"%s\" of the server cannot be used now", link->store->space);
     else
         snprintf(why, room, "the server answered a %s with: %s", ops[reply->op],
                  tierce_strerror(reply->status));

@@ -69,11 +69,13 @@ START_TEST(a_greeting_of_something_else_ends)
 }
 END_TEST
 
+static _Atomic bool reader_is_gone;
+
 static uint32_t rights_of(void *arg, const char *token, size_t bytes)
 {
     ck_assert_ptr_eq(arg, &world);
     ck_assert_uint_eq(strlen(token), bytes);
-    return strcmp(token, "reader") == 0   ? TIERCE__TRANSFER_READ
+    return strcmp(token, "reader") == 0   ? reader_is_gone ? 0 : TIERCE__TRANSFER_READ
            : strcmp(token, "writer") == 0 ? TIERCE__TRANSFER_WRITE
                                           : 0;
 }
@@ -97,6 +99,24 @@ START_TEST(rights_of_tokens)
     raw_ask_read(reader, "a", 0, 100);
     ck_assert_int_eq(raw_reply(reader, TIERCE__TRANSFER_OP_READ, 2).status, 0);
     raw_is(reader, 1, 100);
+    close(writer);
+    close(reader);
+}
+END_TEST
+
+/* A connection does not keep the rights of a token that is no longer valid. */
+START_TEST(a_token_that_is_removed)
+{
+    int writer = raw_open(&world, "writer"), reader = raw_open(&world, "reader"), status = 0;
+    raw_write(writer, "a", 1, 100, 0);
+    atomic_store(&reader_is_gone, true);
+    for (uint16_t sequence = 0; status == 0; sequence++) {
+        raw_ask_read(reader, "a", 0, 100);
+        status = raw_reply(reader, TIERCE__TRANSFER_OP_READ, sequence).status;
+        if (status == 0)
+            raw_is(reader, 1, 100);
+    }
+    ck_assert_int_eq(status, TIERCE_E_REFUSED);
     close(writer);
     close(reader);
 }
@@ -392,6 +412,7 @@ int main(void)
     tcase_add_test(tcase, an_object_that_is_replaced_while_it_is_sent);
     tcase_add_test(tcase, the_figures);
     tcase_add_test(rights, rights_of_tokens);
+    tcase_add_test(rights, a_token_that_is_removed);
     suite_add_tcase(suite, tcase);
     suite_add_tcase(suite, rights);
     return check_main(suite);
