@@ -90,7 +90,9 @@ static int prune(struct filling *f, struct tierce__record *record, struct tierce
     const struct tierce__location *all = record->locations;
     size_t kept = 0, count = record->location_count;
     record->children = 0; /* counted by the second pass */
-    if (count == 0)       /* a block without parts */
+    if (record->generation != f->instance->generation)
+        return 0;   /* older, or written after an invalidation during the backup */
+    if (count == 0) /* a block without parts */
         return 1;
     struct tierce__location *left = tierce__arena_alloc(arena, count * sizeof(*left));
     if (left == NULL)

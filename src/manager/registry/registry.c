@@ -23,6 +23,7 @@ struct tierce__registry {
     struct tierce__registry_store *store; /* NULL: memory only */
     uint64_t fence;
     bool is_loaded;
+    bool is_staged; /* current is that of a restore that has not ended, and nothing is saved */
 
     struct tierce__lock current_lock; /* guards the pointer, not what it points at */
     struct tierce__catalog *current;  /* never NULL */
@@ -186,9 +187,9 @@ void tierce__registry_drop(struct tierce__registry *registry)
     TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
     tierce__lock_take(&registry->changes);
     TIERCE_ASSERT(!registry->is_loaded || registry->kept == NULL);
-    if (registry->is_loaded && registry->store == NULL)
+    if (registry->is_loaded && registry->store == NULL && !registry->is_staged)
         registry->kept = share(registry->current);
-    registry->is_loaded = false;
+    registry->is_loaded = registry->is_staged = false;
     publish(registry, share(registry->empty));
     tierce__lock_drop(&registry->changes);
 }
@@ -212,7 +213,7 @@ int tierce__registry_change(struct tierce__registry *registry, tierce__registry_
     TIERCE_ASSERT(rc != 0 || atomic_load_explicit(&after->references, memory_order_relaxed) == 1);
     if (rc == 0)
         rc = edit(after, arg, why);
-    if (rc == 0 && registry->store != NULL)
+    if (rc == 0 && registry->store != NULL && !registry->is_staged)
         rc = registry->store->ops->save(registry->store, registry->fence, registry->current, after,
                                         why);
     if (rc == 0)
@@ -691,6 +692,7 @@ int tierce__registry_stage(struct tierce__registry *registry, const char *text, 
         rc = check_empty(registry->current, why);
     if (rc == 0)
         rc = take_over(after, registry->current, text, why);
+    registry->is_staged = registry->is_staged || rc == 0;
     if (rc == 0)
         publish(registry, after);
     else
@@ -708,6 +710,7 @@ int tierce__registry_keep(struct tierce__registry *registry, char why[256])
     if (registry->store != NULL)
         rc = registry->store->ops->save(registry->store, registry->fence, registry->empty,
                                         registry->current, why);
+    registry->is_staged = registry->is_staged && rc != 0;
     tierce__lock_drop(&registry->changes);
     return rc;
 }

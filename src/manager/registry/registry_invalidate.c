@@ -25,7 +25,10 @@ static int invalidate(struct tierce__catalog *catalog, const void *arg, char why
             tierce__catalog_entry(catalog, TIERCE__KIND_INSTANCE, i);
         if (!tierce__namespace_has(choice, instance))
             continue;
-        TIERCE_ASSERT(instance->generation < TIERCE__GENERATION_MAX);
+        if (instance->generation >= TIERCE__GENERATION_MAX) {
+            snprintf(why, 256, "instance %.100s has the last generation: remove it", instance->id);
+            return TIERCE_E_LIMIT;
+        }
         instance->generation++;
         chosen++;
     }

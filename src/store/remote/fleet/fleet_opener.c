@@ -57,12 +57,18 @@ static void take_late(struct tierce__list *out, struct tierce__fleet_store *stor
     }
 }
 
-void tierce__fleet_let_go(struct tierce__fleet_stores *stores, struct tierce__fleet_use *use)
+static void let_go(struct tierce__fleet_stores *stores, struct tierce__fleet_use *use)
 {
-    tierce__lock_take(&stores->lock);
+    tierce__lock_assert_held(&stores->lock);
     TIERCE_ASSERT(use->holders > 0);
     if (--use->holders == 0 && !tierce__list_empty(&use->node))
         tierce__cond_broadcast(&stores->wake); /* it is retired */
+}
+
+void tierce__fleet_let_go(struct tierce__fleet_stores *stores, struct tierce__fleet_use *use)
+{
+    tierce__lock_take(&stores->lock);
+    let_go(stores, use);
     tierce__lock_drop(&stores->lock);
 }
 
@@ -201,12 +207,12 @@ static void *run_open(void *arg)
     }
     tierce__fleet_answer_all(&waiting, rc == -ENOMEM ? rc : TIERCE_E_DOWN);
     tierce__lock_take(&stores->lock);
-    job->is_handing_over = false;
+    job->is_handing_over = false; /* from now on the use may be closed and freed */
+    if (is_open)
+        let_go(stores, use);
     tierce__cond_broadcast(&stores->wake);
     tierce__lock_drop(&stores->lock);
-    if (is_open)
-        tierce__fleet_let_go(stores, use);
-    else if (use != NULL)
+    if (!is_open && use != NULL)
         is_closed = close_use(use, tierce__deadline_in_ms(CLOSE_MS));
     end_job(job, !is_closed);
     return NULL;

@@ -593,10 +593,10 @@ static void has_asked(struct tierce__fleet_call *call)
     struct part *part = call->arg;
     TIERCE_ASSERT(part->is_asking);
     part->is_asking = false;
-    part->base.heard_ns = tierce__now_ns(); /* also of a failure: it is not asked again at once */
     if (call->status == TIERCE_E_MISS)
         tierce__fleet_part_outdated(&part->base);
     tierce__fleet_part_hear(&part->base, call);
+    part->base.heard_ns = tierce__now_ns(); /* also of a failure: it is not asked again at once */
     tierce__proto_free(call->reply);
     call->reply = NULL;
 }
