@@ -32,7 +32,7 @@ from node_process import Node  # noqa: E402
 
 BLOCK = 32
 ORIGINS = ("local", "memory", "remote")
-KINDS = ("redis", "file", "s3", "nodes")  # each holds the beginning of every fourth session
+KINDS = ("redis", "nodes", "file", "s3")  # each holds the beginning of every fourth session
 LOST = ("redis", "nodes")  # in the middle of the story
 
 

@@ -613,7 +613,7 @@ def test_pages_for_operators(manager):
     assert manager.get("/metrics", "http")[0] == 404
     status, text = manager.get("/openapi.json", "admin_http")
     document = json.loads(text)
-    assert len(document["paths"]) == 31
+    assert len(document["paths"]) == 32
 
 
 # ---- the command line ------------------------------------------------------------------------------
