@@ -284,10 +284,21 @@ def test_a_late_output_is_a_miss_for_good():
     half = scheduler(SlowStore("0ms"))
     asks = request("r", ONE)
     half.item("r", asks.mm_features[0])
+    half.store.asked[ONE].set_running_or_notify_cancel()  # it has begun
     wait_until(lambda: half.are_ready(asks, 0))
     half.store.asked[ONE].set_result(output(10))
     assert half.are_ready(asks, 0) and not half.is_there(ONE)
     assert half.store.counters == {"lookups": 1, "miss: late": 1}
+
+
+def test_a_load_that_nobody_waits_for_does_not_begin():
+    half = scheduler(SlowStore("0ms"))
+    late, gone = request("late", ONE), request("gone", OTHER)
+    half.item("late", late.mm_features[0])
+    half.item("gone", gone.mm_features[0])
+    wait_until(lambda: half.are_ready(late, 0))
+    half.forget(gone)
+    assert half.store.asked[ONE].cancelled() and half.store.asked[OTHER].cancelled()
 
 
 def test_names_are_not_asked():
