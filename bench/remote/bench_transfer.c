@@ -268,7 +268,7 @@ static void close_bare(struct transfer_bench *b)
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 
-/* What was written is read. */
+/* Reads the objects that were written. */
 static int check(struct transfer_bench *b, tierce__bench_run_fn *move)
 {
     int64_t ns = 0;

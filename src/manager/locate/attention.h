@@ -9,7 +9,7 @@
 #include <tierce/status.h>
 
 /*
- * What the layers of an instance need of a prompt so that an engine can continue after a block
+ * The blocks of a prompt that the layers of an instance need, so that an engine can go on after one
  * (core/key/group.h). Threads: any.
  */
 

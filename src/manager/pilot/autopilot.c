@@ -26,7 +26,7 @@ struct tierce__autopilot {
     struct tierce__group_step open;       /* the step that is not judged yet; `from` is not owned */
     struct tierce__pilot_decision advice; /* the last one */
     int64_t advised_us;
-    /* What the pilot sees. */
+    /* The pilot's input. */
     const struct tierce__catalog *catalog;
     struct tierce__pilot_group *views;
     const struct tierce__group **groups;

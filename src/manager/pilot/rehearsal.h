@@ -6,10 +6,10 @@
 #include "optimizer/analysis/groups.h"
 
 /*
- * What the autopilot would have reached with recorded requests: one budget of blocks for several
- * groups with caches of their own (LRU). The caches are the optimizer's, with the eviction code of
- * production; curves and decisions come from the manager's code (ghosts.h, pilot.h), on a clock
- * that follows the times of the requests.
+ * Hits that the autopilot would have reached with recorded requests: one budget of blocks for
+ * several groups with caches of their own (LRU). The caches are the optimizer's, with the eviction
+ * code of production; curves and decisions come from the manager's code (ghosts.h, pilot.h), on a
+ * clock that follows the times of the requests.
  *
  *     equal    each group has the same part, all the time
  *     best     the best split that stays the same all the time, known in hindsight (to 1/256)

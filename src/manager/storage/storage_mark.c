@@ -39,7 +39,7 @@ enum tierce__mark_state tierce__storage_mark_look(const struct tierce__storage_o
     return rc == 0 || rc == TIERCE_E_FORMAT ? TIERCE__MARK_FOREIGN : TIERCE__MARK_UNKNOWN;
 }
 
-/* What was in such a storage cannot come back. */
+/* The blocks of such a storage are lost for good. */
 static void say_again(void)
 {
     tierce__log(TIERCE_LOG_WARN, "storage_emptied",

@@ -51,7 +51,7 @@ struct tierce__join {
     uint64_t lease_ends_ns;
 };
 
-/* ---- what is told ---------------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 struct message {
     Meta__RegisterNodeRequest request;
@@ -111,7 +111,7 @@ static void fill_message(struct message *message, struct tierce__join *join, boo
     }
 }
 
-/* ---- what is answered ------------------------------------------------------------------------ */
+/* ---- the answer ------------------------------------------------------------------------------ */
 
 static const char *state_name(Meta__NodePartState state)
 {

@@ -119,7 +119,7 @@ struct tierce__transfer_server_opts {
     uint16_t port;                   /* 0: a free one */
     struct tierce__keeper *keeper;   /* [borrow until stop] */
     struct tierce__tls_context *tls; /* NULL: none. [borrow until stop] */
-    uint8_t incarnation[16];         /* of this process: clients are told it in the greeting */
+    uint8_t incarnation[16];         /* of this process; the greeting has it */
     uint32_t loops;                  /* threads; 0: 2 */
     uint32_t connections_max;        /* 0: 4096 */
     uint32_t request_ms; /* how long a client may take for each MiB, and to greet; 0: 30000 */

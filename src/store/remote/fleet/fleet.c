@@ -158,7 +158,7 @@ static void take(struct tierce__fleet *fleet, struct tierce__list *arrived,
 
 /* ---- generations ----------------------------------------------------------------------------- */
 
-/* What the engine has dropped, on its way to the thread. */
+/* Namespaces that the engine has dropped; the thread takes them from here. */
 struct fleet_adoption {
     struct tierce__list node;
     struct tierce__invalidated what;
