@@ -507,8 +507,9 @@ static void tell_autopilot(const struct telling *t)
         const char *state;
         uint64_t count;
     } counts[] = {{"made", stats.steps},      {"kept", stats.kept},
-                  {"undone", stats.undone},   {"not_judged", stats.not_judged},
-                  {"advised", stats.advised}, {"failed", stats.failed}};
+                  {"undone", stats.undone},   {"not_undone", stats.stays},
+                  {"advised", stats.advised}, {"not_judged", stats.not_judged},
+                  {"failed", stats.failed}};
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         struct tierce__metric_tag tag = {"state", counts[i].state};
         tell(t, "autopilot.step_count", "Steps of the autopilot, since this process began.", true,

@@ -9,7 +9,8 @@
  *   {"header": {"status": {"code": "OK"}},
  *    "groups": [{"name", "autopilot" (off, advise or act), "capacity", "min_bytes", "max_bytes"}],
  *    "steps":  [{"step", "at_us", "from", "to", "quota" (a type of storage; "group": the groups'
- *                own), "bytes", "state" (open, kept, undone, not judged, advised), "changed_us",
+ *                own), "bytes", "state" (open, kept, undone, not judged, advised, not
+ *                undone), "changed_us",
  *                "expected_tokens_per_second", "measured_tokens_per_second" (null: not yet)}]}
  *
  * Steps are sorted by the receiving group; in each group the oldest is the first. A step's giver is
@@ -39,7 +40,8 @@ static void put_step(struct tierce__json_write *json, const struct tierce__group
                      const struct tierce__group_step *step, bool shows_from)
 {
     enum tierce__storage_type type = (enum tierce__storage_type)step->quota;
-    bool is_measured = step->state == TIERCE__STEP_KEPT || step->state == TIERCE__STEP_UNDONE;
+    bool is_measured = step->state == TIERCE__STEP_KEPT || step->state == TIERCE__STEP_UNDONE ||
+                       step->state == TIERCE__STEP_STAYS;
     tierce__json_write_open(json, NULL, '{');
     tierce__json_write_signed(json, "step", step->id);
     tierce__json_write_signed(json, "at_us", step->at_us);

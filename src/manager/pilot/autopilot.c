@@ -7,13 +7,14 @@
 #include "base/log/log.h"
 #include "base/threads/lock.h"
 #include "base/threads/threads.h"
+#include "manager/locate/locator_private.h"
 #include "manager/pilot/gain.h"
 #include "manager/registry/registry.h"
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <math.h>
 #include <string.h>
-#include <time.h>
 
 enum { AUTOPILOT_MAGIC = 0x6f747561, LOOKS = 20, LOOK_MS_MAX = 10000, ADVICE_SETTLES = 6 };
 
@@ -22,17 +23,15 @@ struct tierce__autopilot {
     struct tierce__autopilot_opts opts;
     struct tierce__pilot *pilot;
     bool was_leading;
-    int64_t last_id;                      /* of all steps */
-    struct tierce__group_step open;       /* the step that is not judged yet; `from` is not owned */
-    struct tierce__pilot_decision advice; /* the last one */
-    int64_t advised_us;
+    int64_t last_id; /* of all steps of the log */
+    int64_t open_id; /* of the step that is not judged yet; 0: none */
     /* The pilot's input. */
     const struct tierce__catalog *catalog;
     struct tierce__pilot_group *views;
     const struct tierce__group **groups;
     struct tierce__ghost_shape *shapes; /* two for each view */
     size_t count;
-    _Atomic uint64_t steps, kept, undone, not_judged, advised, failed; /* relaxed */
+    _Atomic uint64_t steps, kept, undone, stays, not_judged, advised, failed; /* relaxed */
 
     struct tierce__lock lock; /* AUTOPILOT */
     struct tierce__cond wake;
@@ -51,7 +50,8 @@ const char *tierce__autopilot_mode_name(enum tierce__autopilot_mode mode)
 
 const char *tierce__step_state_name(int32_t state)
 {
-    static const char *const names[] = {"?", "open", "kept", "undone", "not judged", "advised"};
+    static const char *const names[] = {"?",          "open",    "kept",      "undone",
+                                        "not judged", "advised", "not undone"};
     bool is_known = state > 0 && (size_t)state < sizeof(names) / sizeof(names[0]);
     return names[is_known ? state : 0];
 }
@@ -95,16 +95,17 @@ static double held_of(void *arg, const struct tierce__pilot_group *view,
     return tierce__gain_bytes(&group, a->catalog);
 }
 
-/* A bit for each storage; 64 and more share bits. */
-static uint64_t storages_of(const struct tierce__autopilot *a, const struct tierce__group *group)
+static enum tierce__storage_type type_of(uint32_t quota)
 {
-    uint64_t bits = 0;
-    for (size_t i = 0; i < group->storage_candidate_count; i++) {
-        const struct tierce__storage *storage =
-            tierce__catalog_storage(a->catalog, group->storage_candidates[i]);
-        bits |= storage != NULL ? UINT64_C(1) << storage->number % 64 : 0;
-    }
-    return bits;
+    return quota == 0 ? TIERCE__STORAGE_NONE : tierce__storage_quota_kind(quota - 1);
+}
+
+static bool share(void *arg, const struct tierce__pilot_group *one,
+                  const struct tierce__pilot_group *other, uint32_t quota)
+{
+    const struct tierce__autopilot *a = arg;
+    return tierce__catalog_share_storage(a->catalog, a->groups[one - a->views],
+                                         a->groups[other - a->views], type_of(quota));
 }
 
 static void show_quotas(struct tierce__pilot_group *view, const struct tierce__group *group)
@@ -139,7 +140,6 @@ static void show_group(struct tierce__autopilot *a, size_t at, const struct tier
         .number = group->number,
         .advises = mode >= TIERCE__AUTOPILOT_ADVISE,
         .acts = mode == TIERCE__AUTOPILOT_ACT,
-        .storages = storages_of(a, group),
         .used = (double)(usage.serving_bytes + usage.writing_bytes),
         .window = is_known ? &shapes[0] : NULL,
         .recent = is_known ? &shapes[1] : NULL,
@@ -160,11 +160,6 @@ static void show_groups(struct tierce__autopilot *a)
 }
 
 /* ---- carrying out ---------------------------------------------------------------------------- */
-
-static enum tierce__storage_type type_of(uint32_t quota)
-{
-    return quota == 0 ? TIERCE__STORAGE_NONE : tierce__storage_quota_kind(quota - 1);
-}
 
 static void count_up(_Atomic uint64_t *count)
 {
@@ -210,14 +205,17 @@ static struct tierce__group_step new_step(const struct tierce__autopilot *a, int
                                           const struct tierce__pilot_decision *decision,
                                           enum tierce__step_state state)
 {
+    const struct tierce__group *from = group_of(a, decision->from), *to = group_of(a, decision->to);
     return (struct tierce__group_step){.id = a->last_id + 1,
                                        .at_us = now_us,
                                        .changed_us = now_us,
                                        .state = state,
-                                       .from = group_of(a, decision->from)->name,
+                                       .from = from->name,
                                        .quota = (int32_t)type_of(decision->quota),
                                        .bytes = (int64_t)decision->bytes,
-                                       .expected = decision->expected};
+                                       .expected = decision->expected,
+                                       .from_version = from->version,
+                                       .to_version = to->version};
 }
 
 static int make_step(struct tierce__autopilot *a, int64_t now_us,
@@ -226,53 +224,92 @@ static int make_step(struct tierce__autopilot *a, int64_t now_us,
     struct tierce__group_step step = new_step(a, now_us, decision, TIERCE__STEP_OPEN);
     int rc = write_step(a, group_of(a, decision->to), &step, step.bytes);
     if (rc == 0) {
-        a->last_id = step.id;
-        a->open = step;
+        a->open_id = step.id;
         count_up(&a->steps);
     }
     return rc;
 }
 
-/* The same advice is logged again only after a while. */
+static bool is_similar(double a, double b)
+{
+    return fmax(a, b) <= 2 * fmin(a, b);
+}
+
+/* Whether the receiver's log has this advice: for the same settings of both groups, with a similar
+ * gain. A gain that goes up and down is logged at most once in a while. */
+static bool is_said(const struct tierce__autopilot *a, const struct tierce__group *to,
+                    const struct tierce__group_step *step)
+{
+    int64_t wait_us = ADVICE_SETTLES * (int64_t)a->opts.settle_ms * 1000;
+    for (size_t i = to->step_count; i-- > 0;) {
+        const struct tierce__group_step *old = &to->steps[i];
+        if (old->state != TIERCE__STEP_ADVISED || old->quota != step->quota ||
+            strcmp(old->from, step->from) != 0)
+            continue;
+        int64_t passed_us = step->at_us - old->at_us;
+        bool is_same = old->from_version == step->from_version &&
+                       old->to_version == step->to_version &&
+                       is_similar((double)old->bytes, (double)step->bytes) &&
+                       is_similar(old->expected, step->expected);
+        return is_same || (passed_us >= 0 && passed_us < wait_us);
+    }
+    return false;
+}
+
 static void advise(struct tierce__autopilot *a, int64_t now_us,
                    const struct tierce__pilot_decision *decision)
 {
-    int64_t wait_us = ADVICE_SETTLES * (int64_t)a->opts.settle_ms * 1000;
-    bool is_old = a->advice.from == decision->from && a->advice.to == decision->to &&
-                  a->advice.quota == decision->quota && now_us - a->advised_us < wait_us;
-    if (is_old)
-        return;
+    const struct tierce__group *to = group_of(a, decision->to);
     struct tierce__group_step step = new_step(a, now_us, decision, TIERCE__STEP_ADVISED);
-    if (write_step(a, group_of(a, decision->to), &step, 0) < 0)
-        return;
-    a->last_id = step.id;
-    a->advice = *decision;
-    a->advised_us = now_us;
-    count_up(&a->advised);
+    if (!is_said(a, to, &step) && write_step(a, to, &step, 0) == 0)
+        count_up(&a->advised);
 }
 
-/* Writes the end of the open step. */
+static enum tierce__step_state state_of(enum tierce__pilot_verdict verdict)
+{
+    return verdict == TIERCE__PILOT_KEEP   ? TIERCE__STEP_KEPT
+           : verdict == TIERCE__PILOT_UNDO ? TIERCE__STEP_UNDONE
+           : verdict == TIERCE__PILOT_STAY ? TIERCE__STEP_STAYS
+                                           : TIERCE__STEP_NOT_JUDGED;
+}
+
+static void count_end(struct tierce__autopilot *a, int32_t state)
+{
+    count_up(state == TIERCE__STEP_KEPT     ? &a->kept
+             : state == TIERCE__STEP_UNDONE ? &a->undone
+             : state == TIERCE__STEP_STAYS  ? &a->stays
+                                            : &a->not_judged);
+}
+
+static const struct tierce__group_step *find_step(const struct tierce__group *to, int64_t id)
+{
+    for (size_t i = 0; to != NULL && i < to->step_count; i++) {
+        if (to->steps[i].id == id)
+            return &to->steps[i];
+    }
+    return NULL;
+}
+
+/* Writes the end of the open step. If its group takes no part any more, the next look ends it; if
+ * it is gone, the log is gone too. */
 static int end_step(struct tierce__autopilot *a, int64_t now_us,
                     const struct tierce__pilot_decision *decision)
 {
-    const struct tierce__group *from = group_of(a, decision->from);
     const struct tierce__group *to = group_of(a, decision->to);
-    struct tierce__group_step step = a->open;
-    char gone[] = "";
-    bool is_undone = decision->verdict == TIERCE__PILOT_UNDO;
-    step.changed_us = now_us;
-    step.state = is_undone                                 ? TIERCE__STEP_UNDONE
-                 : decision->verdict == TIERCE__PILOT_KEEP ? TIERCE__STEP_KEPT
-                                                           : TIERCE__STEP_NOT_JUDGED;
-    step.measured = decision->measured;
-    step.from = from != NULL ? from->name : gone;
-    if (to == NULL) /* and its log with it, or it takes no part any more */
+    const struct tierce__group_step *open = find_step(to, a->open_id);
+    if (open == NULL) {
+        a->open_id = 0;
         return 0;
-    int rc = write_step(a, to, &step, is_undone ? -step.bytes : 0);
-    if (rc == 0)
-        count_up(is_undone                                 ? &a->undone
-                 : decision->verdict == TIERCE__PILOT_KEEP ? &a->kept
-                                                           : &a->not_judged);
+    }
+    struct tierce__group_step step = *open;
+    step.changed_us = now_us;
+    step.state = state_of(decision->verdict);
+    step.measured = decision->measured;
+    int rc = write_step(a, to, &step, step.state == TIERCE__STEP_UNDONE ? -step.bytes : 0);
+    if (rc == 0) {
+        a->open_id = 0;
+        count_end(a, step.state);
+    }
     return rc;
 }
 
@@ -287,6 +324,7 @@ static bool carry_out(struct tierce__autopilot *a, int64_t now_us,
         return true;
     case TIERCE__PILOT_KEEP:
     case TIERCE__PILOT_UNDO:
+    case TIERCE__PILOT_STAY:
     case TIERCE__PILOT_DROP:
         return end_step(a, now_us, decision) == 0;
     case TIERCE__PILOT_NOTHING:
@@ -297,21 +335,23 @@ static bool carry_out(struct tierce__autopilot *a, int64_t now_us,
 
 /* ---- leading --------------------------------------------------------------------------------- */
 
-/* A step that an earlier leader made: without its curves it cannot be judged. */
-static void take_over(struct tierce__autopilot *a, int64_t now_us, const struct tierce__group *to,
-                      const struct tierce__group_step *step)
+static bool was_wrong(const struct tierce__group_step *step)
 {
-    const struct tierce__group *from = tierce__catalog_group(a->catalog, step->from);
-    struct tierce__group_step ended = *step;
-    a->last_id = step->id > a->last_id ? step->id : a->last_id;
-    if (step->state == TIERCE__STEP_UNDONE && from != NULL && from != to)
-        tierce__pilot_recall(a->pilot, from->number, to->number, step->changed_us);
-    if (step->state != TIERCE__STEP_OPEN)
-        return;
-    ended.state = TIERCE__STEP_NOT_JUDGED;
-    ended.changed_us = now_us;
-    if (write_step(a, to, &ended, 0) == 0)
-        count_up(&a->not_judged);
+    return step->state == TIERCE__STEP_UNDONE || step->state == TIERCE__STEP_STAYS;
+}
+
+/* Pairs whose step was wrong are left alone. The clock of the leader that wrote the log may have
+ * been ahead. */
+static void recall_steps(struct tierce__autopilot *a, int64_t now_us,
+                         const struct tierce__group *to)
+{
+    for (size_t i = 0; i < to->step_count; i++) {
+        const struct tierce__group_step *step = &to->steps[i];
+        const struct tierce__group *from = tierce__catalog_group(a->catalog, step->from);
+        if (was_wrong(step) && from != NULL && from != to)
+            tierce__pilot_recall(a->pilot, from->number, to->number,
+                                 step->changed_us < now_us ? step->changed_us : now_us);
+    }
 }
 
 static void begin_leading(struct tierce__autopilot *a, int64_t now_us)
@@ -319,11 +359,30 @@ static void begin_leading(struct tierce__autopilot *a, int64_t now_us)
     size_t count;
     const struct tierce__group *groups = tierce__catalog_groups(a->catalog, &count);
     tierce__pilot_forget(a->pilot);
-    a->advice = (struct tierce__pilot_decision){0};
+    a->open_id = 0;
+    for (size_t i = 0; i < count; i++)
+        recall_steps(a, now_us, &groups[i]);
+    a->was_leading = true;
+}
+
+/* Reads the log: ends the steps that nobody judges. Those that cannot be written are tried again by
+ * the next look. */
+static void read_log(struct tierce__autopilot *a, int64_t now_us)
+{
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(a->catalog, &count);
     a->last_id = 0;
     for (size_t i = 0; i < count; i++) {
-        for (size_t s = 0; s < groups[i].step_count; s++)
-            take_over(a, now_us, &groups[i], &groups[i].steps[s]);
+        for (size_t n = 0; n < groups[i].step_count; n++) {
+            struct tierce__group_step step = groups[i].steps[n];
+            a->last_id = step.id > a->last_id ? step.id : a->last_id;
+            if (step.state != TIERCE__STEP_OPEN || step.id == a->open_id)
+                continue;
+            step.state = TIERCE__STEP_NOT_JUDGED;
+            step.changed_us = now_us;
+            if (write_step(a, &groups[i], &step, 0) == 0)
+                count_end(a, step.state);
+        }
     }
 }
 
@@ -334,7 +393,7 @@ static enum tierce__pilot_verdict look(struct tierce__autopilot *a, int64_t now_
     a->catalog = tierce__registry_acquire(a->opts.registry);
     if (!a->was_leading)
         begin_leading(a, now_us);
-    a->was_leading = true;
+    read_log(a, now_us);
     show_groups(a);
     tierce__pilot_look(a->pilot, now_us, a->views, a->count, &decision);
     bool is_done = carry_out(a, now_us, &decision);
@@ -344,7 +403,7 @@ static enum tierce__pilot_verdict look(struct tierce__autopilot *a, int64_t now_
     return is_done ? decision.verdict : TIERCE__PILOT_NOTHING;
 }
 
-void tierce__autopilot_look(struct tierce__autopilot *autopilot, int64_t now_us)
+void tierce__autopilot_look(struct tierce__autopilot *autopilot)
 {
     TIERCE_CHECK_MAGIC(autopilot, AUTOPILOT_MAGIC);
     TIERCE_DASSERT(!tierce__lock_holds_any());
@@ -354,20 +413,14 @@ void tierce__autopilot_look(struct tierce__autopilot *autopilot, int64_t now_us)
             autopilot->was_leading = false;
             return;
         }
-        enum tierce__pilot_verdict verdict = look(autopilot, now_us);
+        enum tierce__pilot_verdict verdict =
+            look(autopilot, tierce__locator_now_us(autopilot->opts.locator));
         if (verdict == TIERCE__PILOT_NOTHING || verdict == TIERCE__PILOT_ADVISE)
             return;
     }
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
-
-static int64_t wall_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
 
 static void *run(void *arg)
 {
@@ -380,7 +433,7 @@ static void *run(void *arg)
         bool is_ending = a->is_ending;
         tierce__lock_drop(&a->lock);
         if (!is_ending)
-            tierce__autopilot_look(a, wall_us());
+            tierce__autopilot_look(a);
         tierce__lock_take(&a->lock);
     }
     tierce__lock_drop(&a->lock);
@@ -395,6 +448,7 @@ void tierce__autopilot_stats(const struct tierce__autopilot *autopilot,
         .steps = atomic_load_explicit(&a->steps, memory_order_relaxed),
         .kept = atomic_load_explicit(&a->kept, memory_order_relaxed),
         .undone = atomic_load_explicit(&a->undone, memory_order_relaxed),
+        .stays = atomic_load_explicit(&a->stays, memory_order_relaxed),
         .not_judged = atomic_load_explicit(&a->not_judged, memory_order_relaxed),
         .advised = atomic_load_explicit(&a->advised, memory_order_relaxed),
         .failed = atomic_load_explicit(&a->failed, memory_order_relaxed),
@@ -415,6 +469,7 @@ static int open_parts(struct tierce__autopilot *a)
                                                 .settle_us = (int64_t)a->opts.settle_ms * 1000,
                                                 .epoch_us = tierce__ghosts_epoch_us(a->opts.ghost),
                                                 .held = held_of,
+                                                .share = share,
                                                 .arg = a});
     if (rc == 0 && a->opts.has_thread)
         rc = tierce__thread_start(&a->thread, run, a);

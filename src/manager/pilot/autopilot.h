@@ -12,9 +12,15 @@
  *
  * A step changes two quotas and the log of the receiving group in one write of the registry
  * (tierce__registry_shift). So another leader, at any time, finds either both or neither, and the
- * sum of the quotas is the same. Another leader has no curves yet: it marks a step that it finds
- * open as not judged, and waits until its own curves are warm (40 minutes). Pairs whose step was
- * undone are left alone as before.
+ * sum of the quotas is the same. Another leader has no curves yet, and waits until its own are warm
+ * (40 minutes). Pairs whose step was undone are left alone as before.
+ *
+ * Each look ends the steps of the log that are open although nobody judges them: those of an
+ * earlier leader, of a group that takes no part any more, and those whose write seemed to fail.
+ *
+ * Advice is logged once, and again when it has changed.
+ *
+ * Time is that of the locator: setting the wall clock changes nothing.
  *
  * Threads: any; tierce__autopilot_look one at a time, and only without has_thread.
  */
@@ -45,8 +51,8 @@ TIERCE_MUSTUSE int tierce__autopilot_start(struct tierce__autopilot **out,
 /* NULL is accepted. */
 void tierce__autopilot_stop(struct tierce__autopilot *autopilot);
 
-/* Looks at the groups, and carries out what is to be done. `now_us`: wall clock. */
-void tierce__autopilot_look(struct tierce__autopilot *autopilot, int64_t now_us);
+/* Looks at the groups, and carries out what is to be done. */
+void tierce__autopilot_look(struct tierce__autopilot *autopilot);
 
 /* The mode of a group: its own, or that of the manager. */
 enum tierce__autopilot_mode tierce__autopilot_mode(const struct tierce__autopilot *autopilot,
@@ -55,7 +61,7 @@ const char *tierce__autopilot_mode_name(enum tierce__autopilot_mode mode);
 const char *tierce__step_state_name(int32_t state);
 
 struct tierce__autopilot_stats {
-    uint64_t steps, kept, undone, not_judged, advised;
+    uint64_t steps, kept, undone, stays, not_judged, advised;
     uint64_t failed; /* decisions that could not be written */
 };
 void tierce__autopilot_stats(const struct tierce__autopilot *autopilot,

@@ -12,11 +12,8 @@ static double sum_of_types(const struct tierce__group *group, const struct tierc
     double sum = 0;
     uint32_t seen = 0;
     for (size_t i = 0; i < group->storage_candidate_count; i++) {
-        const struct tierce__storage *storage =
-            tierce__catalog_storage(catalog, group->storage_candidates[i]);
-        if (storage == NULL)
-            continue;
-        enum tierce__storage_type kind = tierce__storage_type_quota(storage->type);
+        enum tierce__storage_type kind = tierce__storage_type_quota(
+            tierce__catalog_candidate_type(catalog, group->storage_candidates[i]));
         const struct tierce__type_quota *quota = tierce__group_type_quota(group, kind);
         if (quota == NULL)
             return INFINITY;

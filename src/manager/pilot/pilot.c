@@ -152,7 +152,8 @@ static void remember(struct tierce__pilot *pilot, int64_t now_us,
     if (window == NULL || !(window->seconds > 0))
         return;
     struct pilot_memory *memory = find_memory(pilot, group->number, now_us);
-    double passed = (double)(now_us - memory->seen_us);
+    /* The clock of another time of leading may have been ahead. */
+    double passed = fmax((double)(now_us - memory->seen_us), 0);
     double age = (double)(now_us - memory->began_us);
     double fade = (double)pilot->opts.settle_us * FADE_SETTLES;
     /* While it is young, all of it has the same weight. */
@@ -307,9 +308,10 @@ static void try_way(const struct tierce__pilot *pilot, const struct pilot_way *w
 
 static bool may_move(const struct tierce__pilot *pilot, const struct pilot_way *way, int64_t now_us)
 {
+    const struct tierce__pilot_opts *o = &pilot->opts;
     const struct tierce__pilot_group *from = way->from, *to = way->to;
-    return from != to && (from->storages & to->storages) != 0 && takes_part(from, way->quota) &&
-           takes_part(to, way->quota) &&
+    return from != to && takes_part(from, way->quota) && takes_part(to, way->quota) &&
+           (o->share == NULL || o->share(o->arg, from, to, way->quota)) &&
            from->window->is_warm && /* a curve that is not has too few hits */
            from->window->sampled + to->window->sampled >= SAMPLE_LEAST &&
            !is_left_alone(pilot, from->number, to->number, now_us);
@@ -432,6 +434,22 @@ static void add_effect(const struct tierce__pilot_group *group, const struct pil
     out->noise += 0.02 * shape->found / shape->seconds;
 }
 
+/* Whether the bounds of one quota allow to undo the step. */
+static bool may_return(const struct tierce__pilot_group *from, const struct tierce__pilot_group *to,
+                       uint32_t quota, double bytes)
+{
+    return bytes <= may_take(from, quota) && to->quota[quota] - bytes >= to->least[quota];
+}
+
+static bool may_undo(const struct pilot_open *open, const struct tierce__pilot_group *from,
+                     const struct tierce__pilot_group *to)
+{
+    uint32_t quota = open->step.quota;
+    bool has_both = quota != 0 && from->quota[0] > 0 && to->quota[0] > 0;
+    return may_return(from, to, quota, open->step.bytes) &&
+           (!has_both || may_return(from, to, 0, open->step.bytes));
+}
+
 static void judge(struct tierce__pilot *pilot, int64_t now_us,
                   const struct tierce__pilot_group *groups, size_t count,
                   struct tierce__pilot_decision *out)
@@ -454,7 +472,9 @@ static void judge(struct tierce__pilot *pilot, int64_t now_us,
     add_effect(to, &open->to, &effect);
     bool is_wrong = effect.measured < effect.expected - effect.noise;
     *out = open->step;
-    out->verdict = is_wrong ? TIERCE__PILOT_UNDO : TIERCE__PILOT_KEEP;
+    out->verdict = !is_wrong                  ? TIERCE__PILOT_KEEP
+                   : may_undo(open, from, to) ? TIERCE__PILOT_UNDO
+                                              : TIERCE__PILOT_STAY;
     out->measured = effect.measured;
 }
 
@@ -481,18 +501,19 @@ void tierce__pilot_done(struct tierce__pilot *pilot, int64_t now_us,
                         const struct tierce__pilot_decision *decision, bool carried_out)
 {
     TIERCE_CHECK_MAGIC(pilot, PILOT_MAGIC);
+    if (!carried_out)
+        return; /* the end of a step is decided again */
     switch (decision->verdict) {
     case TIERCE__PILOT_STEP:
         TIERCE_ASSERT(!pilot->open.is_open);
-        pilot->open.is_open = carried_out;
+        pilot->open.is_open = true;
         pilot->open.at_us = now_us;
         return;
     case TIERCE__PILOT_KEEP:
         trust_pair(pilot, decision->from, decision->to);
         break;
     case TIERCE__PILOT_UNDO:
-        if (!carried_out)
-            return; /* tried again */
+    case TIERCE__PILOT_STAY:
         tierce__pilot_recall(pilot, decision->from, decision->to, now_us);
         break;
     case TIERCE__PILOT_DROP:

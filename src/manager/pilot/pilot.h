@@ -20,7 +20,8 @@
  * (40 minutes), with a weight of 0.3, and those of a longer time, which fades by half in 24 times
  * `settle`.
  *
- * Bounds hold. A group without a lower bound keeps at least a twentieth of the mean quota.
+ * Bounds hold. A group without a lower bound keeps at least a twentieth of the mean quota. A wrong
+ * step is not undone if that would cross a bound, which was set meanwhile.
  *
  * One step at a time. After `settle`, and when the receiver has filled its new bytes (or after
  * three times `settle`), the step is judged. The groups' hit rates are measured. A load that has
@@ -46,8 +47,7 @@ struct tierce__pilot_group {
     double quota[TIERCE__PILOT_QUOTAS]; /* 0: none */
     double least[TIERCE__PILOT_QUOTAS]; /* bounds; 0: none */
     double most[TIERCE__PILOT_QUOTAS];
-    double used;       /* bytes that it holds */
-    uint64_t storages; /* a bit for each; quota moves between groups that have one in common */
+    double used; /* bytes that it holds */
     /* Curves of the whole window and of the last tierce__pilot_epochs epochs; NULL: none. */
     const struct tierce__ghost_shape *window, *recent;
 };
@@ -62,6 +62,9 @@ struct tierce__pilot_opts {
     /* The bytes that a group may hold with these quotas. */
     double (*held)(void *arg, const struct tierce__pilot_group *group,
                    const double quota[TIERCE__PILOT_QUOTAS]);
+    /* Whether a quota may move between two groups: they have a storage in common. NULL: always. */
+    bool (*share)(void *arg, const struct tierce__pilot_group *one,
+                  const struct tierce__pilot_group *other, uint32_t quota);
     void *arg;
 };
 
@@ -80,6 +83,7 @@ enum tierce__pilot_verdict {
     TIERCE__PILOT_STEP,
     TIERCE__PILOT_KEEP, /* the open step was right */
     TIERCE__PILOT_UNDO, /* the open step was wrong: its bytes go back */
+    TIERCE__PILOT_STAY, /* the open step was wrong, but a bound forbids to undo it */
     TIERCE__PILOT_DROP, /* the open step cannot be judged: a quota was changed, a group is gone or
                            takes no part any more */
 };
@@ -90,18 +94,18 @@ struct tierce__pilot_decision {
     uint32_t quota;    /* index; a quota of a kind of storage takes the groups' own with it */
     double bytes;      /* whole */
     double expected;   /* hit tokens a second, of both groups together */
-    double measured;   /* KEEP and UNDO */
+    double measured;   /* KEEP, UNDO and STAY */
 };
 
 void tierce__pilot_look(struct tierce__pilot *pilot, int64_t now_us,
                         const struct tierce__pilot_group *groups, size_t count,
                         struct tierce__pilot_decision *out);
 
-/* A decision was carried out, or could not be. */
+/* A decision was carried out, or could not be: then the end of a step is decided again. */
 void tierce__pilot_done(struct tierce__pilot *pilot, int64_t now_us,
                         const struct tierce__pilot_decision *decision, bool carried_out);
 
-/* A step between these groups was undone at this time by an earlier leader. */
+/* A step between these groups was wrong at this time, which is not later than now. */
 void tierce__pilot_recall(struct tierce__pilot *pilot, uint32_t from, uint32_t to,
                           int64_t undone_us);
 

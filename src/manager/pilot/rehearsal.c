@@ -324,7 +324,6 @@ static void show_groups(struct stage *s, struct tierce__pilot_group *groups)
         groups[g] = (struct tierce__pilot_group){
             .name = s->opts->groups[g].name,
             .number = (uint32_t)g + 1,
-            .storages = 1,
             .advises = true,
             .acts = true,
             .quota = {s->quota[g]},

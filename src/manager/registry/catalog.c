@@ -401,3 +401,36 @@ QUERIES(storage, TIERCE__KIND_STORAGE)
 QUERIES(group, TIERCE__KIND_GROUP)
 QUERIES(instance, TIERCE__KIND_INSTANCE)
 QUERIES(account, TIERCE__KIND_ACCOUNT)
+
+enum tierce__storage_type tierce__catalog_candidate_type(const struct tierce__catalog *catalog,
+                                                         const char *name)
+{
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
+    return storage != NULL ? storage->type : TIERCE__STORAGE_NODE;
+}
+
+static bool share_place(const struct tierce__catalog *catalog, const char *one, const char *other)
+{
+    const struct tierce__storage *x = tierce__catalog_storage(catalog, one);
+    const struct tierce__storage *y = tierce__catalog_storage(catalog, other);
+    return strcmp(one, other) == 0 || (x != NULL && tierce__storage_is_in_pool(x, other)) ||
+           (y != NULL && tierce__storage_is_in_pool(y, one));
+}
+
+bool tierce__catalog_share_storage(const struct tierce__catalog *catalog,
+                                   const struct tierce__group *one,
+                                   const struct tierce__group *other,
+                                   enum tierce__storage_type type)
+{
+    for (size_t i = 0; i < one->storage_candidate_count; i++) {
+        const char *name = one->storage_candidates[i];
+        enum tierce__storage_type kind =
+            tierce__storage_type_quota(tierce__catalog_candidate_type(catalog, name));
+        for (size_t k = 0; k < other->storage_candidate_count; k++) {
+            if ((type == TIERCE__STORAGE_NONE || type == kind) &&
+                share_place(catalog, name, other->storage_candidates[k]))
+                return true;
+        }
+    }
+    return false;
+}

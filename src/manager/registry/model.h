@@ -110,6 +110,7 @@ enum tierce__step_state {
     TIERCE__STEP_UNDONE = 3,
     TIERCE__STEP_NOT_JUDGED = 4,
     TIERCE__STEP_ADVISED = 5, /* not made */
+    TIERCE__STEP_STAYS = 6, /* it was wrong, but bounds that were set meanwhile forbid to undo it */
 };
 
 enum { TIERCE__GROUP_STEPS_MAX = 16 };
@@ -122,7 +123,8 @@ struct tierce__group_step {
     char *from;         /* the group that gives the bytes */
     int32_t quota;      /* enum tierce__storage_type; 0: the groups' own quota */
     int64_t bytes;
-    double expected, measured; /* hit tokens a second */
+    double expected, measured;        /* hit tokens a second */
+    int64_t from_version, to_version; /* of both groups, which the step was decided for */
 };
 
 enum tierce__reclaim_policy {

@@ -121,9 +121,17 @@ static const struct tierce__fields quota_fields = {TABLE(quota_rows, tierce__typ
 
 #define T(member, ...) ROW(tierce__group_step, member, "", __VA_ARGS__)
 static const struct tierce__model_field step_rows[] = {
-    T(id, "id"),       T(at_us, "at_us"),       T(changed_us, "changed_us"),
-    T(state, "state"), T(from, "from"),         T(quota, "quota"),
-    T(bytes, "bytes"), T(expected, "expected"), T(measured, "measured"),
+    T(id, "id"),
+    T(at_us, "at_us"),
+    T(changed_us, "changed_us"),
+    T(state, "state"),
+    T(from, "from"),
+    T(quota, "quota"),
+    T(bytes, "bytes"),
+    T(expected, "expected"),
+    T(measured, "measured"),
+    T(from_version, "from_version"),
+    T(to_version, "to_version"),
 };
 static const struct tierce__fields step_fields = {TABLE(step_rows, tierce__group_step)};
 

@@ -74,6 +74,15 @@ const struct tierce__instance *tierce__catalog_instance(const struct tierce__cat
                                                         const char *id);
 const struct tierce__account *tierce__catalog_account(const struct tierce__catalog *catalog,
                                                       const char *name);
+/* The type of a candidate of a group: a name of no storage is that of a pool of nodes. */
+enum tierce__storage_type tierce__catalog_candidate_type(const struct tierce__catalog *catalog,
+                                                         const char *name);
+/* Whether two groups may store in the same storage of this type (as quotas count it; NONE: any). A
+ * pool has its parts in common with itself and with a candidate that is one of them. */
+bool tierce__catalog_share_storage(const struct tierce__catalog *catalog,
+                                   const struct tierce__group *one,
+                                   const struct tierce__group *other,
+                                   enum tierce__storage_type type);
 /* All entries, sorted by name. */
 const struct tierce__storage *tierce__catalog_storages(const struct tierce__catalog *catalog,
                                                        size_t *count);

@@ -119,7 +119,8 @@ static void pass(struct flight *f, int seconds, size_t found)
 }
 
 struct seen {
-    int64_t quota[2], type_quota[2], version[2], id, at_us;
+    int64_t quota[2], type_quota[2], version[2], id;
+    enum tierce__storage_type type;
     size_t steps;
     int32_t state; /* of the last step of h */
     int64_t bytes;
@@ -145,7 +146,7 @@ static struct seen see(const struct flight *f)
         seen.bytes = step->bytes;
         seen.id = step->id;
         ck_assert_str_eq(step->from, "g");
-        ck_assert_int_eq(step->quota, TIERCE__STORAGE_NFS);
+        seen.type = (enum tierce__storage_type)step->quota;
     }
     tierce__registry_release(f->h.registry, catalog);
     ck_assert_int_eq(seen.quota[0] + seen.quota[1], 2 * QUOTA);
@@ -155,8 +156,24 @@ static struct seen see(const struct flight *f)
 
 static struct seen look(struct flight *f)
 {
-    tierce__autopilot_look(f->autopilot, f->h.now_us);
+    tierce__autopilot_look(f->autopilot);
     return see(f);
+}
+
+static int update(struct flight *f, const char *name, const char *mode, int64_t least)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(f->h.registry);
+    struct tierce__group group = *group_of(catalog, name);
+    char text[16];
+    snprintf(text, sizeof(text), "%s", mode);
+    int64_t version = group.version++;
+    group.autopilot = text;
+    group.min_bytes = least;
+    group.steps = NULL; /* as in a message */
+    group.step_count = 0;
+    int rc = tierce__registry_update_group(f->h.registry, &group, version, f->h.why);
+    tierce__registry_release(f->h.registry, catalog);
+    return rc;
 }
 
 START_TEST(a_step_moves_both_quotas_and_is_logged)
@@ -168,6 +185,7 @@ START_TEST(a_step_moves_both_quotas_and_is_logged)
     struct seen seen = look(&f);
     ck_assert_uint_eq(seen.steps, 1);
     ck_assert_int_eq(seen.state, TIERCE__STEP_OPEN);
+    ck_assert_int_eq(seen.type, TIERCE__STORAGE_NFS);
     ck_assert_int_eq(seen.bytes, QUOTA / 10); /* a twentieth of both */
     ck_assert_int_eq(seen.quota[1], QUOTA + QUOTA / 10);
     ck_assert_int_eq(seen.type_quota[1], QUOTA + QUOTA / 10);
@@ -220,9 +238,33 @@ START_TEST(advice_changes_nothing)
     ck_assert_int_eq(seen.bytes, QUOTA / 10);
     ck_assert_int_eq(seen.quota[1], QUOTA);
     ck_assert_int_eq(seen.version[1], 1);
+    for (int i = 0; i < 8; i++) { /* it is the same */
+        pass(&f, 2, 0);
+        ck_assert_uint_eq(look(&f).steps, 1);
+    }
+    /* Also for another leader. */
+    tierce__autopilot_stop(f.autopilot);
+    start(&f, TIERCE__AUTOPILOT_ADVISE);
+    ck_assert_uint_eq(look(&f).steps, 1);
+    ck_assert_int_eq(update(&f, "g", "advise", QUOTA / 20), 0); /* it may be followed */
+    ck_assert_uint_eq(look(&f).steps, 2);
+    close_flight(&f);
+}
+END_TEST
+
+/* The gain goes up and down: that is logged once in a while. */
+START_TEST(advice_that_changes_again_and_again)
+{
+    struct flight f;
+    open_flight(&f, TIERCE__AUTOPILOT_ADVISE);
+    pass(&f, 10, 0);
+    ck_assert_uint_eq(look(&f).steps, 1);
+    for (int i = 0; i < 5; i++) {
+        ck_assert_int_eq(update(&f, "g", "advise", QUOTA / 20 + i), 0);
+        pass(&f, 2, 0);
+        ck_assert_uint_eq(look(&f).steps, 1);
+    }
     pass(&f, 2, 0);
-    ck_assert_uint_eq(look(&f).steps, 1); /* it is the same */
-    pass(&f, 12, 0);
     ck_assert_uint_eq(look(&f).steps, 2);
     close_flight(&f);
 }
@@ -249,22 +291,6 @@ START_TEST(another_leader_finds_a_step)
     close_flight(&f);
 }
 END_TEST
-
-static int update(struct flight *f, const char *name, const char *mode, int64_t least)
-{
-    const struct tierce__catalog *catalog = tierce__registry_acquire(f->h.registry);
-    struct tierce__group group = *group_of(catalog, name);
-    char text[16];
-    snprintf(text, sizeof(text), "%s", mode);
-    int64_t version = group.version++;
-    group.autopilot = text;
-    group.min_bytes = least;
-    group.steps = NULL; /* as in a message */
-    group.step_count = 0;
-    int rc = tierce__registry_update_group(f->h.registry, &group, version, f->h.why);
-    tierce__registry_release(f->h.registry, catalog);
-    return rc;
-}
 
 START_TEST(groups_have_modes_and_bounds_of_their_own)
 {
@@ -299,12 +325,75 @@ START_TEST(groups_have_modes_and_bounds_of_their_own)
 }
 END_TEST
 
-/* ---- the change of the registry -------------------------------------------------------------- */
+/* ---- pools of nodes -------------------------------------------------------------------------- */
 
-static int shift(struct flight *f, int64_t bytes, int64_t version, int64_t id)
+static void add_part(struct flight *f)
+{
+    char name[] = "p.n1", pool[] = "p", node[] = "n1", medium[] = "memory", uri[] = "tierce://n1:1",
+         incarnation[] = "0123456789abcdef0123456789abcdef", host[] = "h1";
+    const struct tierce__catalog *catalog = tierce__registry_acquire(f->h.registry);
+    struct tierce__storage part = *tierce__catalog_storage(catalog, "s");
+    part.number = 0;
+    part.name = name;
+    part.type = TIERCE__STORAGE_NODE;
+    part.pool = pool;
+    part.node = node;
+    part.medium = medium;
+    part.uri = uri;
+    part.incarnation = incarnation;
+    part.host_id = host;
+    int rc = tierce__registry_put_part(f->h.registry, &part, false, f->h.why);
+    tierce__registry_release(f->h.registry, catalog);
+    ck_assert_msg(rc >= 0, "%s", f->h.why);
+}
+
+/* The group stores in a pool, or in a part of one. */
+static void use_pool(struct flight *f, const char *group_name, const char *candidate)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(f->h.registry);
+    struct tierce__group group = *group_of(catalog, group_name);
+    struct tierce__type_quota quota = {.type = TIERCE__STORAGE_NODE, .capacity_bytes = QUOTA};
+    char name[16], *names[] = {name};
+    snprintf(name, sizeof(name), "%s", candidate);
+    int64_t version = group.version++;
+    group.storage_candidates = names;
+    group.storage_candidate_count = 1;
+    group.type_quotas = &quota;
+    group.type_quota_count = 1;
+    group.steps = NULL;
+    group.step_count = 0;
+    int rc = tierce__registry_update_group(f->h.registry, &group, version, f->h.why);
+    tierce__registry_release(f->h.registry, catalog);
+    ck_assert_msg(rc == 0, "%s", f->h.why);
+}
+
+START_TEST(groups_of_a_pool)
+{
+    static const char *const candidates[][2] = {{"p", "p"}, {"p", "p.n1"}, {"p.n1", "p"}};
+    for (size_t i = 0; i < sizeof(candidates) / sizeof(candidates[0]); i++) {
+        struct flight f;
+        open_flight(&f, TIERCE__AUTOPILOT_ACT);
+        add_part(&f);
+        use_pool(&f, "g", candidates[i][0]);
+        pass(&f, 10, 0);
+        ck_assert_uint_eq(look(&f).steps, 0); /* they have no storage in common */
+        use_pool(&f, "h", candidates[i][1]);
+        struct seen seen = look(&f);
+        ck_assert_uint_eq(seen.steps, 1);
+        ck_assert_int_eq(seen.type, TIERCE__STORAGE_NODE);
+        ck_assert_int_eq(seen.type_quota[1], QUOTA + QUOTA / 10);
+        close_flight(&f);
+    }
+}
+END_TEST
+
+/* ---- steps that nobody judges ---------------------------------------------------------------- */
+
+static int shift(struct flight *f, int64_t bytes, int64_t version, int64_t id, int32_t state)
 {
     char from[] = "g";
-    struct tierce__group_step step = {.id = id, .from = from, .quota = TIERCE__STORAGE_NFS};
+    struct tierce__group_step step = {
+        .id = id, .from = from, .quota = TIERCE__STORAGE_NFS, .state = state};
     return tierce__registry_shift(f->h.registry,
                                   &(struct tierce__quota_shift){.from = "g",
                                                                 .to = "h",
@@ -316,26 +405,60 @@ static int shift(struct flight *f, int64_t bytes, int64_t version, int64_t id)
                                   f->h.why);
 }
 
+START_TEST(a_step_of_a_group_that_takes_no_part_any_more)
+{
+    struct flight f;
+    open_flight(&f, TIERCE__AUTOPILOT_ACT);
+    pass(&f, 10, 0);
+    struct seen before = look(&f);
+    ck_assert_int_eq(before.state, TIERCE__STEP_OPEN);
+    ck_assert_int_eq(update(&f, "h", "off", 0), 0);
+    struct seen after = look(&f);
+    ck_assert_int_eq(after.state, TIERCE__STEP_NOT_JUDGED);
+    ck_assert_int_eq(after.quota[1], before.quota[1]);
+    ck_assert_int_eq(after.id, before.id);
+    close_flight(&f);
+}
+END_TEST
+
+/* The registry stored a step, and the manager heard of an error: the store answered too late. */
+START_TEST(a_step_whose_write_seemed_to_fail)
+{
+    struct flight f;
+    open_flight(&f, TIERCE__AUTOPILOT_ACT);
+    ck_assert_uint_eq(look(&f).steps, 0);
+    ck_assert_int_eq(shift(&f, 1000, 1, 7, TIERCE__STEP_OPEN), 0);
+    struct seen seen = look(&f);
+    ck_assert_int_eq(seen.state, TIERCE__STEP_NOT_JUDGED);
+    ck_assert_int_eq(seen.id, 7);
+    pass(&f, 10, 0);
+    ck_assert_int_eq(look(&f).id, 8); /* no step gets a number that is in use */
+    close_flight(&f);
+}
+END_TEST
+
+/* ---- the change of the registry -------------------------------------------------------------- */
+
 START_TEST(a_shift_is_whole_or_nothing)
 {
     struct flight f;
     open_flight(&f, TIERCE__AUTOPILOT_OFF);
-    ck_assert_int_eq(shift(&f, 1000, 9, 1), -ESTALE);
-    ck_assert_int_eq(shift(&f, QUOTA, 1, 1), TIERCE_E_ARGUMENT); /* nothing would be left */
-    ck_assert_int_eq(shift(&f, INT64_MAX, 1, 1), TIERCE_E_ARGUMENT);
-    ck_assert_int_eq(shift(&f, -INT64_MAX, 1, 1), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(shift(&f, 1000, 9, 1, 0), -ESTALE);
+    ck_assert_int_eq(shift(&f, QUOTA, 1, 1, 0), TIERCE_E_ARGUMENT); /* nothing would be left */
+    ck_assert_int_eq(shift(&f, INT64_MAX, 1, 1, 0), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(shift(&f, -INT64_MAX, 1, 1, 0), TIERCE_E_ARGUMENT);
     struct seen seen = see(&f);
     ck_assert_int_eq(seen.quota[0], QUOTA);
     ck_assert_uint_eq(seen.steps, 0);
     tierce__registry_drop(f.h.registry); /* it does not lead any more */
-    ck_assert_int_eq(shift(&f, 1000, 1, 1), TIERCE_E_CLOSED);
+    ck_assert_int_eq(shift(&f, 1000, 1, 1, 0), TIERCE_E_CLOSED);
     ck_assert_int_eq(tierce__registry_load(f.h.registry, 1, f.h.why), 0);
     for (int64_t id = 1; id <= 20; id++)
-        ck_assert_int_eq(shift(&f, 0, 0, id), 0);
+        ck_assert_int_eq(shift(&f, 0, 0, id, 0), 0);
     seen = see(&f);
     ck_assert_uint_eq(seen.steps, TIERCE__GROUP_STEPS_MAX);
     ck_assert_int_eq(seen.id, 20);
-    ck_assert_int_eq(shift(&f, 0, 0, 20), 0); /* replaces the one of its id */
+    ck_assert_int_eq(shift(&f, 0, 0, 20, 0), 0); /* replaces the one of its id */
     ck_assert_uint_eq(see(&f).steps, TIERCE__GROUP_STEPS_MAX);
     close_flight(&f);
 }
@@ -350,7 +473,7 @@ START_TEST(a_shift_without_memory_changes_nothing)
     for (uint64_t nth = 1; rc != 0; nth++) {
         ck_assert_int_eq(see(&f).quota[0], QUOTA);
         (void)tierce__alloc_fail_nth(nth);
-        rc = shift(&f, 1000, 1, 1);
+        rc = shift(&f, 1000, 1, 1, 0);
         (void)tierce__alloc_fail_nth(0);
         ck_assert(rc == 0 || rc == -ENOMEM);
     }
@@ -362,5 +485,7 @@ END_TEST
 CHECK_MAIN("autopilot", .seconds = 60,
            .tests = {a_step_moves_both_quotas_and_is_logged, a_wrong_step_goes_back,
                      advice_changes_nothing, another_leader_finds_a_step,
-                     groups_have_modes_and_bounds_of_their_own, a_shift_is_whole_or_nothing,
-                     a_shift_without_memory_changes_nothing})
+                     advice_that_changes_again_and_again, groups_of_a_pool,
+                     a_step_of_a_group_that_takes_no_part_any_more,
+                     a_step_whose_write_seemed_to_fail, groups_have_modes_and_bounds_of_their_own,
+                     a_shift_is_whole_or_nothing, a_shift_without_memory_changes_nothing})

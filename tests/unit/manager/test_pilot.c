@@ -19,10 +19,22 @@ static double held(void *arg, const struct tierce__pilot_group *group,
     return quota[0];
 }
 
+/* The storages of each group, a bit for each. */
+static uint32_t storages[2];
+
+static bool share(void *arg, const struct tierce__pilot_group *one,
+                  const struct tierce__pilot_group *other, uint32_t quota)
+{
+    (void)arg;
+    ck_assert_uint_eq(quota, 0);
+    return (storages[one->number - 1] & storages[other->number - 1]) != 0;
+}
+
 static struct tierce__pilot *open_pilot(void)
 {
     struct tierce__pilot *pilot;
-    struct tierce__pilot_opts opts = {.size = sizeof(opts), .held = held};
+    struct tierce__pilot_opts opts = {.size = sizeof(opts), .held = held, .share = share};
+    storages[0] = storages[1] = 3;
     ck_assert_int_eq(tierce__pilot_create(&pilot, &opts), 0);
     return pilot;
 }
@@ -55,7 +67,6 @@ static void open_pair(struct pair *p)
     for (uint32_t i = 0; i < 2; i++) {
         p->groups[i] = (struct tierce__pilot_group){.name = i == 0 ? "small" : "large",
                                                     .number = i + 1,
-                                                    .storages = 3,
                                                     .advises = true,
                                                     .acts = true,
                                                     .quota = {100 * MIB},
@@ -165,6 +176,75 @@ START_TEST(a_wrong_step_is_undone_and_the_pair_left_alone)
 }
 END_TEST
 
+/* An operator bounds a quota while a step settles: the bound holds, although the step is wrong. */
+START_TEST(an_undo_crosses_no_bound)
+{
+    for (int i = 0; i < 4; i++) {
+        struct pair p;
+        struct tierce__pilot *pilot = open_pilot();
+        open_pair(&p);
+        measure(&p, 0);
+        struct tierce__pilot_decision step = look(pilot, SECOND, &p);
+        apply(pilot, SECOND, &p, &step);
+        measure(&p, -300);
+        if (i < 2)
+            p.groups[0].most[0] = 100 * MIB - i; /* the giver's, exactly its old bytes, or less */
+        else
+            p.groups[1].least[0] = 100 * MIB + i - 2;
+        struct tierce__pilot_decision end = look(pilot, SECOND + SETTLE, &p);
+        ck_assert_int_eq(end.verdict, i % 2 == 0 ? TIERCE__PILOT_UNDO : TIERCE__PILOT_STAY);
+        ck_assert_double_lt(end.measured, -200);
+        apply(pilot, SECOND + SETTLE, &p, &end);
+        /* The pair is left alone in both cases. */
+        ck_assert_int_eq(look(pilot, SECOND + 2 * SETTLE, &p).verdict, TIERCE__PILOT_NOTHING);
+        tierce__pilot_destroy(pilot);
+    }
+}
+END_TEST
+
+/* The end of a step could not be written. */
+START_TEST(an_end_that_fails_is_tried_again)
+{
+    struct pair p;
+    struct tierce__pilot *pilot = open_pilot();
+    open_pair(&p);
+    measure(&p, 0);
+    struct tierce__pilot_decision step = look(pilot, SECOND, &p);
+    apply(pilot, SECOND, &p, &step);
+    measure(&p, 0);
+    for (int i = 0; i < 2; i++) {
+        struct tierce__pilot_decision kept = look(pilot, SECOND + SETTLE + i, &p);
+        ck_assert_int_eq(kept.verdict, TIERCE__PILOT_KEEP);
+        tierce__pilot_done(pilot, SECOND + SETTLE + i, &kept, i == 1);
+    }
+    ck_assert_int_eq(look(pilot, 2 * SECOND + SETTLE, &p).verdict, TIERCE__PILOT_STEP);
+    tierce__pilot_destroy(pilot);
+}
+END_TEST
+
+/* The clock goes back, as it does when another computer led meanwhile. What was remembered must not
+ * be weighed by the difference. */
+START_TEST(a_clock_that_goes_back)
+{
+    struct pair p;
+    struct tierce__pilot *pilot = open_pilot();
+    open_pair(&p);
+    p.shapes[1] = shape(400 * MIB, 0.1);
+    p.groups[0].window = &p.shapes[1];
+    p.groups[0].acts = p.groups[1].acts = p.groups[0].advises = p.groups[1].advises = false;
+    (void)look(pilot, SECOND, &p);
+    (void)look(pilot, 1000 * SETTLE, &p);
+    tierce__pilot_forget(pilot);
+    open_pair(&p);
+    struct tierce__pilot_decision step = look(pilot, 2 * SETTLE, &p);
+    ck_assert_int_eq(step.verdict, TIERCE__PILOT_STEP);
+    ck_assert_uint_eq(step.from, 1);
+    ck_assert_double_le(step.expected, 1000 * 0.8 * 10 / 400);
+    ck_assert_double_ge(step.expected, 0);
+    tierce__pilot_destroy(pilot);
+}
+END_TEST
+
 /* The load doubled; that is not the effect of the step. */
 START_TEST(a_load_that_changes_is_no_effect)
 {
@@ -212,9 +292,9 @@ START_TEST(groups_that_do_not_act)
     p.groups[1].advises = false;
     ck_assert_int_eq(look(pilot, SECOND, &p).verdict, TIERCE__PILOT_NOTHING);
     p.groups[1].acts = p.groups[1].advises = true;
-    p.groups[1].storages = 4; /* none in common */
+    storages[1] = 4; /* none in common */
     ck_assert_int_eq(look(pilot, SECOND, &p).verdict, TIERCE__PILOT_NOTHING);
-    p.groups[1].storages = 6;
+    storages[1] = 6;
     p.groups[1].window = NULL;
     ck_assert_int_eq(look(pilot, SECOND, &p).verdict, TIERCE__PILOT_NOTHING);
     p.groups[1].window = &p.shapes[1];
@@ -280,7 +360,8 @@ END_TEST
 
 CHECK_MAIN("pilot", .seconds = 60,
            .tests = {a_step_goes_to_the_larger_gain, one_step_at_a_time_until_it_has_settled,
-                     a_wrong_step_is_undone_and_the_pair_left_alone,
+                     a_wrong_step_is_undone_and_the_pair_left_alone, an_undo_crosses_no_bound,
+                     an_end_that_fails_is_tried_again, a_clock_that_goes_back,
                      a_load_that_changes_is_no_effect, bounds_hold, groups_that_do_not_act,
                      a_difference_within_the_error_moves_nothing,
                      a_step_that_cannot_be_judged_is_dropped, several_steps_are_looked_ahead})
