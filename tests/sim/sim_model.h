@@ -17,7 +17,6 @@ enum {
     SESSIONS_MAX = 1024,
     REUSE_MS = 5000,
     LATE_MS = 20000,
-    T_NUMBER = 2, /* of storage "t" */
 };
 
 enum state { WRITING, UNKNOWN, SERVING, GONE };
@@ -64,6 +63,7 @@ static struct tierce__locator *late; /* the leader before this one, which does n
 static bool late_deletes;
 static int64_t late_from_us, latest_us;
 static uint64_t fence;
+static uint16_t numbers[2]; /* of storages "s" and "t" */
 static struct placed placed[PLACED_MAX];
 static struct told told[SESSIONS_MAX];
 static size_t placed_count, told_count;
@@ -287,20 +287,27 @@ static void count_live(void *arg, struct tierce__live *live)
 
 static void check_counts(void)
 {
-    uint64_t sums[TIERCE__QUOTA_STATES] = {0}, scanned = 0;
+    uint64_t sums[TIERCE__QUOTA_STATES] = {0}, scanned = 0, scanned_in[2] = {0};
     struct tierce__usage usage = harness_usage(&h);
     tierce__locator_each(h.locator, count_live, sums);
-    for (size_t i = 0; i < placed_count; i++)
-        scanned += placed[i].seen ? placed[i].bytes : 0;
+    for (size_t i = 0; i < placed_count; i++) {
+        uint64_t bytes = placed[i].seen ? placed[i].bytes : 0;
+        scanned += bytes;
+        if (bytes > 0)
+            scanned_in[strstr(placed[i].uris[0], "://")[3] == 't'] += bytes;
+    }
     REQUIRE(scanned == sums[TIERCE__QUOTA_SERVING], "%llu bytes serve, counted %llu",
             (unsigned long long)scanned, (unsigned long long)sums[TIERCE__QUOTA_SERVING]);
     uint64_t by_storage[TIERCE__QUOTA_STATES] = {0};
-    for (uint16_t number = 1; number <= 2; number++) {
+    for (size_t i = 0; i < 2; i++) {
         struct tierce__usage of;
-        tierce__locator_storage_usage(h.locator, number, &of);
+        tierce__locator_storage_usage(h.locator, numbers[i], &of);
         by_storage[TIERCE__QUOTA_SERVING] += of.serving_bytes;
         by_storage[TIERCE__QUOTA_WRITING] += of.writing_bytes;
         by_storage[TIERCE__QUOTA_DELETING] += of.deleting_bytes;
+        REQUIRE(of.serving_bytes == scanned_in[i], "storage %d holds %llu bytes, counted %llu",
+                (int)numbers[i], (unsigned long long)scanned_in[i],
+                (unsigned long long)of.serving_bytes);
     }
     for (int state = 0; state < TIERCE__QUOTA_STATES; state++)
         REQUIRE(by_storage[state] == sums[state],

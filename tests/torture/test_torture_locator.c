@@ -15,7 +15,8 @@
  * succeeds, every state ends by a timeout at the latest, sums equal those of a scan, and at the end
  * nothing is left, and no memory.
  */
-enum { KEYS = 6, LOST = 5, HOUR_US = 0x70000000 };
+/* The storage has a number for which an index has no counter. */
+enum { KEYS = 6, LOST = 5, HOUR_US = 0x70000000, S_NUMBER = 200 };
 
 static const int64_t keys[KEYS] = {11, 22, 33, 44, 55, 66}, others[] = {77, 88};
 static struct harness h;
@@ -300,6 +301,11 @@ static void check_counts(void)
     ck_assert_uint_eq(usage.serving_bytes, bytes);
     ck_assert_uint_eq(usage.writing_bytes, 0);
     ck_assert_uint_eq(usage.sessions, 0);
+    struct tierce__usage storage;
+    tierce__locator_storage_usage(h.locator, S_NUMBER, &storage);
+    ck_assert_uint_eq(storage.serving_bytes, bytes);
+    ck_assert_uint_eq(storage.writing_bytes, 0);
+    ck_assert_uint_eq(storage.deleting_bytes, usage.deleting_bytes);
 }
 
 /* Until no deletion waits, and none is swept a second time. */
@@ -358,6 +364,7 @@ static void begin(int keys_per_file)
                               h.why),
         0);
     ck_assert_int_eq(tierce__registry_load(h.registry, 1, h.why), 0);
+    harness_next_storage(&h, S_NUMBER);
     harness_startup(&h, &(struct harness_opts){.keys_per_file = keys_per_file,
                                                .capacity = 12 * BLOCK_BYTES,
                                                .watermark = 0.25});

@@ -7,6 +7,7 @@
 #include "base/log/log.h"
 #include "base/mix.h"
 #include "manager/locate/locator_private.h"
+#include "manager/registry/catalog.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -103,6 +104,7 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
         locator->opts.late_write_ms = LATE_WRITE_MS;
     if (locator->opts.find_store == NULL)
         locator->opts.find_store = tierce__meta_store_find;
+    locator->located.item_bytes = sizeof(_Atomic uint64_t);
     atomic_init(&locator->random, opts->seed);
     take_wall_clock(locator);
     tierce__lock_init(&locator->changing, TIERCE__LOCK_CHANGING);
@@ -138,6 +140,7 @@ void tierce__locator_close(struct tierce__locator *locator)
     tierce__deleter_destroy(locator->deleter);
     tierce__session_endings_destroy(locator->endings);
     tierce__quota_destroy(locator->quota);
+    tierce__storage_table_clear(&locator->located);
     tierce__map_fini(&locator->by_id);
     tierce__free(locator->forgetting.numbers);
     tierce__cond_fini(&locator->idle);
@@ -410,22 +413,11 @@ static int create_live(struct tierce__live **out, struct tierce__locator *locato
 
 struct taking_up {
     struct tierce__live *live;
-    uint64_t by_type[TIERCE__QUOTA_STATES][16];
-    uint64_t by_storage[TIERCE__QUOTA_STATES][TIERCE__META_STORAGE_SLOTS];
+    struct tierce__quota_sums sums;
     struct tierce__deletion **list;
     size_t list_count, list_room;
     uint64_t unreadable;
 };
-
-static void count_up(struct taking_up *t, enum tierce__quota_state state, uint8_t type,
-                     uint16_t storage, uint64_t bytes)
-{
-    TIERCE_DASSERT(state < TIERCE__QUOTA_STATES);
-    TIERCE_DASSERT(tierce__meta_type_slot(type) < 16 &&
-                   tierce__meta_storage_slot(storage) < TIERCE__META_STORAGE_SLOTS);
-    t->by_type[state][tierce__meta_type_slot(type)] += bytes;
-    t->by_storage[state][tierce__meta_storage_slot(storage)] += bytes;
-}
 
 /* Whether blocks of the instance may have no parts. */
 static bool has_empty_group(const struct tierce__instance *instance)
@@ -483,9 +475,9 @@ static int take_up_session(void *arg, const struct tierce__meta_note *note)
     tierce__lock_drop(&live->lock);
     if (rc < 0)
         tierce__session_destroy(session);
-    else
-        count_up(t, TIERCE__QUOTA_WRITING, session->type, session->storage, session->bytes);
-    return rc;
+    return rc < 0 ? rc
+                  : tierce__quota_sums_add(&t->sums, TIERCE__QUOTA_WRITING, session->type,
+                                           session->storage, session->bytes);
 }
 
 static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
@@ -506,47 +498,33 @@ static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
     TIERCE_DASSERT(t->list_count < t->list_room);
     TIERCE_ASSERT(deletion->live == t->live && !deletion->is_doubtful);
     t->list[t->list_count++] = deletion;
-    for (size_t i = 0; i < deletion->count && !deletion->is_sweep; i++) {
+    for (size_t i = 0; rc == 0 && i < deletion->count && !deletion->is_sweep; i++) {
         const struct tierce__location *location = &deletion->items[i].location;
-        for (size_t p = 0; p < location->place_count; p++)
-            count_up(t, TIERCE__QUOTA_DELETING, location->type, location->storage,
-                     location->places[p].bytes);
+        rc = tierce__quota_sums_add(&t->sums, TIERCE__QUOTA_DELETING, location->type,
+                                    location->storage, tierce__location_bytes(location));
     }
-    return 0;
-}
-
-static int count_served(struct taking_up *t)
-{
-    TIERCE_DASSERT(t->list_count == 0);
-    int64_t counters[TIERCE__META_COUNTERS];
-    int rc = t->live->space->ops->counters(t->live->space, counters);
-    for (size_t i = 0; rc == 0 && i < 16; i++)
-        t->by_type[TIERCE__QUOTA_SERVING][i] = (uint64_t)counters[TIERCE__META_BYTES_FIRST + i];
-    for (size_t i = 0; rc == 0 && i < TIERCE__META_STORAGE_SLOTS; i++)
-        t->by_storage[TIERCE__QUOTA_SERVING][i] =
-            (uint64_t)counters[TIERCE__META_STORAGES_FIRST + i];
     return rc;
 }
 
 /* The quotas count all bytes before the deleter begins to return them. */
-static int take_up(struct tierce__live *live)
+static int take_up(struct tierce__live *live, const struct tierce__catalog *catalog)
 {
-    struct taking_up t = {.live = live};
+    struct taking_up t = {.live = live, .sums.by_storage.item_bytes = TIERCE__QUOTA_SUMS_ITEM};
+    bool has_shared = catalog->next.storage > TIERCE__META_STORAGE_SLOTS;
     struct tierce__meta_space *space = live->space;
     TIERCE_ASSERT(tierce__list_empty(&live->node));
     TIERCE_ASSERT(live->sessions.count == 0 && live->claims.count == 0);
     TIERCE_ASSERT(atomic_load_explicit(&live->users, memory_order_relaxed) == 0);
-    int rc = count_served(&t);
+    int rc = tierce__live_count_served(live, has_shared, &t.sums);
     rc = rc == 0 ? tierce__live_find_expiry(live) : rc;
     rc = rc == 0 ? tierce__live_find_holes(live) : rc;
     if (rc == 0)
         rc = space->ops->notes(space, TIERCE__NOTE_SESSION, take_up_session, &t);
     if (rc == 0)
         rc = space->ops->notes(space, TIERCE__NOTE_DELETION, take_up_deletion, &t);
-    for (int state = 0; rc == 0 && state < TIERCE__QUOTA_STATES; state++)
-        rc = tierce__quota_add(live->locator->quota, live->instance.group_name,
-                               (enum tierce__quota_state)state, t.by_type[state],
-                               t.by_storage[state]);
+    if (rc == 0)
+        rc = tierce__quota_add(live->locator->quota, live->instance.group_name, &t.sums);
+    tierce__quota_sums_clear(&t.sums);
     for (size_t i = 0; i < t.list_count; i++) {
         if (rc == 0)
             tierce__deleter_submit(live->locator->deleter, t.list[i]);
@@ -575,7 +553,7 @@ static int add_live(struct tierce__locator *locator, const struct tierce__catalo
     if (rc == 0)
         rc = tierce__locator_add_counters(locator, catalog, group->name);
     if (rc == 0)
-        rc = take_up(live);
+        rc = take_up(live, catalog);
     if (rc < 0) {
         destroy_live(live);
         return tierce__why(why, rc, "the notes of instance %.64s cannot be read: %s", instance->id,

@@ -52,8 +52,11 @@ static int show_part(struct getting *g, const struct tierce__part *part, struct 
         return -ENOMEM;
     TIERCE_DASSERT(part->place->spec < g->live->instance.spec_count);
     TIERCE_DASSERT(out->spec_count < out->spec_count_all);
-    uint32_t slot = tierce__meta_storage_slot(storage->number);
-    atomic_fetch_add_explicit(&g->live->locator->located[slot], 1, memory_order_relaxed);
+    _Atomic uint64_t *located =
+        tierce__storage_table_make(&g->live->locator->located, storage->number);
+    if (located == NULL)
+        return -ENOMEM;
+    atomic_fetch_add_explicit(located, 1, memory_order_relaxed);
     specs[out->spec_count++] = (struct tierce__found_spec){
         .name = g->live->instance.specs[part->place->spec].name, .uri = uri};
     return 0;

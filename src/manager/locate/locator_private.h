@@ -25,6 +25,7 @@
  *     locator_get.c    the match modes
  *     locator_write.c  StartWrite
  *     locator_claim.c  its claims
+ *     locator_count.c  the bytes that an instance has when a manager begins to lead
  * locator_finish.c FinishWrite, timeouts, writes with unknown outcome
  *     locator_expire.c ends sessions that timed out
  *     locator_renew.c  RenewWrite, and how the last sessions have ended
@@ -131,8 +132,8 @@ struct tierce__locator {
     void *fill_arg;
     struct tierce__forgetting forgetting;
     _Atomic uint64_t reports[TIERCE__REPORT_REASONS]; /* relaxed: counters */
-    /* Places that readers were given, by tierce__meta_storage_slot; relaxed: counters. */
-    _Atomic uint64_t located[TIERCE__META_STORAGE_SLOTS];
+    /* Places that readers were given, of _Atomic uint64_t; relaxed: counters. */
+    struct tierce__storage_table located;
 };
 
 /* Acquires a reference to an instance until release. Errors: -ENOENT, TIERCE_E_CLOSED. */
@@ -298,6 +299,14 @@ TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live,
                                        struct tierce__write_session *session);
 /* Undoes tierce__live_begin_finish. */
 void tierce__live_unfinish(struct tierce__live *live, struct tierce__write_session *session);
+
+/* ---- locator_count.c ------------------------------------------------------------------------- */
+
+/* Adds the serving bytes of an instance that no call uses yet, from the counters of its index.
+ * has_shared: storages with numbers from 64 on exist, which have no counter of their own; their
+ * bytes are read from the records, all of which are read once. Errors: of the store, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__live_count_served(const struct tierce__live *live, bool has_shared,
+                                             struct tierce__quota_sums *sums);
 
 /* ---- locator_renew.c ------------------------------------------------------------------------- */
 

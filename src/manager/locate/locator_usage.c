@@ -251,6 +251,6 @@ void tierce__locator_group_usage(struct tierce__locator *locator, const char *gr
 
 uint64_t tierce__locator_storage_located(const struct tierce__locator *locator, uint16_t storage)
 {
-    return atomic_load_explicit(&locator->located[tierce__meta_storage_slot(storage)],
-                                memory_order_relaxed);
+    const _Atomic uint64_t *located = tierce__storage_table_find(&locator->located, storage);
+    return located != NULL ? atomic_load_explicit(located, memory_order_relaxed) : 0;
 }

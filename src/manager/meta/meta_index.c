@@ -226,8 +226,6 @@ void tierce__meta_index_stats(struct tierce__meta_index *index,
         out->bytes_by_type[i] = (uint64_t)counters[TIERCE__META_BYTES_FIRST + i];
         out->bytes += out->bytes_by_type[i];
     }
-    for (size_t i = 0; i < TIERCE__META_STORAGE_SLOTS; i++)
-        out->bytes_by_storage[i] = (uint64_t)counters[TIERCE__META_STORAGES_FIRST + i];
     if (index->cache != NULL) {
         struct tierce__meta_cache_stats cache;
         tierce__meta_cache_stats(index->cache, &cache);

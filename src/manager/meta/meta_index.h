@@ -113,7 +113,6 @@ void tierce__meta_index_touch(struct tierce__meta_index *index, const int64_t *k
 
 struct tierce__meta_index_stats {
     uint64_t keys, bytes, bytes_by_type[16];
-    uint64_t bytes_by_storage[TIERCE__META_STORAGE_SLOTS];
     uint64_t cache_hits, cache_misses, cache_bytes;
     uint64_t store_bytes; /* memory */
     int write_error;      /* 0, or why the store rejects writes (meta_store.h) */

@@ -30,7 +30,8 @@ struct tierce__quota {
     struct tierce__lock lock;
     _Atomic uint64_t changes; /* relaxed: a reader of an old value reads it again soon */
     struct account *groups, *shared;
-    struct storage_use storages[TIERCE__META_STORAGE_SLOTS];
+    struct tierce__storage_table storages; /* of struct storage_use */
+    struct storage_use lost;               /* of storages that nothing was counted in before */
 };
 
 int tierce__quota_create(struct tierce__quota **out)
@@ -39,6 +40,7 @@ int tierce__quota_create(struct tierce__quota **out)
     if (quota == NULL)
         return -ENOMEM;
     tierce__lock_init(&quota->lock, TIERCE__LOCK_QUOTA);
+    quota->storages.item_bytes = sizeof(struct storage_use);
     *out = quota;
     return 0;
 }
@@ -67,7 +69,8 @@ void tierce__quota_reset(struct tierce__quota *quota)
     /* Limits are configuration and stay. */
     for (struct account *shared = quota->shared; shared != NULL; shared = shared->next)
         shared->use = (struct tierce__quota_use){0};
-    memset(quota->storages, 0, sizeof(quota->storages));
+    tierce__storage_table_clear(&quota->storages);
+    quota->lost = (struct storage_use){0};
     note_change(quota);
     tierce__lock_drop(&quota->lock);
 }
@@ -191,9 +194,9 @@ static int find_sums(struct sums *out, struct tierce__quota *quota,
     TIERCE_ASSERT(out->slot < 16);
     out->group = make_account(&quota->groups, at->group);
     out->shared = out->group != NULL ? out->group->shared : NULL;
-    out->storage = &quota->storages[tierce__meta_storage_slot(at->storage)];
+    out->storage = tierce__storage_table_make(&quota->storages, at->storage);
     note_change(quota);
-    return out->group != NULL ? 0 : -ENOMEM;
+    return out->group != NULL && out->storage != NULL ? 0 : -ENOMEM;
 }
 
 /* More bytes may be subtracted than were added, because a block's size is read from a store that
@@ -301,23 +304,69 @@ static uint32_t quota_slot(uint32_t slot)
                : slot;
 }
 
-int tierce__quota_add(struct tierce__quota *quota, const char *group,
-                      enum tierce__quota_state state, const uint64_t by_type[16],
-                      const uint64_t by_storage[TIERCE__META_STORAGE_SLOTS])
+int tierce__quota_sums_add_storage(struct tierce__quota_sums *sums, enum tierce__quota_state state,
+                                   uint16_t storage, uint64_t bytes)
 {
     TIERCE_ASSERT(state < TIERCE__QUOTA_STATES);
-    struct sums sums;
-    struct tierce__quota_at at = {.group = group};
-    tierce__lock_take(&quota->lock);
-    int rc = find_sums(&sums, quota, &at);
-    for (uint32_t slot = 0; rc == 0 && slot < 16; slot++) {
-        sums.group->use.by_state[state] += by_type[slot];
-        sums.group->use.by_type[state][quota_slot(slot)] += by_type[slot];
-        if (sums.shared != NULL)
-            sums.shared->use.by_state[state] += by_type[slot];
+    TIERCE_DASSERT(sums->by_storage.item_bytes == TIERCE__QUOTA_SUMS_ITEM);
+    uint64_t *by_state = tierce__storage_table_make(&sums->by_storage, storage);
+    if (by_state == NULL)
+        return -ENOMEM;
+    by_state[state] += bytes;
+    return 0;
+}
+
+int tierce__quota_sums_add(struct tierce__quota_sums *sums, enum tierce__quota_state state,
+                           uint8_t type, uint16_t storage, uint64_t bytes)
+{
+    uint32_t slot = tierce__meta_type_slot(type);
+    TIERCE_ASSERT(slot < 16);
+    int rc = tierce__quota_sums_add_storage(sums, state, storage, bytes);
+    if (rc == 0)
+        sums->by_type[state][slot] += bytes;
+    return rc;
+}
+
+void tierce__quota_sums_clear(struct tierce__quota_sums *sums)
+{
+    tierce__storage_table_clear(&sums->by_storage);
+    memset(sums->by_type, 0, sizeof(sums->by_type));
+}
+
+/* Calls nothing that can fail if the quota has all pages of the sums. */
+static int add_storages(struct tierce__quota *quota, const struct tierce__quota_sums *sums,
+                        bool makes_pages)
+{
+    uint32_t number = 0;
+    const uint64_t *added;
+    for (; (added = tierce__storage_table_next(&sums->by_storage, &number)) != NULL; number++) {
+        struct storage_use *use = tierce__storage_table_make(&quota->storages, (uint16_t)number);
+        if (use == NULL)
+            return -ENOMEM;
+        for (int state = 0; !makes_pages && state < TIERCE__QUOTA_STATES; state++)
+            use->by_state[state] += added[state];
     }
-    for (size_t slot = 0; rc == 0 && slot < TIERCE__META_STORAGE_SLOTS; slot++)
-        quota->storages[slot].by_state[state] += by_storage[slot];
+    return 0;
+}
+
+int tierce__quota_add(struct tierce__quota *quota, const char *group,
+                      const struct tierce__quota_sums *sums)
+{
+    tierce__lock_take(&quota->lock);
+    struct account *of = make_account(&quota->groups, group);
+    int rc = of != NULL ? add_storages(quota, sums, true) : -ENOMEM;
+    for (int state = 0; rc == 0 && state < TIERCE__QUOTA_STATES; state++) {
+        for (uint32_t slot = 0; slot < 16; slot++) {
+            uint64_t bytes = sums->by_type[state][slot];
+            of->use.by_state[state] += bytes;
+            of->use.by_type[state][quota_slot(slot)] += bytes;
+            if (of->shared != NULL)
+                of->shared->use.by_state[state] += bytes;
+        }
+    }
+    if (rc == 0)
+        rc = add_storages(quota, sums, false);
+    note_change(quota);
     tierce__lock_drop(&quota->lock);
     return rc;
 }
@@ -329,7 +378,11 @@ void tierce__quota_move(struct tierce__quota *quota, const struct tierce__quota_
     struct sums sums;
     tierce__lock_take(&quota->lock);
     int rc = find_sums(&sums, quota, at);
-    TIERCE_ASSERT(rc == 0); /* the accounts exist, so nothing is allocated */
+    /* The accounts exist, so nothing is allocated. A record that is damaged may name a storage that
+     * has none; if there is no memory for it, the difference is logged as for too many bytes. */
+    TIERCE_ASSERT(rc == 0 || (sums.group != NULL && sums.storage == NULL));
+    if (sums.storage == NULL)
+        sums.storage = &quota->lost;
     TIERCE_DASSERT(sums.shared == sums.group->shared);
     count(&sums, from, bytes, false);
     if (to != TIERCE__QUOTA_STATES)
@@ -350,7 +403,9 @@ void tierce__quota_storage_use(struct tierce__quota *quota, uint16_t storage,
                                uint64_t out[TIERCE__QUOTA_STATES], uint64_t *wanted)
 {
     tierce__lock_take(&quota->lock);
-    const struct storage_use *use = &quota->storages[tierce__meta_storage_slot(storage)];
+    static const struct storage_use nothing;
+    const struct storage_use *use = tierce__storage_table_find(&quota->storages, storage);
+    use = use != NULL ? use : &nothing;
     memcpy(out, use->by_state, sizeof(use->by_state));
     if (wanted != NULL)
         *wanted = use->wanted;
@@ -370,8 +425,10 @@ void tierce__quota_clear_wanted(struct tierce__quota *quota)
         clear_wanted(&group->use);
     for (struct account *shared = quota->shared; shared != NULL; shared = shared->next)
         clear_wanted(&shared->use);
-    for (size_t slot = 0; slot < TIERCE__META_STORAGE_SLOTS; slot++)
-        quota->storages[slot].wanted = 0;
+    uint32_t number = 0;
+    struct storage_use *use;
+    for (; (use = tierce__storage_table_next(&quota->storages, &number)) != NULL; number++)
+        use->wanted = 0;
     tierce__lock_drop(&quota->lock);
 }
 

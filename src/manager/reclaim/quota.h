@@ -4,6 +4,7 @@
 
 #include "manager/meta/meta_store.h"
 #include "manager/registry/model.h"
+#include "manager/storage/storage_table.h"
 
 /*
  * Accounting of the bytes that locations occupy, by group, kind of storage, storage and state, and
@@ -70,11 +71,28 @@ TIERCE_MUSTUSE int tierce__quota_reserve(struct tierce__quota *quota,
                                          const uint64_t *bytes, size_t count, size_t *reserved,
                                          const char **limit);
 
-/* Adds bytes without checking limits: the bytes that a group has after a restart, by type slot and
- * by storage slot (meta_store.h). Errors: -ENOMEM. */
+/* The bytes that a group has after a restart, by type slot (meta_store.h) and by storage. Zero,
+ * with the size of the table's items set, is none. */
+struct tierce__quota_sums {
+    uint64_t by_type[TIERCE__QUOTA_STATES][16];
+    struct tierce__storage_table by_storage; /* of uint64_t[TIERCE__QUOTA_STATES] */
+};
+
+enum { TIERCE__QUOTA_SUMS_ITEM = TIERCE__QUOTA_STATES * (int)sizeof(uint64_t) };
+
+/* Adds the bytes of one place to the sums of a storage, or of a type and a storage. Errors:
+ * -ENOMEM, nothing was added. */
+TIERCE_MUSTUSE int tierce__quota_sums_add_storage(struct tierce__quota_sums *sums,
+                                                  enum tierce__quota_state state, uint16_t storage,
+                                                  uint64_t bytes);
+TIERCE_MUSTUSE int tierce__quota_sums_add(struct tierce__quota_sums *sums,
+                                          enum tierce__quota_state state, uint8_t type,
+                                          uint16_t storage, uint64_t bytes);
+void tierce__quota_sums_clear(struct tierce__quota_sums *sums);
+
+/* Adds sums to a group without checking limits. Errors: -ENOMEM, nothing was added. */
 TIERCE_MUSTUSE int tierce__quota_add(struct tierce__quota *quota, const char *group,
-                                     enum tierce__quota_state state, const uint64_t by_type[16],
-                                     const uint64_t by_storage[TIERCE__META_STORAGE_SLOTS]);
+                                     const struct tierce__quota_sums *sums);
 
 /* Moves bytes to another state, or drops them (`to`: TIERCE__QUOTA_STATES). If fewer bytes are
  * counted, the count becomes 0 and an event is logged. */
@@ -91,8 +109,7 @@ struct tierce__quota_use {
 /* Reads a group's use; all zero if the group is unknown. */
 void tierce__quota_group_use(struct tierce__quota *quota, const char *group,
                              struct tierce__quota_use *out);
-/* Reads a storage's bytes by state; storages without a slot of their own share one sum. `wanted`
- * may be NULL. */
+/* Reads a storage's bytes by state. `wanted` may be NULL. */
 void tierce__quota_storage_use(struct tierce__quota *quota, uint16_t storage,
                                uint64_t out[TIERCE__QUOTA_STATES], uint64_t *wanted);
 

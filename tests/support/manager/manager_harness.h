@@ -4,6 +4,7 @@
 
 #include "check_main.h"
 #include "manager/locate/locator_private.h"
+#include "manager/registry/catalog.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -34,6 +35,14 @@ static inline int64_t harness_now(void *arg)
     return ((struct harness *)arg)->now_us;
 }
 
+/* The next storage gets this number, as if storages had come and gone. */
+static inline void harness_next_storage(struct harness *h, uint64_t number)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    ((struct tierce__catalog *)(uintptr_t)catalog)->next.storage = number;
+    tierce__registry_release(h->registry, catalog);
+}
+
 struct harness_opts {
     int64_t capacity, type_capacity; /* bytes; 0: 1 GB */
     int keys_per_file;               /* 0: 1 */
@@ -46,6 +55,7 @@ struct harness_opts {
     const struct tierce__storage_ops *(*find_driver)(enum tierce__storage_type); /* NULL: files */
     uint32_t delete_threads;
     struct tierce__ghosts *ghost;
+    uint64_t storage_number; /* of "s"; 0: 1 */
 };
 
 static inline void harness_startup(struct harness *h, const struct harness_opts *o)
@@ -152,6 +162,8 @@ static inline void harness_open(struct harness *h, const struct harness_opts *op
                               h->why),
         0);
     ck_assert_int_eq(tierce__registry_load(h->registry, 1, h->why), 0);
+    if (opts->storage_number != 0)
+        harness_next_storage(h, opts->storage_number);
     harness_startup(h, opts);
     ck_assert_int_eq(
         tierce__storages_open(

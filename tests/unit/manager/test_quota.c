@@ -62,6 +62,16 @@ static uint64_t storage_bytes(uint16_t storage, enum tierce__quota_state state)
     return by_state[state];
 }
 
+/* As after a restart. */
+static void add_serving(enum tierce__storage_type type, uint64_t bytes)
+{
+    struct tierce__quota_sums sums = {.by_storage.item_bytes = TIERCE__QUOTA_SUMS_ITEM};
+    ck_assert_int_eq(tierce__quota_sums_add(&sums, TIERCE__QUOTA_SERVING, (uint8_t)type, 1, bytes),
+                     0);
+    ck_assert_int_eq(tierce__quota_add(quota, "g", &sums), 0);
+    tierce__quota_sums_clear(&sums);
+}
+
 /* A damaged record says that its block had more bytes than were ever added. */
 START_TEST(more_than_was_added_takes_all_and_ends_nothing)
 {
@@ -159,10 +169,7 @@ START_TEST(kinds_that_are_one_to_quotas)
     limits.type = 100;
     ck_assert_uint_eq(reserve(&vcns, &limits, 60, 1, NULL), 1);
     ck_assert_uint_eq(reserve(&plain, &limits, 60, 1, "type"), 0);
-    uint64_t by_type[16] = {0}, by_storage[TIERCE__META_STORAGE_SLOTS] = {0};
-    by_type[tierce__meta_type_slot(TIERCE__STORAGE_VCNS_3FS)] = 40;
-    by_storage[1] = 40;
-    ck_assert_int_eq(tierce__quota_add(quota, "g", TIERCE__QUOTA_SERVING, by_type, by_storage), 0);
+    add_serving(TIERCE__STORAGE_VCNS_3FS, 40);
     ck_assert_uint_eq(reserve(&plain, &limits, 1, 1, "type"), 0);
 }
 END_TEST
@@ -197,11 +204,8 @@ END_TEST
  * below. */
 START_TEST(what_is_beyond_a_limit_stays)
 {
-    uint64_t by_type[16] = {0}, by_storage[TIERCE__META_STORAGE_SLOTS] = {0};
     struct tierce__quota_limits limits = none;
-    by_type[tierce__meta_type_slot(TIERCE__STORAGE_NFS)] = 500;
-    by_storage[1] = 500;
-    ck_assert_int_eq(tierce__quota_add(quota, "g", TIERCE__QUOTA_SERVING, by_type, by_storage), 0);
+    add_serving(TIERCE__STORAGE_NFS, 500);
     static const char *const names[] = {"group", "type", "shared", "storage"};
     for (size_t i = 0; i < 4; i++) {
         uint64_t all[] = {1000, 1000, 1000, 1000};
