@@ -104,8 +104,8 @@ static void list(struct store_connector *store, struct tierce__store_req *req)
     req->cursor = 0;
     for (const struct object *o = store->objects; o != NULL; o = o->next) {
         struct tierce_plugin_name name = {o->name, o->name_bytes};
-        if (name.bytes < req->names->bytes ||
-            memcmp(name.text, req->names->text, req->names->bytes) != 0)
+        if (req->name_count > 0 && (name.bytes < req->names->bytes ||
+                                    memcmp(name.text, req->names->text, req->names->bytes) != 0))
             continue;
         if (told == PAGE) {
             req->cursor = ++seen;
@@ -132,6 +132,8 @@ static void carry_out(struct store_connector *store, struct tierce__store_req *r
         req->found = 0;
         while (req->found < req->name_count && *find(store, &req->names[req->found]) != NULL)
             req->found++;
+        if (req->name_count == 1 && req->found == 1)
+            req->object_bytes = (*find(store, req->names))->count;
         break;
     case TIERCE__STORE_GET: {
         int status = get(store, req);

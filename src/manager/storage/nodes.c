@@ -18,7 +18,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LEASE_MS = 5000, FORGET_MS = 60000, TICK_US = 250000, NAME_BYTES_MAX = 64 };
+enum {
+    LEASE_MS = 5000,
+    FORGET_MS = 60000,
+    TICK_US = 250000,
+    NAME_BYTES_MAX = 64,
+    TEXT_BYTES_MAX = 255
+};
 
 /* A part that was heard of, or that the registry had when this manager began to lead. */
 struct known_part {
@@ -176,12 +182,16 @@ static void note_heard(struct tierce__nodes *nodes, uint16_t storage,
 static int reject(struct tierce__node_answer *answer, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* A precision may cut a node's text within a character, so the whole reason is made clean: answers
+ * are UTF-8. */
 static int reject(struct tierce__node_answer *answer, const char *format, ...)
 {
+    char text[2 * sizeof(answer->reason)];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(answer->reason, sizeof(answer->reason), format, arguments);
+    vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
+    tierce__text_for_message(answer->reason, sizeof(answer->reason), text);
     answer->state = TIERCE__NODE_REJECTED;
     return TIERCE_E_ARGUMENT;
 }
@@ -198,6 +208,12 @@ static bool is_incarnation(const char *text)
 {
     enum { DIGITS = 32 };
     return strlen(text) == DIGITS && strspn(text, "0123456789abcdef") == DIGITS;
+}
+
+/* Registry and answers have it as it is. */
+static bool is_text(const char *text)
+{
+    return strlen(text) <= TEXT_BYTES_MAX && tierce__text_is_clean(text, strlen(text));
 }
 
 /* Names such that "POOL.NODE" and "POOL.NODE.disk" are different for different parts. */
@@ -226,8 +242,14 @@ static int check_part(const struct tierce__node_report *report,
         return reject(answer, "capacity_bytes is 0; it must be the size of the part");
     const char *port = strrchr(report->address, ':');
     if (port == NULL || port == report->address || port[1] == '\0' ||
-        strpbrk(report->address, "/?#@,& \t\r\n%") != NULL || strlen(report->address) > 255)
+        strpbrk(report->address, "/?#@,& \t\r\n%") != NULL || !is_text(report->address))
         return reject(answer, "address is \"%.100s\"; it must be HOST:PORT", report->address);
+    if (!is_text(report->host_id))
+        return reject(
+            answer,
+            "host_id is \"%.100s\"; it must be at most 255 bytes of UTF-8 without control "
+            "characters",
+            report->host_id);
     return 0;
 }
 

@@ -40,6 +40,7 @@ struct tierce__join {
 
     pthread_t thread;
     _Atomic bool is_ending; /* relaxed: a flag alone; a wake follows */
+    _Atomic bool is_due;    /* the same: a part has changed */
 
     /* The thread's. */
     uint64_t lease_ms, moved, moved_ns;
@@ -225,35 +226,43 @@ static void register_node(struct tierce__join *join, bool is_leaving, uint64_t d
     tierce__proto_free(call.reply);
 }
 
-/* Whether a part was emptied, and is to be registered at once. */
-static bool forget_parts(struct tierce__join *join)
+/* Parts are emptied beside the calls, so that the leases of the others do not run out. */
+static void forget_parts(struct tierce__join *join)
 {
-    bool any = false;
     for (size_t i = 0; i < tierce__parts_count(join->parts); i++) {
-        struct tierce__part_state state;
         if (!join->must_forget[i])
             continue;
         join->must_forget[i] = false;
-        tierce__parts_state(join->parts, i, &state);
         int rc = tierce__parts_forget(join->parts, i);
-        tierce__log(rc == 0 ? TIERCE_LOG_WARN : TIERCE_LOG_ERROR, "node_part_forgotten",
-                    "pool=%s space=%s objects=%llu err=\"%s\"", join->pool, state.space,
-                    (unsigned long long)state.objects, rc == 0 ? "" : tierce_strerror(rc));
-        any = any || rc == 0;
+        if (rc != 0)
+            tierce__log(TIERCE_LOG_ERROR, "node_part_forgotten", "pool=%s err=\"%s\"", join->pool,
+                        tierce_strerror(rc));
     }
-    return any;
+}
+
+/* A part is ready, or empty: it is registered at once. */
+static void on_changed(void *arg)
+{
+    struct tierce__join *join = arg;
+    atomic_store_explicit(&join->is_due, true, memory_order_relaxed);
+    tierce__fleet_manager_wake(join->manager);
+}
+
+static bool has_news(struct tierce__join *join)
+{
+    return atomic_load_explicit(&join->is_ending, memory_order_relaxed) ||
+           atomic_load_explicit(&join->is_due, memory_order_relaxed);
 }
 
 static void *run(void *arg)
 {
     struct tierce__join *join = arg;
     while (!atomic_load_explicit(&join->is_ending, memory_order_relaxed)) {
+        atomic_store_explicit(&join->is_due, false, memory_order_relaxed);
         register_node(join, false, tierce__deadline_in_ms(CALL_MS));
-        if (forget_parts(join))
-            continue;
+        forget_parts(join);
         uint64_t next_ns = tierce__deadline_in_ms((uint32_t)(join->lease_ms / CALLS_IN_LEASE));
-        while (!atomic_load_explicit(&join->is_ending, memory_order_relaxed) &&
-               tierce__now_ns() < next_ns)
+        while (!has_news(join) && tierce__now_ns() < next_ns)
             tierce__fleet_manager_poll(join->manager, next_ns);
     }
     register_node(join, true, tierce__deadline_in_ms(LEAVE_MS));
@@ -314,7 +323,13 @@ static int open_join(struct tierce__join *join, const struct tierce__join_opts *
     if (join->node == NULL || join->address == NULL || join->pool == NULL)
         return -ENOMEM;
     int rc = tierce__fleet_manager_open(&join->manager, &manager, why);
-    return rc == 0 ? tierce__thread_start(&join->thread, run, join) : rc;
+    if (rc != 0)
+        return rc;
+    tierce__parts_watch(join->parts, on_changed, join);
+    rc = tierce__thread_start(&join->thread, run, join);
+    if (rc != 0)
+        tierce__parts_watch(join->parts, NULL, NULL);
+    return rc;
 }
 
 int tierce__join_start(struct tierce__join **out, const struct tierce__join_opts *opts,
@@ -357,6 +372,7 @@ void tierce__join_stop(struct tierce__join *join)
     atomic_store_explicit(&join->is_ending, true, memory_order_relaxed);
     tierce__fleet_manager_wake(join->manager);
     (void)pthread_join(join->thread, NULL);
+    tierce__parts_watch(join->parts, NULL, NULL);
     destroy(join);
 }
 

@@ -60,7 +60,8 @@ static int open_parts(struct tierce__node_pool *pool, const struct tierce__node_
                                             .memory_bytes = config->pool_memory,
                                             .disk_path = config->pool_disk,
                                             .disk_bytes = config->pool_disk_size,
-                                            .buffer_bytes = config->pool_disk_buffer};
+                                            .buffer_bytes = config->pool_disk_buffer,
+                                            .waiting_max = config->pool_disk_waiting};
     return tierce__parts_open(&pool->parts, &opts, why);
 }
 

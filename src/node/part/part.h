@@ -17,6 +17,7 @@
  */
 
 struct tierce__parts;
+struct tierce__connector;
 
 #define TIERCE__PARTS_MAX              2u
 #define TIERCE__PART_INCARNATION_BYTES 16u
@@ -27,6 +28,8 @@ struct tierce__parts_opts {
     const char *disk_path; /* a folder, made if its parent exists; "": no part on disk */
     uint64_t disk_bytes, buffer_bytes; /* buffer: memory for reads and writes of the disk in
                                           progress, >= 1 MiB; no larger object is accepted */
+    uint32_t waiting_max;              /* reads that may wait for that memory; 0: 1024 */
+    struct tierce__connector *store;   /* [transfer] in place of the files in disk_path (tests) */
 };
 
 /* Errors, `why` in words: TIERCE_E_LOCKED (another process has the folder), TIERCE_E_FORMAT (its
@@ -34,8 +37,12 @@ struct tierce__parts_opts {
  * -ENOMEM. */
 TIERCE_MUSTUSE int tierce__parts_open(struct tierce__parts **out,
                                       const struct tierce__parts_opts *opts, char why[256]);
-/* No call of the keeper is in progress. A disk that does not answer until the deadline is
- * abandoned. NULL is accepted. */
+/* Answers all calls in progress until the deadline at the latest, and later ones TIERCE_E_DOWN. A
+ * disk that does not answer until then is abandoned, and what is being forgotten goes on after the
+ * next start. Rooms and leases stay valid. Also by the keeper. */
+void tierce__parts_end(struct tierce__parts *parts, uint64_t deadline_ns);
+/* No call of the keeper is in progress, and no room or lease is left. Ends the parts. NULL is
+ * accepted. */
 void tierce__parts_close(struct tierce__parts *parts, uint64_t deadline_ns);
 
 /* [borrow until close] */
@@ -47,20 +54,22 @@ struct tierce__part_state {
      * making of the folder. */
     uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES];
     uint64_t capacity_bytes, used_bytes, objects;
-    bool is_ready; /* false: the folder is being read, or cannot be; requests are TIERCE_E_DOWN */
-    char why[192]; /* why it cannot be read; "" while it is */
+    bool is_ready; /* false: it is being read or emptied; requests are TIERCE_E_DOWN */
+    char why[192]; /* why the folder could not be read yet; it is tried again. "": no trouble */
 };
 
 size_t tierce__parts_count(const struct tierce__parts *parts);
 void tierce__parts_state(struct tierce__parts *parts, size_t index, struct tierce__part_state *out);
 
-/* Removes all objects of a part, which gets another incarnation, because no manager knows them any
- * more. Blocks; requests are TIERCE_E_DOWN meanwhile. Objects that are just arriving may stay.
- * Errors, and then the incarnation is the old one: of the disk, -EIO. One thread at a time. */
+/* Begins to remove all objects of a part, which gets another incarnation when that is done, because
+ * no manager knows them any more. Until then it is not ready. Rooms that were made before cannot be
+ * kept any more. If the disk fails, the part is ready again, with the old incarnation and the rest
+ * of its objects. Errors: TIERCE_E_DOWN (it is not ready), -EAGAIN (no thread). One thread at a
+ * time. */
 TIERCE_MUSTUSE int tierce__parts_forget(struct tierce__parts *parts, size_t index);
 
-/* Calls `ready` once, on a thread of the parts, when the state of the last part has become known. A
- * part in memory alone is ready at once, and then it is called by this. */
-void tierce__parts_when_ready(struct tierce__parts *parts, void (*ready)(void *arg), void *arg);
+/* Calls `watch` on a thread of the parts whenever a part has become ready, or cannot be read; it
+ * does not block. NULL: no more, and no call is in progress when this returns. */
+void tierce__parts_watch(struct tierce__parts *parts, void (*watch)(void *arg), void *arg);
 
 #endif

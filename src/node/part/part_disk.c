@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A part on disk: an object is a file of a store folder (store/remote/file), which is reached by
- * requests and never blocks the caller. The folder has
+ * requests and never blocks the caller. Its bytes pass through a buffer. The folder has
  *
  *     incarnation    32 hex digits and a newline, written when the folder is made
  *     lock           for one process at a time
@@ -16,16 +16,13 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/file_lock.h"
-#include "base/log/log.h"
 #include "base/text/line.h"
 #include "base/text/url.h"
 #include "base/threads/threads.h"
-#include "node/part/part_private.h"
-#include "store/await.h"
-#include "store/remote/connector.h"
+#include "node/part/part_disk.h"
 
 #include <errno.h>
-#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -33,20 +30,7 @@
 
 enum {
     WRITE_MS = 30000, /* of a file, and of its deletion */
-    READ_MS = 30000,  /* of a page of names, when the folder is read */
-};
-
-struct disk_part {
-    struct tierce__part part;
-    struct tierce__connector *connector;
-    int lock_fd;
-    char *mark; /* the path of the incarnation */
-    pthread_t reader;
-    bool has_reader;
-    uint64_t capacity_bytes; /* counts once the folder is read */
-    _Atomic bool is_closing; /* relaxed: a flag alone */
-    void (*known)(void *arg);
-    void *known_arg;
+    WAITING_MAX = 1024,
 };
 
 /* A request in progress: of a find, a drop or a room. */
@@ -54,18 +38,19 @@ struct disk_job {
     struct tierce__part_room own; /* of a room; object is NULL otherwise */
     struct tierce__store_req req;
     struct tierce_plugin_name name;
-    struct disk_part *disk;
+    struct tierce__disk_part *disk;
     struct tierce__keeper_call *call; /* of a find or a drop */
     struct tierce__keeper_room *room;
     char text[TIERCE_PLUGIN_NAME_MAX];
 };
 
-static struct disk_part *disk_of(struct tierce__part *part)
+static struct tierce__disk_part *disk_of(struct tierce__part *part)
 {
-    return TIERCE__CONTAINER_OF(part, struct disk_part, part);
+    return TIERCE__CONTAINER_OF(part, struct tierce__disk_part, part);
 }
 
-static struct disk_job *job_create(struct disk_part *disk, const struct tierce_plugin_name *name)
+static struct disk_job *job_create(struct tierce__disk_part *disk,
+                                   const struct tierce_plugin_name *name)
 {
     struct disk_job *job = tierce__calloc(1, sizeof(*job));
     if (job == NULL)
@@ -80,6 +65,41 @@ static struct disk_job *job_create(struct disk_part *disk, const struct tierce_p
     return job;
 }
 
+/* Whether the store may be called; then leave() follows. */
+static bool enter(struct tierce__disk_part *disk)
+{
+    atomic_fetch_add_explicit(&disk->calling, 1, memory_order_seq_cst);
+    if (!atomic_load_explicit(&disk->is_closed, memory_order_seq_cst))
+        return true;
+    atomic_fetch_sub_explicit(&disk->calling, 1, memory_order_seq_cst);
+    return false;
+}
+
+static void leave(struct tierce__disk_part *disk)
+{
+    atomic_fetch_sub_explicit(&disk->calling, 1, memory_order_seq_cst);
+}
+
+void tierce__disk_part_submit(struct tierce__disk_part *disk, struct tierce__store_req *req)
+{
+    if (enter(disk)) {
+        disk->connector->ops->submit(disk->connector, req);
+        leave(disk);
+    } else {
+        req->status = TIERCE_E_CLOSED;
+        req->done(req);
+    }
+}
+
+void tierce__disk_part_why(struct tierce__disk_part *disk, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    why[0] = '\0';
+    if (enter(disk)) {
+        disk->connector->ops->why(disk->connector, why);
+        leave(disk);
+    }
+}
+
 static void submit(struct disk_job *job, enum tierce__store_op op,
                    enum tierce__connector_urgency urgency, uint64_t deadline_ns,
                    tierce__store_done_fn *done)
@@ -88,7 +108,19 @@ static void submit(struct disk_job *job, enum tierce__store_op op,
     job->req.urgency = urgency;
     job->req.deadline_ns = deadline_ns;
     job->req.done = done;
-    job->disk->connector->ops->submit(job->disk->connector, &job->req);
+    tierce__disk_part_submit(job->disk, &job->req);
+}
+
+/* Ends the reference on a buffer, for which finds may wait. */
+static void release(struct tierce__disk_part *disk, struct tierce__buf *buf)
+{
+    tierce__buf_release(buf);
+    tierce__part_waits_tell(disk->waits);
+}
+
+static void disk_freed(struct tierce__part *part)
+{
+    tierce__part_waits_tell(disk_of(part)->waits);
 }
 
 /* ---- find ------------------------------------------------------------------------------------ */
@@ -107,70 +139,130 @@ static void on_read(struct tierce__store_req *req)
         call->lease = (struct tierce__keeper_lease){
             .data = job->own.buf->data, .bytes = req->length, .owner = job->own.buf};
     else
-        tierce__buf_release(job->own.buf);
+        release(job->disk, job->own.buf);
     tierce__free(job);
     tierce__part_end_call(call, status);
 }
 
-static void disk_find(struct tierce__part *part, struct tierce__keeper_call *call)
+/* 0: the call has begun, or was answered. TIERCE_E_FULL: there is no buffer now. */
+static int begin_find(struct tierce__disk_part *disk, struct tierce__keeper_call *call)
 {
-    struct disk_part *disk = disk_of(part);
+    struct tierce__part *part = &disk->part;
     uint64_t bytes = 0;
     if (!tierce__part_index_find(&part->index, &call->name, &bytes, NULL)) {
         tierce__part_end_call(call, TIERCE_E_MISS);
-        return;
+        return 0;
     }
     struct disk_job *job = job_create(disk, &call->name);
     int rc = job != NULL ? tierce__pool_alloc(part->pool, &job->own.buf, bytes) : -ENOMEM;
-    if (rc != 0) {
+    if (rc != 0)
         tierce__free(job);
-        tierce__part_end_call(call, rc == -ENOMEM ? rc : TIERCE_E_LIMIT);
-        return;
+    if (rc == TIERCE_E_FULL) {
+        atomic_store_explicit(&disk->needed_bytes, bytes, memory_order_relaxed);
+        return rc;
+    }
+    if (rc != 0) {
+        tierce__part_end_call(call, rc);
+        return 0;
     }
     job->call = call;
     job->req.buf = job->own.buf;
     job->req.length = bytes;
     submit(job, TIERCE__STORE_GET, TIERCE__CONNECTOR_FETCH, call->deadline_ns, on_read);
+    return 0;
+}
+
+static bool begin_waiting(void *arg, struct tierce__keeper_call *call)
+{
+    return begin_find(arg, call) == 0;
+}
+
+/* Finds wait for a buffer in the order of their arrival. */
+static void disk_find(struct tierce__part *part, struct tierce__keeper_call *call)
+{
+    struct tierce__disk_part *disk = disk_of(part);
+    bool others_wait = tierce__part_waits_any(disk->waits);
+    int rc = others_wait ? TIERCE_E_FULL : begin_find(disk, call);
+    if (rc == TIERCE_E_FULL && (rc = tierce__part_waits_add(disk->waits, call)) != 0)
+        tierce__part_end_call(call, rc);
 }
 
 /* ---- make and keep --------------------------------------------------------------------------- */
 
+/* Writes do not wait, so they leave half of the buffers to finds that do; and all of them to an
+ * object that needs more than half. */
+static bool has_buffer(struct tierce__disk_part *disk, uint64_t bytes)
+{
+    uint64_t half = disk->buffer_bytes / 2;
+    uint64_t writing = atomic_load_explicit(&disk->writing_bytes, memory_order_relaxed);
+    if (!tierce__part_waits_any(disk->waits))
+        return true;
+    return atomic_load_explicit(&disk->needed_bytes, memory_order_relaxed) <= half &&
+           writing <= half && bytes <= half - writing;
+}
+
 static int disk_make(struct tierce__part *part, struct tierce__keeper_room *room,
                      const struct tierce_plugin_name *name, uint64_t bytes)
 {
-    struct disk_job *job = job_create(disk_of(part), name);
+    struct tierce__disk_part *disk = disk_of(part);
+    if (!has_buffer(disk, bytes))
+        return TIERCE_E_LIMIT;
+    struct disk_job *job = job_create(disk, name);
     if (job == NULL)
         return -ENOMEM;
     int rc = tierce__part_make_room(part, &job->own, room, name, bytes);
-    if (rc != 0)
+    if (rc != 0) {
         tierce__free(job);
-    else
-        job->room = room;
-    return rc;
+        return rc;
+    }
+    job->room = room;
+    atomic_fetch_add_explicit(&disk->writing_bytes, bytes, memory_order_relaxed);
+    return 0;
+}
+
+/* The bytes of a room have moved on, or will not. */
+static void release_room(struct disk_job *job)
+{
+    atomic_fetch_sub_explicit(&job->disk->writing_bytes, job->own.object->bytes,
+                              memory_order_relaxed);
+    release(job->disk, job->own.buf);
+    job->own.buf = NULL;
 }
 
 static void disk_abandon(struct tierce__part *part, struct tierce__keeper_room *room)
 {
     struct disk_job *job = room->owner;
     TIERCE_ASSERT(job->own.part == part);
-    tierce__buf_release(job->own.buf);
+    release_room(job);
     tierce__part_index_cancel(&part->index, job->own.object);
     tierce__free(job);
+}
+
+/* The part has forgotten its objects while this one was written: its file is deleted, too. */
+static void on_undone(struct tierce__store_req *req)
+{
+    struct disk_job *job = req->arg;
+    struct tierce__keeper_room *room = job->room;
+    tierce__part_index_cancel(&job->disk->part.index, job->own.object);
+    tierce__free(job);
+    tierce__part_end_room(room, TIERCE_E_DOWN);
 }
 
 static void on_written(struct tierce__store_req *req)
 {
     struct disk_job *job = req->arg;
     struct tierce__keeper_room *room = job->room;
-    struct tierce__part *part = job->own.part;
     int status = req->status;
+    release_room(job);
     if (status != 0) {
-        disk_abandon(part, room);
-    } else {
-        tierce__part_index_publish(&part->index, job->own.object);
-        tierce__buf_release(job->own.buf);
-        tierce__free(job);
+        tierce__part_index_cancel(&job->disk->part.index, job->own.object);
+    } else if (!tierce__part_index_publish(&job->disk->part.index, job->own.object)) {
+        job->req.buf = NULL;
+        submit(job, TIERCE__STORE_DELETE, TIERCE__CONNECTOR_STORE, tierce__deadline_in_ms(WRITE_MS),
+               on_undone);
+        return;
     }
+    tierce__free(job);
     tierce__part_end_room(room, status == -ENOSPC || status == -EDQUOT ? TIERCE_E_FULL : status);
 }
 
@@ -211,183 +303,6 @@ static void disk_drop(struct tierce__part *part, struct tierce__keeper_call *cal
     submit(job, TIERCE__STORE_DELETE, TIERCE__CONNECTOR_STORE, call->deadline_ns, on_dropped);
 }
 
-/* ---- reading the folder ---------------------------------------------------------------------- */
-
-/* The names of a page, NUL-terminated, one behind the other; `arg` of requests for which a thread
- * waits. */
-struct page {
-    struct tierce__await await;
-    char *text;
-    size_t bytes, room;
-    int status;
-};
-
-static void on_answer(struct tierce__store_req *req)
-{
-    struct page *page = req->arg;
-    (void)tierce__await_answer(&page->await);
-}
-
-static void on_name(void *arg, const struct tierce_plugin_name *name)
-{
-    struct page *page = arg;
-    size_t need = page->bytes + name->bytes + 1;
-    if (page->status == 0 && need > page->room) {
-        char *text = tierce__realloc(page->text, need * 2);
-        page->status = text != NULL ? 0 : -ENOMEM;
-        page->text = text != NULL ? text : page->text;
-        page->room = text != NULL ? need * 2 : page->room;
-    }
-    if (page->status != 0)
-        return;
-    TIERCE_ASSERT(need <= page->room);
-    memcpy(page->text + page->bytes, name->text, name->bytes);
-    page->text[need - 1] = '\0';
-    page->bytes = need;
-}
-
-/* A connector answers by the deadline, so the wait needs none. */
-static int ask(struct disk_part *disk, struct tierce__store_req *req, struct page *page)
-{
-    tierce__await_begin(&page->await);
-    req->done = on_answer;
-    req->arg = page;
-    req->deadline_ns = tierce__deadline_in_ms(READ_MS);
-    tierce__await_expect(&page->await);
-    disk->connector->ops->submit(disk->connector, req);
-    bool all = tierce__await_end(&page->await, TIERCE__DEADLINE_NEVER);
-    TIERCE_ASSERT(all);
-    return req->status;
-}
-
-static int take_in(struct disk_part *disk, const struct tierce_plugin_name *name)
-{
-    struct page page = {0};
-    struct tierce__part_object *object = NULL;
-    struct tierce__store_req look = {.op = TIERCE__STORE_LOOKUP,
-                                     .urgency = TIERCE__CONNECTOR_PEEK,
-                                     .names = name,
-                                     .name_count = 1};
-    int rc = ask(disk, &look, &page);
-    if (rc != 0 || look.found == 0 || look.object_bytes == 0)
-        return rc == TIERCE_E_MISS ? 0 : rc;
-    rc = tierce__part_index_reserve(&disk->part.index, &object, name, look.object_bytes);
-    if (rc == 0)
-        tierce__part_index_publish(&disk->part.index, object);
-    return rc;
-}
-
-static int take_page(struct disk_part *disk, const struct page *page)
-{
-    int rc = page->status;
-    for (size_t at = 0; at < page->bytes && rc == 0;) {
-        const struct tierce_plugin_name name = {.text = page->text + at,
-                                                .bytes = strlen(page->text + at)};
-        rc = take_in(disk, &name);
-        at += name.bytes + 1;
-        if (atomic_load_explicit(&disk->is_closing, memory_order_relaxed))
-            return TIERCE_E_CLOSED;
-    }
-    return rc;
-}
-
-static int read_names(struct disk_part *disk)
-{
-    uint64_t cursor = 0;
-    int rc;
-    do {
-        struct page page = {0};
-        struct tierce__store_req list = {.op = TIERCE__STORE_LIST,
-                                         .urgency = TIERCE__CONNECTOR_STORE,
-                                         .cursor = cursor,
-                                         .each = on_name};
-        rc = ask(disk, &list, &page);
-        cursor = list.cursor;
-        if (rc == 0)
-            rc = take_page(disk, &page);
-        tierce__free(page.text);
-    } while (rc == 0 && cursor != 0);
-    return rc;
-}
-
-static void *run_reader(void *arg)
-{
-    struct disk_part *disk = arg;
-    struct tierce__part *part = &disk->part;
-    char why[TIERCE__CONNECTOR_WHY_BYTES] = "";
-    uint64_t capacity_bytes, used_bytes, objects, begun_ns = tierce__now_ns();
-    int rc = read_names(disk);
-    if (rc != 0 && rc != TIERCE_E_CLOSED) {
-        disk->connector->ops->why(disk->connector, why);
-        snprintf(part->why, sizeof(part->why), "its folder cannot be read: %.150s",
-                 why[0] != '\0' ? why : tierce_strerror(rc));
-        tierce__log(TIERCE_LOG_ERROR, "part_unreadable", "space=disk err=\"%s\"", part->why);
-    }
-    /* A part that has been made smaller keeps what it has. */
-    tierce__part_index_set_capacity(&part->index, disk->capacity_bytes);
-    atomic_store_explicit(&part->status, rc, memory_order_release);
-    tierce__part_index_count(&part->index, &capacity_bytes, &used_bytes, &objects);
-    if (rc == 0)
-        tierce__log(TIERCE_LOG_INFO, "part_ready", "space=disk objects=%llu bytes=%llu ms=%llu",
-                    (unsigned long long)objects, (unsigned long long)used_bytes,
-                    (unsigned long long)((tierce__now_ns() - begun_ns) / TIERCE__MS_NS));
-    disk->known(disk->known_arg);
-    return NULL;
-}
-
-/* ---- forgetting ------------------------------------------------------------------------------ */
-
-static int write_incarnation(const char *path, uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES])
-{
-    char text[2 * TIERCE__PART_INCARNATION_BYTES + 1];
-    struct tierce__new_file file = {0};
-    int rc = tierce__part_new_incarnation(incarnation);
-    if (rc == 0)
-        rc = tierce__new_file_open(&file, path);
-    if (rc != 0)
-        return rc;
-    tierce__hex_encode(text, incarnation, TIERCE__PART_INCARNATION_BYTES);
-    bool is_good = fprintf(file.file, "%s\n", text) > 0;
-    return tierce__new_file_close(&file, is_good);
-}
-
-static int delete_page(struct disk_part *disk, const struct page *page)
-{
-    struct page waiting = {0};
-    int rc = page->status;
-    for (size_t at = 0; at < page->bytes && rc == 0;) {
-        const struct tierce_plugin_name name = {.text = page->text + at,
-                                                .bytes = strlen(page->text + at)};
-        struct tierce__store_req gone = {.op = TIERCE__STORE_DELETE,
-                                         .urgency = TIERCE__CONNECTOR_STORE,
-                                         .names = &name,
-                                         .name_count = 1};
-        rc = ask(disk, &gone, &waiting);
-        at += name.bytes + 1;
-    }
-    return rc;
-}
-
-static int disk_forget(struct tierce__part *part,
-                       uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES])
-{
-    static const struct tierce_plugin_name all = {.text = "", .bytes = 0};
-    struct disk_part *disk = disk_of(part);
-    uint64_t cursor = 0;
-    int rc;
-    do {
-        struct page page = {0};
-        rc = tierce__part_index_list(&part->index, &all, &cursor, on_name, &page);
-        if (rc == 0)
-            rc = delete_page(disk, &page);
-        tierce__free(page.text);
-    } while (rc == 0 && cursor != 0);
-    if (rc != 0)
-        return rc;
-    tierce__part_index_clear(&part->index);
-    return write_incarnation(disk->mark, incarnation);
-}
-
 /* ---- the folder ------------------------------------------------------------------------------ */
 
 static int make_folder(const char *path, char why[256])
@@ -399,7 +314,7 @@ static int make_folder(const char *path, char why[256])
     return rc;
 }
 
-static int lock_folder(struct disk_part *disk, const char *folder, char why[256])
+static int lock_folder(struct tierce__disk_part *disk, const char *folder, char why[256])
 {
     char *path = tierce__join_path(folder, "lock");
     int fd = path != NULL ? tierce__file_lock(path, 0) : -ENOMEM;
@@ -415,7 +330,7 @@ static int lock_folder(struct disk_part *disk, const char *folder, char why[256]
 }
 
 /* Reads the folder's incarnation, or makes one in a new folder. */
-static int know_incarnation(struct disk_part *disk, const char *path, const char *objects,
+static int know_incarnation(struct tierce__disk_part *disk, const char *path, const char *objects,
                             char why[256])
 {
     char *text = NULL;
@@ -430,7 +345,8 @@ static int know_incarnation(struct disk_part *disk, const char *path, const char
             rc = TIERCE_E_FORMAT;
         tierce__free(text);
     } else if (rc == -ENOENT) {
-        rc = access(objects, F_OK) == 0 ? -EEXIST : write_incarnation(path, disk->part.incarnation);
+        rc = access(objects, F_OK) == 0 ? -EEXIST
+                                        : tierce__disk_part_mark(path, disk->part.incarnation);
     }
     if (rc == -EEXIST)
         snprintf(why, 256,
@@ -442,7 +358,7 @@ static int know_incarnation(struct disk_part *disk, const char *path, const char
     return rc;
 }
 
-static int open_connector(struct disk_part *disk, const char *objects, char why[256])
+static int open_connector(struct tierce__disk_part *disk, const char *objects, char why[256])
 {
     const struct tierce__connector_opts opts = {.size = sizeof(opts), .pool = disk->part.pool};
     char text[TIERCE__CONNECTOR_WHY_BYTES] = "";
@@ -461,8 +377,10 @@ static int open_connector(struct disk_part *disk, const char *objects, char why[
     return rc;
 }
 
-static int open_folder(struct disk_part *disk, const char *folder, char why[256])
+static int open_folder(struct tierce__disk_part *disk, const struct tierce__parts_opts *opts,
+                       char why[256])
 {
+    const char *folder = opts->disk_path;
     char *mark = tierce__join_path(folder, "incarnation");
     char *objects = tierce__join_path(folder, "objects");
     int rc = mark != NULL && objects != NULL ? make_folder(folder, why) : -ENOMEM;
@@ -470,7 +388,9 @@ static int open_folder(struct disk_part *disk, const char *folder, char why[256]
         rc = lock_folder(disk, folder, why);
     if (rc == 0)
         rc = know_incarnation(disk, mark, objects, why);
-    if (rc == 0)
+    if (rc == 0 && opts->store != NULL)
+        disk->connector = opts->store;
+    else if (rc == 0)
         rc = open_connector(disk, objects, why);
     disk->mark = mark;
     tierce__free(objects);
@@ -479,18 +399,37 @@ static int open_folder(struct disk_part *disk, const char *folder, char why[256]
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void disk_close(struct tierce__part *part, uint64_t deadline_ns)
+static void disk_end(struct tierce__part *part, uint64_t deadline_ns)
 {
-    struct disk_part *disk = disk_of(part);
-    atomic_store_explicit(&disk->is_closing, true, memory_order_relaxed);
+    struct tierce__disk_part *disk = disk_of(part);
+    tierce__lock_take(&disk->lock);
+    disk->is_ending = true;
+    tierce__cond_broadcast(&disk->ended);
+    tierce__lock_drop(&disk->lock);
+    tierce__part_waits_end(disk->waits);
+    if (atomic_exchange_explicit(&disk->is_closed, true, memory_order_seq_cst))
+        return;
+    /* No such call blocks. */
+    while (atomic_load_explicit(&disk->calling, memory_order_seq_cst) > 0)
+        sched_yield();
+    if (disk->connector != NULL)
+        disk->is_abandoned = !disk->connector->ops->close(disk->connector, deadline_ns);
     if (disk->has_reader)
         (void)pthread_join(disk->reader, NULL);
-    if (disk->connector != NULL && !disk->connector->ops->close(disk->connector, deadline_ns))
+}
+
+static void disk_close(struct tierce__part *part)
+{
+    struct tierce__disk_part *disk = disk_of(part);
+    if (disk->is_abandoned)
         part->pool = NULL; /* an abandoned call may still write to it */
     if (disk->lock_fd >= 0)
         (void)close(disk->lock_fd);
+    tierce__part_waits_destroy(disk->waits);
     tierce__part_index_fini(&part->index);
     tierce__pool_destroy(part->pool);
+    tierce__cond_fini(&disk->ended);
+    tierce__lock_fini(&disk->lock);
     tierce__free(disk->mark);
     tierce__free(disk);
 }
@@ -501,46 +440,59 @@ static const struct tierce__part_ops disk_ops = {
     .keep = disk_keep,
     .abandon = disk_abandon,
     .drop = disk_drop,
-    .forget = disk_forget,
+    .freed = disk_freed,
+    .forget = tierce__disk_part_forget,
+    .end = disk_end,
     .close = disk_close,
 };
 
-static int start_reader(struct disk_part *disk)
+static int start_threads(struct tierce__disk_part *disk, const struct tierce__parts_opts *opts)
 {
-    int rc = tierce__thread_start(&disk->reader, run_reader, disk);
+    const struct tierce__part_waits_opts waits = {
+        .size = sizeof(waits),
+        .calls_max = opts->waiting_max > 0 ? opts->waiting_max : WAITING_MAX,
+        .begin = begin_waiting,
+        .arg = disk};
+    int rc = tierce__part_waits_create(&disk->waits, &waits);
+    if (rc == 0)
+        rc = tierce__thread_start(&disk->reader, tierce__disk_part_read, disk);
     disk->has_reader = rc == 0;
     return rc;
 }
 
-int tierce__part_disk_open(struct tierce__part **out, const struct tierce__parts_opts *opts,
-                           void (*known)(void *arg), void *arg, char why[256])
+int tierce__part_disk_open(struct tierce__part **out, struct tierce__parts *parts,
+                           const struct tierce__parts_opts *opts, char why[256])
 {
     const struct tierce__pool_opts pool = {
         .size = sizeof(pool), .cap_bytes = opts->buffer_bytes, .no_touch = true};
-    struct disk_part *disk = tierce__calloc(1, sizeof(*disk));
+    struct tierce__disk_part *disk = tierce__calloc(1, sizeof(*disk));
     why[0] = '\0';
     if (disk == NULL)
         return -ENOMEM;
     disk->part.ops = &disk_ops;
     disk->part.space = "disk";
+    disk->part.parts = parts;
     disk->part.status = -EINPROGRESS;
     disk->lock_fd = -1;
     disk->capacity_bytes = opts->disk_bytes;
-    disk->known = known;
-    disk->known_arg = arg;
+    disk->buffer_bytes = opts->buffer_bytes;
     int rc = tierce__part_index_init(&disk->part.index, UINT64_MAX);
     if (rc != 0) {
         tierce__free(disk);
         return rc;
     }
+    tierce__lock_init(&disk->lock, TIERCE__LOCK_PART_DISK);
+    tierce__cond_init(&disk->ended);
     rc = tierce__pool_create(&disk->part.pool, &pool);
     if (rc == 0)
-        rc = open_folder(disk, opts->disk_path, why);
+        rc = open_folder(disk, opts, why);
     if (rc == 0)
-        rc = start_reader(disk);
-    if (rc == 0)
+        rc = start_threads(disk, opts);
+    if (rc == 0) {
         *out = &disk->part;
-    else
-        disk_close(&disk->part, tierce__now_ns());
+        return 0;
+    }
+    disk_end(&disk->part, tierce__now_ns());
+    disk_close(&disk->part);
     return rc;
 }

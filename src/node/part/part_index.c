@@ -141,6 +141,7 @@ static int count_in(struct tierce__part_index *index, struct tierce__part_object
         rc = take_slot(index, &object->slot);
     if (rc == 0)
         index->used_bytes += space;
+    object->era = index->era;
     tierce__lock_drop(&index->lock);
     return rc;
 }
@@ -172,19 +173,30 @@ void tierce__part_index_cancel(struct tierce__part_index *index, struct tierce__
     destroy(object);
 }
 
-void tierce__part_index_publish(struct tierce__part_index *index,
+bool tierce__part_index_publish(struct tierce__part_index *index,
                                 struct tierce__part_object *object)
 {
     const struct tierce_plugin_name name = {.text = object->name, .bytes = object->name_bytes};
+    struct tierce__part_object *old = NULL;
     tierce__lock_take(&index->lock);
     TIERCE_ASSERT(index->slots[object->slot].object == NULL);
-    struct tierce__part_object *old = search(index, &name);
-    if (old != NULL)
+    bool is_valid = object->era == index->era;
+    if (is_valid && (old = search(index, &name)) != NULL)
         take_out(index, old);
-    index->slots[object->slot].object = object;
-    tierce__map_put(&index->objects, &object->node, hash_of(index, name.text, name.bytes));
+    if (is_valid) {
+        index->slots[object->slot].object = object;
+        tierce__map_put(&index->objects, &object->node, hash_of(index, name.text, name.bytes));
+    }
     tierce__lock_drop(&index->lock);
     destroy(old);
+    return is_valid;
+}
+
+void tierce__part_index_expire(struct tierce__part_index *index)
+{
+    tierce__lock_take(&index->lock);
+    index->era++;
+    tierce__lock_drop(&index->lock);
 }
 
 /* ---- objects that are there ------------------------------------------------------------------ */
@@ -217,9 +229,10 @@ void tierce__part_index_remove(struct tierce__part_index *index,
     destroy(object);
 }
 
-void tierce__part_index_clear(struct tierce__part_index *index)
+/* A slot is the same object's as long as it is visible, so one walk over the slots meets all. */
+bool tierce__part_index_clear(struct tierce__part_index *index, const _Atomic bool *stops)
 {
-    for (uint32_t slot = 0;; slot++) {
+    for (uint32_t slot = 0; !atomic_load_explicit(stops, memory_order_relaxed); slot++) {
         struct tierce__part_object *object = NULL;
         tierce__lock_take(&index->lock);
         bool is_end = slot >= index->slot_count;
@@ -227,9 +240,10 @@ void tierce__part_index_clear(struct tierce__part_index *index)
             take_out(index, object);
         tierce__lock_drop(&index->lock);
         if (is_end)
-            return;
+            return true;
         destroy(object);
     }
+    return false;
 }
 
 void tierce__part_index_count(struct tierce__part_index *index, uint64_t *capacity_bytes,

@@ -2,6 +2,8 @@
 #ifndef TIERCE_NODE_PART_INDEX_H
 #define TIERCE_NODE_PART_INDEX_H
 
+#include <stdatomic.h>
+
 #include "base/map.h"
 #include "base/threads/lock.h"
 #include "core/chunk/pool.h"
@@ -19,6 +21,7 @@ struct tierce__part_object {
     uint64_t bytes;
     struct tierce__buf *buf; /* owned; NULL: the bytes are elsewhere */
     uint32_t slot;
+    uint32_t era; /* of the index, when it was reserved */
     uint16_t name_bytes;
     char name[];
 };
@@ -35,6 +38,7 @@ struct tierce__part_index {
     struct tierce__map objects;
     struct tierce__part_slot *slots; /* an object keeps its slot, so that lists are complete */
     uint32_t slot_count, slot_room, first_free;
+    uint32_t era; /* objects of earlier ones cannot become visible */
 };
 
 /* Errors: -EIO (no random bytes). */
@@ -57,9 +61,13 @@ TIERCE_MUSTUSE int tierce__part_index_reserve(struct tierce__part_index *index,
 /* Ends an object that did not become visible, and its buffer. */
 void tierce__part_index_cancel(struct tierce__part_index *index,
                                struct tierce__part_object *object);
-/* Makes it visible, in place of an older one of that name. [transfer] */
-void tierce__part_index_publish(struct tierce__part_index *index,
-                                struct tierce__part_object *object);
+/* Makes it visible, in place of an older one of that name. True: [transfer]. False: it has expired
+ * since it was reserved, and is to be cancelled. */
+TIERCE_MUSTUSE bool tierce__part_index_publish(struct tierce__part_index *index,
+                                               struct tierce__part_object *object);
+
+/* Objects that are reserved now cannot become visible any more. */
+void tierce__part_index_expire(struct tierce__part_index *index);
 
 /* *bytes: the length; *buf, if not NULL: a reference on the buffer, if it has one. False: there is
  * no such object. */
@@ -71,8 +79,10 @@ bool tierce__part_index_find(struct tierce__part_index *index,
 void tierce__part_index_remove(struct tierce__part_index *index,
                                const struct tierce_plugin_name *name);
 
-/* Removes all visible objects. */
-void tierce__part_index_clear(struct tierce__part_index *index);
+/* Removes all objects that were visible before, one after the other. False: *stops was true first.
+ */
+TIERCE_MUSTUSE bool tierce__part_index_clear(struct tierce__part_index *index,
+                                             const _Atomic bool *stops);
 
 /* As `list` of a keeper. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__part_index_list(struct tierce__part_index *index,

@@ -31,14 +31,17 @@ static int memory_make(struct tierce__part *part, struct tierce__keeper_room *ro
     return rc;
 }
 
+/* An object that the part was to forget while it arrived cannot be kept. */
 static void memory_keep(struct tierce__part *part, struct tierce__keeper_room *room)
 {
     struct tierce__part_room *own = room->owner;
     TIERCE_ASSERT(own->part == part && own->object->buf == NULL);
     own->object->buf = own->buf;
-    tierce__part_index_publish(&part->index, own->object);
+    bool is_kept = tierce__part_index_publish(&part->index, own->object);
+    if (!is_kept)
+        tierce__part_index_cancel(&part->index, own->object);
     tierce__free(own);
-    tierce__part_end_room(room, 0);
+    tierce__part_end_room(room, is_kept ? 0 : TIERCE_E_DOWN);
 }
 
 static void memory_abandon(struct tierce__part *part, struct tierce__keeper_room *room)
@@ -59,13 +62,14 @@ static void memory_drop(struct tierce__part *part, struct tierce__keeper_call *c
 static int memory_forget(struct tierce__part *part,
                          uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES])
 {
-    tierce__part_index_clear(&part->index);
-    return tierce__part_new_incarnation(incarnation);
+    tierce__part_index_expire(&part->index);
+    return tierce__part_index_clear(&part->index, &part->is_closing)
+               ? tierce__part_new_incarnation(incarnation)
+               : TIERCE_E_CLOSED;
 }
 
-static void memory_close(struct tierce__part *part, uint64_t deadline_ns)
+static void memory_close(struct tierce__part *part)
 {
-    (void)deadline_ns;
     tierce__part_index_fini(&part->index);
     tierce__pool_destroy(part->pool);
     tierce__free(part);
@@ -81,7 +85,7 @@ static const struct tierce__part_ops memory_ops = {
     .close = memory_close,
 };
 
-int tierce__part_memory_open(struct tierce__part **out, uint64_t bytes)
+int tierce__part_memory_open(struct tierce__part **out, struct tierce__parts *parts, uint64_t bytes)
 {
     const struct tierce__pool_opts opts = {.size = sizeof(opts), .cap_bytes = bytes};
     struct tierce__part *part = tierce__calloc(1, sizeof(*part));
@@ -89,6 +93,7 @@ int tierce__part_memory_open(struct tierce__part **out, uint64_t bytes)
         return -ENOMEM;
     part->ops = &memory_ops;
     part->space = "memory";
+    part->parts = parts;
     int rc = tierce__part_new_incarnation(part->incarnation);
     if (rc == 0)
         rc = tierce__pool_create(&part->pool, &opts);

@@ -5,6 +5,7 @@
 #include "node/part/part.h"
 #include "node/part/part_index.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 /* Shared by the files of a node's parts. */
@@ -26,35 +27,50 @@ struct tierce__part_ops {
     void (*keep)(struct tierce__part *part, struct tierce__keeper_room *room);
     void (*abandon)(struct tierce__part *part, struct tierce__keeper_room *room);
     void (*drop)(struct tierce__part *part, struct tierce__keeper_call *call);
+    /* Another lease on a buffer of `pool` has ended. NULL: the part does not need to know. */
+    void (*freed)(struct tierce__part *part);
     /* Removes all objects and takes another incarnation, written to `incarnation`. Blocks; nothing
-     * is found or made meanwhile. Errors, and then the part is as it was or lacks some objects: of
-     * the device. */
+     * is found or made meanwhile, and rooms that were made before cannot be kept any more. Errors,
+     * and then the part is as it was or lacks some objects: TIERCE_E_CLOSED (is_closing was set),
+     * of the device. */
     int (*forget)(struct tierce__part *part, uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES]);
-    void (*close)(struct tierce__part *part, uint64_t deadline_ns);
+    /* Answers all calls in progress until the deadline, and later ones TIERCE_E_CLOSED; may be
+     * called twice. NULL: there are none. */
+    void (*end)(struct tierce__part *part, uint64_t deadline_ns);
+    /* After end: frees the part. */
+    void (*close)(struct tierce__part *part);
 };
 
 struct tierce__part {
     const struct tierce__part_ops *ops;
     const char *space;
+    struct tierce__parts *parts;
     uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES]; /* under PARTS */
+    char why[192];                                       /* under PARTS */
     struct tierce__part_index index;
     struct tierce__pool *pool; /* of its objects, or of those that pass through */
-    _Atomic int status;        /* 0: ready; -EINPROGRESS: it is being read; else why it cannot be.
-                                  Release and acquire: the index is complete */
-    char why[192];             /* written before status */
+    /* 0: ready; -EINPROGRESS: it is being read or emptied; else why it cannot be used. Release and
+     * acquire: the index is complete. */
+    _Atomic int status;
+    _Atomic bool is_closing; /* relaxed: a flag alone */
+    pthread_t forgetter;
+    bool has_forgetter;
 };
 
 /* Errors: -EIO, -ENOMEM, negative errno. */
-TIERCE_MUSTUSE int tierce__part_memory_open(struct tierce__part **out, uint64_t bytes);
+TIERCE_MUSTUSE int tierce__part_memory_open(struct tierce__part **out, struct tierce__parts *parts,
+                                            uint64_t bytes);
 
-/* `known` is called once, on a thread of the part, when its status is known; perhaps before this
- * returns. Errors: tierce__parts_open's. */
-TIERCE_MUSTUSE int tierce__part_disk_open(struct tierce__part **out,
-                                          const struct tierce__parts_opts *opts,
-                                          void (*known)(void *arg), void *arg, char why[256]);
+/* Its status is reported later, by a thread of the part. Errors: tierce__parts_open's. */
+TIERCE_MUSTUSE int tierce__part_disk_open(struct tierce__part **out, struct tierce__parts *parts,
+                                          const struct tierce__parts_opts *opts, char why[256]);
+
+/* Sets the status of a part, with the reason in words or "", and tells the watcher of the parts.
+ * Thread: one of the part. */
+void tierce__part_report(struct tierce__part *part, int status, const char *why);
 
 /* A buffer and a counted object for a room, whose owner the caller has set to `own`. Errors: as
- * make's. */
+ * make's; TIERCE_E_LIMIT also if there is room for the object and no buffer now. */
 TIERCE_MUSTUSE int tierce__part_make_room(struct tierce__part *part, struct tierce__part_room *own,
                                           struct tierce__keeper_room *room,
                                           const struct tierce_plugin_name *name, uint64_t bytes);

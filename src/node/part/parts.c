@@ -2,6 +2,9 @@
 /* The parts of a node as a keeper: which part a space is, and whether it can be used. */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "base/threads/threads.h"
 #include "node/part/part_private.h"
 
 #include <errno.h>
@@ -13,10 +16,11 @@ struct tierce__parts {
     struct tierce__keeper keeper;
     struct tierce__part *parts[TIERCE__PARTS_MAX];
     size_t count;
-    struct tierce__lock lock; /* PARTS: below */
-    size_t unknown;           /* parts whose status is not known */
-    void (*ready)(void *arg);
-    void *ready_arg;
+    struct tierce__lock lock; /* PARTS: below, and a part's incarnation and reason */
+    struct tierce__cond told;
+    void (*watch)(void *arg); /* NULL: none */
+    void *watch_arg;
+    uint32_t telling; /* calls of it in progress */
 };
 
 static struct tierce__parts *parts_of(struct tierce__keeper *keeper)
@@ -50,8 +54,10 @@ int tierce__part_make_room(struct tierce__part *part, struct tierce__part_room *
         return rc;
     rc = tierce__pool_alloc(part->pool, &own->buf, bytes);
     if (rc != 0) {
+        /* The space is not full: a buffer is missing. */
+        bool is_busy = rc == TIERCE_E_FULL && part->ops->freed != NULL;
         tierce__part_index_cancel(&part->index, own->object);
-        return rc;
+        return is_busy ? TIERCE_E_LIMIT : rc;
     }
     room->data = own->buf->data;
     room->bytes = bytes;
@@ -94,10 +100,17 @@ static void parts_find(struct tierce__keeper *keeper, struct tierce__keeper_call
 
 static void parts_release(struct tierce__keeper *keeper, struct tierce__keeper_lease *lease)
 {
-    (void)keeper;
-    TIERCE_ASSERT(lease->owner != NULL);
-    tierce__buf_release(lease->owner);
+    struct tierce__parts *parts = parts_of(keeper);
+    struct tierce__buf *buf = lease->owner;
+    TIERCE_ASSERT(buf != NULL);
+    const struct tierce__pool *pool = buf->pool;
+    tierce__buf_release(buf);
     *lease = (struct tierce__keeper_lease){0};
+    for (size_t i = 0; i < parts->count; i++) {
+        struct tierce__part *part = parts->parts[i];
+        if (part->pool == pool && part->ops->freed != NULL)
+            part->ops->freed(part);
+    }
 }
 
 static int parts_measure(struct tierce__keeper *keeper, const struct tierce_plugin_name *space,
@@ -156,6 +169,11 @@ static int parts_list(struct tierce__keeper *keeper, const struct tierce_plugin_
     return rc == 0 ? tierce__part_index_list(&part->index, prefix, cursor, each, arg) : rc;
 }
 
+static void parts_end(struct tierce__keeper *keeper, uint64_t deadline_ns)
+{
+    tierce__parts_end(parts_of(keeper), deadline_ns);
+}
+
 static const struct tierce__keeper_ops keeper_ops = {
     .has = parts_has,
     .find = parts_find,
@@ -166,6 +184,7 @@ static const struct tierce__keeper_ops keeper_ops = {
     .abandon = parts_abandon,
     .drop = parts_drop,
     .list = parts_list,
+    .end = parts_end,
 };
 
 struct tierce__keeper *tierce__parts_keeper(struct tierce__parts *parts)
@@ -188,10 +207,9 @@ void tierce__parts_state(struct tierce__parts *parts, size_t index, struct tierc
     *out = (struct tierce__part_state){.space = part->space, .is_ready = status == 0};
     tierce__lock_take(&parts->lock);
     memcpy(out->incarnation, part->incarnation, sizeof(out->incarnation));
+    memcpy(out->why, part->why, sizeof(out->why));
     tierce__lock_drop(&parts->lock);
     tierce__part_index_count(&part->index, &out->capacity_bytes, &out->used_bytes, &out->objects);
-    if (status != 0 && status != -EINPROGRESS)
-        snprintf(out->why, sizeof(out->why), "%s", part->why);
 }
 
 int tierce__part_new_incarnation(uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES])
@@ -200,45 +218,83 @@ int tierce__part_new_incarnation(uint8_t incarnation[TIERCE__PART_INCARNATION_BY
     return got == (ssize_t)TIERCE__PART_INCARNATION_BYTES ? 0 : -EIO;
 }
 
-int tierce__parts_forget(struct tierce__parts *parts, size_t index)
+void tierce__part_report(struct tierce__part *part, int status, const char *why)
 {
+    struct tierce__parts *parts = part->parts;
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    tierce__lock_take(&parts->lock);
+    bool is_news = why[0] != '\0' && part->why[0] == '\0';
+    snprintf(part->why, sizeof(part->why), "%s", why);
+    atomic_store_explicit(&part->status, status, memory_order_release);
+    void (*watch)(void *) = parts->watch;
+    void *arg = parts->watch_arg;
+    parts->telling += watch != NULL;
+    tierce__lock_drop(&parts->lock);
+    if (is_news)
+        tierce__log(TIERCE_LOG_ERROR, "part_unreadable", "space=%s err=\"%s\"", part->space, why);
+    if (watch == NULL)
+        return;
+    watch(arg);
+    tierce__lock_take(&parts->lock);
+    parts->telling--;
+    tierce__cond_broadcast(&parts->told);
+    tierce__lock_drop(&parts->lock);
+}
+
+void tierce__parts_watch(struct tierce__parts *parts, void (*watch)(void *arg), void *arg)
+{
+    tierce__lock_take(&parts->lock);
+    parts->watch = watch;
+    parts->watch_arg = arg;
+    while (parts->telling > 0)
+        (void)tierce__cond_wait(&parts->told, &parts->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&parts->lock);
+}
+
+/* ---- forgetting ------------------------------------------------------------------------------ */
+
+static void *run_forget(void *arg)
+{
+    struct tierce__part *part = arg;
+    struct tierce__parts *parts = part->parts;
     uint8_t incarnation[TIERCE__PART_INCARNATION_BYTES];
-    TIERCE_ASSERT(index < parts->count);
-    struct tierce__part *part = parts->parts[index];
-    if (atomic_load_explicit(&part->status, memory_order_acquire) != 0)
-        return TIERCE_E_DOWN;
-    atomic_store_explicit(&part->status, -EINPROGRESS, memory_order_release);
+    uint64_t capacity_bytes, used_bytes, before, begun_ns = tierce__now_ns();
+    tierce__part_index_count(&part->index, &capacity_bytes, &used_bytes, &before);
     int rc = part->ops->forget(part, incarnation);
     if (rc == 0) {
         tierce__lock_take(&parts->lock);
         memcpy(part->incarnation, incarnation, sizeof(incarnation));
         tierce__lock_drop(&parts->lock);
     }
-    atomic_store_explicit(&part->status, 0, memory_order_release);
+    tierce__log(rc == 0 ? TIERCE_LOG_WARN : TIERCE_LOG_ERROR, "node_part_forgotten",
+                "space=%s objects=%llu ms=%llu err=\"%s\"", part->space, (unsigned long long)before,
+                (unsigned long long)((tierce__now_ns() - begun_ns) / TIERCE__MS_NS),
+                rc == 0 ? "" : tierce_strerror(rc));
+    tierce__part_report(part, rc == TIERCE_E_CLOSED ? rc : 0, "");
+    return NULL;
+}
+
+static void join_forgetter(struct tierce__part *part)
+{
+    if (part->has_forgetter)
+        (void)pthread_join(part->forgetter, NULL);
+    part->has_forgetter = false;
+}
+
+int tierce__parts_forget(struct tierce__parts *parts, size_t index)
+{
+    TIERCE_ASSERT(index < parts->count);
+    struct tierce__part *part = parts->parts[index];
+    int ready = 0;
+    if (!atomic_compare_exchange_strong_explicit(&part->status, &ready, -EINPROGRESS,
+                                                 memory_order_acq_rel, memory_order_acquire))
+        return TIERCE_E_DOWN;
+    join_forgetter(part); /* an earlier one, which has reported its end */
+    int rc = tierce__thread_start(&part->forgetter, run_forget, part);
+    part->has_forgetter = rc == 0;
+    if (rc != 0)
+        atomic_store_explicit(&part->status, 0, memory_order_release);
     return rc;
-}
-
-static void count_known(void *arg)
-{
-    struct tierce__parts *parts = arg;
-    tierce__lock_take(&parts->lock);
-    TIERCE_ASSERT(parts->unknown > 0);
-    bool is_last = --parts->unknown == 0;
-    void (*ready)(void *) = is_last ? parts->ready : NULL;
-    tierce__lock_drop(&parts->lock);
-    if (ready != NULL)
-        ready(parts->ready_arg);
-}
-
-void tierce__parts_when_ready(struct tierce__parts *parts, void (*ready)(void *arg), void *arg)
-{
-    tierce__lock_take(&parts->lock);
-    bool is_known = parts->unknown == 0;
-    parts->ready = ready;
-    parts->ready_arg = arg;
-    tierce__lock_drop(&parts->lock);
-    if (is_known)
-        ready(arg);
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -253,14 +309,14 @@ int tierce__parts_open(struct tierce__parts **out, const struct tierce__parts_op
     if (rc == 0) {
         parts->keeper.ops = &keeper_ops;
         tierce__lock_init(&parts->lock, TIERCE__LOCK_PARTS);
-        parts->unknown = opts->disk_path[0] != '\0' ? 1 : 0;
+        tierce__cond_init(&parts->told);
     }
     if (rc == 0 && opts->memory_bytes > 0)
-        rc = tierce__part_memory_open(&parts->parts[0], opts->memory_bytes);
+        rc = tierce__part_memory_open(&parts->parts[0], parts, opts->memory_bytes);
     if (rc == 0 && opts->memory_bytes > 0)
         parts->count++;
     if (rc == 0 && opts->disk_path[0] != '\0') {
-        rc = tierce__part_disk_open(&parts->parts[parts->count], opts, count_known, parts, why);
+        rc = tierce__part_disk_open(&parts->parts[parts->count], parts, opts, why);
         parts->count += rc == 0;
     }
     if (rc == 0) {
@@ -273,12 +329,27 @@ int tierce__parts_open(struct tierce__parts **out, const struct tierce__parts_op
     return rc;
 }
 
+void tierce__parts_end(struct tierce__parts *parts, uint64_t deadline_ns)
+{
+    for (size_t i = 0; i < parts->count; i++)
+        atomic_store_explicit(&parts->parts[i]->is_closing, true, memory_order_relaxed);
+    for (size_t i = 0; i < parts->count; i++) {
+        struct tierce__part *part = parts->parts[i];
+        if (part->ops->end != NULL)
+            part->ops->end(part, deadline_ns);
+        join_forgetter(part);
+        atomic_store_explicit(&part->status, TIERCE_E_CLOSED, memory_order_release);
+    }
+}
+
 void tierce__parts_close(struct tierce__parts *parts, uint64_t deadline_ns)
 {
     if (parts == NULL)
         return;
+    tierce__parts_end(parts, deadline_ns);
     for (size_t i = 0; i < parts->count; i++)
-        parts->parts[i]->ops->close(parts->parts[i], deadline_ns);
+        parts->parts[i]->ops->close(parts->parts[i]);
+    tierce__cond_fini(&parts->told);
     tierce__lock_fini(&parts->lock);
     tierce__free(parts);
 }

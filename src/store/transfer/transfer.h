@@ -65,7 +65,7 @@ struct tierce__keeper_room {
     struct tierce__list node; /* the keeper's until done */
 };
 
-/* Threads: any, several at a time. No function blocks. */
+/* Threads: any, several at a time. No function blocks, unless it says so. */
 struct tierce__keeper_ops {
     /* Whether there is such a space: a client of another one is rejected in the greeting. NULL:
      * each request is answered on its own. */
@@ -77,8 +77,8 @@ struct tierce__keeper_ops {
                                   const struct tierce_plugin_name *space,
                                   const struct tierce_plugin_name *name, uint64_t *bytes);
     /* Room for a new object; sets data, bytes and owner. Errors: TIERCE_E_FULL, TIERCE_E_LIMIT
-     * (larger than the space), TIERCE_E_ARGUMENT, TIERCE_E_REFUSED (the space accepts nothing now),
-     * -ENOMEM. */
+     * (larger than the space, or too many objects arrive at a time), TIERCE_E_ARGUMENT,
+     * TIERCE_E_REFUSED (the space accepts nothing now), -ENOMEM. */
     TIERCE_MUSTUSE int (*make)(struct tierce__keeper *keeper, struct tierce__keeper_room *room,
                                const struct tierce_plugin_name *space,
                                const struct tierce_plugin_name *name, uint64_t bytes);
@@ -98,6 +98,10 @@ struct tierce__keeper_ops {
                                const struct tierce_plugin_name *space,
                                const struct tierce_plugin_name *prefix, uint64_t *cursor,
                                tierce_plugin_each_fn *each, void *arg);
+    /* The server ends: answers all calls until the deadline at the latest, and later ones with an
+     * error. Leases and rooms stay valid. Blocks. NULL: calls are answered by deadlines of their
+     * own, for which the server waits. */
+    void (*end)(struct tierce__keeper *keeper, uint64_t deadline_ns);
 };
 
 /* First member of every implementation. */
@@ -143,8 +147,8 @@ TIERCE_MUSTUSE int tierce__transfer_server_start(struct tierce__transfer_server 
 uint16_t tierce__transfer_server_port(const struct tierce__transfer_server *server);
 void tierce__transfer_server_stats(const struct tierce__transfer_server *server,
                                    struct tierce__transfer_stats *out);
-/* Ends all connections; requests in progress may end until the deadline. Waits for answers of the
- * keeper. Not on a loop. NULL is accepted. */
+/* Ends all connections; requests in progress may end until the deadline. Then the keeper is ended,
+ * and its answers are awaited. Not on a loop. NULL is accepted. */
 void tierce__transfer_server_stop(struct tierce__transfer_server *server, uint64_t deadline_ns);
 
 #endif

@@ -122,6 +122,9 @@ struct tierce__transfer_connection {
     bool has_moved;          /* a request has arrived, or a reply was sent, since then */
 };
 
+_Static_assert(sizeof(struct tierce__transfer_connection) < 20480,
+               "docs/inside/format/transfer.md states it");
+
 struct tierce__transfer_counters {
     _Atomic uint64_t accepted, refused, reads, read_bytes, misses, writes, written_bytes, full,
         drops, errors;

@@ -187,8 +187,16 @@ void tierce__transfer_server_stop(struct tierce__transfer_server *server, uint64
         return;
     TIERCE_CHECK_MAGIC(server, SERVER_MAGIC);
     struct timespec pause = {.tv_nsec = DRAIN_TICK_MS * (long)TIERCE__MS_NS};
+    struct tierce__keeper *keeper = server->opts.keeper;
+    bool is_over = false;
     tierce__poll_door_close(&server->door);
-    while (end_all(server, tierce__now_ns() >= deadline_ns) > 0)
+    while (end_all(server, is_over) > 0) {
         nanosleep(&pause, NULL);
+        if (is_over || tierce__now_ns() < deadline_ns)
+            continue;
+        is_over = true;
+        if (keeper->ops->end != NULL)
+            keeper->ops->end(keeper, deadline_ns);
+    }
     destroy(server);
 }

@@ -258,7 +258,7 @@ static void receive(struct tierce__transfer_slot *slot, uint8_t *into)
 }
 
 /* The client sends the bytes in any case, because it learns of the status only afterwards. */
-static void skip_write(struct tierce__transfer_slot *slot, int status)
+static void skip(struct tierce__transfer_slot *slot, int status)
 {
     TIERCE_ASSERT(status < 0);
     if (status == TIERCE_E_FULL)
@@ -281,7 +281,7 @@ static void begin_write(struct tierce__transfer_slot *slot, bool is_allowed)
         rc = keeper->ops->make(keeper, &slot->room, &space, &name, request->total);
     }
     if (rc != 0) {
-        skip_write(slot, rc);
+        skip(slot, rc);
         return;
     }
     TIERCE_ASSERT(slot->room.data != NULL && slot->room.bytes == request->length);
@@ -289,9 +289,14 @@ static void begin_write(struct tierce__transfer_slot *slot, bool is_allowed)
     receive(slot, slot->room.data);
 }
 
-/* Room for names of `names_bytes` bytes, and the lengths of `count` objects behind them. */
-static void begin_ask(struct tierce__transfer_slot *slot)
+/* Room for the names, and the lengths of their objects behind them. A client without the right
+ * makes the server reserve nothing; its names are skipped. */
+static void begin_ask(struct tierce__transfer_slot *slot, bool is_allowed)
 {
+    if (!is_allowed) {
+        skip(slot, TIERCE_E_REFUSED);
+        return;
+    }
     size_t names_bytes = (size_t)slot->request.length, lengths = 8 * (size_t)slot->request.offset;
     TIERCE_DASSERT(names_bytes <= TIERCE__TRANSFER_NAMES_BYTES_MAX);
     slot->memory = tierce__alloc(names_bytes + lengths);
@@ -384,8 +389,7 @@ void tierce__transfer_slot_begin(struct tierce__transfer_slot *slot)
         begin_write(slot, is_allowed);
         return;
     case TIERCE__TRANSFER_OP_ASK: /* its names follow in any case */
-        slot->refused = is_allowed ? 0 : TIERCE_E_REFUSED;
-        begin_ask(slot);
+        begin_ask(slot, is_allowed);
         return;
     case TIERCE__TRANSFER_OP_READ:
         if (is_allowed)

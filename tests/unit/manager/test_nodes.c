@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pools of nodes: registration, leases, the choice of a part, nodes that die and return. */
 #include "check_main.h"
+#include "base/text/utf8.h"
 #include "manager/storage/nodes.h"
 #include "manager_harness.h"
 #include "manager/reclaim/reclaimer.h"
@@ -232,6 +233,35 @@ START_TEST(a_part_becomes_a_storage)
 }
 END_TEST
 
+/* A reason names a text of the node's, whole or cut, and is always a text that an answer can have.
+ */
+START_TEST(reasons_are_utf8)
+{
+    char wide[600];
+    struct pool p;
+    pool_open(&p);
+    for (size_t shift = 0; shift < 3; shift++) {
+        memset(wide, 'x', shift);
+        for (size_t i = shift; i + 3 < sizeof(wide); i += 3)
+            memcpy(wide + i, "\xe2\x82\xac", 4);
+        struct tierce__node_answer answers[] = {
+            say_hello(&p, &(struct hello){.node = wide}),
+            say_hello(&p, &(struct hello){.pool = wide}),
+            say_hello(&p, &(struct hello){.incarnation = wide}),
+            say_hello(&p, &(struct hello){.address = wide}),
+            say_hello(&p, &(struct hello){.host = wide}),
+            say_hello(&p, &(struct hello){.host = "h\xe2\x82"}),
+        };
+        for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+            ck_assert_int_eq(answers[i].state, TIERCE__NODE_REJECTED);
+            ck_assert_msg(tierce__is_utf8(answers[i].reason, strlen(answers[i].reason)), "%s",
+                          answers[i].reason);
+        }
+    }
+    pool_close(&p);
+}
+END_TEST
+
 START_TEST(invalid_parts_are_rejected)
 {
     struct pool p;
@@ -458,10 +488,10 @@ START_TEST(a_full_part_is_passed_over)
 }
 END_TEST
 
-CHECK_MAIN("nodes", .tests = {a_part_becomes_a_storage, invalid_parts_are_rejected,
-                              a_silent_node_is_unavailable, a_node_that_starts_again_is_emptied,
-                              a_node_that_is_gone_is_forgotten, a_disk_is_not_forgotten,
-                              another_leader_waits_for_a_lease,
+CHECK_MAIN("nodes", .tests = {a_part_becomes_a_storage, reasons_are_utf8,
+                              invalid_parts_are_rejected, a_silent_node_is_unavailable,
+                              a_node_that_starts_again_is_emptied, a_node_that_is_gone_is_forgotten,
+                              a_disk_is_not_forgotten, another_leader_waits_for_a_lease,
                               a_stranger_with_objects_drops_them_first, writes_are_spread,
                               the_own_host_comes_first_while_it_has_room, a_busy_node_comes_later,
                               a_part_that_rejects_writes_comes_last, a_full_part_is_passed_over})

@@ -124,14 +124,8 @@ static size_t index_of(const char *space)
     return strcmp(state.space, space) == 0 ? 0 : 1;
 }
 
-static void on_ready(void *arg)
-{
-    atomic_store((_Atomic bool *)arg, true);
-}
-
 static void open_parts(uint64_t memory, uint64_t on_disk)
 {
-    _Atomic bool ready = false;
     char why[256];
     const struct tierce__parts_opts opts = {.size = sizeof(opts),
                                             .memory_bytes = memory,
@@ -140,8 +134,7 @@ static void open_parts(uint64_t memory, uint64_t on_disk)
                                             .buffer_bytes = 4 * MIB};
     int rc = tierce__parts_open(&parts, &opts, why);
     ck_assert_msg(rc == 0, "%s", why);
-    tierce__parts_when_ready(parts, on_ready, &ready);
-    WAIT_FOR(atomic_load(&ready));
+    WAIT_FOR(on_disk == 0 || state_of("disk").is_ready);
 }
 
 static void close_parts(void)
@@ -406,6 +399,7 @@ START_TEST(test_forgetting_empties_a_part)
     }
     ck_assert_int_eq(put(spaces[1 - _i], "a0", 1, 2), 0);
     ck_assert_int_eq(tierce__parts_forget(parts, index_of(space)), 0);
+    WAIT_FOR(state_of(space).is_ready);
     struct tierce__part_state after = state_of(space);
     ck_assert_mem_ne(before.incarnation, after.incarnation, sizeof(after.incarnation));
     ck_assert_uint_eq(after.objects, 0);

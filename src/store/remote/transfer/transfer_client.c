@@ -216,6 +216,10 @@ static int explain(struct transfer_link *link, const struct tierce__transfer_rep
                  link->store->space);
     else if (reply->status == TIERCE_E_DOWN)
         snprintf(why, room, "\"%s\" of the server cannot be used now", link->store->space);
+    else if (reply->status == TIERCE_E_LIMIT && reply->op == TIERCE__TRANSFER_OP_READ)
+        snprintf(why, room,
+                 "\"%s\" of the server is busy: too many reads wait for memory (pool.disk_buffer)",
+                 link->store->space);
     else
         snprintf(why, room, "the server answered a %s with: %s", ops[reply->op],
                  tierce_strerror(reply->status));

@@ -91,6 +91,14 @@ START_TEST(rights_of_tokens)
     raw_write(writer, "a", 1, 100, 0);
     raw_ask_read(writer, "a", 0, 100);
     ck_assert_int_eq(raw_reply(writer, TIERCE__TRANSFER_OP_READ, 1).status, TIERCE_E_REFUSED);
+    raw_ask(
+        writer, /* and its names are skipped */
+        (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_ASK, .offset = 1, .length = 3},
+        "");
+    raw_send(writer, "\1\0a", 3);
+    ck_assert_int_eq(raw_reply(writer, TIERCE__TRANSFER_OP_ASK, 2).status, TIERCE_E_REFUSED);
+    raw_ask_read(writer, "a", 0, 100);
+    ck_assert_int_eq(raw_reply(writer, TIERCE__TRANSFER_OP_READ, 3).status, TIERCE_E_REFUSED);
     raw_ask_write(reader, "a", 100); /* and its bytes are skipped */
     raw_send(reader, (uint8_t[100]){0}, 100);
     ck_assert_int_eq(raw_reply(reader, TIERCE__TRANSFER_OP_WRITE, 0).status, TIERCE_E_REFUSED);
