@@ -13,11 +13,17 @@
 #define HALF_LIFE_US (3600ull * 1000000) /* of an LFU frequency */
 
 enum {
-    SLICE = 10,      /* a partial sample evicts one key in so many */
+    SLICE = 10,      /* of a partial sample, one end of a chain in so many is evicted */
     PASSES_MAX = 64, /* samples per need; the next round continues */
+    /* A sample of long chains has few ends. Keys are drawn until there are so many ends, at most so
+     * often: the oldest of eight ends is not old. */
+    LEAVES_WANTED = 64,
+    DRAWS_MAX = 8,
     /* Partial samples without a leaf before other blocks are evicted. */
     LEAFLESS_MAX = 8,
-    LEVELS_MAX = 64, /* steps up a chain per pass: each may be a round trip to the store */
+    /* Steps up a chain per pass; each may be a round trip to a store that blocks. */
+    LEVELS_MAX = 64,
+    LEVELS_OF_MEMORY_MAX = 1024,
 };
 #define NONE TIERCE__NUMBER_NONE
 
@@ -129,8 +135,14 @@ void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
         tierce__numbers_put(&t->table, hash_of(member, key), (uint32_t)t->count++);
 }
 
-/* Samples keys of a member; all keys if they fit. */
-static int draw_from(struct tierce__taking *t, uint32_t member, size_t wanted)
+/* Returns whether no block that follows it would remain. */
+static bool may_leave(const struct tierce__candidate *c)
+{
+    return c->followers == 0 || !c->is_whole;
+}
+
+/* Samples keys of a member; all keys if they fit. `leaves`: of these, only ends of chains. */
+static int draw_from(struct tierce__taking *t, uint32_t member, size_t wanted, bool leaves)
 {
     TIERCE_ASSERT(member < t->member_count && wanted > 0);
     struct tierce__member *m = &t->members[member];
@@ -150,45 +162,65 @@ static int draw_from(struct tierce__taking *t, uint32_t member, size_t wanted)
     t->stats->sampled_keys += drawn;
     TIERCE_DASSERT(t->count <= t->room);
     for (size_t i = 0; i < drawn; i++) {
-        if (found[i])
+        if (found[i] && (!leaves || records[i].children == 0 || m->live->needs.is_sparse))
             tierce__victims_add(t, member, keys[i], &records[i]);
     }
     return 0;
 }
 
-/* Makes a table for twice as many keys as were sampled, because climb also adds their parents, and
- * for their pairs. */
+/* Makes a table for four times as many keys as are sampled, because further draws add ends, and
+ * climb adds the blocks before them; and for the pairs of all. */
 static int make_table(struct tierce__taking *t)
 {
     TIERCE_DASSERT(t->count == 0 && t->room >= t->member_count);
-    t->room *= t->is_exact ? 1 : 2 * (1 + (size_t)t->families.most);
+    t->room *= t->is_exact ? 1 : 4 * (1 + (size_t)t->families.most);
     t->candidates = tierce__arena_alloc(&t->arena, t->room * sizeof(*t->candidates));
     tierce__numbers_clear(&t->table);
     return t->candidates != NULL ? tierce__numbers_reserve(&t->table, t->room) : -ENOMEM;
+}
+
+static size_t count_leaves(const struct tierce__taking *t)
+{
+    size_t leaves = 0;
+    for (size_t i = 0; i < t->count; i++)
+        leaves += may_leave(&t->candidates[i]);
+    return leaves;
+}
+
+static size_t share_of(const struct tierce__taking *t, const struct tierce__member *member)
+{
+    return (size_t)((t->is_exact ? member->keys : member->keys * t->opts->sample_keys / t->keys) +
+                    1);
+}
+
+static int draw_once(struct tierce__taking *t, bool leaves)
+{
+    int rc = 0;
+    for (size_t m = 0; m < t->member_count && rc == 0; m++) {
+        rc = draw_from(t, (uint32_t)m, share_of(t, &t->members[m]), leaves);
+        if (rc < 0)
+            tierce__log(TIERCE_LOG_WARN, "manager.sample_failed", "instance=%s error=%s",
+                        t->members[m].live->instance.id, tierce_error_name(rc));
+        rc = rc == -ENOMEM ? rc : 0; /* an instance that cannot be read is skipped */
+    }
+    return rc;
 }
 
 static int draw(struct tierce__taking *t)
 {
     TIERCE_DASSERT(t->member_count > 0);
     TIERCE_ASSERT(t->keys > 0);
-    uint64_t sample = t->opts->sample_keys;
-    t->is_exact = t->keys <= sample;
+    t->is_exact = t->keys <= t->opts->sample_keys;
     t->count = 0;
     t->room = 0;
     for (size_t m = 0; m < t->member_count; m++)
-        t->room +=
-            (size_t)((t->is_exact ? t->members[m].keys : t->members[m].keys * sample / t->keys) +
-                     1);
+        t->room += share_of(t, &t->members[m]);
     int rc = make_table(t);
-    for (size_t m = 0; m < t->member_count && rc == 0; m++) {
-        uint64_t keys = t->members[m].keys;
-        rc =
-            draw_from(t, (uint32_t)m, (size_t)((t->is_exact ? keys : keys * sample / t->keys) + 1));
-        if (rc < 0)
-            tierce__log(TIERCE_LOG_WARN, "manager.sample_failed", "instance=%s error=%s",
-                        t->members[m].live->instance.id, tierce_error_name(rc));
-        rc = rc == -ENOMEM ? rc : 0; /* an instance that cannot be read is skipped */
-    }
+    if (rc == 0)
+        rc = draw_once(t, false);
+    for (int i = 1; rc == 0 && !t->is_exact && i < DRAWS_MAX && count_leaves(t) < LEAVES_WANTED;
+         i++)
+        rc = draw_once(t, true);
     return rc;
 }
 
@@ -210,8 +242,7 @@ static int climb_member(struct tierce__taking *t, uint32_t member, size_t from, 
         return -ENOMEM;
     for (size_t i = from; i < end && !m->live->needs.is_sparse; i++) {
         const struct tierce__candidate *c = &t->candidates[i];
-        if (c->member == member && c->is_whole && c->record->has_parent &&
-            (!leaves || c->followers == 0) &&
+        if (c->member == member && c->is_whole && c->record->has_parent && (!leaves || c->climbs) &&
             tierce__victims_find(t, member, c->record->parent) == NONE)
             keys[count++] = c->record->parent;
     }
@@ -225,15 +256,54 @@ static int climb_member(struct tierce__taking *t, uint32_t member, size_t from, 
     return rc;
 }
 
-/* Climbs from each sampled leaf towards the beginning of its chain, level by level: a sample of
- * long chains has few leaves, and the blocks above them are as old. */
+static bool is_before(const struct tierce__candidate *x, const struct tierce__candidate *y);
+
+static int compare_candidates(const void *x, const void *y)
+{
+    const struct tierce__candidate *a = *(struct tierce__candidate *const *)x;
+    const struct tierce__candidate *b = *(struct tierce__candidate *const *)y;
+    return is_before(a, b) ? -1 : is_before(b, a);
+}
+
+/* The leaves that choose will evict at most, and those without a value. */
+static int mark_climbing(struct tierce__taking *t)
+{
+    struct tierce__candidate **leaves =
+        tierce__arena_alloc(&t->arena, (t->count + 1) * sizeof(*leaves));
+    size_t count = 0;
+    if (leaves == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < t->count; i++) {
+        struct tierce__candidate *c = &t->candidates[i];
+        c->climbs = c->followers == 0 && c->value == TIERCE__VALUE_NONE;
+        if (may_leave(c) && c->value != TIERCE__VALUE_NONE)
+            leaves[count++] = c;
+    }
+    qsort(leaves, count, sizeof(*leaves), compare_candidates);
+    for (size_t i = 0; i < (count + SLICE - 1) / SLICE; i++)
+        leaves[i]->climbs = leaves[i]->followers == 0;
+    return 0;
+}
+
+static int levels_of(const struct tierce__taking *t)
+{
+    for (size_t m = 0; m < t->member_count; m++) {
+        if (t->members[m].live->blocks)
+            return LEVELS_MAX;
+    }
+    return LEVELS_OF_MEMORY_MAX;
+}
+
+/* Climbs from each leaf that may be evicted towards the beginning of its chain, level by level: the
+ * blocks above it are as old. */
 static int climb(struct tierce__taking *t)
 {
     TIERCE_DASSERT(!t->is_exact);
-    int rc = 0;
+    int rc = mark_climbing(t);
     bool leaves = true;
+    int levels = levels_of(t);
     size_t from = 0, end = t->count;
-    for (int level = 0; level < LEVELS_MAX && from < end && rc == 0; level++, leaves = false) {
+    for (int level = 0; level < levels && from < end && rc == 0; level++, leaves = false) {
         for (size_t m = 0; m < t->member_count && rc == 0; m++)
             rc = climb_member(t, (uint32_t)m, from, end, leaves);
         from = end;
@@ -404,10 +474,9 @@ static void submit(struct tierce__taking *t, const struct tierce__member *member
         t->opts->submitted(t->opts->arg, member->live->instance.id, leaving.gone, told, delay_us);
 }
 
-/* Returns whether no block that follows it would remain. */
-static bool may_leave(const struct tierce__candidate *c)
+static bool is_younger(const struct tierce__candidate *x, const struct tierce__candidate *y)
 {
-    return c->followers == 0 || !c->is_whole;
+    return tierce__policy_rank_before(&y->rank, &x->rank);
 }
 
 /* Puts a candidate into the heap that may leave now. */
@@ -435,31 +504,35 @@ static void free_parent(const struct tierce__taking *t, struct tierce__victims_h
 /*
  * Selects the victims in order: the lowest among the leaves; the parent of a victim may become a
  * leaf. `breaks_chains`: the lowest, even if blocks follow them; the sweep of orphans.h removes
- * those. A partial sample gives a tenth of its blocks, and those that have no value, or have none
- * without that tenth. `room` is for the heap.
+ * those. A partial sample gives a tenth of its leaves, with the blocks before them that are as old
+ * as the next leaf; and those that have no value, or have none without that tenth. `room` is for
+ * the heap.
  */
 static size_t choose(struct tierce__taking *t, struct tierce__candidate **out,
                      struct tierce__candidate **room, bool breaks_chains)
 {
     struct tierce__victims_heap heap = {.items = room};
+    const struct tierce__candidate *only = NULL; /* of a single leaf */
     size_t n = 0, could = 0, counted = 0;
     uint64_t bytes = 0;
     for (size_t i = 0; i < t->count; i++) {
         struct tierce__candidate *c = &t->candidates[i];
-        bool may = may_leave(c) || (breaks_chains && !c->is_leaf_only);
-        /* A block that was found by climbing can be evicted later. */
-        could += may || (c->followers == 1 && !t->is_exact);
-        if (may)
+        c->is_counted = may_leave(c) || (breaks_chains && !c->is_leaf_only);
+        could += c->is_counted;
+        if (c->is_counted)
             offer(&heap, c);
-        c->is_free = c->value == TIERCE__VALUE_NONE;
+        c->is_counted = c->is_counted && c->value != TIERCE__VALUE_NONE;
     }
     size_t most = t->is_exact ? t->count : (could + SLICE - 1) / SLICE;
     TIERCE_ASSERT(heap.count <= t->count);
+    if (!t->is_exact && could == 1 && heap.count == 1)
+        only = heap.items[0];
     while (heap.count > 0 && (bytes < t->bytes_left || n < t->keys_left)) {
         struct tierce__candidate *c = pop(&heap);
-        if (c->value != TIERCE__VALUE_NONE && counted >= most)
+        if (c->value != TIERCE__VALUE_NONE &&
+            ((c->is_counted && counted >= most) || (only != NULL && is_younger(c, only))))
             break;
-        counted += !c->is_free;
+        counted += c->is_counted;
         c->is_chosen = true;
         out[n++] = c;
         bytes += c->bytes;

@@ -45,8 +45,9 @@ struct tierce__candidate {
     bool is_leaf_only;  /* it stays as long as a block follows it, whatever the need */
     bool is_held;       /* a block that follows it was used again, and stays */
     bool is_chosen;
-    bool is_free;   /* it had no value when it was sampled, so it does not count for a slice */
-    bool is_broken; /* at its end, another group of the family cannot be restored */
+    bool climbs;     /* the blocks before it are candidates, too */
+    bool is_counted; /* it is a leaf of the sample with a value: it counts for a slice */
+    bool is_broken;  /* at its end, another group of the family cannot be restored */
 };
 
 /* A binary heap of evictable candidates; the next victim is on top. */

@@ -227,6 +227,32 @@ START_TEST(a_sample_is_drawn_from_all_instances)
 }
 END_TEST
 
+/* A sample of long chains has few ends, and the oldest of a few is not old. */
+START_TEST(long_chains_that_are_young_stay_whole)
+{
+    enum { CHAINS = 400, CHAIN = 64, YOUNG = CHAINS / 2 };
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){.capacity = (int64_t)CHAINS * CHAIN * BLOCK_BYTES,
+                                            .watermark = 0.8});
+    start_reclaimer(&h, 200);
+    for (int64_t chain = 0; chain < CHAINS; chain++) {
+        int64_t keys[CHAIN];
+        for (int64_t i = 0; i < CHAIN; i++)
+            keys[i] = chain * CHAIN + i;
+        h.now_us += 1000000;
+        harness_store(&h, keys, CHAIN);
+    }
+    size_t left = 0, removed;
+    while ((removed = tierce__reclaimer_step(reclaimer)) > 0)
+        left += removed;
+    ck_assert_uint_ge(left, (size_t)CHAINS * CHAIN / 5);
+    for (int64_t key = (int64_t)YOUNG * CHAIN; key < (int64_t)CHAINS * CHAIN; key++)
+        ck_assert_msg(is_there(&h, key), "block %lld of chain %lld left", (long long)key % CHAIN,
+                      (long long)key / CHAIN);
+    close_all(&h);
+}
+END_TEST
+
 /* The keys of one instance are limited whatever the others hold. */
 START_TEST(an_instance_that_is_full_gives_its_own_keys_up)
 {
@@ -575,6 +601,7 @@ CHECK_MAIN("reclaimer",
                      idle_instances_give_before_busy_ones,
                      an_instance_that_cannot_be_read_is_skipped,
                      a_sample_is_drawn_from_all_instances,
+                     long_chains_that_are_young_stay_whole,
                      a_block_that_found_no_room_finds_some_later,
                      what_groups_share_is_reclaimed_from_all_of_them,
                      a_kind_above_its_quota_loses_locations_and_not_blocks,

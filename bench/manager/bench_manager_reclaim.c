@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A fifth of the blocks is reclaimed, with real files of slots in the folder of the benchmark: the
+ * time until the last one is deleted, and lookups of other blocks meanwhile. The goal is that of a
+ * manager with 10,000,000 blocks; --blocks says how many there are.
+ */
+#include "bench/manager/bench_manager.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "bench/manager/bench_locator.h"
+#include "bench/manager/bench_startup.h"
+#include "manager/reclaim/reclaimer.h"
+
+enum {
+    BLOCKS_DEFAULT = 100000,
+    CHAINS_MIN = 64,
+    HOT_SHARE = 16,     /* one chain in so many is read, and was stored last */
+    DELETE_THREADS = 8, /* the default of delete.threads */
+    RECLAIM_MS_MAX = 600000,
+    SAMPLES_MAX = 1 << 20, /* of lookups */
+};
+
+struct reclaim_bench {
+    const struct tierce__bench *bench;
+    struct tierce__bench_locator base;
+    struct tierce__reclaimer *reclaimer;
+    struct tierce__arena arena; /* of lookups */
+    char last[4096];            /* the file that was made last */
+    uint64_t chains, draws;
+    int64_t *ns; /* of lookups */
+    size_t count;
+};
+
+/* ---- blocks --------------------------------------------------------------------------------- */
+
+static int make_folders(char *path)
+{
+    for (char *at = strchr(path + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        int rc = mkdir(path, 0700) == 0 || errno == EEXIST ? 0 : -errno;
+        *at = '/';
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* The files as a client makes them, but with holes in place of bytes. */
+static int write_files(void *arg, const struct tierce__found *locations, size_t count)
+{
+    struct reclaim_bench *r = (struct reclaim_bench *)arg;
+    for (size_t i = 0; i < count; i++) {
+        char path[sizeof(r->last)];
+        const char *from = strchr(strstr(locations[i].specs[0].uri, "://") + 3, '/');
+        snprintf(path, sizeof(path), "%.*s", (int)strcspn(from, "?"), from);
+        if (strcmp(path, r->last) == 0)
+            continue;
+        if (r->last[0] == '\0' && make_folders(path) < 0)
+            return -errno;
+        int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        if (fd < 0)
+            return -errno;
+        int rc = ftruncate(fd, (off_t)TIERCE__BENCH_FILE_BLOCKS * TIERCE__BENCH_BLOCK_BYTES) == 0
+                     ? 0
+                     : -errno;
+        close(fd);
+        if (rc < 0)
+            return rc;
+        memcpy(r->last, path, sizeof(path));
+    }
+    return 0;
+}
+
+/* From now on the blocks fill the group, whose watermark is at 80 %. */
+static int limit_group(struct reclaim_bench *r)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(r->base.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, TIERCE__BENCH_GROUP);
+    group.capacity_bytes =
+        (int64_t)(r->chains * TIERCE__BENCH_CHAIN_KEYS * TIERCE__BENCH_BLOCK_BYTES);
+    group.version++;
+    int rc =
+        tierce__registry_update_group(r->base.registry, &group, group.version - 1, r->base.why);
+    tierce__registry_release(r->base.registry, catalog);
+    return rc;
+}
+
+/* ---- lookups -------------------------------------------------------------------------------- */
+
+static int look_up(struct reclaim_bench *r)
+{
+    uint64_t hot = r->chains / HOT_SHARE;
+    uint64_t chain = r->chains - 1 - tierce__bench_random(33, r->draws++) % hot;
+    int64_t ns = tierce__bench_locator_get(&r->base, chain, &r->arena);
+    if (ns >= 0 && r->count < SAMPLES_MAX)
+        r->ns[r->count++] = ns;
+    return ns < 0 ? (int)ns : 0;
+}
+
+static int compare(const void *x, const void *y)
+{
+    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* The median of the lookups since the last call, in µs. */
+static double take_median_us(struct reclaim_bench *r)
+{
+    if (r->count == 0)
+        return 0;
+    qsort(r->ns, r->count, sizeof(*r->ns), compare);
+    double median = (double)r->ns[r->count / 2] / 1e3;
+    r->count = 0;
+    return median;
+}
+
+/* ---- the measurement ------------------------------------------------------------------------ */
+
+/* Looks blocks up until all is deleted. *ns: the time that it took; *index_ns: until the blocks had
+ * left the index. */
+static int reclaim(struct reclaim_bench *r, uint64_t *ns, uint64_t *index_ns,
+                   struct tierce__reclaimer_stats *stats)
+{
+    enum { LOOKUPS = 64 }; /* between two looks at the group */
+    double most = 0.8 * (double)(r->chains * TIERCE__BENCH_CHAIN_KEYS * TIERCE__BENCH_BLOCK_BYTES);
+    struct tierce__usage usage;
+    uint64_t start = tierce__now_ns();
+    uint64_t end = tierce__deadline_in_ms(RECLAIM_MS_MAX);
+    tierce__reclaimer_resume(r->reclaimer);
+    do {
+        for (int i = 0; i < LOOKUPS; i++) {
+            int rc = look_up(r);
+            if (rc < 0)
+                return rc;
+        }
+        tierce__locator_group_usage(r->base.locator, TIERCE__BENCH_GROUP, &usage);
+        if (*index_ns == 0 && (double)usage.serving_bytes <= most)
+            *index_ns = tierce__now_ns() - start;
+        if (tierce__now_ns() > end)
+            return tierce__bench_fail(r->bench, "nothing was reclaimed for %d s",
+                                      RECLAIM_MS_MAX / 1000);
+    } while ((double)usage.serving_bytes > most || usage.deleting_bytes > 0);
+    *ns = tierce__now_ns() - start;
+    tierce__reclaimer_stats(r->reclaimer, stats);
+    return 0;
+}
+
+static void emit(const struct reclaim_bench *r, uint64_t ns, uint64_t index_ns,
+                 const struct tierce__reclaimer_stats *stats, const double median_us[2])
+{
+    char name[128];
+    snprintf(name, sizeof(name), "reclaim; memory index of %llu blocks; files",
+             (unsigned long long)(r->chains * TIERCE__BENCH_CHAIN_KEYS));
+    struct tierce__bench_row row = {.case_name = name,
+                                    .unit = "kblocks/s",
+                                    .value = (double)stats->submitted_blocks * 1e6 / (double)ns,
+                                    .limit = 100,
+                                    .goal = 1,
+                                    .peer = "until they have left the index",
+                                    .peer_value =
+                                        (double)stats->submitted_blocks * 1e6 / (double)index_ns};
+    tierce__bench_emit(r->bench, &row);
+    row = (struct tierce__bench_row){.case_name = "get 128 keys during reclaim; beside none",
+                                     .unit = "us",
+                                     .sense = TIERCE__BENCH_LESS_IS_BETTER,
+                                     .value = median_us[1],
+                                     .limit = median_us[0],
+                                     .goal = 1 / 1.1};
+    tierce__bench_emit(r->bench, &row);
+}
+
+static int measure(struct reclaim_bench *r)
+{
+    struct tierce__reclaimer_stats stats;
+    double median_us[2];
+    uint64_t ns = 0, index_ns = 0;
+    uint64_t end = tierce__now_ns() + (uint64_t)(r->bench->seconds * 1e9);
+    int rc = tierce__reclaimer_start(
+        &r->reclaimer,
+        &(struct tierce__reclaimer_opts){.size = sizeof(struct tierce__reclaimer_opts),
+                                         .locator = r->base.locator,
+                                         .registry = r->base.registry,
+                                         .seed = 1,
+                                         .has_thread = true});
+    while (rc == 0 && (r->count == 0 || tierce__now_ns() < end))
+        rc = look_up(r);
+    median_us[0] = take_median_us(r);
+    if (rc == 0)
+        rc = limit_group(r);
+    if (rc == 0)
+        rc = reclaim(r, &ns, &index_ns, &stats);
+    median_us[1] = take_median_us(r);
+    if (rc == 0)
+        emit(r, ns, index_ns, &stats, median_us);
+    return rc;
+}
+
+static int run(struct reclaim_bench *r, const char *folder)
+{
+    uint64_t blocks = r->bench->blocks > 0 ? r->bench->blocks : BLOCKS_DEFAULT;
+    r->chains = blocks / TIERCE__BENCH_CHAIN_KEYS;
+    r->chains = r->chains < CHAINS_MIN ? CHAINS_MIN : r->chains;
+    r->ns = tierce__calloc(SAMPLES_MAX, sizeof(*r->ns));
+    int rc = r->ns == NULL ? -ENOMEM
+                           : tierce__bench_locator_open(&r->base, folder, NULL, DELETE_THREADS);
+    if (rc == 0)
+        rc = tierce__bench_locator_fill(&r->base, 0, r->chains, write_files, r);
+    return rc == 0 ? measure(r) : rc;
+}
+
+int tierce__bench_manager_reclaim(const struct tierce__bench *bench)
+{
+    struct reclaim_bench *r = tierce__calloc(1, sizeof(*r));
+    char *whole = realpath(bench->dir, NULL), folder[4096] = "";
+    int rc = r == NULL || whole == NULL ? -ENOMEM : 0;
+    if (rc == 0 && (size_t)snprintf(folder, sizeof(folder), "%s/reclaim", whole) >= sizeof(folder))
+        rc = -ENAMETOOLONG;
+    if (rc == 0 && mkdir(folder, 0700) < 0)
+        rc = -errno;
+    free(whole);
+    if (rc < 0) {
+        tierce__free(r);
+        return rc;
+    }
+    r->bench = bench;
+    rc = run(r, folder);
+    if (rc < 0 && r->base.why[0] != '\0')
+        rc = tierce__bench_fail(bench, "%s", r->base.why);
+    tierce__reclaimer_stop(r->reclaimer);
+    tierce__bench_locator_close(&r->base, NULL);
+    tierce__bench_remove(folder);
+    tierce__arena_clear(&r->arena);
+    tierce__free(r->ns);
+    tierce__free(r);
+    return rc;
+}
