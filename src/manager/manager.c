@@ -271,6 +271,7 @@ static int promote(void *arg, uint64_t fence)
         rc = tierce__restore_recover(whole->restore, manager->locator, fence, why);
     if (rc < 0) {
         set_state(manager, TIERCE__MANAGER_FOLLOWS);
+        tierce__restore_abandon(whole->restore);
         tierce__registry_drop(manager->registry);
         tierce__log(TIERCE_LOG_ERROR, "manager.cannot_lead", "%s", why);
         set_trouble(manager, why[0] != '\0' ? why : tierce_strerror(rc));

@@ -98,6 +98,16 @@ static int end(struct tierce__restore *restore, char why[256])
     return 0;
 }
 
+void tierce__restore_abandon(struct tierce__restore *restore)
+{
+    if (restore == NULL || restore->locator == NULL)
+        return;
+    TIERCE_ASSERT(restore->registry != NULL);
+    tierce__locator_set_filler(restore->locator, NULL, NULL);
+    restore->locator = NULL;
+    restore->registry = NULL;
+}
+
 int tierce__restore_recover(struct tierce__restore *restore, struct tierce__locator *locator,
                             uint64_t fence, char why[256])
 {
@@ -108,8 +118,7 @@ int tierce__restore_recover(struct tierce__restore *restore, struct tierce__loca
     tierce__locator_set_filler(locator, NULL, NULL);
     if (rc == 0)
         rc = end(restore, why);
-    restore->locator = NULL;
-    restore->registry = NULL;
+    tierce__restore_abandon(restore);
     return rc;
 }
 

@@ -39,7 +39,7 @@ TIERCE_MUSTUSE int tierce__restore_open(struct tierce__restore **out,
 void tierce__restore_close(struct tierce__restore *restore);
 
 /* Publishes the registry of the backup, and has the locator fill each index that it opens next.
- * Both are borrowed until recover. If the registry is not empty, it logs so and does nothing; with
+ * Both are borrowed until recover or abandon. If the registry is not empty, it logs so and does nothing; with
  * is_lasting that is -EEXIST. Errors, `why` in words: as tierce__registry_stage. */
 TIERCE_MUSTUSE int tierce__restore_begin(struct tierce__restore *restore,
                                          struct tierce__registry *registry,
@@ -49,6 +49,10 @@ TIERCE_MUSTUSE int tierce__restore_begin(struct tierce__restore *restore,
 TIERCE_MUSTUSE int tierce__restore_recover(struct tierce__restore *restore,
                                            struct tierce__locator *locator, uint64_t fence,
                                            char why[256]);
+
+/* After a begin that is not followed by recover: the next begin starts anew, and nothing was
+ * restored. NULL, and a restore that has not begun, are accepted. */
+void tierce__restore_abandon(struct tierce__restore *restore);
 
 struct tierce__restored {
     uint64_t storages, groups, instances;

@@ -34,6 +34,12 @@ static const struct tierce__model_field catalog_rows[] = {
     NEXT(storage, "next_storage"),
     NEXT(group, "next_instance_group"),
     NEXT(instance, "next_instance"),
+    {.path = "generation_floor",
+     .kind = TIERCE__FIELD_UINT,
+     .offset = AT(generation_floor),
+     .bytes = sizeof(uint64_t),
+     .high = (int64_t)TIERCE__GENERATION_MAX,
+     .flags = TIERCE__FIELD_IS_STORED | TIERCE__FIELD_IS_CLOSED},
     {.path = "id",
      .kind = TIERCE__FIELD_TEXT,
      .offset = AT(id),
@@ -332,7 +338,7 @@ unsigned tierce__catalog_format(const struct tierce__catalog *catalog)
         if (instances[i].generation > 0)
             return TIERCE__REGISTRY_FORMAT_MAX;
     }
-    return TIERCE__REGISTRY_FORMAT;
+    return catalog->generation_floor > 0 ? TIERCE__REGISTRY_FORMAT_MAX : TIERCE__REGISTRY_FORMAT;
 }
 
 int tierce__catalog_set_id(struct tierce__catalog *catalog, const char *id, char why[256])
@@ -357,10 +363,11 @@ int tierce__catalog_read_all(struct tierce__catalog *catalog, const char *text, 
     struct tierce__catalog read = {0};
     TIERCE_DASSERT(catalog->next.storage == 1 && catalog->next.instance == 1);
     int rc = tierce__model_from_json(&read.next, &catalog_fields, text, bytes, why);
-    if (rc == 0)
+    if (rc == 0) {
         catalog->next = read.next;
-    if (rc == 0)
+        catalog->generation_floor = read.generation_floor;
         rc = tierce__catalog_set_id(catalog, read.id, why);
+    }
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
         rc = add_list(catalog, (enum tierce__registry_kind)kind, &read, why);
     if (rc == 0)

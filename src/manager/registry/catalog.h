@@ -28,6 +28,9 @@ struct tierce__catalog_numbers {
 struct tierce__catalog {
     atomic_uint references;
     struct tierce__catalog_numbers next;
+    /* The smallest generation that an instance gets when it is registered or invalidated; 0: no
+     * instance that was invalidated was removed, and no backup was restored. */
+    uint64_t generation_floor;
     char *id; /* heap: of the registry, which marks its storages with it; "": it has none yet */
     struct tierce__catalog_list {
         void *items; /* of the kind's struct */
@@ -65,7 +68,7 @@ const char *tierce__entry_name(const void *entry, enum tierce__registry_kind kin
  * not know and loses them with its next write. It must not do so with generations, because blocks
  * that were invalidated would be valid again; so it rejects format 2. */
 #define TIERCE__REGISTRY_FORMAT     1
-#define TIERCE__REGISTRY_FORMAT_MAX 2 /* an instance was invalidated */
+#define TIERCE__REGISTRY_FORMAT_MAX 2 /* an instance has a generation, or the next one will */
 unsigned tierce__catalog_format(const struct tierce__catalog *catalog);
 
 /* Sets the id. Errors, unchanged: TIERCE_E_FORMAT (no id), -ENOMEM. */

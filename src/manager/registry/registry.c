@@ -196,8 +196,8 @@ void tierce__registry_drop(struct tierce__registry *registry)
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-int tierce__registry_change(struct tierce__registry *registry, tierce__registry_edit_fn *edit,
-                            const void *arg, char why[256])
+static int apply(struct tierce__registry *registry, tierce__registry_edit_fn *edit, const void *arg,
+                 bool stages, char why[256])
 {
     TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
     struct tierce__catalog *after = NULL;
@@ -213,13 +213,40 @@ int tierce__registry_change(struct tierce__registry *registry, tierce__registry_
     TIERCE_ASSERT(rc != 0 || atomic_load_explicit(&after->references, memory_order_relaxed) == 1);
     if (rc == 0)
         rc = edit(after, arg, why);
-    if (rc == 0 && registry->store != NULL && !registry->is_staged)
+    if (rc == 0 && registry->store != NULL && !registry->is_staged && !stages)
         rc = registry->store->ops->save(registry->store, registry->fence, registry->current, after,
                                         why);
+    registry->is_staged = registry->is_staged || (stages && rc == 0);
     if (rc == 0)
         publish(registry, after);
     else
         tierce__catalog_put(after);
+    tierce__lock_drop(&registry->changes);
+    return rc;
+}
+
+int tierce__registry_change(struct tierce__registry *registry, tierce__registry_edit_fn *edit,
+                            const void *arg, char why[256])
+{
+    return apply(registry, edit, arg, false, why);
+}
+
+int tierce__registry_change_unsaved(struct tierce__registry *registry,
+                                    tierce__registry_edit_fn *edit, const void *arg, char why[256])
+{
+    return apply(registry, edit, arg, true, why);
+}
+
+int tierce__registry_keep(struct tierce__registry *registry, char why[256])
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    int rc = 0;
+    tierce__lock_take(&registry->changes);
+    TIERCE_ASSERT(registry->is_loaded);
+    if (registry->store != NULL)
+        rc = registry->store->ops->save(registry->store, registry->fence, registry->empty,
+                                        registry->current, why);
+    registry->is_staged = registry->is_staged && rc != 0;
     tierce__lock_drop(&registry->changes);
     return rc;
 }
@@ -308,8 +335,7 @@ static int check_version(const struct tierce__group *old, const struct tierce__g
     return -ESTALE;
 }
 
-/* Clients do not set these fields. `old`: NULL for a new storage. */
-static void keep_state(struct tierce__storage *storage, const struct tierce__storage *old)
+void tierce__storage_keep_state(struct tierce__storage *storage, const struct tierce__storage *old)
 {
     TIERCE_DASSERT(old == NULL || strcmp(old->name, storage->name) == 0);
     storage->is_marked = old != NULL && old->is_marked;
@@ -330,7 +356,7 @@ static int replace(struct tierce__catalog *catalog, const struct edit *edit,
     TIERCE_DASSERT(tierce__field_integer(old, number) > 0);
     tierce__field_set_integer(entry, number, tierce__field_integer(old, number));
     if (edit->kind == TIERCE__KIND_STORAGE)
-        keep_state(&entry->storage, &old->storage);
+        tierce__storage_keep_state(&entry->storage, &old->storage);
     if (edit->kind == TIERCE__KIND_GROUP) {
         rc = check_version(&old->group, &entry->group, edit->current_version, why);
         if (rc == 0)
@@ -359,7 +385,9 @@ static int set_entry(struct tierce__catalog *catalog, const struct edit *edit, b
         rc = is_new ? check_new(catalog, edit->kind, &entry, why)
                     : replace(catalog, edit, &entry, why);
     if (edit->kind == TIERCE__KIND_STORAGE && is_new)
-        keep_state(&entry.storage, NULL);
+        tierce__storage_keep_state(&entry.storage, NULL);
+    if (edit->kind == TIERCE__KIND_INSTANCE && is_new)
+        entry.instance.generation = catalog->generation_floor;
     if (rc == 0 && is_new)
         rc = tierce__catalog_assign(catalog, edit->kind, &entry, why);
     TIERCE_DASSERT(rc != 0 || tierce__catalog_number_row(edit->kind) == NULL ||
@@ -454,6 +482,8 @@ static int remove_entry(struct tierce__catalog *catalog, const void *arg, char w
     if (tierce__catalog_find(catalog, edit->kind, edit->name) == NULL)
         return say_missing(edit->kind, edit->name, why);
     int rc = check_unused(catalog, edit->kind, edit->name, why);
+    if (rc == 0 && edit->kind == TIERCE__KIND_INSTANCE)
+        tierce__registry_keep_generation(catalog, tierce__catalog_instance(catalog, edit->name));
     if (rc == 0)
         tierce__catalog_remove(catalog, edit->kind, edit->name);
     TIERCE_DASSERT(rc != 0 || tierce__catalog_find(catalog, edit->kind, edit->name) == NULL);
@@ -538,237 +568,4 @@ int tierce__registry_enable_storage(struct tierce__registry *registry, const cha
 {
     struct edit edit = {.kind = TIERCE__KIND_STORAGE, .name = name, .enable = is_enabled};
     return tierce__registry_change(registry, enable, &edit, why);
-}
-
-/* ---- all at once ----------------------------------------------------------------------------- */
-
-int tierce__registry_snapshot(struct tierce__registry *registry, char **out)
-{
-    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
-    int rc = tierce__catalog_print_all(out, catalog);
-    tierce__registry_release(registry, catalog);
-    return rc;
-}
-
-/* Whether an imported entry is the one that has this name. */
-static bool is_kept(enum tierce__registry_kind kind, const union tierce__entry *old,
-                    const union tierce__entry *entry)
-{
-    char field[128];
-    return old != NULL &&
-           (kind != TIERCE__KIND_STORAGE || old->storage.type == entry->storage.type) &&
-           (kind != TIERCE__KIND_INSTANCE ||
-            tierce__instance_is_same(&old->instance, &entry->instance, field));
-}
-
-/* An import takes no invalidation back. */
-static void keep_generation(struct tierce__instance *instance, const struct tierce__instance *old)
-{
-    TIERCE_ASSERT(strcmp(instance->id, old->id) == 0);
-    if (instance->generation < old->generation)
-        instance->generation = old->generation;
-}
-
-/* Imported numbers and marks are ignored: equal entries keep those that they have. */
-static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before,
-                         enum tierce__registry_kind kind)
-{
-    TIERCE_DASSERT(after != before);
-    const struct tierce__model_field *number = tierce__catalog_number_row(kind);
-    for (size_t i = 0; number != NULL && i < after->lists[kind].count; i++) {
-        void *entry = tierce__catalog_entry(after, kind, i);
-        const void *old = tierce__catalog_find(before, kind, tierce__entry_name(entry, kind));
-        bool keeps = is_kept(kind, old, entry);
-        tierce__field_set_integer(entry, number, keeps ? tierce__field_integer(old, number) : 0);
-        if (kind == TIERCE__KIND_STORAGE)
-            keep_state(entry, keeps ? old : NULL);
-        if (kind == TIERCE__KIND_INSTANCE && old != NULL)
-            keep_generation(entry, old);
-    }
-}
-
-static int check_all(struct tierce__catalog *catalog, char why[256])
-{
-    int rc = 0;
-    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++) {
-        for (size_t i = 0; rc == 0 && i < catalog->lists[kind].count; i++)
-            rc = tierce__entry_check(kind, tierce__catalog_entry(catalog, kind, i), why);
-    }
-    const struct tierce__instance *instances = catalog->lists[TIERCE__KIND_INSTANCE].items;
-    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_INSTANCE].count; i++) {
-        if (tierce__catalog_group(catalog, instances[i].group_name) == NULL) {
-            snprintf(why, 256, "instance %.100s belongs to group %.100s, which does not exist",
-                     instances[i].id, instances[i].group_name);
-            rc = TIERCE_E_ARGUMENT;
-        }
-    }
-    return rc;
-}
-
-static int restore(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    const char *text = arg;
-    struct tierce__catalog *read = NULL;
-    int rc = tierce__catalog_create(&read);
-    if (rc == 0)
-        rc = tierce__catalog_read_all(read, text, strlen(text), why);
-    if (rc == 0)
-        rc = check_all(read, why);
-    if (rc == 0) {
-        for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
-            keep_numbers(read, catalog, kind);
-        read->next = catalog->next;
-        rc = tierce__catalog_number(read, why);
-    }
-    for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++) {
-        struct tierce__catalog_list list = catalog->lists[kind];
-        catalog->lists[kind] = read->lists[kind];
-        read->lists[kind] = list;
-    }
-    TIERCE_ASSERT(rc != 0 || (read->next.storage >= catalog->next.storage &&
-                              read->next.group >= catalog->next.group &&
-                              read->next.instance >= catalog->next.instance));
-    if (rc == 0)
-        catalog->next = read->next;
-    tierce__catalog_put(read);
-    return rc;
-}
-
-int tierce__registry_restore(struct tierce__registry *registry, const char *text, char why[256])
-{
-    return tierce__registry_change(registry, restore, text, why);
-}
-
-/* Numbers of instances that may have been assigned after a text was made are skipped. */
-#define NUMBERS_SKIPPED 65536u
-
-static int check_empty(const struct tierce__catalog *catalog, char why[256])
-{
-    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++) {
-        if (catalog->lists[kind].count == 0)
-            continue;
-        snprintf(why, 256, "the registry is not empty: it has %s %.150s",
-                 tierce__catalog_fields(kind)->noun,
-                 tierce__entry_name(tierce__catalog_entry(catalog, kind, 0), kind));
-        return -EEXIST;
-    }
-    return 0;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Reads a text into an empty catalog; `before` has assigned numbers, too. */
-static int take_over(struct tierce__catalog *catalog, const struct tierce__catalog *before,
-                     const char *text, char why[256])
-{
-    TIERCE_ASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
-    int rc = tierce__catalog_read_all(catalog, text, strlen(text), why);
-    if (rc == 0)
-        rc = check_all(catalog, why);
-    struct tierce__catalog_numbers *next = &catalog->next;
-    next->storage = larger(next->storage, before->next.storage);
-    next->group = larger(next->group, before->next.group);
-    next->instance = larger(next->instance, before->next.instance);
-    next->instance = next->instance < UINT32_MAX - NUMBERS_SKIPPED
-                         ? next->instance + NUMBERS_SKIPPED
-                         : (uint64_t)UINT32_MAX + 1;
-    return rc;
-}
-
-int tierce__registry_stage(struct tierce__registry *registry, const char *text, char why[256])
-{
-    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
-    struct tierce__catalog *after = NULL;
-    int rc = 0;
-    tierce__lock_take(&registry->changes);
-    if (!registry->is_loaded) {
-        snprintf(why, 256, "the registry is not loaded");
-        rc = TIERCE_E_CLOSED;
-    }
-    if (rc == 0 && (rc = tierce__catalog_create(&after)) == 0)
-        rc = check_empty(registry->current, why);
-    if (rc == 0)
-        rc = take_over(after, registry->current, text, why);
-    registry->is_staged = registry->is_staged || rc == 0;
-    if (rc == 0)
-        publish(registry, after);
-    else
-        tierce__catalog_put(after);
-    tierce__lock_drop(&registry->changes);
-    return rc;
-}
-
-int tierce__registry_keep(struct tierce__registry *registry, char why[256])
-{
-    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
-    int rc = 0;
-    tierce__lock_take(&registry->changes);
-    TIERCE_ASSERT(registry->is_loaded);
-    if (registry->store != NULL)
-        rc = registry->store->ops->save(registry->store, registry->fence, registry->empty,
-                                        registry->current, why);
-    registry->is_staged = registry->is_staged && rc != 0;
-    tierce__lock_drop(&registry->changes);
-    return rc;
-}
-
-/* ---- the first start ------------------------------------------------------------------------- */
-
-/* An entry of a startup file, if it is there. */
-static int start_with(struct tierce__catalog *catalog, const char *key,
-                      enum tierce__registry_kind kind, struct tierce__text json, char why[256])
-{
-    struct tierce__text entry = tierce__json_get(json, key);
-    char inner[256] = "";
-    int rc = entry.length > 0 ? tierce__catalog_read(catalog, kind, entry, inner) : 0;
-    if (rc != 0)
-        snprintf(why, 256, "%s: %.200s", key, inner);
-    return rc;
-}
-
-static int start(struct tierce__catalog *catalog, const void *arg, char why[256])
-{
-    const char *text = arg;
-    TIERCE_DASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
-    struct tierce__json_doc doc = {0};
-    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
-        if (catalog->lists[kind].count > 0)
-            return 1;
-    if (text == NULL) {
-        snprintf(
-            why, 256,
-            "the registry is empty, and there is no folder for a first storage: set startup.file, "
-            "or set STATE_DIRECTORY, XDG_STATE_HOME or HOME to an absolute path");
-        return TIERCE_E_CONFIG;
-    }
-    int rc = tierce__model_parse_json(&doc, text, strlen(text), why);
-    if (rc == 0)
-        rc = start_with(catalog, "storage_config", TIERCE__KIND_STORAGE, doc.value, why);
-    if (rc == 0)
-        rc = start_with(catalog, "instance_group", TIERCE__KIND_GROUP, doc.value, why);
-    if (rc == 0)
-        rc = check_all(catalog, why);
-    if (rc == 0)
-        rc = tierce__catalog_number(catalog, why);
-    tierce__json_doc_clear(&doc);
-    return rc;
-}
-
-int tierce__registry_startup(struct tierce__registry *registry, const char *text, char why[256])
-{
-    int rc = tierce__registry_change(registry, start, text, why);
-    return rc > 0 ? 0 : rc;
-}
-
-int tierce__registry_check_startup(const char *text, char why[256])
-{
-    struct tierce__catalog *catalog = NULL;
-    int rc = tierce__catalog_create(&catalog);
-    if (rc == 0)
-        rc = start(catalog, text, why);
-    tierce__catalog_put(catalog);
-    return rc;
 }

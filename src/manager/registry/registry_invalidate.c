@@ -30,6 +30,8 @@ static int invalidate(struct tierce__catalog *catalog, const void *arg, char why
             return TIERCE_E_LIMIT;
         }
         instance->generation++;
+        if (instance->generation < catalog->generation_floor)
+            instance->generation = catalog->generation_floor;
         chosen++;
     }
     if (chosen > 0)
@@ -45,4 +47,14 @@ int tierce__registry_invalidate(struct tierce__registry *registry,
                                 const struct tierce__namespace_choice *choice, char why[256])
 {
     return tierce__registry_change(registry, invalidate, choice, why);
+}
+
+void tierce__registry_keep_generation(struct tierce__catalog *catalog,
+                                      const struct tierce__instance *gone)
+{
+    TIERCE_DASSERT(gone->generation <= TIERCE__GENERATION_MAX);
+    uint64_t next =
+        gone->generation < TIERCE__GENERATION_MAX ? gone->generation + 1 : TIERCE__GENERATION_MAX;
+    if (gone->generation > 0 && next > catalog->generation_floor)
+        catalog->generation_floor = next;
 }

@@ -15,6 +15,19 @@ TIERCE_MUSTUSE int tierce__registry_change(struct tierce__registry *registry,
                                            tierce__registry_edit_fn *edit, const void *arg,
                                            char why[256]);
 
+/* The same, but neither this change nor a later one is saved until tierce__registry_keep. */
+TIERCE_MUSTUSE int tierce__registry_change_unsaved(struct tierce__registry *registry,
+                                                   tierce__registry_edit_fn *edit, const void *arg,
+                                                   char why[256]);
+
+/* Keeps what clients do not set. `old`: NULL for a new storage. */
+void tierce__storage_keep_state(struct tierce__storage *storage, const struct tierce__storage *old);
+
+/* An instance is removed: none that is registered or invalidated later gets a generation that it
+ * had. An instance that was never invalidated leaves nothing. */
+void tierce__registry_keep_generation(struct tierce__catalog *catalog,
+                                      const struct tierce__instance *gone);
+
 /* Whether the name of a storage is not that of a pool, and the name of a part's pool not that of a
  * storage; groups name both as candidates. -EEXIST. */
 TIERCE_MUSTUSE int tierce__registry_check_pool(const struct tierce__catalog *catalog,

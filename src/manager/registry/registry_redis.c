@@ -39,20 +39,20 @@ static const struct tierce__resp_script load_script = {
     "for i, id in ipairs(ids) do texts[i] = redis.call('HGET', ARGV[2] .. id, id) or '' end "
     "return {redis.call('HVALS', KEYS[2]), redis.call('HVALS', KEYS[3]), texts, "
     "redis.call('HVALS', KEYS[5]), redis.call('HMGET', KEYS[1], 'next_storage', "
-    "'next_instance_group', 'next_instance', 'format', 'id')}"};
+    "'next_instance_group', 'next_instance', 'format', 'id', 'generation_floor')}"};
 
-/* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; 7: the id; 8: the format; then key,
- * field, value each, without a value to delete. */
+/* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; 7: the id; 8: the format; 9: the
+ * floor of generations; then key, field, value each, without a value to delete. */
 static const struct tierce__resp_script save_script = {
     .text = CHECK_FENCE
     "if ARGV[6] == '1' then "
     "for _, id in ipairs(redis.call('HKEYS', KEYS[4])) do redis.call('DEL', ARGV[2] .. id) end "
     "redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end "
     "redis.call('HSET', KEYS[1], 'format', ARGV[8], 'next_storage', ARGV[3], "
-    "'next_instance_group', ARGV[4], 'next_instance', ARGV[5]) "
+    "'next_instance_group', ARGV[4], 'next_instance', ARGV[5], 'generation_floor', ARGV[9]) "
     "if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'id', ARGV[7]) "
     "elseif ARGV[6] == '1' then redis.call('HDEL', KEYS[1], 'id') end "
-    "for i = 9, #ARGV, 3 do "
+    "for i = 10, #ARGV, 3 do "
     "if ARGV[i + 2] == '' then redis.call('HDEL', ARGV[i], ARGV[i + 1]) "
     "else redis.call('HSET', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end end "
     "return 1"};
@@ -263,6 +263,7 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
     tierce__resp_pipeline_add_text(&batch, before != NULL ? "0" : "1");
     tierce__resp_pipeline_add_text(&batch, after->id);
     tierce__resp_pipeline_addf(&batch, "%u", tierce__catalog_format(after));
+    tierce__resp_pipeline_addf(&batch, "%" PRIu64, after->generation_floor);
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
         rc = add_changes(&batch, store, old, after, (enum tierce__registry_kind)kind);
     if (rc == 0)
@@ -347,12 +348,28 @@ static bool is_known_format(const struct tierce__resp_value *value)
     return format >= TIERCE__REGISTRY_FORMAT && format <= TIERCE__REGISTRY_FORMAT_MAX;
 }
 
+/* Managers before it write none. */
+static int load_floor(const struct redis_store *store, const struct tierce__resp_value *value,
+                      struct tierce__catalog *out, char why[256])
+{
+    char *end = NULL;
+    if (value->type == TIERCE__RESP_NIL)
+        return 0;
+    errno = 0;
+    uint64_t floor = value->type == TIERCE__RESP_STRING ? strtoull(value->text, &end, 10) : 0;
+    if (end == NULL || end == value->text || *end != '\0' || errno != 0 ||
+        floor > TIERCE__GENERATION_MAX)
+        return refuse(store->own_key, "generation_floor is not a number", why);
+    out->generation_floor = floor;
+    return 0;
+}
+
 static int load_own(const struct redis_store *store, const struct tierce__resp_value *values,
                     struct tierce__catalog *out, char why[256])
 {
     uint64_t *const numbers[] = {&out->next.storage, &out->next.group, &out->next.instance};
     char inner[256] = "";
-    if (values->type != TIERCE__RESP_ARRAY || values->count != 5)
+    if (values->type != TIERCE__RESP_ARRAY || values->count != 6)
         return refuse(store->own_key, "an unexpected answer", why);
     for (size_t i = 0; i < 3; i++) {
         const struct tierce__resp_value *value = &values->items[i];
@@ -372,9 +389,10 @@ static int load_own(const struct redis_store *store, const struct tierce__resp_v
                  TIERCE__REGISTRY_FORMAT_MAX);
         return TIERCE_E_VERSION;
     }
-    if (values->items[4].type != TIERCE__RESP_STRING)
-        return 0;
-    int rc = tierce__catalog_set_id(out, values->items[4].text, inner);
+    int rc = load_floor(store, &values->items[5], out, why);
+    if (rc < 0 || values->items[4].type != TIERCE__RESP_STRING)
+        return rc;
+    rc = tierce__catalog_set_id(out, values->items[4].text, inner);
     return rc == TIERCE_E_FORMAT ? refuse(store->own_key, inner, why) : rc;
 }
 

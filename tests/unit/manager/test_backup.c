@@ -47,11 +47,9 @@ static void path_of(const struct harness *h, char path[128], const char *name)
     snprintf(path, 128, "%s/%s", h->folder, name);
 }
 
-/* Another manager with an empty registry, in the folder of `from`, that restores and recovers. */
-static int restore_into(struct harness *h, const struct harness *from, const char *path,
-                        bool keep_slots, struct tierce__restored *out)
+/* Another manager with an empty registry, in the folder of `from`. */
+static void open_empty(struct harness *h, const struct harness *from)
 {
-    struct tierce__restore *restore;
     *h = (struct harness){.now_us = from->now_us + 60000000};
     snprintf(h->folder, sizeof(h->folder), "%s", from->folder);
     ck_assert_int_eq(
@@ -75,6 +73,14 @@ static int restore_into(struct harness *h, const struct harness *from, const cha
                                                         .clock_arg = h,
                                                         .seed = 2}),
         0);
+}
+
+/* The same; it restores and recovers. */
+static int restore_into(struct harness *h, const struct harness *from, const char *path,
+                        bool keep_slots, struct tierce__restored *out)
+{
+    struct tierce__restore *restore;
+    open_empty(h, from);
     int rc = tierce__restore_open(
         &restore,
         &(struct tierce__restore_opts){
@@ -365,6 +371,40 @@ START_TEST(only_an_empty_registry_is_restored)
 }
 END_TEST
 
+/* Something fails between begin and recover, and the manager tries to lead again. */
+START_TEST(a_restore_that_was_begun_begins_again)
+{
+    struct harness h, other;
+    struct tierce__restore *restore;
+    struct tierce__restored restored;
+    char path[128];
+    fill_chain();
+    harness_open(&h, &(struct harness_opts){0});
+    path_of(&h, path, "backup");
+    harness_store(&h, chain, 5);
+    back_up(&h, path);
+    open_empty(&other, &h);
+    struct tierce__restore_opts opts = {.size = sizeof(struct tierce__restore_opts), .path = path};
+    ck_assert_int_eq(tierce__restore_open(&restore, &opts, h.why), 0);
+    tierce__restore_abandon(restore);
+    for (unsigned i = 0; i < 3; i++) {
+        ck_assert_int_eq(tierce__restore_begin(restore, other.registry, other.locator, h.why), 0);
+        if (i < 2) {
+            tierce__restore_abandon(restore);
+            tierce__registry_drop(other.registry);
+            ck_assert_int_eq(tierce__registry_load(other.registry, 3 + i, h.why), 0);
+        }
+    }
+    ck_assert_int_eq(tierce__restore_recover(restore, other.locator, 4, h.why), 0);
+    tierce__restore_counts(restore, &restored);
+    ck_assert_uint_eq(restored.blocks, 5);
+    ck_assert_uint_eq(harness_prefix(&other, chain, 5), 5);
+    tierce__restore_close(restore);
+    close_restored(&other);
+    harness_close(&h);
+}
+END_TEST
+
 START_TEST(a_cursor_belongs_to_its_leader)
 {
     struct harness h;
@@ -467,5 +507,5 @@ CHECK_MAIN("backup", .seconds = 60,
            .tests = {a_restored_index_answers_as_before, new_files_have_numbers_that_were_not_used,
                      a_parent_that_left_makes_a_hole, shared_files_need_clients_that_verify,
                      each_flip_and_each_cut_is_named, pages_that_lie,
-                     only_an_empty_registry_is_restored, a_cursor_belongs_to_its_leader,
-                     an_index_that_is_not_empty, engines_verify})
+                     only_an_empty_registry_is_restored, a_restore_that_was_begun_begins_again,
+                     a_cursor_belongs_to_its_leader, an_index_that_is_not_empty, engines_verify})

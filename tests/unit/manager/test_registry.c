@@ -5,8 +5,7 @@
 #include "vfs_fault.h"
 #include "check_main.h"
 #include "manager/api/account.h"
-#include "manager/registry/registry.h"
-#include "manager/registry/startup.h"
+#include "registry_case.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -17,121 +16,6 @@
 #include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
-
-static char folder[] = "/tmp/tierce-test-registry-XXXXXX";
-static char uri[160], path[128], why[256];
-static struct tierce__registry *registry;
-static struct tierce__vfs *vfs;
-
-static struct tierce__registry *open_one(const char *at, struct tierce__vfs *files)
-{
-    struct tierce__registry *one = NULL;
-    struct tierce__registry_opts opts = {.size = sizeof(opts), .uri = at, .vfs = files};
-    ck_assert_msg(tierce__registry_open(&one, &opts, why) == 0, "%s", why);
-    return one;
-}
-
-static void load(struct tierce__registry *one, uint64_t fence)
-{
-    ck_assert_msg(tierce__registry_load(one, fence, why) == 0, "%s", why);
-}
-
-static void set_up(void)
-{
-    temp_folder_make(folder);
-    snprintf(path, sizeof(path), "%s/registry", folder);
-    snprintf(uri, sizeof(uri), "local://%s", path);
-    registry = open_one(uri, NULL);
-    load(registry, 0);
-}
-
-static void remove_files(void)
-{
-    static const char *const endings[] = {"", ".new", ".lock"};
-    char name[160];
-    for (size_t i = 0; i < 3; i++) {
-        snprintf(name, sizeof(name), "%s%s", path, endings[i]);
-        unlink(name);
-    }
-    ck_assert_int_eq(rmdir(folder), 0);
-}
-
-static void tear_down(void)
-{
-    tierce__registry_close(registry);
-    if (vfs != NULL)
-        vfs->ops->destroy(vfs);
-    remove_files();
-}
-
-static void reopen(void)
-{
-    tierce__registry_close(registry);
-    registry = open_one(uri, NULL);
-    load(registry, 0);
-}
-
-/* ---- entries --------------------------------------------------------------------------------- */
-
-static struct tierce__storage nfs(char *name)
-{
-    return (struct tierce__storage){.name = name,
-                                    .type = TIERCE__STORAGE_NFS,
-                                    .is_enabled = true,
-                                    .root_path = (char *)"/tmp/nfs/"};
-}
-
-static struct tierce__group group_of(char *name, char **storages, size_t count)
-{
-    return (struct tierce__group){.name = name,
-                                  .storage_candidates = storages,
-                                  .storage_candidate_count = count,
-                                  .max_instance_count = 2,
-                                  .version = 1};
-}
-
-static struct tierce__instance instance_of(char *id, char *group)
-{
-    static struct tierce__spec_info specs[] = {{(char *)"tp0", 1024}};
-    return (struct tierce__instance){
-        .id = id, .group_name = group, .block_size = 64, .specs = specs, .spec_count = 1};
-}
-
-static int add_storage(char *name)
-{
-    struct tierce__storage storage = nfs(name);
-    return tierce__registry_add_storage(registry, &storage, why);
-}
-
-static int add_group(char *name, char *storage)
-{
-    struct tierce__group group = group_of(name, &storage, 1);
-    return tierce__registry_add_group(registry, &group, why);
-}
-
-static int add_instance(char *id, char *group)
-{
-    struct tierce__instance instance = instance_of(id, group);
-    return tierce__registry_add_instance(registry, &instance, why);
-}
-
-static char *snapshot(void)
-{
-    char *text = NULL;
-    ck_assert_int_eq(tierce__registry_snapshot(registry, &text), 0);
-    return text;
-}
-
-static unsigned number_of_storage(const char *name)
-{
-    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
-    const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
-    unsigned number = storage != NULL ? storage->number : 0;
-    if (storage != NULL)
-        ck_assert_ptr_eq(tierce__catalog_storage_numbered(catalog, (uint16_t)number), storage);
-    tierce__registry_release(registry, catalog);
-    return number;
-}
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
@@ -383,13 +267,6 @@ END_TEST
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static void fill(void)
-{
-    ck_assert_int_eq(add_storage("a"), 0);
-    ck_assert_int_eq(add_group("g", "a"), 0);
-    ck_assert_int_eq(add_instance("i", "g"), 0);
-}
-
 START_TEST(test_all_of_it_comes_back)
 {
     fill();
@@ -530,67 +407,6 @@ START_TEST(test_without_a_lease_there_is_one_only)
 END_TEST
 
 /* ---- all at once ----------------------------------------------------------------------------- */
-
-START_TEST(test_restore)
-{
-    fill();
-    char *text = snapshot();
-    ck_assert_int_eq(tierce__registry_remove_instance(registry, "i", why), 0);
-    ck_assert_int_eq(add_storage("b"), 0);
-    ck_assert_int_eq(tierce__registry_restore(registry, "{\"storages\":[{}]}", why),
-                     TIERCE_E_FORMAT);
-    ck_assert_ptr_nonnull(strstr(why, "storages[0]"));
-    ck_assert_int_eq(tierce__registry_restore(registry,
-                                              "{\"instances\":[{\"instance_id\":\"i\","
-                                              "\"instance_group_name\":\"none\"}]}",
-                                              why),
-                     TIERCE_E_ARGUMENT);
-    ck_assert_uint_eq(number_of_storage("b"), 2); /* nothing has changed */
-    ck_assert_int_eq(tierce__registry_restore(registry, text, why), 0);
-    tierce__free(text);
-    ck_assert_uint_eq(number_of_storage("a"), 1);
-    ck_assert_uint_eq(number_of_storage("b"), 0);
-    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
-    /* The instance was removed: its old state does not belong to the new one. */
-    ck_assert_uint_eq(tierce__catalog_instance(catalog, "i")->number, 2);
-    tierce__registry_release(registry, catalog);
-    ck_assert_int_eq(add_storage("b"), 0);
-    ck_assert_uint_eq(number_of_storage("b"), 3);
-}
-END_TEST
-
-START_TEST(test_startup)
-{
-    ck_assert_int_eq(tierce__registry_startup(registry, "{\"instance_group\":7}", why),
-                     TIERCE_E_FORMAT);
-    ck_assert_ptr_nonnull(strstr(why, "instance_group"));
-    ck_assert_int_eq(tierce__registry_startup(registry, NULL, why), TIERCE_E_CONFIG);
-    ck_assert_ptr_nonnull(strstr(why, "STATE_DIRECTORY"));
-    char *builtin = tierce__startup_builtin("/var/lib/\"t\"");
-    ck_assert_int_eq(tierce__registry_startup(registry, builtin, why), 0);
-    tierce__free(builtin);
-    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
-    const struct tierce__storage *storage = tierce__catalog_storage(catalog, "nfs_01");
-    const struct tierce__group *group = tierce__catalog_group(catalog, "default");
-    ck_assert_str_eq(storage->root_path, "/var/lib/\"t\"/nfs_01/");
-    ck_assert_int_eq(storage->key_count_per_file, 8);
-    ck_assert_int_eq(group->capacity_bytes, 30000000000);
-    ck_assert_uint_eq(group->type_quota_count, 3);
-    ck_assert(group->trigger_used_share == 0.8);
-    ck_assert_int_eq(group->prefer_strategy, 2);
-    ck_assert_int_eq(group->search_cache_mib, 10000);
-    ck_assert_str_eq(group->global_quota_group_name, "default_quota_group");
-    tierce__registry_release(registry, catalog);
-    uint64_t version = tierce__registry_version(registry);
-    ck_assert_int_eq(tierce__registry_startup(registry, NULL, why), 0); /* none was needed */
-    ck_assert_int_eq(tierce__registry_startup(registry,
-                                              "{\"storage_config\":{\"type\":\"file\","
-                                              "\"global_unique_name\":\"x\"}}",
-                                              why),
-                     0);
-    ck_assert_uint_eq(tierce__registry_version(registry), version);
-}
-END_TEST
 
 /* ---- torture --------------------------------------------------------------------------------- */
 
@@ -794,8 +610,6 @@ CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardo
                      test_an_older_leader_is_refused,
                      test_a_writer_that_hangs,
                      test_without_a_lease_there_is_one_only,
-                     test_restore,
-                     test_startup,
                      test_torture_allocations,
                      test_torture_files,
                      test_power_cut,

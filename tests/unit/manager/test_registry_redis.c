@@ -147,6 +147,28 @@ START_TEST(test_all_of_it_comes_back)
 }
 END_TEST
 
+START_TEST(test_generations)
+{
+    const struct tierce__namespace_choice all = {.instance_id = "i", .group = "", .family = ""};
+    load(registry, 0);
+    fill();
+    REDIS("HMGET", "kvcache_registry_tierce:c1", "format", "generation_floor");
+    ck_assert_str_eq(value.items[0].text, "1");
+    ck_assert_str_eq(value.items[1].text, "0");
+    ck_assert_int_eq(tierce__registry_invalidate(registry, &all, why), 0);
+    ck_assert_int_eq(tierce__registry_remove_instance(registry, "i", why), 0);
+    check_same(snapshot(registry), stored());
+    REDIS("HMGET", "kvcache_registry_tierce:c1", "format", "generation_floor");
+    ck_assert_str_eq(value.items[0].text, "2");
+    ck_assert_str_eq(value.items[1].text, "2");
+    REDIS("HSET", "kvcache_registry_tierce:c1", "generation_floor", "2x");
+    ck_assert_int_eq(tierce__registry_load(registry, 0, why), TIERCE_E_FORMAT);
+    ck_assert_ptr_nonnull(strstr(why, "generation_floor"));
+    REDIS("HDEL", "kvcache_registry_tierce:c1", "generation_floor"); /* an older manager wrote */
+    load(registry, 0);
+}
+END_TEST
+
 START_TEST(test_the_layout_is_that_of_kvcm)
 {
     load(registry, 0);
@@ -434,6 +456,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, test_all_of_it_comes_back);
+    tcase_add_test(tcase, test_generations);
     tcase_add_test(tcase, test_the_layout_is_that_of_kvcm);
     tcase_add_test(tcase, test_what_kvcm_left_gets_numbers);
     tcase_add_test(tcase, test_an_older_leader_is_refused);

@@ -617,18 +617,30 @@ static void ask_again(struct part *part)
     tierce__fleet_manager_start(part->parts->manager, &part->asking);
 }
 
+/* When the manager is asked about a part of which it has answered nothing meanwhile. A part that
+ * is not registered may have blocks on disk, and so no reason to register for a request. */
+static uint64_t ask_due_ns(const struct part *part)
+{
+    uint64_t last_ns =
+        part->base.heard_ns > part->base.asked_ns ? part->base.heard_ns : part->base.asked_ns;
+    uint32_t pause_ms = part->base.state == TIERCE__FLEET_REJECTED ? REJECTED_MS : HEAR_MS;
+    return last_ns + pause_ms * TIERCE__MS_NS;
+}
+
 void tierce__fleet_parts_ask(struct tierce__fleet_parts *parts, uint64_t *until_ns)
 {
     uint64_t now_ns = tierce__now_ns();
     TIERCE__LIST_FOR_EACH (node, &parts->parts) {
         struct part *part = part_at(node);
-        uint64_t due_ns = part->base.heard_ns + HEAR_MS * TIERCE__MS_NS;
-        if (part->is_asking || part->base.heard == 0) /* this manager has no generations */
+        uint64_t due_ns = ask_due_ns(part);
+        if (part->is_asking || part->base.state == TIERCE__FLEET_REGISTERING)
             continue;
-        if (due_ns <= now_ns)
+        if (due_ns > now_ns)
+            *until_ns = due_ns < *until_ns ? due_ns : *until_ns;
+        else if (part->base.state == TIERCE__FLEET_REGISTERED && !part->outdated)
             ask_again(part);
-        else if (due_ns < *until_ns)
-            *until_ns = due_ns;
+        else
+            ask_manager(part);
     }
 }
 

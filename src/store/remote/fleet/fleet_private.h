@@ -163,8 +163,8 @@ struct tierce__fleet_part *tierce__fleet_part_find(struct tierce__fleet_parts *p
                                                    const uint8_t ns_digest[TIERCE_HASH_BYTES],
                                                    const struct tierce_shard *shard);
 /* Asks the manager about parts of which it has answered nothing for some seconds, so that also an
- * engine that finds everything in its own tiers learns of an invalidation. Lowers *until_ns to the
- * next time. */
+ * engine that finds everything in its own tiers learns of an invalidation. Parts that are not
+ * registered, because no manager answered, are registered. Lowers *until_ns to the next time. */
 void tierce__fleet_parts_ask(struct tierce__fleet_parts *parts, uint64_t *until_ns);
 
 /* The manager does not know the instance any more, or named a storage that `stores` does not know:

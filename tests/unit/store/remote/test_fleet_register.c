@@ -18,7 +18,9 @@ enum { INSTANCES = 600, SECOND_MS = 1000, MINUTE_MS = 60000 };
 /* Registrations by instance: another one of the same name is rejected, as a manager does it. */
 struct tierce__fleet_manager {
     struct tierce__list calls;
-    unsigned started;
+    unsigned started; /* calls */
+    unsigned asked;   /* of them GetInstanceInfo */
+    uint64_t generation;
     int status; /* of the next answers; 0: by the registration */
     int update; /* of tierce__fleet_stores_update */
     struct known {
@@ -37,7 +39,8 @@ static struct tierce__namespaces *namespaces;
 void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
                                  struct tierce__fleet_call *call)
 {
-    ck_assert_str_eq(call->method, "RegisterInstance");
+    manager->asked += strcmp(call->method, "GetInstanceInfo") == 0;
+    ck_assert(manager->asked > 0 || strcmp(call->method, "RegisterInstance") == 0);
     ck_assert(call->repeats && call->deadline_ns > tierce__now_ns());
     manager->started++;
     call->status = tierce__proto_pack(&call->body, &call->body_bytes, call->request);
@@ -75,10 +78,14 @@ static int judge(struct tierce__fleet_manager *manager, const struct tierce__fle
 
 static void answer(struct tierce__fleet_manager *manager, struct tierce__fleet_call *call)
 {
+    bool registers = strcmp(call->method, "RegisterInstance") == 0;
     if (call->status == 0)
-        call->status = manager->status != 0 ? manager->status : judge(manager, call);
+        call->status = manager->status != 0 ? manager->status
+                       : registers          ? judge(manager, call)
+                                            : 0;
     if (call->status == 0) {
-        call->reply = tierce__proto_create(&meta__register_instance_response__descriptor);
+        call->generation = manager->generation;
+        call->reply = tierce__proto_create(call->answers);
         if (call->reply == NULL)
             call->status = -ENOMEM;
     }
@@ -587,6 +594,78 @@ START_TEST(test_a_manager_that_fails_is_not_asked_at_once_again)
 }
 END_TEST
 
+/* ---- parts that no request registers ---------------------------------------------------------
+ */
+
+enum { HEAR_MS = 5000 };
+
+/* Time passes, and the manager is asked if it is time; returns the calls of the turn. */
+static unsigned after(struct tierce__fleet_parts *parts, struct tierce__fleet_part *part,
+                      uint64_t ms)
+{
+    unsigned before = fake.started;
+    uint64_t until_ns = UINT64_MAX;
+    make_older(part, ms);
+    part->heard_ns -= part->heard_ns > 0 ? ms * TIERCE__MS_NS : 0;
+    tierce__fleet_parts_ask(parts, &until_ns);
+    ck_assert(fake.started > before || until_ns < UINT64_MAX); /* the thread wakes for it */
+    tierce__fleet_manager_poll(&fake, 0);
+    return fake.started - before;
+}
+
+/* All prompts are on disk, so nothing asks for the pool; a weight update may have been missed. */
+START_TEST(test_no_manager_answered_when_the_engine_started)
+{
+    struct tierce__fleet_parts *parts = open_parts(NULL);
+    struct tierce__fleet_part *part = part_of(parts, &plain_shape, whole_shard);
+    fake.status = TIERCE_E_DOWN;
+    fake.generation = 3;
+    ck_assert_int_eq(register_part(parts, part), TIERCE_E_DOWN);
+    ck_assert_uint_eq(after(parts, part, HEAR_MS / 2), 0);
+    ck_assert_uint_eq(after(parts, part, HEAR_MS), 1);
+    ck_assert(part->state == TIERCE__FLEET_NEW && tierce__fleet_part_is_current(part));
+    fake.status = 0;
+    ck_assert_uint_eq(after(parts, part, HEAR_MS), 1);
+    ck_assert(part->state == TIERCE__FLEET_REGISTERED && part->heard == 3);
+    ck_assert(!tierce__fleet_part_is_current(part));
+    ck_assert_uint_eq(fake.asked, 0);
+    tierce__fleet_parts_close(parts);
+}
+END_TEST
+
+START_TEST(test_a_manager_that_learns_of_generations)
+{
+    struct tierce__fleet_parts *parts = open_parts(NULL);
+    struct tierce__fleet_part *part = part_of(parts, &plain_shape, whole_shard);
+    ck_assert_int_eq(register_part(parts, part), 0);
+    ck_assert_uint_eq(after(parts, part, HEAR_MS), 1); /* of a version without them */
+    ck_assert(fake.asked == 1 && part->heard == 0);
+    ck_assert_uint_eq(after(parts, part, HEAR_MS / 2), 0);
+    fake.generation = 1; /* it was upgraded */
+    ck_assert_uint_eq(after(parts, part, HEAR_MS), 1);
+    ck_assert(part->heard == 1 && tierce__fleet_part_is_current(part));
+    fake.status = TIERCE_E_MISS; /* an operator removed the instance */
+    ck_assert_uint_eq(after(parts, part, HEAR_MS), 1);
+    fake.status = 0;
+    fake.generation = 2;
+    ck_assert_uint_eq(after(parts, part, HEAR_MS), 1);
+    ck_assert(fake.asked == 3 && part->heard == 2);
+    tierce__fleet_parts_close(parts);
+}
+END_TEST
+
+START_TEST(test_a_rejected_part_is_asked_for_each_minute)
+{
+    struct tierce__fleet_parts *parts = open_parts(NULL);
+    struct tierce__fleet_part *part = part_of(parts, &plain_shape, whole_shard);
+    fake.status = -EEXIST;
+    ck_assert_int_eq(register_part(parts, part), TIERCE_E_REFUSED);
+    ck_assert_uint_eq(after(parts, part, MINUTE_MS / 2), 0);
+    ck_assert_uint_eq(after(parts, part, MINUTE_MS), 1);
+    tierce__fleet_parts_close(parts);
+}
+END_TEST
+
 /* ---- who waits how long ---------------------------------------------------------------------- */
 
 START_TEST(test_each_waiter_has_its_deadline)
@@ -701,5 +780,8 @@ CHECK_MAIN("fleet register", .seconds = 120, .setup = start_fake, .teardown = st
                      test_the_number_of_parts_is_limited, test_parts_are_distinct,
                      test_an_instance_that_was_forgotten, test_a_rejected_part_asks_after_a_minute,
                      test_a_manager_that_fails_is_not_asked_at_once_again,
+                     test_no_manager_answered_when_the_engine_started,
+                     test_a_manager_that_learns_of_generations,
+                     test_a_rejected_part_is_asked_for_each_minute,
                      test_each_waiter_has_its_deadline, test_a_waiter_waits_again,
                      test_close_drops_waiters, test_every_allocation_fails})

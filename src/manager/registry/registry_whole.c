@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The whole content of a registry at once: snapshots, backups, and the first start. */
+#include "base/assert.h"
+#include "manager/registry/registry_private.h"
+#include "manager/registry/registry_rules.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- all at once ----------------------------------------------------------------------------- */
+
+int tierce__registry_snapshot(struct tierce__registry *registry, char **out)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    int rc = tierce__catalog_print_all(out, catalog);
+    tierce__registry_release(registry, catalog);
+    return rc;
+}
+
+/* Whether an imported entry is the one that has this name. */
+static bool is_kept(enum tierce__registry_kind kind, const union tierce__entry *old,
+                    const union tierce__entry *entry)
+{
+    char field[128];
+    return old != NULL &&
+           (kind != TIERCE__KIND_STORAGE || old->storage.type == entry->storage.type) &&
+           (kind != TIERCE__KIND_INSTANCE ||
+            tierce__instance_is_same(&old->instance, &entry->instance, field));
+}
+
+/* An import takes no invalidation back, and neither does one that leaves an instance out and a
+ * later one that has it again. */
+static void keep_generations(struct tierce__catalog *after, struct tierce__catalog *before)
+{
+    for (size_t i = 0; i < before->lists[TIERCE__KIND_INSTANCE].count; i++) {
+        const struct tierce__instance *old =
+            tierce__catalog_entry(before, TIERCE__KIND_INSTANCE, i);
+        struct tierce__instance *entry =
+            tierce__catalog_find(after, TIERCE__KIND_INSTANCE, old->id);
+        if (entry == NULL)
+            tierce__registry_keep_generation(before, old);
+        else
+            entry->generation = larger(entry->generation, old->generation);
+    }
+    for (size_t i = 0; i < after->lists[TIERCE__KIND_INSTANCE].count; i++) {
+        struct tierce__instance *entry = tierce__catalog_entry(after, TIERCE__KIND_INSTANCE, i);
+        if (tierce__catalog_instance(before, entry->id) == NULL)
+            entry->generation = larger(entry->generation, before->generation_floor);
+    }
+}
+
+/* Imported numbers and marks are ignored: equal entries keep those that they have. */
+static void keep_numbers(struct tierce__catalog *after, const struct tierce__catalog *before,
+                         enum tierce__registry_kind kind)
+{
+    TIERCE_DASSERT(after != before);
+    const struct tierce__model_field *number = tierce__catalog_number_row(kind);
+    for (size_t i = 0; number != NULL && i < after->lists[kind].count; i++) {
+        void *entry = tierce__catalog_entry(after, kind, i);
+        const void *old = tierce__catalog_find(before, kind, tierce__entry_name(entry, kind));
+        bool keeps = is_kept(kind, old, entry);
+        tierce__field_set_integer(entry, number, keeps ? tierce__field_integer(old, number) : 0);
+        if (kind == TIERCE__KIND_STORAGE)
+            tierce__storage_keep_state(entry, keeps ? old : NULL);
+    }
+}
+
+static int check_all(struct tierce__catalog *catalog, char why[256])
+{
+    int rc = 0;
+    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++) {
+        for (size_t i = 0; rc == 0 && i < catalog->lists[kind].count; i++)
+            rc = tierce__entry_check(kind, tierce__catalog_entry(catalog, kind, i), why);
+    }
+    const struct tierce__instance *instances = catalog->lists[TIERCE__KIND_INSTANCE].items;
+    for (size_t i = 0; rc == 0 && i < catalog->lists[TIERCE__KIND_INSTANCE].count; i++) {
+        if (tierce__catalog_group(catalog, instances[i].group_name) == NULL) {
+            snprintf(why, 256, "instance %.100s belongs to group %.100s, which does not exist",
+                     instances[i].id, instances[i].group_name);
+            rc = TIERCE_E_ARGUMENT;
+        }
+    }
+    return rc;
+}
+
+static void swap_lists(struct tierce__catalog *a, struct tierce__catalog *b)
+{
+    TIERCE_DASSERT(a != b);
+    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++) {
+        struct tierce__catalog_list list = a->lists[kind];
+        a->lists[kind] = b->lists[kind];
+        b->lists[kind] = list;
+    }
+}
+
+static int restore(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *text = arg;
+    struct tierce__catalog *read = NULL;
+    int rc = tierce__catalog_create(&read);
+    if (rc == 0)
+        rc = tierce__catalog_read_all(read, text, strlen(text), why);
+    if (rc == 0)
+        rc = check_all(read, why);
+    if (rc == 0) {
+        for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
+            keep_numbers(read, catalog, kind);
+        keep_generations(read, catalog);
+        read->next = catalog->next;
+        rc = tierce__catalog_number(read, why);
+    }
+    if (rc == 0)
+        swap_lists(catalog, read);
+    TIERCE_ASSERT(rc != 0 || (read->next.storage >= catalog->next.storage &&
+                              read->next.group >= catalog->next.group &&
+                              read->next.instance >= catalog->next.instance));
+    if (rc == 0)
+        catalog->next = read->next;
+    tierce__catalog_put(read);
+    return rc;
+}
+
+int tierce__registry_restore(struct tierce__registry *registry, const char *text, char why[256])
+{
+    return tierce__registry_change(registry, restore, text, why);
+}
+
+/* Numbers of instances, and generations, that may have been given after a text was made are
+ * skipped. */
+#define NUMBERS_SKIPPED 65536u
+
+static int check_empty(const struct tierce__catalog *catalog, char why[256])
+{
+    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++) {
+        if (catalog->lists[kind].count == 0)
+            continue;
+        snprintf(why, 256, "the registry is not empty: it has %s %.150s",
+                 tierce__catalog_fields(kind)->noun,
+                 tierce__entry_name(tierce__catalog_entry(catalog, kind, 0), kind));
+        return -EEXIST;
+    }
+    return 0;
+}
+
+/* Numbers that the catalog has assigned are not assigned again. */
+static void skip_numbers(struct tierce__catalog_numbers *next,
+                         const struct tierce__catalog_numbers *before)
+{
+    next->storage = larger(next->storage, before->storage);
+    next->group = larger(next->group, before->group);
+    next->instance = larger(next->instance, before->instance);
+    next->instance = next->instance < UINT32_MAX - NUMBERS_SKIPPED
+                         ? next->instance + NUMBERS_SKIPPED
+                         : (uint64_t)UINT32_MAX + 1;
+}
+
+/* Engines may have heard generations that instances were given after the text was made. */
+static void skip_generations(struct tierce__catalog *read, const struct tierce__catalog *before)
+{
+    uint64_t floor = larger(read->generation_floor, before->generation_floor);
+    size_t count;
+    const struct tierce__instance *instances = tierce__catalog_instances(read, &count);
+    for (size_t i = 0; i < count; i++)
+        floor = larger(floor, instances[i].generation);
+    read->generation_floor = floor < TIERCE__GENERATION_MAX - NUMBERS_SKIPPED
+                                 ? floor + NUMBERS_SKIPPED
+                                 : TIERCE__GENERATION_MAX;
+}
+
+/* Reads a text into an empty catalog, which has assigned numbers. */
+static int take_over(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *text = arg;
+    struct tierce__catalog *read = NULL;
+    int rc = check_empty(catalog, why);
+    if (rc == 0)
+        rc = tierce__catalog_create(&read);
+    if (rc == 0)
+        rc = tierce__catalog_read_all(read, text, strlen(text), why);
+    if (rc == 0)
+        rc = check_all(read, why);
+    if (rc == 0) {
+        skip_numbers(&read->next, &catalog->next);
+        skip_generations(read, catalog);
+        catalog->next = read->next;
+        catalog->generation_floor = read->generation_floor;
+        rc = tierce__catalog_set_id(catalog, read->id, why);
+        swap_lists(catalog, read);
+    }
+    tierce__catalog_put(read);
+    return rc;
+}
+
+int tierce__registry_stage(struct tierce__registry *registry, const char *text, char why[256])
+{
+    return tierce__registry_change_unsaved(registry, take_over, text, why);
+}
+
+/* ---- the first start ------------------------------------------------------------------------- */
+
+/* An entry of a startup file, if it is there. */
+static int start_with(struct tierce__catalog *catalog, const char *key,
+                      enum tierce__registry_kind kind, struct tierce__text json, char why[256])
+{
+    struct tierce__text entry = tierce__json_get(json, key);
+    char inner[256] = "";
+    int rc = entry.length > 0 ? tierce__catalog_read(catalog, kind, entry, inner) : 0;
+    if (rc != 0)
+        snprintf(why, 256, "%s: %.200s", key, inner);
+    return rc;
+}
+
+static int start(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const char *text = arg;
+    TIERCE_DASSERT(atomic_load_explicit(&catalog->references, memory_order_relaxed) == 1);
+    struct tierce__json_doc doc = {0};
+    for (unsigned kind = 0; kind < TIERCE__KINDS; kind++)
+        if (catalog->lists[kind].count > 0)
+            return 1;
+    if (text == NULL) {
+        snprintf(
+            why, 256,
+            "the registry is empty, and there is no folder for a first storage: set startup.file, "
+            "or set STATE_DIRECTORY, XDG_STATE_HOME or HOME to an absolute path");
+        return TIERCE_E_CONFIG;
+    }
+    int rc = tierce__model_parse_json(&doc, text, strlen(text), why);
+    if (rc == 0)
+        rc = start_with(catalog, "storage_config", TIERCE__KIND_STORAGE, doc.value, why);
+    if (rc == 0)
+        rc = start_with(catalog, "instance_group", TIERCE__KIND_GROUP, doc.value, why);
+    if (rc == 0)
+        rc = check_all(catalog, why);
+    if (rc == 0)
+        rc = tierce__catalog_number(catalog, why);
+    tierce__json_doc_clear(&doc);
+    return rc;
+}
+
+int tierce__registry_startup(struct tierce__registry *registry, const char *text, char why[256])
+{
+    int rc = tierce__registry_change(registry, start, text, why);
+    return rc > 0 ? 0 : rc;
+}
+
+int tierce__registry_check_startup(const char *text, char why[256])
+{
+    struct tierce__catalog *catalog = NULL;
+    int rc = tierce__catalog_create(&catalog);
+    if (rc == 0)
+        rc = start(catalog, text, why);
+    tierce__catalog_put(catalog);
+    return rc;
+}
