@@ -84,8 +84,9 @@ static int read_reply(const struct tierce__admin_target *target, const char *com
     if (http != 200 || answer->body == NULL ||
         tierce__json_parse(reply, answer->body, answer->bytes, NULL) < 0)
         return tierce__cli_fail(
-            command, "%s answered HTTP %ld; set %s to the manager's HTTP port for %s", url, http,
-            is_meta ? "--meta-url" : "--url", is_meta ? "engines" : "administrators");
+            command, "%s answered HTTP %ld; set %s to the manager's HTTP port for %s%s", url, http,
+            is_meta ? "--meta-url" : "--url", is_meta ? "engines" : "administrators",
+            http == 404 ? ", or upgrade the manager, if its version does not have this call" : "");
     return read_status(command, reply->value);
 }
 

@@ -164,6 +164,11 @@ static void tell_restored(const char *path, const struct tierce__restored *resto
     if (restored->others_left > 0)
         printf("%llu locations in unknown storages, or of another block, were left out\n",
                (unsigned long long)restored->others_left);
+    if (restored->has_other_id)
+        printf(
+            "the storages have the mark of the registry that was backed up, and are not used: if "
+            "no other manager uses them, run \"tierce storage adopt NAME --keep\" for each (or "
+            "restore with --restore.same_registry=true)\n");
 }
 
 int tierce__cli_manager_restore(int argc, char **argv)

@@ -647,6 +647,7 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
                                       .size = sizeof(struct tierce__restore_opts),
                                       .path = config->restore_file,
                                       .keep_slots = config->restores_slots,
+                                      .keeps_id = config->restores_id,
                                   },
                                   why);
     if (rc == 0)

@@ -231,6 +231,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .startup_file = text_of(values, TIERCE__MANAGER_STARTUP_FILE),
         .restore_file = text_of(values, TIERCE__MANAGER_RESTORE_FILE),
         .restores_slots = flag_of(values, TIERCE__MANAGER_RESTORE_KEEP_SLOTS),
+        .restores_id = flag_of(values, TIERCE__MANAGER_RESTORE_SAME_REGISTRY),
         .elector_uri = text_of(values, TIERCE__MANAGER_ELECTOR_URI),
         .node_id = text_of(values, TIERCE__MANAGER_ELECTOR_NODE_ID),
         .elector_lease_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_LEASE),

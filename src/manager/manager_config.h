@@ -62,7 +62,7 @@ struct tierce__manager_config {
     const char *registry_uri;
     const char *startup_file;
     const char *restore_file; /* "": none */
-    bool restores_slots;
+    bool restores_slots, restores_id;
     char *state_folder; /* owned: tierce__state_folder (startup.h); NULL: not known */
     const char *elector_uri;
     const char *node_id; /* "": one is generated */

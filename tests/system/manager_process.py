@@ -123,7 +123,7 @@ class Grpc:
 class Manager:
     """A running manager on free ports of loopback, in a working directory of its own."""
 
-    def __init__(self, folder, *arguments, debug=True, startup=None, ready=True):
+    def __init__(self, folder, *arguments, debug=True, startup=None, ready=True, program=None):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.storage = self.folder / "nfs"
@@ -134,6 +134,7 @@ class Manager:
         self.startup = startup or self.usual_startup(storage=self.storage)
         self.process = None
         self.ready = ready  # wait until it leads
+        self.program = program or executable()
         self.start()
 
     @staticmethod
@@ -165,7 +166,7 @@ class Manager:
         startup = self.folder / "startup.json"
         startup.write_text(self.startup if isinstance(self.startup, str)
                            else json.dumps(self.startup))
-        command = [str(executable()), "manager", "--listen.grpc_port=0", "--listen.http_port=0",
+        command = [str(self.program), "manager", "--listen.grpc_port=0", "--listen.http_port=0",
                    f"--listen.admin_grpc_port={free_port()}", "--listen.admin_http_port=0",
                    f"--startup.file={startup}", *self.arguments]
         if self.debug:

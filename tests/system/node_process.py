@@ -19,7 +19,8 @@ OK, FAIL = 200, 400
 
 
 class Node:
-    def __init__(self, folder, *arguments, env=None, wrapper=()):
+    def __init__(self, folder, *arguments, env=None, wrapper=(), program=None):
+        self.program = program or executable()
         self.folder, self.arguments, self.env, self.wrapper = folder, list(arguments), env, wrapper
         self.start()
 
@@ -27,7 +28,7 @@ class Node:
         self.log = self.folder / "node.log"
         out = open(self.log, "wb")
         self.process = subprocess.Popen(
-            [*self.wrapper, str(executable()), "node", "--listen.resp_port=0", "--listen.lm_port=0",
+            [*self.wrapper, str(self.program), "node", "--listen.resp_port=0", "--listen.lm_port=0",
              "--listen.http_port=0", "--memory.size=128MiB", "--control.socket=", *self.arguments],
             stdout=out, stderr=out, env=self.env)
         atexit.register(self.process.kill)  # of a test that failed before it ended its node

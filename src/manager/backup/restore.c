@@ -46,18 +46,22 @@ static void count_entries(struct tierce__restore *restore)
     (void)tierce__catalog_storages(catalog, &storages);
     (void)tierce__catalog_groups(catalog, &groups);
     (void)tierce__catalog_instances(catalog, &instances);
+    bool has_id = tierce__catalog_id(catalog)[0] != '\0';
     tierce__registry_release(restore->registry, catalog);
     restore->counts = (struct tierce__restored){.made_us = restore->counts.made_us,
                                                 .storages = storages,
                                                 .groups = groups,
-                                                .instances = instances};
+                                                .instances = instances,
+                                                .has_other_id = has_id && !restore->opts.keeps_id};
 }
 
 int tierce__restore_begin(struct tierce__restore *restore, struct tierce__registry *registry,
                           struct tierce__locator *locator, char why[256])
 {
     TIERCE_ASSERT(restore->locator == NULL);
-    int rc = tierce__registry_stage(registry, tierce__backup_catalog(restore->backup), why);
+    const struct tierce__registry_text whole = {.text = tierce__backup_catalog(restore->backup),
+                                                .keeps_id = restore->opts.keeps_id};
+    int rc = tierce__registry_stage(registry, &whole, why);
     if (rc == -EEXIST && !restore->opts.is_lasting) {
         tierce__log(TIERCE_LOG_INFO, "manager.restore_skipped", "%s", why);
         return 0;
@@ -95,6 +99,12 @@ static int end(struct tierce__restore *restore, char why[256])
                 "instances=%llu blocks=%llu blocks_left_out=%llu",
                 (unsigned long long)counts->instances, (unsigned long long)counts->blocks,
                 (unsigned long long)counts->blocks_left);
+    if (counts->has_other_id)
+        tierce__log(
+            TIERCE_LOG_WARN, "manager.restored_beside",
+            "effect=\"the storages have the mark of the backup's registry, and are not "
+            "used\" hint=\"if no other manager uses them: tierce storage adopt NAME --keep, "
+            "for each\"");
     return 0;
 }
 

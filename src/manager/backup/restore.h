@@ -30,6 +30,7 @@ struct tierce__restore_opts {
     size_t size;
     const char *path;
     bool keep_slots;
+    bool keeps_id;   /* tierce__registry_stage */
     bool is_lasting; /* this process ends afterwards: indexes in memory are rejected */
 };
 
@@ -39,8 +40,8 @@ TIERCE_MUSTUSE int tierce__restore_open(struct tierce__restore **out,
 void tierce__restore_close(struct tierce__restore *restore);
 
 /* Publishes the registry of the backup, and has the locator fill each index that it opens next.
- * Both are borrowed until recover or abandon. If the registry is not empty, it logs so and does nothing; with
- * is_lasting that is -EEXIST. Errors, `why` in words: as tierce__registry_stage. */
+ * Both are borrowed until recover or abandon. If the registry is not empty, it logs so and does
+ * nothing; with is_lasting that is -EEXIST. Errors, `why` in words: as tierce__registry_stage. */
 TIERCE_MUSTUSE int tierce__restore_begin(struct tierce__restore *restore,
                                          struct tierce__registry *registry,
                                          struct tierce__locator *locator, char why[256]);
@@ -62,6 +63,7 @@ struct tierce__restored {
     uint64_t others_left; /* locations left out: in storages that the registry does not have, or in
                              a slot twice */
     int64_t made_us;      /* when the backup was made */
+    bool has_other_id;    /* the storages have the mark of the backup's registry, not of this one */
 };
 void tierce__restore_counts(const struct tierce__restore *restore, struct tierce__restored *out);
 

@@ -71,6 +71,7 @@ static int open_parts(struct offline *o, const struct tierce__manager_config *co
         &(struct tierce__restore_opts){.size = sizeof(struct tierce__restore_opts),
                                        .path = path,
                                        .keep_slots = config->restores_slots,
+                                       .keeps_id = config->restores_id,
                                        .is_lasting = true},
         why);
     if (rc == 0 && config->registry_uri[0] == '\0') {

@@ -433,19 +433,22 @@ static int mark(struct tierce__catalog *catalog, const void *arg, char why[256])
     return 0;
 }
 
-static int identify(struct tierce__catalog *catalog, const void *arg, char why[256])
+int tierce__registry_give_id(struct tierce__catalog *catalog, char why[256])
 {
     uint8_t random[TIERCE__STORAGE_ID_HEX / 2];
     char id[TIERCE__STORAGE_ID_HEX + 1];
-    (void)arg;
-    if (catalog->id[0] != '\0')
-        return 1;
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
         snprintf(why, 256, "no randomness for the id of the registry");
         return -EIO;
     }
     tierce__hex_encode(id, random, sizeof(random));
     return tierce__catalog_set_id(catalog, id, why);
+}
+
+static int identify(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    (void)arg;
+    return catalog->id[0] != '\0' ? 1 : tierce__registry_give_id(catalog, why);
 }
 
 static bool uses_storage(const struct tierce__group *group, const char *name)

@@ -199,11 +199,16 @@ TIERCE_MUSTUSE int tierce__registry_restore(struct tierce__registry *registry, c
  * it is published but not stored, so that the indexes can be filled by it; the second stores it.
  * Nothing else may change between. If the process ends before the second, or drop is called, the
  * registry is empty as before. The next number of an instance is far above those in the text:
- * numbers that were assigned after the text was made are not assigned again. Errors, `why` in
- * words: -EEXIST (not empty), as restore.
+ * numbers that were assigned after the text was made are not assigned again. Without keeps_id the
+ * registry gets an id of its own, if the text has one: so its storages have the mark of another
+ * registry until they are adopted. Errors, `why` in words: -EEXIST (not empty), as restore.
  */
-TIERCE_MUSTUSE int tierce__registry_stage(struct tierce__registry *registry, const char *text,
-                                          char why[256]);
+struct tierce__registry_text {
+    const char *text;
+    bool keeps_id; /* no other manager has the registry of the text */
+};
+TIERCE_MUSTUSE int tierce__registry_stage(struct tierce__registry *registry,
+                                          const struct tierce__registry_text *whole, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_keep(struct tierce__registry *registry, char why[256]);
 
 /* Imports KVCM's startup JSON ({"storage_config":..,"instance_group":..}) into an empty registry;

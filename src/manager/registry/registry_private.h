@@ -20,6 +20,9 @@ TIERCE_MUSTUSE int tierce__registry_change_unsaved(struct tierce__registry *regi
                                                    tierce__registry_edit_fn *edit, const void *arg,
                                                    char why[256]);
 
+/* Gives the registry another id, by chance. Errors: -EIO, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__registry_give_id(struct tierce__catalog *catalog, char why[256]);
+
 /* Keeps what clients do not set. `old`: NULL for a new storage. */
 void tierce__storage_keep_state(struct tierce__storage *storage, const struct tierce__storage *old);
 

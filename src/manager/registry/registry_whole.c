@@ -173,16 +173,23 @@ static void skip_generations(struct tierce__catalog *read, const struct tierce__
                                  : TIERCE__GENERATION_MAX;
 }
 
+/* The manager of the text may still run: with its id, this one would delete in its storages. */
+static int take_id(struct tierce__catalog *catalog, const char *id, bool keeps_id, char why[256])
+{
+    return id[0] == '\0' || keeps_id ? tierce__catalog_set_id(catalog, id, why)
+                                     : tierce__registry_give_id(catalog, why);
+}
+
 /* Reads a text into an empty catalog, which has assigned numbers. */
 static int take_over(struct tierce__catalog *catalog, const void *arg, char why[256])
 {
-    const char *text = arg;
+    const struct tierce__registry_text *whole = arg;
     struct tierce__catalog *read = NULL;
     int rc = check_empty(catalog, why);
     if (rc == 0)
         rc = tierce__catalog_create(&read);
     if (rc == 0)
-        rc = tierce__catalog_read_all(read, text, strlen(text), why);
+        rc = tierce__catalog_read_all(read, whole->text, strlen(whole->text), why);
     if (rc == 0)
         rc = check_all(read, why);
     if (rc == 0) {
@@ -190,16 +197,17 @@ static int take_over(struct tierce__catalog *catalog, const void *arg, char why[
         skip_generations(read, catalog);
         catalog->next = read->next;
         catalog->generation_floor = read->generation_floor;
-        rc = tierce__catalog_set_id(catalog, read->id, why);
+        rc = take_id(catalog, read->id, whole->keeps_id, why);
         swap_lists(catalog, read);
     }
     tierce__catalog_put(read);
     return rc;
 }
 
-int tierce__registry_stage(struct tierce__registry *registry, const char *text, char why[256])
+int tierce__registry_stage(struct tierce__registry *registry,
+                           const struct tierce__registry_text *whole, char why[256])
 {
-    return tierce__registry_change_unsaved(registry, take_over, text, why);
+    return tierce__registry_change_unsaved(registry, take_over, whole, why);
 }
 
 /* ---- the first start ------------------------------------------------------------------------- */

@@ -62,35 +62,6 @@ struct tierce__storages {
     _Atomic uint8_t troubles[NUMBERS]; /* written under the lock; relaxed: a hint */
 };
 
-void tierce__storage_page_clear(struct tierce__storage_page *page)
-{
-    TIERCE_ASSERT(page->count <= TIERCE__STORAGE_BATCH_MAX);
-    for (size_t i = 0; i < page->count; i++)
-        tierce__free(page->objects[i].name);
-    *page = (struct tierce__storage_page){0};
-}
-
-const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type)
-{
-    switch (type) {
-    case TIERCE__STORAGE_NFS:
-    case TIERCE__STORAGE_3FS:
-    case TIERCE__STORAGE_VCNS_3FS:
-        return &tierce__storage_file;
-    case TIERCE__STORAGE_REDIS:
-        return &tierce__storage_redis;
-    case TIERCE__STORAGE_S3:
-        return &tierce__storage_s3;
-    case TIERCE__STORAGE_NODE:
-        return &tierce__storage_node;
-    case TIERCE__STORAGE_NONE:
-    case TIERCE__STORAGE_MOONCAKE:
-    case TIERCE__STORAGE_TAIRMEMPOOL:
-        break;
-    }
-    return NULL;
-}
-
 /* ---- units ----------------------------------------------------------------------------------- */
 
 /* NULL: no memory. */
@@ -621,6 +592,54 @@ static int set_all(int *status, size_t count, int rc)
     return 0;
 }
 
+/* Reads or writes the mark. */
+static int call_mark(struct tierce__storages *storages, const struct tierce__storage *storage,
+                     bool replaces, enum tierce__mark_state *state, char why[128])
+{
+    struct tierce__storage_worker *worker;
+    struct tierce__storage_mark mark = {.is_marked = storage->is_marked};
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
+    snprintf(mark.id, sizeof(mark.id), "%s", tierce__catalog_id(catalog));
+    tierce__registry_release(storages->opts.registry, catalog);
+    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
+    if (mark.id[0] == '\0' || ops == NULL || ops->read_mark == NULL) {
+        snprintf(why, 128, "%s",
+                 mark.id[0] == '\0' ? "the registry has no id" : "its kind has no mark");
+        return TIERCE_E_UNSUPPORTED;
+    }
+    int rc = hold_worker(&worker, storages, storage);
+    if (rc < 0) {
+        snprintf(why, 128, "%s", tierce_strerror(rc));
+        return rc;
+    }
+    TIERCE_ASSERT(worker != NULL);
+    rc = tierce__storage_worker_mark(worker, &mark, replaces, state, why);
+    tierce__storage_worker_release(worker);
+    return rc;
+}
+
+/* Whether objects may be deleted. Before the first look at its mark, a storage may be another
+ * registry's. */
+static bool may_delete(struct tierce__storages *storages, const struct tierce__storage *storage)
+{
+    struct tierce__storage_worker *worker;
+    struct tierce__storage_report report;
+    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
+    char why[128];
+    if (tierce__storages_has_wrong_mark(storages, storage))
+        return false;
+    if (hold_worker(&worker, storages, storage) < 0 || worker == NULL)
+        return true; /* deleting names the reason */
+    tierce__storage_worker_report(worker, &report);
+    tierce__storage_worker_release(worker);
+    if (report.mark != TIERCE__MARK_UNKNOWN || (report.is_probed && report.failures == 0))
+        return true; /* a mark that is wrong is known above */
+    int rc = call_mark(storages, storage, false, &state, why);
+    return rc == TIERCE_E_UNSUPPORTED ||
+           (rc == 0 && state != TIERCE__MARK_UNKNOWN && !tierce__mark_is_wrong(state));
+}
+
 int tierce__storages_delete(struct tierce__storages *storages,
                             const struct tierce__storage *storage, const char *const *paths,
                             size_t count, int *status)
@@ -628,7 +647,7 @@ int tierce__storages_delete(struct tierce__storages *storages,
     TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
     TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__storage_worker *worker;
-    if (tierce__storages_has_wrong_mark(storages, storage))
+    if (!may_delete(storages, storage))
         return set_all(status, count, TIERCE_E_DOWN);
     int rc = hold_worker(&worker, storages, storage);
     if (worker == NULL)
@@ -683,7 +702,7 @@ int tierce__storages_delete_listed(struct tierce__storages *storages,
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__storage_worker *worker;
-    if (tierce__storages_has_wrong_mark(storages, storage))
+    if (!may_delete(storages, storage))
         return set_all(status, count, TIERCE_E_DOWN);
     if (!tierce__storages_has_list(storages, storage->type))
         return TIERCE_E_UNSUPPORTED;
@@ -715,33 +734,6 @@ static int set_adopting(struct tierce__storages *storages, uint16_t number, bool
     if (rc != 0)
         snprintf(why, 128, "%s",
                  rc == -EBUSY ? "it is being adopted" : "its configuration has changed meanwhile");
-    return rc;
-}
-
-/* Reads or writes the mark. */
-static int call_mark(struct tierce__storages *storages, const struct tierce__storage *storage,
-                     bool replaces, enum tierce__mark_state *state, char why[128])
-{
-    struct tierce__storage_worker *worker;
-    struct tierce__storage_mark mark = {.is_marked = storage->is_marked};
-    TIERCE_DASSERT(!tierce__lock_holds_any());
-    const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
-    snprintf(mark.id, sizeof(mark.id), "%s", tierce__catalog_id(catalog));
-    tierce__registry_release(storages->opts.registry, catalog);
-    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
-    if (mark.id[0] == '\0' || ops == NULL || ops->read_mark == NULL) {
-        snprintf(why, 128, "%s",
-                 mark.id[0] == '\0' ? "the registry has no id" : "its kind has no mark");
-        return TIERCE_E_UNSUPPORTED;
-    }
-    int rc = hold_worker(&worker, storages, storage);
-    if (rc < 0) {
-        snprintf(why, 128, "%s", tierce_strerror(rc));
-        return rc;
-    }
-    TIERCE_ASSERT(worker != NULL);
-    rc = tierce__storage_worker_mark(worker, &mark, replaces, state, why);
-    tierce__storage_worker_release(worker);
     return rc;
 }
 

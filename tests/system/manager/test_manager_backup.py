@@ -10,7 +10,7 @@ import urllib.parse
 
 import pytest
 
-from manager_process import Etcd, Http, Manager, Redis, executable
+from manager_process import Etcd, Http, Manager, Redis, executable, wait_until
 
 KEYS = list(range(1, 41))
 BYTES = 64
@@ -88,6 +88,23 @@ def read(api, keys):
     return found
 
 
+def status_of(api, name="nfs_01"):
+    (storage,) = [s for s in api.call("admin", "ListStorage")["storage"] if s["global_unique_name"] == name]
+    return storage["status"], storage["reason"]
+
+
+def wait_marked(folder):
+    """The manager has an id, and has probed its storage."""
+    wait_until((folder / "~tierce-pool").exists)
+
+
+def adopt(manager):
+    done = subprocess.run([str(executable()), "storage", "adopt", "nfs_01", "--keep", "--url",
+                           f"http://127.0.0.1:{manager.ports['admin_http']}"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until(lambda: status_of(Http(manager))[0] == "well")
+
+
 def flush(redis):
     with socket.create_connection(("127.0.0.1", redis.port), 10) as s:
         s.sendall(b"FLUSHALL\r\n")
@@ -121,6 +138,7 @@ def test_a_lost_registry_and_index_are_restored(shared, tmp_path):
     manager = Manager(tmp_path / "m", *arguments, startup=first)
     api, file = Http(manager), tmp_path / "backup"
     store(api, KEYS)
+    wait_marked(tmp_path / "blocks")
     assert f"{len(KEYS)} blocks" in back_up(manager, file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # After the backup: more blocks, and bytes that are deleted.
@@ -135,13 +153,37 @@ def test_a_lost_registry_and_index_are_restored(shared, tmp_path):
     status, said = tierce("restore", file, *arguments)
     assert status == 0, said
     assert f"1 storages, 1 instance groups, 1 instances, {len(KEYS)} blocks" in said
+    assert "tierce storage adopt NAME --keep" in said
     manager = Manager(tmp_path / "m", *arguments, startup=first)
     api = Http(manager)
+    wait_until(lambda: status_of(api)[0] == "unwell")
+    assert "it has the mark of another registry" in status_of(api)[1]
+    adopt(manager)
     assert read(api, KEYS) == KEYS[:-2], "blocks whose bytes were deleted are misses, the others are read"
     assert read(api, [77, 78]) == []
     store(api, KEYS)  # masked, and new blocks have files of their own
     store(api, [99])
     assert read(api, KEYS + [99]) == KEYS[:-2] + [99]
+    assert manager.stop() == 0
+
+
+def test_a_manager_that_tries_a_backup_deletes_nothing(tmp_path):
+    """It runs beside the one that was backed up, with its storage."""
+    whole = startup(tmp_path / "blocks", "local", "")
+    (tmp_path / "blocks").mkdir()
+    manager = Manager(tmp_path / "a", f"--registry.uri=local://{tmp_path}/registry", startup=whole)
+    api, file = Http(manager), tmp_path / "backup"
+    store(api, KEYS)
+    wait_marked(tmp_path / "blocks")
+    back_up(manager, file)
+    for flags, status in (([], "unwell"), (["--restore.same_registry=true"], "well")):
+        trial = Manager(tmp_path / "b", f"--restore.file={file}", *flags)
+        other = Http(trial)
+        if status == "unwell":
+            assert code(other.call("meta", "RemoveCache", instance_id="i", block_keys=KEYS)) == "OK"
+        wait_until(lambda s=status, o=other: status_of(o)[0] == s)
+        assert trial.stop() == 0
+        assert read(api, KEYS) == KEYS
     assert manager.stop() == 0
 
 

@@ -130,7 +130,8 @@ END_TEST
 
 static void stage(const char *text)
 {
-    ck_assert_int_eq(tierce__registry_stage(registry, text, why), 0);
+    ck_assert_int_eq(
+        tierce__registry_stage(registry, &(struct tierce__registry_text){.text = text}, why), 0);
     ck_assert_int_eq(tierce__registry_keep(registry, why), 0);
     reopen();
 }
@@ -147,7 +148,9 @@ START_TEST(test_a_backup_gives_no_generation_again)
     invalidate("i");
     char *text = snapshot();
     invalidate("i");
-    ck_assert_int_eq(tierce__registry_stage(registry, text, why), -EEXIST);
+    ck_assert_int_eq(
+        tierce__registry_stage(registry, &(struct tierce__registry_text){.text = text}, why),
+        -EEXIST);
     ck_assert_ptr_nonnull(strstr(why, "not empty"));
     empty();
     stage(text);
@@ -164,7 +167,35 @@ START_TEST(test_a_backup_gives_no_generation_again)
 }
 END_TEST
 
+/* The manager that was backed up may still run: its storages are not this one's. */
+START_TEST(test_a_backup_has_another_id)
+{
+    char ids[3][TIERCE__STORAGE_ID_HEX + 1];
+    char *text[2];
+    text[0] = snapshot();
+    ck_assert_int_eq(tierce__registry_identify(registry, why), 0);
+    text[1] = snapshot();
+    stage(text[0]);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    ck_assert_str_eq(tierce__catalog_id(catalog), ""); /* it had none, and gets one later */
+    tierce__registry_release(registry, catalog);
+    for (unsigned i = 0; i < 3; i++) {
+        struct tierce__registry_text whole = {.text = text[1], .keeps_id = i == 1};
+        ck_assert_int_eq(tierce__registry_stage(registry, &whole, why), 0);
+        catalog = tierce__registry_acquire(registry);
+        snprintf(ids[i], sizeof(ids[i]), "%s", tierce__catalog_id(catalog));
+        tierce__registry_release(registry, catalog);
+        ck_assert(tierce__storage_id_is(ids[i]));
+        ck_assert((strstr(text[1], ids[i]) != NULL) == (i == 1));
+    }
+    ck_assert_str_ne(ids[0], ids[2]);
+    tierce__free(text[0]);
+    tierce__free(text[1]);
+}
+END_TEST
+
 CHECK_MAIN("registry_whole", .seconds = 60, .setup = set_up, .teardown = tear_down,
-           .tests = {
-               test_restore, test_startup, test_an_instance_that_returns_has_another_generation,
-               test_an_import_gives_no_generation_again, test_a_backup_gives_no_generation_again})
+           .tests = {test_restore, test_startup,
+                     test_an_instance_that_returns_has_another_generation,
+                     test_an_import_gives_no_generation_again,
+                     test_a_backup_gives_no_generation_again, test_a_backup_has_another_id})

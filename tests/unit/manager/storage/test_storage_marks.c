@@ -276,6 +276,33 @@ START_TEST(two_registries)
 END_TEST
 
 /* The registry was lost and made anew: its storage has the old mark. */
+/* A manager with a backup of another one may begin to delete before the first probe. */
+START_TEST(nothing_is_deleted_before_the_mark_is_read)
+{
+    static const char object[] = "file-of-another";
+    const char *path = object;
+    char at[192];
+    start(uri);
+    WAIT_FOR(is_marked());
+    stop();
+    write_mark("tierce-pool 1 0123456789abcdef0123456789abcdef\n");
+    snprintf(at, sizeof(at), "%s/%s", h.folder, object);
+    FILE *file = fopen(at, "w");
+    ck_assert_ptr_nonnull(file);
+    fclose(file);
+    open_registry(&h.registry, uri);
+    for (unsigned i = 0; i < 5; i++) {
+        int status = 0;
+        h.storages = probe(h.registry);
+        ck_assert_int_eq(tierce__storages_delete(h.storages, storage(), &path, 1, &status), 0);
+        ck_assert_int_eq(status, TIERCE_E_DOWN);
+        tierce__storages_close(h.storages);
+        ck_assert_int_eq(access(at, F_OK), 0);
+    }
+    tierce__registry_close(h.registry);
+}
+END_TEST
+
 START_TEST(blocks_are_kept)
 {
     start(uri);
@@ -386,5 +413,5 @@ END_TEST
 CHECK_MAIN("storage marks", .seconds = 240, .at_once = true, .setup = set_up, .teardown = tear_down,
            .tests = {a_storage_gets_its_mark_once, an_empty_mount_point, a_writer_takes_back,
                      an_emptied_storage_is_adopted, two_registries, blocks_are_kept,
-                     a_registry_in_memory_marks_nothing, a_snapshot_brings_no_mark,
-                     marks_are_parsed_strictly, a_mark_that_is_a_link})
+                     nothing_is_deleted_before_the_mark_is_read, a_registry_in_memory_marks_nothing,
+                     a_snapshot_brings_no_mark, marks_are_parsed_strictly, a_mark_that_is_a_link})

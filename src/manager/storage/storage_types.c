@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver of each type of storage. */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "manager/storage/storage.h"
+
+void tierce__storage_page_clear(struct tierce__storage_page *page)
+{
+    TIERCE_ASSERT(page->count <= TIERCE__STORAGE_BATCH_MAX);
+    for (size_t i = 0; i < page->count; i++)
+        tierce__free(page->objects[i].name);
+    *page = (struct tierce__storage_page){0};
+}
+
+const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type)
+{
+    switch (type) {
+    case TIERCE__STORAGE_NFS:
+    case TIERCE__STORAGE_3FS:
+    case TIERCE__STORAGE_VCNS_3FS:
+        return &tierce__storage_file;
+    case TIERCE__STORAGE_REDIS:
+        return &tierce__storage_redis;
+    case TIERCE__STORAGE_S3:
+        return &tierce__storage_s3;
+    case TIERCE__STORAGE_NODE:
+        return &tierce__storage_node;
+    case TIERCE__STORAGE_NONE:
+    case TIERCE__STORAGE_MOONCAKE:
+    case TIERCE__STORAGE_TAIRMEMPOOL:
+        break;
+    }
+    return NULL;
+}
