@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locate/locator_private.h"
 #include "base/assert.h"
+#include "manager/reclaim/reclaimer.h"
 #include "proto/kvcm/rpcs.h"
 
 #include <string.h>
@@ -59,9 +60,28 @@ int tierce__locator_set_quotas(struct tierce__locator *locator,
 
 struct choosing {
     const struct tierce__storage_choice_opts *opts;
+    size_t position; /* of the candidate that is tried */
     bool saw_available;
     const char *limit, *limited; /* the limit that stopped the last try, and the storage */
 };
+
+static uint64_t at_most(uint64_t limit, double mark)
+{
+    return mark < (double)limit ? (uint64_t)mark : limit;
+}
+
+/* A move fills no storage and no type above its watermark: no block is evicted for it. */
+static void limit_move(struct tierce__quota_limits *limits, const struct tierce__group *group,
+                       const struct tierce__storage *storage)
+{
+    double share = tierce__reclaimer_watermark_share(group);
+    limits->is_quiet = true;
+    if (limits->type != UINT64_MAX)
+        limits->type = at_most(limits->type, (double)limits->type * share);
+    if (limits->storage != UINT64_MAX)
+        limits->storage =
+            at_most(limits->storage, tierce__reclaimer_storage_watermark_bytes(storage));
+}
 
 /* Returns 1 if room was reserved; 0 to try the next storage. */
 static int try_storage(struct choosing *c, const struct tierce__storage *storage, size_t *fit)
@@ -71,10 +91,14 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     TIERCE_DASSERT((unsigned)storage->type <= UINT8_MAX);
     struct tierce__quota_at at =
         tierce__live_quota_at(c->opts->live, (uint8_t)storage->type, storage->number);
-    if (!tierce__storages_is_available(locator->opts.storages, storage))
+    if (!tierce__storages_is_available(locator->opts.storages, storage) ||
+        (c->opts->may_take != NULL &&
+         !c->opts->may_take(c->opts->may_take_arg, storage, c->position)))
         return 0;
     c->saw_available = true;
     tierce__choose_limits(&limits, c->opts->group, storage);
+    if (c->opts->may_take != NULL)
+        limit_move(&limits, c->opts->group, storage);
     int rc = tierce__quota_share(locator->quota, c->opts->group->name,
                                  c->opts->group->global_quota_group_name);
     if (rc == 0)
@@ -143,6 +167,7 @@ static int try_candidates(struct choosing *c, enum tierce__storage_type kind, bo
         const struct tierce__storage *storage =
             tierce__catalog_storage(c->opts->catalog, c->opts->group->storage_candidates[i]);
         enum tierce__storage_type type = storage != NULL ? storage->type : TIERCE__STORAGE_NODE;
+        c->position = i;
         bool fits = kind == TIERCE__STORAGE_NONE || (type == kind) != other;
         int rc = !fits             ? 0
                  : storage != NULL ? try_storage(c, storage, fit)
@@ -169,11 +194,12 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
     if (rc < 0)
         return tierce__why(why, rc, "no memory");
     TIERCE_DASSERT(rc == 0 || (*fit > 0 && *fit <= opts->count));
-    tierce__live_count_limited(opts->live, c.limit, opts->count - (rc > 0 ? *fit : 0));
+    size_t rejected = opts->may_take != NULL ? 0 : opts->count - (rc > 0 ? *fit : 0);
+    tierce__live_count_limited(opts->live, c.limit, rejected);
     if (rc > 0)
         return 0;
     if (!c.saw_available) {
-        tierce__live_count_rejected(opts->live, TIERCE__REJECTED_NO_STORAGE, opts->count);
+        tierce__live_count_rejected(opts->live, TIERCE__REJECTED_NO_STORAGE, rejected);
         return tierce__why(why, TIERCE_E_DOWN, "no writable storage of group %.64s is available",
                            opts->group->name);
     }

@@ -119,6 +119,10 @@ int tierce__locator_open(struct tierce__locator **out, const struct tierce__loca
     if (rc == 0)
         rc = tierce__session_endings_create(&locator->endings);
     if (rc == 0)
+        rc = tierce__moves_create(
+            &locator->moves, &(struct tierce__moves_opts){.size = sizeof(struct tierce__moves_opts),
+                                                          .rate = opts->move_rate});
+    if (rc == 0)
         rc = tierce__deleter_create(&locator->deleter, locator, opts->delete_threads);
     if (rc < 0)
         tierce__locator_close(locator);
@@ -138,6 +142,7 @@ void tierce__locator_close(struct tierce__locator *locator)
     TIERCE_ASSERT(tierce__list_empty(&locator->instances) && locator->by_id.count == 0);
     TIERCE_ASSERT(tierce__list_empty(&locator->stores) && tierce__list_empty(&locator->counters));
     tierce__deleter_destroy(locator->deleter);
+    tierce__moves_destroy(locator->moves);
     tierce__session_endings_destroy(locator->endings);
     tierce__quota_destroy(locator->quota);
     tierce__storage_table_clear(&locator->located);
@@ -646,6 +651,7 @@ static void drop(struct tierce__locator *locator)
     }
     TIERCE_ASSERT(locator->by_id.count == 0);
     tierce__locator_stop_forgetting(locator);
+    tierce__moves_clear(locator->moves);
     tierce__quota_reset(locator->quota);
 }
 

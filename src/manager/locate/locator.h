@@ -4,6 +4,7 @@
 
 #include "manager/locate/attention.h"
 #include "manager/meta/meta_index.h"
+#include "manager/move/moves.h"
 #include "manager/pilot/ghosts.h"
 #include "manager/reclaim/quota.h"
 #include "manager/storage/nodes.h"
@@ -60,6 +61,7 @@ struct tierce__locator_opts {
     /* NULL: tierce__meta_store_find. */
     const struct tierce__meta_store_ops *(*find_store)(const char *type, const char *uri);
     struct tierce__ghosts *ghost; /* sees the requests; or NULL. [borrow until close] */
+    uint64_t move_rate; /* bytes a second between each two storages; 0: no limit (moves.h) */
 };
 
 TIERCE_MUSTUSE int tierce__locator_open(struct tierce__locator **out,
@@ -356,6 +358,68 @@ TIERCE_MUSTUSE int tierce__locator_look(struct tierce__locator *locator,
                                         const struct tierce__look_request *request,
                                         struct tierce__arena *arena, struct tierce__looked **out,
                                         size_t *out_count, char why[TIERCE__WHY_BYTES]);
+
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+/*
+ * Copies of indexed blocks to other storages. A batch is a write session whose storage the manager
+ * chooses, and whose keys have locations already: claims keep engines from writing the same parts,
+ * and its note has its bytes deleted after a crash. At its end the copy joins the record; if it is
+ * a move, the source leaves in the same batch. A block that was removed, invalidated, or lost its
+ * source meanwhile gets no copy. A move is no use of the block, and stores nothing new.
+ */
+
+/* The blocks that wait. */
+struct tierce__moves *tierce__locator_moves(struct tierce__locator *locator);
+
+#define TIERCE__MOVE_LEASE_S 30 /* of a batch, unless it is renewed */
+
+struct tierce__held_moves {
+    const char *instance_id, *session;
+};
+
+struct tierce__take_moves {
+    const char *host_id; /* blocks in storages of this host come first; or NULL */
+    size_t blocks_max;   /* 0: none */
+    uint64_t bytes_max;  /* one block is returned even if it is larger; 0: no limit */
+    const struct tierce__held_moves *held; /* batches that are renewed */
+    size_t held_count;
+};
+
+struct tierce__move_batch {
+    char session[TIERCE__SESSION_ID_BYTES + 1];
+    const char *instance_id, *from_storage, *to_storage;
+    bool is_copy;
+    size_t count;
+    const int64_t *keys;
+    const struct tierce__found *from, *to; /* of each key, with the same specs in the same order */
+};
+
+struct tierce__taken_moves {
+    const struct tierce__move_batch *batches;
+    size_t count;
+    const char *const *lost; /* sessions of `held` that have ended */
+    size_t lost_count;
+    int64_t wait_ms; /* until there may be more */
+};
+
+/* Makes batches of waiting blocks, and renews others. Blocks for which there is no room now wait
+ * on. Errors: -ENOMEM, TIERCE_E_CLOSED; batches that were made then time out. */
+TIERCE_MUSTUSE int tierce__locator_take_moves(struct tierce__locator *locator,
+                                              const struct tierce__take_moves *request,
+                                              struct tierce__arena *arena,
+                                              struct tierce__taken_moves *out,
+                                              char why[TIERCE__WHY_BYTES]);
+
+/* Ends a batch. One result for each of its blocks, TIERCE__MOVED to TIERCE__MOVE_UNVERIFIABLE;
+ * *moved is the number of blocks that have the copy now. Sources that are missing or damaged leave
+ * the index, as after a report. TIERCE_E_ARGUMENT: another number of results; -ESRCH also: the
+ * session is no batch of moves. The batch is unchanged then. */
+TIERCE_MUSTUSE int tierce__locator_finish_moves(struct tierce__locator *locator,
+                                                const char *instance_id, const char *session,
+                                                const enum tierce__move_result *results,
+                                                size_t count, size_t *moved,
+                                                char why[TIERCE__WHY_BYTES]);
 
 /* ---- generations ----------------------------------------------------------------------------- */
 

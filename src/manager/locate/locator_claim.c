@@ -204,9 +204,7 @@ static void move_key(struct tierce__starting *s, size_t to, size_t from)
     s->positions[to] = s->positions[from];
 }
 
-/* Releases the claims with drop[i] set, and closes the gaps. The others keep only the specs that
- * are still wanted. */
-static void unclaim(struct tierce__starting *s, const bool *drop)
+void tierce__starting_unclaim(struct tierce__starting *s, const bool *drop)
 {
     size_t kept = 0;
     tierce__lock_take(&s->live->lock);
@@ -274,7 +272,8 @@ int tierce__starting_fail(struct tierce__starting *s, size_t keys, int rc,
     TIERCE_DASSERT(keys <= s->request->count);
     if (rc >= 0 || rc == -ENOMEM)
         return rc;
-    tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_INDEX, keys);
+    if (s->may_take == NULL)
+        tierce__live_count_rejected(s->live, TIERCE__REJECTED_BY_INDEX, keys);
     return tierce__why(why, rc, "the index of instance %.64s rejects writes: %s",
                        s->live->instance.id, tierce_strerror(rc));
 }
@@ -336,7 +335,7 @@ static int drop_what_is_there(struct tierce__starting *s, char why[TIERCE__WHY_B
             return rc;
         found[i] = found[i] && rc == 0;
     }
-    unclaim(s, found);
+    tierce__starting_unclaim(s, found);
     return 0;
 }
 
@@ -401,12 +400,14 @@ static uint64_t count_others(struct tierce__starting *s)
     tierce__meta_index_stats(s->live->index, &stats);
     tierce__lock_take(&s->live->lock);
     TIERCE_DASSERT(s->live->claimed_keys >= s->session->count);
-    uint64_t keys = stats.keys + s->live->claimed_keys;
+    /* A key that is copied is indexed, or has left the index just now. */
+    size_t claimed = s->live->claimed_keys, moving = s->live->moving_keys;
+    uint64_t keys = stats.keys + (claimed > moving ? claimed - moving : 0);
     for (size_t i = 0; i < s->session->count; i++) {
         if (is_counted(s->live, &s->session->keys[i].claim))
             s->has_room[s->positions[i]] = 1;
         else
-            keys--;
+            keys -= keys > 0; /* two copies of one key are two of `moving` */
     }
     tierce__lock_drop(&s->live->lock);
     return keys;

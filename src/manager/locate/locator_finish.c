@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
 #include "base/log/log.h"
+#include "base/mix.h"
 #include "manager/locate/locator_private.h"
 #include "manager/api/spans.h"
 
@@ -18,10 +19,12 @@ struct finishing {
     size_t outside_count;
     int64_t now_us;
     struct tierce__arena arena;
-    struct tierce__deletion *deletion; /* the deletion of unwritten blocks, or NULL */
+    struct tierce__deletion *deletion;  /* the deletion of unwritten blocks, or NULL */
+    struct tierce__deletion *departure; /* of sources that were moved, or NULL */
     struct tierce__meta_note *notes;
     size_t note_count;
     bool is_tried; /* the store may have received it */
+    size_t kept;   /* blocks that serve, once the session has ended */
     int error;
 };
 
@@ -37,7 +40,7 @@ static struct tierce__location location_of(const struct tierce__write_session *s
     return location;
 }
 
-/* ---- the batch ------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 /* Returns whether a block's parent is one of the session's keys, which is missing only if the
  * client did not write it. */
@@ -51,11 +54,10 @@ static bool is_left_out(const struct finishing *f, size_t i)
 
 /* Adds a location to the block's record, unless the block was removed or invalidated, or its record
  * is full. A stale record is left to the reclaimer. */
-static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, bool found,
-                                             struct tierce__record *record,
-                                             struct tierce__arena *arena)
+static enum tierce__meta_action put_block(struct finishing *f, size_t i, int64_t key, bool found,
+                                          struct tierce__record *record,
+                                          struct tierce__arena *arena)
 {
-    struct finishing *f = arg;
     (void)key;
     TIERCE_DASSERT(f->served[i] < f->session->count);
     const struct tierce__session_key *written = &f->session->keys[f->served[i]];
@@ -100,6 +102,99 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
         record->key_text_bytes = written->text != NULL ? strlen(written->text) : 0;
     }
     return TIERCE__META_PUT;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* Remembers a source that leaves, until the batch was written: its outcome may be known later. */
+static int note_source(struct finishing *f, struct tierce__move_source *source,
+                       const struct tierce__location *location)
+{
+    source->leaves = !f->session->keeps_source;
+    if (!source->leaves || source->is_known)
+        return 0;
+    struct tierce__arena *arena = &f->session->arena;
+    struct tierce__spec_place *places =
+        tierce__arena_alloc(arena, (location->place_count + 1u) * sizeof(*places));
+    for (size_t p = 0; places != NULL && p < location->place_count; p++) {
+        places[p] = location->places[p];
+        if (places[p].uri != NULL)
+            places[p].uri = tierce__arena_copy(arena, places[p].uri, strlen(places[p].uri));
+        if (location->places[p].uri != NULL && places[p].uri == NULL)
+            return -ENOMEM;
+    }
+    source->location = *location;
+    source->location.places = places;
+    source->is_known = places != NULL;
+    return places != NULL ? 0 : -ENOMEM;
+}
+
+/* Adds the copy to the record that still has the source, and removes the source if it is a move.
+ * That is no use of the block: its times stay. */
+static enum tierce__meta_action put_copy(struct finishing *f, size_t i,
+                                         struct tierce__record *record, bool found,
+                                         struct tierce__arena *arena)
+{
+    struct tierce__write_session *session = f->session;
+    const struct tierce__session_key *key = &session->keys[i];
+    size_t had = found ? record->location_count : 0, count = 0;
+    const struct tierce__location *source = NULL;
+    for (size_t l = 0; l < had; l++) {
+        if (memcmp(record->locations[l].id, key->location_id, TIERCE__LOCATION_ID_BYTES) == 0)
+            return TIERCE__META_SKIP; /* as in put_block */
+        if (memcmp(record->locations[l].id, key->source->id, TIERCE__LOCATION_ID_BYTES) == 0)
+            source = &record->locations[l];
+    }
+    key->source->leaves = false;
+    bool is_removed = atomic_load_explicit(&key->claim.is_removed, memory_order_relaxed);
+    if (source == NULL || is_removed || record->generation != session->generation ||
+        session->generation != tierce__live_generation(f->live) || had == UINT16_MAX) {
+        session->written[i] = false;
+        return TIERCE__META_SKIP;
+    }
+    struct tierce__location *locations = tierce__arena_alloc(arena, (had + 1) * sizeof(*locations));
+    if (locations == NULL || note_source(f, key->source, source) < 0) {
+        f->error = -ENOMEM;
+        return TIERCE__META_FAIL;
+    }
+    for (size_t l = 0; l < had; l++) {
+        if (session->keeps_source || &record->locations[l] != source)
+            locations[count++] = record->locations[l];
+    }
+    locations[count++] = location_of(session, key);
+    TIERCE_ASSERT(!f->is_tried && count == had + session->keeps_source);
+    record->locations = locations;
+    record->location_count = (uint16_t)count;
+    return TIERCE__META_PUT;
+}
+
+/* ---- the batch ------------------------------------------------------------------------------- */
+
+/* The sources that leave in this batch. Their note's number derives from the session's, so that
+ * repeated attempts make the same note. */
+static int make_departure(struct finishing *f)
+{
+    const struct tierce__write_session *session = f->session;
+    TIERCE_DASSERT(f->departure == NULL);
+    for (size_t i = 0; session->is_move && i < session->count; i++) {
+        const struct tierce__move_source *source = session->keys[i].source;
+        if (!session->written[i] || !source->leaves)
+            continue;
+        TIERCE_ASSERT(source->is_known && !session->keeps_source);
+        if (f->departure == NULL)
+            f->departure = tierce__deletion_create(f->live, session->count);
+        if (f->departure == NULL)
+            return -ENOMEM;
+        int rc = tierce__deletion_add(f->departure, session->keys[i].claim.key, &source->location);
+        if (rc < 0)
+            return rc;
+    }
+    if (f->departure == NULL)
+        return 0;
+    f->departure->note = (session->note ^ TIERCE__MIX_GOLDEN) | 1;
+    f->departure->due_us = tierce__live_departure_due_us(f->live);
+    f->departure->reusable_us = tierce__live_reusable_us(f->live, f->departure->due_us);
+    return 0;
 }
 
 /* Unwritten blocks are deleted. Their note has the session's number, so that repeated attempts make
@@ -157,7 +252,7 @@ static int note_files(struct finishing *f, size_t count, size_t notes_max)
 static int prepare_notes(struct finishing *f)
 {
     TIERCE_DASSERT(f->note_count == 0);
-    enum { OWN = 2 };
+    enum { OWN = 3 };
     size_t places = 0;
     for (size_t i = 0; i < f->session->count && f->session->is_unsure; i++)
         places += f->session->keys[i].place_count;
@@ -167,11 +262,15 @@ static int prepare_notes(struct finishing *f)
         return -ENOMEM;
     f->notes[f->note_count++] =
         (struct tierce__meta_note){.kind = TIERCE__NOTE_SESSION, .number = f->session->note};
-    int rc = places > 0 ? note_files(f, places, notes_max - 1) : 0;
+    int rc = places > 0 ? note_files(f, places, notes_max - OWN + 1) : 0;
     if (rc == 0)
         rc = make_deletion(f);
     if (rc == 0 && f->deletion != NULL)
         rc = tierce__deletion_write(f->deletion, &f->notes[f->note_count++]);
+    if (rc == 0)
+        rc = make_departure(f);
+    if (rc == 0 && f->departure != NULL)
+        rc = tierce__deletion_write(f->departure, &f->notes[f->note_count++]);
     TIERCE_DASSERT(f->note_count <= notes_max);
     return rc;
 }
@@ -215,6 +314,15 @@ static int attach_notes(void *arg, const size_t *indices, size_t count,
     batch->notes = f->notes;
     batch->note_count = f->note_count;
     return rc;
+}
+
+static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, bool found,
+                                             struct tierce__record *record,
+                                             struct tierce__arena *arena)
+{
+    struct finishing *f = arg;
+    return f->session->is_move ? put_copy(f, f->served[i], record, found, arena)
+                               : put_block(f, i, key, found, record, arena);
 }
 
 /* The children of a removed key that is stored again. */
@@ -294,6 +402,20 @@ static void enter_expiry(struct finishing *f, size_t i)
     tierce__live_enter_expiry(live, key, &record);
 }
 
+/* The sources that have left the index count as deleting from now on. */
+static void submit_departure(struct finishing *f)
+{
+    struct tierce__live *live = f->live;
+    for (size_t i = 0; i < f->departure->count; i++) {
+        const struct tierce__location *location = &f->departure->items[i].location;
+        struct tierce__quota_at at = tierce__live_quota_at(live, location->type, location->storage);
+        tierce__quota_move(live->locator->quota, &at, TIERCE__QUOTA_SERVING, TIERCE__QUOTA_DELETING,
+                           tierce__location_bytes(location));
+    }
+    tierce__deleter_submit(live->locator->deleter, f->departure);
+    f->departure = NULL;
+}
+
 /* Dropped blocks count as deleting and are submitted to the deleter. Claims are released last, so
  * that no key is ever neither claimed nor indexed while it is written. */
 static void settle(struct finishing *f)
@@ -313,10 +435,15 @@ static void settle(struct finishing *f)
     if (f->deletion != NULL)
         tierce__deleter_submit(live->locator->deleter, f->deletion);
     f->deletion = NULL;
+    if (f->departure != NULL)
+        submit_departure(f);
+    if (session->is_move)
+        tierce__live_end_moves(live, session);
     tierce__lock_take(&live->lock);
     for (size_t i = 0; i < session->count; i++) {
         TIERCE_DASSERT(session->keys[i].claim.session == session);
-        if (session->written[i])
+        f->kept += session->written[i];
+        if (session->written[i] && !session->is_move)
             enter_expiry(f, i);
         tierce__live_drop_claim(live, &session->keys[i].claim);
     }
@@ -375,6 +502,7 @@ static int end_session(struct finishing *f, int rc)
     }
     if (rc == 0 && f->session->count > 0 && f->deletion == NULL && f->note_count == 0) {
         rc = make_deletion(f); /* of a batch that was written a while ago */
+        rc = rc == 0 ? make_departure(f) : rc;
         is_doubtful = rc < 0;
     }
     if (rc == 0)
@@ -382,6 +510,7 @@ static int end_session(struct finishing *f, int rc)
     else
         leave_session(f, is_doubtful);
     tierce__deletion_destroy(f->deletion);
+    tierce__deletion_destroy(f->departure);
     tierce__arena_clear(&f->arena);
     return rc;
 }
@@ -408,15 +537,25 @@ static bool has_unwritten(const struct tierce__write_session *session)
 
 int tierce__live_finish(struct tierce__live *live, struct tierce__write_session *session)
 {
+    size_t kept;
+    return tierce__live_finish_counted(live, session, &kept);
+}
+
+int tierce__live_finish_counted(struct tierce__live *live, struct tierce__write_session *session,
+                                size_t *kept)
+{
     TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
     /* The client found no room there, or could not reach it. */
-    if (live->locator->opts.nodes != NULL && !session->is_late && has_unwritten(session))
+    bool is_at_fault = session->is_move ? session->is_target_bad : has_unwritten(session);
+    if (live->locator->opts.nodes != NULL && !session->is_late && is_at_fault)
         tierce__nodes_not_written(live->locator->opts.nodes, session->storage);
     if (may_be_lost(live, session))
         memset(session->written, 0, session->count * sizeof(*session->written));
     struct finishing f = {
         .live = live, .session = session, .now_us = tierce__locator_now_us(live->locator)};
-    return end_session(&f, session->count == 0 ? 0 : write_batch(&f));
+    int rc = end_session(&f, session->count == 0 ? 0 : write_batch(&f));
+    *kept = f.kept;
+    return rc;
 }
 
 /* The same for a doubtful session; -EAGAIN: its batch was not written. */

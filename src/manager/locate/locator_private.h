@@ -10,6 +10,7 @@
 #include "manager/storage/deleter.h"
 #include "manager/reclaim/expiry.h"
 #include "manager/locate/locator.h"
+#include "manager/move/moves.h"
 #include "manager/reclaim/orphans.h"
 #include "manager/storage/places.h"
 #include "manager/reclaim/quota.h"
@@ -31,6 +32,7 @@
  *     locator_renew.c  RenewWrite, and how the last sessions have ended
  *     locator_remove.c remove, trim, look
  *     locator_forget.c storages that have lost their objects
+ *     locator_move.c   copies between storages: batches of moves.h as sessions
  *     locator_usage.c  counts of held, rejected and abandoned blocks
  *     choice.c         which storage to write to, which location to read from
  * write_sessions.c sessions that write keys, and their durable form
@@ -83,6 +85,7 @@ struct tierce__live {
     bool is_emptying;            /* the instance is being removed: no session may begin */
     struct tierce__map claims;   /* by key; several may have one key */
     size_t claimed_keys;         /* keys with at least one claim */
+    size_t moving_keys;          /* claims of sessions that copy: the index has their keys */
     struct tierce__map sessions; /* by id */
     struct tierce__deadlines deadlines;
     uint64_t expired_sessions;
@@ -116,6 +119,7 @@ struct tierce__locator {
     struct tierce__quota *quota;
     struct tierce__deleter *deleter;
     struct tierce__session_endings *endings;
+    struct tierce__moves *moves;
     _Atomic uint64_t random;
     _Atomic int64_t wall_offset_us; /* offset from CLOCK_BOOTTIME to the wall clock */
     struct tierce__lock changing;   /* CHANGING: serializes adding and removing instances */
@@ -220,12 +224,24 @@ void tierce__locator_reset_counters(struct tierce__locator *locator);
 /* ---- write_sessions.c
  * ------------------------------------------------------------------------------ */
 
+/* The location that a block is copied from. Memory of the session. */
+struct tierce__move_source {
+    char id[TIERCE__LOCATION_ID_BYTES];
+    /* Of a move: in the batch that was tried last the source leaves the record. A location does not
+     * change, so it is copied once. */
+    bool leaves;
+    bool is_known;
+    struct tierce__location location; /* if is_known */
+    enum tierce__move_result result;  /* as the mover says */
+};
+
 struct tierce__session_key {
     struct tierce__spec_claim claim;
     bool has_parent;
     int64_t parent;
     char location_id[TIERCE__LOCATION_ID_BYTES];
-    const char *text; /* of a string key, or NULL */
+    const char *text;                   /* of a string key, or NULL */
+    struct tierce__move_source *source; /* of a session that copies; else NULL */
     uint16_t place_count;
     const struct tierce__spec_place *places;
 };
@@ -245,8 +261,13 @@ struct tierce__write_session {
     bool is_doubtful;
     bool is_late;   /* it timed out */
     bool is_unsure; /* it is unknown whether its start was written: its places are not taken yet */
-    int64_t ttl_us; /* time to live of its blocks from its end; 0: none */
-    uint64_t generation; /* of the bytes that its client writes */
+    /* It copies blocks that are indexed (locator_move.c): all its keys have a source. */
+    bool is_move;
+    bool keeps_source;               /* of is_move: the source stays */
+    bool is_target_bad;              /* of is_move: the mover could not write */
+    enum tierce__move_reason reason; /* of is_move */
+    int64_t ttl_us;                  /* time to live of its blocks from its end; 0: none */
+    uint64_t generation;             /* of the bytes that its client writes */
     size_t count;
     struct tierce__session_key *keys;
     bool *written; /* of each key; set when the session is being ended */
@@ -297,6 +318,9 @@ TIERCE_MUSTUSE int tierce__live_begin_finish(struct tierce__live *live, const ch
 /* Ends a busy session. On success it is destroyed; on an error it is unchanged or doubtful. */
 TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live,
                                        struct tierce__write_session *session);
+/* The same; *kept is the number of blocks that serve now, 0 after an error. */
+TIERCE_MUSTUSE int tierce__live_finish_counted(struct tierce__live *live,
+                                               struct tierce__write_session *session, size_t *kept);
 /* Undoes tierce__live_begin_finish. */
 void tierce__live_unfinish(struct tierce__live *live, struct tierce__write_session *session);
 
@@ -383,6 +407,15 @@ size_t tierce__locator_forget(struct tierce__locator *locator,
 /* Gives up the scan in progress, if there is one. */
 void tierce__locator_stop_forgetting(struct tierce__locator *locator);
 
+/* ---- locator_move.c -------------------------------------------------------------------------- */
+
+/* Tells the queue how the moves of a session have ended. The session's batch was written. */
+void tierce__live_end_moves(struct tierce__live *live, const struct tierce__write_session *session);
+
+/* When the bytes of a source are deleted that leaves its record now: readers that were given it may
+ * take some time. */
+int64_t tierce__live_departure_due_us(struct tierce__live *live);
+
 /* ---- locator_invalidate.c ---------------------------------------------------------------------
  */
 
@@ -402,6 +435,11 @@ struct tierce__storage_choice_opts {
     const uint64_t *bytes;
     size_t count;
     const char *host_id; /* the client's host; or NULL */
+    /* Of a move: which candidates may be the target. It takes room only below the watermarks of
+     * the storage and the type, so that no block is evicted for it; the quotas do not note how much
+     * it lacked, and nothing counts as rejected. NULL: a client's write. */
+    bool (*may_take)(void *arg, const struct tierce__storage *storage, size_t position);
+    void *may_take_arg; /* position: of the candidate in the group's list */
 };
 
 /* Selects the first of the group's candidates that its strategy allows, that is available and has

@@ -68,7 +68,9 @@ static int reserve_room(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
                                                .group = s->group,
                                                .bytes = bytes,
                                                .count = session->count,
-                                               .host_id = s->request->host_id};
+                                               .host_id = s->request->host_id,
+                                               .may_take = s->may_take,
+                                               .may_take_arg = s->may_take_arg};
     rc = tierce__choose_storage(&opts, &s->storage, &fit, why);
     if (rc < 0)
         return rc;
@@ -145,7 +147,7 @@ static int deal_places(struct tierce__starting *s, const size_t *count_by_key,
     return 0;
 }
 
-static int take_places(struct tierce__starting *s, size_t *all_taken, char why[TIERCE__WHY_BYTES])
+static int take_places(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
 {
     const struct tierce__instance *instance = &s->live->instance;
     TIERCE_DASSERT(instance->spec_count <= UINT16_MAX);
@@ -160,19 +162,19 @@ static int take_places(struct tierce__starting *s, size_t *all_taken, char why[T
         1 + instance->spec_count * tierce__places_notes_max(0) + tierce__places_notes_max(all);
     s->notes = tierce__arena_alloc(s->arena, s->notes_max * sizeof(*s->notes));
     s->note_count = 1;
-    TIERCE_DASSERT(*all_taken == 0);
+    TIERCE_DASSERT(s->places_taken == 0);
     if (s->places == NULL || s->notes == NULL)
         return -ENOMEM;
     for (size_t spec = 0; spec < instance->spec_count; spec++) {
         size_t taken;
-        by_spec[spec] = *all_taken;
-        int rc = take_spec(s, (uint16_t)spec, s->places + *all_taken, &taken);
+        by_spec[spec] = s->places_taken;
+        int rc = take_spec(s, (uint16_t)spec, s->places + s->places_taken, &taken);
         if (rc < 0)
             return tierce__starting_fail(s, s->session->count, rc, why);
-        *all_taken += taken;
-        TIERCE_DASSERT(*all_taken <= all && s->note_count <= s->notes_max);
+        s->places_taken += taken;
+        TIERCE_DASSERT(s->places_taken <= all && s->note_count <= s->notes_max);
     }
-    TIERCE_DASSERT(*all_taken == all);
+    TIERCE_DASSERT(s->places_taken == all);
     return deal_places(s, by_key, by_spec);
 }
 
@@ -237,8 +239,7 @@ static int was_written(struct tierce__starting *s)
 /* Makes the session durable and open. If the outcome is unknown, the session stays until it times
  * out, which cleans up in both cases; until then no other session uses its files, whose notes may
  * be missing. */
-static int open_session(struct tierce__starting *s, size_t places_taken,
-                        char why[TIERCE__WHY_BYTES])
+static int open_session(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
 {
     size_t keys = s->session->count;
     int rc = keys > 0 ? make_durable(s) : 0;
@@ -246,7 +247,7 @@ static int open_session(struct tierce__starting *s, size_t places_taken,
     rc = known > 0 ? 0 : rc;
     bool stays = rc == 0 || known < 0;
     if (rc == 0)
-        tierce__places_taken(s->live->places, s->places, places_taken);
+        tierce__places_taken(s->live->places, s->places, s->places_taken);
     tierce__lock_take(&s->live->lock);
     TIERCE_ASSERT(s->session->is_busy && !s->session->is_doubtful);
     s->session->is_unsure = known < 0;
@@ -260,17 +261,16 @@ static int open_session(struct tierce__starting *s, size_t places_taken,
     return tierce__starting_fail(s, keys, rc, why);
 }
 
-/* Releases the bytes, claims and places of a session that does not begin. */
-static void undo(struct tierce__starting *s, size_t places_taken)
+void tierce__starting_undo(struct tierce__starting *s)
 {
     if (s->session == NULL)
         return;
-    TIERCE_DASSERT(places_taken == 0 || s->storage != NULL);
+    TIERCE_DASSERT(s->places_taken == 0 || s->storage != NULL);
     TIERCE_ASSERT(s->session->deadline.place == 0 && !s->session->is_doubtful);
     if (s->storage != NULL) {
         struct tierce__quota_at at =
             tierce__live_quota_at(s->live, s->session->type, s->session->storage);
-        tierce__places_untake(s->live->places, s->storage, s->places, places_taken);
+        tierce__places_untake(s->live->places, s->storage, s->places, s->places_taken);
         tierce__quota_move(s->live->locator->quota, &at, TIERCE__QUOTA_WRITING,
                            TIERCE__QUOTA_STATES, s->session->bytes);
     }
@@ -343,16 +343,12 @@ static int show_session(struct tierce__starting *s, struct tierce__started *out)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-static int start(struct tierce__starting *s, struct tierce__started *out, size_t *places_taken,
-                 char why[TIERCE__WHY_BYTES])
+int tierce__starting_open(struct tierce__starting *s, struct tierce__started *out,
+                          char why[TIERCE__WHY_BYTES])
 {
     enum { EMPTY_TIMEOUT_S = 10 };
     int64_t now_us = tierce__locator_now_us(s->live->locator);
-    int span = tierce__span_open("locator:claim");
-    int rc = tierce__starting_claim(s, why);
-    tierce__span_close(span);
-    if (rc < 0)
-        return rc;
+    int rc = 0;
     /* A session without keys is returned as well, because clients finish it. It needs no note. */
     bool empty = s->session->count == 0;
     int64_t timeout_s = empty ? EMPTY_TIMEOUT_S : s->request->timeout_s;
@@ -363,11 +359,11 @@ static int start(struct tierce__starting *s, struct tierce__started *out, size_t
     s->session->due_us = now_us + s->session->timeout_us;
     s->session->last_us = now_us + (int64_t)TIERCE__WRITE_TIMEOUT_S_MAX * 1000000;
     s->session->ttl_us = s->request->ttl_s * 1000000;
-    span = tierce__span_open("locator:place");
+    int span = tierce__span_open("locator:place");
     if (!empty) {
         rc = reserve_room(s, why);
         if (rc == 0)
-            rc = take_places(s, places_taken, why);
+            rc = take_places(s, why);
         if (rc == 0)
             rc = keep_texts(s);
     }
@@ -376,7 +372,16 @@ static int start(struct tierce__starting *s, struct tierce__started *out, size_t
     tierce__span_close(span);
     if (rc == 0)
         rc = begin_session(s);
-    return rc < 0 ? rc : open_session(s, *places_taken, why);
+    return rc < 0 ? rc : open_session(s, why);
+}
+
+static int start(struct tierce__starting *s, struct tierce__started *out,
+                 char why[TIERCE__WHY_BYTES])
+{
+    int span = tierce__span_open("locator:claim");
+    int rc = tierce__starting_claim(s, why);
+    tierce__span_close(span);
+    return rc < 0 ? rc : tierce__starting_open(s, out, why);
 }
 
 int tierce__locator_start_write(struct tierce__locator *locator,
@@ -386,7 +391,6 @@ int tierce__locator_start_write(struct tierce__locator *locator,
 {
     struct tierce__starting s = {.request = request, .arena = arena};
     struct tierce__started started = {0};
-    size_t places_taken = 0;
     why[0] = '\0';
     int rc = tierce__live_acquire(&s.live, locator, request->instance_id, why);
     if (rc < 0)
@@ -401,13 +405,13 @@ int tierce__locator_start_write(struct tierce__locator *locator,
         rc = tierce__live_check_parts(s.live, request->count, why);
     if (rc == 0) {
         tierce__ghosts_write(locator->opts.ghost, s.live->tap, request->keys, request->count);
-        rc = start(&s, &started, &places_taken, why);
+        rc = start(&s, &started, why);
     }
     if (rc == 0) {
         *out = started;
         TIERCE_DASSERT(out->count <= request->count);
     } else {
-        undo(&s, places_taken);
+        tierce__starting_undo(&s);
         if (why[0] == '\0')
             rc = tierce__why(why, rc, "the write cannot be begun: %s", tierce_strerror(rc));
     }

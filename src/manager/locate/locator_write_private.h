@@ -5,7 +5,8 @@
 #include "base/assert.h"
 #include "manager/locate/locator_private.h"
 
-/* A StartWrite in progress: locator_claim.c claims its keys, locator_write.c does the rest. */
+/* A StartWrite in progress: locator_claim.c claims its keys, locator_write.c does the rest. A copy
+ * (locator_move.c) claims its keys itself. */
 
 struct tierce__starting {
     struct tierce__live *live;
@@ -28,6 +29,10 @@ struct tierce__starting {
     struct tierce__spec_place *places; /* spec by spec, key by key */
     struct tierce__meta_note *notes;
     size_t note_count, notes_max;
+    size_t places_taken;
+    /* Of a copy: struct tierce__storage_choice_opts. */
+    bool (*may_take)(void *arg, const struct tierce__storage *storage, size_t position);
+    void *may_take_arg;
 };
 
 /* Returns whether the spec's part is written for the key at that position of the request. */
@@ -42,6 +47,10 @@ static inline bool tierce__starting_has_spec(const struct tierce__starting *s, s
  * may exist, with claims. */
 TIERCE_MUSTUSE int tierce__starting_claim(struct tierce__starting *s, char why[TIERCE__WHY_BYTES]);
 
+/* Releases the claims with drop[i] set, and closes the gaps. The others keep only the specs that
+ * are still wanted. */
+void tierce__starting_unclaim(struct tierce__starting *s, const bool *drop);
+
 /* Releases the claims from an index on. */
 void tierce__starting_unclaim_from(struct tierce__starting *s, size_t first);
 
@@ -53,5 +62,12 @@ TIERCE_MUSTUSE int tierce__starting_count_room(struct tierce__starting *s, size_
 /* Returns the store's result; on an error counts the keys as rejected. */
 TIERCE_MUSTUSE int tierce__starting_fail(struct tierce__starting *s, size_t keys, int rc,
                                          char why[TIERCE__WHY_BYTES]);
+
+/* Chooses a storage and places for the claimed keys, makes the session durable, and opens it. On an
+ * error tierce__starting_undo must follow. */
+TIERCE_MUSTUSE int tierce__starting_open(struct tierce__starting *s, struct tierce__started *out,
+                                         char why[TIERCE__WHY_BYTES]);
+/* Releases the bytes, claims and places of a session that does not begin. */
+void tierce__starting_undo(struct tierce__starting *s);
 
 #endif

@@ -53,6 +53,7 @@ void tierce__live_put_claim(struct tierce__live *live, struct tierce__spec_claim
     tierce__lock_assert_held(&live->lock);
     TIERCE_DASSERT(claim->session != NULL);
     live->claimed_keys += tierce__live_claim(live, claim->key) == NULL;
+    live->moving_keys += claim->session->is_move;
     tierce__map_put(&live->claims, &claim->node, claim_hash(claim->key));
 }
 
@@ -60,7 +61,9 @@ void tierce__live_drop_claim(struct tierce__live *live, struct tierce__spec_clai
 {
     tierce__lock_assert_held(&live->lock);
     TIERCE_DASSERT(live->claims.count >= live->claimed_keys && live->claimed_keys > 0);
+    TIERCE_DASSERT(!claim->session->is_move || live->moving_keys > 0);
     tierce__map_remove(&live->claims, &claim->node);
+    live->moving_keys -= claim->session->is_move;
     live->claimed_keys -= tierce__live_claim(live, claim->key) == NULL;
 }
 
@@ -149,17 +152,32 @@ enum {
     HAS_TEXT = 2,
     HAS_TTL = 4,
     HAS_GENERATION = 8,
-    KNOWN_FLAGS = HAS_PARENT | HAS_TEXT | HAS_TTL | HAS_GENERATION,
+    HAS_SOURCE = 16,
+    KNOWN_FLAGS = HAS_PARENT | HAS_TEXT | HAS_TTL | HAS_GENERATION | HAS_SOURCE,
 };
 
-static void write_key(struct tierce__note_writer *w, const struct tierce__session_key *key,
-                      int64_t ttl_us, uint64_t generation)
+/* Without its source a copy that the next leader finishes would revive a block that was removed,
+ * and prolong its life. */
+static void write_source(struct tierce__note_writer *w, const struct tierce__write_session *session,
+                         const struct tierce__move_source *source)
 {
+    TIERCE_DASSERT(session->is_move);
+    tierce__note_put_bytes(w, source->id, sizeof(source->id));
+    tierce__note_put8(w, session->keeps_source);
+    tierce__note_put8(w, (uint8_t)session->reason);
+}
+
+static void write_key(struct tierce__note_writer *w, const struct tierce__write_session *session,
+                      const struct tierce__session_key *key)
+{
+    int64_t ttl_us = session->ttl_us;
+    uint64_t generation = session->generation;
     TIERCE_DASSERT(ttl_us >= 0);
     tierce__note_put64(w, (uint64_t)key->claim.key);
     tierce__note_put8(w, (uint8_t)((key->has_parent ? HAS_PARENT : 0) |
                                    (key->text != NULL ? HAS_TEXT : 0) | (ttl_us > 0 ? HAS_TTL : 0) |
-                                   (generation > 0 ? HAS_GENERATION : 0)));
+                                   (generation > 0 ? HAS_GENERATION : 0) |
+                                   (key->source != NULL ? HAS_SOURCE : 0)));
     if (key->has_parent)
         tierce__note_put64(w, (uint64_t)key->parent);
     if (key->text != NULL)
@@ -168,6 +186,8 @@ static void write_key(struct tierce__note_writer *w, const struct tierce__sessio
         tierce__note_put64(w, (uint64_t)ttl_us);
     if (generation > 0)
         tierce__note_put64(w, generation);
+    if (key->source != NULL)
+        write_source(w, session, key->source);
     tierce__note_put_bytes(w, key->location_id, sizeof(key->location_id));
     tierce__note_put_places(w, key->places, key->place_count);
 }
@@ -186,7 +206,7 @@ int tierce__session_write(const struct tierce__write_session *session, struct ti
     tierce__note_put8(&w, session->type);
     tierce__note_put32(&w, (uint32_t)session->count);
     for (size_t i = 0; i < session->count; i++)
-        write_key(&w, &session->keys[i], session->ttl_us, session->generation);
+        write_key(&w, session, &session->keys[i]);
     return tierce__note_finish(&w, out, bytes);
 }
 
@@ -198,6 +218,30 @@ static void read_ttl(struct tierce__note_reader *r, bool is_given,
     if (ttl_us < 0 || ttl_us > TIERCE__TTL_S_MAX * 1000000 || (is_given && ttl_us == 0))
         tierce__note_refuse(r, TIERCE_E_FORMAT);
     session->ttl_us = ttl_us;
+}
+
+/* All keys of a session have a source, or none has. */
+static void read_source(struct tierce__note_reader *r, bool is_given,
+                        struct tierce__write_session *session, struct tierce__session_key *key)
+{
+    bool is_first = key == session->keys;
+    if (!is_first && session->is_move != is_given)
+        tierce__note_refuse(r, TIERCE_E_FORMAT);
+    session->is_move = is_given;
+    if (!is_given)
+        return;
+    key->source = tierce__arena_calloc(r->arena, 1, sizeof(*key->source));
+    if (key->source == NULL) {
+        tierce__note_refuse(r, -ENOMEM);
+        return;
+    }
+    tierce__note_get_bytes(r, key->source->id, sizeof(key->source->id));
+    session->keeps_source = tierce__note_get_flag(r);
+    uint8_t reason = tierce__note_get8(r);
+    if (reason >= TIERCE__MOVE_REASONS)
+        tierce__note_refuse(r, TIERCE_E_FORMAT);
+    else
+        session->reason = (enum tierce__move_reason)reason;
 }
 
 static void read_key(struct tierce__note_reader *r, struct tierce__write_session *session,
@@ -214,6 +258,7 @@ static void read_key(struct tierce__note_reader *r, struct tierce__write_session
         key->text = tierce__note_get_text(r);
     read_ttl(r, (flags & HAS_TTL) != 0, session);
     session->generation = (flags & HAS_GENERATION) != 0 ? tierce__note_get64(r) : 0;
+    read_source(r, (flags & HAS_SOURCE) != 0, session, key);
     tierce__note_get_bytes(r, key->location_id, sizeof(key->location_id));
     key->places = tierce__note_get_places(r, &key->place_count);
 }

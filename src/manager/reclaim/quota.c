@@ -287,7 +287,7 @@ int tierce__quota_reserve(struct tierce__quota *quota, const struct tierce__quot
     count(&sums, TIERCE__QUOTA_WRITING, all, true);
     *reserved = n;
     *limit = n < amounts ? names[least] : NULL;
-    if (n < amounts)
+    if (n < amounts && !limits->is_quiet)
         want(&sums, least, most[least], bytes[n]);
 out:
     tierce__lock_drop(&quota->lock);

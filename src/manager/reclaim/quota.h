@@ -34,6 +34,7 @@ struct tierce__quota_limits {
     uint64_t group;   /* UINT64_MAX: none, here and below */
     uint64_t type;    /* of the group, in this kind of storage */
     uint64_t storage; /* of the storage, all groups */
+    bool is_quiet;    /* an amount that does not fit is not remembered */
 };
 
 /* A limit that several groups share: those with this InstanceGroup.global_quota_group_name. */
