@@ -26,6 +26,7 @@ struct harness {
     struct tierce__locator *locator;
     struct tierce__arena arena;
     char why[TIERCE__WHY_BYTES];
+    char extra[TIERCE__ENGINE_EXTRA_BYTES]; /* of the instances that are added */
 };
 
 enum { PART_A_BYTES = 100, PART_B_BYTES = 50, BLOCK_BYTES = PART_A_BYTES + PART_B_BYTES };
@@ -55,6 +56,8 @@ struct harness_opts {
     const struct tierce__storage_ops *(*find_driver)(enum tierce__storage_type); /* NULL: files */
     uint32_t delete_threads;
     struct tierce__ghosts *ghost;
+    bool has_engines; /* the clients of "i" are engines of Tierce */
+    uint64_t move_rate;
     uint64_t storage_number; /* of "s"; 0: 1 */
 };
 
@@ -98,6 +101,7 @@ static inline void harness_open_locator(struct harness *h, const struct harness_
                                                    .seed = 1,
                                                    .delete_threads = opts->delete_threads,
                                                    .ghost = opts->ghost,
+                                                   .move_rate = opts->move_rate,
                                                });
     ck_assert_int_eq(rc, 0);
     rc = tierce__locator_recover(h->locator, 1, h->why);
@@ -129,7 +133,7 @@ static inline void harness_add_instance_with(struct harness *h, const char *id,
         .model = {.model_name = model,
                   .dtype = dtype,
                   .lora_name = none,
-                  .extra = none,
+                  .extra = h->extra,
                   .user_data = none},
         .attention = *attention,
     };
@@ -165,6 +169,9 @@ static inline void harness_open(struct harness *h, const struct harness_opts *op
     if (opts->storage_number != 0)
         harness_next_storage(h, opts->storage_number);
     harness_startup(h, opts);
+    const unsigned char digest[32] = {1};
+    if (opts->has_engines)
+        tierce__engine_extra(h->extra, digest, digest);
     ck_assert_int_eq(
         tierce__storages_open(
             &h->storages,
