@@ -42,8 +42,9 @@ BELOW["store"] = {"base", "proto", "net"} | CORE
 BELOW["store/transfer"] = BELOW["store"] | {"store", "net/server"}
 BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "net", "net/server", "store", "optimizer"}
 BELOW["engine"] = BELOW["store"] | {"store", "store/transfer"}
-BELOW["node"] = {"base", "core/key", "core/chunk", "proto", "net", "net/server", "store", "store/transfer", "engine"}
-BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"node", "manager", "optimizer"}
+BELOW["mover"] = {"base", "core/key", "core/chunk", "proto", "net", "store"}
+BELOW["node"] = {"base", "core/key", "core/chunk", "proto", "net", "net/server", "store", "store/transfer", "engine", "mover"}
+BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"node", "manager", "mover", "optimizer"}
 # Linked into the same executable; the CLI knows it by a row of commands.def only.
 BELOW["bench"] = BELOW["cli"] | {"cli"}
 # The Python extension stands on the engine alone: its public face.

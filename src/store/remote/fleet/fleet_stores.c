@@ -426,6 +426,15 @@ void tierce__fleet_store_reopen(struct tierce__fleet_store *store)
     tierce__lock_drop(&store->stores->lock);
 }
 
+unsigned tierce__fleet_store_caps(struct tierce__fleet_store *store)
+{
+    tierce__lock_take(&store->stores->lock);
+    unsigned caps = store->use != NULL ? store->use->connector->caps
+                                       : TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_NO_DELETE;
+    tierce__lock_drop(&store->stores->lock);
+    return caps;
+}
+
 const char *tierce__fleet_store_name(const struct tierce__fleet_store *store)
 {
     return store->name;
