@@ -27,11 +27,13 @@ struct placed {
     int instance;
     size_t session;
     enum state state;
-    bool may_serve;  /* a Finish said that it was written */
-    bool is_told;    /* a Finish said something */
-    bool seen;       /* in the store, this time */
-    int64_t free_us; /* gone: its slots are not used before that */
-    int64_t due_us;  /* seen: when it expires, by its record and the group's time */
+    bool may_serve;     /* a Finish said that it was written */
+    bool is_told;       /* a Finish said something */
+    bool seen;          /* in the store, this time */
+    int64_t free_us;    /* gone: its slots are not used before that */
+    size_t source;      /* of a copy: the index of what is copied, and 1 */
+    bool served_before; /* of a copy: its block served before the copy ended */
+    int64_t due_us;     /* seen: when it expires, by its record and the group's time */
     size_t uri_count;
     uint64_t bytes;
     char uris[2][SIM_URI_BYTES];
@@ -43,7 +45,8 @@ struct told {
     int instance;
     size_t first, count; /* among what was placed */
     bool is_over;
-    bool is_tried; /* a Finish was sent */
+    bool is_tried;         /* a Finish was sent */
+    bool is_move, is_copy; /* sim_moves.h */
     int64_t timeout_us;
     int64_t promised_us; /* it does not time out before */
 };
@@ -119,11 +122,11 @@ static bool is_open(const struct told *t)
 }
 
 /* NULL: none is open. */
-static struct told *draw_open(void)
+static struct told *draw_open(bool is_move)
 {
     size_t open[SESSIONS_MAX], open_count = 0;
     for (size_t i = 0; i < told_count; i++) {
-        if (!told[i].is_over)
+        if (!told[i].is_over && told[i].is_move == is_move)
             open[open_count++] = i;
     }
     return open_count > 0 ? &told[open[below((uint32_t)open_count)]] : NULL;

@@ -162,15 +162,18 @@ static const bool *specs_of(struct batching *b, const struct tierce__location *s
     return specs;
 }
 
-/* Whether no other session writes one of the specs. SESSIONS held. */
-static bool is_free(struct batching *b, int64_t key, const bool *specs)
+/* Whether no session writes one of the specs. *is_own: this one has another location of the block.
+ * SESSIONS held. */
+static bool is_free(struct batching *b, int64_t key, const bool *specs, bool *is_own)
 {
     struct tierce__starting *s = &b->s;
     size_t count = s->live->instance.spec_count;
     struct tierce__spec_claim *claim = tierce__live_claim(s->live, key);
     memset(s->claimed, 0, count * sizeof(*s->claimed));
-    for (; claim != NULL; claim = tierce__live_claim_next(s->live, claim))
+    for (*is_own = false; claim != NULL; claim = tierce__live_claim_next(s->live, claim)) {
         tierce__live_add_specs(s->live, claim, s->claimed);
+        *is_own = *is_own || claim->session == s->session;
+    }
     for (size_t i = 0; i < count; i++) {
         if (specs[i] && s->claimed[i])
             return false;
@@ -232,8 +235,9 @@ static int claim_blocks(struct batching *b, char why[TIERCE__WHY_BYTES])
         rc = tierce__why(why, TIERCE_E_FULL, "%zu blocks of instance %.64s are being moved",
                          live->moving_keys, live->instance.id);
     for (size_t i = 0; rc == 0 && i < b->popped->count; i++) {
-        b->good[i] = b->good[i] && is_free(b, b->keys[i], specs[i]);
-        if (b->good[i] && !claim_block(b, i, specs[i]))
+        bool is_own = false; /* then its turn comes later */
+        b->good[i] = b->good[i] && is_free(b, b->keys[i], specs[i], &is_own);
+        if (b->good[i] && !is_own && !claim_block(b, i, specs[i]))
             rc = -ENOMEM;
     }
     tierce__lock_drop(&live->lock);
