@@ -675,7 +675,8 @@ static int open_parts(struct manager_whole *whole, const struct tierce__manager_
                                                         .delete_threads = config->delete_threads,
                                                         .quota_groups = quotas.groups,
                                                         .quota_group_count = quotas.count,
-                                                        .ghost = m->ghost});
+                                                        .ghost = m->ghost,
+                                                        .move_rate = config->move_rate});
     if (rc == 0)
         rc = tierce__reclaimer_start(
             &m->reclaimer,

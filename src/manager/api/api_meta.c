@@ -77,11 +77,8 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
 
 /* ---- registering ----------------------------------------------------------------------------- */
 
-/* Without credentials: clients read them from the file that the storage names. With the id in the
- * mark of a storage that has one, so that a client notices an empty mount point. False: no memory.
- */
-static bool put_storage(struct tierce__api_call *api, struct tierce__json_write *json,
-                        const struct tierce__storage *storage, const char *registry_id)
+bool tierce__api_put_storage(struct tierce__api_call *api, struct tierce__json_write *json,
+                             const struct tierce__storage *storage, const char *registry_id)
 {
     struct tierce__storage shown = *storage;
     shown.uri = tierce__arena_copy(&api->arena, storage->uri, strlen(storage->uri));
@@ -111,11 +108,12 @@ static char *show_storages(struct tierce__api_call *api, const struct tierce__ca
         const struct tierce__storage *storage =
             tierce__catalog_storage(catalog, group->storage_candidates[i]);
         const char *name = group->storage_candidates[i];
-        has_all = has_all && (storage == NULL ||
-                              put_storage(api, &json, storage, tierce__catalog_id(catalog)));
+        has_all =
+            has_all && (storage == NULL ||
+                        tierce__api_put_storage(api, &json, storage, tierce__catalog_id(catalog)));
         for (size_t n = 0; storage == NULL && n < count && has_all; n++)
             has_all = !tierce__storage_is_in_pool(&all[n], name) ||
-                      put_storage(api, &json, &all[n], tierce__catalog_id(catalog));
+                      tierce__api_put_storage(api, &json, &all[n], tierce__catalog_id(catalog));
     }
     tierce__json_write_close(&json, ']');
     TIERCE_DASSERT(line.failed || json.depth == 0);

@@ -51,6 +51,7 @@ extern const struct tierce__api_row tierce__api_debug_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_node_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_backup_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_namespace_rows[TIERCE__RPC_COUNT];
+extern const struct tierce__api_row tierce__api_move_rows[TIERCE__RPC_COUNT];
 
 /* NULL: no file implements it. */
 const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id);
@@ -139,6 +140,13 @@ void tierce__api_register(struct tierce__api_call *api, const struct tierce__ins
                           char **storages, int duplicate);
 /* The same for the instance of a RegisterInstanceRequest. */
 void tierce__api_register_request(struct tierce__api_call *api, char **storages);
+
+/* Writes a storage as clients read it in storage_configs: without credentials, which clients read
+ * from the file that the storage names. With the id in the mark of a storage that has one, so that a
+ * client notices an empty mount point. False: no memory. */
+struct tierce__json_write;
+bool tierce__api_put_storage(struct tierce__api_call *api, struct tierce__json_write *json,
+                             const struct tierce__storage *storage, const char *registry_id);
 
 /* Replies in the call's protocol. */
 void tierce__api_reply(struct tierce__call *call, const ProtobufCMessage *message);

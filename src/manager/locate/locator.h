@@ -369,8 +369,9 @@ TIERCE_MUSTUSE int tierce__locator_look(struct tierce__locator *locator,
  * source meanwhile gets no copy. A move is no use of the block, and stores nothing new.
  */
 
-/* The blocks that wait. */
+/* The blocks that wait; and the number of those in batches now. */
 struct tierce__moves *tierce__locator_moves(struct tierce__locator *locator);
+uint64_t tierce__locator_moving(struct tierce__locator *locator);
 
 #define TIERCE__MOVE_LEASE_S 30 /* of a batch, unless it is renewed */
 

@@ -21,6 +21,20 @@ struct tierce__moves *tierce__locator_moves(struct tierce__locator *locator)
     return locator->moves;
 }
 
+static void count_moving(void *arg, struct tierce__live *live)
+{
+    tierce__lock_take(&live->lock);
+    *(uint64_t *)arg += live->moving_keys;
+    tierce__lock_drop(&live->lock);
+}
+
+uint64_t tierce__locator_moving(struct tierce__locator *locator)
+{
+    uint64_t moving = 0;
+    tierce__locator_each(locator, count_moving, &moving);
+    return moving;
+}
+
 /* ---- a batch --------------------------------------------------------------------------------- */
 
 /* Blocks of a lane on their way to a session. */

@@ -447,6 +447,45 @@ static void tell_background(const struct telling *t)
          NULL, 0);
 }
 
+/* ---- moves ----------------------------------------------------------------------------------- */
+
+static void tell_moves(const struct telling *t)
+{
+    struct tierce__moves_stats stats;
+    tierce__moves_stats(tierce__locator_moves(t->manager->locator), &stats);
+    const struct {
+        const char *name, *help;
+        bool is_counter;
+        const uint64_t *values; /* by reason */
+    } metrics[] = {
+        {"moves.queued_count", "Blocks that wait to be copied to another storage.", false,
+         stats.queued},
+        {"moves.queued_bytes", "Bytes of them.", false, stats.queued_bytes},
+        {"moves.refused_count", "Blocks that were not queued, because too many wait.", true,
+         stats.refused},
+        {"moves.moved_count", "Blocks that were copied or moved.", true, stats.moved},
+        {"moves.moved_bytes", "Bytes of them.", true, stats.moved_bytes},
+    };
+    for (size_t m = 0; m < sizeof(metrics) / sizeof(metrics[0]); m++) {
+        for (size_t i = 0; i < TIERCE__MOVE_REASONS; i++) {
+            struct tierce__metric_tag tag = {"reason",
+                                             tierce__move_reason_name((enum tierce__move_reason)i)};
+            tell(t, metrics[m].name, metrics[m].help, metrics[m].is_counter,
+                 (double)metrics[m].values[i], &tag, 1);
+        }
+    }
+    for (size_t i = 0; i < TIERCE__MOVE_RESULTS; i++) {
+        struct tierce__metric_tag tag = {"result",
+                                         tierce__move_result_name((enum tierce__move_result)i)};
+        tell(t, "moves.ended_count", "Blocks whose move has ended, by its result.", true,
+             (double)stats.ended[i], &tag, 1);
+    }
+    tell(t, "moves.running_count", "Blocks that movers copy now.", false,
+         (double)tierce__locator_moving(t->manager->locator), NULL, 0);
+    tell(t, "moves.resting_count", "Blocks that wait for another try after a failure.", false,
+         (double)stats.resting, NULL, 0);
+}
+
 /* ---- ghost curves ---------------------------------------------------------------------------- */
 
 static void tell_ghost(const struct telling *t)
@@ -577,6 +616,7 @@ void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__
     tell_calls(&t);
     tell_queues(&t);
     tell_background(&t);
+    tell_moves(&t);
     tell_ghost(&t);
     tell_autopilot(&t);
     tell_accounts(&t);

@@ -25,7 +25,8 @@ META = {
     "StartWriteCache": ("write", "instance"), "FinishWriteCache": ("write", "instance"),
     "RenewWriteCache": ("write", "instance"), "RemoveCache": ("trim", "instance"),
     "TrimCache": ("trim", "instance"), "ReportCache": ("write", "instance"),
-    "RegisterNode": ("node", "all"), "InvalidateNamespace": ("trim", "instance")}
+    "RegisterNode": ("node", "all"), "TakeMoves": ("node", "all"), "FinishMoves": ("node", "all"),
+    "InvalidateNamespace": ("trim", "instance")}
 KV_META = {
     "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
     "Get": ("read", "instance"), "PutStart": ("write", "instance"),
