@@ -142,8 +142,8 @@ void tierce__api_register(struct tierce__api_call *api, const struct tierce__ins
 void tierce__api_register_request(struct tierce__api_call *api, char **storages);
 
 /* Writes a storage as clients read it in storage_configs: without credentials, which clients read
- * from the file that the storage names. With the id in the mark of a storage that has one, so that a
- * client notices an empty mount point. False: no memory. */
+ * from the file that the storage names. With the id in the mark of a storage that has one, so that
+ * a client notices an empty mount point. False: no memory. */
 struct tierce__json_write;
 bool tierce__api_put_storage(struct tierce__api_call *api, struct tierce__json_write *json,
                              const struct tierce__storage *storage, const char *registry_id);
