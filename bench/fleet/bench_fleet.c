@@ -2,15 +2,19 @@
 /*
  * Hits of 128 chunks in a pool: lookups and gets through a manager, which is a process of its own
  * that is called by gRPC on loopback, beside the same chunks in the same store by the store's own
- * connector. The stores: a redis-server, a folder, and a server that answers like S3.
+ * connector. The stores: a redis-server, a folder, a server that answers like S3, and the memory of
+ * a node of a pool, which serves in this process by transfer://.
  *
  * - `hit`: a lookup of all 128 chunks, then a get of each, all at once. The limit is the same
  * without a manager.
  * - `manager's share`: the lookup alone, which is one call of the manager. The gets use the places
  * that it returned. The limit is the goal, a millisecond; the peer is the store's own lookup.
  *
+ * The peer of a node's hits are the same bytes through bare sockets.
+ *
  * Chunks are those of two models, with 256 tokens each. If memory is short, the chunks of the first
  * are smaller; if they are then smaller than those of the second, it is left out.
+ * Those of the node are smaller: about 100 KiB, where calls count, and 1.5 MiB, where bytes do.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -22,6 +26,8 @@
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "bench/fleet/bench_manager_process.h"
+#include "bench/fleet/bench_node.h"
+#include "bench/fleet/bench_sockets.h"
 #include "bench/manager/bench_startup.h"
 #include "bench/remote/bench_chunks.h"
 #include "bench/remote/bench_redis_server.h"
@@ -56,6 +62,9 @@ struct fleet_bench {
     struct tierce__bench_redis_server redis;
     struct tierce__bench_s3 *s3;
     uint8_t *s3_object;
+    struct tierce__bench_node node; /* zeroed: the store is another one */
+    struct tierce__bench_sockets sockets;
+    uint8_t *datas[CHUNKS]; /* of the chunks' buffers */
     struct tierce__connector *fleet, *plain;
 };
 
@@ -97,23 +106,28 @@ static int64_t look_up_plain(void *arg)
 static int measure_hit(struct fleet_bench *b, const char *store)
 {
     char name[64];
+    size_t count = b->node.server != NULL ? 3 : 2;
     struct tierce__bench_side sides[] = {{.run = hit_fleet, .arg = b},
-                                         {.run = hit_plain, .arg = b}};
-    int rc = tierce__bench_alternate(sides, 2, b->bench->seconds);
+                                         {.run = hit_plain, .arg = b},
+                                         {.run = tierce__bench_sockets_copy, .arg = &b->sockets}};
+    int rc = tierce__bench_alternate(sides, count, b->bench->seconds);
     if (rc < 0)
         return rc;
     snprintf(name, sizeof(name), "%s: hit of 128 chunks of %u KiB", store,
              (unsigned)(b->chunk_bytes >> 10));
-    tierce__bench_emit(b->bench, &(struct tierce__bench_row){.case_name = name,
-                                                             .unit = "ms",
-                                                             .sense = TIERCE__BENCH_LESS_IS_BETTER,
-                                                             .value = sides[0].median_ns / 1e6,
-                                                             .value_min = sides[0].min_ns / 1e6,
-                                                             .value_max = sides[0].max_ns / 1e6,
-                                                             .limit = sides[1].median_ns / 1e6,
-                                                             .limit_min = sides[1].min_ns / 1e6,
-                                                             .limit_max = sides[1].max_ns / 1e6,
-                                                             .goal = 1 / 1.15});
+    tierce__bench_emit(b->bench, &(struct tierce__bench_row){
+                                     .case_name = name,
+                                     .unit = "ms",
+                                     .sense = TIERCE__BENCH_LESS_IS_BETTER,
+                                     .value = sides[0].median_ns / 1e6,
+                                     .value_min = sides[0].min_ns / 1e6,
+                                     .value_max = sides[0].max_ns / 1e6,
+                                     .limit = sides[1].median_ns / 1e6,
+                                     .limit_min = sides[1].min_ns / 1e6,
+                                     .limit_max = sides[1].max_ns / 1e6,
+                                     .goal = 1 / 1.15,
+                                     .peer = count == 3 ? "bare sockets" : NULL,
+                                     .peer_value = count == 3 ? sides[2].median_ns / 1e6 : 0});
     return 0;
 }
 
@@ -176,6 +190,7 @@ static void close_store(struct fleet_bench *b)
             (void)connectors[i]->ops->close(connectors[i], TIERCE__DEADLINE_NEVER);
     }
     b->fleet = b->plain = NULL;
+    tierce__bench_node_leave(&b->node);
     tierce__bench_manager_process_stop(&b->manager);
 }
 
@@ -183,7 +198,11 @@ static void close_store(struct fleet_bench *b)
 static int measure_store(struct fleet_bench *b, const char *type, const char *spec, const char *url)
 {
     char fleet_url[64];
-    int rc = tierce__bench_manager_process_start(&b->manager, b->bench, type, spec);
+    bool is_node = b->node.server != NULL;
+    int rc = tierce__bench_manager_process_start(&b->manager, b->bench, type, spec,
+                                                 is_node ? TIERCE__BENCH_POOL : NULL);
+    if (rc == 0 && is_node)
+        rc = tierce__bench_node_join(&b->node, b->bench, b->manager.port);
     snprintf(fleet_url, sizeof(fleet_url), "fleet://127.0.0.1:%u/" TIERCE__BENCH_GROUP,
              (unsigned)b->manager.port);
     if (rc == 0)
@@ -193,9 +212,9 @@ static int measure_store(struct fleet_bench *b, const char *type, const char *sp
     if (rc == 0)
         rc = store_all(b);
     if (rc == 0)
-        rc = measure_hit(b, type);
+        rc = measure_hit(b, is_node ? "node" : type);
     if (rc == 0)
-        rc = measure_share(b, type);
+        rc = measure_share(b, is_node ? "node" : type);
     close_store(b);
     return rc;
 }
@@ -271,6 +290,32 @@ static int measure_s3(struct fleet_bench *b)
     return rc;
 }
 
+static int measure_node(struct fleet_bench *b)
+{
+    char url[64], spec[4300];
+    char *whole = realpath(b->bench->dir, NULL);
+    if (whole == NULL)
+        return -errno;
+    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/\"}", whole);
+    free(whole);
+    b->sockets = (struct tierce__bench_sockets){.into = b->datas,
+                                                .from = tierce__bench_map(b->chunk_bytes),
+                                                .count = CHUNKS,
+                                                .bytes = b->chunk_bytes};
+    if (b->sockets.from == NULL)
+        return -ENOMEM;
+    int rc = tierce__bench_node_start(&b->node, b->bench, 3 * CHUNKS * b->chunk_bytes);
+    snprintf(url, sizeof(url), "transfer://127.0.0.1:%u/memory", (unsigned)b->node.port);
+    if (rc == 0)
+        rc = tierce__bench_sockets_open(&b->sockets, b->bench);
+    if (rc == 0)
+        rc = measure_store(b, "file", spec, url);
+    tierce__bench_sockets_close(&b->sockets);
+    tierce__bench_unmap((uint8_t *)(uintptr_t)b->sockets.from, b->chunk_bytes);
+    tierce__bench_node_stop(&b->node);
+    return rc;
+}
+
 /* ---- the models ------------------------------------------------------------------------------ */
 
 /* A whole chunk of up to so many bytes: with fewer blocks, then with smaller cells. */
@@ -312,15 +357,48 @@ static int shape_chunk(struct fleet_bench *b, uint64_t bytes_max)
     return id < 0 ? (int)id : 0;
 }
 
-static int measure_model(struct fleet_bench *b)
+static int measure_model(struct fleet_bench *b, uint64_t bytes_max,
+                         int (*const stores[])(struct fleet_bench *), size_t count)
 {
-    int (*const stores[])(struct fleet_bench *) = {measure_redis, measure_files, measure_s3};
-    int rc = shape_chunk(b, b->bench->memory_bytes / SHARE_OF_MEMORY);
+    int rc = shape_chunk(b, bytes_max);
     if (rc == 0)
         rc = tierce__bench_chunks_open(&b->chunks, b->bench, b->chunk_bytes, b->digest, 1);
-    for (size_t i = 0; i < sizeof(stores) / sizeof(*stores) && rc == 0; i++)
+    for (size_t i = 0; i < CHUNKS && rc == 0; i++)
+        b->datas[i] = b->chunks.bufs[i]->data;
+    for (size_t i = 0; i < count && rc == 0; i++)
         rc = stores[i](b);
     tierce__bench_chunks_close(&b->chunks);
+    return rc;
+}
+
+static int measure_models(struct fleet_bench *b)
+{
+    static int (*const stores[])(struct fleet_bench *) = {measure_redis, measure_files, measure_s3};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof(models) / sizeof(*models) && rc == 0; i++) {
+        b->model = &models[i];
+        if (i > 0 &&
+            b->chunk_bytes < (uint64_t)b->model->layers * b->model->cell_bytes * CHUNK_BLOCKS)
+            break;
+        rc = measure_model(b, b->bench->memory_bytes / SHARE_OF_MEMORY, stores,
+                           sizeof(stores) / sizeof(*stores));
+    }
+    return rc;
+}
+
+/* With header and trailer. */
+static int measure_nodes(struct fleet_bench *b)
+{
+    static int (*const stores[])(struct fleet_bench *) = {measure_node};
+    static const uint64_t sizes[] = {112u << 10, 1664u << 10};
+    int rc = 0;
+    b->model = &models[1];
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes) && rc == 0; i++) {
+        uint64_t most = b->bench->memory_bytes / (4 * CHUNKS);
+        if (i > 0 && sizes[i] > most)
+            break;
+        rc = measure_model(b, sizes[i] < most ? sizes[i] : most, stores, 1);
+    }
     return rc;
 }
 
@@ -341,13 +419,10 @@ int tierce__bench_fleet(const struct tierce__bench *bench)
         return -ENOMEM;
     b->bench = bench;
     int rc = tierce__namespaces_create(&b->namespaces);
-    for (size_t i = 0; i < sizeof(models) / sizeof(*models) && rc == 0; i++) {
-        b->model = &models[i];
-        if (i > 0 &&
-            b->chunk_bytes < (uint64_t)b->model->layers * b->model->cell_bytes * CHUNK_BLOCKS)
-            break;
-        rc = measure_model(b);
-    }
+    if (rc == 0)
+        rc = measure_models(b);
+    if (rc == 0)
+        rc = measure_nodes(b);
     remove_files(bench);
     tierce__namespaces_destroy(b->namespaces);
     tierce__free(b);

@@ -78,7 +78,7 @@ static int await_manager(struct tierce__bench_manager_process *manager,
 
 int tierce__bench_manager_process_start(struct tierce__bench_manager_process *manager,
                                         const struct tierce__bench *bench, const char *type,
-                                        const char *spec)
+                                        const char *spec, const char *pool)
 {
     char startup[4160], why[256];
     int fd = -1,
@@ -86,10 +86,13 @@ int tierce__bench_manager_process_start(struct tierce__bench_manager_process *ma
     manager->port = 0;
     if (prefix < 0 || (size_t)prefix >= sizeof(startup))
         return tierce__bench_fail(bench, "the path of the folder is too long");
-    int rc = tierce__bench_startup_write(
-        startup + sizeof("--startup.file=") - 1,
-        &(struct tierce__bench_startup){
-            .type = type, .spec = spec, .index_kind = "local", .index_uri = "", .shards = 16});
+    int rc = tierce__bench_startup_write(startup + sizeof("--startup.file=") - 1,
+                                         &(struct tierce__bench_startup){.type = type,
+                                                                         .spec = spec,
+                                                                         .index_kind = "local",
+                                                                         .index_uri = "",
+                                                                         .shards = 16,
+                                                                         .pool = pool});
     if (rc < 0)
         return tierce__bench_fail(bench, "%s: %s", startup, tierce_strerror(rc));
     if (tierce__listen_tcp(&fd, &manager->port, "127.0.0.1", why) != 0)

@@ -16,13 +16,13 @@ struct tierce__bench_manager_process {
     char log[4096];
 };
 
-/* Starts the manager over a storage of this type and storage_spec (JSON), and blocks until it
- * listens. The caller must call tierce__bench_manager_process_stop also after an error. Errors:
- * -ECANCELED, reported. */
+/* Starts the manager over a storage of this type and storage_spec (JSON), or over a pool of nodes
+ * (`pool` not NULL; the storage is not used), and blocks until it listens. The caller must call
+ * tierce__bench_manager_process_stop also after an error. Errors: -ECANCELED, reported. */
 TIERCE_MUSTUSE int
 tierce__bench_manager_process_start(struct tierce__bench_manager_process *manager,
                                     const struct tierce__bench *bench, const char *type,
-                                    const char *spec);
+                                    const char *spec, const char *pool);
 void tierce__bench_manager_process_stop(struct tierce__bench_manager_process *manager);
 
 #endif

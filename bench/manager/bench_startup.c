@@ -9,7 +9,7 @@ int tierce__bench_startup_print(FILE *out, const struct tierce__bench_startup *s
             "{\"storage_config\": {\"type\": \"%s\", \"is_available\": true,"
             " \"global_unique_name\": \"s\", \"storage_spec\": %s},"
             " \"instance_group\": {\"name\": \"" TIERCE__BENCH_GROUP
-            "\", \"storage_candidates\": [\"s\"],"
+            "\", \"storage_candidates\": [\"%s\"],"
             " \"global_quota_group_name\": \"q\", \"max_instance_count\": 10,"
             " \"quota\": {\"capacity\": 1000000000000000000, \"quota_config\":"
             " [{\"storage_type\": \"%s\", \"capacity\": 1000000000000000000}]},"
@@ -21,8 +21,8 @@ int tierce__bench_startup_print(FILE *out, const struct tierce__bench_startup *s
             " \"meta_storage_backend_config\": {\"storage_type\": \"%s\", \"storage_uri\": \"%s\"},"
             " \"meta_cache_policy_config\": {\"type\": \"LRU\", \"capacity\": 100}}},"
             " \"user_data\": \"\", \"version\": 1}}",
-            startup->type, startup->spec, startup->type, startup->shards, startup->index_kind,
-            startup->index_uri);
+            startup->type, startup->spec, startup->pool != NULL ? startup->pool : "s",
+            startup->type, startup->shards, startup->index_kind, startup->index_uri);
     return ferror(out) ? -EIO : 0;
 }
 

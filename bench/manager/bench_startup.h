@@ -14,6 +14,7 @@ struct tierce__bench_startup {
     const char *spec;                   /* its storage_spec: a JSON object */
     const char *index_kind, *index_uri; /* "local" and "", "rocksdb" and a folder, ... */
     unsigned shards;                    /* of the index */
+    const char *pool;                   /* the group's candidate in place of the storage; or NULL */
 };
 
 /* Returns 0, or -EIO: `out` has failed. */

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/locate/locator_private.h"
+#include "base/alloc.h"
 #include "base/assert.h"
 #include "manager/reclaim/reclaimer.h"
 #include "proto/kvcm/rpcs.h"
 
+#include <errno.h>
 #include <string.h>
+
+#define FEW_STORAGES 64u /* whose order needs no memory */
 
 /* ---- to write -------------------------------------------------------------------------------- */
 
@@ -110,50 +114,68 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     return rc < 0 ? rc : *fit > 0;
 }
 
-/* A part of a pool, and how well it suits. */
-struct suiting {
-    const struct tierce__storage *part; /* NULL: none */
-    double suit;
-};
+/* The parts of a pool are a heap: none suits better than the first. */
 
-/* The best part after `before`, by suitability and then by name, so that each part is returned
- * once. */
-static struct suiting next_part(const struct choosing *c, const char *pool, struct suiting before)
+/* Parts that suit alike are tried by name. */
+static bool suits_better(const struct tierce__node_suit *a, const struct tierce__node_suit *b)
+{
+    return a->suit > b->suit || (a->suit >= b->suit && a->part < b->part);
+}
+
+static void sift_down(struct tierce__node_suit *heap, size_t count, size_t at)
+{
+    for (size_t best = at;; at = best) {
+        for (size_t child = 2 * at + 1; child <= 2 * at + 2 && child < count; child++)
+            best = suits_better(&heap[child], &heap[best]) ? child : best;
+        if (best == at)
+            return;
+        struct tierce__node_suit lower = heap[at];
+        heap[at] = heap[best];
+        heap[best] = lower;
+    }
+}
+
+/* The parts of a pool, as a heap. Returns how many. */
+static size_t weigh_pool(const struct choosing *c, const char *pool, struct tierce__node_suit *heap)
 {
     struct tierce__locator *locator = c->opts->live->locator;
-    struct suiting best = {0};
-    size_t count;
+    size_t count, parts = 0;
     const struct tierce__storage *all = tierce__catalog_storages(c->opts->catalog, &count);
     for (size_t i = 0; i < count; i++) {
         uint64_t used[TIERCE__QUOTA_STATES];
         if (!tierce__storage_is_in_pool(&all[i], pool))
             continue;
         tierce__quota_storage_use(locator->quota, all[i].number, used, NULL);
-        double suit = tierce__nodes_suit(locator->opts.nodes, &all[i],
-                                         used[TIERCE__QUOTA_WRITING] + used[TIERCE__QUOTA_SERVING] +
-                                             used[TIERCE__QUOTA_DELETING],
-                                         c->opts->host_id);
-        bool is_next = before.part == NULL || suit < before.suit ||
-                       (suit <= before.suit && &all[i] > before.part);
-        if (is_next && (best.part == NULL || suit > best.suit))
-            best = (struct suiting){.part = &all[i], .suit = suit};
+        uint64_t used_bytes = used[TIERCE__QUOTA_WRITING] + used[TIERCE__QUOTA_SERVING] +
+                              used[TIERCE__QUOTA_DELETING];
+        heap[parts++] = (struct tierce__node_suit){.part = &all[i], .used_bytes = used_bytes};
     }
-    return best;
+    tierce__nodes_suit(locator->opts.nodes, heap, parts, c->opts->host_id);
+    for (size_t at = parts / 2; at-- > 0;)
+        sift_down(heap, parts, at);
+    return parts;
 }
 
-/* Tries the parts of a pool; as try_storage. Other calls may
- * change meanwhile how well they suit: a part may then be tried twice, or not at all. */
+/* Tries the parts of a pool, each once, in the order in which they suit now; as try_storage. */
 static int try_pool(struct choosing *c, const char *pool, const struct tierce__storage **out,
                     size_t *fit)
 {
-    struct suiting part = {0};
+    struct tierce__node_suit few[FEW_STORAGES], *heap = few;
+    size_t count;
     int rc = 0;
     if (c->opts->live->locator->opts.nodes == NULL)
         return 0;
-    while (rc == 0 && (part = next_part(c, pool, part)).part != NULL) {
-        rc = try_storage(c, part.part, fit);
-        *out = rc > 0 ? part.part : *out;
+    (void)tierce__catalog_storages(c->opts->catalog, &count);
+    if (count > FEW_STORAGES && (heap = tierce__alloc(count * sizeof(*heap))) == NULL)
+        return -ENOMEM;
+    for (count = weigh_pool(c, pool, heap); rc == 0 && count > 0; sift_down(heap, count, 0)) {
+        const struct tierce__storage *part = heap[0].part;
+        rc = try_storage(c, part, fit);
+        *out = rc > 0 ? part : *out;
+        heap[0] = heap[--count];
     }
+    if (heap != few)
+        tierce__free(heap);
     return rc;
 }
 

@@ -383,12 +383,22 @@ const char *tierce__catalog_id(const struct tierce__catalog *catalog)
 
 /* ---- public queries -------------------------------------------------------------------------- */
 
+/* Lookups of blocks call it for each location, so a pool of many nodes must not be searched. */
 const struct tierce__storage *
 tierce__catalog_storage_numbered(const struct tierce__catalog *catalog, uint16_t number)
 {
-    for (size_t i = 0; i < catalog->lists[TIERCE__KIND_STORAGE].count; i++)
-        if (number_of(catalog, TIERCE__KIND_STORAGE, i) == number)
-            return tierce__catalog_entry(catalog, TIERCE__KIND_STORAGE, i);
+    _Atomic uint16_t *hint =
+        (_Atomic uint16_t *)(uintptr_t)&catalog->storage_hints[number % TIERCE__CATALOG_HINTS];
+    size_t count = catalog->lists[TIERCE__KIND_STORAGE].count;
+    size_t at = atomic_load_explicit(hint, memory_order_relaxed);
+    if (at < count && number_of(catalog, TIERCE__KIND_STORAGE, at) == number)
+        return tierce__catalog_entry(catalog, TIERCE__KIND_STORAGE, at);
+    for (at = 0; at < count; at++) {
+        if (number_of(catalog, TIERCE__KIND_STORAGE, at) == number) {
+            atomic_store_explicit(hint, (uint16_t)at, memory_order_relaxed);
+            return tierce__catalog_entry(catalog, TIERCE__KIND_STORAGE, at);
+        }
+    }
     return NULL;
 }
 

@@ -25,8 +25,13 @@ struct tierce__catalog_numbers {
     uint64_t storage, group, instance;
 };
 
+#define TIERCE__CATALOG_HINTS 1024u
+
 struct tierce__catalog {
     atomic_uint references;
+    /* Where storages are in their list, by number modulo the size; compared before use, so one may
+     * be wrong. Relaxed: each is a value of its own. */
+    _Atomic uint16_t storage_hints[TIERCE__CATALOG_HINTS];
     struct tierce__catalog_numbers next;
     /* The smallest generation that an instance gets when it is registered or invalidated; 0: no
      * instance that was invalidated was removed, and no backup was restored. */

@@ -44,6 +44,8 @@ struct tierce__nodes {
     struct tierce__map parts;
     int64_t led_us, ticked_us;
     uint64_t load_max; /* bytes/s of the busiest node */
+    bool is_load_old;  /* the load of the busiest node has fallen: load_max is found again when it
+                          is needed, and not for each report of many nodes */
 };
 
 static int64_t system_us(void *arg)
@@ -83,6 +85,7 @@ static void drop_parts(struct tierce__nodes *nodes)
     tierce__map_fini(&nodes->parts);
     nodes->parts = (struct tierce__map){0};
     nodes->load_max = 0;
+    nodes->is_load_old = false;
 }
 
 void tierce__nodes_destroy(struct tierce__nodes *nodes)
@@ -148,12 +151,25 @@ static bool is_live(const struct tierce__nodes *nodes, const struct known_part *
 static void find_load(struct tierce__nodes *nodes)
 {
     tierce__lock_assert_held(&nodes->lock);
+    if (!nodes->is_load_old)
+        return;
     nodes->load_max = 0;
+    nodes->is_load_old = false;
     TIERCE__MAP_FOR_EACH (node, &nodes->parts) {
         const struct known_part *part = TIERCE__CONTAINER_OF(node, struct known_part, node);
         if (part->load_bytes_per_s > nodes->load_max)
             nodes->load_max = part->load_bytes_per_s;
     }
+}
+
+static void note_load(struct tierce__nodes *nodes, struct known_part *part, uint64_t load)
+{
+    tierce__lock_assert_held(&nodes->lock);
+    if (load >= nodes->load_max)
+        nodes->load_max = load;
+    else if (part->load_bytes_per_s == nodes->load_max)
+        nodes->is_load_old = true;
+    part->load_bytes_per_s = load;
 }
 
 static void note_heard(struct tierce__nodes *nodes, uint16_t storage,
@@ -169,9 +185,8 @@ static void note_heard(struct tierce__nodes *nodes, uint16_t storage,
         part->has_rejected = false;
         part->used_bytes = sent->used_bytes;
         part->object_count = sent->object_count;
-        part->load_bytes_per_s = report->load_bytes_per_s;
+        note_load(nodes, part, report->load_bytes_per_s);
         tierce__text_for_message(part->version, sizeof(part->version), report->version);
-        find_load(nodes);
     }
     tierce__lock_drop(&nodes->lock);
     tierce__storages_set_silent(nodes->opts.storages, storage, report->is_leaving);
@@ -481,23 +496,30 @@ bool tierce__nodes_seen(struct tierce__nodes *nodes, uint16_t storage,
     return is_heard;
 }
 
-double tierce__nodes_suit(struct tierce__nodes *nodes, const struct tierce__storage *part,
-                          uint64_t used_bytes, const char *host_id)
+static double suit_of(const struct tierce__nodes *nodes, const struct tierce__node_suit *at,
+                      const char *host_id)
 {
     const double local_share = 0.1, local_bonus = 2, rejected = -10;
-    double free = part->capacity_bytes > used_bytes
-                      ? (double)(part->capacity_bytes - used_bytes) / (double)part->capacity_bytes
-                      : 0;
-    bool is_local = host_id != NULL && host_id[0] != '\0' && strcmp(host_id, part->host_id) == 0;
-    tierce__lock_take(&nodes->lock);
+    const struct tierce__storage *part = at->part;
     const struct known_part *known = find_part(nodes, part->number);
-    double load = known != NULL && nodes->load_max > 0
-                      ? (double)known->load_bytes_per_s / (double)nodes->load_max
-                      : 0;
-    bool has_rejected = known != NULL && known->has_rejected;
-    tierce__lock_drop(&nodes->lock);
+    double capacity = (double)part->capacity_bytes, free = 0, load = 0;
+    if (part->capacity_bytes > at->used_bytes)
+        free = (double)(part->capacity_bytes - at->used_bytes) / capacity;
+    if (known != NULL && nodes->load_max > 0)
+        load = (double)known->load_bytes_per_s / (double)nodes->load_max;
+    bool is_local = host_id != NULL && host_id[0] != '\0' && strcmp(host_id, part->host_id) == 0;
     return free - load + (is_local && free >= local_share ? local_bonus : 0) +
-           (has_rejected ? rejected : 0);
+           (known != NULL && known->has_rejected ? rejected : 0);
+}
+
+void tierce__nodes_suit(struct tierce__nodes *nodes, struct tierce__node_suit *parts, size_t count,
+                        const char *host_id)
+{
+    tierce__lock_take(&nodes->lock);
+    find_load(nodes);
+    for (size_t i = 0; i < count; i++)
+        parts[i].suit = suit_of(nodes, &parts[i], host_id);
+    tierce__lock_drop(&nodes->lock);
 }
 
 void tierce__nodes_not_written(struct tierce__nodes *nodes, uint16_t storage)

@@ -102,8 +102,13 @@ bool tierce__nodes_seen(struct tierce__nodes *nodes, uint16_t storage,
  * preferred while a tenth of it is free. A part that has rejected a write for lack of room comes
  * last until its node's next report.
  */
-double tierce__nodes_suit(struct tierce__nodes *nodes, const struct tierce__storage *part,
-                          uint64_t used_bytes, const char *host_id);
+struct tierce__node_suit {
+    const struct tierce__storage *part;
+    uint64_t used_bytes;
+    double suit; /* [out] */
+};
+void tierce__nodes_suit(struct tierce__nodes *nodes, struct tierce__node_suit *parts, size_t count,
+                        const char *host_id);
 
 /* Blocks were not written to the part. */
 void tierce__nodes_not_written(struct tierce__nodes *nodes, uint16_t storage);

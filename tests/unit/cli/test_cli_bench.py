@@ -71,13 +71,14 @@ class Bench(CliCase):
     def test_fleet(self):
         rows = self.rows("fleet", *SMALL)
         self.assertEqual([row["case"].split(" of ")[0] for row in rows],
-                         [f"{store}: {what}" for store in ("redis", "file", "s3")
+                         [f"{store}: {what}" for store in ("redis", "file", "s3", "node")
                           for what in ("hit", "manager's share; chunks")])
         for row in rows:
             self.assertGreater(float(row["value"]), 0, row)
             self.assertGreater(float(row["limit"]), 0, row)
             self.assertGreater(float(row["goal"]), 0, row)
-            self.assertEqual(float(row["peer_value"] or 0) > 0, "share" in row["case"], row)
+            has_peer = "share" in row["case"] or row["case"].startswith("node")
+            self.assertEqual(float(row["peer_value"] or 0) > 0, has_peer, row)
 
     def test_device_without_a_gpu(self):
         try:

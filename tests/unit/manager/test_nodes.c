@@ -472,6 +472,60 @@ START_TEST(a_part_that_rejects_writes_comes_last)
 }
 END_TEST
 
+/* The busiest node is known, also after it has become less busy, or has become the busiest by the
+ * others' loads. */
+START_TEST(loads_that_rise_and_fall)
+{
+    struct pool p;
+    struct hello a = {.node = "a", .load = 1000}, b = {.node = "b", .address = "10.0.0.2:7000"};
+    pool_open(&p);
+    b.load = 900;
+    serve(&p, &a);
+    serve(&p, &b);
+    write_to(&p, 1, NULL, "p.b"); /* 1.00 - 0.90 against 1.00 - 1.00 */
+    a.load = 0;
+    serve(&p, &a); /* now b is the busiest */
+    write_to(&p, 2, NULL, "p.a");
+    a.load = 500;
+    b.load = 10;
+    serve(&p, &b);
+    serve(&p, &a);
+    write_to(&p, 3, NULL, "p.b");
+    a.load = 0;
+    serve(&p, &a); /* b, with 10 of 10, is the busiest again */
+    for (int64_t i = 4; i < 20; i++)
+        write_to(&p, i, NULL, "p.a");
+    pool_close(&p);
+}
+END_TEST
+
+/* More parts than are ordered without memory: each is tried, and none twice. */
+START_TEST(the_last_of_many_parts_has_room)
+{
+    enum { PARTS = 70 };
+    struct pool p;
+    char node[8], name[64];
+    pool_open(&p);
+    for (unsigned i = 0; i < PARTS; i++) {
+        char address[32];
+        snprintf(node, sizeof(node), "n%u", i);
+        snprintf(address, sizeof(address), "10.0.0.%u:7000", i);
+        serve(&p, &(struct hello){.node = node, .address = address, .capacity = BLOCK_BYTES});
+    }
+    for (int64_t i = 0; i < PARTS; i++)
+        ck_assert_int_eq(write_keys(&p, i, 1, NULL, true, name), 0);
+    ck_assert_int_eq(write_keys(&p, PARTS, 1, NULL, true, name), TIERCE_E_FULL);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(p.h.registry);
+    for (unsigned i = 0; i < 2 * PARTS; i++) { /* the second time, where they were found */
+        snprintf(name, sizeof(name), "p.n%u", i % PARTS);
+        const struct tierce__storage *part = tierce__catalog_storage(catalog, name);
+        ck_assert_ptr_eq(tierce__catalog_storage_numbered(catalog, part->number), part);
+    }
+    tierce__registry_release(p.h.registry, catalog);
+    pool_close(&p);
+}
+END_TEST
+
 /* One part is full: its capacity is a limit like that of any storage. */
 START_TEST(a_full_part_is_passed_over)
 {
@@ -494,4 +548,5 @@ CHECK_MAIN("nodes", .tests = {a_part_becomes_a_storage, reasons_are_utf8,
                               a_disk_is_not_forgotten, another_leader_waits_for_a_lease,
                               a_stranger_with_objects_drops_them_first, writes_are_spread,
                               the_own_host_comes_first_while_it_has_room, a_busy_node_comes_later,
-                              a_part_that_rejects_writes_comes_last, a_full_part_is_passed_over})
+                              a_part_that_rejects_writes_comes_last, loads_that_rise_and_fall,
+                              the_last_of_many_parts_has_room, a_full_part_is_passed_over})
