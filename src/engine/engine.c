@@ -160,6 +160,7 @@ static bool close_parts(struct tierce_engine *engine)
         tierce__cond_broadcast(&engine->changed);
         tierce__lock_drop(&engine->lock);
         pthread_join(engine->keeper, NULL);
+        tierce__invalidations_stop(engine);
     }
     if (is_over) /* else there are stores yet */
         tierce__shared_writes_fini(&engine->shared_writes);

@@ -141,6 +141,8 @@ struct tierce_engine {
     size_t clears;    /* in progress */
     pthread_t keeper; /* ends pins at their deadline */
     bool keeper_runs;
+    pthread_t invalidator; /* invalidations.h */
+    bool invalidator_runs;
 
     _Atomic int64_t counters[TIERCE__STAT_COUNT]; /* relaxed: summed by readers */
 };

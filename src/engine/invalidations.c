@@ -3,9 +3,12 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log/log.h"
 #include "engine/engine.h"
 #include "engine/observe/operate.h"
+
+#define AGAIN_MS 1000u /* after a failure */
 
 struct invalidation {
     struct tierce__list node;
@@ -75,21 +78,64 @@ static int carry_out(struct tierce_engine *engine, struct invalidation *it)
     return rc;
 }
 
-void tierce__invalidations_work(struct tierce_engine *engine)
+/* False: one has failed. */
+static bool carry_out_all(struct tierce_engine *engine)
 {
     struct invalidation *it;
-    int rc = 0;
     TIERCE_DASSERT(!tierce__lock_holds_any());
-    while (rc == 0 && (it = take(engine)) != NULL) {
-        rc = carry_out(engine, it);
-        if (rc == 0) {
-            tierce__free(it);
+    while ((it = take(engine)) != NULL) {
+        if (carry_out(engine, it) < 0) {
+            tierce__lock_take(&engine->lock);
+            tierce__list_push_back(&engine->invalidations, &it->node);
+            tierce__lock_drop(&engine->lock);
+            return false;
+        }
+        tierce__free(it);
+    }
+    return true;
+}
+
+static void *work(void *arg)
+{
+    struct tierce_engine *engine = arg;
+    uint64_t again_ns = 0; /* after a failure: not before */
+    tierce__lock_take(&engine->lock);
+    while (!engine->closing) {
+        bool waits = tierce__list_empty(&engine->invalidations);
+        if (waits || tierce__now_ns() < again_ns) {
+            (void)tierce__cond_wait(&engine->changed, &engine->lock,
+                                    waits ? TIERCE__DEADLINE_NEVER : again_ns);
             continue;
         }
-        tierce__lock_take(&engine->lock);
-        tierce__list_push_back(&engine->invalidations, &it->node);
         tierce__lock_drop(&engine->lock);
+        again_ns = carry_out_all(engine) ? 0 : tierce__deadline_in_ms(AGAIN_MS);
+        tierce__lock_take(&engine->lock);
     }
+    tierce__lock_drop(&engine->lock);
+    return NULL;
+}
+
+static bool can_invalidate(const struct tierce__level *level)
+{
+    return level->connector != NULL && level->connector->ops->adopt != NULL;
+}
+
+int tierce__invalidations_start(struct tierce_engine *engine)
+{
+    bool is_needed = false;
+    TIERCE_ASSERT(!engine->invalidator_runs);
+    for (size_t level = 1; level < engine->level_count; level++)
+        is_needed |= can_invalidate(&engine->levels[level]);
+    int rc = is_needed ? -pthread_create(&engine->invalidator, NULL, work, engine) : 0;
+    engine->invalidator_runs = is_needed && rc == 0;
+    return rc;
+}
+
+void tierce__invalidations_stop(struct tierce_engine *engine)
+{
+    if (engine->invalidator_runs)
+        pthread_join(engine->invalidator, NULL);
+    engine->invalidator_runs = false;
 }
 
 void tierce__invalidations_ask(struct tierce_engine *engine, const struct tierce__key *key)
@@ -98,8 +144,7 @@ void tierce__invalidations_ask(struct tierce_engine *engine, const struct tierce
     for (size_t level = 0; level < engine->level_count; level++)
         has_disk |= engine->levels[level].origin == TIERCE_ORIGIN_DISK;
     for (size_t level = 1; has_disk && level < engine->level_count; level++) {
-        const struct tierce__connector *connector = engine->levels[level].connector;
-        if (connector != NULL && connector->ops->adopt != NULL)
+        if (can_invalidate(&engine->levels[level]))
             tierce__storage_ask(engine, level, key);
     }
 }

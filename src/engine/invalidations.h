@@ -10,8 +10,9 @@
  * only then lets the store serve it again. So a chunk that was computed before is neither read from
  * a tier of this process nor stored by it later.
  *
- * Invalidations wait in a list for the keeper, because a clear may block. One that fails (a disk
- * that does not answer) is tried again at its next turn.
+ * Invalidations wait in a list for a thread of their own, because a clear may block for twice the
+ * time limit of a load. One that fails (a disk that does not answer) is tried again a second later.
+ * An engine without such a store has no such thread.
  */
 
 struct tierce_engine;
@@ -21,8 +22,10 @@ struct tierce__level;
 /* A tierce__invalidated_fn; arg: the level. */
 void tierce__invalidations_note(void *level, const struct tierce__invalidated *what);
 
-/* Called by the keeper at each of its turns. */
-void tierce__invalidations_work(struct tierce_engine *engine);
+/* Starts the thread when all levels are there; and ends it, when engine->closing is set. Errors:
+ * negative errno. */
+TIERCE_MUSTUSE int tierce__invalidations_start(struct tierce_engine *engine);
+void tierce__invalidations_stop(struct tierce_engine *engine);
 
 /* Asks stores that can invalidate for the state of a namespace, in the background, if the engine
  * has chunks from before it started. key: any of the namespace and shard. */

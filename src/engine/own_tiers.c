@@ -223,7 +223,6 @@ static void *run_keeper(void *arg)
         tierce__prefetches_expire(engine);
         tierce__transits_reap(&engine->transits);
         if (!closing) {
-            tierce__invalidations_work(engine);
             tierce__storage_probe(engine);
             tierce__objects_purge(engine);
         }
@@ -258,7 +257,7 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         rc = -pthread_create(&engine->keeper, NULL, run_keeper, engine);
     engine->keeper_runs = rc == 0;
-    return rc;
+    return rc == 0 ? tierce__invalidations_start(engine) : rc;
 }
 
 static bool close_tiers(struct tierce_engine *engine)

@@ -524,6 +524,9 @@ int tierce__manager_reload(struct tierce__manager *manager,
     int rc = read_quota_groups(&quotas, config->quota_groups, why);
     if (rc == 0)
         rc = tierce__auth_grants_read(&grants, manager->auth, why);
+    /* All that may fail comes before the first change. */
+    if (rc == 0)
+        rc = tierce__locator_prepare_quotas(manager->locator, quotas.groups, quotas.count);
     if (rc == 0)
         rc = tierce__server_reload(atomic_load_explicit(&manager->server, memory_order_acquire),
                                    why);

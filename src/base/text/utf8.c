@@ -48,6 +48,17 @@ size_t tierce__utf8_letter(uint32_t *letter, const unsigned char *text)
     return n > 0 ? n : 1;
 }
 
+void tierce__utf8_mend(char *text)
+{
+    for (char *p = text; *p != '\0';) {
+        uint32_t code;
+        size_t n = decode(&code, (const uint8_t *)p, 4); /* a NUL ends a sequence */
+        if (n == 0)
+            *p = '?';
+        p += n > 0 ? n : 1;
+    }
+}
+
 bool tierce__is_utf8(const char *text, size_t bytes)
 {
     const uint8_t *p = (const uint8_t *)text;

@@ -23,6 +23,10 @@ bool tierce__is_utf8(const char *text, size_t bytes);
  * 0). An invalid byte is one TIERCE__UTF8_NO_LETTER. Thread: any. */
 size_t tierce__utf8_letter(uint32_t *letter, const unsigned char *text);
 
+/* Replaces each byte of a text with a NUL that is not part of UTF-8 by '?', such as the rest of a
+ * letter that was cut. Thread: any. */
+void tierce__utf8_mend(char *text);
+
 /*
  * Whether `size` bytes are UTF-8 without control characters (U+0000 to U+001F, U+007F, U+0080 to
  * U+009F). Such text can stand on one line of a file or a log and means the same to every reader.

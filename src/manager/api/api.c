@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/text/utf8.h"
 #include "base/text/line.h"
 #include "manager/api/api_private.h"
 #include "manager/api/spans.h"
@@ -109,6 +110,7 @@ void tierce__api_say(struct tierce__api_call *api, int code, const char *format,
     va_start(arguments, format);
     vsnprintf(text, TEXT_BYTES, format, arguments);
     va_end(arguments);
+    tierce__utf8_mend(text); /* a name may have been cut, and clients take no message with it */
     *(int32_t *)tierce__proto_member(status, fields->code->offset) = code;
     *(char **)tierce__proto_member(status, fields->message->offset) = text;
 }

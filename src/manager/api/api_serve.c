@@ -147,7 +147,8 @@ static void count_call(struct tierce__api_call *api, uint64_t took_ns)
 /* One line, if the call administers, removes or was refused. */
 static void audit_call(const struct tierce__api_call *api, const struct tierce__call *call)
 {
-    if (!api->is_outside && !tierce__audit_wants(tierce__need_of_call(api->id)))
+    const struct tierce__need *need = tierce__need_of_call(api->id);
+    if (!api->is_outside && !tierce__audit_wants(need))
         return;
     enum tierce__audit_outcome outcome = api->is_outside                     ? TIERCE__AUDIT_SCOPE
                                          : api->code == META__ERROR_CODE__OK ? TIERCE__AUDIT_DONE
@@ -159,7 +160,8 @@ static void audit_call(const struct tierce__api_call *api, const struct tierce__
                                                      .request = api->request,
                                                      .outcome = outcome,
                                                      .code = api->code,
-                                                     .why = ""});
+                                                     .why = "",
+                                                     .is_trim = tierce__audit_is_trim(need)});
 }
 
 /* Runs the call and replies, at once or as an injected fault says. */

@@ -338,6 +338,21 @@ static bool has_meter(struct tierce__meter *const *meters, size_t count,
     return false;
 }
 
+/* Whether all lines of an account lie within a scope: its numbers count them together. */
+static bool is_within(struct tierce__auth *auth, const struct tierce__meter *meter,
+                      const struct tierce__grant *scope)
+{
+    struct tierce__grants_line line;
+    size_t lines = tierce__grants_count(auth->grants);
+    tierce__lock_assert_held(&auth->lock);
+    for (size_t i = 0; i < lines; i++) {
+        tierce__grants_at(auth->grants, i, &line);
+        if (line.meter == meter && !lies_within(line.grant, scope))
+            return false;
+    }
+    return true;
+}
+
 int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *scope,
                         struct tierce__meter ***out, size_t *count)
 {
@@ -348,7 +363,7 @@ int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *s
     struct tierce__meter **meters = tierce__calloc(lines + 1, sizeof(struct tierce__meter *));
     for (size_t i = 0; i < lines && meters != NULL; i++) {
         tierce__grants_at(auth->grants, i, &line);
-        if (lies_within(line.grant, scope) && !has_meter(meters, *count, line.meter))
+        if (is_within(auth, line.meter, scope) && !has_meter(meters, *count, line.meter))
             meters[(*count)++] = tierce__meter_hold(line.meter);
     }
     tierce__lock_drop(&auth->lock);

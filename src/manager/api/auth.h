@@ -77,8 +77,8 @@ enum tierce__auth_result tierce__auth_check(struct tierce__auth *auth,
                                             const struct tierce__need *need, bool may_wait,
                                             struct tierce__caller *caller, char why[256]);
 
-/* The meters of the accounts in the token file that lie within a scope, each held, in an array on
- * the heap; the caller drops and frees them. Errors: -ENOMEM. */
+/* The meters of the accounts in the token file of which all lines lie within a scope, each held, in
+ * an array on the heap; the caller drops and frees them. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *scope,
                                        struct tierce__meter ***out, size_t *count);
 

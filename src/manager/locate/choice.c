@@ -54,6 +54,12 @@ void tierce__locator_storage_usage(struct tierce__locator *locator, uint16_t sto
                                   .deleting_bytes = by_state[TIERCE__QUOTA_DELETING]};
 }
 
+int tierce__locator_prepare_quotas(struct tierce__locator *locator,
+                                   const struct tierce__quota_group *groups, size_t count)
+{
+    return tierce__quota_prepare_shared(locator->quota, groups, count);
+}
+
 int tierce__locator_set_quotas(struct tierce__locator *locator,
                                const struct tierce__quota_group *groups, size_t count)
 {

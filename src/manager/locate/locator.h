@@ -73,6 +73,12 @@ TIERCE_MUSTUSE int tierce__locator_set_quotas(struct tierce__locator *locator,
                                               const struct tierce__quota_group *groups,
                                               size_t count);
 
+/* After it set_quotas with the same limits does not fail, unless the locator was dropped meanwhile.
+ * Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__locator_prepare_quotas(struct tierce__locator *locator,
+                                                  const struct tierce__quota_group *groups,
+                                                  size_t count);
+
 /* Begins to serve: opens the spaces of all instances of the registry, which is loaded already, and
  * resumes the work in their notes. All writes carry `fence`. */
 TIERCE_MUSTUSE int tierce__locator_recover(struct tierce__locator *locator, uint64_t fence,

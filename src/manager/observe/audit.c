@@ -16,8 +16,9 @@
 struct tierce__audit {
     struct tierce__line_log *log;
     struct tierce__lock lock; /* AUDIT: guards the fields below */
-    int64_t second;           /* in which `refused` were logged */
-    uint64_t refused, left_out;
+    int64_t second;           /* in which `counts` were logged */
+    uint64_t counts[2];       /* of refused calls, and of those that removed blocks */
+    uint64_t left_out;
 };
 
 int tierce__audit_open(struct tierce__audit **out, const char *path, char why[256])
@@ -68,6 +69,11 @@ void tierce__audit_rejected(struct tierce__manager *manager, const struct tierce
 bool tierce__audit_wants(const struct tierce__need *need)
 {
     return (need->right & (TIERCE__RIGHT_ADMIN | TIERCE__RIGHT_TRIM)) != 0;
+}
+
+bool tierce__audit_is_trim(const struct tierce__need *need)
+{
+    return (need->right & TIERCE__RIGHT_TRIM) != 0 && (need->right & TIERCE__RIGHT_ADMIN) == 0;
 }
 
 /* ---- the target ------------------------------------------------------------------------------ */
@@ -133,15 +139,20 @@ static void put_target(struct tierce__json_write *json, const ProtobufCMessage *
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 /* Whether a line is written; *left_out: how many were not before it. */
-static bool admit(struct tierce__audit *audit, bool is_refused, int64_t second, uint64_t *left_out)
+static bool admit(struct tierce__audit *audit, const struct tierce__audit_line *line,
+                  int64_t second, uint64_t *left_out)
 {
+    bool is_refused = line->outcome >= TIERCE__AUDIT_UNKNOWN;
+    bool is_bounded = is_refused || line->is_trim;
+    uint64_t *count = &audit->counts[is_refused ? 0 : 1];
+    uint64_t max = is_refused ? TIERCE__AUDIT_REFUSED_MAX : TIERCE__AUDIT_TRIMS_MAX;
     tierce__lock_take(&audit->lock);
     if (audit->second != second) {
         audit->second = second;
-        audit->refused = 0;
+        memset(audit->counts, 0, sizeof(audit->counts));
     }
-    bool writes = !is_refused || audit->refused < TIERCE__AUDIT_REFUSED_MAX;
-    audit->refused += is_refused;
+    bool writes = !is_bounded || *count < max;
+    *count += is_bounded;
     audit->left_out += !writes;
     *left_out = writes ? audit->left_out : 0;
     if (writes)
@@ -170,8 +181,7 @@ void tierce__audit_write(struct tierce__audit *audit, int64_t now_us,
     struct tierce__line text = {0};
     uint64_t left_out;
     TIERCE_ASSERT((size_t)line->outcome < sizeof(outcomes) / sizeof(outcomes[0]));
-    if (audit == NULL ||
-        !admit(audit, line->outcome >= TIERCE__AUDIT_UNKNOWN, now_us / 1000000, &left_out))
+    if (audit == NULL || !admit(audit, line, now_us / 1000000, &left_out))
         return;
     const struct tierce__call_info *info =
         line->call != NULL ? tierce__call_info(line->call) : NULL;

@@ -12,13 +12,16 @@
  * each call that was refused, and for each SIGHUP: who, what, on what, from where, and the outcome.
  * It holds names, never passwords, tokens, configurations or keys of blocks.
  *
- * Refused calls are many when a client retries without end: above TIERCE__AUDIT_REFUSED_MAX a
+ * Refused calls are many when a client retries without end, and calls that remove blocks when a
+ * client removes them one by one: above TIERCE__AUDIT_REFUSED_MAX and TIERCE__AUDIT_TRIMS_MAX a
  * second, they are counted and reported by the next line, so that they do not displace others.
+ * Calls that administer have a line each.
  *
  * Threads: any; never blocks.
  */
 
 #define TIERCE__AUDIT_REFUSED_MAX 100u
+#define TIERCE__AUDIT_TRIMS_MAX   1000u
 
 struct tierce__audit;
 
@@ -39,6 +42,7 @@ struct tierce__audit_line {
     enum tierce__audit_outcome outcome;
     int code;        /* of the status of a reply; 0: none */
     const char *why; /* or "" */
+    bool is_trim;    /* a call that removes blocks, and does not administer */
 };
 
 /* Errors, `why` in words: as tierce__line_log_open. */
@@ -55,7 +59,8 @@ void tierce__audit_rejected(struct tierce__manager *manager, const struct tierce
                             const char *what, const char *who, enum tierce__auth_result result,
                             const char *why);
 
-/* Whether a call that was served has a line. */
+/* Whether a call that was served has a line; and whether that is_trim. */
 bool tierce__audit_wants(const struct tierce__need *need);
+bool tierce__audit_is_trim(const struct tierce__need *need);
 
 #endif

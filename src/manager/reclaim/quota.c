@@ -115,13 +115,31 @@ static struct account *make_account(struct account **first, const char *name)
 
 /* ---- shared quotas --------------------------------------------------------------------------- */
 
+static int make_shared(struct tierce__quota *quota, const struct tierce__quota_group *limits,
+                       size_t count)
+{
+    tierce__lock_assert_held(&quota->lock);
+    for (size_t i = 0; i < count; i++) {
+        if (make_account(&quota->shared, limits[i].name) == NULL)
+            return -ENOMEM;
+    }
+    return 0;
+}
+
+int tierce__quota_prepare_shared(struct tierce__quota *quota,
+                                 const struct tierce__quota_group *limits, size_t count)
+{
+    tierce__lock_take(&quota->lock);
+    int rc = make_shared(quota, limits, count);
+    tierce__lock_drop(&quota->lock);
+    return rc;
+}
+
 int tierce__quota_set_shared(struct tierce__quota *quota, const struct tierce__quota_group *limits,
                              size_t count)
 {
-    int rc = 0;
     tierce__lock_take(&quota->lock);
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        rc = make_account(&quota->shared, limits[i].name) != NULL ? 0 : -ENOMEM;
+    int rc = make_shared(quota, limits, count);
     for (struct account *shared = quota->shared; rc == 0 && shared != NULL; shared = shared->next) {
         shared->limit = UINT64_MAX;
         for (size_t i = 0; i < count; i++)

@@ -52,6 +52,11 @@ void tierce__quota_reset(struct tierce__quota *quota);
  * copied. Errors: -ENOMEM, nothing has changed. */
 TIERCE_MUSTUSE int tierce__quota_set_shared(struct tierce__quota *quota,
                                             const struct tierce__quota_group *limits, size_t count);
+/* Takes the memory that set_shared needs for these limits, which then does not fail. Errors:
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__quota_prepare_shared(struct tierce__quota *quota,
+                                                const struct tierce__quota_group *limits,
+                                                size_t count);
 
 /*
  * Makes a group share the limit of that name ("": none). Its bytes move from the limit that it

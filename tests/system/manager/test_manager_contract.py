@@ -56,6 +56,12 @@ def store(api, name, keys):
     assert code(finished) == "OK"
 
 
+def test_a_name_that_is_cut_is_still_text(api):
+    """gRPC's clients take no message that is not UTF-8."""
+    reply = api.call("meta", "RegisterInstance", instance_id="i", **{**INSTANCE, "instance_group": "a" + "é" * 150})
+    assert code(reply) != "OK" and "aéééé" in text(reply), reply
+
+
 # ---- engines -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("method", PER_INSTANCE)

@@ -125,7 +125,7 @@ def manager(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tenants")
     tokens = folder / "tokens"
     write_tokens(tokens, [line_of(*account) for account in EVERY_ACCOUNT] + [
-        "read,write restricted account chat", f"admin old {sha('old')}", f"user engine {sha('engine')}"])
+        "read,write restricted account chat", f"read both {sha('both-1')} chat", f"read both {sha('both-2')} code", f"admin old {sha('old')}", f"user engine {sha('engine')}"])
     manager = Manager(folder / "m", "--auth.required=true", f"--auth.token_file={tokens}",
                       f"--registry.uri=local://{folder}/registry")
     admin = as_of(manager, "admin", "*")
@@ -373,6 +373,7 @@ def test_metrics_are_those_of_the_scope(manager):
 
     everything = shown("*")
     assert {labels.get("instance_group") for _, labels in everything} == {None, "chat", "code", "default"}
+    assert "both" in {labels.get("account") for _, labels in everything}
     for scope, storages in (("chat", {"nfs_01"}), ("chat/i", {"nfs_01"}), ("code", {"nfs_02"})):
         group, _, instance = scope.partition("/")
         seen = shown(scope)
@@ -385,6 +386,7 @@ def test_metrics_are_those_of_the_scope(manager):
         assert {name for name, _ in seen} == expected | extra | accounts
         within = {line_of(*account).split()[1] for account in EVERY_ACCOUNT
                   if (account[1] == scope or account[1].startswith(scope + "/"))}
+        # "both" has a line outside the scope, and its numbers are one.
         assert {labels["account"] for _, labels in seen if "account" in labels} == \
             within | ({"restricted"} if scope == "chat" else set())
         assert {labels.get("instance_group", group) for _, labels in seen} == {group}

@@ -62,4 +62,21 @@ START_TEST(letters_are_decoded_up_to_the_nul)
 }
 END_TEST
 
-CHECK_MAIN("utf8", .tests = {plain_text_is_judged_by_code_point, letters_are_decoded_up_to_the_nul})
+START_TEST(text_that_was_cut_is_mended)
+{
+    static const char *const rows[][2] = {{"", ""},
+                                          {"a\xc3\xa9", "a\xc3\xa9"},
+                                          {"a\xc3", "a?"},
+                                          {"a\xe2\x82 has", "a?? has"},
+                                          {"\xff\xe2\x82\xac", "?\xe2\x82\xac"}};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        char *text = strdup(rows[i][0]);
+        tierce__utf8_mend(text);
+        ck_assert_str_eq(text, rows[i][1]);
+        free(text);
+    }
+}
+END_TEST
+
+CHECK_MAIN("utf8", .tests = {plain_text_is_judged_by_code_point, letters_are_decoded_up_to_the_nul,
+                             text_that_was_cut_is_mended})

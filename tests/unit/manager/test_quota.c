@@ -9,7 +9,7 @@
 
 static const struct tierce__quota_at here = {
     .group = "g", .type = TIERCE__STORAGE_NFS, .storage = 1};
-static const struct tierce__quota_limits none = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+static const struct tierce__quota_limits none = {UINT64_MAX, UINT64_MAX, UINT64_MAX, false};
 static struct tierce__quota *quota;
 
 static void share(uint64_t capacity)
@@ -118,7 +118,7 @@ START_TEST(each_limit_is_one_and_the_least_says_so)
     for (size_t i = 0; i < 4; i++) {
         uint64_t all[] = {1000, 1000, 1000, 1000};
         all[i] = 200;
-        struct tierce__quota_limits limits = {all[0], all[1], all[3]};
+        struct tierce__quota_limits limits = {all[0], all[1], all[3], false};
         tierce__quota_reset(quota);
         share(all[2]);
         ck_assert_uint_eq(reserve(&here, &limits, 100, 4, names[i]), 2);
@@ -210,7 +210,7 @@ START_TEST(what_is_beyond_a_limit_stays)
     for (size_t i = 0; i < 4; i++) {
         uint64_t all[] = {1000, 1000, 1000, 1000};
         all[i] = 500;
-        struct tierce__quota_limits one = {all[0], all[1], all[3]};
+        struct tierce__quota_limits one = {all[0], all[1], all[3], false};
         share(all[2]);
         ck_assert_uint_eq(reserve(&here, &one, 1, 1, names[i]), 0);
     }
@@ -296,6 +296,24 @@ START_TEST(amounts_that_are_too_large)
 }
 END_TEST
 
+START_TEST(limits_that_are_prepared_are_set)
+{
+    static const struct tierce__quota_group limits[] = {{"q", 100}, {"new", 300}};
+    for (uint64_t nth = 1; nth <= 2; nth++) { /* an account and its name */
+        tierce__alloc_fail_nth(nth);
+        ck_assert_int_eq(tierce__quota_prepare_shared(quota, limits, 2), -ENOMEM);
+        tierce__alloc_fail_nth(0);
+        ck_assert_uint_eq(reserve(&here, &none, 200, 1, NULL), 1); /* as before */
+    }
+    ck_assert_int_eq(tierce__quota_prepare_shared(quota, limits, 2), 0);
+    ck_assert_uint_eq(reserve(&here, &none, 200, 1, NULL), 1);
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(tierce__quota_set_shared(quota, limits, 2), 0);
+    tierce__alloc_fail_nth(0);
+    ck_assert_uint_eq(reserve(&here, &none, 1, 1, "shared"), 0);
+}
+END_TEST
+
 START_TEST(without_memory_nothing_is_reserved)
 {
     static const uint64_t amount = 10;
@@ -359,4 +377,5 @@ CHECK_MAIN("quota", .setup = set_up, .teardown = tear_down,
                      kinds_that_are_one_to_quotas, bytes_count_until_they_are_gone,
                      what_is_beyond_a_limit_stays, amounts_that_are_too_large,
                      shared_limits_change_while_in_use, writes_leave_what_they_wanted,
-                     without_memory_nothing_is_reserved, threads_do_not_exceed_it})
+                     limits_that_are_prepared_are_set, without_memory_nothing_is_reserved,
+                     threads_do_not_exceed_it})
