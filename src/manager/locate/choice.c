@@ -72,7 +72,10 @@ struct choosing {
     const struct tierce__storage_choice_opts *opts;
     size_t position; /* of the candidate that is tried */
     bool saw_available;
-    const char *limit, *limited; /* the limit that stopped the last try, and the storage */
+    const char *limit, *limited;        /* the limit that stopped the last try, and the storage */
+    bool is_whole;                      /* only a storage with room for all keys is taken */
+    const struct tierce__storage *most; /* among those without: the first one with the most room */
+    size_t most_keys;
 };
 
 static uint64_t at_most(uint64_t limit, double mark)
@@ -109,6 +112,7 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     tierce__choose_limits(&limits, c->opts->group, storage);
     if (c->opts->may_take != NULL)
         limit_move(&limits, c->opts->group, storage);
+    limits.is_whole = c->is_whole;
     int rc = tierce__quota_share(locator->quota, c->opts->group->name,
                                  c->opts->group->global_quota_group_name);
     if (rc == 0)
@@ -117,7 +121,13 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     TIERCE_DASSERT(rc < 0 || *fit <= c->opts->count);
     TIERCE_DASSERT(rc < 0 || *fit == c->opts->count || c->limit != NULL);
     c->limited = storage->name;
-    return rc < 0 ? rc : *fit > 0;
+    if (rc < 0 || *fit == c->opts->count || !c->is_whole)
+        return rc < 0 ? rc : *fit > 0;
+    if (*fit > c->most_keys) {
+        c->most = storage;
+        c->most_keys = *fit;
+    }
+    return 0;
 }
 
 /* The parts of a pool are a heap: none suits better than the first. */
@@ -215,10 +225,14 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
     TIERCE_DASSERT(opts->count > 0);
     bool only;
     enum tierce__storage_type kind = preferred_type(opts->group->prefer_strategy, &only);
-    struct choosing c = {.opts = opts};
+    /* The rest of a move waits on. */
+    struct choosing c = {.opts = opts, .is_whole = opts->may_take == NULL};
     int rc = try_candidates(&c, kind, false, out, fit);
     if (rc == 0 && kind != TIERCE__STORAGE_NONE && !only)
         rc = try_candidates(&c, kind, true, out, fit);
+    c.is_whole = false;
+    if (rc == 0 && c.most != NULL && (rc = try_storage(&c, c.most, fit)) > 0)
+        *out = c.most;
     if (rc < 0)
         return tierce__why(why, rc, "no memory");
     TIERCE_DASSERT(rc == 0 || (*fit > 0 && *fit <= opts->count));

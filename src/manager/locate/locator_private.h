@@ -443,8 +443,9 @@ struct tierce__storage_choice_opts {
 };
 
 /* Selects the first of the group's candidates that its strategy allows, that is available and has
- * room. Of a pool of nodes, the parts are tried by tierce__nodes_suit. Reserves the *fit leading
- * keys that fit, at least one. Errors: TIERCE_E_FULL, TIERCE_E_DOWN. */
+ * room for all keys. If none has, it selects the one with room for the most keys. Of a pool of
+ * nodes, the parts are tried by tierce__nodes_suit. Reserves the *fit leading keys that fit, at
+ * least one. Errors: TIERCE_E_FULL, TIERCE_E_DOWN. */
 TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
                                           const struct tierce__storage **out, size_t *fit,
                                           char why[TIERCE__WHY_BYTES]);

@@ -302,7 +302,8 @@ int tierce__quota_reserve(struct tierce__quota *quota, const struct tierce__quot
         all += bytes[n++];
     TIERCE_ASSERT(all <= room[least] && n <= amounts);
     TIERCE_DASSERT(all <= most[least]);
-    count(&sums, TIERCE__QUOTA_WRITING, all, true);
+    if (n == amounts || !limits->is_whole)
+        count(&sums, TIERCE__QUOTA_WRITING, all, true);
     *reserved = n;
     *limit = n < amounts ? names[least] : NULL;
     if (n < amounts && !limits->is_quiet)

@@ -35,6 +35,7 @@ struct tierce__quota_limits {
     uint64_t type;    /* of the group, in this kind of storage */
     uint64_t storage; /* of the storage, all groups */
     bool is_quiet;    /* an amount that does not fit is not remembered */
+    bool is_whole;    /* reserve all amounts or none */
 };
 
 /* A limit that several groups share: those with this InstanceGroup.global_quota_group_name. */
@@ -67,9 +68,10 @@ TIERCE_MUSTUSE int tierce__quota_share(struct tierce__quota *quota, const char *
 
 /*
  * Reserves, as WRITING, the leading ones of `count` amounts, up to what all limits allow; *reserved
- * is their number. *limit is the name of the limit that stopped it ("group", "type", "shared",
- * "storage"), or NULL. The first amount that did not fit is remembered with that limit: struct
- * tierce__quota_use.wanted. Errors: -ENOMEM.
+ * is their number. With limits->is_whole, nothing is reserved if it is less than `count`. *limit is
+ * the name of the limit that stopped it ("group", "type", "shared", "storage"), or NULL. The first
+ * amount that did not fit is remembered with that limit: struct tierce__quota_use.wanted. Errors:
+ * -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__quota_reserve(struct tierce__quota *quota,
                                          const struct tierce__quota_at *at,

@@ -159,6 +159,49 @@ START_TEST(the_next_leader_counts_the_same)
 }
 END_TEST
 
+static size_t store_some(struct harness *h, int64_t first, size_t count)
+{
+    int64_t keys[32];
+    for (size_t i = 0; i < count; i++)
+        keys[i] = first + (int64_t)i;
+    struct tierce__started started = harness_start(h, keys, count);
+    harness_finish(h, &started);
+    return started.count;
+}
+
+/* A write for which the first candidate has too little room goes to the next one, and no block of
+ * it is rejected. A write for which no candidate has room is cut: it takes the most room that there
+ * is, and the next write gets the room that is left. */
+START_TEST(a_write_goes_where_all_of_it_fits)
+{
+    enum { S = 64, T = 65, S_BLOCKS = 4, T_BLOCKS = 12 };
+    struct harness h;
+    struct tierce__mask none = {0};
+    const int64_t removed[] = {1, 2};
+    harness_open(&h, &(struct harness_opts){.storage_number = S});
+    add_storage(&h, T, S_BLOCKS, T_BLOCKS);
+    ck_assert_uint_eq(store_some(&h, 1, 2), 2);
+    check_storage(&h, S, 2, 0, 0);
+    ck_assert_uint_eq(store_some(&h, 11, 5), 5);
+    check_storage(&h, S, 2, 0, 0);
+    check_storage(&h, T, 5, 0, 0);
+    ck_assert_uint_eq(store_some(&h, 21, 2), 2);
+    check_storage(&h, S, 4, 0, 0);
+    ck_assert_uint_eq(store_some(&h, 31, 4), 4);
+    check_storage(&h, T, 9, 0, 0);
+    ck_assert_int_eq(tierce__locator_remove(h.locator, "i", removed, 2, &none, h.why), 0);
+    while (tierce__deleter_step(h.locator->deleter, 10) > 0)
+        continue;
+    ck_assert_uint_eq(store_some(&h, 41, 8), 3); /* 2 would fit into s */
+    check_storage(&h, T, 12, 0, 0);
+    ck_assert_uint_eq(store_some(&h, 44, 5), 2);
+    check_storage(&h, S, 4, 0, 0);
+    struct tierce__usage usage = harness_usage(&h);
+    ck_assert_uint_eq(usage.rejected_keys[TIERCE__REJECTED_BY_STORAGE], 5 + 3);
+    harness_close(&h);
+}
+END_TEST
+
 /* Nothing is added if memory lacks for a part of it. */
 START_TEST(sums_are_added_whole_or_not)
 {
@@ -191,6 +234,8 @@ START_TEST(sums_are_added_whole_or_not)
 }
 END_TEST
 
-CHECK_MAIN("storage_sums", .tests = {a_table_keeps_items_by_number, sums_are_added_whole_or_not},
+CHECK_MAIN("storage_sums",
+           .tests = {a_table_keeps_items_by_number, a_write_goes_where_all_of_it_fits,
+                     sums_are_added_whole_or_not},
            .loops = {{each_storage_is_filled_to_its_capacity, 0, 5},
                      {the_next_leader_counts_the_same, 0, 3}})
