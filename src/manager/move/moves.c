@@ -428,8 +428,11 @@ static void rest(struct tierce__moves *moves, const struct tierce__move_lane *la
                  const struct tierce__move_block *block, int64_t until_us)
 {
     struct entry *known = find_entry(moves, lane->instance, block);
+    struct lane *was_in = known != NULL ? known->lane : NULL;
     if (known != NULL)
         drop_entry(moves, known);
+    if (was_in != NULL && was_in->count == 0)
+        destroy_lane(moves, was_in);
     if (moves->stats.resting >= RESTING_MAX)
         drop_entry(moves, TIERCE__CONTAINER_OF(moves->resting.next, struct entry, node));
     struct entry *entry = make_entry(lane, block);

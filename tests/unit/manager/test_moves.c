@@ -151,6 +151,21 @@ START_TEST(a_block_whose_move_failed_stays_out_for_a_while)
 }
 END_TEST
 
+/* A rule asked again for a block whose copy was on its way, and the copy failed. */
+START_TEST(a_lane_that_a_failed_block_leaves_ends)
+{
+    struct tierce__moves_popped got;
+    struct tierce__move_block block = block_of(1, 100);
+    open_moves(0, 0);
+    ck_assert_uint_eq(want(DRAINED, 1, 1, NOW), 1);
+    tierce__moves_ended(moves, &DRAINED, &block, TIERCE__MOVE_TARGET_FAILED, NOW);
+    ck_assert_uint_eq(take(8, 0, NOW, &got), 0);
+    ck_assert_uint_eq(want(DRAINED, 2, 1, NOW), 1);
+    ck_assert_uint_eq(take(8, 0, NOW, &got), 1);
+    close_moves();
+}
+END_TEST
+
 START_TEST(the_rate_holds_for_each_pair)
 {
     open_moves(1000, 0);
@@ -194,4 +209,5 @@ END_TEST
 CHECK_MAIN("moves",
            .tests = {blocks_come_out_in_order_and_lanes_take_turns, each_reason_has_a_bound,
                      a_lane_without_a_target_rests, a_block_whose_move_failed_stays_out_for_a_while,
-                     the_rate_holds_for_each_pair, every_allocation_fails_once})
+                     a_lane_that_a_failed_block_leaves_ends, the_rate_holds_for_each_pair,
+                     every_allocation_fails_once})
