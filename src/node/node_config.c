@@ -116,6 +116,7 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
         .pool_memory = tierce__config_number(values, TIERCE__NODE_POOL_MEMORY),
         .pool_disk_size = tierce__config_number(values, TIERCE__NODE_POOL_DISK_SIZE),
         .pool_disk_buffer = tierce__config_number(values, TIERCE__NODE_POOL_DISK_BUFFER),
+        .pool_stall_ms = u32_of(values, TIERCE__NODE_POOL_STALL),
         .pool_disk_waiting =
             (uint32_t)tierce__config_number(values, TIERCE__NODE_POOL_DISK_WAITING),
         .may_wait = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0' ||

@@ -61,7 +61,7 @@ struct tierce__node_config {
     bool disk_is_optional;
     const char *pool_manager, *pool_name, *pool_address, *pool_disk; /* pool_manager "": no pool */
     uint16_t pool_port;
-    uint32_t pool_disk_waiting;
+    uint32_t pool_disk_waiting, pool_stall_ms;
     uint64_t pool_memory, pool_disk_size, pool_disk_buffer; /* bytes */
     bool may_wait;                                          /* there is a slower tier than memory */
 };

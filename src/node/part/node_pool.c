@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/log/log.h"
 #include "base/threads/threads.h"
+#include "net/server/addresses.h"
 #include "node/node_private.h"
 #include "node/part/join.h"
 #include "node/part/part.h"
@@ -22,6 +23,7 @@ enum { NAME_ROOM = 256, ADDRESS_ROOM = 320 };
 struct tierce__node_pool {
     struct tierce__node *node;
     struct tierce__parts *parts;
+    struct tierce__addresses *addresses; /* NULL: no limit */
     struct tierce__transfer_server *server;
     struct tierce__join *join;
 };
@@ -76,7 +78,9 @@ static int start_server(struct tierce__node_pool *pool, const struct tierce__nod
                                                 .loops = config->loops > 0 ? config->loops
                                                                            : tierce__processors(),
                                                 .connections_max = config->connections_max,
+                                                .addresses = pool->addresses,
                                                 .request_ms = config->request_ms,
+                                                .stall_ms = config->pool_stall_ms,
                                                 .idle_ms = config->idle_ms,
                                                 .rights = rights_of,
                                                 .rights_arg = pool};
@@ -157,6 +161,10 @@ int tierce__node_pool_start(struct tierce__node_pool **out, struct tierce__node 
     }
     pool->node = node;
     int rc = open_parts(pool, config, why);
+    if (rc == 0 && config->connections_per_address > 0)
+        rc = tierce__addresses_create(&pool->addresses, config->connections_per_address);
+    if (rc == -ENOMEM)
+        snprintf(why, 256, "no memory");
     if (rc == 0)
         rc = start_server(pool, config, why);
     if (rc == 0)
@@ -175,6 +183,7 @@ void tierce__node_pool_stop(struct tierce__node_pool *pool, uint64_t deadline_ns
     tierce__join_stop(pool->join);
     tierce__transfer_server_stop(pool->server, deadline_ns);
     tierce__parts_close(pool->parts, deadline_ns);
+    tierce__addresses_destroy(pool->addresses);
     tierce__free(pool);
 }
 

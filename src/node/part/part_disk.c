@@ -118,6 +118,11 @@ static void release(struct tierce__disk_part *disk, struct tierce__buf *buf)
     tierce__part_waits_tell(disk->waits);
 }
 
+static bool disk_has_waiting(struct tierce__part *part)
+{
+    return tierce__part_waits_any(disk_of(part)->waits);
+}
+
 static void disk_freed(struct tierce__part *part)
 {
     tierce__part_waits_tell(disk_of(part)->waits);
@@ -440,6 +445,7 @@ static const struct tierce__part_ops disk_ops = {
     .keep = disk_keep,
     .abandon = disk_abandon,
     .drop = disk_drop,
+    .has_waiting = disk_has_waiting,
     .freed = disk_freed,
     .forget = tierce__disk_part_forget,
     .end = disk_end,

@@ -27,6 +27,8 @@ struct tierce__part_ops {
     void (*keep)(struct tierce__part *part, struct tierce__keeper_room *room);
     void (*abandon)(struct tierce__part *part, struct tierce__keeper_room *room);
     void (*drop)(struct tierce__part *part, struct tierce__keeper_call *call);
+    /* Whether finds wait for a buffer of `pool`. NULL: they never do. */
+    bool (*has_waiting)(struct tierce__part *part);
     /* Another lease on a buffer of `pool` has ended. NULL: the part does not need to know. */
     void (*freed)(struct tierce__part *part);
     /* Removes all objects and takes another incarnation, written to `incarnation`. Blocks; nothing
@@ -52,7 +54,8 @@ struct tierce__part {
     /* 0: ready; -EINPROGRESS: it is being read or emptied; else why it cannot be used. Release and
      * acquire: the index is complete. */
     _Atomic int status;
-    _Atomic bool is_closing; /* relaxed: a flag alone */
+    _Atomic bool is_closing;   /* relaxed: a flag alone */
+    _Atomic uint64_t short_ns; /* when a buffer was missing last. relaxed: a time alone */
     pthread_t forgetter;
     bool has_forgetter;
 };

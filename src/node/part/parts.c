@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#define SHORT_MS 5000u /* after a write that found no buffer */
+
 struct tierce__parts {
     struct tierce__keeper keeper;
     struct tierce__part *parts[TIERCE__PARTS_MAX];
@@ -55,6 +57,7 @@ int tierce__part_make_room(struct tierce__part *part, struct tierce__part_room *
     rc = tierce__pool_alloc(part->pool, &own->buf, bytes);
     if (rc != 0) {
         /* The space is not full: a buffer is missing. */
+        atomic_store_explicit(&part->short_ns, tierce__now_ns(), memory_order_relaxed);
         bool is_busy = rc == TIERCE_E_FULL && part->ops->freed != NULL;
         tierce__part_index_cancel(&part->index, own->object);
         return is_busy ? TIERCE_E_LIMIT : rc;
@@ -169,6 +172,16 @@ static int parts_list(struct tierce__keeper *keeper, const struct tierce_plugin_
     return rc == 0 ? tierce__part_index_list(&part->index, prefix, cursor, each, arg) : rc;
 }
 
+static bool parts_is_short(struct tierce__keeper *keeper, const struct tierce_plugin_name *space)
+{
+    struct tierce__part *part = NULL;
+    if (find_part(parts_of(keeper), &part, space) == TIERCE_E_ARGUMENT)
+        return false;
+    uint64_t short_ns = atomic_load_explicit(&part->short_ns, memory_order_relaxed);
+    return (short_ns > 0 && tierce__now_ns() - short_ns < SHORT_MS * TIERCE__MS_NS) ||
+           (part->ops->has_waiting != NULL && part->ops->has_waiting(part));
+}
+
 static void parts_end(struct tierce__keeper *keeper, uint64_t deadline_ns)
 {
     tierce__parts_end(parts_of(keeper), deadline_ns);
@@ -184,6 +197,7 @@ static const struct tierce__keeper_ops keeper_ops = {
     .abandon = parts_abandon,
     .drop = parts_drop,
     .list = parts_list,
+    .is_short = parts_is_short,
     .end = parts_end,
 };
 

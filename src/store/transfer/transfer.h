@@ -98,6 +98,8 @@ struct tierce__keeper_ops {
                                const struct tierce_plugin_name *space,
                                const struct tierce_plugin_name *prefix, uint64_t *cursor,
                                tierce_plugin_each_fn *each, void *arg);
+    /* Whether others wait for memory that leases and rooms of a space hold. NULL: never. */
+    bool (*is_short)(struct tierce__keeper *keeper, const struct tierce_plugin_name *space);
     /* The server ends: answers all calls until the deadline at the latest, and later ones with an
      * error. Leases and rooms stay valid. Blocks. NULL: calls are answered by deadlines of their
      * own, for which the server waits. */
@@ -109,9 +111,19 @@ struct tierce__keeper {
     const struct tierce__keeper_ops *ops;
 };
 
-/* ---- the server ------------------------------------------------------------------------------ */
+/*
+ * ---- the server ------------------------------------------------------------------------------
+ *
+ * Its limits against clients that do not mean well:
+ *
+ * - At connections_max, a new connection takes the place of the one that has not greeted for
+ *   longest, and is closed if there is none. So connections that never greet keep nobody out.
+ * - A client must move a MiB in each request_ms while it has a request or a reply in transit. While
+ *   the keeper is short of memory, a client that holds some must do so in each stall_ms.
+ */
 
 struct tierce__transfer_server;
+struct tierce__addresses;
 struct tierce__tls_context;
 
 #define TIERCE__TRANSFER_READ  1u
@@ -120,13 +132,16 @@ struct tierce__tls_context;
 struct tierce__transfer_server_opts {
     size_t size; /* sizeof(struct tierce__transfer_server_opts) */
     const char *host;
-    uint16_t port;                   /* 0: a free one */
-    struct tierce__keeper *keeper;   /* [borrow until stop] */
-    struct tierce__tls_context *tls; /* NULL: none. [borrow until stop] */
-    uint8_t incarnation[16];         /* of this process; the greeting has it */
-    uint32_t loops;                  /* threads; 0: 2 */
-    uint32_t connections_max;        /* 0: 4096 */
+    uint16_t port;                       /* 0: a free one */
+    struct tierce__keeper *keeper;       /* [borrow until stop] */
+    struct tierce__tls_context *tls;     /* NULL: none. [borrow until stop] */
+    uint8_t incarnation[16];             /* of this process; the greeting has it */
+    uint32_t loops;                      /* threads; 0: 2 */
+    uint32_t connections_max;            /* 0: 4096; see below */
+    struct tierce__addresses *addresses; /* counts and limits the connections of each address; NULL:
+                                            no limit. [borrow until stop] */
     uint32_t request_ms; /* how long a client may take for each MiB, and to greet; 0: 30000 */
+    uint32_t stall_ms;   /* how long, while its keeper is short; 0: request_ms */
     uint32_t idle_ms;    /* a connection without a request for longer is closed; 0: never */
     /* The rights of a token; "" if the client has none. It is called again when a connection has a
      * request and the answer is a second old. NULL: all clients have all rights. Thread:

@@ -26,8 +26,9 @@ static void free_connection(struct tierce__task *task)
     TIERCE_ASSERT(c->is_closing && c->working == 0);
     tierce__list_remove(&c->member);
     explicit_bzero(c->token, sizeof(c->token));
+    const struct tierce__address address = c->address;
     tierce__free(c);
-    tierce__transfer_connection_gone(server, loop);
+    tierce__transfer_connection_gone(server, loop, &address);
 }
 
 void tierce__transfer_connection_bury(struct tierce__transfer_connection *c)
@@ -45,6 +46,7 @@ void tierce__transfer_connection_close(struct tierce__transfer_connection *c, co
     if (c->is_closing)
         return;
     c->is_closing = true;
+    tierce__list_remove(&c->greeting);
     if (why != NULL)
         tierce__log(TIERCE_LOG_INFO, "transfer_connection_closed", "peer=%s why=\"%s\"", c->peer,
                     why);
@@ -84,6 +86,29 @@ static enum tierce__transfer_patience kind_of(const struct tierce__transfer_conn
     return TIERCE__TRANSFER_PATIENCE_IDLE;
 }
 
+/* The next look at a connection that is too slow, or may be. */
+static void look_later(struct tierce__transfer_connection *c)
+{
+    const struct tierce__transfer_server_opts *opts = &c->server->opts;
+    bool may_stall = opts->stall_ms > 0 && opts->keeper->ops->is_short != NULL &&
+                     (c->patience == TIERCE__TRANSFER_PATIENCE_REQUEST ||
+                      c->patience == TIERCE__TRANSFER_PATIENCE_REPLY);
+    uint64_t at_ns = c->patience_ends_ns;
+    if (may_stall && tierce__deadline_in_ms(opts->stall_ms) < at_ns)
+        at_ns = tierce__deadline_in_ms(opts->stall_ms);
+    if (tierce__deadline_set(&c->loop->base.deadlines, &c->deadline, at_ns) != 0)
+        tierce__transfer_connection_close(c, "no memory");
+}
+
+/* It holds memory for which others wait. */
+static bool is_in_the_way(const struct tierce__transfer_connection *c)
+{
+    struct tierce__keeper *keeper = c->server->opts.keeper;
+    const struct tierce_plugin_name space = {c->space, c->space_bytes};
+    return keeper->ops->is_short != NULL && tierce__transfer_slots_hold(c) &&
+           keeper->ops->is_short(keeper, &space);
+}
+
 static void out_of_patience(struct tierce__deadline *deadline)
 {
     struct tierce__transfer_connection *c =
@@ -97,7 +122,12 @@ static void out_of_patience(struct tierce__deadline *deadline)
         [TIERCE__TRANSFER_PATIENCE_END] = NULL,
     };
     TIERCE_ASSERT(c->patience != TIERCE__TRANSFER_PATIENCE_NONE && !c->is_closing);
-    tierce__transfer_connection_close(c, whys[c->patience]);
+    if (tierce__now_ns() >= c->patience_ends_ns)
+        tierce__transfer_connection_close(c, whys[c->patience]);
+    else if (is_in_the_way(c))
+        tierce__transfer_connection_close(c, "it was slow while others waited for memory");
+    else
+        look_later(c);
 }
 
 static bool has_moved(const struct tierce__transfer_connection *c,
@@ -136,9 +166,8 @@ static void be_patient(struct tierce__transfer_connection *c)
     uint32_t ms = kind == TIERCE__TRANSFER_PATIENCE_IDLE  ? opts->idle_ms
                   : kind == TIERCE__TRANSFER_PATIENCE_END ? END_MS
                                                           : opts->request_ms;
-    if (tierce__deadline_set(&c->loop->base.deadlines, &c->deadline, tierce__deadline_in_ms(ms)) !=
-        0)
-        tierce__transfer_connection_close(c, "no memory");
+    c->patience_ends_ns = tierce__deadline_in_ms(ms);
+    look_later(c);
 }
 
 /* ---- turning --------------------------------------------------------------------------------- */
@@ -203,6 +232,7 @@ int tierce__transfer_connection_open(const struct tierce__transfer_arrival *arri
     c->low_water = 1;
     c->deadline.expired = out_of_patience;
     memcpy(c->peer, arrival->peer, sizeof(c->peer));
+    c->address = arrival->address;
     tierce__listen_tune(arrival->fd);
     struct tierce__tls_context *tls = c->server->opts.tls;
     int rc = tls != NULL ? tierce__tls_session_accept(&c->tls, tls, arrival->fd) : 0;
@@ -215,8 +245,19 @@ int tierce__transfer_connection_open(const struct tierce__transfer_arrival *arri
         return rc;
     }
     tierce__list_push_back(&c->loop->members, &c->member);
+    tierce__list_push_back(arrival->greetings, &c->greeting);
     be_patient(c);
     return 0;
+}
+
+bool tierce__transfer_connection_make_way(struct tierce__list *greetings)
+{
+    if (tierce__list_empty(greetings))
+        return false;
+    struct tierce__transfer_connection *c =
+        TIERCE__CONTAINER_OF(greetings->next, struct tierce__transfer_connection, greeting);
+    tierce__transfer_connection_close(c, "it had not greeted, and another one needed its place");
+    return true;
 }
 
 void tierce__transfer_connections_end(struct tierce__poll_loop *loop, bool at_once)

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "net/listen.h"
+#include "net/server/addresses.h"
 #include "net/server/poll_door.h"
 #include "net/server/poll_loop.h"
 #include "net/tls.h"
@@ -80,7 +81,9 @@ struct tierce__transfer_connection {
     struct tierce__poll_source source;
     struct tierce__poll_loop *loop;
     struct tierce__transfer_server *server;
-    struct tierce__list member; /* of the loop */
+    struct tierce__list member;   /* of the loop */
+    struct tierce__list greeting; /* of those that have not greeted; else alone */
+    struct tierce__address address;
     struct tierce__task end;
     char peer[TIERCE__PEER_BYTES];
     struct tierce__tls_session *tls; /* or NULL */
@@ -117,6 +120,7 @@ struct tierce__transfer_connection {
     uint16_t sequence;     /* of the next request */
 
     enum tierce__transfer_patience patience;
+    uint64_t patience_ends_ns; /* the deadline may be earlier, to look whether it has stalled */
     struct tierce__deadline deadline;
     uint64_t received, sent; /* bytes since the deadline was set */
     bool has_moved;          /* a request has arrived, or a reply was sent, since then */
@@ -135,6 +139,8 @@ struct tierce__transfer_server {
     struct tierce__transfer_server_opts opts; /* without host */
     struct tierce__poll_door door;
     struct tierce__poll_loop **loops;
+    struct tierce__list *greetings; /* for each loop, and its own: connections that have not
+                                       greeted, the oldest first */
     size_t loop_count;
     _Atomic uint32_t connections; /* relaxed: compared with a limit */
     struct tierce__transfer_counters counters;
@@ -151,12 +157,18 @@ struct tierce__transfer_arrival {
     struct tierce__task task;
     struct tierce__transfer_server *server;
     struct tierce__poll_loop *loop;
+    struct tierce__list *greetings;
     int fd;
+    bool is_extra; /* beyond connections_max */
+    struct tierce__address address;
     char peer[TIERCE__PEER_BYTES];
 };
 
 /* On the loop. Errors: -ENOMEM, negative errno: the descriptor is closed. */
 TIERCE_MUSTUSE int tierce__transfer_connection_open(const struct tierce__transfer_arrival *arrival);
+
+/* Closes the first of these, to make room. False: there is none. On their loop. */
+TIERCE_MUSTUSE bool tierce__transfer_connection_make_way(struct tierce__list *greetings);
 
 /* Ends every connection of the loop: at once, or after the requests that have begun. On the loop.
  */
@@ -176,7 +188,8 @@ void tierce__transfer_connection_bury(struct tierce__transfer_connection *c);
 
 /* Counts it out of the server. */
 void tierce__transfer_connection_gone(struct tierce__transfer_server *server,
-                                      struct tierce__poll_loop *loop);
+                                      struct tierce__poll_loop *loop,
+                                      const struct tierce__address *address);
 
 /* ---- transfer_socket.c ----------------------------------------------------------------------- */
 
@@ -224,6 +237,9 @@ bool tierce__transfer_slots_have_output(const struct tierce__transfer_connection
 
 /* Sends some of it. True: something was sent. */
 bool tierce__transfer_slots_send(struct tierce__transfer_connection *c);
+
+/* Whether the slots hold memory of the keeper. */
+bool tierce__transfer_slots_hold(const struct tierce__transfer_connection *c);
 
 /* Releases what the slots hold, except those that the keeper has. */
 void tierce__transfer_slots_clear(struct tierce__transfer_connection *c);

@@ -15,6 +15,7 @@
 #define CONNECTIONS_MAX 4096u
 #define REQUEST_MS      30000u
 #define DRAIN_TICK_MS   2
+#define EXTRA_MAX       64u /* connections beyond the maximum that wait for a place */
 
 static uint32_t or_default(uint32_t value, uint32_t by_default)
 {
@@ -23,47 +24,93 @@ static uint32_t or_default(uint32_t value, uint32_t by_default)
 
 /* ---- accepting ------------------------------------------------------------------------------- */
 
-void tierce__transfer_connection_gone(struct tierce__transfer_server *server,
-                                      struct tierce__poll_loop *loop)
+static void count_out(struct tierce__transfer_server *server, const struct tierce__address *address)
 {
     TIERCE_ASSERT(atomic_load_explicit(&server->connections, memory_order_relaxed) > 0);
     atomic_fetch_sub_explicit(&server->connections, 1, memory_order_relaxed);
+    if (server->opts.addresses != NULL && address != NULL)
+        tierce__addresses_leave(server->opts.addresses, address);
+}
+
+void tierce__transfer_connection_gone(struct tierce__transfer_server *server,
+                                      struct tierce__poll_loop *loop,
+                                      const struct tierce__address *address)
+{
+    count_out(server, address);
     /* With the acquire in end_all: the server is not used after it. */
     atomic_fetch_sub_explicit(&loop->member_count, 1, memory_order_release);
+}
+
+static void note_refused(struct tierce__transfer_server *server)
+{
+    tierce__transfer_count(&server->counters.refused, 1);
+    tierce__log_repeated(TIERCE_LOG_WARN, "transfer_connection_refused",
+                         "port=%u connections_max=%u", server->door.port,
+                         server->opts.connections_max);
 }
 
 static void arrive(struct tierce__task *task)
 {
     struct tierce__transfer_arrival *arrival =
         TIERCE__CONTAINER_OF(task, struct tierce__transfer_arrival, task);
-    int rc = tierce__transfer_connection_open(arrival);
-    if (rc < 0) {
-        tierce__log_repeated(TIERCE_LOG_WARN, "transfer_connection_failed", "err=\"%s\"",
-                             tierce_strerror(rc));
-        tierce__transfer_connection_gone(arrival->server, arrival->loop);
+    int rc = 0;
+    if (arrival->is_extra && !tierce__transfer_connection_make_way(arrival->greetings)) {
+        note_refused(arrival->server);
+        close(arrival->fd);
+        rc = TIERCE_E_LIMIT;
+    } else {
+        rc = tierce__transfer_connection_open(arrival);
+        if (rc < 0)
+            tierce__log_repeated(TIERCE_LOG_WARN, "transfer_connection_failed", "err=\"%s\"",
+                                 tierce_strerror(rc));
     }
+    if (rc < 0)
+        tierce__transfer_connection_gone(arrival->server, arrival->loop, &arrival->address);
     tierce__free(arrival);
+}
+
+/* Counts it in; false: it is one too many. */
+static bool count_in(struct tierce__transfer_server *server, struct tierce__address *address,
+                     const struct sockaddr *peer, bool *is_extra)
+{
+    uint32_t before = atomic_fetch_add_explicit(&server->connections, 1, memory_order_relaxed);
+    struct tierce__addresses *addresses = server->opts.addresses;
+    *is_extra = before >= server->opts.connections_max;
+    if (before < server->opts.connections_max + EXTRA_MAX &&
+        (addresses == NULL || tierce__addresses_enter(addresses, address, peer)))
+        return true;
+    count_out(server, NULL);
+    return false;
 }
 
 static void on_accepted(struct tierce__poll_door *door, int fd, const struct sockaddr_storage *peer)
 {
     struct tierce__transfer_server *server =
         TIERCE__CONTAINER_OF(door, struct tierce__transfer_server, door);
-    uint32_t before = atomic_fetch_add_explicit(&server->connections, 1, memory_order_relaxed);
-    struct tierce__transfer_arrival *arrival =
-        before < server->opts.connections_max ? tierce__alloc(sizeof(*arrival)) : NULL;
+    struct tierce__transfer_arrival *arrival = NULL;
+    struct tierce__address address = {{0}};
+    bool is_extra = false;
+    if (count_in(server, &address, (const struct sockaddr *)peer, &is_extra)) {
+        arrival = tierce__alloc(sizeof(*arrival));
+        if (arrival == NULL)
+            count_out(server, &address);
+    }
     if (arrival == NULL) {
-        atomic_fetch_sub_explicit(&server->connections, 1, memory_order_relaxed);
-        tierce__transfer_count(&server->counters.refused, 1);
-        tierce__log_repeated(TIERCE_LOG_WARN, "transfer_connection_refused",
-                             "port=%u connections_max=%u", door->port,
-                             server->opts.connections_max);
+        note_refused(server);
         close(fd);
         return;
     }
     struct tierce__poll_loop *loop = tierce__poll_emptiest(server->loops, server->loop_count);
-    *arrival = (struct tierce__transfer_arrival){
-        .task = {.run = arrive}, .server = server, .loop = loop, .fd = fd};
+    size_t index = 0;
+    while (server->loops[index] != loop)
+        index++;
+    *arrival = (struct tierce__transfer_arrival){.task = {.run = arrive},
+                                                 .server = server,
+                                                 .loop = loop,
+                                                 .greetings = &server->greetings[index],
+                                                 .fd = fd,
+                                                 .is_extra = is_extra,
+                                                 .address = address};
     tierce__peer_print(arrival->peer, (const struct sockaddr *)peer);
     tierce__transfer_count(&server->counters.accepted, 1);
     atomic_fetch_add_explicit(&loop->member_count, 1, memory_order_relaxed);
@@ -77,6 +124,7 @@ static void destroy(struct tierce__transfer_server *server)
     for (size_t i = 0; i < server->loop_count; i++)
         tierce__poll_loop_stop(server->loops[i]);
     tierce__free(server->loops);
+    tierce__free(server->greetings);
     server->magic = 0;
     tierce__free(server);
 }
@@ -85,7 +133,10 @@ static int start_loops(struct tierce__transfer_server *server, char why[256])
 {
     uint32_t count = server->opts.loops;
     server->loops = tierce__calloc(count, sizeof(*server->loops));
-    int rc = server->loops != NULL ? 0 : -ENOMEM;
+    server->greetings = tierce__calloc(count, sizeof(*server->greetings));
+    int rc = server->loops != NULL && server->greetings != NULL ? 0 : -ENOMEM;
+    for (uint32_t i = 0; i < count && rc == 0; i++)
+        tierce__list_init(&server->greetings[i]);
     while (rc == 0 && server->loop_count < count) {
         rc = tierce__poll_loop_start(&server->loops[server->loop_count]);
         server->loop_count += rc == 0;

@@ -67,6 +67,7 @@ static void welcome(struct tierce__transfer_connection *c, int status)
     c->welcome_at = 0;
     c->welcome_bytes = sizeof(c->welcome);
     c->is_greeted = true;
+    tierce__list_remove(&c->greeting);
     c->has_moved = true;
     if (status == 0)
         return;

@@ -109,6 +109,16 @@ static void release(struct tierce__transfer_slot *slot)
     slot->has_lease = slot->has_room = false;
 }
 
+bool tierce__transfer_slots_hold(const struct tierce__transfer_connection *c)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < c->count && !any; i++) {
+        const struct tierce__transfer_slot *slot = &c->slots[(c->first + i) % SLOTS];
+        any = slot->has_lease || slot->has_room;
+    }
+    return any;
+}
+
 void tierce__transfer_slots_clear(struct tierce__transfer_connection *c)
 {
     for (uint32_t i = 0; i < c->count; i++) {

@@ -104,6 +104,8 @@ static bool is_ready(void)
     return state_of("disk").is_ready;
 }
 
+static uint64_t buffer_bytes = MIB;
+
 static void open_parts(uint32_t waiting_max)
 {
     char why[256];
@@ -111,7 +113,7 @@ static void open_parts(uint32_t waiting_max)
                                             .memory_bytes = MIB,
                                             .disk_path = disk,
                                             .disk_bytes = 64 * MIB,
-                                            .buffer_bytes = MIB,
+                                            .buffer_bytes = buffer_bytes,
                                             .waiting_max = waiting_max,
                                             .store = store_connector_base(store)};
     ck_assert_msg(tierce__parts_open(&parts, &opts, why) == 0, "%s", why);
@@ -444,6 +446,39 @@ START_TEST(test_a_server_that_ends_while_the_disk_hangs)
 }
 END_TEST
 
+/* A client that does not read its reply holds the buffers that another one waits for: it is
+ * disconnected, long before its own time is over, and the other one is served. */
+START_TEST(test_a_slow_reader_makes_way)
+{
+    enum { LARGE = 24 * MIB };
+    uint8_t hello[64];
+    struct raw_world world = {.opts = {.size = sizeof(world.opts),
+                                       .host = "127.0.0.1",
+                                       .request_ms = LONG_MS,
+                                       .stall_ms = 100}};
+    char why[256];
+    struct finding finding;
+    buffer_bytes = LARGE;
+    open_ready(0);
+    put("disk", "large", LARGE);
+    world.opts.keeper = keeper();
+    ck_assert_msg(tierce__transfer_server_start(&world.server, &world.opts, why) == 0, "%s", why);
+    int fd = raw_connect(&world);
+    raw_send(fd, hello, raw_hello(hello, "disk", ""));
+    ck_assert_int_eq(raw_welcome(fd).status, 0);
+    raw_ask_read(fd, "large", 0, LARGE);
+    WAIT_FOR(raw_stats(&world).reads == 1);
+    ck_assert_uint_eq(raw_stats(&world).connections, 1); /* nobody waits */
+    begin_find(&finding, "large", LONG_MS);
+    ck_assert_int_eq(end_find(&finding), 0);
+    release(&finding);
+    WAIT_FOR(raw_stats(&world).connections == 0);
+    close(fd);
+    tierce__transfer_server_stop(world.server, 0);
+    close_parts();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pool disk");
@@ -461,6 +496,7 @@ int main(void)
     tcase_add_loop_test(tcase, test_an_object_that_arrives_while_the_part_forgets, 0, 2);
     tcase_add_loop_test(tcase, test_an_end_while_the_disk_hangs, 0, 3);
     tcase_add_test(tcase, test_a_server_that_ends_while_the_disk_hangs);
+    tcase_add_test(tcase, test_a_slow_reader_makes_way);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

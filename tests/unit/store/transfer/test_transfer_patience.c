@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slow and dead clients of transfer://, the limit of connections, and the end of the server. */
+#include "net/server/addresses.h"
 #include "raw_transfer.h"
 
 #include <pthread.h>
@@ -120,6 +121,12 @@ static void setup_few(void)
     raw_start(&world, 32 * MIB);
 }
 
+static void setup_one_loop(void)
+{
+    world.opts.loops = 1;
+    setup_few();
+}
+
 START_TEST(connections_beyond_the_limit)
 {
     int one = raw_open(&world, ""), two = raw_open(&world, "");
@@ -130,6 +137,59 @@ START_TEST(connections_beyond_the_limit)
     int three = raw_open(&world, "");
     close(two);
     close(three);
+}
+END_TEST
+
+/* Connections that never greet do not keep others out, however many they are: a new one takes the
+ * place of the oldest. One that has greeted keeps its own. */
+START_TEST(connections_that_do_not_greet)
+{
+    enum { SILENT = 20 };
+    int silent[SILENT], first = raw_open(&world, "");
+    for (size_t i = 0; i < SILENT; i++) {
+        silent[i] = raw_connect(&world);
+        raw_send(silent[i], "T", i % 2);
+    }
+    WAIT_FOR(raw_stats(&world).accepted == 1 + SILENT);
+    for (size_t i = 0; i + 1 < SILENT; i++)
+        raw_ends(silent[i]);
+    int second = raw_open(&world, "");
+    raw_ends(silent[SILENT - 1]);
+    raw_write(first, "a", 1, 100, 0);
+    raw_ask_read(second, "a", 0, 100);
+    ck_assert_int_eq(raw_reply(second, TIERCE__TRANSFER_OP_READ, 0).status, 0);
+    raw_is(second, 1, 100);
+    ck_assert_uint_eq(raw_stats(&world).refused, 0);
+    raw_ends(raw_connect(&world)); /* both places belong to clients that have greeted */
+    ck_assert_uint_eq(raw_stats(&world).refused, 1);
+    close(first);
+    close(second);
+}
+END_TEST
+
+static void setup_addresses(void)
+{
+    ck_assert_int_eq(tierce__addresses_create(&world.opts.addresses, 2), 0);
+    raw_start(&world, MIB);
+}
+
+static void teardown_addresses(void)
+{
+    struct tierce__addresses *addresses = world.opts.addresses;
+    teardown();
+    tierce__addresses_destroy(addresses);
+}
+
+START_TEST(connections_of_one_address)
+{
+    int one = raw_open(&world, ""), two = raw_open(&world, "");
+    raw_ends(raw_connect(&world));
+    ck_assert_uint_eq(raw_stats(&world).refused, 1);
+    close(one);
+    WAIT_FOR(raw_stats(&world).connections == 1);
+    one = raw_open(&world, "");
+    close(one);
+    close(two);
 }
 END_TEST
 
@@ -241,6 +301,8 @@ int main(void)
     TCase *slow = make_case("slow", setup_short, teardown),
           *idle = make_case("idle", setup_idle, teardown),
           *limit = make_case("limit", setup_few, teardown),
+          *few = make_case("few", setup_one_loop, teardown),
+          *address = make_case("address", setup_addresses, teardown_addresses),
           *end = make_case("end", setup_few, NULL);
     tcase_add_test(slow, a_client_that_does_not_greet);
     tcase_add_test(slow, a_request_that_does_not_arrive);
@@ -249,12 +311,16 @@ int main(void)
     tcase_add_test(slow, a_slow_keeper);
     tcase_add_test(idle, an_idle_client);
     tcase_add_test(limit, connections_beyond_the_limit);
+    tcase_add_test(few, connections_that_do_not_greet);
+    tcase_add_test(address, connections_of_one_address);
     tcase_add_test(limit, clients_that_leave_while_the_keeper_works);
     tcase_add_test(end, an_end_with_time);
     tcase_add_test(end, an_end_at_once);
     suite_add_tcase(suite, slow);
     suite_add_tcase(suite, idle);
     suite_add_tcase(suite, limit);
+    suite_add_tcase(suite, few);
+    suite_add_tcase(suite, address);
     suite_add_tcase(suite, end);
     return check_main(suite);
 }
