@@ -95,6 +95,8 @@ static void show_scrub(struct tierce__api_call *api, const char *storage)
     reply->orphan_bytes = (int64_t)counts->orphan_bytes;
     reply->deleted_orphans = (int64_t)counts->deleted_orphans;
     reply->deleted_bytes = (int64_t)counts->deleted_bytes;
+    reply->long_files = (int64_t)counts->too_long;
+    reply->unread_objects = (int64_t)counts->unread;
 }
 
 static void scrub_storage(struct tierce__api_call *api)

@@ -6,7 +6,9 @@
 #include "base/threads/lock.h"
 #include "manager/scrub/scrub_private.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +17,9 @@
 /* The last scrub of a storage. */
 struct scrubbed {
     char *storage; /* its name */
+    uint16_t number;
     struct tierce__scrub_state state;
+    struct tierce__scrub_seen *seen; /* of the thread while a scrub of the storage runs */
 };
 
 struct tierce__scrub {
@@ -45,6 +49,12 @@ int tierce__scrub_create(struct tierce__scrub **out, const struct tierce__scrub_
     return 0;
 }
 
+static void free_last(struct scrubbed *last)
+{
+    tierce__free(last->storage);
+    tierce__scrub_seen_destroy(last->seen);
+}
+
 void tierce__scrub_destroy(struct tierce__scrub *scrub)
 {
     if (scrub == NULL)
@@ -54,7 +64,7 @@ void tierce__scrub_destroy(struct tierce__scrub *scrub)
     tierce__scrub_wait(scrub);
     TIERCE_ASSERT(!scrub->is_running && !scrub->has_thread);
     for (size_t i = 0; i < scrub->last_count; i++)
-        tierce__free(scrub->last[i].storage);
+        free_last(&scrub->last[i]);
     tierce__free(scrub->last);
     tierce__cond_fini(&scrub->changed);
     tierce__lock_fini(&scrub->lock);
@@ -69,7 +79,7 @@ const char *tierce__scrub_phase_name(enum tierce__scrub_phase phase)
     static const char *const names[TIERCE__SCRUB_PHASES] = {
         [TIERCE__SCRUB_RECORDS] = "records", [TIERCE__SCRUB_OBJECTS] = "objects",
         [TIERCE__SCRUB_DONE] = "done",       [TIERCE__SCRUB_STOPPED] = "stopped",
-        [TIERCE__SCRUB_FAILED] = "failed",
+        [TIERCE__SCRUB_FAILED] = "failed",   [TIERCE__SCRUB_INCOMPLETE] = "incomplete",
     };
     TIERCE_ASSERT((size_t)phase < TIERCE__SCRUB_PHASES && names[phase] != NULL);
     return names[phase];
@@ -104,7 +114,26 @@ static void publish(struct scrub_run *run)
     TIERCE_ASSERT(scrub->is_running && scrub->current < scrub->last_count);
     struct tierce__scrub_state *state = &scrub->last[scrub->current].state;
     state->phase = run->phase;
+    state->lists = run->lists;
     state->counts = run->counts;
+}
+
+static uint64_t now_ns(const struct tierce__scrub_opts *opts)
+{
+    return opts->now_ns != NULL ? opts->now_ns(opts->clock_arg) : tierce__now_ns();
+}
+
+/* The lock is held, and not while it waits. */
+static void wait_until(struct tierce__scrub *scrub, uint64_t due_ns)
+{
+    tierce__lock_assert_held(&scrub->lock);
+    if (scrub->opts.wait_until == NULL) {
+        (void)tierce__cond_wait(&scrub->changed, &scrub->lock, due_ns);
+        return;
+    }
+    tierce__lock_drop(&scrub->lock);
+    scrub->opts.wait_until(scrub->opts.clock_arg, due_ns);
+    tierce__lock_take(&scrub->lock);
 }
 
 int tierce__scrub_pace(struct scrub_run *run, uint64_t files)
@@ -116,8 +145,8 @@ int tierce__scrub_pace(struct scrub_run *run, uint64_t files)
     run->work += files;
     tierce__lock_take(&scrub->lock);
     publish(run);
-    while (!scrub->is_stopping && tierce__now_ns() < due_ns)
-        (void)tierce__cond_wait(&scrub->changed, &scrub->lock, due_ns);
+    while (!scrub->is_stopping && now_ns(&scrub->opts) < due_ns)
+        wait_until(scrub, due_ns);
     bool is_stopping = scrub->is_stopping;
     tierce__lock_drop(&scrub->lock);
     return is_stopping ? -ECANCELED : 0;
@@ -155,13 +184,34 @@ int tierce__scrub_list_instances(struct scrub_run *run)
     return run->no_memory ? -ENOMEM : 0;
 }
 
-int tierce__scrub_check_mark(struct scrub_run *run)
+int tierce__scrub_read_page(struct scrub_run *run, struct tierce__live *live, uint64_t *cursor,
+                            size_t keys_max, struct scrub_page *out)
 {
-    char why[128] = "";
-    int rc = tierce__storages_check_mark(run->opts->storages, &run->storage, why);
-    if (rc < 0)
-        snprintf(run->why, sizeof(run->why), "%s", why);
+    struct scrub_page page = {
+        .keys = tierce__arena_alloc(&run->arena, keys_max * sizeof(*page.keys)),
+        .records = tierce__arena_calloc(&run->arena, keys_max, sizeof(*page.records)),
+        .found = tierce__arena_calloc(&run->arena, keys_max, sizeof(*page.found)),
+    };
+    if (page.keys == NULL || page.records == NULL || page.found == NULL)
+        return -ENOMEM;
+    int rc = live->space->ops->scan(live->space, cursor, keys_max, page.keys, &page.count);
+    TIERCE_ASSERT(page.count <= keys_max);
+    if (rc == 0 && page.count > 0)
+        rc = live->space->ops->get(live->space, page.keys, page.count, &run->arena, page.records,
+                                   page.found);
+    if (rc == 0)
+        *out = page;
     return rc;
+}
+
+void tierce__scrub_note_unread(struct scrub_run *run, const char *format, ...)
+{
+    va_list values;
+    if (run->unread[0] != '\0')
+        return;
+    va_start(values, format);
+    (void)vsnprintf(run->unread, sizeof(run->unread), format, values);
+    va_end(values);
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -169,8 +219,8 @@ int tierce__scrub_check_mark(struct scrub_run *run)
 static void log_end(const struct scrub_run *run, const struct tierce__scrub_state *state)
 {
     const struct tierce__scrub_counts *n = &run->counts;
-    tierce__log(state->phase == TIERCE__SCRUB_FAILED ? TIERCE_LOG_WARN : TIERCE_LOG_INFO,
-                "storage_scrubbed",
+    bool is_whole = state->phase == TIERCE__SCRUB_DONE || state->phase == TIERCE__SCRUB_STOPPED;
+    tierce__log(is_whole ? TIERCE_LOG_INFO : TIERCE_LOG_WARN, "storage_scrubbed",
                 "storage=%.64s state=%s repairs=%d files=%llu missing=%llu too_short=%llu "
                 "dropped_locations=%llu objects=%llu orphans=%llu deleted_orphans=%llu why=\"%s\"",
                 run->storage.name, tierce__scrub_phase_name(state->phase), run->repairs,
@@ -185,16 +235,21 @@ static void end_run(struct scrub_run *run, int rc)
     struct tierce__scrub *scrub = run->scrub;
     struct tierce__scrub_state state;
     int64_t now_us = tierce__locator_now_us(run->opts->locator);
-    run->phase = rc == 0            ? TIERCE__SCRUB_DONE
-                 : rc == -ECANCELED ? TIERCE__SCRUB_STOPPED
-                                    : TIERCE__SCRUB_FAILED;
+    bool is_incomplete = run->unread[0] != '\0';
+    run->phase = rc == 0 && is_incomplete ? TIERCE__SCRUB_INCOMPLETE
+                 : rc == 0                ? TIERCE__SCRUB_DONE
+                 : rc == -ECANCELED       ? TIERCE__SCRUB_STOPPED
+                                          : TIERCE__SCRUB_FAILED;
+    tierce__scrub_seen_end(run->seen, rc == 0 && run->lists);
     tierce__lock_take(&scrub->lock);
     publish(run);
     struct tierce__scrub_state *last = &scrub->last[scrub->current].state;
     last->ended_us = now_us;
-    if (run->phase == TIERCE__SCRUB_FAILED)
+    if (run->phase == TIERCE__SCRUB_FAILED && run->why[0] == '\0')
+        snprintf(last->why, sizeof(last->why), "%s", tierce_strerror(rc));
+    else if (run->phase == TIERCE__SCRUB_FAILED || is_incomplete)
         snprintf(last->why, sizeof(last->why), "%.127s",
-                 run->why[0] != '\0' ? run->why : tierce_strerror(rc));
+                 run->phase == TIERCE__SCRUB_FAILED ? run->why : run->unread);
     state = *last;
     tierce__lock_drop(&scrub->lock);
     log_end(run, &state);
@@ -256,10 +311,10 @@ static int check_storage(struct scrub_run *run, char why[TIERCE__WHY_BYTES])
     if (storage->contents != TIERCE__CONTENTS_KEPT)
         return tierce__why(why, TIERCE_E_DOWN,
                            "it has lost its objects, and its locations are being dropped");
-    int rc = tierce__scrub_check_mark(run);
+    char words[128] = "";
+    int rc = tierce__storages_check_own(run->opts->storages, storage, words);
     if (rc < 0)
-        snprintf(why, TIERCE__WHY_BYTES, "%s",
-                 run->why[0] != '\0' ? run->why : tierce_strerror(rc));
+        snprintf(why, TIERCE__WHY_BYTES, "%s", words[0] != '\0' ? words : tierce_strerror(rc));
     return rc;
 }
 
@@ -273,7 +328,7 @@ static int make_run(struct scrub_run **out, struct tierce__scrub *scrub,
     run->opts = &scrub->opts;
     run->repairs = request->repairs;
     run->rate = request->rate > 0 ? request->rate : TIERCE__SCRUB_RATE;
-    run->from_ns = tierce__now_ns();
+    run->from_ns = now_ns(&scrub->opts);
     int rc = copy_storage(run, request->storage, why);
     if (rc == 0)
         rc = check_storage(run, why);
@@ -287,18 +342,26 @@ static int make_run(struct scrub_run **out, struct tierce__scrub *scrub,
 }
 
 /* Errors: -ENOMEM. */
-static int begin_state(struct tierce__scrub *scrub, const struct scrub_run *run)
+static int begin_state(struct tierce__scrub *scrub, struct scrub_run *run)
 {
     tierce__lock_assert_held(&scrub->lock);
     struct scrubbed *last = find_last(scrub, run->storage.name);
+    if (last != NULL && last->number != run->storage.number) { /* another one of this name */
+        free_last(last);
+        *last = scrub->last[--scrub->last_count];
+        last = NULL;
+    }
     if (last == NULL) {
-        char *name = tierce__strdup(run->storage.name);
-        if (name == NULL || TIERCE__GROW(scrub->last, scrub->last_room, scrub->last_count + 1, 4)) {
-            tierce__free(name);
+        struct scrubbed made = {.storage = tierce__strdup(run->storage.name),
+                                .number = run->storage.number,
+                                .seen = tierce__scrub_seen_create()};
+        if (made.storage == NULL || made.seen == NULL ||
+            TIERCE__GROW(scrub->last, scrub->last_room, scrub->last_count + 1, 4) < 0) {
+            free_last(&made);
             return -ENOMEM;
         }
+        scrub->last[scrub->last_count] = made;
         last = &scrub->last[scrub->last_count++];
-        last->storage = name;
     }
     last->state = (struct tierce__scrub_state){
         .repairs = run->repairs,
@@ -306,6 +369,7 @@ static int begin_state(struct tierce__scrub *scrub, const struct scrub_run *run)
         .rate = run->rate,
         .began_us = tierce__locator_now_us(run->opts->locator),
     };
+    run->seen = last->seen;
     scrub->current = (size_t)(last - scrub->last);
     return 0;
 }

@@ -9,13 +9,16 @@
 /*
  * A scrub compares the index with one storage, in both directions, at a bounded rate:
  *
- * - the records of all instances: a location whose file is missing or too short is dropped;
- * - the objects of the storage, if its kind is listed: an object that is older than a day and that
- *   no record, write session or deletion names, is an orphan, and deleted.
+ * - the records of all instances: a location whose file is missing, too short, or longer than the
+ *   engine that reads it accepts, is dropped;
+ * - the objects of the storage: an object that is older than a day and that no record, write
+ * session or deletion names, is an orphan, and deleted. If the storage does not tell when an object
+ * was written, it must have been an orphan in a scrub of a day ago, too.
  *
  * Nothing is dropped or deleted unless `repairs` is set. Contents are not read. The storage must
- * have this registry's mark, which is read again before each repair, because the objects of an
- * empty mount point are all missing.
+ * have this registry's mark, and each repair looks at the mark and the file together, because the
+ * files of an empty mount point are all missing. Folders and files that cannot be read are counted,
+ * and the scrub goes on; it ends as incomplete.
  *
  *     rc = tierce__scrub_start(scrub, &(struct tierce__scrub_request){.storage = "nfs_01"}, why);
  *     tierce__scrub_wait(scrub);
@@ -31,6 +34,10 @@ struct tierce__scrub_opts {
     struct tierce__registry *registry; /* these: [borrow until destroy] */
     struct tierce__storages *storages;
     struct tierce__locator *locator;
+    /* The clock of the rate; NULL: clock.h. wait_until is called without a lock. */
+    uint64_t (*now_ns)(void *arg);
+    void (*wait_until)(void *arg, uint64_t due_ns);
+    void *clock_arg;
 };
 
 TIERCE_MUSTUSE int tierce__scrub_create(struct tierce__scrub **out,
@@ -63,21 +70,23 @@ enum tierce__scrub_phase {
     TIERCE__SCRUB_DONE,
     TIERCE__SCRUB_STOPPED, /* by a call, or this manager does not lead any more */
     TIERCE__SCRUB_FAILED,
+    TIERCE__SCRUB_INCOMPLETE, /* something could not be judged; the rest was */
     TIERCE__SCRUB_PHASES,
 };
-/* "records", "objects", "done", "stopped", "failed". */
+/* "records", "objects", "done", "stopped", "failed", "incomplete". */
 const char *tierce__scrub_phase_name(enum tierce__scrub_phase phase);
 
 struct tierce__scrub_counts {
     /* Files that records name. */
-    uint64_t checked, missing, too_short;
+    uint64_t checked, missing, too_short, too_long;
     uint64_t unreadable; /* the storage returned another error */
     uint64_t fresh;      /* not checked, because the block was stored a few minutes ago */
     uint64_t dropped_locations;
     /* Objects that were listed. */
     uint64_t listed, listed_bytes;
-    uint64_t young;  /* changed within the last day: not judged */
+    uint64_t young;  /* changed within the last day, or perhaps: not judged */
     uint64_t others; /* not named as a block's: not judged, and not counted as listed */
+    uint64_t unread; /* folders and files whose objects could not be listed */
     uint64_t orphans, orphan_bytes;
     uint64_t deleted_orphans, deleted_bytes;
 };
@@ -89,7 +98,7 @@ struct tierce__scrub_state {
     uint32_t rate;
     int64_t began_us, ended_us; /* wall clock; ended_us 0: it runs */
     struct tierce__scrub_counts counts;
-    char why[128]; /* it failed */
+    char why[128]; /* it failed, or the first that could not be judged */
 };
 
 /* The state of the storage's last scrub; returns false if there was none since the start. */

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "manager/locate/locator_private.h"
 #include "manager/scrub/scrub.h"
+#include "manager/scrub/scrub_set.h"
 
 /* A scrub that runs. Its thread alone. */
 struct scrub_run {
@@ -18,10 +19,12 @@ struct scrub_run {
     struct tierce__scrub_counts counts;
     char **ids; /* of the instances when the phase began */
     size_t id_count, id_room;
-    bool no_memory;             /* not all could be listed */
-    struct tierce__arena arena; /* of a page */
-    char *root;                 /* tierce__storage_root */
-    char why[TIERCE__WHY_BYTES];
+    bool no_memory;                  /* not all could be listed */
+    struct tierce__arena arena;      /* of a page */
+    char *root;                      /* tierce__storage_root */
+    struct tierce__scrub_seen *seen; /* orphans of the last scrub, and of this one */
+    char why[TIERCE__WHY_BYTES];     /* it failed */
+    char unread[TIERCE__WHY_BYTES];  /* the first that could not be judged; "": all was */
 };
 
 #define TIERCE__SCRUB_PAGE_WORK 64u /* a page of records counts as so many files */
@@ -33,8 +36,18 @@ TIERCE_MUSTUSE int tierce__scrub_pace(struct scrub_run *run, uint64_t files);
 /* Lists the instances. Errors: -ENOMEM, TIERCE_E_CLOSED (the manager leads no more). */
 TIERCE_MUSTUSE int tierce__scrub_list_instances(struct scrub_run *run);
 
-/* Reads the mark again before a repair. Errors: as tierce__storages_check_mark. */
-TIERCE_MUSTUSE int tierce__scrub_check_mark(struct scrub_run *run);
+/* A page of an instance's records, in the run's arena. */
+struct scrub_page {
+    int64_t *keys;
+    struct tierce__record *records;
+    bool *found;
+    size_t count;
+};
+/* Reads up to `keys_max` keys from the cursor on, and their records. Errors: of the store, -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__scrub_read_page(struct scrub_run *run, struct tierce__live *live,
+                                           uint64_t *cursor, size_t keys_max,
+                                           struct scrub_page *out);
 
 /* Whether a storage's error ends the scrub: others are of one file. */
 static inline bool tierce__scrub_ends(int rc)
@@ -42,6 +55,10 @@ static inline bool tierce__scrub_ends(int rc)
     return rc == TIERCE_E_DOWN || rc == TIERCE_E_DEADLINE || rc == TIERCE_E_CLOSED ||
            rc == TIERCE_E_UNSUPPORTED || rc == -ENOMEM;
 }
+
+/* Notes in words the first thing that could not be judged: the scrub ends as incomplete. */
+void tierce__scrub_note_unread(struct scrub_run *run, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* The two directions. Errors: -ECANCELED; of the index, of the storage. */
 TIERCE_MUSTUSE int tierce__scrub_records(struct scrub_run *run);

@@ -3,6 +3,8 @@
 #include "base/assert.h"
 #include "manager/scrub/scrub_private.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -17,8 +19,9 @@ struct named_file {
     int64_t key;
     char location_id[TIERCE__LOCATION_ID_BYTES];
     const char *path;
-    uint64_t least; /* bytes that it must have; 0: unknown */
-    bool is_bad;
+    uint64_t least, most; /* bytes that it must have; 0: unknown */
+    bool is_whole;        /* readers want exactly `most` bytes */
+    bool is_bad;          /* missing, or of another length: no reader could use it */
 };
 
 /* A page of an instance's keys, in the run's arena. */
@@ -50,15 +53,15 @@ static int add_file(struct record_page *page, const struct tierce__live *live, i
         return -ENOMEM;
     TIERCE_ASSERT(page->count < page->room);
     struct named_file *file = &page->files[page->count++];
-    /* The text of a place may describe a slot of another size. */
-    *file = (struct named_file){
-        .key = key,
-        .path = path,
-        .least = place->file != 0 ? ((uint64_t)place->slot + 1) * place->bytes : 0,
-    };
-    if (place->bytes == 0)
-        file->least = 0;
+    *file = (struct named_file){.key = key, .path = path};
     memcpy(file->location_id, location->id, sizeof(file->location_id));
+    /* The text of a place may describe a slot of another size. */
+    if (place->file == 0 || place->bytes == 0)
+        return 0;
+    uint32_t slots = tierce__place_slots(place->file);
+    file->least = ((uint64_t)place->slot + 1) * place->bytes;
+    file->most = (uint64_t)slots * place->bytes;
+    file->is_whole = slots == 1 && tierce__engine_extra_is(live->instance.model.extra);
     return 0;
 }
 
@@ -92,42 +95,44 @@ static int add_record(struct record_page *page, const struct tierce__live *live,
 static int read_page(struct record_page *page, struct tierce__live *live, uint64_t *cursor)
 {
     struct scrub_run *run = page->run;
-    struct tierce__record *records = tierce__arena_calloc(&run->arena, PAGE_KEYS, sizeof(*records));
-    int64_t keys[PAGE_KEYS];
-    bool found[PAGE_KEYS];
-    size_t count = 0;
-    if (records == NULL)
-        return -ENOMEM;
-    int rc = live->space->ops->scan(live->space, cursor, PAGE_KEYS, keys, &count);
-    TIERCE_ASSERT(count <= PAGE_KEYS);
-    if (rc == 0 && count > 0)
-        rc = live->space->ops->get(live->space, keys, count, &run->arena, records, found);
+    struct scrub_page read = {0};
+    int rc = tierce__scrub_read_page(run, live, cursor, PAGE_KEYS, &read);
     if (rc < 0)
         return rc;
-    page->room = count_places(records, found, count);
+    page->room = count_places(read.records, read.found, read.count);
     page->files = tierce__arena_calloc(&run->arena, page->room + 1, sizeof(*page->files));
     if (page->files == NULL)
         return -ENOMEM;
     const struct tierce__catalog *catalog = tierce__registry_acquire(run->opts->registry);
-    for (size_t i = 0; rc == 0 && i < count; i++)
-        if (found[i])
-            rc = add_record(page, live, catalog, keys[i], &records[i]);
+    for (size_t i = 0; rc == 0 && i < read.count; i++)
+        if (read.found[i])
+            rc = add_record(page, live, catalog, read.keys[i], &read.records[i]);
     tierce__registry_release(run->opts->registry, catalog);
     return rc;
 }
 
 /* ---- the storage ----------------------------------------------------------------------------- */
 
+static bool is_bad_length(const struct named_file *file, uint64_t bytes)
+{
+    return bytes < file->least || (file->is_whole && bytes > file->most);
+}
+
 static int judge(struct record_page *page, struct named_file *file, int status, uint64_t bytes)
 {
-    struct tierce__scrub_counts *counts = &page->run->counts;
+    struct scrub_run *run = page->run;
+    struct tierce__scrub_counts *counts = &run->counts;
     if (tierce__scrub_ends(status))
         return status;
     counts->checked++;
     counts->missing += status == -ENOENT;
     counts->too_short += status == 0 && bytes < file->least;
+    counts->too_long += status == 0 && file->most > 0 && bytes > file->most;
     counts->unreadable += status != 0 && status != -ENOENT;
-    file->is_bad = status == -ENOENT || (status == 0 && bytes < file->least);
+    if (status != 0 && status != -ENOENT)
+        tierce__scrub_note_unread(run, "not measured: %.80s: %s", file->path,
+                                  tierce_strerror(status));
+    file->is_bad = status == -ENOENT || (status == 0 && is_bad_length(file, bytes));
     page->bad += file->is_bad;
     return 0;
 }
@@ -156,15 +161,57 @@ static int measure_files(struct record_page *page)
 
 /* ---- repair ---------------------------------------------------------------------------------- */
 
+/* Measures the bad files again, this time in a storage that is certainly the one of the index. */
+static int measure_again(struct record_page *page)
+{
+    struct scrub_run *run = page->run;
+    const char *paths[TIERCE__STORAGE_BATCH_MAX];
+    uint64_t bytes[TIERCE__STORAGE_BATCH_MAX];
+    int status[TIERCE__STORAGE_BATCH_MAX];
+    struct named_file *files[TIERCE__STORAGE_BATCH_MAX];
+    int rc = 0;
+    for (size_t at = 0; rc == 0 && at < page->count;) {
+        size_t n = 0;
+        for (; at < page->count && n < TIERCE__STORAGE_BATCH_MAX; at++) {
+            if (!page->files[at].is_bad)
+                continue;
+            files[n] = &page->files[at];
+            paths[n++] = page->files[at].path;
+        }
+        rc = n > 0 ? tierce__scrub_pace(run, n) : 0;
+        if (rc == 0 && n > 0)
+            rc = tierce__storages_measure_again(run->opts->storages, &run->storage, paths, n, bytes,
+                                                status, run->why);
+        for (size_t i = 0; rc == 0 && i < n; i++) {
+            rc = tierce__scrub_ends(status[i]) ? status[i] : 0;
+            files[i]->is_bad =
+                status[i] == -ENOENT || (status[i] == 0 && is_bad_length(files[i], bytes[i]));
+            page->bad -= !files[i]->is_bad;
+            if (rc == 0 && status[i] != 0 && status[i] != -ENOENT)
+                tierce__scrub_note_unread(run, "not measured again: %.80s: %s", files[i]->path,
+                                          tierce_strerror(status[i]));
+        }
+    }
+    return rc;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    return memcmp(a, b, TIERCE__LOCATION_ID_BYTES);
+}
+
+/* The ids of the bad locations, in order. */
+struct bad_ids {
+    char (*ids)[TIERCE__LOCATION_ID_BYTES];
+    size_t count;
+};
+
 /* A location that was stored again since has another id. */
 static bool is_bad(void *arg, const struct tierce__location *location)
 {
-    const struct record_page *page = arg;
-    for (size_t i = 0; i < page->count; i++)
-        if (page->files[i].is_bad &&
-            memcmp(page->files[i].location_id, location->id, sizeof(location->id)) == 0)
-            return true;
-    return false;
+    const struct bad_ids *bad = arg;
+    return bsearch(location->id, bad->ids, bad->count, TIERCE__LOCATION_ID_BYTES, compare_ids) !=
+           NULL;
 }
 
 static int drop_bad(struct record_page *page)
@@ -172,22 +219,27 @@ static int drop_bad(struct record_page *page)
     struct scrub_run *run = page->run;
     struct tierce__live *live;
     struct tierce__removed removed = {0};
+    struct bad_ids bad = {0};
     size_t count = 0;
     int64_t *keys = tierce__arena_alloc(&run->arena, page->bad * sizeof(*keys));
-    if (keys == NULL)
+    bad.ids = tierce__arena_alloc(&run->arena, page->bad * sizeof(*bad.ids));
+    if (keys == NULL || bad.ids == NULL)
         return -ENOMEM;
-    for (size_t i = 0; i < page->count; i++)
-        if (page->files[i].is_bad && (count == 0 || keys[count - 1] != page->files[i].key))
+    for (size_t i = 0; i < page->count; i++) {
+        if (!page->files[i].is_bad)
+            continue;
+        memcpy(bad.ids[bad.count++], page->files[i].location_id, sizeof(*bad.ids));
+        if (count == 0 || keys[count - 1] != page->files[i].key)
             keys[count++] = page->files[i].key;
-    TIERCE_ASSERT(count > 0 && count <= page->bad);
-    int rc = tierce__scrub_check_mark(run);
-    if (rc == 0)
-        rc = tierce__live_acquire(&live, run->opts->locator, page->id, run->why);
+    }
+    TIERCE_ASSERT(count > 0 && bad.count == page->bad);
+    qsort(bad.ids, bad.count, sizeof(*bad.ids), compare_ids);
+    int rc = tierce__live_acquire(&live, run->opts->locator, page->id, run->why);
     if (rc < 0)
         return rc;
     struct tierce__removal at_once = {.due_us = tierce__locator_now_us(run->opts->locator),
                                       .wanted_location = is_bad,
-                                      .wanted_arg = page};
+                                      .wanted_arg = &bad};
     rc = tierce__live_remove(live, keys, count, &at_once, &removed);
     tierce__live_release(live);
     run->counts.dropped_locations += removed.locations;
@@ -207,6 +259,8 @@ static int scrub_page(struct scrub_run *run, const char *id, uint64_t *cursor)
     tierce__live_release(live);
     if (rc == 0)
         rc = measure_files(&page);
+    if (rc == 0 && run->repairs && page.bad > 0)
+        rc = measure_again(&page);
     if (rc == 0 && run->repairs && page.bad > 0)
         rc = drop_bad(&page);
     return rc;

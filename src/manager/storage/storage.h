@@ -20,14 +20,21 @@ struct tierce__storage_driver;
 /* Some objects of a storage. */
 struct tierce__storage_page {
     struct tierce__storage_object {
-        char *name; /* behind the root: "INSTANCE/SPEC/FILE"; heap */
-        uint64_t bytes;
-        int64_t changed_us; /* last change, by the storage's clock */
-    } objects[TIERCE__STORAGE_BATCH_MAX];
-    size_t count;
+        char *name;         /* behind the root: "INSTANCE/SPEC/FILE"; heap */
+        uint64_t bytes;     /* TIERCE__STORAGE_UNKNOWN_BYTES: the listing does not tell */
+        int64_t changed_us; /* last change, by the storage's clock; 0: the storage does not tell */
+    } * objects;            /* heap */
+    size_t count, room;
     uint64_t others; /* objects, folders and links that cannot be a block's */
-    bool is_end;     /* no further page */
+    uint64_t unread; /* folders and files that could not be read: the page lacks their objects */
+    char unread_why[128]; /* the first of them, and its error */
+    bool is_end;          /* no further page */
 };
+#define TIERCE__STORAGE_UNKNOWN_BYTES UINT64_MAX
+
+/* Adds an object, with a copy of its name. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__storage_page_add(struct tierce__storage_page *page, const char *name,
+                                            uint64_t bytes, int64_t changed_us);
 void tierce__storage_page_clear(struct tierce__storage_page *page);
 
 struct tierce__storage_ops {
@@ -60,16 +67,26 @@ struct tierce__storage_ops {
      * remove. */
     TIERCE_MUSTUSE int (*measure)(struct tierce__storage_driver *driver, const char *path,
                                   uint64_t *bytes);
+    /* As measure, but both the mark and the file are read in the same root, so that no other file
+     * system can be mounted between the two. TIERCE_E_DOWN: the mark there is not `id`. NULL: the
+     * mark is read before and after. */
+    TIERCE_MUSTUSE int (*measure_marked)(struct tierce__storage_driver *driver, const char *id,
+                                         const char *path, uint64_t *bytes);
     /* Adds the next objects of a listing to an empty page; `is_first` begins a new listing. A page
-     * may be empty before the end. Objects that are written or removed meanwhile may be listed or
-     * not. NULL: storages of this kind are not listed. Errors: -ESTALE (no listing has begun),
-     * negative errno; the listing has ended then. */
+     * may be empty before the end, and does not take longer than a probe. Objects that are written
+     * or removed meanwhile may be listed or not, and an object may be listed twice. NULL: storages
+     * of this kind are not listed. Errors, `why` in words or "": -ESTALE (no listing has begun),
+     * TIERCE_E_UNSUPPORTED (this storage cannot be listed), as of a probe; the listing has ended
+     * then. */
     TIERCE_MUSTUSE int (*list)(struct tierce__storage_driver *driver, bool is_first,
-                               struct tierce__storage_page *page);
-    /* Removes a file if it is as it was listed. -EAGAIN: it has changed since, and stays; others as
-     * remove. NULL if `list` is. */
-    TIERCE_MUSTUSE int (*remove_listed)(struct tierce__storage_driver *driver, const char *path,
-                                        int64_t changed_us);
+                               struct tierce__storage_page *page, char why[128]);
+    /* Ends a listing before its last page. NULL: a listing holds nothing open. */
+    void (*end_list)(struct tierce__storage_driver *driver);
+    /* Removes a file if it is as it was listed, in a root whose mark is `id`. -EAGAIN: it has
+     * changed since, and stays; TIERCE_E_DOWN: another mark; others as remove. NULL: an object that
+     * is listed never changes, so that remove does the same. */
+    TIERCE_MUSTUSE int (*remove_listed)(struct tierce__storage_driver *driver, const char *id,
+                                        const char *path, int64_t changed_us);
     /* The used share, 0 .. 1, of the underlying file system or server; negative: unknown. */
     double (*used_share)(struct tierce__storage_driver *driver);
 };

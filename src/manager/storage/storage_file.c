@@ -6,12 +6,14 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/vfs/beneath.h"
 #include "manager/storage/storage.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -270,8 +272,20 @@ static void tidy(int root, const char *path)
     tierce__free(folder);
 }
 
-static int visit_path(struct tierce__storage_driver *base, const char *path, visit_fn visit,
-                      void *arg)
+/* -ENOENT and another id are TIERCE_E_DOWN: this is not the root that the index describes. */
+static int check_mark_at(int root, const char *wanted)
+{
+    char id[TIERCE__STORAGE_ID_HEX + 1], why[128];
+    int rc = read_mark_at(root, id, why);
+    if (rc == -ENOENT || rc == TIERCE_E_FORMAT || (rc == 0 && strcmp(id, wanted) != 0))
+        return TIERCE_E_DOWN;
+    return rc;
+}
+
+/* With `id`, only in a root that has this mark. An open root stays the same one, whatever is
+ * mounted over it. */
+static int visit_path(struct tierce__storage_driver *base, const char *id, const char *path,
+                      visit_fn visit, void *arg)
 {
     const struct file_driver *driver = driver_of(base);
     path = tierce__storage_at_name(path, driver->root);
@@ -280,7 +294,9 @@ static int visit_path(struct tierce__storage_driver *base, const char *path, vis
     int root = open_root(driver);
     if (root < 0)
         return root == -ENOENT ? TIERCE_E_DOWN : root; /* a missing root is not a missing file */
-    int rc = visit_below(root, path, visit, arg);
+    int rc = id != NULL ? check_mark_at(root, id) : 0;
+    if (rc == 0)
+        rc = visit_below(root, path, visit, arg);
     if ((rc == 0 || rc == -ENOENT) && visit == remove_at)
         tidy(root, path);
     close(root);
@@ -289,13 +305,19 @@ static int visit_path(struct tierce__storage_driver *base, const char *path, vis
 
 static int file_remove(struct tierce__storage_driver *base, const char *path)
 {
-    int rc = visit_path(base, path, remove_at, NULL);
+    int rc = visit_path(base, NULL, path, remove_at, NULL);
     return rc == -ENOENT ? 0 : rc;
 }
 
 static int file_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
 {
-    return visit_path(base, path, measure_at, bytes);
+    return visit_path(base, NULL, path, measure_at, bytes);
+}
+
+static int file_measure_marked(struct tierce__storage_driver *base, const char *id,
+                               const char *path, uint64_t *bytes)
+{
+    return visit_path(base, id, path, measure_at, bytes);
 }
 
 /* ---- list ------------------------------------------------------------------------------------ */
@@ -323,6 +345,19 @@ static int enter_folder(struct walk *walk, int fd, const char *name)
     return 0;
 }
 
+/* A folder or file that cannot be read is counted, and the first one is named. */
+static void note_unread(const struct walk *walk, const char *name, int error,
+                        struct tierce__storage_page *page)
+{
+    const char *first = walk->depth > 1 ? walk->names[1] : "";
+    const char *second = walk->depth > 2 ? walk->names[2] : "";
+    TIERCE_DASSERT(error > 0);
+    if (page->unread++ == 0)
+        snprintf(page->unread_why, sizeof(page->unread_why), "%.30s%s%.20s%s%.30s: %.40s", first,
+                 *first != '\0' ? "/" : "", second, *second != '\0' ? "/" : "", name,
+                 tierce_strerror(-error));
+}
+
 static int list_folder(struct walk *walk, int parent, const char *name,
                        struct tierce__storage_page *page)
 {
@@ -330,7 +365,9 @@ static int list_folder(struct walk *walk, int parent, const char *name,
     if (fd >= 0)
         return enter_folder(walk, fd, name);
     page->others += errno == ENOTDIR || errno == ELOOP;
-    return errno == ENOTDIR || errno == ELOOP || errno == ENOENT ? 0 : -errno;
+    if (errno != ENOTDIR && errno != ELOOP && errno != ENOENT)
+        note_unread(walk, name, errno, page);
+    return 0;
 }
 
 static int list_file(const struct walk *walk, int parent, const char *name,
@@ -338,23 +375,19 @@ static int list_file(const struct walk *walk, int parent, const char *name,
 {
     enum { SLASHES = 2 };
     struct stat st;
-    TIERCE_ASSERT(walk->depth == WALK_DEPTH && page->count < TIERCE__STORAGE_BATCH_MAX);
-    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT ? 0 : -errno;
+    char whole[3 * (NAME_MAX + 1)];
+    TIERCE_ASSERT(walk->depth == WALK_DEPTH);
+    if (fstatat(parent, name, &st, AT_SYMLINK_NOFOLLOW) != 0) {
+        if (errno != ENOENT)
+            note_unread(walk, name, errno, page);
+        return 0;
+    }
     page->others += !S_ISREG(st.st_mode);
     if (!S_ISREG(st.st_mode))
         return 0;
-    size_t size = strlen(walk->names[1]) + strlen(walk->names[2]) + strlen(name) + SLASHES + 1;
-    char *whole = tierce__alloc(size);
-    if (whole == NULL)
-        return -ENOMEM;
-    snprintf(whole, size, "%s/%s/%s", walk->names[1], walk->names[2], name);
-    page->objects[page->count++] = (struct tierce__storage_object){
-        .name = whole,
-        .bytes = (uint64_t)st.st_size,
-        .changed_us = changed_us(&st),
-    };
-    return 0;
+    int bytes = snprintf(whole, sizeof(whole), "%s/%s/%s", walk->names[1], walk->names[2], name);
+    TIERCE_ASSERT(bytes > SLASHES && (size_t)bytes < sizeof(whole)); /* three names */
+    return tierce__storage_page_add(page, whole, (uint64_t)st.st_size, changed_us(&st));
 }
 
 /* Whether the manager itself makes such files in the root. */
@@ -370,9 +403,12 @@ static int walk_on(struct walk *walk, struct tierce__storage_page *page)
     errno = 0;
     const struct dirent *entry = readdir(folder);
     if (entry == NULL) {
-        int rc = -errno;
+        int error = errno;
+        bool is_root = walk->depth == 1;
+        if (error != 0 && !is_root)
+            note_unread(walk, "", error, page);
         leave_folder(walk);
-        return rc;
+        return is_root ? -error : 0;
     }
     const char *name = entry->d_name;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || (walk->depth == 1 && is_own(name)))
@@ -381,28 +417,38 @@ static int walk_on(struct walk *walk, struct tierce__storage_page *page)
                                     : list_file(walk, dirfd(folder), name, page);
 }
 
-static int file_list(struct tierce__storage_driver *base, bool is_first,
-                     struct tierce__storage_page *page)
+static void file_end_list(struct tierce__storage_driver *base)
 {
-    enum { ENTRIES_MAX = 2 * TIERCE__STORAGE_BATCH_MAX };
+    struct walk *walk = &driver_of(base)->walk;
+    while (walk->depth > 0)
+        leave_folder(walk);
+}
+
+/* A page ends early on a file server whose answers take long. */
+static int file_list(struct tierce__storage_driver *base, bool is_first,
+                     struct tierce__storage_page *page, char why[128])
+{
+    enum { ENTRIES_MAX = 2 * TIERCE__STORAGE_BATCH_MAX, PAGE_MS = 250 };
     struct file_driver *driver = driver_of(base);
     struct walk *walk = &driver->walk;
+    uint64_t until_ns = tierce__deadline_in_ms(PAGE_MS);
     int rc = 0;
     TIERCE_ASSERT(page->count == 0);
-    while (is_first && walk->depth > 0)
-        leave_folder(walk);
     if (is_first) {
+        file_end_list(base);
         int root = open_root(driver);
         rc = root < 0 ? root : enter_folder(walk, root, "");
     } else if (walk->depth == 0) {
         return -ESTALE;
     }
-    for (size_t i = 0;
-         rc == 0 && i < ENTRIES_MAX && walk->depth > 0 && page->count < TIERCE__STORAGE_BATCH_MAX;
+    for (size_t i = 0; rc == 0 && i < ENTRIES_MAX && walk->depth > 0 &&
+                       page->count < TIERCE__STORAGE_BATCH_MAX && tierce__now_ns() < until_ns;
          i++)
         rc = walk_on(walk, page);
-    while (rc != 0 && walk->depth > 0)
-        leave_folder(walk);
+    if (rc != 0) {
+        file_end_list(base);
+        (void)say(why, "list the root", rc);
+    }
     page->is_end = walk->depth == 0;
     return rc;
 }
@@ -421,10 +467,10 @@ static int remove_listed_at(void *arg, int folder, const char *name)
 }
 
 /* Its folders stay, because the listing may be in them. */
-static int file_remove_listed(struct tierce__storage_driver *base, const char *path,
+static int file_remove_listed(struct tierce__storage_driver *base, const char *id, const char *path,
                               int64_t listed_us)
 {
-    int rc = visit_path(base, path, remove_listed_at, &listed_us);
+    int rc = visit_path(base, id, path, remove_listed_at, &listed_us);
     return rc == -ENOENT ? 0 : rc;
 }
 
@@ -446,7 +492,9 @@ const struct tierce__storage_ops tierce__storage_file = {
     .write_mark = file_write_mark,
     .remove = file_remove,
     .measure = file_measure,
+    .measure_marked = file_measure_marked,
     .list = file_list,
+    .end_list = file_end_list,
     .remove_listed = file_remove_listed,
     .used_share = file_used_share,
 };

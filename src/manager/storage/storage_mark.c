@@ -68,6 +68,39 @@ int tierce__storage_mark_probe(const struct tierce__storage_ops *ops,
     return rc;
 }
 
+int tierce__storage_mark_check(const struct tierce__storage_ops *ops,
+                               struct tierce__storage_driver *driver, const char *id, char why[128])
+{
+    struct tierce__storage_mark mark = {.is_marked = true};
+    if (ops->read_mark == NULL)
+        return 0;
+    snprintf(mark.id, sizeof(mark.id), "%s", id);
+    switch (tierce__storage_mark_look(ops, driver, &mark, why)) {
+    case TIERCE__MARK_OURS:
+        return 0;
+    case TIERCE__MARK_UNKNOWN:
+    case TIERCE__MARK_ABSENT:
+    case TIERCE__MARK_LOST:
+    case TIERCE__MARK_FOREIGN:
+        break;
+    }
+    return TIERCE_E_DOWN;
+}
+
+int tierce__storage_mark_measure(const struct tierce__storage_ops *ops,
+                                 struct tierce__storage_driver *driver, const char *id,
+                                 const char *path, uint64_t *bytes)
+{
+    char why[128] = "";
+    if (ops->measure_marked != NULL)
+        return ops->measure_marked(driver, id, path, bytes);
+    int rc = tierce__storage_mark_check(ops, driver, id, why);
+    if (rc == 0)
+        rc = ops->measure(driver, path, bytes);
+    int after = rc == 0 || rc == -ENOENT ? tierce__storage_mark_check(ops, driver, id, why) : 0;
+    return after < 0 ? after : rc;
+}
+
 int tierce__storage_mark_replace(const struct tierce__storage_ops *ops,
                                  struct tierce__storage_driver *driver, const char *id,
                                  char why[128])

@@ -45,6 +45,18 @@ TIERCE_MUSTUSE int tierce__storage_mark_probe(const struct tierce__storage_ops *
                                               const struct tierce__storage_mark *mark,
                                               enum tierce__mark_state *state, char why[128]);
 
+/* Succeeds if the storage has this mark, `id`, or storages of its kind have none. Errors:
+ * TIERCE_E_DOWN (it has another one, or none), those of the driver. */
+TIERCE_MUSTUSE int tierce__storage_mark_check(const struct tierce__storage_ops *ops,
+                                              struct tierce__storage_driver *driver, const char *id,
+                                              char why[128]);
+
+/* Measures a file of a storage that has the mark `id`, before and after. Errors: as the driver's
+ * measure and tierce__storage_mark_check. */
+TIERCE_MUSTUSE int tierce__storage_mark_measure(const struct tierce__storage_ops *ops,
+                                                struct tierce__storage_driver *driver,
+                                                const char *id, const char *path, uint64_t *bytes);
+
 /* Probes, and replaces the mark. Errors: those of the driver. */
 TIERCE_MUSTUSE int tierce__storage_mark_replace(const struct tierce__storage_ops *ops,
                                                 struct tierce__storage_driver *driver,

@@ -1,14 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver of each type of storage. */
+/* The driver of each type of storage; pages of listings. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "manager/storage/storage.h"
 
+#include <errno.h>
+
+int tierce__storage_page_add(struct tierce__storage_page *page, const char *name, uint64_t bytes,
+                             int64_t changed_us)
+{
+    char *copy = tierce__strdup(name);
+    if (copy == NULL || TIERCE__GROW(page->objects, page->room, page->count + 1, 64) < 0) {
+        tierce__free(copy);
+        return -ENOMEM;
+    }
+    page->objects[page->count++] =
+        (struct tierce__storage_object){.name = copy, .bytes = bytes, .changed_us = changed_us};
+    return 0;
+}
+
 void tierce__storage_page_clear(struct tierce__storage_page *page)
 {
-    TIERCE_ASSERT(page->count <= TIERCE__STORAGE_BATCH_MAX);
+    TIERCE_ASSERT(page->count <= page->room);
     for (size_t i = 0; i < page->count; i++)
         tierce__free(page->objects[i].name);
+    tierce__free(page->objects);
     *page = (struct tierce__storage_page){0};
 }
 

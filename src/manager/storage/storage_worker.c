@@ -13,28 +13,31 @@
 
 #define WORKER_MAGIC 0x7477726bu
 
-/* A job: paths to delete or, with `bytes`, to measure; or, with `page`, a listing's next page. The
- * caller frees it; if the caller has given up, the thread does. */
+enum storage_work {
+    REMOVE,         /* paths */
+    REMOVE_LISTED,  /* paths that have not changed since `changed_us` */
+    MEASURE,        /* paths */
+    MEASURE_MARKED, /* paths, if the storage has the mark */
+    LIST,           /* the next page */
+    END_LIST,
+    READ_MARK,
+    REPLACE_MARK,
+};
+
+/* The caller frees it; if the caller has given up, the thread does. */
 struct storage_job {
     struct tierce__list node;
-    size_t count, done, taken; /* taken: files of the current driver call */
+    enum storage_work work;
+    size_t count, done, taken; /* of paths, at least 1; taken: those of the current driver call */
     bool is_left;              /* the caller has given up */
     int *status;
     uint64_t *bytes;
     char **paths;
+    int64_t *changed_us;
     struct tierce__storage_page *page;
     bool is_first; /* page of its listing */
-    int64_t
-        *changed_us; /* of listed files that are deleted only if they have not changed; or NULL */
-};
-
-/* A call for the mark. */
-struct mark_job {
     struct tierce__storage_mark mark;
-    bool replaces;
-    bool is_asked, is_running;
-    enum tierce__mark_state state;
-    int rc;
+    enum tierce__mark_state state; /* of the mark */
     char why[128];
 };
 
@@ -54,7 +57,6 @@ struct tierce__storage_worker {
     uint64_t busy_ns; /* start of the current driver call; 0: none */
     bool wants_probe, is_ending, has_ended, is_joined;
     struct tierce__storage_mark mark; /* of the next probe */
-    struct mark_job marking;
     struct tierce__storage_report report;
 };
 
@@ -76,16 +78,22 @@ static void free_job(struct storage_job *job)
     tierce__free(job);
 }
 
-/* NULL: no memory. */
-static struct storage_job *make_job(const char *const *paths, size_t count, bool measures)
+/* A job of `count` paths; `paths` NULL: of none, with one status. NULL: no memory. */
+static struct storage_job *make_job(enum storage_work work, const struct tierce__storage_mark *mark,
+                                    const char *const *paths, size_t count)
 {
     struct storage_job *job = tierce__calloc(1, sizeof(*job));
     if (job == NULL)
         return NULL;
+    TIERCE_ASSERT(count > 0 && (paths != NULL || count == 1));
+    job->work = work;
     job->count = count;
     tierce__list_init(&job->node);
+    if (mark != NULL)
+        job->mark = *mark;
     job->status = tierce__calloc(count, sizeof(*job->status));
     job->paths = tierce__calloc(count, sizeof(*job->paths));
+    bool measures = work == MEASURE || work == MEASURE_MARKED;
     if (measures)
         job->bytes = tierce__calloc(count, sizeof(*job->bytes));
     bool is_whole = job->status != NULL && job->paths != NULL && (job->bytes != NULL || !measures);
@@ -143,30 +151,111 @@ static size_t take_count(const struct tierce__storage_worker *worker, const stru
 {
     size_t left = job->count - job->done;
     TIERCE_DASSERT(left > 0);
-    if (job->page != NULL || job->bytes != NULL || job->changed_us != NULL ||
-        worker->ops->remove_many == NULL)
+    bool is_many =
+        worker->ops->remove_many != NULL &&
+        (job->work == REMOVE || (job->work == REMOVE_LISTED && worker->ops->remove_listed == NULL));
+    if (!is_many)
         return 1;
     return left < TIERCE__STORAGE_BATCH_MAX ? left : TIERCE__STORAGE_BATCH_MAX;
+}
+
+static void remove_taken(struct tierce__storage_worker *worker, struct storage_job *job)
+{
+    size_t at = job->done;
+    if (worker->ops->remove_many != NULL)
+        worker->ops->remove_many(worker->driver, (const char *const *)&job->paths[at], job->taken,
+                                 &job->status[at]);
+    else
+        job->status[at] = worker->ops->remove(worker->driver, job->paths[at]);
+}
+
+static void remove_listed(struct tierce__storage_worker *worker, struct storage_job *job)
+{
+    size_t at = job->done;
+    if (worker->ops->remove_listed != NULL) {
+        job->status[at] = worker->ops->remove_listed(worker->driver, job->mark.id, job->paths[at],
+                                                     job->changed_us[at]);
+        return;
+    }
+    int rc = tierce__storage_mark_check(worker->ops, worker->driver, job->mark.id, job->why);
+    for (size_t i = at; rc < 0 && i < at + job->taken; i++)
+        job->status[i] = rc;
+    if (rc == 0)
+        remove_taken(worker, job);
 }
 
 /* Without the lock: no other thread reads the status of files that are not done. */
 static void do_taken(struct tierce__storage_worker *worker, struct storage_job *job)
 {
+    const struct tierce__storage_ops *ops = worker->ops;
+    struct tierce__storage_driver *driver = worker->driver;
     size_t at = job->done;
     TIERCE_DASSERT(job->taken > 0 && job->taken <= job->count - at);
     TIERCE_DASSERT(worker->busy_ns != 0 && worker->current == job);
-    if (job->page != NULL)
-        job->status[at] = worker->ops->list(worker->driver, job->is_first, job->page);
-    else if (job->bytes != NULL)
-        job->status[at] = worker->ops->measure(worker->driver, job->paths[at], &job->bytes[at]);
-    else if (job->changed_us != NULL)
-        job->status[at] =
-            worker->ops->remove_listed(worker->driver, job->paths[at], job->changed_us[at]);
-    else if (worker->ops->remove_many != NULL)
-        worker->ops->remove_many(worker->driver, (const char *const *)&job->paths[at], job->taken,
-                                 &job->status[at]);
-    else
-        job->status[at] = worker->ops->remove(worker->driver, job->paths[at]);
+    switch (job->work) {
+    case REMOVE:
+        remove_taken(worker, job);
+        break;
+    case REMOVE_LISTED:
+        remove_listed(worker, job);
+        break;
+    case MEASURE:
+        job->status[at] = ops->measure(driver, job->paths[at], &job->bytes[at]);
+        break;
+    case MEASURE_MARKED:
+        job->status[at] = tierce__storage_mark_measure(ops, driver, job->mark.id, job->paths[at],
+                                                       &job->bytes[at]);
+        break;
+    case LIST:
+        job->status[at] = ops->list(driver, job->is_first, job->page, job->why);
+        break;
+    case END_LIST:
+        ops->end_list(driver);
+        break;
+    case READ_MARK:
+        job->state = tierce__storage_mark_look(ops, driver, &job->mark, job->why);
+        break;
+    case REPLACE_MARK:
+        job->status[at] = tierce__storage_mark_replace(ops, driver, job->mark.id, job->why);
+        job->state = job->status[at] == 0 ? TIERCE__MARK_OURS : TIERCE__MARK_UNKNOWN;
+        break;
+    }
+}
+
+/* A mark that was read or replaced is news for the health of the storage. */
+static void report_mark(struct tierce__storage_worker *worker, enum tierce__mark_state state,
+                        const char *why, bool replaces)
+{
+    tierce__lock_assert_held(&worker->lock);
+    if (state == TIERCE__MARK_UNKNOWN)
+        return;
+    worker->report.mark = state;
+    if (tierce__mark_is_wrong(state))
+        snprintf(worker->report.why, sizeof(worker->report.why), "%s", why);
+    else if (replaces)
+        worker->report.failures = 0;
+}
+
+/*
+ * Until the mark was read it is unknown whether the storage is the one of the index. In an empty
+ * mount point every file would count as deleted. A storage that has lost its memory has lost the
+ * files, too.
+ */
+static bool may_remove(struct tierce__storage_worker *worker, const struct storage_job *job)
+{
+    tierce__lock_assert_held(&worker->lock);
+    char why[128] = "";
+    if (job->work != REMOVE || job->mark.id[0] == '\0' || worker->ops->read_mark == NULL ||
+        worker->report.mark == TIERCE__MARK_OURS)
+        return true;
+    begin(worker);
+    enum tierce__mark_state state =
+        tierce__storage_mark_look(worker->ops, worker->driver, &job->mark, why);
+    got_on(worker);
+    if (state == TIERCE__MARK_LOST && worker->ops->may_forget)
+        return true;
+    report_mark(worker, state, why, false);
+    return state == TIERCE__MARK_OURS || state == TIERCE__MARK_ABSENT;
 }
 
 static void do_job(struct tierce__storage_worker *worker)
@@ -177,6 +266,9 @@ static void do_job(struct tierce__storage_worker *worker)
     TIERCE_ASSERT(worker->current == NULL);
     tierce__list_remove(&job->node);
     worker->current = job;
+    bool may = may_remove(worker, job);
+    for (; !may && job->done < job->count; job->done++)
+        job->status[job->done] = TIERCE_E_DOWN;
     while (job->done < job->count && !job->is_left) {
         job->taken = take_count(worker, job);
         begin(worker);
@@ -187,7 +279,11 @@ static void do_job(struct tierce__storage_worker *worker)
         TIERCE_ASSERT(job->done <= job->count);
     }
     TIERCE_ASSERT(worker->current == job && job->done <= job->count);
+    if (job->work == READ_MARK || job->work == REPLACE_MARK)
+        report_mark(worker, job->state, job->why, job->work == REPLACE_MARK);
     worker->current = NULL;
+    if (!may)
+        tierce__cond_broadcast(&worker->got_on);
     if (job->is_left)
         free_job(job);
 }
@@ -222,35 +318,6 @@ static void do_probe(struct tierce__storage_worker *worker)
         snprintf(report->why, sizeof(report->why), "%s", *why != '\0' ? why : tierce_strerror(rc));
 }
 
-static void do_mark(struct tierce__storage_worker *worker)
-{
-    tierce__lock_assert_held(&worker->lock);
-    struct mark_job *job = &worker->marking;
-    const struct tierce__storage_mark mark = job->mark;
-    enum tierce__mark_state state = TIERCE__MARK_OURS;
-    char why[128] = "";
-    int rc = 0;
-    TIERCE_ASSERT(job->is_asked && !job->is_running);
-    job->is_running = true;
-    begin(worker);
-    if (job->replaces)
-        rc = tierce__storage_mark_replace(worker->ops, worker->driver, mark.id, why);
-    else
-        state = tierce__storage_mark_look(worker->ops, worker->driver, &mark, why);
-    got_on(worker);
-    job->is_running = job->is_asked = false;
-    job->rc = rc;
-    job->state = state;
-    snprintf(job->why, sizeof(job->why), "%s", why);
-    if (rc != 0 || state == TIERCE__MARK_UNKNOWN)
-        return;
-    worker->report.mark = state;
-    if (tierce__mark_is_wrong(state))
-        snprintf(worker->report.why, sizeof(worker->report.why), "%s", why);
-    else if (job->replaces)
-        worker->report.failures = 0;
-}
-
 static void *run(void *arg)
 {
     struct tierce__storage_worker *worker = arg;
@@ -258,13 +325,11 @@ static void *run(void *arg)
     for (;;) {
         if (worker->wants_probe && !worker->is_ending)
             do_probe(worker);
-        if (worker->marking.is_asked)
-            do_mark(worker);
         if (!tierce__list_empty(&worker->jobs))
             do_job(worker);
         else if (worker->is_ending)
             break;
-        else if (!worker->wants_probe && !worker->marking.is_asked)
+        else if (!worker->wants_probe)
             (void)tierce__cond_wait(&worker->wanted, &worker->lock, TIERCE__DEADLINE_NEVER);
     }
     TIERCE_ASSERT(worker->is_ending && tierce__list_empty(&worker->jobs));
@@ -413,10 +478,9 @@ static bool ask(struct tierce__storage_worker *worker, struct storage_job *job, 
     return !is_left;
 }
 
-static int ask_paths(struct tierce__storage_worker *worker, const char *const *paths, size_t count,
+static int ask_paths(struct tierce__storage_worker *worker, struct storage_job *job,
                      uint64_t *bytes, int *status)
 {
-    struct storage_job *job = make_job(paths, count, bytes != NULL);
     if (job == NULL)
         return -ENOMEM;
     if (ask(worker, job, bytes, status))
@@ -424,39 +488,43 @@ static int ask_paths(struct tierce__storage_worker *worker, const char *const *p
     return 0;
 }
 
-int tierce__storage_worker_remove(struct tierce__storage_worker *worker, const char *const *paths,
+int tierce__storage_worker_remove(struct tierce__storage_worker *worker,
+                                  const struct tierce__storage_mark *mark, const char *const *paths,
                                   size_t count, int *status)
 {
-    return ask_paths(worker, paths, count, NULL, status);
+    return ask_paths(worker, make_job(REMOVE, mark, paths, count), NULL, status);
 }
 
-int tierce__storage_worker_measure(struct tierce__storage_worker *worker, const char *const *paths,
-                                   size_t count, uint64_t *bytes, int *status)
+int tierce__storage_worker_measure(struct tierce__storage_worker *worker,
+                                   const struct tierce__storage_mark *mark,
+                                   const char *const *paths, size_t count, uint64_t *bytes,
+                                   int *status)
 {
-    return ask_paths(worker, paths, count, bytes, status);
+    enum storage_work work = mark != NULL ? MEASURE_MARKED : MEASURE;
+    return ask_paths(worker, make_job(work, mark, paths, count), bytes, status);
 }
 
 int tierce__storage_worker_remove_listed(struct tierce__storage_worker *worker,
+                                         const struct tierce__storage_mark *mark,
                                          const char *const *paths, const int64_t *changed_us,
                                          size_t count, int *status)
 {
-    struct storage_job *job = make_job(paths, count, false);
+    struct storage_job *job = make_job(REMOVE_LISTED, mark, paths, count);
     if (job == NULL)
         return -ENOMEM;
-    TIERCE_ASSERT(count > 0 && worker->ops->remove_listed != NULL);
     job->changed_us = tierce__alloc(count * sizeof(*changed_us));
-    bool is_whole = job->changed_us != NULL;
-    if (is_whole)
-        memcpy(job->changed_us, changed_us, count * sizeof(*changed_us));
-    if (!is_whole || ask(worker, job, NULL, status))
+    if (job->changed_us == NULL) {
         free_job(job);
-    return is_whole ? 0 : -ENOMEM;
+        return -ENOMEM;
+    }
+    memcpy(job->changed_us, changed_us, count * sizeof(*changed_us));
+    return ask_paths(worker, job, NULL, status);
 }
 
 int tierce__storage_worker_list(struct tierce__storage_worker *worker, bool is_first,
-                                struct tierce__storage_page **page)
+                                struct tierce__storage_page **page, char why[128])
 {
-    struct storage_job *job = make_job(NULL, 1, false);
+    struct storage_job *job = make_job(LIST, NULL, NULL, 1);
     int rc = -ENOMEM;
     if (job == NULL)
         return rc;
@@ -468,9 +536,18 @@ int tierce__storage_worker_list(struct tierce__storage_worker *worker, bool is_f
         *page = job->page;
         job->page = NULL;
     }
-    if (is_ours)
+    if (is_ours) {
+        snprintf(why, 128, "%s", job->why);
         free_job(job);
+    }
     return rc;
+}
+
+void tierce__storage_worker_end_list(struct tierce__storage_worker *worker)
+{
+    int status = 0;
+    if (worker->ops->end_list != NULL)
+        (void)ask_paths(worker, make_job(END_LIST, NULL, NULL, 1), NULL, &status);
 }
 
 void tierce__storage_worker_probe(struct tierce__storage_worker *worker,
@@ -491,30 +568,21 @@ int tierce__storage_worker_mark(struct tierce__storage_worker *worker,
                                 const struct tierce__storage_mark *mark, bool replaces,
                                 enum tierce__mark_state *state, char why[128])
 {
-    TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
-    struct mark_job *job = &worker->marking;
-    int rc = 0;
-    tierce__lock_take(&worker->lock);
-    if (job->is_asked || worker->is_ending || hangs(worker)) {
-        rc = job->is_asked ? -EBUSY : TIERCE_E_DOWN;
-        snprintf(why, 128, "%s", job->is_asked ? "its mark is being read" : "it does not answer");
-        tierce__lock_drop(&worker->lock);
+    struct storage_job *job = make_job(replaces ? REPLACE_MARK : READ_MARK, mark, NULL, 1);
+    int rc = -ENOMEM;
+    if (job == NULL)
         return rc;
+    if (!ask(worker, job, NULL, &rc)) { /* the thread still has it */
+        snprintf(why, 128, "it does not answer");
+        return TIERCE_E_DOWN;
     }
-    *job = (struct mark_job){.mark = *mark, .replaces = replaces, .is_asked = true};
-    tierce__cond_signal(&worker->wanted);
-    while (job->is_asked && wait_for_it(worker))
-        continue;
-    if (job->is_asked) {
-        job->is_asked = job->is_running; /* one that runs ends later */
-        rc = TIERCE_E_DOWN;
+    if (job->done == 0) {
         snprintf(why, 128, "it does not answer");
     } else {
-        rc = job->rc;
         *state = job->state;
         snprintf(why, 128, "%s", job->why);
     }
-    tierce__lock_drop(&worker->lock);
+    free_job(job);
     return rc;
 }
 

@@ -31,25 +31,33 @@ bool tierce__storage_worker_has_ended(struct tierce__storage_worker *worker, boo
  * call returns. */
 void tierce__storage_worker_forget(struct tierce__storage_worker *worker);
 
-/* Deletes; see tierce__storages_delete. Errors: -ENOMEM. */
+/* Deletes; see tierce__storages_delete. If the mark has not been read yet, it is read first, and a
+ * wrong mark is TIERCE_E_DOWN for each file. `mark` NULL: it is
+ * not read. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__storage_worker_remove(struct tierce__storage_worker *worker,
+                                                 const struct tierce__storage_mark *mark,
                                                  const char *const *paths, size_t count,
                                                  int *status);
 
-/* The bytes of files; see tierce__storages_measure. Errors: -ENOMEM. */
+/* The bytes of files; see tierce__storages_measure. With `mark`, each status is that of a storage
+ * that has this mark (tierce__storage_mark_measure). Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__storage_worker_measure(struct tierce__storage_worker *worker,
+                                                  const struct tierce__storage_mark *mark,
                                                   const char *const *paths, size_t count,
                                                   uint64_t *bytes, int *status);
 
 /* Deletes listed files; see tierce__storages_delete_listed. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__storage_worker_remove_listed(struct tierce__storage_worker *worker,
+                                                        const struct tierce__storage_mark *mark,
                                                         const char *const *paths,
                                                         const int64_t *changed_us, size_t count,
                                                         int *status);
 
 /* The next page of a listing; see tierce__storages_list. [transfer] *page. */
 TIERCE_MUSTUSE int tierce__storage_worker_list(struct tierce__storage_worker *worker, bool is_first,
-                                               struct tierce__storage_page **page);
+                                               struct tierce__storage_page **page, char why[128]);
+/* Ends a listing. Without an answer, the listing ends with the worker or the next listing. */
+void tierce__storage_worker_end_list(struct tierce__storage_worker *worker);
 
 /* Asks for a probe, if none is under way. */
 void tierce__storage_worker_probe(struct tierce__storage_worker *worker,
@@ -59,8 +67,8 @@ void tierce__storage_worker_probe(struct tierce__storage_worker *worker,
 TIERCE_MUSTUSE int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[128]);
 
 /* Reads the mark; with `replaces`, probes the storage and writes the mark. Blocks until that is
- * done; *state is valid after 0. Errors, `why` in words: TIERCE_E_DOWN (it does not answer), -EBUSY
- * (another such call is in progress), those of the driver. */
+ * done; *state is valid after 0. Errors, `why` in words: TIERCE_E_DOWN (it does not answer), those
+ * of the driver; -ENOMEM. */
 TIERCE_MUSTUSE int tierce__storage_worker_mark(struct tierce__storage_worker *worker,
                                                const struct tierce__storage_mark *mark,
                                                bool replaces, enum tierce__mark_state *state,

@@ -1,65 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "manager/storage/storages.h"
+#include "manager/storage/storages_private.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/threads/lock.h"
 #include "base/log/log.h"
-#include "manager/storage/storage_worker.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-
-#define STORAGES_MAGIC 0x74737473u
 
 enum {
     TIMEOUT_MS = 2000,
     FAILURES = 2,
     TICK_MS_MIN = 5,
     TICK_MS_MAX = 250,
-    NUMBERS = UINT16_MAX + 1,
-};
-
-/* Of a storage; any of them makes it unavailable. */
-enum {
-    UNWELL = 1,
-    WRONG_MARK = 2,
-    SILENT = 4, /* set by nodes.c */
-};
-
-/* A managed storage with one configuration. */
-struct storages_unit {
-    struct storages_unit *next;
-    struct tierce__storage_worker *worker;
-    uint16_t number;
-    char *name, *config; /* its JSON, to notice changes */
-    bool is_enabled;     /* to be probed */
-    bool is_marked;      /* as the registry has it */
-    bool is_adopting;    /* its wrong mark is being accepted */
-    uint64_t marked_ns;  /* the probe whose mark was passed to the registry last */
-    bool is_well;        /* as last reported */
-};
-
-struct tierce__storages {
-    uint32_t magic;
-    struct tierce__storages_opts opts;
-    pthread_t prober;
-    bool has_prober;
-
-    struct tierce__lock lock; /* guards the fields below */
-    struct tierce__cond ending;
-    bool is_ending;
-    uint64_t version;              /* of the registry from which the units were last updated */
-    struct storages_unit *units;   /* at most one a number */
-    struct storages_unit *retired; /* ending, to be joined */
-
-    char id[TIERCE__STORAGE_ID_HEX + 1]; /* of the registry; "": none yet */
-    uint64_t identified_ns;              /* when the registry was last asked for an id */
-
-    _Atomic uint8_t troubles[NUMBERS]; /* written under the lock; relaxed: a hint */
 };
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -109,7 +63,7 @@ static int make_unit(struct storages_unit **out, const struct tierce__storages *
     return rc;
 }
 
-static struct storages_unit **find_unit(struct tierce__storages *storages, uint16_t number)
+struct storages_unit **tierce__storages_find(struct tierce__storages *storages, uint16_t number)
 {
     tierce__lock_assert_held(&storages->lock);
     struct storages_unit **at = &storages->units;
@@ -118,28 +72,31 @@ static struct storages_unit **find_unit(struct tierce__storages *storages, uint1
     return at;
 }
 
-static unsigned troubles_of(const struct tierce__storages *storages, uint16_t number)
+unsigned tierce__storages_troubles(const struct tierce__storages *storages, uint16_t number)
 {
     return atomic_load_explicit(&storages->troubles[number], memory_order_relaxed);
 }
 
-static void set_troubles(struct tierce__storages *storages, uint16_t number, unsigned troubles)
+void tierce__storages_set_troubles(struct tierce__storages *storages, uint16_t number,
+                                   unsigned troubles)
 {
     tierce__lock_assert_held(&storages->lock);
-    TIERCE_DASSERT(number > 0 && (troubles & SILENT) == 0);
-    unsigned others = troubles_of(storages, number) & SILENT;
+    TIERCE_DASSERT(number > 0 && (troubles & TIERCE__STORAGE_SILENT) == 0);
+    unsigned others = tierce__storages_troubles(storages, number) & TIERCE__STORAGE_SILENT;
     atomic_store_explicit(&storages->troubles[number], (uint8_t)(troubles | others),
                           memory_order_relaxed);
 }
 
 void tierce__storages_set_silent(struct tierce__storages *storages, uint16_t number, bool is_silent)
 {
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    if (((troubles_of(storages, number) & SILENT) != 0) == is_silent)
+    TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
+    if (((tierce__storages_troubles(storages, number) & TIERCE__STORAGE_SILENT) != 0) == is_silent)
         return;
     tierce__lock_take(&storages->lock);
-    unsigned others = troubles_of(storages, number) & ~(unsigned)SILENT;
-    atomic_store_explicit(&storages->troubles[number], (uint8_t)(others | (is_silent ? SILENT : 0)),
+    unsigned others =
+        tierce__storages_troubles(storages, number) & ~(unsigned)TIERCE__STORAGE_SILENT;
+    atomic_store_explicit(&storages->troubles[number],
+                          (uint8_t)(others | (is_silent ? TIERCE__STORAGE_SILENT : 0)),
                           memory_order_relaxed);
     tierce__lock_drop(&storages->lock);
 }
@@ -149,11 +106,11 @@ static void retire(struct tierce__storages *storages, struct storages_unit **at)
 {
     tierce__lock_assert_held(&storages->lock);
     struct storages_unit *unit = *at;
-    TIERCE_DASSERT(*find_unit(storages, unit->number) == unit);
+    TIERCE_DASSERT(*tierce__storages_find(storages, unit->number) == unit);
     *at = unit->next;
     unit->next = storages->retired;
     storages->retired = unit;
-    set_troubles(storages, unit->number, 0);
+    tierce__storages_set_troubles(storages, unit->number, 0);
     tierce__storage_worker_end(unit->worker);
 }
 
@@ -168,7 +125,7 @@ static void reap(struct tierce__storages *storages)
             continue;
         }
         *at = unit->next;
-        TIERCE_DASSERT(*find_unit(storages, unit->number) != unit);
+        TIERCE_DASSERT(*tierce__storages_find(storages, unit->number) != unit);
         tierce__storage_worker_forget(unit->worker);
         free_unit(unit);
     }
@@ -207,7 +164,7 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
 {
     tierce__lock_assert_held(&storages->lock);
     const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
-    struct storages_unit **at = find_unit(storages, storage->number), *unit = NULL;
+    struct storages_unit **at = tierce__storages_find(storages, storage->number), *unit = NULL;
     if (*at != NULL && is_current) {
         char *config = config_of(storage);
         if (config == NULL)
@@ -215,7 +172,7 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
         if (strcmp(config, (*at)->config) != 0)
             retire(storages, at);
         tierce__free(config);
-        at = find_unit(storages, storage->number);
+        at = tierce__storages_find(storages, storage->number);
     }
     if (ops == NULL) {
         TIERCE_ASSERT(*at == NULL || !is_current); /* the type is part of the configuration */
@@ -230,7 +187,7 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
             return rc;
         unit->next = storages->units;
         storages->units = unit;
-        set_troubles(storages, unit->number, 0);
+        tierce__storages_set_troubles(storages, unit->number, 0);
         at = &storages->units;
     }
     TIERCE_ASSERT((*at)->number == storage->number);
@@ -251,10 +208,10 @@ static void say_unmade(struct tierce__storages *storages, const struct tierce__s
 {
     tierce__lock_assert_held(&storages->lock);
     TIERCE_DASSERT(rc < 0);
-    if (troubles_of(storages, storage->number) == 0)
+    if (tierce__storages_troubles(storages, storage->number) == 0)
         tierce__log(TIERCE_LOG_WARN, "storage_unusable", "storage=%s why=\"%s\"", storage->name,
                     *why != '\0' ? why : tierce_strerror(rc));
-    set_troubles(storages, storage->number, UNWELL);
+    tierce__storages_set_troubles(storages, storage->number, TIERCE__STORAGE_UNWELL);
 }
 
 /* Updates the units from the registry. If memory runs out, the rest follows later. */
@@ -331,8 +288,10 @@ static bool look_after(struct tierce__storages *storages, struct storages_unit *
     bool is_wrong = tierce__mark_is_wrong(report.mark);
     bool is_well = !report.hangs && report.failures < storages->opts.failures && !is_wrong;
     TIERCE_DASSERT(storages->opts.failures > 0);
-    set_troubles(storages, unit->number,
-                 (is_well ? 0 : UNWELL) | (is_wrong && !unit->is_adopting ? WRONG_MARK : 0));
+    tierce__storages_set_troubles(
+        storages, unit->number,
+        (is_well ? 0 : TIERCE__STORAGE_UNWELL) |
+            (is_wrong && !unit->is_adopting ? TIERCE__STORAGE_WRONG_MARK : 0));
     out->is_mark =
         report.mark == TIERCE__MARK_OURS && !unit->is_marked && unit->marked_ns != report.probed_ns;
     out->is_health = is_well != unit->is_well;
@@ -440,7 +399,7 @@ int tierce__storages_open(struct tierce__storages **out, const struct tierce__st
     struct tierce__storages *storages = tierce__calloc(1, sizeof(*storages));
     if (storages == NULL)
         return -ENOMEM;
-    storages->magic = STORAGES_MAGIC;
+    storages->magic = TIERCE__STORAGES_MAGIC;
     storages->opts = *opts;
     if (storages->opts.probe_timeout_ms == 0)
         storages->opts.probe_timeout_ms = TIMEOUT_MS;
@@ -469,7 +428,7 @@ void tierce__storages_close(struct tierce__storages *storages)
 {
     if (storages == NULL)
         return;
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     tierce__lock_take(&storages->lock);
     storages->is_ending = true;
     tierce__cond_signal(&storages->ending);
@@ -496,23 +455,23 @@ void tierce__storages_close(struct tierce__storages *storages)
 bool tierce__storages_is_available(struct tierce__storages *storages,
                                    const struct tierce__storage *storage)
 {
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     TIERCE_DASSERT(storage->number > 0);
     return storage->is_enabled && storage->contents == TIERCE__CONTENTS_KEPT &&
-           troubles_of(storages, storage->number) == 0;
+           tierce__storages_troubles(storages, storage->number) == 0;
 }
 
 bool tierce__storages_has_wrong_mark(struct tierce__storages *storages,
                                      const struct tierce__storage *storage)
 {
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    return (troubles_of(storages, storage->number) & WRONG_MARK) != 0;
+    TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
+    return (tierce__storages_troubles(storages, storage->number) & TIERCE__STORAGE_WRONG_MARK) != 0;
 }
 
 int tierce__storages_try(const struct tierce__storages *storages,
                          const struct tierce__storage *storage, char why[128])
 {
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     TIERCE_DASSERT(!tierce__lock_holds_any());
     const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
     struct tierce__storage_worker *worker;
@@ -539,20 +498,20 @@ bool tierce__storages_is_managed(const struct tierce__storages *storages,
 void tierce__storages_state(struct tierce__storages *storages, const char *name,
                             struct tierce__storage_state *out)
 {
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
+    TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
     const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
     struct tierce__storage_report report = {.used_share = -1};
     *out = (struct tierce__storage_state){.used_share = -1};
     if (storage != NULL) {
         tierce__lock_take(&storages->lock);
-        struct storages_unit *unit = *find_unit(storages, storage->number);
+        struct storages_unit *unit = *tierce__storages_find(storages, storage->number);
         if (unit != NULL)
             tierce__storage_worker_report(unit->worker, &report);
         tierce__lock_drop(&storages->lock);
         out->is_enabled = storage->is_enabled;
         out->is_managed = tierce__storages_is_managed(storages, storage->type);
-        out->is_well = troubles_of(storages, storage->number) == 0;
+        out->is_well = tierce__storages_troubles(storages, storage->number) == 0;
         out->is_probed = report.is_probed;
         out->used_share = report.used_share;
         if (report.is_probed) {
@@ -561,7 +520,8 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
             out->probe_took_us = report.took_ns / 1000;
         }
         snprintf(out->why, sizeof(out->why), "%s",
-                 (troubles_of(storages, storage->number) & SILENT) != 0
+                 (tierce__storages_troubles(storages, storage->number) & TIERCE__STORAGE_SILENT) !=
+                         0
                      ? "no sign of life of its node"
                  : report.hangs ? "it does not answer"
                                 : report.why);
@@ -569,9 +529,9 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
     tierce__registry_release(storages->opts.registry, catalog);
 }
 
-/* Returns the worker of a managed storage, held; NULL and 0 if it is unmanaged. */
-static int hold_worker(struct tierce__storage_worker **out, struct tierce__storages *storages,
-                       const struct tierce__storage *storage)
+int tierce__storages_hold_worker(struct tierce__storage_worker **out,
+                                 struct tierce__storages *storages,
+                                 const struct tierce__storage *storage)
 {
     struct storages_unit *unit = NULL;
     char why[128] = "";
@@ -583,201 +543,4 @@ static int hold_worker(struct tierce__storage_worker **out, struct tierce__stora
     *out = unit != NULL ? unit->worker : NULL;
     tierce__lock_drop(&storages->lock);
     return rc;
-}
-
-static int set_all(int *status, size_t count, int rc)
-{
-    for (size_t i = 0; i < count; i++)
-        status[i] = rc;
-    return 0;
-}
-
-/* Reads or writes the mark. */
-static int call_mark(struct tierce__storages *storages, const struct tierce__storage *storage,
-                     bool replaces, enum tierce__mark_state *state, char why[128])
-{
-    struct tierce__storage_worker *worker;
-    struct tierce__storage_mark mark = {.is_marked = storage->is_marked};
-    TIERCE_DASSERT(!tierce__lock_holds_any());
-    const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
-    snprintf(mark.id, sizeof(mark.id), "%s", tierce__catalog_id(catalog));
-    tierce__registry_release(storages->opts.registry, catalog);
-    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
-    if (mark.id[0] == '\0' || ops == NULL || ops->read_mark == NULL) {
-        snprintf(why, 128, "%s",
-                 mark.id[0] == '\0' ? "the registry has no id" : "its kind has no mark");
-        return TIERCE_E_UNSUPPORTED;
-    }
-    int rc = hold_worker(&worker, storages, storage);
-    if (rc < 0) {
-        snprintf(why, 128, "%s", tierce_strerror(rc));
-        return rc;
-    }
-    TIERCE_ASSERT(worker != NULL);
-    rc = tierce__storage_worker_mark(worker, &mark, replaces, state, why);
-    tierce__storage_worker_release(worker);
-    return rc;
-}
-
-/* Whether objects may be deleted. Before the first look at its mark, a storage may be another
- * registry's. */
-static bool may_delete(struct tierce__storages *storages, const struct tierce__storage *storage)
-{
-    struct tierce__storage_worker *worker;
-    struct tierce__storage_report report;
-    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
-    char why[128];
-    if (tierce__storages_has_wrong_mark(storages, storage))
-        return false;
-    if (hold_worker(&worker, storages, storage) < 0 || worker == NULL)
-        return true; /* deleting names the reason */
-    tierce__storage_worker_report(worker, &report);
-    tierce__storage_worker_release(worker);
-    if (report.mark != TIERCE__MARK_UNKNOWN || (report.is_probed && report.failures == 0))
-        return true; /* a mark that is wrong is known above */
-    int rc = call_mark(storages, storage, false, &state, why);
-    return rc == TIERCE_E_UNSUPPORTED ||
-           (rc == 0 && state != TIERCE__MARK_UNKNOWN && !tierce__mark_is_wrong(state));
-}
-
-int tierce__storages_delete(struct tierce__storages *storages,
-                            const struct tierce__storage *storage, const char *const *paths,
-                            size_t count, int *status)
-{
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    TIERCE_DASSERT(!tierce__lock_holds_any());
-    struct tierce__storage_worker *worker;
-    if (!may_delete(storages, storage))
-        return set_all(status, count, TIERCE_E_DOWN);
-    int rc = hold_worker(&worker, storages, storage);
-    if (worker == NULL)
-        return rc < 0 ? rc : set_all(status, count, TIERCE_E_UNSUPPORTED);
-    rc = tierce__storage_worker_remove(worker, paths, count, status);
-    tierce__storage_worker_release(worker);
-    return rc;
-}
-
-int tierce__storages_measure(struct tierce__storages *storages,
-                             const struct tierce__storage *storage, const char *const *paths,
-                             size_t count, uint64_t *bytes, int *status)
-{
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    TIERCE_DASSERT(!tierce__lock_holds_any());
-    struct tierce__storage_worker *worker;
-    int rc = hold_worker(&worker, storages, storage);
-    if (worker == NULL)
-        return rc < 0 ? rc : set_all(status, count, TIERCE_E_UNSUPPORTED);
-    rc = tierce__storage_worker_measure(worker, paths, count, bytes, status);
-    tierce__storage_worker_release(worker);
-    return rc;
-}
-
-bool tierce__storages_has_list(const struct tierce__storages *storages,
-                               enum tierce__storage_type type)
-{
-    const struct tierce__storage_ops *ops = storages->opts.find_ops(type);
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    return ops != NULL && ops->list != NULL;
-}
-
-int tierce__storages_list(struct tierce__storages *storages, const struct tierce__storage *storage,
-                          bool is_first, struct tierce__storage_page **page)
-{
-    TIERCE_DASSERT(!tierce__lock_holds_any());
-    struct tierce__storage_worker *worker;
-    if (!tierce__storages_has_list(storages, storage->type))
-        return TIERCE_E_UNSUPPORTED;
-    int rc = hold_worker(&worker, storages, storage);
-    if (rc < 0)
-        return rc;
-    TIERCE_ASSERT(worker != NULL);
-    rc = tierce__storage_worker_list(worker, is_first, page);
-    tierce__storage_worker_release(worker);
-    return rc;
-}
-
-int tierce__storages_delete_listed(struct tierce__storages *storages,
-                                   const struct tierce__storage *storage, const char *const *paths,
-                                   const int64_t *changed_us, size_t count, int *status)
-{
-    TIERCE_DASSERT(!tierce__lock_holds_any());
-    struct tierce__storage_worker *worker;
-    if (!may_delete(storages, storage))
-        return set_all(status, count, TIERCE_E_DOWN);
-    if (!tierce__storages_has_list(storages, storage->type))
-        return TIERCE_E_UNSUPPORTED;
-    int rc = hold_worker(&worker, storages, storage);
-    if (rc < 0)
-        return rc;
-    TIERCE_ASSERT(worker != NULL);
-    rc = tierce__storage_worker_remove_listed(worker, paths, changed_us, count, status);
-    tierce__storage_worker_release(worker);
-    return rc;
-}
-
-/* ---- adoption -------------------------------------------------------------------------------- */
-
-/* Marks the unit as being adopted, or not any more. -EBUSY: it is already; TIERCE_E_CLOSED: there
- * is none. */
-static int set_adopting(struct tierce__storages *storages, uint16_t number, bool is_adopting,
-                        char why[128])
-{
-    tierce__lock_take(&storages->lock);
-    struct storages_unit *unit = *find_unit(storages, number);
-    int rc = unit == NULL ? TIERCE_E_CLOSED : unit->is_adopting && is_adopting ? -EBUSY : 0;
-    if (rc == 0) {
-        unit->is_adopting = is_adopting;
-        if (is_adopting)
-            set_troubles(storages, number, UNWELL);
-    }
-    tierce__lock_drop(&storages->lock);
-    if (rc != 0)
-        snprintf(why, 128, "%s",
-                 rc == -EBUSY ? "it is being adopted" : "its configuration has changed meanwhile");
-    return rc;
-}
-
-int tierce__storages_adopt_begin(struct tierce__storages *storages,
-                                 const struct tierce__storage *storage, char why[128])
-{
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
-    int rc = call_mark(storages, storage, false, &state, why);
-    if (rc < 0)
-        return rc;
-    if (state == TIERCE__MARK_UNKNOWN)
-        return TIERCE_E_DOWN; /* `why` says why it cannot be read */
-    if (!tierce__mark_is_wrong(state)) {
-        snprintf(why, 128, "%s",
-                 state == TIERCE__MARK_OURS ? "it has the mark of this registry"
-                                            : "it never had a mark, and gets one when it is well");
-        return -EEXIST;
-    }
-    return set_adopting(storages, storage->number, true, why);
-}
-
-int tierce__storages_adopt_end(struct tierce__storages *storages,
-                               const struct tierce__storage *storage, bool is_accepted,
-                               char why[128])
-{
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
-    char ignored[128];
-    int rc = is_accepted ? call_mark(storages, storage, true, &state, why) : 0;
-    TIERCE_DASSERT(!is_accepted || rc != 0 || state == TIERCE__MARK_OURS);
-    (void)set_adopting(storages, storage->number, false, ignored);
-    return rc;
-}
-
-int tierce__storages_check_mark(struct tierce__storages *storages,
-                                const struct tierce__storage *storage, char why[128])
-{
-    TIERCE_CHECK_MAGIC(storages, STORAGES_MAGIC);
-    enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
-    int rc = call_mark(storages, storage, false, &state, why);
-    if (rc < 0 || state == TIERCE__MARK_OURS)
-        return rc;
-    if (state == TIERCE__MARK_ABSENT)
-        snprintf(why, 128, "it has no mark yet, and gets one when it is well");
-    return TIERCE_E_DOWN;
 }

@@ -99,7 +99,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
  * exist, else an error. Blocks for at most probe_timeout_ms per file, or per
  * TIERCE__STORAGE_BATCH_MAX files of a storage that deletes many at once; then these get
  * TIERCE_E_DEADLINE (they may still be deleted) and the remaining ones TIERCE_E_DOWN.
- * TIERCE_E_DOWN also: the storage has a wrong mark.
+ * TIERCE_E_DOWN also: the storage has a wrong mark, or its mark could not be read yet.
  * TIERCE_E_ARGUMENT: the path leaves the storage's root or contains a link, or is not a regular
  * file; nothing is deleted. TIERCE_E_UNSUPPORTED: the storage is unmanaged; its owner must delete
  * the bytes. Returns 0 if status was filled, else -ENOMEM, TIERCE_E_CLOSED (the storage was removed
@@ -116,33 +116,45 @@ TIERCE_MUSTUSE int tierce__storages_measure(struct tierce__storages *storages,
                                             const char *const *paths, size_t count, uint64_t *bytes,
                                             int *status);
 
+/* Measures files again before a repair: the storage is this registry's before and after each
+ * measurement, so that no file counts as missing because another file system was mounted meanwhile.
+ * Errors, `why` in words: as above and as tierce__storages_check_own. */
+TIERCE_MUSTUSE int tierce__storages_measure_again(struct tierce__storages *storages,
+                                                  const struct tierce__storage *storage,
+                                                  const char *const *paths, size_t count,
+                                                  uint64_t *bytes, int *status, char why[128]);
+
 /* Whether the storages of this kind can be listed. */
 bool tierce__storages_has_list(const struct tierce__storages *storages,
                                enum tierce__storage_type type);
 
 /*
  * Lists objects of a storage: *page has the next ones (tierce__storage_page_clear and
- * tierce__free). One listing at a time for each storage. Blocks for at most probe_timeout_ms.
- * Errors: as tierce__storages_measure; TIERCE_E_UNSUPPORTED (storages of this kind are not listed),
- * -ESTALE (the storage's configuration has changed since the first page), of the driver.
+ * tierce__free). One listing at a time for each storage; a caller that stops before the last page
+ * ends it. Blocks for at most probe_timeout_ms. Errors, `why` in words or "": as
+ * tierce__storages_measure; TIERCE_E_UNSUPPORTED (it cannot be listed), -ESTALE (the storage's
+ * configuration has changed since the first page), of the driver.
  */
 TIERCE_MUSTUSE int tierce__storages_list(struct tierce__storages *storages,
                                          const struct tierce__storage *storage, bool is_first,
-                                         struct tierce__storage_page **page);
+                                         struct tierce__storage_page **page, char why[128]);
+void tierce__storages_end_list(struct tierce__storages *storages,
+                               const struct tierce__storage *storage);
 
-/* Deletes listed files (tierce__place_path) that have not changed since. status[i]: as
- * tierce__storages_delete; -EAGAIN: it has changed, and stays. */
+/* Deletes listed files (tierce__place_path) that have not changed since, in a storage that has this
+ * registry's mark. status[i]: as tierce__storages_delete; -EAGAIN: it has changed, and stays;
+ * TIERCE_E_DOWN: its mark is another one. */
 TIERCE_MUSTUSE int tierce__storages_delete_listed(struct tierce__storages *storages,
                                                   const struct tierce__storage *storage,
                                                   const char *const *paths,
                                                   const int64_t *changed_us, size_t count,
                                                   int *status);
 
-/* Reads the mark of a storage, and succeeds if it is this registry's: the objects there are those
- * of the index. Errors, `why` in words: TIERCE_E_UNSUPPORTED (it has no mark), TIERCE_E_DOWN (the
- * mark is missing or another's, or the storage does not answer), -EBUSY (it is being read). */
-TIERCE_MUSTUSE int tierce__storages_check_mark(struct tierce__storages *storages,
-                                               const struct tierce__storage *storage,
-                                               char why[128]);
+/* Succeeds if the objects there are those of this registry's index: the storage has the mark, which
+ * is read now, or is a part of a node that reports to this leader. Errors, `why` in words:
+ * TIERCE_E_UNSUPPORTED (storages of its kind have no mark, or the registry is not stored),
+ * TIERCE_E_DOWN (the mark is missing or another's, or the storage does not answer). */
+TIERCE_MUSTUSE int tierce__storages_check_own(struct tierce__storages *storages,
+                                              const struct tierce__storage *storage, char why[128]);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A scrub drops the locations that a storage does not have, deletes orphans, and nothing else. */
 #include "check_main.h"
+#include "base/alloc.h"
 #include "manager/registry/catalog.h"
 #include "manager/scrub/scrub.h"
 #include "manager_harness.h"
@@ -43,6 +44,35 @@ static bool is_marked(void)
     return is;
 }
 
+/* The clock of the rate, which does not go by itself. */
+static _Atomic uint64_t rate_ns, looked_at;
+
+static uint64_t simulated_ns(void *arg)
+{
+    (void)arg;
+    return rate_ns;
+}
+
+static void jump_to(void *arg, uint64_t due_ns)
+{
+    (void)arg;
+    ck_assert_uint_gt(due_ns, rate_ns);
+    rate_ns = due_ns;
+}
+
+static void open_scrub(bool has_simulated_clock)
+{
+    struct tierce__scrub_opts opts = {
+        .size = sizeof(opts), .registry = h.registry, .storages = h.storages, .locator = h.locator};
+    if (has_simulated_clock) {
+        opts.now_ns = simulated_ns;
+        opts.wait_until = jump_to;
+    }
+    tierce__scrub_destroy(scrub);
+    scrub = NULL;
+    ck_assert_int_eq(tierce__scrub_create(&scrub, &opts), 0);
+}
+
 static void open_with(const struct harness_opts *opts)
 {
     char uri[160];
@@ -65,11 +95,7 @@ static void open_with(const struct harness_opts *opts)
     ck_assert_int_eq(tierce__storages_open(&h.storages, &storages), 0);
     harness_open_locator(&h, opts);
     harness_add_instance(&h, "i");
-    struct tierce__scrub_opts scrubs = {.size = sizeof(scrubs),
-                                        .registry = h.registry,
-                                        .storages = h.storages,
-                                        .locator = h.locator};
-    ck_assert_int_eq(tierce__scrub_create(&scrub, &scrubs), 0);
+    open_scrub(false);
     WAIT_FOR(is_marked());
 }
 
@@ -353,6 +379,149 @@ START_TEST(a_storage_that_is_unmounted_meanwhile_loses_nothing)
 }
 END_TEST
 
+static int measure_away(struct tierce__storage_driver *driver, const char *path, uint64_t *bytes)
+{
+    unmount();
+    int rc = tierce__storage_file.measure(driver, path, bytes);
+    ck_assert_int_eq(rmdir(h.folder), 0);
+    ck_assert_int_eq(rename(aside, h.folder), 0);
+    return rc;
+}
+
+/* The mark is right before and after: only a look at both together shows the truth. */
+START_TEST(a_storage_that_is_away_for_a_moment_loses_nothing)
+{
+    store_old();
+    tierce__storages_close(h.storages); /* its probes would see the empty folder */
+    struct tierce__storages_opts storages = {.size = sizeof(storages),
+                                             .registry = h.registry,
+                                             .probe_timeout_ms = 60000,
+                                             .find_ops = find_ops};
+    ck_assert_int_eq(tierce__storages_open(&h.storages, &storages), 0);
+    open_scrub(false);
+    ops.measure = measure_away;
+    struct tierce__scrub_state state = run_done(true);
+    ck_assert_uint_eq(state.counts.missing, KEYS * PARTS);
+    ck_assert_uint_eq(state.counts.dropped_locations, 0);
+}
+END_TEST
+
+START_TEST(files_that_are_too_long_are_counted)
+{
+    struct tierce__started started = store_old();
+    struct part part = part_of(started.locations[5].specs[1].uri);
+    ck_assert_int_eq(truncate(part.path, 2 * PART_B_BYTES + 1), 0); /* two slots */
+    struct tierce__scrub_state state = run_done(true);
+    ck_assert_uint_eq(state.counts.too_long, 2);
+    ck_assert_uint_eq(state.counts.dropped_locations, 0); /* its readers know their slots */
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+}
+END_TEST
+
+/* Another user: root may read all. The process is the test's own. */
+static void lose_rights(const char *path)
+{
+    char part[400];
+    if (geteuid() != 0) {
+        ck_assert_int_eq(chmod(path, 0), 0);
+        return;
+    }
+    static const char *const readable[] = {"", "/i", "/i/a", "/i/b"};
+    ck_assert_int_eq(chmod(folder, 0755), 0);
+    for (size_t i = 0; i < sizeof(readable) / sizeof(*readable); i++) {
+        snprintf(part, sizeof(part), "%s%s", h.folder, readable[i]);
+        ck_assert_int_eq(chmod(part, 0755), 0);
+    }
+    ck_assert_int_eq(seteuid(65534), 0);
+}
+
+START_TEST(a_folder_that_cannot_be_read)
+{
+    char closed[400];
+    store_old();
+    make_file("i/a/00000000000000f1", true);
+    make_file("i/closed/00000000000000f2", true);
+    snprintf(closed, sizeof(closed), "%s/i/closed", h.folder);
+    lose_rights(closed);
+    struct tierce__scrub_state state = run(false);
+    ck_assert_int_eq(state.phase, TIERCE__SCRUB_INCOMPLETE);
+    ck_assert_uint_eq(state.counts.unread, 1);
+    ck_assert_uint_eq(state.counts.orphans, 1);
+    ck_assert_uint_eq(state.counts.checked, KEYS * PARTS);
+    ck_assert_msg(strstr(state.why, "i/closed: ") != NULL, "%s", state.why);
+    if (geteuid() != 0 && seteuid(0) != 0)
+        ck_assert_int_eq(chmod(closed, 0700), 0);
+}
+END_TEST
+
+static size_t open_files(void)
+{
+    size_t count = 0;
+    DIR *files = opendir("/proc/self/fd");
+    ck_assert_ptr_nonnull(files);
+    while (readdir(files) != NULL)
+        count++;
+    closedir(files);
+    return count;
+}
+
+static int list_and_stop(struct tierce__storage_driver *driver, bool is_first,
+                         struct tierce__storage_page *page, char why[128])
+{
+    int rc = tierce__storage_file.list(driver, is_first, page, why);
+    ck_assert(!page->is_end);
+    tierce__scrub_stop(scrub, NULL);
+    return rc;
+}
+
+START_TEST(a_listing_that_is_stopped_closes_its_folders)
+{
+    char name[64];
+    store_old();
+    for (unsigned i = 0; i < 3 * TIERCE__STORAGE_BATCH_MAX; i++) {
+        snprintf(name, sizeof(name), "i/a/%016x", 0x1000000 + i);
+        make_file(name, true);
+    }
+    size_t before = open_files();
+    ops.list = list_and_stop;
+    ck_assert_int_eq(run(true).phase, TIERCE__SCRUB_STOPPED);
+    WAIT_FOR(open_files() <= before); /* a probe may have one open */
+    ops.list = tierce__storage_file.list;
+    ck_assert_uint_eq(run_done(true).counts.deleted_orphans, 3 * TIERCE__STORAGE_BATCH_MAX);
+}
+END_TEST
+
+static int measure_counted(struct tierce__storage_driver *driver, const char *path, uint64_t *bytes)
+{
+    looked_at++;
+    /* A batch may begin when the time of the files before it has passed. */
+    ck_assert_uint_le(looked_at, rate_ns / 10000000 + TIERCE__STORAGE_BATCH_MAX);
+    return tierce__storage_file.measure(driver, path, bytes);
+}
+
+START_TEST(the_rate_is_a_bound)
+{
+    enum { MANY = 200 };
+    int64_t many[MANY];
+    struct tierce__scrub_request request = {.storage = "s", .rate = 100};
+    struct tierce__scrub_state state;
+    open_scrub(true);
+    for (int i = 0; i < MANY; i++)
+        many[i] = 1000 + i;
+    struct tierce__started started = harness_start(&h, many, MANY);
+    write_all(&started);
+    harness_finish(&h, &started);
+    h.now_us += HOUR_US;
+    ops.measure = measure_counted;
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    tierce__scrub_wait(scrub);
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    ck_assert_int_eq(state.phase, TIERCE__SCRUB_DONE);
+    ck_assert_uint_eq(looked_at, MANY * PARTS);
+    ck_assert_uint_ge(rate_ns, (MANY * PARTS - TIERCE__STORAGE_BATCH_MAX) * UINT64_C(10000000));
+}
+END_TEST
+
 START_TEST(a_slow_scrub_is_stopped)
 {
     struct tierce__scrub_request request = {.storage = "s", .rate = 1};
@@ -429,9 +598,124 @@ START_TEST(live_writes_lose_nothing)
 }
 END_TEST
 
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static _Atomic unsigned calls, fails; /* the call that fails; 0: none */
+
+static bool is_failing(void)
+{
+    return ++calls == fails;
+}
+
+static int fail_measure(struct tierce__storage_driver *driver, const char *path, uint64_t *bytes)
+{
+    return is_failing() ? -EIO : tierce__storage_file.measure(driver, path, bytes);
+}
+
+static int fail_again(struct tierce__storage_driver *driver, const char *id, const char *path,
+                      uint64_t *bytes)
+{
+    return is_failing() ? -EIO : tierce__storage_file.measure_marked(driver, id, path, bytes);
+}
+
+static int fail_list(struct tierce__storage_driver *driver, bool is_first,
+                     struct tierce__storage_page *page, char why[128])
+{
+    return is_failing() ? -EIO : tierce__storage_file.list(driver, is_first, page, why);
+}
+
+static int fail_delete(struct tierce__storage_driver *driver, const char *id, const char *path,
+                       int64_t changed_us)
+{
+    return is_failing() ? -EIO : tierce__storage_file.remove_listed(driver, id, path, changed_us);
+}
+
+/* Two blocks without a file, and a file without a block; its path. */
+static const char *break_something(void)
+{
+    struct tierce__started started = harness_start(&h, keys + 4, 2);
+    ck_assert_uint_eq(started.count, 2);
+    write_all(&started);
+    age_all(&started);
+    harness_finish(&h, &started);
+    h.now_us += HOUR_US;
+    ck_assert_int_eq(unlink(part_of(started.locations[1].specs[0].uri).path), 0);
+    tierce__arena_reset(&h.arena);
+    return make_file("i/a/00000000000000f1", true);
+}
+
+/* Whatever has failed, the blocks that are whole stay; and the next scrub repairs the rest. */
+static void check_repaired(const char *orphan)
+{
+    ck_assert_uint_eq(harness_prefix(&h, keys, 4), 4);
+    (void)run_done(true);
+    ck_assert_uint_eq(harness_prefix(&h, keys + 4, 2), 0); /* the lost file had both */
+    ck_assert_uint_eq(harness_prefix(&h, keys, 4), 4);
+    ck_assert(!exists(orphan));
+    tierce__deleter_step(h.locator->deleter, SIZE_MAX);
+    tierce__arena_reset(&h.arena);
+}
+
+/* Four blocks that stay. */
+static void store_four(void)
+{
+    struct tierce__started started = harness_start(&h, keys, 4);
+    write_all(&started);
+    age_all(&started);
+    harness_finish(&h, &started);
+    tierce__arena_reset(&h.arena);
+}
+
+START_TEST(each_call_fails_once)
+{
+    store_four();
+    ops.measure = fail_measure;
+    ops.measure_marked = fail_again;
+    ops.list = fail_list;
+    ops.remove_listed = fail_delete;
+    for (unsigned n = 1;; n++) {
+        const char *orphan = break_something();
+        calls = 0;
+        fails = n;
+        struct tierce__scrub_state state = run(true);
+        bool was_reached = calls >= n;
+        fails = 0;
+        ck_assert(!was_reached || state.phase == TIERCE__SCRUB_INCOMPLETE ||
+                  state.phase == TIERCE__SCRUB_FAILED);
+        ck_assert(!was_reached || state.why[0] != '\0');
+        check_repaired(orphan);
+        if (!was_reached)
+            break;
+        ck_assert_uint_lt(n, 1000);
+    }
+}
+END_TEST
+
+START_TEST(each_allocation_fails_once)
+{
+    store_four();
+    for (uint64_t n = 1;; n++) {
+        struct tierce__scrub_request request = {.storage = "s", .repairs = true, .rate = 1000000};
+        const char *orphan = break_something();
+        tierce__alloc_fail_nth(n);
+        int rc = tierce__scrub_start(scrub, &request, h.why);
+        tierce__scrub_wait(scrub);
+        bool was_reached = tierce__alloc_fail_nth(0) >= n;
+        ck_assert(rc == 0 || was_reached);
+        check_repaired(orphan);
+        if (!was_reached)
+            break;
+    }
+}
+END_TEST
+
 CHECK_MAIN("scrub", .seconds = 240, .setup = open_all, .teardown = close_all,
            .tests = {blocks_that_are_there_stay, records_without_files_lose_the_location,
                      new_records_are_not_checked, orphans_are_deleted, files_in_use_are_no_orphans,
                      a_listed_file_that_changed_stays, a_storage_without_its_mark_is_not_scrubbed,
-                     a_storage_that_is_unmounted_meanwhile_loses_nothing, a_slow_scrub_is_stopped,
+                     a_storage_that_is_unmounted_meanwhile_loses_nothing,
+                     a_storage_that_is_away_for_a_moment_loses_nothing,
+                     files_that_are_too_long_are_counted, a_folder_that_cannot_be_read,
+                     a_listing_that_is_stopped_closes_its_folders, the_rate_is_a_bound,
+                     a_slow_scrub_is_stopped, each_call_fails_once, each_allocation_fails_once,
                      live_writes_lose_nothing})

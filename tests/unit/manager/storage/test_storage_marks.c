@@ -192,6 +192,35 @@ START_TEST(an_empty_mount_point)
 }
 END_TEST
 
+/* A leader that has just begun does not know yet that the folder is an empty mount point, where no
+ * file is left to delete. */
+START_TEST(nothing_is_deleted_before_the_mark_was_seen)
+{
+    char path[512];
+    const char *paths[] = {path};
+    int status = 0;
+    struct tierce__storages_opts opts = {
+        .size = sizeof(opts), .registry = NULL, .probe_timeout_ms = 60000}; /* no probes */
+    start(uri);
+    harness_add_instance(&h, "i");
+    WAIT_FOR(is_marked());
+    snprintf(path, sizeof(path), "%s/i/a/0000000000010000", h.folder);
+    unmount();
+    opts.registry = h.registry;
+    struct tierce__storages *next = NULL;
+    ck_assert_int_eq(tierce__storages_open(&next, &opts), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(tierce__storages_delete(next, storage(), paths, 1, &status), 0);
+        ck_assert_int_eq(status, TIERCE_E_DOWN);
+    }
+    mount();
+    ck_assert_int_eq(tierce__storages_delete(next, storage(), paths, 1, &status), 0);
+    ck_assert_int_eq(status, 0);
+    tierce__storages_close(next);
+    stop();
+}
+END_TEST
+
 START_TEST(a_writer_takes_back)
 {
     char at[512];
@@ -411,7 +440,8 @@ START_TEST(a_mark_that_is_a_link)
 END_TEST
 
 CHECK_MAIN("storage marks", .seconds = 240, .at_once = true, .setup = set_up, .teardown = tear_down,
-           .tests = {a_storage_gets_its_mark_once, an_empty_mount_point, a_writer_takes_back,
+           .tests = {a_storage_gets_its_mark_once, an_empty_mount_point,
+                     nothing_is_deleted_before_the_mark_was_seen, a_writer_takes_back,
                      an_emptied_storage_is_adopted, two_registries, blocks_are_kept,
                      nothing_is_deleted_before_the_mark_is_read, a_registry_in_memory_marks_nothing,
                      a_snapshot_brings_no_mark, marks_are_parsed_strictly, a_mark_that_is_a_link})

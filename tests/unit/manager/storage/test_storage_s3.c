@@ -196,11 +196,11 @@ START_TEST(many_files)
                                             .uri = server_uri};
     ck_assert_int_eq(
         tierce__storage_worker_start(&worker, &storage, &tierce__storage_s3, 60000, why), 0);
-    ck_assert_int_eq(tierce__storage_worker_measure(worker, &paths[FILES - 1], 1, bytes, status),
-                     0);
+    ck_assert_int_eq(
+        tierce__storage_worker_measure(worker, NULL, &paths[FILES - 1], 1, bytes, status), 0);
     ck_assert_int_eq(status[0], 0);
     ck_assert_uint_eq(bytes[0], 7);
-    ck_assert_int_eq(tierce__storage_worker_remove(worker, paths, FILES, status), 0);
+    ck_assert_int_eq(tierce__storage_worker_remove(worker, NULL, paths, FILES, status), 0);
     for (size_t i = 0; i < FILES; i++)
         ck_assert_int_eq(status[i], i % 50 == 7 ? TIERCE_E_ARGUMENT : 0);
     ck_assert(!object_exists("/m/first"));

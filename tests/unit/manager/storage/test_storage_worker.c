@@ -74,7 +74,7 @@ START_TEST(each_file_has_its_status)
     const char *paths[FILES];
     int status[FILES];
     struct tierce__storage_worker *worker = start(paths);
-    ck_assert_int_eq(tierce__storage_worker_remove(worker, paths, FILES, status), 0);
+    ck_assert_int_eq(tierce__storage_worker_remove(worker, NULL, paths, FILES, status), 0);
     for (size_t i = 0; i < FILES; i++)
         ck_assert_int_eq(status[i], i % 7 == 3 ? -EACCES : 0);
     ck_assert_uint_eq(batch_count, 2);
@@ -91,13 +91,13 @@ START_TEST(a_batch_that_hangs)
     int status[FILES];
     struct tierce__storage_worker *worker = start(paths);
     atomic_store(&hangs, true);
-    ck_assert_int_eq(tierce__storage_worker_remove(worker, paths, FILES, status), 0);
+    ck_assert_int_eq(tierce__storage_worker_remove(worker, NULL, paths, FILES, status), 0);
     for (size_t i = 0; i < FILES; i++)
         ck_assert_int_eq(status[i],
                          i < TIERCE__STORAGE_BATCH_MAX ? TIERCE_E_DEADLINE : TIERCE_E_DOWN);
     atomic_store(&hangs, false);
     sem_post(&gate);
-    WAIT_FOR(tierce__storage_worker_remove(worker, paths, 1, status) == 0 && status[0] == 0);
+    WAIT_FOR(tierce__storage_worker_remove(worker, NULL, paths, 1, status) == 0 && status[0] == 0);
     ck_assert_uint_eq(batch_count, 2);
     ck_assert_uint_eq(batches[1], 1);
     end(worker);

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_SCRUB_SET_H
+#define TIERCE_MANAGER_SCRUB_SET_H
+
+#include "base/map.h"
+
+#include <stdbool.h>
+
+/*
+ * The objects of a storage that a scrub judges together, and the orphans that a storage without
+ * times of change had in earlier scrubs. Thread: one at a time.
+ */
+
+/* ---- objects --------------------------------------------------------------------------------- */
+
+/* A folder of objects, "INSTANCE/SPEC/". */
+struct tierce__scrub_folder {
+    struct tierce__map_node node;
+    char *name;
+    size_t first, count; /* its objects, once the set is sealed */
+    uint32_t number;
+};
+
+struct tierce__scrub_object {
+    uint32_t folder;
+    bool is_used;
+    uint64_t number; /* of the file */
+    uint64_t bytes;
+    int64_t changed_us;
+};
+
+/* A zeroed set is empty. */
+struct tierce__scrub_set {
+    struct tierce__scrub_object *objects; /* sealed: in the order of folders and numbers */
+    size_t count, room;
+    struct tierce__scrub_folder **folders;
+    size_t folder_count, folder_room;
+    struct tierce__map by_name;
+};
+
+/* The number of a block's file in a name "INSTANCE/SPEC/FILE", and the length of the folder before
+ * it, with its '/'. 0: no block has this name. */
+uint64_t tierce__scrub_number(const char *name, size_t *folder_bytes);
+
+/* Adds an object whose name has a number. Errors: -ENOMEM, TIERCE_E_LIMIT (2^32 folders). */
+TIERCE_MUSTUSE int tierce__scrub_set_add(struct tierce__scrub_set *set, const char *name,
+                                         uint64_t bytes, int64_t changed_us);
+/* Sorts the objects, and drops those that were added twice; returns how many these were. */
+size_t tierce__scrub_set_seal(struct tierce__scrub_set *set);
+
+/* The folder of the object at the end of a path; NULL: the set has none. */
+struct tierce__scrub_folder *tierce__scrub_set_folder_at(const struct tierce__scrub_set *set,
+                                                         const char *path);
+/* Marks the object at the end of a path as used, if the sealed set has it. */
+void tierce__scrub_set_use(struct tierce__scrub_set *set, const char *path);
+
+/* "INSTANCE/SPEC/FILE", as a block's file is named; `out` has the folder's length and 17 bytes. */
+void tierce__scrub_set_name(char *out, const struct tierce__scrub_set *set,
+                            const struct tierce__scrub_object *object);
+
+/* A hash of the name. */
+uint64_t tierce__scrub_set_hash(const struct tierce__scrub_set *set,
+                                const struct tierce__scrub_object *object);
+
+void tierce__scrub_set_clear(struct tierce__scrub_set *set);
+
+/* ---- orphans of earlier scrubs --------------------------------------------------------------- */
+
+/*
+ * A storage that does not tell when an object was written: an object that was an orphan in a scrub
+ * a day ago is a day old, because no name is given to two objects. At most a million are
+ * remembered; the others are deleted by later scrubs.
+ */
+struct tierce__scrub_seen;
+
+/* NULL: no memory. */
+struct tierce__scrub_seen *tierce__scrub_seen_create(void);
+void tierce__scrub_seen_destroy(struct tierce__scrub_seen *seen);
+
+/* Notes an orphan of this scrub, by the hash of its name. Returns the time at which it was first
+ * noted. */
+int64_t tierce__scrub_seen_note(struct tierce__scrub_seen *seen, uint64_t name, int64_t now_us);
+/* The scrub has ended; if it was `whole`, orphans that it did not note are forgotten. */
+void tierce__scrub_seen_end(struct tierce__scrub_seen *seen, bool whole);
+
+#endif
