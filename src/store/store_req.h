@@ -149,9 +149,14 @@ struct tierce__store_req {
 
     /* LIST: [in, out] cursor: 0 for the first page, 0 again after the last. `each` is called before
      * done for each name of the page, under no lock. A name that exists throughout is reported at
-     * least once; a page may be empty. */
+     * least once; a page may be empty. [out] before each call of `each`, if the store's listing
+     * tells them: object_bytes and changed_us of the named object; else both are as [in]. page_max:
+     * how many names a page should have at most; 0: as the store likes, and so do stores whose
+     * pages have another limit. */
     uint64_t cursor;
     tierce_plugin_each_fn *each;
+    int64_t changed_us; /* wall clock of the store */
+    uint32_t page_max;
 
     /*
      * GET from a lending tier (TIERCE__TIER_LENDS): [in] NULL, [out] a buffer with a reference that

@@ -157,6 +157,16 @@ function showGroups(data) {
 
 /* ---- tables ---- */
 
+/* The last scrub, in words; nothing if there was none. */
+function scrubbed(storage) {
+  const scrub = storage.scrub;
+  if (scrub === null) return null;
+  const repaired = scrub.deleted_orphans + scrub.dropped_locations;
+  const found = scrub.orphans + scrub.missing_files;
+  return [' ', h('small', null, `scrub ${scrub.state}: ${found} found, ${repaired} repaired` +
+    (scrub.reason ? ` (${scrub.reason})` : ''))];
+}
+
 function health(storage) {
   if (storage.status === 'disabled') return h('span', {class: 'faint mark'}, 'disabled');
   if (storage.status === 'unmanaged') {
@@ -164,7 +174,7 @@ function health(storage) {
       h('small', null, storage.warning || 'only its clients reach it: neither probed nor deleted in')];
   }
   return [mark(storage.is_well, storage.is_well ? 'well' : 'unwell'),
-    storage.why && [' ', h('small', null, storage.why)]];
+    storage.why && [' ', h('small', null, storage.why)], scrubbed(storage)];
 }
 
 function probe(storage) {

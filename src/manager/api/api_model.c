@@ -313,6 +313,33 @@ static const struct tierce__storage *shown_to(struct tierce__api_call *api,
     return shown;
 }
 
+/* The last scrub. NULL: there was none, or no memory, and then *fails. */
+static Admin__StorageScrub *show_scrub(struct tierce__api_call *api, const char *storage,
+                                       bool *fails)
+{
+    struct tierce__scrub_state state;
+    if (!tierce__scrub_state(api->manager->scrub, storage, &state))
+        return NULL;
+    Admin__StorageScrub *out = tierce__arena_alloc(&api->arena, sizeof(*out));
+    char *reason = tierce__api_copy(api, state.why, strlen(state.why));
+    *fails = out == NULL || reason == NULL;
+    if (*fails)
+        return NULL;
+    admin__storage_scrub__init(out);
+    out->state = tierce__api_text(tierce__scrub_phase_name(state.phase));
+    out->reason = reason;
+    out->repairs = state.repairs;
+    out->began_us = state.began_us;
+    out->ended_us = state.ended_us;
+    out->checked_files = (int64_t)state.counts.checked;
+    out->missing_files = (int64_t)state.counts.missing;
+    out->dropped_locations = (int64_t)state.counts.dropped_locations;
+    out->listed_objects = (int64_t)state.counts.listed;
+    out->orphans = (int64_t)state.counts.orphans;
+    out->deleted_orphans = (int64_t)state.counts.deleted_orphans;
+    return out;
+}
+
 Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
                                                const struct tierce__storage *whole)
 {
@@ -324,6 +351,7 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
         api, &admin__storage_config__descriptor, &tierce__storage_fields, storage);
     struct tierce__storage_state state;
     char warning[TIERCE__WARNING_BYTES];
+    bool fails = false;
     if (out == NULL || !show_spec(api, storage, out))
         return NULL;
     tierce__storages_state(api->manager->storages, storage->name, &state);
@@ -332,7 +360,8 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
     out->status = tierce__api_text(tierce__storage_status(&state));
     out->warning = tierce__api_copy(api, warning, strlen(warning));
     out->reason = tierce__api_copy(api, state.why, state.is_well ? 0 : strlen(state.why));
-    return out->warning != NULL && out->reason != NULL ? out : NULL;
+    out->scrub = show_scrub(api, storage->name, &fails);
+    return out->warning != NULL && out->reason != NULL && !fails ? out : NULL;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */

@@ -37,7 +37,6 @@ static void adopt_storage(struct tierce__api_call *api)
     static const char doing[] = "adopt storage";
     const Admin__AdoptStorageRequest *request = (const Admin__AdoptStorageRequest *)api->request;
     struct tierce__manager *manager = api->manager;
-    uint64_t dropped = 0;
     char why[128] = "", ignored[128];
     const struct tierce__storage *storage = find_storage(api, request->storage_unique_name, doing);
     if (storage == NULL)
@@ -47,20 +46,21 @@ static void adopt_storage(struct tierce__api_call *api)
         say_failed(api, storage, rc, doing, why);
         return;
     }
+    /* Before the mark, so that no location of the old objects serves when it is there. */
     if (!request->keep_locations)
-        rc = tierce__locator_drop_storage(manager->locator, storage, &dropped, api->why);
+        rc = tierce__registry_empty_storage(manager->registry, storage->name, api->why);
     int end_rc =
         tierce__storages_adopt_end(manager->storages, storage, rc == 0, rc == 0 ? why : ignored);
-    ((Admin__AdoptStorageResponse *)api->reply)->dropped_locations = (int64_t)dropped;
     tierce__log(TIERCE_LOG_WARN, "manager.storage_adopted",
-                "storage=%s dropped_locations=%llu error=%s", storage->name,
-                (unsigned long long)dropped, tierce_error_name(rc < 0 ? rc : end_rc));
+                "storage=%s keeps_locations=%d error=%s", storage->name, request->keep_locations,
+                tierce_error_name(rc < 0 ? rc : end_rc));
     if (rc < 0)
         tierce__api_fail(api, rc, doing);
     else if (end_rc < 0)
         say_failed(api, storage, end_rc, doing, why);
     else
-        tierce__api_say(api, META__ERROR_CODE__OK, "Storage adopted successfully");
+        tierce__api_say(api, META__ERROR_CODE__OK, "Storage adopted successfully%s",
+                        request->keep_locations ? "" : "; its locations are dropped beside");
 }
 
 /* Fills the reply. */

@@ -316,12 +316,6 @@ TIERCE_MUSTUSE int tierce__locator_report(struct tierce__locator *locator, const
                                           size_t count, uint64_t *dropped,
                                           char why[TIERCE__WHY_BYTES]);
 
-/* Removes all locations in a storage, of all instances, with their bytes; *dropped is their number.
- * Locations that sessions write now appear later. Errors: of the store; earlier steps are done. */
-TIERCE_MUSTUSE int tierce__locator_drop_storage(struct tierce__locator *locator,
-                                                const struct tierce__storage *storage,
-                                                uint64_t *dropped, char why[TIERCE__WHY_BYTES]);
-
 /* Reports since the start, by reason. */
 void tierce__locator_reports(const struct tierce__locator *locator,
                              uint64_t counts[TIERCE__REPORT_REASONS]);

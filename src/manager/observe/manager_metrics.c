@@ -340,13 +340,32 @@ static void tell_global_quotas(const struct telling *t)
     }
 }
 
+struct scrub_values {
+    double age_s, found, fixed;
+};
+
+static struct scrub_values scrub_values(struct tierce__manager *manager, const char *storage)
+{
+    struct scrub_values values = {.age_s = -1};
+    struct tierce__scrub_state state;
+    if (!tierce__scrub_state(manager->scrub, storage, &state))
+        return values;
+    int64_t now_us = tierce__locator_now_us(manager->locator);
+    if (state.whole_us != 0)
+        values.age_s = now_us > state.whole_us ? (double)(now_us - state.whole_us) / 1e6 : 0;
+    values.found = (double)(state.counts.missing + state.counts.orphans);
+    values.fixed = (double)(state.counts.dropped_locations + state.counts.deleted_orphans);
+    return values;
+}
+
 static void tell_storages(const struct telling *t, const struct tierce__catalog *catalog)
 {
     static const char *const names[] = {
-        "data_storage.healthy_status",  "data_storage.storage_usage_ratio",
-        "data_storage.byte_size",       "data_storage.capacity_bytes",
-        "data_storage.watermark_bytes", "data_storage.managed_status",
-        "data_storage.located_count"};
+        "data_storage.healthy_status",    "data_storage.storage_usage_ratio",
+        "data_storage.byte_size",         "data_storage.capacity_bytes",
+        "data_storage.watermark_bytes",   "data_storage.managed_status",
+        "data_storage.scrub_age_s",       "data_storage.scrub_found_count",
+        "data_storage.scrub_fixed_count", "data_storage.located_count"};
     static const char *const helps[] = {
         "1: enabled, and no probe has failed of late; an unmanaged storage is not probed.",
         "Used share of the storage's medium; -1: unknown.",
@@ -354,6 +373,10 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
         "The storage's capacity_bytes; 0: not bounded.",
         "The bytes of all groups above which blocks in the storage are reclaimed; 0: not bounded.",
         "1: the manager probes the storage and deletes in it; 0: unmanaged.",
+        "Seconds since the last scrub of the storage that judged everything; -1: none yet.",
+        "Missing files and orphans that the last scrub of the storage has found.",
+        "Locations that the last scrub of the storage has dropped, and orphans that it has "
+        "deleted.",
         "Places in the storage that readers were given.",
     };
     size_t count;
@@ -367,6 +390,7 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
                 {"unique_name", storages[i].name}};
             tierce__storages_state(t->manager->storages, storages[i].name, &state);
             tierce__locator_storage_usage(t->manager->locator, storages[i].number, &usage);
+            const struct scrub_values scrub = scrub_values(t->manager, storages[i].name);
             double values[] = {
                 state.is_enabled && state.is_well,
                 state.used_share < 0 ? -1 : state.used_share,
@@ -374,6 +398,9 @@ static void tell_storages(const struct telling *t, const struct tierce__catalog 
                 (double)storages[i].capacity_bytes,
                 tierce__reclaimer_storage_watermark_bytes(&storages[i]),
                 state.is_managed,
+                scrub.age_s,
+                scrub.found,
+                scrub.fixed,
                 (double)tierce__locator_storage_located(t->manager->locator, storages[i].number)};
             _Static_assert(sizeof(values) / sizeof(values[0]) == sizeof(names) / sizeof(names[0]),
                            "each metric has a value");

@@ -29,7 +29,10 @@
  *    "storages":  [{"name", "kind", "status", "warning", "is_enabled", "is_well",
  *                   "probe_age_ms" and "probe_took_us" (null: not probed yet),
  *                   "why" (of the last failure), "used_share" (null: not known),
- *                   "capacity_bytes" and "watermark_bytes" (0: not bounded), BYTES}]
+ *                   "capacity_bytes" and "watermark_bytes" (0: not bounded), BYTES,
+ *                   "scrub": null or {"state", "reason", "repairs", "began_us", "ended_us" (0: it
+ *                             runs), "checked_files", "missing_files", "dropped_locations",
+ *                             "listed_objects", "orphans", "deleted_orphans"}}]
  *    "instances": [{"id", "group", "keys", "keys_max", "serving_bytes", "asked_keys", "found_keys",
  *                   "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count";
  *                   with "attention_kind", "window_tokens", "every_tokens", "attention_family" and
@@ -202,6 +205,30 @@ static void put_health(struct tierce__json_write *json, const struct tierce__sto
         tierce__json_write_text(json, "used_share", NULL);
 }
 
+static void put_scrub(struct tierce__json_write *json, struct tierce__manager *manager,
+                      const char *storage)
+{
+    struct tierce__scrub_state state;
+    const struct tierce__scrub_counts *counts = &state.counts;
+    if (!tierce__scrub_state(manager->scrub, storage, &state)) {
+        tierce__json_write_text(json, "scrub", NULL);
+        return;
+    }
+    tierce__json_write_open(json, "scrub", '{');
+    tierce__json_write_text(json, "state", tierce__scrub_phase_name(state.phase));
+    tierce__json_write_text(json, "reason", state.why);
+    tierce__json_write_bool(json, "repairs", state.repairs);
+    tierce__json_write_signed(json, "began_us", state.began_us);
+    tierce__json_write_signed(json, "ended_us", state.ended_us);
+    tierce__json_write_count(json, "checked_files", counts->checked);
+    tierce__json_write_count(json, "missing_files", counts->missing);
+    tierce__json_write_count(json, "dropped_locations", counts->dropped_locations);
+    tierce__json_write_count(json, "listed_objects", counts->listed);
+    tierce__json_write_count(json, "orphans", counts->orphans);
+    tierce__json_write_count(json, "deleted_orphans", counts->deleted_orphans);
+    tierce__json_write_close(json, '}');
+}
+
 static void put_storage(struct tierce__json_write *json, const struct shown *shown,
                         const struct tierce__storage *storage)
 {
@@ -223,6 +250,7 @@ static void put_storage(struct tierce__json_write *json, const struct shown *sho
                              (uint64_t)tierce__reclaimer_storage_watermark_bytes(storage));
     if (has_all)
         put_bytes(json, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
+    put_scrub(json, shown->manager, storage->name);
     tierce__json_write_close(json, '}');
 }
 

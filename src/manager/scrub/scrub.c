@@ -31,6 +31,7 @@ struct tierce__scrub {
     size_t last_count, last_room;
     size_t current; /* index in `last` of the one that runs, if is_running */
     bool is_running, is_stopping;
+    bool is_leaving; /* it stops because the manager leads no more, or ends */
     bool has_thread; /* it has not been joined */
     pthread_t thread;
 };
@@ -219,7 +220,8 @@ void tierce__scrub_note_unread(struct scrub_run *run, const char *format, ...)
 static void log_end(const struct scrub_run *run, const struct tierce__scrub_state *state)
 {
     const struct tierce__scrub_counts *n = &run->counts;
-    bool is_whole = state->phase == TIERCE__SCRUB_DONE || state->phase == TIERCE__SCRUB_STOPPED;
+    bool is_whole = state->phase == TIERCE__SCRUB_DONE ||
+                    (state->phase == TIERCE__SCRUB_STOPPED && state->why[0] == '\0');
     tierce__log(is_whole ? TIERCE_LOG_INFO : TIERCE_LOG_WARN, "storage_scrubbed",
                 "storage=%.64s state=%s repairs=%d files=%llu missing=%llu too_short=%llu "
                 "dropped_locations=%llu objects=%llu orphans=%llu deleted_orphans=%llu why=\"%s\"",
@@ -245,7 +247,11 @@ static void end_run(struct scrub_run *run, int rc)
     publish(run);
     struct tierce__scrub_state *last = &scrub->last[scrub->current].state;
     last->ended_us = now_us;
-    if (run->phase == TIERCE__SCRUB_FAILED && run->why[0] == '\0')
+    last->whole_us = run->phase == TIERCE__SCRUB_DONE ? now_us : last->whole_us;
+    if (run->phase == TIERCE__SCRUB_STOPPED && scrub->is_leaving)
+        snprintf(last->why, sizeof(last->why),
+                 "this manager leads no more; start the scrub again at the next leader");
+    else if (run->phase == TIERCE__SCRUB_FAILED && run->why[0] == '\0')
         snprintf(last->why, sizeof(last->why), "%s", tierce_strerror(rc));
     else if (run->phase == TIERCE__SCRUB_FAILED || is_incomplete)
         snprintf(last->why, sizeof(last->why), "%.127s",
@@ -368,6 +374,7 @@ static int begin_state(struct tierce__scrub *scrub, struct scrub_run *run)
         .lists = run->lists,
         .rate = run->rate,
         .began_us = tierce__locator_now_us(run->opts->locator),
+        .whole_us = last->state.whole_us,
     };
     run->seen = last->seen;
     scrub->current = (size_t)(last - scrub->last);
@@ -380,7 +387,7 @@ static int start_thread(struct tierce__scrub *scrub, struct scrub_run *run)
     if (rc < 0)
         return rc;
     TIERCE_ASSERT(!scrub->has_thread && !scrub->is_running);
-    scrub->is_stopping = false;
+    scrub->is_stopping = scrub->is_leaving = false;
     scrub->is_running = true;
     rc = -pthread_create(&scrub->thread, NULL, scrub_storage, run);
     scrub->has_thread = scrub->is_running = rc == 0;
@@ -423,6 +430,7 @@ void tierce__scrub_stop(struct tierce__scrub *scrub, const char *storage)
     if (scrub->is_running &&
         (storage == NULL || strcmp(scrub->last[scrub->current].storage, storage) == 0)) {
         scrub->is_stopping = true;
+        scrub->is_leaving = scrub->is_leaving || storage == NULL;
         tierce__cond_broadcast(&scrub->changed);
     }
     tierce__lock_drop(&scrub->lock);

@@ -97,6 +97,7 @@ struct tierce__scrub_state {
     bool lists; /* the objects are listed; else only the records are checked */
     uint32_t rate;
     int64_t began_us, ended_us; /* wall clock; ended_us 0: it runs */
+    int64_t whole_us;           /* end of the last one that judged everything; 0: none yet */
     struct tierce__scrub_counts counts;
     char why[128]; /* it failed, or the first that could not be judged */
 };

@@ -42,9 +42,9 @@ struct listing {
 static bool is_block(const struct scrub_run *run, const char *name)
 {
     size_t folder_bytes;
-    uint64_t number = tierce__scrub_number(name, &folder_bytes);
-    bool has_slots = run->storage.key_count_per_file > 0;
-    return number != 0 && (has_slots || tierce__place_slots(number) == 1);
+    uint64_t number = tierce__place_number(name, &folder_bytes);
+    const struct tierce__storage_at at = tierce__storage_at_of(&run->storage);
+    return number != 0 && (tierce__place_slots(number) == 1 || tierce__storage_at_has_files(&at));
 }
 
 static int add_page(struct listing *l, const struct tierce__storage_page *page)

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/list.h"
+#include "manager/storage/places.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,23 +15,6 @@
 enum { FILE_DIGITS = 16, SEEN_MAX = 1 << 20 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
-
-uint64_t tierce__scrub_number(const char *name, size_t *folder_bytes)
-{
-    uint64_t number = 0;
-    const char *slash = strchr(name, '/');
-    slash = slash != NULL ? strchr(slash + 1, '/') : NULL;
-    if (slash == NULL || strlen(slash + 1) != FILE_DIGITS)
-        return 0;
-    for (const char *p = slash + 1; *p != '\0'; p++) {
-        bool is_digit = *p >= '0' && *p <= '9', is_letter = *p >= 'a' && *p <= 'f';
-        if (!is_digit && !is_letter)
-            return 0;
-        number = number << 4 | (uint64_t)(is_digit ? *p - '0' : *p - 'a' + 10);
-    }
-    *folder_bytes = (size_t)(slash + 1 - name);
-    return number;
-}
 
 static uint64_t hash_of(const char *text, size_t bytes)
 {
@@ -80,7 +64,7 @@ int tierce__scrub_set_add(struct tierce__scrub_set *set, const char *name, uint6
                           int64_t changed_us)
 {
     size_t folder_bytes = 0;
-    uint64_t number = tierce__scrub_number(name, &folder_bytes);
+    uint64_t number = tierce__place_number(name, &folder_bytes);
     TIERCE_ASSERT(number != 0);
     struct tierce__scrub_folder *folder = find_folder(set, name, folder_bytes);
     int rc = folder == NULL ? add_folder(set, name, folder_bytes, &folder) : 0;
@@ -132,7 +116,7 @@ struct tierce__scrub_folder *tierce__scrub_set_folder_at(const struct tierce__sc
 {
     size_t folder_bytes = 0;
     const char *name = name_in(path);
-    if (name == NULL || tierce__scrub_number(name, &folder_bytes) == 0)
+    if (name == NULL || tierce__place_number(name, &folder_bytes) == 0)
         return NULL;
     return find_folder(set, name, folder_bytes);
 }
@@ -141,7 +125,7 @@ void tierce__scrub_set_use(struct tierce__scrub_set *set, const char *path)
 {
     size_t folder_bytes = 0;
     const char *name = name_in(path);
-    uint64_t number = name != NULL ? tierce__scrub_number(name, &folder_bytes) : 0;
+    uint64_t number = name != NULL ? tierce__place_number(name, &folder_bytes) : 0;
     const struct tierce__scrub_folder *folder =
         number != 0 ? find_folder(set, name, folder_bytes) : NULL;
     if (folder == NULL)

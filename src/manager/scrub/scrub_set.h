@@ -38,10 +38,6 @@ struct tierce__scrub_set {
     struct tierce__map by_name;
 };
 
-/* The number of a block's file in a name "INSTANCE/SPEC/FILE", and the length of the folder before
- * it, with its '/'. 0: no block has this name. */
-uint64_t tierce__scrub_number(const char *name, size_t *folder_bytes);
-
 /* Adds an object whose name has a number. Errors: -ENOMEM, TIERCE_E_LIMIT (2^32 folders). */
 TIERCE_MUSTUSE int tierce__scrub_set_add(struct tierce__scrub_set *set, const char *name,
                                          uint64_t bytes, int64_t changed_us);

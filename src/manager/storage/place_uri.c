@@ -150,6 +150,24 @@ char *tierce__place_path(const struct tierce__storage *storage,
     return path;
 }
 
+uint64_t tierce__place_number(const char *name, size_t *folder_bytes)
+{
+    enum { DIGITS = 16 };
+    uint64_t number = 0;
+    const char *slash = strchr(name, '/');
+    slash = slash != NULL ? strchr(slash + 1, '/') : NULL;
+    if (slash == NULL || strlen(slash + 1) != DIGITS)
+        return 0;
+    for (const char *p = slash + 1; *p != '\0'; p++) {
+        bool is_digit = *p >= '0' && *p <= '9', is_letter = *p >= 'a' && *p <= 'f';
+        if (!is_digit && !is_letter)
+            return 0;
+        number = number << 4 | (uint64_t)(is_digit ? *p - '0' : *p - 'a' + 10);
+    }
+    *folder_bytes = (size_t)(slash + 1 - name);
+    return number;
+}
+
 /* ---- URIs ------------------------------------------------------------------------------------ */
 
 /* "<type>://<name><folder>", or with the folder as the beginning of a key. */

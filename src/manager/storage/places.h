@@ -185,4 +185,8 @@ char *tierce__place_path(const struct tierce__storage *storage,
                          const struct tierce__instance *instance,
                          const struct tierce__spec_place *place, struct tierce__arena *arena);
 
+/* The number of a block's file in a name "INSTANCE/SPEC/FILE", and the length of the folder before
+ * it, with its '/'. 0: no block has this name. */
+uint64_t tierce__place_number(const char *name, size_t *folder_bytes);
+
 #endif

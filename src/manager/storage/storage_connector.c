@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "manager/storage/places.h"
 #include "manager/storage/storage.h"
 #include "store/await.h"
 #include "store/remote/connector.h"
@@ -28,6 +29,7 @@ struct connector_driver {
     char *url;
     char probe_text[32]; /* a name that no other driver has */
     struct tierce_plugin_name probe_name;
+    uint64_t list_cursor; /* of the next page; 0: no listing */
 };
 
 static struct connector_driver *driver_of(struct tierce__storage_driver *base)
@@ -341,11 +343,28 @@ static int connector_remove(struct tierce__storage_driver *base, const char *pat
     return status;
 }
 
+/* Whether an object has a first byte. A store that does not report lengths answers a lookup as if
+ * the object was empty. */
+static int has_byte(struct connector_driver *driver, const struct tierce_plugin_name *name,
+                    bool *has)
+{
+    struct tierce__store_req req = {
+        .op = TIERCE__STORE_GET, .urgency = TIERCE__CONNECTOR_FETCH, .names = name, .length = 1};
+    int rc = tierce__pool_alloc(driver->pool, &req.buf, PROBE_BYTES);
+    if (rc != 0)
+        return rc;
+    call(driver, &req, 1);
+    tierce__buf_release(req.buf);
+    *has = req.status == 0;
+    return req.status == TIERCE_E_FORMAT || req.status == TIERCE_E_MISS ? 0 : req.status;
+}
+
 static int connector_measure(struct tierce__storage_driver *base, const char *path, uint64_t *bytes)
 {
     struct connector_driver *driver = driver_of(base);
     struct tierce_plugin_name name;
     char why[128];
+    bool has = false;
     struct tierce__store_req req = {
         .op = TIERCE__STORE_LOOKUP, .urgency = TIERCE__CONNECTOR_PEEK, .names = &name};
     if (!name_of(&name, path))
@@ -360,7 +379,107 @@ static int connector_measure(struct tierce__storage_driver *base, const char *pa
     if (req.found == 0)
         return -ENOENT;
     *bytes = req.object_bytes;
-    return *bytes > 0 ? 0 : TIERCE_E_UNSUPPORTED; /* the store does not report lengths */
+    rc = *bytes == 0 ? has_byte(driver, &name, &has) : 0;
+    return rc == 0 && has ? TIERCE_E_UNSUPPORTED : rc;
+}
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+/* A request for a page of names. */
+struct list_call {
+    struct tierce__await await;
+    struct tierce__store_req req;
+    struct tierce__storage_page *page;
+    int error;
+};
+
+static void page_answered(struct tierce__store_req *req)
+{
+    struct list_call *call = req->arg;
+    (void)tierce__await_answer(&call->await);
+}
+
+static void add_name(void *arg, const struct tierce_plugin_name *name)
+{
+    static const char probe[] = "tierce-probe-";
+    struct list_call *call = arg;
+    char text[TIERCE__CONNECTOR_NAME_MAX + 1];
+    TIERCE_ASSERT(name->bytes <= TIERCE__CONNECTOR_NAME_MAX);
+    memcpy(text, name->text, name->bytes);
+    text[name->bytes] = '\0';
+    if (strcmp(text, TIERCE__STORAGE_MARK) == 0 || strncmp(text, probe, sizeof(probe) - 1) == 0)
+        return;
+    int rc =
+        tierce__storage_page_add(call->page, text, call->req.object_bytes, call->req.changed_us);
+    call->error = rc < 0 ? rc : call->error;
+}
+
+/* The page at a cursor, which moves to the next one; 0 at the end. Small pages, because the call is
+ * limited like a probe. */
+static int list_page(struct connector_driver *driver, uint64_t *cursor,
+                     struct tierce__storage_page *page, char why[128])
+{
+    static const struct tierce_plugin_name any = {.text = ""};
+    enum { PAGE_NAMES = 128 };
+    char text[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    int rc = ready(driver, why);
+    if (rc != 0)
+        return rc;
+    struct list_call call = {
+        .page = page,
+        .req = {.op = TIERCE__STORE_LIST,
+                .urgency = TIERCE__CONNECTOR_STORE,
+                .names = &any,
+                .name_count = 1,
+                .each = add_name,
+                .page_max = PAGE_NAMES,
+                .object_bytes = TIERCE__STORAGE_UNKNOWN_BYTES,
+                .cursor = *cursor,
+                .deadline_ns = tierce__deadline_in_ms(CALL_MS),
+                .done = page_answered},
+    };
+    call.req.arg = &call;
+    tierce__await_begin(&call.await);
+    tierce__await_expect(&call.await);
+    driver->connector->ops->submit(driver->connector, &call.req);
+    bool all = tierce__await_end(&call.await, TIERCE__DEADLINE_NEVER);
+    TIERCE_ASSERT(all);
+    rc = call.req.status != 0 ? call.req.status : call.error;
+    if (call.req.status != 0)
+        driver->connector->ops->why(driver->connector, text);
+    if (rc != 0)
+        snprintf(why, 128, "%.127s", text[0] != '\0' ? text : tierce_strerror(rc));
+    *cursor = rc == 0 ? call.req.cursor : 0;
+    return rc;
+}
+
+static int connector_list(struct tierce__storage_driver *base, bool is_first,
+                          struct tierce__storage_page *page, char why[128])
+{
+    struct connector_driver *driver = driver_of(base);
+    TIERCE_ASSERT(page->count == 0);
+    if (is_first)
+        driver->list_cursor = 0;
+    else if (driver->list_cursor == 0)
+        return -ESTALE;
+    int rc = list_page(driver, &driver->list_cursor, page, why);
+    page->is_end = driver->list_cursor == 0;
+    return rc;
+}
+
+/* On the first page: the names of blocks begin with an instance, before most others. */
+static int connector_has_blocks(struct tierce__storage_driver *base, bool *has)
+{
+    struct tierce__storage_page page = {0};
+    uint64_t cursor = 0;
+    size_t folder_bytes;
+    char why[128];
+    int rc = list_page(driver_of(base), &cursor, &page, why);
+    *has = false;
+    for (size_t i = 0; rc == 0 && i < page.count; i++)
+        *has = *has || tierce__place_number(page.objects[i].name, &folder_bytes) != 0;
+    tierce__storage_page_clear(&page);
+    return rc;
 }
 
 /* A bucket does not report its room; that of a node's part is its storage's capacity_bytes. */
@@ -377,9 +496,11 @@ const struct tierce__storage_ops tierce__storage_s3 = {
     .probe = connector_probe,
     .read_mark = connector_read_mark,
     .write_mark = connector_write_mark,
+    .has_blocks = connector_has_blocks,
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,
+    .list = connector_list,
     .used_share = connector_used_share,
 };
 
@@ -392,5 +513,6 @@ const struct tierce__storage_ops tierce__storage_node = {
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,
+    .list = connector_list,
     .used_share = connector_used_share,
 };

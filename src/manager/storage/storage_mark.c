@@ -7,13 +7,20 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum tierce__mark_state no_mark(const struct tierce__storage_mark *mark, char why[128])
+static enum tierce__mark_state no_mark(const struct tierce__storage_ops *ops,
+                                       struct tierce__storage_driver *driver,
+                                       const struct tierce__storage_mark *mark, char why[128])
 {
+    bool has_blocks = false;
     if (!mark->is_marked)
         return TIERCE__MARK_ABSENT;
-    snprintf(why, 128,
-             "its mark " TIERCE__STORAGE_MARK
-             " is missing: it is empty or not mounted (tierce storage adopt)");
+    if (ops->has_blocks != NULL && ops->has_blocks(driver, &has_blocks) < 0)
+        has_blocks = false;
+    snprintf(why, 128, "its mark " TIERCE__STORAGE_MARK " is missing%s",
+             has_blocks
+                 ? ", but it has blocks: a lifecycle rule may delete objects (tierce storage "
+                   "adopt --keep)"
+                 : ": it is empty or not mounted (tierce storage adopt)");
     return TIERCE__MARK_LOST;
 }
 
@@ -30,7 +37,7 @@ enum tierce__mark_state tierce__storage_mark_look(const struct tierce__storage_o
     if (rc == 0 && strcmp(id, mark->id) == 0)
         return TIERCE__MARK_OURS;
     if (rc == -ENOENT)
-        return no_mark(mark, why);
+        return no_mark(ops, driver, mark, why);
     if (rc == 0)
         snprintf(why, 128, "it has the mark of another registry, %s (tierce storage adopt)", id);
     else if (rc == TIERCE_E_FORMAT)

@@ -4,6 +4,9 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "manager/storage/places.h"
 #include "manager/storage/storage.h"
 #include "net/redis/resp_pipeline.h"
 #include "store/store_req.h"
@@ -13,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <xxhash.h>
 
 enum {
     PROBE_BYTES = 4096,
@@ -20,16 +24,27 @@ enum {
     KEY_BYTES_MAX = PREFIX_BYTES_MAX + TIERCE__CONNECTOR_NAME_MAX,
 };
 
+/* The first part of names, "INSTANCE", and whether these are of this storage. */
+struct known_part {
+    struct tierce__map_node node;
+    bool is_ours;
+    char text[];
+};
+
 struct redis_driver {
     struct tierce__storage_driver base;
     struct tierce__resp_pool *pool;
     char prefix[PREFIX_BYTES_MAX + 1];
+    /* A listing: a server, and the cursor of its next page; "": no listing. */
+    size_t server;
+    char cursor[24];
+    struct tierce__map parts; /* struct known_part, by text */
 };
 
-static const struct redis_driver *driver_of(const struct tierce__storage_driver *base)
+static struct redis_driver *driver_of(struct tierce__storage_driver *base)
 {
     TIERCE_DASSERT(base->ops == &tierce__storage_redis);
-    return (const struct redis_driver *)base;
+    return (struct redis_driver *)base;
 }
 
 /* Opens by the URL that clients open. */
@@ -75,8 +90,19 @@ static int redis_open(struct tierce__storage_driver **out, const struct tierce__
     return rc;
 }
 
+static void redis_end_list(struct tierce__storage_driver *base)
+{
+    struct redis_driver *driver = driver_of(base);
+    TIERCE__MAP_FOR_EACH (node, &driver->parts)
+        tierce__free(TIERCE__CONTAINER_OF(node, struct known_part, node));
+    tierce__map_fini(&driver->parts);
+    driver->parts = (struct tierce__map){0};
+    driver->cursor[0] = '\0';
+}
+
 static void redis_close(struct tierce__storage_driver *base)
 {
+    redis_end_list(base);
     tierce__resp_pool_destroy(driver_of(base)->pool);
     tierce__free(base);
 }
@@ -221,6 +247,156 @@ static int redis_measure(struct tierce__storage_driver *base, const char *path, 
     return rc;
 }
 
+/* ---- list ------------------------------------------------------------------------------------ */
+
+/* Adds the keys of a page. [cursor, [key, ...]] */
+static int take_keys(struct redis_driver *driver, const struct tierce__resp_value *value,
+                     struct tierce__storage_page *page)
+{
+    size_t prefix_bytes = strlen(driver->prefix);
+    int rc = 0;
+    if (value->type != TIERCE__RESP_ARRAY || value->count != 2 ||
+        value->items[0].type != TIERCE__RESP_STRING || value->items[0].bytes == 0 ||
+        value->items[0].bytes >= sizeof(driver->cursor) ||
+        value->items[1].type != TIERCE__RESP_ARRAY)
+        return -EPROTO;
+    memcpy(driver->cursor, value->items[0].text, value->items[0].bytes + 1);
+    for (size_t i = 0; rc == 0 && i < value->items[1].count; i++) {
+        const struct tierce__resp_value *key = &value->items[1].items[i];
+        if (key->type != TIERCE__RESP_STRING || key->bytes <= prefix_bytes ||
+            memcmp(key->text, driver->prefix, prefix_bytes) != 0 || strlen(key->text) != key->bytes)
+            continue;
+        const char *name = key->text + prefix_bytes;
+        size_t folder_bytes;
+        bool is_block = tierce__place_number(name, &folder_bytes) != 0;
+        page->others += !is_block && strcmp(name, TIERCE__STORAGE_MARK) != 0;
+        if (is_block && key->bytes - prefix_bytes <= TIERCE__CONNECTOR_NAME_MAX)
+            rc = tierce__storage_page_add(page, name, TIERCE__STORAGE_UNKNOWN_BYTES, 0);
+    }
+    return rc;
+}
+
+/* One page of a server. -ENOENT: there are fewer servers. */
+static int scan(struct redis_driver *driver, struct tierce__storage_page *page, char why[128])
+{
+    struct tierce__resp_pipeline batch;
+    char pattern[2 * PREFIX_BYTES_MAX + 2];
+    pattern[tierce__resp_pattern(pattern, driver->prefix, strlen(driver->prefix))] = '\0';
+    tierce__resp_pipeline_begin(&batch, driver->pool);
+    batch.repeats = true;
+    TIERCE__RESP_COMMAND(&batch, "SCAN", driver->cursor, "MATCH", pattern, "COUNT", "512");
+    int rc = tierce__resp_pipeline_run_at(&batch, driver->server);
+    if (rc < 0 && rc != -ENOENT)
+        snprintf(why, 128, "SCAN: %.110s", batch.why);
+    if (rc == 0)
+        rc = take_keys(driver, &batch.values[0], page);
+    tierce__resp_pipeline_end(&batch);
+    return rc;
+}
+
+/* Another storage whose key_prefix begins with ours has its mark behind a beginning of the part. */
+static int ask_marks(struct redis_driver *driver, const char *part, size_t bytes, bool *is_ours,
+                     char why[128])
+{
+    struct tierce__resp_pipeline batch;
+    tierce__resp_pipeline_begin(&batch, driver->pool);
+    batch.repeats = true;
+    for (size_t i = 1; i <= bytes; i++)
+        TIERCE__RESP_COMMAND(&batch, "EXISTS",
+                             tierce__resp_pipeline_textf(&batch, "%s%.*s" TIERCE__STORAGE_MARK,
+                                                         driver->prefix, (int)i, part));
+    int rc = tierce__resp_pipeline_run(&batch);
+    *is_ours = true;
+    for (size_t i = 0; rc == 0 && i < bytes; i++) {
+        bool is_known = batch.values[i].type == TIERCE__RESP_INTEGER;
+        *is_ours = *is_ours && is_known && batch.values[i].integer == 0;
+        rc = is_known ? 0 : -EPROTO;
+    }
+    if (rc < 0)
+        snprintf(why, 128, "EXISTS: %.110s", batch.why);
+    tierce__resp_pipeline_end(&batch);
+    return rc;
+}
+
+/* Whether the names with this first part are of this storage; the answer is kept for the listing.
+ */
+static int is_ours(struct redis_driver *driver, const char *name, bool *out, char why[128])
+{
+    size_t bytes = strcspn(name, "/");
+    uint64_t hash = XXH3_64bits(name, bytes);
+    struct tierce__map_node *node = tierce__map_find(&driver->parts, hash);
+    for (; node != NULL; node = tierce__map_find_next(node)) {
+        const struct known_part *known = TIERCE__CONTAINER_OF(node, struct known_part, node);
+        if (strncmp(known->text, name, bytes) == 0 && known->text[bytes] == '\0') {
+            *out = known->is_ours;
+            return 0;
+        }
+    }
+    struct known_part *part = tierce__alloc(sizeof(*part) + bytes + 1);
+    int rc = part != NULL ? ask_marks(driver, name, bytes, out, why) : -ENOMEM;
+    if (rc < 0) {
+        tierce__free(part);
+        return rc;
+    }
+    part->is_ours = *out;
+    memcpy(part->text, name, bytes);
+    part->text[bytes] = '\0';
+    tierce__map_put(&driver->parts, &part->node, hash);
+    return 0;
+}
+
+/* Leaves only those objects on the page that are of this storage. */
+static int drop_foreign(struct redis_driver *driver, struct tierce__storage_page *page,
+                        char why[128])
+{
+    size_t kept = 0;
+    int rc = 0;
+    for (size_t i = 0; i < page->count; i++) {
+        bool stays = false;
+        if (rc == 0)
+            rc = is_ours(driver, page->objects[i].name, &stays, why);
+        if (stays) {
+            page->objects[kept++] = page->objects[i];
+        } else {
+            page->others++;
+            tierce__free(page->objects[i].name);
+        }
+    }
+    page->count = kept;
+    return rc;
+}
+
+/* Redis does not tell when a key was written: OBJECT IDLETIME depends on the eviction policy, on
+ * the server's clock, and on readers. */
+static int redis_list(struct tierce__storage_driver *base, bool is_first,
+                      struct tierce__storage_page *page, char why[128])
+{
+    struct redis_driver *driver = driver_of(base);
+    TIERCE_ASSERT(page->count == 0);
+    if (driver->prefix[0] == '\0') {
+        snprintf(why, 128,
+                 "without a key_prefix, keys of other programs cannot be told from blocks");
+        return TIERCE_E_UNSUPPORTED;
+    }
+    if (is_first) {
+        redis_end_list(base);
+        driver->server = 0;
+        snprintf(driver->cursor, sizeof(driver->cursor), "0");
+    } else if (driver->cursor[0] == '\0') {
+        return -ESTALE;
+    }
+    int rc = scan(driver, page, why);
+    bool has_server = rc != -ENOENT || driver->server == 0;
+    if (rc == 0)
+        rc = drop_foreign(driver, page, why);
+    if (rc == 0 && strcmp(driver->cursor, "0") == 0)
+        driver->server++;
+    page->is_end = !has_server;
+    if (rc != 0)
+        redis_end_list(base);
+    return has_server ? rc : 0;
+}
+
 /* The number after "name:" in INFO's answer; 0 if missing. */
 static double info_of(const char *info, const char *name)
 {
@@ -258,5 +434,7 @@ const struct tierce__storage_ops tierce__storage_redis = {
     .may_forget = true,
     .remove = redis_remove,
     .measure = redis_measure,
+    .list = redis_list,
+    .end_list = redis_end_list,
     .used_share = redis_used_share,
 };

@@ -288,10 +288,9 @@ static bool look_after(struct tierce__storages *storages, struct storages_unit *
     bool is_wrong = tierce__mark_is_wrong(report.mark);
     bool is_well = !report.hangs && report.failures < storages->opts.failures && !is_wrong;
     TIERCE_DASSERT(storages->opts.failures > 0);
-    tierce__storages_set_troubles(
-        storages, unit->number,
-        (is_well ? 0 : TIERCE__STORAGE_UNWELL) |
-            (is_wrong && !unit->is_adopting ? TIERCE__STORAGE_WRONG_MARK : 0));
+    tierce__storages_set_troubles(storages, unit->number,
+                                  (is_well ? 0 : TIERCE__STORAGE_UNWELL) |
+                                      (is_wrong ? TIERCE__STORAGE_WRONG_MARK : 0));
     out->is_mark =
         report.mark == TIERCE__MARK_OURS && !unit->is_marked && unit->marked_ns != report.probed_ns;
     out->is_health = is_well != unit->is_well;
@@ -511,7 +510,9 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
         tierce__lock_drop(&storages->lock);
         out->is_enabled = storage->is_enabled;
         out->is_managed = tierce__storages_is_managed(storages, storage->type);
-        out->is_well = tierce__storages_troubles(storages, storage->number) == 0;
+        bool is_kept =
+            storage->contents == TIERCE__CONTENTS_KEPT || storage->type == TIERCE__STORAGE_NODE;
+        out->is_well = tierce__storages_troubles(storages, storage->number) == 0 && is_kept;
         out->is_probed = report.is_probed;
         out->used_share = report.used_share;
         if (report.is_probed) {
@@ -524,6 +525,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
                          0
                      ? "no sign of life of its node"
                  : report.hangs ? "it does not answer"
+                 : !is_kept     ? "its locations are being dropped"
                                 : report.why);
     }
     tierce__registry_release(storages->opts.registry, catalog);

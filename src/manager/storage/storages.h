@@ -70,11 +70,11 @@ bool tierce__storages_has_wrong_mark(struct tierce__storages *storages,
                                      const struct tierce__storage *storage);
 
 /*
- * An operator accepts a storage whose mark is wrong. Between begin and end the caller removes the
- * storage's locations from the index; their files may be deleted. With `is_accepted`, end writes
- * the mark, and the storage returns to service. Errors, `why` in words: -EEXIST (its mark is
- * right), -EBUSY (it is being adopted), TIERCE_E_UNSUPPORTED (it has no mark: unmanaged, or the
- * registry is not stored), TIERCE_E_DOWN, those of the driver; -ENOMEM, TIERCE_E_CLOSED.
+ * An operator accepts a storage whose mark is wrong. Between begin and end the caller says in the
+ * registry whether it has lost its objects. With `is_accepted`, end writes the mark, and the
+ * storage returns to service. Errors, `why` in words: -EEXIST (its mark is right), -EBUSY (it is
+ * being adopted), TIERCE_E_UNSUPPORTED (it has no mark: unmanaged, or the registry is not stored),
+ * TIERCE_E_DOWN, those of the driver; -ENOMEM, TIERCE_E_CLOSED.
  */
 TIERCE_MUSTUSE int tierce__storages_adopt_begin(struct tierce__storages *storages,
                                                 const struct tierce__storage *storage,

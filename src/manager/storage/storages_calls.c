@@ -139,11 +139,8 @@ static int set_adopting(struct tierce__storages *storages, uint16_t number, bool
     tierce__lock_take(&storages->lock);
     struct storages_unit *unit = *tierce__storages_find(storages, number);
     int rc = unit == NULL ? TIERCE_E_CLOSED : unit->is_adopting && is_adopting ? -EBUSY : 0;
-    if (rc == 0) {
+    if (rc == 0)
         unit->is_adopting = is_adopting;
-        if (is_adopting)
-            tierce__storages_set_troubles(storages, number, TIERCE__STORAGE_UNWELL);
-    }
     tierce__lock_drop(&storages->lock);
     if (rc != 0)
         snprintf(why, 128, "%s",

@@ -210,6 +210,19 @@ bool tierce__resp_is_error(const struct tierce__resp_value *value, const char *c
            (value->text[length] == ' ' || value->text[length] == '\0');
 }
 
+size_t tierce__resp_pattern(char *out, const char *begins, size_t bytes)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (begins[i] != '\0' && strchr("*?[]^\\-", begins[i]) != NULL)
+            out[used++] = '\\';
+        out[used++] = begins[i];
+    }
+    out[used++] = '*';
+    TIERCE_DASSERT(used <= 2 * bytes + 1);
+    return used;
+}
+
 const char *tierce__resp_words(const struct tierce__resp_value *error)
 {
     TIERCE_DASSERT(error->type == TIERCE__RESP_ERROR);

@@ -124,6 +124,10 @@ uint64_t tierce__resp_connects(const struct tierce__resp *resp);
  * the next call] */
 const char *tierce__resp_why(const struct tierce__resp *resp);
 
+/* A pattern of SCAN for keys that begin with a text, without a NUL; returns its length. `out` has
+ * room for 2 * bytes + 1. */
+size_t tierce__resp_pattern(char *out, const char *begins, size_t bytes);
+
 /* The text of an error for logs. It omits our password, which the server may repeat. [borrow as the
  * value] */
 const char *tierce__resp_words(const struct tierce__resp_value *error);

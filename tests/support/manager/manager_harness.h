@@ -58,20 +58,24 @@ struct harness_opts {
     struct tierce__ghosts *ghost;
     bool has_engines; /* the clients of "i" are engines of Tierce */
     uint64_t move_rate;
-    uint64_t storage_number; /* of "s"; 0: 1 */
+    uint64_t storage_number;                 /* of "s"; 0: 1 */
+    const char *storage_type, *storage_spec; /* of the storage "s", as JSON; NULL: files */
 };
 
 static inline void harness_startup(struct harness *h, const struct harness_opts *o)
 {
-    char text[4096];
+    char text[4096], files[160];
+    const char *type = o->storage_type != NULL ? o->storage_type : "file";
     long long capacity = o->capacity > 0 ? o->capacity : 1000000000;
+    snprintf(files, sizeof(files), "{\"root_path\":\"%s/\",\"key_count_per_file\":%d}", h->folder,
+             o->keys_per_file > 0 ? o->keys_per_file : 1);
     snprintf(
         text, sizeof(text),
-        "{\"storage_config\":{\"type\":\"file\",\"is_available\":true,\"global_unique_name\":\"s\","
-        "\"storage_spec\":{\"root_path\":\"%s/\",\"key_count_per_file\":%d}},"
+        "{\"storage_config\":{\"type\":\"%s\",\"is_available\":true,\"global_unique_name\":\"s\","
+        "\"storage_spec\":%s},"
         "\"instance_group\":{\"name\":\"g\",\"storage_candidates\":[\"s\"],"
         "\"global_quota_group_name\":\"q\",\"max_instance_count\":10,\"version\":1,"
-        "\"quota\":{\"capacity\":%lld,\"quota_config\":[{\"storage_type\":\"file\","
+        "\"quota\":{\"capacity\":%lld,\"quota_config\":[{\"storage_type\":\"%s\","
         "\"capacity\":%lld}]},\"user_data\":\"\","
         "\"cache_config\":{\"reclaim_strategy\":{\"storage_unique_name\":\"s\","
         "\"reclaim_policy\":%d,\"trigger_strategy\":{\"used_size\":0,\"used_percentage\":%f},"
@@ -80,7 +84,7 @@ static inline void harness_startup(struct harness *h, const struct harness_opts 
         "\"batch_key_size\":16,\"meta_storage_backend_config\":{\"storage_type\":\"%s\","
         "\"storage_uri\":\"%s\"},\"meta_cache_policy_config\":{\"type\":\"LRU\","
         "\"capacity\":%d}}}}}",
-        h->folder, o->keys_per_file > 0 ? o->keys_per_file : 1, capacity,
+        type, o->storage_spec != NULL ? o->storage_spec : files, capacity, type,
         o->type_capacity > 0 ? (long long)o->type_capacity : capacity,
         o->policy > 0 ? o->policy : 1, o->watermark > 0 ? o->watermark : 1.0, o->delay_ms,
         o->keys_max > 0 ? (long long)o->keys_max : 1000000LL,

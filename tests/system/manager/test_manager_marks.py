@@ -90,7 +90,7 @@ def test_a_folder_that_is_not_mounted(case, tmp_path):
     case.folder.mkdir()
     wait_until(lambda: case.storage()["status"] == "unwell")
     adopted = case.tierce("adopt", "nfs_01")
-    assert adopted.returncode == 0 and "dropped_locations" in adopted.stdout, adopted
+    assert adopted.returncode == 0, adopted
     wait_until(lambda: case.storage()["status"] == "well")
     assert case.locate([1, 2, 3]) == [] and (case.folder / MARK).exists()
     case.store([1, 2, 3])

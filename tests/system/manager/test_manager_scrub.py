@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 
@@ -54,6 +55,12 @@ def test_orphans_leave_and_blocks_stay(manager):
     assert (state["orphans"], state["deleted_bytes"], state["young_objects"]) == ("1", str(BYTES), "1")
     assert state["fresh_files"] == "2" and state["dropped_locations"] == "0"
     assert not old.exists() and young.exists()
+    shown = api.call("admin", "ListStorage")["storage"][0]["scrub"]
+    assert shown["state"] == "done" and shown["ended_us"] == state["ended_us"]
+    assert (shown["orphans"], shown["deleted_orphans"]) == ("1", "1")
+    metrics = manager.get("/metrics", "admin_http")[1].decode()
+    assert re.search(r'data_storage_scrub_fixed_count\{.*unique_name="nfs_01"\} 1\n', metrics), metrics
+    assert re.search(r'data_storage_scrub_age_s\{.*unique_name="nfs_01"\} \d', metrics), metrics
     found = api.call("meta", "GetCacheLocation", instance_id="i", block_keys=[1, 2],
                      query_type="QT_PREFIX_MATCH")
     assert len(found["locations"]) == 2

@@ -27,16 +27,10 @@ struct import {
 /* The prefix, escaped for a pattern, followed by a star. */
 static char *make_pattern(const char *prefix)
 {
-    char *pattern = tierce__alloc(2 * strlen(prefix) + 2), *to = pattern;
-    if (pattern == NULL)
-        return NULL;
-    for (; *prefix != '\0'; prefix++) {
-        if (strchr("*?[]\\^-", *prefix) != NULL)
-            *to++ = '\\';
-        *to++ = *prefix;
-    }
-    *to++ = '*';
-    *to = '\0';
+    size_t bytes = strlen(prefix);
+    char *pattern = tierce__alloc(2 * bytes + 2);
+    if (pattern != NULL)
+        pattern[tierce__resp_pattern(pattern, prefix, bytes)] = '\0';
     return pattern;
 }
 

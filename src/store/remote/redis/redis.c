@@ -252,21 +252,6 @@ static int redis_remove(void *opened, const struct tierce_plugin_name *name, uin
 
 /* ---- pages of names -------------------------------------------------------------------------- */
 
-/* A SCAN pattern for names that begin with the prefixes; special characters are escaped. */
-static size_t make_pattern(char *out, const struct tierce_plugin_name *begins)
-{
-    size_t used = 0;
-    TIERCE_ASSERT(begins->bytes <= KEY_BYTES_MAX);
-    for (size_t i = 0; i < begins->bytes; i++) {
-        if (strchr("*?[]^\\-", begins->text[i]) != NULL)
-            out[used++] = '\\';
-        out[used++] = begins->text[i];
-    }
-    out[used++] = '*';
-    TIERCE_DASSERT(used <= 2 * KEY_BYTES_MAX + 1);
-    return used;
-}
-
 /* One command to the i-th server, and its answer; -ENOENT behind the last. */
 static int ask_node(struct redis_link *link, size_t i, const char *const *arguments,
                     const size_t *bytes, size_t count, struct tierce__resp_value *value,
@@ -307,7 +292,7 @@ static int redis_list(void *opened, const struct tierce_plugin_name *prefix, uin
     struct tierce__resp_value value;
     uint64_t node = *cursor >> NODE_SHIFT, next = 0;
     size_t from_bytes = (size_t)snprintf(from, sizeof(from), "%" PRIu64, *cursor & ~NODE_BITS);
-    size_t pattern_bytes = make_pattern(pattern, prefix);
+    size_t pattern_bytes = tierce__resp_pattern(pattern, prefix->text, prefix->bytes);
     int rc = ask_node(link, (size_t)node,
                       (const char *[]){"SCAN", from, "MATCH", pattern, "COUNT", PAGE_NAMES},
                       (size_t[]){4, from_bytes, 5, pattern_bytes, 5, sizeof(PAGE_NAMES) - 1}, 6,

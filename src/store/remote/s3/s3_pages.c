@@ -4,11 +4,13 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/text/url.h"
+#include "store/remote/s3/aws_private.h"
 #include "store/remote/s3/s3_private.h"
 #include "store/remote/s3/s3_xml.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct tierce__s3_mark *find_mark(struct tierce__s3 *s3, uint64_t cursor)
@@ -58,9 +60,14 @@ int tierce__s3_page_begin(struct tierce__s3 *s3, struct tierce__s3_job *job)
 
 struct s3_page {
     const struct tierce__s3 *s3;
-    const struct tierce__store_req *req;
+    struct tierce__store_req *req;
     bool is_encoded, is_more;
     char token[TIERCE__S3_TOKEN_BYTES];
+    /* The object that is being read; has_key is false between objects. */
+    char key[TIERCE__S3_XML_TEXT_MAX + 1];
+    bool has_key;
+    uint64_t bytes, unknown_bytes;
+    int64_t changed_us, unknown_us;
 };
 
 static bool read_page_head(void *arg, const char *path, const char *text, size_t bytes)
@@ -78,33 +85,62 @@ static bool read_page_head(void *arg, const char *path, const char *text, size_t
     return true;
 }
 
-static bool read_page_key(void *arg, const char *path, const char *text, size_t bytes)
+static void begin_object(struct s3_page *page)
 {
-    const struct s3_page *page = arg;
-    const struct tierce__store_req *req = page->req;
-    char key[TIERCE__S3_XML_TEXT_MAX + 1], name_text[TIERCE__CONNECTOR_NAME_MAX];
+    page->has_key = false;
+    page->bytes = page->unknown_bytes;
+    page->changed_us = page->unknown_us;
+}
+
+static bool read_object(void *arg, const char *path, const char *text, size_t bytes)
+{
+    struct s3_page *page = arg;
+    char *end;
+    if (strcmp(path, "ListBucketResult/Contents/Key") == 0) {
+        TIERCE_ASSERT(bytes <= TIERCE__S3_XML_TEXT_MAX);
+        memcpy(page->key, text, bytes + 1);
+        page->has_key = true;
+    } else if (strcmp(path, "ListBucketResult/Contents/Size") == 0) {
+        unsigned long long size = strtoull(text, &end, 10);
+        bool is_size = text[0] >= '0' && text[0] <= '9' && *end == '\0';
+        page->bytes = is_size ? size : page->unknown_bytes;
+    } else if (strcmp(path, "ListBucketResult/Contents/LastModified") == 0) {
+        uint64_t seconds = tierce__aws_time(text);
+        bool is_time = seconds > 0 && seconds < INT64_MAX / 1000000;
+        page->changed_us = is_time ? (int64_t)seconds * 1000000 : page->unknown_us;
+    }
+    return true;
+}
+
+static void end_object(void *arg, const char *path)
+{
+    struct s3_page *page = arg;
+    struct tierce__store_req *req = page->req;
+    char name_text[TIERCE__CONNECTOR_NAME_MAX];
     struct tierce_plugin_name name = {.text = name_text};
-    if (strcmp(path, "ListBucketResult/Contents/Key") != 0)
-        return true;
-    TIERCE_ASSERT(bytes <= TIERCE__S3_XML_TEXT_MAX);
-    memcpy(key, text, bytes + 1);
-    if ((page->is_encoded && !tierce__url_decode(key, true)) ||
-        !tierce__s3_name(name_text, &name.bytes, page->s3->config.prefix,
-                         page->s3->config.has_paths, key))
-        return true; /* none of ours */
-    bool begins =
-        req->name_count == 0 || (name.bytes >= req->names[0].bytes &&
-                                 memcmp(name_text, req->names[0].text, req->names[0].bytes) == 0);
+    if (strcmp(path, "ListBucketResult/Contents") != 0)
+        return;
+    bool is_ours = page->has_key && (!page->is_encoded || tierce__url_decode(page->key, true)) &&
+                   tierce__s3_name(name_text, &name.bytes, page->s3->config.prefix,
+                                   page->s3->config.has_paths, page->key);
+    bool begins = is_ours && (req->name_count == 0 ||
+                              (name.bytes >= req->names[0].bytes &&
+                               memcmp(name_text, req->names[0].text, req->names[0].bytes) == 0));
+    req->object_bytes = page->bytes;
+    req->changed_us = page->changed_us;
     if (begins)
         req->each(req->arg, &name);
-    return true;
+    begin_object(page);
 }
 
 int tierce__s3_page_end(struct tierce__s3 *s3, struct tierce__s3_job *job,
                         const struct tierce__s3_transfer *transfer)
 {
     TIERCE_DASSERT(transfer->job == job && transfer->call == TIERCE__S3_LIST);
-    struct s3_page page = {.s3 = s3, .req = job->req};
+    struct s3_page page = {.s3 = s3,
+                           .req = job->req,
+                           .unknown_bytes = job->req->object_bytes,
+                           .unknown_us = job->req->changed_us};
     uint64_t cursor = 0;
     TIERCE_DASSERT(job->req->op == TIERCE__STORE_LIST);
     int rc = tierce__s3_xml_read(transfer->text, transfer->text_bytes, read_page_head, &page);
@@ -116,8 +152,10 @@ int tierce__s3_page_end(struct tierce__s3 *s3, struct tierce__s3_job *job,
         rc = make_mark(s3, &cursor, job->of_long_ones, page.token);
     else if (!job->of_long_ones && !s3->config.has_paths)
         rc = make_mark(s3, &cursor, true, "");
+    begin_object(&page);
     if (rc == 0)
-        rc = tierce__s3_xml_read(transfer->text, transfer->text_bytes, read_page_key, &page);
+        rc = tierce__s3_xml_read_groups(transfer->text, transfer->text_bytes, read_object,
+                                        end_object, &page);
     if (rc != 0)
         return rc;
     struct tierce__s3_mark *mark = job->req->cursor != 0 ? find_mark(s3, job->req->cursor) : NULL;

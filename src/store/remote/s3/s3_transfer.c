@@ -19,7 +19,7 @@
 
 #define TEXT_BYTES_MAX (64u << 10) /* of an answer that is not an object */
 #define PAGE_BYTES_MAX (8u << 20)
-#define PAGE_KEYS      "500"
+#define PAGE_KEYS      500u
 #define HEADER_BYTES   (TIERCE__S3_TOKEN_MAX + 64u)
 #define BUFFER_BYTES   (256L << 10)
 #define BACKOFF_MS     100u
@@ -210,6 +210,12 @@ static bool is_of_bucket(enum tierce__s3_call call)
     return call == TIERCE__S3_LIST || call == TIERCE__S3_PING || call == TIERCE__S3_DELETE_MANY;
 }
 
+static uint32_t page_keys(const struct tierce__s3_job *job)
+{
+    uint32_t wanted = job->req != NULL ? job->req->page_max : 0;
+    return wanted > 0 && wanted < PAGE_KEYS ? wanted : PAGE_KEYS;
+}
+
 /* Path and query, both terminated; sorted by name, as signatures require it. */
 static void make_target(const struct tierce__s3_transfer *transfer, char *path, char *query)
 {
@@ -226,10 +232,9 @@ static void make_target(const struct tierce__s3_transfer *transfer, char *path, 
     else
         snprintf(path, TIERCE__S3_PATH_BYTES, "%s/%s", config->bucket, text);
     if (transfer->call == TIERCE__S3_LIST)
-        snprintf(query, room,
-                 "%s%s%sencoding-type=url&list-type=2&max-keys=" PAGE_KEYS "&prefix=%s",
+        snprintf(query, room, "%s%s%sencoding-type=url&list-type=2&max-keys=%" PRIu32 "&prefix=%s",
                  token[0] != '\0' ? "continuation-token=" : "", token, token[0] != '\0' ? "&" : "",
-                 text);
+                 page_keys(transfer->job), text);
     else if (transfer->call == TIERCE__S3_PING)
         snprintf(query, room, "list-type=2&max-keys=1&prefix=%s", text);
     else if (transfer->call == TIERCE__S3_DELETE_MANY)

@@ -10,6 +10,7 @@
 struct xml_reader {
     const char *at, *end;
     tierce__s3_xml_leaf_fn *leaf;
+    tierce__s3_xml_end_fn *end_group; /* or NULL */
     void *arg;
     char path[PATH_BYTES];
     size_t path_bytes;
@@ -214,6 +215,8 @@ static bool leave_element(struct xml_reader *reader, const char *from, const cha
         if (!take_text(reader, from, to, &text_bytes) ||
             !reader->leaf(reader->arg, reader->path, reader->text, text_bytes))
             return false;
+    } else if (reader->end_group != NULL) {
+        reader->end_group(reader->arg, reader->path);
     }
     return close_element(reader, name, bytes);
 }
@@ -235,9 +238,11 @@ static bool read_tag(struct xml_reader *reader, const char *from)
     return open_element(reader);
 }
 
-int tierce__s3_xml_read(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *leaf, void *arg)
+int tierce__s3_xml_read_groups(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *leaf,
+                               tierce__s3_xml_end_fn *end, void *arg)
 {
-    struct xml_reader reader = {.at = xml, .end = xml + bytes, .leaf = leaf, .arg = arg};
+    struct xml_reader reader = {
+        .at = xml, .end = xml + bytes, .leaf = leaf, .end_group = end, .arg = arg};
     while (reader.at < reader.end) {
         const char *from = reader.at;
         const char *tag = memchr(from, '<', (size_t)(reader.end - from));
@@ -251,6 +256,11 @@ int tierce__s3_xml_read(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *l
     }
     TIERCE_DASSERT(reader.at == reader.end && reader.depth <= TIERCE__S3_XML_DEPTH_MAX);
     return reader.has_root && reader.depth == 0 ? 0 : TIERCE_E_FORMAT;
+}
+
+int tierce__s3_xml_read(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *leaf, void *arg)
+{
+    return tierce__s3_xml_read_groups(xml, bytes, leaf, NULL, arg);
 }
 
 /* ---- one text -------------------------------------------------------------------------------- */

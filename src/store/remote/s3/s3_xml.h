@@ -28,6 +28,14 @@ typedef bool tierce__s3_xml_leaf_fn(void *arg, const char *path, const char *tex
 TIERCE_MUSTUSE int tierce__s3_xml_read(const char *xml, size_t bytes, tierce__s3_xml_leaf_fn *leaf,
                                        void *arg);
 
+/* Called at the end of each element that contains others. */
+typedef void tierce__s3_xml_end_fn(void *arg, const char *path);
+
+/* The same, with the ends of elements. */
+TIERCE_MUSTUSE int tierce__s3_xml_read_groups(const char *xml, size_t bytes,
+                                              tierce__s3_xml_leaf_fn *leaf,
+                                              tierce__s3_xml_end_fn *end, void *arg);
+
 /* Copies the text of the first leaf with that path. Errors: TIERCE_E_FORMAT (the XML is wrong, or
  * its text does not fit), TIERCE_E_MISS (there is none). */
 TIERCE_MUSTUSE int tierce__s3_xml_find(char *text, size_t room, const char *xml, size_t bytes,

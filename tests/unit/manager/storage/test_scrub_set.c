@@ -2,6 +2,7 @@
 /* The objects that a scrub judges together, and the orphans of earlier scrubs. */
 #include "check_main.h"
 #include "manager/scrub/scrub_set.h"
+#include "manager/storage/places.h"
 
 START_TEST(names_of_blocks)
 {
@@ -16,8 +17,8 @@ START_TEST(names_of_blocks)
                                        "~tierce-pool"};
     size_t bytes = 0;
     for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++)
-        ck_assert_msg(tierce__scrub_number(none[i], &bytes) == 0, "%s", none[i]);
-    ck_assert_uint_eq(tierce__scrub_number("i/a/00000000000000f1", &bytes), 0xf1);
+        ck_assert_msg(tierce__place_number(none[i], &bytes) == 0, "%s", none[i]);
+    ck_assert_uint_eq(tierce__place_number("i/a/00000000000000f1", &bytes), 0xf1);
     ck_assert_uint_eq(bytes, 4);
 }
 END_TEST

@@ -140,6 +140,43 @@ START_TEST(a_mark)
 }
 END_TEST
 
+/* A lifecycle rule of the bucket has deleted the mark, but not yet the blocks. */
+START_TEST(a_mark_that_a_rule_has_deleted)
+{
+    const struct tierce__storage_mark mark = {.id = "0123456789abcdef0123456789abcdef",
+                                              .is_marked = true};
+    start_server("&retries=0");
+    struct tierce__storage_driver *driver = open_storage(server_uri);
+    ck_assert_int_eq(tierce__storage_mark_look(driver->ops, driver, &mark, why), TIERCE__MARK_LOST);
+    ck_assert_msg(strstr(why, "it is empty") != NULL, "%s", why);
+    put_object("/i/a/0000000000f10000", 10);
+    ck_assert_int_eq(tierce__storage_mark_look(driver->ops, driver, &mark, why), TIERCE__MARK_LOST);
+    ck_assert_msg(strstr(why, "it has blocks") != NULL, "%s", why);
+    ck_assert_msg(strstr(why, "adopt --keep)") != NULL, "%s", why);
+    driver->ops->close(driver);
+    s3_stop(&server);
+}
+END_TEST
+
+/* An empty object is one; it is too short for its block. */
+START_TEST(an_object_without_bytes)
+{
+    char file[512];
+    uint64_t bytes = 99;
+    start_server("");
+    struct tierce__storage_driver *driver = open_storage(server_uri);
+    put_object("/i/a/0000000000f10000", 10);
+    file_of(file, sizeof(file), "/i/a/0000000000f20000");
+    FILE *empty = fopen(file, "w");
+    ck_assert_ptr_nonnull(empty);
+    fclose(empty);
+    ck_assert_int_eq(driver->ops->measure(driver, "/i/a/0000000000f20000", &bytes), 0);
+    ck_assert_uint_eq(bytes, 0);
+    driver->ops->close(driver);
+    s3_stop(&server);
+}
+END_TEST
+
 START_TEST(paths_that_are_no_names)
 {
     static const char *const bad[] = {"",     "/",     "a",    "/a/", "/a//b",
@@ -374,6 +411,6 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("storage s3", .seconds = 120,
-           .tests = {a_real_server, a_mark, paths_that_are_no_names, many_files,
-                     a_server_that_is_killed, credentials_that_come_later, each_step_of_a_probe,
-                     each_allocation_fails_once})
+           .tests = {a_real_server, a_mark, a_mark_that_a_rule_has_deleted, an_object_without_bytes,
+                     paths_that_are_no_names, many_files, a_server_that_is_killed,
+                     credentials_that_come_later, each_step_of_a_probe, each_allocation_fails_once})
