@@ -25,6 +25,7 @@ enum state { WRITING, UNKNOWN, SERVING, GONE };
 struct placed {
     int64_t key;
     int instance;
+    uint64_t generation; /* of the instance, when it was to be written */
     size_t session;
     enum state state;
     bool may_serve;     /* a Finish said that it was written */
@@ -43,6 +44,7 @@ struct placed {
 struct told {
     char id[TIERCE__SESSION_ID_BYTES + 1];
     int instance;
+    uint64_t generation;
     size_t first, count; /* among what was placed */
     bool is_over;
     bool is_tried;         /* a Finish was sent */
@@ -69,8 +71,10 @@ static uint64_t fence;
 static uint16_t numbers[2]; /* of storages "s" and "t" */
 static struct placed placed[PLACED_MAX];
 static struct told told[SESSIONS_MAX];
+static uint64_t generations[INSTANCES]; /* how often each was invalidated */
 static size_t placed_count, told_count;
-static uint64_t served, removed, reclaimed, timeouts, renewals, crashes, refused, shared_writes;
+static uint64_t served, removed, reclaimed, timeouts, renewals, crashes, refused, shared_writes,
+    invalidations, stale_writes;
 
 #define REQUIRE(condition, ...)                                                                    \
     do {                                                                                           \
@@ -85,6 +89,12 @@ static uint64_t served, removed, reclaimed, timeouts, renewals, crashes, refused
 static uint32_t below(uint32_t bound)
 {
     return test_random_below(&random_, bound);
+}
+
+/* Whether it was to be written before the last invalidation: it serves nobody. */
+static bool is_stale(const struct placed *p)
+{
+    return p->generation != generations[p->instance];
 }
 
 /* Whether two sessions write the same spec of a block. */
@@ -201,6 +211,9 @@ static void see_record(int instance, int64_t key, const struct tierce__record *r
         REQUIRE(p->may_serve && p->state != GONE, "block %lld serves, after it was %s",
                 (long long)key, p->state == GONE ? "removed" : "not written");
         REQUIRE(!p->seen, "block %lld has one location twice", (long long)key);
+        REQUIRE(record->generation == p->generation,
+                "block %lld of generation %llu lies in a record of %llu", (long long)key,
+                (unsigned long long)p->generation, (unsigned long long)record->generation);
         p->seen = true;
         p->due_us = due_of(instance, record, catalog);
     }
@@ -244,7 +257,7 @@ static void compare(bool may_go)
     }
     for (size_t i = 0; i < placed_count; i++) {
         struct placed *p = &placed[i];
-        REQUIRE(p->state != SERVING || p->seen || may_go || p->due_us <= h.now_us,
+        REQUIRE(p->state != SERVING || p->seen || may_go || p->due_us <= h.now_us || is_stale(p),
                 "block %lld is lost", (long long)p->key);
         if (p->seen)
             set_state(p, SERVING);

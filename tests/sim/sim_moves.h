@@ -41,6 +41,7 @@ static void see_batch(const struct tierce__move_batch *batch)
     int instance = strcmp(batch->instance_id, instance_ids[0]) != 0;
     struct told *t = &told[told_count];
     *t = (struct told){.instance = instance,
+                       .generation = generations[instance],
                        .first = placed_count,
                        .count = batch->count,
                        .timeout_us = TIERCE__MOVE_LEASE_S * 1000000ll,
@@ -52,6 +53,8 @@ static void see_batch(const struct tierce__move_batch *batch)
         struct placed *source = placed_at(batch->from[i].specs[0].uri, instance);
         REQUIRE(source != NULL && source->key == batch->keys[i] && source->state != GONE,
                 "block %lld is to be copied from where it is not", (long long)batch->keys[i]);
+        REQUIRE(!is_stale(source), "block %lld of before an invalidation is to be copied",
+                (long long)batch->keys[i]);
         REQUIRE(source->uri_count == batch->to[i].spec_count, "a copy has other parts");
         place(told_count, batch->keys[i], &batch->to[i]);
         placed[placed_count - 1].source = (size_t)(source - placed) + 1;
@@ -62,7 +65,8 @@ static void see_batch(const struct tierce__move_batch *batch)
 static bool serves(int instance, int64_t key)
 {
     for (size_t i = 0; i < placed_count; i++) {
-        if (placed[i].instance == instance && placed[i].key == key && placed[i].state == SERVING)
+        if (placed[i].instance == instance && placed[i].key == key && placed[i].state == SERVING &&
+            !is_stale(&placed[i]))
             return true;
     }
     return false;
@@ -95,13 +99,14 @@ static void finish_moves(void)
     size_t count = 0;
     if (t == NULL)
         return;
+    bool is_late = t->generation != generations[t->instance];
     t->is_tried = true;
     tell_results(t, results);
     int rc = tierce__locator_finish_moves(h.locator, instance_ids[t->instance], t->id, results,
                                           t->count, &count, h.why);
-    REQUIRE(rc == 0 || rate > 0, "moves cannot be finished: %s", h.why);
+    REQUIRE(rc == 0 || rate > 0 || is_late, "moves cannot be finished: %s", h.why);
     moved += count;
-    if (rc == 0)
+    if (rc == 0 || rc == -ESTALE)
         t->is_over = true;
     for (size_t i = 0; i < t->count; i++) {
         struct placed *p = &placed[t->first + i];

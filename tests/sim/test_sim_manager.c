@@ -2,11 +2,13 @@
 /*
  * A manager's locator, deleter and reclaimer on a clock, a store and storages that are simulated: a
  * seed is a run. Clients write, read and remove; stores and storages fail, also after they have
- * executed a request; leaders change, and old leaders continue; limits change; clocks are set.
+ * executed a request; leaders change, and old leaders continue; limits change; clocks are set;
+ * weights change.
  * After each step the content of the store is compared with the answers to clients:
  *
  *   - no spec of a block is written by two sessions at once, no two blocks share a slot;
  *   - nothing serves that was not finished, or was removed; nothing that serves loses its file;
+ *   - nothing serves that was to be written before the last change of the weights;
  *   - quotas are never exceeded, and count exactly what there is;
  *   - what follows a block that left is swept up, except windows and states;
  *   - a block that is moved serves all the time;
@@ -14,6 +16,7 @@
  */
 #include "check_main.h"
 #include "meta_folder.h"
+#include "sim_late.h"
 #include "sim_model.h"
 #include "sim_moves.h"
 #include "sim_removals.h"
@@ -24,7 +27,10 @@ static void place(size_t session, int64_t key, const struct tierce__found *found
 {
     struct placed *p = &placed[placed_count];
     REQUIRE(placed_count < PLACED_MAX, "too much was placed");
-    *p = (struct placed){.key = key, .instance = told[session].instance, .session = session};
+    *p = (struct placed){.key = key,
+                         .instance = told[session].instance,
+                         .generation = told[session].generation,
+                         .session = session};
     for (size_t s = 0; s < found->spec_count; s++) {
         p->specs[p->uri_count] = found->specs[s].name[0];
         snprintf(p->uris[p->uri_count++], SIM_URI_BYTES, "%s", found->specs[s].uri);
@@ -60,6 +66,7 @@ static void start_write(void)
     int instance = (int)below(INSTANCES);
     size_t count = draw_keys(keys), n = 0;
     int64_t timeout_s = below(20);
+    uint64_t known = below(2) == 0 ? generations[instance] + below(2) : 0; /* 0: it does not know */
     for (size_t i = 0; i < count; i++)
         spec_groups[i] = groups[below(3)];
     int rc = tierce__locator_start_write(h.locator,
@@ -70,13 +77,17 @@ static void start_write(void)
                                              .spec_groups = below(2) == 0 ? spec_groups : NULL,
                                              .timeout_s = timeout_s,
                                              .ttl_s = expires && below(4) == 0 ? 1 + below(900) : 0,
+                                             .generation = known,
                                          },
                                          &h.arena, &started, h.why);
     if (rc < 0 || started.count == 0)
         return;
+    REQUIRE(known == 0 || known == generations[instance] + 1,
+            "a client writes that knows generation %llu", (unsigned long long)known);
     REQUIRE(told_count < SESSIONS_MAX, "too many sessions");
     struct told *t = &told[told_count];
     *t = (struct told){.instance = instance,
+                       .generation = generations[instance],
                        .first = placed_count,
                        .count = started.count,
                        .timeout_us = timeout_s * 1000000,
@@ -97,23 +108,28 @@ static void finish_write(void)
     if (t == NULL)
         return;
     uint32_t lost = below(3) == 0 ? 500 : 0;
+    bool is_first = !t->is_tried, is_late = t->generation != generations[t->instance];
     t->is_tried = true;
     for (size_t i = 0; i < t->count; i++) {
         struct placed *p = &placed[t->first + i];
         values[i] = below(1000) >= lost;
         p->is_told = true;
-        p->may_serve = p->may_serve || (values[i] != 0 && p->state == WRITING);
+        p->may_serve = p->may_serve || (values[i] != 0 && p->state == WRITING && !is_late);
     }
     struct tierce__mask mask = {.is_values = true, .values = values, .count = t->count};
     int rc =
         tierce__locator_finish_write(h.locator, instance_ids[t->instance], t->id, &mask, h.why);
-    REQUIRE(rc == 0 || rate > 0, "a session cannot be finished: %s", h.why);
-    if (rc == 0)
+    REQUIRE(rc == 0 || rate > 0 || is_late, "a session cannot be finished: %s", h.why);
+    REQUIRE(rc != 0 || !is_late || !is_first, "a session of before an invalidation is finished");
+    stale_writes += rc == -ESTALE;
+    if (rc == 0 || rc == -ESTALE)
         t->is_over = true;
     for (size_t i = 0; i < t->count; i++) {
         struct placed *p = &placed[t->first + i];
         if (rc == 0 && p->state == WRITING)
             set_state(p, values[i] != 0 ? UNKNOWN : GONE);
+        else if (rc == -ESTALE && p->state == WRITING)
+            set_state(p, UNKNOWN);
         served += rc == 0 && values[i] != 0;
     }
 }
@@ -160,7 +176,7 @@ static void get(void)
         for (size_t p = 0; p < placed_count; p++)
             is_there |= placed[p].state == SERVING && placed[p].key == keys[i] &&
                         placed[p].instance == instance && placed[p].due_us > h.now_us &&
-                        is_enabled(placed[p].uris[0]);
+                        !is_stale(&placed[p]) && is_enabled(placed[p].uris[0]);
         REQUIRE(is_there == (got.found[i].type != 0), "block %lld: there %d, found %d",
                 (long long)keys[i], is_there, got.found[i].type);
         if (is_there)
@@ -185,7 +201,8 @@ static void look(void)
         bool is_there = false, is_written = false;
         for (size_t p = 0; p < placed_count; p++) {
             bool is_one = placed[p].key == keys[i] && placed[p].instance == instance;
-            is_there |= is_one && placed[p].state == SERVING && placed[p].due_us > h.now_us;
+            is_there |= is_one && placed[p].state == SERVING && placed[p].due_us > h.now_us &&
+                        !is_stale(&placed[p]);
             is_written |= is_one && placed[p].state == WRITING;
         }
         REQUIRE(is_there == (looked[i].state == TIERCE__LOOK_SERVING), "block %lld looks like %d",
@@ -287,67 +304,25 @@ static void change_leader(void)
     recover();
 }
 
-/* ---- an old leader that was stopped and goes on ---------------------------------------------- */
-
-static void late_start_write(void)
+/* The weights change. The leader may end before its locator follows: the registry has it. */
+static void invalidate(void)
 {
-    int64_t keys[KEYS];
-    struct tierce__started started = {0};
-    size_t count = draw_keys(keys);
-    int rc = tierce__locator_start_write(late,
-                                         &(struct tierce__write_request){
-                                             .instance_id = instance_ids[below(INSTANCES)],
-                                             .keys = keys,
-                                             .count = count,
-                                             .timeout_s = below(20),
-                                         },
-                                         &h.arena, &started, h.why);
-    REQUIRE(rc < 0 || started.count == 0, "an old leader has begun to write %zu blocks",
-            started.count);
-}
-
-static void late_finish_write(void)
-{
-    if (told_count == 0)
+    int instance = (int)below(INSTANCES);
+    const struct tierce__namespace_choice choice = {
+        .instance_id = instance_ids[instance], .group = "", .family = ""};
+    int rc = tierce__registry_invalidate(h.registry, &choice, h.why);
+    REQUIRE(rc == 0, "invalidate: %s", h.why);
+    generations[instance]++;
+    invalidations++;
+    if (below(4) == 0) {
+        change_leader();
         return;
-    const struct told *t = &told[below((uint32_t)told_count)];
-    struct tierce__mask mask = {.offset = (int64_t)below((uint32_t)t->count + 1)};
-    int rc = tierce__locator_finish_write(late, instance_ids[t->instance], t->id, &mask, h.why);
-    REQUIRE(rc < 0, "an old leader has finished a write");
-}
-
-static void late_report(void)
-{
-    report_some(late, false);
-}
-
-static void late_remove(void)
-{
-    int64_t keys[KEYS];
-    struct tierce__mask none = {0};
-    size_t count = draw_keys(keys);
-    (void)!tierce__locator_remove(late, instance_ids[below(INSTANCES)], keys, count, &none, h.why);
-}
-
-/*
- * It continues as if it still led; the store rejects its writes. No storage can reject its
- * deletions; but by its clock, an old leader stops leading before the new leader may reuse free
- * slots.
- */
-static void late_step(void)
-{
-    static void (*const calls[])(void) = {late_start_write, late_finish_write, late_remove,
-                                          late_report};
-    uint32_t what = below(6);
-    late_deletes = late_deletes && h.now_us < late_from_us + REUSE_MS * 1000;
-    if (late == NULL)
-        return;
-    if (what < 4)
-        calls[what]();
-    else if (what == 4)
-        (void)tierce__locator_expire(late);
-    else if (late_deletes)
-        (void)tierce__deleter_step(late->deleter, 1 + below(4));
+    }
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    rc = tierce__locator_invalidate(
+        h.locator, tierce__catalog_instance(catalog, instance_ids[instance]), h.why);
+    REQUIRE(rc == 0, "invalidate: %s", h.why);
+    tierce__registry_release(h.registry, catalog);
 }
 
 /* Clocks go on, and are set forwards and backwards. */
@@ -394,6 +369,8 @@ static bool step(void)
         change_leader();
     else if (what < 91)
         trim();
+    else if (what < 92)
+        invalidate();
     else if (what < 95)
         take_moves();
     else if (what < 97)
@@ -568,6 +545,7 @@ static void begin(void)
 {
     char t[] = "t", root[] = "/sim/t/";
     placed_count = told_count = 0;
+    memset(generations, 0, sizeof(generations));
     h = (struct harness){.now_us = 1000000000000, .folder = "/sim/s"};
     const unsigned char digest[32] = {1};
     tierce__engine_extra(h.extra, digest, digest);
@@ -658,11 +636,14 @@ static void run_all(unsigned long long count)
     printf(
         "%llu blocks finished, %llu written beside another session, %llu removed, %llu "
         "reclaimed, %llu sessions timed out, "
-        "%llu renewed, %llu reported, %llu moved, %llu leaders, %llu writes of old ones refused\n",
+        "%llu renewed, %llu reported, %llu moved, %llu leaders, %llu writes of old ones refused, "
+        "%llu invalidations, %llu writes from before refused\n",
         (unsigned long long)served, (unsigned long long)shared_writes, (unsigned long long)removed,
         (unsigned long long)reclaimed, (unsigned long long)timeouts, (unsigned long long)renewals,
         (unsigned long long)reported, (unsigned long long)moved, (unsigned long long)crashes,
-        (unsigned long long)refused);
+        (unsigned long long)refused, (unsigned long long)invalidations,
+        (unsigned long long)stale_writes);
+    ck_assert(text != NULL || (invalidations > 0 && stale_writes > 0));
     ck_assert(text != NULL || (served > 0 && reclaimed > 0 && timeouts > 0 && refused > 0));
     ck_assert(text != NULL || (renewals > 0 && shared_writes > 0 && reported > 0 && moved > 0));
 }
