@@ -12,6 +12,7 @@ import ctypes
 import json
 import random
 import socket
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -19,7 +20,7 @@ from array import array
 from pathlib import Path
 
 from interfaces import FOLDER, INSTANCE, ROOT, UnixConnection, ask, frozen
-from manager_process import Http, Manager, Redis
+from manager_process import Http, Manager, Redis, executable, wait_until
 from node_process import SECONDS, Lm, Node, command
 
 # ---- chunks: an engine's store folder, remote objects and access log -----------------------------
@@ -280,12 +281,48 @@ def make_redis(folder):
     redis.stop()
 
 
+# ---- fleets: what managers have had since they have engines ---------------------------------------
+
+WINDOW = {"attention_kind": "window", "window_tokens": 8, "attention_family": "family", "attention_layers": "1"}
+FULL = {"attention_kind": "full", "attention_family": "family", "attention_layers": "0"}
+STALE_KEYS = [11, 12]
+
+
+def fill_fleet(manager, folder, name):
+    """Instances of a family, and a backup. If the manager has generations, "i" is of the second: NAME-uris.txt gets its
+    blocks."""
+    api = Http(manager)
+    for instance, attention in (("i", FULL), ("window", WINDOW)):
+        must(api.call("meta", "RegisterInstance", **{**INSTANCE, **attention, "instance_id": instance,
+                                                     "location_spec_infos": SPECS}))
+    write(api, "i", STALE_KEYS)
+    if name == "generations":
+        must(api.call("meta", "InvalidateNamespace", instance_id="i"))
+    for instance in ("i", "window"):
+        write(api, instance, KEYS)
+    wait_until((folder / "log" / "nfs" / "~tierce-pool").exists)
+    subprocess.run([str(executable()), "manager", "backup", str(folder / "backup"), "--url",
+                    f"http://127.0.0.1:{manager.ports['admin_http']}"], check=True, stdout=subprocess.DEVNULL)
+    (FOLDER / f"{name}-uris.txt").write_text("\n".join(uris(api, KEYS)) + "\n")
+
+
+def make_fleet(folder, name="fleet"):
+    manager = manager_on(folder, "rocksdb", "meta", f"local://{folder}/registry")
+    fill_fleet(manager, folder, name)
+    assert manager.stop() == 0
+
+
+def make_generations(folder):
+    make_fleet(folder, "generations")
+
+
 # ---- archives ------------------------------------------------------------------------------------
 
+FLEET = ["log/meta", "log/nfs/~tierce-pool", "registry", "backup"]
 # name: what makes it, and which of its files are kept
 MAKERS = {"chunks": (make_chunks, ["store", "remote", "access"]), "values": (make_values, ["store"]),
           "rocksdb": (make_rocksdb, ["log/meta", "registry"]), "redis": (make_redis, []),
-          "lmcache": (make_lmcache, [])}
+          "lmcache": (make_lmcache, []), "fleet": (make_fleet, FLEET), "generations": (make_generations, FLEET)}
 
 
 def pack(name):

@@ -3,6 +3,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "frozen"))
 
 import stores  # noqa: E402
 from interfaces import frozen, run  # noqa: E402
-from manager_process import Http, Redis  # noqa: E402
+from manager_process import Http, Redis, executable  # noqa: E402
 from node_process import Lm  # noqa: E402
 
 DISK, REMOTE = 2, 3  # enum tierce_origin
@@ -149,6 +151,32 @@ def test_the_catalog_of_a_manager(manager):
     assert group["quota"]["capacity"] == "30000000000"
     accounts = stores.must(api.call("admin", "ListAccount"))["accounts"]
     assert [(a["user_name"], a["role"]) for a in accounts] == [("user", "ROLE_ADMIN")]
+
+
+def check_fleet(manager, name):
+    api = Http(manager)
+    assert stores.uris(api, stores.KEYS) == frozen(f"{name}-uris")
+    assert ("" in stores.uris(api, stores.STALE_KEYS)) == (name == "generations")
+    found = stores.must(api.call("admin", "ListInstanceInfo", instance_group_name="default"))["instance_info"]
+    assert {i["instance_id"]: i["attention_kind"] for i in found} == {"i": "full", "window": "window"}
+    invalidated = stores.must(api.call("meta", "InvalidateNamespace", instance_id="i"))["instances"]
+    generation = int(invalidated[0]["generation"])
+    assert set(stores.uris(api, stores.KEYS)) == {""}
+    assert manager.stop() == 0
+    return generation
+
+
+@pytest.mark.parametrize("name", ["fleet", "generations"])
+def test_a_fleet_and_its_backup(name, tmp_path):
+    """Written by managers without and with InvalidateNamespace: `fleet` by the commit 4f81c3a5."""
+    stores.unpack(name, tmp_path)
+    place = ("rocksdb", "meta", f"local://{tmp_path}/registry")
+    assert check_fleet(stores.manager_on(tmp_path, *place), name) == (2 if name == "fleet" else 3)
+    (tmp_path / "registry").unlink()
+    shutil.rmtree(tmp_path / "log" / "meta")
+    subprocess.run([str(executable()), "manager", "restore", str(tmp_path / "backup"), f"--registry.uri={place[2]}",
+                    "--restore.same_registry=true", "--restore.keep_slots=true"], cwd=tmp_path / "log", check=True, timeout=60)
+    assert check_fleet(stores.manager_on(tmp_path, *place), name) > 65536
 
 
 def test_a_manager_goes_on(manager):
