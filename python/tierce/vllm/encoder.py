@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import re
 import time
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from .connector import share_log
 from .encoder_stats import EncoderProm, EncoderStats
 from .encoder_store import EncoderStore, Shape, namespace
 from .identity import ConfigError, Unsupported
+from .media import Media, adapter_of
 from .settings import Settings, open_view
 from .texts import describe_store, milliseconds
 
@@ -40,8 +40,6 @@ log = logging.getLogger("tierce")
 
 WHERE = "ec_connector_extra_config"
 HELD_BYTES = 512 << 20  # of outputs that are being loaded or wait for their step
-# vLLM's hash of the content. Behind the name of an adapter it does not say which adapter that is.
-CONTENT = re.compile(r"[0-9a-f]{64}|[0-9a-f]{128}")
 
 
 def require_supported(vllm_config) -> None:
@@ -51,9 +49,6 @@ def require_supported(vllm_config) -> None:
         raise Unsupported("a model without multimodal inputs")
     if vllm_config.model_config.is_encoder_decoder:
         raise Unsupported("an encoder-decoder model; vLLM does not cache the outputs of its encoder")
-    if not identity.media_are_hashed(vllm_config):
-        raise Unsupported("vLLM numbers images instead of hashing them; it hashes them with --enable-prefix-caching or an "
-                          "--mm-processor-cache-gb above 0")
     if vllm_config.ec_transfer_config.is_encode_only and not vllm_config.use_v2_model_runner:
         raise Unsupported("an engine that only encodes, with vLLM's V1 model runner, which drops the results of its workers; use "
                           "ec_role ec_both, or the V2 model runner")
@@ -136,6 +131,10 @@ def open_store(vllm_config, settings: Settings, widths: Widths) -> EncoderStore:
     return EncoderStore(engine, model)
 
 
+def name_of(content: bytes) -> str:
+    return f"data {content.hex()}"
+
+
 class EncoderScheduler:
     """The scheduler half. vLLM's scheduler thread."""
 
@@ -143,6 +142,7 @@ class EncoderScheduler:
         self.store = store
         self.widths = widths
         self.is_consumer = is_consumer
+        self.media = Media()
         self.wait_s = sum(milliseconds(store.engine.param(name)) for name in ("timeout.lookup", "timeout.load")) / 1000
         self.items: dict[str, Item] = {}
         self.promised: dict[str, torch.Tensor] = {}  # for the next step
@@ -153,25 +153,36 @@ class EncoderScheduler:
         """Whether nothing is in transit that the rest of the prompt requires."""
         ready = True
         for feature in request.mm_features:
+            content = self.content(request, feature)
             position = feature.mm_position
             if position.offset + position.length > computed_tokens:
-                ready = self.is_over(self.item(request.request_id, feature)) and ready
+                ready = self.is_over(self.item(request, feature, content)) and ready
         return ready
 
-    def item(self, user: str, feature) -> Item:
+    def content(self, request, feature) -> str | None:
+        """The name of an item's output in the store; None: its content is not certain, or not all that counts."""
+        try:
+            content = self.media.content(request, feature)
+            if adapter_of(request, feature):
+                raise Unsupported("the encoder has an adapter")
+            return name_of(content)
+        except Unsupported as reason:
+            self.store.tell_once(f"an encoder's output is neither stored nor loaded: {reason}")
+            return None
+
+    def item(self, request, feature, content: str | None) -> Item:
         item = self.items.get(feature.identifier)
         if item is None:
             item = self.items[feature.identifier] = Item(
                 feature.modality, self.widths.shape(feature.modality, feature.mm_position.get_num_embeds()),
                 time.monotonic() + self.wait_s, set())
             self.store.count("lookups")
-            if not CONTENT.fullmatch(feature.identifier):
-                self.miss(item, "identity unknown")
-                self.store.tell_once("an image or similar input is identified by a name, or by an adapter, and not by its "
-                                     "content alone; its encoder output is neither stored nor loaded")
-        item.users.add(user)
+        if content is None and not (item.is_over and item.output is None):
+            self.miss(item, "identity unknown")
+            item.output = None
+        item.users.add(request.request_id)
         if item.future is None and not item.is_over and self.has_room(item):
-            item.future = self.store.load(feature.identifier, item.shape)
+            item.future = self.store.load(content, item.shape)
         return item
 
     def has_room(self, item: Item) -> bool:
@@ -225,7 +236,9 @@ class EncoderScheduler:
         for identifier, output in outputs.items():
             if identifier in self.items:
                 self.widths.see(self.items[identifier].modality, output)
-            self.store.save(identifier, output)
+            known = self.media.known(identifier)
+            if known is not None and not known.encoder:
+                self.store.save(name_of(known.content), output)
 
 
 class EncoderWorker:
@@ -246,7 +259,7 @@ class EncoderWorker:
     def save(self, identifier: str, output: torch.Tensor) -> None:
         if self.returns is None:
             self.returns = get_pp_group().is_first_rank and get_tp_group().rank_in_group == 0
-        if self.returns and output.dim() == 2 and len(output) and CONTENT.fullmatch(identifier):
+        if self.returns and output.dim() == 2 and len(output):
             self.outputs[identifier] = output.detach().to("cpu", copy=True).contiguous()
 
     def take(self) -> dict[str, torch.Tensor]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import struct
 
 from .tracker import ChainRoot
@@ -23,8 +22,6 @@ IRRELEVANT_FIELDS = {
 }
 # Formats whose weights are the ones in the model's folder.
 LOAD_FORMATS = {"auto", "hf", "safetensors", "fastsafetensors", "pt", "npcache", "mistral"}
-# vLLM's hashes of images and similar inputs, after the name of an adapter if an adapter changes them.
-CONTENT_HASH = re.compile(r"(^|:)([0-9a-f]{64}|[0-9a-f]{128})$")
 # Methods of speculative decoding: those without a model, and those whose model has KV of its own and reads the hidden
 # states of the target model.
 WITHOUT_DRAFTER, WITH_DRAFTER = ("ngram", "suffix"), ("eagle", "eagle3", "mtp")
@@ -270,12 +267,10 @@ def media_are_hashed(vllm_config) -> bool:
             or bool(vllm_config.cache_config.enable_prefix_caching))
 
 
-def chain_root(request, adapters: AdapterDigests, hashed_media: bool) -> ChainRoot:
-    """Raises Unsupported if the identity of this request's inputs is unknown."""
+def chain_root(request, adapters: AdapterDigests) -> ChainRoot:
+    """Raises Unsupported if the identity of this request's inputs is unknown. media.py identifies images."""
     if request.prompt_embeds is not None or request.prompt_token_ids is None:
         raise Unsupported("the prompt holds embeddings")
-    if not all(hashed_media and CONTENT_HASH.search(f.identifier) for f in request.mm_features):
-        raise Unsupported("an image or similar input is identified by a name, not by its content")
     lora = getattr(request, "lora_request", None)
     return ChainRoot(
         lora=b"" if lora is None else adapters.digest(lora.lora_path),
@@ -283,20 +278,28 @@ def chain_root(request, adapters: AdapterDigests, hashed_media: bool) -> ChainRo
     )
 
 
-def block_extras(mm_features, block_tokens: int, from_block: int, to_block: int):
-    """The multimodal items in each block of [from_block, to_block): their identifiers and where
-    they begin relative to the block."""
+def block_extras(spans, block_tokens: int, from_block: int, to_block: int):
+    """The multimodal items in each block of [from_block, to_block): their contents and where they begin relative to the
+    block. `spans`: sorted, of media.py."""
     out = []
-    spans = sorted((f.mm_position.offset, f.mm_position.offset + f.mm_position.length, f.identifier)
-                   for f in mm_features)
     for block in range(from_block, to_block) if spans else ():
         start, end = block * block_tokens, (block + 1) * block_tokens
-        text = b"".join(
-            struct.pack("<Iq", len(name.encode()), first - start) + name.encode()
-            for first, last, name in spans if first < end and last > start)
+        text = b"".join(struct.pack("<Iq", len(content), first - start) + content
+                        for first, last, content in spans if first < end and last > start)
         if text:
             out.append((block, text))
     return out or None
+
+
+def hashes_with_media(hashes, spans, hash_tokens: int, start: int) -> list[bytes]:
+    """vLLM's hashes of blocks of `hash_tokens` tokens, from token `start` on, which name multimodal items but do not have their
+    contents: from the first item on they are hashed with the contents so far."""
+    out = []
+    for index, each in enumerate(hashes):
+        end = start + (index + 1) * hash_tokens
+        contents = b"".join(struct.pack("<q", first) + content for first, _, content in spans if first < end)
+        out.append(hashlib.sha256(each + contents).digest() if contents else each)
+    return out
 
 
 def joined_extras(parts: list[bytes], tokens: int) -> bytes:

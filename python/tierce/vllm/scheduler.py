@@ -13,6 +13,7 @@ from .identity import Unsupported
 from .link import (
     LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
     Later, LinkError, NotReady, Pending)
+from .media import Media
 from .tracker import (
     LIMIT_FAILED, LIMIT_LOCAL, LIMIT_MINIMUM, LIMIT_NONE, LIMIT_NOT_READY, LIMIT_OPTION,
     LIMIT_SHORT, LIMIT_UNSUPPORTED, ChainPart, LoadResult, ReqMeta, RequestTracker, Rules, Served, request_name)
@@ -48,7 +49,7 @@ class SchedulerHalf:
         self.rules: Rules | None = None
         self.adapters = identity.AdapterDigests()
         self.has_drafter = identity.has_drafter(vllm_config)
-        self.hashed_media = identity.media_are_hashed(vllm_config)
+        self.media = Media()
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
         self.ending: dict[str, RequestTracker] = {}  # have ended, but the step of their load has not
         self.ignored: set[str] = set()  # requests that must not touch the store
@@ -91,8 +92,10 @@ class SchedulerHalf:
         if known is not None:
             return known[1]
         try:
-            root = identity.chain_root(request, self.adapters, self.hashed_media)
+            media = self.media.spans(request)
+            root = identity.chain_root(request, self.adapters)
         except Unsupported as reason:
+            self.stop_saves_of_confused()
             self.warn_once(f"Tierce ignores a request: {reason}")
             self.ignored.add(request.request_id)
             return None
@@ -101,8 +104,28 @@ class SchedulerHalf:
             request.request_id, next(self.sessions), root, request.num_prompt_tokens,
             skip_load=wishes.get(SKIP_LOAD) is True, skip_save=wishes.get(SKIP_SAVE) is True,
             report=wishes.get(REPORT) is True, tag=read_tag(wishes.get(TAG)))
+        tracker.media, tracker.media_count = media, len(request.mm_features)
         self.live[request.request_id] = request, tracker
         return tracker
+
+    def see_media(self, request) -> None:
+        """vLLM computes the request without the store, but its own caches remember the images by name."""
+        try:
+            self.media.spans(request)
+        except Unsupported:
+            self.stop_saves_of_confused()
+
+    def stop_saves_of_confused(self) -> None:
+        """A name of an input may have got a second content. vLLM may use either for the requests in progress."""
+        for request, tracker in self.live.values():
+            tracker.skip_save |= any(self.media.known(f.identifier) is None for f in request.mm_features)
+
+    def spans(self, request, tracker: RequestTracker) -> list:
+        """The images of the request; a session of vLLM may have got more of them. Raises Unsupported."""
+        if tracker.media_count != len(request.mm_features):
+            tracker.media = self.media.spans(request)
+            tracker.media_count = len(request.mm_features)
+        return tracker.media
 
     def chain_part(self, request, tracker: RequestTracker, start: int,
                    to_block: int) -> ChainPart | None:
@@ -114,14 +137,16 @@ class SchedulerHalf:
             hashes = request.block_hashes[start * each:to_block * each]
             if len(hashes) != (to_block - start) * each:
                 raise ValueError("vLLM has not hashed all full blocks of its tokens")
+            hashes = identity.hashes_with_media(hashes, self.spans(request, tracker), size // each, start * size)
             return ChainPart(tracker.root, start, b"".join(hashes), True, tag=tracker.tag)
         tokens = array("i", request.all_token_ids[start * size:to_block * size])
-        extras = identity.block_extras(request.mm_features, size, start, to_block)
+        extras = identity.block_extras(self.spans(request, tracker), size, start, to_block)
         return ChainPart(tracker.root, start, tokens.tobytes(), False, extras, tracker.tag)
 
     def matched_tokens(self, request, local_tokens: int) -> tuple[int | None, bool]:
         """None: not known yet; vLLM repeats the call."""
         if not self.ready():
+            self.see_media(request)
             return 0, False
         tracker = self.tracker(request)
         if tracker is None:

@@ -24,11 +24,11 @@ from vllm.config import KVTransferConfig, ParallelConfig  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
     KVConnectorRole, supports_hma)
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
-from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # noqa: E402
 from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
+from media_items import feature, pixels  # noqa: E402
 from tierce.vllm import connector as ours, identity, ranks, tracker, worker  # noqa: E402
 from tierce.vllm.geometry import Numbering  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
@@ -621,18 +621,45 @@ def test_layers_without_a_cache_are_passed_over(config):
     assert done == [1, 1]
 
 
-def test_images_reach_the_chain(scheduler):
-    def image(identifier):
-        return MultiModalFeatureSpec(data=None, modality="image", identifier=identifier,
-                                     mm_position=PlaceholderRange(offset=40, length=100))
+def with_image(name, image, seed, **more):
+    return request_of(name=name, mm_features=[feature(image, pixels(seed))], **more)
 
-    for name, identifier in (("a", "ca" * 32), ("b", "d0" * 32)):
-        ask(scheduler, request_of(name=name, mm_features=[image(identifier)]), list(range(1, 20)))
-    one, two = (part.extras for part in scheduler.link.parts[-2:])
+
+def test_images_reach_the_chain(scheduler):
+    """Their data do, and not their names."""
+    for name, image, seed in (("a", "ca" * 32, 1), ("b", "d0" * 32, 2), ("c", "my photo", 2)):
+        ask(scheduler, with_image(name, image, seed), list(range(1, 20)))
+    one, two, three = (part.extras for part in scheduler.link.parts[-3:])
     assert [block for block, _ in one] == [block for block, _ in two] == [1, 2, 3, 4]
-    assert all(a != b for (_, a), (_, b) in zip(one, two))
-    named = request_of(name="c", mm_features=[image("renderer0-mm-1-image-0")])
-    assert ask(scheduler, named, list(range(1, 20)))[0] == 0
+    assert all(a != b for (_, a), (_, b) in zip(one, two)) and two == three
+
+
+def test_images_reach_hashes_of_vllm(scheduler):
+    scheduler.link.known = replace(scheduler.link.known, hashed=True)
+    for name, seed in (("a", 1), ("b", 2)):
+        request = with_image(name, "ca" * 32 if seed == 1 else "d0" * 32, seed)
+        request.block_hashes = [bytes([i]) * 32 for i in range(18)]
+        ask(scheduler, request, list(range(1, 20)))
+    one, two = (part.data for part in scheduler.link.parts[-2:])
+    assert one[:32] == two[:32] == b"\0" * 32 and len(one) == len(two) == 18 * 32
+    assert not {one[at:at + 32] for at in range(32, len(one), 32)} & {two[at:at + 32] for at in range(32, len(two), 32)}
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_name_of_two_images_is_ignored_and_ends_saves_in_progress(scheduler, lines, ready):
+    """Also if vLLM computed the second one while there was no store."""
+    half, link = scheduler.half, scheduler.link
+    ask(scheduler, with_image("a", "my photo", 1), list(range(1, 20)))
+    assert not half.live["a"][1].skip_save
+    if not ready:
+        half.facts = half.link = None
+        half.find_link = lambda: None
+    assert scheduler.get_num_new_matched_tokens(with_image("b", "my photo", 2), 0) == (0, False)
+    assert half.live["a"][1].skip_save
+    half.find_link = lambda: link
+    before = len(link.parts)
+    assert ask(scheduler, with_image("c", "my photo", 1), list(range(1, 20)))[0] == 0 and len(link.parts) == before
+    assert any("another content" in line for line in lines())
 
 
 @pytest.mark.parametrize("role, loads, saves", [

@@ -17,11 +17,13 @@ import torch  # noqa: E402
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[i] / folder) for i, folder in ((2, "system"), (3, "tools/demo"))]
 from manager_process import wait_until  # noqa: E402
+from media_items import feature, pixels  # noqa: E402
 from tierce import _core as core  # noqa: E402
 from tierce.vllm import encoder as ours  # noqa: E402
 from tierce.vllm import TierceECConnector  # noqa: E402
-from tierce.vllm.encoder import ECConnectorRole, EncoderScheduler, EncoderWorker, Widths  # noqa: E402
+from tierce.vllm.encoder import ECConnectorRole, EncoderScheduler, EncoderWorker, Widths, name_of  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
+from tierce.vllm.media import content_of  # noqa: E402
 from tierce.vllm.encoder_store import ROWS, EncoderStore, Shape  # noqa: E402
 
 WIDTH = 32
@@ -239,21 +241,30 @@ def scheduler(slow=None, is_consumer=True, **measured):
     return EncoderScheduler(slow or SlowStore(), widths(**measured), is_consumer)
 
 
-def request(name, *identifiers, rows=10):
+def key(name):
+    """Of the output of an image that has this name, and data that belong to it alone."""
+    return name_of(content_of(image(name, 0, 10)))
+
+
+def image(name, first, rows, **more):
+    """`name`: or a pair of a name and the seed of its data."""
+    name, seed = name if isinstance(name, tuple) else (name, sum(map(ord, name)))
+    return feature(name, pixels(seed), first, rows, **more)
+
+
+def request(name, *images, rows=10, **more):
     """Each image has `rows` tokens behind 20 tokens of text."""
-    features = [Thing(identifier=each, modality="image",
-                      mm_position=Thing(offset=20 + i * (20 + rows), length=rows, get_num_embeds=lambda: rows))
-                for i, each in enumerate(identifiers)]
-    return Thing(request_id=name, mm_features=features)
+    return Thing(request_id=name, lora_request=None,
+                 mm_features=[image(each, 20 + i * (20 + rows), rows, **more) for i, each in enumerate(images)])
 
 
 def test_vllm_waits_for_an_output_and_gets_it_once():
     half = scheduler()
     asks = request("r", ONE, OTHER)
     assert not half.are_ready(asks, 0) and not half.is_there(ONE)
-    half.store.asked[ONE].set_result(what := output(10))
+    half.store.asked[key(ONE)].set_result(what := output(10))
     assert not half.are_ready(asks, 0) and half.is_there(ONE)
-    half.store.asked[OTHER].set_result(None)
+    half.store.asked[key(OTHER)].set_result(None)
     assert half.are_ready(asks, 0) and not half.is_there(OTHER)
     half.promise(ONE)
     half.promise(OTHER)
@@ -266,7 +277,7 @@ def test_vllm_waits_for_an_output_and_gets_it_once():
 def test_what_the_prompt_has_behind_it_is_not_asked():
     half = scheduler()
     assert half.are_ready(request("r", ONE, OTHER), 1000) and not half.store.asked
-    assert not half.are_ready(request("r", ONE, OTHER), 30) and list(half.store.asked) == [OTHER]
+    assert not half.are_ready(request("r", ONE, OTHER), 30) and list(half.store.asked) == [key(OTHER)]
 
 
 def test_requests_share_an_output():
@@ -274,7 +285,7 @@ def test_requests_share_an_output():
     first, second = request("a", ONE), request("b", ONE)
     assert not half.are_ready(first, 0) and not half.are_ready(second, 0)
     half.forget(first)
-    half.store.asked[ONE].set_result(output(10))
+    half.store.asked[key(ONE)].set_result(output(10))
     assert half.are_ready(second, 0) and half.is_there(ONE)
     half.forget(second)
     assert not half.items and half.store.counters == {"lookups": 1, "unused": 1}
@@ -283,10 +294,10 @@ def test_requests_share_an_output():
 def test_a_late_output_is_a_miss_for_good():
     half = scheduler(SlowStore("0ms"))
     asks = request("r", ONE)
-    half.item("r", asks.mm_features[0])
-    half.store.asked[ONE].set_running_or_notify_cancel()  # it has begun
+    half.item(asks, asks.mm_features[0], key(ONE))
+    half.store.asked[key(ONE)].set_running_or_notify_cancel()  # it has begun
     wait_until(lambda: half.are_ready(asks, 0))
-    half.store.asked[ONE].set_result(output(10))
+    half.store.asked[key(ONE)].set_result(output(10))
     assert half.are_ready(asks, 0) and not half.is_there(ONE)
     assert half.store.counters == {"lookups": 1, "miss: late": 1}
 
@@ -294,19 +305,54 @@ def test_a_late_output_is_a_miss_for_good():
 def test_a_load_that_nobody_waits_for_does_not_begin():
     half = scheduler(SlowStore("0ms"))
     late, gone = request("late", ONE), request("gone", OTHER)
-    half.item("late", late.mm_features[0])
-    half.item("gone", gone.mm_features[0])
+    half.item(late, late.mm_features[0], key(ONE))
+    half.item(gone, gone.mm_features[0], key(OTHER))
     wait_until(lambda: half.are_ready(late, 0))
     half.forget(gone)
-    assert half.store.asked[ONE].cancelled() and half.store.asked[OTHER].cancelled()
+    assert half.store.asked[key(ONE)].cancelled() and half.store.asked[key(OTHER)].cancelled()
 
 
-def test_names_are_not_asked():
-    """Neither a name of the caller, nor a hash behind the name of an adapter."""
+def test_names_do_not_count():
+    """The data do: one output has several names."""
     half = scheduler()
-    for name in ("my image", f"adapter:{ONE}", ONE[:-1], ONE.upper()):
-        assert half.are_ready(request(name, name), 0) and not half.is_there(name)
-    assert not half.store.asked and half.store.counters["miss: identity unknown"] == 4 and half.store.told
+    for name in ("my image", ONE[:-1], OTHER):
+        asks = request(name, (name, 1))
+        assert not half.are_ready(asks, 0)
+        (key,) = half.store.asked
+        half.store.asked[key].set_result(output(10))
+        assert half.are_ready(asks, 0) and half.is_there(name)
+        half.forget(asks)
+    half.are_ready(request("r", ("my image", 1)), 0)
+    half.save({"my image": output(10), "not seen": output(10)})
+    assert list(half.store.saved) == [key]
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_name_with_two_contents_is_neither_loaded_nor_stored(loaded):
+    half = scheduler()
+    first, second = request("a", (ONE, 1)), request("b", (ONE, 2))
+    assert not half.are_ready(first, 0)
+    (future,) = half.store.asked.values()
+    if loaded:
+        future.set_result(output(10))
+        assert half.are_ready(first, 0) and half.is_there(ONE)
+    assert half.are_ready(second, 0) and not half.is_there(ONE)
+    assert half.are_ready(first, 0) and not half.is_there(ONE) and future.cancelled() != loaded
+    half.save({ONE: output(10)})
+    half.forget(first)
+    half.forget(second)
+    assert half.are_ready(request("c", (ONE, 1)), 0) and not half.is_there(ONE)
+    assert not half.store.saved and half.store.counters == {"lookups": 2, "miss: identity unknown": 2}
+    assert len(set(half.store.told)) == 1 and "another content" in half.store.told[0]
+
+
+def test_outputs_of_an_encoder_with_an_adapter_are_neither_loaded_nor_stored():
+    half = scheduler()
+    asks = request("r", f"style:{ONE}", mm_hash=ONE)
+    asks.lora_request = Thing(lora_name="style", lora_path="/style")
+    assert half.are_ready(asks, 0) and half.store.counters == {"lookups": 1, "miss: identity unknown": 1}
+    half.save({f"style:{ONE}": output(10)})
+    assert not half.store.asked and not half.store.saved and "adapter" in half.store.told[0]
 
 
 def test_memory_is_bounded(monkeypatch):
@@ -314,11 +360,11 @@ def test_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(ours, "HELD_BYTES", 2 * Shape(10, WIDTH, torch.float32).bytes)
     half = scheduler()
     asks = [request(name, name) for name in (ONE, OTHER, THIRD)]
-    assert [half.are_ready(each, 0) for each in asks] == [False] * 3 and list(half.store.asked) == [ONE, OTHER]
-    half.store.asked[ONE].set_result(output(10))
-    assert half.are_ready(asks[0], 0) and not half.are_ready(asks[2], 0) and THIRD not in half.store.asked
+    assert [half.are_ready(each, 0) for each in asks] == [False] * 3 and list(half.store.asked) == [key(ONE), key(OTHER)]
+    half.store.asked[key(ONE)].set_result(output(10))
+    assert half.are_ready(asks[0], 0) and not half.are_ready(asks[2], 0) and key(THIRD) not in half.store.asked
     half.promise(ONE)
-    assert not half.are_ready(asks[2], 0) and THIRD in half.store.asked
+    assert not half.are_ready(asks[2], 0) and key(THIRD) in half.store.asked
 
 
 def test_widths_are_measured_or_seen():
@@ -327,7 +373,7 @@ def test_widths_are_measured_or_seen():
     assert half.items[ONE].shape == Shape(10, 64, torch.float32)
     half.save({ONE: output(10, width=96, dtype=torch.bfloat16)})
     assert not half.are_ready(request("s", OTHER), 0)
-    assert half.items[OTHER].shape == Shape(10, 96, torch.bfloat16) and list(half.store.saved) == [ONE]
+    assert half.items[OTHER].shape == Shape(10, 96, torch.bfloat16) and list(half.store.saved) == [key(ONE)]
     assert scheduler().widths.shape("audio", 3) == Shape(3, WIDTH, torch.float32)
 
 
@@ -335,18 +381,17 @@ def test_a_producer_only_asks():
     half = scheduler(is_consumer=False)
     asks = request("r", ONE)
     assert not half.are_ready(asks, 0)
-    half.store.asked[ONE].set_result(output(10))
+    half.store.asked[key(ONE)].set_result(output(10))
     assert half.are_ready(asks, 0) and half.is_there(ONE)
     half.promise(ONE)
     assert half.take_promised() == {}
 
 
-def test_the_worker_returns_matrices_with_a_hash():
+def test_the_worker_returns_matrices():
     worker, what = EncoderWorker(), output(10)
     worker.returns = True
     worker.save(ONE, what)
     worker.save(OTHER, what[None])
-    worker.save("my image", what)
     kept = what.clone()
     what.zero_()
     ((name, taken),) = worker.take().items()

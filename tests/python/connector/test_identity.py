@@ -8,12 +8,13 @@ import pytest
 
 from tierce import _core as core
 from tierce.vllm import identity
-from tierce.vllm.identity import AdapterDigests, Unsupported, block_extras, chain_root, layout
+from tierce.vllm.identity import AdapterDigests, Unsupported, block_extras, chain_root, hashes_with_media, layout
+from tierce.vllm.media import Span
 from tierce.vllm.tracker import ChainRoot
 from tierce.vllm.worker import int32
 
 BLOCK = 32
-CAT, DOG = "ca" * 32, "d0" * 32
+CAT, DOG = b"cat" * 10, b"dog" * 10
 
 
 def request(**changes):
@@ -21,8 +22,8 @@ def request(**changes):
                     "lora_request": None, "cache_salt": None, **changes})
 
 
-def image(identifier, offset, length=40):
-    return Thing(identifier=identifier, mm_position=Thing(offset=offset, length=length))
+def image(content, offset, length=40):
+    return Span(offset, offset + length, content)
 
 
 # ---- images and the like
@@ -72,24 +73,16 @@ def test_every_block_of_an_image_names_it():
     assert block_extras([image(CAT, 40, 100)], BLOCK, 5, 8) is None
 
 
-@pytest.mark.parametrize("identifier", [CAT, CAT * 2, "adapter:" + CAT])
-def test_images_that_are_hashed_are_served(identifier):
-    assert chain_root(request(mm_features=[image(identifier, 0)]), AdapterDigests(), True)
-
-
-@pytest.mark.parametrize("identifier", ["renderer0-mm-1-image-0", "my-photo", CAT[:-1], "x" + CAT,
-                                        CAT.upper(), ""])
-def test_images_that_are_only_named_are_left_alone(identifier):
-    with pytest.raises(Unsupported, match="by a name"):
-        chain_root(request(mm_features=[image(CAT, 0), image(identifier, 50)]),
-                   AdapterDigests(), True)
-
-
-def test_images_are_left_alone_where_vllm_numbers_them():
-    # Then an identifier that looks like a hash may be the hash of such a number.
-    with pytest.raises(Unsupported, match="by a name"):
-        chain_root(request(mm_features=[image(CAT, 0)]), AdapterDigests(), False)
-    assert chain_root(request(), AdapterDigests(), False) == ChainRoot()
+def test_hashes_of_vllm_get_the_contents():
+    """From the first image on, and however the hashes are divided."""
+    hashes = [bytes([i]) * 32 for i in range(8)]
+    cat, dog = ([image(CAT, 70), image(each, 130)] for each in (CAT, DOG))
+    with_cat, with_dog = (hashes_with_media(hashes, each, BLOCK, 0) for each in (cat, dog))
+    assert hashes_with_media(hashes, [], BLOCK, 0) == hashes
+    assert common(hashes, with_cat) == 2 and common(with_cat, with_dog) == 4
+    assert not set(with_cat[4:]) & set(with_dog[4:]) and not set(with_cat[2:]) & set(hashes)
+    assert [*hashes_with_media(hashes[:3], cat, BLOCK, 0), *hashes_with_media(hashes[3:], cat, BLOCK, 3 * BLOCK)] == with_cat
+    assert common(with_cat, hashes_with_media(hashes, [image(CAT, 71), cat[1]], BLOCK, 0)) == 2
 
 
 @pytest.mark.parametrize("cache_gb, prefix_caching, hashed", [
@@ -108,13 +101,13 @@ def test_when_vllm_hashes_media(cache_gb, prefix_caching, hashed):
 def test_prompts_without_token_ids_are_left_alone():
     for changes in ({"prompt_embeds": object()}, {"prompt_token_ids": None}):
         with pytest.raises(Unsupported, match="embeddings"):
-            chain_root(request(**changes), AdapterDigests(), True)
+            chain_root(request(**changes), AdapterDigests())
 
 
 def test_salts_separate():
-    roots = [chain_root(request(cache_salt=s), AdapterDigests(), True) for s in (None, "a", "b")]
+    roots = [chain_root(request(cache_salt=s), AdapterDigests()) for s in (None, "a", "b")]
     assert len(set(roots)) == 3
-    assert chain_root(request(cache_salt=""), AdapterDigests(), True) == roots[0]
+    assert chain_root(request(cache_salt=""), AdapterDigests()) == roots[0]
 
 
 # ---- adapters
@@ -134,7 +127,7 @@ def test_adapters_are_known_by_their_content(tmp_path):
     assert digests.digest(adapter(tmp_path / "two", weights=b"others")) != one
     assert digests.digest(adapter(tmp_path / "three", config=b'{"r": 8}')) != one
     lora = Thing(lora_path=str(tmp_path / "one"))
-    assert chain_root(request(lora_request=lora), digests, True) == ChainRoot(lora=one)
+    assert chain_root(request(lora_request=lora), digests) == ChainRoot(lora=one)
 
 
 def test_adapters_that_cannot_be_known_are_left_alone(tmp_path):

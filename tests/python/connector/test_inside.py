@@ -146,8 +146,8 @@ def test_a_search_for_states_is_limited():
 # ---- chains
 
 
-IMAGES = [Thing(mm_position=Thing(offset=first, length=length), identifier=name)
-          for first, length, name in ((5, 20, "a"), (25, 3, "b"), (60, 70, "c"), (250, 5, "a"))]
+IMAGES = [(first, first + length, content)
+          for first, length, content in ((5, 20, b"a"), (25, 3, b"b"), (60, 70, b"c"), (250, 5, b"a"))]
 
 
 @pytest.mark.parametrize("images", [[], IMAGES])
