@@ -393,6 +393,7 @@ static int open_parts(struct tierce__manager_whole *whole,
         &m->storages, &(struct tierce__storages_opts){.size = sizeof(struct tierce__storages_opts),
                                                       .registry = m->registry,
                                                       .probe_interval_ms = PROBE_INTERVAL_MS,
+                                                      .mooncake_python = config->mooncake_python,
                                                       .changed = tell_storage,
                                                       .changed_arg = whole});
     if (rc == 0)

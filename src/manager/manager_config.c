@@ -230,6 +230,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .registry_uri = text_of(values, TIERCE__MANAGER_REGISTRY_URI),
         .startup_file = text_of(values, TIERCE__MANAGER_STARTUP_FILE),
         .restore_file = text_of(values, TIERCE__MANAGER_RESTORE_FILE),
+        .mooncake_python = text_of(values, TIERCE__MANAGER_MOONCAKE_PYTHON),
         .restores_slots = flag_of(values, TIERCE__MANAGER_RESTORE_KEEP_SLOTS),
         .restores_id = flag_of(values, TIERCE__MANAGER_RESTORE_SAME_REGISTRY),
         .elector_uri = text_of(values, TIERCE__MANAGER_ELECTOR_URI),

@@ -61,7 +61,8 @@ struct tierce__manager_config {
 
     const char *registry_uri;
     const char *startup_file;
-    const char *restore_file; /* "": none */
+    const char *restore_file;    /* "": none */
+    const char *mooncake_python; /* "": storages of Mooncake are unmanaged */
     bool restores_slots, restores_id;
     char *state_folder; /* owned: tierce__state_folder (startup.h); NULL: not known */
     const char *elector_uri;

@@ -29,7 +29,8 @@ static struct tierce__fleet_stores *open_stores(void)
     char why[TIERCE__FLEET_WHY_BYTES];
     int rc = tierce__fleet_stores_open(
         &stores,
-        &(struct tierce__fleet_stores_opts){.size = sizeof(struct tierce__fleet_stores_opts)});
+        &(struct tierce__fleet_stores_opts){.size = sizeof(struct tierce__fleet_stores_opts),
+                                            .mooncake_python = "python3"});
     TIERCE_ASSERT(rc == 0);
     rc = tierce__fleet_stores_update(stores, json, why);
     TIERCE_ASSERT(rc == 0);

@@ -138,14 +138,14 @@ STORAGES = {"file": Files, "redis": RedisStorage, "s3": S3Storage, "nodes": Node
 class Fleet:
     """Managers over one Redis (or one manager with its state in memory), and the group "default" on some storages."""
 
-    def __init__(self, folder, storages, managers=1, debug=False, lease_ms=2000, fixed=False):
+    def __init__(self, folder, storages, managers=1, debug=False, lease_ms=2000, fixed=False, flags=()):
         self.storages = storages
         self.redis = Redis(folder / "registry") if managers > 1 else None
         self.managers = []
         for i in range(managers):
-            more = []
+            more = [*flags]
             if self.redis is not None:
-                more = [f"--registry.uri={self.redis.uri}?cluster_name={{f}}&timeout_ms=20000",
+                more += [f"--registry.uri={self.redis.uri}?cluster_name={{f}}&timeout_ms=20000",
                         f"--elector.uri={self.redis.uri}", f"--elector.lease={lease_ms}ms",
                         "--elector.interval=50ms"]
             if fixed:  # a manager that starts again listens on the same port, which the engines know

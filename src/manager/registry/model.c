@@ -85,7 +85,8 @@ struct tierce__storage_at tierce__storage_at_of(const struct tierce__storage *st
                                        .master = storage->master_service_entry,
                                        .metadata = storage->metadata_connstring,
                                        .protocol = storage->protocol,
-                                       .device = storage->rdma_device};
+                                       .device = storage->rdma_device,
+                                       .python = storage->mooncake_python};
 }
 
 char *tierce__storage_root(const struct tierce__storage *storage)

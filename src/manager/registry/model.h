@@ -69,7 +69,8 @@ struct tierce__storage {
     char *remote_host, *meta_storage_uri; /* VCNS 3FS */
     int32_t remote_port;
     char *local_hostname, *metadata_connstring, *protocol, *rdma_device, *master_service_entry;
-    char *domain; /* TairMemPool */
+    const char *mooncake_python; /* not configuration: storages.h sets it for the driver */
+    char *domain;                /* TairMemPool */
     int32_t timeout;
     bool enable_vipserver;
     char *uri; /* NODE, REDIS, S3: its address */

@@ -5,9 +5,9 @@
 #include "manager/registry/model.h"
 
 /*
- * A driver for one storage, below storages.h. There are four: files (NFS, 3FS mounts), Redis, and
- * S3 and parts of nodes over their connectors (store/remote). Unmanaged storages, which only
- * clients can reach, have no driver.
+ * A driver for one storage, below storages.h. There are five: files (NFS, 3FS mounts), Redis, and
+ * S3, Mooncake and parts of nodes over their connectors (store/remote). Unmanaged storages, which
+ * only clients can reach, have no driver.
  *
  * Calls block, possibly forever (an NFS server that does not answer), so they are made on a thread
  * that can be abandoned. Threads: one at a time per driver.
@@ -38,7 +38,7 @@ TIERCE_MUSTUSE int tierce__storage_page_add(struct tierce__storage_page *page, c
 void tierce__storage_page_clear(struct tierce__storage_page *page);
 
 struct tierce__storage_ops {
-    const char *name; /* "file", "redis", "s3", "tierce" */
+    const char *name; /* "file", "redis", "s3", "mooncake", "tierce" */
     /* The driver copies the fields of `storage` that it uses. Errors: TIERCE_E_CONFIG, -ENOMEM,
      * negative errno; `why` in words. Does no I/O that could hang. */
     TIERCE_MUSTUSE int (*open)(struct tierce__storage_driver **out,
@@ -103,8 +103,10 @@ extern const struct tierce__storage_ops tierce__storage_file;
 extern const struct tierce__storage_ops tierce__storage_redis;
 extern const struct tierce__storage_ops tierce__storage_s3;
 extern const struct tierce__storage_ops tierce__storage_node;
+extern const struct tierce__storage_ops tierce__storage_mooncake;
 
-/* NULL: storages of this type are unmanaged. */
+/* NULL: storages of this type are unmanaged. The driver of Mooncake requires an interpreter that
+ * has Mooncake (storage->mooncake_python). */
 const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_type type);
 
 #endif

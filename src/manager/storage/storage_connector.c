@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks as objects of a store that a connector reaches (store/remote): S3, and the part of a node.
- * An object's name is the path without its first '/'. */
+/* Blocks as objects of a store that a connector reaches (store/remote): S3, Mooncake, and the part
+ * of a node. An object's name is the path without its first '/'. */
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -34,7 +34,8 @@ struct connector_driver {
 
 static struct connector_driver *driver_of(struct tierce__storage_driver *base)
 {
-    TIERCE_DASSERT(base->ops == &tierce__storage_s3 || base->ops == &tierce__storage_node);
+    TIERCE_DASSERT(base->ops == &tierce__storage_s3 || base->ops == &tierce__storage_node ||
+                   base->ops == &tierce__storage_mooncake);
     return (struct connector_driver *)base;
 }
 
@@ -65,15 +66,18 @@ static void free_driver(struct connector_driver *driver)
 static int connector_open(struct tierce__storage_driver **out,
                           const struct tierce__storage *storage, char why[128])
 {
-    const struct tierce__pool_opts opts = {
-        .size = sizeof(opts), .cap_bytes = POOL_BYTES, .no_touch = true, .no_huge_pages = true};
+    const struct tierce__storage_ops *ops = tierce__storage_ops_find(storage->type);
+    const struct tierce__pool_opts opts = {.size = sizeof(opts),
+                                           .cap_bytes = POOL_BYTES,
+                                           .no_touch = true,
+                                           .no_huge_pages = true,
+                                           .shared = ops == &tierce__storage_mooncake};
     const struct tierce__storage_at at = tierce__storage_at_of(storage);
     char text[TIERCE__STORAGE_WHY_BYTES] = "";
     struct connector_driver *driver = tierce__calloc(1, sizeof(*driver));
     if (driver == NULL)
         return -ENOMEM;
-    driver->base.ops =
-        storage->type == TIERCE__STORAGE_NODE ? &tierce__storage_node : &tierce__storage_s3;
+    driver->base.ops = ops;
     int rc = tierce__storage_at_url(&driver->url, &at, text);
     if (rc == 0)
         rc = name_probe(driver);
@@ -514,5 +518,18 @@ const struct tierce__storage_ops tierce__storage_node = {
     .remove_many = connector_remove_many,
     .measure = connector_measure,
     .list = connector_list,
+    .used_share = connector_used_share,
+};
+
+/* Without marks: Mooncake evicts the mark as any object, and its master forgets all of them when it
+ * ends. */
+const struct tierce__storage_ops tierce__storage_mooncake = {
+    .name = "mooncake",
+    .open = connector_open,
+    .close = connector_close,
+    .probe = connector_probe,
+    .remove = connector_remove,
+    .remove_many = connector_remove_many,
+    .measure = connector_measure,
     .used_share = connector_used_share,
 };

@@ -41,8 +41,9 @@ const struct tierce__storage_ops *tierce__storage_ops_find(enum tierce__storage_
         return &tierce__storage_s3;
     case TIERCE__STORAGE_NODE:
         return &tierce__storage_node;
-    case TIERCE__STORAGE_NONE:
     case TIERCE__STORAGE_MOONCAKE:
+        return &tierce__storage_mooncake;
+    case TIERCE__STORAGE_NONE:
     case TIERCE__STORAGE_TAIRMEMPOOL:
         break;
     }

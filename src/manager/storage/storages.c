@@ -16,6 +16,24 @@ enum {
     TICK_MS_MAX = 250,
 };
 
+const struct tierce__storage_ops *tierce__storages_ops(const struct tierce__storages *storages,
+                                                       enum tierce__storage_type type)
+{
+    const char *python = storages->opts.mooncake_python;
+    bool lacks = type == TIERCE__STORAGE_MOONCAKE && (python == NULL || python[0] == '\0');
+    return lacks ? NULL : storages->opts.find_ops(type);
+}
+
+static int start_worker(struct tierce__storage_worker **out,
+                        const struct tierce__storages *storages,
+                        const struct tierce__storage *storage,
+                        const struct tierce__storage_ops *ops, char why[128])
+{
+    struct tierce__storage reached = *storage;
+    reached.mooncake_python = storages->opts.mooncake_python;
+    return tierce__storage_worker_start(out, &reached, ops, storages->opts.probe_timeout_ms, why);
+}
+
 /* ---- units ----------------------------------------------------------------------------------- */
 
 /* NULL: no memory. */
@@ -53,8 +71,7 @@ static int make_unit(struct storages_unit **out, const struct tierce__storages *
     unit->config = config_of(storage);
     int rc = unit->name != NULL && unit->config != NULL ? 0 : -ENOMEM;
     if (rc == 0)
-        rc = tierce__storage_worker_start(&unit->worker, storage, ops,
-                                          storages->opts.probe_timeout_ms, why);
+        rc = start_worker(&unit->worker, storages, storage, ops, why);
     if (rc == 0) {
         *out = unit;
         return 0;
@@ -163,7 +180,7 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
                      const struct tierce__storage *storage, bool is_current, char why[128])
 {
     tierce__lock_assert_held(&storages->lock);
-    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
+    const struct tierce__storage_ops *ops = tierce__storages_ops(storages, storage->type);
     struct storages_unit **at = tierce__storages_find(storages, storage->number), *unit = NULL;
     if (*at != NULL && is_current) {
         char *config = config_of(storage);
@@ -472,13 +489,12 @@ int tierce__storages_try(const struct tierce__storages *storages,
 {
     TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     TIERCE_DASSERT(!tierce__lock_holds_any());
-    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
+    const struct tierce__storage_ops *ops = tierce__storages_ops(storages, storage->type);
     struct tierce__storage_worker *worker;
     why[0] = '\0';
     if (ops == NULL)
         return 0;
-    int rc =
-        tierce__storage_worker_start(&worker, storage, ops, storages->opts.probe_timeout_ms, why);
+    int rc = start_worker(&worker, storages, storage, ops, why);
     if (rc != 0)
         return rc;
     rc = tierce__storage_worker_try(worker, why);
@@ -491,7 +507,7 @@ int tierce__storages_try(const struct tierce__storages *storages,
 bool tierce__storages_is_managed(const struct tierce__storages *storages,
                                  enum tierce__storage_type type)
 {
-    return storages->opts.find_ops(type) != NULL;
+    return tierce__storages_ops(storages, type) != NULL;
 }
 
 void tierce__storages_state(struct tierce__storages *storages, const char *name,

@@ -32,6 +32,9 @@ struct tierce__storages_opts {
      * NULL. */
     void (*changed)(void *arg, const char *storage, bool is_well, const char *why);
     void *changed_arg;
+    /* The interpreter that has Mooncake; "" or NULL: storages of Mooncake are unmanaged. [borrow
+     * until close] */
+    const char *mooncake_python;
     /* NULL: tierce__storage_ops_find. */
     const struct tierce__storage_ops *(*find_ops)(enum tierce__storage_type type);
 };

@@ -78,7 +78,7 @@ int tierce__storages_measure_again(struct tierce__storages *storages,
 bool tierce__storages_has_list(const struct tierce__storages *storages,
                                enum tierce__storage_type type)
 {
-    const struct tierce__storage_ops *ops = storages->opts.find_ops(type);
+    const struct tierce__storage_ops *ops = tierce__storages_ops(storages, type);
     TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     return ops != NULL && ops->list != NULL;
 }
@@ -155,7 +155,7 @@ static int call_mark(struct tierce__storages *storages, const struct tierce__sto
     struct tierce__storage_worker *worker;
     TIERCE_DASSERT(!tierce__lock_holds_any());
     const struct tierce__storage_mark mark = mark_of(storages, storage);
-    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
+    const struct tierce__storage_ops *ops = tierce__storages_ops(storages, storage->type);
     if (mark.id[0] == '\0' || ops == NULL || ops->read_mark == NULL) {
         snprintf(why, 128, "%s",
                  mark.id[0] == '\0' ? "the registry has no id" : "its kind has no mark");

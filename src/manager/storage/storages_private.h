@@ -52,6 +52,10 @@ struct tierce__storages {
     _Atomic uint8_t troubles[TIERCE__STORAGE_NUMBERS]; /* written under the lock; relaxed: a hint */
 };
 
+/* NULL: storages of this type are unmanaged. */
+const struct tierce__storage_ops *tierce__storages_ops(const struct tierce__storages *storages,
+                                                       enum tierce__storage_type type);
+
 /* The unit of a number, or the end of the list. The lock is held. */
 struct storages_unit **tierce__storages_find(struct tierce__storages *storages, uint16_t number);
 

@@ -47,8 +47,13 @@ static int refuse_scheme(const char *name, char why[TIERCE__CONNECTOR_WHY_BYTES]
 
 bool tierce__connector_needs_shared_pool(const char *url)
 {
-    static const char scheme[] = "mooncake://";
-    return strncmp(url, scheme, sizeof(scheme) - 1) == 0;
+    static const char scheme[] = "mooncake://", fleet[] = "fleet", parameter[] = "mooncake_python=";
+    if (strncmp(url, scheme, sizeof(scheme) - 1) == 0)
+        return true;
+    /* A URL ends at a blank in a list of them. */
+    const char *at = strstr(url, parameter);
+    return strncmp(url, fleet, sizeof(fleet) - 1) == 0 && at != NULL && at > url &&
+           (at[-1] == '?' || at[-1] == '&') && (size_t)(at - url) < strcspn(url, " \t\r\n");
 }
 
 int tierce__connector_open(struct tierce__connector **out, const char *url,

@@ -447,7 +447,7 @@ static int read_path(char *path, const char **group, const char **instance,
 static int check_url(const struct tierce__connector_source *source,
                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const known[] = {"token_file", "ca_file", NULL};
+    static const char *const known[] = {"token_file", "ca_file", "mooncake_python", NULL};
     const struct tierce__url *url = source->url;
     int rc = tierce__url_check_params(url, known, why);
     if (rc < 0)
@@ -481,8 +481,10 @@ static int open_parts(struct tierce__fleet *fleet, const struct tierce__connecto
     if (rc == 0)
         rc = tierce__fleet_stores_open(
             &fleet->stores,
-            &(struct tierce__fleet_stores_opts){.size = sizeof(struct tierce__fleet_stores_opts),
-                                                .pool = source->opts->pool});
+            &(struct tierce__fleet_stores_opts){
+                .size = sizeof(struct tierce__fleet_stores_opts),
+                .pool = source->opts->pool,
+                .mooncake_python = tierce__url_param(source->url, "mooncake_python")});
     if (rc == 0)
         rc = tierce__fleet_parts_open(
             &fleet->parts,

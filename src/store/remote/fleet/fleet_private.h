@@ -13,6 +13,9 @@
  *
  *     fleet://manager1:6381,manager2:6381/GROUP[/INSTANCE]?token_file=...      fleet+tls://...
  *
+ * mooncake_python= in the URL names the interpreter for storages of Mooncake; their connector works
+ * on the pool in another process, so the pool must be shared (tierce__connector_needs_shared_pool).
+ *
  *     LOOKUP   GetCacheLocation; the places are remembered
  *     GET      the place is remembered, or asked for; then GET from the storage's own connector
  *     PUT      StartWriteCache, PUT to the storage, FinishWriteCache; puts that come together share

@@ -114,11 +114,18 @@ static int locate(struct tierce__fleet_store *store, const struct fleet_entry *e
                                           .master = texts[5],
                                           .metadata = texts[6],
                                           .protocol = texts[7],
-                                          .device = texts[8]};
+                                          .device = texts[8],
+                                          .python = store->stores->mooncake_python};
     store->type = tierce__strdup(texts[0]);
     store->root = tierce__storage_at_root(&at);
     if (store->type == NULL || store->root == NULL)
         return -ENOMEM;
+    if (strcmp(at.type, "mooncake") == 0 && at.python == NULL) {
+        snprintf(store->reason, sizeof(store->reason),
+                 "storages of Mooncake require mooncake_python=PATH in the fleet URL: an "
+                 "interpreter that has Mooncake's package");
+        return 0;
+    }
     int rc = tierce__storage_at_url(&store->url, &at, store->reason);
     return rc == -ENOMEM ? rc : 0;
 }
@@ -491,6 +498,12 @@ int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
         return -ENOMEM;
     stores->magic = STORES_MAGIC;
     stores->pool = opts->pool;
+    stores->mooncake_python =
+        opts->mooncake_python != NULL ? tierce__strdup(opts->mooncake_python) : NULL;
+    if (opts->mooncake_python != NULL && stores->mooncake_python == NULL) {
+        tierce__free(stores);
+        return -ENOMEM;
+    }
     tierce__lock_init(&stores->lock, TIERCE__LOCK_FLEET_STORES);
     tierce__cond_init(&stores->wake);
     tierce__list_init(&stores->all);
@@ -500,6 +513,7 @@ int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
     if (rc != 0) {
         tierce__cond_fini(&stores->wake);
         tierce__lock_fini(&stores->lock);
+        tierce__free(stores->mooncake_python);
         tierce__free(stores);
         return rc;
     }
@@ -519,6 +533,7 @@ bool tierce__fleet_stores_close(struct tierce__fleet_stores *stores, uint64_t de
     tierce__cond_fini(&stores->wake);
     tierce__lock_fini(&stores->lock);
     stores->magic = 0;
+    tierce__free(stores->mooncake_python);
     tierce__free(stores);
     return all;
 }

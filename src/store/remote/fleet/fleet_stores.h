@@ -21,6 +21,9 @@ struct tierce__fleet_store;
 struct tierce__fleet_stores_opts {
     size_t size;
     struct tierce__pool *pool; /* [borrow until close], as in tierce__connector_opts */
+    /* The interpreter that has Mooncake, or NULL: storages of Mooncake cannot be reached. [borrow
+     * for the call] */
+    const char *mooncake_python;
 };
 TIERCE_MUSTUSE int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
                                              const struct tierce__fleet_stores_opts *opts);

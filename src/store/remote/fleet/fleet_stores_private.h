@@ -64,6 +64,7 @@ struct tierce__fleet_job {
 struct tierce__fleet_stores {
     uint32_t magic;
     struct tierce__pool *pool;
+    char *mooncake_python; /* or NULL */
     pthread_t keeper;
     struct tierce__lock lock;
     /* Under the lock. */

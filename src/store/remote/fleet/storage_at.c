@@ -246,6 +246,7 @@ static int put_mooncake(struct tierce__line *line, const struct tierce__storage_
     put_parameter(line, &next, "metadata", at->metadata);
     put_parameter(line, &next, "protocol", at->protocol);
     put_parameter(line, &next, "device", at->device);
+    put_parameter(line, &next, "python", at->python);
     return 0;
 }
 

@@ -27,6 +27,7 @@ struct tierce__storage_at {
     const char *mountpoint, *root_dir;                 /* hf3fs, vcns_hf3fs */
     const char *uri;                                   /* redis, s3, tierce (a node's part) */
     const char *master, *metadata, *protocol, *device; /* mooncake */
+    const char *python; /* mooncake: the interpreter here that has Mooncake; not the manager's */
 };
 
 #define TIERCE__STORAGE_WHY_BYTES 256u

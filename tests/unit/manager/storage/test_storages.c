@@ -306,10 +306,31 @@ START_TEST(test_others_are_not_reached)
     storage.is_enabled = false;
     ck_assert(!tierce__storages_is_available(storages, &storage));
     ck_assert(!state_of("m").is_enabled); /* there is no such storage */
+    ck_assert(!tierce__storages_is_managed(storages, TIERCE__STORAGE_TAIRMEMPOOL));
+    ck_assert(!tierce__storages_is_managed(storages, TIERCE__STORAGE_MOONCAKE));
 }
 END_TEST
 
 /* ---- probes of real folders ------------------------------------------------------------------ */
+
+/* With an interpreter that has it (test_storage_mooncake). */
+START_TEST(test_mooncake_is_reached_through_an_interpreter)
+{
+    struct tierce__storages_opts opts = {
+        .size = sizeof(opts), .registry = registry, .mooncake_python = "/nowhere/python"};
+    char master[] = "127.0.0.1:1";
+    struct tierce__storage storage = {.number = 9,
+                                      .name = "m",
+                                      .type = TIERCE__STORAGE_MOONCAKE,
+                                      .is_enabled = true,
+                                      .master_service_entry = master};
+    ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
+    ck_assert(tierce__storages_is_managed(storages, TIERCE__STORAGE_MOONCAKE));
+    ck_assert(!tierce__storages_is_managed(storages, TIERCE__STORAGE_TAIRMEMPOOL));
+    ck_assert_int_ne(tierce__storages_try(storages, &storage, why), 0);
+    ck_assert_msg(strstr(why, "/nowhere/python") != NULL, "%s", why);
+}
+END_TEST
 
 START_TEST(test_probes_a_folder)
 {
@@ -747,6 +768,7 @@ CHECK_MAIN("storages", .seconds = 180, .setup = set_up, .teardown = tear_down,
                      test_deletes_many,
                      test_measures_files_and_nothing_else,
                      test_others_are_not_reached,
+                     test_mooncake_is_reached_through_an_interpreter,
                      test_probes_a_folder,
                      test_makes_the_root_but_not_above,
                      test_roots_that_cannot_be_written,

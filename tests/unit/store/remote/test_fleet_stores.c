@@ -18,6 +18,7 @@ static char root[64];
 static struct tierce__pool *pool;
 static struct tierce__fleet_stores *stores;
 static char why[TIERCE__FLEET_WHY_BYTES];
+static const char *mooncake_python = "python3";
 
 static const char *at(const char *name)
 {
@@ -29,10 +30,11 @@ static const char *at(const char *name)
 
 static void open_stores(void)
 {
-    ck_assert_int_eq(tierce__fleet_stores_open(
-                         &stores,
-                         &(struct tierce__fleet_stores_opts){
-                             .size = sizeof(struct tierce__fleet_stores_opts), .pool = pool}),
+    ck_assert_int_eq(tierce__fleet_stores_open(&stores,
+                                               &(struct tierce__fleet_stores_opts){
+                                                   .size = sizeof(struct tierce__fleet_stores_opts),
+                                                   .pool = pool,
+                                                   .mooncake_python = mooncake_python}),
                      0);
 }
 
@@ -197,6 +199,19 @@ START_TEST(storages_are_read)
         ck_assert_int_eq(read_place(&place, unreachable[i][0]), TIERCE_E_UNSUPPORTED);
         ck_assert_str_eq(why, unreachable[i][1]);
     }
+    end();
+}
+END_TEST
+
+START_TEST(mooncake_requires_an_interpreter)
+{
+    struct tierce__fleet_place place;
+    mooncake_python = NULL;
+    start();
+    update("[{\"type\":\"mooncake\",\"global_unique_name\":\"m\",\"storage_spec\":"
+           "{\"master_server_entry\":\"h:1\"}}]");
+    ck_assert_int_eq(read_place(&place, "mooncake://m/?key=i/tp0/1f&size=7"), TIERCE_E_UNSUPPORTED);
+    ck_assert_msg(strstr(why, "mooncake_python=") != NULL, "%s", why);
     end();
 }
 END_TEST
@@ -614,7 +629,8 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("fleet stores", .seconds = 120,
-           .tests = {storages_are_read, hostile_uris, wrong_answers_change_nothing,
-                     changes_have_a_limit, slots_of_a_folder, another_root, a_folder_with_a_mark,
-                     updates_meanwhile, credentials_come_and_change, a_connector_that_opens_slowly,
+           .tests = {storages_are_read, mooncake_requires_an_interpreter, hostile_uris,
+                     wrong_answers_change_nothing, changes_have_a_limit, slots_of_a_folder,
+                     another_root, a_folder_with_a_mark, updates_meanwhile,
+                     credentials_come_and_change, a_connector_that_opens_slowly,
                      each_allocation_fails_once})

@@ -403,6 +403,15 @@ START_TEST(urls_that_are_refused)
     tierce__pool_destroy(pool);
     ck_assert(tierce__connector_needs_shared_pool("mooncake://a"));
     ck_assert(!tierce__connector_needs_shared_pool("redis://a"));
+    static const char *const shared[] = {"fleet://a/g?mooncake_python=p",
+                                         "fleet+tls://a/g?token_file=t&mooncake_python=p"};
+    static const char *const own[] = {"fleet://a/g", "fleet://a/mooncake_python=p",
+                                      "fleet://a/g redis://h?mooncake_python=p",
+                                      "redis://h?mooncake_python=p"};
+    for (size_t i = 0; i < 2; i++)
+        ck_assert(tierce__connector_needs_shared_pool(shared[i]));
+    for (size_t i = 0; i < 4; i++)
+        ck_assert(!tierce__connector_needs_shared_pool(own[i]));
 }
 END_TEST
 

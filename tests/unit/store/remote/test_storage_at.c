@@ -111,6 +111,9 @@ START_TEST(urls_of_other_types)
                "mooncake://[::1]:50051?metadata=http://h:1/m%3Fa%3Db%26c&protocol=rdma&"
                "device=mlx5_0%2Cmlx5_1");
     expect_url(&(struct tierce__storage_at){.type = "mooncake", .master = "m"}, "mooncake://m");
+    expect_url(
+        &(struct tierce__storage_at){.type = "mooncake", .master = "m", .python = "/a b&c/python"},
+        "mooncake://m?python=/a%20b%26c/python");
     static const char *const masters[] = {"", "m?python=/tmp/x", "m/x", "m&a", "u@m", "m m", "m,n"};
     for (size_t i = 0; i < sizeof(masters) / sizeof(*masters); i++)
         expect_refused(&(struct tierce__storage_at){.type = "mooncake", .master = masters[i]},
