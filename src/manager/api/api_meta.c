@@ -6,6 +6,7 @@
 #include "base/log/log.h"
 #include "manager/api/api_model.h"
 #include "manager/locate/block_keys.h"
+#include "manager/locate/location_json.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -407,6 +408,38 @@ static void start_write_cache(struct tierce__api_call *api)
     tierce__api_say(api, OK, "Write cache session started successfully");
 }
 
+/* The sums in the URIs of `locations`, which are in the order of the session's blocks. Other texts
+ * there are ignored, as by KVCM. Errors: TIERCE_E_ARGUMENT, -ENOMEM. */
+static int read_sums(struct tierce__api_call *api, const Meta__FinishWriteCacheRequest *request,
+                     struct tierce__written_sum **out, size_t *count)
+{
+    size_t room = 1;
+    for (size_t i = 0; i < request->n_locations; i++)
+        room += request->locations[i]->n_location_specs;
+    struct tierce__written_sum *sums = tierce__arena_alloc(&api->arena, room * sizeof(*sums));
+    if (sums == NULL)
+        return -ENOMEM;
+    *count = 0;
+    for (size_t i = 0; i < request->n_locations; i++) {
+        for (size_t s = 0; s < request->locations[i]->n_location_specs; s++) {
+            const Meta__LocationSpec *spec = request->locations[i]->location_specs[s];
+            TIERCE_DASSERT(*count < room);
+            sums[*count] = (struct tierce__written_sum){.key = i, .spec = spec->name};
+            int rc = tierce__uri_sum(sums[*count].sum, spec->uri);
+            if (rc < 0) {
+                snprintf(api->why, sizeof(api->why),
+                         "locations: the sum of block %zu, spec %.64s, is not 32 hex digits that "
+                         "are not all 0",
+                         i, spec->name);
+                return TIERCE_E_ARGUMENT;
+            }
+            *count += (size_t)rc;
+        }
+    }
+    *out = sums;
+    return 0;
+}
+
 static void finish_write_cache(struct tierce__api_call *api)
 {
     const Meta__FinishWriteCacheRequest *request =
@@ -418,10 +451,15 @@ static void finish_write_cache(struct tierce__api_call *api)
                                                                           : "success_blocks");
         return;
     }
+    struct tierce__written_sum *sums = NULL;
+    size_t sum_count = 0;
     int rc = tierce__api_read_mask(api, request->success_blocks, &written);
     if (rc == 0)
-        rc = tierce__locator_finish_write(api->manager->locator, request->instance_id,
-                                          request->write_session_id, &written, api->why);
+        rc = read_sums(api, request, &sums, &sum_count);
+    if (rc == 0)
+        rc = tierce__locator_finish_write_summed(api->manager->locator, request->instance_id,
+                                                 request->write_session_id, &written, sums,
+                                                 sum_count, api->why);
     if (rc < 0) {
         tierce__api_fail(api, rc, "finish write cache");
         return;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/arena.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/json/json_write.h"
 #include "manager/locate/location_json.h"
 #include "manager/storage/places.h"
@@ -35,6 +36,22 @@ uint64_t tierce__uri_size(const char *uri)
         at = strchr(at, '&');
     }
     return 0;
+}
+
+int tierce__uri_sum(uint8_t sum[TIERCE__PLACE_SUM_BYTES], const char *uri)
+{
+    struct tierce__spec_place place = {0};
+    const char *at = strchr(uri, '?');
+    while (at != NULL && strncmp(at + 1, "sum=", 4) != 0)
+        at = strchr(at + 1, '&');
+    if (at == NULL)
+        return 0;
+    const char *digits = at + 5;
+    if (strcspn(digits, "&") != 2 * TIERCE__PLACE_SUM_BYTES ||
+        !tierce__hex_decode(place.sum, sizeof(place.sum), digits) || !tierce__place_has_sum(&place))
+        return TIERCE_E_FORMAT;
+    memcpy(sum, place.sum, sizeof(place.sum));
+    return 1;
 }
 
 static int complain(char why[256], const char *what)

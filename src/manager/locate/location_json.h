@@ -45,5 +45,8 @@ TIERCE_MUSTUSE int tierce__location_to_json(struct tierce__json_write *json, con
  * if there is none. */
 const char *tierce__uri_storage(const char *uri, size_t *bytes);
 uint64_t tierce__uri_size(const char *uri);
+/* Reads the value of `sum`, 32 hex digits that are not all 0. Returns 1, or 0 if there is none.
+ * Errors: TIERCE_E_FORMAT. */
+TIERCE_MUSTUSE int tierce__uri_sum(uint8_t sum[TIERCE__PLACE_SUM_BYTES], const char *uri);
 
 #endif

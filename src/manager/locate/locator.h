@@ -220,6 +220,22 @@ TIERCE_MUSTUSE int tierce__locator_finish_write(struct tierce__locator *locator,
                                                 const struct tierce__mask *written,
                                                 char why[TIERCE__WHY_BYTES]);
 
+/* A checksum of the bytes of one key and spec that a session has written. */
+struct tierce__written_sum {
+    size_t key; /* of the session's own keys */
+    const char *spec;
+    uint8_t sum[TIERCE__PLACE_SUM_BYTES]; /* not all 0 */
+};
+
+/* The same, and the records keep the sums: the URIs in answers have them as `sum`. A sum of a key
+ * or spec that the session does not write is TIERCE_E_ARGUMENT, and the session is unchanged. */
+TIERCE_MUSTUSE int tierce__locator_finish_write_summed(struct tierce__locator *locator,
+                                                       const char *instance_id, const char *session,
+                                                       const struct tierce__mask *written,
+                                                       const struct tierce__written_sum *sums,
+                                                       size_t sum_count,
+                                                       char why[TIERCE__WHY_BYTES]);
+
 struct tierce__ending_request {
     const char *instance_id, *session;
     const char *const *uris; /* of the session, which were written, with or without size= */

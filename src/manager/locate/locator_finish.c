@@ -129,6 +129,25 @@ static int note_source(struct finishing *f, struct tierce__move_source *source,
     return places != NULL ? 0 : -ENOMEM;
 }
 
+/* A copy has the bytes of its source, so it has the sums too. */
+static int keep_sums(struct tierce__location *copy, const struct tierce__location *source,
+                     struct tierce__arena *arena)
+{
+    struct tierce__spec_place *places =
+        tierce__arena_alloc(arena, (copy->place_count + 1u) * sizeof(*places));
+    if (places == NULL)
+        return -ENOMEM;
+    for (size_t p = 0; p < copy->place_count; p++) {
+        places[p] = copy->places[p];
+        for (size_t s = 0; s < source->place_count; s++) {
+            if (source->places[s].spec == places[p].spec)
+                memcpy(places[p].sum, source->places[s].sum, sizeof(places[p].sum));
+        }
+    }
+    copy->places = places;
+    return 0;
+}
+
 /* Adds the copy to the record that still has the source, and removes the source if it is a move.
  * That is no use of the block: its times stay. */
 static enum tierce__meta_action put_copy(struct finishing *f, size_t i,
@@ -161,7 +180,11 @@ static enum tierce__meta_action put_copy(struct finishing *f, size_t i,
         if (session->keeps_source || &record->locations[l] != source)
             locations[count++] = record->locations[l];
     }
-    locations[count++] = location_of(session, key);
+    locations[count] = location_of(session, key);
+    if (keep_sums(&locations[count++], source, arena) < 0) {
+        f->error = -ENOMEM;
+        return TIERCE__META_FAIL;
+    }
     TIERCE_ASSERT(!f->is_tried && count == had + session->keeps_source);
     record->locations = locations;
     record->location_count = (uint16_t)count;
@@ -618,9 +641,55 @@ void tierce__live_unfinish(struct tierce__live *live, struct tierce__write_sessi
     tierce__lock_drop(&live->lock);
 }
 
+/* The place of a spec of one of the session's keys; NULL: there is none. */
+static struct tierce__spec_place *place_of(const struct tierce__live *live,
+                                           const struct tierce__write_session *session,
+                                           const struct tierce__written_sum *sum)
+{
+    const struct tierce__session_key *key =
+        sum->key < session->count ? &session->keys[sum->key] : NULL;
+    for (size_t p = 0; key != NULL && p < key->place_count; p++) {
+        uint16_t spec = key->places[p].spec;
+        if (spec < live->instance.spec_count &&
+            strcmp(live->instance.specs[spec].name, sum->spec) == 0)
+            return (struct tierce__spec_place *)(uintptr_t)&key->places[p];
+    }
+    return NULL;
+}
+
+/* The session is marked busy by this call. */
+static int take_sums(struct tierce__live *live, struct tierce__write_session *session,
+                     const struct tierce__written_sum *sums, size_t count,
+                     char why[TIERCE__WHY_BYTES])
+{
+    TIERCE_ASSERT(session->is_busy && !session->is_doubtful);
+    for (size_t i = 0; i < count; i++) {
+        if (place_of(live, session, &sums[i]) == NULL)
+            return tierce__why(why, TIERCE_E_ARGUMENT,
+                               "locations has a sum of block %zu, spec %.64s, which the session "
+                               "does not write",
+                               sums[i].key, sums[i].spec);
+    }
+    tierce__lock_take(&live->lock);
+    for (size_t i = 0; i < count; i++)
+        memcpy(place_of(live, session, &sums[i])->sum, sums[i].sum, TIERCE__PLACE_SUM_BYTES);
+    tierce__lock_drop(&live->lock);
+    return 0;
+}
+
 int tierce__locator_finish_write(struct tierce__locator *locator, const char *instance_id,
                                  const char *session_id, const struct tierce__mask *written_mask,
                                  char why[TIERCE__WHY_BYTES])
+{
+    return tierce__locator_finish_write_summed(locator, instance_id, session_id, written_mask, NULL,
+                                               0, why);
+}
+
+int tierce__locator_finish_write_summed(struct tierce__locator *locator, const char *instance_id,
+                                        const char *session_id,
+                                        const struct tierce__mask *written_mask,
+                                        const struct tierce__written_sum *sums, size_t sum_count,
+                                        char why[TIERCE__WHY_BYTES])
 {
     struct tierce__live *live;
     struct tierce__write_session *session = NULL;
@@ -629,6 +698,11 @@ int tierce__locator_finish_write(struct tierce__locator *locator, const char *in
         return rc;
     int span = tierce__span_open("locator:finish_write");
     rc = tierce__live_begin_finish(live, session_id, written_mask, &session, why);
+    if (rc == 0) {
+        rc = take_sums(live, session, sums, sum_count, why);
+        if (rc < 0)
+            tierce__live_unfinish(live, session);
+    }
     if (rc == 0)
         rc = tierce__live_refuse_stale(live, session, why);
     if (rc == 0) {

@@ -31,6 +31,15 @@ static bool note_index(void *arg, size_t i, int64_t key, const struct tierce__re
     return true;
 }
 
+/* Whether a place has this URI. A writer may know it without the sum that it passed. */
+static bool is_uri(const char *uri, const char *reported)
+{
+    size_t bytes = strlen(reported);
+    return strncmp(uri, reported, bytes) == 0 &&
+           (uri[bytes] == '\0' ||
+            (strchr("?&", uri[bytes]) != NULL && strncmp(uri + bytes + 1, "sum=", 4) == 0));
+}
+
 /* Whether the location has this very place. A place that was given to another block meanwhile
  * belongs to another key, or has another URI. */
 static bool is_reported(void *arg, const struct tierce__location *location)
@@ -49,7 +58,7 @@ static bool is_reported(void *arg, const struct tierce__location *location)
             continue;
         const char *uri = tierce__place_uri(storage, instance, place, &r->arena);
         r->no_memory = r->no_memory || uri == NULL;
-        if (uri != NULL && strcmp(uri, report->uri) == 0)
+        if (uri != NULL && is_uri(uri, report->uri))
             return true;
     }
     return false;

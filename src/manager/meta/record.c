@@ -14,9 +14,10 @@ enum {
     FLAG_PARENT = 1,
     FLAG_KEY_TEXT = 2,
     FLAG_EXPIRES = 4,
+    FLAG_SUMS = 8,
     FLAG_CHILD = 16,
     FLAG_GENERATION = 32,
-    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES | FLAG_CHILD | FLAG_GENERATION,
+    FLAGS = FLAG_PARENT | FLAG_KEY_TEXT | FLAG_EXPIRES | FLAG_SUMS | FLAG_CHILD | FLAG_GENERATION,
     AT_FLAGS = 1,
     AT_LOCATIONS = 2,
     AT_USES = 4,
@@ -52,12 +53,14 @@ static uint8_t *varint_write(uint8_t *out, uint64_t value)
 struct record_reader {
     const uint8_t *at, *end;
     bool bad;
+    bool has_sums, had_sum; /* places are followed by sums; one of them was not 0 */
 };
 
 static const uint8_t *take_bytes(struct record_reader *reader, uint64_t bytes)
 {
-    static const uint8_t none[TIERCE__LOCATION_ID_BYTES];
-    _Static_assert(sizeof(none) >= sizeof(uint64_t), "a number may be read from it");
+    static const uint8_t none[TIERCE__PLACE_SUM_BYTES];
+    _Static_assert(sizeof(none) >= sizeof(uint64_t) && sizeof(none) >= TIERCE__LOCATION_ID_BYTES,
+                   "a number, an id or a sum may be read from it");
     if (bytes > (uint64_t)(reader->end - reader->at)) {
         reader->bad = true;
         reader->at = reader->end;
@@ -102,12 +105,23 @@ static size_t place_size(const struct tierce__spec_place *place)
     return bytes + varint_size(text) + text;
 }
 
-static size_t location_size(const struct tierce__location *location)
+static bool has_sums(const struct tierce__record *record)
+{
+    for (uint16_t l = 0; l < record->location_count; l++) {
+        const struct tierce__location *location = &record->locations[l];
+        for (uint16_t i = 0; i < location->place_count; i++)
+            if (tierce__place_has_sum(&location->places[i]))
+                return true;
+    }
+    return false;
+}
+
+static size_t location_size(const struct tierce__location *location, bool with_sums)
 {
     size_t bytes = TIERCE__LOCATION_ID_BYTES + varint_size(location->storage) + 1 +
                    varint_size(location->place_count);
     for (uint16_t i = 0; i < location->place_count; i++)
-        bytes += place_size(&location->places[i]);
+        bytes += place_size(&location->places[i]) + (with_sums ? TIERCE__PLACE_SUM_BYTES : 0);
     TIERCE_DASSERT(bytes >= LOCATION_BYTES_MIN);
     return bytes;
 }
@@ -126,8 +140,9 @@ size_t tierce__record_size(const struct tierce__record *record)
         bytes += sizeof(uint64_t);
     if (record->key_text != NULL)
         bytes += varint_size(record->key_text_bytes) + record->key_text_bytes;
+    bool with_sums = has_sums(record);
     for (uint16_t i = 0; i < record->location_count; i++)
-        bytes += location_size(&record->locations[i]);
+        bytes += location_size(&record->locations[i], with_sums);
     return bytes;
 }
 
@@ -139,7 +154,8 @@ static uint8_t *write_text(uint8_t *out, const char *text, size_t bytes)
     return out + bytes;
 }
 
-static uint8_t *write_location(uint8_t *out, const struct tierce__location *location)
+static uint8_t *write_location(uint8_t *out, const struct tierce__location *location,
+                               bool with_sums)
 {
     memcpy(out, location->id, TIERCE__LOCATION_ID_BYTES);
     out = varint_write(out + TIERCE__LOCATION_ID_BYTES, location->storage);
@@ -154,6 +170,10 @@ static uint8_t *write_location(uint8_t *out, const struct tierce__location *loca
         out = varint_write(out, place->bytes);
         if (place->file == 0)
             out = write_text(out, place->uri, place->uri != NULL ? strlen(place->uri) : 0);
+        if (with_sums) {
+            memcpy(out, place->sum, TIERCE__PLACE_SUM_BYTES);
+            out += TIERCE__PLACE_SUM_BYTES;
+        }
     }
     return out;
 }
@@ -161,11 +181,12 @@ static uint8_t *write_location(uint8_t *out, const struct tierce__location *loca
 void tierce__record_write(const struct tierce__record *record, void *out)
 {
     uint8_t *bytes = (uint8_t *)out;
+    bool with_sums = has_sums(record);
     bytes[0] = VERSION;
     bytes[AT_FLAGS] = (uint8_t)((record->has_parent ? FLAG_PARENT : 0) |
                                 (record->key_text != NULL ? FLAG_KEY_TEXT : 0) |
                                 (record->expires_us > 0 ? FLAG_EXPIRES : 0) |
-                                (record->has_child ? FLAG_CHILD : 0) |
+                                (with_sums ? FLAG_SUMS : 0) | (record->has_child ? FLAG_CHILD : 0) |
                                 (record->generation > 0 ? FLAG_GENERATION : 0));
     tierce__store_le16(bytes + AT_LOCATIONS, record->location_count);
     tierce__store_le32(bytes + AT_USES, record->uses);
@@ -192,7 +213,7 @@ void tierce__record_write(const struct tierce__record *record, void *out)
     if (record->key_text != NULL)
         at = write_text(at, record->key_text, record->key_text_bytes);
     for (uint16_t i = 0; i < record->location_count; i++)
-        at = write_location(at, &record->locations[i]);
+        at = write_location(at, &record->locations[i], with_sums);
     TIERCE_DASSERT((size_t)(at - bytes) == tierce__record_size(record));
 }
 
@@ -225,17 +246,20 @@ static int read_place(struct tierce__spec_place *out, struct record_reader *read
     out->bytes = take_varint(reader, UINT64_MAX);
     if (reader->bad)
         return TIERCE_E_FORMAT;
-    if (out->file != 0)
-        return 0;
-    size_t bytes;
-    int rc = read_text(&out->uri, &bytes, reader, arena);
-    if (rc < 0)
-        return rc;
-    if (bytes == 0)
-        out->uri = NULL;
-    else if (memchr(out->uri, '\0', bytes) != NULL)
-        return TIERCE_E_FORMAT;
-    return 0;
+    if (out->file == 0) {
+        size_t bytes;
+        int rc = read_text(&out->uri, &bytes, reader, arena);
+        if (rc < 0)
+            return rc;
+        if (bytes == 0)
+            out->uri = NULL;
+        else if (memchr(out->uri, '\0', bytes) != NULL)
+            return TIERCE_E_FORMAT;
+    }
+    if (reader->has_sums)
+        memcpy(out->sum, take_bytes(reader, sizeof(out->sum)), sizeof(out->sum));
+    reader->had_sum |= tierce__place_has_sum(out);
+    return reader->bad ? TIERCE_E_FORMAT : 0;
 }
 
 static bool is_id(const uint8_t *id)
@@ -300,7 +324,9 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
         return TIERCE_E_VERSION;
     if (count < FIXED_BYTES || (fixed[AT_FLAGS] & ~FLAGS) != 0)
         return TIERCE_E_FORMAT;
-    struct record_reader reader = {.at = fixed + FIXED_BYTES, .end = fixed + count};
+    struct record_reader reader = {.at = fixed + FIXED_BYTES,
+                                   .end = fixed + count,
+                                   .has_sums = (fixed[AT_FLAGS] & FLAG_SUMS) != 0};
     struct tierce__record record = {
         .used_us = (int64_t)tierce__load_le64(fixed + AT_USED),
         .stored_us = (int64_t)tierce__load_le64(fixed + AT_STORED),
@@ -327,7 +353,7 @@ int tierce__record_read(struct tierce__record *out, struct tierce__arena *arena,
         rc = read_text(&record.key_text, &record.key_text_bytes, &reader, arena);
     if (rc == 0)
         rc = read_locations(&record, &reader, arena);
-    if (rc == 0 && (reader.bad || reader.at != reader.end))
+    if (rc == 0 && (reader.bad || reader.at != reader.end || reader.has_sums != reader.had_sum))
         rc = TIERCE_E_FORMAT;
     TIERCE_DASSERT(rc != 0 || tierce__record_size(&record) == count);
     if (rc == 0)

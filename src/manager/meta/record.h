@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <tierce/status.h>
 
@@ -14,6 +15,7 @@
  */
 
 #define TIERCE__LOCATION_ID_BYTES 8u
+#define TIERCE__PLACE_SUM_BYTES   16u
 
 /* The place of one spec of a location: a slot of a file that the manager named, or a URI text from
  * another source. */
@@ -24,7 +26,16 @@ struct tierce__spec_place {
     uint64_t bytes;
     const char
         *uri; /* if file is 0: the whole URI, NUL-terminated, or NULL (the same as ""); else NULL */
+    /* What the writer passed as checksum of the bytes; only clients compute and check it. All 0:
+     * none. A place with a URI has it in the URI. */
+    uint8_t sum[TIERCE__PLACE_SUM_BYTES];
 };
+
+static inline bool tierce__place_has_sum(const struct tierce__spec_place *place)
+{
+    static const uint8_t none[TIERCE__PLACE_SUM_BYTES];
+    return memcmp(place->sum, none, sizeof(none)) != 0;
+}
 
 struct tierce__location {
     char id[TIERCE__LOCATION_ID_BYTES]; /* of [a-z0-9], not NUL-terminated; records with other

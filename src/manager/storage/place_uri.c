@@ -12,7 +12,7 @@
 
 /* Escaped, a name takes at most three times its bytes. */
 #define ESCAPE_GROWTH 3u
-#define NUMBERS_BYTES 96u /* more than all numbers and words in a URI */
+#define NUMBERS_BYTES 144u /* more than all numbers and words in a URI */
 
 static bool is_plain(char c)
 {
@@ -224,6 +224,13 @@ char *tierce__place_uris_make(struct tierce__place_uris *uris,
     if (place->bytes > 0 || !uris->instance->is_kv) { /* the writer determines an entry's size */
         *to++ = next;
         to = append_decimal(append(to, "size=", 5), place->bytes);
+        next = '&';
+    }
+    if (tierce__place_has_sum(place)) {
+        *to++ = next;
+        to = append(to, "sum=", 4);
+        tierce__hex_encode(to, place->sum, sizeof(place->sum));
+        to += 2 * sizeof(place->sum);
     }
     *to = '\0';
     TIERCE_DASSERT((size_t)(to - uri) < prefix->bytes + NUMBERS_BYTES);

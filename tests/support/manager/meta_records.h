@@ -31,6 +31,8 @@ static inline const struct tierce__record *test_record(struct test_record *out, 
              version % 100);
     out->places[2] =
         (struct tierce__spec_place){.spec = 0, .bytes = version % 100, .uri = out->uri};
+    if (n % 6 == 0) /* of one place of three */
+        memset(out->places[1].sum, (int)(n % 255) + 1, sizeof(out->places[1].sum));
     out->locations[0] = (struct tierce__location){
         .id = "abcd0000", .storage = 1, .type = 4, .place_count = 2, .places = out->places};
     out->locations[1] = (struct tierce__location){

@@ -165,7 +165,7 @@ def test_an_unknown_group_and_an_unknown_instance(api):
 def test_a_block_is_served_after_it_was_finished(api):
     instance = register(api)
     started = start(api, instance, [1, 2, 3])
-    assert len(started["write_session_id"]) == 34
+    assert len(started["write_session_id"]) == 32
     assert started["block_mask"] == {"offset": 0}
     assert len(started["locations"]) == 3
     assert locate(api, instance, [1, 2, 3]) == []
@@ -176,6 +176,30 @@ def test_a_block_is_served_after_it_was_finished(api):
     assert spec["name"] == "tp0"
     assert spec["uri"].startswith("file://nfs_01/") and "size=1024" in spec["uri"]
     assert found[0]["type"] == "ST_NFS" and found[0]["spec_size"] == 2
+
+
+def test_sums_of_the_writer_are_in_the_answers(api):
+    """The manager keeps them; texts without a sum say nothing, as to the original."""
+    instance = register(api)
+    started = start(api, instance, [1, 2])
+    session, given, digits = started["write_session_id"], started["locations"], "0123456789abcdef" * 2
+    name, uri = (given[1]["location_specs"][0][field] for field in ("name", "uri"))
+
+    def end(*locations):
+        return api.call("meta", "FinishWriteCache", instance_id=instance, write_session_id=session,
+                        success_blocks={"offset": 2}, locations=list(locations))
+
+    def summed(text, spec=name):
+        return {"location_specs": [{"name": spec, "uri": f"{uri}&sum={text}"}]}
+
+    for wrong in ((given[0], summed(digits[1:])), (given[0], summed("0" * 32)), (given[0], summed("x" * 32)),
+                  (given[0], summed(digits, "other")), (given[0], given[1], summed(digits))):
+        assert code(end(*wrong)) == "INVALID_ARGUMENT", wrong
+    assert code(end(given[0], summed(digits))) == "OK"
+    found = locate(api, instance, [1, 2])
+    assert found[0] == given[0] and found[1]["location_specs"][0]["uri"] == f"{uri}&sum={digits}"
+    reports = [{"block_key": 2, "location_spec_name": name, "uri": uri, "reason": "RR_DAMAGED"}]
+    assert api.call("meta", "ReportCache", instance_id=instance, reports=reports)["dropped_locations"] == "1"
 
 
 def test_tokens_make_the_keys_of_the_original(api):

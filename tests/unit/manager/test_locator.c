@@ -192,6 +192,39 @@ START_TEST(a_mask_of_another_length_leaves_the_session)
 }
 END_TEST
 
+/* A writer's sums are a part of the places, in answers and in what clients report. */
+START_TEST(sums_of_a_write_are_kept)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    struct tierce__started started = harness_start(&h, chain, 3);
+    const char *spec = started.locations[0].specs[0].name;
+    struct tierce__written_sum wrong[] = {{.key = 3, .spec = spec, .sum = {1}},
+                                          {.key = 0, .spec = "other", .sum = {1}}};
+    struct tierce__written_sum sum = {.key = 1, .spec = spec, .sum = {0xab, [15] = 0x0c}};
+    struct tierce__mask all = {.offset = 3};
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(tierce__locator_finish_write_summed(h.locator, "i", started.session, &all,
+                                                             &wrong[i], 1, h.why),
+                         TIERCE_E_ARGUMENT);
+        ck_assert_msg(strstr(h.why, "does not write") != NULL, "%s", h.why);
+    }
+    ck_assert_int_eq(
+        tierce__locator_finish_write_summed(h.locator, "i", started.session, &all, &sum, 1, h.why),
+        0);
+    struct tierce__got got = harness_get(&h, TIERCE__QUERY_BATCH, chain, 3, 0);
+    ck_assert_uint_eq(got.hits, 3);
+    for (size_t i = 0; i < 3; i++) {
+        const char *uri = got.found[i].specs[0].uri;
+        const char *at = strstr(uri, "&sum=");
+        ck_assert_msg((at != NULL) == (i == 1), "%s", uri);
+        if (at != NULL)
+            ck_assert_str_eq(at, "&sum=ab00000000000000000000000000000c");
+    }
+    harness_close(&h);
+}
+END_TEST
+
 START_TEST(a_session_ends_by_its_time)
 {
     struct harness h;
@@ -749,6 +782,7 @@ CHECK_MAIN("locator",
                      a_window_of_no_size_or_too_large_is_refused,
                      masks_say_what_need_not_be_written,
                      nobody_writes_what_another_is_writing,
+                     sums_of_a_write_are_kept,
                      a_mask_of_another_length_leaves_the_session,
                      a_session_ends_by_its_time,
                      a_session_that_a_call_ends_does_not_keep_others,

@@ -203,6 +203,34 @@ START_TEST(an_invalidation_meanwhile)
 }
 END_TEST
 
+START_TEST(sums_move_with_the_bytes)
+{
+    static const int64_t key = 77;
+    struct harness h;
+    moves_open(&h, &(struct harness_opts){0});
+    struct tierce__started started = harness_start(&h, &key, 1);
+    struct tierce__written_sum sum = {
+        .key = 0, .spec = started.locations[0].specs[0].name, .sum = {0xab, [15] = 0x0c}};
+    struct tierce__mask all = {.offset = 1};
+    ck_assert_int_eq(
+        tierce__locator_finish_write_summed(h.locator, "i", started.session, &all, &sum, 1, h.why),
+        0);
+    h.now_us += 5000000;
+    for (int is_copy = 1; is_copy >= 0; is_copy--) {
+        ck_assert_uint_eq(moves_want(&h, &key, 1, "s", is_copy != 0, TIERCE__MOVE_TO_ANY), 1);
+        struct tierce__taken_moves taken = moves_take(&h, 100);
+        ck_assert_uint_eq(moves_finish(&h, &taken.batches[0], TIERCE__MOVED), 1);
+        struct tierce__record record = moves_record(&h, key);
+        ck_assert_uint_eq(record.location_count, 2);
+        for (size_t l = 0; l < record.location_count; l++)
+            ck_assert_mem_eq(record.locations[l].places[0].sum, sum.sum, sizeof(sum.sum));
+        if (is_copy)
+            moves_add_storage(&h, "u", 0);
+    }
+    close_all(&h);
+}
+END_TEST
+
 START_TEST(a_mover_that_dies)
 {
     struct harness h;
@@ -467,8 +495,8 @@ END_TEST
 
 CHECK_MAIN("locator_move",
            .tests = {a_move_changes_the_place_and_nothing_else, readers_of_the_source_have_time,
-                     a_copy_keeps_the_source, an_invalidation_meanwhile, a_mover_that_dies,
-                     a_mover_that_holds_its_batches, a_mover_that_lies,
+                     a_copy_keeps_the_source, an_invalidation_meanwhile, sums_move_with_the_bytes,
+                     a_mover_that_dies, a_mover_that_holds_its_batches, a_mover_that_lies,
                      bad_sources_leave_and_others_stay, without_room_blocks_wait,
                      the_rate_between_two_storages, blocks_of_other_clients_stay,
                      another_leader_goes_on, moves_take_no_room_in_the_index,

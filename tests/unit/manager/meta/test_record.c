@@ -96,6 +96,39 @@ START_TEST(a_child_comes_back)
 }
 END_TEST
 
+START_TEST(sums_come_back)
+{
+    struct tierce__record in = sample(), out;
+    struct tierce__spec_place places[2] = {in.locations[0].places[0], in.locations[0].places[1]};
+    struct tierce__location locations[3] = {in.locations[0], in.locations[1], in.locations[2]};
+    size_t bytes, without = tierce__record_size(&in);
+    memset(places[1].sum, 0xa5, sizeof(places[1].sum));
+    locations[0].places = places;
+    in.locations = locations;
+    uint8_t *form = compact(&in, &bytes);
+    ck_assert_uint_eq(bytes, without + 4 * 16);
+    ck_assert_uint_eq(form[1] & 8, 8);
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), 0);
+    ck_assert(!tierce__place_has_sum(&out.locations[0].places[0]));
+    ck_assert_mem_eq(out.locations[0].places[1].sum, places[1].sum, 16);
+    ck_assert_str_eq(out.locations[1].places[0].uri, "hf3fs://store/a?size=100");
+    ck_assert(!tierce__place_has_sum(&out.locations[1].places[1]));
+    for (size_t cut = 0; cut < bytes; cut++) {
+        uint8_t *copy = tierce__arena_alloc(&arena, cut + 1);
+        memcpy(copy, form, cut);
+        ck_assert_int_eq(tierce__record_read(&out, &arena, copy, cut), TIERCE_E_FORMAT);
+    }
+    form[1] &= (uint8_t)~8; /* a record has one form */
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), TIERCE_E_FORMAT);
+    form[1] |= 8;
+    for (size_t i = 0; i < bytes; i++) {
+        if (form[i] == 0xa5)
+            form[i] = 0;
+    }
+    ck_assert_int_eq(tierce__record_read(&out, &arena, form, bytes), TIERCE_E_FORMAT);
+}
+END_TEST
+
 START_TEST(an_empty_record_and_text)
 {
     struct tierce__record out;
@@ -216,6 +249,6 @@ START_TEST(random_bytes_do_no_harm)
 END_TEST
 
 CHECK_MAIN("record", .teardown = teardown,
-           .tests = {comes_back_as_it_was, a_child_comes_back, an_empty_record_and_text,
-                     every_cut_is_refused, each_field_is_checked, a_touch_in_place,
-                     no_memory_is_told, random_bytes_do_no_harm})
+           .tests = {comes_back_as_it_was, a_child_comes_back, sums_come_back,
+                     an_empty_record_and_text, every_cut_is_refused, each_field_is_checked,
+                     a_touch_in_place, no_memory_is_told, random_bytes_do_no_harm})
