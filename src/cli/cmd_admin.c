@@ -32,8 +32,9 @@ const char *const tierce__cli_storage_help[] = {
     "there\n"
     "  scrub NAME [start|stop]\n                     compares the index with the storage, and "
     "shows the last comparison.\n                     start --repair: drops locations without a "
-    "file, deletes files of no block;\n                     --rate N: files per second "
-    "(1000)\n" OPTIONS,
+    "file, deletes objects of no block;\n                     --rate N: files per second "
+    "(1000); --verify SHARE: reads and\n                     verifies a share of the blocks, "
+    "such as 0.01; --read-rate SIZE: bytes per\n                     second (64MiB)\n" OPTIONS,
     NULL};
 const char *const tierce__cli_group_help[] = {
     "  list\n  show NAME\n  create JSON        an InstanceGroup\n"
@@ -270,8 +271,15 @@ struct arguments {
     bool keep;   /* of an adoption */
     bool repair; /* of a scrub */
     uint32_t rate;
+    double verify;
+    uint64_t read_rate;
     const char *family; /* of an invalidation; or NULL */
 };
+
+static bool is_of_scrub(const struct arguments *options)
+{
+    return options->repair || options->rate > 0 || options->verify > 0 || options->read_rate > 0;
+}
 
 /* The action, and its options. */
 static int read_scrub(const struct verb *verb, int count, char **arguments,
@@ -283,9 +291,9 @@ static int read_scrub(const struct verb *verb, int count, char **arguments,
     if (count > 2 || !is_known)
         return tierce__cli_usage(verb->command,
                                  "storage scrub accepts a name, and start, stop or show");
-    if (!starts && (options->repair || options->rate > 0))
-        return tierce__cli_usage(verb->command,
-                                 "--repair and --rate are options of storage scrub NAME start");
+    if (!starts && is_of_scrub(options))
+        return tierce__cli_usage(verb->command, "--repair, --rate, --verify and --read-rate are "
+                                                "options of storage scrub NAME start");
     tierce__json_write_text(request, "action",
                             starts                        ? "SCRUB_START"
                             : strcmp(action, "stop") == 0 ? "SCRUB_STOP"
@@ -294,6 +302,10 @@ static int read_scrub(const struct verb *verb, int count, char **arguments,
         tierce__json_write_bool(request, "repair", options->repair);
     if (starts)
         tierce__json_write_count(request, "rate_per_second", options->rate);
+    if (starts)
+        tierce__json_write_number(request, "verify_share", options->verify);
+    if (starts)
+        tierce__json_write_count(request, "bytes_per_second", options->read_rate);
     return TIERCE__CLI_OK;
 }
 
@@ -313,9 +325,12 @@ static int make_request(const struct verb *verb, int count, char **arguments,
         return tierce__cli_usage(verb->command, "--keep is an option of storage adopt");
     if (options->family != NULL && verb->shape != FAMILY)
         return tierce__cli_usage(verb->command, "--family is an option of group invalidate");
-    if ((options->repair || options->rate > 0) && verb->shape != SCRUB)
+    if (is_of_scrub(options) && verb->shape != SCRUB)
         return tierce__cli_usage(verb->command, "%s is an option of storage scrub",
-                                 options->repair ? "--repair" : "--rate");
+                                 options->repair       ? "--repair"
+                                 : options->rate > 0   ? "--rate"
+                                 : options->verify > 0 ? "--verify"
+                                                       : "--read-rate");
     if (verb->shape == MESSAGE)
         return read_message(verb, arguments[0], request);
     tierce__json_write_open(request, NULL, '{');
@@ -355,6 +370,9 @@ static const struct tierce__option options[] = {
     {"--repair", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, repair)},
     {"--rate", TIERCE__OPTION_COUNT, TIERCE__OPTION_FIELD(struct arguments, rate), .min = 1,
      .max = 1e9},
+    {"--verify", TIERCE__OPTION_SHARE, TIERCE__OPTION_FIELD(struct arguments, verify)},
+    {"--read-rate", TIERCE__OPTION_SIZE, TIERCE__OPTION_FIELD(struct arguments, read_rate),
+     .min = 1, .wants = "bytes per second, such as 64MiB"},
     {NULL},
 };
 

@@ -1,55 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/bytes.h"
-#include "core/chunk/header.h"
 #include "mover/copier.h"
+#include "store/remote/fleet/fleet_prove.h"
 
-#include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* The tensor rank in the name of a spec, "tp3"; -1: it names none. */
-static long rank_of(const char *spec)
-{
-    if (strncmp(spec, "tp", 2) != 0 || !isdigit((unsigned char)spec[2]) || strlen(spec) > 7)
-        return -1;
-    char *end;
-    long rank = strtol(spec + 2, &end, 10);
-    return *end == '\0' ? rank : -1;
-}
-
-static enum tierce__copy_result damaged(char why[TIERCE__FLEET_WHY_BYTES], const char *what)
-{
-    snprintf(why, TIERCE__FLEET_WHY_BYTES, "%s", what);
-    return TIERCE__COPY_SOURCE_DAMAGED;
-}
-
-static enum tierce__copy_result unverifiable(char why[TIERCE__FLEET_WHY_BYTES], const char *what)
-{
-    snprintf(why, TIERCE__FLEET_WHY_BYTES, "%s", what);
-    return TIERCE__COPY_UNVERIFIABLE;
-}
 
 enum tierce__copy_result tierce__copy_prove(char why[TIERCE__FLEET_WHY_BYTES],
                                             const uint8_t *object, uint64_t bytes,
                                             int64_t block_key, const char *spec)
 {
-    struct tierce__chunk_info info;
-    if (bytes < TIERCE__CHUNK_FIXED || !tierce__chunk_has_magic(object))
-        return unverifiable(why, "it is no chunk of Tierce, so nothing proves its bytes");
-    int rc = tierce__chunk_parse(&info, object, bytes);
-    if (rc == TIERCE_E_VERSION)
-        return unverifiable(why, "it is a chunk of a version that this program does not know");
-    if (rc != 0)
-        return damaged(why, "its header is damaged");
-    if (info.extent.object_bytes != bytes)
-        return damaged(why, "its length is not that of its header");
-    if ((int64_t)tierce__load_le64(info.hash) != block_key)
-        return damaged(why, "it is the chunk of another block");
-    long rank = rank_of(spec);
-    if (rank >= 0 && rank != info.shard.tp_rank)
-        return damaged(why, "it is the chunk of another rank");
-    if (tierce__chunk_verify_cells(object, &info) != 0)
-        return damaged(why, "a sum does not match");
-    return TIERCE__COPY_COPIED;
+    const char *text = "";
+    enum tierce__fleet_proof proof = tierce__fleet_prove(object, bytes, block_key, spec, &text);
+    snprintf(why, TIERCE__FLEET_WHY_BYTES, "%s", text);
+    return proof == TIERCE__FLEET_PROVEN    ? TIERCE__COPY_COPIED
+           : proof == TIERCE__FLEET_DAMAGED ? TIERCE__COPY_SOURCE_DAMAGED
+                                            : TIERCE__COPY_UNVERIFIABLE;
 }

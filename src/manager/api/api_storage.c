@@ -97,6 +97,10 @@ static void show_scrub(struct tierce__api_call *api, const char *storage)
     reply->deleted_bytes = (int64_t)counts->deleted_bytes;
     reply->long_files = (int64_t)counts->too_long;
     reply->unread_objects = (int64_t)counts->unread;
+    reply->verified_blocks = (int64_t)counts->verified;
+    reply->verified_bytes = (int64_t)counts->verified_bytes;
+    reply->damaged_blocks = (int64_t)counts->damaged;
+    reply->unprovable_blocks = (int64_t)counts->unprovable;
 }
 
 static void scrub_storage(struct tierce__api_call *api)
@@ -114,12 +118,22 @@ static void scrub_storage(struct tierce__api_call *api)
                         "rate_per_second must be at least 0, not %d", request->rate_per_second);
         return;
     }
+    if (!(request->verify_share >= 0 && request->verify_share <= 1) ||
+        request->bytes_per_second < 0) {
+        tierce__api_say(
+            api, META__ERROR_CODE__INVALID_ARGUMENT,
+            "verify_share must be 0 to 1, not %g; bytes_per_second at least 0, not %lld",
+            request->verify_share, (long long)request->bytes_per_second);
+        return;
+    }
     if (request->action == ADMIN__SCRUB_ACTION__SCRUB_START)
         rc = tierce__scrub_start(
             scrub,
             &(struct tierce__scrub_request){.storage = storage->name,
                                             .repairs = request->repair,
-                                            .rate = (uint32_t)request->rate_per_second},
+                                            .rate = (uint32_t)request->rate_per_second,
+                                            .verify_share = request->verify_share,
+                                            .byte_rate = (uint64_t)request->bytes_per_second},
             why);
     else if (request->action == ADMIN__SCRUB_ACTION__SCRUB_STOP)
         tierce__scrub_stop(scrub, storage->name);

@@ -137,13 +137,11 @@ static void wait_until(struct tierce__scrub *scrub, uint64_t due_ns)
     tierce__lock_take(&scrub->lock);
 }
 
-int tierce__scrub_pace(struct scrub_run *run, uint64_t files)
+/* Publishes the counts, and waits. */
+static int wait_for_turn(struct scrub_run *run, uint64_t due_ns)
 {
     struct tierce__scrub *scrub = run->scrub;
     TIERCE_DASSERT(!tierce__lock_holds_any());
-    TIERCE_ASSERT(run->rate > 0);
-    uint64_t due_ns = run->from_ns + (uint64_t)((double)run->work * 1e9 / run->rate);
-    run->work += files;
     tierce__lock_take(&scrub->lock);
     publish(run);
     while (!scrub->is_stopping && now_ns(&scrub->opts) < due_ns)
@@ -151,6 +149,23 @@ int tierce__scrub_pace(struct scrub_run *run, uint64_t files)
     bool is_stopping = scrub->is_stopping;
     tierce__lock_drop(&scrub->lock);
     return is_stopping ? -ECANCELED : 0;
+}
+
+int tierce__scrub_pace(struct scrub_run *run, uint64_t files)
+{
+    TIERCE_ASSERT(run->rate > 0);
+    uint64_t due_ns = run->from_ns + (uint64_t)((double)run->work * 1e9 / run->rate);
+    run->work += files;
+    return wait_for_turn(run, due_ns);
+}
+
+int tierce__scrub_pace_bytes(struct scrub_run *run, uint64_t bytes)
+{
+    TIERCE_ASSERT(run->byte_rate > 0);
+    uint64_t due_ns =
+        run->from_ns + (uint64_t)((double)run->read_bytes * 1e9 / (double)run->byte_rate);
+    run->read_bytes += bytes;
+    return wait_for_turn(run, due_ns);
 }
 
 /* ---- helpers of both directions -------------------------------------------------------------- */
@@ -334,6 +349,9 @@ static int make_run(struct scrub_run **out, struct tierce__scrub *scrub,
     run->opts = &scrub->opts;
     run->repairs = request->repairs;
     run->rate = request->rate > 0 ? request->rate : TIERCE__SCRUB_RATE;
+    run->verify_share = request->verify_share;
+    run->byte_rate = request->byte_rate > 0 ? request->byte_rate : TIERCE__SCRUB_BYTE_RATE;
+    run->salt = tierce__locator_random(scrub->opts.locator);
     run->from_ns = now_ns(&scrub->opts);
     int rc = copy_storage(run, request->storage, why);
     if (rc == 0)

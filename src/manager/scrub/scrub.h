@@ -15,10 +15,11 @@
  * session or deletion names, is an orphan, and deleted. If the storage does not tell when an object
  * was written, it must have been an orphan in a scrub of a day ago, too.
  *
- * Nothing is dropped or deleted unless `repairs` is set. Contents are not read. The storage must
- * have this registry's mark, and each repair looks at the mark and the file together, because the
- * files of an empty mount point are all missing. Folders and files that cannot be read are counted,
- * and the scrub goes on; it ends as incomplete.
+ * Nothing is dropped or deleted unless `repairs` is set. Contents are read for `verify_share` of
+ * the blocks of engines, whose chunks have sums: a damaged one is dropped as a missing one. The
+ * storage must have this registry's mark, and each repair looks at the mark and the file together,
+ * because the files of an empty mount point are all missing. Folders and files that cannot be read
+ * are counted, and the scrub goes on; it ends as incomplete.
  *
  *     rc = tierce__scrub_start(scrub, &(struct tierce__scrub_request){.storage = "nfs_01"}, why);
  *     tierce__scrub_wait(scrub);
@@ -45,12 +46,17 @@ TIERCE_MUSTUSE int tierce__scrub_create(struct tierce__scrub **out,
 /* Stops a scrub that runs, and waits for it. */
 void tierce__scrub_destroy(struct tierce__scrub *scrub);
 
-#define TIERCE__SCRUB_RATE 1000u /* objects a second */
+#define TIERCE__SCRUB_RATE      1000u         /* objects a second */
+#define TIERCE__SCRUB_BYTE_RATE (64ull << 20) /* bytes that are read, a second */
 
 struct tierce__scrub_request {
     const char *storage;
     bool repairs;
     uint32_t rate; /* files that are looked at, a second. 0: TIERCE__SCRUB_RATE */
+    /* The share of the engines' blocks whose bytes are read and verified, 0 .. 1, and how many
+     * bytes are read a second; 0: TIERCE__SCRUB_BYTE_RATE. */
+    double verify_share;
+    uint64_t byte_rate;
 };
 
 /* Starts a scrub. Errors, `why` in words: -ENOENT (no such storage), -EBUSY (a scrub runs),
@@ -81,6 +87,9 @@ struct tierce__scrub_counts {
     uint64_t checked, missing, too_short, too_long;
     uint64_t unreadable; /* the storage returned another error */
     uint64_t fresh;      /* not checked, because the block was stored a few minutes ago */
+    uint64_t verified, verified_bytes; /* read */
+    uint64_t damaged;                  /* of the verified */
+    uint64_t unprovable;               /* read, and no chunk that this program knows */
     uint64_t dropped_locations;
     /* Objects that were listed. */
     uint64_t listed, listed_bytes;

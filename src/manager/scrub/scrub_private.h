@@ -15,6 +15,9 @@ struct scrub_run {
     bool repairs, lists;
     uint32_t rate;
     uint64_t from_ns, work; /* files that were looked at */
+    double verify_share;
+    uint64_t byte_rate, read_bytes;
+    uint64_t salt; /* selects the blocks that are verified: others in each scrub */
     enum tierce__scrub_phase phase;
     struct tierce__scrub_counts counts;
     char **ids; /* of the instances when the phase began */
@@ -32,6 +35,26 @@ struct scrub_run {
 /* Publishes the counts, and waits until `files` more may be looked at. -ECANCELED: the scrub is to
  * stop. */
 TIERCE_MUSTUSE int tierce__scrub_pace(struct scrub_run *run, uint64_t files);
+
+/* Waits until `bytes` more may be read. -ECANCELED: the scrub is to stop. */
+TIERCE_MUSTUSE int tierce__scrub_pace_bytes(struct scrub_run *run, uint64_t bytes);
+
+/* A file that a location names. */
+struct scrub_file {
+    int64_t key;
+    char location_id[TIERCE__LOCATION_ID_BYTES];
+    const char *path;
+    const char *spec;       /* its name; "": unknown */
+    uint64_t least, most;   /* bytes that it must have; 0: unknown */
+    uint64_t offset, bytes; /* of the block in it */
+    bool is_engines;        /* written by an engine, which reads exactly `bytes` */
+    bool is_damaged;        /* its bytes are not the block's */
+    bool is_bad;            /* missing, of another length, or damaged: no reader could use it */
+};
+
+/* Verifies the bytes of a file that is not bad, if it is among those of verify_share. Errors:
+ * -ECANCELED, -ENOMEM; of the storage, if they end the scrub. */
+TIERCE_MUSTUSE int tierce__scrub_verify(struct scrub_run *run, struct scrub_file *file);
 
 /* Lists the instances. Errors: -ENOMEM, TIERCE_E_CLOSED (the manager leads no more). */
 TIERCE_MUSTUSE int tierce__scrub_list_instances(struct scrub_run *run);

@@ -14,21 +14,11 @@ enum {
     FRESH_US = 600 * 1000000,
 };
 
-/* A file that a location names. */
-struct named_file {
-    int64_t key;
-    char location_id[TIERCE__LOCATION_ID_BYTES];
-    const char *path;
-    uint64_t least, most; /* bytes that it must have; 0: unknown */
-    bool is_whole;        /* readers want exactly `most` bytes */
-    bool is_bad;          /* missing, or of another length: no reader could use it */
-};
-
 /* A page of an instance's keys, in the run's arena. */
 struct record_page {
     struct scrub_run *run;
     const char *id;
-    struct named_file *files;
+    struct scrub_file *files;
     size_t count, room;
     size_t bad;
 };
@@ -52,8 +42,8 @@ static int add_file(struct record_page *page, const struct tierce__live *live, i
     if (path == NULL)
         return -ENOMEM;
     TIERCE_ASSERT(page->count < page->room);
-    struct named_file *file = &page->files[page->count++];
-    *file = (struct named_file){.key = key, .path = path};
+    struct scrub_file *file = &page->files[page->count++];
+    *file = (struct scrub_file){.key = key, .path = path, .spec = ""};
     memcpy(file->location_id, location->id, sizeof(file->location_id));
     /* The text of a place may describe a slot of another size. */
     if (place->file == 0 || place->bytes == 0)
@@ -61,8 +51,13 @@ static int add_file(struct record_page *page, const struct tierce__live *live, i
     uint32_t slots = tierce__place_slots(place->file);
     file->least = ((uint64_t)place->slot + 1) * place->bytes;
     file->most = (uint64_t)slots * place->bytes;
-    file->is_whole = slots == 1 && tierce__engine_extra_is(live->instance.model.extra);
-    return 0;
+    file->offset = (uint64_t)place->slot * place->bytes;
+    file->bytes = place->bytes;
+    file->is_engines = tierce__engine_extra_is(live->instance.model.extra);
+    if (place->spec < live->instance.spec_count)
+        file->spec = tierce__arena_copy(&run->arena, live->instance.specs[place->spec].name,
+                                        strlen(live->instance.specs[place->spec].name));
+    return file->spec != NULL ? 0 : -ENOMEM;
 }
 
 static size_t count_places(const struct tierce__record *records, const bool *found, size_t count)
@@ -113,12 +108,14 @@ static int read_page(struct record_page *page, struct tierce__live *live, uint64
 
 /* ---- the storage ----------------------------------------------------------------------------- */
 
-static bool is_bad_length(const struct named_file *file, uint64_t bytes)
+static bool is_bad_length(const struct scrub_file *file, uint64_t bytes)
 {
-    return bytes < file->least || (file->is_whole && bytes > file->most);
+    /* Engines read an object as a whole, and accept no other length. */
+    bool is_whole = file->is_engines && file->most == file->bytes;
+    return bytes < file->least || (is_whole && bytes > file->most);
 }
 
-static int judge(struct record_page *page, struct named_file *file, int status, uint64_t bytes)
+static int judge(struct record_page *page, struct scrub_file *file, int status, uint64_t bytes)
 {
     struct scrub_run *run = page->run;
     struct tierce__scrub_counts *counts = &run->counts;
@@ -155,6 +152,11 @@ static int measure_files(struct record_page *page)
                                           status);
         for (size_t i = 0; rc == 0 && i < n; i++)
             rc = judge(page, &page->files[at + i], status[i], bytes[i]);
+        for (size_t i = 0; rc == 0 && run->verify_share > 0 && i < n; i++) {
+            struct scrub_file *file = &page->files[at + i];
+            rc = status[i] == 0 ? tierce__scrub_verify(run, file) : 0;
+            page->bad += file->is_damaged;
+        }
     }
     return rc;
 }
@@ -168,7 +170,7 @@ static int measure_again(struct record_page *page)
     const char *paths[TIERCE__STORAGE_BATCH_MAX];
     uint64_t bytes[TIERCE__STORAGE_BATCH_MAX];
     int status[TIERCE__STORAGE_BATCH_MAX];
-    struct named_file *files[TIERCE__STORAGE_BATCH_MAX];
+    struct scrub_file *files[TIERCE__STORAGE_BATCH_MAX];
     int rc = 0;
     for (size_t at = 0; rc == 0 && at < page->count;) {
         size_t n = 0;
@@ -185,7 +187,8 @@ static int measure_again(struct record_page *page)
         for (size_t i = 0; rc == 0 && i < n; i++) {
             rc = tierce__scrub_ends(status[i]) ? status[i] : 0;
             files[i]->is_bad =
-                status[i] == -ENOENT || (status[i] == 0 && is_bad_length(files[i], bytes[i]));
+                status[i] == -ENOENT ||
+                (status[i] == 0 && (files[i]->is_damaged || is_bad_length(files[i], bytes[i])));
             page->bad -= !files[i]->is_bad;
             if (rc == 0 && status[i] != 0 && status[i] != -ENOENT)
                 tierce__scrub_note_unread(run, "not measured again: %.80s: %s", files[i]->path,

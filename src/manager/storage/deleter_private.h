@@ -8,9 +8,9 @@
  * the store and the storages; -ENOENT: there is no such deletion. Both must be tried again. */
 TIERCE_MUSTUSE int tierce__deletion_do(struct tierce__deletion *deletion, uint64_t *orphans);
 
-/* Adds the keys of a batch to those that are being deleted, and removes them. The instance's lock is
- * held. Only for lookups: if memory runs out, the key is not found here; nothing else is affected.
- */
+/* Adds the keys of a batch to those that are being deleted, and removes them. The lock of the
+ * instance is held. Only for lookups: if memory runs out, the key is not found here; nothing else
+ * is affected. */
 void tierce__deleting_note(struct tierce__map *deleting, struct tierce__deletion *deletion);
 void tierce__deleting_unnote(struct tierce__map *deleting, struct tierce__deletion *deletion);
 

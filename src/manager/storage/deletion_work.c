@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Doing one batch: files are deleted, slots are freed, the note ends, and bytes return to the quotas.
- */
+/* Doing one batch: its files are deleted, its slots are freed, its note ends, and its bytes return
+ * to the quotas. */
 #include "base/assert.h"
 #include "manager/locate/locator_private.h"
 #include "manager/locate/notes.h"

@@ -16,6 +16,7 @@
 struct tierce__storage_driver;
 
 #define TIERCE__STORAGE_BATCH_MAX 64u
+#define TIERCE__STORAGE_READ_MAX  (256u << 10) /* bytes at once */
 
 /* Some objects of a storage. */
 struct tierce__storage_page {
@@ -70,6 +71,11 @@ struct tierce__storage_ops {
      * remove. */
     TIERCE_MUSTUSE int (*measure)(struct tierce__storage_driver *driver, const char *path,
                                   uint64_t *bytes);
+    /* Reads bytes [offset, offset + bytes) of a file; `bytes` is at most TIERCE__STORAGE_READ_MAX.
+     * -ENOENT: it does not exist; TIERCE_E_FORMAT: it ends before; others as remove. NULL: objects
+     * of this storage are not read. */
+    TIERCE_MUSTUSE int (*read)(struct tierce__storage_driver *driver, const char *path,
+                               uint64_t offset, void *out, size_t bytes);
     /* As measure, but both the mark and the file are read in the same root, so that no other file
      * system can be mounted between the two. TIERCE_E_DOWN: the mark there is not `id`. NULL: the
      * mark is read before and after. */

@@ -17,7 +17,10 @@
 
 enum {
     PROBE_BYTES = 4096,
-    POOL_BYTES = 1 << 20, /* the smallest: only probes move bytes */
+    /* Of addresses: pages that are not touched take no memory. Probes move 4 KiB, and a scrub that
+     * verifies blocks reads as much of them. */
+    POOL_BYTES = 128 << 20,
+    READ_POOL_BYTES = 96 << 20,
     CALL_MS = 30000,
     CLOSE_MS = 5000,
 };
@@ -387,6 +390,35 @@ static int connector_measure(struct tierce__storage_driver *base, const char *pa
     return rc == 0 && has ? TIERCE_E_UNSUPPORTED : rc;
 }
 
+/* A connector writes each byte of an object to its place in the buffer, so the buffer is as long as
+ * the part of the object up to the range's end; only the range is touched. */
+static int connector_read(struct tierce__storage_driver *base, const char *path, uint64_t offset,
+                          void *out, size_t bytes)
+{
+    struct connector_driver *driver = driver_of(base);
+    struct tierce_plugin_name name;
+    char why[128];
+    struct tierce__store_req req = {.op = TIERCE__STORE_GET,
+                                    .urgency = TIERCE__CONNECTOR_PREFETCH,
+                                    .names = &name,
+                                    .offset = offset,
+                                    .length = bytes};
+    if (!name_of(&name, path))
+        return TIERCE_E_ARGUMENT;
+    if (offset + bytes > READ_POOL_BYTES)
+        return TIERCE_E_LIMIT;
+    int rc = ready(driver, why);
+    if (rc == 0)
+        rc = tierce__pool_alloc(driver->pool, &req.buf, offset + bytes);
+    if (rc != 0)
+        return rc;
+    call(driver, &req, 1);
+    if (req.status == 0)
+        memcpy(out, req.buf->data + offset, bytes);
+    tierce__buf_release(req.buf);
+    return req.status == TIERCE_E_MISS ? -ENOENT : req.status;
+}
+
 /* ---- list ------------------------------------------------------------------------------------ */
 
 /* A request for a page of names. */
@@ -504,6 +536,7 @@ const struct tierce__storage_ops tierce__storage_s3 = {
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,
+    .read = connector_read,
     .list = connector_list,
     .used_share = connector_used_share,
 };
@@ -517,6 +550,7 @@ const struct tierce__storage_ops tierce__storage_node = {
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,
+    .read = connector_read,
     .list = connector_list,
     .used_share = connector_used_share,
 };

@@ -314,6 +314,35 @@ static int file_measure(struct tierce__storage_driver *base, const char *path, u
     return visit_path(base, NULL, path, measure_at, bytes);
 }
 
+struct file_read {
+    uint64_t offset;
+    void *out;
+    size_t bytes;
+};
+
+static int read_at(void *arg, int folder, const char *name)
+{
+    const struct file_read *read = arg;
+    struct stat st;
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ELOOP ? TIERCE_E_ARGUMENT : -errno;
+    int rc = fstat(fd, &st) != 0 ? -errno : S_ISREG(st.st_mode) ? 0 : TIERCE_E_ARGUMENT;
+    ssize_t n = rc == 0 ? pread(fd, read->out, read->bytes, (off_t)read->offset) : 0;
+    if (rc == 0)
+        rc = n < 0 ? -errno : n == (ssize_t)read->bytes ? 0 : TIERCE_E_FORMAT;
+    close(fd);
+    return rc;
+}
+
+static int file_read(struct tierce__storage_driver *base, const char *path, uint64_t offset,
+                     void *out, size_t bytes)
+{
+    struct file_read read = {.offset = offset, .out = out, .bytes = bytes};
+    TIERCE_ASSERT(offset <= INT64_MAX - bytes);
+    return visit_path(base, NULL, path, read_at, &read);
+}
+
 static int file_measure_marked(struct tierce__storage_driver *base, const char *id,
                                const char *path, uint64_t *bytes)
 {
@@ -492,6 +521,7 @@ const struct tierce__storage_ops tierce__storage_file = {
     .write_mark = file_write_mark,
     .remove = file_remove,
     .measure = file_measure,
+    .read = file_read,
     .measure_marked = file_measure_marked,
     .list = file_list,
     .end_list = file_end_list,

@@ -247,6 +247,29 @@ static int redis_measure(struct tierce__storage_driver *base, const char *path, 
     return rc;
 }
 
+static int redis_read(struct tierce__storage_driver *base, const char *path, uint64_t offset,
+                      void *out, size_t bytes)
+{
+    struct tierce__resp_pipeline batch;
+    char key[KEY_BYTES_MAX + 1], from[24], to[24];
+    if (!key_of(key, base, path))
+        return TIERCE_E_ARGUMENT;
+    snprintf(from, sizeof(from), "%llu", (unsigned long long)offset);
+    snprintf(to, sizeof(to), "%llu", (unsigned long long)(offset + bytes - 1));
+    tierce__resp_pipeline_begin(&batch, driver_of(base)->pool);
+    TIERCE__RESP_COMMAND(&batch, "GETRANGE", key, from, to);
+    int rc = tierce__resp_pipeline_run(&batch);
+    const struct tierce__resp_value *value = rc == 0 ? batch.values : NULL;
+    if (rc == 0 && value->type != TIERCE__RESP_STRING)
+        rc = -EPROTO;
+    else if (rc == 0 && value->bytes != bytes)
+        rc = value->bytes == 0 && offset == 0 ? -ENOENT : TIERCE_E_FORMAT;
+    if (rc == 0)
+        memcpy(out, value->text, bytes);
+    tierce__resp_pipeline_end(&batch);
+    return rc;
+}
+
 /* ---- list ------------------------------------------------------------------------------------ */
 
 /* Adds the keys of a page. [cursor, [key, ...]] */
@@ -434,6 +457,7 @@ const struct tierce__storage_ops tierce__storage_redis = {
     .may_forget = true,
     .remove = redis_remove,
     .measure = redis_measure,
+    .read = redis_read,
     .list = redis_list,
     .end_list = redis_end_list,
     .used_share = redis_used_share,

@@ -18,6 +18,7 @@ enum storage_work {
     REMOVE_LISTED,  /* paths that have not changed since `changed_us` */
     MEASURE,        /* paths */
     MEASURE_MARKED, /* paths, if the storage has the mark */
+    READ,           /* a range of a path into `data` */
     LIST,           /* the next page */
     END_LIST,
     READ_MARK,
@@ -36,6 +37,9 @@ struct storage_job {
     int64_t *changed_us;
     struct tierce__storage_page *page;
     bool is_first; /* page of its listing */
+    uint64_t offset;
+    void *data; /* of `data_bytes` */
+    size_t data_bytes;
     struct tierce__storage_mark mark;
     enum tierce__mark_state state; /* of the mark */
     char why[128];
@@ -75,6 +79,7 @@ static void free_job(struct storage_job *job)
         tierce__storage_page_clear(job->page);
     tierce__free(job->page);
     tierce__free(job->changed_us);
+    tierce__free(job->data);
     tierce__free(job);
 }
 
@@ -205,6 +210,10 @@ static void do_taken(struct tierce__storage_worker *worker, struct storage_job *
     case MEASURE_MARKED:
         job->status[at] = tierce__storage_mark_measure(ops, driver, job->mark.id, job->paths[at],
                                                        &job->bytes[at]);
+        break;
+    case READ:
+        job->status[at] =
+            ops->read(driver, job->paths[at], job->offset, job->data, job->data_bytes);
         break;
     case LIST:
         job->status[at] = ops->list(driver, job->is_first, job->page, job->why);
@@ -519,6 +528,25 @@ int tierce__storage_worker_remove_listed(struct tierce__storage_worker *worker,
     }
     memcpy(job->changed_us, changed_us, count * sizeof(*changed_us));
     return ask_paths(worker, job, NULL, status);
+}
+
+int tierce__storage_worker_read(struct tierce__storage_worker *worker, const char *path,
+                                uint64_t offset, void *out, size_t bytes)
+{
+    struct storage_job *job = make_job(READ, NULL, &path, 1);
+    int rc = -ENOMEM;
+    if (job == NULL)
+        return rc;
+    TIERCE_ASSERT(worker->ops->read != NULL && bytes > 0 && bytes <= TIERCE__STORAGE_READ_MAX);
+    job->offset = offset;
+    job->data_bytes = bytes;
+    job->data = tierce__alloc(bytes);
+    bool is_ours = job->data == NULL || ask(worker, job, NULL, &rc);
+    if (is_ours && rc == 0)
+        memcpy(out, job->data, bytes);
+    if (is_ours)
+        free_job(job);
+    return rc;
 }
 
 int tierce__storage_worker_list(struct tierce__storage_worker *worker, bool is_first,

@@ -53,6 +53,11 @@ TIERCE_MUSTUSE int tierce__storage_worker_remove_listed(struct tierce__storage_w
                                                         const int64_t *changed_us, size_t count,
                                                         int *status);
 
+/* Reads a part of a file; see tierce__storages_read. */
+TIERCE_MUSTUSE int tierce__storage_worker_read(struct tierce__storage_worker *worker,
+                                               const char *path, uint64_t offset, void *out,
+                                               size_t bytes);
+
 /* The next page of a listing; see tierce__storages_list. [transfer] *page. */
 TIERCE_MUSTUSE int tierce__storage_worker_list(struct tierce__storage_worker *worker, bool is_first,
                                                struct tierce__storage_page **page, char why[128]);

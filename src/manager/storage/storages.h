@@ -127,6 +127,14 @@ TIERCE_MUSTUSE int tierce__storages_measure_again(struct tierce__storages *stora
                                                   const char *const *paths, size_t count,
                                                   uint64_t *bytes, int *status, char why[128]);
 
+/* Reads bytes [offset, offset + bytes) of a file. Blocks for at most probe_timeout_ms for each
+ * TIERCE__STORAGE_READ_MAX bytes. Errors: -ENOENT (it does not exist), TIERCE_E_FORMAT (it ends
+ * before), TIERCE_E_LIMIT (it is too large for this kind of storage), TIERCE_E_UNSUPPORTED;
+ * otherwise as tierce__storages_measure. */
+TIERCE_MUSTUSE int tierce__storages_read(struct tierce__storages *storages,
+                                         const struct tierce__storage *storage, const char *path,
+                                         uint64_t offset, void *out, uint64_t bytes);
+
 /* Whether the storages of this kind can be listed. */
 bool tierce__storages_has_list(const struct tierce__storages *storages,
                                enum tierce__storage_type type);

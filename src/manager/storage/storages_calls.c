@@ -75,6 +75,26 @@ int tierce__storages_measure_again(struct tierce__storages *storages,
     return rc;
 }
 
+int tierce__storages_read(struct tierce__storages *storages, const struct tierce__storage *storage,
+                          const char *path, uint64_t offset, void *out, uint64_t bytes)
+{
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    struct tierce__storage_worker *worker;
+    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
+    if (ops == NULL || ops->read == NULL)
+        return TIERCE_E_UNSUPPORTED;
+    int rc = tierce__storages_hold_worker(&worker, storages, storage);
+    if (rc < 0)
+        return rc;
+    TIERCE_ASSERT(worker != NULL);
+    for (uint64_t at = 0, n = 0; rc == 0 && at < bytes; at += n) {
+        n = bytes - at < TIERCE__STORAGE_READ_MAX ? bytes - at : TIERCE__STORAGE_READ_MAX;
+        rc = tierce__storage_worker_read(worker, path, offset + at, (uint8_t *)out + at, (size_t)n);
+    }
+    tierce__storage_worker_release(worker);
+    return rc;
+}
+
 bool tierce__storages_has_list(const struct tierce__storages *storages,
                                enum tierce__storage_type type)
 {

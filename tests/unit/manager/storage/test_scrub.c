@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "manager/registry/catalog.h"
 #include "manager/scrub/scrub.h"
+#include "chunk_object.h"
 #include "manager_harness.h"
 #include "test_random.h"
 #include "wait_for.h"
@@ -604,6 +605,104 @@ START_TEST(live_writes_lose_nothing)
 }
 END_TEST
 
+/* ---- contents -------------------------------------------------------------------------------- */
+
+enum { CELL_BYTES = 64, ENGINE_KEYS = 7 };
+
+static void add_engine(void)
+{
+    static const unsigned char digest[TIERCE_HASH_BYTES] = {1};
+    char extra[TIERCE__ENGINE_EXTRA_BYTES], id[] = "e", group[] = "g", spec[] = "tp0", none[] = "",
+                                            model[] = "m", dtype[] = "bf16";
+    char *only[] = {spec};
+    tierce__engine_extra(extra, digest, digest);
+    struct tierce__spec_info specs[] = {{spec, (int64_t)chunk_object_bytes(CELL_BYTES)}};
+    struct tierce__spec_group groups[] = {{spec, only, 1}};
+    struct tierce__instance instance = {.id = id,
+                                        .group_name = group,
+                                        .quota_group_name = none,
+                                        .block_size = 64,
+                                        .specs = specs,
+                                        .spec_count = 1,
+                                        .spec_groups = groups,
+                                        .spec_group_count = 1,
+                                        .user_data = none,
+                                        .model = {.model_name = model,
+                                                  .dtype = dtype,
+                                                  .lora_name = none,
+                                                  .extra = extra,
+                                                  .user_data = none}};
+    int rc = tierce__registry_add_instance(h.registry, &instance, h.why);
+    ck_assert_msg(rc == 0, "%s", h.why);
+    ck_assert_int_eq(tierce__locator_add_instance(h.locator, "e", h.why), 0);
+}
+
+/* Block i is whole, but three: a byte differs, it is another block's, it is no chunk. */
+static void write_chunk(const char *uri, int64_t key, size_t i)
+{
+    uint64_t bytes = chunk_object_bytes(CELL_BYTES);
+    struct part part = part_of(uri);
+    uint8_t *object = calloc(1, bytes);
+    ck_assert_uint_eq(part.bytes, bytes);
+    if (i != 3)
+        chunk_object_fill(object, i == 2 ? key + 1 : key, 0, CELL_BYTES, (uint8_t)i);
+    object[bytes / 2] ^= i == 1;
+    make_folders(part.path);
+    int fd = open(part.path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pwrite(fd, object, bytes, part.at), (ssize_t)bytes);
+    close(fd);
+    free(object);
+}
+
+START_TEST(blocks_of_engines_are_verified)
+{
+    int64_t blocks[ENGINE_KEYS];
+    struct tierce__started started = {0};
+    struct tierce__mask all = {.offset = ENGINE_KEYS};
+    uint64_t bytes = chunk_object_bytes(CELL_BYTES);
+    struct tierce__scrub_request request = {
+        .storage = "s", .rate = 1000000, .verify_share = 1, .byte_rate = bytes};
+    struct tierce__scrub_state state;
+    add_engine();
+    store_old(); /* of a client that is no engine */
+    for (int i = 0; i < ENGINE_KEYS; i++)
+        blocks[i] = 5000 + i * 10;
+    const struct tierce__write_request write = {
+        .instance_id = "e", .keys = blocks, .count = ENGINE_KEYS, .timeout_s = 30};
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why), 0);
+    for (size_t i = 0; i < ENGINE_KEYS; i++)
+        write_chunk(started.locations[i].specs[0].uri, blocks[i], i);
+    ck_assert_int_eq(tierce__locator_finish_write(h.locator, "e", started.session, &all, h.why), 0);
+    h.now_us += HOUR_US;
+    ck_assert_uint_eq(run_done(true).counts.verified, 0); /* unless it is asked for */
+    open_scrub(true);
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    tierce__scrub_wait(scrub);
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    ck_assert_int_eq(state.phase, TIERCE__SCRUB_DONE);
+    ck_assert_uint_eq(state.counts.verified, ENGINE_KEYS);
+    ck_assert_uint_eq(state.counts.verified_bytes, ENGINE_KEYS * bytes);
+    ck_assert_uint_eq(state.counts.damaged, 2);
+    ck_assert_uint_eq(state.counts.unprovable, 1);
+    ck_assert_uint_eq(state.counts.dropped_locations, 0);
+    ck_assert_uint_ge(rate_ns, (ENGINE_KEYS - 1) * UINT64_C(1000000000));
+    open_scrub(false);
+    request.byte_rate = 0;
+    request.repairs = true;
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    tierce__scrub_wait(scrub);
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    ck_assert_uint_eq(state.counts.dropped_locations, 2);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    tierce__scrub_wait(scrub);
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    ck_assert_uint_eq(state.counts.verified, ENGINE_KEYS - 2);
+    ck_assert_uint_eq(state.counts.damaged, 0);
+}
+END_TEST
+
 /* ---- faults ---------------------------------------------------------------------------------- */
 
 static _Atomic unsigned calls, fails; /* the call that fails; 0: none */
@@ -723,5 +822,5 @@ CHECK_MAIN("scrub", .seconds = 240, .setup = open_all, .teardown = close_all,
                      a_storage_that_is_away_for_a_moment_loses_nothing,
                      files_that_are_too_long_are_counted, a_folder_that_cannot_be_read,
                      a_listing_that_is_stopped_closes_its_folders, the_rate_is_a_bound,
-                     a_slow_scrub_is_stopped, each_call_fails_once, each_allocation_fails_once,
-                     live_writes_lose_nothing})
+                     a_slow_scrub_is_stopped, blocks_of_engines_are_verified, each_call_fails_once,
+                     each_allocation_fails_once, live_writes_lose_nothing})

@@ -172,6 +172,22 @@ static struct tierce__started write_late(void)
     return started;
 }
 
+/* A piece of an object, as a scrub reads it. */
+static void check_read(const char *name)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, storage_name);
+    char path[200];
+    uint8_t bytes[40];
+    snprintf(path, sizeof(path), "/%s", name);
+    ck_assert_int_eq(tierce__storages_read(h.storages, storage, path, 30, bytes, sizeof(bytes)), 0);
+    for (unsigned i = 0; i < sizeof(bytes); i++)
+        ck_assert_uint_eq(bytes[i], (uint8_t)(31 + (30 + i) * 7)); /* connector_harness.h */
+    ck_assert_int_lt(tierce__storages_read(h.storages, storage, path, 90, bytes, sizeof(bytes)), 0);
+    ck_assert_int_lt(tierce__storages_read(h.storages, storage, "/i/a/none", 0, bytes, 1), 0);
+    tierce__registry_release(h.registry, catalog);
+}
+
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 /* Objects of unknown age: they must have been orphans for a day. */
@@ -182,6 +198,7 @@ static void check_two_passes(const char *url)
     struct tierce__started kept = harness_start(&h, keys, KEYS);
     put_all(&kept);
     harness_finish(&h, &kept);
+    check_read(name_of(kept.locations[0].specs[0].uri));
     put("an/engine's own", 100);
     put("other/a/0000000000f10001", 100); /* no block: its file has two slots */
     put(gone, 100);
@@ -289,6 +306,7 @@ START_TEST(s3)
     struct tierce__started kept = harness_start(&h, keys, KEYS);
     put_all(&kept);
     harness_finish(&h, &kept);
+    check_read(name_of(kept.locations[0].specs[0].uri));
     struct tierce__started late = write_late();
     put("an/engine/has/this", 100);
     for (unsigned i = 0; i < MANY; i++) { /* several pages */
