@@ -160,7 +160,7 @@ function showGroups(data) {
 /* The last scrub, in words; nothing if there was none. */
 function scrubbed(storage) {
   const scrub = storage.scrub;
-  if (scrub === null) return null;
+  if (!scrub) return null;
   const repaired = scrub.deleted_orphans + scrub.dropped_locations;
   const found = scrub.orphans + scrub.missing_files;
   return [' ', h('small', null, `scrub ${scrub.state}: ${found} found, ${repaired} repaired` +

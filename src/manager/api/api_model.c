@@ -313,20 +313,21 @@ static const struct tierce__storage *shown_to(struct tierce__api_call *api,
     return shown;
 }
 
-/* The last scrub. NULL: there was none, or no memory, and then *fails. */
+/* The last scrub. NULL: not for this caller, or no memory, and then *fails. */
 static Admin__StorageScrub *show_scrub(struct tierce__api_call *api, const char *storage,
                                        bool *fails)
 {
-    struct tierce__scrub_state state;
-    if (!tierce__scrub_state(api->manager->scrub, storage, &state))
+    struct tierce__scrub_state state = {0};
+    if (!tierce__grant_has_all(api->caller->grant)) /* it counts the objects of all groups */
         return NULL;
+    bool has_run = tierce__scrub_state(api->manager->scrub, storage, &state);
     Admin__StorageScrub *out = tierce__arena_alloc(&api->arena, sizeof(*out));
     char *reason = tierce__api_copy(api, state.why, strlen(state.why));
     *fails = out == NULL || reason == NULL;
     if (*fails)
         return NULL;
     admin__storage_scrub__init(out);
-    out->state = tierce__api_text(tierce__scrub_phase_name(state.phase));
+    out->state = tierce__api_text(has_run ? tierce__scrub_phase_name(state.phase) : "none");
     out->reason = reason;
     out->repairs = state.repairs;
     out->began_us = state.began_us;

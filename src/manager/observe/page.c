@@ -48,8 +48,7 @@
  *
  * It shows the part that the caller's scope holds; "has_all": the scope is all groups. For others,
  * numbers of all groups together are missing: "reclaim", "deletions", "calls", the bytes of
- * storages
- * ("used_share" is null), and the samples' numbers besides "groups".
+ * storages and their "scrub" ("used_share" is null), and the samples' numbers besides "groups".
  *
  * BYTES are "serving_bytes", "writing_bytes" and "deleting_bytes". The samples are those after the
  * number in the query ("/api/page?since=17"), so that a page asks for each of them once.
@@ -250,7 +249,8 @@ static void put_storage(struct tierce__json_write *json, const struct shown *sho
                              (uint64_t)tierce__reclaimer_storage_watermark_bytes(storage));
     if (has_all)
         put_bytes(json, usage.serving_bytes, usage.writing_bytes, usage.deleting_bytes);
-    put_scrub(json, shown->manager, storage->name);
+    if (has_all)
+        put_scrub(json, shown->manager, storage->name);
     tierce__json_write_close(json, '}');
 }
 

@@ -4,7 +4,10 @@
  * enough or of unknown age. Then the sessions and records of all instances are read, and after them
  * the deletions: the objects that they name are no orphans. A block moves from a session to a
  * record and on to a deletion, or at once to a deletion, and never back, so that in this order it
- * is seen at least once.
+ * is seen at least once. Between the batch that removes a record and the entry in the queue of
+ * deletions a block is in neither table, for some microseconds: so the deletions of all instances
+ * are read last. If one is missed all the same, its object is deleted before its delay has passed,
+ * and a reader with its old URI gets a miss.
  *
  * Nothing can come to use an orphan later. A file is named for a session, and no name is given
  * twice; a session ends within a day. Only a file with several slots is written again: such a file

@@ -139,6 +139,8 @@ int tierce__storages_delete_listed(struct tierce__storages *storages,
         return set_all(status, count, TIERCE_E_DOWN);
     if (!tierce__storages_has_list(storages, storage->type))
         return TIERCE_E_UNSUPPORTED;
+    if ((tierce__storages_troubles(storages, storage->number) & TIERCE__STORAGE_SILENT) != 0)
+        return set_all(status, count, TIERCE_E_DOWN);
     int rc = tierce__storages_hold_worker(&worker, storages, storage);
     if (rc < 0)
         return rc;
