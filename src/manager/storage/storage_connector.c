@@ -17,10 +17,10 @@
 
 enum {
     PROBE_BYTES = 4096,
-    /* Of addresses: pages that are not touched take no memory. Probes move 4 KiB, and a scrub that
-     * verifies blocks reads as much of them. */
-    POOL_BYTES = 128 << 20,
-    READ_POOL_BYTES = 96 << 20,
+    POOL_BYTES = 1 << 20, /* the smallest, for probes */
+    /* Of addresses, for a scrub that verifies blocks: pages that are not touched take no memory. */
+    READ_POOL_BYTES = 128 << 20,
+    READ_BYTES_MAX = 96 << 20,
     CALL_MS = 30000,
     CLOSE_MS = 5000,
 };
@@ -71,7 +71,8 @@ static int connector_open(struct tierce__storage_driver **out,
 {
     const struct tierce__storage_ops *ops = tierce__storage_ops_find(storage->type);
     const struct tierce__pool_opts opts = {.size = sizeof(opts),
-                                           .cap_bytes = POOL_BYTES,
+                                           .cap_bytes =
+                                               ops->read != NULL ? READ_POOL_BYTES : POOL_BYTES,
                                            .no_touch = true,
                                            .no_huge_pages = true,
                                            .shared = ops == &tierce__storage_mooncake};
@@ -386,6 +387,8 @@ static int connector_measure(struct tierce__storage_driver *base, const char *pa
     if (req.found == 0)
         return -ENOENT;
     *bytes = req.object_bytes;
+    if (*bytes == 0 && (driver->connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
+        return TIERCE_E_UNSUPPORTED; /* it is not read whole to find out */
     rc = *bytes == 0 ? has_byte(driver, &name, &has) : 0;
     return rc == 0 && has ? TIERCE_E_UNSUPPORTED : rc;
 }
@@ -405,7 +408,7 @@ static int connector_read(struct tierce__storage_driver *base, const char *path,
                                     .length = bytes};
     if (!name_of(&name, path))
         return TIERCE_E_ARGUMENT;
-    if (offset + bytes > READ_POOL_BYTES)
+    if (offset + bytes > READ_BYTES_MAX)
         return TIERCE_E_LIMIT;
     int rc = ready(driver, why);
     if (rc == 0)
