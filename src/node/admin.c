@@ -7,6 +7,7 @@
 #include "node/native/native_server.h"
 #include "node/node.h"
 #include "node/node_private.h"
+#include "node/part/node_mover.h"
 #include "node/part/node_pool.h"
 
 #include <errno.h>
@@ -153,6 +154,7 @@ static char *node_metrics(struct tierce__node *node, size_t *bytes)
               (double)tierce__short_leases_bytes(node->leases));
     put_native(&text, node);
     tierce__node_pool_metrics(node->pool, &text);
+    tierce__node_mover_metrics(node->mover, &text);
     return tierce__prometheus_end(&text, bytes);
 }
 
@@ -209,6 +211,7 @@ static void serve_status(void *arg, struct tierce__call *call)
                                  atomic_load_explicit(&node->counters[i], memory_order_relaxed));
     put_native_status(&json, node);
     tierce__node_pool_status(node->pool, &json);
+    tierce__node_mover_status(node->mover, &json);
     tierce__json_write_close(&json, '}');
     tierce__json_write_name(&json, "engine");
     tierce__engine_status(node->engine, &line);

@@ -14,6 +14,7 @@
 #include "node/door.h"
 #include "node/native/native_server.h"
 #include "node/node_private.h"
+#include "node/part/node_mover.h"
 #include "node/part/node_pool.h"
 
 #include <errno.h>
@@ -432,6 +433,8 @@ static int listen_to(struct node_whole *whole, const struct tierce__node_config 
     if (rc == 0)
         rc = tierce__node_pool_start(&node->pool, node, why);
     if (rc == 0)
+        rc = tierce__node_mover_start(&node->mover, config, why);
+    if (rc == 0)
         rc = tierce__node_http_start(&whole->server, node, config->http_port, why);
     if (rc == 0 && node->pool != NULL)
         whole->ports.pool = tierce__node_pool_port(node->pool);
@@ -547,6 +550,7 @@ void tierce__node_stop(struct tierce__node *node)
     TIERCE_ASSERT(atomic_load_explicit(&node->connections_now, memory_order_relaxed) == 0);
     if (whole->server != NULL)
         tierce__server_stop(whole->server, node->config->drain_ms);
+    tierce__node_mover_stop(node->mover, tierce__deadline_in_ms(node->config->drain_ms));
     tierce__node_pool_stop(node->pool, tierce__deadline_in_ms(node->config->drain_ms));
     for (size_t i = 0; i < node->loop_count; i++)
         tierce__poll_loop_stop(node->loops[i]);

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "net/loopback.h"
 #include "node/part/join.h"
+#include "node/part/node_mover.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -119,6 +120,9 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
         .pool_stall_ms = u32_of(values, TIERCE__NODE_POOL_STALL),
         .pool_disk_waiting =
             (uint32_t)tierce__config_number(values, TIERCE__NODE_POOL_DISK_WAITING),
+        .mover_manager = text_of(values, TIERCE__NODE_MOVER_MANAGER),
+        .mover_memory = tierce__config_number(values, TIERCE__NODE_MOVER_MEMORY),
+        .mover_rate = tierce__config_number(values, TIERCE__NODE_MOVER_RATE),
         .may_wait = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0' ||
                     tierce__config_text(values, TIERCE__ENGINE_REMOTE_URLS)[0] != '\0',
     };
@@ -195,9 +199,20 @@ static int check_pool(const struct tierce__node_config *config, struct tierce__c
     return 0;
 }
 
+static int check_mover(const struct tierce__node_config *config, struct tierce__config_error *error)
+{
+    char why[TIERCE__FLEET_WHY_BYTES];
+    const char *url = tierce__node_mover_url(config);
+    if (url == NULL || tierce__mover_check(url, why) == 0)
+        return 0;
+    return tierce__config_fail(error, TIERCE_E_CONFIG, "mover.manager: %.200s", why);
+}
+
 static int check(const struct tierce__node_config *config, struct tierce__config_error *error)
 {
     int rc = check_pool(config, error);
+    if (rc == 0)
+        rc = check_mover(config, error);
     if (rc != 0)
         return rc;
     uint16_t resp = config->has_resp ? config->resp_port : 0,

@@ -32,6 +32,7 @@ enum tierce__node_counter {
 
 struct tierce__native;
 struct tierce__node_pool;
+struct tierce__mover;
 
 struct tierce__node {
     const struct tierce__node_config *config;
@@ -50,6 +51,7 @@ struct tierce__node {
     struct tierce__route routes[TIERCE__NODE_ROUTES]; /* of HTTP */
     struct tierce__native *native;                    /* native_server.h; or NULL */
     struct tierce__node_pool *pool;                   /* part/node_pool.h; or NULL */
+    struct tierce__mover *mover;                      /* part/node_mover.h; or NULL */
     struct tierce__poll_loop **loops;
     size_t loop_count;
     struct tierce__object_names names[TIERCE__NODE_NAME_TABLES]; /* whose values are changed */

@@ -12,7 +12,7 @@
 
 static inline struct tierce__geometry chunk_object_geometry(uint32_t cell_bytes)
 {
-    static uint32_t cells[2];
+    static _Thread_local uint32_t cells[2];
     cells[0] = cells[1] = cell_bytes;
     return (struct tierce__geometry){
         .layer_count = 2, .cell_bytes = cells, .block_tokens = 16, .block_count = 4};

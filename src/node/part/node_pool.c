@@ -18,7 +18,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { NAME_ROOM = 256, ADDRESS_ROOM = 320 };
+enum { NAME_ROOM = TIERCE__NODE_NAME_BYTES, ADDRESS_ROOM = 320 };
 
 struct tierce__node_pool {
     struct tierce__node *node;
@@ -92,8 +92,8 @@ static int start_server(struct tierce__node_pool *pool, const struct tierce__nod
     return tierce__transfer_server_start(&pool->server, &opts, why);
 }
 
-/* pool.name, or the first label of the host's name. */
-static int name_node(char name[NAME_ROOM], const struct tierce__node_config *config, char why[256])
+int tierce__node_pool_name(char name[TIERCE__NODE_NAME_BYTES],
+                           const struct tierce__node_config *config, char why[256])
 {
     if (config->pool_name[0] != '\0') {
         snprintf(name, NAME_ROOM, "%s", config->pool_name);
@@ -129,7 +129,7 @@ static int start_join(struct tierce__node_pool *pool, const struct tierce__node_
                       char why[256])
 {
     char name[NAME_ROOM], address[ADDRESS_ROOM];
-    int rc = name_node(name, config, why);
+    int rc = tierce__node_pool_name(name, config, why);
     if (rc != 0)
         return rc;
     address_node(address, config, tierce__transfer_server_port(pool->server));

@@ -15,6 +15,7 @@
  */
 
 struct tierce__node;
+struct tierce__node_config;
 struct tierce__node_pool;
 
 /* *out NULL: pool.manager is not set. [borrow] node until stop: its configuration, access and TLS.
@@ -24,6 +25,12 @@ TIERCE_MUSTUSE int tierce__node_pool_start(struct tierce__node_pool **out,
 /* Leaves the pool, ends the connections, and closes the parts; blocks until deadline_ns and a
  * second at most. NULL is accepted. */
 void tierce__node_pool_stop(struct tierce__node_pool *pool, uint64_t deadline_ns);
+
+/* The node's name in a fleet: pool.name, or the first label of the host's name. Errors, `why` in
+ * words: TIERCE_E_CONFIG. */
+#define TIERCE__NODE_NAME_BYTES 256u
+TIERCE_MUSTUSE int tierce__node_pool_name(char name[TIERCE__NODE_NAME_BYTES],
+                                          const struct tierce__node_config *config, char why[256]);
 
 /* The port of its server. */
 uint16_t tierce__node_pool_port(const struct tierce__node_pool *pool);

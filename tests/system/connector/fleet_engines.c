@@ -51,6 +51,8 @@ static struct {
     const char *url;
     unsigned chunks, pause_ms;
     uint64_t chunk_bytes;
+    uint32_t cells[LAYERS];
+    struct tierce__extent extent;
     uint8_t digest[TIERCE_HASH_BYTES];
     struct tierce__namespaces *namespaces;
     struct tierce__pool *pool;
@@ -101,19 +103,39 @@ static uint64_t chunk_number(unsigned engine, unsigned prompt, size_t chunk)
     return tierce__mix(((uint64_t)engine * PROMPTS_MAX + prompt) * CHUNKS_MAX + chunk + 1);
 }
 
+static struct tierce__geometry geometry(void)
+{
+    return (struct tierce__geometry){.layer_count = LAYERS,
+                                     .cell_bytes = world.cells,
+                                     .block_tokens = BLOCK_TOKENS,
+                                     .block_count = CHUNK_BLOCKS};
+}
+
+/* A chunk as an engine seals it, so that movers can verify it. */
 static void fill(uint8_t *bytes, uint64_t number)
 {
-    for (uint64_t i = 0; i < world.chunk_bytes / 8; i++) {
+    uint8_t hashes[CHUNK_BLOCKS * TIERCE_HASH_BYTES] = {0};
+    struct tierce__chunk_info info = {.shard = {.tp_size = 1, .pp_size = 1},
+                                      .algo = TIERCE_CHAIN_SHA256,
+                                      .geometry = geometry(),
+                                      .extent = world.extent};
+    memcpy(info.ns_digest, world.digest, sizeof(info.ns_digest));
+    memcpy(info.hash, &number, sizeof(number));
+    memcpy(hashes + sizeof(hashes) - TIERCE_HASH_BYTES, info.hash, TIERCE_HASH_BYTES);
+    tierce__chunk_begin(bytes, &info, hashes);
+    for (uint64_t i = 0; i < world.extent.payload_bytes / 8; i++) {
         uint64_t word = tierce__mix(number + i);
-        memcpy(bytes + 8 * i, &word, 8);
+        memcpy(bytes + world.extent.header_bytes + 8 * i, &word, 8);
     }
+    tierce__chunk_sum_cells(bytes, &info.geometry);
+    tierce__chunk_seal(bytes, world.extent.header_bytes);
 }
 
 static bool is_filled(const uint8_t *bytes, uint64_t number)
 {
-    for (uint64_t i = 0; i < world.chunk_bytes / 8; i++) {
+    for (uint64_t i = 0; i < world.extent.payload_bytes / 8; i++) {
         uint64_t word = tierce__mix(number + i);
-        if (memcmp(bytes + 8 * i, &word, 8) != 0)
+        if (memcmp(bytes + world.extent.header_bytes + 8 * i, &word, 8) != 0)
             return false;
     }
     return true;
@@ -361,7 +383,8 @@ static void check(void)
 
 static void make_namespace(uint32_t cell_bytes)
 {
-    const uint32_t cells[LAYERS] = {cell_bytes, cell_bytes, cell_bytes, cell_bytes};
+    for (size_t i = 0; i < LAYERS; i++)
+        world.cells[i] = cell_bytes;
     const struct tierce_namespace ns = {.size = sizeof(ns),
                                         .weights = "00",
                                         .model = "fleet_engines",
@@ -369,23 +392,19 @@ static void make_namespace(uint32_t cell_bytes)
                                         .quantization = "",
                                         .layout = "",
                                         .layer_count = LAYERS,
-                                        .cell_bytes = cells,
+                                        .cell_bytes = world.cells,
                                         .block_tokens = BLOCK_TOKENS,
                                         .chunk_blocks = CHUNK_BLOCKS,
                                         .algo = TIERCE_CHAIN_SHA256};
-    const struct tierce__geometry geometry = {.layer_count = LAYERS,
-                                              .cell_bytes = cells,
-                                              .block_tokens = BLOCK_TOKENS,
-                                              .block_count = CHUNK_BLOCKS};
-    struct tierce__extent extent;
+    const struct tierce__geometry whole = geometry();
     char *text;
-    must(tierce__chunk_extent(&extent, &geometry), "the chunk's size");
+    must(tierce__chunk_extent(&world.extent, &whole), "the chunk's size");
     must(tierce_namespace_text(&text, &ns), "the namespace");
     tierce_namespace_digest(world.digest, text);
     must(tierce__namespaces_create(&world.namespaces), "the namespaces");
     must(tierce__namespaces_intern(world.namespaces, world.digest, text), "the namespace");
     tierce_free(text);
-    world.chunk_bytes = extent.object_bytes;
+    world.chunk_bytes = world.extent.object_bytes;
 }
 
 static void open_world(void)
