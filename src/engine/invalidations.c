@@ -6,7 +6,10 @@
 #include "base/clock.h"
 #include "base/log/log.h"
 #include "engine/engine.h"
+#include "engine/generations.h"
 #include "engine/observe/operate.h"
+
+#include <errno.h>
 
 #define AGAIN_MS 1000u /* after a failure */
 
@@ -54,6 +57,36 @@ static struct invalidation *take(struct tierce_engine *engine)
     return it;
 }
 
+static bool has_disk(const struct tierce_engine *engine)
+{
+    for (size_t level = 0; level < engine->level_count; level++) {
+        if (engine->levels[level].origin == TIERCE_ORIGIN_DISK)
+            return true;
+    }
+    return false;
+}
+
+/* An engine that has just started, with the chunks of this generation on its disk. */
+static bool has_it_on_disk(const struct invalidation *it)
+{
+    const struct tierce_engine *engine = it->level->engine;
+    return has_disk(engine) &&
+           tierce__generations_has(engine->disk_path, it->level->store, &it->what);
+}
+
+/* If it cannot be noted, the next start clears the disk once more. */
+static int note_on_disk(const struct invalidation *it)
+{
+    const struct tierce_engine *engine = it->level->engine;
+    if (!has_disk(engine))
+        return 0;
+    int rc = tierce__generations_set(engine->disk_path, it->level->store, &it->what);
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "generation_not_noted", "folder=\"%s\" error=%s",
+                    engine->disk_path, tierce_error_name(rc));
+    return rc == -EEXIST ? rc : 0;
+}
+
 /* 0: the namespace is clear, and the store knows it. */
 static int carry_out(struct tierce_engine *engine, struct invalidation *it)
 {
@@ -64,9 +97,15 @@ static int carry_out(struct tierce_engine *engine, struct invalidation *it)
     if (id < 0)
         return (int)id;
     of.ns = (uint32_t)id;
-    int64_t chunks = tierce__engine_clear_own(engine, &of);
-    int rc = chunks < 0 ? (int)chunks : connector->ops->adopt(connector, &it->what);
+    bool is_kept = has_it_on_disk(it);
+    int64_t chunks = is_kept ? 0 : tierce__engine_clear_own(engine, &of);
+    int rc = chunks < 0 ? (int)chunks : is_kept ? 0 : note_on_disk(it);
     if (rc == 0)
+        rc = connector->ops->adopt(connector, &it->what);
+    if (rc == 0 && is_kept)
+        tierce__log(TIERCE_LOG_INFO, "namespace_kept", "generation=%llu",
+                    (unsigned long long)it->what.generation);
+    else if (rc == 0)
         tierce__log(TIERCE_LOG_WARN, "namespace_invalidated", "chunks=%lld generation=%llu",
                     (long long)chunks, (unsigned long long)it->what.generation);
     else if (!it->has_failed)
@@ -140,10 +179,7 @@ void tierce__invalidations_stop(struct tierce_engine *engine)
 
 void tierce__invalidations_ask(struct tierce_engine *engine, const struct tierce__key *key)
 {
-    bool has_disk = false;
-    for (size_t level = 0; level < engine->level_count; level++)
-        has_disk |= engine->levels[level].origin == TIERCE_ORIGIN_DISK;
-    for (size_t level = 1; has_disk && level < engine->level_count; level++) {
+    for (size_t level = 1; has_disk(engine) && level < engine->level_count; level++) {
         if (can_invalidate(&engine->levels[level]))
             tierce__storage_ask(engine, level, key);
     }

@@ -639,6 +639,12 @@ int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
     return 0;
 }
 
+uint64_t tierce__fleet_stores_registry(struct tierce__fleet_stores *stores)
+{
+    ck_assert(stores->is_open);
+    return 1;
+}
+
 bool tierce__fleet_stores_close(struct tierce__fleet_stores *stores, uint64_t deadline_ns)
 {
     struct tierce__connector *base = store_connector_base(fake.store);

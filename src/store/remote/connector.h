@@ -52,6 +52,7 @@ struct tierce__invalidated {
     uint8_t ns_digest[TIERCE_HASH_BYTES];
     struct tierce_shard shard;
     uint64_t generation;
+    uint64_t registry; /* a number of the registry that counts; 0: unknown */
 };
 /* Called on a thread of the connector, which it must not block. [borrow for the call] */
 typedef void tierce__invalidated_fn(void *arg, const struct tierce__invalidated *what);

@@ -206,7 +206,9 @@ static int adopt(struct tierce__connector *connector, const struct tierce__inval
 static void invalidated(void *arg, const struct tierce__fleet_part *part)
 {
     struct tierce__fleet *fleet = arg;
-    struct tierce__invalidated what = {.shard = part->shard, .generation = part->heard};
+    struct tierce__invalidated what = {.shard = part->shard,
+                                       .generation = part->heard,
+                                       .registry = tierce__fleet_stores_registry(fleet->stores)};
     memcpy(what.ns_digest, part->ns_digest, sizeof(what.ns_digest));
     TIERCE_DASSERT(!tierce__fleet_part_is_current(part) && !tierce__lock_holds_any());
     if (fleet->invalidated != NULL)

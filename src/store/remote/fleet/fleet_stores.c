@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define STORES_MAGIC   0x666c7374u
 #define JSON_BYTES_MAX (4u << 20)
@@ -90,6 +91,8 @@ static int take_mark(struct tierce__fleet_store *store, struct tierce__text entr
                  "storage_configs: mark must be 32 hex digits in lower case");
         rc = TIERCE_E_FORMAT;
     }
+    if (rc == 0 && id != NULL)
+        store->registry = XXH3_64bits(id, strlen(id));
     if (rc == 0 && id != NULL && tierce__storage_at_has_files(&at))
         tierce__storage_mark_write(store->mark, id);
     tierce__free(id);
@@ -238,6 +241,15 @@ static void take_marks(struct tierce__fleet_stores *stores, const struct tierce_
     }
 }
 
+/* All storages have the mark of one registry, or none yet. */
+static uint64_t registry_of(const struct tierce__list *list)
+{
+    uint64_t registry = 0;
+    TIERCE__LIST_FOR_EACH (node, list)
+        registry = store_of(node)->registry != 0 ? store_of(node)->registry : registry;
+    return registry;
+}
+
 /* How many of the storages are new. */
 static size_t count_new(const struct tierce__fleet_stores *stores, const struct tierce__list *list)
 {
@@ -303,12 +315,22 @@ int tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char 
         tierce__lock_take(&stores->lock);
         retire_old(stores, &list, &waiting);
         take_marks(stores, &list);
+        stores->registry = registry_of(&list);
         add_new(stores, &list);
         tierce__lock_drop(&stores->lock);
     }
     free_stores(&list);
     tierce__fleet_answer_all(&waiting, TIERCE_E_DOWN);
     return rc;
+}
+
+uint64_t tierce__fleet_stores_registry(struct tierce__fleet_stores *stores)
+{
+    TIERCE_CHECK_MAGIC(stores, STORES_MAGIC);
+    tierce__lock_take(&stores->lock);
+    uint64_t registry = stores->registry;
+    tierce__lock_drop(&stores->lock);
+    return registry;
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */

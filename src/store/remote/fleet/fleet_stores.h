@@ -39,6 +39,10 @@ bool tierce__fleet_stores_close(struct tierce__fleet_stores *stores, uint64_t de
 TIERCE_MUSTUSE int tierce__fleet_stores_update(struct tierce__fleet_stores *stores,
                                                const char *json, char why[TIERCE__FLEET_WHY_BYTES]);
 
+/* A number of the registry whose mark the storages of the last update have; 0: it is not known.
+ * Thread: any. */
+uint64_t tierce__fleet_stores_registry(struct tierce__fleet_stores *stores);
+
 /* Where a block's part lies: the storage, and the name of its object there. */
 struct tierce__fleet_place {
     struct tierce__fleet_store *store; /* valid until the stores are closed */

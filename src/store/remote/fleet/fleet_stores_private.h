@@ -35,6 +35,7 @@ struct tierce__fleet_store {
     struct tierce__list node;
     struct tierce__fleet_stores *stores;
     /* Never change. */
+    uint64_t registry; /* whose mark it has; 0: none is known */
     char *name, *type, *root;
     char *url;                            /* of its connector; NULL: there is none */
     char reason[TIERCE__FLEET_WHY_BYTES]; /* why there is none */
@@ -71,6 +72,7 @@ struct tierce__fleet_stores {
     struct tierce__cond wake; /* of the keeper, and of close */
     struct tierce__list all;  /* the connector's thread reads it without the lock */
     size_t count;
+    uint64_t registry;           /* of the last answer */
     struct tierce__list retired; /* uses that no new request gets */
     struct tierce__list jobs;
     bool is_ending;

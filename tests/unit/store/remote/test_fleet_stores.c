@@ -425,8 +425,13 @@ START_TEST(a_folder_with_a_mark)
     ck_assert(!tierce__fleet_store_is_marked(place.store));
     ck_assert_int_eq(tierce__fleet_stores_update(stores, marked_json("xyz"), why), TIERCE_E_FORMAT);
     ck_assert_str_eq(why, "storage_configs: mark must be 32 hex digits in lower case");
+    ck_assert_uint_eq(tierce__fleet_stores_registry(stores), 0);
+    update(marked_json("00000000000000000000000000000000"));
+    uint64_t other = tierce__fleet_stores_registry(stores);
     update(marked_json(MARK)); /* the same storage */
     ck_assert(tierce__fleet_store_is_marked(place.store));
+    ck_assert(other != 0 && tierce__fleet_stores_registry(stores) != 0);
+    ck_assert_uint_ne(tierce__fleet_stores_registry(stores), other);
     ck_assert_int_eq(get(&place, 1, 10), 0);
     tierce__fleet_store_reopen(place.store);
     ck_assert_int_eq(get(&place, 1, 10), TIERCE_E_DOWN);
