@@ -27,6 +27,7 @@
 #include "bench/bench.h"
 #include "bench/fleet/bench_manager_process.h"
 #include "bench/fleet/bench_node.h"
+#include "bench/fleet/bench_nodes.h"
 #include "bench/fleet/bench_sockets.h"
 #include "bench/manager/bench_startup.h"
 #include "bench/remote/bench_chunks.h"
@@ -423,6 +424,8 @@ int tierce__bench_fleet(const struct tierce__bench *bench)
         rc = measure_models(b);
     if (rc == 0)
         rc = measure_nodes(b);
+    if (rc == 0)
+        rc = tierce__bench_nodes(bench);
     remove_files(bench);
     tierce__namespaces_destroy(b->namespaces);
     tierce__free(b);

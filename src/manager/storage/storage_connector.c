@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/text/line.h"
 #include "manager/storage/places.h"
 #include "manager/storage/storage.h"
 #include "store/await.h"
@@ -24,6 +25,8 @@ enum {
     CALL_MS = 30000,
     CLOSE_MS = 5000,
 };
+
+#define NODE_CONNECTIONS "connections=2"
 
 struct connector_driver {
     struct tierce__storage_driver base;
@@ -66,6 +69,26 @@ static void free_driver(struct connector_driver *driver)
     tierce__free(driver);
 }
 
+/* A connection has a thread, and a fleet has many nodes, so a node's connector has few. A URI
+ * that says how many keeps its number. */
+static int limit_connections(struct connector_driver *driver)
+{
+    struct tierce__line line = {0};
+    if (strstr(driver->url, "connections=") != NULL)
+        return 0;
+    tierce__line_put(&line, driver->url);
+    tierce__line_put(&line, strchr(driver->url, '?') != NULL ? "&" : "?");
+    tierce__line_put(&line, NODE_CONNECTIONS);
+    tierce__line_put_bytes(&line, "", 1);
+    if (line.failed) {
+        tierce__line_clear(&line);
+        return -ENOMEM;
+    }
+    tierce__free(driver->url);
+    driver->url = line.text;
+    return 0;
+}
+
 static int connector_open(struct tierce__storage_driver **out,
                           const struct tierce__storage *storage, char why[128])
 {
@@ -83,6 +106,8 @@ static int connector_open(struct tierce__storage_driver **out,
         return -ENOMEM;
     driver->base.ops = ops;
     int rc = tierce__storage_at_url(&driver->url, &at, text);
+    if (rc == 0 && storage->type == TIERCE__STORAGE_NODE)
+        rc = limit_connections(driver);
     if (rc == 0)
         rc = name_probe(driver);
     if (rc == 0)

@@ -391,13 +391,16 @@ static void *probe_all(void *arg)
         refresh(storages);
         identify(storages);
         reap(storages);
-        struct storages_unit *unit;
-        for (size_t i = 0; (unit = unit_at(storages, i)) != NULL; i++) {
-            if (!look_after(storages, unit, &change))
+        struct storages_unit *unit = storages->units;
+        for (size_t i = 1; unit != NULL; i++) {
+            if (!look_after(storages, unit, &change)) {
+                unit = unit->next;
                 continue;
+            }
             tierce__lock_drop(&storages->lock);
             tell(storages, &change);
             tierce__lock_take(&storages->lock);
+            unit = unit_at(storages, i); /* the list may have changed */
         }
         if (!storages->is_ending)
             (void)tierce__cond_wait(&storages->ending, &storages->lock,

@@ -69,7 +69,9 @@ class Bench(CliCase):
             self.assertGreater(float(row["goal"]), 0, row)
 
     def test_fleet(self):
-        rows = self.rows("fleet", *SMALL)
+        *rows, reports = self.rows("fleet", *SMALL)
+        self.assertEqual(reports["case"], "reports of 100 nodes: the manager's share of a processor")
+        self.assertGreater(float(reports["value"]), 0)
         self.assertEqual([row["case"].split(" of ")[0] for row in rows],
                          [f"{store}: {what}" for store in ("redis", "file", "s3", "node")
                           for what in ("hit", "manager's share; chunks")])

@@ -499,6 +499,23 @@ START_TEST(loads_that_rise_and_fall)
 }
 END_TEST
 
+/* A report in which only figures differ is no write of the registry, however many nodes report. */
+START_TEST(reports_do_not_write_the_registry)
+{
+    struct pool p;
+    pool_open(&p);
+    serve(&p, &(struct hello){.load = 1});
+    const struct tierce__catalog *before = tierce__registry_acquire(p.h.registry);
+    for (uint64_t i = 0; i < 10; i++)
+        serve(&p, &(struct hello){.load = i, .objects = i});
+    const struct tierce__catalog *after = tierce__registry_acquire(p.h.registry);
+    ck_assert_ptr_eq(before, after);
+    tierce__registry_release(p.h.registry, before);
+    tierce__registry_release(p.h.registry, after);
+    pool_close(&p);
+}
+END_TEST
+
 /* More parts than are ordered without memory: each is tried, and none twice. */
 START_TEST(the_last_of_many_parts_has_room)
 {
@@ -542,11 +559,12 @@ START_TEST(a_full_part_is_passed_over)
 }
 END_TEST
 
-CHECK_MAIN("nodes", .tests = {a_part_becomes_a_storage, reasons_are_utf8,
-                              invalid_parts_are_rejected, a_silent_node_is_unavailable,
-                              a_node_that_starts_again_is_emptied, a_node_that_is_gone_is_forgotten,
-                              a_disk_is_not_forgotten, another_leader_waits_for_a_lease,
-                              a_stranger_with_objects_drops_them_first, writes_are_spread,
-                              the_own_host_comes_first_while_it_has_room, a_busy_node_comes_later,
-                              a_part_that_rejects_writes_comes_last, loads_that_rise_and_fall,
-                              the_last_of_many_parts_has_room, a_full_part_is_passed_over})
+CHECK_MAIN("nodes",
+           .tests = {a_part_becomes_a_storage, reasons_are_utf8, invalid_parts_are_rejected,
+                     a_silent_node_is_unavailable, a_node_that_starts_again_is_emptied,
+                     a_node_that_is_gone_is_forgotten, a_disk_is_not_forgotten,
+                     another_leader_waits_for_a_lease, a_stranger_with_objects_drops_them_first,
+                     writes_are_spread, the_own_host_comes_first_while_it_has_room,
+                     a_busy_node_comes_later, a_part_that_rejects_writes_comes_last,
+                     reports_do_not_write_the_registry, loads_that_rise_and_fall,
+                     the_last_of_many_parts_has_room, a_full_part_is_passed_over})
