@@ -119,7 +119,8 @@ struct tierce__keeper {
  * - At connections_max, a new connection takes the place of the one that has not greeted for
  *   longest, and is closed if there is none. So connections that never greet keep nobody out.
  * - A client must move a MiB in each request_ms while it has a request or a reply in transit. While
- *   the keeper is short of memory, a client that holds some must do so in each stall_ms.
+ *   the keeper is short of memory, a client that holds some must do so in each stall_ms, and move
+ *   something in a quarter of it.
  */
 
 struct tierce__transfer_server;

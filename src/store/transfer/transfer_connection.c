@@ -13,6 +13,7 @@
 
 #define ROUNDS_AT_ONCE 8u
 #define PROGRESS_BYTES (1u << 20)
+#define SILENT_PART    4u    /* of stall_ms, without any byte */
 #define END_MS         2000u /* for a client to take the last reply and close */
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -94,15 +95,21 @@ static void look_later(struct tierce__transfer_connection *c)
                      (c->patience == TIERCE__TRANSFER_PATIENCE_REQUEST ||
                       c->patience == TIERCE__TRANSFER_PATIENCE_REPLY);
     uint64_t at_ns = c->patience_ends_ns;
-    if (may_stall && tierce__deadline_in_ms(opts->stall_ms) < at_ns)
-        at_ns = tierce__deadline_in_ms(opts->stall_ms);
+    uint64_t look_ns = tierce__deadline_in_ms(1 + opts->stall_ms / SILENT_PART);
+    if (may_stall && look_ns < at_ns)
+        at_ns = look_ns;
+    c->seen_bytes = c->received + c->sent;
     if (tierce__deadline_set(&c->loop->base.deadlines, &c->deadline, at_ns) != 0)
         tierce__transfer_connection_close(c, "no memory");
 }
 
-/* It holds memory for which others wait. */
+/* It holds memory for which others wait, and has moved nothing since the last look, or too little
+ * since it began. */
 static bool is_in_the_way(const struct tierce__transfer_connection *c)
 {
+    uint64_t stall_ns = c->server->opts.stall_ms * TIERCE__MS_NS;
+    if (c->received + c->sent > c->seen_bytes && tierce__now_ns() - c->patience_begun_ns < stall_ns)
+        return false;
     struct tierce__keeper *keeper = c->server->opts.keeper;
     const struct tierce_plugin_name space = {c->space, c->space_bytes};
     return keeper->ops->is_short != NULL && tierce__transfer_slots_hold(c) &&
@@ -166,6 +173,7 @@ static void be_patient(struct tierce__transfer_connection *c)
     uint32_t ms = kind == TIERCE__TRANSFER_PATIENCE_IDLE  ? opts->idle_ms
                   : kind == TIERCE__TRANSFER_PATIENCE_END ? END_MS
                                                           : opts->request_ms;
+    c->patience_begun_ns = tierce__now_ns();
     c->patience_ends_ns = tierce__deadline_in_ms(ms);
     look_later(c);
 }

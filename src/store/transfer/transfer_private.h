@@ -120,7 +120,9 @@ struct tierce__transfer_connection {
     uint16_t sequence;     /* of the next request */
 
     enum tierce__transfer_patience patience;
-    uint64_t patience_ends_ns; /* the deadline may be earlier, to look whether it has stalled */
+    /* The deadline may be earlier than the end, to look whether it has stalled. */
+    uint64_t patience_begun_ns, patience_ends_ns;
+    uint64_t seen_bytes; /* received and sent, at the last look */
     struct tierce__deadline deadline;
     uint64_t received, sent; /* bytes since the deadline was set */
     bool has_moved;          /* a request has arrived, or a reply was sent, since then */

@@ -15,7 +15,7 @@
 #define CONNECTIONS_MAX 4096u
 #define REQUEST_MS      30000u
 #define DRAIN_TICK_MS   2
-#define EXTRA_MAX       64u /* connections beyond the maximum that wait for a place */
+#define EXTRA_MAX       1024u /* connections beyond the maximum that wait for a place */
 
 static uint32_t or_default(uint32_t value, uint32_t by_default)
 {
