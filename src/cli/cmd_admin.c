@@ -34,7 +34,10 @@ const char *const tierce__cli_storage_help[] = {
     "shows the last comparison.\n                     start --repair: drops locations without a "
     "file, deletes objects of no block;\n                     --rate N: files per second "
     "(1000); --verify SHARE: reads and\n                     verifies a share of the blocks, "
-    "such as 0.01; --read-rate SIZE: bytes per\n                     second (64MiB)\n" OPTIONS,
+    "such as 0.01; --read-rate SIZE: bytes per\n                     second (64MiB)\n"
+    "  drain NAME [show]  empties the storage: nothing is written to it, and its blocks move to\n"
+    "                     other storages of their groups. --drop: they are removed\n"
+    "  undrain NAME       ends that\n" OPTIONS,
     NULL};
 const char *const tierce__cli_group_help[] = {
     "  list\n  show NAME\n  create JSON        an InstanceGroup\n"
@@ -80,6 +83,8 @@ enum shape {
     ADOPTION, /* one text, as the field, and --keep */
     FAMILY,   /* one text, as the field, and --family */
     SCRUB,    /* one text, as the field, an action, and --repair and --rate */
+    DRAIN,    /* one text, as the field, and "show", or --drop */
+    UNDRAIN,  /* one text, as the field */
 };
 
 struct verb {
@@ -88,7 +93,7 @@ struct verb {
     bool is_meta;
 };
 
-enum { VERBS_OF_COMMAND_MAX = 8 };
+enum { VERBS_OF_COMMAND_MAX = 10 };
 
 static const struct verb verbs[] = {
     {"storage", "list", "listStorage", NULL, NOTHING, false},
@@ -99,6 +104,8 @@ static const struct verb verbs[] = {
     {"storage", "remove", "removeStorage", "storage_unique_name", NAME, false},
     {"storage", "adopt", "adoptStorage", "storage_unique_name", ADOPTION, false},
     {"storage", "scrub", "scrubStorage", "storage_unique_name", SCRUB, false},
+    {"storage", "drain", "drainStorage", "storage_unique_name", DRAIN, false},
+    {"storage", "undrain", "drainStorage", "storage_unique_name", UNDRAIN, false},
     {"group", "list", "listInstanceGroup", NULL, NOTHING, false},
     {"group", "show", "getInstanceGroup", "name", NAME, false},
     {"group", "create", "createInstanceGroup", "instance_group", MESSAGE, false},
@@ -270,6 +277,7 @@ struct arguments {
     struct tierce__admin_target target;
     bool keep;   /* of an adoption */
     bool repair; /* of a scrub */
+    bool drop;   /* of draining */
     uint32_t rate;
     double verify;
     uint64_t read_rate;
@@ -309,18 +317,23 @@ static int read_scrub(const struct verb *verb, int count, char **arguments,
     return TIERCE__CLI_OK;
 }
 
-static int make_request(const struct verb *verb, int count, char **arguments,
-                        const struct arguments *options, struct tierce__json_write *request)
+static int read_drain(const struct verb *verb, int count, char **arguments,
+                      const struct arguments *options, struct tierce__json_write *request)
 {
-    static const int wanted[] = {
-        [NOTHING] = 0,  [NAME] = 1, [MESSAGE] = 1,  [TRIM] = 2,   [ACCOUNT] = 3,
-        [SNAPSHOT] = 1, [PAGE] = 0, [ADOPTION] = 1, [FAMILY] = 1, [SCRUB] = 1};
-    bool is_list = verb->shape == KEYS, may_have_more = is_list || verb->shape == SCRUB;
-    int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
-    if (count < least || (count > least && !may_have_more))
-        return tierce__cli_usage(verb->command, "%s %s accepts %d argument%s%s, not %d",
-                                 verb->command, verb->verb, least, least == 1 ? "" : "s",
-                                 is_list ? " or more" : "", count);
+    bool shows = count > 1 && strcmp(arguments[1], "show") == 0;
+    if (count > 2 || (count > 1 && !shows))
+        return tierce__cli_usage(verb->command, "storage drain accepts a name, and show");
+    if (shows && options->drop)
+        return tierce__cli_usage(verb->command, "--drop is an option of storage drain NAME");
+    tierce__json_write_text(request, "action", shows ? "DRAIN_SHOW" : "DRAIN_START");
+    if (options->drop)
+        tierce__json_write_bool(request, "drop", true);
+    return TIERCE__CLI_OK;
+}
+
+/* Checks that each option belongs to the verb. */
+static int check_options(const struct verb *verb, const struct arguments *options)
+{
     if (options->keep && verb->shape != ADOPTION)
         return tierce__cli_usage(verb->command, "--keep is an option of storage adopt");
     if (options->family != NULL && verb->shape != FAMILY)
@@ -331,13 +344,38 @@ static int make_request(const struct verb *verb, int count, char **arguments,
                                  : options->rate > 0   ? "--rate"
                                  : options->verify > 0 ? "--verify"
                                                        : "--read-rate");
+    if (options->drop && verb->shape != DRAIN)
+        return tierce__cli_usage(verb->command, "--drop is an option of storage drain");
+    return TIERCE__CLI_OK;
+}
+
+static int make_request(const struct verb *verb, int count, char **arguments,
+                        const struct arguments *options, struct tierce__json_write *request)
+{
+    static const int wanted[] = {
+        [NOTHING] = 0, [NAME] = 1,     [MESSAGE] = 1, [TRIM] = 2,  [ACCOUNT] = 3, [SNAPSHOT] = 1,
+        [PAGE] = 0,    [ADOPTION] = 1, [FAMILY] = 1,  [SCRUB] = 1, [DRAIN] = 1,   [UNDRAIN] = 1};
+    bool is_list = verb->shape == KEYS;
+    bool may_have_more = is_list || verb->shape == SCRUB || verb->shape == DRAIN;
+    int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
+    if (count < least || (count > least && !may_have_more))
+        return tierce__cli_usage(verb->command, "%s %s accepts %d argument%s%s, not %d",
+                                 verb->command, verb->verb, least, least == 1 ? "" : "s",
+                                 is_list ? " or more" : "", count);
+    status = check_options(verb, options);
+    if (status != TIERCE__CLI_OK)
+        return status;
     if (verb->shape == MESSAGE)
         return read_message(verb, arguments[0], request);
     tierce__json_write_open(request, NULL, '{');
     if (verb->shape == SCRUB)
         status = read_scrub(verb, count, arguments, options, request);
+    else if (verb->shape == DRAIN)
+        status = read_drain(verb, count, arguments, options, request);
+    else if (verb->shape == UNDRAIN)
+        tierce__json_write_text(request, "action", "DRAIN_STOP");
     if (verb->shape == NAME || verb->shape == ADOPTION || verb->shape == FAMILY ||
-        verb->shape == SCRUB)
+        verb->shape == SCRUB || verb->shape == DRAIN || verb->shape == UNDRAIN)
         tierce__json_write_text(request, verb->field, arguments[0]);
     if (options->family != NULL)
         tierce__json_write_text(request, "attention_family", options->family);
@@ -367,6 +405,7 @@ static const struct tierce__option options[] = {
     {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, target.raw)},
     {"--keep", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, keep)},
     {"--family", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, family)},
+    {"--drop", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, drop)},
     {"--repair", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, repair)},
     {"--rate", TIERCE__OPTION_COUNT, TIERCE__OPTION_FIELD(struct arguments, rate), .min = 1,
      .max = 1e9},

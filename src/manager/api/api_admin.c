@@ -223,6 +223,25 @@ static void enable_storage(struct tierce__api_call *api)
         enables ? "enable storage" : "disable storage");
 }
 
+/* The index would name blocks in a storage that nobody knows, and nothing would delete their bytes.
+ * Bytes that are being deleted may stay: a storage that is gone deletes nothing. */
+static int check_empty(struct tierce__api_call *api, const struct tierce__storage *storage)
+{
+    struct tierce__drain_state state;
+    char count[48] = "";
+    tierce__locator_drain_state(api->manager->locator, storage, &state);
+    if (state.left_bytes == 0)
+        return 0;
+    if (state.is_scanned)
+        snprintf(count, sizeof(count), "%llu locations, ",
+                 (unsigned long long)state.left_locations);
+    snprintf(api->why, sizeof(api->why),
+             "storage %.60s still holds %s%llu bytes of blocks; empty it first: tierce storage "
+             "drain %.60s (--drop removes the blocks)",
+             storage->name, count, (unsigned long long)state.left_bytes, storage->name);
+    return -EBUSY;
+}
+
 static void remove_storage(struct tierce__api_call *api)
 {
     const Admin__RemoveStorageRequest *request = (const Admin__RemoveStorageRequest *)api->request;
@@ -238,6 +257,8 @@ static void remove_storage(struct tierce__api_call *api)
                  storage->name);
         rc = -EBUSY;
     }
+    if (rc == 0 && storage != NULL)
+        rc = check_empty(api, storage);
     if (rc == 0)
         rc = tierce__registry_remove_storage(api->manager->registry, request->storage_unique_name,
                                              api->why);

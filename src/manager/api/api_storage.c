@@ -147,7 +147,80 @@ static void scrub_storage(struct tierce__api_call *api)
                                                                              : "shown");
 }
 
+/* "": it is not drained. */
+static const char *drain_name(const struct tierce__storage *storage, uint64_t left_bytes)
+{
+    if (storage->draining == TIERCE__DRAINING_NOT)
+        return "";
+    if (left_bytes == 0)
+        return "drained";
+    return storage->draining == TIERCE__DRAINING_DROPS ? "dropping" : "moving";
+}
+
+char *tierce__api_show_drain(struct tierce__api_call *api, const struct tierce__storage *storage)
+{
+    struct tierce__usage usage;
+    tierce__locator_storage_usage(api->manager->locator, storage->number, &usage);
+    return tierce__api_text(drain_name(storage, usage.serving_bytes + usage.writing_bytes));
+}
+
+/* Fills the reply with the state of a storage. */
+static void show_drain(struct tierce__api_call *api, const struct tierce__storage *storage)
+{
+    Admin__DrainStorageResponse *reply = (Admin__DrainStorageResponse *)api->reply;
+    struct tierce__drain_state state;
+    tierce__locator_drain_state(api->manager->locator, storage, &state);
+    reply->state = tierce__api_text(drain_name(storage, state.left_bytes));
+    reply->left_bytes = (int64_t)state.left_bytes;
+    reply->left_locations = state.is_scanned ? (int64_t)state.left_locations : -1;
+    reply->unverifiable_locations = (int64_t)state.unverifiable_locations;
+    reply->queued_blocks = (int64_t)state.queued_blocks;
+    char *reason = tierce__api_copy(api, state.why, strlen(state.why));
+    if (reason != NULL)
+        reply->reason = reason;
+}
+
+static void drain_storage(struct tierce__api_call *api)
+{
+    static const char doing[] = "drain storage";
+    static const char *const done[] = {"shown", "begun", "ended"};
+    const Admin__DrainStorageRequest *request = (const Admin__DrainStorageRequest *)api->request;
+    struct tierce__registry *registry = api->manager->registry;
+    const struct tierce__storage *storage = find_storage(api, request->storage_unique_name, doing);
+    char why[256] = "";
+    int rc = 0;
+    if (storage == NULL)
+        return;
+    enum tierce__draining draining = request->action == ADMIN__DRAIN_ACTION__DRAIN_STOP
+                                         ? TIERCE__DRAINING_NOT
+                                     : request->drop ? TIERCE__DRAINING_DROPS
+                                                     : TIERCE__DRAINING_MOVES;
+    if ((unsigned)request->action >= sizeof(done) / sizeof(done[0])) {
+        tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT,
+                        "action is %d; accepted are 0 (DRAIN_SHOW), 1 (DRAIN_START) and 2 "
+                        "(DRAIN_STOP)",
+                        (int)request->action);
+        return;
+    }
+    if (request->action != ADMIN__DRAIN_ACTION__DRAIN_SHOW)
+        rc = tierce__registry_drain_storage(registry, storage->name, draining, why);
+    if (rc < 0) {
+        say_failed(api, storage, rc, doing, why);
+        return;
+    }
+    if (request->action != ADMIN__DRAIN_ACTION__DRAIN_SHOW)
+        tierce__log(TIERCE_LOG_INFO, "manager.storage_draining", "storage=%s state=%s drop=%d",
+                    storage->name, done[request->action], request->drop);
+    const struct tierce__catalog *now = tierce__registry_acquire(registry);
+    const struct tierce__storage *changed = tierce__catalog_storage(now, storage->name);
+    if (changed != NULL)
+        show_drain(api, changed);
+    tierce__registry_release(registry, now);
+    tierce__api_say(api, META__ERROR_CODE__OK, "Draining of the storage %s", done[request->action]);
+}
+
 const struct tierce__api_row tierce__api_storage_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_admin_adopt_storage] = {adopt_storage, TIERCE__API_WAITS, {"storage_unique_name"}},
+    [TIERCE__RPC_admin_drain_storage] = {drain_storage, TIERCE__API_WAITS, {"storage_unique_name"}},
     [TIERCE__RPC_admin_scrub_storage] = {scrub_storage, TIERCE__API_WAITS, {"storage_unique_name"}},
 };

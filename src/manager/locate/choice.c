@@ -104,7 +104,8 @@ static int try_storage(struct choosing *c, const struct tierce__storage *storage
     TIERCE_DASSERT((unsigned)storage->type <= UINT8_MAX);
     struct tierce__quota_at at =
         tierce__live_quota_at(c->opts->live, (uint8_t)storage->type, storage->number);
-    if (!tierce__storages_is_available(locator->opts.storages, storage) ||
+    if (storage->draining != TIERCE__DRAINING_NOT ||
+        !tierce__storages_is_available(locator->opts.storages, storage) ||
         (c->opts->may_take != NULL &&
          !c->opts->may_take(c->opts->may_take_arg, storage, c->position)))
         return 0;

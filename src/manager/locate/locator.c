@@ -147,7 +147,8 @@ void tierce__locator_close(struct tierce__locator *locator)
     tierce__quota_destroy(locator->quota);
     tierce__storage_table_clear(&locator->located);
     tierce__map_fini(&locator->by_id);
-    tierce__free(locator->forgetting.numbers);
+    for (size_t kind = 0; kind < TIERCE__SCANS; kind++)
+        tierce__free(locator->scans[kind].numbers);
     tierce__cond_fini(&locator->idle);
     tierce__lock_fini(&locator->lock);
     tierce__lock_fini(&locator->changing);
@@ -650,7 +651,8 @@ static void drop(struct tierce__locator *locator)
         close_store(use);
     }
     TIERCE_ASSERT(locator->by_id.count == 0);
-    tierce__locator_stop_forgetting(locator);
+    tierce__locator_stop_scans(locator);
+    tierce__locator_clear_drains(locator);
     tierce__moves_clear(locator->moves);
     tierce__quota_reset(locator->quota);
 }

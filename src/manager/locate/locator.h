@@ -438,6 +438,18 @@ TIERCE_MUSTUSE int tierce__locator_finish_moves(struct tierce__locator *locator,
                                                 size_t count, size_t *moved,
                                                 char why[TIERCE__WHY_BYTES]);
 
+/* How far the draining of a storage is (enum tierce__draining). */
+struct tierce__drain_state {
+    uint64_t left_bytes; /* that serve or are being written: exact, also if nothing is drained */
+    bool is_scanned;     /* the next two numbers are those of the last complete scan */
+    uint64_t left_locations, unverifiable_locations; /* the latter can only be dropped */
+    uint64_t queued_blocks;
+    char why[256]; /* why they wait; "": nothing keeps them */
+};
+void tierce__locator_drain_state(struct tierce__locator *locator,
+                                 const struct tierce__storage *storage,
+                                 struct tierce__drain_state *out);
+
 /* ---- generations ----------------------------------------------------------------------------- */
 
 /*

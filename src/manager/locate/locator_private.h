@@ -31,7 +31,9 @@
  *     locator_expire.c ends sessions that timed out
  *     locator_renew.c  RenewWrite, and how the last sessions have ended
  *     locator_remove.c remove, trim, look
+ *     locator_scan.c   scans of all instances for the locations in some storages
  *     locator_forget.c storages that have lost their objects
+ *     locator_drain.c  storages that an operator empties
  *     locator_move.c   copies between storages: batches of moves.h as sessions
  *     locator_usage.c  counts of held, rejected and abandoned blocks
  *     choice.c         which storage to write to, which location to read from
@@ -39,6 +41,13 @@
  *     quota.c          bytes by group, type and storage
  *     deleter.c        deletions in progress
  */
+
+/* Why instances are scanned for the locations in some storages. */
+enum tierce__scan {
+    TIERCE__SCAN_FORGETS, /* the storages have lost their objects (locator_forget.c) */
+    TIERCE__SCAN_DRAINS,  /* an operator empties them (locator_drain.c) */
+    TIERCE__SCANS,
+};
 
 /* ---- an instance at work --------------------------------------------------------------------- */
 
@@ -100,18 +109,27 @@ struct tierce__live {
 
     struct tierce__holes holes;        /* has a lock of its own */
     struct tierce__orphan_sweep sweep; /* the reclaimer's thread alone */
-    uint64_t forget_scan;              /* the last scan that began here, and its */
-    uint64_t forget_cursor;            /* cursor; 0: at its end. The reclaimer's thread alone */
-    struct tierce__stale_sweep stale;  /* the same */
-    _Atomic int64_t report_logged_us;  /* when reports were logged last; relaxed */
+    struct {
+        uint64_t number;              /* of the last scan that began here, and its */
+        uint64_t cursor;              /* cursor; 0: at its end */
+    } scans[TIERCE__SCANS];           /* the reclaimer's thread alone */
+    struct tierce__stale_sweep stale; /* the same */
+    _Atomic int64_t report_logged_us; /* when reports were logged last; relaxed */
 };
 
-/* The scan that forgets the locations in some storages. The reclaimer's thread alone. */
-struct tierce__forgetting {
-    uint16_t *numbers;  /* of the storages, ascending */
-    size_t count, room; /* count 0: there is no scan */
-    uint64_t number;    /* of the scan */
-    uint64_t locations, bytes;
+/* A scan of all instances for the locations in some storages. The reclaimer's thread alone. */
+struct tierce__storage_scan {
+    uint16_t *numbers;         /* of the storages, ascending */
+    size_t count, room;        /* count 0: there is no scan */
+    uint64_t number;           /* of the scan */
+    int64_t ended_us;          /* when the scan before ended */
+    uint64_t locations, bytes; /* that were removed */
+};
+
+/* The state of a storage that is being drained, by the last complete scan. */
+struct tierce__drain_count {
+    uint16_t storage;
+    uint64_t left, unverifiable; /* locations; those that no mover can verify are a part of them */
 };
 
 struct tierce__locator {
@@ -134,7 +152,11 @@ struct tierce__locator {
     uint64_t fence;
     tierce__locator_fill_fn fill; /* of recover alone */
     void *fill_arg;
-    struct tierce__forgetting forgetting;
+    struct tierce__storage_scan scans[TIERCE__SCANS];
+    struct tierce__drain_count *counting; /* of scans[TIERCE__SCAN_DRAINS]: each of its storages */
+    struct tierce__drain_count *drained;  /* of the last complete scan; drained_count 0: none */
+    size_t drained_count;                 /* LOCATOR: this and the array before */
+    int64_t drain_logged_us;              /* the reclaimer's thread alone, as `counting` */
     _Atomic uint64_t reports[TIERCE__REPORT_REASONS]; /* relaxed: counters */
     /* Places that readers were given, of _Atomic uint64_t; relaxed: counters. */
     struct tierce__storage_table located;
@@ -393,19 +415,47 @@ void tierce__live_mark_claims(struct tierce__live *live);
 /* When the slots of a deletion may be reused: a client that received one may still read it. */
 int64_t tierce__live_reusable_us(const struct tierce__live *live, int64_t due_us);
 
-/* ---- locator_forget.c ------------------------------------------------------------------------ */
+/* ---- locator_scan.c -------------------------------------------------------------------------- */
 
-/*
- * Drops the locations in storages that have lost their objects, without deleting bytes; a round
- * handles a limited number of keys. Once all instances were scanned, the registry says so
- * (tierce__registry_settle_storages). The states are in the registry, so the next leader begins the
- * scan again. Returns the number of keys that lost a location; *goes_on: another round should
- * follow at once. Thread: the reclaimer's.
- */
-size_t tierce__locator_forget(struct tierce__locator *locator,
-                              const struct tierce__catalog *catalog, bool *goes_on);
-/* Gives up the scan in progress, if there is one. */
-void tierce__locator_stop_forgetting(struct tierce__locator *locator);
+/* A round of a scan. */
+struct tierce__scan_round {
+    const struct tierce__storage_scan *scan;
+    const struct tierce__catalog *catalog;
+    struct tierce__removed removed;
+};
+
+/* Of each kind of scan. */
+struct tierce__scan_rule {
+    const char *event; /* in the log */
+    bool (*wants)(const struct tierce__storage *storage);
+    /* At the begin of a scan, and of an instance; may be NULL. */
+    void (*begin)(struct tierce__locator *locator);
+    int (*enter)(struct tierce__live *live, struct tierce__scan_round *round);
+    /* Some keys of an instance. */
+    int (*page)(struct tierce__live *live, struct tierce__scan_round *round, const int64_t *keys,
+                size_t count);
+    /* All instances were scanned. */
+    int (*end)(struct tierce__locator *locator, struct tierce__scan_round *round,
+               char why[TIERCE__WHY_BYTES]);
+};
+extern const struct tierce__scan_rule tierce__scan_forgets, tierce__scan_drains;
+
+/* A round handles a limited number of keys of each instance; *goes_on: another one should follow.
+ * The states of storages are in the registry, so the next leader begins the scan again. Returns
+ * the number of keys that lost a location. Thread: the reclaimer's. */
+size_t tierce__locator_scan(struct tierce__locator *locator, enum tierce__scan kind,
+                            const struct tierce__catalog *catalog, bool *goes_on);
+/* Gives up the scans in progress. */
+void tierce__locator_stop_scans(struct tierce__locator *locator);
+
+/* Forgets the counts of locator_drain.c. No scan is in progress. */
+void tierce__locator_clear_drains(struct tierce__locator *locator);
+
+/* The index of a storage among those of the scan; SIZE_MAX: it is none of them. */
+size_t tierce__scan_find(const struct tierce__storage_scan *scan, uint16_t number);
+/* The same for the storage of a location. */
+size_t tierce__scan_find_location(const struct tierce__scan_round *round,
+                                  const struct tierce__location *location);
 
 /* ---- locator_move.c -------------------------------------------------------------------------- */
 

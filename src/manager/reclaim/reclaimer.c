@@ -26,7 +26,7 @@ struct tierce__reclaimer {
     uint64_t random;
     /* State at the last round that removed nothing. */
     uint64_t quota_changes;
-    bool is_forgetting;                 /* the next round continues a scan */
+    bool is_scanning;                   /* the next round continues a scan */
     int64_t due_us;                     /* when the next block may expire, or a sweep continues */
     const struct tierce__catalog *seen; /* held, so that no other catalog gets the same address */
     struct tierce__lock lock;           /* RECLAIMER: guards the fields below */
@@ -367,19 +367,29 @@ static size_t sweep_all(struct tierce__reclaimer *reclaimer, const struct tierce
     return (size_t)r.swept.keys;
 }
 
-/* ---- lost objects ---------------------------------------------------------------------------- */
+/* ---- storages that leave --------------------------------------------------------------------- */
 
-/* An error is retried in a second. */
-static size_t forget(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog)
+/* Scans go on in the next round, or begin again later: after an error, or because some blocks could
+ * not be moved yet. */
+static size_t scan(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog)
 {
-    enum { AGAIN_US = 1000000 };
+    enum { AGAIN_US = 1000000, DRAIN_AGAIN_US = 10000000 };
     struct tierce__locator *locator = reclaimer->opts.locator;
-    size_t removed = tierce__locator_forget(locator, catalog, &reclaimer->is_forgetting);
-    int64_t again_us = tierce__locator_now_us(locator) + AGAIN_US;
+    int64_t now_us = tierce__locator_now_us(locator);
+    const struct tierce__storage_scan *drains = &locator->scans[TIERCE__SCAN_DRAINS];
     size_t count;
+    bool goes_on = false;
     const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
+    size_t removed =
+        tierce__locator_scan(locator, TIERCE__SCAN_FORGETS, catalog, &reclaimer->is_scanning);
+    if (drains->count > 0 || drains->ended_us == 0 || drains->ended_us > now_us ||
+        now_us - drains->ended_us >= DRAIN_AGAIN_US)
+        removed += tierce__locator_scan(locator, TIERCE__SCAN_DRAINS, catalog, &goes_on);
     for (size_t i = 0; i < count; i++) {
-        if (tierce__storage_is_forgetting(&storages[i]) && again_us < reclaimer->due_us)
+        bool is_due = tierce__storage_is_forgetting(&storages[i]) ||
+                      storages[i].draining != TIERCE__DRAINING_NOT;
+        int64_t again_us = goes_on ? now_us : now_us + AGAIN_US;
+        if (is_due && again_us < reclaimer->due_us)
             reclaimer->due_us = again_us;
     }
     return removed;
@@ -396,14 +406,14 @@ static size_t work(struct tierce__reclaimer *reclaimer, bool always)
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
     uint64_t changes = tierce__quota_changes(reclaimer->opts.locator->quota);
     bool is_due = reclaimer->due_us <= tierce__locator_now_us(reclaimer->opts.locator);
-    bool looks = always || is_due || reclaimer->is_forgetting ||
+    bool looks = always || is_due || reclaimer->is_scanning ||
                  changes != reclaimer->quota_changes || catalog != reclaimer->seen;
     if (looks) {
         removed = expire_all(reclaimer, catalog); /* before other blocks are evicted */
         removed += sweep_stale_all(reclaimer, catalog);
         removed += reclaim_all(reclaimer, catalog);
         removed += sweep_all(reclaimer, catalog);
-        removed += forget(reclaimer, catalog);
+        removed += scan(reclaimer, catalog);
         reclaimer->quota_changes = removed == 0 ? changes : UINT64_MAX;
         const struct tierce__catalog *before = reclaimer->seen;
         reclaimer->seen = catalog;
@@ -444,7 +454,7 @@ static void *run(void *arg)
             reclaimer->is_working = false;
             tierce__cond_broadcast(&reclaimer->idle);
         }
-        if (removed == 0 && (!reclaimer->is_forgetting || reclaimer->is_paused))
+        if (removed == 0 && (!reclaimer->is_scanning || reclaimer->is_paused))
             (void)tierce__cond_wait(&reclaimer->wake, &reclaimer->lock,
                                     tierce__deadline_in_ms(reclaimer->opts.interval_ms));
     }

@@ -51,6 +51,13 @@ enum tierce__contents {
     TIERCE__CONTENTS_GONE = 3,      /* forgotten. The node must drop its objects before it serves */
 };
 
+/* Whether an operator empties a storage. Nothing is written to it; it is still read. */
+enum tierce__draining {
+    TIERCE__DRAINING_NOT = 0,
+    TIERCE__DRAINING_MOVES = 1, /* its blocks move to other candidates of their groups */
+    TIERCE__DRAINING_DROPS = 2, /* they are removed */
+};
+
 struct tierce__storage {
     uint16_t number; /* 1 .. */
     char *name;      /* global unique name */
@@ -58,6 +65,7 @@ struct tierce__storage {
     bool is_enabled;
     bool check_when_open;
     enum tierce__contents contents;
+    enum tierce__draining draining;
     bool is_marked;            /* the mark of this registry was written there, or found */
     uint64_t capacity_bytes;   /* limit of this storage; 0: unlimited */
     int32_t watermark_percent; /* of capacity_bytes: blocks are reclaimed above it; 0: 95 */

@@ -100,6 +100,8 @@ static const struct tierce__model_field storage_rows[] = {
     S(is_marked, "is_marked", NO_FIELD, .flags = TIERCE__FIELD_IS_STORED),
     S(contents, "contents", NO_FIELD, LIMITS(TIERCE__CONTENTS_KEPT, TIERCE__CONTENTS_GONE),
       .flags = TIERCE__FIELD_IS_STORED | TIERCE__FIELD_IS_CLOSED),
+    S(draining, "draining", NO_FIELD, LIMITS(TIERCE__DRAINING_NOT, TIERCE__DRAINING_DROPS),
+      .flags = TIERCE__FIELD_IS_STORED | TIERCE__FIELD_IS_CLOSED),
     NUMBER(tierce__storage, UINT16_MAX),
 };
 const struct tierce__fields tierce__storage_fields = {

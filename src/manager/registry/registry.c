@@ -340,6 +340,7 @@ void tierce__storage_keep_state(struct tierce__storage *storage, const struct ti
     TIERCE_DASSERT(old == NULL || strcmp(old->name, storage->name) == 0);
     storage->is_marked = old != NULL && old->is_marked;
     storage->contents = old != NULL ? old->contents : TIERCE__CONTENTS_KEPT;
+    storage->draining = old != NULL ? old->draining : TIERCE__DRAINING_NOT;
 }
 
 /* Whether a checked entry may replace the one of its name, from which it takes the number. */

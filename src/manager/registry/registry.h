@@ -129,6 +129,10 @@ TIERCE_MUSTUSE int tierce__registry_forget_storage(struct tierce__registry *regi
 TIERCE_MUSTUSE int tierce__registry_settle_storages(struct tierce__registry *registry,
                                                     const uint16_t *numbers, size_t count,
                                                     char why[256]);
+/* Begins or ends the draining of a storage (locator_drain.c). */
+TIERCE_MUSTUSE int tierce__registry_drain_storage(struct tierce__registry *registry,
+                                                  const char *name, enum tierce__draining draining,
+                                                  char why[256]);
 /*
  * Adds or updates the storage that is a part of a node; `part` has its name, and the fields of type
  * NODE. A part with another incarnation than before is empty, so its earlier objects are LOST. A

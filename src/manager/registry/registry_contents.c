@@ -84,6 +84,36 @@ int tierce__registry_settle_storages(struct tierce__registry *registry, const ui
     return rc > 0 ? 0 : rc;
 }
 
+/* ---- draining -------------------------------------------------------------------------------- */
+
+struct draining_edit {
+    const char *name;
+    enum tierce__draining draining;
+};
+
+static int set_draining(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct draining_edit *edit = arg;
+    struct tierce__storage *storage =
+        tierce__catalog_find(catalog, TIERCE__KIND_STORAGE, edit->name);
+    if (storage == NULL) {
+        snprintf(why, 256, "there is no storage %.200s", edit->name);
+        return -ENOENT;
+    }
+    if (storage->draining == edit->draining)
+        return 1;
+    storage->draining = edit->draining;
+    return 0;
+}
+
+int tierce__registry_drain_storage(struct tierce__registry *registry, const char *name,
+                                   enum tierce__draining draining, char why[256])
+{
+    int rc = tierce__registry_change(
+        registry, set_draining, &(struct draining_edit){.name = name, .draining = draining}, why);
+    return rc > 0 ? 0 : rc;
+}
+
 /* ---- parts of nodes -------------------------------------------------------------------------- */
 
 int tierce__registry_check_pool(const struct tierce__catalog *catalog,
@@ -133,6 +163,7 @@ static int take_old(struct tierce__storage *entry, const struct tierce__storage 
     }
     entry->number = old->number;
     entry->is_enabled = old->is_enabled;
+    entry->draining = old->draining;
     entry->watermark_percent = old->watermark_percent;
     entry->contents = contents_of(old, entry);
     return 0;

@@ -45,6 +45,7 @@ static char *config_of(const struct tierce__storage *storage)
     alike.capacity_bytes = 0;
     alike.is_marked = false;
     alike.contents = TIERCE__CONTENTS_KEPT;
+    alike.draining = TIERCE__DRAINING_NOT;
     int rc = tierce__storage_to_json(&text, &alike, TIERCE__JSON_STORED);
     return rc == 0 ? text : NULL;
 }

@@ -37,7 +37,7 @@ ADMIN = {
         "CreateInstanceGroup", "UpdateInstanceGroup", "RemoveInstanceGroup", "AddAccount",
         "DeleteAccount", "ListAccount", "GenConfigSnapshot", "LoadConfigSnapshot", "LeaderDemote",
         "UpdateLeaderElectorConfig", "UpdateLogger", "ReadBackup", "AdoptStorage",
-        "ScrubStorage")},
+        "ScrubStorage", "DrainStorage")},
     **{name: ("admin", "instance") for name in (
         "GetCacheMeta", "RemoveCache", "RegisterInstance", "RemoveInstance", "GetInstanceInfo")},
     **{name: ("admin", "nothing") for name in (

@@ -122,10 +122,10 @@ START_TEST(the_next_leader_goes_on)
     }
     lose(&h);
     const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
-    size_t forgotten = tierce__locator_forget(h.locator, catalog, &goes_on);
+    size_t forgotten = tierce__locator_scan(h.locator, TIERCE__SCAN_FORGETS, catalog, &goes_on);
     ck_assert(goes_on && forgotten > 0 && forgotten < MANY);
-    tierce__locator_stop_forgetting(h.locator); /* as the end of leading does */
-    while (tierce__locator_forget(h.locator, catalog, &goes_on) > 0 || goes_on)
+    tierce__locator_stop_scans(h.locator); /* as the end of leading does */
+    while (tierce__locator_scan(h.locator, TIERCE__SCAN_FORGETS, catalog, &goes_on) > 0 || goes_on)
         ck_assert_int_eq(contents_of(&h, "s"),
                          goes_on ? TIERCE__CONTENTS_LOST : TIERCE__CONTENTS_KEPT);
     tierce__registry_release(h.registry, catalog);
