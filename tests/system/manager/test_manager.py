@@ -637,7 +637,7 @@ def test_pages_for_operators(manager):
     assert manager.get("/metrics", "http")[0] == 404
     status, text = manager.get("/openapi.json", "admin_http")
     document = json.loads(text)
-    assert len(document["paths"]) == 34
+    assert len(document["paths"]) == 33
 
 
 # ---- the command line ------------------------------------------------------------------------------
