@@ -167,7 +167,17 @@ function scrubbed(storage) {
     (scrub.reason ? ` (${scrub.reason})` : ''))];
 }
 
+/* An operator empties it. */
+function drain(storage) {
+  return storage.drain && [' ', h('span', {class: 'faint mark'}, storage.drain === 'moving' ? 'being emptied' :
+    storage.drain === 'dropping' ? 'its blocks are removed' : 'empty: it can be removed')];
+}
+
 function health(storage) {
+  return [condition(storage), drain(storage)];
+}
+
+function condition(storage) {
   if (storage.status === 'disabled') return h('span', {class: 'faint mark'}, 'disabled');
   if (storage.status === 'unmanaged') {
     return [h('span', {class: 'faint mark'}, 'unmanaged'), ' ',
@@ -273,7 +283,7 @@ function showPlots() {
 }
 
 function showWork(data) {
-  const {reclaim, deletions, reports} = data;
+  const {reclaim, deletions, reports, moves} = data;
   if (!data.has_all) {
     replace(element('work').querySelector('.pairs'), h('p', {class: 'empty'}, 'Shown to accounts of all groups.'));
     return;
@@ -290,6 +300,13 @@ function showWork(data) {
       ['tries that failed', count(deletions.failed_tries)],
       ['locations deleted', count(deletions.done_locations)],
       ['orphaned: only their owner can delete them', count(deletions.orphaned_locations)],
+    ])),
+    h('div', null, h('h3', null, 'Moves between storages'), pairs([
+      ...Object.entries(moves.queued).map(([reason, blocks]) => [`blocks waiting: ${reason}`, count(blocks)]),
+      ['being copied', count(moves.running)],
+      ['moved', [count(moves.moved), ' ', h('small', null, bytes(moves.moved_bytes))]],
+      ['failed', count(moves.failed)],
+      ['tried again later', count(moves.resting)],
     ])),
     h('div', null, h('h3', null, 'Places reported by clients'),
       pairs(Object.entries(reports).map(([reason, places]) => [reason, count(places)])))));

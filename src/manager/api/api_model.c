@@ -359,7 +359,7 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
     tierce__storage_warning(warning, api->manager->storages, storage);
     TIERCE_DASSERT(strcmp(out->global_unique_name, storage->name) == 0);
     out->status = tierce__api_text(tierce__storage_status(&state));
-    out->drain = tierce__api_show_drain(api, storage);
+    out->drain = tierce__api_text(tierce__locator_drain_name(api->manager->locator, storage));
     out->warning = tierce__api_copy(api, warning, strlen(warning));
     out->reason = tierce__api_copy(api, state.why, state.is_well ? 0 : strlen(state.why));
     out->scrub = show_scrub(api, storage->name, &fails);

@@ -42,7 +42,4 @@ Admin__InstanceGroup *tierce__api_show_group(struct tierce__api_call *api,
 bool tierce__api_show_node(struct tierce__api_call *api, const struct tierce__storage *storage,
                            Admin__TierceStorageSpec *out);
 
-/* "moving", "dropping", "drained"; "": the storage is not drained. A constant text. */
-char *tierce__api_show_drain(struct tierce__api_call *api, const struct tierce__storage *storage);
-
 #endif

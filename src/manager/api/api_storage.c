@@ -147,30 +147,13 @@ static void scrub_storage(struct tierce__api_call *api)
                                                                              : "shown");
 }
 
-/* "": it is not drained. */
-static const char *drain_name(const struct tierce__storage *storage, uint64_t left_bytes)
-{
-    if (storage->draining == TIERCE__DRAINING_NOT)
-        return "";
-    if (left_bytes == 0)
-        return "drained";
-    return storage->draining == TIERCE__DRAINING_DROPS ? "dropping" : "moving";
-}
-
-char *tierce__api_show_drain(struct tierce__api_call *api, const struct tierce__storage *storage)
-{
-    struct tierce__usage usage;
-    tierce__locator_storage_usage(api->manager->locator, storage->number, &usage);
-    return tierce__api_text(drain_name(storage, usage.serving_bytes + usage.writing_bytes));
-}
-
 /* Fills the reply with the state of a storage. */
 static void show_drain(struct tierce__api_call *api, const struct tierce__storage *storage)
 {
     Admin__DrainStorageResponse *reply = (Admin__DrainStorageResponse *)api->reply;
     struct tierce__drain_state state;
     tierce__locator_drain_state(api->manager->locator, storage, &state);
-    reply->state = tierce__api_text(drain_name(storage, state.left_bytes));
+    reply->state = tierce__api_text(tierce__locator_drain_name(api->manager->locator, storage));
     reply->left_bytes = (int64_t)state.left_bytes;
     reply->left_locations = state.is_scanned ? (int64_t)state.left_locations : -1;
     reply->unverifiable_locations = (int64_t)state.unverifiable_locations;

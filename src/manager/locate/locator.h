@@ -446,6 +446,9 @@ struct tierce__drain_state {
     uint64_t queued_blocks;
     char why[256]; /* why they wait; "": nothing keeps them */
 };
+/* "moving", "dropping"; "drained": no block is left; "": the storage is not drained. */
+const char *tierce__locator_drain_name(struct tierce__locator *locator,
+                                       const struct tierce__storage *storage);
 void tierce__locator_drain_state(struct tierce__locator *locator,
                                  const struct tierce__storage *storage,
                                  struct tierce__drain_state *out);

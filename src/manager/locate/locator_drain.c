@@ -56,6 +56,18 @@ void tierce__locator_clear_drains(struct tierce__locator *locator)
     locator->drained_count = 0;
 }
 
+const char *tierce__locator_drain_name(struct tierce__locator *locator,
+                                       const struct tierce__storage *storage)
+{
+    struct tierce__usage usage;
+    if (storage->draining == TIERCE__DRAINING_NOT)
+        return "";
+    tierce__locator_storage_usage(locator, storage->number, &usage);
+    if (usage.serving_bytes + usage.writing_bytes == 0)
+        return "drained";
+    return storage->draining == TIERCE__DRAINING_DROPS ? "dropping" : "moving";
+}
+
 void tierce__locator_drain_state(struct tierce__locator *locator,
                                  const struct tierce__storage *storage,
                                  struct tierce__drain_state *out)

@@ -27,6 +27,7 @@
  *                   "kinds": [{"kind", "quota_bytes" and "watermark_bytes" (null: none of its own),
  *                              BYTES}]}]
  *    "storages":  [{"name", "kind", "status", "warning", "is_enabled", "is_well",
+ *                   "drain" ("moving", "dropping", "drained"; "": it is not drained),
  *                   "probe_age_ms" and "probe_took_us" (null: not probed yet),
  *                   "why" (of the last failure), "used_share" (null: not known),
  *                   "capacity_bytes" and "watermark_bytes" (0: not bounded), BYTES,
@@ -40,10 +41,11 @@
  *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
  *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
  *                  "orphaned_locations"}
- *    "reports":   {REASON: number of places that clients reported for it} since the start
- *    "calls":     [{"service", "method", "calls", "errors", "p50_us", "p90_us", "p99_us"}]
- *    "interval_ms": between samples, "last": the newest one's number
- *    "samples":   [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
+ *    "moves":     {"running", "resting", "moved", "moved_bytes", "failed" (blocks, since the
+ * start), "queued": {REASON: blocks that wait}} "reports":   {REASON: number of places that clients
+ * reported for it} since the start "calls":     [{"service", "method", "calls", "errors", "p50_us",
+ * "p90_us", "p99_us"}] "interval_ms": between samples, "last": the newest one's number "samples":
+ * [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
  *                   "deleted_locations", "groups": [[number, serving, writing, deleting], ...]}]}
  *
  * It shows the part that the caller's scope holds; "has_all": the scope is all groups. For others,
@@ -243,6 +245,8 @@ static void put_storage(struct tierce__json_write *json, const struct shown *sho
     tierce__json_write_text(json, "kind", tierce__storage_type_name(storage->type));
     tierce__json_write_text(json, "status", tierce__storage_status(&state));
     tierce__json_write_text(json, "warning", warning);
+    tierce__json_write_text(json, "drain",
+                            tierce__locator_drain_name(shown->manager->locator, storage));
     put_health(json, &state, has_all);
     tierce__json_write_count(json, "capacity_bytes", storage->capacity_bytes);
     tierce__json_write_count(json, "watermark_bytes",
@@ -320,6 +324,31 @@ static void put_reports(struct tierce__json_write *json, struct tierce__manager 
     tierce__json_write_close(json, '}');
 }
 
+static void put_moves(struct tierce__json_write *json, struct tierce__manager *manager)
+{
+    struct tierce__moves_stats stats;
+    uint64_t moved = 0, moved_bytes = 0, failed = 0;
+    tierce__moves_stats(tierce__locator_moves(manager->locator), &stats);
+    for (size_t i = 0; i < TIERCE__MOVE_REASONS; i++) {
+        moved += stats.moved[i];
+        moved_bytes += stats.moved_bytes[i];
+    }
+    for (size_t i = 0; i < TIERCE__MOVE_RESULTS; i++)
+        failed += i != TIERCE__MOVED && i != TIERCE__MOVE_OVERTAKEN ? stats.ended[i] : 0;
+    tierce__json_write_open(json, "moves", '{');
+    tierce__json_write_count(json, "running", tierce__locator_moving(manager->locator));
+    tierce__json_write_count(json, "resting", stats.resting);
+    tierce__json_write_count(json, "moved", moved);
+    tierce__json_write_count(json, "moved_bytes", moved_bytes);
+    tierce__json_write_count(json, "failed", failed);
+    tierce__json_write_open(json, "queued", '{');
+    for (size_t i = 0; i < TIERCE__MOVE_REASONS; i++)
+        tierce__json_write_count(json, tierce__move_reason_name((enum tierce__move_reason)i),
+                                 stats.queued[i]);
+    tierce__json_write_close(json, '}');
+    tierce__json_write_close(json, '}');
+}
+
 static void put_background(struct tierce__json_write *json, struct tierce__manager *manager)
 {
     struct tierce__reclaimer_stats reclaimer;
@@ -340,6 +369,7 @@ static void put_background(struct tierce__json_write *json, struct tierce__manag
     tierce__json_write_count(json, "done_locations", deleter.done_locations);
     tierce__json_write_count(json, "orphaned_locations", deleter.orphaned_locations);
     tierce__json_write_close(json, '}');
+    put_moves(json, manager);
     put_reports(json, manager);
 }
 
