@@ -16,7 +16,7 @@
  * nothing is left, and no memory.
  */
 /* The storage has a number for which an index has no counter. */
-enum { KEYS = 6, LOST = 5, HOUR_US = 0x70000000, S_NUMBER = 200 };
+enum { KEYS = 6, LOST = 5, HOUR_US = 0x70000000, S_NUMBER = 200, T_NUMBER = 201 };
 
 static const int64_t keys[KEYS] = {11, 22, 33, 44, 55, 66}, others[] = {77, 88};
 static struct harness h;
@@ -156,6 +156,56 @@ static int remove_first(void)
     return tierce__locator_remove(h.locator, "i", keys, 1, &none, h.why);
 }
 
+/* ---- a move ---------------------------------------------------------------------------------- */
+
+static char move_session[TIERCE__SESSION_ID_BYTES + 1];
+
+static int want_third(void)
+{
+    struct tierce__meta_space *space = sim_store.spaces[1];
+    struct tierce__move_lane lane = {.instance_id = "i", .instance = 1, .from = S_NUMBER};
+    struct tierce__move_block block = {.key = keys[2]};
+    struct tierce__record record;
+    bool found = false;
+    int rc = space->ops->get(space, &keys[2], 1, &h.arena, &record, &found);
+    if (rc < 0)
+        return rc;
+    ck_assert(found && record.locations[0].storage == S_NUMBER);
+    memcpy(block.location_id, record.locations[0].id, sizeof(block.location_id));
+    return tierce__moves_want(h.locator->moves, &lane, &block, 1, h.now_us) == 1 ? 0 : -ENOMEM;
+}
+
+/* After a failure the block waits, or rests, or a batch that nobody heard of has to time out. */
+static int take_moves(void)
+{
+    struct tierce__taken_moves taken = {0};
+    int rc = want_third();
+    if (rc == 0)
+        rc = tierce__locator_take_moves(
+            h.locator, &(struct tierce__take_moves){.blocks_max = 4}, &h.arena, &taken, h.why);
+    if (rc == 0 && taken.count == 1) {
+        for (size_t s = 0; s < taken.batches[0].to[0].spec_count; s++)
+            sim_storages_write(taken.batches[0].to[0].specs[s].uri);
+        memcpy(move_session, taken.batches[0].session, sizeof(move_session));
+        return 0;
+    }
+    h.now_us += 40000000;
+    (void)tierce__locator_expire(h.locator);
+    h.now_us += 70000000;
+    tierce__moves_clear(h.locator->moves);
+    return rc < 0 ? rc : -EIO;
+}
+
+static int finish_moves(void)
+{
+    enum tierce__move_result result = TIERCE__MOVED;
+    size_t moved;
+    int rc = tierce__locator_finish_moves(h.locator, "i", move_session, &result, 1, &moved, h.why);
+    if (rc == 0)
+        ck_assert_uint_eq(moved, 1);
+    return rc;
+}
+
 /* A report that fails may have dropped the location; one that succeeds has. */
 static int report_second(void)
 {
@@ -258,6 +308,9 @@ static void use(void)
     TRY(get_prefix);
     TRY(get_window);
     TRY(look);
+    TRY(take_moves);
+    TRY(finish_moves);
+    TRY(get_prefix); /* the block that was moved, too */
     TRY(start_others);
     TRY(expire);
     TRY(remove_first);
@@ -301,11 +354,12 @@ static void check_counts(void)
     ck_assert_uint_eq(usage.serving_bytes, bytes);
     ck_assert_uint_eq(usage.writing_bytes, 0);
     ck_assert_uint_eq(usage.sessions, 0);
-    struct tierce__usage storage;
-    tierce__locator_storage_usage(h.locator, S_NUMBER, &storage);
-    ck_assert_uint_eq(storage.serving_bytes, bytes);
-    ck_assert_uint_eq(storage.writing_bytes, 0);
-    ck_assert_uint_eq(storage.deleting_bytes, usage.deleting_bytes);
+    struct tierce__usage s, t;
+    tierce__locator_storage_usage(h.locator, S_NUMBER, &s);
+    tierce__locator_storage_usage(h.locator, T_NUMBER, &t);
+    ck_assert_uint_eq(s.serving_bytes + t.serving_bytes, bytes);
+    ck_assert_uint_eq(s.writing_bytes + t.writing_bytes, 0);
+    ck_assert_uint_eq(s.deleting_bytes + t.deleting_bytes, usage.deleting_bytes);
 }
 
 /* Until no deletion waits, and none is swept a second time. */
@@ -350,9 +404,31 @@ static void verify(void)
     ck_assert_uint_eq(sim_storages.count, 0);
 }
 
+/* A second candidate of the group. */
+static void add_t(void)
+{
+    char s[] = "s", t[] = "t", root[] = "/sim/t/";
+    char *names[] = {s, t};
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__storage storage = *tierce__catalog_storage(catalog, "s");
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    storage.name = t;
+    storage.root_path = root;
+    group.storage_candidates = names;
+    group.storage_candidate_count = 2;
+    group.type_quota_count = 0; /* a move would find no room below the watermark */
+    group.version++;
+    ck_assert_int_eq(tierce__registry_add_storage(h.registry, &storage, h.why), 0);
+    ck_assert_int_eq(tierce__registry_update_group(h.registry, &group, group.version - 1, h.why),
+                     0);
+    tierce__registry_release(h.registry, catalog);
+}
+
 static void begin(int keys_per_file)
 {
+    const unsigned char digest[32] = {1};
     h = (struct harness){.now_us = 1000000000000, .folder = "/sim/s"};
+    tierce__engine_extra(h.extra, digest, digest);
     fence = 0;
     sim_store_begin(1, &tierce__meta_memory, "");
     sim_storages.count = 0;
@@ -368,6 +444,7 @@ static void begin(int keys_per_file)
     harness_startup(&h, &(struct harness_opts){.keys_per_file = keys_per_file,
                                                .capacity = 12 * BLOCK_BYTES,
                                                .watermark = 0.25});
+    add_t();
     int rc = tierce__storages_open(&h.storages, &(struct tierce__storages_opts){
                                                     .size = sizeof(struct tierce__storages_opts),
                                                     .registry = h.registry,

@@ -106,29 +106,6 @@ static enum tierce__meta_action put_block(struct finishing *f, size_t i, int64_t
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Remembers a source that leaves, until the batch was written: its outcome may be known later. */
-static int note_source(struct finishing *f, struct tierce__move_source *source,
-                       const struct tierce__location *location)
-{
-    source->leaves = !f->session->keeps_source;
-    if (!source->leaves || source->is_known)
-        return 0;
-    struct tierce__arena *arena = &f->session->arena;
-    struct tierce__spec_place *places =
-        tierce__arena_alloc(arena, (location->place_count + 1u) * sizeof(*places));
-    for (size_t p = 0; places != NULL && p < location->place_count; p++) {
-        places[p] = location->places[p];
-        if (places[p].uri != NULL)
-            places[p].uri = tierce__arena_copy(arena, places[p].uri, strlen(places[p].uri));
-        if (location->places[p].uri != NULL && places[p].uri == NULL)
-            return -ENOMEM;
-    }
-    source->location = *location;
-    source->location.places = places;
-    source->is_known = places != NULL;
-    return places != NULL ? 0 : -ENOMEM;
-}
-
 /* A copy has the bytes of its source, so it has the sums too. */
 static int keep_sums(struct tierce__location *copy, const struct tierce__location *source,
                      struct tierce__arena *arena)
@@ -172,10 +149,11 @@ static enum tierce__meta_action put_copy(struct finishing *f, size_t i,
         return TIERCE__META_SKIP;
     }
     struct tierce__location *locations = tierce__arena_alloc(arena, (had + 1) * sizeof(*locations));
-    if (locations == NULL || note_source(f, key->source, source) < 0) {
+    if (locations == NULL || tierce__session_keep_source(session, key->source, source) < 0) {
         f->error = -ENOMEM;
         return TIERCE__META_FAIL;
     }
+    key->source->leaves = !session->keeps_source;
     for (size_t l = 0; l < had; l++) {
         if (session->keeps_source || &record->locations[l] != source)
             locations[count++] = record->locations[l];

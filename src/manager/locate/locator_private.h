@@ -314,6 +314,13 @@ void tierce__live_add_specs(const struct tierce__live *live, struct tierce__spec
 void tierce__live_put_claim(struct tierce__live *live, struct tierce__spec_claim *claim);
 void tierce__live_drop_claim(struct tierce__live *live, struct tierce__spec_claim *claim);
 
+/* Copies a source that may leave its record, unless it was copied before: its outcome may be known
+ * only later. Errors: -ENOMEM; the session's arena then fails for good, so a batch copies them when
+ * it is made, and only one of another leader copies them at its end. */
+TIERCE_MUSTUSE int tierce__session_keep_source(struct tierce__write_session *session,
+                                               struct tierce__move_source *source,
+                                               const struct tierce__location *location);
+
 /* SESSIONS held. */
 TIERCE_MUSTUSE int tierce__live_put_session(struct tierce__live *live,
                                             struct tierce__write_session *session);

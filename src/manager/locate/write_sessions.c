@@ -96,6 +96,31 @@ void tierce__session_destroy(struct tierce__write_session *session)
     tierce__arena_clear(&arena);
 }
 
+int tierce__session_keep_source(struct tierce__write_session *session,
+                                struct tierce__move_source *source,
+                                const struct tierce__location *location)
+{
+    TIERCE_DASSERT(session->is_move);
+    if (source->is_known || session->keeps_source)
+        return 0;
+    struct tierce__spec_place *places =
+        tierce__arena_alloc(&session->arena, (location->place_count + 1u) * sizeof(*places));
+    if (places == NULL)
+        return -ENOMEM;
+    for (size_t p = 0; p < location->place_count; p++) {
+        const char *uri = location->places[p].uri;
+        places[p] = location->places[p];
+        if (uri != NULL)
+            places[p].uri = tierce__arena_copy(&session->arena, uri, strlen(uri));
+        if (uri != NULL && places[p].uri == NULL)
+            return -ENOMEM;
+    }
+    source->location = *location;
+    source->location.places = places;
+    source->is_known = true;
+    return 0;
+}
+
 static uint64_t session_hash(const char *id)
 {
     return tierce__hash_text(TIERCE__HASH_TEXT, id); /* ids are random */
