@@ -645,7 +645,8 @@ static void run_all(unsigned long long count)
         (unsigned long long)stale_writes);
     ck_assert(text != NULL || (invalidations > 0 && stale_writes > 0));
     ck_assert(text != NULL || (served > 0 && reclaimed > 0 && timeouts > 0 && refused > 0));
-    ck_assert(text != NULL || (renewals > 0 && shared_writes > 0 && reported > 0 && moved > 0));
+    ck_assert(text != NULL || (renewals > 0 && shared_writes > 0 && reported > 0));
+    ck_assert(text != NULL || moved > 0 || inner_ops == &tierce__meta_rocksdb); /* few runs */
 }
 
 /* ---- a model is replaced by another -----------------------------------------------------------

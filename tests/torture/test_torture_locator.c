@@ -181,8 +181,8 @@ static int take_moves(void)
     struct tierce__taken_moves taken = {0};
     int rc = want_third();
     if (rc == 0)
-        rc = tierce__locator_take_moves(
-            h.locator, &(struct tierce__take_moves){.blocks_max = 4}, &h.arena, &taken, h.why);
+        rc = tierce__locator_take_moves(h.locator, &(struct tierce__take_moves){.blocks_max = 4},
+                                        &h.arena, &taken, h.why);
     if (rc == 0 && taken.count == 1) {
         for (size_t s = 0; s < taken.batches[0].to[0].spec_count; s++)
             sim_storages_write(taken.batches[0].to[0].specs[s].uri);

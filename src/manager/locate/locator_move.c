@@ -201,8 +201,7 @@ static bool claim_block(struct batching *b, size_t position, const bool *specs)
     struct tierce__write_session *session = b->s.session;
     struct tierce__session_key *key = &session->keys[session->count];
     struct tierce__move_source *source = tierce__arena_calloc(&session->arena, 1, sizeof(*source));
-    if (source == NULL ||
-        tierce__session_keep_source(session, source, b->sources[position]) < 0)
+    if (source == NULL || tierce__session_keep_source(session, source, b->sources[position]) < 0)
         return false;
     memcpy(source->id, b->popped->blocks[position].location_id, sizeof(source->id));
     *key = (struct tierce__session_key){

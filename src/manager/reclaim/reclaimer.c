@@ -382,7 +382,8 @@ static size_t scan(struct tierce__reclaimer *reclaimer, const struct tierce__cat
     const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
     size_t removed =
         tierce__locator_scan(locator, TIERCE__SCAN_FORGETS, catalog, &reclaimer->is_scanning);
-    if (drains->count > 0 || drains->ended_us == 0 || drains->ended_us > now_us ||
+    bool is_changed = catalog != reclaimer->seen; /* perhaps a storage is drained from now on */
+    if (drains->count > 0 || is_changed || drains->ended_us > now_us ||
         now_us - drains->ended_us >= DRAIN_AGAIN_US)
         removed += tierce__locator_scan(locator, TIERCE__SCAN_DRAINS, catalog, &goes_on);
     for (size_t i = 0; i < count; i++) {

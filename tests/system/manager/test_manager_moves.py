@@ -3,7 +3,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -37,8 +36,23 @@ def storage(manager, *arguments, fails=False):
     return done.stderr if fails else json.loads(done.stdout)
 
 
-def path_of(uri):
-    return Path(re.fullmatch(r"file://\w+(/[^?]*)\?.*", uri).group(1))
+def place_of(uri):
+    """The file, and where in it the block lies."""
+    path, slot = re.fullmatch(r"file://\w+(/[^?]*)\?(?:blkid=(\d+)&)?size=\d+", uri).groups()
+    return Path(path), int(slot or 0) * BYTES
+
+
+def write_at(uri, value):
+    path, offset = place_of(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "r+b" if path.exists() else "w+b") as file:
+        file.seek(offset)
+        file.write(value)
+
+
+def read_at(uri):
+    path, offset = place_of(uri)
+    return path.read_bytes()[offset:offset + BYTES]
 
 
 def candidates(api, names):
@@ -53,9 +67,7 @@ def store(api, keys):
     started = api.call("meta", "StartWriteCache", instance_id="i", block_keys=keys,
                        write_timeout_seconds=60)
     for key, location in zip(keys, started["locations"]):
-        path = path_of(location["location_specs"][0]["uri"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes([key]) * BYTES)
+        write_at(location["location_specs"][0]["uri"], bytes([key]) * BYTES)
     reply = api.call("meta", "FinishWriteCache", instance_id="i",
                      write_session_id=started["write_session_id"], success_blocks={"offset": len(keys)})
     assert code(reply) == "OK", reply
@@ -64,16 +76,14 @@ def store(api, keys):
 def read(api, keys):
     found = api.call("meta", "GetCacheLocation", instance_id="i", block_keys=keys,
                      query_type="QT_PREFIX_MATCH")["locations"]
-    return [path_of(l["location_specs"][0]["uri"]).read_bytes() for l in found]
+    return [read_at(l["location_specs"][0]["uri"]) for l in found]
 
 
 def move(api, batch):
     """As a mover: copies, and says so."""
     for block in batch["moves"]:
         for part in block["parts"]:
-            target = path_of(part["to_uri"])
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path_of(part["from_uri"]), target)
+            write_at(part["to_uri"], read_at(part["from_uri"]))
     return api.call("meta", "FinishMoves", instance_id=batch["instance_id"],
                     write_session_id=batch["write_session_id"], results=["MR_COPIED"] * len(batch["moves"]))
 
