@@ -60,7 +60,8 @@ static struct test_random random_;
 static unsigned long long seed;
 static uint32_t rate;
 static bool trims_meta;
-static bool expires; /* blocks and groups have times to live */
+static bool obeys_rules; /* moves are asked for by rules only */
+static bool expires;     /* blocks and groups have times to live */
 static const struct tierce__meta_store_ops *inner_ops;
 static struct tierce__quota_group shared;
 static struct tierce__locator *late; /* the leader before this one, which does not know it; or NULL

@@ -11,8 +11,18 @@
  */
 
 static uint64_t moved;
+static uint64_t by_rule[TIERCE__MOVE_REASONS]; /* moved, or still asked for */
 
 static void place(size_t session, int64_t key, const struct tierce__found *found);
+
+/* Before a locator ends, or its leader. */
+static void count_by_rule(void)
+{
+    struct tierce__moves_stats stats;
+    tierce__moves_stats(tierce__locator_moves(h.locator), &stats);
+    for (size_t i = 0; i < TIERCE__MOVE_REASONS; i++)
+        by_rule[i] += stats.moved[i] + stats.queued[i];
+}
 
 /* Queues the locations of a key, as they are in the store. */
 static void want_moves(struct tierce__live *live, int64_t key)
@@ -129,7 +139,7 @@ static void take_moves(void)
     ck_assert_int_eq(tierce__live_acquire(&live, h.locator, instance_ids[below(INSTANCES)], why),
                      0);
     for (int64_t key = 100; key < 100 + KEYS; key++) {
-        if (below(2) == 0)
+        if (!obeys_rules && below(2) == 0)
             want_moves(live, key);
     }
     tierce__live_release(live);

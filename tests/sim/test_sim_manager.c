@@ -11,7 +11,7 @@
  *   - nothing serves that was to be written before the last change of the weights;
  *   - quotas are never exceeded, and count exactly what there is;
  *   - what follows a block that left is swept up, except windows and states;
- *   - a block that is moved serves all the time;
+ *   - a block that is moved serves all the time, also if a rule asked for the move;
  *   - in the end nothing is left of anything.
  */
 #include "check_main.h"
@@ -215,6 +215,21 @@ static void look(void)
 
 /* ---- faults ---------------------------------------------------------------------------------- */
 
+/* Rules that ask for moves. In some runs "t" is the hot storage, and the only one that is short of
+ * room. */
+static void draw_rules(struct tierce__group *group, struct tierce__type_quota *quota)
+{
+    char *first = group->storage_candidates[0];
+    if (obeys_rules) {
+        group->capacity_bytes = quota->capacity_bytes = 10000 * BLOCK_BYTES;
+        group->storage_candidates[0] = first[0] == 't' ? first : group->storage_candidates[1];
+        group->storage_candidates[1] = first[0] == 't' ? group->storage_candidates[1] : first;
+    }
+    group->demote = below(3) == 0 ? -1 : 1;
+    group->promote_window_s = below(3) == 0 && !obeys_rules ? -1 : 1 + (int64_t)below(600);
+    quota->replicas = below(obeys_rules ? 8 : 3) == 0 ? 2 : -1;
+}
+
 static void change_group(void)
 {
     char s[] = "s", t[] = "t";
@@ -223,7 +238,7 @@ static void change_group(void)
     const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
     struct tierce__group group = *tierce__catalog_group(catalog, "g");
     struct tierce__type_quota quota = group.type_quotas[0];
-    shared.capacity_bytes = (5 + below(60)) * BLOCK_BYTES;
+    shared.capacity_bytes = obeys_rules ? UINT64_MAX : (5 + below(60)) * BLOCK_BYTES;
     ck_assert_int_eq(tierce__locator_set_quotas(h.locator, &shared, 1), 0);
     group.capacity_bytes = (int64_t)(5 + below(40)) * BLOCK_BYTES;
     quota.capacity_bytes = below(2) == 0 ? group.capacity_bytes : group.capacity_bytes / 2;
@@ -238,6 +253,7 @@ static void change_group(void)
     if (!expires && group.reclaim_policy == TIERCE__RECLAIM_TTL)
         group.ttl_s = TIERCE__TTL_S_MAX;
     group.delay_before_delete_ms = below(2) == 0 ? 0 : 2000;
+    draw_rules(&group, &quota);
     group.version++;
     int rc = tierce__registry_update_group(h.registry, &group, group.version - 1, h.why);
     REQUIRE(rc == 0, "group: %s", h.why);
@@ -292,6 +308,7 @@ static void change_leader(void)
         tierce__locator_drop(h.locator);
     } else {
         tierce__locator_close(late);
+        count_by_rule();
         late = h.locator;
         late_deletes = true;
         late_from_us = h.now_us;
@@ -352,9 +369,9 @@ static bool step(void)
     else if (what < 62)
         get();
     else if (what < 64)
-        look();
+        (obeys_rules ? get : look)();
     else if (what < 68)
-        renew_write();
+        (obeys_rules ? take_moves : renew_write)();
     else if (what < 72)
         timeouts += tierce__locator_expire(h.locator);
     else if (what < 80)
@@ -575,7 +592,10 @@ static void begin(void)
     struct tierce__storage storage = *tierce__catalog_storage(catalog, "s");
     storage.name = t;
     storage.root_path = root;
-    storage.capacity_bytes = below(2) == 0 ? 0 : (5 + below(20)) * BLOCK_BYTES;
+    obeys_rules = seed % 4 == 3;
+    storage.capacity_bytes =
+        !obeys_rules && below(2) == 0 ? 0 : (5 + below(obeys_rules ? 40 : 20)) * BLOCK_BYTES;
+    storage.watermark_percent = obeys_rules ? 60 : 0;
     ck_assert_int_eq(tierce__registry_add_storage(h.registry, &storage, h.why), 0);
     tierce__registry_release(h.registry, catalog);
     enable_storage("t", true);
@@ -615,6 +635,7 @@ static void run(void)
             settle();
     }
     end();
+    count_by_rule();
     tierce__reclaimer_stop(reclaimer);
     tierce__locator_close(late);
     tierce__locator_close(h.locator);
@@ -626,6 +647,13 @@ static void run(void)
         meta_folder_remove();
 }
 
+/* A run has one thread: more of them show the thread sanitizer nothing, and take it minutes. */
+#ifdef __SANITIZE_THREAD__
+enum { RUNS = 10 };
+#else
+enum { RUNS = 200 };
+#endif
+
 /* The seed that was asked for, or `count` from 1 on. */
 static void run_all(unsigned long long count)
 {
@@ -633,20 +661,27 @@ static void run_all(unsigned long long count)
     unsigned long long first = text != NULL ? strtoull(text, NULL, 10) : 1;
     for (seed = first; seed < first + (text != NULL ? 1 : count); seed++)
         run();
-    printf(
-        "%llu blocks finished, %llu written beside another session, %llu removed, %llu "
-        "reclaimed, %llu sessions timed out, "
-        "%llu renewed, %llu reported, %llu moved, %llu leaders, %llu writes of old ones refused, "
-        "%llu invalidations, %llu writes from before refused\n",
-        (unsigned long long)served, (unsigned long long)shared_writes, (unsigned long long)removed,
-        (unsigned long long)reclaimed, (unsigned long long)timeouts, (unsigned long long)renewals,
-        (unsigned long long)reported, (unsigned long long)moved, (unsigned long long)crashes,
-        (unsigned long long)refused, (unsigned long long)invalidations,
-        (unsigned long long)stale_writes);
+    printf("%llu blocks finished, %llu written beside another session, %llu removed, %llu "
+           "reclaimed, %llu sessions timed out, "
+           "%llu renewed, %llu reported, %llu moved (%llu colder, %llu hotter, %llu replicas were "
+           "asked for), %llu leaders, %llu writes of old ones refused, "
+           "%llu invalidations, %llu writes from before refused\n",
+           (unsigned long long)served, (unsigned long long)shared_writes,
+           (unsigned long long)removed, (unsigned long long)reclaimed, (unsigned long long)timeouts,
+           (unsigned long long)renewals, (unsigned long long)reported, (unsigned long long)moved,
+           (unsigned long long)by_rule[TIERCE__MOVE_COLD],
+           (unsigned long long)by_rule[TIERCE__MOVE_HOT],
+           (unsigned long long)by_rule[TIERCE__MOVE_REPLICA], (unsigned long long)crashes,
+           (unsigned long long)refused, (unsigned long long)invalidations,
+           (unsigned long long)stale_writes);
+    fflush(stdout); /* a failed assertion ends the process without it */
     ck_assert(text != NULL || (invalidations > 0 && stale_writes > 0));
     ck_assert(text != NULL || (served > 0 && reclaimed > 0 && timeouts > 0 && refused > 0));
     ck_assert(text != NULL || (renewals > 0 && shared_writes > 0 && reported > 0));
     ck_assert(text != NULL || moved > 0 || inner_ops == &tierce__meta_rocksdb); /* few runs */
+    ck_assert(text != NULL || count < 200 ||
+              (by_rule[TIERCE__MOVE_COLD] > 0 && by_rule[TIERCE__MOVE_HOT] > 0 &&
+               by_rule[TIERCE__MOVE_REPLICA] > 0));
 }
 
 /* ---- a model is replaced by another -----------------------------------------------------------
@@ -699,6 +734,8 @@ static void set_group(int64_t blocks)
     group.type_quotas = &quota;
     group.reclaim_policy = TIERCE__RECLAIM_LRU;
     group.trigger_used_share = 0.8;
+    group.demote = -1;
+    group.promote_window_s = quota.replicas = -1;
     group.delay_before_delete_ms = 0;
     group.ttl_s = -1;
     group.version++;
@@ -749,13 +786,6 @@ START_TEST(capacity_follows_traffic)
 }
 END_TEST
 
-/* A run has one thread: more of them show the thread sanitizer nothing, and take it minutes. */
-#ifdef __SANITIZE_THREAD__
-enum { RUNS = 10 };
-#else
-enum { RUNS = 200 };
-#endif
-
 START_TEST(nothing_is_lost_and_nothing_is_left)
 {
     inner_ops = &tierce__meta_memory;
@@ -766,7 +796,7 @@ END_TEST
 START_TEST(neither_on_disk)
 {
     inner_ops = &tierce__meta_rocksdb;
-    run_all(8);
+    run_all(10);
 }
 END_TEST
 

@@ -253,6 +253,66 @@ int tierce__choose_storage(const struct tierce__storage_choice_opts *opts,
                        c.limit, opts->group->name, c.limited);
 }
 
+/* ---- for moves ------------------------------------------------------------------------------- */
+
+size_t tierce__candidate_position(const struct tierce__group *group,
+                                  const struct tierce__storage *storage)
+{
+    for (size_t i = 0; i < group->storage_candidate_count; i++) {
+        if (strcmp(group->storage_candidates[i], storage->name) == 0 ||
+            tierce__storage_is_in_pool(storage, group->storage_candidates[i]))
+            return i;
+    }
+    return SIZE_MAX;
+}
+
+static uint64_t sum_of(const uint64_t by_state[TIERCE__QUOTA_STATES])
+{
+    return by_state[TIERCE__QUOTA_WRITING] + by_state[TIERCE__QUOTA_SERVING] +
+           by_state[TIERCE__QUOTA_DELETING];
+}
+
+bool tierce__storage_has_quiet_room(const struct tierce__live *live,
+                                    const struct tierce__group *group,
+                                    const struct tierce__storage *storage)
+{
+    const struct tierce__locator *locator = live->locator;
+    uint64_t by_state[TIERCE__QUOTA_STATES], type_used = 0;
+    struct tierce__quota_limits limits;
+    struct tierce__quota_use use;
+    if (storage->draining != TIERCE__DRAINING_NOT ||
+        !tierce__storages_is_available(locator->opts.storages, storage))
+        return false;
+    tierce__choose_limits(&limits, group, storage);
+    limit_move(&limits, group, storage);
+    tierce__quota_storage_use(locator->quota, storage->number, by_state, NULL);
+    tierce__quota_group_use(locator->quota, group->name, &use);
+    uint32_t slot = tierce__meta_type_slot((uint8_t)tierce__storage_type_quota(storage->type));
+    for (int state = 0; state < TIERCE__QUOTA_STATES; state++)
+        type_used += use.by_type[state][slot];
+    return sum_of(by_state) < limits.storage && type_used < limits.type &&
+           sum_of(use.by_state) < limits.group;
+}
+
+bool tierce__candidate_has_quiet_room(const struct tierce__live *live,
+                                      const struct tierce__catalog *catalog,
+                                      const struct tierce__group *group, size_t position)
+{
+    TIERCE_ASSERT(position < group->storage_candidate_count);
+    const char *name = group->storage_candidates[position];
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
+    if (storage != NULL)
+        return tierce__storage_has_quiet_room(live, group, storage);
+    size_t count;
+    const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (tierce__storage_is_in_pool(&all[i], name) &&
+            tierce__storage_has_quiet_room(live, group, &all[i]))
+            return true;
+    }
+    return false;
+}
+
 /* ---- to read --------------------------------------------------------------------------------- */
 
 /* The text between "://" and the next '/' or '?'. */

@@ -146,6 +146,7 @@ void tierce__locator_close(struct tierce__locator *locator)
     tierce__session_endings_destroy(locator->endings);
     tierce__quota_destroy(locator->quota);
     tierce__storage_table_clear(&locator->located);
+    tierce__free(atomic_load_explicit(&locator->cooled, memory_order_relaxed));
     tierce__map_fini(&locator->by_id);
     for (size_t kind = 0; kind < TIERCE__SCANS; kind++)
         tierce__free(locator->scans[kind].numbers);

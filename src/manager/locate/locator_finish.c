@@ -15,6 +15,7 @@ struct finishing {
     size_t *served; /* the indexes of the keys that were written */
     int64_t
         *expires_us;  /* of each of the session's keys, set when its record is decided; or NULL */
+    uint16_t *copies; /* of each written location, in its type; 0 or NULL: unknown */
     int64_t *outside; /* parents of the session's blocks that are not the session's own keys */
     size_t outside_count;
     int64_t now_us;
@@ -322,8 +323,13 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
                                              struct tierce__arena *arena)
 {
     struct finishing *f = arg;
-    return f->session->is_move ? put_copy(f, f->served[i], record, found, arena)
-                               : put_block(f, i, key, found, record, arena);
+    enum tierce__meta_action action = f->session->is_move
+                                          ? put_copy(f, f->served[i], record, found, arena)
+                                          : put_block(f, i, key, found, record, arena);
+    if (action == TIERCE__META_PUT) /* the last location is the new one */
+        f->copies[f->served[i]] =
+            (uint16_t)tierce__record_copies(record, &record->locations[record->location_count - 1]);
+    return action;
 }
 
 /* The children of a removed key that is stored again. */
@@ -360,8 +366,9 @@ static int write_batch(struct finishing *f)
     int64_t *expires_us =
         tierce__arena_calloc(&f->arena, session->count + 1, sizeof(*f->expires_us));
     f->outside = tierce__arena_alloc(&f->arena, (session->count + 1) * sizeof(*f->outside));
+    f->copies = tierce__arena_calloc(&f->arena, session->count + 1, sizeof(*f->copies));
     if (keys == NULL || status == NULL || f->served == NULL || expires_us == NULL ||
-        f->outside == NULL)
+        f->outside == NULL || f->copies == NULL)
         return -ENOMEM;
     f->expires_us = expires_us;
     for (size_t i = 0; i < session->count; i++) {
@@ -417,6 +424,27 @@ static void submit_departure(struct finishing *f)
     f->departure = NULL;
 }
 
+/* Blocks of which the group wants more copies are queued. */
+static void ask_for_copies(struct finishing *f)
+{
+    struct tierce__registry *registry = f->live->locator->opts.registry;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    struct tierce__placement placement;
+    struct tierce__placement_pick picks[TIERCE__PLACEMENT_PICKS];
+    tierce__placement_begin(&placement, f->live, catalog, f->now_us, picks,
+                            TIERCE__PLACEMENT_PICKS);
+    for (size_t i = 0; i < f->session->count && f->copies != NULL && placement.has_replicas; i++) {
+        const struct tierce__session_key *key = &f->session->keys[i];
+        struct tierce__location location = location_of(f->session, key);
+        if (f->session->written[i] && f->copies[i] > 0)
+            tierce__placement_serves(&placement, key->claim.key, &location, f->copies[i]);
+        if (placement.count == TIERCE__PLACEMENT_PICKS)
+            tierce__placement_end(&placement);
+    }
+    tierce__placement_end(&placement);
+    tierce__registry_release(registry, catalog);
+}
+
 /* Dropped blocks count as deleting and are submitted to the deleter. Claims are released last, so
  * that no key is ever neither claimed nor indexed while it is written. */
 static void settle(struct finishing *f)
@@ -440,6 +468,7 @@ static void settle(struct finishing *f)
         submit_departure(f);
     if (session->is_move)
         tierce__live_end_moves(live, session);
+    ask_for_copies(f);
     tierce__lock_take(&live->lock);
     for (size_t i = 0; i < session->count; i++) {
         TIERCE_DASSERT(session->keys[i].claim.session == session);

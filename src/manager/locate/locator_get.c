@@ -19,6 +19,8 @@ struct getting {
     size_t count;
     struct tierce__part *parts;     /* of the current block, one for each spec */
     struct tierce__place_uris uris; /* of the last storage */
+    struct tierce__placement placement;
+    struct tierce__placement_pick picks[TIERCE__PLACEMENT_PICKS];
 };
 
 /* ---- what a client sees ---------------------------------------------------------------------- */
@@ -79,7 +81,8 @@ static int show_nothing(struct getting *g, struct tierce__found *out)
 }
 
 /* Returns 1 if a location was found; 0 if no location serves. */
-static int show(struct getting *g, const struct tierce__record *record, struct tierce__found *out)
+static int show(struct getting *g, size_t i, const struct tierce__record *record,
+                struct tierce__found *out)
 {
     size_t count, spec_count = g->live->instance.spec_count;
     const struct tierce__location *first =
@@ -94,6 +97,8 @@ static int show(struct getting *g, const struct tierce__record *record, struct t
         if (g->parts[spec].place != NULL && is_asked_for(g, spec))
             rc = show_part(g, &g->parts[spec], out, specs);
     }
+    if (rc == 0)
+        tierce__placement_read(&g->placement, g->keys[i], record, first);
     TIERCE_DASSERT(out->spec_count <= count && count <= spec_count);
     return rc == TIERCE_E_DOWN ? 0 : rc < 0 ? rc : 1;
 }
@@ -129,7 +134,7 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
     TIERCE_DASSERT(length <= (int64_t)g->count);
     for (size_t i = 0; (int64_t)i < length; i++) {
         TIERCE_DASSERT(out->count == i);
-        int shown = is_same_key(g, i, &records[i]) ? show(g, &records[i], &out->found[i]) : 0;
+        int shown = is_same_key(g, i, &records[i]) ? show(g, i, &records[i], &out->found[i]) : 0;
         if (shown < 0)
             return shown;
         if (shown == 0)
@@ -168,7 +173,7 @@ static int show_range(struct getting *g, const struct tierce__record *records, c
     out->count = g->count;
     for (size_t i = 0; i < g->count; i++) {
         bool wanted = i >= first && i < end && found[i];
-        int rc = wanted ? show(g, &records[i], &out->found[i]) : 0;
+        int rc = wanted ? show(g, i, &records[i], &out->found[i]) : 0;
         if (rc == 0)
             rc = show_nothing(g, &out->found[i]);
         else if (rc > 0)
@@ -364,7 +369,10 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
                         struct tierce__arena *arena, struct tierce__got *out,
                         char why[TIERCE__WHY_BYTES])
 {
-    struct getting g = {.request = request, .arena = arena};
+    struct getting g;
+    memset(&g, 0, offsetof(struct getting, placement)); /* which begin initializes */
+    g.request = request;
+    g.arena = arena;
     struct tierce__got got = {0};
     int rc = tierce__live_acquire(&g.live, locator, request->instance_id, why);
     if (rc < 0)
@@ -372,6 +380,8 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
     int span = tierce__span_open("locator:get");
     g.catalog = tierce__registry_acquire(locator->opts.registry);
     tierce__chooser_begin(&g.chooser, g.live, g.catalog);
+    tierce__placement_begin(&g.placement, g.live, g.catalog, g.chooser.now_us, g.picks,
+                            TIERCE__PLACEMENT_PICKS);
     rc = check_request(request, why);
     if (rc == 0)
         rc = tierce__live_check_parts(g.live, request->count, why);
@@ -391,6 +401,7 @@ int tierce__locator_get(struct tierce__locator *locator, const struct tierce__ge
     }
     count_keys(&g, &got);
     refresh(&g, &got);
+    tierce__placement_end(&g.placement);
     got.block_size = g.live->instance.block_size;
     rc = tierce__attention_note(&got.layers, &g.live->instance, arena);
     if (rc < 0)

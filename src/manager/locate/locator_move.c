@@ -54,17 +54,6 @@ struct batching {
     bool is_limited; /* a target was left out because of the rate */
 };
 
-/* The place of a storage, or of its pool, in the group's list. */
-static size_t position_of(const struct tierce__group *group, const struct tierce__storage *storage)
-{
-    for (size_t i = 0; i < group->storage_candidate_count; i++) {
-        if (strcmp(group->storage_candidates[i], storage->name) == 0 ||
-            tierce__storage_is_in_pool(storage, group->storage_candidates[i]))
-            return i;
-    }
-    return SIZE_MAX;
-}
-
 static bool holds(const struct batching *b, uint16_t storage)
 {
     for (size_t i = 0; i < b->holder_count; i++) {
@@ -223,6 +212,7 @@ static int make_session(struct batching *b)
     session->is_move = true;
     session->keeps_source = b->popped->lane.is_copy;
     session->reason = b->popped->lane.reason;
+    session->from = b->popped->lane.from;
     b->s.session = session;
     return 0;
 }
@@ -414,7 +404,7 @@ static int start_batch(struct batching *b, struct tierce__move_batch *out,
     if (s->group == NULL || b->from == NULL || instance->number != b->popped->lane.instance ||
         !are_verifiable(b))
         return 0;
-    b->from_position = position_of(s->group, b->from);
+    b->from_position = tierce__candidate_position(s->group, b->from);
     int rc = make_arrays(b);
     if (rc < 0)
         return rc;

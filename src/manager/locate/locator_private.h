@@ -10,6 +10,7 @@
 #include "manager/storage/deleter.h"
 #include "manager/reclaim/expiry.h"
 #include "manager/locate/locator.h"
+#include "manager/locate/placement.h"
 #include "manager/move/moves.h"
 #include "manager/reclaim/orphans.h"
 #include "manager/storage/places.h"
@@ -36,6 +37,7 @@
  *     locator_drain.c  storages that an operator empties
  *     locator_move.c   copies between storages: batches of moves.h as sessions
  *     locator_usage.c  counts of held, rejected and abandoned blocks
+ *     placement.c      rules that ask for moves
  *     choice.c         which storage to write to, which location to read from
  * write_sessions.c sessions that write keys, and their durable form
  *     quota.c          bytes by group, type and storage
@@ -87,6 +89,8 @@ struct tierce__live {
     _Atomic uint64_t rejected_keys[TIERCE__REJECTIONS];
     _Atomic uint64_t reclaimed_keys, reclaimed_idle_us;
     _Atomic int64_t reclaim_age_us;
+    _Atomic uint64_t
+        hottest; /* placement.c: the first candidate with room, and when it was found */
     struct tierce__ghost_tap *tap; /* NULL: not followed */
     bool is_going;                 /* LOCATOR: rejects calls, being removed */
 
@@ -138,6 +142,9 @@ struct tierce__locator {
     struct tierce__deleter *deleter;
     struct tierce__session_endings *endings;
     struct tierce__moves *moves;
+    /* Blocks that were moved to a colder storage (placement.c); NULL: none was. Set once; the
+     * release pairs with the acquire of a reader. */
+    _Atomic(struct tierce__cooled *) cooled;
     _Atomic uint64_t random;
     _Atomic int64_t wall_offset_us; /* offset from CLOCK_BOOTTIME to the wall clock */
     struct tierce__lock changing;   /* CHANGING: serializes adding and removing instances */
@@ -288,6 +295,7 @@ struct tierce__write_session {
     bool keeps_source;               /* of is_move: the source stays */
     bool is_target_bad;              /* of is_move: the mover could not write */
     enum tierce__move_reason reason; /* of is_move */
+    uint16_t from;                   /* of is_move: the source's storage; 0: not known any more */
     int64_t ttl_us;                  /* time to live of its blocks from its end; 0: none */
     uint64_t generation;             /* of the bytes that its client writes */
     size_t count;
@@ -510,6 +518,21 @@ TIERCE_MUSTUSE int tierce__choose_storage(const struct tierce__storage_choice_op
 /* The limits of reservations in a storage for an instance of the group. */
 void tierce__choose_limits(struct tierce__quota_limits *out, const struct tierce__group *group,
                            const struct tierce__storage *storage);
+
+/* The place of a storage, or of its pool, among the group's candidates, which are listed from hot
+ * to cold; SIZE_MAX: it is none of them. */
+size_t tierce__candidate_position(const struct tierce__group *group,
+                                  const struct tierce__storage *storage);
+
+/* Whether a move may fill a storage further: it is available, and below all watermarks. */
+bool tierce__storage_has_quiet_room(const struct tierce__live *live,
+                                    const struct tierce__group *group,
+                                    const struct tierce__storage *storage);
+
+/* Whether a candidate has such room, in any part if it is a pool. */
+bool tierce__candidate_has_quiet_room(const struct tierce__live *live,
+                                      const struct tierce__catalog *catalog,
+                                      const struct tierce__group *group, size_t position);
 
 /* The storage of a location, by its number or by the name in its first text; NULL: not
  * registered. */

@@ -24,6 +24,7 @@ struct lane {
     struct tierce__map_node by_key;
     struct tierce__list blocks;
     size_t count;
+    uint64_t bytes;
     int64_t rests_until_us;
     char why[WHY_BYTES];
     struct tierce__move_lane lane;
@@ -117,6 +118,7 @@ static void drop_entry(struct tierce__moves *moves, struct entry *entry)
     if (lane != NULL) {
         TIERCE_DASSERT(lane->count > 0);
         lane->count--;
+        lane->bytes -= entry->block.bytes;
         moves->stats.queued[lane->lane.reason]--;
         moves->stats.queued_bytes[lane->lane.reason] -= entry->block.bytes;
     } else {
@@ -232,6 +234,7 @@ static void enter(struct tierce__moves *moves, struct lane *lane, struct entry *
         tierce__list_push_back(&lane->blocks, &entry->node);
     tierce__map_put(&moves->by_block, &entry->by_block, block_hash(entry->instance, &entry->block));
     lane->count++;
+    lane->bytes += entry->block.bytes;
     moves->stats.queued[lane->lane.reason]++;
     moves->stats.queued_bytes[lane->lane.reason] += entry->block.bytes;
 }
@@ -296,6 +299,30 @@ size_t tierce__moves_room(struct tierce__moves *moves, enum tierce__move_reason 
     uint64_t queued = moves->stats.queued[reason], most = moves->opts.queued_max;
     tierce__lock_drop(&moves->lock);
     return queued < most ? (size_t)(most - queued) : 0;
+}
+
+uint64_t tierce__moves_waiting(struct tierce__moves *moves, enum tierce__move_reason reason,
+                               bool (*suits)(void *arg, const struct tierce__move_lane *lane),
+                               void *arg)
+{
+    uint64_t bytes = 0;
+    tierce__lock_take(&moves->lock);
+    TIERCE__LIST_FOR_EACH (it, &moves->lanes) {
+        const struct lane *lane = TIERCE__CONTAINER_OF(it, struct lane, node);
+        if (lane->lane.reason == reason && suits(arg, &lane->lane))
+            bytes += lane->bytes;
+    }
+    tierce__lock_drop(&moves->lock);
+    return bytes;
+}
+
+bool tierce__moves_knows(struct tierce__moves *moves, uint32_t instance,
+                         const struct tierce__move_block *block)
+{
+    tierce__lock_take(&moves->lock);
+    bool is_known = find_entry(moves, instance, block) != NULL;
+    tierce__lock_drop(&moves->lock);
+    return is_known;
 }
 
 /* ---- taking ---------------------------------------------------------------------------------- */

@@ -95,6 +95,16 @@ size_t tierce__moves_want(struct tierce__moves *moves, const struct tierce__move
 /* How many blocks may still be queued for a reason. */
 size_t tierce__moves_room(struct tierce__moves *moves, enum tierce__move_reason reason);
 
+/* The bytes that wait for a reason in the lanes that suit. `suits` is called under the lock: it
+ * takes none. */
+uint64_t tierce__moves_waiting(struct tierce__moves *moves, enum tierce__move_reason reason,
+                               bool (*suits)(void *arg, const struct tierce__move_lane *lane),
+                               void *arg);
+
+/* Whether a block waits at that location, or rests after a move that failed. */
+bool tierce__moves_knows(struct tierce__moves *moves, uint32_t instance,
+                         const struct tierce__move_block *block);
+
 /* ---- for the locator ------------------------------------------------------------------------- */
 
 struct tierce__moves_pop {

@@ -451,6 +451,12 @@ static void tell_background(const struct telling *t)
     tell(t, "cache_reclaimer.expired_block_count",
          "Blocks reclaimed because their time to live expired.", true,
          (double)reclaimer.expired_blocks, NULL, 0);
+    tell(t, "cache_reclaimer.demoted_block_count",
+         "Blocks that were queued to be moved to a colder storage.", true,
+         (double)reclaimer.demoted_blocks, NULL, 0);
+    tell(t, "cache_reclaimer.undemoted_block_count",
+         "Blocks that were evicted because such moves do not keep up.", true,
+         (double)reclaimer.undemoted_blocks, NULL, 0);
     tell(t, "cache_reclaimer.location_submit_count", "Locations of the reclaimed blocks.", true,
          (double)reclaimer.submitted_locations, NULL, 0);
     tell(t, "cache_reclaimer.location_del_count", "Locations whose bytes are deleted.", true,

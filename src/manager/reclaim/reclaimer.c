@@ -7,6 +7,7 @@
 #include "base/log/log.h"
 #include "manager/reclaim/expiry.h"
 #include "manager/locate/locator_private.h"
+#include "manager/reclaim/demote.h"
 #include "manager/reclaim/victims.h"
 
 #include <errno.h>
@@ -115,15 +116,57 @@ static size_t reclaim(struct tierce__reclaimer *reclaimer, const struct tierce__
     reclaimer->stats.submitted_bytes += stats.bytes;
     reclaimer->stats.sampled_keys += stats.sampled_keys;
     reclaimer->stats.used_again += stats.used_again;
+    reclaimer->stats.demoted_blocks += stats.demoted;
     tierce__lock_drop(&reclaimer->lock);
     return (size_t)stats.blocks;
 }
 
+/* A limit of a type or a storage, and its use. */
+struct limited {
+    uint64_t used, wanted;
+    double mark, limit;
+};
+
+/*
+ * Keeps a limit by moving blocks to colder candidates, and evicts blocks halfway between the mark
+ * and the limit: the moves do not keep up. Once the mark is passed, a fiftieth of the limit more is
+ * moved, so that blocks that are read can move the other way.
+ */
+static size_t demote(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog,
+                     struct tierce__need *need, const struct limited *limited)
+{
+    double hard = limited->mark + (limited->limit - limited->mark) / 2;
+    double target = limited->mark - limited->limit / 50;
+    need->bytes = excess(limited->used, hard, limited->limit, limited->wanted);
+    size_t removed = reclaim(reclaimer, catalog, need);
+    tierce__lock_take(&reclaimer->lock);
+    reclaimer->stats.undemoted_blocks += removed;
+    tierce__lock_drop(&reclaimer->lock);
+    if ((double)limited->used <= limited->mark ||
+        tierce__moves_room(tierce__locator_moves(reclaimer->opts.locator), TIERCE__MOVE_COLD) == 0)
+        return removed;
+    uint64_t leaving = tierce__demote_leaving(reclaimer->opts.locator, catalog, need) + need->bytes;
+    uint64_t wanted = excess(limited->used, target > 0 ? target : 0, limited->limit, 0);
+    need->demotes = true;
+    need->bytes = wanted > leaving ? wanted - leaving : 0;
+    return removed + reclaim(reclaimer, catalog, need);
+}
+
+static size_t keep_limit(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog,
+                         struct tierce__need *need, const struct limited *limited)
+{
+    need->bytes = excess(limited->used, limited->mark, limited->limit, limited->wanted);
+    if (need->bytes > 0 && tierce__demote_applies(reclaimer->opts.locator, catalog, need))
+        return demote(reclaimer, catalog, need, limited);
+    return reclaim(reclaimer, catalog, need);
+}
+
 /* ---- a round --------------------------------------------------------------------------------- */
 
-static struct tierce__need need_of_type(const struct tierce__group *group,
-                                        const struct tierce__quota_use *use,
-                                        const struct tierce__type_quota *quota)
+static size_t reclaim_type(struct tierce__reclaimer *reclaimer,
+                           const struct tierce__catalog *catalog, const struct tierce__group *group,
+                           const struct tierce__quota_use *use,
+                           const struct tierce__type_quota *quota)
 {
     enum tierce__storage_type type = tierce__storage_type_quota(quota->type);
     uint32_t slot = tierce__meta_type_slot((uint8_t)type);
@@ -131,12 +174,12 @@ static struct tierce__need need_of_type(const struct tierce__group *group,
     uint64_t used =
         use->by_type[TIERCE__QUOTA_WRITING][slot] + use->by_type[TIERCE__QUOTA_SERVING][slot];
     TIERCE_DASSERT(quota->type != TIERCE__STORAGE_NONE);
-    return (struct tierce__need){.group = group->name,
-                                 .bytes =
-                                     excess(used, limit * tierce__reclaimer_watermark_share(group),
-                                            limit, use->wanted_by_type[slot]),
-                                 .of_slot = true,
-                                 .slot = slot};
+    struct tierce__need need = {.group = group->name, .of_slot = true, .slot = slot};
+    return keep_limit(reclaimer, catalog, &need,
+                      &(struct limited){.used = used,
+                                        .wanted = use->wanted_by_type[slot],
+                                        .mark = limit * tierce__reclaimer_watermark_share(group),
+                                        .limit = limit});
 }
 
 struct instances_round {
@@ -174,8 +217,7 @@ static size_t reclaim_group(struct tierce__reclaimer *reclaimer,
         return 0;
     for (size_t i = 0; i < group->type_quota_count; i++) {
         tierce__quota_group_use(quota, group->name, &use);
-        struct tierce__need need = need_of_type(group, &use, &group->type_quotas[i]);
-        removed += reclaim(reclaimer, catalog, &need);
+        removed += reclaim_type(reclaimer, catalog, group, &use, &group->type_quotas[i]);
     }
     tierce__quota_group_use(quota, group->name, &use);
     struct tierce__need need = {.group = group->name,
@@ -225,12 +267,12 @@ static size_t reclaim_storage(struct tierce__reclaimer *reclaimer,
         return 0;
     tierce__quota_storage_use(reclaimer->opts.locator->quota, storage->number, by_state, &wanted);
     TIERCE_DASSERT(storage->number > 0);
-    double limit = (double)storage->capacity_bytes;
-    struct tierce__need need = {.bytes = excess(staying(by_state),
-                                                tierce__reclaimer_storage_watermark_bytes(storage),
-                                                limit, wanted),
-                                .storage = storage->number};
-    return reclaim(reclaimer, catalog, &need);
+    struct tierce__need need = {.storage = storage->number};
+    return keep_limit(reclaimer, catalog, &need,
+                      &(struct limited){.used = staying(by_state),
+                                        .wanted = wanted,
+                                        .mark = tierce__reclaimer_storage_watermark_bytes(storage),
+                                        .limit = (double)storage->capacity_bytes});
 }
 
 static size_t reclaim_all(struct tierce__reclaimer *reclaimer,

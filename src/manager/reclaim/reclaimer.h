@@ -78,7 +78,10 @@ struct tierce__reclaimer_stats {
     uint64_t submitted_blocks, submitted_locations, submitted_bytes;
     uint64_t expired_blocks;     /* included in submitted_blocks */
     uint64_t invalidated_blocks; /* the same: of older generations */
-    uint64_t orphaned_blocks; /* included in submitted_blocks: blocks whose predecessor is gone */
+    uint64_t orphaned_blocks;  /* included in submitted_blocks: blocks whose predecessor is gone */
+    uint64_t demoted_blocks;   /* queued to be moved to a colder candidate */
+    uint64_t undemoted_blocks; /* included in submitted_blocks: evicted although their group
+                                  demotes, because the moves did not keep up */
     uint64_t sampled_keys, used_again; /* used again since they were sampled */
 };
 void tierce__reclaimer_stats(struct tierce__reclaimer *reclaimer,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "manager/reclaim/victims_private.h"
+#include "manager/reclaim/demote.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -41,6 +41,8 @@ static void add_member(void *arg, struct tierce__live *live)
         (need->group != NULL && strcmp(group->name, need->group) != 0) ||
         (need->shared != NULL && strcmp(group->global_quota_group_name, need->shared) != 0))
         return;
+    if (need->demotes && !tierce__demote_takes(live, t->opts->catalog, group, need))
+        return;
     tierce__meta_index_stats(live->index, &stats);
     if (stats.keys == 0)
         return;
@@ -58,14 +60,14 @@ static const struct tierce__policy_ops *policy_of(const struct tierce__taking *t
 {
     /* Ranks of different policies are not comparable, so several groups together are ranked by last
      * use. */
-    bool compares = t->opts->need->group != NULL;
+    bool compares = t->opts->need->group != NULL && !t->opts->need->demotes;
     switch (member->group->reclaim_policy) {
     case TIERCE__RECLAIM_LFU:
         return tierce__policy_find(compares ? "lfu" : "lru");
     case TIERCE__RECLAIM_TTL:
         return tierce__policy_find(compares ? "ttl" : "lru");
     case TIERCE__RECLAIM_LEAF_LRU:
-        return tierce__policy_find("leaf_lru");
+        return tierce__policy_find(t->opts->need->demotes ? "lru" : "leaf_lru");
     default:
         return tierce__policy_find("lru");
     }
@@ -107,7 +109,8 @@ void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
     bool is_sparse = t->members[member].live->needs.is_sparse;
     const struct tierce__need *need = t->opts->need;
     size_t wanted = 0;
-    if (t->count == t->room || tierce__victims_find(t, member, key) != NONE)
+    if (t->count == t->room || tierce__victims_find(t, member, key) != NONE ||
+        (need->demotes && tierce__demote_skips(t->members[member].live, key, record)))
         return;
     struct tierce__candidate *c = &t->candidates[t->count];
     *c = (struct tierce__candidate){.record = record,
@@ -115,7 +118,7 @@ void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
                                     .member = member,
                                     .value = TIERCE__VALUE_FULL,
                                     .parent = NONE,
-                                    .followers = is_sparse ? 0 : record->children,
+                                    .followers = is_sparse || need->demotes ? 0 : record->children,
                                     .is_leaf_only =
                                         !is_sparse && strcmp(policy->name, "leaf_lru") == 0};
     for (size_t l = 0; l < record->location_count; l++) {
@@ -553,11 +556,11 @@ static bool any_may_leave(const struct tierce__taking *t)
     return false;
 }
 
-/* Processes one sample; returns the number of evicted blocks. */
+/* Processes one sample; returns the number of blocks that were evicted or are to be moved. */
 static uint64_t pass(struct tierce__taking *t)
 {
     TIERCE_ASSERT(t->keys > 0 && t->member_count > 0);
-    uint64_t before = t->stats->blocks;
+    uint64_t before = t->stats->blocks + t->stats->demoted;
     tierce__arena_reset(&t->arena);
     if (draw(t) < 0)
         return 0;
@@ -584,10 +587,12 @@ static uint64_t pass(struct tierce__taking *t)
             if (chosen[i]->member == m)
                 of_member[n++] = chosen[i];
         }
+        if (n > 0 && t->opts->need->demotes)
+            n = tierce__demote(t, &t->members[m], of_member, n);
         if (n > 0)
             submit(t, &t->members[m], of_member, n);
     }
-    return t->stats->blocks - before;
+    return t->stats->blocks + t->stats->demoted - before;
 }
 
 void tierce__victims_take(const struct tierce__victims_opts *opts,

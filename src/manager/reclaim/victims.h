@@ -23,6 +23,7 @@ struct tierce__need {
     bool of_slot;       /* only locations of this kind of storage (type slot of quotas) */
     uint32_t slot;
     uint16_t storage; /* only locations in this storage; 0: in any */
+    bool demotes;     /* they move to a colder candidate (demote.h) */
 };
 
 struct tierce__victims_opts {
@@ -37,7 +38,8 @@ struct tierce__victims_opts {
 
 struct tierce__victims_stats {
     uint64_t blocks, locations,
-        bytes; /* evicted; a block counts if at least one of its locations was */
+        bytes;        /* evicted; a block counts if at least one of its locations was */
+    uint64_t demoted; /* queued to be moved */
     uint64_t sampled_keys, used_again; /* used_again: used since they were sampled, so they stay */
 };
 

@@ -106,10 +106,13 @@ static inline bool tierce__storage_is_in_pool(const struct tierce__storage *stor
 
 #define TIERCE__TTL_S_MAX (100ll * 365 * 24 * 60 * 60) /* of groups and of writes */
 
+enum { TIERCE__REPLICAS_MAX = 8 }; /* of a block, in one type of storage */
+
 struct tierce__type_quota {
     enum tierce__storage_type type;
     int64_t capacity_bytes;
     int64_t min_bytes, max_bytes; /* bounds of the autopilot; 0: none */
+    int32_t replicas;             /* storages of this type that hold a block; 0: one */
 };
 
 /* A step of the autopilot (pilot/autopilot.h). */
@@ -169,7 +172,10 @@ struct tierce__group {
     int32_t trigger_period_s;
     int32_t reclaim_step, reclaim_step_percentage;
     int32_t delay_before_delete_ms;
-    int64_t ttl_s; /* since the last use; not in KVCM; 0: none, but 3600 with RECLAIM_TTL */
+    int64_t ttl_s;  /* since the last use; not in KVCM; 0: none, but 3600 with RECLAIM_TTL */
+    int32_t demote; /* 1: victims move to a colder candidate */
+    int64_t
+        promote_window_s; /* two reads within it: the block moves to a hotter one; 0: none does */
     int32_t prefer_strategy; /* CachePreferStrategy, 0 .. 8 */
     /* cache_config.meta_indexer_config */
     int64_t max_key_count; /* per instance */

@@ -118,6 +118,7 @@ static const struct tierce__model_field quota_rows[] = {
     ROW(tierce__type_quota, capacity_bytes, "", "capacity", LIMITS(0, INT64_MAX)),
     ROW(tierce__type_quota, min_bytes, "", "min_bytes", OWN, LIMITS(0, INT64_MAX)),
     ROW(tierce__type_quota, max_bytes, "", "max_bytes", OWN, LIMITS(0, INT64_MAX)),
+    ROW(tierce__type_quota, replicas, "", "replicas", OWN, LIMITS(0, TIERCE__REPLICAS_MAX)),
 };
 static const struct tierce__fields quota_fields = {TABLE(quota_rows, tierce__type_quota)};
 
@@ -165,6 +166,8 @@ static const struct tierce__model_field group_rows[] = {
     RECLAIM(reclaim_step_percentage, "reclaim_step_percentage", LIMITS(0, 100)),
     RECLAIM(delay_before_delete_ms, "delay_before_delete_ms", COUNT32),
     RECLAIM(ttl_s, "ttl_seconds", OWN),
+    RECLAIM(demote, "demote", OWN, LIMITS(0, 1)),
+    RECLAIM(promote_window_s, "promote_window_seconds", OWN, LIMITS(0, TIERCE__TTL_S_MAX)),
     ROW(tierce__group, prefer_strategy, "cache_config.", "cache_prefer_strategy", NEEDED,
         LIMITS(0, STRATEGY_MAX), .message = "cache_config.data_storage_strategy",
         .label = "data_storage_strategy (cache_prefer_strategy)"),

@@ -207,6 +207,16 @@ static int check_pilot(struct tierce__group *group, char why[256])
     return rc;
 }
 
+/* -1 means none; it is stored as 0. Other numbers below 0 are rejected by their limits. */
+static void settle_rules(struct tierce__group *group)
+{
+    group->demote = group->demote == -1 ? 0 : group->demote;
+    group->promote_window_s = group->promote_window_s == -1 ? 0 : group->promote_window_s;
+    for (size_t i = 0; i < group->type_quota_count; i++)
+        group->type_quotas[i].replicas =
+            group->type_quotas[i].replicas == -1 ? 0 : group->type_quotas[i].replicas;
+}
+
 static int check_group(void *entry, char why[256])
 {
     struct tierce__group *group = entry;
@@ -219,6 +229,7 @@ static int check_group(void *entry, char why[256])
         rc = check_watermark(group, why);
     if (rc == 0)
         rc = check_pilot(group, why);
+    settle_rules(group);
     return rc == 0 ? check_ttl(group, why) : rc;
 }
 

@@ -144,6 +144,26 @@ static void keep_bounds(int64_t *least, int64_t *most, const int64_t sent[2], in
     *most = sent[1] == 0 ? old_most : *most;
 }
 
+/* What an update leaves at 0 stays, because older clients do not know these fields. */
+static void keep_rules(struct tierce__group *group, const struct tierce__group *sent,
+                       const struct tierce__group *old)
+{
+    group->ttl_s = sent->ttl_s == 0 ? old->ttl_s : group->ttl_s;
+    group->demote = sent->demote == 0 ? old->demote : group->demote;
+    if (sent->promote_window_s == 0)
+        group->promote_window_s = old->promote_window_s;
+}
+
+static void keep_quota(struct tierce__type_quota *quota, const struct tierce__type_quota *sent,
+                       const struct tierce__type_quota *old)
+{
+    TIERCE_DASSERT(quota->type == old->type);
+    keep_bounds(&quota->min_bytes, &quota->max_bytes,
+                (const int64_t[]){sent->min_bytes, sent->max_bytes}, old->min_bytes,
+                old->max_bytes);
+    quota->replicas = sent->replicas == 0 ? old->replicas : quota->replicas;
+}
+
 /* Clients do not set the steps. They move from the entry that is replaced, which the catalog frees
  * next. */
 static void move_steps(struct tierce__group *group, struct tierce__group *old)
@@ -159,8 +179,7 @@ static void move_steps(struct tierce__group *group, struct tierce__group *old)
 int tierce__group_keep(struct tierce__group *group, const struct tierce__group *sent,
                        struct tierce__group *old)
 {
-    if (sent->ttl_s == 0)
-        group->ttl_s = old->ttl_s;
+    keep_rules(group, sent, old);
     keep_bounds(&group->min_bytes, &group->max_bytes,
                 (const int64_t[]){sent->min_bytes, sent->max_bytes}, old->min_bytes,
                 old->max_bytes);
@@ -169,10 +188,7 @@ int tierce__group_keep(struct tierce__group *group, const struct tierce__group *
         for (size_t n = 0; n < old->type_quota_count; n++) {
             const struct tierce__type_quota *before = &old->type_quotas[n];
             if (before->type == quota->type)
-                keep_bounds(&quota->min_bytes, &quota->max_bytes,
-                            (const int64_t[]){sent->type_quotas[i].min_bytes,
-                                              sent->type_quotas[i].max_bytes},
-                            before->min_bytes, before->max_bytes);
+                keep_quota(quota, &sent->type_quotas[i], before);
         }
     }
     TIERCE_DASSERT(group->step_count == 0 || group->steps != old->steps);

@@ -89,7 +89,7 @@ static void pool_open(struct pool *p)
 {
     *p = (struct pool){0};
     deleted = 0;
-    harness_open(&p->h, &(struct harness_opts){.find_driver = find_nothing});
+    harness_open(&p->h, &(struct harness_opts){.find_driver = find_nothing, .has_engines = true});
     ck_assert_int_eq(
         tierce__nodes_create(&p->nodes,
                              &(struct tierce__nodes_opts){.size = sizeof(struct tierce__nodes_opts),
@@ -559,6 +559,94 @@ START_TEST(a_full_part_is_passed_over)
 }
 END_TEST
 
+/* Blocks of the pool lie on two nodes. */
+static void ask_for_replicas(struct pool *p)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(p->h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    struct tierce__type_quota quota = {
+        .type = TIERCE__STORAGE_NODE, .capacity_bytes = group.capacity_bytes, .replicas = 2};
+    int64_t version = group.version++;
+    group.type_quotas = &quota;
+    group.type_quota_count = 1;
+    ck_assert_int_eq(tierce__registry_update_group(p->h.registry, &group, version, p->h.why), 0);
+    tierce__registry_release(p->h.registry, catalog);
+}
+
+/* Copies all that waits, as a mover does; returns the number of blocks. */
+static size_t copy_all(struct pool *p)
+{
+    static const enum tierce__move_result results[64]; /* TIERCE__MOVED */
+    size_t copied = 0, moved;
+    struct tierce__taken_moves taken = {.count = 1};
+    while (taken.count > 0) {
+        int rc =
+            tierce__locator_take_moves(p->h.locator, &(struct tierce__take_moves){.blocks_max = 64},
+                                       &p->h.arena, &taken, p->h.why);
+        ck_assert_msg(rc == 0, "%s", p->h.why);
+        for (size_t i = 0; i < taken.count; i++) {
+            const struct tierce__move_batch *batch = &taken.batches[i];
+            ck_assert(batch->is_copy && strcmp(batch->from_storage, batch->to_storage) != 0);
+            rc = tierce__locator_finish_moves(p->h.locator, batch->instance_id, batch->session,
+                                              results, batch->count, &moved, p->h.why);
+            ck_assert_msg(rc == 0, "%s", p->h.why);
+            copied += moved;
+        }
+    }
+    return copied;
+}
+
+static uint64_t bytes_in(struct pool *p, const char *name)
+{
+    struct tierce__usage usage;
+    const struct tierce__catalog *catalog = tierce__registry_acquire(p->h.registry);
+    uint16_t number = tierce__catalog_storage(catalog, name)->number;
+    tierce__registry_release(p->h.registry, catalog);
+    tierce__locator_storage_usage(p->h.locator, number, &usage);
+    return usage.serving_bytes;
+}
+
+/* While a node is silent and after it is forgotten, every block is found on the other nodes, and
+ * then lies on two nodes again. */
+START_TEST(a_dead_node_loses_no_block_that_lies_on_two)
+{
+    enum { KEYS = 12 };
+    struct pool p;
+    char name[64];
+    int64_t keys[KEYS];
+    const struct hello b = {.node = "b", .address = "10.0.0.2:7000"},
+                       c = {.node = "c", .address = "10.0.0.3:7000"};
+    pool_open(&p);
+    ask_for_replicas(&p);
+    serve(&p, &(struct hello){0});
+    serve(&p, &b);
+    serve(&p, &c);
+    for (int64_t i = 0; i < KEYS; i++) {
+        keys[i] = i;
+        ck_assert_int_eq(write_keys(&p, i, 1, NULL, true, name), 0);
+    }
+    ck_assert_uint_eq(copy_all(&p), KEYS);
+    ck_assert_uint_eq(bytes_in(&p, "p.a") + bytes_in(&p, "p.b") + bytes_in(&p, "p.c"),
+                      2 * KEYS * BLOCK_BYTES);
+    uint64_t of_a = bytes_in(&p, "p.a");
+    ck_assert_uint_gt(of_a, 0);
+    for (int i = 0; i < 31; i++) { /* the others repeat their registration */
+        pass(&p, 2);
+        serve(&p, &b);
+        serve(&p, &c);
+        ck_assert_uint_eq(harness_prefix(&p.h, keys, KEYS), KEYS);
+    }
+    ck_assert_int_eq(contents_of(&p, "p.a"), TIERCE__CONTENTS_FORGOTTEN);
+    ck_assert_uint_eq(tierce__reclaimer_step(p.reclaimer), of_a / BLOCK_BYTES);
+    ck_assert_uint_eq(harness_prefix(&p.h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(copy_all(&p), of_a / BLOCK_BYTES);
+    ck_assert_uint_eq(bytes_in(&p, "p.a"), 0);
+    ck_assert_uint_eq(bytes_in(&p, "p.b"), KEYS * BLOCK_BYTES);
+    ck_assert_uint_eq(bytes_in(&p, "p.c"), KEYS * BLOCK_BYTES);
+    pool_close(&p);
+}
+END_TEST
+
 CHECK_MAIN("nodes",
            .tests = {a_part_becomes_a_storage, reasons_are_utf8, invalid_parts_are_rejected,
                      a_silent_node_is_unavailable, a_node_that_starts_again_is_emptied,
@@ -567,4 +655,5 @@ CHECK_MAIN("nodes",
                      writes_are_spread, the_own_host_comes_first_while_it_has_room,
                      a_busy_node_comes_later, a_part_that_rejects_writes_comes_last,
                      reports_do_not_write_the_registry, loads_that_rise_and_fall,
-                     the_last_of_many_parts_has_room, a_full_part_is_passed_over})
+                     the_last_of_many_parts_has_room, a_full_part_is_passed_over,
+                     a_dead_node_loses_no_block_that_lies_on_two})

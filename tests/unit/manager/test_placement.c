@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules that ask for moves: demotion, promotion and replicas. "s" is hotter than "t". */
+#include "check_main.h"
+#include "manager_moves.h"
+#include "silent_log.h"
+
+enum { SECOND_US = 1000000, WINDOW_S = 60, S_BLOCKS = 100 };
+
+static void set_rules(struct harness *h, int32_t demote, int64_t window_s, int32_t replicas)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    struct tierce__type_quota quota = group.type_quotas[0];
+    quota.replicas = replicas;
+    group.type_quotas = &quota;
+    group.demote = demote;
+    group.promote_window_s = window_s;
+    group.version++;
+    int rc = tierce__registry_update_group(h->registry, &group, group.version - 1, h->why);
+    ck_assert_msg(rc == 0, "%s", h->why);
+    tierce__registry_release(h->registry, catalog);
+}
+
+static void limit_bytes(struct harness *h, const char *name, uint64_t bytes)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    struct tierce__storage storage = *tierce__catalog_storage(catalog, name);
+    storage.capacity_bytes = bytes;
+    ck_assert_int_eq(tierce__registry_update_storage(h->registry, &storage, h->why), 0);
+    tierce__registry_release(h->registry, catalog);
+}
+
+static void limit_storage(struct harness *h, const char *name, uint64_t blocks)
+{
+    limit_bytes(h, name, blocks * BLOCK_BYTES);
+}
+
+static void open_rules(struct harness *h, int32_t demote, int64_t window_s, int32_t replicas)
+{
+    moves_open(h, &(struct harness_opts){.watermark = 0.9, .keys_per_file = 8});
+    limit_storage(h, "s", S_BLOCKS);
+    set_rules(h, demote, window_s, replicas);
+}
+
+static uint64_t blocks_in(struct harness *h, const char *name)
+{
+    struct tierce__usage usage;
+    tierce__locator_storage_usage(h->locator, moves_number_of(h, name), &usage);
+    return usage.serving_bytes / BLOCK_BYTES;
+}
+
+/* The storages that hold a block: "s", "st"; "": it is lost. */
+static const char *places_of(struct harness *h, int64_t key)
+{
+    static char names[8];
+    struct tierce__record record = moves_record(h, key);
+    size_t count = 0;
+    for (const char *name = "stu"; *name != '\0'; name++) {
+        const char text[] = {*name, '\0'};
+        for (size_t l = 0; l < record.location_count; l++) {
+            const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+            const struct tierce__storage *storage = tierce__catalog_storage(catalog, text);
+            if (storage != NULL && record.locations[l].storage == storage->number)
+                names[count++] = *name;
+            tierce__registry_release(h->registry, catalog);
+        }
+    }
+    names[count] = '\0';
+    return names;
+}
+
+static uint64_t waiting(struct harness *h, enum tierce__move_reason reason)
+{
+    return moves_stats(h).queued[reason];
+}
+
+/* Moves all that waits, as a mover does; returns the number of blocks. */
+static size_t move_all(struct harness *h)
+{
+    size_t moved = 0;
+    for (;;) {
+        struct tierce__taken_moves taken = moves_take(h, 64);
+        if (taken.count == 0)
+            return moved;
+        for (size_t i = 0; i < taken.count; i++)
+            moved += moves_finish(h, &taken.batches[i], TIERCE__MOVED);
+    }
+}
+
+static void delete_all(struct harness *h)
+{
+    h->now_us += 100 * SECOND_US;
+    while (tierce__deleter_step(h->locator->deleter, 100) > 0)
+        continue;
+}
+
+/* ---- demotion -------------------------------------------------------------------------------- */
+
+/* Above the watermark of a storage the blocks that were used longest ago move, and none is lost. */
+START_TEST(the_coldest_blocks_move)
+{
+    struct harness h;
+    struct tierce__reclaimer_stats stats;
+    open_rules(&h, 1, 0, 0);
+    store_each(&h, 0, 95);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_COLD), 0);
+    read_key(&h, 0);
+    store_each(&h, 95, 1);
+    for (int round = 0; round < 3; round++) { /* what waits is not asked for twice */
+        ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+        ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_COLD), 3); /* to 93, two below the mark */
+    }
+    struct tierce__taken_moves taken = moves_take(&h, 64);
+    ck_assert_uint_eq(taken.count, 1);
+    store_each(&h, 96, 1);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0); /* nor what is on its way */
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_COLD), 1);
+    ck_assert_uint_eq(moves_finish(&h, &taken.batches[0], TIERCE__MOVED), 3);
+    ck_assert_uint_eq(move_all(&h), 1);
+    for (int64_t key = 0; key < 97; key++)
+        ck_assert_str_eq(places_of(&h, key), key >= 1 && key <= 4 ? "t" : "s");
+    delete_all(&h);
+    ck_assert_uint_eq(moves_bytes_in(&h, "s"), 93 * BLOCK_BYTES);
+    ck_assert_uint_eq(moves_bytes_in(&h, "t"), 4 * BLOCK_BYTES);
+    tierce__reclaimer_stats(reclaimer, &stats);
+    ck_assert_uint_eq(stats.demoted_blocks, 4);
+    ck_assert_uint_eq(stats.submitted_blocks + stats.undemoted_blocks, 0);
+    close_all(&h);
+}
+END_TEST
+
+/* Without a mover the storage does not fill: halfway between the watermark and the limit blocks are
+ * evicted, every write finds room, and the evicted blocks are counted. */
+START_TEST(without_a_mover_blocks_are_evicted)
+{
+    enum { MANY = 150 };
+    struct harness h;
+    struct tierce__reclaimer_stats stats;
+    open_rules(&h, 1, 0, 0);
+    for (int64_t key = 0; key < MANY; key++) {
+        store_each(&h, key, 1);
+        (void)tierce__reclaimer_step(reclaimer);
+        delete_all(&h);
+        ck_assert_uint_le(moves_bytes_in(&h, "s"), S_BLOCKS * BLOCK_BYTES);
+    }
+    ck_assert_uint_eq(moves_bytes_in(&h, "t"), 0);
+    ck_assert_uint_eq(blocks_in(&h, "s"), 97); /* halfway between 95 and 100 */
+    tierce__reclaimer_stats(reclaimer, &stats);
+    ck_assert_uint_eq(stats.undemoted_blocks, MANY - 97);
+    close_all(&h);
+}
+END_TEST
+
+/* Where no colder candidate has room, blocks are evicted at the watermark, as without the rule. */
+START_TEST(without_room_blocks_are_evicted)
+{
+    struct harness h;
+    open_rules(&h, 1, 0, 0);
+    limit_storage(&h, "t", 10);
+    store_each(&h, 0, 97);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    ck_assert_uint_eq(move_all(&h), 4);
+    delete_all(&h);
+    ck_assert_uint_eq(blocks_in(&h, "s"), 93);
+    ck_assert_uint_eq(blocks_in(&h, "t"), 4);
+    limit_storage(&h, "t", 4);
+    store_each(&h, 100, 3);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 1 + 1); /* 1 of t, above its own mark */
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_COLD), 0);
+    ck_assert_uint_eq(blocks_in(&h, "s"), 95);
+    close_all(&h);
+}
+END_TEST
+
+/* ---- promotion ------------------------------------------------------------------------------- */
+
+/* Stores a block and moves it to t. */
+static void store_cold(struct harness *h, int64_t key)
+{
+    harness_store(h, &key, 1);
+    ck_assert_uint_eq(moves_want(h, &key, 1, "s", false, TIERCE__MOVE_TO_COLDER), 1);
+    ck_assert_uint_eq(move_all(h), 1);
+    delete_all(h);
+    ck_assert_str_eq(places_of(h, key), "t");
+}
+
+START_TEST(two_reads_within_the_window_promote)
+{
+    struct harness h;
+    open_rules(&h, 0, WINDOW_S, 0);
+    store_cold(&h, 1);
+    read_key(&h, 1);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 0);
+    h.now_us += (WINDOW_S + 1) * SECOND_US; /* too late */
+    read_key(&h, 1);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 0);
+    h.now_us += (WINDOW_S - 10) * SECOND_US;
+    read_key(&h, 1);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 1);
+    read_key(&h, 1);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 1);
+    ck_assert_uint_eq(move_all(&h), 1);
+    ck_assert_str_eq(places_of(&h, 1), "s");
+    for (int i = 0; i < 3; i++)
+        read_key(&h, 1); /* the hottest candidate has it */
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 0);
+    delete_all(&h);
+    ck_assert_uint_eq(moves_bytes_in(&h, "s"), BLOCK_BYTES);
+    ck_assert_uint_eq(moves_bytes_in(&h, "t"), 0);
+    close_all(&h);
+}
+END_TEST
+
+/* No block is evicted or moved for one that is promoted. */
+START_TEST(a_full_storage_gets_nothing)
+{
+    struct harness h;
+    open_rules(&h, 0, WINDOW_S, 0);
+    store_cold(&h, 1000);
+    store_each(&h, 0, 95);
+    for (int i = 0; i < 3; i++)
+        read_key(&h, 1000);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 0);
+    close_all(&h);
+}
+END_TEST
+
+/* A block that was read just before it was demoted comes back after two reads, not after one; and
+ * it is not demoted again at once. */
+START_TEST(no_ping_pong)
+{
+    struct harness h;
+    open_rules(&h, 1, 1000, 0);
+    store_each(&h, 0, 5);
+    read_key(&h, 0);
+    store_each(&h, 5, 91);
+    for (int64_t key = 1; key < 96; key++)
+        read_key(&h, key);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    ck_assert_uint_eq(move_all(&h), 3);
+    delete_all(&h);
+    ck_assert_str_eq(places_of(&h, 0), "t");
+    read_key(&h, 0);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 0);
+    read_key(&h, 0);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 1);
+    ck_assert_uint_eq(move_all(&h), 1);
+    ck_assert_str_eq(places_of(&h, 0), "s");
+    store_each(&h, 96, 3);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    ck_assert_uint_gt(move_all(&h), 0);
+    ck_assert_str_eq(places_of(&h, 0), "s");
+    close_all(&h);
+}
+END_TEST
+
+/* ---- replicas -------------------------------------------------------------------------------- */
+
+static const int64_t keys[] = {1, 2, 3};
+enum { KEYS = 3 };
+
+static void lose(struct harness *h, const char *name)
+{
+    ck_assert_int_eq(tierce__registry_empty_storage(h->registry, name, h->why), 0);
+    (void)tierce__reclaimer_step(reclaimer);
+}
+
+/* A written block gets a second copy in another storage of the type. When a storage is lost, its
+ * blocks are found in the other one, and copied again. */
+START_TEST(a_lost_storage_loses_no_block)
+{
+    struct harness h;
+    open_rules(&h, 0, 0, 2);
+    moves_add_storage(&h, "u", 0);
+    set_rules(&h, 0, 0, 2);
+    harness_store(&h, keys, KEYS);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_REPLICA), KEYS);
+    ck_assert_uint_eq(move_all(&h), KEYS);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_REPLICA), 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_REPLICA), 0); /* two are enough */
+    for (size_t i = 0; i < KEYS; i++)
+        ck_assert_str_eq(places_of(&h, keys[i]), "st");
+    ck_assert_uint_eq(moves_bytes_in(&h, "s"), KEYS * BLOCK_BYTES);
+    ck_assert_uint_eq(moves_bytes_in(&h, "t"), KEYS * BLOCK_BYTES);
+    ck_assert_uint_eq(harness_usage(&h).serving_bytes, 2 * KEYS * BLOCK_BYTES);
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "s", false, h.why), 0);
+    lose(&h, "s");
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_REPLICA), KEYS);
+    ck_assert_uint_eq(move_all(&h), KEYS);
+    for (size_t i = 0; i < KEYS; i++)
+        ck_assert_str_eq(places_of(&h, keys[i]), "tu");
+    delete_all(&h);
+    ck_assert_uint_eq(moves_bytes_in(&h, "s"), 0);
+    close_all(&h);
+}
+END_TEST
+
+/* Another leader does not know the queue: a read asks again. */
+START_TEST(a_read_asks_for_a_copy)
+{
+    struct harness h;
+    open_rules(&h, 0, 0, 2);
+    harness_store(&h, keys, KEYS);
+    tierce__moves_clear(tierce__locator_moves(h.locator));
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_REPLICA), KEYS);
+    close_all(&h);
+}
+END_TEST
+
+/* A copy whose storage is short of room leaves alone, also if the group demotes. */
+START_TEST(a_full_storage_gives_its_copies_up)
+{
+    struct harness h;
+    open_rules(&h, (int32_t)_i, 0, 2);
+    harness_store(&h, keys, KEYS);
+    ck_assert_uint_eq(move_all(&h), KEYS);
+    limit_storage(&h, "s", 2);
+    ck_assert_uint_ge(tierce__reclaimer_step(reclaimer), 2); /* one block is below the watermark */
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_COLD), 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(blocks_in(&h, "t"), KEYS);
+    ck_assert_uint_le(blocks_in(&h, "s"), 1);
+    close_all(&h);
+}
+END_TEST
+
+/* One block is above the watermark. Its copy in t makes a move unnecessary, unless t is not
+ * available: the last copy that can be read moves, and is not dropped. */
+START_TEST(the_last_copy_that_can_be_read_stays)
+{
+    const bool is_available = _i == 0;
+    struct harness h;
+    open_rules(&h, 1, 0, 2);
+    moves_add_storage(&h, "u", 0);
+    harness_store(&h, keys, KEYS);
+    ck_assert_uint_eq(move_all(&h), KEYS);
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "t", is_available, h.why), 0);
+    limit_bytes(&h, "s", KEYS * BLOCK_BYTES + BLOCK_BYTES / 10);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), is_available);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_COLD), !is_available);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(move_all(&h), 1); /* or the replica that the read has asked for */
+    ck_assert_uint_eq(blocks_in(&h, "u"), 1);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    close_all(&h);
+}
+END_TEST
+
+/* A promotion needs no move if a hotter candidate has the block, too. */
+START_TEST(a_block_that_is_hot_already_stays)
+{
+    struct harness h;
+    open_rules(&h, 0, WINDOW_S, 0);
+    harness_store(&h, keys, KEYS);
+    ck_assert_uint_eq(moves_want(&h, keys, KEYS, "s", true, TIERCE__MOVE_TO_COLDER), KEYS);
+    ck_assert_uint_eq(move_all(&h), KEYS);
+    for (int i = 0; i < 20; i++) /* from both, by chance */
+        read_key(&h, keys[0]);
+    ck_assert_uint_eq(waiting(&h, TIERCE__MOVE_HOT), 0);
+    close_all(&h);
+}
+END_TEST
+
+/* ---- the settings ---------------------------------------------------------------------------- */
+
+static int try_rules(struct harness *h, int32_t demote, int64_t window_s, int32_t replicas)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    struct tierce__type_quota quota = group.type_quotas[0];
+    quota.replicas = replicas;
+    group.type_quotas = &quota;
+    group.demote = demote;
+    group.promote_window_s = window_s;
+    group.version++;
+    int rc = tierce__registry_update_group(h->registry, &group, group.version - 1, h->why);
+    tierce__registry_release(h->registry, catalog);
+    return rc;
+}
+
+static void check_rules(struct harness *h, int32_t demote, int64_t window_s, int32_t replicas)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    const struct tierce__group *group = tierce__catalog_group(catalog, "g");
+    ck_assert_int_eq(group->demote, demote);
+    ck_assert_int_eq(group->promote_window_s, window_s);
+    ck_assert_int_eq(group->type_quotas[0].replicas, replicas);
+    tierce__registry_release(h->registry, catalog);
+}
+
+/* A client that does not know the settings sends 0, which keeps them; -1 turns them off. */
+START_TEST(settings_stay_until_they_are_turned_off)
+{
+    struct harness h;
+    open_rules(&h, 1, WINDOW_S, 2);
+    check_rules(&h, 1, WINDOW_S, 2);
+    set_rules(&h, 0, 0, 0);
+    check_rules(&h, 1, WINDOW_S, 2);
+    set_rules(&h, -1, -1, -1);
+    check_rules(&h, 0, 0, 0);
+    ck_assert_int_eq(try_rules(&h, 2, 0, 0), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(h.why, "demote"));
+    ck_assert_int_eq(try_rules(&h, 0, -2, 0), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(h.why, "promote_window_seconds"));
+    ck_assert_int_eq(try_rules(&h, 0, 0, TIERCE__REPLICAS_MAX + 1), TIERCE_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(h.why, "replicas"));
+    close_all(&h);
+}
+END_TEST
+
+CHECK_MAIN("placement",
+           .tests = {the_coldest_blocks_move, without_a_mover_blocks_are_evicted,
+                     without_room_blocks_are_evicted, two_reads_within_the_window_promote,
+                     a_block_that_is_hot_already_stays, a_full_storage_gets_nothing, no_ping_pong,
+                     a_lost_storage_loses_no_block, a_read_asks_for_a_copy,
+                     settings_stay_until_they_are_turned_off},
+           .loops = {{a_full_storage_gives_its_copies_up, 0, 2},
+                     {the_last_copy_that_can_be_read_stays, 0, 2}})
