@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/log/log.h"
+#include "store/remote/fleet/fleet_allowed.h"
 #include "store/remote/fleet/fleet_requests.h"
 
 #include <errno.h>
@@ -449,9 +450,13 @@ static int read_path(char *path, const char **group, const char **instance,
 static int check_url(const struct tierce__connector_source *source,
                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    static const char *const known[] = {"token_file", "ca_file", "mooncake_python", NULL};
+    static const char *const known[] = {"token_file", "ca_file", "mooncake_python", "storages",
+                                        NULL};
     const struct tierce__url *url = source->url;
+    const char *allowed = tierce__url_param(url, "storages");
     int rc = tierce__url_check_params(url, known, why);
+    if (rc == 0 && allowed != NULL)
+        rc = tierce__fleet_allowed_check(allowed, why);
     if (rc < 0)
         return rc;
     if (source->opts->namespaces == NULL)
@@ -486,7 +491,8 @@ static int open_parts(struct tierce__fleet *fleet, const struct tierce__connecto
             &(struct tierce__fleet_stores_opts){
                 .size = sizeof(struct tierce__fleet_stores_opts),
                 .pool = source->opts->pool,
-                .mooncake_python = tierce__url_param(source->url, "mooncake_python")});
+                .mooncake_python = tierce__url_param(source->url, "mooncake_python"),
+                .allowed = tierce__url_param(source->url, "storages")});
     if (rc == 0)
         rc = tierce__fleet_parts_open(
             &fleet->parts,

@@ -5,6 +5,7 @@
 #include "base/config/config_parse.h"
 #include "base/json/json_value.h"
 #include "base/text/utf8.h"
+#include "store/remote/fleet/fleet_allowed.h"
 #include "store/remote/fleet/fleet_stores_private.h"
 #include "store/remote/fleet/storage_at.h"
 
@@ -25,15 +26,22 @@ static struct tierce__fleet_store *store_of(struct tierce__list *node)
 
 /* ---- the storages of an answer --------------------------------------------------------------- */
 
+/* It may hold a password. */
+static void free_url(struct tierce__fleet_store *store)
+{
+    if (store->url != NULL)
+        explicit_bzero(store->url, strlen(store->url));
+    tierce__free(store->url);
+    store->url = NULL;
+}
+
 static void free_store(struct tierce__fleet_store *store)
 {
     TIERCE_ASSERT(store->use == NULL && tierce__list_empty(&store->waiting));
     tierce__free(store->name);
     tierce__free(store->type);
     tierce__free(store->root);
-    if (store->url != NULL) /* it may hold a password */
-        explicit_bzero(store->url, strlen(store->url));
-    tierce__free(store->url);
+    free_url(store);
     tierce__free(store);
 }
 
@@ -130,6 +138,9 @@ static int locate(struct tierce__fleet_store *store, const struct fleet_entry *e
         return 0;
     }
     int rc = tierce__storage_at_url(&store->url, &at, store->reason);
+    const char *allowed = store->stores->allowed;
+    if (rc == 0 && allowed != NULL && !tierce__fleet_allows(allowed, store->url, store->reason))
+        free_url(store);
     return rc == -ENOMEM ? rc : 0;
 }
 
@@ -511,6 +522,25 @@ int tierce__fleet_store_find(struct tierce__fleet_store **out, struct tierce__fl
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static int copy_texts(struct tierce__fleet_stores *stores,
+                      const struct tierce__fleet_stores_opts *opts)
+{
+    if (opts->mooncake_python != NULL)
+        stores->mooncake_python = tierce__strdup(opts->mooncake_python);
+    if (opts->allowed != NULL)
+        stores->allowed = tierce__strdup(opts->allowed);
+    bool all = (opts->mooncake_python == NULL || stores->mooncake_python != NULL) &&
+               (opts->allowed == NULL || stores->allowed != NULL);
+    return all ? 0 : -ENOMEM;
+}
+
+static void free_all(struct tierce__fleet_stores *stores)
+{
+    tierce__free(stores->mooncake_python);
+    tierce__free(stores->allowed);
+    tierce__free(stores);
+}
+
 int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
                               const struct tierce__fleet_stores_opts *opts)
 {
@@ -520,23 +550,21 @@ int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
         return -ENOMEM;
     stores->magic = STORES_MAGIC;
     stores->pool = opts->pool;
-    stores->mooncake_python =
-        opts->mooncake_python != NULL ? tierce__strdup(opts->mooncake_python) : NULL;
-    if (opts->mooncake_python != NULL && stores->mooncake_python == NULL) {
-        tierce__free(stores);
-        return -ENOMEM;
+    int rc = copy_texts(stores, opts);
+    if (rc != 0) {
+        free_all(stores);
+        return rc;
     }
     tierce__lock_init(&stores->lock, TIERCE__LOCK_FLEET_STORES);
     tierce__cond_init(&stores->wake);
     tierce__list_init(&stores->all);
     tierce__list_init(&stores->retired);
     tierce__list_init(&stores->jobs);
-    int rc = -pthread_create(&stores->keeper, NULL, tierce__fleet_keep, stores);
+    rc = -pthread_create(&stores->keeper, NULL, tierce__fleet_keep, stores);
     if (rc != 0) {
         tierce__cond_fini(&stores->wake);
         tierce__lock_fini(&stores->lock);
-        tierce__free(stores->mooncake_python);
-        tierce__free(stores);
+        free_all(stores);
         return rc;
     }
     *out = stores;
@@ -555,7 +583,6 @@ bool tierce__fleet_stores_close(struct tierce__fleet_stores *stores, uint64_t de
     tierce__cond_fini(&stores->wake);
     tierce__lock_fini(&stores->lock);
     stores->magic = 0;
-    tierce__free(stores->mooncake_python);
-    tierce__free(stores);
+    free_all(stores);
     return all;
 }

@@ -24,6 +24,8 @@ struct tierce__fleet_stores_opts {
     /* The interpreter that has Mooncake, or NULL: storages of Mooncake cannot be reached. [borrow
      * for the call] */
     const char *mooncake_python;
+    /* The storages that managers may name (fleet_allowed.h); NULL: any. [borrow for the call] */
+    const char *allowed;
 };
 TIERCE_MUSTUSE int tierce__fleet_stores_open(struct tierce__fleet_stores **out,
                                              const struct tierce__fleet_stores_opts *opts);

@@ -65,7 +65,7 @@ struct tierce__fleet_job {
 struct tierce__fleet_stores {
     uint32_t magic;
     struct tierce__pool *pool;
-    char *mooncake_python; /* or NULL */
+    char *mooncake_python, *allowed; /* or NULL */
     pthread_t keeper;
     struct tierce__lock lock;
     /* Under the lock. */

@@ -653,6 +653,7 @@ START_TEST(test_urls)
         {"fleet://127.0.0.1:1/g/i/j", "GROUP/INSTANCE"},
         {"fleet://user:secret@127.0.0.1:1/g", "token_file="},
         {"fleet://127.0.0.1:1/g?tokenfile=x", "token_file"},
+        {"fleet://127.0.0.1:1/g?storages=a,,b", "storages must be a list"},
         {"fleet://127.0.0.1:1/g/"
          "01234567890123456789012345678901234567890123456789012345678901234567"
          "8901234567890123456789012345678901234567890123456789012345678",

@@ -7,6 +7,7 @@
 #include "redis_cluster.h"
 #include "redis_server.h"
 #include "script_server.h"
+#include "store/remote/fleet/fleet_allowed.h"
 #include "store/remote/fleet/fleet_stores_private.h"
 #include "wait_for.h"
 
@@ -18,7 +19,7 @@ static char root[64];
 static struct tierce__pool *pool;
 static struct tierce__fleet_stores *stores;
 static char why[TIERCE__FLEET_WHY_BYTES];
-static const char *mooncake_python = "python3";
+static const char *mooncake_python = "python3", *allowed;
 
 static const char *at(const char *name)
 {
@@ -34,7 +35,8 @@ static void open_stores(void)
                                                &(struct tierce__fleet_stores_opts){
                                                    .size = sizeof(struct tierce__fleet_stores_opts),
                                                    .pool = pool,
-                                                   .mooncake_python = mooncake_python}),
+                                                   .mooncake_python = mooncake_python,
+                                                   .allowed = allowed}),
                      0);
 }
 
@@ -199,6 +201,95 @@ START_TEST(storages_are_read)
         ck_assert_int_eq(read_place(&place, unreachable[i][0]), TIERCE_E_UNSUPPORTED);
         ck_assert_str_eq(why, unreachable[i][1]);
     }
+    end();
+}
+END_TEST
+
+static const struct {
+    const char *allowed, *url, *why; /* why NULL: it is allowed */
+} trusts[] = {
+    {"/mnt/kv", "file:///mnt/kv/?names=path", NULL},
+    {"h,/mnt/kv//", "file:///mnt/kv/a/?names=path", NULL},
+    {"/mnt/kv", "file:///mnt/kvs/?names=path", "folder /mnt/kvs/"},
+    {"/mnt/kv", "file:///mnt/?names=path", "folder /mnt/"},
+    {"/mnt/kv", "file:///mnt/kv/../x/", "folder"},
+    {"/mnt/kv", "file:///mnt/k%76/a/", NULL},
+    {"/run/redis", "redis+unix:///run/redis/s", NULL},
+    {"/run/redis", "redis+unix:///run/other/s", "folder /run/other/s"},
+    {"/mnt/kv", "redis://:6379/mnt/kv", "is not among"},
+    {"10.0.0.5", "redis://10.0.0.5:6379", NULL},
+    {"10.0.0.5:6379", "redis://u:p@10.0.0.5:6379/1", NULL},
+    {"10.0.0.5:6379", "redis://10.0.0.5:6380", "host 10.0.0.5, port 6380,"},
+    {"10.0.0.5:6379", "redis://10.0.0.5", "host 10.0.0.5 "},
+    {"10.0.0.5", "redis://10.0.0.50:1", "host 10.0.0.50"},
+    {"a,b", "redis+cluster://a:1,b:2", NULL},
+    {"a,b", "redis+cluster://a:1,c:2", "host c"},
+    {"Store.Example", "redis://store.example:1", NULL},
+    {"*.example", "redis://store.example:1", NULL},
+    {"*.example", "redis://example:1", "host example"},
+    {"*.example", "redis://badexample:1", "host badexample"},
+    {"*.example", "s3://bucket?endpoint=http://evil%23.example", "invalid character"},
+    {"[fd00::5]:6379", "redis://[fd00::5]:6379", NULL},
+    {"fd00::5", "redis://[fd00::5]:6379", NULL},
+    {"[fd00::5]:6379", "redis://[fd00::5]:6380", "port 6380"},
+    {"bucket", "s3://bucket?endpoint=http://store:9000&names=path", "host store, port 9000,"},
+    {"store", "s3://bucket?endpoint=http://store:9000&names=path", NULL},
+    {"store", "s3://bucket?names=path", "host amazonaws.com"},
+    {"amazonaws.com", "s3://bucket?names=path", NULL},
+    {"store", "s3://bucket?endpoint=store", "scheme"},
+    {"m", "mooncake://m:1?metadata=P2PHANDSHAKE", NULL},
+    {"m", "mooncake://m:1?metadata=http://other:1/meta", "host other"},
+    {"m,other:1", "mooncake://m:1?metadata=http://other:1/meta", NULL},
+    {"n1", "transfer+tls://n1:7000/memory?ca_file=/x", NULL},
+    {"n1", "transfer://n2:7000/memory", "host n2"},
+};
+enum { TRUSTS = sizeof(trusts) / sizeof(*trusts) };
+
+START_TEST(managers_may_name_what_is_listed)
+{
+    bool is = tierce__fleet_allows(trusts[_i].allowed, trusts[_i].url, why);
+    ck_assert_msg(is == (trusts[_i].why == NULL), "%s %s: %s", trusts[_i].allowed, trusts[_i].url,
+                  why);
+    ck_assert_msg(is || strstr(why, trusts[_i].why) != NULL, "%s %s: %s", trusts[_i].allowed,
+                  trusts[_i].url, why);
+}
+END_TEST
+
+START_TEST(lists_of_storages_are_checked)
+{
+    static const char *const bad[] = {
+        "",    ",",      "a,",  ",a", "a,,b",  "/",       "//",     "a b",
+        "u@h", "h/x",    "a?b", "h:", "h:0",   "h:65536", "h:1x",   "[::1",
+        "[]",  "[::1]x", "*",   "*.", "a.*.b", "**.b",    "s3://b", "redis://h"};
+    char config_why[TIERCE__CONNECTOR_WHY_BYTES];
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
+        ck_assert_msg(tierce__fleet_allowed_check(bad[i], config_why) == TIERCE_E_CONFIG, "\"%s\"",
+                      bad[i]);
+    ck_assert_ptr_nonnull(strstr(config_why, "*.DOMAIN"));
+    ck_assert_int_eq(tierce__fleet_allowed_check("/mnt/kv/,h,h:1,[::1]:2,::1,*.d", config_why), 0);
+}
+END_TEST
+
+/* A storage that is not listed is not opened. */
+START_TEST(other_storages_are_not_opened)
+{
+    struct tierce__fleet_place place;
+    allowed = "/tmp/nfs,h:1";
+    start();
+    update("[{\"type\":\"file\",\"global_unique_name\":\"n\",\"storage_spec\":{\"root_path\":"
+           "\"/tmp/nfs\"}},"
+           "{\"type\":\"file\",\"global_unique_name\":\"o\",\"storage_spec\":{\"root_path\":"
+           "\"/tmp/other\"}},"
+           "{\"type\":\"redis\",\"global_unique_name\":\"r\",\"storage_spec\":{\"uri\":"
+           "\"redis://h:1\"}},"
+           "{\"type\":\"redis\",\"global_unique_name\":\"s\",\"storage_spec\":{\"uri\":"
+           "\"redis://u:secret@h:2\"}}]");
+    ck_assert_int_eq(read_place(&place, "file://n/tmp/nfs/i/1?size=1"), 0);
+    ck_assert_int_eq(read_place(&place, "redis://r/i/1?size=1"), 0);
+    ck_assert_int_eq(read_place(&place, "file://o/tmp/other/i/1?size=1"), TIERCE_E_UNSUPPORTED);
+    ck_assert_str_eq(why, "storage o: folder /tmp/other/ is not among storages= of the fleet URL");
+    ck_assert_int_eq(read_place(&place, "redis://s/i/1?size=1"), TIERCE_E_UNSUPPORTED);
+    ck_assert_str_eq(why, "storage s: host h, port 2, is not among storages= of the fleet URL");
     end();
 }
 END_TEST
@@ -633,8 +724,9 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-CHECK_MAIN("fleet stores", .seconds = 120,
-           .tests = {storages_are_read, mooncake_requires_an_interpreter, hostile_uris,
+CHECK_MAIN("fleet stores", .seconds = 120, .loops = {{managers_may_name_what_is_listed, 0, TRUSTS}},
+           .tests = {storages_are_read, mooncake_requires_an_interpreter,
+                     lists_of_storages_are_checked, other_storages_are_not_opened, hostile_uris,
                      wrong_answers_change_nothing, changes_have_a_limit, slots_of_a_folder,
                      another_root, a_folder_with_a_mark, updates_meanwhile,
                      credentials_come_and_change, a_connector_that_opens_slowly,
