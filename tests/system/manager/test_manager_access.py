@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from fleet_world import CHUNK_BYTES, CHUNKS, Engine
 from manager_process import Grpc, Http, Manager, executable, free_port, stubs, wait_until
 
 pytest.importorskip("grpc_tools")
@@ -91,10 +92,10 @@ def test_tls_files_that_are_wrong_are_named(tmp_path, authority):
         assert "error:0" not in text, text
 
 
-def tls(manager, port, context):
+def tls(manager, port, context, path="/livez"):
     connection = http.client.HTTPSConnection("127.0.0.1", manager.ports[port], timeout=10,
                                              context=context)
-    connection.request("GET", "/livez")
+    connection.request("GET", path)
     return connection.getresponse().status
 
 
@@ -186,6 +187,32 @@ def test_plain_text_meets_tls_and_tls_meets_plain_text(encrypted, tmp_path, port
             context.wrap_socket(s)
     assert plain.get("/livez")[0] == 200
     assert plain.stop() == 0
+
+
+def test_engines_reach_a_manager_over_tls(tmp_path, authority):
+    """With a token, and only if its certificate is of an authority that they trust."""
+    pem, key = authority.sign("server")
+    tokens, token = tmp_path / "tokens", tmp_path / "token"
+    tokens.write_text(f"user engine {hashlib.sha256(b'secret').hexdigest()}\n")
+    token.write_text("secret")
+    for path in (tokens, token):
+        path.chmod(0o600)
+    manager = Manager(tmp_path / "m", "--auth.required=true", f"--auth.token_file={tokens}", f"--tls.certificate={pem}",
+                      f"--tls.key={key}", ready=False, startup=Manager.usual_startup(storage=tmp_path / "nfs"))
+    context = ssl.create_default_context(cafile=authority.ca)
+    wait_until(lambda: tls(manager, "http", context, "/readyz") == 200)
+    url = f"fleet+tls://127.0.0.1:{manager.ports['grpc']}/default?token_file={token}&ca_file="
+    content = os.urandom(CHUNKS * CHUNK_BYTES)
+    engine = Engine(f"{url}{authority.ca}")
+    engine.store(content)
+    engine.close()
+    other = Authority(tmp_path / "other")
+    for ca, found in ((other.ca, 0), (authority.ca, CHUNKS)):
+        engine = Engine(f"{url}{ca}")
+        assert engine.found() == found
+        assert found == 0 or engine.load() == content
+        engine.close()
+    assert manager.stop() == 0
 
 
 # ---- accounts ------------------------------------------------------------------------------------

@@ -1,21 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A storage of the manager in a real Mooncake: probed, written to and read by an engine, deleted in, and lost."""
 
-import ctypes
 import importlib.util
 import os
 import re
 import subprocess
 import sys
 import urllib.request
-from array import array
 
 import pytest
 
-from fleet_world import GROUP, Fleet
+from fleet_world import CHUNK_BYTES, CHUNKS, GROUP, Engine, Fleet
 from manager_process import free_port, wait_until
 
-CHUNKS, CHUNK_BYTES, TOKENS = 6, 1 << 16, 64
 OWNER = """
 import os, sys, time
 from mooncake.store import MooncakeDistributedStore
@@ -66,46 +63,6 @@ class Mooncake:
         self.owner.wait()
         self.owner.stdout.close()
         self.kill_master()
-
-
-class Engine:
-    """Chunks of a prompt of equal tokens, over a pool behind managers."""
-
-    def __init__(self, url):
-        from tierce import _core as core
-
-        self.engine = core.Engine.open(None, {"memory.size": "16MiB", "disk.path": "", "remote.urls": url,
-                                              "timeout.lookup": "30s", "timeout.load": "30s"})
-        self.view = self.engine.view({
-            "weights": "aa", "model": "m", "kv_dtype": "float32", "quantization": "", "layout": "l", "layer_count": 1,
-            "cell_bytes": [CHUNK_BYTES], "block_tokens": TOKENS, "chunk_blocks": 1, "algo": "sha256"})
-        self.chain = self.view.chain()
-        self.chain.append(array("i", [5]) * (CHUNKS * TOKENS))
-        self.memory = ctypes.create_string_buffer(CHUNKS * CHUNK_BYTES)
-        self.view.set_paged([ctypes.addressof(self.memory)], [CHUNK_BYTES], CHUNKS)
-        self.blocks = array("i", range(CHUNKS))
-
-    def store(self, content):
-        self.memory.raw = content
-        store = self.view.store_begin(self.chain, CHUNKS, self.blocks)
-        store.layer(0)
-        assert store.end() == CHUNKS and self.engine.flush(60_000)
-
-    def found(self):
-        found, in_memory, _ = self.view.lookup(self.chain, 0, CHUNKS, 0, 0)
-        assert in_memory == 0
-        return found
-
-    def load(self):
-        ctypes.memset(self.memory, 0, CHUNKS * CHUNK_BYTES)
-        load = self.view.load_begin(self.chain, 0, CHUNKS, self.blocks)
-        load.layer(0)
-        assert all(load.end())
-        return self.memory.raw
-
-    def close(self):
-        del self.chain, self.view  # else the next engine has its memory
-        self.engine.close()
 
 
 @pytest.fixture
