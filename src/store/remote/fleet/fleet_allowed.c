@@ -108,25 +108,35 @@ static bool has_host(const struct allowed_item *item, const struct tierce__url_h
                0;
 }
 
-/* A path, or a host if `path` is NULL. */
-static bool is_in(const char *allowed, const char *path, const struct tierce__url_host *host,
-                  char why[TIERCE__FLEET_WHY_BYTES])
+static bool is_folder_in(const char *allowed, const char *path, char why[TIERCE__FLEET_WHY_BYTES])
 {
     struct allowed_item item;
     char shown[120];
-    bool is_plain = path == NULL || (strstr(path, "/../") == NULL && strstr(path, "/./") == NULL);
+    bool is_plain = strstr(path, "/../") == NULL && strstr(path, "/./") == NULL;
     while (is_plain && next_item(&item, &allowed) > 0) {
-        if (path != NULL ? has_folder(&item, path) : has_host(&item, host))
+        if (has_folder(&item, path))
             return true;
     }
-    tierce__text_for_message(shown, sizeof(shown), path != NULL ? path : host->name);
-    if (path == NULL && host->port != 0)
-        snprintf(why, TIERCE__FLEET_WHY_BYTES,
-                 "host %s, port %u, is not among storages= of the fleet URL", shown,
-                 (unsigned)host->port);
-    else
-        snprintf(why, TIERCE__FLEET_WHY_BYTES, "%s %s is not among storages= of the fleet URL",
-                 path != NULL ? "folder" : "host", shown);
+    tierce__text_for_message(shown, sizeof(shown), path);
+    snprintf(why, TIERCE__FLEET_WHY_BYTES, "folder %s is not among storages= of the fleet URL",
+             shown);
+    return false;
+}
+
+static bool is_host_in(const char *allowed, const struct tierce__url_host *host,
+                       char why[TIERCE__FLEET_WHY_BYTES])
+{
+    struct allowed_item item;
+    char shown[120], port[32] = "";
+    while (next_item(&item, &allowed) > 0) {
+        if (has_host(&item, host))
+            return true;
+    }
+    tierce__text_for_message(shown, sizeof(shown), host->name);
+    if (host->port != 0)
+        snprintf(port, sizeof(port), ", port %u,", (unsigned)host->port);
+    snprintf(why, TIERCE__FLEET_WHY_BYTES, "host %s%s is not among storages= of the fleet URL",
+             shown, port);
     return false;
 }
 
@@ -137,10 +147,10 @@ static bool are_in(const char *allowed, const struct tierce__url *url,
     static const struct tierce__url_host none = {.name = ""};
     const char *kind = strchr(url->scheme, '+');
     if (strcmp(url->scheme, "file") == 0 || (kind != NULL && strcmp(kind, "+unix") == 0))
-        return is_in(allowed, url->path, NULL, why);
-    bool is = url->host_count > 0 || is_in(allowed, NULL, &none, why);
+        return is_folder_in(allowed, url->path, why);
+    bool is = url->host_count > 0 || is_host_in(allowed, &none, why);
     for (size_t i = 0; is && i < url->host_count; i++)
-        is = is_in(allowed, NULL, &url->hosts[i], why);
+        is = is_host_in(allowed, &url->hosts[i], why);
     return is;
 }
 
@@ -172,7 +182,7 @@ bool tierce__fleet_allows(const char *allowed, const char *text, char why[TIERCE
     bool is;
     if (strcmp(url.scheme, "s3") == 0)
         is = endpoint != NULL ? is_text_in(allowed, endpoint, why)
-                              : is_in(allowed, NULL, &amazon, why);
+                              : is_host_in(allowed, &amazon, why);
     else
         is = are_in(allowed, &url, why);
     if (is && strcmp(url.scheme, "mooncake") == 0 && metadata != NULL &&
