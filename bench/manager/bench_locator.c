@@ -15,12 +15,13 @@ static void name_keys(uint64_t chain, int64_t keys[TIERCE__BENCH_CHAIN_KEYS])
         keys[i] = (int64_t)tierce__bench_random(31, chain * TIERCE__BENCH_CHAIN_KEYS + i);
 }
 
-static int open_registry(struct tierce__bench_locator *b, const char *folder)
+static int open_registry(struct tierce__bench_locator *b,
+                         const struct tierce__bench_locator_opts *opts)
 {
     char spec[4160], *text = NULL;
     size_t bytes = 0;
-    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/\", \"key_count_per_file\": %d}", folder,
-             TIERCE__BENCH_FILE_BLOCKS);
+    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/\", \"key_count_per_file\": %u}",
+             opts->folder, opts->file_blocks);
     FILE *out = open_memstream(&text, &bytes);
     if (out == NULL)
         return -ENOMEM;
@@ -67,10 +68,10 @@ static int add_instance(struct tierce__bench_locator *b)
     return rc < 0 ? rc : tierce__locator_add_instance(b->locator, TIERCE__BENCH_INSTANCE, b->why);
 }
 
-int tierce__bench_locator_open(struct tierce__bench_locator *out, const char *folder,
-                               struct tierce__ghosts *ghost, uint32_t delete_threads)
+int tierce__bench_locator_open(struct tierce__bench_locator *out,
+                               const struct tierce__bench_locator_opts *opts)
 {
-    int rc = open_registry(out, folder);
+    int rc = open_registry(out, opts);
     if (rc >= 0)
         rc = tierce__storages_open(&out->storages, &(struct tierce__storages_opts){
                                                        .size = sizeof(struct tierce__storages_opts),
@@ -80,8 +81,8 @@ int tierce__bench_locator_open(struct tierce__bench_locator *out, const char *fo
                                                      .size = sizeof(struct tierce__locator_opts),
                                                      .registry = out->registry,
                                                      .storages = out->storages,
-                                                     .delete_threads = delete_threads,
-                                                     .ghost = ghost});
+                                                     .delete_threads = opts->delete_threads,
+                                                     .ghost = opts->ghost});
     if (rc == 0)
         rc = tierce__locator_recover(out->locator, 1, out->why);
     return rc < 0 ? rc : add_instance(out);

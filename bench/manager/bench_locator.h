@@ -16,7 +16,7 @@
 enum {
     TIERCE__BENCH_CHAIN_KEYS = 128,
     TIERCE__BENCH_BLOCK_BYTES = 4 << 20,
-    TIERCE__BENCH_FILE_BLOCKS = 8, /* of a file of slots */
+    TIERCE__BENCH_FILE_BLOCKS = 8, /* slots of a file, as KVCM has */
 };
 
 #define TIERCE__BENCH_INSTANCE "bench"
@@ -29,10 +29,16 @@ struct tierce__bench_locator {
     char why[TIERCE__WHY_BYTES];
 };
 
-/* Zeroed before. `ghost` may be NULL. After an error `why` may be set; close is called. */
-TIERCE_MUSTUSE int tierce__bench_locator_open(struct tierce__bench_locator *out, const char *folder,
-                                              struct tierce__ghosts *ghost,
-                                              uint32_t delete_threads);
+struct tierce__bench_locator_opts {
+    const char *folder;
+    unsigned file_blocks;         /* slots of a file */
+    struct tierce__ghosts *ghost; /* or NULL */
+    uint32_t delete_threads;      /* 0: nothing is deleted */
+};
+
+/* Zeroed before. After an error `why` may be set; close is called. */
+TIERCE_MUSTUSE int tierce__bench_locator_open(struct tierce__bench_locator *out,
+                                              const struct tierce__bench_locator_opts *opts);
 /* Destroys `ghost`, too. */
 void tierce__bench_locator_close(struct tierce__bench_locator *b, struct tierce__ghosts *ghost);
 

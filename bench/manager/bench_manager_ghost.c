@@ -102,7 +102,10 @@ static int open_side(struct ghost_side *side, bool has_ghost, const char *folder
                                  .size = sizeof(struct tierce__ghosts_opts), .has_thread = true})
                        : 0;
     if (rc == 0)
-        rc = tierce__bench_locator_open(&side->base, folder, side->ghost, 0);
+        rc = tierce__bench_locator_open(
+            &side->base,
+            &(struct tierce__bench_locator_opts){
+                .folder = folder, .file_blocks = TIERCE__BENCH_FILE_BLOCKS, .ghost = side->ghost});
     return rc < 0 ? rc : tierce__bench_locator_fill(&side->base, 0, GHOST_CHAINS, NULL, NULL);
 }
 

@@ -26,6 +26,7 @@ enum {
     HOT_SHARE = 16,     /* one chain in so many is read, and was stored last */
     DELETE_THREADS = 8, /* the default of delete.threads */
     RECLAIM_MS_MAX = 600000,
+    FILES_MAX = 200000,    /* with more blocks they are larger: making them would take the time */
     SAMPLES_MAX = 1 << 20, /* of lookups */
 };
 
@@ -36,6 +37,7 @@ struct reclaim_bench {
     struct tierce__arena arena; /* of lookups */
     char last[4096];            /* the file that was made last */
     uint64_t chains, draws;
+    unsigned file_blocks;
     int64_t *ns; /* of lookups */
     size_t count;
 };
@@ -69,9 +71,7 @@ static int write_files(void *arg, const struct tierce__found *locations, size_t 
         int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
         if (fd < 0)
             return -errno;
-        int rc = ftruncate(fd, (off_t)TIERCE__BENCH_FILE_BLOCKS * TIERCE__BENCH_BLOCK_BYTES) == 0
-                     ? 0
-                     : -errno;
+        int rc = ftruncate(fd, (off_t)r->file_blocks * TIERCE__BENCH_BLOCK_BYTES) == 0 ? 0 : -errno;
         close(fd);
         if (rc < 0)
             return rc;
@@ -209,9 +209,13 @@ static int run(struct reclaim_bench *r, const char *folder)
     uint64_t blocks = r->bench->blocks > 0 ? r->bench->blocks : BLOCKS_DEFAULT;
     r->chains = blocks / TIERCE__BENCH_CHAIN_KEYS;
     r->chains = r->chains < CHAINS_MIN ? CHAINS_MIN : r->chains;
+    r->file_blocks = TIERCE__BENCH_FILE_BLOCKS;
+    while (blocks / r->file_blocks > FILES_MAX)
+        r->file_blocks *= 2;
     r->ns = tierce__calloc(SAMPLES_MAX, sizeof(*r->ns));
-    int rc = r->ns == NULL ? -ENOMEM
-                           : tierce__bench_locator_open(&r->base, folder, NULL, DELETE_THREADS);
+    struct tierce__bench_locator_opts opts = {
+        .folder = folder, .file_blocks = r->file_blocks, .delete_threads = DELETE_THREADS};
+    int rc = r->ns == NULL ? -ENOMEM : tierce__bench_locator_open(&r->base, &opts);
     if (rc == 0)
         rc = tierce__bench_locator_fill(&r->base, 0, r->chains, write_files, r);
     return rc == 0 ? measure(r) : rc;

@@ -67,7 +67,7 @@ def transfer_config(job):
     from vllm.config import KVTransferConfig
 
     if job["engine"] in ("tierce", "node"):
-        place = {"memory.size": STORE_BYTES} if job["engine"] == "tierce" else {
+        place = job.get("config", {"memory.size": STORE_BYTES}) if job["engine"] == "tierce" else {
             "node.socket": job["socket"]}
         return KVTransferConfig(
             kv_connector="TierceConnector", kv_connector_module_path="tierce.vllm",

@@ -23,6 +23,7 @@ enum {
     SHARDS = 1 << SHARD_BITS,
     GROUP_KEYS = 1024, /* per round of a get: enough to amortize a latch */
     CACHE_LINE = 64,
+    DRAWN_AT_ONCE = 64, /* keys of a sample */
 };
 
 struct shard {
@@ -430,16 +431,27 @@ static int memory_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t
     return 0;
 }
 
+/* Keys that were drawn together. */
+struct memory_draws {
+    struct memory_space *space;
+    uint64_t numbers[DRAWN_AT_ONCE];
+    size_t at, count;
+};
+
 static int draw(void *arg, uint64_t random, int64_t *key)
 {
-    struct shard *shard = shard_of((struct memory_space *)arg, random);
-    uint64_t number = 0;
-    tierce__lock_take(&shard->latch);
-    bool drawn = tierce__table_draw(&shard->table, random, &number);
-    tierce__lock_drop(&shard->latch);
-    TIERCE_DASSERT(!drawn || shard_of((struct memory_space *)arg, number) == shard);
-    *key = tierce__meta_unmix(number);
-    return drawn;
+    struct memory_draws *draws = arg;
+    if (draws->at == draws->count) {
+        struct shard *shard = shard_of(draws->space, random);
+        tierce__lock_take(&shard->latch);
+        draws->at = 0;
+        draws->count = tierce__table_draw(&shard->table, random, DRAWN_AT_ONCE, draws->numbers);
+        tierce__lock_drop(&shard->latch);
+    }
+    if (draws->at == draws->count)
+        return 0;
+    *key = tierce__meta_unmix(draws->numbers[draws->at++]);
+    return 1;
 }
 
 static uint64_t count_keys(struct memory_space *space)
@@ -456,8 +468,9 @@ static uint64_t count_keys(struct memory_space *space)
 static int memory_sample(struct tierce__meta_space *base, uint64_t *random, size_t count,
                          int64_t *keys, size_t *found)
 {
-    struct memory_space *space = space_of(base);
-    return tierce__meta_sample(base, &(struct tierce__meta_draws){draw, space, count_keys(space)},
+    struct memory_draws draws = {.space = space_of(base)};
+    return tierce__meta_sample(base,
+                               &(struct tierce__meta_draws){draw, &draws, count_keys(draws.space)},
                                random, count, keys, found);
 }
 

@@ -262,19 +262,29 @@ size_t tierce__table_scan(const struct tierce__table *table, uint64_t from, size
     return count;
 }
 
-bool tierce__table_draw(const struct tierce__table *table, uint64_t random, uint64_t *number)
+size_t tierce__table_draw(const struct tierce__table *table, uint64_t random, size_t limit,
+                          uint64_t *numbers)
 {
-    struct tierce__table_entry *head = *bucket_of(table, random), *entry;
-    uint64_t length = 0;
-    for (entry = head; entry != NULL; entry = entry->next)
-        length++;
-    if (length == 0)
-        return false;
-    /* The low bits did not select the bucket, so they are random within it. */
-    uint64_t nth = (uint32_t)random % length;
-    for (entry = head; nth > 0; nth--)
-        entry = entry->next;
-    *number = entry->number;
-    TIERCE_DASSERT(bucket_of(table, *number) == bucket_of(table, random));
-    return true;
+    enum { BUCKETS = 16 };
+    uint64_t run = run_end(table, 0); /* of the numbers of a bucket */
+    uint64_t shard = UINT64_MAX >> table->skip_bits;
+    uint64_t from = random & ~run, first[BUCKETS];
+    struct tierce__table_entry *heads[BUCKETS];
+    size_t count = 0;
+    TIERCE_DASSERT(run < shard);
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        first[i] = from;
+        heads[i] = *bucket_of(table, from);
+        __builtin_prefetch(heads[i]);
+        /* Behind the last bucket comes the first one. */
+        from = (random & ~shard) | ((from + run + 1) & shard);
+    }
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        for (struct tierce__table_entry *entry = heads[i]; entry != NULL && count < limit;
+             entry = entry->next)
+            if ((entry->number & ~run) == first[i])
+                numbers[count++] = entry->number;
+    }
+    TIERCE_DASSERT(count <= limit);
+    return count;
 }

@@ -65,7 +65,12 @@ struct tierce__table_entry *tierce__table_take(struct tierce__table *table, uint
 size_t tierce__table_scan(const struct tierce__table *table, uint64_t from, size_t limit,
                           uint64_t *numbers);
 
-/* Draws a number from the bucket that `random` selects; false if the bucket is empty. */
-bool tierce__table_draw(const struct tierce__table *table, uint64_t random, uint64_t *number);
+/*
+ * Draws the numbers of some neighbouring buckets, from a random place on, at most `limit`; returns
+ * their count, which may be 0. The numbers are evenly distributed, so neighbours are independent
+ * draws; their memory is fetched together, which a draw of one bucket at a time cannot do.
+ */
+size_t tierce__table_draw(const struct tierce__table *table, uint64_t random, size_t limit,
+                          uint64_t *numbers);
 
 #endif
