@@ -5,6 +5,7 @@
 
 const POLL_MS = 3000;
 const SHOWN_INSTANCES = 200;
+const SHOWN_STEPS = 12;
 
 let authorization = null; /* the value of the Authorization header; stored nowhere else */
 let samples = [];
@@ -115,7 +116,7 @@ function gained(curve) {
   return curve.is_warm ? gain : [gain, ' ', h('small', null, 'sample incomplete')];
 }
 
-function showGroup(made, group) {
+function showGroup(made, group, pilot) {
   made.name.textContent = group.name;
   made.element.dataset.group = group.name;
   replace(made.now, h('div', null,
@@ -135,6 +136,7 @@ function showGroup(made, group) {
     ['instances', count(group.instances)],
     ['write sessions', `${count(group.sessions)} open, ${count(group.expired_sessions)} expired`],
     ['another GiB', gained(group.curve)],
+    ['autopilot', pilotOf(pilot)],
   ]), group.warning && h('p', {class: 'bad'}, group.warning)));
 }
 
@@ -150,7 +152,7 @@ function showGroups(data) {
     if (!groupBlocks.has(group.number)) groupBlocks.set(group.number, groupBlock());
     const made = groupBlocks.get(group.number);
     if (before.nextElementSibling !== made.element) before.after(made.element);
-    showGroup(made, group);
+    showGroup(made, group, data.pilot.groups.find(g => g.name === group.name));
     before = made.element;
   }
 }
@@ -246,7 +248,46 @@ function callName(call, all) {
     ? {...call, method: `${call.method} (${call.service.split('.').slice(-2)[0]})`} : call;
 }
 
+/* ---- autopilot ---- */
+
+function pilotOf(group) {
+  if (group === undefined) return '\u2013';
+  return group.autopilot === 'off' || group.is_followed ? group.autopilot
+    : [group.autopilot, ' ', h('small', null, 'not followed: it has no curve')];
+}
+
+function ttlText(value) {
+  return value > 0 ? `${count(value)} s` : 'none';
+}
+
+function stepText(step) {
+  if (step.kind === 'quota') return `${bytes(step.bytes)} (${step.quota}) from ${step.from || 'another group'}`;
+  return [step.policy_from !== step.policy_to && `policy ${step.policy_from} to ${step.policy_to}`,
+    step.ttl_seconds_from !== step.ttl_seconds_to
+      && `time to live ${ttlText(step.ttl_seconds_from)} to ${ttlText(step.ttl_seconds_to)}`].filter(Boolean).join(', ');
+}
+
+function rate(value) {
+  return value === null ? '\u2013' : trimmed(value, 3);
+}
+
+const STEP_COLUMNS = [
+  {head: 'Step', cell: s => s.step},
+  {head: 'At', left: true, cell: s => new Date(s.at_us / 1000).toLocaleString()},
+  {head: 'Group', left: true, cell: s => s.to},
+  {head: 'Change', left: true, cell: stepText},
+  {head: 'State', left: true, cell: s => s.state},
+  {head: 'Expected, hit tokens a second', cell: s => rate(s.expected_tokens_per_second)},
+  {head: 'Measured', cell: s => rate(s.measured_tokens_per_second)},
+];
+
+function showSteps(data) {
+  const steps = [...data.pilot.steps].sort((a, b) => b.step - a.step).slice(0, SHOWN_STEPS);
+  table('autopilot', 'Autopilot', STEP_COLUMNS, steps, 'No steps.');
+}
+
 function showTables(data) {
+  showSteps(data);
   table('storages', 'Storages', STORAGE_COLUMNS, data.storages, 'None.');
   const largest = [...data.instances].sort((a, b) => b.serving_bytes - a.serving_bytes).slice(0, SHOWN_INSTANCES);
   table('instances', 'Instances', INSTANCE_COLUMNS, largest, 'None is registered.');

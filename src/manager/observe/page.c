@@ -7,6 +7,7 @@
 #include "manager/api/admin_http.h"
 #include "manager/storage/deleter.h"
 #include "manager/locate/locator_private.h"
+#include "manager/observe/pilot_page.h"
 #include "manager/pilot/gain.h"
 #include "manager/storage/unmanaged.h"
 
@@ -26,6 +27,7 @@
  *                             "next_gib_tokens_per_second", "is_warm"} (curves.c),
  *                   "kinds": [{"kind", "quota_bytes" and "watermark_bytes" (null: none of its own),
  *                              BYTES}]}]
+ *    "pilot":     {"groups", "steps"}  of the autopilot (pilot_page.c)
  *    "storages":  [{"name", "kind", "status", "warning", "is_enabled", "is_well",
  *                   "drain" ("moving", "dropping", "drained"; "": it is not drained),
  *                   "probe_age_ms" and "probe_took_us" (null: not probed yet),
@@ -562,6 +564,9 @@ static void serve_numbers(struct tierce__manager *manager, struct tierce__call *
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
     struct shown shown = {.manager = manager, .catalog = catalog, .grant = caller->grant};
     put_groups(&json, &shown);
+    tierce__json_write_open(&json, "pilot", '{');
+    tierce__pilot_page_put(&json, manager, catalog, caller->grant);
+    tierce__json_write_close(&json, '}');
     put_storages(&json, &shown);
     put_instances(&json, &shown);
     if (has_all) {

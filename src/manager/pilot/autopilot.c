@@ -1,43 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "manager/pilot/autopilot.h"
+#include "manager/pilot/autopilot_private.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
-#include "base/threads/lock.h"
-#include "base/threads/threads.h"
 #include "manager/locate/locator_private.h"
 #include "manager/pilot/gain.h"
 #include "manager/registry/registry.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <math.h>
 #include <string.h>
 
-enum { AUTOPILOT_MAGIC = 0x6f747561, LOOKS = 20, LOOK_MS_MAX = 10000, ADVICE_SETTLES = 6 };
-
-struct tierce__autopilot {
-    uint32_t magic;
-    struct tierce__autopilot_opts opts;
-    struct tierce__pilot *pilot;
-    bool was_leading;
-    int64_t last_id; /* of all steps of the log */
-    int64_t open_id; /* of the step that is not judged yet; 0: none */
-    /* The pilot's input. */
-    const struct tierce__catalog *catalog;
-    struct tierce__pilot_group *views;
-    const struct tierce__group **groups;
-    struct tierce__ghost_shape *shapes; /* two for each view */
-    size_t count;
-    _Atomic uint64_t steps, kept, undone, stays, not_judged, advised, failed; /* relaxed */
-
-    struct tierce__lock lock; /* AUTOPILOT */
-    struct tierce__cond wake;
-    bool is_ending, has_thread;
-    pthread_t thread;
-};
+enum { LOOKS = 20, LOOK_MS_MAX = 10000, ADVICE_SETTLES = 6 };
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -68,7 +44,8 @@ enum tierce__autopilot_mode tierce__autopilot_mode(const struct tierce__autopilo
 
 /* ---- what the pilot sees --------------------------------------------------------------------- */
 
-static const struct tierce__group *group_of(const struct tierce__autopilot *a, uint32_t number)
+const struct tierce__group *tierce__autopilot_group(const struct tierce__autopilot *a,
+                                                    uint32_t number)
 {
     for (size_t i = 0; i < a->count; i++) {
         if (a->views[i].number == number)
@@ -138,7 +115,9 @@ static void show_group(struct tierce__autopilot *a, size_t at, const struct tier
     a->views[at] = (struct tierce__pilot_group){
         .name = group->name,
         .number = group->number,
-        .advises = mode >= TIERCE__AUTOPILOT_ADVISE,
+        /* While a group's policy is in a step, its quota stays. */
+        .advises =
+            mode >= TIERCE__AUTOPILOT_ADVISE && tierce__tuner_open(a->tuner) != group->number,
         .acts = mode == TIERCE__AUTOPILOT_ACT,
         .used = (double)(usage.serving_bytes + usage.writing_bytes),
         .window = is_known ? &shapes[0] : NULL,
@@ -154,17 +133,15 @@ static void show_groups(struct tierce__autopilot *a)
     const struct tierce__group *groups = tierce__catalog_groups(a->catalog, &count);
     a->count = 0;
     for (size_t i = 0; i < count && a->count < TIERCE__PILOT_GROUPS_MAX; i++) {
-        if (tierce__autopilot_mode(a, &groups[i]) != TIERCE__AUTOPILOT_OFF)
-            show_group(a, a->count++, &groups[i]);
+        if (tierce__autopilot_mode(a, &groups[i]) == TIERCE__AUTOPILOT_OFF)
+            continue;
+        show_group(a, a->count, &groups[i]);
+        tierce__autopilot_show_tuned(a, a->count, &groups[i]);
+        a->count++;
     }
 }
 
 /* ---- carrying out ---------------------------------------------------------------------------- */
-
-static void count_up(_Atomic uint64_t *count)
-{
-    atomic_fetch_add_explicit(count, 1, memory_order_relaxed);
-}
 
 static void tell(const struct tierce__group_step *step, const char *to)
 {
@@ -173,6 +150,16 @@ static void tell(const struct tierce__group_step *step, const char *to)
                 "expected_tokens_per_second=%.1f measured_tokens_per_second=%.1f",
                 (long long)step->id, tierce__step_state_name(step->state), step->from, to,
                 (long long)step->bytes, step->expected, step->measured);
+}
+
+void tierce__autopilot_fail(struct tierce__autopilot *a, const struct tierce__group_step *step,
+                            int rc, const char *why)
+{
+    tierce__autopilot_count(&a->failed);
+    tierce__log(TIERCE_LOG_WARN, "manager.autopilot_failed",
+                "step=%lld state=\"%s\" error=\"%s\" consequence=\"nothing is changed\"",
+                (long long)step->id, tierce__step_state_name(step->state),
+                why[0] != '\0' ? why : tierce_strerror(rc));
 }
 
 /* Writes a step, and moves `bytes`. */
@@ -193,11 +180,7 @@ static int write_step(struct tierce__autopilot *a, const struct tierce__group *t
         tell(step, to->name);
         return 0;
     }
-    count_up(&a->failed);
-    tierce__log(TIERCE_LOG_WARN, "manager.autopilot_failed",
-                "step=%lld state=\"%s\" error=\"%s\" consequence=\"no quota is changed\"",
-                (long long)step->id, tierce__step_state_name(step->state),
-                why[0] != '\0' ? why : tierce_strerror(rc));
+    tierce__autopilot_fail(a, step, rc, why);
     return rc;
 }
 
@@ -205,7 +188,8 @@ static struct tierce__group_step new_step(const struct tierce__autopilot *a, int
                                           const struct tierce__pilot_decision *decision,
                                           enum tierce__step_state state)
 {
-    const struct tierce__group *from = group_of(a, decision->from), *to = group_of(a, decision->to);
+    const struct tierce__group *from = tierce__autopilot_group(a, decision->from),
+                               *to = tierce__autopilot_group(a, decision->to);
     return (struct tierce__group_step){.id = a->last_id + 1,
                                        .at_us = now_us,
                                        .changed_us = now_us,
@@ -222,10 +206,10 @@ static int make_step(struct tierce__autopilot *a, int64_t now_us,
                      const struct tierce__pilot_decision *decision)
 {
     struct tierce__group_step step = new_step(a, now_us, decision, TIERCE__STEP_OPEN);
-    int rc = write_step(a, group_of(a, decision->to), &step, step.bytes);
+    int rc = write_step(a, tierce__autopilot_group(a, decision->to), &step, step.bytes);
     if (rc == 0) {
         a->open_id = step.id;
-        count_up(&a->steps);
+        tierce__autopilot_count(&a->steps);
     }
     return rc;
 }
@@ -237,13 +221,14 @@ static bool is_similar(double a, double b)
 
 /* Whether the receiver's log has this advice: for the same settings of both groups, with a similar
  * gain. A gain that goes up and down is logged at most once in a while. */
-static bool is_said(const struct tierce__autopilot *a, const struct tierce__group *to,
-                    const struct tierce__group_step *step)
+bool tierce__autopilot_is_said(const struct tierce__autopilot *a, const struct tierce__group *to,
+                               const struct tierce__group_step *step)
 {
     int64_t wait_us = ADVICE_SETTLES * (int64_t)a->opts.settle_ms * 1000;
     for (size_t i = to->step_count; i-- > 0;) {
         const struct tierce__group_step *old = &to->steps[i];
         if (old->state != TIERCE__STEP_ADVISED || old->quota != step->quota ||
+            old->policy_to != step->policy_to || old->ttl_to_s != step->ttl_to_s ||
             strcmp(old->from, step->from) != 0)
             continue;
         int64_t passed_us = step->at_us - old->at_us;
@@ -259,10 +244,10 @@ static bool is_said(const struct tierce__autopilot *a, const struct tierce__grou
 static void advise(struct tierce__autopilot *a, int64_t now_us,
                    const struct tierce__pilot_decision *decision)
 {
-    const struct tierce__group *to = group_of(a, decision->to);
+    const struct tierce__group *to = tierce__autopilot_group(a, decision->to);
     struct tierce__group_step step = new_step(a, now_us, decision, TIERCE__STEP_ADVISED);
-    if (!is_said(a, to, &step) && write_step(a, to, &step, 0) == 0)
-        count_up(&a->advised);
+    if (!tierce__autopilot_is_said(a, to, &step) && write_step(a, to, &step, 0) == 0)
+        tierce__autopilot_count(&a->advised);
 }
 
 static enum tierce__step_state state_of(enum tierce__pilot_verdict verdict)
@@ -273,15 +258,15 @@ static enum tierce__step_state state_of(enum tierce__pilot_verdict verdict)
                                            : TIERCE__STEP_NOT_JUDGED;
 }
 
-static void count_end(struct tierce__autopilot *a, int32_t state)
+void tierce__autopilot_count_end(struct tierce__autopilot *a, int32_t state)
 {
-    count_up(state == TIERCE__STEP_KEPT     ? &a->kept
-             : state == TIERCE__STEP_UNDONE ? &a->undone
-             : state == TIERCE__STEP_STAYS  ? &a->stays
-                                            : &a->not_judged);
+    tierce__autopilot_count(state == TIERCE__STEP_KEPT     ? &a->kept
+                            : state == TIERCE__STEP_UNDONE ? &a->undone
+                            : state == TIERCE__STEP_STAYS  ? &a->stays
+                                                           : &a->not_judged);
 }
 
-static const struct tierce__group_step *find_step(const struct tierce__group *to, int64_t id)
+const struct tierce__group_step *tierce__autopilot_step(const struct tierce__group *to, int64_t id)
 {
     for (size_t i = 0; to != NULL && i < to->step_count; i++) {
         if (to->steps[i].id == id)
@@ -295,8 +280,8 @@ static const struct tierce__group_step *find_step(const struct tierce__group *to
 static int end_step(struct tierce__autopilot *a, int64_t now_us,
                     const struct tierce__pilot_decision *decision)
 {
-    const struct tierce__group *to = group_of(a, decision->to);
-    const struct tierce__group_step *open = find_step(to, a->open_id);
+    const struct tierce__group *to = tierce__autopilot_group(a, decision->to);
+    const struct tierce__group_step *open = tierce__autopilot_step(to, a->open_id);
     if (open == NULL) {
         a->open_id = 0;
         return 0;
@@ -308,7 +293,7 @@ static int end_step(struct tierce__autopilot *a, int64_t now_us,
     int rc = write_step(a, to, &step, step.state == TIERCE__STEP_UNDONE ? -step.bytes : 0);
     if (rc == 0) {
         a->open_id = 0;
-        count_end(a, step.state);
+        tierce__autopilot_count_end(a, step.state);
     }
     return rc;
 }
@@ -348,9 +333,11 @@ static void recall_steps(struct tierce__autopilot *a, int64_t now_us,
     for (size_t i = 0; i < to->step_count; i++) {
         const struct tierce__group_step *step = &to->steps[i];
         const struct tierce__group *from = tierce__catalog_group(a->catalog, step->from);
-        if (was_wrong(step) && from != NULL && from != to)
-            tierce__pilot_recall(a->pilot, from->number, to->number,
-                                 step->changed_us < now_us ? step->changed_us : now_us);
+        int64_t wrong_us = step->changed_us < now_us ? step->changed_us : now_us;
+        if (was_wrong(step) && step->policy_to != 0)
+            tierce__tuner_recall(a->tuner, to->number, wrong_us);
+        else if (was_wrong(step) && from != NULL && from != to)
+            tierce__pilot_recall(a->pilot, from->number, to->number, wrong_us);
     }
 }
 
@@ -359,7 +346,8 @@ static void begin_leading(struct tierce__autopilot *a, int64_t now_us)
     size_t count;
     const struct tierce__group *groups = tierce__catalog_groups(a->catalog, &count);
     tierce__pilot_forget(a->pilot);
-    a->open_id = 0;
+    tierce__tuner_forget(a->tuner);
+    a->open_id = a->tuned_id = 0;
     for (size_t i = 0; i < count; i++)
         recall_steps(a, now_us, &groups[i]);
     a->was_leading = true;
@@ -376,47 +364,54 @@ static void read_log(struct tierce__autopilot *a, int64_t now_us)
         for (size_t n = 0; n < groups[i].step_count; n++) {
             struct tierce__group_step step = groups[i].steps[n];
             a->last_id = step.id > a->last_id ? step.id : a->last_id;
-            if (step.state != TIERCE__STEP_OPEN || step.id == a->open_id)
+            if (step.state != TIERCE__STEP_OPEN || step.id == a->open_id || step.id == a->tuned_id)
                 continue;
             step.state = TIERCE__STEP_NOT_JUDGED;
             step.changed_us = now_us;
             if (write_step(a, &groups[i], &step, 0) == 0)
-                count_end(a, step.state);
+                tierce__autopilot_count_end(a, step.state);
         }
     }
 }
 
-/* One look: what it changes is seen by the next one. */
-static enum tierce__pilot_verdict look(struct tierce__autopilot *a, int64_t now_us)
+/* Asks the pilot, and carries out its decision. Returns whether something was changed. */
+static bool move(struct tierce__autopilot *a, int64_t now_us)
 {
     struct tierce__pilot_decision decision;
+    tierce__pilot_look(a->pilot, now_us, a->views, a->count, &decision);
+    bool is_done = carry_out(a, now_us, &decision);
+    tierce__pilot_done(a->pilot, now_us, &decision, is_done);
+    return is_done && decision.verdict != TIERCE__PILOT_NOTHING &&
+           decision.verdict != TIERCE__PILOT_ADVISE;
+}
+
+/* One look: what it changes is seen by the next one. Returns whether something was changed. */
+static bool look(struct tierce__autopilot *a, int64_t now_us)
+{
     a->catalog = tierce__registry_acquire(a->opts.registry);
     if (!a->was_leading)
         begin_leading(a, now_us);
     read_log(a, now_us);
     show_groups(a);
-    tierce__pilot_look(a->pilot, now_us, a->views, a->count, &decision);
-    bool is_done = carry_out(a, now_us, &decision);
-    tierce__pilot_done(a->pilot, now_us, &decision, is_done);
+    /* Policies are tried once an hour: quotas, which may move all the time, would not let them. */
+    bool has_changed = tierce__autopilot_tune(a, now_us) || move(a, now_us);
     tierce__registry_release(a->opts.registry, a->catalog);
     a->catalog = NULL;
-    return is_done ? decision.verdict : TIERCE__PILOT_NOTHING;
+    return has_changed;
 }
 
 void tierce__autopilot_look(struct tierce__autopilot *autopilot)
 {
-    TIERCE_CHECK_MAGIC(autopilot, AUTOPILOT_MAGIC);
+    TIERCE_CHECK_MAGIC(autopilot, TIERCE__AUTOPILOT_MAGIC);
     TIERCE_DASSERT(!tierce__lock_holds_any());
-    enum { DECISIONS_MAX = 4 }; /* the end of a step, and the next one */
-    for (int i = 0; i < DECISIONS_MAX; i++) {
+    enum { CHANGES_MAX = 4 }; /* the end of a step, and the next one */
+    bool has_changed = true;
+    for (int i = 0; i < CHANGES_MAX && has_changed; i++) {
         if (!autopilot->opts.leads(autopilot->opts.arg)) {
             autopilot->was_leading = false;
             return;
         }
-        enum tierce__pilot_verdict verdict =
-            look(autopilot, tierce__locator_now_us(autopilot->opts.locator));
-        if (verdict == TIERCE__PILOT_NOTHING || verdict == TIERCE__PILOT_ADVISE)
-            return;
+        has_changed = look(autopilot, tierce__locator_now_us(autopilot->opts.locator));
     }
 }
 
@@ -462,7 +457,8 @@ static int open_parts(struct tierce__autopilot *a)
     a->views = tierce__calloc(TIERCE__PILOT_GROUPS_MAX, sizeof(*a->views));
     a->groups = tierce__calloc(TIERCE__PILOT_GROUPS_MAX, sizeof(struct tierce__group *));
     a->shapes = tierce__calloc((size_t)2 * TIERCE__PILOT_GROUPS_MAX, sizeof(*a->shapes));
-    if (a->views == NULL || a->groups == NULL || a->shapes == NULL)
+    a->tuned = tierce__calloc(TIERCE__PILOT_GROUPS_MAX, sizeof(*a->tuned));
+    if (a->views == NULL || a->groups == NULL || a->shapes == NULL || a->tuned == NULL)
         return -ENOMEM;
     int rc = tierce__pilot_create(
         &a->pilot, &(struct tierce__pilot_opts){.size = sizeof(struct tierce__pilot_opts),
@@ -471,6 +467,8 @@ static int open_parts(struct tierce__autopilot *a)
                                                 .held = held_of,
                                                 .share = share,
                                                 .arg = a});
+    if (rc == 0)
+        rc = tierce__autopilot_open_tuner(a);
     if (rc == 0 && a->opts.has_thread)
         rc = tierce__thread_start(&a->thread, run, a);
     a->has_thread = rc == 0 && a->opts.has_thread;
@@ -485,7 +483,7 @@ int tierce__autopilot_start(struct tierce__autopilot **out,
     struct tierce__autopilot *a = tierce__calloc(1, sizeof(*a));
     if (a == NULL)
         return -ENOMEM;
-    a->magic = AUTOPILOT_MAGIC;
+    a->magic = TIERCE__AUTOPILOT_MAGIC;
     a->opts = *opts;
     a->opts.settle_ms = opts->settle_ms > 0 ? opts->settle_ms : SETTLE_MS;
     tierce__lock_init(&a->lock, TIERCE__LOCK_AUTOPILOT);
@@ -502,7 +500,7 @@ void tierce__autopilot_stop(struct tierce__autopilot *autopilot)
 {
     if (autopilot == NULL)
         return;
-    TIERCE_CHECK_MAGIC(autopilot, AUTOPILOT_MAGIC);
+    TIERCE_CHECK_MAGIC(autopilot, TIERCE__AUTOPILOT_MAGIC);
     tierce__lock_take(&autopilot->lock);
     autopilot->is_ending = true;
     tierce__cond_broadcast(&autopilot->wake);
@@ -510,6 +508,8 @@ void tierce__autopilot_stop(struct tierce__autopilot *autopilot)
     if (autopilot->has_thread)
         pthread_join(autopilot->thread, NULL);
     tierce__pilot_destroy(autopilot->pilot);
+    tierce__tuner_destroy(autopilot->tuner);
+    tierce__free(autopilot->tuned);
     tierce__free(autopilot->views);
     tierce__free(autopilot->groups);
     tierce__free(autopilot->shapes);

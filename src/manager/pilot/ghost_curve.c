@@ -123,6 +123,17 @@ uint64_t tierce__ghost_curve_bound(const struct tierce__ghost_curve *curve, uint
     return bound >= TWO_TO_64 ? UINT64_MAX : (uint64_t)bound;
 }
 
+double tierce__ghost_curve_unit(const struct tierce__ghost_curve *curve)
+{
+    return curve->unit;
+}
+
+double tierce__ghost_curve_key_bytes(const struct tierce__ghost_curve *curve, uint32_t member)
+{
+    TIERCE_ASSERT(member < curve->member_count);
+    return curve->members[member].key_bytes;
+}
+
 static uint64_t id_of(uint64_t key)
 {
     return key & ~(uint64_t)(TIERCE__GHOST_CLASSES - 1);

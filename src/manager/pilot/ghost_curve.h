@@ -93,6 +93,10 @@ void tierce__ghost_curve_resize(struct tierce__ghost_curve *curve, uint32_t memb
 /* The largest mixed value of the member's keys in the sample. */
 uint64_t tierce__ghost_curve_bound(const struct tierce__ghost_curve *curve, uint32_t member);
 
+/* The bytes for which a key of the sample stands, and those of a member's key. */
+double tierce__ghost_curve_unit(const struct tierce__ghost_curve *curve);
+double tierce__ghost_curve_key_bytes(const struct tierce__ghost_curve *curve, uint32_t member);
+
 /* The largest capacity of interest. 0: none is known. */
 void tierce__ghost_curve_set_reach(struct tierce__ghost_curve *curve, double bytes);
 

@@ -23,10 +23,11 @@ enum {
     STEP_MS = 200,
     STEP_REQUESTS = 256, /* under the lock at a time */
     STACK_KEYS = 512,
+    LOG_WORDS = 65536,
     SLICES_CALM = 30, /* so many measured slices without too much load before a curve is refined */
 };
 #define EPOCH_US      (5 * 60 * INT64_C(1000000))
-#define SHARE_MAX     0.01
+#define SHARE_MAX     0.0075 /* with the autopilot's trials (autopilot_tune.c): 0.01 */
 #define SLICE_NS      UINT64_C(10000000000) /* the share is measured over this time or more */
 #define SLICE_WORK_NS UINT64_C(1000000000)  /* in which the process uses as much */
 #define SOON_WORK_NS  UINT64_C(100000000)   /* too large a share is noticed after so much */
@@ -37,6 +38,7 @@ struct ghost_group {
     uint32_t sources; /* 0: the slot is free */
     uint64_t work;    /* keys since the last look at the load */
     double reach;
+    struct tierce__ghost_log *log; /* NULL: not kept */
 };
 
 /* An instance. */
@@ -73,7 +75,7 @@ struct tierce__ghosts {
     pthread_t thread;
 };
 
-static int64_t now_us(const struct tierce__ghosts *ghost)
+int64_t tierce__ghosts_now_us(const struct tierce__ghosts *ghost)
 {
     return ghost->opts.now_us != NULL ? ghost->opts.now_us(ghost->opts.clock_arg)
                                       : (int64_t)(tierce__now_ns() / 1000);
@@ -210,6 +212,7 @@ static void clear_group(struct ghost_group *group)
 {
     TIERCE_ASSERT(group->sources == 0);
     tierce__ghost_curve_destroy(group->curve);
+    tierce__ghost_log_destroy(group->log);
     tierce__free(group->name);
     *group = (struct ghost_group){0};
 }
@@ -240,6 +243,8 @@ static void leave_group(struct ghost_source *source)
         clear_group(group);
     else
         tierce__ghost_curve_remove(group->curve, source->group_member);
+    if (group->log != NULL) /* the member's number may be used again */
+        tierce__ghost_log_clear(group->log);
     source->group = NULL;
 }
 
@@ -362,7 +367,12 @@ void tierce__ghosts_resize(struct tierce__ghosts *ghost, struct tierce__ghost_ta
     source->key_bytes = key_bytes;
     if (source->curve != NULL)
         tierce__ghost_curve_resize(source->curve, source->member, key_bytes);
-    tierce__ghost_curve_resize(source->group->curve, source->group_member, key_bytes);
+    struct ghost_group *group = source->group;
+    double had = tierce__ghost_curve_key_bytes(group->curve, source->group_member);
+    tierce__ghost_curve_resize(group->curve, source->group_member, key_bytes);
+    double has = tierce__ghost_curve_key_bytes(group->curve, source->group_member);
+    if (group->log != NULL && has != had)
+        tierce__ghost_log_clear(group->log);
     set_bound(source);
     tierce__lock_drop(&ghost->lock);
 }
@@ -395,9 +405,26 @@ static int enter(struct tierce__ghost_curve *curve, uint32_t member,
                                              record->kind == TIERCE__GHOST_WRITE);
 }
 
+static void log_request(const struct ghost_source *source,
+                        const struct tierce__ghost_record *record, const uint64_t *mixed,
+                        int64_t now)
+{
+    const struct ghost_group *group = source->group;
+    double key_bytes = tierce__ghost_curve_key_bytes(group->curve, source->group_member);
+    tierce__ghost_log_add(group->log, &(struct tierce__ghost_entry){
+                                          .time_us = now,
+                                          .unit_bytes = tierce__ghost_curve_unit(group->curve),
+                                          .key_bytes = key_bytes,
+                                          .tokens = source->tokens,
+                                          .member = source->group_member,
+                                          .kind = (uint8_t)record->kind,
+                                          .count = record->count,
+                                          .keys = mixed});
+}
+
 /* A curve that has no memory begins anew. */
 static void work_off(struct tierce__ghosts *ghost, const struct tierce__ghost_record *record,
-                     const uint64_t *mixed)
+                     const uint64_t *mixed, int64_t now)
 {
     TIERCE_ASSERT(record->source < TIERCE__GHOST_INSTANCES_MAX);
     struct ghost_source *source = &ghost->sources[record->source];
@@ -406,6 +433,8 @@ static void work_off(struct tierce__ghosts *ghost, const struct tierce__ghost_re
     ghost->stats.keys += record->count;
     source->work += record->count;
     source->group->work += record->count;
+    if (source->group->log != NULL)
+        log_request(source, record, mixed, now);
     int rc = enter(source->group->curve, source->group_member, record, mixed);
     int own_rc = source->curve != NULL ? enter(source->curve, source->member, record, mixed) : 0;
     if (rc < 0 || own_rc < 0)
@@ -420,8 +449,9 @@ static size_t work_off_some(struct tierce__ghosts *ghost)
     struct tierce__ghost_record record;
     const uint64_t *mixed;
     size_t count = 0;
+    int64_t now = tierce__ghosts_now_us(ghost);
     while (count < STEP_REQUESTS && tierce__ghost_ring_pop(ghost->ring, &record, &mixed) > 0) {
-        work_off(ghost, &record, mixed);
+        work_off(ghost, &record, mixed, now);
         count++;
     }
     return count;
@@ -462,7 +492,7 @@ static void look_at(struct tierce__ghosts *ghost, struct ghost_source *source)
 static void look_at_all(struct tierce__ghosts *ghost)
 {
     bool may_refine = ghost->calm_slices >= SLICES_CALM || !ghost->opts.has_thread;
-    int64_t now = now_us(ghost);
+    int64_t now = tierce__ghosts_now_us(ghost);
     for (size_t i = 0; i < TIERCE__GHOST_INSTANCES_MAX; i++) {
         if (ghost->sources[i].is_used)
             look_at(ghost, &ghost->sources[i]);
@@ -594,9 +624,37 @@ bool tierce__ghosts_group_recent(struct tierce__ghosts *ghost, const char *group
     tierce__lock_take(&ghost->lock);
     const struct ghost_group *found = find_group(ghost, group);
     if (found != NULL)
-        tierce__ghost_curve_recent(found->curve, now_us(ghost), epochs, out);
+        tierce__ghost_curve_recent(found->curve, tierce__ghosts_now_us(ghost), epochs, out);
     tierce__lock_drop(&ghost->lock);
     return found != NULL;
+}
+
+void tierce__ghosts_keep_log(struct tierce__ghosts *ghost, const char *group, bool keep)
+{
+    TIERCE_CHECK_MAGIC(ghost, GHOST_MAGIC);
+    tierce__lock_take(&ghost->lock);
+    struct ghost_group *found = find_group(ghost, group);
+    if (found != NULL && !keep) {
+        tierce__ghost_log_destroy(found->log);
+        found->log = NULL;
+    }
+    /* Without memory there is no log until the next call. */
+    if (found != NULL && keep && found->log == NULL &&
+        tierce__ghost_log_create(&found->log, ghost->opts.log_words) < 0)
+        found->log = NULL;
+    tierce__lock_drop(&ghost->lock);
+}
+
+int tierce__ghosts_copy_log(struct tierce__ghosts *ghost, const char *group,
+                            struct tierce__ghost_log **out)
+{
+    TIERCE_CHECK_MAGIC(ghost, GHOST_MAGIC);
+    tierce__lock_take(&ghost->lock);
+    const struct ghost_group *found = find_group(ghost, group);
+    int rc =
+        found != NULL && found->log != NULL ? tierce__ghost_log_copy(out, found->log) : -ENOENT;
+    tierce__lock_drop(&ghost->lock);
+    return rc;
 }
 
 bool tierce__ghosts_group(struct tierce__ghosts *ghost, const char *group,
@@ -613,7 +671,7 @@ bool tierce__ghosts_instance(struct tierce__ghosts *ghost, const char *id,
     const struct ghost_source *found = find_source(ghost, id);
     if (found != NULL)
         tierce__ghost_curve_shape(found->curve != NULL ? found->curve : found->group->curve,
-                                  now_us(ghost), out);
+                                  tierce__ghosts_now_us(ghost), out);
     tierce__lock_drop(&ghost->lock);
     return found != NULL;
 }
@@ -639,6 +697,7 @@ static void set_defaults(struct tierce__ghosts_opts *opts)
     opts->group_blocks = opts->group_blocks > 0 ? opts->group_blocks : GROUP_BLOCKS;
     opts->instance_blocks = opts->instance_blocks > 0 ? opts->instance_blocks : INSTANCE_BLOCKS;
     opts->epoch_us = opts->epoch_us > 0 ? opts->epoch_us : EPOCH_US;
+    opts->log_words = opts->log_words > 0 ? opts->log_words : LOG_WORDS;
 }
 
 static int start(struct tierce__ghosts *ghost)
@@ -701,6 +760,7 @@ uint64_t tierce__ghosts_bytes_max(const struct tierce__ghosts *ghost)
 {
     const struct tierce__ghosts_opts *opts = &ghost->opts;
     return sizeof(*ghost) + (uint64_t)opts->ring_cells * 64 +
+           TIERCE__GHOST_GROUPS_MAX * opts->log_words * sizeof(uint64_t) +
            TIERCE__GHOST_GROUPS_MAX * tierce__ghost_curve_bytes_max(opts->group_blocks) +
            TIERCE__GHOST_INSTANCES_MAX * tierce__ghost_curve_bytes_max(opts->instance_blocks);
 }

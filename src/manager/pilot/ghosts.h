@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_GHOSTS_H
 
 #include "manager/pilot/ghost_curve.h"
+#include "manager/pilot/ghost_log.h"
 #include "manager/registry/model.h"
 
 #include <stdatomic.h>
@@ -27,7 +28,7 @@
  * The thread of a request mixes the keys with a secret seed and passes those below the bound of the
  * instance (its tap) through a ring without locks (ghost_ring.h). If the ring is full, the request
  * is dropped and counted, and the curve with the most work samples half as many keys from then on.
- * The same happens if the ghost's thread takes more than 1 % of the time of all threads of the
+ * The same happens if the ghost's thread takes more than 0.75 % of the time of all threads of the
  * process.
  *
  * Bounds: TIERCE__GHOST_GROUPS_MAX groups and _INSTANCES_MAX instances are followed; others are
@@ -61,6 +62,7 @@ struct tierce__ghosts_opts {
     uint32_t ring_cells;                    /* a power of two; 0: 16,384, which are 1 MiB */
     uint32_t group_blocks, instance_blocks; /* in the sample of a curve; 0: 8,192 and 4,096 */
     int64_t epoch_us;                       /* 0: 5 minutes; the window has 8 to 9 */
+    size_t log_words;                       /* of a group's log; 0: 65,536 */
     bool has_thread;                        /* a thread makes the steps; else the caller does */
 };
 
@@ -121,6 +123,15 @@ bool tierce__ghosts_group_recent(struct tierce__ghosts *ghost, const char *group
                                  struct tierce__ghost_shape *out);
 bool tierce__ghosts_instance(struct tierce__ghosts *ghost, const char *id,
                              struct tierce__ghost_shape *out);
+
+/* Whether the last requests of the group's sample are kept (ghost_log.h), up to half a MiB. They
+ * are forgotten when an instance leaves the group or its keys get another size. */
+void tierce__ghosts_keep_log(struct tierce__ghosts *ghost, const char *group, bool keep);
+/* Copies them; their times are those of tierce__ghosts_now_us. Errors, *out untouched: -ENOENT
+ * (none are kept), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__ghosts_copy_log(struct tierce__ghosts *ghost, const char *group,
+                                           struct tierce__ghost_log **out);
+int64_t tierce__ghosts_now_us(const struct tierce__ghosts *ghost);
 
 struct tierce__ghosts_stats {
     uint64_t requests, keys; /* that steps have worked off; keys of samples */

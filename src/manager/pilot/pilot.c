@@ -525,6 +525,12 @@ void tierce__pilot_done(struct tierce__pilot *pilot, int64_t now_us,
     pilot->open = (struct pilot_open){0};
 }
 
+bool tierce__pilot_has_open(const struct tierce__pilot *pilot, uint32_t number)
+{
+    const struct pilot_open *open = &pilot->open;
+    return open->is_open && (open->from.number == number || open->to.number == number);
+}
+
 void tierce__pilot_forget(struct tierce__pilot *pilot)
 {
     TIERCE_CHECK_MAGIC(pilot, PILOT_MAGIC);

@@ -105,6 +105,9 @@ void tierce__pilot_look(struct tierce__pilot *pilot, int64_t now_us,
 void tierce__pilot_done(struct tierce__pilot *pilot, int64_t now_us,
                         const struct tierce__pilot_decision *decision, bool carried_out);
 
+/* Whether a group's quota is in a step. */
+bool tierce__pilot_has_open(const struct tierce__pilot *pilot, uint32_t number);
+
 /* A step between these groups was wrong at this time, which is not later than now. */
 void tierce__pilot_recall(struct tierce__pilot *pilot, uint32_t from, uint32_t to,
                           int64_t undone_us);

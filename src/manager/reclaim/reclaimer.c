@@ -16,7 +16,6 @@
 
 enum {
     INTERVAL_MS = 100,
-    SAMPLE_KEYS = 1000,
     SAMPLE_KEYS_MAX = 60000,
     PERCENT_FULL = TIERCE__WATERMARK_PERCENT_MAX,
     PERCENT_USUAL = 80,
@@ -516,7 +515,7 @@ int tierce__reclaimer_start(struct tierce__reclaimer **out,
     if (reclaimer->opts.interval_ms == 0)
         reclaimer->opts.interval_ms = INTERVAL_MS;
     if (reclaimer->opts.sample_keys == 0)
-        reclaimer->opts.sample_keys = SAMPLE_KEYS;
+        reclaimer->opts.sample_keys = TIERCE__RECLAIM_SAMPLE_KEYS;
     if (reclaimer->opts.sample_keys > SAMPLE_KEYS_MAX)
         reclaimer->opts.sample_keys = SAMPLE_KEYS_MAX;
     TIERCE_DASSERT(reclaimer->opts.interval_ms > 0);

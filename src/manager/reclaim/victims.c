@@ -10,10 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HALF_LIFE_US (3600ull * 1000000) /* of an LFU frequency */
-
 enum {
-    SLICE = 10,      /* of a partial sample, one end of a chain in so many is evicted */
     PASSES_MAX = 64, /* samples per need; the next round continues */
     /* A sample of long chains has few ends. Keys are drawn until there are so many ends, at most so
      * often: the oldest of eight ends is not old. */
@@ -55,22 +52,29 @@ static void add_member(void *arg, struct tierce__live *live)
     t->keys += stats.keys;
 }
 
+const struct tierce__policy_ops *tierce__victims_policy(int32_t reclaim_policy)
+{
+    switch (reclaim_policy) {
+    case TIERCE__RECLAIM_LFU:
+        return tierce__policy_find("lfu");
+    case TIERCE__RECLAIM_TTL:
+        return tierce__policy_find("ttl");
+    case TIERCE__RECLAIM_LEAF_LRU:
+        return tierce__policy_find("leaf_lru");
+    default:
+        return tierce__policy_find("lru");
+    }
+}
+
 static const struct tierce__policy_ops *policy_of(const struct tierce__taking *t,
                                                   const struct tierce__member *member)
 {
     /* Ranks of different policies are not comparable, so several groups together are ranked by last
      * use. */
-    bool compares = t->opts->need->group != NULL && !t->opts->need->demotes;
-    switch (member->group->reclaim_policy) {
-    case TIERCE__RECLAIM_LFU:
-        return tierce__policy_find(compares ? "lfu" : "lru");
-    case TIERCE__RECLAIM_TTL:
-        return tierce__policy_find(compares ? "ttl" : "lru");
-    case TIERCE__RECLAIM_LEAF_LRU:
-        return tierce__policy_find(t->opts->need->demotes ? "lru" : "leaf_lru");
-    default:
-        return tierce__policy_find("lru");
-    }
+    int32_t policy = member->group->reclaim_policy;
+    bool compares = t->opts->need->group != NULL || policy == TIERCE__RECLAIM_LEAF_LRU;
+    return tierce__victims_policy(compares && !t->opts->need->demotes ? policy
+                                                                      : TIERCE__RECLAIM_LRU);
 }
 
 /* ---- the sample ------------------------------------------------------------------------------ */
@@ -134,7 +138,8 @@ void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
                                              .used = tierce__due(record->used_us),
                                              .uses = record->uses};
     bool goes = wanted > 0 || record->location_count == 0;
-    if (goes && policy->rank(&c->rank, &history, tierce__due(t->now_us), HALF_LIFE_US))
+    if (goes &&
+        policy->rank(&c->rank, &history, tierce__due(t->now_us), TIERCE__RECLAIM_HALF_LIFE_US))
         tierce__numbers_put(&t->table, hash_of(member, key), (uint32_t)t->count++);
 }
 
@@ -283,7 +288,7 @@ static int mark_climbing(struct tierce__taking *t)
             leaves[count++] = c;
     }
     qsort(leaves, count, sizeof(*leaves), compare_candidates);
-    for (size_t i = 0; i < (count + SLICE - 1) / SLICE; i++)
+    for (size_t i = 0; i < (count + TIERCE__RECLAIM_SLICE - 1) / TIERCE__RECLAIM_SLICE; i++)
         leaves[i]->climbs = leaves[i]->followers == 0;
     return 0;
 }
@@ -526,7 +531,8 @@ static size_t choose(struct tierce__taking *t, struct tierce__candidate **out,
             offer(&heap, c);
         c->is_counted = c->is_counted && c->value != TIERCE__VALUE_NONE;
     }
-    size_t most = t->is_exact ? t->count : (could + SLICE - 1) / SLICE;
+    size_t most =
+        t->is_exact ? t->count : (could + TIERCE__RECLAIM_SLICE - 1) / TIERCE__RECLAIM_SLICE;
     TIERCE_ASSERT(heap.count <= t->count);
     if (!t->is_exact && could == 1 && heap.count == 1)
         only = heap.items[0];

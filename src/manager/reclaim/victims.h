@@ -2,6 +2,7 @@
 #ifndef TIERCE_MANAGER_VICTIMS_H
 #define TIERCE_MANAGER_VICTIMS_H
 
+#include "core/policy/policy.h"
 #include "manager/locate/locator.h"
 #include "manager/reclaim/reclaimer.h"
 
@@ -13,6 +14,15 @@
  *
  * Thread: the reclaimer's, one at a time.
  */
+
+#define TIERCE__RECLAIM_HALF_LIFE_US (3600ull * 1000000) /* of an LFU frequency */
+
+/* The usual size of a sample, which of a smaller index is all of it; and a larger one evicts one
+ * key in so many. */
+enum { TIERCE__RECLAIM_SAMPLE_KEYS = 1000, TIERCE__RECLAIM_SLICE = 10 };
+
+/* The policy that ranks the blocks of a group: enum tierce__reclaim_policy. */
+const struct tierce__policy_ops *tierce__victims_policy(int32_t reclaim_policy);
 
 /* How much to evict, and from which blocks. */
 struct tierce__need {

@@ -9,6 +9,56 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- policies -------------------------------------------------------------------------------- */
+
+static const struct {
+    int32_t policy;
+    const char *name;
+    bool may_choose; /* TTL is LRU with a time to live */
+} policies[] = {
+    {TIERCE__RECLAIM_LRU, "lru", true},
+    {TIERCE__RECLAIM_LFU, "lfu", true},
+    {TIERCE__RECLAIM_TTL, "ttl", false},
+    {TIERCE__RECLAIM_LEAF_LRU, "leaf_lru", true},
+};
+
+/* 0 is KVCM's "unspecified": as LRU. */
+const char *tierce__reclaim_policy_name(int32_t policy)
+{
+    for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        if (policies[i].policy == policy)
+            return policies[i].name;
+    }
+    return policies[0].name;
+}
+
+static int32_t find_policy(const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < sizeof(policies) / sizeof(policies[0]); i++) {
+        if (policies[i].may_choose && strlen(policies[i].name) == bytes &&
+            memcmp(policies[i].name, name, bytes) == 0)
+            return policies[i].policy;
+    }
+    return 0;
+}
+
+int tierce__policies_of(const char *list, int32_t out[TIERCE__POLICY_NAMES_MAX])
+{
+    int count = 0;
+    while (*list != '\0') {
+        size_t bytes = strcspn(list, ",");
+        int32_t policy = find_policy(list, bytes);
+        for (int i = 0; i < count; i++)
+            policy = out[i] == policy ? 0 : policy; /* named twice */
+        if (policy == 0 || (list[bytes] == ',' && list[bytes + 1] == '\0'))
+            return -1;
+        TIERCE_ASSERT(count < TIERCE__POLICY_NAMES_MAX);
+        out[count++] = policy;
+        list += bytes + (list[bytes] == ',');
+    }
+    return count;
+}
+
 /* ---- types of storages ----------------------------------------------------------------------- */
 
 static const struct {

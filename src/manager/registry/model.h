@@ -132,11 +132,14 @@ struct tierce__group_step {
     int64_t at_us;      /* wall clock */
     int64_t changed_us; /* when it got its state */
     int32_t state;      /* enum tierce__step_state */
-    char *from;         /* the group that gives the bytes */
+    char *from;         /* the group that gives the bytes; "": it moves none */
     int32_t quota;      /* enum tierce__storage_type; 0: the groups' own quota */
     int64_t bytes;
     double expected, measured;        /* hit tokens a second */
     int64_t from_version, to_version; /* of both groups, which the step was decided for */
+    /* A step that changes the group's policy and time to live; policies 0: it moves a quota. */
+    int32_t policy_from, policy_to; /* enum tierce__reclaim_policy */
+    int64_t ttl_from_s, ttl_to_s;   /* in effect; 0: none */
 };
 
 enum tierce__reclaim_policy {
@@ -159,6 +162,7 @@ struct tierce__group {
     size_t type_quota_count;
     char *user_data;
     char *autopilot;                  /* "off", "advise", "act"; "": as the manager's */
+    char *autopilot_policies;         /* that it may choose, as "lru,lfu"; "": none */
     int64_t min_bytes, max_bytes;     /* bounds of the autopilot for capacity_bytes; 0: none */
     struct tierce__group_step *steps; /* of the autopilot, that gave bytes to this group; the last
                                          TIERCE__GROUP_STEPS_MAX, the oldest first */
@@ -176,7 +180,8 @@ struct tierce__group {
     int32_t demote; /* 1: victims move to a colder candidate */
     int64_t
         promote_window_s; /* two reads within it: the block moves to a hotter one; 0: none does */
-    int32_t prefer_strategy; /* CachePreferStrategy, 0 .. 8 */
+    int64_t ttl_min_s, ttl_max_s; /* bounds of the autopilot; 0: it does not choose it */
+    int32_t prefer_strategy;      /* CachePreferStrategy, 0 .. 8 */
     /* cache_config.meta_indexer_config */
     int64_t max_key_count; /* per instance */
     int64_t mutex_shard_count, batch_key_count;
@@ -188,6 +193,13 @@ struct tierce__group {
     int32_t search_cache_shard_bits;
     double search_cache_high_pri_ratio;
 };
+
+/* The policies of a list as of autopilot_policies (enum tierce__reclaim_policy), each once. Returns
+ * their number, at most TIERCE__POLICY_NAMES_MAX; -1: a name is invalid. */
+enum { TIERCE__POLICY_NAMES_MAX = 3 };
+int tierce__policies_of(const char *list, int32_t out[TIERCE__POLICY_NAMES_MAX]);
+/* "lru", "lfu", "ttl", "leaf_lru". */
+const char *tierce__reclaim_policy_name(int32_t policy);
 
 /* The quota that applies to a kind of storage: the last one of the list for that kind. NULL:
  * none. */

@@ -135,6 +135,10 @@ static const struct tierce__model_field step_rows[] = {
     T(measured, "measured"),
     T(from_version, "from_version"),
     T(to_version, "to_version"),
+    T(policy_from, "policy_from"),
+    T(policy_to, "policy_to"),
+    T(ttl_from_s, "ttl_from"),
+    T(ttl_to_s, "ttl_to"),
 };
 static const struct tierce__fields step_fields = {TABLE(step_rows, tierce__group_step)};
 
@@ -168,6 +172,8 @@ static const struct tierce__model_field group_rows[] = {
     RECLAIM(ttl_s, "ttl_seconds", OWN),
     RECLAIM(demote, "demote", OWN, LIMITS(0, 1)),
     RECLAIM(promote_window_s, "promote_window_seconds", OWN, LIMITS(0, TIERCE__TTL_S_MAX)),
+    RECLAIM(ttl_min_s, "ttl_min_seconds", OWN, LIMITS(0, TIERCE__TTL_S_MAX)),
+    RECLAIM(ttl_max_s, "ttl_max_seconds", OWN, LIMITS(0, TIERCE__TTL_S_MAX)),
     ROW(tierce__group, prefer_strategy, "cache_config.", "cache_prefer_strategy", NEEDED,
         LIMITS(0, STRATEGY_MAX), .message = "cache_config.data_storage_strategy",
         .label = "data_storage_strategy (cache_prefer_strategy)"),
@@ -186,6 +192,7 @@ static const struct tierce__model_field group_rows[] = {
             NO_FIELD),
     G(user_data, "user_data"),
     G(autopilot, "autopilot", OWN),
+    G(autopilot_policies, "autopilot_policies", OWN),
     LIST(tierce__group, steps, step_count, "autopilot_steps", NO_FIELD, .items = &step_fields,
          .high = TIERCE__GROUP_STEPS_MAX, .flags = TIERCE__FIELD_IS_STORED),
     G(version, "version"),

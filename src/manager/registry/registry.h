@@ -165,6 +165,17 @@ struct tierce__quota_shift {
 /* Errors as below, and TIERCE_E_ARGUMENT: a quota is missing, or would become 0 or less. */
 TIERCE_MUSTUSE int tierce__registry_shift(struct tierce__registry *registry,
                                           const struct tierce__quota_shift *shift, char why[256]);
+/* Sets a group's policy and time to live, and logs it, in one write. */
+struct tierce__group_tuning {
+    const char *group;
+    int64_t version; /* that the setting was read from; it is then increased. Not compared if
+                        `policy` is 0 */
+    int32_t policy;  /* enum tierce__reclaim_policy; 0: both stay, and the step is logged */
+    int64_t ttl_s;   /* 0: none */
+    const struct tierce__group_step *step; /* as of a shift */
+};
+TIERCE_MUSTUSE int tierce__registry_tune(struct tierce__registry *registry,
+                                         const struct tierce__group_tuning *tuning, char why[256]);
 TIERCE_MUSTUSE int tierce__registry_remove_group(struct tierce__registry *registry,
                                                  const char *name, char why[256]);
 /* Returns 1 if an equal instance exists. -EEXIST: a different one exists; `why` names the

@@ -181,6 +181,35 @@ static int check_autopilot(struct tierce__group *group, char why[256])
     return TIERCE_E_ARGUMENT;
 }
 
+/* "none" is stored as "". */
+static int check_policies(struct tierce__group *group, char why[256])
+{
+    int32_t policies[TIERCE__POLICY_NAMES_MAX];
+    if (strcmp(group->autopilot_policies, "none") == 0)
+        group->autopilot_policies[0] = '\0';
+    if (tierce__policies_of(group->autopilot_policies, policies) >= 0)
+        return 0;
+    snprintf(why, 256,
+             "autopilot_policies of instance group %.60s is \"%.40s\"; accepted are lru, lfu and "
+             "leaf_lru, separated by commas, and none",
+             group->name, group->autopilot_policies);
+    return TIERCE_E_ARGUMENT;
+}
+
+static int check_ttl_bounds(struct tierce__group *group, char why[256])
+{
+    int64_t *least = &group->ttl_min_s, *most = &group->ttl_max_s;
+    *least = *least == -1 ? 0 : *least;
+    *most = *most == -1 ? 0 : *most;
+    if (*least == 0 || *most == 0 || *least <= *most)
+        return 0;
+    snprintf(why, 256,
+             "ttl_min_seconds of instance group %.60s is %lld, and ttl_max_seconds %lld; "
+             "ttl_min_seconds must not be larger (0: as before, -1: none)",
+             group->name, (long long)*least, (long long)*most);
+    return TIERCE_E_ARGUMENT;
+}
+
 /* -1 means none; it is stored as 0. A quota that is set may lie outside its bounds: the autopilot
  * then only moves it towards them. */
 static int check_bounds(const char *name, int64_t *least, int64_t *most, char why[256])
@@ -199,6 +228,10 @@ static int check_bounds(const char *name, int64_t *least, int64_t *most, char wh
 static int check_pilot(struct tierce__group *group, char why[256])
 {
     int rc = check_autopilot(group, why);
+    if (rc == 0)
+        rc = check_policies(group, why);
+    if (rc == 0)
+        rc = check_ttl_bounds(group, why);
     if (rc == 0)
         rc = check_bounds(group->name, &group->min_bytes, &group->max_bytes, why);
     for (size_t i = 0; rc == 0 && i < group->type_quota_count; i++)

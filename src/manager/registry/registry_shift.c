@@ -135,6 +135,33 @@ int tierce__registry_shift(struct tierce__registry *registry,
     return tierce__registry_change(registry, shift_quota, shift, why);
 }
 
+/* ---- policies and times to live ---------------------------------------------------------------
+ */
+
+static int tune_group(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct tierce__group_tuning *tuning = arg;
+    struct tierce__group *group = find(catalog, tuning->group, why);
+    if (group == NULL)
+        return -ENOENT;
+    int rc = tuning->policy != 0 ? check_version(group, tuning->version, why) : 0;
+    if (rc < 0)
+        return rc;
+    if (tuning->policy != 0) {
+        group->reclaim_policy = tuning->policy;
+        group->ttl_s = tuning->ttl_s;
+        group->version++;
+    }
+    return put_step(group, tuning->step);
+}
+
+int tierce__registry_tune(struct tierce__registry *registry,
+                          const struct tierce__group_tuning *tuning, char why[256])
+{
+    TIERCE_ASSERT(tuning->step != NULL && tuning->step->from != NULL && tuning->ttl_s >= 0);
+    return tierce__registry_change(registry, tune_group, tuning, why);
+}
+
 /* ---- updates by clients ---------------------------------------------------------------------- */
 
 static void keep_bounds(int64_t *least, int64_t *most, const int64_t sent[2], int64_t old_least,
@@ -162,6 +189,19 @@ static void keep_quota(struct tierce__type_quota *quota, const struct tierce__ty
                 (const int64_t[]){sent->min_bytes, sent->max_bytes}, old->min_bytes,
                 old->max_bytes);
     quota->replicas = sent->replicas == 0 ? old->replicas : quota->replicas;
+}
+
+/* A text that was not sent stays. */
+static int keep_text(char **text, const char *sent, const char *old)
+{
+    if (sent != NULL && sent[0] != '\0')
+        return 0;
+    char *kept = tierce__strdup(old);
+    if (kept == NULL)
+        return -ENOMEM;
+    tierce__free(*text);
+    *text = kept;
+    return 0;
 }
 
 /* Clients do not set the steps. They move from the entry that is replaced, which the catalog frees
@@ -192,14 +232,14 @@ int tierce__group_keep(struct tierce__group *group, const struct tierce__group *
         }
     }
     TIERCE_DASSERT(group->step_count == 0 || group->steps != old->steps);
-    char *mode = sent->autopilot == NULL || sent->autopilot[0] == '\0'
-                     ? tierce__strdup(old->autopilot)
-                     : group->autopilot;
-    if (mode == NULL)
-        return -ENOMEM;
-    if (mode != group->autopilot)
-        tierce__free(group->autopilot);
-    group->autopilot = mode;
-    move_steps(group, old);
-    return 0;
+    keep_bounds(&group->ttl_min_s, &group->ttl_max_s,
+                (const int64_t[]){sent->ttl_min_s, sent->ttl_max_s}, old->ttl_min_s,
+                old->ttl_max_s);
+    int rc = keep_text(&group->autopilot, sent->autopilot, old->autopilot);
+    if (rc == 0)
+        rc = keep_text(&group->autopilot_policies, sent->autopilot_policies,
+                       old->autopilot_policies);
+    if (rc == 0)
+        move_steps(group, old);
+    return rc;
 }

@@ -22,7 +22,7 @@ HOSTILE = "</script><img src=x onerror=\"document.title='run'\">&amp;<!--"
 HOSTILE_STORAGE = "<script>'\"><b><!--"  # a part of URIs, which may have less
 HOSTILE_MORE = ["javascript:document.title='run'", "' onmouseover='document.title=1' x='",
                 "<svg onload=\"document.title='run'\">", "{{1}}${document.title='run'}`"]
-SECTIONS = ["groups", "storages", "instances", "work", "calls"]
+SECTIONS = ["groups", "autopilot", "storages", "instances", "work", "calls"]
 SPECS = [{"name": "tp0", "size": 1024}, {"name": "tp1", "size": 1024}]
 
 if find_chromium() is None:

@@ -4,7 +4,6 @@
 
 #include "base/mix.h"
 #include "check_main.h"
-#include "optimizer/trace/trace.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -93,25 +92,8 @@ static inline void ghost_load_make(struct ghost_load *load, const struct ghost_l
     free(sessions);
 }
 
-/* A file of $TIERCE_TEST_DATA/traces; false: the variable is not set. */
-static inline bool ghost_load_read(struct ghost_load *load, const char *name)
-{
-    char path[4096], why[TIERCE__TRACE_WHY_BYTES];
-    struct tierce__trace *trace;
-    struct tierce__trace_request request;
-    int rc;
-    if (getenv("TIERCE_TEST_DATA") == NULL)
-        return false;
-    snprintf(path, sizeof(path), "%s/traces/%s", getenv("TIERCE_TEST_DATA"), name);
-    rc = tierce__trace_open(&trace, path, NULL, why);
-    ck_assert_msg(rc == 0, "%s %s", path, why);
-    while ((rc = tierce__trace_next(trace, &request)) > 0) {
-        if (request.kind == TIERCE__TRACE_TURN && request.count > 0)
-            ghost_load_add(load, request.blocks, request.count);
-    }
-    ck_assert_int_eq(rc, 0);
-    tierce__trace_close(trace);
-    return true;
-}
+/* A file of $TIERCE_TEST_DATA/traces; false: the variable is not set. In ghost_trace.c, because the
+ * headers of the manager and of the optimizer have equal names of queries. */
+bool ghost_load_read(struct ghost_load *load, const char *name);
 
 #endif

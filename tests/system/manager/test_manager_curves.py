@@ -134,16 +134,19 @@ def test_the_autopilots_page(manager):
     group.pop("warning", None)
     version = int(group["version"])
     reply = api.call("admin", "UpdateInstanceGroup", current_version=version,
-                     instance_group={**group, "autopilot": "advise", "version": version + 1})
+                     instance_group={**group, "autopilot": "advise", "autopilot_policies": "lru,lfu",
+                                     "version": version + 1})
     assert reply["header"]["status"]["code"] == "OK", reply
     status, body = manager.get("/api/pilot", "admin_http")
     page = json.loads(body)
     shown = next(g for g in page["groups"] if g["name"] == "default")
     assert status == 200 and page["steps"] == []
-    assert shown == {"name": "default", "autopilot": "advise", "capacity": 4 * QUOTA,
-                     "min_bytes": KEY_BYTES, "max_bytes": 0}
+    assert shown == {"name": "default", "autopilot": "advise", "is_followed": True,
+                     "capacity": 4 * QUOTA,
+                     "policy": "lru", "policies": "lru,lfu", "ttl_seconds": 0, "ttl_min_seconds": 0,
+                     "ttl_max_seconds": 0, "min_bytes": KEY_BYTES, "max_bytes": 0}
     rows = [line.split() for line in tierce(manager, "group", "pilot").splitlines()]
-    assert ["default", "advise", str(4 * QUOTA), str(KEY_BYTES), "0"] in rows
+    assert ["default", "advise", "true", str(4 * QUOTA), "lru", "lru,lfu", "0", "0", "0", str(KEY_BYTES), "0"] in rows
     wrong = api.call("admin", "UpdateInstanceGroup", current_version=version + 1,
                      instance_group={**group, "autopilot": "on", "version": version + 2})
     assert "accepted are off, advise, act and default" in wrong["header"]["status"]["message"]

@@ -167,7 +167,9 @@ static int update(struct flight *f, const char *name, const char *mode, int64_t 
     char text[16];
     snprintf(text, sizeof(text), "%s", mode);
     int64_t version = group.version++;
+    char unknown[] = "";
     group.autopilot = text;
+    group.autopilot_policies = unknown;
     group.min_bytes = least;
     group.steps = NULL; /* as in a message */
     group.step_count = 0;
@@ -437,6 +439,225 @@ START_TEST(a_step_whose_write_seemed_to_fail)
 }
 END_TEST
 
+/* ---- policies and times to live -------------------------------------------------------------- */
+
+/* Group h is off, and g may choose. */
+static void open_tuned(struct flight *f, const char *mode, const char *policies)
+{
+    open_flight(f, TIERCE__AUTOPILOT_ACT);
+    ck_assert_int_eq(update(f, "h", "off", 0), 0);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(f->h.registry);
+    struct tierce__group group = *group_of(catalog, "g");
+    char own[16], list[16];
+    snprintf(own, sizeof(own), "%s", mode);
+    snprintf(list, sizeof(list), "%s", policies);
+    int64_t version = group.version++;
+    group.autopilot = own;
+    group.autopilot_policies = list;
+    int rc = tierce__registry_update_group(f->h.registry, &group, version, f->h.why);
+    tierce__registry_release(f->h.registry, catalog);
+    ck_assert_msg(rc == 0, "%s", f->h.why);
+    tierce__ghosts_set_reach(f->ghost, "g", 4 * QUOTA);
+}
+
+/* Seconds in which 40 chains are asked for twice in a row, with scans in between: they need more
+ * than the quota, unless the frequent ones stay. `first`, `second`: how many keys are found. */
+static void scan(struct flight *f, int seconds, size_t first, size_t second)
+{
+    for (int s = 0; s < seconds; s++) {
+        for (int64_t i = 0; i < 40; i++) {
+            use(f, 0, i, first);
+            use(f, 0, i, second);
+            for (int n = 0; n < 4; n++)
+                use(f, 0, 1000 + (int64_t)f->loops++, 0);
+            tierce__ghosts_step(f->ghost);
+        }
+        f->h.now_us += SECOND;
+        tierce__ghosts_step(f->ghost);
+        tierce__autopilot_look(f->autopilot);
+    }
+}
+
+struct tuned {
+    size_t steps;
+    int32_t policy, state, from, to;
+    double expected, measured;
+};
+
+static struct tuned see_tuned(const struct flight *f)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(f->h.registry);
+    const struct tierce__group *group = group_of(catalog, "g");
+    struct tuned seen = {.policy = group->reclaim_policy, .steps = group->step_count};
+    if (group->step_count > 0) {
+        const struct tierce__group_step *step = &group->steps[group->step_count - 1];
+        seen.state = step->state;
+        seen.from = step->policy_from;
+        seen.to = step->policy_to;
+        seen.expected = step->expected;
+        seen.measured = step->measured;
+    }
+    tierce__registry_release(f->h.registry, catalog);
+    return seen;
+}
+
+/* Seconds until the last of so many steps has a state. Returns them; 100: it never had. */
+static int scan_until(struct flight *f, size_t steps, int32_t state, size_t first, size_t second)
+{
+    int seconds = 0;
+    for (struct tuned seen = see_tuned(f);
+         seconds < 100 && (seen.steps != steps || seen.state != state);
+         seconds++, seen = see_tuned(f))
+        scan(f, 1, first, second);
+    return seconds;
+}
+
+/* Half of the lookups of 40 chains of ten keys of 16 tokens, a second. */
+#define GAIN (40 * 10 * 16.0)
+
+START_TEST(a_better_policy_is_chosen_and_kept)
+{
+    struct flight f;
+    open_tuned(&f, "act", "lru,lfu");
+    ck_assert_int_ge(scan_until(&f, 1, TIERCE__STEP_OPEN, 0, 10), 8); /* too little was known */
+    struct tuned seen = see_tuned(&f);
+    ck_assert_uint_eq(seen.steps, 1);
+    ck_assert_int_eq(seen.policy, TIERCE__RECLAIM_LFU);
+    ck_assert_int_eq(seen.from, TIERCE__RECLAIM_LRU);
+    ck_assert_double_eq_tol(seen.expected, GAIN, GAIN / 4);
+    ck_assert_int_eq(scan_until(&f, 1, TIERCE__STEP_KEPT, 10, 10), 6);
+    seen = see_tuned(&f);
+    ck_assert_double_eq_tol(seen.measured, GAIN, GAIN / 4);
+    ck_assert_int_eq(seen.policy, TIERCE__RECLAIM_LFU);
+    scan(&f, 30, 10, 10);
+    ck_assert_uint_eq(see_tuned(&f).steps, 1); /* LRU is not better */
+    close_flight(&f);
+}
+END_TEST
+
+START_TEST(a_wrong_policy_goes_back)
+{
+    struct flight f;
+    open_tuned(&f, "act", "lru,lfu");
+    ck_assert_int_lt(scan_until(&f, 1, TIERCE__STEP_OPEN, 0, 10), 100);
+    ck_assert_int_eq(see_tuned(&f).policy, TIERCE__RECLAIM_LFU);
+    /* Fewer hits than before. */
+    ck_assert_int_eq(scan_until(&f, 1, TIERCE__STEP_UNDONE, 0, 4), 6);
+    struct tuned seen = see_tuned(&f);
+    ck_assert_int_eq(seen.policy, TIERCE__RECLAIM_LRU);
+    ck_assert_double_lt(seen.measured, 0);
+    scan(&f, 4, 0, 10);
+    tierce__autopilot_stop(f.autopilot); /* it is left alone, also by another leader */
+    start(&f, TIERCE__AUTOPILOT_ACT);
+    int seconds = scan_until(&f, 2, TIERCE__STEP_OPEN, 0, 10);
+    ck_assert_int_ge(seconds, 8);
+    ck_assert_int_lt(seconds, 100);
+    close_flight(&f);
+}
+END_TEST
+
+START_TEST(policies_are_advised_or_not_looked_at)
+{
+    static const struct {
+        const char *mode, *policies;
+        size_t steps;
+    } cases[] = {{"advise", "lfu", 1}, {"act", "lru", 0}, {"act", "none", 0}, {"off", "lfu", 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct flight f;
+        open_tuned(&f, cases[i].mode, cases[i].policies);
+        scan(&f, 26, 0, 10);
+        struct tuned seen = see_tuned(&f);
+        ck_assert_uint_eq(seen.steps, cases[i].steps);
+        ck_assert_int_eq(seen.policy, TIERCE__RECLAIM_LRU);
+        ck_assert(seen.steps == 0 || seen.state == TIERCE__STEP_ADVISED);
+        close_flight(&f);
+    }
+}
+END_TEST
+
+/* An operator sets another policy while a step settles. */
+START_TEST(a_policy_that_an_operator_changes)
+{
+    struct flight f;
+    open_tuned(&f, "act", "lru,lfu");
+    scan(&f, 12, 0, 10);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(f.h.registry);
+    struct tierce__group group = *group_of(catalog, "g");
+    int64_t version = group.version++;
+    group.reclaim_policy = TIERCE__RECLAIM_LEAF_LRU;
+    group.steps = NULL;
+    group.step_count = 0;
+    ck_assert_int_eq(tierce__registry_update_group(f.h.registry, &group, version, f.h.why), 0);
+    tierce__registry_release(f.h.registry, catalog);
+    scan(&f, 1, 0, 10);
+    struct tuned seen = see_tuned(&f);
+    ck_assert_int_eq(seen.state, TIERCE__STEP_NOT_JUDGED);
+    ck_assert_int_eq(seen.policy, TIERCE__RECLAIM_LEAF_LRU);
+    close_flight(&f);
+}
+END_TEST
+
+/* Each chain is used again after 12 seconds: a time to live of 10 s loses all hits. */
+START_TEST(a_time_to_live_that_is_too_short)
+{
+    for (int i = 0; i < 2; i++) {
+        struct flight f;
+        open_tuned(&f, "act", "none");
+        const struct tierce__catalog *catalog = tierce__registry_acquire(f.h.registry);
+        struct tierce__group group = *group_of(catalog, "g");
+        int64_t version = group.version++;
+        group.ttl_s = 10;
+        group.ttl_min_s = 5;
+        group.ttl_max_s = i == 0 ? 1000 : 11;
+        ck_assert_int_eq(tierce__registry_update_group(f.h.registry, &group, version, f.h.why), 0);
+        tierce__registry_release(f.h.registry, catalog);
+        for (int64_t s = 0; s < 50; s++) {
+            for (int64_t n = 0; n < 7; n++)
+                use(&f, 0, s % 12 * 7 + n, 0);
+            f.h.now_us += SECOND;
+            tierce__ghosts_step(f.ghost);
+            tierce__autopilot_look(f.autopilot);
+        }
+        catalog = tierce__registry_acquire(f.h.registry);
+        const struct tierce__group *now = group_of(catalog, "g");
+        ck_assert_uint_eq(now->step_count > 0, i == 0); /* a bound of 11 s does not help */
+        if (i == 0) {
+            ck_assert_int_eq(now->steps[0].ttl_from_s, 10);
+            ck_assert_int_eq(now->steps[0].ttl_to_s, 20);
+            ck_assert_int_eq(now->steps[0].policy_to, TIERCE__RECLAIM_LRU);
+        }
+        tierce__registry_release(f.h.registry, catalog);
+        close_flight(&f);
+    }
+}
+END_TEST
+
+START_TEST(lists_of_policies)
+{
+    static const char *const wrong[] = {"ttl",     "lru,", ",lru",    "lru,,lfu",
+                                        "lru,lru", "LRU",  "lru, lfu"};
+    struct flight f;
+    open_tuned(&f, "act", "leaf_lru,lfu");
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        const struct tierce__catalog *catalog = tierce__registry_acquire(f.h.registry);
+        struct tierce__group group = *group_of(catalog, "g");
+        char list[16];
+        snprintf(list, sizeof(list), "%s", wrong[i]);
+        int64_t version = group.version++;
+        group.autopilot_policies = list;
+        ck_assert_int_eq(tierce__registry_update_group(f.h.registry, &group, version, f.h.why),
+                         TIERCE_E_ARGUMENT);
+        ck_assert_ptr_nonnull(strstr(f.h.why, "accepted are lru, lfu and leaf_lru"));
+        tierce__registry_release(f.h.registry, catalog);
+    }
+    ck_assert_int_eq(update(&f, "g", "act", 0), 0); /* a client that does not know the field */
+    const struct tierce__catalog *catalog = tierce__registry_acquire(f.h.registry);
+    ck_assert_str_eq(group_of(catalog, "g")->autopilot_policies, "leaf_lru,lfu");
+    tierce__registry_release(f.h.registry, catalog);
+    close_flight(&f);
+}
+END_TEST
+
 /* ---- the change of the registry -------------------------------------------------------------- */
 
 START_TEST(a_shift_is_whole_or_nothing)
@@ -485,6 +706,9 @@ END_TEST
 CHECK_MAIN("autopilot", .seconds = 60,
            .tests = {a_step_moves_both_quotas_and_is_logged, a_wrong_step_goes_back,
                      advice_changes_nothing, another_leader_finds_a_step,
+                     a_better_policy_is_chosen_and_kept, a_wrong_policy_goes_back,
+                     policies_are_advised_or_not_looked_at, a_policy_that_an_operator_changes,
+                     a_time_to_live_that_is_too_short, lists_of_policies,
                      advice_that_changes_again_and_again, groups_of_a_pool,
                      a_step_of_a_group_that_takes_no_part_any_more,
                      a_step_whose_write_seemed_to_fail, groups_have_modes_and_bounds_of_their_own,
