@@ -9,7 +9,8 @@
 
 static const struct tierce__quota_at here = {
     .group = "g", .type = TIERCE__STORAGE_NFS, .storage = 1};
-static const struct tierce__quota_limits none = {UINT64_MAX, UINT64_MAX, UINT64_MAX, false};
+static const struct tierce__quota_limits none = {
+    .group = UINT64_MAX, .type = UINT64_MAX, .storage = UINT64_MAX};
 static struct tierce__quota *quota;
 
 static void share(uint64_t capacity)
@@ -118,7 +119,7 @@ START_TEST(each_limit_is_one_and_the_least_says_so)
     for (size_t i = 0; i < 4; i++) {
         uint64_t all[] = {1000, 1000, 1000, 1000};
         all[i] = 200;
-        struct tierce__quota_limits limits = {all[0], all[1], all[3], false};
+        struct tierce__quota_limits limits = {.group = all[0], .type = all[1], .storage = all[3]};
         tierce__quota_reset(quota);
         share(all[2]);
         ck_assert_uint_eq(reserve(&here, &limits, 100, 4, names[i]), 2);
@@ -210,7 +211,7 @@ START_TEST(what_is_beyond_a_limit_stays)
     for (size_t i = 0; i < 4; i++) {
         uint64_t all[] = {1000, 1000, 1000, 1000};
         all[i] = 500;
-        struct tierce__quota_limits one = {all[0], all[1], all[3], false};
+        struct tierce__quota_limits one = {.group = all[0], .type = all[1], .storage = all[3]};
         share(all[2]);
         ck_assert_uint_eq(reserve(&here, &one, 1, 1, names[i]), 0);
     }

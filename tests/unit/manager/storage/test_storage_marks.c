@@ -255,7 +255,7 @@ static void forget_all(void)
     bool goes_on = true;
     while (goes_on) {
         const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
-        (void)tierce__locator_forget(h.locator, catalog, &goes_on);
+        (void)tierce__locator_scan(h.locator, TIERCE__SCAN_FORGETS, catalog, &goes_on);
         tierce__registry_release(h.registry, catalog);
     }
     ck_assert_int_eq(storage()->contents, TIERCE__CONTENTS_KEPT);
