@@ -299,6 +299,11 @@ static bool begin_copy(struct tierce__copier *copier, struct tierce__copy *copy)
     int rc = bytes > 0 ? tierce__pool_alloc(copier->pool, &copy->buf, bytes) : TIERCE_E_ARGUMENT;
     if (rc == TIERCE_E_FULL)
         return false;
+    if (rc == -ENOMEM) {
+        snprintf(copy->why, sizeof(copy->why), "no memory");
+        end_copy(copy, TIERCE__COPY_UNDONE);
+        return true;
+    }
     if (rc != 0) {
         snprintf(copy->why, sizeof(copy->why),
                  bytes == 0 ? "its place has no size"

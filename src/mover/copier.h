@@ -95,9 +95,6 @@ void tierce__copier_drop(struct tierce__copy *copy);
  * `wake` is called before. */
 uint64_t tierce__copier_step(struct tierce__copier *copier);
 
-/* Bytes of the copies that are queued and not done. */
-uint64_t tierce__copier_backlog(const struct tierce__copier *copier);
-
 struct tierce__copier_stats {
     uint64_t objects[TIERCE__COPY_RESULTS];
     uint64_t read_bytes, copied_bytes;

@@ -51,9 +51,13 @@ static void publish(struct tierce__locator *locator, const struct tierce__storag
 void tierce__locator_clear_drains(struct tierce__locator *locator)
 {
     tierce__free(locator->counting);
-    tierce__free(locator->drained);
-    locator->counting = locator->drained = NULL;
+    locator->counting = NULL;
+    tierce__lock_take(&locator->lock);
+    struct tierce__drain_count *drained = locator->drained;
+    locator->drained = NULL;
     locator->drained_count = 0;
+    tierce__lock_drop(&locator->lock);
+    tierce__free(drained); /* a call that asks for the state holds no instance, only the lock */
 }
 
 const char *tierce__locator_drain_name(struct tierce__locator *locator,

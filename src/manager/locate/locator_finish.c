@@ -706,7 +706,10 @@ int tierce__locator_finish_write_summed(struct tierce__locator *locator, const c
     int span = tierce__span_open("locator:finish_write");
     rc = tierce__live_begin_finish(live, session_id, written_mask, &session, why);
     if (rc == 0) {
-        rc = take_sums(live, session, sums, sum_count, why);
+        rc = session->is_move
+                 ? tierce__why(why, -ESRCH, "session %.40s is a batch of moves, no client's write",
+                               session_id)
+                 : take_sums(live, session, sums, sum_count, why);
         if (rc < 0)
             tierce__live_unfinish(live, session);
     }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "store/remote/fleet/storage_at.h"
 #include "manager/locate/placement.h"
 
 #include "base/alloc.h"
@@ -120,7 +121,9 @@ void tierce__placement_begin(struct tierce__placement *out, struct tierce__live 
     out->room = room;
     for (size_t i = 0; group != NULL && i < group->type_quota_count; i++)
         out->has_replicas = out->has_replicas || group->type_quotas[i].replicas > 1;
-    out->group = out->promote_us > 0 || out->has_replicas ? group : NULL;
+    /* A mover cannot prove the bytes of clients that are no engines of Tierce. */
+    bool moves = tierce__engine_extra_is(live->instance.model.extra);
+    out->group = moves && (out->promote_us > 0 || out->has_replicas) ? group : NULL;
 }
 
 /* Blocks that follow each other lie in one storage, mostly. */

@@ -317,10 +317,11 @@ uint64_t tierce__moves_waiting(struct tierce__moves *moves, enum tierce__move_re
 }
 
 bool tierce__moves_knows(struct tierce__moves *moves, uint32_t instance,
-                         const struct tierce__move_block *block)
+                         const struct tierce__move_block *block, int64_t now_us)
 {
     tierce__lock_take(&moves->lock);
-    bool is_known = find_entry(moves, instance, block) != NULL;
+    const struct entry *entry = find_entry(moves, instance, block);
+    bool is_known = entry != NULL && (entry->lane != NULL || entry->until_us > now_us);
     tierce__lock_drop(&moves->lock);
     return is_known;
 }

@@ -101,9 +101,9 @@ uint64_t tierce__moves_waiting(struct tierce__moves *moves, enum tierce__move_re
                                bool (*suits)(void *arg, const struct tierce__move_lane *lane),
                                void *arg);
 
-/* Whether a block waits at that location, or rests after a move that failed. */
+/* Whether a block waits at that location, or still rests after a move that failed. */
 bool tierce__moves_knows(struct tierce__moves *moves, uint32_t instance,
-                         const struct tierce__move_block *block);
+                         const struct tierce__move_block *block, int64_t now_us);
 
 /* ---- for the locator ------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "store/remote/fleet/storage_at.h"
 #include "manager/reclaim/demote.h"
 
 #include "base/assert.h"
@@ -20,8 +21,9 @@ bool tierce__demote_takes(const struct tierce__live *live, const struct tierce__
 {
     size_t count, first = SIZE_MAX;
     const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
-    if (group->demote != 1 || (need->storage == 0 && !need->of_slot))
-        return false;
+    if (group->demote != 1 || (need->storage == 0 && !need->of_slot) ||
+        !tierce__engine_extra_is(live->instance.model.extra))
+        return false; /* a mover cannot prove the bytes of other clients */
     for (size_t i = 0; i < count; i++) {
         size_t at = is_of(need, &all[i]) ? tierce__candidate_position(group, &all[i]) : SIZE_MAX;
         first = at < first ? at : first;
@@ -124,14 +126,15 @@ static struct tierce__move_block block_of(int64_t key, const struct tierce__loca
 }
 
 bool tierce__demote_skips(struct tierce__live *live, int64_t key,
-                          const struct tierce__record *record)
+                          const struct tierce__record *record, int64_t now_us)
 {
     tierce__lock_take(&live->lock);
     bool is_claimed = tierce__live_claim(live, key) != NULL;
     tierce__lock_drop(&live->lock);
     for (size_t l = 0; l < record->location_count && !is_claimed; l++) {
         struct tierce__move_block block = block_of(key, &record->locations[l]);
-        is_claimed = tierce__moves_knows(live->locator->moves, live->instance.number, &block);
+        is_claimed =
+            tierce__moves_knows(live->locator->moves, live->instance.number, &block, now_us);
     }
     return is_claimed;
 }
@@ -180,8 +183,9 @@ static bool want(struct tierce__taking *t, const struct tierce__member *member,
                                            .from = location->storage,
                                            .to = TIERCE__MOVE_TO_COLDER,
                                            .reason = TIERCE__MOVE_COLD};
-    if (location->storage == 0 ||
-        tierce__moves_want(live->locator->moves, &lane, &block, 1, t->now_us) == 0)
+    if (location->storage == 0)
+        return true; /* a record of an older form: it waits until it is evicted */
+    if (tierce__moves_want(live->locator->moves, &lane, &block, 1, t->now_us) == 0)
         return false;
     tierce__placement_cooled(live, c->key, t->now_us);
     t->stats->demoted++;

@@ -33,7 +33,7 @@ bool tierce__demote_takes(const struct tierce__live *live, const struct tierce__
 
 /* Whether a block is being moved already, or written. */
 bool tierce__demote_skips(struct tierce__live *live, int64_t key,
-                          const struct tierce__record *record);
+                          const struct tierce__record *record, int64_t now_us);
 
 /* Queues the moves of a member's chosen blocks. Those that are to be dropped instead are put to the
  * front of `chosen`; returns their number. */

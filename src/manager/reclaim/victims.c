@@ -114,7 +114,7 @@ void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
     const struct tierce__need *need = t->opts->need;
     size_t wanted = 0;
     if (t->count == t->room || tierce__victims_find(t, member, key) != NONE ||
-        (need->demotes && tierce__demote_skips(t->members[member].live, key, record)))
+        (need->demotes && tierce__demote_skips(t->members[member].live, key, record, t->now_us)))
         return;
     struct tierce__candidate *c = &t->candidates[t->count];
     *c = (struct tierce__candidate){.record = record,

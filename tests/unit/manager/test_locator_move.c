@@ -283,6 +283,9 @@ START_TEST(a_mover_that_lies)
     store_in_s(&h);
     struct tierce__taken_moves taken = take_one(&h, false);
     const char *session = taken.batches[0].session;
+    /* A client that has its id cannot end it as a write. */
+    struct tierce__mask all = {.offset = KEYS};
+    ck_assert_int_eq(tierce__locator_finish_write(h.locator, "i", session, &all, h.why), -ESRCH);
     ck_assert_int_eq(
         tierce__locator_finish_moves(h.locator, "i", "unknown", results, KEYS, &moved, h.why),
         -ESRCH);

@@ -139,6 +139,9 @@ START_TEST(a_block_whose_move_failed_stays_out_for_a_while)
     tierce__moves_ended(moves, &got.lane, &got.blocks[1], TIERCE__MOVE_TARGET_FAILED, NOW);
     tierce__moves_ended(moves, &got.lane, &got.blocks[2], TIERCE__MOVE_UNVERIFIABLE, NOW);
     ck_assert_uint_eq(want(DRAINED, 1, 2, NOW + 59 * SECOND), 0);
+    /* Rules that skip known blocks take this one up again, too. */
+    ck_assert(tierce__moves_knows(moves, got.lane.instance, &got.blocks[1], NOW + 59 * SECOND));
+    ck_assert(!tierce__moves_knows(moves, got.lane.instance, &got.blocks[1], NOW + 60 * SECOND));
     ck_assert_uint_eq(want(DRAINED, 1, 2, NOW + 60 * SECOND), 1);
     ck_assert_uint_eq(want(DRAINED, 2, 1, NOW + 3600 * SECOND), 1);
     tierce__moves_stats(moves, &stats);
