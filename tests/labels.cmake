@@ -21,7 +21,7 @@ set(TIERCE_TESTS_SINGLE
     test_proto
     test_reclaimer test_record test_resp_cluster test_resp_parse test_resp_request test_rpcs
     test_s3_parts test_serve_torture test_sha256 test_siblings test_sim_manager test_space
-    test_spans
+    test_families test_ghost_curve test_hybrid_replay test_spans test_trial
     test_storage_at test_storage_redis test_transfer_wire test_trace_conformance test_trace_formats test_trace_input
     test_trace_order test_url test_utf8 test_why_prompt)
 
