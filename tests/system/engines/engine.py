@@ -94,7 +94,10 @@ class Host:
             "model": model, "dtype": "float32", "seed": 0, "enforce_eager": True,
             "enable_prefix_caching": True, "block_size": 32, "max_model_len": 2048,
             "max_num_batched_tokens": 2048, "max_num_seqs": 4, "num_gpu_blocks_override": 200,
-            "disable_log_stats": False, "skip_tokenizer_init": True, **options}
+            "disable_log_stats": False, "skip_tokenizer_init": True,
+            # On processors with AMX vLLM takes another one for latent attention (MLA), which rejects float32. Models
+            # without it have their own in any case.
+            "attention_backend": "CPU_MLA", **options}
         if store is not None:
             if "node.socket" in store:  # else the connector takes vLLM's name, and `opened` another engine
                 store = {"node.engine": f"engine of process {os.getpid()}", **store}

