@@ -228,17 +228,13 @@ static void enable_storage(struct tierce__api_call *api)
 static int check_empty(struct tierce__api_call *api, const struct tierce__storage *storage)
 {
     struct tierce__drain_state state;
-    char count[48] = "";
     tierce__locator_drain_state(api->manager->locator, storage, &state);
     if (state.left_bytes == 0)
         return 0;
-    if (state.is_scanned)
-        snprintf(count, sizeof(count), "%llu locations, ",
-                 (unsigned long long)state.left_locations);
     snprintf(api->why, sizeof(api->why),
-             "storage %.60s still holds %s%llu bytes of blocks; empty it first: tierce storage "
-             "drain %.60s (--drop removes the blocks)",
-             storage->name, count, (unsigned long long)state.left_bytes, storage->name);
+             "storage %.60s still holds %llu bytes of blocks; empty it first: tierce storage drain "
+             "%.60s (--drop removes the blocks)",
+             storage->name, (unsigned long long)state.left_bytes, storage->name);
     return -EBUSY;
 }
 

@@ -52,7 +52,8 @@ static bool begin_scan(struct tierce__locator *locator, enum tierce__scan kind,
         if (TIERCE__GROW(scan->numbers, scan->room, scan->count + 1, 16) < 0)
             break;
         scan->numbers[scan->count++] = storages[i].number;
-        tierce__log(TIERCE_LOG_DEBUG, rule->event, "storage=%s state=begins", storages[i].name);
+        tierce__log(kind == TIERCE__SCAN_FORGETS ? TIERCE_LOG_INFO : TIERCE_LOG_DEBUG, rule->event,
+                    "storage=%s state=begins", storages[i].name);
     }
     if (scan->count == 0)
         return false;
