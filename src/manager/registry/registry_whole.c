@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The whole content of a registry at once: snapshots, backups, and the first start. */
 #include "base/assert.h"
+#include "base/clock.h"
 #include "manager/registry/registry_private.h"
 #include "manager/registry/registry_rules.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 static uint64_t larger(uint64_t a, uint64_t b)
 {
@@ -160,17 +162,28 @@ static void skip_numbers(struct tierce__catalog_numbers *next,
                          : (uint64_t)UINT32_MAX + 1;
 }
 
+/* The same text may be read twice, and what it led to before is unknown: the skip is random, too.
+ */
+static uint64_t generations_skipped(void)
+{
+    enum { RANDOM_BITS = 40 };
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        random = tierce__now_ns(); /* no second restore is made in the same nanosecond */
+    return NUMBERS_SKIPPED + (random & ((UINT64_C(1) << RANDOM_BITS) - 1));
+}
+
 /* Engines may have heard generations that instances were given after the text was made. */
 static void skip_generations(struct tierce__catalog *read, const struct tierce__catalog *before)
 {
+    uint64_t skipped = generations_skipped();
     uint64_t floor = larger(read->generation_floor, before->generation_floor);
     size_t count;
     const struct tierce__instance *instances = tierce__catalog_instances(read, &count);
     for (size_t i = 0; i < count; i++)
         floor = larger(floor, instances[i].generation);
-    read->generation_floor = floor < TIERCE__GENERATION_MAX - NUMBERS_SKIPPED
-                                 ? floor + NUMBERS_SKIPPED
-                                 : TIERCE__GENERATION_MAX;
+    read->generation_floor =
+        floor < TIERCE__GENERATION_MAX - skipped ? floor + skipped : TIERCE__GENERATION_MAX;
 }
 
 /* The manager of the text may still run: with its id, this one would delete in its storages. */

@@ -194,8 +194,11 @@ void tierce__ranked_write(struct tierce__ranked *cache, const uint32_t *keys, si
 {
     expire(cache, now_us);
     for (size_t i = 0; i < count; i++) {
-        if (!cache->nodes[keys[i]].is_in)
-            enter(cache, keys[i], now_us);
+        if (cache->nodes[keys[i]].is_in)
+            continue;
+        enter(cache, keys[i], now_us);
+        /* Only a block that is new, which nothing follows: clients choose the keys, and blocks that
+         * follow each other in a circle would never be leaves. */
         if (i > 0)
             follow(cache, keys[i], keys[i - 1]);
     }

@@ -61,6 +61,19 @@ START_TEST(ends_of_chains_leave_first)
 }
 END_TEST
 
+/* Clients choose the keys. */
+START_TEST(blocks_that_follow_each_other_leave)
+{
+    static const uint32_t there_and_back[] = {0, 1, 0}, back[] = {1, 0};
+    struct tierce__ranked *cache = open_cache("lru", 1, 0);
+    tierce__ranked_write(cache, there_and_back, 3, 1);
+    tierce__ranked_write(cache, back, 2, 2);
+    tierce__ranked_write(cache, three, 3, 3);
+    ck_assert_uint_eq(read_keys(cache, three, 3, 4), 1);
+    tierce__ranked_destroy(cache);
+}
+END_TEST
+
 START_TEST(frequent_blocks_stay)
 {
     struct tierce__ranked *lfu = open_cache("lfu", 6, 0), *lru = open_cache("lru", 6, 0);
@@ -336,5 +349,6 @@ START_TEST(real_traces)
 END_TEST
 
 CHECK_MAIN("trial", .seconds = 500,
-           .tests = {ends_of_chains_leave_first, frequent_blocks_stay, blocks_expire_without_a_use,
+           .tests = {ends_of_chains_leave_first, blocks_that_follow_each_other_leave,
+                     frequent_blocks_stay, blocks_expire_without_a_use,
                      the_log_holds_the_last_requests, made_up_loads, real_traces})
