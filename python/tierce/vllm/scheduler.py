@@ -7,6 +7,7 @@ import itertools
 import logging
 import secrets
 from array import array
+from dataclasses import replace
 
 from . import identity
 from .identity import Unsupported
@@ -123,9 +124,24 @@ class SchedulerHalf:
     def spans(self, request, tracker: RequestTracker) -> list:
         """The images of the request; a session of vLLM may have got more of them. Raises Unsupported."""
         if tracker.media_count != len(request.mm_features):
-            tracker.media = self.media.spans(request)
-            tracker.media_count = len(request.mm_features)
+            tracker.media, tracker.media_count = None, len(request.mm_features)
+            try:
+                tracker.media = self.media.spans(request)
+            except Unsupported as reason:
+                tracker.skip_save = True
+                self.stop_saves_of_confused()
+                self.warn_once(f"Tierce saves no more of a request: {reason}")
+        if tracker.media is None:
+            raise Unsupported("a session got an image or similar input that cannot be served")
         return tracker.media
+
+    def see_sessions(self) -> None:
+        """Before the saves of a step: vLLM may compute any of its requests with the new images of another one."""
+        for request, tracker in self.live.values():
+            try:
+                self.spans(request, tracker)
+            except Unsupported:
+                tracker.skip_save = True
 
     def chain_part(self, request, tracker: RequestTracker, start: int,
                    to_block: int) -> ChainPart | None:
@@ -186,6 +202,8 @@ class SchedulerHalf:
             return found, usable, in_memory, LIMIT_NONE
         except NotReady:
             return 0, 0, 0, LIMIT_NOT_READY
+        except Unsupported:
+            return 0, 0, 0, LIMIT_UNSUPPORTED
         except LinkError as error:
             self.warn_once(f"a lookup is a miss: {error}")
             return 0, 0, 0, LIMIT_FAILED
@@ -294,8 +312,17 @@ class SchedulerHalf:
         self.note_ended()
         if self.facts is None or self.facts.off is not None:
             return []
+        computed = self.track_blocks(output)
+        self.see_sessions()
         out = self.waiting_loads()
-        cached = output.scheduled_cached_reqs
+        for req_id, tokens in computed.items():
+            self.add(out, *self.live[req_id], tokens, output.num_scheduled_tokens[req_id])
+        return out
+
+    def track_blocks(self, output) -> dict[str, int]:
+        """Takes over the blocks of all requests before anything can fail for one of them. Returns the computed tokens
+        of those that may touch the store."""
+        computed, cached = {}, output.scheduled_cached_reqs
         for i, req_id in enumerate(cached.req_ids):
             known = self.live.get(req_id)
             if known is None:
@@ -305,15 +332,13 @@ class SchedulerHalf:
                 known[1].set_blocks(new_ids[0])
             elif new_ids is not None:
                 known[1].append_blocks(new_ids[0])
-            self.add(out, *known, cached.num_computed_tokens[i],
-                     output.num_scheduled_tokens[req_id])
+            computed[req_id] = cached.num_computed_tokens[i]
         for new in output.scheduled_new_reqs:
             known = self.live.get(new.req_id)
             if known is not None:
                 known[1].set_blocks(new.block_ids[0])
-                self.add(out, *known, new.num_computed_tokens,
-                         output.num_scheduled_tokens[new.req_id])
-        return out
+                computed[new.req_id] = new.num_computed_tokens
+        return computed
 
     def waiting_loads(self) -> list[ReqMeta]:
         """The asynchronous loads that vLLM has allowed since the last step."""
@@ -325,10 +350,11 @@ class SchedulerHalf:
 
     def fail_step(self) -> None:
         """After an unexpected exception: loads that were not passed on must not begin later,
-        because vLLM may have reused their blocks."""
+        because vLLM may have reused their blocks. The trackers may lack blocks of the step, so that a later save
+        would store other blocks than it names."""
         self.waiting.clear()
         for _, tracker in self.live.values():
-            tracker.load = None
+            tracker.load, tracker.skip_save = None, True
 
     def add(self, out, request, tracker: RequestTracker, computed: int, scheduled: int) -> None:
         end = min(computed + scheduled, request.num_tokens)
@@ -339,7 +365,11 @@ class SchedulerHalf:
         save = tracker.plan_save(self.rules, computed, end)
         if load is None and save is None and not self.watch:
             return
-        part = self.step_part(request, tracker, load, save)
+        try:
+            part = self.step_part(request, tracker, load, save)
+        except Unsupported:  # such a load fails, and vLLM computes the request
+            part, save = None, None
+            load = load and replace(load, allowed=False)
         write = self.next_write() if save is not None else 0
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
@@ -374,7 +404,10 @@ class SchedulerHalf:
         request, tracker = known
         load, tracker.load = tracker.load, None
         tracker.is_loading = True
-        part = self.step_part(request, tracker, load, None)
+        try:
+            part = self.step_part(request, tracker, load, None)
+        except Unsupported:
+            part, load = None, replace(load, allowed=False)
         # No tokens are computed for this request in this step.
         out.append(ReqMeta(req_id, tracker.session, part, tracker.block_ids.tobytes(),
                            load.to_block, load.to_block, load, tag=tracker.tag))

@@ -178,7 +178,7 @@ class RequestTracker:
     skip_save: bool = False
     report: bool = False
     tag: str = ""
-    media: list = field(default_factory=list)  # spans of images and the like (media.py)
+    media: list | None = field(default_factory=list)  # spans of images and the like (media.py); None: unknown
     media_count: int = 0
     block_ids: array = field(default_factory=lambda: array("i"))
     sent_blocks: int = 0  # blocks of the chain that the worker half was given

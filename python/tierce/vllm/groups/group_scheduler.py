@@ -96,6 +96,7 @@ class GroupSchedulerHalf(SchedulerHalf):
         self.note_ended()
         if self.facts is None or self.facts.off is not None:
             return []
+        self.see_sessions()
         out = self.waiting_loads()
         cached, state = output.scheduled_cached_reqs, output.kv_connector_block_state
         computed = dict(zip(cached.req_ids, cached.num_computed_tokens))
