@@ -341,6 +341,36 @@ static int ask_marks(struct redis_driver *driver, const char *part, size_t bytes
     return rc;
 }
 
+/* A storage whose key_prefix our own begins with has its mark behind a beginning of it, and may
+ * have blocks behind ours. TIERCE_E_UNSUPPORTED: there is one. */
+static int ask_outer_marks(struct redis_driver *driver, char why[128])
+{
+    struct tierce__resp_pipeline batch;
+    size_t bytes = strlen(driver->prefix);
+    tierce__resp_pipeline_begin(&batch, driver->pool);
+    batch.repeats = true;
+    for (size_t i = 0; i < bytes; i++)
+        TIERCE__RESP_COMMAND(&batch, "EXISTS",
+                             tierce__resp_pipeline_textf(&batch, "%.*s" TIERCE__STORAGE_MARK,
+                                                         (int)i, driver->prefix));
+    int rc = tierce__resp_pipeline_run(&batch);
+    if (rc < 0)
+        snprintf(why, 128, "EXISTS: %.110s", batch.why);
+    for (size_t i = 0; rc == 0 && i < bytes; i++) {
+        if (batch.values[i].type != TIERCE__RESP_INTEGER)
+            rc = -EPROTO;
+        else if (batch.values[i].integer != 0)
+            rc = TIERCE_E_UNSUPPORTED;
+        if (rc == TIERCE_E_UNSUPPORTED)
+            snprintf(why, 128,
+                     "another storage has key_prefix \"%.*s\", with which this one's begins: its "
+                     "keys cannot be told apart",
+                     (int)(i < 24 ? i : 24), driver->prefix);
+    }
+    tierce__resp_pipeline_end(&batch);
+    return rc;
+}
+
 /* Whether the names with this first part are of this storage; the answer is kept for the listing.
  */
 static int is_ours(struct redis_driver *driver, const char *name, bool *out, char why[128])
@@ -403,6 +433,9 @@ static int redis_list(struct tierce__storage_driver *base, bool is_first,
     }
     if (is_first) {
         redis_end_list(base);
+        int rc = ask_outer_marks(driver, why);
+        if (rc < 0)
+            return rc;
         driver->server = 0;
         snprintf(driver->cursor, sizeof(driver->cursor), "0");
     } else if (driver->cursor[0] == '\0') {

@@ -277,6 +277,17 @@ START_TEST(redis_of_others)
     ck_assert(
         redis_tell(server.port, answer, sizeof(answer), "RENAMENX kv:b-x/a/0000000000f10000 y"));
     close_all();
+    /* Ours begins with that of another one, whose blocks look like ours. */
+    ck_assert(redis_tell(server.port, answer, sizeof(answer), "SET kv:c-x/a/0000000000f10000 x"));
+    snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/?timeout_ms=60000&key_prefix=kv%%3Ac",
+             (unsigned)server.port);
+    open_all("redis", uri);
+    for (int i = 0; i < 2; i++, h.now_us += 26 * HOUR_US)
+        state = run(true);
+    ck_assert_int_eq(state.phase, TIERCE__SCRUB_INCOMPLETE);
+    ck_assert_uint_eq(state.counts.deleted_orphans, 0);
+    ck_assert_msg(strstr(state.why, "has key_prefix \"kv:\"") != NULL, "%s", state.why);
+    close_all();
     snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u/?timeout_ms=60000", (unsigned)server.port);
     open_all("redis", uri);
     state = run(true);
