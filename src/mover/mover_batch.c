@@ -2,8 +2,9 @@
 /*
  * The batches of a mover: a copy for each part of each block, and one result for each block.
  *
- * A batch ends when all of its copies are done and the manager was told. While the manager cannot
- * be reached, it is told again until the lease is over: another leader takes sessions over.
+ * A batch ends when all of its copies are done and the manager has their results. While no manager
+ * can be reached, the results are sent again until the lease is over, because the next leader takes
+ * the session over.
  */
 #include "mover/mover_private.h"
 

@@ -135,7 +135,7 @@ class Media:
         return now
 
     def known(self, name: str) -> Seen | None:
-        """What has the name, if it is certain."""
+        """The digests of the item with this name; None if it had several contents, or is unknown."""
         known = self.seen.get(name)
         return known if known is not None and known.content is not None else None
 

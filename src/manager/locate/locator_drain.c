@@ -134,8 +134,7 @@ static void want_move(struct draining *d, int64_t key, const struct tierce__loca
                                            .from = location->storage,
                                            .to = TIERCE__MOVE_TO_ANY,
                                            .reason = TIERCE__MOVE_DRAIN};
-    struct tierce__move_block block = {.key = key, .bytes = tierce__location_bytes(location)};
-    memcpy(block.location_id, location->id, sizeof(block.location_id));
+    struct tierce__move_block block = tierce__move_block_of(key, location);
     (void)tierce__moves_want(locator->moves, &lane, &block, 1, tierce__locator_now_us(locator));
 }
 

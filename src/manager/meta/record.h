@@ -26,8 +26,8 @@ struct tierce__spec_place {
     uint64_t bytes;
     const char
         *uri; /* if file is 0: the whole URI, NUL-terminated, or NULL (the same as ""); else NULL */
-    /* What the writer passed as checksum of the bytes; only clients compute and check it. All 0:
-     * none. A place with a URI has it in the URI. */
+    /* The checksum of the bytes, from their writer; only clients compute and check it. All 0: none.
+     * A place with a URI has it in the URI. */
     uint8_t sum[TIERCE__PLACE_SUM_BYTES];
 };
 

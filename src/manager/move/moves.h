@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <tierce/status.h>
 
@@ -21,8 +22,7 @@
  *     struct tierce__move_lane lane = {.instance_id = "chat", .instance = 7, .from = 3,
  *                                      .is_copy = false, .to = TIERCE__MOVE_TO_COLDER,
  *                                      .reason = TIERCE__MOVE_COLD};
- *     struct tierce__move_block block = {.key = key, .bytes = bytes};
- *     memcpy(block.location_id, location->id, sizeof(block.location_id));
+ *     struct tierce__move_block block = tierce__move_block_of(key, location);
  *     queued = tierce__moves_want(moves, &lane, &block, 1, now_us);
  *
  * Each reason has its own bound, so that no rule fills the queue for the others. The queue lives in
@@ -70,6 +70,14 @@ struct tierce__move_block {
     char location_id[TIERCE__LOCATION_ID_BYTES]; /* of the source */
     uint64_t bytes;                              /* of the source */
 };
+
+static inline struct tierce__move_block tierce__move_block_of(int64_t key,
+                                                              const struct tierce__location *source)
+{
+    struct tierce__move_block block = {.key = key, .bytes = tierce__location_bytes(source)};
+    memcpy(block.location_id, source->id, sizeof(block.location_id));
+    return block;
+}
 
 struct tierce__moves_opts {
     size_t size;

@@ -118,13 +118,6 @@ uint64_t tierce__demote_leaving(struct tierce__locator *locator,
 
 /* ---- victims --------------------------------------------------------------------------------- */
 
-static struct tierce__move_block block_of(int64_t key, const struct tierce__location *location)
-{
-    struct tierce__move_block block = {.key = key, .bytes = tierce__location_bytes(location)};
-    memcpy(block.location_id, location->id, sizeof(block.location_id));
-    return block;
-}
-
 bool tierce__demote_skips(struct tierce__live *live, int64_t key,
                           const struct tierce__record *record, int64_t now_us)
 {
@@ -132,7 +125,7 @@ bool tierce__demote_skips(struct tierce__live *live, int64_t key,
     bool is_claimed = tierce__live_claim(live, key) != NULL;
     tierce__lock_drop(&live->lock);
     for (size_t l = 0; l < record->location_count && !is_claimed; l++) {
-        struct tierce__move_block block = block_of(key, &record->locations[l]);
+        struct tierce__move_block block = tierce__move_block_of(key, &record->locations[l]);
         is_claimed =
             tierce__moves_knows(live->locator->moves, live->instance.number, &block, now_us);
     }
@@ -177,7 +170,7 @@ static bool want(struct tierce__taking *t, const struct tierce__member *member,
                  const struct tierce__candidate *c, const struct tierce__location *location)
 {
     struct tierce__live *live = member->live;
-    struct tierce__move_block block = block_of(c->key, location);
+    struct tierce__move_block block = tierce__move_block_of(c->key, location);
     const struct tierce__move_lane lane = {.instance_id = live->instance.id,
                                            .instance = live->instance.number,
                                            .from = location->storage,

@@ -171,7 +171,7 @@ static void keep_bounds(int64_t *least, int64_t *most, const int64_t sent[2], in
     *most = sent[1] == 0 ? old_most : *most;
 }
 
-/* What an update leaves at 0 stays, because older clients do not know these fields. */
+/* Fields that an update leaves at 0 keep their value: older clients do not know them. */
 static void keep_rules(struct tierce__group *group, const struct tierce__group *sent,
                        const struct tierce__group *old)
 {

@@ -267,7 +267,7 @@ static int read_names(struct reading *reading)
     return rc;
 }
 
-/* What has failed is not the store: memory. */
+/* Memory has failed, and not the store. */
 static int read_until_done(struct reading *reading)
 {
     int rc;

@@ -659,7 +659,7 @@ def test_the_command_line(manager, tmp_path):
     assert "cli_storage" in tierce("storage", "list", "--json")
     tierce("storage", "disable", "cli_storage")
     tierce("storage", "remove", "cli_storage")
-    why = tierce("storage", "remove", "nfs_01", status=1)  # blocks of earlier tests are told first
+    why = tierce("storage", "remove", "nfs_01", status=1)  # blocks of earlier tests are the first reason
     assert "nfs_01 is a candidate" in why or "nfs_01 still holds" in why
     (tmp_path / "group.json").write_text(json.dumps(group("cli_group")))
     tierce("group", "create", str(tmp_path / "group.json"))

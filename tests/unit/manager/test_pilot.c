@@ -222,8 +222,8 @@ START_TEST(an_end_that_fails_is_tried_again)
 }
 END_TEST
 
-/* The clock goes back, as it does when another computer led meanwhile. What was remembered must not
- * be weighed by the difference. */
+/* The clock goes back, as it does when another computer led meanwhile. Remembered steps must not
+ * count for longer. */
 START_TEST(a_clock_that_goes_back)
 {
     struct pair p;

@@ -227,7 +227,7 @@ static enum tierce__copy_result copy(int64_t key, const char *from, const char *
 unsigned __real_tierce__fleet_store_caps(struct tierce__fleet_store *store);
 unsigned __wrap_tierce__fleet_store_caps(struct tierce__fleet_store *store);
 
-/* What another writer does between the PUT and the comparison. */
+/* Another writer replaces the object between the PUT and the comparison. */
 static bool keeps_first, is_overtaken;
 
 unsigned __wrap_tierce__fleet_store_caps(struct tierce__fleet_store *store)

@@ -523,7 +523,7 @@ START_TEST(batches_that_are_lost)
 }
 END_TEST
 
-/* Managers that do not answer are asked again; a batch that is done is told to the next leader. */
+/* Managers that do not answer are asked again; the results of a batch go to the next leader. */
 START_TEST(no_manager_for_a_while)
 {
     make_world();

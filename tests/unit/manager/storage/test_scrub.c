@@ -311,7 +311,7 @@ START_TEST(a_slow_scrub_is_stopped)
     ck_assert_str_eq(state.why, "");
     ck_assert(!tierce__scrub_state(scrub, "another", &state));
     ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
-    tierce__scrub_stop(scrub, NULL); /* the operator is told where to start it again */
+    tierce__scrub_stop(scrub, NULL); /* `why` says that it must be started again */
     tierce__scrub_wait(scrub);
     ck_assert(tierce__scrub_state(scrub, "s", &state));
     ck_assert_msg(strstr(state.why, "start the scrub again") != NULL, "%s", state.why);
