@@ -26,7 +26,9 @@
 const char *const tierce__cli_storage_help[] = {
     "  list\n  add JSON           a StorageConfig, such as "
     "{\"global_unique_name\":\"nfs_02\",\"nfs\":{\"root_path\":\"/mnt/kv/\"}}\n"
-    "  update JSON\n  enable NAME\n  disable NAME\n  remove NAME\n"
+    "  update JSON\n  enable NAME\n  disable NAME\n  remove NAME        an empty storage. "
+    "--abandon: objects that are "
+    "being deleted may stay in it\n"
     "  adopt NAME         accepts a storage that has lost its mark, or has another registry's;\n"
     "                     drops all its locations. --keep: keeps them, its blocks are still "
     "there\n"
@@ -85,6 +87,7 @@ enum shape {
     SCRUB,    /* one text, as the field, an action, and --repair and --rate */
     DRAIN,    /* one text, as the field, and "show", or --drop */
     UNDRAIN,  /* one text, as the field */
+    REMOVAL,  /* one text, as the field, and --abandon */
 };
 
 struct verb {
@@ -101,7 +104,7 @@ static const struct verb verbs[] = {
     {"storage", "update", "updateStorage", "storage", MESSAGE, false},
     {"storage", "enable", "enableStorage", "storage_unique_name", NAME, false},
     {"storage", "disable", "disableStorage", "storage_unique_name", NAME, false},
-    {"storage", "remove", "removeStorage", "storage_unique_name", NAME, false},
+    {"storage", "remove", "removeStorage", "storage_unique_name", REMOVAL, false},
     {"storage", "adopt", "adoptStorage", "storage_unique_name", ADOPTION, false},
     {"storage", "scrub", "scrubStorage", "storage_unique_name", SCRUB, false},
     {"storage", "drain", "drainStorage", "storage_unique_name", DRAIN, false},
@@ -275,9 +278,10 @@ static int read_account(const struct verb *verb, char **arguments,
 /* The options, and what they are for. */
 struct arguments {
     struct tierce__admin_target target;
-    bool keep;   /* of an adoption */
-    bool repair; /* of a scrub */
-    bool drop;   /* of draining */
+    bool keep;    /* of an adoption */
+    bool repair;  /* of a scrub */
+    bool drop;    /* of draining */
+    bool abandon; /* of a removal */
     uint32_t rate;
     double verify;
     uint64_t read_rate;
@@ -344,6 +348,8 @@ static int check_options(const struct verb *verb, const struct arguments *option
                                  : options->rate > 0   ? "--rate"
                                  : options->verify > 0 ? "--verify"
                                                        : "--read-rate");
+    if (options->abandon && verb->shape != REMOVAL)
+        return tierce__cli_usage(verb->command, "--abandon is an option of storage remove");
     if (options->drop && verb->shape != DRAIN)
         return tierce__cli_usage(verb->command, "--drop is an option of storage drain");
     return TIERCE__CLI_OK;
@@ -353,8 +359,9 @@ static int make_request(const struct verb *verb, int count, char **arguments,
                         const struct arguments *options, struct tierce__json_write *request)
 {
     static const int wanted[] = {
-        [NOTHING] = 0, [NAME] = 1,     [MESSAGE] = 1, [TRIM] = 2,  [ACCOUNT] = 3, [SNAPSHOT] = 1,
-        [PAGE] = 0,    [ADOPTION] = 1, [FAMILY] = 1,  [SCRUB] = 1, [DRAIN] = 1,   [UNDRAIN] = 1};
+        [NOTHING] = 0,  [NAME] = 1,    [MESSAGE] = 1,  [TRIM] = 2,   [ACCOUNT] = 3,
+        [SNAPSHOT] = 1, [PAGE] = 0,    [ADOPTION] = 1, [FAMILY] = 1, [SCRUB] = 1,
+        [DRAIN] = 1,    [UNDRAIN] = 1, [REMOVAL] = 1};
     bool is_list = verb->shape == KEYS;
     bool may_have_more = is_list || verb->shape == SCRUB || verb->shape == DRAIN;
     int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
@@ -375,12 +382,15 @@ static int make_request(const struct verb *verb, int count, char **arguments,
     else if (verb->shape == UNDRAIN)
         tierce__json_write_text(request, "action", "DRAIN_STOP");
     if (verb->shape == NAME || verb->shape == ADOPTION || verb->shape == FAMILY ||
-        verb->shape == SCRUB || verb->shape == DRAIN || verb->shape == UNDRAIN)
+        verb->shape == SCRUB || verb->shape == DRAIN || verb->shape == UNDRAIN ||
+        verb->shape == REMOVAL)
         tierce__json_write_text(request, verb->field, arguments[0]);
     if (options->family != NULL)
         tierce__json_write_text(request, "attention_family", options->family);
     if (options->keep)
         tierce__json_write_bool(request, "keep_locations", true);
+    if (options->abandon)
+        tierce__json_write_bool(request, "abandon_deletions", true);
     if (verb->shape == KEYS)
         status = read_keys(verb, count, arguments, request);
     else if (verb->shape == TRIM)
@@ -405,6 +415,7 @@ static const struct tierce__option options[] = {
     {"--json", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, target.raw)},
     {"--keep", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, keep)},
     {"--family", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, family)},
+    {"--abandon", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, abandon)},
     {"--drop", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, drop)},
     {"--repair", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, repair)},
     {"--rate", TIERCE__OPTION_COUNT, TIERCE__OPTION_FIELD(struct arguments, rate), .min = 1,

@@ -37,7 +37,8 @@ static void want_moves(struct tierce__live *live, int64_t key)
                                          .instance = live->instance.number,
                                          .from = location->storage,
                                          .is_copy = below(3) == 0,
-                                         .to = (enum tierce__move_to)below(2 * TIERCE__MOVE_TOS)};
+                                         .to = (enum tierce__move_to)below(2 * TIERCE__MOVE_TOS),
+                                         .reason = TIERCE__MOVE_COLD};
         lane.to = lane.to < TIERCE__MOVE_TOS ? lane.to : TIERCE__MOVE_TO_ANY;
         struct tierce__move_block block = {.key = key, .bytes = tierce__location_bytes(location)};
         memcpy(block.location_id, location->id, sizeof(block.location_id));

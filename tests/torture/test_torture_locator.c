@@ -163,7 +163,8 @@ static char move_session[TIERCE__SESSION_ID_BYTES + 1];
 static int want_third(void)
 {
     struct tierce__meta_space *space = sim_store.spaces[1];
-    struct tierce__move_lane lane = {.instance_id = "i", .instance = 1, .from = S_NUMBER};
+    struct tierce__move_lane lane = {
+        .instance_id = "i", .instance = 1, .from = S_NUMBER, .reason = TIERCE__MOVE_COLD};
     struct tierce__move_block block = {.key = keys[2]};
     struct tierce__record record;
     bool found = false;

@@ -170,9 +170,11 @@ function scrubbed(storage) {
 }
 
 /* An operator empties it. */
+const DRAINS = {moving: 'being emptied', dropping: 'its blocks are removed', deleting: 'its last objects are deleted',
+  drained: 'empty: it can be removed'};
 function drain(storage) {
-  return storage.drain && [' ', h('span', {class: 'faint mark'}, storage.drain === 'moving' ? 'being emptied' :
-    storage.drain === 'dropping' ? 'its blocks are removed' : 'empty: it can be removed')];
+  return storage.drain && [' ', h('span', {class: 'faint mark'}, DRAINS[storage.drain]),
+    storage.drain_why && [' ', h('small', null, storage.drain_why)]];
 }
 
 function health(storage) {

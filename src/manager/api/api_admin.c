@@ -224,17 +224,29 @@ static void enable_storage(struct tierce__api_call *api)
 }
 
 /* The index would name blocks in a storage that nobody knows, and nothing would delete their bytes.
- * Bytes that are being deleted may stay: a storage that is gone deletes nothing. */
-static int check_empty(struct tierce__api_call *api, const struct tierce__storage *storage)
+ * A storage that does not answer any more confirms no deletion: then the operator abandons them. */
+static int check_empty(struct tierce__api_call *api, const struct tierce__storage *storage,
+                       bool abandons)
 {
-    struct tierce__drain_state state;
-    tierce__locator_drain_state(api->manager->locator, storage, &state);
-    if (state.left_bytes == 0)
+    struct tierce__storage_left left;
+    char due[64] = "the storage has not confirmed it yet";
+    tierce__locator_storage_left(api->manager->locator, storage->number, &left);
+    if (left.bytes == 0 && (abandons || left.deleting_bytes + left.deleting_locations == 0))
         return 0;
-    snprintf(api->why, sizeof(api->why),
-             "storage %.60s still holds %llu bytes of blocks; empty it first: tierce storage drain "
-             "%.60s (--drop removes the blocks)",
-             storage->name, (unsigned long long)state.left_bytes, storage->name);
+    if (left.due_in_us > 0)
+        snprintf(due, sizeof(due), "the last deletion is due in %lld s",
+                 (long long)(left.due_in_us / 1000000 + 1));
+    if (left.bytes > 0)
+        snprintf(api->why, sizeof(api->why),
+                 "storage %.60s still holds %llu bytes of blocks; empty it first: tierce storage "
+                 "drain %.60s (--drop removes the blocks)",
+                 storage->name, (unsigned long long)left.bytes, storage->name);
+    else
+        snprintf(api->why, sizeof(api->why),
+                 "storage %.60s still has %llu deleted locations (%llu bytes): %s; wait, or leave "
+                 "the objects there: tierce storage remove %.60s --abandon",
+                 storage->name, (unsigned long long)left.deleting_locations,
+                 (unsigned long long)left.deleting_bytes, due, storage->name);
     return -EBUSY;
 }
 
@@ -254,7 +266,7 @@ static void remove_storage(struct tierce__api_call *api)
         rc = -EBUSY;
     }
     if (rc == 0 && storage != NULL)
-        rc = check_empty(api, storage);
+        rc = check_empty(api, storage, request->abandon_deletions);
     if (rc == 0)
         rc = tierce__registry_remove_storage(api->manager->registry, request->storage_unique_name,
                                              api->why);

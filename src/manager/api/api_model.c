@@ -359,11 +359,17 @@ Admin__StorageConfig *tierce__api_show_storage(struct tierce__api_call *api,
     tierce__storage_warning(warning, api->manager->storages, storage);
     TIERCE_DASSERT(strcmp(out->global_unique_name, storage->name) == 0);
     out->status = tierce__api_text(tierce__storage_status(&state));
-    out->drain = tierce__api_text(tierce__locator_drain_name(api->manager->locator, storage));
+    struct tierce__drain_state drain = {.name = ""};
+    if (storage->draining != TIERCE__DRAINING_NOT)
+        tierce__locator_drain_state(api->manager->locator, storage, &drain);
+    out->drain = tierce__api_text(drain.name);
+    out->drain_reason = tierce__api_copy(api, drain.why, strlen(drain.why));
     out->warning = tierce__api_copy(api, warning, strlen(warning));
     out->reason = tierce__api_copy(api, state.why, state.is_well ? 0 : strlen(state.why));
     out->scrub = show_scrub(api, storage->name, &fails);
-    return out->warning != NULL && out->reason != NULL && !fails ? out : NULL;
+    return out->warning != NULL && out->reason != NULL && out->drain_reason != NULL && !fails
+               ? out
+               : NULL;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------- */

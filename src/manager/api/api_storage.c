@@ -153,8 +153,10 @@ static void show_drain(struct tierce__api_call *api, const struct tierce__storag
     Admin__DrainStorageResponse *reply = (Admin__DrainStorageResponse *)api->reply;
     struct tierce__drain_state state;
     tierce__locator_drain_state(api->manager->locator, storage, &state);
-    reply->state = tierce__api_text(tierce__locator_drain_name(api->manager->locator, storage));
-    reply->left_bytes = (int64_t)state.left_bytes;
+    reply->state = tierce__api_text(state.name);
+    reply->left_bytes = (int64_t)state.left.bytes;
+    reply->deleting_bytes = (int64_t)state.left.deleting_bytes;
+    reply->deleting_locations = (int64_t)state.left.deleting_locations;
     reply->left_locations = state.is_scanned ? (int64_t)state.left_locations : -1;
     reply->unverifiable_locations = (int64_t)state.unverifiable_locations;
     reply->queued_blocks = (int64_t)state.queued_blocks;

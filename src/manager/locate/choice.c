@@ -272,11 +272,10 @@ static uint64_t sum_of(const uint64_t by_state[TIERCE__QUOTA_STATES])
            by_state[TIERCE__QUOTA_DELETING];
 }
 
-bool tierce__storage_has_quiet_room(const struct tierce__live *live,
+bool tierce__storage_has_quiet_room(const struct tierce__locator *locator,
                                     const struct tierce__group *group,
                                     const struct tierce__storage *storage)
 {
-    const struct tierce__locator *locator = live->locator;
     uint64_t by_state[TIERCE__QUOTA_STATES], type_used = 0;
     struct tierce__quota_limits limits;
     struct tierce__quota_use use;
@@ -294,7 +293,7 @@ bool tierce__storage_has_quiet_room(const struct tierce__live *live,
            sum_of(use.by_state) < limits.group;
 }
 
-bool tierce__candidate_has_quiet_room(const struct tierce__live *live,
+bool tierce__candidate_has_quiet_room(const struct tierce__locator *locator,
                                       const struct tierce__catalog *catalog,
                                       const struct tierce__group *group, size_t position)
 {
@@ -302,12 +301,12 @@ bool tierce__candidate_has_quiet_room(const struct tierce__live *live,
     const char *name = group->storage_candidates[position];
     const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
     if (storage != NULL)
-        return tierce__storage_has_quiet_room(live, group, storage);
+        return tierce__storage_has_quiet_room(locator, group, storage);
     size_t count;
     const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
     for (size_t i = 0; i < count; i++) {
         if (tierce__storage_is_in_pool(&all[i], name) &&
-            tierce__storage_has_quiet_room(live, group, &all[i]))
+            tierce__storage_has_quiet_room(locator, group, &all[i]))
             return true;
     }
     return false;

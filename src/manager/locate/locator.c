@@ -513,11 +513,23 @@ static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
     return rc;
 }
 
+/* Whether a storage of the registry has no counter of its own in an index. */
+static bool has_shared_counter(const struct tierce__catalog *catalog)
+{
+    size_t count;
+    const struct tierce__storage *storages = tierce__catalog_storages(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (storages[i].number >= TIERCE__META_STORAGE_SLOTS)
+            return true;
+    }
+    return false;
+}
+
 /* The quotas count all bytes before the deleter begins to return them. */
 static int take_up(struct tierce__live *live, const struct tierce__catalog *catalog)
 {
     struct taking_up t = {.live = live, .sums.by_storage.item_bytes = TIERCE__QUOTA_SUMS_ITEM};
-    bool has_shared = catalog->next.storage > TIERCE__META_STORAGE_SLOTS;
+    bool has_shared = has_shared_counter(catalog);
     struct tierce__meta_space *space = live->space;
     TIERCE_ASSERT(tierce__list_empty(&live->node));
     TIERCE_ASSERT(live->sessions.count == 0 && live->claims.count == 0);

@@ -389,8 +389,6 @@ TIERCE_MUSTUSE int tierce__locator_look(struct tierce__locator *locator,
 struct tierce__moves *tierce__locator_moves(struct tierce__locator *locator);
 uint64_t tierce__locator_moving(struct tierce__locator *locator);
 
-#define TIERCE__MOVE_LEASE_S 30 /* of a batch, unless it is renewed */
-
 struct tierce__held_moves {
     const char *instance_id, *session;
 };
@@ -438,17 +436,28 @@ TIERCE_MUSTUSE int tierce__locator_finish_moves(struct tierce__locator *locator,
                                                 size_t count, size_t *moved,
                                                 char why[TIERCE__WHY_BYTES]);
 
+/* The content of a storage: exact, while this process leads. */
+struct tierce__storage_left {
+    uint64_t bytes; /* that serve or are being written */
+    /* That have left the index, and whose deletion the storage has not confirmed. The locations of
+     * failed writes are among them until their second deletion; their bytes are not. */
+    uint64_t deleting_bytes, deleting_locations;
+    int64_t due_in_us; /* until the last of these deletions is tried; 0: all are due */
+};
+void tierce__locator_storage_left(struct tierce__locator *locator, uint16_t storage,
+                                  struct tierce__storage_left *out);
+
 /* How far the draining of a storage is (enum tierce__draining). */
 struct tierce__drain_state {
-    uint64_t left_bytes; /* that serve or are being written: exact, also if nothing is drained */
-    bool is_scanned;     /* the next two numbers are those of the last complete scan */
+    /* "moving", "dropping"; "deleting": no block is left, but the storage has not confirmed all
+     * deletions; "drained": it holds nothing of the manager; "": the storage is not drained. */
+    const char *name;
+    struct tierce__storage_left left;
+    bool is_scanned; /* the next two numbers are those of the last complete scan */
     uint64_t left_locations, unverifiable_locations; /* the latter can only be dropped */
     uint64_t queued_blocks;
-    char why[256]; /* why they wait; "": nothing keeps them */
+    char why[256]; /* why it does not end yet; "": nothing keeps it */
 };
-/* "moving", "dropping"; "drained": no block is left; "": the storage is not drained. */
-const char *tierce__locator_drain_name(struct tierce__locator *locator,
-                                       const struct tierce__storage *storage);
 void tierce__locator_drain_state(struct tierce__locator *locator,
                                  const struct tierce__storage *storage,
                                  struct tierce__drain_state *out);

@@ -327,8 +327,8 @@ static enum tierce__meta_action put_location(void *arg, size_t i, int64_t key, b
                                           ? put_copy(f, f->served[i], record, found, arena)
                                           : put_block(f, i, key, found, record, arena);
     if (action == TIERCE__META_PUT) /* the last location is the new one */
-        f->copies[f->served[i]] =
-            (uint16_t)tierce__record_copies(record, &record->locations[record->location_count - 1]);
+        f->copies[f->served[i]] = (uint16_t)tierce__record_copies(
+            record, &record->locations[record->location_count - 1], NULL, NULL);
     return action;
 }
 

@@ -23,8 +23,10 @@ struct forget_page {
     struct tierce__placement placement;
 };
 
-static bool is_lost_of_page(void *arg, const struct tierce__location *location)
+static bool is_lost_of_page(void *arg, const struct tierce__record *record,
+                            const struct tierce__location *location)
 {
+    (void)record;
     const struct forget_page *page = arg;
     return is_lost(page->round, location);
 }

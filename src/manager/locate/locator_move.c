@@ -402,8 +402,10 @@ static int start_batch(struct batching *b, struct tierce__move_batch *out,
     s->group = tierce__catalog_group(s->catalog, instance->group_name);
     b->from = tierce__catalog_storage_numbered(s->catalog, b->popped->lane.from);
     if (s->group == NULL || b->from == NULL || instance->number != b->popped->lane.instance ||
-        !are_verifiable(b))
-        return 0;
+        !are_verifiable(b) ||
+        (b->popped->lane.reason == TIERCE__MOVE_DRAIN &&
+         b->from->draining != TIERCE__DRAINING_MOVES))
+        return 0; /* the operator has ended the draining, or drops the blocks */
     b->from_position = tierce__candidate_position(s->group, b->from);
     int rc = make_arrays(b);
     if (rc < 0)
@@ -517,6 +519,7 @@ int tierce__locator_take_moves(struct tierce__locator *locator,
     if (!tierce__locator_is_open(locator))
         return tierce__why(why, TIERCE_E_CLOSED, "this manager does not lead");
     int span = tierce__span_open("locator:take_moves");
+    tierce__moves_asked(locator->moves, tierce__locator_now_us(locator));
     renew(locator, request, lost, &taken.lost_count);
     const struct tierce__catalog *catalog = tierce__registry_acquire(locator->opts.registry);
     struct near_host host = {.catalog = catalog, .host_id = request->host_id};
@@ -594,8 +597,10 @@ static bool note_index(void *arg, size_t i, int64_t key, const struct tierce__re
     return true;
 }
 
-static bool is_bad(void *arg, const struct tierce__location *location)
+static bool is_bad(void *arg, const struct tierce__record *record,
+                   const struct tierce__location *location)
 {
+    (void)record;
     struct bad_sources *bad = arg;
     const struct tierce__storage *storage = tierce__location_storage(bad->catalog, location);
     const char *id = bad->session->keys[bad->index].source->id;

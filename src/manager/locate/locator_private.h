@@ -134,6 +134,7 @@ struct tierce__storage_scan {
 struct tierce__drain_count {
     uint16_t storage;
     uint64_t left, unverifiable; /* locations; those that no mover can verify are a part of them */
+    bool is_told;                /* that it is empty. The reclaimer's thread alone */
 };
 
 struct tierce__locator {
@@ -393,8 +394,10 @@ struct tierce__removed {
 typedef bool (*tierce__remove_if_fn)(void *arg, size_t i, int64_t key,
                                      const struct tierce__record *record);
 
-/* Returns whether a location of a removed key is removed. Called under the key's lock. */
-typedef bool (*tierce__remove_location_fn)(void *arg, const struct tierce__location *location);
+/* Returns whether a location of a removed key, one of the record's, is removed. Called under the
+ * key's lock. */
+typedef bool (*tierce__remove_location_fn)(void *arg, const struct tierce__record *record,
+                                           const struct tierce__location *location);
 
 /* The manner of a removal. */
 struct tierce__removal {
@@ -525,12 +528,12 @@ size_t tierce__candidate_position(const struct tierce__group *group,
                                   const struct tierce__storage *storage);
 
 /* Whether a move may fill a storage further: it is available, and below all watermarks. */
-bool tierce__storage_has_quiet_room(const struct tierce__live *live,
+bool tierce__storage_has_quiet_room(const struct tierce__locator *locator,
                                     const struct tierce__group *group,
                                     const struct tierce__storage *storage);
 
 /* Whether a candidate has such room, in any part if it is a pool. */
-bool tierce__candidate_has_quiet_room(const struct tierce__live *live,
+bool tierce__candidate_has_quiet_room(const struct tierce__locator *locator,
                                       const struct tierce__catalog *catalog,
                                       const struct tierce__group *group, size_t position);
 

@@ -57,7 +57,7 @@ static enum tierce__meta_action remove_locations(struct chain_removal *r, int64_
     }
     for (size_t l = 0; l < count && r->error == 0; l++) {
         const struct tierce__location *location = &record->locations[l];
-        if (locations != NULL && !how->wanted_location(how->wanted_arg, location))
+        if (locations != NULL && !how->wanted_location(how->wanted_arg, record, location))
             locations[kept++] = *location;
         else
             r->error = tierce__deletion_add(r->step, key, location);

@@ -42,8 +42,10 @@ static bool is_uri(const char *uri, const char *reported)
 
 /* Whether the location has this very place. A place that was given to another block meanwhile
  * belongs to another key, or has another URI. */
-static bool is_reported(void *arg, const struct tierce__location *location)
+static bool is_reported(void *arg, const struct tierce__record *record,
+                        const struct tierce__location *location)
 {
+    (void)record;
     struct reporting *r = arg;
     const struct tierce__location_report *report = &r->reports[r->index];
     const struct tierce__instance *instance = &r->live->instance;

@@ -74,7 +74,9 @@ static bool has_all_parts(const struct tierce__location *other,
 }
 
 size_t tierce__record_copies(const struct tierce__record *record,
-                             const struct tierce__location *location)
+                             const struct tierce__location *location,
+                             bool (*keeps)(void *arg, const struct tierce__location *other),
+                             void *arg)
 {
     size_t copies = 0;
     enum tierce__storage_type type =
@@ -84,7 +86,8 @@ size_t tierce__record_copies(const struct tierce__record *record,
         if (tierce__storage_type_quota((enum tierce__storage_type)other->type) != type)
             continue;
         copies += other == location ||
-                  (other->storage != location->storage && has_all_parts(other, location));
+                  (other->storage != location->storage && (keeps == NULL || keeps(arg, other)) &&
+                   has_all_parts(other, location));
     }
     return copies;
 }
@@ -183,7 +186,7 @@ static size_t hottest(struct tierce__placement *p)
     if (known >> 16 != second) {
         size_t at = 0, count = p->group->storage_candidate_count;
         while (at < count && at < NONE &&
-               !tierce__candidate_has_quiet_room(p->live, p->catalog, p->group, at))
+               !tierce__candidate_has_quiet_room(p->live->locator, p->catalog, p->group, at))
             at++;
         known = second << 16 | (at < count ? at : NONE);
         atomic_store_explicit(&p->live->hottest, known, memory_order_relaxed);
@@ -199,7 +202,8 @@ void tierce__placement_read(struct tierce__placement *p, int64_t key,
     if (p->group == NULL || !turn_to(p, location))
         return;
     if (p->replicas > 1)
-        tierce__placement_serves(p, key, location, tierce__record_copies(record, location));
+        tierce__placement_serves(p, key, location,
+                                 tierce__record_copies(record, location, NULL, NULL));
     /* The record has the read before this one. */
     bool is_second = p->promote_us > 0 && p->position != SIZE_MAX && p->position > 0 &&
                      record->uses > 0 && p->now_us - record->used_us <= p->promote_us;

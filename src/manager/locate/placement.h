@@ -71,9 +71,12 @@ void tierce__placement_serves(struct tierce__placement *placement, int64_t key,
 /* Queues the collected blocks. */
 void tierce__placement_end(struct tierce__placement *placement);
 
-/* The storages of the location's type that hold all of its parts; its own is one of them. */
+/* The storages of the location's type that hold all of its parts: its own, and those others for
+ * whose location `keeps` returns true (NULL: all). */
 size_t tierce__record_copies(const struct tierce__record *record,
-                             const struct tierce__location *location);
+                             const struct tierce__location *location,
+                             bool (*keeps)(void *arg, const struct tierce__location *other),
+                             void *arg);
 
 /* Whether another location of the record, for which `keeps` returns true, has all parts of this
  * one. */

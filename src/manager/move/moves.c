@@ -56,6 +56,8 @@ struct tierce__moves {
     struct tierce__list resting; /* the oldest first */
     struct tierce__map pairs;    /* none is removed before the end */
     struct tierce__moves_stats stats;
+    int64_t asked_us; /* when a mover asked last; without one, when a block was queued first; 0:
+                         neither */
 };
 
 const char *tierce__move_reason_name(enum tierce__move_reason reason)
@@ -145,6 +147,7 @@ void tierce__moves_clear(struct tierce__moves *moves)
     }
     drop_all(moves, &moves->resting);
     TIERCE_ASSERT(moves->by_block.count == 0 && moves->by_key.count == 0);
+    moves->asked_us = 0;
     tierce__lock_drop(&moves->lock);
 }
 
@@ -223,7 +226,8 @@ static struct lane *use_lane(struct tierce__moves *moves, const struct tierce__m
     return lane;
 }
 
-/* ---- wishes ---------------------------------------------------------------------------------- */
+/* ---- requests ----------------------------------------------------------------------------------
+ */
 
 static void enter(struct tierce__moves *moves, struct lane *lane, struct entry *entry, bool first)
 {
@@ -287,6 +291,8 @@ size_t tierce__moves_want(struct tierce__moves *moves, const struct tierce__move
         }
         queued += (size_t)rc;
     }
+    if (queued > 0 && moves->asked_us == 0)
+        moves->asked_us = now_us;
     tierce__lock_drop(&moves->lock);
     TIERCE_DASSERT(queued <= count);
     return queued;
@@ -377,6 +383,13 @@ int tierce__moves_take(struct tierce__moves *moves, const struct tierce__moves_p
 out:
     tierce__lock_drop(&moves->lock);
     return rc;
+}
+
+void tierce__moves_asked(struct tierce__moves *moves, int64_t now_us)
+{
+    tierce__lock_take(&moves->lock);
+    moves->asked_us = now_us;
+    tierce__lock_drop(&moves->lock);
 }
 
 void tierce__moves_put_back(struct tierce__moves *moves, const struct tierce__moves_popped *popped,
@@ -515,6 +528,12 @@ uint64_t tierce__moves_of(struct tierce__moves *moves, uint16_t from, int64_t no
         if (why[0] == '\0' && lane->rests_until_us > now_us)
             snprintf(why, 256, "%s", lane->why);
     }
+    int64_t alone_s = (now_us - moves->asked_us) / 1000000;
+    if (count > 0 && alone_s >= TIERCE__MOVE_LEASE_S)
+        snprintf(why, 256,
+                 "no mover has asked for %lld s: start tierce node "
+                 "--mover.manager=fleet://HOST:PORT, with the gRPC port of a manager",
+                 (long long)alone_s);
     tierce__lock_drop(&moves->lock);
     return count;
 }

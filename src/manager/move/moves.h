@@ -15,7 +15,7 @@
 /*
  * The queue of blocks that are to be copied or moved to another storage. Rules fill it; a mover
  * empties it through tierce__locator_take_moves (locate/locator.h), which makes write sessions of
- * its blocks. An entry is a wish: whether the block still exists, and where it fits, is checked
+ * its blocks. An entry is a request: whether the block still exists, and where it fits, is checked
  * when it is taken. A block that cannot be moved then is dropped, and the rule may ask again.
  *
  *     struct tierce__moves *moves = tierce__locator_moves(locator);
@@ -33,6 +33,8 @@
  */
 
 struct tierce__moves;
+
+#define TIERCE__MOVE_LEASE_S 30 /* of a batch, unless it is renewed */
 
 enum tierce__move_reason {
     TIERCE__MOVE_DRAIN,   /* the operator empties the source */
@@ -89,7 +91,7 @@ TIERCE_MUSTUSE int tierce__moves_create(struct tierce__moves **out,
                                         const struct tierce__moves_opts *opts);
 void tierce__moves_destroy(struct tierce__moves *moves);
 
-/* Forgets all wishes: this process does not lead any more. Counters stay. */
+/* Forgets all requests: this process does not lead any more. Counters stay. */
 void tierce__moves_clear(struct tierce__moves *moves);
 
 /* ---- for rules ------------------------------------------------------------------------------- */
@@ -137,6 +139,9 @@ TIERCE_MUSTUSE int tierce__moves_take(struct tierce__moves *moves,
                                       struct tierce__arena *arena,
                                       struct tierce__moves_popped *out);
 
+/* A mover has asked for blocks, or renewed those that it holds. */
+void tierce__moves_asked(struct tierce__moves *moves, int64_t now_us);
+
 /* Puts blocks back that cannot be moved now, because no target has room or because the rate is used
  * up; their lane rests until then. `why` is shown to operators. */
 void tierce__moves_put_back(struct tierce__moves *moves, const struct tierce__moves_popped *popped,
@@ -175,14 +180,16 @@ void tierce__moves_ended(struct tierce__moves *moves, const struct tierce__move_
 struct tierce__moves_stats {
     uint64_t queued[TIERCE__MOVE_REASONS]; /* blocks that wait */
     uint64_t queued_bytes[TIERCE__MOVE_REASONS];
-    uint64_t refused[TIERCE__MOVE_REASONS]; /* wishes beyond the bound, since the start */
+    uint64_t refused[TIERCE__MOVE_REASONS]; /* requests beyond the bound, since the start */
     uint64_t moved[TIERCE__MOVE_REASONS], moved_bytes[TIERCE__MOVE_REASONS]; /* since the start */
     uint64_t ended[TIERCE__MOVE_RESULTS];                                    /* since the start */
     uint64_t resting; /* blocks whose move has failed lately */
 };
 void tierce__moves_stats(struct tierce__moves *moves, struct tierce__moves_stats *out);
 
-/* The number of blocks of a storage that wait, and why its first lane rests ("": none does). */
+/* The number of blocks of a storage that wait, and why: no mover has asked for longer than a batch
+ * is lent (TIERCE__MOVE_LEASE_S), or the reason of its first lane that rests. "": nothing keeps
+ * them. */
 uint64_t tierce__moves_of(struct tierce__moves *moves, uint16_t from, int64_t now_us,
                           char why[256]);
 

@@ -29,7 +29,8 @@
  *                              BYTES}]}]
  *    "pilot":     {"groups", "steps"}  of the autopilot (pilot_page.c)
  *    "storages":  [{"name", "kind", "status", "warning", "is_enabled", "is_well",
- *                   "drain" ("moving", "dropping", "drained"; "": it is not drained),
+ *                   "drain" ("moving", "dropping", "deleting", "drained"; "": it is not
+ *                   drained), "drain_why" (why that does not end yet),
  *                   "probe_age_ms" and "probe_took_us" (null: not probed yet),
  *                   "why" (of the last failure), "used_share" (null: not known),
  *                   "capacity_bytes" and "watermark_bytes" (0: not bounded), BYTES,
@@ -247,8 +248,11 @@ static void put_storage(struct tierce__json_write *json, const struct shown *sho
     tierce__json_write_text(json, "kind", tierce__storage_type_name(storage->type));
     tierce__json_write_text(json, "status", tierce__storage_status(&state));
     tierce__json_write_text(json, "warning", warning);
-    tierce__json_write_text(json, "drain",
-                            tierce__locator_drain_name(shown->manager->locator, storage));
+    struct tierce__drain_state drain = {.name = ""};
+    if (storage->draining != TIERCE__DRAINING_NOT)
+        tierce__locator_drain_state(shown->manager->locator, storage, &drain);
+    tierce__json_write_text(json, "drain", drain.name);
+    tierce__json_write_text(json, "drain_why", drain.why);
     put_health(json, &state, has_all);
     tierce__json_write_count(json, "capacity_bytes", storage->capacity_bytes);
     tierce__json_write_count(json, "watermark_bytes",

@@ -2,37 +2,46 @@
 #include "store/remote/fleet/storage_at.h"
 #include "manager/reclaim/demote.h"
 
+#include "base/alloc.h"
 #include "base/assert.h"
 #include "manager/locate/placement.h"
 
 #include <string.h>
 
-/* ---- the storages of a need ------------------------------------------------------------------ */
+/* ---- the groups of a need -------------------------------------------------------------------- */
 
 static bool is_of(const struct tierce__need *need, const struct tierce__storage *storage)
 {
-    enum tierce__storage_type type = tierce__storage_type_quota(storage->type);
-    return (need->storage == 0 || storage->number == need->storage) &&
-           (!need->of_slot || tierce__meta_type_slot((uint8_t)type) == need->slot);
+    return tierce__need_concerns(need, (uint8_t)storage->type, storage->number);
 }
 
-bool tierce__demote_takes(const struct tierce__live *live, const struct tierce__catalog *catalog,
-                          const struct tierce__group *group, const struct tierce__need *need)
+/* Whether a group asks for demotion and has a candidate with room behind a storage of the need. */
+static bool can_demote(const struct tierce__locator *locator, const struct tierce__catalog *catalog,
+                       const struct tierce__group *group, const struct tierce__need *need)
 {
     size_t count, first = SIZE_MAX;
     const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
-    if (group->demote != 1 || (need->storage == 0 && !need->of_slot) ||
-        !tierce__engine_extra_is(live->instance.model.extra))
-        return false; /* a mover cannot prove the bytes of other clients */
+    if (group->demote != 1 || (need->group != NULL && strcmp(group->name, need->group) != 0))
+        return false;
     for (size_t i = 0; i < count; i++) {
         size_t at = is_of(need, &all[i]) ? tierce__candidate_position(group, &all[i]) : SIZE_MAX;
         first = at < first ? at : first;
     }
     for (size_t at = first; at != SIZE_MAX && at + 1 < group->storage_candidate_count; at++) {
-        if (tierce__candidate_has_quiet_room(live, catalog, group, at + 1))
+        if (tierce__candidate_has_quiet_room(locator, catalog, group, at + 1))
             return true;
     }
     return false;
+}
+
+bool tierce__demote_takes(const struct tierce__live *live, const struct tierce__catalog *catalog,
+                          const struct tierce__group *group, const struct tierce__need *need)
+{
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    TIERCE_ASSERT(group >= groups && group < groups + count);
+    /* A mover cannot prove the bytes of other clients. */
+    return need->demotes[group - groups] && tierce__engine_extra_is(live->instance.model.extra);
 }
 
 struct applying {
@@ -45,25 +54,35 @@ static void look_at(void *arg, struct tierce__live *live)
 {
     struct applying *a = arg;
     const struct tierce__group *group =
-        tierce__catalog_group(a->catalog, live->instance.group_name);
-    if (a->applies || group == NULL || group->demote != 1 ||
-        (a->need->group != NULL && strcmp(group->name, a->need->group) != 0))
-        return;
-    a->applies = tierce__demote_takes(live, a->catalog, group, a->need);
+        a->applies ? NULL : tierce__catalog_group(a->catalog, live->instance.group_name);
+    if (group != NULL)
+        a->applies = tierce__demote_takes(live, a->catalog, group, a->need);
 }
 
-bool tierce__demote_applies(struct tierce__locator *locator, const struct tierce__catalog *catalog,
-                            const struct tierce__need *need)
+bool *tierce__demote_begin(struct tierce__locator *locator, const struct tierce__catalog *catalog,
+                           const struct tierce__need *need)
 {
-    struct applying a = {.catalog = catalog, .need = need};
     size_t count;
-    bool any = false;
-    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    bool any = false, *groups = NULL;
+    const struct tierce__group *all = tierce__catalog_groups(catalog, &count);
+    TIERCE_DASSERT(need->demotes == NULL && (need->storage != 0 || need->of_slot));
     for (size_t i = 0; i < count; i++)
-        any = any || groups[i].demote == 1;
+        any = any || all[i].demote == 1;
     if (any)
-        tierce__locator_each(locator, look_at, &a);
-    return a.applies;
+        groups = tierce__calloc(count, sizeof(*groups));
+    for (size_t i = 0; i < count && groups != NULL; i++)
+        groups[i] = can_demote(locator, catalog, &all[i], need);
+    if (groups == NULL)
+        return NULL;
+    struct tierce__need asked = *need;
+    asked.demotes = groups;
+    struct applying a = {.catalog = catalog, .need = &asked};
+    tierce__locator_each(locator, look_at, &a);
+    if (!a.applies) {
+        tierce__free(groups);
+        return NULL;
+    }
+    return groups;
 }
 
 /* ---- bytes on their way ---------------------------------------------------------------------- */
@@ -132,34 +151,32 @@ bool tierce__demote_skips(struct tierce__live *live, int64_t key,
     return is_claimed;
 }
 
-/* Whether the need does not concern a location. */
-static bool is_other(const struct tierce__need *need, const struct tierce__location *location)
-{
-    enum tierce__storage_type type =
-        tierce__storage_type_quota((enum tierce__storage_type)location->type);
-    return (need->storage != 0 && location->storage != need->storage) ||
-           (need->of_slot && tierce__meta_type_slot((uint8_t)type) != need->slot);
-}
-
 /* Whether a location stays and can be read: the last healthy copy is not dropped. */
 static bool is_kept(void *arg, const struct tierce__location *location)
 {
     const struct tierce__taking *t = arg;
     const struct tierce__storage *storage =
         tierce__catalog_storage_numbered(t->opts->catalog, location->storage);
-    return storage != NULL && is_other(t->opts->need, location) &&
+    return storage != NULL && !is_of(t->opts->need, storage) &&
            tierce__storages_is_available(t->opts->locator->opts.storages, storage);
+}
+
+bool tierce__demote_drops(struct tierce__taking *t, const struct tierce__candidate *c,
+                          const struct tierce__record *record,
+                          const struct tierce__location *location)
+{
+    bool is_useless = c->value == TIERCE__VALUE_NONE && record->children == 0;
+    return is_useless || tierce__record_has_other(record, location, is_kept, t);
 }
 
 /* The location to move; NULL: all that the need concerns can be dropped. */
 static const struct tierce__location *source_of(struct tierce__taking *t,
                                                 const struct tierce__candidate *c)
 {
-    bool is_useless = c->value == TIERCE__VALUE_NONE && c->record->children == 0;
-    for (size_t l = 0; l < c->record->location_count && !is_useless; l++) {
+    for (size_t l = 0; l < c->record->location_count; l++) {
         const struct tierce__location *location = &c->record->locations[l];
-        if (!is_other(t->opts->need, location) &&
-            !tierce__record_has_other(c->record, location, is_kept, t))
+        if (tierce__need_concerns(t->opts->need, location->type, location->storage) &&
+            !tierce__demote_drops(t, c, c->record, location))
             return location;
     }
     return NULL;
@@ -190,7 +207,7 @@ size_t tierce__demote(struct tierce__taking *t, const struct tierce__member *mem
                       struct tierce__candidate **chosen, size_t count)
 {
     size_t dropped = 0;
-    TIERCE_DASSERT(t->opts->need->demotes);
+    TIERCE_DASSERT(t->opts->need->demotes != NULL);
     for (size_t i = 0; i < count; i++) {
         const struct tierce__location *location = source_of(t, chosen[i]);
         if (location == NULL)

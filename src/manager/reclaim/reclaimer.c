@@ -132,7 +132,7 @@ struct limited {
  * moved, so that blocks that are read can move the other way.
  */
 static size_t demote(struct tierce__reclaimer *reclaimer, const struct tierce__catalog *catalog,
-                     struct tierce__need *need, const struct limited *limited)
+                     struct tierce__need *need, const bool *groups, const struct limited *limited)
 {
     double hard = limited->mark + (limited->limit - limited->mark) / 2;
     double target = limited->mark - limited->limit / 50;
@@ -146,7 +146,7 @@ static size_t demote(struct tierce__reclaimer *reclaimer, const struct tierce__c
         return removed;
     uint64_t leaving = tierce__demote_leaving(reclaimer->opts.locator, catalog, need) + need->bytes;
     uint64_t wanted = excess(limited->used, target > 0 ? target : 0, limited->limit, 0);
-    need->demotes = true;
+    need->demotes = groups;
     need->bytes = wanted > leaving ? wanted - leaving : 0;
     return removed + reclaim(reclaimer, catalog, need);
 }
@@ -155,9 +155,12 @@ static size_t keep_limit(struct tierce__reclaimer *reclaimer, const struct tierc
                          struct tierce__need *need, const struct limited *limited)
 {
     need->bytes = excess(limited->used, limited->mark, limited->limit, limited->wanted);
-    if (need->bytes > 0 && tierce__demote_applies(reclaimer->opts.locator, catalog, need))
-        return demote(reclaimer, catalog, need, limited);
-    return reclaim(reclaimer, catalog, need);
+    bool *groups =
+        need->bytes > 0 ? tierce__demote_begin(reclaimer->opts.locator, catalog, need) : NULL;
+    size_t removed = groups != NULL ? demote(reclaimer, catalog, need, groups, limited)
+                                    : reclaim(reclaimer, catalog, need);
+    tierce__free(groups);
+    return removed;
 }
 
 /* ---- a round --------------------------------------------------------------------------------- */

@@ -38,7 +38,7 @@ static void add_member(void *arg, struct tierce__live *live)
         (need->group != NULL && strcmp(group->name, need->group) != 0) ||
         (need->shared != NULL && strcmp(group->global_quota_group_name, need->shared) != 0))
         return;
-    if (need->demotes && !tierce__demote_takes(live, t->opts->catalog, group, need))
+    if (need->demotes != NULL && !tierce__demote_takes(live, t->opts->catalog, group, need))
         return;
     tierce__meta_index_stats(live->index, &stats);
     if (stats.keys == 0)
@@ -73,19 +73,17 @@ static const struct tierce__policy_ops *policy_of(const struct tierce__taking *t
      * use. */
     int32_t policy = member->group->reclaim_policy;
     bool compares = t->opts->need->group != NULL || policy == TIERCE__RECLAIM_LEAF_LRU;
-    return tierce__victims_policy(compares && !t->opts->need->demotes ? policy
-                                                                      : TIERCE__RECLAIM_LRU);
+    return tierce__victims_policy(compares && t->opts->need->demotes == NULL ? policy
+                                                                             : TIERCE__RECLAIM_LRU);
 }
 
 /* ---- the sample ------------------------------------------------------------------------------ */
 
-static bool is_wanted(void *arg, const struct tierce__location *location)
+bool tierce__need_concerns(const struct tierce__need *need, uint8_t type, uint16_t storage)
 {
-    const struct tierce__need *need = *(const struct tierce__need **)arg;
-    enum tierce__storage_type type =
-        tierce__storage_type_quota((enum tierce__storage_type)location->type);
-    return (need->storage == 0 || location->storage == need->storage) &&
-           (!need->of_slot || tierce__meta_type_slot((uint8_t)type) == need->slot);
+    uint8_t quota_type = (uint8_t)tierce__storage_type_quota((enum tierce__storage_type)type);
+    return (need->storage == 0 || storage == need->storage) &&
+           (!need->of_slot || tierce__meta_type_slot(quota_type) == need->slot);
 }
 
 static uint32_t hash_of(uint32_t member, int64_t key)
@@ -114,22 +112,24 @@ void tierce__victims_add(struct tierce__taking *t, uint32_t member, int64_t key,
     const struct tierce__need *need = t->opts->need;
     size_t wanted = 0;
     if (t->count == t->room || tierce__victims_find(t, member, key) != NONE ||
-        (need->demotes && tierce__demote_skips(t->members[member].live, key, record, t->now_us)))
+        (need->demotes != NULL &&
+         tierce__demote_skips(t->members[member].live, key, record, t->now_us)))
         return;
     struct tierce__candidate *c = &t->candidates[t->count];
-    *c = (struct tierce__candidate){.record = record,
-                                    .key = key,
-                                    .member = member,
-                                    .value = TIERCE__VALUE_FULL,
-                                    .parent = NONE,
-                                    .followers = is_sparse || need->demotes ? 0 : record->children,
-                                    .is_leaf_only =
-                                        !is_sparse && strcmp(policy->name, "leaf_lru") == 0};
+    *c = (struct tierce__candidate){
+        .record = record,
+        .key = key,
+        .member = member,
+        .value = TIERCE__VALUE_FULL,
+        .parent = NONE,
+        .followers = is_sparse || need->demotes != NULL ? 0 : record->children,
+        .is_leaf_only = !is_sparse && strcmp(policy->name, "leaf_lru") == 0};
     for (size_t l = 0; l < record->location_count; l++) {
-        if (!is_wanted(&need, &record->locations[l]))
+        const struct tierce__location *location = &record->locations[l];
+        if (!tierce__need_concerns(need, location->type, location->storage))
             continue;
         wanted++;
-        c->bytes += tierce__location_bytes(&record->locations[l]);
+        c->bytes += tierce__location_bytes(location);
     }
     TIERCE_ASSERT(wanted <= record->location_count);
     c->is_whole = wanted == record->location_count;
@@ -397,8 +397,8 @@ void tierce__victims_lower(struct tierce__victims_heap *heap, struct tierce__can
 /* ---- leaving --------------------------------------------------------------------------------- */
 
 struct leaving {
-    const struct tierce__need *need; /* first: is_wanted reads it */
     struct tierce__taking *taking;
+    const struct tierce__candidate *of; /* of the record for which is_unused was called last */
     struct tierce__candidate *const *chosen;
     const struct tierce__removed *removed;
     struct tierce__reclaimed *gone;
@@ -407,6 +407,24 @@ struct leaving {
     size_t idle_count;
     uint64_t used_again;
 };
+
+/* Whether a location leaves, by the record as it is now. */
+static bool is_leaving(void *arg, const struct tierce__record *record,
+                       const struct tierce__location *location)
+{
+    const struct leaving *l = arg;
+    const struct tierce__need *need = l->taking->opts->need;
+    return tierce__need_concerns(need, location->type, location->storage) &&
+           (need->demotes == NULL || tierce__demote_drops(l->taking, l->of, record, location));
+}
+
+static bool has_leaving(struct leaving *l, const struct tierce__record *record)
+{
+    bool has = record->location_count == 0;
+    for (size_t at = 0; at < record->location_count && !has; at++)
+        has = is_leaving(l, record, &record->locations[at]);
+    return has;
+}
 
 /* Called under the key's lock. A block that was used since it was sampled stays, and so do its
  * predecessors. */
@@ -419,7 +437,10 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
     const struct tierce__record *drawn = c->record;
     bool unused = !c->is_held && record->used_us <= drawn->used_us && record->uses <= drawn->uses &&
                   record->children <= drawn->children;
+    l->of = c;
     l->used_again += !unused;
+    if (unused && !has_leaving(l, record))
+        return false; /* the copies that made these ones superfluous have left */
     if (unused) {
         int64_t last_us = record->used_us > record->stored_us ? record->used_us : record->stored_us;
         TIERCE_DASSERT(l->taking->count > 0);
@@ -430,7 +451,7 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
     for (size_t at = 0; unused && at < record->location_count; at++) {
         if (l->gone_count == l->gone_max)
             break; /* it got another location since it was sampled */
-        if (!is_wanted(&l->need, &record->locations[at]))
+        if (!is_leaving(l, record, &record->locations[at]))
             continue;
         struct tierce__reclaimed *gone = &l->gone[l->gone_count++];
         gone->key = key;
@@ -443,8 +464,7 @@ static void submit(struct tierce__taking *t, const struct tierce__member *member
                    struct tierce__candidate *const *chosen, size_t count)
 {
     struct tierce__removed removed = {0};
-    struct leaving leaving = {
-        .need = t->opts->need, .taking = t, .chosen = chosen, .removed = &removed};
+    struct leaving leaving = {.taking = t, .chosen = chosen, .removed = &removed};
     int32_t delay_ms = member->group->delay_before_delete_ms;
     int64_t delay_us = (int64_t)(delay_ms > 0 ? delay_ms : 0) * 1000;
     int64_t *keys = tierce__arena_alloc(&t->arena, (count + 1) * sizeof(*keys));
@@ -459,7 +479,7 @@ static void submit(struct tierce__taking *t, const struct tierce__member *member
         return;
     struct tierce__removal how = {.due_us = t->now_us + delay_us,
                                   .wanted = is_unused,
-                                  .wanted_location = is_wanted,
+                                  .wanted_location = is_leaving,
                                   .wanted_arg = &leaving};
     int rc = tierce__live_remove(member->live, keys, count, &how, &removed);
     TIERCE_ASSERT(leaving.gone_count <= leaving.gone_max && leaving.idle_count <= count);
@@ -593,7 +613,7 @@ static uint64_t pass(struct tierce__taking *t)
             if (chosen[i]->member == m)
                 of_member[n++] = chosen[i];
         }
-        if (n > 0 && t->opts->need->demotes)
+        if (n > 0 && t->opts->need->demotes != NULL)
             n = tierce__demote(t, &t->members[m], of_member, n);
         if (n > 0)
             submit(t, &t->members[m], of_member, n);

@@ -33,8 +33,13 @@ struct tierce__need {
     bool of_slot;       /* only locations of this kind of storage (type slot of quotas) */
     uint32_t slot;
     uint16_t storage; /* only locations in this storage; 0: in any */
-    bool demotes;     /* they move to a colder candidate (demote.h) */
+    /* For each group of the catalog, whether its victims move to a colder candidate (demote.h); the
+     * blocks of other groups stay. NULL: victims are evicted. */
+    const bool *demotes;
 };
+
+/* Whether the need concerns locations in a storage of that type. */
+bool tierce__need_concerns(const struct tierce__need *need, uint8_t type, uint16_t storage);
 
 struct tierce__victims_opts {
     struct tierce__locator *locator;

@@ -210,8 +210,10 @@ struct bad_ids {
 };
 
 /* A location that was stored again since has another id. */
-static bool is_bad(void *arg, const struct tierce__location *location)
+static bool is_bad(void *arg, const struct tierce__record *record,
+                   const struct tierce__location *location)
 {
+    (void)record;
     const struct bad_ids *bad = arg;
     return bsearch(location->id, bad->ids, bad->count, TIERCE__LOCATION_ID_BYTES, compare_ids) !=
            NULL;

@@ -15,6 +15,7 @@ struct tierce__deleter {
     struct tierce__lock lock; /* DELETER: guards the fields below */
     struct tierce__cond wake, idle;
     struct tierce__deadlines waiting;
+    struct tierce__list all; /* batches that wait or are executed */
     uint64_t executing;
     struct tierce__deleter_stats stats;
     bool is_ending;
@@ -53,6 +54,15 @@ static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion 
     if (rc < 0)
         tierce__log(TIERCE_LOG_ERROR, "manager.delete_put_off", "no memory for the queue");
     return rc == 0;
+}
+
+/* A batch is done, or its note is left to the next leader. */
+static void end_batch(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
+{
+    tierce__lock_take(&deleter->lock);
+    tierce__list_remove(&deletion->node);
+    tierce__lock_drop(&deleter->lock);
+    tierce__deletion_destroy(deletion);
 }
 
 static void forget_keys(struct tierce__deletion *deletion)
@@ -111,7 +121,7 @@ static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *de
         tierce__lock_drop(&deleter->lock);
         if (rc < 0 && !never_was)
             forget_keys(deletion);
-        tierce__deletion_destroy(deletion);
+        end_batch(deleter, deletion);
         tierce__lock_take(&deleter->lock);
     }
     TIERCE_ASSERT(deleter->executing > 0);
@@ -133,12 +143,13 @@ void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__dele
     }
     tierce__lock_take(&deleter->lock);
     int64_t due_us = deletion->is_sweep ? deletion->sweep_us : deletion->due_us;
+    tierce__list_push_back(&deleter->all, &deletion->node);
     bool waits = wait_again(deleter, deletion, due_us);
     tierce__cond_signal(&deleter->wake);
     tierce__lock_drop(&deleter->lock);
     if (!waits) {
         forget_keys(deletion);
-        tierce__deletion_destroy(deletion);
+        end_batch(deleter, deletion);
     }
 }
 
@@ -200,6 +211,7 @@ int tierce__deleter_create(struct tierce__deleter **out, struct tierce__locator 
     tierce__lock_init(&deleter->lock, TIERCE__LOCK_DELETER);
     tierce__cond_init(&deleter->wake);
     tierce__cond_init(&deleter->idle);
+    tierce__list_init(&deleter->all);
     int rc = tierce__threads_start(&deleter->threads, threads, run, deleter);
     if (rc < 0)
         tierce__deleter_destroy(deleter);
@@ -222,7 +234,7 @@ void tierce__deleter_drop(struct tierce__deleter *deleter)
         struct tierce__deletion *deletion =
             TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
         forget_keys(deletion);
-        tierce__deletion_destroy(deletion);
+        end_batch(deleter, deletion);
         tierce__lock_take(&deleter->lock);
     }
     TIERCE_ASSERT(deleter->waiting.count == 0);
@@ -281,7 +293,7 @@ void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce
     struct tierce__deletion *deletion;
     while ((deletion = take_one_of(deleter, live)) != NULL) {
         forget_keys(deletion);
-        tierce__deletion_destroy(deletion);
+        end_batch(deleter, deletion);
     }
 }
 
@@ -297,6 +309,27 @@ void tierce__deleter_destroy(struct tierce__deleter *deleter)
     tierce__cond_fini(&deleter->wake);
     tierce__lock_fini(&deleter->lock);
     tierce__free(deleter);
+}
+
+void tierce__deleter_left_in(struct tierce__deleter *deleter, uint16_t storage,
+                             struct tierce__deleter_left *out)
+{
+    uint64_t now = tierce__due(tierce__locator_now_us(deleter->locator)), last = now;
+    *out = (struct tierce__deleter_left){0};
+    tierce__lock_take(&deleter->lock);
+    TIERCE__LIST_FOR_EACH (it, &deleter->all) {
+        const struct tierce__deletion *deletion =
+            TIERCE__CONTAINER_OF(it, struct tierce__deletion, node);
+        uint64_t before = out->locations;
+        for (size_t i = 0; i < deletion->count; i++)
+            out->locations += deletion->items[i].location.storage == storage;
+        /* One that is being processed is in no queue. */
+        if (out->locations > before && deletion->deadline.place != 0 &&
+            deletion->deadline.at > last)
+            last = deletion->deadline.at;
+    }
+    tierce__lock_drop(&deleter->lock);
+    out->due_in_us = (int64_t)(last - now);
 }
 
 void tierce__deleter_stats(struct tierce__deleter *deleter, struct tierce__deleter_stats *out)

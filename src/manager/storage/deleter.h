@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_DELETER_H
 
 #include "base/arena.h"
+#include "base/list.h"
 #include "base/threads/deadlines.h"
 #include "base/threads/lock.h"
 #include "base/map.h"
@@ -28,6 +29,7 @@ struct tierce__deletion_item {
 };
 
 struct tierce__deletion {
+    struct tierce__list node;         /* of all batches of the deleter: queued or being processed */
     struct tierce__deadline deadline; /* in the queue, at due_us or at the time of the next retry */
     int64_t due_us;
     struct tierce__live *live; /* held */
@@ -98,6 +100,15 @@ bool tierce__deleter_has_rest(struct tierce__deleter *deleter, const struct tier
 /* Drops all queued batches from memory, and blocks, without a time limit, until no batch is queued
  * or being processed. The notes of dropped batches stay in the store. */
 void tierce__deleter_drop(struct tierce__deleter *deleter);
+
+/* The locations of a storage whose deletion is not confirmed, second deletions included, and how
+ * long until the last of them is tried; 0: all are due. */
+struct tierce__deleter_left {
+    uint64_t locations;
+    int64_t due_in_us;
+};
+void tierce__deleter_left_in(struct tierce__deleter *deleter, uint16_t storage,
+                             struct tierce__deleter_left *out);
 
 struct tierce__deleter_stats {
     uint64_t waiting, executing;           /* batches */

@@ -21,6 +21,7 @@ struct tierce__deletion *tierce__deletion_create(struct tierce__live *live, size
         tierce__arena_clear(&arena);
         return NULL;
     }
+    tierce__list_init(&deletion->node);
     deletion->live = live;
     deletion->note = tierce__locator_random(live->locator);
     deletion->items = items;
@@ -35,6 +36,7 @@ void tierce__deletion_destroy(struct tierce__deletion *deletion)
     if (deletion == NULL)
         return;
     TIERCE_ASSERT(deletion->deadline.place == 0); /* it is in no queue */
+    TIERCE_ASSERT(tierce__list_empty(&deletion->node));
     TIERCE_DASSERT(deletion->count <= deletion->room);
     struct tierce__live *live = deletion->live;
     struct tierce__arena arena = deletion->arena; /* it lies in it */

@@ -76,7 +76,9 @@ static inline size_t moves_want(struct harness *h, const int64_t *keys, size_t c
                                          .instance = live->instance.number,
                                          .from = moves_number_of(h, from),
                                          .is_copy = is_copy,
-                                         .to = to};
+                                         .to = to,
+                                         .reason =
+                                             is_copy ? TIERCE__MOVE_REPLICA : TIERCE__MOVE_COLD};
         struct tierce__record record = moves_record(h, keys[i]);
         for (size_t l = 0; l < record.location_count; l++) {
             struct tierce__move_block block = {

@@ -283,10 +283,10 @@ def test_the_manual_tells_every_field_of_a_storage():
     rows = {row.split("|")[1].split("`")[1] if "`" in row.split("|")[1] else "all": set(re.findall(r"`(\w+)`", row))
             for row in table.splitlines()[2:]}
     fields = re.findall(r"^ +(?:repeated )?(\w+) (\w+) = \d+;", messages["StorageConfig"], re.M)
-    assert len(fields) == 18
+    assert len(fields) == 19
     for kind, name in fields:
         if not kind.endswith("StorageSpec"):
-            assert name in rows["all"] | {"status", "reason", "warning", "scrub", "drain"}, name
+            assert name in rows["all"] | {"status", "reason", "warning", "scrub", "drain", "drain_reason"}, name
             continue
         of_spec = set(re.findall(r"^ +(?:repeated )?\w+ (\w+) = \d+;", messages[kind], re.M))
         assert rows[name] - {name} == of_spec, name

@@ -130,18 +130,24 @@ def test_a_storage_is_emptied_and_removed(manager, tmp_path):
     assert code(move(api, batch)) == "WRITE_SESSION_UNKNOWN"
     assert read(api, KEYS) == wanted
     shown = storage(manager, "drain", "nfs_01", "show")
-    assert (shown["state"], shown["left_bytes"]) == ("drained", "0")
+    left = (shown["left_bytes"], shown["deleting_bytes"], shown["deleting_locations"])
+    assert (shown["state"], *left) == ("deleting", "0", str(len(KEYS) * BYTES), str(len(KEYS)))
+    assert "the last deletion is due in" in shown["reason"]
     store(api, [7])
     assert read(api, [7]) == [bytes([7]) * BYTES]
     listed = {s["global_unique_name"]: s for s in api.call("admin", "ListStorage")["storage"]}
-    assert (listed["nfs_01"]["drain"], listed["cold"]["drain"]) == ("drained", "")
+    assert (listed["nfs_01"]["drain"], listed["cold"]["drain"]) == ("deleting", "")
+    assert listed["nfs_01"]["drain_reason"].startswith("3 locations are still to be deleted")
     metrics = manager.get("/metrics", "admin_http")[1].decode()
     assert 'tierce_moves_moved_count_total{reason="drain"} 3\n' in metrics
-    storage(manager, "remove", "nfs_01")
+    refused = storage(manager, "remove", "nfs_01", fails=True)
+    assert f"nfs_01 still has {len(KEYS)} deleted locations ({len(KEYS) * BYTES} bytes)" in refused and "--abandon" in refused
+    assert "an option of storage remove" in storage(manager, "drain", "nfs_01", "--abandon", fails=True)
+    storage(manager, "remove", "nfs_01", "--abandon")
     assert read(api, KEYS) == wanted
 
     assert storage(manager, "drain", "cold", "--drop")["state"] == "dropping"
-    wait_until(lambda: storage(manager, "drain", "cold", "show")["state"] == "drained")
+    wait_until(lambda: storage(manager, "drain", "cold", "show")["state"] == "deleting")
     assert read(api, KEYS) == []
     assert storage(manager, "undrain", "cold")["state"] == ""
     store(api, KEYS)

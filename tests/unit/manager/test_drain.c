@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storages that an operator empties. */
 #include "check_main.h"
+#include "log_record.h"
 #include "manager_moves.h"
 #include "meta_folder.h"
+#include "silent_log.h"
 
 static const int64_t keys[] = {1, 2, 3, 4, 5, 6};
 enum { KEYS = sizeof(keys) / sizeof(keys[0]) };
@@ -54,7 +56,7 @@ START_TEST(blocks_move_and_new_ones_go_elsewhere)
     ck_assert_uint_eq(work(&h), 1);
     ck_assert_uint_eq(work(&h), 0);
     ck_assert_uint_eq(state_of(&h, "s").left_locations, 0);
-    ck_assert_uint_eq(state_of(&h, "s").left_bytes, 0);
+    ck_assert_uint_eq(state_of(&h, "s").left.bytes, 0);
     (void)work(&h);
     ck_assert_uint_eq(moves_bytes_in(&h, "s"), 0);
     ck_assert_uint_eq(moves_bytes_in(&h, "t"), (KEYS + 2) * BLOCK_BYTES);
@@ -79,7 +81,7 @@ START_TEST(dropped_blocks_leave_and_others_stay)
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), KEYS);
     ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), 0);
     ck_assert_uint_eq(harness_prefix(&h, fresh, 1), 1);
-    ck_assert_uint_eq(state_of(&h, "s").left_bytes, 0);
+    ck_assert_uint_eq(state_of(&h, "s").left.bytes, 0);
     ck_assert_uint_eq(moves_bytes_in(&h, "s"), KEYS * BLOCK_BYTES); /* readers have time */
     h.now_us += 10000000;
     (void)tierce__deleter_step(h.locator->deleter, 100);
@@ -121,7 +123,7 @@ START_TEST(without_a_target_it_waits_and_says_so)
     ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
     moves_add_storage(&h, "u", 0); /* the operator adds room */
     ck_assert_uint_eq(work(&h), 3);
-    ck_assert_uint_eq(state_of(&h, "s").left_bytes, 0);
+    ck_assert_uint_eq(state_of(&h, "s").left.bytes, 0);
     close_all(&h);
 }
 END_TEST
@@ -139,7 +141,7 @@ START_TEST(blocks_that_nobody_can_verify_are_counted)
     ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
     drain(&h, "s", TIERCE__DRAINING_DROPS);
     (void)work(&h);
-    ck_assert_uint_eq(state_of(&h, "s").left_bytes, 0);
+    ck_assert_uint_eq(state_of(&h, "s").left.bytes, 0);
     close_all(&h);
 }
 END_TEST
@@ -164,7 +166,217 @@ START_TEST(another_leader_goes_on)
 }
 END_TEST
 
+/* ---- its end --------------------------------------------------------------------------------- */
+
+static void lead_again(struct harness *h, uint64_t fence)
+{
+    tierce__locator_drop(h->locator);
+    int rc = tierce__locator_recover(h->locator, fence, h->why);
+    ck_assert_msg(rc == 0, "%s", h->why);
+}
+
+/* A storage whose blocks have moved still has their objects: readers have time. */
+START_TEST(it_is_drained_when_its_objects_are_deleted)
+{
+    struct harness h;
+    meta_folder_make();
+    moves_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = meta_folder});
+    harness_store(&h, keys, KEYS);
+    drain(&h, "s", TIERCE__DRAINING_MOVES);
+    ck_assert_str_eq(state_of(&h, "s").name, "moving");
+    ck_assert_uint_eq(work(&h), KEYS);
+    for (uint64_t fence = 2; fence < 4; fence++) {
+        struct tierce__drain_state state = state_of(&h, "s");
+        ck_assert_str_eq(state.name, "deleting");
+        ck_assert_uint_eq(state.left.bytes, 0);
+        ck_assert_uint_eq(state.left.deleting_bytes, KEYS * BLOCK_BYTES);
+        ck_assert_uint_eq(state.left.deleting_locations, KEYS);
+        ck_assert_int_eq(state.left.due_in_us, 10000000);
+        ck_assert_ptr_nonnull(strstr(state.why, "6 locations are still to be deleted; the last"));
+        lead_again(&h, fence);
+    }
+    h.now_us += 9000000;
+    (void)tierce__deleter_step(h.locator->deleter, 100);
+    ck_assert_str_eq(state_of(&h, "s").name, "deleting");
+    h.now_us += 1000000;
+    ck_assert_int_eq(state_of(&h, "s").left.due_in_us, 0);
+    ck_assert_ptr_nonnull(strstr(state_of(&h, "s").why, "has not confirmed the deletion of 6"));
+    (void)tierce__deleter_step(h.locator->deleter, 100);
+    struct tierce__drain_state drained = state_of(&h, "s");
+    ck_assert_str_eq(drained.name, "drained");
+    ck_assert_str_eq(drained.why, "");
+    ck_assert_uint_eq(drained.left.deleting_bytes + drained.left.deleting_locations, 0);
+    close_all(&h);
+    meta_folder_remove();
+}
+END_TEST
+
+/* A client whose write failed may still write: the objects are deleted once more after a while. */
+START_TEST(a_second_deletion_counts)
+{
+    struct harness h;
+    const struct tierce__mask none = {0};
+    meta_folder_make();
+    moves_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = meta_folder});
+    struct tierce__started started = harness_start(&h, keys, KEYS);
+    drain(&h, "s", TIERCE__DRAINING_MOVES);
+    ck_assert_int_eq(tierce__locator_finish_write(h.locator, "i", started.session, &none, h.why),
+                     0);
+    (void)work(&h);
+    ck_assert_uint_eq(moves_bytes_in(&h, "s"), 0);
+    lead_again(&h, 2);
+    struct tierce__drain_state state = state_of(&h, "s");
+    ck_assert_str_eq(state.name, "deleting");
+    ck_assert_uint_eq(state.left.deleting_locations, KEYS);
+    h.now_us += state.left.due_in_us;
+    (void)tierce__deleter_step(h.locator->deleter, 100);
+    ck_assert_str_eq(state_of(&h, "s").name, "drained");
+    close_all(&h);
+    meta_folder_remove();
+}
+END_TEST
+
+/* The reason is shown and logged, once a minute; it is gone when a mover asks. */
+START_TEST(without_a_mover_it_says_so)
+{
+    struct harness h;
+    moves_open(&h, &(struct harness_opts){0});
+    harness_store(&h, keys, KEYS);
+    drain(&h, "s", TIERCE__DRAINING_MOVES);
+    record_log(TIERCE_LOG_INFO);
+    (void)tierce__reclaimer_step(reclaimer);
+    ck_assert_str_eq(state_of(&h, "s").why, "");
+    h.now_us += 60000000;
+    (void)tierce__reclaimer_step(reclaimer);
+    h.now_us += 30000000;
+    (void)tierce__reclaimer_step(reclaimer);
+    ck_assert_uint_eq(recorded_with("storage_draining", "no mover has asked for 60 s: start"), 1);
+    ck_assert_uint_eq(recorded_with("storage_draining", "no mover"), 1);
+    silence_log();
+    ck_assert_ptr_nonnull(strstr(state_of(&h, "s").why, "no mover has asked for 90 s: start "
+                                                        "tierce node --mover.manager=fleet://"));
+    ck_assert_uint_eq(moves_take(&h, 0).count, 0);
+    ck_assert_str_eq(state_of(&h, "s").why, "");
+    close_all(&h);
+}
+END_TEST
+
+/* Its end is logged once, and not before it. */
+START_TEST(its_end_is_logged_once)
+{
+    struct harness h;
+    moves_open(&h, &(struct harness_opts){0});
+    harness_store(&h, keys, KEYS);
+    drain(&h, "s", TIERCE__DRAINING_MOVES);
+    record_log(TIERCE_LOG_INFO);
+    ck_assert_uint_eq(work(&h), KEYS);
+    (void)work(&h); /* its objects were not deleted yet when the scan ended */
+    ck_assert_uint_eq(recorded_with("storage_drained", ""), 0);
+    for (int round = 0; round < 20; round++)
+        (void)work(&h);
+    ck_assert_uint_eq(recorded_with("storage_drained", "storage=s"), 1);
+    ck_assert_uint_eq(recorded_with("storage_draining", "storage=s state=moving"), 1);
+    silence_log();
+    close_all(&h);
+}
+END_TEST
+
+/* ---- blocks with copies ---------------------------------------------------------------------- */
+
+static void store_twice(struct harness *h)
+{
+    harness_store(h, keys, KEYS);
+    ck_assert_uint_eq(moves_want(h, keys, KEYS, "s", true, TIERCE__MOVE_TO_ANY), KEYS);
+    struct tierce__taken_moves taken = moves_take(h, 100);
+    ck_assert_uint_eq(moves_finish(h, &taken.batches[0], TIERCE__MOVED), KEYS);
+}
+
+/* A block with a copy elsewhere is not copied again. It is if nobody can read that copy now. */
+START_TEST(blocks_with_a_copy_elsewhere_leave)
+{
+    const bool is_available = _i == 0;
+    struct harness h;
+    moves_open(&h, &(struct harness_opts){0});
+    moves_add_storage(&h, "u", 0);
+    store_twice(&h);
+    ck_assert_int_eq(tierce__registry_enable_storage(h.registry, "t", is_available, h.why), 0);
+    drain(&h, "s", TIERCE__DRAINING_MOVES);
+    ck_assert_uint_eq(work(&h), is_available ? 0 : KEYS);
+    ck_assert_uint_eq(moves_stats(&h).refused[TIERCE__MOVE_DRAIN], 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(moves_record(&h, 1).location_count, is_available ? 1 : 2);
+    ck_assert_uint_eq(state_of(&h, "s").left.bytes, 0);
+    close_all(&h);
+}
+END_TEST
+
+/* A group that wants two copies keeps two: the blocks move. */
+START_TEST(replicas_move)
+{
+    struct harness h;
+    moves_open(&h, &(struct harness_opts){0});
+    moves_add_storage(&h, "u", 0);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    struct tierce__type_quota quota = group.type_quotas[0];
+    quota.replicas = 2;
+    group.type_quotas = &quota;
+    group.version++;
+    ck_assert_int_eq(tierce__registry_update_group(h.registry, &group, group.version - 1, h.why),
+                     0);
+    tierce__registry_release(h.registry, catalog);
+    harness_store(&h, keys, KEYS);
+    struct tierce__taken_moves taken = moves_take(&h, 100);
+    ck_assert_uint_eq(moves_finish(&h, &taken.batches[0], TIERCE__MOVED), KEYS);
+    ck_assert_uint_eq(moves_bytes_in(&h, "t"), KEYS * BLOCK_BYTES);
+    drain(&h, "s", TIERCE__DRAINING_MOVES);
+    ck_assert_uint_eq(work(&h), KEYS);
+    ck_assert_uint_eq(moves_bytes_in(&h, "u"), KEYS * BLOCK_BYTES);
+    ck_assert_uint_eq(moves_record(&h, 1).location_count, 2);
+    close_all(&h);
+}
+END_TEST
+
+/* Neither of two storages that are drained at once counts on the other's copies. */
+START_TEST(copies_in_drained_storages_do_not_count)
+{
+    struct harness h;
+    moves_open(&h, &(struct harness_opts){0});
+    moves_add_storage(&h, "u", 0);
+    store_twice(&h);
+    drain(&h, "s", TIERCE__DRAINING_MOVES);
+    drain(&h, "t", TIERCE__DRAINING_MOVES);
+    for (int round = 0; round < 4; round++)
+        (void)work(&h);
+    ck_assert_uint_eq(state_of(&h, "s").left.bytes + state_of(&h, "t").left.bytes, 0);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    ck_assert_uint_eq(moves_record(&h, 1).location_count, 1);
+    close_all(&h);
+}
+END_TEST
+
+/* Blocks that wait for a mover stay when the operator changes his mind. */
+START_TEST(an_ended_draining_moves_nothing)
+{
+    struct harness h;
+    moves_open(&h, &(struct harness_opts){0});
+    harness_store(&h, keys, KEYS);
+    drain(&h, "s", TIERCE__DRAINING_MOVES);
+    (void)tierce__reclaimer_step(reclaimer);
+    ck_assert_uint_eq(state_of(&h, "s").queued_blocks, KEYS);
+    drain(&h, "s", TIERCE__DRAINING_NOT);
+    ck_assert_uint_eq(moves_take(&h, 100).count, 0);
+    ck_assert_uint_eq(moves_stats(&h).queued[TIERCE__MOVE_DRAIN], 0);
+    ck_assert_uint_eq(moves_bytes_in(&h, "s"), KEYS * BLOCK_BYTES);
+    close_all(&h);
+}
+END_TEST
+
 CHECK_MAIN("drain",
            .tests = {blocks_move_and_new_ones_go_elsewhere, dropped_blocks_leave_and_others_stay,
                      copies_in_other_storages_stay, without_a_target_it_waits_and_says_so,
-                     blocks_that_nobody_can_verify_are_counted, another_leader_goes_on})
+                     blocks_that_nobody_can_verify_are_counted, another_leader_goes_on,
+                     it_is_drained_when_its_objects_are_deleted, a_second_deletion_counts,
+                     without_a_mover_it_says_so, its_end_is_logged_once, replicas_move,
+                     copies_in_drained_storages_do_not_count, an_ended_draining_moves_nothing},
+           .loops = {{blocks_with_a_copy_elsewhere_leave, 0, 2}})

@@ -89,8 +89,8 @@ START_TEST(a_move_changes_the_place_and_nothing_else)
     ck_assert_uint_eq(moves_bytes_in(&h, "s"), 0);
     ck_assert_uint_eq(moves_bytes_in(&h, "t"), KEYS * BLOCK_BYTES);
     ck_assert_uint_eq(harness_usage(&h).serving_bytes, KEYS * BLOCK_BYTES);
-    ck_assert_uint_eq(moves_stats(&h).moved[TIERCE__MOVE_DRAIN], KEYS);
-    ck_assert_uint_eq(moves_stats(&h).moved_bytes[TIERCE__MOVE_DRAIN], KEYS * BLOCK_BYTES);
+    ck_assert_uint_eq(moves_stats(&h).moved[TIERCE__MOVE_COLD], KEYS);
+    ck_assert_uint_eq(moves_stats(&h).moved_bytes[TIERCE__MOVE_COLD], KEYS * BLOCK_BYTES);
     close_all(&h);
 }
 END_TEST

@@ -105,8 +105,9 @@ static void check_message(const struct tierce__fields *fields, uint32_t types, c
                           const ProtobufCMessageDescriptor *type)
 {
     static const char *const not_of_the_model[] = {
-        "status",      "warning", "reason", "threefs", "mooncake", "tair_mem_pool", "nfs",
-        "vcnsthreefs", "local",   "tierce", "redis",   "s3",       "scrub",         "drain"};
+        "status",        "warning", "reason",      "threefs", "mooncake",
+        "tair_mem_pool", "nfs",     "vcnsthreefs", "local",   "tierce",
+        "redis",         "s3",      "scrub",       "drain",   "drain_reason"};
     for (unsigned i = 0; i < type->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &type->fields[i];
         char path[256], below[256];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules that ask for moves: demotion, promotion and replicas. "s" is hotter than "t". */
 #include "check_main.h"
+#include "manager/reclaim/demote.h"
 #include "manager_moves.h"
 #include "silent_log.h"
 
@@ -350,6 +351,104 @@ START_TEST(the_last_copy_that_can_be_read_stays)
 }
 END_TEST
 
+static struct harness *watched; /* its key 1 loses its copy in "t" once victims were chosen */
+
+/* A client has found the copy damaged. */
+static void lose_copy(struct harness *h, int64_t key, const char *name)
+{
+    struct tierce__got got = {0};
+    char uri[512];
+    uint64_t dropped = 0;
+    struct tierce__record record = moves_record(h, key);
+    for (size_t l = 0; l < record.location_count; l++) {
+        if (record.locations[l].storage != moves_number_of(h, name))
+            continue;
+        ck_assert_int_eq(tierce__registry_enable_storage(h->registry, "s", false, h->why), 0);
+        got = harness_get(h, TIERCE__QUERY_BATCH, &key, 1, 0);
+        ck_assert_int_eq(tierce__registry_enable_storage(h->registry, "s", true, h->why), 0);
+    }
+    ck_assert_uint_eq(got.hits, 1);
+    snprintf(uri, sizeof(uri), "%s", got.found[0].specs[0].uri);
+    int rc = tierce__locator_report(
+        h->locator, "i",
+        &(struct tierce__location_report){.key = key,
+                                          .spec_name = got.found[0].specs[0].name,
+                                          .uri = uri,
+                                          .reason = TIERCE__REPORT_DAMAGED},
+        1, &dropped, h->why);
+    ck_assert_msg(rc == 0, "%s", h->why);
+    ck_assert_uint_eq(dropped, 1);
+}
+
+size_t __real_tierce__demote(struct tierce__taking *t, const struct tierce__member *member,
+                             struct tierce__candidate **chosen, size_t count);
+size_t __wrap_tierce__demote(struct tierce__taking *t, const struct tierce__member *member,
+                             struct tierce__candidate **chosen, size_t count);
+size_t __wrap_tierce__demote(struct tierce__taking *t, const struct tierce__member *member,
+                             struct tierce__candidate **chosen, size_t count)
+{
+    size_t dropped = __real_tierce__demote(t, member, chosen, count);
+    for (size_t i = 0; watched != NULL && i < dropped; i++)
+        lose_copy(watched, chosen[i]->key, "t");
+    return dropped;
+}
+
+/* The copy for which a location is dropped leaves after the sample was drawn. */
+START_TEST(a_copy_that_has_become_the_last_one_stays)
+{
+    struct harness h;
+    open_rules(&h, 1, 0, 2);
+    moves_add_storage(&h, "u", 0);
+    harness_store(&h, keys, KEYS);
+    ck_assert_uint_eq(move_all(&h), KEYS);
+    limit_bytes(&h, "s", KEYS * BLOCK_BYTES + BLOCK_BYTES / 10);
+    watched = &h;
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    watched = NULL;
+    ck_assert_uint_eq(blocks_in(&h, "t"), KEYS - 1);
+    ck_assert_uint_eq(blocks_in(&h, "s"), KEYS);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    close_all(&h);
+}
+END_TEST
+
+static unsigned asked;
+
+bool __real_tierce__candidate_has_quiet_room(const struct tierce__locator *locator,
+                                             const struct tierce__catalog *catalog,
+                                             const struct tierce__group *group, size_t position);
+bool __wrap_tierce__candidate_has_quiet_room(const struct tierce__locator *locator,
+                                             const struct tierce__catalog *catalog,
+                                             const struct tierce__group *group, size_t position);
+bool __wrap_tierce__candidate_has_quiet_room(const struct tierce__locator *locator,
+                                             const struct tierce__catalog *catalog,
+                                             const struct tierce__group *group, size_t position)
+{
+    asked++;
+    return __real_tierce__candidate_has_quiet_room(locator, catalog, group, position);
+}
+
+/* Candidates may be pools of many parts: they are asked for each limit and group, and not for each
+ * instance. */
+START_TEST(candidates_are_asked_once_for_all_instances)
+{
+    enum { INSTANCES = 8, CANDIDATES = 2 };
+    struct harness h;
+    open_rules(&h, 1, 0, 0);
+    for (int i = 0; i < INSTANCES; i++) {
+        char id[16];
+        snprintf(id, sizeof(id), "more-%d", i);
+        harness_add_instance(&h, id);
+    }
+    store_each(&h, 0, S_BLOCKS);
+    asked = 0;
+    (void)tierce__reclaimer_step(reclaimer);
+    ck_assert_uint_gt(waiting(&h, TIERCE__MOVE_COLD), 0);
+    ck_assert_uint_le(asked, CANDIDATES);
+    close_all(&h);
+}
+END_TEST
+
 /* A promotion needs no move if a hotter candidate has the block, too. */
 START_TEST(a_block_that_is_hot_already_stays)
 {
@@ -417,6 +516,8 @@ CHECK_MAIN("placement",
                      without_room_blocks_are_evicted, two_reads_within_the_window_promote,
                      a_block_that_is_hot_already_stays, a_full_storage_gets_nothing, no_ping_pong,
                      a_lost_storage_loses_no_block, a_read_asks_for_a_copy,
+                     a_copy_that_has_become_the_last_one_stays,
+                     candidates_are_asked_once_for_all_instances,
                      settings_stay_until_they_are_turned_off},
            .loops = {{a_full_storage_gives_its_copies_up, 0, 2},
                      {the_last_copy_that_can_be_read_stays, 0, 2}})

@@ -159,6 +159,36 @@ START_TEST(the_next_leader_counts_the_same)
 }
 END_TEST
 
+/* Records are read no more when the storages with numbers from 64 on are gone. */
+START_TEST(removed_storages_cost_no_scan)
+{
+    char index[] = "/tmp/tierce_indexXXXXXX", s[] = "s", *candidates[] = {s};
+    struct harness h;
+    temp_folder_make(index);
+    harness_open(&h, &(struct harness_opts){.meta_type = "rocksdb", .meta_uri = index});
+    add_storage(&h, 200, 100, 100);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    group.storage_candidates = candidates;
+    group.storage_candidate_count = 1;
+    group.version++;
+    ck_assert_int_eq(tierce__registry_update_group(h.registry, &group, group.version - 1, h.why),
+                     0);
+    tierce__registry_release(h.registry, catalog);
+    ck_assert_int_eq(tierce__registry_remove_storage(h.registry, "t", h.why), 0);
+    const int64_t key = 1;
+    harness_store(&h, &key, 1);
+    record_log(TIERCE_LOG_INFO);
+    tierce__locator_drop(h.locator);
+    ck_assert_int_eq(tierce__locator_recover(h.locator, 2, h.why), 0);
+    ck_assert_uint_eq(recorded_with("manager.storages_counted", ""), 0);
+    silence_log();
+    check_storage(&h, 1, 1, 0, 0);
+    harness_close(&h);
+    temp_folder_remove(index);
+}
+END_TEST
+
 static size_t store_some(struct harness *h, int64_t first, size_t count)
 {
     int64_t keys[32];
@@ -236,6 +266,6 @@ END_TEST
 
 CHECK_MAIN("storage_sums",
            .tests = {a_table_keeps_items_by_number, a_write_goes_where_all_of_it_fits,
-                     sums_are_added_whole_or_not},
+                     sums_are_added_whole_or_not, removed_storages_cost_no_scan},
            .loops = {{each_storage_is_filled_to_its_capacity, 0, 5},
                      {the_next_leader_counts_the_same, 0, 3}})
