@@ -30,7 +30,7 @@ struct map_keeper {
     struct map_object *objects;
     struct tierce__list finds, drops, rooms; /* that are held */
     uint64_t bytes;                          /* of objects and rooms */
-    size_t lent;
+    size_t lent, found;
     int fail_status;
     unsigned fail_times;
     struct test_random random;
@@ -89,6 +89,7 @@ static void answer_find(struct map_keeper *keeper, struct tierce__keeper_call *f
 {
     pthread_mutex_lock(&keeper->mutex);
     struct map_object *object = *find_object(keeper, &find->name);
+    keeper->found++;
     find->status = next_failure(keeper);
     if (find->status == 0 && !is_space(keeper, &find->space))
         find->status = TIERCE_E_ARGUMENT;
@@ -396,6 +397,14 @@ void map_keeper_fail(struct map_keeper *keeper, int status, unsigned times)
     keeper->fail_status = status;
     keeper->fail_times = times;
     pthread_mutex_unlock(&keeper->mutex);
+}
+
+size_t map_keeper_finds(struct map_keeper *keeper)
+{
+    pthread_mutex_lock(&keeper->mutex);
+    size_t found = keeper->found;
+    pthread_mutex_unlock(&keeper->mutex);
+    return found;
 }
 
 size_t map_keeper_objects(struct map_keeper *keeper)

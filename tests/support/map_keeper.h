@@ -33,6 +33,8 @@ void map_keeper_fail(struct map_keeper *keeper, int status, unsigned times);
 size_t map_keeper_objects(struct map_keeper *keeper);
 /* Leases and rooms that were not given back. */
 size_t map_keeper_lent(struct map_keeper *keeper);
+/* Finds that were answered. */
+size_t map_keeper_finds(struct map_keeper *keeper);
 /* Removes all objects. */
 void map_keeper_clear(struct map_keeper *keeper);
 

@@ -29,7 +29,8 @@ struct tierce__scrub {
     struct tierce__cond changed;
     struct scrubbed *last;
     size_t last_count, last_room;
-    size_t current; /* index in `last` of the one that runs, if is_running */
+    uint64_t version; /* of the registry when `last` was compared with it */
+    size_t current;   /* index in `last` of the one that runs, if is_running */
     bool is_running, is_stopping;
     bool is_leaving; /* it stops because the manager leads no more, or ends */
     bool has_thread; /* it has not been joined */
@@ -96,15 +97,46 @@ static struct scrubbed *find_last(const struct tierce__scrub *scrub, const char 
     return NULL;
 }
 
+/* Forgets the scrubs of storages that were removed, or are other ones of the same name. */
+static void forget_removed(struct tierce__scrub *scrub, const struct tierce__catalog *catalog,
+                           uint64_t version)
+{
+    bool is_whole = true;
+    tierce__lock_assert_held(&scrub->lock);
+    if (scrub->version == version)
+        return;
+    for (size_t i = scrub->last_count; i-- > 0;) {
+        struct scrubbed *last = &scrub->last[i];
+        const struct tierce__storage *storage = tierce__catalog_storage(catalog, last->storage);
+        bool is_current = scrub->is_running && scrub->current == i;
+        if (storage != NULL && storage->number == last->number)
+            continue;
+        is_whole = is_whole && !is_current;
+        if (is_current)
+            continue;
+        free_last(last);
+        *last = scrub->last[--scrub->last_count];
+        if (scrub->current == scrub->last_count)
+            scrub->current = i;
+    }
+    if (is_whole)
+        scrub->version = version;
+}
+
 bool tierce__scrub_state(struct tierce__scrub *scrub, const char *storage,
                          struct tierce__scrub_state *out)
 {
+    struct tierce__registry *registry = scrub->opts.registry;
     TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    uint64_t version = tierce__registry_version(registry); /* perhaps older than the catalog */
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
     tierce__lock_take(&scrub->lock);
+    forget_removed(scrub, catalog, version);
     const struct scrubbed *last = find_last(scrub, storage);
     if (last != NULL)
         *out = last->state;
     tierce__lock_drop(&scrub->lock);
+    tierce__registry_release(registry, catalog);
     return last != NULL;
 }
 
@@ -137,35 +169,32 @@ static void wait_until(struct tierce__scrub *scrub, uint64_t due_ns)
     tierce__lock_take(&scrub->lock);
 }
 
-/* Publishes the counts, and waits. */
-static int wait_for_turn(struct scrub_run *run, uint64_t due_ns)
+/* Publishes the counts, and waits until the work before this one has had its time. */
+static int wait_for_turn(struct scrub_run *run, struct scrub_pace *pace, uint64_t work)
 {
     struct tierce__scrub *scrub = run->scrub;
     TIERCE_DASSERT(!tierce__lock_holds_any());
+    TIERCE_ASSERT(pace->rate > 0);
     tierce__lock_take(&scrub->lock);
     publish(run);
-    while (!scrub->is_stopping && now_ns(&scrub->opts) < due_ns)
-        wait_until(scrub, due_ns);
+    while (!scrub->is_stopping && now_ns(&scrub->opts) < pace->next_ns)
+        wait_until(scrub, pace->next_ns);
     bool is_stopping = scrub->is_stopping;
     tierce__lock_drop(&scrub->lock);
+    uint64_t begin_ns = now_ns(&scrub->opts);
+    begin_ns = begin_ns > pace->next_ns ? begin_ns : pace->next_ns;
+    pace->next_ns = begin_ns + (uint64_t)((double)work * 1e9 / (double)pace->rate);
     return is_stopping ? -ECANCELED : 0;
 }
 
 int tierce__scrub_pace(struct scrub_run *run, uint64_t files)
 {
-    TIERCE_ASSERT(run->rate > 0);
-    uint64_t due_ns = run->from_ns + (uint64_t)((double)run->work * 1e9 / run->rate);
-    run->work += files;
-    return wait_for_turn(run, due_ns);
+    return wait_for_turn(run, &run->files, files);
 }
 
 int tierce__scrub_pace_bytes(struct scrub_run *run, uint64_t bytes)
 {
-    TIERCE_ASSERT(run->byte_rate > 0);
-    uint64_t due_ns =
-        run->from_ns + (uint64_t)((double)run->read_bytes * 1e9 / (double)run->byte_rate);
-    run->read_bytes += bytes;
-    return wait_for_turn(run, due_ns);
+    return wait_for_turn(run, &run->bytes, bytes);
 }
 
 /* ---- helpers of both directions -------------------------------------------------------------- */
@@ -200,8 +229,37 @@ int tierce__scrub_list_instances(struct scrub_run *run)
     return run->no_memory ? -ENOMEM : 0;
 }
 
-int tierce__scrub_read_page(struct scrub_run *run, struct tierce__live *live, uint64_t *cursor,
-                            size_t keys_max, struct scrub_page *out)
+static bool is_registered(const struct scrub_run *run, const char *id)
+{
+    const struct tierce__catalog *catalog = tierce__registry_acquire(run->opts->registry);
+    bool is = tierce__catalog_instance(catalog, id) != NULL;
+    tierce__registry_release(run->opts->registry, catalog);
+    return is;
+}
+
+int tierce__scrub_acquire(struct tierce__live **out, struct scrub_run *run, const char *id)
+{
+    enum { LOOKS_A_SECOND = 10, LOOKS_MAX = 600 };
+    struct scrub_pace look = {.rate = LOOKS_A_SECOND};
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < LOOKS_MAX; i++) {
+        rc = tierce__live_acquire(out, run->opts->locator, id, run->why);
+        if (rc != -ENOENT)
+            return rc;
+        run->why[0] = '\0';
+        if (is_registered(run, id))
+            rc = wait_for_turn(run, &look, 1);
+    }
+    if (rc == 0)
+        rc = tierce__why(run->why, -EBUSY,
+                         "instance %.100s has been in removal for a minute, so its blocks cannot "
+                         "be judged",
+                         id);
+    return rc;
+}
+
+static int read_page(struct scrub_run *run, struct tierce__live *live, uint64_t *cursor,
+                     size_t keys_max, struct scrub_page *out)
 {
     struct scrub_page page = {
         .keys = tierce__arena_alloc(&run->arena, keys_max * sizeof(*page.keys)),
@@ -217,6 +275,24 @@ int tierce__scrub_read_page(struct scrub_run *run, struct tierce__live *live, ui
                                    page.found);
     if (rc == 0)
         *out = page;
+    return rc;
+}
+
+int tierce__scrub_visit(struct scrub_run *run, const char *id, uint64_t *cursor, size_t keys_max,
+                        int (*visit)(void *arg, struct tierce__live *live,
+                                     const struct scrub_page *page),
+                        void *arg)
+{
+    struct scrub_page page = {0};
+    struct tierce__live *live;
+    tierce__arena_reset(&run->arena);
+    int rc = tierce__scrub_acquire(&live, run, id);
+    if (rc < 0)
+        return rc;
+    rc = read_page(run, live, cursor, keys_max, &page);
+    if (rc == 0)
+        rc = visit(arg, live, &page);
+    tierce__live_release(live);
     return rc;
 }
 
@@ -348,11 +424,10 @@ static int make_run(struct scrub_run **out, struct tierce__scrub *scrub,
     run->scrub = scrub;
     run->opts = &scrub->opts;
     run->repairs = request->repairs;
-    run->rate = request->rate > 0 ? request->rate : TIERCE__SCRUB_RATE;
+    run->files.rate = request->rate > 0 ? request->rate : TIERCE__SCRUB_RATE;
     run->verify_share = request->verify_share;
-    run->byte_rate = request->byte_rate > 0 ? request->byte_rate : TIERCE__SCRUB_BYTE_RATE;
+    run->bytes.rate = request->byte_rate > 0 ? request->byte_rate : TIERCE__SCRUB_BYTE_RATE;
     run->salt = tierce__locator_random(scrub->opts.locator);
-    run->from_ns = now_ns(&scrub->opts);
     int rc = copy_storage(run, request->storage, why);
     if (rc == 0)
         rc = check_storage(run, why);
@@ -390,7 +465,7 @@ static int begin_state(struct tierce__scrub *scrub, struct scrub_run *run)
     last->state = (struct tierce__scrub_state){
         .repairs = run->repairs,
         .lists = run->lists,
-        .rate = run->rate,
+        .rate = (uint32_t)run->files.rate,
         .began_us = tierce__locator_now_us(run->opts->locator),
         .whole_us = last->state.whole_us,
     };

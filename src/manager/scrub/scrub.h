@@ -89,7 +89,7 @@ struct tierce__scrub_counts {
     uint64_t fresh;      /* not checked, because the block was stored a few minutes ago */
     uint64_t verified, verified_bytes; /* read */
     uint64_t damaged;                  /* of the verified */
-    uint64_t unprovable;               /* read, and no chunk that this program knows */
+    uint64_t unprovable; /* drawn, and of a version that this program does not know, or too large */
     uint64_t dropped_locations;
     /* Objects that were listed. */
     uint64_t listed, listed_bytes;
@@ -111,7 +111,8 @@ struct tierce__scrub_state {
     char why[128]; /* it failed, or the first that could not be judged */
 };
 
-/* The state of the storage's last scrub; returns false if there was none since the start. */
+/* The state of the storage's last scrub; returns false if there was none since the start, or if the
+ * storage is not registered any more. */
 bool tierce__scrub_state(struct tierce__scrub *scrub, const char *storage,
                          struct tierce__scrub_state *out);
 

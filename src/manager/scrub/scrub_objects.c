@@ -36,6 +36,7 @@ struct listing {
     struct tierce__scrub_set set;
     bool has_begun, is_end;
     const struct tierce__instance *instance; /* whose locations are read */
+    bool is_whole;                           /* the last page of records had all of its records */
     bool no_memory;
 };
 
@@ -93,6 +94,7 @@ static int list_page(struct listing *l)
     l->has_begun = true;
     l->is_end = page->is_end;
     uint64_t files = page->count + page->others + page->unread;
+    files = files > TIERCE__SCRUB_PAGE_WORK ? files : TIERCE__SCRUB_PAGE_WORK;
     rc = add_page(l, page);
     tierce__storage_page_clear(page);
     tierce__free(page);
@@ -129,19 +131,17 @@ static void use_location(void *arg, const struct tierce__location *location)
         use_place(arg, &location->places[p]);
 }
 
-static int try_page(struct listing *l, struct tierce__live *live, uint64_t *cursor, bool *is_whole)
+static int use_records(void *arg, struct tierce__live *live, const struct scrub_page *page)
 {
-    struct scrub_run *run = l->run;
-    struct scrub_page page = {0};
-    tierce__arena_reset(&run->arena);
-    int rc = tierce__scrub_read_page(run, live, cursor, PAGE_KEYS, &page);
-    *is_whole = true;
-    for (size_t i = 0; rc == 0 && i < page.count; i++) {
-        *is_whole = *is_whole && page.found[i];
-        for (size_t n = 0; page.found[i] && n < page.records[i].location_count; n++)
-            use_location(l, &page.records[i].locations[n]);
+    struct listing *l = arg;
+    l->instance = &live->instance;
+    l->is_whole = true;
+    for (size_t i = 0; i < page->count; i++) {
+        l->is_whole = l->is_whole && page->found[i];
+        for (size_t n = 0; page->found[i] && n < page->records[i].location_count; n++)
+            use_location(l, &page->records[i].locations[n]);
     }
-    return rc == 0 && l->no_memory ? -ENOMEM : rc;
+    return l->no_memory ? -ENOMEM : 0;
 }
 
 /* A key without a record was removed meanwhile, or has a record that cannot be read, which may name
@@ -149,19 +149,14 @@ static int try_page(struct listing *l, struct tierce__live *live, uint64_t *curs
 static int use_page(struct listing *l, const char *id, uint64_t *cursor)
 {
     struct scrub_run *run = l->run;
-    struct tierce__live *live;
     uint64_t from = *cursor;
-    bool is_whole = false;
-    int rc = tierce__live_acquire(&live, run->opts->locator, id, run->why);
-    if (rc < 0)
-        return rc;
-    l->instance = &live->instance;
-    for (int i = 0; rc == 0 && !is_whole && i < PAGE_TRIES; i++) {
+    int rc = 0;
+    l->is_whole = false;
+    for (int i = 0; rc == 0 && !l->is_whole && i < PAGE_TRIES; i++) {
         *cursor = from;
-        rc = try_page(l, live, cursor, &is_whole);
+        rc = tierce__scrub_visit(run, id, cursor, PAGE_KEYS, use_records, l);
     }
-    tierce__live_release(live);
-    if (rc == 0 && !is_whole)
+    if (rc == 0 && !l->is_whole)
         return tierce__why(run->why, TIERCE_E_FORMAT,
                            "instance %.100s has records that cannot be read, so its objects cannot "
                            "be judged",
@@ -206,7 +201,7 @@ static int use_tables(struct listing *l, const char *id, bool deletions)
 {
     struct scrub_run *run = l->run;
     struct tierce__live *live;
-    int rc = tierce__live_acquire(&live, run->opts->locator, id, run->why);
+    int rc = tierce__scrub_acquire(&live, run, id);
     if (rc < 0)
         return rc;
     tierce__arena_reset(&run->arena);
@@ -237,15 +232,19 @@ static int use_instance(struct listing *l, const char *id)
     return rc;
 }
 
-/* An instance that is being removed, and may be kept after all, ends the scrub. */
+/* An instance that is removed meanwhile names nothing any more: its blocks were deleted before. */
 static int use_all(struct listing *l)
 {
     struct scrub_run *run = l->run;
     int rc = tierce__scrub_list_instances(run);
-    for (size_t i = 0; rc == 0 && i < run->id_count; i++)
+    for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
         rc = use_instance(l, run->ids[i]);
-    for (size_t i = 0; rc == 0 && i < run->id_count; i++)
+        rc = rc == -ENOENT ? 0 : rc;
+    }
+    for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
         rc = use_tables(l, run->ids[i], true);
+        rc = rc == -ENOENT ? 0 : rc;
+    }
     return rc;
 }
 
@@ -262,16 +261,22 @@ struct orphans {
 /* Listings of some storages do not tell the lengths of objects. */
 static int measure_orphans(struct scrub_run *run, struct orphans *orphans)
 {
+    const char *paths[TIERCE__STORAGE_BATCH_MAX];
     uint64_t bytes[TIERCE__STORAGE_BATCH_MAX];
+    size_t of[TIERCE__STORAGE_BATCH_MAX], count = 0;
     int status[TIERCE__STORAGE_BATCH_MAX];
-    if (orphans->count == 0 || orphans->bytes[0] != TIERCE__STORAGE_UNKNOWN_BYTES)
-        return 0;
-    int rc = tierce__scrub_pace(run, orphans->count);
-    if (rc == 0)
-        rc = tierce__storages_measure(run->opts->storages, &run->storage, orphans->paths,
-                                      orphans->count, bytes, status);
-    for (size_t i = 0; rc == 0 && i < orphans->count; i++) {
-        orphans->bytes[i] = status[i] == 0 ? bytes[i] : 0;
+    for (size_t i = 0; i < orphans->count; i++) {
+        if (orphans->bytes[i] != TIERCE__STORAGE_UNKNOWN_BYTES)
+            continue;
+        paths[count] = orphans->paths[i];
+        of[count++] = i;
+    }
+    int rc = count > 0 ? tierce__scrub_pace(run, count) : 0;
+    if (rc == 0 && count > 0)
+        rc = tierce__storages_measure(run->opts->storages, &run->storage, paths, count, bytes,
+                                      status);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        orphans->bytes[of[i]] = status[i] == 0 ? bytes[i] : 0;
         rc = tierce__scrub_ends(status[i]) ? status[i] : 0;
     }
     return rc;

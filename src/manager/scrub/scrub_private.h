@@ -7,16 +7,20 @@
 #include "manager/scrub/scrub.h"
 #include "manager/scrub/scrub_set.h"
 
+/* A rate that is also a bound after an idle time: the next batch may begin at next_ns, and no
+ * unused time is kept. */
+struct scrub_pace {
+    uint64_t rate, next_ns; /* units a second */
+};
+
 /* A scrub that runs. Its thread alone. */
 struct scrub_run {
     struct tierce__scrub *scrub;
     const struct tierce__scrub_opts *opts;
     struct tierce__storage storage; /* a copy */
     bool repairs, lists;
-    uint32_t rate;
-    uint64_t from_ns, work; /* files that were looked at */
+    struct scrub_pace files, bytes;
     double verify_share;
-    uint64_t byte_rate, read_bytes;
     uint64_t salt; /* selects the blocks that are verified: others in each scrub */
     enum tierce__scrub_phase phase;
     struct tierce__scrub_counts counts;
@@ -30,13 +34,13 @@ struct scrub_run {
     char unread[TIERCE__WHY_BYTES];  /* the first that could not be judged; "": all was */
 };
 
-#define TIERCE__SCRUB_PAGE_WORK 64u /* a page of records counts as so many files */
+#define TIERCE__SCRUB_PAGE_WORK 64u /* a page counts as so many files, or as the files on it */
 
-/* Publishes the counts, and waits until `files` more may be looked at. -ECANCELED: the scrub is to
- * stop. */
+/* Publishes the counts, and waits until the files before these have had their time. -ECANCELED: the
+ * scrub must stop. */
 TIERCE_MUSTUSE int tierce__scrub_pace(struct scrub_run *run, uint64_t files);
 
-/* Waits until `bytes` more may be read. -ECANCELED: the scrub is to stop. */
+/* The same for bytes that are read. */
 TIERCE_MUSTUSE int tierce__scrub_pace_bytes(struct scrub_run *run, uint64_t bytes);
 
 /* A file that a location names. */
@@ -66,11 +70,16 @@ struct scrub_page {
     bool *found;
     size_t count;
 };
-/* Reads up to `keys_max` keys from the cursor on, and their records. Errors: of the store, -ENOMEM.
- */
-TIERCE_MUSTUSE int tierce__scrub_read_page(struct scrub_run *run, struct tierce__live *live,
-                                           uint64_t *cursor, size_t keys_max,
-                                           struct scrub_page *out);
+/* Reads up to `keys_max` keys of an instance from the cursor on, and their records, and shows them
+ * while the instance is held. Resets the arena before. Errors: -ENOENT (the instance was removed),
+ * -EBUSY (its removal takes too long), of the store, of `visit`, -ECANCELED, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__scrub_visit(
+    struct scrub_run *run, const char *id, uint64_t *cursor, size_t keys_max,
+    int (*visit)(void *arg, struct tierce__live *live, const struct scrub_page *page), void *arg);
+/* Acquires an instance. Waits for the end of its removal, which may fail and keep it. Errors:
+ * -ENOENT, -EBUSY, -ECANCELED, TIERCE_E_CLOSED as above. */
+TIERCE_MUSTUSE int tierce__scrub_acquire(struct tierce__live **out, struct scrub_run *run,
+                                         const char *id);
 
 /* Whether a storage's error ends the scrub: others are of one file. */
 static inline bool tierce__scrub_ends(int rc)

@@ -87,21 +87,19 @@ static int add_record(struct record_page *page, const struct tierce__live *live,
     return rc;
 }
 
-static int read_page(struct record_page *page, struct tierce__live *live, uint64_t *cursor)
+static int add_records(void *arg, struct tierce__live *live, const struct scrub_page *read)
 {
+    struct record_page *page = arg;
     struct scrub_run *run = page->run;
-    struct scrub_page read = {0};
-    int rc = tierce__scrub_read_page(run, live, cursor, PAGE_KEYS, &read);
-    if (rc < 0)
-        return rc;
-    page->room = count_places(read.records, read.found, read.count);
+    page->room = count_places(read->records, read->found, read->count);
     page->files = tierce__arena_calloc(&run->arena, page->room + 1, sizeof(*page->files));
     if (page->files == NULL)
         return -ENOMEM;
+    int rc = 0;
     const struct tierce__catalog *catalog = tierce__registry_acquire(run->opts->registry);
-    for (size_t i = 0; rc == 0 && i < read.count; i++)
-        if (read.found[i])
-            rc = add_record(page, live, catalog, read.keys[i], &read.records[i]);
+    for (size_t i = 0; rc == 0 && i < read->count; i++)
+        if (read->found[i])
+            rc = add_record(page, live, catalog, read->keys[i], &read->records[i]);
     tierce__registry_release(run->opts->registry, catalog);
     return rc;
 }
@@ -239,7 +237,7 @@ static int drop_bad(struct record_page *page)
     }
     TIERCE_ASSERT(count > 0 && bad.count == page->bad);
     qsort(bad.ids, bad.count, sizeof(*bad.ids), compare_ids);
-    int rc = tierce__live_acquire(&live, run->opts->locator, page->id, run->why);
+    int rc = tierce__scrub_acquire(&live, run, page->id);
     if (rc < 0)
         return rc;
     struct tierce__removal at_once = {.due_us = tierce__locator_now_us(run->opts->locator),
@@ -255,13 +253,7 @@ static int drop_bad(struct record_page *page)
 static int scrub_page(struct scrub_run *run, const char *id, uint64_t *cursor)
 {
     struct record_page page = {.run = run, .id = id};
-    struct tierce__live *live;
-    tierce__arena_reset(&run->arena);
-    int rc = tierce__live_acquire(&live, run->opts->locator, id, run->why);
-    if (rc < 0)
-        return rc;
-    rc = read_page(&page, live, cursor);
-    tierce__live_release(live);
+    int rc = tierce__scrub_visit(run, id, cursor, PAGE_KEYS, add_records, &page);
     if (rc == 0)
         rc = measure_files(&page);
     if (rc == 0 && run->repairs && page.bad > 0)

@@ -18,10 +18,10 @@ static bool is_drawn(const struct scrub_run *run, const struct scrub_file *file)
 /* The block as a whole, in pieces at the byte rate. */
 static int read_block(struct scrub_run *run, const struct scrub_file *file, uint8_t *out)
 {
-    int rc = 0;
+    uint64_t most = tierce__storages_read_max(run->opts->storages, run->storage.type);
+    int rc = most > 0 ? 0 : TIERCE_E_UNSUPPORTED;
     for (uint64_t at = 0, n = 0; rc == 0 && at < file->bytes; at += n) {
-        n = file->bytes - at < TIERCE__STORAGE_READ_MAX ? file->bytes - at
-                                                        : TIERCE__STORAGE_READ_MAX;
+        n = file->bytes - at < most ? file->bytes - at : most;
         rc = tierce__scrub_pace_bytes(run, n);
         if (rc == 0)
             rc = tierce__storages_read(run->opts->storages, &run->storage, file->path,
@@ -51,6 +51,10 @@ int tierce__scrub_verify(struct scrub_run *run, struct scrub_file *file)
 {
     if (!file->is_engines || file->bytes == 0 || file->is_bad || !is_drawn(run, file))
         return 0;
+    if (file->bytes > TIERCE__STORAGE_READ_MAX) {
+        run->counts.unprovable++;
+        return 0;
+    }
     uint8_t *bytes = tierce__alloc(file->bytes);
     if (bytes == NULL)
         return -ENOMEM;

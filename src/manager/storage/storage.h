@@ -16,7 +16,8 @@
 struct tierce__storage_driver;
 
 #define TIERCE__STORAGE_BATCH_MAX 64u
-#define TIERCE__STORAGE_READ_MAX  (256u << 10) /* bytes at once */
+#define TIERCE__STORAGE_READ_MAX  (96u << 20) /* bytes of an object that is read */
+#define TIERCE__STORAGE_PIECE     (256u << 10)
 
 /* Some objects of a storage. */
 struct tierce__storage_page {
@@ -71,9 +72,12 @@ struct tierce__storage_ops {
      * remove. */
     TIERCE_MUSTUSE int (*measure)(struct tierce__storage_driver *driver, const char *path,
                                   uint64_t *bytes);
-    /* Reads bytes [offset, offset + bytes) of a file; `bytes` is at most TIERCE__STORAGE_READ_MAX.
-     * -ENOENT: it does not exist; TIERCE_E_FORMAT: it ends before; others as remove. NULL: objects
-     * of this storage are not read. */
+    /* The most bytes of a read: a piece that a slow storage delivers within the time of a probe; if
+     * the store reads a whole object for each part of it, TIERCE__STORAGE_READ_MAX. */
+    size_t read_max;
+    /* Reads bytes [offset, offset + bytes) of a file; `bytes` is at most read_max. -ENOENT: it does
+     * not exist; TIERCE_E_FORMAT: it ends before; others as remove. NULL: objects of this storage
+     * are not read. */
     TIERCE_MUSTUSE int (*read)(struct tierce__storage_driver *driver, const char *path,
                                uint64_t offset, void *out, size_t bytes);
     /* As measure, but both the mark and the file are read in the same root, so that no other file

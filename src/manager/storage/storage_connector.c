@@ -21,7 +21,7 @@ enum {
     POOL_BYTES = 1 << 20, /* the smallest, for probes */
     /* Of addresses, for a scrub that verifies blocks: pages that are not touched take no memory. */
     READ_POOL_BYTES = 128 << 20,
-    READ_BYTES_MAX = 96 << 20,
+    S3_PIECE = 4 << 20, /* a request costs a round trip */
     CALL_MS = 30000,
     CLOSE_MS = 5000,
 };
@@ -433,7 +433,7 @@ static int connector_read(struct tierce__storage_driver *base, const char *path,
                                     .length = bytes};
     if (!name_of(&name, path))
         return TIERCE_E_ARGUMENT;
-    if (offset + bytes > READ_BYTES_MAX)
+    if (offset + bytes > TIERCE__STORAGE_READ_MAX)
         return TIERCE_E_LIMIT;
     int rc = ready(driver, why);
     if (rc == 0)
@@ -564,6 +564,7 @@ const struct tierce__storage_ops tierce__storage_s3 = {
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,
+    .read_max = S3_PIECE,
     .read = connector_read,
     .list = connector_list,
     .used_share = connector_used_share,
@@ -578,6 +579,7 @@ const struct tierce__storage_ops tierce__storage_node = {
     .remove = connector_remove,
     .remove_many = connector_remove_many,
     .measure = connector_measure,
+    .read_max = TIERCE__STORAGE_READ_MAX, /* a disk part reads whole objects */
     .read = connector_read,
     .list = connector_list,
     .used_share = connector_used_share,

@@ -521,6 +521,7 @@ const struct tierce__storage_ops tierce__storage_file = {
     .write_mark = file_write_mark,
     .remove = file_remove,
     .measure = file_measure,
+    .read_max = TIERCE__STORAGE_PIECE,
     .read = file_read,
     .measure_marked = file_measure_marked,
     .list = file_list,

@@ -490,6 +490,7 @@ const struct tierce__storage_ops tierce__storage_redis = {
     .may_forget = true,
     .remove = redis_remove,
     .measure = redis_measure,
+    .read_max = TIERCE__STORAGE_PIECE,
     .read = redis_read,
     .list = redis_list,
     .end_list = redis_end_list,

@@ -537,7 +537,7 @@ int tierce__storage_worker_read(struct tierce__storage_worker *worker, const cha
     int rc = -ENOMEM;
     if (job == NULL)
         return rc;
-    TIERCE_ASSERT(worker->ops->read != NULL && bytes > 0 && bytes <= TIERCE__STORAGE_READ_MAX);
+    TIERCE_ASSERT(worker->ops->read != NULL && bytes > 0 && bytes <= worker->ops->read_max);
     job->offset = offset;
     job->data_bytes = bytes;
     job->data = tierce__alloc(bytes);

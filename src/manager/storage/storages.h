@@ -127,8 +127,11 @@ TIERCE_MUSTUSE int tierce__storages_measure_again(struct tierce__storages *stora
                                                   const char *const *paths, size_t count,
                                                   uint64_t *bytes, int *status, char why[128]);
 
+/* The most bytes that one read of a storage of this type takes; 0: its objects are not read. */
+size_t tierce__storages_read_max(const struct tierce__storages *storages,
+                                 enum tierce__storage_type type);
 /* Reads bytes [offset, offset + bytes) of a file. Blocks for at most probe_timeout_ms for each
- * TIERCE__STORAGE_READ_MAX bytes. Errors: -ENOENT (it does not exist), TIERCE_E_FORMAT (it ends
+ * tierce__storages_read_max bytes. Errors: -ENOENT (it does not exist), TIERCE_E_FORMAT (it ends
  * before), TIERCE_E_LIMIT (it is too large for this kind of storage), TIERCE_E_UNSUPPORTED;
  * otherwise as tierce__storages_measure. */
 TIERCE_MUSTUSE int tierce__storages_read(struct tierce__storages *storages,

@@ -75,20 +75,27 @@ int tierce__storages_measure_again(struct tierce__storages *storages,
     return rc;
 }
 
+size_t tierce__storages_read_max(const struct tierce__storages *storages,
+                                 enum tierce__storage_type type)
+{
+    const struct tierce__storage_ops *ops = storages->opts.find_ops(type);
+    return ops != NULL && ops->read != NULL ? ops->read_max : 0;
+}
+
 int tierce__storages_read(struct tierce__storages *storages, const struct tierce__storage *storage,
                           const char *path, uint64_t offset, void *out, uint64_t bytes)
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__storage_worker *worker;
-    const struct tierce__storage_ops *ops = storages->opts.find_ops(storage->type);
-    if (ops == NULL || ops->read == NULL)
+    uint64_t most = tierce__storages_read_max(storages, storage->type);
+    if (most == 0)
         return TIERCE_E_UNSUPPORTED;
     int rc = tierce__storages_hold_worker(&worker, storages, storage);
     if (rc < 0)
         return rc;
     TIERCE_ASSERT(worker != NULL);
     for (uint64_t at = 0, n = 0; rc == 0 && at < bytes; at += n) {
-        n = bytes - at < TIERCE__STORAGE_READ_MAX ? bytes - at : TIERCE__STORAGE_READ_MAX;
+        n = bytes - at < most ? bytes - at : most;
         rc = tierce__storage_worker_read(worker, path, offset + at, (uint8_t *)out + at, (size_t)n);
     }
     tierce__storage_worker_release(worker);

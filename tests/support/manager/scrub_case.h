@@ -58,9 +58,14 @@ static uint64_t simulated_ns(void *arg)
     return rate_ns;
 }
 
+/* Called while the scrub waits for its turn; NULL: nothing. */
+static void (*while_it_waits)(void);
+
 static void jump_to(void *arg, uint64_t due_ns)
 {
     (void)arg;
+    if (while_it_waits != NULL)
+        while_it_waits();
     ck_assert_uint_gt(due_ns, rate_ns);
     rate_ns = due_ns;
 }

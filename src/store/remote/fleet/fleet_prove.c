@@ -29,8 +29,8 @@ enum tierce__fleet_proof tierce__fleet_prove(const uint8_t *object, uint64_t byt
 {
     struct tierce__chunk_info info;
     if (bytes < TIERCE__CHUNK_FIXED || !tierce__chunk_has_magic(object))
-        return answer(TIERCE__FLEET_UNPROVABLE, why,
-                      "it is no chunk of Tierce, so nothing proves its bytes");
+        return answer(TIERCE__FLEET_DAMAGED, why,
+                      "it is no chunk of Tierce, and engines store nothing else");
     int rc = tierce__chunk_parse(&info, object, bytes);
     if (rc == TIERCE_E_VERSION)
         return answer(TIERCE__FLEET_UNPROVABLE, why,

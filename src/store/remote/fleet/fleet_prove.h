@@ -4,12 +4,13 @@
 
 #include <stdint.h>
 
-/* Whether bytes in a storage are the block that a manager's index names. Thread: any. */
+/* Whether bytes in a storage are the block of an engine that a manager's index names. Thread: any.
+ */
 
 enum tierce__fleet_proof {
     TIERCE__FLEET_PROVEN,
-    TIERCE__FLEET_DAMAGED,    /* another chunk, or a damaged one */
-    TIERCE__FLEET_UNPROVABLE, /* no chunk, or one of a newer version */
+    TIERCE__FLEET_DAMAGED,    /* no chunk, another chunk, or a damaged one: no engine can use it */
+    TIERCE__FLEET_UNPROVABLE, /* a chunk of a newer version */
 };
 
 /*

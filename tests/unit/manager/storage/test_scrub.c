@@ -295,6 +295,165 @@ START_TEST(the_rate_is_a_bound)
 }
 END_TEST
 
+enum { STALL_S = 1000, EMPTY_PAGES = 10 };
+static uint64_t stalled_ns,
+    stalled_at; /* when the storage answers again, and the files until then */
+
+static int measure_and_stall(struct tierce__storage_driver *driver, const char *path,
+                             uint64_t *bytes)
+{
+    if (looked_at++ == TIERCE__STORAGE_BATCH_MAX) {
+        rate_ns += STALL_S * UINT64_C(1000000000);
+        stalled_ns = rate_ns;
+        stalled_at = looked_at;
+    }
+    /* The rest of this batch, and one more. */
+    if (stalled_ns > 0)
+        ck_assert_uint_le(looked_at - stalled_at,
+                          (rate_ns - stalled_ns) / 10000000 + 2 * TIERCE__STORAGE_BATCH_MAX);
+    return tierce__storage_file.measure(driver, path, bytes);
+}
+
+/* A slow storage is not asked faster later to make up for it. */
+START_TEST(an_idle_time_is_not_made_up_for)
+{
+    enum { MANY = 200 };
+    int64_t many[MANY];
+    struct tierce__scrub_request request = {.storage = "s", .rate = 100};
+    open_scrub(true);
+    for (int i = 0; i < MANY; i++)
+        many[i] = 1000 + i;
+    struct tierce__started started = harness_start(&h, many, MANY);
+    write_all(&started);
+    harness_finish(&h, &started);
+    h.now_us += HOUR_US;
+    ops.measure = measure_and_stall;
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    tierce__scrub_wait(scrub);
+    ck_assert_uint_eq(looked_at, MANY * PARTS);
+    ck_assert_uint_gt(stalled_ns, 0);
+}
+END_TEST
+
+static unsigned empty_pages;
+
+static int list_nothing(struct tierce__storage_driver *driver, bool is_first,
+                        struct tierce__storage_page *page, char why[128])
+{
+    (void)driver;
+    (void)is_first;
+    (void)why;
+    page->is_end = ++empty_pages == EMPTY_PAGES;
+    return 0;
+}
+
+START_TEST(empty_pages_have_a_rate_too)
+{
+    struct tierce__scrub_request request = {.storage = "s", .rate = 64};
+    open_scrub(true);
+    ops.list = list_nothing;
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    tierce__scrub_wait(scrub);
+    ck_assert_uint_eq(empty_pages, EMPTY_PAGES);
+    ck_assert_uint_ge(rate_ns, (EMPTY_PAGES - 1) * UINT64_C(1000000000));
+}
+END_TEST
+
+/* ---- things that go -------------------------------------------------------------------------- */
+
+static int list_with_unknown(struct tierce__storage_driver *driver, bool is_first,
+                             struct tierce__storage_page *page, char why[128])
+{
+    int rc = tierce__storage_file.list(driver, is_first, page, why);
+    for (size_t i = 1; i < page->count; i += 2)
+        page->objects[i].bytes = TIERCE__STORAGE_UNKNOWN_BYTES;
+    return rc;
+}
+
+START_TEST(a_listing_may_know_some_lengths_only)
+{
+    char name[64];
+    for (unsigned i = 1; i <= 5; i++) {
+        snprintf(name, sizeof(name), "i/a/%016x", i);
+        make_file(name, true);
+    }
+    ops.list = list_with_unknown;
+    struct tierce__scrub_state state = run_done(true);
+    ck_assert_uint_eq(state.counts.orphans, 5);
+    ck_assert_uint_eq(state.counts.orphan_bytes, 500);
+    ck_assert_uint_eq(state.counts.deleted_bytes, 500);
+}
+END_TEST
+
+static unsigned removed;
+
+/* The next one of the instances "j0" .. "j3", each time that the second direction waits. */
+static void remove_one(void)
+{
+    struct tierce__scrub_state state;
+    char id[8], why[TIERCE__WHY_BYTES];
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    if (state.phase != TIERCE__SCRUB_OBJECTS || removed == 4)
+        return;
+    snprintf(id, sizeof(id), "j%u", removed++);
+    ck_assert_int_eq(tierce__locator_remove_instance(h.locator, id, why), 0);
+    ck_assert_int_eq(tierce__registry_remove_instance(h.registry, id, why), 0);
+}
+
+START_TEST(an_instance_is_removed_meanwhile)
+{
+    struct tierce__scrub_request request = {.storage = "s", .repairs = true, .rate = 10};
+    struct tierce__scrub_state state;
+    char id[8], orphan[400];
+    store_old();
+    snprintf(orphan, sizeof(orphan), "%s", make_file("j2/a/00000000000000f1", true));
+    for (unsigned i = 0; i < 4; i++) {
+        snprintf(id, sizeof(id), "j%u", i);
+        harness_add_instance(&h, id);
+    }
+    open_scrub(true);
+    while_it_waits = remove_one;
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    tierce__scrub_wait(scrub);
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    ck_assert_msg(state.phase == TIERCE__SCRUB_DONE, "%s", state.why);
+    ck_assert_uint_eq(removed, 4);
+    ck_assert_uint_eq(state.counts.deleted_orphans, 1);
+    ck_assert(!exists(orphan));
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+}
+END_TEST
+
+/* The last scrub of a storage is forgotten with it, and is not that of another one of its name. */
+START_TEST(a_removed_storage_has_no_last_scrub)
+{
+    char name[] = "t", root[200], why[256];
+    struct tierce__scrub_request request = {.storage = name, .rate = 1000000};
+    struct tierce__scrub_state state;
+    snprintf(root, sizeof(root), "%s/t/", folder);
+    ck_assert_int_eq(mkdir(root, 0700), 0);
+    const struct tierce__storage storage = {.name = name,
+                                            .type = TIERCE__STORAGE_NFS,
+                                            .is_enabled = true,
+                                            .root_path = root,
+                                            .key_count_per_file = 1};
+    for (int i = 0; i < 2; i++) {
+        int rc = tierce__registry_add_storage(h.registry, &storage, why);
+        ck_assert_msg(rc == 0, "%s", why);
+        ck_assert(!tierce__scrub_state(scrub, name, &state));
+        WAIT_FOR(tierce__scrub_start(scrub, &request, h.why) == 0);
+        tierce__scrub_wait(scrub);
+        ck_assert(tierce__scrub_state(scrub, name, &state));
+        ck_assert_int_eq(tierce__registry_remove_storage(h.registry, name, why), 0);
+        if (i == 0)
+            ck_assert(!tierce__scrub_state(scrub, name, &state));
+    }
+    (void)run_done(false);
+    ck_assert(!tierce__scrub_state(scrub, name, &state));
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+}
+END_TEST
+
 START_TEST(a_slow_scrub_is_stopped)
 {
     struct tierce__scrub_request request = {.storage = "s", .rate = 1};
@@ -381,14 +540,14 @@ END_TEST
 
 enum { CELL_BYTES = 64, ENGINE_KEYS = 7 };
 
-static void add_engine(void)
+static void add_engine(uint64_t block_bytes)
 {
     static const unsigned char digest[TIERCE_HASH_BYTES] = {1};
     char extra[TIERCE__ENGINE_EXTRA_BYTES], id[] = "e", group[] = "g", spec[] = "tp0", none[] = "",
                                             model[] = "m", dtype[] = "bf16";
     char *only[] = {spec};
     tierce__engine_extra(extra, digest, digest);
-    struct tierce__spec_info specs[] = {{spec, (int64_t)chunk_object_bytes(CELL_BYTES)}};
+    struct tierce__spec_info specs[] = {{spec, (int64_t)block_bytes}};
     struct tierce__spec_group groups[] = {{spec, only, 1}};
     struct tierce__instance instance = {.id = id,
                                         .group_name = group,
@@ -409,7 +568,8 @@ static void add_engine(void)
     ck_assert_int_eq(tierce__locator_add_instance(h.locator, "e", h.why), 0);
 }
 
-/* Block i is whole, but three: a byte differs, it is another block's, it is no chunk. */
+/* Block i is whole, but four: a byte differs, it is another block's, it is no chunk, it has a
+ * version of tomorrow. */
 static void write_chunk(const char *uri, int64_t key, size_t i)
 {
     uint64_t bytes = chunk_object_bytes(CELL_BYTES);
@@ -419,6 +579,7 @@ static void write_chunk(const char *uri, int64_t key, size_t i)
     if (i != 3)
         chunk_object_fill(object, i == 2 ? key + 1 : key, 0, CELL_BYTES, (uint8_t)i);
     object[bytes / 2] ^= i == 1;
+    object[8] = i == 4 ? 99 : object[8];
     make_folders(part.path);
     int fd = open(part.path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     ck_assert_int_ge(fd, 0);
@@ -436,7 +597,7 @@ START_TEST(blocks_of_engines_are_verified)
     struct tierce__scrub_request request = {
         .storage = "s", .rate = 1000000, .verify_share = 1, .byte_rate = bytes};
     struct tierce__scrub_state state;
-    add_engine();
+    add_engine(bytes);
     store_old(); /* of a client that is no engine */
     for (int i = 0; i < ENGINE_KEYS; i++)
         blocks[i] = 5000 + i * 10;
@@ -455,7 +616,7 @@ START_TEST(blocks_of_engines_are_verified)
     ck_assert_int_eq(state.phase, TIERCE__SCRUB_DONE);
     ck_assert_uint_eq(state.counts.verified, ENGINE_KEYS);
     ck_assert_uint_eq(state.counts.verified_bytes, ENGINE_KEYS * bytes);
-    ck_assert_uint_eq(state.counts.damaged, 2);
+    ck_assert_uint_eq(state.counts.damaged, 3);
     ck_assert_uint_eq(state.counts.unprovable, 1);
     ck_assert_uint_eq(state.counts.dropped_locations, 0);
     ck_assert_uint_ge(rate_ns, (ENGINE_KEYS - 1) * UINT64_C(1000000000));
@@ -465,13 +626,53 @@ START_TEST(blocks_of_engines_are_verified)
     ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
     tierce__scrub_wait(scrub);
     ck_assert(tierce__scrub_state(scrub, "s", &state));
-    ck_assert_uint_eq(state.counts.dropped_locations, 2);
+    ck_assert_uint_eq(state.counts.dropped_locations, 3);
     ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
     ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
     tierce__scrub_wait(scrub);
     ck_assert(tierce__scrub_state(scrub, "s", &state));
-    ck_assert_uint_eq(state.counts.verified, ENGINE_KEYS - 2);
+    ck_assert_uint_eq(state.counts.verified, ENGINE_KEYS - 3);
     ck_assert_uint_eq(state.counts.damaged, 0);
+}
+END_TEST
+
+static int read_never(struct tierce__storage_driver *driver, const char *path, uint64_t offset,
+                      void *out, size_t bytes)
+{
+    (void)driver;
+    (void)path;
+    (void)offset;
+    (void)out;
+    (void)bytes;
+    ck_abort_msg("a block above the limit is read");
+    return -EIO;
+}
+
+START_TEST(a_block_above_the_limit_is_not_read)
+{
+    const int64_t key = 5000;
+    struct tierce__scrub_request request = {.storage = "s", .rate = 1000000, .verify_share = 1};
+    struct tierce__started started = {0};
+    struct tierce__mask all = {.offset = 1};
+    struct tierce__scrub_state state;
+    add_engine(TIERCE__STORAGE_READ_MAX + 1);
+    const struct tierce__write_request write = {
+        .instance_id = "e", .keys = &key, .count = 1, .timeout_s = 30};
+    ck_assert_int_eq(tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why), 0);
+    ck_assert_uint_eq(started.count, 1);
+    struct part part = part_of(started.locations[0].specs[0].uri);
+    part.bytes = 1;
+    write_at(&part, 'x');
+    ck_assert_int_eq(truncate(part.path, TIERCE__STORAGE_READ_MAX + 1), 0);
+    ck_assert_int_eq(tierce__locator_finish_write(h.locator, "e", started.session, &all, h.why), 0);
+    h.now_us += HOUR_US;
+    ops.read = read_never;
+    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
+    tierce__scrub_wait(scrub);
+    ck_assert(tierce__scrub_state(scrub, "s", &state));
+    ck_assert_msg(state.phase == TIERCE__SCRUB_DONE, "%s", state.why);
+    ck_assert_uint_eq(state.counts.verified, 0);
+    ck_assert_uint_eq(state.counts.unprovable, 1);
 }
 END_TEST
 
@@ -587,12 +788,27 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("scrub", .seconds = 240, .setup = open_all, .teardown = close_all,
-           .tests = {blocks_that_are_there_stay, records_without_files_lose_the_location,
-                     new_records_are_not_checked, orphans_are_deleted, files_in_use_are_no_orphans,
-                     a_listed_file_that_changed_stays, a_storage_without_its_mark_is_not_scrubbed,
+           .tests = {blocks_that_are_there_stay,
+                     records_without_files_lose_the_location,
+                     new_records_are_not_checked,
+                     orphans_are_deleted,
+                     files_in_use_are_no_orphans,
+                     a_listed_file_that_changed_stays,
+                     a_storage_without_its_mark_is_not_scrubbed,
                      a_storage_that_is_unmounted_meanwhile_loses_nothing,
                      a_storage_that_is_away_for_a_moment_loses_nothing,
-                     files_that_are_too_long_are_counted, a_folder_that_cannot_be_read,
-                     a_listing_that_is_stopped_closes_its_folders, the_rate_is_a_bound,
-                     a_slow_scrub_is_stopped, blocks_of_engines_are_verified, each_call_fails_once,
-                     each_allocation_fails_once, live_writes_lose_nothing})
+                     files_that_are_too_long_are_counted,
+                     a_folder_that_cannot_be_read,
+                     a_listing_that_is_stopped_closes_its_folders,
+                     the_rate_is_a_bound,
+                     an_idle_time_is_not_made_up_for,
+                     empty_pages_have_a_rate_too,
+                     a_listing_may_know_some_lengths_only,
+                     an_instance_is_removed_meanwhile,
+                     a_removed_storage_has_no_last_scrub,
+                     a_slow_scrub_is_stopped,
+                     blocks_of_engines_are_verified,
+                     a_block_above_the_limit_is_not_read,
+                     each_call_fails_once,
+                     each_allocation_fails_once,
+                     live_writes_lose_nothing})

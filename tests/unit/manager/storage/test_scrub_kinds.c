@@ -345,6 +345,28 @@ START_TEST(s3)
 }
 END_TEST
 
+/* A disk part reads a whole object for each part of it. */
+static void check_one_read(const char *url, struct map_keeper *keeper)
+{
+    enum { BYTES = 1 << 20 };
+    static const char name[] = "i/a/0000000000f30000";
+    uint8_t *bytes = malloc(BYTES);
+    ck_assert_ptr_nonnull(bytes);
+    open_client(url);
+    put(name, BYTES);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, storage_name);
+    size_t before = map_keeper_finds(keeper);
+    ck_assert_int_eq(
+        tierce__storages_read(h.storages, storage, "/i/a/0000000000f30000", 0, bytes, BYTES), 0);
+    ck_assert_uint_eq(map_keeper_finds(keeper) - before, 1);
+    for (unsigned i = 0; i < BYTES; i++)
+        ck_assert_uint_eq(bytes[i], (uint8_t)(31 + i * 7 + i / 256)); /* connector_harness.h */
+    tierce__registry_release(h.registry, catalog);
+    close_client();
+    free(bytes);
+}
+
 /* The blocks are in files; a node has objects of the same names. */
 START_TEST(a_part_of_a_node)
 {
@@ -371,6 +393,7 @@ START_TEST(a_part_of_a_node)
     ck_assert_msg(rc == 0, "%s", why);
     storage_name = name;
     check_two_passes(url);
+    check_one_read(url, keeper);
     const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
     uint16_t number = tierce__catalog_storage(catalog, name)->number;
     tierce__registry_release(h.registry, catalog);
