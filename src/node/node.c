@@ -529,13 +529,18 @@ static uint32_t end_all(struct tierce__node *node, bool at_once)
 }
 
 /* Every wait for the engine has a deadline, so this ends. */
-static void drain(struct tierce__node *node)
+static void drain(struct tierce__node *node, uint64_t until)
 {
-    uint64_t until = tierce__deadline_in_ms(node->config->drain_ms);
     struct timespec pause = {.tv_nsec = DRAIN_TICK_MS * (long)TIERCE__MS_NS};
     atomic_store_explicit(&node->is_draining, true, memory_order_relaxed);
     while (end_all(node, tierce__now_ns() >= until) > 0)
         nanosleep(&pause, NULL);
+}
+
+static uint32_t ms_until(uint64_t until)
+{
+    uint64_t now_ns = tierce__now_ns();
+    return until > now_ns ? (uint32_t)((until - now_ns) / TIERCE__MS_NS) : 0;
 }
 
 void tierce__node_stop(struct tierce__node *node)
@@ -543,15 +548,18 @@ void tierce__node_stop(struct tierce__node *node)
     if (node == NULL)
         return;
     struct node_whole *whole = whole_of(node);
+    /* One deadline for all, so that slow clients of several kinds do not add up. */
+    uint64_t until = tierce__deadline_in_ms(node->config->drain_ms);
+    tierce__node_pool_leave(node->pool);
     tierce__door_close(whole->resp);
     tierce__door_close(whole->lm);
-    tierce__native_stop(node->native);
-    drain(node);
+    tierce__native_stop(node->native, until);
+    drain(node, until);
     TIERCE_ASSERT(atomic_load_explicit(&node->connections_now, memory_order_relaxed) == 0);
     if (whole->server != NULL)
-        tierce__server_stop(whole->server, node->config->drain_ms);
-    tierce__node_mover_stop(node->mover, tierce__deadline_in_ms(node->config->drain_ms));
-    tierce__node_pool_stop(node->pool, tierce__deadline_in_ms(node->config->drain_ms));
+        tierce__server_stop(whole->server, ms_until(until));
+    tierce__node_mover_stop(node->mover, until);
+    tierce__node_pool_stop(node->pool, until);
     for (size_t i = 0; i < node->loop_count; i++)
         tierce__poll_loop_stop(node->loops[i]);
     tierce__free(node->loops);

@@ -13,6 +13,7 @@ enum { OPS = TIERCE__STORE_PING + 1, PAGE = 7 };
 
 struct object {
     struct object *next;
+    uint64_t number; /* in the order of the writes, from 1 */
     char *name;
     size_t name_bytes;
     uint8_t *bytes;
@@ -23,7 +24,8 @@ struct store_connector {
     struct tierce__connector base;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    struct object *objects;
+    struct object *objects; /* the newest first */
+    uint64_t numbers;
     struct tierce__list held, late;
     bool holds[OPS];
     struct {
@@ -79,6 +81,7 @@ static void put(struct store_connector *store, struct tierce__store_req *req)
     struct object *object = calloc(1, sizeof(*object));
     ck_assert_ptr_nonnull(object);
     *object = (struct object){.next = store->objects,
+                              .number = ++store->numbers,
                               .name = copy(req->names->text, req->names->bytes),
                               .name_bytes = req->names->bytes,
                               .bytes = copy(req->buf->data, req->length),
@@ -97,20 +100,24 @@ static int get(struct store_connector *store, struct tierce__store_req *req)
     return 0;
 }
 
-/* The cursor counts objects from the oldest on, so that deleting listed ones skips none. */
+/* From the newest on. The cursor is the number of the object listed last, so deleting listed ones
+ * skips none. */
 static void list(struct store_connector *store, struct tierce__store_req *req)
 {
-    uint64_t seen = 0, told = 0;
+    uint64_t from = req->cursor > 0 ? req->cursor : UINT64_MAX, told = 0, last = 0;
     req->cursor = 0;
     for (const struct object *o = store->objects; o != NULL; o = o->next) {
         struct tierce_plugin_name name = {o->name, o->name_bytes};
+        if (o->number >= from)
+            continue;
         if (req->name_count > 0 && (name.bytes < req->names->bytes ||
                                     memcmp(name.text, req->names->text, req->names->bytes) != 0))
             continue;
         if (told == PAGE) {
-            req->cursor = ++seen;
+            req->cursor = last;
             return;
         }
+        last = o->number;
         req->each(req->arg, &name);
         told++;
     }

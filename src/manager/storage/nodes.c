@@ -188,8 +188,10 @@ static void note_heard(struct tierce__nodes *nodes, uint16_t storage,
         note_load(nodes, part, report->load_bytes_per_s);
         tierce__text_for_message(part->version, sizeof(part->version), report->version);
     }
-    tierce__lock_drop(&nodes->lock);
+    /* Under the lock: otherwise an older look could come after it, and make a node silent that was
+     * just heard of. */
     tierce__storages_set_silent(nodes->opts.storages, storage, report->is_leaving);
+    tierce__lock_drop(&nodes->lock);
 }
 
 /* ---- registering ----------------------------------------------------------------------------- */
@@ -442,8 +444,8 @@ static void look_after(struct tierce__nodes *nodes, const struct tierce__storage
     const struct known_part *part = make_part(nodes, storage->number);
     bool lives = part == NULL || is_live(nodes, part, now_us);
     bool is_gone = part != NULL && now_us - part->heard_us > (int64_t)nodes->opts.forget_ms * 1000;
-    tierce__lock_drop(&nodes->lock);
     tierce__storages_set_silent(nodes->opts.storages, storage->number, !lives);
+    tierce__lock_drop(&nodes->lock);
     bool has_objects =
         storage->contents == TIERCE__CONTENTS_KEPT || storage->contents == TIERCE__CONTENTS_LOST;
     if (!is_gone || !has_objects || strcmp(storage->medium, "memory") != 0)

@@ -100,9 +100,11 @@ void tierce__storages_set_troubles(struct tierce__storages *storages, uint16_t n
 {
     tierce__lock_assert_held(&storages->lock);
     TIERCE_DASSERT(number > 0 && (troubles & TIERCE__STORAGE_SILENT) == 0);
-    unsigned others = tierce__storages_troubles(storages, number) & TIERCE__STORAGE_SILENT;
-    atomic_store_explicit(&storages->troubles[number], (uint8_t)(troubles | others),
-                          memory_order_relaxed);
+    uint8_t was = atomic_load_explicit(&storages->troubles[number], memory_order_relaxed), is;
+    do
+        is = (uint8_t)(troubles | (was & TIERCE__STORAGE_SILENT));
+    while (!atomic_compare_exchange_weak_explicit(&storages->troubles[number], &was, is,
+                                                  memory_order_relaxed, memory_order_relaxed));
 }
 
 void tierce__storages_set_silent(struct tierce__storages *storages, uint16_t number, bool is_silent)
@@ -110,13 +112,12 @@ void tierce__storages_set_silent(struct tierce__storages *storages, uint16_t num
     TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     if (((tierce__storages_troubles(storages, number) & TIERCE__STORAGE_SILENT) != 0) == is_silent)
         return;
-    tierce__lock_take(&storages->lock);
-    unsigned others =
-        tierce__storages_troubles(storages, number) & ~(unsigned)TIERCE__STORAGE_SILENT;
-    atomic_store_explicit(&storages->troubles[number],
-                          (uint8_t)(others | (is_silent ? TIERCE__STORAGE_SILENT : 0)),
-                          memory_order_relaxed);
-    tierce__lock_drop(&storages->lock);
+    if (is_silent)
+        atomic_fetch_or_explicit(&storages->troubles[number], TIERCE__STORAGE_SILENT,
+                                 memory_order_relaxed);
+    else
+        atomic_fetch_and_explicit(&storages->troubles[number], (uint8_t)~TIERCE__STORAGE_SILENT,
+                                  memory_order_relaxed);
 }
 
 /* Removes a unit from the list and ends its worker. */

@@ -13,6 +13,13 @@ static int set_all(int *status, size_t count, int rc)
     return 0;
 }
 
+/* A node without a sign of life: a call would wait for a connection. */
+static bool is_silent(const struct tierce__storages *storages,
+                      const struct tierce__storage *storage)
+{
+    return (tierce__storages_troubles(storages, storage->number) & TIERCE__STORAGE_SILENT) != 0;
+}
+
 /* The mark that a storage must have; without an id while the registry has none. */
 static struct tierce__storage_mark mark_of(const struct tierce__storages *storages,
                                            const struct tierce__storage *storage)
@@ -31,7 +38,7 @@ int tierce__storages_delete(struct tierce__storages *storages,
     TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     TIERCE_DASSERT(!tierce__lock_holds_any());
     struct tierce__storage_worker *worker;
-    if (tierce__storages_has_wrong_mark(storages, storage))
+    if (tierce__storages_has_wrong_mark(storages, storage) || is_silent(storages, storage))
         return set_all(status, count, TIERCE_E_DOWN);
     int rc = tierce__storages_hold_worker(&worker, storages, storage);
     if (worker == NULL)
@@ -146,7 +153,7 @@ int tierce__storages_delete_listed(struct tierce__storages *storages,
         return set_all(status, count, TIERCE_E_DOWN);
     if (!tierce__storages_has_list(storages, storage->type))
         return TIERCE_E_UNSUPPORTED;
-    if ((tierce__storages_troubles(storages, storage->number) & TIERCE__STORAGE_SILENT) != 0)
+    if (is_silent(storages, storage))
         return set_all(status, count, TIERCE_E_DOWN);
     int rc = tierce__storages_hold_worker(&worker, storages, storage);
     if (rc < 0)
@@ -213,8 +220,9 @@ int tierce__storages_adopt_begin(struct tierce__storages *storages,
         return TIERCE_E_DOWN; /* `why` says why it cannot be read */
     if (!tierce__mark_is_wrong(state)) {
         snprintf(why, 128, "%s",
-                 state == TIERCE__MARK_OURS ? "it has the mark of this registry"
-                                            : "it never had a mark, and gets one when it is well");
+                 state == TIERCE__MARK_OURS
+                     ? "it has the mark of this registry"
+                     : "it never had a mark, and gets one when it is healthy");
         return -EEXIST;
     }
     return set_adopting(storages, storage->number, true, why);
@@ -239,16 +247,15 @@ int tierce__storages_check_own(struct tierce__storages *storages,
     TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     enum tierce__mark_state state = TIERCE__MARK_UNKNOWN;
     if (storage->type == TIERCE__STORAGE_NODE) {
-        bool is_heard =
-            (tierce__storages_troubles(storages, storage->number) & TIERCE__STORAGE_SILENT) == 0;
-        if (!is_heard)
-            snprintf(why, 128, "no sign of life of its node");
-        return is_heard ? 0 : TIERCE_E_DOWN;
+        if (!is_silent(storages, storage))
+            return 0;
+        snprintf(why, 128, "no sign of life of its node");
+        return TIERCE_E_DOWN;
     }
     int rc = call_mark(storages, storage, false, &state, why);
     if (rc < 0 || state == TIERCE__MARK_OURS)
         return rc;
     if (state == TIERCE__MARK_ABSENT)
-        snprintf(why, 128, "it has no mark yet, and gets one when it is well");
+        snprintf(why, 128, "it has no mark yet, and gets one when it is healthy");
     return TIERCE_E_DOWN;
 }

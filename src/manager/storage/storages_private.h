@@ -49,7 +49,9 @@ struct tierce__storages {
     char id[TIERCE__STORAGE_ID_HEX + 1]; /* of the registry; "": none yet */
     uint64_t identified_ns;              /* when the registry was last asked for an id */
 
-    _Atomic uint8_t troubles[TIERCE__STORAGE_NUMBERS]; /* written under the lock; relaxed: a hint */
+    /* SILENT by its own function without the lock, which is the caller's: nodes.c orders the signs
+     * of life. The others under the lock. relaxed: a hint. */
+    _Atomic uint8_t troubles[TIERCE__STORAGE_NUMBERS];
 };
 
 /* NULL: storages of this type are unmanaged. */

@@ -415,12 +415,11 @@ static void shut_connections(struct tierce__native *native)
     tierce__lock_drop(&native->lock);
 }
 
-void tierce__native_stop(struct tierce__native *native)
+void tierce__native_stop(struct tierce__native *native, uint64_t until_ns)
 {
     if (native == NULL)
         return;
     struct timespec pause = {.tv_nsec = DRAIN_TICK_MS * (long)TIERCE__MS_NS};
-    uint64_t until_ns = tierce__deadline_in_ms(native->node->config->drain_ms);
     atomic_store_explicit(&native->is_draining, true, memory_order_relaxed);
     unlink(native->path);
     while (atomic_load_explicit(&native->transfers, memory_order_relaxed) > 0 &&

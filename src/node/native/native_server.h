@@ -12,7 +12,7 @@
  *
  *     rc = tierce__native_start(&native, node, path, why);
  *     ...
- *     tierce__native_stop(native);
+ *     tierce__native_stop(native, until_ns);
  *
  * A client's resources are released when its last connection closes, and not before: a connected
  * client may still write to the memory of its stores. A late load loses its leases; a late store is
@@ -28,9 +28,9 @@ struct tierce__native;
 TIERCE_MUSTUSE int tierce__native_start(struct tierce__native **out, struct tierce__node *node,
                                         const char *path, char why[256]);
 
-/* Rejects new loads and stores, waits for those in progress for at most serve.drain, closes all
+/* Rejects new loads and stores, waits for those in progress until `until_ns` at most, closes all
  * connections and releases the clients' resources. NULL is accepted. */
-void tierce__native_stop(struct tierce__native *native);
+void tierce__native_stop(struct tierce__native *native, uint64_t until_ns);
 
 struct tierce__native_stats {
     uint64_t clients, connections, views, loads, stores, prefetches;

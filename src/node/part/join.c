@@ -26,6 +26,7 @@ enum {
     FIRST_LEASE_MS = 4000, /* until a manager has told the real one */
     LEASE_MS_MIN = 40,
     CALLS_IN_LEASE = 4,
+    NEWS_MS = 100, /* between calls because of news, at least */
     LEAVE_MS = 1000,
 };
 
@@ -248,22 +249,29 @@ static void on_changed(void *arg)
     tierce__fleet_manager_wake(join->manager);
 }
 
-static bool has_news(struct tierce__join *join)
+/* Until it is time for the next call: a part of the lease, or less if there are news. */
+static void wait_for_time(struct tierce__join *join, uint64_t called_ns)
 {
-    return atomic_load_explicit(&join->is_ending, memory_order_relaxed) ||
-           atomic_load_explicit(&join->is_due, memory_order_relaxed);
+    uint64_t next_ns = tierce__deadline_in_ms((uint32_t)(join->lease_ms / CALLS_IN_LEASE));
+    uint64_t news_ns = called_ns + NEWS_MS * TIERCE__MS_NS;
+    while (!atomic_load_explicit(&join->is_ending, memory_order_relaxed)) {
+        bool is_due = atomic_load_explicit(&join->is_due, memory_order_relaxed);
+        uint64_t until_ns = is_due && news_ns < next_ns ? news_ns : next_ns;
+        if (tierce__now_ns() >= until_ns)
+            return;
+        tierce__fleet_manager_poll(join->manager, until_ns);
+    }
 }
 
 static void *run(void *arg)
 {
     struct tierce__join *join = arg;
     while (!atomic_load_explicit(&join->is_ending, memory_order_relaxed)) {
+        uint64_t called_ns = tierce__now_ns();
         atomic_store_explicit(&join->is_due, false, memory_order_relaxed);
         register_node(join, false, tierce__deadline_in_ms(CALL_MS));
         forget_parts(join);
-        uint64_t next_ns = tierce__deadline_in_ms((uint32_t)(join->lease_ms / CALLS_IN_LEASE));
-        while (!has_news(join) && tierce__now_ns() < next_ns)
-            tierce__fleet_manager_poll(join->manager, next_ns);
+        wait_for_time(join, called_ns);
     }
     register_node(join, true, tierce__deadline_in_ms(LEAVE_MS));
     return NULL;
@@ -365,12 +373,17 @@ int tierce__join_start(struct tierce__join **out, const struct tierce__join_opts
     return rc;
 }
 
+void tierce__join_leave(struct tierce__join *join)
+{
+    atomic_store_explicit(&join->is_ending, true, memory_order_relaxed);
+    tierce__fleet_manager_wake(join->manager);
+}
+
 void tierce__join_stop(struct tierce__join *join)
 {
     if (join == NULL)
         return;
-    atomic_store_explicit(&join->is_ending, true, memory_order_relaxed);
-    tierce__fleet_manager_wake(join->manager);
+    tierce__join_leave(join);
     (void)pthread_join(join->thread, NULL);
     tierce__parts_watch(join->parts, NULL, NULL);
     destroy(join);

@@ -176,6 +176,12 @@ int tierce__node_pool_start(struct tierce__node_pool **out, struct tierce__node 
     return rc;
 }
 
+void tierce__node_pool_leave(struct tierce__node_pool *pool)
+{
+    if (pool != NULL)
+        tierce__join_leave(pool->join);
+}
+
 void tierce__node_pool_stop(struct tierce__node_pool *pool, uint64_t deadline_ns)
 {
     if (pool == NULL)

@@ -22,8 +22,12 @@ struct tierce__node_pool;
  * Errors, `why` in words: of part.h, transfer.h and join.h. */
 TIERCE_MUSTUSE int tierce__node_pool_start(struct tierce__node_pool **out,
                                            struct tierce__node *node, char why[256]);
-/* Leaves the pool, ends the connections, and closes the parts; blocks until deadline_ns and a
- * second at most. NULL is accepted. */
+/* Begins to leave the pool, so that clients go elsewhere; the parts still serve. Does not block.
+ * NULL is accepted. */
+void tierce__node_pool_leave(struct tierce__node_pool *pool);
+/* Leaves the pool, ends the connections, and closes the parts. Blocks until deadline_ns at most, or
+ * for two seconds from the beginning of the leave, for a manager that does not answer. NULL is
+ * accepted. */
 void tierce__node_pool_stop(struct tierce__node_pool *pool, uint64_t deadline_ns);
 
 /* The node's name in a fleet: pool.name, or the first label of the host's name. Errors, `why` in

@@ -68,8 +68,10 @@ void tierce__parts_state(struct tierce__parts *parts, size_t index, struct tierc
  * time. */
 TIERCE_MUSTUSE int tierce__parts_forget(struct tierce__parts *parts, size_t index);
 
-/* Calls `watch` on a thread of the parts whenever a part has become ready, or cannot be read; it
- * does not block. NULL: no more, and no call is in progress when this returns. */
+/* Calls `watch` on a thread of the parts whenever the status of a part has changed: it is ready
+ * now, or has been emptied. Trouble while it is being read is no change, and neither is a part that
+ * could not be emptied. `watch` does not block. NULL: no more, and no call is in progress when this
+ * returns. */
 void tierce__parts_watch(struct tierce__parts *parts, void (*watch)(void *arg), void *arg);
 
 #endif

@@ -182,11 +182,17 @@ static bool begin_waiting(void *arg, struct tierce__keeper_call *call)
     return begin_find(arg, call) == 0;
 }
 
-/* Finds wait for a buffer in the order of their arrival. */
+/* Finds wait for a buffer in the order of their arrival. A miss needs none, so it is answered at
+ * once. */
 static void disk_find(struct tierce__part *part, struct tierce__keeper_call *call)
 {
     struct tierce__disk_part *disk = disk_of(part);
+    uint64_t bytes;
     bool others_wait = tierce__part_waits_any(disk->waits);
+    if (others_wait && !tierce__part_index_find(&part->index, &call->name, &bytes, NULL)) {
+        tierce__part_end_call(call, TIERCE_E_MISS);
+        return;
+    }
     int rc = others_wait ? TIERCE_E_FULL : begin_find(disk, call);
     if (rc == TIERCE_E_FULL && (rc = tierce__part_waits_add(disk->waits, call)) != 0)
         tierce__part_end_call(call, rc);

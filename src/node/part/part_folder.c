@@ -22,7 +22,8 @@ enum {
     PAUSE_MS_MIN = 10,
     PAUSE_MS_MAX = 30000, /* between tries */
     LOOKS = 6,            /* tries to look at an object, while the store answers otherwise */
-    PATIENT_OBJECTS = 8,  /* after so many that could not be looked at, each gets one try */
+    PATIENT_OBJECTS = 3,  /* after so many that could not be looked at, each gets one try */
+    LOGGED_OBJECTS = 8,   /* of those; the others are counted in the event "part_ready" */
 };
 
 /* ---- requests that are waited for ------------------------------------------------------------ */
@@ -173,9 +174,10 @@ static void tell_trouble(struct tierce__disk_part *disk, int rc)
  * not counted, until a manager deletes it or the node starts again. */
 static int skip(struct reading *reading, const struct tierce_plugin_name *name, int rc)
 {
-    reading->skipped++;
-    tierce__log(TIERCE_LOG_ERROR, "part_object_unreadable", "space=disk name=\"%.*s\" err=\"%s\"",
-                (int)name->bytes, name->text, tierce_strerror(rc));
+    if (reading->skipped++ < LOGGED_OBJECTS)
+        tierce__log(TIERCE_LOG_ERROR, "part_object_unreadable",
+                    "space=disk name=\"%.*s\" err=\"%s\"", (int)name->bytes, name->text,
+                    tierce_strerror(rc));
     return 0;
 }
 

@@ -68,8 +68,8 @@ TIERCE_MUSTUSE int tierce__part_memory_open(struct tierce__part **out, struct ti
 TIERCE_MUSTUSE int tierce__part_disk_open(struct tierce__part **out, struct tierce__parts *parts,
                                           const struct tierce__parts_opts *opts, char why[256]);
 
-/* Sets the status of a part, with the reason in words or "", and tells the watcher of the parts.
- * Thread: one of the part. */
+/* Sets the status of a part, with the reason in words or "", and calls the watcher of the parts if
+ * the status has changed. Thread: one of the part. */
 void tierce__part_report(struct tierce__part *part, int status, const char *why);
 
 /* A buffer and a counted object for a room, whose owner the caller has set to `own`. Errors: as

@@ -21,8 +21,9 @@ struct tierce__part_waits {
     _Atomic uint32_t count;
     struct tierce__lock lock; /* PART_WAITS: below */
     struct tierce__cond changed;
-    struct tierce__list calls; /* the oldest first; without the one that is being begun */
-    bool has_news;             /* a buffer may be free */
+    struct tierce__list calls;     /* the oldest first; without the one that is being begun */
+    struct tierce__deadlines dues; /* of the same calls */
+    bool has_news;                 /* a buffer may be free */
     bool is_ending, has_ended;
 };
 
@@ -48,40 +49,50 @@ static void answer_all(struct tierce__list *calls, int status)
     }
 }
 
+/* The call is with the caller from now on. */
+static void take_out(struct tierce__part_waits *waits, struct tierce__keeper_call *call)
+{
+    tierce__lock_assert_held(&waits->lock);
+    tierce__list_remove(&call->node);
+    tierce__deadline_unset(&waits->dues, &call->due);
+}
+
 /* Moves the calls that are due, or all. Returns when the next one is. */
 static uint64_t take_due(struct tierce__part_waits *waits, struct tierce__list *out, bool all)
 {
-    uint64_t now_ns = tierce__now_ns(), next_ns = TIERCE__DEADLINE_NEVER;
+    uint64_t now_ns = tierce__now_ns();
+    struct tierce__deadline *first;
     tierce__lock_assert_held(&waits->lock);
-    TIERCE__LIST_FOR_EACH_SAFE (it, after, &waits->calls) {
-        uint64_t due = due_ns(call_of(it));
-        if (!all && due > now_ns) {
-            next_ns = due < next_ns ? due : next_ns;
-            continue;
-        }
-        tierce__list_remove(it);
-        tierce__list_push_back(out, it);
+    while ((first = tierce__deadlines_first(&waits->dues)) != NULL &&
+           (all || first->at <= now_ns)) {
+        struct tierce__keeper_call *call =
+            TIERCE__CONTAINER_OF(first, struct tierce__keeper_call, due);
+        take_out(waits, call);
+        tierce__list_push_back(out, &call->node);
         atomic_fetch_sub_explicit(&waits->count, 1, memory_order_seq_cst);
     }
-    return next_ns;
+    return tierce__deadlines_next(&waits->dues);
 }
 
-/* Tries to begin the first call. The lock is dropped meanwhile. */
-static void begin_first(struct tierce__part_waits *waits)
+/* Tries to begin the first call. The lock is dropped meanwhile. A call that still finds no buffer
+ * is the first again; if memory for that runs out, it moves to `out`. */
+static void begin_first(struct tierce__part_waits *waits, struct tierce__list *out)
 {
     struct tierce__keeper_call *call = call_of(waits->calls.next);
     tierce__lock_assert_held(&waits->lock);
     waits->has_news = false;
-    tierce__list_remove(&call->node);
+    take_out(waits, call);
     tierce__lock_drop(&waits->lock);
     bool has_begun = waits->opts.begin(waits->opts.arg, call);
     tierce__lock_take(&waits->lock);
-    if (has_begun) {
-        atomic_fetch_sub_explicit(&waits->count, 1, memory_order_seq_cst);
-        waits->has_news = true; /* there may be a buffer for the next one too */
-    } else {
+    if (!has_begun && tierce__deadline_set(&waits->dues, &call->due, due_ns(call)) == 0) {
         tierce__list_push_front(&waits->calls, &call->node);
+        return;
     }
+    atomic_fetch_sub_explicit(&waits->count, 1, memory_order_seq_cst);
+    waits->has_news = true; /* there may be a buffer for the next one too */
+    if (!has_begun)
+        tierce__list_push_back(out, &call->node);
 }
 
 static void *run(void *arg)
@@ -96,7 +107,7 @@ static void *run(void *arg)
         uint64_t next_ns = take_due(waits, &due, is_ending);
         if (!is_ending && tierce__list_empty(&due)) {
             if (waits->has_news && !tierce__list_empty(&waits->calls))
-                begin_first(waits);
+                begin_first(waits, &due);
             else
                 (void)tierce__cond_wait(&waits->changed, &waits->lock, next_ns);
         }
@@ -114,6 +125,8 @@ int tierce__part_waits_add(struct tierce__part_waits *waits, struct tierce__keep
     bool is_full =
         atomic_load_explicit(&waits->count, memory_order_seq_cst) >= waits->opts.calls_max;
     int rc = waits->is_ending ? TIERCE_E_CLOSED : is_full ? TIERCE_E_LIMIT : 0;
+    if (rc == 0)
+        rc = tierce__deadline_set(&waits->dues, &call->due, due_ns(call));
     if (rc == 0) {
         tierce__list_push_back(&waits->calls, &call->node);
         atomic_fetch_add_explicit(&waits->count, 1, memory_order_seq_cst);
@@ -179,6 +192,7 @@ void tierce__part_waits_destroy(struct tierce__part_waits *waits)
     if (waits == NULL)
         return;
     TIERCE_ASSERT(waits->has_ended && tierce__list_empty(&waits->calls));
+    tierce__deadlines_fini(&waits->dues);
     tierce__cond_fini(&waits->changed);
     tierce__lock_fini(&waits->lock);
     tierce__free(waits);

@@ -32,7 +32,8 @@ void tierce__part_waits_end(struct tierce__part_waits *waits);
 /* After end. NULL is accepted. */
 void tierce__part_waits_destroy(struct tierce__part_waits *waits);
 
-/* Errors, and the call is the caller's: TIERCE_E_LIMIT (too many wait), TIERCE_E_CLOSED. */
+/* Errors, and the call is the caller's: TIERCE_E_LIMIT (too many wait), TIERCE_E_CLOSED, -ENOMEM.
+ */
 TIERCE_MUSTUSE int tierce__part_waits_add(struct tierce__part_waits *waits,
                                           struct tierce__keeper_call *call);
 /* Whether a call waits. */

@@ -3,7 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log/log.h"
+#include "base/log/log_repeat.h"
 #include "base/threads/threads.h"
 #include "node/part/part_private.h"
 
@@ -232,20 +232,32 @@ int tierce__part_new_incarnation(uint8_t incarnation[TIERCE__PART_INCARNATION_BY
     return got == (ssize_t)TIERCE__PART_INCARNATION_BYTES ? 0 : -EIO;
 }
 
+/* Returns whether the status is another one than before. */
+static bool set_status(struct tierce__part *part, int status, const char *why)
+{
+    struct tierce__parts *parts = part->parts;
+    tierce__lock_take(&parts->lock);
+    bool is_news = why[0] != '\0' && part->why[0] == '\0';
+    bool is_other = atomic_load_explicit(&part->status, memory_order_relaxed) != status;
+    snprintf(part->why, sizeof(part->why), "%s", why);
+    atomic_store_explicit(&part->status, status, memory_order_release);
+    tierce__lock_drop(&parts->lock);
+    if (is_news)
+        tierce__log(TIERCE_LOG_ERROR, "part_unreadable", "space=%s err=\"%s\"", part->space, why);
+    return is_other;
+}
+
 void tierce__part_report(struct tierce__part *part, int status, const char *why)
 {
     struct tierce__parts *parts = part->parts;
     TIERCE_DASSERT(!tierce__lock_holds_any());
+    if (!set_status(part, status, why))
+        return;
     tierce__lock_take(&parts->lock);
-    bool is_news = why[0] != '\0' && part->why[0] == '\0';
-    snprintf(part->why, sizeof(part->why), "%s", why);
-    atomic_store_explicit(&part->status, status, memory_order_release);
     void (*watch)(void *) = parts->watch;
     void *arg = parts->watch_arg;
     parts->telling += watch != NULL;
     tierce__lock_drop(&parts->lock);
-    if (is_news)
-        tierce__log(TIERCE_LOG_ERROR, "part_unreadable", "space=%s err=\"%s\"", part->space, why);
     if (watch == NULL)
         return;
     watch(arg);
@@ -280,11 +292,20 @@ static void *run_forget(void *arg)
         memcpy(part->incarnation, incarnation, sizeof(incarnation));
         tierce__lock_drop(&parts->lock);
     }
-    tierce__log(rc == 0 ? TIERCE_LOG_WARN : TIERCE_LOG_ERROR, "node_part_forgotten",
-                "space=%s objects=%llu ms=%llu err=\"%s\"", part->space, (unsigned long long)before,
-                (unsigned long long)((tierce__now_ns() - begun_ns) / TIERCE__MS_NS),
-                rc == 0 ? "" : tierce_strerror(rc));
-    tierce__part_report(part, rc == TIERCE_E_CLOSED ? rc : 0, "");
+    if (rc == 0)
+        tierce__log(TIERCE_LOG_WARN, "node_part_forgotten", "space=%s objects=%llu ms=%llu",
+                    part->space, (unsigned long long)before,
+                    (unsigned long long)((tierce__now_ns() - begun_ns) / TIERCE__MS_NS));
+    else if (rc != TIERCE_E_CLOSED)
+        tierce__log_repeated(TIERCE_LOG_ERROR, "node_part_not_forgotten",
+                             "space=%s err=\"%s\" consequence=\"it is tried again\"", part->space,
+                             tierce_strerror(rc));
+    /* A part that could not be emptied is not news: told at once, the manager would ask for the
+     * same at once, as fast as it can be reached. */
+    if (rc == 0)
+        tierce__part_report(part, 0, "");
+    else
+        (void)set_status(part, rc == TIERCE_E_CLOSED ? rc : 0, "");
     return NULL;
 }
 

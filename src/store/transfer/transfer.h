@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "base/threads/deadlines.h"
 #include <tierce/plugin.h>
 
 /*
@@ -51,7 +52,8 @@ struct tierce__keeper_call {
     struct tierce__keeper_lease lease;
     void (*done)(struct tierce__keeper_call *call);
     void *arg;
-    struct tierce__list node; /* the keeper's until done */
+    struct tierce__list node;    /* the keeper's until done */
+    struct tierce__deadline due; /* the same; zeroed by the caller */
 };
 
 /* Room for an object that is arriving. One thread at a time. */
@@ -116,8 +118,9 @@ struct tierce__keeper {
  *
  * Its limits against clients that do not mean well:
  *
- * - At connections_max, a new connection takes the place of the one that has not greeted for
- *   longest, and is closed if there is none. So connections that never greet keep nobody out.
+ * - At connections_max, a new connection takes the place of the one of its loop that has not
+ *   greeted for longest, and is closed if there is none. So connections that never greet keep
+ *   nobody out.
  * - A client must move a MiB in each request_ms while it has a request or a reply in transit. While
  *   the keeper is short of memory, a client that holds some must do so in each stall_ms, and move
  *   something in a quarter of it.

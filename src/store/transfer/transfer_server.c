@@ -41,12 +41,21 @@ void tierce__transfer_connection_gone(struct tierce__transfer_server *server,
     atomic_fetch_sub_explicit(&loop->member_count, 1, memory_order_release);
 }
 
-static void note_refused(struct tierce__transfer_server *server)
+/* Why there is no place for a new connection. */
+enum shortage { NO_SHORTAGE, TOO_MANY, TOO_MANY_OF_ADDRESS, NO_MEMORY };
+
+static void note_refused(struct tierce__transfer_server *server, enum shortage shortage)
 {
+    TIERCE_ASSERT(shortage != NO_SHORTAGE);
     tierce__transfer_count(&server->counters.refused, 1);
-    tierce__log_repeated(TIERCE_LOG_WARN, "transfer_connection_refused",
-                         "port=%u connections_max=%u", server->door.port,
-                         server->opts.connections_max);
+    if (shortage == TOO_MANY)
+        tierce__log_repeated(TIERCE_LOG_WARN, "transfer_connection_refused",
+                             "port=%u why=\"too many connections\" connections_max=%u",
+                             server->door.port, server->opts.connections_max);
+    else
+        tierce__log_repeated(
+            TIERCE_LOG_WARN, "transfer_connection_refused", "port=%u why=\"%s\"", server->door.port,
+            shortage == NO_MEMORY ? "no memory" : "too many connections of its address");
 }
 
 static void arrive(struct tierce__task *task)
@@ -55,7 +64,7 @@ static void arrive(struct tierce__task *task)
         TIERCE__CONTAINER_OF(task, struct tierce__transfer_arrival, task);
     int rc = 0;
     if (arrival->is_extra && !tierce__transfer_connection_make_way(arrival->greetings)) {
-        note_refused(arrival->server);
+        note_refused(arrival->server, TOO_MANY);
         close(arrival->fd);
         rc = TIERCE_E_LIMIT;
     } else {
@@ -69,18 +78,20 @@ static void arrive(struct tierce__task *task)
     tierce__free(arrival);
 }
 
-/* Counts it in; false: it is one too many. */
-static bool count_in(struct tierce__transfer_server *server, struct tierce__address *address,
-                     const struct sockaddr *peer, bool *is_extra)
+/* Counts it in, unless there is a shortage. */
+static enum shortage count_in(struct tierce__transfer_server *server,
+                              struct tierce__address *address, const struct sockaddr *peer,
+                              bool *is_extra)
 {
     uint32_t before = atomic_fetch_add_explicit(&server->connections, 1, memory_order_relaxed);
     struct tierce__addresses *addresses = server->opts.addresses;
     *is_extra = before >= server->opts.connections_max;
-    if (before < server->opts.connections_max + EXTRA_MAX &&
+    bool is_one_too_many = before >= server->opts.connections_max + EXTRA_MAX;
+    if (!is_one_too_many &&
         (addresses == NULL || tierce__addresses_enter(addresses, address, peer)))
-        return true;
+        return NO_SHORTAGE;
     count_out(server, NULL);
-    return false;
+    return is_one_too_many ? TOO_MANY : TOO_MANY_OF_ADDRESS;
 }
 
 static void on_accepted(struct tierce__poll_door *door, int fd, const struct sockaddr_storage *peer)
@@ -90,13 +101,15 @@ static void on_accepted(struct tierce__poll_door *door, int fd, const struct soc
     struct tierce__transfer_arrival *arrival = NULL;
     struct tierce__address address = {{0}};
     bool is_extra = false;
-    if (count_in(server, &address, (const struct sockaddr *)peer, &is_extra)) {
+    enum shortage shortage = count_in(server, &address, (const struct sockaddr *)peer, &is_extra);
+    if (shortage == NO_SHORTAGE) {
         arrival = tierce__alloc(sizeof(*arrival));
+        shortage = arrival == NULL ? NO_MEMORY : NO_SHORTAGE;
         if (arrival == NULL)
             count_out(server, &address);
     }
     if (arrival == NULL) {
-        note_refused(server);
+        note_refused(server, shortage);
         close(fd);
         return;
     }

@@ -309,6 +309,75 @@ START_TEST(a_silent_node_is_unavailable)
 }
 END_TEST
 
+/* A deletion is not sent to a node that is silent: it would wait for a connection. It is done when
+ * the node is back. */
+START_TEST(a_silent_node_gets_no_deletions)
+{
+    struct pool p;
+    const int64_t key = 1;
+    const struct tierce__mask all = {.offset = 0};
+    pool_open(&p);
+    serve(&p, &(struct hello){.is_disk = true});
+    write_to(&p, key, NULL, "p.a.disk");
+    pass(&p, 6);
+    ck_assert_int_eq(tierce__locator_remove(p.h.locator, "i", &key, 1, &all, p.h.why), 0);
+    p.h.now_us += 60 * 1000000LL;
+    ck_assert_uint_eq(tierce__deleter_step(p.h.locator->deleter, 1), 0);
+    ck_assert_uint_eq(deleted, 0);
+    ck_assert_uint_eq(harness_usage(&p.h).deleting_bytes, BLOCK_BYTES);
+    serve(&p, &(struct hello){.is_disk = true, .objects = 1});
+    p.h.now_us += 60 * 1000000LL;
+    ck_assert_uint_eq(tierce__deleter_step(p.h.locator->deleter, 1), 1);
+    ck_assert_uint_gt(deleted, 0);
+    ck_assert_uint_eq(harness_usage(&p.h).deleting_bytes, 0);
+    pool_close(&p);
+}
+END_TEST
+
+/* `during` runs when a look has found a node silent, before that has an effect; not under a lock,
+ * which it would have to wait for. */
+static void (*during)(void *arg);
+static void *during_arg;
+
+void __real_tierce__storages_set_silent(struct tierce__storages *storages, uint16_t number,
+                                        bool is_silent);
+void __wrap_tierce__storages_set_silent(struct tierce__storages *storages, uint16_t number,
+                                        bool is_silent);
+
+void __wrap_tierce__storages_set_silent(struct tierce__storages *storages, uint16_t number,
+                                        bool is_silent)
+{
+    void (*hook)(void *) = during;
+    if (is_silent && hook != NULL && !tierce__lock_holds_any()) {
+        during = NULL;
+        hook(during_arg);
+    }
+    __real_tierce__storages_set_silent(storages, number, is_silent);
+}
+
+static void return_to_life(void *arg)
+{
+    serve(arg, &(struct hello){.objects = 1});
+}
+
+/* A sign of life is not undone by a look that began before it. */
+START_TEST(a_node_that_returns_during_a_look)
+{
+    struct pool p;
+    const int64_t key = 1;
+    pool_open(&p);
+    serve(&p, &(struct hello){0});
+    write_to(&p, key, NULL, "p.a");
+    during = return_to_life;
+    during_arg = &p;
+    pass(&p, 6);
+    if (during != NULL) /* looks and signs of life exclude each other */
+        return_to_life(&p);
+    ck_assert_uint_eq(harness_prefix(&p.h, &key, 1), 1);
+    pool_close(&p);
+}
+END_TEST
+
 /* Another incarnation is empty. */
 START_TEST(a_node_that_starts_again_is_emptied)
 {
@@ -647,13 +716,23 @@ START_TEST(a_dead_node_loses_no_block_that_lies_on_two)
 }
 END_TEST
 
-CHECK_MAIN("nodes",
-           .tests = {a_part_becomes_a_storage, reasons_are_utf8, invalid_parts_are_rejected,
-                     a_silent_node_is_unavailable, a_node_that_starts_again_is_emptied,
-                     a_node_that_is_gone_is_forgotten, a_disk_is_not_forgotten,
-                     another_leader_waits_for_a_lease, a_stranger_with_objects_drops_them_first,
-                     writes_are_spread, the_own_host_comes_first_while_it_has_room,
-                     a_busy_node_comes_later, a_part_that_rejects_writes_comes_last,
-                     reports_do_not_write_the_registry, loads_that_rise_and_fall,
-                     the_last_of_many_parts_has_room, a_full_part_is_passed_over,
-                     a_dead_node_loses_no_block_that_lies_on_two})
+CHECK_MAIN("nodes", .tests = {a_part_becomes_a_storage,
+                              reasons_are_utf8,
+                              invalid_parts_are_rejected,
+                              a_silent_node_is_unavailable,
+                              a_silent_node_gets_no_deletions,
+                              a_node_that_returns_during_a_look,
+                              a_node_that_starts_again_is_emptied,
+                              a_node_that_is_gone_is_forgotten,
+                              a_disk_is_not_forgotten,
+                              another_leader_waits_for_a_lease,
+                              a_stranger_with_objects_drops_them_first,
+                              writes_are_spread,
+                              the_own_host_comes_first_while_it_has_room,
+                              a_busy_node_comes_later,
+                              a_part_that_rejects_writes_comes_last,
+                              reports_do_not_write_the_registry,
+                              loads_that_rise_and_fall,
+                              the_last_of_many_parts_has_room,
+                              a_full_part_is_passed_over,
+                              a_dead_node_loses_no_block_that_lies_on_two})

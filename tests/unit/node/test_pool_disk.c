@@ -223,11 +223,32 @@ START_TEST(test_a_find_without_a_buffer_is_busy)
     ck_assert_int_eq(more.call.status, TIERCE_E_LIMIT);
     ck_assert_int_eq(end_find(&waiting[0]), TIERCE_E_LIMIT);
     ck_assert(!atomic_load(&waiting[1].is_done));
-    begin_find(&more, "none", LONG_MS); /* there is room in the queue again */
+    begin_find(&more, "a", LONG_MS); /* there is room in the queue again */
     release(&holding);
     ck_assert_int_eq(end_find(&waiting[1]), 0);
     release(&waiting[1]);
-    ck_assert_int_eq(end_find(&more), TIERCE_E_MISS);
+    ck_assert_int_eq(end_find(&more), 0);
+    release(&more);
+    close_parts();
+}
+END_TEST
+
+/* A miss needs no buffer: it does not wait among those that do, and is never "busy". */
+START_TEST(test_a_miss_is_answered_at_once)
+{
+    struct finding holding, waiting, missing;
+    open_ready(1);
+    put("disk", "a", MIB);
+    begin_find(&holding, "a", LONG_MS);
+    ck_assert_int_eq(end_find(&holding), 0);
+    begin_find(&waiting, "a", LONG_MS);
+    begin_find(&missing, "none", LONG_MS); /* the queue is full */
+    ck_assert(atomic_load(&missing.is_done));
+    ck_assert_int_eq(missing.call.status, TIERCE_E_MISS);
+    ck_assert(!atomic_load(&waiting.is_done));
+    release(&holding);
+    ck_assert_int_eq(end_find(&waiting), 0);
+    release(&waiting);
     close_parts();
 }
 END_TEST
@@ -300,28 +321,53 @@ START_TEST(test_a_store_that_is_away_for_a_while)
 }
 END_TEST
 
-/* One object that cannot be looked at does not keep the others away. */
-START_TEST(test_an_object_that_cannot_be_looked_at)
-{
-    struct finding finding;
-    put_before("broken");
-    store_connector_fail(store, TIERCE__STORE_LOOKUP, -EIO, UINT32_MAX, false);
-    open_ready(0);
-    ck_assert_uint_eq(state_of("disk").objects, 0);
-    store_connector_fail(store, TIERCE__STORE_LOOKUP, 0, 0, false);
-    begin_find(&finding, "broken", LONG_MS);
-    ck_assert_int_eq(end_find(&finding), TIERCE_E_MISS);
-    put("disk", "well", 100);
-    close_parts();
-}
-END_TEST
+static _Atomic int unreadable_lines, not_forgotten_lines;
 
-/* ---- forgetting ------------------------------------------------------------------------------ */
+static void count_lines(void *arg, enum tierce_log_level level, const char *event,
+                        const char *fields)
+{
+    (void)arg, (void)level, (void)fields;
+    unreadable_lines += strcmp(event, "part_object_unreadable") == 0;
+    not_forgotten_lines += strcmp(event, "node_part_not_forgotten") == 0;
+}
 
 static void count(void *arg)
 {
     atomic_fetch_add((_Atomic int *)arg, 1);
 }
+
+/* Objects that cannot be looked at do not keep the others away. Neither the log nor the watcher,
+ * which registers the node, hears of each of them. */
+START_TEST(test_objects_that_cannot_be_looked_at)
+{
+    enum { BROKEN = 40, LINES_MAX = 8 };
+    struct finding finding;
+    char name[16];
+    _Atomic int told = 0;
+    for (int i = 0; i < BROKEN; i++) {
+        snprintf(name, sizeof(name), "broken%d", i);
+        put_before(name);
+    }
+    store_connector_fail(store, TIERCE__STORE_LOOKUP, -EIO, UINT32_MAX, false);
+    tierce_set_log_fn(count_lines, NULL, TIERCE_LOG_ERROR);
+    open_parts(0);
+    tierce__parts_watch(parts, count, &told);
+    WAIT_FOR(is_ready());
+    WAIT_FOR(atomic_load(&told) > 0);
+    tierce__parts_watch(parts, NULL, NULL);
+    ck_assert_int_eq(told, 1);
+    ck_assert_int_ge(unreadable_lines, 1);
+    ck_assert_int_le(unreadable_lines, LINES_MAX);
+    ck_assert_uint_eq(state_of("disk").objects, 0);
+    store_connector_fail(store, TIERCE__STORE_LOOKUP, 0, 0, false);
+    begin_find(&finding, "broken0", LONG_MS);
+    ck_assert_int_eq(end_find(&finding), TIERCE_E_MISS);
+    put("disk", "healthy", 100);
+    close_parts();
+}
+END_TEST
+
+/* ---- forgetting ------------------------------------------------------------------------------ */
 
 /* The caller does not wait for the disk, and other parts serve meanwhile. */
 START_TEST(test_forgetting_is_done_beside)
@@ -354,15 +400,25 @@ START_TEST(test_forgetting_is_done_beside)
 }
 END_TEST
 
-/* A failing disk: what is left stays visible, counted, and deletable. */
+/* A failing disk: what is left stays visible, counted, and deletable. The watcher is not told,
+ * because the manager would ask for the same again at once. */
 START_TEST(test_forgetting_that_fails)
 {
+    enum { TRIES = 5 };
+    _Atomic int told = 0;
     put_some_before();
     open_ready(0);
+    tierce_set_log_fn(count_lines, NULL, TIERCE_LOG_ERROR);
+    tierce__parts_watch(parts, count, &told);
     struct tierce__part_state before = state_of("disk");
-    store_connector_fail(store, TIERCE__STORE_DELETE, -EIO, 1, false);
-    ck_assert_int_eq(tierce__parts_forget(parts, 1), 0);
-    WAIT_FOR(is_ready());
+    for (int i = 0; i < TRIES; i++) {
+        store_connector_fail(store, TIERCE__STORE_DELETE, -EIO, 1, false);
+        ck_assert_int_eq(tierce__parts_forget(parts, 1), 0);
+        WAIT_FOR(is_ready());
+    }
+    tierce__parts_watch(parts, NULL, NULL);
+    ck_assert_int_eq(told, 0);
+    ck_assert_int_eq(not_forgotten_lines, 1);
     ck_assert_mem_eq(before.incarnation, state_of("disk").incarnation, 16);
     ck_assert_uint_eq(state_of("disk").objects, store_connector_objects(store));
     ck_assert_int_eq(tierce__parts_forget(parts, 1), 0);
@@ -487,10 +543,11 @@ int main(void)
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_add_test(tcase, test_finds_wait_for_a_buffer);
     tcase_add_test(tcase, test_a_find_without_a_buffer_is_busy);
+    tcase_add_test(tcase, test_a_miss_is_answered_at_once);
     tcase_add_test(tcase, test_writes_do_not_starve_finds);
     tcase_add_loop_test(tcase, test_a_failure_while_the_folder_is_read, 0, 2);
     tcase_add_test(tcase, test_a_store_that_is_away_for_a_while);
-    tcase_add_test(tcase, test_an_object_that_cannot_be_looked_at);
+    tcase_add_test(tcase, test_objects_that_cannot_be_looked_at);
     tcase_add_test(tcase, test_forgetting_is_done_beside);
     tcase_add_test(tcase, test_forgetting_that_fails);
     tcase_add_loop_test(tcase, test_an_object_that_arrives_while_the_part_forgets, 0, 2);

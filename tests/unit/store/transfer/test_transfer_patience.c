@@ -4,6 +4,7 @@
 #include "raw_transfer.h"
 
 #include <pthread.h>
+#include <tierce/log.h>
 
 #define MIB (1u << 20)
 
@@ -167,6 +168,16 @@ START_TEST(connections_that_do_not_greet)
 }
 END_TEST
 
+static char logged[256];
+
+static void keep_refusal(void *arg, enum tierce_log_level level, const char *event,
+                         const char *fields)
+{
+    (void)arg, (void)level;
+    if (strcmp(event, "transfer_connection_refused") == 0)
+        snprintf(logged, sizeof(logged), "%s", fields);
+}
+
 static void setup_addresses(void)
 {
     ck_assert_int_eq(tierce__addresses_create(&world.opts.addresses, 2), 0);
@@ -183,8 +194,11 @@ static void teardown_addresses(void)
 START_TEST(connections_of_one_address)
 {
     int one = raw_open(&world, ""), two = raw_open(&world, "");
+    tierce_set_log_fn(keep_refusal, NULL, TIERCE_LOG_WARN);
     raw_ends(raw_connect(&world));
     ck_assert_uint_eq(raw_stats(&world).refused, 1);
+    ck_assert_ptr_nonnull(strstr(logged, "why=\"too many connections of its address\""));
+    ck_assert_ptr_null(strstr(logged, "connections_max"));
     close(one);
     WAIT_FOR(raw_stats(&world).connections == 1);
     one = raw_open(&world, "");
