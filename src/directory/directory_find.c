@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "directory/directory_private.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/mix.h"
+
+/* A worker that holds the first key of a run, and those after it up to here. */
+struct candidate {
+    struct tierce__directory_id worker;
+    uint32_t view; /* of its slot, when it was added */
+    uint32_t keys; /* of the run */
+    uint32_t load;
+    uint32_t in_tier[TIERCE__DIRECTORY_TIERS_MAX]; /* of tiers that lack a later key of the run */
+    uint8_t in_all;                                /* the other tiers, as bits */
+    uint8_t slowest;
+    bool is_near; /* on the asker's host */
+};
+
+/* A lookup. */
+struct search {
+    struct tierce__directory *directory;
+    const struct tierce__directory_key *keys;
+    size_t count;
+    uint32_t group;
+    uint64_t host;
+    struct tierce__directory_id exclude;
+    uint32_t *holders;            /* [workers_max] of one key */
+    uint32_t *place;              /* [workers_max] of a slot in `candidates`, plus 1 */
+    struct candidate *candidates; /* [workers_max] */
+    uint32_t candidate_count;
+};
+
+/* Adds a holder of the run's first key, if the asker may see it. */
+static void add_candidate(struct search *s, uint32_t holder)
+{
+    uint32_t number = holder >> 16;
+    struct tierce__directory_slot *slot = &s->directory->slots[number];
+    uint32_t view = atomic_load(&slot->view);
+    struct tierce__directory_id id = {atomic_load(&slot->session), number};
+    struct candidate c = {
+        .worker = id, .view = view, .load = atomic_load(&slot->load), .in_all = UINT8_MAX};
+    c.is_near = s->host != 0 && atomic_load(&slot->host) == s->host;
+    bool is_visible = atomic_load(&slot->group) == s->group && id.session != 0 &&
+                      (id.session != s->exclude.session || number != s->exclude.slot);
+    /* The slot may have changed hands meanwhile: then its view has. */
+    if (!is_visible || atomic_load(&slot->view) != view ||
+        !tierce__directory_view_has(view, holder))
+        return;
+    s->candidates[s->candidate_count++] = c;
+    s->place[number] = s->candidate_count;
+}
+
+/* The candidate holds key `at` of its run. */
+static void extend(struct candidate *c, uint32_t at, uint32_t tiers)
+{
+    TIERCE_DASSERT(tiers != 0 && c->keys == at);
+    c->keys = at + 1;
+    uint8_t fastest = (uint8_t)__builtin_ctz(tiers);
+    if (fastest > c->slowest)
+        c->slowest = fastest;
+    for (uint32_t ended = c->in_all & ~tiers; ended != 0; ended &= ended - 1)
+        c->in_tier[__builtin_ctz(ended)] = at;
+    c->in_all &= (uint8_t)tiers;
+}
+
+/* Finds the candidates of a run from key `first` on. */
+static void scan(struct search *s, size_t first)
+{
+    for (uint32_t i = 0; i < s->candidate_count; i++)
+        s->place[s->candidates[i].worker.slot] = 0;
+    s->candidate_count = 0;
+    bool is_held = true;
+    for (size_t i = first; i < s->count && is_held; i++) {
+        uint32_t at = (uint32_t)(i - first);
+        uint32_t count = tierce__directory_copy(s->directory, &s->keys[i], s->holders,
+                                                s->directory->opts.workers_max);
+        is_held = false;
+        for (uint32_t j = 0; j < count; j++) {
+            uint32_t number = s->holders[j] >> 16;
+            if (at == 0)
+                add_candidate(s, s->holders[j]);
+            struct candidate *c =
+                s->place[number] != 0 ? &s->candidates[s->place[number] - 1] : NULL;
+            if (c == NULL || c->keys != at || !tierce__directory_view_has(c->view, s->holders[j]))
+                continue;
+            extend(c, at, s->holders[j] & 0xff);
+            is_held = true;
+        }
+    }
+}
+
+/* Whether a run is better read from `a`. */
+static bool is_better(const struct candidate *a, const struct candidate *b)
+{
+    if (a->keys != b->keys)
+        return a->keys > b->keys;
+    if (a->slowest != b->slowest)
+        return a->slowest < b->slowest;
+    if (a->is_near != b->is_near)
+        return a->is_near;
+    return a->load < b->load;
+}
+
+/* The best candidate; equal ones take turns from key to key. NULL: there is none. */
+static const struct candidate *choose(const struct search *s, size_t first)
+{
+    const struct candidate *best = NULL;
+    uint32_t begin = s->candidate_count > 0
+                         ? (uint32_t)(tierce__mix(s->keys[first].low) % s->candidate_count)
+                         : 0;
+    for (uint32_t i = 0; i < s->candidate_count; i++) {
+        const struct candidate *c = &s->candidates[(begin + i) % s->candidate_count];
+        if (c->keys > 0 && (best == NULL || is_better(c, best)))
+            best = c;
+    }
+    return best;
+}
+
+/* The longest prefixes, from the candidates of a run that begins with the first key. */
+static void write_prefixes(const struct search *s, struct tierce__directory_found *found)
+{
+    for (uint32_t i = 0; i < s->candidate_count; i++) {
+        const struct candidate *c = &s->candidates[i];
+        uint32_t at = found->prefix_count;
+        if (c->keys == 0 ||
+            (at == TIERCE__DIRECTORY_PREFIXES_MAX && found->prefixes[at - 1].keys >= c->keys))
+            continue;
+        if (at == TIERCE__DIRECTORY_PREFIXES_MAX)
+            at--;
+        else
+            found->prefix_count++;
+        for (; at > 0 && found->prefixes[at - 1].keys < c->keys; at--)
+            found->prefixes[at] = found->prefixes[at - 1];
+        found->prefixes[at] =
+            (struct tierce__directory_prefix){.worker = c->worker, .keys = c->keys};
+        for (uint32_t tier = 0; tier < TIERCE__DIRECTORY_TIERS_MAX; tier++)
+            found->prefixes[at].in_tier[tier] =
+                (c->in_all & 1u << tier) != 0 ? c->keys : c->in_tier[tier];
+    }
+}
+
+static void search(struct search *s, struct tierce__directory_found *found)
+{
+    for (size_t first = 0; first < s->count && found->run_count < TIERCE__DIRECTORY_RUNS_MAX;) {
+        scan(s, first);
+        if (first == 0)
+            write_prefixes(s, found);
+        const struct candidate *best = choose(s, first);
+        if (best == NULL)
+            return;
+        found->runs[found->run_count++] = (struct tierce__directory_run){.worker = best->worker,
+                                                                         .first = (uint32_t)first,
+                                                                         .keys = best->keys,
+                                                                         .slowest = best->slowest};
+        first += best->keys;
+    }
+}
+
+int tierce__directory_find(struct tierce__directory *directory,
+                           const struct tierce__directory_key *keys, size_t count,
+                           const struct tierce__directory_asker *asker,
+                           struct tierce__directory_found *found)
+{
+    found->prefix_count = found->run_count = 0;
+    struct search s = {.directory = directory,
+                       .keys = keys,
+                       .count = count,
+                       .group = tierce__directory_group(directory, asker->group),
+                       .host = tierce__directory_host(directory, asker->host),
+                       .exclude = asker->exclude};
+    if (s.group == 0 || count == 0)
+        return 0;
+    size_t workers = directory->opts.workers_max;
+    s.candidates = tierce__alloc(workers * sizeof(*s.candidates));
+    s.place = tierce__calloc(workers, 2 * sizeof(*s.place));
+    int rc = s.candidates != NULL && s.place != NULL ? 0 : -ENOMEM;
+    if (rc == 0) {
+        s.holders = s.place + workers;
+        search(&s, found);
+    }
+    tierce__free(s.candidates);
+    tierce__free(s.place);
+    return rc;
+}

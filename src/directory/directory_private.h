@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_DIRECTORY_PRIVATE_H
+#define TIERCE_DIRECTORY_PRIVATE_H
+
+#include <stdatomic.h>
+
+#include "base/map.h"
+#include "base/threads/lock.h"
+#include "directory/directory.h"
+
+/*
+ * Keys lie in shards, by their first bits. A shard has a table of numbers over its entries. An
+ * entry has its key and a word for the holders: the only one, or the number of a list.
+ *
+ *     holder:  worker's slot << 16 | epoch << 8 | tiers, a bit for each, not 0
+ *     list:    (its number + 1) << 8
+ *     free:    0; the key's first word is the next free entry, plus 1
+ *
+ * What a worker holds is valid in its present epoch, and in the one before while it sends its
+ * contents. So a worker leaves, or replaces all of its contents, by a change of its epoch, and
+ * `clean` removes what is of other epochs, shard by shard. The 256 epochs of a worker are used
+ * again only after a full round of `clean`.
+ *
+ * An upper bound of memory for a key with one holder: 20 bytes of entry and 21.4 of table, which is
+ * between three eighths and three quarters full; each further holder costs 4 to 8 bytes.
+ */
+
+#define TIERCE__DIRECTORY_SHARDS  64u
+#define TIERCE__DIRECTORY_SEGMENT 1024u /* entries that are allocated together */
+#define TIERCE__DIRECTORY_EPOCHS  256u
+
+struct tierce__directory_entry {
+    uint32_t key[4];
+    uint32_t holders;
+};
+
+_Static_assert(sizeof(struct tierce__directory_entry) == 20, "memory for each key");
+
+struct tierce__directory_list {
+    uint32_t room, count;
+    uint32_t holders[];
+};
+
+struct tierce__directory_shard {
+    struct tierce__lock lock; /* DIRECTORY_SHARD: all below */
+    struct tierce__numbers table;
+    struct tierce__directory_entry **segments;
+    uint32_t segment_count, segment_room;
+    uint32_t fresh;     /* entries from here on were never used */
+    uint32_t free_link; /* the entry that was freed last, plus 1; 0: none */
+    uintptr_t *lists;   /* struct tierce__directory_list *, or, free, a link as list_link */
+    uint32_t list_count, list_room;
+    uintptr_t list_link; /* the list that was freed last, times 2, plus 1; LIST_END: none */
+    uint64_t holders;
+} __attribute__((aligned(64)));
+
+/* Of a worker, for lookups, without a lock. */
+#define TIERCE__DIRECTORY_ALIVE    1u
+#define TIERCE__DIRECTORY_PREVIOUS 2u /* what it held in the epoch before is valid, too */
+
+struct tierce__directory_slot {
+    _Atomic uint32_t view; /* epoch << 8 | ALIVE | PREVIOUS */
+    _Atomic uint32_t load;
+    _Atomic uint32_t group; /* number of its group, from 1 */
+    _Atomic uint64_t host;  /* hash of its host; 0: unknown */
+    _Atomic uint64_t session;
+    _Atomic uint64_t seen_ns;
+    _Atomic int64_t keys; /* in the present epoch */
+
+    struct tierce__lock lock; /* DIRECTORY_WORKER: below; names change under DIRECTORY, too */
+    bool is_joined, is_sending, is_synced;
+    uint32_t epoch;
+    uint64_t next, gaps, left_out;
+    char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
+    char host_name[TIERCE__DIRECTORY_HOST_BYTES];
+
+    /* DIRECTORY: */
+    uint32_t epochs_used; /* since nothing of other epochs was left */
+    uint64_t clean_round; /* the number of rounds of `clean` when nothing is left again */
+};
+
+struct tierce__directory {
+    uint32_t magic;
+    struct tierce__directory_opts opts;
+    struct tierce__directory_shard *shards; /* [TIERCE__DIRECTORY_SHARDS] */
+    _Atomic uint64_t bytes;
+    uint64_t seed;                        /* of the hashes, so that nobody can choose keys of one
+                                             place */
+    struct tierce__directory_slot *slots; /* [workers_max] */
+
+    struct tierce__lock lock; /* DIRECTORY: below */
+    char (*groups)[TIERCE__DIRECTORY_NAME_BYTES];
+    uint32_t group_count, group_room;
+    uint32_t slots_used; /* slots from here on were never used */
+    uint32_t worker_count;
+    uint64_t session;            /* of the last worker */
+    uint64_t rounds;             /* rounds of `clean` that have ended */
+    uint32_t dirty;              /* slots with epochs_used > 0 */
+    uint32_t shard_at, entry_at; /* where `clean` is */
+};
+
+/* The number of a group, from 1. 0: nobody of that group has ever joined. */
+uint32_t tierce__directory_group(struct tierce__directory *directory, const char *name);
+
+/* 0 of "". */
+uint64_t tierce__directory_host(const struct tierce__directory *directory, const char *host);
+
+static inline uint32_t tierce__directory_holder(uint32_t slot, uint32_t epoch, uint32_t tiers)
+{
+    return slot << 16 | epoch << 8 | tiers;
+}
+
+/* Whether a holder's word is valid for a worker with this view. */
+static inline bool tierce__directory_view_has(uint32_t view, uint32_t holder)
+{
+    uint32_t epoch = view >> 8, age = (epoch - (holder >> 8)) & 0xff;
+    return (view & TIERCE__DIRECTORY_ALIVE) != 0 &&
+           (age == 0 || (age == 1 && (view & TIERCE__DIRECTORY_PREVIOUS) != 0));
+}
+
+/* ---- directory_table.c ----------------------------------------------------------------------- */
+
+TIERCE_MUSTUSE int tierce__directory_table_create(struct tierce__directory *directory);
+void tierce__directory_table_destroy(struct tierce__directory *directory);
+
+/* Notes what the worker, in its epoch, holds or holds no more. Changes of one key take effect in
+ * their order. Returns how many it left out: there is no memory, or no such tier. */
+uint64_t tierce__directory_apply(struct tierce__directory *directory,
+                                 const struct tierce__directory_change *changes, size_t count,
+                                 uint32_t slot, uint32_t epoch);
+
+/* The holders of a key, as words, valid or not: up to `room` of them. Returns how many there are.
+ */
+uint32_t tierce__directory_copy(struct tierce__directory *directory,
+                                const struct tierce__directory_key *key, uint32_t *holders,
+                                uint32_t room);
+
+/* Removes invalid holders of the shard's entries from *at on, of `count` entries at most; *at moves
+ * on. False: the shard ends there. */
+bool tierce__directory_clean_shard(struct tierce__directory *directory, uint32_t shard,
+                                   uint32_t *at, uint32_t count);
+
+/* Sets keys, holders and bytes of zeroed figures. */
+void tierce__directory_table_stats(struct tierce__directory *directory,
+                                   struct tierce__directory_stats *out);
+
+#endif
