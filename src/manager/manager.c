@@ -369,27 +369,14 @@ static int open_helpers(struct tierce__manager *manager)
     return rc;
 }
 
-static int open_parts(struct tierce__manager_whole *whole,
-                      const struct tierce__manager_config *config, char why[256])
+/* The storages, the index, and the reclaimer, each of which uses those before it. */
+static int open_content(struct tierce__manager_whole *whole,
+                        const struct tierce__manager_config *config,
+                        const struct quota_groups *quotas)
 {
     enum { PROBE_INTERVAL_MS = 5000 };
     struct tierce__manager *m = &whole->manager;
-    struct quota_groups quotas = {0};
-    int rc = open_registry(whole, config, why);
-    if (rc == 0 && config->restore_file[0] != '\0')
-        rc = tierce__restore_open(&whole->restore,
-                                  &(struct tierce__restore_opts){
-                                      .size = sizeof(struct tierce__restore_opts),
-                                      .path = config->restore_file,
-                                      .keep_slots = config->restores_slots,
-                                      .keeps_id = config->restores_id,
-                                  },
-                                  why);
-    if (rc == 0)
-        rc = read_quota_groups(&quotas, config->quota_groups, why);
-    if (rc < 0)
-        goto out;
-    rc = tierce__storages_open(
+    int rc = tierce__storages_open(
         &m->storages, &(struct tierce__storages_opts){.size = sizeof(struct tierce__storages_opts),
                                                       .registry = m->registry,
                                                       .probe_interval_ms = PROBE_INTERVAL_MS,
@@ -409,8 +396,8 @@ static int open_parts(struct tierce__manager_whole *whole,
                                                         .storages = m->storages,
                                                         .nodes = m->nodes,
                                                         .delete_threads = config->delete_threads,
-                                                        .quota_groups = quotas.groups,
-                                                        .quota_group_count = quotas.count,
+                                                        .quota_groups = quotas->groups,
+                                                        .quota_group_count = quotas->count,
                                                         .ghost = m->ghost,
                                                         .move_rate = config->move_rate});
     if (rc == 0)
@@ -423,6 +410,29 @@ static int open_parts(struct tierce__manager_whole *whole,
                                              .has_thread = true,
                                              .submitted = tell_reclaim,
                                              .submitted_arg = whole});
+    return rc;
+}
+
+static int open_parts(struct tierce__manager_whole *whole,
+                      const struct tierce__manager_config *config, char why[256])
+{
+    struct tierce__manager *m = &whole->manager;
+    struct quota_groups quotas = {0};
+    int rc = open_registry(whole, config, why);
+    if (rc == 0 && config->restore_file[0] != '\0')
+        rc = tierce__restore_open(&whole->restore,
+                                  &(struct tierce__restore_opts){
+                                      .size = sizeof(struct tierce__restore_opts),
+                                      .path = config->restore_file,
+                                      .keep_slots = config->restores_slots,
+                                      .keeps_id = config->restores_id,
+                                  },
+                                  why);
+    if (rc == 0)
+        rc = read_quota_groups(&quotas, config->quota_groups, why);
+    if (rc < 0)
+        goto out;
+    rc = open_content(whole, config, &quotas);
     if (rc == 0)
         rc = tierce__manager_open_autopilot(m, config);
     if (rc == 0)

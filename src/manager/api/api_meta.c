@@ -35,7 +35,8 @@ static const struct tierce__instance *find_instance(struct tierce__api_call *api
     const struct tierce__instance *instance =
         tierce__catalog_instance(tierce__api_catalog(api), id);
     if (instance == NULL) {
-        snprintf(api->why, sizeof(api->why), "there is no instance %.100s", id);
+        snprintf(api->why, sizeof(api->why),
+                 "instance %.100s does not exist; register it first (RegisterInstance)", id);
         tierce__api_fail(api, -ENOENT, "find instance");
     }
     return instance;
@@ -57,8 +58,9 @@ static bool read_keys(struct tierce__api_call *api, const char *instance_id, con
         tierce__api_say(
             api, INVALID_ARGUMENT, "%s",
             token_count == 0
-                ? "neither block_keys nor token_ids"
-                : "the instance has no block_size, so token_ids cannot be converted to keys");
+                ? "block_keys and token_ids are empty; send the keys of the blocks or the tokens"
+                : "token_ids cannot be converted to keys, because the instance has no block_size; "
+                  "send block_keys");
         return false;
     }
     size_t block_size = (size_t)instance->block_size;
@@ -367,9 +369,10 @@ static void start_write_cache(struct tierce__api_call *api)
         request->n_location_spec_group_names != request->n_block_keys) {
         if (find_instance(api, request->instance_id) == NULL)
             return;
-        snprintf(api->why, sizeof(api->why),
-                 "%zu location_spec_group_names for %zu block_keys; one per key is required",
-                 request->n_location_spec_group_names, request->n_block_keys);
+        snprintf(
+            api->why, sizeof(api->why),
+            "location_spec_group_names has %zu names for %zu block_keys; send a name for each key",
+            request->n_location_spec_group_names, request->n_block_keys);
         tierce__api_fail(api, -EINVAL, "start write cache");
         return;
     }

@@ -60,7 +60,8 @@ static void adopt_storage(struct tierce__api_call *api)
         say_failed(api, storage, end_rc, doing, why);
     else
         tierce__api_say(api, META__ERROR_CODE__OK, "Storage adopted successfully%s",
-                        request->keep_locations ? "" : "; its locations are dropped beside");
+                        request->keep_locations ? ""
+                                                : "; its locations are dropped after this call");
 }
 
 /* Fills the reply. */
@@ -120,10 +121,10 @@ static void scrub_storage(struct tierce__api_call *api)
     }
     if (!(request->verify_share >= 0 && request->verify_share <= 1) ||
         request->bytes_per_second < 0) {
-        tierce__api_say(
-            api, META__ERROR_CODE__INVALID_ARGUMENT,
-            "verify_share must be 0 to 1, not %g; bytes_per_second at least 0, not %lld",
-            request->verify_share, (long long)request->bytes_per_second);
+        tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT,
+                        "verify_share must be 0 to 1, and is %g; bytes_per_second must be at least "
+                        "0, and is %lld",
+                        request->verify_share, (long long)request->bytes_per_second);
         return;
     }
     if (request->action == ADMIN__SCRUB_ACTION__SCRUB_START)
@@ -168,7 +169,7 @@ static void show_drain(struct tierce__api_call *api, const struct tierce__storag
 static void drain_storage(struct tierce__api_call *api)
 {
     static const char doing[] = "drain storage";
-    static const char *const done[] = {"shown", "begun", "ended"};
+    static const char *const done[] = {"shown", "started", "stopped"};
     const Admin__DrainStorageRequest *request = (const Admin__DrainStorageRequest *)api->request;
     struct tierce__registry *registry = api->manager->registry;
     const struct tierce__storage *storage = find_storage(api, request->storage_unique_name, doing);

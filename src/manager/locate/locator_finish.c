@@ -588,8 +588,7 @@ int tierce__live_finish_counted(struct tierce__live *live, struct tierce__write_
     return rc;
 }
 
-/* The same for a doubtful session; -EAGAIN: its batch was not written. */
-static int finish_doubtful(struct tierce__live *live, struct tierce__write_session *session)
+int tierce__live_finish_doubtful(struct tierce__live *live, struct tierce__write_session *session)
 {
     TIERCE_ASSERT(session->is_busy && session->count > 0);
     TIERCE_ASSERT(!session->is_doubtful);
@@ -707,7 +706,8 @@ int tierce__locator_finish_write_summed(struct tierce__locator *locator, const c
     rc = tierce__live_begin_finish(live, session_id, written_mask, &session, why);
     if (rc == 0) {
         rc = session->is_move
-                 ? tierce__why(why, -ESRCH, "session %.40s is a batch of moves, no client's write",
+                 ? tierce__why(why, -ESRCH,
+                               "session %.40s is a batch of moves; end it with FinishMoves",
                                session_id)
                  : take_sums(live, session, sums, sum_count, why);
         if (rc < 0)
@@ -740,67 +740,4 @@ int tierce__locator_session_keys(struct tierce__locator *locator, const char *in
     tierce__lock_drop(&live->lock);
     tierce__live_release(live);
     return session != NULL ? 0 : -ESRCH;
-}
-
-/* ---- timeouts -------------------------------------------------------------------------------- */
-
-static struct tierce__write_session *session_of(struct tierce__deadline *deadline)
-{
-    return TIERCE__CONTAINER_OF(deadline, struct tierce__write_session, deadline);
-}
-
-static bool has_no_call(struct tierce__deadline *deadline)
-{
-    const struct tierce__write_session *session = session_of(deadline);
-    TIERCE_ASSERT(session->is_busy || !session->is_doubtful);
-    return !session->is_busy || session->is_doubtful;
-}
-
-/* Returns a due session that no call is ending, marked busy; or NULL. */
-static struct tierce__write_session *take_due(struct tierce__live *live, int64_t now_us,
-                                              bool *was_doubtful)
-{
-    struct tierce__write_session *session = NULL;
-    tierce__lock_take(&live->lock);
-    struct tierce__deadline *due =
-        tierce__deadlines_find_due(&live->deadlines, tierce__due(now_us), has_no_call);
-    if (due != NULL) {
-        session = session_of(due);
-        TIERCE_ASSERT(session->is_busy == session->is_doubtful);
-        *was_doubtful = session->is_doubtful;
-        session->is_doubtful = false;
-        session->is_busy = true;
-        if (!*was_doubtful) {
-            session->is_late = true;
-            memset(session->written, 0, session->count * sizeof(*session->written));
-        }
-    }
-    tierce__lock_drop(&live->lock);
-    return session;
-}
-
-size_t tierce__live_expire(struct tierce__live *live, int64_t now_us)
-{
-    size_t expired = 0;
-    bool was_doubtful;
-    struct tierce__write_session *session;
-    if (tierce__meta_index_settle(live->index) < 0)
-        return 0;
-    while ((session = take_due(live, now_us, &was_doubtful)) != NULL) {
-        size_t keys = session->count;
-        bool is_late = session->is_late;
-        int rc = was_doubtful ? finish_doubtful(live, session) : tierce__live_finish(live, session);
-        if (rc < 0 && rc != -EAGAIN) {
-            tierce__log(TIERCE_LOG_WARN, "manager.session_not_ended", "instance=%s error=%s",
-                        live->instance.id, tierce_error_name(rc));
-            break;
-        }
-        if (rc == 0 && keys > 0 && is_late) {
-            tierce__lock_take(&live->lock);
-            live->expired_sessions++;
-            tierce__lock_drop(&live->lock);
-            expired++;
-        }
-    }
-    return expired;
 }

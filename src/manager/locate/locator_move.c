@@ -236,8 +236,10 @@ static int claim_blocks(struct batching *b, char why[TIERCE__WHY_BYTES])
     if (live->is_emptying)
         rc = tierce__why(why, -ENOENT, "instance %.64s is being removed", live->instance.id);
     else if (live->moving_keys + b->popped->count > MOVING_MAX)
-        rc = tierce__why(why, TIERCE_E_FULL, "%zu blocks of instance %.64s are being moved",
-                         live->moving_keys, live->instance.id);
+        rc = tierce__why(why, TIERCE_E_FULL,
+                         "instance %.64s has %zu blocks in batches, of at most %d: its movers must "
+                         "finish some of them",
+                         live->instance.id, live->moving_keys, MOVING_MAX);
     for (size_t i = 0; rc == 0 && i < b->popped->count; i++) {
         bool is_own = false; /* then its turn comes later */
         b->good[i] = b->good[i] && is_free(b, b->keys[i], specs[i], &is_own);
@@ -346,8 +348,11 @@ static void put_back(struct batching *b, int rc, const char *why)
             rest.blocks[rest.count++] = b->popped->blocks[i];
     }
     int64_t rest_us = rc == 0 ? 0 : b->is_limited ? LIMIT_US : REST_US;
-    tierce__moves_put_back(b->moves, &rest, tierce__locator_now_us(locator) + rest_us,
-                           b->is_limited ? "move.rate is used up" : why);
+    tierce__moves_put_back(
+        b->moves, &rest, tierce__locator_now_us(locator) + rest_us,
+        b->is_limited
+            ? "move.rate between the two storages is used up; the blocks go on when it allows it"
+            : why);
 }
 
 /* The bytes of blocks whose clients are no engines of Tierce have no sum: a mover could not verify
@@ -413,7 +418,10 @@ static int start_batch(struct batching *b, struct tierce__move_batch *out,
     if (tierce__storages_is_available(s->live->locator->opts.storages, b->from))
         rc = open_batch(b, out, why);
     else
-        rc = tierce__why(why, TIERCE_E_DOWN, "storage %.100s is not available", b->from->name);
+        rc = tierce__why(why, TIERCE_E_DOWN,
+                         "storage %.100s, which has the blocks, cannot be read; enable it, or see "
+                         "its reason in tierce storage list",
+                         b->from->name);
     put_back(b, rc < 0 ? rc : 0, why);
     return rc < 0 && rc != -ENOMEM ? 0 : rc;
 }
@@ -651,15 +659,20 @@ static int check_results(const struct tierce__write_session *session,
                          char why[TIERCE__WHY_BYTES])
 {
     if (!session->is_move)
-        return tierce__why(why, -ESRCH, "session %.40s is a client's write, and no batch of moves",
+        return tierce__why(why, -ESRCH,
+                           "session %.40s is another client's write session and not a batch of "
+                           "moves; end it with FinishWriteCache",
                            session->id);
     if (count != session->count)
-        return tierce__why(why, TIERCE_E_ARGUMENT,
-                           "results has %zu entries, but the batch has %zu blocks", count,
-                           session->count);
+        return tierce__why(
+            why, TIERCE_E_ARGUMENT,
+            "results has %zu entries, but the batch has %zu blocks; send one for each", count,
+            session->count);
     for (size_t i = 0; i < count; i++) {
         if ((size_t)results[i] > TIERCE__MOVE_UNVERIFIABLE)
-            return tierce__why(why, TIERCE_E_ARGUMENT, "results: entry %zu is no result of a mover",
+            return tierce__why(why, TIERCE_E_ARGUMENT,
+                               "results: entry %zu is not a result of a mover; accepted are "
+                               "MR_COPIED to MR_UNVERIFIABLE",
                                i);
     }
     return 0;

@@ -23,12 +23,12 @@
 /*
  * The locator's parts.
  *
- * locator.c adding and removing instances; recovery
+ *     locator.c        adding and removing instances; recovery
  *     locator_get.c    the match modes
  *     locator_write.c  StartWrite
  *     locator_claim.c  its claims
  *     locator_count.c  the bytes that an instance has when a manager begins to lead
- * locator_finish.c FinishWrite, timeouts, writes with unknown outcome
+ *     locator_finish.c FinishWrite, writes with unknown outcome
  *     locator_expire.c ends sessions that timed out
  *     locator_renew.c  RenewWrite, and how the last sessions have ended
  *     locator_remove.c remove, trim, look
@@ -39,7 +39,7 @@
  *     locator_usage.c  counts of held, rejected and abandoned blocks
  *     placement.c      rules that ask for moves
  *     choice.c         which storage to write to, which location to read from
- * write_sessions.c sessions that write keys, and their durable form
+ *     write_sessions.c sessions that write keys, and their durable form
  *     quota.c          bytes by group, type and storage
  *     deleter.c        deletions in progress
  */
@@ -359,6 +359,10 @@ TIERCE_MUSTUSE int tierce__live_finish(struct tierce__live *live,
 /* The same; *kept is the number of blocks that serve now, 0 after an error. */
 TIERCE_MUSTUSE int tierce__live_finish_counted(struct tierce__live *live,
                                                struct tierce__write_session *session, size_t *kept);
+/* Ends a busy session whose batch was tried before, with an unknown outcome. -EAGAIN: the batch was
+ * not written, and the session is as before it. */
+TIERCE_MUSTUSE int tierce__live_finish_doubtful(struct tierce__live *live,
+                                                struct tierce__write_session *session);
 /* Undoes tierce__live_begin_finish. */
 void tierce__live_unfinish(struct tierce__live *live, struct tierce__write_session *session);
 

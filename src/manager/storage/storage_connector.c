@@ -553,47 +553,32 @@ static double connector_used_share(struct tierce__storage_driver *base)
     return -1;
 }
 
+/* The calls of every store that a connector reaches. */
+#define OF_CONNECTOR                                                                               \
+    .open = connector_open, .close = connector_close, .probe = connector_probe,                    \
+    .remove = connector_remove, .remove_many = connector_remove_many,                              \
+    .measure = connector_measure, .used_share = connector_used_share
+
 const struct tierce__storage_ops tierce__storage_s3 = {
+    OF_CONNECTOR,
     .name = "s3",
-    .open = connector_open,
-    .close = connector_close,
-    .probe = connector_probe,
     .read_mark = connector_read_mark,
     .write_mark = connector_write_mark,
     .has_blocks = connector_has_blocks,
-    .remove = connector_remove,
-    .remove_many = connector_remove_many,
-    .measure = connector_measure,
     .read_max = S3_PIECE,
     .read = connector_read,
     .list = connector_list,
-    .used_share = connector_used_share,
 };
 
 /* Without marks: a part that has lost its objects has another incarnation. */
 const struct tierce__storage_ops tierce__storage_node = {
+    OF_CONNECTOR,
     .name = "tierce",
-    .open = connector_open,
-    .close = connector_close,
-    .probe = connector_probe,
-    .remove = connector_remove,
-    .remove_many = connector_remove_many,
-    .measure = connector_measure,
     .read_max = TIERCE__STORAGE_READ_MAX, /* a disk part reads whole objects */
     .read = connector_read,
     .list = connector_list,
-    .used_share = connector_used_share,
 };
 
 /* Without marks: Mooncake evicts the mark as any object, and its master forgets all of them when it
  * ends. */
-const struct tierce__storage_ops tierce__storage_mooncake = {
-    .name = "mooncake",
-    .open = connector_open,
-    .close = connector_close,
-    .probe = connector_probe,
-    .remove = connector_remove,
-    .remove_many = connector_remove_many,
-    .measure = connector_measure,
-    .used_share = connector_used_share,
-};
+const struct tierce__storage_ops tierce__storage_mooncake = {OF_CONNECTOR, .name = "mooncake"};

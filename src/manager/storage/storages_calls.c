@@ -180,7 +180,8 @@ static int set_adopting(struct tierce__storages *storages, uint16_t number, bool
     tierce__lock_drop(&storages->lock);
     if (rc != 0)
         snprintf(why, 128, "%s",
-                 rc == -EBUSY ? "it is being adopted" : "its configuration has changed meanwhile");
+                 rc == -EBUSY ? "another call is adopting it; retry when that has ended"
+                              : "its configuration was changed during the call; retry");
     return rc;
 }
 
@@ -194,7 +195,9 @@ static int call_mark(struct tierce__storages *storages, const struct tierce__sto
     const struct tierce__storage_ops *ops = tierce__storages_ops(storages, storage->type);
     if (mark.id[0] == '\0' || ops == NULL || ops->read_mark == NULL) {
         snprintf(why, 128, "%s",
-                 mark.id[0] == '\0' ? "the registry has no id" : "its kind has no mark");
+                 mark.id[0] == '\0'
+                     ? "the registry is in memory and has no id, so it marks no storage"
+                     : "storages of its type carry no mark, so none can be adopted");
         return TIERCE_E_UNSUPPORTED;
     }
     int rc = tierce__storages_hold_worker(&worker, storages, storage);
@@ -221,8 +224,8 @@ int tierce__storages_adopt_begin(struct tierce__storages *storages,
     if (!tierce__mark_is_wrong(state)) {
         snprintf(why, 128, "%s",
                  state == TIERCE__MARK_OURS
-                     ? "it has the mark of this registry"
-                     : "it never had a mark, and gets one when it is healthy");
+                     ? "it has the mark of this registry already"
+                     : "it has no mark yet; the manager writes one after a successful probe");
         return -EEXIST;
     }
     return set_adopting(storages, storage->number, true, why);
@@ -249,13 +252,13 @@ int tierce__storages_check_own(struct tierce__storages *storages,
     if (storage->type == TIERCE__STORAGE_NODE) {
         if (!is_silent(storages, storage))
             return 0;
-        snprintf(why, 128, "no sign of life of its node");
+        snprintf(why, 128, "no sign of life of its node; start the node");
         return TIERCE_E_DOWN;
     }
     int rc = call_mark(storages, storage, false, &state, why);
     if (rc < 0 || state == TIERCE__MARK_OURS)
         return rc;
     if (state == TIERCE__MARK_ABSENT)
-        snprintf(why, 128, "it has no mark yet, and gets one when it is healthy");
+        snprintf(why, 128, "it has no mark yet; the manager writes one after a successful probe");
     return TIERCE_E_DOWN;
 }

@@ -292,7 +292,7 @@ START_TEST(a_mover_that_lies)
     ck_assert_int_eq(
         tierce__locator_finish_moves(h.locator, "i", session, results, KEYS - 1, &moved, h.why),
         TIERCE_E_ARGUMENT);
-    ck_assert_str_eq(h.why, "results has 5 entries, but the batch has 6 blocks");
+    ck_assert_str_eq(h.why, "results has 5 entries, but the batch has 6 blocks; send one for each");
     ck_assert_int_eq(
         tierce__locator_finish_moves(h.locator, "i", session, results, KEYS + 1, &moved, h.why),
         TIERCE_E_ARGUMENT);
@@ -305,7 +305,7 @@ START_TEST(a_mover_that_lies)
     ck_assert_int_eq(
         tierce__locator_finish_moves(h.locator, "i", write.session, results, 1, &moved, h.why),
         -ESRCH);
-    ck_assert_ptr_nonnull(strstr(h.why, "is a client's write"));
+    ck_assert_ptr_nonnull(strstr(h.why, "another client's write session"));
     harness_finish(&h, &write);
     ck_assert_uint_eq(moves_finish(&h, &taken.batches[0], TIERCE__MOVED), KEYS);
     close_all(&h);
