@@ -49,6 +49,7 @@ static struct {
     unsigned counts[FLEET_FAKE_CALLS], outdated;
     fleet_fake_lie_fn *lies[FLEET_FAKE_CALLS];
     const char *uri;
+    uint64_t generation; /* in answers */
     int64_t first_key;
     int registers;
     struct tierce__list calls; /* that are not delivered */
@@ -141,6 +142,13 @@ unsigned fleet_fake_held(void)
         count += fake.holds[kind_of(call_of(it))];
     unlock();
     return count;
+}
+
+void fleet_fake_set_generation(uint64_t generation)
+{
+    lock();
+    fake.generation = generation;
+    unlock();
 }
 
 unsigned fleet_fake_count(enum fleet_fake_call call)
@@ -454,7 +462,9 @@ void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
     tierce__list_init(&call->node);
     call->status = 0;
     call->reply = tierce__proto_create(call->answers);
+    call->begun_ns = tierce__now_ns();
     lock();
+    call->generation = fake.generation;
     fake.counts[kind]++;
     bool fails = fake.fails[kind].times > 0;
     fake.fails[kind].times -= fails;
@@ -535,15 +545,21 @@ void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
 
 struct tierce__fleet_parts {
     struct tierce__fleet_part parts[PARTS];
+    void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
+    void *arg;
     size_t count;
 };
 
 int tierce__fleet_parts_open(struct tierce__fleet_parts **out,
                              const struct tierce__fleet_parts_opts *opts)
 {
-    (void)opts;
-    *out = tierce__calloc(1, sizeof(**out));
-    return *out != NULL ? 0 : -ENOMEM;
+    struct tierce__fleet_parts *parts = tierce__calloc(1, sizeof(*parts));
+    if (parts == NULL)
+        return -ENOMEM;
+    parts->invalidated = opts->invalidated;
+    parts->arg = opts->arg;
+    *out = parts;
+    return 0;
 }
 
 void tierce__fleet_parts_close(struct tierce__fleet_parts *parts)
@@ -571,7 +587,10 @@ int tierce__fleet_part_of(struct tierce__fleet_parts *parts, struct tierce__flee
     **part = (struct tierce__fleet_part){.shard = shard,
                                          .instance = "i",
                                          .has_groups = shard.tp_size > 1,
-                                         .object_bytes = FLEET_FAKE_BYTES};
+                                         .object_bytes = FLEET_FAKE_BYTES,
+                                         .serves = 1,
+                                         .invalidated = parts->invalidated,
+                                         .invalidated_arg = parts->arg};
     snprintf((*part)->spec, sizeof((*part)->spec), "tp%u", (unsigned)shard.tp_rank);
     return 0;
 }

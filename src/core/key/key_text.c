@@ -50,9 +50,10 @@ static bool take_u16(struct key_text_reader *in, uint16_t *out)
     return true;
 }
 
-static bool is_lower_hex(char c)
+/* Of ASCII. */
+static bool is_upper(char c)
 {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+    return (c & 0x60) == 0x40;
 }
 
 static bool take_hash(struct key_text_reader *in, uint8_t hash[TIERCE_HASH_BYTES])
@@ -60,10 +61,10 @@ static bool take_hash(struct key_text_reader *in, uint8_t hash[TIERCE_HASH_BYTES
     size_t digits = 2 * TIERCE_HASH_BYTES;
     if ((size_t)(in->end - in->at) < digits)
         return false;
+    bool has_upper = false;
     for (size_t i = 0; i < digits; i++)
-        if (!is_lower_hex(in->at[i]))
-            return false;
-    bool ok = tierce__hex_decode(hash, TIERCE_HASH_BYTES, in->at);
+        has_upper |= is_upper(in->at[i]);
+    bool ok = !has_upper && tierce__hex_decode(hash, TIERCE_HASH_BYTES, in->at);
     in->at += digits;
     return ok;
 }

@@ -3,7 +3,9 @@
  * The connector through a manager: requests, its thread, open and close.
  *
  * Other threads append requests to `arrived`, and storages' connectors their answers to `answered`,
- * and wake the thread. All else is the thread's alone, so nothing but these lists needs the lock.
+ * and wake the thread. All else is the thread's alone, so nothing but these lists needs the lock. A
+ * get that has its bytes is answered by the thread that brought them: waking this one for each
+ * chunk would cost more than all else that a pool adds to a hit.
  *
  * Close. Nothing new begins. Lookups, and gets that no storage has, are cancelled at once. Writes
  * continue for all but the last second (or half of the time, if that is less); then sessions end
@@ -18,6 +20,7 @@
 #include "store/remote/fleet/fleet_requests.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -111,11 +114,13 @@ static void io_answered(struct tierce__store_req *req)
 {
     struct tierce__fleet_io *io = req->arg;
     struct tierce__fleet *fleet = io->fleet;
+    bool is_over = io->early != NULL && io->early(io);
     tierce__lock_take(&fleet->lock);
-    bool first = tierce__list_empty(&fleet->answered);
     tierce__list_push_back(&fleet->answered, &io->node);
-    if (first)
+    if (!is_over && !fleet->has_answers) {
+        fleet->has_answers = true;
         tierce__fleet_manager_wake(fleet->manager);
+    }
     tierce__lock_drop(&fleet->lock);
 }
 
@@ -153,6 +158,7 @@ static void take(struct tierce__fleet *fleet, struct tierce__list *arrived,
         tierce__list_remove(it);
         tierce__list_push_back(answered, it);
     }
+    fleet->has_answers = false;
     fleet->is_closing = fleet->closing;
     tierce__lock_drop(&fleet->lock);
 }
@@ -212,6 +218,10 @@ static void invalidated(void *arg, const struct tierce__fleet_part *part)
                                        .registry = tierce__fleet_stores_registry(fleet->stores)};
     memcpy(what.ns_digest, part->ns_digest, sizeof(what.ns_digest));
     TIERCE_DASSERT(!tierce__fleet_part_is_current(part) && !tierce__lock_holds_any());
+    /* Answers of the generation before end first: the engine drops what it has after them. None of
+     * them blocks. */
+    while (atomic_load_explicit(&fleet->early, memory_order_seq_cst) > 0)
+        sched_yield();
     if (fleet->invalidated != NULL)
         fleet->invalidated(fleet->invalidated_arg, &what);
     else if (adopt(&fleet->base, &what) < 0)

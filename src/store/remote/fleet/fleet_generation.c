@@ -12,6 +12,12 @@ static bool is_newer(const struct tierce__fleet_part *part, const struct tierce_
            (part->heard == 0 || call->generation > part->heard || call->begun_ns > part->heard_ns);
 }
 
+static void update_serves(struct tierce__fleet_part *part)
+{
+    uint64_t serves = tierce__fleet_part_is_current(part) ? part->generation + 1 : 0;
+    atomic_store_explicit(&part->serves, serves, memory_order_seq_cst);
+}
+
 bool tierce__fleet_part_hear(struct tierce__fleet_part *part, const struct tierce__fleet_call *call)
 {
     bool changes = is_newer(part, call);
@@ -21,6 +27,7 @@ bool tierce__fleet_part_hear(struct tierce__fleet_part *part, const struct tierc
         part->heard_ns = tierce__now_ns();
     if (part->generation == 0 && part->heard == 1)
         part->generation = 1;
+    update_serves(part);
     if (changes && !tierce__fleet_part_is_current(part)) {
         tierce__log(TIERCE_LOG_WARN, "fleet_invalidated",
                     "instance=%s generation=%llu effect=\"blocks of the namespace are dropped\"",
@@ -36,5 +43,6 @@ void tierce__fleet_part_adopt(struct tierce__fleet_part *part, uint64_t generati
 {
     if (part->heard == generation)
         part->generation = generation;
+    update_serves(part);
     TIERCE_DASSERT(part->generation <= INT64_MAX);
 }

@@ -290,6 +290,7 @@ static int make_part(struct tierce__fleet_parts *parts, struct part **out,
         return -ENOMEM;
     part->parts = parts;
     part->base.shard = *shard;
+    part->base.serves = 1; /* generation 0 */
     part->base.invalidated = parts->invalidated;
     part->base.invalidated_arg = parts->arg;
     memcpy(part->base.ns_digest, digest, TIERCE_HASH_BYTES);

@@ -2,6 +2,8 @@
 #ifndef TIERCE_CONNECTOR_FLEET_PRIVATE_H
 #define TIERCE_CONNECTOR_FLEET_PRIVATE_H
 
+#include <stdatomic.h>
+
 #include "core/key/key.h"
 #include "store/remote/connector_private.h"
 #include "store/remote/fleet/fleet_manager.h"
@@ -92,6 +94,9 @@ struct tierce__fleet_part {
     uint64_t generation; /* for which the engine is ready; 0: none was heard */
     uint64_t heard;      /* the manager's; 0: it has none */
     uint64_t heard_ns;   /* when the manager answered last */
+    /* The generation and 1 while the part is current, otherwise 0: for answers on other threads.
+     * Sequentially consistent with fleet->early: see answer_early in fleet_read.c. */
+    _Atomic uint64_t serves;
     /* Called when the part is not current any more; or NULL. */
     void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
     void *invalidated_arg;

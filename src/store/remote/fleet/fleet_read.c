@@ -249,6 +249,7 @@ struct fleet_get {
     int64_t key;
     size_t number;       /* in the question */
     uint64_t generation; /* in which the reading began */
+    uint64_t serves;     /* of the part, at the same time */
     bool has_io;
     struct tierce__fleet_io io;
     char *uri; /* owned; and behind it room for the name of io */
@@ -262,11 +263,38 @@ static void answer_get(struct fleet_get *get, int status)
     tierce__list_remove(&get->asked);
     tierce__free(get->uri);
     tierce__free(get);
-    tierce__fleet_answer(fleet, req, status);
+    if (req != NULL)
+        tierce__fleet_answer(fleet, req, status);
+}
+
+/*
+ * Answers a get whose bytes are there, on the thread of the storage's connector. All other answers
+ * are given by the thread of this one. Bytes of a part that is not current any more are none of
+ * these: either this sees that the part does not serve, or the thread sees the count and waits
+ * before it tells the engine.
+ */
+static bool answer_early(struct tierce__fleet_io *io)
+{
+    struct fleet_get *get = TIERCE__CONTAINER_OF(io, struct fleet_get, io);
+    struct tierce__fleet *fleet = get->fleet;
+    struct tierce__store_req *req = get->req;
+    if (io->req.status != 0)
+        return false;
+    atomic_fetch_add_explicit(&fleet->early, 1, memory_order_seq_cst);
+    bool serves = get->serves != 0 &&
+                  atomic_load_explicit(&get->part->serves, memory_order_seq_cst) == get->serves;
+    if (serves) {
+        get->req = NULL;
+        req->connected = io->req.connected;
+        req->repeats = io->req.repeats;
+        tierce__fleet_answer(fleet, req, 0);
+    }
+    atomic_fetch_sub_explicit(&fleet->early, 1, memory_order_seq_cst);
+    return serves;
 }
 
 /* The storage does not have what the manager lists. A FORMAT is not reported: it is also a store's
- * word for requests that it does not understand, and would drop blocks that are well. */
+ * word for requests that it does not understand, and would drop healthy blocks. */
 static void lose(struct fleet_get *get)
 {
     struct tierce__fleet *fleet = get->fleet;
@@ -283,6 +311,10 @@ static void has_read(struct tierce__fleet_io *io)
     struct fleet_get *get = TIERCE__CONTAINER_OF(io, struct fleet_get, io);
     char why[TIERCE__FLEET_WHY_BYTES];
     int status = io->req.status;
+    if (get->req == NULL) { /* it was answered */
+        answer_get(get, 0);
+        return;
+    }
     TIERCE_DASSERT(get->has_io && get->req->buf == io->req.buf);
     get->req->connected = io->req.connected;
     get->req->repeats = io->req.repeats;
@@ -329,6 +361,8 @@ static void read_at(struct fleet_get *get, const char *uri)
     }
     get->has_io = true;
     get->generation = get->part->generation;
+    get->serves = atomic_load_explicit(&get->part->serves, memory_order_relaxed);
+    get->io.early = answer_early;
     get->io.done = has_read;
     get->io.req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
                                              .urgency = get->req->urgency,

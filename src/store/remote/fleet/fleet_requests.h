@@ -49,10 +49,12 @@ struct tierce__fleet {
     struct tierce__fleet_parts *parts;
     pthread_t thread;
     _Atomic uint64_t waiting; /* requests that are not answered */
+    _Atomic uint32_t early;   /* calls of tierce__fleet_io.early in progress */
 
     struct tierce__lock lock;     /* FLEET: from here to why */
     struct tierce__list arrived;  /* requests */
     struct tierce__list answered; /* struct tierce__fleet_io */
+    bool has_answers;             /* there are some that the thread must handle soon */
     struct tierce__list adopted;  /* struct fleet_adoption: of tierce__connector_ops.adopt */
     bool closing;
     uint64_t close_ns;
@@ -116,6 +118,9 @@ struct tierce__fleet_io {
     struct tierce__fleet_store *store;
     struct tierce_plugin_name name;
     struct tierce__store_req req;
+    /* On any thread, under no lock, before `done`. True: the request behind this one is answered,
+     * so `done` may come later, with the thread's next turn. NULL: nothing is done early. */
+    bool (*early)(struct tierce__fleet_io *io);
     void (*done)(struct tierce__fleet_io *io); /* on the thread, never inside begin */
 };
 

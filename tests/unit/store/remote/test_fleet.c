@@ -33,19 +33,66 @@ static void stop_thread(struct tierce__store_req *req)
     sem_wait(&goes_on);
 }
 
-/* Submits requests that the connector's thread sees all at once. */
-static void send_together(uint32_t count)
+/* Submits requests while the connector's thread is stopped. */
+static void send_to_stopped(uint32_t count)
 {
     static struct connector_call ping;
     ck_assert_int_eq(sem_init(&goes_on, 0, 0), 0);
     connector_call_init(&ping, TIERCE__STORE_PING, NULL, 0);
     ping.req.done = stop_thread;
     unsigned before = fleet_fake_count(FLEET_FAKE_INFO);
+    uint64_t waiting = connector_stats(connector).waiting;
     connector->ops->submit(connector, &ping.req);
-    WAIT_FOR(fleet_fake_count(FLEET_FAKE_INFO) > before && connector_stats(connector).waiting == 0);
+    WAIT_FOR(fleet_fake_count(FLEET_FAKE_INFO) > before &&
+             connector_stats(connector).waiting == waiting);
     send_many(count);
+}
+
+/* Submits requests that the connector's thread sees all at once. */
+static void send_together(uint32_t count)
+{
+    send_to_stopped(count);
     sem_post(&goes_on);
 }
+
+/* A get of block 1 that the storage has, and whose answer waits. */
+static void begin_held_get(void)
+{
+    struct store_connector *store = fleet_fake_store();
+    store_connector_hold(store, TIERCE__STORE_GET);
+    submit_many(TIERCE__STORE_GET, 1, 1, LATE_MS);
+    WAIT_FOR(store_connector_held(store) == 1);
+}
+
+/* A get with its bytes needs no turn of the connector's thread: the storage's thread answers. */
+START_TEST(test_a_get_is_answered_where_its_bytes_arrive)
+{
+    ck_assert_int_eq(put(1), 0);
+    ck_assert_int_eq(get(1), 0);
+    begin_held_get();
+    send_to_stopped(0);
+    store_connector_let_go(fleet_fake_store());
+    expect_many(1, 0);
+    sem_post(&goes_on);
+    ck_assert_int_eq(get(1), 0);
+    ck_assert_uint_eq(connector_stats(connector).waiting, 0);
+}
+END_TEST
+
+/* Bytes that arrive after an invalidation are a miss, on whichever thread. */
+START_TEST(test_a_get_during_an_invalidation)
+{
+    fleet_fake_set_generation(1);
+    ck_assert_int_eq(put(1), 0);
+    ck_assert_int_eq(get(1), 0);
+    begin_held_get();
+    fleet_fake_set_generation(2);
+    ck_assert_int_eq(connector_exists(connector, name(2)), 0);
+    store_connector_let_go(fleet_fake_store());
+    expect_many(1, TIERCE_E_MISS);
+    ck_assert_int_eq(get(1), 0); /* the connector has adopted the generation */
+}
+END_TEST
 
 START_TEST(test_calls_are_shared)
 {
@@ -725,6 +772,8 @@ static Suite *make_suite(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_test(tcase, test_objects);
+    tcase_add_test(tcase, test_a_get_is_answered_where_its_bytes_arrive);
+    tcase_add_test(tcase, test_a_get_during_an_invalidation);
     tcase_add_test(tcase, test_calls_are_shared);
     tcase_add_loop_test(tcase, test_chains, 0, 2);
     tcase_add_test(tcase, test_gets_share_a_question);
