@@ -786,6 +786,62 @@ START_TEST(capacity_follows_traffic)
 }
 END_TEST
 
+/* ---- steps whose outcome is unknown ----------------------------------------------------------
+ */
+
+static void remove_and_sweep(uint64_t first, uint64_t failures)
+{
+    enum { BLOCKS = 4 };
+    static const int64_t middle = 1001;
+    struct tierce__mask none = {0};
+    size_t notes = 0;
+    struct tierce__live *live;
+    random_ = (struct test_random){seed = 1};
+    begin();
+    set_rates(0);
+    sim_storages.goes = nobody;
+    set_group(100);
+    write_blocks("i", 1000, BLOCKS);
+    sim_store.fails_at = sim_store.asked + first;
+    sim_store.fails_until = sim_store.fails_at + failures - 1;
+    int rc = tierce__locator_remove(h.locator, "i", &middle, 1, &none, h.why);
+    sim_store.fails_at = sim_store.fails_until = 0;
+    for (int i = 0; i < 4; i++) {
+        h.now_us += 2000000;
+        (void)tierce__deleter_step(h.locator->deleter, SIZE_MAX);
+        (void)tierce__reclaimer_step(reclaimer);
+    }
+    bool is_removed = read_blocks("i", middle, 1) == 0;
+    REQUIRE(is_removed || rc < 0, "a removal that succeeded is not done");
+    REQUIRE(read_blocks("i", middle + 1, BLOCKS - 2) == (is_removed ? 0 : BLOCKS - 2),
+            "failures %llu of %llu: blocks after a hole", (unsigned long long)first,
+            (unsigned long long)failures);
+    REQUIRE(read_blocks("i", 1000, 1) == 1, "the first block is gone");
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    struct tierce__meta_space *space = sim_inner(live->space);
+    ck_assert_int_eq(space->ops->notes(space, TIERCE__NOTE_HOLES, count_note, &notes), 0);
+    check_holes(NULL, live);
+    tierce__live_release(live);
+    REQUIRE(notes == 0, "failures %llu of %llu: a note of holes is left", (unsigned long long)first,
+            (unsigned long long)failures);
+    tierce__reclaimer_stop(reclaimer);
+    tierce__locator_close(h.locator);
+    tierce__storages_close(h.storages);
+    tierce__registry_close(h.registry);
+    sim_store_end();
+}
+
+/* The store executes a removal and does not answer, neither to the removal nor to the question
+ * whether it was executed. */
+START_TEST(holes_of_unknown_steps_are_swept)
+{
+    inner_ops = &tierce__meta_memory;
+    for (uint64_t first = 1; first <= 6; first++)
+        for (uint64_t failures = 1; failures <= 6; failures++)
+            remove_and_sweep(first, failures);
+}
+END_TEST
+
 START_TEST(nothing_is_lost_and_nothing_is_left)
 {
     inner_ops = &tierce__meta_memory;
@@ -802,4 +858,4 @@ END_TEST
 
 CHECK_MAIN("sim_manager", .seconds = 240 * (double)test_scale(),
            .tests = {nothing_is_lost_and_nothing_is_left, neither_on_disk,
-                     capacity_follows_traffic})
+                     holes_of_unknown_steps_are_swept, capacity_follows_traffic})

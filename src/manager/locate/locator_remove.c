@@ -187,6 +187,8 @@ static int remove_step(struct chain_removal *r, const int64_t *keys, size_t coun
         move_bytes(r, r->step);
     if (rc == 0 && leaves_holes(r))
         tierce__holes_take(&r->live->holes, r->gone, r->gone_count, r->step->note);
+    if (known < 0 && leaves_holes(r))
+        tierce__holes_doubt(&r->live->holes, r->gone, r->gone_count, r->step->note);
     /* The deleter settles an unknown outcome. A removal without deletion has no note; its bytes
      * count until the next leader. */
     if ((rc == 0 || known < 0) && r->step != NULL && r->step->count > 0 && !r->how->keep_bytes) {

@@ -130,6 +130,13 @@ int tierce__gone_write(const struct tierce__gone *gone, size_t count, uint64_t n
     return tierce__note_finish(&w, &out->value, &out->bytes);
 }
 
+static void log_forgotten(int rc)
+{
+    if (rc < 0)
+        tierce__log(TIERCE_LOG_WARN, "manager.hole_forgotten",
+                    "error=%s: the next leader finds the blocks after it", tierce_error_name(rc));
+}
+
 void tierce__holes_take(struct tierce__holes *holes, const struct tierce__gone *gone, size_t count,
                         uint64_t note)
 {
@@ -162,9 +169,28 @@ void tierce__holes_take(struct tierce__holes *holes, const struct tierce__gone *
             rc = put(holes, gone[i].key, children, of_note);
     }
     tierce__lock_drop(&holes->lock);
-    if (rc < 0)
-        tierce__log(TIERCE_LOG_WARN, "manager.hole_forgotten",
-                    "error=%s: the next leader finds the blocks after it", tierce_error_name(rc));
+    log_forgotten(rc);
+}
+
+/* Holes keep the children that the step may have removed: a sweep closes them in any case. */
+void tierce__holes_doubt(struct tierce__holes *holes, const struct tierce__gone *gone, size_t count,
+                         uint64_t note)
+{
+    int rc = 0;
+    bool is_noted = false;
+    TIERCE_DASSERT(note != 0);
+    tierce__lock_take(&holes->lock);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        if (gone[i].children == 0)
+            continue;
+        if (!is_noted)
+            rc = add_note(holes, note);
+        is_noted = true;
+        if (rc == 0)
+            rc = put(holes, gone[i].key, TIERCE__CHILDREN_UNKNOWN, note);
+    }
+    tierce__lock_drop(&holes->lock);
+    log_forgotten(rc);
 }
 
 uint32_t tierce__holes_children(struct tierce__holes *holes, int64_t key)

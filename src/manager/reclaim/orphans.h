@@ -65,6 +65,11 @@ TIERCE_MUSTUSE int tierce__gone_write(const struct tierce__gone *gone, size_t co
 void tierce__holes_take(struct tierce__holes *holes, const struct tierce__gone *gone, size_t count,
                         uint64_t note);
 
+/* A step whose outcome is unknown: its keys with children may be holes, and their note may exist.
+ * The next sweep closes those that are indexed, and drops the note. */
+void tierce__holes_doubt(struct tierce__holes *holes, const struct tierce__gone *gone, size_t count,
+                         uint64_t note);
+
 /* The number of blocks that follow a key; 0 if it is not a hole or the number is unknown. */
 uint32_t tierce__holes_children(struct tierce__holes *holes, int64_t key);
 
