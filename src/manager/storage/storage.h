@@ -55,8 +55,9 @@ struct tierce__storage_ops {
                                     char id[TIERCE__STORAGE_ID_HEX + 1], char why[128]);
     TIERCE_MUSTUSE int (*write_mark)(struct tierce__storage_driver *driver, const char *id,
                                      char why[128]);
-    /* Whether it has an object with a block's name, for the words about a mark that is missing;
-     * NULL: it is not looked for. Errors: as a probe. */
+    /* Whether it has an object with a block's name, among the first ones: a storage without a mark
+     * that has blocks belongs to another registry, or has lost its mark. NULL: blocks are not
+     * looked for. Errors: as a probe. */
     TIERCE_MUSTUSE int (*has_blocks)(struct tierce__storage_driver *driver, bool *has);
     /* A storage that has lost its mark has lost its blocks, and they cannot come back: a server
      * that was started again with an empty memory. It is marked again. */

@@ -531,18 +531,22 @@ static int connector_list(struct tierce__storage_driver *base, bool is_first,
     return rc;
 }
 
-/* On the first page: the names of blocks begin with an instance, before most others. */
+/* On the first pages: the names of blocks begin with an instance, before most others. */
 static int connector_has_blocks(struct tierce__storage_driver *base, bool *has)
 {
-    struct tierce__storage_page page = {0};
+    enum { PAGES_MAX = 8 };
     uint64_t cursor = 0;
     size_t folder_bytes;
     char why[128];
-    int rc = list_page(driver_of(base), &cursor, &page, why);
+    int rc = 0, pages = 0;
     *has = false;
-    for (size_t i = 0; rc == 0 && i < page.count; i++)
-        *has = *has || tierce__place_number(page.objects[i].name, &folder_bytes) != 0;
-    tierce__storage_page_clear(&page);
+    do {
+        struct tierce__storage_page page = {0};
+        rc = list_page(driver_of(base), &cursor, &page, why);
+        for (size_t i = 0; rc == 0 && i < page.count; i++)
+            *has = *has || tierce__place_number(page.objects[i].name, &folder_bytes) != 0;
+        tierce__storage_page_clear(&page);
+    } while (rc == 0 && !*has && cursor != 0 && ++pages < PAGES_MAX);
     return rc;
 }
 

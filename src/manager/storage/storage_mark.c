@@ -12,10 +12,21 @@ static enum tierce__mark_state no_mark(const struct tierce__storage_ops *ops,
                                        const struct tierce__storage_mark *mark, char why[128])
 {
     bool has_blocks = false;
-    if (!mark->is_marked)
-        return TIERCE__MARK_ABSENT;
-    if (ops->has_blocks != NULL && ops->has_blocks(driver, &has_blocks) < 0)
+    if (ops->has_blocks != NULL && ops->has_blocks(driver, &has_blocks) < 0) {
         has_blocks = false;
+        if (!mark->is_marked) { /* unknown whose it is: the next probe asks again */
+            snprintf(why, 128, "its objects cannot be listed, so it gets no mark");
+            return TIERCE__MARK_UNKNOWN;
+        }
+    }
+    if (!mark->is_marked && !has_blocks)
+        return TIERCE__MARK_ABSENT;
+    if (!mark->is_marked) {
+        snprintf(why, 128,
+                 "it has blocks but no mark: another manager or a lost registry wrote them (tierce "
+                 "storage adopt [--keep])");
+        return TIERCE__MARK_UNCLAIMED;
+    }
     snprintf(why, 128, "its mark " TIERCE__STORAGE_MARK " is missing%s",
              has_blocks
                  ? ", but it has blocks: a lifecycle rule may delete objects (tierce storage "
@@ -89,6 +100,7 @@ int tierce__storage_mark_check(const struct tierce__storage_ops *ops,
     case TIERCE__MARK_ABSENT:
     case TIERCE__MARK_LOST:
     case TIERCE__MARK_FOREIGN:
+    case TIERCE__MARK_UNCLAIMED:
         break;
     }
     return TIERCE_E_DOWN;

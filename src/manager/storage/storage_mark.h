@@ -15,9 +15,10 @@
 enum tierce__mark_state {
     TIERCE__MARK_UNKNOWN, /* not read yet, or not readable, or storages of this kind have none */
     TIERCE__MARK_OURS,
-    TIERCE__MARK_ABSENT,  /* none, and the storage had none before */
-    TIERCE__MARK_LOST,    /* none, although the storage had one */
-    TIERCE__MARK_FOREIGN, /* another registry's, or an object of that name that is no mark */
+    TIERCE__MARK_ABSENT,    /* none, and the storage had none before */
+    TIERCE__MARK_LOST,      /* none, although the storage had one */
+    TIERCE__MARK_FOREIGN,   /* another registry's, or an object of that name that is no mark */
+    TIERCE__MARK_UNCLAIMED, /* none, and the storage had none before, but it has blocks */
 };
 
 /* The mark that a probe looks for. */
@@ -29,7 +30,8 @@ struct tierce__storage_mark {
 /* Whether a storage in this state holds other objects than the index says. */
 static inline bool tierce__mark_is_wrong(enum tierce__mark_state state)
 {
-    return state == TIERCE__MARK_LOST || state == TIERCE__MARK_FOREIGN;
+    return state == TIERCE__MARK_LOST || state == TIERCE__MARK_FOREIGN ||
+           state == TIERCE__MARK_UNCLAIMED;
 }
 
 /* Reads the mark; `why` in words if it is wrong, or not readable. */

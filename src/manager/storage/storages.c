@@ -206,7 +206,11 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
             return rc;
         unit->next = storages->units;
         storages->units = unit;
-        tierce__storages_set_troubles(storages, unit->number, 0);
+        unit->needs_mark = ops->has_blocks != NULL && !storage->is_marked &&
+                           storages->opts.probe_interval_ms > 0 &&
+                           tierce__registry_is_stored(storages->opts.registry);
+        tierce__storages_set_troubles(storages, unit->number,
+                                      unit->needs_mark ? TIERCE__STORAGE_UNWELL : 0);
         at = &storages->units;
     }
     TIERCE_ASSERT((*at)->number == storage->number);
@@ -306,9 +310,10 @@ static bool look_after(struct tierce__storages *storages, struct storages_unit *
         tierce__storage_worker_probe(unit->worker, &mark);
     bool is_wrong = tierce__mark_is_wrong(report.mark);
     bool is_well = !report.hangs && report.failures < storages->opts.failures && !is_wrong;
+    unit->needs_mark = unit->needs_mark && !unit->is_marked && report.mark != TIERCE__MARK_OURS;
     TIERCE_DASSERT(storages->opts.failures > 0);
     tierce__storages_set_troubles(storages, unit->number,
-                                  (is_well ? 0 : TIERCE__STORAGE_UNWELL) |
+                                  (is_well && !unit->needs_mark ? 0 : TIERCE__STORAGE_UNWELL) |
                                       (is_wrong ? TIERCE__STORAGE_WRONG_MARK : 0));
     out->is_mark =
         report.mark == TIERCE__MARK_OURS && !unit->is_marked && unit->marked_ns != report.probed_ns;

@@ -29,6 +29,7 @@ struct storages_unit {
     bool is_enabled;     /* to be probed */
     bool is_marked;      /* as the registry has it */
     bool is_adopting;    /* its wrong mark is being accepted */
+    bool needs_mark;     /* not used before it has the mark, so that all its blocks are ours */
     uint64_t marked_ns;  /* the probe whose mark was passed to the registry last */
     bool is_well;        /* as last reported */
 };

@@ -158,6 +158,37 @@ START_TEST(a_mark_that_a_rule_has_deleted)
 }
 END_TEST
 
+/* A new registry that is given the prefix of another one, which has lost its mark or never had one,
+ * takes nothing for its own. */
+START_TEST(blocks_without_a_mark)
+{
+    static const char block[] = "/i/a/0000000000f10000";
+    const struct tierce__storage_mark mark = {.id = "0123456789abcdef0123456789abcdef"};
+    enum tierce__mark_state state;
+    char file[512], name[64];
+    start_server("&retries=0");
+    struct tierce__storage_driver *driver = open_storage(server_uri);
+    for (int i = 0; i < 3; i++) { /* other objects, before it */
+        snprintf(name, sizeof(name), "/a%d", i);
+        put_object(name, 1);
+    }
+    put_object(block, 10);
+    ck_assert_int_eq(tierce__storage_mark_probe(driver->ops, driver, &mark, &state, why),
+                     TIERCE_E_DOWN);
+    ck_assert_int_eq(state, TIERCE__MARK_UNCLAIMED);
+    ck_assert_msg(strstr(why, "it has blocks but no mark") != NULL, "%s", why);
+    file_of(file, sizeof(file), "/" TIERCE__STORAGE_MARK);
+    ck_assert_int_ne(access(file, F_OK), 0);
+    ck_assert_int_eq(driver->ops->remove(driver, block), 0);
+    int rc = tierce__storage_mark_probe(driver->ops, driver, &mark, &state, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    ck_assert_int_eq(state, TIERCE__MARK_OURS);
+    ck_assert_int_eq(access(file, F_OK), 0);
+    driver->ops->close(driver);
+    s3_stop(&server);
+}
+END_TEST
+
 /* An empty object is one; it is too short for its block. */
 START_TEST(an_object_without_bytes)
 {
@@ -411,6 +442,7 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("storage s3", .seconds = 120,
-           .tests = {a_real_server, a_mark, a_mark_that_a_rule_has_deleted, an_object_without_bytes,
-                     paths_that_are_no_names, many_files, a_server_that_is_killed,
-                     credentials_that_come_later, each_step_of_a_probe, each_allocation_fails_once})
+           .tests = {a_real_server, a_mark, a_mark_that_a_rule_has_deleted, blocks_without_a_mark,
+                     an_object_without_bytes, paths_that_are_no_names, many_files,
+                     a_server_that_is_killed, credentials_that_come_later, each_step_of_a_probe,
+                     each_allocation_fails_once})
