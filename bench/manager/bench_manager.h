@@ -7,7 +7,6 @@
 /* The parts of `tierce bench manager`, as tierce__bench_manager. */
 TIERCE_MUSTUSE int tierce__bench_manager_meta(const struct tierce__bench *bench);
 TIERCE_MUSTUSE int tierce__bench_manager_ghost(const struct tierce__bench *bench);
-TIERCE_MUSTUSE int tierce__bench_manager_reclaim(const struct tierce__bench *bench);
 TIERCE_MUSTUSE int tierce__bench_manager_rpc(const struct tierce__bench *bench);
 
 #endif

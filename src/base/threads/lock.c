@@ -81,6 +81,15 @@ void tierce__lock_take(struct tierce__lock *lock)
     note_taken(lock);
 }
 
+bool tierce__lock_try(struct tierce__lock *lock)
+{
+    int rc = pthread_mutex_trylock(&lock->mutex);
+    TIERCE_ASSERT(rc == 0 || rc == EBUSY);
+    if (rc == 0)
+        note_taken(lock);
+    return rc == 0;
+}
+
 void tierce__lock_drop(struct tierce__lock *lock)
 {
     note_dropped(lock);

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <tierce/status.h>
+
 /*
  * Mutexes with a class, and condition variables on the monotonic clock.
  *
@@ -40,6 +42,8 @@ void tierce__lock_init(struct tierce__lock *lock, enum tierce__lock_class class_
 void tierce__lock_fini(struct tierce__lock *lock);
 void tierce__lock_take(struct tierce__lock *lock);
 void tierce__lock_drop(struct tierce__lock *lock);
+/* Takes a lock only if no thread holds it; returns whether it did. */
+TIERCE_MUSTUSE bool tierce__lock_try(struct tierce__lock *lock);
 #ifdef TIERCE_CHECKED
 void tierce__lock_assert_held(const struct tierce__lock *lock);
 /* Whether this thread holds any lock. For assertions only: always false without TIERCE_CHECKED. */

@@ -28,6 +28,7 @@ enum storage_work {
 /* The caller frees it; if the caller has given up, the thread does. */
 struct storage_job {
     struct tierce__list node;
+    struct tierce__cond ended; /* its own, because several callers wait for jobs */
     enum storage_work work;
     size_t count, done, taken; /* of paths, at least 1; taken: those of the current driver call */
     bool is_left;              /* the caller has given up */
@@ -54,8 +55,8 @@ struct tierce__storage_worker {
 
     struct tierce__lock lock; /* guards the fields below */
     struct tierce__cond wanted;
-    struct tierce__cond got_on;
-    unsigned references; /* of the thread and of holders */
+    struct tierce__cond changed; /* a probe or the thread has ended */
+    unsigned references;         /* of the thread and of holders */
     struct tierce__list jobs;
     struct storage_job *current;
     uint64_t busy_ns; /* start of the current driver call; 0: none */
@@ -80,6 +81,7 @@ static void free_job(struct storage_job *job)
     tierce__free(job->page);
     tierce__free(job->changed_us);
     tierce__free(job->data);
+    tierce__cond_fini(&job->ended);
     tierce__free(job);
 }
 
@@ -94,6 +96,7 @@ static struct storage_job *make_job(enum storage_work work, const struct tierce_
     job->work = work;
     job->count = count;
     tierce__list_init(&job->node);
+    tierce__cond_init(&job->ended);
     if (mark != NULL)
         job->mark = *mark;
     job->status = tierce__calloc(count, sizeof(*job->status));
@@ -126,14 +129,15 @@ static void drop_reference(struct tierce__storage_worker *worker)
     TIERCE_ASSERT(worker->current == NULL && tierce__list_empty(&worker->jobs));
     worker->ops->close(worker->driver);
     tierce__cond_fini(&worker->wanted);
-    tierce__cond_fini(&worker->got_on);
+    tierce__cond_fini(&worker->changed);
     tierce__lock_fini(&worker->lock);
     worker->magic = 0;
     tierce__free(worker);
 }
 
 /* begin and got_on surround calls that may hang: the lock is not held meanwhile, and other threads
- * see the start time. */
+ * see the start time. They are not woken after each call: they look when the call that they saw
+ * would hang. */
 static void begin(struct tierce__storage_worker *worker)
 {
     tierce__lock_assert_held(&worker->lock);
@@ -148,7 +152,6 @@ static void got_on(struct tierce__storage_worker *worker)
     tierce__lock_take(&worker->lock);
     TIERCE_ASSERT(worker->busy_ns != 0);
     worker->busy_ns = 0;
-    tierce__cond_broadcast(&worker->got_on);
 }
 
 /* The number of files of the next driver call. */
@@ -291,10 +294,10 @@ static void do_job(struct tierce__storage_worker *worker)
     if (job->work == READ_MARK || job->work == REPLACE_MARK)
         report_mark(worker, job->state, job->why, job->work == REPLACE_MARK);
     worker->current = NULL;
-    if (!may)
-        tierce__cond_broadcast(&worker->got_on);
     if (job->is_left)
         free_job(job);
+    else
+        tierce__cond_signal(&job->ended);
 }
 
 static void do_probe(struct tierce__storage_worker *worker)
@@ -325,6 +328,7 @@ static void do_probe(struct tierce__storage_worker *worker)
     report->mark = state != TIERCE__MARK_UNKNOWN ? state : report->mark;
     if (rc != 0)
         snprintf(report->why, sizeof(report->why), "%s", *why != '\0' ? why : tierce_strerror(rc));
+    tierce__cond_broadcast(&worker->changed);
 }
 
 static void *run(void *arg)
@@ -344,7 +348,7 @@ static void *run(void *arg)
     TIERCE_ASSERT(worker->is_ending && tierce__list_empty(&worker->jobs));
     TIERCE_ASSERT(worker->current == NULL && !worker->has_ended);
     worker->has_ended = true;
-    tierce__cond_broadcast(&worker->got_on);
+    tierce__cond_broadcast(&worker->changed);
     drop_reference(worker);
     return NULL;
 }
@@ -373,7 +377,7 @@ int tierce__storage_worker_start(struct tierce__storage_worker **out,
     worker->report.used_share = -1;
     tierce__lock_init(&worker->lock, TIERCE__LOCK_STORAGE);
     tierce__cond_init(&worker->wanted);
-    tierce__cond_init(&worker->got_on);
+    tierce__cond_init(&worker->changed);
     rc = -pthread_create(&worker->thread, NULL, run, worker);
     if (rc != 0) {
         snprintf(why, 128, "a thread: %s", tierce_strerror(rc));
@@ -404,13 +408,12 @@ static bool hangs(const struct tierce__storage_worker *worker)
     return worker->busy_ns != 0 && tierce__now_ns() - worker->busy_ns >= worker->timeout_ns;
 }
 
-/* Waits for progress of the thread; returns false if it hangs. */
-static bool wait_for_it(struct tierce__storage_worker *worker)
+/* Waits for `event`, at most until the thread's current call hangs; returns false if it does. */
+static bool wait_for_it(struct tierce__storage_worker *worker, struct tierce__cond *event)
 {
     tierce__lock_assert_held(&worker->lock);
     uint64_t from_ns = worker->busy_ns != 0 ? worker->busy_ns : tierce__now_ns();
-    return tierce__cond_wait(&worker->got_on, &worker->lock, from_ns + worker->timeout_ns) ||
-           !hangs(worker);
+    return tierce__cond_wait(event, &worker->lock, from_ns + worker->timeout_ns) || !hangs(worker);
 }
 
 bool tierce__storage_worker_has_ended(struct tierce__storage_worker *worker, bool wait)
@@ -418,7 +421,7 @@ bool tierce__storage_worker_has_ended(struct tierce__storage_worker *worker, boo
     TIERCE_CHECK_MAGIC(worker, WORKER_MAGIC);
     tierce__lock_take(&worker->lock);
     TIERCE_ASSERT(worker->is_ending);
-    while (wait && !worker->has_ended && wait_for_it(worker))
+    while (wait && !worker->has_ended && wait_for_it(worker, &worker->changed))
         continue;
     bool has_ended = worker->has_ended;
     tierce__lock_drop(&worker->lock);
@@ -468,7 +471,7 @@ static bool ask(struct tierce__storage_worker *worker, struct storage_job *job, 
         tierce__list_push_back(&worker->jobs, &job->node);
         tierce__cond_signal(&worker->wanted);
     }
-    while (is_asked && job->done < count && wait_for_it(worker))
+    while (is_asked && job->done < count && wait_for_it(worker, &job->ended))
         continue;
     TIERCE_ASSERT(job->done <= count);
     bool is_current = worker->current == job;
@@ -618,12 +621,12 @@ int tierce__storage_worker_try(struct tierce__storage_worker *worker, char why[1
 {
     tierce__storage_worker_probe(worker, &(struct tierce__storage_mark){.id = ""});
     tierce__lock_take(&worker->lock);
-    while (!worker->report.is_probed && wait_for_it(worker))
+    while (!worker->report.is_probed && wait_for_it(worker, &worker->changed))
         continue;
-    bool is_well = worker->report.is_probed && worker->report.failures == 0;
+    bool is_healthy = worker->report.is_probed && worker->report.failures == 0;
     snprintf(why, 128, "%s", worker->report.is_probed ? worker->report.why : "it does not answer");
     tierce__lock_drop(&worker->lock);
-    return is_well ? 0 : TIERCE_E_DOWN;
+    return is_healthy ? 0 : TIERCE_E_DOWN;
 }
 
 void tierce__storage_worker_reset(struct tierce__storage_worker *worker)

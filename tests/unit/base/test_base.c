@@ -188,6 +188,21 @@ START_TEST(locks_of_one_class_are_taken_together)
 }
 END_TEST
 
+START_TEST(a_lock_that_is_held_is_not_taken_by_a_try)
+{
+    struct tierce__lock lock;
+    tierce__lock_init(&lock, TIERCE__LOCK_POOL);
+    ck_assert(tierce__lock_try(&lock));
+    tierce__lock_assert_held(&lock);
+    ck_assert(!tierce__lock_try(&lock));
+    tierce__lock_assert_held(&lock);
+    tierce__lock_drop(&lock);
+    ck_assert(tierce__lock_try(&lock));
+    tierce__lock_drop(&lock);
+    tierce__lock_fini(&lock);
+}
+END_TEST
+
 START_TEST(taking_locks_together_in_the_wrong_order_panics)
 {
     struct tierce__lock locks[2];
@@ -331,6 +346,7 @@ int main(void)
     tcase_add_test_raise_signal(t, taking_locks_in_the_wrong_order_panics, SIGABRT);
 #endif
     tcase_add_test(t, locks_of_one_class_are_taken_together);
+    tcase_add_test(t, a_lock_that_is_held_is_not_taken_by_a_try);
     tcase_add_test_raise_signal(t, taking_locks_together_in_the_wrong_order_panics, SIGABRT);
     tcase_add_test(t, the_same_message_passes_once_a_minute);
     tcase_add_test(t, log_filters_formats_and_limits);

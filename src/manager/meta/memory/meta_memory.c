@@ -231,8 +231,39 @@ static void group_keys(struct group *group, const int64_t *keys, size_t count)
     TIERCE_DASSERT(group->runs[group->run_count - 1].end == count);
 }
 
-/* Reads keys of one shard under its latch. All their memory is prefetched before the first is
- * read. */
+/*
+ * Calls visit for each run, under the latch of its shard. Shards whose latch is held are visited
+ * last: calls go through the shards in one order, and a short call would otherwise sleep behind a
+ * long one at shard after shard.
+ */
+static int visit_runs(struct memory_space *space, const struct group *group,
+                      int (*visit)(void *arg, struct shard *shard, unsigned from, unsigned to),
+                      void *arg)
+{
+    uint8_t held[SHARDS];
+    unsigned held_count = 0;
+    int rc = 0;
+    for (unsigned r = 0; rc == 0 && r < group->run_count; r++) {
+        struct shard *shard = &space->shards[group->runs[r].shard];
+        if (!tierce__lock_try(&shard->latch)) {
+            held[held_count++] = (uint8_t)r;
+            continue;
+        }
+        rc = visit(arg, shard, r > 0 ? group->runs[r - 1].end : 0, group->runs[r].end);
+        tierce__lock_drop(&shard->latch);
+    }
+    for (unsigned i = 0; rc == 0 && i < held_count; i++) {
+        unsigned r = held[i];
+        struct shard *shard = &space->shards[group->runs[r].shard];
+        tierce__lock_take(&shard->latch);
+        rc = visit(arg, shard, r > 0 ? group->runs[r - 1].end : 0, group->runs[r].end);
+        tierce__lock_drop(&shard->latch);
+    }
+    TIERCE_DASSERT(held_count <= group->run_count);
+    return rc;
+}
+
+/* Prefetches all memory of a run, before its first entry is read. */
 static void prefetch_run(const struct tierce__table *table, const struct group *group,
                          unsigned from, unsigned to)
 {
@@ -242,70 +273,74 @@ static void prefetch_run(const struct tierce__table *table, const struct group *
         tierce__table_prefetch_entry(table, group->mixed[group->order[i]]);
 }
 
-static int get_run(struct shard *shard, const struct group *group, unsigned from, unsigned to,
-                   struct tierce__arena *arena, struct tierce__record *records, bool *found)
+struct memory_getting {
+    const struct group *group;
+    struct tierce__arena *arena;
+    struct tierce__record *records; /* of the group's keys */
+    bool *found;
+};
+
+static int get_run(void *arg, struct shard *shard, unsigned from, unsigned to)
 {
-    TIERCE_DASSERT(from < to && to <= GROUP_KEYS);
+    const struct memory_getting *getting = arg;
+    const struct group *group = getting->group;
     int rc = 0;
-    tierce__lock_take(&shard->latch);
+    TIERCE_DASSERT(from < to && to <= GROUP_KEYS);
     prefetch_run(&shard->table, group, from, to);
     for (unsigned i = from; rc == 0 && i < to; i++) {
         unsigned at = group->order[i];
         const struct tierce__table_entry *entry =
             tierce__table_find(&shard->table, group->mixed[at]);
-        found[at] = entry != NULL;
+        getting->found[at] = entry != NULL;
         if (entry != NULL)
-            rc = tierce__record_read(&records[at], arena, entry->data, entry->bytes);
+            rc = tierce__record_read(&getting->records[at], getting->arena, entry->data,
+                                     entry->bytes);
     }
-    tierce__lock_drop(&shard->latch);
     return rc;
 }
 
 static int memory_get(struct tierce__meta_space *base, const int64_t *keys, size_t count,
                       struct tierce__arena *arena, struct tierce__record *records, bool *found)
 {
-    struct memory_space *space = space_of(base);
     struct group group;
-    for (size_t done = 0; done < count; done += GROUP_KEYS) {
-        size_t n = count - done < GROUP_KEYS ? count - done : GROUP_KEYS;
-        group_keys(&group, keys + done, n);
-        for (unsigned r = 0, from = 0; r < group.run_count; from = group.runs[r++].end) {
-            TIERCE_DASSERT(group.runs[r].shard < SHARDS && from < group.runs[r].end);
-            int rc = get_run(&space->shards[group.runs[r].shard], &group, from, group.runs[r].end,
-                             arena, records + done, found + done);
-            if (rc < 0)
-                return rc;
-        }
+    int rc = 0;
+    for (size_t done = 0; rc == 0 && done < count; done += GROUP_KEYS) {
+        struct memory_getting getting = {&group, arena, records + done, found + done};
+        group_keys(&group, keys + done, count - done < GROUP_KEYS ? count - done : GROUP_KEYS);
+        rc = visit_runs(space_of(base), &group, get_run, &getting);
     }
-    return 0;
+    return rc;
 }
 
-static void touch_run(struct shard *shard, const struct group *group, unsigned from, unsigned to,
-                      int64_t now_us)
+struct memory_touching {
+    const struct group *group;
+    int64_t now_us;
+};
+
+static int touch_run(void *arg, struct shard *shard, unsigned from, unsigned to)
 {
+    const struct memory_touching *touching = arg;
+    const struct group *group = touching->group;
     TIERCE_DASSERT(from < to && to <= GROUP_KEYS);
-    tierce__lock_take(&shard->latch);
     prefetch_run(&shard->table, group, from, to);
     for (unsigned i = from; i < to; i++) {
         unsigned at = group->order[i];
         struct tierce__table_entry *entry = tierce__table_find(&shard->table, group->mixed[at]);
         if (entry != NULL)
-            tierce__record_touch(entry->data, entry->bytes, tierce__meta_touch_us(now_us, at), 1);
+            tierce__record_touch(entry->data, entry->bytes,
+                                 tierce__meta_touch_us(touching->now_us, at), 1);
     }
-    tierce__lock_drop(&shard->latch);
+    return 0;
 }
 
 static void memory_touch(struct tierce__meta_space *base, const int64_t *keys, size_t count,
                          int64_t now_us)
 {
-    struct memory_space *space = space_of(base);
     struct group group;
     for (size_t done = 0; done < count; done += GROUP_KEYS) {
-        size_t n = count - done < GROUP_KEYS ? count - done : GROUP_KEYS;
-        group_keys(&group, keys + done, n);
-        for (unsigned r = 0, from = 0; r < group.run_count; from = group.runs[r++].end)
-            touch_run(&space->shards[group.runs[r].shard], &group, from, group.runs[r].end,
-                      tierce__meta_touch_us(now_us, done));
+        struct memory_touching touching = {&group, tierce__meta_touch_us(now_us, done)};
+        group_keys(&group, keys + done, count - done < GROUP_KEYS ? count - done : GROUP_KEYS);
+        (void)visit_runs(space_of(base), &group, touch_run, &touching); /* cannot fail */
     }
 }
 
