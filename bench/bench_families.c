@@ -31,18 +31,47 @@ struct families_model {
     const char *name;
     struct tierce__trace_layers sparse;
     uint64_t full_bytes, sparse_bytes;
-    bool cuts; /* half of the turns go on from anywhere in the conversation, not from its end */
+    uint32_t cuts;    /* percent of the turns: go on from anywhere in the conversation */
+    uint32_t longest; /* conversation, in blocks */
 };
 
 static const struct families_model models[] = {
-    {"window-128", {"window", "g", "f", "1", BLOCK_TOKENS, 128, 0}, 12 * MIB, 12 * MIB, false},
-    {"window-1024", {"window", "g", "f", "1", BLOCK_TOKENS, 1024, 0}, 4 * MIB, 20 * MIB, false},
-    {"state", {"linear", "g", "f", "1", BLOCK_TOKENS, 0, BLOCK_TOKENS}, 6 * MIB, 18 * MIB, false},
-    {"state; cut prompts",
+    {"window-128",
+     {"window", "g", "f", "1", BLOCK_TOKENS, 128, 0},
+     12 * MIB,
+     12 * MIB,
+     0,
+     BLOCKS_MAX},
+    {"window-1024",
+     {"window", "g", "f", "1", BLOCK_TOKENS, 1024, 0},
+     4 * MIB,
+     20 * MIB,
+     0,
+     BLOCKS_MAX},
+    {"state",
      {"linear", "g", "f", "1", BLOCK_TOKENS, 0, BLOCK_TOKENS},
      6 * MIB,
      18 * MIB,
-     true},
+     0,
+     BLOCKS_MAX},
+    {"state; half of the prompts cut",
+     {"linear", "g", "f", "1", BLOCK_TOKENS, 0, BLOCK_TOKENS},
+     6 * MIB,
+     18 * MIB,
+     50,
+     BLOCKS_MAX},
+    {"state; all prompts cut",
+     {"linear", "g", "f", "1", BLOCK_TOKENS, 0, BLOCK_TOKENS},
+     6 * MIB,
+     18 * MIB,
+     100,
+     BLOCKS_MAX},
+    {"state; all prompts cut and short",
+     {"linear", "g", "f", "1", BLOCK_TOKENS, 0, BLOCK_TOKENS},
+     6 * MIB,
+     18 * MIB,
+     100,
+     2 * SYSTEM_BLOCKS},
 };
 
 struct families_conversation {
@@ -67,9 +96,9 @@ static uint32_t draw(struct families_case *c, uint32_t bound)
 static void go_on(struct families_case *c, struct families_conversation *talk)
 {
     uint32_t fresh = 1 + draw(c, TURN_BLOCKS);
-    if (c->model->cuts && talk->count > SYSTEM_BLOCKS && draw(c, 2) == 0)
+    if (c->model->cuts > 0 && talk->count > SYSTEM_BLOCKS && draw(c, 100) < c->model->cuts)
         talk->count = SYSTEM_BLOCKS + draw(c, talk->count - SYSTEM_BLOCKS);
-    if (talk->count + fresh > BLOCKS_MAX)
+    if (talk->count + fresh > c->model->longest)
         talk->count = 0;
     if (talk->count == 0) {
         uint64_t system = draw(c, SYSTEM_PROMPTS);

@@ -44,4 +44,29 @@ typedef size_t tierce__run_held_fn(void *arg, const struct tierce__run *run);
 struct tierce__run tierce__run_find(const struct tierce__layer_group *group, uint64_t from_block,
                                     uint64_t to_block, tierce__run_held_fn *held, void *arg);
 
+/*
+ * Where lookups stop in the tree of prompts of a family: after a block that ends a chain or at
+ * which chains part, or inside a chain (the last block that was found has one child). The more
+ * prompts stop inside, because they are cut or edited there, the more the windows and states inside
+ * are worth (docs/inside/design/008-reclaim.md, "Families").
+ */
+struct tierce__stops {
+    uint64_t all, inside;
+};
+
+enum {
+    TIERCE__STOPS_LEAST = 64,  /* fewer show nothing */
+    TIERCE__STOPS_MOST = 1024, /* then both are halved, so that old ones fade */
+    TIERCE__STOPS_FEW = 5,     /* one in so many stops inside, or more: not few */
+    TIERCE__STOPS_MANY = 4,    /* one in so many: many */
+};
+
+/* Whether a window or state inside a chain, which was read or not, is worth less than others. */
+static inline bool tierce__stops_spare(struct tierce__stops stops, bool was_read)
+{
+    if (stops.all < TIERCE__STOPS_LEAST || stops.inside * TIERCE__STOPS_FEW < stops.all)
+        return true;
+    return !was_read && stops.inside * TIERCE__STOPS_MANY < stops.all;
+}
+
 #endif

@@ -143,6 +143,8 @@ static int match_prefix(struct getting *g, struct tierce__got *out)
     }
     TIERCE_DASSERT(length < 0 || out->count <= (uint64_t)length);
     out->hits = out->count;
+    if (out->count > 0)
+        tierce__live_count_stop(g->live, &records[out->count - 1], out->count, g->count);
     return length < 0 ? (int)length : 0;
 }
 

@@ -6,6 +6,7 @@
 #include "base/list.h"
 #include "base/threads/lock.h"
 #include "base/map.h"
+#include "core/key/group.h"
 #include "manager/locate/attention.h"
 #include "manager/storage/deleter.h"
 #include "manager/reclaim/expiry.h"
@@ -85,6 +86,7 @@ struct tierce__live {
     _Atomic uint32_t users; /* references of calls, jobs and the list of instances */
     /* Keys of gets and their hits; a window query counts the window's length. */
     _Atomic uint64_t asked_keys, found_keys;
+    _Atomic uint64_t stops, stops_inside; /* of prefix queries (tierce__live_stops); relaxed */
     /* See struct tierce__usage. */
     _Atomic uint64_t rejected_keys[TIERCE__REJECTIONS];
     _Atomic uint64_t reclaimed_keys, reclaimed_idle_us;
@@ -236,6 +238,14 @@ void tierce__live_count_limited(struct tierce__live *live, const char *limit, si
 
 /* Counts blocks that were reclaimed in one batch, with the time since each one's last use. */
 void tierce__live_count_reclaimed(struct tierce__live *live, const int64_t *idle_us, size_t count);
+
+/* Counts that a prefix query of `asked` keys found `found` > 0, the last of them `last`. */
+void tierce__live_count_stop(struct tierce__live *live, const struct tierce__record *last,
+                             size_t found, size_t asked);
+
+/* Where prefix queries stopped, since this process began to lead. Old ones fade. Thread: the
+ * reclaimer's. */
+struct tierce__stops tierce__live_stops(struct tierce__live *live);
 
 /* Creates the group's counters of removed instances unless they exist, and drops those of groups
  * that the catalog does not have. Takes LOCATOR. Errors: -ENOMEM. */

@@ -169,6 +169,28 @@ int tierce__locator_add_counters(struct tierce__locator *locator,
     return rc;
 }
 
+void tierce__live_count_stop(struct tierce__live *live, const struct tierce__record *last,
+                             size_t found, size_t asked)
+{
+    TIERCE_DASSERT(found > 0 && found <= asked);
+    if (live->needs.is_sparse || (found == asked && asked == 1))
+        return; /* a question about one block */
+    atomic_fetch_add_explicit(&live->stops_inside, last->children == 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&live->stops, 1, memory_order_relaxed);
+}
+
+struct tierce__stops tierce__live_stops(struct tierce__live *live)
+{
+    struct tierce__stops stops = {
+        .all = atomic_load_explicit(&live->stops, memory_order_relaxed),
+        .inside = atomic_load_explicit(&live->stops_inside, memory_order_relaxed)};
+    if (stops.all >= TIERCE__STOPS_MOST) {
+        atomic_fetch_sub_explicit(&live->stops, stops.all / 2, memory_order_relaxed);
+        atomic_fetch_sub_explicit(&live->stops_inside, stops.inside / 2, memory_order_relaxed);
+    }
+    return stops;
+}
+
 void tierce__live_keep_counters(struct tierce__live *live)
 {
     tierce__lock_assert_held(&live->locator->lock);

@@ -97,6 +97,14 @@ double tierce__ghost_bucket_bytes(uint32_t bucket)
     return bucket == 0 ? 0 : ldexp(BYTES_LEAST * step, (int)(bucket / TIERCE__GHOST_STEPS));
 }
 
+/* The bucket of a hit that needs this capacity: a cache as large as the lower end of a bucket has
+ * the hits that need exactly as much, so they are counted in the bucket below. */
+static uint32_t bucket_of_need(double bytes)
+{
+    uint32_t bucket = bucket_of(bytes);
+    return bucket > 0 && bytes <= tierce__ghost_bucket_bytes(bucket) ? bucket - 1 : bucket;
+}
+
 static const struct curve_epoch *epoch_before(const struct tierce__ghost_curve *c, uint32_t epochs)
 {
     TIERCE_DASSERT(epochs <= EPOCHS);
@@ -374,7 +382,7 @@ static void count_costs(void *arg, size_t match, const uint32_t *costs, uint32_t
     TIERCE_DASSERT(count <= c->class_room);
     for (uint32_t i = 0; i < count; i++) {
         largest = costs[i] > largest ? costs[i] : largest;
-        uint32_t bucket = bucket_of(bytes_at(c, c->reads_chain ? largest : costs[i]));
+        uint32_t bucket = bucket_of_need(bytes_at(c, c->reads_chain ? largest : costs[i]));
         epoch->classes[c->classes[i]].hits[bucket] += tokens;
     }
 }

@@ -267,7 +267,7 @@ static double held_of(void *arg, const struct tierce__pilot_group *group,
 {
     (void)arg;
     (void)group;
-    return quota[0];
+    return (double)blocks_of(quota[0]) * BLOCK_BYTES;
 }
 
 /* An instance for each group. */

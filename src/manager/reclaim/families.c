@@ -95,6 +95,7 @@ static int add_family(struct tierce__families *f, size_t first, size_t count)
         family.tree++;
     if (count < 2 || family.tree == first + count)
         return 0;
+    family.stops = tierce__live_stops(f->kin[family.tree].live);
     if (TIERCE__GROW(f->list, f->room, f->count + 1, 4) < 0)
         return -ENOMEM;
     TIERCE_ASSERT(f->count < f->room);
@@ -289,15 +290,17 @@ static bool is_old(const struct judging *j, size_t i)
     return j->t->now_us - candidate_of(j, i)->record->stored_us >= AGE_US;
 }
 
-/* Prompts have ended or differed here, so that others may. */
-static bool is_end(const struct tierce__record *record)
+/* Whether block i, of a window or a state, is worth less than others at this block of the tree,
+ * because no prompt has ended or differed there, and few do so elsewhere inside a chain. */
+static bool is_spare(const struct judging *j, size_t i, const struct tierce__record *at)
 {
-    return record->children != 1;
+    return at->children == 1 &&
+           tierce__stops_spare(j->family->stops, candidate_of(j, i)->record->uses > 0);
 }
 
 static bool is_inside(const struct judging *j, size_t i)
 {
-    return is_old(j, i) && !j->broken[i] && !is_end(&j->tree.records[i]);
+    return is_old(j, i) && !j->broken[i] && is_spare(j, i, &j->tree.records[i]);
 }
 
 /* The tokens that a prompt would compute again without a state: up to the state before it. Sets the
@@ -345,9 +348,9 @@ static int judge_states(struct judging *j, const struct tierce__kin *kin)
     for (size_t i = 0; i < j->count; i++) {
         struct tierce__candidate *c = candidate_of(j, i);
         if (c->member == kin->member && is_old(j, i))
-            c->value = j->broken[i]                  ? TIERCE__VALUE_NONE
-                       : is_end(&j->tree.records[i]) ? TIERCE__VALUE_FULL
-                                                     : TIERCE__VALUE_INSIDE;
+            c->value = j->broken[i]                          ? TIERCE__VALUE_NONE
+                       : is_spare(j, i, &j->tree.records[i]) ? TIERCE__VALUE_INSIDE
+                                                             : TIERCE__VALUE_FULL;
     }
     return measure_spans(j, kin);
 }
@@ -399,9 +402,9 @@ static bool judge_reached(const struct window_walk *w, size_t i, uint32_t step)
         return false;
     }
     if (w->usable[i] && w->tree.found[i] && (before == ALL_BEFORE || before + step >= run - 1))
-        c->value = is_end(&w->tree.records[i])      ? TIERCE__VALUE_FULL
-                   : c->value == TIERCE__VALUE_NONE ? TIERCE__VALUE_INSIDE
-                                                    : c->value;
+        c->value = !is_spare(w->j, w->at[i], &w->tree.records[i]) ? TIERCE__VALUE_FULL
+                   : c->value == TIERCE__VALUE_NONE               ? TIERCE__VALUE_INSIDE
+                                                                  : c->value;
     /* Only the last of several blocks that follow is named, and none after that one was removed: it
      * is unknown where these chains end. */
     if (step + 1 < run && block->children > (uint32_t)block->has_child)

@@ -24,8 +24,9 @@ struct tierce__member {
 
 /* Blocks of a lower value are evicted first. */
 enum tierce__value {
-    TIERCE__VALUE_NONE,   /* no lookup can use it */
-    TIERCE__VALUE_INSIDE, /* only a prompt that differs where no stored prompt differed could */
+    TIERCE__VALUE_NONE, /* no lookup can use it */
+    /* Only a prompt that differs where no stored prompt differed could use it, and few do. */
+    TIERCE__VALUE_INSIDE,
     TIERCE__VALUE_FULL,
 };
 
@@ -66,6 +67,7 @@ struct tierce__kin {
 struct tierce__family {
     size_t first, count; /* among all kin */
     size_t tree;         /* the kin whose blocks are the tree of prompts: full attention */
+    struct tierce__stops stops;
 };
 
 struct tierce__families {

@@ -29,6 +29,7 @@ struct hybrid_member {
 struct hybrid_family {
     char *group, *name;
     uint32_t tree; /* the member with full attention; NONE */
+    struct tierce__stops stops;
 };
 
 /* A pair of instance and key; its index is its number in `intern`. */
@@ -81,8 +82,9 @@ static int find_family(struct tierce__hybrid *h, const struct tierce__trace_laye
     }
     if (TIERCE__GROW(h->families, h->family_room, h->family_count + 1, 4) < 0)
         return -ENOMEM;
-    struct hybrid_family family = {tierce__strdup(layers->group), tierce__strdup(layers->family),
-                                   NONE};
+    struct hybrid_family family = {.group = tierce__strdup(layers->group),
+                                   .name = tierce__strdup(layers->family),
+                                   .tree = NONE};
     if (family.group == NULL || family.name == NULL) {
         tierce__free(family.group);
         tierce__free(family.name);
@@ -249,7 +251,11 @@ static void drop(struct tierce__hybrid *h, struct hybrid_block *block)
 
 static void raise_value(struct tierce__hybrid *h, struct hybrid_block *block, uint32_t point)
 {
-    enum hybrid_value value = h->blocks[point].children == 1 ? VALUE_INSIDE : VALUE_FULL;
+    const struct hybrid_block *at = &h->blocks[point];
+    bool is_spare =
+        at->children == 1 &&
+        tierce__stops_spare(h->families[h->members[at->member].family].stops, block->uses > 0);
+    enum hybrid_value value = is_spare ? VALUE_INSIDE : VALUE_FULL;
     block->value = block->value > value ? block->value : (uint8_t)value;
 }
 
@@ -429,21 +435,41 @@ static void use_block(struct tierce__hybrid *h, struct hybrid_block *block, uint
     block->uses++;
 }
 
+/* A lookup found `found` of `asked` blocks of a tree, the last of them `last`. */
+static void count_stop(struct tierce__hybrid *h, uint32_t last, uint32_t found, uint32_t asked)
+{
+    struct tierce__stops *stops = &h->families[h->members[h->blocks[last].member].family].stops;
+    TIERCE_DASSERT(found <= asked);
+    if (found == asked && asked == 1)
+        return; /* a question about one block */
+    stops->all++;
+    stops->inside += h->blocks[last].children == 1;
+    if (stops->all >= TIERCE__STOPS_MOST) {
+        stops->all /= 2;
+        stops->inside /= 2;
+    }
+}
+
 static void look_up(struct tierce__hybrid *h, const struct tierce__trace_request *request)
 {
     uint64_t tokens = h->members[request->instance].group.block_tokens;
-    uint32_t hit = 0, held = 0, point = NONE;
-    for (uint32_t i = 0; i < request->read_count; i++) {
+    uint32_t hit = 0, held = 0, point = NONE, last = NONE, i = 0;
+    for (; i < request->read_count; i++) {
         if (request->internal != NULL && request->internal[i] != 0 && held == i)
             held++;
         uint32_t at = find_held(h, request->instance, request->blocks[i]);
         if (at == NONE && held <= i)
             break;
-        if (at == NONE || !is_point(h, at))
+        if (at == NONE)
+            continue;
+        last = at;
+        if (!is_point(h, at))
             continue;
         hit = i + 1;
         point = at;
     }
+    if (last != NONE)
+        count_stop(h, last, i, request->read_count);
     h->result.lookups++;
     h->result.tokens += (request->read_count - held) * tokens;
     if (hit <= held)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ghost_load.h"
+#include "ghost_trace.h"
+#include "check_main.h"
 
 #include "optimizer/trace/trace.h"
 

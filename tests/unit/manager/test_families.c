@@ -204,6 +204,86 @@ START_TEST(a_state_is_worth_the_tokens_and_the_reads)
 }
 END_TEST
 
+/* Looks up a prompt that differs after `count` blocks of a chain. */
+static void stop_after(const char *id, int64_t first, size_t count)
+{
+    int64_t keys[LENGTH + 1];
+    struct tierce__got got;
+    for (size_t i = 0; i < count; i++)
+        keys[i] = first + (int64_t)i;
+    keys[count] = 9999;
+    struct tierce__get_request request = {
+        .instance_id = id, .query = TIERCE__QUERY_PREFIX, .keys = keys, .count = count + 1};
+    int rc = tierce__locator_get(h.locator, &request, &h.arena, &got, h.why);
+    ck_assert_msg(rc == 0, "%s", h.why);
+    ck_assert_uint_eq(got.hits, count);
+    tierce__arena_clear(&h.arena);
+}
+
+/* So many of 101 lookups stop inside a chain, the others at an end. Then two states are evicted;
+ * the inner one of the older chain was read. */
+static void evict_after_stops(int inside, const char *older, const char *newer)
+{
+    static const int blocks[] = {4, 8};
+    OPEN(&full_group, &state_group);
+    store_chain("full", 200, LENGTH);
+    store_at("state", 200, blocks, 2);
+    store_chain("full", 100, LENGTH);
+    store_at("state", 100, blocks, 2);
+    hybrid_use(&h, "state", 203);
+    wait_a_minute();
+    for (int i = 0; i < 100; i++)
+        stop_after("full", 100, i < inside ? 3 : LENGTH);
+    stop_after("full", 200, LENGTH);
+    ck_assert_uint_eq(hybrid_evict(&h, 2 * STATE_BYTES), 2);
+    expect("state", 200, older);
+    expect("state", 100, newer);
+    close_all(&h);
+}
+
+/* As long as prompts continue from ends, the states inside leave first. */
+START_TEST(states_inside_leave_if_few_prompts_stop_there)
+{
+    evict_after_stops(20, "8", "8");
+}
+END_TEST
+
+/* Those that no prompt read leave first. */
+START_TEST(read_states_inside_stay_if_some_prompts_stop_there)
+{
+    evict_after_stops(21, "4", "8");
+}
+END_TEST
+
+/* They leave by age: the older end first. */
+START_TEST(states_inside_stay_if_many_prompts_stop_there)
+{
+    evict_after_stops(26, "4", "4 8");
+}
+END_TEST
+
+/* Lookups of long ago count less and less. */
+START_TEST(stops_fade)
+{
+    OPEN(&full_group, &state_group);
+    store_chain("full", 100, LENGTH);
+    struct tierce__live *live;
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "full", h.why), 0);
+    for (int i = 0; i < TIERCE__STOPS_MOST; i++)
+        stop_after("full", 100, 3);
+    ck_assert(!tierce__stops_spare(tierce__live_stops(live), false));
+    ck_assert_uint_eq(tierce__live_stops(live).all, TIERCE__STOPS_MOST / 2);
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < TIERCE__STOPS_MOST / 2; k++)
+            stop_after("full", 100, LENGTH);
+        (void)tierce__live_stops(live);
+    }
+    ck_assert(tierce__stops_spare(tierce__live_stops(live), true));
+    tierce__live_release(live);
+    close_all(&h);
+}
+END_TEST
+
 /* The blocks behind the last state serve nothing, and are newer than everything else. */
 START_TEST(blocks_behind_the_last_state_leave_first)
 {
@@ -463,6 +543,9 @@ CHECK_MAIN("families", .seconds = 120,
                      a_window_at_a_branch_stays, a_long_window_stays_whole,
                      windows_that_end_inside_a_block_serve_nothing,
                      half_a_block_of_a_long_window_stays, a_state_is_worth_the_tokens_and_the_reads,
+                     states_inside_leave_if_few_prompts_stop_there,
+                     read_states_inside_stay_if_some_prompts_stop_there,
+                     states_inside_stay_if_many_prompts_stop_there, stops_fade,
                      blocks_behind_the_last_state_leave_first,
                      a_state_without_its_chain_leaves_first, sparse_blocks_leave_no_holes,
                      two_generations, a_sample_evicts_pairs},

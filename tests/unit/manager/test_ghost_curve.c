@@ -3,7 +3,7 @@
 #include "check_main.h"
 
 #include "base/alloc.h"
-#include "ghost_load.h"
+#include "ghost_trace.h"
 #include "manager/pilot/ghost_curve.h"
 #include "optimizer/replay/curve.h"
 #include "optimizer/trace/intern.h"
@@ -134,6 +134,27 @@ START_TEST(a_full_sample_is_exact)
     ck_assert_double_eq(errors.shape.unit_bytes, BLOCK_BYTES);
     ck_assert_double_lt(errors.largest, 0.004);
     ghost_load_free(&load);
+}
+END_TEST
+
+/* Blocks of a power of two bytes lie at the ends of buckets: a cache of exactly as many bytes as a
+ * hit needs has the hit. */
+START_TEST(a_hit_needs_no_more_than_its_blocks)
+{
+    enum { BLOCKS = 10 };
+    struct tierce__ghost_curve *curve = open_curve(1024);
+    struct tierce__ghost_shape shape;
+    uint64_t keys[BLOCKS];
+    uint32_t member;
+    ck_assert_int_eq(tierce__ghost_curve_add(curve, BLOCK_BYTES, 1, &member), 0);
+    for (size_t i = 0; i < BLOCKS; i++)
+        keys[i] = ghost_key(3, 1, i);
+    ck_assert_int_eq(add_turn(curve, member, 1, keys, BLOCKS), 0);
+    ck_assert_int_eq(add_turn(curve, member, 1, keys, BLOCKS), 0);
+    tierce__ghost_curve_shape(curve, EPOCH_US, &shape);
+    for (size_t i = 0; i <= BLOCKS; i++)
+        ck_assert_double_eq(tierce__ghost_hits(&shape, (double)i * BLOCK_BYTES), (double)i);
+    tierce__ghost_curve_destroy(curve);
 }
 END_TEST
 
@@ -387,7 +408,8 @@ START_TEST(memory_is_bounded)
 END_TEST
 
 CHECK_MAIN("ghost_curve", .seconds = 60,
-           .tests = {a_full_sample_is_exact, members_count_by_their_bytes, a_member_can_be_removed,
+           .tests = {a_full_sample_is_exact, a_hit_needs_no_more_than_its_blocks,
+                     members_count_by_their_bytes, a_member_can_be_removed,
                      keys_may_turn_out_larger, a_reach_keeps_the_sample_dense,
                      a_small_sample_is_refined, memory_is_bounded},
            .loops = {{the_error_of_a_sample_is_bounded, 0, 6},

@@ -3,8 +3,8 @@
 #include "check_main.h"
 
 #include "base/alloc.h"
+#include "bench/manager/pilot_mix.h"
 #include "manager/pilot/rehearsal.h"
-#include "pilot_mix.h"
 
 static const struct tierce__group_spec specs[] = {{.name = "a"}, {.name = "b"}, {.name = "c"}};
 static const uint32_t group_of[] = {0, 1, 2};
@@ -12,7 +12,8 @@ static const uint32_t group_of[] = {0, 1, 2};
 static struct tierce__rehearsal rehearse(const struct pilot_mix *mix, uint64_t budget)
 {
     struct tierce__rehearsal out;
-    struct tierce__recording *recording = pilot_record(mix);
+    struct tierce__recording *recording;
+    ck_assert_int_eq(pilot_record(&recording, mix), 0);
     struct tierce__rehearsal_opts opts = {.size = sizeof(opts),
                                           .groups = specs,
                                           .group_count = mix->count,
@@ -139,6 +140,22 @@ START_TEST(equal_tenants_stay_equal)
 }
 END_TEST
 
+/* Ten blocks for each tenant: a step is a block and a half, and a cache holds whole ones. */
+START_TEST(quotas_of_few_blocks)
+{
+    for (uint64_t seed = 4000; seed < 4010; seed += 7) {
+        struct pilot_mix mix = pilot_mix_of(seed, 24);
+        struct tierce__rehearsal r = rehearse(&mix, 30);
+        show("ten blocks", seed, &r);
+        check_sum(&r, 30);
+        ck_assert_double_ge(of_best(&r, r.act_hits), 0.95);
+        ck_assert_double_gt(of_best(&r, r.act_hits), of_best(&r, r.equal_hits));
+        ck_assert_uint_lt(r.undone, r.steps / 4 + 1);
+        tierce__rehearsal_clear(&r);
+    }
+}
+END_TEST
+
 /* A conversation does not fit into a third of the budget. */
 START_TEST(less_than_a_conversation)
 {
@@ -153,7 +170,8 @@ START_TEST(what_cannot_be_rehearsed)
 {
     struct tierce__rehearsal out = {0};
     struct pilot_mix mix = {.seed = 1, .hours = 0.1, .count = 1, .tenants = {{CHAT}}};
-    struct tierce__recording *recording = pilot_record(&mix);
+    struct tierce__recording *recording;
+    ck_assert_int_eq(pilot_record(&recording, &mix), 0);
     struct tierce__rehearsal_opts opts = {.size = sizeof(opts),
                                           .groups = specs,
                                           .group_count = 1,
@@ -170,4 +188,5 @@ END_TEST
 
 CHECK_MAIN("rehearsal", .seconds = 500,
            .tests = {unseen_mixes, loads_that_stop, tenants_without_use_for_bytes,
-                     equal_tenants_stay_equal, less_than_a_conversation, what_cannot_be_rehearsed})
+                     equal_tenants_stay_equal, less_than_a_conversation, quotas_of_few_blocks,
+                     what_cannot_be_rehearsed})

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trials of other policies and times to live, against reclaim that really ran with them. */
 #include "check_main.h"
-#include "ghost_load.h"
+#include "ghost_trace.h"
 #include "manager_reclaim.h"
 
 #include "base/alloc.h"

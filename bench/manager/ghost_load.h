@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_TESTS_GHOST_LOAD_H
-#define TIERCE_TESTS_GHOST_LOAD_H
+#ifndef TIERCE_BENCH_GHOST_LOAD_H
+#define TIERCE_BENCH_GHOST_LOAD_H
 
+#include "base/alloc.h"
+#include "base/assert.h"
 #include "base/mix.h"
-#include "check_main.h"
 
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
-/* Workloads of chains of keys: conversations that are made up, or a recorded trace. */
+/* Workloads of chains of keys: conversations that are made up, for benchmarks and tests, which end
+ * if there is no memory. */
 
 struct ghost_load {
     uint64_t *keys;
@@ -21,13 +22,13 @@ static inline void ghost_load_add(struct ghost_load *load, const uint64_t *keys,
 {
     if (load->key_count + count > load->key_room) {
         load->key_room = 2 * (load->key_count + count);
-        load->keys = realloc(load->keys, load->key_room * sizeof(*load->keys));
+        load->keys = tierce__realloc(load->keys, load->key_room * sizeof(*load->keys));
     }
     if (load->count == load->end_room) {
         load->end_room = 2 * load->end_room + 64;
-        load->ends = realloc(load->ends, load->end_room * sizeof(*load->ends));
+        load->ends = tierce__realloc(load->ends, load->end_room * sizeof(*load->ends));
     }
-    ck_assert(load->keys != NULL && load->ends != NULL);
+    TIERCE_ASSERT(load->keys != NULL && load->ends != NULL);
     memcpy(load->keys + load->key_count, keys, count * sizeof(*keys));
     load->key_count += count;
     load->ends[load->count++] = load->key_count;
@@ -42,8 +43,8 @@ static inline const uint64_t *ghost_load_at(const struct ghost_load *load, size_
 
 static inline void ghost_load_free(struct ghost_load *load)
 {
-    free(load->keys);
-    free(load->ends);
+    tierce__free(load->keys);
+    tierce__free(load->ends);
     *load = (struct ghost_load){0};
 }
 
@@ -69,9 +70,9 @@ static inline void ghost_load_make(struct ghost_load *load, const struct ghost_l
     struct {
         uint64_t id, prompt;
         unsigned length;
-    } *sessions = calloc(o->sessions, sizeof(*sessions));
+    } *sessions = tierce__calloc(o->sessions, sizeof(*sessions));
     uint64_t random = o->seed, id = 0, keys[GHOST_LOAD_CHAIN_MAX];
-    ck_assert_ptr_nonnull(sessions);
+    TIERCE_ASSERT(sessions != NULL);
     for (size_t r = 0; r < o->requests; r++) {
         uint64_t a = tierce__random_next(&random), b = tierce__random_next(&random);
         unsigned at = (unsigned)((a >> 40) % o->sessions * ((b >> 40) % o->sessions) / o->sessions);
@@ -89,11 +90,7 @@ static inline void ghost_load_make(struct ghost_load *load, const struct ghost_l
                                : ghost_key(o->seed, sessions[at].id, i);
         ghost_load_add(load, keys, sessions[at].length);
     }
-    free(sessions);
+    tierce__free(sessions);
 }
-
-/* A file of $TIERCE_TEST_DATA/traces; false: the variable is not set. In ghost_trace.c, because the
- * headers of the manager and of the optimizer have equal names of queries. */
-bool ghost_load_read(struct ghost_load *load, const char *name);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_TESTS_PILOT_MIX_H
-#define TIERCE_TESTS_PILOT_MIX_H
+#ifndef TIERCE_BENCH_PILOT_MIX_H
+#define TIERCE_BENCH_PILOT_MIX_H
 
-#include "ghost_load.h"
-
+#include "bench/manager/ghost_load.h"
 #include "optimizer/trace/recording.h"
 
 #include <math.h>
@@ -33,8 +32,8 @@ static inline double pilot_rate(const struct pilot_tenant *tenant, double at_s)
     return tenant->rate * (1 + tenant->depth * wave);
 }
 
-static inline void pilot_add(struct tierce__recording *recording, uint32_t instance, double at_s,
-                             const uint64_t *keys, size_t count)
+static inline int pilot_add(struct tierce__recording *recording, uint32_t instance, double at_s,
+                            const uint64_t *keys, size_t count)
 {
     struct tierce__trace_request request = {.time_us = (int64_t)(at_s * 1e6),
                                             .instance = instance,
@@ -42,17 +41,20 @@ static inline void pilot_add(struct tierce__recording *recording, uint32_t insta
                                             .count = (uint32_t)count,
                                             .read_count = (uint32_t)count,
                                             .blocks = keys};
-    ck_assert_int_eq(tierce__recording_add(recording, &request), 0);
+    return tierce__recording_add(recording, &request);
 }
 
-/* The caller destroys it. */
-static inline struct tierce__recording *pilot_record(const struct pilot_mix *mix)
+/* The caller destroys it. Errors, *out untouched: those of recording.h. */
+TIERCE_MUSTUSE static inline int pilot_record(struct tierce__recording **out,
+                                              const struct pilot_mix *mix)
 {
     struct ghost_load loads[4] = {0};
     struct tierce__recording *recording;
     double due[4] = {0};
     size_t next[4] = {0};
-    ck_assert_int_eq(tierce__recording_create(&recording, NULL), 0);
+    int rc = tierce__recording_create(&recording, NULL);
+    if (rc < 0)
+        return rc;
     for (size_t t = 0; t < mix->count; t++) {
         const struct pilot_tenant *tenant = &mix->tenants[t];
         size_t requests = (size_t)(tenant->rate * (1 + tenant->depth) * mix->hours * 3600) + 1;
@@ -62,19 +64,24 @@ static inline struct tierce__recording *pilot_record(const struct pilot_mix *mix
                                                              .prompts = tenant->prompts,
                                                              .turns = tenant->turns});
     }
-    for (double at = 0; at < mix->hours * 3600; at++) {
+    for (double at = 0; rc == 0 && at < mix->hours * 3600; at++) {
         for (uint32_t t = 0; t < mix->count; t++) {
-            for (due[t] += pilot_rate(&mix->tenants[t], at); due[t] >= 1; due[t]--) {
+            for (due[t] += pilot_rate(&mix->tenants[t], at); rc == 0 && due[t] >= 1; due[t]--) {
                 size_t count;
                 const uint64_t *keys = ghost_load_at(&loads[t], next[t]++, &count);
-                pilot_add(recording, t, at, keys, count);
+                rc = pilot_add(recording, t, at, keys, count);
             }
         }
     }
     for (size_t t = 0; t < mix->count; t++)
         ghost_load_free(&loads[t]);
-    ck_assert_int_eq(tierce__recording_seal(recording), 0);
-    return recording;
+    if (rc == 0)
+        rc = tierce__recording_seal(recording);
+    if (rc < 0)
+        tierce__recording_destroy(recording);
+    else
+        *out = recording;
+    return rc;
 }
 
 /* Between two values. */
