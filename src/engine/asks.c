@@ -19,6 +19,7 @@ struct asked_ask {
     struct tierce__list node;
     struct tierce_engine *engine;
     size_t level;
+    uint64_t begun_ns;
     /* Under the lock. */
     bool is_patient; /* the second attempt, with timeout.load */
     bool is_over;
@@ -154,7 +155,11 @@ static struct asked_ask *join_or_ask(struct tierce_engine *engine, size_t level,
     bool asks_now = ask == NULL && fresh != NULL && asks->count < TIERCE__ASKS_MAX;
     if (asks_now) {
         ask = fresh;
-        *ask = (struct asked_ask){.engine = engine, .level = level, .refs = 1, .count = count};
+        *ask = (struct asked_ask){.engine = engine,
+                                  .level = level,
+                                  .begun_ns = tierce__now_ns(),
+                                  .refs = 1,
+                                  .count = count};
         memcpy(ask->keys, keys, count * sizeof(keys[0]));
         tierce__list_push_back(&asks->list, &ask->node);
         asks->count++;
@@ -171,12 +176,15 @@ static struct asked_ask *join_or_ask(struct tierce_engine *engine, size_t level,
     return ask;
 }
 
-static bool is_pending(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
+/* Whether a query for the key is in progress, and since when. */
+static bool is_pending(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
+                       uint64_t *since_ns)
 {
     tierce__lock_take(&engine->asks.lock);
-    bool is = find_ask(&engine->asks, level, key) != NULL;
+    const struct asked_ask *ask = find_ask(&engine->asks, level, key);
+    *since_ns = ask != NULL ? ask->begun_ns : 0;
     tierce__lock_drop(&engine->asks.lock);
-    return is;
+    return ask != NULL;
 }
 
 /* ---- a search of several stores ---- */
@@ -188,6 +196,7 @@ struct store {
     int status;  /* for the next key: 0, the store does not have it; TIERCE_E_DEADLINE, it has not
                     answered; or why it is not queried */
     int failure; /* status of keys without an answer, after a failed query */
+    uint64_t left_ns; /* when the query began that the search did not wait for; 0: none */
 };
 
 struct asked_search {
@@ -291,6 +300,8 @@ static void take_answers(struct asked_search *s, bool all)
             continue;
         if (store->ask->is_over)
             store->failure = store->ask->status;
+        else
+            store->left_ns = store->ask->begun_ns;
         TIERCE_DASSERT(store->ask->level == level);
         release(store->ask);
         store->ask = NULL;
@@ -332,10 +343,12 @@ static struct tierce__unasked judge(const struct asked_search *s)
         int status = s->stores[level].status;
         if (!searches(s, level) || status == 0 || out.pending)
             continue;
-        out = (struct tierce__unasked){.level = level,
-                                       .status = status,
-                                       .pending = status == TIERCE_E_DEADLINE &&
-                                                  is_pending(s->engine, level, s->keys + s->at)};
+        out = (struct tierce__unasked){.level = level, .status = status};
+        /* It may have answered after the search looked: its answer counts in the next one. */
+        out.since_ns = s->stores[level].left_ns;
+        out.pending =
+            status == TIERCE_E_DEADLINE &&
+            (out.since_ns > 0 || is_pending(s->engine, level, s->keys + s->at, &out.since_ns));
     }
     TIERCE_DASSERT(out.status < 0 || !out.pending);
     return out;

@@ -59,6 +59,7 @@ struct tierce__settings {
     bool cost_check;
     uint64_t cost_read_bytes_per_s; /* of slow tiers; 0: as measured */
     uint64_t cost_prefill;          /* tokens a second; 0: as measured */
+    uint64_t cost_wait_percent;     /* of the time to compute; 0: no limit */
     bool siblings;
     bool has_disk;      /* disk.path is set */
     bool recompute_all; /* while a tier is out of service, the others are not queried either */

@@ -291,6 +291,19 @@ static bool comes_again(const struct tierce_lookup_opts *opts, const struct tier
     return found->pending && (opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
 }
 
+/* Whether the first answer takes longer than a prompt that no store holds may wait. */
+static bool is_too_late(const struct lookup *l)
+{
+    struct tierce_view *view = l->view;
+    if (!l->unasked.pending || l->found > l->in_memory)
+        return false;
+    uint64_t from = (uint64_t)l->found * view->chunk_blocks;
+    uint64_t tokens = (uint64_t)beyond(l->to_block, from) * view->full.geometry.block_tokens;
+    uint64_t now_ns = tierce__now_ns();
+    TIERCE_DASSERT(l->unasked.since_ns > 0 && l->unasked.since_ns <= now_ns);
+    return now_ns - l->unasked.since_ns >= tierce__cost_wait_ns(view, tokens);
+}
+
 static int find_all(struct lookup *l, struct tierce_found *out)
 {
     struct tierce_engine *engine = l->view->engine;
@@ -323,7 +336,7 @@ static int find_all(struct lookup *l, struct tierce_found *out)
         note_unused(l, l->found, TIERCE_MISS_NOT_WORTH_LOADING);
     if (l->found == l->keys.count || l->not_worth)
         return 0;
-    out->pending = l->unasked.pending;
+    out->pending = l->unasked.pending && !is_too_late(l);
     if (comes_again(l->opts, out))
         return 0;
     add_sibling(l, out);

@@ -59,7 +59,8 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
 struct tierce__unasked {
     size_t level;
     int status;
-    bool pending; /* a query is in progress: the next search may find more */
+    bool pending;      /* a query is in progress: the next search may find more */
+    uint64_t since_ns; /* pending: when it began */
 };
 
 /* The same over `levels`, a bit for each; also returns those that could not be queried. */

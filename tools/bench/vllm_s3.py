@@ -76,7 +76,7 @@ def measure(args, lengths, folder):
     rng.shuffle(prompts)
     times, engines, store = {}, {}, S3(folder, args)
     job = {"model": args.model, "tokens": max(lengths), "port": 0, "socket": "",
-           "config": {"remote.urls": store.uri, "memory.size": "2GiB"}}
+           "config": {"remote.urls": store.uri, "memory.size": "2GiB", "cost.wait": args.wait}}
 
     def start(name, engine):
         print(f"starting {name}", file=sys.stderr)
@@ -114,6 +114,7 @@ def main():
     parser.add_argument("--tokens", default="100,300,1000,4000")
     parser.add_argument("--prompts", type=int, default=5, help="of each length and kind")
     parser.add_argument("--round-trip-ms", type=int, default=30)
+    parser.add_argument("--wait", default="5", help="cost.wait of Tierce, in percent")
     parser.add_argument("--mbit", type=int, default=1000, help="of the network, per second")
     args = parser.parse_args()
     lengths = [int(n) for n in args.tokens.split(",")]

@@ -10,6 +10,8 @@
 #define HALF_LIFE_S 10.0
 /* Older measurements are repeated. */
 #define KNOWN_S 10u
+/* A store nearby is always waited for. */
+#define WAIT_MS_LEAST 5u
 
 /* ---- how fast the engine computes ---------------------------------------------------------- */
 
@@ -122,6 +124,19 @@ bool tierce__cost_pays(struct tierce_view *view, size_t level, uint64_t bytes, u
     TIERCE_DASSERT(level < view->engine->level_count);
     struct tierce__cost_tier tiers[2] = {{0}, cost_of(view->engine, level)};
     return tierce__cost_worth(tiers, &(uint8_t){1}, 1, bytes, tokens, prefill_of(view)) == 1;
+}
+
+uint64_t tierce__cost_wait_ns(struct tierce_view *view, uint64_t tokens)
+{
+    const double most_ns = 1e18;
+    const struct tierce__settings *settings = &view->engine->settings;
+    double speed = prefill_of(view);
+    if (!settings->cost_check || settings->cost_wait_percent == 0 || speed <= 0)
+        return UINT64_MAX;
+    double ns = (double)tokens / speed * (double)settings->cost_wait_percent * 1e7;
+    double least_ns = (double)(WAIT_MS_LEAST * TIERCE__MS_NS);
+    ns = ns > least_ns ? ns : least_ns;
+    return ns < most_ns ? (uint64_t)ns : UINT64_MAX;
 }
 
 /* Whether a tier's measurements are old; returns true to only one of several concurrent callers. */

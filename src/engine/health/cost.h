@@ -55,6 +55,14 @@ size_t tierce__cost_worth(const struct tierce__cost_tier *tiers, const uint8_t *
  * any. Does not block. */
 size_t tierce__cost_limit(struct tierce_view *view, const uint8_t *places, size_t count);
 
+/*
+ * How long the first answer of a remote store may be waited for, if nothing of the prompt is known
+ * to be stored: a share (cost.wait) of the time to compute `tokens`, but at least 5 ms. So a short
+ * prompt that no store holds is not slower for it; the answer is remembered for the next lookup.
+ * UINT64_MAX: no limit. Thread: any. Does not block.
+ */
+uint64_t tierce__cost_wait_ns(struct tierce_view *view, uint64_t tokens);
+
 /* Measures a level by reading chunks that were not worth loading, as a load would, at most
  * TIERCE__COST_SAMPLES at a time, unless its numbers are recent. Thread: any. Does not wait for the
  * level. */

@@ -23,10 +23,10 @@ def test_an_index_of_a_hundred_million_blocks(tmp_path):
     needed = BLOCKS * (MEMORY_OF_BLOCK + LOCATOR_MEMORY) * 3 // 4
     if free < needed or shutil.disk_usage(tmp_path).free < BLOCKS * DISK_OF_BLOCK:
         pytest.skip(f"{BLOCKS} blocks need {needed >> 30} GiB of memory and {BLOCKS * DISK_OF_BLOCK >> 30} GiB of disk")
-    out = subprocess.run([str(executable()), "bench", "manager", "--csv", "--blocks", str(BLOCKS), "--memory", str(free),
+    out = subprocess.run([str(executable()), "bench", "manager", "reclaim", "--csv", "--blocks", str(BLOCKS), "--memory", str(free),
                           "--dir", str(tmp_path)], text=True, capture_output=True, check=True)
     print(out.stdout)
     rows = {row["case"].split(";")[0]: row for row in csv.DictReader(out.stdout.splitlines())}
     assert float(rows["memory a block"]["value"]) <= MEMORY_OF_BLOCK
     assert float(rows["rocksdb restart"]["value"]) <= 10000  # ms
-    assert float(rows["reclaim"]["value"]) > 0
+    assert next(float(row["value"]) for case, row in rows.items() if case.startswith("memory index of ")) > 0

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "delay_proxy.h"
+#include "engine/health/cost.h"
 #include "engine_fixture.h"
 #include "redis_server.h"
 
@@ -277,6 +278,58 @@ START_TEST(one_who_does_not_wait_asks_again)
 }
 END_TEST
 
+/* Looks up until the answer counts; returns the blocks. */
+static uint64_t ask(const struct tierce_chain *chain, size_t to, uint64_t *ns)
+{
+    struct tierce_found found;
+    struct tierce_lookup_opts opts = {.size = sizeof(opts),
+                                      .flags = TIERCE_LOOKUP_NO_WAIT | TIERCE_LOOKUP_AGAIN};
+    uint64_t start_ns = tierce__now_ns(), give_up_ns = tierce__deadline_in_ms(20000);
+    do {
+        ck_assert_int_eq(tierce_lookup(fx.view, chain, to, &opts, &found), 0);
+    } while (found.pending && tierce__now_ns() < give_up_ns);
+    *ns = tierce__now_ns() - start_ns;
+    ck_assert(!found.pending);
+    return found.blocks;
+}
+
+/* cost.wait: a prompt that is computed sooner than a distant store answers does not wait for it, as
+ * long as nothing of it is known to be stored. */
+START_TEST(a_short_prompt_does_not_wait_for_a_distant_store)
+{
+    const uint64_t slow_tokens = 1, fast_tokens = 1000000, tokens = BLOCKS * FX_BLOCK_TOKENS;
+    uint64_t ns;
+    start(0);
+    lookup_timeout = "5s";
+    open_engine(true);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    store_for_others(chain);
+    delay_proxy_set(&proxy, 300000);
+    open_engine(true);
+    tierce_view_computed(fx.view, fast_tokens, 1000000000);
+    ck_assert_uint_eq(tierce__cost_wait_ns(fx.view, fast_tokens), 50 * TIERCE__MS_NS);
+    ck_assert_uint_eq(tierce__cost_wait_ns(fx.view, tokens), 5 * TIERCE__MS_NS);
+    ck_assert_uint_eq(ask(chain, BLOCKS, &ns), 0);
+    ck_assert_uint_ge(ns, 5 * TIERCE__MS_NS);
+    ck_assert_uint_lt(ns, 300 * TIERCE__MS_NS);
+    ck_assert_int_eq(fx_stats(&fx).misses_deadline, 1);
+    /* Computing takes so long now that its answer is waited for. */
+    for (int i = 0; i < 40; i++)
+        tierce_view_computed(fx.view, slow_tokens, 20000000000u);
+    ck_assert_uint_gt(tierce__cost_wait_ns(fx.view, tokens), 20000 * TIERCE__MS_NS);
+    ck_assert_uint_eq(ask(chain, BLOCKS, &ns), BLOCKS);
+    /* The answer is remembered by one that would not wait. */
+    for (int i = 0; i < 10; i++)
+        tierce_view_computed(fx.view, fast_tokens, 1000000000);
+    delay_proxy_freeze(&proxy, true);
+    ck_assert_uint_eq(ask(chain, BLOCKS, &ns), BLOCKS);
+    delay_proxy_freeze(&proxy, false);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    stop();
+}
+END_TEST
+
 /* It takes longer than timeout.lookup, so that the first lookups find nothing, and is not a
  * failure: it answers. */
 START_TEST(a_distant_store_is_no_failure)
@@ -431,6 +484,7 @@ int main(void)
     return CHECK_RUN(
         "slow remote", .seconds = 60,
         .tests = {a_store_does_not_wait_for_one_that_hangs, a_distant_store_is_no_failure,
+                  a_short_prompt_does_not_wait_for_a_distant_store,
                   a_store_that_says_nothing_is_left_alone, a_prefetch_waits_for_a_distant_store,
                   a_prefetch_ends_when_a_distant_store_has_a_part_only,
                   states_are_queried_several_at_once},
