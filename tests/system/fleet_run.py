@@ -6,13 +6,16 @@
     storages: a Redis, a folder, S3, and    two nodes, each with the memory of one engine
     the memory of two nodes of a pool       two vLLMs, each a client of its node
 
+Blocks of the nodes have two copies. Redis gets less room, so its cold blocks move to S3; the folder is drained in the middle;
+blocks that are read again move to the nodes. The nodes of the pool copy the bytes.
+
 The prompts are sessions of several turns: each turn begins with all that the session has said before. Every answer must equal
 that of a vLLM without a cache. The exit code is 0 only if the conditions at the end of this file hold.
 """
 
 import argparse
+import collections
 import random
-import re
 import shutil
 import signal
 import sys
@@ -33,7 +36,9 @@ from node_process import Node  # noqa: E402
 BLOCK = 32
 ORIGINS = ("local", "memory", "remote")
 KINDS = ("redis", "nodes", "file", "s3")  # each holds the beginning of every fourth session
-LOST = ("redis", "nodes")  # in the middle of the story
+LOST = ("redis",)  # in the middle of the story; one of the nodes is, too, and its blocks have copies
+EMPTIED = ("file",)
+REASONS = ("cold", "drain", "replica", "hot")
 
 
 class Screen:
@@ -120,7 +125,7 @@ class Run:
         self.folder, self.screen = folder, Screen(quiet)
         self.sessions = sessions_of(sessions, turns, tokens, seed)
         self.rows, self.members, self.fleet, self.storages = [], [], None, {}
-        self.located = {}
+        self.located, self.moved = collections.Counter(), collections.Counter()
 
     # ---- parts ----
 
@@ -157,47 +162,61 @@ class Run:
 
     def tell(self):
         a, b = self.members
+        redis, folder, pool = (self.storages[kind] for kind in ("redis", "file", "nodes"))
+        self.fleet.copies("ST_TIERCE", 2)
         for i, kind in enumerate(KINDS):
             self.prefer(kind)
             self.play(f"new blocks go to {kind}", a, 0, self.sessions[i::len(KINDS)])
             a.flush()
+        self.screen.say("Redis has less room from now on: its cold blocks move to S3")
+        self.prefer("redis")
+        self.fleet.reclaims(demote=1)
+        self.fleet.squeeze(redis)
         self.play("B has seen none of it", b, 0)
+        wait_until(lambda: self.fleet.moved()["cold"] > 0)
+        self.screen.say("the folder is drained")
+        self.prefer("s3")
+        self.fleet.drain(folder.name)
         self.play("the next turn", b, 1)
         b.flush()
+        wait_until(lambda: self.fleet.drained(folder.name) and pool.copied())
         self.screen.say("the leading manager is killed")
-        self.note_located()
+        self.note_counts()
         self.fleet.fail_over(signal.SIGKILL)
         self.play("another manager leads", a, 1)
         a.flush()
-        self.screen.say("Redis and a node of the pool are killed, with their blocks; B's node is killed and starts with nothing")
-        self.storages["redis"].stop()
-        self.storages["nodes"].nodes[0].kill()
-        wait_until(lambda: self.fleet.state_of(self.storages["redis"].name) == "unwell")
-        self.storages["nodes"].wait("unwell", ("n1",))
+        self.screen.say("Redis, with its blocks, and a node of the pool are killed; B's node is killed and starts with nothing")
+        redis.stop()
+        pool.nodes[0].kill()
+        wait_until(lambda: self.fleet.state_of(redis.name) == "unwell")
+        pool.wait("unwell", ("n1",))
         b.restart()
         self.play("a storage is lost", b, 1)
         b.flush()
+        self.screen.say("blocks that are read again move to the nodes from now on")
+        self.prefer("nodes")
+        self.fleet.reclaims(promote_window_seconds=3600)
         self.play("the last turn", b, 2)
         b.flush()
         self.screen.say("A's node is killed and starts with nothing")
         a.restart()
         self.play("from the other storages", a, 2)
+        wait_until(lambda: self.fleet.moved()["hot"] > 0)
 
-    def note_located(self):
-        """Places that readers were given, by storage: the manager that ends takes its counters along."""
-        for name, count in self.fleet.located().items():
-            self.located[name] = self.located.get(name, 0) + count
+    def note_counts(self):
+        """Places that readers were given, and blocks that moved: the manager that ends takes its counters along."""
+        self.located += self.fleet.located()
+        self.moved += self.fleet.moved()
 
     def show(self):
         print()
         print_table(("phase", "engine", "requests", "prompt", "computed", "vLLM held", "memory", "pool", "failed",
                      "equal"), [row.cells() for row in self.rows])
-        after = self.fleet.located()
         print_table(("storage", "type", "blocks now", "places given to readers"),
                     [(self.storages[kind].name, kind,
-                      "lost" if kind == "redis" else str(self.storages[kind].objects()),
-                      str(self.located.get(self.storages[kind].name, 0) + after.get(self.storages[kind].name, 0)))
-                     for kind in KINDS])
+                      "lost" if kind in LOST else "drained" if kind in EMPTIED else str(self.storages[kind].objects()),
+                      str(self.located[self.storages[kind].name])) for kind in KINDS])
+        print_table(("reason", "", "blocks moved"), [(reason, "", str(self.moved[reason])) for reason in REASONS])
 
     def judge(self):
         """The conditions of the exit code; returns those that failed, in words."""
@@ -215,8 +234,9 @@ class Run:
             got = sum(row.origin.values())
             if got < 0.9 * wanted:
                 failed.append(f"{phase}: {got:,} tokens came from caches, less than 90 % of {wanted:,}")
-        if any(self.storages[kind].objects() == 0 for kind in KINDS if kind not in LOST):
+        if any(self.storages[kind].objects() == 0 for kind in KINDS if kind not in LOST + EMPTIED):
             failed.append("a storage has no block")
+        failed += [f"no block has moved by the rule {reason}" for reason in REASONS if self.moved[reason] == 0]
         return failed
 
     def stop(self):
@@ -232,6 +252,7 @@ def run(folder, sessions=4, turns=3, tokens=256, seed=20261128, quiet=False):
     try:
         play.set_up()
         play.tell()
+        play.note_counts()
         if not quiet:
             play.show()
         return play.judge(), play.rows

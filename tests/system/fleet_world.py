@@ -116,6 +116,11 @@ class NodePool:
     def wait(self, state, nodes=("n1", "n2")):
         wait_until(lambda: all(self.fleet.state_of(f"{self.name}.{node}") == state for node in nodes))
 
+    def copied(self):
+        """Whether both nodes have as many blocks."""
+        counts = {int(node.metric("node_pool_objects")) for node in self.nodes}
+        return len(counts) == 1 and counts != {0}
+
     def objects(self):
         return sum(int(node.metric("node_pool_objects")) for node in self.nodes if node.process.poll() is None)
 
@@ -178,13 +183,56 @@ class Fleet:
                 "storage_type": "redis", "storage_uri": f"{self.redis.uri}?timeout_ms=20000"}
         return startup
 
-    def candidates(self, names):
+    def change(self, change):
+        """Changes the group by a function of its message."""
         group = self.api.call("admin", "GetInstanceGroup", name=GROUP)["instance_group"]
         version = int(group["version"])
-        group.update(storage_candidates=names, version=version + 1)
-        group["cache_config"]["reclaim_strategy"]["storage_unique_name"] = names[0]
+        change(group)
+        group["version"] = version + 1
         changed = self.api.call("admin", "UpdateInstanceGroup", instance_group=group, current_version=version)
         assert code(changed) == "OK", changed
+
+    def candidates(self, names):
+        def set_names(group):
+            group["storage_candidates"] = names
+            group["cache_config"]["reclaim_strategy"]["storage_unique_name"] = names[0]
+
+        self.change(set_names)
+
+    def reclaims(self, **settings):
+        """Sets rules that move blocks."""
+        self.change(lambda group: group["cache_config"]["reclaim_strategy"].update(settings))
+
+    def copies(self, storage_type, count):
+        entry = {"storage_type": storage_type, "capacity": 10_000_000_000, "replicas": count}
+        self.change(lambda group: group["quota"].setdefault("quota_config", []).append(entry))
+
+    def drain(self, name):
+        drained = self.api.call("admin", "DrainStorage", storage_unique_name=name, action="DRAIN_START")
+        assert code(drained) == "OK", drained
+
+    def drained(self, name):
+        """Whether no block is left there."""
+        shown = self.api.call("admin", "DrainStorage", storage_unique_name=name)
+        assert code(shown) == "OK", shown
+        return shown["state"] in ("deleting", "drained")
+
+    def squeeze(self, storage):
+        """Takes so much room from a storage that its blocks lie between its watermark and its limit."""
+        used = self.numbers("data_storage_byte_size", "unique_name")[storage.name]
+        changed = self.api.call("admin", "UpdateStorage", storage={
+            **storage.spec(), "capacity_bytes": used * 5 // 3, "watermark_percent": 40})
+        assert code(changed) == "OK", changed
+
+    def numbers(self, metric, label):
+        """The values of a metric of the manager that leads, by a label."""
+        text = self.leader().get("/metrics", "admin_http")[1].decode()
+        found = re.findall(rf'^tierce_{metric}\{{(?:.*,)?{label}="([^"]*)".*\}} (\S+)$', text, re.M)
+        return collections.Counter({name: int(float(value)) for name, value in found})
+
+    def moved(self):
+        """Blocks that have moved under the manager that leads, by reason."""
+        return self.numbers("moves_moved_count_total", "reason")
 
     def state_of(self, name):
         listed = self.api.call("admin", "ListStorage")
@@ -193,11 +241,9 @@ class Fleet:
 
     def located(self):
         """Places that readers were given by the manager that leads, by storage or pool."""
-        text = self.leader().get("/metrics", "admin_http")[1].decode()
-        found = re.findall(r'^tierce_data_storage_located_count\w*\{.*unique_name="(\w+)[\w.]*"\} (\S+)$', text, re.M)
         counts = collections.Counter()
-        for name, value in found:
-            counts[name] += int(float(value))
+        for name, value in self.numbers("data_storage_located_count_total", "unique_name").items():
+            counts[name.split(".")[0]] += value
         return counts
 
     @property
