@@ -108,6 +108,7 @@ int tierce__manager_promote(void *arg, uint64_t fence)
                   TIERCE__MANAGER_LOADS);
     tierce__manager_set_state(manager, TIERCE__MANAGER_LEADS);
     tierce__log(TIERCE_LOG_INFO, "manager.leads", "fence=%llu", (unsigned long long)fence);
+    tierce__scrub_resume(manager->scrub);
     tierce__events_other(manager->events, tierce__manager_now_us(manager), manager->node_id,
                          "leader_elector", "LeaderPromoted", "");
     return 0;

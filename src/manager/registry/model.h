@@ -67,6 +67,7 @@ struct tierce__storage {
     enum tierce__contents contents;
     enum tierce__draining draining;
     bool is_marked;            /* the mark of this registry was written there, or found */
+    char *scrub;               /* the position of a scrub that is under way; "": none is */
     uint64_t capacity_bytes;   /* limit of this storage; 0: unlimited */
     int32_t watermark_percent; /* of capacity_bytes: blocks are reclaimed above it; 0: 95 */
     /* Fields of all types; fields that this type does not have are "" and 0. */

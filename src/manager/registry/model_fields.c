@@ -102,6 +102,7 @@ static const struct tierce__model_field storage_rows[] = {
       .flags = TIERCE__FIELD_IS_STORED | TIERCE__FIELD_IS_CLOSED),
     S(draining, "draining", NO_FIELD, LIMITS(TIERCE__DRAINING_NOT, TIERCE__DRAINING_DROPS),
       .flags = TIERCE__FIELD_IS_STORED | TIERCE__FIELD_IS_CLOSED),
+    S(scrub, "scrub", NO_FIELD, .flags = TIERCE__FIELD_IS_STORED),
     NUMBER(tierce__storage, UINT16_MAX),
 };
 const struct tierce__fields tierce__storage_fields = {

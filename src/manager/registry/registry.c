@@ -341,6 +341,8 @@ void tierce__storage_keep_state(struct tierce__storage *storage, const struct ti
     storage->is_marked = old != NULL && old->is_marked;
     storage->contents = old != NULL ? old->contents : TIERCE__CONTENTS_KEPT;
     storage->draining = old != NULL ? old->draining : TIERCE__DRAINING_NOT;
+    if (storage->scrub != NULL && storage->scrub[0] != '\0')
+        storage->scrub[0] = '\0'; /* a scrub that runs notes its position again */
 }
 
 /* Whether a checked entry may replace the one of its name, from which it takes the number. */

@@ -114,6 +114,39 @@ int tierce__registry_drain_storage(struct tierce__registry *registry, const char
     return rc > 0 ? 0 : rc;
 }
 
+/* ---- scrub ----------------------------------------------------------------------------------- */
+
+struct scrub_edit {
+    const char *name, *position;
+};
+
+static int set_scrub(struct tierce__catalog *catalog, const void *arg, char why[256])
+{
+    const struct scrub_edit *edit = arg;
+    struct tierce__storage *storage =
+        tierce__catalog_find(catalog, TIERCE__KIND_STORAGE, edit->name);
+    if (storage == NULL) {
+        snprintf(why, 256, "there is no storage %.200s", edit->name);
+        return -ENOENT;
+    }
+    if (strcmp(storage->scrub, edit->position) == 0)
+        return 1;
+    char *copy = tierce__strdup(edit->position);
+    if (copy == NULL)
+        return -ENOMEM;
+    tierce__free(storage->scrub);
+    storage->scrub = copy;
+    return 0;
+}
+
+int tierce__registry_note_scrub(struct tierce__registry *registry, const char *name,
+                                const char *position, char why[256])
+{
+    int rc = tierce__registry_change(registry, set_scrub,
+                                     &(struct scrub_edit){.name = name, .position = position}, why);
+    return rc > 0 ? 0 : rc;
+}
+
 /* ---- parts of nodes -------------------------------------------------------------------------- */
 
 int tierce__registry_check_pool(const struct tierce__catalog *catalog,

@@ -193,6 +193,19 @@ static int take_id(struct tierce__catalog *catalog, const char *id, bool keeps_i
                                      : tierce__registry_give_id(catalog, why);
 }
 
+/* The backup's manager had a scrub under way. Here it could delete what was stored after the
+ * backup, so it begins only if an operator asks for it. */
+static void end_scrubs(struct tierce__catalog *catalog)
+{
+    size_t count;
+    (void)tierce__catalog_storages(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct tierce__storage *storage = tierce__catalog_entry(catalog, TIERCE__KIND_STORAGE, i);
+        if (storage->scrub[0] != '\0')
+            storage->scrub[0] = '\0';
+    }
+}
+
 /* Reads a text into an empty catalog, which has assigned numbers. */
 static int take_over(struct tierce__catalog *catalog, const void *arg, char why[256])
 {
@@ -208,6 +221,7 @@ static int take_over(struct tierce__catalog *catalog, const void *arg, char why[
     if (rc == 0) {
         skip_numbers(&read->next, &catalog->next);
         skip_generations(read, catalog);
+        end_scrubs(read);
         catalog->next = read->next;
         catalog->generation_floor = read->generation_floor;
         rc = take_id(catalog, read->id, whole->keeps_id, why);

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SCRUB_MAGIC 0x74736372u
@@ -218,6 +219,11 @@ static void add_instance(void *arg, struct tierce__live *live)
     run->id_count += run->ids[run->id_count] != NULL;
 }
 
+static int compare_ids(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 int tierce__scrub_list_instances(struct scrub_run *run)
 {
     forget_instances(run);
@@ -226,6 +232,8 @@ int tierce__scrub_list_instances(struct scrub_run *run)
     /* A closed index has no instances, and then all files would be orphans. */
     if (!tierce__locator_is_open(run->opts->locator))
         return TIERCE_E_CLOSED;
+    if (run->id_count > 1)
+        qsort(run->ids, run->id_count, sizeof(*run->ids), compare_ids);
     return run->no_memory ? -ENOMEM : 0;
 }
 
@@ -339,9 +347,12 @@ static void end_run(struct scrub_run *run, int rc)
     struct tierce__scrub_state *last = &scrub->last[scrub->current].state;
     last->ended_us = now_us;
     last->whole_us = run->phase == TIERCE__SCRUB_DONE ? now_us : last->whole_us;
-    if (run->phase == TIERCE__SCRUB_STOPPED && scrub->is_leaving)
-        snprintf(last->why, sizeof(last->why),
-                 "this manager leads no more; start the scrub again at the next leader");
+    bool is_left = run->phase == TIERCE__SCRUB_STOPPED && scrub->is_leaving;
+    if (is_left)
+        snprintf(last->why, sizeof(last->why), "this manager leads no more; %s",
+                 tierce__registry_is_stored(run->opts->registry)
+                     ? "the next leader goes on with the scrub"
+                     : "start the scrub again at the next leader");
     else if (run->phase == TIERCE__SCRUB_FAILED && run->why[0] == '\0')
         snprintf(last->why, sizeof(last->why), "%s", tierce_strerror(rc));
     else if (run->phase == TIERCE__SCRUB_FAILED || is_incomplete)
@@ -349,6 +360,8 @@ static void end_run(struct scrub_run *run, int rc)
                  run->phase == TIERCE__SCRUB_FAILED ? run->why : run->unread);
     state = *last;
     tierce__lock_drop(&scrub->lock);
+    if (!is_left)
+        tierce__scrub_forget_position(run->opts, run->storage.name);
     log_end(run, &state);
 }
 
@@ -359,31 +372,11 @@ static void destroy_run(struct scrub_run *run)
     forget_instances(run);
     tierce__free(run->ids);
     tierce__free(run->root);
+    tierce__free(run->at.instance);
     tierce__arena_clear(&run->arena);
     tierce__storage_clear(&run->storage);
     tierce__free(run);
 }
-
-static void *scrub_storage(void *arg)
-{
-    struct scrub_run *run = arg;
-    struct tierce__scrub *scrub = run->scrub;
-    int rc = tierce__scrub_records(run);
-    if (rc == 0 && run->lists) {
-        run->phase = TIERCE__SCRUB_OBJECTS;
-        rc = tierce__scrub_objects(run);
-    }
-    end_run(run, rc);
-    destroy_run(run);
-    tierce__lock_take(&scrub->lock);
-    TIERCE_ASSERT(scrub->is_running);
-    scrub->is_running = false;
-    tierce__cond_broadcast(&scrub->changed);
-    tierce__lock_drop(&scrub->lock);
-    return NULL;
-}
-
-/* ---- start and stop -------------------------------------------------------------------------- */
 
 /* Errors: -ENOENT, -ENOMEM. */
 static int copy_storage(struct scrub_run *run, const char *name, char why[TIERCE__WHY_BYTES])
@@ -414,6 +407,55 @@ static int check_storage(struct scrub_run *run, char why[TIERCE__WHY_BYTES])
         snprintf(why, TIERCE__WHY_BYTES, "%s", words[0] != '\0' ? words : tierce_strerror(rc));
     return rc;
 }
+
+/* A new leader may not reach the storage at once. */
+static int wait_for_storage(struct scrub_run *run)
+{
+    enum { TRIES = 60 };
+    struct scrub_pace each_second = {.rate = 1};
+    int rc = TIERCE_E_DOWN;
+    for (int i = 0; rc == TIERCE_E_DOWN && i < TRIES; i++) {
+        rc = wait_for_turn(run, &each_second, 1);
+        if (rc == 0)
+            rc = check_storage(run, run->why);
+    }
+    if (rc == 0)
+        run->why[0] = '\0';
+    return rc;
+}
+
+static int scrub_both(struct scrub_run *run)
+{
+    int rc = run->is_resumed ? wait_for_storage(run) : 0;
+    run->lists = tierce__storages_has_list(run->opts->storages, run->storage.type);
+    if (rc == 0)
+        tierce__scrub_save(run, true);
+    if (rc == 0 && run->phase == TIERCE__SCRUB_RECORDS)
+        rc = tierce__scrub_records(run);
+    if (rc < 0 || !run->lists)
+        return rc;
+    run->phase = TIERCE__SCRUB_OBJECTS;
+    tierce__free(run->at.instance);
+    run->at = (struct scrub_at){0};
+    tierce__scrub_save(run, true);
+    return tierce__scrub_objects(run);
+}
+
+static void *scrub_storage(void *arg)
+{
+    struct scrub_run *run = arg;
+    struct tierce__scrub *scrub = run->scrub;
+    end_run(run, scrub_both(run));
+    destroy_run(run);
+    tierce__lock_take(&scrub->lock);
+    TIERCE_ASSERT(scrub->is_running);
+    scrub->is_running = false;
+    tierce__cond_broadcast(&scrub->changed);
+    tierce__lock_drop(&scrub->lock);
+    return NULL;
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
 
 static int make_run(struct scrub_run **out, struct tierce__scrub *scrub,
                     const struct tierce__scrub_request *request, char why[TIERCE__WHY_BYTES])
@@ -462,11 +504,15 @@ static int begin_state(struct tierce__scrub *scrub, struct scrub_run *run)
         scrub->last[scrub->last_count] = made;
         last = &scrub->last[scrub->last_count++];
     }
+    if (run->began_us == 0)
+        run->began_us = tierce__locator_now_us(run->opts->locator);
     last->state = (struct tierce__scrub_state){
+        .phase = run->phase,
+        .counts = run->counts,
         .repairs = run->repairs,
         .lists = run->lists,
         .rate = (uint32_t)run->files.rate,
-        .began_us = tierce__locator_now_us(run->opts->locator),
+        .began_us = run->began_us,
         .whole_us = last->state.whole_us,
     };
     run->seen = last->seen;
@@ -491,15 +537,11 @@ static int start_thread(struct tierce__scrub *scrub, struct scrub_run *run)
     return rc;
 }
 
-int tierce__scrub_start(struct tierce__scrub *scrub, const struct tierce__scrub_request *request,
-                        char why[TIERCE__WHY_BYTES])
+/* Takes the run, also if it fails. */
+static int begin_run(struct tierce__scrub *scrub, struct scrub_run *run,
+                     char why[TIERCE__WHY_BYTES])
 {
-    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
-    struct scrub_run *run = NULL;
-    why[0] = '\0';
-    int rc = make_run(&run, scrub, request, why);
-    if (rc < 0)
-        return rc;
+    int rc = 0;
     tierce__lock_take(&scrub->lock);
     if (scrub->is_running) {
         rc = tierce__why(why, -EBUSY, "a scrub of storage %.100s runs; one runs at a time",
@@ -514,6 +556,58 @@ int tierce__scrub_start(struct tierce__scrub *scrub, const struct tierce__scrub_
     if (rc < 0)
         destroy_run(run);
     return rc;
+}
+
+int tierce__scrub_start(struct tierce__scrub *scrub, const struct tierce__scrub_request *request,
+                        char why[TIERCE__WHY_BYTES])
+{
+    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    struct scrub_run *run = NULL;
+    why[0] = '\0';
+    int rc = make_run(&run, scrub, request, why);
+    return rc == 0 ? begin_run(scrub, run, why) : rc;
+}
+
+static int resume_one(struct tierce__scrub *scrub, const struct tierce__storage *storage,
+                      char why[TIERCE__WHY_BYTES])
+{
+    struct scrub_run *run = tierce__calloc(1, sizeof(*run));
+    if (run == NULL)
+        return -ENOMEM;
+    run->scrub = scrub;
+    run->opts = &scrub->opts;
+    run->is_resumed = true;
+    int rc = copy_storage(run, storage->name, why);
+    if (rc == 0)
+        rc = tierce__scrub_position_read(run, storage->scrub);
+    if (rc == 0)
+        return begin_run(scrub, run, why);
+    destroy_run(run);
+    return rc;
+}
+
+void tierce__scrub_resume(struct tierce__scrub *scrub)
+{
+    struct tierce__registry *registry = scrub->opts.registry;
+    size_t count;
+    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
+    for (size_t i = 0; i < count; i++) {
+        char why[TIERCE__WHY_BYTES] = "";
+        if (all[i].scrub == NULL || all[i].scrub[0] == '\0')
+            continue;
+        int rc = resume_one(scrub, &all[i], why);
+        if (rc == 0) {
+            tierce__log(TIERCE_LOG_INFO, "scrub_resumed", "storage=%.64s", all[i].name);
+            continue;
+        }
+        tierce__log(TIERCE_LOG_WARN, "scrub_not_resumed",
+                    "storage=%.64s why=\"%s\" hint=\"start it again: tierce storage scrub\"",
+                    all[i].name, why[0] != '\0' ? why : tierce_strerror(rc));
+        tierce__scrub_forget_position(&scrub->opts, all[i].name);
+    }
+    tierce__registry_release(registry, catalog);
 }
 
 void tierce__scrub_stop(struct tierce__scrub *scrub, const char *storage)

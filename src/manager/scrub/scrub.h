@@ -39,6 +39,10 @@ struct tierce__scrub_opts {
     uint64_t (*now_ns)(void *arg);
     void (*wait_until)(void *arg, uint64_t due_ns);
     void *clock_arg;
+    /* For tests: the objects that are judged together, and the memory of the filter of names that
+     * are in use; 0: scrub_objects.c. */
+    size_t objects_max;
+    uint64_t filter_bytes_max;
 };
 
 TIERCE_MUSTUSE int tierce__scrub_create(struct tierce__scrub **out,
@@ -65,7 +69,14 @@ struct tierce__scrub_request {
 TIERCE_MUSTUSE int tierce__scrub_start(struct tierce__scrub *scrub,
                                        const struct tierce__scrub_request *request,
                                        char why[TIERCE__WHY_BYTES]);
-/* Asks the scrub that runs, if there is one, to stop; NULL: of any storage. */
+/*
+ * Goes on with the scrub that the last leader has left: its position is in the registry, at most a
+ * minute old, if the registry is stored. In the second direction it begins with that direction. If
+ * the storage does not answer for a minute, the scrub has failed. Call it when the manager leads.
+ */
+void tierce__scrub_resume(struct tierce__scrub *scrub);
+/* Asks the scrub that runs, if there is one, to stop; NULL: of any storage, because this manager
+ * leads no more, and the next leader is to go on with it. */
 void tierce__scrub_stop(struct tierce__scrub *scrub, const char *storage);
 /* Waits until no scrub runs. */
 void tierce__scrub_wait(struct tierce__scrub *scrub);

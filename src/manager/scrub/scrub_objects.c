@@ -13,6 +13,11 @@
  * twice; a session ends within a day. Only a file with several slots is written again: such a file
  * is known to its instance's places while it has free slots. If its slots were given out and
  * written while the records were read, it has changed since it was listed, and stays.
+ *
+ * A storage with more objects than OBJECTS_MAX would need a reading of all records for each so
+ * many. So the records are read once into a filter (scrub_set.h) before the listing goes on, and
+ * objects that the filter has are not judged. The others are judged as described above, so the
+ * filter may be out of date.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -23,7 +28,8 @@
 #include <string.h>
 
 enum {
-    OBJECTS_MAX = 1 << 20, /* between two readings of all records */
+    OBJECTS_MAX = 1 << 20, /* that are judged together, by one reading of all records */
+    FILTER_BYTES_MAX = 256 << 20,
     PAGE_KEYS = 1024,
     PAGE_TRIES = 3,
 };
@@ -34,9 +40,11 @@ enum {
 struct listing {
     struct scrub_run *run;
     struct tierce__scrub_set set;
+    struct tierce__scrub_filter filter; /* of names that records use; empty for small storages */
     bool has_begun, is_end;
     const struct tierce__instance *instance; /* whose locations are read */
     bool is_whole;                           /* the last page of records had all of its records */
+    bool is_filling;                         /* the records are read into the filter */
     bool no_memory;
 };
 
@@ -70,7 +78,8 @@ static int add_page(struct listing *l, const struct tierce__storage_page *page)
         counts->listed++;
         counts->listed_bytes += object->bytes != TIERCE__STORAGE_UNKNOWN_BYTES ? object->bytes : 0;
         counts->young += object->changed_us >= before_us;
-        if (object->changed_us < before_us) /* or unknown */
+        if (object->changed_us < before_us && /* or unknown */
+            !tierce__scrub_filter_has(&l->filter, object->name))
             rc = tierce__scrub_set_add(&l->set, object->name, object->bytes, object->changed_us);
     }
     return rc;
@@ -98,14 +107,23 @@ static int list_page(struct listing *l)
     rc = add_page(l, page);
     tierce__storage_page_clear(page);
     tierce__free(page);
+    if (rc == 0)
+        tierce__scrub_save(run, false); /* it may have failed when this direction began */
     return rc == 0 ? tierce__scrub_pace(run, files) : rc;
 }
 
+static int fill_filter(struct listing *l);
+
+/* Lists objects until the set is full. */
 static int list_objects(struct listing *l)
 {
+    size_t most = l->run->opts->objects_max > 0 ? l->run->opts->objects_max : OBJECTS_MAX;
     int rc = 0;
-    while (rc == 0 && !l->is_end && l->set.count < OBJECTS_MAX)
+    while (rc == 0 && !l->is_end && l->set.count < most) {
         rc = list_page(l);
+        if (rc == 0 && !l->is_end && l->set.count >= most && l->filter.words == NULL)
+            rc = fill_filter(l);
+    }
     size_t twice = rc == 0 ? tierce__scrub_set_seal(&l->set) : 0;
     TIERCE_DASSERT(twice <= l->run->counts.listed);
     l->run->counts.listed -= twice;
@@ -121,7 +139,9 @@ static void use_place(struct listing *l, const struct tierce__spec_place *place)
     struct scrub_run *run = l->run;
     const char *path = tierce__place_path(&run->storage, l->instance, place, &run->arena);
     l->no_memory = l->no_memory || path == NULL;
-    if (path != NULL)
+    if (path != NULL && l->is_filling)
+        tierce__scrub_filter_add(&l->filter, path);
+    else if (path != NULL)
         tierce__scrub_set_use(&l->set, path);
 }
 
@@ -219,16 +239,36 @@ static int use_tables(struct listing *l, const char *id, bool deletions)
     return rc;
 }
 
-static int use_instance(struct listing *l, const char *id)
+static int use_all_records(struct listing *l, const char *id)
 {
     uint64_t cursor = 0;
-    int rc = use_tables(l, id, false);
+    int rc = 0;
     do {
-        if (rc == 0)
-            rc = use_page(l, id, &cursor);
+        rc = use_page(l, id, &cursor);
         if (rc == 0)
             rc = tierce__scrub_pace(l->run, TIERCE__SCRUB_PAGE_WORK);
     } while (rc == 0 && cursor != 0);
+    return rc;
+}
+
+/* The first direction has counted the files that records name. */
+static int fill_filter(struct listing *l)
+{
+    struct scrub_run *run = l->run;
+    uint64_t most =
+        run->opts->filter_bytes_max > 0 ? run->opts->filter_bytes_max : FILTER_BYTES_MAX;
+    int rc = tierce__scrub_filter_init(&l->filter, run->counts.checked + run->counts.fresh, most,
+                                       run->salt);
+    if (rc == 0)
+        rc = tierce__scrub_list_instances(run);
+    l->is_filling = true;
+    for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
+        rc = use_all_records(l, run->ids[i]);
+        rc = rc == -ENOENT ? 0 : rc;
+    }
+    l->is_filling = false;
+    if (rc == 0)
+        tierce__scrub_set_filter(&l->set, &l->filter);
     return rc;
 }
 
@@ -238,7 +278,8 @@ static int use_all(struct listing *l)
     struct scrub_run *run = l->run;
     int rc = tierce__scrub_list_instances(run);
     for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
-        rc = use_instance(l, run->ids[i]);
+        rc = use_tables(l, run->ids[i], false);
+        rc = rc == 0 ? use_all_records(l, run->ids[i]) : rc;
         rc = rc == -ENOENT ? 0 : rc;
     }
     for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
@@ -368,6 +409,7 @@ int tierce__scrub_objects(struct scrub_run *run)
             rc = end_orphans(&l);
         tierce__scrub_set_clear(&l.set);
     }
+    tierce__scrub_filter_fini(&l.filter);
     if (!l.is_end)
         tierce__storages_end_list(run->opts->storages, &run->storage);
     return rc;

@@ -13,6 +13,12 @@ struct scrub_pace {
     uint64_t rate, next_ns; /* units a second */
 };
 
+/* A place in the records, in the order of the names of instances and of a scan. */
+struct scrub_at {
+    char *instance; /* heap; NULL: the first one */
+    uint64_t cursor;
+};
+
 /* A scrub that runs. Its thread alone. */
 struct scrub_run {
     struct tierce__scrub *scrub;
@@ -24,6 +30,10 @@ struct scrub_run {
     uint64_t salt; /* selects the blocks that are verified: others in each scrub */
     enum tierce__scrub_phase phase;
     struct tierce__scrub_counts counts;
+    struct scrub_at at; /* of the records */
+    uint64_t saved_ns;  /* the position was written to the registry then */
+    int64_t began_us;
+    bool is_resumed;
     char **ids; /* of the instances when the phase began */
     size_t id_count, id_room;
     bool no_memory;                  /* not all could be listed */
@@ -60,7 +70,18 @@ struct scrub_file {
  * -ECANCELED, -ENOMEM; of the storage, if they end the scrub. */
 TIERCE_MUSTUSE int tierce__scrub_verify(struct scrub_run *run, struct scrub_file *file);
 
-/* Lists the instances. Errors: -ENOMEM, TIERCE_E_CLOSED (the manager leads no more). */
+/*
+ * The position of a scrub, as a text in the registry (storage->scrub), with which another leader
+ * goes on. `read` sets the fields of a run that has none. Errors: TIERCE_E_FORMAT, -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__scrub_position_write(char **out, const struct scrub_run *run);
+TIERCE_MUSTUSE int tierce__scrub_position_read(struct scrub_run *run, const char *text);
+/* Writes the position to the registry, at most once a minute unless `now`. */
+void tierce__scrub_save(struct scrub_run *run, bool now);
+/* The scrub has ended. */
+void tierce__scrub_forget_position(const struct tierce__scrub_opts *opts, const char *storage);
+
+/* Lists the instances, by name. Errors: -ENOMEM, TIERCE_E_CLOSED (the manager leads no more). */
 TIERCE_MUSTUSE int tierce__scrub_list_instances(struct scrub_run *run);
 
 /* A page of an instance's records, in the run's arena. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records whose files the storage does not have. */
+#include "base/alloc.h"
 #include "base/assert.h"
 #include "manager/scrub/scrub_private.h"
 
@@ -263,18 +264,38 @@ static int scrub_page(struct scrub_run *run, const char *id, uint64_t *cursor)
     return rc;
 }
 
+/* From a cursor on. */
+static int scrub_instance(struct scrub_run *run, const char *id, uint64_t cursor)
+{
+    int rc = 0;
+    char *copy = tierce__strdup(id);
+    if (copy == NULL)
+        return -ENOMEM;
+    tierce__free(run->at.instance);
+    run->at = (struct scrub_at){.instance = copy, .cursor = cursor};
+    do {
+        uint64_t before = run->counts.checked;
+        rc = scrub_page(run, id, &cursor);
+        uint64_t files = run->counts.checked - before;
+        run->at.cursor = cursor;
+        if (rc == 0 && files < TIERCE__SCRUB_PAGE_WORK)
+            rc = tierce__scrub_pace(run, TIERCE__SCRUB_PAGE_WORK - files);
+        if (rc == 0 && cursor != 0)
+            tierce__scrub_save(run, false);
+    } while (rc == 0 && cursor != 0);
+    return rc == -ENOENT ? 0 : rc; /* the instance was removed */
+}
+
 int tierce__scrub_records(struct scrub_run *run)
 {
+    struct scrub_at from = run->at;
+    run->at = (struct scrub_at){0};
     int rc = tierce__scrub_list_instances(run);
     for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
-        uint64_t cursor = 0;
-        do {
-            rc = scrub_page(run, run->ids[i], &cursor);
-            if (rc == 0)
-                rc = tierce__scrub_pace(
-                    run, TIERCE__SCRUB_PAGE_WORK); /* a page may have nothing to measure */
-        } while (rc == 0 && cursor != 0);
-        rc = rc == -ENOENT ? 0 : rc; /* the instance was removed */
+        int order = from.instance != NULL ? strcmp(run->ids[i], from.instance) : 1;
+        if (order >= 0)
+            rc = scrub_instance(run, run->ids[i], order == 0 ? from.cursor : 0);
     }
+    tierce__free(from.instance);
     return rc;
 }

@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/list.h"
+#include "base/mix.h"
 #include "manager/storage/places.h"
 
 #include <errno.h>
@@ -105,10 +106,11 @@ size_t tierce__scrub_set_seal(struct tierce__scrub_set *set)
 static const char *name_in(const char *path)
 {
     const char *at = path + strlen(path);
-    for (int slashes = 0; at > path; at--)
+    int slashes = 0;
+    for (; at > path; at--)
         if (at[-1] == '/' && ++slashes == 3)
             return at;
-    return NULL;
+    return slashes == 2 ? path : NULL;
 }
 
 struct tierce__scrub_folder *tierce__scrub_set_folder_at(const struct tierce__scrub_set *set,
@@ -164,6 +166,98 @@ void tierce__scrub_set_clear(struct tierce__scrub_set *set)
     tierce__free(set->folders);
     tierce__free(set->objects);
     *set = (struct tierce__scrub_set){0};
+}
+
+/* ---- names that are in use --------------------------------------------------------------------
+ */
+
+int tierce__scrub_filter_init(struct tierce__scrub_filter *filter, uint64_t names,
+                              uint64_t bytes_max, uint64_t salt)
+{
+    enum { BITS_A_NAME = 10, WORD_BITS = 64, TRIES_MAX = 7 };
+    uint64_t bits = WORD_BITS;
+    TIERCE_ASSERT(bytes_max >= sizeof(uint64_t));
+    while (bits / BITS_A_NAME < names && bits / 8 <= bytes_max / 2)
+        bits *= 2;
+    uint64_t *words = tierce__calloc(bits / WORD_BITS, sizeof(*words));
+    if (words == NULL)
+        return -ENOMEM;
+    uint64_t tries = names > 0 ? bits * 7 / 10 / names : TRIES_MAX; /* ln 2 */
+    *filter = (struct tierce__scrub_filter){.words = words,
+                                            .mask = bits - 1,
+                                            .salt = salt,
+                                            .tries = tries < 1           ? 1
+                                                     : tries > TRIES_MAX ? TRIES_MAX
+                                                                         : (unsigned)tries};
+    return 0;
+}
+
+void tierce__scrub_filter_fini(struct tierce__scrub_filter *filter)
+{
+    tierce__free(filter->words);
+    *filter = (struct tierce__scrub_filter){0};
+}
+
+static uint64_t hash_in(const struct tierce__scrub_filter *filter, const char *folder,
+                        size_t folder_bytes, uint64_t number)
+{
+    return XXH3_64bits_withSeed(folder, folder_bytes, tierce__mix(number) ^ filter->salt);
+}
+
+static uint64_t bit_of(const struct tierce__scrub_filter *filter, uint64_t hash, unsigned i)
+{
+    return (hash + i * (tierce__mix(hash) | 1)) & filter->mask;
+}
+
+static bool has_hash(const struct tierce__scrub_filter *filter, uint64_t hash)
+{
+    for (unsigned i = 0; i < filter->tries; i++) {
+        uint64_t bit = bit_of(filter, hash, i);
+        if ((filter->words[bit / 64] >> bit % 64 & 1) == 0)
+            return false;
+    }
+    return true;
+}
+
+/* False: the path ends with no block's name. */
+static bool hash_path(const struct tierce__scrub_filter *filter, const char *path, uint64_t *hash)
+{
+    size_t folder_bytes = 0;
+    const char *name = name_in(path);
+    uint64_t number = name != NULL ? tierce__place_number(name, &folder_bytes) : 0;
+    if (number != 0)
+        *hash = hash_in(filter, name, folder_bytes, number);
+    return number != 0;
+}
+
+void tierce__scrub_filter_add(struct tierce__scrub_filter *filter, const char *path)
+{
+    uint64_t hash;
+    bool is_block = hash_path(filter, path, &hash);
+    TIERCE_ASSERT(filter->words != NULL);
+    for (unsigned i = 0; is_block && i < filter->tries; i++) {
+        uint64_t bit = bit_of(filter, hash, i);
+        filter->words[bit / 64] |= UINT64_C(1) << bit % 64;
+    }
+}
+
+bool tierce__scrub_filter_has(const struct tierce__scrub_filter *filter, const char *path)
+{
+    uint64_t hash;
+    return filter->words != NULL && hash_path(filter, path, &hash) && has_hash(filter, hash);
+}
+
+void tierce__scrub_set_filter(struct tierce__scrub_set *set,
+                              const struct tierce__scrub_filter *filter)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < set->count; i++) {
+        const struct tierce__scrub_object *object = &set->objects[i];
+        const char *folder = set->folders[object->folder]->name;
+        if (!has_hash(filter, hash_in(filter, folder, strlen(folder), object->number)))
+            set->objects[kept++] = *object;
+    }
+    set->count = kept;
 }
 
 /* ---- orphans of earlier scrubs --------------------------------------------------------------- */

@@ -60,6 +60,33 @@ uint64_t tierce__scrub_set_hash(const struct tierce__scrub_set *set,
 
 void tierce__scrub_set_clear(struct tierce__scrub_set *set);
 
+/* ---- names that are in use --------------------------------------------------------------------
+ */
+
+/*
+ * A Bloom filter of the names that records use, for storages with more objects than a set may have:
+ * a name that was added is always found, and another one by chance. So one reading of the records
+ * tells for most objects that they are in use, and only the others are judged exactly. An orphan
+ * that is found by chance stays; the next scrub has another salt. A zeroed filter is empty.
+ */
+struct tierce__scrub_filter {
+    uint64_t *words;
+    uint64_t mask; /* of bits */
+    uint64_t salt;
+    unsigned tries; /* bits of a name */
+};
+
+/* For about `names` names: ten bits for each, but at most `bytes_max` bytes. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__scrub_filter_init(struct tierce__scrub_filter *filter, uint64_t names,
+                                             uint64_t bytes_max, uint64_t salt);
+void tierce__scrub_filter_fini(struct tierce__scrub_filter *filter);
+/* The object at the end of a path. A path that has no block's name is ignored, and never found. */
+void tierce__scrub_filter_add(struct tierce__scrub_filter *filter, const char *path);
+bool tierce__scrub_filter_has(const struct tierce__scrub_filter *filter, const char *path);
+/* Drops the objects that the filter has from a set that is not sealed. */
+void tierce__scrub_set_filter(struct tierce__scrub_set *set,
+                              const struct tierce__scrub_filter *filter);
+
 /* ---- orphans of earlier scrubs --------------------------------------------------------------- */
 
 /*

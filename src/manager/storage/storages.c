@@ -40,12 +40,13 @@ static int start_worker(struct tierce__storage_worker **out,
 static char *config_of(const struct tierce__storage *storage)
 {
     struct tierce__storage alike = *storage;
-    char *text = NULL;
+    char *text = NULL, none[] = "";
     alike.is_enabled = true; /* fields that do not affect the driver */
     alike.capacity_bytes = 0;
     alike.is_marked = false;
     alike.contents = TIERCE__CONTENTS_KEPT;
     alike.draining = TIERCE__DRAINING_NOT;
+    alike.scrub = none;
     int rc = tierce__storage_to_json(&text, &alike, TIERCE__JSON_STORED);
     return rc == 0 ? text : NULL;
 }

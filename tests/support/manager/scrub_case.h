@@ -70,10 +70,18 @@ static void jump_to(void *arg, uint64_t due_ns)
     rate_ns = due_ns;
 }
 
+/* Of the next scrub; 0: the defaults. */
+static size_t objects_max;
+static uint64_t filter_bytes_max;
+
 static void open_scrub(bool has_simulated_clock)
 {
-    struct tierce__scrub_opts opts = {
-        .size = sizeof(opts), .registry = h.registry, .storages = h.storages, .locator = h.locator};
+    struct tierce__scrub_opts opts = {.size = sizeof(opts),
+                                      .registry = h.registry,
+                                      .storages = h.storages,
+                                      .locator = h.locator,
+                                      .objects_max = objects_max,
+                                      .filter_bytes_max = filter_bytes_max};
     if (has_simulated_clock) {
         opts.now_ns = simulated_ns;
         opts.wait_until = jump_to;

@@ -143,7 +143,7 @@ START_TEST(test_fields_that_messages_lack)
     static const char *const lacking[TABLES][16] = {
         {"type", "is_available", "storage_spec.uri", "storage_spec.pool", "storage_spec.node",
          "storage_spec.medium", "storage_spec.incarnation", "storage_spec.host_id", "is_marked",
-         "contents", "draining", "number"},
+         "contents", "draining", "scrub", "number"},
         {"cache_config.meta_indexer_config.persist_metadata_interval_time_ms", "autopilot_steps",
          "number"},
         {"is_kv", "user_data", "generation", "number"},

@@ -84,6 +84,42 @@ START_TEST(an_orphan_is_remembered_while_it_is_one)
 }
 END_TEST
 
+START_TEST(a_filter_finds_what_was_added)
+{
+    enum { NAMES = 20000, OTHERS = 20000 };
+    struct tierce__scrub_filter filter = {0};
+    struct tierce__scrub_set set = {0};
+    char name[64];
+    ck_assert(!tierce__scrub_filter_has(&filter, "i/a/0000000000000001")); /* an empty one */
+    ck_assert_int_eq(tierce__scrub_filter_init(&filter, NAMES, 1 << 20, 7), 0);
+    for (unsigned i = 1; i <= NAMES; i++) {
+        snprintf(name, sizeof(name), "/root/i%u/a/%016x", i % 3, i);
+        tierce__scrub_filter_add(&filter, name);
+    }
+    tierce__scrub_filter_add(&filter, "no name");
+    ck_assert(!tierce__scrub_filter_has(&filter, "no name"));
+    for (unsigned i = 1; i <= NAMES; i++) {
+        snprintf(name, sizeof(name), "i%u/a/%016x", i % 3, i);
+        ck_assert(tierce__scrub_filter_has(&filter, name)); /* as it is listed */
+        ck_assert_int_eq(tierce__scrub_set_add(&set, name, 1, 1), 0);
+    }
+    for (unsigned i = 1; i <= OTHERS; i++) {
+        snprintf(name, sizeof(name), "i%u/b/%016x", i % 3, i);
+        ck_assert_int_eq(tierce__scrub_set_add(&set, name, 1, 1), 0);
+    }
+    tierce__scrub_set_filter(&set, &filter);
+    ck_assert_uint_le(set.count, OTHERS);
+    ck_assert_uint_ge(set.count, OTHERS * 98 / 100); /* two of a hundred by chance */
+    tierce__scrub_set_clear(&set);
+    tierce__scrub_filter_fini(&filter);
+    /* A limit of the memory. */
+    ck_assert_int_eq(tierce__scrub_filter_init(&filter, UINT64_MAX, 4096, 7), 0);
+    ck_assert_uint_le((filter.mask + 1) / 8, 4096);
+    ck_assert_uint_eq(filter.tries, 1);
+    tierce__scrub_filter_fini(&filter);
+}
+END_TEST
+
 CHECK_MAIN("scrub set", .seconds = 60,
            .tests = {names_of_blocks, objects_are_found_by_their_paths,
-                     an_orphan_is_remembered_while_it_is_one})
+                     an_orphan_is_remembered_while_it_is_one, a_filter_finds_what_was_added})
