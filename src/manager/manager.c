@@ -349,13 +349,14 @@ static int open_nodes(struct tierce__manager *m, const struct tierce__manager_co
                                                 .ca_file = config->node_ca_file});
 }
 
-static int open_scrub(struct tierce__manager *manager)
+static int open_scrub(struct tierce__manager *manager, const struct tierce__manager_config *config)
 {
     return tierce__scrub_create(
         &manager->scrub, &(struct tierce__scrub_opts){.size = sizeof(struct tierce__scrub_opts),
                                                       .registry = manager->registry,
                                                       .storages = manager->storages,
-                                                      .locator = manager->locator});
+                                                      .locator = manager->locator,
+                                                      .filter_bytes_max = config->scrub_bytes});
 }
 
 static int open_helpers(struct tierce__manager *manager)
@@ -436,7 +437,7 @@ static int open_parts(struct tierce__manager_whole *whole,
     if (rc == 0)
         rc = tierce__manager_open_autopilot(m, config);
     if (rc == 0)
-        rc = open_scrub(m);
+        rc = open_scrub(m, config);
     if (rc == 0)
         rc = open_helpers(m);
     if (rc == 0)

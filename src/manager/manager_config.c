@@ -239,6 +239,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .elector_interval_ms = u32_of(values, TIERCE__MANAGER_ELECTOR_INTERVAL),
         .delete_threads = u32_of(values, TIERCE__MANAGER_DELETE_THREADS),
         .move_rate = tierce__config_number(values, TIERCE__MANAGER_MOVE_RATE),
+        .scrub_bytes = tierce__config_number(values, TIERCE__MANAGER_SCRUB_MEMORY),
         .autopilot_mode = autopilot_of(text_of(values, TIERCE__MANAGER_AUTOPILOT_MODE)),
         .autopilot_settle_ms = u32_of(values, TIERCE__MANAGER_AUTOPILOT_SETTLE),
         .quota_groups = tierce__config_text(values, TIERCE__MANAGER_QUOTA_GROUPS),

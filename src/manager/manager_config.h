@@ -70,6 +70,7 @@ struct tierce__manager_config {
     uint32_t elector_lease_ms, elector_interval_ms;
     uint32_t delete_threads;
     uint64_t move_rate;      /* bytes a second */
+    uint64_t scrub_bytes;    /* of its filter */
     unsigned autopilot_mode; /* 0: off, 1: advise, 2: act */
     uint32_t autopilot_settle_ms;
     const char *quota_groups; /* "NAME=SIZE,NAME=SIZE" */

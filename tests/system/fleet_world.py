@@ -168,6 +168,8 @@ class Fleet:
             added = self.api.call("admin", "AddStorage", storage=storage.spec())
             assert code(added) == "OK", added
         self.candidates([s.name for s in storages])
+        # A new S3 storage of a registry that is stored is used when it has its mark.
+        wait_until(lambda: all(self.state_of(s.name) != "unwell" for s in storages))
 
     def startup(self, folder):
         place = folder / "unused"

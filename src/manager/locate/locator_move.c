@@ -567,6 +567,27 @@ static enum tierce__move_result result_of(const struct tierce__write_session *se
     return result == TIERCE__MOVED ? TIERCE__MOVE_OVERTAKEN : result;
 }
 
+/* A drain waits for them, so an operator must learn which they are. */
+static void log_unverifiable(const struct tierce__live *live,
+                             const struct tierce__write_session *session)
+{
+    size_t count = 0;
+    int64_t first = 0;
+    for (size_t i = session->count; i-- > 0;) {
+        if (result_of(session, i) != TIERCE__MOVE_UNVERIFIABLE)
+            continue;
+        first = session->keys[i].claim.key;
+        count++;
+    }
+    if (count > 0)
+        tierce__log(
+            TIERCE_LOG_WARN, "moves.unverifiable",
+            "instance=%.64s blocks=%zu key=%lld hint=\"a newer version of Tierce wrote them, "
+            "or they are larger than mover.memory: update the movers, raise mover.memory, or "
+            "remove the blocks (tierce storage drain NAME --drop); tried again in an hour\"",
+            live->instance.id, count, (long long)first);
+}
+
 void tierce__live_end_moves(struct tierce__live *live, const struct tierce__write_session *session)
 {
     struct tierce__locator *locator = live->locator;
@@ -575,6 +596,7 @@ void tierce__live_end_moves(struct tierce__live *live, const struct tierce__writ
                                            .is_copy = session->keeps_source,
                                            .reason = session->reason};
     TIERCE_ASSERT(session->is_move && session->is_busy);
+    log_unverifiable(live, session);
     for (size_t i = 0; i < session->count; i++) {
         const struct tierce__session_key *key = &session->keys[i];
         struct tierce__move_block block = {.key = key->claim.key};

@@ -39,10 +39,8 @@ struct tierce__scrub_opts {
     uint64_t (*now_ns)(void *arg);
     void (*wait_until)(void *arg, uint64_t due_ns);
     void *clock_arg;
-    /* For tests: the objects that are judged together, and the memory of the filter of names that
-     * are in use; 0: scrub_objects.c. */
-    size_t objects_max;
-    uint64_t filter_bytes_max;
+    uint64_t filter_bytes_max; /* of the filter of names that are in use; 0: 256 MiB */
+    size_t objects_max;        /* for tests: that are judged together; 0: 2^20 */
 };
 
 TIERCE_MUSTUSE int tierce__scrub_create(struct tierce__scrub **out,
