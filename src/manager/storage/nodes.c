@@ -531,4 +531,6 @@ void tierce__nodes_not_written(struct tierce__nodes *nodes, uint16_t storage)
     if (part != NULL)
         part->has_rejected = true;
     tierce__lock_drop(&nodes->lock);
+    if (part != NULL)
+        tierce__storages_doubt(nodes->opts.storages, storage);
 }

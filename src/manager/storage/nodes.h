@@ -110,7 +110,8 @@ struct tierce__node_suit {
 void tierce__nodes_suit(struct tierce__nodes *nodes, struct tierce__node_suit *parts, size_t count,
                         const char *host_id);
 
-/* Blocks were not written to the part. */
+/* Blocks were not written to the part: it is chosen last until its node's next report, and probed
+ * sooner. */
 void tierce__nodes_not_written(struct tierce__nodes *nodes, uint16_t storage);
 
 #endif

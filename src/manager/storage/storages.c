@@ -68,6 +68,7 @@ static int make_unit(struct storages_unit **out, const struct tierce__storages *
     if (unit == NULL)
         return -ENOMEM;
     unit->number = storage->number;
+    unit->is_part = storage->type == TIERCE__STORAGE_NODE && storage->pool[0] != '\0';
     unit->is_well = true;
     unit->name = tierce__strdup(storage->name);
     unit->config = config_of(storage);
@@ -297,15 +298,41 @@ static struct tierce__storage_mark mark_of(const struct tierce__storages *storag
     return mark;
 }
 
+/* A node that reports is alive, so its part is probed less often, unless there is a doubt. */
+static bool is_vouched_for(struct tierce__storages *storages, struct storages_unit *unit,
+                           const struct tierce__storage_report *report)
+{
+    tierce__lock_assert_held(&storages->lock);
+    if (unit->is_doubted && report->is_probed && report->failures == 0 &&
+        report->probed_ns > unit->doubted_ns)
+        unit->is_doubted = false;
+    return unit->is_part && !unit->is_doubted && report->failures == 0 &&
+           tierce__storages_troubles(storages, unit->number) == 0;
+}
+
+void tierce__storages_doubt(struct tierce__storages *storages, uint16_t number)
+{
+    TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
+    tierce__lock_take(&storages->lock);
+    struct storages_unit *unit = *tierce__storages_find(storages, number);
+    if (unit != NULL) {
+        unit->is_doubted = true;
+        unit->doubted_ns = tierce__now_ns();
+    }
+    tierce__lock_drop(&storages->lock);
+}
+
 /* Requests a probe if it is due, and reads the last result; true if there are news. */
 static bool look_after(struct tierce__storages *storages, struct storages_unit *unit,
                        struct change *out)
 {
     tierce__lock_assert_held(&storages->lock);
     struct tierce__storage_report report;
-    uint64_t interval_ns = storages->opts.probe_interval_ms * TIERCE__MS_NS;
     const struct tierce__storage_mark mark = mark_of(storages, unit);
     tierce__storage_worker_report(unit->worker, &report);
+    uint64_t interval_ns = storages->opts.probe_interval_ms * TIERCE__MS_NS;
+    if (is_vouched_for(storages, unit, &report))
+        interval_ns *= TIERCE__STORAGES_PART_INTERVALS;
     if (unit->is_enabled && !report.is_probing && !report.hangs &&
         (!report.is_probed || tierce__now_ns() - report.probed_ns >= interval_ns))
         tierce__storage_worker_probe(unit->worker, &mark);

@@ -10,7 +10,9 @@
  *
  * Each enabled storage is probed periodically with a real write, read and delete, bounded in time.
  * After `failures` consecutive probes that failed or hung, a storage is unavailable for writes and
- * reads; after a successful probe it is available again. Unmanaged storages (storage.h) count as
+ * reads; after a successful probe it is available again. The part of a node that reports is probed
+ * only each TIERCE__STORAGES_PART_INTERVALS-th time, until a probe or a deletion fails, or
+ * tierce__storages_doubt is called. Unmanaged storages (storage.h) count as
  * available and are listed as unmanaged.
  *
  * One thread per storage makes all calls that may hang. While a call hangs, the storage is
@@ -21,6 +23,8 @@
  */
 
 struct tierce__storages;
+
+#define TIERCE__STORAGES_PART_INTERVALS 12u
 
 struct tierce__storages_opts {
     size_t size;
@@ -51,6 +55,10 @@ bool tierce__storages_is_available(struct tierce__storages *storages,
 /* Makes the part of a node unavailable while its node is silent (nodes.h). */
 void tierce__storages_set_silent(struct tierce__storages *storages, uint16_t number,
                                  bool is_silent);
+
+/* Clients or this manager had trouble with the storage: it is probed as often as any other until a
+ * probe has succeeded. */
+void tierce__storages_doubt(struct tierce__storages *storages, uint16_t number);
 
 /* Probes a storage once; it need not be registered. An unmanaged storage is available.
  * Blocks for at most probe_timeout_ms. Errors, `why` in words: TIERCE_E_DOWN, those of its driver

@@ -46,6 +46,11 @@ int tierce__storages_delete(struct tierce__storages *storages,
     const struct tierce__storage_mark mark = mark_of(storages, storage);
     rc = tierce__storage_worker_remove(worker, &mark, paths, count, status);
     tierce__storage_worker_release(worker);
+    bool has_failed = rc < 0;
+    for (size_t i = 0; i < count && rc == 0; i++)
+        has_failed |= status[i] < 0 && status[i] != TIERCE_E_ARGUMENT;
+    if (has_failed)
+        tierce__storages_doubt(storages, storage->number);
     return rc;
 }
 

@@ -27,11 +27,14 @@ struct storages_unit {
     uint16_t number;
     char *name, *config; /* its JSON, to notice changes */
     bool is_enabled;     /* to be probed */
-    bool is_marked;      /* as the registry has it */
-    bool is_adopting;    /* its wrong mark is being accepted */
-    bool needs_mark;     /* not used before it has the mark, so that all its blocks are ours */
-    uint64_t marked_ns;  /* the probe whose mark was passed to the registry last */
-    bool is_well;        /* as last reported */
+    bool is_part;        /* of a node that reports */
+    bool is_doubted;     /* until the first good probe after doubted_ns */
+    uint64_t doubted_ns;
+    bool is_marked;     /* as the registry has it */
+    bool is_adopting;   /* its wrong mark is being accepted */
+    bool needs_mark;    /* not used before it has the mark, so that all its blocks are ours */
+    uint64_t marked_ns; /* the probe whose mark was passed to the registry last */
+    bool is_well;       /* as last reported */
 };
 
 struct tierce__storages {

@@ -524,6 +524,85 @@ START_TEST(test_ill_and_well_again)
 }
 END_TEST
 
+static unsigned part_probes;
+
+static int part_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                     char text[128]);
+
+static int part_probe(struct tierce__storage_driver *driver, char text[128])
+{
+    (void)driver, (void)text;
+    pthread_mutex_lock(&gate);
+    part_probes++;
+    pthread_mutex_unlock(&gate);
+    return 0;
+}
+
+static const struct tierce__storage_ops part_ops = {.name = "part",
+                                                    .open = part_open,
+                                                    .close = ill_close,
+                                                    .probe = part_probe,
+                                                    .remove = ill_remove,
+                                                    .used_share = ill_share};
+
+static int part_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                     char text[128])
+{
+    int rc = ill_open(out, storage, text);
+    if (rc == 0)
+        (*out)->ops = &part_ops;
+    return rc;
+}
+
+static const struct tierce__storage_ops *find_part(enum tierce__storage_type type)
+{
+    return type == TIERCE__STORAGE_NODE ? &part_ops : find_ill(type);
+}
+
+/* Waits for so many probes of the other storage; returns those of the part meanwhile. */
+static unsigned probes_beside(unsigned others)
+{
+    unsigned before = get(&probes), from = get(&part_probes);
+    WAIT_FOR(get(&probes) >= before + others);
+    return get(&part_probes) - from;
+}
+
+/* The part of a node that reports is probed once a while, and like the others while there is a
+ * doubt, or its node is silent. */
+START_TEST(test_a_part_is_probed_less_often)
+{
+    enum { OTHERS = 2 * TIERCE__STORAGES_PART_INTERVALS };
+    struct tierce__storage storage = nfs();
+    const struct tierce__storage part = {.name = "p.a",
+                                         .type = TIERCE__STORAGE_NODE,
+                                         .is_enabled = true,
+                                         .capacity_bytes = 1 << 20,
+                                         .uri = "transfer://127.0.0.1:1/memory",
+                                         .pool = "p",
+                                         .node = "a",
+                                         .medium = "memory",
+                                         .incarnation = "0123456789abcdef0123456789abcdef",
+                                         .host_id = "h"};
+    add(&storage);
+    ck_assert_msg(tierce__registry_put_part(registry, &part, false, why) == 0, "%s", why);
+    open_probing(find_part, LONG_MS);
+    WAIT_FOR(state_of("p.a").is_probed && state_of("nfs").is_probed);
+    unsigned some = probes_beside(OTHERS);
+    ck_assert_uint_ge(some, 1);
+    ck_assert_uint_le(some, OTHERS / 4);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
+    uint16_t number = tierce__catalog_storage(catalog, "p.a")->number;
+    tierce__registry_release(registry, catalog);
+    tierce__storages_doubt(storages, number);
+    ck_assert_uint_ge(probes_beside(3), 1); /* within the usual interval */
+    some = probes_beside(OTHERS);           /* a good probe has ended the doubt */
+    ck_assert_uint_le(some, OTHERS / 4);
+    tierce__storages_set_silent(storages, number, true);
+    some = probes_beside(OTHERS);
+    ck_assert_uint_ge(some, OTHERS / 3);
+}
+END_TEST
+
 START_TEST(test_a_probe_that_hangs)
 {
     struct tierce__storage storage = nfs();
@@ -773,6 +852,7 @@ CHECK_MAIN("storages", .seconds = 180, .setup = set_up, .teardown = tear_down,
                      test_makes_the_root_but_not_above,
                      test_roots_that_cannot_be_written,
                      test_ill_and_well_again,
+                     test_a_part_is_probed_less_often,
                      test_a_probe_that_hangs,
                      test_a_delete_that_hangs,
                      test_closes_beside_what_hangs,
