@@ -425,6 +425,16 @@ void tierce__bufs_release(struct tierce__buf *const *bufs, size_t count)
     atomic_fetch_sub(&pool->releasing, 1);
 }
 
+void tierce__buf_discard(struct tierce__buf *buf, uint64_t offset, uint64_t bytes)
+{
+    uint64_t from = offset / PAGE * PAGE, to = (offset + bytes + PAGE - 1) / PAGE * PAGE;
+    TIERCE_ASSERT(bytes <= buf->bytes && offset <= buf->bytes - bytes);
+    TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
+    TIERCE_ASSERT(buf->pool->fd < 0);
+    /* A failure keeps the memory, and nothing else depends on it. */
+    (void)madvise(buf->data + from, (size_t)(to - from), MADV_DONTNEED);
+}
+
 void tierce__buf_release(struct tierce__buf *buf)
 {
     if (buf != NULL)

@@ -103,6 +103,14 @@ void tierce__buf_acquire(struct tierce__buf *buf);
 /* Adds a reference to each of `count` buffers. Thread: any. */
 void tierce__bufs_acquire(struct tierce__buf *const *bufs, size_t count);
 
+/*
+ * Gives the pages of a range of a buffer back to the system; the bytes of these pages are undefined
+ * afterwards. For a pool that is large because of rare requests: otherwise it would keep the memory
+ * of the largest one. The pool must not be shared, and the caller holds the only reference.
+ * Thread: any. One system call.
+ */
+void tierce__buf_discard(struct tierce__buf *buf, uint64_t offset, uint64_t bytes);
+
 /* Ends one reference. NULL is accepted. Thread: any; the idle hook may run inside. */
 void tierce__buf_release(struct tierce__buf *buf);
 

@@ -19,7 +19,8 @@
 enum {
     PROBE_BYTES = 4096,
     POOL_BYTES = 1 << 20, /* the smallest, for probes */
-    /* Of addresses, for a scrub that verifies blocks: pages that are not touched take no memory. */
+    /* Of addresses, for a scrub that verifies blocks: pages that are not touched take no memory,
+     * and those of a read are given back after it. */
     READ_POOL_BYTES = 128 << 20,
     S3_PIECE = 4 << 20, /* a request costs a round trip */
     CALL_MS = 30000,
@@ -443,6 +444,7 @@ static int connector_read(struct tierce__storage_driver *base, const char *path,
     call(driver, &req, 1);
     if (req.status == 0)
         memcpy(out, req.buf->data + offset, bytes);
+    tierce__buf_discard(req.buf, offset, bytes);
     tierce__buf_release(req.buf);
     return req.status == TIERCE_E_MISS ? -ENOENT : req.status;
 }

@@ -6,8 +6,9 @@
 #include "map_keeper.h"
 
 #include <errno.h>
+#include <unistd.h>
 
-enum { SPACE_BYTES = 4 << 20 };
+enum { SPACE_BYTES = 20 << 20 };
 
 static char why[256], uri[128];
 static struct map_keeper *keeper;
@@ -98,6 +99,34 @@ START_TEST(objects_are_measured_and_deleted)
 }
 END_TEST
 
+static uint64_t resident_bytes(void)
+{
+    unsigned long long pages = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%llu %llu", &pages, &resident), 2);
+    fclose(file);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A scrub reads blocks in pieces. The memory of all pieces together does not stay. */
+START_TEST(a_read_gives_its_memory_back)
+{
+    enum { OBJECT = 16 << 20, PIECE = 256 << 10 };
+    static uint8_t whole[OBJECT];
+    struct tierce__storage_driver *driver = open_storage("memory");
+    put_object("demo/tp0/big", OBJECT);
+    memset(whole, 1, OBJECT);
+    ck_assert_int_eq(driver->ops->read(driver, "/demo/tp0/big", 0, whole, PIECE), 0);
+    uint64_t before = resident_bytes();
+    for (uint64_t at = 0; at < OBJECT; at += PIECE)
+        ck_assert_int_eq(driver->ops->read(driver, "/demo/tp0/big", at, whole + at, PIECE), 0);
+    ck_assert_uint_lt(resident_bytes(), before + OBJECT / 2);
+    ck_assert(connector_is_object(whole, 1, 0, OBJECT));
+    driver->ops->close(driver);
+}
+END_TEST
+
 START_TEST(a_node_that_dies_and_returns)
 {
     struct tierce__storage_driver *driver = open_storage("memory");
@@ -141,6 +170,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, set_up, tear_down);
     tcase_add_test(tcase, objects_are_measured_and_deleted);
+    tcase_add_test(tcase, a_read_gives_its_memory_back);
     tcase_add_test(tcase, a_node_that_dies_and_returns);
     tcase_add_test(tcase, what_is_wrong_is_named);
     suite_add_tcase(suite, tcase);
