@@ -94,27 +94,29 @@ class S3Storage:
 
 
 class NodePool:
-    """The memory of two nodes, which register themselves."""
+    """The memory of two or more nodes, which register themselves. `fixed`: a node that starts again listens on the same
+    port, so that it takes the place of its dead process at once."""
 
     name = "mem"
 
-    def __init__(self, folder):
-        self.folder, self.nodes = folder, []
+    def __init__(self, folder, names=("n1", "n2"), fixed=False):
+        self.folder, self.names, self.fixed, self.nodes = folder, names, fixed, []
 
     def spec(self):
         return None
 
     def join(self, fleet):
         self.fleet = fleet
-        for name in ("n1", "n2"):
+        for name in self.names:
             folder = self.folder / name
             folder.mkdir()
+            port = free_port() if self.fixed else 0
             self.nodes.append(Node(folder, f"--pool.manager={fleet.managers_url}/{self.name}", f"--pool.name={name}",
-                                   "--pool.memory=128MiB", "--pool.port=0", "--memory.size=16MiB"))
+                                   "--pool.memory=128MiB", f"--pool.port={port}", "--memory.size=16MiB"))
         self.wait("well")
 
-    def wait(self, state, nodes=("n1", "n2")):
-        wait_until(lambda: all(self.fleet.state_of(f"{self.name}.{node}") == state for node in nodes))
+    def wait(self, state):
+        wait_until(lambda: all(self.fleet.state_of(f"{self.name}.{node}") == state for node in self.names))
 
     def copied(self):
         """Whether both nodes have as many blocks."""
