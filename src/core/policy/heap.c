@@ -4,7 +4,6 @@
 #include "base/assert.h"
 
 #include <errno.h>
-#include <stdbool.h>
 
 int tierce__heap_init(struct tierce__heap *heap, uint32_t slot_count)
 {
@@ -23,11 +22,6 @@ void tierce__heap_fini(struct tierce__heap *heap)
     *heap = (struct tierce__heap){0};
 }
 
-static bool is_before(const struct tierce__rank *a, const struct tierce__rank *b)
-{
-    return a->major != b->major ? a->major < b->major : a->minor < b->minor;
-}
-
 static void put(struct tierce__heap *heap, uint32_t place, struct tierce__heap_item item)
 {
     TIERCE_DASSERT(place < heap->count);
@@ -40,7 +34,7 @@ static void sift_up(struct tierce__heap *heap, uint32_t place, struct tierce__he
     TIERCE_DASSERT(place < heap->count);
     while (place > 0) {
         uint32_t above = (place - 1) / 2;
-        if (!is_before(&item.rank, &heap->items[above].rank))
+        if (!tierce__rank_is_lower(&item.rank, &heap->items[above].rank))
             break;
         put(heap, place, heap->items[above]);
         place = above;
@@ -56,9 +50,9 @@ static void sift_down(struct tierce__heap *heap, uint32_t place, struct tierce__
         if (below >= heap->count)
             break;
         if (below + 1 < heap->count &&
-            is_before(&heap->items[below + 1].rank, &heap->items[below].rank))
+            tierce__rank_is_lower(&heap->items[below + 1].rank, &heap->items[below].rank))
             below++;
-        if (!is_before(&heap->items[below].rank, &item.rank))
+        if (!tierce__rank_is_lower(&heap->items[below].rank, &item.rank))
             break;
         put(heap, place, heap->items[below]);
         place = (uint32_t)below;
@@ -80,7 +74,7 @@ void tierce__heap_remove(struct tierce__heap *heap, uint32_t slot)
     struct tierce__heap_item gone = heap->items[place], last = heap->items[--heap->count];
     if (place == heap->count)
         return;
-    if (is_before(&last.rank, &gone.rank))
+    if (tierce__rank_is_lower(&last.rank, &gone.rank))
         sift_up(heap, place, last);
     else
         sift_down(heap, place, last);

@@ -2,6 +2,7 @@
 #ifndef TIERCE_POLICY_HEAP_H
 #define TIERCE_POLICY_HEAP_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <tierce/status.h>
@@ -17,6 +18,11 @@ struct tierce__rank {
     uint64_t major;
     uint64_t minor;
 };
+
+static inline bool tierce__rank_is_lower(const struct tierce__rank *a, const struct tierce__rank *b)
+{
+    return a->major != b->major ? a->major < b->major : a->minor < b->minor;
+}
 
 struct tierce__heap_item {
     struct tierce__rank rank;

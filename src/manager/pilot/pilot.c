@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "manager/pilot/back_off.h"
 
 #include <errno.h>
 #include <math.h>
@@ -15,8 +16,6 @@ enum {
     SAMPLE_LEAST = 256,
     FILL_SETTLES = 3,
     FADE_SETTLES = 24, /* a half-life of the long time */
-    BACK_OFF_SETTLES = 6,
-    BACK_OFF_DOUBLINGS = 5,
     PAIRS_MAX = 256,
 };
 
@@ -44,8 +43,7 @@ struct pilot_open {
 /* Groups whose last step was undone. */
 struct pilot_pair {
     uint32_t one, other; /* one < other; 0: free */
-    uint32_t times;
-    int64_t until_us;
+    struct tierce__back_off back_off;
 };
 
 /* The hits of a group over a long time: its window, averaged with weights that fade. */
@@ -75,7 +73,7 @@ static struct pilot_pair *find_pair(struct tierce__pilot *pilot, uint32_t from, 
             return pair;
         if (pair->one == 0 && free_one == NULL)
             free_one = pair;
-        if (pair->until_us < oldest->until_us)
+        if (pair->back_off.until_us < oldest->back_off.until_us)
             oldest = pair;
     }
     struct pilot_pair *pair = free_one != NULL ? free_one : oldest;
@@ -90,7 +88,7 @@ static bool is_left_alone(const struct tierce__pilot *pilot, uint32_t from, uint
     for (size_t i = 0; i < PAIRS_MAX; i++) {
         const struct pilot_pair *pair = &pilot->pairs[i];
         if (pair->one == one && pair->other == other)
-            return now_us < pair->until_us;
+            return now_us < pair->back_off.until_us;
     }
     return false;
 }
@@ -100,12 +98,7 @@ void tierce__pilot_recall(struct tierce__pilot *pilot, uint32_t from, uint32_t t
 {
     TIERCE_CHECK_MAGIC(pilot, PILOT_MAGIC);
     TIERCE_ASSERT(from != to && from != 0 && to != 0);
-    struct pilot_pair *pair = find_pair(pilot, from, to);
-    int64_t wait = (BACK_OFF_SETTLES * pilot->opts.settle_us) << pair->times;
-    if (undone_us + wait > pair->until_us)
-        pair->until_us = undone_us + wait;
-    if (pair->times < BACK_OFF_DOUBLINGS)
-        pair->times++;
+    tierce__back_off_more(&find_pair(pilot, from, to)->back_off, undone_us, pilot->opts.settle_us);
 }
 
 static void trust_pair(struct tierce__pilot *pilot, uint32_t from, uint32_t to)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "manager/pilot/back_off.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,8 +15,6 @@ enum {
     FIRST_SETTLES = 4, /* before the first one */
     JUDGE_SETTLES = 3,
     DROP_SETTLES = 12, /* without a trial the step is not judged */
-    BACK_OFF_SETTLES = 6,
-    BACK_OFF_DOUBLINGS = 5,
     /* With fewer blocks, trials of LFU were wrong by up to 0.2 (tests/unit/manager/test_trial.c).
      */
     TRIAL_BLOCKS = 512,
@@ -29,9 +28,9 @@ enum {
 #define RATE_MIN  0.01
 
 struct tuner_memory {
-    uint32_t number; /* 0: free */
-    uint32_t times;
-    int64_t next_us, seen_us;
+    uint32_t number;              /* 0: free */
+    struct tierce__back_off next; /* when it is tried again */
+    int64_t seen_us;
 };
 
 struct tuner_open {
@@ -64,20 +63,17 @@ static struct tuner_memory *find_memory(struct tierce__tuner *t, uint32_t number
         if (memory->number == 0 || (oldest->number != 0 && memory->seen_us < oldest->seen_us))
             oldest = memory;
     }
-    *oldest = (struct tuner_memory){
-        .number = number, .seen_us = now_us, .next_us = now_us + FIRST_SETTLES * t->opts.settle_us};
+    *oldest = (struct tuner_memory){.number = number,
+                                    .seen_us = now_us,
+                                    .next.until_us = now_us + FIRST_SETTLES * t->opts.settle_us};
     return oldest;
 }
 
 void tierce__tuner_recall(struct tierce__tuner *tuner, uint32_t number, int64_t undone_us)
 {
     TIERCE_CHECK_MAGIC(tuner, TUNER_MAGIC);
-    struct tuner_memory *memory = find_memory(tuner, number, undone_us);
-    int64_t wait = (BACK_OFF_SETTLES * tuner->opts.settle_us) << memory->times;
-    if (undone_us + wait > memory->next_us)
-        memory->next_us = undone_us + wait;
-    if (memory->times < BACK_OFF_DOUBLINGS)
-        memory->times++;
+    tierce__back_off_more(&find_memory(tuner, number, undone_us)->next, undone_us,
+                          tuner->opts.settle_us);
 }
 
 static bool is_equal(struct tierce__tuner_setting a, struct tierce__tuner_setting b)
@@ -178,7 +174,7 @@ static void try_group(struct tierce__tuner *t, int64_t now_us,
                  : -ENOENT;
     if (rc == -EAGAIN)
         return;
-    memory->next_us = now_us + TRY_SETTLES * o->settle_us;
+    memory->next.until_us = now_us + TRY_SETTLES * o->settle_us;
     size_t best = rc == 0 && is_enough(t, &trial) ? find_best(&trial, choices.count) : 0;
     if (best == 0 || (group->acts && !measure_above(t, group, &above)))
         return;
@@ -274,7 +270,7 @@ void tierce__tuner_look(struct tierce__tuner *tuner, int64_t now_us,
     for (size_t i = 0; i < count && out->verdict == TIERCE__TUNER_NOTHING; i++) {
         const struct tierce__tuner_group *group = &groups[i];
         if (group->advises && !group->is_busy &&
-            find_memory(tuner, group->number, now_us)->next_us <= now_us)
+            find_memory(tuner, group->number, now_us)->next.until_us <= now_us)
             try_group(tuner, now_us, group, out);
     }
 }
@@ -292,7 +288,7 @@ void tierce__tuner_done(struct tierce__tuner *tuner, int64_t now_us,
         tuner->open.at_us = now_us;
         return;
     case TIERCE__TUNER_KEEP:
-        find_memory(tuner, decision->number, now_us)->times = 0;
+        find_memory(tuner, decision->number, now_us)->next.times = 0;
         break;
     case TIERCE__TUNER_UNDO:
         tierce__tuner_recall(tuner, decision->number, now_us);

@@ -100,14 +100,14 @@ static int add_family(struct tierce__families *f, size_t first, size_t count)
         return -ENOMEM;
     TIERCE_ASSERT(f->count < f->room);
     f->list[f->count++] = family;
-    f->most = f->most > count ? f->most : (uint32_t)count;
     return 0;
 }
 
-/* Names the family of each member. */
+/* Names the family of each member, and counts them: only members become candidates. */
 static void link_members(struct tierce__taking *t, uint32_t number)
 {
     const struct tierce__family *family = &t->families.list[number];
+    uint32_t linked = 0;
     for (size_t i = family->first; i < family->first + family->count; i++) {
         struct tierce__kin *kin = &t->families.kin[i];
         for (size_t m = 0; m < t->member_count; m++) {
@@ -115,8 +115,10 @@ static void link_members(struct tierce__taking *t, uint32_t number)
                 continue;
             kin->member = (uint32_t)m;
             t->members[m].family = number;
+            linked++;
         }
     }
+    t->families.most = linked > t->families.most ? linked : t->families.most;
 }
 
 void tierce__families_find(struct tierce__taking *t)
@@ -542,6 +544,16 @@ static uint32_t reach_of(const struct tierce__needs *needs)
     return needs->is_sparse ? needs->run : UINT32_MAX;
 }
 
+static bool is_required_member(const struct tierce__family *family, const struct tierce__kin *kin,
+                               uint32_t member)
+{
+    for (size_t i = 0; i < family->count; i++) {
+        if (kin[i].member == member)
+            return kin[i].is_required;
+    }
+    return false;
+}
+
 void tierce__families_lose(struct tierce__taking *t, struct tierce__victims_heap *heap,
                            const struct tierce__candidate *chosen)
 {
@@ -551,6 +563,8 @@ void tierce__families_lose(struct tierce__taking *t, struct tierce__victims_heap
     const struct tierce__family *family = &t->families.list[number];
     const struct tierce__kin *kin = &t->families.kin[family->first];
     uint32_t reach = reach_of(&t->members[chosen->member].live->needs);
+    if (!is_required_member(family, kin, chosen->member))
+        return; /* of a generation that no point needs */
     for (size_t i = 0; i < family->count; i++) {
         uint32_t at = kin[i].member != NONE && kin[i].member != chosen->member
                           ? tierce__victims_find(t, kin[i].member, chosen->key)

@@ -75,7 +75,7 @@ struct tierce__families {
     size_t kin_count, kin_room;
     struct tierce__family *list;
     size_t count, room;
-    uint32_t most; /* kin of a family, at most */
+    uint32_t most; /* members of a family, at most */
 };
 
 struct tierce__taking {

@@ -38,9 +38,9 @@ struct hybrid_block {
     int64_t stored_us;
     uint64_t loss; /* tokens computed again without it, times its reads */
     uint32_t member;
-    uint32_t parent;   /* in the tree; NONE at the beginning of a prompt */
-    uint32_t depth;    /* in the tree: blocks up to its end */
-    uint32_t children; /* in the tree, held */
+    uint32_t parent;   /* of full attention; NONE at the beginning of a prompt */
+    uint32_t depth;    /* of full attention: blocks up to its end */
+    uint32_t children; /* of full attention, held */
     uint32_t uses;
     uint8_t value;
     bool is_held;
@@ -174,6 +174,11 @@ static bool is_required(const struct tierce__hybrid *h, uint32_t index, uint32_t
            !is_replaced(h, member);
 }
 
+static bool is_chain(const struct hybrid_member *member)
+{
+    return !tierce__group_is_sparse(member->group.kind);
+}
+
 /* ---- points ---------------------------------------------------------------------------------- */
 
 static uint32_t find_held(const struct tierce__hybrid *h, uint32_t member, uint64_t id)
@@ -245,7 +250,8 @@ static void drop(struct tierce__hybrid *h, struct hybrid_block *block)
     block->is_held = false;
     h->result.used_bytes -= block->bytes;
     h->result.evicted++;
-    if (is_tree(h, block) && block->parent != NONE && h->blocks[block->parent].children > 0)
+    if (is_chain(&h->members[block->member]) && block->parent != NONE &&
+        h->blocks[block->parent].children > 0)
         h->blocks[block->parent].children--;
 }
 
@@ -286,7 +292,7 @@ static void judge(struct tierce__hybrid *h)
         bool is_young = h->now_us - block->stored_us < AGE_US;
         block->loss = 0;
         block->value = !h->opts.is_paired || is_young || is_tree(h, block) ||
-                               !tierce__group_is_sparse(h->members[block->member].group.kind)
+                               is_chain(&h->members[block->member])
                            ? VALUE_FULL
                            : VALUE_NONE;
     }
@@ -385,7 +391,20 @@ static int number_block(struct tierce__hybrid *h, uint32_t member, uint64_t id, 
     return rc;
 }
 
-/* Links a block of a tree to the block before it. */
+/* The instance that stored last replaces those of the same layers. All of them link their blocks,
+ * so each can be the tree again. */
+static void choose_tree(struct tierce__hybrid *h, uint32_t instance)
+{
+    const struct hybrid_member *member = &h->members[instance];
+    struct hybrid_family *family = &h->families[member->family];
+    TIERCE_DASSERT(family->tree != NONE && is_chain(member));
+    const struct hybrid_member *tree = &h->members[family->tree];
+    if (member->layers[0] != '\0' && member->group.kind == tree->group.kind &&
+        strcmp(member->layers, tree->layers) == 0)
+        family->tree = instance;
+}
+
+/* Links a block of full attention to the block before it. */
 static void link_block(struct tierce__hybrid *h, uint32_t number, uint32_t before)
 {
     struct hybrid_block *block = &h->blocks[number];
@@ -401,13 +420,15 @@ static int store(struct tierce__hybrid *h, const struct tierce__trace_request *r
 {
     uint32_t count = request->count - request->unstored, before = NONE, number;
     struct hybrid_member *member = &h->members[request->instance];
-    bool is_chain = h->families[member->family].tree == request->instance;
+    bool links = is_chain(member);
     int rc = 0;
+    if (links && count > 0)
+        choose_tree(h, request->instance);
     for (uint32_t i = 0; i < count; i++, before = number) {
         rc = number_block(h, request->instance, request->blocks[i], &number);
         if (rc < 0)
             return rc;
-        if (is_chain)
+        if (links)
             link_block(h, number, before);
         struct hybrid_block *block = &h->blocks[number];
         if (block->is_held)

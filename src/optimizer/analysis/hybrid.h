@@ -19,7 +19,8 @@
  * after which each instance of the family has the blocks that tierce__group_needs names. These
  * blocks count as used. Reads of the other instances are left out, because they depend on the hits
  * of the recorded cache. An instance is required from its first request on. If instances of a
- * family have equal layers, the last one that stored a block is required.
+ * family have equal layers, the last one that stored a block is required, and if they are of full
+ * attention, its reads are the lookups.
  *
  * The cache is LRU by bytes, over all families; a chain of full attention is evicted from its end.
  * When it is full, it evicts a hundredth of its capacity. If `is_paired`, blocks are judged then,

@@ -138,11 +138,6 @@ static void expire(struct tierce__ranked *c, uint64_t now_us)
         leave(c, c->oldest);
 }
 
-static bool is_lower(struct tierce__rank a, struct tierce__rank b)
-{
-    return a.major != b.major ? a.major < b.major : a.minor < b.minor;
-}
-
 static const struct tierce__heap_item *draw(struct tierce__ranked *c)
 {
     return &c->heap.items[tierce__random_next(&c->random) % c->heap.count];
@@ -154,7 +149,7 @@ static uint32_t choose(struct tierce__ranked *c)
     const struct tierce__heap_item *lowest = c->opts.drawn > 0 ? draw(c) : &c->heap.items[0];
     for (uint32_t i = 1; i < c->opts.drawn; i++) {
         const struct tierce__heap_item *item = draw(c);
-        if (is_lower(item->rank, lowest->rank))
+        if (tierce__rank_is_lower(&item->rank, &lowest->rank))
             lowest = item;
     }
     return lowest->slot;

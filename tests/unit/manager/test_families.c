@@ -394,6 +394,29 @@ START_TEST(two_generations)
 }
 END_TEST
 
+/* While two generations of the windows have blocks, no point needs either of them: a block of one
+ * leaves without the state that has its key. */
+START_TEST(a_generation_that_nothing_needs_takes_no_pairs)
+{
+    static const struct hybrid_group old = {"old", "window", "f", 4, 4, 0, WINDOW_BYTES, "4-7"};
+    OPEN(&full_group, &old, &window_group, &state_group);
+    store_chain("old", 100, LENGTH);
+    store_chain("window", 200, 1);
+    store_chain("full", 100, LENGTH);
+    store_at("state", 100, (const int[]){8}, 1);
+    wait_a_minute();
+    stop_after("full", 100, LENGTH);
+    hybrid_use(&h, "state", 107);
+    for (int i = 0; i < LENGTH - 1; i++)
+        hybrid_use(&h, "old", 100 + i);
+    ck_assert_uint_eq(hybrid_evict(&h, WINDOW_BYTES + 1), 2);
+    expect("old", 100, "1 2 3 4 5 6 7");
+    expect("window", 200, "");
+    expect("state", 100, "8");
+    close_all(&h);
+}
+END_TEST
+
 /* ---- partial samples ------------------------------------------------------------------------- */
 
 /* 40 prompts of 8 blocks. The last of each are read, so that half of the prompts must leave: whole,
@@ -548,6 +571,7 @@ CHECK_MAIN("families", .seconds = 120,
                      states_inside_stay_if_many_prompts_stop_there, stops_fade,
                      blocks_behind_the_last_state_leave_first,
                      a_state_without_its_chain_leaves_first, sparse_blocks_leave_no_holes,
-                     two_generations, a_sample_evicts_pairs},
+                     two_generations, a_generation_that_nothing_needs_takes_no_pairs,
+                     a_sample_evicts_pairs},
            .loops = {{other_instances_are_no_pairs, 0, 2},
                      {useless_blocks_leave_before_usable_ones, 0, 4}})
