@@ -593,6 +593,7 @@ void tierce__live_end_moves(struct tierce__live *live, const struct tierce__writ
     struct tierce__locator *locator = live->locator;
     const struct tierce__move_lane lane = {.instance_id = live->instance.id,
                                            .instance = live->instance.number,
+                                           .from = session->from,
                                            .is_copy = session->keeps_source,
                                            .reason = session->reason};
     TIERCE_ASSERT(session->is_move && session->is_busy);

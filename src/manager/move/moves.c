@@ -37,7 +37,10 @@ struct entry {
     struct tierce__map_node by_block;
     struct lane *lane;
     uint32_t instance;
-    int64_t until_us; /* of a resting one */
+    /* Of a resting one: */
+    int64_t until_us;
+    uint16_t from;
+    enum tierce__move_result result;
     struct tierce__move_block block;
 };
 
@@ -463,10 +466,11 @@ void tierce__moves_charge(struct tierce__moves *moves, uint16_t from, uint16_t t
 
 /* ---- ends ------------------------------------------------------------------------------------ */
 
-/* Keeps a block out of the queue for a while. The oldest one that rests is forgotten if there are
- * too many. Without memory it may come back at once. */
+/* Keeps a block whose move failed out of the queue for a while. The oldest one that rests is
+ * forgotten if there are too many. Without memory it may come back at once. */
 static void rest(struct tierce__moves *moves, const struct tierce__move_lane *lane,
-                 const struct tierce__move_block *block, int64_t until_us)
+                 const struct tierce__move_block *block, enum tierce__move_result result,
+                 int64_t now_us)
 {
     struct entry *known = find_entry(moves, lane->instance, block);
     struct lane *was_in = known != NULL ? known->lane : NULL;
@@ -479,7 +483,9 @@ static void rest(struct tierce__moves *moves, const struct tierce__move_lane *la
     struct entry *entry = make_entry(lane, block);
     if (entry == NULL)
         return;
-    entry->until_us = until_us;
+    entry->until_us = now_us + (result == TIERCE__MOVE_UNVERIFIABLE ? UNVERIFIABLE_US : FAILED_US);
+    entry->from = lane->from;
+    entry->result = result;
     tierce__list_push_back(&moves->resting, &entry->node);
     tierce__map_put(&moves->by_block, &entry->by_block, block_hash(lane->instance, block));
     moves->stats.resting++;
@@ -501,8 +507,7 @@ void tierce__moves_ended(struct tierce__moves *moves, const struct tierce__move_
         moves->stats.moved_bytes[lane->reason] += block->bytes;
     }
     if (fails)
-        rest(moves, lane, block,
-             now_us + (result == TIERCE__MOVE_UNVERIFIABLE ? UNVERIFIABLE_US : FAILED_US));
+        rest(moves, lane, block, result, now_us);
     tierce__lock_drop(&moves->lock);
 }
 
@@ -513,6 +518,28 @@ void tierce__moves_stats(struct tierce__moves *moves, struct tierce__moves_stats
     tierce__lock_take(&moves->lock);
     *out = moves->stats;
     tierce__lock_drop(&moves->lock);
+}
+
+/* Blocks of a storage whose last move failed. */
+static void say_resting(const struct tierce__moves *moves, uint16_t from, int64_t now_us,
+                        char why[256])
+{
+    const struct entry *last = NULL;
+    unsigned long long count = 0;
+    TIERCE__LIST_FOR_EACH (it, &moves->resting) {
+        const struct entry *entry = TIERCE__CONTAINER_OF(it, struct entry, node);
+        if (entry->from != from || entry->until_us <= now_us)
+            continue;
+        count++;
+        last = entry;
+    }
+    if (last != NULL)
+        snprintf(
+            why, 256,
+            "%llu blocks could not be moved, the last one with result %s; they are tried again "
+            "in %lld s at most",
+            count, tierce__move_result_name(last->result),
+            (long long)((last->until_us - now_us) / 1000000 + 1));
 }
 
 uint64_t tierce__moves_of(struct tierce__moves *moves, uint16_t from, int64_t now_us, char why[256])
@@ -534,6 +561,8 @@ uint64_t tierce__moves_of(struct tierce__moves *moves, uint16_t from, int64_t no
                  "no mover has asked for %lld s: start tierce node "
                  "--mover.manager=fleet://HOST:PORT, with the gRPC port of a manager",
                  (long long)alone_s);
+    else if (why[0] == '\0')
+        say_resting(moves, from, now_us, why);
     tierce__lock_drop(&moves->lock);
     return count;
 }

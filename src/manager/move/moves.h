@@ -188,8 +188,8 @@ struct tierce__moves_stats {
 void tierce__moves_stats(struct tierce__moves *moves, struct tierce__moves_stats *out);
 
 /* The number of blocks of a storage that wait, and why: no mover has asked for longer than a batch
- * is lent (TIERCE__MOVE_LEASE_S), or the reason of its first lane that rests. "": nothing keeps
- * them. */
+ * is lent (TIERCE__MOVE_LEASE_S), the reason of its first lane that rests, or the failures of
+ * blocks that rest. "": nothing keeps them. */
 uint64_t tierce__moves_of(struct tierce__moves *moves, uint16_t from, int64_t now_us,
                           char why[256]);
 

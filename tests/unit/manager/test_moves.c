@@ -108,6 +108,32 @@ START_TEST(each_reason_has_a_bound)
 }
 END_TEST
 
+START_TEST(failures_and_missing_movers_are_told)
+{
+    struct tierce__moves_popped got;
+    char why[256];
+    open_moves(0, 0);
+    ck_assert_uint_eq(want(DRAINED, 0, 2, NOW), 2);
+    ck_assert_uint_eq(tierce__moves_of(moves, 3, NOW + 29 * SECOND, why), 2);
+    ck_assert_str_eq(why, "");
+    ck_assert_uint_eq(tierce__moves_of(moves, 3, NOW + 30 * SECOND, why), 2);
+    ck_assert_ptr_nonnull(strstr(why, "no mover has asked for 30 s"));
+    ck_assert_uint_eq(tierce__moves_of(moves, 4, NOW + 30 * SECOND, why), 0);
+    ck_assert_str_eq(why, "");
+    tierce__moves_asked(moves, NOW + 30 * SECOND);
+    ck_assert_uint_eq(take(2, 0, NOW + 30 * SECOND, &got), 2);
+    for (size_t i = 0; i < 2; i++)
+        tierce__moves_ended(moves, &got.lane, &got.blocks[i], TIERCE__MOVE_TARGET_FAILED,
+                            NOW + 30 * SECOND);
+    ck_assert_uint_eq(tierce__moves_of(moves, 3, NOW + 80 * SECOND, why), 0);
+    ck_assert_str_eq(why, "2 blocks could not be moved, the last one with result target_failed; "
+                          "they are tried again in 11 s at most");
+    ck_assert_uint_eq(tierce__moves_of(moves, 3, NOW + 91 * SECOND, why), 0);
+    ck_assert_str_eq(why, "");
+    close_moves();
+}
+END_TEST
+
 START_TEST(a_lane_without_a_target_rests)
 {
     struct tierce__moves_popped got, again;
@@ -211,6 +237,7 @@ END_TEST
 
 CHECK_MAIN("moves",
            .tests = {blocks_come_out_in_order_and_lanes_take_turns, each_reason_has_a_bound,
-                     a_lane_without_a_target_rests, a_block_whose_move_failed_stays_out_for_a_while,
+                     failures_and_missing_movers_are_told, a_lane_without_a_target_rests,
+                     a_block_whose_move_failed_stays_out_for_a_while,
                      a_lane_that_a_failed_block_leaves_ends, the_rate_holds_for_each_pair,
                      every_allocation_fails_once})
