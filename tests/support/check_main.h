@@ -169,6 +169,8 @@ struct check_suite {
     double seconds; /* the time limit of each test; 0: Check's, or CHECK_NO_LIMIT */
     bool at_once;   /* the tests run in parallel: see check_main_at_once */
     void (*setup)(void), (*teardown)(void); /* before and after each test, in its process */
+    void (*begin)(void), (*end)(void); /* once, in the process that forks the tests: a server that
+                                          they share */
     struct {
         const TTest *test;
         int start, end;
@@ -192,6 +194,8 @@ static inline Suite *check_make_suite(void)
         tcase_set_timeout(tcase, list->seconds > 0 ? list->seconds : 0);
     if (list->setup != NULL || list->teardown != NULL)
         tcase_add_checked_fixture(tcase, list->setup, list->teardown);
+    if (list->begin != NULL || list->end != NULL)
+        tcase_add_unchecked_fixture(tcase, list->begin, list->end);
     for (size_t i = 0; i < CHECK_COUNT(list->loops); i++) {
         if (list->loops[i].test != NULL)
             tcase_add_loop_test(tcase, list->loops[i].test, list->loops[i].start,

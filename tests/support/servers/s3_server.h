@@ -31,8 +31,10 @@ static inline const char *s3_python(void)
 
 static inline bool s3_is_there(void)
 {
-    char command[600];
-    snprintf(command, sizeof(command), "%s -c 'import nanio' 2>/dev/null", s3_python());
+    char command[700]; /* an import would take as long as the start of the server */
+    snprintf(command, sizeof(command),
+             "%s -c 'import importlib.util as u; exit(u.find_spec(\"nanio\") is None)' 2>/dev/null",
+             s3_python());
     return system(command) == 0;
 }
 

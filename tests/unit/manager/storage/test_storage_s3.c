@@ -12,8 +12,8 @@
 #include <sys/stat.h>
 
 static char why[128];
-static struct s3_server server;
-static char server_uri[256];
+static struct s3_server shared, server; /* server: of this test, or `shared` */
+static char prefix[32], server_uri[256];
 
 static struct tierce__storage_driver *open_storage(const char *uri)
 {
@@ -29,21 +29,43 @@ static struct tierce__storage_driver *open_storage(const char *uri)
     return driver;
 }
 
-static void start_server(const char *more)
+/* One server for all tests, because its start takes longer than most of them. */
+static void start_shared(void)
 {
     ck_assert_msg(s3_is_there(), "nanio is missing: run tools/setup");
-    ck_assert(s3_start(&server));
-    ck_assert(s3_write_credentials(&server, "kv"));
+    ck_assert(s3_start(&shared));
+    ck_assert(s3_write_credentials(&shared, "kv"));
+}
+
+static void stop_shared(void)
+{
+    s3_stop(&shared);
+}
+
+/* A prefix of the test's own, in the server. */
+static void use_server(const struct s3_server *used, const char *more)
+{
+    server = *used;
+    snprintf(prefix, sizeof(prefix), "pre/fix%d", (int)getpid());
     snprintf(server_uri, sizeof(server_uri),
-             "s3://kv-cache/pre/fix?endpoint=http%%3A//127.0.0.1:%u&profile=kv&"
+             "s3://kv-cache/%s?endpoint=http%%3A//127.0.0.1:%u&profile=kv&"
              "credentials_file=%s/credentials%s",
-             (unsigned)server.port, server.dir, more);
+             prefix, (unsigned)server.port, server.dir, more);
+}
+
+/* A server that the test may kill. */
+static void start_server(const char *more)
+{
+    struct s3_server own;
+    ck_assert(s3_start(&own));
+    ck_assert(s3_write_credentials(&own, "kv"));
+    use_server(&own, more);
 }
 
 /* nanio keeps objects as files at their keys. */
 static void file_of(char *out, size_t room, const char *path)
 {
-    snprintf(out, room, "%s/data/kv-cache/pre/fix%s", server.dir, path);
+    snprintf(out, room, "%s/data/kv-cache/%s%s", server.dir, prefix, path);
 }
 
 static bool object_exists(const char *path)
@@ -84,7 +106,7 @@ START_TEST(a_real_server)
 {
     char other[256];
     uint64_t bytes = 0;
-    start_server("");
+    use_server(&shared, "");
     struct tierce__storage_driver *driver = open_storage(server_uri);
     why[0] = '\0';
     ck_assert_msg(driver->ops->probe(driver, why) == 0, "%s", why);
@@ -100,7 +122,7 @@ START_TEST(a_real_server)
     driver->ops->close(driver);
 
     /* An object beside the prefix is out of reach. */
-    snprintf(other, sizeof(other), "s3://kv-cache/pre/fix/i?%s", strchr(server_uri, '?') + 1);
+    snprintf(other, sizeof(other), "s3://kv-cache/%s/i?%s", prefix, strchr(server_uri, '?') + 1);
     put_object("/i/tp0/1", 10);
     put_object("/outside", 10);
     driver = open_storage(other);
@@ -110,7 +132,6 @@ START_TEST(a_real_server)
     ck_assert_int_eq(driver->ops->remove(driver, "/tp0/1"), 0);
     ck_assert(!object_exists("/i/tp0/1"));
     driver->ops->close(driver);
-    s3_stop(&server);
 }
 END_TEST
 
@@ -145,7 +166,7 @@ START_TEST(a_mark_that_a_rule_has_deleted)
 {
     const struct tierce__storage_mark mark = {.id = "0123456789abcdef0123456789abcdef",
                                               .is_marked = true};
-    start_server("&retries=0");
+    use_server(&shared, "&retries=0");
     struct tierce__storage_driver *driver = open_storage(server_uri);
     ck_assert_int_eq(tierce__storage_mark_look(driver->ops, driver, &mark, why), TIERCE__MARK_LOST);
     ck_assert_msg(strstr(why, "it is empty") != NULL, "%s", why);
@@ -154,7 +175,6 @@ START_TEST(a_mark_that_a_rule_has_deleted)
     ck_assert_msg(strstr(why, "it has blocks") != NULL, "%s", why);
     ck_assert_msg(strstr(why, "adopt --keep)") != NULL, "%s", why);
     driver->ops->close(driver);
-    s3_stop(&server);
 }
 END_TEST
 
@@ -166,7 +186,7 @@ START_TEST(blocks_without_a_mark)
     const struct tierce__storage_mark mark = {.id = "0123456789abcdef0123456789abcdef"};
     enum tierce__mark_state state;
     char file[512], name[64];
-    start_server("&retries=0");
+    use_server(&shared, "&retries=0");
     struct tierce__storage_driver *driver = open_storage(server_uri);
     for (int i = 0; i < 3; i++) { /* other objects, before it */
         snprintf(name, sizeof(name), "/a%d", i);
@@ -185,7 +205,6 @@ START_TEST(blocks_without_a_mark)
     ck_assert_int_eq(state, TIERCE__MARK_OURS);
     ck_assert_int_eq(access(file, F_OK), 0);
     driver->ops->close(driver);
-    s3_stop(&server);
 }
 END_TEST
 
@@ -194,7 +213,7 @@ START_TEST(an_object_without_bytes)
 {
     char file[512];
     uint64_t bytes = 99;
-    start_server("");
+    use_server(&shared, "");
     struct tierce__storage_driver *driver = open_storage(server_uri);
     put_object("/i/a/0000000000f10000", 10);
     file_of(file, sizeof(file), "/i/a/0000000000f20000");
@@ -204,7 +223,6 @@ START_TEST(an_object_without_bytes)
     ck_assert_int_eq(driver->ops->measure(driver, "/i/a/0000000000f20000", &bytes), 0);
     ck_assert_uint_eq(bytes, 0);
     driver->ops->close(driver);
-    s3_stop(&server);
 }
 END_TEST
 
@@ -215,7 +233,7 @@ START_TEST(paths_that_are_no_names)
     char longer[600];
     uint64_t bytes;
     int status[4];
-    start_server("");
+    use_server(&shared, "");
     struct tierce__storage_driver *driver = open_storage(server_uri);
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         ck_assert_int_eq(driver->ops->remove(driver, bad[i]), TIERCE_E_ARGUMENT);
@@ -236,7 +254,6 @@ START_TEST(paths_that_are_no_names)
     ck_assert_int_eq(status[3], 0);
     ck_assert(!object_exists("/a/b"));
     driver->ops->close(driver);
-    s3_stop(&server);
 }
 END_TEST
 
@@ -249,7 +266,7 @@ START_TEST(many_files)
     int status[FILES];
     uint64_t bytes[FILES];
     struct tierce__storage_worker *worker = NULL;
-    start_server("");
+    use_server(&shared, "");
     put_object("/m/first", 7);
     for (size_t i = 0; i < FILES; i++) {
         snprintf(texts[i], sizeof(texts[i]), i % 50 == 7 ? "/m//%zu" : "/m/%zu", i);
@@ -275,7 +292,6 @@ START_TEST(many_files)
     tierce__storage_worker_end(worker);
     ck_assert(tierce__storage_worker_has_ended(worker, true));
     tierce__storage_worker_forget(worker);
-    s3_stop(&server);
 }
 END_TEST
 
@@ -304,7 +320,7 @@ END_TEST
 START_TEST(credentials_that_come_later)
 {
     char path[128], aside[128];
-    start_server("");
+    use_server(&shared, "");
     snprintf(path, sizeof(path), "%s/credentials", server.dir);
     snprintf(aside, sizeof(aside), "%s/aside", server.dir);
     ck_assert_int_eq(rename(path, aside), 0);
@@ -315,7 +331,6 @@ START_TEST(credentials_that_come_later)
     ck_assert_int_eq(rename(aside, path), 0);
     ck_assert_msg(driver->ops->probe(driver, why) == 0, "%s", why);
     driver->ops->close(driver);
-    s3_stop(&server);
 }
 END_TEST
 
@@ -441,7 +456,7 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-CHECK_MAIN("storage s3", .seconds = 120,
+CHECK_MAIN("storage s3", .seconds = 120, .begin = start_shared, .end = stop_shared,
            .tests = {a_real_server, a_mark, a_mark_that_a_rule_has_deleted, blocks_without_a_mark,
                      an_object_without_bytes, paths_that_are_no_names, many_files,
                      a_server_that_is_killed, credentials_that_come_later, each_step_of_a_probe,
