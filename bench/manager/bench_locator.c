@@ -26,9 +26,12 @@ static int open_registry(struct tierce__bench_locator *b,
     if (out == NULL)
         return -ENOMEM;
     int printed = tierce__bench_startup_print(
-        out,
-        &(struct tierce__bench_startup){
-            .type = "file", .spec = spec, .index_kind = "local", .index_uri = "", .shards = 256});
+        out, &(struct tierce__bench_startup){
+                 .type = opts->type != NULL ? opts->type : "file",
+                 .spec = opts->spec != NULL ? opts->spec : spec,
+                 .index_kind = opts->index_kind != NULL ? opts->index_kind : "local",
+                 .index_uri = opts->index_uri != NULL ? opts->index_uri : "",
+                 .shards = 256});
     if (fclose(out) != 0 || printed < 0) {
         free(text);
         return -ENOMEM;

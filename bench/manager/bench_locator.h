@@ -8,9 +8,9 @@
 #include "manager/storage/storages.h"
 
 /*
- * A locator without a manager around it: one instance in one group, with an index in memory, whose
- * blocks lie in slots of files in a folder. Chains have fixed keys. Thread: one at a time, but any
- * may call get.
+ * A locator without a manager around it: one instance in one group, by default with an index in
+ * memory, whose blocks lie in slots of files in a folder. Chains have fixed keys. Thread: one at a
+ * time, but any may call get.
  */
 
 enum {
@@ -31,9 +31,11 @@ struct tierce__bench_locator {
 
 struct tierce__bench_locator_opts {
     const char *folder;
-    unsigned file_blocks;         /* slots of a file */
-    struct tierce__ghosts *ghost; /* or NULL */
-    uint32_t delete_threads;      /* 0: nothing is deleted */
+    const char *type, *spec; /* of the storage (bench_startup.h); NULL: files in the folder */
+    const char *index_kind, *index_uri; /* NULL: in memory */
+    unsigned file_blocks;               /* slots of a file */
+    struct tierce__ghosts *ghost;       /* or NULL */
+    uint32_t delete_threads;            /* 0: nothing is deleted */
 };
 
 /* Zeroed before. After an error `why` may be set; close is called. */

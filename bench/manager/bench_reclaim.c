@@ -4,7 +4,8 @@
  * time until the last one is deleted, and lookups of other blocks meanwhile. It is reclaimed in
  * steps, with lookups alone between them, because the speed of a shared machine drifts by more than
  * the goal within seconds. The goal is that of a manager with 10,000,000 blocks; --blocks says how
- * many there are.
+ * many there are. Other indexes and storages follow, with fewer blocks and without a goal. Objects
+ * of Redis and S3 were never written: their deletions are real requests.
  */
 #include "bench/bench.h"
 
@@ -20,6 +21,8 @@
 #include "base/clock.h"
 #include "bench/manager/bench_locator.h"
 #include "bench/manager/bench_startup.h"
+#include "bench/remote/bench_redis_server.h"
+#include "bench/remote/bench_s3_server.h"
 #include "manager/reclaim/reclaimer.h"
 
 enum {
@@ -34,8 +37,29 @@ enum {
     SAMPLES_MAX = 1 << 20, /* of lookups */
 };
 
+/* What is measured. */
+struct reclaim_case {
+    const char *index, *storage; /* their names in rows */
+    const char *index_kind;      /* NULL: in memory; else below index_uri */
+    const char *type;            /* NULL: files */
+    uint64_t blocks_max;         /* 0: no limit */
+    bool uses_redis, uses_s3;
+};
+
+static const struct reclaim_case cases[] = {
+    {"memory", "files", NULL, NULL, 0, false, false},
+    {"RocksDB", "files", "rocksdb", NULL, 100000, false, false},
+    {"Redis", "files", "redis", NULL, 50000, true, false},
+    {"memory", "Redis", NULL, "redis", 100000, true, false},
+    {"memory", "S3", NULL, "s3", 100000, false, true},
+};
+
 struct reclaim_bench {
     const struct tierce__bench *bench;
+    const struct reclaim_case *what;
+    struct tierce__bench_redis_server redis;
+    struct tierce__bench_s3 *s3;
+    char spec[4300], index_uri[4200];
     struct tierce__bench_locator base;
     struct tierce__reclaimer *reclaimer;
     struct tierce__arena arena; /* of lookups */
@@ -105,6 +129,7 @@ static int limit_group(struct reclaim_bench *r, int steps)
     const struct tierce__catalog *catalog = tierce__registry_acquire(r->base.registry);
     struct tierce__group group = *tierce__catalog_group(catalog, TIERCE__BENCH_GROUP);
     group.capacity_bytes = (int64_t)(most_after(r, steps) / watermark);
+    group.delay_before_delete_ms = 0; /* it would be a part of each step */
     group.version++;
     int rc =
         tierce__registry_update_group(r->base.registry, &group, group.version - 1, r->base.why);
@@ -185,23 +210,25 @@ static void emit(struct reclaim_bench *r)
     char name[128];
     struct tierce__reclaimer_stats stats;
     tierce__reclaimer_stats(r->reclaimer, &stats);
-    double blocks = (double)stats.submitted_blocks;
-    snprintf(name, sizeof(name), "memory index of %llu blocks; files",
-             (unsigned long long)(r->chains * TIERCE__BENCH_CHAIN_KEYS));
+    double blocks = (double)stats.submitted_blocks, goal = r->what == cases ? 1 : 0;
+    snprintf(name, sizeof(name), "%s index of %llu blocks; %s", r->what->index,
+             (unsigned long long)(r->chains * TIERCE__BENCH_CHAIN_KEYS), r->what->storage);
     struct tierce__bench_row row = {.case_name = name,
                                     .unit = "kblocks/s",
                                     .value = blocks * 1e6 / (double)r->ns,
                                     .limit = 100,
-                                    .goal = 1,
+                                    .goal = goal,
                                     .peer = "until they have left the index",
                                     .peer_value = blocks * 1e6 / (double)r->index_ns};
     tierce__bench_emit(r->bench, &row);
-    row = (struct tierce__bench_row){.case_name = "get 128 keys during reclaim; beside none",
+    snprintf(name, sizeof(name), "%s index; %s; get 128 keys during reclaim; beside none",
+             r->what->index, r->what->storage);
+    row = (struct tierce__bench_row){.case_name = name,
                                      .unit = "us",
                                      .sense = TIERCE__BENCH_LESS_IS_BETTER,
                                      .value = median_of(&r->meanwhile),
                                      .limit = median_of(&r->alone),
-                                     .goal = 1 / 1.1};
+                                     .goal = goal / 1.1};
     tierce__bench_emit(r->bench, &row);
 }
 
@@ -221,9 +248,53 @@ static int measure(struct reclaim_bench *r)
     return rc;
 }
 
+/* ---- a case ---------------------------------------------------------------------------------- */
+
+static int write_credentials(const char *path)
+{
+    FILE *file = fopen(path, "we");
+    if (file == NULL)
+        return -errno;
+    fprintf(file, "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n");
+    return fclose(file) == 0 ? 0 : -errno;
+}
+
+static int start_s3(struct reclaim_bench *r, const char *folder)
+{
+    static const uint8_t object[1];
+    char path[4160];
+    uint16_t port = 0;
+    snprintf(path, sizeof(path), "%s/credentials", folder);
+    int rc = write_credentials(path);
+    if (rc == 0)
+        rc = tierce__bench_s3_start(&r->s3, object, sizeof(object), &port);
+    snprintf(r->spec, sizeof(r->spec),
+             "{\"uri\": \"s3://bucket/pool?endpoint=http://127.0.0.1:%u&credentials_file=%s\"}",
+             (unsigned)port, path);
+    return rc;
+}
+
+static int start_servers(struct reclaim_bench *r, const char *folder)
+{
+    int rc = r->what->uses_redis ? tierce__bench_redis_start(&r->redis, r->bench) : 0;
+    if (rc == 0 && r->what->uses_s3)
+        rc = start_s3(r, folder);
+    if (r->what->uses_redis)
+        snprintf(r->spec, sizeof(r->spec), "{\"uri\": \"redis://127.0.0.1:%u?key_prefix=pool:\"}",
+                 (unsigned)r->redis.port);
+    if (r->what->index_kind != NULL && r->what->uses_redis)
+        snprintf(r->index_uri, sizeof(r->index_uri), "redis://127.0.0.1:%u",
+                 (unsigned)r->redis.port);
+    else if (r->what->index_kind != NULL)
+        snprintf(r->index_uri, sizeof(r->index_uri), "%s/index", folder);
+    return rc;
+}
+
 static int run(struct reclaim_bench *r, const char *folder)
 {
     uint64_t blocks = r->bench->blocks > 0 ? r->bench->blocks : BLOCKS_DEFAULT;
+    if (r->what->blocks_max > 0 && blocks > r->what->blocks_max)
+        blocks = r->what->blocks_max;
     r->chains = blocks / TIERCE__BENCH_CHAIN_KEYS;
     r->chains = r->chains < CHAINS_MIN ? CHAINS_MIN : r->chains;
     r->file_blocks = TIERCE__BENCH_FILE_BLOCKS;
@@ -231,40 +302,55 @@ static int run(struct reclaim_bench *r, const char *folder)
         r->file_blocks *= 2;
     r->alone.ns = tierce__calloc(SAMPLES_MAX, sizeof(*r->alone.ns));
     r->meanwhile.ns = tierce__calloc(SAMPLES_MAX, sizeof(*r->meanwhile.ns));
-    struct tierce__bench_locator_opts opts = {
-        .folder = folder, .file_blocks = r->file_blocks, .delete_threads = DELETE_THREADS};
-    int rc = r->alone.ns == NULL || r->meanwhile.ns == NULL
-                 ? -ENOMEM
-                 : tierce__bench_locator_open(&r->base, &opts);
+    if (r->alone.ns == NULL || r->meanwhile.ns == NULL)
+        return -ENOMEM;
+    int rc = start_servers(r, folder);
+    struct tierce__bench_locator_opts opts = {.folder = folder,
+                                              .type = r->what->type,
+                                              .spec = r->what->type != NULL ? r->spec : NULL,
+                                              .index_kind = r->what->index_kind,
+                                              .index_uri = r->index_uri,
+                                              .file_blocks = r->file_blocks,
+                                              .delete_threads = DELETE_THREADS};
     if (rc == 0)
-        rc = tierce__bench_locator_fill(&r->base, 0, r->chains, write_files, r);
+        rc = tierce__bench_locator_open(&r->base, &opts);
+    if (rc == 0)
+        rc = tierce__bench_locator_fill(&r->base, 0, r->chains,
+                                        r->what->type == NULL ? write_files : NULL, r);
     return rc == 0 ? measure(r) : rc;
 }
 
-int tierce__bench_reclaim(const struct tierce__bench *bench)
+static int run_case(const struct tierce__bench *bench, const struct reclaim_case *what,
+                    const char *folder)
 {
     struct reclaim_bench *r = tierce__calloc(1, sizeof(*r));
-    char *whole = realpath(bench->dir, NULL), folder[4096] = "";
-    int rc = r == NULL || whole == NULL ? -ENOMEM : 0;
-    if (rc == 0 && (size_t)snprintf(folder, sizeof(folder), "%s/reclaim", whole) >= sizeof(folder))
-        rc = -ENAMETOOLONG;
-    if (rc == 0 && mkdir(folder, 0700) < 0)
-        rc = -errno;
-    free(whole);
-    if (rc < 0) {
-        tierce__free(r);
-        return rc;
-    }
+    if (r == NULL)
+        return -ENOMEM;
     r->bench = bench;
-    rc = run(r, folder);
+    r->what = what;
+    int rc = mkdir(folder, 0700) == 0 ? run(r, folder) : -errno;
     if (rc < 0 && r->base.why[0] != '\0')
         rc = tierce__bench_fail(bench, "%s", r->base.why);
     tierce__reclaimer_stop(r->reclaimer);
     tierce__bench_locator_close(&r->base, NULL);
+    tierce__bench_redis_stop(&r->redis);
+    tierce__bench_s3_stop(r->s3);
     tierce__bench_remove(folder);
     tierce__arena_clear(&r->arena);
     tierce__free(r->alone.ns);
     tierce__free(r->meanwhile.ns);
     tierce__free(r);
+    return rc;
+}
+
+int tierce__bench_reclaim(const struct tierce__bench *bench)
+{
+    char *whole = realpath(bench->dir, NULL), folder[4096] = "";
+    int rc = whole == NULL ? -ENOMEM : 0;
+    if (rc == 0 && (size_t)snprintf(folder, sizeof(folder), "%s/reclaim", whole) >= sizeof(folder))
+        rc = -ENAMETOOLONG;
+    free(whole);
+    for (size_t i = 0; rc == 0 && i < sizeof(cases) / sizeof(*cases); i++)
+        rc = run_case(bench, &cases[i], folder);
     return rc;
 }

@@ -181,6 +181,8 @@ static bool answer(struct connection *c)
                                 "</InitiateMultipartUploadResult>";
     static const char completed[] = "<CompleteMultipartUploadResult><ETag>1</ETag>"
                                     "</CompleteMultipartUploadResult>";
+    static const char deleted[] = "<DeleteResult></DeleteResult>";
+    bool is_delete = strncmp(c->head + strcspn(c->head, "?\r"), "?delete", 7) == 0;
     bool is_begin = strncmp(c->head + strcspn(c->head, "?\r"), "?uploads", 8) == 0;
     if (sscanf(c->head, "%*s %255[^? \r]", c->path) != 1)
         return false;
@@ -188,6 +190,8 @@ static bool answer(struct connection *c)
         return answer_probe(c);
     if (c->head[0] == 'G')
         return give_range(c);
+    if (is_delete)
+        return reply(c, "200 OK", "", deleted, sizeof(deleted) - 1);
     if (strncmp(c->head, "POST", 4) == 0)
         return is_begin ? reply(c, "200 OK", "", begun, sizeof(begun) - 1)
                         : reply(c, "200 OK", "", completed, sizeof(completed) - 1);

@@ -9,9 +9,9 @@
 
 /*
  * A benchmark's substitute for S3 on loopback, with a thread for each connection. It answers every
- * GET with a range of one object in memory, and accepts and discards every PUT and every part of an
- * upload. It keeps and deletes only the objects with which a manager probes a storage, so such a
- * storage stays in service. It checks nothing.
+ * GET with a range of one object in memory, and accepts and discards every PUT, every part of an
+ * upload and every deletion. It keeps and deletes only the objects with which a manager probes a
+ * storage, so such a storage stays in service. It checks nothing.
  */
 
 struct tierce__bench_s3;

@@ -35,7 +35,7 @@ class Bench(CliCase):
                                  "device"])
 
     def test_rows(self):
-        counts = {"memory": 8, "lookup": 14, "hash": 2, "open": 1, "manager": 16, "reclaim": 2, "directory": 4, "families": 18, "autopilot": 9, "optimize": 13,
+        counts = {"memory": 8, "lookup": 14, "hash": 2, "open": 1, "manager": 16, "reclaim": 10, "directory": 4, "families": 18, "autopilot": 9, "optimize": 13,
                   "s3": 2, "transfer": 8, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
         rows = [row for name in counts
                 for row in self.rows(name, *(LARGER if name == "memory" else SMALL), "--python",
@@ -47,7 +47,8 @@ class Bench(CliCase):
             value, limit, ratio = (float(row[k]) for k in ("value", "limit", "ratio"))
             better = limit / value if row["unit"] in ("us", "ms", "bytes", "%", "CPU s/GB") else value / limit
             self.assertAlmostEqual(ratio / better, 1, delta=0.01, msg=str(row))
-            self.assertGreater(float(row["goal"]), 0)
+            if row["bench"] != "reclaim" or row["case"].startswith("memory index; files"):
+                self.assertGreater(float(row["goal"]), 0, row)
             self.assertNotIn(None, row, "a text holds a comma")
 
     def test_redis(self):
