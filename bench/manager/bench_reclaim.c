@@ -27,11 +27,11 @@
 
 enum {
     BLOCKS_DEFAULT = 100000,
-    CHAINS_MIN = 64,
+    CHAINS_MIN = 16,
     HOT_SHARE = 16,     /* one chain in so many is read, and was stored last */
     DELETE_THREADS = 8, /* the default of delete.threads */
     STEPS = 10,
-    STEP_PERMILLE = 20, /* of the blocks */
+    RECLAIM_PERMILLE = 200, /* of the blocks, in all steps */
     STEP_MS_MAX = 60000,
     FILES_MAX = 200000,    /* with more blocks they are larger: making them would take the time */
     SAMPLES_MAX = 1 << 20, /* of lookups */
@@ -43,15 +43,16 @@ struct reclaim_case {
     const char *index_kind;      /* NULL: in memory; else below index_uri */
     const char *type;            /* NULL: files */
     uint64_t blocks_max;         /* 0: no limit */
+    int steps;
     bool uses_redis, uses_s3;
 };
 
 static const struct reclaim_case cases[] = {
-    {"memory", "files", NULL, NULL, 0, false, false},
-    {"RocksDB", "files", "rocksdb", NULL, 100000, false, false},
-    {"Redis", "files", "redis", NULL, 50000, true, false},
-    {"memory", "Redis", NULL, "redis", 100000, true, false},
-    {"memory", "S3", NULL, "s3", 100000, false, true},
+    {"memory", "files", NULL, NULL, 0, STEPS, false, false},
+    {"RocksDB", "files", "rocksdb", NULL, 100000, 1, false, false},
+    {"Redis", "files", "redis", NULL, 50000, 1, true, false},
+    {"memory", "Redis", NULL, "redis", 100000, 1, true, false},
+    {"memory", "S3", NULL, "s3", 100000, 1, false, true},
 };
 
 struct reclaim_bench {
@@ -119,7 +120,7 @@ static double bytes_of(const struct reclaim_bench *r)
 /* The bytes that may stay after so many steps. */
 static double most_after(const struct reclaim_bench *r, int steps)
 {
-    return bytes_of(r) * (1 - (double)steps * STEP_PERMILLE / 1000);
+    return bytes_of(r) * (1 - (double)steps / r->what->steps * RECLAIM_PERMILLE / 1000);
 }
 
 /* From now on the group is above its watermark by a step. */
@@ -196,7 +197,7 @@ static int reclaim(struct reclaim_bench *r, int step)
 
 static int measure_step(struct reclaim_bench *r, int step)
 {
-    uint64_t end = tierce__now_ns() + (uint64_t)(r->bench->seconds * 1e9 / STEPS);
+    uint64_t end = tierce__now_ns() + (uint64_t)(r->bench->seconds * 1e9 / r->what->steps);
     int rc = 0;
     while (rc == 0 && (r->alone.count == 0 || tierce__now_ns() < end))
         rc = look_up(r, &r->alone);
@@ -241,7 +242,7 @@ static int measure(struct reclaim_bench *r)
                                          .registry = r->base.registry,
                                          .seed = 1,
                                          .has_thread = true});
-    for (int step = 1; rc == 0 && step <= STEPS; step++)
+    for (int step = 1; rc == 0 && step <= r->what->steps; step++)
         rc = measure_step(r, step);
     if (rc == 0)
         emit(r);
@@ -293,6 +294,8 @@ static int start_servers(struct reclaim_bench *r, const char *folder)
 static int run(struct reclaim_bench *r, const char *folder)
 {
     uint64_t blocks = r->bench->blocks > 0 ? r->bench->blocks : BLOCKS_DEFAULT;
+    if (r->what != cases)
+        blocks /= 4;
     if (r->what->blocks_max > 0 && blocks > r->what->blocks_max)
         blocks = r->what->blocks_max;
     r->chains = blocks / TIERCE__BENCH_CHAIN_KEYS;

@@ -12,8 +12,7 @@
  * search sends more if it joined a query for a prompt that diverges from its own, or if another
  * store had chunks that this store lacks. */
 #define QUESTIONS_MAX 4
-/* Time for an answer sent by the deadline to arrive. */
-#define GRACE_NS (20 * TIERCE__MS_NS)
+#define GRACE_NS      TIERCE__ASKS_GRACE_NS
 
 struct asked_ask {
     struct tierce__list node;
@@ -366,6 +365,9 @@ size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *w
                              .waits = tierce__now_ns() < wanted->deadline_ns};
     if (!s.waits) /* the queries still have the time limit of a lookup */
         s.question_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    uint64_t part_ns = wanted->part_ns > 0 ? tierce__now_ns() + wanted->part_ns : UINT64_MAX;
+    if (!s.waits && part_ns < s.question_ns)
+        s.question_ns = part_ns;
     recall(&s);
     while (s.at < count && !s.is_late && ask_stores(&s)) {
         wait_for_stores(&s);

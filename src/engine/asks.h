@@ -26,7 +26,9 @@ struct tierce__asks {
     size_t count;
 };
 
-#define TIERCE__ASKS_MAX 256u
+/* Time for an answer sent by the deadline to arrive. */
+#define TIERCE__ASKS_GRACE_NS (20 * TIERCE__MS_NS)
+#define TIERCE__ASKS_MAX      256u
 
 void tierce__asks_init(struct tierce__asks *asks);
 /* Call after the tiers are closed, when all queries have been answered. */

@@ -14,6 +14,10 @@
 
 #include <string.h>
 
+/* A store answers for so many chunks about as soon as for one. For more it is asked to send the
+ * answers that it has when the time of the first one is over. */
+#define ONE_TRIP_CHUNKS 8
+
 static int64_t beyond(uint64_t end, uint64_t from)
 {
     return end > from ? (int64_t)(end - from) : 0;
@@ -120,6 +124,15 @@ static void leave(const struct lookup *l, const uint8_t *places, size_t from, si
         tierce__cost_measure(l->view, places[from], &l->keys.keys[l->found + from], end - from);
 }
 
+/* How long the first answer of a remote store may be waited for. */
+static uint64_t first_wait_ns(const struct lookup *l)
+{
+    const struct tierce_view *view = l->view;
+    uint64_t from = (uint64_t)l->in_memory * view->chunk_blocks;
+    uint64_t tokens = (uint64_t)beyond(l->to_block, from) * view->full.geometry.block_tokens;
+    return tierce__cost_wait_ns(l->view, tokens);
+}
+
 /* Finds the chunks that the tiers hold after the chunks in memory, and that are worth loading. */
 static int find_more(struct lookup *l)
 {
@@ -132,9 +145,12 @@ static int find_more(struct lookup *l)
     uint8_t small[256], *places = count > sizeof(small) ? tierce__alloc(count) : small;
     if (places == NULL)
         return -ENOMEM;
+    bool waits = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) == 0;
+    uint64_t wait_ns = first_wait_ns(l);
     struct tierce__search search = {
         .levels = l->levels,
-        .deadline_ns = (l->opts->flags & TIERCE_LOOKUP_NO_WAIT) != 0 ? 0 : l->deadline_ns,
+        .deadline_ns = waits ? l->deadline_ns : 0,
+        .part_ns = count > ONE_TRIP_CHUNKS && wait_ns < UINT64_MAX ? wait_ns : 0,
         .places = places};
     size_t there = tierce__storage_search_until(engine, &search, l->keys.keys + l->found, count);
     TIERCE_DASSERT(there <= count);
@@ -294,14 +310,13 @@ static bool comes_again(const struct tierce_lookup_opts *opts, const struct tier
 /* Whether the first answer takes longer than a prompt that no store holds may wait. */
 static bool is_too_late(const struct lookup *l)
 {
-    struct tierce_view *view = l->view;
-    if (!l->unasked.pending || l->found > l->in_memory)
+    uint64_t wait_ns = first_wait_ns(l), now_ns = tierce__now_ns();
+    if (!l->unasked.pending || l->found > l->in_memory || wait_ns == UINT64_MAX)
         return false;
-    uint64_t from = (uint64_t)l->found * view->chunk_blocks;
-    uint64_t tokens = (uint64_t)beyond(l->to_block, from) * view->full.geometry.block_tokens;
-    uint64_t now_ns = tierce__now_ns();
+    if (l->keys.count - l->found > ONE_TRIP_CHUNKS) /* the answers in part are under way */
+        wait_ns += TIERCE__ASKS_GRACE_NS;
     TIERCE_DASSERT(l->unasked.since_ns > 0 && l->unasked.since_ns <= now_ns);
-    return now_ns - l->unasked.since_ns >= tierce__cost_wait_ns(view, tokens);
+    return now_ns - l->unasked.since_ns >= wait_ns;
 }
 
 static int find_all(struct lookup *l, struct tierce_found *out)

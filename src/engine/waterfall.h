@@ -74,6 +74,9 @@ struct tierce__search {
     /* Limit of the wait for remote stores. If it has passed, the search does not wait, but still
      * queries them for the next search. */
     uint64_t deadline_ns;
+    /* Without a wait: the stores are to send their answers in part after this time. 0: after
+     * timeout.lookup, as they do at the latest. */
+    uint64_t part_ns;
     bool asks_anew;    /* ignore remembered answers: for named values, which others may replace */
     bool believes_old; /* use remembered hits that have expired: for loads */
     uint8_t *places;   /* [count], or NULL */

@@ -234,6 +234,22 @@ static int draw(struct tierce__taking *t)
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
+/* From a candidate towards the beginning of its chain, as far as the blocks are candidates already
+ * and have one child: the last one, whose parent is to be read. NULL: there is none. */
+static const struct tierce__candidate *climb_known(const struct tierce__taking *t,
+                                                   const struct tierce__candidate *c)
+{
+    for (size_t i = 0; i < t->count && c->is_whole && c->record->has_parent; i++) {
+        uint32_t parent = tierce__victims_find(t, c->member, c->record->parent);
+        if (parent == NONE)
+            return c;
+        c = &t->candidates[parent];
+        if (c->record->children != 1)
+            return NULL;
+    }
+    return NULL; /* or a circle of blocks */
+}
+
 /* Reads the parents of a member's candidates from `from` to `end` that no other block follows: they
  * can be evicted together. */
 static int climb_member(struct tierce__taking *t, uint32_t member, size_t from, size_t end,
@@ -250,9 +266,10 @@ static int climb_member(struct tierce__taking *t, uint32_t member, size_t from, 
         return -ENOMEM;
     for (size_t i = from; i < end && !m->live->needs.is_sparse; i++) {
         const struct tierce__candidate *c = &t->candidates[i];
-        if (c->member == member && c->is_whole && c->record->has_parent && (!leaves || c->climbs) &&
-            tierce__victims_find(t, member, c->record->parent) == NONE)
-            keys[count++] = c->record->parent;
+        bool climbs = c->member == member && (!leaves || c->climbs);
+        const struct tierce__candidate *last = climbs ? climb_known(t, c) : NULL;
+        if (last != NULL)
+            keys[count++] = last->record->parent;
     }
     TIERCE_ASSERT(count <= end - from);
     int rc = count > 0 ? space->ops->get(space, keys, count, &t->arena, records, found) : 0;
