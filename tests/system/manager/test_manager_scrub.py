@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 
@@ -64,6 +65,18 @@ def test_orphans_leave_and_blocks_stay(manager):
     found = api.call("meta", "GetCacheLocation", instance_id="i", block_keys=[1, 2],
                      query_type="QT_PREFIX_MATCH")
     assert len(found["locations"]) == 2
+
+    scrub(manager, "nfs_01", "start", "--repair", "--rate", "1")
+    wait_until(lambda: scrub(manager, "nfs_01")["state"] == "objects")
+    before = scrub(manager, "nfs_01")
+    manager.stop(signal.SIGKILL)
+    manager.start()
+    wait_until(lambda: scrub(manager, "nfs_01")["state"] == "done")  # the next leader goes on
+    after = scrub(manager, "nfs_01")
+    assert (after["repairs"], after["began_us"]) == (True, before["began_us"])
+    manager.stop(signal.SIGKILL)
+    manager.start()
+    assert scrub(manager, "nfs_01")["state"] == "none"
 
     assert "there is no storage none" in scrub(manager, "none", fails=True)
     assert "start, stop or show" in scrub(manager, "nfs_01", "begin", fails=True)
