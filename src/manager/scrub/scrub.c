@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCRUB_MAGIC 0x74736372u
+#define SCRUB_MAGIC  0x74736372u
+#define LONG_WAIT_NS 1000000000u
 
 /* The last scrub of a storage. */
 struct scrubbed {
@@ -176,6 +177,8 @@ static int wait_for_turn(struct scrub_run *run, struct scrub_pace *pace, uint64_
     struct tierce__scrub *scrub = run->scrub;
     TIERCE_DASSERT(!tierce__lock_holds_any());
     TIERCE_ASSERT(pace->rate > 0);
+    if (pace->next_ns > now_ns(&scrub->opts) + LONG_WAIT_NS)
+        tierce__scrub_save(run, true);
     tierce__lock_take(&scrub->lock);
     publish(run);
     while (!scrub->is_stopping && now_ns(&scrub->opts) < pace->next_ns)
@@ -360,7 +363,7 @@ static void end_run(struct scrub_run *run, int rc)
                  run->phase == TIERCE__SCRUB_FAILED ? run->why : run->unread);
     state = *last;
     tierce__lock_drop(&scrub->lock);
-    if (!is_left)
+    if (!is_left && run->has_saved)
         tierce__scrub_forget_position(run->opts, run->storage.name);
     log_end(run, &state);
 }
@@ -428,16 +431,16 @@ static int scrub_both(struct scrub_run *run)
 {
     int rc = run->is_resumed ? wait_for_storage(run) : 0;
     run->lists = tierce__storages_has_list(run->opts->storages, run->storage.type);
-    if (rc == 0)
-        tierce__scrub_save(run, true);
+    run->saved_ns = now_ns(run->opts);
     if (rc == 0 && run->phase == TIERCE__SCRUB_RECORDS)
         rc = tierce__scrub_records(run);
     if (rc < 0 || !run->lists)
         return rc;
     run->phase = TIERCE__SCRUB_OBJECTS;
     tierce__free(run->at.instance);
-    run->at = (struct scrub_at){0};
-    tierce__scrub_save(run, true);
+    run->at = (struct scrub_at){.counts = run->counts};
+    if (run->has_saved)
+        tierce__scrub_save_now(run);
     return tierce__scrub_objects(run);
 }
 
@@ -576,7 +579,7 @@ static int resume_one(struct tierce__scrub *scrub, const struct tierce__storage 
         return -ENOMEM;
     run->scrub = scrub;
     run->opts = &scrub->opts;
-    run->is_resumed = true;
+    run->is_resumed = run->has_saved = true;
     int rc = copy_storage(run, storage->name, why);
     if (rc == 0)
         rc = tierce__scrub_position_read(run, storage->scrub);

@@ -108,7 +108,7 @@ static int list_page(struct listing *l)
     tierce__storage_page_clear(page);
     tierce__free(page);
     if (rc == 0)
-        tierce__scrub_save(run, false); /* it may have failed when this direction began */
+        tierce__scrub_save(run, false);
     return rc == 0 ? tierce__scrub_pace(run, files) : rc;
 }
 

@@ -33,7 +33,7 @@ static void list_counts(uint64_t *out[COUNTS], struct tierce__scrub_counts *coun
 int tierce__scrub_position_write(char **out, const struct scrub_run *run)
 {
     struct tierce__line line = {0};
-    struct tierce__scrub_counts counts = run->counts;
+    struct tierce__scrub_counts counts = run->at.counts;
     uint64_t *of[COUNTS];
     char number[24];
     list_counts(of, &counts);
@@ -102,17 +102,21 @@ int tierce__scrub_position_read(struct scrub_run *run, const char *text)
     list_counts(of, &run->counts);
     for (size_t i = 0; i < COUNTS; i++)
         *of[i] = numbers[NUMBERS - COUNTS + i];
+    run->at.counts = run->counts;
     return 0;
 }
 
-void tierce__scrub_save(struct scrub_run *run, bool now)
+static uint64_t clock_ns(const struct tierce__scrub_opts *opts)
+{
+    return opts->now_ns != NULL ? opts->now_ns(opts->clock_arg) : tierce__now_ns();
+}
+
+void tierce__scrub_save_now(struct scrub_run *run)
 {
     const struct tierce__scrub_opts *opts = run->opts;
-    uint64_t now_ns = opts->now_ns != NULL ? opts->now_ns(opts->clock_arg) : tierce__now_ns();
     char *text = NULL, why[256] = "";
-    if (!now && now_ns - run->saved_ns < SAVE_S * 1000 * TIERCE__MS_NS)
-        return;
-    run->saved_ns = now_ns;
+    run->saved_ns = clock_ns(opts);
+    run->has_saved = true;
     if (!tierce__registry_is_stored(opts->registry))
         return;
     int rc = tierce__scrub_position_write(&text, run);
@@ -124,6 +128,13 @@ void tierce__scrub_save(struct scrub_run *run, bool now)
                     "storage=%.64s why=\"%s\" consequence=\"another leader repeats more of the "
                     "scrub\"",
                     run->storage.name, why[0] != '\0' ? why : tierce_strerror(rc));
+}
+
+void tierce__scrub_save(struct scrub_run *run, bool waits)
+{
+    uint64_t pause_s = run->has_saved ? SAVE_S : waits ? 0 : 1;
+    if (clock_ns(run->opts) - run->saved_ns >= pause_s * 1000 * TIERCE__MS_NS)
+        tierce__scrub_save_now(run);
 }
 
 void tierce__scrub_forget_position(const struct tierce__scrub_opts *opts, const char *storage)

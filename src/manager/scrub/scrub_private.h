@@ -17,6 +17,7 @@ struct scrub_pace {
 struct scrub_at {
     char *instance; /* heap; NULL: the first one */
     uint64_t cursor;
+    struct tierce__scrub_counts counts; /* up to there */
 };
 
 /* A scrub that runs. Its thread alone. */
@@ -31,7 +32,8 @@ struct scrub_run {
     enum tierce__scrub_phase phase;
     struct tierce__scrub_counts counts;
     struct scrub_at at; /* of the records */
-    uint64_t saved_ns;  /* the position was written to the registry then */
+    bool has_saved;
+    uint64_t saved_ns; /* the position was written to the registry then; if never, the begin */
     int64_t began_us;
     bool is_resumed;
     char **ids; /* of the instances when the phase began */
@@ -76,8 +78,10 @@ TIERCE_MUSTUSE int tierce__scrub_verify(struct scrub_run *run, struct scrub_file
  */
 TIERCE_MUSTUSE int tierce__scrub_position_write(char **out, const struct scrub_run *run);
 TIERCE_MUSTUSE int tierce__scrub_position_read(struct scrub_run *run, const char *text);
-/* Writes the position to the registry, at most once a minute unless `now`. */
-void tierce__scrub_save(struct scrub_run *run, bool now);
+/* Writes the position to the registry, at most once a minute. The first time it is a second after
+ * the begin, or before the run `waits` for long: most scrubs of small storages write nothing. */
+void tierce__scrub_save(struct scrub_run *run, bool waits);
+void tierce__scrub_save_now(struct scrub_run *run);
 /* The scrub has ended. */
 void tierce__scrub_forget_position(const struct tierce__scrub_opts *opts, const char *storage);
 
