@@ -236,6 +236,9 @@ def test_a_storage_that_is_unmanaged_is_not_called_well(browser, manager):
         shown = cells(page, "storages", "moon")
         assert "limits an unmanaged storage" in shown["Health"]
         assert shown["Capacity"] == "1,000\xa0B reclaimed above 700\xa0B"
+        drained = api.call("admin", "DrainStorage", storage_unique_name="moon", action="DRAIN_START")
+        assert drained["state"] == "drained"
+        assert cells(load(browser, manager), "storages", "moon")["Health"].endswith("empty: it can be removed")
     finally:
         assert api.call("admin", "RemoveStorage", storage_unique_name="moon")["header"]["status"]["code"] == "OK"
 

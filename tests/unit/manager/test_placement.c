@@ -353,31 +353,25 @@ END_TEST
 
 static struct harness *watched; /* its key 1 loses its copy in "t" once victims were chosen */
 
-/* A client has found the copy damaged. */
+static bool is_in(void *arg, const struct tierce__record *record,
+                  const struct tierce__location *location)
+{
+    (void)record;
+    return location->storage == *(const uint16_t *)arg;
+}
+
+/* As after a report. It is no use of the block: one that was used stays in any case. */
 static void lose_copy(struct harness *h, int64_t key, const char *name)
 {
-    struct tierce__got got = {0};
-    char uri[512];
-    uint64_t dropped = 0;
-    struct tierce__record record = moves_record(h, key);
-    for (size_t l = 0; l < record.location_count; l++) {
-        if (record.locations[l].storage != moves_number_of(h, name))
-            continue;
-        ck_assert_int_eq(tierce__registry_enable_storage(h->registry, "s", false, h->why), 0);
-        got = harness_get(h, TIERCE__QUERY_BATCH, &key, 1, 0);
-        ck_assert_int_eq(tierce__registry_enable_storage(h->registry, "s", true, h->why), 0);
-    }
-    ck_assert_uint_eq(got.hits, 1);
-    snprintf(uri, sizeof(uri), "%s", got.found[0].specs[0].uri);
-    int rc = tierce__locator_report(
-        h->locator, "i",
-        &(struct tierce__location_report){.key = key,
-                                          .spec_name = got.found[0].specs[0].name,
-                                          .uri = uri,
-                                          .reason = TIERCE__REPORT_DAMAGED},
-        1, &dropped, h->why);
-    ck_assert_msg(rc == 0, "%s", h->why);
-    ck_assert_uint_eq(dropped, 1);
+    struct tierce__live *live;
+    struct tierce__removed removed = {0};
+    uint16_t number = moves_number_of(h, name);
+    ck_assert_int_eq(tierce__live_acquire(&live, h->locator, "i", h->why), 0);
+    struct tierce__removal how = {
+        .due_us = h->now_us, .wanted_location = is_in, .wanted_arg = &number};
+    ck_assert_int_eq(tierce__live_remove(live, &key, 1, &how, &removed), 0);
+    ck_assert_uint_eq(removed.locations, 1);
+    tierce__live_release(live);
 }
 
 size_t __real_tierce__demote(struct tierce__taking *t, const struct tierce__member *member,
