@@ -15,6 +15,9 @@ struct tierce__meta_draws {
     uint64_t keys; /* approximate number of keys in the space */
 };
 
+/* Neighbouring keys of a sample that are drawn together. */
+enum { TIERCE__META_DRAWN_AT_ONCE = 64 };
+
 /* Implements ops->sample by draws; a space with few keys is scanned instead. */
 TIERCE_MUSTUSE int tierce__meta_sample(struct tierce__meta_space *space,
                                        const struct tierce__meta_draws *draws, uint64_t *random,

@@ -23,7 +23,6 @@ enum {
     SHARDS = 1 << SHARD_BITS,
     GROUP_KEYS = 1024, /* per round of a get: enough to amortize a latch */
     CACHE_LINE = 64,
-    DRAWN_AT_ONCE = 64, /* keys of a sample */
 };
 
 struct shard {
@@ -469,7 +468,7 @@ static int memory_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t
 /* Keys that were drawn together. */
 struct memory_draws {
     struct memory_space *space;
-    uint64_t numbers[DRAWN_AT_ONCE];
+    uint64_t numbers[TIERCE__META_DRAWN_AT_ONCE];
     size_t at, count;
 };
 
@@ -480,7 +479,8 @@ static int draw(void *arg, uint64_t random, int64_t *key)
         struct shard *shard = shard_of(draws->space, random);
         tierce__lock_take(&shard->latch);
         draws->at = 0;
-        draws->count = tierce__table_draw(&shard->table, random, DRAWN_AT_ONCE, draws->numbers);
+        draws->count =
+            tierce__table_draw(&shard->table, random, TIERCE__META_DRAWN_AT_ONCE, draws->numbers);
         tierce__lock_drop(&shard->latch);
     }
     if (draws->at == draws->count)

@@ -24,7 +24,7 @@
 
 enum {
     GET_KEYS = 512, /* of one pipeline */
-    DRAWS = 256,    /* and random seeks */
+    DRAWS = 256,    /* and keys that are drawn */
     TOUCHES = 500,  /* of one script */
     DROPPED = 1000, /* records of one script */
 };
@@ -462,7 +462,8 @@ static int redis_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
     return 0;
 }
 
-/* Random seeks, made many at a time. */
+/* Random seeks, several at a time, each for some neighbours: keys are in the order of their mixed
+ * numbers, which are evenly distributed, so neighbours are independent draws. */
 struct redis_index_draws {
     struct tierce__redis_space *space;
     int64_t keys[DRAWS];
@@ -471,17 +472,22 @@ struct redis_index_draws {
 
 static int draw_many(struct redis_index_draws *draws, uint64_t random)
 {
+    enum { SEEKS = DRAWS / TIERCE__META_DRAWN_AT_ONCE };
     TIERCE_DASSERT(draws->at == draws->count);
     struct tierce__resp_pipeline batch;
     uint64_t mixed;
     tierce__resp_pipeline_begin(&batch, draws->space->redis->pool);
-    for (unsigned i = 0; i < DRAWS; i++)
-        add_range(&batch, draws->space, tierce__meta_mix((int64_t)(random + i)), 1);
+    for (unsigned i = 0; i < SEEKS; i++)
+        add_range(&batch, draws->space, tierce__meta_mix((int64_t)(random + i)),
+                  TIERCE__META_DRAWN_AT_ONCE);
     int rc = tierce__redis_run(&batch);
     draws->count = draws->at = 0;
-    for (unsigned i = 0; rc == 0 && i < DRAWS; i++)
-        if (batch.values[i].count == 1 && tierce__redis_read_hex(&mixed, &batch.values[i].items[0]))
-            draws->keys[draws->count++] = tierce__meta_unmix(mixed);
+    for (unsigned i = 0; rc == 0 && i < SEEKS; i++) {
+        const struct tierce__resp_value *range = &batch.values[i];
+        for (size_t k = 0; k < range->count && k < TIERCE__META_DRAWN_AT_ONCE; k++)
+            if (tierce__redis_read_hex(&mixed, &range->items[k]))
+                draws->keys[draws->count++] = tierce__meta_unmix(mixed);
+    }
     tierce__resp_pipeline_end(&batch);
     TIERCE_DASSERT(draws->count <= DRAWS);
     return rc;

@@ -662,9 +662,12 @@ static int rocks_scan(struct tierce__meta_space *base, uint64_t *cursor, size_t 
     return 0;
 }
 
+/* Keys are in the order of their mixed numbers, which are evenly distributed: neighbours are
+ * independent draws, and a seek is needed for the first one only. */
 struct rocksdb_draws {
     struct rocksdb_range range;
     uint32_t space;
+    unsigned left; /* neighbours to be drawn before the next seek */
 };
 
 static int draw(void *arg, uint64_t random, int64_t *key)
@@ -672,7 +675,13 @@ static int draw(void *arg, uint64_t random, int64_t *key)
     struct rocksdb_draws *draws = (struct rocksdb_draws *)arg;
     rocksdb_iterator_t *iterator = draws->range.iterator;
     struct rocksdb_key at = record_key(draws->space, random);
-    rocksdb_iter_seek(iterator, at.bytes, at.length);
+    if (draws->left > 0 && rocksdb_iter_valid(iterator)) {
+        draws->left--;
+        rocksdb_iter_next(iterator);
+    } else {
+        draws->left = TIERCE__META_DRAWN_AT_ONCE - 1;
+        rocksdb_iter_seek(iterator, at.bytes, at.length);
+    }
     if (!rocksdb_iter_valid(iterator)) {
         at = record_key(draws->space, 0);
         rocksdb_iter_seek(iterator, at.bytes, at.length);
