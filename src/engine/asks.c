@@ -66,6 +66,10 @@ static void end(struct asked_ask *ask, int status)
     TIERCE_DASSERT(!ask->is_over && asks->count > 0);
     tierce__list_remove(&ask->node);
     asks->count--;
+    if (status == 0 && ask->count <= TIERCE__ASKS_ONE_TRIP) {
+        uint64_t *known_ns = &asks->answer_ns[ask->level], ns = tierce__now_ns() - ask->begun_ns;
+        *known_ns = *known_ns == 0 ? ns : *known_ns - *known_ns / 4 + ns / 4;
+    }
     ask->is_over = true;
     ask->status = status;
     tierce__cond_broadcast(&asks->changed);
@@ -173,6 +177,14 @@ static struct asked_ask *join_or_ask(struct tierce_engine *engine, size_t level,
     else
         tierce__free(fresh);
     return ask;
+}
+
+static uint64_t answer_ns_of(struct tierce_engine *engine, size_t level)
+{
+    tierce__lock_take(&engine->asks.lock);
+    uint64_t ns = engine->asks.answer_ns[level];
+    tierce__lock_drop(&engine->asks.lock);
+    return ns;
 }
 
 /* Whether a query for the key is in progress, and since when. */
@@ -345,6 +357,7 @@ static struct tierce__unasked judge(const struct asked_search *s)
         out = (struct tierce__unasked){.level = level, .status = status};
         /* It may have answered after the search looked: its answer counts in the next one. */
         out.since_ns = s->stores[level].left_ns;
+        out.answer_ns = answer_ns_of(s->engine, level);
         out.pending =
             status == TIERCE_E_DEADLINE &&
             (out.since_ns > 0 || is_pending(s->engine, level, s->keys + s->at, &out.since_ns));

@@ -4,6 +4,7 @@
 
 #include "base/list.h"
 #include "base/threads/lock.h"
+#include "engine/waterfall.h"
 #include "store/tier.h"
 
 /*
@@ -24,7 +25,12 @@ struct tierce__asks {
     struct tierce__cond changed;
     struct tierce__list list;
     size_t count;
+    /* How long stores took lately for a query of few keys; 0: not known. */
+    uint64_t answer_ns[TIERCE__TIERS_MAX];
 };
+
+/* A store answers for so many chunks about as soon as for one. */
+#define TIERCE__ASKS_ONE_TRIP 8u
 
 /* Time for an answer sent by the deadline to arrive. */
 #define TIERCE__ASKS_GRACE_NS (20 * TIERCE__MS_NS)

@@ -14,10 +14,6 @@
 
 #include <string.h>
 
-/* A store answers for so many chunks about as soon as for one. For more it is asked to send the
- * answers that it has when the time of the first one is over. */
-#define ONE_TRIP_CHUNKS 8
-
 static int64_t beyond(uint64_t end, uint64_t from)
 {
     return end > from ? (int64_t)(end - from) : 0;
@@ -150,7 +146,7 @@ static int find_more(struct lookup *l)
     struct tierce__search search = {
         .levels = l->levels,
         .deadline_ns = waits ? l->deadline_ns : 0,
-        .part_ns = count > ONE_TRIP_CHUNKS && wait_ns < UINT64_MAX ? wait_ns : 0,
+        .part_ns = count > TIERCE__ASKS_ONE_TRIP && wait_ns < UINT64_MAX ? wait_ns : 0,
         .places = places};
     size_t there = tierce__storage_search_until(engine, &search, l->keys.keys + l->found, count);
     TIERCE_DASSERT(there <= count);
@@ -307,13 +303,17 @@ static bool comes_again(const struct tierce_lookup_opts *opts, const struct tier
     return found->pending && (opts->flags & TIERCE_LOOKUP_AGAIN) != 0;
 }
 
-/* Whether the first answer takes longer than a prompt that no store holds may wait. */
+/* Whether the first answer takes longer than a prompt that no store holds may wait, or is expected
+ * to. The answers for many chunks come in part when that time is over. */
 static bool is_too_late(const struct lookup *l)
 {
     uint64_t wait_ns = first_wait_ns(l), now_ns = tierce__now_ns();
     if (!l->unasked.pending || l->found > l->in_memory || wait_ns == UINT64_MAX)
         return false;
-    if (l->keys.count - l->found > ONE_TRIP_CHUNKS) /* the answers in part are under way */
+    bool is_many = l->keys.count - l->found > TIERCE__ASKS_ONE_TRIP;
+    if (l->unasked.answer_ns > wait_ns && !is_many)
+        return true;
+    if (is_many)
         wait_ns += TIERCE__ASKS_GRACE_NS;
     TIERCE_DASSERT(l->unasked.since_ns > 0 && l->unasked.since_ns <= now_ns);
     return now_ns - l->unasked.since_ns >= wait_ns;

@@ -59,8 +59,9 @@ size_t tierce__storage_find(struct tierce_engine *engine, const struct tierce__k
 struct tierce__unasked {
     size_t level;
     int status;
-    bool pending;      /* a query is in progress: the next search may find more */
-    uint64_t since_ns; /* pending: when it began */
+    bool pending;       /* a query is in progress: the next search may find more */
+    uint64_t since_ns;  /* pending: when it began */
+    uint64_t answer_ns; /* pending: how long a query of few keys took lately; 0: not known */
 };
 
 /* The same over `levels`, a bit for each; also returns those that could not be queried. */

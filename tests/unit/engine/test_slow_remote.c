@@ -279,13 +279,17 @@ START_TEST(one_who_does_not_wait_asks_again)
 END_TEST
 
 /* Looks up until the answer counts; returns the blocks. */
+static unsigned repeats; /* of the last ask */
+
 static uint64_t ask(const struct tierce_chain *chain, size_t to, uint64_t *ns)
 {
     struct tierce_found found;
     struct tierce_lookup_opts opts = {.size = sizeof(opts),
                                       .flags = TIERCE_LOOKUP_NO_WAIT | TIERCE_LOOKUP_AGAIN};
     uint64_t start_ns = tierce__now_ns(), give_up_ns = tierce__deadline_in_ms(20000);
+    repeats = 0;
     do {
+        repeats++;
         ck_assert_int_eq(tierce_lookup(fx.view, chain, to, &opts, &found), 0);
     } while (found.pending && tierce__now_ns() < give_up_ns);
     *ns = tierce__now_ns() - start_ns;
@@ -297,6 +301,7 @@ static uint64_t ask(const struct tierce_chain *chain, size_t to, uint64_t *ns)
  * long as nothing of it is known to be stored. */
 START_TEST(a_short_prompt_does_not_wait_for_a_distant_store)
 {
+    enum { FEW = 8 }; /* blocks: two chunks */
     const uint64_t slow_tokens = 1, fast_tokens = 1000000, tokens = BLOCKS * FX_BLOCK_TOKENS;
     uint64_t ns;
     start(0);
@@ -324,6 +329,17 @@ START_TEST(a_short_prompt_does_not_wait_for_a_distant_store)
     delay_proxy_freeze(&proxy, true);
     ck_assert_uint_eq(ask(chain, BLOCKS, &ns), BLOCKS);
     delay_proxy_freeze(&proxy, false);
+    /* It is known how long an answer takes: a prompt of few chunks does not wait at all. */
+    for (uint32_t i = 0; i < 2; i++) {
+        struct tierce_chain *few = fx_chain(&fx, 2 + i, BLOCKS, 0);
+        struct tierce_found found;
+        struct tierce_lookup_opts opts = {.size = sizeof(opts)};
+        ck_assert_uint_eq(ask(few, FEW, &ns), 0);
+        ck_assert_uint_gt(repeats, i == 0);
+        ck_assert_uint_le(repeats, i == 0 ? UINT32_MAX : 1);
+        ck_assert_int_eq(tierce_lookup(fx.view, few, FEW, &opts, &found), 0); /* its answer */
+        tierce_chain_destroy(few);
+    }
     tierce_chain_destroy(chain);
     fx_close(&fx);
     stop();
