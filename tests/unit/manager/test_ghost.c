@@ -5,6 +5,7 @@
 
 #include "base/alloc.h"
 #include "manager/pilot/gain.h"
+#include "manager/reclaim/reclaimer.h"
 #include "manager/pilot/ghost_feed.h"
 #include "manager/pilot/ghost_ring.h"
 
@@ -492,6 +493,29 @@ END_TEST
 
 /* ---- another GiB ---------------------------------------------------------------------------- */
 
+/* Two storages of one kind share its quota. */
+START_TEST(a_kind_of_storage_counts_once)
+{
+    struct harness h;
+    harness_open(&h, &(struct harness_opts){0});
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    char name[] = "s", *both[] = {name, name};
+    struct tierce__type_quota quota = {
+        .type = tierce__storage_type_quota(tierce__catalog_candidate_type(catalog, name)),
+        .capacity_bytes = 1000};
+    group.storage_candidates = both;
+    group.storage_candidate_count = 2;
+    group.type_quotas = &quota;
+    group.type_quota_count = 1;
+    group.capacity_bytes = 1 << 20;
+    ck_assert_double_eq(tierce__gain_bytes(&group, catalog),
+                        1000 * tierce__reclaimer_watermark_share(&group));
+    tierce__registry_release(h.registry, catalog);
+    harness_close(&h);
+}
+END_TEST
+
 START_TEST(a_gain_is_a_difference_of_the_curve)
 {
     struct tierce__ghost_shape shape = {.asked = 100, .seconds = 10};
@@ -601,5 +625,6 @@ CHECK_MAIN("ghost", .seconds = 60,
                      threads_fill_it_at_once, a_locator_feeds_it, a_masked_prefix_is_used,
                      a_window_is_a_part_of_the_chain, a_full_ring_counts_drops_and_samples_less,
                      only_the_window_counts, groups_are_apart, there_are_limits,
-                     a_gain_is_a_difference_of_the_curve, a_group_may_hold_what_its_types_may,
-                     every_allocation_may_fail, its_thread_works_beside_requests})
+                     a_kind_of_storage_counts_once, a_gain_is_a_difference_of_the_curve,
+                     a_group_may_hold_what_its_types_may, every_allocation_may_fail,
+                     its_thread_works_beside_requests})

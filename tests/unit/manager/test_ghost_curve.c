@@ -158,6 +158,29 @@ START_TEST(a_hit_needs_no_more_than_its_blocks)
 }
 END_TEST
 
+/* Blocks that nobody used for 64 epochs leave the sample when it is gone through. */
+START_TEST(idle_blocks_leave_the_sample)
+{
+    struct tierce__ghost_curve *curve = open_curve(1024);
+    struct tierce__ghost_shape shape;
+    uint64_t keys[10];
+    uint32_t member, other;
+    ck_assert_int_eq(tierce__ghost_curve_add(curve, BLOCK_BYTES, 1, &member), 0);
+    for (size_t i = 0; i < 10; i++)
+        keys[i] = ghost_key(3, 1, i);
+    ck_assert_int_eq(add_turn(curve, member, 1, keys, 10), 0);
+    tierce__ghost_curve_advance(curve, 60 * EPOCH_US, false);
+    ck_assert_int_eq(tierce__ghost_curve_add(curve, BLOCK_BYTES, 1, &other), 0);
+    tierce__ghost_curve_shape(curve, 60 * EPOCH_US, &shape);
+    ck_assert_uint_eq(shape.blocks, 10);
+    tierce__ghost_curve_advance(curve, 66 * EPOCH_US, false);
+    ck_assert_int_eq(tierce__ghost_curve_add(curve, BLOCK_BYTES, 1, &other), 0);
+    tierce__ghost_curve_shape(curve, 66 * EPOCH_US, &shape);
+    ck_assert_uint_eq(shape.blocks, 0);
+    tierce__ghost_curve_destroy(curve);
+}
+END_TEST
+
 /*
  * The bounds that ghost.md states, for seeds that draw other samples. The error falls with the root
  * of the sample: a curve has 8,192 blocks, or 4,096 for a single instance.
@@ -409,8 +432,8 @@ END_TEST
 
 CHECK_MAIN("ghost_curve", .seconds = 60,
            .tests = {a_full_sample_is_exact, a_hit_needs_no_more_than_its_blocks,
-                     members_count_by_their_bytes, a_member_can_be_removed,
-                     keys_may_turn_out_larger, a_reach_keeps_the_sample_dense,
-                     a_small_sample_is_refined, memory_is_bounded},
+                     idle_blocks_leave_the_sample, members_count_by_their_bytes,
+                     a_member_can_be_removed, keys_may_turn_out_larger,
+                     a_reach_keeps_the_sample_dense, a_small_sample_is_refined, memory_is_bounded},
            .loops = {{the_error_of_a_sample_is_bounded, 0, 6},
                      {the_error_on_real_traces_is_bounded, 0, TRACES}})

@@ -61,6 +61,20 @@ START_TEST(ends_of_chains_leave_first)
 }
 END_TEST
 
+/* A prefix ends at the first block that is missing; a batch does not. */
+START_TEST(a_chain_ends_at_its_first_miss)
+{
+    static const uint32_t hole[] = {0, 1, 9, 2, 3};
+    bool hit[5];
+    struct tierce__ranked *cache = open_cache("lru", 6, 0);
+    tierce__ranked_write(cache, one, 4, 1);
+    ck_assert_uint_eq(tierce__ranked_read(cache, hole, 5, true, 2, hit), 2);
+    ck_assert(hit[1] && !hit[2] && !hit[3] && !hit[4]);
+    ck_assert_uint_eq(tierce__ranked_read(cache, hole, 5, false, 2, hit), 4);
+    tierce__ranked_destroy(cache);
+}
+END_TEST
+
 /* Clients choose the keys. */
 START_TEST(blocks_that_follow_each_other_leave)
 {
@@ -349,6 +363,7 @@ START_TEST(real_traces)
 END_TEST
 
 CHECK_MAIN("trial", .seconds = 500,
-           .tests = {ends_of_chains_leave_first, blocks_that_follow_each_other_leave,
-                     frequent_blocks_stay, blocks_expire_without_a_use,
-                     the_log_holds_the_last_requests, made_up_loads, real_traces})
+           .tests = {ends_of_chains_leave_first, a_chain_ends_at_its_first_miss,
+                     blocks_that_follow_each_other_leave, frequent_blocks_stay,
+                     blocks_expire_without_a_use, the_log_holds_the_last_requests, made_up_loads,
+                     real_traces})

@@ -99,6 +99,22 @@ START_TEST(states_inside_stay_if_many_prompts_stop_there)
 }
 END_TEST
 
+/* Of the states inside, one that was read leaves after newer ones that nobody read. */
+START_TEST(a_state_that_was_read_stays)
+{
+    open_hybrid(4 * LENGTH);
+    store(FULL, 100, LENGTH);
+    store(STATE, 100, LENGTH);
+    ck_assert_uint_eq(look_up(FULL, 100, 4, 999), 3);
+    store(FULL, 200, LENGTH);
+    store(STATE, 200, LENGTH);
+    now_us += 60 * SECOND_US;
+    store(STATE, 300, LENGTH - 1); /* there are six older ones */
+    ck_assert_uint_eq(look_up(FULL, 100, 4, 999), 3);
+    tierce__hybrid_destroy(hybrid);
+}
+END_TEST
+
 /* Blocks of the last minute have their full value. */
 START_TEST(young_blocks_leave_by_age)
 {
@@ -126,4 +142,5 @@ END_TEST
 
 CHECK_MAIN("hybrid", .seconds = 20,
            .tests = {states_inside_leave_first, states_inside_stay_if_many_prompts_stop_there,
-                     young_blocks_leave_by_age, another_generation_is_the_tree})
+                     a_state_that_was_read_stays, young_blocks_leave_by_age,
+                     another_generation_is_the_tree})
