@@ -555,12 +555,14 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
     const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
     const struct tierce__storage *storage = tierce__catalog_storage(catalog, name);
     struct tierce__storage_report report = {.used_share = -1};
+    bool needs_mark = false;
     *out = (struct tierce__storage_state){.used_share = -1};
     if (storage != NULL) {
         tierce__lock_take(&storages->lock);
         struct storages_unit *unit = *tierce__storages_find(storages, storage->number);
         if (unit != NULL)
             tierce__storage_worker_report(unit->worker, &report);
+        needs_mark = unit != NULL && unit->needs_mark && report.why[0] == '\0';
         tierce__lock_drop(&storages->lock);
         out->is_enabled = storage->is_enabled;
         out->is_managed = tierce__storages_is_managed(storages, storage->type);
@@ -580,6 +582,7 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
                      ? "no sign of life of its node"
                  : report.hangs ? "it does not answer"
                  : !is_kept     ? "its locations are being dropped"
+                 : needs_mark   ? "it gets its mark with its first probe, and is used then"
                                 : report.why);
     }
     tierce__registry_release(storages->opts.registry, catalog);

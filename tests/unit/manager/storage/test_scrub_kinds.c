@@ -41,8 +41,8 @@ static bool is_marked(void)
     return is;
 }
 
-/* Its storage "s" is of this type; NULL: files. */
-static void open_all(const char *type, const char *storage_uri)
+/* Its storage "s" is of this type; NULL: files. It may have no mark yet. */
+static void open_unmarked(const char *type, const char *storage_uri)
 {
     char uri[160], spec[512];
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-scrub-XXXXXX");
@@ -69,6 +69,11 @@ static void open_all(const char *type, const char *storage_uri)
                                         .storages = h.storages,
                                         .locator = h.locator};
     ck_assert_int_eq(tierce__scrub_create(&scrub, &scrubs), 0);
+}
+
+static void open_all(const char *type, const char *storage_uri)
+{
+    open_unmarked(type, storage_uri);
     WAIT_FOR(is_marked());
 }
 
@@ -299,6 +304,42 @@ START_TEST(redis_of_others)
 }
 END_TEST
 
+static struct tierce__storage_state storage_state(void)
+{
+    struct tierce__storage_state state;
+    tierce__storages_state(h.storages, "s", &state);
+    return state;
+}
+
+/* A new registry gets the prefix of one that was lost, and the mark was lost, too: its blocks are
+ * not the new one's orphans unless an operator says so. */
+static void check_lost_registry(const char *uri)
+{
+    int64_t key = 99;
+    char why[128] = "";
+    struct tierce__started started = {0};
+    open_unmarked("s3", uri);
+    const struct tierce__write_request write = {
+        .instance_id = "i", .keys = &key, .count = 1, .timeout_s = 30};
+    /* Before and after its first probe. */
+    for (int i = 0; i < 2; i++) {
+        int rc = tierce__locator_start_write(h.locator, &write, &h.arena, &started, h.why);
+        ck_assert(rc < 0 || started.count == 0);
+        ck_assert(!storage_state().is_well && !is_marked());
+        WAIT_FOR(strstr(storage_state().why, "it has blocks but no mark") != NULL);
+    }
+    struct tierce__scrub_request request = {.storage = "s", .repairs = true};
+    ck_assert_int_lt(tierce__scrub_start(scrub, &request, h.why), 0);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    const struct tierce__storage *storage = tierce__catalog_storage(catalog, "s");
+    ck_assert_int_eq(tierce__storages_adopt_begin(h.storages, storage, why), 0);
+    ck_assert_int_eq(tierce__storages_adopt_end(h.storages, storage, true, why), 0);
+    tierce__registry_release(h.registry, catalog);
+    WAIT_FOR(is_marked() && storage_state().is_well);
+    ck_assert_uint_eq(harness_start(&h, &key, 1).count, 1);
+    close_all();
+}
+
 START_TEST(s3)
 {
     enum { MANY = 300 };
@@ -339,8 +380,12 @@ START_TEST(s3)
     check_all(&late, false);
     ck_assert(exists("an/engine/has/this"));
     ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
-    close_client();
     close_all();
+    struct connector_call drop;
+    connector_call_init(&drop, TIERCE__STORE_DELETE, TIERCE__STORAGE_MARK, 0);
+    ck_assert_int_eq(connector_call_run(client, &drop), 0);
+    close_client();
+    check_lost_registry(uri);
     s3_stop(&server);
 }
 END_TEST
