@@ -135,7 +135,8 @@ struct tierce_engine {
                                        oldest first */
     uint64_t unattended_made;       /* numbers them */
     int put_error;                  /* the first failure of a PUT that no flush has reported yet */
-    struct tierce__list invalidations; /* invalidations.h */
+    struct tierce__list invalidations;       /* invalidations.h */
+    struct tierce__generations *generations; /* of the disk, when the engine started; or NULL */
     bool closing;
     uint64_t era; /* operate.h */
     size_t publishing[2];

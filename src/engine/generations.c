@@ -114,6 +114,53 @@ bool tierce__generations_has(const char *folder, uint64_t store,
     return has;
 }
 
+struct tierce__generations {
+    struct content content;
+    bool is_unknown; /* there is a file, and it cannot be read */
+};
+
+int tierce__generations_load(struct tierce__generations **out, const char *folder)
+{
+    struct tierce__generations *made = tierce__calloc(1, sizeof(*made));
+    char *path = tierce__join_path(folder, TIERCE__GENERATIONS_FILE);
+    int rc = made != NULL && path != NULL ? 0 : -ENOMEM;
+    int read = rc == 0 ? read_content(&made->content, path) : 0;
+    tierce__free(path);
+    if (rc < 0) {
+        tierce__free(made);
+        return rc;
+    }
+    made->is_unknown = read < 0 && read != -ENOENT;
+    *out = made;
+    return 0;
+}
+
+void tierce__generations_free(struct tierce__generations *generations)
+{
+    if (generations == NULL)
+        return;
+    tierce__free(generations->content.text);
+    tierce__free(generations);
+}
+
+bool tierce__generations_may_differ(struct tierce__generations *generations, uint64_t store,
+                                    const struct tierce__invalidated *what)
+{
+    char wanted[SUBJECT_BYTES + VALUE_BYTES];
+    size_t subject = put_subject(wanted, store, what), bytes, lines = 0;
+    size_t length = subject + put_value(wanted + subject, what);
+    struct content content = generations->content;
+    const char *line;
+    if (generations->is_unknown)
+        return true;
+    while ((line = next_line(&content, &bytes)) != NULL) {
+        if (bytes > subject && memcmp(line, wanted, subject) == 0)
+            return bytes != length || memcmp(line, wanted, length) != 0;
+        lines++;
+    }
+    return lines >= TIERCE__GENERATIONS_MAX;
+}
+
 /* Appends to a text of FILE_MAX bytes. */
 static void append(char *text, size_t *used, const char *from, size_t bytes)
 {

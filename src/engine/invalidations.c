@@ -17,6 +17,7 @@ struct invalidation {
     struct tierce__list node;
     struct tierce__level *level;
     struct tierce__invalidated what;
+    bool is_kept;    /* nothing is of another generation: this one is noted with the disk */
     bool has_failed; /* and that was logged */
 };
 
@@ -25,8 +26,32 @@ static struct invalidation *invalidation_at(struct tierce__list *node)
     return TIERCE__CONTAINER_OF(node, struct invalidation, node);
 }
 
+static bool has_disk(const struct tierce_engine *engine)
+{
+    for (size_t level = 0; level < engine->level_count; level++) {
+        if (engine->levels[level].origin == TIERCE_ORIGIN_DISK)
+            return true;
+    }
+    return false;
+}
+
+int tierce__invalidations_load(struct tierce_engine *engine)
+{
+    TIERCE_ASSERT(engine->generations == NULL && !engine->invalidator_runs);
+    return has_disk(engine) ? tierce__generations_load(&engine->generations, engine->disk_path) : 0;
+}
+
+/* Nothing was invalidated ever, as far as it is known. */
+static bool is_kept(const struct tierce__level *level, const struct tierce__invalidated *what)
+{
+    struct tierce__generations *generations = level->engine->generations;
+    return what->is_first && what->generation == 1 &&
+           (generations == NULL ||
+            !tierce__generations_may_differ(generations, level->store, what));
+}
+
 /* Without memory the store serves nothing of the namespace any more, until the process ends. */
-void tierce__invalidations_note(void *arg, const struct tierce__invalidated *what)
+bool tierce__invalidations_note(void *arg, const struct tierce__invalidated *what)
 {
     struct tierce__level *level = arg;
     struct tierce_engine *engine = level->engine;
@@ -34,15 +59,18 @@ void tierce__invalidations_note(void *arg, const struct tierce__invalidated *wha
     TIERCE_DASSERT(!tierce__lock_holds_any());
     if (it == NULL) {
         tierce__log(TIERCE_LOG_ERROR, "invalidation_lost", "reason=\"no memory\"");
-        return;
+        return false;
     }
     it->level = level;
     it->what = *what;
+    it->is_kept = is_kept(level, what);
+    bool has_none = it->is_kept;
     tierce__list_init(&it->node);
     tierce__lock_take(&engine->lock);
     tierce__list_push_back(&engine->invalidations, &it->node);
     tierce__cond_broadcast(&engine->changed);
     tierce__lock_drop(&engine->lock);
+    return has_none;
 }
 
 static struct invalidation *take(struct tierce_engine *engine)
@@ -57,15 +85,6 @@ static struct invalidation *take(struct tierce_engine *engine)
     return it;
 }
 
-static bool has_disk(const struct tierce_engine *engine)
-{
-    for (size_t level = 0; level < engine->level_count; level++) {
-        if (engine->levels[level].origin == TIERCE_ORIGIN_DISK)
-            return true;
-    }
-    return false;
-}
-
 /* An engine that has just started, with the chunks of this generation on its disk. */
 static bool has_it_on_disk(const struct invalidation *it)
 {
@@ -74,17 +93,26 @@ static bool has_it_on_disk(const struct invalidation *it)
            tierce__generations_has(engine->disk_path, it->level->store, &it->what);
 }
 
-/* If it cannot be noted, the next start clears the disk once more. */
+/* If it cannot be noted, the next start clears the disk once more, or, of a first generation, would
+ * not notice another registry. */
 static int note_on_disk(const struct invalidation *it)
 {
     const struct tierce_engine *engine = it->level->engine;
     if (!has_disk(engine))
         return 0;
     int rc = tierce__generations_set(engine->disk_path, it->level->store, &it->what);
-    if (rc < 0)
+    if (rc < 0 && !it->has_failed)
         tierce__log(TIERCE_LOG_WARN, "generation_not_noted", "folder=\"%s\" error=%s",
                     engine->disk_path, tierce_error_name(rc));
     return rc == -EEXIST ? rc : 0;
+}
+
+/* The file is replaced only if it does not have the generation. */
+static int note_first(const struct invalidation *it)
+{
+    if (it->what.registry != 0 && !has_it_on_disk(it))
+        (void)note_on_disk(it); /* it is adopted already */
+    return 0;
 }
 
 /* 0: the namespace is clear, and the store knows it. */
@@ -97,6 +125,8 @@ static int carry_out(struct tierce_engine *engine, struct invalidation *it)
     if (id < 0)
         return (int)id;
     of.ns = (uint32_t)id;
+    if (it->is_kept) /* and adopted; the file is replaced only if it does not have it */
+        return note_first(it);
     bool is_kept = has_it_on_disk(it);
     int64_t chunks = is_kept ? 0 : tierce__engine_clear_own(engine, &of);
     int rc = chunks < 0 ? (int)chunks : is_kept ? 0 : note_on_disk(it);
@@ -117,7 +147,8 @@ static int carry_out(struct tierce_engine *engine, struct invalidation *it)
     return rc;
 }
 
-/* False: one has failed. */
+/* False: one has failed. It stays the first: a later one of the same namespace, carried out before,
+ * would be followed by the note of an older generation. */
 static bool carry_out_all(struct tierce_engine *engine)
 {
     struct invalidation *it;
@@ -125,7 +156,7 @@ static bool carry_out_all(struct tierce_engine *engine)
     while ((it = take(engine)) != NULL) {
         if (carry_out(engine, it) < 0) {
             tierce__lock_take(&engine->lock);
-            tierce__list_push_back(&engine->invalidations, &it->node);
+            tierce__list_push_front(&engine->invalidations, &it->node);
             tierce__lock_drop(&engine->lock);
             return false;
         }
@@ -192,4 +223,6 @@ void tierce__invalidations_fini(struct tierce_engine *engine)
         tierce__list_remove(node);
         tierce__free(invalidation_at(node));
     }
+    tierce__generations_free(engine->generations);
+    engine->generations = NULL;
 }

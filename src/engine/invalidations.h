@@ -12,15 +12,20 @@
  *
  * Invalidations wait in a list for a thread of their own, because a clear may block for twice the
  * time limit of a load. One that fails (a disk that does not answer) is tried again a second later.
- * An engine without such a store has no such thread.
+ * An engine without such a store has no such thread. A first generation of 1 invalidates nothing,
+ * unless the disk may have another one; it is noted with the disk.
  */
 
 struct tierce_engine;
 struct tierce__key;
 struct tierce__level;
 
+/* Reads which generations the disk has: before the stores are opened, and after the disk. Errors:
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__invalidations_load(struct tierce_engine *engine);
+
 /* A tierce__invalidated_fn; arg: the level. */
-void tierce__invalidations_note(void *level, const struct tierce__invalidated *what);
+bool tierce__invalidations_note(void *level, const struct tierce__invalidated *what);
 
 /* Starts the thread when all levels are there; and ends it, when engine->closing is set. Errors:
  * negative errno. */

@@ -251,6 +251,8 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         rc = open_disk(engine, config, why);
     if (rc == 0)
+        rc = tierce__invalidations_load(engine);
+    if (rc == 0)
         rc = tierce__remotes_open(engine, config, why);
     if (rc == 0)
         open_access_log(engine, config);

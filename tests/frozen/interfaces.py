@@ -271,6 +271,7 @@ def manager_http():
         text = text.decode().replace(str(manager.storage), "STORAGE")
         text = re.sub(r'("(?:request_id|write_session_id|manager_version)":)"[^"]+"', r'\1"ID"', text)
         text = re.sub(r'(\\"id\\":)\\"[^"\\]+', r'\1\\"ID', text)
+        text = re.sub(r'("registry":)"[^"]+"', r'\1"ID"', text)
         text = re.sub(r'STORAGE/[^"?\\]+', "STORAGE/FILE", text)
         lines.append(f"{port} {path} {json.dumps(body)} -> {status} {text}")
         return text

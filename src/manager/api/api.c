@@ -49,6 +49,8 @@ static void find_fields(void)
         f->status = find(f->header->descriptor, "status", PROTOBUF_C_TYPE_MESSAGE);
         f->tracer_result = find(f->header->descriptor, "tracer_result", PROTOBUF_C_TYPE_STRING);
         f->generation = find(f->header->descriptor, "generation", PROTOBUF_C_TYPE_INT64);
+        f->registry = find(f->header->descriptor, "registry", PROTOBUF_C_TYPE_INT64);
+        TIERCE_ASSERT((f->generation == NULL) == (f->registry == NULL));
         TIERCE_ASSERT(f->request_id != NULL && f->status != NULL);
         f->code = find(f->status->descriptor, "code", PROTOBUF_C_TYPE_ENUM);
         f->message = find(f->status->descriptor, "message", PROTOBUF_C_TYPE_STRING);
@@ -432,9 +434,12 @@ static void run_row(struct tierce__api_call *api, const struct tierce__api_row *
         generation = find_generation(api);
     ProtobufCMessage *header = generation > 0 ? header_of(api) : NULL;
     TIERCE_DASSERT(generation <= INT64_MAX);
-    if (header != NULL)
-        *(int64_t *)tierce__proto_member(header, tierce__api_fields(api->id)->generation->offset) =
-            (int64_t)generation;
+    if (header == NULL)
+        return;
+    const struct tierce__api_fields *fields = tierce__api_fields(api->id);
+    *(int64_t *)tierce__proto_member(header, fields->generation->offset) = (int64_t)generation;
+    *(int64_t *)tierce__proto_member(header, fields->registry->offset) =
+        (int64_t)tierce__registry_number(api->manager->registry);
 }
 
 /* The scope is checked before anything else that depends on the request's instance: an instance

@@ -71,9 +71,9 @@ struct tierce__api_fields {
         *instance_id;                       /* of the request; NULL: this request has none */
     const ProtobufCFieldDescriptor *header; /* of the reply */
     const ProtobufCFieldDescriptor *request_id, *status; /* of the header */
-    const ProtobufCFieldDescriptor *tracer_result;  /* of the header; NULL: this reply has none */
-    const ProtobufCFieldDescriptor *generation;     /* the same */
-    const ProtobufCFieldDescriptor *code, *message; /* of the status */
+    const ProtobufCFieldDescriptor *tracer_result; /* of the header; NULL: this reply has none */
+    const ProtobufCFieldDescriptor *generation, *registry; /* the same */
+    const ProtobufCFieldDescriptor *code, *message;        /* of the status */
 };
 const struct tierce__api_fields *tierce__api_fields(enum tierce__rpc_id id);
 

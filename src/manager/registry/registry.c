@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <xxhash.h>
 
 #define REGISTRY_MAGIC 0x74726567u
 
@@ -30,6 +31,8 @@ struct tierce__registry {
     struct tierce__catalog *empty;    /* the current catalog while nothing is loaded */
     struct tierce__catalog *kept;     /* without a store: the catalog that a drop removed */
     _Atomic uint64_t version;
+    uint64_t own_number;     /* of a registry in memory; never 0 */
+    _Atomic uint64_t number; /* relaxed: of the current catalog, a value of its own */
 };
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
@@ -69,6 +72,16 @@ uint64_t tierce__registry_version(const struct tierce__registry *registry)
     return atomic_load_explicit(&registry->version, memory_order_acquire);
 }
 
+/* A registry in memory has an id only if a backup was restored with it. */
+static uint64_t number_of(const struct tierce__registry *registry,
+                          const struct tierce__catalog *catalog)
+{
+    TIERCE_DASSERT(catalog->id != NULL);
+    if (catalog->id[0] != '\0')
+        return XXH3_64bits(catalog->id, strlen(catalog->id));
+    return registry->store == NULL ? registry->own_number : 0;
+}
+
 /* Makes a catalog [transfer] the current one. */
 static void publish(struct tierce__registry *registry, struct tierce__catalog *catalog)
 {
@@ -80,6 +93,7 @@ static void publish(struct tierce__registry *registry, struct tierce__catalog *c
     registry->current = catalog;
     /* release: a thread that sees the version sees the catalog. */
     atomic_fetch_add_explicit(&registry->version, 1, memory_order_release);
+    atomic_store_explicit(&registry->number, number_of(registry, catalog), memory_order_relaxed);
     tierce__lock_drop(&registry->current_lock);
     tierce__catalog_put(old);
 }
@@ -113,6 +127,17 @@ static int open_store(struct tierce__registry_store **out, const struct tierce__
     return TIERCE_E_CONFIG;
 }
 
+static int choose_number(struct tierce__registry *registry, char why[256])
+{
+    uint64_t number = 0;
+    if (getrandom(&number, sizeof(number), 0) != (ssize_t)sizeof(number)) {
+        snprintf(why, 256, "no randomness for the number of the registry");
+        return -EIO;
+    }
+    registry->own_number = number | 1;
+    return 0;
+}
+
 int tierce__registry_open(struct tierce__registry **out, const struct tierce__registry_opts *opts,
                           char why[256])
 {
@@ -121,6 +146,8 @@ int tierce__registry_open(struct tierce__registry **out, const struct tierce__re
     if (registry == NULL)
         return -ENOMEM;
     int rc = tierce__catalog_create(&registry->empty);
+    if (rc == 0)
+        rc = choose_number(registry, why);
     if (rc == 0)
         rc = open_store(&registry->store, opts, why);
     if (rc != 0) {
@@ -494,6 +521,12 @@ static int remove_entry(struct tierce__catalog *catalog, const void *arg, char w
         tierce__catalog_remove(catalog, edit->kind, edit->name);
     TIERCE_DASSERT(rc != 0 || tierce__catalog_find(catalog, edit->kind, edit->name) == NULL);
     return rc;
+}
+
+uint64_t tierce__registry_number(const struct tierce__registry *registry)
+{
+    TIERCE_CHECK_MAGIC(registry, REGISTRY_MAGIC);
+    return atomic_load_explicit(&registry->number, memory_order_relaxed);
 }
 
 bool tierce__registry_is_stored(const struct tierce__registry *registry)

@@ -57,6 +57,10 @@ void tierce__registry_release(struct tierce__registry *registry,
  * until release] */
 const char *tierce__catalog_id(const struct tierce__catalog *catalog);
 
+/* A number of the registry that counts the generations of instances: of its id, or of this process
+ * if it is in memory. Another registry has another one. 0: it has none yet. */
+uint64_t tierce__registry_number(const struct tierce__registry *registry);
+
 /* Whether the registry outlives this process. One that does not has no id and marks no storages. */
 bool tierce__registry_is_stored(const struct tierce__registry *registry);
 

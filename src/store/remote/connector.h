@@ -53,9 +53,11 @@ struct tierce__invalidated {
     struct tierce_shard shard;
     uint64_t generation;
     uint64_t registry; /* a number of the registry that counts; 0: unknown */
+    bool is_first;     /* no generation was known before: nothing need be invalid */
 };
-/* Called on a thread of the connector, which it must not block. [borrow for the call] */
-typedef void tierce__invalidated_fn(void *arg, const struct tierce__invalidated *what);
+/* True: the engine has nothing of another generation, and `adopt` is not needed. Called on a thread
+ * of the connector, which it must not block. [borrow for the call] */
+typedef bool tierce__invalidated_fn(void *arg, const struct tierce__invalidated *what);
 
 struct tierce__connector_ops {
     const char *scheme; /* of its URLs, "redis" */

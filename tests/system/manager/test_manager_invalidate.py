@@ -142,6 +142,17 @@ def test_a_disk_from_before(fleet, member, tmp_path):
     share(again, member())
 
 
+@pytest.mark.parametrize("fleet", [{"fixed": True}], indirect=True)
+def test_a_registry_that_is_lost(fleet, member):
+    """It counts from 1 again, and might have invalidated what the engine has."""
+    writer = member()
+    writer.store(OLD)
+    assert writer.load() == {OLD}
+    fleet.managers[0].stop()
+    fleet.managers[0].start()
+    wait_until(lambda: writer.found(next(SEEDS)) == 0 and writer.found() == 0)
+
+
 @pytest.mark.parametrize("fleet", [{"managers": 2}], indirect=True)
 def test_another_leader_keeps_it(fleet, member):
     writer = member()

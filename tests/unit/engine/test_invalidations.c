@@ -14,22 +14,36 @@ static struct fixture fx;
 
 static uint64_t registry = 9;
 
-static void invalidate(uint64_t generation)
+static bool hear(uint64_t generation, bool is_first)
 {
-    struct tierce__invalidated what = {
-        .shard = fx.view->key.shard, .generation = generation, .registry = registry};
+    struct tierce__invalidated what = {.shard = fx.view->key.shard,
+                                       .generation = generation,
+                                       .registry = registry,
+                                       .is_first = is_first};
     size_t fleet = fx.engine->level_count - 1;
     ck_assert_int_eq(fx.engine->levels[fleet].origin, TIERCE_ORIGIN_REMOTE);
     memcpy(what.ns_digest, fx.view->ns_digest, sizeof(what.ns_digest));
-    tierce__invalidations_note(&fx.engine->levels[fleet], &what);
+    return tierce__invalidations_note(&fx.engine->levels[fleet], &what);
+}
+
+static void invalidate(uint64_t generation)
+{
+    ck_assert(!hear(generation, false));
+}
+
+static unsigned wait_count(void)
+{
+    unsigned count = 0;
+    tierce__lock_take(&fx.engine->lock);
+    TIERCE__LIST_FOR_EACH (node, &fx.engine->invalidations)
+        count++;
+    tierce__lock_drop(&fx.engine->lock);
+    return count;
 }
 
 static bool is_begun(void)
 {
-    tierce__lock_take(&fx.engine->lock);
-    bool is = tierce__list_empty(&fx.engine->invalidations);
-    tierce__lock_drop(&fx.engine->lock);
-    return is;
+    return wait_count() == 0;
 }
 
 /* A clear waits for an operation that publishes chunks; the keeper does not wait for the clear. */
@@ -116,6 +130,66 @@ START_TEST(a_disk_keeps_its_generation)
 }
 END_TEST
 
+/* A manager that counts from 1: nothing was invalidated, unless the disk has heard of another. */
+START_TEST(a_first_generation)
+{
+    fx_open(&fx, true, sets);
+    store();
+    ck_assert(hear(1, true));
+    for (unsigned i = 0; i < 2; i++) {
+        open_again();
+        ck_assert(hear(1, true));
+        WAIT_FOR(is_begun());
+        ck_assert_uint_eq(found(), 40);
+    }
+    open_again();
+    registry = 10; /* the registry was lost while the engine was off */
+    ck_assert(!hear(1, true));
+    WAIT_FOR(found() == 0);
+    store();
+    invalidate(2);
+    WAIT_FOR(found() == 0);
+    store();
+    open_again();
+    ck_assert_uint_eq(found(), 40);
+    registry = 0; /* one that is not known, and counts from 1 */
+    ck_assert(!hear(1, true));
+    WAIT_FOR(found() == 0);
+    store();
+    open_again();
+    ck_assert(hear(1, true)); /* nothing was noted */
+    ck_assert_uint_eq(found(), 40);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* The second one is not carried out before the first, whose generation would be noted last. */
+START_TEST(one_that_fails_stays_the_first)
+{
+    registry = 9;
+    fx_open(&fx, true, sets);
+    store();
+    const struct tierce__level *fleet = &fx.engine->levels[fx.engine->level_count - 1];
+    struct tierce__invalidated last = {
+        .shard = fx.view->key.shard, .generation = 3, .registry = registry};
+    memcpy(last.ns_digest, fx.view->ns_digest, sizeof(last.ns_digest));
+    uint64_t era = tierce__era_enter_now(fx.engine), store_number = fleet->store;
+    uint32_t load_ms = fx.engine->settings.load_ms;
+    fx.engine->settings.load_ms = 200; /* the first clear ends without success */
+    invalidate(2);
+    WAIT_FOR(is_begun());
+    invalidate(3);
+    WAIT_FOR(wait_count() == 2); /* the first has failed */
+    fx.engine->settings.load_ms = load_ms;
+    tierce__era_leave(fx.engine, era);
+    WAIT_FOR(is_begun() && tierce__generations_has(fx.engine->disk_path, store_number, &last));
+    fx_close(&fx);
+    ck_assert(tierce__generations_has(fx.folder, store_number, &last));
+    fx_remove(&fx);
+}
+END_TEST
+
 /* ---- the file ---------------------------------------------------------------------------------
  */
 
@@ -149,6 +223,16 @@ static void write_file(const char *text, size_t bytes)
     fclose(file);
 }
 
+static bool may_differ(unsigned n, uint64_t generation)
+{
+    struct tierce__invalidated what = of_namespace(n, generation);
+    struct tierce__generations *loaded = NULL;
+    ck_assert_int_eq(tierce__generations_load(&loaded, fx.folder), 0);
+    bool may = tierce__generations_may_differ(loaded, 5, &what);
+    tierce__generations_free(loaded);
+    return may;
+}
+
 START_TEST(a_file_of_generations)
 {
     struct tierce__invalidated other = of_namespace(1, 7);
@@ -157,8 +241,9 @@ START_TEST(a_file_of_generations)
     snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
     temp_folder_make(fx.folder);
     snprintf(path, sizeof(path), "%s/" TIERCE__GENERATIONS_FILE, fx.folder);
-    ck_assert(!has(1, 7));
+    ck_assert(!has(1, 7) && !may_differ(1, 7));
     ck_assert_int_eq(set(1, 7), 0);
+    ck_assert(!may_differ(1, 7) && may_differ(1, 1) && !may_differ(2, 1));
     ck_assert(has(1, 7) && !has(1, 8) && !has(1, 77) && !has(2, 7));
     ck_assert(!tierce__generations_has(fx.folder, 6, &other)); /* another store */
     other.registry = 4;
@@ -171,6 +256,7 @@ START_TEST(a_file_of_generations)
     ck_assert(has(1, 8) && !has(1, 7) && has(2, 7));
     for (unsigned n = 0; n < TIERCE__GENERATIONS_MAX; n++)
         ck_assert_int_eq(set(100 + n, 1), 0);
+    ck_assert(may_differ(1, 1)); /* its line was dropped */
     ck_assert(!has(1, 8) && has(100, 1) && has(100 + TIERCE__GENERATIONS_MAX - 1, 1));
     /* No flip is believed, and no cut. */
     unlink(path);
@@ -180,9 +266,10 @@ START_TEST(a_file_of_generations)
         text[i] ^= 1;
         write_file(text, bytes);
         ck_assert(!has(1, 7));
+        ck_assert(may_differ(1, 7));
         text[i] ^= 1;
         write_file(text, i);
-        ck_assert(!has(1, 7));
+        ck_assert(!has(1, 7) && may_differ(1, 7));
     }
     write_file(text, bytes);
     ck_assert(has(1, 7));
@@ -191,6 +278,7 @@ START_TEST(a_file_of_generations)
     ck_assert(!has(1, 7) && has(2, 7));
     tierce__free(text);
     write_file("mine", 4);
+    ck_assert(may_differ(1, 7));
     ck_assert_int_eq(set(1, 7), TIERCE_E_FORMAT);
     ck_assert_int_eq(tierce__read_file(&text, &bytes, path, 4096), 0);
     ck_assert_str_eq(text, "mine");
@@ -212,4 +300,5 @@ END_TEST
 
 CHECK_MAIN("invalidations", .seconds = 180,
            .tests = {deadlines_are_kept_while_a_clear_waits, a_disk_keeps_its_generation,
-                     a_file_of_generations, an_engine_closes_with_invalidations})
+                     a_first_generation, one_that_fails_stays_the_first, a_file_of_generations,
+                     an_engine_closes_with_invalidations})

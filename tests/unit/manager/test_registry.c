@@ -293,11 +293,34 @@ START_TEST(test_not_loaded)
 }
 END_TEST
 
+/* Generations are counted from 1 by each. */
+START_TEST(test_another_registry_has_another_number)
+{
+    fill();
+    ck_assert_uint_eq(tierce__registry_number(registry), 0);
+    ck_assert_int_eq(tierce__registry_identify(registry, why), 0);
+    uint64_t stored = tierce__registry_number(registry);
+    ck_assert_uint_ne(stored, 0);
+    reopen();
+    ck_assert_uint_eq(tierce__registry_number(registry), stored);
+    tierce__registry_close(registry);
+    registry = open_one("", NULL);
+    load(registry, 0);
+    uint64_t first = tierce__registry_number(registry);
+    ck_assert(first != 0 && first != stored);
+    tierce__registry_close(registry);
+    registry = open_one("", NULL);
+    load(registry, 0);
+    ck_assert(tierce__registry_number(registry) != 0 && tierce__registry_number(registry) != first);
+}
+END_TEST
+
 START_TEST(test_memory_keeps_what_it_dropped)
 {
     tierce__registry_close(registry);
     registry = open_one("", NULL);
     load(registry, 0);
+    uint64_t number = tierce__registry_number(registry);
     fill();
     tierce__registry_drop(registry);
     ck_assert_uint_eq(number_of_storage("a"), 0);
@@ -305,6 +328,7 @@ START_TEST(test_memory_keeps_what_it_dropped)
     ck_assert_uint_eq(number_of_storage("a"), 1);
     load(registry, 0); /* again, without a drop */
     ck_assert_uint_eq(number_of_storage("a"), 1);
+    ck_assert_uint_eq(tierce__registry_number(registry), number);
 }
 END_TEST
 
@@ -604,6 +628,7 @@ CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardo
                      test_accounts,
                      test_all_of_it_comes_back,
                      test_not_loaded,
+                     test_another_registry_has_another_number,
                      test_memory_keeps_what_it_dropped,
                      test_foreign_and_damaged_files_are_refused,
                      test_uris_that_are_refused,

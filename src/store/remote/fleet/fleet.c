@@ -188,7 +188,7 @@ static void take_adopted(struct tierce__fleet *fleet)
             tierce__fleet_part_find(fleet->parts, what->ns_digest, &what->shard);
         TIERCE_ASSERT(part != NULL); /* it was invalidated, and parts stay */
         tierce__fleet_places_forget_part(fleet->places, part);
-        tierce__fleet_part_adopt(part, what->generation);
+        tierce__fleet_part_adopt(part, what->generation, what->registry);
         tierce__list_remove(it);
         tierce__free(adoption);
     }
@@ -210,12 +210,13 @@ static int adopt(struct tierce__connector *connector, const struct tierce__inval
 }
 
 /* On the thread. */
-static void invalidated(void *arg, const struct tierce__fleet_part *part)
+static bool invalidated(void *arg, const struct tierce__fleet_part *part, bool is_first)
 {
     struct tierce__fleet *fleet = arg;
     struct tierce__invalidated what = {.shard = part->shard,
                                        .generation = part->heard,
-                                       .registry = tierce__fleet_stores_registry(fleet->stores)};
+                                       .registry = part->registry,
+                                       .is_first = is_first};
     memcpy(what.ns_digest, part->ns_digest, sizeof(what.ns_digest));
     TIERCE_DASSERT(!tierce__fleet_part_is_current(part) && !tierce__lock_holds_any());
     /* Answers of the generation before end first: the engine drops what it has after them. None of
@@ -223,10 +224,13 @@ static void invalidated(void *arg, const struct tierce__fleet_part *part)
     while (atomic_load_explicit(&fleet->early, memory_order_seq_cst) > 0)
         sched_yield();
     if (fleet->invalidated != NULL)
-        fleet->invalidated(fleet->invalidated_arg, &what);
-    else if (adopt(&fleet->base, &what) < 0)
+        return fleet->invalidated(fleet->invalidated_arg, &what);
+    if (is_first && part->heard == 1)
+        return true;
+    if (adopt(&fleet->base, &what) < 0)
         tierce__fleet_say(fleet, TIERCE__FLEET_TROUBLE_INSTANCE,
                           "no memory: instance %s is not used any more", part->instance);
+    return false;
 }
 
 /* ---- turns ----------------------------------------------------------------------------------- */

@@ -406,6 +406,7 @@ static void take_reply(struct tierce__fleet_manager *m, struct tierce__fleet_cal
     const Meta__CommonResponseHeader *header = header_of(reply);
     const Meta__Status *status = header != NULL ? header->status : NULL;
     call->generation = header != NULL && header->generation > 0 ? (uint64_t)header->generation : 0;
+    call->registry = header != NULL ? (uint64_t)header->registry : 0;
     Meta__ErrorCode code = status != NULL ? status->code : META__ERROR_CODE__UNSPECIFIED;
     const char *text = status != NULL && status->message != NULL && status->message[0] != '\0'
                            ? status->message

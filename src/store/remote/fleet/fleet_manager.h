@@ -60,6 +60,7 @@ struct tierce__fleet_call {
      */
     int status;
     uint64_t generation;     /* of the instance that the request names; 0: not known */
+    uint64_t registry;       /* which registry counts it; 0: not known */
     ProtobufCMessage *reply; /* [transfer] tierce__proto_free */
     char why[TIERCE__FLEET_WHY_BYTES];
 

@@ -75,7 +75,8 @@ static void has_looked(struct tierce__fleet_call *call)
         wanted += s->puts[i].is_asked;
     s->is_looking = false;
     bool is_current = tierce__fleet_part_hear(s->part, call);
-    if (s->fleet->is_closing || !is_current || s->generation != s->part->generation) {
+    if (s->fleet->is_closing || !is_current || s->generation != s->part->generation ||
+        s->registries != s->part->registries) {
         tierce__fleet_puts_answer(s, PUT_MASKED, TIERCE_E_CANCELLED);
     } else if (call->status < 0) {
         tierce__fleet_puts_answer(s, PUT_MASKED, tierce__fleet_call_failed(s->fleet, call));

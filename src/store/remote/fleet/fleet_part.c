@@ -38,7 +38,7 @@ struct tierce__fleet_parts {
     struct tierce__fleet_stores *stores;
     struct tierce__namespaces *namespaces;
     char *group, *instance; /* instance NULL: by namespace */
-    void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
+    tierce__fleet_invalidated_fn *invalidated;
     void *arg;
     struct tierce__list parts;
     size_t part_count;
@@ -407,6 +407,8 @@ static void registered(struct tierce__fleet_call *call)
                        : is_rejection(status) ? TIERCE__FLEET_REJECTED
                                               : TIERCE__FLEET_NEW;
     snprintf(part->base.why, sizeof(part->base.why), "%s", status < 0 ? call->why : "");
+    if (call->registry == 0) /* a manager that does not tell it may have marked storages */
+        call->registry = tierce__fleet_stores_registry(part->parts->stores);
     tierce__fleet_part_hear(&part->base, call);
     if (part->base.state == TIERCE__FLEET_REJECTED) {
         log_rejection(part);

@@ -71,6 +71,10 @@
  *
  * The size of a spec is that of a whole chunk's object. Shorter chunks (tails) are not stored.
  */
+struct tierce__fleet_part;
+typedef bool tierce__fleet_invalidated_fn(void *arg, const struct tierce__fleet_part *part,
+                                          bool is_first);
+
 struct tierce__fleet_part {
     struct tierce__list node;
     uint8_t ns_digest[TIERCE_HASH_BYTES];
@@ -93,12 +97,17 @@ struct tierce__fleet_part {
      * blocks that were invalidated: the part has no blocks for readers and takes none. */
     uint64_t generation; /* for which the engine is ready; 0: none was heard */
     uint64_t heard;      /* the manager's; 0: it has none */
+    uint64_t registry;   /* that counts `heard`; 0: not known */
+    uint64_t registries; /* how often another one was heard: what began before is stale */
     uint64_t heard_ns;   /* when the manager answered last */
-    /* The generation and 1 while the part is current, otherwise 0: for answers on other threads.
+    /* Another number for each generation of a registry while the part is current, otherwise 0: for
+     * answers on other threads.
      * Sequentially consistent with fleet->early: see answer_early in fleet_read.c. */
     _Atomic uint64_t serves;
-    /* Called when the part is not current any more; or NULL. */
-    void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
+    /* Called when the part is not current any more, and with the first generation. True: this
+     * process has nothing of another one, so this one is adopted at once. NULL: the first
+     * generation is adopted if it is 1. */
+    tierce__fleet_invalidated_fn *invalidated;
     void *invalidated_arg;
 };
 
@@ -115,9 +124,7 @@ struct tierce__fleet_parts_opts {
     struct tierce__fleet_stores *stores; /* [borrow until close] learns the storages of the group */
     struct tierce__namespaces *namespaces; /* [borrow until close] */
     const char *group, *instance;          /* instance NULL: by namespace; [borrow for the call] */
-    /* A part is not current any more, until tierce__fleet_part_adopt. Called by
-     * tierce__fleet_part_hear; may be NULL. */
-    void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
+    tierce__fleet_invalidated_fn *invalidated; /* of all parts; or NULL */
     void *arg;
 };
 TIERCE_MUSTUSE int tierce__fleet_parts_open(struct tierce__fleet_parts **out,
@@ -159,13 +166,16 @@ void tierce__fleet_expire(struct tierce__fleet_parts *parts, uint64_t *until_ns)
  * Takes the generation from a call about the part that has ended. Returns whether the part is
  * current and the answer is of its generation: otherwise the answer's blocks must not be used.
  *
- * A first generation of 1 is adopted at once, because nothing was ever invalidated. With another
- * one, blocks that this process has from before it started may be invalid.
+ * Another registry's generation is another one, also if it has the same number: what happened to
+ * the first registry is not known. An answer that does not name its registry counts as one of the
+ * registry that was heard.
  */
 bool tierce__fleet_part_hear(struct tierce__fleet_part *part,
                              const struct tierce__fleet_call *call);
-/* The engine has dropped what it had of the part before `generation`. */
-void tierce__fleet_part_adopt(struct tierce__fleet_part *part, uint64_t generation);
+/* The engine has dropped what it had of the part before this generation of a registry (0: not
+ * known). It is ignored if another one was heard since. */
+void tierce__fleet_part_adopt(struct tierce__fleet_part *part, uint64_t generation,
+                              uint64_t registry);
 /* Finds a part that exists; NULL: there is none. */
 struct tierce__fleet_part *tierce__fleet_part_find(struct tierce__fleet_parts *parts,
                                                    const uint8_t ns_digest[TIERCE_HASH_BYTES],

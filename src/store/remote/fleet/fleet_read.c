@@ -247,9 +247,9 @@ struct fleet_get {
     struct tierce__store_req *req;
     struct tierce__fleet_part *part;
     int64_t key;
-    size_t number;       /* in the question */
-    uint64_t generation; /* in which the reading began */
-    uint64_t serves;     /* of the part, at the same time */
+    size_t number;                   /* in the question */
+    uint64_t generation, registries; /* of the part, when the reading began */
+    uint64_t serves;                 /* of the part, at the same time */
     bool has_io;
     struct tierce__fleet_io io;
     char *uri; /* owned; and behind it room for the name of io */
@@ -333,8 +333,9 @@ static void has_read(struct tierce__fleet_io *io)
         if (status != TIERCE_E_DEADLINE)
             tierce__fleet_places_forget(get->fleet->places, get->part, get->key);
     }
-    bool is_stale =
-        get->generation != get->part->generation || !tierce__fleet_part_is_current(get->part);
+    bool is_stale = get->generation != get->part->generation ||
+                    get->registries != get->part->registries ||
+                    !tierce__fleet_part_is_current(get->part);
     if (tierce__fleet_storage_failed(status) || (status == 0 && is_stale))
         status = TIERCE_E_MISS;
     answer_get(get, status);
@@ -361,6 +362,7 @@ static void read_at(struct fleet_get *get, const char *uri)
     }
     get->has_io = true;
     get->generation = get->part->generation;
+    get->registries = get->part->registries;
     get->serves = atomic_load_explicit(&get->part->serves, memory_order_relaxed);
     get->io.early = answer_early;
     get->io.done = has_read;

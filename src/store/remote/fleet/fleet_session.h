@@ -39,6 +39,7 @@ struct fleet_session {
     struct tierce__fleet *fleet;
     struct tierce__fleet_part *part;
     uint64_t generation; /* of the part when the puts came; 0: none was known */
+    uint64_t registries; /* the same */
     struct fleet_put puts[BATCH_MAX];
     size_t count;
     bool has_parent; /* the first put has */

@@ -129,7 +129,8 @@ void tierce__fleet_session_end(struct fleet_session *s)
 /* Whether the puts came after the last invalidation that is known. */
 static bool is_of_now(const struct fleet_session *s)
 {
-    return tierce__fleet_part_is_current(s->part) && s->generation == s->part->generation;
+    return tierce__fleet_part_is_current(s->part) && s->generation == s->part->generation &&
+           s->registries == s->part->registries;
 }
 
 /* ---- FinishWriteCache ------------------------------------------------------------------------ */
@@ -504,7 +505,7 @@ static bool continues(const struct fleet_session *s, const struct tierce__fleet_
                       int64_t key, const struct tierce__store_req *req)
 {
     return s->state == COLLECTS && s->part == part && s->generation == part->generation &&
-           s->count < BATCH_MAX && req->parent != NULL &&
+           s->registries == part->registries && s->count < BATCH_MAX && req->parent != NULL &&
            s->puts[s->count - 1].key == parent_of(req) && !has_key(s, key);
 }
 
@@ -532,6 +533,7 @@ static void add_put(struct fleet_session *s, struct tierce__fleet_part *part, in
         s->state = COLLECTS;
         s->part = part;
         s->generation = part->generation;
+        s->registries = part->registries;
         s->has_parent = req->parent != NULL;
         s->parent = s->has_parent ? parent_of(req) : 0;
         s->collect_until_ns = tierce__deadline_in_ms(COLLECT_MS);

@@ -3,27 +3,38 @@
 #include "check_main.h"
 #include "store/remote/fleet/fleet_private.h"
 
-static unsigned told;
+static unsigned told, first; /* first: of them, those that nothing was heard before */
+static bool has_none;        /* the process has nothing of another generation */
 
-static void invalidated(void *arg, const struct tierce__fleet_part *part)
+static bool invalidated(void *arg, const struct tierce__fleet_part *part, bool is_first)
 {
     ck_assert_ptr_eq(arg, &told);
     ck_assert(!tierce__fleet_part_is_current(part));
     told++;
+    first += is_first;
+    return has_none && is_first && part->heard == 1;
 }
 
 static struct tierce__fleet_part new_part(void)
 {
-    told = 0;
+    told = first = 0;
+    has_none = true;
     return (struct tierce__fleet_part){
         .instance = "i", .invalidated = invalidated, .invalidated_arg = &told};
+}
+
+static bool hear_of(struct tierce__fleet_part *part, uint64_t generation, uint64_t registry,
+                    uint64_t begun_ns)
+{
+    return tierce__fleet_part_hear(part, &(struct tierce__fleet_call){.generation = generation,
+                                                                      .registry = registry,
+                                                                      .begun_ns = begun_ns});
 }
 
 /* An answer to a call that began at a time; UINT64_MAX: after all others. */
 static bool hear(struct tierce__fleet_part *part, uint64_t generation, uint64_t begun_ns)
 {
-    return tierce__fleet_part_hear(
-        part, &(struct tierce__fleet_call){.generation = generation, .begun_ns = begun_ns});
+    return hear_of(part, generation, 0, begun_ns);
 }
 
 START_TEST(a_namespace_that_was_never_invalidated)
@@ -33,7 +44,7 @@ START_TEST(a_namespace_that_was_never_invalidated)
     ck_assert(hear(&part, 1, 0));
     ck_assert(hear(&part, 1, 0));
     ck_assert_uint_eq(part.generation, 1);
-    ck_assert_uint_eq(told, 0);
+    ck_assert(told == 1 && first == 1);
 }
 END_TEST
 
@@ -43,11 +54,11 @@ START_TEST(an_invalidation_is_told_once)
     ck_assert(hear(&part, 1, 0));
     ck_assert(!hear(&part, 2, 0));
     ck_assert(!hear(&part, 2, 0));
-    ck_assert_uint_eq(told, 1);
-    tierce__fleet_part_adopt(&part, 2);
+    ck_assert_uint_eq(told, 2);
+    tierce__fleet_part_adopt(&part, 2, 0);
     ck_assert(tierce__fleet_part_is_current(&part));
     ck_assert(hear(&part, 2, 0));
-    ck_assert_uint_eq(told, 1);
+    ck_assert_uint_eq(told, 2);
 }
 END_TEST
 
@@ -57,7 +68,7 @@ START_TEST(a_process_that_starts_later_is_told)
     struct tierce__fleet_part part = new_part();
     ck_assert(!hear(&part, 7, 0));
     ck_assert_uint_eq(told, 1);
-    tierce__fleet_part_adopt(&part, 7);
+    tierce__fleet_part_adopt(&part, 7, 0);
     ck_assert(hear(&part, 7, 0));
 }
 END_TEST
@@ -67,10 +78,10 @@ START_TEST(an_older_answer_comes_late)
     struct tierce__fleet_part part = new_part();
     ck_assert(hear(&part, 1, 0));
     ck_assert(!hear(&part, 2, 0));
-    tierce__fleet_part_adopt(&part, 2);
+    tierce__fleet_part_adopt(&part, 2, 0);
     ck_assert(!hear(&part, 1, part.heard_ns - 1)); /* it may name blocks of before */
     ck_assert(tierce__fleet_part_is_current(&part));
-    ck_assert_uint_eq(told, 1);
+    ck_assert_uint_eq(told, 2);
 }
 END_TEST
 
@@ -79,10 +90,10 @@ START_TEST(a_generation_may_fall)
 {
     struct tierce__fleet_part part = new_part();
     ck_assert(!hear(&part, 5, 0));
-    tierce__fleet_part_adopt(&part, 5);
+    tierce__fleet_part_adopt(&part, 5, 0);
     ck_assert(!hear(&part, 1, UINT64_MAX));
     ck_assert_uint_eq(told, 2);
-    tierce__fleet_part_adopt(&part, 1);
+    tierce__fleet_part_adopt(&part, 1, 0);
     ck_assert(hear(&part, 1, UINT64_MAX));
 }
 END_TEST
@@ -93,10 +104,10 @@ START_TEST(an_invalidation_in_the_middle_of_another)
     ck_assert(hear(&part, 1, 0));
     ck_assert(!hear(&part, 2, 0));
     ck_assert(!hear(&part, 3, 0));
-    ck_assert_uint_eq(told, 2);
-    tierce__fleet_part_adopt(&part, 2); /* the engine began to clear before the second */
+    ck_assert_uint_eq(told, 3);
+    tierce__fleet_part_adopt(&part, 2, 0); /* the engine began to clear before the second */
     ck_assert(!tierce__fleet_part_is_current(&part));
-    tierce__fleet_part_adopt(&part, 3);
+    tierce__fleet_part_adopt(&part, 3, 0);
     ck_assert(tierce__fleet_part_is_current(&part));
 }
 END_TEST
@@ -110,7 +121,59 @@ START_TEST(a_manager_without_generations)
     ck_assert(hear(&part, 0, 0)); /* an older one leads */
     ck_assert(!hear(&part, 2, 0));
     ck_assert(!hear(&part, 0, 0)); /* nothing is known of its blocks until they are dropped here */
+    ck_assert_uint_eq(told, 2);
+}
+END_TEST
+
+/* Its disk has another generation: of a registry that was lost. */
+START_TEST(a_process_that_has_another_one)
+{
+    struct tierce__fleet_part part = new_part();
+    has_none = false;
+    ck_assert(!hear(&part, 1, 0));
+    ck_assert(!tierce__fleet_part_is_current(&part));
+    tierce__fleet_part_adopt(&part, 1, 0);
+    ck_assert(hear(&part, 1, 0));
     ck_assert_uint_eq(told, 1);
+}
+END_TEST
+
+/* It counts from 1 again, and what the first one invalidated last may not have been heard. */
+START_TEST(another_registry_counts_the_same)
+{
+    struct tierce__fleet_part part = new_part();
+    ck_assert(hear_of(&part, 1, 5, 0));
+    ck_assert(hear_of(&part, 1, 5, UINT64_MAX));
+    uint64_t serves = part.serves;
+    ck_assert(!hear_of(&part, 1, 6, UINT64_MAX));
+    ck_assert_uint_eq(part.serves, 0);
+    ck_assert(told == 2 && first == 1);
+    tierce__fleet_part_adopt(&part, 1, 5); /* begun before */
+    ck_assert(!tierce__fleet_part_is_current(&part));
+    tierce__fleet_part_adopt(&part, 1, 6);
+    ck_assert(hear_of(&part, 1, 6, UINT64_MAX));
+    ck_assert(part.registries == 1 &&
+              part.serves != serves);                    /* reads from before are not answered */
+    ck_assert(!hear_of(&part, 1, 5, part.heard_ns - 1)); /* late, of the first */
+    ck_assert(!hear_of(&part, 9, 5, part.heard_ns - 1));
+    ck_assert(tierce__fleet_part_is_current(&part));
+    ck_assert(hear(&part, 1, UINT64_MAX)); /* of an older manager */
+    ck_assert(!hear_of(&part, 9, 5, UINT64_MAX));
+    ck_assert_uint_eq(told, 3);
+}
+END_TEST
+
+/* The registry becomes known while the engine drops its blocks. */
+START_TEST(a_registry_that_is_learnt_later)
+{
+    struct tierce__fleet_part part = new_part();
+    ck_assert(!hear(&part, 2, 0));
+    ck_assert(!hear_of(&part, 2, 5, 0));
+    ck_assert_uint_eq(part.registry, 5);
+    tierce__fleet_part_adopt(&part, 2, 0);
+    ck_assert(hear_of(&part, 2, 5, 0));
+    ck_assert(!hear_of(&part, 2, 6, UINT64_MAX));
+    ck_assert_uint_eq(told, 2);
 }
 END_TEST
 
@@ -118,4 +181,5 @@ CHECK_MAIN("fleet_generation", .seconds = 20,
            .tests = {a_namespace_that_was_never_invalidated, an_invalidation_is_told_once,
                      a_process_that_starts_later_is_told, an_older_answer_comes_late,
                      a_generation_may_fall, an_invalidation_in_the_middle_of_another,
-                     a_manager_without_generations})
+                     a_manager_without_generations, a_process_that_has_another_one,
+                     another_registry_counts_the_same, a_registry_that_is_learnt_later})

@@ -20,7 +20,7 @@ struct tierce__fleet_manager {
     struct tierce__list calls;
     unsigned started; /* calls */
     unsigned asked;   /* of them GetInstanceInfo */
-    uint64_t generation;
+    uint64_t generation, registry, marked_by;
     int status; /* of the next answers; 0: by the registration */
     int update; /* of tierce__fleet_stores_update */
     struct known {
@@ -39,6 +39,7 @@ static struct tierce__namespaces *namespaces;
 void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
                                  struct tierce__fleet_call *call)
 {
+    call->begun_ns = tierce__now_ns();
     manager->asked += strcmp(call->method, "GetInstanceInfo") == 0;
     ck_assert(manager->asked > 0 || strcmp(call->method, "RegisterInstance") == 0);
     ck_assert(call->repeats && call->deadline_ns > tierce__now_ns());
@@ -85,6 +86,7 @@ static void answer(struct tierce__fleet_manager *manager, struct tierce__fleet_c
                                             : 0;
     if (call->status == 0) {
         call->generation = manager->generation;
+        call->registry = manager->registry;
         call->reply = tierce__proto_create(call->answers);
         if (call->reply == NULL)
             call->status = -ENOMEM;
@@ -126,6 +128,12 @@ int tierce__fleet_stores_update(struct tierce__fleet_stores *stores, const char 
     ck_assert_ptr_nonnull(json);
     snprintf(why, TIERCE__FLEET_WHY_BYTES, "simulated");
     return fake.update;
+}
+
+uint64_t tierce__fleet_stores_registry(struct tierce__fleet_stores *stores)
+{
+    (void)stores;
+    return fake.marked_by;
 }
 
 static void start_fake(void)
@@ -654,6 +662,31 @@ START_TEST(test_a_manager_that_learns_of_generations)
 }
 END_TEST
 
+/* A manager that does not name its registry may have marked a storage with it. */
+START_TEST(test_a_manager_that_was_lost)
+{
+    struct tierce__fleet_parts *parts = open_parts(NULL);
+    struct tierce__fleet_part *part = part_of(parts, &plain_shape, whole_shard);
+    fake.generation = 1;
+    fake.marked_by = 7;
+    ck_assert_int_eq(register_part(parts, part), 0);
+    ck_assert(tierce__fleet_part_is_current(part) && part->registry == 7);
+    for (unsigned i = 0; i < 2; i++) { /* the second one names its registry */
+        fake.status = TIERCE_E_MISS;
+        ck_assert_uint_eq(after(parts, part, HEAR_MS), 1);
+        fake.status = 0;
+        fake.marked_by = 8;
+        fake.registry = i * 9;
+        ck_assert_uint_eq(after(parts, part, HEAR_MS), 1);
+        ck_assert(!tierce__fleet_part_is_current(part) && part->heard == 1);
+        ck_assert_uint_eq(part->registry, 8 + i);
+        tierce__fleet_part_adopt(part, 1, 8 + i);
+        ck_assert(tierce__fleet_part_is_current(part));
+    }
+    tierce__fleet_parts_close(parts);
+}
+END_TEST
+
 START_TEST(test_a_rejected_part_is_asked_for_each_minute)
 {
     struct tierce__fleet_parts *parts = open_parts(NULL);
@@ -774,14 +807,23 @@ START_TEST(test_every_allocation_fails)
 END_TEST
 
 CHECK_MAIN("fleet register", .seconds = 120, .setup = start_fake, .teardown = stop_fake,
-           .tests = {test_engines_of_a_model_send_the_same, test_a_registration,
-                     test_attention_and_family, test_names_of_models, test_names_that_are_none,
-                     test_a_namespace_of_another_version, test_a_long_name_is_not_cut,
-                     test_the_number_of_parts_is_limited, test_parts_are_distinct,
-                     test_an_instance_that_was_forgotten, test_a_rejected_part_asks_after_a_minute,
+           .tests = {test_engines_of_a_model_send_the_same,
+                     test_a_registration,
+                     test_attention_and_family,
+                     test_names_of_models,
+                     test_names_that_are_none,
+                     test_a_namespace_of_another_version,
+                     test_a_long_name_is_not_cut,
+                     test_the_number_of_parts_is_limited,
+                     test_parts_are_distinct,
+                     test_an_instance_that_was_forgotten,
+                     test_a_rejected_part_asks_after_a_minute,
                      test_a_manager_that_fails_is_not_asked_at_once_again,
                      test_no_manager_answered_when_the_engine_started,
                      test_a_manager_that_learns_of_generations,
+                     test_a_manager_that_was_lost,
                      test_a_rejected_part_is_asked_for_each_minute,
-                     test_each_waiter_has_its_deadline, test_a_waiter_waits_again,
-                     test_close_drops_waiters, test_every_allocation_fails})
+                     test_each_waiter_has_its_deadline,
+                     test_a_waiter_waits_again,
+                     test_close_drops_waiters,
+                     test_every_allocation_fails})
