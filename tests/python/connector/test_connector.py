@@ -28,7 +28,6 @@ from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1 import kv_cache_interface as kv  # noqa: E402
 from vllm.v1.request import Request  # noqa: E402
 
-from media_items import feature, pixels  # noqa: E402
 from tierce.vllm import connector as ours, identity, ranks, tracker, worker  # noqa: E402
 from tierce.vllm.geometry import Numbering  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
@@ -621,119 +620,6 @@ def test_layers_without_a_cache_are_passed_over(config):
     assert done == [1, 1]
 
 
-def with_image(name, image, seed, **more):
-    return request_of(name=name, mm_features=[feature(image, pixels(seed))], **more)
-
-
-def test_images_reach_the_chain(scheduler):
-    """Their data do, and not their names."""
-    for name, image, seed in (("a", "ca" * 32, 1), ("b", "d0" * 32, 2), ("c", "my photo", 2)):
-        ask(scheduler, with_image(name, image, seed), list(range(1, 20)))
-    one, two, three = (part.extras for part in scheduler.link.parts[-3:])
-    assert [block for block, _ in one] == [block for block, _ in two] == [1, 2, 3, 4]
-    assert all(a != b for (_, a), (_, b) in zip(one, two)) and two == three
-
-
-def test_images_reach_hashes_of_vllm(scheduler):
-    scheduler.link.known = replace(scheduler.link.known, hashed=True)
-    for name, seed in (("a", 1), ("b", 2)):
-        request = with_image(name, "ca" * 32 if seed == 1 else "d0" * 32, seed)
-        request.block_hashes = [bytes([i]) * 32 for i in range(18)]
-        ask(scheduler, request, list(range(1, 20)))
-    one, two = (part.data for part in scheduler.link.parts[-2:])
-    assert one[:32] == two[:32] == b"\0" * 32 and len(one) == len(two) == 18 * 32
-    assert not {one[at:at + 32] for at in range(32, len(one), 32)} & {two[at:at + 32] for at in range(32, len(two), 32)}
-
-
-@pytest.mark.parametrize("ready", [True, False])
-def test_a_name_of_two_images_is_ignored_and_ends_saves_in_progress(scheduler, lines, ready):
-    """Also if vLLM computed the second one while there was no store."""
-    half, link = scheduler.half, scheduler.link
-    ask(scheduler, with_image("a", "my photo", 1), list(range(1, 20)))
-    assert not half.live["a"][1].skip_save
-    if not ready:
-        half.facts = half.link = None
-        half.find_link = lambda: None
-    assert scheduler.get_num_new_matched_tokens(with_image("b", "my photo", 2), 0) == (0, False)
-    assert half.live["a"][1].skip_save
-    half.find_link = lambda: link
-    before = len(link.parts)
-    assert ask(scheduler, with_image("c", "my photo", 1), list(range(1, 20)))[0] == 0 and len(link.parts) == before
-    assert any("another content" in line for line in lines())
-
-
-def continued(requests, step):
-    """vLLM's output of a step that computes eight more blocks of each request; those of the n-th begin at 100 n."""
-    ids = [([100 * n + 8 * step + i for i in range(8)],) for n in range(len(requests))]
-    names, done, computed = [r.request_id for r in requests], 8 * step * BLOCK, Thing(req_ids=[])
-    new = [Thing(req_id=name, block_ids=own, num_computed_tokens=0) for name, own in zip(names, ids) if step == 0]
-    if step > 0:
-        computed = Thing(req_ids=names, new_block_ids=ids, num_computed_tokens=[done] * len(names), resumed_req_ids=set())
-    return Thing(scheduled_new_reqs=new, scheduled_cached_reqs=computed,
-                 num_scheduled_tokens=dict.fromkeys(names, 8 * BLOCK))
-
-
-def in_progress(scheduler, monkeypatch):
-    """Three requests after their first step."""
-    monkeypatch.setattr(scheduler.link, "lookup", lambda *args: (0, 0))
-    requests = [with_image("a", "my photo", 1, tokens=1000), with_image("b", "my cat", 3, tokens=1000),
-                request_of(1000, "c")]
-    for request in requests:
-        scheduler.get_num_new_matched_tokens(request, 0)
-        scheduler.update_state_after_alloc(request, Thing(get_block_ids=lambda: ([],)), 0)
-    assert saved(scheduler, requests, 0) == {"a": 8, "b": 8, "c": 8}
-    return requests
-
-
-def saved(scheduler, requests, step):
-    """The blocks that each request saves in a step; the numbers of its blocks are right."""
-    told = scheduler.build_connector_meta(continued(requests, step)).requests
-    for n, request in enumerate(requests):
-        tracked = scheduler.half.live[request.request_id][1]
-        assert list(tracked.block_ids) == list(range(100 * n, 100 * n + 8 * (step + 1)))
-    assert all(list(worker.int32(r.block_ids)) == list(scheduler.half.live[r.req_id][1].block_ids) for r in told)
-    return {r.req_id: r.save.to_block for r in told if r.save is not None}
-
-
-@pytest.mark.parametrize("image, seed, goes_on", [
-    ("my photo", 2, {"b", "c"}), ("my cat", 4, {"c"}), ("new", None, {"b", "c"})])
-@pytest.mark.parametrize("several", [False, True])
-def test_an_image_that_a_session_gets_later_harms_no_other_request(scheduler, monkeypatch, image, seed, goes_on, several):
-    scheduler.half.several = several
-    requests = in_progress(scheduler, monkeypatch)
-    requests[0].mm_features.append(feature(image, seed and pixels(seed), 300))
-    for step in (1, 2):
-        assert saved(scheduler, requests, step) == dict.fromkeys(goes_on, 8 * (step + 1))
-    assert scheduler.errors == 0
-    assert scheduler.get_num_new_matched_tokens(requests[0], 0) == (0, False)  # after a preemption
-    assert scheduler.errors == 0
-
-
-def test_a_load_of_a_session_with_an_unknown_image_fails(scheduler):
-    """With several workers, some of which lack the chain."""
-    scheduler.half.several = True
-    request, ids = with_image("a", "my photo", 1), list(range(1, 20))
-    tokens, asynchronous = scheduler.get_num_new_matched_tokens(request, 0)
-    scheduler.update_state_after_alloc(request, Thing(get_block_ids=lambda: (ids,)), tokens)
-    request.mm_features.append(feature("new", None, 300))
-    count = 0 if asynchronous else request.num_tokens - tokens
-    (told,) = scheduler.build_connector_meta(scheduled(request, ids, tokens, count)).requests
-    assert (told.load.to_block, told.load.allowed, told.save, told.chain) == (18, False, None, None)
-    assert list(worker.int32(told.block_ids)) == ids and scheduler.errors == 0
-
-
-def test_after_a_step_that_failed_its_requests_are_not_saved(scheduler, monkeypatch):
-    requests = in_progress(scheduler, monkeypatch)
-
-    def fail(*args):
-        raise RuntimeError("broken")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(scheduler.half, "add", fail)
-        assert saved(scheduler, requests, 1) == {}
-    assert saved(scheduler, requests, 2) == {} and scheduler.errors == 1
-
-
 @pytest.mark.parametrize("role, loads, saves", [
     ("kv_both", True, True), ("kv_consumer", True, False), ("kv_producer", False, True)])
 def test_roles_decide_what_is_done(config, role, loads, saves):
@@ -750,25 +636,25 @@ def test_roles_decide_what_is_done(config, role, loads, saves):
     assert any(r.save is not None for r in meta.requests) == (saves and not loads)
 
 
-@pytest.mark.parametrize("wish, tag", [
+@pytest.mark.parametrize("option, tag", [
     ("team a", "team a"), ("é" * 100, "?" * 64), (7, ""), (None, "")])
-def test_tags_go_with_lookups_and_saves(scheduler, wish, tag):
+def test_tags_go_with_lookups_and_saves(scheduler, option, tag):
     request = request_of()
-    request.kv_transfer_params = {"tierce.tag": wish}
+    request.kv_transfer_params = {"tierce.tag": option}
     _, meta = ask(scheduler, request, list(range(1, 20)))
     assert [part.tag for part in scheduler.link.parts] == [tag]
     assert meta.requests and all(r.tag == tag for r in meta.requests)
 
 
-def test_wishes_of_any_shape(scheduler):
-    for i, wishes in enumerate([None, {}, {"tierce.skip_load": "yes"}, {"x": 1}, [1], "x"]):
+def test_options_of_any_shape(scheduler):
+    for i, options in enumerate([None, {}, {"tierce.skip_load": "yes"}, {"x": 1}, [1], "x"]):
         request = request_of(name=str(i))
-        request.kv_transfer_params = wishes
+        request.kv_transfer_params = options
         tokens, _ = ask(scheduler, request, list(range(1, 20)))
-        assert tokens == (0 if isinstance(wishes, (list, str)) else 18 * BLOCK)
-    for i, wishes in enumerate([{"tierce.skip_load": True}, {"tierce.skip_save": True}]):
+        assert tokens == (0 if isinstance(options, (list, str)) else 18 * BLOCK)
+    for i, options in enumerate([{"tierce.skip_load": True}, {"tierce.skip_save": True}]):
         request = request_of(name=f"skip{i}")
-        request.kv_transfer_params = wishes
+        request.kv_transfer_params = options
         tokens, meta = ask(scheduler, request, list(range(1, 20)))
         assert tokens == (0 if i == 0 else 18 * BLOCK)
         assert all(r.save is None for r in meta.requests) or i == 0
