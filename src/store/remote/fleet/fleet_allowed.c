@@ -168,6 +168,23 @@ static bool is_text_in(const char *allowed, const char *text, char why[TIERCE__F
     return is;
 }
 
+/* The address of Mooncake's metadata; one without a scheme is etcd's. */
+static bool is_metadata_in(const char *allowed, const char *metadata,
+                           char why[TIERCE__FLEET_WHY_BYTES])
+{
+    char text[TIERCE__URL_BYTES_MAX];
+    if (strcmp(metadata, "P2PHANDSHAKE") == 0) /* there is none */
+        return true;
+    int n = snprintf(text, sizeof(text), "%s%s", strstr(metadata, "://") != NULL ? "" : "etcd://",
+                     metadata);
+    if (n < 0 || (size_t)n >= sizeof(text)) {
+        snprintf(why, TIERCE__FLEET_WHY_BYTES, "metadata is longer than %zu bytes",
+                 sizeof(text) - sizeof("etcd://"));
+        return false;
+    }
+    return is_text_in(allowed, text, why);
+}
+
 bool tierce__fleet_allows(const char *allowed, const char *text, char why[TIERCE__FLEET_WHY_BYTES])
 {
     static const struct tierce__url_host amazon = {.name = AMAZON};
@@ -185,9 +202,8 @@ bool tierce__fleet_allows(const char *allowed, const char *text, char why[TIERCE
                               : is_host_in(allowed, &amazon, why);
     else
         is = are_in(allowed, &url, why);
-    if (is && strcmp(url.scheme, "mooncake") == 0 && metadata != NULL &&
-        strstr(metadata, "://") != NULL)
-        is = is_text_in(allowed, metadata, why);
+    if (is && strcmp(url.scheme, "mooncake") == 0 && metadata != NULL)
+        is = is_metadata_in(allowed, metadata, why);
     tierce__url_clear(&url);
     return is;
 }
