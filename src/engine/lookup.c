@@ -315,6 +315,8 @@ static bool is_too_late(const struct lookup *l)
         return true;
     if (is_many)
         wait_ns += TIERCE__ASKS_GRACE_NS;
+    else if (l->unasked.answer_ns > 0) /* expected in time: a little late is better than given up */
+        wait_ns *= 2;
     TIERCE_DASSERT(l->unasked.since_ns > 0 && l->unasked.since_ns <= now_ns);
     return now_ns - l->unasked.since_ns >= wait_ns;
 }
