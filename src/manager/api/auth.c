@@ -10,7 +10,9 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
@@ -328,29 +330,43 @@ static bool lies_within(const struct tierce__grant *inner, const struct tierce__
                                                : tierce__grant_has_all(outer);
 }
 
-static bool has_meter(struct tierce__meter *const *meters, size_t count,
-                      const struct tierce__meter *meter)
+/* A line of the token file, in the order of meters or of lines. */
+struct metered {
+    struct tierce__meter *meter;
+    size_t line;
+    bool is_within; /* the scope */
+};
+
+static int by_meter(const void *a, const void *b)
 {
-    for (size_t i = 0; i < count; i++) {
-        if (meters[i] == meter)
-            return true;
-    }
-    return false;
+    const struct metered *one = a, *other = b;
+    uintptr_t first = (uintptr_t)one->meter, second = (uintptr_t)other->meter;
+    return first != second ? (first > second) - (first < second)
+                           : (one->line > other->line) - (one->line < other->line);
 }
 
-/* Whether all lines of an account lie within a scope: its numbers count them together. */
-static bool is_within(struct tierce__auth *auth, const struct tierce__meter *meter,
-                      const struct tierce__grant *scope)
+static int by_line(const void *a, const void *b)
 {
-    struct tierce__grants_line line;
-    size_t lines = tierce__grants_count(auth->grants);
-    tierce__lock_assert_held(&auth->lock);
-    for (size_t i = 0; i < lines; i++) {
-        tierce__grants_at(auth->grants, i, &line);
-        if (line.meter == meter && !lies_within(line.grant, scope))
-            return false;
+    const struct metered *one = a, *other = b;
+    return (one->line > other->line) - (one->line < other->line);
+}
+
+/* Keeps one entry for each meter all of whose lines lie within the scope: its numbers count them
+ * together. Returns how many are left, in the order of their first lines. */
+static size_t keep_whole(struct metered *all, size_t count)
+{
+    size_t kept = 0;
+    qsort(all, count, sizeof(*all), by_meter);
+    for (size_t from = 0, to; from < count; from = to) {
+        bool is_within = true;
+        for (to = from; to < count && all[to].meter == all[from].meter; to++)
+            is_within = is_within && all[to].is_within;
+        if (is_within)
+            all[kept++] = all[from];
     }
-    return true;
+    qsort(all, kept, sizeof(*all), by_line);
+    TIERCE_DASSERT(kept <= count);
+    return kept;
 }
 
 int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *scope,
@@ -361,15 +377,24 @@ int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *s
     tierce__lock_take(&auth->lock);
     size_t lines = tierce__grants_count(auth->grants);
     struct tierce__meter **meters = tierce__calloc(lines + 1, sizeof(struct tierce__meter *));
-    for (size_t i = 0; i < lines && meters != NULL; i++) {
+    struct metered *all = tierce__calloc(lines + 1, sizeof(*all));
+    bool has_memory = meters != NULL && all != NULL;
+    for (size_t i = 0; i < lines && has_memory; i++) {
         tierce__grants_at(auth->grants, i, &line);
-        if (is_within(auth, line.meter, scope) && !has_meter(meters, *count, line.meter))
-            meters[(*count)++] = tierce__meter_hold(line.meter);
+        all[i] = (struct metered){
+            .meter = line.meter, .line = i, .is_within = lies_within(line.grant, scope)};
     }
+    size_t kept = has_memory ? keep_whole(all, lines) : 0;
+    for (size_t i = 0; i < kept; i++)
+        meters[i] = tierce__meter_hold(all[i].meter);
     tierce__lock_drop(&auth->lock);
-    if (meters == NULL)
+    tierce__free(all);
+    if (!has_memory) {
+        tierce__free(meters);
         return -ENOMEM;
+    }
     *out = meters;
+    *count = kept;
     return 0;
 }
 
