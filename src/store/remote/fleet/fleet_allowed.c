@@ -118,7 +118,9 @@ static bool is_folder_in(const char *allowed, const char *path, char why[TIERCE_
             return true;
     }
     tierce__text_for_message(shown, sizeof(shown), path);
-    snprintf(why, TIERCE__FLEET_WHY_BYTES, "folder %s is not among storages= of the fleet URL",
+    snprintf(why, TIERCE__FLEET_WHY_BYTES,
+             "folder %s is not among storages= of the fleet URL: add it there if managers may name "
+             "it",
              shown);
     return false;
 }
@@ -135,7 +137,9 @@ static bool is_host_in(const char *allowed, const struct tierce__url_host *host,
     tierce__text_for_message(shown, sizeof(shown), host->name);
     if (host->port != 0)
         snprintf(port, sizeof(port), ", port %u,", (unsigned)host->port);
-    snprintf(why, TIERCE__FLEET_WHY_BYTES, "host %s%s is not among storages= of the fleet URL",
+    snprintf(why, TIERCE__FLEET_WHY_BYTES,
+             "host %s%s is not among storages= of the fleet URL: add it there if managers may name "
+             "it",
              shown, port);
     return false;
 }

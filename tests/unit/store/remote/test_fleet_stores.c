@@ -290,9 +290,11 @@ START_TEST(other_storages_are_not_opened)
     ck_assert_int_eq(read_place(&place, "file://n/tmp/nfs/i/1?size=1"), 0);
     ck_assert_int_eq(read_place(&place, "redis://r/i/1?size=1"), 0);
     ck_assert_int_eq(read_place(&place, "file://o/tmp/other/i/1?size=1"), TIERCE_E_UNSUPPORTED);
-    ck_assert_str_eq(why, "storage o: folder /tmp/other/ is not among storages= of the fleet URL");
+    ck_assert_str_eq(why, "storage o: folder /tmp/other/ is not among storages= of the fleet URL: "
+                          "add it there if managers may name it");
     ck_assert_int_eq(read_place(&place, "redis://s/i/1?size=1"), TIERCE_E_UNSUPPORTED);
-    ck_assert_str_eq(why, "storage s: host h, port 2, is not among storages= of the fleet URL");
+    ck_assert_str_eq(why, "storage s: host h, port 2, is not among storages= of the fleet URL: add "
+                          "it there if managers may name it");
     end();
 }
 END_TEST
