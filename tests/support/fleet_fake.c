@@ -545,7 +545,7 @@ void tierce__fleet_manager_stats(struct tierce__fleet_manager *manager,
 
 struct tierce__fleet_parts {
     struct tierce__fleet_part parts[PARTS];
-    void (*invalidated)(void *arg, const struct tierce__fleet_part *part);
+    tierce__fleet_invalidated_fn *invalidated;
     void *arg;
     size_t count;
 };
