@@ -391,8 +391,9 @@ enum tierce__directory_answer tierce__directory_sync_end(struct tierce__director
     tierce__lock_take(&directory->lock);
     struct tierce__directory_slot *slot = hold(directory, id, now_ns);
     if (slot != NULL) {
-        answer = slot->is_sending ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
-        if (slot->is_sending) {
+        bool is_end = slot->is_sending && covered < UINT64_MAX;
+        answer = is_end ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
+        if (is_end) {
             slot->is_sending = false;
             slot->is_synced = true;
             slot->next = covered + 1;

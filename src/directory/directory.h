@@ -13,12 +13,12 @@
  * engine's rank, or a node.
  *
  *     rc = tierce__directory_create(&directory, &opts);
- *     rc = tierce__directory_join(directory, &worker, now_ns, &id);       // contents: unknown
+ *     rc = tierce__directory_join(directory, &worker, now_ns, &id);   // its contents are unknown
  *     answer = tierce__directory_sync_begin(directory, id, now_ns);
- *     answer = tierce__directory_sync_add(directory, id, changes, count, now_ns);      // all of
- * them answer = tierce__directory_sync_end(directory, id, covered, now_ns); answer =
- * tierce__directory_report(directory, id, covered + 1, changes, count, now_ns);
- *     tierce__directory_find(directory, keys, count, &asker, &found);
+ *     answer = tierce__directory_sync_add(directory, id, contents, count, now_ns);
+ *     answer = tierce__directory_sync_end(directory, id, covered, now_ns);
+ *     answer = tierce__directory_report(directory, id, covered + 1, changes, count, now_ns);
+ *     rc = tierce__directory_find(directory, keys, count, &asker, &found);
  *
  * A worker's changes have consecutive numbers. A change that was reported before is skipped, so a
  * report may be repeated. If numbers are missing, that worker, and no other, must send all of its
@@ -28,8 +28,9 @@
  *
  * Everything is in memory. After a restart workers are unknown, join again and send their contents.
  *
- * Thread: any, several at a time; the calls for one worker one at a time, or in any order with the
- * answer TIERCE__DIRECTORY_RESYNC. Nothing blocks but for short locks. Times are of clock.h.
+ * Thread: any, several at a time. Calls for one worker wait for one another, and each keeps the
+ * worker locked while it applies its changes; calls that name no worker may wait for one of them.
+ * So a report should have some thousands of changes at most. Times are of clock.h.
  */
 
 struct tierce__directory;
@@ -51,7 +52,7 @@ struct tierce__directory_opts {
     uint64_t silence_ns;  /* after so much of it a worker leaves; 0: 10 s */
 };
 
-/* Errors: TIERCE_E_ARGUMENT (workers_max), -ENOMEM. */
+/* Errors: TIERCE_E_ARGUMENT (workers_max), -ENOMEM, -EIO (no random numbers). */
 TIERCE_MUSTUSE int tierce__directory_create(struct tierce__directory **out,
                                             const struct tierce__directory_opts *opts);
 /* No call may be running. NULL is accepted. */
@@ -110,9 +111,10 @@ tierce__directory_report(struct tierce__directory *directory, struct tierce__dir
                          uint64_t first, const struct tierce__directory_change *changes,
                          size_t count, uint64_t now_ns);
 
-/* All contents of a worker, as admissions: begin, add any number of times, end. They have
- * the effect of the changes up to `covered`. Lookups see the old contents until the end. A worker
- * may begin anew at any time. add and end without begin: RESYNC. */
+/* All contents of a worker, as admissions: begin, add any number of times, end. They have the
+ * effect of the changes up to `covered`. Lookups see the old contents until the end. A worker may
+ * begin anew at any time; if it does so before the end, lookups see what it had sent, and no longer
+ * the contents before that. add and end without begin, or a `covered` of UINT64_MAX: RESYNC. */
 enum tierce__directory_answer tierce__directory_sync_begin(struct tierce__directory *directory,
                                                            struct tierce__directory_id id,
                                                            uint64_t now_ns);

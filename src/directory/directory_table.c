@@ -214,10 +214,14 @@ static struct tierce__directory_list *list_at(const struct tierce__directory_sha
 static int reserve_list(struct tierce__directory *directory, struct tierce__directory_shard *shard)
 {
     uint32_t room = shard->list_room;
-    if (shard->list_link != LIST_END || shard->list_count < room)
+    if (shard->list_link != LIST_END)
+        return 0;
+    if (shard->list_count >= LISTS_MAX)
+        return -ENOMEM;
+    if (shard->list_count < room)
         return 0;
     uint64_t more = (room > 0 ? room : LISTS_FIRST) * sizeof(shard->lists[0]);
-    if (shard->list_count >= LISTS_MAX || !has_room(directory, more))
+    if (!has_room(directory, more))
         return -ENOMEM;
     int rc = TIERCE__GROW(shard->lists, shard->list_room, room + 1u, LISTS_FIRST);
     if (rc == 0)

@@ -203,6 +203,15 @@ static int replace(const char *path, const char *text, size_t bytes)
     return tierce__new_file_close(&file, fwrite(text, 1, bytes, file.file) == bytes);
 }
 
+/* Makes a file damaged, so that no generation of it counts: without it, the first generation 1
+ * would keep all chunks. -EEXIST: it is as it was. */
+static int spoil(const char *path)
+{
+    if (truncate(path, sizeof(HEAD) - 1) == 0 || errno == ENOENT)
+        return 0;
+    return unlink(path) == 0 || errno == ENOENT ? 0 : -EEXIST;
+}
+
 int tierce__generations_set(const char *folder, uint64_t store,
                             const struct tierce__invalidated *what)
 {
@@ -217,7 +226,7 @@ int tierce__generations_set(const char *folder, uint64_t store,
     if (rc == 0 || rc == -ENOENT || rc == TIERCE_E_CHECKSUM)
         rc = replace(path, text, make_text(text, &old, store, what));
     /* An older generation of the file must not be taken for the present one later. */
-    if (rc < 0 && !is_foreign && path != NULL && unlink(path) < 0 && errno != ENOENT)
+    if (rc < 0 && !is_foreign && path != NULL && spoil(path) < 0)
         rc = -EEXIST;
     tierce__free(old.text);
     tierce__free(text);

@@ -38,8 +38,9 @@ void tierce__generations_free(struct tierce__generations *generations); /* NULL 
 bool tierce__generations_may_differ(struct tierce__generations *generations, uint64_t store,
                                     const struct tierce__invalidated *what);
 
-/* After an error the file has no generation for the namespace and shard, or was not changed and
- * cannot be removed: then the error is -EEXIST. Others: negative errno, -ENOMEM. */
+/* After an error the file counts as damaged, so that it keeps no chunks of any namespace; or it is
+ * another program's; or it was not changed and cannot be removed: then the error is -EEXIST.
+ * Others: negative errno, -ENOMEM, TIERCE_E_FORMAT. */
 TIERCE_MUSTUSE int tierce__generations_set(const char *folder, uint64_t store,
                                            const struct tierce__invalidated *what);
 

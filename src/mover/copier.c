@@ -79,6 +79,14 @@ static void end_copy(struct tierce__copy *copy, enum tierce__copy_result result)
     copy->done(copy);
 }
 
+/* Whether the other objects of a batch would fail alike. A store's word for one request (its name,
+ * its length, an answer that makes no sense) says nothing of the others. */
+static bool is_of_storage(int status)
+{
+    return status != TIERCE_E_ARGUMENT && status != TIERCE_E_FORMAT && status != TIERCE_E_LIMIT &&
+           status != TIERCE_E_MISS;
+}
+
 /* The result is that of a storage, which says why. */
 static void end_failed(struct tierce__copy *copy, enum tierce__copy_result result)
 {
@@ -97,7 +105,7 @@ static void end_failed(struct tierce__copy *copy, enum tierce__copy_result resul
     if (why[0] == '\0')
         snprintf(why, sizeof(why), "storage %.64s", tierce__fleet_store_name(store));
     snprintf(copy->why, sizeof(copy->why), "%.180s: %s", why, tierce_strerror(status));
-    copy->storage_failed = true;
+    copy->storage_failed = is_of_storage(status);
     end_copy(copy, result);
 }
 
@@ -464,7 +472,8 @@ int tierce__copier_open(struct tierce__copier **out, const struct tierce__copier
         rc = tierce__fleet_stores_open(
             &copier->stores,
             &(struct tierce__fleet_stores_opts){.size = sizeof(struct tierce__fleet_stores_opts),
-                                                .pool = copier->pool});
+                                                .pool = copier->pool,
+                                                .mooncake_python = opts->mooncake_python});
     if (rc == 0)
         *out = copier;
     else

@@ -25,7 +25,7 @@ struct tierce__copier;
 enum tierce__copy_result {
     TIERCE__COPY_UNDONE, /* dropped, or no memory, or its time was over: nothing is known */
     TIERCE__COPY_COPIED,
-    TIERCE__COPY_SOURCE_MISSING,     /* the storage is well and does not have the object */
+    TIERCE__COPY_SOURCE_MISSING,     /* the storage answers and does not have the object */
     TIERCE__COPY_SOURCE_DAMAGED,     /* the object is another one, or its sums are wrong */
     TIERCE__COPY_SOURCE_UNREACHABLE, /* the storage does not answer, or fails */
     TIERCE__COPY_TARGET_FAILED,
@@ -64,11 +64,12 @@ struct tierce__copy {
 
 struct tierce__copier_opts {
     size_t size;
-    uint64_t memory_bytes;     /* of objects in transit, >= 1 MiB */
-    uint64_t rate_bytes_per_s; /* 0: no limit */
-    uint32_t parallel_max;     /* objects in transit */
-    uint32_t timeout_ms;       /* of a request to a storage */
-    void (*wake)(void *arg);   /* tierce__copier_step has something to do. Thread: any */
+    const char *mooncake_python; /* as in fleet_stores.h; [borrow for the call] */
+    uint64_t memory_bytes;       /* of objects in transit, >= 1 MiB */
+    uint64_t rate_bytes_per_s;   /* 0: no limit */
+    uint32_t parallel_max;       /* objects in transit */
+    uint32_t timeout_ms;         /* of a request to a storage */
+    void (*wake)(void *arg);     /* tierce__copier_step has something to do. Thread: any */
     void *wake_arg;
 };
 

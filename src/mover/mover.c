@@ -225,6 +225,7 @@ static int open_mover(struct tierce__mover *mover, const struct tierce__mover_op
     if (rc == 0)
         rc = tierce__copier_open(&mover->copier, &(struct tierce__copier_opts){
                                                      .size = sizeof(struct tierce__copier_opts),
+                                                     .mooncake_python = opts->mooncake_python,
                                                      .memory_bytes = opts->memory_bytes,
                                                      .rate_bytes_per_s = opts->rate_bytes_per_s,
                                                      .parallel_max = opts->parallel_max,

@@ -26,11 +26,12 @@ struct tierce__mover_opts {
     /* fleet://MANAGER:PORT[,MANAGER:PORT][/...][?token_file=F&ca_file=F], fleet+tls://...; the path
      * is ignored. [borrow for the call], as all texts here */
     const char *url;
-    const char *name;          /* for the managers' logs */
-    uint64_t memory_bytes;     /* of objects in transit, >= 1 MiB */
-    uint64_t rate_bytes_per_s; /* 0: no limit */
-    uint32_t parallel_max;     /* objects in transit */
-    uint32_t timeout_ms;       /* of a request to a storage */
+    const char *name;            /* for the managers' logs */
+    const char *mooncake_python; /* an interpreter for storages of Mooncake; NULL: none */
+    uint64_t memory_bytes;       /* of objects in transit, >= 1 MiB */
+    uint64_t rate_bytes_per_s;   /* 0: no limit */
+    uint32_t parallel_max;       /* objects in transit */
+    uint32_t timeout_ms;         /* of a request to a storage */
 };
 
 /* Checks a URL. Errors: TIERCE_E_CONFIG, -ENOMEM; `why` in words. */

@@ -64,11 +64,12 @@ static Meta__MoveResult result_of(enum tierce__copy_result result)
     case TIERCE__COPY_UNVERIFIABLE:
         return META__MOVE_RESULT__MR_UNVERIFIABLE;
     case TIERCE__COPY_SOURCE_UNREACHABLE:
+        return META__MOVE_RESULT__MR_SOURCE_UNREACHABLE;
     case TIERCE__COPY_UNDONE:
     case TIERCE__COPY_RESULTS:
         break;
     }
-    return META__MOVE_RESULT__MR_SOURCE_UNREACHABLE;
+    return META__MOVE_RESULT__MR_UNDONE;
 }
 
 /* A block is copied if all of its parts are. A part that is missing or damaged makes the location
@@ -276,6 +277,20 @@ static void finished(struct tierce__mover_batch *batch)
     tierce__lock_drop(&mover->lock);
 }
 
+/* A manager of the version before rejects MR_UNDONE, and then all results of the batch. Its blocks
+ * rest there for a minute. False: there is nothing to replace. */
+static bool replace_undone(struct tierce__mover_batch *batch)
+{
+    bool has = false;
+    for (size_t i = 0; i < batch->wire->n_moves; i++) {
+        if (batch->results[i] != META__MOVE_RESULT__MR_UNDONE)
+            continue;
+        batch->results[i] = META__MOVE_RESULT__MR_SOURCE_UNREACHABLE;
+        has = true;
+    }
+    return has;
+}
+
 static bool may_pass(int status)
 {
     return status == TIERCE_E_DOWN || status == TIERCE_E_DEADLINE || status == TIERCE_E_LIMIT ||
@@ -291,6 +306,8 @@ static void has_finished(struct tierce__fleet_call *call)
         free_batch(batch);
     } else if (may_pass(call->status)) {
         batch->again_ns = tierce__deadline_in_ms(AGAIN_MS);
+    } else if (call->status == TIERCE_E_ARGUMENT && replace_undone(batch)) {
+        batch->again_ns = tierce__now_ns();
     } else {
         lose(batch, call->why);
     }

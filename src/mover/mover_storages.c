@@ -3,7 +3,9 @@
  * closed. So the copier gets those of all answers that are in progress. */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/config/config_parse.h"
 #include "base/json/json_value.h"
+#include "base/log/log_repeat.h"
 #include "base/text/line.h"
 #include "mover/mover_private.h"
 
@@ -34,8 +36,15 @@ static void put_entry(struct mover_storages *all, struct tierce__text entry)
     if (tierce__json_get_text(name, sizeof(name), entry, "global_unique_name") &&
         is_named(all, name))
         return;
-    if (all->count == STORAGES_MAX)
+    if (all->count == STORAGES_MAX) {
+        char shown[64];
+        tierce__text_for_message(shown, sizeof(shown), name);
+        tierce__log_repeated(TIERCE_LOG_WARN, "mover_storages",
+                             "why=\"the batches in progress have more than %u storages; blocks of "
+                             "%s are not moved until others have ended\"",
+                             (unsigned)STORAGES_MAX, shown);
         return;
+    }
     memcpy(all->names[all->count++], name, sizeof(name));
     tierce__line_put(&all->line, all->line.bytes > 1 ? "," : "");
     tierce__line_put_bytes(&all->line, entry.at, entry.length);

@@ -121,6 +121,7 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
         .pool_disk_waiting =
             (uint32_t)tierce__config_number(values, TIERCE__NODE_POOL_DISK_WAITING),
         .mover_manager = text_of(values, TIERCE__NODE_MOVER_MANAGER),
+        .mover_mooncake_python = text_of(values, TIERCE__NODE_MOVER_MOONCAKE_PYTHON),
         .mover_memory = tierce__config_number(values, TIERCE__NODE_MOVER_MEMORY),
         .mover_rate = tierce__config_number(values, TIERCE__NODE_MOVER_RATE),
         .may_wait = tierce__config_text(values, TIERCE__ENGINE_DISK_PATH)[0] != '\0' ||

@@ -64,6 +64,7 @@ struct tierce__node_config {
     uint32_t pool_disk_waiting, pool_stall_ms;
     uint64_t pool_memory, pool_disk_size, pool_disk_buffer; /* bytes */
     const char *mover_manager;                              /* "": that of the pool; "none" */
+    const char *mover_mooncake_python;                      /* "": none */
     uint64_t mover_memory, mover_rate;                      /* bytes; a second, 0: no limit */
     bool may_wait;                                          /* there is a slower tier than memory */
 };

@@ -89,8 +89,8 @@ static void tell_results(const struct told *t, enum tierce__move_result *results
     bool is_fine = below(2) == 0;
     for (size_t i = 0; i < t->count; i++) {
         struct placed *p = &placed[t->first + i], *source = &placed[p->source - 1];
-        results[i] = is_fine ? TIERCE__MOVED
-                             : (enum tierce__move_result)below(TIERCE__MOVE_UNVERIFIABLE + 1);
+        results[i] =
+            is_fine ? TIERCE__MOVED : (enum tierce__move_result)below(TIERCE__MOVE_UNDONE + 1);
         bool drops =
             results[i] == TIERCE__MOVE_SOURCE_MISSING || results[i] == TIERCE__MOVE_SOURCE_DAMAGED;
         p->is_told = true;

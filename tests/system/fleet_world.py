@@ -115,8 +115,9 @@ class NodePool:
                                    "--pool.memory=128MiB", f"--pool.port={port}", "--memory.size=16MiB"))
         self.wait("well")
 
-    def wait(self, state):
-        wait_until(lambda: all(self.fleet.state_of(f"{self.name}.{node}") == state for node in self.names))
+    def wait(self, state, names=None):
+        """Until these nodes, otherwise all of them, have the state."""
+        wait_until(lambda: all(self.fleet.state_of(f"{self.name}.{node}") == state for node in names or self.names))
 
     def copied(self):
         """Whether both nodes have as many blocks."""

@@ -176,10 +176,10 @@ static bool read_results(struct tierce__api_call *api, const Meta__FinishMovesRe
 {
     for (size_t i = 0; i < request->n_results; i++) {
         int sent = (int)request->results[i];
-        if (sent < META__MOVE_RESULT__MR_COPIED || sent > META__MOVE_RESULT__MR_UNVERIFIABLE) {
+        if (sent < META__MOVE_RESULT__MR_COPIED || sent > META__MOVE_RESULT__MR_UNDONE) {
             tierce__api_say(api, META__ERROR_CODE__INVALID_ARGUMENT,
-                            "results: entry %zu is %d; accepted are 1 (MR_COPIED) to 6 "
-                            "(MR_UNVERIFIABLE)",
+                            "results: entry %zu is %d; accepted are 1 (MR_COPIED) to 7 "
+                            "(MR_UNDONE)",
                             i, sent);
             return false;
         }

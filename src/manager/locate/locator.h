@@ -426,7 +426,7 @@ TIERCE_MUSTUSE int tierce__locator_take_moves(struct tierce__locator *locator,
                                               struct tierce__taken_moves *out,
                                               char why[TIERCE__WHY_BYTES]);
 
-/* Ends a batch. One result for each of its blocks, TIERCE__MOVED to TIERCE__MOVE_UNVERIFIABLE;
+/* Ends a batch. One result for each of its blocks, TIERCE__MOVED to TIERCE__MOVE_UNDONE;
  * *moved is the number of blocks that have the copy now. Sources that are missing or damaged leave
  * the index, as after a report. TIERCE_E_ARGUMENT: another number of results; -ESRCH also: the
  * session is no batch of moves. The batch is unchanged then. */

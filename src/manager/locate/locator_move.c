@@ -692,10 +692,10 @@ static int check_results(const struct tierce__write_session *session,
             "results has %zu entries, but the batch has %zu blocks; send one for each", count,
             session->count);
     for (size_t i = 0; i < count; i++) {
-        if ((size_t)results[i] > TIERCE__MOVE_UNVERIFIABLE)
+        if ((size_t)results[i] > TIERCE__MOVE_UNDONE)
             return tierce__why(why, TIERCE_E_ARGUMENT,
                                "results: entry %zu is not a result of a mover; accepted are "
-                               "MR_COPIED to MR_UNVERIFIABLE",
+                               "MR_COPIED to MR_UNDONE",
                                i);
     }
     return 0;

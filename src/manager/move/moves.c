@@ -84,6 +84,7 @@ const char *tierce__move_result_name(enum tierce__move_result result)
         [TIERCE__MOVE_SOURCE_UNREACHABLE] = "source_unreachable",
         [TIERCE__MOVE_TARGET_FAILED] = "target_failed",
         [TIERCE__MOVE_UNVERIFIABLE] = "unverifiable",
+        [TIERCE__MOVE_UNDONE] = "undone",
         [TIERCE__MOVE_OVERTAKEN] = "overtaken",
         [TIERCE__MOVE_EXPIRED] = "expired",
     };
@@ -498,8 +499,7 @@ void tierce__moves_ended(struct tierce__moves *moves, const struct tierce__move_
     TIERCE_ASSERT((size_t)result < TIERCE__MOVE_RESULTS);
     TIERCE_ASSERT((size_t)lane->reason < TIERCE__MOVE_REASONS);
     bool fails = result == TIERCE__MOVE_SOURCE_UNREACHABLE ||
-                 result == TIERCE__MOVE_TARGET_FAILED || result == TIERCE__MOVE_UNVERIFIABLE ||
-                 result == TIERCE__MOVE_EXPIRED;
+                 result == TIERCE__MOVE_TARGET_FAILED || result == TIERCE__MOVE_UNVERIFIABLE;
     tierce__lock_take(&moves->lock);
     moves->stats.ended[result]++;
     if (result == TIERCE__MOVED) {

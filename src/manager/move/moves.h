@@ -162,6 +162,7 @@ enum tierce__move_result {
     TIERCE__MOVE_SOURCE_UNREACHABLE,
     TIERCE__MOVE_TARGET_FAILED,
     TIERCE__MOVE_UNVERIFIABLE,
+    TIERCE__MOVE_UNDONE,    /* the mover gave it back untried */
     TIERCE__MOVE_OVERTAKEN, /* the block was removed, invalidated or moved meanwhile */
     TIERCE__MOVE_EXPIRED,   /* the mover did not answer in time */
     TIERCE__MOVE_RESULTS,
@@ -169,8 +170,9 @@ enum tierce__move_result {
 /* "moved", "source_missing", ... */
 const char *tierce__move_result_name(enum tierce__move_result result);
 
-/* Says that the move of a block has ended. One that failed is not queued again for a while: a
- * minute, or an hour if its bytes cannot be verified. */
+/* Says that the move of a block has ended. A block whose storages failed is not queued again for a
+ * minute, or for an hour if its bytes cannot be verified. A block that was given back, or whose
+ * mover did not answer in time, may be queued again at once: nothing was wrong with the block. */
 void tierce__moves_ended(struct tierce__moves *moves, const struct tierce__move_lane *lane,
                          const struct tierce__move_block *block, enum tierce__move_result result,
                          int64_t now_us);

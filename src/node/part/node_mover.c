@@ -25,18 +25,20 @@ int tierce__node_mover_start(struct tierce__mover **out, const struct tierce__no
     const char *url = tierce__node_mover_url(config);
     if (url == NULL)
         return 0;
+    const char *python = config->mover_mooncake_python;
     int rc = tierce__node_pool_name(name, config, why);
     return rc != 0 ? rc
-                   : tierce__mover_start(
-                         out,
-                         &(struct tierce__mover_opts){.size = sizeof(struct tierce__mover_opts),
-                                                      .url = url,
-                                                      .name = name,
-                                                      .memory_bytes = config->mover_memory,
-                                                      .rate_bytes_per_s = config->mover_rate,
-                                                      .parallel_max = OBJECTS_MAX,
-                                                      .timeout_ms = REQUEST_MS},
-                         why);
+                   : tierce__mover_start(out,
+                                         &(struct tierce__mover_opts){
+                                             .size = sizeof(struct tierce__mover_opts),
+                                             .url = url,
+                                             .name = name,
+                                             .mooncake_python = python[0] != '\0' ? python : NULL,
+                                             .memory_bytes = config->mover_memory,
+                                             .rate_bytes_per_s = config->mover_rate,
+                                             .parallel_max = OBJECTS_MAX,
+                                             .timeout_ms = REQUEST_MS},
+                                         why);
 }
 
 void tierce__node_mover_stop(struct tierce__mover *mover, uint64_t deadline_ns)

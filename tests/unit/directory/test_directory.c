@@ -235,6 +235,8 @@ START_TEST(a_gap_concerns_its_worker_alone)
                      TIERCE__DIRECTORY_DONE);
     find("g", 0, 7);
     assert_run(0, a, 0, 5);
+    ck_assert_int_eq(tierce__directory_sync_end(directory, a, UINT64_MAX, 0),
+                     TIERCE__DIRECTORY_RESYNC);
     ck_assert_int_eq(tierce__directory_sync_end(directory, a, 40, 0), TIERCE__DIRECTORY_DONE);
     find("g", 0, 7);
     assert_run(0, b, 0, 4);

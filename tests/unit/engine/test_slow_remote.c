@@ -278,6 +278,7 @@ START_TEST(one_who_does_not_wait_asks_again)
 }
 END_TEST
 
+#ifndef TIERCE_TEST_NODE /* a node does not know how fast its clients compute */
 /* Looks up until the answer counts; returns the blocks. */
 static unsigned repeats; /* of the last ask */
 
@@ -345,6 +346,7 @@ START_TEST(a_short_prompt_does_not_wait_for_a_distant_store)
     stop();
 }
 END_TEST
+#endif
 
 /* It takes longer than timeout.lookup, so that the first lookups find nothing, and is not a
  * failure: it answers. */
@@ -500,7 +502,9 @@ int main(void)
     return CHECK_RUN(
         "slow remote", .seconds = 60,
         .tests = {a_store_does_not_wait_for_one_that_hangs, a_distant_store_is_no_failure,
+#ifndef TIERCE_TEST_NODE
                   a_short_prompt_does_not_wait_for_a_distant_store,
+#endif
                   a_store_that_says_nothing_is_left_alone, a_prefetch_waits_for_a_distant_store,
                   a_prefetch_ends_when_a_distant_store_has_a_part_only,
                   states_are_queried_several_at_once},

@@ -180,6 +180,25 @@ START_TEST(a_block_whose_move_failed_stays_out_for_a_while)
 }
 END_TEST
 
+/* Nothing was wrong with them: the mover ended, or was killed. */
+START_TEST(a_block_that_was_not_tried_does_not_rest)
+{
+    struct tierce__moves_popped got;
+    struct tierce__moves_stats stats;
+    open_moves(0, 0);
+    ck_assert_uint_eq(want(DRAINED, 0, 2, NOW), 2);
+    ck_assert_uint_eq(take(2, 0, NOW, &got), 2);
+    tierce__moves_ended(moves, &got.lane, &got.blocks[0], TIERCE__MOVE_UNDONE, NOW);
+    tierce__moves_ended(moves, &got.lane, &got.blocks[1], TIERCE__MOVE_EXPIRED, NOW);
+    ck_assert_uint_eq(want(DRAINED, 0, 2, NOW), 2);
+    tierce__moves_stats(moves, &stats);
+    ck_assert_uint_eq(stats.resting, 0);
+    ck_assert_uint_eq(stats.ended[TIERCE__MOVE_UNDONE], 1);
+    ck_assert_uint_eq(stats.ended[TIERCE__MOVE_EXPIRED], 1);
+    close_moves();
+}
+END_TEST
+
 /* A rule asked again for a block whose copy was on its way, and the copy failed. */
 START_TEST(a_lane_that_a_failed_block_leaves_ends)
 {
@@ -239,5 +258,6 @@ CHECK_MAIN("moves",
            .tests = {blocks_come_out_in_order_and_lanes_take_turns, each_reason_has_a_bound,
                      failures_and_missing_movers_are_told, a_lane_without_a_target_rests,
                      a_block_whose_move_failed_stays_out_for_a_while,
+                     a_block_that_was_not_tried_does_not_rest,
                      a_lane_that_a_failed_block_leaves_ends, the_rate_holds_for_each_pair,
                      every_allocation_fails_once})

@@ -451,7 +451,7 @@ START_TEST(results_of_bad_blocks)
     WAIT_FOR(is_in(&fake.batches[0], FINISHED));
     static const Meta__MoveResult results[] = {
         META__MOVE_RESULT__MR_COPIED, META__MOVE_RESULT__MR_SOURCE_DAMAGED,
-        META__MOVE_RESULT__MR_SOURCE_MISSING, META__MOVE_RESULT__MR_UNVERIFIABLE};
+        META__MOVE_RESULT__MR_SOURCE_MISSING, META__MOVE_RESULT__MR_SOURCE_DAMAGED};
     for (size_t i = 0; i < 4; i++) {
         ck_assert_int_eq(fake.batches[0].results[i], results[i]);
         ck_assert(has_chunk("b", 1 + (int64_t)i) == (i == 0));
@@ -567,7 +567,7 @@ START_TEST(stopped_in_a_batch)
     stop();
     ck_assert(is_in(batch, FINISHED));
     ck_assert_int_eq(batch->results[0], META__MOVE_RESULT__MR_COPIED);
-    ck_assert_int_eq(batch->results[BLOCKS - 1], META__MOVE_RESULT__MR_SOURCE_UNREACHABLE);
+    ck_assert_int_eq(batch->results[BLOCKS - 1], META__MOVE_RESULT__MR_UNDONE);
     for (size_t i = 0; i < BLOCKS; i++)
         ck_assert((batch->results[i] == META__MOVE_RESULT__MR_COPIED) ==
                   has_chunk("b", 1 + (int64_t)i));

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define ANSWER_BYTES_MAX ((size_t)16 << 20)
+#define JUDGED_MS        50u   /* an address without an answer after that is given up */
 #define ROUND_MS         50u   /* between two rounds of all addresses: an election takes a while */
 #define CONNECT_MS       1000u /* of one address */
 #define FDS_PER_ADDRESS  4u    /* a connection, and others that end */
@@ -291,7 +292,7 @@ void tierce__fleet_manager_start(struct tierce__fleet_manager *manager,
     tierce__list_init(&call->node);
     call->manager = manager;
     call->begun_ns = tierce__now_ns();
-    call->generation = 0;
+    call->generation = call->registry = 0;
     call->is_sent = false;
     call->reply = NULL;
     call->body = NULL;
@@ -352,11 +353,15 @@ static uint32_t next_address(const struct tierce__fleet_manager *m,
     return (call->address + 1) % m->address_count;
 }
 
-/* Ends a call for which nothing more can be done at its address; the next call goes elsewhere. */
+/* Ends a call for which nothing more can be done at its address; the next call goes elsewhere,
+ * unless the call had too little time to judge the address by: cost.wait asks with a few
+ * milliseconds. */
 static void give_up(struct tierce__fleet_manager *m, struct tierce__fleet_call *call, int status,
                     const char *what)
 {
-    if (m->leader == call->address)
+    bool is_judged = status != TIERCE_E_DEADLINE ||
+                     tierce__now_ns() - call->begun_ns >= JUDGED_MS * TIERCE__MS_NS;
+    if (m->leader == call->address && is_judged)
         m->leader = next_address(m, call);
     end_refused(m, call, status, what);
 }
@@ -421,6 +426,7 @@ static void take_reply(struct tierce__fleet_manager *m, struct tierce__fleet_cal
         code == META__ERROR_CODE__SERVICE_NOT_READY) {
         uint32_t named = named_leader(m, text);
         call->any_alive = true;
+        call->generation = call->registry = 0;
         bool is_other = named < m->address_count && named != call->address;
         try_next(m, call, is_other ? named : next_address(m, call), text);
     } else {

@@ -133,8 +133,8 @@ static int locate(struct tierce__fleet_store *store, const struct fleet_entry *e
         return -ENOMEM;
     if (strcmp(at.type, "mooncake") == 0 && at.python == NULL) {
         snprintf(store->reason, sizeof(store->reason),
-                 "storages of Mooncake require mooncake_python=PATH in the fleet URL: an "
-                 "interpreter that has Mooncake's package");
+                 "storages of Mooncake require mooncake_python=PATH in the fleet URL, and a mover "
+                 "requires mover.mooncake_python: an interpreter that has Mooncake's package");
         return 0;
     }
     int rc = tierce__storage_at_url(&store->url, &at, store->reason);

@@ -134,8 +134,8 @@ END_TEST
 
 static void *remove_all(void *arg)
 {
-    static const char *paths[FILES];
-    static int status[FILES];
+    const char *paths[FILES];
+    int status[FILES];
     for (size_t i = 0; i < FILES; i++)
         paths[i] = "/x";
     ck_assert_int_eq(tierce__storage_worker_remove(arg, NULL, paths, FILES, status), 0);

@@ -169,13 +169,16 @@ START_TEST(connections_that_do_not_greet)
 END_TEST
 
 static char logged[256];
+static atomic_bool is_logged; /* `logged` is complete */
 
 static void keep_refusal(void *arg, enum tierce_log_level level, const char *event,
                          const char *fields)
 {
     (void)arg, (void)level;
-    if (strcmp(event, "transfer_connection_refused") == 0)
-        snprintf(logged, sizeof(logged), "%s", fields);
+    if (strcmp(event, "transfer_connection_refused") != 0)
+        return;
+    snprintf(logged, sizeof(logged), "%s", fields);
+    atomic_store(&is_logged, true);
 }
 
 static void setup_addresses(void)
@@ -197,6 +200,7 @@ START_TEST(connections_of_one_address)
     tierce_set_log_fn(keep_refusal, NULL, TIERCE_LOG_WARN);
     raw_ends(raw_connect(&world));
     ck_assert_uint_eq(raw_stats(&world).refused, 1);
+    WAIT_FOR(atomic_load(&is_logged));
     ck_assert_ptr_nonnull(strstr(logged, "why=\"too many connections of its address\""));
     ck_assert_ptr_null(strstr(logged, "connections_max"));
     close(one);
