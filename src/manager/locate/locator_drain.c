@@ -152,6 +152,7 @@ struct draining {
     struct tierce__scan_round *round;
     const struct tierce__group *group; /* of the instance; or NULL */
     bool drops;                        /* some locations of the page are removed */
+    bool lasts; /* the location that is judged outlives a process of its storage */
 };
 
 static enum tierce__draining how_of(const struct tierce__scan_round *round, size_t index)
@@ -161,12 +162,19 @@ static enum tierce__draining how_of(const struct tierce__scan_round *round, size
     return storage != NULL ? storage->draining : TIERCE__DRAINING_NOT;
 }
 
-/* Whether a copy stays and can be read. */
+/* A pool of nodes loses what was in a node's memory when the node ends. */
+static bool lasts(uint8_t type)
+{
+    return type != TIERCE__STORAGE_NODE;
+}
+
+/* Whether a copy stays, can be read, and lasts as long as the one that is judged. */
 static bool is_kept(void *arg, const struct tierce__location *location)
 {
     const struct draining *d = arg;
     const struct tierce__storage *storage = tierce__location_storage(d->round->catalog, location);
     return storage != NULL && storage->draining == TIERCE__DRAINING_NOT &&
+           (!d->lasts || lasts(location->type)) &&
            tierce__storages_is_available(d->live->locator->opts.storages, storage);
 }
 
@@ -179,6 +187,7 @@ static bool is_spare(struct draining *d, const struct tierce__record *record,
     const struct tierce__type_quota *quota =
         d->group != NULL ? tierce__group_type_quota(d->group, type) : NULL;
     size_t replicas = quota != NULL && quota->replicas > 1 ? (size_t)quota->replicas : 1;
+    d->lasts = lasts(location->type);
     return replicas > 1 ? tierce__record_copies(record, location, is_kept, d) > replicas
                         : tierce__record_has_other(record, location, is_kept, d);
 }

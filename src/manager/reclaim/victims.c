@@ -456,8 +456,12 @@ static bool is_unused(void *arg, size_t i, int64_t key, const struct tierce__rec
                   record->children <= drawn->children;
     l->of = c;
     l->used_again += !unused;
-    if (unused && !has_leaving(l, record))
-        return false; /* the copies that made these ones superfluous have left */
+    if (unused && !has_leaving(l, record)) {
+        /* The copies that made these ones superfluous have left, or the block was moved. */
+        if (l->taking->opts->need->demotes == NULL && c->parent != NONE)
+            l->taking->candidates[c->parent].is_held = true;
+        return false;
+    }
     if (unused) {
         int64_t last_us = record->used_us > record->stored_us ? record->used_us : record->stored_us;
         TIERCE_DASSERT(l->taking->count > 0);
