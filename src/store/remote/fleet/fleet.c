@@ -44,7 +44,8 @@ static void set_why(struct tierce__fleet *fleet, const char *text)
     tierce__lock_take(&fleet->lock);
     int used = snprintf(fleet->why, sizeof(fleet->why), "%s: ", fleet->store_name);
     TIERCE_ASSERT(used > 0 && (size_t)used < sizeof(fleet->why));
-    snprintf(fleet->why + used, sizeof(fleet->why) - (size_t)used, "%s", text);
+    snprintf(fleet->why + used, sizeof(fleet->why) - (size_t)used, "%.*s",
+             (int)sizeof(fleet->why) - used - 1, text);
     tierce__lock_drop(&fleet->lock);
 }
 
