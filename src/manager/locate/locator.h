@@ -440,7 +440,8 @@ TIERCE_MUSTUSE int tierce__locator_finish_moves(struct tierce__locator *locator,
 struct tierce__storage_left {
     uint64_t bytes; /* that serve or are being written */
     /* That have left the index, and whose deletion the storage has not confirmed. The locations of
-     * failed writes are among them until their second deletion; their bytes are not. */
+     * failed writes are among them until their second deletion; their bytes are not. Locations are
+     * counted, and due_in_us is set, when `bytes` is 0. */
     uint64_t deleting_bytes, deleting_locations;
     int64_t due_in_us; /* until the last of these deletions is tried; 0: all are due */
 };

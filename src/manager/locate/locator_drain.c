@@ -76,11 +76,13 @@ void tierce__locator_storage_left(struct tierce__locator *locator, uint16_t stor
                                   struct tierce__storage_left *out)
 {
     struct tierce__usage usage;
-    struct tierce__deleter_left left;
+    struct tierce__deleter_left left = {0};
     /* The usage first: a location goes from there into a batch, which waits until its last deletion
      * is confirmed. The other way round, one that goes in between would be seen in neither. */
     tierce__locator_storage_usage(locator, storage, &usage);
-    tierce__deleter_left_in(locator->deleter, storage, &left);
+    /* It visits all deletions, and nobody needs them before the blocks are gone. */
+    if (usage.serving_bytes + usage.writing_bytes == 0)
+        tierce__deleter_left_in(locator->deleter, storage, &left);
     *out = (struct tierce__storage_left){.bytes = usage.serving_bytes + usage.writing_bytes,
                                          .deleting_bytes = usage.deleting_bytes,
                                          .deleting_locations = left.locations,
