@@ -92,9 +92,21 @@ struct storages_unit **tierce__storages_find(struct tierce__storages *storages, 
     return at;
 }
 
+/* Whether a storage is used only when it has the mark of this registry: one without a mark may hold
+ * the blocks of a registry that was lost. */
+static bool must_be_marked(const struct tierce__storages *storages,
+                           const struct tierce__storage *storage)
+{
+    const struct tierce__storage_ops *ops = tierce__storages_ops(storages, storage->type);
+    return ops != NULL && ops->has_blocks != NULL && !storage->is_marked &&
+           storages->opts.probe_interval_ms > 0 &&
+           tierce__registry_is_stored(storages->opts.registry);
+}
+
 unsigned tierce__storages_troubles(const struct tierce__storages *storages, uint16_t number)
 {
-    return atomic_load_explicit(&storages->troubles[number], memory_order_relaxed);
+    return atomic_load_explicit(&storages->troubles[number], memory_order_relaxed) &
+           ~(unsigned)TIERCE__STORAGE_SEEN;
 }
 
 void tierce__storages_set_troubles(struct tierce__storages *storages, uint16_t number,
@@ -104,7 +116,7 @@ void tierce__storages_set_troubles(struct tierce__storages *storages, uint16_t n
     TIERCE_DASSERT(number > 0 && (troubles & TIERCE__STORAGE_SILENT) == 0);
     uint8_t was = atomic_load_explicit(&storages->troubles[number], memory_order_relaxed), is;
     do
-        is = (uint8_t)(troubles | (was & TIERCE__STORAGE_SILENT));
+        is = (uint8_t)(troubles | TIERCE__STORAGE_SEEN | (was & TIERCE__STORAGE_SILENT));
     while (!atomic_compare_exchange_weak_explicit(&storages->troubles[number], &was, is,
                                                   memory_order_relaxed, memory_order_relaxed));
 }
@@ -208,9 +220,7 @@ static int take_unit(struct storages_unit **out, struct tierce__storages *storag
             return rc;
         unit->next = storages->units;
         storages->units = unit;
-        unit->needs_mark = ops->has_blocks != NULL && !storage->is_marked &&
-                           storages->opts.probe_interval_ms > 0 &&
-                           tierce__registry_is_stored(storages->opts.registry);
+        unit->needs_mark = must_be_marked(storages, storage);
         tierce__storages_set_troubles(storages, unit->number,
                                       unit->needs_mark ? TIERCE__STORAGE_UNWELL : 0);
         at = &storages->units;
@@ -511,6 +521,11 @@ bool tierce__storages_is_available(struct tierce__storages *storages,
 {
     TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     TIERCE_DASSERT(storage->number > 0);
+    unsigned seen =
+        atomic_load_explicit(&storages->troubles[storage->number], memory_order_relaxed) &
+        TIERCE__STORAGE_SEEN;
+    if (seen == 0 && must_be_marked(storages, storage))
+        return false; /* its first probe is not over */
     return storage->is_enabled && storage->contents == TIERCE__CONTENTS_KEPT &&
            tierce__storages_troubles(storages, storage->number) == 0;
 }

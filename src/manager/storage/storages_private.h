@@ -17,6 +17,7 @@ enum { TIERCE__STORAGE_NUMBERS = UINT16_MAX + 1 };
 enum {
     TIERCE__STORAGE_UNWELL = 1,
     TIERCE__STORAGE_WRONG_MARK = 2,
+    TIERCE__STORAGE_SEEN = 8,   /* no trouble: it was looked at since this process leads or began */
     TIERCE__STORAGE_SILENT = 4, /* set by nodes.c */
 };
 

