@@ -15,7 +15,9 @@ static enum tierce__mark_state no_mark(const struct tierce__storage_ops *ops,
     if (ops->has_blocks != NULL && ops->has_blocks(driver, &has_blocks) < 0) {
         has_blocks = false;
         if (!mark->is_marked) { /* unknown whose it is: the next probe asks again */
-            snprintf(why, 128, "its objects cannot be listed, so it gets no mark");
+            snprintf(why, 128,
+                     "its objects cannot be listed, so it gets no mark and is not used; allow "
+                     "ListBucket");
             return TIERCE__MARK_UNKNOWN;
         }
     }
@@ -74,8 +76,20 @@ int tierce__storage_mark_probe(const struct tierce__storage_ops *ops,
     bool is_again = *state == TIERCE__MARK_LOST && ops->may_forget;
     if (tierce__mark_is_wrong(*state) && !is_again)
         return TIERCE_E_DOWN;
+    /* Without a mark it is not used: so the reason must be seen, although all else works. */
+    bool is_needed = *state == TIERCE__MARK_UNKNOWN && ops->has_blocks != NULL &&
+                     !mark->is_marked && mark->id[0] != '\0';
+    char unknown[128];
+    snprintf(unknown, sizeof(unknown), "%s", why);
     /* Its own words are better than those of a mark that cannot be read. */
     int rc = ops->probe(driver, why);
+    if (rc == 0 && is_needed) {
+        snprintf(why, 128, "%s",
+                 unknown[0] != '\0' ? unknown
+                                    : "its mark " TIERCE__STORAGE_MARK
+                                      " cannot be read; allow GetObject and ListBucket");
+        return TIERCE_E_DOWN;
+    }
     if (rc != 0 || (*state != TIERCE__MARK_ABSENT && !is_again))
         return rc;
     rc = ops->write_mark(driver, mark->id, why);

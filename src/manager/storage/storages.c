@@ -144,6 +144,8 @@ static void retire(struct tierce__storages *storages, struct storages_unit **at)
     unit->next = storages->retired;
     storages->retired = unit;
     tierce__storages_set_troubles(storages, unit->number, 0);
+    atomic_fetch_and_explicit(&storages->troubles[unit->number], (uint8_t)~TIERCE__STORAGE_SEEN,
+                              memory_order_relaxed);
     tierce__storage_worker_end(unit->worker);
 }
 

@@ -208,6 +208,39 @@ START_TEST(blocks_without_a_mark)
 }
 END_TEST
 
+static int cannot_list(struct tierce__storage_driver *driver, bool *has)
+{
+    (void)driver, (void)has;
+    return TIERCE_E_REFUSED;
+}
+
+static int cannot_read(struct tierce__storage_driver *driver, char id[TIERCE__STORAGE_ID_HEX + 1],
+                       char text[128])
+{
+    (void)driver, (void)id, (void)text;
+    return TIERCE_E_REFUSED;
+}
+
+/* A storage that is not used without a mark says why it gets none. */
+START_TEST(a_mark_that_cannot_be_known)
+{
+    struct tierce__storage_mark mark = {.id = "0123456789abcdef0123456789abcdef"};
+    enum tierce__mark_state state;
+    use_server(&shared, "&retries=0");
+    struct tierce__storage_driver *driver = open_storage(server_uri);
+    struct tierce__storage_ops ops = *driver->ops;
+    ops.has_blocks = cannot_list;
+    ck_assert_int_eq(tierce__storage_mark_probe(&ops, driver, &mark, &state, why), TIERCE_E_DOWN);
+    ck_assert_msg(strstr(why, "cannot be listed") != NULL, "%s", why);
+    ops.read_mark = cannot_read;
+    ck_assert_int_eq(tierce__storage_mark_probe(&ops, driver, &mark, &state, why), TIERCE_E_DOWN);
+    ck_assert_msg(why[0] != '\0', "no reason");
+    mark.is_marked = true; /* by the registry: it is used meanwhile */
+    ck_assert_int_eq(tierce__storage_mark_probe(&ops, driver, &mark, &state, why), 0);
+    driver->ops->close(driver);
+}
+END_TEST
+
 /* An empty object is one; it is too short for its block. */
 START_TEST(an_object_without_bytes)
 {
@@ -458,6 +491,6 @@ END_TEST
 
 CHECK_MAIN("storage s3", .seconds = 120, .begin = start_shared, .end = stop_shared,
            .tests = {a_real_server, a_mark, a_mark_that_a_rule_has_deleted, blocks_without_a_mark,
-                     an_object_without_bytes, paths_that_are_no_names, many_files,
-                     a_server_that_is_killed, credentials_that_come_later, each_step_of_a_probe,
-                     each_allocation_fails_once})
+                     a_mark_that_cannot_be_known, an_object_without_bytes, paths_that_are_no_names,
+                     many_files, a_server_that_is_killed, credentials_that_come_later,
+                     each_step_of_a_probe, each_allocation_fails_once})
