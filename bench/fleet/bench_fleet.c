@@ -251,15 +251,6 @@ static int measure_files(struct fleet_bench *b)
     return rc;
 }
 
-static int write_credentials(const char *path)
-{
-    FILE *file = fopen(path, "we");
-    if (file == NULL)
-        return -errno;
-    fprintf(file, "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n");
-    return fclose(file) == 0 ? 0 : -errno;
-}
-
 static int measure_s3(struct fleet_bench *b)
 {
     char spec[4300], url[128], path[4160];
@@ -269,7 +260,7 @@ static int measure_s3(struct fleet_bench *b)
     snprintf(path, sizeof(path), "%s/credentials", rc == 0 ? whole : "");
     free(whole);
     if (rc == 0)
-        rc = write_credentials(path);
+        rc = tierce__bench_s3_credentials(path);
     b->s3_object = rc == 0 ? tierce__bench_map(b->chunk_bytes) : NULL;
     if (rc == 0)
         rc = b->s3_object != NULL ? 0 : -ENOMEM;

@@ -37,7 +37,7 @@ enum {
     SAMPLES_MAX = 1 << 20, /* of lookups */
 };
 
-/* What is measured. */
+/* A case. */
 struct reclaim_case {
     const char *index, *storage; /* their names in rows */
     const char *index_kind;      /* NULL: in memory; else below index_uri */
@@ -251,22 +251,13 @@ static int measure(struct reclaim_bench *r)
 
 /* ---- a case ---------------------------------------------------------------------------------- */
 
-static int write_credentials(const char *path)
-{
-    FILE *file = fopen(path, "we");
-    if (file == NULL)
-        return -errno;
-    fprintf(file, "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n");
-    return fclose(file) == 0 ? 0 : -errno;
-}
-
 static int start_s3(struct reclaim_bench *r, const char *folder)
 {
     static const uint8_t object[1];
     char path[4160];
     uint16_t port = 0;
     snprintf(path, sizeof(path), "%s/credentials", folder);
-    int rc = write_credentials(path);
+    int rc = tierce__bench_s3_credentials(path);
     if (rc == 0)
         rc = tierce__bench_s3_start(&r->s3, object, sizeof(object), &port);
     snprintf(r->spec, sizeof(r->spec),

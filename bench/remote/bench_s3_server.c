@@ -322,3 +322,12 @@ void tierce__bench_s3_stop(struct tierce__bench_s3 *server)
     tierce__lock_fini(&server->lock);
     tierce__free(server);
 }
+
+int tierce__bench_s3_credentials(const char *path)
+{
+    FILE *file = fopen(path, "we");
+    if (file == NULL)
+        return -errno;
+    fprintf(file, "[default]\naws_access_key_id = key\naws_secret_access_key = secret\n");
+    return fclose(file) == 0 ? 0 : -errno;
+}

@@ -20,6 +20,9 @@ struct tierce__bench_s3;
 TIERCE_MUSTUSE int tierce__bench_s3_start(struct tierce__bench_s3 **out, const uint8_t *object,
                                           size_t bytes, uint16_t *port);
 
+/* Writes a file of credentials, which the server does not check. Errors: negative errno. */
+TIERCE_MUSTUSE int tierce__bench_s3_credentials(const char *path);
+
 /* Ends it and its connections. NULL is accepted. */
 void tierce__bench_s3_stop(struct tierce__bench_s3 *server);
 

@@ -96,7 +96,7 @@ static void need_clean(struct tierce__directory *directory, struct tierce__direc
     }
 }
 
-/* What it holds belongs to an earlier epoch from now on. */
+/* Moves all that it holds to an earlier epoch. */
 static void advance(struct tierce__directory *directory, struct tierce__directory_slot *slot,
                     uint32_t flags)
 {

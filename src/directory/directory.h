@@ -175,7 +175,7 @@ TIERCE_MUSTUSE int tierce__directory_find(struct tierce__directory *directory,
                                           const struct tierce__directory_asker *asker,
                                           struct tierce__directory_found *found);
 
-/* What is known of a worker. */
+/* A worker's state. */
 struct tierce__directory_about {
     struct tierce__directory_id id;
     char group[TIERCE__DIRECTORY_NAME_BYTES], name[TIERCE__DIRECTORY_NAME_BYTES];

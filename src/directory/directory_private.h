@@ -16,7 +16,7 @@
  *     list:    (its number + 1) << 8
  *     free:    0; the key's first word is the next free entry, plus 1
  *
- * What a worker holds is valid in its present epoch, and in the one before while it sends its
+ * A worker's holdings are valid in its present epoch, and in the one before while it sends its
  * contents. So a worker leaves, or replaces all of its contents, by a change of its epoch, and
  * `clean` removes what is of other epochs, shard by shard. The 256 epochs of a worker are used
  * again only after a full round of `clean`.
@@ -56,7 +56,7 @@ struct tierce__directory_shard {
 
 /* Of a worker, for lookups, without a lock. */
 #define TIERCE__DIRECTORY_ALIVE    1u
-#define TIERCE__DIRECTORY_PREVIOUS 2u /* what it held in the epoch before is valid, too */
+#define TIERCE__DIRECTORY_PREVIOUS 2u /* the epoch before is valid, too */
 
 struct tierce__directory_slot {
     _Atomic uint32_t view; /* epoch << 8 | ALIVE | PREVIOUS */

@@ -351,8 +351,9 @@ static int by_line(const void *a, const void *b)
     return (one->line > other->line) - (one->line < other->line);
 }
 
-/* Keeps one entry for each meter all of whose lines lie within the scope: its numbers count them
- * together. Returns how many are left, in the order of their first lines. */
+/* Several lines may share a meter, which counts them together. Keeps one entry for each meter, if
+ * all of its lines lie within the scope. Returns how many are left, in the order of their first
+ * lines. */
 static size_t keep_whole(struct metered *all, size_t count)
 {
     size_t kept = 0;

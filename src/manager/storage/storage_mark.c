@@ -33,7 +33,7 @@ static enum tierce__mark_state no_mark(const struct tierce__storage_ops *ops,
              has_blocks
                  ? ", but it has blocks: a lifecycle rule may delete objects (tierce storage "
                    "adopt --keep)"
-                 : ": it is empty or not mounted (tierce storage adopt)");
+                 : ": mount it; or, if it is empty, tierce storage adopt");
     return TIERCE__MARK_LOST;
 }
 
@@ -52,10 +52,14 @@ enum tierce__mark_state tierce__storage_mark_look(const struct tierce__storage_o
     if (rc == -ENOENT)
         return no_mark(ops, driver, mark, why);
     if (rc == 0)
-        snprintf(why, 128, "it has the mark of another registry, %s (tierce storage adopt)", id);
+        snprintf(
+            why, 128,
+            "it has the mark of another registry, %s; if no manager uses that one: tierce storage "
+            "adopt --keep",
+            id);
     else if (rc == TIERCE_E_FORMAT)
         snprintf(why, 128,
-                 "its object " TIERCE__STORAGE_MARK " is not a mark (tierce storage adopt)");
+                 "its object " TIERCE__STORAGE_MARK " is not a mark (tierce storage adopt --keep)");
     return rc == 0 || rc == TIERCE_E_FORMAT ? TIERCE__MARK_FOREIGN : TIERCE__MARK_UNKNOWN;
 }
 

@@ -523,13 +523,12 @@ bool tierce__storages_is_available(struct tierce__storages *storages,
 {
     TIERCE_CHECK_MAGIC(storages, TIERCE__STORAGES_MAGIC);
     TIERCE_DASSERT(storage->number > 0);
-    unsigned seen =
-        atomic_load_explicit(&storages->troubles[storage->number], memory_order_relaxed) &
-        TIERCE__STORAGE_SEEN;
-    if (seen == 0 && must_be_marked(storages, storage))
+    unsigned bits =
+        atomic_load_explicit(&storages->troubles[storage->number], memory_order_relaxed);
+    if (bits == 0 && must_be_marked(storages, storage))
         return false; /* its first probe is not over */
     return storage->is_enabled && storage->contents == TIERCE__CONTENTS_KEPT &&
-           tierce__storages_troubles(storages, storage->number) == 0;
+           (bits & ~(unsigned)TIERCE__STORAGE_SEEN) == 0;
 }
 
 bool tierce__storages_has_wrong_mark(struct tierce__storages *storages,

@@ -50,7 +50,7 @@ static bool is_marked(void)
 }
 
 /* The clock of the rate, which does not go by itself. */
-static _Atomic uint64_t rate_ns, looked_at;
+static _Atomic uint64_t rate_ns;
 
 static uint64_t simulated_ns(void *arg)
 {

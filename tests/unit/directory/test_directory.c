@@ -361,7 +361,7 @@ START_TEST(cleaning_finds_what_became_old_on_its_way)
     struct tierce__directory_id a = join("g", "a", ""), b = join("g", "b", "");
     ck_assert_int_eq(report(a, 1, 0, 500, 0, true), TIERCE__DIRECTORY_DONE);
     ck_assert_int_eq(report(b, 1, 0, 500, 0, true), TIERCE__DIRECTORY_DONE);
-    /* What is replaced is still shown when all is clean, and old afterwards. */
+    /* Replaced contents are shown until the end, also when all is clean, and removed after it. */
     ck_assert_int_eq(tierce__directory_sync_begin(directory, a, 0), TIERCE__DIRECTORY_DONE);
     ck_assert_uint_eq(clean_stats().holders, 1000);
     ck_assert_int_eq(tierce__directory_sync_end(directory, a, 0, 0), TIERCE__DIRECTORY_DONE);
@@ -507,7 +507,7 @@ START_TEST(memory_for_each_key)
     tierce__directory_stats(directory, &one);
     ck_assert_uint_eq(one.keys, KEYS);
     ck_assert_uint_le(one.bytes, 42ULL * KEYS);
-    ck_assert_uint_ge(one.bytes, (20 + 8) * (uint64_t)KEYS); /* of what is there anyway */
+    ck_assert_uint_ge(one.bytes, (20 + 8) * (uint64_t)KEYS); /* an entry and a cell */
     for (uint64_t i = 0; i < KEYS; i += BATCH)
         ck_assert_int_eq(report(b, i + 1, i, i + BATCH, 1, true), TIERCE__DIRECTORY_DONE);
     tierce__directory_stats(directory, &two);
