@@ -15,8 +15,7 @@
  * follow a hole, and removes them.
  *
  *     tierce__holes_take(&live->holes, gone, count, note);    // a step of a removal was written
- *     tierce__live_sweep_orphans(live, &how, &swept, &next_us);       // now and then, and when
- * next
+ *     tierce__live_sweep_orphans(live, &how, &swept, &next_us); // at *next_us or earlier
  */
 
 struct tierce__arena;
