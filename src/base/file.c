@@ -32,23 +32,19 @@ static ssize_t read_up_to(int fd, char *buf, size_t size)
 }
 
 /* The size of an open regular file, or a negative errno. */
-static int64_t regular_size(int fd)
+static int64_t regular_size(int fd, struct stat *st)
 {
-    struct stat st;
-    if (fstat(fd, &st) != 0)
+    if (fstat(fd, st) != 0)
         return -errno;
-    if (S_ISDIR(st.st_mode))
+    if (S_ISDIR(st->st_mode))
         return -EISDIR;
-    return S_ISREG(st.st_mode) ? st.st_size : -EINVAL;
+    return S_ISREG(st->st_mode) ? st->st_size : -EINVAL;
 }
 
-int tierce__read_file(char **out, size_t *length, const char *path, size_t bytes_max)
+static int read_open(int fd, char **out, size_t *length, struct stat *st, size_t bytes_max)
 {
     char *text = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return -errno;
-    int64_t size = regular_size(fd);
+    int64_t size = regular_size(fd, st);
     int rc = size < 0 ? (int)size : (uint64_t)size > bytes_max ? -EFBIG : 0;
     if (rc == 0) {
         text = tierce__alloc((size_t)size + 1);
@@ -66,8 +62,45 @@ int tierce__read_file(char **out, size_t *length, const char *path, size_t bytes
         }
     }
     tierce__free(text);
+    return rc;
+}
+
+int tierce__read_file(char **out, size_t *length, const char *path, size_t bytes_max)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    int rc = read_open(fd, out, length, &st, bytes_max);
     close(fd);
     return rc;
+}
+
+int tierce__read_secret_file(char **out, size_t *length, struct timespec *modified,
+                             const char *path, size_t bytes_max, char *why, size_t why_room)
+{
+    struct stat st = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int rc = fd < 0 ? -errno : read_open(fd, &text, &bytes, &st, bytes_max);
+    if (fd >= 0)
+        close(fd);
+    if (rc < 0) {
+        snprintf(why, why_room, "%.150s cannot be read: %s", path, tierce_strerror(rc));
+        return rc;
+    }
+    if ((st.st_mode & (S_IRWXG | S_IRWXO)) != 0) { /* the mode of the file that was read */
+        snprintf(why, why_room, "other users can read or change %.150s; chmod 600 it", path);
+        explicit_bzero(text, bytes);
+        tierce__free(text);
+        return TIERCE_E_CONFIG;
+    }
+    *out = text;
+    *length = bytes;
+    if (modified != NULL)
+        *modified = st.st_mtim;
+    return 0;
 }
 
 char *tierce__join_path(const char *folder, const char *name)

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <time.h>
 
 #include <tierce/status.h>
 
@@ -15,6 +16,16 @@
  */
 TIERCE_MUSTUSE int tierce__read_file(char **out, size_t *length, const char *path,
                                      size_t bytes_max);
+
+/*
+ * The same for a file with a secret: no other user may have any right to it. `why` names the file,
+ * the fault and the remedy, and never holds a part of the content. *modified (may be NULL) = the
+ * time of its last change. Errors, *out untouched: as tierce__read_file; TIERCE_E_CONFIG (other
+ * users can read or change it). Thread: any.
+ */
+TIERCE_MUSTUSE int tierce__read_secret_file(char **out, size_t *length, struct timespec *modified,
+                                            const char *path, size_t bytes_max, char *why,
+                                            size_t why_room);
 
 /*
  * A file that replaces another one atomically. It is written under another name in the same folder

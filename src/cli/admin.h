@@ -6,12 +6,13 @@
 #include <stddef.h>
 
 #include "base/json/json_value.h"
+#include "base/text/line.h"
 #include "cli/cli.h"
 
 /*
  * Calling a manager from the command line: `tierce storage`, `group`, `instance`, `cache`,
  * `account`, `cluster` are rows of one table (cmd_admin.c), the call is JSON over HTTP
- * (admin_call.c), and the result is printed as a table or JSON (admin_print.c).
+ * (admin_call.c), and the result is printed as a table or JSON (admin_print.c, admin_view.c).
  */
 
 struct tierce__admin_target {
@@ -29,7 +30,25 @@ int tierce__admin_call(const struct tierce__admin_target *target, const char *co
                        const char *rpc, bool is_meta, const char *request,
                        struct tierce__json_doc *reply);
 
-/* The reply's lists as tables, the rest as lines; or as JSON. */
-void tierce__admin_print(const struct tierce__admin_target *target, struct tierce__text reply);
+/* Prints the reply of an RPC: its lists as tables, the rest as lines; or JSON. */
+void tierce__admin_print(const struct tierce__admin_target *target, const char *rpc,
+                         struct tierce__text reply);
+
+/* A column of a table that shows a part of each object. `put` adds the cell, and nothing if the
+ * object has no value for it. */
+struct tierce__admin_column {
+    const char *title; /* NULL ends an array */
+    void (*put)(struct tierce__line *line, struct tierce__text row, const char *path);
+    const char *path; /* for `put` */
+};
+
+/* The columns for the list in an RPC's reply; NULL: all fields of its objects. */
+const struct tierce__admin_column *tierce__admin_view(const char *rpc);
+
+/* Checks the object that a person wrote as `field` of a request, or as the whole request (NULL):
+ * the manager ignores names that it does not know. Returns an exit status; unless it is
+ * TIERCE__CLI_OK, why was printed. */
+int tierce__admin_check(const char *command, const char *rpc, const char *field,
+                        struct tierce__text object);
 
 #endif

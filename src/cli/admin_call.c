@@ -16,15 +16,20 @@ enum {
 };
 
 /* The first line of a file. */
-static int read_secret(const char *command, const char *path, char out[SECRET_BYTES_MAX])
+static int read_secret(const char *command, const char *flag, const char *path,
+                       char out[SECRET_BYTES_MAX])
 {
-    char *text;
+    char *text, why[256];
     size_t bytes;
-    int rc = tierce__read_file(&text, &bytes, path, SECRET_BYTES_MAX - 1);
+    int rc =
+        tierce__read_secret_file(&text, &bytes, NULL, path, SECRET_BYTES_MAX - 1, why, sizeof(why));
     if (rc < 0)
-        return tierce__cli_fail(command, "%.300s: %s", path, tierce_strerror(rc));
+        return tierce__cli_fail(command, "%s: %s", flag, why);
     snprintf(out, SECRET_BYTES_MAX, "%.*s", (int)strcspn(text, "\r\n"), text);
+    explicit_bzero(text, bytes);
     tierce__free(text);
+    if (out[0] == '\0')
+        return tierce__cli_fail(command, "%s: the first line of %.300s is empty", flag, path);
     return TIERCE__CLI_OK;
 }
 
@@ -41,13 +46,43 @@ static int read_credentials(const char *command, const struct tierce__admin_targ
         return tierce__cli_usage(command,
                                  "--user requires NAME:FILE, where FILE holds the password");
     int prefix = target->token_file != NULL ? 7 : (int)(++file - user);
-    int status = read_secret(command, file, secret);
+    int status =
+        read_secret(command, target->token_file != NULL ? "--token-file" : "--user", file, secret);
     if (status == TIERCE__CLI_OK)
         snprintf(out, CREDENTIALS_BYTES, "%.*s%s", prefix, user, secret);
     return status;
 }
 
-/* The exit status for a reply's header: an error message if it is not OK. */
+/*
+ * The reason in a status message, which has KVCM's forms, for a person: without "get NAME metrics
+ * collector failed: ", and "Failed to DO: {"error_msg":["WHY"]}" as "Failed to DO: WHY".
+ */
+static void clear_message(char *message)
+{
+    static const char collector[] = " metrics collector failed: ";
+    static const char opened[] = "{\"error_msg\":[\"", closed[] = "\"]}";
+    char *at = strstr(message, collector);
+    if (strncmp(message, "get ", 4) == 0 && at != NULL) {
+        at += sizeof(collector) - 1;
+        memmove(message, at, strlen(at) + 1);
+    }
+    at = strstr(message, opened);
+    size_t length = strlen(message);
+    if (at == NULL || length < sizeof(closed) ||
+        strcmp(message + length - (sizeof(closed) - 1), closed) != 0)
+        return;
+    message[length - (sizeof(closed) - 1)] = '\0';
+    char *from = at + sizeof(opened) - 1;
+    for (; *from != '\0'; from++) { /* quotes and backslashes have a backslash before them */
+        if (*from == '\\' && (from[1] == '"' || from[1] == '\\'))
+            from++;
+        *at++ = *from;
+    }
+    *at = '\0';
+}
+
+/* The exit status for a reply's header: an error message if it is not OK. The code INTERNAL_ERROR
+ * of administrators' calls has no meaning of its own. */
 static int read_status(const char *command, struct tierce__text reply)
 {
     char code[64], *message = NULL;
@@ -60,7 +95,11 @@ static int read_status(const char *command, struct tierce__text reply)
     if (strcmp(code, "OK") == 0)
         return TIERCE__CLI_OK;
     int rc = tierce__json_copy_text(&message, reply, "header.status.message");
-    (void)tierce__cli_fail(command, "%s: %s", code, rc == 0 ? message : "");
+    if (rc == 0)
+        clear_message(message);
+    bool is_enough = rc == 0 && message[0] != '\0' && strcmp(code, "INTERNAL_ERROR") == 0;
+    (void)tierce__cli_fail(command, "%s%s%s", is_enough ? "" : code, is_enough ? "" : ": ",
+                           rc == 0 ? message : "");
     tierce__free(message);
     return TIERCE__CLI_FAILED;
 }

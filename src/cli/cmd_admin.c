@@ -197,6 +197,10 @@ static int read_message(const struct verb *verb, const char *from,
     if (tierce__json_parse(&doc, text, strlen(text), NULL) < 0 ||
         tierce__json_value_kind(doc.value) != '{') {
         status = tierce__cli_fail(verb->command, "%.100s: not a JSON object", from);
+    } else {
+        status = tierce__admin_check(verb->command, verb->rpc, verb->field, doc.value);
+    }
+    if (status != TIERCE__CLI_OK) {
     } else if (verb->field == NULL) {
         tierce__json_write_value(request, NULL, doc.value);
     } else {
@@ -475,7 +479,7 @@ static int run(const char *command, int argc, char **argv)
         status = tierce__admin_call(&arguments.target, command, verb->rpc, verb->is_meta,
                                     verb->shape != PAGE ? line.text : NULL, &reply);
     if (status == TIERCE__CLI_OK)
-        tierce__admin_print(&arguments.target, reply.value);
+        tierce__admin_print(&arguments.target, verb->rpc, reply.value);
     tierce__line_clear(&line);
     tierce__json_doc_clear(&reply);
     return status;

@@ -21,15 +21,15 @@
 
 static void reject(struct tierce__call *call, enum tierce__auth_result result, const char *why)
 {
+    char text[300];
     if (result == TIERCE__AUTH_DENIED) {
-        char text[300];
         snprintf(text, sizeof(text), "%s\n", why);
         tierce__call_reply_text(call, 403, text);
         return;
     }
     TIERCE_ASSERT(result == TIERCE__AUTH_UNKNOWN);
-    tierce__call_reply_unknown(call, "Basic realm=\"tierce\", Bearer",
-                               "a token, or a name and password, is required\n");
+    snprintf(text, sizeof(text), "%s\n", tierce__auth_why_unknown(call));
+    tierce__call_reply_unknown(call, "Basic realm=\"tierce\", Bearer", text);
 }
 
 /* Every route begins here. */

@@ -126,7 +126,7 @@ static bool is_allowed(const struct tierce__api_target *target, struct tierce__c
     tierce__audit_rejected(target->manager, call, tierce__rpcs[target->id].method, caller->name,
                            result, why);
     if (result == TIERCE__AUTH_UNKNOWN)
-        reply_rejected(call, UNKNOWN, "a token, or a name and password, is required");
+        reply_rejected(call, UNKNOWN, tierce__auth_why_unknown(call));
     else
         reply_rejected(call, result == TIERCE__AUTH_OK ? LIMITED : DENIED, why);
     return false;

@@ -168,10 +168,13 @@ static void show_drain(struct tierce__api_call *api, const struct tierce__storag
 
 static void drain_storage(struct tierce__api_call *api)
 {
-    static const char doing[] = "drain storage";
     static const char *const done[] = {"shown", "started", "stopped"};
     const Admin__DrainStorageRequest *request = (const Admin__DrainStorageRequest *)api->request;
     struct tierce__registry *registry = api->manager->registry;
+    const char *doing =
+        request->action == ADMIN__DRAIN_ACTION__DRAIN_SHOW   ? "show the draining of a storage"
+        : request->action == ADMIN__DRAIN_ACTION__DRAIN_STOP ? "end the draining of a storage"
+                                                             : "drain storage";
     const struct tierce__storage *storage = find_storage(api, request->storage_unique_name, doing);
     char why[256] = "";
     int rc = 0;

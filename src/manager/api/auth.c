@@ -283,6 +283,21 @@ static bool find_account(struct tierce__auth *auth, const char *certificate,
     return found;
 }
 
+const char *tierce__auth_why_unknown(const struct tierce__call *call)
+{
+    const char *shown = tierce__call_header(call, "authorization");
+    if (shown == NULL && tierce__call_info(call)->certificate != NULL)
+        return "no account has the name of the client certificate";
+    if (shown == NULL)
+        return "authentication required: send a token, or a name and password, in the "
+               "Authorization header";
+    if (strncasecmp(shown, "Bearer ", 7) == 0)
+        return "unknown token: no line of the manager's auth.token_file has its SHA-256";
+    if (strncasecmp(shown, "Basic ", 6) == 0)
+        return "unknown name, or wrong password";
+    return "the Authorization header must be Bearer TOKEN or Basic";
+}
+
 /* Checks what the call presents. */
 static enum tierce__auth_result authenticate(struct tierce__auth *auth,
                                              const struct tierce__call *call, bool may_wait,

@@ -77,6 +77,9 @@ enum tierce__auth_result tierce__auth_check(struct tierce__auth *auth,
                                             const struct tierce__need *need, bool may_wait,
                                             struct tierce__caller *caller, char why[256]);
 
+/* The reason for TIERCE__AUTH_UNKNOWN, in words: missing credentials, or invalid ones of a kind. */
+const char *tierce__auth_why_unknown(const struct tierce__call *call);
+
 /* The meters of the accounts in the token file of which all lines lie within a scope, each held, in
  * an array on the heap; the caller drops and frees them. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__auth_meters(struct tierce__auth *auth, const struct tierce__grant *scope,

@@ -12,7 +12,6 @@
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct tierce__tokens {
     size_t count;
@@ -149,23 +148,19 @@ int tierce__tokens_load(struct tierce__tokens **out, const struct tierce__tokens
                         char why[256])
 {
     enum { FILE_BYTES_MAX = 1024 * 1024 };
-    struct stat info;
-    char *text;
+    char *text, fault[240];
     size_t bytes;
     TIERCE_ASSERT(opts->size == sizeof(*opts));
-    int rc = tierce__read_file(&text, &bytes, opts->path, FILE_BYTES_MAX);
+    int rc = tierce__read_secret_file(&text, &bytes, NULL, opts->path, FILE_BYTES_MAX, fault,
+                                      sizeof(fault));
     if (rc < 0) {
-        snprintf(why, 256, "the token file %.120s cannot be read: %s", opts->path,
-                 tierce_strerror(rc));
+        snprintf(why, 256, "token file: %s", fault);
         return rc;
     }
     struct tierce__tokens *tokens = tierce__calloc(1, sizeof(*tokens));
     if (tokens == NULL) {
         snprintf(why, 256, "no memory");
         rc = -ENOMEM;
-    } else if (stat(opts->path, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-        snprintf(why, 256, "other users can read the token file %.120s; chmod 600 it", opts->path);
-        rc = TIERCE_E_CONFIG;
     } else {
         rc = check_text(opts, text, bytes, why);
         if (rc == 0)

@@ -2,6 +2,7 @@
 #ifndef TIERCE_WIRE_PROTO_JSON_H
 #define TIERCE_WIRE_PROTO_JSON_H
 
+#include "base/json/json_value.h"
 #include "proto/kvcm/proto.h"
 
 /*
@@ -39,5 +40,14 @@ TIERCE_MUSTUSE int tierce__proto_json_parse(ProtobufCMessage **out,
                                             const ProtobufCMessageDescriptor *descriptor,
                                             const char *text, size_t bytes,
                                             char why[TIERCE__PROTO_WHY_BYTES]);
+
+/*
+ * Checks the names in an object for a person who wrote it: each must be a field of the message, and
+ * each text for an enum one of its names. A number is accepted for an enum. `why` names the object,
+ * the invalid name and the nearest valid one. Errors: TIERCE_E_FORMAT.
+ */
+TIERCE_MUSTUSE int tierce__proto_json_check_names(const ProtobufCMessageDescriptor *descriptor,
+                                                  struct tierce__text object,
+                                                  char why[TIERCE__PROTO_WHY_BYTES]);
 
 #endif

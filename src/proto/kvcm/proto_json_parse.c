@@ -56,9 +56,8 @@ static bool is_camel_of(const char *name, struct tierce__text text)
     return at == text.length;
 }
 
-/* The field of a name as it is in the .proto file or in lowerCamel, or NULL. */
-static const ProtobufCFieldDescriptor *find_field(const ProtobufCMessageDescriptor *descriptor,
-                                                  struct tierce__text name)
+const ProtobufCFieldDescriptor *
+tierce__proto_find_field(const ProtobufCMessageDescriptor *descriptor, struct tierce__text name)
 {
     for (unsigned i = 0; i < descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *field = &descriptor->fields[i];
@@ -353,7 +352,7 @@ static bool take_message(struct parser *parser, ProtobufCMessage *message)
     if (!tierce__json_object(&parser->json))
         return false;
     while (tierce__json_member(&parser->json, &name)) {
-        const ProtobufCFieldDescriptor *field = find_field(descriptor, name);
+        const ProtobufCFieldDescriptor *field = tierce__proto_find_field(descriptor, name);
         if (field == NULL) {
             if (!tierce__json_skip(&parser->json))
                 return false;

@@ -7,12 +7,17 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/json/json.h"
 #include "proto/kvcm/proto.h"
 
 /* A message with its defaults, or NULL. The first message from an arena is a root, which
  * tierce__proto_free accepts. */
 ProtobufCMessage *tierce__proto_message_in(struct tierce__arena *arena,
                                            const ProtobufCMessageDescriptor *descriptor);
+
+/* The field of a name as it is in the .proto file or in lowerCamel, or NULL. */
+const ProtobufCFieldDescriptor *
+tierce__proto_find_field(const ProtobufCMessageDescriptor *descriptor, struct tierce__text name);
 
 /* The memory limit of a message of `bytes` bytes. */
 size_t tierce__proto_limit(size_t bytes);

@@ -508,6 +508,7 @@ def test_the_command_line_says_what_is_not_accepted(guarded, tmp_path):
 
     token, account = ("--token-file", str(secret)), ("--user", f"nobody:{secret}")
     secret.write_text("admin\n")
+    secret.chmod(0o600)
     assert said(*token) == ""
     assert "set --url to the manager's HTTP port for administrators" in said(*token, port="http")
     assert "check --url" in said(*token, scheme="https")

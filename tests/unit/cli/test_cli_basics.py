@@ -227,7 +227,7 @@ class Administration(CliCase):
                 pass
 
         server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # the end waits so long
         thread.start()
         self.addCleanup(server.server_close)
         self.addCleanup(thread.join)
@@ -239,8 +239,69 @@ class Administration(CliCase):
         self.check(1, "storage", "list", "--url", url, err=("4242: too new",))
 
     def test_column_with_a_point(self):
-        url = self.answer({"code": "OK"}, {"storage": [{"name": "a", "x.y": "found"}]})
-        self.check(0, "storage", "list", "--url", url, out=("name  x.y", "a     found"))
+        url = self.answer({"code": "OK"}, {"instance_info": [{"name": "a", "x.y": "found"}]})
+        self.check(0, "instance", "list", "g", "--url", url, out=("name  x.y", "a     found"))
+
+    def test_rows_with_different_fields(self):
+        url = self.answer({"code": "OK"}, {"instance_info": [{"name": "a", "none": ""}, {"name": "b", "more": 1}]})
+        done = self.check(0, "instance", "list", "g", "--url", url, out=("name  more", "a", "b     1"))
+        self.assertNotIn("none", done.stdout)
+
+    def test_list_of_storages(self):
+        """Each row fits a terminal, whatever the first one is; passwords in URIs are not shown."""
+        url = self.answer({"code": "OK"}, {"storage": [
+            {"global_unique_name": "n", "nfs": {"root_path": "/kv/"}, "capacity_bytes": "1500000000", "status": "well",
+             "scrub": {"state": "incomplete", "missing_files": "3", "reason": "no access"}, "drain": "moving"},
+            {"global_unique_name": "m.a", "tierce": {"nodes": ["10.0.0.5:6495"], "medium": "memory", "version": "1",
+             "heard_ms": "1250", "used_bytes": "1234567890"}, "status": "well", "scrub": {"state": "none"}},
+            {"global_unique_name": "r", "redis": {"uri": "redis://u:pw@h:1/", "key_prefix": "p:"}, "status": "well",
+             "reason": "gone"}]})
+        done = self.check(0, "storage", "list", "--url", url,
+                          out=("10.0.0.5:6495 memory", "1.1GiB", "1.2 s ago", "1500MB", "incomplete, 3 missing",
+                               "no access", "redis://h:1/ p:", "gone"))
+        self.assertNotIn("pw", done.stdout)
+        self.assertLess(max(map(len, done.stdout.splitlines())), 120)
+
+    def test_states_in_words(self):
+        url = self.answer({"code": "OK"}, {"state": "", "left_locations": "-1", "reason": ""})
+        self.check(0, "storage", "drain", "n", "show", "--url", url,
+                   out=("state: not drained", "left_locations: not counted yet"))
+        url = self.answer({"code": "OK"}, {"state": "none", "checked_files": "0"})
+        self.check(0, "storage", "scrub", "n", "--url", url, out=("no scrub since",))
+        url = self.answer({"code": "OK"}, {"began_us": "1795923185858531", "accounts": []})
+        self.check(0, "account", "list", "--url", url, out=("began_us: 2026-11-2", "accounts: none"))
+
+    def test_reasons_without_forms_of_kvcm(self):
+        for code, message, shown in (
+                ("INTERNAL_ERROR", 'Failed to x: {"error_msg":["no \\"y\\""]}', 'tierce storage: Failed to x: no "y"'),
+                ("INSTANCE_NOT_EXIST", "get X metrics collector failed: no i", "INSTANCE_NOT_EXIST: no i"),
+                ("INTERNAL_ERROR", "", "INTERNAL_ERROR: ")):
+            url = self.answer({"code": code, "message": message}, {})
+            self.check(1, "storage", "list", "--url", url, err=(shown,))
+
+    def test_names_in_json(self):
+        """The manager ignores names that it does not know; a person's typo must not be."""
+        for command, text, said in (
+                (("storage", "add"), '{"nsf":{}}', ('StorageConfig has no field "nsf"', '"nfs"')),
+                (("storage", "add"), '{"nfs":{"root_pat":"/x"}}', ("at nfs", '"root_pat"', '"root_path"')),
+                (("group", "create"), '{"quota":{"quota_config":[{"storage_type":"ST_NSF"}]}}',
+                 ("quota.quota_config.storage_type", '"ST_NSF"', '"ST_NFS"')),
+                (("instance", "register"), '{"instance_idd":"x"}', ('"instance_idd"', '"instance_id"')),
+                (("group", "update"), '{"header":{},"instance_group":{}}', ('"instance_group" alone',))):
+            self.check(1, *command, text, "--url", "http://127.0.0.1:1", err=said)
+        url = self.answer({"code": "OK"}, {})
+        self.check(0, "group", "create", '{"quota":{"quotaConfig":[{"storage_type":5}]}}', "--url", url)
+
+    def test_files_with_secrets(self):
+        secret = os.path.join(self.folder, "secret")
+        with open(secret, "w", encoding="ascii") as file:
+            file.write("token\n")
+        url = self.answer({"code": "OK"}, {"storage": []})
+        for option, value in (("--token-file", secret), ("--user", f"me:{secret}")):
+            os.chmod(secret, 0o640)
+            self.check(1, "storage", "list", option, value, "--url", url, err=(option, "chmod 600"))
+            os.chmod(secret, 0o600)
+            self.check(0, "storage", "list", option, value, "--url", url)
 
 
 if __name__ == "__main__":
