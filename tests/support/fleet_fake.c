@@ -38,7 +38,7 @@ static struct {
     } sessions[SESSIONS];
     size_t session_count; /* so far */
     bool holds[FLEET_FAKE_CALLS], is_full, is_awake, is_closed;
-    _Atomic bool is_marked;
+    _Atomic bool is_marked, is_replaced;
     _Atomic unsigned reopened;
     struct {
         int status;
@@ -716,6 +716,12 @@ void tierce__fleet_store_why(struct tierce__fleet_store *store, char why[TIERCE_
     snprintf(why, TIERCE__FLEET_WHY_BYTES, "s: the fake's");
 }
 
+bool tierce__fleet_store_is_current(const struct tierce__fleet_store *store)
+{
+    (void)store;
+    return !atomic_load(&fake.is_replaced);
+}
+
 bool tierce__fleet_store_is_marked(struct tierce__fleet_store *store)
 {
     (void)store;
@@ -731,6 +737,11 @@ void tierce__fleet_store_reopen(struct tierce__fleet_store *store)
 void fleet_fake_set_marked(void)
 {
     atomic_store(&fake.is_marked, true);
+}
+
+void fleet_fake_set_replaced(bool is_replaced)
+{
+    atomic_store(&fake.is_replaced, is_replaced);
 }
 
 unsigned fleet_fake_reopened(void)

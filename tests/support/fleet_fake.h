@@ -60,6 +60,8 @@ int64_t fleet_fake_first_key(void); /* of the last StartWriteCache of several ke
 /* The storage is a folder with a mark; and how often it was to be opened again. */
 void fleet_fake_set_marked(void);
 unsigned fleet_fake_reopened(void);
+/* The manager has changed the configuration of the storage that it named. */
+void fleet_fake_set_replaced(bool is_replaced);
 /* Of the instance, in the answers of calls from now on; 0 at first: the manager has none. */
 void fleet_fake_set_generation(uint64_t generation);
 /* Registration ends so; 0 at first. */

@@ -110,3 +110,18 @@ int tierce__key_text_parse(uint8_t ns_digest[TIERCE_HASH_BYTES], struct tierce_s
     memcpy(hash, chunk, sizeof(chunk));
     return 0;
 }
+
+int tierce__key_text_parse_like(uint8_t hash[TIERCE_HASH_BYTES], const char *like, size_t like_size,
+                                const char *text, size_t size)
+{
+    const size_t digits = 2 * TIERCE_HASH_BYTES;
+    uint8_t chunk[TIERCE_HASH_BYTES];
+    TIERCE_ASSERT(like_size > digits && like_size < TIERCE__KEY_TEXT_BYTES);
+    if (size != like_size || memcmp(text, like, size - digits) != 0)
+        return TIERCE_E_FORMAT;
+    struct key_text_reader in = {.at = text + size - digits, .end = text + size};
+    if (!take_hash(&in, chunk))
+        return TIERCE_E_FORMAT;
+    memcpy(hash, chunk, sizeof(chunk));
+    return 0;
+}

@@ -38,6 +38,12 @@ TIERCE_MUSTUSE int tierce__key_text_parse(uint8_t ns_digest[TIERCE_HASH_BYTES],
                                           uint8_t hash[TIERCE_HASH_BYTES], const char *text,
                                           size_t size);
 
+/* The same for a text whose namespace and shard are perhaps those of `like`, such a text that was
+ * read before; so only the hash is read. Errors: TIERCE_E_FORMAT, *hash untouched: its namespace or
+ * shard is another one, or it is no such text. */
+TIERCE_MUSTUSE int tierce__key_text_parse_like(uint8_t hash[TIERCE_HASH_BYTES], const char *like,
+                                               size_t like_size, const char *text, size_t size);
+
 /* ---- LMCache -------------------------------------------------------------------------------- */
 
 /* A longer key is rejected in either direction. */

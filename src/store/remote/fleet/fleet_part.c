@@ -42,6 +42,10 @@ struct tierce__fleet_parts {
     void *arg;
     struct tierce__list parts;
     size_t part_count;
+    /* The name of a part that was found last: the names of a prompt differ in their hashes. */
+    struct tierce__fleet_part *last;
+    char last_name[TIERCE__KEY_TEXT_BYTES];
+    size_t last_bytes;
     char why[TIERCE__FLEET_WHY_BYTES];
 };
 
@@ -306,25 +310,46 @@ static int make_part(struct tierce__fleet_parts *parts, struct part **out,
     return 0;
 }
 
+/* The part of a namespace and shard, which is made if there is none. */
+static int find_or_make(struct tierce__fleet_parts *parts, struct tierce__fleet_part **part,
+                        const uint8_t digest[TIERCE_HASH_BYTES], const struct tierce_shard *shard)
+{
+    struct part *made = NULL;
+    *part = tierce__fleet_part_find(parts, digest, shard);
+    if (*part != NULL)
+        return 0;
+    int rc = make_part(parts, &made, digest, shard);
+    if (rc == 0)
+        *part = &made->base;
+    return rc;
+}
+
 int tierce__fleet_part_of(struct tierce__fleet_parts *parts, struct tierce__fleet_part **part,
                           int64_t *block_key, const struct tierce_plugin_name *name)
 {
     uint8_t digest[TIERCE_HASH_BYTES], hash[TIERCE_HASH_BYTES];
     struct tierce_shard shard;
-    struct part *made = NULL;
     parts->why[0] = '\0';
-    if (tierce__key_text_parse(digest, &shard, hash, name->text, name->bytes) < 0) {
+    bool is_last = parts->last != NULL &&
+                   tierce__key_text_parse_like(hash, parts->last_name, parts->last_bytes,
+                                               name->text, name->bytes) == 0;
+    if (!is_last && tierce__key_text_parse(digest, &shard, hash, name->text, name->bytes) < 0) {
         snprintf(parts->why, sizeof(parts->why), "the name is not the text of a key");
         return TIERCE_E_ARGUMENT;
     }
     *block_key = (int64_t)tierce__load_le64(hash);
-    *part = tierce__fleet_part_find(parts, digest, &shard);
-    if (*part != NULL)
+    if (is_last) {
+        *part = parts->last;
         return 0;
-    int rc = make_part(parts, &made, digest, &shard);
-    if (rc == 0)
-        *part = &made->base;
-    return rc;
+    }
+    int rc = find_or_make(parts, part, digest, &shard);
+    if (rc < 0)
+        return rc;
+    TIERCE_ASSERT(name->bytes < sizeof(parts->last_name));
+    memcpy(parts->last_name, name->text, name->bytes);
+    parts->last_bytes = name->bytes;
+    parts->last = *part;
+    return 0;
 }
 
 const char *tierce__fleet_parts_why(const struct tierce__fleet_parts *parts)

@@ -9,14 +9,17 @@
 
 #define PLACES_MAX 32768u
 #define PLACE_S    10u
+#define URI_MAX    1023u /* bounds the memory of all places to 100 MB */
 
 struct fleet_place {
+    struct tierce__fleet_spot base;
     struct tierce__map_node in_map;
     struct tierce__list in_order;
     const struct tierce__fleet_part *part;
     int64_t key;
     uint64_t at_ns;
-    char uri[];
+    uint32_t holders; /* gets that read there, and `places` */
+    char texts[];     /* the URI, and the object's name */
 };
 
 struct tierce__fleet_places {
@@ -34,12 +37,31 @@ int tierce__fleet_places_open(struct tierce__fleet_places **out)
     return 0;
 }
 
+static struct fleet_place *place_of(struct tierce__fleet_spot *spot)
+{
+    struct fleet_place *place = TIERCE__CONTAINER_OF(spot, struct fleet_place, base);
+    TIERCE_ASSERT(place->holders > 0);
+    return place;
+}
+
+void tierce__fleet_spot_hold(struct tierce__fleet_spot *spot)
+{
+    place_of(spot)->holders++;
+}
+
+void tierce__fleet_spot_release(struct tierce__fleet_spot *spot)
+{
+    struct fleet_place *place = spot != NULL ? place_of(spot) : NULL;
+    if (place != NULL && --place->holders == 0)
+        tierce__free(place);
+}
+
 static void drop(struct tierce__fleet_places *places, struct fleet_place *place)
 {
     TIERCE_DASSERT(places->map.count > 0);
     tierce__map_remove(&places->map, &place->in_map);
     tierce__list_remove(&place->in_order);
-    tierce__free(place);
+    tierce__fleet_spot_release(&place->base);
 }
 
 static struct fleet_place *oldest(struct tierce__fleet_places *places)
@@ -95,36 +117,67 @@ void tierce__fleet_places_forget_part(struct tierce__fleet_places *places,
     TIERCE_DASSERT(places->map.count <= PLACES_MAX);
 }
 
-const char *tierce__fleet_places_find(struct tierce__fleet_places *places,
-                                      const struct tierce__fleet_part *part, int64_t key)
+struct tierce__fleet_spot *tierce__fleet_places_find(struct tierce__fleet_places *places,
+                                                     const struct tierce__fleet_part *part,
+                                                     int64_t key)
 {
     struct fleet_place *place = find(places, part, key);
     uint64_t now_ns = tierce__now_ns();
     if (place == NULL)
         return NULL;
     TIERCE_DASSERT(place->at_ns <= now_ns);
-    if (now_ns - place->at_ns < PLACE_S * 1000 * TIERCE__MS_NS)
-        return place->uri;
+    if (now_ns - place->at_ns < PLACE_S * 1000 * TIERCE__MS_NS &&
+        tierce__fleet_store_is_current(place->base.place.store))
+        return &place->base;
     drop(places, place);
     return NULL;
 }
 
-void tierce__fleet_places_put(struct tierce__fleet_places *places,
-                              const struct tierce__fleet_part *part, int64_t key, const char *uri)
+/* A place that no table has. Errors: as tierce__fleet_places_put. */
+static int make(struct fleet_place **out, struct tierce__fleet *fleet,
+                struct tierce__fleet_part *part, const char *uri)
 {
     size_t bytes = strlen(uri) + 1;
+    if (bytes > URI_MAX + 1) {
+        tierce__fleet_say(fleet, TIERCE__FLEET_TROUBLE_ANSWER,
+                          "the manager's URI for a chunk has %zu bytes; at most %u are accepted",
+                          bytes - 1, URI_MAX);
+        return TIERCE_E_MISS;
+    }
+    struct fleet_place *place = tierce__alloc(sizeof(*place) + 2 * bytes);
+    if (place == NULL)
+        return -ENOMEM;
+    memcpy(place->texts, uri, bytes);
+    place->base.uri = place->texts;
+    int rc = tierce__fleet_place_check(fleet, part, &place->base.place, place->texts + bytes,
+                                       place->texts);
+    if (rc == 0)
+        *out = place;
+    else
+        tierce__free(place);
+    return rc;
+}
+
+int tierce__fleet_places_put(struct tierce__fleet *fleet, struct tierce__fleet_spot **out,
+                             struct tierce__fleet_part *part, int64_t key, const char *uri)
+{
+    struct tierce__fleet_places *places = fleet->places;
+    struct fleet_place *place = NULL;
     tierce__fleet_places_forget(places, part, key);
+    int rc = make(&place, fleet, part, uri);
+    if (rc < 0)
+        return rc;
     if (places->map.count >= PLACES_MAX)
         drop(places, oldest(places));
-    struct fleet_place *place = tierce__alloc(sizeof(*place) + bytes);
-    if (place == NULL)
-        return;
     place->part = part;
     place->key = key;
     place->at_ns = tierce__now_ns();
-    memcpy(place->uri, uri, bytes);
+    place->holders = 1;
     tierce__list_init(&place->in_order);
     tierce__list_push_back(&places->order, &place->in_order);
     tierce__map_put(&places->map, &place->in_map, hash_of(part, key));
     TIERCE_DASSERT(places->map.count <= PLACES_MAX);
+    if (out != NULL)
+        *out = &place->base;
+    return 0;
 }

@@ -163,7 +163,6 @@ static void go_on(struct fleet_lookup *lookup)
 static size_t take_row(struct fleet_lookup *lookup, const Meta__GetCacheLocationResponse *reply)
 {
     struct fleet_job *job = &lookup->job;
-    char room[1024];
     size_t count = reply->n_locations, found = 0;
     if (count > lookup->row) {
         tierce__fleet_say(job->fleet, TIERCE__FLEET_TROUBLE_ANSWER,
@@ -171,12 +170,10 @@ static size_t take_row(struct fleet_lookup *lookup, const Meta__GetCacheLocation
         return 0;
     }
     for (; found < count; found++) {
-        struct tierce__fleet_place place;
         const char *uri = tierce__fleet_uri_of(reply->locations[found], job->part->spec);
-        if (uri == NULL || strlen(uri) >= sizeof(room) ||
-            tierce__fleet_place_check(job->fleet, job->part, &place, room, uri) < 0)
+        if (uri == NULL ||
+            tierce__fleet_places_put(job->fleet, NULL, job->part, lookup->keys[found], uri) < 0)
             break;
-        tierce__fleet_places_put(job->fleet->places, job->part, lookup->keys[found], uri);
     }
     return found;
 }
@@ -250,9 +247,8 @@ struct fleet_get {
     size_t number;                   /* in the question */
     uint64_t generation, registries; /* of the part, when the reading began */
     uint64_t serves;                 /* of the part, at the same time */
-    bool has_io;
+    struct tierce__fleet_spot *spot; /* held; NULL: nothing is read yet */
     struct tierce__fleet_io io;
-    char *uri; /* owned; and behind it room for the name of io */
 };
 
 static void answer_get(struct fleet_get *get, int status)
@@ -261,7 +257,7 @@ static void answer_get(struct fleet_get *get, int status)
     struct tierce__store_req *req = get->req;
     tierce__list_remove(&get->node);
     tierce__list_remove(&get->asked);
-    tierce__free(get->uri);
+    tierce__fleet_spot_release(get->spot);
     tierce__free(get);
     if (req != NULL)
         tierce__fleet_answer(fleet, req, status);
@@ -303,7 +299,7 @@ static void lose(struct fleet_get *get)
                       tierce__fleet_store_name(get->io.store), get->part->instance,
                       get->part->spec);
     tierce__fleet_places_forget(fleet->places, get->part, get->key);
-    tierce__fleet_report_missing(fleet, get->part, get->key, get->uri, get->io.store);
+    tierce__fleet_report_missing(fleet, get->part, get->key, get->spot->uri, get->io.store);
 }
 
 static void has_read(struct tierce__fleet_io *io)
@@ -315,7 +311,7 @@ static void has_read(struct tierce__fleet_io *io)
         answer_get(get, 0);
         return;
     }
-    TIERCE_DASSERT(get->has_io && get->req->buf == io->req.buf);
+    TIERCE_DASSERT(get->spot != NULL && get->req->buf == io->req.buf);
     get->req->connected = io->req.connected;
     get->req->repeats = io->req.repeats;
     /* Close frees the storages before it has all answers. */
@@ -341,26 +337,15 @@ static void has_read(struct tierce__fleet_io *io)
     answer_get(get, status);
 }
 
-/* Reads an object at a URI, which is copied. */
-static void read_at(struct fleet_get *get, const char *uri)
+static void read_at(struct fleet_get *get, struct tierce__fleet_spot *spot)
 {
-    size_t bytes = strlen(uri) + 1;
-    struct tierce__fleet_place place;
-    TIERCE_DASSERT(get->uri == NULL && !get->has_io);
-    get->uri = tierce__alloc(2 * bytes);
-    if (get->uri == NULL) {
-        answer_get(get, -ENOMEM);
+    TIERCE_DASSERT(get->spot == NULL);
+    if (spot->place.bytes != get->req->length) {
+        answer_get(get, TIERCE_E_FORMAT);
         return;
     }
-    memcpy(get->uri, uri, bytes);
-    int rc = tierce__fleet_place_check(get->fleet, get->part, &place, get->uri + bytes, get->uri);
-    if (rc == 0 && place.bytes != get->req->length)
-        rc = TIERCE_E_FORMAT;
-    if (rc < 0) {
-        answer_get(get, rc);
-        return;
-    }
-    get->has_io = true;
+    tierce__fleet_spot_hold(spot);
+    get->spot = spot;
     get->generation = get->part->generation;
     get->registries = get->part->registries;
     get->serves = atomic_load_explicit(&get->part->serves, memory_order_relaxed);
@@ -371,7 +356,7 @@ static void read_at(struct fleet_get *get, const char *uri)
                                              .deadline_ns = get->req->deadline_ns,
                                              .buf = get->req->buf,
                                              .length = get->req->length};
-    tierce__fleet_io_begin(get->fleet, &get->io, &place);
+    tierce__fleet_io_begin(get->fleet, &get->io, &spot->place);
 }
 
 void tierce__fleet_get(struct tierce__fleet *fleet, struct tierce__store_req *req)
@@ -396,9 +381,9 @@ void tierce__fleet_get(struct tierce__fleet *fleet, struct tierce__store_req *re
         answer_get(get, TIERCE_E_MISS);
         return;
     }
-    const char *uri = tierce__fleet_places_find(fleet->places, part, key);
-    if (uri != NULL) {
-        read_at(get, uri);
+    struct tierce__fleet_spot *spot = tierce__fleet_places_find(fleet->places, part, key);
+    if (spot != NULL) {
+        read_at(get, spot);
         return;
     }
     tierce__list_push_back(&fleet->unplaced, &get->asked);
@@ -451,13 +436,14 @@ static void has_found_places(struct tierce__fleet_call *call)
         TIERCE_ASSERT(get->number < question->count && get->part == job->part);
         const char *uri =
             fits ? tierce__fleet_uri_of(reply->locations[get->number], job->part->spec) : NULL;
+        struct tierce__fleet_spot *spot = NULL;
+        int rc = uri != NULL ? tierce__fleet_places_put(job->fleet, &spot, job->part, get->key, uri)
+                             : TIERCE_E_MISS;
         tierce__list_remove(it);
-        if (uri == NULL) {
-            answer_get(get, TIERCE_E_MISS);
-            continue;
-        }
-        tierce__fleet_places_put(job->fleet->places, job->part, get->key, uri);
-        read_at(get, uri);
+        if (rc == 0)
+            read_at(get, spot);
+        else
+            answer_get(get, rc);
     }
     end_job(job);
 }
@@ -524,7 +510,7 @@ void tierce__fleet_reads_expire(struct tierce__fleet *fleet, uint64_t now_ns)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &fleet->gets) {
         struct fleet_get *get = TIERCE__CONTAINER_OF(it, struct fleet_get, node);
-        if (get->has_io) /* its connector answers by the deadline */
+        if (get->spot != NULL) /* its connector answers by the deadline */
             continue;
         if (get->req->deadline_ns <= now_ns)
             answer_get(get, TIERCE_E_DEADLINE);
@@ -571,7 +557,7 @@ void tierce__fleet_reads_cancel(struct tierce__fleet *fleet)
 {
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &fleet->gets) {
         struct fleet_get *get = TIERCE__CONTAINER_OF(it, struct fleet_get, node);
-        if (!get->has_io)
+        if (get->spot == NULL)
             answer_get(get, TIERCE_E_CANCELLED);
     }
     TIERCE__LIST_FOR_EACH (job_node, &fleet->jobs) {

@@ -284,9 +284,10 @@ void tierce__fleet_delete(struct tierce__fleet *fleet, struct tierce__store_req 
     struct tierce__fleet_part *part;
     int64_t key;
     int rc = tierce__fleet_find_part(fleet, &part, &key, &req->names[0]);
-    const char *uri = rc == 0 ? tierce__fleet_places_find(fleet->places, part, key) : NULL;
+    const struct tierce__fleet_spot *spot =
+        rc == 0 ? tierce__fleet_places_find(fleet->places, part, key) : NULL;
     struct fleet_report *report =
-        rc == 0 ? make_report(fleet, part, key, uri != NULL ? uri : "") : NULL;
+        rc == 0 ? make_report(fleet, part, key, spot != NULL ? spot->uri : "") : NULL;
     if (report == NULL) { /* what is no text of a key is not there */
         tierce__fleet_answer(fleet, req, rc == 0 ? -ENOMEM : rc == TIERCE_E_ARGUMENT ? 0 : rc);
         return;

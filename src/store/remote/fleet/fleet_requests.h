@@ -137,12 +137,27 @@ void tierce__fleet_io_begin(struct tierce__fleet *fleet, struct tierce__fleet_io
 struct tierce__fleet_places;
 TIERCE_MUSTUSE int tierce__fleet_places_open(struct tierce__fleet_places **out);
 void tierce__fleet_places_close(struct tierce__fleet_places *places);
-/* Without memory, nothing is remembered. */
-void tierce__fleet_places_put(struct tierce__fleet_places *places,
-                              const struct tierce__fleet_part *part, int64_t key, const char *uri);
-/* [borrow until the next put or forget] NULL: not known. */
-const char *tierce__fleet_places_find(struct tierce__fleet_places *places,
-                                      const struct tierce__fleet_part *part, int64_t key);
+
+/* The place of a block: the manager's URI, checked and read once for all gets. Whoever keeps it
+ * holds it. Thread: the connector's. */
+struct tierce__fleet_spot {
+    struct tierce__fleet_place place;
+    const char *uri;
+};
+void tierce__fleet_spot_hold(struct tierce__fleet_spot *spot);
+/* NULL is accepted. */
+void tierce__fleet_spot_release(struct tierce__fleet_spot *spot);
+
+/* Remembers a place in the stead of the one before. Errors: -ENOMEM, and those of
+ * tierce__fleet_place_check; then none is remembered. `out` may be NULL. [borrow until the next put
+ * or forget] */
+int tierce__fleet_places_put(struct tierce__fleet *fleet, struct tierce__fleet_spot **out,
+                             struct tierce__fleet_part *part, int64_t key, const char *uri);
+/* [borrow until the next put or forget] NULL: not known, or in a storage that the manager does not
+ * name any more. */
+struct tierce__fleet_spot *tierce__fleet_places_find(struct tierce__fleet_places *places,
+                                                     const struct tierce__fleet_part *part,
+                                                     int64_t key);
 void tierce__fleet_places_forget(struct tierce__fleet_places *places,
                                  const struct tierce__fleet_part *part, int64_t key);
 /* All of a part. */

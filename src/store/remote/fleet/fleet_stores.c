@@ -451,6 +451,12 @@ void tierce__fleet_store_submit(struct tierce__fleet_store *store, struct tierce
 
 /* ---- questions ------------------------------------------------------------------------------- */
 
+/* Only this thread writes it, so it reads without the lock. */
+bool tierce__fleet_store_is_current(const struct tierce__fleet_store *store)
+{
+    return store->is_current;
+}
+
 bool tierce__fleet_store_is_marked(struct tierce__fleet_store *store)
 {
     tierce__lock_take(&store->stores->lock);

@@ -69,6 +69,9 @@ TIERCE_MUSTUSE int tierce__fleet_place_read(struct tierce__fleet_place *out, cha
  * for a connector to be opened: the request does, until its deadline. TIERCE_E_DOWN: there is no
  * connector now; tierce__fleet_store_why tells why. */
 void tierce__fleet_store_submit(struct tierce__fleet_store *store, struct tierce__store_req *req);
+/* Whether the manager's last answer has the storage as it is. Thread: the one of
+ * tierce__fleet_stores_update. */
+bool tierce__fleet_store_is_current(const struct tierce__fleet_store *store);
 /* Whether the storage is a folder with a mark (storage_at.h). It is opened only if it has it: an
  * empty mount point is DOWN. */
 bool tierce__fleet_store_is_marked(struct tierce__fleet_store *store);

@@ -144,7 +144,7 @@ static void end_stored(struct fleet_session *s, int status)
         if (put->state != PUT_STORED)
             continue;
         if (is_of_now(s))
-            tierce__fleet_places_put(s->fleet->places, s->part, put->key, put->uri);
+            (void)tierce__fleet_places_put(s->fleet, NULL, s->part, put->key, put->uri);
         tierce__fleet_put_answer(put, 0, false);
     }
     tierce__fleet_puts_answer(s, PUT_STORED, status);

@@ -61,6 +61,34 @@ START_TEST(own_keys_round_trip)
 }
 END_TEST
 
+/* It reads the hash of each text that the parser reads and that has the same namespace and shard,
+ * and no other. */
+START_TEST(own_keys_like_another)
+{
+    static const char like[] = "tierce1:" NS ":3.4.0.1:" HASH;
+    uint8_t ns[32], hash[32], hash_read[32];
+    struct tierce_shard shard;
+    char text[sizeof(like) + 1];
+    for (size_t at = 0; at < sizeof(like) - 1; at++) {
+        for (const char *c = "0123456789abcdefABF:.gt"; *c != '\0'; c++) {
+            memcpy(text, like, sizeof(like));
+            text[at] = *c;
+            bool fits = tierce__key_text_parse(ns, &shard, hash, text, sizeof(like) - 1) == 0 &&
+                        memcmp(text, like, sizeof(like) - 1 - 64) == 0;
+            memset(hash_read, 0xaa, sizeof(hash_read));
+            int rc = tierce__key_text_parse_like(hash_read, like, sizeof(like) - 1, text,
+                                                 sizeof(like) - 1);
+            ck_assert_int_eq(rc, fits ? 0 : TIERCE_E_FORMAT);
+            ck_assert(fits ? memcmp(hash, hash_read, 32) == 0 : hash_read[0] == 0xaa);
+        }
+    }
+    memcpy(text, like, sizeof(like));
+    for (size_t size = 0; size <= sizeof(like); size++)
+        ck_assert_int_eq(tierce__key_text_parse_like(hash, like, sizeof(like) - 1, text, size),
+                         size == sizeof(like) - 1 ? 0 : TIERCE_E_FORMAT);
+}
+END_TEST
+
 START_TEST(own_keys_have_one_form)
 {
     static const char *const bad[] = {
@@ -301,7 +329,7 @@ START_TEST(digests_print_in_full)
 }
 END_TEST
 
-CHECK_MAIN("key_text",
-           .tests = {own_keys_round_trip, own_keys_have_one_form, lmcache_keys_are_read_in_full,
-                     lmcache_keys_round_trip, what_lmcache_would_not_write_is_refused,
-                     bad_fields_are_not_formatted, digests_print_in_full})
+CHECK_MAIN("key_text", .tests = {own_keys_round_trip, own_keys_like_another, own_keys_have_one_form,
+                                 lmcache_keys_are_read_in_full, lmcache_keys_round_trip,
+                                 what_lmcache_would_not_write_is_refused,
+                                 bad_fields_are_not_formatted, digests_print_in_full})

@@ -150,6 +150,22 @@ START_TEST(test_gets_share_a_question)
 }
 END_TEST
 
+/* A storage whose configuration has changed is another one: its places are asked for again. */
+START_TEST(test_a_storage_that_was_replaced)
+{
+    ck_assert_int_eq(put(1), 0);
+    ck_assert_int_eq(get(1), 0);
+    ck_assert_uint_eq(fleet_fake_count(FLEET_FAKE_LOCATE), 0);
+    fleet_fake_set_replaced(true);
+    ck_assert_int_eq(get(1), 0);
+    ck_assert_int_eq(get(1), 0);
+    ck_assert_uint_eq(fleet_fake_count(FLEET_FAKE_LOCATE), 2);
+    fleet_fake_set_replaced(false);
+    ck_assert_int_eq(get(1), 0);
+    ck_assert_uint_eq(fleet_fake_count(FLEET_FAKE_LOCATE), 2);
+}
+END_TEST
+
 START_TEST(test_lengths_and_names)
 {
     size_t found;
@@ -777,6 +793,7 @@ static Suite *make_suite(void)
     tcase_add_test(tcase, test_calls_are_shared);
     tcase_add_loop_test(tcase, test_chains, 0, 2);
     tcase_add_test(tcase, test_gets_share_a_question);
+    tcase_add_test(tcase, test_a_storage_that_was_replaced);
     tcase_add_test(tcase, test_lengths_and_names);
     tcase_add_test(tcase, test_a_lookup_of_several_parts);
     tcase_add_test(tcase, test_a_block_that_is_there);

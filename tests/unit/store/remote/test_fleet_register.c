@@ -406,6 +406,33 @@ START_TEST(test_names_that_are_none)
 }
 END_TEST
 
+/* Names of two parts in turn; and one that is wrong behind its beginning. */
+START_TEST(test_names_in_turn)
+{
+    char rooms[2][TIERCE__KEY_TEXT_BYTES];
+    struct tierce__fleet_parts *parts = open_parts(NULL);
+    struct tierce__fleet_part *part = NULL;
+    struct tierce_plugin_name names[2];
+    int64_t key;
+    for (uint16_t i = 0; i < 2; i++)
+        names[i] =
+            shape_name(rooms[i], &plain_shape, (struct tierce_shard){i, 2, 0, 1}, namespaces);
+    for (unsigned i = 0; i < 8; i++) {
+        unsigned rank = i / 2 % 2; /* each twice */
+        char *digit = &rooms[rank][names[rank].bytes - 64], right = *digit;
+        *digit = (char)('0' + i);
+        ck_assert_int_eq(tierce__fleet_part_of(parts, &part, &key, &names[rank]), 0);
+        ck_assert_uint_eq(part->shard.tp_rank, rank);
+        ck_assert_uint_eq((uint64_t)key >> 4 & 15, i);
+        *digit = 'A';
+        ck_assert_int_eq(try_name(parts, &names[rank]), TIERCE_E_ARGUMENT);
+        ck_assert_ptr_nonnull(strstr(tierce__fleet_parts_why(parts), "text of a key"));
+        *digit = right;
+    }
+    tierce__fleet_parts_close(parts);
+}
+END_TEST
+
 /* A text whose digest is right and that no engine of this version writes. */
 START_TEST(test_a_namespace_of_another_version)
 {
@@ -812,6 +839,7 @@ CHECK_MAIN("fleet register", .seconds = 120, .setup = start_fake, .teardown = st
                      test_attention_and_family,
                      test_names_of_models,
                      test_names_that_are_none,
+                     test_names_in_turn,
                      test_a_namespace_of_another_version,
                      test_a_long_name_is_not_cut,
                      test_the_number_of_parts_is_limited,
