@@ -13,8 +13,8 @@
 #define DIRECTORY_MAGIC 0x44495231u
 #define WORKERS_DEFAULT 4096u
 #define SILENCE_DEFAULT 10000000000ULL
-#define GROUPS_MAX      65536u
-/* Of 256 epochs, the present one and the one before may be valid. */
+/* New epochs of a worker until all is clean: with the present one and the one before, fewer than
+ * 256 are in use. */
 #define EPOCHS_MAX 250u
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -44,6 +44,7 @@ int tierce__directory_create(struct tierce__directory **out,
         directory->opts.workers_max = WORKERS_DEFAULT;
     if (opts->silence_ns == 0)
         directory->opts.silence_ns = SILENCE_DEFAULT;
+    tierce__lock_init(&directory->cleaning, TIERCE__LOCK_DIRECTORY_CLEANING);
     tierce__lock_init(&directory->lock, TIERCE__LOCK_DIRECTORY);
     uint64_t random[2];
     int rc = getrandom(random, sizeof(random), 0) == (ssize_t)sizeof(random) ? 0 : -EIO;
@@ -71,24 +72,29 @@ void tierce__directory_destroy(struct tierce__directory *directory)
     for (uint32_t i = 0; directory->slots != NULL && i < directory->opts.workers_max; i++)
         tierce__lock_fini(&directory->slots[i].lock);
     tierce__free(directory->slots);
+    tierce__numbers_fini(&directory->group_table);
     tierce__free(directory->groups);
     tierce__lock_fini(&directory->lock);
+    tierce__lock_fini(&directory->cleaning);
     tierce__free(directory);
 }
 
 /* ---- epochs ---------------------------------------------------------------------------------- */
 
-static void publish(struct tierce__directory_slot *slot, uint32_t flags)
+static void publish(struct tierce__directory *directory, struct tierce__directory_slot *slot,
+                    uint32_t ages, uint32_t flags)
 {
-    tierce__lock_assert_held(&slot->lock);
-    atomic_store_explicit(&slot->view, slot->epoch << 8 | flags, memory_order_release);
+    tierce__lock_assert_held(&directory->lock);
+    atomic_store_explicit(&slot->view, tierce__directory_view(slot->epoch, ages, flags),
+                          memory_order_release);
 }
 
 /* Something that the worker held is not valid any more. */
 static void need_clean(struct tierce__directory *directory, struct tierce__directory_slot *slot)
 {
     tierce__lock_assert_held(&directory->lock);
-    bool is_between = directory->shard_at == 0 && directory->entry_at == 0;
+    bool is_between =
+        !directory->is_cleaning && directory->shard_at == 0 && directory->entry_at == 0;
     slot->clean_round = directory->rounds + (is_between ? 1 : 2);
     if (slot->epochs_used == 0) {
         slot->epochs_used = 1;
@@ -96,82 +102,132 @@ static void need_clean(struct tierce__directory *directory, struct tierce__direc
     }
 }
 
-/* Moves all that it holds to an earlier epoch. */
+/* Moves all that it holds to an earlier epoch, of which `ages` remain valid. */
 static void advance(struct tierce__directory *directory, struct tierce__directory_slot *slot,
-                    uint32_t flags)
+                    uint32_t ages)
 {
-    TIERCE_DASSERT(slot->epochs_used < EPOCHS_MAX);
+    TIERCE_DASSERT(slot->epochs_used < EPOCHS_MAX && ages < TIERCE__DIRECTORY_EPOCHS);
     need_clean(directory, slot);
     slot->epochs_used++;
     slot->epoch = (slot->epoch + 1) % TIERCE__DIRECTORY_EPOCHS;
     atomic_store_explicit(&slot->keys, 0, memory_order_relaxed);
-    publish(slot, flags);
+    publish(directory, slot, ages, TIERCE__DIRECTORY_ALIVE);
 }
 
-static bool holds_nothing(const struct tierce__directory_slot *slot)
+/* Earlier epochs of which its holdings are valid. */
+static uint32_t ages_of(const struct tierce__directory_slot *slot)
 {
-    return atomic_load_explicit(&slot->keys, memory_order_relaxed) == 0 &&
-           (atomic_load(&slot->view) & TIERCE__DIRECTORY_PREVIOUS) == 0;
+    return tierce__directory_view_ages(atomic_load(&slot->view));
 }
 
-/* ---- joining and leaving --------------------------------------------------------------------- */
+/* Whether nothing in the table is of the present epoch. */
+static bool is_empty(const struct tierce__directory_slot *slot)
+{
+    return atomic_load_explicit(&slot->keys, memory_order_relaxed) == 0;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 uint64_t tierce__directory_host(const struct tierce__directory *directory, const char *host)
 {
     return host[0] != '\0' ? tierce__mix(tierce__hash_text(directory->seed, host)) | 1 : 0;
 }
 
+static uint32_t group_hash(const struct tierce__directory *directory, const char *name)
+{
+    return (uint32_t)(tierce__mix(tierce__hash_text(directory->seed, name)) >> 32);
+}
+
+/* The place of a group in `groups`, or TIERCE__NUMBER_NONE. */
 static uint32_t find_group(const struct tierce__directory *directory, const char *name)
 {
     tierce__lock_assert_held(&directory->lock);
-    for (uint32_t i = 0; i < directory->group_count; i++) {
-        if (strcmp(directory->groups[i], name) == 0)
-            return i + 1;
+    if (directory->group_table.cells == NULL)
+        return TIERCE__NUMBER_NONE;
+    TIERCE__NUMBERS_FOR_EACH (it, &directory->group_table, group_hash(directory, name)) {
+        if (strcmp(directory->groups[it.number].name, name) == 0)
+            return it.number;
     }
-    return 0;
+    return TIERCE__NUMBER_NONE;
 }
 
-uint32_t tierce__directory_group(struct tierce__directory *directory, const char *name)
+uint64_t tierce__directory_group(struct tierce__directory *directory, const char *name)
 {
     tierce__lock_take(&directory->lock);
-    uint32_t group = find_group(directory, name);
+    uint32_t at = find_group(directory, name);
+    uint64_t id = at != TIERCE__NUMBER_NONE ? directory->groups[at].id : 0;
     tierce__lock_drop(&directory->lock);
-    return group;
+    return id;
 }
 
-/* The number of a group, which is new perhaps. Below zero: an error. */
-static int64_t add_group(struct tierce__directory *directory, const char *name)
+static uint32_t free_group(const struct tierce__directory *directory)
 {
-    uint32_t known = find_group(directory, name);
-    if (known != 0)
-        return known;
-    if (directory->group_count >= GROUPS_MAX)
-        return TIERCE_E_LIMIT;
-    int rc = TIERCE__GROW(directory->groups, directory->group_room, directory->group_count + 1u, 4);
+    uint32_t at = 0;
+    while (at < directory->group_count && directory->groups[at].workers > 0)
+        at++;
+    return at;
+}
+
+/* Adds a worker to a group, which it makes if it is the first. Below zero: an error. */
+static int64_t enter_group(struct tierce__directory *directory, const char *name)
+{
+    uint32_t at = find_group(directory, name);
+    if (at != TIERCE__NUMBER_NONE) {
+        directory->groups[at].workers++;
+        return at;
+    }
+    at = free_group(directory);
+    int rc = TIERCE__GROW(directory->groups, directory->group_room, at + 1u, 4);
+    if (rc == 0)
+        rc = tierce__numbers_reserve(&directory->group_table,
+                                     (size_t)directory->group_table.count + 1);
     if (rc < 0)
         return rc;
-    memcpy(directory->groups[directory->group_count], name, strlen(name) + 1);
-    return ++directory->group_count;
+    if (at == directory->group_count)
+        directory->group_count++;
+    directory->groups[at] =
+        (struct tierce__directory_group){.id = ++directory->last_group, .workers = 1};
+    memcpy(directory->groups[at].name, name, strlen(name) + 1);
+    tierce__numbers_put(&directory->group_table, group_hash(directory, name), at);
+    return at;
 }
 
-static void leave_locked(struct tierce__directory *directory, struct tierce__directory_slot *slot)
+/* The last worker takes the group with it. */
+static void leave_group(struct tierce__directory *directory, uint32_t at)
 {
-    tierce__lock_take(&slot->lock);
+    tierce__lock_assert_held(&directory->lock);
+    struct tierce__directory_group *group = &directory->groups[at];
+    TIERCE_DASSERT(at < directory->group_count && group->workers > 0);
+    if (--group->workers == 0)
+        tierce__numbers_erase(&directory->group_table, group_hash(directory, group->name), at);
+}
+
+/* ---- joining and leaving --------------------------------------------------------------------- */
+
+/* A worker whose lock is held. */
+static void leave_held(struct tierce__directory *directory, struct tierce__directory_slot *slot)
+{
+    tierce__lock_assert_held(&slot->lock);
+    slot->is_sending = slot->is_synced = false;
+    tierce__lock_take(&directory->lock);
     TIERCE_DASSERT(slot->is_joined && directory->worker_count > 0);
-    slot->is_joined = slot->is_sending = slot->is_synced = false;
+    if (!is_empty(slot) || ages_of(slot) > 0)
+        need_clean(directory, slot);
+    slot->is_joined = false;
     atomic_store(&slot->session, 0);
-    publish(slot, 0);
-    need_clean(directory, slot);
+    publish(directory, slot, 0, 0);
+    leave_group(directory, slot->group_at);
     directory->worker_count--;
-    tierce__lock_drop(&slot->lock);
+    tierce__lock_drop(&directory->lock);
 }
 
-static struct tierce__directory_slot *find_name(struct tierce__directory *directory, uint32_t group,
-                                                const char *name)
+static struct tierce__directory_slot *find_name(struct tierce__directory *directory,
+                                                const struct tierce__directory_worker *worker)
 {
-    for (uint32_t i = 0; i < directory->slots_used; i++) {
+    uint32_t group = find_group(directory, worker->group);
+    for (uint32_t i = 0; group != TIERCE__NUMBER_NONE && i < directory->slots_used; i++) {
         struct tierce__directory_slot *slot = &directory->slots[i];
-        if (slot->is_joined && atomic_load(&slot->group) == group && strcmp(slot->name, name) == 0)
+        if (slot->is_joined && slot->group_at == group && strcmp(slot->name, worker->name) == 0)
             return slot;
     }
     return NULL;
@@ -189,24 +245,38 @@ static struct tierce__directory_slot *free_slot(struct tierce__directory *direct
                : NULL;
 }
 
+static struct tierce__directory_id id_of(const struct tierce__directory *directory,
+                                         const struct tierce__directory_slot *slot)
+{
+    return (struct tierce__directory_id){atomic_load(&slot->session),
+                                         (uint32_t)(slot - directory->slots)};
+}
+
+/* Nobody else touches a slot without a session, whose lock is not needed therefore. */
 static void enter(struct tierce__directory *directory, struct tierce__directory_slot *slot,
                   const struct tierce__directory_worker *worker, uint32_t group, uint64_t now_ns)
 {
-    tierce__lock_take(&slot->lock);
+    tierce__lock_assert_held(&directory->lock);
+    TIERCE_DASSERT(atomic_load(&slot->session) == 0);
     slot->is_joined = true;
     slot->next = 1;
     slot->gaps = slot->left_out = 0;
     memcpy(slot->name, worker->name, strlen(worker->name) + 1);
     memcpy(slot->address, worker->address, strlen(worker->address) + 1);
     memcpy(slot->host_name, worker->host, strlen(worker->host) + 1);
-    atomic_store(&slot->group, group);
+    slot->group_at = group;
+    atomic_store(&slot->group, directory->groups[group].id);
     atomic_store(&slot->host, tierce__directory_host(directory, worker->host));
     atomic_store(&slot->load, 0);
     atomic_store(&slot->seen_ns, now_ns);
-    atomic_store(&slot->session, ++directory->session);
+    atomic_store(&slot->keys, 0);
     directory->worker_count++;
-    advance(directory, slot, TIERCE__DIRECTORY_ALIVE); /* after the rest: lookups see it now */
-    tierce__lock_drop(&slot->lock);
+    /* After the rest: lookups see it now, and then its own calls. */
+    if (slot->epochs_used > 0)
+        advance(directory, slot, 0);
+    else
+        publish(directory, slot, 0, TIERCE__DIRECTORY_ALIVE);
+    atomic_store(&slot->session, ++directory->session);
 }
 
 static bool is_short(const char *text, size_t bytes)
@@ -225,23 +295,21 @@ int tierce__directory_join(struct tierce__directory *directory,
         !is_short(worker->host, TIERCE__DIRECTORY_HOST_BYTES))
         return TIERCE_E_ARGUMENT;
     tierce__lock_take(&directory->lock);
-    int64_t group = add_group(directory, worker->group);
-    struct tierce__directory_slot *slot = NULL;
-    if (group > 0) {
-        slot = find_name(directory, (uint32_t)group, worker->name);
-        if (slot != NULL)
-            leave_locked(directory, slot);
-        slot = free_slot(directory);
-        if (slot != NULL)
-            enter(directory, slot, worker, (uint32_t)group, now_ns);
+    /* The lock is not held while the worker of this name ends a call. */
+    for (struct tierce__directory_slot *same; (same = find_name(directory, worker)) != NULL;
+         tierce__lock_take(&directory->lock)) {
+        struct tierce__directory_id other = id_of(directory, same);
+        tierce__lock_drop(&directory->lock);
+        (void)tierce__directory_leave(directory, other);
     }
-    if (slot != NULL)
-        *id = (struct tierce__directory_id){atomic_load(&slot->session),
-                                            (uint32_t)(slot - directory->slots)};
+    struct tierce__directory_slot *slot = free_slot(directory);
+    int64_t group = slot != NULL ? enter_group(directory, worker->group) : TIERCE_E_LIMIT;
+    if (group >= 0) {
+        enter(directory, slot, worker, (uint32_t)group, now_ns);
+        *id = id_of(directory, slot);
+    }
     tierce__lock_drop(&directory->lock);
-    if (group < 0)
-        return (int)group;
-    return slot != NULL ? 0 : TIERCE_E_LIMIT;
+    return group < 0 ? (int)group : 0;
 }
 
 /* The slot of a worker, if it is still there. */
@@ -255,57 +323,82 @@ static struct tierce__directory_slot *slot_of(struct tierce__directory *director
     return atomic_load(&slot->session) == id.session ? slot : NULL;
 }
 
-enum tierce__directory_answer tierce__directory_leave(struct tierce__directory *directory,
-                                                      struct tierce__directory_id id)
-{
-    tierce__lock_take(&directory->lock);
-    struct tierce__directory_slot *slot = slot_of(directory, id);
-    if (slot != NULL)
-        leave_locked(directory, slot);
-    tierce__lock_drop(&directory->lock);
-    return slot != NULL ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_UNKNOWN;
-}
-
-uint32_t tierce__directory_expire(struct tierce__directory *directory, uint64_t now_ns)
-{
-    uint32_t count = 0;
-    tierce__lock_take(&directory->lock);
-    for (uint32_t i = 0; i < directory->slots_used; i++) {
-        struct tierce__directory_slot *slot = &directory->slots[i];
-        uint64_t seen_ns = atomic_load(&slot->seen_ns);
-        if (atomic_load(&slot->session) == 0 || now_ns < seen_ns ||
-            now_ns - seen_ns < directory->opts.silence_ns)
-            continue;
-        leave_locked(directory, slot);
-        count++;
-    }
-    tierce__lock_drop(&directory->lock);
-    return count;
-}
-
-/* ---- reports --------------------------------------------------------------------------------- */
-
 /* Takes the lock of a worker that is still there. NULL: it is not, and no lock is held. */
 static struct tierce__directory_slot *hold(struct tierce__directory *directory,
-                                           struct tierce__directory_id id, uint64_t now_ns)
+                                           struct tierce__directory_id id)
 {
     struct tierce__directory_slot *slot = slot_of(directory, id);
     if (slot == NULL)
         return NULL;
     tierce__lock_take(&slot->lock);
-    if (atomic_load(&slot->session) != id.session) {
-        tierce__lock_drop(&slot->lock);
-        return NULL;
-    }
-    atomic_store(&slot->seen_ns, now_ns);
+    if (atomic_load(&slot->session) == id.session)
+        return slot;
+    tierce__lock_drop(&slot->lock);
+    return NULL;
+}
+
+/* The same for a call of the worker, which is a sign of life. */
+static struct tierce__directory_slot *hold_caller(struct tierce__directory *directory,
+                                                  struct tierce__directory_id id, uint64_t now_ns)
+{
+    struct tierce__directory_slot *slot = hold(directory, id);
+    if (slot != NULL)
+        atomic_store(&slot->seen_ns, now_ns);
     return slot;
 }
+
+enum tierce__directory_answer tierce__directory_leave(struct tierce__directory *directory,
+                                                      struct tierce__directory_id id)
+{
+    struct tierce__directory_slot *slot = hold(directory, id);
+    if (slot == NULL)
+        return TIERCE__DIRECTORY_UNKNOWN;
+    leave_held(directory, slot);
+    tierce__lock_drop(&slot->lock);
+    return TIERCE__DIRECTORY_DONE;
+}
+
+static uint32_t slots_used(struct tierce__directory *directory)
+{
+    tierce__lock_take(&directory->lock);
+    uint32_t count = directory->slots_used;
+    tierce__lock_drop(&directory->lock);
+    return count;
+}
+
+static bool is_silent(const struct tierce__directory *directory,
+                      const struct tierce__directory_slot *slot, uint64_t now_ns)
+{
+    uint64_t seen_ns = atomic_load(&slot->seen_ns);
+    return atomic_load(&slot->session) != 0 && now_ns >= seen_ns &&
+           now_ns - seen_ns >= directory->opts.silence_ns;
+}
+
+uint32_t tierce__directory_expire(struct tierce__directory *directory, uint64_t now_ns)
+{
+    TIERCE_CHECK_MAGIC(directory, DIRECTORY_MAGIC);
+    uint32_t count = 0, slots = slots_used(directory);
+    for (uint32_t i = 0; i < slots; i++) {
+        struct tierce__directory_slot *slot = &directory->slots[i];
+        /* A worker with a call in progress is not silent. */
+        if (!is_silent(directory, slot, now_ns) || !tierce__lock_try(&slot->lock))
+            continue;
+        if (is_silent(directory, slot, now_ns)) {
+            leave_held(directory, slot);
+            count++;
+        }
+        tierce__lock_drop(&slot->lock);
+    }
+    return count;
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
 
 enum tierce__directory_answer tierce__directory_beat(struct tierce__directory *directory,
                                                      struct tierce__directory_id id, uint32_t load,
                                                      uint64_t now_ns)
 {
-    struct tierce__directory_slot *slot = hold(directory, id, now_ns);
+    struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
     if (slot == NULL)
         return TIERCE__DIRECTORY_UNKNOWN;
     atomic_store(&slot->load, load);
@@ -328,7 +421,7 @@ tierce__directory_report(struct tierce__directory *directory, struct tierce__dir
                          uint64_t first, const struct tierce__directory_change *changes,
                          size_t count, uint64_t now_ns)
 {
-    struct tierce__directory_slot *slot = hold(directory, id, now_ns);
+    struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
     if (slot == NULL)
         return TIERCE__DIRECTORY_UNKNOWN;
     enum tierce__directory_answer answer = TIERCE__DIRECTORY_RESYNC;
@@ -351,20 +444,18 @@ enum tierce__directory_answer tierce__directory_sync_begin(struct tierce__direct
                                                            uint64_t now_ns)
 {
     enum tierce__directory_answer answer = TIERCE__DIRECTORY_DONE;
+    struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
+    if (slot == NULL)
+        return TIERCE__DIRECTORY_UNKNOWN;
     tierce__lock_take(&directory->lock);
-    struct tierce__directory_slot *slot = hold(directory, id, now_ns);
-    if (slot == NULL) {
-        answer = TIERCE__DIRECTORY_UNKNOWN;
-    } else {
-        if (!holds_nothing(slot) && slot->epochs_used >= EPOCHS_MAX)
-            answer = TIERCE__DIRECTORY_LATER;
-        else if (!holds_nothing(slot))
-            advance(directory, slot, TIERCE__DIRECTORY_ALIVE | TIERCE__DIRECTORY_PREVIOUS);
-        slot->is_synced = false;
-        slot->is_sending = answer == TIERCE__DIRECTORY_DONE;
-        tierce__lock_drop(&slot->lock);
-    }
+    if (!is_empty(slot) && slot->epochs_used >= EPOCHS_MAX)
+        answer = TIERCE__DIRECTORY_LATER;
+    else if (!is_empty(slot)) /* contents without an end do not count, but those before them do */
+        advance(directory, slot, ages_of(slot) + 1);
     tierce__lock_drop(&directory->lock);
+    slot->is_synced = false;
+    slot->is_sending = answer == TIERCE__DIRECTORY_DONE;
+    tierce__lock_drop(&slot->lock);
     return answer;
 }
 
@@ -373,7 +464,7 @@ tierce__directory_sync_add(struct tierce__directory *directory, struct tierce__d
                            const struct tierce__directory_change *contents, size_t count,
                            uint64_t now_ns)
 {
-    struct tierce__directory_slot *slot = hold(directory, id, now_ns);
+    struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
     if (slot == NULL)
         return TIERCE__DIRECTORY_UNKNOWN;
     bool is_sending = slot->is_sending;
@@ -387,105 +478,113 @@ enum tierce__directory_answer tierce__directory_sync_end(struct tierce__director
                                                          struct tierce__directory_id id,
                                                          uint64_t covered, uint64_t now_ns)
 {
-    enum tierce__directory_answer answer = TIERCE__DIRECTORY_UNKNOWN;
-    tierce__lock_take(&directory->lock);
-    struct tierce__directory_slot *slot = hold(directory, id, now_ns);
-    if (slot != NULL) {
-        bool is_end = slot->is_sending && covered < UINT64_MAX;
-        answer = is_end ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
-        if (is_end) {
-            slot->is_sending = false;
-            slot->is_synced = true;
-            slot->next = covered + 1;
-            publish(slot, TIERCE__DIRECTORY_ALIVE);
+    struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
+    if (slot == NULL)
+        return TIERCE__DIRECTORY_UNKNOWN;
+    bool is_end = slot->is_sending && covered < UINT64_MAX;
+    if (is_end) {
+        slot->is_sending = false;
+        slot->is_synced = true;
+        slot->next = covered + 1;
+        tierce__lock_take(&directory->lock);
+        if (ages_of(slot) > 0)
             need_clean(directory, slot);
-        }
-        tierce__lock_drop(&slot->lock);
+        publish(directory, slot, 0, TIERCE__DIRECTORY_ALIVE);
+        tierce__lock_drop(&directory->lock);
     }
-    tierce__lock_drop(&directory->lock);
-    return answer;
+    tierce__lock_drop(&slot->lock);
+    return is_end ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
 }
 
 /* ---- cleaning -------------------------------------------------------------------------------- */
 
-/* A round has ended. */
+/* A round has ended. It has moved valid holdings of several epochs to the last one of them. */
 static void end_round(struct tierce__directory *directory)
 {
     directory->rounds++;
     directory->shard_at = directory->entry_at = 0;
     for (uint32_t i = 0; i < directory->slots_used; i++) {
         struct tierce__directory_slot *slot = &directory->slots[i];
-        if (slot->epochs_used > 0 && slot->clean_round <= directory->rounds) {
-            slot->epochs_used = 0;
-            directory->dirty--;
-        }
+        if (slot->epochs_used == 0 || slot->clean_round > directory->rounds)
+            continue;
+        slot->epochs_used = 0;
+        directory->dirty--;
+        if (ages_of(slot) > 1)
+            publish(directory, slot, 1, TIERCE__DIRECTORY_ALIVE);
     }
+}
+
+/* Begins a step: nothing that becomes invalid from now on is sure to be found in this round. */
+static bool begin_cleaning(struct tierce__directory *directory)
+{
+    tierce__lock_take(&directory->lock);
+    directory->is_cleaning = directory->dirty > 0;
+    tierce__lock_drop(&directory->lock);
+    return directory->is_cleaning;
 }
 
 bool tierce__directory_clean(struct tierce__directory *directory, uint32_t entries)
 {
     TIERCE_CHECK_MAGIC(directory, DIRECTORY_MAGIC);
-    tierce__lock_take(&directory->lock);
-    if (directory->dirty > 0) {
-        bool more = tierce__directory_clean_shard(directory, directory->shard_at,
-                                                  &directory->entry_at, entries);
-        if (!more) {
-            directory->entry_at = 0;
-            directory->shard_at++;
-        }
+    bool is_dirty = false;
+    tierce__lock_take(&directory->cleaning);
+    if (begin_cleaning(directory)) {
+        uint32_t at = directory->entry_at;
+        bool more = tierce__directory_clean_shard(directory, directory->shard_at, &at, entries);
+        tierce__lock_take(&directory->lock);
+        directory->is_cleaning = false;
+        directory->entry_at = more ? at : 0;
+        directory->shard_at += more ? 0 : 1;
         if (directory->shard_at == TIERCE__DIRECTORY_SHARDS)
             end_round(directory);
+        is_dirty = directory->dirty > 0;
+        tierce__lock_drop(&directory->lock);
     }
-    bool is_dirty = directory->dirty > 0;
-    tierce__lock_drop(&directory->lock);
+    tierce__lock_drop(&directory->cleaning);
     return is_dirty;
 }
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
+/* Of a worker whose lock is held. */
 static void describe(struct tierce__directory *directory, struct tierce__directory_slot *slot,
                      struct tierce__directory_about *out)
 {
-    tierce__lock_take(&slot->lock);
-    *out = (struct tierce__directory_about){
-        .id = {atomic_load(&slot->session), (uint32_t)(slot - directory->slots)},
-        .seen_ns = atomic_load(&slot->seen_ns),
-        .next = slot->next,
-        .keys = (uint64_t)atomic_load(&slot->keys),
-        .gaps = slot->gaps,
-        .left_out = slot->left_out,
-        .load = atomic_load(&slot->load),
-        .is_synced = slot->is_synced};
-    memcpy(out->group, directory->groups[atomic_load(&slot->group) - 1], sizeof(out->group));
+    tierce__lock_assert_held(&slot->lock);
+    *out = (struct tierce__directory_about){.id = id_of(directory, slot),
+                                            .seen_ns = atomic_load(&slot->seen_ns),
+                                            .next = slot->next,
+                                            .keys = (uint64_t)atomic_load(&slot->keys),
+                                            .gaps = slot->gaps,
+                                            .left_out = slot->left_out,
+                                            .load = atomic_load(&slot->load),
+                                            .is_synced = slot->is_synced};
     memcpy(out->name, slot->name, sizeof(out->name));
     memcpy(out->address, slot->address, sizeof(out->address));
     memcpy(out->host, slot->host_name, sizeof(out->host));
-    tierce__lock_drop(&slot->lock);
+    tierce__lock_take(&directory->lock); /* `groups` moves as it grows */
+    memcpy(out->group, directory->groups[slot->group_at].name, sizeof(out->group));
+    tierce__lock_drop(&directory->lock);
 }
 
 bool tierce__directory_about(struct tierce__directory *directory, struct tierce__directory_id id,
                              struct tierce__directory_about *out)
 {
-    tierce__lock_take(&directory->lock);
-    struct tierce__directory_slot *slot = slot_of(directory, id);
-    if (slot != NULL)
-        describe(directory, slot, out);
-    tierce__lock_drop(&directory->lock);
-    return slot != NULL;
+    struct tierce__directory_slot *slot = hold(directory, id);
+    if (slot == NULL)
+        return false;
+    describe(directory, slot, out);
+    tierce__lock_drop(&slot->lock);
+    return true;
 }
 
 bool tierce__directory_next(struct tierce__directory *directory, uint32_t *from,
                             struct tierce__directory_about *out)
 {
+    TIERCE_CHECK_MAGIC(directory, DIRECTORY_MAGIC);
     bool found = false;
-    tierce__lock_take(&directory->lock);
-    while (!found && *from < directory->slots_used) {
-        struct tierce__directory_slot *slot = &directory->slots[(*from)++];
-        found = slot->is_joined;
-        if (found)
-            describe(directory, slot, out);
-    }
-    tierce__lock_drop(&directory->lock);
+    for (uint32_t slots = slots_used(directory); !found && *from < slots; ++*from)
+        found = tierce__directory_about(directory, id_of(directory, &directory->slots[*from]), out);
     return found;
 }
 

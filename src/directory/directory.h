@@ -29,7 +29,8 @@
  * Everything is in memory. After a restart workers are unknown, join again and send their contents.
  *
  * Thread: any, several at a time. Calls for one worker wait for one another, and each keeps the
- * worker locked while it applies its changes; calls that name no worker may wait for one of them.
+ * worker locked while it applies its changes. A call about a worker (join, leave, about, next) may
+ * wait for a call of that worker, and delays no other worker and no lookup while it waits.
  * So a report should have some thousands of changes at most. Times are of clock.h.
  */
 
@@ -112,9 +113,9 @@ tierce__directory_report(struct tierce__directory *directory, struct tierce__dir
                          size_t count, uint64_t now_ns);
 
 /* All contents of a worker, as admissions: begin, add any number of times, end. They have the
- * effect of the changes up to `covered`. Lookups see the old contents until the end. A worker may
- * begin anew at any time; if it does so before the end, lookups see what it had sent, and no longer
- * the contents before that. add and end without begin, or a `covered` of UINT64_MAX: RESYNC. */
+ * effect of the changes up to `covered`. Until the end lookups see the last complete contents,
+ * beside all that was sent since. A worker may begin anew at any time, however often. add and end
+ * without begin, or a `covered` of UINT64_MAX: RESYNC. */
 enum tierce__directory_answer tierce__directory_sync_begin(struct tierce__directory *directory,
                                                            struct tierce__directory_id id,
                                                            uint64_t now_ns);

@@ -19,19 +19,48 @@ struct candidate {
     bool is_near; /* on the asker's host */
 };
 
-/* A lookup. */
+/* A lookup. Its memory is that of the holders of one key. */
 struct search {
     struct tierce__directory *directory;
     const struct tierce__directory_key *keys;
     size_t count;
-    uint32_t group;
-    uint64_t host;
+    uint64_t group, host;
     struct tierce__directory_id exclude;
-    uint32_t *holders;            /* [workers_max] of one key */
-    uint32_t *place;              /* [workers_max] of a slot in `candidates`, plus 1 */
-    struct candidate *candidates; /* [workers_max] */
-    uint32_t candidate_count;
+    uint32_t *holders; /* of one key */
+    uint32_t holder_room;
+    struct candidate *candidates;
+    uint32_t candidate_count, candidate_room;
+    struct tierce__numbers table; /* candidates, by slot */
 };
+
+static uint32_t slot_hash(uint32_t slot)
+{
+    return (uint32_t)(tierce__spread(slot) >> 32);
+}
+
+static struct candidate *find_candidate(struct search *s, uint32_t slot)
+{
+    if (s->candidate_count == 0)
+        return NULL;
+    TIERCE__NUMBERS_FOR_EACH (it, &s->table, slot_hash(slot)) {
+        if (s->candidates[it.number].worker.slot == slot)
+            return &s->candidates[it.number];
+    }
+    return NULL;
+}
+
+/* Copies the holders of a key. Returns how many there are, or -ENOMEM. */
+static int64_t copy_holders(struct search *s, const struct tierce__directory_key *key)
+{
+    for (uint32_t count = 1;;) {
+        int rc = TIERCE__GROW(s->holders, s->holder_room, count, 16);
+        if (rc < 0)
+            return rc;
+        count = tierce__directory_copy(s->directory, key, s->holders, s->holder_room);
+        if (count <= s->holder_room)
+            return count;
+    }
+}
 
 /* Adds a holder of the run's first key, if the asker may see it. */
 static void add_candidate(struct search *s, uint32_t holder)
@@ -45,12 +74,26 @@ static void add_candidate(struct search *s, uint32_t holder)
     c.is_near = s->host != 0 && atomic_load(&slot->host) == s->host;
     bool is_visible = atomic_load(&slot->group) == s->group && id.session != 0 &&
                       (id.session != s->exclude.session || number != s->exclude.slot);
-    /* The slot may have changed hands meanwhile: then its view has. */
-    if (!is_visible || atomic_load(&slot->view) != view ||
-        !tierce__directory_view_has(view, holder))
+    /* The slot may have changed hands meanwhile: then its session has. */
+    if (!is_visible || atomic_load(&slot->session) != id.session ||
+        atomic_load(&slot->view) != view || !tierce__directory_view_has(view, holder))
         return;
+    TIERCE_DASSERT(s->candidate_count < s->candidate_room);
+    tierce__numbers_put(&s->table, slot_hash(number), s->candidate_count);
     s->candidates[s->candidate_count++] = c;
-    s->place[number] = s->candidate_count;
+}
+
+/* The candidates of a run are among `count` holders of its first key, which were copied. */
+static int add_candidates(struct search *s, uint32_t count)
+{
+    tierce__numbers_clear(&s->table);
+    s->candidate_count = 0;
+    int rc = TIERCE__GROW(s->candidates, s->candidate_room, count, 16);
+    if (rc == 0)
+        rc = tierce__numbers_reserve(&s->table, count);
+    for (uint32_t i = 0; rc == 0 && i < count; i++)
+        add_candidate(s, s->holders[i]);
+    return rc;
 }
 
 /* The candidate holds key `at` of its run. */
@@ -67,29 +110,27 @@ static void extend(struct candidate *c, uint32_t at, uint32_t tiers)
 }
 
 /* Finds the candidates of a run from key `first` on. */
-static void scan(struct search *s, size_t first)
+static int scan(struct search *s, size_t first)
 {
-    for (uint32_t i = 0; i < s->candidate_count; i++)
-        s->place[s->candidates[i].worker.slot] = 0;
-    s->candidate_count = 0;
     bool is_held = true;
     for (size_t i = first; i < s->count && is_held; i++) {
         uint32_t at = (uint32_t)(i - first);
-        uint32_t count = tierce__directory_copy(s->directory, &s->keys[i], s->holders,
-                                                s->directory->opts.workers_max);
+        int64_t count = copy_holders(s, &s->keys[i]);
+        if (count < 0)
+            return (int)count;
+        int rc = at == 0 ? add_candidates(s, (uint32_t)count) : 0;
+        if (rc < 0)
+            return rc;
         is_held = false;
         for (uint32_t j = 0; j < count; j++) {
-            uint32_t number = s->holders[j] >> 16;
-            if (at == 0)
-                add_candidate(s, s->holders[j]);
-            struct candidate *c =
-                s->place[number] != 0 ? &s->candidates[s->place[number] - 1] : NULL;
+            struct candidate *c = find_candidate(s, s->holders[j] >> 16);
             if (c == NULL || c->keys != at || !tierce__directory_view_has(c->view, s->holders[j]))
                 continue;
             extend(c, at, s->holders[j] & 0xff);
             is_held = true;
         }
     }
+    return 0;
 }
 
 /* Whether a run is better read from `a`. */
@@ -142,21 +183,24 @@ static void write_prefixes(const struct search *s, struct tierce__directory_foun
     }
 }
 
-static void search(struct search *s, struct tierce__directory_found *found)
+static int search(struct search *s, struct tierce__directory_found *found)
 {
     for (size_t first = 0; first < s->count && found->run_count < TIERCE__DIRECTORY_RUNS_MAX;) {
-        scan(s, first);
+        int rc = scan(s, first);
+        if (rc < 0)
+            return rc;
         if (first == 0)
             write_prefixes(s, found);
         const struct candidate *best = choose(s, first);
         if (best == NULL)
-            return;
+            return 0;
         found->runs[found->run_count++] = (struct tierce__directory_run){.worker = best->worker,
                                                                          .first = (uint32_t)first,
                                                                          .keys = best->keys,
                                                                          .slowest = best->slowest};
         first += best->keys;
     }
+    return 0;
 }
 
 int tierce__directory_find(struct tierce__directory *directory,
@@ -173,15 +217,11 @@ int tierce__directory_find(struct tierce__directory *directory,
                        .exclude = asker->exclude};
     if (s.group == 0 || count == 0)
         return 0;
-    size_t workers = directory->opts.workers_max;
-    s.candidates = tierce__alloc(workers * sizeof(*s.candidates));
-    s.place = tierce__calloc(workers, 2 * sizeof(*s.place));
-    int rc = s.candidates != NULL && s.place != NULL ? 0 : -ENOMEM;
-    if (rc == 0) {
-        s.holders = s.place + workers;
-        search(&s, found);
-    }
+    int rc = search(&s, found);
+    if (rc < 0)
+        found->prefix_count = found->run_count = 0;
     tierce__free(s.candidates);
-    tierce__free(s.place);
+    tierce__free(s.holders);
+    tierce__numbers_fini(&s.table);
     return rc;
 }

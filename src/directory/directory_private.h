@@ -16,10 +16,11 @@
  *     list:    (its number + 1) << 8
  *     free:    0; the key's first word is the next free entry, plus 1
  *
- * A worker's holdings are valid in its present epoch, and in the one before while it sends its
- * contents. So a worker leaves, or replaces all of its contents, by a change of its epoch, and
- * `clean` removes what is of other epochs, shard by shard. The 256 epochs of a worker are used
- * again only after a full round of `clean`.
+ * A worker's holdings are valid in its present epoch, and, while it sends its contents, in earlier
+ * ones: that of its last complete contents, and those that it began since and did not end. So a
+ * worker leaves, or replaces all of its contents, by a change of its view, and `clean` removes what
+ * is invalid, shard by shard. The 256 epochs of a worker are used again only after a full round of
+ * `clean`, which also moves the holdings of several valid epochs to the last but one.
  *
  * An upper bound of memory for a key with one holder: 20 bytes of entry and 21.4 of table, which is
  * between three eighths and three quarters full; each further holder costs 4 to 8 bytes.
@@ -55,28 +56,38 @@ struct tierce__directory_shard {
 } __attribute__((aligned(64)));
 
 /* Of a worker, for lookups, without a lock. */
-#define TIERCE__DIRECTORY_ALIVE    1u
-#define TIERCE__DIRECTORY_PREVIOUS 2u /* the epoch before is valid, too */
+#define TIERCE__DIRECTORY_ALIVE 1u
 
 struct tierce__directory_slot {
-    _Atomic uint32_t view; /* epoch << 8 | ALIVE | PREVIOUS */
+    _Atomic uint32_t view; /* tierce__directory_view; changes under DIRECTORY */
     _Atomic uint32_t load;
-    _Atomic uint32_t group; /* number of its group, from 1 */
-    _Atomic uint64_t host;  /* hash of its host; 0: unknown */
-    _Atomic uint64_t session;
+    _Atomic uint64_t group;   /* its group's id */
+    _Atomic uint64_t host;    /* hash of its host; 0: unknown */
+    _Atomic uint64_t session; /* 0: nobody; then the rest changes under DIRECTORY */
     _Atomic uint64_t seen_ns;
     _Atomic int64_t keys; /* in the present epoch */
 
-    struct tierce__lock lock; /* DIRECTORY_WORKER: below; names change under DIRECTORY, too */
-    bool is_joined, is_sending, is_synced;
-    uint32_t epoch;
+    struct tierce__lock lock; /* DIRECTORY_WORKER: below */
+    bool is_sending, is_synced;
     uint64_t next, gaps, left_out;
-    char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
-    char host_name[TIERCE__DIRECTORY_HOST_BYTES];
+    char address[TIERCE__DIRECTORY_NAME_BYTES], host_name[TIERCE__DIRECTORY_HOST_BYTES];
+
+    /* Read under either lock, changed under both: */
+    uint32_t epoch;
+    char name[TIERCE__DIRECTORY_NAME_BYTES];
+    uint32_t group_at; /* in `groups` */
 
     /* DIRECTORY: */
+    bool is_joined;
     uint32_t epochs_used; /* since nothing of other epochs was left */
     uint64_t clean_round; /* the number of rounds of `clean` when nothing is left again */
+};
+
+/* Its id is never used again, because a lookup keeps it without a lock. */
+struct tierce__directory_group {
+    uint64_t id;
+    uint32_t workers; /* 0: its place is free */
+    char name[TIERCE__DIRECTORY_NAME_BYTES];
 };
 
 struct tierce__directory {
@@ -88,19 +99,24 @@ struct tierce__directory {
                                              place */
     struct tierce__directory_slot *slots; /* [workers_max] */
 
-    struct tierce__lock lock; /* DIRECTORY: below */
-    char (*groups)[TIERCE__DIRECTORY_NAME_BYTES];
+    struct tierce__lock cleaning; /* DIRECTORY_CLEANING: a step of `clean` */
+
+    struct tierce__lock lock; /* DIRECTORY: below; never held while a worker's lock is awaited */
+    struct tierce__directory_group *groups;
     uint32_t group_count, group_room;
+    struct tierce__numbers group_table; /* places in `groups`, by name */
+    uint64_t last_group;
     uint32_t slots_used; /* slots from here on were never used */
     uint32_t worker_count;
     uint64_t session;            /* of the last worker */
     uint64_t rounds;             /* rounds of `clean` that have ended */
     uint32_t dirty;              /* slots with epochs_used > 0 */
-    uint32_t shard_at, entry_at; /* where `clean` is */
+    uint32_t shard_at, entry_at; /* where `clean` is; changed under DIRECTORY_CLEANING, too */
+    bool is_cleaning;            /* a step is running; the same */
 };
 
-/* The number of a group, from 1. 0: nobody of that group has ever joined. */
-uint32_t tierce__directory_group(struct tierce__directory *directory, const char *name);
+/* The id of a group, from 1. 0: it has no worker. */
+uint64_t tierce__directory_group(struct tierce__directory *directory, const char *name);
 
 /* 0 of "". */
 uint64_t tierce__directory_host(const struct tierce__directory *directory, const char *host);
@@ -110,12 +126,28 @@ static inline uint32_t tierce__directory_holder(uint32_t slot, uint32_t epoch, u
     return slot << 16 | epoch << 8 | tiers;
 }
 
+/* A worker's view: its epoch, how many epochs before it are valid, too, and flags. */
+static inline uint32_t tierce__directory_view(uint32_t epoch, uint32_t ages, uint32_t flags)
+{
+    return epoch << 16 | ages << 8 | flags;
+}
+
+static inline uint32_t tierce__directory_view_ages(uint32_t view)
+{
+    return view >> 8 & 0xff;
+}
+
+/* How many epochs ago a holder's word was written, for a worker with this view. */
+static inline uint32_t tierce__directory_age(uint32_t view, uint32_t holder)
+{
+    return ((view >> 16) - (holder >> 8)) & 0xff;
+}
+
 /* Whether a holder's word is valid for a worker with this view. */
 static inline bool tierce__directory_view_has(uint32_t view, uint32_t holder)
 {
-    uint32_t epoch = view >> 8, age = (epoch - (holder >> 8)) & 0xff;
     return (view & TIERCE__DIRECTORY_ALIVE) != 0 &&
-           (age == 0 || (age == 1 && (view & TIERCE__DIRECTORY_PREVIOUS) != 0));
+           tierce__directory_age(view, holder) <= tierce__directory_view_ages(view);
 }
 
 /* ---- directory_table.c ----------------------------------------------------------------------- */
@@ -135,8 +167,9 @@ uint32_t tierce__directory_copy(struct tierce__directory *directory,
                                 const struct tierce__directory_key *key, uint32_t *holders,
                                 uint32_t room);
 
-/* Removes invalid holders of the shard's entries from *at on, of `count` entries at most; *at moves
- * on. False: the shard ends there. */
+/* Removes invalid holders of the shard's entries from *at on, of `count` entries at most, and moves
+ * valid ones of several earlier epochs to the last of these; *at moves on. False: the shard ends
+ * there. */
 bool tierce__directory_clean_shard(struct tierce__directory *directory, uint32_t shard,
                                    uint32_t *at, uint32_t count);
 

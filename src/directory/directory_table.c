@@ -49,12 +49,10 @@ static uint32_t list_number(uint32_t word)
     return (word >> 8) - 1;
 }
 
-static bool is_valid(const struct tierce__directory *directory, uint32_t holder)
+static uint32_t view_of(const struct tierce__directory *directory, uint32_t holder)
 {
     TIERCE_DASSERT(tiers_of(holder) != 0 && slot_of(holder) < directory->opts.workers_max);
-    return tierce__directory_view_has(
-        atomic_load_explicit(&directory->slots[slot_of(holder)].view, memory_order_acquire),
-        holder);
+    return atomic_load_explicit(&directory->slots[slot_of(holder)].view, memory_order_acquire);
 }
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -520,10 +518,14 @@ static void clean_entry(struct tierce__directory *directory, struct tierce__dire
     struct tierce__directory_entry *entry = entry_at(shard, number);
     for (uint32_t at = 0; entry->holders != 0;) {
         uint32_t count;
-        const uint32_t *holders = holders_of(shard, entry, &count);
+        uint32_t *holders = holders_of(shard, entry, &count);
         if (at >= count)
             return;
-        if (is_valid(directory, holders[at])) {
+        uint32_t view = view_of(directory, holders[at]);
+        if (tierce__directory_view_has(view, holders[at])) {
+            if (tierce__directory_age(view, holders[at]) > 1)
+                holders[at] = tierce__directory_holder(
+                    slot_of(holders[at]), ((view >> 16) - 1) & 0xff, tiers_of(holders[at]));
             at++;
             continue;
         }
