@@ -103,6 +103,31 @@ START_TEST(frequent_blocks_stay)
 }
 END_TEST
 
+/* Without a half-life, frequencies are counts; with one, those of unused blocks fall. */
+START_TEST(the_least_recent_of_equally_frequent_blocks_leaves)
+{
+    struct tierce__ranked *cache;
+    bool hit[10];
+    uint32_t keys[10];
+    ck_assert_int_eq(
+        tierce__ranked_create(
+            &cache, &(struct tierce__ranked_opts){.size = sizeof(struct tierce__ranked_opts),
+                                                  .policy = tierce__policy_find("lfu"),
+                                                  .half_life_us = _i == 0 ? 0 : 10,
+                                                  .end_us = 1000,
+                                                  .capacity = 3,
+                                                  .keys = 10}),
+        0);
+    for (uint32_t i = 0; i < 10; i++) {
+        keys[i] = i;
+        tierce__ranked_write(cache, &keys[i], 1, i + 1);
+    }
+    ck_assert_uint_eq(tierce__ranked_read(cache, keys, 10, false, 20, hit), 3);
+    ck_assert(hit[7] && hit[8] && hit[9]);
+    tierce__ranked_destroy(cache);
+}
+END_TEST
+
 START_TEST(blocks_expire_without_a_use)
 {
     struct tierce__ranked *cache = open_cache("lru", 10, 100);
@@ -363,6 +388,7 @@ START_TEST(real_traces)
 END_TEST
 
 CHECK_MAIN("trial", .seconds = 500,
+           .loops = {{the_least_recent_of_equally_frequent_blocks_leaves, 0, 2}},
            .tests = {ends_of_chains_leave_first, a_chain_ends_at_its_first_miss,
                      blocks_that_follow_each_other_leave, frequent_blocks_stay,
                      blocks_expire_without_a_use, the_log_holds_the_last_requests, made_up_loads,

@@ -122,6 +122,23 @@ START_TEST(young_blocks_leave_by_age)
 }
 END_TEST
 
+/* A chain without states leaves back to its last point, here as a whole, but not in its first
+ * minute: its states may still come. */
+START_TEST(a_young_chain_waits_for_its_states)
+{
+    static const int64_t ages_us[] = {60 * SECOND_US - 1, 60 * SECOND_US};
+    open_hybrid(4 * LENGTH);
+    store(STATE, 900, 1); /* the family has states; this one is the oldest block */
+    store(FULL, 100, LENGTH);
+    store(FULL, 200, LENGTH);
+    store(STATE, 200, LENGTH);
+    now_us += ages_us[_i];
+    store(FULL, 300, LENGTH + 1); /* two blocks too many */
+    ck_assert_uint_eq(tierce__hybrid_result(hybrid).evicted, _i == 0 ? 2 : 1 + LENGTH);
+    tierce__hybrid_destroy(hybrid);
+}
+END_TEST
+
 /* Engines have other options: the lookups of the instance that replaces another one count, in its
  * own blocks. */
 START_TEST(another_generation_is_the_tree)
@@ -143,4 +160,5 @@ END_TEST
 CHECK_MAIN("hybrid", .seconds = 20,
            .tests = {states_inside_leave_first, states_inside_stay_if_many_prompts_stop_there,
                      a_state_that_was_read_stays, young_blocks_leave_by_age,
-                     another_generation_is_the_tree})
+                     another_generation_is_the_tree},
+           .loops = {{a_young_chain_waits_for_its_states, 0, 2}})
