@@ -3,6 +3,7 @@
 
 import importlib.machinery
 import importlib.util
+import os
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -77,6 +78,47 @@ def test_a_case_that_the_second_run_lacks_has_failed(runner):
 def test_the_name_of_a_case_for_pytest(runner, group, test, expected):
     files = {"system/test_vllm.py", "python/test_core.py"}
     assert runner.node_id(case(runner, test, group=group), files) == expected
+
+
+# ---- builds
+
+# Writes a line with its priority and its last argument; fails if that is "bad".
+CMAKE = """#!/bin/sh
+eval last=\\${$#}
+echo "$(nice) $last" >>"$BUILDS"
+test "$last" != bad || { echo "bad.c: no"; exit 3; }
+"""
+
+
+@pytest.fixture
+def builds(runner, monkeypatch, tmp_path):
+    (tmp_path / "cmake").write_text(CMAKE)
+    (tmp_path / "cmake").chmod(0o755)
+    monkeypatch.setattr(runner, "REPORTS", tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("BUILDS", str(tmp_path / "builds"))
+    return tmp_path / "builds"
+
+
+def test_later_builds_have_the_lowest_priority(runner, builds):
+    builder, tally = runner.Builder([("rel", "all")], [("rel", "all"), ("asan", "bad"), ("tsan", "some")], "1"), runner.Tally()
+    builder.start()
+    assert builder.is_built(tally, "rel", "all") and tally.failed == 0
+    assert builder.is_built(tally, "tsan", "some") and not builder.is_built(tally, "asan", "bad") and tally.failed == 1
+    builder.stop()
+    usual = os.nice(0)
+    assert builds.read_text().split("\n")[:-1] == [
+        f"{usual} -DTIERCE_TIMEOUT_FACTOR=1", f"{usual} all", "19 -DTIERCE_TIMEOUT_FACTOR=1", "19 bad",
+        "19 -DTIERCE_TIMEOUT_FACTOR=1", "19 some"]
+
+
+def test_a_failed_build_says_why(runner, builds, monkeypatch, capsys):
+    tally = runner.Tally()
+    assert not runner.build(tally, "rel", "bad")
+    assert "FAILED rel: cmake --build --preset rel" in (out := capsys.readouterr().out) and "exit code 3" in out and "bad.c: no" in out
+    builds.with_name("cmake").unlink()
+    monkeypatch.setenv("PATH", str(builds.parent))
+    assert not runner.build(tally, "dev", "all") and "No such file" in capsys.readouterr().out
 
 
 # ---- --device
