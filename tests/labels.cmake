@@ -31,3 +31,10 @@ set(TIERCE_TESTS_SLOW
     test_meta_redis_cluster test_meta_rocksdb test_meta_store test_mooncake
     test_mooncake_connector test_redis test_redis_failover test_s3_connector test_s3_login
     test_scarce test_slow_remote test_slow_remote_native test_torture_device)
+
+# Long with a sanitizer. Of several tests at once these begin first, after those with long limits.
+set(TIERCE_TESTS_EARLY
+    test_access_log test_autopilot test_cli_basics test_cli_optimize test_cli_top test_device test_device_cuda
+    test_device_faults test_device_faults_copiers test_device_faults_unpinned test_device_kernel test_device_kv_native
+    test_directory test_engine_uses test_engine_uses_native test_fleet_connector test_ghost_curve test_node_small
+    test_redis_connector test_smalls test_tierce_connector test_trial)
