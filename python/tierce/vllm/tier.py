@@ -42,6 +42,7 @@ from .identity import ConfigError, Unsupported
 from .link import RESET_BYTES
 from .settings import Settings, open_view
 from .texts import describe_store, milliseconds
+from .tier_inputs import InputKeys
 
 log = logging.getLogger("tierce")
 
@@ -213,6 +214,8 @@ class TierceTier(SecondaryTierManager):
         self.off: str | None = None  # why the store is not used
         self.engine = self.jobs = None
         self.failed_methods: set[str] = set()
+        self.told: set[str] = set()
+        self.inputs: InputKeys | None = None  # of a multimodal model
         self.keys: dict[int, list[bytes] | None] = {}  # of the jobs in progress; None: of several with one id
         self.over: list[JobResult] = []  # results that vLLM has not taken
         self.options = Options.take(own)
@@ -246,6 +249,8 @@ class TierceTier(SecondaryTierManager):
         if not self.namespaces:
             raise ConfigError("vLLM offloads no group of layers of this model")
         self.bind_to_process(vllm_config)
+        if vllm_config is None or vllm_config.model_config.multimodal_config is not None:
+            self.inputs = InputKeys(self.tell_once)
         values = dict(self.settings.values)
         if _core.Engine.setting(self.settings.config_path, values, "node.socket"):
             values.setdefault("node.engine", str(config.engine_id))
@@ -317,12 +322,27 @@ class TierceTier(SecondaryTierManager):
             self.failed_methods.add(where)
             log.exception("Tierce's tier failed in %s; this is a miss, and is logged once", where)
 
+    def tell_once(self, text: str) -> None:
+        if text not in self.told and len(self.told) < 100:
+            self.told.add(text)
+            log.warning("%s", text)
+
     def on_new_request(self, req_context):
+        try:
+            if self.inputs is not None:
+                self.inputs.see(req_context)
+        except Exception:  # the request does not touch the store
+            self.count_error("on_new_request")
         return RequestOffloadingContext()
+
+    def stored_key(self, key, req_context):
+        """None: the request must not touch the store."""
+        return key if self.inputs is None else self.inputs.key(key, req_context)
 
     def lookup(self, key, req_context):
         try:
-            return ANSWERS[self.jobs.lookup(key)] if self.jobs is not None else LookupResult.MISS
+            stored = self.stored_key(key, req_context) if self.jobs is not None else None
+            return ANSWERS[self.jobs.lookup(stored)] if stored is not None else LookupResult.MISS
         except Exception:
             self.count_error("lookup")
             return LookupResult.MISS
@@ -342,9 +362,10 @@ class TierceTier(SecondaryTierManager):
             self.over.append(JobResult(job.job_id, success=True, transfer_time=0.0, transfer_bytes=0))
             return
         try:
-            if self.jobs is not None:
+            stored = [self.stored_key(key, job.req_context) for key in keys]
+            if self.jobs is not None and None not in stored:
                 chunks = numpy.ascontiguousarray(job.chunk_ids, dtype=numpy.int64)
-                taken = getattr(self.jobs, operation)(job.job_id, keys, chunks)
+                taken = getattr(self.jobs, operation)(job.job_id, stored, chunks)
         except Exception:
             self.count_error(operation)
         if taken:

@@ -20,6 +20,8 @@ torch = pytest.importorskip("torch")
 vllm = pytest.importorskip("vllm")
 
 from vllm.config import LoRAConfig  # noqa: E402
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (  # noqa: E402
+    OffloadingConnectorScheduler)
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.v1.kv_offload import config as kv  # noqa: E402
 from vllm.v1.kv_offload.base import Locality, LookupResult, ReqContext, make_offload_key  # noqa: E402
@@ -29,9 +31,10 @@ from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: E40
 from vllm.v1.kv_offload.tiering.manager import (  # noqa: E402
     CPUPrimaryTierOffloadingManager, TieringOffloadingManager)
 
-from tierce.vllm import TierceTier, tier as ours  # noqa: E402
+from tierce.vllm import TierceTier, tier as ours, tier_inputs  # noqa: E402
 from tierce.vllm.identity import ConfigError  # noqa: E402
-from test_connector import changed  # noqa: E402
+from media_items import feature, pixels  # noqa: E402
+from test_connector import changed, request_of  # noqa: E402
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "tools" / folder) for folder in ("demo", "bench")]
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "system"))
@@ -83,9 +86,9 @@ class Memory:
         self.rows[number] = numpy.arange(ROW, dtype=numpy.int64) * 7 + number
         return self.rows[number].copy()
 
-    def submit(self, tier, keys, chunks, load=False):
+    def submit(self, tier, keys, chunks, load=False, request=REQUEST):
         self.job += 1
-        job = TransferJob(self.job, keys, numpy.array(chunks, dtype=numpy.int32), load, REQUEST)
+        job = TransferJob(self.job, keys, numpy.array(chunks, dtype=numpy.int32), load, request)
         (tier.submit_load if load else tier.submit_store)(job)
 
     def end(self):
@@ -118,15 +121,15 @@ def results(tier, count=1):
     return out
 
 
-def ask(tier, wanted):
-    wait(lambda: tier.lookup(wanted, REQUEST) is not RETRY)
-    return tier.lookup(wanted, REQUEST)
+def ask(tier, wanted, request=REQUEST):
+    wait(lambda: tier.lookup(wanted, request) is not RETRY)
+    return tier.lookup(wanted, request)
 
 
-def put(memory, tier, numbers, group=0):
+def put(memory, tier, numbers, group=0, request=REQUEST):
     for number in numbers:
         memory.fill(number)
-    memory.submit(tier, [key(n, group) for n in numbers], numbers)
+    memory.submit(tier, [key(n, group) for n in numbers], numbers, request=request)
     (result,) = results(tier)
     assert result.success and result.transfer_bytes == ROW * len(numbers)
     assert result.transfer_time > 0 and result.successful_keys is None
@@ -307,8 +310,9 @@ def test_without_the_configuration_of_vllm(memory):
         TierceTier(Thing(config=CONFIG), rows, "tierce", **own)
     tier = TierceTier(Thing(config=CONFIG), rows, "tierce", identity="model 7", **own)
     memory.tiers.append(tier)
-    put(memory, tier, [1])
-    assert ask(tier, key(1)) is HIT
+    put(memory, tier, [1], request=announced(tier))
+    assert ask(tier, key(1), announced(tier)) is HIT
+    assert ask(tier, key(1)) is MISS  # the model may read images, and the request was not announced
 
 
 def other(**changes):
@@ -393,10 +397,95 @@ def test_hashes_of_one_process(memory, engine_config, lines, change, tmp_path):
     store = {"disk.path": str(tmp_path / "s"), "vllm_config": bound}
     tier = memory.open(**store)
     assert "only chunks that this process has stored" in lines()[0]
-    put(memory, tier, [1])
-    assert ask(tier, key(1)) is HIT
+    put(memory, tier, [1], request=announced(tier))
+    assert ask(tier, key(1), announced(tier)) is HIT
     tier.shutdown()
-    assert ask(memory.open(**store), key(1)) is MISS
+    tier = memory.open(**store)
+    assert ask(tier, key(1), announced(tier)) is MISS
+
+
+IMAGE_AT = 40
+
+
+def announced(tier, *features, name="r"):
+    """The context of a request that vLLM's connector has announced. Key n ends with token 32 (n + 1)."""
+    request, manager = request_of(name=name, mm_features=list(features)), Thing(on_new_request=tier.on_new_request)
+    scheduler = Thing(manager=manager, config=Thing(kv_group_configs=()), _req_status={})
+    OffloadingConnectorScheduler.on_new_request(scheduler, request)
+    context = scheduler._req_status[name].req_context
+    for number in range(CHUNKS):
+        context.set_offload_key_position(key(number), 32 * (number + 1))
+    return context
+
+
+def image(name, seed):
+    return feature(name, pixels(seed), IMAGE_AT)
+
+
+@pytest.fixture
+def open_images(memory, engine_config, tmp_path):
+    with_images = changed(engine_config, "model_config", multimodal_config=Thing(mm_processor_cache_gb=4))
+    return lambda: memory.open(**{"disk.path": str(tmp_path / "s"), "vllm_config": with_images})
+
+
+def store_as(memory, tier, numbers, request):
+    for number in numbers:
+        memory.fill(number)
+    memory.submit(tier, [key(n) for n in numbers], numbers, request=request)
+    return results(tier)[0].success
+
+
+def test_a_client_names_two_images_alike(memory, open_images, lines):
+    """Clients of two engines call different images "logo": vLLM's hashes are equal, the chunks are not."""
+    tier = open_images()
+    first = announced(tier, image("logo", 1))
+    assert store_as(memory, tier, [0, 1, 2], first) and ask(tier, key(1), first) is HIT
+    tier.shutdown()
+    tier = open_images()
+    other = announced(tier, image("logo", 2))
+    assert [ask(tier, key(n), other) for n in (0, 1, 2)] == [HIT, MISS, MISS]  # chunk 0 ends before the image
+    memory.submit(tier, [key(1)], [1], load=True, request=other)
+    assert not results(tier)[0].success
+    tier.shutdown()
+    tier = open_images()
+    same = announced(tier, image("logo", 1))
+    kept = memory.rows[1].copy()
+    assert [ask(tier, key(n), same) for n in (0, 1, 2, 3)] == [HIT, HIT, HIT, MISS]
+    memory.submit(tier, [key(1)], [9], load=True, request=same)
+    assert results(tier)[0].success and (memory.rows[9] == kept).all() and lines() == []
+
+
+def test_a_name_gets_a_second_image(memory, open_images, lines):
+    """vLLM's own caches go by names, so that neither request is certain any more."""
+    tier = open_images()
+    first = announced(tier, image("logo", 1))
+    assert ask(tier, key(1), first) is MISS
+    second = announced(tier, image("logo", 2), name="s")
+    assert [store_as(memory, tier, [1], each) for each in (first, second)] == [False, False]
+    assert "had another content before" in lines()[0] and len(lines()) == 1
+    text = announced(tier, name="t")
+    assert store_as(memory, tier, [1], text) and ask(tier, key(1), text) is HIT
+
+
+def test_a_session_gets_an_image(memory, open_images):
+    tier = open_images()
+    session = announced(tier)
+    assert store_as(memory, tier, [0, 1], session)
+    request = session.get_state(tier_inputs.Inputs).request
+    request.mm_features.append(image("logo", 1))
+    assert [ask(tier, key(n), session) for n in (0, 1)] == [HIT, MISS]
+    request.mm_features.append(feature("late", None, 300))
+    assert ask(tier, key(0), session) is MISS
+
+
+def test_requests_that_the_tier_cannot_see(memory, open_images, lines):
+    tier = open_images()
+    unseen, early = ReqContext(req_id="unseen"), announced(tier, image("i", 1))
+    tier.on_new_request(unseen)
+    early._offload_key_positions.clear()
+    for each in unseen, early, REQUEST:
+        assert ask(tier, key(1), each) is MISS and not store_as(memory, tier, [1], each)
+    assert lines() == ["Tierce's tier ignores a request: vLLM does not show the request to the tier"]
 
 
 def test_a_full_queue_is_a_failed_job(memory):
