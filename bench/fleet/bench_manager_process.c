@@ -18,8 +18,10 @@
 
 static pid_t start_manager(const struct tierce__bench_manager_process *manager, const char *startup)
 {
-    char port[40];
+    char port[40], admin_port[48];
     snprintf(port, sizeof(port), "--listen.grpc_port=%u", (unsigned)manager->port);
+    snprintf(admin_port, sizeof(admin_port), "--listen.admin_http_port=%u",
+             (unsigned)manager->admin_port);
     pid_t parent = getpid(), pid = fork();
     if (pid != 0)
         return pid;
@@ -31,8 +33,8 @@ static pid_t start_manager(const struct tierce__bench_manager_process *manager, 
     dup2(log, 2);
     if (getppid() == parent)
         execl("/proc/self/exe", "tierce", "manager", port, "--listen.http_port=0",
-              "--listen.admin_grpc_port=0", "--listen.admin_http_port=0",
-              "--log.folder=", "--metrics.log=false", "--serve.drain=0s", startup, (char *)NULL);
+              "--listen.admin_grpc_port=0", admin_port, "--log.folder=", "--metrics.log=false",
+              "--serve.drain=0s", startup, (char *)NULL);
     _exit(127);
 }
 
@@ -76,14 +78,29 @@ static int await_manager(struct tierce__bench_manager_process *manager,
     return 0;
 }
 
+/* Two free ports, which the manager will listen on. */
+static int find_ports(struct tierce__bench_manager_process *manager,
+                      const struct tierce__bench *bench)
+{
+    char why[256];
+    int fds[2] = {-1, -1};
+    manager->port = manager->admin_port = 0;
+    int rc = tierce__listen_tcp(&fds[0], &manager->port, "127.0.0.1", why);
+    if (rc == 0)
+        rc = tierce__listen_tcp(&fds[1], &manager->admin_port, "127.0.0.1", why);
+    for (int i = 0; i < 2; i++) {
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+    return rc == 0 ? 0 : tierce__bench_fail(bench, "%s", why);
+}
+
 int tierce__bench_manager_process_start(struct tierce__bench_manager_process *manager,
                                         const struct tierce__bench *bench, const char *type,
                                         const char *spec, const char *pool)
 {
-    char startup[4160], why[256];
-    int fd = -1,
-        prefix = snprintf(startup, sizeof(startup), "--startup.file=%s/startup.json", bench->dir);
-    manager->port = 0;
+    char startup[4160];
+    int prefix = snprintf(startup, sizeof(startup), "--startup.file=%s/startup.json", bench->dir);
     if (prefix < 0 || (size_t)prefix >= sizeof(startup))
         return tierce__bench_fail(bench, "the path of the folder is too long");
     int rc = tierce__bench_startup_write(startup + sizeof("--startup.file=") - 1,
@@ -95,9 +112,9 @@ int tierce__bench_manager_process_start(struct tierce__bench_manager_process *ma
                                                                          .pool = pool});
     if (rc < 0)
         return tierce__bench_fail(bench, "%s: %s", startup, tierce_strerror(rc));
-    if (tierce__listen_tcp(&fd, &manager->port, "127.0.0.1", why) != 0)
-        return tierce__bench_fail(bench, "%s", why);
-    close(fd); /* the port is free, and the manager will listen there */
+    rc = find_ports(manager, bench);
+    if (rc < 0)
+        return rc;
     snprintf(manager->log, sizeof(manager->log), "%s/manager.log", bench->dir);
     manager->pid = start_manager(manager, startup);
     if (manager->pid < 0)

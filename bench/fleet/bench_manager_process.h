@@ -12,7 +12,8 @@
 
 struct tierce__bench_manager_process {
     pid_t pid;
-    uint16_t port; /* of gRPC */
+    uint16_t port;       /* of gRPC */
+    uint16_t admin_port; /* of HTTP for administrators: its metrics */
     char log[4096];
 };
 

@@ -6,5 +6,7 @@ int tierce__bench_manager(const struct tierce__bench *bench)
     int rc = tierce__bench_manager_meta(bench);
     if (rc == 0)
         rc = tierce__bench_manager_ghost(bench);
+    if (rc == 0)
+        rc = tierce__bench_manager_share(bench);
     return rc == 0 ? tierce__bench_manager_rpc(bench) : rc;
 }

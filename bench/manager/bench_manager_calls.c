@@ -305,3 +305,57 @@ int64_t tierce__bench_rpc_prefixes(void *arg)
         rc = tasks[i].rc < 0 ? tasks[i].rc : rc;
     return rc < 0 ? rc : (int64_t)(tierce__now_ns() - start);
 }
+
+/* ---- gets of sessions' keys ------------------------------------------------------------------ */
+
+struct chain_reader {
+    struct tierce__bench_rpc *r;
+    struct tierce__bench_body body;
+};
+
+static void chain_done(void *arg, struct tierce__grpc_answer *answer);
+
+static void chain_next(struct chain_reader *reader)
+{
+    int64_t keys[RPC_WRITE_KEYS];
+    struct tierce__bench_rpc *r = reader->r;
+    if (r->started == RPC_CHAINS || r->rc < 0)
+        return;
+    r->started++;
+    uint64_t draw = tierce__bench_random(23, r->draws++);
+    uint64_t chains = (uint64_t)r->next_key / RPC_WRITE_KEYS;
+    uint64_t chain = (draw >> 40) % chains * (draw % chains) / chains;
+    for (uint64_t i = 0; i < RPC_WRITE_KEYS; i++)
+        keys[i] = (int64_t)tierce__bench_random(21, chain * RPC_WRITE_KEYS + i);
+    r->rc = write_get(&reader->body, keys, RPC_WRITE_KEYS);
+    struct tierce__grpc_request request = get_request(&reader->body);
+    if (r->rc == 0)
+        r->rc = tierce__grpc_client_start(r->many, &request, chain_done, reader);
+}
+
+static void chain_done(void *arg, struct tierce__grpc_answer *answer)
+{
+    struct chain_reader *reader = (struct chain_reader *)arg;
+    tierce__bench_body_free(&reader->body);
+    if (answer->status != TIERCE__GRPC_OK)
+        reader->r->rc = tierce__bench_fail(reader->r->bench, "a get: %s", answer->message);
+    chain_next(reader);
+}
+
+int64_t tierce__bench_rpc_chains(void *arg)
+{
+    struct tierce__bench_rpc *r = (struct tierce__bench_rpc *)arg;
+    struct chain_reader readers[RPC_READERS] = {0};
+    r->started = 0;
+    uint64_t start = tierce__now_ns();
+    for (int i = 0; i < RPC_READERS; i++) {
+        readers[i].r = r;
+        chain_next(&readers[i]);
+    }
+    while (tierce__grpc_client_poll(r->many, RPC_TIMEOUT_MS) > 0)
+        continue;
+    int64_t ns = (int64_t)(tierce__now_ns() - start);
+    for (int i = 0; i < RPC_READERS; i++)
+        tierce__bench_body_free(&readers[i].body);
+    return r->rc < 0 ? r->rc : ns;
+}

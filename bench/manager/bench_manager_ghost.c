@@ -17,8 +17,6 @@
 
 enum { GHOST_CHAINS = 4096, GHOST_GETS = 2000 };
 
-#define GHOST_WARM_NS (3 * UINT64_C(1000000000))
-
 struct ghost_side {
     struct tierce__ghosts *ghost; /* or NULL */
     struct tierce__bench_locator base;
@@ -79,8 +77,8 @@ static int measure(const struct tierce__bench *bench, struct ghost_side *with,
 {
     struct tierce__ghosts_stats before, after;
     struct tierce__bench_side sides[] = {{.run = get, .arg = with}, {.run = get, .arg = without}};
-    uint64_t warm_ns = tierce__now_ns() + GHOST_WARM_NS;
-    while (tierce__now_ns() < warm_ns) { /* the sample adapts to the load */
+    uint64_t warm_ns = tierce__now_ns() + tierce__bench_warm_ns(bench);
+    while (tierce__now_ns() < warm_ns) {
         int64_t rc = get(with);
         if (rc < 0)
             return (int)rc;

@@ -27,6 +27,8 @@ enum {
     RPC_CLIENTS = 2,
     RPC_WRITE_KEYS = 128,
     RPC_SESSIONS = 32, /* of one round */
+    RPC_CHAINS = 256,  /* gets of the keys of a session, of one round */
+    RPC_READERS = 16,  /* such gets at a time */
     RPC_WRITERS = 4,   /* sessions at a time */
     RPC_TIMEOUT_MS = 30000,
     RPC_STORAGE_MS = 60000, /* a storage that is out of service may take to return */
@@ -65,6 +67,7 @@ struct tierce__bench_rpc {
     struct tierce__grpc_client *many, *to_echo, *clients[RPC_CLIENTS];
     struct tierce__bench_body get_one, get_all;
     int64_t next_key;
+    uint64_t draws;               /* of chains */
     size_t started, ended, calls; /* of the round that runs */
     int rc;
     rocksdb_options_t *options;
@@ -75,6 +78,10 @@ struct tierce__bench_rpc {
 /* A manager with that index ("local", "rocksdb"), which leads and has an instance. Errors are
  * printed. */
 TIERCE_MUSTUSE int tierce__bench_rpc_start(struct tierce__bench_rpc *r, const char *kind);
+/* Clients of a manager that listens for gRPC on that port of loopback. Blocks until it leads and
+ * has the instance. Errors are printed. */
+TIERCE_MUSTUSE int tierce__bench_rpc_connect(struct tierce__bench_rpc *r, uint16_t port);
+/* Also for clients alone, and after an error of the two above. */
 void tierce__bench_rpc_stop(struct tierce__bench_rpc *r);
 /* A server that answers nothing. */
 TIERCE_MUSTUSE int tierce__bench_rpc_start_echo(struct tierce__bench_rpc *r);
@@ -88,12 +95,14 @@ TIERCE_MUSTUSE int tierce__bench_rpc_call(struct tierce__bench_rpc *r, enum tier
 TIERCE_MUSTUSE int tierce__bench_rpc_prepare_gets(struct tierce__bench_rpc *r);
 
 /* Rounds, as tierce__bench_run_fn of a struct tierce__bench_rpc: sessions of writes; the same with
- * the bare library; gets of one key; empty calls; gets of all keys by one client and by several. */
+ * the bare library; gets of one key; empty calls; gets of all keys by one client and by several;
+ * gets of the keys of one session each, some more often than others. */
 int64_t tierce__bench_rpc_writes(void *arg);
 int64_t tierce__bench_rpc_bare_writes(void *arg);
 int64_t tierce__bench_rpc_gets_of_one(void *arg);
 int64_t tierce__bench_rpc_echoes(void *arg);
 int64_t tierce__bench_rpc_prefix(void *arg);
 int64_t tierce__bench_rpc_prefixes(void *arg);
+int64_t tierce__bench_rpc_chains(void *arg);
 
 #endif

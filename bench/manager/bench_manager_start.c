@@ -95,6 +95,14 @@ static int open_client(struct tierce__bench_rpc *r, struct tierce__grpc_client *
     return rc < 0 ? tierce__bench_fail(r->bench, "%s", why) : 0;
 }
 
+int tierce__bench_rpc_connect(struct tierce__bench_rpc *r, uint16_t port)
+{
+    int rc = open_client(r, &r->many, port, RPC_CONNECTIONS);
+    for (int i = 0; rc == 0 && i < RPC_CLIENTS; i++)
+        rc = open_client(r, &r->clients[i], port, 1);
+    return rc < 0 ? rc : register_instance(r);
+}
+
 int tierce__bench_rpc_start(struct tierce__bench_rpc *r, const char *kind)
 {
     char startup[4160], logs[4160], why[256] = "", *warnings = NULL, *env[] = {NULL};
@@ -124,10 +132,7 @@ int tierce__bench_rpc_start(struct tierce__bench_rpc *r, const char *kind)
     if (rc < 0)
         return tierce__bench_fail(r->bench, "%s", why);
     tierce__manager_ports(r->manager, &ports);
-    rc = open_client(r, &r->many, ports.meta_grpc, RPC_CONNECTIONS);
-    for (int i = 0; rc == 0 && i < RPC_CLIENTS; i++)
-        rc = open_client(r, &r->clients[i], ports.meta_grpc, 1);
-    return rc < 0 ? rc : register_instance(r);
+    return tierce__bench_rpc_connect(r, ports.meta_grpc);
 }
 
 void tierce__bench_rpc_stop(struct tierce__bench_rpc *r)

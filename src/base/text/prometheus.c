@@ -63,6 +63,26 @@ static void put_tags(struct tierce__line *line, const struct tierce__metric *met
     tierce__line_put(line, *between == ',' ? "} " : " ");
 }
 
+/* Whole numbers, so that no locale can write them otherwise and no digit is lost. */
+static void seconds_text(char text[32], uint64_t ns)
+{
+    snprintf(text, 32, "%llu.%09llu", (unsigned long long)(ns / 1000000000u),
+             (unsigned long long)(ns % 1000000000u));
+}
+
+/* A rate of a counter that is cut to whole seconds would be 0 for minutes. */
+static void put_counter(struct tierce__line *line, double value)
+{
+    char text[32];
+    int64_t whole = (int64_t)value;
+    tierce__line_put_int(line, whole);
+    double rest = value - (double)whole;
+    if (rest <= 0)
+        return;
+    seconds_text(text, (uint64_t)(rest * 1e9));
+    tierce__line_put(line, text + 1); /* behind the 0 */
+}
+
 void tierce__prometheus_put(struct tierce__prometheus *text, const struct tierce__metric *metric)
 {
     struct tierce__line *line = &text->line;
@@ -71,7 +91,7 @@ void tierce__prometheus_put(struct tierce__prometheus *text, const struct tierce
     put_name(line, metric);
     put_tags(line, metric, NULL);
     if (metric->is_counter)
-        tierce__line_put_int(line, (int64_t)metric->value);
+        put_counter(line, metric->value);
     else
         tierce__line_put_double(line, metric->value);
     tierce__line_put(line, "\n");
@@ -83,13 +103,6 @@ static void put_sample(struct tierce__line *line, const struct tierce__metric *m
     put_name(line, metric);
     tierce__line_put(line, suffix);
     put_tags(line, metric, le);
-}
-
-/* Whole numbers, so that no locale can write them otherwise and no digit is lost. */
-static void seconds_text(char text[32], uint64_t ns)
-{
-    snprintf(text, 32, "%llu.%09llu", (unsigned long long)(ns / 1000000000u),
-             (unsigned long long)(ns % 1000000000u));
 }
 
 static void put_bucket(struct tierce__line *line, const struct tierce__metric *metric,

@@ -24,7 +24,7 @@ struct tierce__metric {
     const char *name; /* "service.query_counter" */
     const char *help; /* one line */
     bool is_counter;  /* else a gauge */
-    double value;     /* a counter is whole */
+    double value;     /* a counter has nine decimals at most */
     const struct tierce__metric_tag *tags;
     size_t tag_count;
 };

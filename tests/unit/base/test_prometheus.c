@@ -26,6 +26,9 @@ START_TEST(help_comes_once_and_tags_are_escaped)
     m.value = 2;
     m.tag_count = 0;
     tierce__prometheus_put(&text, &m);
+    m = (struct tierce__metric){
+        .name = "s", .help = "Time.", .is_counter = true, .value = 1234567.0625};
+    tierce__prometheus_put(&text, &m);
     m = (struct tierce__metric){.name = "y", .help = "A level.", .value = 0.25};
     tierce__prometheus_put(&text, &m);
     char *page = page_of(&text, &bytes);
@@ -34,6 +37,9 @@ START_TEST(help_comes_once_and_tags_are_escaped)
                            "tierce_x_count_total{tier=\"a\\\"b\\\\c d\",policy=\"lru\"} "
                            "9007199254740991\n"
                            "tierce_x_count_total 2\n"
+                           "# HELP tierce_s_total Time.\n"
+                           "# TYPE tierce_s_total counter\n"
+                           "tierce_s_total 1234567.062500000\n"
                            "# HELP tierce_y A level.\n"
                            "# TYPE tierce_y gauge\n"
                            "tierce_y 0.25\n");
