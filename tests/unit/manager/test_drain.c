@@ -310,6 +310,57 @@ START_TEST(blocks_with_a_copy_elsewhere_leave)
 }
 END_TEST
 
+/* The part of a node, in memory, becomes a candidate of "g". */
+static void add_part(struct harness *h)
+{
+    const struct tierce__storage part = {.name = "p.a",
+                                         .type = TIERCE__STORAGE_NODE,
+                                         .is_enabled = true,
+                                         .capacity_bytes = 1 << 20,
+                                         .uri = "transfer://127.0.0.1:1/memory",
+                                         .pool = "p",
+                                         .node = "a",
+                                         .medium = "memory",
+                                         .incarnation = "0123456789abcdef0123456789abcdef",
+                                         .host_id = "h"};
+    char s[] = "s", p[] = "p.a";
+    char *names[] = {s, p};
+    int rc = tierce__registry_put_part(h->registry, &part, false, h->why);
+    ck_assert_msg(rc == 0, "%s", h->why);
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h->registry);
+    struct tierce__group group = *tierce__catalog_group(catalog, "g");
+    struct tierce__type_quota quotas[] = {
+        group.type_quotas[0], {.type = TIERCE__STORAGE_NODE, .capacity_bytes = 1 << 20}};
+    group.type_quotas = quotas;
+    group.type_quota_count = 2;
+    group.storage_candidates = names;
+    group.storage_candidate_count = 2;
+    group.version++;
+    rc = tierce__registry_update_group(h->registry, &group, group.version - 1, h->why);
+    ck_assert_msg(rc == 0, "%s", h->why);
+    tierce__registry_release(h->registry, catalog);
+}
+
+/* The copy in the memory of a node may be lost with the node: a block of a file still moves. The
+ * other way round, the block of the node has its copy in a file. */
+START_TEST(a_copy_in_a_node_does_not_replace_a_file)
+{
+    const bool is_file_drained = _i == 0;
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.has_engines = true});
+    add_part(&h);
+    store_twice(&h);
+    ck_assert_uint_eq(moves_bytes_in(&h, "p.a"), KEYS * BLOCK_BYTES);
+    moves_add_storage(&h, "t", 0);
+    drain(&h, is_file_drained ? "s" : "p.a", TIERCE__DRAINING_MOVES);
+    (void)work(&h);
+    ck_assert_uint_eq(moves_bytes_in(&h, "t"), is_file_drained ? KEYS * BLOCK_BYTES : 0);
+    ck_assert_uint_eq(moves_record(&h, 1).location_count, is_file_drained ? 2 : 1);
+    ck_assert_uint_eq(harness_prefix(&h, keys, KEYS), KEYS);
+    close_all(&h);
+}
+END_TEST
+
 /* A group that wants two copies keeps two: the blocks move. */
 START_TEST(replicas_move)
 {
@@ -379,4 +430,5 @@ CHECK_MAIN("drain",
                      it_is_drained_when_its_objects_are_deleted, a_second_deletion_counts,
                      without_a_mover_it_says_so, its_end_is_logged_once, replicas_move,
                      copies_in_drained_storages_do_not_count, an_ended_draining_moves_nothing},
-           .loops = {{blocks_with_a_copy_elsewhere_leave, 0, 2}})
+           .loops = {{blocks_with_a_copy_elsewhere_leave, 0, 2},
+                     {a_copy_in_a_node_does_not_replace_a_file, 0, 2}})

@@ -3,11 +3,11 @@
 #include "check_main.h"
 #include "manager/locate/locator_private.h"
 #include "manager_harness.h"
+#include "wait_for.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 static const int64_t chain[] = {11, 22, 33, 44, 55, 66, 77, 88};
 
@@ -37,23 +37,26 @@ START_TEST(an_instance_leaves_nothing_behind)
 END_TEST
 
 static struct tierce__live *going;
-static atomic_bool is_starting;
+static atomic_bool is_starting, has_expired;
 
-/* Delays the start of a session until its instance is being removed, and a while longer. */
+/* Linked with --wrap. */
+size_t __real_tierce__live_expire(struct tierce__live *live, int64_t now_us);
+size_t __wrap_tierce__live_expire(struct tierce__live *live, int64_t now_us);
+size_t __wrap_tierce__live_expire(struct tierce__live *live, int64_t now_us)
+{
+    size_t ended = __real_tierce__live_expire(live, now_us);
+    atomic_store(&has_expired, true);
+    return ended;
+}
+
+/* Delays the start of a session until the removal of its instance has ended all other ones. */
 static int write_late(struct tierce__meta_space *space, const struct tierce__meta_batch *batch)
 {
-    bool is_going = false;
     bool starts = batch->note_count > 0 && batch->notes[0].kind == TIERCE__NOTE_SESSION &&
                   batch->notes[0].value != NULL;
     atomic_store(&is_starting, starts);
-    while (starts && !is_going) {
-        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-        tierce__lock_take(&going->locator->lock);
-        is_going = going->is_going;
-        tierce__lock_drop(&going->locator->lock);
-    }
     if (starts)
-        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+        WAIT_FOR(atomic_load(&has_expired));
     return tierce__meta_memory.write(space, batch);
 }
 
@@ -83,8 +86,8 @@ START_TEST(a_write_that_began_before_its_instance_was_removed_leaves_nothing)
     going->space->ops = &late;
     tierce__live_release(going);
     ck_assert_int_eq(pthread_create(&writer, NULL, start_late, &h), 0);
-    while (!atomic_load(&is_starting))
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    WAIT_FOR(atomic_load(&is_starting));
+    atomic_store(&has_expired, false);
     int rc = tierce__locator_remove_instance(h.locator, "i", h.why);
     ck_assert_msg(rc == 0, "%s", h.why);
     pthread_join(writer, NULL);
