@@ -121,7 +121,7 @@ void tierce__manager_demote(void *arg)
     TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) ==
                   TIERCE__MANAGER_LEADS);
     tierce__manager_set_state(manager, TIERCE__MANAGER_FOLLOWS);
-    tierce__scrub_stop(manager->scrub, NULL);
+    tierce__scrub_leave(manager->scrub);
     tierce__scrub_wait(manager->scrub);
     tierce__reclaimer_pause(manager->reclaimer);
     tierce__locator_drop(manager->locator);

@@ -137,7 +137,7 @@ static void scrub_storage(struct tierce__api_call *api)
                                             .byte_rate = (uint64_t)request->bytes_per_second},
             why);
     else if (request->action == ADMIN__SCRUB_ACTION__SCRUB_STOP)
-        tierce__scrub_stop(scrub, storage->name);
+        rc = tierce__scrub_stop(scrub, storage, why);
     show_scrub(api, storage->name);
     if (rc < 0)
         say_failed(api, storage, rc, doing, why);

@@ -137,9 +137,11 @@ TIERCE_MUSTUSE int tierce__registry_settle_storages(struct tierce__registry *reg
 TIERCE_MUSTUSE int tierce__registry_drain_storage(struct tierce__registry *registry,
                                                   const char *name, enum tierce__draining draining,
                                                   char why[256]);
-/* Keeps the position of a scrub of a storage, for the next leader; "": none is under way. */
+/* Keeps the position of a scrub of a storage, for the next leader; "": none is under way. -ENOENT:
+ * there is no storage of this name and number. */
 TIERCE_MUSTUSE int tierce__registry_note_scrub(struct tierce__registry *registry, const char *name,
-                                               const char *position, char why[256]);
+                                               uint16_t number, const char *position,
+                                               char why[256]);
 /*
  * Adds or updates the storage that is a part of a node; `part` has its name, and the fields of type
  * NODE. A part with another incarnation than before is empty, so its earlier objects are LOST. A

@@ -118,6 +118,7 @@ int tierce__registry_drain_storage(struct tierce__registry *registry, const char
 
 struct scrub_edit {
     const char *name, *position;
+    uint16_t number;
 };
 
 static int set_scrub(struct tierce__catalog *catalog, const void *arg, char why[256])
@@ -125,8 +126,8 @@ static int set_scrub(struct tierce__catalog *catalog, const void *arg, char why[
     const struct scrub_edit *edit = arg;
     struct tierce__storage *storage =
         tierce__catalog_find(catalog, TIERCE__KIND_STORAGE, edit->name);
-    if (storage == NULL) {
-        snprintf(why, 256, "there is no storage %.200s", edit->name);
+    if (storage == NULL || storage->number != edit->number) {
+        snprintf(why, 256, "storage %.200s was removed", edit->name);
         return -ENOENT;
     }
     if (strcmp(storage->scrub, edit->position) == 0)
@@ -140,10 +141,11 @@ static int set_scrub(struct tierce__catalog *catalog, const void *arg, char why[
 }
 
 int tierce__registry_note_scrub(struct tierce__registry *registry, const char *name,
-                                const char *position, char why[256])
+                                uint16_t number, const char *position, char why[256])
 {
-    int rc = tierce__registry_change(registry, set_scrub,
-                                     &(struct scrub_edit){.name = name, .position = position}, why);
+    int rc = tierce__registry_change(
+        registry, set_scrub,
+        &(struct scrub_edit){.name = name, .position = position, .number = number}, why);
     return rc > 0 ? 0 : rc;
 }
 

@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
+#include "base/text/utf8.h"
 #include "base/threads/lock.h"
 #include "manager/scrub/scrub_private.h"
 
@@ -34,8 +35,10 @@ struct tierce__scrub {
     uint64_t version; /* of the registry when `last` was compared with it */
     size_t current;   /* index in `last` of the one that runs, if is_running */
     bool is_running, is_stopping;
-    bool is_leaving; /* it stops because the manager leads no more, or ends */
-    bool has_thread; /* it has not been joined */
+    bool is_leaving;    /* it stops because the manager leads no more, or ends */
+    bool is_called_off; /* it stops by a call: no leader goes on with it */
+    bool is_saving;     /* its position is being written to the registry */
+    bool has_thread;    /* it has not been joined */
     pthread_t thread;
 };
 
@@ -64,7 +67,7 @@ void tierce__scrub_destroy(struct tierce__scrub *scrub)
     if (scrub == NULL)
         return;
     TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
-    tierce__scrub_stop(scrub, NULL);
+    tierce__scrub_leave(scrub);
     tierce__scrub_wait(scrub);
     TIERCE_ASSERT(!scrub->is_running && !scrub->has_thread);
     for (size_t i = 0; i < scrub->last_count; i++)
@@ -153,11 +156,6 @@ static void publish(struct scrub_run *run)
     state->counts = run->counts;
 }
 
-static uint64_t now_ns(const struct tierce__scrub_opts *opts)
-{
-    return opts->now_ns != NULL ? opts->now_ns(opts->clock_arg) : tierce__now_ns();
-}
-
 /* The lock is held, and not while it waits. */
 static void wait_until(struct tierce__scrub *scrub, uint64_t due_ns)
 {
@@ -177,15 +175,15 @@ static int wait_for_turn(struct scrub_run *run, struct scrub_pace *pace, uint64_
     struct tierce__scrub *scrub = run->scrub;
     TIERCE_DASSERT(!tierce__lock_holds_any());
     TIERCE_ASSERT(pace->rate > 0);
-    if (pace->next_ns > now_ns(&scrub->opts) + LONG_WAIT_NS)
+    if (pace->next_ns > tierce__scrub_now_ns(&scrub->opts) + LONG_WAIT_NS)
         tierce__scrub_save(run, true);
     tierce__lock_take(&scrub->lock);
     publish(run);
-    while (!scrub->is_stopping && now_ns(&scrub->opts) < pace->next_ns)
+    while (!scrub->is_stopping && tierce__scrub_now_ns(&scrub->opts) < pace->next_ns)
         wait_until(scrub, pace->next_ns);
     bool is_stopping = scrub->is_stopping;
     tierce__lock_drop(&scrub->lock);
-    uint64_t begin_ns = now_ns(&scrub->opts);
+    uint64_t begin_ns = tierce__scrub_now_ns(&scrub->opts);
     begin_ns = begin_ns > pace->next_ns ? begin_ns : pace->next_ns;
     pace->next_ns = begin_ns + (uint64_t)((double)work * 1e9 / (double)pace->rate);
     return is_stopping ? -ECANCELED : 0;
@@ -315,6 +313,7 @@ void tierce__scrub_note_unread(struct scrub_run *run, const char *format, ...)
     va_start(values, format);
     (void)vsnprintf(run->unread, sizeof(run->unread), format, values);
     va_end(values);
+    tierce__utf8_mend(run->unread); /* a name may have been cut; the registry has texts only */
 }
 
 /* ---- a run ----------------------------------------------------------------------------------- */
@@ -350,7 +349,8 @@ static void end_run(struct scrub_run *run, int rc)
     struct tierce__scrub_state *last = &scrub->last[scrub->current].state;
     last->ended_us = now_us;
     last->whole_us = run->phase == TIERCE__SCRUB_DONE ? now_us : last->whole_us;
-    bool is_left = run->phase == TIERCE__SCRUB_STOPPED && scrub->is_leaving;
+    bool is_called_off = scrub->is_called_off; /* the call removes the position */
+    bool is_left = run->phase == TIERCE__SCRUB_STOPPED && scrub->is_leaving && !is_called_off;
     if (is_left)
         snprintf(last->why, sizeof(last->why), "this manager leads no more; %s",
                  tierce__registry_is_stored(run->opts->registry)
@@ -361,10 +361,11 @@ static void end_run(struct scrub_run *run, int rc)
     else if (run->phase == TIERCE__SCRUB_FAILED || is_incomplete)
         snprintf(last->why, sizeof(last->why), "%.127s",
                  run->phase == TIERCE__SCRUB_FAILED ? run->why : run->unread);
+    tierce__utf8_mend(last->why); /* it may have been cut */
     state = *last;
     tierce__lock_drop(&scrub->lock);
-    if (!is_left && run->has_saved)
-        tierce__scrub_forget_position(run->opts, run->storage.name);
+    if (!is_left && !is_called_off && run->has_saved)
+        tierce__scrub_forget_position(run->opts, &run->storage);
     log_end(run, &state);
 }
 
@@ -431,14 +432,15 @@ static int scrub_both(struct scrub_run *run)
 {
     int rc = run->is_resumed ? wait_for_storage(run) : 0;
     run->lists = tierce__storages_has_list(run->opts->storages, run->storage.type);
-    run->saved_ns = now_ns(run->opts);
+    run->saved_ns = tierce__scrub_now_ns(run->opts);
     if (rc == 0 && run->phase == TIERCE__SCRUB_RECORDS)
         rc = tierce__scrub_records(run);
     if (rc < 0 || !run->lists)
         return rc;
     run->phase = TIERCE__SCRUB_OBJECTS;
     tierce__free(run->at.instance);
-    run->at = (struct scrub_at){.counts = run->counts};
+    run->at.instance = NULL;
+    scrub_reach(run, 0);
     if (run->has_saved)
         tierce__scrub_save_now(run);
     return tierce__scrub_objects(run);
@@ -529,7 +531,7 @@ static int start_thread(struct tierce__scrub *scrub, struct scrub_run *run)
     if (rc < 0)
         return rc;
     TIERCE_ASSERT(!scrub->has_thread && !scrub->is_running);
-    scrub->is_stopping = scrub->is_leaving = false;
+    scrub->is_stopping = scrub->is_leaving = scrub->is_called_off = false;
     scrub->is_running = true;
     rc = -pthread_create(&scrub->thread, NULL, scrub_storage, run);
     scrub->has_thread = scrub->is_running = rc == 0;
@@ -582,7 +584,7 @@ static int resume_one(struct tierce__scrub *scrub, const struct tierce__storage 
     run->is_resumed = run->has_saved = true;
     int rc = copy_storage(run, storage->name, why);
     if (rc == 0)
-        rc = tierce__scrub_position_read(run, storage->scrub);
+        rc = tierce__scrub_position_read(run, storage->scrub, why);
     if (rc == 0)
         return begin_run(scrub, run, why);
     destroy_run(run);
@@ -608,21 +610,70 @@ void tierce__scrub_resume(struct tierce__scrub *scrub)
         tierce__log(TIERCE_LOG_WARN, "scrub_not_resumed",
                     "storage=%.64s why=\"%s\" hint=\"start it again: tierce storage scrub\"",
                     all[i].name, why[0] != '\0' ? why : tierce_strerror(rc));
-        tierce__scrub_forget_position(&scrub->opts, all[i].name);
+        tierce__scrub_forget_position(&scrub->opts, &all[i]);
     }
     tierce__registry_release(registry, catalog);
 }
 
-void tierce__scrub_stop(struct tierce__scrub *scrub, const char *storage)
+bool tierce__scrub_save_begins(struct scrub_run *run)
+{
+    struct tierce__scrub *scrub = run->scrub;
+    tierce__lock_take(&scrub->lock);
+    TIERCE_ASSERT(scrub->is_running && !scrub->is_saving);
+    scrub->is_saving = !scrub->is_called_off;
+    bool begins = scrub->is_saving;
+    tierce__lock_drop(&scrub->lock);
+    return begins;
+}
+
+void tierce__scrub_save_ends(struct scrub_run *run)
+{
+    struct tierce__scrub *scrub = run->scrub;
+    tierce__lock_take(&scrub->lock);
+    TIERCE_ASSERT(scrub->is_saving);
+    scrub->is_saving = false;
+    tierce__cond_broadcast(&scrub->changed);
+    tierce__lock_drop(&scrub->lock);
+}
+
+/* No position is written after it returns. */
+static void call_off(struct tierce__scrub *scrub, const char *storage)
+{
+    tierce__lock_take(&scrub->lock);
+    if (scrub->is_running && strcmp(scrub->last[scrub->current].storage, storage) == 0) {
+        scrub->is_stopping = scrub->is_called_off = true;
+        tierce__cond_broadcast(&scrub->changed);
+        while (scrub->is_saving)
+            (void)tierce__cond_wait(&scrub->changed, &scrub->lock, TIERCE__DEADLINE_NEVER);
+    }
+    tierce__lock_drop(&scrub->lock);
+}
+
+int tierce__scrub_stop(struct tierce__scrub *scrub, const struct tierce__storage *storage,
+                       char why[TIERCE__WHY_BYTES])
+{
+    struct tierce__registry *registry = scrub->opts.registry;
+    char words[256] = "";
+    TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
+    why[0] = '\0';
+    call_off(scrub, storage->name);
+    if (!tierce__registry_is_stored(registry))
+        return 0;
+    int rc = tierce__registry_note_scrub(registry, storage->name, storage->number, "", words);
+    if (rc == 0 || rc == -ENOENT) /* it was removed, and its position with it */
+        return 0;
+    return tierce__why(why, rc,
+                       "the scrub stops here, but the next leader goes on with it, because its "
+                       "position stays in the registry: %.100s",
+                       words[0] != '\0' ? words : tierce_strerror(rc));
+}
+
+void tierce__scrub_leave(struct tierce__scrub *scrub)
 {
     TIERCE_CHECK_MAGIC(scrub, SCRUB_MAGIC);
     tierce__lock_take(&scrub->lock);
-    if (scrub->is_running &&
-        (storage == NULL || strcmp(scrub->last[scrub->current].storage, storage) == 0)) {
-        scrub->is_stopping = true;
-        scrub->is_leaving = scrub->is_leaving || storage == NULL;
-        tierce__cond_broadcast(&scrub->changed);
-    }
+    scrub->is_stopping = scrub->is_leaving = scrub->is_running;
+    tierce__cond_broadcast(&scrub->changed);
     tierce__lock_drop(&scrub->lock);
 }
 

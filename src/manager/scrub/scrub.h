@@ -73,9 +73,15 @@ TIERCE_MUSTUSE int tierce__scrub_start(struct tierce__scrub *scrub,
  * the storage does not answer for a minute, the scrub has failed. Call it when the manager leads.
  */
 void tierce__scrub_resume(struct tierce__scrub *scrub);
-/* Asks the scrub that runs, if there is one, to stop; NULL: of any storage, because this manager
- * leads no more, and the next leader is to go on with it. */
-void tierce__scrub_stop(struct tierce__scrub *scrub, const char *storage);
+/* Asks the scrub of a storage, if it runs, to stop, and removes its position, so that no leader
+ * goes on with it. Errors, `why` in words: of the registry. The scrub stops, but the position
+ * stays, and the next leader goes on with it; call it again. */
+TIERCE_MUSTUSE int tierce__scrub_stop(struct tierce__scrub *scrub,
+                                      const struct tierce__storage *storage,
+                                      char why[TIERCE__WHY_BYTES]);
+/* Asks the scrub that runs, if there is one, to stop, because this manager leads no more. The next
+ * leader is to go on with it, unless a call has stopped it. */
+void tierce__scrub_leave(struct tierce__scrub *scrub);
 /* Waits until no scrub runs. */
 void tierce__scrub_wait(struct tierce__scrub *scrub);
 
@@ -100,7 +106,8 @@ struct tierce__scrub_counts {
     uint64_t damaged;                  /* of the verified */
     uint64_t unprovable; /* drawn, and of a version that this program does not know, or too large */
     uint64_t dropped_locations;
-    /* Objects that were listed. */
+    /* Objects that were listed. A storage may list an object twice (storage.h), and then `listed`,
+     * `listed_bytes`, `young` and `others` may count it twice. */
     uint64_t listed, listed_bytes;
     uint64_t young;  /* changed within the last day, or perhaps: not judged */
     uint64_t others; /* not named as a block's: not judged, and not counted as listed */

@@ -3,9 +3,12 @@
 #define TIERCE_MANAGER_SCRUB_PRIVATE_H
 
 #include "base/arena.h"
+#include "base/clock.h"
 #include "manager/locate/locator_private.h"
 #include "manager/scrub/scrub.h"
 #include "manager/scrub/scrub_set.h"
+
+#include <string.h>
 
 /* A rate that is also a bound after an idle time: the next batch may begin at next_ns, and no
  * unused time is kept. */
@@ -17,7 +20,8 @@ struct scrub_pace {
 struct scrub_at {
     char *instance; /* heap; NULL: the first one */
     uint64_t cursor;
-    struct tierce__scrub_counts counts; /* up to there */
+    struct tierce__scrub_counts counts; /* up to there, as is the next field */
+    char unread[TIERCE__WHY_BYTES];
 };
 
 /* A scrub that runs. Its thread alone. */
@@ -45,6 +49,20 @@ struct scrub_run {
     char why[TIERCE__WHY_BYTES];     /* it failed */
     char unread[TIERCE__WHY_BYTES];  /* the first that could not be judged; "": all was */
 };
+
+/* The run has judged all records before a place in the present instance. */
+static inline void scrub_reach(struct scrub_run *run, uint64_t cursor)
+{
+    run->at.cursor = cursor;
+    run->at.counts = run->counts;
+    memcpy(run->at.unread, run->unread, sizeof(run->unread));
+}
+
+/* The clock of the rate. */
+static inline uint64_t tierce__scrub_now_ns(const struct tierce__scrub_opts *opts)
+{
+    return opts->now_ns != NULL ? opts->now_ns(opts->clock_arg) : tierce__now_ns();
+}
 
 #define TIERCE__SCRUB_PAGE_WORK 64u /* a page counts as so many files, or as the files on it */
 
@@ -74,16 +92,22 @@ TIERCE_MUSTUSE int tierce__scrub_verify(struct scrub_run *run, struct scrub_file
 
 /*
  * The position of a scrub, as a text in the registry (storage->scrub), with which another leader
- * goes on. `read` sets the fields of a run that has none. Errors: TIERCE_E_FORMAT, -ENOMEM.
+ * goes on. `read` sets the fields of a run that has none. Errors, those of `read` in words or "":
+ * TIERCE_E_FORMAT, -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__scrub_position_write(char **out, const struct scrub_run *run);
-TIERCE_MUSTUSE int tierce__scrub_position_read(struct scrub_run *run, const char *text);
+TIERCE_MUSTUSE int tierce__scrub_position_read(struct scrub_run *run, const char *text,
+                                               char why[TIERCE__WHY_BYTES]);
 /* Writes the position to the registry, at most once a minute. The first time it is a second after
  * the begin, or before the run `waits` for long: most scrubs of small storages write nothing. */
 void tierce__scrub_save(struct scrub_run *run, bool waits);
 void tierce__scrub_save_now(struct scrub_run *run);
+/* Around a write of the position. False: a call has stopped the scrub, and nothing is written. */
+TIERCE_MUSTUSE bool tierce__scrub_save_begins(struct scrub_run *run);
+void tierce__scrub_save_ends(struct scrub_run *run);
 /* The scrub has ended. */
-void tierce__scrub_forget_position(const struct tierce__scrub_opts *opts, const char *storage);
+void tierce__scrub_forget_position(const struct tierce__scrub_opts *opts,
+                                   const struct tierce__storage *storage);
 
 /* Lists the instances, by name. Errors: -ENOMEM, TIERCE_E_CLOSED (the manager leads no more). */
 TIERCE_MUSTUSE int tierce__scrub_list_instances(struct scrub_run *run);

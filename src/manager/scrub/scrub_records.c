@@ -272,15 +272,14 @@ static int scrub_instance(struct scrub_run *run, const char *id, uint64_t cursor
     if (copy == NULL)
         return -ENOMEM;
     tierce__free(run->at.instance);
-    run->at = (struct scrub_at){.instance = copy, .cursor = cursor, .counts = run->counts};
+    run->at.instance = copy;
+    scrub_reach(run, cursor);
     do {
         uint64_t before = run->counts.checked;
         rc = scrub_page(run, id, &cursor);
         uint64_t files = run->counts.checked - before;
-        if (rc == 0 && cursor != 0) {
-            run->at.cursor = cursor;
-            run->at.counts = run->counts;
-        }
+        if (rc == 0 && cursor != 0)
+            scrub_reach(run, cursor);
         if (rc == 0 && files < TIERCE__SCRUB_PAGE_WORK)
             rc = tierce__scrub_pace(run, TIERCE__SCRUB_PAGE_WORK - files);
         if (rc == 0 && cursor != 0)
@@ -291,14 +290,16 @@ static int scrub_instance(struct scrub_run *run, const char *id, uint64_t cursor
 
 int tierce__scrub_records(struct scrub_run *run)
 {
-    struct scrub_at from = run->at;
-    run->at = (struct scrub_at){.counts = run->counts};
+    char *instance = run->at.instance;
+    uint64_t cursor = run->at.cursor;
+    run->at.instance = NULL;
+    scrub_reach(run, 0);
     int rc = tierce__scrub_list_instances(run);
     for (size_t i = 0; rc == 0 && i < run->id_count; i++) {
-        int order = from.instance != NULL ? strcmp(run->ids[i], from.instance) : 1;
+        int order = instance != NULL ? strcmp(run->ids[i], instance) : 1;
         if (order >= 0)
-            rc = scrub_instance(run, run->ids[i], order == 0 ? from.cursor : 0);
+            rc = scrub_instance(run, run->ids[i], order == 0 ? cursor : 0);
     }
-    tierce__free(from.instance);
+    tierce__free(instance);
     return rc;
 }

@@ -201,7 +201,7 @@ static void age_all(const struct tierce__started *started)
 }
 
 /* Stores the keys, and lets a day pass. */
-static struct tierce__started store_old(void)
+static inline struct tierce__started store_old(void)
 {
     struct tierce__started started = harness_start(&h, keys, KEYS);
     write_all(&started);
@@ -242,7 +242,17 @@ static struct tierce__scrub_state run(bool repairs)
     return state;
 }
 
-static struct tierce__scrub_state run_done(bool repairs)
+/* The call of an operator. */
+static inline void stop_scrub(const char *name)
+{
+    struct tierce__storage storage = {.name = (char *)(uintptr_t)name};
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    const struct tierce__storage *found = tierce__catalog_storage(catalog, name);
+    ck_assert_int_eq(tierce__scrub_stop(scrub, found != NULL ? found : &storage, h.why), 0);
+    tierce__registry_release(h.registry, catalog);
+}
+
+static inline struct tierce__scrub_state run_done(bool repairs)
 {
     struct tierce__scrub_state state = run(repairs);
     ck_assert_msg(state.phase == TIERCE__SCRUB_DONE, "%s: %s",

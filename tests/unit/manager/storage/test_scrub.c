@@ -243,7 +243,7 @@ static int list_and_stop(struct tierce__storage_driver *driver, bool is_first,
 {
     int rc = tierce__storage_file.list(driver, is_first, page, why);
     ck_assert(!page->is_end);
-    tierce__scrub_stop(scrub, NULL);
+    tierce__scrub_leave(scrub);
     return rc;
 }
 
@@ -463,16 +463,16 @@ START_TEST(a_slow_scrub_is_stopped)
     store_old();
     ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
     ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), -EBUSY);
-    tierce__scrub_stop(scrub, "another");
+    stop_scrub("another");
     ck_assert(tierce__scrub_state(scrub, "s", &state) && state.ended_us == 0);
-    tierce__scrub_stop(scrub, "s");
+    stop_scrub("s");
     tierce__scrub_wait(scrub);
     ck_assert(tierce__scrub_state(scrub, "s", &state));
     ck_assert_int_eq(state.phase, TIERCE__SCRUB_STOPPED);
     ck_assert_str_eq(state.why, "");
     ck_assert(!tierce__scrub_state(scrub, "another", &state));
     ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
-    tierce__scrub_stop(scrub, NULL);
+    tierce__scrub_leave(scrub);
     tierce__scrub_wait(scrub);
     ck_assert(tierce__scrub_state(scrub, "s", &state));
     ck_assert_msg(strstr(state.why, "the next leader goes on") != NULL, "%s", state.why);
@@ -555,109 +555,6 @@ START_TEST(a_small_filter_needs_several_scrubs)
 }
 END_TEST
 
-/* ---- another leader -------------------------------------------------------------------------- */
-
-static enum tierce__scrub_phase ends_in; /* the phase in which this manager ceases to lead */
-static uint64_t ends_after;              /* files that were measured */
-
-static void cease_to_lead(void)
-{
-    struct tierce__scrub_state state;
-    ck_assert(tierce__scrub_state(scrub, "s", &state));
-    if (state.phase == ends_in && looked_at >= ends_after)
-        tierce__scrub_stop(scrub, NULL);
-}
-
-static int measure_and_count(struct tierce__storage_driver *driver, const char *path,
-                             uint64_t *bytes)
-{
-    looked_at++;
-    return tierce__storage_file.measure(driver, path, bytes);
-}
-
-static struct tierce__scrub_state stop_and_resume(uint64_t fence)
-{
-    struct tierce__scrub_state state;
-    tierce__scrub_wait(scrub);
-    ck_assert(tierce__scrub_state(scrub, "s", &state));
-    ck_assert_int_eq(state.phase, TIERCE__SCRUB_STOPPED);
-    ck_assert_msg(strstr(state.why, "the next leader goes on") != NULL, "%s", state.why);
-    /* The next leader knows only the registry. */
-    tierce__registry_drop(h.registry);
-    ck_assert_int_eq(tierce__registry_load(h.registry, fence, h.why), 0);
-    open_scrub(true);
-    ck_assert(!tierce__scrub_state(scrub, "s", &state));
-    tierce__scrub_resume(scrub);
-    ck_assert(tierce__scrub_state(scrub, "s", &state));
-    return state;
-}
-
-START_TEST(the_next_leader_goes_on)
-{
-    enum { KEYS_NOW = 1000, PAGE = 256 * PARTS };
-    static int64_t many[KEYS_NOW];
-    struct tierce__scrub_request request = {.storage = "s", .repairs = true, .rate = 4};
-    for (int i = 0; i < KEYS_NOW; i++)
-        many[i] = 1000 + i;
-    struct tierce__started started = harness_start(&h, many, KEYS_NOW);
-    write_all(&started);
-    age_all(&started);
-    harness_finish(&h, &started);
-    h.now_us += HOUR_US;
-    char orphan[400];
-    snprintf(orphan, sizeof(orphan), "%s", make_file("i/a/00000000000000f1", true));
-    ops.measure = measure_and_count;
-    while_it_waits = cease_to_lead;
-    ends_in = TIERCE__SCRUB_RECORDS;
-    ends_after = KEYS_NOW; /* half of them */
-    open_scrub(true);
-    ck_assert_int_eq(tierce__scrub_start(scrub, &request, h.why), 0);
-    struct tierce__scrub_state state = stop_and_resume(2);
-    ck_assert(state.repairs && state.rate == 4 && state.began_us > 0);
-    ends_in = TIERCE__SCRUB_OBJECTS;
-    state = stop_and_resume(3);
-    uint64_t measured = looked_at;
-    ck_assert_uint_ge(measured, KEYS_NOW * PARTS);
-    ck_assert_uint_le(measured, KEYS_NOW * PARTS + PAGE);
-    ends_in = TIERCE__SCRUB_PHASES;
-    tierce__scrub_wait(scrub);
-    ck_assert(tierce__scrub_state(scrub, "s", &state));
-    ck_assert_msg(state.phase == TIERCE__SCRUB_DONE, "%s", state.why);
-    ck_assert_uint_eq(state.counts.checked, KEYS_NOW * PARTS);
-    ck_assert_uint_eq(state.counts.missing, 0);
-    ck_assert_uint_eq(state.counts.deleted_orphans, 1);
-    ck_assert_uint_eq(looked_at, measured); /* the records are not looked at again */
-    ck_assert(!exists(orphan));
-    ck_assert_uint_eq(harness_prefix(&h, many, KEYS_NOW), KEYS_NOW);
-    open_scrub(true); /* it has ended: a further leader has nothing to go on with */
-    tierce__scrub_resume(scrub);
-    ck_assert(!tierce__scrub_state(scrub, "s", &state));
-}
-END_TEST
-
-START_TEST(a_position_that_is_no_position)
-{
-    static const char *const texts[] = {
-        "1",
-        "2 0 0 1 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 ",
-        "1 9 0 1 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 i",
-        "1 0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 i",
-        "1 0 0 1 0 1 0 0 7 0 0 0 0 0 0 0 0 0 0 0 ",
-        "1 0 0 1 0 1 0 -1 0 0 0 0 0 0 0 0 0 0 0 0 i",
-        "1 0 0 1 0 1 0 0 99999999999999999999 0 0 0 0 0 0 0 0 0 0 0 i"};
-    struct tierce__scrub_state state;
-    char why[256];
-    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
-        ck_assert_int_eq(tierce__registry_note_scrub(h.registry, "s", texts[i], why), 0);
-        tierce__scrub_resume(scrub);
-        ck_assert(!tierce__scrub_state(scrub, "s", &state));
-        const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
-        ck_assert_str_eq(tierce__catalog_storage(catalog, "s")->scrub, "");
-        tierce__registry_release(h.registry, catalog);
-    }
-}
-END_TEST
-
 CHECK_MAIN("scrub", .seconds = 240, .setup = open_all, .teardown = close_all,
            .tests = {blocks_that_are_there_stay,
                      records_without_files_lose_the_location,
@@ -679,6 +576,4 @@ CHECK_MAIN("scrub", .seconds = 240, .setup = open_all, .teardown = close_all,
                      a_removed_storage_has_no_last_scrub,
                      a_slow_scrub_is_stopped,
                      records_are_read_once_for_many_objects,
-                     a_small_filter_needs_several_scrubs,
-                     the_next_leader_goes_on,
-                     a_position_that_is_no_position})
+                     a_small_filter_needs_several_scrubs})
