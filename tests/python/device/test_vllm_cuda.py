@@ -2,6 +2,7 @@
 """The connector with KV in the memory of a GPU: on the driver of tests/support/cuda, which takes the place of a real
 one. So the tests of each of the files below run in a process of their own."""
 
+import importlib.util
 import json
 import os
 import select
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("vllm")
+# Each worker of pytest reads this file, and the import of vLLM takes 20 seconds of a processor.
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE.parents[2] / "build" / "dev" / "tests" / "cuda" / "libcuda.so.1"
