@@ -4,7 +4,7 @@
 vLLM's hashes name an input by vLLM's name for it, which a client may choose (`multi_modal_uuids`). Two clients may use one
 name for two images, in two engines that share a store. So a key behind an input has the digest of the input's data, too. The
 tier is told of a request by its number only; the request itself is taken from the connector that tells it. A request
-that is not found there neither stores nor loads. """
+that is not found there neither stores nor loads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAMES_MAX = 8  # between the connector and the tier
 
 
 def request_of(req_id: str):
-    """The request that vLLM's connector announces; None: it is not found. """
+    """The request that vLLM's connector announces; None: it is not found."""
     frame = sys._getframe(1)
     for _ in range(FRAMES_MAX):
         if frame is None:
@@ -34,7 +34,7 @@ def request_of(req_id: str):
 
 
 class Inputs:
-    """The inputs of a request, of which a session of vLLM gets more. """
+    """The inputs of a request, of which a session of vLLM gets more."""
 
     def __init__(self, request, media: Media):
         self.request, self.media = request, media
@@ -42,26 +42,26 @@ class Inputs:
         self.spans: list[Span] | None = []  # None: the content of one is unknown
 
     def see(self) -> None:
-        """Raises Unsupported if an input is new and its content is unknown. """
+        """Raises Unsupported if an input is new and its content is unknown."""
         if self.count != len(self.request.mm_features):
             self.count, self.spans = len(self.request.mm_features), None
             self.spans = self.media.spans(self.request)
 
     def are_certain(self) -> bool:
-        """No name has got a second content: vLLM's own caches go by names, and may have confused the two. """
+        """No name has got a second content: vLLM's own caches go by names, and may have confused the two."""
         return self.spans is not None and all(
             self.media.known(each.identifier) is not None for each in self.request.mm_features)
 
 
 class InputKeys:
-    """Keys of a multimodal model. The scheduler's thread. """
+    """Keys of a multimodal model. The scheduler's thread."""
 
     def __init__(self, tell_once):
         self.media = Media()
         self.tell_once = tell_once
 
     def see(self, req_context) -> None:
-        """A request begins: its inputs are kept in its context. """
+        """A request begins: its inputs are kept in its context."""
         try:
             request = request_of(req_context.req_id)
             if request is None:
@@ -73,7 +73,7 @@ class InputKeys:
             self.tell_once(f"Tierce's tier ignores a request: {reason}")
 
     def key(self, key: bytes, req_context) -> bytes | None:
-        """The store's key; None: the request must not touch the store. """
+        """The store's key; None: the request must not touch the store."""
         inputs = req_context.get_state(Inputs)
         try:
             if inputs is not None:
