@@ -9,7 +9,7 @@ its child, which then has a parent outside of vLLM, runs COMMAND.
 LINK is the descriptor of a socket (SOCK_SEQPACKET) that connects this script and the worker. The script writes the process
 id of COMMAND, or the negative error number if COMMAND cannot be run. If the worker then writes anything, the script waits
 for the end of COMMAND and writes its exit status. When the worker closes the socket or ends, the script exits, and COMMAND
-runs on. COMMAND inherits RECORD, the descriptor with the record lock. """
+runs on. COMMAND inherits RECORD, the descriptor with the record lock."""
 
 import os
 import sys

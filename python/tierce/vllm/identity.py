@@ -2,7 +2,7 @@
 """The identity of KV: the namespace of an engine and the chain root of a request.
 
 Everything that changes the KV bytes must be included. Everything else must be left out, because otherwise engines
-that could share KV do not share it. """
+that could share KV do not share it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 In one process, it calls the worker half. If vLLM runs the worker in a process of its own, it sends queries over a
 Unix socket of the same user: frames of a 32-bit length and a body of fixed fields, no format that could execute code,
-every length checked. A query without an answer by its deadline is a miss. """
+every length checked. A query without an answer by its deadline is a miss."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """The identity of images and similar inputs: a digest of the data that the model reads, and not their name.
 
 vLLM identifies an input by a hash, which clients can replace by a name of their own (`multi_modal_uuids`). A name says
-nothing about the content, and vLLM hashes some names, so that they look like hashes of content. """
+nothing about the content, and vLLM hashes some names, so that they look like hashes of content."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Media:
     """The contents of inputs by vLLM's names for them. The scheduler's thread.
 
     vLLM's own caches go by names. So once a name has had two contents in this process, vLLM may have computed the KV of
-    either with the other, and neither is stored or loaded any more. """
+    either with the other, and neither is stored or loaded any more."""
 
     def __init__(self):
         self.seen: OrderedDict[str, Seen] = OrderedDict()

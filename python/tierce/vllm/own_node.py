@@ -8,7 +8,7 @@ on the same file, and the node inherits it. The kernel releases both locks when 
 - the worker that gets the record lock starts the node; the other workers wait for the socket;
 - when no process holds the shared lock, the node removes the file and exits (`tierce node --users FILE`);
 - each worker waits for the record lock. When a worker gets it, the node has exited, and the worker starts the next
-node. """
+node."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 """The blocks of vLLM that a step may write, and the blocks that a store reads.
 
 vLLM may release blocks at any time: when a request has ended, is preempted, or when the blocks are no longer in its
-window. It allocates each block again before anything is written to it. So a store in progress is safe until a step or a load begins to which vLLM has allocated one of its blocks. Groups share one pool, so a block number identifies the same memory in all of them. """
+window. It allocates each block again before anything is written to it. So a store in progress is safe until a step or a load begins to which vLLM has allocated one of its blocks. Groups share one pool, so a block number identifies the same memory in all of them."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ class RequestTracker:
 class Taint:
     """Paged blocks whose KV is invalid although vLLM considers it valid: a load failed, and all blocks that the same
     step computed from its blocks are wrong too. vLLM computes all of them again; until then none of them may be
-    stored. """
+    stored."""
 
     blocks: set[int] = field(default_factory=set)
 

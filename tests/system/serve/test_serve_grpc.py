@@ -21,7 +21,7 @@ from manager_process import wait_until
 from serve_process import Raw, Server, frame, make_certificates
 
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-PROTO = """
+PROTO ="""
 syntax = "proto3";
 package test;
 import "google/protobuf/duration.proto";

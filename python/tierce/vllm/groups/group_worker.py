@@ -3,7 +3,7 @@
 
 All loads are asynchronous: vLLM accepts failures of such models by request only, and only before
 the request is computed. No other request has used the blocks of a load that fails, so no computed KV can be wrong,
-and no block is tainted. """
+and no block is tainted."""
 
 from __future__ import annotations
 
