@@ -4,6 +4,8 @@
 #include "check_main.h"
 #include "manager_reclaim.h"
 
+#include <errno.h>
+
 enum { LENGTH = 8 };
 static const int64_t chain[LENGTH] = {11, 22, 33, 44, 55, 66, 77, 88};
 
@@ -295,6 +297,230 @@ START_TEST(a_prefix_does_not_expire_before_its_suffix)
 }
 END_TEST
 
+/* ---- the steps of a sweep -------------------------------------------------------------------- */
+
+static struct tierce__live *take_live(struct harness *h)
+{
+    struct tierce__live *live;
+    ck_assert_int_eq(tierce__live_acquire(&live, h->locator, "i", h->why), 0);
+    return live;
+}
+
+static struct tierce__reclaimed told[16];
+static size_t told_count;
+
+static void note_told(void *arg, const char *instance_id, const struct tierce__reclaimed *gone,
+                      size_t count, int64_t delay_us)
+{
+    ck_assert_str_eq(instance_id, "i");
+    ck_assert_int_eq(delay_us, 5);
+    for (size_t i = 0; i < count && told_count < 16; i++)
+        told[told_count++] = gone[i];
+    (void)arg;
+}
+
+/* One call of the sweep; *next_us = when the next one is due, or INT64_MAX. */
+static struct tierce__removed sweep_once(struct harness *h, struct tierce__live *live,
+                                         int64_t *next_us)
+{
+    struct tierce__removed swept = {0};
+    const struct tierce__orphan_sweeping how = {.delay_us = 5, .submitted = note_told, .arg = h};
+    *next_us = INT64_MAX;
+    tierce__live_sweep_orphans(live, &how, &swept, next_us);
+    return swept;
+}
+
+static struct harness *scanned;
+static const struct tierce__meta_store_ops *scan_ops;
+static int scans;
+static struct tierce__started unfinished;
+
+/* A session that began before the hole ends after the sweep began. */
+static int scan_and_finish(struct tierce__meta_space *space, uint64_t *cursor, size_t wanted,
+                           int64_t *keys, size_t *count)
+{
+    if (scans++ == 0) {
+        scanned->now_us += 1;
+        harness_finish(scanned, &unfinished);
+    }
+    return scan_ops->scan(space, cursor, wanted, keys, count);
+}
+
+/* A store may return a key twice, as Redis does. */
+static int scan_twice(struct tierce__meta_space *space, uint64_t *cursor, size_t wanted,
+                      int64_t *keys, size_t *count)
+{
+    *cursor = 0;
+    int rc = scan_ops->scan(space, cursor, wanted, keys, count);
+    *cursor = scans++ == 0 ? 1 : 0;
+    return rc;
+}
+
+static int scan_fails(struct tierce__meta_space *space, uint64_t *cursor, size_t wanted,
+                      int64_t *keys, size_t *count)
+{
+    (void)space, (void)cursor, (void)wanted, (void)keys, (void)count;
+    return -EIO;
+}
+
+static void set_scan(struct tierce__live *live, struct tierce__meta_store_ops *ops,
+                     int (*scan)(struct tierce__meta_space *space, uint64_t *cursor, size_t wanted,
+                                 int64_t *keys, size_t *count))
+{
+    scans = 0;
+    scan_ops = live->space->ops;
+    *ops = *scan_ops;
+    ops->scan = scan;
+    live->space->ops = ops;
+}
+
+/* A block that is stored behind a hole during a sweep stays until the next one: its client may
+ * store the hole's key next. */
+START_TEST(a_sweep_removes_what_was_there_when_it_began)
+{
+    static const int64_t branch[] = {11, 22, 33, 44, 155};
+    struct harness h;
+    struct tierce__meta_store_ops ops;
+    int64_t next_us;
+    open_all(&h, &(struct harness_opts){0});
+    struct tierce__live *live = take_live(&h);
+    harness_store(&h, chain, LENGTH);
+    struct tierce__record last;
+    bool found;
+    ck_assert_int_eq(
+        tierce__meta_index_get(live->index, &chain[LENGTH - 1], 1, &h.arena, &last, &found), 0);
+    unfinished = harness_start(&h, branch, 5);
+    ck_assert_uint_eq(unfinished.count, 1);
+    remove_keys(&h, &chain[3], 1);
+    scanned = &h;
+    set_scan(live, &ops, scan_and_finish);
+    struct tierce__removed swept = sweep_once(&h, live, &next_us);
+    live->space->ops = scan_ops;
+    ck_assert(is_there(&h, 155));
+    ck_assert_uint_eq(swept.keys, 4);
+    ck_assert_uint_eq(swept.locations, 4);
+    ck_assert_uint_eq(swept.bytes, 4 * BLOCK_BYTES);
+    ck_assert_uint_eq(told_count, 4);
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(told[i].key, chain[LENGTH - 1 - i]); /* the farthest first */
+    ck_assert_mem_eq(told[0].location_id, last.locations[0].id, sizeof(told[0].location_id));
+    tierce__live_release(live);
+    close_all(&h);
+}
+END_TEST
+
+START_TEST(a_key_that_a_scan_returns_twice)
+{
+    struct harness h;
+    struct tierce__meta_store_ops ops;
+    int64_t next_us;
+    open_all(&h, &(struct harness_opts){0});
+    struct tierce__live *live = take_live(&h);
+    harness_store(&h, chain, LENGTH);
+    remove_keys(&h, &chain[3], 1);
+    set_scan(live, &ops, scan_twice);
+    ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 4);
+    live->space->ops = scan_ops;
+    ck_assert_int_eq(scans, 2);
+    ck_assert_int_eq(next_us, INT64_MAX);
+    tierce__live_release(live);
+    close_all(&h);
+}
+END_TEST
+
+/* The table may name a key that is indexed: no call that stored it has closed the hole yet. */
+START_TEST(a_hole_whose_key_is_indexed_is_closed)
+{
+    const struct tierce__gone gone = {.key = chain[3], .children = 1};
+    struct harness h;
+    int64_t next_us;
+    open_all(&h, &(struct harness_opts){0});
+    struct tierce__live *live = take_live(&h);
+    harness_store(&h, chain, LENGTH);
+    tierce__holes_take(&live->holes, &gone, 1, 0);
+    ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 0);
+    ck_assert(!tierce__holes_any(&live->holes));
+    ck_assert_uint_eq(harness_prefix(&h, chain, LENGTH), LENGTH);
+    tierce__live_release(live);
+    close_all(&h);
+}
+END_TEST
+
+/* While a hole's key is written, and after an error of the store, the sweep is tried again a second
+ * later, not at once. */
+START_TEST(a_sweep_that_cannot_go_on_waits_a_second)
+{
+    enum { SECOND_US = 1000000 };
+    const struct tierce__mask none = {0};
+    struct harness h;
+    struct tierce__meta_store_ops ops;
+    int64_t next_us;
+    open_all(&h, &(struct harness_opts){0});
+    struct tierce__live *live = take_live(&h);
+    ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 0);
+    ck_assert_int_eq(next_us, INT64_MAX); /* there is no hole */
+    harness_store(&h, chain, LENGTH);
+    remove_keys(&h, &chain[3], 1);
+    struct tierce__started started = harness_start(&h, chain, LENGTH);
+    set_scan(live, &ops, scan_fails);
+    for (int i = 0; i < 2; i++) {
+        int64_t due_us = h.now_us + SECOND_US;
+        ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 0);
+        ck_assert_int_eq(next_us, due_us);
+        if (i == 0)
+            ck_assert_int_eq(
+                tierce__locator_finish_write(h.locator, "i", started.session, &none, h.why), 0);
+        else
+            live->space->ops = scan_ops;
+        h.now_us = due_us - 1;
+        ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 0);
+        ck_assert_int_eq(next_us, due_us);
+        h.now_us = due_us;
+    }
+    ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 4);
+    ck_assert_int_eq(next_us, INT64_MAX);
+    tierce__live_release(live);
+    close_all(&h);
+}
+END_TEST
+
+/* A sweep of many blocks takes several calls: eight pages of 1024 keys are read at once, and 1024
+ * blocks are removed. The next one begins after ten times the time that it took. */
+START_TEST(a_long_sweep_takes_several_calls)
+{
+    enum { BLOCKS = 9000, PAGE = 1024, SECOND_US = 1000000 };
+    static int64_t keys[BLOCKS];
+    struct harness h;
+    int64_t next_us;
+    size_t calls = 0, removed = 0;
+    open_all(&h, &(struct harness_opts){0});
+    struct tierce__live *live = take_live(&h);
+    for (int i = 0; i < BLOCKS; i++)
+        keys[i] = i + 1;
+    harness_store(&h, keys, BLOCKS);
+    remove_keys(&h, keys, 1);
+    ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 0);
+    ck_assert_int_eq(next_us, h.now_us); /* it goes on */
+    h.now_us += SECOND_US;
+    for (; removed < BLOCKS - 1; calls++) {
+        size_t left = BLOCKS - 1 - removed, some = sweep_once(&h, live, &next_us).keys;
+        ck_assert_uint_eq(some, left < PAGE ? left : PAGE);
+        removed += some;
+        ck_assert_int_eq(next_us, removed < BLOCKS - 1 ? h.now_us : INT64_MAX);
+        ck_assert_int_eq(is_there(&h, keys[1]), removed < BLOCKS - 1);
+    }
+    ck_assert_uint_eq(calls, (BLOCKS - 1 + PAGE - 1) / PAGE);
+    harness_store(&h, chain, LENGTH);
+    remove_keys(&h, &chain[3], 1);
+    ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 0);
+    ck_assert_int_eq(next_us, h.now_us + 10 * SECOND_US);
+    h.now_us = next_us;
+    ck_assert_uint_eq(sweep_once(&h, live, &next_us).keys, 4);
+    tierce__live_release(live);
+    close_all(&h);
+}
+END_TEST
+
 /* ---- reclaim --------------------------------------------------------------------------------- */
 
 /* The first blocks of a chain were not read for longest, since the engine has them itself: still
@@ -390,10 +616,20 @@ CHECK_MAIN("orphans", .seconds = 60,
                      a_chain_that_is_removed_as_a_whole_leaves_no_hole,
                      a_block_that_is_stored_again_has_its_suffix_back,
                      a_block_that_is_removed_twice_leaves_one_hole,
-                     each_allocation_of_a_sweep_fails_once, the_next_leader_finds_what_was_left,
-                     the_note_of_an_open_hole_stays, what_follows_an_expired_block_goes,
-                     what_is_stored_behind_a_hole_goes, a_hole_knows_all_that_came_behind_it,
-                     what_was_never_stored_is_no_hole, a_prefix_does_not_expire_before_its_suffix,
-                     a_sample_makes_no_holes, a_circle_can_be_reclaimed,
-                     a_use_meanwhile_makes_no_hole},
+                     each_allocation_of_a_sweep_fails_once,
+                     the_next_leader_finds_what_was_left,
+                     the_note_of_an_open_hole_stays,
+                     what_follows_an_expired_block_goes,
+                     what_is_stored_behind_a_hole_goes,
+                     a_hole_knows_all_that_came_behind_it,
+                     what_was_never_stored_is_no_hole,
+                     a_prefix_does_not_expire_before_its_suffix,
+                     a_sample_makes_no_holes,
+                     a_circle_can_be_reclaimed,
+                     a_use_meanwhile_makes_no_hole,
+                     a_sweep_removes_what_was_there_when_it_began,
+                     a_key_that_a_scan_returns_twice,
+                     a_hole_whose_key_is_indexed_is_closed,
+                     a_sweep_that_cannot_go_on_waits_a_second,
+                     a_long_sweep_takes_several_calls},
            .loops = {{chains_are_reclaimed_from_their_ends, 0, 3}})

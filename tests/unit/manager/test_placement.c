@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules that ask for moves: demotion, promotion and replicas. "s" is hotter than "t". */
+#include "base/alloc.h"
 #include "check_main.h"
 #include "manager/reclaim/demote.h"
 #include "manager_moves.h"
@@ -505,6 +506,152 @@ START_TEST(settings_stay_until_they_are_turned_off)
 }
 END_TEST
 
+/* ---- the parts of demotion ------------------------------------------------------------------- */
+
+struct part_of_demotion {
+    struct harness h;
+    struct tierce__live *live;
+    const struct tierce__catalog *catalog;
+    struct tierce__need need; /* of "s" */
+};
+
+static void open_part(struct part_of_demotion *p)
+{
+    open_rules(&p->h, 1, 0, 0);
+    ck_assert_int_eq(tierce__live_acquire(&p->live, p->h.locator, "i", p->h.why), 0);
+    p->catalog = tierce__registry_acquire(p->h.registry);
+    p->need = (struct tierce__need){.bytes = 1, .storage = moves_number_of(&p->h, "s")};
+}
+
+static void close_part(struct part_of_demotion *p)
+{
+    tierce__registry_release(p->h.registry, p->catalog);
+    tierce__live_release(p->live);
+    close_all(&p->h);
+}
+
+static uint64_t leaving(struct part_of_demotion *p)
+{
+    return tierce__demote_leaving(p->h.locator, p->catalog, &p->need);
+}
+
+/* Bytes that leave a storage count while they wait and while they are copied. Copies for other
+ * reasons, which stay, and writes of clients do not count. */
+START_TEST(only_demoted_bytes_are_leaving)
+{
+    static const int64_t cold[] = {1, 2}, copied[] = {3}, fresh[] = {99};
+    struct part_of_demotion p;
+    open_part(&p);
+    harness_store(&p.h, keys, KEYS);
+    (void)harness_start(&p.h, fresh, 1);
+    ck_assert_uint_eq(moves_want(&p.h, copied, 1, "s", true, TIERCE__MOVE_TO_ANY), 1);
+    ck_assert_uint_eq(leaving(&p), 0);
+    ck_assert_uint_eq(moves_take(&p.h, 10).count, 1);
+    ck_assert_uint_eq(leaving(&p), 0);
+    ck_assert_uint_eq(moves_want(&p.h, cold, 2, "s", false, TIERCE__MOVE_TO_COLDER), 2);
+    for (int is_taken = 0; is_taken < 2; is_taken++) {
+        ck_assert_uint_eq(leaving(&p), 2 * BLOCK_BYTES);
+        p.need.group = "g";
+        ck_assert_uint_eq(leaving(&p), 2 * BLOCK_BYTES);
+        p.need.group = "other";
+        ck_assert_uint_eq(leaving(&p), 0);
+        p.need.group = NULL;
+        p.need.storage = moves_number_of(&p.h, "t");
+        ck_assert_uint_eq(leaving(&p), 0);
+        p.need.storage = moves_number_of(&p.h, "s");
+        if (is_taken == 0)
+            ck_assert_uint_eq(moves_take(&p.h, 10).count, 1);
+    }
+    close_part(&p);
+}
+END_TEST
+
+START_TEST(blocks_that_wait_or_are_written_are_no_candidates)
+{
+    static const int64_t cold[] = {1};
+    struct part_of_demotion p;
+    open_part(&p);
+    harness_store(&p.h, keys, KEYS);
+    struct tierce__record record = moves_record(&p.h, 1);
+    ck_assert(!tierce__demote_skips(p.live, 1, &record, p.h.now_us));
+    ck_assert_uint_eq(moves_want(&p.h, cold, 1, "s", false, TIERCE__MOVE_TO_COLDER), 1);
+    ck_assert(tierce__demote_skips(p.live, 1, &record, p.h.now_us)); /* it waits */
+    ck_assert_uint_eq(moves_take(&p.h, 10).count, 1);
+    ck_assert(tierce__demote_skips(p.live, 1, &record, p.h.now_us)); /* it is being copied */
+    record = moves_record(&p.h, 2);
+    ck_assert(!tierce__demote_skips(p.live, 2, &record, p.h.now_us));
+    close_part(&p);
+}
+END_TEST
+
+/* A block without a value is dropped instead of moved, unless a block follows it. */
+START_TEST(a_useless_block_is_dropped)
+{
+    struct part_of_demotion p;
+    open_part(&p);
+    harness_store(&p.h, keys, KEYS);
+    struct tierce__record record = moves_record(&p.h, 1);
+    const struct tierce__victims_opts opts = {
+        .locator = p.h.locator, .catalog = p.catalog, .need = &p.need};
+    struct tierce__taking taking = {.opts = &opts};
+    struct tierce__candidate useless = {.value = TIERCE__VALUE_NONE},
+                             used = {.value = TIERCE__VALUE_INSIDE};
+    record.children = 0;
+    ck_assert(tierce__demote_drops(&taking, &useless, &record, &record.locations[0]));
+    ck_assert(!tierce__demote_drops(&taking, &used, &record, &record.locations[0]));
+    record.children = 1;
+    ck_assert(!tierce__demote_drops(&taking, &useless, &record, &record.locations[0]));
+    close_part(&p);
+}
+END_TEST
+
+/* The groups of a need that demote: those that ask for it, if they have instances of engines. */
+START_TEST(the_groups_that_demote)
+{
+    struct part_of_demotion p;
+    open_part(&p);
+    struct tierce__group other = *tierce__catalog_group(p.catalog, "g");
+    other.name = (char *)(uintptr_t) "other";
+    other.number = 0;
+    ck_assert_int_eq(tierce__registry_add_group(p.h.registry, &other, p.h.why), 0);
+    tierce__registry_release(p.h.registry, p.catalog);
+    p.catalog = tierce__registry_acquire(p.h.registry);
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(p.catalog, &count);
+    ck_assert_uint_eq(count, 2);
+    bool *demotes = tierce__demote_begin(p.h.locator, p.catalog, &p.need);
+    ck_assert(demotes != NULL && demotes[0] && demotes[1]);
+    tierce__free(demotes);
+    p.need.group = "g";
+    demotes = tierce__demote_begin(p.h.locator, p.catalog, &p.need);
+    ck_assert_ptr_nonnull(demotes);
+    for (size_t i = 0; i < count; i++)
+        ck_assert_int_eq(demotes[i], strcmp(groups[i].name, "g") == 0);
+    tierce__free(demotes);
+    p.need.group = "other"; /* it has no instance */
+    ck_assert_ptr_null(tierce__demote_begin(p.h.locator, p.catalog, &p.need));
+    p.need.group = NULL;
+    p.need.storage = moves_number_of(&p.h, "t"); /* nothing is colder */
+    ck_assert_ptr_null(tierce__demote_begin(p.h.locator, p.catalog, &p.need));
+    close_part(&p);
+}
+END_TEST
+
+/* A mover cannot verify them. */
+START_TEST(blocks_of_other_clients_are_not_demoted)
+{
+    struct harness h;
+    open_all(&h, &(struct harness_opts){.watermark = 0.9});
+    moves_add_storage(&h, "t", 0);
+    set_rules(&h, 1, 0, 0);
+    const struct tierce__need need = {.bytes = 1, .storage = moves_number_of(&h, "s")};
+    const struct tierce__catalog *catalog = tierce__registry_acquire(h.registry);
+    ck_assert_ptr_null(tierce__demote_begin(h.locator, catalog, &need));
+    tierce__registry_release(h.registry, catalog);
+    close_all(&h);
+}
+END_TEST
+
 CHECK_MAIN("placement",
            .tests = {the_coldest_blocks_move, without_a_mover_blocks_are_evicted,
                      without_room_blocks_are_evicted, two_reads_within_the_window_promote,
@@ -512,6 +659,8 @@ CHECK_MAIN("placement",
                      a_lost_storage_loses_no_block, a_read_asks_for_a_copy,
                      a_copy_that_has_become_the_last_one_stays,
                      candidates_are_asked_once_for_all_instances,
-                     settings_stay_until_they_are_turned_off},
+                     settings_stay_until_they_are_turned_off, only_demoted_bytes_are_leaving,
+                     blocks_that_wait_or_are_written_are_no_candidates, a_useless_block_is_dropped,
+                     the_groups_that_demote, blocks_of_other_clients_are_not_demoted},
            .loops = {{a_full_storage_gives_its_copies_up, 0, 2},
                      {the_last_copy_that_can_be_read_stays, 0, 2}})
