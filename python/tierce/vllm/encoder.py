@@ -76,7 +76,7 @@ class Item:
     modality: str
     shape: Shape
     deadline: float
-    users: set[str]
+    users: dict[str, object]  # request id -> request
     future: Future | None = None
     output: torch.Tensor | None = None
     is_over: bool = False  # the output, or its absence, is final
@@ -175,12 +175,12 @@ class EncoderScheduler:
         if item is None:
             item = self.items[feature.identifier] = Item(
                 feature.modality, self.widths.shape(feature.modality, feature.mm_position.get_num_embeds()),
-                time.monotonic() + self.wait_s, set())
+                time.monotonic() + self.wait_s, {})
             self.store.count("lookups")
         if content is None and not (item.is_over and item.output is None):
             self.miss(item, "identity unknown")
             item.output = None
-        item.users.add(request.request_id)
+        item.users[request.request_id] = request
         if item.future is None and not item.is_over and self.has_room(item):
             item.future = self.store.load(content, item.shape)
         return item
@@ -222,13 +222,24 @@ class EncoderScheduler:
 
     def forget(self, request) -> None:
         for identifier in {feature.identifier for feature in request.mm_features or ()}:
-            item = self.items.get(identifier)
-            if item is not None:
-                item.users.discard(request.request_id)
-                if not item.users:
-                    self.store.count("unused", item.output is not None)
-                    item.cancel()
-                    del self.items[identifier]
+            self.leave(identifier, request.request_id)
+
+    def leave(self, identifier: str, request_id: str) -> None:
+        item = self.items.get(identifier)
+        if item is None:
+            return
+        item.users.pop(request_id, None)
+        if not item.users:
+            self.store.count("unused", item.output is not None)
+            item.cancel()
+            del self.items[identifier]
+
+    def end_unreported(self, request_ids) -> None:
+        """Leaves the items of requests that vLLM has freed without a call: their outputs would be held for ever."""
+        for identifier, item in list(self.items.items()):
+            for request_id in [each for each in request_ids if each in item.users]:
+                if item.users[request_id].is_finished():
+                    self.leave(identifier, request_id)
 
     # ---- outputs of steps
 
@@ -343,7 +354,12 @@ class TierceECConnector(ECConnectorBase):
     def update_state_after_alloc(self, request, index):
         self.half.promise(request.mm_features[index].identifier)
 
+    @guarded()
+    def end_unreported(self, scheduler_output):
+        self.half.end_unreported(scheduler_output.finished_req_ids)
+
     def build_connector_meta(self, scheduler_output):
+        self.end_unreported(scheduler_output)
         return TierceECMetadata({} if self.off else self.half.take_promised())
 
     @guarded()

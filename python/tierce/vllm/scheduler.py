@@ -90,8 +90,10 @@ class SchedulerHalf:
     def tracker(self, request) -> RequestTracker | None:
         """None if this request must not touch the store."""
         known = self.live.get(request.request_id)
-        if known is not None:
+        if known is not None and known[0] is request:
             return known[1]
+        if known is not None:  # the request of this number before it: its end was not reported
+            self.finished(known[0])
         try:
             media = self.media.spans(request)
             root = identity.chain_root(request, self.adapters)
@@ -292,6 +294,13 @@ class SchedulerHalf:
                 "tierce.remote_tokens": loaded.remote * size,
                 "tierce.failed_tokens": loaded.failed * size}
 
+    def end_unreported(self, req_ids) -> None:
+        """Ends the requests of a step's list of ended ones that vLLM has freed without a call."""
+        for req_id in req_ids:
+            known = self.live.get(req_id)
+            if known is not None and known[0].is_finished():
+                self.finished(known[0])
+
     def note_ended(self) -> None:
         """vLLM ends a request before it reports the load of the same step."""
         ending, self.ending = self.ending, {}
@@ -309,6 +318,7 @@ class SchedulerHalf:
 
     def step(self, output) -> list[ReqMeta]:
         """The message to the worker half for the step that vLLM scheduled."""
+        self.end_unreported(output.finished_req_ids)
         self.note_ended()
         if self.facts is None or self.facts.off is not None:
             return []

@@ -26,7 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.sampling_params import SamplingParams  # noqa: E402
 from vllm.v1 import kv_cache_interface as kv  # noqa: E402
-from vllm.v1.request import Request  # noqa: E402
+from vllm.v1.request import Request, RequestStatus  # noqa: E402
 
 from tierce.vllm import connector as ours, identity, ranks, tracker, worker  # noqa: E402
 from tierce.vllm.geometry import Numbering  # noqa: E402
@@ -376,7 +376,7 @@ def scheduled(request, block_ids, computed, count):
                                        num_computed_tokens=computed)]
     none = Thing(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
     return Thing(scheduled_new_reqs=new, scheduled_cached_reqs=none,
-                 num_scheduled_tokens={request.request_id: count})
+                 num_scheduled_tokens={request.request_id: count}, finished_req_ids=set())
 
 
 def ask(c, request, block_ids):
@@ -427,6 +427,23 @@ def test_a_load_that_failed_is_not_tried_again(scheduler, failed, again):
         Thing(kv_connector_worker_meta=ours.TierceWorkerMetadata(results)))
     assert ask(scheduler, request, ids)[0] == again
     assert ask(scheduler, request_of(name="other"), ids)[0] == 18 * BLOCK
+
+
+def test_a_request_whose_end_vllm_does_not_report(scheduler):
+    """The lists of ended requests end it, unless a new request has its number; a new one has an identity of its own."""
+    half, ids = scheduler.half, list(range(1, 20))
+    request, other = request_of(), request_of(name="other")
+    for each in request, other:
+        ask(scheduler, each, ids)
+    request.status = RequestStatus.FINISHED_ABORTED
+    step = scheduled(other, [], 0, 0)
+    step.finished_req_ids = {"r", "other", "unknown"}
+    scheduler.build_connector_meta(step)
+    assert list(half.live) == ["other"]
+    salted = request_of(name="other", cache_salt="another client's")
+    before = half.live["other"][1]
+    ask(scheduler, salted, ids)
+    assert half.live["other"][0] is salted and half.live["other"][1].root != before.root
 
 
 def noted(c, request):

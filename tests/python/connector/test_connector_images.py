@@ -62,7 +62,7 @@ def continued(requests, step):
     if step > 0:
         computed = Thing(req_ids=names, new_block_ids=ids, num_computed_tokens=[done] * len(names), resumed_req_ids=set())
     return Thing(scheduled_new_reqs=new, scheduled_cached_reqs=computed,
-                 num_scheduled_tokens=dict.fromkeys(names, 8 * BLOCK))
+                 num_scheduled_tokens=dict.fromkeys(names, 8 * BLOCK), finished_req_ids=set())
 
 
 def in_progress(scheduler, monkeypatch):

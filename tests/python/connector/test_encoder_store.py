@@ -291,6 +291,20 @@ def test_requests_share_an_output():
     assert not half.items and half.store.counters == {"lookups": 1, "unused": 1}
 
 
+def test_requests_whose_end_vllm_does_not_report():
+    """Their outputs would be held, and leave no room for others."""
+    half = scheduler()
+    first, second, third = request("a", ONE), request("b", ONE), request("c", OTHER)
+    for each, ended in (first, True), (second, False), (third, True):
+        each.is_finished = lambda ended=ended: ended
+        half.are_ready(each, 0)
+    half.end_unreported({"a", "b", "c", "unknown"})
+    assert list(half.items) == [ONE] and list(half.items[ONE].users) == ["b"]
+    assert half.store.asked[key(OTHER)].cancelled() and not half.store.asked[key(ONE)].cancelled()
+    half.forget(second)
+    assert not half.items
+
+
 def test_a_late_output_is_a_miss_for_good():
     half = scheduler(SlowStore("0ms"))
     asks = request("r", ONE)

@@ -305,7 +305,7 @@ def output_of(request, tables=None, computed=0, count=0, offers=()):
     state = Thing(get_block_ids=lambda _: tables,
                   boundary_state_offloads={request.request_id: list(offers)} if offers else {})
     return Thing(scheduled_new_reqs=new, scheduled_cached_reqs=none, kv_connector_block_state=state,
-                 num_scheduled_tokens={request.request_id: count} if count else {})
+                 num_scheduled_tokens={request.request_id: count} if count else {}, finished_req_ids=set())
 
 
 class Engine:

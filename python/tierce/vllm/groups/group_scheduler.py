@@ -93,6 +93,7 @@ class GroupSchedulerHalf(SchedulerHalf):
     # ---- saves
 
     def step(self, output) -> list[ReqMeta]:
+        self.end_unreported(output.finished_req_ids)
         self.note_ended()
         if self.facts is None or self.facts.off is not None:
             return []
