@@ -13,7 +13,7 @@ set(TIERCE_TESTS_SINGLE
     test_cli_trace test_config test_copy_sum test_copy_sum_kernel test_cuda_calls test_deadlines test_device_cells
     test_device_faults test_device_faults_native test_device_kv test_engine_config
     test_frozen_abi test_frozen_manager test_frozen_native test_grants
-    test_fleet_register test_grpc_frame test_index test_intern test_json test_json_value test_json_write test_key_text test_kvcm test_lm
+    test_fleet_register test_fleet_register_times test_grpc_frame test_index test_intern test_json test_json_value test_json_write test_key_text test_kvcm test_lm
     test_lmcache_hash test_manager_config test_map test_mix test_model test_model_fields test_namespace test_node_users test_numa test_open test_paged
     test_policy_conformance test_policy_lru test_profiles test_prometheus test_prop_curve
     test_prop_flat test_prop_index test_prop_key test_prop_kvcm test_prop_policy
