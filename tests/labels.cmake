@@ -8,7 +8,7 @@ set(TIERCE_TESTS_PLAIN test_build_kernels test_layers test_rehearsal test_setup 
 # test_device_cells is about bytes, and takes minutes with it. test_device_kv_copiers and test_device_faults_copiers run the
 # cases of test_device_kv and test_device_faults with more threads.
 set(TIERCE_TESTS_SINGLE
-    test_arena test_base test_beneath test_block_answers test_chain test_chunk_header test_cli_basics test_cli_doctor
+    test_arena test_asks test_base test_beneath test_block_answers test_chain test_chunk_header test_cli_basics test_cli_doctor
     test_cli_optimize test_cli_optimize_money test_cli_optimize_sim test_cli_report
     test_cli_trace test_config test_copy_sum test_copy_sum_kernel test_cuda_calls test_deadlines test_device_cells
     test_device_faults test_device_faults_native test_device_kv test_engine_config

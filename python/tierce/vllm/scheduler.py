@@ -102,11 +102,11 @@ class SchedulerHalf:
             self.warn_once(f"Tierce ignores a request: {reason}")
             self.ignored.add(request.request_id)
             return None
-        wishes = request.kv_transfer_params or {}
+        options = request.kv_transfer_params or {}
         tracker = RequestTracker(
             request.request_id, next(self.sessions), root, request.num_prompt_tokens,
-            skip_load=wishes.get(SKIP_LOAD) is True, skip_save=wishes.get(SKIP_SAVE) is True,
-            report=wishes.get(REPORT) is True, tag=read_tag(wishes.get(TAG)))
+            skip_load=options.get(SKIP_LOAD) is True, skip_save=options.get(SKIP_SAVE) is True,
+            report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)))
         tracker.media, tracker.media_count = media, len(request.mm_features)
         self.live[request.request_id] = request, tracker
         return tracker

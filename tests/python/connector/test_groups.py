@@ -188,6 +188,16 @@ def test_groups_that_never_agree_are_a_miss_after_some_rounds():
     assert len(odd.asked) <= 64 and odd.unpinned == 1
 
 
+def test_full_attention_is_asked_first():
+    """vLLM may list its group last. A prompt of which it has nothing does not wait for the answers about states."""
+    full, window, state = View([]), View([4], pending=True), View([4], pending=True)
+    views = views_of((STATE, 1, state), (WINDOW, 2, window), (FULL, 1, full))
+    assert views.lookup(CHAIN, 0, 10, 1, 7) == (0, 0, False)
+    assert (full.asked, window.asked, state.asked) == ([10], [], [])
+    full.at = [1, 2, 3, 4]
+    assert views.lookup(CHAIN, 0, 10, 1, 7)[2] and state.asked[0] == 4
+
+
 def test_a_hit_is_in_memory_if_all_groups_are():
     views = views_of((FULL, 1, View(range(99))), (STATE, 1, View([6], memory=False)))
     assert views.lookup(CHAIN, 2, 10, 1, 7) == (6, 2, False)

@@ -107,11 +107,22 @@ static double cost_of(uint32_t count)
     return (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) / 1e9;
 }
 
-/* Eight times as many calls cost about eight times as much: no call looks at all others. */
+static double least_cost_of(uint32_t count)
+{
+    double least = cost_of(count);
+    for (int i = 0; i < 2; i++) {
+        double cost = cost_of(count);
+        least = cost < least ? cost : least;
+    }
+    return least;
+}
+
+/* Eight times as many calls cost about eight times as much: no call looks at all others. Of several
+ * tries the cheapest, which other programs disturbed least. */
 START_TEST(test_many_calls_cost_as_much_as_many_times_one)
 {
     enum { QUADRATIC = (MANY / FEW) * (MANY / FEW) };
-    double few = cost_of(FEW), many = cost_of(MANY);
+    double few = least_cost_of(FEW), many = least_cost_of(MANY);
     ck_assert_msg(many < few * QUADRATIC / 2, "%u calls: %f s, %u calls: %f s", FEW, few, MANY,
                   many);
 }

@@ -155,9 +155,11 @@ class GroupViews:
         """The largest number of units at which all groups can be restored; how many of them memory
         can restore; whether a query to a remote store is in progress. Each group is looked up with the number that the other groups have found, until all have found the same number. The number only decreases."""
         total, pending, ask = to_unit, False, (flags, session, tag)
+        # Full attention first: where it has nothing, the others are not asked. Only its lookups know cost.wait.
+        parts = sorted(enumerate(self.parts), key=lambda each: each[1].group.kind != FULL)
         agreed, memory = [-1] * len(self.parts), [to_unit] * len(self.parts)
         for _ in range(ROUNDS_MAX):
-            for at, part in enumerate(self.parts):
+            for at, part in parts:
                 if total <= from_unit or part.agrees(agreed[at], total):
                     continue
                 found = part.lookup(chain, from_unit, total, ask)
