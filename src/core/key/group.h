@@ -61,6 +61,16 @@ enum {
     TIERCE__STOPS_MANY = 4,    /* one in so many: many */
 };
 
+/* Keys of a lookup. An engine asks for a longer prompt in several lookups. */
+#define TIERCE__LOOKUP_ROW 4096u
+
+/* Whether a lookup that found so many of its keys tells where its prompt stops. One key that is
+ * there is a writer's question about a parent, and a full row goes on in the next one. */
+static inline bool tierce__stops_count(size_t found, size_t asked)
+{
+    return found < asked || (asked > 1 && asked < TIERCE__LOOKUP_ROW);
+}
+
 /* Whether a window or state inside a chain, which was read or not, is worth less than others. */
 static inline bool tierce__stops_spare(struct tierce__stops stops, bool was_read)
 {

@@ -173,8 +173,8 @@ void tierce__live_count_stop(struct tierce__live *live, const struct tierce__rec
                              size_t found, size_t asked)
 {
     TIERCE_DASSERT(found > 0 && found <= asked);
-    if (live->needs.is_sparse || (found == asked && asked == 1))
-        return; /* a question about one block */
+    if (live->needs.is_sparse || !tierce__stops_count(found, asked))
+        return;
     atomic_fetch_add_explicit(&live->stops_inside, last->children == 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&live->stops, 1, memory_order_relaxed);
 }

@@ -461,8 +461,8 @@ static void count_stop(struct tierce__hybrid *h, uint32_t last, uint32_t found, 
 {
     struct tierce__stops *stops = &h->families[h->members[h->blocks[last].member].family].stops;
     TIERCE_DASSERT(found <= asked);
-    if (found == asked && asked == 1)
-        return; /* a question about one block */
+    if (!tierce__stops_count(found, asked))
+        return;
     stops->all++;
     stops->inside += h->blocks[last].children == 1;
     if (stops->all >= TIERCE__STOPS_MOST) {

@@ -284,6 +284,25 @@ START_TEST(stops_fade)
 }
 END_TEST
 
+/* An engine asks for a prompt of more blocks in several lookups: a row that is found in full is not
+ * where the prompt stops. */
+START_TEST(full_rows_of_long_prompts_are_no_stops)
+{
+    const struct tierce__record last = {.children = 1};
+    struct tierce__live *live;
+    OPEN(&full_group, &state_group);
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "full", h.why), 0);
+    tierce__live_count_stop(live, &last, TIERCE__LOOKUP_ROW, TIERCE__LOOKUP_ROW);
+    tierce__live_count_stop(live, &last, 1, 1); /* a writer's question */
+    ck_assert_uint_eq(tierce__live_stops(live).all, 0);
+    tierce__live_count_stop(live, &last, TIERCE__LOOKUP_ROW - 1, TIERCE__LOOKUP_ROW);
+    tierce__live_count_stop(live, &last, 2, 2);
+    ck_assert_uint_eq(tierce__live_stops(live).inside, 2);
+    tierce__live_release(live);
+    close_all(&h);
+}
+END_TEST
+
 /* The blocks behind the last state serve nothing, and are newer than everything else. */
 START_TEST(blocks_behind_the_last_state_leave_first)
 {
@@ -569,6 +588,7 @@ CHECK_MAIN("families", .seconds = 120,
                      states_inside_leave_if_few_prompts_stop_there,
                      read_states_inside_stay_if_some_prompts_stop_there,
                      states_inside_stay_if_many_prompts_stop_there, stops_fade,
+                     full_rows_of_long_prompts_are_no_stops,
                      blocks_behind_the_last_state_leave_first,
                      a_state_without_its_chain_leaves_first, sparse_blocks_leave_no_holes,
                      two_generations, a_generation_that_nothing_needs_takes_no_pairs,

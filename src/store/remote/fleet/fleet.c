@@ -20,7 +20,6 @@
 #include "store/remote/fleet/fleet_requests.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -210,6 +209,19 @@ static int adopt(struct tierce__connector *connector, const struct tierce__inval
     return 0;
 }
 
+/* Answers of the generation before end first: the engine drops what it has after them. None of them
+ * blocks, and none of the part's begins any more. */
+static void await_early(struct tierce__fleet *fleet, const struct tierce__fleet_part *part)
+{
+    TIERCE_DASSERT(atomic_load_explicit(&part->serves, memory_order_relaxed) == 0);
+    atomic_store_explicit(&fleet->awaits_early, true, memory_order_seq_cst);
+    tierce__lock_take(&fleet->lock);
+    while (atomic_load_explicit(&part->early, memory_order_seq_cst) > 0)
+        (void)tierce__cond_wait(&fleet->early_over, &fleet->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&fleet->lock);
+    atomic_store_explicit(&fleet->awaits_early, false, memory_order_relaxed);
+}
+
 /* On the thread. */
 static bool invalidated(void *arg, const struct tierce__fleet_part *part, bool is_first)
 {
@@ -220,10 +232,7 @@ static bool invalidated(void *arg, const struct tierce__fleet_part *part, bool i
                                        .is_first = is_first};
     memcpy(what.ns_digest, part->ns_digest, sizeof(what.ns_digest));
     TIERCE_DASSERT(!tierce__fleet_part_is_current(part) && !tierce__lock_holds_any());
-    /* Answers of the generation before end first: the engine drops what it has after them. None of
-     * them blocks. */
-    while (atomic_load_explicit(&fleet->early, memory_order_seq_cst) > 0)
-        sched_yield();
+    await_early(fleet, part);
     if (fleet->invalidated != NULL)
         return fleet->invalidated(fleet->invalidated_arg, &what);
     if (is_first && part->heard == 1)
@@ -400,6 +409,7 @@ static void destroy(struct tierce__fleet *fleet)
     tierce__fleet_writes_close(fleet->writes);
     tierce__fleet_places_close(fleet->places);
     tierce__free(fleet->instance);
+    tierce__cond_fini(&fleet->early_over);
     tierce__lock_fini(&fleet->lock);
     fleet->magic = 0;
     tierce__free(fleet);
@@ -534,6 +544,7 @@ static void init(struct tierce__fleet *fleet, const struct tierce__connector_sou
     fleet->look_ns = TIERCE__DEADLINE_NEVER;
     fleet->session_ms = SESSION_MS;
     tierce__lock_init(&fleet->lock, TIERCE__LOCK_FLEET);
+    tierce__cond_init(&fleet->early_over);
     struct tierce__list *lists[] = {&fleet->arrived, &fleet->answered, &fleet->adopted,
                                     &fleet->jobs,    &fleet->gets,     &fleet->unplaced,
                                     &fleet->reports};

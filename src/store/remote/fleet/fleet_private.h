@@ -102,8 +102,9 @@ struct tierce__fleet_part {
     uint64_t heard_ns;   /* when the manager answered last */
     /* Another number for each generation of a registry while the part is current, otherwise 0: for
      * answers on other threads.
-     * Sequentially consistent with fleet->early: see answer_early in fleet_read.c. */
+     * Sequentially consistent with `early`: see answer_early in fleet_read.c. */
     _Atomic uint64_t serves;
+    _Atomic uint32_t early; /* gets that are being answered on other threads */
     /* Called when the part is not current any more, and with the first generation. True: this
      * process has nothing of another one, so this one is adopted at once. NULL: the first
      * generation is adopted if it is 1. */

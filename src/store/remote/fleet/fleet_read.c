@@ -10,12 +10,13 @@
  * is answered at its own deadline.
  */
 #include "base/alloc.h"
+#include "core/key/group.h"
 #include "store/remote/fleet/fleet_requests.h"
 
 #include <errno.h>
 #include <string.h>
 
-#define ROW_MAX 4096u /* keys of a call: its answer stays far below the client's limit */
+#define ROW_MAX TIERCE__LOOKUP_ROW /* keys of a call: its answer stays below the client's limit */
 
 /* The beginning of all that is in fleet->jobs. */
 struct fleet_job {
@@ -263,29 +264,42 @@ static void answer_get(struct fleet_get *get, int status)
         tierce__fleet_answer(fleet, req, status);
 }
 
+/* Either this sees that the thread waits, or the thread sees the count. */
+static void end_early(struct tierce__fleet *fleet, struct tierce__fleet_part *part)
+{
+    uint32_t before = atomic_fetch_sub_explicit(&part->early, 1, memory_order_seq_cst);
+    TIERCE_DASSERT(before > 0);
+    if (before > 1 || !atomic_load_explicit(&fleet->awaits_early, memory_order_seq_cst))
+        return;
+    tierce__lock_take(&fleet->lock);
+    tierce__cond_broadcast(&fleet->early_over);
+    tierce__lock_drop(&fleet->lock);
+}
+
 /*
  * Answers a get whose bytes are there, on the thread of the storage's connector. All other answers
  * are given by the thread of this one. Bytes of a part that is not current any more are none of
- * these: either this sees that the part does not serve, or the thread sees the count and waits
- * before it tells the engine.
+ * these: either this sees that the part does not serve, or the thread sees the part's count and
+ * waits before it tells the engine.
  */
 static bool answer_early(struct tierce__fleet_io *io)
 {
     struct fleet_get *get = TIERCE__CONTAINER_OF(io, struct fleet_get, io);
     struct tierce__fleet *fleet = get->fleet;
+    struct tierce__fleet_part *part = get->part;
     struct tierce__store_req *req = get->req;
     if (io->req.status != 0)
         return false;
-    atomic_fetch_add_explicit(&fleet->early, 1, memory_order_seq_cst);
+    atomic_fetch_add_explicit(&part->early, 1, memory_order_seq_cst);
     bool serves = get->serves != 0 &&
-                  atomic_load_explicit(&get->part->serves, memory_order_seq_cst) == get->serves;
+                  atomic_load_explicit(&part->serves, memory_order_seq_cst) == get->serves;
     if (serves) {
         get->req = NULL;
         req->connected = io->req.connected;
         req->repeats = io->req.repeats;
         tierce__fleet_answer(fleet, req, 0);
     }
-    atomic_fetch_sub_explicit(&fleet->early, 1, memory_order_seq_cst);
+    end_early(fleet, part);
     return serves;
 }
 

@@ -48,10 +48,11 @@ struct tierce__fleet {
     struct tierce__fleet_stores *stores;
     struct tierce__fleet_parts *parts;
     pthread_t thread;
-    _Atomic uint64_t waiting; /* requests that are not answered */
-    _Atomic uint32_t early;   /* calls of tierce__fleet_io.early in progress */
+    _Atomic uint64_t waiting;  /* requests that are not answered */
+    _Atomic bool awaits_early; /* the thread waits for early answers of a part */
 
-    struct tierce__lock lock;     /* FLEET: from here to why */
+    struct tierce__lock lock; /* FLEET: from here to why */
+    struct tierce__cond early_over;
     struct tierce__list arrived;  /* requests */
     struct tierce__list answered; /* struct tierce__fleet_io */
     bool has_answers;             /* there are some that the thread must handle soon */

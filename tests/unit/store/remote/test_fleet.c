@@ -94,6 +94,65 @@ START_TEST(test_a_get_during_an_invalidation)
 }
 END_TEST
 
+static _Atomic bool in_done, done_is_over, was_over;
+
+/* An engine's answer that takes its time. */
+static void take_time(struct tierce__store_req *req)
+{
+    (void)req;
+    atomic_store(&in_done, true);
+    sem_wait(&goes_on);
+    atomic_store(&done_is_over, true);
+}
+
+static void *let_go(void *arg)
+{
+    store_connector_let_go(fleet_fake_store());
+    return arg;
+}
+
+static void note_over(struct tierce__store_req *req)
+{
+    (void)req;
+    atomic_store(&was_over, atomic_load(&done_is_over));
+    sem_post(&goes_on);
+}
+
+/* A part is invalidated after the answers of its own that are being given, and not after those of
+ * other parts. */
+START_TEST(test_an_invalidation_during_answers)
+{
+    static struct connector_call call;
+    char other[TIERCE__KEY_TEXT_BYTES];
+    pthread_t thread;
+    snprintf(other, sizeof(other), "%s", name_of(2, 0, 2));
+    fleet_fake_set_generation(1);
+    ck_assert_int_eq(put(1), 0);
+    ck_assert_int_eq(connector_put(connector, pool, other, 2, BYTES), 0);
+    ck_assert_int_eq(sem_init(&goes_on, 0, 0), 0);
+    store_connector_hold(fleet_fake_store(), TIERCE__STORE_GET);
+    make_many(TIERCE__STORE_GET, 1, 1, LATE_MS);
+    many[0].req.done = take_time;
+    send_many(1);
+    WAIT_FOR(store_connector_held(fleet_fake_store()) == 1);
+    ck_assert_int_eq(pthread_create(&thread, NULL, let_go, NULL), 0);
+    WAIT_FOR(atomic_load(&in_done));
+    fleet_fake_set_generation(2);
+    ck_assert_int_eq(connector_exists(connector, other), 0);
+    unsigned before = fleet_fake_count(FLEET_FAKE_LOCATE);
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, name(1), 0);
+    call.req.done = note_over;
+    connector->ops->submit(connector, &call.req);
+    WAIT_FOR(fleet_fake_count(FLEET_FAKE_LOCATE) > before);
+    sem_post(&goes_on);
+    pthread_join(thread, NULL);
+    sem_wait(&goes_on);
+    ck_assert(atomic_load(&was_over));
+    tierce__buf_release(many[0].req.buf);
+    ck_assert_int_eq(get(1), 0); /* the connector has adopted the generation */
+}
+END_TEST
+
 START_TEST(test_calls_are_shared)
 {
     size_t found;
@@ -297,7 +356,7 @@ START_TEST(test_a_folder_without_its_mark)
 }
 END_TEST
 
-/* The storage rejects a request, perhaps of this process alone: the block may be well. */
+/* The storage rejects a request, perhaps of this process alone: the block may be healthy. */
 START_TEST(test_an_object_that_cannot_be_read)
 {
     ck_assert_int_eq(put(1), 0);
@@ -582,6 +641,7 @@ static Suite *make_suite(void)
     tcase_add_test(tcase, test_objects);
     tcase_add_test(tcase, test_a_get_is_answered_where_its_bytes_arrive);
     tcase_add_test(tcase, test_a_get_during_an_invalidation);
+    tcase_add_test(tcase, test_an_invalidation_during_answers);
     tcase_add_test(tcase, test_calls_are_shared);
     tcase_add_loop_test(tcase, test_chains, 0, 2);
     tcase_add_test(tcase, test_gets_share_a_question);

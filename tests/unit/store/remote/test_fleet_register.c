@@ -67,7 +67,7 @@ START_TEST(test_a_registration)
 }
 END_TEST
 
-/* What a registration of this shape says about attention. */
+/* The attention that a registration of this shape names. */
 static void check_attention(const struct shape *shape, struct tierce_shard shard, const char *kind,
                             int32_t window_tokens, int32_t every_tokens, char family[128])
 {
