@@ -18,6 +18,7 @@ enum tierce__target {
                                   existing instance in its own group too */
     TIERCE__TARGET_NAMESPACE,  /* the instance of instance_id, or the group of instance_group */
     TIERCE__TARGET_GROUP,      /* the group that the request names */
+    TIERCE__TARGET_OWN_GROUP,  /* the group of the field instance_group; empty: of the scope */
     TIERCE__TARGET_GROUP_PART, /* that group or an instance of it; the answer shows this part */
 };
 
