@@ -41,7 +41,7 @@ BELOW["store"] = {"base", "proto", "net"} | CORE
 # Serves objects to other processes, from the loops of net/server, which libtierce.so has.
 BELOW["store/transfer"] = BELOW["store"] | {"store", "net/server"}
 BELOW["directory"] = {"base"}
-BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "net", "net/server", "store", "optimizer"}
+BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "net", "net/server", "store", "optimizer", "directory"}
 BELOW["engine"] = BELOW["store"] | {"store", "store/transfer"}
 BELOW["mover"] = {"base", "core/key", "core/chunk", "proto", "net", "store"}
 BELOW["node"] = {"base", "core/key", "core/chunk", "proto", "net", "net/server", "store", "store/transfer", "engine", "mover"}

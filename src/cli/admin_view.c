@@ -233,10 +233,30 @@ static const struct tierce__admin_column group_columns[] = {
     {NULL, NULL, NULL},
 };
 
+/* ---- workers of the directory ---------------------------------------------------------------- */
+
+static void put_contents(struct tierce__line *line, struct tierce__text row, const char *path)
+{
+    tierce__line_put(line, tierce__json_get_bool(row, path) ? "complete" : "incomplete");
+}
+
+static const struct tierce__admin_column worker_columns[] = {
+    {"worker", put_text, "worker"},
+    {"group", put_text, "instance_group"},
+    {"address", put_text, "address"},
+    {"chunks", put_number, "keys"},
+    {"heard ms ago", put_number, "heard_ms"},
+    {"gaps", put_number, "gaps"},
+    {"left out", put_number, "left_out"},
+    {"contents", put_contents, "is_complete"},
+    {NULL, NULL, NULL},
+};
+
 const struct tierce__admin_column *tierce__admin_view(const char *rpc)
 {
     TIERCE_ASSERT(rpc != NULL);
     return strcmp(rpc, "listStorage") == 0         ? storage_columns
            : strcmp(rpc, "listInstanceGroup") == 0 ? group_columns
+           : strcmp(rpc, "listWorkers") == 0       ? worker_columns
                                                    : NULL;
 }

@@ -8,6 +8,7 @@
 #include "cli/options.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,11 @@ const char *const tierce__cli_cache_help[] = {
     "  trim ID all|meta|FROM-TO\n                     all blocks; only their metadata; or those "
     "stored in a range of seconds\n" OPTIONS,
     NULL};
+const char *const tierce__cli_directory_help[] = {
+    "  list               the workers (engines and nodes) whose chunks the manager knows\n"
+    "  find GROUP KEY...  who holds the leading chunks, and where to read them; a key has 32\n"
+    "                     hexadecimal digits\n" OPTIONS,
+    NULL};
 const char *const tierce__cli_account_help[] = {
     "  list\n  add NAME user|admin FILE\n                     the first line of FILE is the "
     "password\n  remove NAME\n" OPTIONS,
@@ -88,6 +94,7 @@ enum shape {
     DRAIN,    /* one text, as the field, and "show", or --drop */
     UNDRAIN,  /* one text, as the field */
     REMOVAL,  /* one text, as the field, and --abandon */
+    CHUNKS,   /* one text, as the field, and chunks' keys */
 };
 
 struct verb {
@@ -126,6 +133,8 @@ static const struct verb verbs[] = {
     {"cache", "look", "getCacheMeta", NULL, KEYS, false},
     {"cache", "remove", "removeCache", NULL, KEYS, false},
     {"cache", "trim", "trimCache", NULL, TRIM, true},
+    {"directory", "list", "listWorkers", NULL, NOTHING, true},
+    {"directory", "find", "findChunks", "instance_group", CHUNKS, true},
     {"account", "list", "listAccount", NULL, NOTHING, false},
     {"account", "add", "addAccount", NULL, ACCOUNT, false},
     {"account", "remove", "deleteAccount", "user_name", NAME, false},
@@ -229,6 +238,29 @@ static int read_keys(const struct verb *verb, int count, char **arguments,
             return tierce__cli_usage(
                 verb->command, "\"%.40s\" is not a key; keys are 64-bit numbers", arguments[i]);
         tierce__json_write_signed(request, NULL, key);
+    }
+    tierce__json_write_close(request, ']');
+    return TIERCE__CLI_OK;
+}
+
+/* Keys of 128 bits, each as two numbers. */
+static int read_chunks(const struct verb *verb, int count, char **arguments,
+                       struct tierce__json_write *request)
+{
+    enum { DIGITS = 32 };
+    tierce__json_write_open(request, "keys", '[');
+    for (int i = 1; i < count; i++) {
+        uint64_t halves[2] = {0, 0};
+        bool is_key = strlen(arguments[i]) == DIGITS &&
+                      strspn(arguments[i], "0123456789abcdefABCDEF") == DIGITS &&
+                      sscanf(arguments[i], "%16" SCNx64 "%16" SCNx64, &halves[0], &halves[1]) == 2;
+        if (!is_key)
+            return tierce__cli_usage(verb->command,
+                                     "\"%.40s\" is not a key of a chunk; a key has 32 hexadecimal "
+                                     "digits",
+                                     arguments[i]);
+        tierce__json_write_signed(request, NULL, (int64_t)halves[0]);
+        tierce__json_write_signed(request, NULL, (int64_t)halves[1]);
     }
     tierce__json_write_close(request, ']');
     return TIERCE__CLI_OK;
@@ -366,7 +398,7 @@ static int make_request(const struct verb *verb, int count, char **arguments,
         [NOTHING] = 0,  [NAME] = 1,    [MESSAGE] = 1,  [TRIM] = 2,   [ACCOUNT] = 3,
         [SNAPSHOT] = 1, [PAGE] = 0,    [ADOPTION] = 1, [FAMILY] = 1, [SCRUB] = 1,
         [DRAIN] = 1,    [UNDRAIN] = 1, [REMOVAL] = 1};
-    bool is_list = verb->shape == KEYS;
+    bool is_list = verb->shape == KEYS || verb->shape == CHUNKS;
     bool may_have_more = is_list || verb->shape == SCRUB || verb->shape == DRAIN;
     int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
     if (count < least || (count > least && !may_have_more))
@@ -387,7 +419,7 @@ static int make_request(const struct verb *verb, int count, char **arguments,
         tierce__json_write_text(request, "action", "DRAIN_STOP");
     if (verb->shape == NAME || verb->shape == ADOPTION || verb->shape == FAMILY ||
         verb->shape == SCRUB || verb->shape == DRAIN || verb->shape == UNDRAIN ||
-        verb->shape == REMOVAL)
+        verb->shape == REMOVAL || verb->shape == CHUNKS)
         tierce__json_write_text(request, verb->field, arguments[0]);
     if (options->family != NULL)
         tierce__json_write_text(request, "attention_family", options->family);
@@ -395,7 +427,9 @@ static int make_request(const struct verb *verb, int count, char **arguments,
         tierce__json_write_bool(request, "keep_locations", true);
     if (options->abandon)
         tierce__json_write_bool(request, "abandon_deletions", true);
-    if (verb->shape == KEYS)
+    if (verb->shape == CHUNKS)
+        status = read_chunks(verb, count, arguments, request);
+    else if (verb->shape == KEYS)
         status = read_keys(verb, count, arguments, request);
     else if (verb->shape == TRIM)
         status = read_trim(verb, arguments, request);
@@ -503,6 +537,11 @@ int tierce__cli_instance(int argc, char **argv)
 int tierce__cli_cache(int argc, char **argv)
 {
     return run("cache", argc, argv);
+}
+
+int tierce__cli_directory(int argc, char **argv)
+{
+    return run("directory", argc, argv);
 }
 
 int tierce__cli_account(int argc, char **argv)

@@ -578,6 +578,30 @@ bool tierce__directory_about(struct tierce__directory *directory, struct tierce_
     return true;
 }
 
+bool tierce__directory_who(struct tierce__directory *directory, struct tierce__directory_id id,
+                           struct tierce__directory_who *out)
+{
+    tierce__lock_take(&directory->lock); /* a slot changes hands under it */
+    struct tierce__directory_slot *slot = slot_of(directory, id);
+    if (slot != NULL) {
+        memcpy(out->name, slot->name, sizeof(out->name));
+        memcpy(out->address, slot->address, sizeof(out->address));
+        memcpy(out->host, slot->host_name, sizeof(out->host));
+    }
+    tierce__lock_drop(&directory->lock);
+    return slot != NULL;
+}
+
+bool tierce__directory_is_of(struct tierce__directory *directory, struct tierce__directory_id id,
+                             const char *group)
+{
+    tierce__lock_take(&directory->lock);
+    const struct tierce__directory_slot *slot = slot_of(directory, id);
+    bool is_of = slot != NULL && strcmp(directory->groups[slot->group_at].name, group) == 0;
+    tierce__lock_drop(&directory->lock);
+    return is_of;
+}
+
 bool tierce__directory_next(struct tierce__directory *directory, uint32_t *from,
                             struct tierce__directory_about *out)
 {

@@ -198,6 +198,21 @@ bool tierce__directory_about(struct tierce__directory *directory, struct tierce_
 bool tierce__directory_next(struct tierce__directory *directory, uint32_t *from,
                             struct tierce__directory_about *out);
 
+/* A worker's texts, which do not change while it is there. */
+struct tierce__directory_who {
+    char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
+    char host[TIERCE__DIRECTORY_HOST_BYTES];
+};
+
+/* For answers of lookups: waits for no worker. False: it has left. */
+bool tierce__directory_who(struct tierce__directory *directory, struct tierce__directory_id id,
+                           struct tierce__directory_who *out);
+
+/* Whether a worker is there and of this group. A caller who may only see one group asks this before
+ * a call with an id that was sent to it. Waits for no worker. */
+bool tierce__directory_is_of(struct tierce__directory *directory, struct tierce__directory_id id,
+                             const char *group);
+
 struct tierce__directory_stats {
     uint64_t keys;    /* that anybody holds */
     uint64_t holders; /* pairs of a key and a worker */

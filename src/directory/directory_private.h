@@ -70,11 +70,11 @@ struct tierce__directory_slot {
     struct tierce__lock lock; /* DIRECTORY_WORKER: below */
     bool is_sending, is_synced;
     uint64_t next, gaps, left_out;
-    char address[TIERCE__DIRECTORY_NAME_BYTES], host_name[TIERCE__DIRECTORY_HOST_BYTES];
 
     /* Read under either lock, changed under both: */
     uint32_t epoch;
-    char name[TIERCE__DIRECTORY_NAME_BYTES];
+    char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
+    char host_name[TIERCE__DIRECTORY_HOST_BYTES];
     uint32_t group_at; /* in `groups` */
 
     /* DIRECTORY: */

@@ -95,6 +95,7 @@ static void *tick(void *arg)
         (void)tierce__locator_expire(whole->manager.locator);
         if (tierce__manager_leads(&whole->manager))
             tierce__nodes_tick(whole->manager.nodes);
+        tierce__holdings_tick(whole->manager.holdings, tierce__now_ns());
         if (whole->metrics_log != NULL && tierce__now_ns() >= metrics_ns) {
             log_metrics(whole);
             metrics_ns = tierce__deadline_in_ms(whole->metrics_interval_ms);
@@ -349,6 +350,16 @@ static int open_nodes(struct tierce__manager *m, const struct tierce__manager_co
                                                 .ca_file = config->node_ca_file});
 }
 
+static int open_holdings(struct tierce__manager *m, const struct tierce__manager_config *config)
+{
+    return tierce__holdings_create(
+        &m->holdings, &(struct tierce__holdings_opts){.size = sizeof(struct tierce__holdings_opts),
+                                                      .workers_max = config->directory_workers,
+                                                      .bytes_max = config->directory_bytes,
+                                                      .silence_ms = config->directory_silence_ms,
+                                                      .senders_max = config->directory_senders});
+}
+
 static int open_scrub(struct tierce__manager *manager, const struct tierce__manager_config *config)
 {
     return tierce__scrub_create(
@@ -386,6 +397,8 @@ static int open_content(struct tierce__manager_whole *whole,
                                                       .changed_arg = whole});
     if (rc == 0)
         rc = open_nodes(m, config);
+    if (rc == 0)
+        rc = open_holdings(m, config);
     if (rc == 0)
         rc = tierce__ghosts_create(
             &m->ghost, &(struct tierce__ghosts_opts){.size = sizeof(struct tierce__ghosts_opts),
@@ -560,6 +573,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__reclaimer_stop(manager->reclaimer);
     tierce__locator_close(manager->locator);
     tierce__ghosts_destroy(manager->ghost);
+    tierce__holdings_destroy(manager->holdings);
     tierce__nodes_destroy(manager->nodes);
     tierce__storages_close(manager->storages);
     /* The subscribers of the events look up scopes and credentials. */

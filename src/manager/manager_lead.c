@@ -102,6 +102,7 @@ int tierce__manager_promote(void *arg, uint64_t fence)
     tierce__unmanaged_log(manager->storages, catalog);
     tierce__registry_release(manager->registry, catalog);
     tierce__nodes_lead(manager->nodes);
+    tierce__holdings_clear(manager->holdings); /* a call may have come late, after the last term */
     tierce__reclaimer_resume(manager->reclaimer);
     set_trouble(manager, "");
     TIERCE_ASSERT(atomic_load_explicit(&manager->state, memory_order_relaxed) ==
@@ -124,6 +125,7 @@ void tierce__manager_demote(void *arg)
     tierce__scrub_leave(manager->scrub);
     tierce__scrub_wait(manager->scrub);
     tierce__reclaimer_pause(manager->reclaimer);
+    tierce__holdings_clear(manager->holdings);
     tierce__locator_drop(manager->locator);
     tierce__registry_drop(manager->registry);
     tierce__log(TIERCE_LOG_INFO, "manager.follows", "node=%s", manager->node_id);

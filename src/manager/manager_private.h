@@ -16,6 +16,7 @@
 #include "manager/registry/registry.h"
 #include "manager/scrub/scrub.h"
 #include "manager/storage/storages.h"
+#include "manager/holdings/holdings.h"
 #include "proto/kvcm/rpcs.h"
 
 #include <stdatomic.h>
@@ -61,6 +62,7 @@ struct tierce__manager {
     struct tierce__registry *registry;
     struct tierce__storages *storages;
     struct tierce__nodes *nodes;
+    struct tierce__holdings *holdings;
     struct tierce__locator *locator;
     struct tierce__ghosts *ghost;
     struct tierce__autopilot *autopilot;

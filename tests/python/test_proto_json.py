@@ -387,7 +387,8 @@ def test_table():
         package = file.package.removeprefix("kv_cache_manager.proto.")
         for enum in file.enum_type:
             if enum.name in ("ReportReason", "NodeMedium", "NodePartState", "ScrubAction",
-                             "MoveKind", "MoveResult", "DrainAction"):  # Tierce's own
+                             "MoveKind", "MoveResult", "DrainAction", "ReportKind",
+                             "ReportAnswer"):  # Tierce's own
                 continue
             own = 99 if enum.name == "StorageType" else 0 if enum.name == "FaultType" else 2**31
             lines += [f"{package}.{enum.name} {v.number} {v.name}" for v in enum.value

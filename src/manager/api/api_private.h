@@ -52,6 +52,7 @@ extern const struct tierce__api_row tierce__api_node_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_backup_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_namespace_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_move_rows[TIERCE__RPC_COUNT];
+extern const struct tierce__api_row tierce__api_directory_rows[TIERCE__RPC_COUNT];
 
 /* NULL: no file implements it. */
 const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id);

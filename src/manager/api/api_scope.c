@@ -26,6 +26,7 @@ static struct target target_of(const struct tierce__api_call *api)
     switch (tierce__need_of_call(api->id)->target) {
     case TIERCE__TARGET_REGISTERED:
     case TIERCE__TARGET_NAMESPACE:
+    case TIERCE__TARGET_OWN_GROUP:
         out.group = text_of(api, "instance_group");
         break;
     case TIERCE__TARGET_GROUP:
@@ -69,6 +70,9 @@ bool tierce__api_is_in_scope(const struct tierce__api_call *api,
                                           : tierce__grant_has_group(grant, target.group);
     case TIERCE__TARGET_GROUP:
         return tierce__grant_has_group(grant, target.group);
+    case TIERCE__TARGET_OWN_GROUP:
+        return target.group[0] != '\0' ? tierce__grant_has_group(grant, target.group)
+                                       : grant != NULL && grant->reach == TIERCE__REACH_GROUP;
     case TIERCE__TARGET_GROUP_PART:
         return tierce__grant_meets_group(grant, target.group);
     }

@@ -519,6 +519,21 @@ static void tell_moves(const struct telling *t)
          (double)stats.resting, NULL, 0);
 }
 
+/* ---- the directory --------------------------------------------------------------------------- */
+
+static void tell_directory(const struct telling *t)
+{
+    struct tierce__directory_stats stats;
+    tierce__directory_stats(tierce__holdings_directory(t->manager->holdings), &stats);
+    tell(t, "directory.worker_count", "Workers of the directory.", false, stats.workers, NULL, 0);
+    tell(t, "directory.key_count", "Chunks that some worker holds.", false, (double)stats.keys,
+         NULL, 0);
+    tell(t, "directory.holder_count", "Pairs of a chunk and a worker that holds it.", false,
+         (double)stats.holders, NULL, 0);
+    tell(t, "directory.bytes", "Memory of the directory's table.", false, (double)stats.bytes, NULL,
+         0);
+}
+
 /* ---- ghost curves ---------------------------------------------------------------------------- */
 
 static void tell_ghost(const struct telling *t)
@@ -650,6 +665,7 @@ void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__
     tell_queues(&t);
     tell_background(&t);
     tell_moves(&t);
+    tell_directory(&t);
     tell_ghost(&t);
     tell_autopilot(&t);
     tell_accounts(&t);

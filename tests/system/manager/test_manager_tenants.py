@@ -26,7 +26,9 @@ META = {
     "RenewWriteCache": ("write", "instance"), "RemoveCache": ("trim", "instance"),
     "TrimCache": ("trim", "instance"), "ReportCache": ("write", "instance"),
     "RegisterNode": ("node", "all"), "TakeMoves": ("node", "all"), "FinishMoves": ("node", "all"),
-    "InvalidateNamespace": ("trim", "instance")}
+    "InvalidateNamespace": ("trim", "instance"), "JoinDirectory": ("write", "group"),
+    "ReportChunks": ("write", "group"), "LeaveDirectory": ("write", "group"),
+    "FindChunks": ("read", "group"), "ListWorkers": ("read", "group")}
 KV_META = {
     "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
     "Get": ("read", "instance"), "PutStart": ("write", "instance"),

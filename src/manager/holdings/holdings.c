@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "manager/holdings/holdings.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/threads/lock.h"
+
+#include <errno.h>
+
+#define SILENCE_DEFAULT_MS 10000u
+#define SENDERS_DEFAULT    8u
+#define NS_OF_MS           1000000ULL
+/* The first of those that wait come back after this time, others after multiples of it. */
+#define WAIT_MS     250u
+#define WAIT_MAX_MS 5000u
+/* Entries that a tick looks at, a few at a time: each few with the lock of a shard. */
+#define CLEAN_ENTRIES 2048u
+#define CLEAN_STEPS   32u
+
+struct sender {
+    struct tierce__directory_id id; /* session 0: nobody */
+    uint64_t heard_ns;
+};
+
+struct tierce__holdings {
+    struct tierce__directory *directory;
+    uint32_t silence_ms, senders_max;
+
+    struct tierce__lock lock; /* SENDERS: below */
+    struct sender *senders;   /* [senders_max] */
+    uint64_t refused_ns;      /* the first of the refusals that are counted */
+    uint32_t refused;         /* within a second from then on */
+};
+
+int tierce__holdings_create(struct tierce__holdings **out, const struct tierce__holdings_opts *opts)
+{
+    TIERCE_DASSERT(opts->size == sizeof(*opts));
+    struct tierce__holdings *holdings = tierce__calloc(1, sizeof(*holdings));
+    if (holdings == NULL)
+        return -ENOMEM;
+    holdings->silence_ms = opts->silence_ms > 0 ? opts->silence_ms : SILENCE_DEFAULT_MS;
+    holdings->senders_max = opts->senders_max > 0 ? opts->senders_max : SENDERS_DEFAULT;
+    tierce__lock_init(&holdings->lock, TIERCE__LOCK_SENDERS);
+    holdings->senders = tierce__calloc(holdings->senders_max, sizeof(*holdings->senders));
+    int rc = holdings->senders != NULL ? 0 : -ENOMEM;
+    if (rc == 0)
+        rc = tierce__directory_create(&holdings->directory,
+                                      &(struct tierce__directory_opts){
+                                          .size = sizeof(struct tierce__directory_opts),
+                                          .workers_max = opts->workers_max,
+                                          .bytes_max = opts->bytes_max,
+                                          .silence_ns = holdings->silence_ms * NS_OF_MS,
+                                      });
+    if (rc == 0)
+        *out = holdings;
+    else
+        tierce__holdings_destroy(holdings);
+    return rc;
+}
+
+void tierce__holdings_destroy(struct tierce__holdings *holdings)
+{
+    if (holdings == NULL)
+        return;
+    tierce__directory_destroy(holdings->directory);
+    tierce__lock_fini(&holdings->lock);
+    tierce__free(holdings->senders);
+    tierce__free(holdings);
+}
+
+struct tierce__directory *tierce__holdings_directory(const struct tierce__holdings *holdings)
+{
+    return holdings->directory;
+}
+
+uint32_t tierce__holdings_silence_ms(const struct tierce__holdings *holdings)
+{
+    return holdings->silence_ms;
+}
+
+/* ---- who sends its contents ------------------------------------------------------------------ */
+
+static bool is_same(struct tierce__directory_id a, struct tierce__directory_id b)
+{
+    return a.session == b.session && a.slot == b.slot;
+}
+
+static bool is_free(const struct tierce__holdings *holdings, const struct sender *sender,
+                    uint64_t now_ns)
+{
+    return sender->id.session == 0 ||
+           now_ns > sender->heard_ns + holdings->silence_ms * NS_OF_MS / 2;
+}
+
+/* The worker's own place, or a free one, is the worker's now. False: there is none. */
+static bool take_place(struct tierce__holdings *holdings, struct tierce__directory_id id,
+                       uint64_t now_ns)
+{
+    struct sender *place = NULL;
+    tierce__lock_take(&holdings->lock);
+    for (uint32_t i = 0; i < holdings->senders_max; i++) {
+        struct sender *sender = &holdings->senders[i];
+        bool is_own = is_same(sender->id, id);
+        if (is_own || (place == NULL && is_free(holdings, sender, now_ns)))
+            place = sender;
+        if (is_own)
+            break;
+    }
+    if (place != NULL)
+        *place = (struct sender){.id = id, .heard_ns = now_ns};
+    tierce__lock_drop(&holdings->lock);
+    return place != NULL;
+}
+
+static void free_place(struct tierce__holdings *holdings, struct tierce__directory_id id)
+{
+    tierce__lock_take(&holdings->lock);
+    for (uint32_t i = 0; i < holdings->senders_max; i++) {
+        if (is_same(holdings->senders[i].id, id))
+            holdings->senders[i] = (struct sender){0};
+    }
+    tierce__lock_drop(&holdings->lock);
+}
+
+/* The more workers were refused within the last second, the longer they wait. */
+static uint32_t wait_ms(struct tierce__holdings *holdings, uint64_t now_ns)
+{
+    tierce__lock_take(&holdings->lock);
+    if (now_ns > holdings->refused_ns + 1000 * NS_OF_MS) {
+        holdings->refused_ns = now_ns;
+        holdings->refused = 0;
+    }
+    uint64_t wait = (uint64_t)WAIT_MS * (1 + holdings->refused++ / holdings->senders_max);
+    tierce__lock_drop(&holdings->lock);
+    uint32_t most = holdings->silence_ms / 2 < WAIT_MAX_MS ? holdings->silence_ms / 2 : WAIT_MAX_MS;
+    return wait < most ? (uint32_t)wait : most;
+}
+
+enum tierce__directory_answer tierce__holdings_begin(struct tierce__holdings *holdings,
+                                                     struct tierce__directory_id id,
+                                                     uint64_t now_ns, uint32_t *wait)
+{
+    enum tierce__directory_answer answer = TIERCE__DIRECTORY_LATER;
+    if (take_place(holdings, id, now_ns)) {
+        answer = tierce__directory_sync_begin(holdings->directory, id, now_ns);
+        if (answer != TIERCE__DIRECTORY_DONE)
+            free_place(holdings, id);
+    }
+    *wait = answer == TIERCE__DIRECTORY_LATER ? wait_ms(holdings, now_ns) : 0;
+    return answer;
+}
+
+enum tierce__directory_answer tierce__holdings_add(struct tierce__holdings *holdings,
+                                                   struct tierce__directory_id id,
+                                                   const struct tierce__directory_change *contents,
+                                                   size_t count, uint64_t now_ns)
+{
+    if (!take_place(holdings, id, now_ns))
+        return TIERCE__DIRECTORY_RESYNC;
+    enum tierce__directory_answer answer =
+        tierce__directory_sync_add(holdings->directory, id, contents, count, now_ns);
+    if (answer != TIERCE__DIRECTORY_DONE)
+        free_place(holdings, id);
+    return answer;
+}
+
+enum tierce__directory_answer tierce__holdings_end(struct tierce__holdings *holdings,
+                                                   struct tierce__directory_id id, uint64_t covered,
+                                                   uint64_t now_ns)
+{
+    free_place(holdings, id);
+    return tierce__directory_sync_end(holdings->directory, id, covered, now_ns);
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+void tierce__holdings_clear(struct tierce__holdings *holdings)
+{
+    struct tierce__directory_about about;
+    for (uint32_t from = 0; tierce__directory_next(holdings->directory, &from, &about);)
+        (void)tierce__directory_leave(holdings->directory, about.id);
+    tierce__lock_take(&holdings->lock);
+    for (uint32_t i = 0; i < holdings->senders_max; i++)
+        holdings->senders[i] = (struct sender){0};
+    tierce__lock_drop(&holdings->lock);
+}
+
+void tierce__holdings_tick(struct tierce__holdings *holdings, uint64_t now_ns)
+{
+    (void)tierce__directory_expire(holdings->directory, now_ns);
+    for (uint32_t i = 0; i < CLEAN_STEPS; i++) {
+        if (!tierce__directory_clean(holdings->directory, CLEAN_ENTRIES))
+            return;
+    }
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_MANAGER_HOLDINGS_H
+#define TIERCE_MANAGER_HOLDINGS_H
+
+#include "directory/directory.h"
+
+/*
+ * A manager's directory of the chunks that workers hold (directory/directory.h), for the calls of
+ * api/api_directory.c. Beside the table it bounds how many workers send their contents at once: a
+ * new leader knows nobody, so that all of them begin within seconds of each other.
+ *
+ *     rc = tierce__directory_join(tierce__holdings_directory(holdings), &worker, now_ns, &id);
+ *     answer = tierce__holdings_begin(holdings, id, now_ns, &wait_ms);    // perhaps LATER
+ *     answer = tierce__holdings_add(holdings, id, contents, count, now_ns);
+ *     answer = tierce__holdings_end(holdings, id, covered, now_ns);
+ *
+ * Thread: any. No call blocks on I/O.
+ */
+
+struct tierce__holdings;
+
+struct tierce__holdings_opts {
+    size_t size;
+    uint32_t workers_max, silence_ms; /* 0: 4096, 10000 */
+    uint32_t senders_max;             /* that send their contents at once; 0: 8 */
+    uint64_t bytes_max;               /* of the table; 0: no limit */
+};
+
+/* Errors: TIERCE_E_ARGUMENT (workers_max), -ENOMEM, -EIO (no random numbers). */
+TIERCE_MUSTUSE int tierce__holdings_create(struct tierce__holdings **out,
+                                           const struct tierce__holdings_opts *opts);
+/* NULL is accepted. */
+void tierce__holdings_destroy(struct tierce__holdings *holdings);
+
+struct tierce__directory *tierce__holdings_directory(const struct tierce__holdings *holdings);
+uint32_t tierce__holdings_silence_ms(const struct tierce__holdings *holdings);
+
+/*
+ * The worker sends its contents, if it is one of senders_max that do. A sender that sends nothing
+ * for half of the silence loses its place. LATER: it must begin after *wait_ms.
+ */
+enum tierce__directory_answer tierce__holdings_begin(struct tierce__holdings *holdings,
+                                                     struct tierce__directory_id id,
+                                                     uint64_t now_ns, uint32_t *wait_ms);
+/* RESYNC also for a worker that has lost its place: it must begin again. */
+enum tierce__directory_answer tierce__holdings_add(struct tierce__holdings *holdings,
+                                                   struct tierce__directory_id id,
+                                                   const struct tierce__directory_change *contents,
+                                                   size_t count, uint64_t now_ns);
+enum tierce__directory_answer tierce__holdings_end(struct tierce__holdings *holdings,
+                                                   struct tierce__directory_id id, uint64_t covered,
+                                                   uint64_t now_ns);
+
+/* All workers leave: this manager begins or ceases to lead. */
+void tierce__holdings_clear(struct tierce__holdings *holdings);
+
+/* Removes silent workers, and frees a part of what others held. Called every 50 ms or so. */
+void tierce__holdings_tick(struct tierce__holdings *holdings, uint64_t now_ns);
+
+#endif

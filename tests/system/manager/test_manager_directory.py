@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory of the chunks that workers hold, by its calls: reports, groups, a leader that begins anew, silence."""
+
+import hashlib
+import random
+import subprocess
+
+import pytest
+
+from manager_process import Grpc, Http, Manager, executable, wait_until
+
+pytest.importorskip("grpc_tools")
+
+TOKENS = {"all": "*", "chat": "chat", "code": "code", "one": "chat/i"}
+SILENCE_MS = 1500
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("directory")
+    tokens = folder / "tokens"
+    tokens.write_text("".join(
+        f"{'admin' if name == 'all' else 'read,write'} {name} {hashlib.sha256(name.encode()).hexdigest()} {scope}\n"
+        for name, scope in TOKENS.items()))
+    tokens.chmod(0o600)
+    manager = Manager(folder / "m", "--auth.required=true", f"--auth.token_file={tokens}",
+                      f"--directory.silence={SILENCE_MS}ms", "--directory.senders=1")
+    yield manager
+    assert manager.stop() == 0
+
+
+def api_of(manager, name):
+    return Http(manager, {"Authorization": f"Bearer {name}"})
+
+
+def status(reply):
+    return reply["header"]["status"]
+
+
+def ok(reply):
+    assert status(reply)["code"] == "OK", reply
+    return reply
+
+
+def key(n):
+    """The two halves of chunk n's key."""
+    digest = hashlib.sha256(str(n).encode()).digest()
+    return [int.from_bytes(digest[i:i + 8], "big", signed=True) for i in (0, 8)]
+
+
+def keys(chunks):
+    return [half for n in chunks for half in key(n)]
+
+
+class Worker:
+    """What an engine sends."""
+
+    def __init__(self, api, name, **fields):
+        self.api, self.name, self.fields, self.next = api, name, fields, 1
+        self.join()
+
+    def join(self):
+        reply = ok(self.api.call("meta", "JoinDirectory", worker=self.name, address="127.0.0.1:1",
+                                 host_id="h", **self.fields))
+        self.id = {"session": reply["session"], "slot": reply.get("slot", 0)}
+        return reply
+
+    def call(self, kind, **fields):
+        return ok(self.api.call("meta", "ReportChunks", kind=kind, **self.id, **self.fields, **fields))
+
+    def send(self, contents):
+        """{chunk: tier}."""
+        assert self.call("RK_BEGIN")["answer"] == "RA_DONE"
+        assert self.call("RK_CONTENTS", keys=keys(contents),
+                         tiers=list(contents.values()))["answer"] == "RA_DONE"
+        assert self.call("RK_END", first=self.next - 1)["answer"] == "RA_DONE"
+
+    def report(self, changes, gap=0):
+        """(chunk, tier, is it admitted)."""
+        first = self.next + gap
+        reply = self.call("RK_CHANGES", first=first, keys=keys(n for n, _, _ in changes),
+                          tiers=[tier + (0 if admitted else 8) for _, tier, admitted in changes])
+        if reply["answer"] == "RA_DONE":
+            self.next = first + len(changes)
+        return reply["answer"]
+
+    def leave(self):
+        ok(self.api.call("meta", "LeaveDirectory", **self.id, **self.fields))
+
+
+def find(api, chunks, **fields):
+    return ok(api.call("meta", "FindChunks", keys=keys(chunks), **fields))
+
+
+def prefixes(api, chunks, **fields):
+    return {p["worker"]: p["keys"] for p in find(api, chunks, **fields).get("prefixes", [])}
+
+
+def test_contents_and_changes(manager):
+    api = api_of(manager, "chat")
+    worker = Worker(api, "a")
+    assert worker.report([(1, 0, True)]) == "RA_RESYNC"
+    worker.send({n: n % 2 for n in range(10)})
+    assert worker.report([(10, 1, True), (0, 0, False)]) == "RA_DONE"
+    assert prefixes(api, range(12)) == {}
+    reply = find(api, range(1, 12))
+    assert [p["keys"] for p in reply["prefixes"]] == [10]
+    assert reply["prefixes"][0]["in_tier"][:2] == [0, 1]
+    assert reply["runs"] == [{"worker": "a", "address": "127.0.0.1:1", "first": 0, "keys": 10,
+                              "slowest_tier": 1}]
+    assert worker.report([(20, 0, True)], gap=1) == "RA_RESYNC"
+    assert prefixes(api, range(1, 12)) == {"a": 10}     # until it has sent its contents
+    worker.next += 1
+    worker.send({1: 0})
+    assert prefixes(api, range(1, 12)) == {"a": 1}
+    worker.leave()
+    assert prefixes(api, range(1, 12)) == {}
+    assert worker.call("RK_CHANGES")["answer"] == "RA_UNKNOWN"
+
+
+def test_against_a_model(manager):
+    """Random changes of two workers; every chunk is found exactly where it is."""
+    dice, api = random.Random(7), api_of(manager, "chat")
+    workers = [Worker(api, f"w{i}") for i in range(2)]
+    held = [{}, {}]
+    for worker in workers:
+        worker.send({})
+    for _ in range(60):
+        i = dice.randrange(2)
+        if dice.random() < 0.1:
+            workers[i].send(held[i])
+            continue
+        changes = []
+        for _ in range(dice.randrange(20)):
+            chunk = dice.randrange(40)
+            if chunk in held[i]:
+                changes.append((chunk, held[i].pop(chunk), False))
+            else:
+                held[i][chunk] = dice.randrange(3)
+                changes.append((chunk, held[i][chunk], True))
+        assert workers[i].report(changes) == "RA_DONE"
+    for chunk in range(40):
+        found = {p["worker"]: p["in_tier"].index(1)
+                 for p in find(api, [chunk]).get("prefixes", [])}
+        assert found == {w.name: h[chunk] for w, h in zip(workers, held) if chunk in h}
+    for worker in workers:
+        worker.leave()
+
+
+def test_groups(manager):
+    chat, code, everything = (api_of(manager, name) for name in ("chat", "code", "all"))
+    mine, theirs = Worker(chat, "same"), Worker(code, "same")
+    mine.send({1: 0})
+    assert prefixes(chat, [1]) == {"same": 1} and prefixes(code, [1]) == {}
+    assert prefixes(everything, [1], instance_group="chat") == {"same": 1}
+    assert prefixes(everything, [1]) == {}
+    # A session of another group is one that does not exist.
+    stranger = Worker(code, "stranger")
+    stranger.id = mine.id
+    assert stranger.call("RK_CHANGES")["answer"] == "RA_UNKNOWN"
+    stranger.leave()
+    assert mine.call("RK_CHANGES", first=1)["answer"] == "RA_DONE"
+    listed = [w["worker"] for w in ok(chat.call("meta", "ListWorkers"))["workers"]]
+    assert listed == ["same"]
+    groups = sorted(w["instance_group"] for w in ok(everything.call("meta", "ListWorkers"))["workers"])
+    assert {"chat", "code"} <= set(groups)
+    for api, fields in ((chat, {"instance_group": "code"}), (api_of(manager, "one"), {})):
+        for method, more in (("JoinDirectory", {"worker": "w"}), ("FindChunks", {}), ("ListWorkers", {})):
+            got = status(api.call("meta", method, **fields, **more))
+            assert got["code"] == "INSTANCE_NOT_EXIST" and "outside the scope" in got["message"]
+    mine.leave()
+    theirs.leave()
+
+
+def test_one_sends_at_a_time(manager):
+    api = api_of(manager, "chat")
+    a, b = Worker(api, "a"), Worker(api, "b")
+    assert a.call("RK_BEGIN")["answer"] == "RA_DONE"
+    reply = b.call("RK_BEGIN")
+    assert reply["answer"] == "RA_LATER" and 0 < int(reply["wait_ms"]) <= SILENCE_MS / 2
+    assert a.call("RK_END")["answer"] == "RA_DONE"
+    b.send({1: 0})
+    a.leave()
+    b.leave()
+
+
+@pytest.mark.parametrize("fields, why", [
+    ({"keys": [1]}, "two for each chunk"), ({"keys": [1, 2], "tiers": []}, "one for each"),
+    ({"keys": [1, 2], "tiers": [16]}, "accepted are 0 to 7"), ({"keys": [1, 2], "tiers": [-1]}, "accepted are"),
+    ({"kind": "RK_CONTENTS", "keys": [1, 2], "tiers": [8]}, "accepted are 0 to 7"),
+    ({"kind": 4}, "kind is 4"), ({"first": -1}, "first is negative"),
+    ({"keys": [0] * 8194, "tiers": [0] * 4097}, "at most 4096 chunks")])
+def test_invalid_reports(manager, fields, why):
+    import grpc
+    api = Grpc(manager, (("authorization", "Bearer chat"),))
+    try:
+        got = status(api.call("meta", "ReportChunks", session=1, slot=70000, **fields))
+        assert got["code"] == "INVALID_ARGUMENT" and why in got["message"]
+    except grpc.RpcError as error:
+        pytest.fail(str(error))
+    finally:
+        api.close()
+
+
+def test_a_new_leader_knows_nobody(manager):
+    api, admin = api_of(manager, "chat"), api_of(manager, "all")
+    worker = Worker(api, "a")
+    worker.send({1: 0})
+    assert status(admin.call("admin", "LeaderDemote"))["code"] == "OK"
+    wait_until(lambda: status(api.call("meta", "FindChunks"))["code"] == "OK")
+    assert prefixes(api, [1]) == {}
+    assert worker.report([(2, 0, True)]) == "RA_UNKNOWN"
+    worker.join()
+    worker.send({1: 0})
+    assert prefixes(api, [1]) == {"a": 1}
+    # And a worker that is silent for too long is removed, with all that it holds.
+    wait_until(lambda: prefixes(api, [1]) == {})
+    assert worker.call("RK_CHANGES")["answer"] == "RA_UNKNOWN"
+    wait_until(lambda: b"tierce_directory_holder_count 0\n" in admin.raw(
+        manager.ports["admin_http"], "/metrics", None, "GET")[1])
+
+
+def test_the_command_line(manager, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("all\n")
+    token.chmod(0o600)
+    worker = Worker(api_of(manager, "chat"), "shown")
+    worker.send({1: 0, 2: 1})
+
+    def tierce(*arguments, code=0):
+        done = subprocess.run(
+            [str(executable()), "directory", *arguments, "--meta-url",
+             f"http://127.0.0.1:{manager.ports['http']}", "--token-file", str(token)],
+            capture_output=True, text=True)
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
+
+    line = next(line for line in tierce("list").splitlines() if "shown" in line)
+    assert line.split()[:4] == ["shown", "chat", "127.0.0.1:1", "2"] and line.split()[-1] == "complete"
+    text = [hashlib.sha256(str(n).encode()).digest()[:16].hex() for n in (1, 2, 3)]
+    assert "shown" in tierce("find", "chat", *text) and "shown" not in tierce("find", "code", *text)
+    assert "32 hexadecimal digits" in tierce("find", "chat", "12", code=2)
+    worker.leave()

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "check_main.h"
+#include "manager/holdings/holdings.h"
+
+#define MS     1000000ULL
+#define SECOND (1000 * MS)
+
+static struct tierce__holdings *holdings;
+static uint64_t now_ns;
+
+static void open_holdings(uint32_t senders)
+{
+    now_ns = SECOND;
+    ck_assert_int_eq(
+        tierce__holdings_create(
+            &holdings, &(struct tierce__holdings_opts){.size = sizeof(struct tierce__holdings_opts),
+                                                       .workers_max = 300,
+                                                       .silence_ms = 10000,
+                                                       .senders_max = senders}),
+        0);
+}
+
+static void close_holdings(void)
+{
+    tierce__holdings_destroy(holdings);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static struct tierce__directory_id join(unsigned number)
+{
+    char name[16];
+    struct tierce__directory_id id;
+    snprintf(name, sizeof(name), "%u", number);
+    ck_assert_int_eq(tierce__directory_join(tierce__holdings_directory(holdings),
+                                            &(struct tierce__directory_worker){"g", name, "", ""},
+                                            now_ns, &id),
+                     0);
+    return id;
+}
+
+static enum tierce__directory_answer begin(struct tierce__directory_id id)
+{
+    uint32_t wait_ms;
+    enum tierce__directory_answer answer = tierce__holdings_begin(holdings, id, now_ns, &wait_ms);
+    ck_assert((answer == TIERCE__DIRECTORY_LATER) == (wait_ms > 0));
+    ck_assert_uint_le(wait_ms, 5000);
+    return answer;
+}
+
+static enum tierce__directory_answer add(struct tierce__directory_id id, uint64_t key)
+{
+    struct tierce__directory_change change = {.key = {key, ~key}, .admitted = true};
+    return tierce__holdings_add(holdings, id, &change, 1, now_ns);
+}
+
+static uint64_t holders(void)
+{
+    struct tierce__directory_stats stats;
+    tierce__directory_stats(tierce__holdings_directory(holdings), &stats);
+    return stats.holders;
+}
+
+START_TEST(some_send_at_once_and_others_wait)
+{
+    open_holdings(2);
+    struct tierce__directory_id a = join(1), b = join(2), c = join(3);
+    ck_assert_int_eq(begin(a), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(begin(b), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(begin(c), TIERCE__DIRECTORY_LATER);
+    ck_assert_int_eq(begin(a), TIERCE__DIRECTORY_DONE); /* its place is its own */
+    ck_assert_int_eq(add(c, 1), TIERCE__DIRECTORY_RESYNC);
+    ck_assert_int_eq(add(a, 1), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(tierce__holdings_end(holdings, a, 0, now_ns), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(begin(c), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(begin(a), TIERCE__DIRECTORY_LATER);
+    /* A worker that is not there takes no place. */
+    ck_assert_int_eq(tierce__holdings_end(holdings, c, 0, now_ns), TIERCE__DIRECTORY_DONE);
+    for (unsigned i = 0; i < 3; i++)
+        ck_assert_int_eq(begin((struct tierce__directory_id){i + 1, i}), TIERCE__DIRECTORY_UNKNOWN);
+    ck_assert_int_eq(begin(a), TIERCE__DIRECTORY_DONE);
+    close_holdings();
+}
+END_TEST
+
+START_TEST(a_silent_sender_loses_its_place)
+{
+    open_holdings(1);
+    struct tierce__directory_id a = join(1), b = join(2);
+    ck_assert_int_eq(begin(a), TIERCE__DIRECTORY_DONE);
+    now_ns += 4 * SECOND;
+    ck_assert_int_eq(add(a, 1), TIERCE__DIRECTORY_DONE); /* a sign of life */
+    now_ns += 4 * SECOND;
+    ck_assert_int_eq(begin(b), TIERCE__DIRECTORY_LATER);
+    now_ns += 2 * SECOND;
+    ck_assert_int_eq(begin(b), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(add(a, 2), TIERCE__DIRECTORY_RESYNC);
+    ck_assert_int_eq(tierce__holdings_end(holdings, b, 0, now_ns), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(add(a, 2), TIERCE__DIRECTORY_DONE); /* nobody was in its way */
+    close_holdings();
+}
+END_TEST
+
+/* Those that are refused together do not come back together. */
+START_TEST(many_wait_longer)
+{
+    open_holdings(2);
+    uint32_t wait_ms, times[200];
+    ck_assert_int_eq(begin(join(298)), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(begin(join(299)), TIERCE__DIRECTORY_DONE);
+    for (unsigned i = 0; i < 200; i++) {
+        ck_assert_int_eq(tierce__holdings_begin(holdings, join(i), now_ns, &wait_ms),
+                         TIERCE__DIRECTORY_LATER);
+        times[i] = wait_ms;
+        ck_assert(i == 0 || times[i] >= times[i - 1]);
+    }
+    ck_assert_uint_eq(times[0], 250);
+    ck_assert_uint_eq(times[2], 500);
+    ck_assert_uint_eq(times[199], 5000);
+    now_ns += 2 * SECOND;
+    ck_assert_int_eq(tierce__holdings_begin(holdings, join(1), now_ns, &wait_ms),
+                     TIERCE__DIRECTORY_LATER);
+    ck_assert_uint_eq(wait_ms, 250);
+    close_holdings();
+}
+END_TEST
+
+START_TEST(all_leave_and_are_cleaned)
+{
+    open_holdings(0);
+    struct tierce__directory_id ids[20];
+    for (unsigned i = 0; i < 20; i++) {
+        ids[i] = join(i);
+        if (i >= 8)
+            continue;
+        ck_assert_int_eq(begin(ids[i]), TIERCE__DIRECTORY_DONE);
+        ck_assert_int_eq(add(ids[i], i), TIERCE__DIRECTORY_DONE);
+    }
+    ck_assert_uint_eq(holders(), 8);
+    tierce__holdings_clear(holdings);
+    for (unsigned i = 0; i < 20; i++)
+        ck_assert_int_eq(begin(ids[i]), TIERCE__DIRECTORY_UNKNOWN);
+    for (unsigned i = 0; i < 100 && holders() > 0; i++)
+        tierce__holdings_tick(holdings, now_ns);
+    ck_assert_uint_eq(holders(), 0);
+    /* Their places are free. */
+    for (unsigned i = 0; i < 8; i++)
+        ck_assert_int_eq(begin(join(i)), TIERCE__DIRECTORY_DONE);
+    now_ns += 10 * SECOND;
+    tierce__holdings_tick(holdings, now_ns);
+    struct tierce__directory_stats stats;
+    tierce__directory_stats(tierce__holdings_directory(holdings), &stats);
+    ck_assert_uint_eq(stats.workers, 0);
+    close_holdings();
+}
+END_TEST
+
+START_TEST(each_allocation_fails_once)
+{
+    for (uint64_t nth = 1;; nth++) {
+        struct tierce__holdings_opts opts = {.size = sizeof(opts), .workers_max = 10};
+        tierce__alloc_fail_nth(nth);
+        int rc = tierce__holdings_create(&holdings, &opts);
+        (void)tierce__alloc_fail_nth(0);
+        if (rc == 0)
+            break;
+        ck_assert_int_eq(rc, -ENOMEM);
+        ck_assert_uint_eq(tierce__alloc_live(), 0);
+    }
+    close_holdings();
+}
+END_TEST
+
+CHECK_MAIN("holdings",
+           .tests = {some_send_at_once_and_others_wait, a_silent_sender_loses_its_place,
+                     many_wait_longer, all_leave_and_are_cleaned, each_allocation_fails_once})
