@@ -80,11 +80,15 @@ static void end_copy(struct tierce__copy *copy, enum tierce__copy_result result)
 }
 
 /* Whether the other objects of a batch would fail alike. A store's word for one request (its name,
- * its length, an answer that makes no sense) says nothing of the others. */
-static bool is_of_storage(int status)
+ * its length, an answer that makes no sense) says nothing of the others. LIMIT is such a word if an
+ * object is too large to be stored. A read with it was rejected because too many wait, as was a
+ * write to a part of a node, where the manager assigns no object that is larger than the part. */
+static bool is_of_storage(const struct tierce__copy *copy, const struct tierce__fleet_store *store)
 {
-    return status != TIERCE_E_ARGUMENT && status != TIERCE_E_FORMAT && status != TIERCE_E_LIMIT &&
-           status != TIERCE_E_MISS;
+    int status = copy->req.status;
+    if (status == TIERCE_E_LIMIT)
+        return copy->req.op != TIERCE__STORE_PUT || tierce__fleet_store_is_part(store);
+    return status != TIERCE_E_ARGUMENT && status != TIERCE_E_FORMAT && status != TIERCE_E_MISS;
 }
 
 /* The result is that of a storage, which says why. */
@@ -105,7 +109,7 @@ static void end_failed(struct tierce__copy *copy, enum tierce__copy_result resul
     if (why[0] == '\0')
         snprintf(why, sizeof(why), "storage %.64s", tierce__fleet_store_name(store));
     snprintf(copy->why, sizeof(copy->why), "%.180s: %s", why, tierce_strerror(status));
-    copy->storage_failed = is_of_storage(status);
+    copy->storage_failed = is_of_storage(copy, store);
     end_copy(copy, result);
 }
 

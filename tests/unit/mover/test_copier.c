@@ -446,12 +446,14 @@ START_TEST(a_target_that_hangs)
 }
 END_TEST
 
-START_TEST(a_target_that_is_full)
+static struct raw_world node;
+
+/* Adds the storage t, a part of a node, which has room for so many. */
+static void start_node(double objects)
 {
-    static struct raw_world node;
     char more[300];
     start();
-    raw_start(&node, bytes + bytes / 2);
+    raw_start(&node, (uint64_t)((double)bytes * objects));
     snprintf(more, sizeof(more),
              ",{\"type\":\"tierce\",\"global_unique_name\":\"t\",\"storage_spec\":{\"uri\":"
              "\"transfer://127.0.0.1:%u/memory\"}}",
@@ -459,11 +461,40 @@ START_TEST(a_target_that_is_full)
     folders(more);
     set_places("f");
     write_file("a/f", chunk(KEY), bytes);
-    snprintf(other, sizeof(other), "tierce://t/i/tp0/1?size=%llu", (unsigned long long)bytes);
+}
+
+static void in_node(int number)
+{
+    snprintf(other, sizeof(other), "tierce://t/i/tp0/%d?size=%llu", number,
+             (unsigned long long)bytes);
+}
+
+START_TEST(a_target_that_is_full)
+{
+    start_node(1.5);
+    in_node(1);
     expect_copy(KEY, from, other, TIERCE__COPY_COPIED);
-    snprintf(other, sizeof(other), "tierce://t/i/tp0/2?size=%llu", (unsigned long long)bytes);
+    in_node(2);
     expect_copy(KEY, from, other, TIERCE__COPY_TARGET_FAILED);
     ck_assert_uint_eq(map_keeper_objects(node.keeper), 1);
+    end();
+    raw_stop(&node);
+}
+END_TEST
+
+/* A node that is short of memory rejects the other objects of a batch, too. */
+START_TEST(a_node_that_is_busy)
+{
+    start_node(4);
+    in_node(1);
+    map_keeper_fail(node.keeper, TIERCE_E_LIMIT, 1);
+    expect_copy(KEY, from, other, TIERCE__COPY_TARGET_FAILED);
+    ck_assert(copies[0].storage_failed);
+    expect_copy(KEY, from, other, TIERCE__COPY_COPIED);
+    map_keeper_fail(node.keeper, TIERCE_E_LIMIT, 1);
+    expect_copy(KEY, other, to, TIERCE__COPY_SOURCE_UNREACHABLE);
+    ck_assert(copies[0].storage_failed);
+    expect_copy(KEY, other, to, TIERCE__COPY_COPIED);
     end();
     raw_stop(&node);
 }
@@ -617,5 +648,5 @@ END_TEST
 CHECK_MAIN("copier", .seconds = 120,
            .tests = {through_all_storages, damaged_sources_are_never_copied, missing_sources,
                      a_target_that_dies, a_target_that_hangs, a_target_that_is_full,
-                     a_target_that_keeps_the_first, memory_is_bounded, the_rate_is_kept,
-                     nothing_is_written_too_late, each_allocation_fails_once})
+                     a_node_that_is_busy, a_target_that_keeps_the_first, memory_is_bounded,
+                     the_rate_is_kept, nothing_is_written_too_late, each_allocation_fails_once})

@@ -481,6 +481,11 @@ unsigned tierce__fleet_store_caps(struct tierce__fleet_store *store)
     return caps;
 }
 
+bool tierce__fleet_store_is_part(const struct tierce__fleet_store *store)
+{
+    return strcmp(store->type, "tierce") == 0;
+}
+
 const char *tierce__fleet_store_name(const struct tierce__fleet_store *store)
 {
     return store->name;

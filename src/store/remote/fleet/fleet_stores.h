@@ -75,6 +75,8 @@ bool tierce__fleet_store_is_current(const struct tierce__fleet_store *store);
 /* Whether the storage is a folder with a mark (storage_at.h). It is opened only if it has it: an
  * empty mount point is DOWN. */
 bool tierce__fleet_store_is_marked(struct tierce__fleet_store *store);
+/* Whether the storage is a part of a node. */
+bool tierce__fleet_store_is_part(const struct tierce__fleet_store *store);
 /* The next request opens the storage again, and so looks for its mark. */
 void tierce__fleet_store_reopen(struct tierce__fleet_store *store);
 /* TIERCE__CONNECTOR_...: of the open connector, or those that promise least. Thread: any. */
