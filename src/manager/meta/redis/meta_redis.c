@@ -470,12 +470,44 @@ struct redis_index_draws {
     size_t count, at;
 };
 
+enum { SEEKS = DRAWS / TIERCE__META_DRAWN_AT_ONCE };
+
+/* Adds the keys of a range, and returns how many it lacks, because the last key of all is in it. */
+static size_t add_drawn(struct redis_index_draws *draws, const struct tierce__resp_value *range,
+                        size_t limit)
+{
+    size_t count = range->count < limit ? range->count : limit;
+    uint64_t mixed;
+    for (size_t k = 0; k < count && draws->count < DRAWS; k++)
+        if (tierce__redis_read_hex(&mixed, &range->items[k]))
+            draws->keys[draws->count++] = tierce__meta_unmix(mixed);
+    return limit - count;
+}
+
+/* The first key follows on the last one. Otherwise the first keys would be drawn seldom, because
+ * few places of a seek lie before them. */
+static int draw_first(struct redis_index_draws *draws, const size_t lacking[SEEKS])
+{
+    struct tierce__resp_pipeline batch;
+    size_t at = 0;
+    tierce__resp_pipeline_begin(&batch, draws->space->redis->pool);
+    for (unsigned i = 0; i < SEEKS; i++)
+        if (lacking[i] > 0)
+            add_range(&batch, draws->space, 0, lacking[i]);
+    int rc = tierce__redis_run(&batch);
+    for (unsigned i = 0; rc == 0 && i < SEEKS; i++)
+        if (lacking[i] > 0)
+            (void)add_drawn(draws, &batch.values[at++], lacking[i]);
+    tierce__resp_pipeline_end(&batch);
+    return rc;
+}
+
 static int draw_many(struct redis_index_draws *draws, uint64_t random)
 {
-    enum { SEEKS = DRAWS / TIERCE__META_DRAWN_AT_ONCE };
     TIERCE_DASSERT(draws->at == draws->count);
     struct tierce__resp_pipeline batch;
-    uint64_t mixed;
+    size_t lacking[SEEKS] = {0};
+    bool lacks = false;
     tierce__resp_pipeline_begin(&batch, draws->space->redis->pool);
     for (unsigned i = 0; i < SEEKS; i++)
         add_range(&batch, draws->space, tierce__meta_mix((int64_t)(random + i)),
@@ -483,12 +515,12 @@ static int draw_many(struct redis_index_draws *draws, uint64_t random)
     int rc = tierce__redis_run(&batch);
     draws->count = draws->at = 0;
     for (unsigned i = 0; rc == 0 && i < SEEKS; i++) {
-        const struct tierce__resp_value *range = &batch.values[i];
-        for (size_t k = 0; k < range->count && k < TIERCE__META_DRAWN_AT_ONCE; k++)
-            if (tierce__redis_read_hex(&mixed, &range->items[k]))
-                draws->keys[draws->count++] = tierce__meta_unmix(mixed);
+        lacking[i] = add_drawn(draws, &batch.values[i], TIERCE__META_DRAWN_AT_ONCE);
+        lacks = lacks || lacking[i] > 0;
     }
     tierce__resp_pipeline_end(&batch);
+    if (rc == 0 && lacks)
+        rc = draw_first(draws, lacking);
     TIERCE_DASSERT(draws->count <= DRAWS);
     return rc;
 }

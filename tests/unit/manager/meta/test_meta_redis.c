@@ -315,6 +315,27 @@ START_TEST(their_text_stays_a_text)
 }
 END_TEST
 
+/* All keys lie before nearly all places of a seek: the first one follows on the last. */
+START_TEST(the_first_keys_are_drawn_as_well)
+{
+    enum { KEYS = 600, DRAWN = 50 };
+    struct tierce__record record = in_a_file();
+    struct tierce__meta_put puts[KEYS];
+    struct tierce__meta_batch batch = {.puts = puts, .put_count = KEYS};
+    int64_t keys[DRAWN];
+    uint64_t random = 1;
+    size_t count = 0;
+    for (uint64_t i = 0; i < KEYS; i++)
+        puts[i] = (struct tierce__meta_put){tierce__meta_unmix(i), record};
+    batch.added[TIERCE__META_KEYS] = KEYS;
+    ck_assert_int_eq(space->ops->write(space, &batch), 0);
+    ck_assert_int_eq(space->ops->sample(space, &random, DRAWN, keys, &count), 0);
+    ck_assert_uint_eq(count, DRAWN);
+    for (size_t i = 0; i < count; i++)
+        ck_assert_uint_lt(tierce__meta_mix(keys[i]), KEYS);
+}
+END_TEST
+
 START_TEST(what_they_write_later_counts)
 {
     struct tierce__record record = in_a_file();
@@ -628,9 +649,10 @@ int main(void)
     return CHECK_RUN("meta_redis", .seconds = 120, .setup = setup, .teardown = teardown,
                      .tests = {what_is_written_is_there_in_their_words,
                                a_data_set_of_theirs_is_taken_over, their_text_stays_a_text,
-                               what_they_write_later_counts, a_touch_of_theirs, a_large_data_set,
-                               hostile_fields_do_no_harm, an_older_leader_is_refused,
-                               scripts_that_the_server_forgot, a_server_that_comes_back,
-                               what_cannot_be_opened_is_told, the_reason_is_the_one_that_stopped_it,
+                               the_first_keys_are_drawn_as_well, what_they_write_later_counts,
+                               a_touch_of_theirs, a_large_data_set, hostile_fields_do_no_harm,
+                               an_older_leader_is_refused, scripts_that_the_server_forgot,
+                               a_server_that_comes_back, what_cannot_be_opened_is_told,
+                               the_reason_is_the_one_that_stopped_it,
                                an_index_over_a_server_that_fails});
 }
