@@ -48,11 +48,16 @@ static void sift_down(struct tierce__deadlines *heap, size_t index,
     put(heap, index, deadline);
 }
 
+int tierce__deadlines_reserve(struct tierce__deadlines *heap, size_t count)
+{
+    return TIERCE__GROW(heap->items, heap->capacity, count, 64);
+}
+
 int tierce__deadline_set(struct tierce__deadlines *heap, struct tierce__deadline *deadline,
                          uint64_t at)
 {
     tierce__deadline_unset(heap, deadline);
-    int rc = TIERCE__GROW(heap->items, heap->capacity, heap->count + 1, 64);
+    int rc = tierce__deadlines_reserve(heap, heap->count + 1);
     if (rc < 0)
         return rc;
     TIERCE_DASSERT(heap->count < heap->capacity);

@@ -34,6 +34,10 @@ void tierce__deadlines_fini(struct tierce__deadlines *heap);
 TIERCE_MUSTUSE int tierce__deadline_set(struct tierce__deadlines *heap,
                                         struct tierce__deadline *deadline, uint64_t at);
 
+/* Makes room, so that tierce__deadline_set does not fail while the heap has less than `count`
+ * members. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__deadlines_reserve(struct tierce__deadlines *heap, size_t count);
+
 /* Has no effect on a member that is not set. */
 void tierce__deadline_unset(struct tierce__deadlines *heap, struct tierce__deadline *deadline);
 

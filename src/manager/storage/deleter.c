@@ -7,6 +7,7 @@
 #include "base/log/log.h"
 #include "base/threads/threads.h"
 #include "manager/locate/locator_private.h"
+#include "manager/storage/storage_table.h"
 
 #include <errno.h>
 
@@ -17,10 +18,60 @@ struct tierce__deleter {
     struct tierce__deadlines waiting;
     struct tierce__list all; /* batches that wait or are executed */
     uint64_t executing;
+    struct tierce__storage_table left; /* of struct left_in */
+    uint64_t uncounted, given_up;      /* batches without memory for their counts; locations of
+                                          those that were left to the next leader */
     struct tierce__deleter_stats stats;
     bool is_ending;
     struct tierce__threads threads;
 };
+
+/* ---- counts by storage ----------------------------------------------------------------------- */
+
+struct left_in {
+    uint64_t locations;
+    uint64_t last; /* no batch of the storage is tried later */
+};
+
+static struct left_in *left_of(struct tierce__deleter *deleter,
+                               const struct tierce__deletion *deletion, size_t i)
+{
+    tierce__lock_assert_held(&deleter->lock);
+    return tierce__storage_table_make(&deleter->left, deletion->items[i].location.storage);
+}
+
+static void count_batch(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
+{
+    TIERCE_DASSERT(!deletion->is_counted);
+    for (size_t i = 0; i < deletion->count; i++) {
+        if (left_of(deleter, deletion, i) == NULL) {
+            deleter->uncounted++;
+            return;
+        }
+    }
+    deletion->is_counted = true;
+    for (size_t i = 0; i < deletion->count; i++)
+        left_of(deleter, deletion, i)->locations++;
+}
+
+/* A batch that `is_given_up` is still to be done, by the next leader. */
+static void uncount_batch(struct tierce__deleter *deleter, const struct tierce__deletion *deletion,
+                          bool is_given_up)
+{
+    tierce__lock_assert_held(&deleter->lock);
+    if (!deletion->is_counted) {
+        TIERCE_ASSERT(deleter->uncounted > 0);
+        deleter->uncounted--;
+        deleter->given_up += is_given_up ? deletion->count : 0;
+        return;
+    }
+    for (size_t i = 0; i < deletion->count && !is_given_up; i++) {
+        struct left_in *left = left_of(deleter, deletion, i);
+        TIERCE_ASSERT(left->locations > 0);
+        left->locations--;
+        left->last = left->locations > 0 ? left->last : 0;
+    }
+}
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
@@ -43,7 +94,7 @@ static struct tierce__deletion *take_due(struct tierce__deleter *deleter)
 }
 
 /* DELETER held. If memory runs out, the batch is left to the next leader: its note is stored, and
- * its bytes count until then. */
+ * its bytes and locations count until then. */
 static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion *deletion,
                        int64_t due_us)
 {
@@ -52,15 +103,24 @@ static bool wait_again(struct tierce__deleter *deleter, struct tierce__deletion 
     int rc = tierce__deadline_set(&deleter->waiting, &deletion->deadline, tierce__due(due_us));
     TIERCE_DASSERT((rc == 0) == (deletion->deadline.place != 0));
     if (rc < 0)
-        tierce__log(TIERCE_LOG_ERROR, "manager.delete_put_off", "no memory for the queue");
+        tierce__log(TIERCE_LOG_ERROR, "manager.delete_put_off",
+                    "instance=%s locations=%zu error=\"no memory for the queue\" "
+                    "consequence=\"the next leader deletes them\"",
+                    deletion->live->instance.id, deletion->count);
+    for (size_t i = 0; i < deletion->count && rc == 0 && deletion->is_counted; i++) {
+        struct left_in *left = left_of(deleter, deletion, i);
+        left->last = deletion->deadline.at > left->last ? deletion->deadline.at : left->last;
+    }
     return rc == 0;
 }
 
 /* A batch is done, or its note is left to the next leader. */
-static void end_batch(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
+static void end_batch(struct tierce__deleter *deleter, struct tierce__deletion *deletion,
+                      bool is_given_up)
 {
     tierce__lock_take(&deleter->lock);
     tierce__list_remove(&deletion->node);
+    uncount_batch(deleter, deletion, is_given_up);
     tierce__lock_drop(&deleter->lock);
     tierce__deletion_destroy(deletion);
 }
@@ -99,6 +159,14 @@ static bool decide(struct tierce__deleter *deleter, struct tierce__deletion *del
     return wait_again(deleter, deletion, deletion->sweep_us);
 }
 
+/* The keys of a batch are also those of the batches that replace it, until it is destroyed. */
+static void submit_split(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
+{
+    for (size_t i = 0; i < deletion->split_count; i++)
+        tierce__deleter_submit(deleter, deletion->split[i]);
+    deletion->split_count = 0;
+}
+
 /* Processes a batch that is due and counted as executing. It counts until it is queued again or
  * destroyed. */
 static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
@@ -106,9 +174,12 @@ static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *de
     TIERCE_ASSERT(deletion->deadline.place == 0);
     TIERCE_DASSERT(!tierce__lock_holds_any());
     uint64_t orphans = 0;
-    bool is_doubtful = deletion->is_doubtful;
+    bool is_doubtful = deletion->is_doubtful, was_sweep = deletion->is_sweep;
     int rc = tierce__deletion_do(deletion, &orphans);
     bool never_was = is_doubtful && deletion->is_doubtful && rc == -ENOENT;
+    bool is_split = deletion->is_split;
+    if (is_split)
+        submit_split(deleter, deletion);
     if (rc == 0 || never_was)
         forget_keys(deletion);
     else if (deletion->tries == 0)
@@ -117,18 +188,20 @@ static bool work_at(struct tierce__deleter *deleter, struct tierce__deletion *de
                     deletion->live->instance.id, deletion->count, tierce_error_name(rc));
     tierce__lock_take(&deleter->lock);
     deleter->stats.orphaned_locations += orphans;
-    if (never_was || !decide(deleter, deletion, rc)) {
+    deleter->stats.failed_tries += is_split;
+    if (never_was || is_split || !decide(deleter, deletion, rc)) {
         tierce__lock_drop(&deleter->lock);
         if (rc < 0 && !never_was)
             forget_keys(deletion);
-        end_batch(deleter, deletion);
+        bool is_done = never_was || is_split || (rc == 0 && (deletion->sweep_us == 0 || was_sweep));
+        end_batch(deleter, deletion, !is_done);
         tierce__lock_take(&deleter->lock);
     }
     TIERCE_ASSERT(deleter->executing > 0);
     deleter->executing--;
     tierce__cond_broadcast(&deleter->idle);
     tierce__lock_drop(&deleter->lock);
-    return rc == 0;
+    return rc == 0 && !is_split;
 }
 
 void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__deletion *deletion)
@@ -144,12 +217,16 @@ void tierce__deleter_submit(struct tierce__deleter *deleter, struct tierce__dele
     tierce__lock_take(&deleter->lock);
     int64_t due_us = deletion->is_sweep ? deletion->sweep_us : deletion->due_us;
     tierce__list_push_back(&deleter->all, &deletion->node);
-    bool waits = wait_again(deleter, deletion, due_us);
+    count_batch(deleter, deletion);
+    /* Room for all, so that a batch that was tried can be queued again. */
+    size_t all = deleter->waiting.count + deleter->executing + 1;
+    bool waits = tierce__deadlines_reserve(&deleter->waiting, all) == 0 &&
+                 wait_again(deleter, deletion, due_us);
     tierce__cond_signal(&deleter->wake);
     tierce__lock_drop(&deleter->lock);
     if (!waits) {
         forget_keys(deletion);
-        end_batch(deleter, deletion);
+        end_batch(deleter, deletion, true);
     }
 }
 
@@ -208,6 +285,7 @@ int tierce__deleter_create(struct tierce__deleter **out, struct tierce__locator 
     if (deleter == NULL)
         return -ENOMEM;
     deleter->locator = locator;
+    deleter->left.item_bytes = sizeof(struct left_in);
     tierce__lock_init(&deleter->lock, TIERCE__LOCK_DELETER);
     tierce__cond_init(&deleter->wake);
     tierce__cond_init(&deleter->idle);
@@ -234,10 +312,12 @@ void tierce__deleter_drop(struct tierce__deleter *deleter)
         struct tierce__deletion *deletion =
             TIERCE__CONTAINER_OF(first, struct tierce__deletion, deadline);
         forget_keys(deletion);
-        end_batch(deleter, deletion);
+        end_batch(deleter, deletion, false);
         tierce__lock_take(&deleter->lock);
     }
     TIERCE_ASSERT(deleter->waiting.count == 0);
+    tierce__storage_table_clear(&deleter->left); /* this process leads no more */
+    deleter->given_up = 0;
     tierce__lock_drop(&deleter->lock);
 }
 
@@ -293,7 +373,7 @@ void tierce__deleter_forget(struct tierce__deleter *deleter, const struct tierce
     struct tierce__deletion *deletion;
     while ((deletion = take_one_of(deleter, live)) != NULL) {
         forget_keys(deletion);
-        end_batch(deleter, deletion);
+        end_batch(deleter, deletion, false);
     }
 }
 
@@ -311,25 +391,34 @@ void tierce__deleter_destroy(struct tierce__deleter *deleter)
     tierce__free(deleter);
 }
 
-void tierce__deleter_left_in(struct tierce__deleter *deleter, uint16_t storage,
-                             struct tierce__deleter_left *out)
+/* Those of batches that have no memory for their counts: a rare case, and all are visited. */
+static uint64_t uncounted_in(const struct tierce__deleter *deleter, uint16_t storage)
 {
-    uint64_t now = tierce__due(tierce__locator_now_us(deleter->locator)), last = now;
-    *out = (struct tierce__deleter_left){0};
-    tierce__lock_take(&deleter->lock);
+    uint64_t locations = deleter->given_up; /* perhaps of this storage */
+    tierce__lock_assert_held(&deleter->lock);
+    if (deleter->uncounted == 0)
+        return locations;
     TIERCE__LIST_FOR_EACH (it, &deleter->all) {
         const struct tierce__deletion *deletion =
             TIERCE__CONTAINER_OF(it, struct tierce__deletion, node);
-        uint64_t before = out->locations;
-        for (size_t i = 0; i < deletion->count; i++)
-            out->locations += deletion->items[i].location.storage == storage;
-        /* One that is being processed is in no queue. */
-        if (out->locations > before && deletion->deadline.place != 0 &&
-            deletion->deadline.at > last)
-            last = deletion->deadline.at;
+        for (size_t i = 0; i < deletion->count && !deletion->is_counted; i++)
+            locations += deletion->items[i].location.storage == storage;
     }
+    return locations;
+}
+
+void tierce__deleter_left_in(struct tierce__deleter *deleter, uint16_t storage,
+                             struct tierce__deleter_left *out)
+{
+    uint64_t now = tierce__due(tierce__locator_now_us(deleter->locator));
+    tierce__lock_take(&deleter->lock);
+    const struct left_in *found = tierce__storage_table_find(&deleter->left, storage);
+    const struct left_in left = found != NULL ? *found : (struct left_in){0};
+    *out =
+        (struct tierce__deleter_left){.locations = left.locations + uncounted_in(deleter, storage)};
+    if (left.locations > 0 && left.last > now)
+        out->due_in_us = (int64_t)(left.last - now);
     tierce__lock_drop(&deleter->lock);
-    out->due_in_us = (int64_t)(last - now);
 }
 
 void tierce__deleter_stats(struct tierce__deleter *deleter, struct tierce__deleter_stats *out)

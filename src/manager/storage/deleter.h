@@ -13,7 +13,8 @@
  * Deletes locations that have left the index, in batches. A batch is stored as a durable note from
  * the moment its records are removed until its files are deleted. When a batch is due, the deleter
  * deletes its files, frees its slots, drops its note and returns its bytes to the quotas. Deletions
- * that fail are retried with growing delays.
+ * that fail are retried with growing delays. A batch of several storages of which one fails is
+ * split into one for each storage, so that the others do not wait for it.
  *
  * Threads: any. The deleter's own threads process batches when they are due; a deleter without
  * threads processes them in tierce__deleter_step.
@@ -39,12 +40,17 @@ struct tierce__deletion {
                          again; 0: none */
     bool is_lost;     /* the storage has lost the bytes: it is not asked to delete them. Not in the
                          note: another leader asks it, and it has no such file */
+    bool is_counted;  /* among those of its storages (tierce__deleter_left_in) */
     bool is_sweep;    /* this is the second deletion: its bytes were returned already */
     bool is_doubtful; /* it is unknown whether the note was written; until that is known the bytes
                          count as serving */
     bool is_end_doubtful; /* it is unknown whether the end was written; until that is known the
                              slots are not reused */
+    bool is_split;        /* `split` has replaced it, in the store, too */
     uint32_t tries;
+    /* One batch for each storage; until it is known whether the split was written, or it is. */
+    struct tierce__deletion **split;
+    size_t split_count;
     size_t count, room;
     struct tierce__deletion_item *items;
     struct tierce__arena arena; /* all of it, and this struct */
@@ -101,8 +107,9 @@ bool tierce__deleter_has_rest(struct tierce__deleter *deleter, const struct tier
  * or being processed. The notes of dropped batches stay in the store. */
 void tierce__deleter_drop(struct tierce__deleter *deleter);
 
-/* The locations of a storage whose deletion is not confirmed, second deletions included, and how
- * long until the last of them is tried; 0: all are due. */
+/* The locations of a storage whose deletion is not confirmed, second deletions included, also of
+ * batches that were left to the next leader because memory ran out; and how long at most until the
+ * last of them is tried, 0: all are due. The cost does not depend on their number. */
 struct tierce__deleter_left {
     uint64_t locations;
     int64_t due_in_us;

@@ -31,6 +31,13 @@ struct tierce__deletion *tierce__deletion_create(struct tierce__live *live, size
     return deletion;
 }
 
+void tierce__deletion_drop_split(struct tierce__deletion *deletion)
+{
+    for (size_t i = 0; i < deletion->split_count; i++)
+        tierce__deletion_destroy(deletion->split[i]);
+    deletion->split_count = 0;
+}
+
 void tierce__deletion_destroy(struct tierce__deletion *deletion)
 {
     if (deletion == NULL)
@@ -38,6 +45,7 @@ void tierce__deletion_destroy(struct tierce__deletion *deletion)
     TIERCE_ASSERT(deletion->deadline.place == 0); /* it is in no queue */
     TIERCE_ASSERT(tierce__list_empty(&deletion->node));
     TIERCE_DASSERT(deletion->count <= deletion->room);
+    tierce__deletion_drop_split(deletion);
     struct tierce__live *live = deletion->live;
     struct tierce__arena arena = deletion->arena; /* it lies in it */
     tierce__arena_clear(&arena);

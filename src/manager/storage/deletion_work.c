@@ -253,18 +253,119 @@ static int end_again(struct doing *d)
     return ended;
 }
 
+/* ---- splitting ------------------------------------------------------------------------------- */
+
+/* Makes a batch for each part. Errors: -ENOMEM. */
+static int make_split(struct doing *d)
+{
+    struct tierce__deletion *deletion = d->deletion;
+    TIERCE_DASSERT(deletion->split_count == 0);
+    deletion->split =
+        tierce__arena_calloc(&deletion->arena, d->part_count, sizeof(*deletion->split));
+    int rc = deletion->split != NULL ? 0 : -ENOMEM;
+    for (size_t i = 0; rc == 0 && i < d->part_count; i++) {
+        struct tierce__deletion *one = tierce__deletion_create(deletion->live, 1);
+        if (one == NULL)
+            return -ENOMEM;
+        deletion->split[deletion->split_count++] = one;
+        one->due_us = deletion->due_us;
+        one->reusable_us = deletion->reusable_us;
+        one->sweep_us = deletion->sweep_us;
+        one->is_lost = deletion->is_lost;
+        for (size_t k = 0; rc == 0 && k < deletion->count; k++) {
+            const struct tierce__deletion_item *item = &deletion->items[k];
+            if (part_of(d, &item->location) == &d->parts[i])
+                rc = tierce__deletion_add(one, item->key, &item->location);
+        }
+    }
+    return rc;
+}
+
+/* Replaces the batch, some of whose parts have failed, by one for each part. Without memory, or if
+ * the store fails, the whole batch is tried again. Returns 0: it was split. */
+static int split_batch(struct doing *d)
+{
+    struct tierce__deletion *deletion = d->deletion;
+    size_t count = d->part_count + 1;
+    struct tierce__meta_note *notes = tierce__arena_calloc(&d->arena, count, sizeof(*notes));
+    int rc = notes != NULL ? make_split(d) : -ENOMEM;
+    if (rc == 0)
+        notes[0] =
+            (struct tierce__meta_note){.kind = TIERCE__NOTE_DELETION, .number = deletion->note};
+    for (size_t i = 0; rc == 0 && i < deletion->split_count; i++)
+        rc = tierce__deletion_write(deletion->split[i], &notes[i + 1]);
+    if (rc == 0)
+        rc = tierce__meta_index_write_notes(deletion->live->index, notes, count);
+    deletion->is_split = rc == 0;
+    if (rc < 0 && !tierce__meta_may_be_written(rc))
+        tierce__deletion_drop_split(deletion);
+    return rc;
+}
+
+/* Settles a split with an unknown outcome. Its batches are dropped if it was not written. */
+static int end_split(struct doing *d)
+{
+    struct tierce__deletion *deletion = d->deletion;
+    struct tierce__meta_space *space = deletion->live->space;
+    const void *value;
+    size_t bytes;
+    TIERCE_ASSERT(!deletion->is_split && !deletion->is_doubtful && !deletion->is_end_doubtful);
+    int rc =
+        space->ops->note(space, TIERCE__NOTE_DELETION, deletion->note, &d->arena, &value, &bytes);
+    if (rc == 0) {
+        tierce__deletion_drop_split(deletion);
+        return 0;
+    }
+    if (rc == -ENOENT)
+        rc = tierce__meta_confirm(space);
+    deletion->is_split = rc == 0;
+    return rc;
+}
+
+/* ---- all parts ------------------------------------------------------------------------------- */
+
+/* One that fails does not keep the others from being deleted. *failed: how many did. */
+static int delete_each(struct doing *d, size_t *failed)
+{
+    int rc = 0;
+    *failed = 0;
+    for (size_t i = 0; i < d->part_count; i++) {
+        int part_rc = delete_part(d, &d->parts[i]);
+        rc = rc < 0 ? rc : part_rc;
+        *failed += part_rc < 0;
+    }
+    return rc;
+}
+
 static int delete_parts(struct doing *d)
 {
+    size_t failed;
     TIERCE_ASSERT(!d->deletion->is_doubtful && !d->deletion->is_end_doubtful);
-    int rc = 0;
-    for (size_t i = 0; i < d->part_count && rc == 0; i++)
-        rc = delete_part(d, &d->parts[i]);
+    int rc = delete_each(d, &failed);
+    if (rc < 0 && failed < d->part_count && !d->deletion->is_sweep) {
+        settle(d, false);
+        return split_batch(d) == 0 ? 0 : rc;
+    }
     if (rc == 0) {
         rc = write_end(d);
         d->deletion->is_end_doubtful = tierce__meta_may_be_written(rc);
     }
     if (!d->deletion->is_end_doubtful)
         settle(d, rc == 0);
+    return rc;
+}
+
+static int do_parts(struct doing *d)
+{
+    const struct tierce__deletion *deletion = d->deletion;
+    int rc = make_parts(d);
+    int ended = rc == 0 && deletion->is_end_doubtful ? end_again(d) : 0;
+    if (rc == 0 && ended == 0) {
+        rc = delete_parts(d);
+        ended = deletion->is_end_doubtful ? end_again(d) : 0;
+    }
+    if (ended > 0 || rc == 0)
+        rc = ended < 0 ? ended : 0;
     return rc;
 }
 
@@ -275,17 +376,12 @@ int tierce__deletion_do(struct tierce__deletion *deletion, uint64_t *orphans)
     struct tierce__registry *registry = deletion->live->locator->opts.registry;
     d.catalog = tierce__registry_acquire(registry);
     int rc = deletion->is_doubtful ? end_doubt(&d) : 0;
-    if (rc == 0)
-        rc = make_parts(&d);
-    int ended = rc == 0 && deletion->is_end_doubtful ? end_again(&d) : 0;
-    if (rc == 0 && ended == 0) {
-        rc = delete_parts(&d);
-        ended = deletion->is_end_doubtful ? end_again(&d) : 0;
-    }
-    if (ended > 0 || rc == 0)
-        rc = ended < 0 ? ended : 0;
+    if (rc == 0 && deletion->split_count > 0)
+        rc = end_split(&d);
+    if (rc == 0 && !deletion->is_split)
+        rc = do_parts(&d);
     TIERCE_ASSERT(rc != 0 || (!deletion->is_doubtful && !deletion->is_end_doubtful));
-    *orphans = rc == 0 ? d.orphans : 0;
+    *orphans = rc == 0 && !deletion->is_split ? d.orphans : 0;
     tierce__registry_release(registry, d.catalog);
     tierce__arena_clear(&d.arena);
     return rc;
