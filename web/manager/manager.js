@@ -349,6 +349,7 @@ function showWork(data) {
       ['being copied', count(moves.running)],
       ['moved', [count(moves.moved), ' ', h('small', null, bytes(moves.moved_bytes))]],
       ['failed', count(moves.failed)],
+      ['of these, unverifiable', count(moves.unverifiable)],
       ['tried again later', count(moves.resting)],
     ])),
     h('div', null, h('h3', null, 'Places reported by clients'),

@@ -76,13 +76,11 @@ void tierce__locator_storage_left(struct tierce__locator *locator, uint16_t stor
                                   struct tierce__storage_left *out)
 {
     struct tierce__usage usage;
-    struct tierce__deleter_left left = {0};
+    struct tierce__deleter_left left;
     /* The usage first: a location goes from there into a batch, which waits until its last deletion
      * is confirmed. The other way round, one that goes in between would be seen in neither. */
     tierce__locator_storage_usage(locator, storage, &usage);
-    /* It visits all deletions, and nobody needs them before the blocks are gone. */
-    if (usage.serving_bytes + usage.writing_bytes == 0)
-        tierce__deleter_left_in(locator->deleter, storage, &left);
+    tierce__deleter_left_in(locator->deleter, storage, &left);
     *out = (struct tierce__storage_left){.bytes = usage.serving_bytes + usage.writing_bytes,
                                          .deleting_bytes = usage.deleting_bytes,
                                          .deleting_locations = left.locations,
@@ -174,10 +172,8 @@ static bool lasts(uint8_t type)
 static bool is_kept(void *arg, const struct tierce__location *location)
 {
     const struct draining *d = arg;
-    const struct tierce__storage *storage = tierce__location_storage(d->round->catalog, location);
-    return storage != NULL && storage->draining == TIERCE__DRAINING_NOT &&
-           (!d->lasts || lasts(location->type)) &&
-           tierce__storages_is_available(d->live->locator->opts.storages, storage);
+    return (!d->lasts || lasts(location->type)) &&
+           tierce__location_stays(d->live->locator, d->round->catalog, location);
 }
 
 /* Whether a block has so many copies elsewhere that this one need not be copied. */

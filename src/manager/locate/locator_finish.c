@@ -2,6 +2,7 @@
 #include "base/assert.h"
 #include "base/log/log.h"
 #include "base/mix.h"
+#include "manager/locate/location_json.h"
 #include "manager/locate/locator_private.h"
 #include "manager/api/spans.h"
 
@@ -107,6 +108,15 @@ static enum tierce__meta_action put_block(struct finishing *f, size_t i, int64_t
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
+/* The sum of a place, which one with a URI has in its URI. False: there is none. */
+static bool read_sum(uint8_t sum[TIERCE__PLACE_SUM_BYTES], const struct tierce__spec_place *place)
+{
+    if (place->uri != NULL)
+        return tierce__uri_sum(sum, place->uri) > 0;
+    memcpy(sum, place->sum, TIERCE__PLACE_SUM_BYTES);
+    return tierce__place_has_sum(place);
+}
+
 /* A copy has the bytes of its source, so it has the sums too. */
 static int keep_sums(struct tierce__location *copy, const struct tierce__location *source,
                      struct tierce__arena *arena)
@@ -117,9 +127,11 @@ static int keep_sums(struct tierce__location *copy, const struct tierce__locatio
         return -ENOMEM;
     for (size_t p = 0; p < copy->place_count; p++) {
         places[p] = copy->places[p];
+        TIERCE_DASSERT(places[p].uri == NULL); /* the manager has named it */
         for (size_t s = 0; s < source->place_count; s++) {
-            if (source->places[s].spec == places[p].spec)
-                memcpy(places[p].sum, source->places[s].sum, sizeof(places[p].sum));
+            uint8_t sum[TIERCE__PLACE_SUM_BYTES];
+            if (source->places[s].spec == places[p].spec && read_sum(sum, &source->places[s]))
+                memcpy(places[p].sum, sum, sizeof(sum));
         }
     }
     copy->places = places;

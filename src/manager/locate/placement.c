@@ -73,6 +73,15 @@ static bool has_all_parts(const struct tierce__location *other,
     return has == location->place_count;
 }
 
+bool tierce__location_stays(const struct tierce__locator *locator,
+                            const struct tierce__catalog *catalog,
+                            const struct tierce__location *location)
+{
+    const struct tierce__storage *storage = tierce__location_storage(catalog, location);
+    return storage != NULL && storage->draining == TIERCE__DRAINING_NOT &&
+           tierce__storages_is_available(locator->opts.storages, storage);
+}
+
 size_t tierce__record_copies(const struct tierce__record *record,
                              const struct tierce__location *location,
                              bool (*keeps)(void *arg, const struct tierce__location *other),

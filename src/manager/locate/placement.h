@@ -78,6 +78,11 @@ size_t tierce__record_copies(const struct tierce__record *record,
                              bool (*keeps)(void *arg, const struct tierce__location *other),
                              void *arg);
 
+/* Whether a location is in a storage that can be read and that no operator empties. */
+bool tierce__location_stays(const struct tierce__locator *locator,
+                            const struct tierce__catalog *catalog,
+                            const struct tierce__location *location);
+
 /* Whether another location of the record, for which `keeps` returns true, has all parts of this
  * one. */
 bool tierce__record_has_other(const struct tierce__record *record,

@@ -44,11 +44,12 @@
  *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
  *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
  *                  "orphaned_locations"}
- *    "moves":     {"running", "resting", "moved", "moved_bytes", "failed" (blocks, since the
- * start), "queued": {REASON: blocks that wait}} "reports":   {REASON: number of places that clients
- * reported for it} since the start "calls":     [{"service", "method", "calls", "errors", "p50_us",
- * "p90_us", "p99_us"}] "interval_ms": between samples, "last": the newest one's number "samples":
- * [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
+ *    "moves":     {"running", "resting", "moved", "moved_bytes", "failed" and, of these,
+ *                  "unverifiable" (blocks, since the start), "queued": {REASON: blocks that wait}}
+ *    "reports":   {REASON: number of places that clients reported for it} since the start
+ *    "calls":     [{"service", "method", "calls", "errors", "p50_us", "p90_us", "p99_us"}]
+ *    "interval_ms": between samples, "last": the newest one's number
+ *    "samples":   [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
  *                   "deleted_locations", "groups": [[number, serving, writing, deleting], ...]}]}
  *
  * It shows the part that the caller's scope holds; "has_all": the scope is all groups. For others,
@@ -347,6 +348,7 @@ static void put_moves(struct tierce__json_write *json, struct tierce__manager *m
     tierce__json_write_count(json, "moved", moved);
     tierce__json_write_count(json, "moved_bytes", moved_bytes);
     tierce__json_write_count(json, "failed", failed);
+    tierce__json_write_count(json, "unverifiable", stats.ended[TIERCE__MOVE_UNVERIFIABLE]);
     tierce__json_write_open(json, "queued", '{');
     for (size_t i = 0; i < TIERCE__MOVE_REASONS; i++)
         tierce__json_write_count(json, tierce__move_reason_name((enum tierce__move_reason)i),

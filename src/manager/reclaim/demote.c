@@ -151,14 +151,12 @@ bool tierce__demote_skips(struct tierce__live *live, int64_t key,
     return is_claimed;
 }
 
-/* Whether a location stays and can be read: the last healthy copy is not dropped. */
-static bool is_kept(void *arg, const struct tierce__location *location)
+/* The last copy that stays is not dropped. */
+static bool is_elsewhere(void *arg, const struct tierce__location *location)
 {
     const struct tierce__taking *t = arg;
-    const struct tierce__storage *storage =
-        tierce__catalog_storage_numbered(t->opts->catalog, location->storage);
-    return storage != NULL && !is_of(t->opts->need, storage) &&
-           tierce__storages_is_available(t->opts->locator->opts.storages, storage);
+    return !tierce__need_concerns(t->opts->need, location->type, location->storage) &&
+           tierce__location_stays(t->opts->locator, t->opts->catalog, location);
 }
 
 bool tierce__demote_drops(struct tierce__taking *t, const struct tierce__candidate *c,
@@ -166,7 +164,7 @@ bool tierce__demote_drops(struct tierce__taking *t, const struct tierce__candida
                           const struct tierce__location *location)
 {
     bool is_useless = c->value == TIERCE__VALUE_NONE && record->children == 0;
-    return is_useless || tierce__record_has_other(record, location, is_kept, t);
+    return is_useless || tierce__record_has_other(record, location, is_elsewhere, t);
 }
 
 /* The location to move; NULL: all that the need concerns can be dropped. */

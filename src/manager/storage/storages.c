@@ -310,13 +310,14 @@ static struct tierce__storage_mark mark_of(const struct tierce__storages *storag
     return mark;
 }
 
-/* A node that reports is alive, so its part is probed less often, unless there is a doubt. */
+/* A node that reports is alive, so its part is probed less often, unless there is a doubt. A probe
+ * that was under way when the doubt arose may have passed before. */
 static bool is_vouched_for(struct tierce__storages *storages, struct storages_unit *unit,
                            const struct tierce__storage_report *report)
 {
     tierce__lock_assert_held(&storages->lock);
     if (unit->is_doubted && report->is_probed && report->failures == 0 &&
-        report->probed_ns > unit->doubted_ns)
+        report->probed_ns - report->took_ns > unit->doubted_ns)
         unit->is_doubted = false;
     return unit->is_part && !unit->is_doubted && report->failures == 0 &&
            tierce__storages_troubles(storages, unit->number) == 0;

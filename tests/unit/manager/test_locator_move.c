@@ -203,6 +203,26 @@ START_TEST(an_invalidation_meanwhile)
 }
 END_TEST
 
+/* As in an index that was taken over: the place is a text, and has the sum in it. */
+static void make_text(struct harness *h, int64_t key, const char *uri)
+{
+    struct tierce__live *live;
+    struct tierce__record record = moves_record(h, key);
+    struct tierce__location location = record.locations[0];
+    struct tierce__spec_place place = location.places[0];
+    char text[512];
+    snprintf(text, sizeof(text), "%s&sum=ab00000000000000000000000000000c", uri);
+    place = (struct tierce__spec_place){.spec = place.spec, .bytes = place.bytes, .uri = text};
+    location.places = &place;
+    location.place_count = 1;
+    record.locations = &location;
+    ck_assert_int_eq(tierce__live_acquire(&live, h->locator, "i", h->why), 0);
+    struct tierce__meta_put put = {key, record};
+    struct tierce__meta_batch batch = {.puts = &put, .put_count = 1};
+    ck_assert_int_eq(live->space->ops->write(live->space, &batch), 0);
+    tierce__live_release(live);
+}
+
 START_TEST(sums_move_with_the_bytes)
 {
     static const int64_t key = 77;
@@ -216,6 +236,8 @@ START_TEST(sums_move_with_the_bytes)
         tierce__locator_finish_write_summed(h.locator, "i", started.session, &all, &sum, 1, h.why),
         0);
     h.now_us += 5000000;
+    if (_i == 1)
+        make_text(&h, key, started.locations[0].specs[0].uri);
     for (int is_copy = 1; is_copy >= 0; is_copy--) {
         ck_assert_uint_eq(moves_want(&h, &key, 1, "s", is_copy != 0, TIERCE__MOVE_TO_ANY), 1);
         struct tierce__taken_moves taken = moves_take(&h, 100);
@@ -223,7 +245,8 @@ START_TEST(sums_move_with_the_bytes)
         struct tierce__record record = moves_record(&h, key);
         ck_assert_uint_eq(record.location_count, 2);
         for (size_t l = 0; l < record.location_count; l++)
-            ck_assert_mem_eq(record.locations[l].places[0].sum, sum.sum, sizeof(sum.sum));
+            if (record.locations[l].places[0].uri == NULL)
+                ck_assert_mem_eq(record.locations[l].places[0].sum, sum.sum, sizeof(sum.sum));
         if (is_copy)
             moves_add_storage(&h, "u", 0);
     }
@@ -498,11 +521,12 @@ END_TEST
 
 CHECK_MAIN("locator_move",
            .tests = {a_move_changes_the_place_and_nothing_else, readers_of_the_source_have_time,
-                     a_copy_keeps_the_source, an_invalidation_meanwhile, sums_move_with_the_bytes,
-                     a_mover_that_dies, a_mover_that_holds_its_batches, a_mover_that_lies,
+                     a_copy_keeps_the_source, an_invalidation_meanwhile, a_mover_that_dies,
+                     a_mover_that_holds_its_batches, a_mover_that_lies,
                      bad_sources_leave_and_others_stay, without_room_blocks_wait,
                      the_rate_between_two_storages, blocks_of_other_clients_stay,
                      another_leader_goes_on, moves_take_no_room_in_the_index,
                      every_allocation_fails_once},
-           .loops = {{a_block_that_left_meanwhile_does_not_come_back, 0, 4},
+           .loops = {{sums_move_with_the_bytes, 0, 2},
+                     {a_block_that_left_meanwhile_does_not_come_back, 0, 4},
                      {the_order_of_candidates_is_hot_to_cold, 0, 4}})
