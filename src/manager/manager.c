@@ -11,6 +11,7 @@
 #include "base/log/log.h"
 #include "manager/api/admin_http.h"
 #include "manager/api/api_private.h"
+#include "manager/lease/lease.h"
 #include "manager/manager_whole.h"
 #include "manager/observe/audit.h"
 #include "manager/observe/manager_metrics.h"
@@ -484,17 +485,38 @@ static int name_node(struct tierce__manager_whole *whole,
     return 0;
 }
 
+/* The location of the lease, on the heap. Without elector.uri a registry in Redis is the manager's
+ * that began last; one in a file has a lock of its own. */
+static int lease_uri(char **out, const struct tierce__manager_config *config)
+{
+    static const char local[] = "local://";
+    const char *registry = config->registry_uri;
+    bool is_registry = config->elector_uri[0] == '\0' && registry[0] != '\0' &&
+                       strncmp(registry, local, sizeof(local) - 1) != 0;
+    const char *before = is_registry ? TIERCE__LEASE_REGISTRY : "";
+    const char *uri = is_registry ? registry : config->elector_uri;
+    size_t size = strlen(before) + strlen(uri) + 1;
+    *out = tierce__alloc(size);
+    if (*out == NULL)
+        return -ENOMEM;
+    snprintf(*out, size, "%s%s", before, uri);
+    return 0;
+}
+
 static int start_electing(struct tierce__manager_whole *whole,
                           const struct tierce__manager_config *config, char why[256])
 {
     TIERCE_ASSERT(!whole->has_elector && !whole->is_ending);
+    char *uri = NULL;
     int rc = name_node(whole, config);
+    if (rc == 0)
+        rc = lease_uri(&uri, config);
     if (rc < 0)
         return rc;
     rc = tierce__elector_start(&whole->manager.elector,
                                &(struct tierce__elector_opts){
                                    .size = sizeof(struct tierce__elector_opts),
-                                   .uri = config->elector_uri,
+                                   .uri = uri,
                                    .node_id = whole->manager.node_id,
                                    .lease_ms = config->elector_lease_ms,
                                    .interval_ms = config->elector_interval_ms,
@@ -503,6 +525,7 @@ static int start_electing(struct tierce__manager_whole *whole,
                                    .arg = whole,
                                },
                                why);
+    tierce__free(uri);
     if (rc < 0)
         return rc;
     TIERCE_ASSERT(atomic_load_explicit(&whole->manager.state, memory_order_relaxed) ==

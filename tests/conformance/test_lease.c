@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MEMORY, IN_FILE, IN_REDIS, IN_ETCD, PLACES };
+enum { MEMORY, IN_FILE, IN_REDIS, IN_REGISTRY, IN_ETCD, PLACES };
 enum { LONG_MS = 60000, TIMEOUT_MS = 60000 };
 
 static int place;
@@ -48,6 +48,11 @@ static void set_up(void)
         ck_assert(redis_start(&redis, NULL));
         snprintf(uri, sizeof(uri), "redis://127.0.0.1:%u", (unsigned)redis.port);
         break;
+    case IN_REGISTRY:
+        ck_assert(redis_start(&redis, NULL));
+        snprintf(uri, sizeof(uri), TIERCE__LEASE_REGISTRY "redis://127.0.0.1:%u?cluster_name=c",
+                 (unsigned)redis.port);
+        break;
     default:
         ck_assert(etcd_start(&etcd));
         /* The first endpoint is nobody's. */
@@ -72,6 +77,12 @@ static void set_up_file(void)
 static void set_up_redis(void)
 {
     place = IN_REDIS;
+    set_up();
+}
+
+static void set_up_registry(void)
+{
+    place = IN_REGISTRY;
     set_up();
 }
 
@@ -293,6 +304,60 @@ START_TEST(test_tokens_rise_without_a_memory)
 }
 END_TEST
 
+/* ---- in a registry --------------------------------------------------------------------------- */
+
+START_TEST(test_the_last_one_has_the_registry)
+{
+    uint64_t first = take(a, LONG_MS), token = 7;
+    ck_assert_uint_gt(first, 0);
+    ck_assert_str_eq(holder(a), "a:6491");
+    ck_assert_int_eq(a->ops->renew(a, LONG_MS), 0);
+    uint64_t second = take(b, LONG_MS);
+    ck_assert_uint_gt(second, first);
+    ck_assert_int_eq(a->ops->renew(a, LONG_MS), TIERCE_E_REFUSED);
+    a->ops->give(a);
+    ck_assert_str_eq(holder(a), "");
+    ck_assert_int_eq(b->ops->renew(b, LONG_MS), 0);
+    b->ops->give(b);
+    ck_assert_int_eq(a->ops->take(a, LONG_MS, &token, other), TIERCE_E_REFUSED); /* for good */
+    ck_assert_uint_eq(token, 7);
+    ck_assert_uint_gt(take(b, LONG_MS), second);
+}
+END_TEST
+
+/* Another registry in the same Redis is another lease. */
+START_TEST(test_registries_beside_each_other)
+{
+    (void)take(a, LONG_MS);
+    uri[strlen(uri) - 1] = 'd';
+    struct tierce__lease *d = open_lease("d:6491");
+    (void)take(d, LONG_MS);
+    ck_assert_int_eq(a->ops->renew(a, LONG_MS), 0);
+    d->ops->close(d);
+}
+END_TEST
+
+/* The manager goes on while its registry is away or was emptied, as before it had a lease. */
+START_TEST(test_a_registry_goes_and_comes)
+{
+    uint64_t token = 7, until_ns = tierce__deadline_in_ms(20000);
+    (void)take(a, LONG_MS);
+    redis_command((const char *[]){"FLUSHALL"}, 1);
+    ck_assert_int_eq(a->ops->renew(a, LONG_MS), 0);
+    redis_kill(&redis);
+    ck_assert_int_eq(a->ops->renew(a, LONG_MS), 0);
+    ck_assert_int_eq(b->ops->take(b, LONG_MS, &token, other), 0);
+    ck_assert_uint_eq(token, 0);
+    ck_assert_int_eq(b->ops->renew(b, LONG_MS), 0);
+    ck_assert(redis_run(&redis, false, NULL));
+    while (b->ops->renew(b, LONG_MS) != TIERCE_E_REFUSED && tierce__now_ns() < until_ns)
+        usleep(10000);
+    b->ops->give(b);
+    ck_assert_uint_gt(take(b, LONG_MS), 0); /* now it has a token */
+    ck_assert_int_eq(b->ops->renew(b, LONG_MS), 0);
+}
+END_TEST
+
 START_TEST(test_etcd_goes_and_comes)
 {
     char text[TIERCE__LEASE_HOLDER_BYTES];
@@ -314,9 +379,9 @@ END_TEST
 
 START_TEST(test_uris_that_are_refused)
 {
-    static const char *const uris[] = {"etcd://",        "etcd:///x", "etcd://a:1,,b:2",
-                                       "etcd://u:p@h:1", "file://x",  "redis://h:99999",
-                                       "etcd://a:1?x=y"};
+    static const char *const uris[] = {
+        "etcd://",  "etcd:///x",       "etcd://a:1,,b:2", "etcd://u:p@h:1",
+        "file://x", "redis://h:99999", "etcd://a:1?x=y",  "registry+redis://h:1"};
     struct tierce__lease *lease = NULL;
     for (size_t i = 0; i < sizeof(uris) / sizeof(uris[0]); i++)
         ck_assert_msg(tierce__lease_find(uris[i])->open(&lease, uris[i], "a", 100, why) ==
@@ -373,6 +438,15 @@ static Suite *make_suite(void)
         tcase_add_test(tcase, test_redis_beside_kvcm);
         tcase_add_test(tcase, test_redis_goes_and_comes);
         tcase_add_test(tcase, test_tokens_rise_without_a_memory);
+    }
+    if (redis_is_there()) {
+        tcase = tcase_create("registry");
+        tcase_set_timeout(tcase, 120);
+        tcase_add_checked_fixture(tcase, set_up_registry, tear_down);
+        tcase_add_test(tcase, test_the_last_one_has_the_registry);
+        tcase_add_test(tcase, test_registries_beside_each_other);
+        tcase_add_test(tcase, test_a_registry_goes_and_comes);
+        suite_add_tcase(suite, tcase);
     }
     if (etcd_is_there()) {
         tcase = add_case(suite, "etcd", set_up_etcd);

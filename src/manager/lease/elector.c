@@ -131,6 +131,32 @@ static void note_lease(struct tierce__elector *elector, uint64_t from_ns)
     TIERCE_ASSERT(elector->renew_ns <= elector->lease_until_ns);
 }
 
+/* Why the lease cannot be acquired. */
+static void put_trouble(char *out, size_t room, int error)
+{
+    if (error == TIERCE_E_REFUSED)
+        snprintf(out, room,
+                 "another manager has begun to use registry.uri; managers that share a registry "
+                 "require elector.uri");
+    else
+        snprintf(out, room, "the lease of elector.uri cannot be acquired: %s",
+                 tierce_strerror(error));
+}
+
+static void log_trouble(int error)
+{
+    char why[160];
+    put_trouble(why, sizeof(why), error);
+    if (error == TIERCE_E_REFUSED)
+        tierce__log(TIERCE_LOG_ERROR, "registry_taken",
+                    "why=\"%s\" hint=\"end one of the two; this one leads again after a restart\"",
+                    why);
+    else
+        tierce__log(TIERCE_LOG_ERROR, "lease_unreachable",
+                    "why=\"%s\" hint=\"this manager leads when the store of elector.uri answers\"",
+                    tierce_strerror(error));
+}
+
 static void campaign(struct tierce__elector *elector)
 {
     tierce__lock_assert_held(&elector->lock);
@@ -141,9 +167,7 @@ static void campaign(struct tierce__elector *elector)
     int rc = elector->lease->ops->take(elector->lease, elector->lease_ms, &token, other);
     int error = rc == -EBUSY ? 0 : rc;
     if (error < 0 && error != elector->lease_error)
-        tierce__log(TIERCE_LOG_ERROR, "lease_unreachable",
-                    "why=\"%s\" hint=\"this manager leads when the store of elector.uri answers\"",
-                    tierce_strerror(rc));
+        log_trouble(error);
     elector->lease_error = error;
     tierce__lock_take(&elector->lock);
     if (rc == 0) {
@@ -180,7 +204,7 @@ static void renew(struct tierce__elector *elector)
     tierce__lock_drop(&elector->lock);
     int rc = elector->lease->ops->renew(elector->lease, elector->lease_ms);
     tierce__lock_take(&elector->lock);
-    TIERCE_ASSERT(elector->state != FOLLOWING && elector->state != RESIGNING);
+    TIERCE_ASSERT(elector->state != FOLLOWING); /* the caller may have moved to RESIGNING */
     /* A renewal that returns too late does not count: another node may have led meanwhile. */
     if (rc == 0 && boot_ns() < elector->lease_until_ns)
         note_lease(elector, from_ns);
@@ -450,9 +474,7 @@ void tierce__elector_state(struct tierce__elector *elector, struct tierce__elect
             (int64_t)(tierce__lease_wall_us() + (elector->lease_until_ns - now) / 1000);
     snprintf(out->leader, sizeof(out->leader), "%s", elector->leader);
     if (elector->trouble != 0)
-        snprintf(out->trouble, sizeof(out->trouble),
-                 "the lease of elector.uri cannot be acquired: %s",
-                 tierce_strerror(elector->trouble));
+        put_trouble(out->trouble, sizeof(out->trouble), elector->trouble);
     tierce__lock_drop(&elector->lock);
 }
 

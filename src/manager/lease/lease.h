@@ -18,11 +18,12 @@
 
 #define TIERCE__LEASE_NAME         "_TAIR_KVCM_LEADER_KEY"
 #define TIERCE__LEASE_HOLDER_BYTES 128u
+#define TIERCE__LEASE_REGISTRY     "registry+" /* and the URI of a registry in Redis */
 
 struct tierce__lease;
 
 struct tierce__lease_ops {
-    const char *name; /* "alone", "memory", "file", "redis", "etcd" */
+    const char *name; /* "alone", "memory", "file", "redis", "registry", "etcd" */
     /* `holder` [borrow until close]: the unique name that other managers see. Errors:
      * TIERCE_E_CONFIG, negative errno, -ENOMEM; `why` in words. The location need not be reachable
      * yet. */
@@ -30,8 +31,9 @@ struct tierce__lease_ops {
                                uint32_t timeout_ms, char why[256]);
     void (*close)(struct tierce__lease *lease); /* does not release the lease */
     /* Acquires the lease for lease_ms, counted from before the call. Returns 0 and *token (0: this
-     * manager is alone and needs none). -EBUSY: `other` holds it. Any other error: the outcome is
-     * unknown, and this process may hold it. */
+     * manager is alone and needs none). -EBUSY: `other` holds it. TIERCE_E_REFUSED: another
+     * manager has it for good (lease_registry.c). Any other error: the outcome is unknown, and this
+     * process may hold it. */
     TIERCE_MUSTUSE int (*take)(struct tierce__lease *lease, uint32_t lease_ms, uint64_t *token,
                                char other[TIERCE__LEASE_HOLDER_BYTES]);
     /* Renews the lease for lease_ms, counted from before the call. TIERCE_E_REFUSED: this process
@@ -54,6 +56,7 @@ extern const struct tierce__lease_ops tierce__lease_alone;
 extern const struct tierce__lease_ops tierce__lease_memory;
 extern const struct tierce__lease_ops tierce__lease_file;
 extern const struct tierce__lease_ops tierce__lease_redis;
+extern const struct tierce__lease_ops tierce__lease_registry;
 extern const struct tierce__lease_ops tierce__lease_etcd;
 
 /* Finds the implementation by the scheme of a URI; NULL: unknown scheme. */

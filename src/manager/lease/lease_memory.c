@@ -40,7 +40,7 @@ const struct tierce__lease_ops *tierce__lease_find(const char *uri)
         {"redis://", &tierce__lease_redis},      {"rediss://", &tierce__lease_redis},
         {"redis+unix://", &tierce__lease_redis}, {"redis-cluster://", &tierce__lease_redis},
         {"etcd://", &tierce__lease_etcd},        {"rediss-cluster://", &tierce__lease_redis},
-        {"etcds://", &tierce__lease_etcd},
+        {"etcds://", &tierce__lease_etcd},       {TIERCE__LEASE_REGISTRY, &tierce__lease_registry},
     };
     if (*uri == '\0')
         return &tierce__lease_alone;

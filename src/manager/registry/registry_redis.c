@@ -27,10 +27,12 @@
  * prefix. */
 #define CHECK_FENCE                                                                                \
     "local token = tonumber(ARGV[1]) "                                                             \
-    "local last = tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') "                          \
+    "local last = tonumber(redis.call('HGET', KEYS[1], '" TIERCE__REGISTRY_REDIS_FENCE             \
+    "') or '0') "                                                                                  \
     "if token > 0 and last > token then "                                                          \
     "return redis.error_reply('" FENCED " ' .. string.format('%.0f', last)) end "                  \
-    "if last < token then redis.call('HSET', KEYS[1], 'fence', ARGV[1]) end "
+    "if last < token then redis.call('HSET', KEYS[1], '" TIERCE__REGISTRY_REDIS_FENCE              \
+    "', ARGV[1]) end "
 
 static const struct tierce__resp_script load_script = {
     .text = CHECK_FENCE
@@ -93,7 +95,7 @@ static int make_keys(struct redis_store *store, const char *cluster)
 {
     struct tierce__resp_pipeline texts = {.arena = &store->names};
     store->prefix = tierce__resp_pipeline_textf(&texts, "kvcache_registry:%s:", cluster);
-    store->own_key = tierce__resp_pipeline_textf(&texts, "kvcache_registry_tierce:%s", cluster);
+    store->own_key = tierce__resp_pipeline_textf(&texts, TIERCE__REGISTRY_REDIS_OWN "%s", cluster);
     for (size_t i = 0; i < TIERCE__KINDS; i++)
         store->keys[i] = tierce__resp_pipeline_textf(&texts, "%s%s", store->prefix, key_names[i]);
     return texts.rc;

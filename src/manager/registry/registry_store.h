@@ -9,6 +9,11 @@
  * block.
  */
 
+/* The hash of a registry in Redis in which Tierce keeps what KVCM does not know, without the name
+ * of the cluster; and its field with the largest token of a manager that led. */
+#define TIERCE__REGISTRY_REDIS_OWN   "kvcache_registry_tierce:"
+#define TIERCE__REGISTRY_REDIS_FENCE "fence"
+
 struct tierce__vfs;
 struct tierce__registry_store;
 
