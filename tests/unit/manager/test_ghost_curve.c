@@ -8,6 +8,7 @@
 #include "optimizer/replay/curve.h"
 #include "optimizer/trace/intern.h"
 
+#include <errno.h>
 #include <malloc.h>
 #include <math.h>
 
@@ -402,6 +403,42 @@ START_TEST(a_small_sample_is_refined)
 }
 END_TEST
 
+/* A curve is complete a window of eight epochs after it was begun, was refined or has lost its
+ * sample for lack of memory; it is refined no sooner. */
+START_TEST(a_sample_is_complete_a_window_later)
+{
+    enum { WINDOW = 8, KEYS = 300 };
+    struct tierce__ghost_curve *curve = open_curve(4096);
+    struct tierce__ghost_shape shape;
+    uint64_t keys[KEYS];
+    uint32_t member;
+    int64_t now_us = 0;
+    ck_assert_int_eq(tierce__ghost_curve_add(curve, BLOCK_BYTES, 1, &member), 0);
+    for (size_t i = 0; i < KEYS; i++)
+        keys[i] = ghost_key(3, 1, i);
+    ck_assert_int_eq(add_turn(curve, member, 1, keys, 10), 0);
+    tierce__ghost_curve_coarsen(curve);
+    tierce__ghost_curve_coarsen(curve);
+    tierce__ghost_curve_advance(curve, now_us, true);
+    for (int e = 1; e <= 3 * WINDOW; e++) {
+        tierce__ghost_curve_advance(curve, now_us += EPOCH_US, true);
+        tierce__ghost_curve_shape(curve, now_us, &shape);
+        ck_assert(shape.unit_bytes == (4 >> (e / WINDOW < 2 ? e / WINDOW : 2)) * BLOCK_BYTES);
+        ck_assert_int_eq(shape.is_warm, e == 3 * WINDOW);
+    }
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(tierce__ghost_curve_use(curve, member, keys, KEYS, true), -ENOMEM);
+    tierce__alloc_fail_nth(0);
+    for (int e = 0; e <= WINDOW; e++) {
+        tierce__ghost_curve_shape(curve, now_us, &shape);
+        ck_assert_uint_eq(shape.blocks, 0);
+        ck_assert_int_eq(shape.is_warm, e == WINDOW);
+        tierce__ghost_curve_advance(curve, now_us += EPOCH_US, true);
+    }
+    tierce__ghost_curve_destroy(curve);
+}
+END_TEST
+
 static size_t heap_bytes(void)
 {
     struct mallinfo2 info = mallinfo2();
@@ -434,6 +471,7 @@ CHECK_MAIN("ghost_curve", .seconds = 60,
            .tests = {a_full_sample_is_exact, a_hit_needs_no_more_than_its_blocks,
                      idle_blocks_leave_the_sample, members_count_by_their_bytes,
                      a_member_can_be_removed, keys_may_turn_out_larger,
-                     a_reach_keeps_the_sample_dense, a_small_sample_is_refined, memory_is_bounded},
+                     a_reach_keeps_the_sample_dense, a_small_sample_is_refined,
+                     a_sample_is_complete_a_window_later, memory_is_bounded},
            .loops = {{the_error_of_a_sample_is_bounded, 0, 6},
                      {the_error_on_real_traces_is_bounded, 0, TRACES}})

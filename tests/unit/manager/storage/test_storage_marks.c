@@ -8,6 +8,7 @@
 #include "wait_for.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -455,8 +456,78 @@ START_TEST(a_mark_that_is_a_link)
 }
 END_TEST
 
+/* ---- a storage that may hold blocks of a lost registry --------------------------------------- */
+
+static atomic_uint opened;
+static atomic_bool is_held;
+
+static int open_counted(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                        char why[128])
+{
+    int rc = tierce__storage_file.open(out, storage, why);
+    atomic_fetch_add(&opened, 1);
+    return rc;
+}
+
+static int read_no_mark(struct tierce__storage_driver *driver, char id[TIERCE__STORAGE_ID_HEX + 1],
+                        char why[128])
+{
+    (void)driver, (void)id, (void)why;
+    WAIT_FOR(!atomic_load(&is_held));
+    return -ENOENT;
+}
+
+static int has_some_blocks(struct tierce__storage_driver *driver, bool *has)
+{
+    (void)driver;
+    *has = true;
+    return 0;
+}
+
+static const struct tierce__storage_ops *find_unclaimed(enum tierce__storage_type type)
+{
+    static struct tierce__storage_ops ops;
+    if (ops.name == NULL) {
+        ops = tierce__storage_file;
+        ops.open = open_counted;
+        ops.read_mark = read_no_mark;
+        ops.has_blocks = has_some_blocks;
+    }
+    return type == TIERCE__STORAGE_NFS ? &ops : NULL;
+}
+
+/* A storage whose configuration has changed is not used before its first probe, as a new one. */
+START_TEST(a_changed_storage_is_not_used_before_it_was_probed)
+{
+    open_registry(&h.registry, uri);
+    harness_startup(&h, &(struct harness_opts){.keys_per_file = 2});
+    struct tierce__storages_opts opts = {.size = sizeof(opts),
+                                         .registry = h.registry,
+                                         .probe_interval_ms = 20,
+                                         .probe_timeout_ms = 60000,
+                                         .find_ops = find_unclaimed};
+    (void)find_unclaimed(TIERCE__STORAGE_NFS);
+    ck_assert_int_eq(tierce__storages_open(&h.storages, &opts), 0);
+    WAIT_FOR(state(h.storages).is_probed);
+    ck_assert(!tierce__storages_is_available(h.storages, storage()));
+    atomic_store(&is_held, true);
+    struct tierce__storage changed = *storage();
+    unsigned before = atomic_load(&opened);
+    changed.key_count_per_file = 4;
+    ck_assert_msg(tierce__registry_update_storage(h.registry, &changed, h.why) == 0, "%s", h.why);
+    WAIT_FOR(atomic_load(&opened) > before);
+    ck_assert(!tierce__storages_is_available(h.storages, storage()));
+    atomic_store(&is_held, false);
+    WAIT_FOR(state(h.storages).is_probed);
+    ck_assert(!tierce__storages_is_available(h.storages, storage()));
+    tierce__storages_close(h.storages);
+    tierce__registry_close(h.registry);
+}
+END_TEST
+
 CHECK_MAIN("storage marks", .seconds = 240, .at_once = true, .setup = set_up, .teardown = tear_down,
-           .tests = {a_storage_gets_its_mark_once, an_empty_mount_point,
+           .tests = {a_changed_storage_is_not_used_before_it_was_probed,
+                     a_storage_gets_its_mark_once, an_empty_mount_point,
                      nothing_is_deleted_before_the_mark_was_seen, a_writer_takes_back,
                      an_emptied_storage_is_adopted, two_registries, blocks_are_kept,
                      nothing_is_deleted_before_the_mark_is_read, a_registry_in_memory_marks_nothing,
