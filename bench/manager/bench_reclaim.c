@@ -33,6 +33,7 @@ enum {
     STEPS = 10,
     RECLAIM_PERMILLE = 200, /* of the blocks, in all steps */
     STEP_MS_MAX = 60000,
+    BLOCKS_OF_MS_MIN = 5,  /* and so much longer for many blocks beside other programs */
     FILES_MAX = 200000,    /* with more blocks they are larger: making them would take the time */
     SAMPLES_MAX = 1 << 20, /* of lookups */
 };
@@ -174,7 +175,9 @@ static int reclaim(struct reclaim_bench *r, int step)
     double most = most_after(r, step);
     struct tierce__usage usage;
     uint64_t start = tierce__now_ns(), index_ns = 0;
-    uint64_t end = tierce__deadline_in_ms(STEP_MS_MAX);
+    uint64_t blocks = r->chains * TIERCE__BENCH_CHAIN_KEYS;
+    uint64_t ms_max = STEP_MS_MAX + blocks * RECLAIM_PERMILLE / 1000 / STEPS / BLOCKS_OF_MS_MIN;
+    uint64_t end = tierce__deadline_in_ms((uint32_t)ms_max);
     tierce__reclaimer_resume(r->reclaimer);
     do {
         for (int i = 0; i < LOOKUPS; i++) {
@@ -186,8 +189,8 @@ static int reclaim(struct reclaim_bench *r, int step)
         if (index_ns == 0 && (double)usage.serving_bytes <= most)
             index_ns = tierce__now_ns() - start;
         if (tierce__now_ns() > end)
-            return tierce__bench_fail(r->bench, "a step was not reclaimed in %d s",
-                                      STEP_MS_MAX / 1000);
+            return tierce__bench_fail(r->bench, "a step was not reclaimed in %llu s",
+                                      (unsigned long long)(ms_max / 1000));
     } while ((double)usage.serving_bytes > most || usage.deleting_bytes > 0);
     r->ns += tierce__now_ns() - start;
     r->index_ns += index_ns;

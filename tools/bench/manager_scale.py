@@ -4,9 +4,12 @@
 time from the start of a manager that was killed until it finds the first blocks.
 
     tools/bench/manager_scale.py [--blocks N,N,..] [--index KIND,KIND,..]
+    tools/bench/manager_scale.py --remove [--blocks N,N,..] [--index KIND,KIND,..]
 
 Blocks have one spec and lie in slots of files; none of their bytes are written. Needs redis-server, and the Python packages
-of the tests. Prints a row of each kind and number, with the slope between two numbers.
+of the tests. Prints a row of each kind and number, with the slope between two numbers. With --remove it stores so many blocks
+and removes all of them, again for each number, and prints the manager's memory at the beginning, with the blocks, and
+afterwards.
 """
 
 import argparse
@@ -53,7 +56,7 @@ class Fleet:
         self.rng = random.Random(7)
         self.first = [self.rng.getrandbits(63) for _ in range(KEYS)]
         self.keys = self.first
-        self.stored = 0
+        self.stored, self.written = 0, []
         self.connect()
         Grpc(self.manager).call("meta", "RegisterInstance", instance_group="default", instance_id="i", block_size=16,
                                 model_deployment={"model_name": "m", "dtype": "bf16"},
@@ -75,7 +78,26 @@ class Fleet:
                 instance_id="i", write_session_id=started.write_session_id, success_blocks=mask), timeout=60)
             assert done.header.status.code == 1, done
             self.stored += KEYS
+            self.written.append(self.keys)
             self.keys = [self.rng.getrandbits(63) for _ in range(KEYS)]
+
+    def remove(self):
+        """All blocks. Their bytes were never written, so deleting them finds no files."""
+        client = Grpc(self.manager)
+        for keys in self.written:
+            client.call("meta", "RemoveCache", instance_id="i", block_keys=keys)
+        client.close()
+        end = time.monotonic() + 600
+        while self.deleting_bytes() > 0:
+            if time.monotonic() > end:
+                raise RuntimeError("the bytes of removed blocks are still being deleted")
+            time.sleep(0.2)
+        self.stored, self.written = 0, []
+
+    def deleting_bytes(self):
+        metric = "tierce_cache_manager_group_deleting_bytes"
+        lines = self.manager.get("/metrics", "admin_http")[1].decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(metric))
 
     def restart(self):
         """Seconds until the first blocks are found."""
@@ -107,26 +129,41 @@ class Fleet:
             self.redis.stop()
 
 
+def print_slopes(fleet, kind, numbers):
+    before, had = fleet.bytes(), 0
+    for blocks in numbers:
+        start = time.monotonic()
+        fleet.store(blocks)
+        rate = (fleet.stored - had) / (time.monotonic() - start)
+        now = fleet.bytes()
+        slopes = [(b - a) / (fleet.stored - had) for a, b in zip(before, now)]
+        seconds = f"{fleet.restart():.2f}" if kind != "local" else ""
+        print(",".join([kind, str(fleet.stored), *(f"{s:.0f}" for s in slopes), seconds, f"{rate:.0f}"]), flush=True)
+        before, had = fleet.bytes(), fleet.stored
+
+
+def print_removals(fleet, kind, numbers):
+    for blocks in numbers:
+        before = fleet.bytes()[0]
+        fleet.store(blocks)
+        stored, full = fleet.stored, fleet.bytes()[0]
+        fleet.remove()
+        print(",".join([kind, str(stored), *(f"{b / 1e6:.1f}" for b in (before, full, fleet.bytes()[0]))]), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", default="200000,1000000")
     parser.add_argument("--index", default="local,rocksdb,redis")
+    parser.add_argument("--remove", action="store_true", help="the blocks again, and print the memory afterwards")
     args = parser.parse_args()
-    print("index,blocks,manager B/block,folder B/block,redis B/block,restart s,blocks/s")
+    print("index,blocks,MB of the manager before,with them,after their removal" if args.remove else
+          "index,blocks,manager B/block,folder B/block,redis B/block,restart s,blocks/s")
     for kind in args.index.split(","):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
             fleet = Fleet(Path(folder), kind)
             try:
-                before, had = fleet.bytes(), 0
-                for blocks in map(int, args.blocks.split(",")):
-                    start = time.monotonic()
-                    fleet.store(blocks)
-                    rate = (fleet.stored - had) / (time.monotonic() - start)
-                    now = fleet.bytes()
-                    slopes = [(b - a) / (fleet.stored - had) for a, b in zip(before, now)]
-                    seconds = f"{fleet.restart():.2f}" if kind != "local" else ""
-                    print(",".join([kind, str(fleet.stored), *(f"{s:.0f}" for s in slopes), seconds, f"{rate:.0f}"]), flush=True)
-                    before, had = fleet.bytes(), fleet.stored
+                (print_removals if args.remove else print_slopes)(fleet, kind, list(map(int, args.blocks.split(","))))
             finally:
                 fleet.stop()
 
