@@ -105,6 +105,9 @@ static void memory_close(struct tierce__meta_store *base)
     }
     tierce__lock_fini(&store->lock);
     tierce__free(store);
+    /* A manager that no longer leads would keep the pages: small blocks of others lie between them.
+     */
+    (void)malloc_trim(0);
 }
 
 static struct memory_space *space_create(uint32_t number)

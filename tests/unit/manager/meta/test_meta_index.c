@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <unistd.h>
 
 /* A memory store that calls itself a blocking one, counts, fails, and lets something happen while
  * it reads. */
@@ -624,6 +625,50 @@ START_TEST(a_prefix_ends_at_the_first_gap)
 }
 END_TEST
 
+/* Bytes of this process in memory. */
+static size_t resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/statm", "re");
+    size_t all, resident;
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%zu %zu", &all, &resident), 2);
+    fclose(file);
+    return resident * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static void store_many(struct tierce__meta_space *into, int64_t count)
+{
+    for (int64_t key = 0; key < count;) {
+        struct tierce__meta_put puts[64];
+        struct tierce__meta_batch batch = {.puts = puts};
+        for (; batch.put_count < 64 && key < count; batch.put_count++, key++)
+            puts[batch.put_count] =
+                (struct tierce__meta_put){key, *test_record(&made[batch.put_count], key, 1)};
+        ck_assert_int_eq(tierce__meta_memory.write(into, &batch), 0);
+    }
+}
+
+START_TEST(a_closed_store_in_memory_gives_it_back)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return; /* their allocators keep what is freed */
+#endif
+    struct tierce__meta_store *other;
+    struct tierce__meta_space *into;
+    char why[256];
+    size_t before = resident_bytes();
+    ck_assert_int_eq(tierce__meta_memory.open(&other, "", why), 0);
+    ck_assert_int_eq(tierce__meta_memory.space_open(&into, other, 1, "i"), 0);
+    store_many(into, 100000);
+    void *last = tierce__alloc(64); /* the end of the heap stays in use */
+    size_t full = resident_bytes();
+    ck_assert_uint_gt(full, before + 100000 * 50);
+    tierce__meta_memory.close(other);
+    ck_assert_uint_lt(resident_bytes(), before + (full - before) / 4);
+    tierce__free(last);
+}
+END_TEST
+
 CHECK_MAIN("meta_index", .setup = setup, .teardown = teardown,
            .tests = {puts_deletes_and_counts, the_same_key_twice, nothing_is_written_for_nothing,
                      steps_are_of_whole_shards, no_key_beyond_the_limit, shards_are_a_power_of_two,
@@ -631,4 +676,4 @@ CHECK_MAIN("meta_index", .setup = setup, .teardown = teardown,
                      a_count_that_changes_meanwhile_is_kept, what_was_read_is_kept,
                      a_read_does_not_outlive_a_write, the_cache_stays_below_its_bytes,
                      a_failed_write_is_told, a_write_in_doubt_is_counted_as_it_went,
-                     a_prefix_ends_at_the_first_gap})
+                     a_prefix_ends_at_the_first_gap, a_closed_store_in_memory_gives_it_back})
