@@ -49,7 +49,7 @@ static void wait_for_elector(struct tierce__manager_whole *whole)
 }
 
 /* Creates the folder of the built-in storage. The manager leads even if that fails: the storage is
- * then unwell and reports the reason, and there may be others. */
+ * then unavailable and reports the reason, and there may be others. */
 static void make_state_folder(const struct tierce__manager_whole *whole)
 {
     const char *folder = whole->state_folder;

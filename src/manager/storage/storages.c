@@ -239,7 +239,7 @@ static bool is_in(const struct tierce__catalog *catalog, const struct storages_u
     return tierce__catalog_storage_numbered(catalog, unit->number) != NULL;
 }
 
-/* A managed storage without a unit is unwell; that is logged when it begins. */
+/* A managed storage without a unit is unavailable; that is logged when it begins. */
 static void say_unmade(struct tierce__storages *storages, const struct tierce__storage *storage,
                        int rc, const char *why)
 {
