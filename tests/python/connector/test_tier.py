@@ -409,7 +409,9 @@ IMAGE_AT = 40
 
 def announced(tier, *features, name="r"):
     """The context of a request that vLLM's connector has announced. Key n ends with token 32 (n + 1)."""
-    request, manager = request_of(name=name, mm_features=list(features)), Thing(on_new_request=tier.on_new_request)
+    request = request_of(name=name, mm_features=list(features))
+    tiering = Thing(secondary_tiers=[tier], _req_state={}, _metrics=Thing(on_new_request=lambda context: None))
+    manager = Thing(on_new_request=lambda context: TieringOffloadingManager.on_new_request(tiering, context))
     scheduler = Thing(manager=manager, config=Thing(kv_group_configs=()), _req_status={})
     OffloadingConnectorScheduler.on_new_request(scheduler, request)
     context = scheduler._req_status[name].req_context
