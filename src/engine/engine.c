@@ -29,6 +29,7 @@
 #include "engine/observe/engine_events.h"
 #include "engine/store/shared_write.h"
 #include "engine/observe/operate.h"
+#include "engine/observe/reporter.h"
 #include "engine/node_client/shared.h"
 #include "net/control/control.h"
 #include "store/remote/lmcache_names.h"
@@ -134,6 +135,19 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
         strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }
 
+static int start_reporter(struct tierce_engine *engine, const struct tierce_config *config,
+                          char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    const char *url = tierce__engine_text(config, TIERCE__ENGINE_DIRECTORY_MANAGER);
+    char fault[256];
+    if (url[0] == '\0' || engine->level_count == 0) /* the node of a client reports */
+        return 0;
+    int rc = tierce__reporter_start(&engine->reporter, engine, url, fault);
+    if (rc != 0)
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "directory.manager: %s", fault);
+    return rc;
+}
+
 static int open_parts(struct tierce_engine *engine, const struct tierce_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
@@ -143,7 +157,9 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     int rc = tierce__namespaces_create(&engine->namespaces);
     if (rc == 0 && threads > 1)
         rc = tierce__workers_create(&engine->copiers, threads - 1, COPIES_WAITING_MAX);
-    return rc == 0 ? engine->lender->open(engine, config, why) : rc;
+    if (rc == 0)
+        rc = engine->lender->open(engine, config, why);
+    return rc == 0 ? start_reporter(engine, config, why) : rc;
 }
 
 /* Ends the existing parts of an engine, slowest tier first: its queue needs the pool. False:
@@ -151,6 +167,7 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
 static bool close_parts(struct tierce_engine *engine)
 {
     TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
+    tierce__reporter_stop(engine->reporter); /* it reads the tiers */
     bool is_over = tierce__transits_end(&engine->transits, engine->close_deadline_ns);
     tierce__control_stop(engine->control);
     engine->control = NULL;

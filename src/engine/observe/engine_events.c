@@ -277,8 +277,8 @@ static void free_subscription(struct tierce_subscription *s)
     tierce__free(s);
 }
 
-int tierce_events_subscribe(struct tierce_subscription **out, struct tierce_engine *engine,
-                            const struct tierce_events_opts *opts)
+int tierce__events_subscribe(struct tierce_subscription **out, struct tierce_engine *engine,
+                             const struct tierce_events_opts *opts)
 {
     TIERCE_CHECK_MAGIC(engine, TIERCE__ENGINE_MAGIC);
     if (tierce__engine_inherited(engine))
@@ -309,9 +309,30 @@ int tierce_events_subscribe(struct tierce_subscription **out, struct tierce_engi
         free_subscription(s);
         return rc;
     }
-    tierce__engine_ref(engine);
     *out = s;
     return 0;
+}
+
+void tierce__events_unsubscribe(struct tierce_subscription *subscription)
+{
+    struct tierce__events *events = subscription->engine->events;
+    TIERCE_ASSERT(!pthread_equal(pthread_self(), subscription->thread));
+    tierce__lock_take(&events->lock);
+    subscription->ending = true;
+    tierce__cond_signal(&subscription->wake);
+    tierce__lock_drop(&events->lock);
+    pthread_join(subscription->thread, NULL);
+    leave(events, subscription);
+    free_subscription(subscription);
+}
+
+int tierce_events_subscribe(struct tierce_subscription **out, struct tierce_engine *engine,
+                            const struct tierce_events_opts *opts)
+{
+    int rc = tierce__events_subscribe(out, engine, opts);
+    if (rc == 0)
+        tierce__engine_ref(engine);
+    return rc;
 }
 
 void tierce_events_unsubscribe(struct tierce_subscription *subscription)
@@ -322,14 +343,7 @@ void tierce_events_unsubscribe(struct tierce_subscription *subscription)
     struct tierce_engine *engine = subscription->engine;
     if (tierce__engine_inherited(engine))
         return;
-    TIERCE_ASSERT(!pthread_equal(pthread_self(), subscription->thread));
-    tierce__lock_take(&engine->events->lock);
-    subscription->ending = true;
-    tierce__cond_signal(&subscription->wake);
-    tierce__lock_drop(&engine->events->lock);
-    pthread_join(subscription->thread, NULL);
-    leave(engine->events, subscription);
-    free_subscription(subscription);
+    tierce__events_unsubscribe(subscription);
     tierce_engine_close(engine);
 }
 

@@ -24,6 +24,13 @@ void tierce__events_destroy(struct tierce__events *events);
 void tierce__events_tell(struct tierce__events *events, size_t level,
                          const struct tierce__tier_event *event);
 
+/* tierce_events_subscribe for a part of the engine itself: it does not keep the engine open, and is
+ * unsubscribed before the engine's tiers are closed. Errors: as there. */
+TIERCE_MUSTUSE int tierce__events_subscribe(struct tierce_subscription **out,
+                                            struct tierce_engine *engine,
+                                            const struct tierce_events_opts *opts);
+void tierce__events_unsubscribe(struct tierce_subscription *subscription);
+
 /* The number of the last event; 0 before the first. */
 uint64_t tierce__events_last(struct tierce__events *events);
 

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/observe/reporter.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "base/text/url.h"
+#include "base/threads/lock.h"
+#include "base/threads/threads.h"
+#include "core/key/chunk_number.h"
+#include "engine/engine.h"
+#include "engine/observe/engine_events.h"
+#include "net/host_id.h"
+#include "proto/kvcm/meta_service.pb-c.h"
+#include "proto/kvcm/proto.h"
+#include "store/remote/fleet/fleet_manager.h"
+
+enum {
+    QUEUE_MAX = 65536, /* changes that wait: 2 MiB */
+    REPORT_MAX = 2048, /* of one call */
+    TIERS_MAX = 8,
+    EVICTED = 8, /* as ReportChunks marks it */
+    CALL_MS = 1000,
+    RETRY_MS = 500,
+    PAUSE_MS = 100,     /* before all contents are sent again */
+    SILENCE_MS = 10000, /* until a manager has told the real one */
+    CALLS_IN_SILENCE = 4,
+};
+
+struct change {
+    struct tierce__chunk_number key;
+    int32_t tier; /* plus EVICTED */
+};
+
+/* Changes of one call, as the message has them. */
+struct parcel {
+    size_t count;
+    int64_t keys[2 * REPORT_MAX];
+    int32_t tiers[REPORT_MAX];
+};
+
+struct tierce__reporter {
+    struct tierce_engine *engine;
+    struct tierce__fleet_manager *manager;
+    struct tierce_subscription *subscription;
+    char name[128], host_id[TIERCE__HOST_ID_BYTES], group[128];
+    pthread_t thread;
+    _Atomic bool is_ending; /* relaxed: a flag alone; a wake follows */
+
+    /* The thread's. */
+    bool is_joined, is_complete, is_troubled;
+    int64_t session;
+    int32_t slot;
+    uint64_t next; /* number of the first change that was not reported */
+    uint64_t beat_ns, silence_ms;
+    struct parcel parcel;
+    Meta__ReportAnswer contents; /* how the contents that are being sent were answered */
+
+    struct tierce__lock lock; /* REPORTER: below */
+    bool is_following;        /* the queue has every change since its first one */
+    uint64_t first;           /* number of the queue's first change */
+    uint32_t head, count;
+    struct change *queue; /* [QUEUE_MAX] */
+};
+
+static bool is_ending(const struct tierce__reporter *r)
+{
+    return atomic_load_explicit(&r->is_ending, memory_order_relaxed);
+}
+
+/* ---- the queue ------------------------------------------------------------------------------- */
+
+/* The tier's place among the engine's, the fastest first; TIERS_MAX: it is not reported. */
+static int32_t tier_of(const struct tierce_engine *engine, const char *name)
+{
+    size_t level = 0;
+    while (level < engine->level_count && engine->levels[level].tier->ops->name != name)
+        level++;
+    return level < engine->level_count && level < TIERS_MAX ? (int32_t)level : TIERS_MAX;
+}
+
+static struct change change_of(const struct tierce_engine *engine, const struct tierce_event *event)
+{
+    struct change change = {
+        .key = tierce__chunk_number(event->ns_digest, &event->shard, event->hash),
+        .tier = tier_of(engine, event->tier),
+    };
+    TIERCE_DASSERT(change.tier < TIERS_MAX);
+    change.tier += event->kind == TIERCE_EVENT_EVICT ? EVICTED : 0;
+    return change;
+}
+
+/* Under the lock. */
+static void add(struct tierce__reporter *r, const struct tierce_event *event)
+{
+    if (r->count == 0)
+        r->first = event->sequence;
+    TIERCE_DASSERT(event->sequence == r->first + r->count);
+    r->queue[(r->head + r->count) % QUEUE_MAX] = change_of(r->engine, event);
+    r->count++;
+}
+
+/* Of the subscription. Changes that do not fit are found again in the contents. */
+static void on_events(void *arg, const struct tierce_event_batch *batch)
+{
+    struct tierce__reporter *r = arg;
+    tierce__lock_take(&r->lock);
+    if (batch->gap || r->count + batch->count > QUEUE_MAX) {
+        r->is_following = false;
+        r->count = 0;
+    }
+    for (size_t i = 0; r->is_following && i < batch->count; i++)
+        add(r, &batch->events[i]);
+    tierce__lock_drop(&r->lock);
+    tierce__fleet_manager_wake(r->manager);
+}
+
+/* From now on every change is kept. */
+static void follow(struct tierce__reporter *r)
+{
+    tierce__lock_take(&r->lock);
+    r->is_following = true;
+    r->count = 0;
+    tierce__lock_drop(&r->lock);
+}
+
+static void put(struct parcel *parcel, const struct change *change)
+{
+    TIERCE_DASSERT(parcel->count < REPORT_MAX);
+    parcel->keys[2 * parcel->count] = (int64_t)change->key.high;
+    parcel->keys[2 * parcel->count + 1] = (int64_t)change->key.low;
+    parcel->tiers[parcel->count++] = change->tier;
+}
+
+/* Copies the next changes; those before `next` are dropped. False: changes were lost. */
+static bool peek(struct tierce__reporter *r)
+{
+    r->parcel.count = 0;
+    tierce__lock_take(&r->lock);
+    bool is_following = r->is_following;
+    while (r->count > 0 && r->first < r->next) {
+        r->head = (r->head + 1) % QUEUE_MAX;
+        r->first++;
+        r->count--;
+    }
+    for (uint32_t i = 0; i < r->count && i < REPORT_MAX; i++)
+        put(&r->parcel, &r->queue[(r->head + i) % QUEUE_MAX]);
+    TIERCE_DASSERT(r->parcel.count == 0 || r->first == r->next);
+    tierce__lock_drop(&r->lock);
+    return is_following;
+}
+
+static bool has_changes(struct tierce__reporter *r)
+{
+    tierce__lock_take(&r->lock);
+    bool has_any = r->count > 0 || !r->is_following;
+    tierce__lock_drop(&r->lock);
+    return has_any;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static void take_trouble(struct tierce__reporter *r, const char *why)
+{
+    if (!r->is_troubled)
+        tierce__log(TIERCE_LOG_WARN, "directory_unreachable",
+                    "worker=\"%s\" err=\"%s\" consequence=\"others do not find this engine's "
+                    "chunks\"",
+                    r->name, why);
+    r->is_troubled = true;
+}
+
+static void on_done(struct tierce__fleet_call *call)
+{
+    *(bool *)call->arg = true;
+}
+
+/* Returns the reply, or NULL. A call that has not ended when the reporter ends is dropped with the
+ * connection. */
+static ProtobufCMessage *ask(struct tierce__reporter *r, const char *method,
+                             const ProtobufCMessage *request,
+                             const ProtobufCMessageDescriptor *answers,
+                             struct tierce__fleet_call *call)
+{
+    bool is_done = false, may_wait = !is_ending(r);
+    uint64_t deadline_ns = tierce__deadline_in_ms(CALL_MS);
+    *call = (struct tierce__fleet_call){.method = method,
+                                        .request = request,
+                                        .answers = answers,
+                                        .deadline_ns = deadline_ns,
+                                        .repeats = true,
+                                        .done = on_done,
+                                        .arg = &is_done};
+    tierce__fleet_manager_start(r->manager, call);
+    while (!is_done)
+        tierce__fleet_manager_poll(r->manager, deadline_ns);
+    if (call->status != 0 && may_wait)
+        take_trouble(r, call->why);
+    return call->status == 0 ? call->reply : NULL;
+}
+
+static void join(struct tierce__reporter *r)
+{
+    struct tierce__fleet_call c;
+    Meta__JoinDirectoryRequest request = META__JOIN_DIRECTORY_REQUEST__INIT;
+    request.instance_group = r->group;
+    request.worker = r->name;
+    request.host_id = r->host_id;
+    Meta__JoinDirectoryResponse *reply = (Meta__JoinDirectoryResponse *)ask(
+        r, "JoinDirectory", &request.base, &meta__join_directory_response__descriptor, &c);
+    if (reply == NULL)
+        return;
+    r->session = reply->session;
+    r->slot = reply->slot;
+    r->silence_ms = reply->silence_ms > 0 ? (uint64_t)reply->silence_ms : SILENCE_MS;
+    r->is_joined = true;
+    r->is_complete = false;
+    tierce__proto_free(&reply->base);
+}
+
+/* Sends what the parcel has. RA_UNSPECIFIED: no manager answers. */
+static Meta__ReportAnswer report(struct tierce__reporter *r, Meta__ReportKind kind, uint64_t first,
+                                 uint64_t *wait_ms)
+{
+    struct tierce__fleet_call c;
+    Meta__ReportChunksRequest request = META__REPORT_CHUNKS_REQUEST__INIT;
+    request.instance_group = r->group;
+    request.session = r->session;
+    request.slot = r->slot;
+    request.kind = kind;
+    request.first = (int64_t)first;
+    request.n_keys = 2 * r->parcel.count;
+    request.keys = r->parcel.keys;
+    request.n_tiers = r->parcel.count;
+    request.tiers = r->parcel.tiers;
+    r->beat_ns = tierce__now_ns();
+    Meta__ReportChunksResponse *reply = (Meta__ReportChunksResponse *)ask(
+        r, "ReportChunks", &request.base, &meta__report_chunks_response__descriptor, &c);
+    if (reply == NULL)
+        return META__REPORT_ANSWER__RA_UNSPECIFIED;
+    Meta__ReportAnswer answer = reply->answer;
+    *wait_ms = reply->wait_ms > 0 ? (uint64_t)reply->wait_ms : 0;
+    tierce__proto_free(&reply->base);
+    r->parcel.count = 0;
+    if (answer == META__REPORT_ANSWER__RA_UNKNOWN)
+        r->is_joined = false;
+    return answer;
+}
+
+/* ---- all contents ---------------------------------------------------------------------------- */
+
+static void send_part(struct tierce__reporter *r)
+{
+    uint64_t wait_ms;
+    if (r->parcel.count > 0 && r->contents == META__REPORT_ANSWER__RA_DONE)
+        r->contents = report(r, META__REPORT_KIND__RK_CONTENTS, 0, &wait_ms);
+    r->parcel.count = 0;
+}
+
+static void on_contents(void *arg, const struct tierce_event_batch *batch)
+{
+    struct tierce__reporter *r = arg;
+    for (size_t i = 0; i < batch->count; i++) {
+        if (is_ending(r) || r->contents != META__REPORT_ANSWER__RA_DONE)
+            return;
+        struct change change = change_of(r->engine, &batch->events[i]);
+        put(&r->parcel, &change);
+        if (r->parcel.count == REPORT_MAX)
+            send_part(r);
+    }
+}
+
+/* Returns after how many ms it is to be tried again; 0: all contents are there. */
+static uint64_t send_contents(struct tierce__reporter *r)
+{
+    uint64_t wait_ms = 0, covered = 0;
+    r->parcel.count = 0;
+    r->contents = report(r, META__REPORT_KIND__RK_BEGIN, 0, &wait_ms);
+    if (r->contents != META__REPORT_ANSWER__RA_DONE)
+        return wait_ms > 0 ? wait_ms : RETRY_MS;
+    follow(r);
+    int rc = tierce_events_snapshot(r->subscription, &covered, on_contents, r);
+    if (rc < 0 || is_ending(r))
+        return RETRY_MS;
+    send_part(r);
+    if (r->contents == META__REPORT_ANSWER__RA_DONE)
+        r->contents = report(r, META__REPORT_KIND__RK_END, covered, &wait_ms);
+    if (r->contents != META__REPORT_ANSWER__RA_DONE)
+        return RETRY_MS;
+    r->is_complete = true;
+    r->next = covered + 1;
+    tierce__log(TIERCE_LOG_INFO, "directory_complete", "worker=\"%s\"", r->name);
+    r->is_troubled = false;
+    return 0;
+}
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+static uint64_t beat_ms(const struct tierce__reporter *r)
+{
+    return r->silence_ms / CALLS_IN_SILENCE > 0 ? r->silence_ms / CALLS_IN_SILENCE : 1;
+}
+
+/* Returns after how many ms the next call is due, unless there are changes. */
+static uint64_t send_changes(struct tierce__reporter *r)
+{
+    uint64_t wait_ms;
+    if (!peek(r)) {
+        r->is_complete = false;
+        return PAUSE_MS;
+    }
+    size_t count = r->parcel.count;
+    uint64_t age_ms = (tierce__now_ns() - r->beat_ns) / TIERCE__MS_NS;
+    if (count == 0 && age_ms < beat_ms(r))
+        return beat_ms(r) - age_ms;
+    Meta__ReportAnswer answer = report(r, META__REPORT_KIND__RK_CHANGES, r->next, &wait_ms);
+    if (answer == META__REPORT_ANSWER__RA_DONE) {
+        r->next += count;
+        r->is_troubled = false;
+        return count > 0 ? 0 : beat_ms(r);
+    }
+    if (answer == META__REPORT_ANSWER__RA_RESYNC || answer == META__REPORT_ANSWER__RA_UNKNOWN) {
+        r->is_complete = false;
+        return PAUSE_MS;
+    }
+    /* No answer: the changes stay in the queue, and are reported again. */
+    take_trouble(r, "the manager's answer does not fit a report of changes");
+    return RETRY_MS;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Until the time, or, if all contents are sent and `changes` end the wait, until there are some. */
+static void wait_for_work(struct tierce__reporter *r, uint64_t ms, bool changes)
+{
+    uint64_t until_ns = tierce__deadline_in_ms((uint32_t)ms);
+    while (!is_ending(r) && tierce__now_ns() < until_ns && !(changes && has_changes(r)))
+        tierce__fleet_manager_poll(r->manager, until_ns);
+}
+
+static void leave(struct tierce__reporter *r)
+{
+    struct tierce__fleet_call c;
+    Meta__LeaveDirectoryRequest request = META__LEAVE_DIRECTORY_REQUEST__INIT;
+    request.instance_group = r->group;
+    request.session = r->session;
+    request.slot = r->slot;
+    if (r->is_joined && !r->is_troubled)
+        tierce__proto_free(ask(r, "LeaveDirectory", &request.base,
+                               &meta__leave_directory_response__descriptor, &c));
+}
+
+static void *run(void *arg)
+{
+    struct tierce__reporter *r = arg;
+    while (!is_ending(r)) {
+        if (!r->is_joined)
+            join(r);
+        if (!r->is_joined) {
+            wait_for_work(r, RETRY_MS, false);
+        } else if (!r->is_complete) {
+            wait_for_work(r, send_contents(r), false);
+        } else {
+            uint64_t ms = send_changes(r);
+            wait_for_work(r, ms, r->is_complete && !r->is_troubled);
+        }
+    }
+    leave(r);
+    return NULL;
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
+
+/* The group is decoded in place. */
+static int read_url(struct tierce__url *url, const char *text, char why[256])
+{
+    static const char *const known[] = {"token_file", "ca_file", "server_name", NULL};
+    int rc = tierce__url_parse(url, text, why);
+    if (rc != 0)
+        return rc;
+    rc = tierce__url_check_params(url, known, why);
+    bool is_fleet = strcmp(url->scheme, "fleet") == 0 || strcmp(url->scheme, "fleet+tls") == 0;
+    bool has_group =
+        strlen(url->path) < 128 && strchr(url->path + (url->path[0] == '/'), '/') == NULL;
+    if (rc == 0 && (!is_fleet || !has_group || url->host_count == 0 || url->user != NULL)) {
+        snprintf(why, 256,
+                 "it must be fleet://HOST:PORT[,HOST:PORT][/GROUP] or fleet+tls://..., with the "
+                 "managers' gRPC ports, and at most 127 bytes of a group's name");
+        rc = TIERCE_E_CONFIG;
+    }
+    if (rc != 0)
+        tierce__url_clear(url);
+    return rc;
+}
+
+/* A name that no other engine has, of this host or of another. */
+static int name_worker(struct tierce__reporter *r)
+{
+    char host[65] = "";
+    uint32_t chance;
+    if (getrandom(&chance, sizeof(chance), 0) != (ssize_t)sizeof(chance))
+        return -EIO;
+    (void)gethostname(host, sizeof(host) - 1);
+    snprintf(r->name, sizeof(r->name), "%s:%d:%08x", host, (int)getpid(), (unsigned)chance);
+    return 0;
+}
+
+static int open_reporter(struct tierce__reporter *r, const struct tierce__url *url, char why[256])
+{
+    const struct tierce__fleet_manager_opts manager = {.size = sizeof(manager), .url = url};
+    const struct tierce_events_opts events = {
+        .size = sizeof(events), .fn = on_events, .arg = r, .batch_max = REPORT_MAX};
+    snprintf(r->group, sizeof(r->group), "%s", url->path + (url->path[0] == '/'));
+    tierce__host_id(r->host_id);
+    r->silence_ms = SILENCE_MS;
+    r->queue = tierce__calloc(QUEUE_MAX, sizeof(*r->queue));
+    int rc = r->queue != NULL ? name_worker(r) : -ENOMEM;
+    if (rc == 0)
+        rc = tierce__fleet_manager_open(&r->manager, &manager, why);
+    if (rc == 0)
+        rc = tierce__events_subscribe(&r->subscription, r->engine, &events);
+    if (rc == 0)
+        rc = tierce__thread_start(&r->thread, run, r);
+    return rc;
+}
+
+static void destroy(struct tierce__reporter *r)
+{
+    if (r->subscription != NULL)
+        tierce__events_unsubscribe(r->subscription);
+    tierce__fleet_manager_close(r->manager);
+    tierce__lock_fini(&r->lock);
+    tierce__free(r->queue);
+    tierce__free(r);
+}
+
+int tierce__reporter_start(struct tierce__reporter **out, struct tierce_engine *engine,
+                           const char *url, char why[256])
+{
+    struct tierce__url parsed = {0};
+    why[0] = '\0';
+    int rc = read_url(&parsed, url, why);
+    if (rc != 0)
+        return rc;
+    struct tierce__reporter *r = tierce__calloc(1, sizeof(*r));
+    if (r != NULL) {
+        r->engine = engine;
+        tierce__lock_init(&r->lock, TIERCE__LOCK_REPORTER);
+        rc = open_reporter(r, &parsed, why);
+    } else {
+        rc = -ENOMEM;
+    }
+    tierce__url_clear(&parsed);
+    if (rc == 0)
+        *out = r;
+    else if (r != NULL)
+        destroy(r);
+    if (rc != 0 && why[0] == '\0')
+        snprintf(why, 256, "%s", tierce_strerror(rc));
+    return rc;
+}
+
+void tierce__reporter_stop(struct tierce__reporter *reporter)
+{
+    if (reporter == NULL)
+        return;
+    atomic_store_explicit(&reporter->is_ending, true, memory_order_relaxed);
+    tierce__fleet_manager_wake(reporter->manager);
+    (void)pthread_join(reporter->thread, NULL);
+    destroy(reporter);
+}

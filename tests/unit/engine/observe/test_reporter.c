@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engines that report their contents to the directory of a manager: chunk by chunk and tier by tier
+ * the directory has what the tiers hold, whatever happens to manager and engines. */
+#include "engine_fixture.h"
+#include "running_manager.h"
+#include "silent_log.h"
+
+#include "core/key/chunk_number.h"
+#include "proto/kvcm/meta_service.pb-c.h"
+#include "proto/kvcm/proto.h"
+#include "store/remote/fleet/fleet_manager.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <tierce/events.h>
+
+enum { ENGINES = 2, KEYS_MAX = 8192, CHAIN_BLOCKS = 32 };
+
+static struct running_manager manager;
+static struct fixture fx[ENGINES];
+static char url[64];
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static struct tierce__fleet_manager *client;
+
+static void open_client(void)
+{
+    struct tierce__url parsed = {0};
+    char why[TIERCE__FLEET_WHY_BYTES];
+    ck_assert_int_eq(tierce__url_parse(&parsed, url, why), 0);
+    const struct tierce__fleet_manager_opts opts = {.size = sizeof(opts), .url = &parsed};
+    ck_assert_int_eq(tierce__fleet_manager_open(&client, &opts, why), 0);
+    tierce__url_clear(&parsed);
+}
+
+static void on_answer(struct tierce__fleet_call *call)
+{
+    *(bool *)call->arg = true;
+}
+
+static ProtobufCMessage *ask(const char *method, const ProtobufCMessage *request,
+                             const ProtobufCMessageDescriptor *answers)
+{
+    bool is_done = false;
+    struct tierce__fleet_call call = {.method = method,
+                                      .request = request,
+                                      .answers = answers,
+                                      .deadline_ns = tierce__deadline_in_ms(60000),
+                                      .repeats = true,
+                                      .done = on_answer,
+                                      .arg = &is_done};
+    tierce__fleet_manager_start(client, &call);
+    while (!is_done)
+        tierce__fleet_manager_poll(client, call.deadline_ns);
+    ck_assert_msg(call.status == 0, "%s: %s", method, call.why);
+    return call.reply;
+}
+
+/* How many workers there are, and how many chunks they hold together. Their names are written down
+ * if all have sent their contents; else the count is `many`. */
+static uint32_t workers(char names[ENGINES][128], uint64_t *holders)
+{
+    const uint32_t many = UINT32_MAX;
+    Meta__ListWorkersRequest request = META__LIST_WORKERS_REQUEST__INIT;
+    Meta__ListWorkersResponse *reply = (Meta__ListWorkersResponse *)ask(
+        "ListWorkers", &request.base, &meta__list_workers_response__descriptor);
+    uint32_t count = 0;
+    *holders = 0;
+    for (size_t i = 0; i < reply->n_workers; i++) {
+        *holders += (uint64_t)reply->workers[i]->keys;
+        if (!reply->workers[i]->is_complete || count == ENGINES) {
+            count = many;
+            break;
+        }
+        snprintf(names[count++], 128, "%s", reply->workers[i]->worker);
+    }
+    tierce__proto_free(&reply->base);
+    return count;
+}
+
+/* ---- the contents of the engines ------------------------------------------------------------- */
+
+/* Each chunk that an engine holds, with the tiers as bits. */
+static struct held {
+    struct tierce__chunk_number key;
+    uint8_t tiers[ENGINES];
+} held[KEYS_MAX];
+static size_t held_count;
+
+static void on_chunk(const struct tierce_event *event, unsigned engine)
+{
+    struct tierce__chunk_number n =
+        tierce__chunk_number(event->ns_digest, &event->shard, event->hash);
+    size_t i = 0;
+    while (i < held_count && (held[i].key.high != n.high || held[i].key.low != n.low))
+        i++;
+    ck_assert_uint_lt(i, KEYS_MAX);
+    if (i == held_count)
+        held[held_count++] = (struct held){.key = n};
+    held[i].tiers[engine] |= (uint8_t)(strcmp(event->tier, "disk") == 0 ? 2 : 1);
+}
+
+static void on_snapshot(void *arg, const struct tierce_event_batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++)
+        on_chunk(&batch->events[i], *(unsigned *)arg);
+}
+
+static void ignore(void *arg, const struct tierce_event_batch *batch)
+{
+    (void)arg;
+    (void)batch;
+}
+
+static void read_contents(void)
+{
+    held_count = 0;
+    for (unsigned i = 0; i < ENGINES; i++) {
+        struct tierce_subscription *s;
+        uint64_t sequence;
+        if (fx[i].engine == NULL)
+            continue;
+        ck_assert_int_eq(
+            tierce_events_subscribe(&s, fx[i].engine,
+                                    &(struct tierce_events_opts){
+                                        .size = sizeof(struct tierce_events_opts), .fn = ignore}),
+            0);
+        ck_assert_int_eq(tierce_events_snapshot(s, &sequence, on_snapshot, &i), 0);
+        tierce_events_unsubscribe(s);
+    }
+}
+
+/* ---- and those of the directory -------------------------------------------------------------- */
+
+static bool is_shown(const struct held *h, char *const names[ENGINES])
+{
+    int64_t key[] = {(int64_t)h->key.high, (int64_t)h->key.low};
+    Meta__FindChunksRequest request = META__FIND_CHUNKS_REQUEST__INIT;
+    request.keys = key;
+    request.n_keys = 2;
+    Meta__FindChunksResponse *reply = (Meta__FindChunksResponse *)ask(
+        "FindChunks", &request.base, &meta__find_chunks_response__descriptor);
+    uint32_t expected = 0;
+    for (unsigned i = 0; i < ENGINES; i++)
+        expected += h->tiers[i] != 0;
+    bool is_equal = reply->n_prefixes == expected;
+    for (uint32_t p = 0; is_equal && p < reply->n_prefixes; p++) {
+        const Meta__HeldPrefix *prefix = reply->prefixes[p];
+        unsigned i = 0;
+        while (i < ENGINES && strcmp(names[i], prefix->worker) != 0)
+            i++;
+        uint32_t tiers = 0;
+        for (size_t tier = 0; tier < prefix->n_in_tier; tier++)
+            tiers |= (uint32_t)prefix->in_tier[tier] << tier;
+        is_equal = i < ENGINES && tiers == h->tiers[i];
+    }
+    tierce__proto_free(&reply->base);
+    return is_equal;
+}
+
+static bool are_shown(char *const names[ENGINES])
+{
+    for (size_t i = 0; i < held_count; i++) {
+        if (!is_shown(&held[i], names))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the directory has the engines' contents and nothing else. */
+static bool is_equal(void)
+{
+    char names[ENGINES][128] = {"", ""};
+    uint64_t pairs = 0, holders;
+    uint32_t open = 0;
+    for (unsigned e = 0; e < ENGINES; e++) {
+        open += fx[e].engine != NULL;
+        for (size_t i = 0; i < held_count; i++)
+            pairs += held[i].tiers[e] != 0;
+    }
+    if (workers(names, &holders) != open || holders != pairs)
+        return false;
+    return are_shown((char *[]){names[0], names[1]}) || are_shown((char *[]){names[1], names[0]});
+}
+
+/* ---- what happens to them -------------------------------------------------------------------- */
+
+static void start_manager(uint16_t port)
+{
+    char grpc[32];
+    snprintf(grpc, sizeof(grpc), "--listen.grpc_port=%u", port);
+    running_manager_start(
+        &manager, (const char *[]){"--directory.silence=2s", "--directory.senders=1", grpc, NULL});
+    snprintf(url, sizeof(url), "fleet://127.0.0.1:%u", manager.ports.meta_grpc);
+    open_client();
+}
+
+static void stop_manager(void)
+{
+    tierce__fleet_manager_close(client);
+    running_manager_stop(&manager);
+}
+
+static void open_engine(unsigned i, const char *ring)
+{
+    fx_open(&fx[i], true, (const char *[]){"directory.manager", url, "events.ring", ring, NULL});
+}
+
+static void close_engine(unsigned i)
+{
+    fx_close(&fx[i]);
+    fx[i].engine = NULL;
+}
+
+static void store(unsigned engine, uint32_t from, uint32_t to)
+{
+    for (uint32_t seed = from; seed < to; seed++) {
+        struct tierce_chain *chain = fx_chain(&fx[engine], seed, CHAIN_BLOCKS, 0);
+        ck_assert_int_ge(fx_store(&fx[engine], chain, CHAIN_BLOCKS, fx_ids, false), 0);
+        tierce_chain_destroy(chain);
+    }
+    ck_assert_int_eq(tierce_engine_flush(fx[engine].engine, 60000), 0);
+}
+
+static void evict(unsigned engine, uint64_t bytes)
+{
+    struct tierce__tier *memory = fx[engine].engine->levels[0].tier;
+    memory->ops->evict(memory, bytes);
+}
+
+static void wait_until_equal(void)
+{
+    read_contents();
+    ck_assert_uint_gt(held_count, 0);
+    WAIT_FOR(is_equal());
+}
+
+START_TEST(contents_are_equal)
+{
+    start_manager(0);
+    open_engine(0, "65536");
+    open_engine(1, "65536");
+    store(0, 0, 20);
+    store(1, 10, 30);
+    wait_until_equal();
+    /* Evictions: some, all of memory, and more stores than the tiers hold. */
+    evict(0, 100000);
+    evict(1, UINT64_MAX);
+    wait_until_equal();
+    store(0, 100, 260);
+    wait_until_equal();
+    /* An engine starts again with its disk, beside the other. */
+    close_engine(1);
+    read_contents();
+    WAIT_FOR(is_equal());
+    open_engine(1, "65536");
+    wait_until_equal();
+    close_engine(0);
+    close_engine(1);
+    char names[ENGINES][128];
+    uint64_t holders;
+    ck_assert_uint_eq(workers(names, &holders), 0); /* they have left, and are not only silent */
+    for (unsigned i = 0; i < ENGINES; i++)
+        fx_remove(&fx[i]);
+    stop_manager();
+}
+END_TEST
+
+/* A manager that knows nobody, changes while none answers, and events that are lost. */
+START_TEST(a_manager_ends_and_another_begins)
+{
+    start_manager(0);
+    uint16_t port = manager.ports.meta_grpc;
+    open_engine(0, "64");
+    open_engine(1, "65536");
+    store(0, 0, 10);
+    store(1, 5, 15);
+    wait_until_equal();
+    for (unsigned round = 0; round < 2; round++) {
+        stop_manager();
+        store(0, 100 * (round + 1), 100 * (round + 1) + 40);
+        evict(1, 50000);
+        start_manager(port);
+        store(1, 500 * (round + 1), 500 * (round + 1) + 10);
+        wait_until_equal();
+    }
+    stop_manager();
+    uint64_t began_ns = tierce__now_ns();
+    close_engine(0); /* does not wait for a manager */
+    close_engine(1);
+    ck_assert_uint_lt(tierce__now_ns() - began_ns, 20000000000ULL);
+    for (unsigned i = 0; i < ENGINES; i++)
+        fx_remove(&fx[i]);
+}
+END_TEST
+
+static void live_until_killed(int from)
+{
+    if (read(from, url, sizeof(url)) != (ssize_t)sizeof(url))
+        _exit(1);
+    open_engine(1, "65536");
+    store(1, 0, 10);
+    for (;;)
+        pause();
+}
+
+/* A process that is killed leaves by its silence, with all that it holds. */
+START_TEST(a_killed_engine_leaves)
+{
+    int pipe_fds[2], status;
+    char names[ENGINES][128];
+    uint64_t holders;
+    snprintf(fx[1].folder, sizeof(fx[1].folder), "/tmp/tierce-test-XXXXXX");
+    temp_folder_make(fx[1].folder); /* this process removes it */
+    ck_assert_int_eq(pipe(pipe_fds), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        live_until_killed(pipe_fds[0]);
+    start_manager(0);
+    ck_assert_int_eq(write(pipe_fds[1], url, sizeof(url)), (ssize_t)sizeof(url));
+    open_engine(0, "65536");
+    store(0, 0, 10);
+    uint64_t own = 10 * CHAIN_BLOCKS / FX_CHUNK_BLOCKS;
+    WAIT_FOR(workers(names, &holders) == 2 && holders == 2 * own);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    wait_until_equal();
+    ck_assert_uint_eq(workers(names, &holders), 1);
+    ck_assert_uint_eq(holders, own);
+    close_engine(0);
+    fx_remove(&fx[0]);
+    fx_remove(&fx[1]);
+    stop_manager();
+}
+END_TEST
+
+START_TEST(wrong_urls)
+{
+    static const char *const wrong[] = {"redis://127.0.0.1:1", "fleet://127.0.0.1:1/a/b",
+                                        "fleet://127.0.0.1:1?tokenfile=x", "fleet://", "x"};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct tierce_config *config =
+            fx_config("", (const char *[]){"directory.manager", wrong[i], NULL});
+        struct tierce_engine *engine;
+        char why[TIERCE_CONFIG_ERROR_BYTES];
+        ck_assert_int_eq(tierce_engine_open(&engine, config, why), TIERCE_E_CONFIG);
+        ck_assert_msg(strncmp(why, "directory.manager: ", 19) == 0, "%s", why);
+        tierce_config_destroy(config);
+    }
+}
+END_TEST
+
+/* The key of a chunk never changes: engines of several versions share a directory. */
+START_TEST(the_key_of_a_chunk)
+{
+    uint8_t digest[TIERCE_HASH_BYTES], hash[TIERCE_HASH_BYTES];
+    for (unsigned i = 0; i < TIERCE_HASH_BYTES; i++) {
+        digest[i] = (uint8_t)i;
+        hash[i] = (uint8_t)(255 - i);
+    }
+    struct tierce_shard shard = {1, 2, 3, 4};
+    struct tierce__chunk_number n = tierce__chunk_number(digest, &shard, hash);
+    ck_assert_uint_eq(n.high, 18352975204432552626ULL);
+    ck_assert_uint_eq(n.low, 2355931117577754789ULL);
+}
+END_TEST
+
+CHECK_MAIN("reporter", .seconds = 110, .setup = silence_log, .at_once = true,
+           .tests = {a_manager_ends_and_another_begins, a_killed_engine_leaves, contents_are_equal,
+                     wrong_urls, the_key_of_a_chunk})
