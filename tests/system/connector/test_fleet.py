@@ -2,7 +2,10 @@
 """Real vLLMs that share a pool governed by a manager: each loads the KV that the other computed, whatever storage the
 manager chose, and the answers equal those of a vLLM without a cache, also if a manager or a storage is lost."""
 
+import itertools
 import signal
+import threading
+import time
 
 import pytest
 
@@ -14,6 +17,8 @@ from manager_process import wait_until
 from node_process import Node
 from test_remote import load_all
 from test_vllm import whole_blocks, whole_chunks
+
+STALL_S = 10  # far above the time of all prompts without a store, also on a busy machine
 
 
 def fleet_store(fleet, **more):
@@ -37,9 +42,9 @@ def build(tmp_path):
 
 
 @pytest.mark.parametrize("kind", STORAGES)
-def test_what_one_computed_another_loads(engine, build, prompts, expected, kind):
+def test_what_one_computed_another_loads(engine, build, prompts, expected, tmp_path, kind):
     fleet = build(kind)
-    first = engine(fleet_store(fleet))
+    first = engine(fleet_store(fleet, **{"disk.path": str(tmp_path / "disk")}))
     assert answers(first.generate(prompts=prompts)) == expected()
     assert first.flush()
     assert fleet.storages[0].objects() > 0
@@ -69,16 +74,32 @@ def test_whole_chunks_of_the_default_size(engine, build, prompts, expected):
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
 def test_another_manager_leads(engine, build, prompts, expected, sig):
-    """The leader ends between the store and the loads of an engine that knows both addresses."""
+    """The leader ends while an engine that knows both addresses answers prompts: no answer is wrong, and none waits for
+    the next leader, under which everything is found again."""
+    rounds = [f"round {i}" for i in range(12)]
     fleet = build("file", managers=2)
     first = engine(fleet_store(fleet))
-    second = engine(fleet_store(fleet, **{"breaker.errors": "100"}))
-    assert answers(first.generate(prompts=prompts)) == expected()
+    for salt in (*rounds, "last"):
+        assert answers(first.generate(prompts=prompts, salts=[salt] * len(prompts))) == expected()
     assert first.flush()
-    fleet.fail_over(sig)
-    outputs = second.generate(prompts=prompts)
+    second = engine(fleet_store(fleet, **{"breaker.errors": "100"}))
+    outputs = second.generate(prompts=prompts, salts=[rounds[0]] * len(prompts))
+    assert answers(outputs) == expected() and loaded(outputs, "remote")[0] == whole_blocks(prompts)[0]
+    over, seconds = threading.Thread(target=fleet.fail_over, args=(sig,)), []
+    over.start()
+    for salt in itertools.cycle(rounds[1:]):
+        began = time.monotonic()
+        outputs = second.generate(prompts=prompts, salts=[salt] * len(prompts))
+        seconds.append(time.monotonic() - began)
+        assert answers(outputs) == expected()
+        assert loaded(outputs, "failed") == [0] * len(prompts)
+        if not over.is_alive():
+            break
+    over.join()
+    # A prompt waits 100 ms at most for its lookup; the lease and the deadlines of calls are seconds.
+    assert max(seconds) < STALL_S, seconds
+    outputs = second.generate(prompts=prompts, salts=["last"] * len(prompts))
     assert answers(outputs) == expected()
-    assert loaded(outputs, "failed") == [0] * len(prompts)
     assert loaded(outputs, "remote")[0] == whole_blocks(prompts)[0]
 
 
