@@ -142,7 +142,7 @@ class Run:
         plain.stop()
         plain.kill()
         self.screen.say("starting Redis, a folder, S3, a pool of two nodes, two managers and two engines with their nodes")
-        self.storages = {kind: STORAGES[kind](self.folder) for kind in STORAGES}
+        self.storages = {kind: STORAGES[kind](self.folder) for kind in KINDS}
         self.fleet = Fleet(self.folder, [self.storages[kind] for kind in KINDS], managers=2)
         self.members = [Member(name, self.folder, self.model, self.fleet.url) for name in ("A", "B")]
 

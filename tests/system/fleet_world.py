@@ -97,7 +97,7 @@ class NodePool:
     """The memory of two or more nodes, which register themselves. `fixed`: a node that starts again listens on the same
     port, so that it takes the place of its dead process at once."""
 
-    name = "mem"
+    name, lends, suffix = "mem", ("--pool.memory=128MiB",), ""  # of the storages' names
 
     def __init__(self, folder, names=("n1", "n2"), fixed=False):
         self.folder, self.names, self.fixed, self.nodes = folder, names, fixed, []
@@ -112,12 +112,13 @@ class NodePool:
             folder.mkdir()
             port = free_port() if self.fixed else 0
             self.nodes.append(Node(folder, f"--pool.manager={fleet.managers_url}/{self.name}", f"--pool.name={name}",
-                                   "--pool.memory=128MiB", f"--pool.port={port}", "--memory.size=16MiB"))
+                                   f"--pool.port={port}", "--memory.size=16MiB",
+                                   *(words.format(folder=folder) for words in self.lends)))
         self.wait("well")
 
     def wait(self, state, names=None):
         """Until these nodes, otherwise all of them, have the state."""
-        wait_until(lambda: all(self.fleet.state_of(f"{self.name}.{node}") == state for node in names or self.names))
+        wait_until(lambda: all(self.fleet.state_of(f"{self.name}.{node}{self.suffix}") == state for node in names or self.names))
 
     def copied(self):
         """Whether both nodes have as many blocks."""
@@ -143,7 +144,21 @@ class NodePool:
             node.kill()
 
 
-STORAGES = {"file": Files, "redis": RedisStorage, "s3": S3Storage, "nodes": NodePool}
+class NodeDisks(NodePool):
+    """The disks of two nodes."""
+
+    name, lends, suffix = "disks", ("--pool.disk={folder}/pool", "--pool.disk_size=128MiB"), ".disk"
+
+    def spoil(self):
+        found = [path for node in self.names for path in (self.folder / node / "pool" / "objects").rglob("*") if path.is_file()]
+        for path in found:
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+        return len(found)
+
+
+STORAGES = {"file": Files, "redis": RedisStorage, "s3": S3Storage, "nodes": NodePool, "disks": NodeDisks}
 
 
 class Fleet:
