@@ -353,7 +353,7 @@ static void end_run(struct scrub_run *run, int rc)
     bool is_left = run->phase == TIERCE__SCRUB_STOPPED && scrub->is_leaving && !is_called_off;
     if (is_left)
         snprintf(last->why, sizeof(last->why), "this manager leads no more; %s",
-                 tierce__registry_is_stored(run->opts->registry)
+                 tierce__registry_is_stored(run->opts->registry) && run->has_saved
                      ? "the next leader goes on with the scrub"
                      : "start the scrub again at the next leader");
     else if (run->phase == TIERCE__SCRUB_FAILED && run->why[0] == '\0')
