@@ -132,6 +132,26 @@ START_TEST(the_coldest_blocks_move)
 }
 END_TEST
 
+/* In a group of LFU, too: by frequency a block that was just promoted could be demoted first. */
+START_TEST(demotion_looks_at_the_last_use)
+{
+    struct harness h;
+    moves_open(&h, &(struct harness_opts){
+                       .watermark = 0.9, .keys_per_file = 8, .policy = TIERCE__RECLAIM_LFU});
+    limit_storage(&h, "s", S_BLOCKS);
+    set_rules(&h, 1, 0, 0);
+    store_each(&h, 0, 1);
+    for (int i = 0; i < 10; i++)
+        read_key(&h, 0);
+    store_each(&h, 1, 95);
+    ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 0);
+    ck_assert_uint_eq(move_all(&h), 3);
+    for (int64_t key = 0; key < 96; key++)
+        ck_assert_str_eq(places_of(&h, key), key < 3 ? "t" : "s");
+    close_all(&h);
+}
+END_TEST
+
 /* Without a mover the storage does not fill: halfway between the watermark and the limit blocks are
  * evicted, every write finds room, and the evicted blocks are counted. */
 START_TEST(without_a_mover_blocks_are_evicted)
@@ -658,11 +678,11 @@ START_TEST(blocks_of_other_clients_are_not_demoted)
 END_TEST
 
 CHECK_MAIN("placement",
-           .tests = {the_coldest_blocks_move, without_a_mover_blocks_are_evicted,
-                     without_room_blocks_are_evicted, two_reads_within_the_window_promote,
-                     a_block_that_is_hot_already_stays, a_full_storage_gets_nothing, no_ping_pong,
-                     a_lost_storage_loses_no_block, a_read_asks_for_a_copy,
-                     a_copy_that_has_become_the_last_one_stays,
+           .tests = {the_coldest_blocks_move, demotion_looks_at_the_last_use,
+                     without_a_mover_blocks_are_evicted, without_room_blocks_are_evicted,
+                     two_reads_within_the_window_promote, a_block_that_is_hot_already_stays,
+                     a_full_storage_gets_nothing, no_ping_pong, a_lost_storage_loses_no_block,
+                     a_read_asks_for_a_copy, a_copy_that_has_become_the_last_one_stays,
                      candidates_are_asked_once_for_all_instances,
                      settings_stay_until_they_are_turned_off, only_demoted_bytes_are_leaving,
                      blocks_that_wait_or_are_written_are_no_candidates, a_useless_block_is_dropped,

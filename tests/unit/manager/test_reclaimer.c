@@ -554,7 +554,7 @@ START_TEST(watermarks_that_are_no_share_are_rejected)
 }
 END_TEST
 
-static int64_t submitted_keys[16];
+static struct tierce__reclaimed submitted[16];
 static size_t submitted_count;
 
 static void note_submitted(void *arg, const char *instance_id, const struct tierce__reclaimed *gone,
@@ -562,7 +562,7 @@ static void note_submitted(void *arg, const char *instance_id, const struct tier
 {
     (void)arg, (void)instance_id, (void)delay_us;
     for (size_t i = 0; i < count; i++)
-        submitted_keys[submitted_count++] = gone[i].key;
+        submitted[submitted_count++] = gone[i];
 }
 
 START_TEST(what_is_told_is_what_left)
@@ -577,14 +577,25 @@ START_TEST(what_is_told_is_what_left)
                                                  .seed = 1,
                                                  .submitted = note_submitted}),
                      0);
+    static const int64_t gone[] = {0, 2, 3};
+    struct tierce__record records[3];
+    struct tierce__live *live;
+    bool found[3];
     store_each(&h, 0, 8);
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    ck_assert_int_eq(tierce__meta_index_get(live->index, gone, 3, &h.arena, records, found), 0);
+    tierce__live_release(live);
     touch_between(&h, 1);
     /* By the quota of the kind 0 and 2, by that of the group then 3. */
     ck_assert_uint_eq(tierce__reclaimer_step(reclaimer), 3);
     touch_no_more(&h);
     ck_assert_uint_eq(submitted_count, 3);
-    for (size_t i = 0; i < submitted_count; i++)
-        ck_assert(!is_there(&h, submitted_keys[i]));
+    for (size_t i = 0; i < submitted_count; i++) {
+        ck_assert_int_eq(submitted[i].key, gone[i]);
+        ck_assert_mem_eq(submitted[i].location_id, records[i].locations[0].id,
+                         sizeof(submitted[i].location_id));
+        ck_assert(!is_there(&h, gone[i]));
+    }
     ck_assert(is_there(&h, 1));
     close_all(&h);
 }
