@@ -371,6 +371,33 @@ START_TEST(only_an_empty_registry_is_restored)
 }
 END_TEST
 
+/* The process would end after the restore, and the index with it. */
+START_TEST(an_index_in_memory_is_not_restored_by_a_process_that_ends)
+{
+    struct harness h, other;
+    struct tierce__restore *restore;
+    char path[512];
+    fill_chain();
+    harness_open(&h, &(struct harness_opts){0});
+    path_of(&h, path, "backup");
+    harness_store(&h, chain, 5);
+    back_up(&h, path);
+    open_empty(&other, &h);
+    struct tierce__restore_opts opts = {
+        .size = sizeof(struct tierce__restore_opts), .path = path, .is_lasting = true};
+    ck_assert_int_eq(tierce__restore_open(&restore, &opts, h.why), 0);
+    ck_assert_int_eq(tierce__restore_begin(restore, other.registry, other.locator, h.why), 0);
+    ck_assert_int_eq(tierce__restore_recover(restore, other.locator, 2, h.why), TIERCE_E_CONFIG);
+    ck_assert_msg(strstr(h.why, "instance group g is in memory and would be lost: give "
+                                "--restore.file to the manager") != NULL,
+                  "%s", h.why);
+    tierce__restore_abandon(restore);
+    tierce__restore_close(restore);
+    close_restored(&other);
+    harness_close(&h);
+}
+END_TEST
+
 /* Something fails between begin and recover, and the manager tries to lead again. */
 START_TEST(a_restore_that_was_begun_begins_again)
 {
@@ -507,5 +534,7 @@ CHECK_MAIN("backup", .seconds = 60,
            .tests = {a_restored_index_answers_as_before, new_files_have_numbers_that_were_not_used,
                      a_parent_that_left_makes_a_hole, shared_files_need_clients_that_verify,
                      each_flip_and_each_cut_is_named, pages_that_lie,
-                     only_an_empty_registry_is_restored, a_restore_that_was_begun_begins_again,
-                     a_cursor_belongs_to_its_leader, an_index_that_is_not_empty, engines_verify})
+                     only_an_empty_registry_is_restored,
+                     an_index_in_memory_is_not_restored_by_a_process_that_ends,
+                     a_restore_that_was_begun_begins_again, a_cursor_belongs_to_its_leader,
+                     an_index_that_is_not_empty, engines_verify})

@@ -519,8 +519,37 @@ START_TEST(every_allocation_fails_once)
 }
 END_TEST
 
+/* One target suits all blocks of a batch, so a block with a copy somewhere is moved in another
+ * batch: its target is a storage that does not hold it. */
+START_TEST(blocks_with_other_copies_have_their_own_batch)
+{
+    struct harness h;
+    size_t batches = 0;
+    moves_open(&h, &(struct harness_opts){0});
+    moves_add_storage(&h, "u", 0);
+    harness_store(&h, keys, 2);
+    ck_assert_uint_eq(moves_want(&h, &keys[1], 1, "s", true, TIERCE__MOVE_TO_ANY), 1);
+    struct tierce__taken_moves taken = moves_take(&h, 10);
+    ck_assert_uint_eq(moves_finish(&h, &taken.batches[0], TIERCE__MOVED), 1);
+    ck_assert_uint_eq(moves_want(&h, keys, 2, "s", false, TIERCE__MOVE_TO_ANY), 2);
+    while ((taken = moves_take(&h, 10)).count > 0) {
+        for (size_t i = 0; i < taken.count; i++, batches++) {
+            ck_assert_uint_eq(taken.batches[i].count, 1);
+            ck_assert_uint_eq(moves_finish(&h, &taken.batches[i], TIERCE__MOVED), 1);
+        }
+    }
+    ck_assert_uint_eq(batches, 2);
+    ck_assert_uint_eq(moves_record(&h, 1).location_count, 1);
+    struct tierce__record copied = moves_record(&h, 2);
+    ck_assert_uint_eq(copied.location_count, 2);
+    ck_assert_uint_ne(copied.locations[0].storage, copied.locations[1].storage);
+    close_all(&h);
+}
+END_TEST
+
 CHECK_MAIN("locator_move",
-           .tests = {a_move_changes_the_place_and_nothing_else, readers_of_the_source_have_time,
+           .tests = {blocks_with_other_copies_have_their_own_batch,
+                     a_move_changes_the_place_and_nothing_else, readers_of_the_source_have_time,
                      a_copy_keeps_the_source, an_invalidation_meanwhile, a_mover_that_dies,
                      a_mover_that_holds_its_batches, a_mover_that_lies,
                      bad_sources_leave_and_others_stay, without_room_blocks_wait,
