@@ -65,10 +65,11 @@ bool tierce__is_utf8(const char *text, size_t bytes)
     size_t i = 0;
     while (i < bytes) {
         uint64_t word;
-        if (bytes - i >= sizeof(word)) {
-            memcpy(&word, p + i, sizeof(word));
+        if (bytes >= sizeof(word)) { /* the last word begins before i */
+            size_t at = bytes - i >= sizeof(word) ? i : bytes - sizeof(word);
+            memcpy(&word, p + at, sizeof(word));
             if ((word & 0x8080808080808080ULL) == 0) {
-                i += sizeof(word);
+                i = at + sizeof(word);
                 continue;
             }
         }

@@ -3,6 +3,7 @@
 
 #include "check_main.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 START_TEST(plain_text_is_judged_by_code_point)
@@ -62,6 +63,42 @@ START_TEST(letters_are_decoded_up_to_the_nul)
 }
 END_TEST
 
+/* One sequence at a time. */
+static bool is_utf8_slowly(const char *text, size_t bytes)
+{
+    size_t i = 0, n = 1;
+    for (; i < bytes && n > 0; i += n)
+        n = tierce__utf8_length((const uint8_t *)text + i, bytes - i);
+    return n > 0;
+}
+
+/* The check reads words: sequences lie at each place in letters of each number. */
+START_TEST(whole_texts_are_judged_as_their_sequences)
+{
+    static const char *const sequences[] = {"",     "\xc3\xa4", "\xe2\x82\xac", "\xf4\x8f\xbf\xbf",
+                                            "\x80", "\xc3",     "\xe2\x82",     "\xf0\x90\x80",
+                                            "\xff"};
+    unsigned good = 0;
+    for (size_t s = 0; s < sizeof(sequences) / sizeof(*sequences); s++) {
+        size_t length = strlen(sequences[s]);
+        for (size_t bytes = length; bytes < 28; bytes++) {
+            for (size_t at = 0; at + length <= bytes; at++) {
+                char *text = malloc(bytes + 1); /* without a NUL */
+                char *end = text + 1 + bytes;
+                memset(text, 'a', bytes + 1);
+                memcpy(end - bytes + at, sequences[s], length);
+                bool wanted = is_utf8_slowly(end - bytes, bytes);
+                ck_assert_int_eq(tierce__is_utf8(end - bytes, bytes), wanted);
+                ck_assert_int_eq(wanted, s < 4);
+                good += wanted;
+                free(text);
+            }
+        }
+    }
+    ck_assert_uint_gt(good, 1000);
+}
+END_TEST
+
 START_TEST(text_that_was_cut_is_mended)
 {
     static const char *const rows[][2] = {{"", ""},
@@ -78,5 +115,6 @@ START_TEST(text_that_was_cut_is_mended)
 }
 END_TEST
 
-CHECK_MAIN("utf8", .tests = {plain_text_is_judged_by_code_point, letters_are_decoded_up_to_the_nul,
-                             text_that_was_cut_is_mended})
+CHECK_MAIN("utf8",
+           .tests = {plain_text_is_judged_by_code_point, letters_are_decoded_up_to_the_nul,
+                     text_that_was_cut_is_mended, whole_texts_are_judged_as_their_sequences})
