@@ -519,7 +519,7 @@ struct tierce__storage_choice_opts {
     const char *host_id; /* the client's host; or NULL */
     /* Of a move: which candidates may be the target. It takes room only below the watermarks of
      * the storage and the type, so that no block is evicted for it; the quotas do not note how much
-     * it lacked, and nothing counts as rejected. NULL: a client's write. */
+     * it lacked, and nothing counts as rejected. NULL: the write session of a client. */
     bool (*may_take)(void *arg, const struct tierce__storage *storage, size_t position);
     void *may_take_arg; /* position: of the candidate in the group's list */
 };

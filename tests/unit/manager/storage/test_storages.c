@@ -41,24 +41,24 @@ static unsigned get(const unsigned *count)
     return value;
 }
 
-static const struct tierce__storage_ops ill;
+static const struct tierce__storage_ops faulty_ops;
 
-static int ill_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
-                    char text[128])
+static int faulty_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
+                       char text[128])
 {
     (void)storage;
     (void)text;
     *out = tierce__alloc(sizeof(**out));
     if (*out == NULL)
         return -ENOMEM;
-    (*out)->ops = &ill;
+    (*out)->ops = &faulty_ops;
     pthread_mutex_lock(&gate);
     opens++;
     pthread_mutex_unlock(&gate);
     return 0;
 }
 
-static void ill_close(struct tierce__storage_driver *driver)
+static void faulty_close(struct tierce__storage_driver *driver)
 {
     tierce__free(driver);
     pthread_mutex_lock(&gate);
@@ -66,7 +66,7 @@ static void ill_close(struct tierce__storage_driver *driver)
     pthread_mutex_unlock(&gate);
 }
 
-static int ill_probe(struct tierce__storage_driver *driver, char text[128])
+static int faulty_probe(struct tierce__storage_driver *driver, char text[128])
 {
     (void)driver;
     enter(&probes);
@@ -74,11 +74,11 @@ static int ill_probe(struct tierce__storage_driver *driver, char text[128])
     int rc = fails ? -EIO : 0;
     pthread_mutex_unlock(&gate);
     if (rc != 0)
-        snprintf(text, 128, "it is ill");
+        snprintf(text, 128, "it is faulty");
     return rc;
 }
 
-static int ill_remove(struct tierce__storage_driver *driver, const char *path)
+static int faulty_remove(struct tierce__storage_driver *driver, const char *path)
 {
     (void)driver;
     (void)path;
@@ -86,35 +86,35 @@ static int ill_remove(struct tierce__storage_driver *driver, const char *path)
     return 0;
 }
 
-static double ill_share(struct tierce__storage_driver *driver)
+static double faulty_share(struct tierce__storage_driver *driver)
 {
     (void)driver;
     return 0.5;
 }
 
-static const struct tierce__storage_ops ill = {.name = "ill",
-                                               .open = ill_open,
-                                               .close = ill_close,
-                                               .probe = ill_probe,
-                                               .remove = ill_remove,
-                                               .used_share = ill_share};
+static const struct tierce__storage_ops faulty_ops = {.name = "faulty",
+                                                      .open = faulty_open,
+                                                      .close = faulty_close,
+                                                      .probe = faulty_probe,
+                                                      .remove = faulty_remove,
+                                                      .used_share = faulty_share};
 
-static const struct tierce__storage_ops *find_ill(enum tierce__storage_type type)
+static const struct tierce__storage_ops *find_faulty(enum tierce__storage_type type)
 {
-    return type == TIERCE__STORAGE_NFS ? &ill : NULL;
+    return type == TIERCE__STORAGE_NFS ? &faulty_ops : NULL;
 }
 
-START_TEST(test_ill_and_well_again)
+START_TEST(test_fails_and_recovers)
 {
     struct tierce__storage storage = nfs();
     add(&storage);
-    open_probing(find_ill, LONG_MS);
+    open_probing(find_faulty, LONG_MS);
     WAIT_FOR(state_of("nfs").is_probed);
     ck_assert(is_available("nfs"));
     ck_assert(state_of("nfs").used_share == 0.5);
     set_gate(false, true);
     WAIT_FOR(!is_available("nfs"));
-    ck_assert_str_eq(state_of("nfs").why, "it is ill");
+    ck_assert_str_eq(state_of("nfs").why, "it is faulty");
     ck_assert(state_of("nfs").is_enabled);
     set_gate(false, false);
     WAIT_FOR(is_available("nfs"));
@@ -147,15 +147,15 @@ static int part_probe(struct tierce__storage_driver *driver, char text[128])
 
 static const struct tierce__storage_ops part_ops = {.name = "part",
                                                     .open = part_open,
-                                                    .close = ill_close,
+                                                    .close = faulty_close,
                                                     .probe = part_probe,
-                                                    .remove = ill_remove,
-                                                    .used_share = ill_share};
+                                                    .remove = faulty_remove,
+                                                    .used_share = faulty_share};
 
 static int part_open(struct tierce__storage_driver **out, const struct tierce__storage *storage,
                      char text[128])
 {
-    int rc = ill_open(out, storage, text);
+    int rc = faulty_open(out, storage, text);
     if (rc == 0)
         (*out)->ops = &part_ops;
     return rc;
@@ -163,7 +163,7 @@ static int part_open(struct tierce__storage_driver **out, const struct tierce__s
 
 static const struct tierce__storage_ops *find_part(enum tierce__storage_type type)
 {
-    return type == TIERCE__STORAGE_NODE ? &part_ops : find_ill(type);
+    return type == TIERCE__STORAGE_NODE ? &part_ops : find_faulty(type);
 }
 
 static void shut_part(bool is_shut_now)
@@ -231,7 +231,7 @@ START_TEST(test_a_probe_that_hangs)
     int status = 0;
     set_gate(true, false);
     add(&storage);
-    open_probing(find_ill, HANG_MS);
+    open_probing(find_faulty, HANG_MS);
     WAIT_FOR(!is_available("nfs"));
     ck_assert_str_eq(state_of("nfs").why, "it does not answer");
     ck_assert_int_eq(tierce__storages_delete(storages, &storage, &path, 1, &status), 0);
@@ -252,7 +252,7 @@ START_TEST(test_a_delete_that_hangs)
     struct tierce__storages_opts opts = {.size = sizeof(opts),
                                          .registry = registry,
                                          .probe_timeout_ms = DELETE_MS,
-                                         .find_ops = find_ill};
+                                         .find_ops = find_faulty};
     add(&storage);
     ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
     set_gate(true, false);
@@ -278,7 +278,7 @@ START_TEST(test_closes_beside_what_hangs)
     uint64_t live = tierce__alloc_live();
     set_gate(true, false);
     add(&storage);
-    open_probing(find_ill, HANG_MS);
+    open_probing(find_faulty, HANG_MS);
     WAIT_FOR(!is_available("nfs"));
     tierce__storages_close(storages);
     storages = NULL;
@@ -303,7 +303,7 @@ START_TEST(test_closing_holds_no_lock)
     struct tierce__storage storage = nfs();
     pthread_t closer;
     add(&storage);
-    open_probing(find_ill, LONG_MS);
+    open_probing(find_faulty, LONG_MS);
     WAIT_FOR(state_of("nfs").used_share == 0.5);
     set_gate(true, false);
     WAIT_FOR(get(&inside) == 1);
@@ -326,7 +326,7 @@ START_TEST(test_removed_before_a_deletion)
     const char *path = "/x";
     int status = 1;
     struct tierce__storages_opts opts = {
-        .size = sizeof(opts), .registry = registry, .find_ops = find_ill};
+        .size = sizeof(opts), .registry = registry, .find_ops = find_faulty};
     add(&storage);
     ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
     ck_assert_int_eq(tierce__registry_remove_storage(registry, "nfs", why), 0);
@@ -341,7 +341,7 @@ START_TEST(test_changes_of_set_up)
 {
     struct tierce__storage storage = nfs();
     add(&storage);
-    open_probing(find_ill, LONG_MS);
+    open_probing(find_faulty, LONG_MS);
     WAIT_FOR(state_of("nfs").is_probed);
     storage.capacity_bytes = 7; /* nothing to its driver */
     ck_assert_int_eq(tierce__registry_update_storage(registry, &storage, why), 0);
@@ -359,7 +359,7 @@ START_TEST(test_replaced_by_an_unmanaged_one)
     struct tierce__storage storage = nfs();
     set_gate(false, true);
     add(&storage);
-    open_probing(find_ill, LONG_MS);
+    open_probing(find_faulty, LONG_MS);
     WAIT_FOR(!is_available("nfs"));
     ck_assert_int_eq(tierce__registry_remove_storage(registry, "nfs", why), 0);
     storage.type = TIERCE__STORAGE_MOONCAKE;
@@ -405,7 +405,7 @@ START_TEST(test_changes_are_told)
                                          .probe_interval_ms = 10,
                                          .failures = 3,
                                          .changed = note_change,
-                                         .find_ops = find_ill};
+                                         .find_ops = find_faulty};
     set_gate(false, true);
     add(&storage);
     ck_assert_int_eq(tierce__storages_open(&storages, &opts), 0);
@@ -414,7 +414,7 @@ START_TEST(test_changes_are_told)
     pthread_mutex_lock(&gate);
     ck_assert(!told.is_well);
     ck_assert_str_eq(told.name, "nfs");
-    ck_assert_str_eq(told.text, "it is ill");
+    ck_assert_str_eq(told.text, "it is faulty");
     pthread_mutex_unlock(&gate);
     set_gate(false, false);
     WAIT_FOR(get(&told.count) == 2);
@@ -442,7 +442,7 @@ START_TEST(test_threads)
     unsigned rounds = 300;
     struct tierce__storage storage = nfs();
     add(&storage);
-    open_probing(find_ill, LONG_MS);
+    open_probing(find_faulty, LONG_MS);
     for (size_t i = 0; i < 4; i++)
         pthread_create(&threads[i], NULL, delete_always, &rounds);
     for (unsigned i = 0; i < 30; i++) {
@@ -461,7 +461,7 @@ START_TEST(test_threads)
 END_TEST
 
 CHECK_MAIN("storages", .seconds = 180, .at_once = true, .setup = set_up, .teardown = tear_down,
-           .tests = {test_ill_and_well_again, test_a_part_is_probed_less_often,
+           .tests = {test_fails_and_recovers, test_a_part_is_probed_less_often,
                      test_a_probe_that_hangs, test_a_delete_that_hangs,
                      test_closes_beside_what_hangs, test_closing_holds_no_lock,
                      test_removed_before_a_deletion, test_changes_of_set_up,
