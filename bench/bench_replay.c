@@ -177,13 +177,7 @@ static int record(struct tierce__recording **out, const struct requests *trace, 
         if (rc == 0)
             rc = tierce__recording_expect(recording, i + 1, trace->requests);
     }
-    if (rc == 0)
-        rc = tierce__recording_seal(recording);
-    if (rc < 0)
-        tierce__recording_destroy(recording);
-    else
-        *out = recording;
-    return rc;
+    return tierce__recording_end(recording, rc, out);
 }
 
 /* Memory of this process that is not a file's, in bytes; 0 if it cannot be known. */

@@ -75,13 +75,7 @@ TIERCE_MUSTUSE static inline int pilot_record(struct tierce__recording **out,
     }
     for (size_t t = 0; t < mix->count; t++)
         ghost_load_free(&loads[t]);
-    if (rc == 0)
-        rc = tierce__recording_seal(recording);
-    if (rc < 0)
-        tierce__recording_destroy(recording);
-    else
-        *out = recording;
-    return rc;
+    return tierce__recording_end(recording, rc, out);
 }
 
 /* Between two values. */

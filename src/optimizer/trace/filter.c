@@ -43,14 +43,8 @@ int tierce__recording_filter(struct tierce__recording **out,
         if (keep(arg, r))
             rc = add(kept, r, ids, tierce__recorded_internal(r));
     }
-    if (rc == 0)
-        rc = tierce__recording_seal(kept);
     tierce__free(ids);
-    if (rc == 0)
-        *out = kept;
-    else
-        tierce__recording_destroy(kept);
-    return rc;
+    return tierce__recording_end(kept, rc, out);
 }
 
 int tierce__recording_mark(struct tierce__recording **out,
@@ -69,13 +63,7 @@ int tierce__recording_mark(struct tierce__recording **out,
             internal[i] = i < *held;
         rc = add(marked, r, ids, *held > 0 ? internal : NULL);
     }
-    if (rc == 0)
-        rc = tierce__recording_seal(marked);
     tierce__free(ids);
     tierce__free(internal);
-    if (rc == 0)
-        *out = marked;
-    else
-        tierce__recording_destroy(marked);
-    return rc;
+    return tierce__recording_end(marked, rc, out);
 }

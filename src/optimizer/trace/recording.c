@@ -234,6 +234,19 @@ int tierce__recording_seal(struct tierce__recording *recording)
     return 0;
 }
 
+int tierce__recording_end(struct tierce__recording *recording, int rc,
+                          struct tierce__recording **out)
+{
+    TIERCE_ASSERT(recording != NULL || rc < 0);
+    if (rc == 0)
+        rc = tierce__recording_seal(recording);
+    if (rc == 0)
+        *out = recording;
+    else
+        tierce__recording_destroy(recording);
+    return rc;
+}
+
 /* ---- create, destroy, read ------------------------------------------------------------------- */
 
 int tierce__recording_create(struct tierce__recording **out, const char *folder)

@@ -80,6 +80,12 @@ TIERCE_MUSTUSE int tierce__recording_expect(struct tierce__recording *recording,
 /* Ends the adding. Errors: as of add. */
 TIERCE_MUSTUSE int tierce__recording_seal(struct tierce__recording *recording);
 
+/* Ends a recording to which requests were added with the result `rc`: seals it and sets *out, or
+ * destroys it. [transfer] the recording; NULL is accepted with an error. Errors, *out untouched:
+ * `rc`, as of add. */
+TIERCE_MUSTUSE int tierce__recording_end(struct tierce__recording *recording, int rc,
+                                         struct tierce__recording **out);
+
 /* Sealed: the requests in order; NULL past the end. [borrow until destroy] */
 const struct tierce__recorded *tierce__recording_first(const struct tierce__recording *recording);
 const struct tierce__recorded *tierce__recording_next(const struct tierce__recording *recording,

@@ -286,6 +286,10 @@ START_TEST(another_leader_finds_a_step)
     f.leads = true;
     start(&f, TIERCE__AUTOPILOT_OFF);
     struct seen after = look(&f);
+    struct tierce__autopilot_stats stats;
+    tierce__autopilot_stats(f.autopilot, &stats);
+    ck_assert_uint_eq(stats.not_judged, 1);
+    ck_assert_uint_eq(stats.kept + stats.undone + stats.stays, 0);
     ck_assert_int_eq(after.state, TIERCE__STEP_NOT_JUDGED);
     ck_assert_int_eq(after.quota[0], before.quota[0]);
     ck_assert_int_eq(after.quota[1], before.quota[1]);
