@@ -11,7 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PAGE_BYTES = 512 * 1024, SCAN_KEYS = 256 };
+/* A page has PAGE_BYTES, and up to PAGE_BYTES_MAX because keys are read several at a time; one
+ * record may have as many bytes as a frame. */
+enum { PAGE_BYTES = 512 * 1024, PAGE_BYTES_MAX = 8 * PAGE_BYTES };
+enum { SCAN_KEYS_FIRST = 16, SCAN_KEYS_MAX = 256 };
 
 /* The text is "1-FENCE-STARTED-END-INSTANCE-KEY", in hexadecimal. */
 struct cursor {
@@ -97,6 +100,8 @@ struct pages {
     unsigned char *bytes;
     size_t used, room;
     uint32_t count;
+    size_t scan_keys; /* of the next scan */
+    bool is_full;     /* the next records do not fit */
 };
 
 static int add_record(struct pages *page, int64_t key, const struct tierce__record *record)
@@ -118,26 +123,54 @@ static int add_record(struct pages *page, int64_t key, const struct tierce__reco
     return 0;
 }
 
-/* Reads some keys of a scan into the page. */
+/* 0: the records of a scan fit into the page. 1: they may fit if fewer are read. Else the page is
+ * full, or one record does not even fit into a page of its own: TIERCE_E_LIMIT. */
+static int check_fit(struct pages *page, size_t bytes, size_t count)
+{
+    bool is_alone = page->count == 0 && count == 1;
+    size_t most = is_alone ? TIERCE__BACKUP_FRAME_MAX : PAGE_BYTES_MAX;
+    if (page->used + bytes <= most)
+        return 0;
+    if (page->count > 0)
+        page->is_full = true;
+    else if (page->scan_keys > 1)
+        page->scan_keys /= 2;
+    else
+        return TIERCE_E_LIMIT;
+    return 1;
+}
+
+/* Reads some keys of a scan into the page. 1: none, and *at is as before. */
 static int read_some(struct pages *page, struct tierce__meta_space *space, uint64_t *at,
                      uint64_t *missing)
 {
-    int64_t keys[SCAN_KEYS];
-    bool found[SCAN_KEYS] = {false};
+    int64_t keys[SCAN_KEYS_MAX];
+    bool found[SCAN_KEYS_MAX] = {false};
     struct tierce__record *records;
     struct tierce__arena arena = {0};
-    size_t count = 0;
-    int rc = space->ops->scan(space, at, SCAN_KEYS, keys, &count);
+    size_t count = 0, bytes = 0, kept = 0;
+    uint64_t from = *at;
+    int rc = space->ops->scan(space, at, page->scan_keys, keys, &count);
     records = tierce__arena_calloc(&arena, count + 1, sizeof(*records));
     if (rc == 0 && records == NULL)
         rc = -ENOMEM;
     if (rc == 0 && count > 0)
         rc = space->ops->get(space, keys, count, &arena, records, found);
     for (size_t i = 0; rc == 0 && i < count; i++) {
+        bytes += found[i] ? tierce__backup_put_record(NULL, keys[i], &records[i]) : 0;
+        kept += found[i];
+    }
+    if (rc == 0)
+        rc = check_fit(page, bytes, kept);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
         *missing += !found[i];
         if (found[i])
             rc = add_record(page, keys[i], &records[i]);
     }
+    if (rc > 0)
+        *at = from;
+    else if (bytes < PAGE_BYTES / 4 && page->scan_keys < SCAN_KEYS_MAX)
+        page->scan_keys *= 2;
     tierce__arena_clear(&arena);
     return rc;
 }
@@ -151,13 +184,14 @@ static int read_records(struct pages *page, struct tierce__live *live, uint64_t 
     page->used = TIERCE__BACKUP_PAGE_HEAD;
     page->bytes = tierce__arena_alloc(page->arena, PAGE_BYTES);
     page->room = PAGE_BYTES;
+    page->scan_keys = SCAN_KEYS_FIRST;
     if (page->bytes == NULL)
         return -ENOMEM;
     do
         rc = read_some(page, space, at, missing);
-    while (rc == 0 && *at != 0 && page->used < PAGE_BYTES);
+    while (!page->is_full && (rc > 0 || (rc == 0 && *at != 0 && page->used < PAGE_BYTES)));
     /* Another leader may have written since. */
-    return rc == 0 ? tierce__meta_confirm(space) : rc;
+    return rc >= 0 ? tierce__meta_confirm(space) : rc;
 }
 
 static int make_records(struct tierce__backup_made *out,

@@ -467,6 +467,47 @@ static int open_rocksdb(struct tierce__meta_store **store, struct tierce__meta_s
 
 /* An index that an interrupted restore of the same backup has begun is filled again; one with other
  * blocks, or of another backup, is rejected. */
+/* The records of many keys with many places each are more than a frame has room for. */
+START_TEST(pages_have_a_size)
+{
+    enum { PLACES = 8000, KEYS = 64, PAGE_MAX = 4 << 20 };
+    struct harness h;
+    struct tierce__live *live;
+    static struct tierce__spec_place places[PLACES];
+    harness_open(&h, &(struct harness_opts){0});
+    for (size_t i = 0; i < PLACES; i++)
+        places[i] = (struct tierce__spec_place){
+            .spec = (uint16_t)i, .file = (i + 1) << 40, .bytes = 1 << 20};
+    const struct tierce__location location = {
+        .id = "abcdefgh", .storage = 1, .places = places, .place_count = PLACES};
+    ck_assert_int_eq(tierce__live_acquire(&live, h.locator, "i", h.why), 0);
+    for (int64_t key = 1; key <= KEYS; key++) {
+        struct tierce__meta_put put = {.key = key,
+                                       .record = {.locations = &location, .location_count = 1}};
+        struct tierce__meta_batch batch = {.puts = &put, .put_count = 1};
+        ck_assert_int_eq(live->space->ops->write(live->space, &batch), 0);
+    }
+    tierce__live_release(live);
+    struct tierce__backup_page_opts opts = {
+        .registry = h.registry, .locator = h.locator, .fence = 7, .started_us = 9};
+    struct tierce__backup_made page;
+    struct tierce__arena arena = {0};
+    char cursor[TIERCE__BACKUP_CURSOR_BYTES] = "";
+    uint64_t records = 0, bytes = 0;
+    do {
+        ck_assert_int_eq(tierce__backup_page_make(&page, &opts, cursor, &arena, h.why), 0);
+        ck_assert_uint_le(page.bytes, PAGE_MAX);
+        records += page.records;
+        bytes += page.bytes;
+        snprintf(cursor, sizeof(cursor), "%s", page.cursor);
+        tierce__arena_clear(&arena);
+    } while (cursor[0] != '\0');
+    ck_assert_uint_eq(records, KEYS);
+    ck_assert_uint_gt(bytes, PAGE_MAX); /* one page could not have them */
+    harness_close(&h);
+}
+END_TEST
+
 START_TEST(an_index_that_is_not_empty)
 {
     struct harness h, other;
@@ -537,4 +578,4 @@ CHECK_MAIN("backup", .seconds = 60,
                      only_an_empty_registry_is_restored,
                      an_index_in_memory_is_not_restored_by_a_process_that_ends,
                      a_restore_that_was_begun_begins_again, a_cursor_belongs_to_its_leader,
-                     an_index_that_is_not_empty, engines_verify})
+                     an_index_that_is_not_empty, engines_verify, pages_have_a_size})
