@@ -88,7 +88,7 @@ const char *tierce__entry_name(const void *entry, enum tierce__registry_kind kin
 
 int tierce__catalog_create(struct tierce__catalog **out)
 {
-    struct tierce__catalog empty;
+    struct tierce__catalog empty = {.text_bytes = 0};
     tierce__model_start(&empty.next, &catalog_fields);
     return tierce__catalog_copy(out, &empty);
 }
@@ -101,6 +101,7 @@ int tierce__catalog_copy(struct tierce__catalog **out, const struct tierce__cata
     int rc = tierce__model_copy(&copy->next, &in->next, &catalog_fields);
     if (rc == 0) {
         atomic_init(&copy->references, 1);
+        copy->text_bytes = in->text_bytes;
         *out = copy;
     } else {
         tierce__free(copy);
@@ -159,6 +160,23 @@ void *tierce__catalog_find(const struct tierce__catalog *catalog, enum tierce__r
     return is_there ? tierce__catalog_entry(catalog, kind, i) : NULL;
 }
 
+/* The bytes of an entry as it is stored. */
+static int measure(uint64_t *bytes, enum tierce__registry_kind kind, const void *entry)
+{
+    char *text = NULL;
+    int rc = tierce__model_to_json(&text, entry, kinds[kind], TIERCE__JSON_STORED);
+    if (rc == 0)
+        *bytes = strlen(text);
+    tierce__free(text);
+    return rc;
+}
+
+/* An entry that was changed in place may be longer now than it was counted. */
+static void uncount(struct tierce__catalog *catalog, uint64_t bytes)
+{
+    catalog->text_bytes -= bytes < catalog->text_bytes ? bytes : catalog->text_bytes;
+}
+
 int tierce__catalog_set(struct tierce__catalog *catalog, enum tierce__registry_kind kind,
                         const void *entry)
 {
@@ -167,6 +185,12 @@ int tierce__catalog_set(struct tierce__catalog *catalog, enum tierce__registry_k
     const size_t size = kinds[kind]->size;
     bool is_there;
     size_t i = position_of(catalog, kind, tierce__entry_name(entry, kind), &is_there);
+    uint64_t bytes = 0, old_bytes = 0;
+    int rc = measure(&bytes, kind, entry);
+    if (rc == 0 && is_there)
+        rc = measure(&old_bytes, kind, tierce__catalog_entry(catalog, kind, i));
+    if (rc != 0)
+        return rc;
     if (is_there) {
         tierce__model_clear(tierce__catalog_entry(catalog, kind, i), kinds[kind]);
     } else {
@@ -178,6 +202,8 @@ int tierce__catalog_set(struct tierce__catalog *catalog, enum tierce__registry_k
         list->count++;
     }
     memcpy(tierce__catalog_entry(catalog, kind, i), entry, size);
+    uncount(catalog, old_bytes);
+    catalog->text_bytes += bytes;
     return 0;
 }
 
@@ -192,6 +218,9 @@ void tierce__catalog_remove(struct tierce__catalog *catalog, enum tierce__regist
     if (!is_there)
         return;
     char *at = tierce__catalog_entry(catalog, kind, i);
+    uint64_t bytes = 0;
+    if (measure(&bytes, kind, at) == 0)
+        uncount(catalog, bytes);
     tierce__model_clear(at, kinds[kind]);
     TIERCE_ASSERT(list->count > i);
     list->count--;

@@ -36,6 +36,8 @@ struct tierce__catalog {
     /* The smallest generation that an instance gets when it is registered or invalidated; 0: no
      * instance that was invalidated was removed, and no backup was restored. */
     uint64_t generation_floor;
+    /* Of the entries as they are stored, without what was changed in place since they were set. */
+    uint64_t text_bytes;
     char *id; /* heap: of the registry, which marks its storages with it; "": it has none yet */
     struct tierce__catalog_list {
         void *items; /* of the kind's struct */

@@ -22,7 +22,7 @@ struct tierce__registry {
     uint32_t magic;
     struct tierce__lock changes;          /* serializes changes; guards the fields below */
     struct tierce__registry_store *store; /* NULL: memory only */
-    uint64_t fence;
+    uint64_t fence, bytes_max;
     bool is_loaded;
     bool is_staged; /* current is that of a restore that has not ended, and nothing is saved */
 
@@ -156,6 +156,7 @@ int tierce__registry_open(struct tierce__registry **out, const struct tierce__re
         return rc;
     }
     registry->magic = REGISTRY_MAGIC;
+    registry->bytes_max = opts->bytes_max != 0 ? opts->bytes_max : TIERCE__REGISTRY_BYTES_MAX;
     tierce__lock_init(&registry->changes, TIERCE__LOCK_CHANGES);
     tierce__lock_init(&registry->current_lock, TIERCE__LOCK_CATALOG);
     registry->current = share(registry->empty);
@@ -223,6 +224,21 @@ void tierce__registry_drop(struct tierce__registry *registry)
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
+/* A registry that is too large already may be changed in all ways but one: it must not grow. */
+static int check_bytes(const struct tierce__registry *registry, const struct tierce__catalog *after,
+                       char why[256])
+{
+    tierce__lock_assert_held(&registry->changes);
+    if (after->text_bytes <= registry->bytes_max ||
+        after->text_bytes <= registry->current->text_bytes)
+        return 0;
+    snprintf(why, 256,
+             "the registry would have %llu bytes, of at most %llu; remove instances, or register "
+             "them with fewer or shorter names of specs",
+             (unsigned long long)after->text_bytes, (unsigned long long)registry->bytes_max);
+    return TIERCE_E_LIMIT;
+}
+
 static int apply(struct tierce__registry *registry, tierce__registry_edit_fn *edit, const void *arg,
                  bool stages, char why[256])
 {
@@ -240,6 +256,8 @@ static int apply(struct tierce__registry *registry, tierce__registry_edit_fn *ed
     TIERCE_ASSERT(rc != 0 || atomic_load_explicit(&after->references, memory_order_relaxed) == 1);
     if (rc == 0)
         rc = edit(after, arg, why);
+    if (rc == 0)
+        rc = check_bytes(registry, after, why);
     if (rc == 0 && registry->store != NULL && !registry->is_staged && !stages)
         rc = registry->store->ops->save(registry->store, registry->fence, registry->current, after,
                                         why);

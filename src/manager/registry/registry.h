@@ -31,7 +31,12 @@ struct tierce__registry_opts {
     size_t size;
     const char *uri;         /* "", "local://path", "redis://...?cluster_name=.." */
     struct tierce__vfs *vfs; /* [borrow until close] for local files; NULL: its own */
+    uint64_t bytes_max;      /* of all entries as JSON; 0: TIERCE__REGISTRY_BYTES_MAX */
 };
+
+/* A larger registry would fit neither into a backup (backup_file.h) nor into a local file. Half of
+ * the room is left to changes that the manager itself makes in entries. */
+#define TIERCE__REGISTRY_BYTES_MAX (32u << 20)
 
 /* Errors, *out untouched, `why` in words: TIERCE_E_CONFIG (uri), TIERCE_E_FORMAT (content),
  * negative errno, -ENOMEM. Nothing is read before tierce__registry_load. */

@@ -14,6 +14,7 @@ enum {
     ROOT_BYTES_MAX = 2048, /* with its suffix it is a path of a file system */
     FILE_NAME_BYTES_MAX = 255,
     SPECS_MAX = 65535,
+    SPEC_NAMES_BYTES_MAX = 2 << 20, /* of an instance, those in its groups included */
 };
 
 /* All parts of a block: sums of many, and offsets in a file of as many slots as there may be, stay
@@ -317,6 +318,21 @@ static int check_spec_groups(const struct tierce__instance *instance, const char
     return 0;
 }
 
+/* So that a few instances do not fill the registry. */
+static int check_name_bytes(const struct tierce__instance *instance, char why[256])
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < instance->spec_count; i++)
+        bytes += strlen(instance->specs[i].name);
+    for (size_t i = 0; i < instance->spec_group_count; i++)
+        for (size_t n = 0; n < instance->spec_groups[i].spec_name_count; n++)
+            bytes += strlen(instance->spec_groups[i].spec_names[n]);
+    if (bytes <= SPEC_NAMES_BYTES_MAX)
+        return 0;
+    return complain(why, "location_spec_infos, location_spec_groups",
+                    "their names have more than 2097152 bytes together");
+}
+
 /* The cost is that of sorting, because the registry is locked meanwhile. */
 static int check_names(const struct tierce__instance *instance, char why[256])
 {
@@ -325,7 +341,9 @@ static int check_names(const struct tierce__instance *instance, char why[256])
     const char **names = tierce__alloc((instance->spec_count + 1) * sizeof(*names));
     if (names == NULL)
         return -ENOMEM;
-    int rc = check_specs(instance, names, why);
+    int rc = check_name_bytes(instance, why);
+    if (rc == 0)
+        rc = check_specs(instance, names, why);
     if (rc == 0)
         rc = check_spec_groups(instance, names, why);
     tierce__free(names);

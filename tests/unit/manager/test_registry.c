@@ -237,6 +237,68 @@ START_TEST(test_sizes_of_specs)
 }
 END_TEST
 
+/* A registry that no manager can read again, or that no backup can hold, would stop the fleet. */
+START_TEST(test_its_size_is_bounded)
+{
+    enum { SPECS = 8, NAME = 401 };
+    static char names[SPECS][NAME + 1];
+    struct tierce__spec_info specs[SPECS];
+    const struct tierce__registry_opts opts = {.size = sizeof(opts), .uri = uri, .bytes_max = 9000};
+    for (size_t i = 0; i < SPECS; i++) {
+        memset(names[i], 'n', NAME);
+        names[i][0] = (char)('a' + i);
+        specs[i] = (struct tierce__spec_info){names[i], 1};
+    }
+    tierce__registry_close(registry);
+    ck_assert_msg(tierce__registry_open(&registry, &opts, why) == 0, "%s", why);
+    load(registry, 0);
+    struct tierce__instance large = instance_of("large", "g");
+    large.specs = specs;
+    large.spec_count = SPECS;
+    ck_assert_int_eq(add_group("g", "a"), 0);
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), 0);
+    large.id = (char *)"larger";
+    ck_assert_int_eq(add_group("h", "a"), 0);
+    large.group_name = (char *)"h";
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), 0);
+    large.id = (char *)"too large";
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), TIERCE_E_LIMIT);
+    ck_assert_msg(strstr(why, "of at most 9000; remove instances") != NULL, "%s", why);
+    /* It can be changed in all other ways, and has room again afterwards; also if it was read. */
+    ck_assert_int_eq(tierce__registry_remove_instance(registry, "larger", why), 0);
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), 0);
+    tierce__registry_close(registry);
+    ck_assert_msg(tierce__registry_open(&registry, &opts, why) == 0, "%s", why);
+    load(registry, 0);
+    large.id = (char *)"larger";
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), TIERCE_E_LIMIT);
+    ck_assert_int_eq(tierce__registry_remove_instance(registry, "large", why), 0);
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), 0);
+}
+END_TEST
+
+START_TEST(test_names_of_specs_are_bounded_together)
+{
+    enum { SPECS = 5000, NAME = 500 };
+    char *names = tierce__alloc((size_t)SPECS * (NAME + 1));
+    struct tierce__spec_info *specs = tierce__calloc(SPECS, sizeof(*specs));
+    for (size_t i = 0; i < SPECS; i++) {
+        specs[i] = (struct tierce__spec_info){names + i * (NAME + 1), 1};
+        snprintf(specs[i].name, NAME + 1, "%0*zu", NAME, i);
+    }
+    struct tierce__instance instance = instance_of("i", "g");
+    instance.specs = specs;
+    instance.spec_count = SPECS;
+    ck_assert_int_eq(add_group("g", "a"), 0);
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &instance, why), TIERCE_E_ARGUMENT);
+    ck_assert_msg(strstr(why, "more than 2097152 bytes together") != NULL, "%s", why);
+    instance.spec_count = 4000;
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &instance, why), 0);
+    tierce__free(specs);
+    tierce__free(names);
+}
+END_TEST
+
 static bool is_password(const char *name, const char *password, enum tierce__role *role)
 {
     const struct tierce__catalog *catalog = tierce__registry_acquire(registry);
@@ -625,6 +687,8 @@ CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardo
                      test_kinds_of_attention,
                      test_spec_groups_in_any_order,
                      test_sizes_of_specs,
+                     test_its_size_is_bounded,
+                     test_names_of_specs_are_bounded_together,
                      test_accounts,
                      test_all_of_it_comes_back,
                      test_not_loaded,
