@@ -364,6 +364,11 @@ static int know_incarnation(struct tierce__disk_part *disk, const char *path, co
                  "%.150s is missing beside objects/: restore it, or remove the folder to give its "
                  "blocks up",
                  path);
+    else if (rc == TIERCE_E_FORMAT || rc == -EFBIG)
+        snprintf(why, 256,
+                 "%.130s is damaged, it must be 32 hex digits and a newline: restore it, or remove "
+                 "the folder to give its blocks up",
+                 path);
     else if (rc != 0)
         snprintf(why, 256, "%.150s cannot be used: %s", path, tierce_strerror(rc));
     return rc;

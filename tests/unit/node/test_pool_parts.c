@@ -412,6 +412,7 @@ START_TEST(test_a_folder_that_cannot_be_used_is_named)
     ck_assert_int_eq(truncate(path, 5), 0);
     ck_assert_int_eq(try_open(why), TIERCE_E_FORMAT);
     ck_assert_ptr_nonnull(strstr(why, path));
+    ck_assert_ptr_nonnull(strstr(why, "must be 32 hex digits and a newline: restore it"));
     /* Without it nobody knows whose objects they are. */
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(try_open(why), -EEXIST);
