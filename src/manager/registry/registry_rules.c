@@ -14,7 +14,7 @@ enum {
     ROOT_BYTES_MAX = 2048, /* with its suffix it is a path of a file system */
     FILE_NAME_BYTES_MAX = 255,
     SPECS_MAX = 65535,
-    SPEC_NAMES_BYTES_MAX = 2 << 20, /* of an instance, those in its groups included */
+    INSTANCE_BYTES_MAX = 2 << 20, /* as JSON */
 };
 
 /* All parts of a block: sums of many, and offsets in a file of as many slots as there may be, stay
@@ -318,21 +318,6 @@ static int check_spec_groups(const struct tierce__instance *instance, const char
     return 0;
 }
 
-/* So that a few instances do not fill the registry. */
-static int check_name_bytes(const struct tierce__instance *instance, char why[256])
-{
-    size_t bytes = 0;
-    for (size_t i = 0; i < instance->spec_count; i++)
-        bytes += strlen(instance->specs[i].name);
-    for (size_t i = 0; i < instance->spec_group_count; i++)
-        for (size_t n = 0; n < instance->spec_groups[i].spec_name_count; n++)
-            bytes += strlen(instance->spec_groups[i].spec_names[n]);
-    if (bytes <= SPEC_NAMES_BYTES_MAX)
-        return 0;
-    return complain(why, "location_spec_infos, location_spec_groups",
-                    "their names have more than 2097152 bytes together");
-}
-
 /* The cost is that of sorting, because the registry is locked meanwhile. */
 static int check_names(const struct tierce__instance *instance, char why[256])
 {
@@ -341,9 +326,7 @@ static int check_names(const struct tierce__instance *instance, char why[256])
     const char **names = tierce__alloc((instance->spec_count + 1) * sizeof(*names));
     if (names == NULL)
         return -ENOMEM;
-    int rc = check_name_bytes(instance, why);
-    if (rc == 0)
-        rc = check_specs(instance, names, why);
+    int rc = check_specs(instance, names, why);
     if (rc == 0)
         rc = check_spec_groups(instance, names, why);
     tierce__free(names);
@@ -379,6 +362,23 @@ static int check_attention(const struct tierce__instance *instance, char why[256
     return 0;
 }
 
+/* So that a few instances do not fill the registry. */
+static int check_bytes(const struct tierce__instance *instance, char why[256])
+{
+    char *text = NULL;
+    int rc = tierce__model_to_json(&text, instance, tierce__catalog_fields(TIERCE__KIND_INSTANCE),
+                                   TIERCE__JSON_STORED);
+    size_t bytes = rc == 0 ? strlen(text) : 0;
+    tierce__free(text);
+    if (bytes <= INSTANCE_BYTES_MAX)
+        return rc;
+    snprintf(why, 256,
+             "instance %.100s has %zu bytes as JSON, of at most %d; register it with fewer or "
+             "shorter names of specs, and shorter texts",
+             instance->id, bytes, INSTANCE_BYTES_MAX);
+    return TIERCE_E_ARGUMENT;
+}
+
 static int check_instance(void *entry, char why[256])
 {
     struct tierce__instance *instance = entry;
@@ -386,7 +386,9 @@ static int check_instance(void *entry, char why[256])
     int rc = check_name(instance->id, "instance_id", "", why);
     if (rc == 0)
         rc = check_attention(instance, why);
-    return rc == 0 ? check_names(instance, why) : rc;
+    if (rc == 0)
+        rc = check_names(instance, why);
+    return rc == 0 ? check_bytes(instance, why) : rc;
 }
 
 static int check_account(void *entry, char why[256])
@@ -398,7 +400,7 @@ static int check_account(void *entry, char why[256])
 int tierce__entry_check(enum tierce__registry_kind kind, void *entry, char why[256])
 {
     TIERCE_ASSERT(kind < TIERCE__KINDS);
-    static int (*const rules[TIERCE__KINDS])(void *entry, char why[256]) = {
+    static int (*const rules[TIERCE__KINDS])(void *entry, char *why) = {
         [TIERCE__KIND_STORAGE] = check_storage,
         [TIERCE__KIND_GROUP] = check_group,
         [TIERCE__KIND_INSTANCE] = check_instance,

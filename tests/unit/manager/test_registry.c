@@ -277,7 +277,7 @@ START_TEST(test_its_size_is_bounded)
 }
 END_TEST
 
-START_TEST(test_names_of_specs_are_bounded_together)
+START_TEST(test_an_instance_is_bounded)
 {
     enum { SPECS = 5000, NAME = 500 };
     char *names = tierce__alloc((size_t)SPECS * (NAME + 1));
@@ -291,9 +291,15 @@ START_TEST(test_names_of_specs_are_bounded_together)
     instance.spec_count = SPECS;
     ck_assert_int_eq(add_group("g", "a"), 0);
     ck_assert_int_eq(tierce__registry_add_instance(registry, &instance, why), TIERCE_E_ARGUMENT);
-    ck_assert_msg(strstr(why, "more than 2097152 bytes together") != NULL, "%s", why);
-    instance.spec_count = 4000;
+    ck_assert_msg(strstr(why, "as JSON, of at most 2097152") != NULL, "%s", why);
+    instance.spec_count = 3500;
     ck_assert_int_eq(tierce__registry_add_instance(registry, &instance, why), 0);
+    instance.id = (char *)"j";
+    memset(names, 'x', (size_t)SPECS * NAME);
+    names[(size_t)SPECS * NAME] = '\0';
+    instance.spec_count = 0;
+    instance.user_data = names;
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &instance, why), TIERCE_E_ARGUMENT);
     tierce__free(specs);
     tierce__free(names);
 }
@@ -688,7 +694,7 @@ CHECK_MAIN("registry", .seconds = 120, .at_once = true, .setup = set_up, .teardo
                      test_spec_groups_in_any_order,
                      test_sizes_of_specs,
                      test_its_size_is_bounded,
-                     test_names_of_specs_are_bounded_together,
+                     test_an_instance_is_bounded,
                      test_accounts,
                      test_all_of_it_comes_back,
                      test_not_loaded,
