@@ -190,8 +190,10 @@ static int check_remotes(const struct tierce_config *config)
         rc = check_url(url, why);
     }
     tierce__free(urls);
-    return rc == 0 ? TIERCE__CLI_OK
-                   : tierce__cli_fail("config", "remote.urls, number %zu: %s", count, why);
+    if (rc == 0)
+        return TIERCE__CLI_OK;
+    (void)tierce__cli_fail("config", "remote.urls, number %zu: %s", count, why);
+    return rc == TIERCE_E_CONFIG ? TIERCE__CLI_USAGE : TIERCE__CLI_FAILED;
 }
 
 int tierce__cli_config(int argc, char **argv)

@@ -128,11 +128,33 @@ static void reload(struct tierce__manager *manager, int argc, char **argv)
     tierce__manager_config_clear(&config);
 }
 
+/* Waits for the next signal. Until it is known which manager leads, it looks a few times a second,
+ * and says once of which one this is a standby: a standby serves no calls. */
+static int wait_for_signal(const struct tierce__manager *manager, const sigset_t *signals,
+                           bool *knows_leader)
+{
+    const struct timespec look = {.tv_nsec = 200 * 1000 * 1000};
+    char leader[128], text[256];
+    for (;;) {
+        int got = sigtimedwait(signals, NULL, *knows_leader ? NULL : &look);
+        if (got > 0)
+            return got;
+        if (*knows_leader || !tierce__manager_knows_leader(manager, leader))
+            continue;
+        *knows_leader = true;
+        snprintf(text, sizeof(text), "standby: manager %s leads; this one takes over when it ends",
+                 leader);
+        if (leader[0] != '\0')
+            tierce__log_to_stderr("tierce manager", text);
+    }
+}
+
 static int run(const struct tierce__manager_config *config, int argc, char **argv)
 {
     struct tierce__manager *manager;
     sigset_t signals;
     char why[256];
+    bool knows_leader = false;
     int got;
     if (config->is_daemon && daemon(1, 0) != 0)
         return tierce__cli_fail(COMMAND, "cannot run in the background: %s",
@@ -143,14 +165,14 @@ static int run(const struct tierce__manager_config *config, int argc, char **arg
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only sigwait sees them */
     tierce__cli_raise_files("tierce manager", "serve.connections", config->connections_max);
     int rc = tierce__manager_start(&manager, config, why);
-    if (rc < 0)
-        return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
+    if (rc < 0) {
+        (void)tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
+        return rc == TIERCE_E_CONFIG ? TIERCE__CLI_USAGE : TIERCE__CLI_FAILED;
+    }
     tell_ports(manager, config->host);
     tierce__notify("READY=1");
-    while (sigwait(&signals, &got) != 0 || got == SIGHUP) {
-        if (got == SIGHUP)
-            reload(manager, argc, argv);
-    }
+    while ((got = wait_for_signal(manager, &signals, &knows_leader)) == SIGHUP)
+        reload(manager, argc, argv);
     tierce__notify("STOPPING=1");
     tierce__manager_stop(manager);
     return TIERCE__CLI_OK;

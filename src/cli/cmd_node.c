@@ -146,7 +146,8 @@ static int run(const struct tierce__node_config *config)
     int rc = tierce__node_start(&node, config, why);
     if (rc < 0) {
         tierce__node_users_close(&users);
-        return tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
+        (void)tierce__cli_fail(COMMAND, "%s", why[0] != '\0' ? why : tierce_strerror(rc));
+        return rc == TIERCE_E_CONFIG ? TIERCE__CLI_USAGE : TIERCE__CLI_FAILED;
     }
     tierce__node_describe(node, text);
     tierce__log_to_stderr("tierce node", text);

@@ -2,6 +2,7 @@
 #ifndef TIERCE_MANAGER_H
 #define TIERCE_MANAGER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <tierce/status.h>
@@ -36,6 +37,10 @@ TIERCE_MUSTUSE int tierce__manager_reload(struct tierce__manager *manager,
 
 /* Drains for the configured time, releases the lease and destroys the manager. */
 void tierce__manager_stop(struct tierce__manager *manager);
+
+/* Whether it is known if the manager leads. `leader` = "" if it leads, or the name of the manager
+ * that does. */
+bool tierce__manager_knows_leader(const struct tierce__manager *manager, char leader[128]);
 
 /* The ports that the manager listens on; useful if the configuration says 0. */
 struct tierce__manager_ports {

@@ -39,6 +39,15 @@ void tierce__manager_trouble(struct tierce__manager *manager, char out[256])
         snprintf(out, 256, "%s", state.trouble);
 }
 
+bool tierce__manager_knows_leader(const struct tierce__manager *manager, char leader[128])
+{
+    struct tierce__elector_state state;
+    tierce__elector_state(manager->elector, &state);
+    bool is_own = strcmp(state.leader, manager->node_id) == 0;
+    snprintf(leader, 128, "%s", state.leads || is_own ? "" : state.leader);
+    return state.leads || is_own || leader[0] != '\0';
+}
+
 /* The elector's thread may run before the thread that starts it continues. */
 static void wait_for_elector(struct tierce__manager_whole *whole)
 {

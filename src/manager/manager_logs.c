@@ -76,10 +76,11 @@ static int take_log_folder(struct tierce__manager_whole *whole, const char *fold
     if (rc >= 0)
         whole->log_lock = rc;
     else if (rc == TIERCE_E_LOCKED)
-        snprintf(why, 256,
-                 "log.folder: another manager writes its logs to %.100s%s; end it, or set "
-                 "log.folder to another folder",
-                 folder, below);
+        snprintf(
+            why, 256,
+            "log.folder: another manager writes its logs to %.100s%s; end it, or give this one "
+            "another log.folder and other ports (listen.*_port)",
+            folder, below);
     else
         snprintf(why, 256,
                  "log.folder: cannot lock the folder %.100s%s: %s; set log.folder to a folder that "

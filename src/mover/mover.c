@@ -187,6 +187,8 @@ static int read_url(struct tierce__url *url, const char *text, char why[TIERCE__
                  "gRPC ports");
         rc = TIERCE_E_CONFIG;
     }
+    if (rc == 0)
+        rc = tierce__fleet_manager_check(url, why);
     if (rc != 0)
         tierce__url_clear(url);
     return rc;

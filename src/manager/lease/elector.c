@@ -304,7 +304,7 @@ static void call_promote(struct tierce__elector *elector)
     TIERCE_DASSERT(!tierce__lock_holds_any());
     int rc = elector->promote(elector->arg, fence);
     if (rc < 0)
-        tierce__log(TIERCE_LOG_ERROR, "promotion_failed", "fence=%llu why=\"%s\"",
+        tierce__log(TIERCE_LOG_INFO, "promotion_failed", "fence=%llu why=\"%s\"",
                     (unsigned long long)fence, tierce_strerror(rc));
     else
         tierce__log(TIERCE_LOG_INFO, "leadership_begins", "fence=%llu", (unsigned long long)fence);

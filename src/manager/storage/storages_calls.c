@@ -201,7 +201,7 @@ static int call_mark(struct tierce__storages *storages, const struct tierce__sto
     if (mark.id[0] == '\0' || ops == NULL || ops->read_mark == NULL) {
         snprintf(why, 128, "%s",
                  mark.id[0] == '\0'
-                     ? "the registry is in memory and has no id, so it marks no storage"
+                     ? "the registry is in memory, so it marks no storage; set registry.uri"
                      : "storages of its type carry no mark, so none can be adopted");
         return TIERCE_E_UNSUPPORTED;
     }

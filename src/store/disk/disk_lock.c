@@ -2,6 +2,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/file_lock.h"
+#include "base/log/log.h"
 #include "store/disk/disk_private.h"
 
 #include <errno.h>
@@ -106,10 +107,19 @@ static uint32_t ms_until(uint64_t deadline_ns)
 int tierce__disk_lock(struct tierce__disk *d, uint32_t wait_ms)
 {
     uint64_t deadline_ns = tierce__deadline_in_ms(wait_ms);
+    bool has_said = wait_ms == 0;
     for (;;) {
         int rc = open_lock(d);
         if (rc == 0)
+            rc = tierce__file_lock_fd(d->lock_fd, TIERCE__FILE_LOCK_RECORD,
+                                      has_said ? ms_until(deadline_ns) : 0);
+        if (rc == TIERCE_E_LOCKED && !has_said) { /* so that a person knows why nothing happens */
+            tierce__log(TIERCE_LOG_WARN, "disk_folder_in_use",
+                        "folder=\"%s\" effect=\"waits up to %u ms for the process that uses it\"",
+                        d->folder, wait_ms);
+            has_said = true;
             rc = tierce__file_lock_fd(d->lock_fd, TIERCE__FILE_LOCK_RECORD, ms_until(deadline_ns));
+        }
         if (rc < 0)
             d->lock_is_new = false; /* another store holds it */
         if (rc < 0 || !is_removed(d))

@@ -152,12 +152,19 @@ class Config(CliCase):
         for wrong in ("redis//h", "redis:/h", "gopher://h", "redis://h:99999", "redis://[::1",
                       "redis://u:secret%@h", "redis://h?ttl", "redis://h?a=%zz", "://h"):
             urls = f"--remote.urls=redis://127.0.0.1:1 {wrong}"
-            result = self.check(1, "config", urls, err=["remote.urls, number 2: "])
+            result = self.check(2, "config", urls, err=["remote.urls, number 2: "])
             said = result.stderr.split("remote.urls, ")[1]
             self.assertNotIn("secret", said)
             self.assertEqual(result.stdout, "")
-            self.check(1, "node", urls, "--memory.size=64MiB", "--control.socket=",
+            self.check(2, "node", urls, "--memory.size=64MiB", "--control.socket=",
                        "--listen.resp_port=0", "--listen.lm_port=0", "--listen.http_port=0", err=[said])
+
+    def test_addresses_of_managers_need_ports(self):
+        for argument, name in (("pool.manager=fleet://h/mem", "pool.manager: "), ("mover.manager=fleet://h", "mover.manager"),
+                               ("remote.urls=fleet://h/default", "remote.urls, number 1: ")):
+            self.check(2, "node", "--memory.size=64MiB", "--pool.memory=1MiB" if "pool" in argument else "--control.socket=",
+                       "--listen.resp_port=0", "--listen.lm=false", "--listen.http_port=0", f"--{argument}",
+                       err=[name, 'the manager "h" has no port; each one must be HOST:PORT'])
 
     def check_reference(self, page, printed_by, configuration):
         """The page is what the command prints, and has what the configuration has."""
@@ -207,7 +214,7 @@ class Config(CliCase):
                              ("log.folder=none/x", "log.folder: cannot create the folder none/x "
                               "below the working directory: No such file or directory; set "
                               "log.folder to a folder that this user can write\n")):
-            self.check(1, "manager", *ports, f"--{value}", err=["tierce manager: " + words])
+            self.check(1 if "none" in value else 2, "manager", *ports, f"--{value}", err=["tierce manager: " + words])
 
 
 class Administration(CliCase):

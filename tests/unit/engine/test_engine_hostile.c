@@ -5,6 +5,7 @@
 #include "check_main.h"
 #include "child_exit.h"
 #include "engine_fixture.h"
+#include "log_record.h"
 #include "tier_fault.h"
 #include "wait_for.h"
 
@@ -224,9 +225,10 @@ START_TEST(a_slow_opening_holds_up_only_those_who_want_the_same)
     ck_assert_int_eq(fcntl(fd, F_OFD_SETLK, &lock), 0);
 
     pthread_t threads[2];
+    record_log(TIERCE_LOG_WARN);
     for (size_t i = 0; i < 2; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, open_engine, slow), 0);
-    usleep(100000); /* nothing reports that they wait for the lock */
+    WAIT_FOR(recorded_with("disk_folder_in_use", fx.folder) == 1); /* once, and the other waits */
     struct fixture other = {0};
     fx_open(&other, false, NULL);
     fx_close(&other);

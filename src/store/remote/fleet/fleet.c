@@ -28,6 +28,7 @@
 #define LOG_NS      (60000 * TIERCE__MS_NS)
 #define SESSION_MS  30000u
 #define LAST_MS     1000u /* of a close, for FinishWriteCache and the storages */
+#define HELLO_MS    500u /* from the opening on: an engine that stores or loads KV asks by itself */
 
 static struct tierce__fleet *fleet_of(struct tierce__connector *connector)
 {
@@ -251,6 +252,8 @@ static void begin(struct tierce__fleet *fleet, struct tierce__store_req *req)
         tierce__fleet_answer(fleet, req, TIERCE_E_CANCELLED);
         return;
     }
+    fleet->hello.is_needless = true;
+    fleet->hello.due_ns = TIERCE__DEADLINE_NEVER;
     switch ((int)req->op) {
     case TIERCE__STORE_LOOKUP:
         tierce__fleet_lookup(fleet, req);
@@ -302,6 +305,7 @@ static uint64_t work_once(struct tierce__fleet *fleet)
     tierce__fleet_reads_ask(fleet);
     tierce__fleet_expire(fleet->parts, &until_ns);
     tierce__fleet_parts_ask(fleet->parts, &until_ns);
+    tierce__fleet_hello(fleet, &until_ns);
     uint64_t step_ns = tierce__fleet_writes_step(fleet, now_ns);
     until_ns = step_ns < until_ns ? step_ns : until_ns;
     return until_ns < fleet->look_ns ? until_ns : fleet->look_ns;
@@ -494,7 +498,7 @@ static int check_url(const struct tierce__connector_source *source,
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
                  "a fleet URL names the managers: fleet://HOST:PORT[,HOST:PORT]/GROUP[/INSTANCE]");
     else
-        return 0;
+        return tierce__fleet_manager_check(url, why);
     return TIERCE_E_CONFIG;
 }
 
@@ -542,6 +546,7 @@ static void init(struct tierce__fleet *fleet, const struct tierce__connector_sou
         .ops = &ops, .caps = TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS};
     snprintf(fleet->store_name, sizeof(fleet->store_name), "%s", source->store_name);
     fleet->look_ns = TIERCE__DEADLINE_NEVER;
+    fleet->hello.due_ns = tierce__now_ns() + HELLO_MS * TIERCE__MS_NS;
     fleet->session_ms = SESSION_MS;
     tierce__lock_init(&fleet->lock, TIERCE__LOCK_FLEET);
     tierce__cond_init(&fleet->early_over);
@@ -556,7 +561,7 @@ static void init(struct tierce__fleet *fleet, const struct tierce__connector_sou
 static int open_fleet(struct tierce__fleet *fleet, const struct tierce__connector_source *source,
                       char *path, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
-    const char *group, *instance;
+    const char *group = NULL, *instance = NULL;
     int rc = check_url(source, why);
     if (rc == 0)
         rc = read_path(path, &group, &instance, why);

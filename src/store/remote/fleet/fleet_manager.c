@@ -35,6 +35,7 @@ struct fleet_address {
 struct tierce__fleet_manager {
     struct fleet_address addresses[TIERCE__URL_HOSTS_MAX];
     uint32_t address_count;
+    bool uses_tls;
     uint32_t leader; /* the address that answered last */
     int wake;        /* an eventfd */
 
@@ -107,11 +108,7 @@ static int open_address(struct tierce__fleet_manager *m, const struct tierce__ur
                         const struct tierce__url_host *host, char why[TIERCE__FLEET_WHY_BYTES])
 {
     struct fleet_address *address = &m->addresses[m->address_count];
-    if (host->name[0] == '\0' || host->port == 0) {
-        snprintf(why, TIERCE__FLEET_WHY_BYTES,
-                 "each manager is HOST:PORT, the port of its gRPC listener");
-        return TIERCE_E_CONFIG;
-    }
+    TIERCE_ASSERT(host->name[0] != '\0' && host->port != 0);
     const char *format = strchr(host->name, ':') != NULL ? "[%.255s]:%u" : "%.255s:%u";
     snprintf(address->name, sizeof(address->name), format, host->name, (unsigned)host->port);
     int rc = tierce__grpc_client_open(
@@ -151,6 +148,7 @@ int tierce__fleet_manager_open(struct tierce__fleet_manager **out,
     tierce__list_init(&m->running);
     tierce__list_init(&m->paused);
     tierce__list_init(&m->ended);
+    m->uses_tls = strcmp(opts->url->scheme, "fleet+tls") == 0;
     m->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     int rc = m->wake >= 0 ? take_token(m, opts->url, why) : -errno;
     for (size_t i = 0; rc == 0 && i < opts->url->host_count; i++)
@@ -208,6 +206,22 @@ static void end_call(struct tierce__fleet_manager *m, struct tierce__fleet_call 
     tierce__list_push_back(&m->ended, &call->node);
 }
 
+/* What to do about an address that does not answer as a manager; "": nothing is known. */
+static const char *remedy_of(const struct tierce__fleet_manager *m, const char *what)
+{
+    if (strstr(what, "does not speak HTTP/2") != NULL)
+        return m->uses_tls
+                   ? "; set the gRPC port of the manager (6381)"
+                   : "; set the gRPC port of the manager (6381), or fleet+tls:// if it has TLS";
+    if (strstr(what, "wrong version number") != NULL)
+        return "; set fleet:// if the manager has no TLS, or its gRPC port (6381)";
+    if (strstr(what, "certificate verify failed") != NULL)
+        return "; set ca_file= to the authority of the manager's certificate";
+    if (strstr(what, "Connection refused") != NULL)
+        return "; start the manager, or set its gRPC port (6381)";
+    return "";
+}
+
 /* "10.0.0.5:6381: GetCacheLocation: WHAT" */
 static void say(const struct tierce__fleet_manager *m, struct tierce__fleet_call *call,
                 const char *what)
@@ -216,8 +230,10 @@ static void say(const struct tierce__fleet_manager *m, struct tierce__fleet_call
     tierce__text_for_message(shown, sizeof(shown), what);
     for (char *at = shown; *at != '\0'; at++)
         *at = *at == '"' ? '\'' : *at;
-    snprintf(call->why, sizeof(call->why), "%.100s: %s: %s", m->addresses[call->address].name,
-             call->method, shown);
+    int used = snprintf(call->why, sizeof(call->why), "%.100s: %.20s: %s",
+                        m->addresses[call->address].name, call->method, shown);
+    if (used > 0 && (size_t)used < sizeof(call->why))
+        snprintf(call->why + used, sizeof(call->why) - (size_t)used, "%.100s", remedy_of(m, what));
 }
 
 /* Ends a call with an answer of the manager that is not the one that was asked for. */

@@ -25,6 +25,11 @@ struct tierce__fleet_manager_opts {
                                       for the call] */
 };
 
+/* Checks that each host of a URL has a name and a port (fleet_addresses.c). Errors:
+ * TIERCE_E_CONFIG, `why` set. Thread: any. */
+TIERCE_MUSTUSE int tierce__fleet_manager_check(const struct tierce__url *url,
+                                               char why[TIERCE__FLEET_WHY_BYTES]);
+
 /* Does not connect. Errors: TIERCE_E_CONFIG (a file that cannot be read, ...), -ENOMEM; `why` set.
  */
 TIERCE_MUSTUSE int tierce__fleet_manager_open(struct tierce__fleet_manager **out,

@@ -31,6 +31,7 @@
  *     fleet_places.c    remembered places
  *     fleet_part.c      names as instance, spec and block key; registration
  *     fleet_generation.c what the manager invalidated
+ *     fleet_hello.c     the first question, if no request asks one
  *     fleet_manager.c   calls of the manager; which address leads (net/grpc)
  *     fleet_stores.h    one connector for each storage (fleet_opener.c opens it)
  *     fleet_uri.c       URIs as names of objects in a storage

@@ -75,6 +75,11 @@ struct tierce__fleet {
     uint32_t session_ms; /* how long a write session lasts without a renewal */
     bool is_closing;     /* a copy of `closing` */
     uint64_t logged_ns[TIERCE__FLEET_TROUBLES];
+    struct tierce__fleet_hello {
+        struct tierce__fleet_call call;
+        uint64_t due_ns;  /* NEVER: it runs, or was answered */
+        bool is_needless; /* requests ask the manager */
+    } hello;
 };
 
 /* Answers a request of the connector. */
@@ -91,6 +96,10 @@ static inline bool tierce__fleet_storage_failed(int status)
     return status < 0 && status != TIERCE_E_MISS && status != TIERCE_E_DEADLINE &&
            status != TIERCE_E_CANCELLED && status != -ENOMEM;
 }
+
+/* Asks the manager once it is due, so that a wrong address or token is logged before the first
+ * request of an engine: a node that only Redis clients use has none. Lowers *until_ns. */
+void tierce__fleet_hello(struct tierce__fleet *fleet, uint64_t *until_ns);
 
 /* The status of a request whose call of the manager failed; says why. */
 int tierce__fleet_call_failed(struct tierce__fleet *fleet, const struct tierce__fleet_call *call);

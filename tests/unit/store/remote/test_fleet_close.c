@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A connector through a manager, with faults: its end, many threads, its URL, and no memory. */
 #include "fleet_case.h"
+#include "log_record.h"
 
 #include <pthread.h>
 
@@ -147,6 +148,8 @@ START_TEST(test_urls)
         {"fleet://127.0.0.1:1/g/i/j", "GROUP/INSTANCE"},
         {"fleet://user:secret@127.0.0.1:1/g", "token_file="},
         {"fleet://127.0.0.1:1/g?tokenfile=x", "token_file"},
+        {"fleet://127.0.0.1:1,127.0.0.2/g",
+         "manager \"127.0.0.2\" has no port; each one must be HOST:PORT"},
         {"fleet://127.0.0.1:1/g?storages=a,,b", "storages must be a list"},
         {"fleet://127.0.0.1:1/g/"
          "01234567890123456789012345678901234567890123456789012345678901234567"
@@ -165,6 +168,22 @@ START_TEST(test_urls)
     ck_assert_int_eq(open_url("fleet://127.0.0.1:1/g", why), TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "engine") != NULL, "%s", why);
     namespaces = kept;
+}
+END_TEST
+
+/* A process without KV to store or load asks the manager once, so that a wrong address is logged.
+ */
+START_TEST(test_nobody_asks)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    close_connector();
+    fleet_fake_stop();
+    fleet_fake_start();
+    fleet_fake_fail(FLEET_FAKE_INFO, TIERCE_E_DOWN, "nobody listens", 1, false);
+    record_log(TIERCE_LOG_WARN);
+    ck_assert_int_eq(open_url("fleet://127.0.0.1:1/default", why), 0);
+    WAIT_FOR(recorded_with("fleet_trouble", "nobody listens") == 1);
+    ck_assert_uint_eq(fleet_fake_count(FLEET_FAKE_INFO), 1);
 }
 END_TEST
 
@@ -222,6 +241,7 @@ static Suite *make_suite(void)
     tcase_add_test(tcase, test_close_finishes);
     tcase_add_test(tcase, test_threads);
     tcase_add_test(tcase, test_urls);
+    tcase_add_test(tcase, test_nobody_asks);
     tcase_add_test(tcase, test_no_memory);
     suite_add_tcase(suite, tcase);
     return suite;

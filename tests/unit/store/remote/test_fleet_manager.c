@@ -156,7 +156,7 @@ START_TEST(test_nobody_listens)
     ck_assert_int_eq(ask_once(m, &asked, LONG_MS), TIERCE_E_DOWN);
     ck_assert_uint_lt(tierce__now_ns() - begun_ns,
                       LONG_MS / 2 * TIERCE__MS_NS); /* at once, not at its deadline */
-    ck_assert_uint_ne(asked.call.why[0], '\0');
+    ck_assert_msg(strstr(asked.call.why, "start the manager") != NULL, "%s", asked.call.why);
     tierce__fleet_manager_close(m);
     m = open_ports(port, world.ports.meta_grpc);
     ck_assert_int_eq(ask_once(m, &asked, LONG_MS), TIERCE_E_MISS);
@@ -223,9 +223,21 @@ START_TEST(test_a_server_of_something_else)
     struct asked asked;
     int status = ask_once(m, &asked, LONG_MS);
     ck_assert_msg(status == TIERCE_E_DOWN || status == -EPROTO, "%d: %s", status, asked.call.why);
-    ck_assert_uint_ne(asked.call.why[0], '\0');
+    ck_assert_msg(strstr(asked.call.why, "gRPC port") != NULL, "%s", asked.call.why);
     tierce__fleet_manager_close(m);
     script_server_stop(&other);
+}
+END_TEST
+
+START_TEST(test_tls_to_a_manager_without_it)
+{
+    char url[128];
+    struct asked asked;
+    snprintf(url, sizeof(url), "fleet+tls://127.0.0.1:%u/default", world.ports.meta_grpc);
+    struct tierce__fleet_manager *m = open_manager(url);
+    ck_assert_int_lt(ask_once(m, &asked, LONG_MS), 0);
+    ck_assert_msg(strstr(asked.call.why, "set fleet:// if") != NULL, "%s", asked.call.why);
+    tierce__fleet_manager_close(m);
 }
 END_TEST
 
@@ -296,6 +308,7 @@ START_TEST(test_tokens)
     struct asked asked;
     struct tierce__fleet_manager *m = open_ports(strict.ports.meta_grpc, 0);
     WAIT_FOR(ask_once(m, &asked, LONG_MS) == TIERCE_E_REFUSED);
+    ck_assert_msg(strstr(asked.call.why, "authentication required") != NULL, "%s", asked.call.why);
     tierce__fleet_manager_close(m);
 
     write_file(token, "wrong\n");
@@ -304,6 +317,7 @@ START_TEST(test_tokens)
     m = open_manager(url);
     ck_assert_int_eq(ask_once(m, &asked, LONG_MS), TIERCE_E_REFUSED);
     ck_assert_ptr_null(strstr(asked.call.why, "wrong"));
+    ck_assert_msg(strstr(asked.call.why, "unknown token") != NULL, "%s", asked.call.why);
     write_file(token, "right\n"); /* it is read again without a restart */
     WAIT_FOR(ask_once(m, &asked, LONG_MS) == TIERCE_E_MISS);
     tierce__fleet_manager_close(m);
@@ -381,5 +395,6 @@ END_TEST
 CHECK_MAIN("fleet manager", .seconds = 120, .setup = start_world, .teardown = stop_world,
            .tests = {test_answers, test_a_call_that_the_manager_lacks, test_nobody_listens,
                      test_one_accepts_and_never_answers, test_a_reset_one_and_one_that_hangs,
-                     test_a_server_of_something_else, test_wake, test_close_with_calls, test_tokens,
-                     test_another_one_leads, test_every_allocation_fails})
+                     test_a_server_of_something_else, test_tls_to_a_manager_without_it, test_wake,
+                     test_close_with_calls, test_tokens, test_another_one_leads,
+                     test_every_allocation_fails})
