@@ -53,18 +53,41 @@ static int read_credentials(const char *command, const struct tierce__admin_targ
     return status;
 }
 
+/* "...: {CALL: {a: {b}}}" as "...: a.b"; `begin` is behind the first brace. */
+static void name_field(char *message, size_t begin)
+{
+    char *from = message + begin, *to = from - 1;
+    from += strcspn(from, "{}"); /* the call's name */
+    for (bool is_first = true; *from == '{'; is_first = false) {
+        size_t length = strcspn(++from, ":{}");
+        if (!is_first)
+            *to++ = '.';
+        memmove(to, from, length);
+        to += length;
+        from += length;
+        from += strspn(from, ": ");
+    }
+    *to = '\0';
+}
+
 /*
  * The reason in a status message, which has KVCM's forms, for a person: without "get NAME metrics
- * collector failed: ", and "Failed to DO: {"error_msg":["WHY"]}" as "Failed to DO: WHY".
+ * collector failed: ", "Failed to DO: {"error_msg":["WHY"]}" as "Failed to DO: WHY", and
+ * "missing or invalid fields: {CALL: {a: {b}}}" as "missing or invalid fields: a.b".
  */
 static void clear_message(char *message)
 {
+    static const char fields[] = "missing or invalid fields: {";
     static const char collector[] = " metrics collector failed: ";
     static const char opened[] = "{\"error_msg\":[\"", closed[] = "\"]}";
     char *at = strstr(message, collector);
     if (strncmp(message, "get ", 4) == 0 && at != NULL) {
         at += sizeof(collector) - 1;
         memmove(message, at, strlen(at) + 1);
+    }
+    if (strncmp(message, fields, sizeof(fields) - 1) == 0) {
+        name_field(message, sizeof(fields) - 1);
+        return;
     }
     at = strstr(message, opened);
     size_t length = strlen(message);
@@ -98,8 +121,11 @@ static int read_status(const char *command, struct tierce__text reply)
     if (rc == 0)
         clear_message(message);
     bool is_enough = rc == 0 && message[0] != '\0' && strcmp(code, "INTERNAL_ERROR") == 0;
-    (void)tierce__cli_fail(command, "%s%s%s", is_enough ? "" : code, is_enough ? "" : ": ",
-                           rc == 0 ? message : "");
+    (void)tierce__cli_fail(command, "%s%s%s%s", is_enough ? "" : code, is_enough ? "" : ": ",
+                           rc == 0 ? message : "",
+                           strcmp(code, "SERVER_NOT_LEADER") == 0
+                               ? "; set --url to the leader's HTTP port for administrators"
+                               : "");
     tierce__free(message);
     return TIERCE__CLI_FAILED;
 }

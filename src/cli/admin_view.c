@@ -218,6 +218,17 @@ static void put_quotas(struct tierce__line *line, struct tierce__text row, const
     }
 }
 
+/* The kind of store of the group's index. */
+static void put_index(struct tierce__line *line, struct tierce__text row, const char *path)
+{
+    char type[32] = "", uri[TEXT_BYTES] = "";
+    struct tierce__text store = tierce__json_get(row, path);
+    (void)tierce__json_get_text(type, sizeof(type), store, "storage_type");
+    (void)tierce__json_get_text(uri, sizeof(uri), store, "storage_uri");
+    bool is_local = strcmp(type, "local") == 0;
+    tierce__line_put(line, is_local ? (uri[0] == '\0' ? "memory" : "rocksdb") : type);
+}
+
 static const struct tierce__admin_column group_columns[] = {
     {"name", put_text, "name"},
     {"storages", put_list, "storage_candidates"},
@@ -225,8 +236,7 @@ static const struct tierce__admin_column group_columns[] = {
     {"quota by type", put_quotas, "quota.quota_config"},
     {"policy", put_text, "cache_config.reclaim_strategy.reclaim_policy"},
     {"ttl s", put_number, "cache_config.reclaim_strategy.ttl_seconds"},
-    {"index", put_text,
-     "cache_config.meta_indexer_config.meta_storage_backend_config.storage_type"},
+    {"index", put_index, "cache_config.meta_indexer_config.meta_storage_backend_config"},
     {"autopilot", put_text, "autopilot"},
     {"version", put_number, "version"},
     {"note", put_text, "warning"},

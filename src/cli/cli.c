@@ -202,7 +202,7 @@ int tierce__cli_usage(const char *command, const char *format, ...)
     va_start(ap, format);
     print_message(command, format, ap);
     va_end(ap);
-    fprintf(stderr, "See tierce help %s.\n", command);
+    fprintf(stderr, "See tierce help %.*s.\n", (int)strcspn(command, " "), command);
     return TIERCE__CLI_USAGE;
 }
 

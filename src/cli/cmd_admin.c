@@ -203,9 +203,10 @@ static int read_message(const struct verb *verb, const char *from,
     int status = TIERCE__CLI_OK;
     if (text == NULL)
         return TIERCE__CLI_FAILED;
-    if (tierce__json_parse(&doc, text, strlen(text), NULL) < 0 ||
+    const char *why = "it is of another type";
+    if (tierce__json_parse(&doc, text, strlen(text), &why) < 0 ||
         tierce__json_value_kind(doc.value) != '{') {
-        status = tierce__cli_fail(verb->command, "%.100s: not a JSON object", from);
+        status = tierce__cli_fail(verb->command, "%.100s: not a JSON object: %s", from, why);
     } else {
         status = tierce__admin_check(verb->command, verb->rpc, verb->field, doc.value);
     }

@@ -344,8 +344,8 @@ static void end_search(struct asked_search *s)
     tierce__lock_drop(&s->engine->asks.lock);
 }
 
-/* Why the prefix ends: a store that may still answer takes precedence over a store that was not
- * queried. */
+/* The reason why the prefix ends: a store that may still answer takes precedence over a store that
+ * was not queried. */
 static struct tierce__unasked judge(const struct asked_search *s)
 {
     TIERCE_DASSERT(s->at <= s->count);

@@ -513,6 +513,8 @@ static int start_electing(struct tierce__manager_whole *whole,
         rc = lease_uri(&uri, config);
     if (rc < 0)
         return rc;
+    whole->has_standbys =
+        config->elector_uri[0] != '\0' && strncmp(config->elector_uri, "memory://", 9) != 0;
     rc = tierce__elector_start(&whole->manager.elector,
                                &(struct tierce__elector_opts){
                                    .size = sizeof(struct tierce__elector_opts),

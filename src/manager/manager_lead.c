@@ -77,6 +77,23 @@ static void make_state_folder(const struct tierce__manager_whole *whole)
     tierce__registry_release(whole->manager.registry, catalog);
 }
 
+/* Another manager cannot take over an index in memory: it begins with an empty one, and the bytes
+ * of the blocks stay in the storages. */
+static void warn_of_indexes(const struct tierce__manager_whole *whole,
+                            const struct tierce__catalog *catalog)
+{
+    size_t count;
+    const struct tierce__group *groups = tierce__catalog_groups(catalog, &count);
+    for (size_t i = 0; whole->has_standbys && i < count; i++) {
+        if (strcmp(groups[i].meta_store_type, "local") == 0 && groups[i].meta_store_uri[0] == '\0')
+            tierce__log(
+                TIERCE_LOG_WARN, "manager.index_in_memory",
+                "group=%s consequence=\"another leader does not know its blocks\" hint=\"set "
+                "meta_storage_backend_config of the group to redis\"",
+                groups[i].name);
+    }
+}
+
 int tierce__manager_promote(void *arg, uint64_t fence)
 {
     struct tierce__manager_whole *whole = arg;
@@ -109,6 +126,7 @@ int tierce__manager_promote(void *arg, uint64_t fence)
                     "account in the registry");
     const struct tierce__catalog *catalog = tierce__registry_acquire(manager->registry);
     tierce__unmanaged_log(manager->storages, catalog);
+    warn_of_indexes(whole, catalog);
     tierce__registry_release(manager->registry, catalog);
     tierce__nodes_lead(manager->nodes);
     tierce__holdings_clear(manager->holdings); /* a call may have come late, after the last term */

@@ -28,6 +28,7 @@ struct tierce__manager_whole {
     struct tierce__line_log *service_log, *metrics_log;
     int log_lock; /* keeps other managers out of the folder of the logs; -1: there are none */
     bool logs_to_console;
+    bool has_standbys; /* elector.uri is set: another manager may lead after this one */
     uint32_t drain_ms, metrics_interval_ms;
     struct tierce__lock lock; /* TICKER; guards is_ending and has_elector */
     struct tierce__cond wake;

@@ -26,7 +26,7 @@ struct tierce__resolve {
     struct addrinfo hints, *list;
     int code; /* of getaddrinfo */
     int over; /* an eventfd that the thread writes before it goes; -1: there was no thread */
-    /* Whoever finds that the other one has gone releases it. */
+    /* The side that finds that the other one has gone releases it. */
     _Atomic enum lookup_state state;
 };
 

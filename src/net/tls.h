@@ -55,7 +55,8 @@ TIERCE_MUSTUSE int tierce__tls_feed(struct tierce__tls_session *session, const v
 TIERCE_MUSTUSE ssize_t tierce__tls_read(struct tierce__tls_session *session, void *bytes,
                                         size_t capacity);
 
-/* Why the last call for the session failed, in words. Call it at once. [borrow for ever] */
+/* The reason why the last call for the session failed, in words. Call it at once. [borrow for ever]
+ */
 const char *tierce__tls_problem(const struct tierce__tls_session *session);
 
 /* Encrypts all of the plaintext; the session must be ready. Errors: -ENOMEM, TIERCE_E_FORMAT. */

@@ -208,7 +208,7 @@ static int probe_with(struct probe *probe, const char *name, size_t name_bytes,
     return rc < 0 ? rc : !is_same || !was;
 }
 
-/* Why the probe has failed; rc: what probe_with has returned. */
+/* The reason why the probe has failed; rc: what probe_with has returned. */
 static void probe_error(char text[TIERCE__NODE_ERROR_BYTES], const struct probe *probe, int rc)
 {
     TIERCE_ASSERT(rc != 0 && probe->step != NULL);

@@ -61,7 +61,7 @@ struct tierce__sibling {
 };
 #define TIERCE__SIBLINGS_MAX 8u
 
-/* Why a chunk left. */
+/* The reason why a chunk left. */
 enum tierce__tier_left {
     TIERCE__LEFT_DELETED, /* a request deleted it without a reason */
     TIERCE__LEFT_EVICTED,

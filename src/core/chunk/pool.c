@@ -431,7 +431,7 @@ void tierce__buf_discard(struct tierce__buf *buf, uint64_t offset, uint64_t byte
     TIERCE_ASSERT(bytes <= buf->bytes && offset <= buf->bytes - bytes);
     TIERCE_ASSERT(atomic_load_explicit(&buf->refs, memory_order_relaxed) == 1);
     TIERCE_ASSERT(buf->pool->fd < 0);
-    /* A failure keeps the memory, and nothing else depends on it. */
+    /* If this fails, the process keeps the memory; the result is not needed. */
     (void)madvise(buf->data + from, (size_t)(to - from), MADV_DONTNEED);
 }
 

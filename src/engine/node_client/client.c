@@ -484,7 +484,7 @@ bool tierce__client_is_connected(struct tierce__node_client *client)
     return is;
 }
 
-/* Why there is no node. */
+/* The reason why there is no node. */
 static const char *reason(int rc)
 {
     switch (rc) {

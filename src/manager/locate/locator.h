@@ -302,7 +302,7 @@ TIERCE_MUSTUSE int tierce__locator_remove_entries(struct tierce__locator *locato
                                                   const char *const *texts, size_t count,
                                                   char why[TIERCE__WHY_BYTES]);
 
-/* Why a client reports a location. */
+/* The reason why a client reports a location. */
 enum tierce__report_reason {
     TIERCE__REPORT_MISSING,  /* the storage does not have the object */
     TIERCE__REPORT_SHORT,    /* it is shorter, or longer, than the block's part */
@@ -492,7 +492,7 @@ int64_t tierce__locator_next_expiry(struct tierce__locator *locator);
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* Why a key of a write request was rejected. */
+/* The reason why a key of a write request was rejected. */
 enum tierce__rejection {
     TIERCE__REJECTED_BY_GROUP,    /* the group's quota */
     TIERCE__REJECTED_BY_TYPE,     /* the group's quota of a kind of storage */

@@ -25,7 +25,8 @@ struct tierce__member {
 /* Blocks of a lower value are evicted first. */
 enum tierce__value {
     TIERCE__VALUE_NONE, /* no lookup can use it */
-    /* Only a prompt that differs where no stored prompt differed could use it, and few do. */
+    /* Used only by a prompt that diverges where no stored prompt has diverged; such prompts are
+     * rare. */
     TIERCE__VALUE_INSIDE,
     TIERCE__VALUE_FULL,
 };

@@ -36,8 +36,14 @@ static int check_name(const char *name, const char *what, const char *without, c
     if (n > NAME_BYTES_MAX)
         return complain(why, what, "the name exceeds 512 bytes");
     for (const char *p = name; *p != '\0'; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7f || strchr(without, *p) != NULL)
-            return complain(why, what, "the name contains an invalid character");
+        if ((unsigned char)*p < 0x20 || *p == 0x7f || strchr(without, *p) != NULL) {
+            snprintf(why, 256,
+                     "%s: the name contains an invalid character at position %zu; it must have no "
+                     "control characters%s%s",
+                     what, (size_t)(p - name) + 1, without[0] != '\0' ? " and none of " : "",
+                     without);
+            return TIERCE_E_ARGUMENT;
+        }
     return 0;
 }
 

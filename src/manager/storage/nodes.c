@@ -188,8 +188,7 @@ static void note_heard(struct tierce__nodes *nodes, uint16_t storage,
         note_load(nodes, part, report->load_bytes_per_s);
         tierce__text_for_message(part->version, sizeof(part->version), report->version);
     }
-    /* Under the lock: otherwise an older look could come after it, and make a node silent that was
-     * just heard of. */
+    /* Under the lock: an older check that ends later would otherwise mark the node as silent. */
     tierce__storages_set_silent(nodes->opts.storages, storage, report->is_leaving);
     tierce__lock_drop(&nodes->lock);
 }

@@ -128,6 +128,11 @@ static int file_probe(struct tierce__storage_driver *base, char why[128])
     int root = open_root(driver);
     if (root == -ENOENT && make_root(driver) == 0)
         root = open_root(driver);
+    if (root == -ENOENT) {
+        snprintf(why, 128,
+                 "open the root: No such file or directory; create its parent folder, or mount it");
+        return root;
+    }
     if (root < 0)
         return say(why, "open the root", root);
     if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {

@@ -54,12 +54,13 @@ enum tierce__mark_state tierce__storage_mark_look(const struct tierce__storage_o
     if (rc == 0)
         snprintf(
             why, 128,
-            "it has the mark of another registry, %s; if no manager uses that one: tierce storage "
-            "adopt --keep",
+            "it has the mark of another registry, %s; if no manager uses it: tierce storage adopt "
+            "NAME --keep",
             id);
     else if (rc == TIERCE_E_FORMAT)
         snprintf(why, 128,
-                 "its object " TIERCE__STORAGE_MARK " is not a mark (tierce storage adopt --keep)");
+                 "its object " TIERCE__STORAGE_MARK
+                 " is not a mark (tierce storage adopt NAME --keep)");
     return rc == 0 || rc == TIERCE_E_FORMAT ? TIERCE__MARK_FOREIGN : TIERCE__MARK_UNKNOWN;
 }
 

@@ -245,9 +245,15 @@ static void say_unmade(struct tierce__storages *storages, const struct tierce__s
 {
     tierce__lock_assert_held(&storages->lock);
     TIERCE_DASSERT(rc < 0);
+    const char *reason = *why != '\0' ? why : tierce_strerror(rc);
     if (tierce__storages_troubles(storages, storage->number) == 0)
         tierce__log(TIERCE_LOG_WARN, "storage_unusable", "storage=%s why=\"%s\"", storage->name,
-                    *why != '\0' ? why : tierce_strerror(rc));
+                    reason);
+    if (storages->unmade_count < UNMADE_MAX) {
+        struct storages_unmade *unmade = &storages->unmade[storages->unmade_count++];
+        unmade->number = storage->number;
+        snprintf(unmade->why, sizeof(unmade->why), "%s", reason);
+    }
     tierce__storages_set_troubles(storages, storage->number, TIERCE__STORAGE_UNWELL);
 }
 
@@ -260,6 +266,7 @@ static void refresh(struct tierce__storages *storages)
         return;
     size_t count;
     bool is_whole = true;
+    storages->unmade_count = 0;
     const struct tierce__catalog *catalog = tierce__registry_acquire(storages->opts.registry);
     const struct tierce__storage *all = tierce__catalog_storages(catalog, &count);
     for (struct storages_unit **at = &storages->units; *at != NULL;) {
@@ -565,6 +572,17 @@ bool tierce__storages_is_managed(const struct tierce__storages *storages,
     return tierce__storages_ops(storages, type) != NULL;
 }
 
+/* The reason why a storage has no unit; "": it has one, or is not known yet. */
+static const char *why_unmade(const struct tierce__storages *storages, uint16_t number)
+{
+    tierce__lock_assert_held(&storages->lock);
+    for (uint32_t i = 0; i < storages->unmade_count; i++) {
+        if (storages->unmade[i].number == number)
+            return storages->unmade[i].why;
+    }
+    return "";
+}
+
 void tierce__storages_state(struct tierce__storages *storages, const char *name,
                             struct tierce__storage_state *out)
 {
@@ -579,6 +597,8 @@ void tierce__storages_state(struct tierce__storages *storages, const char *name,
         struct storages_unit *unit = *tierce__storages_find(storages, storage->number);
         if (unit != NULL)
             tierce__storage_worker_report(unit->worker, &report);
+        else
+            snprintf(report.why, sizeof(report.why), "%s", why_unmade(storages, storage->number));
         needs_mark = unit != NULL && unit->needs_mark && report.why[0] == '\0';
         tierce__lock_drop(&storages->lock);
         out->is_enabled = storage->is_enabled;

@@ -38,6 +38,8 @@ struct storages_unit {
     bool is_well;       /* as last reported */
 };
 
+#define UNMADE_MAX 16u
+
 struct tierce__storages {
     uint32_t magic;
     struct tierce__storages_opts opts;
@@ -47,7 +49,13 @@ struct tierce__storages {
     struct tierce__lock lock; /* guards the fields below */
     struct tierce__cond ending;
     bool is_ending;
-    uint64_t version;              /* of the registry from which the units were last updated */
+    uint64_t version; /* of the registry from which the units were last updated */
+    /* Storages whose unit could not be made then, for example because of their URI. */
+    struct storages_unmade {
+        uint16_t number;
+        char why[128];
+    } unmade[UNMADE_MAX]; /* further ones have no reason */
+    uint32_t unmade_count;
     struct storages_unit *units;   /* at most one a number */
     struct storages_unit *retired; /* ending, to be joined */
 

@@ -154,7 +154,7 @@ int tierce__tokens_load(struct tierce__tokens **out, const struct tierce__tokens
     int rc = tierce__read_secret_file(&text, &bytes, NULL, opts->path, FILE_BYTES_MAX, fault,
                                       sizeof(fault));
     if (rc < 0) {
-        snprintf(why, 256, "token file: %s", fault);
+        snprintf(why, 256, "auth.token_file: %.235s", fault);
         return rc;
     }
     struct tierce__tokens *tokens = tierce__calloc(1, sizeof(*tokens));

@@ -21,24 +21,28 @@ const char *tierce__node_mover_url(const struct tierce__node_config *config)
 int tierce__node_mover_start(struct tierce__mover **out, const struct tierce__node_config *config,
                              char why[256])
 {
-    char name[TIERCE__NODE_NAME_BYTES];
+    char name[TIERCE__NODE_NAME_BYTES], fault[TIERCE__FLEET_WHY_BYTES] = "";
     const char *url = tierce__node_mover_url(config);
     if (url == NULL)
         return 0;
     const char *python = config->mover_mooncake_python;
     int rc = tierce__node_pool_name(name, config, why);
-    return rc != 0 ? rc
-                   : tierce__mover_start(out,
-                                         &(struct tierce__mover_opts){
-                                             .size = sizeof(struct tierce__mover_opts),
-                                             .url = url,
-                                             .name = name,
-                                             .mooncake_python = python[0] != '\0' ? python : NULL,
-                                             .memory_bytes = config->mover_memory,
-                                             .rate_bytes_per_s = config->mover_rate,
-                                             .parallel_max = OBJECTS_MAX,
-                                             .timeout_ms = REQUEST_MS},
-                                         why);
+    if (rc != 0)
+        return rc;
+    rc = tierce__mover_start(
+        out,
+        &(struct tierce__mover_opts){.size = sizeof(struct tierce__mover_opts),
+                                     .url = url,
+                                     .name = name,
+                                     .mooncake_python = python[0] != '\0' ? python : NULL,
+                                     .memory_bytes = config->mover_memory,
+                                     .rate_bytes_per_s = config->mover_rate,
+                                     .parallel_max = OBJECTS_MAX,
+                                     .timeout_ms = REQUEST_MS},
+        fault);
+    if (rc != 0 && fault[0] != '\0')
+        snprintf(why, 256, "mover.manager: %.240s", fault);
+    return rc;
 }
 
 void tierce__node_mover_stop(struct tierce__mover *mover, uint64_t deadline_ns)

@@ -64,7 +64,13 @@ static int open_parts(struct tierce__node_pool *pool, const struct tierce__node_
                                             .disk_bytes = config->pool_disk_size,
                                             .buffer_bytes = config->pool_disk_buffer,
                                             .waiting_max = config->pool_disk_waiting};
-    return tierce__parts_open(&pool->parts, &opts, why);
+    char fault[256] = "";
+    int rc = tierce__parts_open(&pool->parts, &opts, fault);
+    bool is_of_disk = config->pool_disk[0] == '/' &&
+                      strncmp(fault, config->pool_disk, strlen(config->pool_disk)) == 0;
+    if (rc != 0)
+        snprintf(why, 256, "%s%.240s", is_of_disk ? "pool.disk: " : "", fault);
+    return rc;
 }
 
 static int start_server(struct tierce__node_pool *pool, const struct tierce__node_config *config,
@@ -128,7 +134,7 @@ static void address_node(char address[ADDRESS_ROOM], const struct tierce__node_c
 static int start_join(struct tierce__node_pool *pool, const struct tierce__node_config *config,
                       char why[256])
 {
-    char name[NAME_ROOM], address[ADDRESS_ROOM];
+    char name[NAME_ROOM], address[ADDRESS_ROOM], fault[256] = "";
     int rc = tierce__node_pool_name(name, config, why);
     if (rc != 0)
         return rc;
@@ -141,7 +147,9 @@ static int start_join(struct tierce__node_pool *pool, const struct tierce__node_
                                            .parts = pool->parts,
                                            .moved_bytes = moved_bytes,
                                            .arg = pool};
-    rc = tierce__join_start(&pool->join, &opts, why);
+    rc = tierce__join_start(&pool->join, &opts, fault);
+    if (rc != 0 && fault[0] != '\0')
+        snprintf(why, 256, "pool.manager: %.240s", fault);
     if (rc == 0)
         tierce__log(TIERCE_LOG_INFO, "pool_part", "node=%s address=%s memory=%llu disk=\"%s\"",
                     name, address, (unsigned long long)config->pool_memory, config->pool_disk);

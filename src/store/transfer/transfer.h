@@ -116,11 +116,11 @@ struct tierce__keeper {
 /*
  * ---- the server ------------------------------------------------------------------------------
  *
- * Its limits against clients that do not mean well:
+ * Its limits against hostile clients:
  *
  * - At connections_max, a new connection takes the place of the one of its loop that has not
- *   greeted for longest, and is closed if there is none. So connections that never greet keep
- *   nobody out.
+ *   greeted for longest, and is closed if there is none. So connections without a greeting
+ *   do not block other clients.
  * - A client must move a MiB in each request_ms while it has a request or a reply in transit. While
  *   the keeper is short of memory, a client that holds some must do so in each stall_ms, and move
  *   something in a quarter of it.

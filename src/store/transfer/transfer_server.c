@@ -41,7 +41,7 @@ void tierce__transfer_connection_gone(struct tierce__transfer_server *server,
     atomic_fetch_sub_explicit(&loop->member_count, 1, memory_order_release);
 }
 
-/* Why there is no place for a new connection. */
+/* The reason why there is no place for a new connection. */
 enum shortage { NO_SHORTAGE, TOO_MANY, TOO_MANY_OF_ADDRESS, NO_MEMORY };
 
 static void note_refused(struct tierce__transfer_server *server, enum shortage shortage)

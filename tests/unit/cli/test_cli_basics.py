@@ -217,6 +217,30 @@ class Config(CliCase):
             self.check(1 if "none" in value else 2, "manager", *ports, f"--{value}", err=["tierce manager: " + words])
 
 
+class SeveralManagers(CliCase):
+    def start(self, name, words):
+        """Starts a manager, and waits until all words were printed."""
+        ports = [f"--listen.{port}_port=0" for port in ("grpc", "http", "admin_grpc", "admin_http")]
+        process = subprocess.Popen(
+            [EXECUTABLE, "manager", *ports, f"--registry.uri=local://{self.folder}/registry", f"--elector.node_id={name}",
+             f"--elector.uri=file://{self.folder}", f"--log.folder={self.folder}/{name}", "--log.console=true"],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=self.folder,
+            env={**os.environ, "STATE_DIRECTORY": self.folder})
+
+        def end():
+            process.terminate()
+            process.communicate()
+        self.addCleanup(end)
+        for line in process.stderr:
+            if all(word in line for word in words):
+                return
+        self.fail(f"{name} ended")
+
+    def test_a_standby_and_an_index_in_memory(self):
+        self.start("first", ["manager.index_in_memory", "group=default", "redis"])
+        self.start("second", ["standby: manager first leads"])
+
+
 class Administration(CliCase):
     """Replies that no manager of this build sends."""
 
@@ -282,6 +306,9 @@ class Administration(CliCase):
         for code, message, shown in (
                 ("INTERNAL_ERROR", 'Failed to x: {"error_msg":["no \\"y\\""]}', 'tierce storage: Failed to x: no "y"'),
                 ("INSTANCE_NOT_EXIST", "get X metrics collector failed: no i", "INSTANCE_NOT_EXIST: no i"),
+                ("INVALID_ARGUMENT", "missing or invalid fields: {AddStorage: {storage: {storage_spec}}}",
+                 "INVALID_ARGUMENT: missing or invalid fields: storage.storage_spec\n"),
+                ("SERVER_NOT_LEADER", "Server is not leader; the leader is a", "the leader is a; set --url"),
                 ("INTERNAL_ERROR", "", "INTERNAL_ERROR: ")):
             url = self.answer({"code": code, "message": message}, {})
             self.check(1, "storage", "list", "--url", url, err=(shown,))

@@ -38,7 +38,7 @@ const char *tierce__cuda_text(const struct tierce__cuda_api *api, const char *ca
     return text;
 }
 
-/* Why the driver cannot be used; logged after the lock is released. */
+/* The reason why the driver cannot be used; logged after the lock is released. */
 struct refusal {
     char text[192];
 };

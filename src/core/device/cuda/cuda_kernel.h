@@ -27,7 +27,7 @@ struct tierce__cuda_kernel {
 
 #define TIERCE__STAGING_BYTES ((size_t)16 << 20)
 
-/* Why a device has no kernel. */
+/* The reason why a device has no kernel. */
 struct tierce__cuda_refusal {
     char text[TIERCE__CUDA_TEXT_BYTES];
 };

@@ -44,7 +44,8 @@ struct tierce__rocks {
     rocksdb_writeoptions_t *touch_writes; /* never synced */
     struct tierce__touches *touches;
     _Atomic uint64_t unreadable;
-    /* Why a write failed; no write is tried until a recovery has succeeded. 0: no write failed. */
+    /* The reason why a write failed; no write is tried until a recovery has succeeded. 0: no write
+     * failed. */
     _Atomic int write_error;
     _Atomic uint64_t recover_at; /* the earliest time of the next recovery */
     _Atomic bool is_recovering;

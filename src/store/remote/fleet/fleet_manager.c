@@ -206,7 +206,7 @@ static void end_call(struct tierce__fleet_manager *m, struct tierce__fleet_call 
     tierce__list_push_back(&m->ended, &call->node);
 }
 
-/* What to do about an address that does not answer as a manager; "": nothing is known. */
+/* The remedy for an address that does not answer as a manager; "": none is known. */
 static const char *remedy_of(const struct tierce__fleet_manager *m, const char *what)
 {
     if (strstr(what, "does not speak HTTP/2") != NULL)

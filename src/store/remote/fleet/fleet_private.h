@@ -142,7 +142,8 @@ TIERCE_MUSTUSE int tierce__fleet_part_of(struct tierce__fleet_parts *parts,
                                          struct tierce__fleet_part **part, int64_t *block_key,
                                          const struct tierce_plugin_name *name);
 
-/* Why the last tierce__fleet_part_of failed, in words; "" for -ENOMEM. [borrow until the next] */
+/* The reason why the last tierce__fleet_part_of failed, in words; "" for -ENOMEM. [borrow until the
+ * next] */
 const char *tierce__fleet_parts_why(const struct tierce__fleet_parts *parts);
 
 /*

@@ -278,9 +278,9 @@ static void end_early(struct tierce__fleet *fleet, struct tierce__fleet_part *pa
 
 /*
  * Answers a get whose bytes are there, on the thread of the storage's connector. All other answers
- * are given by the thread of this one. Bytes of a part that is not current any more are none of
- * these: either this sees that the part does not serve, or the thread sees the part's count and
- * waits before it tells the engine.
+ * are given by the thread of this one. Bytes of a part that is not current any more are never
+ * given: either this function sees that the part does not serve, or the thread sees the part's
+ * count and waits before it tells the engine.
  */
 static bool answer_early(struct tierce__fleet_io *io)
 {

@@ -35,7 +35,7 @@ static bool others_may_write(const struct stat *st)
     return !is_ours || ((st->st_mode & (S_IWGRP | S_IWOTH)) != 0 && !is_sticky);
 }
 
-/* Why a resolved path is not trusted: another user could replace the file. NULL if it is
+/* The reason why a resolved path is not trusted: another user could replace the file. NULL if it is
  * trusted. */
 static const char *distrust(char *path)
 {

@@ -295,8 +295,9 @@ static int take_place(struct tierce__s3_config *config, const struct tierce__url
     struct tierce__url endpoint = {0};
     const char *given = tierce__url_param(url, "endpoint");
     if (url->host_count != 1 || url->hosts[0].port != 0 || !is_bucket(url->hosts[0].name))
-        return refuse(why, "URL: s3://BUCKET/PREFIX, with a bucket of 3 to 63 lower-case letters, "
-                           "digits, '-' and '.'; endpoint= names the server");
+        return refuse(why,
+                      "URL: a bucket has 3 to 63 lower-case letters, digits, '-' and '.', as in "
+                      "s3://BUCKET/PREFIX; endpoint= names the server");
     int rc = take_region(config, url, why);
     if (rc == 0 && given == NULL)
         snprintf(text, sizeof(text), "https://s3.%s.amazonaws.com", config->region);

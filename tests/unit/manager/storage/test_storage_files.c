@@ -288,7 +288,8 @@ START_TEST(test_makes_the_root_but_not_above)
     WAIT_FOR(!is_available("deep"));
     struct tierce__storage_state state = state_of("deep");
     ck_assert(!state.is_well);
-    ck_assert_str_eq(state.why, "open the root: No such file or directory");
+    ck_assert_str_eq(state.why, "open the root: No such file or directory; create its parent "
+                                "folder, or mount it");
     ck_assert(is_available("nfs"));
     /* It comes back by itself. */
     *strstr(deep, "tierce/") = '\0';
