@@ -3,11 +3,13 @@
 
 import hashlib
 import random
+import signal
 import subprocess
 
 import pytest
 
-from manager_process import Grpc, Http, Manager, executable, wait_until
+from manager_process import Grpc, Http, Manager, executable, free_port, wait_until
+from node_process import Lm, Node
 
 pytest.importorskip("grpc_tools")
 
@@ -241,3 +243,41 @@ def test_the_command_line(manager, tmp_path):
     assert "shown" in tierce("find", "chat", *text) and "shown" not in tierce("find", "code", *text)
     assert "32 hexadecimal digits" in tierce("find", "chat", "12", code=2)
     worker.leave()
+
+
+def test_nodes_report_what_they_hold(tmp_path):
+    """Two nodes, and a manager that is killed and starts again: as many chunks are known as the nodes hold."""
+    port = free_port()
+    manager = Manager(tmp_path / "m", f"--listen.grpc_port={port}", f"--directory.silence={SILENCE_MS}ms")
+    nodes = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        nodes.append(Node(tmp_path / name, f"--directory.manager=fleet://127.0.0.1:{port}"))
+
+    def put(node, first, count):
+        client = Lm(node)
+        for i in range(first, first + count):
+            client.put(f"m@1@0@{i:064x}@bfloat16", b"v" * (1 << 20))  # small ones share pages, which are not reported
+            assert client.exist(f"m@1@0@{i:064x}@bfloat16")
+        client.close()
+
+    def is_known():
+        workers = ok(Http(manager).call("meta", "ListWorkers")).get("workers", [])
+        return (all(w["is_complete"] for w in workers) and sorted(int(w["keys"]) for w in workers) ==
+                sorted(int(n.metric("memory_chunks_now")) for n in nodes))
+
+    put(nodes[0], 0, 20)
+    put(nodes[1], 10, 30)
+    wait_until(is_known)
+    assert sorted(int(n.metric("memory_chunks_now")) for n in nodes) == [20, 30]
+    manager.stop(signal.SIGKILL)
+    put(nodes[0], 100, 7)
+    manager.start()
+    wait_until(is_known)
+    nodes[1].kill()
+    nodes.pop()
+    wait_until(is_known)
+    nodes[0].end()
+    nodes.pop()
+    assert is_known()    # it has left, and is not only silent
+    assert manager.stop() == 0
