@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from conftest import answers, loaded
+from fleet_world import STORAGES, Fleet
 from image_models import IMAGE, IMAGE_TOKENS, make_llava
 from test_vllm import BLOCK, disk_store, memory_store
 
@@ -122,3 +123,22 @@ def test_a_name_that_is_given_to_two_images_in_one_process(engine, model, asked,
         assert check(name) == 0 and host.stats()["chunks_stored"] == stored
     assert check("other", "another") <= before and check("other", "third") == asked["other"].whole
     assert check("one", "fourth") == asked["one"].whole
+
+
+def test_through_a_pool(engine, model, asked, plain, tmp_path):
+    """What one engine computed another loads from a storage that a manager governs. The first image's name is given to
+    the other one."""
+    fleet = Fleet(tmp_path, [STORAGES["file"](tmp_path)])
+    store = {"memory.size": "256MiB", "disk.path": "", "remote.urls": fleet.url, "cost.check": "false",
+             "chunk.tokens": str(BLOCK), "timeout.lookup": "5s"}
+    try:
+        first = engine(store, model=model("llama"), **OPTIONS)
+        outputs = ask(first, *(asked[name].called(NAME if name == "one" else None) for name in asked))
+        assert answers(outputs) == list(plain("llama").values())
+        assert first.flush() and fleet.storages[0].objects() > 0
+        second = engine(store, model=model("llama"), **OPTIONS)
+        outputs = ask(second, asked["other"].called(NAME))
+        assert answers(outputs) == [plain("llama")["other"]]
+        assert loaded(outputs, "remote") == [asked["other"].whole]
+    finally:
+        fleet.stop()
