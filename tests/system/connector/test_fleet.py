@@ -123,7 +123,7 @@ def test_a_storage_is_lost(engine, build, prompts, expected):
 
 def test_two_ranks(engine, build, prompts, plain, tmp_path):
     """Two workers, through a node: their layers are in one chunk, and in one block of the manager."""
-    fleet = build("file")
+    fleet = build("s3")
     expected = plain("tp")
     for name, remote in (("first", 0), ("second", whole_blocks(prompts)[0])):
         (tmp_path / name).mkdir()
@@ -145,7 +145,7 @@ def test_groups_of_layers(engine, build, prompts, tmp_path, kind):
     options = {"dtype": DTYPES.get(kind, "float32"),
                **({"mamba_cache_mode": "align"} if kind == "qwen3_next" else {})}
     model = make_hybrid(tmp_path / "model", kind)
-    fleet = build("file")
+    fleet = build({"gemma3": "nodes", "qwen3_next": "redis"}[kind])
     expected = answers(engine(model=model, **options).generate(prompts=prompts))
     unit = {"gemma3": 32, "qwen3_next": 96}[kind]  # tokens of a block
     store = fleet_store(fleet, **{"chunk.tokens": str(unit), "timeout.lookup": "2s"})
