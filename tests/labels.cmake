@@ -13,9 +13,9 @@ set(TIERCE_TESTS_SINGLE
     test_cli_optimize_sim test_cli_report test_cli_trace test_config test_copy_sum test_copy_sum_kernel
     test_cuda_calls test_deadlines test_device_cells test_device_faults test_device_faults_native test_device_kv
     test_directory test_engine_config test_families test_fleet_register test_fleet_register_times test_forget
-    test_frozen_abi test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_hybrid
-    test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text test_kvcm
-    test_lm test_lmcache_hash test_manager_config test_map test_mix test_model test_model_fields test_moves
+    test_frozen_abi test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_holes
+    test_hybrid test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text
+    test_kvcm test_lm test_lmcache_hash test_manager_config test_map test_mix test_model test_model_fields test_moves
     test_namespace test_native test_node_users test_numa test_open test_option_table test_paged test_pilot
     test_policy_conformance test_policy_lru test_profiles test_prometheus test_prop_curve test_prop_directory
     test_prop_flat test_prop_index test_prop_key test_prop_kvcm test_prop_places test_prop_policy test_prop_pool
@@ -23,7 +23,7 @@ set(TIERCE_TESTS_SINGLE
     test_registry_whole test_resp_cluster test_resp_parse test_resp_request test_rpcs test_s3_parts test_scrub_set
     test_serve_torture test_sha256 test_siblings test_sim_manager test_space test_spans test_speed test_storage_at
     test_storage_redis test_trace_conformance test_trace_formats test_trace_input test_trace_order test_transfer_wire
-    test_trial test_tuner test_url test_utf8 test_why_prompt)
+    test_trial test_tuner test_url test_utf8 test_victims test_why_prompt)
 
 # Left out of `make test FAST=1`: more than ten seconds without a sanitizer.
 set(TIERCE_TESTS_SLOW
