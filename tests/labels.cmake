@@ -6,16 +6,18 @@ set(TIERCE_TESTS_PLAIN test_build_kernels test_layers test_rehearsal test_setup 
 # Without threads of their own or of ours: the thread sanitizer has nothing to see in them. And test_device_faults_native, whose
 # hundreds of processes take minutes with it; test_device_faults has the same cases in one process.
 # test_device_cells is about bytes, and takes minutes with it. test_device_kv_copiers and test_device_faults_copiers run the
-# cases of test_device_kv and test_device_faults with more threads.
+# cases of test_device_kv and test_device_faults with more threads; test_device_kv_* have the threads of the other kinds of
+# memory, whose faults (test_device_faults_direct, _staged, _unpinned) run with the address sanitizer.
 set(TIERCE_TESTS_SINGLE
     prop_paged test_arena test_asks test_autopilot test_base test_beneath test_block_answers test_chain
     test_check_main test_chunk_header test_cli_basics test_cli_doctor test_cli_optimize test_cli_optimize_money
     test_cli_optimize_sim test_cli_report test_cli_trace test_config test_copy_sum test_copy_sum_kernel
-    test_cuda_calls test_deadlines test_device_cells test_device_faults test_device_faults_native test_device_kv
-    test_directory test_engine_config test_families test_fleet_register test_fleet_register_times test_forget
-    test_frozen_abi test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_holes
-    test_hybrid test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text
-    test_kvcm test_lm test_lmcache_hash test_manager_config test_map test_mix test_model test_model_fields test_moves
+    test_cuda_calls test_deadlines test_device_cells test_device_faults test_device_faults_direct
+    test_device_faults_native test_device_faults_staged test_device_faults_unpinned test_device_kv test_directory
+    test_engine_config test_families test_fleet_register test_fleet_register_times test_forget test_frozen_abi
+    test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_holes test_hybrid
+    test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text test_kvcm
+    test_lm test_lmcache_hash test_manager_config test_map test_mix test_model test_model_fields test_moves
     test_namespace test_native test_node_users test_numa test_open test_option_table test_paged test_pilot
     test_policy_conformance test_policy_lru test_profiles test_prometheus test_prop_curve test_prop_directory
     test_prop_flat test_prop_index test_prop_key test_prop_kvcm test_prop_places test_prop_policy test_prop_pool
@@ -35,6 +37,6 @@ set(TIERCE_TESTS_SLOW
 # Long with a sanitizer. Of several tests at once these begin first, after those with long limits.
 set(TIERCE_TESTS_EARLY
     test_access_log test_autopilot test_cli_basics test_cli_optimize test_cli_top test_device test_device_cuda
-    test_device_faults test_device_faults_copiers test_device_faults_unpinned test_device_kernel test_device_kv_native
+    test_device_faults test_device_faults_copiers test_device_kernel test_device_kv_native
     test_directory test_engine_uses test_engine_uses_native test_fleet_connector test_ghost_curve test_node_small
     test_redis_connector test_smalls test_tierce_connector test_trial)

@@ -358,6 +358,23 @@ START_TEST(test_a_registry_goes_and_comes)
 }
 END_TEST
 
+/* Nothing is elected again and again while Redis can be read but not written. */
+START_TEST(test_a_registry_that_takes_no_writes)
+{
+    uint64_t token = 7;
+    redis_command((const char *[]){"CONFIG", "SET", "maxmemory", "1"}, 4);
+    ck_assert_int_eq(a->ops->take(a, LONG_MS, &token, other), 0);
+    ck_assert_uint_eq(token, 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(a->ops->renew(a, LONG_MS), 0);
+    redis_command((const char *[]){"CONFIG", "SET", "maxmemory", "0"}, 4);
+    ck_assert_int_eq(a->ops->renew(a, LONG_MS), TIERCE_E_REFUSED);
+    a->ops->give(a);
+    ck_assert_uint_gt(take(a, LONG_MS), 0);
+    ck_assert_int_eq(a->ops->renew(a, LONG_MS), 0);
+}
+END_TEST
+
 START_TEST(test_etcd_goes_and_comes)
 {
     char text[TIERCE__LEASE_HOLDER_BYTES];
@@ -446,6 +463,7 @@ static Suite *make_suite(void)
         tcase_add_test(tcase, test_the_last_one_has_the_registry);
         tcase_add_test(tcase, test_registries_beside_each_other);
         tcase_add_test(tcase, test_a_registry_goes_and_comes);
+        tcase_add_test(tcase, test_a_registry_that_takes_no_writes);
         suite_add_tcase(suite, tcase);
     }
     if (etcd_is_there()) {

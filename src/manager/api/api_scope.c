@@ -85,11 +85,17 @@ void tierce__api_refuse(struct tierce__api_call *api)
     bool has_group = target.group[0] != '\0', has_instance = target.instance[0] != '\0';
     TIERCE_ASSERT(!tierce__grant_has_all(api->caller->grant));
     api->is_outside = true;
-    tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST,
-                    "%s%.100s%s%s%.100s does not exist, or is outside the scope of account %s",
-                    has_instance || !has_group ? "instance " : "", target.instance,
-                    has_instance && has_group ? " in " : "", has_group ? "instance group " : "",
-                    target.group, api->caller->name);
+    if (!has_group && !has_instance)
+        tierce__api_say(
+            api, META__ERROR_CODE__INSTANCE_NOT_EXIST,
+            "the call requires a scope of a group or more; it is outside the scope of account %s",
+            api->caller->name);
+    else
+        tierce__api_say(api, META__ERROR_CODE__INSTANCE_NOT_EXIST,
+                        "%s%.100s%s%s%.100s does not exist, or is outside the scope of account %s",
+                        has_instance ? "instance " : "", target.instance,
+                        has_instance && has_group ? " in " : "", has_group ? "instance group " : "",
+                        target.group, api->caller->name);
     if (tierce__rpcs[api->id].port != TIERCE__RPC_PORT_META)
         tierce__api_as_admin(api);
 }

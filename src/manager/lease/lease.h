@@ -31,9 +31,9 @@ struct tierce__lease_ops {
                                uint32_t timeout_ms, char why[256]);
     void (*close)(struct tierce__lease *lease); /* does not release the lease */
     /* Acquires the lease for lease_ms, counted from before the call. Returns 0 and *token (0: this
-     * manager is alone and needs none). -EBUSY: `other` holds it. TIERCE_E_REFUSED: another
-     * manager has it for good (lease_registry.c). Any other error: the outcome is unknown, and this
-     * process may hold it. */
+     * manager is alone and needs none). -EBUSY: `other` holds it. TIERCE_E_REFUSED: another manager
+     * began later, and this process never acquires it again (lease_registry.c). Any other error:
+     * the outcome is unknown, and this process may hold it. */
     TIERCE_MUSTUSE int (*take)(struct tierce__lease *lease, uint32_t lease_ms, uint64_t *token,
                                char other[TIERCE__LEASE_HOLDER_BYTES]);
     /* Renews the lease for lease_ms, counted from before the call. TIERCE_E_REFUSED: this process

@@ -5,8 +5,8 @@
  * and the indexes in Redis reject the writes of managers that began earlier.
  *
  * The manager that began last has the lease: one that was restarted need not wait for anything.
- * Another one that still runs notices it at its next renewal, and never takes the lease again:
- * otherwise two managers would take it from each other for ever.
+ * Another one that still runs notices it at its next renewal, if it reaches Redis, and never takes
+ * the lease again. Otherwise each would take it from the other at every renewal.
  */
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -110,21 +110,28 @@ static int run(struct registry_lease *lease, struct tierce__resp_pipeline *batch
     return tierce__resp_pipeline_run(batch);
 }
 
-/* While the registry cannot be reached the token is 0: the manager then reads the registry, and
- * says why it cannot. */
+/* False, *token 0: Redis cannot be reached, or does not accept writes now. */
+static bool take_token(struct registry_lease *lease, uint64_t *token)
+{
+    struct tierce__resp_pipeline batch;
+    int rc = run(lease, &batch, &take_script, tierce__lease_wall_us());
+    bool is_good = rc == 0 && batch.values[0].type == TIERCE__RESP_STRING;
+    *token = is_good ? strtoull(batch.values[0].text, NULL, 10) : 0;
+    tierce__resp_pipeline_end(&batch);
+    return *token != 0;
+}
+
+/* Without a token the manager reads the registry, and says why it cannot. If it can, it leads until
+ * Redis accepts writes: then it is elected anew, with a token. */
 static int registry_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *token,
                          char other[TIERCE__LEASE_HOLDER_BYTES])
 {
     struct registry_lease *lease = (struct registry_lease *)base;
-    struct tierce__resp_pipeline batch;
     (void)lease_ms;
     other[0] = '\0';
     if (lease->is_taken)
         return TIERCE_E_REFUSED;
-    int rc = run(lease, &batch, &take_script, tierce__lease_wall_us());
-    bool is_good = rc == 0 && batch.values[0].type == TIERCE__RESP_STRING;
-    lease->token = is_good ? strtoull(batch.values[0].text, NULL, 10) : 0;
-    tierce__resp_pipeline_end(&batch);
+    (void)take_token(lease, &lease->token);
     lease->is_held = true;
     *token = lease->token;
     return 0;
@@ -135,14 +142,16 @@ static int registry_renew(struct tierce__lease *base, uint32_t lease_ms)
 {
     struct registry_lease *lease = (struct registry_lease *)base;
     struct tierce__resp_pipeline batch;
+    uint64_t token;
     (void)lease_ms;
+    if (lease->token == 0)
+        return take_token(lease, &token) ? TIERCE_E_REFUSED : 0;
     int rc = run(lease, &batch, &renew_script, lease->token);
     bool is_other =
         rc == 0 && batch.values[0].type == TIERCE__RESP_INTEGER && batch.values[0].integer == 0;
-    bool is_back = rc == 0 && lease->token == 0; /* now there can be a token */
     tierce__resp_pipeline_end(&batch);
-    lease->is_taken = lease->is_taken || (is_other && lease->token != 0);
-    return is_other || is_back ? TIERCE_E_REFUSED : 0;
+    lease->is_taken = lease->is_taken || is_other;
+    return is_other ? TIERCE_E_REFUSED : 0;
 }
 
 static void registry_give(struct tierce__lease *lease)

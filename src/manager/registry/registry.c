@@ -224,18 +224,22 @@ void tierce__registry_drop(struct tierce__registry *registry)
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* A registry that is too large already may be changed in all ways but one: it must not grow. */
+/* A registry that is too large already may be changed in all ways but one: it must not grow. Half
+ * as much again is for changes that add no instance, so that those who register instances do not
+ * keep nodes and operators out. */
 static int check_bytes(const struct tierce__registry *registry, const struct tierce__catalog *after,
                        char why[256])
 {
     tierce__lock_assert_held(&registry->changes);
-    if (after->text_bytes <= registry->bytes_max ||
-        after->text_bytes <= registry->current->text_bytes)
+    bool adds_instance = after->lists[TIERCE__KIND_INSTANCE].count >
+                         registry->current->lists[TIERCE__KIND_INSTANCE].count;
+    uint64_t max = registry->bytes_max + (adds_instance ? 0 : registry->bytes_max / 2);
+    if (after->text_bytes <= max || after->text_bytes <= registry->current->text_bytes)
         return 0;
     snprintf(why, 256,
              "the registry would have %llu bytes, of at most %llu; remove instances, or register "
              "them with fewer or shorter names of specs",
-             (unsigned long long)after->text_bytes, (unsigned long long)registry->bytes_max);
+             (unsigned long long)after->text_bytes, (unsigned long long)max);
     return TIERCE_E_LIMIT;
 }
 

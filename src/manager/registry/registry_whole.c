@@ -99,6 +99,9 @@ static void swap_lists(struct tierce__catalog *a, struct tierce__catalog *b)
         a->lists[kind] = b->lists[kind];
         b->lists[kind] = list;
     }
+    uint64_t text_bytes = a->text_bytes;
+    a->text_bytes = b->text_bytes;
+    b->text_bytes = text_bytes;
 }
 
 static int restore(struct tierce__catalog *catalog, const void *arg, char why[256])

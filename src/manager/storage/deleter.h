@@ -14,7 +14,8 @@
  * the moment its records are removed until its files are deleted. When a batch is due, the deleter
  * deletes its files, frees its slots, drops its note and returns its bytes to the quotas. Deletions
  * that fail are retried with growing delays. A batch of several storages of which one fails is
- * split into one for each storage, so that the others do not wait for it.
+ * split into one for each storage, so that the others do not wait for it. The second deletion of a
+ * batch (below) is not split: it is repeated as a whole.
  *
  * Threads: any. The deleter's own threads process batches when they are due; a deleter without
  * threads processes them in tierce__deleter_step.

@@ -126,7 +126,10 @@ static int file_probe(struct tierce__storage_driver *base, char why[128])
     uint8_t random[8];
     char name[40] = ".tierce-probe-";
     int root = open_root(driver);
-    if (root == -ENOENT && make_root(driver) == 0)
+    int made = root == -ENOENT ? make_root(driver) : 0;
+    if (made < 0 && made != -ENOENT)
+        return say(why, "create the root", made);
+    if (root == -ENOENT && made == 0)
         root = open_root(driver);
     if (root == -ENOENT) {
         snprintf(why, 128,

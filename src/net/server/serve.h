@@ -157,7 +157,8 @@ struct tierce__server_opts {
     uint32_t connections_per_address; /* of those, from one address; 0: no separate limit */
     uint32_t streams_max;             /* gRPC calls at a time on one connection; 0: 4096 */
     /* The deadline of an HTTP call, from its request line on; and the time limits for a client to
-     * send a request line, to send a gRPC request, and to take an answer; 0: 60 s */
+     * send a request line, to send a gRPC request, to take an answer, and to begin a gRPC call
+     * while three quarters of a listener's connections are used; 0: 60 s */
     uint32_t transfer_ms;
     const void *descriptors; /* FileDescriptorSet for gRPC reflection, or NULL. [borrow] */
     size_t descriptor_bytes;

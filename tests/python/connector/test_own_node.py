@@ -381,7 +381,7 @@ def test_a_node_that_does_not_start_gives_its_last_lines_to_all(folder, user):
     users = [user(values={"remote.urls": "nothing://x"}) for _ in range(3)]
     errors = [one.answer()["error"] for one in users]
     for error in errors:
-        assert re.search(r"^Unsupported: \S+/tierce node exited with status 1; its log ends: .*nothing://", error), error
+        assert re.search(r"^Unsupported: \S+/tierce node exited with status 2; its log ends: .*nothing://", error), error
     for one in users:
         one.kill()
     assert files(folder) == []

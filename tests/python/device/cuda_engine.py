@@ -85,7 +85,8 @@ def step_of(*new, cached=(), offers=()):
                                      for request, tables, computed, _ in new],
                  scheduled_cached_reqs=cached_requests, kv_connector_block_state=state,
                  num_scheduled_tokens={request.request_id: count
-                                       for request, _, _, count, *_ in [*new, *cached]})
+                                       for request, _, _, count, *_ in [*new, *cached]},
+                 finished_req_ids=set())
 
 
 class Engine:

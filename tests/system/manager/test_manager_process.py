@@ -28,7 +28,7 @@ def test_two_managers_in_one_folder(tmp_path):
     first = Manager(tmp_path)
     said = (tmp_path / "logs" / "kv_cache_manager.log").read_text()
     with pytest.raises(RuntimeError, match="another manager writes its logs to logs below the working "
-                                           "directory; end it, or set log.folder to another folder"):
+                                           "directory; end it, or give this one another log.folder"):
         Manager(tmp_path)
     assert (tmp_path / "logs" / "kv_cache_manager.log").read_text() == said
     second = Manager(tmp_path, "--log.folder=other")

@@ -495,6 +495,25 @@ def test_random_bytes(server, channel):
     assert call(channel, "Echo", b"well") == b"well"
 
 
+def test_connections_without_calls_make_room():
+    """Who opens all connections of a port and calls nothing does not keep the others out."""
+    server = Server("--connections-max", 4, "--transfer", 300)
+    raws = [Raw(server.grpc) for _ in range(4)]
+    busy, silent = raws[0], raws[1:]
+    assert silent[0].call("/test.Echo/Echo").status == 0
+    stream = busy.begin("/test.Echo/Wait", [("x-wait-ms", "3000")])
+    busy.h2.send_data(stream, frame(b""), end_stream=True)
+    busy.send()
+    # Three of four are as many as a port accepts without looking for those that are not used.
+    wait_until(lambda: sum(raw.closed or not raw.take(0.01) and raw.closed for raw in silent) >= 2)
+    assert all(raw.goaway is not None for raw in silent if raw.closed)
+    assert Raw(server.grpc).call("/test.Echo/Echo").status == 0
+    assert busy.wait(stream).status == 0
+    for raw in raws:
+        raw.close()
+    server.end()
+
+
 def test_connections_have_a_limit():
     server = Server("--connections-max", 3)
     held = [Raw(server.grpc) for _ in range(3)]

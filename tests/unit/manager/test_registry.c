@@ -264,7 +264,22 @@ START_TEST(test_its_size_is_bounded)
     large.id = (char *)"too large";
     ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), TIERCE_E_LIMIT);
     ck_assert_msg(strstr(why, "of at most 9000; remove instances") != NULL, "%s", why);
-    /* It can be changed in all other ways, and has room again afterwards; also if it was read. */
+    /* It can be changed in all other ways, and has room again afterwards; also if it was read, or
+     * restored. */
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(add_group((char[]){'n', (char)('0' + i), '\0'}, "a"), 0);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(
+            tierce__registry_remove_group(registry, (char[]){'n', (char)('0' + i), '\0'}, why), 0);
+    char *full = snapshot();
+    ck_assert_int_eq(tierce__registry_restore(registry, "{}", why), 0);
+    ck_assert_int_eq(add_group("g", "a"), 0);
+    large.group_name = (char *)"g";
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), 0);
+    ck_assert_int_eq(tierce__registry_restore(registry, full, why), 0);
+    tierce__free(full);
+    large.group_name = (char *)"h";
+    ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), TIERCE_E_LIMIT);
     ck_assert_int_eq(tierce__registry_remove_instance(registry, "larger", why), 0);
     ck_assert_int_eq(tierce__registry_add_instance(registry, &large, why), 0);
     tierce__registry_close(registry);

@@ -281,6 +281,7 @@ void tierce__grpc_call_closed(struct tierce__grpc_call *call)
     TIERCE_ASSERT(tierce__loop_is_here(call->loop));
     tierce__deadline_unset(&call->loop->deadlines, &call->deadline);
     tierce__list_remove(&call->node);
+    call->connection->quiet_since_ns = tierce__now_ns();
     call->connection = NULL;
     atomic_store_explicit(&call->base.is_over, true, memory_order_relaxed);
     tierce__call_drop(&call->base);

@@ -172,6 +172,7 @@ int tierce__grpc_connection_create(struct tierce__grpc_connection **out,
         return -ENOMEM;
     connection->opts = *opts;
     connection->drain.expired = drain_expired;
+    connection->quiet_since_ns = tierce__now_ns();
     tierce__list_init(&connection->calls);
     if (make_session(connection) != 0 || introduce(connection) != 0) {
         tierce__grpc_connection_destroy(connection);
@@ -243,6 +244,13 @@ bool tierce__grpc_connection_is_done(const struct tierce__grpc_connection *conne
 bool tierce__grpc_connection_is_open(const struct tierce__grpc_connection *connection)
 {
     return connection->is_open;
+}
+
+uint64_t tierce__grpc_connection_quiet_ns(const struct tierce__grpc_connection *connection)
+{
+    TIERCE_ASSERT(tierce__loop_is_here(connection->opts.loop));
+    return tierce__list_empty(&connection->calls) ? tierce__now_ns() - connection->quiet_since_ns
+                                                  : 0;
 }
 
 /* First a GOAWAY that forbids nothing yet, and a PING: calls that were on their way when the client

@@ -49,6 +49,9 @@ bool tierce__grpc_connection_is_done(const struct tierce__grpc_connection *conne
 /* Returns whether the client has sent its preface and settings. */
 bool tierce__grpc_connection_is_open(const struct tierce__grpc_connection *connection);
 
+/* The time since the client had a call here, or since the connection began; 0: it has one. */
+uint64_t tierce__grpc_connection_quiet_ns(const struct tierce__grpc_connection *connection);
+
 /* Asks the client to start no more calls here; the connection is done when the running ones have
  * ended. */
 void tierce__grpc_connection_drain(struct tierce__grpc_connection *connection);

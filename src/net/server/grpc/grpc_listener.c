@@ -14,7 +14,6 @@ struct tierce__grpc_listener {
     struct tierce__grpc_origin origin;
     struct tierce__poll_loop *const *loops;
     size_t loop_count;
-    uint32_t connections_max;
     struct tierce__routes routes;
     struct tierce__poll_door door;
 };
@@ -30,7 +29,7 @@ static bool may_enter(struct tierce__grpc_listener *listener, struct tierce__add
 {
     struct tierce__grpc_origin *origin = &listener->origin;
     uint32_t before = atomic_fetch_add_explicit(&origin->sockets, 1, memory_order_relaxed);
-    if (before < listener->connections_max &&
+    if (before < origin->connections_max &&
         (origin->addresses == NULL || tierce__addresses_enter(origin->addresses, out, address)))
         return true;
     atomic_fetch_sub_explicit(&origin->sockets, 1, memory_order_relaxed);
@@ -80,13 +79,13 @@ int tierce__grpc_listener_start(struct tierce__grpc_listener **out,
         return rc;
     listener->loops = opts->loops;
     listener->loop_count = opts->loop_count;
-    listener->connections_max = opts->connections_max;
     listener->door = (struct tierce__poll_door){.loop = opts->loops[0],
                                                 .accepted = hand_on,
                                                 .shortage = "serve_no_descriptor",
                                                 .port = config->port};
-    listener->origin =
-        (struct tierce__grpc_origin){.shared = opts->shared, .addresses = opts->addresses};
+    listener->origin = (struct tierce__grpc_origin){.shared = opts->shared,
+                                                    .addresses = opts->addresses,
+                                                    .connections_max = opts->connections_max};
     rc = tierce__routes_init(&listener->routes, config->routes, config->route_count);
     listener->origin.routes = &listener->routes;
     if (rc == 0 && config->tls.certificate != NULL)

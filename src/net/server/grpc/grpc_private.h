@@ -12,6 +12,7 @@ struct tierce__grpc_connection {
     struct tierce__grpc_connection_opts opts;
     nghttp2_session *session;
     struct tierce__list calls;
+    uint64_t quiet_since_ns; /* when the last call ended */
     const uint8_t *rest; /* the session's last output, valid until the next request for output */
     size_t rest_bytes;
     struct tierce__deadline drain; /* the last GOAWAY is sent even if the PING is not answered */

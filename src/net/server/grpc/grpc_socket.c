@@ -27,11 +27,12 @@ struct socket {
     struct tierce__task end;
     struct tierce__grpc_connection *connection; /* of TLS: once the certificate is known */
     struct tierce__tls_session *tls;
-    struct tierce__deadline patience; /* with the opening, then with the end */
+    struct tierce__deadline patience; /* with the opening, the client's silence, and the end */
     struct tierce__deadline taking;   /* of the output that the socket did not accept at once */
     struct tierce__address address;
     uint8_t *unsent; /* output that the socket did not accept at once, or NULL */
     size_t sent_bytes, unsent_bytes;
+    bool has_opened;  /* HTTP/2's preface has come */
     bool is_readable; /* input may wait in the socket */
     bool has_hung_up; /* the end of the input is to be read */
     bool has_failed;  /* no more reads; closed when all output is written */
@@ -93,11 +94,6 @@ static void close_socket(struct socket *socket)
     tierce__loop_post(&socket->loop->base, &socket->end);
 }
 
-static void out_of_patience(struct tierce__deadline *deadline)
-{
-    close_socket(TIERCE__CONTAINER_OF(deadline, struct socket, patience));
-}
-
 static void took_too_long(struct tierce__deadline *deadline)
 {
     close_socket(TIERCE__CONTAINER_OF(deadline, struct socket, taking));
@@ -109,6 +105,27 @@ static void be_patient(struct socket *socket, uint32_t ms)
     if (tierce__deadline_set(&socket->loop->base.deadlines, &socket->patience,
                              tierce__deadline_in_ms(ms)) != 0)
         close_socket(socket);
+}
+
+/* Most of the listener's connections are used: those without calls would keep others out. */
+static bool is_crowded(const struct tierce__grpc_origin *origin)
+{
+    uint32_t sockets = atomic_load_explicit(&origin->sockets, memory_order_relaxed);
+    return sockets >= origin->connections_max - origin->connections_max / 4;
+}
+
+static void out_of_patience(struct tierce__deadline *deadline)
+{
+    struct socket *socket = TIERCE__CONTAINER_OF(deadline, struct socket, patience);
+    uint32_t ms = socket->origin->shared->transfer_ms;
+    if (!socket->has_opened || socket->has_failed) {
+        close_socket(socket);
+        return;
+    }
+    if (is_crowded(socket->origin) &&
+        tierce__grpc_connection_quiet_ns(socket->connection) >= ms * TIERCE__MS_NS)
+        tierce__grpc_connection_drain(socket->connection);
+    be_patient(socket, ms);
 }
 
 /* ---- out ------------------------------------------------------------------------------------- */
@@ -225,9 +242,10 @@ static int make_connection(struct socket *socket)
 static int feed_plain(struct socket *socket, const void *bytes, size_t count)
 {
     int rc = tierce__grpc_connection_feed(socket->connection, bytes, count);
-    if (rc == 0 && socket->patience.place != 0 &&
-        tierce__grpc_connection_is_open(socket->connection))
-        tierce__deadline_unset(&socket->loop->base.deadlines, &socket->patience);
+    if (rc == 0 && !socket->has_opened && tierce__grpc_connection_is_open(socket->connection)) {
+        socket->has_opened = true;
+        be_patient(socket, socket->origin->shared->transfer_ms);
+    }
     return rc;
 }
 

@@ -11,7 +11,8 @@ struct tierce__grpc_origin {
     const struct tierce__routes *routes;
     struct tierce__tls_context *tls;     /* or NULL */
     struct tierce__addresses *addresses; /* or NULL */
-    _Atomic uint32_t sockets;            /* relaxed: for the limit */
+    uint32_t connections_max;
+    _Atomic uint32_t sockets; /* relaxed: for the limit */
 };
 
 /* A socket on its way to its loop; counted by the loop, by its origin and by its address. */
