@@ -369,9 +369,10 @@ static uint32_t slots_used(struct tierce__directory *directory)
 static bool is_silent(const struct tierce__directory *directory,
                       const struct tierce__directory_slot *slot, uint64_t now_ns)
 {
+    /* In this order: another worker that enters the slot is seen before it has a session. */
+    bool is_there = atomic_load(&slot->session) != 0;
     uint64_t seen_ns = atomic_load(&slot->seen_ns);
-    return atomic_load(&slot->session) != 0 && now_ns >= seen_ns &&
-           now_ns - seen_ns >= directory->opts.silence_ns;
+    return is_there && now_ns >= seen_ns && now_ns - seen_ns >= directory->opts.silence_ns;
 }
 
 uint32_t tierce__directory_expire(struct tierce__directory *directory, uint64_t now_ns)

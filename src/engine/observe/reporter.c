@@ -383,7 +383,7 @@ static void *run(void *arg)
 /* The group is decoded in place. */
 static int read_url(struct tierce__url *url, const char *text, char why[256])
 {
-    static const char *const known[] = {"token_file", "ca_file", "server_name", NULL};
+    static const char *const known[] = {"token_file", "ca_file", NULL};
     int rc = tierce__url_parse(url, text, why);
     if (rc != 0)
         return rc;
@@ -397,6 +397,8 @@ static int read_url(struct tierce__url *url, const char *text, char why[256])
                  "managers' gRPC ports, and at most 127 bytes of a group's name");
         rc = TIERCE_E_CONFIG;
     }
+    if (rc == 0)
+        rc = tierce__fleet_manager_check(url, why);
     if (rc != 0)
         tierce__url_clear(url);
     return rc;
@@ -426,8 +428,10 @@ static int open_reporter(struct tierce__reporter *r, const struct tierce__url *u
     int rc = r->queue != NULL ? name_worker(r) : -ENOMEM;
     if (rc == 0)
         rc = tierce__fleet_manager_open(&r->manager, &manager, why);
-    if (rc == 0)
+    if (rc == 0) {
+        why[0] = '\0';
         rc = tierce__events_subscribe(&r->subscription, r->engine, &events);
+    }
     if (rc == 0)
         rc = tierce__thread_start(&r->thread, run, r);
     return rc;

@@ -338,8 +338,14 @@ END_TEST
 
 START_TEST(wrong_urls)
 {
-    static const char *const wrong[] = {"redis://127.0.0.1:1", "fleet://127.0.0.1:1/a/b",
-                                        "fleet://127.0.0.1:1?tokenfile=x", "fleet://", "x"};
+    static const char *const wrong[] = {"redis://127.0.0.1:1",
+                                        "fleet://127.0.0.1:1/a/b",
+                                        "fleet://127.0.0.1:1?tokenfile=x",
+                                        "fleet://",
+                                        "x",
+                                        "fleet://127.0.0.1",
+                                        "fleet://:6381",
+                                        "fleet://127.0.0.1:1,b/g"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct tierce_config *config =
             fx_config("", (const char *[]){"directory.manager", wrong[i], NULL});
