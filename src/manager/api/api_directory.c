@@ -41,8 +41,10 @@ static struct tierce__directory_id worker_of(const struct tierce__api_call *api,
 /* Two numbers for each key. False: the status says why. */
 static bool are_keys(struct tierce__api_call *api, size_t numbers)
 {
-    if (numbers % 2 == 0 && numbers / 2 <= CHANGES_MAX)
+    if (numbers % 2 == 0 && numbers / 2 <= CHANGES_MAX) {
+        api->keys += numbers / 2;
         return true;
+    }
     tierce__api_say(api, INVALID_ARGUMENT,
                     "keys: %zu numbers; accepted are two for each chunk, and at most %d chunks",
                     numbers, CHANGES_MAX);
