@@ -253,7 +253,7 @@ static void put_contents(struct tierce__line *line, struct tierce__text row, con
 static const struct tierce__admin_column worker_columns[] = {
     {"worker", put_text, "worker"},
     {"group", put_text, "instance_group"},
-    {"address", put_text, "address"},
+    {"address", put_text, "transfer_address"},
     {"chunks", put_number, "keys"},
     {"heard ms ago", put_number, "heard_ms"},
     {"gaps", put_number, "gaps"},

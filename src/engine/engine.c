@@ -142,7 +142,10 @@ static int start_reporter(struct tierce_engine *engine, const struct tierce_conf
     char fault[256];
     if (url[0] == '\0' || engine->level_count == 0) /* the node of a client reports */
         return 0;
-    int rc = tierce__reporter_start(&engine->reporter, engine, url, fault);
+    int rc = tierce__reporter_start(
+        &engine->reporter, engine,
+        &(struct tierce__reporter_opts){.size = sizeof(struct tierce__reporter_opts), .url = url},
+        fault);
     if (rc != 0)
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "directory.manager: %s", fault);
     return rc;

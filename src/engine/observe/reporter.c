@@ -52,7 +52,9 @@ struct tierce__reporter {
     struct tierce_engine *engine;
     struct tierce__fleet_manager *manager;
     struct tierce_subscription *subscription;
-    char name[128], host_id[TIERCE__HOST_ID_BYTES], group[128];
+    char name[128], host_id[TIERCE__HOST_ID_BYTES], group[128], address[128];
+    void (*joined)(void *arg, const struct tierce__reporter_place *place);
+    void *arg; /* of `joined` */
     pthread_t thread;
     _Atomic bool is_ending; /* relaxed: a flag alone; a wake follows */
 
@@ -215,6 +217,7 @@ static void join(struct tierce__reporter *r)
     request.instance_group = r->group;
     request.worker = r->name;
     request.host_id = r->host_id;
+    request.transfer_address = r->address;
     Meta__JoinDirectoryResponse *reply = (Meta__JoinDirectoryResponse *)ask(
         r, "JoinDirectory", &request.base, &meta__join_directory_response__descriptor, &c);
     if (reply == NULL)
@@ -224,6 +227,10 @@ static void join(struct tierce__reporter *r)
     r->silence_ms = reply->silence_ms > 0 ? (uint64_t)reply->silence_ms : SILENCE_MS;
     r->is_joined = true;
     r->is_complete = false;
+    if (r->joined != NULL)
+        r->joined(r->arg, &(struct tierce__reporter_place){
+                              .session = r->session, .slot = r->slot, .secret = reply->secret});
+    explicit_bzero(reply->secret, strlen(reply->secret));
     tierce__proto_free(&reply->base);
 }
 
@@ -416,6 +423,21 @@ static int name_worker(struct tierce__reporter *r)
     return 0;
 }
 
+static int take_opts(struct tierce__reporter *r, const struct tierce__reporter_opts *opts,
+                     char why[256])
+{
+    const char *address = opts->transfer_address != NULL ? opts->transfer_address : "";
+    r->joined = opts->joined;
+    r->arg = opts->arg;
+    if (strlen(address) >= sizeof(r->address)) {
+        snprintf(why, 256, "the transfer address '%s' has more than %zu bytes", address,
+                 sizeof(r->address) - 1);
+        return TIERCE_E_CONFIG;
+    }
+    memcpy(r->address, address, strlen(address) + 1);
+    return 0;
+}
+
 static int open_reporter(struct tierce__reporter *r, const struct tierce__url *url, char why[256])
 {
     const struct tierce__fleet_manager_opts manager = {.size = sizeof(manager), .url = url};
@@ -448,18 +470,21 @@ static void destroy(struct tierce__reporter *r)
 }
 
 int tierce__reporter_start(struct tierce__reporter **out, struct tierce_engine *engine,
-                           const char *url, char why[256])
+                           const struct tierce__reporter_opts *opts, char why[256])
 {
     struct tierce__url parsed = {0};
     why[0] = '\0';
-    int rc = read_url(&parsed, url, why);
+    TIERCE_DASSERT(opts->size == sizeof(*opts));
+    int rc = read_url(&parsed, opts->url, why);
     if (rc != 0)
         return rc;
     struct tierce__reporter *r = tierce__calloc(1, sizeof(*r));
     if (r != NULL) {
         r->engine = engine;
         tierce__lock_init(&r->lock, TIERCE__LOCK_REPORTER);
-        rc = open_reporter(r, &parsed, why);
+        rc = take_opts(r, opts, why);
+        if (rc == 0)
+            rc = open_reporter(r, &parsed, why);
     } else {
         rc = -ENOMEM;
     }

@@ -20,10 +20,28 @@
 
 struct tierce__reporter;
 
+/* A worker of the directory, since it has joined. */
+struct tierce__reporter_place {
+    int64_t session; /* as FindChunks takes it, which then leaves this worker out */
+    int32_t slot;
+    const char *secret; /* the group's, for transfer servers; [borrow for the call] */
+};
+
+struct tierce__reporter_opts {
+    size_t size;
+    const char *url;
+    /* HOST:PORT where others read this engine's chunks; NULL: nowhere. */
+    const char *transfer_address;
+    /* Called after each join, before anything is reported; a manager that begins to lead has other
+     * secrets. On the reporter's thread; must not block. NULL: no call. */
+    void (*joined)(void *arg, const struct tierce__reporter_place *place);
+    void *arg;
+};
+
 /* Errors: TIERCE_E_CONFIG (the URL), -ENOMEM, -EAGAIN (no thread); `why` in words. */
 TIERCE_MUSTUSE int tierce__reporter_start(struct tierce__reporter **out,
-                                          struct tierce_engine *engine, const char *url,
-                                          char why[256]);
+                                          struct tierce_engine *engine,
+                                          const struct tierce__reporter_opts *opts, char why[256]);
 
 /* Leaves the directory if a manager answers within a second. The engine's tiers still exist. NULL
  * is accepted. */

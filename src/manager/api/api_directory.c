@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/text/url.h"
 #include "manager/api/api_private.h"
 #include "manager/holdings/holdings.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The directory of the chunks that workers hold: workers' calls, and lookups. */
@@ -58,22 +60,62 @@ static struct tierce__directory_key key_at(const int64_t *keys, size_t i)
 
 /* ---- workers' calls -------------------------------------------------------------------------- */
 
+/* HOST:PORT, or nothing. */
+static bool is_address(const char *text)
+{
+    char url[TIERCE__DIRECTORY_NAME_BYTES + 16], why[TIERCE__URL_WHY_BYTES];
+    struct tierce__url parsed = {0};
+    if (text[0] == '\0')
+        return true;
+    int length = snprintf(url, sizeof(url), "transfer://%s", text);
+    if (length < 0 || (size_t)length >= sizeof(url) || tierce__url_parse(&parsed, url, why) < 0)
+        return false;
+    bool is_one = parsed.host_count == 1 && parsed.hosts[0].port > 0 &&
+                  parsed.hosts[0].name[0] != '\0' && parsed.path[0] == '\0' &&
+                  parsed.user == NULL && parsed.param_count == 0;
+    tierce__url_clear(&parsed);
+    return is_one;
+}
+
+/* What a worker needs from now on. */
+static void show_joined(struct tierce__api_call *api, const char *group,
+                        struct tierce__directory_id id)
+{
+    Meta__JoinDirectoryResponse *reply = (Meta__JoinDirectoryResponse *)api->reply;
+    struct tierce__holdings *holdings = api->manager->holdings;
+    reply->session = (int64_t)id.session;
+    reply->slot = (int32_t)id.slot;
+    reply->silence_ms = tierce__holdings_silence_ms(holdings);
+    reply->changes_max = CHANGES_MAX;
+    reply->secret = tierce__api_alloc(api, TIERCE__HOLDINGS_SECRET_BYTES, 1);
+    if (reply->secret == NULL)
+        return;
+    tierce__holdings_secret(holdings, group, reply->secret);
+    tierce__api_end(api, 0, "join directory", "Worker joined");
+}
+
 static void join_directory(struct tierce__api_call *api)
 {
     const Meta__JoinDirectoryRequest *request = (const Meta__JoinDirectoryRequest *)api->request;
-    Meta__JoinDirectoryResponse *reply = (Meta__JoinDirectoryResponse *)api->reply;
     struct tierce__directory_worker worker = {
         .group = group_of(api, request->instance_group),
         .name = tierce__api_string(request->worker),
-        .address = tierce__api_string(request->address),
+        .address = tierce__api_string(request->transfer_address),
         .host = tierce__api_string(request->host_id),
     };
     struct tierce__directory_id id = {0};
+    if (!is_address(worker.address)) {
+        tierce__api_say(api, INVALID_ARGUMENT,
+                        "transfer_address is '%.128s'; accepted are HOST:PORT of fewer than %u "
+                        "bytes, and nothing for a worker that serves nobody",
+                        worker.address, TIERCE__DIRECTORY_NAME_BYTES);
+        return;
+    }
     int rc = tierce__directory_join(directory_of(api), &worker, tierce__now_ns(), &id);
     if (rc == TIERCE_E_ARGUMENT) {
         tierce__api_say(api, INVALID_ARGUMENT,
-                        "instance_group, worker or address is longer than %u bytes, or host_id "
-                        "longer than %u",
+                        "instance_group or worker is longer than %u bytes, or host_id longer than "
+                        "%u",
                         TIERCE__DIRECTORY_NAME_BYTES - 1, TIERCE__DIRECTORY_HOST_BYTES - 1);
         return;
     }
@@ -82,11 +124,10 @@ static void join_directory(struct tierce__api_call *api)
                         "the directory has its limit of workers (directory.workers)");
         return;
     }
-    reply->session = (int64_t)id.session;
-    reply->slot = (int32_t)id.slot;
-    reply->silence_ms = tierce__holdings_silence_ms(api->manager->holdings);
-    reply->changes_max = CHANGES_MAX;
-    tierce__api_end(api, rc, "join directory", "Worker joined");
+    if (rc == 0)
+        show_joined(api, worker.group, id);
+    else
+        tierce__api_end(api, rc, "join directory", "");
 }
 
 /* NULL: the status says why. */
@@ -222,7 +263,7 @@ static bool show_prefix(struct tierce__api_call *api, Meta__FindChunksResponse *
         return false;
     reply->prefixes[reply->n_prefixes++] = out;
     out->worker = text(api, who.name);
-    out->address = text(api, who.address);
+    out->transfer_address = text(api, who.address);
     out->host_id = text(api, who.host);
     out->keys = (int32_t)prefix->keys;
     out->in_tier = tierce__api_alloc(api, TIERCE__DIRECTORY_TIERS_MAX, sizeof(int32_t));
@@ -231,7 +272,7 @@ static bool show_prefix(struct tierce__api_call *api, Meta__FindChunksResponse *
     out->n_in_tier = TIERCE__DIRECTORY_TIERS_MAX;
     for (uint32_t i = 0; i < TIERCE__DIRECTORY_TIERS_MAX; i++)
         out->in_tier[i] = (int32_t)prefix->in_tier[i];
-    return out->worker != NULL && out->address != NULL && out->host_id != NULL;
+    return out->worker != NULL && out->transfer_address != NULL && out->host_id != NULL;
 }
 
 /* Runs end before a worker that has left meanwhile. */
@@ -248,11 +289,11 @@ static bool show_run(struct tierce__api_call *api, Meta__FindChunksResponse *rep
         return false;
     reply->runs[reply->n_runs++] = out;
     out->worker = text(api, who.name);
-    out->address = text(api, who.address);
+    out->transfer_address = text(api, who.address);
     out->first = (int32_t)run->first;
     out->keys = (int32_t)run->keys;
     out->slowest_tier = run->slowest;
-    return out->worker != NULL && out->address != NULL;
+    return out->worker != NULL && out->transfer_address != NULL;
 }
 
 static int show_found(struct tierce__api_call *api, const struct tierce__directory_found *found)
@@ -304,7 +345,7 @@ static bool show_worker(struct tierce__api_call *api, Meta__ListWorkersResponse 
     reply->workers[reply->n_workers++] = out;
     out->worker = text(api, about->name);
     out->instance_group = text(api, about->group);
-    out->address = text(api, about->address);
+    out->transfer_address = text(api, about->address);
     out->host_id = text(api, about->host);
     out->keys = (int64_t)about->keys;
     out->heard_ms = now_ns > about->seen_ns ? (int64_t)((now_ns - about->seen_ns) / 1000000) : 0;
@@ -312,7 +353,7 @@ static bool show_worker(struct tierce__api_call *api, Meta__ListWorkersResponse 
     out->left_out = (int64_t)about->left_out;
     out->load = about->load;
     out->is_complete = about->is_synced;
-    return out->worker != NULL && out->instance_group != NULL && out->address != NULL &&
+    return out->worker != NULL && out->instance_group != NULL && out->transfer_address != NULL &&
            out->host_id != NULL;
 }
 

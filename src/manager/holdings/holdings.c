@@ -3,9 +3,13 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/threads/lock.h"
+#include "core/key/sha256.h"
 
 #include <errno.h>
+#include <string.h>
+#include <sys/random.h>
 
 #define SILENCE_DEFAULT_MS 10000u
 #define SENDERS_DEFAULT    8u
@@ -26,11 +30,44 @@ struct tierce__holdings {
     struct tierce__directory *directory;
     uint32_t silence_ms, senders_max;
 
-    struct tierce__lock lock; /* SENDERS: below */
-    struct sender *senders;   /* [senders_max] */
-    uint64_t refused_ns;      /* the first of the refusals that are counted */
-    uint32_t refused;         /* within a second from then on */
+    struct tierce__lock lock;          /* SENDERS: below */
+    struct sender *senders;            /* [senders_max] */
+    uint64_t refused_ns;               /* the first of the refusals that are counted */
+    uint32_t refused;                  /* within a second from then on */
+    uint8_t key[TIERCE__SHA256_BYTES]; /* of the groups' secrets */
 };
+
+/* ---- secrets --------------------------------------------------------------------------------- */
+
+static int renew_key(struct tierce__holdings *holdings)
+{
+    uint8_t key[sizeof(holdings->key)];
+    if (getrandom(key, sizeof(key), 0) != (ssize_t)sizeof(key))
+        return -EIO;
+    tierce__lock_take(&holdings->lock);
+    memcpy(holdings->key, key, sizeof(key));
+    tierce__lock_drop(&holdings->lock);
+    explicit_bzero(key, sizeof(key));
+    return 0;
+}
+
+void tierce__holdings_secret(struct tierce__holdings *holdings, const char *group,
+                             char out[TIERCE__HOLDINGS_SECRET_BYTES])
+{
+    /* The hash of a text of one length: no secret is the beginning of another's text. */
+    uint8_t text[2 * TIERCE__SHA256_BYTES], digest[TIERCE__SHA256_BYTES];
+    tierce__lock_take(&holdings->lock);
+    memcpy(text, holdings->key, sizeof(holdings->key));
+    tierce__lock_drop(&holdings->lock);
+    tierce__sha256(text + sizeof(holdings->key), group, strlen(group));
+    tierce__sha256(digest, text, sizeof(text));
+    tierce__hex_encode(out, digest, sizeof(digest));
+    out[TIERCE__HOLDINGS_SECRET_BYTES - 1] = '\0';
+    explicit_bzero(text, sizeof(text));
+    explicit_bzero(digest, sizeof(digest));
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
 
 int tierce__holdings_create(struct tierce__holdings **out, const struct tierce__holdings_opts *opts)
 {
@@ -42,7 +79,7 @@ int tierce__holdings_create(struct tierce__holdings **out, const struct tierce__
     holdings->senders_max = opts->senders_max > 0 ? opts->senders_max : SENDERS_DEFAULT;
     tierce__lock_init(&holdings->lock, TIERCE__LOCK_SENDERS);
     holdings->senders = tierce__calloc(holdings->senders_max, sizeof(*holdings->senders));
-    int rc = holdings->senders != NULL ? 0 : -ENOMEM;
+    int rc = holdings->senders != NULL ? renew_key(holdings) : -ENOMEM;
     if (rc == 0)
         rc = tierce__directory_create(&holdings->directory,
                                       &(struct tierce__directory_opts){
@@ -65,6 +102,7 @@ void tierce__holdings_destroy(struct tierce__holdings *holdings)
     tierce__directory_destroy(holdings->directory);
     tierce__lock_fini(&holdings->lock);
     tierce__free(holdings->senders);
+    explicit_bzero(holdings->key, sizeof(holdings->key));
     tierce__free(holdings);
 }
 
@@ -183,6 +221,7 @@ void tierce__holdings_clear(struct tierce__holdings *holdings)
     for (uint32_t i = 0; i < holdings->senders_max; i++)
         holdings->senders[i] = (struct sender){0};
     tierce__lock_drop(&holdings->lock);
+    (void)renew_key(holdings); /* without random numbers the present key stays, which is secret */
 }
 
 void tierce__holdings_tick(struct tierce__holdings *holdings, uint64_t now_ns)

@@ -35,6 +35,13 @@ void tierce__holdings_destroy(struct tierce__holdings *holdings);
 struct tierce__directory *tierce__holdings_directory(const struct tierce__holdings *holdings);
 uint32_t tierce__holdings_silence_ms(const struct tierce__holdings *holdings);
 
+/* The secret by which the workers of a group recognise each other: hex digits, of the group and of
+ * a random key. tierce__holdings_clear changes the key, so that each term of a leader has its own:
+ * a worker should accept the secret before its present one, too. */
+#define TIERCE__HOLDINGS_SECRET_BYTES 65u
+void tierce__holdings_secret(struct tierce__holdings *holdings, const char *group,
+                             char out[TIERCE__HOLDINGS_SECRET_BYTES]);
+
 /*
  * The worker sends its contents, if it is one of senders_max that do. A sender that sends nothing
  * for half of the silence loses its place. LATER: it must begin after *wait_ms.

@@ -8,11 +8,13 @@
 
 #include <string.h>
 
-/* Passwords, and snapshots and backups (which contain password hashes), are never logged. */
+/* Passwords, snapshots and backups (which contain password hashes), and the secrets of the
+ * directory's workers are never logged. */
 static bool is_secret(enum tierce__rpc_id id)
 {
     return id == TIERCE__RPC_admin_add_account || id == TIERCE__RPC_admin_gen_config_snapshot ||
-           id == TIERCE__RPC_admin_load_config_snapshot || id == TIERCE__RPC_admin_read_backup;
+           id == TIERCE__RPC_admin_load_config_snapshot || id == TIERCE__RPC_admin_read_backup ||
+           id == TIERCE__RPC_meta_join_directory;
 }
 
 /* The length of a JSON string up to its closing quote. */

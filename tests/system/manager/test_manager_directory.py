@@ -62,7 +62,7 @@ class Worker:
         self.join()
 
     def join(self):
-        reply = ok(self.api.call("meta", "JoinDirectory", worker=self.name, address="127.0.0.1:1",
+        reply = ok(self.api.call("meta", "JoinDirectory", worker=self.name, transfer_address="127.0.0.1:1",
                                  host_id="h", **self.fields))
         self.id = {"session": reply["session"], "slot": reply.get("slot", 0)}
         return reply
@@ -108,7 +108,7 @@ def test_contents_and_changes(manager):
     reply = find(api, range(1, 12))
     assert [p["keys"] for p in reply["prefixes"]] == [10]
     assert reply["prefixes"][0]["in_tier"][:2] == [0, 1]
-    assert reply["runs"] == [{"worker": "a", "address": "127.0.0.1:1", "first": 0, "keys": 10,
+    assert reply["runs"] == [{"worker": "a", "transfer_address": "127.0.0.1:1", "first": 0, "keys": 10,
                               "slowest_tier": 1}]
     assert worker.report([(20, 0, True)], gap=1) == "RA_RESYNC"
     assert prefixes(api, range(1, 12)) == {"a": 10}     # until it has sent its contents
@@ -172,6 +172,23 @@ def test_groups(manager):
             assert got["code"] == "INSTANCE_NOT_EXIST" and "outside the scope" in got["message"]
     mine.leave()
     theirs.leave()
+
+
+def test_the_secret_of_a_group(manager):
+    """Its workers have one, other groups have others, and no log has any."""
+    chat, code = api_of(manager, "chat"), api_of(manager, "code")
+    a, b, c = Worker(chat, "a"), Worker(chat, "b"), Worker(code, "c")
+    secret = a.join()["secret"]
+    assert len(secret) == 64 and b.join()["secret"] == secret != c.join()["secret"]
+    listed = ok(chat.call("meta", "ListWorkers"))["workers"]
+    assert [w["transfer_address"] for w in listed] == ["127.0.0.1:1"] * 2
+    for address in ("127.0.0.1", ":1", "h:70000", "h:1/x", "h:1,h:2", "u@h:1", "h:" + "1" * 200):
+        got = status(chat.call("meta", "JoinDirectory", worker="x", transfer_address=address))
+        assert got["code"] == "INVALID_ARGUMENT" and "HOST:PORT" in got["message"], address
+    logs = [path.read_text() for path in manager.folder.rglob("*.log")]
+    assert any("JoinDirectory" in text for text in logs) and not any(secret in text for text in logs)
+    for worker in (a, b, c):
+        worker.leave()
 
 
 def test_one_sends_at_a_time(manager):

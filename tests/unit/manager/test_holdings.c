@@ -155,6 +155,24 @@ START_TEST(all_leave_and_are_cleaned)
 }
 END_TEST
 
+/* One for each group and term. */
+START_TEST(secrets)
+{
+    char a[2][TIERCE__HOLDINGS_SECRET_BYTES], b[TIERCE__HOLDINGS_SECRET_BYTES];
+    open_holdings(0);
+    tierce__holdings_secret(holdings, "a", a[0]);
+    tierce__holdings_secret(holdings, "a", a[1]);
+    tierce__holdings_secret(holdings, "b", b);
+    ck_assert_str_eq(a[0], a[1]);
+    ck_assert_str_ne(a[0], b);
+    ck_assert_uint_eq(strspn(a[0], "0123456789abcdef"), 64);
+    tierce__holdings_clear(holdings);
+    tierce__holdings_secret(holdings, "a", a[1]);
+    ck_assert_str_ne(a[0], a[1]);
+    close_holdings();
+}
+END_TEST
+
 START_TEST(each_allocation_fails_once)
 {
     for (uint64_t nth = 1;; nth++) {
@@ -171,6 +189,6 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-CHECK_MAIN("holdings",
-           .tests = {some_send_at_once_and_others_wait, a_silent_sender_loses_its_place,
-                     many_wait_longer, all_leave_and_are_cleaned, each_allocation_fails_once})
+CHECK_MAIN("holdings", .tests = {some_send_at_once_and_others_wait, a_silent_sender_loses_its_place,
+                                 many_wait_longer, all_leave_and_are_cleaned, secrets,
+                                 each_allocation_fails_once})

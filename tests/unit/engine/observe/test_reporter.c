@@ -6,6 +6,7 @@
 #include "silent_log.h"
 
 #include "core/key/chunk_number.h"
+#include "engine/observe/reporter.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_manager.h"
@@ -336,6 +337,63 @@ START_TEST(a_killed_engine_leaves)
 }
 END_TEST
 
+/* ---- for peers ------------------------------------------------------------------------------- */
+
+static struct {
+    _Atomic unsigned count;
+    char secret[65];
+    int64_t session;
+} joins;
+
+static void on_joined(void *arg, const struct tierce__reporter_place *place)
+{
+    ck_assert_ptr_eq(arg, &joins);
+    snprintf(joins.secret, sizeof(joins.secret), "%s", place->secret);
+    joins.session = place->session;
+    atomic_fetch_add(&joins.count, 1);
+}
+
+static bool is_at(const char *address)
+{
+    Meta__ListWorkersRequest request = META__LIST_WORKERS_REQUEST__INIT;
+    Meta__ListWorkersResponse *reply = (Meta__ListWorkersResponse *)ask(
+        "ListWorkers", &request.base, &meta__list_workers_response__descriptor);
+    bool is_one =
+        reply->n_workers == 1 && strcmp(reply->workers[0]->transfer_address, address) == 0;
+    tierce__proto_free(&reply->base);
+    return is_one;
+}
+
+/* The engine's transfer server is known to others, and has the secret of each leader. */
+START_TEST(an_address_and_a_secret)
+{
+    char why[256], first[65];
+    struct tierce__reporter *reporter;
+    start_manager(0);
+    uint16_t port = manager.ports.meta_grpc;
+    fx_open(&fx[0], true, NULL);
+    struct tierce__reporter_opts opts = {.size = sizeof(opts),
+                                         .url = url,
+                                         .transfer_address = "127.0.0.1:4711",
+                                         .joined = on_joined,
+                                         .arg = &joins};
+    ck_assert_int_eq(tierce__reporter_start(&reporter, fx[0].engine, &opts, why), 0);
+    WAIT_FOR(is_at("127.0.0.1:4711"));
+    WAIT_FOR(atomic_load(&joins.count) == 1);
+    ck_assert_uint_eq(strlen(joins.secret), 64);
+    ck_assert_int_ne(joins.session, 0);
+    memcpy(first, joins.secret, sizeof(first));
+    stop_manager();
+    start_manager(port);
+    WAIT_FOR(atomic_load(&joins.count) == 2);
+    ck_assert_str_ne(joins.secret, first);
+    tierce__reporter_stop(reporter);
+    close_engine(0);
+    fx_remove(&fx[0]);
+    stop_manager();
+}
+END_TEST
+
 START_TEST(wrong_urls)
 {
     static const char *const wrong[] = {"redis://127.0.0.1:1",
@@ -375,4 +433,4 @@ END_TEST
 
 CHECK_MAIN("reporter", .seconds = 110, .setup = silence_log, .at_once = true,
            .tests = {a_manager_ends_and_another_begins, a_killed_engine_leaves, contents_are_equal,
-                     wrong_urls, the_key_of_a_chunk})
+                     an_address_and_a_secret, wrong_urls, the_key_of_a_chunk})
