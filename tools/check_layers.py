@@ -34,18 +34,19 @@ BELOW = {
     "core/paged": {"base"},
     "core/device": {"base", "core/paged"},
     "core/chunk": {"base", "core/key", "core/paged"},
-    "optimizer": {"base", "core/key", "core/policy", "net"},
+    "optimizer": {"base", "proto", "core/key", "core/policy", "net"},
 }
 CORE = {name for name in BELOW if name.startswith("core/")}
 BELOW["store"] = {"base", "proto", "net"} | CORE
 # Serves objects to other processes, from the loops of net/server, which libtierce.so has.
 BELOW["store/transfer"] = BELOW["store"] | {"store", "net/server"}
 BELOW["directory"] = {"base"}
+BELOW["router"] = {"base", "proto", "net", "net/server", "directory"}
 BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "net", "net/server", "store", "optimizer", "directory"}
 BELOW["engine"] = BELOW["store"] | {"store", "store/transfer"}
 BELOW["mover"] = {"base", "core/key", "core/chunk", "proto", "net", "store"}
 BELOW["node"] = {"base", "core/key", "core/chunk", "proto", "net", "net/server", "store", "store/transfer", "engine", "mover"}
-BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"node", "manager", "mover", "optimizer", "directory"}
+BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"router", "node", "manager", "mover", "optimizer", "directory"}
 # Linked into the same executable; the CLI knows it by a row of commands.def only.
 BELOW["bench"] = BELOW["cli"] | {"cli"}
 # The Python extension stands on the engine alone: its public face.

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "optimizer/live/live_private.h"
-#include "optimizer/trace/formats/trace_msgpack.h"
+#include "proto/msgpack/msgpack.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "optimizer/trace/intern.h"
 #include "optimizer/trace/trace_fields.h"
-#include "optimizer/trace/formats/trace_msgpack.h"
+#include "proto/msgpack/msgpack.h"
 #include "optimizer/trace/trace_private.h"
 
 #include <errno.h>

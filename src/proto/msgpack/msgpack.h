@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef TIERCE_OPTIMIZER_TRACE_MSGPACK_H
-#define TIERCE_OPTIMIZER_TRACE_MSGPACK_H
+#ifndef TIERCE_PROTO_MSGPACK_H
+#define TIERCE_PROTO_MSGPACK_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "optimizer/trace/formats/trace_msgpack.h"
+#include "proto/msgpack/msgpack.h"
 
 #include <string.h>
 

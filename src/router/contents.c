@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/contents.h"
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/mix.h"
+#include "router/standard_hash.h"
+
+#include <errno.h>
+
+#define BLOCK_TOKENS_MAX (1u << 20)
+
+static uint32_t hash_of(const struct tierce__contents *c, uint64_t number)
+{
+    return (uint32_t)(tierce__mix(number ^ c->seed) >> 32);
+}
+
+static uint32_t find(const struct tierce__contents *c, uint64_t hash, uint64_t space)
+{
+    TIERCE__NUMBERS_FOR_EACH (it, &c->by_hash, hash_of(c, hash)) {
+        if (c->blocks[it.number].hash == hash && c->blocks[it.number].space == space)
+            return it.number;
+    }
+    return TIERCE__NUMBER_NONE;
+}
+
+const struct tierce__contents_block *tierce__contents_find(const struct tierce__contents *contents,
+                                                           uint64_t hash, uint64_t space)
+{
+    uint32_t number = find(contents, hash, space);
+    return number != TIERCE__NUMBER_NONE ? &contents->blocks[number] : NULL;
+}
+
+/* ---- changes --------------------------------------------------------------------------------- */
+
+void tierce__contents_flush(struct tierce__contents *contents)
+{
+    if (contents->change_count > 0 && contents->give != NULL)
+        contents->give(contents->arg, contents->changes, contents->change_count);
+    contents->change_count = 0;
+}
+
+static void note(struct tierce__contents *c, uint64_t high, uint64_t low, uint8_t tier,
+                 bool admitted)
+{
+    if (c->give == NULL)
+        return;
+    if (c->change_count == TIERCE__CONTENTS_CHANGES)
+        tierce__contents_flush(c);
+    c->changes[c->change_count++] =
+        (struct tierce__directory_change){.key = {high, low}, .tier = tier, .admitted = admitted};
+}
+
+/* Whether another block of the same hash is in this medium: of another namespace. */
+static bool has_twin(const struct tierce__contents *c, uint32_t number, uint8_t bit)
+{
+    uint64_t hash = c->blocks[number].hash;
+    TIERCE__NUMBERS_FOR_EACH (it, &c->by_hash, hash_of(c, hash)) {
+        const struct tierce__contents_block *other = &c->blocks[it.number];
+        if (it.number != number && other->hash == hash && (other->media & bit) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* The same for its standard hash. */
+static bool has_standard_twin(const struct tierce__contents *c, uint32_t number, uint8_t bit)
+{
+    const struct tierce__contents_block *block = &c->blocks[number];
+    TIERCE__NUMBERS_FOR_EACH (it, &c->by_standard, hash_of(c, block->standard)) {
+        const struct tierce__contents_block *other = &c->blocks[it.number];
+        if (it.number != number && other->standard == block->standard &&
+            other->scope == block->scope && (other->media & bit) != 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+/* A new block without a medium; TIERCE__NUMBER_NONE: there is no room. */
+static uint32_t add(struct tierce__contents *c, uint64_t hash, uint64_t space)
+{
+    uint32_t number = c->free != 0 ? c->free - 1 : c->used;
+    if (c->count >= c->blocks_max || number == TIERCE__NUMBER_NONE - 1 ||
+        TIERCE__GROW(c->blocks, c->room, (size_t)number + 1, 256) < 0 ||
+        tierce__numbers_reserve(&c->by_hash, (size_t)c->by_hash.count + 1) < 0) {
+        c->counts.left_out++;
+        return TIERCE__NUMBER_NONE;
+    }
+    if (c->free != 0)
+        c->free = (uint32_t)c->blocks[number].hash;
+    else
+        c->used++;
+    c->blocks[number] = (struct tierce__contents_block){.hash = hash, .space = space};
+    tierce__numbers_put(&c->by_hash, hash_of(c, hash), number);
+    c->count++;
+    return number;
+}
+
+/* The block's tokens are known from now on. */
+static void name(struct tierce__contents *c, uint32_t number, uint64_t scope, uint64_t standard)
+{
+    struct tierce__contents_block *block = &c->blocks[number];
+    if (block->scope != 0 || scope == 0)
+        return;
+    if (tierce__numbers_reserve(&c->by_standard, (size_t)c->by_standard.count + 1) < 0) {
+        c->counts.left_out++;
+        return;
+    }
+    block->scope = scope;
+    block->standard = standard;
+    tierce__numbers_put(&c->by_standard, hash_of(c, standard), number);
+    for (uint8_t tier = 0; tier < TIERCE__KV_MEDIA; tier++) {
+        if ((block->media & (1u << tier)) != 0)
+            note(c, scope, standard, tier, true);
+    }
+}
+
+static void admit(struct tierce__contents *c, uint32_t number, enum tierce__kv_medium medium)
+{
+    struct tierce__contents_block *block = &c->blocks[number];
+    uint8_t bit = (uint8_t)(1u << medium);
+    if ((block->media & bit) != 0)
+        return;
+    block->media |= bit;
+    note(c, tierce__engine_scope(c->model), block->hash, (uint8_t)medium, true);
+    if (block->scope != 0)
+        note(c, block->scope, block->standard, (uint8_t)medium, true);
+}
+
+static void evict(struct tierce__contents *c, uint64_t hash, uint64_t space,
+                  enum tierce__kv_medium medium)
+{
+    uint32_t number = find(c, hash, space);
+    uint8_t bit = (uint8_t)(1u << medium);
+    if (number == TIERCE__NUMBER_NONE || (c->blocks[number].media & bit) == 0)
+        return;
+    struct tierce__contents_block *block = &c->blocks[number];
+    block->media &= (uint8_t)~bit;
+    if (!has_twin(c, number, bit))
+        note(c, tierce__engine_scope(c->model), hash, (uint8_t)medium, false);
+    if (block->scope != 0 && !has_standard_twin(c, number, bit))
+        note(c, block->scope, block->standard, (uint8_t)medium, false);
+    if (block->media != 0)
+        return;
+    if (block->scope != 0)
+        tierce__numbers_erase(&c->by_standard, hash_of(c, block->standard), number);
+    tierce__numbers_erase(&c->by_hash, hash_of(c, hash), number);
+    block->hash = c->free;
+    c->free = number + 1;
+    TIERCE_ASSERT(c->count > 0);
+    c->count--;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+/* The chain that an event's blocks continue. */
+struct chain {
+    uint64_t scope; /* 0: tokens before are unknown */
+    uint64_t before;
+    bool is_first;
+};
+
+static struct chain chain_of(struct tierce__contents *c, const struct tierce__kv_event *event)
+{
+    struct chain chain = {.is_first = !event->has_parent};
+    uint64_t tokens = (uint64_t)event->hash_count * event->block_size;
+    if (event->is_keyed || event->block_size == 0 || event->block_size > BLOCK_TOKENS_MAX ||
+        tokens != event->token_count ||
+        TIERCE__GROW(c->tokens, c->token_room, event->block_size, 64) < 0)
+        return chain;
+    uint64_t scope = tierce__standard_scope(c->model, event->lora, event->block_size);
+    if (event->has_parent) {
+        const struct tierce__contents_block *parent =
+            tierce__contents_find(c, event->parent, event->space);
+        if (parent == NULL || parent->scope != scope)
+            return chain;
+        chain.before = parent->standard;
+    }
+    chain.scope = scope;
+    return chain;
+}
+
+/* The standard hash of the chain's next block, whose tokens come next. */
+static void advance(struct tierce__contents *c, struct chain *chain, struct tierce__msgpack *tokens,
+                    uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct tierce__msgpack_item item = {.type = TIERCE__MSGPACK_NIL};
+        (void)tierce__msgpack_next(tokens, &item);
+        c->tokens[i] = (uint32_t)item.number;
+    }
+    chain->before =
+        tierce__standard_hash(chain->is_first ? NULL : &chain->before, c->tokens, count);
+    chain->is_first = false;
+}
+
+static void store(struct tierce__contents *c, const struct tierce__kv_event *event)
+{
+    struct tierce__msgpack hashes = event->hashes, tokens = event->tokens;
+    struct chain chain = chain_of(c, event);
+    if (event->block_size != 0)
+        c->block_size = event->block_size;
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        uint64_t hash = 0;
+        (void)tierce__kv_hash(&hashes, &hash);
+        if (chain.scope != 0)
+            advance(c, &chain, &tokens, event->block_size);
+        uint32_t number = find(c, hash, event->space);
+        if (number == TIERCE__NUMBER_NONE)
+            number = add(c, hash, event->space);
+        if (number == TIERCE__NUMBER_NONE)
+            continue;
+        name(c, number, chain.scope, chain.before);
+        admit(c, number, event->medium);
+    }
+}
+
+static void remove_all(struct tierce__contents *c, const struct tierce__kv_event *event)
+{
+    struct tierce__msgpack hashes = event->hashes;
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        uint64_t hash = 0;
+        (void)tierce__kv_hash(&hashes, &hash);
+        evict(c, hash, event->space, event->medium);
+    }
+}
+
+/* AllBlocksCleared: the directory is told of each block. */
+static void evict_all(struct tierce__contents *c)
+{
+    for (uint32_t i = 0; i < c->used; i++) {
+        struct tierce__contents_block block = c->blocks[i];
+        for (unsigned tier = 0; tier < TIERCE__KV_MEDIA; tier++) {
+            if ((block.media & (1u << tier)) != 0)
+                evict(c, block.hash, block.space, (enum tierce__kv_medium)tier);
+        }
+    }
+    c->has_group = false;
+}
+
+/* The first group of layers that attends to all tokens is the one that counts: its blocks say how
+ * long a prefix is. Removals name the group only. */
+static bool counts(struct tierce__contents *c, const struct tierce__kv_event *event)
+{
+    if (event->medium == TIERCE__KV_ELSEWHERE || event->is_partial || event->is_other_shard)
+        return false;
+    if (event->type == TIERCE__KV_STORED && !c->has_group) {
+        c->has_group = true;
+        c->group = event->group;
+    }
+    return !c->has_group || c->group == event->group;
+}
+
+bool tierce__contents_apply(struct tierce__contents *contents, const void *payload, size_t bytes)
+{
+    struct tierce__kv_batch batch;
+    struct tierce__kv_event event;
+    if (!tierce__kv_batch_open(&batch, payload, bytes))
+        return false;
+    while (tierce__kv_batch_next(&batch, &event)) {
+        bool is_block = event.type == TIERCE__KV_STORED || event.type == TIERCE__KV_REMOVED;
+        contents->counts.unknown += event.type == TIERCE__KV_UNKNOWN;
+        contents->counts.invalid += event.type == TIERCE__KV_INVALID;
+        contents->counts.events += is_block || event.type == TIERCE__KV_CLEARED;
+        if (event.type == TIERCE__KV_CLEARED)
+            evict_all(contents);
+        else if (is_block && !counts(contents, &event))
+            contents->counts.ignored++;
+        else if (event.type == TIERCE__KV_STORED)
+            store(contents, &event);
+        else if (event.type == TIERCE__KV_REMOVED)
+            remove_all(contents, &event);
+    }
+    tierce__contents_flush(contents);
+    return true;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+void tierce__contents_clear(struct tierce__contents *contents)
+{
+    tierce__numbers_clear(&contents->by_hash);
+    tierce__numbers_clear(&contents->by_standard);
+    contents->used = contents->free = 0;
+    contents->count = 0;
+    contents->change_count = 0;
+    contents->has_group = false;
+    contents->counts.left_out = 0;
+}
+
+void tierce__contents_give_all(struct tierce__contents *contents)
+{
+    uint64_t scope = tierce__engine_scope(contents->model);
+    for (uint32_t i = 0; i < contents->used; i++) {
+        const struct tierce__contents_block *block = &contents->blocks[i];
+        for (uint8_t tier = 0; tier < TIERCE__KV_MEDIA; tier++) {
+            if ((block->media & (1u << tier)) == 0)
+                continue;
+            note(contents, scope, block->hash, tier, true);
+            if (block->scope != 0)
+                note(contents, block->scope, block->standard, tier, true);
+        }
+    }
+    tierce__contents_flush(contents);
+}
+
+void tierce__contents_fini(struct tierce__contents *contents)
+{
+    tierce__free(contents->blocks);
+    tierce__free(contents->tokens);
+    tierce__numbers_fini(&contents->by_hash);
+    tierce__numbers_fini(&contents->by_standard);
+    *contents = (struct tierce__contents){0};
+}

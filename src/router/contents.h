@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ROUTER_CONTENTS_H
+#define TIERCE_ROUTER_CONTENTS_H
+
+#include "base/map.h"
+#include "directory/directory.h"
+#include "router/kv_event.h"
+
+/*
+ * The blocks that one publisher holds, by medium, from its events, and what of it a directory has
+ * to know. A block is known by the engine's hash, and, if its tokens and those of all blocks before
+ * it are known, by its standard hash. Storing a known block and removing an unknown one change
+ * nothing.
+ *
+ * Thread: one at a time.
+ */
+
+#define TIERCE__CONTENTS_CHANGES 1024u
+
+struct tierce__contents_block {
+    uint64_t hash, space;     /* together unique */
+    uint64_t scope, standard; /* standard_hash.h; scope 0: not known by tokens */
+    uint8_t media;            /* bits; 0: the entry is free */
+};
+
+struct tierce__contents_counts {
+    uint64_t events;   /* of the three types */
+    uint64_t unknown;  /* events of other types */
+    uint64_t invalid;  /* events that lack a field */
+    uint64_t ignored;  /* events of other media, groups of layers or ranks */
+    uint64_t left_out; /* blocks beyond blocks_max, or without memory */
+};
+
+struct tierce__contents {
+    const char *model; /* [borrow] */
+    uint64_t seed;     /* of the tables */
+    uint64_t blocks_max;
+    /* Receives the changes of the directory, in their order; NULL: they are not collected. */
+    void (*give)(void *arg, const struct tierce__directory_change *changes, size_t count);
+    void *arg;
+
+    struct tierce__contents_block *blocks;
+    uint32_t room, used; /* entries from `used` on were never used */
+    uint32_t free;       /* the entry freed last + 1; its `hash` is the next; 0: none */
+    uint64_t count;
+    struct tierce__numbers by_hash, by_standard;
+    bool has_group;
+    uint32_t group; /* of layers, that counts */
+    uint32_t block_size;
+    uint32_t *tokens; /* of a block */
+    uint32_t token_room;
+    struct tierce__contents_counts counts;
+    struct tierce__directory_change changes[TIERCE__CONTENTS_CHANGES];
+    size_t change_count;
+};
+
+/* `model`, seed, blocks_max, give and arg are set. */
+void tierce__contents_fini(struct tierce__contents *contents);
+
+/* Applies a batch. False: it is none, and nothing has changed. */
+bool tierce__contents_apply(struct tierce__contents *contents, const void *payload, size_t bytes);
+
+/* Gives the collected changes away. */
+void tierce__contents_flush(struct tierce__contents *contents);
+
+/* Forgets all blocks, without changes for the directory. */
+void tierce__contents_clear(struct tierce__contents *contents);
+
+/* Gives an admission for each block and medium. */
+void tierce__contents_give_all(struct tierce__contents *contents);
+
+/* A block by the engine's hash and the namespace, or NULL. */
+const struct tierce__contents_block *tierce__contents_find(const struct tierce__contents *contents,
+                                                           uint64_t hash, uint64_t space);
+
+#endif

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "check_main.h"
+#include "msgpack_write.h"
+#include "router/contents.h"
+#include "router/standard_hash.h"
+
+/* Batches of KV events in all their forms, and what contents make of them. */
+
+static struct tierce__line out;
+static struct tierce__kv_batch batch;
+static struct tierce__kv_event event;
+
+static void teardown(void)
+{
+    tierce__line_clear(&out);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static void begin(uint32_t events)
+{
+    out.bytes = 0;
+    pack_array(&out, 3);
+    pack_real(&out, 1.5);
+    pack_array(&out, events);
+}
+
+static void open_batch(void)
+{
+    pack_nil(&out); /* no dp_rank */
+    ck_assert(tierce__kv_batch_open(&batch, out.text, out.bytes));
+    ck_assert(tierce__kv_batch_next(&batch, &event));
+}
+
+static void put(const char *name)
+{
+    pack_text(&out, name);
+}
+
+static void put_hashes(void)
+{
+    uint8_t digest[32] = {[24] = 1, [31] = 9};
+    put("block_hashes");
+    pack_array(&out, 2);
+    pack_uint(&out, UINT64_MAX);
+    pack_bytes(&out, digest, sizeof(digest));
+}
+
+static void expect_hashes(void)
+{
+    uint64_t hash = 0;
+    ck_assert_uint_eq(event.hash_count, 2);
+    ck_assert(tierce__kv_hash(&event.hashes, &hash));
+    ck_assert_uint_eq(hash, UINT64_MAX);
+    ck_assert(tierce__kv_hash(&event.hashes, &hash));
+    ck_assert_uint_eq(hash, 0x0100000000000009);
+}
+
+START_TEST(maps_with_unknown_fields)
+{
+    begin(2);
+    pack_map(&out, 9);
+    put("type"), put("BlockStored");
+    put_hashes();
+    put("parent_block_hash"), pack_uint(&out, 7);
+    put("token_ids"), pack_array(&out, 0);
+    put("block_size"), pack_uint(&out, 16);
+    put("lora_id"), pack_nil(&out);
+    put("medium"), put("STORAGE");
+    put("shard"), pack_array(&out, 4), pack_uint(&out, 1), pack_uint(&out, 2), pack_uint(&out, 0),
+        pack_uint(&out, 1);
+    put("later"), pack_map(&out, 1), put("a"), pack_array(&out, 1), pack_nil(&out);
+    pack_map(&out, 1);
+    put("type"), put("BlockMoved");
+    open_batch();
+    ck_assert_int_eq(event.type, TIERCE__KV_STORED);
+    ck_assert_int_eq(event.medium, TIERCE__KV_DISK);
+    ck_assert(event.has_parent && event.parent == 7 && event.block_size == 16);
+    ck_assert(event.is_other_shard && !event.is_keyed && !event.is_partial);
+    expect_hashes();
+    ck_assert(tierce__kv_batch_next(&batch, &event));
+    ck_assert_int_eq(event.type, TIERCE__KV_UNKNOWN);
+    ck_assert(!tierce__kv_batch_next(&batch, &event));
+}
+END_TEST
+
+START_TEST(arrays)
+{
+    begin(2);
+    pack_array(&out, 9);
+    put("BlockStored");
+    pack_array(&out, 1), pack_uint(&out, 5);
+    pack_nil(&out);
+    pack_array(&out, 1), pack_uint(&out, 3);
+    pack_uint(&out, 1), pack_nil(&out), put("CPU"), put("adapter");
+    pack_array(&out, 2), pack_nil(&out), pack_array(&out, 1), put("adapter");
+    pack_array(&out, 1);
+    put("AllBlocksCleared");
+    open_batch();
+    ck_assert_int_eq(event.type, TIERCE__KV_STORED);
+    ck_assert_int_eq(event.medium, TIERCE__KV_CPU);
+    ck_assert(!event.has_parent && event.token_count == 1 && event.hash_count == 1);
+    ck_assert(!event.is_keyed && event.lora.length == 7);
+    ck_assert(tierce__kv_batch_next(&batch, &event));
+    ck_assert_int_eq(event.type, TIERCE__KV_CLEARED);
+    ck_assert(tierce__kv_batch_clears(out.text, out.bytes));
+}
+END_TEST
+
+/* A field of each kind that is wrong: the event is invalid, the next one is read. */
+START_TEST(invalid_fields)
+{
+    static const char *const names[] = {"block_hashes", "parent_block_hash", "token_ids",
+                                        "block_size",   "group_idx",         "extra_keys",
+                                        "shard"};
+    begin(2);
+    pack_map(&out, 3);
+    put("type"), put("BlockStored");
+    put_hashes();
+    put(names[_i]), put("text");
+    pack_map(&out, 3);
+    put("type"), put("BlockRemoved");
+    put("medium"), put("SHARED_STORAGE");
+    put_hashes();
+    open_batch();
+    ck_assert_int_eq(event.type, TIERCE__KV_INVALID);
+    ck_assert(tierce__kv_batch_next(&batch, &event));
+    ck_assert_int_eq(event.type, TIERCE__KV_REMOVED);
+    ck_assert_int_eq(event.medium, TIERCE__KV_ELSEWHERE);
+    for (size_t cut = 0; cut < out.bytes; cut++)
+        ck_assert(!tierce__kv_batch_open(&batch, out.text, cut));
+}
+END_TEST
+
+START_TEST(keys_beside_tokens)
+{
+    begin(3);
+    for (int i = 0; i < 3; i++) {
+        pack_map(&out, i == 2 ? 4 : 3);
+        put("type"), put("BlockStored");
+        put_hashes();
+        if (i == 0) {
+            put("extra_keys"), pack_array(&out, 1), pack_array(&out, 1), put("salt");
+        } else if (i == 1) {
+            put("lora_id"), pack_uint(&out, 3);
+        } else {
+            put("group_idx"), pack_uint(&out, 1);
+            put("kv_cache_spec_kind"), put("sliding_window");
+        }
+    }
+    open_batch();
+    ck_assert(event.is_keyed);
+    ck_assert(tierce__kv_batch_next(&batch, &event) && event.is_keyed);
+    ck_assert(tierce__kv_batch_next(&batch, &event) && !event.is_keyed && event.is_partial);
+    ck_assert_uint_eq(event.group, 1);
+}
+END_TEST
+
+static uint32_t given;
+
+static void count_given(void *arg, const struct tierce__directory_change *changes, size_t count)
+{
+    (void)arg, (void)changes;
+    given += (uint32_t)count;
+}
+
+static void store_as(struct tierce__contents *c, uint64_t hash, uint64_t space, bool admitted)
+{
+    begin(1);
+    pack_map(&out, admitted ? 5 : 3);
+    put("type"), put(admitted ? "BlockStored" : "BlockRemoved");
+    put("block_hashes"), pack_array(&out, 1), pack_uint(&out, hash);
+    put("namespace"), pack_uint(&out, space);
+    if (admitted) {
+        put("token_ids"), pack_array(&out, 2), pack_uint(&out, 1), pack_uint(&out, 2);
+        put("block_size"), pack_uint(&out, 2);
+    }
+    pack_nil(&out);
+    ck_assert(tierce__contents_apply(c, out.text, out.bytes));
+}
+
+/* The same hash in two namespaces, and two hashes of the same tokens: the directory is told when
+ * the last one leaves. */
+START_TEST(twins)
+{
+    static struct tierce__contents c;
+    c = (struct tierce__contents){.model = "m", .blocks_max = 2, .give = count_given};
+    given = 0;
+    store_as(&c, 1, 0, true);
+    ck_assert_uint_eq(given, 2);
+    store_as(&c, 1, 0, true);
+    ck_assert_uint_eq(given, 2); /* known */
+    store_as(&c, 1, 8, true);
+    ck_assert_uint_eq(given, 4);
+    store_as(&c, 1, 0, false);
+    ck_assert_uint_eq(given, 4); /* its twin stays */
+    store_as(&c, 2, 0, true);
+    store_as(&c, 3, 0, true);
+    ck_assert_uint_eq(c.counts.left_out, 1); /* blocks_max */
+    ck_assert_uint_eq(given, 6);
+    store_as(&c, 1, 8, false);
+    ck_assert_uint_eq(given, 7); /* the hash; the tokens are those of 2 as well */
+    store_as(&c, 2, 0, false);
+    ck_assert_uint_eq(given, 9);
+    ck_assert_uint_eq(c.count, 0);
+    tierce__contents_fini(&c);
+}
+END_TEST
+
+/* Of the published example: XXH3-64 with seed 1337, of numbers as they lie in memory. */
+START_TEST(standard_hashes)
+{
+    uint32_t tokens[4] = {1, 2, 3, 4};
+    uint64_t first = tierce__standard_hash(NULL, tokens, 4);
+    uint64_t second = tierce__standard_hash(&first, tokens, 4);
+    ck_assert_uint_ne(first, second);
+    ck_assert_uint_eq(first, 14643705804678351452ULL);
+    ck_assert_uint_ne(tierce__standard_scope("m", (struct tierce__text){"", 0}, 4),
+                      tierce__standard_scope("m", (struct tierce__text){"a", 1}, 4));
+    ck_assert_uint_ne(tierce__standard_scope("m", (struct tierce__text){"", 0}, 4),
+                      tierce__standard_scope("m", (struct tierce__text){"", 0}, 8));
+}
+END_TEST
+
+CHECK_MAIN("kv event", .teardown = teardown,
+           .tests = {maps_with_unknown_fields, arrays, keys_beside_tokens, twins, standard_hashes},
+           .loops = {{invalid_fields, 0, 7}})
