@@ -303,6 +303,23 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t level,
     return w.req.found;
 }
 
+int tierce__storage_measure(struct tierce_engine *engine, size_t level,
+                            const struct tierce__key *key, uint64_t deadline_ns, uint64_t *bytes)
+{
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
+    TIERCE_DASSERT(!engine->levels[level].health.shared);
+    struct storage_waiter w = {
+        .req = {
+            .op = TIERCE__STORE_LOOKUP, .deadline_ns = deadline_ns, .keys = key, .key_count = 1}};
+    int rc = ask(engine, level, &w);
+    if (rc == 0 && w.req.found == 0)
+        rc = TIERCE_E_MISS;
+    if (rc == 0)
+        *bytes = w.req.object_bytes;
+    TIERCE_DASSERT(rc < 0 || *bytes > 0);
+    return rc;
+}
+
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key)
 {
     return tierce__storage_find(engine, key, 1, engine->level_count, NULL) == 1;

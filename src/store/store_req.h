@@ -97,7 +97,8 @@ struct tierce__store_req {
      *
      * LOOKUP: [in] keys of consecutive chunks. [out] found: the number of leading keys that exist
      * for certain, with any status; 0 if none is known. TIERCE_E_DEADLINE with found > 0 is a
-     * partial answer: the later keys may or may not exist.
+     * partial answer: the later keys may or may not exist. A tier with neither TIERCE__TIER_LENDS
+     * nor TIERCE__TIER_SHARED sets object_bytes for a single key that is found.
      *
      * LOOKUP in a lending tier (TIERCE__TIER_LENDS) also lends the found buffers if bufs is not
      * NULL: [in] room for key_count, and length: the maximum of bytes to lend. [out]

@@ -130,6 +130,16 @@ int64_t tierce__namespaces_intern(struct tierce__namespaces *table,
     return id;
 }
 
+int64_t tierce__namespaces_find(struct tierce__namespaces *table,
+                                const uint8_t digest[TIERCE_HASH_BYTES])
+{
+    TIERCE_CHECK_MAGIC(table, TABLE_MAGIC);
+    tierce__lock_take(&table->lock);
+    uint32_t id = find_id(table, digest);
+    tierce__lock_drop(&table->lock);
+    return id != TIERCE__NUMBER_NONE ? (int64_t)id : TIERCE_E_MISS;
+}
+
 uint32_t tierce__namespaces_count(struct tierce__namespaces *table)
 {
     TIERCE_CHECK_MAGIC(table, TABLE_MAGIC);

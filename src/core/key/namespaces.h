@@ -27,6 +27,11 @@ TIERCE_MUSTUSE int64_t tierce__namespaces_intern(struct tierce__namespaces *tabl
                                                  const uint8_t digest[TIERCE_HASH_BYTES],
                                                  const char *text);
 
+/* The id of a digest (>= 0), or TIERCE_E_MISS: for digests from outside, which must not fill the
+ * table. */
+int64_t tierce__namespaces_find(struct tierce__namespaces *table,
+                                const uint8_t digest[TIERCE_HASH_BYTES]);
+
 /* Number of ids; they run from 0. */
 uint32_t tierce__namespaces_count(struct tierce__namespaces *table);
 

@@ -31,9 +31,9 @@ static bool is_down(const struct tierce__disk *d)
 static int lookup(struct tierce__disk *d, struct tierce__store_req *req)
 {
     size_t found = 0;
+    uint32_t slots[64];
     tierce__lock_assert_held(&d->lock);
     while (found < req->key_count) {
-        uint32_t slots[64];
         size_t n = req->key_count - found < 64 ? req->key_count - found : 64;
         size_t got = tierce__index_find_prefix(d->table.index, slots, req->keys + found, n);
         TIERCE_DASSERT(got <= n);
@@ -47,6 +47,8 @@ static int lookup(struct tierce__disk *d, struct tierce__store_req *req)
     }
     TIERCE_DASSERT(found <= req->key_count);
     req->found = found;
+    if (req->key_count == 1 && found == 1)
+        req->object_bytes = d->table.chunks[slots[0]].object_bytes;
     return 0;
 }
 

@@ -43,6 +43,7 @@ static void answer(struct passage *p)
     outer->status = p->inner.status;
     outer->found = p->inner.found;
     outer->lent = p->inner.lent;
+    outer->object_bytes = p->inner.object_bytes;
     outer->recalled = p->inner.recalled;
     outer->repeats = p->inner.repeats;
     outer->connected = p->inner.connected;

@@ -29,8 +29,12 @@ START_TEST(ids_count_up_and_stay)
         number_digest(digest, i);
         ck_assert_int_eq(tierce__namespaces_intern(table, digest, NULL), i);
     }
+    number_digest(digest, 1000);
+    ck_assert_int_eq(tierce__namespaces_find(table, digest), TIERCE_E_MISS);
+    ck_assert_uint_eq(tierce__namespaces_count(table), 1000);
     for (uint32_t i = 0; i < 1000; i++) {
         number_digest(digest, i);
+        ck_assert_int_eq(tierce__namespaces_find(table, digest), i);
         ck_assert_int_eq(tierce__namespaces_intern(table, digest, NULL), i);
         ck_assert_mem_eq(tierce__namespaces_digest(table, i), digest, 32);
     }

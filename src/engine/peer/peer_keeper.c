@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/peer/peer_keeper.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "core/key/key_text.h"
+#include "core/key/namespaces.h"
+#include "engine/engine.h"
+#include "engine/objects/smalls.h"
+#include "engine/observe/operate.h"
+
+enum {
+    READS = 4,
+    BUFFER_SHARE = 16,
+    SHORT_MS = 1000, /* for so long after a buffer was missing, slow readers are not waited for */
+    BURST_PER_S = 4, /* at most a quarter of a second's bytes at once, and one chunk */
+};
+#define BUFFER_MIN (64ull << 20)
+
+struct tierce__peer_keeper {
+    struct tierce__keeper keeper;
+    struct tierce_engine *engine;
+    struct tierce__pool *pool; /* for chunks that are read from disk */
+    uint32_t reads_max;
+    uint64_t bytes_per_s;
+
+    struct tierce__lock lock; /* PEER_KEEPER: all below */
+    uint32_t reads;           /* from disk, in progress */
+    double allowance;         /* bytes that may be read now; below 0 after a large chunk */
+    uint64_t allowed_ns;      /* when it was computed */
+    uint64_t short_ns;        /* when a buffer was missing last; 0: never */
+    bool is_ending;
+    struct tierce__peer_keeper_stats stats; /* without reads */
+};
+
+/* A read of a chunk from disk. */
+struct disk_read {
+    struct tierce__store_req req;
+    struct tierce__peer_keeper *keeper;
+    struct tierce__keeper_call *call;
+    struct tierce__key key;
+    size_t level;
+};
+
+static struct tierce__peer_keeper *keeper_of(struct tierce__keeper *keeper)
+{
+    return TIERCE__CONTAINER_OF(keeper, struct tierce__peer_keeper, keeper);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static void count_answer(struct tierce__peer_keeper *k, int status, bool from_disk)
+{
+    tierce__lock_assert_held(&k->lock);
+    k->stats.leases_now += status == 0;
+    if (status == 0 && from_disk)
+        k->stats.disk_hits++;
+    else if (status == 0)
+        k->stats.memory_hits++;
+    else if (status == TIERCE_E_MISS)
+        k->stats.misses++;
+    else if (status == TIERCE_E_LIMIT)
+        k->stats.busy++;
+    else
+        k->stats.errors++;
+}
+
+/* `buf`: of a status 0, with a reference that becomes the lease's. */
+static void answer(struct tierce__peer_keeper *k, struct tierce__keeper_call *call, int status,
+                   struct tierce__buf *buf)
+{
+    TIERCE_DASSERT((status == 0) == (buf != NULL));
+    tierce__lock_take(&k->lock);
+    count_answer(k, status, buf != NULL && buf->pool == k->pool);
+    tierce__lock_drop(&k->lock);
+    call->status = status;
+    if (buf != NULL)
+        call->lease =
+            (struct tierce__keeper_lease){.data = buf->data, .bytes = buf->bytes, .owner = buf};
+    call->done(call);
+}
+
+/* ---- reads from disk ------------------------------------------------------------------------- */
+
+/* Whether so many bytes may be read now. A chunk larger than the burst waits for no more than an
+ * allowance above 0, and is paid for afterwards. */
+static bool take_allowance(struct tierce__peer_keeper *k, uint64_t bytes)
+{
+    tierce__lock_assert_held(&k->lock);
+    if (k->bytes_per_s == 0)
+        return true;
+    uint64_t now_ns = tierce__now_ns();
+    double rate = (double)k->bytes_per_s, burst = rate / BURST_PER_S;
+    k->allowance += rate * (double)(now_ns - k->allowed_ns) / 1e9;
+    k->allowed_ns = now_ns;
+    if (k->allowance > burst)
+        k->allowance = burst;
+    if (k->allowance <= 0)
+        return false;
+    k->allowance -= (double)bytes;
+    return true;
+}
+
+/* Counts a read, and takes its buffer. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
+static int admit(struct tierce__peer_keeper *k, uint64_t bytes, struct tierce__buf **out)
+{
+    struct tierce__buf *buf = NULL;
+    int rc = tierce__pool_alloc(k->pool, &buf, bytes) == 0 ? 0 : TIERCE_E_LIMIT;
+    tierce__lock_take(&k->lock);
+    if (rc != 0)
+        k->short_ns = tierce__now_ns();
+    if (k->is_ending)
+        rc = TIERCE_E_CLOSED;
+    else if (rc == 0 && (k->reads == k->reads_max || !take_allowance(k, bytes)))
+        rc = TIERCE_E_LIMIT;
+    k->reads += rc == 0;
+    tierce__lock_drop(&k->lock);
+    if (rc != 0) {
+        tierce__buf_release(buf);
+        return rc;
+    }
+    *out = buf;
+    return 0;
+}
+
+/* Frees the read. */
+static void end_read(struct disk_read *read, int status)
+{
+    struct tierce__peer_keeper *k = read->keeper;
+    struct tierce__keeper_call *call = read->call;
+    struct tierce__buf *buf = read->req.buf;
+    tierce__lock_take(&k->lock);
+    TIERCE_DASSERT(k->reads > 0);
+    k->reads--;
+    tierce__lock_drop(&k->lock);
+    tierce__free(read);
+    if (status != 0) {
+        tierce__buf_release(buf);
+        buf = NULL;
+    }
+    answer(k, call, status, buf);
+}
+
+static void has_read(struct tierce__store_req *req)
+{
+    struct disk_read *read = req->arg;
+    tierce__storage_note(read->keeper->engine, read->level, req);
+    end_read(read, req->status);
+}
+
+static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call *call,
+                      const struct tierce__key *key, size_t level, uint64_t bytes)
+{
+    struct tierce__buf *buf = NULL;
+    struct disk_read *read = tierce__alloc(sizeof(*read));
+    int rc = read != NULL ? admit(k, bytes, &buf) : -ENOMEM;
+    if (rc != 0) {
+        tierce__free(read);
+        answer(k, call, rc, NULL);
+        return;
+    }
+    *read = (struct disk_read){.keeper = k, .call = call, .key = *key, .level = level};
+    read->req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                           .deadline_ns = call->deadline_ns,
+                                           .keys = &read->key,
+                                           .key_count = 1,
+                                           .buf = buf,
+                                           .length = bytes,
+                                           .done = has_read,
+                                           .arg = read};
+    if (!tierce__storage_submit(k->engine, level, &read->req))
+        end_read(read, TIERCE_E_DOWN);
+}
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+static bool is_our_space(const struct tierce_plugin_name *space)
+{
+    return space->bytes == strlen(TIERCE__PEER_SPACE) &&
+           memcmp(space->text, TIERCE__PEER_SPACE, space->bytes) == 0;
+}
+
+/* Errors: TIERCE_E_ARGUMENT, TIERCE_E_MISS (the engine cannot have it). */
+static int parse(struct tierce__peer_keeper *k, struct tierce__key *key,
+                 const struct tierce_plugin_name *space, const struct tierce_plugin_name *name)
+{
+    uint8_t digest[TIERCE_HASH_BYTES];
+    *key = (struct tierce__key){0};
+    if (!is_our_space(space) ||
+        tierce__key_text_parse(digest, &key->shard, key->hash, name->text, name->bytes) != 0)
+        return TIERCE_E_ARGUMENT;
+    int64_t ns = tierce__namespaces_find(k->engine->namespaces, digest);
+    if (ns < 0 || tierce__engine_mode(k->engine) == TIERCE_MODE_BYPASS)
+        return TIERCE_E_MISS;
+    key->ns = (uint32_t)ns;
+    return tierce__smalls_is_page(key) ? TIERCE_E_MISS : 0;
+}
+
+/* The fastest of the slower tiers of this host that has the chunk. Errors: TIERCE_E_MISS; those of
+ * a tier, if none of them has it. */
+static int find_disk(struct tierce__peer_keeper *k, const struct tierce__key *key,
+                     uint64_t deadline_ns, size_t *level, uint64_t *bytes)
+{
+    int rc = TIERCE_E_MISS;
+    for (size_t i = 1; i < k->engine->level_count; i++) {
+        if (k->engine->levels[i].health.shared)
+            continue;
+        int answer = tierce__storage_measure(k->engine, i, key, deadline_ns, bytes);
+        *level = i;
+        if (answer == 0)
+            return 0;
+        if (answer != TIERCE_E_MISS)
+            rc = answer;
+    }
+    return rc;
+}
+
+static bool has_space(struct tierce__keeper *keeper, const struct tierce_plugin_name *space)
+{
+    (void)keeper;
+    return is_our_space(space);
+}
+
+static void find(struct tierce__keeper *keeper, struct tierce__keeper_call *call)
+{
+    struct tierce__peer_keeper *k = keeper_of(keeper);
+    struct tierce__buf *buf = NULL;
+    struct tierce__key key;
+    size_t level = 0;
+    uint64_t bytes = 0;
+    int rc = parse(k, &key, &call->space, &call->name);
+    if (rc == 0)
+        buf = tierce__storage_lease(k->engine, &key);
+    if (rc == 0 && buf == NULL)
+        rc = find_disk(k, &key, call->deadline_ns, &level, &bytes);
+    if (rc == 0 && buf == NULL)
+        read_disk(k, call, &key, level, bytes);
+    else
+        answer(k, call, rc, buf);
+}
+
+static void release(struct tierce__keeper *keeper, struct tierce__keeper_lease *lease)
+{
+    struct tierce__peer_keeper *k = keeper_of(keeper);
+    tierce__buf_release(lease->owner);
+    *lease = (struct tierce__keeper_lease){0};
+    tierce__lock_take(&k->lock);
+    TIERCE_DASSERT(k->stats.leases_now > 0);
+    k->stats.leases_now--;
+    tierce__lock_drop(&k->lock);
+}
+
+static int measure(struct tierce__keeper *keeper, const struct tierce_plugin_name *space,
+                   const struct tierce_plugin_name *name, uint64_t *bytes)
+{
+    enum { LOOKUP_MS = 1000 };
+    struct tierce__peer_keeper *k = keeper_of(keeper);
+    struct tierce__buf *buf = NULL;
+    struct tierce__key key;
+    size_t level;
+    int rc = parse(k, &key, space, name);
+    if (rc == 0)
+        buf = tierce__storage_lease(k->engine, &key);
+    if (buf != NULL)
+        *bytes = buf->bytes;
+    else if (rc == 0)
+        rc = find_disk(k, &key, tierce__deadline_in_ms(LOOKUP_MS), &level, bytes);
+    tierce__buf_release(buf);
+    return rc == 0 || rc == TIERCE_E_ARGUMENT ? rc : TIERCE_E_MISS;
+}
+
+static bool is_short(struct tierce__keeper *keeper, const struct tierce_plugin_name *space)
+{
+    struct tierce__peer_keeper *k = keeper_of(keeper);
+    (void)space;
+    tierce__lock_take(&k->lock);
+    bool was_short = k->short_ns != 0 && tierce__now_ns() - k->short_ns < SHORT_MS * TIERCE__MS_NS;
+    tierce__lock_drop(&k->lock);
+    return was_short;
+}
+
+/* ---- a keeper that keeps nothing ------------------------------------------------------------- */
+
+static int make(struct tierce__keeper *keeper, struct tierce__keeper_room *room,
+                const struct tierce_plugin_name *space, const struct tierce_plugin_name *name,
+                uint64_t bytes)
+{
+    (void)keeper, (void)room, (void)name, (void)bytes;
+    return is_our_space(space) ? TIERCE_E_REFUSED : TIERCE_E_ARGUMENT;
+}
+
+/* make has made no room. */
+static void keep(struct tierce__keeper *keeper, struct tierce__keeper_room *room)
+{
+    (void)keeper, (void)room;
+    TIERCE_ASSERT(false);
+}
+
+static void drop(struct tierce__keeper *keeper, struct tierce__keeper_call *call)
+{
+    (void)keeper;
+    call->status = is_our_space(&call->space) ? TIERCE_E_REFUSED : TIERCE_E_ARGUMENT;
+    call->done(call);
+}
+
+static int list(struct tierce__keeper *keeper, const struct tierce_plugin_name *space,
+                const struct tierce_plugin_name *prefix, uint64_t *cursor,
+                tierce_plugin_each_fn *each, void *arg)
+{
+    (void)keeper, (void)space, (void)prefix, (void)cursor, (void)each, (void)arg;
+    return TIERCE_E_UNSUPPORTED;
+}
+
+/* Reads in progress are answered by the tier at their deadlines. */
+static void end(struct tierce__keeper *keeper, uint64_t deadline_ns)
+{
+    struct tierce__peer_keeper *k = keeper_of(keeper);
+    (void)deadline_ns;
+    tierce__lock_take(&k->lock);
+    k->is_ending = true;
+    tierce__lock_drop(&k->lock);
+}
+
+static const struct tierce__keeper_ops ops = {
+    .has = has_space,
+    .find = find,
+    .release = release,
+    .measure = measure,
+    .make = make,
+    .keep = keep,
+    .abandon = keep,
+    .drop = drop,
+    .list = list,
+    .is_short = is_short,
+    .end = end,
+};
+
+/* ---- create and destroy ---------------------------------------------------------------------- */
+
+int tierce__peer_keeper_create(struct tierce__peer_keeper **out, struct tierce_engine *engine,
+                               const struct tierce__peer_keeper_opts *opts)
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts) && engine->level_count > 0);
+    struct tierce__pool_opts pool = {
+        .size = sizeof(pool), .cap_bytes = opts->buffer_bytes, .no_touch = true};
+    if (pool.cap_bytes == 0)
+        pool.cap_bytes = engine->settings.memory_bytes / BUFFER_SHARE;
+    if (opts->buffer_bytes == 0 && pool.cap_bytes < BUFFER_MIN)
+        pool.cap_bytes = BUFFER_MIN;
+    struct tierce__peer_keeper *k = tierce__calloc(1, sizeof(*k));
+    if (k == NULL)
+        return -ENOMEM;
+    int rc = tierce__pool_create(&k->pool, &pool);
+    if (rc != 0) {
+        tierce__free(k);
+        return rc;
+    }
+    k->keeper.ops = &ops;
+    k->engine = engine;
+    k->reads_max = opts->disk_reads > 0 ? opts->disk_reads : READS;
+    k->bytes_per_s = opts->disk_bytes_per_s;
+    k->allowance = (double)k->bytes_per_s / BURST_PER_S;
+    k->allowed_ns = tierce__now_ns();
+    tierce__lock_init(&k->lock, TIERCE__LOCK_PEER_KEEPER);
+    *out = k;
+    return 0;
+}
+
+void tierce__peer_keeper_destroy(struct tierce__peer_keeper *keeper)
+{
+    if (keeper == NULL)
+        return;
+    TIERCE_ASSERT(keeper->reads == 0 && keeper->stats.leases_now == 0);
+    tierce__pool_destroy(keeper->pool);
+    tierce__lock_fini(&keeper->lock);
+    tierce__free(keeper);
+}
+
+struct tierce__keeper *tierce__peer_keeper_get(struct tierce__peer_keeper *keeper)
+{
+    return &keeper->keeper;
+}
+
+void tierce__peer_keeper_stats(struct tierce__peer_keeper *keeper,
+                               struct tierce__peer_keeper_stats *out)
+{
+    tierce__lock_take(&keeper->lock);
+    *out = keeper->stats;
+    out->reads_now = keeper->reads;
+    out->reads_max = keeper->reads_max;
+    tierce__lock_drop(&keeper->lock);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_PEER_KEEPER_H
+#define TIERCE_ENGINE_PEER_KEEPER_H
+
+#include "store/transfer/transfer.h"
+
+/*
+ * The chunks of an engine's memory and disk as objects of a transfer server: the space "chunks",
+ * whose names are the texts of whole keys (core/key/key_text.h). It is read-only.
+ *
+ *     rc = tierce__peer_keeper_create(&keeper, engine, &(struct tierce__peer_keeper_opts){
+ *         .size = sizeof(struct tierce__peer_keeper_opts)});
+ *     opts.keeper = tierce__peer_keeper_get(keeper);   // of tierce__transfer_server_start
+ *     tierce__transfer_server_stop(server, deadline_ns);
+ *     tierce__peer_keeper_destroy(keeper);             // before the engine's tiers end
+ *
+ * A chunk in memory is lent: its lease is a reference on the memory tier's buffer, so a chunk that
+ * is evicted or replaced while it is sent keeps its bytes. It is not marked as used.
+ *
+ * A chunk on disk is read into a pool of the keeper, and never evicts a chunk of the engine. These
+ * reads are bounded by their number, by bytes a second and by that pool. Beyond a bound the answer
+ * is TIERCE_E_LIMIT at once ("busy"), so that serving others slows the engine by a bounded amount
+ * only. Remote stores are not asked: another process reads from them itself.
+ *
+ * The keeper serves bytes as the tiers have them; their reader verifies header, key and cells. A
+ * namespace that the engine does not know is a miss, and is not remembered. An engine in bypass
+ * finds nothing.
+ *
+ * find: TIERCE_E_MISS; TIERCE_E_ARGUMENT (no text of a key, or another space); TIERCE_E_LIMIT
+ * (busy); TIERCE_E_CLOSED; those of the disk. measure knows memory and disk alike. make and drop
+ * are TIERCE_E_REFUSED, list TIERCE_E_UNSUPPORTED.
+ *
+ * Thread: any. Nothing waits for a device.
+ */
+
+#define TIERCE__PEER_SPACE "chunks"
+
+struct tierce_engine;
+struct tierce__peer_keeper;
+
+struct tierce__peer_keeper_opts {
+    size_t size;               /* sizeof(struct tierce__peer_keeper_opts) */
+    uint32_t disk_reads;       /* in progress at most; 0: 4 */
+    uint64_t disk_bytes_per_s; /* 0: no bound */
+    /* Memory for chunks that are read from disk and sent, used as far as they need it. A larger
+     * chunk on disk is always "busy". 0: a sixteenth of the engine's memory, at least 64 MiB. */
+    uint64_t buffer_bytes;
+};
+
+struct tierce__peer_keeper_stats {
+    uint64_t memory_hits, disk_hits, misses, busy, errors;
+    uint64_t reads_now, reads_max; /* from disk */
+    uint64_t leases_now;           /* of both kinds */
+};
+
+/* [borrow until destroy] engine, which has tiers of its own. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__peer_keeper_create(struct tierce__peer_keeper **out,
+                                              struct tierce_engine *engine,
+                                              const struct tierce__peer_keeper_opts *opts);
+/* No call is in progress, and no lease is left (asserted). NULL is accepted. */
+void tierce__peer_keeper_destroy(struct tierce__peer_keeper *keeper);
+
+/* [borrow until destroy] */
+struct tierce__keeper *tierce__peer_keeper_get(struct tierce__peer_keeper *keeper);
+void tierce__peer_keeper_stats(struct tierce__peer_keeper *keeper,
+                               struct tierce__peer_keeper_stats *out);
+
+#endif

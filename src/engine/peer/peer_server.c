@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/peer/peer_server.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/threads/lock.h"
+
+enum { REQUEST_MS = 10000, CONNECTIONS_MAX = 1024, IDLE_MS = 120000 };
+
+struct peer_secret {
+    size_t bytes; /* 0: none */
+    char text[TIERCE__PEER_SECRET_MAX];
+};
+
+struct tierce__peer_server {
+    struct tierce__peer_keeper *keeper;
+    struct tierce__transfer_server *server;
+    char host[64];
+    struct tierce__lock lock; /* PEER_SERVER: all below */
+    struct peer_secret secret, before;
+    uint64_t before_until_ns;
+};
+
+/* Takes the same time for all texts of its length. */
+static bool is_equal(const struct peer_secret *secret, const char *token, size_t bytes)
+{
+    unsigned differs = 0;
+    if (secret->bytes == 0 || secret->bytes != bytes)
+        return false;
+    for (size_t i = 0; i < bytes; i++)
+        differs |= (unsigned)(unsigned char)(secret->text[i] ^ token[i]);
+    return differs == 0;
+}
+
+static uint32_t rights_of(void *arg, const char *token, size_t token_bytes)
+{
+    struct tierce__peer_server *s = arg;
+    tierce__lock_take(&s->lock);
+    bool is_known =
+        is_equal(&s->secret, token, token_bytes) ||
+        (tierce__now_ns() < s->before_until_ns && is_equal(&s->before, token, token_bytes));
+    tierce__lock_drop(&s->lock);
+    return is_known ? TIERCE__TRANSFER_READ : 0;
+}
+
+static int start(struct tierce__peer_server *s, const struct tierce__peer_server_opts *opts,
+                 char why[256])
+{
+    struct tierce__transfer_server_opts transfer = {
+        .size = sizeof(transfer),
+        .host = s->host,
+        .port = opts->port,
+        .keeper = tierce__peer_keeper_get(s->keeper),
+        .connections_max = CONNECTIONS_MAX,
+        .request_ms = opts->request_ms > 0 ? opts->request_ms : REQUEST_MS,
+        .idle_ms = IDLE_MS,
+        .rights = rights_of,
+        .rights_arg = s};
+    if (getrandom(transfer.incarnation, sizeof(transfer.incarnation), 0) !=
+        (ssize_t)sizeof(transfer.incarnation)) {
+        snprintf(why, 256, "the kernel gives no random bytes");
+        return -EIO;
+    }
+    return tierce__transfer_server_start(&s->server, &transfer, why);
+}
+
+int tierce__peer_server_start(struct tierce__peer_server **out, struct tierce_engine *engine,
+                              const struct tierce__peer_server_opts *opts, char why[256])
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    why[0] = '\0';
+    if (strlen(opts->host) >= sizeof(((struct tierce__peer_server *)0)->host)) {
+        snprintf(why, 256, "'%.100s' is no address", opts->host);
+        return TIERCE_E_ARGUMENT;
+    }
+    struct tierce__peer_server *s = tierce__calloc(1, sizeof(*s));
+    if (s == NULL)
+        return -ENOMEM;
+    tierce__lock_init(&s->lock, TIERCE__LOCK_PEER_SERVER);
+    snprintf(s->host, sizeof(s->host), "%s", opts->host);
+    int rc = tierce__peer_keeper_create(&s->keeper, engine, &opts->keeper);
+    if (rc == 0)
+        rc = start(s, opts, why);
+    if (rc == 0) {
+        *out = s;
+        return 0;
+    }
+    if (why[0] == '\0')
+        snprintf(why, 256, "%s", tierce_strerror(rc));
+    tierce__peer_server_stop(s, 0);
+    return rc;
+}
+
+void tierce__peer_server_stop(struct tierce__peer_server *server, uint64_t deadline_ns)
+{
+    if (server == NULL)
+        return;
+    tierce__transfer_server_stop(server->server, deadline_ns);
+    tierce__peer_keeper_destroy(server->keeper);
+    tierce__lock_fini(&server->lock);
+    explicit_bzero(server, sizeof(*server));
+    tierce__free(server);
+}
+
+void tierce__peer_server_address(const struct tierce__peer_server *server,
+                                 char out[TIERCE__PEER_ADDRESS_BYTES])
+{
+    bool is_six = strchr(server->host, ':') != NULL;
+    snprintf(out, TIERCE__PEER_ADDRESS_BYTES, "%s%s%s:%u", is_six ? "[" : "", server->host,
+             is_six ? "]" : "", (unsigned)tierce__transfer_server_port(server->server));
+}
+
+int tierce__peer_server_set_secret(struct tierce__peer_server *server, const char *secret)
+{
+    size_t bytes = strlen(secret);
+    if (bytes == 0 || bytes > TIERCE__PEER_SECRET_MAX)
+        return TIERCE_E_ARGUMENT;
+    tierce__lock_take(&server->lock);
+    if (!is_equal(&server->secret, secret, bytes)) {
+        server->before = server->secret;
+        server->before_until_ns = tierce__deadline_in_ms(TIERCE__PEER_OLD_SECRET_MS);
+        server->secret.bytes = bytes;
+        memcpy(server->secret.text, secret, bytes);
+    }
+    tierce__lock_drop(&server->lock);
+    return 0;
+}
+
+void tierce__peer_server_stats(struct tierce__peer_server *server,
+                               struct tierce__transfer_stats *transfers,
+                               struct tierce__peer_keeper_stats *keeper)
+{
+    tierce__transfer_server_stats(server->server, transfers);
+    tierce__peer_keeper_stats(server->keeper, keeper);
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine's chunks as objects for other engines: found in memory and on disk, lent as long as
+ * they are sent, bounded, and only for those who know a secret. */
+#include "connector_harness.h"
+#include "engine_fixture.h"
+#include "wait_for.h"
+
+#include "core/key/key_text.h"
+#include "engine/peer/peer_server.h"
+
+#include <sys/stat.h>
+#include <tierce/operate.h>
+
+enum { CHAIN_BLOCKS = 4 * FX_CHUNK_BLOCKS, LIMIT_MS = 60000 };
+
+static struct fixture fx;
+static struct tierce_chain *chain;
+static struct tierce__peer_keeper *keeper;
+
+static void open_keeper(const struct tierce__peer_keeper_opts *opts)
+{
+    fx_open(&fx, true, NULL);
+    chain = fx_chain(&fx, 1, CHAIN_BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, CHAIN_BLOCKS, fx_ids, false), CHAIN_BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, LIMIT_MS), 0);
+    ck_assert_int_eq(tierce__peer_keeper_create(&keeper, fx.engine, opts), 0);
+}
+
+/* No pin is left. */
+static void close_keeper(void)
+{
+    struct tierce__peer_keeper_stats stats;
+    tierce__peer_keeper_stats(keeper, &stats);
+    ck_assert_uint_eq(stats.leases_now, 0);
+    ck_assert_uint_eq(stats.reads_now, 0);
+    ck_assert_int_eq(fx_stats(&fx).leases_now, 0);
+    tierce__peer_keeper_destroy(keeper);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+
+static const struct tierce__peer_keeper_opts no_bounds = {.size = sizeof(no_bounds)};
+
+static struct tierce__peer_keeper_stats stats_now(void)
+{
+    struct tierce__peer_keeper_stats stats;
+    tierce__peer_keeper_stats(keeper, &stats);
+    return stats;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+struct call {
+    struct tierce__keeper_call base;
+    char name[TIERCE__KEY_TEXT_BYTES];
+    _Atomic int answers;
+};
+
+static void on_answer(struct tierce__keeper_call *base)
+{
+    atomic_fetch_add(&((struct call *)base->arg)->answers, 1);
+}
+
+/* The name of a chunk of the chain. */
+static void name_chunk(char name[TIERCE__KEY_TEXT_BYTES], size_t chunk)
+{
+    const struct tierce__key *key = &fx.inner->key;
+    const uint8_t *hash = tierce_chain_hash(chain, (chunk + 1) * FX_CHUNK_BLOCKS - 1);
+    ck_assert_int_gt(
+        tierce__key_text_format(name, tierce__namespaces_digest(fx.engine->namespaces, key->ns),
+                                &key->shard, hash),
+        0);
+}
+
+static uint32_t limit_ms = LIMIT_MS;
+
+static void begin(struct call *call, const char *space, const char *name)
+{
+    struct tierce__keeper *base = tierce__peer_keeper_get(keeper);
+    memset(call, 0, sizeof(*call));
+    snprintf(call->name, sizeof(call->name), "%s", name);
+    call->base = (struct tierce__keeper_call){.space = {.text = space, .bytes = strlen(space)},
+                                              .name = {call->name, strlen(call->name)},
+                                              .deadline_ns = tierce__deadline_in_ms(limit_ms),
+                                              .done = on_answer,
+                                              .arg = call};
+    base->ops->find(base, &call->base);
+}
+
+static int end(struct call *call)
+{
+    WAIT_FOR(atomic_load(&call->answers) > 0);
+    ck_assert_int_eq(atomic_load(&call->answers), 1);
+    return call->base.status;
+}
+
+static int find(struct call *call, size_t chunk)
+{
+    char name[TIERCE__KEY_TEXT_BYTES];
+    name_chunk(name, chunk);
+    begin(call, TIERCE__PEER_SPACE, name);
+    return end(call);
+}
+
+static int find_named(const char *space, const char *name)
+{
+    struct call call;
+    begin(&call, space, name);
+    return end(&call);
+}
+
+static void release(struct call *call)
+{
+    struct tierce__keeper *base = tierce__peer_keeper_get(keeper);
+    base->ops->release(base, &call->base.lease);
+}
+
+static void forget_memory(void)
+{
+    ck_assert_int_gt(tierce_engine_clear(fx.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
+}
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+START_TEST(memory_and_disk_hold_the_same_bytes)
+{
+    struct call memory[4], disk[4];
+    open_keeper(&no_bounds);
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(find(&memory[i], i), 0);
+    forget_memory(); /* the leases hold what was evicted */
+    for (size_t i = 0; i < 4; i++) {
+        ck_assert_int_eq(find(&disk[i], i), 0);
+        ck_assert_uint_eq(memory[i].base.lease.bytes, disk[i].base.lease.bytes);
+        ck_assert_ptr_ne(memory[i].base.lease.data, disk[i].base.lease.data);
+        ck_assert_int_eq(
+            memcmp(memory[i].base.lease.data, disk[i].base.lease.data, disk[i].base.lease.bytes),
+            0);
+    }
+    ck_assert_uint_eq(stats_now().memory_hits, 4);
+    ck_assert_uint_eq(stats_now().disk_hits, 4);
+    ck_assert_uint_eq(stats_now().leases_now, 8);
+    for (size_t i = 0; i < 4; i++) {
+        release(&memory[i]);
+        release(&disk[i]);
+    }
+    close_keeper();
+}
+END_TEST
+
+/* Other chunks take the place of a lent one. */
+START_TEST(a_lent_chunk_keeps_its_bytes_when_it_is_evicted)
+{
+    struct call call;
+    open_keeper(&no_bounds);
+    ck_assert_int_eq(find(&call, 0), 0);
+    size_t bytes = call.base.lease.bytes;
+    uint8_t *copy = malloc(bytes);
+    memcpy(copy, call.base.lease.data, bytes);
+    forget_memory();
+    for (uint32_t seed = 2; seed < 80; seed++) {
+        struct tierce_chain *other = fx_chain(&fx, seed, CHAIN_BLOCKS, 0);
+        ck_assert_int_ge(fx_store(&fx, other, CHAIN_BLOCKS, fx_ids, false), 0);
+        tierce_chain_destroy(other);
+    }
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, LIMIT_MS), 0);
+    ck_assert_int_gt(fx_stats(&fx).memory_evictions, 0);
+    ck_assert_int_eq(memcmp(copy, call.base.lease.data, bytes), 0);
+    release(&call);
+    free(copy);
+    close_keeper();
+}
+END_TEST
+
+START_TEST(invalid_and_unknown_names)
+{
+    char name[TIERCE__KEY_TEXT_BYTES];
+    struct call call;
+    struct tierce__keeper *base;
+    uint64_t bytes = 0;
+    open_keeper(&no_bounds);
+    base = tierce__peer_keeper_get(keeper);
+    name_chunk(name, 0);
+    uint32_t namespaces = tierce__namespaces_count(fx.engine->namespaces);
+    const struct tierce_plugin_name right = {name, strlen(name)}, ours = {"chunks", 6},
+                                    other = {"memory", 6};
+    ck_assert(base->ops->has(base, &ours));
+    ck_assert(!base->ops->has(base, &other));
+    ck_assert_int_eq(base->ops->measure(base, &ours, &right, &bytes), 0);
+    ck_assert_int_eq(find(&call, 0), 0);
+    ck_assert_uint_eq(bytes, call.base.lease.bytes);
+    release(&call);
+    ck_assert_int_eq(find_named("memory", name), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(find_named(TIERCE__PEER_SPACE, "../../etc/passwd"), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(find_named(TIERCE__PEER_SPACE, ""), TIERCE_E_ARGUMENT);
+    char text[2 * TIERCE_HASH_BYTES + 1], *digit;
+    const uint8_t *digest = tierce__namespaces_digest(fx.engine->namespaces, fx.inner->key.ns);
+    for (size_t i = 0; i < TIERCE_HASH_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", digest[i]);
+    digit = strstr(name, text);
+    ck_assert_ptr_nonnull(digit);
+    *digit = *digit == '7' ? '8' : '7';
+    ck_assert_int_eq(find_named(TIERCE__PEER_SPACE, name), TIERCE_E_MISS);
+    ck_assert_uint_eq(tierce__namespaces_count(fx.engine->namespaces), namespaces);
+    ck_assert_int_eq(tierce_engine_set_mode(fx.engine, TIERCE_MODE_BYPASS), 0);
+    ck_assert_int_eq(find(&call, 0), TIERCE_E_MISS);
+    ck_assert_int_eq(tierce_engine_set_mode(fx.engine, TIERCE_MODE_NORMAL), 0);
+    struct tierce__keeper_room room = {0};
+    ck_assert_int_eq(base->ops->make(base, &room, &ours, &right, 4096), TIERCE_E_REFUSED);
+    close_keeper();
+}
+END_TEST
+
+/* ---- admission ------------------------------------------------------------------------------- */
+
+START_TEST(reads_from_disk_are_bounded_by_their_number)
+{
+    struct call first, second, third;
+    char name[TIERCE__KEY_TEXT_BYTES];
+    open_keeper(&(struct tierce__peer_keeper_opts){.size = sizeof(no_bounds), .disk_reads = 1});
+    forget_memory();
+    struct tierce__tier *fault = fx_wrap(&fx, 1);
+    tierce__fault_set(fault, TIERCE__STORE_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_HANG, .times = 1});
+    name_chunk(name, 0);
+    limit_ms = 400; /* the disk does not answer until then */
+    begin(&first, TIERCE__PEER_SPACE, name);
+    limit_ms = LIMIT_MS;
+    ck_assert_uint_eq(stats_now().reads_now, 1);
+    ck_assert_int_eq(find(&second, 1), TIERCE_E_LIMIT);
+    ck_assert_uint_eq(stats_now().busy, 1);
+    ck_assert_int_eq(atomic_load(&first.answers), 0);
+    ck_assert_int_eq(end(&first), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(find(&third, 1), 0);
+    release(&third);
+    close_keeper();
+}
+END_TEST
+
+START_TEST(reads_from_disk_are_bounded_by_bytes_a_second)
+{
+    struct call call;
+    open_keeper(
+        &(struct tierce__peer_keeper_opts){.size = sizeof(no_bounds), .disk_bytes_per_s = 1});
+    ck_assert_int_eq(find(&call, 3), 0); /* memory is not bounded by it */
+    release(&call);
+    forget_memory();
+    ck_assert_int_eq(find(&call, 0), 0); /* paid for in the hours to come */
+    release(&call);
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(find(&call, i), TIERCE_E_LIMIT);
+    ck_assert_uint_eq(stats_now().disk_hits, 1);
+    ck_assert_uint_eq(stats_now().busy, 4);
+    close_keeper();
+}
+END_TEST
+
+/* A reader that does not release what it was lent takes no more than the keeper's own memory. */
+START_TEST(reads_from_disk_are_bounded_by_their_memory)
+{
+    static struct call calls[128]; /* of 16 KiB */
+    size_t lent = 0;
+    struct tierce__keeper *base;
+    open_keeper(
+        &(struct tierce__peer_keeper_opts){.size = sizeof(no_bounds), .buffer_bytes = 1u << 20});
+    base = tierce__peer_keeper_get(keeper);
+    const struct tierce_plugin_name ours = {"chunks", 6};
+    forget_memory();
+    ck_assert(!base->ops->is_short(base, &ours));
+    while (lent < 128 && find(&calls[lent], 0) == 0)
+        lent++;
+    ck_assert_uint_gt(lent, 0);
+    ck_assert_uint_lt(lent, 128);
+    ck_assert_int_eq(calls[lent].base.status, TIERCE_E_LIMIT);
+    ck_assert(base->ops->is_short(base, &ours));
+    while (lent > 0)
+        release(&calls[--lent]);
+    ck_assert_int_eq(find(&calls[0], 0), 0);
+    release(&calls[0]);
+    close_keeper();
+}
+END_TEST
+
+/* ---- the server ------------------------------------------------------------------------------ */
+
+static struct tierce__peer_server *server;
+static struct tierce__pool *pool;
+
+/* Reads a chunk as a client with this token. Returns the connector's status. */
+static int read_as(const char *token, size_t chunk, struct tierce__buf *into, uint64_t length)
+{
+    char path[80], url[256], address[TIERCE__PEER_ADDRESS_BYTES], name[TIERCE__KEY_TEXT_BYTES];
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    struct tierce__connector *connector;
+    struct connector_call call;
+    snprintf(path, sizeof(path), "%s/token", fx.folder);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fchmod(fileno(file), 0600), 0);
+    fputs(token, file);
+    ck_assert_int_eq(fclose(file), 0);
+    tierce__peer_server_address(server, address);
+    snprintf(url, sizeof(url), "transfer://%s/chunks?connections=2&token_file=%s", address, path);
+    const struct tierce__connector_opts opts = {.size = sizeof(opts), .pool = pool};
+    ck_assert_msg(tierce__connector_open(&connector, url, &opts, why) == 0, "%s", why);
+    name_chunk(name, chunk);
+    connector_call_init(&call, TIERCE__STORE_GET, name, 0);
+    call.req.buf = into;
+    call.req.length = length;
+    int status = connector_call_run(connector, &call);
+    ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(LIMIT_MS)));
+    ck_assert_int_eq(unlink(path), 0);
+    return status;
+}
+
+START_TEST(only_those_with_a_secret_read)
+{
+    struct tierce__peer_keeper_stats kept;
+    struct tierce__transfer_stats sent;
+    struct tierce__buf *buf, *want;
+    char why[256], longest[TIERCE__PEER_SECRET_MAX + 2];
+    open_keeper(&no_bounds);
+    struct call call;
+    ck_assert_int_eq(find(&call, 1), 0);
+    want = call.base.lease.owner;
+    pool = connector_pool();
+    ck_assert_int_eq(tierce__pool_alloc(pool, &buf, want->bytes), 0);
+    const struct tierce__peer_server_opts opts = {
+        .size = sizeof(opts), .host = "127.0.0.1", .keeper = no_bounds};
+    ck_assert_msg(tierce__peer_server_start(&server, fx.engine, &opts, why) == 0, "%s", why);
+    memset(longest, 'x', sizeof(longest));
+    longest[sizeof(longest) - 1] = '\0';
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, ""), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, longest), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(read_as("first", 1, buf, want->bytes), TIERCE_E_REFUSED); /* no secret yet */
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "first"), 0);
+    ck_assert_int_eq(read_as("first", 1, buf, want->bytes), 0);
+    ck_assert_int_eq(memcmp(buf->data, want->data, want->bytes), 0);
+    ck_assert_int_eq(read_as("firsT", 1, buf, want->bytes), TIERCE_E_REFUSED);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "second"), 0);
+    ck_assert_int_eq(read_as("first", 2, buf, want->bytes), 0);
+    ck_assert_int_eq(read_as("second", 3, buf, want->bytes), 0);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "third"), 0);
+    ck_assert_int_eq(read_as("first", 2, buf, want->bytes), TIERCE_E_REFUSED);
+    tierce__peer_server_stats(server, &sent, &kept);
+    ck_assert_uint_eq(kept.memory_hits, 3);
+    ck_assert_uint_eq(sent.refused, 3);
+    tierce__peer_server_stop(server, tierce__deadline_in_ms(LIMIT_MS));
+    tierce__buf_release(buf);
+    tierce__pool_destroy(pool);
+    release(&call);
+    close_keeper();
+}
+END_TEST
+
+int main(void)
+{
+    TCase *finding = tcase_create("finding"), *admission = tcase_create("admission"),
+          *serving = tcase_create("server");
+    Suite *suite = suite_create("peer_keeper");
+    tcase_set_timeout(finding, 120);
+    tcase_set_timeout(admission, 120);
+    tcase_set_timeout(serving, 120);
+    tcase_add_test(finding, memory_and_disk_hold_the_same_bytes);
+    tcase_add_test(finding, a_lent_chunk_keeps_its_bytes_when_it_is_evicted);
+    tcase_add_test(finding, invalid_and_unknown_names);
+    tcase_add_test(admission, reads_from_disk_are_bounded_by_their_number);
+    tcase_add_test(admission, reads_from_disk_are_bounded_by_bytes_a_second);
+    tcase_add_test(admission, reads_from_disk_are_bounded_by_their_memory);
+    tcase_add_test(serving, only_those_with_a_secret_read);
+    suite_add_tcase(suite, finding);
+    suite_add_tcase(suite, admission);
+    suite_add_tcase(suite, serving);
+    return check_main(suite);
+}
