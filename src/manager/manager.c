@@ -299,6 +299,14 @@ void tierce__manager_ports(const struct tierce__manager *manager, struct tierce_
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
+static void warn_of_name(void *arg, const char *name)
+{
+    tierce__log(TIERCE_LOG_WARN, "manager.startup_name_ignored",
+                "name=\"%.200s\" file=\"%.200s\" hint=\"this version knows no such name: check its "
+                "spelling, or remove it\"",
+                name, (const char *)arg);
+}
+
 /* Errors in the file are reported now, not when this manager begins to lead. */
 static int read_startup(struct tierce__manager_whole *whole, const char *path, char why[256])
 {
@@ -313,6 +321,8 @@ static int read_startup(struct tierce__manager_whole *whole, const char *path, c
     rc = tierce__registry_check_startup(whole->startup, inner);
     if (rc < 0)
         snprintf(why, 256, "the startup file %.100s: %.130s", path, inner);
+    else
+        tierce__registry_startup_unknown(whole->startup, warn_of_name, (void *)(uintptr_t)path);
     return rc;
 }
 

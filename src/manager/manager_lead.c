@@ -8,6 +8,7 @@
 #include "manager/storage/nodes.h"
 #include "manager/storage/unmanaged.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,6 +47,17 @@ bool tierce__manager_knows_leader(const struct tierce__manager *manager, char le
     bool is_own = strcmp(state.leader, manager->node_id) == 0;
     snprintf(leader, 128, "%s", state.leads || is_own ? "" : state.leader);
     return state.leads || is_own || leader[0] != '\0';
+}
+
+/* Appends what to do about the reason, if that is known. */
+static void add_remedy(char why[256], int rc)
+{
+    static const char remedy[] = "; free space there, and this manager leads within elector.lease";
+    size_t bytes = strlen(why);
+    if (rc == -ENOSPC || rc == -EDQUOT) {
+        bytes = bytes < 256 - sizeof(remedy) ? bytes : 256 - sizeof(remedy);
+        snprintf(why + bytes, 256 - bytes, "%s", remedy);
+    }
 }
 
 /* The elector's thread may run before the thread that starts it continues. */
@@ -116,8 +128,11 @@ int tierce__manager_promote(void *arg, uint64_t fence)
         tierce__manager_set_state(manager, TIERCE__MANAGER_FOLLOWS);
         tierce__restore_abandon(whole->restore);
         tierce__registry_drop(manager->registry);
+        if (why[0] == '\0')
+            snprintf(why, sizeof(why), "%s", tierce_strerror(rc));
+        add_remedy(why, rc);
         tierce__log(TIERCE_LOG_ERROR, "manager.cannot_lead", "%s", why);
-        set_trouble(manager, why[0] != '\0' ? why : tierce_strerror(rc));
+        set_trouble(manager, why);
         return rc;
     }
     if (tierce__auth_lets_nobody_in(manager->auth))

@@ -47,7 +47,8 @@ static void serve_readyz(void *arg, struct tierce__call *call)
         tierce__call_reply_text(call, 503, "the node is shutting down\n");
         return;
     }
-    bool is_ready = tierce__node_is_ready(node, why);
+    bool is_ready =
+        tierce__node_is_ready(node, why) && !tierce__node_pool_fails(node->pool, why, sizeof(why));
     if (is_ready && !tierce__node_has_disk(node, why)) {
         is_ready = node->config->disk_is_optional;
         word = is_ready ? "memory only: " : "";

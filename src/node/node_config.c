@@ -113,6 +113,7 @@ static void fill(struct tierce__node_config *config, struct tierce__config *valu
         .pool_name = text_of(values, TIERCE__NODE_POOL_NAME),
         .pool_address = text_of(values, TIERCE__NODE_POOL_ADDRESS),
         .pool_disk = text_of(values, TIERCE__NODE_POOL_DISK),
+        .pool_disk_new = flag_of(values, TIERCE__NODE_POOL_DISK_NEW),
         .pool_port = (uint16_t)u32_of(values, TIERCE__NODE_POOL_PORT),
         .pool_memory = tierce__config_number(values, TIERCE__NODE_POOL_MEMORY),
         .pool_disk_size = tierce__config_number(values, TIERCE__NODE_POOL_DISK_SIZE),

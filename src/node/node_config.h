@@ -61,6 +61,7 @@ struct tierce__node_config {
     bool disk_is_optional;
     const char *pool_manager, *pool_name, *pool_address, *pool_disk; /* pool_manager "": no pool */
     uint16_t pool_port;
+    bool pool_disk_new;
     uint32_t pool_disk_waiting, pool_stall_ms;
     uint64_t pool_memory, pool_disk_size, pool_disk_buffer; /* bytes */
     const char *mover_manager;                              /* "": that of the pool; "none" */

@@ -128,6 +128,9 @@ static void note_lease(struct tierce__elector *elector, uint64_t from_ns)
     elector->has_lease = true;
     elector->lease_until_ns = from_ns + ms_ns(elector, 1) - ms_ns(elector, MARGIN);
     elector->renew_ns = from_ns + ms_ns(elector, RENEWALS);
+    /* A lease that can have a token later is replaced by one that has it as soon as it can. */
+    if (elector->fence == 0 && elector->interval_ms * TIERCE__MS_NS < ms_ns(elector, RENEWALS))
+        elector->renew_ns = from_ns + elector->interval_ms * TIERCE__MS_NS;
     TIERCE_ASSERT(elector->renew_ns <= elector->lease_until_ns);
 }
 
@@ -171,8 +174,8 @@ static void campaign(struct tierce__elector *elector)
     elector->lease_error = error;
     tierce__lock_take(&elector->lock);
     if (rc == 0) {
-        note_lease(elector, from_ns);
         elector->fence = token;
+        note_lease(elector, from_ns);
         snprintf(elector->leader, sizeof(elector->leader), "%s", elector->node_id);
         move_to(elector, PROMOTING);
     } else if (rc == -EBUSY) {

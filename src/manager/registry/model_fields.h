@@ -158,7 +158,13 @@ TIERCE_MUSTUSE int tierce__model_parse_json(struct tierce__json_doc *out, const 
 TIERCE_MUSTUSE int tierce__model_take_json(void *out, const struct tierce__fields *fields,
                                            struct tierce__text value, char why[256]);
 
-/* The same for a whole text. */
+/* Calls `each` for every name of such a value that take_json ignores, with its path, as in
+ * "quota.quota_config[0].size"; long ones are cut. The value need not be complete. */
+typedef void tierce__model_unknown_fn(void *arg, const char *path);
+void tierce__model_each_unknown(const struct tierce__fields *fields, struct tierce__text value,
+                                tierce__model_unknown_fn *each, void *arg);
+
+/* The same as take_json for a whole text. */
 TIERCE_MUSTUSE int tierce__model_from_json(void *out, const struct tierce__fields *fields,
                                            const char *text, size_t bytes, char why[256]);
 

@@ -261,6 +261,84 @@ int tierce__model_take_json(void *out, const struct tierce__fields *fields,
     return rc;
 }
 
+/* ---- unknown names --------------------------------------------------------------------------- */
+
+struct unknown_names {
+    struct model_json_reader r;
+    tierce__model_unknown_fn *each;
+    void *arg;
+};
+
+static void walk_list(struct unknown_names *names, const struct tierce__model_field *field,
+                      struct tierce__text list);
+
+/* Mirrors take_members. */
+static void walk_members(struct unknown_names *names, struct tierce__text object)
+{
+    struct model_json_reader *r = &names->r;
+    struct tierce__text name, value;
+    struct tierce__json each = tierce__json_each(object);
+    size_t before = strlen(r->path);
+    while (tierce__json_next(&each, &name, &value)) {
+        bool is_folder = false;
+        snprintf(r->path + before, sizeof(r->path) - before, "%s%.*s", before > 0 ? "." : "",
+                 (int)(name.length < PATH_BYTES_MAX ? name.length : PATH_BYTES_MAX), name.at);
+        bool has_dot = memchr(name.at, '.', name.length) != NULL;
+        const struct tierce__model_field *field = has_dot ? NULL : find_field(r, &is_folder);
+        if (field != NULL && field->kind == TIERCE__FIELD_LIST)
+            walk_list(names, field, value);
+        else if (field == NULL && is_folder && !has_dot)
+            walk_members(names, value);
+        else if (field == NULL)
+            names->each(names->arg, r->path);
+        r->path[before] = '\0';
+    }
+}
+
+void tierce__model_each_unknown(const struct tierce__fields *fields, struct tierce__text value,
+                                tierce__model_unknown_fn *each, void *arg)
+{
+    union tierce__entry borrowed;
+    char ignored[256];
+    struct unknown_names names = {
+        .r = {.fields = fields, .object = &borrowed, .types = UINT32_MAX, .why = ignored},
+        .each = each,
+        .arg = arg};
+    if (tierce__json_value_kind(value) != '{')
+        return;
+    tierce__model_start(&borrowed, fields);
+    if (fields->rows[0].kind == TIERCE__FIELD_TYPE && take_type_first(&names.r, value) == 0)
+        names.r.types = tierce__model_types(&borrowed, fields);
+    walk_members(&names, value);
+}
+
+struct unknown_item {
+    const struct unknown_names *names;
+    size_t index;
+};
+
+static void on_item(void *arg, const char *path)
+{
+    const struct unknown_item *item = arg;
+    char text[2 * PATH_BYTES_MAX + 32];
+    snprintf(text, sizeof(text), "%s[%zu].%s", item->names->r.path, item->index, path);
+    item->names->each(item->names->arg, text);
+}
+
+static void walk_list(struct unknown_names *names, const struct tierce__model_field *field,
+                      struct tierce__text list)
+{
+    struct unknown_item item = {.names = names};
+    struct tierce__json each = tierce__json_each(list);
+    struct tierce__text ignored, entry;
+    if (tierce__json_value_kind(list) != '[')
+        return;
+    for (; tierce__json_next(&each, &ignored, &entry); item.index++)
+        tierce__model_each_unknown(field->items, entry, on_item, &item);
+}
+
+/* ---- whole texts ----------------------------------------------------------------------------- */
+
 int tierce__model_from_json(void *out, const struct tierce__fields *fields, const char *text,
                             size_t bytes, char why[256])
 {

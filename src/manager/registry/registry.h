@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_REGISTRY_H
 
 #include "manager/registry/model.h"
+#include "manager/registry/model_fields.h"
 
 /*
  * The store of storages, instance groups, instances and accounts. Reads are concurrent, changes are
@@ -248,5 +249,8 @@ TIERCE_MUSTUSE int tierce__registry_startup(struct tierce__registry *registry, c
 /* Validates such a text without importing it. Errors: TIERCE_E_FORMAT, TIERCE_E_ARGUMENT,
  * -ENOMEM. */
 TIERCE_MUSTUSE int tierce__registry_check_startup(const char *text, char why[256]);
+
+/* Calls `each` for every name of such a text that is ignored, with its path. */
+void tierce__registry_startup_unknown(const char *text, tierce__model_unknown_fn *each, void *arg);
 
 #endif

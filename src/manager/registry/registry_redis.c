@@ -24,40 +24,46 @@
 #define FENCED "TIERCEFENCED"
 
 /* Both scripts: KEYS ours, storage, instance_group, instance, account; ARGV token (0: none),
- * prefix. */
-#define CHECK_FENCE                                                                                \
+ * prefix. A leader without a token, because Redis took no writes at its election
+ * (lease_registry.c), reads a registry that has one, but does not write to it. */
+#define CHECK_FENCE(when)                                                                          \
     "local token = tonumber(ARGV[1]) "                                                             \
     "local last = tonumber(redis.call('HGET', KEYS[1], '" TIERCE__REGISTRY_REDIS_FENCE             \
     "') or '0') "                                                                                  \
-    "if token > 0 and last > token then "                                                          \
+    "if " when "last > token then "                                                                \
     "return redis.error_reply('" FENCED " ' .. string.format('%.0f', last)) end "                  \
     "if last < token then redis.call('HSET', KEYS[1], '" TIERCE__REGISTRY_REDIS_FENCE              \
     "', ARGV[1]) end "
 
 static const struct tierce__resp_script load_script = {
-    .text = CHECK_FENCE
-    "local ids = redis.call('HKEYS', KEYS[4]) "
-    "local texts = {} "
-    "for i, id in ipairs(ids) do texts[i] = redis.call('HGET', ARGV[2] .. id, id) or '' end "
-    "return {redis.call('HVALS', KEYS[2]), redis.call('HVALS', KEYS[3]), texts, "
-    "redis.call('HVALS', KEYS[5]), redis.call('HMGET', KEYS[1], 'next_storage', "
-    "'next_instance_group', 'next_instance', 'format', 'id', 'generation_floor')}"};
+    .text = CHECK_FENCE("token > 0 and ") "local ids = redis.call('HKEYS', KEYS[4]) "
+                                          "local texts = {} "
+                                          "for i, id in ipairs(ids) do texts[i] = "
+                                          "redis.call('HGET', ARGV[2] .. id, id) or '' end "
+                                          "return {redis.call('HVALS', KEYS[2]), "
+                                          "redis.call('HVALS', KEYS[3]), texts, "
+                                          "redis.call('HVALS', KEYS[5]), redis.call('HMGET', "
+                                          "KEYS[1], 'next_storage', "
+                                          "'next_instance_group', 'next_instance', 'format', 'id', "
+                                          "'generation_floor')}"};
 
 /* ARGV 3 to 5: the next numbers; 6: "1" to begin with nothing; 7: the id; 8: the format; 9: the
  * floor of generations; then key, field, value each, without a value to delete. */
 static const struct tierce__resp_script save_script = {
-    .text = CHECK_FENCE
-    "if ARGV[6] == '1' then "
-    "for _, id in ipairs(redis.call('HKEYS', KEYS[4])) do redis.call('DEL', ARGV[2] .. id) end "
-    "redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end "
-    "redis.call('HSET', KEYS[1], 'format', ARGV[8], 'next_storage', ARGV[3], "
-    "'next_instance_group', ARGV[4], 'next_instance', ARGV[5], 'generation_floor', ARGV[9]) "
-    "if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'id', ARGV[7]) "
-    "elseif ARGV[6] == '1' then redis.call('HDEL', KEYS[1], 'id') end "
-    "for i = 10, #ARGV, 3 do "
-    "if ARGV[i + 2] == '' then redis.call('HDEL', ARGV[i], ARGV[i + 1]) "
-    "else redis.call('HSET', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end end "
-    "return 1"};
+    .text =
+        CHECK_FENCE("") "if ARGV[6] == '1' then "
+                        "for _, id in ipairs(redis.call('HKEYS', KEYS[4])) do redis.call('DEL', "
+                        "ARGV[2] .. id) end "
+                        "redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) end "
+                        "redis.call('HSET', KEYS[1], 'format', ARGV[8], 'next_storage', ARGV[3], "
+                        "'next_instance_group', ARGV[4], 'next_instance', ARGV[5], "
+                        "'generation_floor', ARGV[9]) "
+                        "if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'id', ARGV[7]) "
+                        "elseif ARGV[6] == '1' then redis.call('HDEL', KEYS[1], 'id') end "
+                        "for i = 10, #ARGV, 3 do "
+                        "if ARGV[i + 2] == '' then redis.call('HDEL', ARGV[i], ARGV[i + 1]) "
+                        "else redis.call('HSET', ARGV[i], ARGV[i + 1], ARGV[i + 2]) end end "
+                        "return 1"};
 
 static const char *const key_names[TIERCE__KINDS] = {
     [TIERCE__KIND_STORAGE] = "storage",
@@ -172,11 +178,16 @@ static void begin_script(struct tierce__resp_pipeline *batch, const struct redis
 }
 
 /* `why` in words on an error. */
-static int run(struct tierce__resp_pipeline *batch, char why[256])
+static int run(struct tierce__resp_pipeline *batch, uint64_t fence, char why[256])
 {
     int rc = tierce__resp_pipeline_run(batch);
     if (batch->error != NULL && tierce__resp_is_error(batch->error, FENCED)) {
-        snprintf(why, 256, "another manager has led since: %.100s", batch->why);
+        snprintf(why, 256, "%s: %.100s",
+                 fence != 0
+                     ? "another manager has led since"
+                     : "this manager has no token, because the registry in Redis accepted no "
+                       "writes when it was elected; it is elected anew, so try again",
+                 batch->why);
         return TIERCE_E_REFUSED;
     }
     TIERCE_DASSERT(rc < 0 || batch->error == NULL);
@@ -269,7 +280,7 @@ static int save_as(struct redis_store *store, uint64_t fence, const struct tierc
     for (unsigned kind = 0; rc == 0 && kind < TIERCE__KINDS; kind++)
         rc = add_changes(&batch, store, old, after, (enum tierce__registry_kind)kind);
     if (rc == 0)
-        rc = run(&batch, why);
+        rc = run(&batch, fence, why);
     tierce__resp_pipeline_end(&batch);
     return rc;
 }
@@ -407,7 +418,7 @@ static int redis_load(struct tierce__registry_store *base, uint64_t fence,
     struct tierce__resp_pipeline batch;
     bool has_foreign = false;
     begin_script(&batch, store, &load_script, fence);
-    int rc = run(&batch, why);
+    int rc = run(&batch, fence, why);
     const struct tierce__resp_value *value = rc == 0 ? batch.values : NULL;
     if (rc == 0 && (value->type != TIERCE__RESP_ARRAY || value->count != TIERCE__KINDS + 1))
         rc = refuse(store->prefix, "an unexpected answer", why);

@@ -242,10 +242,22 @@ int tierce__registry_stage(struct tierce__registry *registry,
 
 /* ---- the first start ------------------------------------------------------------------------- */
 
-/* An entry of a startup file, if it is there. */
-static int start_with(struct tierce__catalog *catalog, const char *key,
-                      enum tierce__registry_kind kind, struct tierce__text json, char why[256])
+/* The entries of a startup file. */
+static const struct {
+    const char *key;
+    enum tierce__registry_kind kind;
+} startup_entries[] = {
+    {"storage_config", TIERCE__KIND_STORAGE},
+    {"instance_group", TIERCE__KIND_GROUP},
+};
+enum { STARTUP_ENTRIES = sizeof(startup_entries) / sizeof(startup_entries[0]) };
+
+/* An entry, if it is there. */
+static int start_with(struct tierce__catalog *catalog, size_t at, struct tierce__text json,
+                      char why[256])
 {
+    const char *key = startup_entries[at].key;
+    enum tierce__registry_kind kind = startup_entries[at].kind;
     struct tierce__text entry = tierce__json_get(json, key);
     char inner[256] = "";
     int rc = entry.length > 0 ? tierce__catalog_read(catalog, kind, entry, inner) : 0;
@@ -270,10 +282,8 @@ static int start(struct tierce__catalog *catalog, const void *arg, char why[256]
         return TIERCE_E_CONFIG;
     }
     int rc = tierce__model_parse_json(&doc, text, strlen(text), why);
-    if (rc == 0)
-        rc = start_with(catalog, "storage_config", TIERCE__KIND_STORAGE, doc.value, why);
-    if (rc == 0)
-        rc = start_with(catalog, "instance_group", TIERCE__KIND_GROUP, doc.value, why);
+    for (size_t i = 0; rc == 0 && i < STARTUP_ENTRIES; i++)
+        rc = start_with(catalog, i, doc.value, why);
     if (rc == 0)
         rc = check_all(catalog, why);
     if (rc == 0)
@@ -296,4 +306,42 @@ int tierce__registry_check_startup(const char *text, char why[256])
         rc = start(catalog, text, why);
     tierce__catalog_put(catalog);
     return rc;
+}
+
+struct startup_names {
+    const char *key;
+    tierce__model_unknown_fn *each;
+    void *arg;
+};
+
+static void on_name(void *arg, const char *path)
+{
+    const struct startup_names *names = arg;
+    char text[512];
+    snprintf(text, sizeof(text), "%s.%s", names->key, path);
+    names->each(names->arg, text);
+}
+
+void tierce__registry_startup_unknown(const char *text, tierce__model_unknown_fn *each, void *arg)
+{
+    struct tierce__json_doc doc = {0};
+    struct tierce__text name, value;
+    char ignored[256];
+    if (tierce__model_parse_json(&doc, text, strlen(text), ignored) != 0)
+        return;
+    struct tierce__json members = tierce__json_each(doc.value);
+    while (tierce__json_next(&members, &name, &value)) {
+        char key[64];
+        size_t i = 0;
+        snprintf(key, sizeof(key), "%.*s", (int)(name.length < 64 ? name.length : 64), name.at);
+        while (i < STARTUP_ENTRIES && strcmp(startup_entries[i].key, key) != 0)
+            i++;
+        struct startup_names names = {.key = key, .each = each, .arg = arg};
+        if (i < STARTUP_ENTRIES)
+            tierce__model_each_unknown(tierce__catalog_fields(startup_entries[i].kind), value,
+                                       on_name, &names);
+        else
+            each(arg, key);
+    }
+    tierce__json_doc_clear(&doc);
 }

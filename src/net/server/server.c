@@ -107,6 +107,25 @@ static int open_entrance(struct tierce__server *server, const struct tierce__lis
         why);
 }
 
+/* Files that cannot be loaded are reported by their own names, before a port is opened: the first
+ * port is not the reason. */
+static int check_files(const struct tierce__server_opts *opts, char why[256])
+{
+    const struct tierce__tls *last = NULL;
+    for (size_t i = 0; i < opts->listener_count; i++) {
+        const struct tierce__tls *tls = &opts->listeners[i].tls;
+        struct tierce__tls_context *context = NULL;
+        if (tls->certificate == NULL || (last != NULL && memcmp(last, tls, sizeof(*tls)) == 0))
+            continue;
+        int rc = tierce__tls_server_context(&context, tls, why);
+        tierce__tls_context_destroy(context);
+        if (rc != 0)
+            return rc;
+        last = tls;
+    }
+    return 0;
+}
+
 static int start(struct tierce__server *server, const struct tierce__server_opts *opts,
                  char why[256])
 {
@@ -132,6 +151,9 @@ static int start(struct tierce__server *server, const struct tierce__server_opts
         }
         server->shared.reflection = server->reflection;
     }
+    rc = check_files(opts, why);
+    if (rc != 0)
+        return rc;
     size_t i = 0;
     while (rc == 0 && i < opts->listener_count)
         rc = open_entrance(server, &opts->listeners[i++], opts, why);

@@ -61,6 +61,7 @@ static int open_parts(struct tierce__node_pool *pool, const struct tierce__node_
     const struct tierce__parts_opts opts = {.size = sizeof(opts),
                                             .memory_bytes = config->pool_memory,
                                             .disk_path = config->pool_disk,
+                                            .disk_must_exist = !config->pool_disk_new,
                                             .disk_bytes = config->pool_disk_size,
                                             .buffer_bytes = config->pool_disk_buffer,
                                             .waiting_max = config->pool_disk_waiting};
@@ -207,6 +208,19 @@ uint16_t tierce__node_pool_port(const struct tierce__node_pool *pool)
 }
 
 /* ---- what it shows --------------------------------------------------------------------------- */
+
+bool tierce__node_pool_fails(struct tierce__node_pool *pool, char *why, size_t bytes)
+{
+    for (size_t i = 0; pool != NULL && i < tierce__parts_count(pool->parts); i++) {
+        struct tierce__part_state state;
+        tierce__parts_state(pool->parts, i, &state);
+        if (state.is_ready || state.why[0] == '\0')
+            continue;
+        snprintf(why, bytes, "pool.%s is not served: %s", state.space, state.why);
+        return true;
+    }
+    return false;
+}
 
 static void put_part(struct tierce__json_write *json, const struct tierce__part_state *state,
                      const struct tierce__join_state *joined, size_t index)

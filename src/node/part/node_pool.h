@@ -39,6 +39,10 @@ TIERCE_MUSTUSE int tierce__node_pool_name(char name[TIERCE__NODE_NAME_BYTES],
 /* The port of its server. */
 uint16_t tierce__node_pool_port(const struct tierce__node_pool *pool);
 
+/* Returns whether a part cannot be read, and why; it is tried again and again. Not while a part is
+ * being read. False for NULL. */
+bool tierce__node_pool_fails(struct tierce__node_pool *pool, char *why, size_t bytes);
+
 /* For /status and /metrics. NULL puts nothing. */
 void tierce__node_pool_status(struct tierce__node_pool *pool, struct tierce__json_write *json);
 void tierce__node_pool_metrics(struct tierce__node_pool *pool, struct tierce__prometheus *text);

@@ -29,12 +29,13 @@ struct tierce__parts_opts {
     uint64_t disk_bytes, buffer_bytes; /* buffer: memory for reads and writes of the disk in
                                           progress, >= 1 MiB; no larger object is accepted */
     uint32_t waiting_max;              /* reads that may wait for that memory; 0: 1024 */
+    bool disk_must_exist;              /* a folder without a part is refused */
     struct tierce__connector *store;   /* [transfer] in place of the files in disk_path (tests) */
 };
 
 /* Errors, `why` in words: TIERCE_E_LOCKED (another process has the folder), TIERCE_E_FORMAT (its
- * incarnation is damaged), -EEXIST (it has objects and no incarnation), other negative errno,
- * -ENOMEM. */
+ * incarnation is damaged), -EEXIST (it has objects and no incarnation), -ENOENT (it has no part,
+ * and disk_must_exist), other negative errno, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__parts_open(struct tierce__parts **out,
                                       const struct tierce__parts_opts *opts, char why[256]);
 /* Answers all calls in progress until the deadline at the latest, and later ones TIERCE_E_DOWN. A

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/file_lock.h"
+#include "base/log/log.h"
 #include "base/text/line.h"
 #include "base/text/url.h"
 #include "base/threads/threads.h"
@@ -340,9 +341,31 @@ static int lock_folder(struct tierce__disk_part *disk, const char *folder, char 
     return fd;
 }
 
+/* A new part where another one was loses its blocks: the managers forget them when it registers. */
+static int begin_part(struct tierce__disk_part *disk, const char *path,
+                      const struct tierce__parts_opts *opts, char why[256])
+{
+    if (opts->disk_must_exist) {
+        snprintf(why, 256,
+                 "pool.disk %.120s has no part: mount the disk that has it, or set "
+                 "pool.disk_new: true to begin with an empty one",
+                 opts->disk_path);
+        return -ENOENT;
+    }
+    int rc = tierce__disk_part_mark(path, disk->part.incarnation);
+    if (rc == 0)
+        tierce__log(
+            TIERCE_LOG_WARN, "node_part_is_new",
+            "space=disk path=\"%s\" consequence=\"the managers forget the blocks of an earlier "
+            "part of this node\" hint=\"if the disk of that part is not mounted, end the node, "
+            "mount it, and set pool.disk_new: false\"",
+            opts->disk_path);
+    return rc;
+}
+
 /* Reads the folder's incarnation, or makes one in a new folder. */
 static int know_incarnation(struct tierce__disk_part *disk, const char *path, const char *objects,
-                            char why[256])
+                            const struct tierce__parts_opts *opts, char why[256])
 {
     char *text = NULL;
     size_t length = 0;
@@ -356,9 +379,10 @@ static int know_incarnation(struct tierce__disk_part *disk, const char *path, co
             rc = TIERCE_E_FORMAT;
         tierce__free(text);
     } else if (rc == -ENOENT) {
-        rc = access(objects, F_OK) == 0 ? -EEXIST
-                                        : tierce__disk_part_mark(path, disk->part.incarnation);
+        rc = access(objects, F_OK) == 0 ? -EEXIST : begin_part(disk, path, opts, why);
     }
+    if (rc == 0 || why[0] != '\0')
+        return rc;
     if (rc == -EEXIST)
         snprintf(why, 256,
                  "%.150s is missing beside objects/: restore it, or remove the folder to give its "
@@ -369,7 +393,7 @@ static int know_incarnation(struct tierce__disk_part *disk, const char *path, co
                  "%.130s is damaged, it must be 32 hex digits and a newline: restore it, or remove "
                  "the folder to give its blocks up",
                  path);
-    else if (rc != 0)
+    else
         snprintf(why, 256, "%.150s cannot be used: %s", path, tierce_strerror(rc));
     return rc;
 }
@@ -403,7 +427,7 @@ static int open_folder(struct tierce__disk_part *disk, const struct tierce__part
     if (rc == 0)
         rc = lock_folder(disk, folder, why);
     if (rc == 0)
-        rc = know_incarnation(disk, mark, objects, why);
+        rc = know_incarnation(disk, mark, objects, opts, why);
     if (rc == 0 && opts->store != NULL)
         disk->connector = opts->store;
     else if (rc == 0)

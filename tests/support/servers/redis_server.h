@@ -107,6 +107,15 @@ static inline bool redis_flush(const struct redis_server *server, const char *us
     return system(command) == 0;
 }
 
+/* A setting of the running server. */
+static inline bool redis_set(const struct redis_server *server, const char *name, const char *value)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "test \"$(redis-cli -s %s CONFIG SET %s %s 2>&1)\" = OK",
+             server->socket, name, value);
+    return system(command) == 0;
+}
+
 static inline void redis_kill(struct redis_server *server)
 {
     server_kill(&server->pid);

@@ -480,6 +480,11 @@ def test_a_port_in_use_names_its_parameter(tmp_path, name):
     assert f"listen.{name}_port" in text and str(port) in text and "in use" in text, text
 
 
+def test_a_certificate_that_is_missing_is_not_of_a_port(tmp_path):
+    text = refused(tmp_path, "--tls.certificate=/none/cert.pem", "--tls.key=/none/key.pem")
+    assert "/none/cert.pem" in text and "No such file" in text and "listen." not in text, text
+
+
 @pytest.mark.parametrize("argument", ["--registry.uri=local://{}/none/registry",
                                       "--elector.uri=file://{}/none"])
 def test_folders_that_are_missing_are_named(tmp_path, argument):

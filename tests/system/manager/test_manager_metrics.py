@@ -240,6 +240,17 @@ def fill(folder):
                 return
 
 
+def test_a_first_start_on_a_full_disk_names_the_remedy(begin, tmp_path, small_disk):
+    disk = small_disk("1m")
+    fill(disk)
+    manager = begin(tmp_path, f"--registry.uri=local://{disk}/registry", "--elector.lease=1s", ready=False)
+    wait_until(lambda: b"free space there" in manager.get("/readyz")[1])
+    status, text = manager.get("/readyz")
+    assert status == 503 and f"{disk}/registry".encode() in text and b"No space left" in text, text
+    (disk / "filler").unlink()
+    wait_until(lambda: manager.get("/readyz") == (200, b"ok\n"))
+
+
 def test_a_start_on_a_full_disk_serves_reads(begin, tmp_path, small_disk):
     """It rejects writes with a reason, and goes on by itself when there is room again."""
     disk = small_disk("32m")

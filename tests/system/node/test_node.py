@@ -586,6 +586,25 @@ def test_a_folder_that_cannot_be_used_stops_the_start(tmp_path):
     assert path.read_text() == "not a folder"
 
 
+def test_a_part_of_a_pool_that_cannot_be_read_is_named(tmp_path):
+    node = Node(tmp_path, "--pool.manager=fleet://127.0.0.1:1/p", "--pool.name=n", f"--pool.disk={tmp_path}/pool",
+                "--pool.disk_size=64MiB", "--pool.port=0", "--pool.disk_buffer=1MiB")
+    wait_until(lambda: node.ask("GET", "/readyz") == (200, "ok\n"))
+    assert "event=node_part_is_new" in node.log.read_text()
+    node.end()
+    mark = tmp_path / "pool" / "objects" / "~store"
+    text = mark.read_bytes()
+    mark.write_bytes(b"damaged")
+    node.arguments.append("--pool.disk_new=false")
+    node.start()
+    wait_until(lambda: node.ask("GET", "/readyz")[0] == 503)
+    assert "pool.disk is not served: " in (why := node.ask("GET", "/readyz")[1]) and "~store" in why, why
+    mark.write_bytes(text)
+    wait_until(lambda: node.ask("GET", "/readyz") == (200, "ok\n"))
+    assert "event=node_part_is_new" not in node.log.read_text()
+    node.end()
+
+
 def test_a_remote_store_that_is_down_is_named(tmp_path):
     """SET is rejected then, and /readyz fails: the operator reads why."""
     node = Node(tmp_path, "--remote.urls=redis://127.0.0.1:1", "--breaker.errors=1", "--breaker.retry=1h")

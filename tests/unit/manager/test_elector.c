@@ -4,8 +4,10 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "redis_server.h"
 #include "wait_for.h"
 #include "manager/lease/elector.h"
+#include "manager/lease/lease.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -462,6 +464,31 @@ START_TEST(test_a_dead_holder_of_another_boot)
 }
 END_TEST
 
+/* While Redis takes no writes a leader has no token. It is replaced as soon as there can be one,
+ * and not at the next fifth of the lease. */
+START_TEST(test_a_leader_without_a_token_is_elected_anew)
+{
+    enum { HOUR_MS = 3600 * 1000 };
+    struct redis_server redis = {0};
+    struct node a = {0};
+    ck_assert(redis_start(&redis, NULL));
+    snprintf(uri, sizeof(uri), TIERCE__LEASE_REGISTRY "redis://127.0.0.1:%u?cluster_name=c",
+             (unsigned)redis.port);
+    ck_assert(redis_set(&redis, "maxmemory", "1"));
+    lease_ms = HOUR_MS;
+    start(&a, "a", uri);
+    WAIT_FOR(leads(&a));
+    ck_assert_uint_eq(a.fence, 0);
+    ck_assert(redis_set(&redis, "maxmemory", "0"));
+    WAIT_FOR(promotions(&a) == 2 && leads(&a));
+    ck_assert_uint_gt(a.fence, 0);
+    ck_assert_uint_eq(demotions(&a), 1);
+    stop(&a);
+    lease_ms = LEASE_MS;
+    redis_stop(&redis);
+}
+END_TEST
+
 static Suite *make_suite(void)
 {
     Suite *suite = suite_create("elector");
@@ -474,6 +501,7 @@ static Suite *make_suite(void)
     tcase_add_test(tcase, test_demote_and_campaign_delay);
     tcase_add_test(tcase, test_a_follower_is_demoted);
     tcase_add_test(tcase, test_what_cannot_be_started);
+    tcase_add_test(tcase, test_a_leader_without_a_token_is_elected_anew);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("file");
     tcase_add_checked_fixture(tcase, set_up, tear_down);

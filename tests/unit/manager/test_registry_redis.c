@@ -224,6 +224,25 @@ START_TEST(test_what_kvcm_left_gets_numbers)
 }
 END_TEST
 
+/* Redis took no writes when it was elected. */
+START_TEST(test_a_leader_without_a_token_writes_nothing)
+{
+    struct tierce__registry *newer = open_one();
+    load(registry, 0);
+    fill(); /* nobody has a token */
+    load(newer, 1795000000000001);
+    ck_assert_int_eq(add_storage("b"), TIERCE_E_REFUSED);
+    ck_assert_msg(strstr(why, "this manager has no token") != NULL, "%s", why);
+    tierce__registry_drop(registry);
+    load(registry, 0); /* it reads */
+    ck_assert_int_eq(add_storage("b"), TIERCE_E_REFUSED);
+    tierce__registry_drop(registry);
+    load(registry, 1795000000000002);
+    ck_assert_int_eq(add_storage("b"), 0);
+    tierce__registry_close(newer);
+}
+END_TEST
+
 START_TEST(test_an_older_leader_is_refused)
 {
     struct tierce__registry *newer = open_one(), *older = registry;
@@ -460,6 +479,7 @@ int main(void)
     tcase_add_test(tcase, test_the_layout_is_that_of_kvcm);
     tcase_add_test(tcase, test_what_kvcm_left_gets_numbers);
     tcase_add_test(tcase, test_an_older_leader_is_refused);
+    tcase_add_test(tcase, test_a_leader_without_a_token_writes_nothing);
     tcase_add_test(tcase, test_damaged_content_is_refused);
     tcase_add_test(tcase, test_the_server_goes_away);
     tcase_add_test(tcase, test_an_answer_is_lost);

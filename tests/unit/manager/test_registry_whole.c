@@ -69,6 +69,35 @@ START_TEST(test_startup)
 }
 END_TEST
 
+static void add_name(void *arg, const char *name)
+{
+    char *names = arg;
+    size_t bytes = strlen(names);
+    snprintf(names + bytes, 512 - bytes, "%s\n", name);
+}
+
+START_TEST(test_unknown_names_of_a_startup_text)
+{
+    char names[512] = "";
+    char *builtin = tierce__startup_builtin("/var/lib/t");
+    tierce__registry_startup_unknown(builtin, add_name, names);
+    ck_assert_str_eq(names, "");
+    tierce__free(builtin);
+    tierce__registry_startup_unknown(
+        "{\"storage_confg\":{},\"storage_config\":{\"type\":\"file\",\"global_unique_nam\":\"x\","
+        "\"storage_spec\":{\"root_path\":\"/a\",\"bucket\":\"b\"}},\"instance_group\":{\"quota\":"
+        "{\"quota_config\":[{\"capacity\":1},{\"storage_type\":\"s3\",\"size\":1}],\"a.b\":0},"
+        "\"cache_config\":{\"reclaim_strategy\":{\"ttl\":5}}}}",
+        add_name, names);
+    ck_assert_str_eq(names, "storage_confg\n"
+                            "storage_config.global_unique_nam\n"
+                            "storage_config.storage_spec.bucket\n"
+                            "instance_group.quota.quota_config[1].size\n"
+                            "instance_group.quota.a.b\n"
+                            "instance_group.cache_config.reclaim_strategy.ttl\n");
+}
+END_TEST
+
 /* ---- generations ----------------------------------------------------------------------------- */
 
 static uint64_t generation_of(const char *id)
@@ -195,7 +224,7 @@ START_TEST(test_a_backup_has_another_id)
 END_TEST
 
 CHECK_MAIN("registry_whole", .seconds = 60, .setup = set_up, .teardown = tear_down,
-           .tests = {test_restore, test_startup,
+           .tests = {test_restore, test_startup, test_unknown_names_of_a_startup_text,
                      test_an_instance_that_returns_has_another_generation,
                      test_an_import_gives_no_generation_again,
                      test_a_backup_gives_no_generation_again, test_a_backup_has_another_id})

@@ -389,10 +389,15 @@ START_TEST(test_a_restart_keeps_the_disk)
 }
 END_TEST
 
+static bool disk_must_exist;
+
 static int try_open(char why[256])
 {
-    const struct tierce__parts_opts opts = {
-        .size = sizeof(opts), .disk_path = disk, .disk_bytes = MIB, .buffer_bytes = MIB};
+    const struct tierce__parts_opts opts = {.size = sizeof(opts),
+                                            .disk_path = disk,
+                                            .disk_bytes = MIB,
+                                            .disk_must_exist = disk_must_exist,
+                                            .buffer_bytes = MIB};
     struct tierce__parts *other = NULL;
     int rc = tierce__parts_open(&other, &opts, why);
     tierce__parts_close(other, tierce__deadline_in_ms(DEADLINE_MS));
@@ -417,6 +422,19 @@ START_TEST(test_a_folder_that_cannot_be_used_is_named)
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(try_open(why), -EEXIST);
     ck_assert_ptr_nonnull(strstr(why, path));
+
+    /* As the mount point of a disk that is not mounted. */
+    snprintf(disk, sizeof(disk), "%s/mounted", folder);
+    ck_assert_int_eq(mkdir(disk, 0700), 0);
+    disk_must_exist = true;
+    ck_assert_int_eq(try_open(why), -ENOENT);
+    ck_assert_msg(strstr(why, disk) != NULL && strstr(why, "mount the disk that has it") != NULL,
+                  "%s", why);
+    disk_must_exist = false;
+    ck_assert_int_eq(try_open(why), 0);
+    disk_must_exist = true;
+    ck_assert_int_eq(try_open(why), 0);
+    disk_must_exist = false;
 
     snprintf(disk, sizeof(disk), "%s/no/part", folder);
     ck_assert_int_eq(try_open(why), -ENOENT);

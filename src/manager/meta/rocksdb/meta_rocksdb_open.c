@@ -8,9 +8,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -202,9 +204,68 @@ static void remove_options(const char *path)
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
+enum { BACKGROUND_JOBS = 2 };
+
+static void *wait_for_end(void *arg)
+{
+    pthread_rwlock_t *end = arg;
+    pthread_rwlock_rdlock(end);
+    pthread_rwlock_unlock(end);
+    return NULL;
+}
+
+/* Whether the process may have as many more threads as opening begins: background jobs of both
+ * priorities, a timer, and those that open tables. */
+static int check_threads(void)
+{
+    enum { TABLE_OPENERS = 16, TIMERS = 1, ALL = 2 * BACKGROUND_JOBS + TIMERS + TABLE_OPENERS };
+    pthread_t threads[ALL];
+    size_t count = 0;
+    int rc = 0;
+    pthread_rwlock_t end;
+    pthread_rwlock_init(&end, NULL);
+    pthread_rwlock_wrlock(&end);
+    while (rc == 0 && count < ALL) {
+        rc = -pthread_create(&threads[count], NULL, wait_for_end, &end);
+        count += rc == 0;
+    }
+    pthread_rwlock_unlock(&end);
+    while (count > 0)
+        (void)pthread_join(threads[--count], NULL);
+    pthread_rwlock_destroy(&end);
+    return rc;
+}
+
+/* The library throws an exception where it gets no thread or no memory, which ends the process: no
+ * caller in C can catch it. So the limits of the process are tried before. */
+static int check_limits(const struct tierce__rocks_opts *opts, char why[256])
+{
+    enum { OTHER_MIB = 256 }; /* two tables in memory of 64 MiB, their filters, logs to replay */
+    size_t bytes = (size_t)(opts->cache_mib + OTHER_MIB) << 20;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int rc = memory != MAP_FAILED ? 0 : -ENOMEM;
+    /* Beside the memory, because stacks of threads need room, too. */
+    int threads = rc == 0 ? check_threads() : 0;
+    if (memory != MAP_FAILED)
+        (void)munmap(memory, bytes);
+    if (rc < 0)
+        snprintf(why, 256,
+                 "the index in RocksDB requires %zu MiB of address space: raise the limit of the "
+                 "process (ulimit -v, LimitAS=), or lower cache_mib of its URI (%llu)",
+                 bytes >> 20, (unsigned long long)opts->cache_mib);
+    else if (threads < 0)
+        snprintf(
+            why, 256,
+            "the index in RocksDB cannot start its threads: %s; raise the limit of the process "
+            "(ulimit -u and -v, LimitNPROC=, TasksMax=)",
+            tierce_strerror(threads));
+    return rc < 0 ? rc : threads;
+}
+
 static void make_options(struct tierce__rocks *rocks, const struct tierce__rocks_opts *opts)
 {
-    enum { BLOOM_BITS = 10, BACKGROUND_JOBS = 2, LOG_FILES = 2 };
+    enum { BLOOM_BITS = 10, LOG_FILES = 2 };
     rocks->cache = rocksdb_cache_create_lru((size_t)opts->cache_mib << 20);
     rocks->table = rocksdb_block_based_options_create();
     rocksdb_block_based_options_set_block_cache(rocks->table, rocks->cache);
@@ -532,9 +593,12 @@ static int open_rocks(struct tierce__rocks **out, char *path, const struct tierc
     rocks->path = path;
     for (unsigned i = 0; i < TIERCE__ROCKS_STRIPES; i++)
         tierce__lock_init(&rocks->stripes[i], TIERCE__LOCK_META_STRIPE);
-    make_options(rocks, opts);
     why[0] = '\0';
-    int rc = check_lock(path, why);
+    int rc = check_limits(opts, why);
+    if (rc == 0)
+        make_options(rocks, opts);
+    if (rc == 0)
+        rc = check_lock(path, why);
     if (rc == 0)
         rc = open_as_may_be(rocks, why);
     if (rc == -ENOSPC && rocks->db != NULL) {

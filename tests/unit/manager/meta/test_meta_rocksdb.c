@@ -13,9 +13,11 @@
 #include <fcntl.h>
 #include <rocksdb/c.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <tierce/log.h>
+#include <unistd.h>
 
 static struct tierce__meta_store *store;
 static struct tierce__meta_space *space;
@@ -668,6 +670,42 @@ START_TEST(a_cut_in_a_log_before_the_last_is_reported)
 }
 END_TEST
 
+#ifdef __SANITIZE_ADDRESS__
+enum { CAN_LIMIT = 0 }; /* shadow memory takes all address space */
+#else
+enum { CAN_LIMIT = 1 };
+#endif
+
+static uint64_t address_space_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    ck_assert_int_eq(fscanf(file, "%lu", &pages), 1);
+    fclose(file);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The library would end the process. */
+START_TEST(too_little_memory_or_threads_is_an_error)
+{
+    static const struct {
+        unsigned mib;
+        int rc;
+        const char *part;
+    } rows[] = {{32, -ENOMEM, "requires 257 MiB of address space"},
+                {300, -EAGAIN, "cannot start its threads"}};
+    char uri[160];
+    snprintf(uri, sizeof(uri), "rocksdb://%s?cache_mib=1", meta_folder);
+    rlim_t bytes = address_space_bytes() + ((rlim_t)rows[_i].mib << 20);
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &(struct rlimit){bytes, RLIM_INFINITY}), 0);
+    ck_assert_int_eq(open_at(uri), rows[_i].rc);
+    ck_assert_msg(strstr(why, rows[_i].part) != NULL, "%s", why);
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &(struct rlimit){RLIM_INFINITY, RLIM_INFINITY}), 0);
+    open_here("?cache_mib=1");
+    close_here();
+}
+END_TEST
+
 int main(void)
 {
     bool mounts = small_disk_permitted();
@@ -690,6 +728,8 @@ int main(void)
     tcase_add_loop_test(tcase, damage_in_a_log_is_reported, 0, 2);
     tcase_add_loop_test(tcase, a_log_that_a_crash_cut_off_is_not_damage, 0, 5);
     tcase_add_test(tcase, a_cut_in_a_log_before_the_last_is_reported);
+    if (CAN_LIMIT)
+        tcase_add_loop_test(tcase, too_little_memory_or_threads_is_an_error, 0, 2);
     if (mounts) {
         tcase_add_test(tcase, a_full_disk_rejects_writes_and_nothing_else);
         tcase_add_test(tcase, a_large_database_is_written_again);
