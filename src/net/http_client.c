@@ -177,7 +177,7 @@ long tierce__curl_status(struct tierce__curl *client)
     return status;
 }
 
-static int status_of(CURLcode code)
+int tierce__curl_error(CURLcode code)
 {
     if (code == CURLE_OPERATION_TIMEDOUT)
         return TIERCE_E_DEADLINE;
@@ -192,7 +192,7 @@ int tierce__curl_end(struct tierce__curl_answer *out, struct tierce__curl *clien
 {
     curl_multi_remove_handle(client->multi, client->easy);
     client->is_running = false;
-    int rc = client->rc != 0 ? client->rc : status_of(client->code);
+    int rc = client->rc != 0 ? client->rc : tierce__curl_error(client->code);
     if (rc == 0 && client->request.take == NULL && collect(client, "", 0) != 0)
         rc = client->rc;
     curl_easy_setopt(client->easy, CURLOPT_POSTFIELDS, NULL); /* borrowed for this request only */
@@ -230,10 +230,15 @@ static void init_curl(void)
     curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-int tierce__curl_create(struct tierce__curl **out, const struct tierce__curl_opts *opts)
+void tierce__curl_init(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, init_curl);
+}
+
+int tierce__curl_create(struct tierce__curl **out, const struct tierce__curl_opts *opts)
+{
+    tierce__curl_init();
     struct tierce__curl *client = tierce__calloc(1, sizeof(*client));
     if (client == NULL)
         return -ENOMEM;

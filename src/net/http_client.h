@@ -63,9 +63,15 @@ struct tierce__curl_answer {
     size_t bytes;
 };
 
+/* Initializes libcurl, once for the process. Thread: any. */
+void tierce__curl_init(void);
+
 /* Sets the options that all transfers of this process have: protocols, timeouts, authorities,
  * proxies, user agent, keep-alive. For owners of a handle of their own. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__curl_set_options(CURL *easy, const struct tierce__curl_opts *opts);
+
+/* The error that tierce__curl_call returns for a code of libcurl; 0 for CURLE_OK. */
+int tierce__curl_error(CURLcode code);
 
 /* Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__curl_create(struct tierce__curl **out,

@@ -83,12 +83,18 @@ void tierce__call_defer_aside(struct tierce__call *call);
  * gone, or the deadline has passed. The handler must still reply. Thread: any. */
 bool tierce__call_is_over(const struct tierce__call *call);
 
+struct tierce__reply_header {
+    const char *name, *value;
+};
+
 struct tierce__reply {
-    uint32_t status;                        /* gRPC: enum tierce__grpc_status, which the server
-                                               maps to HTTP for its own replies; HTTP: 200, 400, ... */
-    const char *message;                    /* gRPC: grpc-message, or NULL; any UTF-8 */
-    const char *type;                       /* HTTP: content type; NULL: application/json */
-    const char *header_name, *header_value; /* HTTP: one more header, or NULL */
+    uint32_t status;                            /* gRPC: enum tierce__grpc_status, which the server
+                                                   maps to HTTP for its own replies; HTTP: 200, 400, ... */
+    const char *message;                        /* gRPC: grpc-message, or NULL; any UTF-8 */
+    const char *type;                           /* HTTP: content type; NULL: application/json */
+    const char *header_name, *header_value;     /* HTTP: one more header, or NULL */
+    const struct tierce__reply_header *headers; /* HTTP: and further ones */
+    size_t header_count;
     const void *body;
     size_t bytes;
     void (*release)(void *body); /* NULL: the body is copied; else [transfer], called when it was
@@ -118,6 +124,23 @@ void tierce__call_reply_heap(struct tierce__call *call, const char *type, char *
 struct tierce__http_stream;
 struct tierce__http_stream *tierce__call_stream(struct tierce__call *call, const char *type);
 bool tierce__stream_write(struct tierce__http_stream *stream, const void *bytes, size_t count);
+
+/*
+ * The same for a writer that waits for a slow client: it writes at most tierce__stream_room bytes.
+ * If there is less room than `wanted`, `drained` is called once, as soon as half of the buffer is
+ * free or the client is gone, on any thread and without locks. `arg` must outlive the server.
+ */
+struct tierce__stream_opts {
+    uint32_t status; /* 0: 200 */
+    const char *type;
+    const struct tierce__reply_header *headers; /* [borrow for the call] */
+    size_t header_count;
+    void (*drained)(void *arg); /* or NULL */
+    void *arg;
+};
+struct tierce__http_stream *tierce__call_stream_with(struct tierce__call *call,
+                                                     const struct tierce__stream_opts *opts);
+size_t tierce__stream_room(struct tierce__http_stream *stream, size_t wanted);
 void tierce__stream_end(struct tierce__http_stream *stream);
 
 /* ---- a server -------------------------------------------------------------------------------- */

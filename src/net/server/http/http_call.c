@@ -88,6 +88,8 @@ static struct MHD_Response *make_response(const struct tierce__reply *reply)
                                   reply->type != NULL ? reply->type : "application/json");
     if (reply->header_name != NULL)
         (void)MHD_add_response_header(response, reply->header_name, reply->header_value);
+    for (size_t i = 0; i < reply->header_count; i++)
+        (void)MHD_add_response_header(response, reply->headers[i].name, reply->headers[i].value);
     return response;
 }
 

@@ -23,6 +23,9 @@ struct tierce__http_stream {
     int fd;
     unsigned holders;
     bool is_suspended, is_gone, is_ended;
+    bool awaits_room;           /* `drained` is due as soon as there is some */
+    void (*drained)(void *arg); /* or NULL */
+    void *arg;
     char *data; /* [begin, end) is queued; the sent part is discarded when it is as large as that */
     size_t begin, end, capacity, bytes_max;
 };
@@ -39,6 +42,17 @@ static void drop(struct tierce__http_stream *stream)
     tierce__lock_fini(&stream->lock);
     tierce__free(stream->data);
     tierce__free(stream);
+}
+
+/* Called under the lock. Returns whether the writer must be woken after unlocking. */
+static bool has_drained(struct tierce__http_stream *stream)
+{
+    tierce__lock_assert_held(&stream->lock);
+    bool due = stream->awaits_room &&
+               (stream->is_gone || stream->end - stream->begin <= stream->bytes_max / 2);
+    if (due)
+        stream->awaits_room = false;
+    return due;
 }
 
 /* Called by libmicrohttpd's thread. */
@@ -62,7 +76,10 @@ static ssize_t pull(void *arg, uint64_t position, char *out, size_t capacity)
         stream->is_suspended = true;
         MHD_suspend_connection(stream->connection);
     }
+    bool drained = has_drained(stream);
     tierce__lock_drop(&stream->lock);
+    if (drained)
+        stream->drained(stream->arg);
     return result;
 }
 
@@ -75,7 +92,10 @@ static void response_is_gone(void *arg)
     tierce__lock_take(&stream->lock);
     TIERCE_ASSERT(!stream->is_gone);
     stream->is_gone = true;
+    bool drained = has_drained(stream);
     tierce__lock_drop(&stream->lock);
+    if (drained)
+        stream->drained(stream->arg);
     drop(stream);
 }
 
@@ -99,7 +119,8 @@ static struct tierce__http_stream *make_stream(struct tierce__http_call *call)
     return stream;
 }
 
-struct tierce__http_stream *tierce__call_stream(struct tierce__call *base, const char *type)
+struct tierce__http_stream *tierce__call_stream_with(struct tierce__call *base,
+                                                     const struct tierce__stream_opts *opts)
 {
     if (tierce__call_info(base)->protocol != TIERCE__SERVE_HTTP)
         return NULL;
@@ -107,6 +128,8 @@ struct tierce__http_stream *tierce__call_stream(struct tierce__call *base, const
     struct tierce__http_stream *stream = make_stream(call);
     if (stream == NULL)
         return NULL;
+    stream->drained = opts->drained;
+    stream->arg = opts->arg;
     struct MHD_Response *response = MHD_create_response_from_callback(
         MHD_SIZE_UNKNOWN, 16u << 10, pull, stream, response_is_gone);
     if (response == NULL) {
@@ -114,11 +137,18 @@ struct tierce__http_stream *tierce__call_stream(struct tierce__call *base, const
         response_is_gone(stream);
         return NULL;
     }
-    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, opts->type);
     (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
-    tierce__http_settle(call, 200, response);
+    for (size_t i = 0; i < opts->header_count; i++)
+        (void)MHD_add_response_header(response, opts->headers[i].name, opts->headers[i].value);
+    tierce__http_settle(call, opts->status != 0 ? opts->status : 200, response);
     tierce__call_handler_is_done(base);
     return stream;
+}
+
+struct tierce__http_stream *tierce__call_stream(struct tierce__call *base, const char *type)
+{
+    return tierce__call_stream_with(base, &(struct tierce__stream_opts){.type = type});
 }
 
 /* Makes room for `count` bytes after the queued ones. */
@@ -177,6 +207,20 @@ bool tierce__stream_write(struct tierce__http_stream *stream, const void *bytes,
     if (resumed != NULL)
         MHD_resume_connection(resumed);
     return good;
+}
+
+size_t tierce__stream_room(struct tierce__http_stream *stream, size_t wanted)
+{
+    TIERCE_CHECK_MAGIC(stream, STREAM_MAGIC);
+    tierce__lock_take(&stream->lock);
+    TIERCE_ASSERT(stream->end - stream->begin <= stream->bytes_max);
+    size_t room = stream->bytes_max - (stream->end - stream->begin);
+    if (stream->is_gone || stream->is_ended)
+        room = stream->bytes_max; /* the next write reports it */
+    else if (room < wanted && stream->drained != NULL)
+        stream->awaits_room = true;
+    tierce__lock_drop(&stream->lock);
+    return room;
 }
 
 static void end(struct tierce__http_stream *stream)

@@ -1,0 +1,570 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The steps of an exchange: which engine is asked for what, and what follows a failure. */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log_repeat.h"
+#include "base/mix.h"
+#include "proxy/bodies.h"
+#include "proxy/proxy_private.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static void start_decode(struct tierce__exchange *exchange);
+static void start_prefill(struct tierce__exchange *exchange);
+
+static const struct tierce__proxy_config *config_of(const struct tierce__exchange *exchange)
+{
+    return exchange->relay->proxy->config;
+}
+
+static void count(const struct tierce__exchange *exchange, enum tierce__proxy_counter row)
+{
+    tierce__proxy_count(exchange->relay->proxy, row);
+}
+
+/* ---- creation -------------------------------------------------------------------------------- */
+
+/* Copies a header's value if it fits and has no control characters; otherwise "". */
+static void copy_header(char *out, size_t size, const char *value)
+{
+    size_t n = value != NULL ? strlen(value) : 0;
+    out[0] = '\0';
+    if (n == 0 || n >= size)
+        return;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)value[i] < 0x20 || value[i] == 0x7f)
+            return;
+    memcpy(out, value, n + 1);
+}
+
+static void copy_headers(struct tierce__exchange *exchange, const struct tierce__call *call)
+{
+    static _Atomic uint64_t made;
+    copy_header(exchange->request_id, sizeof(exchange->request_id),
+                tierce__call_header(call, "x-request-id"));
+    copy_header(exchange->traceparent, sizeof(exchange->traceparent),
+                tierce__call_header(call, "traceparent"));
+    if (exchange->request_id[0] == '\0') {
+        uint64_t number = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed);
+        snprintf(exchange->request_id, sizeof(exchange->request_id), "tierce-%016" PRIx64 "%08x",
+                 tierce__mix(tierce__wall_us() ^ number << 52), (uint32_t)number);
+    }
+}
+
+/* The header that engines get. Returns false if there is no memory. */
+static bool choose_authorization(struct tierce__exchange *exchange, const struct tierce__call *call)
+{
+    const struct tierce__proxy *proxy = exchange->relay->proxy;
+    const char *shown = proxy->engine_authorization;
+    if (shown == NULL && proxy->config->token_file[0] == '\0')
+        shown = tierce__call_header(call, "authorization");
+    if (shown == NULL)
+        return true;
+    exchange->authorization = tierce__strdup(shown);
+    return exchange->authorization != NULL;
+}
+
+/* The call's body ends with the call, which ends when a stream begins; libcurl may still be
+ * sending it then. */
+static bool copy_body(struct tierce__exchange *exchange, const struct tierce__call_info *info)
+{
+    if (strcmp(info->method, "POST") != 0)
+        return true;
+    exchange->body = tierce__alloc(info->body_bytes + 1);
+    if (exchange->body == NULL)
+        return false;
+    if (info->body_bytes > 0)
+        memcpy(exchange->body, info->body, info->body_bytes);
+    exchange->body_bytes = info->body_bytes;
+    return true;
+}
+
+bool tierce__exchange_create(struct tierce__proxy *proxy, struct tierce__call *call,
+                             const char *path)
+{
+    const struct tierce__call_info *info = tierce__call_info(call);
+    size_t held = 2 * info->body_bytes; /* the body, and the one that is made of it */
+    uint32_t at = atomic_fetch_add_explicit(&proxy->next_relay, 1, memory_order_relaxed);
+    if (!tierce__held_take(&proxy->held, held))
+        return false;
+    struct tierce__exchange *exchange = tierce__calloc(1, sizeof(*exchange));
+    if (exchange != NULL) {
+        exchange->relay = &proxy->relays[at % proxy->relay_count];
+        copy_headers(exchange, call);
+    }
+    if (exchange == NULL || !copy_body(exchange, info) || !choose_authorization(exchange, call)) {
+        if (exchange != NULL)
+            tierce__free(exchange->body);
+        tierce__free(exchange);
+        tierce__held_give_back(&proxy->held, held);
+        return false;
+    }
+    exchange->held = held;
+    exchange->call = call;
+    exchange->path = path;
+    exchange->begun_ns = tierce__now_ns();
+    tierce__list_init(&exchange->node);
+    tierce__list_init(&exchange->pause);
+    atomic_fetch_add_explicit(&proxy->active, 1, memory_order_relaxed);
+    struct tierce__relay *relay = exchange->relay;
+    tierce__lock_take(&relay->lock);
+    tierce__list_push_back(&relay->inbox, &exchange->node);
+    tierce__lock_drop(&relay->lock);
+    tierce__fetcher_wake(relay->fetcher);
+    return true;
+}
+
+/* ---- a fetch --------------------------------------------------------------------------------- */
+
+struct ask {
+    const char *origin, *path;
+    const char *body;
+    size_t body_bytes;
+    uint32_t timeout_ms;
+    bool is_for_engine; /* it gets the client's headers */
+    void (*done)(void *arg, int rc, const char *why);
+};
+
+static int begin_fetch(struct tierce__exchange *exchange, const struct ask *ask)
+{
+    struct tierce__curl_header headers[4];
+    size_t n = 0;
+    struct tierce__line url = {0};
+    tierce__line_put(&url, ask->origin);
+    tierce__line_put(&url, ask->path);
+    tierce__line_put_bytes(&url, "", 1);
+    if (ask->body != NULL)
+        headers[n++] = (struct tierce__curl_header){"Content-Type", "application/json"};
+    if (ask->is_for_engine) {
+        headers[n++] = (struct tierce__curl_header){"X-Request-Id", exchange->request_id};
+        if (exchange->authorization != NULL)
+            headers[n++] = (struct tierce__curl_header){"Authorization", exchange->authorization};
+        if (exchange->traceparent[0] != '\0')
+            headers[n++] = (struct tierce__curl_header){"traceparent", exchange->traceparent};
+    }
+    TIERCE_ASSERT(exchange->fetch == NULL);
+    tierce__exchange_clear_answer(exchange);
+    exchange->step_ns = tierce__now_ns();
+    int rc =
+        url.failed
+            ? -ENOMEM
+            : tierce__fetch_begin(&exchange->fetch, exchange->relay->fetcher,
+                                  &(struct tierce__fetch_request){.url = url.text,
+                                                                  .body = ask->body,
+                                                                  .body_bytes = ask->body_bytes,
+                                                                  .headers = headers,
+                                                                  .header_count = n,
+                                                                  .timeout_ms = ask->timeout_ms,
+                                                                  .take = tierce__exchange_take,
+                                                                  .done = ask->done,
+                                                                  .arg = exchange});
+    tierce__line_clear(&url);
+    return rc;
+}
+
+static void use_engine(struct tierce__exchange *exchange, struct tierce__engines *engines,
+                       struct tierce__engine *engine)
+{
+    TIERCE_ASSERT(exchange->engine == NULL);
+    exchange->engine = engine;
+    exchange->tried |= 1ULL << engine->index;
+    tierce__engine_use(engines, engine);
+}
+
+static void enter(struct tierce__exchange *exchange, enum tierce__exchange_step step)
+{
+    exchange->step = step;
+    exchange->tried = 0;
+    exchange->attempts = 0;
+    tierce__line_clear(&exchange->made);
+    exchange->has_params = false;
+}
+
+/* What `done` begins with: the fetch is over, and its headers are kept. */
+static void settle(struct tierce__exchange *exchange)
+{
+    struct tierce__fetch *fetch = exchange->fetch;
+    exchange->fetch = NULL;
+    exchange->status = tierce__fetch_status(fetch);
+    copy_header(exchange->type, sizeof(exchange->type),
+                tierce__fetch_header(fetch, "content-type"));
+    copy_header(exchange->retry_after, sizeof(exchange->retry_after),
+                tierce__fetch_header(fetch, "retry-after"));
+}
+
+/* Notes a failed attempt, and lets the engine go. `rc` as of the fetch. */
+static void note_failure(struct tierce__exchange *exchange, const char *event, int rc,
+                         const char *why)
+{
+    struct tierce__engine *engine = exchange->engine;
+    char text[64];
+    if (rc == 0) {
+        snprintf(text, sizeof(text), "HTTP status %ld", exchange->status);
+        why = text;
+    }
+    atomic_fetch_add_explicit(&engine->failures, 1, memory_order_relaxed);
+    if (rc == -ECONNREFUSED)
+        tierce__engine_unreachable(engine, why);
+    tierce__log_repeated(TIERCE_LOG_WARN, event, "engine=%s why=\"%s\"", engine->name, why);
+    tierce__exchange_let_go(exchange);
+    exchange->attempts++;
+}
+
+/* Another engine might do better. */
+static bool is_engines_fault(int rc, long status)
+{
+    return rc != 0 || status >= 500 || status == 429;
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+static void done_decode(void *arg, int rc, const char *why);
+
+static void ask_decode(struct tierce__exchange *exchange, struct tierce__engine *engine)
+{
+    bool is_made = exchange->has_params;
+    use_engine(exchange, &exchange->relay->proxy->decode, engine);
+    int rc = begin_fetch(
+        exchange, &(struct ask){.origin = engine->url,
+                                .path = exchange->path,
+                                .body = is_made ? exchange->made.text : exchange->body,
+                                .body_bytes = is_made ? exchange->made.bytes : exchange->body_bytes,
+                                .is_for_engine = true,
+                                .done = done_decode});
+    if (rc != 0)
+        tierce__exchange_fail(exchange, 503, "no memory for the request");
+}
+
+/* After a failure: another engine, or the failure becomes the answer. */
+static void retry_decode(struct tierce__exchange *exchange, int rc, const char *why)
+{
+    const struct tierce__proxy_config *config = config_of(exchange);
+    char text[400];
+    struct tierce__engine *engine = NULL;
+    if (exchange->attempts <= config->decode_retries)
+        engine = tierce__choose(&exchange->relay->proxy->decode, &exchange->decode_choice,
+                                config->router_load, exchange->tried);
+    if (engine != NULL) {
+        ask_decode(exchange, engine);
+        return;
+    }
+    if (rc == 0) {
+        tierce__exchange_pass_on(exchange);
+        return;
+    }
+    snprintf(text, sizeof(text), "%u of the engines failed before the first byte; the last one: %s",
+             exchange->attempts, why);
+    tierce__exchange_fail(exchange, 502, text);
+}
+
+/* An engine that may have read the KV of a prefill has perhaps released it: the next engine
+ * computes the prompt itself. */
+static void fail_decode(struct tierce__exchange *exchange, int rc, const char *why, bool was_sent)
+{
+    count(exchange, TIERCE__PROXY_COUNT_DECODE_FAILURES);
+    note_failure(exchange, "proxy_decode_failed", rc, why);
+    if (was_sent && exchange->has_params) {
+        exchange->has_params = false;
+        count(exchange, TIERCE__PROXY_COUNT_DECODES_ALONE);
+    }
+    retry_decode(exchange, rc, why);
+}
+
+static void done_decode(void *arg, int rc, const char *why)
+{
+    struct tierce__exchange *exchange = arg;
+    bool was_sent = tierce__fetch_was_sent(exchange->fetch);
+    bool is_delimited = tierce__fetch_header(exchange->fetch, "transfer-encoding") != NULL ||
+                        tierce__fetch_header(exchange->fetch, "content-length") != NULL;
+    settle(exchange);
+    if (exchange->step == TIERCE__EXCHANGE_STREAM) {
+        if (rc == TIERCE_E_CANCELLED && exchange->refusal == NULL)
+            tierce__exchange_drop(exchange);
+        else
+            tierce__exchange_end_stream(exchange, rc, why, is_delimited);
+    } else if (rc == TIERCE_E_CANCELLED && exchange->refusal != NULL) {
+        tierce__exchange_fail(exchange, 502, exchange->refusal);
+    } else if (is_engines_fault(rc, exchange->status)) {
+        fail_decode(exchange, rc, why, was_sent);
+    } else {
+        tierce__exchange_pass_on(exchange);
+    }
+}
+
+static void start_decode(struct tierce__exchange *exchange)
+{
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    exchange->step = TIERCE__EXCHANGE_DECODE;
+    exchange->tried = 0;
+    exchange->attempts = 0;
+    struct tierce__engine *engine =
+        tierce__choose(&proxy->decode, &exchange->decode_choice, proxy->config->router_load, 0);
+    if (engine == NULL) {
+        tierce__exchange_fail(exchange, 503, "no engine of decode.urls is reachable");
+        return;
+    }
+    if (exchange->decode_choice.is_known && exchange->decode_choice.tokens[engine->index] > 0)
+        count(exchange, TIERCE__PROXY_COUNT_ROUTER_CHOICES);
+    ask_decode(exchange, engine);
+}
+
+/* ---- prefill --------------------------------------------------------------------------------- */
+
+static void done_prefill(void *arg, int rc, const char *why);
+
+static void decode_alone(struct tierce__exchange *exchange)
+{
+    count(exchange, TIERCE__PROXY_COUNT_DECODES_ALONE);
+    enter(exchange, TIERCE__EXCHANGE_DECODE);
+    start_decode(exchange);
+}
+
+/* Asks the next engine of prefill.urls, if there is one and the bound permits it. */
+static void ask_prefill(struct tierce__exchange *exchange)
+{
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    struct tierce__engine *engine = NULL;
+    if (exchange->attempts <= proxy->config->prefill_retries)
+        engine = tierce__choose(&proxy->prefill, &exchange->prefill_choice,
+                                proxy->config->router_load, exchange->tried);
+    if (engine == NULL) {
+        tierce__log_repeated(TIERCE_LOG_WARN, "proxy_decode_alone",
+                             "why=\"no engine of prefill.urls has computed the prompt\"");
+        decode_alone(exchange);
+        return;
+    }
+    use_engine(exchange, &proxy->prefill, engine);
+    int rc = begin_fetch(exchange, &(struct ask){.origin = engine->url,
+                                                 .path = exchange->path,
+                                                 .body = exchange->made.text,
+                                                 .body_bytes = exchange->made.bytes,
+                                                 .timeout_ms = proxy->config->prefill_ms,
+                                                 .is_for_engine = true,
+                                                 .done = done_prefill});
+    if (rc != 0)
+        tierce__exchange_fail(exchange, 503, "no memory for the request");
+}
+
+static void take_params(struct tierce__exchange *exchange)
+{
+    struct tierce__json_doc doc = {0};
+    struct tierce__text params = {0};
+    if (tierce__json_parse(&doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0)
+        params = tierce__body_params(doc.value);
+    enter(exchange, TIERCE__EXCHANGE_DECODE);
+    if (params.length > 0) {
+        tierce__body_put_decode(&exchange->made, exchange->request.value, params);
+        exchange->has_params = !exchange->made.failed;
+    }
+    if (!exchange->has_params)
+        count(exchange, TIERCE__PROXY_COUNT_PREFILLS_EMPTY);
+    tierce__json_doc_clear(&doc);
+}
+
+static void done_prefill(void *arg, int rc, const char *why)
+{
+    struct tierce__exchange *exchange = arg;
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    settle(exchange);
+    if (rc == 0 && exchange->status == 200) {
+        count(exchange, TIERCE__PROXY_COUNT_PREFILLS);
+        tierce__latency_add(&proxy->prefill_time, tierce__now_ns() - exchange->step_ns);
+        tierce__exchange_let_go(exchange);
+        take_params(exchange);
+        start_decode(exchange);
+        return;
+    }
+    bool is_hopeless = !is_engines_fault(rc, exchange->status);
+    count(exchange, TIERCE__PROXY_COUNT_PREFILL_FAILURES);
+    note_failure(exchange, "proxy_prefill_failed", rc,
+                 exchange->refusal != NULL ? exchange->refusal : why);
+    if (is_hopeless) /* a request that is rejected: the client gets the other engine's words */
+        decode_alone(exchange);
+    else
+        ask_prefill(exchange);
+}
+
+static void start_prefill(struct tierce__exchange *exchange)
+{
+    const struct tierce__proxy *proxy = exchange->relay->proxy;
+    enter(exchange, TIERCE__EXCHANGE_PREFILL);
+    if (proxy->prefill.count == 0 || exchange->body == NULL) {
+        start_decode(exchange);
+        return;
+    }
+    if (!tierce__body_can_prefill(exchange->request.value)) {
+        count(exchange, TIERCE__PROXY_COUNT_PREFILLS_SKIPPED);
+        start_decode(exchange);
+        return;
+    }
+    tierce__body_put_prefill(&exchange->made, exchange->request.value);
+    if (exchange->made.failed)
+        tierce__exchange_fail(exchange, 503, "no memory for the request");
+    else
+        ask_prefill(exchange);
+}
+
+/* ---- the router index ------------------------------------------------------------------------ */
+
+static void fail_router(struct tierce__exchange *exchange, int rc, const char *why)
+{
+    count(exchange, TIERCE__PROXY_COUNT_ROUTER_FAILURES);
+    if (rc != 0)
+        tierce__log_repeated(TIERCE_LOG_WARN, "proxy_router_failed", "step=%s why=\"%s\"",
+                             exchange->step == TIERCE__EXCHANGE_QUERY ? "query" : "tokenize", why);
+    else
+        tierce__log_repeated(TIERCE_LOG_WARN, "proxy_router_failed", "step=%s status=%ld",
+                             exchange->step == TIERCE__EXCHANGE_QUERY ? "query" : "tokenize",
+                             exchange->status);
+}
+
+static void done_query(void *arg, int rc, const char *why)
+{
+    struct tierce__exchange *exchange = arg;
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    struct tierce__json_doc doc = {0};
+    settle(exchange);
+    bool is_good =
+        rc == 0 && exchange->status == 200 &&
+        tierce__json_parse(&doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0 &&
+        tierce__choice_read(&exchange->decode_choice, &proxy->decode, doc.value);
+    if (is_good && proxy->prefill.count > 0)
+        (void)tierce__choice_read(&exchange->prefill_choice, &proxy->prefill, doc.value);
+    tierce__json_doc_clear(&doc);
+    if (!is_good)
+        fail_router(exchange, rc, why);
+    start_prefill(exchange);
+}
+
+static void start_query(struct tierce__exchange *exchange, struct tierce__text tokens)
+{
+    const struct tierce__proxy_config *config = config_of(exchange);
+    enter(exchange, TIERCE__EXCHANGE_QUERY);
+    tierce__body_put_query(&exchange->made, exchange->request.value, tokens);
+    count(exchange, TIERCE__PROXY_COUNT_ROUTER_QUERIES);
+    int rc = exchange->made.failed
+                 ? -ENOMEM
+                 : begin_fetch(exchange, &(struct ask){.origin = config->router_url,
+                                                       .path = "/query",
+                                                       .body = exchange->made.text,
+                                                       .body_bytes = exchange->made.bytes,
+                                                       .timeout_ms = config->router_ms,
+                                                       .done = done_query});
+    if (rc != 0)
+        tierce__exchange_fail(exchange, 503, "no memory for the request");
+}
+
+static void done_tokenize(void *arg, int rc, const char *why)
+{
+    struct tierce__exchange *exchange = arg;
+    struct tierce__json_doc doc = {0};
+    struct tierce__text tokens = {0};
+    settle(exchange);
+    if (rc == 0 && exchange->status == 200 &&
+        tierce__json_parse(&doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0)
+        tokens = tierce__json_get(doc.value, "tokens");
+    if (tierce__json_value_kind(tokens) == '[') {
+        start_query(exchange, tokens);
+    } else {
+        fail_router(exchange, rc, why);
+        start_prefill(exchange);
+    }
+    tierce__json_doc_clear(&doc);
+}
+
+/* Returns false if no engine or no text is there. */
+static bool start_tokenize(struct tierce__exchange *exchange)
+{
+    struct tierce__engine *engine = tierce__choose(&exchange->relay->proxy->decode, NULL, 0, 0);
+    enter(exchange, TIERCE__EXCHANGE_TOKENIZE);
+    if (engine == NULL || !tierce__body_put_tokenize(&exchange->made, exchange->request.value) ||
+        exchange->made.failed)
+        return false;
+    int rc = begin_fetch(exchange, &(struct ask){.origin = engine->url,
+                                                 .path = "/tokenize",
+                                                 .body = exchange->made.text,
+                                                 .body_bytes = exchange->made.bytes,
+                                                 .timeout_ms = config_of(exchange)->router_ms,
+                                                 .is_for_engine = true,
+                                                 .done = done_tokenize});
+    return rc == 0;
+}
+
+void tierce__exchange_begin(struct tierce__exchange *exchange)
+{
+    const struct tierce__proxy *proxy = exchange->relay->proxy;
+    bool asks_router = proxy->config->router_url[0] != '\0';
+    /* Text that is no JSON is passed on: the engine says what is wrong with it. */
+    bool is_read =
+        exchange->body != NULL && (asks_router || proxy->prefill.count > 0) &&
+        tierce__json_parse(&exchange->request, exchange->body, exchange->body_bytes, NULL) == 0;
+    if (is_read && asks_router) {
+        struct tierce__text tokens = tierce__body_tokens(exchange->request.value);
+        if (tokens.length > 0) {
+            start_query(exchange, tokens);
+            return;
+        }
+        if (start_tokenize(exchange))
+            return;
+    }
+    start_prefill(exchange);
+}
+
+/* ---- looks ----------------------------------------------------------------------------------- */
+
+static void look_at_stream(struct tierce__exchange *exchange, uint64_t now_ns)
+{
+    uint64_t silence_ns = config_of(exchange)->silence_ms * TIERCE__MS_NS;
+    if (!tierce__stream_write(exchange->stream, "", 0))
+        tierce__exchange_drop(exchange);
+    else if (tierce__list_empty(&exchange->pause) && now_ns - exchange->byte_ns > silence_ns)
+        tierce__exchange_end_stream(exchange, TIERCE_E_DEADLINE,
+                                    "the engine was silent for longer than timeout.silence", true);
+}
+
+void tierce__exchange_look(struct tierce__exchange *exchange, uint64_t now_ns)
+{
+    static const char why[] = "the engine no longer answers health checks";
+    if (exchange->step == TIERCE__EXCHANGE_STREAM) {
+        look_at_stream(exchange, now_ns);
+        return;
+    }
+    if (tierce__call_is_over(exchange->call)) {
+        tierce__exchange_drop(exchange);
+        return;
+    }
+    if (now_ns - exchange->begun_ns > config_of(exchange)->request_ms * TIERCE__MS_NS) {
+        tierce__exchange_fail(exchange, 504, "no engine answered within timeout.request");
+        return;
+    }
+    if (exchange->engine == NULL || exchange->fetch == NULL ||
+        !atomic_load_explicit(&exchange->engine->is_down, memory_order_relaxed))
+        return;
+    tierce__fetch_cancel(exchange->fetch);
+    exchange->fetch = NULL;
+    if (exchange->step == TIERCE__EXCHANGE_DECODE) {
+        fail_decode(exchange, TIERCE_E_DOWN, why, true);
+    } else {
+        TIERCE_ASSERT(exchange->step == TIERCE__EXCHANGE_PREFILL);
+        count(exchange, TIERCE__PROXY_COUNT_PREFILL_FAILURES);
+        note_failure(exchange, "proxy_prefill_failed", TIERCE_E_DOWN, why);
+        ask_prefill(exchange);
+    }
+}
+
+void tierce__exchange_resume(struct tierce__exchange *exchange)
+{
+    TIERCE_ASSERT(exchange->step == TIERCE__EXCHANGE_STREAM && exchange->fetch != NULL);
+    tierce__list_remove(&exchange->pause);
+    exchange->byte_ns = tierce__now_ns();
+    tierce__fetch_resume(exchange->fetch);
+}
+
+void tierce__exchange_cut(struct tierce__exchange *exchange)
+{
+    tierce__exchange_fail(exchange, 503, "the proxy is shutting down");
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a proxy says about itself. */
+#include "base/alloc.h"
+#include "base/text/prometheus.h"
+#include "proxy/proxy_private.h"
+
+#include <stdio.h>
+
+static const struct {
+    const char *name, *text;
+} counters[] = {
+#define TIERCE_COUNTER(row, name, text) {"proxy." name, text},
+#include "proxy/proxy_counters.def"
+#undef TIERCE_COUNTER
+};
+
+/* The process runs. */
+void tierce__proxy_health(void *arg, struct tierce__call *call)
+{
+    (void)arg;
+    tierce__call_reply_text(call, 200, "ok\n");
+}
+
+/* It can answer requests. */
+void tierce__proxy_readyz(void *arg, struct tierce__call *call)
+{
+    const struct tierce__proxy *proxy = arg;
+    char text[160];
+    if (atomic_load_explicit(&proxy->is_draining, memory_order_relaxed)) {
+        tierce__call_reply_text(call, 503, "the proxy is shutting down\n");
+        return;
+    }
+    int n = snprintf(text, sizeof(text), "%u of %u engines of decode.urls are reachable",
+                     tierce__engines_up(&proxy->decode), proxy->decode.count);
+    if (proxy->prefill.count > 0)
+        n += snprintf(text + n, sizeof(text) - (size_t)n, "; %u of %u of prefill.urls",
+                      tierce__engines_up(&proxy->prefill), proxy->prefill.count);
+    snprintf(text + n, sizeof(text) - (size_t)n, "\n");
+    tierce__call_reply_text(call, tierce__engines_ready(&proxy->decode) ? 200 : 503, text);
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+static void put(struct tierce__prometheus *text, const char *name, const char *help, double value)
+{
+    tierce__prometheus_put(text,
+                           &(struct tierce__metric){.name = name, .help = help, .value = value});
+}
+
+enum engine_row { IN_FLIGHT, IS_UP, REQUESTS, FAILURES, ENGINE_ROWS };
+
+static const struct {
+    const char *name, *help;
+    bool is_counter;
+} engine_rows[ENGINE_ROWS] = {
+    [IN_FLIGHT] = {"proxy.engine_requests_now", "Requests in progress at an engine.", false},
+    [IS_UP] = {"proxy.engine_up", "Whether an engine gets requests.", false},
+    [REQUESTS] = {"proxy.engine_requests", "Requests to an engine.", true},
+    [FAILURES] = {"proxy.engine_failures", "Requests to an engine that failed.", true},
+};
+
+static double engine_value(const struct tierce__engine *engine, enum engine_row row)
+{
+    switch (row) {
+    case IN_FLIGHT:
+        return atomic_load_explicit(&engine->in_flight, memory_order_relaxed);
+    case IS_UP:
+        return atomic_load_explicit(&engine->is_down, memory_order_relaxed) ? 0 : 1;
+    case REQUESTS:
+        return (double)atomic_load_explicit(&engine->requests, memory_order_relaxed);
+    case FAILURES:
+        return (double)atomic_load_explicit(&engine->failures, memory_order_relaxed);
+    case ENGINE_ROWS:
+        break;
+    }
+    return 0;
+}
+
+static void put_engines(struct tierce__prometheus *text, enum engine_row row, const char *role,
+                        const struct tierce__engines *engines)
+{
+    for (uint32_t i = 0; i < engines->count; i++) {
+        const struct tierce__metric_tag tags[] = {{"role", role},
+                                                  {"engine", engines->items[i].name}};
+        tierce__prometheus_put(
+            text, &(struct tierce__metric){.name = engine_rows[row].name,
+                                           .help = engine_rows[row].help,
+                                           .is_counter = engine_rows[row].is_counter,
+                                           .value = engine_value(&engines->items[i], row),
+                                           .tags = tags,
+                                           .tag_count = 2});
+    }
+}
+
+void tierce__proxy_metrics(void *arg, struct tierce__call *call)
+{
+    struct tierce__proxy *proxy = arg;
+    struct tierce__prometheus text = {0};
+    size_t bytes = 0;
+    for (size_t i = 0; i < TIERCE__PROXY_COUNTERS; i++)
+        tierce__prometheus_put(
+            &text, &(struct tierce__metric){.name = counters[i].name,
+                                            .help = counters[i].text,
+                                            .is_counter = true,
+                                            .value = (double)atomic_load_explicit(
+                                                &proxy->counters[i], memory_order_relaxed)});
+    put(&text, "proxy.requests_now", "Requests in progress.",
+        atomic_load_explicit(&proxy->active, memory_order_relaxed));
+    put(&text, "proxy.held_bytes", "Bytes of requests and of answers that are not streamed.",
+        (double)atomic_load_explicit(&proxy->held.bytes, memory_order_relaxed));
+    for (enum engine_row row = 0; row < ENGINE_ROWS; row++) {
+        put_engines(&text, row, "decode", &proxy->decode);
+        put_engines(&text, row, "prefill", &proxy->prefill);
+    }
+    tierce__prometheus_put_latency(
+        &text,
+        &(struct tierce__metric){.name = "proxy.first_byte_seconds",
+                                 .help = "Time from a request to the first byte of its answer."},
+        &proxy->first_byte);
+    tierce__prometheus_put_latency(
+        &text,
+        &(struct tierce__metric){.name = "proxy.prefill_seconds",
+                                 .help = "Time of an engine of prefill.urls for a prompt."},
+        &proxy->prefill_time);
+    char *page = tierce__prometheus_end(&text, &bytes);
+    tierce__call_reply_heap(call, "text/plain; version=0.0.4", page, bytes);
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "proxy/bodies.h"
+#include "proxy/proxy_private.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DRAIN_TICK_US 2000u
+#define LAST_WORDS_MS 5000u /* for clients to read the ends of their answers */
+#define GRACE_MS      5000u /* the server's own deadline comes after ours */
+#define TOKEN_BYTES   4096u
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static void refuse(struct tierce__call *call, unsigned status, const char *why)
+{
+    struct tierce__line line = {0};
+    const struct tierce__reply_header headers[] = {{"Retry-After", "1"}};
+    tierce__body_put_error(&line, status, why);
+    tierce__call_reply(
+        call, &(struct tierce__reply){.status = status,
+                                      .header_name = status == 401 ? "WWW-Authenticate" : NULL,
+                                      .header_value = "Bearer",
+                                      .headers = headers,
+                                      .header_count = status == 503 ? 1 : 0,
+                                      .body = line.text,
+                                      .bytes = line.failed ? 0 : line.bytes});
+    tierce__line_clear(&line);
+}
+
+static bool may_use(struct tierce__proxy *proxy, const struct tierce__call *call)
+{
+    static const char scheme[] = "Bearer ";
+    const char *shown = tierce__call_header(call, "authorization");
+    if (proxy->config->token_file[0] == '\0')
+        return true;
+    if (shown == NULL || strncasecmp(shown, scheme, strlen(scheme)) != 0)
+        return false;
+    shown += strlen(scheme);
+    tierce__lock_take(&proxy->lock);
+    bool is_known = tierce__tokens_find(proxy->tokens, shown, strlen(shown)) != NULL;
+    tierce__lock_drop(&proxy->lock);
+    return is_known;
+}
+
+static void serve(struct tierce__proxy *proxy, struct tierce__call *call, const char *path)
+{
+    if (!may_use(proxy, call)) {
+        tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_DENIED);
+        refuse(call, 401,
+               "a token of the proxy's auth.token_file is required: send it in the "
+               "Authorization header");
+        return;
+    }
+    if (atomic_load_explicit(&proxy->is_draining, memory_order_relaxed)) {
+        refuse(call, 503, "the proxy is shutting down");
+        return;
+    }
+    tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_REQUESTS);
+    if (atomic_load_explicit(&proxy->active, memory_order_relaxed) < proxy->config->requests_max &&
+        tierce__exchange_create(proxy, call, path))
+        return;
+    tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_REFUSED);
+    refuse(call, 503,
+           "the proxy has as many requests in progress as limit.requests and "
+           "limit.memory permit");
+}
+
+static void serve_completions(void *arg, struct tierce__call *call)
+{
+    serve(arg, call, "/v1/completions");
+}
+
+static void serve_chat(void *arg, struct tierce__call *call)
+{
+    serve(arg, call, "/v1/chat/completions");
+}
+
+static void serve_models(void *arg, struct tierce__call *call)
+{
+    serve(arg, call, "/v1/models");
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static bool read_right(uint32_t *out, const char *word)
+{
+    *out = 1;
+    return strcmp(word, "use") == 0;
+}
+
+static int read_tokens(struct tierce__tokens **out, const struct tierce__proxy *proxy,
+                       char why[256])
+{
+    if (proxy->config->token_file[0] == '\0')
+        return 0;
+    return tierce__tokens_load(
+        out,
+        &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
+                                      .path = proxy->config->token_file,
+                                      .rights = read_right,
+                                      .rights_text = "the first word must be use"},
+        why);
+}
+
+/* A token that others may read is no secret. */
+static int read_line(char text[TOKEN_BYTES], const char *path, char why[256])
+{
+    struct stat status;
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        int rc = -errno;
+        snprintf(why, 256, "engine.token_file: %.100s: %s", path, strerror(-rc));
+        return rc;
+    }
+    int rc = fstat(fileno(file), &status) == 0 && (status.st_mode & 077) == 0 ? 0 : TIERCE_E_CONFIG;
+    if (rc != 0)
+        snprintf(why, 256, "engine.token_file: %.100s must have mode 0600", path);
+    else if (fgets(text, TOKEN_BYTES, file) == NULL)
+        text[0] = '\0';
+    fclose(file);
+    text[rc == 0 ? strcspn(text, "\r\n") : 0] = '\0';
+    if (rc == 0 && text[0] == '\0') {
+        snprintf(why, 256, "engine.token_file: the first line of %.100s is empty", path);
+        rc = TIERCE_E_CONFIG;
+    }
+    return rc;
+}
+
+static int read_engine_token(struct tierce__proxy *proxy, char why[256])
+{
+    char text[TOKEN_BYTES], header[TOKEN_BYTES + 8];
+    if (proxy->config->engine_token_file[0] == '\0')
+        return 0;
+    int rc = read_line(text, proxy->config->engine_token_file, why);
+    if (rc == 0) {
+        snprintf(header, sizeof(header), "Bearer %s", text);
+        proxy->engine_authorization = tierce__strdup(header);
+        rc = proxy->engine_authorization != NULL ? 0 : -ENOMEM;
+    }
+    explicit_bzero(text, sizeof(text));
+    explicit_bzero(header, sizeof(header));
+    return rc;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static int start_server(struct tierce__proxy *proxy, char why[256])
+{
+    const struct tierce__proxy_config *config = proxy->config;
+    const struct tierce__route routes[TIERCE__PROXY_ROUTES] = {
+        {.path = "/v1/completions", .method = "POST", .serve = serve_completions},
+        {.path = "/v1/chat/completions", .method = "POST", .serve = serve_chat},
+        {.path = "/v1/models", .method = "GET", .serve = serve_models},
+        {.path = "/health", .method = "GET", .serve = tierce__proxy_health},
+        {.path = "/readyz", .method = "GET", .serve = tierce__proxy_readyz},
+        {.path = "/metrics", .method = "GET", .serve = tierce__proxy_metrics},
+    };
+    for (size_t i = 0; i < TIERCE__PROXY_ROUTES; i++) {
+        proxy->routes[i] = routes[i];
+        proxy->routes[i].arg = proxy;
+    }
+    bool has_tls = config->tls_certificate[0] != '\0';
+    struct tierce__listener http = {
+        .protocol = TIERCE__SERVE_HTTP,
+        .host = config->host,
+        .port = config->port,
+        .threads = config->loops,
+        .name = "listen.port",
+        .routes = proxy->routes,
+        .route_count = TIERCE__PROXY_ROUTES,
+        .tls = {.certificate = has_tls ? config->tls_certificate : NULL,
+                .key = has_tls ? config->tls_key : NULL,
+                .client_ca = config->tls_client_ca[0] != '\0' ? config->tls_client_ca : NULL}};
+    return tierce__server_start(
+        &proxy->server,
+        &(struct tierce__server_opts){.size = sizeof(struct tierce__server_opts),
+                                      .listeners = &http,
+                                      .listener_count = 1,
+                                      .loops = config->loops,
+                                      .workers = 1,
+                                      .message_bytes_max = config->request_max,
+                                      .held_bytes_max = config->memory_max,
+                                      .stream_buffer_max = config->stream_max,
+                                      .connections_max = config->connections_max,
+                                      .connections_per_address = config->connections_per_address,
+                                      .transfer_ms = config->request_ms + GRACE_MS},
+        why);
+}
+
+static int start_relays(struct tierce__proxy *proxy, char why[256])
+{
+    int rc = 0;
+    proxy->relays = tierce__calloc(proxy->config->loops, sizeof(*proxy->relays));
+    if (proxy->relays == NULL)
+        rc = -ENOMEM;
+    while (rc == 0 && proxy->relay_count < proxy->config->loops) {
+        uint32_t i = proxy->relay_count++;
+        rc = tierce__relay_start(&proxy->relays[i], proxy, i == 0);
+    }
+    if (rc != 0)
+        snprintf(why, 256, "cannot start the threads: %s", tierce_strerror(rc));
+    return rc;
+}
+
+static int start(struct tierce__proxy *proxy, char why[256])
+{
+    const struct tierce__proxy_config *config = proxy->config;
+    bool has_router = config->router_url[0] != '\0';
+    int rc = tierce__engines_init(&proxy->decode, config->decode_urls, has_router, why);
+    if (rc == 0 && config->prefill_urls[0] != '\0')
+        rc = tierce__engines_init(&proxy->prefill, config->prefill_urls, has_router, why);
+    if (rc == 0)
+        rc = read_tokens(&proxy->tokens, proxy, why);
+    if (rc == 0)
+        rc = read_engine_token(proxy, why);
+    if (rc == 0)
+        rc = start_relays(proxy, why);
+    return rc == 0 ? start_server(proxy, why) : rc;
+}
+
+int tierce__proxy_start(struct tierce__proxy **out, const struct tierce__proxy_config *config,
+                        char why[256])
+{
+    struct tierce__proxy *proxy = tierce__calloc(1, sizeof(*proxy));
+    snprintf(why, 256, "no memory");
+    if (proxy == NULL)
+        return -ENOMEM;
+    proxy->config = config;
+    proxy->held.max = config->memory_max;
+    tierce__lock_init(&proxy->lock, TIERCE__LOCK_PROXY);
+    int rc = start(proxy, why);
+    if (rc != 0)
+        tierce__proxy_stop(proxy);
+    else
+        *out = proxy;
+    return rc;
+}
+
+uint16_t tierce__proxy_port(const struct tierce__proxy *proxy)
+{
+    return tierce__server_port(proxy->server, 0);
+}
+
+int tierce__proxy_reload(struct tierce__proxy *proxy, char why[256])
+{
+    struct tierce__tokens *fresh = NULL;
+    int rc = read_tokens(&fresh, proxy, why);
+    if (rc == 0)
+        rc = tierce__server_reload(proxy->server, why);
+    if (rc != 0) {
+        tierce__tokens_destroy(fresh);
+        return rc;
+    }
+    tierce__lock_take(&proxy->lock);
+    struct tierce__tokens *before = proxy->tokens;
+    proxy->tokens = fresh;
+    tierce__lock_drop(&proxy->lock);
+    tierce__tokens_destroy(before);
+    return 0;
+}
+
+static bool is_idle(const struct tierce__proxy *proxy)
+{
+    return atomic_load_explicit(&proxy->active, memory_order_acquire) == 0;
+}
+
+void tierce__proxy_drain(struct tierce__proxy *proxy, bool (*hurry)(void *arg), void *arg)
+{
+    uint64_t deadline_ns = tierce__deadline_in_ms(proxy->config->drain_ms);
+    atomic_store_explicit(&proxy->is_draining, true, memory_order_relaxed);
+    while (!is_idle(proxy) && tierce__now_ns() < deadline_ns && (hurry == NULL || !hurry(arg)))
+        usleep(DRAIN_TICK_US);
+}
+
+/* The relays run until the server has stopped: it awaits the answers of all calls. */
+void tierce__proxy_stop(struct tierce__proxy *proxy)
+{
+    atomic_store_explicit(&proxy->is_draining, true, memory_order_relaxed);
+    for (uint32_t i = 0; i < proxy->relay_count; i++)
+        if (proxy->relays[i].has_thread)
+            tierce__relay_cut(&proxy->relays[i]);
+    while (!is_idle(proxy))
+        usleep(DRAIN_TICK_US);
+    tierce__server_stop(proxy->server, LAST_WORDS_MS);
+    for (uint32_t i = 0; i < proxy->relay_count; i++)
+        tierce__relay_stop(&proxy->relays[i]);
+    if (proxy->engine_authorization != NULL)
+        explicit_bzero(proxy->engine_authorization, strlen(proxy->engine_authorization));
+    tierce__free(proxy->engine_authorization);
+    tierce__tokens_destroy(proxy->tokens);
+    tierce__engines_fini(&proxy->decode);
+    tierce__engines_fini(&proxy->prefill);
+    tierce__free(proxy->relays);
+    tierce__lock_fini(&proxy->lock);
+    tierce__free(proxy);
+}

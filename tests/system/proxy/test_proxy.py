@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tierce proxy` before HTTP servers that behave as vLLM does: streams, failures, slow and vanished clients."""
+
+import hashlib
+import json
+import random
+import signal
+import socket
+import threading
+
+import pytest
+
+from engine_like import SECONDS, Engine, Proxy, event, wait_for
+
+PARAMS = {"do_remote_prefill": True, "remote_block_ids": [[1, 2]], "remote_host": "10.0.0.1", "big": 12345678901234567890}
+
+
+@pytest.fixture
+def start(tmp_path):
+    proxies = []
+
+    def start(*arguments, **engines):
+        proxies.append(Proxy(tmp_path, *arguments, **engines))
+        return proxies[-1]
+    yield start
+    for proxy in proxies:
+        proxy.end()
+
+
+def whole_stream(text):
+    return b"".join(event(letter) for letter in text) + b"data: [DONE]\n\n"
+
+
+def test_whole_answers(start):
+    engine = Engine()
+    proxy = start(decode=[engine])
+    status, data = proxy.ask("POST", "/v1/completions", {"prompt": "x"}, Authorization="Bearer its-own",
+                             **{"X-Request-Id": "mine", "traceparent": "00-1-2-03"})
+    assert status == 200 and json.loads(data)["choices"] == [{"text": "abc"}]
+    path, headers, body = engine.requests[-1]
+    assert (path, body) == ("/v1/completions", {"prompt": "x"})
+    assert headers["authorization"] == "Bearer its-own" and headers["x-request-id"] == "mine"
+    assert headers["traceparent"] == "00-1-2-03" and "expect" not in headers
+    assert proxy.ask("POST", "/v1/chat/completions", {"messages": []})[0] == 200
+    assert engine.requests[-1][1]["x-request-id"].startswith("tierce-"), "each request has a name"
+    assert json.loads(proxy.ask("GET", "/v1/models")[1])["data"] == [{"id": "m"}]
+    assert proxy.ask("GET", "/health") == (200, b"ok\n")
+    assert proxy.ask("GET", "/v1/embeddings")[0] == 404
+    # Bytes that are no JSON reach the engine, which says what is wrong with them.
+    assert proxy.ask("POST", "/v1/completions", b"{not json")[0] == 200
+    assert engine.requests[-1][2] == b"{not json"
+    # A rejected request keeps the engine's words.
+    engine.status = 400
+    assert proxy.complete() == (400, b'{"error": {"message": "of the engine"}}')
+    assert proxy.metric("answers") == 5 and proxy.metric("requests_now", total=False) == 0
+
+
+def test_stream_passes_on_each_event_at_once(start):
+    engine = Engine("abcdef")
+    engine.hold_after = 2
+    proxy = start(decode=[engine])
+    response = proxy.open(body={"prompt": "x", "stream": True}).getresponse()
+    assert response.getheader("Content-Type") == "text/event-stream; charset=utf-8"
+    assert response.read(len(event("a")) * 2) == event("a") + event("b"), "before the third exists"
+    engine.release()
+    assert response.read() == whole_stream("cdef")
+    assert proxy.metric("streams") == 1 and proxy.metric("streams_broken") == 0
+    # Without chunks, the end of the connection is the end of a stream that is complete.
+    engine.is_chunked, engine.hold_after = False, None
+    assert proxy.complete(stream=True) == (200, whole_stream("abcdef"))
+
+
+def test_a_client_that_leaves_ends_the_engine_s_work(start):
+    engine = Engine()
+    proxy = start(decode=[engine])
+    for stream in (True, False):  # one in the middle of a stream, one before the first byte
+        engine.hold_after, before = 1, engine.disconnects
+        connection = proxy.open(body={"prompt": "x", "stream": stream})
+        if stream:
+            connection.getresponse().read(len(event("a")))
+        else:
+            wait_for(lambda: len(engine.requests) == 2)
+        connection.sock.close() if connection.sock else connection.close()
+        del connection
+        wait_for(lambda: engine.disconnects > before, "the engine goes on for nobody")
+    assert proxy.metric("clients_gone") == 2
+
+
+def test_a_slow_client_slows_the_engine(start):
+    """The proxy holds limit.stream for it, and nothing is lost."""
+    engine = Engine("x" * 400)
+    engine.padding = 1 << 16
+    proxy = start("--limit.stream=64KiB", decode=[engine])
+    connection = proxy.open(body={"prompt": "x", "stream": True}, receive=1 << 14)
+    wait_for(lambda: proxy.metric("pauses") > 0)
+    seen = []
+
+    def stands_still():
+        seen.append(engine.sent)
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+    wait_for(stands_still)
+    assert engine.sent < 400 << 16 >> 1, "all of it would be 26 MB"
+    digest = hashlib.sha256()
+    response = connection.getresponse()
+    while data := response.read(1 << 16):
+        digest.update(data)
+    padding = " " * engine.padding
+    assert digest.hexdigest() == hashlib.sha256(event("x" + padding) * 400 + b"data: [DONE]\n\n").hexdigest()
+
+
+def test_failures_before_the_first_byte_are_retried(start):
+    bad, good = Engine("bad"), Engine("good")
+    proxy = start("--retry.decode=1", decode=[bad, good])
+    for status in (500, 503, 429, 0):
+        bad.status = status
+        for stream in (False, True, False, True):
+            got, data = proxy.complete(stream=stream)
+            assert got == 200 and (data == whole_stream("good") if stream else b"good" in data), (status, stream, data)
+    bad.status, bad.cut_after = 200, 0  # its headers have come, and no byte of the body
+    for _ in range(2):
+        assert proxy.complete(stream=True) == (200, whole_stream("good"))
+    assert proxy.metric("decode_failures") > 0
+    # If all fail, the client gets the words of the last one, or an error that says why.
+    bad.status = good.status = 500
+    assert proxy.complete() == (500, b'{"error": {"message": "of the engine"}}')
+    bad.status = good.status = 0
+    status, data = proxy.complete()
+    assert status == 502 and "2 of the engines failed" in json.loads(data)["error"]["message"], data
+
+
+def test_an_engine_that_nobody_listens_for(start):
+    gone, engine = Engine(), Engine()
+    proxy = start(decode=[gone, engine])
+    gone.stop()
+    wait_for(lambda: b"1 of 2 engines" in proxy.ask("GET", "/readyz")[1])
+    assert all(proxy.complete()[0] == 200 for _ in range(4))
+    # One that answers, and whose health is bad, gets nothing; then it returns.
+    engine.health = 500
+    wait_for(lambda: proxy.ask("GET", "/readyz")[0] == 503)
+    status, data = proxy.complete()
+    assert status == 503 and json.loads(data)["error"]["code"] == 503
+    engine.health = 200
+    wait_for(lambda: proxy.ask("GET", "/readyz")[0] == 200)
+    assert proxy.complete()[0] == 200
+    log = proxy.log.read_text()
+    assert f"proxy_engine_down engine={gone.url}" in log and f"proxy_engine_up engine={engine.url}" in log
+
+
+def test_an_engine_that_hangs_is_left(start):
+    """Its health checks fail while a client waits for the first byte: another engine answers."""
+    hanging, good = Engine("bad"), Engine("good")
+    hanging.hold_after = 0
+    proxy = start(decode=[hanging])
+    proxy.end()
+    proxy = start(decode=[hanging, good])
+    answers = []
+    clients = [threading.Thread(target=lambda: answers.append(proxy.complete())) for _ in range(2)]
+    for client in clients:
+        client.start()
+    wait_for(lambda: hanging.requests)
+    hanging.health = 500
+    for client in clients:
+        client.join(SECONDS)
+    assert [status for status, _ in answers] == [200, 200] and all(b"good" in data for _, data in answers)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_cut_stream_ends_with_an_error_event(start, chunked):
+    engine = Engine("abcdef")
+    engine.cut_after, engine.is_chunked = 3, chunked
+    proxy = start("--timeout.silence=200ms", decode=[engine])
+    expected = b"".join(map(event, "abc"))
+    status, data = proxy.complete(stream=True)
+    assert status == 200 and data.startswith(expected)
+    error = json.loads(data[len(expected):].removeprefix(b"data: "))["error"]
+    assert error["code"] == 502 and "incomplete" in error["message"]
+    assert b"[DONE]" not in data
+    # One that falls silent too.
+    engine.cut_after, engine.hold_after = None, 2
+    data = proxy.complete(stream=True)[1]
+    assert b"timeout.silence" in data and b"[DONE]" not in data
+    assert proxy.metric("streams_broken") == 2
+
+
+def test_prefill_and_decode(start):
+    prefill, decode = Engine("p"), Engine("answer")
+    prefill.params = PARAMS
+    proxy = start(decode=[decode], prefill=[prefill])
+    request = {"model": "m", "prompt": "hello", "max_tokens": 7, "min_tokens": 3, "stream": True,
+               "stream_options": {"include_usage": True}, "temperature": 0.25, "é": "ü\n"}
+    assert proxy.ask("POST", "/v1/completions", request) == (200, whole_stream("answer"))
+    asked = prefill.bodies()[0]
+    params = asked.pop("kv_transfer_params")
+    assert params == {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None,
+                      "remote_block_ids": None, "remote_host": None, "remote_port": None}
+    assert asked == {"model": "m", "prompt": "hello", "max_tokens": 1, "stream": False, "temperature": 0.25, "é": "ü\n"}
+    assert decode.bodies()[0] == {**request, "kv_transfer_params": PARAMS}
+    assert prefill.requests[0][1]["x-request-id"] == decode.requests[0][1]["x-request-id"]
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 9}
+    assert proxy.ask("POST", "/v1/chat/completions", chat)[0] == 200
+    asked = prefill.bodies("/v1/chat/completions")[0]
+    assert asked["max_completion_tokens"] == asked["max_tokens"] == 1
+    assert decode.bodies("/v1/chat/completions")[0] == {**chat, "kv_transfer_params": PARAMS}
+    # Several prompts or answers have no one KV: the decoder computes them.
+    for more in ({"prompt": ["a", "b"]}, {"n": 2}, {"best_of": 2}, {"prompt": [[1, 2]]}):
+        assert proxy.complete(**more)[0] == 200
+        assert "kv_transfer_params" not in decode.bodies()[-1]
+    assert len(prefill.requests) == 2 and proxy.metric("prefills_skipped") == 4
+    assert proxy.complete(prompt=[1, 2])[0] == 200 and len(prefill.requests) == 3
+    # A prefiller without an answer for others.
+    prefill.params = None
+    assert proxy.complete()[0] == 200 and "kv_transfer_params" not in decode.bodies()[-1]
+    assert proxy.metric("prefills_empty") == 1 and proxy.metric("prefills") == 4
+
+
+def test_prefillers_that_fail(start):
+    first, second, decode = Engine(), Engine(), Engine("answer")
+    second.params = PARAMS
+    proxy = start(decode=[decode], prefill=[first, second])
+    for status in (500, 0):
+        first.status = status
+        for _ in range(2):
+            assert proxy.complete(stream=True)[1] == whole_stream("answer")
+            assert decode.bodies()[-1]["kv_transfer_params"] == PARAMS, "the second has computed it"
+    assert proxy.metric("prefill_failures") > 0 and proxy.metric("decodes_alone") == 0
+    second.status = 500  # all of them: the decoder computes
+    assert proxy.complete()[0] == 200 and "kv_transfer_params" not in decode.bodies()[-1]
+    assert proxy.metric("decodes_alone") == 1
+    assert "proxy_decode_alone" in proxy.log.read_text()
+    first.status = second.status = 400  # rejected: not sent to the other one
+    before = len(first.requests) + len(second.requests)
+    decode.status = 400
+    assert proxy.complete()[0] == 400
+    assert len(first.requests) + len(second.requests) == before + 1
+
+
+def test_a_decoder_that_fails_after_a_prefill(start):
+    """It may have read the KV, which the prefiller then drops: the next one computes."""
+    prefill, bad, good = Engine(), Engine(), Engine("good")
+    prefill.params, bad.status = PARAMS, 500
+    proxy = start(decode=[bad, good], prefill=[prefill])
+    for _ in range(3):
+        assert b"good" in proxy.complete()[1]
+    assert len(good.bodies()) == 3 and bad.bodies()
+    assert all("kv_transfer_params" in body for body in bad.bodies())
+    alone = ["kv_transfer_params" not in body for body in good.bodies()]
+    assert sum(alone) == len(bad.bodies()) == proxy.metric("decodes_alone")
+
+
+def test_the_router_index_decides(start):
+    router, engines = Engine(), [Engine("0"), Engine("1")]
+    urls = [f"{engine.url}#{number}" for number, engine in enumerate(engines)]
+    proxy = start(f"--router.url={router.url}", decode=urls)
+    for number in (1, 0):
+        router.matched = {str(number): 2048, "7": 4096}
+        for _ in range(3):
+            assert json.loads(proxy.complete()[1])["choices"][0]["text"] == str(number)
+    assert router.bodies("/query")[0] == {"model": "m", "model_name": "m", "token_ids": [1, 2, 3]}
+    tokenized = [body for engine in engines for body in engine.bodies("/tokenize")]
+    assert tokenized == [{"model": "m", "prompt": "hello"}] * 6
+    assert proxy.complete(prompt=[5, 6])[0] == 200 and router.bodies("/query")[-1]["token_ids"] == [5, 6]
+    assert len([b for e in engines for b in e.bodies("/tokenize")]) == 6, "tokens are there already"
+    router.status = 500  # without it, the load decides
+    assert {json.loads(proxy.complete()[1])["choices"][0]["text"] for _ in range(4)} == {"0", "1"}
+    assert proxy.metric("router_failures") == 4 and proxy.metric("router_choices") == 7
+
+
+def test_tokens_and_limits(start, tmp_path):
+    engine = Engine()
+    own, of_engine = tmp_path / "tokens", tmp_path / "engine_token"
+    own.write_text("use alice " + hashlib.sha256(b"secret").hexdigest() + "\n")
+    of_engine.write_text("engine-key\n")
+    for path in (own, of_engine):
+        path.chmod(0o600)
+    proxy = start(f"--auth.token_file={own}", f"--engine.token_file={of_engine}", "--limit.request=4KiB", "--limit.answer=1KiB",
+                  "--limit.requests=1", decode=[engine])
+    assert proxy.complete()[0] == 401 and proxy.metric("denied") == 1
+    token = {"Authorization": "Bearer secret"}
+    assert proxy.ask("POST", "/v1/completions", {"prompt": "x"}, **token)[0] == 200
+    assert engine.requests[-1][1]["authorization"] == "Bearer engine-key", "the proxy's token is not for engines"
+    assert proxy.ask("POST", "/v1/completions", b"x" * 5000, **token)[0] == 413
+    engine.text = "x" * 2000
+    status, data = proxy.ask("POST", "/v1/completions", {"prompt": "x"}, **token)
+    assert status == 502 and b"limit.answer" in data
+    engine.text, engine.hold_after = "abc", 1
+    connection = proxy.open(body={"prompt": "x", "stream": True}, **token)
+    wait_for(lambda: proxy.metric("requests_now", total=False) == 1)
+    assert proxy.ask("POST", "/v1/completions", {"prompt": "x"}, **token)[0] == 503
+    own.write_text("use bob " + hashlib.sha256(b"other").hexdigest() + "\n")
+    proxy.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: proxy.ask("GET", "/v1/models", **token)[0] == 401)
+    engine.release()
+    assert connection.getresponse().read() == whole_stream("abc")
+
+
+def test_an_end_waits_for_answers(start):
+    engine = Engine("abc")
+    engine.hold_after = 1
+    proxy = start(decode=[engine])
+    response = proxy.open(body={"prompt": "x", "stream": True}).getresponse()
+    response.read(len(event("a")))
+    proxy.process.send_signal(signal.SIGINT)
+    wait_for(lambda: proxy.ask("GET", "/readyz")[0] == 503)
+    assert proxy.complete()[0] == 503
+    engine.release()
+    assert response.read() == whole_stream("bc")
+    assert proxy.process.wait(SECONDS) == 0
+
+
+def test_a_second_signal_ends_answers_with_an_event(start):
+    engine = Engine("abc")
+    engine.hold_after = 1
+    proxy = start(decode=[engine])
+    response = proxy.open(body={"prompt": "x", "stream": True}).getresponse()
+    response.read(len(event("a")))
+    proxy.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: proxy.ask("GET", "/readyz")[0] == 503)
+    proxy.process.send_signal(signal.SIGTERM)
+    error = json.loads(response.read().removeprefix(b"data: "))["error"]
+    assert error == {"message": "the proxy is shutting down", "type": "overloaded_error", "param": None, "code": 503}
+    assert proxy.process.wait(SECONDS) == 0
+
+
+def test_random_bodies_and_bytes(start):
+    """Whatever clients send, the proxy answers and lives."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    prefill, decode = Engine(), Engine()
+    prefill.params = PARAMS
+    proxy = start(decode=[decode], prefill=[prefill])
+    base = json.dumps({"model": "m", "prompt": "hello", "max_tokens": 7, "stream": False, "n": 1, "é": [1, {"b": None}]}).encode()
+    for _ in range(200):
+        data = bytearray(base)
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(data))
+            data[at:at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        status, _ = proxy.ask("POST", "/v1/completions", bytes(data))
+        assert status in (200, 400), (status, bytes(data))
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", proxy.port)) as sock:
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n" + rng.randbytes(rng.randrange(99)))
+    assert proxy.complete()[0] == 200
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--decode.urls="], "decode.urls must name at least one engine"),
+    (["--decode.urls=ftp://x"], "must be http or https"),
+    (["--decode.urls=http://a,http://a"], "is given twice"),
+    (["--decode.urls=http://a", "--router.url=http://r"], "#1"),
+    (["--decode.urls=http://a", "--listen.host=0.0.0.0"], "listen.insecure"),
+    (["--decode.urls=http://a", "--tls.key=x"], "tls.certificate"),
+    (["--decode.url=http://a"], "decode.urls"),
+])
+def test_invalid_parameters(arguments, words):
+    import subprocess
+    from manager_process import executable
+    result = subprocess.run([str(executable()), "proxy", *arguments], capture_output=True, text=True, timeout=SECONDS)
+    assert result.returncode == 2 and words in result.stderr, result.stderr

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of a proxy that need no network: bodies, the choice of engines, their list. */
+#include "base/alloc.h"
+#include "check_main.h"
+#include "proxy/bodies.h"
+#include "proxy/engine_choice.h"
+
+#include <string.h>
+
+static struct tierce__json_doc doc;
+
+static struct tierce__text read_json(const char *text)
+{
+    tierce__json_doc_clear(&doc);
+    ck_assert_int_eq(tierce__json_parse(&doc, text, strlen(text), NULL), 0);
+    return doc.value;
+}
+
+static void teardown(void)
+{
+    tierce__json_doc_clear(&doc);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static void check_line(struct tierce__line *line, const char *expected)
+{
+    ck_assert(!line->failed);
+    tierce__line_put_bytes(line, "", 1);
+    ck_assert_str_eq(line->text, expected);
+    tierce__line_clear(line);
+}
+
+#define ASKS                                                                                       \
+    "\"kv_transfer_params\":{\"do_remote_decode\":true,\"do_remote_prefill\":false,"               \
+    "\"remote_engine_id\":null,\"remote_block_ids\":null,\"remote_host\":null,"                    \
+    "\"remote_port\":null}}"
+
+START_TEST(prefill_asks_for_one_token)
+{
+    struct tierce__line line = {0};
+    tierce__body_put_prefill(&line, read_json("{\"prompt\": \"x\\u00e9\", \"max_tokens\": 9, "
+                                              "\"stream\":true,\"max_tokens\":8,\"seed\":1.50}"));
+    check_line(&line,
+               "{\"prompt\":\"x\\u00e9\",\"seed\":1.50,\"stream\":false,\"max_tokens\":1," ASKS);
+    tierce__body_put_prefill(&line, read_json("{\"messages\":[],\"max_completion_tokens\":9,"
+                                              "\"kv_transfer_params\":{\"a\":1}}"));
+    check_line(&line, "{\"messages\":[],\"stream\":false,\"max_tokens\":1,"
+                      "\"max_completion_tokens\":1," ASKS);
+}
+END_TEST
+
+START_TEST(decode_has_the_params_unchanged)
+{
+    struct tierce__line line = {0};
+    struct tierce__json_doc answer;
+    const char *text = "{\"kv_transfer_params\":{\"n\":123456789012345678901234567890}}";
+    ck_assert_int_eq(tierce__json_parse(&answer, text, strlen(text), NULL), 0);
+    tierce__body_put_decode(&line, read_json("{\"kv_transfer_params\":1,\"prompt\":\"x\"}"),
+                            tierce__body_params(answer.value));
+    check_line(&line, "{\"prompt\":\"x\",\"kv_transfer_params\":{\"n\":"
+                      "123456789012345678901234567890}}");
+    tierce__json_doc_clear(&answer);
+}
+END_TEST
+
+START_TEST(params_that_are_none)
+{
+    const char *const texts[] = {"{}",
+                                 "[]",
+                                 "1",
+                                 "{\"kv_transfer_params\":null}",
+                                 "{\"kv_transfer_params\":{}}",
+                                 "{\"kv_transfer_params\":[1]}"};
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        ck_assert_uint_eq(tierce__body_params(read_json(texts[i])).length, 0);
+}
+END_TEST
+
+START_TEST(which_requests_are_prefilled)
+{
+    const char *const yes[] = {"{\"prompt\":\"x\"}", "{\"prompt\":[1,2]}", "{\"messages\":[]}",
+                               "{\"prompt\":\"x\",\"n\":1,\"best_of\":null}"};
+    const char *const no[] = {"[]",
+                              "1",
+                              "{}",
+                              "{\"prompt\":[\"x\"]}",
+                              "{\"prompt\":[[1]]}",
+                              "{\"prompt\":[]}",
+                              "{\"prompt\":null,\"messages\":[]}",
+                              "{\"messages\":{}}",
+                              "{\"prompt\":\"x\",\"n\":2}",
+                              "{\"prompt\":\"x\",\"n\":\"1\"}",
+                              "{\"prompt\":\"x\",\"best_of\":3}",
+                              "{\"prompt\":\"x\",\"use_beam_search\":true}",
+                              "{\"prompt\":\"x\",\"\\u0000\":1}",
+                              "{\"prompt\":\"x\",\"a234567890123456789012345678901234567890"
+                              "1234567890123456789012345\":1}"};
+    for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++)
+        ck_assert_msg(tierce__body_can_prefill(read_json(yes[i])), "%s", yes[i]);
+    for (size_t i = 0; i < sizeof(no) / sizeof(no[0]); i++)
+        ck_assert_msg(!tierce__body_can_prefill(read_json(no[i])), "%s", no[i]);
+}
+END_TEST
+
+START_TEST(tokenize_and_query)
+{
+    struct tierce__line line = {0};
+    ck_assert(tierce__body_put_tokenize(
+        &line, read_json("{\"prompt\":\"x\",\"model\":\"m\",\"seed\":1,\"messages\":[]}")));
+    check_line(&line, "{\"model\":\"m\",\"prompt\":\"x\"}");
+    ck_assert(tierce__body_put_tokenize(
+        &line, read_json("{\"messages\":[1],\"tools\":[],\"add_generation_prompt\":false}")));
+    check_line(&line, "{\"messages\":[1],\"tools\":[],\"add_generation_prompt\":false}");
+    ck_assert(!tierce__body_put_tokenize(&line, read_json("{\"prompt\":[1]}")));
+    struct tierce__text request = read_json("{\"prompt\":[1,2],\"model\":\"m\"}");
+    tierce__body_put_query(&line, request, tierce__body_tokens(request));
+    check_line(&line, "{\"model\":\"m\",\"model_name\":\"m\",\"token_ids\":[1,2]}");
+}
+END_TEST
+
+/* ---- engines --------------------------------------------------------------------------------- */
+
+static void open_three(struct tierce__engines *engines)
+{
+    char why[256];
+    *engines = (struct tierce__engines){0};
+    ck_assert_int_eq(
+        tierce__engines_init(engines, "http://a:1/#7, http://b:2#8\nhttps://u:p@c#9", true, why),
+        0);
+    ck_assert_uint_eq(engines->count, 3);
+    ck_assert_str_eq(engines->items[0].url, "http://a:1");
+    ck_assert_uint_eq(engines->items[1].id, 8);
+    ck_assert_ptr_null(strstr(engines->items[2].name, "u:p"));
+}
+
+/* The index of the engine that is chosen, which is then used once. */
+static uint32_t choose_and_use(struct tierce__engines *engines)
+{
+    struct tierce__engine *engine = tierce__choose(engines, NULL, 0, 0);
+    ck_assert_ptr_nonnull(engine);
+    tierce__engine_use(engines, engine);
+    tierce__engine_release(engine);
+    return engine->index;
+}
+
+START_TEST(load_decides_and_equals_take_turns)
+{
+    struct tierce__engines engines;
+    open_three(&engines);
+    for (uint32_t i = 0; i < 6; i++)
+        ck_assert_uint_eq(choose_and_use(&engines), i % 3);
+    tierce__engine_use(&engines, &engines.items[0]);
+    ck_assert_uint_eq(choose_and_use(&engines), 1);
+    ck_assert_uint_eq(choose_and_use(&engines), 2);
+    ck_assert_uint_eq(choose_and_use(&engines), 1);
+    ck_assert_uint_eq(tierce__choose(&engines, NULL, 0, 6)->index, 0); /* both others were tried */
+    tierce__engine_checked(&engines.items[0], false, 1, "test");
+    ck_assert_ptr_null(tierce__choose(&engines, NULL, 0, 6));
+    ck_assert_uint_eq(tierce__engines_up(&engines), 2);
+    ck_assert(!tierce__engines_ready(&engines));
+    tierce__engine_checked(&engines.items[0], true, 1, "test");
+    ck_assert(tierce__engines_ready(&engines));
+    tierce__engine_release(&engines.items[0]);
+    tierce__engines_fini(&engines);
+}
+END_TEST
+
+START_TEST(tokens_outweigh_load)
+{
+    struct tierce__engines engines;
+    struct tierce__choice choice;
+    open_three(&engines);
+    ck_assert(tierce__choice_read(
+        &choice, &engines,
+        read_json("{\"instances\":{\"8\":{\"longest_matched\":1000},\"9\":{\"longest_matched\":-1},"
+                  "\"10\":{\"longest_matched\":5000},\"7\":1}}")));
+    ck_assert_uint_eq(choice.tokens[0] + choice.tokens[2], 0);
+    ck_assert_uint_eq(tierce__choose(&engines, &choice, 512, 0)->index, 1);
+    tierce__engine_use(&engines, &engines.items[1]);
+    ck_assert_uint_eq(tierce__choose(&engines, &choice, 512, 0)->index, 1);
+    tierce__engine_use(&engines, &engines.items[1]); /* 1000 - 2 * 512 < 0 */
+    ck_assert_uint_eq(tierce__choose(&engines, &choice, 512, 0)->index, 0);
+    ck_assert(!tierce__choice_read(&choice, &engines, read_json("{\"scores\":{}}")));
+    ck_assert(!choice.is_known);
+    tierce__engine_release(&engines.items[1]);
+    tierce__engine_release(&engines.items[1]);
+    tierce__engines_fini(&engines);
+}
+END_TEST
+
+START_TEST(lists_that_are_invalid)
+{
+    const struct {
+        const char *urls, *word;
+        bool needs_ids;
+    } cases[] = {{"", "no URL", false},
+                 {" , ", "no URL", false},
+                 {"redis://a", "http or https", false},
+                 {"http://a,b:1", "", false},
+                 {"http://a?x=1", "parameters", false},
+                 {"http://a http://a/", "twice", false},
+                 {"http://a#x", "number", false},
+                 {"http://a#-1", "number", false},
+                 {"http://a", "router.url", true}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tierce__engines engines = {0};
+        char why[256] = "";
+        ck_assert_int_eq(tierce__engines_init(&engines, cases[i].urls, cases[i].needs_ids, why),
+                         TIERCE_E_CONFIG);
+        ck_assert_msg(strstr(why, cases[i].word) != NULL, "%s: %s", cases[i].urls, why);
+        tierce__engines_fini(&engines);
+    }
+}
+END_TEST
+
+CHECK_MAIN("proxy_parts", .teardown = teardown,
+           .tests = {prefill_asks_for_one_token, decode_has_the_params_unchanged,
+                     params_that_are_none, which_requests_are_prefilled, tokenize_and_query,
+                     load_decides_and_equals_take_turns, tokens_outweigh_load,
+                     lists_that_are_invalid})
