@@ -209,6 +209,7 @@ static void leave_held(struct tierce__directory *directory, struct tierce__direc
 {
     tierce__lock_assert_held(&slot->lock);
     slot->is_sending = slot->is_synced = false;
+    atomic_store(&slot->is_whole, false);
     tierce__lock_take(&directory->lock);
     TIERCE_DASSERT(slot->is_joined && directory->worker_count > 0);
     if (!is_empty(slot) || ages_of(slot) > 0)
@@ -260,7 +261,8 @@ static void enter(struct tierce__directory *directory, struct tierce__directory_
     TIERCE_DASSERT(atomic_load(&slot->session) == 0);
     slot->is_joined = true;
     slot->next = 1;
-    slot->gaps = slot->left_out = 0;
+    slot->gaps = slot->left_out = slot->sending = 0;
+    slot->has_left_out = false;
     memcpy(slot->name, worker->name, strlen(worker->name) + 1);
     memcpy(slot->address, worker->address, strlen(worker->address) + 1);
     memcpy(slot->host_name, worker->host, strlen(worker->host) + 1);
@@ -413,8 +415,14 @@ static void apply(struct tierce__directory *directory, struct tierce__directory_
                   const struct tierce__directory_change *changes, size_t count)
 {
     tierce__lock_assert_held(&slot->lock);
-    slot->left_out += tierce__directory_apply(directory, changes, count,
-                                              (uint32_t)(slot - directory->slots), slot->epoch);
+    uint64_t left_out = tierce__directory_apply(directory, changes, count,
+                                                (uint32_t)(slot - directory->slots), slot->epoch);
+    if (left_out == 0)
+        return;
+    slot->left_out += left_out;
+    slot->has_left_out = true;
+    atomic_store(&slot->is_whole, false);
+    atomic_fetch_add_explicit(&directory->left_out, left_out, memory_order_relaxed);
 }
 
 enum tierce__directory_answer
@@ -434,8 +442,48 @@ tierce__directory_report(struct tierce__directory *directory, struct tierce__dir
         answer = TIERCE__DIRECTORY_DONE;
     } else if (slot->is_synced) {
         slot->is_synced = false;
+        atomic_store(&slot->is_whole, false);
         slot->gaps++;
     }
+    tierce__lock_drop(&slot->lock);
+    return answer;
+}
+
+/* ---- all contents ---------------------------------------------------------------------------- */
+
+/* Of a worker whose lock is held. */
+static enum tierce__directory_answer begin_held(struct tierce__directory *directory,
+                                                struct tierce__directory_slot *slot,
+                                                uint64_t sending)
+{
+    enum tierce__directory_answer answer = TIERCE__DIRECTORY_DONE;
+    tierce__lock_assert_held(&slot->lock);
+    tierce__lock_take(&directory->lock);
+    if (!is_empty(slot) && slot->epochs_used >= EPOCHS_MAX)
+        answer = TIERCE__DIRECTORY_LATER;
+    else if (!is_empty(slot)) /* contents without an end do not count, but those before them do */
+        advance(directory, slot, ages_of(slot) + 1);
+    tierce__lock_drop(&directory->lock);
+    slot->is_synced = slot->has_left_out = false;
+    atomic_store(&slot->is_whole, false);
+    slot->is_sending = answer == TIERCE__DIRECTORY_DONE;
+    if (slot->is_sending)
+        slot->sending = sending;
+    return answer;
+}
+
+enum tierce__directory_answer tierce__directory_sending_begin(struct tierce__directory *directory,
+                                                              struct tierce__directory_id id,
+                                                              uint64_t sending, uint64_t now_ns)
+{
+    struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
+    if (slot == NULL)
+        return TIERCE__DIRECTORY_UNKNOWN;
+    enum tierce__directory_answer answer = TIERCE__DIRECTORY_RESYNC;
+    if (sending == 0 || sending > slot->sending)
+        answer = begin_held(directory, slot, sending > 0 ? sending : slot->sending + 1);
+    else if (sending == slot->sending && slot->is_sending)
+        answer = TIERCE__DIRECTORY_DONE; /* repeated: what was added since is of this sending */
     tierce__lock_drop(&slot->lock);
     return answer;
 }
@@ -444,20 +492,28 @@ enum tierce__directory_answer tierce__directory_sync_begin(struct tierce__direct
                                                            struct tierce__directory_id id,
                                                            uint64_t now_ns)
 {
-    enum tierce__directory_answer answer = TIERCE__DIRECTORY_DONE;
+    return tierce__directory_sending_begin(directory, id, 0, now_ns);
+}
+
+/* Whether a call belongs to the present sending. 0: it has no number. */
+static bool is_of_sending(const struct tierce__directory_slot *slot, uint64_t sending)
+{
+    return sending == 0 || sending == slot->sending;
+}
+
+enum tierce__directory_answer
+tierce__directory_sending_add(struct tierce__directory *directory, struct tierce__directory_id id,
+                              uint64_t sending, const struct tierce__directory_change *contents,
+                              size_t count, uint64_t now_ns)
+{
     struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
     if (slot == NULL)
         return TIERCE__DIRECTORY_UNKNOWN;
-    tierce__lock_take(&directory->lock);
-    if (!is_empty(slot) && slot->epochs_used >= EPOCHS_MAX)
-        answer = TIERCE__DIRECTORY_LATER;
-    else if (!is_empty(slot)) /* contents without an end do not count, but those before them do */
-        advance(directory, slot, ages_of(slot) + 1);
-    tierce__lock_drop(&directory->lock);
-    slot->is_synced = false;
-    slot->is_sending = answer == TIERCE__DIRECTORY_DONE;
+    bool is_sending = slot->is_sending && is_of_sending(slot, sending);
+    if (is_sending)
+        apply(directory, slot, contents, count);
     tierce__lock_drop(&slot->lock);
-    return answer;
+    return is_sending ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
 }
 
 enum tierce__directory_answer
@@ -465,27 +521,24 @@ tierce__directory_sync_add(struct tierce__directory *directory, struct tierce__d
                            const struct tierce__directory_change *contents, size_t count,
                            uint64_t now_ns)
 {
-    struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
-    if (slot == NULL)
-        return TIERCE__DIRECTORY_UNKNOWN;
-    bool is_sending = slot->is_sending;
-    if (is_sending)
-        apply(directory, slot, contents, count);
-    tierce__lock_drop(&slot->lock);
-    return is_sending ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
+    return tierce__directory_sending_add(directory, id, 0, contents, count, now_ns);
 }
 
-enum tierce__directory_answer tierce__directory_sync_end(struct tierce__directory *directory,
-                                                         struct tierce__directory_id id,
-                                                         uint64_t covered, uint64_t now_ns)
+enum tierce__directory_answer tierce__directory_sending_end(struct tierce__directory *directory,
+                                                            struct tierce__directory_id id,
+                                                            uint64_t sending, uint64_t covered,
+                                                            uint64_t now_ns)
 {
     struct tierce__directory_slot *slot = hold_caller(directory, id, now_ns);
     if (slot == NULL)
         return TIERCE__DIRECTORY_UNKNOWN;
-    bool is_end = slot->is_sending && covered < UINT64_MAX;
+    bool is_of = is_of_sending(slot, sending);
+    bool is_end = slot->is_sending && is_of && covered < UINT64_MAX;
+    bool is_repeated = sending > 0 && is_of && slot->is_synced; /* its changes may have followed */
     if (is_end) {
         slot->is_sending = false;
         slot->is_synced = true;
+        atomic_store(&slot->is_whole, !slot->has_left_out);
         slot->next = covered + 1;
         tierce__lock_take(&directory->lock);
         if (ages_of(slot) > 0)
@@ -494,7 +547,14 @@ enum tierce__directory_answer tierce__directory_sync_end(struct tierce__director
         tierce__lock_drop(&directory->lock);
     }
     tierce__lock_drop(&slot->lock);
-    return is_end ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
+    return is_end || is_repeated ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
+}
+
+enum tierce__directory_answer tierce__directory_sync_end(struct tierce__directory *directory,
+                                                         struct tierce__directory_id id,
+                                                         uint64_t covered, uint64_t now_ns)
+{
+    return tierce__directory_sending_end(directory, id, 0, covered, now_ns);
 }
 
 /* ---- cleaning -------------------------------------------------------------------------------- */
@@ -559,7 +619,8 @@ static void describe(struct tierce__directory *directory, struct tierce__directo
                                             .gaps = slot->gaps,
                                             .left_out = slot->left_out,
                                             .load = atomic_load(&slot->load),
-                                            .is_synced = slot->is_synced};
+                                            .is_synced = slot->is_synced,
+                                            .is_whole = atomic_load(&slot->is_whole)};
     memcpy(out->name, slot->name, sizeof(out->name));
     memcpy(out->address, slot->address, sizeof(out->address));
     memcpy(out->host, slot->host_name, sizeof(out->host));
@@ -621,5 +682,6 @@ void tierce__directory_stats(struct tierce__directory *directory,
     out->workers = directory->worker_count;
     out->is_clean = directory->dirty == 0;
     tierce__lock_drop(&directory->lock);
+    out->left_out = atomic_load_explicit(&directory->left_out, memory_order_relaxed);
     tierce__directory_table_stats(directory, out);
 }

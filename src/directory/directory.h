@@ -95,7 +95,8 @@ enum tierce__directory_answer {
 enum tierce__directory_answer tierce__directory_leave(struct tierce__directory *directory,
                                                       struct tierce__directory_id id);
 
-/* A sign of life. `load`: how busy it is, for the choice among holders; any unit. */
+/* A sign of life. `load`: how busy it is, for the choice among holders: reads in progress for
+ * others, in thousandths of the most that it admits. */
 enum tierce__directory_answer tierce__directory_beat(struct tierce__directory *directory,
                                                      struct tierce__directory_id id, uint32_t load,
                                                      uint64_t now_ns);
@@ -115,7 +116,23 @@ tierce__directory_report(struct tierce__directory *directory, struct tierce__dir
 /* All contents of a worker, as admissions: begin, add any number of times, end. They have the
  * effect of the changes up to `covered`. Until the end lookups see the last complete contents,
  * beside all that was sent since. A worker may begin anew at any time, however often. add and end
- * without begin, or a `covered` of UINT64_MAX: RESYNC. */
+ * without begin, or a `covered` of UINT64_MAX: RESYNC.
+ *
+ * Calls that arrive over a network may be repeated, and late: each has the number of its sending,
+ * from 1, and a later sending has a larger one. A call of another sending than the present one
+ * changes nothing, and is answered RESYNC; a repeated begin or end of the present one is DONE. */
+enum tierce__directory_answer tierce__directory_sending_begin(struct tierce__directory *directory,
+                                                              struct tierce__directory_id id,
+                                                              uint64_t sending, uint64_t now_ns);
+enum tierce__directory_answer
+tierce__directory_sending_add(struct tierce__directory *directory, struct tierce__directory_id id,
+                              uint64_t sending, const struct tierce__directory_change *contents,
+                              size_t count, uint64_t now_ns);
+enum tierce__directory_answer tierce__directory_sending_end(struct tierce__directory *directory,
+                                                            struct tierce__directory_id id,
+                                                            uint64_t sending, uint64_t covered,
+                                                            uint64_t now_ns);
+/* The same for a caller whose calls are neither late nor repeated: begin chooses the number. */
 enum tierce__directory_answer tierce__directory_sync_begin(struct tierce__directory *directory,
                                                            struct tierce__directory_id id,
                                                            uint64_t now_ns);
@@ -150,13 +167,18 @@ struct tierce__directory_prefix {
     struct tierce__directory_id worker;
     uint32_t keys;                                 /* in any of its tiers */
     uint32_t in_tier[TIERCE__DIRECTORY_TIERS_MAX]; /* in this one */
+    uint32_t load;
+    bool is_near;       /* on the asker's host */
+    bool is_incomplete; /* it may hold more: as is_whole of its state */
 };
 
 /* `keys` consecutive keys, from `first` on, and where to read them. */
 struct tierce__directory_run {
     struct tierce__directory_id worker;
     uint32_t first, keys;
+    uint32_t load;
     uint8_t slowest; /* the slowest tier that one of them is in */
+    bool is_near;    /* on the asker's host */
 };
 
 struct tierce__directory_found {
@@ -188,6 +210,7 @@ struct tierce__directory_about {
     uint64_t left_out; /* changes for which there was no memory */
     uint32_t load;
     bool is_synced; /* its contents are complete, as far as it has reported them */
+    bool is_whole;  /* that, and there was memory for all of them */
 };
 
 /* False: it has left. */
@@ -214,9 +237,10 @@ bool tierce__directory_is_of(struct tierce__directory *directory, struct tierce_
                              const char *group);
 
 struct tierce__directory_stats {
-    uint64_t keys;    /* that anybody holds */
-    uint64_t holders; /* pairs of a key and a worker */
-    uint64_t bytes;   /* of memory for them */
+    uint64_t keys;     /* that anybody holds */
+    uint64_t holders;  /* pairs of a key and a worker */
+    uint64_t bytes;    /* of memory for them */
+    uint64_t left_out; /* changes for which there was no memory, of all times */
     uint32_t workers;
     bool is_clean; /* nothing is left for tierce__directory_clean */
 };

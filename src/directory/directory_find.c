@@ -16,7 +16,8 @@ struct candidate {
     uint32_t in_tier[TIERCE__DIRECTORY_TIERS_MAX]; /* of tiers that lack a later key of the run */
     uint8_t in_all;                                /* the other tiers, as bits */
     uint8_t slowest;
-    bool is_near; /* on the asker's host */
+    bool is_near;       /* on the asker's host */
+    bool is_incomplete; /* more of it may exist */
 };
 
 /* A lookup. Its memory is that of the holders of one key. */
@@ -38,10 +39,14 @@ static uint32_t slot_hash(uint32_t slot)
     return (uint32_t)(tierce__spread(slot) >> 32);
 }
 
-static struct candidate *find_candidate(struct search *s, uint32_t slot)
+/* Most keys have their holders in the order of the key before: `expected` is the place after that
+ * of the last one. */
+static struct candidate *find_candidate(struct search *s, uint32_t slot, uint32_t expected)
 {
     if (s->candidate_count == 0)
         return NULL;
+    if (expected < s->candidate_count && s->candidates[expected].worker.slot == slot)
+        return &s->candidates[expected];
     TIERCE__NUMBERS_FOR_EACH (it, &s->table, slot_hash(slot)) {
         if (s->candidates[it.number].worker.slot == slot)
             return &s->candidates[it.number];
@@ -72,6 +77,7 @@ static void add_candidate(struct search *s, uint32_t holder)
     struct candidate c = {
         .worker = id, .view = view, .load = atomic_load(&slot->load), .in_all = UINT8_MAX};
     c.is_near = s->host != 0 && atomic_load(&slot->host) == s->host;
+    c.is_incomplete = !atomic_load(&slot->is_whole);
     bool is_visible = atomic_load(&slot->group) == s->group && id.session != 0 &&
                       (id.session != s->exclude.session || number != s->exclude.slot);
     /* The slot may have changed hands meanwhile: then its session has. */
@@ -122,8 +128,9 @@ static int scan(struct search *s, size_t first)
         if (rc < 0)
             return rc;
         is_held = false;
-        for (uint32_t j = 0; j < count; j++) {
-            struct candidate *c = find_candidate(s, s->holders[j] >> 16);
+        for (uint32_t j = 0, expected = 0; j < count; j++) {
+            struct candidate *c = find_candidate(s, s->holders[j] >> 16, expected);
+            expected = c != NULL ? (uint32_t)(c - s->candidates) + 1 : expected;
             if (c == NULL || c->keys != at || !tierce__directory_view_has(c->view, s->holders[j]))
                 continue;
             extend(c, at, s->holders[j] & 0xff);
@@ -175,8 +182,11 @@ static void write_prefixes(const struct search *s, struct tierce__directory_foun
             found->prefix_count++;
         for (; at > 0 && found->prefixes[at - 1].keys < c->keys; at--)
             found->prefixes[at] = found->prefixes[at - 1];
-        found->prefixes[at] =
-            (struct tierce__directory_prefix){.worker = c->worker, .keys = c->keys};
+        found->prefixes[at] = (struct tierce__directory_prefix){.worker = c->worker,
+                                                                .keys = c->keys,
+                                                                .load = c->load,
+                                                                .is_near = c->is_near,
+                                                                .is_incomplete = c->is_incomplete};
         for (uint32_t tier = 0; tier < TIERCE__DIRECTORY_TIERS_MAX; tier++)
             found->prefixes[at].in_tier[tier] =
                 (c->in_all & 1u << tier) != 0 ? c->keys : c->in_tier[tier];
@@ -197,7 +207,9 @@ static int search(struct search *s, struct tierce__directory_found *found)
         found->runs[found->run_count++] = (struct tierce__directory_run){.worker = best->worker,
                                                                          .first = (uint32_t)first,
                                                                          .keys = best->keys,
-                                                                         .slowest = best->slowest};
+                                                                         .load = best->load,
+                                                                         .slowest = best->slowest,
+                                                                         .is_near = best->is_near};
         first += best->keys;
     }
     return 0;

@@ -66,10 +66,14 @@ struct tierce__directory_slot {
     _Atomic uint64_t session; /* 0: nobody; then the rest changes under DIRECTORY */
     _Atomic uint64_t seen_ns;
     _Atomic int64_t keys; /* in the present epoch */
+    /* Its contents are complete, and none were left out since. Changes under DIRECTORY_WORKER. */
+    _Atomic bool is_whole;
 
     struct tierce__lock lock; /* DIRECTORY_WORKER: below */
     bool is_sending, is_synced;
+    bool has_left_out; /* since it began to send its contents */
     uint64_t next, gaps, left_out;
+    uint64_t sending; /* number of the last sending of its contents that began */
 
     /* Read under either lock, changed under both: */
     uint32_t epoch;
@@ -95,6 +99,7 @@ struct tierce__directory {
     struct tierce__directory_opts opts;
     struct tierce__directory_shard *shards; /* [TIERCE__DIRECTORY_SHARDS] */
     _Atomic uint64_t bytes;
+    _Atomic uint64_t left_out;            /* changes, for want of memory */
     uint64_t seed;                        /* of the hashes, so that nobody can choose keys of one
                                              place */
     struct tierce__directory_slot *slots; /* [workers_max] */

@@ -62,7 +62,8 @@ struct tierce__reporter {
     bool is_joined, is_complete, is_troubled;
     int64_t session;
     int32_t slot;
-    uint64_t next; /* number of the first change that was not reported */
+    uint64_t next;   /* number of the first change that was not reported */
+    int64_t sending; /* number of the last sending of all contents */
     uint64_t beat_ns, silence_ms;
     struct parcel parcel;
     Meta__ReportAnswer contents; /* how the contents that are being sent were answered */
@@ -245,6 +246,7 @@ static Meta__ReportAnswer report(struct tierce__reporter *r, Meta__ReportKind ki
     request.slot = r->slot;
     request.kind = kind;
     request.first = (int64_t)first;
+    request.sending = kind != META__REPORT_KIND__RK_CHANGES ? r->sending : 0;
     request.n_keys = 2 * r->parcel.count;
     request.keys = r->parcel.keys;
     request.n_tiers = r->parcel.count;
@@ -291,6 +293,7 @@ static uint64_t send_contents(struct tierce__reporter *r)
 {
     uint64_t wait_ms = 0, covered = 0;
     r->parcel.count = 0;
+    r->sending++;
     r->contents = report(r, META__REPORT_KIND__RK_BEGIN, 0, &wait_ms);
     if (r->contents != META__REPORT_ANSWER__RA_DONE)
         return wait_ms > 0 ? wait_ms : RETRY_MS;

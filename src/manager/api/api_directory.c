@@ -170,14 +170,15 @@ static enum tierce__directory_answer take_report(struct tierce__api_call *api,
 {
     struct tierce__holdings *holdings = api->manager->holdings;
     uint64_t now_ns = tierce__now_ns(), first = (uint64_t)request->first;
+    uint64_t sending = (uint64_t)request->sending;
     size_t count = request->n_keys / 2;
     switch (request->kind) {
     case META__REPORT_KIND__RK_BEGIN:
-        return tierce__holdings_begin(holdings, id, now_ns, wait_ms);
+        return tierce__holdings_begin(holdings, id, sending, now_ns, wait_ms);
     case META__REPORT_KIND__RK_CONTENTS:
-        return tierce__holdings_add(holdings, id, changes, count, now_ns);
+        return tierce__holdings_add(holdings, id, sending, changes, count, now_ns);
     case META__REPORT_KIND__RK_END:
-        return tierce__holdings_end(holdings, id, first, now_ns);
+        return tierce__holdings_end(holdings, id, sending, first, now_ns);
     case META__REPORT_KIND__RK_CHANGES:
     default:
         return tierce__directory_report(directory_of(api), id, first, changes, count, now_ns);
@@ -199,23 +200,47 @@ static Meta__ReportAnswer answer_of(enum tierce__directory_answer answer)
     return META__REPORT_ANSWER__RA_UNKNOWN;
 }
 
-static void report_chunks(struct tierce__api_call *api)
+/* Whether kind and numbers fit. False: the status says why they do not. */
+static bool is_report(struct tierce__api_call *api, const Meta__ReportChunksRequest *request)
 {
-    const Meta__ReportChunksRequest *request = (const Meta__ReportChunksRequest *)api->request;
-    Meta__ReportChunksResponse *reply = (Meta__ReportChunksResponse *)api->reply;
     bool is_first = request->kind == META__REPORT_KIND__RK_CHANGES ||
                     request->kind == META__REPORT_KIND__RK_END;
+    bool has_keys = request->kind == META__REPORT_KIND__RK_CHANGES ||
+                    request->kind == META__REPORT_KIND__RK_CONTENTS;
     if (request->kind < META__REPORT_KIND__RK_CHANGES ||
         request->kind > META__REPORT_KIND__RK_END) {
         tierce__api_say(api, INVALID_ARGUMENT,
                         "kind is %d; accepted are 0 (RK_CHANGES) to 3 (RK_END)",
                         (int)request->kind);
-        return;
+        return false;
     }
     if (is_first && request->first < 0) {
         tierce__api_say(api, INVALID_ARGUMENT, "first is negative");
-        return;
+        return false;
     }
+    if (request->kind != META__REPORT_KIND__RK_CHANGES && request->sending < 1) {
+        tierce__api_say(api, INVALID_ARGUMENT,
+                        "sending is %lld; accepted are 1 and above, and a later sending of the "
+                        "contents has a larger number",
+                        (long long)request->sending);
+        return false;
+    }
+    if (!has_keys && (request->n_keys > 0 || request->n_tiers > 0)) {
+        tierce__api_say(api, INVALID_ARGUMENT,
+                        "keys: %zu numbers; accepted are none in RK_BEGIN and RK_END, because "
+                        "RK_CONTENTS has them",
+                        request->n_keys);
+        return false;
+    }
+    return true;
+}
+
+static void report_chunks(struct tierce__api_call *api)
+{
+    const Meta__ReportChunksRequest *request = (const Meta__ReportChunksRequest *)api->request;
+    Meta__ReportChunksResponse *reply = (Meta__ReportChunksResponse *)api->reply;
+    if (!is_report(api, request))
+        return;
     const struct tierce__directory_change *changes = read_changes(api, request);
     if (changes == NULL)
         return;
@@ -266,6 +291,9 @@ static bool show_prefix(struct tierce__api_call *api, Meta__FindChunksResponse *
     out->transfer_address = text(api, who.address);
     out->host_id = text(api, who.host);
     out->keys = (int32_t)prefix->keys;
+    out->load = prefix->load;
+    out->same_host = prefix->is_near;
+    out->is_incomplete = prefix->is_incomplete;
     out->in_tier = tierce__api_alloc(api, TIERCE__DIRECTORY_TIERS_MAX, sizeof(int32_t));
     if (out->in_tier == NULL)
         return false;
@@ -293,6 +321,8 @@ static bool show_run(struct tierce__api_call *api, Meta__FindChunksResponse *rep
     out->first = (int32_t)run->first;
     out->keys = (int32_t)run->keys;
     out->slowest_tier = run->slowest;
+    out->load = run->load;
+    out->same_host = run->is_near;
     return out->worker != NULL && out->transfer_address != NULL;
 }
 
@@ -352,7 +382,7 @@ static bool show_worker(struct tierce__api_call *api, Meta__ListWorkersResponse 
     out->gaps = (int64_t)about->gaps;
     out->left_out = (int64_t)about->left_out;
     out->load = about->load;
-    out->is_complete = about->is_synced;
+    out->is_complete = about->is_whole;
     return out->worker != NULL && out->instance_group != NULL && out->transfer_address != NULL &&
            out->host_id != NULL;
 }

@@ -176,11 +176,12 @@ static uint32_t wait_ms(struct tierce__holdings *holdings, uint64_t now_ns)
 
 enum tierce__directory_answer tierce__holdings_begin(struct tierce__holdings *holdings,
                                                      struct tierce__directory_id id,
-                                                     uint64_t now_ns, uint32_t *wait)
+                                                     uint64_t sending, uint64_t now_ns,
+                                                     uint32_t *wait)
 {
     enum tierce__directory_answer answer = TIERCE__DIRECTORY_LATER;
     if (take_place(holdings, id, now_ns)) {
-        answer = tierce__directory_sync_begin(holdings->directory, id, now_ns);
+        answer = tierce__directory_sending_begin(holdings->directory, id, sending, now_ns);
         if (answer != TIERCE__DIRECTORY_DONE)
             free_place(holdings, id);
     }
@@ -189,25 +190,28 @@ enum tierce__directory_answer tierce__holdings_begin(struct tierce__holdings *ho
 }
 
 enum tierce__directory_answer tierce__holdings_add(struct tierce__holdings *holdings,
-                                                   struct tierce__directory_id id,
+                                                   struct tierce__directory_id id, uint64_t sending,
                                                    const struct tierce__directory_change *contents,
                                                    size_t count, uint64_t now_ns)
 {
     if (!take_place(holdings, id, now_ns))
         return TIERCE__DIRECTORY_RESYNC;
     enum tierce__directory_answer answer =
-        tierce__directory_sync_add(holdings->directory, id, contents, count, now_ns);
+        tierce__directory_sending_add(holdings->directory, id, sending, contents, count, now_ns);
     if (answer != TIERCE__DIRECTORY_DONE)
         free_place(holdings, id);
     return answer;
 }
 
 enum tierce__directory_answer tierce__holdings_end(struct tierce__holdings *holdings,
-                                                   struct tierce__directory_id id, uint64_t covered,
-                                                   uint64_t now_ns)
+                                                   struct tierce__directory_id id, uint64_t sending,
+                                                   uint64_t covered, uint64_t now_ns)
 {
-    free_place(holdings, id);
-    return tierce__directory_sync_end(holdings->directory, id, covered, now_ns);
+    enum tierce__directory_answer answer =
+        tierce__directory_sending_end(holdings->directory, id, sending, covered, now_ns);
+    if (answer != TIERCE__DIRECTORY_RESYNC) /* a late one is not the end of the present sending */
+        free_place(holdings, id);
+    return answer;
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */

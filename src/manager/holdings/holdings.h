@@ -10,9 +10,9 @@
  * new leader knows nobody, so that all of them begin within seconds of each other.
  *
  *     rc = tierce__directory_join(tierce__holdings_directory(holdings), &worker, now_ns, &id);
- *     answer = tierce__holdings_begin(holdings, id, now_ns, &wait_ms);    // perhaps LATER
- *     answer = tierce__holdings_add(holdings, id, contents, count, now_ns);
- *     answer = tierce__holdings_end(holdings, id, covered, now_ns);
+ *     answer = tierce__holdings_begin(holdings, id, sending, now_ns, &wait_ms);    // perhaps LATER
+ *     answer = tierce__holdings_add(holdings, id, sending, contents, count, now_ns);
+ *     answer = tierce__holdings_end(holdings, id, sending, covered, now_ns);
  *
  * Thread: any. No call blocks on I/O.
  */
@@ -43,20 +43,22 @@ void tierce__holdings_secret(struct tierce__holdings *holdings, const char *grou
                              char out[TIERCE__HOLDINGS_SECRET_BYTES]);
 
 /*
- * The worker sends its contents, if it is one of senders_max that do. A sender that sends nothing
+ * The worker sends its contents, if it is one of senders_max that do. `sending`: as in
+ * tierce__directory_sending_begin. A sender that sends nothing
  * for half of the silence loses its place. LATER: it must begin after *wait_ms.
  */
 enum tierce__directory_answer tierce__holdings_begin(struct tierce__holdings *holdings,
                                                      struct tierce__directory_id id,
-                                                     uint64_t now_ns, uint32_t *wait_ms);
+                                                     uint64_t sending, uint64_t now_ns,
+                                                     uint32_t *wait_ms);
 /* RESYNC also for a worker that has lost its place: it must begin again. */
 enum tierce__directory_answer tierce__holdings_add(struct tierce__holdings *holdings,
-                                                   struct tierce__directory_id id,
+                                                   struct tierce__directory_id id, uint64_t sending,
                                                    const struct tierce__directory_change *contents,
                                                    size_t count, uint64_t now_ns);
 enum tierce__directory_answer tierce__holdings_end(struct tierce__holdings *holdings,
-                                                   struct tierce__directory_id id, uint64_t covered,
-                                                   uint64_t now_ns);
+                                                   struct tierce__directory_id id, uint64_t sending,
+                                                   uint64_t covered, uint64_t now_ns);
 
 /* All workers leave: this manager begins or ceases to lead. */
 void tierce__holdings_clear(struct tierce__holdings *holdings);

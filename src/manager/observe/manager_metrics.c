@@ -530,6 +530,9 @@ static void tell_directory(const struct telling *t)
          NULL, 0);
     tell(t, "directory.holder_count", "Pairs of a chunk and a worker that holds it.", false,
          (double)stats.holders, NULL, 0);
+    tell(t, "directory.left_out_count",
+         "Changes for which directory.memory had no room: their workers are incomplete.", true,
+         (double)stats.left_out, NULL, 0);
     tell(t, "directory.bytes", "Memory of the directory's table.", false, (double)stats.bytes, NULL,
          0);
 }

@@ -58,7 +58,7 @@ class Worker:
     """What an engine sends."""
 
     def __init__(self, api, name, **fields):
-        self.api, self.name, self.fields, self.next = api, name, fields, 1
+        self.api, self.name, self.fields, self.next, self.sending = api, name, fields, 1, 0
         self.join()
 
     def join(self):
@@ -68,6 +68,9 @@ class Worker:
         return reply
 
     def call(self, kind, **fields):
+        self.sending += kind == "RK_BEGIN"
+        if kind != "RK_CHANGES":
+            fields.setdefault("sending", self.sending)
         return ok(self.api.call("meta", "ReportChunks", kind=kind, **self.id, **self.fields, **fields))
 
     def send(self, contents):
@@ -108,8 +111,13 @@ def test_contents_and_changes(manager):
     reply = find(api, range(1, 12))
     assert [p["keys"] for p in reply["prefixes"]] == [10]
     assert reply["prefixes"][0]["in_tier"][:2] == [0, 1]
-    assert reply["runs"] == [{"worker": "a", "transfer_address": "127.0.0.1:1", "first": 0, "keys": 10,
-                              "slowest_tier": 1}]
+    run = {"worker": "a", "transfer_address": "127.0.0.1:1", "first": 0, "keys": 10, "slowest_tier": 1}
+    assert [{name: got[name] for name in run} for got in reply["runs"]] == [run]
+    assert worker.call("RK_CHANGES", first=worker.next, load=125)["answer"] == "RA_DONE"
+    for host, same in (("h", True), ("other", False)):
+        reply = find(api, range(1, 12), host_id=host)
+        for got in (reply["runs"][0], reply["prefixes"][0]):
+            assert int(got["load"]) == 125 and got.get("same_host", False) is same
     assert worker.report([(20, 0, True)], gap=1) == "RA_RESYNC"
     assert prefixes(api, range(1, 12)) == {"a": 10}     # until it has sent its contents
     worker.next += 1
@@ -206,8 +214,9 @@ def test_one_sends_at_a_time(manager):
 @pytest.mark.parametrize("fields, why", [
     ({"keys": [1]}, "two for each chunk"), ({"keys": [1, 2], "tiers": []}, "one for each"),
     ({"keys": [1, 2], "tiers": [16]}, "accepted are 0 to 7"), ({"keys": [1, 2], "tiers": [-1]}, "accepted are"),
-    ({"kind": "RK_CONTENTS", "keys": [1, 2], "tiers": [8]}, "accepted are 0 to 7"),
-    ({"kind": 4}, "kind is 4"), ({"first": -1}, "first is negative"),
+    ({"kind": "RK_CONTENTS", "sending": 1, "keys": [1, 2], "tiers": [8]}, "accepted are 0 to 7"),
+    ({"kind": 4}, "kind is 4"), ({"kind": "RK_BEGIN"}, "sending is 0"),
+    ({"kind": "RK_BEGIN", "sending": 1, "keys": [1, 2]}, "accepted are none in RK_BEGIN"), ({"first": -1}, "first is negative"),
     ({"keys": [0] * 8194, "tiers": [0] * 4097}, "at most 4096 chunks")])
 def test_invalid_reports(manager, fields, why):
     import grpc

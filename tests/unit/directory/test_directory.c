@@ -162,6 +162,17 @@ START_TEST(the_best_holder)
     ck_assert_int_eq(tierce__directory_beat(directory, far, 4, 0), TIERCE__DIRECTORY_DONE);
     find_as(asker, 0, 9);
     assert_run(0, far, 0, 8);
+    ck_assert_uint_eq(found.runs[0].load, 4);
+    ck_assert(!found.runs[0].is_near);
+    asker.host = "h2";
+    find_as(asker, 0, 9);
+    for (uint32_t i = 0; i < found.prefix_count; i++) {
+        uint32_t slot = found.prefixes[i].worker.slot;
+        ck_assert_uint_eq(found.prefixes[i].load, slot == near.slot ? 5 : slot == far.slot ? 4 : 0);
+        ck_assert(found.prefixes[i].is_near == (slot != far.slot));
+    }
+    ck_assert(found.runs[0].is_near);
+    asker.host = "h3";
     ck_assert_int_eq(tierce__directory_beat(directory, far, 6, 0), TIERCE__DIRECTORY_DONE);
     find_as(asker, 0, 9);
     assert_run(0, near, 0, 8);
@@ -261,6 +272,42 @@ START_TEST(a_repeated_report_changes_nothing)
     ck_assert_uint_eq(about(a).next, 13);
     ck_assert_uint_eq(about(a).keys, 2);
     ck_assert_int_eq(report(a, 0, 10, 14, 0, true), TIERCE__DIRECTORY_RESYNC);
+}
+END_TEST
+
+static enum tierce__directory_answer add_as(struct tierce__directory_id id, uint64_t sending,
+                                            uint64_t key)
+{
+    struct tierce__directory_change change = {.key = key_of(key), .admitted = true};
+    return tierce__directory_sending_add(directory, id, sending, &change, 1, 0);
+}
+
+/* Calls of two sendings of one worker, late and repeated, are never mixed. */
+START_TEST(a_late_call_of_another_sending_changes_nothing)
+{
+    enum { DONE = TIERCE__DIRECTORY_DONE, RESYNC = TIERCE__DIRECTORY_RESYNC };
+    struct tierce__directory_id a = join_at("g", "a", "", 0);
+    ck_assert_int_eq(tierce__directory_sending_begin(directory, a, 1, 0), DONE);
+    ck_assert_int_eq(add_as(a, 1, 0), DONE);
+    ck_assert_int_eq(tierce__directory_sending_begin(directory, a, 1, 0), DONE); /* repeated */
+    ck_assert_int_eq(tierce__directory_sending_begin(directory, a, 2, 0), DONE);
+    ck_assert_int_eq(add_as(a, 1, 1), RESYNC);
+    ck_assert_int_eq(tierce__directory_sending_begin(directory, a, 1, 0), RESYNC);
+    ck_assert_int_eq(tierce__directory_sending_end(directory, a, 1, 90, 0), RESYNC);
+    ck_assert_int_eq(add_as(a, 2, 2), DONE);
+    ck_assert_int_eq(tierce__directory_sending_end(directory, a, 2, 10, 0), DONE);
+    find("g", 0, 1);
+    ck_assert_uint_eq(found.prefix_count, 0);
+    find("g", 2, 3);
+    ck_assert_uint_eq(found.prefix_count, 1);
+    /* After the end: a late begin ends nothing, and a repeated end sets no number back. */
+    ck_assert_int_eq(report(a, 11, 3, 5, 0, true), DONE);
+    ck_assert_int_eq(tierce__directory_sending_begin(directory, a, 2, 0), RESYNC);
+    ck_assert_int_eq(add_as(a, 2, 1), RESYNC);
+    ck_assert_int_eq(tierce__directory_sending_end(directory, a, 2, 10, 0), DONE);
+    ck_assert_uint_eq(about(a).next, 13);
+    ck_assert(about(a).is_synced && about(a).is_whole);
+    ck_assert_uint_eq(about(a).keys, 3);
 }
 END_TEST
 
@@ -517,8 +564,11 @@ START_TEST(a_full_directory_leaves_out_what_is_new)
     ck_assert_uint_le(stats.bytes, 2000000);
     ck_assert_uint_gt(stats.keys, 20000);
     ck_assert_uint_eq(about(a).left_out, 250000 - stats.keys);
+    ck_assert_uint_eq(stats.left_out, about(a).left_out);
+    ck_assert(about(a).is_synced && !about(a).is_whole);
     find("g", 1, 100);
     assert_run(0, a, 0, 99);
+    ck_assert(found.prefixes[0].is_incomplete);
     /* Room comes back: in each shard, of those where the new ones are to go too. */
     for (unsigned i = 0; i < 20; i++, next += 500)
         ck_assert_int_eq(report(a, next, 1 + 500 * i, 501 + 500 * i, 0, false),
@@ -597,12 +647,23 @@ START_TEST(memory_for_each_key)
 END_TEST
 
 CHECK_MAIN("directory", .setup = setup, .teardown = teardown,
-           .tests = {prefixes_and_tiers, the_best_holder, equal_holders_take_turns,
-                     groups_do_not_see_one_another, a_gap_concerns_its_worker_alone,
-                     a_repeated_report_changes_nothing, a_worker_must_send_its_contents_first,
-                     a_worker_that_joins_again_or_leaves_holds_nothing, silent_workers_leave,
+           .tests = {prefixes_and_tiers,
+                     the_best_holder,
+                     equal_holders_take_turns,
+                     groups_do_not_see_one_another,
+                     a_gap_concerns_its_worker_alone,
+                     a_late_call_of_another_sending_changes_nothing,
+                     a_repeated_report_changes_nothing,
+                     a_worker_must_send_its_contents_first,
+                     a_worker_that_joins_again_or_leaves_holds_nothing,
+                     silent_workers_leave,
                      complete_contents_stay_until_others_are_complete,
-                     nothing_to_clean_where_nothing_was, a_group_goes_with_its_last_worker,
-                     nothing_of_an_old_epoch_comes_back, cleaning_finds_what_became_old_on_its_way,
-                     what_is_removed_leaves_room, limits, a_full_directory_leaves_out_what_is_new,
-                     each_allocation_fails_once, memory_for_each_key})
+                     nothing_to_clean_where_nothing_was,
+                     a_group_goes_with_its_last_worker,
+                     nothing_of_an_old_epoch_comes_back,
+                     cleaning_finds_what_became_old_on_its_way,
+                     what_is_removed_leaves_room,
+                     limits,
+                     a_full_directory_leaves_out_what_is_new,
+                     each_allocation_fails_once,
+                     memory_for_each_key})
