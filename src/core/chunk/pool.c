@@ -253,13 +253,14 @@ static void end_toucher(struct tierce__pool *pool)
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
     TIERCE_DASSERT(pool->toucher_runs);
-    struct timespec until;
+    const struct timespec pause = {.tv_nsec = 1000000};
     atomic_store_explicit(&pool->toucher_stop, true, memory_order_relaxed);
-    do {
+    (void)pthread_setschedparam(pool->toucher, SCHED_OTHER, &(struct sched_param){0});
+    /* pthread_timedjoin_np would wait by the wall clock, which may be set back. */
+    while (pthread_tryjoin_np(pool->toucher, NULL) == EBUSY) {
         (void)pthread_setschedparam(pool->toucher, SCHED_OTHER, &(struct sched_param){0});
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec++;
-    } while (pthread_timedjoin_np(pool->toucher, NULL, &until) == ETIMEDOUT);
+        nanosleep(&pause, NULL);
+    }
     pool->toucher_runs = false;
 }
 

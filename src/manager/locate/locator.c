@@ -487,6 +487,17 @@ static int take_up_session(void *arg, const struct tierce__meta_note *note)
                                            session->storage, session->bytes);
 }
 
+/* The clock of the leader before may have been ahead: nothing waits for longer than if its location
+ * were removed now. */
+static void bound_times(struct tierce__deletion *deletion)
+{
+    int64_t due_us = tierce__live_departure_due_us(deletion->live);
+    int64_t last_us = oldest_use(deletion->live);
+    deletion->due_us = deletion->due_us < due_us ? deletion->due_us : due_us;
+    deletion->reusable_us = deletion->reusable_us < last_us ? deletion->reusable_us : last_us;
+    deletion->sweep_us = deletion->sweep_us < last_us ? deletion->sweep_us : last_us;
+}
+
 static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
 {
     TIERCE_DASSERT(note->kind == TIERCE__NOTE_DELETION);
@@ -504,6 +515,7 @@ static int take_up_deletion(void *arg, const struct tierce__meta_note *note)
     }
     TIERCE_DASSERT(t->list_count < t->list_room);
     TIERCE_ASSERT(deletion->live == t->live && !deletion->is_doubtful);
+    bound_times(deletion);
     t->list[t->list_count++] = deletion;
     for (size_t i = 0; rc == 0 && i < deletion->count && !deletion->is_sweep; i++) {
         const struct tierce__location *location = &deletion->items[i].location;

@@ -289,9 +289,9 @@ static void read_key(struct tierce__note_reader *r, struct tierce__write_session
 }
 
 /* When a session times out under this leader, and by how much it may be renewed. Renewals under the
- * leader before are not in the note, so a session may live for another timeout. Of a session of
- * version 1, neither its timeout nor its start is known. The clock of the leader before may have
- * been another, so no session ends later than a day from now. */
+ * leader before are not in the note, so a session lives for another timeout. The clock of the
+ * leader before may have been ahead, so it does not live for longer than that. Of a session of
+ * version 1, neither its timeout nor its start is known; it ends a day from now at the latest. */
 static void read_times(struct tierce__note_reader *r, uint8_t version, int64_t now_us,
                        struct tierce__write_session *session)
 {
@@ -307,7 +307,7 @@ static void read_times(struct tierce__note_reader *r, uint8_t version, int64_t n
         began_us = due_us - timeout_us;
     session->timeout_us = timeout_us;
     session->last_us = began_us + max_us;
-    session->due_us = now_us + (left_us > timeout_us ? left_us : timeout_us);
+    session->due_us = now_us + timeout_us;
     if (session->due_us > session->last_us)
         session->due_us = session->last_us;
 }
