@@ -29,7 +29,7 @@
 #include "engine/observe/engine_events.h"
 #include "engine/store/shared_write.h"
 #include "engine/observe/operate.h"
-#include "engine/observe/reporter.h"
+#include "engine/peer/peers.h"
 #include "engine/node_client/shared.h"
 #include "net/control/control.h"
 #include "store/remote/lmcache_names.h"
@@ -138,16 +138,22 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
 static int start_reporter(struct tierce_engine *engine, const struct tierce_config *config,
                           char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    const char *url = tierce__engine_text(config, TIERCE__ENGINE_DIRECTORY_MANAGER);
+    struct tierce__reporter_opts opts = {
+        .size = sizeof(opts), .url = tierce__engine_text(config, TIERCE__ENGINE_DIRECTORY_MANAGER)};
+    bool is_set = opts.url[0] != '\0';
     char fault[256];
-    if (url[0] == '\0' || engine->level_count == 0) /* the node of a client reports */
+    if (engine->level_count == 0) /* the node of a client reports */
         return 0;
-    int rc = tierce__reporter_start(
-        &engine->reporter, engine,
-        &(struct tierce__reporter_opts){.size = sizeof(struct tierce__reporter_opts), .url = url},
-        fault);
+    int rc = tierce__peers_start(engine->peers, engine, why);
     if (rc != 0)
-        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "directory.manager: %s", fault);
+        return rc;
+    tierce__peers_reporter(engine->peers, &opts);
+    if (opts.url[0] == '\0')
+        return 0;
+    rc = tierce__reporter_start(&engine->reporter, engine, &opts, fault);
+    if (rc != 0)
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s: %s",
+                 is_set ? "directory.manager" : "remote.urls", fault);
     return rc;
 }
 
@@ -161,6 +167,8 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0 && threads > 1)
         rc = tierce__workers_create(&engine->copiers, threads - 1, COPIES_WAITING_MAX);
     if (rc == 0)
+        rc = tierce__peers_create(&engine->peers, config, why);
+    if (rc == 0)
         rc = engine->lender->open(engine, config, why);
     return rc == 0 ? start_reporter(engine, config, why) : rc;
 }
@@ -171,6 +179,7 @@ static bool close_parts(struct tierce_engine *engine)
 {
     TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
     tierce__reporter_stop(engine->reporter); /* it reads the tiers */
+    tierce__peers_stop(engine->peers, engine->close_deadline_ns);
     bool is_over = tierce__transits_end(&engine->transits, engine->close_deadline_ns);
     tierce__control_stop(engine->control);
     engine->control = NULL;
@@ -210,6 +219,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__requests_destroy(engine->requests);
     tierce__lmcache_names_destroy(engine->lmcache_names);
     tierce__namespaces_destroy(engine->namespaces);
+    tierce__peers_destroy(engine->peers);
     return true;
 }
 

@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/invalidations.h"
 #include "engine/own_tiers.h"
+#include "engine/peer/peers.h"
 #include "store/remote/lmcache_store.h"
 #include "store/remote/remote.h"
 
@@ -194,6 +195,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
         &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
                                          .pool = engine->pool,
                                          .namespaces = engine->namespaces,
+                                         .peers_self = tierce__peers_self_of(engine->peers),
                                          .invalidated = tierce__invalidations_note,
                                          .invalidated_arg = &engine->levels[engine->level_count]},
         why);
@@ -208,16 +210,17 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     name_tier(name, sizeof(name), engine, connector->ops->scheme);
     struct tierce__tier *tier;
     rc = tierce__remote_open(
-        &tier, &(struct tierce__remote_opts){
-                   .size = sizeof(struct tierce__remote_opts),
-                   .connector = connector,
-                   .namespaces = engine->namespaces,
-                   .queue_bytes = queue,
-                   .writes = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_REMOTE_WRITES),
-                   .write_timeout_ms =
-                       (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_WRITE),
-                   .read_only = params.read_only,
-                   .name = name});
+        &tier,
+        &(struct tierce__remote_opts){
+            .size = sizeof(struct tierce__remote_opts),
+            .connector = connector,
+            .namespaces = engine->namespaces,
+            .queue_bytes = queue,
+            .writes = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_REMOTE_WRITES),
+            .write_timeout_ms =
+                (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_TIMEOUT_WRITE),
+            .read_only = params.read_only || (connector->caps & TIERCE__CONNECTOR_NO_PUT) != 0,
+            .name = name});
     if (rc < 0) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s", tierce_strerror(rc));
         (void)connector->ops->close(connector,

@@ -31,6 +31,7 @@
 
 struct tierce__connector;
 struct tierce__namespaces;
+struct tierce__peers_self;
 
 #define TIERCE__CONNECTOR_RANGES 1u /* GET takes any range */
 #define TIERCE__CONNECTOR_LISTS  2u /* LIST */
@@ -40,6 +41,8 @@ struct tierce__namespaces;
 #define TIERCE__CONNECTOR_ASKS                                                                     \
     32u /* a PUT asks by itself whether the store has the object, and transfers nothing then; it   \
            is answered 0 with `found` 1 */
+
+#define TIERCE__CONNECTOR_NO_PUT 64u /* PUT is TIERCE_E_UNSUPPORTED: the store is read-only */
 
 #define TIERCE__CONNECTOR_WHY_BYTES 256u
 
@@ -93,6 +96,9 @@ struct tierce__connector_opts {
     /* Those of all names, which are texts of keys; [borrow until close]. NULL: names are any texts,
      * and stores that need to know more are refused (fleet://). */
     struct tierce__namespaces *namespaces;
+    /* The engine's place in a directory; [borrow until close]. NULL: none, and stores that need it
+     * are refused (peers://). */
+    struct tierce__peers_self *peers_self;
     tierce__invalidated_fn *invalidated; /* NULL: the caller keeps nothing between requests, and
                                             what is invalidated is adopted at once */
     void *invalidated_arg;

@@ -210,7 +210,8 @@ static bool end_call(struct links *links, struct worker *worker, struct link_slo
 {
     TIERCE_DASSERT(is_own(worker));
     const struct tierce__link_state state = state_after(worker, rc);
-    const char *why = rc != 0 && rc != TIERCE_E_MISS ? why_of(worker, slot, rc) : NULL;
+    bool has_why = rc != 0 && (rc != TIERCE_E_MISS || links->client.explains_misses);
+    const char *why = has_why ? why_of(worker, slot, rc) : NULL;
     tierce__lock_take(&links->lock);
     TIERCE_DASSERT(worker->in_call);
     bool connected = note_state(links, worker, &state);

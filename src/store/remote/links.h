@@ -45,8 +45,9 @@ struct tierce__client {
     /* Not 0: `open` and `link_open` are given zeroed memory of that size, which `close` and
      * `link_close` free, also if `open` or `link_open` failed. */
     size_t store_bytes, link_bytes;
-    uint32_t links;     /* how many, unless the URL has `connections` */
-    uint32_t names_max; /* that exists takes at a time; 0: any number */
+    uint32_t links;       /* how many, unless the URL has `connections` */
+    uint32_t names_max;   /* that exists takes at a time; 0: any number */
+    bool explains_misses; /* `why` describes TIERCE_E_MISS too */
 
     const char *prefix; /* of all names in the store; a request's names lack it. NULL: none. [borrow
                            until close] */

@@ -14,6 +14,7 @@
 #include "store/remote/links.h"
 #include "store/remote/node/peer.h"
 #include "store/remote/token_file.h"
+#include "store/remote/transfer/transfer_link.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,7 +28,8 @@
 struct transfer_store {
     struct tierce__peer_place place; /* and the certificates, owned */
     char space[TIERCE__TRANSFER_SPACE_MAX + 1];
-    char *token_file; /* or NULL */
+    char *token_file;  /* or NULL */
+    const char *token; /* in place of a file, during a call of transfer_link.h; or NULL */
 };
 
 struct transfer_link {
@@ -79,8 +81,10 @@ static int rejected(struct transfer_link *link, const struct tierce__transfer_we
     }
     if (welcome->status == TIERCE_E_REFUSED)
         snprintf(why, room,
-                 link->store->token_file != NULL ? "the server rejects the token in token_file"
-                                                 : "the server requires a token: token_file=FILE");
+                 link->store->token != NULL ? "the server rejects our secret"
+                 : link->store->token_file != NULL
+                     ? "the server rejects the token in token_file"
+                     : "the server requires a token: token_file=FILE");
     else if (welcome->status == TIERCE_E_ARGUMENT)
         snprintf(why, room, "the server has no space \"%s\"", link->store->space);
     else
@@ -122,8 +126,9 @@ static int greet(struct transfer_link *link, uint64_t deadline_ns)
     }
     if (rc != 0)
         tierce__peer_close(&link->peer);
+    const char *token = link->store->token != NULL ? link->store->token : file.token;
     if (rc == 0)
-        rc = send_hello(link, file.token != NULL ? file.token : "", deadline_ns);
+        rc = send_hello(link, token != NULL ? token : "", deadline_ns);
     tierce__token_file_clear(&file);
     if (rc == 0)
         rc = read_welcome(link, deadline_ns);
@@ -597,6 +602,58 @@ static int open_store(void **out, struct tierce__client *own,
     if (rc == 0)
         rc = take_tls(store, source->url, why);
     return rc == 0 ? take_token_file(store, tierce__url_param(source->url, "token_file"), why) : rc;
+}
+
+/* ---- one connection -------------------------------------------------------------------------- */
+
+struct tierce__transfer_link {
+    struct transfer_link link;
+    struct transfer_store store;
+};
+
+int tierce__transfer_link_create(struct tierce__transfer_link **out, const char *host,
+                                 uint16_t port, const char *space)
+{
+    struct tierce__transfer_link *link = tierce__calloc(1, sizeof(*link));
+    if (link == NULL)
+        return -ENOMEM;
+    struct transfer_store *store = &link->store;
+    if (strlen(host) >= sizeof(store->place.host) || strlen(space) >= sizeof(store->space)) {
+        tierce__free(link);
+        return TIERCE_E_ARGUMENT;
+    }
+    memcpy(store->place.host, host, strlen(host) + 1);
+    memcpy(store->space, space, strlen(space) + 1);
+    store->place.port = port;
+    link->link.store = store;
+    tierce__peer_init(&link->link.peer, &store->place);
+    *out = link;
+    return 0;
+}
+
+void tierce__transfer_link_destroy(struct tierce__transfer_link *link)
+{
+    if (link == NULL)
+        return;
+    tierce__peer_close(&link->link.peer);
+    tierce__free(link);
+}
+
+int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
+                              const struct tierce_plugin_name *name, void *memory, uint64_t offset,
+                              uint64_t length, uint64_t deadline_ns)
+{
+    if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
+        return TIERCE_E_ARGUMENT;
+    link->store.token = token;
+    int rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
+    link->store.token = NULL;
+    return rc;
+}
+
+const char *tierce__transfer_link_why(const struct tierce__transfer_link *link)
+{
+    return link->link.peer.why;
 }
 
 const struct tierce__client tierce__transfer_client = {

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/peer/peers.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "base/log/log_repeat.h"
+#include "base/text/url.h"
+#include "engine/engine_config.h"
+#include "store/remote/peers/peers_self.h"
+
+#define SCHEME "peers"
+enum { STOP_MS = 1000 }; /* for requests in progress, while an engine is closed */
+static const char blanks[] = " \t\r\n";
+
+struct tierce__peers {
+    struct tierce__peers_self self;
+    struct tierce__peer_server *server;
+    struct tierce__peer_keeper_opts keeper;
+    char *url;     /* of the managers, for a reporter: fleet://... */
+    char host[64]; /* of peers.listen; "": that which reaches a manager */
+    uint16_t port;
+    char address[TIERCE__PEER_ADDRESS_BYTES]; /* "": none */
+};
+
+/* ---- the URLs -------------------------------------------------------------------------------- */
+
+static bool is_ours(const char *url)
+{
+    return strncmp(url, SCHEME "://", sizeof(SCHEME "://") - 1) == 0 ||
+           strncmp(url, SCHEME "+tls://", sizeof(SCHEME "+tls://") - 1) == 0;
+}
+
+/* The first peers:// URL of the list, and how many there are. */
+static const char *find_url(const char *urls, size_t *count)
+{
+    const char *first = NULL;
+    *count = 0;
+    for (const char *at = urls + strspn(urls, blanks); *at != '\0'; at += strspn(at, blanks)) {
+        if (is_ours(at)) {
+            first = first == NULL ? at : first;
+            (*count)++;
+        }
+        at += strcspn(at, blanks);
+    }
+    return first;
+}
+
+/* The same managers as fleet://..., with the parameters that are about them. [transfer] */
+static char *managers_of(const char *url)
+{
+    size_t bytes = strcspn(url, blanks), used = strcspn(url, "? \t\r\n");
+    char *out = tierce__alloc(bytes + 1), separator = '?';
+    if (out == NULL)
+        return NULL;
+    memcpy(out, url, used);
+    memcpy(out, "fleet", sizeof(SCHEME) - 1);
+    for (size_t at = used; at < bytes && url[at] != '\0';) {
+        const char *param = url + at + 1; /* behind '?' or '&' */
+        size_t length = strcspn(param, "& \t\r\n");
+        if (strncmp(param, "token_file=", 11) == 0 || strncmp(param, "ca_file=", 8) == 0) {
+            out[used++] = separator;
+            memcpy(out + used, param, length);
+            used += length;
+            separator = '&';
+        }
+        at += 1 + length;
+    }
+    out[used] = '\0';
+    return out;
+}
+
+/* ---- create ---------------------------------------------------------------------------------- */
+
+/* "HOST", "HOST:PORT", "[HOST]:PORT", or nothing. */
+static int take_listen(struct tierce__peers *peers, const char *text,
+                       char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    bool has_brackets = text[0] == '[';
+    const char *host = text + has_brackets;
+    size_t bytes = strcspn(host, has_brackets ? "]" : ":");
+    const char *rest = host + bytes + (has_brackets && host[bytes] == ']');
+    char *end = NULL;
+    unsigned long port = rest[0] == ':' ? strtoul(rest + 1, &end, 10) : 0;
+    bool is_port = rest[0] == '\0' || (rest[0] == ':' && rest[1] >= '0' && rest[1] <= '9' &&
+                                       *end == '\0' && port <= UINT16_MAX);
+    if (text[0] == '\0')
+        return 0;
+    if (!is_port || bytes == 0 || bytes >= sizeof(peers->host)) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                 "peers.listen: '%.60s' is no address; it must be HOST or HOST:PORT, with an "
+                 "IPv6 address in brackets",
+                 text);
+        return TIERCE_E_CONFIG;
+    }
+    memcpy(peers->host, host, bytes);
+    peers->port = (uint16_t)port;
+    return 0;
+}
+
+int tierce__peers_create(struct tierce__peers **out, const struct tierce_config *config,
+                         char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    size_t count;
+    const char *url = find_url(tierce__engine_text(config, TIERCE__ENGINE_REMOTE_URLS), &count);
+    *out = NULL;
+    if (url == NULL)
+        return 0;
+    if (count > 1) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                 "remote.urls: only one URL may be peers://; several managers are separated by "
+                 "commas in it");
+        return TIERCE_E_CONFIG;
+    }
+    struct tierce__peers *peers = tierce__calloc(1, sizeof(*peers));
+    if (peers == NULL)
+        return -ENOMEM;
+    tierce__peers_self_init(&peers->self);
+    peers->keeper = (struct tierce__peer_keeper_opts){
+        .size = sizeof(peers->keeper),
+        .disk_reads = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_READS),
+        .disk_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_RATE)};
+    peers->url = managers_of(url);
+    int rc = peers->url != NULL ? 0 : -ENOMEM;
+    if (rc == 0)
+        rc = take_listen(peers, tierce__engine_text(config, TIERCE__ENGINE_PEERS_LISTEN), why);
+    if (rc == 0)
+        *out = peers;
+    else
+        tierce__peers_destroy(peers);
+    return rc;
+}
+
+void tierce__peers_destroy(struct tierce__peers *peers)
+{
+    if (peers == NULL)
+        return;
+    TIERCE_ASSERT(peers->server == NULL);
+    tierce__peers_self_fini(&peers->self);
+    tierce__free(peers->url);
+    tierce__free(peers);
+}
+
+struct tierce__peers_self *tierce__peers_self_of(struct tierce__peers *peers)
+{
+    return peers != NULL ? &peers->self : NULL;
+}
+
+/* ---- the address ----------------------------------------------------------------------------- */
+
+/* The address of this host from which packets to that place leave. Sends none. */
+static bool take_source(char host[64], const struct addrinfo *place)
+{
+    struct sockaddr_storage own;
+    socklen_t bytes = sizeof(own);
+    int fd = socket(place->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool is_known =
+        fd >= 0 && connect(fd, place->ai_addr, place->ai_addrlen) == 0 &&
+        getsockname(fd, (struct sockaddr *)&own, &bytes) == 0 &&
+        getnameinfo((struct sockaddr *)&own, bytes, host, 64, NULL, 0, NI_NUMERICHOST) == 0;
+    if (fd >= 0)
+        (void)close(fd);
+    return is_known && strchr(host, '%') == NULL; /* a zone means nothing on other hosts */
+}
+
+static bool find_source(char host[64], const char *managers)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
+    char why[TIERCE__URL_WHY_BYTES];
+    struct tierce__url url = {0};
+    bool is_known = false;
+    if (tierce__url_parse(&url, managers, why) != 0)
+        return false;
+    for (size_t i = 0; !is_known && i < url.host_count; i++) {
+        struct addrinfo *places = NULL;
+        char port[8];
+        snprintf(port, sizeof(port), "%u", (unsigned)url.hosts[i].port);
+        if (getaddrinfo(url.hosts[i].name, port, &hints, &places) != 0)
+            continue;
+        for (struct addrinfo *it = places; !is_known && it != NULL; it = it->ai_next)
+            is_known = take_source(host, it);
+        freeaddrinfo(places);
+    }
+    tierce__url_clear(&url);
+    return is_known;
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
+
+int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engine,
+                        char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    char host[64], fault[256];
+    if (peers == NULL)
+        return 0;
+    memcpy(host, peers->host, sizeof(host));
+    bool is_chosen = host[0] != '\0';
+    if (!is_chosen && !find_source(host, peers->url)) {
+        tierce__log(TIERCE_LOG_WARN, "peers_not_served",
+                    "err=\"no address of this host reaches a manager of peers://\" "
+                    "consequence=\"other engines do not read this engine's chunks\" "
+                    "cure=\"set peers.listen\"");
+        return 0;
+    }
+    const struct tierce__peer_server_opts opts = {
+        .size = sizeof(opts), .host = host, .port = peers->port, .keeper = peers->keeper};
+    int rc = tierce__peer_server_start(&peers->server, engine, &opts, fault);
+    if (rc != 0) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s%s",
+                 is_chosen ? "peers.listen: " : "peers: ", fault);
+        return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
+    }
+    tierce__peer_server_address(peers->server, peers->address);
+    tierce__log(TIERCE_LOG_INFO, "peers_served", "address=%s", peers->address);
+    return 0;
+}
+
+static void joined(void *arg, const struct tierce__reporter_place *place)
+{
+    struct tierce__peers *peers = arg;
+    int rc = 0;
+    if (peers->server != NULL)
+        rc = tierce__peer_server_set_secret(peers->server, place->secret);
+    if (rc != 0)
+        tierce__log_repeated(TIERCE_LOG_ERROR, "peers_not_served",
+                             "err=\"the manager's secret is empty or too long\" "
+                             "cure=\"a manager of this version\"");
+    tierce__peers_self_set(&peers->self, place->session, place->slot, place->secret);
+}
+
+void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter_opts *opts)
+{
+    if (peers == NULL)
+        return;
+    if (opts->url == NULL || opts->url[0] == '\0')
+        opts->url = peers->url;
+    opts->transfer_address = peers->address[0] != '\0' ? peers->address : NULL;
+    opts->joined = joined;
+    opts->arg = peers;
+}
+
+void tierce__peers_stop(struct tierce__peers *peers, uint64_t deadline_ns)
+{
+    if (peers == NULL)
+        return;
+    uint64_t soon_ns = tierce__deadline_in_ms(STOP_MS);
+    tierce__peer_server_stop(peers->server, soon_ns < deadline_ns ? soon_ns : deadline_ns);
+    peers->server = NULL;
+}
+
+struct tierce__peer_server *tierce__peers_server(struct tierce__peers *peers)
+{
+    return peers != NULL ? peers->server : NULL;
+}

@@ -1,0 +1,481 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ *     peers://MANAGER:PORT[,MANAGER:PORT][/GROUP]?connections=8&token_file=F
+ *     peers+tls://...&ca_file=F
+ *
+ * Chunks in the memory and on the disks of other engines (engine/peer), which the directory of a
+ * manager finds (FindChunks). Read-only. A chunk that a holder does not have any more, or does not
+ * serve now, is read from another one, once; after that it is a miss, so no failure of a peer is a
+ * failure of this store. The store fails when no manager answers.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log_repeat.h"
+#include "core/chunk/header.h"
+#include "core/key/key_text.h"
+#include "net/host_id.h"
+#include "proto/kvcm/meta_service.pb-c.h"
+#include "proto/kvcm/proto.h"
+#include "store/remote/fleet/fleet_manager.h"
+#include "store/remote/links.h"
+#include "store/remote/peers/peers_self.h"
+#include "store/remote/peers/peers_table.h"
+#include "store/remote/transfer/transfer_link.h"
+
+enum {
+    LINKS = 8,
+    NAMES = 1024,
+    CONNECTIONS = 8, /* to different peers, of one link */
+    TRIES = 2,       /* holders that are asked for one range */
+    RUNS_MAX = 8,
+    PREFIXES_MAX = 64,
+    GROUP_BYTES = 128,
+};
+
+/* Shared by the links. */
+struct peers_store {
+    struct tierce__peers_self *self; /* [borrow until close] */
+    struct tierce__peers_table *table;
+    struct tierce__url managers; /* as fleet:// */
+    char group[GROUP_BYTES], host_id[TIERCE__HOST_ID_BYTES];
+};
+
+struct peer_connection {
+    struct tierce__peer_ref peer; /* generation 0: unused */
+    struct tierce__transfer_link *link;
+    uint64_t used; /* number of its last use */
+};
+
+struct peers_link {
+    struct peers_store *store;
+    struct tierce__fleet_manager *manager;
+    struct peer_connection connections[CONNECTIONS];
+    uint64_t uses;
+    struct tierce__chunk_number numbers[NAMES];
+    int64_t keys[2 * NAMES];
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+};
+
+/* What a name says. */
+struct peers_key {
+    uint8_t ns_digest[TIERCE_HASH_BYTES], hash[TIERCE_HASH_BYTES];
+    struct tierce_shard shard;
+    struct tierce__chunk_number number;
+};
+
+static bool parse(struct peers_key *key, const struct tierce_plugin_name *name)
+{
+    if (tierce__key_text_parse(key->ns_digest, &key->shard, key->hash, name->text, name->bytes) !=
+        0)
+        return false;
+    key->number = tierce__chunk_number(key->ns_digest, &key->shard, key->hash);
+    return true;
+}
+
+/* ---- the directory --------------------------------------------------------------------------- */
+
+static void on_done(struct tierce__fleet_call *call)
+{
+    *(bool *)call->arg = true;
+}
+
+/* The reply to FindChunks for the first `count` numbers of the link, or NULL and the error. */
+static Meta__FindChunksResponse *ask(struct peers_link *link, size_t count, uint64_t deadline_ns,
+                                     int *status)
+{
+    bool is_done = false;
+    char secret[TIERCE__PEERS_SECRET_BYTES];
+    Meta__FindChunksRequest request = META__FIND_CHUNKS_REQUEST__INIT;
+    request.instance_group = link->store->group;
+    request.host_id = link->store->host_id;
+    (void)tierce__peers_self_get(link->store->self, &request.session, &request.slot, secret);
+    explicit_bzero(secret, sizeof(secret));
+    for (size_t i = 0; i < count; i++) {
+        link->keys[2 * i] = (int64_t)link->numbers[i].high;
+        link->keys[2 * i + 1] = (int64_t)link->numbers[i].low;
+    }
+    request.n_keys = 2 * count;
+    request.keys = link->keys;
+    struct tierce__fleet_call call = {.method = "FindChunks",
+                                      .request = &request.base,
+                                      .answers = &meta__find_chunks_response__descriptor,
+                                      .deadline_ns = deadline_ns,
+                                      .repeats = true,
+                                      .done = on_done,
+                                      .arg = &is_done};
+    tierce__fleet_manager_start(link->manager, &call);
+    while (!is_done)
+        tierce__fleet_manager_poll(link->manager, deadline_ns);
+    *status = call.status;
+    if (call.status != 0)
+        snprintf(link->why, sizeof(link->why), "%.250s", call.why);
+    return call.status == 0 ? (Meta__FindChunksResponse *)call.reply : NULL;
+}
+
+/* Chunks [first, end) are with a peer. */
+struct held {
+    size_t first, end;
+    struct tierce__peer_ref peer;
+};
+
+/* Workers without an address serve nobody. The numbers of a manager are not trusted. */
+static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PREFIXES_MAX],
+                        const Meta__FindChunksResponse *reply, size_t count)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < reply->n_runs && i < RUNS_MAX; i++) {
+        const Meta__ReadRun *run = reply->runs[i];
+        if (run->first < 0 || run->keys <= 0 || (size_t)run->first >= count)
+            continue;
+        size_t first = (size_t)run->first, left = count - first;
+        held[n].first = first;
+        held[n].end = first + ((size_t)run->keys < left ? (size_t)run->keys : left);
+        held[n].peer = tierce__peers_table_name(link->store->table, run->transfer_address);
+        n += held[n].peer.generation != 0;
+    }
+    for (size_t i = 0; i < reply->n_prefixes && i < PREFIXES_MAX; i++) {
+        const Meta__HeldPrefix *prefix = reply->prefixes[i];
+        if (prefix->keys <= 0)
+            continue;
+        held[n].first = 0;
+        held[n].end = (size_t)prefix->keys < count ? (size_t)prefix->keys : count;
+        held[n].peer = tierce__peers_table_name(link->store->table, prefix->transfer_address);
+        n += held[n].peer.generation != 0;
+    }
+    return n;
+}
+
+/* The holders of one chunk, in the order of the reply, each once. */
+static size_t holders_of(struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX],
+                         const struct held *held, size_t held_count, size_t chunk)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < held_count && count < TIERCE__PEERS_HOLDERS_MAX; i++) {
+        bool is_new = chunk >= held[i].first && chunk < held[i].end;
+        for (size_t k = 0; k < count; k++)
+            is_new = is_new && holders[k].slot != held[i].peer.slot;
+        if (is_new)
+            holders[count++] = held[i].peer;
+    }
+    return count;
+}
+
+/* Remembers where the first `count` numbers of the link are. Returns how many leading ones somebody
+ * has, or an error. */
+static int64_t find_numbers(struct peers_link *link, size_t count, uint64_t deadline_ns)
+{
+    struct held held[RUNS_MAX + PREFIXES_MAX];
+    int status;
+    size_t found = 0;
+    Meta__FindChunksResponse *reply = ask(link, count, deadline_ns, &status);
+    if (reply == NULL)
+        return status;
+    size_t held_count = take_held(link, held, reply, count);
+    tierce__proto_free(&reply->base);
+    while (found < count) {
+        struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
+        size_t n = holders_of(holders, held, held_count, found);
+        if (n == 0)
+            break;
+        tierce__peers_table_put(link->store->table, link->numbers[found++], holders, n);
+    }
+    return (int64_t)found;
+}
+
+static int find_names(void *opened, const struct tierce_plugin_name *names, size_t count,
+                      _Atomic size_t *found, uint64_t deadline_ns)
+{
+    struct peers_link *link = opened;
+    size_t there = 0;
+    link->why[0] = '\0';
+    for (size_t at = 0; at < count && there == at;) {
+        size_t some = 0;
+        struct peers_key key;
+        while (some < NAMES && at + some < count && parse(&key, &names[at + some]))
+            link->numbers[some++] = key.number;
+        int64_t got = some > 0 ? find_numbers(link, some, deadline_ns) : 0;
+        if (got < 0)
+            return (int)got;
+        there += (size_t)got;
+        atomic_store_explicit(found, there, memory_order_relaxed);
+        at += some > 0 ? some : 1;
+    }
+    return 0;
+}
+
+static int ping_managers(void *opened, uint64_t deadline_ns)
+{
+    struct peers_link *link = opened;
+    link->why[0] = '\0';
+    link->numbers[0] = (struct tierce__chunk_number){0};
+    int64_t found = find_numbers(link, 1, deadline_ns);
+    return found < 0 ? (int)found : 0;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* The connection to a peer; a new one takes the place of the one that was not used for longest.
+ * NULL: no memory, or the peer is not known any more. */
+static struct tierce__transfer_link *connection_to(struct peers_link *link,
+                                                   struct tierce__peer_ref peer)
+{
+    struct peer_connection *oldest = &link->connections[0];
+    char host[TIERCE__PEERS_ADDRESS_BYTES];
+    uint16_t port;
+    for (size_t i = 0; i < CONNECTIONS; i++) {
+        struct peer_connection *it = &link->connections[i];
+        if (it->link != NULL && it->peer.slot == peer.slot &&
+            it->peer.generation == peer.generation) {
+            it->used = ++link->uses;
+            return it->link;
+        }
+        if (it->used < oldest->used)
+            oldest = it;
+    }
+    if (!tierce__peers_table_address(link->store->table, peer, host, &port))
+        return NULL;
+    tierce__transfer_link_destroy(oldest->link);
+    *oldest = (struct peer_connection){.peer = peer, .used = ++link->uses};
+    if (tierce__transfer_link_create(&oldest->link, host, port, "chunks") != 0)
+        oldest->link = NULL;
+    return oldest->link;
+}
+
+/* Whether the beginning of an object is that of the chunk. A header that is not whole is checked by
+ * the caller of the connector, as the cells are. */
+static bool is_chunk(const struct peers_key *key, const uint8_t *memory, uint64_t offset,
+                     uint64_t length)
+{
+    struct tierce__chunk_info info;
+    if (offset != 0 || length < TIERCE__CHUNK_FIXED)
+        return true;
+    int rc = tierce__chunk_parse(&info, memory, length);
+    if (rc == TIERCE_E_LIMIT || rc == TIERCE_E_VERSION)
+        return true;
+    return rc == 0 && memcmp(info.hash, key->hash, sizeof(info.hash)) == 0 &&
+           memcmp(info.ns_digest, key->ns_digest, sizeof(info.ns_digest)) == 0 &&
+           memcmp(&info.shard, &key->shard, sizeof(info.shard)) == 0;
+}
+
+static enum tierce__peer_result result_of(int rc)
+{
+    switch (rc) {
+    case 0:
+        return TIERCE__PEER_SERVED;
+    case TIERCE_E_MISS:
+        return TIERCE__PEER_MISSED;
+    case TIERCE_E_LIMIT:
+        return TIERCE__PEER_BUSY;
+    default:
+        return TIERCE__PEER_FAILED;
+    }
+}
+
+static void explain(struct peers_link *link, struct tierce__peer_ref peer,
+                    enum tierce__peer_result result, int rc, const char *fault)
+{
+    char host[TIERCE__PEERS_ADDRESS_BYTES] = "?";
+    uint16_t port = 0;
+    (void)tierce__peers_table_address(link->store->table, peer, host, &port);
+    bool has_fault = result == TIERCE__PEER_FAILED && fault != NULL && fault[0] != '\0';
+    const char *what = has_fault                        ? fault
+                       : result == TIERCE__PEER_BUSY    ? "busy: too many reads from its disk"
+                       : result == TIERCE__PEER_MISSED  ? "it does not have the chunk any more"
+                       : result == TIERCE__PEER_DAMAGED ? "its bytes are not the chunk"
+                                                        : tierce_strerror(rc);
+    snprintf(link->why, sizeof(link->why), "peer %.80s:%u: %.150s", host, (unsigned)port, what);
+    if (result == TIERCE__PEER_DAMAGED)
+        tierce__log_repeated(TIERCE_LOG_ERROR, "peer_damaged", "err=\"%s\"", link->why);
+    else if (result == TIERCE__PEER_FAILED)
+        tierce__log_repeated(TIERCE_LOG_WARN, "peer_failed",
+                             "err=\"%s\" consequence=\"it is not asked for a while\"", link->why);
+}
+
+/* What is to be read. */
+struct wanted {
+    const struct tierce_plugin_name *name;
+    struct peers_key key;
+    void *memory;
+    uint64_t offset, length;
+};
+
+/* Reads from one peer, which may be asked. */
+static enum tierce__peer_result read_from(struct peers_link *link, const struct wanted *wanted,
+                                          struct tierce__peer_ref peer, uint64_t deadline_ns)
+{
+    int64_t session;
+    int32_t slot;
+    char secret[TIERCE__PEERS_SECRET_BYTES];
+    (void)tierce__peers_self_get(link->store->self, &session, &slot, secret);
+    struct tierce__transfer_link *connection = connection_to(link, peer);
+    int rc = connection == NULL
+                 ? TIERCE_E_MISS
+                 : tierce__transfer_link_get(connection, secret, wanted->name, wanted->memory,
+                                             wanted->offset, wanted->length, deadline_ns);
+    explicit_bzero(secret, sizeof(secret));
+    enum tierce__peer_result result = result_of(rc);
+    if (rc == 0 && !is_chunk(&wanted->key, wanted->memory, wanted->offset, wanted->length))
+        result = TIERCE__PEER_DAMAGED;
+    if (result != TIERCE__PEER_SERVED)
+        explain(link, peer, result, rc,
+                connection != NULL ? tierce__transfer_link_why(connection) : NULL);
+    if (result == TIERCE__PEER_MISSED || result == TIERCE__PEER_DAMAGED)
+        tierce__peers_table_drop(link->store->table, wanted->key.number, peer);
+    tierce__peers_table_note(link->store->table, peer, result);
+    return result;
+}
+
+/* A peer that does not answer must leave time for another one. */
+static uint64_t share_of(uint64_t deadline_ns)
+{
+    uint64_t now_ns = tierce__now_ns();
+    return deadline_ns == TIERCE__DEADLINE_NEVER || deadline_ns <= now_ns
+               ? deadline_ns
+               : now_ns + (deadline_ns - now_ns) / 2;
+}
+
+static int get_object(void *opened, const struct tierce_plugin_name *name, void *memory,
+                      uint64_t offset, uint64_t length, uint64_t deadline_ns)
+{
+    struct peers_link *link = opened;
+    struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
+    struct wanted wanted = {.name = name, .memory = memory, .offset = offset, .length = length};
+    link->why[0] = '\0';
+    if (!parse(&wanted.key, name))
+        return TIERCE_E_MISS;
+    size_t count = tierce__peers_table_get(link->store->table, wanted.key.number, holders);
+    if (count == 0) {
+        link->numbers[0] = wanted.key.number;
+        int64_t found = find_numbers(link, 1, share_of(deadline_ns));
+        if (found < 0)
+            return (int)found;
+        count = tierce__peers_table_get(link->store->table, wanted.key.number, holders);
+    }
+    for (size_t i = 0, tries = 0; i < count && tries < TRIES; i++) {
+        if (!tierce__peers_table_may_ask(link->store->table, holders[i]))
+            continue;
+        tries++;
+        bool is_last = tries == TRIES || i + 1 == count;
+        if (read_from(link, &wanted, holders[i], is_last ? deadline_ns : share_of(deadline_ns)) ==
+            TIERCE__PEER_SERVED)
+            return 0;
+    }
+    if (link->why[0] == '\0')
+        snprintf(link->why, sizeof(link->why), "no peer that has the chunk is in service");
+    return TIERCE_E_MISS;
+}
+
+static int put_object(void *opened, const struct tierce_plugin_name *name, const void *memory,
+                      uint64_t length, uint64_t deadline_ns)
+{
+    (void)opened, (void)name, (void)memory, (void)length, (void)deadline_ns;
+    return TIERCE_E_UNSUPPORTED;
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+static int open_link(void **out, void *store)
+{
+    struct peers_link *link = *out;
+    link->store = store;
+    const struct tierce__fleet_manager_opts opts = {.size = sizeof(opts),
+                                                    .url = &link->store->managers};
+    return tierce__fleet_manager_open(&link->manager, &opts, link->why);
+}
+
+static void close_link(void *opened)
+{
+    struct peers_link *link = opened;
+    for (size_t i = 0; i < CONNECTIONS; i++)
+        tierce__transfer_link_destroy(link->connections[i].link);
+    tierce__fleet_manager_close(link->manager);
+    tierce__free(link);
+}
+
+static const char *why_of(void *opened)
+{
+    return ((struct peers_link *)opened)->why;
+}
+
+static void close_store(void *opened)
+{
+    struct peers_store *store = opened;
+    tierce__url_clear(&store->managers);
+    tierce__peers_table_destroy(store->table);
+    tierce__free(store);
+}
+
+/* The managers of "peers://..." as those of "fleet://...". */
+static int take_managers(struct peers_store *store, const char *text,
+                         char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const char ours[] = "peers", theirs[] = "fleet";
+    char *copy = tierce__strdup(text);
+    if (copy == NULL)
+        return -ENOMEM;
+    TIERCE_ASSERT(strncmp(copy, ours, strlen(ours)) == 0);
+    _Static_assert(sizeof(ours) == sizeof(theirs), "in place");
+    memcpy(copy, theirs, strlen(theirs));
+    int rc = tierce__url_parse(&store->managers, copy, why);
+    tierce__free(copy);
+    const struct tierce__url *url = &store->managers;
+    if (rc != 0)
+        return rc;
+    const char *group = url->path + (url->path[0] == '/');
+    if (url->host_count == 0 || url->user != NULL || strlen(group) >= GROUP_BYTES ||
+        strchr(group, '/') != NULL) {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
+                 "URL: it must be peers://MANAGER:PORT[,MANAGER:PORT][/GROUP] or peers+tls://..., "
+                 "with the managers' gRPC ports, and at most %d bytes of a group's name",
+                 GROUP_BYTES - 1);
+        return TIERCE_E_CONFIG;
+    }
+    memcpy(store->group, group, strlen(group) + 1);
+    return tierce__fleet_manager_check(url, why);
+}
+
+static int open_store(void **out, struct tierce__client *own,
+                      const struct tierce__connector_source *source,
+                      char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const char *const known[] = {"connections", "token_file", "ca_file", NULL};
+    (void)own;
+    struct peers_store *store = *out;
+    int rc = tierce__url_check_params(source->url, known, why);
+    if (rc == 0)
+        rc = take_managers(store, source->text, why);
+    if (rc == 0 && source->opts->peers_self == NULL) {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
+                 "peers:// requires an engine or node with tiers, in remote.urls");
+        rc = TIERCE_E_CONFIG;
+    }
+    if (rc != 0)
+        return rc;
+    store->self = source->opts->peers_self;
+    tierce__host_id(store->host_id);
+    return tierce__peers_table_create(&store->table);
+}
+
+const struct tierce__client tierce__peers_client = {
+    .table = {.caps =
+                  TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_DELETE | TIERCE__CONNECTOR_NO_PUT,
+              .close = close_store,
+              .link_open = open_link,
+              .link_close = close_link,
+              .get = get_object,
+              .put = put_object,
+              .ping = ping_managers,
+              .why = why_of},
+    .scheme = "peers",
+    .store_bytes = sizeof(struct peers_store),
+    .link_bytes = sizeof(struct peers_link),
+    .links = LINKS,
+    .explains_misses = true,
+    .open = open_store,
+    .find = find_names,
+};

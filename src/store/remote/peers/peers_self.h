@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_PEERS_SELF_H
+#define TIERCE_PEERS_SELF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/threads/lock.h"
+
+/*
+ * An engine's place in the directory of a manager, and the secret of its group: written by the
+ * engine after each join, read by the connector peers://.
+ *
+ * Thread: any.
+ */
+
+#define TIERCE__PEERS_SECRET_BYTES 129u
+
+struct tierce__peers_self {
+    struct tierce__lock lock;                /* PEERS_SELF: all below */
+    char secret[TIERCE__PEERS_SECRET_BYTES]; /* "": none yet */
+    int64_t session;                         /* 0: none yet */
+    int32_t slot;
+};
+
+void tierce__peers_self_init(struct tierce__peers_self *self);
+void tierce__peers_self_fini(struct tierce__peers_self *self);
+
+/* A secret that is too long is ignored, as if there were none. */
+void tierce__peers_self_set(struct tierce__peers_self *self, int64_t session, int32_t slot,
+                            const char *secret);
+
+/* Returns whether there is a secret. */
+bool tierce__peers_self_get(struct tierce__peers_self *self, int64_t *session, int32_t *slot,
+                            char secret[TIERCE__PEERS_SECRET_BYTES]);
+
+#endif

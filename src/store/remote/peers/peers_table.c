@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/remote/peers/peers_table.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/threads/lock.h"
+
+enum { PAUSE_MS = 1000, PAUSE_DOUBLINGS = 5 };
+
+struct peer {
+    char address[TIERCE__PEERS_ADDRESS_BYTES];
+    uint16_t generation;
+    uint16_t failures; /* in a row */
+    uint64_t named_ns;
+    uint64_t out_until_ns; /* 0: in service */
+};
+
+struct place {
+    struct tierce__chunk_number key;
+    struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
+};
+
+struct tierce__peers_table {
+    struct tierce__lock lock; /* PEERS: all below */
+    uint64_t counts[TIERCE__PEER_RESULTS];
+    struct peer peers[TIERCE__PEERS_MAX];
+    struct place places[TIERCE__PEERS_PLACES];
+};
+
+int tierce__peers_table_create(struct tierce__peers_table **out)
+{
+    struct tierce__peers_table *table = tierce__calloc(1, sizeof(*table));
+    if (table == NULL)
+        return -ENOMEM;
+    tierce__lock_init(&table->lock, TIERCE__LOCK_PEERS);
+    *out = table;
+    return 0;
+}
+
+void tierce__peers_table_destroy(struct tierce__peers_table *table)
+{
+    if (table == NULL)
+        return;
+    tierce__lock_fini(&table->lock);
+    tierce__free(table);
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+/* Splits "HOST:PORT"; brackets around the host are removed. */
+static bool split(char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port, const char *address)
+{
+    const char *colon = strrchr(address, ':');
+    size_t bytes = colon != NULL ? (size_t)(colon - address) : 0;
+    char *end;
+    if (bytes == 0 || strlen(address) >= TIERCE__PEERS_ADDRESS_BYTES)
+        return false;
+    bool has_brackets = address[0] == '[' && address[bytes - 1] == ']' && bytes > 2;
+    if (!has_brackets && (address[0] == '[' || memchr(address, ':', bytes) != NULL))
+        return false;
+    if (colon[1] < '0' || colon[1] > '9')
+        return false;
+    unsigned long number = strtoul(colon + 1, &end, 10);
+    if (*end != '\0' || number == 0 || number > UINT16_MAX)
+        return false;
+    memcpy(host, address + has_brackets, bytes - 2 * has_brackets);
+    host[bytes - 2 * has_brackets] = '\0';
+    *port = (uint16_t)number;
+    return true;
+}
+
+static struct peer *peer_of(struct tierce__peers_table *table, struct tierce__peer_ref ref)
+{
+    tierce__lock_assert_held(&table->lock);
+    TIERCE_ASSERT(ref.slot < TIERCE__PEERS_MAX);
+    struct peer *peer = &table->peers[ref.slot];
+    return ref.generation != 0 && peer->generation == ref.generation ? peer : NULL;
+}
+
+/* The slot with the address, or the one that it may take. */
+static size_t find_slot(const struct tierce__peers_table *table, const char *address)
+{
+    size_t oldest = 0;
+    tierce__lock_assert_held(&table->lock);
+    for (size_t i = 0; i < TIERCE__PEERS_MAX; i++) {
+        const struct peer *peer = &table->peers[i];
+        if (peer->generation != 0 && strcmp(peer->address, address) == 0)
+            return i;
+        if (peer->named_ns < table->peers[oldest].named_ns)
+            oldest = i;
+    }
+    return oldest;
+}
+
+struct tierce__peer_ref tierce__peers_table_name(struct tierce__peers_table *table,
+                                                 const char *address)
+{
+    char host[TIERCE__PEERS_ADDRESS_BYTES];
+    uint16_t port;
+    if (!split(host, &port, address))
+        return (struct tierce__peer_ref){0};
+    tierce__lock_take(&table->lock);
+    size_t slot = find_slot(table, address);
+    struct peer *peer = &table->peers[slot];
+    if (peer->generation == 0 || strcmp(peer->address, address) != 0) {
+        uint16_t generation = (uint16_t)(peer->generation + 1);
+        *peer = (struct peer){.generation = generation != 0 ? generation : 1};
+        memcpy(peer->address, address, strlen(address) + 1);
+    }
+    peer->named_ns = tierce__now_ns();
+    struct tierce__peer_ref ref = {.slot = (uint16_t)slot, .generation = peer->generation};
+    tierce__lock_drop(&table->lock);
+    return ref;
+}
+
+bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierce__peer_ref peer,
+                                 char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port)
+{
+    tierce__lock_take(&table->lock);
+    const struct peer *it = peer_of(table, peer);
+    bool is_there = it != NULL && split(host, port, it->address);
+    tierce__lock_drop(&table->lock);
+    return is_there;
+}
+
+static uint64_t pause_end_ns(const struct peer *peer)
+{
+    uint32_t doublings = peer->failures < PAUSE_DOUBLINGS ? peer->failures : PAUSE_DOUBLINGS;
+    return tierce__deadline_in_ms(PAUSE_MS << (doublings > 0 ? doublings - 1 : 0));
+}
+
+bool tierce__peers_table_may_ask(struct tierce__peers_table *table, struct tierce__peer_ref peer)
+{
+    tierce__lock_take(&table->lock);
+    struct peer *it = peer_of(table, peer);
+    bool may = it != NULL && it->out_until_ns <= tierce__now_ns();
+    if (may && it->out_until_ns != 0) /* the others wait for the answer of this one */
+        it->out_until_ns = pause_end_ns(it);
+    tierce__lock_drop(&table->lock);
+    return may;
+}
+
+void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__peer_ref peer,
+                              enum tierce__peer_result result)
+{
+    tierce__lock_take(&table->lock);
+    struct peer *it = peer_of(table, peer);
+    table->counts[result]++;
+    if (it != NULL && result == TIERCE__PEER_FAILED) {
+        if (it->failures < UINT16_MAX)
+            it->failures++;
+        it->out_until_ns = pause_end_ns(it);
+    } else if (it != NULL) {
+        it->failures = 0;
+        it->out_until_ns = 0;
+    }
+    tierce__lock_drop(&table->lock);
+}
+
+uint64_t tierce__peers_table_count(struct tierce__peers_table *table,
+                                   enum tierce__peer_result result)
+{
+    tierce__lock_take(&table->lock);
+    uint64_t count = table->counts[result];
+    tierce__lock_drop(&table->lock);
+    return count;
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+static struct place *place_of(struct tierce__peers_table *table, struct tierce__chunk_number key)
+{
+    tierce__lock_assert_held(&table->lock);
+    return &table->places[key.low % TIERCE__PEERS_PLACES];
+}
+
+static bool is_of(const struct place *place, struct tierce__chunk_number key)
+{
+    return place->key.high == key.high && place->key.low == key.low;
+}
+
+void tierce__peers_table_put(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                             const struct tierce__peer_ref *holders, size_t count)
+{
+    struct place place = {.key = key};
+    TIERCE_ASSERT(count <= TIERCE__PEERS_HOLDERS_MAX);
+    for (size_t i = 0; i < count; i++)
+        place.holders[i] = holders[i];
+    tierce__lock_take(&table->lock);
+    *place_of(table, key) = place;
+    tierce__lock_drop(&table->lock);
+}
+
+size_t tierce__peers_table_get(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                               struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX])
+{
+    size_t count = 0;
+    tierce__lock_take(&table->lock);
+    const struct place *place = place_of(table, key);
+    for (size_t i = 0; is_of(place, key) && i < TIERCE__PEERS_HOLDERS_MAX; i++) {
+        if (peer_of(table, place->holders[i]) != NULL)
+            holders[count++] = place->holders[i];
+    }
+    tierce__lock_drop(&table->lock);
+    return count;
+}
+
+void tierce__peers_table_drop(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                              struct tierce__peer_ref peer)
+{
+    tierce__lock_take(&table->lock);
+    struct place *place = place_of(table, key);
+    for (size_t i = 0; is_of(place, key) && i < TIERCE__PEERS_HOLDERS_MAX; i++) {
+        if (place->holders[i].slot == peer.slot && place->holders[i].generation == peer.generation)
+            place->holders[i] = (struct tierce__peer_ref){0};
+    }
+    tierce__lock_drop(&table->lock);
+}

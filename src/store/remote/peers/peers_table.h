@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_PEERS_TABLE_H
+#define TIERCE_PEERS_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/key/chunk_number.h"
+
+/*
+ * The peers that a directory has named, the health of each, and where chunks were found lately.
+ *
+ * Everything here is a hint: a stale place costs a round trip. The places are a table of fixed
+ * size, in which a new place may take that of another. A peer that fails is not asked for a second,
+ * and for twice as long after each further failure, up to 16 s; one success ends that. No
+ * other peer is affected.
+ *
+ * Thread: any. Nothing blocks.
+ */
+
+#define TIERCE__PEERS_MAX           1024u
+#define TIERCE__PEERS_PLACES        16384u
+#define TIERCE__PEERS_HOLDERS_MAX   3u /* of one chunk that are remembered */
+#define TIERCE__PEERS_ADDRESS_BYTES 128u
+
+struct tierce__peers_table;
+
+/* A peer: its slot, and which of the peers in that slot. */
+struct tierce__peer_ref {
+    uint16_t slot;
+    uint16_t generation; /* 0: none */
+};
+
+enum tierce__peer_result {
+    TIERCE__PEER_SERVED,
+    TIERCE__PEER_MISSED,  /* it does not have the chunk any more: no failure */
+    TIERCE__PEER_BUSY,    /* no failure either */
+    TIERCE__PEER_DAMAGED, /* the bytes are not the chunk */
+    TIERCE__PEER_FAILED,  /* unreachable, late, or it rejects us */
+    TIERCE__PEER_RESULTS
+};
+
+/* Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__peers_table_create(struct tierce__peers_table **out);
+/* NULL is accepted. */
+void tierce__peers_table_destroy(struct tierce__peers_table *table);
+
+/* The peer with this address, "HOST:PORT" or "[HOST]:PORT"; a new one may take the slot of the peer
+ * that was named longest ago. Generation 0: the address is invalid. */
+struct tierce__peer_ref tierce__peers_table_name(struct tierce__peers_table *table,
+                                                 const char *address);
+
+/* Host, port and address. False: the slot has another peer by now. */
+bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierce__peer_ref peer,
+                                 char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port);
+
+/* Whether the peer may be asked now. After a failure and the pause, one caller may. */
+bool tierce__peers_table_may_ask(struct tierce__peers_table *table, struct tierce__peer_ref peer);
+/* What the peer answered to that; each may_ask that was true is followed by one. */
+void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__peer_ref peer,
+                              enum tierce__peer_result result);
+
+/* Where a chunk is, the best holder first; takes the place of older ones. */
+void tierce__peers_table_put(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                             const struct tierce__peer_ref *holders, size_t count);
+/* Returns how many holders are known. */
+size_t tierce__peers_table_get(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                               struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX]);
+/* The peer does not have the chunk, or not in good order. */
+void tierce__peers_table_drop(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                              struct tierce__peer_ref peer);
+
+/* How many answers of a kind there were, of all peers. */
+uint64_t tierce__peers_table_count(struct tierce__peers_table *table,
+                                   enum tierce__peer_result result);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_TRANSFER_LINK_H
+#define TIERCE_TRANSFER_LINK_H
+
+#include "store/remote/links.h"
+
+/*
+ * One connection to a server of store/transfer, for clients that choose the server for each object
+ * (peers://); transfer_client.c has the connectors of one server.
+ *
+ * Thread: one at a time.
+ */
+
+struct tierce__transfer_link;
+
+/* Does not connect. Errors: TIERCE_E_ARGUMENT (a text is too long), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__transfer_link_create(struct tierce__transfer_link **out,
+                                                const char *host, uint16_t port, const char *space);
+/* NULL is accepted. */
+void tierce__transfer_link_destroy(struct tierce__transfer_link *link);
+
+/* Reads a range of an object, after connecting with this token if there is no connection. Errors:
+ * as get of <tierce/plugin.h>, and TIERCE_E_LIMIT (the server is busy). */
+TIERCE_MUSTUSE int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
+                                             const struct tierce_plugin_name *name, void *memory,
+                                             uint64_t offset, uint64_t length,
+                                             uint64_t deadline_ns);
+/* The last failure in words. [borrow until the next call] */
+const char *tierce__transfer_link_why(const struct tierce__transfer_link *link);
+
+#endif

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Engines that read each other's chunks, found by the directory of a manager: from memory and disk,
+ * with a peer that stops, is killed, has wrong bytes or rejects us, and with another manager. */
+#include "engine_fixture.h"
+#include "running_manager.h"
+#include "silent_log.h"
+
+#include "engine/peer/peers.h"
+#include "store/remote/peers/peers_table.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <tierce/operate.h>
+
+enum { ENGINES = 2, CHAIN_BLOCKS = 4 * FX_CHUNK_BLOCKS, LIMIT_MS = 60000 };
+
+static struct running_manager manager;
+static struct fixture fx[ENGINES];
+static char url[64];
+
+static void start_manager(uint16_t port)
+{
+    char grpc[32];
+    snprintf(grpc, sizeof(grpc), "--listen.grpc_port=%u", port);
+    running_manager_start(&manager, (const char *[]){"--directory.silence=2s", grpc, NULL});
+    snprintf(url, sizeof(url), "peers://127.0.0.1:%u?connections=3", manager.ports.meta_grpc);
+}
+
+static void open_engine(unsigned i)
+{
+    fx_open(&fx[i], true, (const char *[]){"remote.urls", url, NULL});
+}
+
+static void close_engine(unsigned i)
+{
+    fx_close(&fx[i]);
+    fx_remove(&fx[i]);
+}
+
+static void store(unsigned engine, uint32_t seed)
+{
+    struct tierce_chain *chain = fx_chain(&fx[engine], seed, CHAIN_BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx[engine], chain, CHAIN_BLOCKS, fx_ids, false), CHAIN_BLOCKS);
+    tierce_chain_destroy(chain);
+    ck_assert_int_eq(tierce_engine_flush(fx[engine].engine, LIMIT_MS), 0);
+}
+
+static bool finds(unsigned engine, uint32_t seed, uint64_t blocks)
+{
+    struct tierce_chain *chain = fx_chain(&fx[engine], seed, CHAIN_BLOCKS, 0);
+    uint64_t found = fx_found(&fx[engine], chain, CHAIN_BLOCKS, 0, 0, NULL);
+    tierce_chain_destroy(chain);
+    return found == blocks;
+}
+
+/* Returns the blocks loaded; each of them is right. */
+static int64_t load(unsigned engine, uint32_t seed, uint32_t timeout_ms)
+{
+    struct fixture *f = &fx[engine];
+    struct tierce_chain *chain = fx_chain(f, seed, CHAIN_BLOCKS, 0);
+    uint8_t origins[CHAIN_BLOCKS] = {0};
+    int64_t loaded = 0;
+    fx_wipe(f);
+    struct tierce_transfer_opts what = fx_what(f, chain, 0, CHAIN_BLOCKS, fx_ids);
+    what.timeout_ms = timeout_ms;
+    int64_t rc = tierce_load(f->view, &what, origins);
+    ck_assert_int_ge(rc, 0);
+    for (size_t b = 0; b < CHAIN_BLOCKS; b++) {
+        if (origins[b] == TIERCE_ORIGIN_FAILED)
+            continue;
+        ck_assert(fx_right(f, chain, b, fx_ids[b]));
+        loaded++;
+    }
+    ck_assert_int_eq(loaded, rc);
+    tierce_chain_destroy(chain);
+    return loaded;
+}
+
+static struct tierce__peer_keeper_stats kept(unsigned engine)
+{
+    struct tierce__transfer_stats sent;
+    struct tierce__peer_keeper_stats stats;
+    tierce__peer_server_stats(tierce__peers_server(fx[engine].engine->peers), &sent, &stats);
+    return stats;
+}
+
+static void forget(unsigned engine, uint32_t tiers)
+{
+    ck_assert_int_ge(tierce_engine_clear(fx[engine].engine, tiers, NULL), 0);
+}
+
+/* The reader has nothing of its own. */
+static void forget_all(unsigned engine)
+{
+    forget(engine, 1u << TIERCE_ORIGIN_MEMORY | 1u << TIERCE_ORIGIN_DISK);
+}
+
+/* No pin is left on either side. */
+static void has_no_lease(unsigned engine)
+{
+    WAIT_FOR(kept(engine).leases_now == 0 && kept(engine).reads_now == 0);
+    WAIT_FOR(fx_stats(&fx[engine]).leases_now == 0);
+}
+
+/* ---- hits ------------------------------------------------------------------------------------ */
+
+START_TEST(chunks_come_from_memory_and_disk_of_the_other)
+{
+    start_manager(0);
+    open_engine(0);
+    open_engine(1);
+    store(0, 1);
+    store(1, 2);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS) && finds(0, 2, CHAIN_BLOCKS));
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    ck_assert_int_eq(load(0, 2, 0), CHAIN_BLOCKS);
+    ck_assert_uint_ge(kept(0).memory_hits, 4);
+    ck_assert_uint_ge(kept(1).memory_hits, 4);
+    ck_assert_uint_eq(kept(0).disk_hits, 0);
+    forget_all(1);
+    forget(0, 1u << TIERCE_ORIGIN_MEMORY);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    ck_assert_uint_ge(kept(0).disk_hits, 4);
+    ck_assert_int_eq(fx_stats(&fx[1]).remote_stored_chunks, 0); /* it is read-only */
+    has_no_lease(0);
+    has_no_lease(1);
+    close_engine(0);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
+
+/* ---- wrong bytes ----------------------------------------------------------------------------- */
+
+/* Flips a bit of the first chunk in the memory of engine 0. */
+static void spoil(uint32_t seed, bool is_header)
+{
+    struct tierce_chain *chain = fx_chain(&fx[0], seed, CHAIN_BLOCKS, 0);
+    struct tierce__key key = fx[0].inner->key;
+    memcpy(key.hash, tierce_chain_hash(chain, FX_CHUNK_BLOCKS - 1), sizeof(key.hash));
+    struct tierce__buf *buf = tierce__storage_lease(fx[0].engine, &key);
+    ck_assert_ptr_nonnull(buf);
+    buf->data[is_header ? 100 : 5000] ^= 4;
+    tierce__buf_release(buf);
+    tierce_chain_destroy(chain);
+}
+
+START_TEST(wrong_bytes_are_not_used_and_not_asked_for_again)
+{
+    bool is_header = _i == 1;
+    start_manager(0);
+    open_engine(0);
+    open_engine(1);
+    store(0, 1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    spoil(1, is_header);
+    ck_assert_int_lt(load(1, 1, 0), CHAIN_BLOCKS); /* and what is loaded is right */
+    if (!is_header)
+        ck_assert_int_ge(fx_stats(&fx[1]).checksum_failures, 1);
+    uint64_t hits = kept(0).memory_hits;
+    ck_assert_int_eq(load(1, 1, 0), 0); /* the beginning is missing */
+    ck_assert_uint_eq(kept(0).memory_hits, hits);
+    has_no_lease(0);
+    close_engine(0);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
+
+/* ---- peers that fail ------------------------------------------------------------------------- */
+
+START_TEST(a_peer_that_rejects_us_is_a_miss)
+{
+    start_manager(0);
+    open_engine(0);
+    open_engine(1);
+    store(0, 1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    struct tierce__peer_server *server = tierce__peers_server(fx[0].engine->peers);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "another"), 0);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "and another"), 0);
+    ck_assert_int_eq(load(1, 1, 0), 0);
+    ck_assert_uint_eq(kept(0).memory_hits, 0);
+    char why[TIERCE__TIER_WHY_BYTES];
+    struct tierce__tier *tier = fx[1].engine->levels[2].tier;
+    tier->ops->why(tier, why);
+    ck_assert_msg(strstr(why, "127.0.0.1") != NULL, "%s", why);
+    ck_assert_int_eq(fx_stats(&fx[1]).remotes_in_service_now, 1);
+    close_engine(0);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
+
+static void live_until_killed(int from, int to)
+{
+    if (read(from, url, sizeof(url)) != (ssize_t)sizeof(url))
+        _exit(1);
+    open_engine(0);
+    store(0, 1);
+    store(0, 2);
+    if (write(to, "x", 1) != 1)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+/* It stops while it is asked, and is killed then. */
+START_TEST(a_peer_that_hangs_or_is_killed_is_a_miss)
+{
+    int down[2], up[2], status;
+    char byte;
+    snprintf(fx[0].folder, sizeof(fx[0].folder), "/tmp/tierce-test-XXXXXX");
+    temp_folder_make(fx[0].folder); /* this process removes it */
+    ck_assert_int_eq(pipe(down), 0);
+    ck_assert_int_eq(pipe(up), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        live_until_killed(down[0], up[1]);
+    start_manager(0);
+    ck_assert_int_eq(write(down[1], url, sizeof(url)), (ssize_t)sizeof(url));
+    ck_assert_int_eq(read(up[0], &byte, 1), 1);
+    open_engine(1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS) && finds(1, 2, CHAIN_BLOCKS));
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+    ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+    uint64_t began_ns = tierce__now_ns();
+    ck_assert_int_eq(load(1, 2, 500), 0);
+    ck_assert_uint_lt(tierce__now_ns() - began_ns, 30000 * TIERCE__MS_NS);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(load(1, 2, 0), 0);
+    WAIT_FOR(finds(1, 2, 0));                      /* by its silence */
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS); /* its own copy */
+    WAIT_FOR(fx_stats(&fx[1]).leases_now == 0);
+    close_engine(1);
+    temp_folder_remove(fx[0].folder);
+    running_manager_stop(&manager);
+}
+END_TEST
+
+/* ---- managers -------------------------------------------------------------------------------- */
+
+/* The other manager has another secret, and knows nobody at first. */
+START_TEST(a_manager_ends_and_another_begins)
+{
+    start_manager(0);
+    uint16_t port = manager.ports.meta_grpc;
+    open_engine(0);
+    open_engine(1);
+    store(0, 1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    running_manager_stop(&manager);
+    (void)load(1, 1, 5000); /* known places, or a miss */
+    forget_all(1);
+    start_manager(port);
+    store(0, 2);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS) && finds(1, 2, CHAIN_BLOCKS));
+    WAIT_FOR(load(1, 1, 0) == CHAIN_BLOCKS);
+    WAIT_FOR(load(1, 2, 0) == CHAIN_BLOCKS);
+    has_no_lease(0);
+    close_engine(0);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
+
+/* ---- the table of peers ---------------------------------------------------------------------- */
+
+START_TEST(a_failure_marks_one_peer_alone)
+{
+    struct tierce__peers_table *table;
+    char host[TIERCE__PEERS_ADDRESS_BYTES];
+    uint16_t port;
+    static const char *const wrong[] = {"",        "host",   "host:",   ":1",      "host:0",
+                                        "a:70000", "::1:80", "host:1x", "host: 1", "[]:1"};
+    ck_assert_int_eq(tierce__peers_table_create(&table), 0);
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
+        ck_assert_msg(tierce__peers_table_name(table, wrong[i]).generation == 0, "%s", wrong[i]);
+    struct tierce__peer_ref a = tierce__peers_table_name(table, "[::1]:80"),
+                            b = tierce__peers_table_name(table, "10.0.0.1:81"), again;
+    again = tierce__peers_table_name(table, "[::1]:80");
+    ck_assert(again.slot == a.slot && again.generation == a.generation && b.slot != a.slot);
+    ck_assert(tierce__peers_table_address(table, a, host, &port));
+    ck_assert_str_eq(host, "::1");
+    ck_assert_uint_eq(port, 80);
+    ck_assert(tierce__peers_table_may_ask(table, a));
+    tierce__peers_table_note(table, a, TIERCE__PEER_FAILED);
+    ck_assert(!tierce__peers_table_may_ask(table, a));
+    ck_assert(tierce__peers_table_may_ask(table, b));
+    tierce__peers_table_note(table, b, TIERCE__PEER_BUSY); /* no mark */
+    ck_assert(tierce__peers_table_may_ask(table, b));
+    tierce__peers_table_note(table, a, TIERCE__PEER_SERVED);
+    ck_assert(tierce__peers_table_may_ask(table, a));
+    struct tierce__chunk_number key = {1, 2}, other = {3, 2};
+    struct tierce__peer_ref got[TIERCE__PEERS_HOLDERS_MAX], both[] = {a, b};
+    tierce__peers_table_put(table, key, both, 2);
+    ck_assert_uint_eq(tierce__peers_table_get(table, key, got), 2);
+    ck_assert_uint_eq(tierce__peers_table_get(table, other, got), 0);
+    tierce__peers_table_drop(table, key, a);
+    ck_assert_uint_eq(tierce__peers_table_get(table, key, got), 1);
+    ck_assert_uint_eq(got[0].slot, b.slot);
+    for (unsigned i = 0; i < TIERCE__PEERS_MAX; i++) { /* others take their slots */
+        snprintf(host, sizeof(host), "10.1.0.1:%u", 1000 + i);
+        ck_assert_uint_ne(tierce__peers_table_name(table, host).generation, 0);
+    }
+    ck_assert(!tierce__peers_table_address(table, b, host, &port));
+    ck_assert(!tierce__peers_table_may_ask(table, b));
+    ck_assert_uint_eq(tierce__peers_table_get(table, key, got), 0);
+    ck_assert_uint_eq(tierce__peers_table_count(table, TIERCE__PEER_BUSY), 1);
+    tierce__peers_table_destroy(table);
+}
+END_TEST
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
+static void is_refused(const char *urls, const char *listen, const char *word)
+{
+    struct tierce_config *config =
+        fx_config("", (const char *[]){"remote.urls", urls, "peers.listen", listen, NULL});
+    struct tierce_engine *engine;
+    char why[TIERCE_CONFIG_ERROR_BYTES];
+    ck_assert_int_eq(tierce_engine_open(&engine, config, why), TIERCE_E_CONFIG);
+    ck_assert_msg(strstr(why, word) != NULL, "%s", why);
+    tierce_config_destroy(config);
+}
+
+START_TEST(a_wrong_configuration_is_refused)
+{
+    is_refused("peers://127.0.0.1:1 peers://127.0.0.1:2", "", "only one");
+    is_refused("peers://127.0.0.1:1/a/b", "", "GROUP");
+    is_refused("peers://127.0.0.1", "", "port");
+    is_refused("peers://127.0.0.1:1?ttl=1h", "", "ttl");
+    is_refused("peers://127.0.0.1:1", "127.0.0.1:x", "peers.listen");
+    is_refused("peers://127.0.0.1:1", "192.0.2.77", "peers.listen"); /* no address of ours */
+}
+END_TEST
+
+int main(void)
+{
+    TCase *t = tcase_create("peers");
+    Suite *suite = suite_create("peers");
+    tcase_set_timeout(t, 180);
+    tcase_add_test(t, chunks_come_from_memory_and_disk_of_the_other);
+    tcase_add_loop_test(t, wrong_bytes_are_not_used_and_not_asked_for_again, 0, 2);
+    tcase_add_test(t, a_peer_that_rejects_us_is_a_miss);
+    tcase_add_test(t, a_peer_that_hangs_or_is_killed_is_a_miss);
+    tcase_add_test(t, a_manager_ends_and_another_begins);
+    tcase_add_test(t, a_failure_marks_one_peer_alone);
+    tcase_add_test(t, a_wrong_configuration_is_refused);
+    suite_add_tcase(suite, t);
+    return check_main(suite);
+}
