@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define CONNECTIONS_KEPT 256u
 #define HANDLES_KEPT     64u
@@ -28,6 +29,7 @@ struct tierce__fetcher {
     char *ca_file;
     struct tierce__list running, spare;
     uint32_t spare_count;
+    uint32_t receive_bytes;
 };
 
 /* ---- a request ------------------------------------------------------------------------------- */
@@ -39,6 +41,15 @@ static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
     TIERCE_DASSERT(taken == one * count || taken == 0 || taken == TIERCE__CURL_PAUSE);
     fetch->is_refused = fetch->is_refused || (taken == 0 && count > 0);
     return taken == 0 && count > 0 ? CURL_WRITEFUNC_ERROR : taken;
+}
+
+static int set_receive_buffer(void *arg, curl_socket_t fd, curlsocktype purpose)
+{
+    const struct tierce__fetcher *fetcher = arg;
+    int bytes = (int)fetcher->receive_bytes;
+    (void)purpose;
+    return setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)) == 0 ? CURL_SOCKOPT_OK
+                                                                             : CURL_SOCKOPT_ERROR;
 }
 
 static void destroy_fetch(struct tierce__fetch *fetch)
@@ -66,6 +77,10 @@ static int create_fetch(struct tierce__fetch **out, struct tierce__fetcher *fetc
     curl_easy_setopt(fetch->easy, CURLOPT_WRITEDATA, fetch);
     curl_easy_setopt(fetch->easy, CURLOPT_ERRORBUFFER, fetch->error);
     curl_easy_setopt(fetch->easy, CURLOPT_PRIVATE, fetch);
+    if (fetcher->receive_bytes > 0) {
+        curl_easy_setopt(fetch->easy, CURLOPT_SOCKOPTFUNCTION, set_receive_buffer);
+        curl_easy_setopt(fetch->easy, CURLOPT_SOCKOPTDATA, fetcher);
+    }
     *out = fetch;
     return 0;
 }
@@ -244,6 +259,8 @@ int tierce__fetcher_create(struct tierce__fetcher **out, const struct tierce__fe
     struct tierce__fetcher *fetcher = tierce__calloc(1, sizeof(*fetcher));
     if (fetcher == NULL)
         return -ENOMEM;
+    fetcher->receive_bytes = opts->receive_bytes;
+    TIERCE_ASSERT(fetcher->receive_bytes <= INT32_MAX);
     tierce__list_init(&fetcher->running);
     tierce__list_init(&fetcher->spare);
     fetcher->multi = curl_multi_init();

@@ -26,6 +26,8 @@ struct tierce__fetcher_opts {
     const char *ca_file;      /* NULL: the system's authorities */
     uint32_t connect_ms;      /* 0: libcurl's default */
     uint32_t connections_max; /* that are kept while they are idle; 0: 256 */
+    uint32_t receive_bytes;   /* SO_RCVBUF: what the kernel holds for a paused request; 0: its own
+                                 choice, which may be 32 MiB */
 };
 
 /* The largest number of bytes that `take` receives at once. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proxy/engine_choice.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <string.h>
 
 _Static_assert(TIERCE__ENGINES_MAX <= 64, "an engine is a bit of `tried`");
 
@@ -14,10 +13,9 @@ bool tierce__choice_read(struct tierce__choice *out, const struct tierce__engine
     if (tierce__json_value_kind(instances) != '{')
         return false;
     for (uint32_t i = 0; i < engines->count; i++) {
-        char id[24];
-        int n = snprintf(id, sizeof(id), "%" PRIu64, engines->items[i].id);
+        const char *id = engines->items[i].id;
         struct tierce__text instance =
-            tierce__json_find(instances, (struct tierce__text){id, (size_t)n});
+            tierce__json_find(instances, (struct tierce__text){id, strlen(id)});
         int64_t tokens = tierce__json_get_int(instance, "longest_matched", 0);
         if (tokens > 0)
             out->tokens[i] = tokens < INT32_MAX ? (uint32_t)tokens : INT32_MAX;

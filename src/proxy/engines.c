@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define SEPARATORS ", \t\r\n"
@@ -40,23 +39,23 @@ int tierce__engine_url_check(const char *text, char why[256])
 /* Cuts "#3" off. */
 static int take_id(struct tierce__engine *engine, char *url, bool needs_id, char why[256])
 {
-    char *mark = strchr(url, '#'), *end = NULL;
-    engine->id = TIERCE__ENGINE_ID_NONE;
+    char *mark = strchr(url, '#');
+    engine->id = "";
     if (mark == NULL && !needs_id)
         return 0;
     if (mark == NULL) {
         snprintf(why, 256,
-                 "with router.url, each URL must end with the engine's number at the "
-                 "router index, such as #1");
+                 "with router.url, each URL must end with the engine's instance_id at "
+                 "the router index, such as #1");
         return TIERCE_E_CONFIG;
     }
     *mark = '\0';
-    errno = 0;
-    engine->id = strtoull(mark + 1, &end, 10);
-    if (mark[1] >= '0' && mark[1] <= '9' && *end == '\0' && errno == 0 &&
-        engine->id != TIERCE__ENGINE_ID_NONE)
+    engine->id = mark + 1;
+    size_t n = strlen(engine->id);
+    if (n > 0 && n <= TIERCE__ENGINE_ID_MAX && strchr(engine->id, '#') == NULL)
         return 0;
-    snprintf(why, 256, "'#%.32s' is not a number of a router index, such as #1", mark + 1);
+    snprintf(why, 256, "'#%.32s' is not the instance_id of an engine: 1 to %u bytes without '#'",
+             engine->id, TIERCE__ENGINE_ID_MAX);
     return TIERCE_E_CONFIG;
 }
 

@@ -16,12 +16,12 @@
 
 #define TIERCE__ENGINES_MAX    64u
 #define TIERCE__ENGINE_URL_MAX 256u
-#define TIERCE__ENGINE_ID_NONE UINT64_MAX
+#define TIERCE__ENGINE_ID_MAX  95u /* bytes of a name at the router index */
 
 struct tierce__engine {
     const char *url;            /* "http://10.0.0.7:8000", without a slash at the end */
     const char *name;           /* the URL without a name and a password, for logs and metrics */
-    uint64_t id;                /* at the router index, or TIERCE__ENGINE_ID_NONE */
+    const char *id;             /* at the router index, or "" */
     uint32_t index;             /* in its list */
     _Atomic uint32_t in_flight; /* requests; relaxed */
     atomic_bool is_down;        /* relaxed: gets no requests */
@@ -42,7 +42,7 @@ struct tierce__engines {
  * TIERCE_E_CONFIG, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__engine_url_check(const char *url, char why[256]);
 
-/* Reads a list of URLs separated by commas or white space. With `needs_ids` each has a number after
+/* Reads a list of URLs separated by commas or white space. With `needs_ids` each has a name after
  * '#'. Errors, `why` in words: TIERCE_E_CONFIG, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__engines_init(struct tierce__engines *engines, const char *urls,
                                         bool needs_ids, char why[256]);

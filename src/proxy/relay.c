@@ -7,8 +7,9 @@
 
 #include <string.h>
 
-#define LOOK_MS 100u   /* interval of looks at all exchanges: a client that left is noticed */
-#define WAIT_MS 60000u /* without exchanges and checks */
+#define LOOK_MS       100u /* interval of looks at all exchanges: a client that left is noticed */
+#define RECEIVE_BYTES (256u << 10) /* of a socket to an engine; the kernel doubles it */
+#define WAIT_MS       60000u       /* without exchanges and checks */
 
 static struct tierce__exchange *exchange_of(struct tierce__list *node)
 {
@@ -111,10 +112,11 @@ int tierce__relay_start(struct tierce__relay *relay, struct tierce__proxy *proxy
     tierce__list_init(&relay->inbox);
     tierce__lock_init(&relay->lock, TIERCE__LOCK_PROXY_RELAY);
     int rc = tierce__fetcher_create(
-        &relay->fetcher, &(struct tierce__fetcher_opts){
-                             .ca_file = ca_file[0] != '\0' ? ca_file : NULL,
-                             .connect_ms = config->connect_ms,
-                             .connections_max = config->requests_max / config->loops + 1});
+        &relay->fetcher,
+        &(struct tierce__fetcher_opts){.ca_file = ca_file[0] != '\0' ? ca_file : NULL,
+                                       .connect_ms = config->connect_ms,
+                                       .connections_max = config->requests_max / config->loops + 1,
+                                       .receive_bytes = RECEIVE_BYTES});
     if (rc == 0 && has_probes)
         rc = tierce__probes_create(&relay->probes, proxy, relay->fetcher);
     if (rc == 0)

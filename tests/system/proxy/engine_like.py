@@ -169,7 +169,7 @@ class Proxy:
             urls.append("--prefill.urls=" + ",".join(e if isinstance(e, str) else e.url for e in prefill))
         with open(self.log, "wb") as out:
             self.process = subprocess.Popen(
-                [str(executable()), "proxy", "--listen.port=0", "--health.interval=50ms", "--serve.loops=2", *urls, *arguments],
+                [str(executable()), "proxy", "--listen.port=0", "--health.interval=50ms", "--serve.loops=2", "--serve.drain=10s", *urls, *arguments],
                 stdout=out, stderr=out)
         atexit.register(self.process.kill)  # of a test that failed before it ended its proxy
         until = time.monotonic() + SECONDS

@@ -125,11 +125,11 @@ static void open_three(struct tierce__engines *engines)
     char why[256];
     *engines = (struct tierce__engines){0};
     ck_assert_int_eq(
-        tierce__engines_init(engines, "http://a:1/#7, http://b:2#8\nhttps://u:p@c#9", true, why),
+        tierce__engines_init(engines, "http://a:1/#7, http://b:2#b/8\nhttps://u:p@c#9", true, why),
         0);
     ck_assert_uint_eq(engines->count, 3);
     ck_assert_str_eq(engines->items[0].url, "http://a:1");
-    ck_assert_uint_eq(engines->items[1].id, 8);
+    ck_assert_str_eq(engines->items[1].id, "b/8");
     ck_assert_ptr_null(strstr(engines->items[2].name, "u:p"));
 }
 
@@ -172,8 +172,9 @@ START_TEST(tokens_outweigh_load)
     open_three(&engines);
     ck_assert(tierce__choice_read(
         &choice, &engines,
-        read_json("{\"instances\":{\"8\":{\"longest_matched\":1000},\"9\":{\"longest_matched\":-1},"
-                  "\"10\":{\"longest_matched\":5000},\"7\":1}}")));
+        read_json(
+            "{\"instances\":{\"b/8\":{\"longest_matched\":1000},\"9\":{\"longest_matched\":-1},"
+            "\"10\":{\"longest_matched\":5000},\"7\":1}}")));
     ck_assert_uint_eq(choice.tokens[0] + choice.tokens[2], 0);
     ck_assert_uint_eq(tierce__choose(&engines, &choice, 512, 0)->index, 1);
     tierce__engine_use(&engines, &engines.items[1]);
@@ -199,8 +200,8 @@ START_TEST(lists_that_are_invalid)
                  {"http://a,b:1", "", false},
                  {"http://a?x=1", "parameters", false},
                  {"http://a http://a/", "twice", false},
-                 {"http://a#x", "number", false},
-                 {"http://a#-1", "number", false},
+                 {"http://a#", "instance_id", false},
+                 {"http://a#x#y", "instance_id", false},
                  {"http://a", "router.url", true}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce__engines engines = {0};
