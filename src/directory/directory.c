@@ -664,6 +664,14 @@ bool tierce__directory_is_of(struct tierce__directory *directory, struct tierce_
     return is_of;
 }
 
+uint64_t tierce__directory_group_of(struct tierce__directory *directory,
+                                    struct tierce__directory_id id)
+{
+    const struct tierce__directory_slot *slot = slot_of(directory, id);
+    uint64_t group = slot != NULL ? atomic_load(&slot->group) : 0;
+    return group != 0 && atomic_load(&slot->session) == id.session ? group : 0;
+}
+
 bool tierce__directory_next(struct tierce__directory *directory, uint32_t *from,
                             struct tierce__directory_about *out)
 {

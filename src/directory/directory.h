@@ -236,6 +236,11 @@ bool tierce__directory_who(struct tierce__directory *directory, struct tierce__d
 bool tierce__directory_is_of(struct tierce__directory *directory, struct tierce__directory_id id,
                              const char *group);
 
+/* A number of the group that a worker is in, which no other group ever has. 0: the worker has left.
+ * Takes no lock. */
+uint64_t tierce__directory_group_of(struct tierce__directory *directory,
+                                    struct tierce__directory_id id);
+
 struct tierce__directory_stats {
     uint64_t keys;     /* that anybody holds */
     uint64_t holders;  /* pairs of a key and a worker */

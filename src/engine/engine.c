@@ -151,6 +151,7 @@ static int start_reporter(struct tierce_engine *engine, const struct tierce_conf
     if (opts.url[0] == '\0')
         return 0;
     rc = tierce__reporter_start(&engine->reporter, engine, &opts, fault);
+    atomic_store_explicit(&engine->reports.is_there, rc == 0, memory_order_relaxed);
     if (rc != 0)
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s: %s",
                  is_set ? "directory.manager" : "remote.urls", fault);

@@ -91,8 +91,12 @@ struct tierce_engine {
     struct tierce__departures *departures; /* or NULL */
     struct tierce__requests *requests;     /* or NULL */
     struct tierce__events *events;
-    struct tierce__reporter *reporter; /* or NULL */
     struct tierce__peers *peers;       /* or NULL */
+    struct tierce__reporter *reporter; /* or NULL */
+    struct {                           /* of the reporter; relaxed: figures alone */
+        _Atomic bool is_there, is_complete;
+        _Atomic uint64_t resyncs;
+    } reports;
     struct tierce__namespaces *namespaces;
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
     const struct tierce__lender *lender;

@@ -367,13 +367,13 @@ static void take_scanned(void *arg, const struct tierce__tier_event *event)
 }
 
 static void scan_level(struct tierce_engine *engine, struct event_scan *scan, tierce_events_fn *fn,
-                       void *arg)
+                       void *arg, const _Atomic bool *stop)
 {
     TIERCE_DASSERT(scan->level < engine->level_count);
     struct tierce__tier *tier = engine->levels[scan->level].tier;
     uint32_t cursor = 0;
     bool more = true;
-    while (more) {
+    while (more && (stop == NULL || !atomic_load_explicit(stop, memory_order_relaxed))) {
         scan->count = 0;
         more = tier->ops->scan(tier, &cursor, SCAN_PLACES, take_scanned, scan);
         for (uint32_t i = 0; i < scan->count; i++)
@@ -387,8 +387,8 @@ static void scan_level(struct tierce_engine *engine, struct event_scan *scan, ti
  * The number is taken first. Changes up to that number happened under a tier's lock that this
  * thread takes later, so the scan sees them. The caller applies later changes again.
  */
-int tierce_events_snapshot(struct tierce_subscription *subscription, uint64_t *sequence,
-                           tierce_events_fn *fn, void *arg)
+int tierce__events_snapshot(struct tierce_subscription *subscription, uint64_t *sequence,
+                            tierce_events_fn *fn, void *arg, const _Atomic bool *stop)
 {
     TIERCE_CHECK_MAGIC(subscription, TIERCE__SUBSCRIPTION_MAGIC);
     struct tierce_engine *engine = subscription->engine;
@@ -399,7 +399,13 @@ int tierce_events_snapshot(struct tierce_subscription *subscription, uint64_t *s
         return -ENOMEM;
     *sequence = tierce__events_last(engine->events);
     for (scan->level = 0; scan->level < engine->level_count; scan->level++)
-        scan_level(engine, scan, fn, arg);
+        scan_level(engine, scan, fn, arg, stop);
     tierce__free(scan);
     return 0;
+}
+
+int tierce_events_snapshot(struct tierce_subscription *subscription, uint64_t *sequence,
+                           tierce_events_fn *fn, void *arg)
+{
+    return tierce__events_snapshot(subscription, sequence, fn, arg, NULL);
 }

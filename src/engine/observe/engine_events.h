@@ -2,6 +2,7 @@
 #ifndef TIERCE_ENGINE_EVENTS_H
 #define TIERCE_ENGINE_EVENTS_H
 
+#include <stdatomic.h>
 #include <tierce/events.h>
 
 #include "store/tier.h"
@@ -30,6 +31,12 @@ TIERCE_MUSTUSE int tierce__events_subscribe(struct tierce_subscription **out,
                                             struct tierce_engine *engine,
                                             const struct tierce_events_opts *opts);
 void tierce__events_unsubscribe(struct tierce_subscription *subscription);
+
+/* tierce_events_snapshot that ends early, with 0, when *stop is set: what was told so far is a part
+ * of the contents then. NULL: it does not. */
+TIERCE_MUSTUSE int tierce__events_snapshot(struct tierce_subscription *subscription,
+                                           uint64_t *sequence, tierce_events_fn *fn, void *arg,
+                                           const _Atomic bool *stop);
 
 /* The number of the last event; 0 before the first. */
 uint64_t tierce__events_last(struct tierce__events *events);

@@ -58,6 +58,27 @@ static void tell_engine(struct tierce_engine *engine, struct tierce__prometheus 
     }
 }
 
+/* ---- the directory --------------------------------------------------------------------------- */
+
+static void tell_directory(const struct tierce_engine *engine, struct tierce__prometheus *text)
+{
+    if (!atomic_load_explicit(&engine->reports.is_there, memory_order_relaxed))
+        return;
+    tierce__prometheus_put(
+        text,
+        &(struct tierce__metric){
+            .name = "directory_resync_count",
+            .help = "How often all contents had to be sent to the directory again",
+            .is_counter = true,
+            .value = (double)atomic_load_explicit(&engine->reports.resyncs, memory_order_relaxed)});
+    tierce__prometheus_put(
+        text,
+        &(struct tierce__metric){
+            .name = "directory_complete_status",
+            .help = "1: all contents were sent to the directory; 0: they are being sent",
+            .value = atomic_load_explicit(&engine->reports.is_complete, memory_order_relaxed)});
+}
+
 /* ---- the numbers of each tier ---------------------------------------------------------------- */
 
 static const struct tier_row {
@@ -200,6 +221,7 @@ char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
         &(struct tierce__metric){
             .name = "build_info", .help = "1.", .value = 1, .tags = &version, .tag_count = 1});
     tell_engine(engine, &text);
+    tell_directory(engine, &text);
     tell_tiers(engine, &text);
     tell_latencies(engine, &text);
     return tierce__prometheus_end(&text, bytes);

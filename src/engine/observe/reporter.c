@@ -25,13 +25,14 @@
 #include "store/remote/fleet/fleet_manager.h"
 
 enum {
-    QUEUE_MAX = 65536, /* changes that wait: 2 MiB */
-    REPORT_MAX = 2048, /* of one call */
+    QUEUE_DEFAULT = 65536, /* changes that wait: 2 MiB */
+    REPORT_MAX = 2048,     /* of one call */
     TIERS_MAX = 8,
     EVICTED = 8, /* as ReportChunks marks it */
     CALL_MS = 1000,
     RETRY_MS = 500,
-    PAUSE_MS = 100,     /* before all contents are sent again */
+    PAUSE_MS = 100, /* before all contents are sent again, doubled each time */
+    DOUBLINGS_MAX = 20,
     SILENCE_MS = 10000, /* until a manager has told the real one */
     CALLS_IN_SILENCE = 4,
 };
@@ -54,12 +55,19 @@ struct tierce__reporter {
     struct tierce_subscription *subscription;
     char name[128], host_id[TIERCE__HOST_ID_BYTES], group[128], address[128];
     void (*joined)(void *arg, const struct tierce__reporter_place *place);
-    void *arg; /* of `joined` */
+    uint32_t (*load)(void *arg);
+    void *arg; /* of both */
     pthread_t thread;
     _Atomic bool is_ending; /* relaxed: a flag alone; a wake follows */
 
     /* The thread's. */
+    struct tierce__fleet_call call; /* the manager's until is_answered, or until it is closed */
+    bool is_answered, is_given_up;
     bool is_joined, is_complete, is_troubled;
+    uint32_t resyncs;       /* one after another */
+    uint64_t complete_ns;   /* when all contents were last sent */
+    size_t report_max;      /* changes of one call */
+    _Atomic bool ends_scan; /* relaxed: a flag alone */
     int64_t session;
     int32_t slot;
     uint64_t next;   /* number of the first change that was not reported */
@@ -71,8 +79,8 @@ struct tierce__reporter {
     struct tierce__lock lock; /* REPORTER: below */
     bool is_following;        /* the queue has every change since its first one */
     uint64_t first;           /* number of the queue's first change */
-    uint32_t head, count;
-    struct change *queue; /* [QUEUE_MAX] */
+    uint32_t head, count, queue_max;
+    struct change *queue; /* [queue_max] */
 };
 
 static bool is_ending(const struct tierce__reporter *r)
@@ -108,7 +116,7 @@ static void add(struct tierce__reporter *r, const struct tierce_event *event)
     if (r->count == 0)
         r->first = event->sequence;
     TIERCE_DASSERT(event->sequence == r->first + r->count);
-    r->queue[(r->head + r->count) % QUEUE_MAX] = change_of(r->engine, event);
+    r->queue[(r->head + r->count) % r->queue_max] = change_of(r->engine, event);
     r->count++;
 }
 
@@ -117,7 +125,7 @@ static void on_events(void *arg, const struct tierce_event_batch *batch)
 {
     struct tierce__reporter *r = arg;
     tierce__lock_take(&r->lock);
-    if (batch->gap || r->count + batch->count > QUEUE_MAX) {
+    if (batch->gap || r->count + batch->count > r->queue_max) {
         r->is_following = false;
         r->count = 0;
     }
@@ -151,12 +159,12 @@ static bool peek(struct tierce__reporter *r)
     tierce__lock_take(&r->lock);
     bool is_following = r->is_following;
     while (r->count > 0 && r->first < r->next) {
-        r->head = (r->head + 1) % QUEUE_MAX;
+        r->head = (r->head + 1) % r->queue_max;
         r->first++;
         r->count--;
     }
-    for (uint32_t i = 0; i < r->count && i < REPORT_MAX; i++)
-        put(&r->parcel, &r->queue[(r->head + i) % QUEUE_MAX]);
+    for (uint32_t i = 0; i < r->count && i < r->report_max; i++)
+        put(&r->parcel, &r->queue[(r->head + i) % r->queue_max]);
     TIERCE_DASSERT(r->parcel.count == 0 || r->first == r->next);
     tierce__lock_drop(&r->lock);
     return is_following;
@@ -182,19 +190,29 @@ static void take_trouble(struct tierce__reporter *r, const char *why)
     r->is_troubled = true;
 }
 
+static void end_trouble(struct tierce__reporter *r)
+{
+    if (r->is_troubled)
+        tierce__log(TIERCE_LOG_INFO, "directory_reachable", "worker=\"%s\"", r->name);
+    r->is_troubled = false;
+}
+
 static void on_done(struct tierce__fleet_call *call)
 {
     *(bool *)call->arg = true;
 }
 
-/* Returns the reply, or NULL. A call that has not ended when the reporter ends is dropped with the
- * connection. */
+/* Returns the reply, or NULL. A call that has not ended when the reporter begins to end is given
+ * up, and dropped with the connection: no other call follows it. */
 static ProtobufCMessage *ask(struct tierce__reporter *r, const char *method,
                              const ProtobufCMessage *request,
-                             const ProtobufCMessageDescriptor *answers,
-                             struct tierce__fleet_call *call)
+                             const ProtobufCMessageDescriptor *answers)
 {
-    bool is_done = false, may_wait = !is_ending(r);
+    struct tierce__fleet_call *call = &r->call;
+    bool is_last = is_ending(r); /* LeaveDirectory */
+    if (r->is_given_up)
+        return NULL;
+    r->is_answered = false;
     uint64_t deadline_ns = tierce__deadline_in_ms(CALL_MS);
     *call = (struct tierce__fleet_call){.method = method,
                                         .request = request,
@@ -202,32 +220,47 @@ static ProtobufCMessage *ask(struct tierce__reporter *r, const char *method,
                                         .deadline_ns = deadline_ns,
                                         .repeats = true,
                                         .done = on_done,
-                                        .arg = &is_done};
+                                        .arg = &r->is_answered};
     tierce__fleet_manager_start(r->manager, call);
-    while (!is_done)
+    while (!r->is_answered && (is_last || !is_ending(r)))
         tierce__fleet_manager_poll(r->manager, deadline_ns);
-    if (call->status != 0 && may_wait)
+    r->is_given_up = !r->is_answered;
+    if (r->is_given_up)
+        return NULL;
+    if (call->status != 0 && !is_last)
         take_trouble(r, call->why);
     return call->status == 0 ? call->reply : NULL;
 }
 
+static uint64_t beat_ms(const struct tierce__reporter *r)
+{
+    return r->silence_ms / CALLS_IN_SILENCE > 0 ? r->silence_ms / CALLS_IN_SILENCE : 1;
+}
+
+static void set_complete(struct tierce__reporter *r, bool is_complete)
+{
+    r->is_complete = is_complete;
+    atomic_store_explicit(&r->engine->reports.is_complete, is_complete, memory_order_relaxed);
+}
+
 static void join(struct tierce__reporter *r)
 {
-    struct tierce__fleet_call c;
     Meta__JoinDirectoryRequest request = META__JOIN_DIRECTORY_REQUEST__INIT;
     request.instance_group = r->group;
     request.worker = r->name;
     request.host_id = r->host_id;
     request.transfer_address = r->address;
     Meta__JoinDirectoryResponse *reply = (Meta__JoinDirectoryResponse *)ask(
-        r, "JoinDirectory", &request.base, &meta__join_directory_response__descriptor, &c);
+        r, "JoinDirectory", &request.base, &meta__join_directory_response__descriptor);
     if (reply == NULL)
         return;
     r->session = reply->session;
     r->slot = reply->slot;
     r->silence_ms = reply->silence_ms > 0 ? (uint64_t)reply->silence_ms : SILENCE_MS;
+    bool is_less = reply->changes_max > 0 && reply->changes_max < REPORT_MAX;
+    r->report_max = is_less ? (size_t)reply->changes_max : REPORT_MAX;
     r->is_joined = true;
-    r->is_complete = false;
+    set_complete(r, false);
     if (r->joined != NULL)
         r->joined(r->arg, &(struct tierce__reporter_place){
                               .session = r->session, .slot = r->slot, .secret = reply->secret});
@@ -239,13 +272,13 @@ static void join(struct tierce__reporter *r)
 static Meta__ReportAnswer report(struct tierce__reporter *r, Meta__ReportKind kind, uint64_t first,
                                  uint64_t *wait_ms)
 {
-    struct tierce__fleet_call c;
     Meta__ReportChunksRequest request = META__REPORT_CHUNKS_REQUEST__INIT;
     request.instance_group = r->group;
     request.session = r->session;
     request.slot = r->slot;
     request.kind = kind;
     request.first = (int64_t)first;
+    request.load = r->load != NULL ? r->load(r->arg) : 0;
     request.sending = kind != META__REPORT_KIND__RK_CHANGES ? r->sending : 0;
     request.n_keys = 2 * r->parcel.count;
     request.keys = r->parcel.keys;
@@ -253,7 +286,7 @@ static Meta__ReportAnswer report(struct tierce__reporter *r, Meta__ReportKind ki
     request.tiers = r->parcel.tiers;
     r->beat_ns = tierce__now_ns();
     Meta__ReportChunksResponse *reply = (Meta__ReportChunksResponse *)ask(
-        r, "ReportChunks", &request.base, &meta__report_chunks_response__descriptor, &c);
+        r, "ReportChunks", &request.base, &meta__report_chunks_response__descriptor);
     if (reply == NULL)
         return META__REPORT_ANSWER__RA_UNSPECIFIED;
     Meta__ReportAnswer answer = reply->answer;
@@ -267,6 +300,27 @@ static Meta__ReportAnswer report(struct tierce__reporter *r, Meta__ReportKind ki
 
 /* ---- all contents ---------------------------------------------------------------------------- */
 
+/* All contents are to be sent again. Returns after how many ms: each time after twice as many,
+ * because what makes it necessary may last, but before the manager takes this worker for silent. */
+static uint64_t begin_again(struct tierce__reporter *r, const char *why)
+{
+    if (tierce__now_ns() - r->complete_ns >= r->silence_ms * TIERCE__MS_NS && r->is_complete)
+        r->resyncs = 0;
+    set_complete(r, false);
+    uint32_t doublings = r->resyncs < DOUBLINGS_MAX ? r->resyncs : DOUBLINGS_MAX;
+    uint64_t ms = (uint64_t)PAUSE_MS << doublings;
+    ms = ms < beat_ms(r) ? ms : beat_ms(r);
+    r->resyncs++;
+    atomic_fetch_add_explicit(&r->engine->reports.resyncs, 1, memory_order_relaxed);
+    if ((r->resyncs & (r->resyncs - 1)) == 0)
+        tierce__log(
+            TIERCE_LOG_WARN, "directory_resync",
+            "worker=\"%s\" why=\"%s\" times=%u pause_ms=%llu consequence=\"all contents are "
+            "sent again\"",
+            r->name, why, (unsigned)r->resyncs, (unsigned long long)ms);
+    return ms;
+}
+
 static void send_part(struct tierce__reporter *r)
 {
     uint64_t wait_ms;
@@ -279,11 +333,13 @@ static void on_contents(void *arg, const struct tierce_event_batch *batch)
 {
     struct tierce__reporter *r = arg;
     for (size_t i = 0; i < batch->count; i++) {
-        if (is_ending(r) || r->contents != META__REPORT_ANSWER__RA_DONE)
+        if (is_ending(r) || r->contents != META__REPORT_ANSWER__RA_DONE) {
+            atomic_store_explicit(&r->ends_scan, true, memory_order_relaxed);
             return;
+        }
         struct change change = change_of(r->engine, &batch->events[i]);
         put(&r->parcel, &change);
-        if (r->parcel.count == REPORT_MAX)
+        if (r->parcel.count == r->report_max)
             send_part(r);
     }
 }
@@ -298,36 +354,33 @@ static uint64_t send_contents(struct tierce__reporter *r)
     if (r->contents != META__REPORT_ANSWER__RA_DONE)
         return wait_ms > 0 ? wait_ms : RETRY_MS;
     follow(r);
-    int rc = tierce_events_snapshot(r->subscription, &covered, on_contents, r);
+    atomic_store_explicit(&r->ends_scan, false, memory_order_relaxed);
+    int rc = tierce__events_snapshot(r->subscription, &covered, on_contents, r, &r->ends_scan);
     if (rc < 0 || is_ending(r))
         return RETRY_MS;
     send_part(r);
     if (r->contents == META__REPORT_ANSWER__RA_DONE)
         r->contents = report(r, META__REPORT_KIND__RK_END, covered, &wait_ms);
+    if (r->contents == META__REPORT_ANSWER__RA_RESYNC)
+        return begin_again(r, "the manager takes this sending no more");
     if (r->contents != META__REPORT_ANSWER__RA_DONE)
         return RETRY_MS;
-    r->is_complete = true;
+    set_complete(r, true);
+    r->complete_ns = tierce__now_ns();
     r->next = covered + 1;
     tierce__log(TIERCE_LOG_INFO, "directory_complete", "worker=\"%s\"", r->name);
-    r->is_troubled = false;
+    end_trouble(r);
     return 0;
 }
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-static uint64_t beat_ms(const struct tierce__reporter *r)
-{
-    return r->silence_ms / CALLS_IN_SILENCE > 0 ? r->silence_ms / CALLS_IN_SILENCE : 1;
-}
-
 /* Returns after how many ms the next call is due, unless there are changes. */
 static uint64_t send_changes(struct tierce__reporter *r)
 {
     uint64_t wait_ms;
-    if (!peek(r)) {
-        r->is_complete = false;
-        return PAUSE_MS;
-    }
+    if (!peek(r))
+        return begin_again(r, "more changes than the queue or events.ring hold");
     size_t count = r->parcel.count;
     uint64_t age_ms = (tierce__now_ns() - r->beat_ns) / TIERCE__MS_NS;
     if (count == 0 && age_ms < beat_ms(r))
@@ -335,13 +388,13 @@ static uint64_t send_changes(struct tierce__reporter *r)
     Meta__ReportAnswer answer = report(r, META__REPORT_KIND__RK_CHANGES, r->next, &wait_ms);
     if (answer == META__REPORT_ANSWER__RA_DONE) {
         r->next += count;
-        r->is_troubled = false;
+        end_trouble(r);
         return count > 0 ? 0 : beat_ms(r);
     }
-    if (answer == META__REPORT_ANSWER__RA_RESYNC || answer == META__REPORT_ANSWER__RA_UNKNOWN) {
-        r->is_complete = false;
-        return PAUSE_MS;
-    }
+    if (answer == META__REPORT_ANSWER__RA_RESYNC)
+        return begin_again(r, "numbers of changes are missing");
+    if (answer == META__REPORT_ANSWER__RA_UNKNOWN)
+        return begin_again(r, "the manager does not know this worker");
     /* No answer: the changes stay in the queue, and are reported again. */
     take_trouble(r, "the manager's answer does not fit a report of changes");
     return RETRY_MS;
@@ -359,14 +412,13 @@ static void wait_for_work(struct tierce__reporter *r, uint64_t ms, bool changes)
 
 static void leave(struct tierce__reporter *r)
 {
-    struct tierce__fleet_call c;
     Meta__LeaveDirectoryRequest request = META__LEAVE_DIRECTORY_REQUEST__INIT;
     request.instance_group = r->group;
     request.session = r->session;
     request.slot = r->slot;
     if (r->is_joined && !r->is_troubled)
-        tierce__proto_free(ask(r, "LeaveDirectory", &request.base,
-                               &meta__leave_directory_response__descriptor, &c));
+        tierce__proto_free(
+            ask(r, "LeaveDirectory", &request.base, &meta__leave_directory_response__descriptor));
 }
 
 static void *run(void *arg)
@@ -430,7 +482,9 @@ static int take_opts(struct tierce__reporter *r, const struct tierce__reporter_o
                      char why[256])
 {
     const char *address = opts->transfer_address != NULL ? opts->transfer_address : "";
+    r->queue_max = opts->queue_max > 0 ? opts->queue_max : QUEUE_DEFAULT;
     r->joined = opts->joined;
+    r->load = opts->load;
     r->arg = opts->arg;
     if (strlen(address) >= sizeof(r->address)) {
         snprintf(why, 256, "the transfer address '%s' has more than %zu bytes", address,
@@ -449,7 +503,9 @@ static int open_reporter(struct tierce__reporter *r, const struct tierce__url *u
     snprintf(r->group, sizeof(r->group), "%s", url->path + (url->path[0] == '/'));
     tierce__host_id(r->host_id);
     r->silence_ms = SILENCE_MS;
-    r->queue = tierce__calloc(QUEUE_MAX, sizeof(*r->queue));
+    r->report_max = REPORT_MAX;
+    r->resyncs = 0;
+    r->queue = tierce__calloc(r->queue_max, sizeof(*r->queue));
     int rc = r->queue != NULL ? name_worker(r) : -ENOMEM;
     if (rc == 0)
         rc = tierce__fleet_manager_open(&r->manager, &manager, why);
@@ -506,6 +562,7 @@ void tierce__reporter_stop(struct tierce__reporter *reporter)
     if (reporter == NULL)
         return;
     atomic_store_explicit(&reporter->is_ending, true, memory_order_relaxed);
+    atomic_store_explicit(&reporter->ends_scan, true, memory_order_relaxed);
     tierce__fleet_manager_wake(reporter->manager);
     (void)pthread_join(reporter->thread, NULL);
     destroy(reporter);

@@ -13,7 +13,13 @@
  *
  * The engine never waits for it. Changes that are not yet reported wait in a queue of fixed size.
  * If the queue is full, as while no manager answers, or if events were lost, all contents are sent
- * again. Each kind of trouble is logged when it begins and when it ends.
+ * again, after a pause that doubles, up to a quarter of directory.silence, until a silence has
+ * passed without that.
+ *
+ * Log events: directory_unreachable and directory_reachable, when no manager answers and when one
+ * does again; directory_complete, when all contents were sent; directory_resync, when they are to
+ * be sent again (the first, second, fourth, ... time one after another). Metrics:
+ * directory_resync_count and directory_complete_status.
  *
  * Threads: one of its own, which calls the manager, and that of its subscription.
  */
@@ -30,11 +36,15 @@ struct tierce__reporter_place {
 struct tierce__reporter_opts {
     size_t size;
     const char *url;
+    uint32_t queue_max; /* changes that wait; 0: 65536 */
     /* HOST:PORT where others read this engine's chunks; NULL: nowhere. */
     const char *transfer_address;
     /* Called after each join, before anything is reported; a manager that begins to lead has other
      * secrets. On the reporter's thread; must not block. NULL: no call. */
     void (*joined)(void *arg, const struct tierce__reporter_place *place);
+    /* Reads in progress for others, in thousandths of the most that this engine admits; sent with
+     * each report. On the reporter's thread; must not block. NULL: 0. */
+    uint32_t (*load)(void *arg);
     void *arg;
 };
 
@@ -43,8 +53,8 @@ TIERCE_MUSTUSE int tierce__reporter_start(struct tierce__reporter **out,
                                           struct tierce_engine *engine,
                                           const struct tierce__reporter_opts *opts, char why[256]);
 
-/* Leaves the directory if a manager answers within a second. The engine's tiers still exist. NULL
- * is accepted. */
+/* Leaves the directory if a manager answers within a second; a call that a manager has not answered
+ * yet is given up, and so is leaving then. The engine's tiers still exist. NULL is accepted. */
 void tierce__reporter_stop(struct tierce__reporter *reporter);
 
 #endif

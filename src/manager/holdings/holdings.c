@@ -17,23 +17,27 @@
 /* The first of those that wait come back after this time, others after multiples of it. */
 #define WAIT_MS     250u
 #define WAIT_MAX_MS 5000u
+/* A sender has its place for so many times the silence, if others wait. */
+#define SILENCES_OF_SENDING 6u
 /* Entries that a tick looks at, a few at a time: each few with the lock of a shard. */
 #define CLEAN_ENTRIES 2048u
 #define CLEAN_STEPS   32u
 
 struct sender {
     struct tierce__directory_id id; /* session 0: nobody */
-    uint64_t heard_ns;
+    uint64_t group;                 /* tierce__directory_group_of */
+    uint64_t began_ns, heard_ns;
 };
 
 struct tierce__holdings {
     struct tierce__directory *directory;
     uint32_t silence_ms, senders_max;
 
-    struct tierce__lock lock;          /* SENDERS: below */
-    struct sender *senders;            /* [senders_max] */
-    uint64_t refused_ns;               /* the first of the refusals that are counted */
-    uint32_t refused;                  /* within a second from then on */
+    struct tierce__lock lock; /* SENDERS: below */
+    struct sender *senders;   /* [senders_max] */
+    uint64_t refused_ns;      /* the first of the refusals that are counted */
+    uint32_t refused;         /* within a second from then on */
+    uint64_t displaced;
     uint8_t key[TIERCE__SHA256_BYTES]; /* of the groups' secrets */
 };
 
@@ -126,26 +130,65 @@ static bool is_same(struct tierce__directory_id a, struct tierce__directory_id b
 static bool is_free(const struct tierce__holdings *holdings, const struct sender *sender,
                     uint64_t now_ns)
 {
-    return sender->id.session == 0 ||
+    return tierce__directory_group_of(holdings->directory, sender->id) == 0 || /* it has left */
            now_ns > sender->heard_ns + holdings->silence_ms * NS_OF_MS / 2;
 }
 
-/* The worker's own place, or a free one, is the worker's now. False: there is none. */
+static uint32_t places_of(const struct tierce__holdings *holdings, uint64_t group)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < holdings->senders_max; i++)
+        count += holdings->senders[i].group == group;
+    return count;
+}
+
+/* All places are taken: that of the sender which is to give way to one of `group`, or NULL. */
+static struct sender *find_displaced(struct tierce__holdings *holdings, uint64_t group,
+                                     uint64_t now_ns)
+{
+    struct sender *found = NULL;
+    uint64_t time_ns = SILENCES_OF_SENDING * holdings->silence_ms * NS_OF_MS;
+    uint32_t own = places_of(holdings, group), most = 0;
+    for (uint32_t i = 0; i < holdings->senders_max; i++) {
+        struct sender *sender = &holdings->senders[i];
+        uint32_t places = places_of(holdings, sender->group);
+        if (places <= own + 1 && now_ns <= sender->began_ns + time_ns)
+            continue;
+        bool is_older = places == most && sender->began_ns < found->began_ns;
+        if (places > most || is_older) {
+            found = sender;
+            most = places;
+        }
+    }
+    return found;
+}
+
+/* The worker's own place, a free one, or that of a sender that must give way, is the worker's now.
+ * False: there is none. */
 static bool take_place(struct tierce__holdings *holdings, struct tierce__directory_id id,
-                       uint64_t now_ns)
+                       bool displaces, uint64_t now_ns)
 {
     struct sender *place = NULL;
+    uint64_t group = tierce__directory_group_of(holdings->directory, id);
+    uint64_t began_ns = now_ns;
     tierce__lock_take(&holdings->lock);
     for (uint32_t i = 0; i < holdings->senders_max; i++) {
         struct sender *sender = &holdings->senders[i];
         bool is_own = is_same(sender->id, id);
         if (is_own || (place == NULL && is_free(holdings, sender, now_ns)))
             place = sender;
-        if (is_own)
+        if (is_own) {
+            began_ns = sender->began_ns;
             break;
+        }
+    }
+    if (place == NULL && displaces && group != 0) {
+        place = find_displaced(holdings, group, now_ns);
+        holdings->displaced += place != NULL;
     }
     if (place != NULL)
-        *place = (struct sender){.id = id, .heard_ns = now_ns};
+        *place =
+            (struct sender){.id = id, .group = group, .began_ns = began_ns, .heard_ns = now_ns};
     tierce__lock_drop(&holdings->lock);
     return place != NULL;
 }
@@ -180,7 +223,7 @@ enum tierce__directory_answer tierce__holdings_begin(struct tierce__holdings *ho
                                                      uint32_t *wait)
 {
     enum tierce__directory_answer answer = TIERCE__DIRECTORY_LATER;
-    if (take_place(holdings, id, now_ns)) {
+    if (take_place(holdings, id, true, now_ns)) {
         answer = tierce__directory_sending_begin(holdings->directory, id, sending, now_ns);
         if (answer != TIERCE__DIRECTORY_DONE)
             free_place(holdings, id);
@@ -194,7 +237,7 @@ enum tierce__directory_answer tierce__holdings_add(struct tierce__holdings *hold
                                                    const struct tierce__directory_change *contents,
                                                    size_t count, uint64_t now_ns)
 {
-    if (!take_place(holdings, id, now_ns))
+    if (!take_place(holdings, id, false, now_ns))
         return TIERCE__DIRECTORY_RESYNC;
     enum tierce__directory_answer answer =
         tierce__directory_sending_add(holdings->directory, id, sending, contents, count, now_ns);
@@ -212,6 +255,13 @@ enum tierce__directory_answer tierce__holdings_end(struct tierce__holdings *hold
     if (answer != TIERCE__DIRECTORY_RESYNC) /* a late one is not the end of the present sending */
         free_place(holdings, id);
     return answer;
+}
+
+void tierce__holdings_stats(struct tierce__holdings *holdings, struct tierce__holdings_stats *out)
+{
+    tierce__lock_take(&holdings->lock);
+    *out = (struct tierce__holdings_stats){.displaced = holdings->displaced};
+    tierce__lock_drop(&holdings->lock);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */

@@ -26,6 +26,11 @@ struct tierce__holdings_opts {
     uint64_t bytes_max;               /* of the table; 0: no limit */
 };
 
+struct tierce__holdings_stats {
+    uint64_t displaced; /* senders whose place was given to another */
+};
+void tierce__holdings_stats(struct tierce__holdings *holdings, struct tierce__holdings_stats *out);
+
 /* Errors: TIERCE_E_ARGUMENT (workers_max), -ENOMEM, -EIO (no random numbers). */
 TIERCE_MUSTUSE int tierce__holdings_create(struct tierce__holdings **out,
                                            const struct tierce__holdings_opts *opts);
@@ -44,8 +49,11 @@ void tierce__holdings_secret(struct tierce__holdings *holdings, const char *grou
 
 /*
  * The worker sends its contents, if it is one of senders_max that do. `sending`: as in
- * tierce__directory_sending_begin. A sender that sends nothing
- * for half of the silence loses its place. LATER: it must begin after *wait_ms.
+ * tierce__directory_sending_begin. A sender that sends nothing for half of the silence loses its
+ * place, and so does one that has left. If all places are taken, the worker gets that of the oldest
+ * sender of the group with the most of them, if that group has two more than the worker's own, or
+ * that of a sender that has had it for six times the silence: no group keeps others out. LATER: it
+ * must begin after *wait_ms.
  */
 enum tierce__directory_answer tierce__holdings_begin(struct tierce__holdings *holdings,
                                                      struct tierce__directory_id id,

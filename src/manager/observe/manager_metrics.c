@@ -530,6 +530,11 @@ static void tell_directory(const struct telling *t)
          NULL, 0);
     tell(t, "directory.holder_count", "Pairs of a chunk and a worker that holds it.", false,
          (double)stats.holders, NULL, 0);
+    struct tierce__holdings_stats senders;
+    tierce__holdings_stats(t->manager->holdings, &senders);
+    tell(t, "directory.displaced_count",
+         "Workers that had to begin to send their contents anew, because others waited too long.",
+         true, (double)senders.displaced, NULL, 0);
     tell(t, "directory.left_out_count",
          "Changes for which directory.memory had no room: their workers are incomplete.", true,
          (double)stats.left_out, NULL, 0);

@@ -29,16 +29,21 @@ static void close_holdings(void)
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
-static struct tierce__directory_id join(unsigned number)
+static struct tierce__directory_id join_as(const char *group, unsigned number)
 {
     char name[16];
     struct tierce__directory_id id;
     snprintf(name, sizeof(name), "%u", number);
     ck_assert_int_eq(tierce__directory_join(tierce__holdings_directory(holdings),
-                                            &(struct tierce__directory_worker){"g", name, "", ""},
+                                            &(struct tierce__directory_worker){group, name, "", ""},
                                             now_ns, &id),
                      0);
     return id;
+}
+
+static struct tierce__directory_id join(unsigned number)
+{
+    return join_as("g", number);
 }
 
 static enum tierce__directory_answer begin(struct tierce__directory_id id)
@@ -105,6 +110,60 @@ START_TEST(a_silent_sender_loses_its_place)
     ck_assert_int_eq(add(a, 2), TIERCE__DIRECTORY_RESYNC);
     ck_assert_int_eq(end(b), TIERCE__DIRECTORY_DONE);
     ck_assert_int_eq(add(a, 2), TIERCE__DIRECTORY_DONE); /* nobody was in its way */
+    close_holdings();
+}
+END_TEST
+
+/* Workers that never end their sendings, but are never silent. */
+static void keep_on(const struct tierce__directory_id *ids, unsigned count, uint64_t ns)
+{
+    for (uint64_t past = 0; past < ns; past += 2 * SECOND) {
+        now_ns += 2 * SECOND;
+        for (unsigned i = 0; i < count; i++)
+            (void)add(ids[i], i);
+    }
+}
+
+START_TEST(a_group_does_not_keep_others_out)
+{
+    enum { DONE = TIERCE__DIRECTORY_DONE, LATER = TIERCE__DIRECTORY_LATER };
+    struct tierce__directory_id g[5], h[3];
+    struct tierce__holdings_stats stats;
+    open_holdings(4);
+    for (unsigned i = 0; i < 5; i++) {
+        g[i] = join_as("g", i);
+        ck_assert_int_eq(begin(g[i]), i < 4 ? DONE : LATER);
+        now_ns++;
+    }
+    keep_on(g, 4, 10 * SECOND);
+    for (unsigned i = 0; i < 3; i++) {
+        h[i] = join_as("h", i);
+        ck_assert_int_eq(begin(h[i]), i < 2 ? DONE : LATER);
+    }
+    ck_assert_int_eq(add(g[0], 1), TIERCE__DIRECTORY_RESYNC); /* the oldest gave way */
+    ck_assert_int_eq(add(g[3], 1), DONE);
+    ck_assert_int_eq(begin(g[0]), LATER);
+    /* In the same group others wait for a bounded time, too. */
+    const struct tierce__directory_id all[] = {g[2], g[3], h[0], h[1]};
+    keep_on(all, 4, 52 * SECOND);
+    ck_assert_int_eq(begin(join_as("g", 9)), DONE);
+    tierce__holdings_stats(holdings, &stats);
+    ck_assert_uint_eq(stats.displaced, 3);
+    close_holdings();
+}
+END_TEST
+
+START_TEST(a_sender_that_leaves_has_no_place)
+{
+    open_holdings(1);
+    struct tierce__directory_id a = join(1), b = join(2);
+    ck_assert_int_eq(begin(a), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(begin(b), TIERCE__DIRECTORY_LATER);
+    (void)tierce__directory_leave(tierce__holdings_directory(holdings), a);
+    ck_assert_int_eq(begin(b), TIERCE__DIRECTORY_DONE);
+    /* It joins again under its name: the place that it had is nobody's. */
+    b = join(2);
+    ck_assert_int_eq(begin(join(1)), TIERCE__DIRECTORY_DONE);
     close_holdings();
 }
 END_TEST
@@ -198,5 +257,6 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("holdings", .tests = {some_send_at_once_and_others_wait, a_silent_sender_loses_its_place,
-                                 many_wait_longer, all_leave_and_are_cleaned, secrets,
-                                 each_allocation_fails_once})
+                                 a_group_does_not_keep_others_out,
+                                 a_sender_that_leaves_has_no_place, many_wait_longer,
+                                 all_leave_and_are_cleaned, secrets, each_allocation_fails_once})

@@ -7,11 +7,15 @@
 
 #include "core/key/chunk_number.h"
 #include "engine/observe/reporter.h"
+#include "net/listen.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_manager.h"
 
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <tierce/events.h>
 
@@ -394,6 +398,116 @@ START_TEST(an_address_and_a_secret)
 }
 END_TEST
 
+/* ---- trouble --------------------------------------------------------------------------------- */
+
+/* The reporter's thread waits here, as long as the gate is closed. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_closed, is_waited_at;
+} gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
+
+static uint32_t wait_at_gate(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&gate.lock);
+    for (; gate.is_closed; pthread_cond_wait(&gate.changed, &gate.lock)) {
+        gate.is_waited_at = true;
+        pthread_cond_broadcast(&gate.changed);
+    }
+    gate.is_waited_at = false;
+    pthread_mutex_unlock(&gate.lock);
+    return 0;
+}
+
+static void close_gate(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.is_closed = true;
+    while (!gate.is_waited_at)
+        pthread_cond_wait(&gate.changed, &gate.lock);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+static void open_gate(void)
+{
+    pthread_mutex_lock(&gate.lock);
+    gate.is_closed = false;
+    pthread_cond_broadcast(&gate.changed);
+    pthread_mutex_unlock(&gate.lock);
+}
+
+enum { RESYNCS = 4 };
+static _Atomic unsigned pauses[8]; /* ms, by the power of two of `times` */
+
+static void on_log(void *arg, enum tierce_log_level level, const char *event, const char *fields)
+{
+    (void)arg, (void)level;
+    unsigned times = 0, ms = 0;
+    const char *at = strstr(fields, "times=");
+    if (strcmp(event, "directory_resync") == 0 && at != NULL &&
+        sscanf(at, "times=%u pause_ms=%u", &times, &ms) == 2 && times > 0 && times <= RESYNCS)
+        atomic_store(&pauses[__builtin_ctz(times)], ms);
+}
+
+/* The queue overflows again and again: all contents are sent, each time after a longer pause, and
+ * the directory is right in the end. */
+START_TEST(more_changes_than_the_queue_holds)
+{
+    char why[256];
+    struct tierce__reporter *reporter;
+    start_manager(0);
+    fx_open(&fx[0], true, NULL);
+    struct tierce_engine *engine = fx[0].engine;
+    tierce_set_log_fn(on_log, NULL, TIERCE_LOG_WARN);
+    struct tierce__reporter_opts opts = {
+        .size = sizeof(opts), .url = url, .queue_max = 16, .load = wait_at_gate};
+    ck_assert_int_eq(tierce__reporter_start(&reporter, engine, &opts, why), 0);
+    WAIT_FOR(atomic_load(&engine->reports.is_complete));
+    for (uint32_t i = 1; i <= RESYNCS; i++) {
+        close_gate();
+        store(0, 100 * i, 100 * i + 8); /* 8 chains of several chunks, in two tiers */
+        open_gate();
+        WAIT_FOR(atomic_load(&engine->reports.resyncs) >= i);
+        WAIT_FOR(atomic_load(&engine->reports.is_complete));
+    }
+    wait_until_equal();
+    tierce__reporter_stop(reporter);
+    silence_log();
+    ck_assert_uint_eq(atomic_load(&pauses[0]), 100);
+    ck_assert_uint_eq(atomic_load(&pauses[1]), 200);
+    ck_assert_uint_eq(atomic_load(&pauses[2]), 500); /* a quarter of the silence */
+    close_engine(0);
+    fx_remove(&fx[0]);
+    stop_manager();
+}
+END_TEST
+
+/* A manager that accepts connections and answers nothing: an engine closes at once. */
+START_TEST(a_hanging_manager_delays_no_close)
+{
+    char why[256], byte;
+    int listener;
+    uint16_t port = 0;
+    ck_assert_int_eq(tierce__listen_tcp(&listener, &port, "127.0.0.1", why), 0);
+    snprintf(url, sizeof(url), "fleet://127.0.0.1:%u", port);
+    open_engine(0, "65536");
+    struct pollfd pollfd = {.fd = listener, .events = POLLIN};
+    ck_assert_int_eq(poll(&pollfd, 1, 20000), 1);
+    int fd = accept(listener, NULL, NULL);
+    ck_assert_int_ge(fd, 0);
+    pollfd.fd = fd;
+    ck_assert_int_eq(poll(&pollfd, 1, 20000), 1);
+    ck_assert_int_eq(read(fd, &byte, 1), 1); /* the call is on its way, for a second */
+    uint64_t began_ns = tierce__now_ns();
+    close_engine(0);
+    ck_assert_uint_lt(tierce__now_ns() - began_ns, 900000000ULL);
+    close(fd);
+    close(listener);
+    fx_remove(&fx[0]);
+}
+END_TEST
+
 START_TEST(wrong_urls)
 {
     static const char *const wrong[] = {"redis://127.0.0.1:1",
@@ -433,4 +547,5 @@ END_TEST
 
 CHECK_MAIN("reporter", .seconds = 110, .setup = silence_log, .at_once = true,
            .tests = {a_manager_ends_and_another_begins, a_killed_engine_leaves, contents_are_equal,
-                     an_address_and_a_secret, wrong_urls, the_key_of_a_chunk})
+                     an_address_and_a_secret, more_changes_than_the_queue_holds,
+                     a_hanging_manager_delays_no_close, wrong_urls, the_key_of_a_chunk})
