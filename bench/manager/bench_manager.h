@@ -4,8 +4,8 @@
 
 #include "bench/bench.h"
 
-/* The rounds before a measurement with ghost curves take so long at most, and no longer than it:
- * the sample adapts to the load. */
+/* The rounds before a measurement with ghost curves take 3 s, or as long as the measurement if
+ * that is shorter: the sample adapts to the load. */
 static inline uint64_t tierce__bench_warm_ns(const struct tierce__bench *bench)
 {
     const double most = 3;

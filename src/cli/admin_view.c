@@ -39,6 +39,11 @@ static void put_number(struct tierce__line *line, struct tierce__text row, const
         tierce__line_put_int(line, number);
 }
 
+static void put_count(struct tierce__line *line, struct tierce__text row, const char *path)
+{
+    tierce__line_put_int(line, number_at(row, path));
+}
+
 static void put_bytes(struct tierce__line *line, int64_t bytes)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -254,10 +259,10 @@ static const struct tierce__admin_column worker_columns[] = {
     {"worker", put_text, "worker"},
     {"group", put_text, "instance_group"},
     {"address", put_text, "transfer_address"},
-    {"chunks", put_number, "keys"},
-    {"heard ms ago", put_number, "heard_ms"},
-    {"gaps", put_number, "gaps"},
-    {"left out", put_number, "left_out"},
+    {"chunks", put_count, "keys"},
+    {"heard ms ago", put_count, "heard_ms"},
+    {"gaps", put_count, "gaps"},
+    {"left out", put_count, "left_out"},
     {"contents", put_contents, "is_complete"},
     {NULL, NULL, NULL},
 };

@@ -210,10 +210,9 @@ static int read_message(const struct verb *verb, const char *from,
     } else {
         status = tierce__admin_check(verb->command, verb->rpc, verb->field, doc.value);
     }
-    if (status != TIERCE__CLI_OK) {
-    } else if (verb->field == NULL) {
+    if (status == TIERCE__CLI_OK && verb->field == NULL) {
         tierce__json_write_value(request, NULL, doc.value);
-    } else {
+    } else if (status == TIERCE__CLI_OK) {
         tierce__json_write_open(request, NULL, '{');
         tierce__json_write_value(request, verb->field, doc.value);
         if (strcmp(verb->rpc, "updateInstanceGroup") == 0)

@@ -155,7 +155,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", default="200000,1000000")
     parser.add_argument("--index", default="local,rocksdb,redis")
-    parser.add_argument("--remove", action="store_true", help="the blocks again, and print the memory afterwards")
+    parser.add_argument("--remove", action="store_true", help="remove the blocks again, and print the memory afterwards")
     args = parser.parse_args()
     print("index,blocks,MB of the manager before,with them,after their removal" if args.remove else
           "index,blocks,manager B/block,folder B/block,redis B/block,restart s,blocks/s")

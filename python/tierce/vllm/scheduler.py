@@ -53,7 +53,7 @@ class SchedulerHalf:
         self.media = Media()
         self.live: dict[str, tuple[object, RequestTracker]] = {}  # request id -> request, tracker
         self.ending: dict[str, RequestTracker] = {}  # have ended, but the step of their load has not
-        self.ignored: set[str] = set()  # requests that must not touch the store
+        self.ignored: dict[str, object] = {}  # requests that must not touch the store, by id
         self.waiting: list[str] = []  # asynchronous loads that vLLM allowed, not yet passed on
         # The numbers of other engines on the same store must differ from ours.
         self.sessions = itertools.count((secrets.randbits(31) << 32) + 1)
@@ -100,8 +100,9 @@ class SchedulerHalf:
         except Unsupported as reason:
             self.stop_saves_of_confused()
             self.warn_once(f"Tierce ignores a request: {reason}")
-            self.ignored.add(request.request_id)
+            self.ignored[request.request_id] = request
             return None
+        self.ignored.pop(request.request_id, None)
         options = request.kv_transfer_params or {}
         tracker = RequestTracker(
             request.request_id, next(self.sessions), root, request.num_prompt_tokens,
@@ -269,8 +270,7 @@ class SchedulerHalf:
         """The request has ended. Returns the result of a query to it, if there was one."""
         known = self.live.pop(request.request_id, None)
         if known is None:
-            if request.request_id in self.ignored:
-                self.ignored.discard(request.request_id)
+            if self.ignored.pop(request.request_id, None) is not None:
                 self.note(Served(request_name(request.request_id), 0, request.num_prompt_tokens,
                                  self.block_tokens, limit=LIMIT_UNSUPPORTED))
             return None
@@ -298,8 +298,9 @@ class SchedulerHalf:
         """Ends the requests of a step's list of ended ones that vLLM has freed without a call."""
         for req_id in req_ids:
             known = self.live.get(req_id)
-            if known is not None and known[0].is_finished():
-                self.finished(known[0])
+            request = known[0] if known is not None else self.ignored.get(req_id)
+            if request is not None and request.is_finished():
+                self.finished(request)
 
     def note_ended(self) -> None:
         """vLLM ends a request before it reports the load of the same step."""

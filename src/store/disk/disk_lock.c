@@ -113,7 +113,7 @@ int tierce__disk_lock(struct tierce__disk *d, uint32_t wait_ms)
         if (rc == 0)
             rc = tierce__file_lock_fd(d->lock_fd, TIERCE__FILE_LOCK_RECORD,
                                       has_said ? ms_until(deadline_ns) : 0);
-        if (rc == TIERCE_E_LOCKED && !has_said) { /* so that a person knows why nothing happens */
+        if (rc == TIERCE_E_LOCKED && !has_said) { /* the operator sees what is waited for */
             tierce__log(TIERCE_LOG_WARN, "disk_folder_in_use",
                         "folder=\"%s\" effect=\"waits up to %u ms for the process that uses it\"",
                         d->folder, wait_ms);

@@ -531,6 +531,14 @@ def test_a_request_that_is_ignored_is_noted(scheduler, monkeypatch):
     note = served_with(scheduler, request_of())
     assert (note.limit, note.tokens) == (tracker.LIMIT_UNSUPPORTED, 600)
     assert not scheduler.half.ignored
+    running, ended = request_of(name="running"), request_of(name="ended")
+    ended.is_finished = lambda: True
+    for each in running, ended:
+        scheduler.half.tracker(each)
+    scheduler.half.end_unreported({"running", "ended"})
+    assert list(scheduler.half.ignored) == ["running"]
+    monkeypatch.undo()
+    assert scheduler.half.tracker(running) and not scheduler.half.ignored
 
 
 class PrefetchingLink(Link):

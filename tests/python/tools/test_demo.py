@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-ENGINE ="""
+ENGINE = """
 import json, sys, tempfile, time
 json.load(sys.stdin)
 left = tempfile.NamedTemporaryFile(prefix="vllm_dist_", delete=False)

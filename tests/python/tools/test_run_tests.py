@@ -119,6 +119,8 @@ def test_a_failed_build_says_why(runner, builds, monkeypatch, capsys):
     builds.with_name("cmake").unlink()
     monkeypatch.setenv("PATH", str(builds.parent))
     assert not runner.build(tally, "dev", "all") and "No such file" in capsys.readouterr().out
+    monkeypatch.setattr(runner, "REPORTS", builds.parent / "missing")
+    assert not runner.build(tally, "dev", "all") and "missing" in capsys.readouterr().out
 
 
 # ---- --device

@@ -13,7 +13,7 @@ import pytest
 from fleet_world import CHUNK_BYTES, CHUNKS, GROUP, Engine, Fleet
 from manager_process import free_port, wait_until
 
-OWNER ="""
+OWNER = """
 import os, sys, time
 from mooncake.store import MooncakeDistributedStore
 store = MooncakeDistributedStore()

@@ -21,7 +21,7 @@ from manager_process import wait_until
 from serve_process import Raw, Server, frame, make_certificates
 
 UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-PROTO ="""
+PROTO = """
 syntax = "proto3";
 package test;
 import "google/protobuf/duration.proto";
@@ -496,7 +496,7 @@ def test_random_bytes(server, channel):
 
 
 def test_connections_without_calls_make_room():
-    """Who opens all connections of a port and calls nothing does not keep the others out."""
+    """A client that opens all connections of a port, and sends no call, does not keep others out."""
     server = Server("--connections-max", 4, "--transfer", 300)
     raws = [Raw(server.grpc) for _ in range(4)]
     busy, silent = raws[0], raws[1:]

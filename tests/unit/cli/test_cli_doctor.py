@@ -22,7 +22,7 @@ FIELDS = {
     "chunk_blocks": "8",
     "algo": "sha256",
 }
-DESCRIPTION ="""
+DESCRIPTION = """
 weights: aabb
 model: {model}
 kv_dtype: bfloat16

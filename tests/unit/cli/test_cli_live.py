@@ -19,7 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 PATIENCE = 60  # seconds until a test gives up; none waits that long if all is well
 
 # Publishes its input: a line is "NUMBER HEX" or "NUMBER HEX HEX HEX" for another count of frames.
-PUBLISHER ="""
+PUBLISHER = """
 import sys, zmq
 socket = zmq.Context().socket(zmq.PUB)
 socket.setsockopt(zmq.LINGER, 5000)

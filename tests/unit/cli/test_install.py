@@ -12,7 +12,7 @@ import unittest
 
 BUILD, SOURCE = (os.path.abspath(sys.argv.pop(1)) for _ in range(2))
 
-CONSUMER ="""
+CONSUMER = """
 #include <stdio.h>
 #include <string.h>
 #include <tierce/tierce.h>

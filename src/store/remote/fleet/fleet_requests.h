@@ -148,8 +148,8 @@ struct tierce__fleet_places;
 TIERCE_MUSTUSE int tierce__fleet_places_open(struct tierce__fleet_places **out);
 void tierce__fleet_places_close(struct tierce__fleet_places *places);
 
-/* The place of a block: the manager's URI, checked and read once for all gets. Whoever keeps it
- * holds it. Thread: the connector's. */
+/* The place of a block: the manager's URI, checked and read once for all gets. A
+ * request that keeps it holds it. Thread: the connector's. */
 struct tierce__fleet_spot {
     struct tierce__fleet_place place;
     const char *uri;
@@ -158,7 +158,7 @@ void tierce__fleet_spot_hold(struct tierce__fleet_spot *spot);
 /* NULL is accepted. */
 void tierce__fleet_spot_release(struct tierce__fleet_spot *spot);
 
-/* Remembers a place in the stead of the one before. Errors: -ENOMEM, and those of
+/* Remembers a place, and forgets the one before. Errors: -ENOMEM, and those of
  * tierce__fleet_place_check; then none is remembered. `out` may be NULL. [borrow until the next put
  * or forget] */
 int tierce__fleet_places_put(struct tierce__fleet *fleet, struct tierce__fleet_spot **out,
