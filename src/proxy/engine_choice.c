@@ -30,13 +30,27 @@ static bool may_be_chosen(const struct tierce__engine *engine, uint64_t tried)
            !atomic_load_explicit(&engine->is_down, memory_order_relaxed);
 }
 
-static int64_t score_of(const struct tierce__engine *engine, const struct tierce__choice *choice,
-                        uint32_t load_tokens)
+struct rank {
+    int64_t score; /* tokens, less those that the load costs */
+    uint32_t load;
+    uint64_t used;
+};
+
+static struct rank rank_of(const struct tierce__engine *engine, const struct tierce__choice *choice,
+                           uint32_t load_tokens)
 {
-    int64_t load = atomic_load_explicit(&engine->in_flight, memory_order_relaxed);
-    if (choice == NULL || !choice->is_known)
-        return -load;
-    return (int64_t)choice->tokens[engine->index] - load * load_tokens;
+    struct rank rank = {.load = atomic_load_explicit(&engine->in_flight, memory_order_relaxed),
+                        .used = atomic_load_explicit(&engine->used, memory_order_relaxed)};
+    if (choice != NULL && choice->is_known)
+        rank.score = (int64_t)choice->tokens[engine->index] - (int64_t)rank.load * load_tokens;
+    return rank;
+}
+
+static bool is_better(const struct rank *a, const struct rank *b)
+{
+    if (a->score != b->score)
+        return a->score > b->score;
+    return a->load != b->load ? a->load < b->load : a->used < b->used;
 }
 
 struct tierce__engine *tierce__choose(struct tierce__engines *engines,
@@ -44,19 +58,16 @@ struct tierce__engine *tierce__choose(struct tierce__engines *engines,
                                       uint64_t tried)
 {
     struct tierce__engine *best = NULL;
-    int64_t best_score = 0;
-    uint64_t best_used = 0;
+    struct rank best_rank = {0};
     for (uint32_t i = 0; i < engines->count; i++) {
         struct tierce__engine *engine = &engines->items[i];
         if (!may_be_chosen(engine, tried))
             continue;
-        int64_t score = score_of(engine, choice, load_tokens);
-        uint64_t used = atomic_load_explicit(&engine->used, memory_order_relaxed);
-        if (best != NULL && (score < best_score || (score == best_score && used >= best_used)))
-            continue;
-        best = engine;
-        best_score = score;
-        best_used = used;
+        struct rank rank = rank_of(engine, choice, load_tokens);
+        if (best == NULL || is_better(&rank, &best_rank)) {
+            best = engine;
+            best_rank = rank;
+        }
     }
     return best;
 }

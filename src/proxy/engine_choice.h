@@ -7,8 +7,8 @@
 
 /*
  * Which engine gets a request: the one with the most of its prompt, less `load_tokens` for each
- * request that it has in progress; of equals the one that was used least
- * recently. Knowledge about prompts comes through
+ * request that it has in progress; of equals the one with the least
+ * load, and of those the one that was used least recently. Knowledge about prompts comes through
  * `struct tierce__choice`, whatever its source is. Thread: any.
  */
 

@@ -163,7 +163,7 @@ def wait_for(condition, what=""):
 
 class Proxy:
     def __init__(self, folder, *arguments, decode=(), prefill=(), ready=True):
-        self.log = folder / "proxy.log"
+        self.log = folder / f"proxy-{time.monotonic_ns()}.log"
         urls = ["--decode.urls=" + ",".join(e if isinstance(e, str) else e.url for e in decode)]
         if prefill:
             urls.append("--prefill.urls=" + ",".join(e if isinstance(e, str) else e.url for e in prefill))

@@ -3,14 +3,20 @@
 
 import hashlib
 import json
+import os
 import random
+import re
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 
 import pytest
 
 from engine_like import SECONDS, Engine, Proxy, event, wait_for
+from manager_process import executable
+from serve_process import make_certificates
 
 PARAMS = {"do_remote_prefill": True, "remote_block_ids": [[1, 2]], "remote_host": "10.0.0.1", "big": 12345678901234567890}
 
@@ -353,7 +359,38 @@ def test_random_bodies_and_bytes(start):
     (["--decode.url=http://a"], "decode.urls"),
 ])
 def test_invalid_parameters(arguments, words):
-    import subprocess
-    from manager_process import executable
     result = subprocess.run([str(executable()), "proxy", *arguments], capture_output=True, text=True, timeout=SECONDS)
     assert result.returncode == 2 and words in result.stderr, result.stderr
+
+
+def test_sources_of_parameters(tmp_path):
+    """A file, the environment and flags; what is printed can be read back."""
+    file = tmp_path / "proxy.yaml"
+    file.write_text("decode:\n  urls: http://a:1\ntimeout.silence: 7s\nlimit:\n  requests: 5\n")
+    environment = {**os.environ, "TIERCE_PROXY_CONFIG": str(file), "TIERCE_PROXY_LIMIT_REQUESTS": "6", "TIERCE_PROXY_RETRY_DECODE": "3"}
+
+    def printed(*arguments, env=environment):
+        result = subprocess.run([str(executable()), "proxy", *arguments, "--print-config"], capture_output=True, text=True, env=env,
+                                timeout=SECONDS)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+    text = printed("--retry.decode=4")
+    for name, value in (("urls", "http://a:1"), ("silence", "7s"), ("requests", "6"), ("decode", "4")):
+        assert re.search(rf"\b{name}: \"?{value}\"?\s", text), (name, text)
+    other = tmp_path / "printed.yaml"
+    other.write_text(text)
+    values = re.sub(r"\s*#.*", "", text)
+    assert re.sub(r"\s*#.*", "", printed("--config", str(other), env=dict(os.environ))) == values
+
+
+def test_tls_on_both_sides(start, tmp_path):
+    """The proxy shows its certificate; a proxy in front of it verifies that."""
+    files = make_certificates(tmp_path)
+    ca = files / "ca.pem"
+    inner = start(f"--tls.certificate={files / 'server.pem'}", f"--tls.key={files / 'server.key'}", decode=[Engine()], ready=False)
+    context = ssl.create_default_context(cafile=str(ca))
+    with socket.create_connection(("127.0.0.1", inner.port)) as plain, context.wrap_socket(plain, server_hostname="localhost") as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b"200 OK" in sock.recv(4096)
+    outer = start(f"--engine.ca_file={ca}", decode=[f"https://localhost:{inner.port}"])
+    assert outer.complete(stream=True) == (200, whole_stream("abc"))

@@ -181,6 +181,9 @@ START_TEST(tokens_outweigh_load)
     ck_assert_uint_eq(tierce__choose(&engines, &choice, 512, 0)->index, 1);
     tierce__engine_use(&engines, &engines.items[1]); /* 1000 - 2 * 512 < 0 */
     ck_assert_uint_eq(tierce__choose(&engines, &choice, 512, 0)->index, 0);
+    ck_assert_uint_eq(tierce__choose(&engines, &choice, 0, 0)->index, 1); /* tokens alone */
+    ck_assert(tierce__choice_read(&choice, &engines, read_json("{\"instances\":{}}")));
+    ck_assert_uint_ne(tierce__choose(&engines, &choice, 0, 0)->index, 1); /* then the load */
     ck_assert(!tierce__choice_read(&choice, &engines, read_json("{\"scores\":{}}")));
     ck_assert(!choice.is_known);
     tierce__engine_release(&engines.items[1]);
