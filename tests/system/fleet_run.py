@@ -269,13 +269,19 @@ def main():
     if not 64 <= arguments.tokens <= 660 or not 4 <= arguments.sessions <= 64:
         parser.error("--tokens must be 64 to 660, --sessions 4 to 64")
     folder = Path(tempfile.mkdtemp(prefix="tierce-fleet-"))
+    failed = None
     try:
         failed, _ = run(folder, arguments.sessions, 3, arguments.tokens, arguments.seed)
+    except KeyboardInterrupt:
+        pass
     except BaseException:
         print(f"make fleet: logs are in {folder}", file=sys.stderr)
         raise
     finally:
         forker.end()
+    if failed is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return "make fleet: interrupted; the engines, managers, nodes and stores were killed, their logs removed"
     for reason in failed:
         print(f"FAILED {reason}")
     print("FAILED" if failed else "all conditions hold")

@@ -3,11 +3,18 @@
 
 import collections
 import ctypes
+import importlib.util
+import os
 import re
+import subprocess
+import sys
+import urllib.request
 from array import array
 
+import pytest
+
 import shared_stores
-from manager_process import Http, Manager, Redis, free_port, wait_until
+from manager_process import Http, Manager, Redis, RedisCluster, free_port, wait_until
 from node_process import Node
 from shared_stores import S3, Folder
 
@@ -93,6 +100,79 @@ class S3Storage:
         self.server.stop()
 
 
+class ClusterStorage:
+    """A Redis Cluster of three servers."""
+
+    name = "cluster_01"
+
+    def __init__(self, folder):
+        self.cluster = RedisCluster(folder / "cluster")
+
+    def spec(self):
+        return {"global_unique_name": self.name, "redis": {"uri": self.cluster.uri, "key_prefix": "pool:"}}
+
+    def objects(self):
+        return sum(int(self.cluster.call(i, "DBSIZE")[1:] or 0) for i in range(self.cluster.masters))
+
+    def stop(self):
+        for i in range(self.cluster.masters):
+            self.cluster.kill(i)
+
+
+MOONCAKE_OWNER = """
+import os, sys, time
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup('127.0.0.1', 'P2PHANDSHAKE', 64 << 20, 16 << 20, 'tcp', '', sys.argv[1]) == 0
+os.write(1, b'r')
+time.sleep(100000)
+"""
+
+
+class Mooncake:
+    """A real Mooncake: a master, and a process that gives it memory."""
+
+    name = "moon"
+    flags = (f"--mooncake.python={sys.executable}",)  # of managers
+    query = f"?mooncake_python={sys.executable}"  # of engines
+
+    def __init__(self, _folder):
+        if importlib.util.find_spec("mooncake") is None:
+            if os.environ.get("CI"):
+                raise RuntimeError("mooncake is missing: see tools/requirements-test.txt")
+            pytest.skip("needs mooncake")
+        folder = os.path.dirname(importlib.util.find_spec("mooncake").origin)
+        self.port, self.metrics_port = free_port(), free_port()
+        self.master = subprocess.Popen(
+            [os.path.join(folder, "mooncake_master"), "-rpc_port", str(self.port), "-metrics_port", str(self.metrics_port),
+             "-client_ttl", "30"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda: self.objects() == 0)
+        self.owner = subprocess.Popen([sys.executable, "-c", MOONCAKE_OWNER, f"127.0.0.1:{self.port}"],
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert self.owner.stdout.read(1) == b"r"
+
+    def spec(self):
+        return {"global_unique_name": self.name, "mooncake": {
+            "metadata_connstring": "P2PHANDSHAKE", "protocol": "tcp", "master_service_entry": f"127.0.0.1:{self.port}"}}
+
+    def objects(self):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
+                return int(re.search(r"^master_key_count (\d+)$", answer.read().decode(), re.M)[1])
+        except OSError:
+            return None
+
+    def kill_master(self):
+        self.master.kill()
+        self.master.wait()
+
+    def stop(self):
+        self.owner.kill()
+        self.owner.wait()
+        self.owner.stdout.close()
+        self.kill_master()
+
+
 class NodePool:
     """The memory of two or more nodes, which register themselves. `fixed`: a node that starts again listens on the same
     port, so that it takes the place of its dead process at once."""
@@ -159,6 +239,7 @@ class NodeDisks(NodePool):
 
 
 STORAGES = {"file": Files, "redis": RedisStorage, "s3": S3Storage, "nodes": NodePool, "disks": NodeDisks}
+MORE_STORAGES = {"cluster": ClusterStorage, "mooncake": Mooncake}
 
 
 class Fleet:
@@ -169,7 +250,7 @@ class Fleet:
         self.redis = Redis(folder / "registry") if managers > 1 else None
         self.managers = []
         for i in range(managers):
-            more = [*flags]
+            more = [*flags, *(flag for s in storages for flag in getattr(s, "flags", ()))]
             if self.redis is not None:
                 more += [f"--registry.uri={self.redis.uri}?cluster_name={{f}}&timeout_ms=20000",
                         f"--elector.uri={self.redis.uri}", f"--elector.lease={lease_ms}ms",
@@ -272,7 +353,7 @@ class Fleet:
 
     @property
     def url(self):
-        return f"{self.managers_url}/{GROUP}"
+        return f"{self.managers_url}/{GROUP}" + "".join(getattr(s, "query", "") for s in self.storages)
 
     def leader(self):
         for manager in self.managers:

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import answers, loaded
 import fleet_run
-from fleet_world import STORAGES, Fleet
+from fleet_world import MORE_STORAGES, STORAGES, Fleet
 from hybrid_models import DTYPES, make_hybrid
 from manager_process import wait_until
 from node_process import Node
@@ -33,7 +33,7 @@ def build(tmp_path):
     built = []
 
     def make(*kinds, **more):
-        built.append(Fleet(tmp_path, [STORAGES[kind](tmp_path) for kind in kinds], **more))
+        built.append(Fleet(tmp_path, [(STORAGES | MORE_STORAGES)[kind](tmp_path) for kind in kinds], **more))
         return built[-1]
 
     yield make
@@ -119,6 +119,40 @@ def test_a_storage_is_lost(engine, build, prompts, expected):
     assert third.flush()
     load_all(engine, fleet_store(fleet), prompts, expected)
     assert fleet.storages[1].objects() > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", MORE_STORAGES)
+def test_a_storage_of_several_processes_is_lost_in_the_middle(engine, build, prompts, expected, kind):
+    """All its processes are killed while an engine answers prompts whose blocks are there: no answer is wrong or late, and
+    what is computed again goes to the other storage."""
+    rounds = [f"round {i}" for i in range(3)]  # Mooncake evicts at the end of its 64 MiB
+    fleet = build(kind, "file")
+    wait_until(lambda: fleet.state_of(fleet.storages[0].name) == "well")
+    first = engine(fleet_store(fleet))
+    assert answers(first.generate(prompts=prompts)) == expected()
+    for salt in rounds:
+        assert answers(first.generate(prompts=prompts, salts=[salt] * len(prompts))) == expected()
+    assert first.flush()
+    before = fleet.storages[1].objects()  # a write that the other one does not take goes there
+    assert fleet.storages[0].objects() > before
+    load_all(engine, fleet_store(fleet), prompts, expected)
+    second = engine(fleet_store(fleet))
+    over, seconds = threading.Thread(target=fleet.storages[0].stop), []
+    over.start()
+    for salt in 3 * rounds:
+        began = time.monotonic()
+        outputs = second.generate(prompts=prompts, salts=[salt] * len(prompts))
+        seconds.append(time.monotonic() - began)
+        assert answers(outputs) == expected()
+    over.join()
+    assert max(seconds) < STALL_S, seconds
+    wait_until(lambda: fleet.state_of(fleet.storages[0].name) == "unwell")
+    third = engine(fleet_store(fleet))
+    assert answers(third.generate(prompts=prompts)) == expected()
+    assert third.flush()
+    assert fleet.storages[1].objects() > before
+    load_all(engine, fleet_store(fleet), prompts, expected)
 
 
 def test_two_ranks(engine, build, prompts, plain, tmp_path):
