@@ -20,6 +20,7 @@ typedef struct {
     PyObject_HEAD struct tierce_engine *engine;
     struct tierce_config *config;
     bool closed;
+    struct tierce__handover *handover; /* NULL: it does not serve */
     unsigned flushes; /* under way without the GIL; the last one lets go of a closed engine */
 } EngineObject;
 
@@ -101,6 +102,16 @@ const char *tierce__core_text(PyObject *object);
 
 /* A zeroed object of one of the types, or NULL with an exception set. */
 void *tierce__core_new(PyTypeObject *type);
+
+/* ---- core_handover.c: methods of Engine and View ---- */
+
+PyObject *tierce__core_handover_start(PyObject *engine, PyObject *args);
+PyObject *tierce__core_handover_offer(PyObject *view, PyObject *args);
+PyObject *tierce__core_handover_pull(PyObject *view, PyObject *args);
+/* Of an engine that is closed. */
+void tierce__core_handover_stop(EngineObject *engine);
+/* core_engine.c: one of `flushes` ends. */
+void tierce__core_end_use(EngineObject *engine);
 
 /* The end of every dealloc. */
 void tierce__core_free(PyObject *self);

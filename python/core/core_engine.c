@@ -11,10 +11,18 @@ static void engine_release(EngineObject *e)
     struct tierce_engine *engine = e->engine;
     if (e->flushes > 0)
         return;
+    tierce__core_handover_stop(e);
     e->engine = NULL;
     Py_BEGIN_ALLOW_THREADS
     tierce_engine_close(engine);
     Py_END_ALLOW_THREADS
+}
+
+void tierce__core_end_use(EngineObject *e)
+{
+    e->flushes--;
+    if (e->closed)
+        engine_release(e);
 }
 
 static void engine_dealloc(PyObject *self)
@@ -367,6 +375,10 @@ static PyMethodDef engine_methods[] = {
      "flush(timeout_ms: int) -> bool\n\nTrue when all that was stored before is durable."},
     {"stats", engine_stats, METH_NOARGS, "stats() -> dict[str, int]"},
     {"param", engine_param, METH_O, "param(name: str) -> str\n\nThe effective configuration."},
+    {"handover_start", tierce__core_handover_start, METH_VARARGS,
+     "handover_start(host: str, port: int) -> int\n\n"
+     "Serves offers (View.handover_offer) on this address until the engine is closed; port 0: a "
+     "free one. Returns the port."},
     {"set_role", engine_set_role, METH_O,
      "set_role(role: str) -> None\n\nSets the role that `tierce top` shows for this process."},
     {"note_request", engine_note_request, METH_VARARGS,

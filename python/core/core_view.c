@@ -412,6 +412,16 @@ static PyMethodDef view_methods[] = {
     {"computed", (PyCFunction)(void (*)(void))view_computed, METH_FASTCALL,
      "computed(tokens: int, ns: int) -> None\n\n"
      "The engine computed the KV of `tokens` prompt tokens in `ns` nanoseconds."},
+    {"handover_offer", tierce__core_handover_offer, METH_VARARGS,
+     "handover_offer(chain, to_block, token: str, ms: int) -> int\n\n"
+     "Offers the blocks to the engine that knows the token, for so long. Returns how many leading "
+     "blocks are pinned until then."},
+    {"handover_pull", tierce__core_handover_pull, METH_VARARGS,
+     "handover_pull(chain, from_block, to_block, host, port, token, session, wait_ms, timeout_ms) "
+     "-> (blocks, bytes, why)\n\n"
+     "Reads the blocks of an offer into memory and pins them for the session. Returns the leading "
+     "blocks that memory holds, the bytes that were read, and why it ended before the last block, "
+     "or ''. Blocks."},
     {"needs", view_needs, METH_O,
      "needs(blocks: int) -> int\n\n"
      "The first block that must be loaded so that the engine can continue after so many; `blocks` "

@@ -24,7 +24,7 @@ from .tracker import ChainPart, ChainRoot, Served
 log = logging.getLogger(__name__)
 
 FRAME_MAX = 64 << 20
-OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE = 1, 2, 3, 4, 5
+OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE, OP_OFFER, OP_PULL = range(1, 8)
 RESET_BYTES, RESET_NUMBER_BYTES = 16, 4  # of an era: its number, big-endian, and random bytes
 # The flags of the store's lookups, and flags of the link: read the found blocks into memory, and verify them there.
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
@@ -74,6 +74,8 @@ class Facts:
     lookup_ms: int = 0  # how long a lookup may take
     longest_chunk: int = 0  # see Rules
     blocks_to_write: bool = False  # the worker half requires the blocks that each step may write
+    hands_over: bool = False  # it can read the offers of other engines
+    serves: str = ""  # HOST:PORT of its own offers; empty: it makes none
 
 
 # ---- frames ---------------------------------------------------------------------------------
@@ -87,6 +89,24 @@ def pack_lookup(session, part: ChainPart, from_block: int, to_block: int, flags:
     for block, data in part.extras or ():
         pieces += EXTRA.pack(block, len(data)), data
     return b"".join(pieces)
+
+
+def pack_handover(op: int, session, part: ChainPart, from_block: int, to_block: int, what: dict) -> bytes:
+    """An offer or a pull: `what` as JSON, and the chain as in a lookup."""
+    text = json.dumps(what).encode()
+    return bytes([op]) + LENGTH.pack(len(text)) + text + pack_lookup(session, part, from_block, to_block, 0)
+
+
+def unpack_handover(frame: memoryview):
+    """Raises LinkError if a length is invalid."""
+    if len(frame) < 1 + LENGTH.size:
+        raise LinkError("a frame is too short")
+    start = 1 + LENGTH.size
+    (length,) = LENGTH.unpack_from(frame, 1)
+    if length > len(frame) - start:
+        raise LinkError("a frame is too short")
+    session, part, from_block, to_block, _ = unpack_lookup(frame[start + length:])
+    return session, part, from_block, to_block, json.loads(bytes(frame[start:start + length]))
 
 
 def unpack_lookup(frame: memoryview):
@@ -232,6 +252,12 @@ class LinkServer:
             _, *numbers = NOTE.unpack_from(frame)
             self.worker.note(Served(bytes(frame[NOTE.size:]).decode("utf-8", "replace"), *numbers))
             return None
+        if frame[0] == OP_OFFER:
+            self.worker.offer(*unpack_handover(frame))
+            return None
+        if frame[0] == OP_PULL:
+            self.worker.pull(*unpack_handover(frame))
+            return None
         if frame[0] == OP_RESET and len(frame) == 1 + RESET_BYTES:
             done = self.worker.reset(bytes(frame[1:]))
             return ANSWER.pack(STATUS_OK if done else STATUS_FAILED, 0, 0)
@@ -332,6 +358,12 @@ class RemoteWorker:
 
     def note(self, served: Served) -> None:
         self.ask(NOTE.pack(OP_NOTE, *served[1:]) + served.name.encode(), answers=False)
+
+    def offer(self, *what) -> None:
+        self.ask(pack_handover(OP_OFFER, *what), answers=False)
+
+    def pull(self, *what) -> None:
+        self.ask(pack_handover(OP_PULL, *what), answers=False)
 
     def reset(self, era: bytes) -> bool:
         answer = self.ask(bytes([OP_RESET]) + era, takes_s=self.lookup_s)

@@ -9,7 +9,7 @@ import secrets
 from array import array
 from dataclasses import replace
 
-from . import identity
+from . import handover, identity
 from .identity import Unsupported
 from .link import (
     LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
@@ -107,7 +107,8 @@ class SchedulerHalf:
         tracker = RequestTracker(
             request.request_id, next(self.sessions), root, request.num_prompt_tokens,
             skip_load=options.get(SKIP_LOAD) is True, skip_save=options.get(SKIP_SAVE) is True,
-            report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)))
+            report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)),
+            offers=handover.is_prefill(options), source=handover.read_offer(options))
         tracker.media, tracker.media_count = media, len(request.mm_features)
         self.live[request.request_id] = request, tracker
         return tracker
@@ -179,6 +180,7 @@ class SchedulerHalf:
             tracker.note_lookup(self.rules, local_tokens, 0, 0, why)
             return 0, False
         local = self.rules.whole_blocks(local_tokens)
+        self.pull(request, tracker, local)
         try:
             found, usable, in_memory, why = self.search(request, tracker, local, limit)
         except Later as reason:
@@ -193,6 +195,35 @@ class SchedulerHalf:
         if tokens == 0 and found:
             self.link.release(tracker.session, True)
         return tokens, tokens > 0 and self.rules.load_async
+
+    def pull(self, request, tracker, local: int) -> None:
+        """Has the worker half read a prefiller's offer, once for each request. Lookups wait for its end."""
+        source, tracker.source = tracker.source, None
+        if source is None or not self.facts.hands_over:
+            return
+        end = self.rules.whole_blocks(request.num_tokens)
+        try:
+            part = self.chain_part(request, tracker, 0, end)
+            self.link.pull(tracker.session, part, local, end, source)
+            tracker.sent_blocks = max(tracker.sent_blocks, end)
+        except (LinkError, Unsupported) as error:
+            self.warn_once(f"the offer of a prefiller is not read: {error}")
+
+    def offer(self, request, tracker) -> dict | None:
+        """The prompt of a request that ends is offered to a decoder: what the decoder must be told."""
+        end = self.rules.whole_blocks(request.num_prompt_tokens)
+        if (not tracker.offers or tracker.skip_save or not self.can_save or not self.facts.serves or end == 0
+                or not handover.has_prompt(request)):
+            return None
+        what = handover.new_offer(self.facts.serves, end * self.block_tokens)
+        try:
+            part = self.chain_part(request, tracker, min(tracker.sent_blocks, end), end) or ChainPart(
+                tracker.root, end, b"", self.facts.hashed, tag=tracker.tag)
+            self.link.offer(tracker.session, part, 0, end, what)
+        except (LinkError, Unsupported) as error:
+            self.warn_once(f"a prompt is not offered to a decoder: {error}")
+            return None
+        return handover.answer(what)
 
     def search(self, request, tracker, local: int, limit: int) -> tuple[int, int, int, int]:
         """The blocks that the store holds, those of them that may be loaded, and those in memory; the
@@ -275,6 +306,7 @@ class SchedulerHalf:
                                  self.block_tokens, limit=LIMIT_UNSUPPORTED))
             return None
         tracker = known[1]
+        offered = self.offer(request, tracker) if self.facts is not None and self.facts.off is None else None
         if self.several:
             self.over.append(tracker.session)
         try:
@@ -286,9 +318,9 @@ class SchedulerHalf:
         else:
             self.note(tracker.note_end(self.rules))
         if not tracker.report:
-            return None
+            return offered
         loaded, size = tracker.loaded, self.block_tokens
-        return {"tierce.local_tokens": tracker.local_tokens,
+        return {**(offered or {}), "tierce.local_tokens": tracker.local_tokens,
                 "tierce.memory_tokens": loaded.memory * size,
                 "tierce.disk_tokens": loaded.disk * size,
                 "tierce.remote_tokens": loaded.remote * size,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from .handover import HANDOVER_NAMES, Handover
 from .identity import ConfigError
 
 
@@ -15,14 +16,16 @@ class Settings:
 
     config_path: str | None = None
     values: dict[str, str] = field(default_factory=dict)
+    handover: Handover = field(default_factory=Handover)
 
     @classmethod
     def from_extra_config(cls, extra: dict) -> "Settings":
         def text(value):
             return str(value).lower() if isinstance(value, bool) else str(value)
 
-        values = {k: text(v) for k, v in extra.items() if k != "config"}
-        return cls(extra.get("config") or os.getenv("TIERCE_CONFIG") or None, values)
+        values = {k: text(v) for k, v in extra.items() if k != "config" and k not in HANDOVER_NAMES}
+        return cls(extra.get("config") or os.getenv("TIERCE_CONFIG") or None, values,
+                   Handover.from_extra_config(extra))
 
     def check(self, where: str = "kv_connector_extra_config") -> bool:
         """Whether the start is strict. Raises ConfigError if the configuration cannot be used;

@@ -178,6 +178,8 @@ class RequestTracker:
     skip_save: bool = False
     report: bool = False
     tag: str = ""
+    offers: bool = False  # when it has ended, its prompt is offered to a decoder
+    source: dict | None = None  # a prefiller's offer that was not yet asked for
     media: list | None = field(default_factory=list)  # spans of images and the like (media.py); None: unknown
     media_count: int = 0
     block_ids: array = field(default_factory=lambda: array("i"))

@@ -23,6 +23,7 @@ from .behind import StoresBehind
 from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
 from .groups.group_table import next_multiple
+from .handover import HandsOver
 from .identity import ConfigError, Unsupported
 from .link import (
     LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
@@ -81,7 +82,7 @@ def without_store(request: ReqMeta) -> ReqMeta:
     return replace(request, load=load, save=None, states=())
 
 
-class WorkerHalf:
+class WorkerHalf(HandsOver):
     hashes_per_block = 1  # of vLLM, if they are used
     memory = HostMemory()  # of vLLM's KV
     behind: StoresBehind | None = None  # None: stores end in their step
@@ -105,6 +106,7 @@ class WorkerHalf:
         self.chains: dict[int, SessionChain] = {}
         self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
         self.prefetches: dict[int, object] = {}  # session -> the prefetch in progress
+        self.init_handover(settings.handover)
         self.put_off: dict[int, PutOff] = {}  # session -> the limit for its repeated lookups
         self.lookup_s = 0.0
         self.released: set[int] = set()  # sessions to release when they are no longer busy
@@ -150,6 +152,7 @@ class WorkerHalf:
         self.part = part_of(ranks, [m.cell_bytes for m in measures], mine.replicas)
         self.open_engine()
         self.begin(self.make_namespace(mine))
+        self.serve_offers()
 
     def open_engine(self) -> None:
         from tierce import _core
@@ -285,7 +288,8 @@ class WorkerHalf:
                      flag("chunk.tail"), self.loads_are_async(),
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
                      milliseconds(self.engine.param("timeout.lookup")),
-                     blocks_to_write=self.memory.stores_behind)
+                     blocks_to_write=self.memory.stores_behind, hands_over=self.hands_over(),
+                     serves=self.serves)
 
     def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed: from now on this engine finds nothing that was
@@ -320,6 +324,7 @@ class WorkerHalf:
         if _here.get(engine_id) is self:
             del _here[engine_id]
         self.stop_loaders()
+        self.pulls.close()
         for transfer in [*self.loads, *(self.stores or ())]:
             transfer.abort()
         if self.behind is not None:
@@ -345,6 +350,8 @@ class WorkerHalf:
         now, Later while a prefetch is under way for the session, and Pending while a query to a
         remote store is in progress. This call does not wait for it. After the limit of put_off, it
         returns the prefix that is certain."""
+        if self.pulls.is_under_way(session):
+            raise Later
         with self.using_chain(session, part) as (view, chain):
             if to_block > chain.blocks:
                 raise FromStart
@@ -450,6 +457,8 @@ class WorkerHalf:
 
     def release(self, session: int, keep_chain: bool) -> None:
         """Ends the session's pins, and without `keep_chain` the request."""
+        if not keep_chain:
+            self.pulls.release(session)
         with self.lock:
             prefetch = self.prefetches.pop(session, None)
             if prefetch is not None:

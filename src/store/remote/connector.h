@@ -99,6 +99,8 @@ struct tierce__connector_opts {
     /* The engine's place in a directory; [borrow until close]. NULL: none, and stores that need it
      * are refused (peers://). */
     struct tierce__peers_self *peers_self;
+    /* Of transfer://, in place of the one in token_file. [borrow for the call] NULL: none. */
+    const char *token;
     tierce__invalidated_fn *invalidated; /* NULL: the caller keeps nothing between requests, and
                                             what is invalidated is adopted at once */
     void *invalidated_arg;

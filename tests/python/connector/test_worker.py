@@ -14,6 +14,7 @@ pytest.importorskip("vllm")
 from tierce import _core as core  # noqa: E402
 from tierce.vllm.device import HostMemory  # noqa: E402
 from tierce.vllm.geometry import Numbering  # noqa: E402
+from tierce.vllm.handover import Handover  # noqa: E402
 from tierce.vllm.link import PREFETCH, VERIFY, Later, LinkError  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
 from tierce.vllm.stats import NODE  # noqa: E402
@@ -100,6 +101,7 @@ class PrefetchingView:
 @pytest.fixture
 def half():
     half = WorkerHalf.__new__(WorkerHalf)
+    half.init_handover(Handover())
     half.ranks = Ranks()
     half.lock, half.view = threading.Lock(), PrefetchingView()
     half.chains = {session: SessionChain(None, SimpleNamespace(blocks=8)) for session in (7, 8)}

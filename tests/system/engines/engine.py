@@ -211,7 +211,8 @@ class Host:
         """The store that the connector holds open: an equal configuration is the same one."""
         from tierce import _core
 
-        engine = _core.Engine.open(None, {k: str(v) for k, v in self.store.items()})
+        engine = _core.Engine.open(None, {k: str(v) for k, v in self.store.items()
+                                          if not k.startswith("handover.")})
         try:
             yield engine
         finally:

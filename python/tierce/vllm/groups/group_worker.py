@@ -63,9 +63,13 @@ class GroupWorkerHalf(WorkerHalf):
         unit = self.table.unit_tokens
         self.begin({**self.common_namespace(), "block_tokens": unit,
                     "chunk_blocks": chunk_tokens // unit})
+        self.serve_offers()
 
     def loads_are_async(self) -> bool:
         return True
+
+    def hands_over(self) -> bool:
+        return False  # not implemented
 
     def facts(self) -> Facts:
         facts = super().facts()

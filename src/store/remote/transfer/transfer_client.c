@@ -29,7 +29,8 @@ struct transfer_store {
     struct tierce__peer_place place; /* and the certificates, owned */
     char space[TIERCE__TRANSFER_SPACE_MAX + 1];
     char *token_file;  /* or NULL */
-    const char *token; /* in place of a file, during a call of transfer_link.h; or NULL */
+    const char *token; /* in place of a file: kept_token, or during a call of transfer_link.h */
+    char *kept_token;  /* or NULL */
 };
 
 struct transfer_link {
@@ -534,6 +535,7 @@ static void close_store(void *opened)
 {
     struct transfer_store *store = opened;
     tierce__free(store->token_file);
+    tierce__free(store->kept_token);
     tierce__tls_context_destroy(store->place.tls);
     tierce__free(store);
 }
@@ -566,6 +568,17 @@ static int take_token_file(struct transfer_store *store, const char *path,
     int rc = tierce__token_file_read(&file, path, why, TIERCE__CONNECTOR_WHY_BYTES);
     tierce__token_file_clear(&file);
     return rc;
+}
+
+/* [in] token: of the opener, not of the URL. */
+static int take_token(struct transfer_store *store, const char *token)
+{
+    if (token == NULL)
+        return 0;
+    if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
+        return TIERCE_E_ARGUMENT;
+    store->token = store->kept_token = tierce__strdup(token);
+    return store->token != NULL ? 0 : -ENOMEM;
 }
 
 static int take_tls(struct transfer_store *store, const struct tierce__url *url,
@@ -601,7 +614,9 @@ static int open_store(void **out, struct tierce__client *own,
         rc = take_space(store, source->url->path, why);
     if (rc == 0)
         rc = take_tls(store, source->url, why);
-    return rc == 0 ? take_token_file(store, tierce__url_param(source->url, "token_file"), why) : rc;
+    if (rc == 0)
+        rc = take_token_file(store, tierce__url_param(source->url, "token_file"), why);
+    return rc == 0 ? take_token(store, source->opts->token) : rc;
 }
 
 /* ---- one connection -------------------------------------------------------------------------- */

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefill and decode on two engines: what a prefiller's answer tells a decoder, and the reads of such offers.
+
+vLLM's proxies send a request to a prefiller with `do_remote_decode`, and pass the `kv_transfer_params` of its answer to
+a decoder. Ours have `do_remote_prefill` and `tierce`: the address of the prefiller, a token that no other offer has, and
+the number of tokens. Everything in them is checked, because it arrives from a client."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from .identity import ConfigError
+
+log = logging.getLogger(__name__)
+
+PREFILL, DECODE, OURS = "do_remote_prefill", "do_remote_decode", "tierce"
+HANDOVER_NAMES = ("handover.listen", "handover.hold_s", "handover.timeout_s", "handover.allow")
+HOLD_S, HOLD_S_MAX = 60.0, 3600.0  # how long an offer is held
+TIMEOUT_S = 10.0  # of reading one
+WAIT_S = 2.0  # for an offer that is not open yet
+READERS = 4  # offers that are read at a time
+TOKEN_BYTES, TEXT_MAX = 16, 255
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """HOST[:PORT] or [V6][:PORT]; port 0 without one. Raises ValueError."""
+    has_port = text.rpartition(":")[0].endswith("]") or text.count(":") == 1
+    host, _, port = text.rpartition(":") if has_port else (text, "", "0")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or len(host) > TEXT_MAX or not all(c.isalnum() or c in ".-:_" for c in host):
+        raise ValueError(f"{text!r} is not HOST or HOST:PORT")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} has an invalid port")
+    return host, int(port)
+
+
+def seconds(extra: dict, name: str, default: float, most: float) -> float:
+    try:
+        value = float(extra.get(name, default))
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0 < value <= most:
+        raise ConfigError(f"{name} must be a number of seconds, above 0 and up to {most:g}")
+    return value
+
+
+@dataclass(frozen=True)
+class Handover:
+    """The connector's own parameters of prefill and decode."""
+
+    listen: tuple[str, int] | None = None
+    hold_s: float = HOLD_S
+    timeout_s: float = TIMEOUT_S
+    allow: tuple[str, ...] = ()  # hosts of prefillers; empty: none
+
+    @classmethod
+    def from_extra_config(cls, extra: dict) -> "Handover":
+        listen = extra.get("handover.listen")
+        try:
+            address = read_address(str(listen)) if listen else None
+        except ValueError as error:
+            raise ConfigError(f"handover.listen: {error}") from None
+        if address and address[0] in ("0.0.0.0", "::"):
+            raise ConfigError(f"handover.listen: {address[0]} is no address that a decoder can connect to; name the "
+                              "address of one interface")
+        return cls(address, seconds(extra, "handover.hold_s", HOLD_S, HOLD_S_MAX),
+                   seconds(extra, "handover.timeout_s", TIMEOUT_S, HOLD_S_MAX),
+                   tuple(str(extra.get("handover.allow", "")).split()))
+
+
+# ---- kv_transfer_params -----------------------------------------------------------------------
+
+
+def is_prefill(options: dict) -> bool:
+    return options.get(DECODE) is True
+
+
+def read_offer(options: dict) -> dict | None:
+    """The offer in a decoder's request; None if there is none, or if it is not as ours are."""
+    offer = options.get(OURS)
+    if options.get(PREFILL) is not True or not isinstance(offer, dict):
+        return None
+    host, port, token = offer.get("host"), offer.get("port"), offer.get("token")
+    valid = (isinstance(host, str) and isinstance(port, int) and 0 < port < 65536 and isinstance(token, str)
+             and len(token) == 2 * TOKEN_BYTES and token.isascii() and token.isalnum())
+    try:
+        if valid:
+            read_address(f"[{host}]:{port}")
+            return {"host": host, "port": port, "token": token}
+    except ValueError:
+        pass
+    log.warning("a request has an invalid offer of a prefiller in kv_transfer_params; it is computed")
+    return None
+
+
+def has_prompt(request) -> bool:
+    """Whether the KV of the whole prompt was computed; not if the request was aborted before."""
+    return request.num_computed_tokens >= request.num_prompt_tokens
+
+
+def new_offer(serves: str, tokens: int) -> dict:
+    host, _, port = serves.rpartition(":")  # an IPv6 address has no brackets here
+    return {"host": host, "port": int(port), "token": secrets.token_hex(TOKEN_BYTES), "tokens": tokens}
+
+
+def answer(offer: dict) -> dict:
+    """For the decoder, in the prefiller's answer."""
+    return {PREFILL: True, DECODE: False, OURS: offer}
+
+
+# ---- reading offers ---------------------------------------------------------------------------
+
+
+class Pull:
+    """A read that has begun."""
+
+    def __init__(self, view, timeout_s: float):
+        self.view = view
+        self.until = time.monotonic() + timeout_s
+        self.over = False
+        self.released = False
+
+
+class Pulls:
+    """The reads of a worker half, on threads of their own. Each ends at its deadline."""
+
+    def __init__(self, handover: Handover | None = None):
+        self.handover = handover or Handover()
+        self.lock = threading.Lock()
+        self.pulls: dict[int, Pull] = {}  # session -> its read
+        self.threads: ThreadPoolExecutor | None = None
+        self.warned: set[str] = set()
+        self.blocks = self.bytes = self.ended_early = 0  # in total
+
+    def begin(self, view, chain, from_block: int, to_block: int, session: int, offer: dict) -> None:
+        if offer["host"] not in self.handover.allow:
+            self.warn(offer, "handover.allow does not name this host")
+            return
+        pull = Pull(view, self.handover.timeout_s)
+        with self.lock:
+            if self.threads is None:
+                self.threads = ThreadPoolExecutor(READERS, thread_name_prefix="tierce-pull")
+            self.pulls[session] = pull
+            self.threads.submit(self.run, pull, chain, from_block, to_block, session, offer)
+
+    def run(self, pull: Pull, chain, from_block: int, to_block: int, session: int, offer: dict) -> None:
+        try:
+            left_ms = int((pull.until - time.monotonic()) * 1000)
+            if left_ms > 0 and not pull.released:
+                blocks, count, why = pull.view.handover_pull(
+                    chain, from_block, to_block, offer["host"], offer["port"], offer["token"], session,
+                    int(WAIT_S * 1000), left_ms)
+                with self.lock:
+                    self.blocks, self.bytes = self.blocks + blocks, self.bytes + count
+            else:
+                why = "its time was over before it began"
+            if why:
+                self.warn(offer, why)
+        except Exception as error:
+            self.warn(offer, repr(error))
+        finally:
+            with self.lock:
+                pull.over = True
+                if pull.released:
+                    self.pulls.pop(session, None)
+            if pull.released:
+                pull.view.unpin(session)
+
+    def warn(self, offer: dict, why: str) -> None:
+        with self.lock:
+            self.ended_early += 1
+            text = f"{offer['host']}:{offer['port']}: {why}"
+            first = text not in self.warned and len(self.warned) < 100
+            self.warned.add(text)
+        if first:
+            log.warning("the offer of the prefiller %s; the rest of such prompts is computed (logged once)", text)
+
+    def is_under_way(self, session: int) -> bool:
+        with self.lock:
+            pull = self.pulls.get(session)
+            if pull is None or not pull.over:
+                return pull is not None
+            del self.pulls[session]
+        return False
+
+    def release(self, session: int) -> None:
+        """The request has ended; a read that goes on gives its pins back itself."""
+        with self.lock:
+            pull = self.pulls.get(session)
+            if pull is None:
+                return
+            pull.released = True
+            if pull.over:
+                del self.pulls[session]
+
+    def close(self) -> None:
+        threads, self.threads = self.threads, None
+        with self.lock:
+            for pull in self.pulls.values():
+                pull.released = True
+        if threads is not None:
+            threads.shutdown(wait=True)
+
+
+# ---- the worker half --------------------------------------------------------------------------
+
+
+class HandsOver:
+    """The part of the worker half that offers chunks, and reads offers."""
+
+    def init_handover(self, handover: Handover) -> None:
+        self.handover = handover
+        self.pulls = Pulls(handover)
+        self.serves = ""  # see Facts
+
+    def hands_over(self) -> bool:
+        """Only an engine with memory of its own and one view."""
+        is_whole = self.part.store == range(self.part.layer_count)
+        return self.ranks.count == 1 and is_whole and not self.engine.param("node.socket")
+
+    def serve_offers(self) -> None:
+        from tierce import _core
+
+        listen = self.handover.listen
+        if not listen:
+            return
+        if not self.hands_over():
+            raise ConfigError("handover.listen requires an engine with one rank, one KV cache group and memory of its own "
+                              "(no node.socket)")
+        host, port = listen
+        try:
+            self.serves = f"{host}:{self.engine.handover_start(host, port)}"
+        except _core.Error as error:
+            raise ConfigError(f"handover.listen {host}:{port}: {error}") from None
+        log.info("Tierce hands over chunks of finished prompts at %s", self.serves)
+
+    def offer(self, session: int, part, from_block: int, to_block: int, what: dict) -> None:
+        """Offers the first `to_block` blocks of a request that ends, once they are stored. A failure is logged, and
+        the decoder computes."""
+        try:
+            if self.behind is not None:
+                self.behind.wait_for_all()
+            with self.using_chain(session, part) as (view, chain):
+                pinned = view.handover_offer(chain, to_block, what["token"], int(self.handover.hold_s * 1000))
+            if pinned < to_block:
+                log.debug("%d of %d blocks of an offer are in memory", pinned, to_block)
+        except Exception as error:
+            log.warning("a prompt could not be offered to a decoder: %r", error)
+
+    def pull(self, session: int, part, from_block: int, to_block: int, what: dict) -> None:
+        """Begins to read an offer into memory; lookups of the session raise Later until it has ended."""
+        try:
+            with self.using_chain(session, part) as (view, chain):
+                self.pulls.begin(view, chain, from_block, to_block, session, what)
+        except Exception as error:
+            log.warning("the offer of a prefiller could not be read: %r", error)

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_HANDOVER_H
+#define TIERCE_HANDOVER_H
+
+#include <tierce/engine.h>
+
+/*
+ * Prefill and decode by two engines: one engine offers the chunks of a prompt to another one, which
+ * reads them from its memory.
+ *
+ *     the prefiller:                                  the decoder:
+ *     tierce__handover_start(&handover, engine, ...)
+ *     tierce__handover_offer(handover, view, ...)     tierce__handover_pull(view, chain, ...)
+ *                                                     tierce_lookup, tierce_load_begin
+ *
+ * The transfer server (store/transfer) has the space of the peer tier (engine/peer/peer_keeper.h),
+ * with the same bounds for reads from disk. A client must greet with the token of an offer that is
+ * open: it then reads any chunk of the engine whose name it knows. It cannot write. Removing the
+ * name that is the token ends the offer.
+ *
+ * An offer pins its chunks until it ends: its reader has ended it, or its time is over. memory.pins
+ * bounds the pins. A chunk that is not pinned may leave memory; the reader then computes it, or
+ * the disk has it.
+ *
+ * The reader verifies each chunk in full (header and cells) before it is published in memory.
+ *
+ * Thread: any, except that stop must be the last call. Engines without tiers (node.socket) can do
+ * neither: TIERCE_E_UNSUPPORTED.
+ */
+
+struct tierce__handover;
+
+#define TIERCE__HANDOVER_TOKEN_MAX  64u
+#define TIERCE__HANDOVER_OFFERS_MAX 4096u
+#define TIERCE__HANDOVER_WHY_BYTES  256u
+
+/* Listens on `host`, `port` (0: a free one). Errors: negative errno (the port),
+ * TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM; `why` in words. */
+TIERCE_MUSTUSE int tierce__handover_start(struct tierce__handover **out,
+                                          struct tierce_engine *engine, const char *host,
+                                          uint16_t port, char why[TIERCE__HANDOVER_WHY_BYTES]);
+uint16_t tierce__handover_port(const struct tierce__handover *handover);
+/* Ends the server and all offers; before the engine is closed. NULL is accepted. Blocks for up to a
+ * second for replies in transit. */
+void tierce__handover_stop(struct tierce__handover *handover);
+
+/* Opens an offer for `ms` (at most TIERCE_PIN_MS_MAX): [in] token: 16 to 64 characters that cannot
+ * be guessed. Returns the leading blocks that are pinned. Errors: TIERCE_E_ARGUMENT (the token),
+ * TIERCE_E_LIMIT (too many offers are open), those of tierce_lookup. */
+TIERCE_MUSTUSE int64_t tierce__handover_offer(struct tierce__handover *handover,
+                                              struct tierce_view *view,
+                                              const struct tierce_chain *chain, uint64_t to_block,
+                                              const char *token, uint32_t ms);
+/* Offers that are open. */
+size_t tierce__handover_offers(struct tierce__handover *handover);
+
+struct tierce__handover_from {
+    const char *host; /* of the prefiller */
+    uint16_t port;
+    const char *token;
+    uint64_t session;    /* whose pins the chunks become */
+    uint64_t from_block; /* blocks before it are not read */
+    uint32_t wait_ms;    /* how long to wait for an offer that is not open yet */
+    uint32_t timeout_ms; /* of the whole call */
+};
+
+struct tierce__handover_pulled {
+    uint64_t blocks; /* leading blocks that memory holds, pinned for the session */
+    uint64_t bytes;  /* that were read from the prefiller */
+    int status;      /* why it ended before the last block; 0: it did not */
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+};
+
+/*
+ * Brings the chunks of chain[0, to_block), which ends the chain, to memory, in the order of the
+ * prompt: those that memory lacks are read from the prefiller. Ends at the first one that cannot be
+ * had: TIERCE_E_MISS (the prefiller does not have it), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
+ * TIERCE_E_REFUSED (there is no such offer), TIERCE_E_FULL (no memory here), or why it is wrong.
+ * Blocks. Errors: TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM; *out is set all the same.
+ */
+TIERCE_MUSTUSE int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *chain,
+                                         uint64_t to_block,
+                                         const struct tierce__handover_from *from,
+                                         struct tierce__handover_pulled *out);
+
+#endif

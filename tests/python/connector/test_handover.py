@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of prefill and decode: what is accepted from a client, and what becomes of reads."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tierce.vllm import handover
+from tierce.vllm.handover import Handover, Pulls
+from tierce.vllm.identity import ConfigError
+from tierce.vllm.link import LinkError, pack_handover, unpack_handover
+from tierce.vllm.tracker import ChainPart, ChainRoot
+
+TOKEN = "0123456789abcdef" * 2
+OFFER = {"host": "10.0.0.5", "port": 7000, "token": TOKEN}
+
+
+@pytest.mark.parametrize("text, address", [
+    ("10.0.0.5", ("10.0.0.5", 0)), ("10.0.0.5:7000", ("10.0.0.5", 7000)), ("a-host.example:1", ("a-host.example", 1)),
+    ("[fd00::1]:7000", ("fd00::1", 7000)), ("[fd00::1]", ("fd00::1", 0)), ("fd00::1", ("fd00::1", 0))])
+def test_addresses(text, address):
+    assert handover.read_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":7000", "a:70000", "a:x", "a/b", "a b", "a?token_file=/etc/passwd", "a" * 256])
+def test_invalid_addresses(text):
+    with pytest.raises(ValueError):
+        handover.read_address(text)
+
+
+def test_parameters():
+    got = Handover.from_extra_config({"handover.listen": "10.0.0.5:7000", "handover.allow": "10.0.0.6 10.0.0.7",
+                                      "handover.hold_s": 5, "memory.size": "1GiB"})
+    assert got == Handover(("10.0.0.5", 7000), 5.0, handover.TIMEOUT_S, ("10.0.0.6", "10.0.0.7"))
+    assert Handover.from_extra_config({}) == Handover()
+    for name, value in (("handover.listen", "0.0.0.0"), ("handover.listen", "a:b"), ("handover.hold_s", 0),
+                        ("handover.hold_s", "x"), ("handover.timeout_s", 1e9)):
+        with pytest.raises(ConfigError, match=name):
+            Handover.from_extra_config({name: value})
+
+
+def params(**changes):
+    return {"do_remote_prefill": True, "do_remote_decode": False, "tierce": {**OFFER, **changes}}
+
+
+def test_an_answer_is_what_a_decoder_reads():
+    offer = handover.new_offer("fd00::1:7000", 96)
+    assert offer["host"] == "fd00::1" and offer["port"] == 7000 and offer["tokens"] == 96
+    assert handover.new_offer("10.0.0.5:7000", 96)["token"] != offer["token"]
+    assert handover.read_offer(handover.answer(offer)) == {name: offer[name] for name in ("host", "port", "token")}
+    assert handover.is_prefill({"do_remote_decode": True}) and not handover.is_prefill({"do_remote_decode": 1})
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"do_remote_prefill": True}, {"do_remote_prefill": True, "tierce": "x"}, {**params(), "do_remote_prefill": 1},
+    params(host=5), params(host="a?b"), params(host="a]:1/x#"), params(port=0), params(port=70000), params(port="7000"),
+    params(token="short"), params(token=TOKEN[:-1] + "/"), params(token=None)])
+def test_other_offers_are_ignored(options):
+    assert handover.read_offer(options) is None
+
+
+def test_frames():
+    part = ChainPart(ChainRoot(b"l", b"", b"o"), 3, b"data", False, [(4, b"x")], "tag")
+    frame = pack_handover(7, 5, part, 2, 9, OFFER)
+    assert unpack_handover(memoryview(frame)) == (5, part, 2, 9, OFFER)
+    for end in range(1, len(frame)):
+        with pytest.raises((LinkError, ValueError)):
+            unpack_handover(memoryview(frame[:end]))
+
+
+class View:
+    """Stands for the library's view: a read waits until it is let go."""
+
+    def __init__(self, why=""):
+        self.why, self.asked, self.unpinned = why, [], []
+        self.go, self.begun = threading.Event(), threading.Event()
+
+    def handover_pull(self, *question):
+        self.asked.append(question)
+        self.begun.set()
+        assert self.go.wait(30)
+        return 4, 1000, self.why
+
+    def unpin(self, session):
+        self.unpinned.append(session)
+
+
+def until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+
+
+def reads(**changes):
+    return Pulls(Handover(allow=("10.0.0.5",), **changes))
+
+
+def test_a_read_is_under_way_until_it_ends():
+    view, pulls = View(), reads()
+    pulls.begin(view, "chain", 0, 4, 9, OFFER)
+    assert pulls.is_under_way(9) and not pulls.is_under_way(8)
+    view.go.set()
+    until(lambda: not pulls.is_under_way(9))
+    assert view.asked[0][:7] == ("chain", 0, 4, "10.0.0.5", 7000, TOKEN, 9)
+    assert (pulls.blocks, pulls.bytes, pulls.ended_early, view.unpinned) == (4, 1000, 0, [])
+    pulls.close()
+
+
+def test_a_request_that_ends_during_its_read_leaves_no_pin():
+    view, pulls = View(), reads()
+    pulls.begin(view, "chain", 0, 4, 9, OFFER)
+    assert view.begun.wait(30)
+    pulls.release(9)
+    view.go.set()
+    until(lambda: view.unpinned == [9])
+    assert not pulls.is_under_way(9)
+    pulls.close()
+
+
+def test_a_host_that_is_not_allowed_is_never_connected_to(caplog):
+    view, pulls = View(), Pulls(Handover())
+    pulls.begin(view, "chain", 0, 4, 9, OFFER)
+    assert not pulls.is_under_way(9) and view.asked == []
+    assert "handover.allow does not name this host" in caplog.text
+
+
+def test_a_read_whose_time_is_over_is_not_begun(caplog):
+    view, pulls = View(why="the prefiller is gone"), reads(timeout_s=1e-9)
+    pulls.begin(view, "chain", 0, 4, 9, OFFER)
+    until(lambda: not pulls.is_under_way(9))
+    assert view.asked == [] and pulls.ended_early == 1
+    pulls.close()
+
+
+def test_only_a_prompt_that_was_computed_is_offered():
+    assert handover.has_prompt(SimpleNamespace(num_computed_tokens=8, num_prompt_tokens=8))
+    assert not handover.has_prompt(SimpleNamespace(num_computed_tokens=7, num_prompt_tokens=8))

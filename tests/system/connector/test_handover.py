@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefill and decode on two real vLLMs: the answers are those of one vLLM, the decoder computes a single token of each
+prompt, and computes whatever does not come."""
+
+import pytest
+
+from conftest import answers, loaded
+
+PREFILL = {"do_remote_decode": True}
+
+
+def store(**more):
+    return {"memory.size": "128MiB", "disk.path": "", "cost.check": "false", **more}
+
+
+@pytest.fixture(scope="module")
+def pair(module_engine):
+    """A prefiller and a decoder for all tests that leave them as they are."""
+    return (module_engine(store(**{"handover.listen": "127.0.0.1"})),
+            module_engine(store(**{"handover.allow": "127.0.0.1"})))
+
+
+def one_over(prompts, block=32):
+    """The prompts, cut so that one token follows on their whole blocks."""
+    return [prompt[:(len(prompt) - 1) // block * block + 1] for prompt in prompts]
+
+
+def proxied(prefiller, decoder, prompts, change=lambda offer: offer):
+    """What a proxy does: one token of the prefiller, then the whole answer of the decoder with what the prefiller said."""
+    out = []
+    for prompt in prompts:
+        (first,) = prefiller.generate(prompts=[prompt], tokens=1, wishes=PREFILL)
+        assert first["report"]["do_remote_prefill"] is True and first["report"]["do_remote_decode"] is False
+        wishes = {name: first["report"][name] for name in ("do_remote_prefill", "do_remote_decode")}
+        out += decoder.generate(prompts=[prompt], wishes={**wishes, "tierce": change(first["report"]["tierce"])})
+    return out
+
+
+def test_the_decoder_computes_one_token_of_each_prompt(pair, prompts, expected):
+    prefiller, decoder = pair
+    asked = one_over(prompts)
+    outputs = proxied(prefiller, decoder, asked)
+    assert answers(outputs) == expected(asked)
+    assert [o["cached"] for o in outputs] == [len(p) - 1 for p in asked]
+    assert loaded(outputs, "failed") == [0] * 5
+    # Nothing is held any longer on either side.
+    assert prefiller.stats()["sessions_now"] == decoder.stats()["sessions_now"] == 0
+
+
+def test_what_does_not_come_is_computed(pair, prompts, expected, engine):
+    prefiller, decoder = pair
+    assert decoder.forget() and prefiller.forget()
+    fresh = [[(token + 1) % 256 for token in prompt] for prompt in one_over(prompts[:2])]
+    wrong = proxied(prefiller, decoder, fresh[:1], lambda offer: {**offer, "token": "0" * 32})
+    other = proxied(prefiller, decoder, fresh[1:], lambda offer: {**offer, "host": "127.0.0.2"})
+    assert answers(wrong + other) == expected(fresh)
+    assert loaded(wrong + other, "memory") == [0, 0]
+    assert "handover.allow does not name this host" in decoder.text()
+    assert "the prefiller knows no such offer" in decoder.text()
