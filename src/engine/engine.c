@@ -27,6 +27,7 @@
 #include "engine/invalidations.h"
 #include "engine/lender.h"
 #include "engine/observe/engine_events.h"
+#include "engine/observe/kv_publisher.h"
 #include "engine/store/shared_write.h"
 #include "engine/observe/operate.h"
 #include "engine/peer/peers.h"
@@ -158,6 +159,18 @@ static int start_reporter(struct tierce_engine *engine, const struct tierce_conf
     return rc;
 }
 
+static int start_kv_publisher(struct tierce_engine *engine, const struct tierce_config *config,
+                              char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    char fault[256];
+    if (engine->level_count == 0) /* the node of a client publishes */
+        return 0;
+    int rc = tierce__kv_publisher_start(&engine->kv_publisher, engine, config, fault);
+    if (rc != 0)
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s", fault);
+    return rc;
+}
+
 static int open_parts(struct tierce_engine *engine, const struct tierce_config *config,
                       char why[TIERCE_CONFIG_ERROR_BYTES])
 {
@@ -171,7 +184,9 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
         rc = tierce__peers_create(&engine->peers, config, why);
     if (rc == 0)
         rc = engine->lender->open(engine, config, why);
-    return rc == 0 ? start_reporter(engine, config, why) : rc;
+    if (rc == 0)
+        rc = start_reporter(engine, config, why);
+    return rc == 0 ? start_kv_publisher(engine, config, why) : rc;
 }
 
 /* Ends the existing parts of an engine, slowest tier first: its queue needs the pool. False:
@@ -179,7 +194,8 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
 static bool close_parts(struct tierce_engine *engine)
 {
     TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
-    tierce__reporter_stop(engine->reporter); /* it reads the tiers */
+    tierce__kv_publisher_stop(engine->kv_publisher); /* it reads the tiers */
+    tierce__reporter_stop(engine->reporter);         /* it reads the tiers */
     tierce__peers_stop(engine->peers, engine->close_deadline_ns);
     bool is_over = tierce__transits_end(&engine->transits, engine->close_deadline_ns);
     tierce__control_stop(engine->control);

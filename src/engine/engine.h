@@ -97,6 +97,7 @@ struct tierce_engine {
         _Atomic bool is_there, is_complete;
         _Atomic uint64_t resyncs;
     } reports;
+    struct tierce__kv_publisher *kv_publisher; /* or NULL */
     struct tierce__namespaces *namespaces;
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
     const struct tierce__lender *lender;

@@ -21,7 +21,8 @@
 struct door {
     struct tierce__control *control;
     struct MHD_Daemon *daemon;
-    bool is_public; /* open to every user of the machine */
+    bool is_public;   /* open to every user of the machine */
+    bool is_loopback; /* only to them */
 };
 
 struct tierce__control {
@@ -117,7 +118,7 @@ static bool host_is_local(struct MHD_Connection *connection)
 static bool may_enter(const struct door *door, struct MHD_Connection *connection)
 {
     if (door->is_public)
-        return host_is_local(connection);
+        return !door->is_loopback || host_is_local(connection);
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     return info != NULL && tierce__control_peer_is_ours(info->connect_fd);
@@ -242,11 +243,15 @@ static int open_socket(struct tierce__control *control, const char *socket, char
     return open_door(&control->socket, fd);
 }
 
-static int open_port(struct tierce__control *control, uint16_t port, char why[256])
+static int open_port(struct tierce__control *control, const char *host, uint16_t port,
+                     char why[256])
 {
     int fd = -1;
-    int rc = tierce__listen_tcp(&fd, &port, "127.0.0.1", why);
-    return rc == 0 ? open_door(&control->port, fd) : rc;
+    int rc = tierce__listen_tcp(&fd, &port, host != NULL ? host : "127.0.0.1", why);
+    if (rc < 0)
+        return rc;
+    control->port.is_loopback = tierce__listens_on_loopback(fd);
+    return open_door(&control->port, fd);
 }
 
 int tierce__control_start(struct tierce__control **out, const struct tierce__control_opts *opts,
@@ -265,7 +270,7 @@ int tierce__control_start(struct tierce__control **out, const struct tierce__con
     if (opts->socket[0] != '\0')
         rc = open_socket(control, opts->socket, why);
     if (rc == 0 && opts->port != 0)
-        rc = open_port(control, opts->port, why);
+        rc = open_port(control, opts->host, opts->port, why);
     if (rc == 0)
         *out = control;
     else

@@ -11,8 +11,8 @@
 
 /*
  * The control interface of a running process: HTTP over a Unix socket that only its own user can
- * use and, if enabled, over a loopback port that serves the public pages to every user of the
- * machine. By libmicrohttpd.
+ * use and, if enabled, over a port, on loopback unless `host` says otherwise, that serves the
+ * public pages to everybody who reaches it. By libmicrohttpd.
  *
  *     struct tierce__control_opts opts = {.size = sizeof(opts), .socket = "auto", .routes = routes,
  *                                         .route_count = 3, .arg = engine};
@@ -59,7 +59,8 @@ struct tierce__control_opts {
     size_t size; /* sizeof(struct tierce__control_opts) */
     /* A path; "auto": PID-N.sock in tierce__control_folder; "": none. */
     const char *socket;
-    uint16_t port;                              /* on 127.0.0.1; 0: none */
+    const char *host; /* of the port; NULL: 127.0.0.1; [borrow for the call] */
+    uint16_t port;    /* 0: none */
     const struct tierce__control_route *routes; /* [route_count], [borrow until stop] */
     size_t route_count;
     void *arg; /* the routes' */

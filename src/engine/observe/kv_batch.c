@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/observe/kv_batch.h"
+
+#include <stdlib.h>
+
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "proto/msgpack/msgpack_write.h"
+
+static uint64_t big_endian(const uint8_t bytes[8])
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i < 8; i++)
+        n = n << 8 | bytes[i];
+    return n;
+}
+
+/* A hash of 128 bits is followed by zeros. */
+uint64_t tierce__kv_hash(const uint8_t hash[TIERCE_HASH_BYTES])
+{
+    static const uint8_t zeros[16];
+    return big_endian(hash + (memcmp(hash + 16, zeros, sizeof(zeros)) == 0 ? 8 : 24));
+}
+
+/* NULL: the tier's chunks are not published. */
+static const char *medium_of(const char *tier)
+{
+    return strcmp(tier, "memory") == 0 ? "CPU" : strcmp(tier, "disk") == 0 ? "DISK" : NULL;
+}
+
+/* 0: the namespace is not known. No value of its text contains a newline. */
+static uint32_t block_tokens_of(struct tierce__kv_form *form, const char *ns_text)
+{
+    static const char field[] = "\nblock_tokens=";
+    if (ns_text == NULL)
+        return 0;
+    if (ns_text != form->ns_text) {
+        const char *at = strstr(ns_text, field);
+        form->ns_text = ns_text;
+        form->block_tokens = at != NULL ? (uint32_t)strtoul(at + strlen(field), NULL, 10) : 0;
+    }
+    return form->block_tokens;
+}
+
+static bool is_of_one_rank(const struct tierce_shard *s)
+{
+    return s->tp_rank == 0 && s->tp_size == 1 && s->pp_rank == 0 && s->pp_size == 1;
+}
+
+static bool has_same_owner(const struct tierce_event *a, const struct tierce_event *b)
+{
+    return strcmp(a->tier, b->tier) == 0 &&
+           memcmp(a->ns_digest, b->ns_digest, TIERCE_HASH_BYTES) == 0 &&
+           a->shard.tp_rank == b->shard.tp_rank && a->shard.tp_size == b->shard.tp_size &&
+           a->shard.pp_rank == b->shard.pp_rank && a->shard.pp_size == b->shard.pp_size;
+}
+
+/* Whether `next` belongs to the same event as `last`. */
+static bool continues(const struct tierce_event *last, const struct tierce_event *next)
+{
+    if (last->kind != next->kind || !has_same_owner(last, next))
+        return false;
+    return next->kind == TIERCE_EVENT_EVICT ||
+           (next->has_parent && next->block_count == last->block_count &&
+            memcmp(next->parent, last->hash, TIERCE_HASH_BYTES) == 0);
+}
+
+static void put_hashes(struct tierce__line *out, const struct tierce_event *events, size_t count)
+{
+    size_t place = tierce__msgpack_begin_array(out);
+    for (size_t i = 0; i < count; i++)
+        tierce__msgpack_put_uint(out, tierce__kv_hash(events[i].hash));
+    tierce__msgpack_end_array(out, place, (uint32_t)count);
+}
+
+/* The name of a field, which arrays lack. */
+static void put_name(struct tierce__line *out, const struct tierce__kv_form *form, const char *name)
+{
+    if (!form->arrays)
+        tierce__msgpack_put_text(out, name);
+}
+
+static void put_owner(struct tierce__line *out, const struct tierce__kv_form *form,
+                      const struct tierce_event *e)
+{
+    if (form->arrays)
+        return;
+    tierce__msgpack_put_text(out, "namespace");
+    tierce__msgpack_put_uint(out, big_endian(e->ns_digest));
+    if (is_of_one_rank(&e->shard))
+        return;
+    tierce__msgpack_put_text(out, "shard");
+    tierce__msgpack_put_array(out, 4);
+    tierce__msgpack_put_uint(out, e->shard.tp_rank);
+    tierce__msgpack_put_uint(out, e->shard.tp_size);
+    tierce__msgpack_put_uint(out, e->shard.pp_rank);
+    tierce__msgpack_put_uint(out, e->shard.pp_size);
+}
+
+/* The head of an event with so many fields besides its type, as vLLM has them, and its type. */
+static void begin_event(struct tierce__line *out, const struct tierce__kv_form *form,
+                        const char *type, unsigned fields, const struct tierce_event *e)
+{
+    if (form->arrays) {
+        tierce__msgpack_put_array(out, 1 + fields);
+    } else {
+        unsigned owner = e == NULL ? 0 : is_of_one_rank(&e->shard) ? 1 : 2;
+        tierce__msgpack_put_map(out, 1 + fields + owner);
+        tierce__msgpack_put_text(out, "type");
+    }
+    tierce__msgpack_put_text(out, type);
+}
+
+static void put_stored(struct tierce__line *out, struct tierce__kv_form *form,
+                       const struct tierce_event *events, size_t count)
+{
+    const struct tierce_event *first = &events[0];
+    begin_event(out, form, "BlockStored", 7, first);
+    put_name(out, form, "block_hashes");
+    put_hashes(out, events, count);
+    put_name(out, form, "parent_block_hash");
+    if (first->has_parent)
+        tierce__msgpack_put_uint(out, tierce__kv_hash(first->parent));
+    else
+        tierce__msgpack_put_nil(out);
+    put_name(out, form, "token_ids");
+    tierce__msgpack_put_array(out, 0);
+    put_name(out, form, "block_size");
+    tierce__msgpack_put_uint(out,
+                             (uint64_t)first->block_count * block_tokens_of(form, first->ns_text));
+    put_name(out, form, "lora_id");
+    tierce__msgpack_put_nil(out);
+    put_name(out, form, "medium");
+    tierce__msgpack_put_text(out, medium_of(first->tier));
+    put_name(out, form, "lora_name");
+    tierce__msgpack_put_nil(out);
+    put_owner(out, form, first);
+}
+
+static void put_removed(struct tierce__line *out, const struct tierce__kv_form *form,
+                        const struct tierce_event *events, size_t count)
+{
+    begin_event(out, form, "BlockRemoved", 2, &events[0]);
+    put_name(out, form, "block_hashes");
+    put_hashes(out, events, count);
+    put_name(out, form, "medium");
+    tierce__msgpack_put_text(out, medium_of(events[0].tier));
+    put_owner(out, form, &events[0]);
+}
+
+/* The head of a batch. Returns the place of the number of its events. */
+static size_t begin_batch(struct tierce__line *out)
+{
+    tierce__msgpack_put_array(out, 3);
+    tierce__msgpack_put_float(out, (double)tierce__wall_us() / 1e6);
+    return tierce__msgpack_begin_array(out);
+}
+
+static void end_batch(struct tierce__line *out, const struct tierce__kv_form *form, size_t place,
+                      uint32_t events)
+{
+    tierce__msgpack_end_array(out, place, events);
+    tierce__msgpack_put_uint(out, form->dp_rank);
+}
+
+size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *form,
+                              const struct tierce_event *events, size_t count, uint64_t after)
+{
+    size_t start = out->bytes, place = begin_batch(out), hashes = 0, n;
+    uint32_t written = 0;
+    for (size_t i = 0; i < count; i += n) {
+        n = 1;
+        if (medium_of(events[i].tier) == NULL || (after > 0 && events[i].sequence <= after))
+            continue;
+        while (i + n < count && continues(&events[i + n - 1], &events[i + n]))
+            n++;
+        if (events[i].kind == TIERCE_EVENT_ADMIT)
+            put_stored(out, form, &events[i], n);
+        else
+            put_removed(out, form, &events[i], n);
+        written++;
+        hashes += n;
+    }
+    end_batch(out, form, place, written);
+    if (written == 0 && !out->failed)
+        out->bytes = start;
+    return hashes;
+}
+
+void tierce__kv_batch_clear(struct tierce__line *out, const struct tierce__kv_form *form)
+{
+    size_t place = begin_batch(out);
+    begin_event(out, form, "AllBlocksCleared", 0, NULL);
+    end_batch(out, form, place, 1);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_KV_BATCH_H
+#define TIERCE_ENGINE_KV_BATCH_H
+
+#include <tierce/events.h>
+
+#include "base/text/line.h"
+
+/*
+ * Events of an engine as a batch of KV events: docs/inside/format/kv-events.md.
+ *
+ * Thread: one at a time.
+ */
+struct tierce__kv_form {
+    bool arrays; /* positional arrays; else maps */
+    uint32_t dp_rank;
+    /* The namespace of the last event, whose text need not be searched again. */
+    const char *ns_text;
+    uint32_t block_tokens;
+};
+
+/* Appends a batch with the events whose number is above `after`, without those of remote tiers.
+ * Returns its hashes; 0: nothing was appended. */
+size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *form,
+                              const struct tierce_event *events, size_t count, uint64_t after);
+
+/* Appends a batch that contains AllBlocksCleared alone. */
+void tierce__kv_batch_clear(struct tierce__line *out, const struct tierce__kv_form *form);
+
+/* The hash of a chunk in KV events. */
+uint64_t tierce__kv_hash(const uint8_t hash[TIERCE_HASH_BYTES]);
+
+#endif
