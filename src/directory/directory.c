@@ -22,7 +22,9 @@
 static int create_slots(struct tierce__directory *directory)
 {
     directory->slots = tierce__calloc(directory->opts.workers_max, sizeof(*directory->slots));
-    if (directory->slots == NULL)
+    directory->group_words =
+        tierce__calloc(directory->opts.workers_max, sizeof(*directory->group_words));
+    if (directory->slots == NULL || directory->group_words == NULL)
         return -ENOMEM;
     for (uint32_t i = 0; i < directory->opts.workers_max; i++)
         tierce__lock_init(&directory->slots[i].lock, TIERCE__LOCK_DIRECTORY_WORKER);
@@ -72,6 +74,7 @@ void tierce__directory_destroy(struct tierce__directory *directory)
     for (uint32_t i = 0; directory->slots != NULL && i < directory->opts.workers_max; i++)
         tierce__lock_fini(&directory->slots[i].lock);
     tierce__free(directory->slots);
+    tierce__free(directory->group_words);
     tierce__numbers_fini(&directory->group_table);
     tierce__free(directory->groups);
     tierce__lock_fini(&directory->lock);
@@ -172,10 +175,15 @@ static uint32_t free_group(const struct tierce__directory *directory)
 static int64_t enter_group(struct tierce__directory *directory, const char *name)
 {
     uint32_t at = find_group(directory, name);
+    uint32_t most = directory->opts.group_workers_max;
+    if (at != TIERCE__NUMBER_NONE && most > 0 && directory->groups[at].workers >= most)
+        return TIERCE_E_FULL;
     if (at != TIERCE__NUMBER_NONE) {
         directory->groups[at].workers++;
         return at;
     }
+    if (directory->worker_count == directory->opts.workers_max)
+        return TIERCE_E_LIMIT;
     at = free_group(directory);
     int rc = TIERCE__GROW(directory->groups, directory->group_room, at + 1u, 4);
     if (rc == 0)
@@ -234,12 +242,15 @@ static struct tierce__directory_slot *find_name(struct tierce__directory *direct
     return NULL;
 }
 
-/* A slot that nobody uses. NULL: none, or those that left have no epoch until they are clean. */
-static struct tierce__directory_slot *free_slot(struct tierce__directory *directory)
+/* A slot that nobody uses. NULL: none, or those that left have no epoch until they are clean, or
+ * are full of what another group held. */
+static struct tierce__directory_slot *free_slot(struct tierce__directory *directory, uint32_t group)
 {
     for (uint32_t i = 0; i < directory->slots_used; i++) {
-        if (!directory->slots[i].is_joined && directory->slots[i].epochs_used < EPOCHS_MAX)
-            return &directory->slots[i];
+        struct tierce__directory_slot *slot = &directory->slots[i];
+        if (!slot->is_joined && slot->epochs_used < EPOCHS_MAX &&
+            (atomic_load(&slot->words) == 0 || slot->group_at == group))
+            return slot;
     }
     return directory->slots_used < directory->opts.workers_max
                ? &directory->slots[directory->slots_used++]
@@ -304,8 +315,15 @@ int tierce__directory_join(struct tierce__directory *directory,
         tierce__lock_drop(&directory->lock);
         (void)tierce__directory_leave(directory, other);
     }
-    struct tierce__directory_slot *slot = free_slot(directory);
-    int64_t group = slot != NULL ? enter_group(directory, worker->group) : TIERCE_E_LIMIT;
+    struct tierce__directory_slot *slot = NULL;
+    int64_t group = enter_group(directory, worker->group);
+    if (group >= 0) {
+        slot = free_slot(directory, (uint32_t)group);
+        if (slot == NULL) {
+            leave_group(directory, (uint32_t)group);
+            group = TIERCE_E_LIMIT;
+        }
+    }
     if (group >= 0) {
         enter(directory, slot, worker, (uint32_t)group, now_ns);
         *id = id_of(directory, slot);

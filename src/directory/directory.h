@@ -51,6 +51,9 @@ struct tierce__directory_opts {
     uint32_t workers_max; /* 0: 4096 */
     uint64_t bytes_max;   /* of keys and holders; 0: no limit */
     uint64_t silence_ns;  /* after so much of it a worker leaves; 0: 10 s */
+    /* Of one group; 0: no limit but those above. Holders are pairs of a key and a worker. */
+    uint32_t group_workers_max;
+    uint64_t group_holders_max;
 };
 
 /* Errors: TIERCE_E_ARGUMENT (workers_max), -ENOMEM, -EIO (no random numbers). */
@@ -76,9 +79,9 @@ struct tierce__directory_id {
 
 /*
  * A worker of the same name leaves first. It must send its contents before its reports count.
- * Errors: TIERCE_E_ARGUMENT (a text is too long, or no name), TIERCE_E_LIMIT (workers_max, or the
- * places of workers that have left are not clean yet: it may try again after
- * tierce__directory_clean), -ENOMEM.
+ * Errors: TIERCE_E_ARGUMENT (a text is too long, or no name), TIERCE_E_FULL (group_workers_max),
+ * TIERCE_E_LIMIT (workers_max, or the places of workers that have left are not clean yet: it may
+ * try again after tierce__directory_clean), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__directory_join(struct tierce__directory *directory,
                                           const struct tierce__directory_worker *worker,

@@ -65,7 +65,8 @@ struct tierce__directory_slot {
     _Atomic uint64_t host;    /* hash of its host; 0: unknown */
     _Atomic uint64_t session; /* 0: nobody; then the rest changes under DIRECTORY */
     _Atomic uint64_t seen_ns;
-    _Atomic int64_t keys; /* in the present epoch */
+    _Atomic int64_t keys;  /* in the present epoch */
+    _Atomic int64_t words; /* in the table, of all epochs */
     /* Its contents are complete, and none were left out since. Changes under DIRECTORY_WORKER. */
     _Atomic bool is_whole;
 
@@ -79,7 +80,7 @@ struct tierce__directory_slot {
     uint32_t epoch;
     char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
     char host_name[TIERCE__DIRECTORY_HOST_BYTES];
-    uint32_t group_at; /* in `groups` */
+    uint32_t group_at; /* in `groups`; changes only while `words` is 0 */
 
     /* DIRECTORY: */
     bool is_joined;
@@ -103,6 +104,7 @@ struct tierce__directory {
     uint64_t seed;                        /* of the hashes, so that nobody can choose keys of one
                                              place */
     struct tierce__directory_slot *slots; /* [workers_max] */
+    _Atomic int64_t *group_words; /* [workers_max] of the slots of a group, by place in `groups` */
 
     struct tierce__lock cleaning; /* DIRECTORY_CLEANING: a step of `clean` */
 

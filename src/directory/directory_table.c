@@ -329,14 +329,26 @@ static int add_holder(struct tierce__directory *directory, struct tierce__direct
     return 0;
 }
 
+/* Its group has them, too: a slot changes its group only while it has none. */
+static void count_word(struct tierce__directory *directory, struct tierce__directory_shard *shard,
+                       uint32_t slot, int64_t by)
+{
+    struct tierce__directory_slot *s = &directory->slots[slot];
+    TIERCE_DASSERT(by > 0 || shard->holders > 0);
+    shard->holders += (uint64_t)by;
+    atomic_fetch_add_explicit(&directory->group_words[s->group_at], by, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->words, by, memory_order_release); /* with free_slot's load */
+}
+
 /* The last one takes the entry with it. */
 static void remove_holder(struct tierce__directory *directory, const struct place *place,
                           uint32_t number, uint32_t at)
 {
     struct tierce__directory_shard *shard = place->shard;
     struct tierce__directory_entry *entry = entry_at(shard, number);
-    TIERCE_DASSERT(shard->holders > 0);
-    shard->holders--;
+    uint32_t count;
+    count_word(directory, shard, slot_of(holders_of(shard, entry, &count)[at]), -1);
+    TIERCE_DASSERT(at < count);
     if (!is_list(entry->holders)) {
         remove_entry(place, number);
         return;
@@ -358,15 +370,25 @@ static void count_key(struct tierce__directory *directory, uint32_t slot, int64_
     atomic_fetch_add_explicit(&directory->slots[slot].keys, by, memory_order_relaxed);
 }
 
+/* Whether the worker's group may have one more. */
+static bool may_hold(const struct tierce__directory *directory, uint32_t slot)
+{
+    uint64_t most = directory->opts.group_holders_max;
+    uint32_t group = directory->slots[slot].group_at;
+    return most == 0 || atomic_load_explicit(&directory->group_words[group], memory_order_relaxed) <
+                            (int64_t)most;
+}
+
 static int put_locked(struct tierce__directory *directory, const struct place *place,
                       const struct tierce__directory_key *key, uint32_t holder)
 {
     struct tierce__directory_shard *shard = place->shard;
     uint32_t number = find_entry(place, key), at, slot = slot_of(holder);
     if (number == TIERCE__NUMBER_NONE) {
-        if (add_entry(directory, place, key, holder) == TIERCE__NUMBER_NONE)
+        if (!may_hold(directory, slot) ||
+            add_entry(directory, place, key, holder) == TIERCE__NUMBER_NONE)
             return -ENOMEM;
-        shard->holders++;
+        count_word(directory, shard, slot, 1);
         count_key(directory, slot, 1);
         return 0;
     }
@@ -378,10 +400,10 @@ static int put_locked(struct tierce__directory *directory, const struct place *p
     }
     if (known != NULL)
         *known = holder; /* of an earlier epoch */
-    else if (add_holder(directory, shard, entry, holder) < 0)
+    else if (!may_hold(directory, slot) || add_holder(directory, shard, entry, holder) < 0)
         return -ENOMEM;
     else
-        shard->holders++;
+        count_word(directory, shard, slot, 1);
     count_key(directory, slot, 1);
     return 0;
 }

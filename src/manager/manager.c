@@ -364,11 +364,13 @@ static int open_nodes(struct tierce__manager *m, const struct tierce__manager_co
 static int open_holdings(struct tierce__manager *m, const struct tierce__manager_config *config)
 {
     return tierce__holdings_create(
-        &m->holdings, &(struct tierce__holdings_opts){.size = sizeof(struct tierce__holdings_opts),
-                                                      .workers_max = config->directory_workers,
-                                                      .bytes_max = config->directory_bytes,
-                                                      .silence_ms = config->directory_silence_ms,
-                                                      .senders_max = config->directory_senders});
+        &m->holdings, &(struct tierce__holdings_opts){
+                          .size = sizeof(struct tierce__holdings_opts),
+                          .workers_max = config->directory_workers,
+                          .group_percent = config->requires_auth ? config->directory_share : 100,
+                          .bytes_max = config->directory_bytes,
+                          .silence_ms = config->directory_silence_ms,
+                          .senders_max = config->directory_senders});
 }
 
 static int open_scrub(struct tierce__manager *manager, const struct tierce__manager_config *config)

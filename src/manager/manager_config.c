@@ -243,6 +243,7 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .directory_workers = u32_of(values, TIERCE__MANAGER_DIRECTORY_WORKERS),
         .directory_silence_ms = u32_of(values, TIERCE__MANAGER_DIRECTORY_SILENCE),
         .directory_senders = u32_of(values, TIERCE__MANAGER_DIRECTORY_SENDERS),
+        .directory_share = u32_of(values, TIERCE__MANAGER_DIRECTORY_SHARE),
         .scrub_bytes = tierce__config_number(values, TIERCE__MANAGER_SCRUB_MEMORY),
         .autopilot_mode = autopilot_of(text_of(values, TIERCE__MANAGER_AUTOPILOT_MODE)),
         .autopilot_settle_ms = u32_of(values, TIERCE__MANAGER_AUTOPILOT_SETTLE),

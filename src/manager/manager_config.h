@@ -72,8 +72,9 @@ struct tierce__manager_config {
     uint64_t move_rate; /* bytes a second */
     uint64_t directory_bytes;
     uint32_t directory_workers, directory_silence_ms, directory_senders;
-    uint64_t scrub_bytes;    /* of its filter */
-    unsigned autopilot_mode; /* 0: off, 1: advise, 2: act */
+    uint32_t directory_share; /* percent, of one group */
+    uint64_t scrub_bytes;     /* of its filter */
+    unsigned autopilot_mode;  /* 0: off, 1: advise, 2: act */
     uint32_t autopilot_settle_ms;
     const char *quota_groups; /* "NAME=SIZE,NAME=SIZE" */
 

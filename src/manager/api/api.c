@@ -381,6 +381,8 @@ const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id)
 bool tierce__api_may_wait(const struct tierce__api_call *api)
 {
     const struct tierce__api_row *row = tierce__api_row(api->id);
+    if (row->waits == TIERCE__API_WAITS_IF_LONG)
+        return tierce__api_find_is_long(api);
     if (row->waits != TIERCE__API_WAITS_AS_INSTANCE)
         return row->waits == TIERCE__API_WAITS;
     return tierce__locator_blocks(

@@ -11,7 +11,7 @@
 
 /* The directory of the chunks that workers hold: workers' calls, and lookups. */
 
-enum { CHANGES_MAX = 4096, EVICTED = 8 };
+enum { CHANGES_MAX = 4096, EVICTED = 8, FIND_SHORT = 512 };
 
 #define INVALID_ARGUMENT META__ERROR_CODE__INVALID_ARGUMENT
 
@@ -117,6 +117,11 @@ static void join_directory(struct tierce__api_call *api)
                         "instance_group or worker is longer than %u bytes, or host_id longer than "
                         "%u",
                         TIERCE__DIRECTORY_NAME_BYTES - 1, TIERCE__DIRECTORY_HOST_BYTES - 1);
+        return;
+    }
+    if (rc == TIERCE_E_FULL) {
+        tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY,
+                        "the group has its share of the directory's workers (directory.share)");
         return;
     }
     if (rc == TIERCE_E_LIMIT) {
@@ -339,6 +344,11 @@ static int show_found(struct tierce__api_call *api, const struct tierce__directo
     return is_shown ? 0 : -ENOMEM;
 }
 
+bool tierce__api_find_is_long(const struct tierce__api_call *api)
+{
+    return ((const Meta__FindChunksRequest *)api->request)->n_keys / 2 > FIND_SHORT;
+}
+
 static void find_chunks(struct tierce__api_call *api)
 {
     const Meta__FindChunksRequest *request = (const Meta__FindChunksRequest *)api->request;
@@ -413,6 +423,6 @@ const struct tierce__api_row tierce__api_directory_rows[TIERCE__RPC_COUNT] = {
     [TIERCE__RPC_meta_join_directory] = {join_directory, TIERCE__API_NEVER_WAITS, {"worker"}},
     [TIERCE__RPC_meta_report_chunks] = {report_chunks, TIERCE__API_NEVER_WAITS, {NULL}},
     [TIERCE__RPC_meta_leave_directory] = {leave_directory, TIERCE__API_NEVER_WAITS, {NULL}},
-    [TIERCE__RPC_meta_find_chunks] = {find_chunks, TIERCE__API_NEVER_WAITS, {NULL}},
+    [TIERCE__RPC_meta_find_chunks] = {find_chunks, TIERCE__API_WAITS_IF_LONG, {NULL}},
     [TIERCE__RPC_meta_list_workers] = {list_workers, TIERCE__API_WAITS, {NULL}},
 };

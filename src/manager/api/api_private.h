@@ -33,6 +33,7 @@ enum tierce__api_waits {
     TIERCE__API_NEVER_WAITS,
     TIERCE__API_WAITS,
     TIERCE__API_WAITS_AS_INSTANCE, /* as the instance that the field instance_id names */
+    TIERCE__API_WAITS_IF_LONG,     /* FindChunks with many keys, which would keep others waiting */
 };
 
 struct tierce__api_row {
@@ -53,6 +54,9 @@ extern const struct tierce__api_row tierce__api_backup_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_namespace_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_move_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_directory_rows[TIERCE__RPC_COUNT];
+
+/* Whether a FindChunks has so many keys that it belongs on a worker. */
+bool tierce__api_find_is_long(const struct tierce__api_call *api);
 
 /* NULL: no file implements it. */
 const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id);

@@ -13,6 +13,8 @@
 
 #define SILENCE_DEFAULT_MS 10000u
 #define SENDERS_DEFAULT    8u
+#define WORKERS_DEFAULT    4096u
+#define HOLDER_BYTES       42u /* of the table, at most: directory_private.h */
 #define NS_OF_MS           1000000ULL
 /* The first of those that wait come back after this time, others after multiples of it. */
 #define WAIT_MS     250u
@@ -84,14 +86,21 @@ int tierce__holdings_create(struct tierce__holdings **out, const struct tierce__
     tierce__lock_init(&holdings->lock, TIERCE__LOCK_SENDERS);
     holdings->senders = tierce__calloc(holdings->senders_max, sizeof(*holdings->senders));
     int rc = holdings->senders != NULL ? renew_key(holdings) : -ENOMEM;
+    uint32_t workers = opts->workers_max > 0 ? opts->workers_max : WORKERS_DEFAULT;
+    uint32_t percent =
+        opts->group_percent > 0 && opts->group_percent < 100 ? opts->group_percent : 0;
+    uint64_t group_workers = ((uint64_t)workers * percent + 99) / 100;
     if (rc == 0)
-        rc = tierce__directory_create(&holdings->directory,
-                                      &(struct tierce__directory_opts){
-                                          .size = sizeof(struct tierce__directory_opts),
-                                          .workers_max = opts->workers_max,
-                                          .bytes_max = opts->bytes_max,
-                                          .silence_ns = holdings->silence_ms * NS_OF_MS,
-                                      });
+        rc = tierce__directory_create(
+            &holdings->directory,
+            &(struct tierce__directory_opts){
+                .size = sizeof(struct tierce__directory_opts),
+                .workers_max = workers,
+                .group_workers_max = (uint32_t)group_workers,
+                .group_holders_max = opts->bytes_max / HOLDER_BYTES * percent / 100,
+                .bytes_max = opts->bytes_max,
+                .silence_ns = holdings->silence_ms * NS_OF_MS,
+            });
     if (rc == 0)
         *out = holdings;
     else

@@ -24,6 +24,7 @@ struct tierce__holdings_opts {
     uint32_t workers_max, silence_ms; /* 0: 4096, 10000 */
     uint32_t senders_max;             /* that send their contents at once; 0: 8 */
     uint64_t bytes_max;               /* of the table; 0: no limit */
+    uint32_t group_percent;           /* of workers and table for one group; 0: 100 */
 };
 
 struct tierce__holdings_stats {

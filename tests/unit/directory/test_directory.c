@@ -580,6 +580,46 @@ START_TEST(a_full_directory_leaves_out_what_is_new)
 END_TEST
 
 /* The same story with each allocation failing once: nothing is wrong but what is left out. */
+/* A group has its part of workers and memory, and others have theirs. */
+START_TEST(a_group_does_not_fill_the_part_of_others)
+{
+    tierce__directory_destroy(directory);
+    open_with((struct tierce__directory_opts){
+        .workers_max = 4, .group_workers_max = 2, .group_holders_max = 100});
+    struct tierce__directory_id a = join("g", "a", ""), b = join("g", "b", ""), other;
+    ck_assert_int_eq(tierce__directory_join(directory,
+                                            &(struct tierce__directory_worker){"g", "c", "", ""}, 0,
+                                            &other),
+                     TIERCE_E_FULL);
+    a = join("g", "a", ""); /* it replaces the one of its name */
+    ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(report(b, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(a).left_out, 0);
+    ck_assert_uint_eq(about(b).left_out, 60);
+    ck_assert(about(a).is_whole && !about(b).is_whole);
+    struct tierce__directory_id c = join("h", "c", "");
+    ck_assert_int_eq(report(c, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(c).left_out, 0);
+    /* Contents that are begun again and again, without an end, count as well. */
+    for (uint64_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(tierce__directory_sync_begin(directory, c, 0), TIERCE__DIRECTORY_DONE);
+        for (uint64_t key = 1000 * i + 100; key < 1000 * i + 150; key++) {
+            struct tierce__directory_change change = {.key = key_of(key), .admitted = true};
+            ck_assert_int_eq(tierce__directory_sync_add(directory, c, &change, 1, 0),
+                             TIERCE__DIRECTORY_DONE);
+        }
+    }
+    struct tierce__directory_stats stats;
+    tierce__directory_stats(directory, &stats);
+    ck_assert_uint_eq(stats.holders, 200);
+    /* Room comes back as what was held is cleaned. */
+    (void)tierce__directory_leave(directory, b);
+    ck_assert_uint_eq(clean_stats().holders, 180);
+    ck_assert_int_eq(report(a, 81, 80, 100, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(a).left_out, 0);
+}
+END_TEST
+
 START_TEST(each_allocation_fails_once)
 {
     tierce__directory_destroy(directory);
@@ -663,6 +703,7 @@ CHECK_MAIN("directory", .setup = setup, .teardown = teardown,
                      nothing_of_an_old_epoch_comes_back,
                      cleaning_finds_what_became_old_on_its_way,
                      what_is_removed_leaves_room,
+                     a_group_does_not_fill_the_part_of_others,
                      limits,
                      a_full_directory_leaves_out_what_is_new,
                      each_allocation_fails_once,

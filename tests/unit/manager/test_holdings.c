@@ -240,6 +240,27 @@ START_TEST(secrets)
 }
 END_TEST
 
+/* A group has at most its percent of the workers. */
+START_TEST(a_group_has_a_part_of_the_workers)
+{
+    struct tierce__directory_id id;
+    ck_assert_int_eq(
+        tierce__holdings_create(
+            &holdings, &(struct tierce__holdings_opts){.size = sizeof(struct tierce__holdings_opts),
+                                                       .workers_max = 3,
+                                                       .group_percent = 50}),
+        0);
+    (void)join(1);
+    (void)join(2);
+    ck_assert_int_eq(tierce__directory_join(tierce__holdings_directory(holdings),
+                                            &(struct tierce__directory_worker){"g", "3", "", ""},
+                                            now_ns, &id),
+                     TIERCE_E_FULL);
+    (void)join_as("h", 3);
+    close_holdings();
+}
+END_TEST
+
 START_TEST(each_allocation_fails_once)
 {
     for (uint64_t nth = 1;; nth++) {
@@ -256,7 +277,8 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-CHECK_MAIN("holdings", .tests = {some_send_at_once_and_others_wait, a_silent_sender_loses_its_place,
-                                 a_group_does_not_keep_others_out,
-                                 a_sender_that_leaves_has_no_place, many_wait_longer,
-                                 all_leave_and_are_cleaned, secrets, each_allocation_fails_once})
+CHECK_MAIN("holdings",
+           .tests = {some_send_at_once_and_others_wait, a_silent_sender_loses_its_place,
+                     a_group_does_not_keep_others_out, a_sender_that_leaves_has_no_place,
+                     many_wait_longer, all_leave_and_are_cleaned, secrets,
+                     a_group_has_a_part_of_the_workers, each_allocation_fails_once})
