@@ -237,6 +237,16 @@ static void joined(void *arg, const struct tierce__reporter_place *place)
     tierce__peers_self_set(&peers->self, place->session, place->slot, place->secret);
 }
 
+static uint32_t load(void *arg)
+{
+    const struct tierce__peers *peers = arg;
+    struct tierce__transfer_stats sent;
+    struct tierce__peer_keeper_stats kept = {.reads_max = 1};
+    if (peers->server != NULL)
+        tierce__peer_server_stats(peers->server, &sent, &kept);
+    return (uint32_t)(1000 * kept.reads_now / kept.reads_max);
+}
+
 void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter_opts *opts)
 {
     if (peers == NULL)
@@ -245,6 +255,7 @@ void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter
         opts->url = peers->url;
     opts->transfer_address = peers->address[0] != '\0' ? peers->address : NULL;
     opts->joined = joined;
+    opts->load = load;
     opts->arg = peers;
 }
 

@@ -39,7 +39,7 @@ struct tierce__peers_self *tierce__peers_self_of(struct tierce__peers *peers);
  */
 TIERCE_MUSTUSE int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engine,
                                        char why[TIERCE_CONFIG_ERROR_BYTES]);
-/* Sets transfer_address, joined, arg, and url if it is empty. [borrow until destroy] */
+/* Sets transfer_address, joined, load, arg, and url if it is empty. [borrow until destroy] */
 void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter_opts *opts);
 void tierce__peers_stop(struct tierce__peers *peers, uint64_t deadline_ns);
 

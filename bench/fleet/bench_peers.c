@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks of another engine's memory by peers://, over TCP on loopback, against as many bytes
+ * through bare sockets. Both engines are in this process, and their manager in one of its own. To
+ * measure over a slower network, run it in a network namespace whose loopback device has a rate
+ * (docs/inside/benchmarks.md).
+ */
+#include <errno.h>
+#include <limits.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "bench/bench_kv.h"
+#include "bench/fleet/bench_manager_process.h"
+#include "bench/fleet/bench_sockets.h"
+#include "core/key/key_text.h"
+#include "core/key/namespaces.h"
+#include "engine/engine.h"
+#include "engine/view.h"
+#include "store/remote/connector.h"
+
+enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32 };
+
+struct peers_bench {
+    const struct tierce__bench *bench;
+    struct tierce__bench_manager_process manager;
+    struct tierce__kv holder;
+    struct tierce_chain *chain;
+    struct tierce_engine *reader;
+    struct tierce__connector *connector; /* [borrow] the reader's */
+    struct tierce__pool *pool;
+    struct tierce__buf *bufs[CHUNKS];
+    uint8_t *into[CHUNKS];
+    uint64_t object_bytes;
+    char texts[CHUNKS][TIERCE__KEY_TEXT_BYTES];
+    struct tierce_plugin_name names[CHUNKS];
+    struct tierce__bench_sockets sockets;
+    sem_t done;
+    _Atomic int left, status;
+};
+
+static void on_done(struct tierce__store_req *req)
+{
+    struct peers_bench *b = req->arg;
+    if (req->status != 0)
+        atomic_store(&b->status, req->status);
+    if (atomic_fetch_sub(&b->left, 1) == 1)
+        sem_post(&b->done);
+}
+
+static int await_all(struct peers_bench *b)
+{
+    while (sem_wait(&b->done) != 0)
+        ;
+    return atomic_load(&b->status);
+}
+
+/* All chunks at once. */
+static int64_t get_all(void *arg)
+{
+    struct peers_bench *b = arg;
+    struct tierce__store_req reqs[CHUNKS];
+    uint64_t start_ns = tierce__now_ns();
+    atomic_store(&b->status, 0);
+    atomic_store(&b->left, CHUNKS);
+    for (size_t i = 0; i < CHUNKS; i++) {
+        reqs[i] = (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                             .urgency = TIERCE__CONNECTOR_FETCH,
+                                             .names = &b->names[i],
+                                             .name_count = 1,
+                                             .buf = b->bufs[i],
+                                             .length = b->object_bytes,
+                                             .deadline_ns = tierce__deadline_in_ms(CALL_MS),
+                                             .done = on_done,
+                                             .arg = b};
+        b->connector->ops->submit(b->connector, &reqs[i]);
+    }
+    int status = await_all(b);
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    if (status == 0)
+        return (int64_t)(tierce__now_ns() - start_ns);
+    b->connector->ops->why(b->connector, why);
+    return tierce__bench_fail(b->bench, "%s: %s", tierce_strerror(status), why);
+}
+
+/* Until the directory has all chunks. */
+static int await_directory(struct peers_bench *b)
+{
+    uint64_t until_ns = tierce__deadline_in_ms(CALL_MS);
+    size_t found = 0;
+    while (found < CHUNKS && tierce__now_ns() < until_ns) {
+        struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
+                                        .urgency = TIERCE__CONNECTOR_PEEK,
+                                        .names = b->names,
+                                        .name_count = CHUNKS,
+                                        .deadline_ns = tierce__deadline_in_ms(CALL_MS),
+                                        .done = on_done,
+                                        .arg = b};
+        atomic_store(&b->status, 0);
+        atomic_store(&b->left, 1);
+        b->connector->ops->submit(b->connector, &req);
+        (void)await_all(b);
+        found = req.found;
+    }
+    return found == CHUNKS ? 0 : tierce__bench_fail(b->bench, "the directory has no chunks");
+}
+
+static int open_holder(struct peers_bench *b, const char *url)
+{
+    const struct tierce__bench_param params[] = {{"memory.size", "128MiB"}, {"remote.urls", url}};
+    struct tierce__kv *kv = &b->holder;
+    *kv = (struct tierce__kv){.bench = b->bench,
+                              .cell_bytes = CELL_KIB << 10,
+                              .windows = 1,
+                              .window_blocks = CHUNKS * TIERCE__KV_CHUNK_BLOCKS};
+    int rc = tierce__kv_open(kv, params, 2);
+    if (rc == 0)
+        rc = tierce_view_chain(&b->chain, kv->view, NULL);
+    if (rc == 0)
+        rc = tierce__kv_renew(kv, b->chain);
+    int64_t ns = rc;
+    if (rc == 0)
+        ns = tierce__kv_store(kv, b->chain, tierce__kv_ids(kv, 0), kv->window_blocks,
+                              kv->window_blocks);
+    return ns < 0 ? (int)ns : 0;
+}
+
+static int name_chunks(struct peers_bench *b)
+{
+    const struct tierce__key *key = &b->holder.view->key;
+    b->object_bytes = b->holder.view->full.extent.object_bytes;
+    for (size_t i = 0; i < CHUNKS; i++) {
+        const uint8_t *hash = tierce_chain_hash(b->chain, (i + 1) * TIERCE__KV_CHUNK_BLOCKS - 1);
+        int bytes = tierce__key_text_format(
+            b->texts[i], tierce__namespaces_digest(b->holder.engine->namespaces, key->ns),
+            &key->shard, hash);
+        if (bytes < 0)
+            return bytes;
+        b->names[i] = (struct tierce_plugin_name){b->texts[i], (size_t)bytes};
+        int rc = tierce__pool_alloc(b->pool, &b->bufs[i], b->object_bytes);
+        if (rc != 0)
+            return rc;
+        b->into[i] = b->bufs[i]->data;
+    }
+    return 0;
+}
+
+/* The first round fills the buffers with the chunks, which are compared. */
+static int check(struct peers_bench *b)
+{
+    int64_t ns = get_all(b);
+    if (ns < 0)
+        return (int)ns;
+    struct tierce__key key = b->holder.view->key;
+    for (size_t i = 0; i < CHUNKS; i++) {
+        memcpy(key.hash, tierce_chain_hash(b->chain, (i + 1) * TIERCE__KV_CHUNK_BLOCKS - 1),
+               sizeof(key.hash));
+        struct tierce__buf *own = tierce__storage_lease(b->holder.engine, &key);
+        bool is_equal = own != NULL && own->bytes == b->object_bytes &&
+                        memcmp(own->data, b->into[i], b->object_bytes) == 0;
+        tierce__buf_release(own);
+        if (!is_equal)
+            return tierce__bench_fail(b->bench, "the bytes read differ from those stored");
+    }
+    return 0;
+}
+
+static int open_all(struct peers_bench *b)
+{
+    char url[96], folder[PATH_MAX], spec[PATH_MAX + 32];
+    if (realpath(b->bench->dir, folder) == NULL)
+        return -errno;
+    snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/pool/\"}", folder);
+    int rc = tierce__bench_manager_process_start(&b->manager, b->bench, "file", spec, NULL);
+    snprintf(url, sizeof(url), "peers://127.0.0.1:%u", (unsigned)b->manager.port);
+    const struct tierce__bench_param params[] = {{"memory.size", "64MiB"}, {"remote.urls", url}};
+    if (rc == 0)
+        rc = tierce__pool_create(
+            &b->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
+                                                  .cap_bytes = 64u << 20});
+    if (rc == 0)
+        rc = open_holder(b, url);
+    if (rc == 0)
+        rc = tierce__bench_engine(&b->reader, b->bench, params, 2);
+    if (rc == 0)
+        rc = name_chunks(b);
+    if (rc != 0)
+        return rc;
+    b->connector = b->reader->levels[b->reader->level_count - 1].connector;
+    b->sockets = (struct tierce__bench_sockets){.into = b->into,
+                                                .from = b->holder.memory,
+                                                .count = CHUNKS,
+                                                .bytes = b->holder.window_bytes / CHUNKS};
+    rc = tierce__bench_sockets_open(&b->sockets, b->bench);
+    return rc == 0 ? await_directory(b) : rc;
+}
+
+static void close_all(struct peers_bench *b)
+{
+    if (b->sockets.into != NULL)
+        tierce__bench_sockets_close(&b->sockets);
+    tierce_engine_close(b->reader);
+    tierce_chain_destroy(b->chain);
+    tierce__kv_close(&b->holder);
+    for (size_t i = 0; i < CHUNKS; i++)
+        tierce__buf_release(b->bufs[i]);
+    tierce__pool_destroy(b->pool);
+    tierce__bench_manager_process_stop(&b->manager);
+    static const char *const left[] = {"pool", "startup.json", "manager.log"};
+    for (size_t i = 0; i < sizeof(left) / sizeof(*left); i++) {
+        char path[PATH_MAX];
+        if (snprintf(path, sizeof(path), "%s/%s", b->bench->dir, left[i]) < (int)sizeof(path))
+            tierce__bench_remove(path);
+    }
+    sem_destroy(&b->done);
+}
+
+static int measure(struct peers_bench *b)
+{
+    struct tierce__bench_side sides[] = {{.run = get_all, .arg = b},
+                                         {.run = tierce__bench_sockets_copy, .arg = &b->sockets}};
+    int rc = tierce__bench_alternate(sides, 2, b->bench->seconds);
+    if (rc < 0)
+        return rc;
+    double ours = (double)b->object_bytes * CHUNKS,
+           bare = (double)b->sockets.bytes * (double)b->sockets.count;
+    char name[64];
+    snprintf(name, sizeof(name), "GET %llu KiB from a peer's memory",
+             (unsigned long long)(b->object_bytes >> 10));
+    tierce__bench_emit(b->bench, &(struct tierce__bench_row){
+                                     .case_name = name,
+                                     .unit = "GB/s",
+                                     .value = ours / sides[0].median_ns,
+                                     .limit = bare / sides[1].median_ns,
+                                     .goal = 0.95,
+                                     .value_min = ours / sides[0].max_ns,
+                                     .value_max = ours / sides[0].min_ns,
+                                     .limit_min = bare / sides[1].max_ns,
+                                     .limit_max = bare / sides[1].min_ns,
+                                 });
+    return 0;
+}
+
+int tierce__bench_peers(const struct tierce__bench *bench)
+{
+    struct peers_bench b = {.bench = bench};
+    sem_init(&b.done, 0, 0);
+    int rc = open_all(&b);
+    if (rc == 0)
+        rc = check(&b);
+    if (rc == 0)
+        rc = measure(&b);
+    close_all(&b);
+    return rc;
+}
