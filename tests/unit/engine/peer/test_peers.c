@@ -68,7 +68,7 @@ static uint64_t peers_have(unsigned engine, uint32_t seed)
                                     .key_count = CHAIN_BLOCKS / FX_CHUNK_BLOCKS,
                                     .recall = TIERCE__RECALL_NOTHING,
                                     .done = on_lookup,
-                                    .arg = (void *)&is_done};
+                                    .arg = &is_done};
     tier->ops->submit(tier, &req);
     WAIT_FOR(atomic_load(&is_done));
     tierce_chain_destroy(chain);
