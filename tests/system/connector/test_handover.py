@@ -47,7 +47,7 @@ def test_the_decoder_computes_one_token_of_each_prompt(pair, prompts, expected):
     assert prefiller.stats()["sessions_now"] == decoder.stats()["sessions_now"] == 0
 
 
-def test_what_does_not_come_is_computed(pair, prompts, expected, engine):
+def test_what_does_not_come_is_computed(pair, prompts, expected):
     prefiller, decoder = pair
     assert decoder.forget() and prefiller.forget()
     fresh = [[(token + 1) % 256 for token in prompt] for prompt in one_over(prompts[:2])]
@@ -57,3 +57,17 @@ def test_what_does_not_come_is_computed(pair, prompts, expected, engine):
     assert loaded(wrong + other, "memory") == [0, 0]
     assert "handover.allow does not name this host" in decoder.text()
     assert "the prefiller knows no such offer" in decoder.text()
+
+
+@pytest.mark.long
+def test_a_prefiller_that_is_killed_after_its_answer(pair, prompts, expected, engine):
+    _, decoder = pair
+    prefiller = engine(store(**{"handover.listen": "127.0.0.1"}))
+    (asked,) = one_over([[(token + 2) % 256 for token in prompts[0]]])
+    (first,) = prefiller.generate(prompts=[asked], tokens=1, wishes=PREFILL)
+    prefiller.kill()
+    outputs = decoder.generate(prompts=[asked], wishes=first["report"])
+    assert answers(outputs) == expected([asked])
+    assert loaded(outputs, "memory") == loaded(outputs, "failed") == [0]
+    assert outputs[0]["seconds"] < 60  # handover.timeout_s bounds the wait
+    assert decoder.stats()["sessions_now"] == 0
