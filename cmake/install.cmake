@@ -32,7 +32,7 @@ install(FILES ${CMAKE_BINARY_DIR}/tierce.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/
 file(STRINGS ${CMAKE_SOURCE_DIR}/src/cli/commands.def rows REGEX "^TIERCE_COMMAND")
 set(pages tierce)
 foreach(row IN LISTS rows)
-    string(REGEX REPLACE "^TIERCE_COMMAND\\(([a-z]+).*" "tierce-\\1" page "${row}")
+    string(REGEX REPLACE "^TIERCE_COMMAND\\([a-z_]+, \"([a-z-]+)\".*" "tierce-\\1" page "${row}")
     list(APPEND pages ${page})
 endforeach()
 set(TIERCE_MAN "")

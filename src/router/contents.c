@@ -51,29 +51,44 @@ static void note(struct tierce__contents *c, uint64_t high, uint64_t low, uint8_
         (struct tierce__directory_change){.key = {high, low}, .tier = tier, .admitted = admitted};
 }
 
-/* Whether another block of the same hash is in this medium: of another namespace. */
-static bool has_twin(const struct tierce__contents *c, uint32_t number, uint8_t bit)
+/* Media as tiers of the directory. */
+static uint8_t wide(uint8_t media)
+{
+    const uint8_t memory = 1u << TIERCE__KV_GPU | 1u << TIERCE__KV_CPU;
+    return (uint8_t)(media | ((media & memory) != 0 ? 1u << TIERCE__CONTENTS_MEMORY : 0));
+}
+
+static void note_tiers(struct tierce__contents *c, uint64_t high, uint64_t low, uint8_t tiers,
+                       bool admitted)
+{
+    for (; tiers != 0; tiers &= (uint8_t)(tiers - 1))
+        note(c, high, low, (uint8_t)__builtin_ctz(tiers), admitted);
+}
+
+/* The tiers of other blocks of the same hash: of other namespaces. */
+static uint8_t twin_tiers(const struct tierce__contents *c, uint32_t number)
 {
     uint64_t hash = c->blocks[number].hash;
+    uint8_t tiers = 0;
     TIERCE__NUMBERS_FOR_EACH (it, &c->by_hash, hash_of(c, hash)) {
-        const struct tierce__contents_block *other = &c->blocks[it.number];
-        if (it.number != number && other->hash == hash && (other->media & bit) != 0)
-            return true;
+        if (it.number != number && c->blocks[it.number].hash == hash)
+            tiers |= wide(c->blocks[it.number].media);
     }
-    return false;
+    return tiers;
 }
 
 /* The same for its standard hash. */
-static bool has_standard_twin(const struct tierce__contents *c, uint32_t number, uint8_t bit)
+static uint8_t standard_twin_tiers(const struct tierce__contents *c, uint32_t number)
 {
     const struct tierce__contents_block *block = &c->blocks[number];
+    uint8_t tiers = 0;
     TIERCE__NUMBERS_FOR_EACH (it, &c->by_standard, hash_of(c, block->standard)) {
         const struct tierce__contents_block *other = &c->blocks[it.number];
         if (it.number != number && other->standard == block->standard &&
-            other->scope == block->scope && (other->media & bit) != 0)
-            return true;
+            other->scope == block->scope)
+            tiers |= wide(other->media);
     }
-    return false;
+    return tiers;
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -111,37 +126,37 @@ static void name(struct tierce__contents *c, uint32_t number, uint64_t scope, ui
     block->scope = scope;
     block->standard = standard;
     tierce__numbers_put(&c->by_standard, hash_of(c, standard), number);
-    for (uint8_t tier = 0; tier < TIERCE__KV_MEDIA; tier++) {
-        if ((block->media & (1u << tier)) != 0)
-            note(c, scope, standard, tier, true);
-    }
+    note_tiers(c, scope, standard, wide(block->media), true);
 }
 
 static void admit(struct tierce__contents *c, uint32_t number, enum tierce__kv_medium medium)
 {
     struct tierce__contents_block *block = &c->blocks[number];
-    uint8_t bit = (uint8_t)(1u << medium);
-    if ((block->media & bit) != 0)
-        return;
-    block->media |= bit;
-    note(c, tierce__engine_scope(c->model), block->hash, (uint8_t)medium, true);
+    uint8_t before = wide(block->media);
+    block->media |= (uint8_t)(1u << medium);
+    uint8_t tiers = (uint8_t)(wide(block->media) & ~before);
+    note_tiers(c, tierce__engine_scope(c->model), block->hash, tiers, true);
     if (block->scope != 0)
-        note(c, block->scope, block->standard, (uint8_t)medium, true);
+        note_tiers(c, block->scope, block->standard, tiers, true);
 }
 
 static void evict(struct tierce__contents *c, uint64_t hash, uint64_t space,
                   enum tierce__kv_medium medium)
 {
     uint32_t number = find(c, hash, space);
-    uint8_t bit = (uint8_t)(1u << medium);
-    if (number == TIERCE__NUMBER_NONE || (c->blocks[number].media & bit) == 0)
+    if (number == TIERCE__NUMBER_NONE)
         return;
     struct tierce__contents_block *block = &c->blocks[number];
-    block->media &= (uint8_t)~bit;
-    if (!has_twin(c, number, bit))
-        note(c, tierce__engine_scope(c->model), hash, (uint8_t)medium, false);
-    if (block->scope != 0 && !has_standard_twin(c, number, bit))
-        note(c, block->scope, block->standard, (uint8_t)medium, false);
+    uint8_t before = wide(block->media);
+    block->media &= (uint8_t) ~(1u << medium);
+    uint8_t tiers = (uint8_t)(before & ~wide(block->media));
+    if (tiers == 0)
+        return;
+    note_tiers(c, tierce__engine_scope(c->model), hash, (uint8_t)(tiers & ~twin_tiers(c, number)),
+               false);
+    if (block->scope != 0)
+        note_tiers(c, block->scope, block->standard,
+                   (uint8_t)(tiers & ~standard_twin_tiers(c, number)), false);
     if (block->media != 0)
         return;
     if (block->scope != 0)
@@ -295,13 +310,9 @@ void tierce__contents_give_all(struct tierce__contents *contents)
     uint64_t scope = tierce__engine_scope(contents->model);
     for (uint32_t i = 0; i < contents->used; i++) {
         const struct tierce__contents_block *block = &contents->blocks[i];
-        for (uint8_t tier = 0; tier < TIERCE__KV_MEDIA; tier++) {
-            if ((block->media & (1u << tier)) == 0)
-                continue;
-            note(contents, scope, block->hash, tier, true);
-            if (block->scope != 0)
-                note(contents, block->scope, block->standard, tier, true);
-        }
+        note_tiers(contents, scope, block->hash, wide(block->media), true);
+        if (block->scope != 0)
+            note_tiers(contents, block->scope, block->standard, wide(block->media), true);
     }
     tierce__contents_flush(contents);
 }

@@ -17,6 +17,9 @@
 
 #define TIERCE__CONTENTS_CHANGES 1024u
 
+/* Tiers in the directory: each medium's number, and this one for blocks in GPU or CPU memory. */
+#define TIERCE__CONTENTS_MEMORY 3u
+
 struct tierce__contents_block {
     uint64_t hash, space;     /* together unique */
     uint64_t scope, standard; /* standard_hash.h; scope 0: not known by tokens */

@@ -517,8 +517,13 @@ struct tierce__directory_id tierce__follower_id(const struct tierce__follower *f
 
 void tierce__follower_about(struct tierce__follower *follower, struct tierce__follower_about *out)
 {
+    struct tierce__directory_about worker;
     tierce__lock_take(&follower->lock);
     *out = follower->about;
+    /* The table may have had no memory for some. */
+    out->is_exact = out->is_exact &&
+                    tierce__directory_about(follower->opts.directory, follower->id, &worker) &&
+                    worker.is_whole;
     out->blocks = follower->contents.count;
     out->block_size = follower->contents.block_size;
     out->counts = follower->contents.counts;

@@ -374,6 +374,11 @@ static void compare_tokens(unsigned prompt)
             if (about.is_exact)
                 ck_assert_uint_eq(is, p->lengths[prompt][medium]);
         }
+        const uint8_t *lengths = p->lengths[prompt];
+        uint8_t memory = lengths[0] > lengths[1] ? lengths[0] : lengths[1];
+        if (about.is_exact)
+            ck_assert_uint_eq(prefix != NULL ? prefix->in_tier[TIERCE__CONTENTS_MEMORY] : 0,
+                              memory);
     }
 }
 

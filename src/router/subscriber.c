@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/subscriber.h"
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "net/http_client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <zmq.h>
+
+#define FRAMES_MAX     5
+#define WAITING_MAX    100000 /* batches queued in ZMQ; further ones are lost, which is noticed */
+#define BYTES_MAX      ((int64_t)64 << 20)
+#define SNAPSHOT_BYTES ((size_t)16 << 30)
+#define TURN_BATCHES   256u /* before other publishers have their turn */
+#define SNAPSHOT_MS    2    /* between two steps of a snapshot */
+
+struct tierce__subscriber {
+    struct tierce__subscriber_opts opts;
+    void *sub, *monitor, *dealer; /* dealer: of the replay in progress, or NULL */
+    uint64_t replay_until_ns;
+    struct tierce__curl *curl;
+    bool is_fetching; /* a snapshot */
+};
+
+static int set(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof(value));
+}
+
+static void *open_socket(void *context, int type, const char *endpoint)
+{
+    int64_t bytes = BYTES_MAX;
+    void *socket = zmq_socket(context, type);
+    if (socket == NULL)
+        return NULL;
+    bool is_good = set(socket, ZMQ_LINGER, 0) == 0 && set(socket, ZMQ_RCVHWM, WAITING_MAX) == 0 &&
+                   set(socket, ZMQ_RECONNECT_IVL, 100) == 0 &&
+                   set(socket, ZMQ_RECONNECT_IVL_MAX, 2000) == 0 &&
+                   zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes, sizeof(bytes)) == 0 &&
+                   (type != ZMQ_SUB || zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0) == 0);
+    if (is_good && (endpoint == NULL || zmq_connect(socket, endpoint) == 0))
+        return socket;
+    int error = errno;
+    zmq_close(socket);
+    errno = error;
+    return NULL;
+}
+
+/* Tells when the connection to the publisher comes and goes. */
+static int watch(struct tierce__subscriber *s)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "inproc://router-monitor-%p", (void *)s);
+    if (zmq_socket_monitor(s->sub, name, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) !=
+        0)
+        return -errno;
+    s->monitor = open_socket(s->opts.context, ZMQ_PAIR, name);
+    return s->monitor != NULL ? 0 : -errno;
+}
+
+int tierce__subscriber_open(struct tierce__subscriber **out,
+                            const struct tierce__subscriber_opts *opts, char why[256])
+{
+    struct tierce__subscriber *s = tierce__calloc(1, sizeof(*s));
+    int rc = s != NULL ? 0 : -ENOMEM;
+    if (rc == 0) {
+        s->opts = *opts;
+        s->sub = open_socket(opts->context, ZMQ_SUB, NULL);
+        rc = s->sub != NULL ? watch(s) : -errno;
+    }
+    if (rc == 0 && zmq_connect(s->sub, opts->endpoint) != 0)
+        rc = -errno;
+    if (rc == 0 && opts->replay[0] != '\0') { /* only to see whether the name is valid */
+        void *probe = open_socket(opts->context, ZMQ_DEALER, opts->replay);
+        rc = probe != NULL ? 0 : -errno;
+        if (probe != NULL)
+            zmq_close(probe);
+    }
+    if (rc == 0 && opts->snapshot[0] != '\0')
+        rc = tierce__curl_create(
+            &s->curl,
+            &(struct tierce__curl_opts){.connect_ms = 2000, .timeout_ms = opts->snapshot_ms});
+    if (rc == 0) {
+        *out = s;
+        return 0;
+    }
+    snprintf(why, 256,
+             "%.100s cannot be followed: %s; an endpoint is tcp://HOST:PORT or ipc://PATH",
+             opts->endpoint, zmq_strerror(-rc));
+    tierce__subscriber_close(s);
+    return rc;
+}
+
+static void close_dealer(struct tierce__subscriber *s)
+{
+    if (s->dealer != NULL)
+        zmq_close(s->dealer);
+    s->dealer = NULL;
+}
+
+void tierce__subscriber_close(struct tierce__subscriber *subscriber)
+{
+    if (subscriber == NULL)
+        return;
+    close_dealer(subscriber);
+    if (subscriber->monitor != NULL)
+        zmq_close(subscriber->monitor);
+    if (subscriber->sub != NULL)
+        zmq_close(subscriber->sub);
+    tierce__curl_destroy(subscriber->curl);
+    tierce__free(subscriber);
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+struct message {
+    zmq_msg_t frames[FRAMES_MAX];
+    int kept, count;
+};
+
+/* Receives a whole message; further frames are counted. False: there is none. */
+static bool take_message(void *socket, struct message *message)
+{
+    *message = (struct message){0};
+    for (bool more = true; more; message->count++) {
+        zmq_msg_t frame;
+        zmq_msg_init(&frame);
+        if (zmq_msg_recv(&frame, socket, ZMQ_DONTWAIT) < 0) {
+            zmq_msg_close(&frame);
+            break; /* only the first can be missing: ZMQ delivers whole messages */
+        }
+        more = zmq_msg_more(&frame) != 0;
+        if (message->kept < FRAMES_MAX) {
+            zmq_msg_init(&message->frames[message->kept]);
+            zmq_msg_move(&message->frames[message->kept++], &frame);
+        }
+        zmq_msg_close(&frame);
+    }
+    return message->count > 0;
+}
+
+static void drop_message(struct message *message)
+{
+    for (int i = 0; i < message->kept; i++)
+        zmq_msg_close(&message->frames[i]);
+}
+
+/* The last two frames: a number and a payload. False: they are not. */
+static bool read_message(struct message *message, uint64_t *number, const void **payload,
+                         size_t *bytes)
+{
+    if (message->count < 2 || message->count > FRAMES_MAX)
+        return false;
+    zmq_msg_t *head = &message->frames[message->count - 2];
+    zmq_msg_t *body = &message->frames[message->count - 1];
+    const uint8_t *at = zmq_msg_data(head);
+    if (zmq_msg_size(head) != sizeof(*number))
+        return false;
+    *number = 0;
+    for (size_t i = 0; i < sizeof(*number); i++)
+        *number = *number << 8 | at[i];
+    *payload = zmq_msg_data(body);
+    *bytes = zmq_msg_size(body);
+    return true;
+}
+
+/* ---- what the follower needs ----------------------------------------------------------------- */
+
+static void begin_replay(struct tierce__subscriber *s, uint64_t from)
+{
+    uint8_t number[8];
+    for (unsigned i = 0; i < 8; i++)
+        number[i] = (uint8_t)(from >> (8 * (7 - i)));
+    s->dealer = open_socket(s->opts.context, ZMQ_DEALER, s->opts.replay);
+    if (s->dealer == NULL || zmq_send(s->dealer, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
+        zmq_send(s->dealer, number, sizeof(number), ZMQ_DONTWAIT) < 0) {
+        close_dealer(s);
+        tierce__follower_replay_end(s->opts.follower, false, tierce__now_ns());
+    }
+    s->replay_until_ns = tierce__deadline_in_ms(s->opts.replay_ms);
+}
+
+static size_t take_snapshot(void *arg, const char *bytes, size_t count)
+{
+    struct tierce__subscriber *s = arg;
+    return tierce__follower_snapshot(s->opts.follower, bytes, count) ? count : 0;
+}
+
+static void begin_snapshot(struct tierce__subscriber *s)
+{
+    tierce__curl_begin(s->curl, &(struct tierce__curl_request){.url = s->opts.snapshot,
+                                                               .bytes_max = SNAPSHOT_BYTES,
+                                                               .take = take_snapshot,
+                                                               .arg = s});
+    s->is_fetching = true;
+}
+
+static void end_snapshot(struct tierce__subscriber *s)
+{
+    struct tierce__curl_answer answer = {0};
+    char why[256];
+    s->is_fetching = false;
+    int rc = tierce__curl_end(&answer, s->curl, why);
+    bool is_complete = rc == 0 && answer.status == 200;
+    tierce__curl_answer_clear(&answer);
+    tierce__follower_snapshot_end(s->opts.follower, is_complete, tierce__now_ns());
+}
+
+static enum tierce__follower_need begin(struct tierce__subscriber *s)
+{
+    uint64_t from = 0;
+    enum tierce__follower_need need =
+        tierce__follower_needs(s->opts.follower, &from, tierce__now_ns());
+    if (need == TIERCE__FOLLOWER_REPLAY)
+        begin_replay(s, from);
+    else if (need == TIERCE__FOLLOWER_SNAPSHOT)
+        begin_snapshot(s);
+    return need;
+}
+
+/* ---- work ------------------------------------------------------------------------------------ */
+
+int tierce__subscriber_items(struct tierce__subscriber *subscriber, void *items, long *wait_ms)
+{
+    zmq_pollitem_t *item = items;
+    int count = 0;
+    bool is_live = begin(subscriber) == TIERCE__FOLLOWER_NOTHING;
+    item[count++] = (zmq_pollitem_t){.socket = subscriber->monitor, .events = ZMQ_POLLIN};
+    if (is_live)
+        item[count++] = (zmq_pollitem_t){.socket = subscriber->sub, .events = ZMQ_POLLIN};
+    if (subscriber->dealer != NULL)
+        item[count++] = (zmq_pollitem_t){.socket = subscriber->dealer, .events = ZMQ_POLLIN};
+    if (subscriber->is_fetching && *wait_ms > SNAPSHOT_MS)
+        *wait_ms = SNAPSHOT_MS;
+    return count;
+}
+
+/* An event has its number in the first two bytes of the first frame. */
+static void see_connection(struct tierce__subscriber *s)
+{
+    struct message message;
+    while (take_message(s->monitor, &message)) {
+        uint16_t event = 0;
+        if (zmq_msg_size(&message.frames[0]) >= sizeof(event))
+            memcpy(&event, zmq_msg_data(&message.frames[0]), sizeof(event));
+        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED || event == ZMQ_EVENT_DISCONNECTED)
+            tierce__follower_connected(s->opts.follower, event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED,
+                                       tierce__now_ns());
+        drop_message(&message);
+    }
+}
+
+static void take_replay(struct tierce__subscriber *s)
+{
+    struct message message;
+    uint64_t number, now_ns = tierce__now_ns();
+    const void *payload;
+    size_t bytes;
+    for (uint32_t i = 0; i < TURN_BATCHES && s->dealer != NULL; i++) {
+        if (!take_message(s->dealer, &message)) {
+            if (now_ns < s->replay_until_ns)
+                return;
+            close_dealer(s);
+            tierce__follower_replay_end(s->opts.follower, false, now_ns);
+            return;
+        }
+        s->replay_until_ns = tierce__deadline_in_ms(s->opts.replay_ms);
+        bool is_good = read_message(&message, &number, &payload, &bytes);
+        if (is_good && number != UINT64_MAX)
+            tierce__follower_replayed(s->opts.follower, number, payload, bytes, now_ns);
+        drop_message(&message);
+        if (!is_good || number == UINT64_MAX) {
+            close_dealer(s);
+            tierce__follower_replay_end(s->opts.follower, is_good, now_ns);
+        }
+    }
+}
+
+static uint32_t take_live(struct tierce__subscriber *s)
+{
+    struct message message;
+    uint64_t number;
+    const void *payload;
+    size_t bytes;
+    uint32_t count = 0;
+    for (; count < TURN_BATCHES && begin(s) == TIERCE__FOLLOWER_NOTHING; count++) {
+        if (!take_message(s->sub, &message))
+            break;
+        /* The event of a new connection came before the first message over it. */
+        see_connection(s);
+        bool is_good = read_message(&message, &number, &payload, &bytes);
+        if (is_good && begin(s) == TIERCE__FOLLOWER_NOTHING)
+            tierce__follower_batch(s->opts.follower, number, payload, bytes, tierce__now_ns());
+        drop_message(&message); /* during a recovery: a replay brings it, or it shows as a gap */
+    }
+    return count;
+}
+
+uint32_t tierce__subscriber_work(struct tierce__subscriber *subscriber)
+{
+    see_connection(subscriber);
+    if (subscriber->dealer != NULL)
+        take_replay(subscriber);
+    if (subscriber->is_fetching && !tierce__curl_step(subscriber->curl))
+        end_snapshot(subscriber);
+    return take_live(subscriber);
+}

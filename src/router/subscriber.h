@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ROUTER_SUBSCRIBER_H
+#define TIERCE_ROUTER_SUBSCRIBER_H
+
+#include "router/follower.h"
+
+/*
+ * The sockets of one publisher, for its follower: SUB for its batches, a DEALER for each replay,
+ * HTTP for its snapshot.
+ *
+ * Thread: its owner, one at a time.
+ */
+
+#define TIERCE__SUBSCRIBER_URL_BYTES 256u
+#define TIERCE__SUBSCRIBER_ITEMS     3u
+
+struct tierce__subscriber_opts {
+    void *context;                     /* of ZMQ */
+    struct tierce__follower *follower; /* [borrow until close] */
+    char endpoint[TIERCE__SUBSCRIBER_URL_BYTES];
+    char replay[TIERCE__SUBSCRIBER_URL_BYTES];   /* "": none */
+    char snapshot[TIERCE__SUBSCRIBER_URL_BYTES]; /* "": none */
+    uint32_t replay_ms, snapshot_ms;
+};
+
+struct tierce__subscriber;
+
+/* Errors, `why` in words: -EINVAL (an endpoint), -ENOMEM, other negative errno. */
+TIERCE_MUSTUSE int tierce__subscriber_open(struct tierce__subscriber **out,
+                                           const struct tierce__subscriber_opts *opts,
+                                           char why[256]);
+/* NULL is accepted. */
+void tierce__subscriber_close(struct tierce__subscriber *subscriber);
+
+/* Begins what its follower needs. Fills up to TIERCE__SUBSCRIBER_ITEMS items to poll, of ZMQ, and
+ * returns their number. *wait_ms is lowered to the time after which `work` is due without an event.
+ */
+int tierce__subscriber_items(struct tierce__subscriber *subscriber, void *items, long *wait_ms);
+
+/* Receives what has arrived. Returns the number of batches. */
+uint32_t tierce__subscriber_work(struct tierce__subscriber *subscriber);
+
+#endif

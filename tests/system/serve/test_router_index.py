@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tierce router-index, as a process, with publishers of pyzmq: lost frames, restarts, tenants."""
+
+import hashlib
+import http.client
+import json
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from kv_publisher import Publisher
+from manager_process import executable
+
+SECONDS = 60
+TOKENS = list(range(1, 41))
+
+
+class Router:
+    def __init__(self, folder, *arguments):
+        self.log = folder / "router.log"
+        with open(self.log, "wb") as out:
+            self.process = subprocess.Popen(
+                [str(executable()), "router-index", "--listen.port=0", "--interval.check=100ms",
+                 "--interval.retry=50ms", *arguments], stdout=out, stderr=out)
+        self.wait(lambda: "listening on" in self.log.read_text() or self.process.poll() is not None)
+        self.port = int(re.search(r"listening on .*HTTP (\d+)", self.log.read_text()).group(1))
+
+    @staticmethod
+    def wait(is_true):
+        until = time.monotonic() + SECONDS
+        while not is_true():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    def ask(self, path, body=None, token=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        connection.request("GET" if body is None else "POST", path,
+                           None if body is None else json.dumps(body),
+                           {"Authorization": f"Bearer {token}"} if token else {})
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        is_json = response.getheader("Content-Type", "").startswith("application/json")
+        return response.status, json.loads(text) if is_json else text
+
+    def register(self, instance, publisher, token=None, **more):
+        body = {"instance_id": instance, "endpoint": publisher.endpoint, "model_name": "m",
+                "block_size": 4, "dp_rank": 0, **more}
+        if publisher.replay_endpoint:
+            body["replay_endpoint"] = publisher.replay_endpoint
+        if publisher.http is not None:
+            body["snapshot_url"] = publisher.snapshot_url
+        assert self.ask("/register", body, token) == (201, {"status": "ok"})
+
+    def worker(self, instance):
+        return next(w for w in self.ask("/workers")[1] if w["instance_id"] == str(instance))
+
+    def blocks(self, instance):
+        pages, start = [], 0
+        while start is not None:
+            page = self.ask(f"/dump?instance_id={instance}&from={start}")[1]
+            pages += page["blocks"]
+            start = page.get("next")
+        return {b["hash"]: {m.upper() for m in b["media"]} for b in pages}
+
+    def query(self, tokens=TOKENS):
+        return self.ask("/query", {"model_name": "m", "token_ids": tokens})[1]["instances"]
+
+    def equals(self, instance, publisher):
+        def is_equal():
+            if not publisher.has_replay:
+                publisher.send()  # shows that the one before was lost
+            return self.worker(instance)["exact"] and self.blocks(instance) == {
+                h: media for h, (media, _, _) in publisher.held.items()}
+
+        self.wait(is_equal)
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(SECONDS) == 0, self.log.read_text()
+
+
+@pytest.fixture
+def router(tmp_path):
+    out = Router(tmp_path)
+    yield out
+    out.end()
+
+
+def test_lost_frames_and_restarts(router):
+    """A publisher with replay as vLLM, one with a snapshot only, and both: always the same set."""
+    publishers = {1: Publisher(), 2: Publisher(replay=False, snapshot=True),
+                  3: Publisher(snapshot=True, arrays=True)}
+    for instance, p in publishers.items():
+        p.send(p.clear())
+        router.register(instance, p)
+        router.wait(lambda: router.worker(instance)["status"] == "active")
+    for life in range(2):
+        for instance, p in publishers.items():
+            p.send(p.store([10, 11, 12], None, TOKENS[:12]))
+            p.send(p.store([13], 12, TOKENS[12:16]), lost=True)
+            p.send(p.remove([12]), p.store([10, 11, 12], None, TOKENS[:12], "CPU"), lost=True)
+            p.send(p.store([2**64 - 1], None, [99, 98, 97, 96], "DISK"))
+        for instance, p in publishers.items():
+            router.equals(instance, p)
+            # What is lost at the end is noticed where there is a replay.
+            p.send(p.store([77], None, [5, 5, 5, life]), lost=p.has_replay)
+            router.equals(instance, p)
+        found = router.query()
+        assert set(found) == {"1", "2", "3"}
+        for answer in found.values():
+            assert answer["exact"] and answer["longest_matched"] == 16, answer
+            assert (answer["gpu"], answer["cpu"], answer["disk"]) == (8, 16, 16)
+            assert answer["alone"] == {"gpu": 8, "cpu": 12, "disk": 0}
+        for p in publishers.values():
+            p.kill()
+            p.start()
+            p.send(p.clear())
+    for instance, p in publishers.items():
+        router.equals(instance, p)
+    assert router.query() == {}
+    for p in publishers.values():
+        p.close()
+
+
+def test_no_recovery(router):
+    """A publisher with neither replay nor snapshot is inexact after a gap, until it clears; one that
+    is killed holds nothing."""
+    p = Publisher(replay=False)
+    router.register("engine", p, dp_rank=3)
+    router.wait(lambda: router.worker("engine")["status"] == "active")
+    blocks = lambda: router.ask("/dump?instance_id=engine&dp_rank=3")[1]["blocks"]
+    p.send(p.clear())
+    router.wait(lambda: router.worker("engine")["exact"])
+    p.send(p.store([1], None, TOKENS[:4]))
+    p.send(p.store([2], 1, TOKENS[4:8]), lost=True)
+    p.send(p.store([3], 2, TOKENS[8:12]))
+    router.wait(lambda: not router.worker("engine")["exact"] and len(blocks()) == 1)
+    p.send(p.clear(), p.store([1], None, TOKENS[:4]))
+    router.wait(lambda: router.worker("engine")["exact"])
+    assert router.ask("/query_by_hash", {"model_name": "m", "block_hashes": [1]})[1]["scores"] == \
+        {"engine": {"3": 4}}
+    standard = blocks()[0]["standard"]
+    answer = router.ask("/query_by_hash", {"model": "m", "seq_hashes": [standard]})[1]
+    assert answer["default"]["engine"]["GPU"] == 4 and answer["default"]["engine"]["DP"] == {"3": 4}
+    assert router.ask("/unregister", {"instance_id": "engine"}) == (200, {"status": "ok"})
+    assert router.ask("/workers")[1] == []
+    p.close()
+
+
+@pytest.mark.parametrize("path, body, status, why", [
+    ("/register", {"instance_id": 1, "endpoint": "http://a", "model_name": "m"}, 400, "tcp://"),
+    ("/register", {"endpoint": "tcp://127.0.0.1:1", "model_name": "m"}, 400, "instance_id"),
+    ("/register", {"instance_id": 1, "endpoint": "tcp://nowhere", "model_name": "m"}, 400, "tcp://"),
+    ("/register", {"instance_id": 1, "endpoint": "tcp://127.0.0.1:1", "model_name": "m",
+                   "snapshot_url": "file:///etc"}, 400, "snapshot_url"),
+    ("/query", {"model_name": "m", "token_ids": []}, 400, "token_ids"),
+    ("/query", {"model_name": "m", "token_ids": [2**32]}, 400, "token_ids"),
+    ("/query", {"model_name": "m", "token_ids": [1], "cache_salt": "a"}, 400, "cache_salt"),
+    ("/query", {"token_ids": [1]}, 400, "model_name"),
+    ("/query", {"model_name": "other", "token_ids": [1]}, 404, "model"),
+    ("/query", [1], 400, "JSON object"),
+    ("/unregister", {"instance_id": 9}, 404, "publisher")])
+def test_refused(refusing, path, body, status, why):
+    answer = refusing.ask(path, body)
+    assert answer[0] == status and why in answer[1]["error"], answer
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory):
+    out = Router(tmp_path_factory.mktemp("refusing"))
+    yield out
+    out.end()
+
+
+def test_tenants(tmp_path):
+    """Tokens may read or register; a tenant sees its publishers only. SIGHUP reads new tokens."""
+    file = tmp_path / "tokens"
+
+    def write(**tokens):
+        lines = [f"{role} {name} {hashlib.sha256(name.encode()).hexdigest()} {tenant}"
+                 for name, (role, tenant) in tokens.items()]
+        file.write_text("\n".join(lines) + "\n")
+        file.chmod(0o600)
+
+    write(a=("admin", "one"), b=("read", "two"), c=("admin", ""))
+    router = Router(tmp_path, f"--auth.token_file={file}")
+    p = Publisher()
+    p.send(p.store([1], None, TOKENS[:4]))
+    query = {"model_name": "m", "token_ids": TOKENS}
+    assert router.ask("/workers")[0] == 401
+    assert router.ask("/register", {}, "b")[0] == 403
+    assert router.ask("/query", {**query, "tenant_id": "two"}, "a")[0] == 403
+    router.register(1, p, token="a")
+    router.wait(lambda: router.ask("/query", query, "a")[1]["instances"] != {})
+    assert router.ask("/query", query, "b")[0] == 404
+    assert router.ask("/workers", token="b")[1] == []
+    assert router.ask("/query", query, "c")[0] == 404
+    assert router.ask("/query", {**query, "tenant_id": "one"}, "c")[1]["scores"] == {"1": {"0": 4}}
+    assert router.ask("/dump?instance_id=1", token="b")[0] == 404
+    write(d=("read", "one"))
+    router.process.send_signal(signal.SIGHUP)
+    router.wait(lambda: router.ask("/workers", token="d")[0] == 200)
+    assert router.ask("/workers", token="a")[0] == 401
+    assert router.ask("/health")[0] == 200
+    assert "tierce_router_publishers 1\n" in router.ask("/metrics", token="d")[1]
+    router.end()
+    p.close()
+
+
+def test_publishers_file(tmp_path):
+    p = Publisher()
+    p.send(p.store([1, 2], None, TOKENS[:8]))
+    file = tmp_path / "publishers.json"
+    file.write_text(json.dumps([{"instance_id": 5, "model_name": "m", "endpoint": p.endpoint,
+                                 "replay_endpoint": p.replay_endpoint}]))
+    router = Router(tmp_path, f"--publishers.file={file}")
+    router.equals(5, p)
+    assert router.query()["5"]["gpu"] == 8
+    router.end()
+    p.close()
+    file.write_text('[{"instance_id": 5}]')
+    out = subprocess.run([str(executable()), "router-index", f"--publishers.file={file}"],
+                         capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert out.returncode == 2 and "publisher 0: model_name" in out.stderr, out
