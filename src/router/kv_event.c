@@ -33,7 +33,7 @@ static struct tierce__text text_of(const struct tierce__msgpack_item *item)
 
 bool tierce__kv_hash(struct tierce__msgpack *m, uint64_t *out)
 {
-    struct tierce__msgpack_item item = take_whole(m);
+    struct tierce__msgpack_item item = take(m);
     if (item.type == TIERCE__MSGPACK_UINT || item.type == TIERCE__MSGPACK_INT) {
         *out = item.number;
         return true;
@@ -61,9 +61,9 @@ static void take_hashes(struct tierce__msgpack *m, struct tierce__kv_event *even
     struct tierce__msgpack start = *m;
     struct tierce__msgpack_item array = take(&start);
     uint64_t hash;
-    (void)tierce__msgpack_skip(m);
     if (array.type != TIERCE__MSGPACK_ARRAY) {
         f->is_wrong = true;
+        (void)tierce__msgpack_skip(m);
         return;
     }
     event->hashes = start;
@@ -71,22 +71,31 @@ static void take_hashes(struct tierce__msgpack *m, struct tierce__kv_event *even
     f->has_hashes = true;
     for (uint32_t i = 0; i < array.count && !f->is_wrong; i++)
         f->is_wrong = !tierce__kv_hash(&start, &hash);
+    if (f->is_wrong)
+        (void)tierce__msgpack_skip(m);
+    else
+        *m = start;
 }
 
 static void take_tokens(struct tierce__msgpack *m, struct tierce__kv_event *event, struct fields *f)
 {
     struct tierce__msgpack start = *m;
     struct tierce__msgpack_item array = take(&start);
-    (void)tierce__msgpack_skip(m);
-    if (array.type == TIERCE__MSGPACK_NIL)
+    if (array.type == TIERCE__MSGPACK_NIL) {
+        *m = start;
         return;
+    }
     f->is_wrong |= array.type != TIERCE__MSGPACK_ARRAY;
     event->tokens = start;
     event->token_count = f->is_wrong ? 0 : array.count;
     for (uint32_t i = 0; i < event->token_count && !f->is_wrong; i++) {
-        struct tierce__msgpack_item token = take_whole(&start);
+        struct tierce__msgpack_item token = take(&start);
         f->is_wrong = token.type != TIERCE__MSGPACK_UINT || token.number > UINT32_MAX;
     }
+    if (f->is_wrong)
+        (void)tierce__msgpack_skip(m);
+    else
+        *m = start;
 }
 
 static void take_parent(struct tierce__msgpack *m, struct tierce__kv_event *event, struct fields *f)
@@ -96,7 +105,9 @@ static void take_parent(struct tierce__msgpack *m, struct tierce__kv_event *even
         *m = start;
         return;
     }
-    event->has_parent = tierce__kv_hash(m, &event->parent);
+    start = *m;
+    event->has_parent = tierce__kv_hash(&start, &event->parent);
+    (void)tierce__msgpack_skip(m);
     f->is_wrong |= !event->has_parent;
 }
 
