@@ -219,7 +219,7 @@ static void store(struct tierce__contents *c, const struct tierce__kv_event *eve
         c->block_size = event->block_size;
     for (uint32_t i = 0; i < event->hash_count; i++) {
         uint64_t hash = 0;
-        (void)tierce__kv_hash(&hashes, &hash);
+        (void)tierce__kv_take_hash(&hashes, &hash);
         if (chain.scope != 0)
             advance(c, &chain, &tokens, event->block_size);
         uint32_t number = find(c, hash, event->space);
@@ -237,7 +237,7 @@ static void remove_all(struct tierce__contents *c, const struct tierce__kv_event
     struct tierce__msgpack hashes = event->hashes;
     for (uint32_t i = 0; i < event->hash_count; i++) {
         uint64_t hash = 0;
-        (void)tierce__kv_hash(&hashes, &hash);
+        (void)tierce__kv_take_hash(&hashes, &hash);
         evict(c, hash, event->space, event->medium);
     }
 }

@@ -31,7 +31,7 @@ static struct tierce__text text_of(const struct tierce__msgpack_item *item)
     return (struct tierce__text){(const char *)item->bytes, item->count};
 }
 
-bool tierce__kv_hash(struct tierce__msgpack *m, uint64_t *out)
+bool tierce__kv_take_hash(struct tierce__msgpack *m, uint64_t *out)
 {
     struct tierce__msgpack_item item = take(m);
     if (item.type == TIERCE__MSGPACK_UINT || item.type == TIERCE__MSGPACK_INT) {
@@ -70,7 +70,7 @@ static void take_hashes(struct tierce__msgpack *m, struct tierce__kv_event *even
     event->hash_count = array.count;
     f->has_hashes = true;
     for (uint32_t i = 0; i < array.count && !f->is_wrong; i++)
-        f->is_wrong = !tierce__kv_hash(&start, &hash);
+        f->is_wrong = !tierce__kv_take_hash(&start, &hash);
     if (f->is_wrong)
         (void)tierce__msgpack_skip(m);
     else
@@ -106,7 +106,7 @@ static void take_parent(struct tierce__msgpack *m, struct tierce__kv_event *even
         return;
     }
     start = *m;
-    event->has_parent = tierce__kv_hash(&start, &event->parent);
+    event->has_parent = tierce__kv_take_hash(&start, &event->parent);
     (void)tierce__msgpack_skip(m);
     f->is_wrong |= !event->has_parent;
 }

@@ -36,7 +36,7 @@ enum tierce__kv_medium {
 struct tierce__kv_event {
     enum tierce__kv_type type;
     enum tierce__kv_medium medium;
-    struct tierce__msgpack hashes; /* hash_count items, each fit for tierce__kv_hash */
+    struct tierce__msgpack hashes; /* hash_count items, each fit for tierce__kv_take_hash */
     struct tierce__msgpack tokens; /* token_count items, each a UINT below 2^32 */
     uint32_t hash_count, token_count;
     uint32_t block_size; /* tokens; 0: unknown */
@@ -65,7 +65,7 @@ bool tierce__kv_batch_next(struct tierce__kv_batch *batch, struct tierce__kv_eve
 
 /* Takes a block's hash: a number as it is; of bytes the last eight as a big-endian number, as vLLM
  * makes numbers of its digests. False: it is neither. */
-bool tierce__kv_hash(struct tierce__msgpack *m, uint64_t *out);
+bool tierce__kv_take_hash(struct tierce__msgpack *m, uint64_t *out);
 
 /* Whether a batch has an AllBlocksCleared: what it and its successors tell is complete. */
 bool tierce__kv_batch_clears(const void *payload, size_t bytes);

@@ -50,9 +50,9 @@ static void expect_hashes(void)
 {
     uint64_t hash = 0;
     ck_assert_uint_eq(event.hash_count, 2);
-    ck_assert(tierce__kv_hash(&event.hashes, &hash));
+    ck_assert(tierce__kv_take_hash(&event.hashes, &hash));
     ck_assert_uint_eq(hash, UINT64_MAX);
-    ck_assert(tierce__kv_hash(&event.hashes, &hash));
+    ck_assert(tierce__kv_take_hash(&event.hashes, &hash));
     ck_assert_uint_eq(hash, 0x0100000000000009);
 }
 
