@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "engine/objects/object_form.h"
 #include "proto/msgpack/msgpack_write.h"
 
 static uint64_t big_endian(const uint8_t bytes[8])
@@ -27,6 +28,12 @@ uint64_t tierce__kv_hash(const uint8_t hash[TIERCE_HASH_BYTES])
 static const char *medium_of(const char *tier)
 {
     return strcmp(tier, "memory") == 0 ? "CPU" : strcmp(tier, "disk") == 0 ? "DISK" : NULL;
+}
+
+static bool is_published(const struct tierce_event *e)
+{
+    return medium_of(e->tier) != NULL &&
+           (e->ns_text == NULL || !tierce__object_is_space(e->ns_text));
 }
 
 /* 0: the namespace is not known. No value of its text contains a newline. */
@@ -171,7 +178,7 @@ size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *
     uint32_t written = 0;
     for (size_t i = 0; i < count; i += n) {
         n = 1;
-        if (medium_of(events[i].tier) == NULL || (after > 0 && events[i].sequence <= after))
+        if (!is_published(&events[i]) || (after > 0 && events[i].sequence <= after))
             continue;
         while (i + n < count && continues(&events[i + n - 1], &events[i + n]))
             n++;

@@ -19,8 +19,8 @@ struct tierce__kv_form {
     uint32_t block_tokens;
 };
 
-/* Appends a batch with the events whose number is above `after`, without those of remote tiers.
- * Returns its hashes; 0: nothing was appended. */
+/* Appends a batch with the events whose number is above `after`, without those of remote tiers
+ * and of named values. Returns its hashes; 0: nothing was appended. */
 size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *form,
                               const struct tierce_event *events, size_t count, uint64_t after);
 

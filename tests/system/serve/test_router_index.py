@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """tierce router-index, as a process, with publishers of pyzmq: lost frames, restarts, tenants."""
 
+import ctypes
 import hashlib
 import http.client
 import json
@@ -8,11 +9,14 @@ import re
 import signal
 import subprocess
 import time
+from array import array
 
+import msgspec
 import pytest
+import zmq
 
 from kv_publisher import Publisher
-from manager_process import executable
+from manager_process import executable, free_port
 
 SECONDS = 60
 TOKENS = list(range(1, 41))
@@ -226,3 +230,82 @@ def test_publishers_file(tmp_path):
     out = subprocess.run([str(executable()), "router-index", f"--publishers.file={file}"],
                          capture_output=True, text=True, timeout=SECONDS, check=False)
     assert out.returncode == 2 and "publisher 0: model_name" in out.stderr, out
+
+
+# ---- a store of Tierce as publisher
+
+CHUNKS, CHUNK_TOKENS, CELL = 16, 16, 64 << 10
+
+
+class Store:
+    def __init__(self, folder):
+        from tierce import _core as core
+
+        self.core, self.disk = core, folder / "disk"
+        self.ports = [free_port() for _ in range(3)]
+        self.endpoint, self.replay_endpoint = (f"tcp://127.0.0.1:{port}" for port in self.ports[:2])
+        self.http, self.snapshot_url = True, f"http://127.0.0.1:{self.ports[2]}/kv_events/snapshot"
+        self.memory, self.blocks = ctypes.create_string_buffer(CHUNKS * CELL), array("i", range(CHUNKS))
+
+    def open(self):
+        self.engine = self.core.Engine.open(None, {
+            "memory.size": "4MiB", "disk.path": str(self.disk), "disk.size": "64MiB", "kv_events.endpoint": self.endpoint,
+            "kv_events.replay_endpoint": self.replay_endpoint, "kv_events.snapshot_port": str(self.ports[2])})
+        self.view = self.engine.view({
+            "weights": "aa", "model": "m", "kv_dtype": "float32", "quantization": "", "layout": "l", "layer_count": 1,
+            "cell_bytes": [CELL], "block_tokens": CHUNK_TOKENS, "chunk_blocks": 1, "algo": "sha256"})
+        self.view.set_paged([ctypes.addressof(self.memory)], [CELL], CHUNKS)
+
+    def store(self, token):
+        chain = self.view.chain()
+        chain.append(array("i", [token]) * (CHUNKS * CHUNK_TOKENS))
+        store = self.view.store_begin(chain, CHUNKS, self.blocks)
+        store.layer(0)
+        assert store.end() == CHUNKS and self.engine.flush(60_000)
+
+    def close(self):
+        del self.view
+        self.engine.close()
+
+    def held(self):
+        """By all batches of this publisher, which is younger than its replay buffer is long: {hash: media}."""
+        with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+            dealer.rcvtimeo = SECONDS * 1000
+            dealer.connect(self.replay_endpoint)
+            dealer.send_multipart([b"", bytes(8)])
+            held = {}
+            while (answer := dealer.recv_multipart())[2] != b"\xff" * 8:
+                for event in msgspec.msgpack.decode(answer[3])[1]:
+                    for h in event.get("block_hashes", ()):
+                        if event["type"] == "BlockStored":
+                            held.setdefault(h, set()).add(event["medium"])
+                        else:
+                            held[h].discard(event["medium"])
+                    if event["type"] == "AllBlocksCleared":
+                        held = {}
+        return {h: media for h, media in held.items() if media}
+
+
+def test_a_store_of_tierce(router, tmp_path):
+    """Chunks in memory and on disk, evictions, and an engine that starts again with its disk."""
+    store = Store(tmp_path)
+    store.open()
+    router.register(1, store, block_size=CHUNK_TOKENS)
+
+    def is_equal():
+        held, stats = store.held(), store.engine.stats()
+        tiers = [sum(medium in media for media in held.values()) for medium in ("CPU", "DISK")]
+        return (tiers == [stats["memory_chunks_now"], stats["disk_chunks_now"]] and
+                router.worker(1)["exact"] and router.blocks(1) == held)
+
+    for token in range(1, 9):  # memory has room for three
+        store.store(token)
+    router.wait(is_equal)
+    assert {len(media) for media in store.held().values()} == {1, 2}
+    store.close()
+    store.open()
+    router.wait(is_equal)
+    assert set(map(frozenset, store.held().values())) == {frozenset({"DISK"})}
+    store.store(99)
+    router.wait(is_equal)
+    store.close()

@@ -6,6 +6,8 @@
 #include "test_random.h"
 
 #include "base/clock.h"
+#include "engine/objects/object_form.h"
+#include "engine/observe/kv_batch.h"
 #include "net/listen.h"
 #include "proto/msgpack/msgpack.h"
 
@@ -458,6 +460,37 @@ START_TEST(invalid_requests)
 }
 END_TEST
 
+/* Chunks of remote stores and named values are not published; those of unknown namespaces are. */
+START_TEST(what_is_published)
+{
+    static const uint8_t digest[TIERCE_HASH_BYTES];
+    static const struct {
+        const char *tier, *ns_text;
+        size_t hashes;
+    } cases[] = {{"memory", "tierce-namespace=1\nblock_tokens=16\n", 1},
+                 {"disk", NULL, 1},
+                 {"redis", "tierce-namespace=1\nblock_tokens=16\n", 0},
+                 {"memory", TIERCE__OBJECT_SPACE_TEXT "x\n", 0},
+                 {"disk", TIERCE__OBJECT_SPACE_TEXT "x\n", 0}};
+    for (unsigned kind = TIERCE_EVENT_ADMIT; kind <= TIERCE_EVENT_EVICT; kind++) {
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            struct tierce__line out = {0};
+            struct tierce__kv_form form = {0};
+            const struct tierce_event event = {.sequence = 1,
+                                               .kind = (enum tierce_event_kind)kind,
+                                               .tier = cases[i].tier,
+                                               .ns_text = cases[i].ns_text,
+                                               .ns_digest = digest,
+                                               .block_count = 16};
+            size_t hashes = tierce__kv_batch_write(&out, &form, &event, 1, 0);
+            ck_assert_uint_eq(hashes, cases[i].hashes);
+            ck_assert_int_eq(out.bytes > 0, hashes > 0);
+            tierce__line_clear(&out);
+        }
+    }
+}
+END_TEST
+
 static void check_refused(const char *const *sets, const char *text)
 {
     struct tierce_config *config = fx_config("", sets);
@@ -490,5 +523,6 @@ START_TEST(invalid_parameters)
 END_TEST
 
 CHECK_MAIN("kv_events", .seconds = 110, .setup = silence_log, .at_once = true,
-           .tests = {lost_changes_are_made_good, invalid_requests, invalid_parameters},
+           .tests = {lost_changes_are_made_good, invalid_requests, invalid_parameters,
+                     what_is_published},
            .loops = {{a_reader_is_exact, 0, 3}})
