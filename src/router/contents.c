@@ -215,7 +215,7 @@ static void store(struct tierce__contents *c, const struct tierce__kv_event *eve
 {
     struct tierce__msgpack hashes = event->hashes, tokens = event->tokens;
     struct chain chain = chain_of(c, event);
-    if (event->block_size != 0)
+    if (event->block_size > c->block_size) /* the last block of a prompt may be shorter */
         c->block_size = event->block_size;
     for (uint32_t i = 0; i < event->hash_count; i++) {
         uint64_t hash = 0;

@@ -99,12 +99,12 @@ static void apply(struct tierce__follower *f, uint64_t number, const void *paylo
 {
     tierce__lock_take(&f->lock);
     bool clears = f->about.is_exact ? false : tierce__kv_batch_clears(payload, bytes);
-    uint64_t left_out = f->contents.counts.left_out;
+    uint64_t left_out = f->contents.counts.left_out, invalid = f->contents.counts.invalid;
     bool is_batch = tierce__contents_apply(&f->contents, payload, bytes);
     f->about.batches += is_batch;
     f->about.refused += !is_batch;
     f->about.next = number + 1;
-    if (!is_batch || f->contents.counts.left_out > left_out)
+    if (!is_batch || f->contents.counts.left_out > left_out || f->contents.counts.invalid > invalid)
         set_exact(f, false);
     else if (clears)
         set_exact(f, true);
@@ -262,11 +262,13 @@ void tierce__follower_connected(struct tierce__follower *f, bool is_connected, u
 {
     tierce__lock_take(&f->lock);
     bool is_new = is_connected && !f->about.is_connected;
+    bool is_lost = !is_connected && f->about.is_connected; /* not: one more attempt has failed */
     f->about.is_connected = is_connected;
     tierce__lock_drop(&f->lock);
     f->has_live = false;
     if (!is_connected) {
-        f->lost_at = now_ns;
+        if (is_lost)
+            f->lost_at = now_ns;
         return;
     }
     f->lost_at = 0;
@@ -292,8 +294,9 @@ enum tierce__follower_need tierce__follower_needs(struct tierce__follower *f, ui
         f->is_suspect = true;
         return TIERCE__FOLLOWER_NOTHING;
     }
-    if (!f->about.is_connected)
-        return TIERCE__FOLLOWER_NOTHING;
+    if (!f->about
+             .is_connected) /* messages that have arrived may be read, but not before the step */
+        return f->due == IDLE ? TIERCE__FOLLOWER_NOTHING : TIERCE__FOLLOWER_BUSY;
     if (f->due == IDLE && !f->about.is_exact && f->retry_at != 0 && now_ns >= f->retry_at)
         f->due = f->opts.has_snapshot ? SNAPSHOT : START;
     if (f->due == IDLE && f->opts.has_replay && f->has_life && f->check_at != 0 &&

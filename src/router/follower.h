@@ -48,7 +48,7 @@ enum tierce__follower_need {
     TIERCE__FOLLOWER_NOTHING,  /* live batches may come */
     TIERCE__FOLLOWER_REPLAY,   /* from *from on */
     TIERCE__FOLLOWER_SNAPSHOT, /* over HTTP */
-    TIERCE__FOLLOWER_BUSY,     /* with one of them */
+    TIERCE__FOLLOWER_BUSY,     /* with one of them, or one waits for the connection */
 };
 
 struct tierce__follower_about {

@@ -57,7 +57,9 @@ static bool add_row(void *arg, const struct tierce__source_opts *opts,
     if (answer->count == TIERCE__QUERY_RANKS_MAX || strcmp(opts->model, row->query->model) != 0)
         return false;
     tierce__follower_about(follower, &about);
-    uint64_t size = row->block_size != 0 ? row->block_size : about.block_size;
+    uint64_t size = row->block_size != 0    ? row->block_size
+                    : about.block_size != 0 ? about.block_size
+                                            : opts->block_size;
     struct tierce__query_rank *rank = &answer->ranks[answer->count++];
     *rank = (struct tierce__query_rank){.dp_rank = opts->dp_rank,
                                         .is_exact = about.is_exact,

@@ -17,9 +17,9 @@
 enum {
     KEPT_MAX = 16384,   /* batches */
     COPY_MAX = 64,      /* batches under one hold of the lock */
-    REPLAY_MS = 10000,  /* until a reader must have taken its replay */
+    REPLAY_MS = 10000,  /* until a reader must have taken the next batch of its replay */
     SEND_MS = 100,      /* between two checks whether the stream ends */
-    REQUEST_BYTES = 64, /* of a frame of a request: longer ones end the connection */
+    FRAME_BYTES = 8192, /* of a topic or a request: longer ones end the connection */
     FRAMES = 3,         /* of a request */
     NUMBER_BYTES = 8,
 };
@@ -150,6 +150,7 @@ static void replay(struct tierce__kv_stream *s, zmq_msg_t *id, uint64_t sequence
     while (is_read && (count = copy_kept(s, batches, &sequence)) > 0) {
         for (uint32_t i = 0; i < count; i++) {
             is_read = is_read && send_id(s, id, deadline_ns, ending);
+            deadline_ns = tierce__deadline_in_ms(REPLAY_MS);
             if (is_read)
                 send_batch(s->router, s->topic, sequence + i, &batches[i]);
             else
@@ -234,7 +235,7 @@ static bool is_endpoint(const char *text)
 static int bind_socket(void **out, void *context, int type, const char *endpoint, char why[256])
 {
     int behind = TIERCE__KV_BEHIND_MAX, linger = 0, mandatory = 1, wait_ms = SEND_MS;
-    int64_t bytes = REQUEST_BYTES;
+    int64_t bytes = FRAME_BYTES;
     if (!is_endpoint(endpoint)) {
         snprintf(why, 256, "'%.160s' is not tcp://ADDRESS:PORT or ipc://PATH", endpoint);
         return TIERCE_E_CONFIG;

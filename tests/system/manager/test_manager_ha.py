@@ -92,7 +92,13 @@ def pair(tmp_path, place):
 def test_one_leads_and_the_other_names_it(pair):
     first, second = pair
     assert leads(first) and not leads(second)
-    infos = [Http(m).call("admin", "GetManagerClusterInfo") for m in pair]
+    infos = []
+
+    def is_known():
+        infos[:] = [Http(m).call("admin", "GetManagerClusterInfo") for m in pair]
+        return infos[1]["leader_node_id"] != ""
+
+    wait_until(is_known)
     assert infos[0]["self_node_id"] == infos[0]["leader_node_id"] == infos[1]["leader_node_id"]
     assert infos[1]["self_node_id"] != infos[0]["self_node_id"]
     reply = Http(second).call("meta", "GetInstanceInfo", instance_id="i")
