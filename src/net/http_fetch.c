@@ -209,9 +209,15 @@ const char *tierce__fetch_header(struct tierce__fetch *fetch, const char *name)
                : NULL;
 }
 
+/* libcurl says that it could not connect also if this process lacks descriptors or ports. */
 static int status_of(const struct tierce__fetch *fetch, CURLcode code)
 {
-    return fetch->is_refused ? TIERCE_E_CANCELLED : tierce__curl_error(code);
+    long os_error = 0;
+    if (fetch->is_refused)
+        return TIERCE_E_CANCELLED;
+    if (code == CURLE_COULDNT_CONNECT)
+        curl_easy_getinfo(fetch->easy, CURLINFO_OS_ERRNO, &os_error);
+    return os_error != 0 && os_error != ECONNREFUSED ? -EIO : tierce__curl_error(code);
 }
 
 static void finish(struct tierce__fetch *fetch, CURLcode code)

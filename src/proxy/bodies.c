@@ -121,8 +121,14 @@ void tierce__body_put_decode(struct tierce__line *line, struct tierce__text requ
     TIERCE_ASSERT(tierce__json_value_kind(request) == '{');
     tierce__json_write_open(&json, NULL, '{');
     put_others(&json, request, own);
-    tierce__json_write_value(&json, PARAMS, params);
+    if (params.length > 0)
+        tierce__json_write_value(&json, PARAMS, params);
     tierce__json_write_close(&json, '}');
+}
+
+bool tierce__body_has_params(struct tierce__text request)
+{
+    return tierce__json_get(request, PARAMS).length > 0;
 }
 
 struct tierce__text tierce__body_params(struct tierce__text answer)

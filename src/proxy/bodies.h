@@ -19,9 +19,13 @@ bool tierce__body_can_prefill(struct tierce__text request);
  * kv_transfer_params that ask for KV to be kept for another engine. */
 void tierce__body_put_prefill(struct tierce__line *line, struct tierce__text request);
 
-/* Appends the request to the engine that answers, with the kv_transfer_params of a prefill. */
+/* Appends the request to the engine that answers, with the kv_transfer_params of a prefill, or with
+ * none if `params` is empty; never with the client's. */
 void tierce__body_put_decode(struct tierce__line *line, struct tierce__text request,
                              struct tierce__text params);
+
+/* Whether a request has kv_transfer_params of its own. */
+bool tierce__body_has_params(struct tierce__text request);
 
 /* The kv_transfer_params of a prefill's answer; empty if there are none. */
 struct tierce__text tierce__body_params(struct tierce__text answer);

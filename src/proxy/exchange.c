@@ -181,7 +181,7 @@ static void enter(struct tierce__exchange *exchange, enum tierce__exchange_step 
     exchange->tried = 0;
     exchange->attempts = 0;
     tierce__line_clear(&exchange->made);
-    exchange->has_params = false;
+    exchange->has_params = exchange->is_made = false;
 }
 
 /* What `done` begins with: the fetch is over, and its headers are kept. */
@@ -224,9 +224,25 @@ static bool is_engines_fault(int rc, long status)
 
 static void done_decode(void *arg, int rc, const char *why);
 
+/* With prefill.urls, only a prefiller says where KV is read from, not the client. */
+static bool drop_params(struct tierce__exchange *exchange)
+{
+    if (exchange->relay->proxy->prefill.count == 0 || exchange->body == NULL ||
+        !tierce__body_has_params(exchange->request.value))
+        return true;
+    tierce__line_clear(&exchange->made);
+    tierce__body_put_decode(&exchange->made, exchange->request.value, (struct tierce__text){0});
+    exchange->is_made = !exchange->made.failed;
+    return exchange->is_made;
+}
+
 static void ask_decode(struct tierce__exchange *exchange, struct tierce__engine *engine)
 {
-    bool is_made = exchange->has_params;
+    if (!exchange->has_params && !exchange->is_made && !drop_params(exchange)) {
+        tierce__exchange_fail(exchange, 503, "no memory for the request");
+        return;
+    }
+    bool is_made = exchange->has_params || exchange->is_made;
     use_engine(exchange, &exchange->relay->proxy->decode, engine);
     int rc = begin_fetch(
         exchange, &(struct ask){.origin = engine->url,
@@ -274,6 +290,16 @@ static void fail_decode(struct tierce__exchange *exchange, int rc, const char *w
     retry_decode(exchange, rc, why);
 }
 
+/* Whether an answer that ends with its connection is complete: then it is a JSON value. */
+static bool is_whole(const struct tierce__exchange *exchange)
+{
+    struct tierce__json_doc doc = {0};
+    bool is = exchange->status == 204 ||
+              tierce__json_parse(&doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0;
+    tierce__json_doc_clear(&doc);
+    return is;
+}
+
 static void done_decode(void *arg, int rc, const char *why)
 {
     struct tierce__exchange *exchange = arg;
@@ -290,6 +316,8 @@ static void done_decode(void *arg, int rc, const char *why)
         tierce__exchange_fail(exchange, 502, exchange->refusal);
     } else if (is_engines_fault(rc, exchange->status)) {
         fail_decode(exchange, rc, why, was_sent);
+    } else if (!is_delimited && !is_whole(exchange)) {
+        fail_decode(exchange, -EIO, "the connection was closed before the end of the answer", true);
     } else {
         tierce__exchange_pass_on(exchange);
     }
@@ -526,9 +554,24 @@ static void look_at_stream(struct tierce__exchange *exchange, uint64_t now_ns)
                                     "the engine was silent for longer than timeout.silence", true);
 }
 
+/* An engine that is down may still finish what it has begun, as one that drains. So a request
+ * leaves it only if its answer has not begun and another engine can take it. */
+static bool should_leave(const struct tierce__exchange *exchange)
+{
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    bool is_prefill = exchange->step == TIERCE__EXCHANGE_PREFILL;
+    uint32_t retries = is_prefill ? proxy->config->prefill_retries : proxy->config->decode_retries;
+    if (exchange->engine == NULL || exchange->fetch == NULL || exchange->answer.bytes > 0 ||
+        !atomic_load_explicit(&exchange->engine->is_down, memory_order_relaxed))
+        return false;
+    return exchange->attempts < retries &&
+           tierce__choose(is_prefill ? &proxy->prefill : &proxy->decode, NULL, 0,
+                          exchange->tried) != NULL;
+}
+
 void tierce__exchange_look(struct tierce__exchange *exchange, uint64_t now_ns)
 {
-    static const char why[] = "the engine no longer answers health checks";
+    static const char why[] = "the engine rejects connections, or answers no health checks";
     if (exchange->step == TIERCE__EXCHANGE_STREAM) {
         look_at_stream(exchange, now_ns);
         return;
@@ -541,8 +584,7 @@ void tierce__exchange_look(struct tierce__exchange *exchange, uint64_t now_ns)
         tierce__exchange_fail(exchange, 504, "no engine answered within timeout.request");
         return;
     }
-    if (exchange->engine == NULL || exchange->fetch == NULL ||
-        !atomic_load_explicit(&exchange->engine->is_down, memory_order_relaxed))
+    if (!should_leave(exchange))
         return;
     tierce__fetch_cancel(exchange->fetch);
     exchange->fetch = NULL;

@@ -49,6 +49,7 @@ static void destroy(struct tierce__exchange *exchange)
     tierce__list_remove(&exchange->node);
     tierce__held_give_back(&proxy->held, exchange->held);
     tierce__line_clear(&exchange->made);
+    tierce__line_clear(&exchange->event);
     tierce__json_doc_clear(&exchange->request);
     if (exchange->authorization != NULL)
         explicit_bzero(exchange->authorization, strlen(exchange->authorization));
@@ -99,10 +100,7 @@ void tierce__exchange_drop(struct tierce__exchange *exchange)
 static void put_error_event(struct tierce__exchange *exchange, unsigned status, const char *why)
 {
     struct tierce__line line = {0};
-    bool is_between = exchange->tail_bytes == 0 ||
-                      (exchange->tail_bytes >= 2 &&
-                       memcmp(exchange->tail + exchange->tail_bytes - 2, "\n\n", 2) == 0);
-    tierce__line_put(&line, is_between ? "data: " : "\n\ndata: ");
+    tierce__line_put(&line, exchange->is_within ? "\n\ndata: " : "data: ");
     tierce__body_put_error(&line, status, why);
     tierce__line_put(&line, "\n\n");
     if (!line.failed && line.bytes <= RESERVE_BYTES)
@@ -218,16 +216,53 @@ static void keep_tail(struct tierce__exchange *exchange, const char *bytes, size
     exchange->tail_bytes = kept + fresh;
 }
 
+/* How many bytes are whole events. Lines end with "\n" or "\r\n". */
+static size_t whole_events(const char *text, size_t bytes)
+{
+    for (size_t end = bytes; end >= 2; end--) {
+        bool is_empty_line =
+            text[end - 1] == '\n' &&
+            (text[end - 2] == '\n' || (end >= 4 && memcmp(text + end - 4, "\r\n\r", 3) == 0));
+        if (is_empty_line)
+            return end;
+    }
+    return 0;
+}
+
+/* Passes on what is whole, so that an error can take the place of the rest; and all if the event is
+ * longer than half of limit.stream. Returns false if the client is gone.
+ */
+static bool pass_events(struct tierce__exchange *exchange, bool is_all)
+{
+    struct tierce__line *event = &exchange->event;
+    size_t whole = whole_events(event->text, event->bytes);
+    bool is_cut = event->bytes - whole > exchange->relay->proxy->config->stream_max / 2;
+    size_t count = is_all || is_cut ? event->bytes : whole;
+    if (count == 0)
+        return true;
+    if (!tierce__stream_write(exchange->stream, event->text, count))
+        return false;
+    exchange->is_within = count > whole;
+    memmove(event->text, event->text + count, event->bytes - count);
+    event->bytes -= count;
+    return true;
+}
+
 static size_t pass_bytes(struct tierce__exchange *exchange, const char *bytes, size_t count)
 {
-    size_t wanted = count + RESERVE_BYTES;
+    size_t wanted = exchange->event.bytes + count + RESERVE_BYTES;
     if (tierce__stream_room(exchange->stream, wanted) < wanted) {
         tierce__proxy_count(exchange->relay->proxy, TIERCE__PROXY_COUNT_PAUSES);
         tierce__list_push_back(&exchange->relay->paused, &exchange->pause);
         return TIERCE__CURL_PAUSE;
     }
-    if (!tierce__stream_write(exchange->stream, bytes, count))
-        return 0; /* the client is gone */
+    tierce__line_put_bytes(&exchange->event, bytes, count);
+    if (exchange->event.failed) {
+        exchange->refusal = "no memory for an event of the stream";
+        return 0;
+    }
+    if (!pass_events(exchange, false))
+        return 0;
     keep_tail(exchange, bytes, count);
     exchange->byte_ns = tierce__now_ns();
     return count;
@@ -254,6 +289,7 @@ void tierce__exchange_end_stream(struct tierce__exchange *exchange, int rc, cons
 {
     char text[400];
     if (rc == 0 && (is_delimited || ends_with_done(exchange))) {
+        (void)pass_events(exchange, true);
         tierce__stream_end(exchange->stream);
         exchange->stream = NULL;
         destroy(exchange);

@@ -129,6 +129,7 @@ struct tierce__exchange {
     uint64_t tried;    /* engines of this step, by their bits */
     uint32_t attempts; /* of this step that failed */
     bool has_params;   /* `made` has the kv_transfer_params of a prefill */
+    bool is_made;      /* `made` is the client's request without its kv_transfer_params */
 
     long status;                     /* of the answer */
     char type[128], retry_after[32]; /* its headers, or "" */
@@ -138,6 +139,8 @@ struct tierce__exchange {
     uint64_t byte_ns;                 /* when bytes of the stream came last */
     char tail[TIERCE__EXCHANGE_TAIL]; /* the last bytes of the stream */
     size_t tail_bytes;
+    struct tierce__line event; /* of the stream: bytes of an event whose end has not come */
+    bool is_within;            /* a part of an event was passed on, because it was too long */
 };
 
 /* Creates one for a call, which it takes over. Returns false if there is no memory. Thread: any. */

@@ -452,8 +452,9 @@ bool tierce__follower_snapshot(struct tierce__follower *f, const void *bytes, si
     if (f->step != SNAPSHOT || count > VALUE_BYTES_MAX || f->part_bytes > VALUE_BYTES_MAX ||
         TIERCE__GROW(f->part, f->part_room, f->part_bytes + count, 65536) < 0)
         return false;
-    if (count > 0)
-        memcpy(f->part + f->part_bytes, bytes, count);
+    if (count == 0)
+        return true;
+    memcpy(f->part + f->part_bytes, bytes, count);
     f->part_bytes += count;
     struct tierce__msgpack m = {f->part, f->part + f->part_bytes};
     bool is_good = true;

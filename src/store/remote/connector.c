@@ -41,7 +41,7 @@ static int refuse_scheme(const char *name, char why[TIERCE__CONNECTOR_WHY_BYTES]
                              schemes[i].name);
     }
     if ((size_t)used < room)
-        snprintf(why + used, room - (size_t)used, "; some with +unix, +sentinel, +cluster or +tls");
+        snprintf(why + used, room - (size_t)used, "; some with +unix, +sentinel, +cluster, +tls");
     return TIERCE_E_CONFIG;
 }
 

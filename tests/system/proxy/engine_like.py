@@ -30,11 +30,12 @@ class Engine:
         self.hold_after = None      # events, after which `released` is awaited
         self.params = None          # kv_transfer_params of answers
         self.is_chunked = True      # a stream has a mark of its end
+        self.cut_bytes = None       # of an event, before the connection is reset; of a whole answer, before it is closed
         self.padding = 0            # bytes in each event
         self.matched = {}           # answers of /query, by instance
         self.tokens = [1, 2, 3]     # of /tokenize
         self.requests = []          # (path, headers, body)
-        self.disconnects = 0
+        self.disconnects = self.checks = 0
         self.sent = 0               # bytes of streams
         self.writers = set()        # open connections
         self.is_stopped = False
@@ -87,6 +88,7 @@ class Engine:
         headers = {k.lower(): v.strip() for k, v in (line.split(":", 1) for line in head.split("\r\n")[1:] if line)}
         data = await reader.readexactly(int(headers.get("content-length", 0)))
         if path == "/health":
+            self.checks += 1
             return await self.reply(writer, self.health, b"")
         try:
             body = json.loads(data) if data else None
@@ -110,6 +112,11 @@ class Engine:
                "/query": {"instances": {i: {"longest_matched": n} for i, n in self.matched.items()}}}.get(path)
         if out is None:
             out = {"choices": [{"text": self.text}], "kv_transfer_params": self.params}
+        if not self.is_chunked:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" +
+                         json.dumps(out).encode()[:self.cut_bytes])
+            await writer.drain()
+            return False
         return await self.reply(writer, 200, json.dumps(out).encode())
 
     async def reply(self, writer, status, data):
@@ -135,6 +142,8 @@ class Engine:
             if number == self.hold_after:
                 await self.hold(reader)
             if number == self.cut_after:
+                if self.cut_bytes is not None:
+                    await self.event(writer, event(letter)[:self.cut_bytes])
                 writer.transport.abort()
                 return False
             await self.event(writer, event(letter + " " * self.padding))

@@ -171,9 +171,11 @@ def test_an_engine_that_hangs_is_left(start):
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_a_cut_stream_ends_with_an_error_event(start, chunked):
+@pytest.mark.parametrize("within", [None, 12])
+def test_a_cut_stream_ends_with_an_error_event(start, chunked, within):
+    """Also within an event, of which the client gets nothing."""
     engine = Engine("abcdef")
-    engine.cut_after, engine.is_chunked = 3, chunked
+    engine.cut_after, engine.is_chunked, engine.cut_bytes = 3, chunked, within
     proxy = start("--timeout.silence=200ms", decode=[engine])
     expected = b"".join(map(event, "abc"))
     status, data = proxy.complete(stream=True)
@@ -186,6 +188,37 @@ def test_a_cut_stream_ends_with_an_error_event(start, chunked):
     data = proxy.complete(stream=True)[1]
     assert b"timeout.silence" in data and b"[DONE]" not in data
     assert proxy.metric("streams_broken") == 2
+
+
+def test_answers_that_end_with_their_connection(start):
+    """They are passed on if they are whole, and otherwise another engine is asked."""
+    cut, good = Engine("cut"), Engine("good")
+    cut.is_chunked = False
+    proxy = start(decode=[cut])
+    assert b"cut" in proxy.complete()[1]
+    cut.cut_bytes = 20
+    status, data = proxy.complete()
+    assert status == 502 and "before the end of the answer" in json.loads(data)["error"]["message"], data
+    proxy = start(decode=[cut, good])
+    assert all(status == 200 and b"good" in data for status, data in (proxy.complete() for _ in range(4)))
+
+
+def test_an_engine_that_drains_finishes_its_answers(start):
+    """It accepts no connections and fails its health checks; nobody else can take the request."""
+    engine = Engine("whole")
+    engine.hold_after = 0
+    proxy = start(decode=[engine])
+    connection = proxy.open(body={"prompt": "hello"})
+    wait_for(lambda: engine.bodies())
+    engine.health = 503
+    wait_for(lambda: proxy.ask("GET", "/readyz")[0] == 503)
+    assert proxy.complete()[0] == 503
+    checks = engine.checks
+    wait_for(lambda: engine.checks > checks + 8)  # the proxy has looked at its requests meanwhile
+    engine.release()
+    response = connection.getresponse()
+    assert response.status == 200 and b"whole" in response.read()
+    connection.close()
 
 
 def test_prefill_and_decode(start):
@@ -232,6 +265,10 @@ def test_prefillers_that_fail(start):
     second.status = 500  # all of them: the decoder computes
     assert proxy.complete()[0] == 200 and "kv_transfer_params" not in decode.bodies()[-1]
     assert proxy.metric("decodes_alone") == 1
+    # A client does not say where KV is read from, whether a prefiller is asked or not.
+    for more in {}, {"n": 2}:
+        assert proxy.complete(kv_transfer_params={"remote_host": "h"}, **more)[0] == 200
+        assert decode.bodies()[-1] == {"model": "m", "prompt": "hello", **more}
     assert "proxy_decode_alone" in proxy.log.read_text()
     first.status = second.status = 400  # rejected: not sent to the other one
     before = len(first.requests) + len(second.requests)

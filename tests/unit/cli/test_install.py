@@ -109,7 +109,7 @@ class Install(unittest.TestCase):
                 if shutil.which("systemd-analyze"):
                     run("systemd-analyze", "verify", os.path.join(self.folder, name))
         executable = os.path.join(self.folder, "bin", "tierce")
-        commands = re.findall(r"^  (\w+) ", run(executable, "help"), re.M)
+        commands = re.findall(r"^  ([\w-]+) ", run(executable, "help"), re.M)
         pages = {f"share/man/man1/tierce-{c}.1" for c in commands if c != "help"}
         pages.add("share/man/man1/tierce.1")
         self.assertEqual({n for n in names if n.startswith("share/man/")}, pages)

@@ -23,6 +23,7 @@ struct tierce__http_stream {
     int fd;
     unsigned holders;
     bool is_suspended, is_gone, is_ended;
+    bool is_broken;             /* bytes are lost: the connection ends without the end's mark */
     bool awaits_room;           /* `drained` is due as soon as there is some */
     void (*drained)(void *arg); /* or NULL */
     void *arg;
@@ -71,7 +72,8 @@ static ssize_t pull(void *arg, uint64_t position, char *out, size_t capacity)
         stream->begin += n;
         result = (ssize_t)n;
     } else if (stream->is_ended) {
-        result = MHD_CONTENT_READER_END_OF_STREAM;
+        result = stream->is_broken ? MHD_CONTENT_READER_END_WITH_ERROR
+                                   : MHD_CONTENT_READER_END_OF_STREAM;
     } else {
         stream->is_suspended = true;
         MHD_suspend_connection(stream->connection);
@@ -193,7 +195,7 @@ bool tierce__stream_write(struct tierce__http_stream *stream, const void *bytes,
     bool good = !stream->is_gone && !stream->is_ended;
     if (good && (has_left(stream) || !reserve(stream, count))) {
         good = false;
-        stream->is_ended = true;
+        stream->is_ended = stream->is_broken = true;
         stream->begin = stream->end;
         resumed = awaken(stream);
     }

@@ -11,8 +11,8 @@ static const struct {
     {"a-scheme-of-thirty-two-characters://bucket",
      "no connector for a-scheme-of-thirty-two-character://; there are redis://, rediss://, "
      "valkey://, valkeys://, tierce://, file://, lm://, mooncake://, s3://, memcached://, "
-     "plugin://, fleet://, transfer://; "
-     "some with +unix, +sentinel, +cluster or +tls"},
+     "plugin://, fleet://, peers://, transfer://; "
+     "some with +unix, +sentinel, +cluster, +tls"},
     {"nothing", "a URL begins with one of redis://, "},
     {"redis://h?tttl=1", "URL: unknown parameter \"tttl\" (\"ttl\"?); there are ttl, connections, "
                          "prefix, db, timeout_ms, ca_file, client_certificate, client_key, "
