@@ -152,8 +152,8 @@ static void answer_snapshot(void *arg, const struct tierce__control_query *query
     struct tierce__kv_publisher *p = arg;
     struct tierce__line *body = &answer->body;
     uint64_t sequence = tierce__kv_stream_next(p->stream) - 1, covered;
-    struct snapshot s = {.body = body, .form = p->form};
-    s.form.ns_text = NULL;
+    struct snapshot s = {.body = body,
+                         .form = {.arrays = p->form.arrays, .dp_rank = p->form.dp_rank}};
     answer->type = "application/msgpack";
     body->bytes_max = SNAPSHOT_BYTES_MAX;
     tierce__msgpack_put_map(body, 5);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/peer/peers.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
@@ -82,6 +83,14 @@ static char *managers_of(const char *url)
 /* ---- create ---------------------------------------------------------------------------------- */
 
 /* "HOST", "HOST:PORT", "[HOST]:PORT", or nothing. */
+static bool is_wildcard(const char *host)
+{
+    struct in_addr four;
+    struct in6_addr six;
+    return (inet_aton(host, &four) != 0 && four.s_addr == INADDR_ANY) ||
+           (inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_UNSPECIFIED(&six));
+}
+
 static int take_listen(struct tierce__peers *peers, const char *text,
                        char why[TIERCE_CONFIG_ERROR_BYTES])
 {
@@ -104,7 +113,13 @@ static int take_listen(struct tierce__peers *peers, const char *text,
     }
     memcpy(peers->host, host, bytes);
     peers->port = (uint16_t)port;
-    return 0;
+    if (!is_wildcard(peers->host))
+        return 0;
+    snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+             "peers.listen: other engines connect to this address, so '%.60s' will not do; it must "
+             "be an address of this host",
+             peers->host);
+    return TIERCE_E_CONFIG;
 }
 
 int tierce__peers_create(struct tierce__peers **out, const struct tierce_config *config,

@@ -121,6 +121,7 @@ static Meta__FindChunksResponse *ask(struct peers_link *link, size_t count, uint
 struct held {
     size_t first, end;
     struct tierce__peer_ref peer;
+    bool is_out;
 };
 
 /* Whether a prefix is a better second choice than another: near, in memory, idle. */
@@ -177,13 +178,13 @@ static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PRE
     return n;
 }
 
-/* The holders of one chunk, in the order of the reply, each once. */
+/* The holders of one chunk that may be asked, in the order of the reply, each once. */
 static size_t holders_of(struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX],
                          const struct held *held, size_t held_count, size_t chunk)
 {
     size_t count = 0;
     for (size_t i = 0; i < held_count && count < TIERCE__PEERS_HOLDERS_MAX; i++) {
-        bool is_new = chunk >= held[i].first && chunk < held[i].end;
+        bool is_new = !held[i].is_out && chunk >= held[i].first && chunk < held[i].end;
         for (size_t k = 0; k < count; k++)
             is_new = is_new && holders[k].slot != held[i].peer.slot;
         if (is_new)
@@ -204,6 +205,8 @@ static int64_t find_numbers(struct peers_link *link, size_t count, uint64_t dead
         return status;
     size_t held_count = take_held(link, held, reply, count);
     tierce__proto_free(&reply->base);
+    for (size_t i = 0; i < held_count; i++)
+        held[i].is_out = tierce__peers_table_is_out(link->store->table, held[i].peer);
     while (found < count) {
         struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
         size_t n = holders_of(holders, held, held_count, found);
@@ -298,6 +301,8 @@ static enum tierce__peer_result result_of(int rc)
         return TIERCE__PEER_MISSED;
     case TIERCE_E_LIMIT:
         return TIERCE__PEER_BUSY;
+    case TIERCE_E_FORMAT: /* of another length */
+        return TIERCE__PEER_DAMAGED;
     default:
         return TIERCE__PEER_FAILED;
     }
@@ -357,6 +362,16 @@ static enum tierce__peer_result read_from(struct peers_link *link, const struct 
     return result;
 }
 
+static bool has_secret(struct peers_link *link)
+{
+    int64_t session;
+    int32_t slot;
+    char secret[TIERCE__PEERS_SECRET_BYTES];
+    bool has = tierce__peers_self_get(link->store->self, &session, &slot, secret);
+    explicit_bzero(secret, sizeof(secret));
+    return has;
+}
+
 /* A peer that does not answer must leave time for another one. */
 static uint64_t share_of(uint64_t deadline_ns)
 {
@@ -375,6 +390,10 @@ static int get_object(void *opened, const struct tierce_plugin_name *name, void 
     link->why[0] = '\0';
     if (!parse(&wanted.key, name))
         return TIERCE_E_MISS;
+    if (!has_secret(link)) {
+        snprintf(link->why, sizeof(link->why), "no manager has sent the secret of the group yet");
+        return TIERCE_E_MISS;
+    }
     size_t count = tierce__peers_table_get(link->store->table, wanted.key.number, holders);
     if (count == 0) {
         link->numbers[0] = wanted.key.number;

@@ -18,7 +18,8 @@ struct peer {
     uint16_t generation;
     uint16_t failures; /* in a row */
     uint64_t named_ns;
-    uint64_t out_until_ns; /* 0: in service */
+    uint64_t out_until_ns;     /* 0: in service */
+    uint64_t counted_until_ns; /* failures before this are those of one outage */
 };
 
 struct place {
@@ -146,6 +147,15 @@ bool tierce__peers_table_may_ask(struct tierce__peers_table *table, struct tierc
     return may;
 }
 
+bool tierce__peers_table_is_out(struct tierce__peers_table *table, struct tierce__peer_ref peer)
+{
+    tierce__lock_take(&table->lock);
+    const struct peer *it = peer_of(table, peer);
+    bool is_out = it != NULL && it->out_until_ns > tierce__now_ns();
+    tierce__lock_drop(&table->lock);
+    return is_out;
+}
+
 void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__peer_ref peer,
                               enum tierce__peer_result result)
 {
@@ -153,12 +163,13 @@ void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__
     struct peer *it = peer_of(table, peer);
     table->counts[result]++;
     if (it != NULL && result == TIERCE__PEER_FAILED) {
-        if (it->failures < UINT16_MAX)
-            it->failures++;
-        it->out_until_ns = pause_end_ns(it);
+        if (tierce__now_ns() >= it->counted_until_ns) {
+            it->failures = it->failures < UINT16_MAX ? it->failures + 1 : it->failures;
+            it->counted_until_ns = it->out_until_ns = pause_end_ns(it);
+        }
     } else if (it != NULL) {
         it->failures = 0;
-        it->out_until_ns = 0;
+        it->out_until_ns = it->counted_until_ns = 0;
     }
     tierce__lock_drop(&table->lock);
 }

@@ -57,7 +57,10 @@ bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierc
 
 /* Whether the peer may be asked now. After a failure and the pause, one caller may. */
 bool tierce__peers_table_may_ask(struct tierce__peers_table *table, struct tierce__peer_ref peer);
-/* What the peer answered to that; each may_ask that was true is followed by one. */
+/* Whether the peer is in its pause. */
+bool tierce__peers_table_is_out(struct tierce__peers_table *table, struct tierce__peer_ref peer);
+/* What the peer answered to that; each may_ask that was true is followed by one. Failures
+ * within a pause are those of calls that were in progress, and count as one. */
 void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__peer_ref peer,
                               enum tierce__peer_result result);
 

@@ -662,6 +662,10 @@ int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *to
         return TIERCE_E_ARGUMENT;
     link->store.token = token;
     int rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
+    if (rc == TIERCE_E_REFUSED) { /* the connection was greeted with an older token, perhaps */
+        tierce__peer_close(&link->link.peer);
+        rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
+    }
     link->store.token = NULL;
     return rc;
 }

@@ -19,7 +19,8 @@ TIERCE_MUSTUSE int tierce__transfer_link_create(struct tierce__transfer_link **o
 /* NULL is accepted. */
 void tierce__transfer_link_destroy(struct tierce__transfer_link *link);
 
-/* Reads a range of an object, after connecting with this token if there is no connection. Errors:
+/* Reads a range of an object, after connecting with this token if there is no connection, or if its
+ * token is no longer accepted. Errors:
  * as get of <tierce/plugin.h>, and TIERCE_E_LIMIT (the server is busy). */
 TIERCE_MUSTUSE int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
                                              const struct tierce_plugin_name *name, void *memory,

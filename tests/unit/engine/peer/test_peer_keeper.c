@@ -7,6 +7,7 @@
 
 #include "core/key/key_text.h"
 #include "engine/peer/peer_server.h"
+#include "store/remote/transfer/transfer_link.h"
 
 #include <sys/stat.h>
 #include <tierce/operate.h>
@@ -354,6 +355,40 @@ START_TEST(only_those_with_a_secret_read)
 }
 END_TEST
 
+/* A connection whose token is no longer accepted is opened anew with the present one. */
+START_TEST(an_open_connection_gets_the_new_secret)
+{
+    struct tierce__transfer_link *link;
+    struct tierce__peer_keeper_stats kept;
+    struct tierce__transfer_stats sent = {0};
+    char address[TIERCE__PEER_ADDRESS_BYTES], name[TIERCE__KEY_TEXT_BYTES], why[256];
+    uint8_t byte;
+    open_keeper(&no_bounds);
+    const struct tierce__peer_server_opts opts = {
+        .size = sizeof(opts), .host = "127.0.0.1", .keeper = no_bounds};
+    ck_assert_msg(tierce__peer_server_start(&server, fx.engine, &opts, why) == 0, "%s", why);
+    tierce__peer_server_address(server, address);
+    name_chunk(name, 1);
+    const struct tierce_plugin_name text = {.text = name, .bytes = strlen(name)};
+    uint16_t port = (uint16_t)strtoul(strchr(address, ':') + 1, NULL, 10);
+    ck_assert_int_eq(tierce__transfer_link_create(&link, "127.0.0.1", port, "chunks"), 0);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "first"), 0);
+    uint64_t deadline_ns = tierce__deadline_in_ms(LIMIT_MS);
+    ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, &byte, 0, 1, deadline_ns), 0);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "second"), 0);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "third"), 0);
+    while (sent.accepted < 2) { /* the server looks at its tokens once a second */
+        ck_assert_int_eq(tierce__transfer_link_get(link, "third", &text, &byte, 0, 1, deadline_ns),
+                         0);
+        tierce__peer_server_stats(server, &sent, &kept);
+    }
+    ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, &byte, 0, 1, deadline_ns), 0);
+    tierce__transfer_link_destroy(link);
+    tierce__peer_server_stop(server, tierce__deadline_in_ms(LIMIT_MS));
+    close_keeper();
+}
+END_TEST
+
 int main(void)
 {
     TCase *finding = tcase_create("finding"), *admission = tcase_create("admission"),
@@ -369,6 +404,7 @@ int main(void)
     tcase_add_test(admission, reads_from_disk_are_bounded_by_bytes_a_second);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_their_memory);
     tcase_add_test(serving, only_those_with_a_secret_read);
+    tcase_add_test(serving, an_open_connection_gets_the_new_secret);
     suite_add_tcase(suite, finding);
     suite_add_tcase(suite, admission);
     suite_add_tcase(suite, serving);

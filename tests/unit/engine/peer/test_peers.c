@@ -214,6 +214,7 @@ START_TEST(a_peer_that_rejects_us_is_a_miss)
     tier->ops->why(tier, why);
     ck_assert_msg(strstr(why, "127.0.0.1") != NULL, "%s", why);
     ck_assert_int_eq(fx_stats(&fx[1]).remotes_in_service_now, 1);
+    ck_assert_uint_eq(peers_have(1, 1), 0); /* while it is not asked, its chunks are not found */
     close_engine(0);
     close_engine(1);
     running_manager_stop(&manager);
@@ -317,6 +318,14 @@ START_TEST(a_failure_marks_one_peer_alone)
     ck_assert(tierce__peers_table_may_ask(table, a));
     tierce__peers_table_note(table, a, TIERCE__PEER_FAILED);
     ck_assert(!tierce__peers_table_may_ask(table, a));
+    ck_assert(tierce__peers_table_is_out(table, a) && !tierce__peers_table_is_out(table, b));
+    uint64_t first_ns = tierce__now_ns();
+    for (unsigned i = 0; i < 8; i++) /* calls that were in progress: one failure */
+        tierce__peers_table_note(table, a, TIERCE__PEER_FAILED);
+    WAIT_FOR(!tierce__peers_table_is_out(table, a));
+    ck_assert_uint_lt(tierce__now_ns() - first_ns, 8000000000u); /* not the longest pause, 16 s */
+    ck_assert(tierce__peers_table_may_ask(table, a));
+    tierce__peers_table_note(table, a, TIERCE__PEER_FAILED);
     ck_assert(tierce__peers_table_may_ask(table, b));
     tierce__peers_table_note(table, b, TIERCE__PEER_BUSY); /* no mark */
     ck_assert(tierce__peers_table_may_ask(table, b));
@@ -363,6 +372,8 @@ START_TEST(a_wrong_configuration_is_refused)
     is_refused("peers://127.0.0.1:1?ttl=1h", "", "ttl");
     is_refused("peers://127.0.0.1:1", "127.0.0.1:x", "peers.listen");
     is_refused("peers://127.0.0.1:1", "192.0.2.77", "peers.listen"); /* no address of ours */
+    is_refused("peers://127.0.0.1:1", "0.0.0.0:7000", "address of this host");
+    is_refused("peers://127.0.0.1:1", "[::]", "address of this host");
 }
 END_TEST
 
