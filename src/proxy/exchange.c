@@ -126,6 +126,7 @@ struct ask {
     size_t body_bytes;
     uint32_t timeout_ms;
     bool is_for_engine; /* it gets the client's headers */
+    const char *token;  /* "Bearer TOKEN" if it is not for an engine, or NULL */
     void (*done)(void *arg, int rc, const char *why);
 };
 
@@ -145,7 +146,8 @@ static int begin_fetch(struct tierce__exchange *exchange, const struct ask *ask)
             headers[n++] = (struct tierce__curl_header){"Authorization", exchange->authorization};
         if (exchange->traceparent[0] != '\0')
             headers[n++] = (struct tierce__curl_header){"traceparent", exchange->traceparent};
-    }
+    } else if (ask->token != NULL)
+        headers[n++] = (struct tierce__curl_header){"Authorization", ask->token};
     TIERCE_ASSERT(exchange->fetch == NULL);
     tierce__exchange_clear_answer(exchange);
     exchange->step_ns = tierce__now_ns();
@@ -444,6 +446,12 @@ static void fail_router(struct tierce__exchange *exchange, int rc, const char *w
     if (rc != 0)
         tierce__log_repeated(TIERCE_LOG_WARN, "proxy_router_failed", "step=%s why=\"%s\"",
                              exchange->step == TIERCE__EXCHANGE_QUERY ? "query" : "tokenize", why);
+    else if (exchange->step == TIERCE__EXCHANGE_QUERY &&
+             (exchange->status == 401 || exchange->status == 403))
+        tierce__log_repeated(TIERCE_LOG_WARN, "proxy_router_refused",
+                             "status=%ld why=\"the router index requires a token that may query: "
+                             "set router.token_file\"",
+                             exchange->status);
     else
         tierce__log_repeated(TIERCE_LOG_WARN, "proxy_router_failed", "step=%s status=%ld",
                              exchange->step == TIERCE__EXCHANGE_QUERY ? "query" : "tokenize",
@@ -476,12 +484,14 @@ static void start_query(struct tierce__exchange *exchange, struct tierce__text t
     count(exchange, TIERCE__PROXY_COUNT_ROUTER_QUERIES);
     int rc = exchange->made.failed
                  ? -ENOMEM
-                 : begin_fetch(exchange, &(struct ask){.origin = config->router_url,
-                                                       .path = "/query",
-                                                       .body = exchange->made.text,
-                                                       .body_bytes = exchange->made.bytes,
-                                                       .timeout_ms = config->router_ms,
-                                                       .done = done_query});
+                 : begin_fetch(exchange,
+                               &(struct ask){.origin = config->router_url,
+                                             .path = "/query",
+                                             .body = exchange->made.text,
+                                             .body_bytes = exchange->made.bytes,
+                                             .timeout_ms = config->router_ms,
+                                             .token = exchange->relay->proxy->router_authorization,
+                                             .done = done_query});
     if (rc != 0)
         tierce__exchange_fail(exchange, 503, "no memory for the request");
 }

@@ -112,43 +112,53 @@ static int read_tokens(struct tierce__tokens **out, const struct tierce__proxy *
 }
 
 /* A token that others may read is no secret. */
-static int read_line(char text[TOKEN_BYTES], const char *path, char why[256])
+static int read_line(char text[TOKEN_BYTES], const char *name, const char *path, char why[256])
 {
     struct stat status;
     FILE *file = fopen(path, "re");
     if (file == NULL) {
         int rc = -errno;
-        snprintf(why, 256, "engine.token_file: %.100s: %s", path, strerror(-rc));
+        snprintf(why, 256, "%s: %.100s: %s", name, path, strerror(-rc));
         return rc;
     }
     int rc = fstat(fileno(file), &status) == 0 && (status.st_mode & 077) == 0 ? 0 : TIERCE_E_CONFIG;
     if (rc != 0)
-        snprintf(why, 256, "engine.token_file: %.100s must have mode 0600", path);
+        snprintf(why, 256, "%s: %.100s must have mode 0600", name, path);
     else if (fgets(text, TOKEN_BYTES, file) == NULL)
         text[0] = '\0';
     fclose(file);
     text[rc == 0 ? strcspn(text, "\r\n") : 0] = '\0';
     if (rc == 0 && text[0] == '\0') {
-        snprintf(why, 256, "engine.token_file: the first line of %.100s is empty", path);
+        snprintf(why, 256, "%s: the first line of %.100s is empty", name, path);
         rc = TIERCE_E_CONFIG;
     }
     return rc;
 }
 
-static int read_engine_token(struct tierce__proxy *proxy, char why[256])
+/* *out: "Bearer TOKEN", or untouched without a file. */
+static int read_authorization(char **out, const char *name, const char *path, char why[256])
 {
     char text[TOKEN_BYTES], header[TOKEN_BYTES + 8];
-    if (proxy->config->engine_token_file[0] == '\0')
+    if (path[0] == '\0')
         return 0;
-    int rc = read_line(text, proxy->config->engine_token_file, why);
+    int rc = read_line(text, name, path, why);
     if (rc == 0) {
         snprintf(header, sizeof(header), "Bearer %s", text);
-        proxy->engine_authorization = tierce__strdup(header);
-        rc = proxy->engine_authorization != NULL ? 0 : -ENOMEM;
+        char *copy = tierce__strdup(header);
+        rc = copy != NULL ? 0 : -ENOMEM;
+        if (copy != NULL)
+            *out = copy;
     }
     explicit_bzero(text, sizeof(text));
     explicit_bzero(header, sizeof(header));
     return rc;
+}
+
+static void wipe(char *secret)
+{
+    if (secret != NULL)
+        explicit_bzero(secret, strlen(secret));
+    tierce__free(secret);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -221,7 +231,11 @@ static int start(struct tierce__proxy *proxy, char why[256])
     if (rc == 0)
         rc = read_tokens(&proxy->tokens, proxy, why);
     if (rc == 0)
-        rc = read_engine_token(proxy, why);
+        rc = read_authorization(&proxy->engine_authorization, "engine.token_file",
+                                config->engine_token_file, why);
+    if (rc == 0)
+        rc = read_authorization(&proxy->router_authorization, "router.token_file",
+                                config->router_token_file, why);
     if (rc == 0)
         rc = start_relays(proxy, why);
     return rc == 0 ? start_server(proxy, why) : rc;
@@ -293,9 +307,8 @@ void tierce__proxy_stop(struct tierce__proxy *proxy)
     tierce__server_stop(proxy->server, LAST_WORDS_MS);
     for (uint32_t i = 0; i < proxy->relay_count; i++)
         tierce__relay_stop(&proxy->relays[i]);
-    if (proxy->engine_authorization != NULL)
-        explicit_bzero(proxy->engine_authorization, strlen(proxy->engine_authorization));
-    tierce__free(proxy->engine_authorization);
+    wipe(proxy->engine_authorization);
+    wipe(proxy->router_authorization);
     tierce__tokens_destroy(proxy->tokens);
     tierce__engines_fini(&proxy->decode);
     tierce__engines_fini(&proxy->prefill);

@@ -73,6 +73,7 @@ static void fill(struct tierce__proxy_config *config, struct tierce__config *val
         .loops = loops != 0 ? loops : default_loops(),
         .drain_ms = u32_of(values, TIERCE__PROXY_SERVE_DRAIN),
         .router_url = text_of(values, TIERCE__PROXY_ROUTER_URL),
+        .router_token_file = text_of(values, TIERCE__PROXY_ROUTER_TOKEN_FILE),
         .router_ms = u32_of(values, TIERCE__PROXY_ROUTER_TIMEOUT),
         .router_load = u32_of(values, TIERCE__PROXY_ROUTER_LOAD),
     };

@@ -35,7 +35,7 @@ struct tierce__proxy_config {
     uint64_t request_max, answer_max, stream_max, memory_max; /* bytes */
     uint32_t requests_max, connections_max, connections_per_address;
     uint32_t loops, drain_ms; /* loops: at least 1 */
-    const char *router_url;
+    const char *router_url, *router_token_file;
     uint32_t router_ms, router_load;
 };
 

@@ -35,6 +35,7 @@ struct tierce__proxy {
     const struct tierce__proxy_config *config;
     struct tierce__engines decode, prefill; /* prefill without engines: each computes its own */
     char *engine_authorization;             /* "Bearer TOKEN", or NULL */
+    char *router_authorization;             /* the same */
     struct tierce__server *server;
     struct tierce__route routes[TIERCE__PROXY_ROUTES];
     struct tierce__relay *relays; /* [config->loops] */

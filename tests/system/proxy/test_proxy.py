@@ -308,6 +308,23 @@ def test_the_router_index_decides(start):
     assert proxy.metric("router_failures") == 4 and proxy.metric("router_choices") == 7
 
 
+def test_a_router_index_with_tokens(start, tmp_path):
+    router, engine = Engine(), Engine()
+    router.matched, router.status = {"1": 2048}, 401
+    proxy = start(f"--router.url={router.url}", decode=[f"{engine.url}#1"])
+    assert all(proxy.complete(prompt=[1, 2])[0] == 200 for _ in range(3))
+    log = proxy.log.read_text()
+    assert proxy.metric("router_failures") == 3 and log.count("proxy_router_refused") == 1 and "router.token_file" in log
+    path = tmp_path / "router_token"
+    path.write_text("router-key\n")
+    path.chmod(0o600)
+    router.status = 200
+    proxy = start(f"--router.url={router.url}", f"--router.token_file={path}", decode=[f"{engine.url}#1"])
+    assert proxy.ask("POST", "/v1/completions", {"prompt": [1, 2]}, Authorization="Bearer its-own")[0] == 200
+    assert router.requests[-1][1]["authorization"] == "Bearer router-key"
+    assert engine.requests[-1][1]["authorization"] == "Bearer its-own" and proxy.metric("router_choices") == 1
+
+
 def test_tokens_and_limits(start, tmp_path):
     engine = Engine()
     own, of_engine = tmp_path / "tokens", tmp_path / "engine_token"
