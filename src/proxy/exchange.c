@@ -315,7 +315,7 @@ static void done_decode(void *arg, int rc, const char *why)
         else
             tierce__exchange_end_stream(exchange, rc, why, is_delimited);
     } else if (rc == TIERCE_E_CANCELLED && exchange->refusal != NULL) {
-        tierce__exchange_fail(exchange, 502, exchange->refusal);
+        tierce__exchange_fail(exchange, exchange->refusal_status, exchange->refusal);
     } else if (is_engines_fault(rc, exchange->status)) {
         fail_decode(exchange, rc, why, was_sent);
     } else if (!is_delimited && !is_whole(exchange)) {

@@ -152,10 +152,12 @@ static size_t collect(struct tierce__exchange *exchange, const char *bytes, size
     TIERCE_ASSERT(exchange->answer.bytes <= proxy->config->answer_max);
     if (count > proxy->config->answer_max - exchange->answer.bytes) {
         exchange->refusal = "the engine's answer is larger than limit.answer";
+        exchange->refusal_status = 502;
         return 0;
     }
     if (!tierce__held_take(&proxy->held, count)) {
         exchange->refusal = "the answers in memory are as large as limit.memory permits";
+        exchange->refusal_status = 503;
         return 0;
     }
     exchange->answer_held += count;
@@ -163,6 +165,7 @@ static size_t collect(struct tierce__exchange *exchange, const char *bytes, size
     if (!exchange->answer.failed)
         return count;
     exchange->refusal = "no memory for the engine's answer";
+    exchange->refusal_status = 503;
     return 0;
 }
 
@@ -196,6 +199,7 @@ static bool begin_stream(struct tierce__exchange *exchange)
                                       .arg = exchange->relay});
     if (exchange->stream == NULL) {
         exchange->refusal = "no memory for a stream";
+        exchange->refusal_status = 503;
         return false;
     }
     exchange->call = NULL;

@@ -137,6 +137,7 @@ struct tierce__exchange {
     struct tierce__line answer;      /* not streamed */
     size_t answer_held;
     const char *refusal;              /* why `take` ended the fetch, or NULL: the client is gone */
+    unsigned refusal_status;          /* of the answer to the client then */
     uint64_t byte_ns;                 /* when bytes of the stream came last */
     char tail[TIERCE__EXCHANGE_TAIL]; /* the last bytes of the stream */
     size_t tail_bytes;

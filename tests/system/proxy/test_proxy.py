@@ -353,6 +353,15 @@ def test_tokens_and_limits(start, tmp_path):
     assert connection.getresponse().read() == whole_stream("abc")
 
 
+def test_a_full_memory_is_503(start, tmp_path):
+    engine = Engine("x" * (2 << 20))
+    proxy = start("--limit.memory=1MiB", "--limit.request=4KiB", decode=[engine])
+    response = proxy.open(body={"prompt": "x"}).getresponse()
+    assert response.status == 503 and response.getheader("Retry-After") == "1" and b"limit.memory" in response.read()
+    refused = subprocess.run([str(executable()), "proxy", "--limit.memory=16MiB", f"--decode.urls={engine.url}"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "limit.memory must be at least twice limit.request" in refused.stderr
+
+
 def test_an_end_waits_for_answers(start):
     engine = Engine("abc")
     engine.hold_after = 1
