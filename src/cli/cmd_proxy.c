@@ -85,7 +85,9 @@ static int run(const struct tierce__proxy_config *config)
     sigaddset(&signals, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
     pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only we see them */
-    tierce__cli_raise_files(WHO, "limit.connections", config->connections_max);
+    /* A relay keeps a connection more than it has requests. */
+    tierce__cli_raise_files(WHO, "limit.connections and limit.requests",
+                            config->connections_max + config->requests_max + config->loops);
     int rc = tierce__proxy_start(&proxy, config, why);
     if (rc < 0) {
         (void)tierce__cli_fail(COMMAND, "%s", why);

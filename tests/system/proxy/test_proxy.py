@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -360,6 +361,22 @@ def test_a_full_memory_is_503(start, tmp_path):
     assert response.status == 503 and response.getheader("Retry-After") == "1" and b"limit.memory" in response.read()
     refused = subprocess.run([str(executable()), "proxy", "--limit.memory=16MiB", f"--decode.urls={engine.url}"], capture_output=True, text=True)
     assert refused.returncode == 2 and "limit.memory must be at least twice limit.request" in refused.stderr
+
+
+def test_too_few_files_are_reported(start):
+    """Those of engines count too."""
+    code = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 1000)); os.execv(sys.argv[1], sys.argv[1:])"
+    for requests, is_reported in ((100, False), (2000, True)):
+        with subprocess.Popen([sys.executable, "-c", code, str(executable()), "proxy", "--listen.port=0", "--limit.connections=100",
+                               f"--limit.requests={requests}", "--decode.urls=http://127.0.0.1:1"], stderr=subprocess.PIPE, text=True) as process:
+            text = ""
+            while "listening on" not in text:
+                line = process.stderr.readline()
+                assert line, text
+                text += line
+            process.terminate()
+            process.communicate(timeout=SECONDS)
+        assert ("too few for" in text) == is_reported, text
 
 
 def test_an_end_waits_for_answers(start):
