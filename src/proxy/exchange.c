@@ -186,7 +186,7 @@ static void enter(struct tierce__exchange *exchange, enum tierce__exchange_step 
     exchange->has_params = exchange->is_made = false;
 }
 
-/* What `done` begins with: the fetch is over, and its headers are kept. */
+/* The first call of each `done`: the fetch is over, and its headers are kept. */
 static void settle(struct tierce__exchange *exchange)
 {
     struct tierce__fetch *fetch = exchange->fetch;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a proxy says about itself. */
+/* The proxy's pages: /health, /readyz, /metrics. */
 #include "base/alloc.h"
 #include "base/text/prometheus.h"
 #include "proxy/proxy_private.h"

@@ -242,7 +242,7 @@ static void remove_all(struct tierce__contents *c, const struct tierce__kv_event
     }
 }
 
-/* AllBlocksCleared: the directory is told of each block. */
+/* AllBlocksCleared. The directory gets an eviction for each block. */
 static void evict_all(struct tierce__contents *c)
 {
     for (uint32_t i = 0; i < c->used; i++) {

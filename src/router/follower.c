@@ -166,7 +166,7 @@ static void recover(struct tierce__follower *f, uint64_t now_ns)
         give_up(f, false, now_ns);
 }
 
-/* What is applied is exact, or as exact as it can be. */
+/* The step has ended: the applied batches are as exact as they can become. */
 static void settle(struct tierce__follower *f, uint64_t now_ns)
 {
     TIERCE_ASSERT(f->step == IDLE && f->due == IDLE);

@@ -76,7 +76,7 @@ void tierce__follower_connected(struct tierce__follower *follower, bool is_conne
 void tierce__follower_batch(struct tierce__follower *follower, uint64_t number, const void *payload,
                             size_t bytes, uint64_t now_ns);
 
-/* What has to begin now; it then counts as begun. To be asked after each other call, and from time
+/* The step to begin now, which counts as begun. To be called after each other call, and from time
  * to time. */
 enum tierce__follower_need tierce__follower_needs(struct tierce__follower *follower, uint64_t *from,
                                                   uint64_t now_ns);

@@ -48,7 +48,7 @@ bool tierce__kv_take_hash(struct tierce__msgpack *m, uint64_t *out)
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
-/* What is only known when the whole event was read. */
+/* Checks that require the whole event. */
 struct fields {
     struct tierce__text type, medium, kind, locality;
     struct tierce__msgpack keys; /* extra_keys */

@@ -170,7 +170,7 @@ size_t tierce__handover_offers(struct tierce__handover *h)
 
 /* ---- the keeper ------------------------------------------------------------------------------ */
 
-/* What the engine's tiers have is the peer tier's business. */
+/* The keeper of the peer tier serves the chunks. */
 
 static bool has_space(struct tierce__keeper *keeper, const struct tierce_plugin_name *space)
 {

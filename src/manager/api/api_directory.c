@@ -77,7 +77,7 @@ static bool is_address(const char *text)
     return is_one;
 }
 
-/* What a worker needs from now on. */
+/* The answer of JoinDirectory: session, slot, silence, and the secret of the group. */
 static void show_joined(struct tierce__api_call *api, const char *group,
                         struct tierce__directory_id id)
 {

@@ -61,7 +61,7 @@ struct peers_link {
     char why[TIERCE__CONNECTOR_WHY_BYTES];
 };
 
-/* What a name says. */
+/* A decoded name. */
 struct peers_key {
     uint8_t ns_digest[TIERCE_HASH_BYTES], hash[TIERCE_HASH_BYTES];
     struct tierce_shard shard;
@@ -328,7 +328,7 @@ static void explain(struct peers_link *link, struct tierce__peer_ref peer,
                              "err=\"%s\" consequence=\"it is not asked for a while\"", link->why);
 }
 
-/* What is to be read. */
+/* A range of a chunk to read. */
 struct wanted {
     const struct tierce_plugin_name *name;
     struct peers_key key;

@@ -59,7 +59,7 @@ bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierc
 bool tierce__peers_table_may_ask(struct tierce__peers_table *table, struct tierce__peer_ref peer);
 /* Whether the peer is in its pause. */
 bool tierce__peers_table_is_out(struct tierce__peers_table *table, struct tierce__peer_ref peer);
-/* What the peer answered to that; each may_ask that was true is followed by one. Failures
+/* Notes the peer's answer: once after each may_ask that was true. Failures
  * within a pause are those of calls that were in progress, and count as one. */
 void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__peer_ref peer,
                               enum tierce__peer_result result);
