@@ -336,13 +336,13 @@ START_TEST(a_short_prompt_does_not_wait_for_a_distant_store)
     delay_proxy_freeze(&proxy, true);
     ck_assert_uint_eq(ask(chain, BLOCKS, &ns), BLOCKS);
     delay_proxy_freeze(&proxy, false);
-    /* It is known how long an answer takes: a prompt of few chunks does not wait at all. */
+    /* Once it is known how long an answer takes, a prompt of few chunks does not wait at all. The
+     * first of them may know it already: from the rest of a query that was answered in part. */
     for (uint32_t i = 0; i < 2; i++) {
         struct tierce_chain *few = fx_chain(&fx, 2 + i, BLOCKS, 0);
         struct tierce_found found;
         struct tierce_lookup_opts opts = {.size = sizeof(opts)};
         ck_assert_uint_eq(ask(few, FEW, &ns), 0);
-        ck_assert_uint_gt(repeats, i == 0);
         ck_assert_uint_le(repeats, i == 0 ? UINT32_MAX : 1);
         ck_assert_int_eq(tierce_lookup(fx.view, few, FEW, &opts, &found), 0); /* its answer */
         tierce_chain_destroy(few);
