@@ -13,18 +13,18 @@
 #define DIRECTORY_MAGIC 0x44495231u
 #define WORKERS_DEFAULT 4096u
 #define SILENCE_DEFAULT 10000000000ULL
-/* New epochs of a worker until all is clean: with the present one and the one before, fewer than
- * 256 are in use. */
-#define EPOCHS_MAX 250u
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 static int create_slots(struct tierce__directory *directory)
 {
-    directory->slots = tierce__calloc(directory->opts.workers_max, sizeof(*directory->slots));
+    /* The slots last: destroy ends the locks of all of them. */
     directory->group_words =
         tierce__calloc(directory->opts.workers_max, sizeof(*directory->group_words));
-    if (directory->slots == NULL || directory->group_words == NULL)
+    if (directory->group_words == NULL)
+        return -ENOMEM;
+    directory->slots = tierce__calloc(directory->opts.workers_max, sizeof(*directory->slots));
+    if (directory->slots == NULL)
         return -ENOMEM;
     for (uint32_t i = 0; i < directory->opts.workers_max; i++)
         tierce__lock_init(&directory->slots[i].lock, TIERCE__LOCK_DIRECTORY_WORKER);
@@ -75,8 +75,7 @@ void tierce__directory_destroy(struct tierce__directory *directory)
         tierce__lock_fini(&directory->slots[i].lock);
     tierce__free(directory->slots);
     tierce__free(directory->group_words);
-    tierce__numbers_fini(&directory->group_table);
-    tierce__free(directory->groups);
+    tierce__directory_members_fini(directory);
     tierce__lock_fini(&directory->lock);
     tierce__lock_fini(&directory->cleaning);
     tierce__free(directory);
@@ -109,7 +108,8 @@ static void need_clean(struct tierce__directory *directory, struct tierce__direc
 static void advance(struct tierce__directory *directory, struct tierce__directory_slot *slot,
                     uint32_t ages)
 {
-    TIERCE_DASSERT(slot->epochs_used < EPOCHS_MAX && ages < TIERCE__DIRECTORY_EPOCHS);
+    TIERCE_DASSERT(slot->epochs_used < TIERCE__DIRECTORY_EPOCHS_MAX &&
+                   ages < TIERCE__DIRECTORY_EPOCHS);
     need_clean(directory, slot);
     slot->epochs_used++;
     slot->epoch = (slot->epoch + 1) % TIERCE__DIRECTORY_EPOCHS;
@@ -129,85 +129,9 @@ static bool is_empty(const struct tierce__directory_slot *slot)
     return atomic_load_explicit(&slot->keys, memory_order_relaxed) == 0;
 }
 
-/* ---- groups ---------------------------------------------------------------------------------- */
-
 uint64_t tierce__directory_host(const struct tierce__directory *directory, const char *host)
 {
     return host[0] != '\0' ? tierce__mix(tierce__hash_text(directory->seed, host)) | 1 : 0;
-}
-
-static uint32_t group_hash(const struct tierce__directory *directory, const char *name)
-{
-    return (uint32_t)(tierce__mix(tierce__hash_text(directory->seed, name)) >> 32);
-}
-
-/* The place of a group in `groups`, or TIERCE__NUMBER_NONE. */
-static uint32_t find_group(const struct tierce__directory *directory, const char *name)
-{
-    tierce__lock_assert_held(&directory->lock);
-    if (directory->group_table.cells == NULL)
-        return TIERCE__NUMBER_NONE;
-    TIERCE__NUMBERS_FOR_EACH (it, &directory->group_table, group_hash(directory, name)) {
-        if (strcmp(directory->groups[it.number].name, name) == 0)
-            return it.number;
-    }
-    return TIERCE__NUMBER_NONE;
-}
-
-uint64_t tierce__directory_group(struct tierce__directory *directory, const char *name)
-{
-    tierce__lock_take(&directory->lock);
-    uint32_t at = find_group(directory, name);
-    uint64_t id = at != TIERCE__NUMBER_NONE ? directory->groups[at].id : 0;
-    tierce__lock_drop(&directory->lock);
-    return id;
-}
-
-static uint32_t free_group(const struct tierce__directory *directory)
-{
-    uint32_t at = 0;
-    while (at < directory->group_count && directory->groups[at].workers > 0)
-        at++;
-    return at;
-}
-
-/* Adds a worker to a group, which it makes if it is the first. Below zero: an error. */
-static int64_t enter_group(struct tierce__directory *directory, const char *name)
-{
-    uint32_t at = find_group(directory, name);
-    uint32_t most = directory->opts.group_workers_max;
-    if (at != TIERCE__NUMBER_NONE && most > 0 && directory->groups[at].workers >= most)
-        return TIERCE_E_FULL;
-    if (at != TIERCE__NUMBER_NONE) {
-        directory->groups[at].workers++;
-        return at;
-    }
-    if (directory->worker_count == directory->opts.workers_max)
-        return TIERCE_E_LIMIT;
-    at = free_group(directory);
-    int rc = TIERCE__GROW(directory->groups, directory->group_room, at + 1u, 4);
-    if (rc == 0)
-        rc = tierce__numbers_reserve(&directory->group_table,
-                                     (size_t)directory->group_table.count + 1);
-    if (rc < 0)
-        return rc;
-    if (at == directory->group_count)
-        directory->group_count++;
-    directory->groups[at] =
-        (struct tierce__directory_group){.id = ++directory->last_group, .workers = 1};
-    memcpy(directory->groups[at].name, name, strlen(name) + 1);
-    tierce__numbers_put(&directory->group_table, group_hash(directory, name), at);
-    return at;
-}
-
-/* The last worker takes the group with it. */
-static void leave_group(struct tierce__directory *directory, uint32_t at)
-{
-    tierce__lock_assert_held(&directory->lock);
-    struct tierce__directory_group *group = &directory->groups[at];
-    TIERCE_DASSERT(at < directory->group_count && group->workers > 0);
-    if (--group->workers == 0)
-        tierce__numbers_erase(&directory->group_table, group_hash(directory, group->name), at);
 }
 
 /* ---- joining and leaving --------------------------------------------------------------------- */
@@ -222,39 +146,11 @@ static void leave_held(struct tierce__directory *directory, struct tierce__direc
     TIERCE_DASSERT(slot->is_joined && directory->worker_count > 0);
     if (!is_empty(slot) || ages_of(slot) > 0)
         need_clean(directory, slot);
-    slot->is_joined = false;
     atomic_store(&slot->session, 0);
     publish(directory, slot, 0, 0);
-    leave_group(directory, slot->group_at);
+    tierce__directory_give_slot(directory, slot);
     directory->worker_count--;
     tierce__lock_drop(&directory->lock);
-}
-
-static struct tierce__directory_slot *find_name(struct tierce__directory *directory,
-                                                const struct tierce__directory_worker *worker)
-{
-    uint32_t group = find_group(directory, worker->group);
-    for (uint32_t i = 0; group != TIERCE__NUMBER_NONE && i < directory->slots_used; i++) {
-        struct tierce__directory_slot *slot = &directory->slots[i];
-        if (slot->is_joined && slot->group_at == group && strcmp(slot->name, worker->name) == 0)
-            return slot;
-    }
-    return NULL;
-}
-
-/* A slot that nobody uses. NULL: none, or those that left have no epoch until they are clean, or
- * are full of what another group held. */
-static struct tierce__directory_slot *free_slot(struct tierce__directory *directory, uint32_t group)
-{
-    for (uint32_t i = 0; i < directory->slots_used; i++) {
-        struct tierce__directory_slot *slot = &directory->slots[i];
-        if (!slot->is_joined && slot->epochs_used < EPOCHS_MAX &&
-            (atomic_load(&slot->words) == 0 || slot->group_at == group))
-            return slot;
-    }
-    return directory->slots_used < directory->opts.workers_max
-               ? &directory->slots[directory->slots_used++]
-               : NULL;
 }
 
 static struct tierce__directory_id id_of(const struct tierce__directory *directory,
@@ -266,19 +162,16 @@ static struct tierce__directory_id id_of(const struct tierce__directory *directo
 
 /* Nobody else touches a slot without a session, whose lock is not needed therefore. */
 static void enter(struct tierce__directory *directory, struct tierce__directory_slot *slot,
-                  const struct tierce__directory_worker *worker, uint32_t group, uint64_t now_ns)
+                  const struct tierce__directory_worker *worker, uint64_t now_ns)
 {
     tierce__lock_assert_held(&directory->lock);
-    TIERCE_DASSERT(atomic_load(&slot->session) == 0);
-    slot->is_joined = true;
+    TIERCE_DASSERT(atomic_load(&slot->session) == 0 && slot->is_joined);
     slot->next = 1;
     slot->gaps = slot->left_out = slot->sending = 0;
     slot->has_left_out = false;
-    memcpy(slot->name, worker->name, strlen(worker->name) + 1);
     memcpy(slot->address, worker->address, strlen(worker->address) + 1);
     memcpy(slot->host_name, worker->host, strlen(worker->host) + 1);
-    slot->group_at = group;
-    atomic_store(&slot->group, directory->groups[group].id);
+    atomic_store(&slot->group, directory->groups[slot->group_at].id);
     atomic_store(&slot->host, tierce__directory_host(directory, worker->host));
     atomic_store(&slot->load, 0);
     atomic_store(&slot->seen_ns, now_ns);
@@ -309,27 +202,21 @@ int tierce__directory_join(struct tierce__directory *directory,
         return TIERCE_E_ARGUMENT;
     tierce__lock_take(&directory->lock);
     /* The lock is not held while the worker of this name ends a call. */
-    for (struct tierce__directory_slot *same; (same = find_name(directory, worker)) != NULL;
+    for (struct tierce__directory_slot *same;
+         (same = tierce__directory_find_name(directory, worker->group, worker->name)) != NULL;
          tierce__lock_take(&directory->lock)) {
         struct tierce__directory_id other = id_of(directory, same);
         tierce__lock_drop(&directory->lock);
         (void)tierce__directory_leave(directory, other);
     }
     struct tierce__directory_slot *slot = NULL;
-    int64_t group = enter_group(directory, worker->group);
-    if (group >= 0) {
-        slot = free_slot(directory, (uint32_t)group);
-        if (slot == NULL) {
-            leave_group(directory, (uint32_t)group);
-            group = TIERCE_E_LIMIT;
-        }
-    }
-    if (group >= 0) {
-        enter(directory, slot, worker, (uint32_t)group, now_ns);
+    int rc = tierce__directory_take_slot(directory, worker->group, worker->name, &slot);
+    if (rc == 0) {
+        enter(directory, slot, worker, now_ns);
         *id = id_of(directory, slot);
     }
     tierce__lock_drop(&directory->lock);
-    return group < 0 ? (int)group : 0;
+    return rc;
 }
 
 /* The slot of a worker, if it is still there. */
@@ -477,7 +364,7 @@ static enum tierce__directory_answer begin_held(struct tierce__directory *direct
     enum tierce__directory_answer answer = TIERCE__DIRECTORY_DONE;
     tierce__lock_assert_held(&slot->lock);
     tierce__lock_take(&directory->lock);
-    if (!is_empty(slot) && slot->epochs_used >= EPOCHS_MAX)
+    if (!is_empty(slot) && slot->epochs_used >= TIERCE__DIRECTORY_EPOCHS_MAX)
         answer = TIERCE__DIRECTORY_LATER;
     else if (!is_empty(slot)) /* contents without an end do not count, but those before them do */
         advance(directory, slot, ages_of(slot) + 1);
@@ -591,6 +478,7 @@ static void end_round(struct tierce__directory *directory)
         if (ages_of(slot) > 1)
             publish(directory, slot, 1, TIERCE__DIRECTORY_ALIVE);
     }
+    tierce__directory_list_free(directory);
 }
 
 /* Begins a step: nothing that becomes invalid from now on is sure to be found in this round. */
@@ -680,6 +568,18 @@ bool tierce__directory_is_of(struct tierce__directory *directory, struct tierce_
     bool is_of = slot != NULL && strcmp(directory->groups[slot->group_at].name, group) == 0;
     tierce__lock_drop(&directory->lock);
     return is_of;
+}
+
+bool tierce__directory_named(struct tierce__directory *directory, const char *group,
+                             const char *name, struct tierce__directory_id *id)
+{
+    TIERCE_CHECK_MAGIC(directory, DIRECTORY_MAGIC);
+    tierce__lock_take(&directory->lock);
+    const struct tierce__directory_slot *slot = tierce__directory_find_name(directory, group, name);
+    if (slot != NULL)
+        *id = id_of(directory, slot);
+    tierce__lock_drop(&directory->lock);
+    return slot != NULL;
 }
 
 uint64_t tierce__directory_group_of(struct tierce__directory *directory,

@@ -239,6 +239,10 @@ bool tierce__directory_who(struct tierce__directory *directory, struct tierce__d
 bool tierce__directory_is_of(struct tierce__directory *directory, struct tierce__directory_id id,
                              const char *group);
 
+/* The worker of this name in the group. Waits for no worker. False: there is none. */
+bool tierce__directory_named(struct tierce__directory *directory, const char *group,
+                             const char *name, struct tierce__directory_id *id);
+
 /* A number of the group that a worker is in, which no other group ever has. 0: the worker has left.
  * Takes no lock. */
 uint64_t tierce__directory_group_of(struct tierce__directory *directory,

@@ -84,14 +84,18 @@ struct tierce__directory_slot {
 
     /* DIRECTORY: */
     bool is_joined;
+    uint32_t free_link;   /* the next slot of its list of free ones, plus 1; 0: none */
     uint32_t epochs_used; /* since nothing of other epochs was left */
     uint64_t clean_round; /* the number of rounds of `clean` when nothing is left again */
 };
 
-/* Its id is never used again, because a lookup keeps it without a lock. */
+/* It stays, by its name, until nothing of it is left in the table, so that no other group has its
+ * words. Its id is never used again, because a lookup keeps it without a lock. */
 struct tierce__directory_group {
-    uint64_t id;
-    uint32_t workers; /* 0: its place is free */
+    uint64_t id; /* 0: its place is free */
+    uint32_t workers;
+    uint32_t free_slots; /* that only this group may use until they are clean; plus 1; 0: none */
+    uint32_t free_link;  /* of a free place: the next one, plus 1; 0: none */
     char name[TIERCE__DIRECTORY_NAME_BYTES];
 };
 
@@ -112,7 +116,10 @@ struct tierce__directory {
     struct tierce__directory_group *groups;
     uint32_t group_count, group_room;
     struct tierce__numbers group_table; /* places in `groups`, by name */
+    struct tierce__numbers names;       /* slots of workers, by group and name */
     uint64_t last_group;
+    uint32_t free_group; /* the first free place in `groups`, plus 1; 0: none */
+    uint32_t free_slot;  /* the first free slot of which nothing is in the table, plus 1; 0: none */
     uint32_t slots_used; /* slots from here on were never used */
     uint32_t worker_count;
     uint64_t session;            /* of the last worker */
@@ -122,8 +129,32 @@ struct tierce__directory {
     bool is_cleaning;            /* a step is running; the same */
 };
 
+/* ---- directory_members.c: groups, names and free slots --------------------------------------- */
+
 /* The id of a group, from 1. 0: it has no worker. */
 uint64_t tierce__directory_group(struct tierce__directory *directory, const char *name);
+
+/* The worker of this name in the group, or NULL. Under DIRECTORY, as all below. */
+struct tierce__directory_slot *tierce__directory_find_name(struct tierce__directory *directory,
+                                                           const char *group, const char *name);
+
+/* A free slot for a worker: with group_at and name, and is_joined. Errors: TIERCE_E_FULL
+ * (group_workers_max), TIERCE_E_LIMIT (no slot, or none that is clean), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__directory_take_slot(struct tierce__directory *directory,
+                                               const char *group, const char *name,
+                                               struct tierce__directory_slot **out);
+/* Its worker has left: not is_joined. */
+void tierce__directory_give_slot(struct tierce__directory *directory,
+                                 struct tierce__directory_slot *slot);
+/* After a round of cleaning: lists the slots and the places of groups that are free now. */
+void tierce__directory_list_free(struct tierce__directory *directory);
+void tierce__directory_members_fini(struct tierce__directory *directory);
+
+/* ---- directory.c ----------------------------------------------------------------------------- */
+
+/* New epochs of a worker until all is clean: with the present one and the one before, fewer than
+ * 256 are in use. */
+#define TIERCE__DIRECTORY_EPOCHS_MAX 250u
 
 /* 0 of "". */
 uint64_t tierce__directory_host(const struct tierce__directory *directory, const char *host);

@@ -334,10 +334,12 @@ static void count_word(struct tierce__directory *directory, struct tierce__direc
                        uint32_t slot, int64_t by)
 {
     struct tierce__directory_slot *s = &directory->slots[slot];
+    uint32_t group = s->group_at; /* before its last word is gone: then others may take the slot */
     TIERCE_DASSERT(by > 0 || shard->holders > 0);
     shard->holders += (uint64_t)by;
-    atomic_fetch_add_explicit(&directory->group_words[s->group_at], by, memory_order_relaxed);
-    atomic_fetch_add_explicit(&s->words, by, memory_order_release); /* with free_slot's load */
+    /* In this order: a group without words has no slot with words. Pairs with find_free's load. */
+    atomic_fetch_add_explicit(&s->words, by, memory_order_release);
+    atomic_fetch_add_explicit(&directory->group_words[group], by, memory_order_release);
 }
 
 /* The last one takes the entry with it. */

@@ -620,6 +620,61 @@ START_TEST(a_group_does_not_fill_the_part_of_others)
 }
 END_TEST
 
+/* What a group has left behind until it is clean counts for no other group, and for it when it
+ * comes back. */
+START_TEST(a_group_has_its_own_words)
+{
+    tierce__directory_destroy(directory);
+    open_with((struct tierce__directory_opts){.workers_max = 4, .group_holders_max = 100});
+    struct tierce__directory_id a = join("g", "a", "");
+    ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(tierce__directory_leave(directory, a), TIERCE__DIRECTORY_DONE);
+    struct tierce__directory_id b = join("h", "b", "");
+    ck_assert_int_eq(report(b, 1, 0, 100, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(b).left_out, 0);
+    a = join("g", "a", "");
+    ck_assert_int_eq(report(a, 1, 100, 200, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(a).left_out, 80);
+    ck_assert_uint_eq(clean_stats().holders, 120);
+    ck_assert_int_eq(report(a, 101, 100, 180, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(a).left_out, 80);
+    /* As many groups as workers, which all leave something: another one waits for the cleaning. */
+    (void)tierce__directory_leave(directory, a);
+    (void)tierce__directory_leave(directory, b);
+    for (unsigned i = 0; i < 2; i++) {
+        a = join((const char *[]){"i", "j"}[i], "a", "");
+        ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
+        (void)tierce__directory_leave(directory, a);
+    }
+    struct tierce__directory_worker worker = {"k", "a", "", ""};
+    ck_assert_int_eq(tierce__directory_join(directory, &worker, 0, &a), TIERCE_E_LIMIT);
+    ck_assert_uint_eq(clean_stats().holders, 0);
+    ck_assert_int_eq(tierce__directory_join(directory, &worker, 0, &a), 0);
+    ck_assert_uint_eq(directory->group_count, 4);
+}
+END_TEST
+
+/* Names are of their group; a worker that joins and leaves again and again needs one slot. */
+START_TEST(names_and_slots)
+{
+    struct tierce__directory_id a = join("g", "a", ""), b = join("h", "a", ""), id = {0};
+    ck_assert(tierce__directory_named(directory, "h", "a", &id));
+    ck_assert_uint_eq(id.session, b.session);
+    ck_assert(tierce__directory_named(directory, "g", "a", &id));
+    ck_assert_uint_eq(id.session, a.session);
+    ck_assert(!tierce__directory_named(directory, "g", "b", &id));
+    ck_assert(!tierce__directory_named(directory, "i", "a", &id));
+    for (unsigned i = 0; i < 200; i++) {
+        a = join("g", "a", "");
+        ck_assert_int_eq(report(a, 1, 0, 10, 0, true), TIERCE__DIRECTORY_DONE);
+    }
+    ck_assert_uint_eq(directory->slots_used, 2);
+    ck_assert_int_eq(tierce__directory_leave(directory, a), TIERCE__DIRECTORY_DONE);
+    ck_assert(!tierce__directory_named(directory, "g", "a", &id));
+    ck_assert(tierce__directory_named(directory, "h", "a", &id));
+}
+END_TEST
+
 START_TEST(each_allocation_fails_once)
 {
     tierce__directory_destroy(directory);
@@ -703,6 +758,8 @@ CHECK_MAIN("directory", .setup = setup, .teardown = teardown,
                      nothing_of_an_old_epoch_comes_back,
                      cleaning_finds_what_became_old_on_its_way,
                      what_is_removed_leaves_room,
+                     a_group_has_its_own_words,
+                     names_and_slots,
                      a_group_does_not_fill_the_part_of_others,
                      limits,
                      a_full_directory_leaves_out_what_is_new,
