@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunks of another engine's memory by peers://, over TCP on loopback, against as many bytes
- * through bare sockets. Both engines are in this process, and their manager in one of its own. To
+ * through bare sockets, and out of the memory of another process by the transfer engines of others,
+ * if Python has them. Both engines are in this process, and their manager in one of its own. To
  * measure over a slower network, run it in a network namespace whose loopback device has a rate
  * (docs/inside/benchmarks.md).
  */
@@ -15,6 +16,7 @@
 
 #include "base/clock.h"
 #include "bench/bench_kv.h"
+#include "bench/fleet/bench_engines.h"
 #include "bench/fleet/bench_manager_process.h"
 #include "bench/fleet/bench_sockets.h"
 #include "core/key/key_text.h"
@@ -219,30 +221,54 @@ static void close_all(struct peers_bench *b)
     sem_destroy(&b->done);
 }
 
-static int measure(struct peers_bench *b)
+static void emit(const struct peers_bench *b, const struct tierce__bench_side *sides,
+                 const struct tierce__bench_side *peer)
 {
-    struct tierce__bench_side sides[] = {{.run = get_all, .arg = b},
-                                         {.run = tierce__bench_sockets_copy, .arg = &b->sockets}};
-    int rc = tierce__bench_alternate(sides, 2, b->bench->seconds);
-    if (rc < 0)
-        return rc;
     double ours = (double)b->object_bytes * CHUNKS,
            bare = (double)b->sockets.bytes * (double)b->sockets.count;
     char name[64];
     snprintf(name, sizeof(name), "GET %llu KiB from a peer's memory",
              (unsigned long long)(b->object_bytes >> 10));
-    tierce__bench_emit(b->bench, &(struct tierce__bench_row){
-                                     .case_name = name,
-                                     .unit = "GB/s",
-                                     .value = ours / sides[0].median_ns,
-                                     .limit = bare / sides[1].median_ns,
-                                     .goal = 0.95,
-                                     .value_min = ours / sides[0].max_ns,
-                                     .value_max = ours / sides[0].min_ns,
-                                     .limit_min = bare / sides[1].max_ns,
-                                     .limit_max = bare / sides[1].min_ns,
-                                 });
-    return 0;
+    struct tierce__bench_row row = {.case_name = name,
+                                    .unit = "GB/s",
+                                    .value = ours / sides[0].median_ns,
+                                    .limit = bare / sides[1].median_ns,
+                                    .goal = 0.95,
+                                    .value_min = ours / sides[0].max_ns,
+                                    .value_max = ours / sides[0].min_ns,
+                                    .limit_min = bare / sides[1].max_ns,
+                                    .limit_max = bare / sides[1].min_ns};
+    if (peer != NULL) {
+        row.peer = ((const struct tierce__bench_engine *)peer->arg)->name;
+        row.peer_value = bare / peer->median_ns;
+    }
+    tierce__bench_emit(b->bench, &row);
+}
+
+/* A row for each engine of others that there is, and one without any if there is none. */
+static int measure(struct peers_bench *b)
+{
+    struct tierce__bench_engine engines[TIERCE__BENCH_ENGINES];
+    struct tierce__bench_side sides[2 + TIERCE__BENCH_ENGINES] = {
+        {.run = get_all, .arg = b}, {.run = tierce__bench_sockets_copy, .arg = &b->sockets}};
+    size_t started = 0, count = 2;
+    int rc = 0;
+    while (rc == 0 && started < TIERCE__BENCH_ENGINES) {
+        struct tierce__bench_engine *engine = &engines[started];
+        rc = tierce__bench_engine_start(engine, b->bench, started++, CHUNKS, b->sockets.bytes);
+        if (rc == 0)
+            sides[count++] =
+                (struct tierce__bench_side){.run = tierce__bench_engine_read, .arg = engine};
+        else if (rc == -ENOTSUP)
+            rc = 0;
+    }
+    if (rc == 0)
+        rc = tierce__bench_alternate(sides, count, b->bench->seconds);
+    for (size_t i = 2; rc == 0 && (i == 2 || i < count); i++)
+        emit(b, sides, i < count ? &sides[i] : NULL);
+    for (size_t i = 0; i < started; i++)
+        tierce__bench_engine_end(&engines[i]);
+    return rc;
 }
 
 int tierce__bench_peers(const struct tierce__bench *bench)
