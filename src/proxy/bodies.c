@@ -21,11 +21,64 @@ static bool is_one_of(struct tierce__text name, const char *const *names)
     return false;
 }
 
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static const char *const member_names[TIERCE__BODY_MEMBERS] = {
+    [TIERCE__BODY_MODEL] = "model",
+    [TIERCE__BODY_PROMPT] = "prompt",
+    [TIERCE__BODY_MESSAGES] = "messages",
+    [TIERCE__BODY_N] = "n",
+    [TIERCE__BODY_BEST_OF] = "best_of",
+    [TIERCE__BODY_BEAM] = "use_beam_search",
+    [TIERCE__BODY_MAX_COMPLETION] = "max_completion_tokens",
+    [TIERCE__BODY_PARAMS] = PARAMS,
+    [TIERCE__BODY_TOOLS] = "tools",
+    [TIERCE__BODY_TEMPLATE] = "chat_template",
+    [TIERCE__BODY_TEMPLATE_KWARGS] = "chat_template_kwargs",
+    [TIERCE__BODY_GENERATION_PROMPT] = "add_generation_prompt",
+    [TIERCE__BODY_FINAL_MESSAGE] = "continue_final_message",
+    [TIERCE__BODY_SPECIAL_TOKENS] = "add_special_tokens",
+    [TIERCE__BODY_MEDIA_KWARGS] = "media_io_kwargs",
+    [TIERCE__BODY_PROCESSOR_KWARGS] = "mm_processor_kwargs",
+};
+
 /* The reader does not decode longer names. */
 static bool can_copy(struct tierce__text name)
 {
     return name.length <= TIERCE__JSON_NAME_MAX && memchr(name.at, '\0', name.length) == NULL;
 }
+
+static void note_member(struct tierce__body *body, struct tierce__text name,
+                        struct tierce__text value)
+{
+    body->can_copy = body->can_copy && can_copy(name);
+    for (unsigned i = 0; i < TIERCE__BODY_MEMBERS; i++)
+        if (is_name(name, member_names[i]))
+            body->members[i] = value; /* of several, the last one counts */
+}
+
+int tierce__body_read(struct tierce__body *out, const char *text, size_t bytes, const char **why)
+{
+    struct tierce__body body = {0};
+    struct tierce__text name, value;
+    int rc = tierce__json_parse(&body.doc, text, bytes, why);
+    if (rc != 0)
+        return rc;
+    body.is_object = body.can_copy = tierce__json_value_kind(body.doc.value) == '{';
+    struct tierce__json each = tierce__json_each(body.doc.value);
+    while (body.is_object && tierce__json_next(&each, &name, &value))
+        note_member(&body, name, value);
+    *out = body;
+    return 0;
+}
+
+void tierce__body_clear(struct tierce__body *body)
+{
+    tierce__json_doc_clear(&body->doc);
+    *body = (struct tierce__body){0};
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static void put_member(struct tierce__json_write *json, struct tierce__text name,
                        struct tierce__text value)
@@ -51,56 +104,50 @@ static void put_others(struct tierce__json_write *json, struct tierce__text obje
 /* ---- prefill --------------------------------------------------------------------------------- */
 
 /* Whether a number is absent, null or 1. */
-static bool is_single(struct tierce__text request, const char *name)
+static bool is_single(struct tierce__text value)
 {
-    struct tierce__text value = tierce__json_get(request, name);
     return value.length == 0 || tierce__json_value_kind(value) == 'n' ||
-           tierce__json_get_int(request, name, 0) == 1;
+           tierce__json_get_int(value, "", 0) == 1;
 }
 
-static bool is_prompt(struct tierce__text value)
-{
-    char kind = tierce__json_value_kind(value);
-    if (kind == '"')
-        return true;
-    return kind == '[' && tierce__json_is_integer(tierce__json_get(value, "0"));
-}
-
-/* Whether the members of a request can be copied one by one. */
-static bool can_copy_all(struct tierce__text request)
+/* The first element of an array, or the empty value. */
+static struct tierce__text first_of(struct tierce__text array)
 {
     struct tierce__text name, value;
-    struct tierce__json each = tierce__json_each(request);
-    bool can = true;
-    while (can && tierce__json_next(&each, &name, &value))
-        can = can_copy(name);
-    return can;
+    struct tierce__json each = tierce__json_each(array);
+    bool has_one = tierce__json_value_kind(array) == '[' && tierce__json_next(&each, &name, &value);
+    return has_one ? value : (struct tierce__text){0};
 }
 
-bool tierce__body_can_prefill(struct tierce__text request)
+static bool is_tokens(struct tierce__text prompt)
 {
-    if (tierce__json_value_kind(request) != '{' || !can_copy_all(request))
-        return false;
-    struct tierce__text prompt = tierce__json_get(request, "prompt");
-    struct tierce__text messages = tierce__json_get(request, "messages");
-    bool has_prompt =
-        prompt.length > 0 ? is_prompt(prompt) : tierce__json_value_kind(messages) == '[';
-    return has_prompt && is_single(request, "n") && is_single(request, "best_of") &&
-           !tierce__json_get_bool(request, "use_beam_search");
+    return tierce__json_is_integer(first_of(prompt));
 }
 
-void tierce__body_put_prefill(struct tierce__line *line, struct tierce__text request)
+bool tierce__body_can_prefill(const struct tierce__body *request)
+{
+    const struct tierce__text *members = request->members;
+    struct tierce__text prompt = members[TIERCE__BODY_PROMPT];
+    bool has_prompt = prompt.length > 0
+                          ? tierce__json_value_kind(prompt) == '"' || is_tokens(prompt)
+                          : tierce__json_value_kind(members[TIERCE__BODY_MESSAGES]) == '[';
+    return request->can_copy && has_prompt && is_single(members[TIERCE__BODY_N]) &&
+           is_single(members[TIERCE__BODY_BEST_OF]) &&
+           !tierce__json_get_bool(members[TIERCE__BODY_BEAM], "");
+}
+
+void tierce__body_put_prefill(struct tierce__line *line, const struct tierce__body *request)
 {
     static const char *const own[] = {
         "stream",     "stream_options",        "max_tokens", "max_completion_tokens",
         "min_tokens", "min_completion_tokens", PARAMS,       NULL};
     struct tierce__json_write json = {.line = line};
-    TIERCE_ASSERT(tierce__json_value_kind(request) == '{');
+    TIERCE_ASSERT(request->can_copy);
     tierce__json_write_open(&json, NULL, '{');
-    put_others(&json, request, own);
+    put_others(&json, request->doc.value, own);
     tierce__json_write_bool(&json, "stream", false);
     tierce__json_write_count(&json, "max_tokens", 1);
-    if (tierce__json_get(request, "max_completion_tokens").length > 0)
+    if (request->members[TIERCE__BODY_MAX_COMPLETION].length > 0)
         tierce__json_write_count(&json, "max_completion_tokens", 1);
     tierce__json_write_open(&json, PARAMS, '{');
     tierce__json_write_bool(&json, "do_remote_decode", true);
@@ -113,22 +160,17 @@ void tierce__body_put_prefill(struct tierce__line *line, struct tierce__text req
     tierce__json_write_close(&json, '}');
 }
 
-void tierce__body_put_decode(struct tierce__line *line, struct tierce__text request,
+void tierce__body_put_decode(struct tierce__line *line, const struct tierce__body *request,
                              struct tierce__text params)
 {
     static const char *const own[] = {PARAMS, NULL};
     struct tierce__json_write json = {.line = line};
-    TIERCE_ASSERT(tierce__json_value_kind(request) == '{');
+    TIERCE_ASSERT(request->can_copy);
     tierce__json_write_open(&json, NULL, '{');
-    put_others(&json, request, own);
+    put_others(&json, request->doc.value, own);
     if (params.length > 0)
         tierce__json_write_value(&json, PARAMS, params);
     tierce__json_write_close(&json, '}');
-}
-
-bool tierce__body_has_params(struct tierce__text request)
-{
-    return tierce__json_get(request, PARAMS).length > 0;
 }
 
 struct tierce__text tierce__body_params(struct tierce__text answer)
@@ -140,53 +182,42 @@ struct tierce__text tierce__body_params(struct tierce__text answer)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-struct tierce__text tierce__body_tokens(struct tierce__text request)
+struct tierce__text tierce__body_tokens(const struct tierce__body *request)
 {
-    struct tierce__text prompt = tierce__json_get(request, "prompt");
-    bool is_tokens = tierce__json_value_kind(prompt) == '[' &&
-                     tierce__json_is_integer(tierce__json_get(prompt, "0"));
-    return is_tokens ? prompt : (struct tierce__text){0};
+    struct tierce__text prompt = request->members[TIERCE__BODY_PROMPT];
+    return is_tokens(prompt) ? prompt : (struct tierce__text){0};
 }
 
-static void put_members(struct tierce__json_write *json, struct tierce__text request,
-                        const char *const *names)
+bool tierce__body_put_tokenize(struct tierce__line *line, const struct tierce__body *request)
 {
-    for (; *names != NULL; names++) {
-        struct tierce__text value = tierce__json_get(request, *names);
-        if (value.length > 0)
-            tierce__json_write_value(json, *names, value);
-    }
-}
-
-bool tierce__body_put_tokenize(struct tierce__line *line, struct tierce__text request)
-{
-    static const char *const of_text[] = {"model", "prompt", "add_special_tokens", NULL};
-    static const char *const of_chat[] = {"model",
-                                          "messages",
-                                          "tools",
-                                          "chat_template",
-                                          "chat_template_kwargs",
-                                          "add_generation_prompt",
-                                          "continue_final_message",
-                                          "add_special_tokens",
-                                          "media_io_kwargs",
-                                          "mm_processor_kwargs",
-                                          NULL};
-    bool is_text = tierce__json_value_kind(tierce__json_get(request, "prompt")) == '"';
-    if (!is_text && tierce__json_value_kind(tierce__json_get(request, "messages")) != '[')
+    static const enum tierce__body_member
+        of_text[] = {TIERCE__BODY_MODEL, TIERCE__BODY_PROMPT, TIERCE__BODY_SPECIAL_TOKENS},
+        of_chat[] = {TIERCE__BODY_MODEL,           TIERCE__BODY_MESSAGES,
+                     TIERCE__BODY_TOOLS,           TIERCE__BODY_TEMPLATE,
+                     TIERCE__BODY_TEMPLATE_KWARGS, TIERCE__BODY_GENERATION_PROMPT,
+                     TIERCE__BODY_FINAL_MESSAGE,   TIERCE__BODY_SPECIAL_TOKENS,
+                     TIERCE__BODY_MEDIA_KWARGS,    TIERCE__BODY_PROCESSOR_KWARGS};
+    const struct tierce__text *members = request->members;
+    bool is_text = tierce__json_value_kind(members[TIERCE__BODY_PROMPT]) == '"';
+    if (!is_text && tierce__json_value_kind(members[TIERCE__BODY_MESSAGES]) != '[')
         return false;
+    const enum tierce__body_member *names = is_text ? of_text : of_chat;
+    size_t count =
+        is_text ? sizeof(of_text) / sizeof(*of_text) : sizeof(of_chat) / sizeof(*of_chat);
     struct tierce__json_write json = {.line = line};
     tierce__json_write_open(&json, NULL, '{');
-    put_members(&json, request, is_text ? of_text : of_chat);
+    for (size_t i = 0; i < count; i++)
+        if (members[names[i]].length > 0)
+            tierce__json_write_value(&json, member_names[names[i]], members[names[i]]);
     tierce__json_write_close(&json, '}');
     return true;
 }
 
-void tierce__body_put_query(struct tierce__line *line, struct tierce__text request,
+void tierce__body_put_query(struct tierce__line *line, const struct tierce__body *request,
                             struct tierce__text tokens)
 {
     struct tierce__json_write json = {.line = line};
-    struct tierce__text model = tierce__json_get(request, "model");
+    struct tierce__text model = request->members[TIERCE__BODY_MODEL];
     tierce__json_write_open(&json, NULL, '{');
     if (tierce__json_value_kind(model) == '"') {
         tierce__json_write_value(&json, "model", model);

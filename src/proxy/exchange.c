@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char no_memory[] = "there is no memory for the request, or limit.memory is reached";
+
 static void start_decode(struct tierce__exchange *exchange);
 static void start_prefill(struct tierce__exchange *exchange);
 
@@ -58,11 +60,13 @@ static void copy_headers(struct tierce__exchange *exchange, const struct tierce_
 /* The header that engines get. Returns false if there is no memory. */
 static bool choose_authorization(struct tierce__exchange *exchange, const struct tierce__call *call)
 {
-    const struct tierce__proxy *proxy = exchange->relay->proxy;
-    const char *shown = proxy->engine_authorization;
-    if (shown == NULL && proxy->config->token_file[0] == '\0')
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    if (!tierce__proxy_copy_token(&exchange->authorization, proxy, &proxy->engine_authorization))
+        return false;
+    const char *shown = NULL;
+    if (proxy->config->token_file[0] == '\0')
         shown = tierce__call_header(call, "authorization");
-    if (shown == NULL)
+    if (exchange->authorization != NULL || shown == NULL)
         return true;
     exchange->authorization = tierce__strdup(shown);
     return exchange->authorization != NULL;
@@ -83,11 +87,17 @@ static bool copy_body(struct tierce__exchange *exchange, const struct tierce__ca
     return true;
 }
 
+static bool reads_bodies(const struct tierce__proxy *proxy)
+{
+    return proxy->config->router_url[0] != '\0' || proxy->prefill.count > 0;
+}
+
 bool tierce__exchange_create(struct tierce__proxy *proxy, struct tierce__call *call,
                              const char *path)
 {
     const struct tierce__call_info *info = tierce__call_info(call);
-    size_t held = 2 * info->body_bytes; /* the body, and the one that is made of it */
+    /* The body, and the copy that is read. */
+    size_t held = (reads_bodies(proxy) ? 2 : 1) * info->body_bytes;
     uint32_t at = atomic_fetch_add_explicit(&proxy->next_relay, 1, memory_order_relaxed);
     if (!tierce__held_take(&proxy->held, held))
         return false;
@@ -177,12 +187,52 @@ static void use_engine(struct tierce__exchange *exchange, struct tierce__engines
     tierce__engine_use(engines, engine);
 }
 
+static void clear_made(struct tierce__exchange *exchange)
+{
+    tierce__line_clear(&exchange->made);
+    tierce__held_give_back(&exchange->relay->proxy->held, exchange->made_held);
+    exchange->made_held = 0;
+}
+
+/* Whether the body of this step was made, and limit.memory permits it. */
+static bool hold_made(struct tierce__exchange *exchange)
+{
+    TIERCE_ASSERT(exchange->made_held == 0);
+    if (exchange->made.failed ||
+        !tierce__held_take(&exchange->relay->proxy->held, exchange->made.bytes)) {
+        tierce__line_clear(&exchange->made);
+        return false;
+    }
+    exchange->made_held = exchange->made.bytes;
+    return true;
+}
+
+/* Reads the answer, of which there is a copy until drop_document. */
+static bool read_answer(struct tierce__exchange *exchange, struct tierce__json_doc *doc)
+{
+    struct tierce__held *held = &exchange->relay->proxy->held;
+    if (!tierce__held_take(held, exchange->answer.bytes))
+        return false;
+    if (tierce__json_parse(doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0)
+        return true;
+    tierce__held_give_back(held, exchange->answer.bytes);
+    return false;
+}
+
+/* Of an answer of `bytes`. */
+static void drop_document(struct tierce__proxy *proxy, struct tierce__json_doc *doc, size_t bytes)
+{
+    if (doc->copy != NULL)
+        tierce__held_give_back(&proxy->held, bytes);
+    tierce__json_doc_clear(doc);
+}
+
 static void enter(struct tierce__exchange *exchange, enum tierce__exchange_step step)
 {
     exchange->step = step;
     exchange->tried = 0;
     exchange->attempts = 0;
-    tierce__line_clear(&exchange->made);
+    clear_made(exchange);
     exchange->has_params = exchange->is_made = false;
 }
 
@@ -229,19 +279,19 @@ static void done_decode(void *arg, int rc, const char *why);
 /* With prefill.urls, only a prefiller says where KV is read from, not the client. */
 static bool drop_params(struct tierce__exchange *exchange)
 {
-    if (exchange->relay->proxy->prefill.count == 0 || exchange->body == NULL ||
-        !tierce__body_has_params(exchange->request.value))
+    if (exchange->relay->proxy->prefill.count == 0 ||
+        exchange->request.members[TIERCE__BODY_PARAMS].length == 0)
         return true;
-    tierce__line_clear(&exchange->made);
-    tierce__body_put_decode(&exchange->made, exchange->request.value, (struct tierce__text){0});
-    exchange->is_made = !exchange->made.failed;
+    clear_made(exchange);
+    tierce__body_put_decode(&exchange->made, &exchange->request, (struct tierce__text){0});
+    exchange->is_made = hold_made(exchange);
     return exchange->is_made;
 }
 
 static void ask_decode(struct tierce__exchange *exchange, struct tierce__engine *engine)
 {
     if (!exchange->has_params && !exchange->is_made && !drop_params(exchange)) {
-        tierce__exchange_fail(exchange, 503, "no memory for the request");
+        tierce__exchange_fail(exchange, 503, no_memory);
         return;
     }
     bool is_made = exchange->has_params || exchange->is_made;
@@ -254,7 +304,7 @@ static void ask_decode(struct tierce__exchange *exchange, struct tierce__engine 
                                 .is_for_engine = true,
                                 .done = done_decode});
     if (rc != 0)
-        tierce__exchange_fail(exchange, 503, "no memory for the request");
+        tierce__exchange_fail(exchange, 503, no_memory);
 }
 
 /* After a failure: another engine, or the failure becomes the answer. */
@@ -293,12 +343,11 @@ static void fail_decode(struct tierce__exchange *exchange, int rc, const char *w
 }
 
 /* Whether an answer that ends with its connection is complete: then it is a JSON value. */
-static bool is_whole(const struct tierce__exchange *exchange)
+static bool is_whole(struct tierce__exchange *exchange)
 {
     struct tierce__json_doc doc = {0};
-    bool is = exchange->status == 204 ||
-              tierce__json_parse(&doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0;
-    tierce__json_doc_clear(&doc);
+    bool is = exchange->status == 204 || read_answer(exchange, &doc);
+    drop_document(exchange->relay->proxy, &doc, exchange->answer.bytes);
     return is;
 }
 
@@ -376,23 +425,23 @@ static void ask_prefill(struct tierce__exchange *exchange)
                                                  .is_for_engine = true,
                                                  .done = done_prefill});
     if (rc != 0)
-        tierce__exchange_fail(exchange, 503, "no memory for the request");
+        tierce__exchange_fail(exchange, 503, no_memory);
 }
 
 static void take_params(struct tierce__exchange *exchange)
 {
     struct tierce__json_doc doc = {0};
     struct tierce__text params = {0};
-    if (tierce__json_parse(&doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0)
+    if (read_answer(exchange, &doc))
         params = tierce__body_params(doc.value);
     enter(exchange, TIERCE__EXCHANGE_DECODE);
     if (params.length > 0) {
-        tierce__body_put_decode(&exchange->made, exchange->request.value, params);
-        exchange->has_params = !exchange->made.failed;
+        tierce__body_put_decode(&exchange->made, &exchange->request, params);
+        exchange->has_params = hold_made(exchange);
     }
     if (!exchange->has_params)
         count(exchange, TIERCE__PROXY_COUNT_PREFILLS_EMPTY);
-    tierce__json_doc_clear(&doc);
+    drop_document(exchange->relay->proxy, &doc, exchange->answer.bytes);
 }
 
 static void done_prefill(void *arg, int rc, const char *why)
@@ -426,16 +475,16 @@ static void start_prefill(struct tierce__exchange *exchange)
         start_decode(exchange);
         return;
     }
-    if (!tierce__body_can_prefill(exchange->request.value)) {
+    if (!tierce__body_can_prefill(&exchange->request)) {
         count(exchange, TIERCE__PROXY_COUNT_PREFILLS_SKIPPED);
         start_decode(exchange);
         return;
     }
-    tierce__body_put_prefill(&exchange->made, exchange->request.value);
-    if (exchange->made.failed)
-        tierce__exchange_fail(exchange, 503, "no memory for the request");
-    else
+    tierce__body_put_prefill(&exchange->made, &exchange->request);
+    if (hold_made(exchange))
         ask_prefill(exchange);
+    else
+        tierce__exchange_fail(exchange, 503, no_memory);
 }
 
 /* ---- the router index ------------------------------------------------------------------------ */
@@ -464,13 +513,11 @@ static void done_query(void *arg, int rc, const char *why)
     struct tierce__proxy *proxy = exchange->relay->proxy;
     struct tierce__json_doc doc = {0};
     settle(exchange);
-    bool is_good =
-        rc == 0 && exchange->status == 200 &&
-        tierce__json_parse(&doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0 &&
-        tierce__choice_read(&exchange->decode_choice, &proxy->decode, doc.value);
+    bool is_good = rc == 0 && exchange->status == 200 && read_answer(exchange, &doc) &&
+                   tierce__choice_read(&exchange->decode_choice, &proxy->decode, doc.value);
     if (is_good && proxy->prefill.count > 0)
         (void)tierce__choice_read(&exchange->prefill_choice, &proxy->prefill, doc.value);
-    tierce__json_doc_clear(&doc);
+    drop_document(exchange->relay->proxy, &doc, exchange->answer.bytes);
     if (!is_good)
         fail_router(exchange, rc, why);
     start_prefill(exchange);
@@ -479,21 +526,24 @@ static void done_query(void *arg, int rc, const char *why)
 static void start_query(struct tierce__exchange *exchange, struct tierce__text tokens)
 {
     const struct tierce__proxy_config *config = config_of(exchange);
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    char *token = NULL;
     enter(exchange, TIERCE__EXCHANGE_QUERY);
-    tierce__body_put_query(&exchange->made, exchange->request.value, tokens);
+    tierce__body_put_query(&exchange->made, &exchange->request, tokens);
     count(exchange, TIERCE__PROXY_COUNT_ROUTER_QUERIES);
-    int rc = exchange->made.failed
+    int rc = !hold_made(exchange) ||
+                     !tierce__proxy_copy_token(&token, proxy, &proxy->router_authorization)
                  ? -ENOMEM
-                 : begin_fetch(exchange,
-                               &(struct ask){.origin = config->router_url,
-                                             .path = "/query",
-                                             .body = exchange->made.text,
-                                             .body_bytes = exchange->made.bytes,
-                                             .timeout_ms = config->router_ms,
-                                             .token = exchange->relay->proxy->router_authorization,
-                                             .done = done_query});
+                 : begin_fetch(exchange, &(struct ask){.origin = config->router_url,
+                                                       .path = "/query",
+                                                       .body = exchange->made.text,
+                                                       .body_bytes = exchange->made.bytes,
+                                                       .timeout_ms = config->router_ms,
+                                                       .token = token,
+                                                       .done = done_query});
+    tierce__proxy_wipe(token);
     if (rc != 0)
-        tierce__exchange_fail(exchange, 503, "no memory for the request");
+        tierce__exchange_fail(exchange, 503, no_memory);
 }
 
 static void done_tokenize(void *arg, int rc, const char *why)
@@ -502,8 +552,9 @@ static void done_tokenize(void *arg, int rc, const char *why)
     struct tierce__json_doc doc = {0};
     struct tierce__text tokens = {0};
     settle(exchange);
-    if (rc == 0 && exchange->status == 200 &&
-        tierce__json_parse(&doc, exchange->answer.text, exchange->answer.bytes, NULL) == 0)
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    size_t bytes = exchange->answer.bytes; /* the next step clears it, and may end the exchange */
+    if (rc == 0 && exchange->status == 200 && read_answer(exchange, &doc))
         tokens = tierce__json_get(doc.value, "tokens");
     if (tierce__json_value_kind(tokens) == '[') {
         start_query(exchange, tokens);
@@ -511,7 +562,7 @@ static void done_tokenize(void *arg, int rc, const char *why)
         fail_router(exchange, rc, why);
         start_prefill(exchange);
     }
-    tierce__json_doc_clear(&doc);
+    drop_document(proxy, &doc, bytes);
 }
 
 /* Returns false if no engine or no text is there. */
@@ -519,8 +570,8 @@ static bool start_tokenize(struct tierce__exchange *exchange)
 {
     struct tierce__engine *engine = tierce__choose(&exchange->relay->proxy->decode, NULL, 0, 0);
     enter(exchange, TIERCE__EXCHANGE_TOKENIZE);
-    if (engine == NULL || !tierce__body_put_tokenize(&exchange->made, exchange->request.value) ||
-        exchange->made.failed)
+    if (engine == NULL || !tierce__body_put_tokenize(&exchange->made, &exchange->request) ||
+        !hold_made(exchange))
         return false;
     int rc = begin_fetch(exchange, &(struct ask){.origin = engine->url,
                                                  .path = "/tokenize",
@@ -532,16 +583,38 @@ static bool start_tokenize(struct tierce__exchange *exchange)
     return rc == 0;
 }
 
-void tierce__exchange_begin(struct tierce__exchange *exchange)
+/* Reads the request, if a step needs it. Without prefill.urls a body that is no JSON is passed on:
+ * the engine says what is wrong with it. With them, kv_transfer_params must not hide in a body that
+ * an engine reads otherwise than the proxy does. False: the call was answered. */
+static bool read_request(struct tierce__exchange *exchange)
 {
     const struct tierce__proxy *proxy = exchange->relay->proxy;
-    bool asks_router = proxy->config->router_url[0] != '\0';
-    /* Text that is no JSON is passed on: the engine says what is wrong with it. */
-    bool is_read =
-        exchange->body != NULL && (asks_router || proxy->prefill.count > 0) &&
-        tierce__json_parse(&exchange->request, exchange->body, exchange->body_bytes, NULL) == 0;
-    if (is_read && asks_router) {
-        struct tierce__text tokens = tierce__body_tokens(exchange->request.value);
+    const char *why = "";
+    char text[256];
+    if (exchange->body == NULL || !reads_bodies(proxy))
+        return true;
+    int rc = tierce__body_read(&exchange->request, exchange->body, exchange->body_bytes, &why);
+    bool can_drop_params =
+        exchange->request.can_copy || exchange->request.members[TIERCE__BODY_PARAMS].length == 0;
+    if (proxy->prefill.count == 0 || (rc == 0 && can_drop_params))
+        return true;
+    if (rc == TIERCE_E_FORMAT)
+        snprintf(text, sizeof(text), "the body is not valid JSON: %.200s", why);
+    else
+        snprintf(text, sizeof(text), "%s",
+                 rc != 0 ? no_memory
+                         : "kv_transfer_params cannot be removed from a body that has a member "
+                           "whose name is longer than 64 bytes, or has a NUL: leave it out");
+    tierce__exchange_fail(exchange, rc == 0 || rc == TIERCE_E_FORMAT ? 400 : 503, text);
+    return false;
+}
+
+void tierce__exchange_begin(struct tierce__exchange *exchange)
+{
+    if (!read_request(exchange))
+        return;
+    if (exchange->request.is_object && config_of(exchange)->router_url[0] != '\0') {
+        struct tierce__text tokens = tierce__body_tokens(&exchange->request);
         if (tokens.length > 0) {
             start_query(exchange, tokens);
             return;

@@ -47,10 +47,10 @@ static void destroy(struct tierce__exchange *exchange)
     tierce__exchange_let_go(exchange);
     tierce__exchange_clear_answer(exchange);
     tierce__list_remove(&exchange->node);
-    tierce__held_give_back(&proxy->held, exchange->held);
+    tierce__held_give_back(&proxy->held, exchange->held + exchange->made_held);
     tierce__line_clear(&exchange->made);
     tierce__line_clear(&exchange->event);
-    tierce__json_doc_clear(&exchange->request);
+    tierce__body_clear(&exchange->request);
     if (exchange->authorization != NULL)
         explicit_bzero(exchange->authorization, strlen(exchange->authorization));
     tierce__free(exchange->authorization);

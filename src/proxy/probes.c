@@ -47,18 +47,22 @@ static void done(void *arg, int rc, const char *why)
 static void begin(struct probe *probe)
 {
     char url[512];
-    const struct tierce__proxy *proxy = probe->probes->proxy;
-    struct tierce__curl_header header = {"Authorization", proxy->engine_authorization};
+    struct tierce__proxy *proxy = probe->probes->proxy;
+    char *token = NULL;
+    bool is_copied = tierce__proxy_copy_token(&token, proxy, &proxy->engine_authorization);
+    struct tierce__curl_header header = {"Authorization", token};
     snprintf(url, sizeof(url), "%s/health", probe->engine->url);
-    int rc = tierce__fetch_begin(
-        &probe->fetch, probe->probes->fetcher,
-        &(struct tierce__fetch_request){.url = url,
-                                        .headers = &header,
-                                        .header_count = header.value != NULL ? 1 : 0,
-                                        .timeout_ms = proxy->config->health_timeout_ms,
-                                        .take = discard,
-                                        .done = done,
-                                        .arg = probe});
+    int rc = !is_copied ? -ENOMEM
+                        : tierce__fetch_begin(&probe->fetch, probe->probes->fetcher,
+                                              &(struct tierce__fetch_request){
+                                                  .url = url,
+                                                  .headers = &header,
+                                                  .header_count = header.value != NULL ? 1 : 0,
+                                                  .timeout_ms = proxy->config->health_timeout_ms,
+                                                  .take = discard,
+                                                  .done = done,
+                                                  .arg = probe});
+    tierce__proxy_wipe(token);
     if (rc != 0)
         probe->next_ns = tierce__deadline_in_ms(proxy->config->health_interval_ms);
 }

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log/log.h"
 #include "proxy/bodies.h"
 #include "proxy/proxy_private.h"
@@ -10,13 +11,12 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#define DRAIN_TICK_US 2000u
-#define LAST_WORDS_MS 5000u /* for clients to read the ends of their answers */
-#define GRACE_MS      5000u /* the server's own deadline comes after ours */
-#define TOKEN_BYTES   4096u
+#define DRAIN_TICK_US        2000u
+#define LAST_WORDS_MS        5000u /* for clients to read the ends of their answers */
+#define TOKEN_FILE_BYTES_MAX 16384u
+#define GRACE_MS             5000u /* the server's own deadline comes after ours */
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -111,54 +111,85 @@ static int read_tokens(struct tierce__tokens **out, const struct tierce__proxy *
         why);
 }
 
-/* A token that others may read is no secret. */
-static int read_line(char text[TOKEN_BYTES], const char *name, const char *path, char why[256])
-{
-    struct stat status;
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        int rc = -errno;
-        snprintf(why, 256, "%s: %.100s: %s", name, path, strerror(-rc));
-        return rc;
-    }
-    int rc = fstat(fileno(file), &status) == 0 && (status.st_mode & 077) == 0 ? 0 : TIERCE_E_CONFIG;
-    if (rc != 0)
-        snprintf(why, 256, "%s: %.100s must have mode 0600", name, path);
-    else if (fgets(text, TOKEN_BYTES, file) == NULL)
-        text[0] = '\0';
-    fclose(file);
-    text[rc == 0 ? strcspn(text, "\r\n") : 0] = '\0';
-    if (rc == 0 && text[0] == '\0') {
-        snprintf(why, 256, "%s: the first line of %.100s is empty", name, path);
-        rc = TIERCE_E_CONFIG;
-    }
-    return rc;
-}
-
-/* *out: "Bearer TOKEN", or untouched without a file. */
+/* *out: "Bearer " and the first line of the file, or untouched without a file. */
 static int read_authorization(char **out, const char *name, const char *path, char why[256])
 {
-    char text[TOKEN_BYTES], header[TOKEN_BYTES + 8];
+    char *text = NULL, fault[220];
+    size_t bytes = 0;
     if (path[0] == '\0')
         return 0;
-    int rc = read_line(text, name, path, why);
-    if (rc == 0) {
-        snprintf(header, sizeof(header), "Bearer %s", text);
-        char *copy = tierce__strdup(header);
-        rc = copy != NULL ? 0 : -ENOMEM;
-        if (copy != NULL)
-            *out = copy;
+    int rc = tierce__read_secret_file(&text, &bytes, NULL, path, TOKEN_FILE_BYTES_MAX, fault,
+                                      sizeof(fault));
+    if (rc != 0) {
+        snprintf(why, 256, "%s: %s", name, fault);
+        return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
     }
-    explicit_bzero(text, sizeof(text));
-    explicit_bzero(header, sizeof(header));
+    size_t length = strcspn(text, "\r\n"), room = length + sizeof("Bearer ");
+    bool is_good = length > 0 && memchr(text, '\0', bytes) == NULL;
+    char *header = is_good ? tierce__alloc(room) : NULL;
+    if (header != NULL)
+        snprintf(header, room, "Bearer %.*s", (int)length, text);
+    else if (!is_good)
+        snprintf(why, 256, "%s: the first line of %.100s %s; it must be the token", name, path,
+                 length == 0 ? "is empty" : "contains a NUL, or a line after it does");
+    rc = header != NULL ? 0 : is_good ? -ENOMEM : TIERCE_E_CONFIG;
+    explicit_bzero(text, bytes);
+    tierce__free(text);
+    if (rc == 0)
+        *out = header;
     return rc;
 }
 
-static void wipe(char *secret)
+void tierce__proxy_wipe(char *secret)
 {
     if (secret != NULL)
         explicit_bzero(secret, strlen(secret));
     tierce__free(secret);
+}
+
+bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *const *which)
+{
+    tierce__lock_take(&proxy->lock);
+    bool has_one = *which != NULL;
+    *out = has_one ? tierce__strdup(*which) : NULL;
+    tierce__lock_drop(&proxy->lock);
+    return !has_one || *out != NULL;
+}
+
+struct secrets {
+    struct tierce__tokens *tokens;
+    char *engine, *router;
+};
+
+static int read_secrets(struct secrets *out, const struct tierce__proxy *proxy, char why[256])
+{
+    const struct tierce__proxy_config *config = proxy->config;
+    int rc = read_tokens(&out->tokens, proxy, why);
+    if (rc == 0)
+        rc = read_authorization(&out->engine, "engine.token_file", config->engine_token_file, why);
+    if (rc == 0)
+        rc = read_authorization(&out->router, "router.token_file", config->router_token_file, why);
+    return rc;
+}
+
+/* Exchanges those of the proxy for `with`. */
+static void swap_secrets(struct tierce__proxy *proxy, struct secrets *with)
+{
+    tierce__lock_take(&proxy->lock);
+    struct secrets before = {proxy->tokens, proxy->engine_authorization,
+                             proxy->router_authorization};
+    proxy->tokens = with->tokens;
+    proxy->engine_authorization = with->engine;
+    proxy->router_authorization = with->router;
+    tierce__lock_drop(&proxy->lock);
+    *with = before;
+}
+
+static void clear_secrets(struct secrets *secrets)
+{
+    tierce__tokens_destroy(secrets->tokens);
+    tierce__proxy_wipe(secrets->engine);
+    tierce__proxy_wipe(secrets->router);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -225,17 +256,13 @@ static int start(struct tierce__proxy *proxy, char why[256])
 {
     const struct tierce__proxy_config *config = proxy->config;
     bool has_router = config->router_url[0] != '\0';
+    struct secrets secrets = {0};
     int rc = tierce__engines_init(&proxy->decode, config->decode_urls, has_router, why);
     if (rc == 0 && config->prefill_urls[0] != '\0')
         rc = tierce__engines_init(&proxy->prefill, config->prefill_urls, has_router, why);
     if (rc == 0)
-        rc = read_tokens(&proxy->tokens, proxy, why);
-    if (rc == 0)
-        rc = read_authorization(&proxy->engine_authorization, "engine.token_file",
-                                config->engine_token_file, why);
-    if (rc == 0)
-        rc = read_authorization(&proxy->router_authorization, "router.token_file",
-                                config->router_token_file, why);
+        rc = read_secrets(&secrets, proxy, why);
+    swap_secrets(proxy, &secrets);
     if (rc == 0)
         rc = start_relays(proxy, why);
     return rc == 0 ? start_server(proxy, why) : rc;
@@ -266,20 +293,14 @@ uint16_t tierce__proxy_port(const struct tierce__proxy *proxy)
 
 int tierce__proxy_reload(struct tierce__proxy *proxy, char why[256])
 {
-    struct tierce__tokens *fresh = NULL;
-    int rc = read_tokens(&fresh, proxy, why);
+    struct secrets secrets = {0};
+    int rc = read_secrets(&secrets, proxy, why);
     if (rc == 0)
         rc = tierce__server_reload(proxy->server, why);
-    if (rc != 0) {
-        tierce__tokens_destroy(fresh);
-        return rc;
-    }
-    tierce__lock_take(&proxy->lock);
-    struct tierce__tokens *before = proxy->tokens;
-    proxy->tokens = fresh;
-    tierce__lock_drop(&proxy->lock);
-    tierce__tokens_destroy(before);
-    return 0;
+    if (rc == 0)
+        swap_secrets(proxy, &secrets);
+    clear_secrets(&secrets);
+    return rc;
 }
 
 static bool is_idle(const struct tierce__proxy *proxy)
@@ -307,8 +328,8 @@ void tierce__proxy_stop(struct tierce__proxy *proxy)
     tierce__server_stop(proxy->server, LAST_WORDS_MS);
     for (uint32_t i = 0; i < proxy->relay_count; i++)
         tierce__relay_stop(&proxy->relays[i]);
-    wipe(proxy->engine_authorization);
-    wipe(proxy->router_authorization);
+    tierce__proxy_wipe(proxy->engine_authorization);
+    tierce__proxy_wipe(proxy->router_authorization);
     tierce__tokens_destroy(proxy->tokens);
     tierce__engines_fini(&proxy->decode);
     tierce__engines_fini(&proxy->prefill);

@@ -117,10 +117,11 @@ static int check(const struct tierce__proxy_config *config, struct tierce__confi
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "decode.urls must name at least one engine, such as "
                                    "http://127.0.0.1:8000");
-    if (rc == 0 && config->memory_max / 2 < config->request_max)
+    if (rc == 0 && config->memory_max / 3 < config->request_max)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "limit.memory must be at least twice limit.request: a request "
-                                   "is held together with the one that is made of it");
+                                   "limit.memory must be at least three times limit.request: a "
+                                   "request is held together with the copy that is read and the "
+                                   "request that is made of it");
     if (rc == 0)
         rc = check_urls(config, "decode.urls", config->decode_urls, error);
     if (rc == 0 && config->prefill_urls[0] != '\0')

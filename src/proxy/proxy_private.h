@@ -12,6 +12,7 @@
 #include "net/held.h"
 #include "net/server/serve.h"
 #include "net/server/tokens.h"
+#include "proxy/bodies.h"
 #include "proxy/engine_choice.h"
 #include "proxy/proxy.h"
 
@@ -34,8 +35,6 @@ struct tierce__relay;
 struct tierce__proxy {
     const struct tierce__proxy_config *config;
     struct tierce__engines decode, prefill; /* prefill without engines: each computes its own */
-    char *engine_authorization;             /* "Bearer TOKEN", or NULL */
-    char *router_authorization;             /* the same */
     struct tierce__server *server;
     struct tierce__route routes[TIERCE__PROXY_ROUTES];
     struct tierce__relay *relays; /* [config->loops] */
@@ -47,14 +46,20 @@ struct tierce__proxy {
     _Atomic uint64_t counters[TIERCE__PROXY_COUNTERS]; /* relaxed */
     struct tierce__latency first_byte, prefill_time;
 
-    struct tierce__lock lock;      /* PROXY: the tokens */
-    struct tierce__tokens *tokens; /* NULL: no file */
+    struct tierce__lock lock;                          /* PROXY: all tokens */
+    struct tierce__tokens *tokens;                     /* NULL: no file */
+    char *engine_authorization, *router_authorization; /* "Bearer TOKEN", or NULL */
 };
 
 static inline void tierce__proxy_count(struct tierce__proxy *proxy, enum tierce__proxy_counter row)
 {
     atomic_fetch_add_explicit(&proxy->counters[row], 1, memory_order_relaxed);
 }
+
+/* A copy [transfer] of an authorization of the proxy; NULL if it has none. False: no memory. */
+bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *const *which);
+/* Wipes and frees one. Accepts NULL. */
+void tierce__proxy_wipe(char *secret);
 
 /* ---- relay.c: the thread of exchanges -------------------------------------------------------- */
 
@@ -117,12 +122,13 @@ struct tierce__exchange {
 
     char *body; /* the client's, or NULL for a GET */
     size_t body_bytes;
-    struct tierce__json_doc request; /* of the body, if it had to be read */
-    struct tierce__line made;        /* the body of this step, if it is not the client's */
-    char *authorization;             /* for engines, or NULL */
-    char request_id[128];            /* the client's, or our own */
-    char traceparent[64];            /* the client's, or "" */
-    size_t held;
+    struct tierce__body request; /* of the body, if it had to be read */
+    struct tierce__line made;    /* the body of this step, if it is not the client's */
+    char *authorization;         /* for engines, or NULL */
+    char request_id[128];        /* the client's, or our own */
+    char traceparent[64];        /* the client's, or "" */
+    size_t held;                 /* bytes of the body and of its copies */
+    size_t made_held;            /* bytes of `made` */
 
     struct tierce__choice decode_choice, prefill_choice;
     struct tierce__engine *engine; /* of the fetch */

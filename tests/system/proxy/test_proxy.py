@@ -253,6 +253,25 @@ def test_prefill_and_decode(start):
     assert proxy.metric("prefills_empty") == 1 and proxy.metric("prefills") == 4
 
 
+def test_the_client_s_own_kv_transfer_params_reach_no_engine(start):
+    prefill, decode = Engine(), Engine("answer")
+    prefill.params = PARAMS
+    proxy = start(decode=[decode], prefill=[prefill])
+    own = b'{"prompt": "x", "n": %d, "kv_transfer\\u005fparams": {"remote_host": "10.6.6.6"}, "kv_transfer_params": {"a": 1}}'
+    for n, status, expected in ((1, 200, PARAMS), (2, 200, None), (1, 500, None)):
+        prefill.status = status
+        assert proxy.ask("POST", "/v1/completions", own % n)[0] == 200
+        expected = {"prompt": "x", "n": n, **({"kv_transfer_params": expected} if expected else {})}
+        assert decode.bodies()[-1] == expected
+    before = len(decode.requests)
+    deep = b"[" * 70 + b"]" * 70
+    for bad, why in ((b'{"kv_transfer_params": {}, "x": ', b"not valid JSON"), (b'{"kv_transfer_params": {}, "x": %s}' % deep, b"not valid JSON"),
+                     (b'{"kv_transfer_params": {}, "%s": 1}' % (b"x" * 5000), b"64 bytes")):
+        status, data = proxy.ask("POST", "/v1/completions", bad)
+        assert status == 400 and why in data
+    assert len(decode.requests) == before
+
+
 def test_prefillers_that_fail(start):
     first, second, decode = Engine(), Engine(), Engine("answer")
     second.params = PARAMS
@@ -352,6 +371,18 @@ def test_tokens_and_limits(start, tmp_path):
     wait_for(lambda: proxy.ask("GET", "/v1/models", **token)[0] == 401)
     engine.release()
     assert connection.getresponse().read() == whole_stream("abc")
+    of_engine.write_text("new-key\n")
+    proxy.process.send_signal(signal.SIGHUP)
+    token = {"Authorization": "Bearer other"}
+
+    def gets_the_new_one():
+        proxy.ask("GET", "/v1/models", **token)
+        return engine.requests[-1][1]["authorization"] == "Bearer new-key"
+    wait_for(gets_the_new_one)
+    of_engine.write_text("k" * 20000)
+    refused = subprocess.run([str(executable()), "proxy", f"--engine.token_file={of_engine}", f"--decode.urls={engine.url}"],
+                             capture_output=True, text=True)
+    assert refused.returncode == 2 and "engine.token_file" in refused.stderr and "too large" in refused.stderr
 
 
 def test_a_full_memory_is_503(start, tmp_path):
@@ -359,8 +390,8 @@ def test_a_full_memory_is_503(start, tmp_path):
     proxy = start("--limit.memory=1MiB", "--limit.request=4KiB", decode=[engine])
     response = proxy.open(body={"prompt": "x"}).getresponse()
     assert response.status == 503 and response.getheader("Retry-After") == "1" and b"limit.memory" in response.read()
-    refused = subprocess.run([str(executable()), "proxy", "--limit.memory=16MiB", f"--decode.urls={engine.url}"], capture_output=True, text=True)
-    assert refused.returncode == 2 and "limit.memory must be at least twice limit.request" in refused.stderr
+    refused = subprocess.run([str(executable()), "proxy", "--limit.memory=32MiB", f"--decode.urls={engine.url}"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "limit.memory must be at least three times limit.request" in refused.stderr
 
 
 def test_too_few_files_are_reported(start):

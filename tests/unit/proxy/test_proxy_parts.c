@@ -8,6 +8,7 @@
 #include <string.h>
 
 static struct tierce__json_doc doc;
+static struct tierce__body body;
 
 static struct tierce__text read_json(const char *text)
 {
@@ -16,9 +17,17 @@ static struct tierce__text read_json(const char *text)
     return doc.value;
 }
 
+static const struct tierce__body *read_body(const char *text)
+{
+    tierce__body_clear(&body);
+    ck_assert_int_eq(tierce__body_read(&body, text, strlen(text), NULL), 0);
+    return &body;
+}
+
 static void teardown(void)
 {
     tierce__json_doc_clear(&doc);
+    tierce__body_clear(&body);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
@@ -38,11 +47,11 @@ static void check_line(struct tierce__line *line, const char *expected)
 START_TEST(prefill_asks_for_one_token)
 {
     struct tierce__line line = {0};
-    tierce__body_put_prefill(&line, read_json("{\"prompt\": \"x\\u00e9\", \"max_tokens\": 9, "
+    tierce__body_put_prefill(&line, read_body("{\"prompt\": \"x\\u00e9\", \"max_tokens\": 9, "
                                               "\"stream\":true,\"max_tokens\":8,\"seed\":1.50}"));
     check_line(&line,
                "{\"prompt\":\"x\\u00e9\",\"seed\":1.50,\"stream\":false,\"max_tokens\":1," ASKS);
-    tierce__body_put_prefill(&line, read_json("{\"messages\":[],\"max_completion_tokens\":9,"
+    tierce__body_put_prefill(&line, read_body("{\"messages\":[],\"max_completion_tokens\":9,"
                                               "\"kv_transfer_params\":{\"a\":1}}"));
     check_line(&line, "{\"messages\":[],\"stream\":false,\"max_tokens\":1,"
                       "\"max_completion_tokens\":1," ASKS);
@@ -55,7 +64,7 @@ START_TEST(decode_has_the_params_unchanged)
     struct tierce__json_doc answer;
     const char *text = "{\"kv_transfer_params\":{\"n\":123456789012345678901234567890}}";
     ck_assert_int_eq(tierce__json_parse(&answer, text, strlen(text), NULL), 0);
-    tierce__body_put_decode(&line, read_json("{\"kv_transfer_params\":1,\"prompt\":\"x\"}"),
+    tierce__body_put_decode(&line, read_body("{\"kv_transfer_params\":1,\"prompt\":\"x\"}"),
                             tierce__body_params(answer.value));
     check_line(&line, "{\"prompt\":\"x\",\"kv_transfer_params\":{\"n\":"
                       "123456789012345678901234567890}}");
@@ -96,9 +105,9 @@ START_TEST(which_requests_are_prefilled)
                               "{\"prompt\":\"x\",\"a234567890123456789012345678901234567890"
                               "1234567890123456789012345\":1}"};
     for (size_t i = 0; i < sizeof(yes) / sizeof(yes[0]); i++)
-        ck_assert_msg(tierce__body_can_prefill(read_json(yes[i])), "%s", yes[i]);
+        ck_assert_msg(tierce__body_can_prefill(read_body(yes[i])), "%s", yes[i]);
     for (size_t i = 0; i < sizeof(no) / sizeof(no[0]); i++)
-        ck_assert_msg(!tierce__body_can_prefill(read_json(no[i])), "%s", no[i]);
+        ck_assert_msg(!tierce__body_can_prefill(read_body(no[i])), "%s", no[i]);
 }
 END_TEST
 
@@ -106,13 +115,13 @@ START_TEST(tokenize_and_query)
 {
     struct tierce__line line = {0};
     ck_assert(tierce__body_put_tokenize(
-        &line, read_json("{\"prompt\":\"x\",\"model\":\"m\",\"seed\":1,\"messages\":[]}")));
+        &line, read_body("{\"prompt\":\"x\",\"model\":\"m\",\"seed\":1,\"messages\":[]}")));
     check_line(&line, "{\"model\":\"m\",\"prompt\":\"x\"}");
     ck_assert(tierce__body_put_tokenize(
-        &line, read_json("{\"messages\":[1],\"tools\":[],\"add_generation_prompt\":false}")));
+        &line, read_body("{\"messages\":[1],\"tools\":[],\"add_generation_prompt\":false}")));
     check_line(&line, "{\"messages\":[1],\"tools\":[],\"add_generation_prompt\":false}");
-    ck_assert(!tierce__body_put_tokenize(&line, read_json("{\"prompt\":[1]}")));
-    struct tierce__text request = read_json("{\"prompt\":[1,2],\"model\":\"m\"}");
+    ck_assert(!tierce__body_put_tokenize(&line, read_body("{\"prompt\":[1]}")));
+    const struct tierce__body *request = read_body("{\"prompt\":[1,2],\"model\":\"m\"}");
     tierce__body_put_query(&line, request, tierce__body_tokens(request));
     check_line(&line, "{\"model\":\"m\",\"model_name\":\"m\",\"token_ids\":[1,2]}");
 }
