@@ -368,8 +368,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
 
     @guarded()
     def hit_sources(self, request, external_tokens):
-        memory, rest = (blocks * self.half.block_tokens
-                        for blocks in self.half.load_sources(request))
+        memory, rest = self.half.load_sources(request)
         if memory + rest != external_tokens:
             return None
         sources = {CacheHitSource.HOST: memory, CacheHitSource.DISK: rest}

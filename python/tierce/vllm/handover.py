@@ -85,13 +85,13 @@ def read_offer(options: dict) -> dict | None:
     offer = options.get(OURS)
     if options.get(PREFILL) is not True or not isinstance(offer, dict):
         return None
-    host, port, token = offer.get("host"), offer.get("port"), offer.get("token")
+    host, port, token, tokens = (offer.get(name) for name in ("host", "port", "token", "tokens"))
     valid = (isinstance(host, str) and isinstance(port, int) and 0 < port < 65536 and isinstance(token, str)
-             and len(token) == 2 * TOKEN_BYTES and token.isascii() and token.isalnum())
+             and len(token) == 2 * TOKEN_BYTES and token.isascii() and token.isalnum() and type(tokens) is int)
     try:
         if valid:
             read_address(f"[{host}]:{port}")
-            return {"host": host, "port": port, "token": token}
+            return {"host": host, "port": port, "token": token, "tokens": tokens}
     except ValueError:
         pass
     log.warning("a request has an invalid offer of a prefiller in kv_transfer_params; it is computed")

@@ -83,7 +83,7 @@ class Facts:
 
 def pack_lookup(session, part: ChainPart, from_block: int, to_block: int, flags: int) -> bytes:
     pieces = [LOOKUP_HEAD.pack(OP_LOOKUP, session, part.from_block, from_block, to_block, flags,
-                               part.hashed, len(part.extras or ()))]
+                               part.hashed | part.ended << 1, len(part.extras or ()))]
     for data in (part.root.lora, part.root.salt, part.root.other, part.data, part.tag.encode()):
         pieces += LENGTH.pack(len(data)), data
     for block, data in part.extras or ():
@@ -127,7 +127,7 @@ def unpack_lookup(frame: memoryview):
         return bytes(frame[at - count:at])
 
     at = 0
-    _, session, part_from, from_block, to_block, flags, hashed, extra_count = take(LOOKUP_HEAD)
+    _, session, part_from, from_block, to_block, flags, kind, extra_count = take(LOOKUP_HEAD)
     lora, salt, other, data, tag = (take_bytes(take(LENGTH)[0]) for _ in range(5))
     extras = []
     for _ in range(extra_count):
@@ -135,8 +135,8 @@ def unpack_lookup(frame: memoryview):
         extras.append((block, take_bytes(length)))
     if at != len(frame):
         raise LinkError("a frame is too long")
-    part = ChainPart(ChainRoot(lora, salt, other), part_from, data, bool(hashed), extras or None,
-                     tag.decode("ascii", "replace"))
+    part = ChainPart(ChainRoot(lora, salt, other), part_from, data, bool(kind & 1), extras or None,
+                     tag.decode("ascii", "replace"), bool(kind & 2))
     return session, part, from_block, to_block, flags
 
 

@@ -9,7 +9,7 @@ import secrets
 from array import array
 from dataclasses import replace
 
-from . import handover, identity
+from . import handover, identity, prompt_end
 from .identity import Unsupported
 from .link import (
     LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
@@ -37,6 +37,7 @@ class SchedulerHalf:
     it returns one."""
 
     hashes_per_block = 1  # of vLLM, if they are used
+    hands_ends = True  # see prompt_end.py
 
     def __init__(self, vllm_config, find_link):
         transfer = vllm_config.kv_transfer_config
@@ -108,7 +109,8 @@ class SchedulerHalf:
             request.request_id, next(self.sessions), root, request.num_prompt_tokens,
             skip_load=options.get(SKIP_LOAD) is True, skip_save=options.get(SKIP_SAVE) is True,
             report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)),
-            offers=handover.is_prefill(options), source=handover.read_offer(options))
+            offers=handover.is_prefill(options), source=handover.read_offer(options),
+            hands_end=self.hands_ends and not self.has_drafter)
         tracker.media, tracker.media_count = media, len(request.mm_features)
         self.live[request.request_id] = request, tracker
         return tracker
@@ -163,6 +165,23 @@ class SchedulerHalf:
         extras = identity.block_extras(self.spans(request, tracker), size, start, to_block)
         return ChainPart(tracker.root, start, tokens.tobytes(), False, extras, tracker.tag)
 
+    def end_part(self, request, tracker: RequestTracker) -> ChainPart:
+        """The second chain of the request, see prompt_end.py; without data if the worker half has it."""
+        size, prompt = self.block_tokens, request.num_prompt_tokens
+        whole, end = prompt // size, prompt_end.all_blocks(prompt, size)
+        if tracker.sent_end:
+            return ChainPart(tracker.root, end, b"", self.facts.hashed, tag=tracker.tag, ended=True)
+        spans, tokens = self.spans(request, tracker), request.all_token_ids[:prompt]
+        if not self.facts.hashed:
+            extras = identity.block_extras(spans, size, 0, end)
+            return ChainPart(tracker.root, 0, prompt_end.padded(tokens, size).tobytes(), False, extras, tracker.tag, True)
+        part = self.chain_part(request, tracker, 0, whole)
+        data = part.data if part is not None else b""
+        if end > whole:
+            data += prompt_end.end_hash(data[-prompt_end.HASH_BYTES:], tokens[whole * size:],
+                                        identity.block_extras(spans, size, whole, end))
+        return ChainPart(tracker.root, 0, data, True, tag=tracker.tag, ended=True)
+
     def matched_tokens(self, request, local_tokens: int) -> tuple[int | None, bool]:
         """None: not known yet; vLLM repeats the call."""
         if not self.ready():
@@ -173,9 +192,10 @@ class SchedulerHalf:
             return 0, False
         tracker.load = None
         tracker.local_tokens = local_tokens
-        limit = tracker.load_limit(self.rules, request.num_tokens)
         barred = tracker.skip_load or not self.can_load or request.skip_reading_prefix_cache
-        if barred or limit * self.block_tokens <= local_tokens:
+        tracker.loads_end = not barred and self.may_load_end(request, tracker)
+        limit = tracker.load_limit(self.rules, request.num_tokens)
+        if barred or tracker.tokens_of(self.rules, limit) <= local_tokens:
             why = LIMIT_SHORT if limit == 0 else LIMIT_OPTION if barred else LIMIT_LOCAL
             tracker.note_lookup(self.rules, local_tokens, 0, 0, why)
             return 0, False
@@ -187,11 +207,12 @@ class SchedulerHalf:
             tracker.prefetched |= not isinstance(reason, Pending)
             return None, False
         tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory, usable)
-        if tokens == 0 and usable * self.block_tokens > local_tokens:
+        if tokens == 0 and tracker.tokens_of(self.rules, usable) > local_tokens:
             why = LIMIT_MINIMUM
         tracker.note_lookup(self.rules, local_tokens, limit, usable, why)
         # vLLM repeats the lookup while the request waits; only the last answer is counted.
-        tracker.asked_tokens, tracker.hit_tokens = limit * self.block_tokens - local_tokens, tokens
+        tracker.asked_tokens = tracker.tokens_of(self.rules, limit) - local_tokens
+        tracker.hit_tokens = tokens
         if tokens == 0 and found:
             self.link.release(tracker.session, True)
         return tokens, tokens > 0 and self.rules.load_async
@@ -201,24 +222,43 @@ class SchedulerHalf:
         source, tracker.source = tracker.source, None
         if source is None or not self.facts.hands_over:
             return
-        end = self.rules.whole_blocks(request.num_tokens)
         try:
-            part = self.chain_part(request, tracker, 0, end)
+            part, end = self.whole_part(request, tracker, tracker.loads_end, request.num_tokens)
             self.link.pull(tracker.session, part, local, end, source)
-            tracker.sent_blocks = max(tracker.sent_blocks, end)
+            tracker.note_sent(tracker.loads_end, end)
         except (LinkError, Unsupported) as error:
             self.warn_once(f"the offer of a prefiller is not read: {error}")
 
+    def may_load_end(self, request, tracker) -> bool:
+        """Whether the last block of the prompt is looked up: before the request has first run, and if its offer covers
+        the whole prompt."""
+        if tracker.source is not None:
+            tracker.loads_end = (tracker.hands_end and self.facts.hands_over
+                                 and tracker.source["tokens"] == request.num_prompt_tokens)
+        return tracker.loads_end and not tracker.runs and request.num_tokens == request.num_prompt_tokens
+
+    def whole_part(self, request, tracker, ended: bool, tokens: int) -> tuple[ChainPart, int]:
+        """A chain of the request for the worker half, without the beginning that it has, and how many blocks it has:
+        the whole blocks of so many tokens, or, if `ended`, all blocks of the prompt."""
+        if ended:
+            return self.end_part(request, tracker), prompt_end.all_blocks(request.num_prompt_tokens, self.block_tokens)
+        end = self.rules.whole_blocks(tokens)
+        part = self.chain_part(request, tracker, min(tracker.sent_blocks, end), end) or ChainPart(
+            tracker.root, end, b"", self.facts.hashed, tag=tracker.tag)
+        return part, end
+
     def offer(self, request, tracker) -> dict | None:
         """The prompt of a request that ends is offered to a decoder: what the decoder must be told."""
-        end = self.rules.whole_blocks(request.num_prompt_tokens)
-        if (not tracker.offers or tracker.skip_save or not self.can_save or not self.facts.serves or end == 0
+        if (not tracker.offers or tracker.skip_save or not self.can_save or not self.facts.serves
                 or not handover.has_prompt(request)):
             return None
-        what = handover.new_offer(self.facts.serves, end * self.block_tokens)
+        ended = tracker.hands_end and self.rules.save_tail
         try:
-            part = self.chain_part(request, tracker, min(tracker.sent_blocks, end), end) or ChainPart(
-                tracker.root, end, b"", self.facts.hashed, tag=tracker.tag)
+            part, end = self.whole_part(request, tracker, ended, request.num_prompt_tokens)
+            if end == 0:
+                return None
+            tokens = request.num_prompt_tokens if ended else end * self.block_tokens
+            what = handover.new_offer(self.facts.serves, tokens)
             self.link.offer(tracker.session, part, 0, end, what)
         except (LinkError, Unsupported) as error:
             self.warn_once(f"a prompt is not offered to a decoder: {error}")
@@ -260,20 +300,19 @@ class SchedulerHalf:
             flags |= LOOKUP_MEMORY_ONLY
         elif self.rules.load_prefetch and not tracker.prefetched:
             flags |= PREFETCH
-        end = self.rules.whole_blocks(request.num_tokens)
         for _ in range(2):
-            part = self.chain_part(request, tracker, tracker.sent_blocks, end) or ChainPart(
-                tracker.root, end, b"", self.facts.hashed, tag=tracker.tag)
+            ended = tracker.loads_end
+            part, end = self.whole_part(request, tracker, ended, request.num_tokens)
             try:
                 answer = self.link.lookup(
                     tracker.session, part, from_block, to_block, flags)
-                tracker.sent_blocks = max(tracker.sent_blocks, end)
+                tracker.note_sent(ended, end)
                 return answer
             except (Later, NotReady):
-                tracker.sent_blocks = max(tracker.sent_blocks, end)
+                tracker.note_sent(ended, end)
                 raise
             except FromStart:
-                tracker.sent_blocks = 0
+                tracker.sent_blocks, tracker.sent_end = 0, False
         raise LinkError("the worker half lacks the chain of a request although it was sent")
 
     def allocated(self, request, blocks, tokens: int) -> None:
@@ -294,8 +333,13 @@ class SchedulerHalf:
             self.link.release(tracker.session, True)
 
     def load_sources(self, request) -> tuple[int, int]:
+        """Tokens of the planned load in memory and in slower tiers."""
         known = self.live.get(request.request_id)
-        return known[1].load_sources() if known else (0, 0)
+        load = known[1].load if known else None
+        if load is None:
+            return 0, 0
+        memory, rest = (blocks * self.block_tokens for blocks in known[1].load_sources())
+        return (memory, rest - load.lacks) if rest else (memory - load.lacks, 0)
 
     def finished(self, request) -> dict | None:
         """The request has ended. Returns the result of a query to it, if there was one."""
@@ -321,10 +365,8 @@ class SchedulerHalf:
             return offered
         loaded, size = tracker.loaded, self.block_tokens
         return {**(offered or {}), "tierce.local_tokens": tracker.local_tokens,
-                "tierce.memory_tokens": loaded.memory * size,
-                "tierce.disk_tokens": loaded.disk * size,
-                "tierce.remote_tokens": loaded.remote * size,
-                "tierce.failed_tokens": loaded.failed * size}
+                **{f"tierce.{name}_tokens": loaded.tokens(name, size)
+                   for name in ("memory", "disk", "remote", "failed")}}
 
     def end_unreported(self, req_ids) -> None:
         """Ends the requests of a step's list of ended ones that vLLM has freed without a call."""
@@ -429,6 +471,10 @@ class SchedulerHalf:
         if not self.several:
             if save is None:
                 return None
+            if save.ended:
+                part = self.end_part(request, tracker)
+                tracker.note_sent(True, 0)
+                return part
             part = self.chain_part(request, tracker, tracker.sent_blocks, save.to_block)
             tracker.sent_blocks = max(tracker.sent_blocks, save.to_block)
             return part
@@ -467,7 +513,7 @@ class SchedulerHalf:
 
     def count_load(self, result: LoadResult) -> None:
         for name in ("memory", "disk", "remote", "failed"):
-            self.count(f"{name}_tokens", getattr(result, name) * self.block_tokens)
+            self.count(f"{name}_tokens", result.tokens(name, self.block_tokens))
         self.count("loads", 1)
 
     def take_over(self) -> list[int]:
@@ -477,6 +523,7 @@ class SchedulerHalf:
     def reset(self) -> bool:
         for request, tracker in self.live.values():
             tracker.sent_blocks = tracker.saved_blocks = tracker.told_blocks = 0
+            tracker.sent_end = False
             # Its blocks hold KV from before the reset, including the blocks that are being loaded.
             tracker.skip_save |= request.num_computed_tokens > 0 or tracker.load is not None
         if not self.ready():

@@ -11,6 +11,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .prompt_end import all_blocks
+
 
 def int32(data) -> memoryview:
     """The numbers in the bytes."""
@@ -68,6 +70,7 @@ class ChainPart:
     hashed: bool
     extras: list[tuple[int, bytes]] | None = None
     tag: str = ""  # of the request, for the access log
+    ended: bool = False  # of the request's second chain, see prompt_end.py
 
 
 @dataclass
@@ -80,10 +83,15 @@ class LoadSpec:
     memory_blocks: int  # leading blocks that lay in memory when they were looked up
     asynchronous: bool
     allowed: bool = False  # vLLM has allocated the blocks
+    ended: bool = False  # its chain is the second one, see prompt_end.py
+    lacks: int = 0  # tokens at the end of the last block that are not loaded: the step computes some of them
 
     @property
     def blocks(self) -> int:
         return self.to_block - self.from_block
+
+    def tokens(self, block_tokens: int) -> int:
+        return self.blocks * block_tokens - self.lacks
 
 
 @dataclass
@@ -92,6 +100,7 @@ class SaveSpec:
 
     to_block: int
     tail: bool = False
+    ended: bool = False  # of the second chain, see prompt_end.py
 
 
 @dataclass(frozen=True)
@@ -160,6 +169,15 @@ class LoadResult:
     disk: int = 0
     remote: int = 0
     failed: int = 0
+    last: str = ""  # which of them the last block is
+    lacks: int = 0  # tokens that the last block lacks
+
+    def add(self, name: str) -> None:
+        setattr(self, name, getattr(self, name) + 1)
+        self.last = name
+
+    def tokens(self, name: str, block_tokens: int) -> int:
+        return getattr(self, name) * block_tokens - (self.lacks if name == self.last else 0)
 
     def worse(self, other: "LoadResult") -> "LoadResult":
         """Merges the results of one load in two workers: vLLM computes a block that failed in either."""
@@ -180,6 +198,9 @@ class RequestTracker:
     tag: str = ""
     offers: bool = False  # when it has ended, its prompt is offered to a decoder
     source: dict | None = None  # a prefiller's offer that was not yet asked for
+    hands_end: bool = False  # the last block of its prompt may be handed over: see prompt_end.py
+    loads_end: bool = False  # it may be loaded
+    sent_end: bool = False  # the worker half was given the second chain
     media: list | None = field(default_factory=list)  # spans of images and the like (media.py); None: unknown
     media_count: int = 0
     block_ids: array = field(default_factory=lambda: array("i"))
@@ -198,6 +219,13 @@ class RequestTracker:
     served: Served | None = None  # of the lookup before the request first ran
     runs: bool = False  # it has run: a later lookup, after a preemption, is not recorded
 
+    def note_sent(self, ended: bool, blocks: int) -> None:
+        """The worker half was given so many blocks of one of the two chains."""
+        if ended:
+            self.sent_end = True
+        else:
+            self.sent_blocks = max(self.sent_blocks, blocks)
+
     # ---- lookup and load
 
     def count_loaded(self, result: LoadResult) -> None:
@@ -215,8 +243,8 @@ class RequestTracker:
         if not self.runs:
             size = rules.block_tokens
             self.served = Served(request_name(self.req_id), self.session, self.prompt_tokens, size,
-                                 local_tokens, looked * size, max(found * size, local_tokens),
-                                 limit=limit)
+                                 local_tokens, self.tokens_of(rules, looked),
+                                 max(self.tokens_of(rules, found), local_tokens), limit=limit)
 
     def note_run(self, tokens: int) -> None:
         """vLLM runs the request, and loads `tokens` of the promised tokens; none if its own cache, with a part of a
@@ -227,16 +255,24 @@ class RequestTracker:
 
     def note_end(self, rules: Rules) -> Served:
         size, loaded = rules.block_tokens, self.loaded
+        tokens = {name: loaded.tokens(name, size) for name in ("memory", "disk", "remote", "failed")}
         served = self.served or Served(request_name(self.req_id), self.session, self.prompt_tokens,
                                        size)
         return served._replace(
-            loaded_tokens=(loaded.memory + loaded.disk + loaded.remote) * size,
-            failed_tokens=loaded.failed * size,
+            loaded_tokens=tokens["memory"] + tokens["disk"] + tokens["remote"],
+            failed_tokens=tokens["failed"],
             limit=LIMIT_FAILED if loaded.failed else served.limit)
 
     def load_limit(self, rules: Rules, num_tokens: int) -> int:
         """Blocks that may be loaded at most: vLLM must compute the last token itself."""
+        if self.loads_end:
+            return all_blocks(num_tokens, rules.block_tokens)
         return rules.whole_blocks(num_tokens - 1)
+
+    def tokens_of(self, rules: Rules, blocks: int) -> int:
+        """Those of the first `blocks` blocks that may be loaded."""
+        tokens = blocks * rules.block_tokens
+        return min(tokens, self.prompt_tokens - 1) if self.loads_end else tokens
 
     def plan_load(self, rules: Rules, local_tokens: int, found: int, in_memory: int,
                   usable: int | None = None) -> int:
@@ -245,17 +281,19 @@ class RequestTracker:
         local = rules.whole_blocks(local_tokens)
         self.local_tokens = local_tokens
         self.load = None
-        self.found_blocks = found
+        self.found_blocks = min(found, rules.whole_blocks(self.prompt_tokens)) if self.loads_end else found
         # Chunks that the store holds need no save. The lookup did not cover blocks that vLLM itself
         # holds, so the first save offers everything; only missing chunks are copied.
-        self.saved_blocks = rules.whole_chunks(found) if local == 0 else 0
+        self.saved_blocks = rules.whole_chunks(self.found_blocks) if local == 0 else 0
         found = found if usable is None else usable
         if rules.memory_only:
             found = min(found, in_memory)
-        tokens = max(0, found - local) * rules.block_tokens
+        size = rules.block_tokens
+        tokens = max(0, self.tokens_of(rules, found) - local * size)
         if tokens == 0 or tokens < rules.load_min_tokens:
             return 0
-        self.load = LoadSpec(local, found, min(in_memory, found), rules.load_async)
+        self.load = LoadSpec(local, found, min(in_memory, found), rules.load_async, ended=self.loads_end,
+                             lacks=(found - local) * size - tokens)
         return tokens
 
     def allow_load(self, rules: Rules, tokens: int, block_ids) -> bool:
@@ -263,10 +301,11 @@ class RequestTracker:
         nothing is to be loaded."""
         if self.load is None or self.load.allowed or tokens <= 0:
             return False
-        blocks = min(self.load.blocks, rules.whole_blocks(tokens))
-        self.load.to_block = self.load.from_block + blocks
+        if tokens < self.load.tokens(rules.block_tokens):
+            self.load.to_block = self.load.from_block + rules.whole_blocks(tokens)
+            self.load.lacks = 0
         self.load.memory_blocks = min(self.load.memory_blocks, self.load.to_block)
-        self.load.allowed = blocks > 0
+        self.load.allowed = self.load.blocks > 0
         self.block_ids = array("i", block_ids)
         return self.load.allowed
 
@@ -300,11 +339,14 @@ class RequestTracker:
             end_tokens = min(end_tokens, self.prompt_tokens)
         held = len(self.block_ids) if held_blocks is None else held_blocks
         blocks = min(rules.whole_blocks(end_tokens), held)
+        if self.saves_end(rules, computed_tokens, end_tokens, held):
+            self.saved_blocks, self.saved_tail = blocks, True
+            return SaveSpec(blocks + 1, tail=True, ended=True)
         to_block = rules.whole_chunks(blocks)
         # A tail is stored only at the end of the prompt, because before that a later step of the prefill may complete
         # its chunk. If the store held all that can be loaded of the prompt, some chunk has those blocks already.
         tail = (rules.save_tail and end_tokens == self.prompt_tokens and rules.leave_tail(blocks)
-                and self.found_blocks < self.load_limit(rules, self.prompt_tokens))
+                and (self.offers and self.hands_end or self.found_blocks < rules.whole_blocks(self.prompt_tokens - 1)))
         if tail:
             to_block = blocks
         only_tail = tail and not self.saved_tail and to_block == self.saved_blocks
@@ -312,6 +354,12 @@ class RequestTracker:
             return None
         self.saved_blocks, self.saved_tail = to_block, tail
         return SaveSpec(to_block, tail)
+
+    def saves_end(self, rules: Rules, computed_tokens: int, end_tokens: int, held_blocks: int) -> bool:
+        """Whether the step completes a prompt that is offered to a decoder, and that ends inside a block."""
+        return (self.offers and self.hands_end and rules.save_tail and computed_tokens < self.prompt_tokens == end_tokens
+                and self.prompt_tokens % rules.block_tokens > 0
+                and held_blocks >= all_blocks(self.prompt_tokens, rules.block_tokens))
 
 
 @dataclass

@@ -43,6 +43,7 @@ ASYNC_LOADS = 2
 PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
 PUT_OFF_MAX = 10_000  # repeated lookups per request; an idle vLLM repeats without a pause
 PREPARING_S = 10.0  # limit of a load's wait for a GPU that is still being prepared
+ORIGINS = {ORIGIN_FAILED: "failed", ORIGIN_MEMORY: "memory", ORIGIN_DISK: "disk"}  # else remote
 TELLING_TOKENS = 256  # a step that computes fewer tokens is not used to measure the engine's speed
 
 # The worker halves of this process by vLLM's engine id, for a scheduler half in the same process.
@@ -103,7 +104,7 @@ class WorkerHalf(HandsOver):
         self.hashed = False
         self.lock = threading.Lock()
         self.idle = threading.Condition(self.lock)  # see busy
-        self.chains: dict[int, SessionChain] = {}
+        self.chains: dict[int, SessionChain] = {}  # by session; its second chain by the negative number
         self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
         self.prefetches: dict[int, object] = {}  # session -> the prefetch in progress
         self.init_handover(settings.handover)
@@ -411,17 +412,18 @@ class WorkerHalf(HandsOver):
         return late
 
     @contextmanager
-    def using_chain(self, session: int, part: ChainPart | None):
-        """The view, and the session's chain extended by `part`. Other users of this chain wait
-        until the end."""
+    def using_chain(self, session: int, part: ChainPart | None, ended: bool = False):
+        """The view, and a chain of the session extended by `part`: the second one, see prompt_end.py, if `ended` or if
+        the part is of it. Other users of this chain wait until the end."""
+        number = -session if ended or (part is not None and part.ended) else session
         with self.lock:
-            view, known = self.view, self.chains.get(session)
+            view, known = self.view, self.chains.get(number)
             if view is None:
                 raise LinkError("the store could not be opened again after a reset")
             if known is None:
                 if part is None or part.from_block != 0:
                     raise FromStart
-                known = self.chains[session] = SessionChain()
+                known = self.chains[number] = SessionChain()
         with known.lock:
             yield view, self.extend_chain(view, known, part)
 
@@ -469,6 +471,7 @@ class WorkerHalf(HandsOver):
                 return
             if not keep_chain:
                 self.chains.pop(session, None)
+                self.chains.pop(-session, None)
                 self.put_off.pop(session, None)
             if self.view is not None and self.ranks.first:
                 self.view.unpin(session)
@@ -524,7 +527,9 @@ class WorkerHalf(HandsOver):
                 self.count_load(request, b"")
             else:
                 self.loads.append(transfer)
-                if not self.layerwise:
+                # vLLM writes the KV of the step before it calls wait_layer, so a block of which the load lacks tokens
+                # must be there before the step.
+                if not self.layerwise or request.load.lacks:
                     transfer.advance(self.numbering.count)
 
     def begin_load(self, request: ReqMeta) -> Transfer | None:
@@ -533,7 +538,7 @@ class WorkerHalf(HandsOver):
         if not load.allowed or self.suspended:
             return None
         try:
-            with self.using_chain(request.session, request.chain) as (view, chain):
+            with self.using_chain(request.session, request.chain, load.ended) as (view, chain):
                 return Transfer(request, self.load_handle(view, chain, request))
         except Exception as error:
             log.warning("a load for request %s could not begin: %r", request.req_id, error)
@@ -669,14 +674,9 @@ class WorkerHalf(HandsOver):
         for index, block in enumerate(range(load.from_block, load.to_block)):
             origin = origins[index] if index < len(origins) else ORIGIN_FAILED
             if origin == ORIGIN_FAILED:
-                result.failed += 1
                 self.error_blocks.add(ids[block])
-            elif origin == ORIGIN_MEMORY:
-                result.memory += 1
-            elif origin == ORIGIN_DISK:
-                result.disk += 1
-            else:
-                result.remote += 1
+            result.add(ORIGINS.get(origin, "remote"))
+        result.lacks = load.lacks
         loaded_ids = [ids[b] for b in range(load.from_block, load.to_block)
                       if ids[b] not in self.error_blocks]
         self.taint.load_failed(self.error_blocks)

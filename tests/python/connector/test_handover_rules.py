@@ -3,6 +3,7 @@
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from tierce.vllm.link import LinkError, pack_handover, unpack_handover
 from tierce.vllm.tracker import ChainPart, ChainRoot
 
 TOKEN = "0123456789abcdef" * 2
-OFFER = {"host": "10.0.0.5", "port": 7000, "token": TOKEN}
+OFFER = {"host": "10.0.0.5", "port": 7000, "token": TOKEN, "tokens": 96}
 
 
 @pytest.mark.parametrize("text, address", [
@@ -49,14 +50,15 @@ def test_an_answer_is_what_a_decoder_reads():
     offer = handover.new_offer("fd00::1:7000", 96)
     assert offer["host"] == "fd00::1" and offer["port"] == 7000 and offer["tokens"] == 96
     assert handover.new_offer("10.0.0.5:7000", 96)["token"] != offer["token"]
-    assert handover.read_offer(handover.answer(offer)) == {name: offer[name] for name in ("host", "port", "token")}
+    assert handover.read_offer(handover.answer(offer)) == offer
     assert handover.is_prefill({"do_remote_decode": True}) and not handover.is_prefill({"do_remote_decode": 1})
 
 
 @pytest.mark.parametrize("options", [
     {}, {"do_remote_prefill": True}, {"do_remote_prefill": True, "tierce": "x"}, {**params(), "do_remote_prefill": 1},
     params(host=5), params(host="a?b"), params(host="a]:1/x#"), params(port=0), params(port=70000), params(port="7000"),
-    params(token="short"), params(token=TOKEN[:-1] + "/"), params(token=None)])
+    params(token="short"), params(token=TOKEN[:-1] + "/"), params(token=None), params(tokens=None),
+    params(tokens=True), params(tokens="96")])
 def test_other_offers_are_ignored(options):
     assert handover.read_offer(options) is None
 
@@ -65,6 +67,8 @@ def test_frames():
     part = ChainPart(ChainRoot(b"l", b"", b"o"), 3, b"data", False, [(4, b"x")], "tag")
     frame = pack_handover(7, 5, part, 2, 9, OFFER)
     assert unpack_handover(memoryview(frame)) == (5, part, 2, 9, OFFER)
+    for other in (replace(part, hashed=True), replace(part, ended=True), replace(part, hashed=True, ended=True)):
+        assert unpack_handover(memoryview(pack_handover(7, 5, other, 2, 9, OFFER)))[1] == other
     for end in range(1, len(frame)):
         with pytest.raises((LinkError, ValueError)):
             unpack_handover(memoryview(frame[:end]))

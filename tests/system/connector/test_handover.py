@@ -20,11 +20,6 @@ def pair(module_engine):
             module_engine(store(**{"handover.allow": "127.0.0.1"})))
 
 
-def one_over(prompts, block=32):
-    """The prompts, cut so that one token follows on their whole blocks."""
-    return [prompt[:(len(prompt) - 1) // block * block + 1] for prompt in prompts]
-
-
 def proxied(prefiller, decoder, prompts, change=lambda offer: offer):
     """What a proxy does: one token of the prefiller, then the whole answer of the decoder with what the prefiller said."""
     out = []
@@ -37,12 +32,18 @@ def proxied(prefiller, decoder, prompts, change=lambda offer: offer):
 
 
 def test_the_decoder_computes_one_token_of_each_prompt(pair, prompts, expected):
+    """Prompts that end in a block, with the block, with one token more, before a whole block, and in the last block of a
+    chunk."""
     prefiller, decoder = pair
-    asked = one_over(prompts)
+    asked = [prompts[0], prompts[1][:768], prompts[2][:769], [7, *prompts[3][:19]], prompts[4][:1000]]
+    before = decoder.reasons(name="vllm:prompt_tokens_by_source", label="source")
     outputs = proxied(prefiller, decoder, asked)
     assert answers(outputs) == expected(asked)
     assert [o["cached"] for o in outputs] == [len(p) - 1 for p in asked]
     assert loaded(outputs, "failed") == [0] * 5
+    after = decoder.reasons(name="vllm:prompt_tokens_by_source", label="source")
+    assert after["local_compute"] - before.get("local_compute", 0) == len(asked)
+    assert sum(loaded(outputs, "memory")) == after["external_kv_transfer"] - before.get("external_kv_transfer", 0)
     # Nothing is held any longer on either side.
     assert prefiller.stats()["sessions_now"] == decoder.stats()["sessions_now"] == 0
 
@@ -50,7 +51,7 @@ def test_the_decoder_computes_one_token_of_each_prompt(pair, prompts, expected):
 def test_what_does_not_come_is_computed(pair, prompts, expected):
     prefiller, decoder = pair
     assert decoder.forget() and prefiller.forget()
-    fresh = [[(token + 1) % 256 for token in prompt] for prompt in one_over(prompts[:2])]
+    fresh = [[(token + 1) % 256 for token in prompt] for prompt in prompts[:2]]
     wrong = proxied(prefiller, decoder, fresh[:1], lambda offer: {**offer, "token": "0" * 32})
     other = proxied(prefiller, decoder, fresh[1:], lambda offer: {**offer, "host": "127.0.0.2"})
     assert answers(wrong + other) == expected(fresh)
@@ -63,7 +64,7 @@ def test_what_does_not_come_is_computed(pair, prompts, expected):
 def test_a_prefiller_that_is_killed_after_its_answer(pair, prompts, expected, engine):
     _, decoder = pair
     prefiller = engine(store(**{"handover.listen": "127.0.0.1"}))
-    (asked,) = one_over([[(token + 2) % 256 for token in prompts[0]]])
+    asked = [(token + 2) % 256 for token in prompts[0]]
     (first,) = prefiller.generate(prompts=[asked], tokens=1, wishes=PREFILL)
     prefiller.kill()
     outputs = decoder.generate(prompts=[asked], wishes=first["report"])

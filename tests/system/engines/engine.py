@@ -179,9 +179,9 @@ class Host:
     def encodings(self):
         return self.llm.encodings
 
-    def reasons(self, name):
-        """A metric by its label `reason`."""
-        return {m.labels["reason"]: m.value for m in self.llm.get_metrics() if m.name == name}
+    def reasons(self, name, label="reason"):
+        """A metric by one of its labels."""
+        return {m.labels[label]: m.value for m in self.llm.get_metrics() if m.name == name}
 
     def step(self):
         """What a connector sends from the blocks of a request that has ended, a step after that lets go."""
