@@ -3,7 +3,7 @@
 #define TIERCE_NODE_ACCESS_H
 
 #include "engine/objects/objects.h"
-#include "net/server/tokens.h"
+#include "net/tokens.h"
 
 /*
  * Permissions and tenants of clients. Without a token file every client has all permissions, as the

@@ -11,7 +11,7 @@
 #include "net/http_fetch.h"
 #include "net/held.h"
 #include "net/server/serve.h"
-#include "net/server/tokens.h"
+#include "net/tokens.h"
 #include "proxy/bodies.h"
 #include "proxy/engine_choice.h"
 #include "proxy/proxy.h"

@@ -4,7 +4,7 @@
 
 #include "base/json/json_value.h"
 #include "net/server/serve.h"
-#include "net/server/tokens.h"
+#include "net/tokens.h"
 #include "router/query.h"
 #include "router/router.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
-#include "net/server/tokens.h"
+#include "net/tokens.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -349,16 +349,17 @@ void tierce_events_unsubscribe(struct tierce_subscription *subscription)
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
-struct event_scan {
+struct tierce__events_scan {
+    struct tierce_engine *engine;
     size_t level;
-    uint32_t count;
+    uint32_t cursor, count;
     struct event_record records[SCAN_PLACES];
     struct tierce_event events[SCAN_PLACES];
 };
 
 static void take_scanned(void *arg, const struct tierce__tier_event *event)
 {
-    struct event_scan *scan = arg;
+    struct tierce__events_scan *scan = arg;
     TIERCE_ASSERT(scan->count < SCAN_PLACES);
     TIERCE_DASSERT(event->admitted);
     if (tierce__smalls_is_page(event->key))
@@ -366,41 +367,62 @@ static void take_scanned(void *arg, const struct tierce__tier_event *event)
     write_record(&scan->records[scan->count++], scan->level, event);
 }
 
-static void scan_level(struct tierce_engine *engine, struct event_scan *scan, tierce_events_fn *fn,
-                       void *arg, const _Atomic bool *stop)
-{
-    TIERCE_DASSERT(scan->level < engine->level_count);
-    struct tierce__tier *tier = engine->levels[scan->level].tier;
-    uint32_t cursor = 0;
-    bool more = true;
-    while (more && (stop == NULL || !atomic_load_explicit(stop, memory_order_relaxed))) {
-        scan->count = 0;
-        more = tier->ops->scan(tier, &cursor, SCAN_PLACES, take_scanned, scan);
-        for (uint32_t i = 0; i < scan->count; i++)
-            scan->events[i] = describe(engine, &scan->records[i], 0);
-        if (scan->count > 0)
-            fn(arg, &(struct tierce_event_batch){.events = scan->events, .count = scan->count});
-    }
-}
-
 /*
  * The number is taken first. Changes up to that number happened under a tier's lock that this
  * thread takes later, so the scan sees them. The caller applies later changes again.
  */
-int tierce__events_snapshot(struct tierce_subscription *subscription, uint64_t *sequence,
-                            tierce_events_fn *fn, void *arg, const _Atomic bool *stop)
+int tierce__events_scan_begin(struct tierce__events_scan **out,
+                              struct tierce_subscription *subscription, uint64_t *sequence)
 {
     TIERCE_CHECK_MAGIC(subscription, TIERCE__SUBSCRIPTION_MAGIC);
     struct tierce_engine *engine = subscription->engine;
     if (tierce__engine_inherited(engine))
         return TIERCE_E_CLOSED;
-    struct event_scan *scan = tierce__alloc(sizeof(*scan));
+    struct tierce__events_scan *scan = tierce__alloc(sizeof(*scan));
     if (scan == NULL)
         return -ENOMEM;
+    scan->engine = engine;
+    scan->level = 0;
+    scan->cursor = 0;
     *sequence = tierce__events_last(engine->events);
-    for (scan->level = 0; scan->level < engine->level_count; scan->level++)
-        scan_level(engine, scan, fn, arg, stop);
+    *out = scan;
+    return 0;
+}
+
+bool tierce__events_scan_next(struct tierce__events_scan *scan, tierce_events_fn *fn, void *arg)
+{
+    if (scan->level == scan->engine->level_count)
+        return false;
+    struct tierce__tier *tier = scan->engine->levels[scan->level].tier;
+    scan->count = 0;
+    bool more = tier->ops->scan(tier, &scan->cursor, SCAN_PLACES, take_scanned, scan);
+    for (uint32_t i = 0; i < scan->count; i++)
+        scan->events[i] = describe(scan->engine, &scan->records[i], 0);
+    if (!more) {
+        scan->level++;
+        scan->cursor = 0;
+    }
+    if (scan->count > 0)
+        fn(arg, &(struct tierce_event_batch){.events = scan->events, .count = scan->count});
+    return true;
+}
+
+void tierce__events_scan_end(struct tierce__events_scan *scan)
+{
     tierce__free(scan);
+}
+
+int tierce__events_snapshot(struct tierce_subscription *subscription, uint64_t *sequence,
+                            tierce_events_fn *fn, void *arg, const _Atomic bool *stop)
+{
+    struct tierce__events_scan *scan;
+    int rc = tierce__events_scan_begin(&scan, subscription, sequence);
+    if (rc < 0)
+        return rc;
+    while ((stop == NULL || !atomic_load_explicit(stop, memory_order_relaxed)) &&
+           tierce__events_scan_next(scan, fn, arg))
+        ;
+    tierce__events_scan_end(scan);
     return 0;
 }
 

@@ -38,6 +38,28 @@ TIERCE_MUSTUSE int tierce__events_snapshot(struct tierce_subscription *subscript
                                            uint64_t *sequence, tierce_events_fn *fn, void *arg,
                                            const _Atomic bool *stop);
 
+/*
+ * A snapshot in pieces, at the caller's pace. Chunks that are admitted or evicted between two
+ * pieces may be missing or contained, as tierce_events_snapshot says.
+ *
+ *     rc = tierce__events_scan_begin(&scan, subscription, &sequence);
+ *     while (tierce__events_scan_next(scan, fn, arg))
+ *         ...
+ *     tierce__events_scan_end(scan);
+ *
+ * Thread: one at a time.
+ */
+struct tierce__events_scan;
+
+/* [borrow] subscription until the end. Errors: TIERCE_E_CLOSED, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__events_scan_begin(struct tierce__events_scan **out,
+                                             struct tierce_subscription *subscription,
+                                             uint64_t *sequence);
+/* Looks at the next 256 places of a tier, and calls `fn` at most once. False: there were none. */
+bool tierce__events_scan_next(struct tierce__events_scan *scan, tierce_events_fn *fn, void *arg);
+/* NULL is accepted. */
+void tierce__events_scan_end(struct tierce__events_scan *scan);
+
 /* The number of the last event; 0 before the first. */
 uint64_t tierce__events_last(struct tierce__events *events);
 

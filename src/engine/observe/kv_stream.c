@@ -16,24 +16,35 @@
 
 enum {
     KEPT_MAX = 16384,   /* batches */
-    COPY_MAX = 64,      /* batches under one hold of the lock */
+    COPY_MAX = 64,      /* batches under one hold of the lock, and in a turn of a replay */
+    READERS_MAX = 64,   /* replays in progress; further requests wait */
     REPLAY_MS = 10000,  /* until a reader must have taken the next batch of its replay */
-    SEND_MS = 100,      /* between two checks whether the stream ends */
+    STALLED_MS = 10,    /* between two attempts if no reader in progress reads */
     FRAME_BYTES = 8192, /* of a topic or a request: longer ones end the connection */
     FRAMES = 3,         /* of a request */
     NUMBER_BYTES = 8,
+};
+
+/* A replay in progress. */
+struct kv_replay {
+    zmq_msg_t id;         /* the reader's */
+    uint64_t sequence;    /* of its next batch */
+    uint64_t deadline_ns; /* for the reader to take it */
 };
 
 struct tierce__kv_stream {
     const char *topic;
     void *context, *pub, *router;
     int wake_fd;
-    bool was_refused; /* an invalid request was logged */
+    bool was_refused;                      /* an invalid request was logged */
+    struct kv_replay replays[READERS_MAX]; /* [replay_count], in the order of their requests */
+    size_t replay_count;
 
     struct tierce__lock lock; /* KV_STREAM: below */
     uint64_t next, bytes, bytes_max;
     uint32_t head, count;
-    zmq_msg_t *kept; /* [KEPT_MAX]: the last `count` batches, before `next` */
+    /* [KEPT_MAX]: the last `count` batches, before `next`; an empty one was left out. */
+    zmq_msg_t *kept;
 };
 
 /* ---- the last batches ------------------------------------------------------------------------ */
@@ -48,7 +59,7 @@ static void drop_oldest(struct tierce__kv_stream *s)
     s->count--;
 }
 
-/* Numbers the batch, and keeps a reference to its bytes. */
+/* Numbers the batch, and keeps a reference to its bytes. NULL: it is left out. */
 static uint64_t keep(struct tierce__kv_stream *s, zmq_msg_t *batch)
 {
     tierce__lock_take(&s->lock);
@@ -56,9 +67,10 @@ static uint64_t keep(struct tierce__kv_stream *s, zmq_msg_t *batch)
         drop_oldest(s);
     zmq_msg_t *place = &s->kept[(s->head + s->count) % KEPT_MAX];
     zmq_msg_init(place);
-    (void)zmq_msg_copy(place, batch); /* fails for messages that are not valid only */
+    if (batch != NULL)
+        (void)zmq_msg_copy(place, batch); /* fails for messages that are not valid only */
     s->count++;
-    s->bytes += zmq_msg_size(batch);
+    s->bytes += zmq_msg_size(place);
     while (s->bytes > s->bytes_max && s->count > 1)
         drop_oldest(s);
     uint64_t sequence = s->next++;
@@ -109,59 +121,142 @@ static void send_batch(void *socket, const char *topic, uint64_t sequence, zmq_m
         zmq_msg_close(batch);
 }
 
+static void free_bytes(void *bytes, void *arg)
+{
+    (void)arg;
+    tierce__free(bytes);
+}
+
 int tierce__kv_stream_send(struct tierce__kv_stream *stream, const void *batch, size_t bytes)
 {
     zmq_msg_t message;
-    if (zmq_msg_init_size(&message, bytes) != 0)
+    TIERCE_ASSERT(bytes > 0);
+    void *copy = tierce__alloc(bytes);
+    if (copy != NULL)
+        memcpy(copy, batch, bytes);
+    if (copy == NULL || zmq_msg_init_data(&message, copy, bytes, free_bytes, NULL) != 0) {
+        tierce__free(copy);
+        (void)keep(stream, NULL);
         return -ENOMEM;
-    memcpy(zmq_msg_data(&message), batch, bytes);
+    }
     uint64_t sequence = keep(stream, &message);
     send_batch(stream->pub, stream->topic, sequence, &message);
     return 0;
 }
 
+void tierce__kv_stream_skip(struct tierce__kv_stream *stream)
+{
+    (void)keep(stream, NULL);
+}
+
 /* ---- replay ---------------------------------------------------------------------------------- */
 
-static bool is_ending(const _Atomic bool *flag)
+/* Returns 1, 0 if the reader's queue is full, or -1 if the reader is gone. After 1, the further
+ * frames of the message have room. */
+static int send_id(struct tierce__kv_stream *s, const zmq_msg_t *id)
 {
-    return atomic_load_explicit(flag, memory_order_relaxed);
+    zmq_msg_t *frame = (zmq_msg_t *)(uintptr_t)id; /* zmq_msg_data changes nothing */
+    if (zmq_send(s->router, zmq_msg_data(frame), zmq_msg_size(frame), ZMQ_SNDMORE | ZMQ_DONTWAIT) <
+        0)
+        return zmq_errno() == EAGAIN || zmq_errno() == EINTR ? 0 : -1;
+    (void)zmq_send(s->router, "", 0, ZMQ_SNDMORE);
+    return 1;
 }
 
-/* Waits for the reader's queue. Returns false if the reader is gone, or does not read. */
-static bool send_id(struct tierce__kv_stream *s, zmq_msg_t *id, uint64_t deadline_ns,
-                    const _Atomic bool *ending)
+/* Sends as many of the batches as the reader's queue takes; returns as send_id. */
+static int send_kept(struct tierce__kv_stream *s, struct kv_replay *r, zmq_msg_t *batches,
+                     uint32_t count)
 {
-    while (zmq_send(s->router, zmq_msg_data(id), zmq_msg_size(id), ZMQ_SNDMORE) < 0) {
-        if (zmq_errno() != EAGAIN && zmq_errno() != EINTR)
-            return false;
-        if (is_ending(ending) || tierce__now_ns() >= deadline_ns)
-            return false;
+    int sent = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        bool is_left_out = zmq_msg_size(&batches[i]) == 0;
+        if (sent == 1 && !is_left_out)
+            sent = send_id(s, &r->id);
+        if (sent == 1 && !is_left_out)
+            send_batch(s->router, s->topic, r->sequence, &batches[i]);
+        else
+            zmq_msg_close(&batches[i]);
+        r->sequence += sent == 1;
     }
-    return zmq_send(s->router, "", 0, ZMQ_SNDMORE) >= 0;
+    return sent;
 }
 
-static void replay(struct tierce__kv_stream *s, zmq_msg_t *id, uint64_t sequence,
-                   const _Atomic bool *ending)
+enum turn { ENDED, STALLED, ADVANCED };
+
+/* Sends the next batches, or the end. */
+static enum turn advance(struct tierce__kv_stream *s, struct kv_replay *r)
 {
     zmq_msg_t batches[COPY_MAX], end;
-    uint64_t deadline_ns = tierce__deadline_in_ms(REPLAY_MS);
-    uint32_t count;
-    bool is_read = true;
-    while (is_read && (count = copy_kept(s, batches, &sequence)) > 0) {
-        for (uint32_t i = 0; i < count; i++) {
-            is_read = is_read && send_id(s, id, deadline_ns, ending);
-            deadline_ns = tierce__deadline_in_ms(REPLAY_MS);
-            if (is_read)
-                send_batch(s->router, s->topic, sequence + i, &batches[i]);
-            else
-                zmq_msg_close(&batches[i]);
-        }
-        sequence += count;
-    }
-    if (is_read && send_id(s, id, deadline_ns, ending)) {
+    uint64_t before = r->sequence;
+    uint32_t count = copy_kept(s, batches, &r->sequence);
+    int sent = count > 0 ? send_kept(s, r, batches, count) : send_id(s, &r->id);
+    if (count == 0 && sent == 1) {
         zmq_msg_init(&end);
         send_batch(s->router, "", UINT64_MAX, &end);
+        return ENDED;
     }
+    if (r->sequence > before)
+        r->deadline_ns = tierce__deadline_in_ms(REPLAY_MS);
+    if (sent < 0 || tierce__now_ns() >= r->deadline_ns)
+        return ENDED;
+    return sent == 1 ? ADVANCED : STALLED;
+}
+
+static bool has_same_id(zmq_msg_t *a, zmq_msg_t *b)
+{
+    return zmq_msg_size(a) == zmq_msg_size(b) &&
+           memcmp(zmq_msg_data(a), zmq_msg_data(b), zmq_msg_size(a)) == 0;
+}
+
+/* The second request of a reader is answered after its first one. */
+static bool is_first_of_reader(struct tierce__kv_stream *s, size_t i)
+{
+    for (size_t k = 0; k < i; k++) {
+        if (has_same_id(&s->replays[k].id, &s->replays[i].id))
+            return false;
+    }
+    return true;
+}
+
+static void end_replay(struct tierce__kv_stream *s, size_t i)
+{
+    TIERCE_DASSERT(i < s->replay_count);
+    for (; i + 1 < s->replay_count; i++) {
+        struct kv_replay *r = &s->replays[i];
+        (void)zmq_msg_move(&r->id, &r[1].id); /* closes the id before */
+        r->sequence = r[1].sequence;
+        r->deadline_ns = r[1].deadline_ns;
+    }
+    zmq_msg_close(&s->replays[--s->replay_count].id);
+}
+
+/* A turn of each reader. Returns whether one of them advanced. */
+static bool advance_all(struct tierce__kv_stream *s)
+{
+    bool has_advanced = false;
+    for (size_t i = 0; i < s->replay_count;) {
+        if (!is_first_of_reader(s, i)) {
+            s->replays[i++].deadline_ns = tierce__deadline_in_ms(REPLAY_MS);
+            continue;
+        }
+        enum turn turn = advance(s, &s->replays[i]);
+        has_advanced |= turn != STALLED;
+        if (turn == ENDED)
+            end_replay(s, i);
+        else
+            i++;
+    }
+    return has_advanced;
+}
+
+static void begin_replay(struct tierce__kv_stream *s, zmq_msg_t *id, uint64_t sequence)
+{
+    TIERCE_ASSERT(s->replay_count < READERS_MAX);
+    struct kv_replay *r = &s->replays[s->replay_count++];
+    zmq_msg_init(&r->id);
+    (void)zmq_msg_move(&r->id, id);
+    r->sequence = sequence;
+    r->deadline_ns = tierce__deadline_in_ms(REPLAY_MS);
 }
 
 /* Receives a whole request; further frames than FRAMES are dropped. Returns how many it had; 0:
@@ -185,7 +280,7 @@ static unsigned receive(void *router, zmq_msg_t frames[FRAMES])
 }
 
 /* Returns whether there was a request. */
-static bool answer_request(struct tierce__kv_stream *s, const _Atomic bool *ending)
+static bool take_request(struct tierce__kv_stream *s)
 {
     zmq_msg_t frames[FRAMES];
     unsigned count = receive(s->router, frames);
@@ -196,7 +291,7 @@ static bool answer_request(struct tierce__kv_stream *s, const _Atomic bool *endi
         uint64_t first = 0;
         for (unsigned i = 0; i < NUMBER_BYTES; i++)
             first = first << 8 | bytes[i];
-        replay(s, &frames[0], first, ending);
+        begin_replay(s, &frames[0], first);
     } else if (count > 0 && !s->was_refused) {
         s->was_refused = true;
         tierce__log(TIERCE_LOG_WARN, "kv_replay_refused",
@@ -207,14 +302,38 @@ static bool answer_request(struct tierce__kv_stream *s, const _Atomic bool *endi
     return count > 0;
 }
 
-void tierce__kv_stream_serve(struct tierce__kv_stream *stream, const _Atomic bool *ending)
+/* Returns whether the stream was woken. */
+static bool is_woken(struct tierce__kv_stream *s)
 {
-    while (!is_ending(ending)) {
+    uint64_t times;
+    return read(s->wake_fd, &times, sizeof(times)) == (ssize_t)sizeof(times);
+}
+
+/* How long the next request may be waited for. A router cannot be asked which queue has room, so
+ * readers that do not read are tried again after a while. */
+static long wait_ms(const struct tierce__kv_stream *s, bool has_advanced, uint64_t until_ns)
+{
+    uint64_t now_ns = tierce__now_ns();
+    long ms = -1;
+    if (until_ns != TIERCE__DEADLINE_NEVER)
+        ms = until_ns <= now_ns ? 0 : (long)((until_ns - now_ns) / TIERCE__MS_NS) + 1;
+    if (s->replay_count == 0)
+        return ms;
+    long turn_ms = has_advanced ? 0 : STALLED_MS;
+    return ms < 0 || ms > turn_ms ? turn_ms : ms;
+}
+
+void tierce__kv_stream_serve(struct tierce__kv_stream *stream, uint64_t until_ns)
+{
+    bool has_advanced = true;
+    while (!is_woken(stream) && tierce__now_ns() < until_ns) {
+        bool has_room = stream->router != NULL && stream->replay_count < READERS_MAX;
         zmq_pollitem_t items[] = {{.fd = stream->wake_fd, .events = ZMQ_POLLIN},
                                   {.socket = stream->router, .events = ZMQ_POLLIN}};
-        (void)zmq_poll(items, stream->router != NULL ? 2 : 1, -1);
-        while (stream->router != NULL && !is_ending(ending) && answer_request(stream, ending))
+        (void)zmq_poll(items, has_room ? 2 : 1, wait_ms(stream, has_advanced, until_ns));
+        while (has_room && stream->replay_count < READERS_MAX && take_request(stream))
             ;
+        has_advanced = advance_all(stream);
     }
 }
 
@@ -234,7 +353,7 @@ static bool is_endpoint(const char *text)
 
 static int bind_socket(void **out, void *context, int type, const char *endpoint, char why[256])
 {
-    int behind = TIERCE__KV_BEHIND_MAX, linger = 0, mandatory = 1, wait_ms = SEND_MS;
+    int behind = TIERCE__KV_BEHIND_MAX, linger = 0, mandatory = 1;
     int64_t bytes = FRAME_BYTES;
     if (!is_endpoint(endpoint)) {
         snprintf(why, 256, "'%.160s' is not tcp://ADDRESS:PORT or ipc://PATH", endpoint);
@@ -246,10 +365,8 @@ static int bind_socket(void **out, void *context, int type, const char *endpoint
     (void)zmq_setsockopt(socket, ZMQ_SNDHWM, &behind, sizeof(behind));
     (void)zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger));
     (void)zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes, sizeof(bytes));
-    if (type == ZMQ_ROUTER) {
+    if (type == ZMQ_ROUTER)
         (void)zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof(mandatory));
-        (void)zmq_setsockopt(socket, ZMQ_SNDTIMEO, &wait_ms, sizeof(wait_ms));
-    }
     if (zmq_bind(socket, endpoint) == 0)
         return 0;
     snprintf(why, 256, "'%.160s' cannot be bound: %s", endpoint, zmq_strerror(zmq_errno()));
@@ -298,6 +415,8 @@ void tierce__kv_stream_close(struct tierce__kv_stream *stream)
         return;
     while (stream->count > 0)
         drop_oldest(stream);
+    while (stream->replay_count > 0)
+        end_replay(stream, stream->replay_count - 1);
     if (stream->pub != NULL)
         zmq_close(stream->pub);
     if (stream->router != NULL)

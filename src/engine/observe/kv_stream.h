@@ -2,7 +2,6 @@
 #ifndef TIERCE_ENGINE_KV_STREAM_H
 #define TIERCE_ENGINE_KV_STREAM_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,10 +13,11 @@
  * the last of them for readers that missed some. docs/inside/format/kv-events.md has the frames.
  *
  *     rc = tierce__kv_stream_open(&stream, &opts, why);
- *     rc = tierce__kv_stream_send(stream, batch, bytes);  // on one thread
- *     tierce__kv_stream_serve(stream, &is_ending);        // on another one, until it is woken
+ *     rc = tierce__kv_stream_send(stream, batch, bytes);       // on one thread
+ *     tierce__kv_stream_serve(stream, TIERCE__DEADLINE_NEVER); // on another one, until it is woken
  *
- * A subscriber that is more than TIERCE__KV_BEHIND_MAX batches behind loses some.
+ * A subscriber that is more than TIERCE__KV_BEHIND_MAX batches behind loses some. Replays advance
+ * in turns, so a reader that does not read delays no other one.
  */
 
 #define TIERCE__KV_BEHIND_MAX 4096
@@ -40,15 +40,20 @@ TIERCE_MUSTUSE int tierce__kv_stream_open(struct tierce__kv_stream **out,
 /* NULL is accepted. No other call is in progress. */
 void tierce__kv_stream_close(struct tierce__kv_stream *stream);
 
-/* Sends the next batch. Does not block. Errors, nothing is sent: -ENOMEM. Thread: one at a time. */
+/* Sends the next batch. Does not block. Errors: -ENOMEM; the batch is not sent, and its sequence is
+ * missing for readers, who see the gap. Thread: one at a time. */
 TIERCE_MUSTUSE int tierce__kv_stream_send(struct tierce__kv_stream *stream, const void *batch,
                                           size_t bytes);
+
+/* Leaves out a sequence, so that readers see that they lack something. Thread: that of send. */
+void tierce__kv_stream_skip(struct tierce__kv_stream *stream);
 
 /* The sequence of the next batch. Thread: any. */
 uint64_t tierce__kv_stream_next(struct tierce__kv_stream *stream);
 
-/* Answers requests for replay until *is_ending is set and the stream is woken. */
-void tierce__kv_stream_serve(struct tierce__kv_stream *stream, const _Atomic bool *is_ending);
+/* Answers requests for replay until the time has come or the stream is woken. Thread: one at a
+ * time, that which closes the stream too. */
+void tierce__kv_stream_serve(struct tierce__kv_stream *stream, uint64_t until_ns);
 /* Thread: any. */
 void tierce__kv_stream_wake(struct tierce__kv_stream *stream);
 

@@ -4,7 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "net/server/tokens.h"
+#include "net/tokens.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "manager/api/meter.h"
 
 /*
- * The manager's token file (net/server/tokens.h) as grants:
+ * The manager's token file (net/tokens.h) as grants:
  *
  *     ROLES NAME SHA256-OF-TOKEN [SCOPE] [LIMITS]    the token's account
  *     ROLES NAME account [SCOPE] [LIMITS]            an account of the registry, with a password or

@@ -12,7 +12,7 @@
 /*
  * The control interface of a running process: HTTP over a Unix socket that only its own user can
  * use and, if enabled, over a port, on loopback unless `host` says otherwise, that serves the
- * public pages to everybody who reaches it. By libmicrohttpd.
+ * public pages to everybody who reaches it, or to clients with a token. By libmicrohttpd.
  *
  *     struct tierce__control_opts opts = {.size = sizeof(opts), .socket = "auto", .routes = routes,
  *                                         .route_count = 3, .arg = engine};
@@ -21,6 +21,7 @@
  */
 
 struct tierce__control;
+struct tierce__tokens; /* net/tokens.h */
 
 enum tierce__control_method { TIERCE__CONTROL_GET, TIERCE__CONTROL_POST };
 
@@ -41,6 +42,13 @@ struct tierce__control_answer {
     unsigned status;          /* initially 200 */
     const char *type;         /* initially "text/plain; charset=utf-8"; constant storage */
     struct tierce__line body; /* initially empty; a failed body becomes 500 */
+
+    /* A body in pieces, at the client's pace; NULL: `body` is all of it. Appends the next piece to
+     * `body`, perhaps nothing; false: there was none left. A failed piece ends the connection, so
+     * that the client sees an incomplete body. Called on a thread of the control interface. */
+    bool (*next)(void *state, struct tierce__line *body);
+    void (*end)(void *state); /* once, after the last call of `next` */
+    void *state;
 };
 
 /* Called on a thread of the control interface, one call at a time per listener. May block for
@@ -64,17 +72,24 @@ struct tierce__control_opts {
     const struct tierce__control_route *routes; /* [route_count], [borrow until stop] */
     size_t route_count;
     void *arg; /* the routes' */
+    /* Of the port: */
+    const struct tierce__tokens *tokens; /* a client must present one; NULL: none; [borrow until
+                                            stop] */
+    const char *certificate, *key; /* PEM files, both or none: HTTPS; NULL or "": HTTP; [borrow for
+                                      the call] */
 };
 
 /*
  * Errors, *out untouched, `why` in words: -EADDRINUSE (another process listens there), another
- * negative errno, TIERCE_E_ARGUMENT (a path too long for a socket), -ENOMEM. A stale socket is
+ * negative errno, TIERCE_E_ARGUMENT (a path too long for a socket), TIERCE_E_CONFIG (a file that
+ * cannot be read, or has no certificate or no key of it), -ENOMEM. A stale socket is
  * replaced; other files are never changed. Thread: any. Does not block.
  */
 TIERCE_MUSTUSE int tierce__control_start(struct tierce__control **out,
                                          const struct tierce__control_opts *opts, char why[256]);
 
-/* Answers the calls in progress, and removes the socket. NULL is accepted. */
+/* Answers the calls in progress, cuts bodies in pieces, and removes the socket. NULL is accepted.
+ */
 void tierce__control_stop(struct tierce__control *control);
 
 /* The path of the socket; "" if there is none. [borrow until stop] */

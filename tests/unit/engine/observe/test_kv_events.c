@@ -2,12 +2,15 @@
 /* KV events: a reader that follows the stream, asks for what it missed and takes snapshots has what
  * the tiers hold, chunk by chunk. */
 #include "engine_fixture.h"
+#include "log_record.h"
 #include "silent_log.h"
 #include "test_random.h"
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "engine/objects/object_form.h"
 #include "engine/observe/kv_batch.h"
+#include "engine/observe/kv_publisher.h"
 #include "net/listen.h"
 #include "proto/msgpack/msgpack.h"
 
@@ -425,19 +428,74 @@ START_TEST(a_reader_is_exact)
 }
 END_TEST
 
-/* Changes faster than the publisher: the contents are sent again, and need no snapshot. */
+/* Changes faster than the publisher: the contents are sent again, after pauses that grow, and need
+ * no snapshot. */
 START_TEST(lost_changes_are_made_good)
 {
     struct test_random random = test_random_start("kv_events_ring");
+    uint64_t deadline_ns = tierce__deadline_in_ms(30000);
+    record_log(TIERCE_LOG_WARN);
     make_addresses();
     open_engine("16", "16MiB");
     open_reader(false);
-    change_engine(&random, 200);
+    while (recorded_with("kv_events_lost", "times=4 pause_ms=800") == 0) {
+        ck_assert_uint_lt(tierce__now_ns(), deadline_ns);
+        change_engine(&random, 20);
+    }
+    ck_assert_uint_eq(recorded_with("kv_events_lost", "times=1 pause_ms=100"), 1);
+    ck_assert_uint_eq(recorded_with("kv_events_lost", "times=2 pause_ms=200"), 1);
+    ck_assert_uint_eq(recorded("kv_events_lost"), 3);
     wait_until_equal();
     change_engine(&random, 20);
     wait_until_equal();
     ck_assert_uint_eq(reader.snapshots, 0);
     end_all();
+}
+END_TEST
+
+static void catch_up_until_equal(void)
+{
+    uint64_t deadline_ns = tierce__deadline_in_ms(30000);
+    do {
+        ck_assert_msg(tierce__now_ns() < deadline_ns, "the reader has %zu of %zu blocks",
+                      reader.set.count, contents.count);
+        catch_up();
+    } while (!is_equal(&reader.set, &contents));
+}
+
+/* Each allocation fails once. Without memory for the first contents, they are sent later, although
+ * nothing changes. */
+START_TEST(first_contents_are_tried_again)
+{
+    struct tierce__kv_publisher *publisher;
+    char why[256];
+    uint64_t nth = 0, made = 0;
+    make_addresses();
+    fx_open(&fx, true, NULL);
+    store(1);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    read_contents();
+    ck_assert_uint_gt(contents.count, 0);
+    struct tierce_config *config =
+        fx_config("", (const char *[]){"kv_events.endpoint", endpoint, "kv_events.replay_endpoint",
+                                       replay_endpoint, "kv_events.dp_rank", "5", NULL});
+    do {
+        open_reader(false);
+        tierce__alloc_fail_nth(++nth);
+        int rc = tierce__kv_publisher_start(&publisher, fx.engine, config, why);
+        ck_assert_msg(rc == 0 || rc == -ENOMEM, "%s", why);
+        if (rc == 0) {
+            catch_up_until_equal();
+            made = tierce__alloc_fail_nth(0);
+            tierce__kv_publisher_stop(publisher);
+        }
+        close_reader();
+    } while (made == 0 || made >= nth);
+    tierce__alloc_fail_nth(0);
+    tierce_config_destroy(config);
+    fx_close(&fx);
+    fx_remove(&fx);
+    temp_folder_remove(folder);
 }
 END_TEST
 
@@ -523,6 +581,6 @@ START_TEST(invalid_parameters)
 END_TEST
 
 CHECK_MAIN("kv_events", .seconds = 110, .setup = silence_log, .at_once = true,
-           .tests = {lost_changes_are_made_good, invalid_requests, invalid_parameters,
-                     what_is_published},
+           .tests = {lost_changes_are_made_good, first_contents_are_tried_again, invalid_requests,
+                     invalid_parameters, what_is_published},
            .loops = {{a_reader_is_exact, 0, 3}})

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/control/control.h"
 #include "net/control/socket.h"
+#include "net/http_client.h"
+#include "net/tokens.h"
 
 #include "base/alloc.h"
 #include "check_main.h"
@@ -281,6 +283,209 @@ START_TEST(a_body_beyond_the_limit_is_refused)
 }
 END_TEST
 
+/* ---- bodies in pieces, tokens, TLS ---- */
+
+enum { PIECES = 3000, PIECE_BYTES = 1000 };
+
+static struct pieces {
+    unsigned told, fails_at; /* 0: at none */
+    unsigned ended;
+    size_t held_max; /* bytes of a body in progress */
+} pieces;
+
+static bool next_piece(void *state, struct tierce__line *body)
+{
+    struct pieces *p = state;
+    char text[PIECE_BYTES];
+    if (p->told == PIECES)
+        return false;
+    if (++p->told % 3 == 0)
+        return true; /* a piece may be empty */
+    memset(text, 'a' + (int)(p->told % 26), sizeof(text));
+    tierce__line_put_bytes(body, text, sizeof(text));
+    body->failed |= p->told == p->fails_at;
+    p->held_max = body->bytes > p->held_max ? body->bytes : p->held_max;
+    return true;
+}
+
+static void end_pieces(void *state)
+{
+    ((struct pieces *)state)->ended++;
+}
+
+static void answer_in_pieces(void *arg, const struct tierce__control_query *query,
+                             struct tierce__control_answer *answer)
+{
+    (void)arg, (void)query;
+    tierce__line_put(&answer->body, "head:");
+    answer->next = next_piece;
+    answer->end = end_pieces;
+    answer->state = &pieces;
+}
+
+static const struct tierce__control_route long_routes[] = {
+    {TIERCE__CONTROL_GET, "/long", true, answer_in_pieces},
+};
+
+static int start_long(struct tierce__control **out, uint16_t port,
+                      const struct tierce__tokens *tokens, const char *certificate, const char *key,
+                      char why[256])
+{
+    return tierce__control_start(
+        out,
+        &(struct tierce__control_opts){.size = sizeof(struct tierce__control_opts),
+                                       .socket = "",
+                                       .port = port,
+                                       .routes = long_routes,
+                                       .route_count = 1,
+                                       .tokens = tokens,
+                                       .certificate = certificate,
+                                       .key = key},
+        why);
+}
+
+static void check_pieces(const char *body, size_t bytes)
+{
+    size_t at = 5;
+    ck_assert_uint_eq(bytes, 5 + (size_t)(PIECES - PIECES / 3) * PIECE_BYTES);
+    ck_assert_int_eq(memcmp(body, "head:", 5), 0);
+    for (unsigned told = 1; told <= PIECES; told++) {
+        if (told % 3 == 0)
+            continue;
+        for (size_t i = 0; i < PIECE_BYTES; i++)
+            ck_assert_int_eq(body[at + i], 'a' + (int)(told % 26));
+        at += PIECE_BYTES;
+    }
+}
+
+START_TEST(a_body_in_pieces)
+{
+    enum { ROOM = 4 << 20 };
+    uint64_t live = tierce__alloc_live();
+    struct tierce__control *control;
+    char why[256], *reply = malloc(ROOM);
+    uint16_t port = server_free_port();
+    ck_assert_int_eq(start_long(&control, port, NULL, NULL, NULL, why), 0);
+    pieces = (struct pieces){0};
+    (void)talk(connect_port(port), "GET /long HTTP/1.0\r\n\r\n", reply, ROOM);
+    const char *body = strstr(reply, "\r\n\r\n");
+    ck_assert_ptr_nonnull(body);
+    check_pieces(body + 4, strlen(body + 4));
+    ck_assert_uint_eq(pieces.held_max, PIECE_BYTES);
+
+    /* Memory ends: the client sees that the body has no end. */
+    pieces = (struct pieces){.fails_at = 2000};
+    ck_assert_int_eq(get(connect_port(port), "/long", "localhost", reply, ROOM), 200);
+    ck_assert_ptr_null(strstr(reply, "\r\n0\r\n"));
+    ck_assert_uint_eq(pieces.told, 2000);
+
+    /* A client that reads nothing: it is cut with the end of the process. */
+    pieces = (struct pieces){0};
+    static const char request[] = "GET /long HTTP/1.0\r\n\r\n";
+    int fd = connect_port(port);
+    ck_assert_int_eq(send(fd, request, strlen(request), 0), (ssize_t)strlen(request));
+    ck_assert_int_eq(recv(fd, reply, 12, MSG_WAITALL), 12);
+    tierce__control_stop(control);
+    close(fd);
+    ck_assert_uint_eq(pieces.ended, 1);
+    free(reply);
+    ck_assert_uint_eq(tierce__alloc_live(), live);
+}
+END_TEST
+
+static bool read_role(uint32_t *out, const char *word)
+{
+    *out = 1;
+    return strcmp(word, "read") == 0;
+}
+
+static struct tierce__tokens *load_tokens(void)
+{
+    char path[128], why[256];
+    struct tierce__tokens *tokens;
+    snprintf(path, sizeof(path), "%s/tokens", folder);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    /* of "open sesame" */
+    ck_assert_int_gt(dprintf(fd,
+                             "read router "
+                             "41ef4bb0b23661e66301aac36066912dac037827b4ae63a7b1165a5aa93ed4eb\n"),
+                     0);
+    close(fd);
+    struct tierce__tokens_opts opts = {.size = sizeof(opts),
+                                       .path = path,
+                                       .param = "the.parameter",
+                                       .rights = read_role,
+                                       .rights_text = "the role must be read"};
+    ck_assert_msg(tierce__tokens_load(&tokens, &opts, why) == 0, "%s", why);
+    opts.path = "/nowhere";
+    struct tierce__tokens *none;
+    ck_assert_int_lt(tierce__tokens_load(&none, &opts, why), 0);
+    ck_assert_msg(strncmp(why, "the.parameter: ", 15) == 0, "%s", why);
+    return tokens;
+}
+
+START_TEST(the_port_may_require_a_token)
+{
+    enum { ROOM = 4 << 20 };
+    static const struct {
+        const char *header;
+        int status;
+    } cases[] = {{"", 401},
+                 {"Authorization: Bearer open\r\n", 401},
+                 {"Authorization: Basic open sesame\r\n", 401},
+                 {"Authorization: Bearer open sesame\r\n", 200},
+                 {"Authorization: bearer open sesame\r\n", 200}};
+    struct tierce__control *control;
+    struct tierce__tokens *tokens = load_tokens();
+    char why[256], request[256], *reply = malloc(ROOM);
+    uint16_t port = server_free_port();
+    ck_assert_int_eq(start_long(&control, port, tokens, NULL, NULL, why), 0);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        pieces = (struct pieces){0};
+        snprintf(request, sizeof(request),
+                 "GET /long HTTP/1.1\r\nHost: localhost\r\n%sConnection: close\r\n\r\n",
+                 cases[i].header);
+        ck_assert_int_eq(talk(connect_port(port), request, reply, ROOM), cases[i].status);
+        ck_assert_int_eq(strstr(reply, "WWW-Authenticate: Bearer") != NULL, cases[i].status == 401);
+        ck_assert_int_eq(pieces.told > 0, cases[i].status == 200);
+    }
+    tierce__control_stop(control);
+    tierce__tokens_destroy(tokens);
+    free(reply);
+}
+END_TEST
+
+START_TEST(the_port_may_speak_tls)
+{
+    struct tierce__control *control;
+    struct tierce__curl *client;
+    struct tierce__curl_answer answer;
+    char why[256], url[64], ca[96], certificate[96], key[96], other[96];
+    uint16_t port = server_free_port();
+    ck_assert(tls_make_certificates(folder));
+    snprintf(ca, sizeof(ca), "%s/ca.pem", folder);
+    snprintf(certificate, sizeof(certificate), "%s/s.pem", folder);
+    snprintf(key, sizeof(key), "%s/s.key", folder);
+    snprintf(other, sizeof(other), "%s/other.key", folder);
+    ck_assert_int_eq(start_long(&control, port, NULL, certificate, other, why), TIERCE_E_CONFIG);
+    ck_assert_int_eq(start_long(&control, port, NULL, "/nowhere", key, why), TIERCE_E_CONFIG);
+    ck_assert_msg(start_long(&control, port, NULL, certificate, key, why) == 0, "%s", why);
+    pieces = (struct pieces){0};
+    snprintf(url, sizeof(url), "https://127.0.0.1:%u/long", port);
+    ck_assert_int_eq(tierce__curl_create(
+                         &client, &(struct tierce__curl_opts){.ca_file = ca, .timeout_ms = 50000}),
+                     0);
+    int rc = tierce__curl_call(
+        &answer, client, &(struct tierce__curl_request){.url = url, .bytes_max = 4 << 20}, why);
+    ck_assert_msg(rc == 0, "%s", why);
+    ck_assert_int_eq(answer.status, 200);
+    check_pieces(answer.body, answer.bytes);
+    tierce__curl_answer_clear(&answer);
+    tierce__curl_destroy(client);
+    tierce__control_stop(control);
+}
+END_TEST
+
 START_TEST(every_allocation_fails_once)
 {
     struct tierce__control *control;
@@ -324,4 +529,5 @@ CHECK_MAIN("control", .seconds = 60, .setup = setup, .teardown = teardown,
            .tests = {the_socket_answers_and_goes, the_port_shows_what_is_public,
                      a_dead_socket_is_taken_over_and_a_live_one_is_not, stale_sockets_are_removed,
                      a_folder_of_somebody_else_is_refused, a_body_beyond_the_limit_is_refused,
-                     every_allocation_fails_once, many_may_come_at_once})
+                     every_allocation_fails_once, many_may_come_at_once, a_body_in_pieces,
+                     the_port_may_require_a_token, the_port_may_speak_tls})

@@ -32,6 +32,7 @@ struct tierce__token {
 struct tierce__tokens_opts {
     size_t size;
     const char *path;
+    const char *param; /* the parameter that names the file, for messages; NULL: auth.token_file */
     bool (*rights)(uint32_t *out, const char *word); /* false: unknown word */
     const char *rights_text;                         /* "a role must be user or admin" */
     bool has_tenants;                                /* a fourth word is allowed */

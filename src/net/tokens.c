@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "net/server/tokens.h"
+#include "net/tokens.h"
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -154,7 +154,8 @@ int tierce__tokens_load(struct tierce__tokens **out, const struct tierce__tokens
     int rc = tierce__read_secret_file(&text, &bytes, NULL, opts->path, FILE_BYTES_MAX, fault,
                                       sizeof(fault));
     if (rc < 0) {
-        snprintf(why, 256, "auth.token_file: %.235s", fault);
+        snprintf(why, 256, "%.40s: %.200s", opts->param != NULL ? opts->param : "auth.token_file",
+                 fault);
         return rc;
     }
     struct tierce__tokens *tokens = tierce__calloc(1, sizeof(*tokens));
