@@ -194,12 +194,12 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
 static bool close_parts(struct tierce_engine *engine)
 {
     TIERCE_DASSERT(engine->state == TIERCE__ENGINE_CLOSING);
+    tierce__control_stop(engine->control); /* its pages read all parts */
+    engine->control = NULL;
     tierce__kv_publisher_stop(engine->kv_publisher); /* it reads the tiers */
     tierce__reporter_stop(engine->reporter);         /* it reads the tiers */
     tierce__peers_stop(engine->peers, engine->close_deadline_ns);
     bool is_over = tierce__transits_end(&engine->transits, engine->close_deadline_ns);
-    tierce__control_stop(engine->control);
-    engine->control = NULL;
     tierce__backfill_fini(engine);
     if (engine->keeper_runs) {
         tierce__lock_take(&engine->lock);
@@ -216,6 +216,7 @@ static bool close_parts(struct tierce_engine *engine)
         sched_yield();
     tierce__line_log_close(engine->access_log);
     engine->access_log = NULL;
+    is_over = is_over && !atomic_load(&engine->is_pool_lent);
     if (!engine->lender->close(engine) || !is_over || !tierce__pinnings_fini(&engine->pinnings))
         return false;
     tierce__transits_fini(&engine->transits);

@@ -102,6 +102,8 @@ struct tierce_engine {
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
     const struct tierce__lender *lender;
     struct tierce__pool *pool;
+    _Atomic bool is_pool_lent; /* a call of a connector beside the tiers has not returned, so the
+                                  pool must never be freed */
     struct tierce__pinnings pinnings; /* of the pool */
     struct tierce__transits transits; /* copies that have not ended in time */
     struct tierce__workers *copiers;  /* NULL unless copy.threads is more than 1 */

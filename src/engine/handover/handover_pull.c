@@ -293,8 +293,9 @@ int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *c
     rc = pull_all(&p);
     if (rc != TIERCE_E_DOWN && rc != TIERCE_E_REFUSED && rc != TIERCE_E_DEADLINE)
         end_offer(&p);
-    if (p.connector != NULL)
-        (void)p.connector->ops->close(p.connector, tierce__deadline_in_ms(CLOSE_MS));
+    if (p.connector != NULL &&
+        !p.connector->ops->close(p.connector, tierce__deadline_in_ms(CLOSE_MS)))
+        atomic_store(&view->engine->is_pool_lent, true);
     tierce__keys_fini(&p.keys);
     return rc == -ENOMEM ? rc : 0;
 }

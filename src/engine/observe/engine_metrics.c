@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/observe/operate.h"
 #include "engine/observe/operate_page.h"
+#include "engine/observe/peers_metrics.h"
 #include "engine/why/why_answer.h"
 
 #include <tierce/version.h>
@@ -222,6 +223,7 @@ char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
             .name = "build_info", .help = "1.", .value = 1, .tags = &version, .tag_count = 1});
     tell_engine(engine, &text);
     tell_directory(engine, &text);
+    tierce__peers_metrics(engine, &text);
     tell_tiers(engine, &text);
     tell_latencies(engine, &text);
     return tierce__prometheus_end(&text, bytes);
@@ -294,6 +296,7 @@ void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *ou
         tierce__json_write_signed(&json, rows[i].name, value_of(&stats, &rows[i]));
     tierce__json_write_close(&json, '}');
     put_tiers(engine, &json);
+    tierce__peers_status(engine, &json);
     tierce__json_write_name(&json, "namespaces");
     tierce__put_namespaces(engine, out);
     tierce__json_write_close(&json, '}');

@@ -20,7 +20,7 @@
  * Thread: any; start and stop block.
  */
 
-#define TIERCE__PEER_OLD_SECRET_MS 60000u
+#define TIERCE__PEER_OLD_SECRET_MS 60000u /* as peers_self.h keeps it */
 #define TIERCE__PEER_SECRET_MAX    128u
 #define TIERCE__PEER_ADDRESS_BYTES 80u
 

@@ -18,6 +18,7 @@
 #include "base/text/url.h"
 #include "engine/engine_config.h"
 #include "store/remote/peers/peers_self.h"
+#include "store/remote/peers/peers_table.h"
 
 #define SCHEME "peers"
 enum { STOP_MS = 1000 }; /* for requests in progress, while an engine is closed */
@@ -140,12 +141,14 @@ int tierce__peers_create(struct tierce__peers **out, const struct tierce_config 
     if (peers == NULL)
         return -ENOMEM;
     tierce__peers_self_init(&peers->self);
+    int rc = tierce__peers_table_create(&peers->self.table);
     peers->keeper = (struct tierce__peer_keeper_opts){
         .size = sizeof(peers->keeper),
         .disk_reads = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_READS),
         .disk_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_RATE)};
     peers->url = managers_of(url);
-    int rc = peers->url != NULL ? 0 : -ENOMEM;
+    if (rc == 0 && peers->url == NULL)
+        rc = -ENOMEM;
     if (rc == 0)
         rc = take_listen(peers, tierce__engine_text(config, TIERCE__ENGINE_PEERS_LISTEN), why);
     if (rc == 0)
@@ -160,6 +163,7 @@ void tierce__peers_destroy(struct tierce__peers *peers)
     if (peers == NULL)
         return;
     TIERCE_ASSERT(peers->server == NULL);
+    tierce__peers_table_destroy(peers->self.table);
     tierce__peers_self_fini(&peers->self);
     tierce__free(peers->url);
     tierce__free(peers);
@@ -281,6 +285,17 @@ void tierce__peers_stop(struct tierce__peers *peers, uint64_t deadline_ns)
     uint64_t soon_ns = tierce__deadline_in_ms(STOP_MS);
     tierce__peer_server_stop(peers->server, soon_ns < deadline_ns ? soon_ns : deadline_ns);
     peers->server = NULL;
+}
+
+bool tierce__peers_stats(struct tierce__peers *peers, struct tierce__peers_stats *out)
+{
+    *out = (struct tierce__peers_stats){0};
+    if (peers == NULL)
+        return false;
+    tierce__peers_table_stats(peers->self.table, &out->read);
+    if (peers->server != NULL)
+        tierce__peer_server_stats(peers->server, &out->transfers, &out->served);
+    return true;
 }
 
 struct tierce__peer_server *tierce__peers_server(struct tierce__peers *peers)

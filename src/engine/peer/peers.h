@@ -4,6 +4,7 @@
 
 #include "engine/observe/reporter.h"
 #include "engine/peer/peer_server.h"
+#include "store/remote/peers/peers_table.h"
 
 /*
  * The part of an engine that has a peers:// URL in remote.urls: it serves its own chunks to the
@@ -42,6 +43,14 @@ TIERCE_MUSTUSE int tierce__peers_start(struct tierce__peers *peers, struct tierc
 /* Sets transfer_address, joined, load, arg, and url if it is empty. [borrow until destroy] */
 void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter_opts *opts);
 void tierce__peers_stop(struct tierce__peers *peers, uint64_t deadline_ns);
+
+struct tierce__peers_stats {
+    struct tierce__peers_table_stats read;   /* from other engines */
+    struct tierce__transfer_stats transfers; /* to other engines; 0 while it serves nobody */
+    struct tierce__peer_keeper_stats served;
+};
+/* False: no peers. Not while stop runs. Thread: any. */
+bool tierce__peers_stats(struct tierce__peers *peers, struct tierce__peers_stats *out);
 
 /* NULL: it serves nobody. [borrow until stop] */
 struct tierce__peer_server *tierce__peers_server(struct tierce__peers *peers);

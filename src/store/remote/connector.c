@@ -127,7 +127,8 @@ static int check_req(const struct tierce__store_req *req, unsigned caps)
     if (get && req->offset != 0 && (caps & TIERCE__CONNECTOR_RANGES) == 0)
         return TIERCE_E_UNSUPPORTED;
     int rc = check_names(req);
-    if (rc == 0 && req->op == TIERCE__STORE_DELETE && (caps & TIERCE__CONNECTOR_NO_DELETE) != 0)
+    if (rc == 0 && req->op == TIERCE__STORE_DELETE && (caps & TIERCE__CONNECTOR_NO_DELETE) != 0 &&
+        (caps & TIERCE__CONNECTOR_REJECTS) == 0)
         rc = TIERCE_E_UNSUPPORTED;
     return rc;
 }

@@ -43,6 +43,9 @@ struct tierce__peers_self;
            is answered 0 with `found` 1 */
 
 #define TIERCE__CONNECTOR_NO_PUT 64u /* PUT is TIERCE_E_UNSUPPORTED: the store is read-only */
+#define TIERCE__CONNECTOR_REJECTS                                                                  \
+    128u /* DELETE of an object that has proved wrong (`left` CHECKSUM or IDENTITY) deletes        \
+            nothing: the object is read from other places from then on */
 
 #define TIERCE__CONNECTOR_WHY_BYTES 256u
 

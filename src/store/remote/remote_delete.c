@@ -21,9 +21,31 @@ struct remote_deletion {
     struct tierce__remote_waiter waiter; /* for puts of the key that are on their way */
 };
 
-static bool keeps(const struct tierce__remote *remote)
+/* The store is to read a wrong chunk from elsewhere. */
+static bool rejects(const struct remote_deletion *deletion)
 {
-    return remote->read_only || tierce__remote_keeps(remote);
+    bool is_wrong = deletion->call.left == TIERCE__LEFT_CHECKSUM ||
+                    deletion->call.left == TIERCE__LEFT_IDENTITY;
+    return is_wrong && (deletion->remote->connector->caps & TIERCE__CONNECTOR_REJECTS) != 0;
+}
+
+static bool keeps(const struct remote_deletion *deletion)
+{
+    const struct tierce__remote *remote = deletion->remote;
+    return !rejects(deletion) && (remote->read_only || tierce__remote_keeps(remote));
+}
+
+/* The store does not have the chunk any more; or knows now from where not to read it, and is to be
+ * asked again. Under the lock. */
+static void learn(const struct remote_deletion *deletion, int status)
+{
+    struct tierce__remote *remote = deletion->remote;
+    if (!rejects(deletion)) {
+        tierce__remote_learn(remote, &deletion->key, false, TIERCE__REMOTE_NOW);
+    } else if (status == 0) { /* else it stays hidden */
+        tierce__remote_show(remote, &deletion->key);
+        tierce__remote_unlearn(remote, &deletion->key);
+    }
 }
 
 static void hide(struct tierce__remote *remote, const struct tierce__key *key)
@@ -43,15 +65,15 @@ static void has_deleted(struct tierce__store_req *call)
     TIERCE_DASSERT(!tierce__list_empty(&deletion->waiter.active));
     TIERCE_DASSERT(tierce__list_empty(&deletion->waiter.node) && deletion->waiter.left == 0);
     /* A lookup that overtook the deletion may have found the chunk. */
-    tierce__remote_learn(remote, &deletion->key, false, TIERCE__REMOTE_NOW);
+    learn(deletion, status);
     struct tierce__store_req *req = deletion->waiter.req;
     deletion->waiter.req = NULL;
     tierce__list_remove(&deletion->waiter.timed);
     tierce__lock_drop(&remote->lock);
     tierce__remote_end_deletion(remote, &deletion->waiter);
     if (req != NULL)
-        req->found = keeps(remote) && status == 0 ? call->found : 0;
-    if (keeps(remote) && status == 0 && call->found == 0)
+        req->found = keeps(deletion) && status == 0 ? call->found : 0;
+    if (keeps(deletion) && status == 0 && call->found == 0)
         status = TIERCE_E_MISS;
     tierce__free(deletion);
     if (req != NULL)
@@ -68,7 +90,7 @@ static void delete_now(struct tierce__remote_event *event)
     TIERCE_DASSERT(waiter->key == &deletion->key);
     struct tierce__remote *remote = deletion->remote;
     TIERCE_DASSERT(waiter->left == 0);
-    if (keeps(remote)) {
+    if (keeps(deletion)) {
         hide(remote, &deletion->key);
         deletion->call.op = TIERCE__STORE_LOOKUP;
     }
@@ -105,6 +127,8 @@ void tierce__remote_delete(struct tierce__remote *remote, struct tierce__store_r
     deletion->waiter.over.run = delete_now;
     tierce__lock_take(&remote->lock);
     tierce__remote_learn(remote, &deletion->key, false, TIERCE__REMOTE_NOW);
+    if (rejects(deletion)) /* until the store has answered */
+        tierce__remote_hide(remote, &deletion->key, TIERCE__REMOTE_REPLACEABLE);
     tierce__lock_drop(&remote->lock);
     tierce__remote_take_back(remote, &deletion->waiter);
 }

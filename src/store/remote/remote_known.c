@@ -71,6 +71,17 @@ void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__ke
             .spread = spread, .at_ns = tierce__now_ns(), .is_there = is_there};
 }
 
+void tierce__remote_unlearn(struct tierce__remote *remote, const struct tierce__key *key)
+{
+    uint64_t spread = spread_of(key);
+    struct tierce__remote_known *set = set_of(remote, spread);
+    tierce__lock_assert_held(&remote->lock);
+    for (size_t i = 0; i < TIERCE__REMOTE_WAYS; i++) {
+        if (set[i].spread == spread)
+            set[i] = (struct tierce__remote_known){0};
+    }
+}
+
 void tierce__remote_forget(struct tierce__remote *remote)
 {
     tierce__lock_assert_held(&remote->lock);

@@ -109,7 +109,7 @@ void tierce__remote_leave(struct tierce__remote *remote);
  * replaced. */
 bool tierce__remote_keeps(const struct tierce__remote *remote);
 
-/* Under the lock, as all of these. */
+/* Under the lock, as all that follow. */
 enum tierce__remote_hiding tierce__remote_hiding(const struct tierce__remote *remote,
                                                  const struct tierce__key *key);
 void tierce__remote_hide(struct tierce__remote *remote, const struct tierce__key *key,
@@ -139,6 +139,8 @@ void tierce__remote_learn(struct tierce__remote *remote, const struct tierce__ke
 
 /* Forgets all answers, including those that have not arrived yet. */
 void tierce__remote_forget(struct tierce__remote *remote);
+/* The store is asked again for the key. */
+void tierce__remote_unlearn(struct tierce__remote *remote, const struct tierce__key *key);
 
 /* ---- remote_write.c ---- */
 

@@ -7,6 +7,9 @@
  * manager finds (FindChunks). Read-only. A chunk that a holder does not have any more, or does not
  * serve now, is read from another one, once; after that it is a miss, so no failure of a peer is a
  * failure of this store. The store fails when no manager answers.
+ *
+ * A chunk that proves wrong is not read again from the peers that delivered its bytes
+ * (TIERCE__CONNECTOR_REJECTS), and its other holders are asked.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -39,9 +42,9 @@ enum {
 
 /* Shared by the links. */
 struct peers_store {
-    struct tierce__peers_self *self; /* [borrow until close] */
-    struct tierce__peers_table *table;
-    struct tierce__url managers; /* as fleet:// */
+    struct tierce__peers_self *self;   /* [borrow until close] */
+    struct tierce__peers_table *table; /* [borrow until close] of self */
+    struct tierce__url managers;       /* as fleet:// */
     char group[GROUP_BYTES], host_id[TIERCE__HOST_ID_BYTES];
 };
 
@@ -179,7 +182,8 @@ static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PRE
 }
 
 /* The holders of one chunk that may be asked, in the order of the reply, each once. */
-static size_t holders_of(struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX],
+static size_t holders_of(struct peers_link *link,
+                         struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX],
                          const struct held *held, size_t held_count, size_t chunk)
 {
     size_t count = 0;
@@ -187,7 +191,8 @@ static size_t holders_of(struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_M
         bool is_new = !held[i].is_out && chunk >= held[i].first && chunk < held[i].end;
         for (size_t k = 0; k < count; k++)
             is_new = is_new && holders[k].slot != held[i].peer.slot;
-        if (is_new)
+        if (is_new && !tierce__peers_table_is_rejected(link->store->table, link->numbers[chunk],
+                                                       held[i].peer))
             holders[count++] = held[i].peer;
     }
     return count;
@@ -209,7 +214,7 @@ static int64_t find_numbers(struct peers_link *link, size_t count, uint64_t dead
         held[i].is_out = tierce__peers_table_is_out(link->store->table, held[i].peer);
     while (found < count) {
         struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
-        size_t n = holders_of(holders, held, held_count, found);
+        size_t n = holders_of(link, holders, held, held_count, found);
         if (n == 0)
             break;
         tierce__peers_table_put(link->store->table, link->numbers[found++], holders, n);
@@ -250,9 +255,9 @@ static int ping_managers(void *opened, uint64_t deadline_ns)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* The connection to a peer; a new one takes the place of the one that was not used for longest.
- * NULL: no memory, or the peer is not known any more. */
+ * NULL: *rc is -ENOMEM, or TIERCE_E_MISS (the peer is not known any more). */
 static struct tierce__transfer_link *connection_to(struct peers_link *link,
-                                                   struct tierce__peer_ref peer)
+                                                   struct tierce__peer_ref peer, int *rc)
 {
     struct peer_connection *oldest = &link->connections[0];
     char host[TIERCE__PEERS_ADDRESS_BYTES];
@@ -267,11 +272,13 @@ static struct tierce__transfer_link *connection_to(struct peers_link *link,
         if (it->used < oldest->used)
             oldest = it;
     }
+    *rc = TIERCE_E_MISS;
     if (!tierce__peers_table_address(link->store->table, peer, host, &port))
         return NULL;
     tierce__transfer_link_destroy(oldest->link);
     *oldest = (struct peer_connection){.peer = peer, .used = ++link->uses};
-    if (tierce__transfer_link_create(&oldest->link, host, port, "chunks") != 0)
+    *rc = tierce__transfer_link_create(&oldest->link, host, port, "chunks");
+    if (*rc != 0)
         oldest->link = NULL;
     return oldest->link;
 }
@@ -292,38 +299,25 @@ static bool is_chunk(const struct peers_key *key, const uint8_t *memory, uint64_
            memcmp(&info.shard, &key->shard, sizeof(info.shard)) == 0;
 }
 
-static enum tierce__peer_result result_of(int rc)
-{
-    switch (rc) {
-    case 0:
-        return TIERCE__PEER_SERVED;
-    case TIERCE_E_MISS:
-        return TIERCE__PEER_MISSED;
-    case TIERCE_E_LIMIT:
-        return TIERCE__PEER_BUSY;
-    case TIERCE_E_FORMAT: /* of another length */
-        return TIERCE__PEER_DAMAGED;
-    default:
-        return TIERCE__PEER_FAILED;
-    }
-}
-
 static void explain(struct peers_link *link, struct tierce__peer_ref peer,
                     enum tierce__peer_result result, int rc, const char *fault)
 {
     char host[TIERCE__PEERS_ADDRESS_BYTES] = "?";
     uint16_t port = 0;
     (void)tierce__peers_table_address(link->store->table, peer, host, &port);
-    bool has_fault = result == TIERCE__PEER_FAILED && fault != NULL && fault[0] != '\0';
+    bool is_failure = tierce__peer_result_is_failure(result);
+    bool has_fault = is_failure && fault != NULL && fault[0] != '\0';
     const char *what = has_fault                        ? fault
                        : result == TIERCE__PEER_BUSY    ? "busy: too many reads from its disk"
                        : result == TIERCE__PEER_MISSED  ? "it does not have the chunk any more"
                        : result == TIERCE__PEER_DAMAGED ? "its bytes are not the chunk"
-                                                        : tierce_strerror(rc);
+                       : result == TIERCE__PEER_UNTRIED && rc == TIERCE_E_DEADLINE
+                           ? "too little time was left to ask it"
+                           : tierce_strerror(rc);
     snprintf(link->why, sizeof(link->why), "peer %.80s:%u: %.150s", host, (unsigned)port, what);
     if (result == TIERCE__PEER_DAMAGED)
         tierce__log_repeated(TIERCE_LOG_ERROR, "peer_damaged", "err=\"%s\"", link->why);
-    else if (result == TIERCE__PEER_FAILED)
+    else if (is_failure)
         tierce__log_repeated(TIERCE_LOG_WARN, "peer_failed",
                              "err=\"%s\" consequence=\"it is not asked for a while\"", link->why);
 }
@@ -336,29 +330,56 @@ struct wanted {
     uint64_t offset, length;
 };
 
-/* Reads from one peer, which may be asked. */
-static enum tierce__peer_result read_from(struct peers_link *link, const struct wanted *wanted,
-                                          struct tierce__peer_ref peer, uint64_t deadline_ns)
+/* With the secret of the group, or else with the one before: the peer may not know the new one. */
+static int read_range(struct peers_link *link, struct tierce__transfer_link *connection,
+                      const struct wanted *wanted, uint64_t deadline_ns)
 {
     int64_t session;
     int32_t slot;
     char secret[TIERCE__PEERS_SECRET_BYTES];
     (void)tierce__peers_self_get(link->store->self, &session, &slot, secret);
-    struct tierce__transfer_link *connection = connection_to(link, peer);
-    int rc = connection == NULL
-                 ? TIERCE_E_MISS
-                 : tierce__transfer_link_get(connection, secret, wanted->name, wanted->memory,
-                                             wanted->offset, wanted->length, deadline_ns);
+    int rc = tierce__transfer_link_get(connection, secret, wanted->name, wanted->memory,
+                                       wanted->offset, wanted->length, deadline_ns);
+    if (rc == TIERCE_E_REFUSED && tierce__peers_self_before(link->store->self, secret))
+        rc = tierce__transfer_link_get(connection, secret, wanted->name, wanted->memory,
+                                       wanted->offset, wanted->length, deadline_ns);
     explicit_bzero(secret, sizeof(secret));
-    enum tierce__peer_result result = result_of(rc);
+    return rc;
+}
+
+/* Notes the result where the next reads see it. */
+static void note_read(struct peers_link *link, const struct wanted *wanted,
+                      struct tierce__peer_ref peer, enum tierce__peer_result result)
+{
+    struct tierce__peers_table *table = link->store->table;
+    if (result == TIERCE__PEER_SERVED) {
+        tierce__peers_table_served(table, wanted->key.number, peer);
+        tierce__peers_table_add_read(table, wanted->offset == 0, wanted->length);
+    }
+    if (result == TIERCE__PEER_DAMAGED)
+        tierce__peers_table_reject(table, wanted->key.number, peer);
+    if (result == TIERCE__PEER_MISSED || result == TIERCE__PEER_DAMAGED)
+        tierce__peers_table_drop(table, wanted->key.number, peer);
+    tierce__peers_table_note(table, peer, result);
+}
+
+/* Reads from one peer, which may be asked. */
+static enum tierce__peer_result read_from(struct peers_link *link, const struct wanted *wanted,
+                                          struct tierce__peer_ref peer, uint64_t deadline_ns)
+{
+    int rc;
+    uint64_t now_ns = tierce__now_ns(), given_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+    struct tierce__transfer_link *connection = connection_to(link, peer, &rc);
+    if (connection != NULL)
+        rc = read_range(link, connection, wanted, deadline_ns);
+    bool is_open = connection != NULL && tierce__transfer_link_is_open(connection);
+    enum tierce__peer_result result = tierce__peer_result_of(rc, is_open, given_ns);
     if (rc == 0 && !is_chunk(&wanted->key, wanted->memory, wanted->offset, wanted->length))
         result = TIERCE__PEER_DAMAGED;
     if (result != TIERCE__PEER_SERVED)
         explain(link, peer, result, rc,
                 connection != NULL ? tierce__transfer_link_why(connection) : NULL);
-    if (result == TIERCE__PEER_MISSED || result == TIERCE__PEER_DAMAGED)
-        tierce__peers_table_drop(link->store->table, wanted->key.number, peer);
-    tierce__peers_table_note(link->store->table, peer, result);
+    note_read(link, wanted, peer, result);
     return result;
 }
 
@@ -372,13 +393,15 @@ static bool has_secret(struct peers_link *link)
     return has;
 }
 
-/* A peer that does not answer must leave time for another one. */
-static uint64_t share_of(uint64_t deadline_ns)
+/* A peer that does not answer must leave time for another one; and the last one enough to answer
+ * with a miss, because a request without an answer by its deadline is a failure of the store. */
+static uint64_t share_of(uint64_t deadline_ns, bool is_last)
 {
     uint64_t now_ns = tierce__now_ns();
-    return deadline_ns == TIERCE__DEADLINE_NEVER || deadline_ns <= now_ns
-               ? deadline_ns
-               : now_ns + (deadline_ns - now_ns) / 2;
+    if (deadline_ns == TIERCE__DEADLINE_NEVER || deadline_ns <= now_ns)
+        return deadline_ns;
+    uint64_t left_ns = deadline_ns - now_ns;
+    return now_ns + (is_last ? left_ns - left_ns / 8 : left_ns / 2);
 }
 
 static int get_object(void *opened, const struct tierce_plugin_name *name, void *memory,
@@ -397,7 +420,7 @@ static int get_object(void *opened, const struct tierce_plugin_name *name, void 
     size_t count = tierce__peers_table_get(link->store->table, wanted.key.number, holders);
     if (count == 0) {
         link->numbers[0] = wanted.key.number;
-        int64_t found = find_numbers(link, 1, share_of(deadline_ns));
+        int64_t found = find_numbers(link, 1, share_of(deadline_ns, false));
         if (found < 0)
             return (int)found;
         count = tierce__peers_table_get(link->store->table, wanted.key.number, holders);
@@ -407,7 +430,7 @@ static int get_object(void *opened, const struct tierce_plugin_name *name, void 
             continue;
         tries++;
         bool is_last = tries == TRIES || i + 1 == count;
-        if (read_from(link, &wanted, holders[i], is_last ? deadline_ns : share_of(deadline_ns)) ==
+        if (read_from(link, &wanted, holders[i], share_of(deadline_ns, is_last)) ==
             TIERCE__PEER_SERVED)
             return 0;
     }
@@ -421,6 +444,22 @@ static int put_object(void *opened, const struct tierce_plugin_name *name, const
 {
     (void)opened, (void)name, (void)memory, (void)length, (void)deadline_ns;
     return TIERCE_E_UNSUPPORTED;
+}
+
+/* The chunk has proved wrong. */
+static int reject_object(void *opened, const struct tierce_plugin_name *name, uint64_t deadline_ns)
+{
+    struct peers_link *link = opened;
+    struct tierce__peer_ref peers[TIERCE__PEERS_HOLDERS_MAX];
+    struct peers_key key;
+    (void)deadline_ns;
+    link->why[0] = '\0';
+    if (!parse(&key, name))
+        return 0;
+    size_t count = tierce__peers_table_reject_served(link->store->table, key.number, peers);
+    for (size_t i = 0; i < count; i++)
+        explain(link, peers[i], TIERCE__PEER_DAMAGED, 0, NULL);
+    return 0;
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
@@ -452,7 +491,6 @@ static void close_store(void *opened)
 {
     struct peers_store *store = opened;
     tierce__url_clear(&store->managers);
-    tierce__peers_table_destroy(store->table);
     tierce__free(store);
 }
 
@@ -503,18 +541,20 @@ static int open_store(void **out, struct tierce__client *own,
     if (rc != 0)
         return rc;
     store->self = source->opts->peers_self;
+    store->table = store->self->table;
     tierce__host_id(store->host_id);
-    return tierce__peers_table_create(&store->table);
+    return 0;
 }
 
 const struct tierce__client tierce__peers_client = {
-    .table = {.caps =
-                  TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_DELETE | TIERCE__CONNECTOR_NO_PUT,
+    .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_DELETE |
+                      TIERCE__CONNECTOR_NO_PUT | TIERCE__CONNECTOR_REJECTS,
               .close = close_store,
               .link_open = open_link,
               .link_close = close_link,
               .get = get_object,
               .put = put_object,
+              .remove = reject_object,
               .ping = ping_managers,
               .why = why_of},
     .scheme = "peers",

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "base/clock.h"
+
 void tierce__peers_self_init(struct tierce__peers_self *self)
 {
     memset(self, 0, sizeof(*self));
@@ -13,6 +15,7 @@ void tierce__peers_self_fini(struct tierce__peers_self *self)
 {
     tierce__lock_fini(&self->lock);
     explicit_bzero(self->secret, sizeof(self->secret));
+    explicit_bzero(self->before, sizeof(self->before));
 }
 
 void tierce__peers_self_set(struct tierce__peers_self *self, int64_t session, int32_t slot,
@@ -23,6 +26,10 @@ void tierce__peers_self_set(struct tierce__peers_self *self, int64_t session, in
     tierce__lock_take(&self->lock);
     self->session = session;
     self->slot = slot;
+    if (self->secret[0] != '\0' && strcmp(self->secret, fits ? secret : "") != 0) {
+        memcpy(self->before, self->secret, sizeof(self->before));
+        self->before_until_ns = tierce__deadline_in_ms(TIERCE__PEERS_OLD_SECRET_MS);
+    }
     memcpy(self->secret, fits ? secret : "", fits ? bytes + 1 : 1);
     tierce__lock_drop(&self->lock);
 }
@@ -36,4 +43,14 @@ bool tierce__peers_self_get(struct tierce__peers_self *self, int64_t *session, i
     memcpy(secret, self->secret, sizeof(self->secret));
     tierce__lock_drop(&self->lock);
     return secret[0] != '\0';
+}
+
+bool tierce__peers_self_before(struct tierce__peers_self *self,
+                               char secret[TIERCE__PEERS_SECRET_BYTES])
+{
+    tierce__lock_take(&self->lock);
+    bool is_there = self->before[0] != '\0' && tierce__now_ns() < self->before_until_ns;
+    memcpy(secret, is_there ? self->before : "", is_there ? sizeof(self->before) : 1);
+    tierce__lock_drop(&self->lock);
+    return is_there;
 }

@@ -11,15 +11,24 @@
  * An engine's place in the directory of a manager, and the secret of its group: written by the
  * engine after each join, read by the connector peers://.
  *
+ * Peers that have not joined a new leader yet know the secret before it alone, so that one is kept
+ * for as long as they may need it.
+ *
  * Thread: any.
  */
 
-#define TIERCE__PEERS_SECRET_BYTES 129u
+struct tierce__peers_table;
+
+#define TIERCE__PEERS_SECRET_BYTES  129u
+#define TIERCE__PEERS_OLD_SECRET_MS 60000u
 
 struct tierce__peers_self {
+    struct tierce__peers_table *table;       /* of the connector; [borrow] for its figures */
     struct tierce__lock lock;                /* PEERS_SELF: all below */
     char secret[TIERCE__PEERS_SECRET_BYTES]; /* "": none yet */
-    int64_t session;                         /* 0: none yet */
+    char before[TIERCE__PEERS_SECRET_BYTES]; /* the secret before; "": none */
+    uint64_t before_until_ns;
+    int64_t session; /* 0: none yet */
     int32_t slot;
 };
 
@@ -33,5 +42,8 @@ void tierce__peers_self_set(struct tierce__peers_self *self, int64_t session, in
 /* Returns whether there is a secret. */
 bool tierce__peers_self_get(struct tierce__peers_self *self, int64_t *session, int32_t *slot,
                             char secret[TIERCE__PEERS_SECRET_BYTES]);
+/* The secret before. Returns whether there is one that peers may still have. */
+bool tierce__peers_self_before(struct tierce__peers_self *self,
+                               char secret[TIERCE__PEERS_SECRET_BYTES]);
 
 #endif

@@ -25,14 +25,59 @@ struct peer {
 struct place {
     struct tierce__chunk_number key;
     struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
+    struct tierce__peer_ref served[TIERCE__PEERS_HOLDERS_MAX]; /* that delivered bytes of it */
+};
+
+/* A chunk that has proved wrong. */
+struct wrong {
+    struct tierce__chunk_number key;
+    bool is_all; /* all peers are rejected */
+    uint32_t next;
+    struct tierce__peer_ref peers[TIERCE__PEERS_HOLDERS_MAX]; /* those that are; the oldest is
+                                                                 replaced */
 };
 
 struct tierce__peers_table {
     struct tierce__lock lock; /* PEERS: all below */
-    uint64_t counts[TIERCE__PEER_RESULTS];
+    uint64_t counts[TIERCE__PEER_RESULTS], chunks, bytes;
     struct peer peers[TIERCE__PEERS_MAX];
     struct place places[TIERCE__PEERS_PLACES];
+    struct wrong wrongs[TIERCE__PEERS_WRONGS];
 };
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+enum tierce__peer_result tierce__peer_result_of(int status, bool is_open, uint64_t given_ns)
+{
+    switch (status) {
+    case 0:
+        return TIERCE__PEER_SERVED;
+    case TIERCE_E_MISS:
+        return TIERCE__PEER_MISSED;
+    case TIERCE_E_LIMIT:
+        return TIERCE__PEER_BUSY;
+    case TIERCE_E_FORMAT: /* an object of another length, or bytes that are no reply */
+        return is_open ? TIERCE__PEER_DAMAGED : TIERCE__PEER_FAILED;
+    case TIERCE_E_REFUSED:
+        return TIERCE__PEER_REJECTED;
+    case TIERCE_E_DEADLINE:
+        return given_ns < TIERCE__PEER_PATIENCE_MS * TIERCE__MS_NS ? TIERCE__PEER_UNTRIED
+                                                                   : TIERCE__PEER_LATE;
+    case -ENOMEM:
+    case -EMFILE:
+    case -ENFILE:
+        return TIERCE__PEER_UNTRIED;
+    default:
+        return TIERCE__PEER_FAILED;
+    }
+}
+
+bool tierce__peer_result_is_failure(enum tierce__peer_result result)
+{
+    return result >= TIERCE__PEER_LATE;
+}
+
+/* ---- create and destroy ---------------------------------------------------------------------- */
 
 int tierce__peers_table_create(struct tierce__peers_table **out)
 {
@@ -162,25 +207,39 @@ void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__
     tierce__lock_take(&table->lock);
     struct peer *it = peer_of(table, peer);
     table->counts[result]++;
-    if (it != NULL && result == TIERCE__PEER_FAILED) {
+    if (it != NULL && tierce__peer_result_is_failure(result)) {
         if (tierce__now_ns() >= it->counted_until_ns) {
             it->failures = it->failures < UINT16_MAX ? it->failures + 1 : it->failures;
             it->counted_until_ns = it->out_until_ns = pause_end_ns(it);
         }
-    } else if (it != NULL) {
+    } else if (it != NULL && result != TIERCE__PEER_UNTRIED) {
         it->failures = 0;
         it->out_until_ns = it->counted_until_ns = 0;
     }
     tierce__lock_drop(&table->lock);
 }
 
-uint64_t tierce__peers_table_count(struct tierce__peers_table *table,
-                                   enum tierce__peer_result result)
+void tierce__peers_table_add_read(struct tierce__peers_table *table, bool is_beginning,
+                                  uint64_t bytes)
 {
     tierce__lock_take(&table->lock);
-    uint64_t count = table->counts[result];
+    table->chunks += is_beginning;
+    table->bytes += bytes;
     tierce__lock_drop(&table->lock);
-    return count;
+}
+
+void tierce__peers_table_stats(struct tierce__peers_table *table,
+                               struct tierce__peers_table_stats *out)
+{
+    uint64_t now_ns = tierce__now_ns();
+    tierce__lock_take(&table->lock);
+    *out = (struct tierce__peers_table_stats){.chunks = table->chunks, .bytes = table->bytes};
+    memcpy(out->results, table->counts, sizeof(out->results));
+    for (size_t i = 0; i < TIERCE__PEERS_MAX; i++) {
+        out->known_now += table->peers[i].generation != 0;
+        out->paused_now += table->peers[i].generation != 0 && table->peers[i].out_until_ns > now_ns;
+    }
+    tierce__lock_drop(&table->lock);
 }
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -204,7 +263,10 @@ void tierce__peers_table_put(struct tierce__peers_table *table, struct tierce__c
     for (size_t i = 0; i < count; i++)
         place.holders[i] = holders[i];
     tierce__lock_take(&table->lock);
-    *place_of(table, key) = place;
+    struct place *at = place_of(table, key);
+    if (is_of(at, key))
+        memcpy(place.served, at->served, sizeof(place.served));
+    *at = place;
     tierce__lock_drop(&table->lock);
 }
 
@@ -232,4 +294,101 @@ void tierce__peers_table_drop(struct tierce__peers_table *table, struct tierce__
             place->holders[i] = (struct tierce__peer_ref){0};
     }
     tierce__lock_drop(&table->lock);
+}
+
+/* ---- chunks that have proved wrong ----------------------------------------------------------- */
+
+static bool is_same(struct tierce__peer_ref a, struct tierce__peer_ref b)
+{
+    return a.slot == b.slot && a.generation == b.generation;
+}
+
+/* Whether it was added; false: there is no room. */
+static bool add_ref(struct tierce__peer_ref refs[TIERCE__PEERS_HOLDERS_MAX],
+                    struct tierce__peer_ref peer)
+{
+    size_t at = 0;
+    while (at < TIERCE__PEERS_HOLDERS_MAX && refs[at].generation != 0 && !is_same(refs[at], peer))
+        at++;
+    if (at < TIERCE__PEERS_HOLDERS_MAX)
+        refs[at] = peer;
+    return at < TIERCE__PEERS_HOLDERS_MAX;
+}
+
+static struct wrong *wrong_of(struct tierce__peers_table *table, struct tierce__chunk_number key)
+{
+    tierce__lock_assert_held(&table->lock);
+    return &table->wrongs[key.low % TIERCE__PEERS_WRONGS];
+}
+
+static bool is_wrong_of(const struct wrong *wrong, struct tierce__chunk_number key)
+{
+    return (wrong->is_all || wrong->peers[0].generation != 0) && wrong->key.high == key.high &&
+           wrong->key.low == key.low;
+}
+
+void tierce__peers_table_served(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                                struct tierce__peer_ref peer)
+{
+    tierce__lock_take(&table->lock);
+    struct place *place = place_of(table, key);
+    if (is_of(place, key) && !add_ref(place->served, peer))
+        place->served[TIERCE__PEERS_HOLDERS_MAX - 1] = peer;
+    tierce__lock_drop(&table->lock);
+}
+
+static struct wrong *make_wrong(struct tierce__peers_table *table, struct tierce__chunk_number key)
+{
+    struct wrong *wrong = wrong_of(table, key);
+    if (!is_wrong_of(wrong, key))
+        *wrong = (struct wrong){.key = key};
+    return wrong;
+}
+
+static void reject(struct wrong *wrong, struct tierce__peer_ref peer)
+{
+    if (!add_ref(wrong->peers, peer))
+        wrong->peers[wrong->next++ % TIERCE__PEERS_HOLDERS_MAX] = peer;
+}
+
+void tierce__peers_table_reject(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                                struct tierce__peer_ref peer)
+{
+    TIERCE_ASSERT(peer.generation != 0);
+    tierce__lock_take(&table->lock);
+    reject(make_wrong(table, key), peer);
+    tierce__lock_drop(&table->lock);
+}
+
+size_t tierce__peers_table_reject_served(struct tierce__peers_table *table,
+                                         struct tierce__chunk_number key,
+                                         struct tierce__peer_ref peers[TIERCE__PEERS_HOLDERS_MAX])
+{
+    size_t count = 0;
+    tierce__lock_take(&table->lock);
+    struct place *place = place_of(table, key);
+    struct wrong *wrong = make_wrong(table, key);
+    for (size_t i = 0; is_of(place, key) && i < TIERCE__PEERS_HOLDERS_MAX; i++) {
+        if (place->served[i].generation == 0)
+            continue;
+        reject(wrong, place->served[i]);
+        peers[count++] = place->served[i];
+    }
+    wrong->is_all = wrong->is_all || count == 0;
+    if (is_of(place, key)) /* the other holders are found again */
+        *place = (struct place){0};
+    tierce__lock_drop(&table->lock);
+    return count;
+}
+
+bool tierce__peers_table_is_rejected(struct tierce__peers_table *table,
+                                     struct tierce__chunk_number key, struct tierce__peer_ref peer)
+{
+    tierce__lock_take(&table->lock);
+    const struct wrong *wrong = wrong_of(table, key);
+    bool is_wrong = is_wrong_of(wrong, key), is_rejected = is_wrong && wrong->is_all;
+    for (size_t i = 0; is_wrong && i < TIERCE__PEERS_HOLDERS_MAX; i++)
+        is_rejected = is_rejected || is_same(wrong->peers[i], peer);
+    tierce__lock_drop(&table->lock);
+    return is_rejected;
 }

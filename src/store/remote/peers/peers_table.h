@@ -16,11 +16,16 @@
  * and for twice as long after each further failure, up to 16 s; one success ends that. No
  * other peer is affected.
  *
+ * A chunk whose bytes have proved wrong is not read from the same peer again, and its other holders
+ * are asked. The memory for such chunks is a table of fixed size too: an older one that was
+ * replaced is read, found wrong and noted again.
+ *
  * Thread: any. Nothing blocks.
  */
 
 #define TIERCE__PEERS_MAX           1024u
 #define TIERCE__PEERS_PLACES        16384u
+#define TIERCE__PEERS_WRONGS        1024u
 #define TIERCE__PEERS_HOLDERS_MAX   3u /* of one chunk that are remembered */
 #define TIERCE__PEERS_ADDRESS_BYTES 128u
 
@@ -34,12 +39,24 @@ struct tierce__peer_ref {
 
 enum tierce__peer_result {
     TIERCE__PEER_SERVED,
-    TIERCE__PEER_MISSED,  /* it does not have the chunk any more: no failure */
-    TIERCE__PEER_BUSY,    /* no failure either */
-    TIERCE__PEER_DAMAGED, /* the bytes are not the chunk */
-    TIERCE__PEER_FAILED,  /* unreachable, late, or it rejects us */
+    TIERCE__PEER_MISSED,   /* it does not have the chunk any more: no failure */
+    TIERCE__PEER_BUSY,     /* no failure either */
+    TIERCE__PEER_DAMAGED,  /* the bytes are not the chunk */
+    TIERCE__PEER_UNTRIED,  /* no memory here, or too little time was left: its state is unknown */
+    TIERCE__PEER_LATE,     /* a failure, as all below */
+    TIERCE__PEER_REJECTED, /* it does not accept the secret */
+    TIERCE__PEER_FAILED,   /* unreachable, or its answers are invalid */
     TIERCE__PEER_RESULTS
 };
+
+/* A peer that had less time than this is not late. */
+#define TIERCE__PEER_PATIENCE_MS 100u
+
+/* The result of a read that ended with `status` and had `given_ns` until its deadline. is_open: the
+ * connection was in step afterwards. */
+enum tierce__peer_result tierce__peer_result_of(int status, bool is_open, uint64_t given_ns);
+/* Whether a peer is paused for it. */
+bool tierce__peer_result_is_failure(enum tierce__peer_result result);
 
 /* Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__peers_table_create(struct tierce__peers_table **out);
@@ -70,12 +87,31 @@ void tierce__peers_table_put(struct tierce__peers_table *table, struct tierce__c
 /* Returns how many holders are known. */
 size_t tierce__peers_table_get(struct tierce__peers_table *table, struct tierce__chunk_number key,
                                struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX]);
-/* The peer does not have the chunk, or not in good order. */
+/* The peer has delivered bytes of the chunk. */
+void tierce__peers_table_served(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                                struct tierce__peer_ref peer);
+/* The bytes of this peer are not the chunk: it is not asked for it again. */
+void tierce__peers_table_reject(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                                struct tierce__peer_ref peer);
+/* Bytes of the chunk have proved wrong. All that delivered some of them are rejected, and named in
+ * `peers`; returns how many. 0: that is not known any more, so all peers are rejected. */
+size_t tierce__peers_table_reject_served(struct tierce__peers_table *table,
+                                         struct tierce__chunk_number key,
+                                         struct tierce__peer_ref peers[TIERCE__PEERS_HOLDERS_MAX]);
+bool tierce__peers_table_is_rejected(struct tierce__peers_table *table,
+                                     struct tierce__chunk_number key, struct tierce__peer_ref peer);
+/* The peer does not have the chunk. */
 void tierce__peers_table_drop(struct tierce__peers_table *table, struct tierce__chunk_number key,
                               struct tierce__peer_ref peer);
 
-/* How many answers of a kind there were, of all peers. */
-uint64_t tierce__peers_table_count(struct tierce__peers_table *table,
-                                   enum tierce__peer_result result);
+struct tierce__peers_table_stats {
+    uint64_t results[TIERCE__PEER_RESULTS]; /* answers of each kind, of all peers */
+    uint64_t chunks, bytes;         /* that were served; a chunk counts with its beginning */
+    uint64_t known_now, paused_now; /* peers */
+};
+void tierce__peers_table_add_read(struct tierce__peers_table *table, bool is_beginning,
+                                  uint64_t bytes);
+void tierce__peers_table_stats(struct tierce__peers_table *table,
+                               struct tierce__peers_table_stats *out);
 
 #endif

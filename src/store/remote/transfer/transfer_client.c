@@ -670,6 +670,11 @@ int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *to
     return rc;
 }
 
+bool tierce__transfer_link_is_open(const struct tierce__transfer_link *link)
+{
+    return tierce__peer_is_connected(&link->link.peer);
+}
+
 const char *tierce__transfer_link_why(const struct tierce__transfer_link *link)
 {
     return link->link.peer.why;

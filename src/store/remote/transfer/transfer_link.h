@@ -20,12 +20,14 @@ TIERCE_MUSTUSE int tierce__transfer_link_create(struct tierce__transfer_link **o
 void tierce__transfer_link_destroy(struct tierce__transfer_link *link);
 
 /* Reads a range of an object, after connecting with this token if there is no connection, or if its
- * token is no longer accepted. Errors:
- * as get of <tierce/plugin.h>, and TIERCE_E_LIMIT (the server is busy). */
+ * token is no longer accepted. Errors: as get of <tierce/plugin.h>, TIERCE_E_LIMIT (the server is
+ * busy), and TIERCE_E_REFUSED (it does not accept the token). */
 TIERCE_MUSTUSE int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
                                              const struct tierce_plugin_name *name, void *memory,
                                              uint64_t offset, uint64_t length,
                                              uint64_t deadline_ns);
+/* Whether it has a connection, in step with the server. */
+bool tierce__transfer_link_is_open(const struct tierce__transfer_link *link);
 /* The last failure in words. [borrow until the next call] */
 const char *tierce__transfer_link_why(const struct tierce__transfer_link *link);
 

@@ -1,18 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engines that read each other's chunks, found by the directory of a manager: from memory and disk,
  * with a peer that stops, is killed, has wrong bytes or rejects us, and with another manager. */
+#include "base/alloc.h"
 #include "engine_fixture.h"
+#include "log_record.h"
 #include "running_manager.h"
 #include "silent_log.h"
 
+#include "engine/observe/engine_metrics.h"
 #include "engine/peer/peers.h"
+#include "store/remote/peers/peers_self.h"
 #include "store/remote/peers/peers_table.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 #include <tierce/operate.h>
 
-enum { ENGINES = 2, CHAIN_BLOCKS = 4 * FX_CHUNK_BLOCKS, LIMIT_MS = 60000, PEERS_LEVEL = 2 };
+enum { ENGINES = 3, CHAIN_BLOCKS = 4 * FX_CHUNK_BLOCKS, LIMIT_MS = 60000, PEERS_LEVEL = 2 };
 
 static struct running_manager manager;
 static struct fixture fx[ENGINES];
@@ -75,9 +79,15 @@ static uint64_t peers_have(unsigned engine, uint32_t seed)
     return req.found * FX_CHUNK_BLOCKS;
 }
 
+/* And has joined, so it has the secret with which it can read them. */
 static bool finds(unsigned engine, uint32_t seed, uint64_t blocks)
 {
-    return peers_have(engine, seed) == blocks;
+    char secret[TIERCE__PEERS_SECRET_BYTES];
+    int64_t session;
+    int32_t slot;
+    struct tierce__peers_self *self = tierce__peers_self_of(fx[engine].engine->peers);
+    return tierce__peers_self_get(self, &session, &slot, secret) &&
+           peers_have(engine, seed) == blocks;
 }
 
 /* Returns the blocks loaded; each of them is right. */
@@ -109,6 +119,25 @@ static struct tierce__peer_keeper_stats kept(unsigned engine)
     struct tierce__peer_keeper_stats stats;
     tierce__peer_server_stats(tierce__peers_server(fx[engine].engine->peers), &sent, &stats);
     return stats;
+}
+
+static struct tierce__peers_table_stats read_by(unsigned engine)
+{
+    struct tierce__peers_stats stats;
+    ck_assert(tierce__peers_stats(fx[engine].engine->peers, &stats));
+    return stats.read;
+}
+
+/* The page of metrics has the line `name value`. */
+static bool shows(unsigned engine, const char *name, uint64_t value)
+{
+    char line[128];
+    size_t bytes;
+    snprintf(line, sizeof(line), "\n%s %llu\n", name, (unsigned long long)value);
+    char *page = tierce__engine_metrics(fx[engine].engine, &bytes);
+    bool has_it = strstr(page, line) != NULL;
+    tierce__free(page);
+    return has_it;
 }
 
 static void forget(unsigned engine, uint32_t tiers)
@@ -144,6 +173,15 @@ START_TEST(chunks_come_from_memory_and_disk_of_the_other)
     ck_assert_uint_ge(kept(0).memory_hits, 4);
     ck_assert_uint_ge(kept(1).memory_hits, 4);
     ck_assert_uint_eq(kept(0).disk_hits, 0);
+    struct tierce__peers_table_stats read = read_by(1);
+    ck_assert_uint_eq(read.chunks, 4);
+    ck_assert(
+        shows(1, "tierce_peers_reads_total{result=\"served\"}", read.results[TIERCE__PEER_SERVED]));
+    ck_assert(shows(1, "tierce_peers_read_bytes_total", read.bytes));
+    ck_assert(shows(0, "tierce_peers_served_bytes_total", read.bytes));
+    ck_assert(shows(0, "tierce_peers_answers_total{result=\"memory\"}", kept(0).memory_hits));
+    ck_assert(shows(1, "tierce_peers_known", 1) && shows(1, "tierce_peers_paused", 0));
+    ck_assert(shows(0, "tierce_peers_clients_rejected_total", 0));
     forget_all(1);
     forget(0, 1u << TIERCE_ORIGIN_MEMORY);
     WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
@@ -195,7 +233,60 @@ START_TEST(wrong_bytes_are_not_used_and_not_asked_for_again)
 }
 END_TEST
 
+/* The copy of engine 0 is wrong; later engine 1 has a right one. */
+START_TEST(the_other_holders_of_a_wrong_chunk_are_asked)
+{
+    char address[TIERCE__PEER_ADDRESS_BYTES];
+    start_manager(0);
+    open_engine(0);
+    open_engine(2);
+    store(0, 1);
+    WAIT_FOR(finds(2, 1, CHAIN_BLOCKS));
+    spoil(1, false);
+    record_log(TIERCE_LOG_WARN);
+    ck_assert_int_lt(load(2, 1, 0), CHAIN_BLOCKS); /* and none of them is wrong */
+    tierce__peer_server_address(tierce__peers_server(fx[0].engine->peers), address);
+    WAIT_FOR(recorded("peer_damaged") > 0);
+    ck_assert_msg(recorded_with("peer_damaged", address) == 1, "%s", recorded_text());
+    silence_log();
+    open_engine(1);
+    store(1, 1);
+    WAIT_FOR(load(2, 1, 0) == CHAIN_BLOCKS);
+    ck_assert_uint_gt(kept(1).memory_hits, 0);
+    for (unsigned i = 0; i < 3; i++)
+        close_engine(i);
+    running_manager_stop(&manager);
+}
+END_TEST
+
 /* ---- peers that fail ------------------------------------------------------------------------- */
+
+/* After another leader has begun, one engine has its secret earlier than the other one. */
+START_TEST(the_secret_before_is_accepted_for_a_while)
+{
+    start_manager(0);
+    open_engine(0);
+    open_engine(1);
+    store(0, 1);
+    store(0, 2);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS) && finds(1, 2, CHAIN_BLOCKS));
+    struct tierce__peers_self *self = tierce__peers_self_of(fx[1].engine->peers);
+    tierce__peers_self_set(self, self->session, self->slot, "newer");
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS); /* the reader is ahead */
+    ck_assert_uint_eq(read_by(1).results[TIERCE__PEER_REJECTED], 0);
+    ck_assert_int_eq(
+        tierce__peer_server_set_secret(tierce__peers_server(fx[0].engine->peers), "newer"), 0);
+    forget_all(1);
+    ck_assert_int_eq(load(1, 2, 0), CHAIN_BLOCKS);
+    self->before_until_ns = 0;
+    ck_assert_int_eq(
+        tierce__peer_server_set_secret(tierce__peers_server(fx[0].engine->peers), "newest"), 0);
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS); /* the holder is ahead */
+    close_engine(0);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
 
 START_TEST(a_peer_that_rejects_us_is_a_miss)
 {
@@ -214,6 +305,8 @@ START_TEST(a_peer_that_rejects_us_is_a_miss)
     tier->ops->why(tier, why);
     ck_assert_msg(strstr(why, "127.0.0.1") != NULL, "%s", why);
     ck_assert_int_eq(fx_stats(&fx[1]).remotes_in_service_now, 1);
+    ck_assert_uint_ge(read_by(1).results[TIERCE__PEER_REJECTED], 1);
+    ck_assert(!shows(0, "tierce_peers_clients_rejected_total", 0));
     ck_assert_uint_eq(peers_have(1, 1), 0); /* while it is not asked, its chunks are not found */
     close_engine(0);
     close_engine(1);
@@ -255,9 +348,12 @@ START_TEST(a_peer_that_hangs_or_is_killed_is_a_miss)
     ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
     ck_assert_int_eq(kill(pid, SIGSTOP), 0);
     ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+    ck_assert_int_eq(load(1, 2, TIERCE__PEER_PATIENCE_MS / 2), 0); /* too short to judge it */
+    ck_assert_uint_eq(read_by(1).paused_now, 0);
     uint64_t began_ns = tierce__now_ns();
-    ck_assert_int_eq(load(1, 2, 500), 0);
+    WAIT_FOR(load(1, 2, 500) == 0 && read_by(1).results[TIERCE__PEER_LATE] > 0);
     ck_assert_uint_lt(tierce__now_ns() - began_ns, 30000 * TIERCE__MS_NS);
+    ck_assert_int_eq(fx_stats(&fx[1]).remotes_in_service_now, 1); /* the other peers serve */
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(load(1, 2, 0), 0);
@@ -293,6 +389,72 @@ START_TEST(a_manager_ends_and_another_begins)
     close_engine(0);
     close_engine(1);
     running_manager_stop(&manager);
+}
+END_TEST
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+START_TEST(only_a_failure_of_the_peer_pauses_it)
+{
+    static const struct {
+        int status;
+        bool is_open;
+        uint32_t given_ms;
+        enum tierce__peer_result result;
+        bool pauses;
+    } cases[] = {
+        {0, true, 1000, TIERCE__PEER_SERVED, false},
+        {TIERCE_E_MISS, true, 1000, TIERCE__PEER_MISSED, false},
+        {TIERCE_E_LIMIT, true, 1000, TIERCE__PEER_BUSY, false},
+        {TIERCE_E_FORMAT, true, 1000, TIERCE__PEER_DAMAGED, false},
+        {TIERCE_E_FORMAT, false, 1000, TIERCE__PEER_FAILED, true}, /* no reply of the protocol */
+        {-ENOMEM, false, 1000, TIERCE__PEER_UNTRIED, false},
+        {-EMFILE, false, 1000, TIERCE__PEER_UNTRIED, false},
+        {TIERCE_E_DEADLINE, false, 0, TIERCE__PEER_UNTRIED, false},
+        {TIERCE_E_DEADLINE, false, TIERCE__PEER_PATIENCE_MS - 1, TIERCE__PEER_UNTRIED, false},
+        {TIERCE_E_DEADLINE, false, TIERCE__PEER_PATIENCE_MS, TIERCE__PEER_LATE, true},
+        {TIERCE_E_REFUSED, false, 1000, TIERCE__PEER_REJECTED, true},
+        {TIERCE_E_DOWN, false, 1000, TIERCE__PEER_FAILED, true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct tierce__peers_table *table;
+        ck_assert_int_eq(tierce__peers_table_create(&table), 0);
+        struct tierce__peer_ref peer = tierce__peers_table_name(table, "10.0.0.1:81");
+        enum tierce__peer_result result = tierce__peer_result_of(cases[i].status, cases[i].is_open,
+                                                                 cases[i].given_ms * TIERCE__MS_NS);
+        ck_assert_msg(result == cases[i].result, "case %zu: %d", i, (int)result);
+        tierce__peers_table_note(table, peer, result);
+        ck_assert_msg(tierce__peers_table_is_out(table, peer) == cases[i].pauses, "case %zu", i);
+        tierce__peers_table_destroy(table);
+    }
+}
+END_TEST
+
+START_TEST(a_wrong_chunk_is_remembered_for_each_peer)
+{
+    struct tierce__peers_table *table;
+    struct tierce__chunk_number key = {1, 2}, other = {3, 2 + TIERCE__PEERS_WRONGS};
+    ck_assert_int_eq(tierce__peers_table_create(&table), 0);
+    struct tierce__peer_ref peers[TIERCE__PEERS_HOLDERS_MAX],
+        a = tierce__peers_table_name(table, "10.0.0.1:81"),
+        b = tierce__peers_table_name(table, "10.0.0.2:81"), both[] = {a, b};
+    tierce__peers_table_put(table, key, both, 2);
+    tierce__peers_table_served(table, key, a);
+    tierce__peers_table_put(table, key, both, 2); /* another lookup meanwhile */
+    ck_assert_uint_eq(tierce__peers_table_reject_served(table, key, peers), 1);
+    ck_assert(peers[0].slot == a.slot && peers[0].generation == a.generation);
+    ck_assert(tierce__peers_table_is_rejected(table, key, a));
+    ck_assert(!tierce__peers_table_is_rejected(table, key, b));
+    ck_assert_uint_eq(tierce__peers_table_get(table, key, peers), 0); /* it is looked up again */
+    tierce__peers_table_reject(table, key, b);
+    ck_assert(tierce__peers_table_is_rejected(table, key, a) &&
+              tierce__peers_table_is_rejected(table, key, b));
+    ck_assert(!tierce__peers_table_is_rejected(table, other, a)); /* in the same place */
+    ck_assert_uint_eq(tierce__peers_table_reject_served(table, other, peers), 0);
+    ck_assert(tierce__peers_table_is_rejected(table, other, a) && /* who served it is unknown */
+              tierce__peers_table_is_rejected(table, other, b));
+    ck_assert(!tierce__peers_table_is_rejected(table, key, a)); /* it was replaced */
+    tierce__peers_table_destroy(table);
 }
 END_TEST
 
@@ -346,7 +508,10 @@ START_TEST(a_failure_marks_one_peer_alone)
     ck_assert(!tierce__peers_table_address(table, b, host, &port));
     ck_assert(!tierce__peers_table_may_ask(table, b));
     ck_assert_uint_eq(tierce__peers_table_get(table, key, got), 0);
-    ck_assert_uint_eq(tierce__peers_table_count(table, TIERCE__PEER_BUSY), 1);
+    struct tierce__peers_table_stats stats;
+    tierce__peers_table_stats(table, &stats);
+    ck_assert_uint_eq(stats.results[TIERCE__PEER_BUSY], 1);
+    ck_assert_uint_eq(stats.known_now, TIERCE__PEERS_MAX);
     tierce__peers_table_destroy(table);
 }
 END_TEST
@@ -384,6 +549,10 @@ int main(void)
     tcase_set_timeout(t, 180);
     tcase_add_test(t, chunks_come_from_memory_and_disk_of_the_other);
     tcase_add_loop_test(t, wrong_bytes_are_not_used_and_not_asked_for_again, 0, 2);
+    tcase_add_test(t, the_other_holders_of_a_wrong_chunk_are_asked);
+    tcase_add_test(t, the_secret_before_is_accepted_for_a_while);
+    tcase_add_test(t, only_a_failure_of_the_peer_pauses_it);
+    tcase_add_test(t, a_wrong_chunk_is_remembered_for_each_peer);
     tcase_add_test(t, a_peer_that_rejects_us_is_a_miss);
     tcase_add_test(t, a_peer_that_hangs_or_is_killed_is_a_miss);
     tcase_add_test(t, a_manager_ends_and_another_begins);
