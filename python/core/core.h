@@ -108,6 +108,7 @@ void *tierce__core_new(PyTypeObject *type);
 PyObject *tierce__core_handover_start(PyObject *engine, PyObject *args);
 PyObject *tierce__core_handover_offer(PyObject *view, PyObject *args);
 PyObject *tierce__core_handover_pull(PyObject *view, PyObject *args);
+PyObject *tierce__core_handover_note(PyObject *view, PyObject *args);
 /* Of an engine that is closed. */
 void tierce__core_handover_stop(EngineObject *engine);
 /* core_engine.c: one of `flushes` ends. */

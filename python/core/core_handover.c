@@ -93,3 +93,17 @@ PyObject *tierce__core_handover_pull(PyObject *self, PyObject *args)
                   : Py_BuildValue("(KKs)", (unsigned long long)out.blocks,
                                   (unsigned long long)out.bytes, out.why);
 }
+
+PyObject *tierce__core_handover_note(PyObject *self, PyObject *args)
+{
+    ViewObject *v = (ViewObject *)self;
+    struct tierce__handover_from from = {0};
+    struct tierce__handover_pulled out = {0};
+    const char *why;
+    if (!PyArg_ParseTuple(args, "O&sO&s", tierce__core_uint64, &from.session, &from.host,
+                          tierce__core_uint16, &from.port, &why))
+        return NULL;
+    snprintf(out.why, sizeof(out.why), "%s", why);
+    tierce__handover_note(v->view, &from, &out);
+    Py_RETURN_NONE;
+}

@@ -422,6 +422,9 @@ static PyMethodDef view_methods[] = {
      "Reads the blocks of an offer into memory and pins them for the session. Returns the leading "
      "blocks that memory holds, the bytes that were read, and why it ended before the last block, "
      "or ''. Blocks."},
+    {"handover_note", tierce__core_handover_note, METH_VARARGS,
+     "handover_note(session, host, port, why: str) -> None\n\n"
+     "Records for `tierce why` that the offer of a session was not read."},
     {"needs", view_needs, METH_O,
      "needs(blocks: int) -> int\n\n"
      "The first block that must be loaded so that the engine can continue after so many; `blocks` "

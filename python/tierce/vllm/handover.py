@@ -135,11 +135,11 @@ class Pulls:
         self.pulls: dict[int, Pull] = {}  # session -> its read
         self.threads: ThreadPoolExecutor | None = None
         self.warned: set[str] = set()
-        self.blocks = self.bytes = self.ended_early = 0  # in total
+        self.counters: dict[str, float] = {}  # see stats.py
 
     def begin(self, view, chain, from_block: int, to_block: int, session: int, offer: dict) -> None:
         if offer["host"] not in self.handover.allow:
-            self.warn(offer, "handover.allow does not name this host")
+            self.refuse(view, session, offer, "handover.allow does not name this host")
             return
         pull = Pull(view, self.handover.timeout_s)
         with self.lock:
@@ -150,17 +150,17 @@ class Pulls:
 
     def run(self, pull: Pull, chain, from_block: int, to_block: int, session: int, offer: dict) -> None:
         try:
-            left_ms = int((pull.until - time.monotonic()) * 1000)
+            began = time.monotonic()
+            left_ms = int((pull.until - began) * 1000)
             if left_ms > 0 and not pull.released:
-                blocks, count, why = pull.view.handover_pull(
+                _, count, why = pull.view.handover_pull(
                     chain, from_block, to_block, offer["host"], offer["port"], offer["token"], session,
                     int(WAIT_S * 1000), left_ms)
-                with self.lock:
-                    self.blocks, self.bytes = self.blocks + blocks, self.bytes + count
+                self.count(handovers=1, handover_bytes=count, handover_seconds=time.monotonic() - began)
+                if why:
+                    self.warn(offer, why)
             else:
-                why = "its time was over before it began"
-            if why:
-                self.warn(offer, why)
+                self.refuse(pull.view, session, offer, "its time was over before it began")
         except Exception as error:
             self.warn(offer, repr(error))
         finally:
@@ -171,9 +171,24 @@ class Pulls:
             if pull.released:
                 pull.view.unpin(session)
 
-    def warn(self, offer: dict, why: str) -> None:
+    def count(self, **more) -> None:
         with self.lock:
-            self.ended_early += 1
+            for name, by in more.items():
+                self.counters[name] = self.counters.get(name, 0) + by
+
+    def take_counters(self) -> dict[str, float]:
+        with self.lock:
+            counters, self.counters = self.counters, {}
+        return counters
+
+    def refuse(self, view, session: int, offer: dict, why: str) -> None:
+        """The offer is not read."""
+        view.handover_note(session, offer["host"], offer["port"], why)
+        self.warn(offer, why)
+
+    def warn(self, offer: dict, why: str) -> None:
+        self.count(handovers_ended_early=1)
+        with self.lock:
             text = f"{offer['host']}:{offer['port']}: {why}"
             first = text not in self.warned and len(self.warned) < 100
             self.warned.add(text)

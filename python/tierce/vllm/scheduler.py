@@ -260,6 +260,7 @@ class SchedulerHalf:
             tokens = request.num_prompt_tokens if ended else end * self.block_tokens
             what = handover.new_offer(self.facts.serves, tokens)
             self.link.offer(tracker.session, part, 0, end, what)
+            self.count("offers", 1)
         except (LinkError, Unsupported) as error:
             self.warn_once(f"a prompt is not offered to a decoder: {error}")
             return None

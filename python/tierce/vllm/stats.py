@@ -20,6 +20,11 @@ METRICS = {
     "failed_tokens": ("tierce_load_failed_tokens", "Promised tokens that could not be loaded."),
     "saved_tokens": ("tierce_saved_tokens", "Tokens whose KV was stored."),
     "loads": ("tierce_loads", "Loads."),
+    "offers": ("tierce_offers", "Prompts that were offered to decoders."),
+    "handovers": ("tierce_handovers", "Offers of prefillers that were read."),
+    "handover_bytes": ("tierce_handover_bytes", "Bytes that were read from prefillers."),
+    "handover_seconds": ("tierce_handover_seconds", "Time that the reads of offers took."),
+    "handovers_ended_early": ("tierce_handovers_ended_early", "Offers that were not read, or not to their end; the rest is computed."),
     "errors": ("tierce_connector_errors", "Faults in the connector that became misses."),
 }
 

@@ -703,6 +703,7 @@ class WorkerHalf(HandsOver):
         if self.behind is not None:
             self.count("saved_tokens", self.behind.take_stored() * self.namespace["block_tokens"])
         counters, self.counters = self.counters, {}
+        counters.update(self.pulls.take_counters())
         if self.engine is not None and self.engine.param("node.socket"):
             connected = int(self.engine.stats()["node_connected_now"])
             if counters or not connected or connected != self.reported_connected:

@@ -76,11 +76,17 @@ struct tierce__handover_pulled {
  * prompt: those that memory lacks are read from the prefiller. Ends at the first one that cannot be
  * had: TIERCE_E_MISS (the prefiller does not have it), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
  * TIERCE_E_REFUSED (there is no such offer), TIERCE_E_FULL (no memory here), or why it is wrong.
- * Blocks. Errors: TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM; *out is set all the same.
+ * Blocks. Errors: TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM; *out is set all the same. The
+ * outcome is noted (below).
  */
 TIERCE_MUSTUSE int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *chain,
                                          uint64_t to_block,
                                          const struct tierce__handover_from *from,
                                          struct tierce__handover_pulled *out);
+
+/* Records the outcome of a hand-over for `tierce why --request`; also of one that was not begun:
+ * host, port and session of `from`, and `why` of `pulled`. */
+void tierce__handover_note(struct tierce_view *view, const struct tierce__handover_from *from,
+                           const struct tierce__handover_pulled *pulled);
 
 #endif

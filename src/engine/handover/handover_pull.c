@@ -65,6 +65,10 @@ static int stop_by_answer(struct pull *p, int status)
         return stop_at(p, status, "the prefiller does not have the chunk");
     if (status == TIERCE_E_REFUSED)
         return stop_at(p, status, "the prefiller knows no such offer: it has ended, or never was");
+    if (status == TIERCE_E_LIMIT)
+        return stop_at(p, status,
+                       "the prefiller is busy: the chunk is not in its memory (memory.pins, "
+                       "memory.size), and it reads other ones from its disk");
     p->connector->ops->why(p->connector, why);
     return stop_at(p, status, why[0] != '\0' ? why : tierce_strerror(status));
 }
@@ -297,5 +301,6 @@ int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *c
         !p.connector->ops->close(p.connector, tierce__deadline_in_ms(CLOSE_MS)))
         atomic_store(&view->engine->is_pool_lent, true);
     tierce__keys_fini(&p.keys);
+    tierce__handover_note(view, from, out);
     return rc == -ENOMEM ? rc : 0;
 }

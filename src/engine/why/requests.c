@@ -166,6 +166,17 @@ void tierce__requests_stored(struct tierce__requests *requests, uint64_t session
     tierce__lock_drop(&requests->lock);
 }
 
+void tierce__requests_handed(struct tierce__requests *requests, uint64_t session,
+                             const struct tierce__request_handover *handover)
+{
+    if (requests == NULL || session == 0)
+        return;
+    TIERCE_DASSERT(handover->from[0] != '\0');
+    tierce__lock_take(&requests->lock);
+    start(requests, session)->record.handover = *handover;
+    tierce__lock_drop(&requests->lock);
+}
+
 /* ---- the inference engine's note ------------------------------------------------------------- */
 
 /* The slot for the note of a session, at the newest position. */

@@ -9,11 +9,12 @@
 
 /*
  * The last requests that inference engines have served: a fixed number of records. A record begins
- * with the first lookup or store of a session, and is complete when the inference engine notes the
- * request. It is the newest then. A new record overwrites the oldest.
+ * with the first lookup, store or hand-over of a session, and is complete when the inference engine
+ * notes the request. It is the newest then. A new record overwrites the oldest.
  *
  *     tierce__requests_looked(requests, &lookup);      a lookup ended
  *     tierce__requests_stored(requests, session, n);   a store published n tokens
+ *     tierce__requests_handed(requests, session, &handover);   the read of an offer ended
  *     tierce__requests_note(requests, &request);       the request ended
  *     matches = tierce__requests_find(requests, &record, "cmpl-17");
  *
@@ -35,13 +36,22 @@ struct tierce__request_lookup {
     struct tierce_miss miss;
 };
 
+/* The read of a prefiller's offer for a session (engine/handover). */
+struct tierce__request_handover {
+    char from[128];  /* HOST:PORT of the prefiller; "": there was no offer */
+    uint64_t tokens; /* leading tokens that memory had then, or that the reader had itself */
+    uint64_t bytes;  /* that were read from the prefiller */
+    char why[192];   /* why it ended before the end of the offer; "": it did not */
+};
+
 struct tierce__request_record {
     char name[TIERCE_REQUEST_NAME_MAX + 1]; /* "" until it is noted */
     uint64_t when_s;                        /* wall clock, of the note */
     uint64_t stored_tokens;
     bool was_looked;                      /* `lookup` is valid */
     struct tierce__request_lookup lookup; /* the last one */
-    struct tierce_request noted;          /* its name is NULL */
+    struct tierce__request_handover handover;
+    struct tierce_request noted; /* its name is NULL */
 };
 
 /* A table of `count` records; *out is NULL for 0. Errors: -ENOMEM. */
@@ -55,6 +65,8 @@ uint32_t tierce__requests_room(const struct tierce__requests *requests);
 void tierce__requests_looked(struct tierce__requests *requests,
                              const struct tierce__request_lookup *lookup);
 void tierce__requests_stored(struct tierce__requests *requests, uint64_t session, uint64_t tokens);
+void tierce__requests_handed(struct tierce__requests *requests, uint64_t session,
+                             const struct tierce__request_handover *handover);
 
 /* [in] request: valid, as of tierce_request_note. */
 void tierce__requests_note(struct tierce__requests *requests, const struct tierce_request *request);

@@ -163,6 +163,25 @@ static void put_numbers(struct tierce__line *out, const struct tierce__request_r
     tierce__line_put_format(out, "stored     %" PRIu64 " tokens\n", record->stored_tokens);
 }
 
+/* The last block of a prompt may be padded: see python/tierce/vllm/prompt_end.py. */
+static uint64_t handed_tokens(const struct tierce__request_record *record)
+{
+    uint64_t tokens = record->handover.tokens;
+    return tokens < record->noted.tokens ? tokens : record->noted.tokens;
+}
+
+static void put_handover(struct tierce__line *out, const struct tierce__request_record *record)
+{
+    const struct tierce__request_handover *handover = &record->handover;
+    if (handover->from[0] == '\0')
+        return;
+    tierce__line_put_format(
+        out, "handover   from %s: %" PRIu64 " bytes; memory then had %" PRIu64 " tokens\n",
+        handover->from, handover->bytes, handed_tokens(record));
+    if (handover->why[0] != '\0')
+        tierce__line_put_format(out, "           ended early: %s\n", handover->why);
+}
+
 static void put_missing(struct tierce__line *out, const struct request_answer *a)
 {
     const struct tierce__request_lookup *lookup = &a->record->lookup;
@@ -186,6 +205,7 @@ static void put_text(struct tierce__line *out, const struct request_answer *a)
     const struct tierce_request *noted = &a->record->noted;
     put_name(out, a);
     put_numbers(out, a->record);
+    put_handover(out, a->record);
     if (noted->limit == TIERCE_REQUEST_LIMIT_SHORT)
         tierce__line_put_format(out, "           loads end at multiples of %" PRIu64 " tokens\n",
                                 noted->unit_tokens);
@@ -204,6 +224,17 @@ static void put_text(struct tierce__line *out, const struct request_answer *a)
 
 /* ---- for programs ---------------------------------------------------------------------------- */
 
+static void put_handover_members(struct tierce__json_write *json,
+                                 const struct tierce__request_record *record)
+{
+    if (record->handover.from[0] == '\0')
+        return;
+    tierce__json_write_text(json, "handover_from", record->handover.from);
+    tierce__json_write_count(json, "handover_tokens", handed_tokens(record));
+    tierce__json_write_count(json, "handover_bytes", record->handover.bytes);
+    tierce__json_write_text(json, "handover_why", record->handover.why);
+}
+
 static void put_members(struct tierce__json_write *json, const struct request_answer *a)
 {
     const struct tierce_request *noted = &a->record->noted;
@@ -218,6 +249,7 @@ static void put_members(struct tierce__json_write *json, const struct request_an
     tierce__json_write_count(json, "loaded_tokens", noted->loaded_tokens);
     tierce__json_write_count(json, "failed_tokens", noted->failed_tokens);
     tierce__json_write_count(json, "stored_tokens", a->record->stored_tokens);
+    put_handover_members(json, a->record);
     tierce__json_write_text(json, "limit", limits[noted->limit].name);
     tierce__json_write_text(json, "reason", a->reason);
     if (!a->has_miss) {

@@ -78,7 +78,7 @@ class View:
     """Stands for the library's view: a read waits until it is let go."""
 
     def __init__(self, why=""):
-        self.why, self.asked, self.unpinned = why, [], []
+        self.why, self.asked, self.unpinned, self.noted = why, [], [], []
         self.go, self.begun = threading.Event(), threading.Event()
 
     def handover_pull(self, *question):
@@ -86,6 +86,9 @@ class View:
         self.begun.set()
         assert self.go.wait(30)
         return 4, 1000, self.why
+
+    def handover_note(self, *outcome):
+        self.noted.append(outcome)
 
     def unpin(self, session):
         self.unpinned.append(session)
@@ -108,7 +111,9 @@ def test_a_read_is_under_way_until_it_ends():
     view.go.set()
     until(lambda: not pulls.is_under_way(9))
     assert view.asked[0][:7] == ("chain", 0, 4, "10.0.0.5", 7000, TOKEN, 9)
-    assert (pulls.blocks, pulls.bytes, pulls.ended_early, view.unpinned) == (4, 1000, 0, [])
+    counters = pulls.take_counters()
+    assert counters.pop("handover_seconds") > 0
+    assert (counters, view.unpinned) == ({"handovers": 1, "handover_bytes": 1000}, []) and pulls.take_counters() == {}
     pulls.close()
 
 
@@ -128,13 +133,15 @@ def test_a_host_that_is_not_allowed_is_never_connected_to(caplog):
     pulls.begin(view, "chain", 0, 4, 9, OFFER)
     assert not pulls.is_under_way(9) and view.asked == []
     assert "handover.allow does not name this host" in caplog.text
+    assert view.noted == [(9, "10.0.0.5", 7000, "handover.allow does not name this host")]
 
 
 def test_a_read_whose_time_is_over_is_not_begun(caplog):
     view, pulls = View(why="the prefiller is gone"), reads(timeout_s=1e-9)
     pulls.begin(view, "chain", 0, 4, 9, OFFER)
     until(lambda: not pulls.is_under_way(9))
-    assert view.asked == [] and pulls.ended_early == 1
+    assert view.asked == [] and pulls.take_counters() == {"handovers_ended_early": 1}
+    assert view.noted == [(9, "10.0.0.5", 7000, "its time was over before it began")]
     pulls.close()
 
 

@@ -224,7 +224,8 @@ static int explain(struct transfer_link *link, const struct tierce__transfer_rep
         snprintf(why, room, "\"%s\" of the server cannot be used now", link->store->space);
     else if (reply->status == TIERCE_E_LIMIT && reply->op == TIERCE__TRANSFER_OP_READ)
         snprintf(why, room,
-                 "\"%s\" of the server is busy: too many reads wait for memory (pool.disk_buffer)",
+                 "\"%s\" of the server is busy: too much is read from its disk (limits: "
+                 "pool.disk_buffer of a node's pool; peers.disk_reads, peers.disk_rate of a peer)",
                  link->store->space);
     else
         snprintf(why, room, "the server answered a %s with: %s", ops[reply->op],

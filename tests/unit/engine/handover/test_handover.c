@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine/handover/handover.h"
+#include "engine/why/requests.h"
 #include "engine_fixture.h"
 #include "silent_log.h"
 
@@ -165,6 +166,17 @@ START_TEST(a_missing_chunk_ends_it)
     ck_assert_uint_eq(pulled.blocks, 5 * FX_CHUNK_BLOCKS);
     ck_assert_uint_eq(load(), 5 * FX_CHUNK_BLOCKS);
     ck_assert_uint_eq(tierce__handover_offers(handover), 0);
+    /* The request remembers it. */
+    struct tierce__request_record record;
+    char address[64];
+    tierce__requests_note(taker.engine->requests,
+                          &(struct tierce_request){.name = "r", .session = SESSION});
+    ck_assert_uint_eq(tierce__requests_find(taker.engine->requests, &record, "r"), 1);
+    snprintf(address, sizeof(address), "127.0.0.1:%u", from.port);
+    ck_assert_str_eq(record.handover.from, address);
+    ck_assert_uint_eq(record.handover.tokens, 5 * FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS);
+    ck_assert_uint_eq(record.handover.bytes, pulled.bytes);
+    ck_assert_str_eq(record.handover.why, "the prefiller does not have the chunk");
 }
 END_TEST
 

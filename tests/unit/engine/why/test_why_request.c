@@ -3,6 +3,7 @@
  * uses. */
 #include "base/json/json_value.h"
 #include "check_main.h"
+#include "engine/why/requests.h"
 #include "engine/why/why_request.h"
 #include "engine_fixture.h"
 
@@ -234,7 +235,37 @@ START_TEST(wrong_notes_are_rejected)
 }
 END_TEST
 
+/* The offer of a prefiller that was read for a request, by engine/handover. */
+START_TEST(a_prompt_was_handed_over)
+{
+    struct tierce__request_handover handover = {
+        .from = "10.0.0.5:7000", .tokens = 96, .bytes = 4096};
+    struct told told;
+    tierce__requests_handed(fx.engine->requests, 71, &handover);
+    tierce__requests_handed(fx.engine->requests, 0, &handover);
+    struct tierce_request request = a_request("handed", 71, BLOCKS);
+    note(request);
+    ask(&told, "handed");
+    check_text(&told, "handover_from", "10.0.0.5:7000");
+    check_int(&told, "handover_tokens", 80); /* of the prompt */
+    check_int(&told, "handover_bytes", 4096);
+    check_text(&told, "text", "handover   from 10.0.0.5:7000: 4096 bytes; memory then had 80 tok");
+    forget(&told);
+    snprintf(handover.why, sizeof(handover.why), "it is gone");
+    tierce__requests_handed(fx.engine->requests, 72, &handover);
+    note(a_request("cut", 72, 0));
+    ask(&told, "cut");
+    check_text(&told, "handover_why", "it is gone");
+    check_text(&told, "text", "ended early: it is gone\n");
+    forget(&told);
+    note(a_request("plain", 73, 0));
+    ask(&told, "plain");
+    ck_assert_ptr_null(strstr(told.line.text, "handover"));
+    forget(&told);
+}
+END_TEST
+
 CHECK_MAIN("why_request", .seconds = 120, .setup = setup, .teardown = teardown,
            .tests = {a_new_prompt_was_never_stored, a_part_was_evicted,
                      the_inference_engine_names_its_limit, a_lookup_that_is_not_recorded,
-                     requests_are_forgotten, wrong_notes_are_rejected})
+                     requests_are_forgotten, wrong_notes_are_rejected, a_prompt_was_handed_over})

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The outcome of a hand-over, for `tierce why --request`. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/handover/handover.h"
+#include "engine/view.h"
+#include "engine/why/requests.h"
+
+void tierce__handover_note(struct tierce_view *view, const struct tierce__handover_from *from,
+                           const struct tierce__handover_pulled *pulled)
+{
+    struct tierce__request_handover note = {
+        .tokens = pulled->blocks * view->full.geometry.block_tokens, .bytes = pulled->bytes};
+    bool is_v6 = strchr(from->host, ':') != NULL;
+    snprintf(note.from, sizeof(note.from), "%s%.100s%s:%u", is_v6 ? "[" : "", from->host,
+             is_v6 ? "]" : "", from->port);
+    snprintf(note.why, sizeof(note.why), "%.191s", pulled->why);
+    tierce__requests_handed(view->engine->requests, from->session, &note);
+}
