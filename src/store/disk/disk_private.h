@@ -124,7 +124,7 @@ struct tierce__disk {
     struct tierce__space *space;
     uint64_t next_seq;
     uint64_t sync_epoch; /* rises when a sync of the data failed */
-    int unsaid_loss;     /* 0, or the error of a sync that no flush has reported yet */
+    int unsaid_loss;     /* 0, or why chunks were dropped that no flush has reported yet */
     struct tierce__disk_slots dirty;
     struct tierce__disk_slots committing;
     uint32_t doomed;    /* first of the doomed, or NO_SLOT */
@@ -265,6 +265,9 @@ void tierce__disk_reap(struct tierce__disk *d);
 bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes);
 /* Evicts a durable chunk without reads in flight; false if limbo has no room for it. */
 bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot);
+/* Drops a chunk that is not durable yet, without reads in flight; false if limbo has no room for
+ * it. The caller lets the next flush report it (unsaid_loss). */
+bool tierce__disk_drop_slot(struct tierce__disk *d, uint32_t slot);
 /* Removes chunks that have expired according to the policy; they are invisible at once. */
 void tierce__disk_expire(struct tierce__disk *d);
 /* Whether something is under way that will free space or make chunks evictable. */

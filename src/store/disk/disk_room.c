@@ -17,7 +17,8 @@
  * needs space checks for free space again.
  *
  * If others take the rest of the file system, so that even the journal cannot be written, the store
- * releases the end of its data file: chunks there are evicted, regardless of the policy.
+ * releases the end of its data file: chunks there are evicted, regardless of the policy. Those that
+ * wait for the journal to become durable are dropped if nothing else makes the file shorter.
  */
 
 #define PAGE             TIERCE__JOURNAL_PAGE
@@ -251,8 +252,20 @@ void tierce__disk_want_growth(struct tierce__disk *d, uint64_t end)
 
 /* ---- giving back ----------------------------------------------------------------------------- */
 
+static bool is_durable(const struct tierce__disk_chunk *c)
+{
+    return c->state == TIERCE__DISK_DURABLE;
+}
+
+/* Whether a chunk can be removed now. `drop`: also one that is not durable. */
+static bool is_removable(const struct tierce__disk_chunk *c, bool drop)
+{
+    bool is_undurable = c->state == TIERCE__DISK_DIRTY || c->state == TIERCE__DISK_COMMITTING;
+    return (is_durable(c) || (drop && is_undurable)) && c->reads == 0 && !c->doomed;
+}
+
 /* The end of the file below which a chunk or a range in limbo has to stay. Under the lock. */
-static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted)
+static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted, bool drop)
 {
     uint64_t end = wanted;
     tierce__lock_assert_held(&d->lock);
@@ -260,16 +273,14 @@ static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted)
     for (uint32_t slot = 0; slot < d->table.slot_count; slot++) {
         const struct tierce__disk_chunk *c = &d->table.chunks[slot];
         uint64_t last = c->offset + c->object_bytes;
-        if (!tierce__index_has(d->table.index, slot) || last <= end)
-            continue;
-        if (c->state != TIERCE__DISK_DURABLE || c->reads > 0 || c->doomed)
+        if (tierce__index_has(d->table.index, slot) && last > end && !is_removable(c, drop))
             end = last;
     }
     return end;
 }
 
-/* Evicts chunks beyond `end`, as far as limbo has room. Returns the end that came of it. */
-static uint64_t evict_beyond(struct tierce__disk *d, uint64_t end)
+/* Removes chunks beyond `end`, as far as limbo has room. Returns the end that came of it. */
+static uint64_t empty_beyond(struct tierce__disk *d, uint64_t end)
 {
     TIERCE_DASSERT(end <= d->data_cap);
     tierce__lock_assert_held(&d->lock);
@@ -278,8 +289,11 @@ static uint64_t evict_beyond(struct tierce__disk *d, uint64_t end)
         uint64_t last = c->offset + c->object_bytes;
         if (!tierce__index_has(d->table.index, slot) || c->doomed || last <= end)
             continue;
-        if (!tierce__disk_evict_slot(d, slot))
+        bool is_evicted = is_durable(c);
+        if (!(is_evicted ? tierce__disk_evict_slot(d, slot) : tierce__disk_drop_slot(d, slot)))
             end = last;
+        else if (!is_evicted)
+            d->unsaid_loss = -ENOSPC;
     }
     return end;
 }
@@ -291,8 +305,11 @@ bool tierce__disk_give_back(struct tierce__disk *d)
     TIERCE_DASSERT(d->journal_error != 0 &&
                    d->committing.count <= tierce__index_count(d->table.index));
     uint64_t from = d->is_sparse ? tierce__space_high(d->space) : d->allocated;
-    uint64_t reserve = journal_reserve(d, from);
-    uint64_t end = evict_beyond(d, least_end(d, from > reserve ? from - reserve : 0));
+    uint64_t reserve = journal_reserve(d, from), wanted = from > reserve ? from - reserve : 0;
+    uint64_t end = least_end(d, wanted, false);
+    if (end >= from) /* chunks at the end are not durable, and never will be */
+        end = least_end(d, wanted, true);
+    end = empty_beyond(d, end);
     TIERCE_DASSERT(from % PAGE == 0 && end <= from);
     bool shorter = end < from && !d->shrinking && d->grow_target == 0;
     bool is_news = d->blocked_from == d->data_cap;

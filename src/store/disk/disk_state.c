@@ -388,6 +388,16 @@ bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__
     return false;
 }
 
+/* Removes a chunk that nothing holds and for whose record limbo has room. */
+static void doom_and_remove(struct tierce__disk *d, uint32_t slot, enum tierce__tier_left left)
+{
+    tierce__disk_doom(d, slot, left);
+    TIERCE_DASSERT(d->doomed == slot);
+    d->doomed = d->table.chunks[slot].doom_next;
+    bool removed = try_remove(d, slot);
+    TIERCE_ASSERT(removed);
+}
+
 bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot)
 {
     tierce__lock_assert_held(&d->lock);
@@ -396,11 +406,23 @@ bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot)
     if (!limbo_has_room(d))
         return false;
     d->stats.evicted_chunks++;
-    tierce__disk_doom(d, slot, TIERCE__LEFT_EVICTED);
-    TIERCE_DASSERT(d->doomed == slot);
-    d->doomed = d->table.chunks[slot].doom_next;
-    bool removed = try_remove(d, slot);
-    TIERCE_ASSERT(removed);
+    doom_and_remove(d, slot, TIERCE__LEFT_EVICTED);
+    return true;
+}
+
+bool tierce__disk_drop_slot(struct tierce__disk *d, uint32_t slot)
+{
+    tierce__lock_assert_held(&d->lock);
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    bool is_committing = c->state == TIERCE__DISK_COMMITTING;
+    TIERCE_ASSERT(is_committing || c->state == TIERCE__DISK_DIRTY);
+    TIERCE_DASSERT(c->reads == 0 && !c->doomed);
+    if (!limbo_has_room(d))
+        return false;
+    list_remove(d, is_committing ? &d->committing : &d->dirty, slot);
+    c->recorded = c->recorded || is_committing; /* a journal that failed may have its record */
+    c->state = TIERCE__DISK_FORGOTTEN;
+    doom_and_remove(d, slot, TIERCE__LEFT_LOST);
     return true;
 }
 

@@ -8,7 +8,7 @@
 #define MIB (1ULL << 20)
 
 static struct store s;
-static struct tierce__vfs *vfs; /* the fault wrapper of the store that is open, if any */
+static struct tierce__vfs *vfs; /* make_faulty's; the store's when it is open */
 
 static void setup(void)
 {
@@ -35,24 +35,34 @@ static void mount_here(char folder[160])
     snprintf(folder, 160, "%.100s/store", s.folder);
 }
 
-static int open_at(char *folder, bool sparse)
+/* From now on all calls of a kind fail. */
+static void fail_all(enum tierce__fault_kind kind, int error)
+{
+    tierce__vfs_fault_add(
+        vfs,
+        &(struct tierce__vfs_fault_rule){
+            .kind = kind, .action = TIERCE__FAULT_FAIL, .nth = 1, .forever = true, .error = error});
+}
+
+static void make_faulty(void)
+{
+    struct tierce__vfs *inner;
+    ck_assert_int_eq(tierce__vfs_create(&inner, 16), 0);
+    ck_assert_int_eq(tierce__vfs_fault_create(&vfs, inner, false), 0);
+}
+
+static int open_with(char *folder, struct tierce__vfs *files, unsigned flush_ms)
 {
     struct tierce__disk_opts opts = store_opts(&s, 4096 * MIB);
     opts.path = folder;
-    opts.flush_interval_ms = 20;
-    vfs = NULL;
-    if (sparse) {
-        struct tierce__vfs *inner;
-        ck_assert_int_eq(tierce__vfs_create(&inner, 16), 0);
-        ck_assert_int_eq(tierce__vfs_fault_create(&vfs, inner, false), 0);
-        tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_ALLOCATE,
-                                                                    .action = TIERCE__FAULT_FAIL,
-                                                                    .nth = 1,
-                                                                    .forever = true,
-                                                                    .error = -EOPNOTSUPP});
-        opts.vfs = vfs;
-    }
+    opts.flush_interval_ms = flush_ms;
+    opts.vfs = files;
     return store_open(&s, &opts);
+}
+
+static int open_at(char *folder)
+{
+    return open_with(folder, NULL, 20);
 }
 
 /* Puts chunks with occasional flushes; returns how many were stored. */
@@ -90,7 +100,7 @@ START_TEST(a_store_larger_than_its_file_system_goes_on_writing)
     char folder[160];
     mount_here(folder);
     for (uint64_t life = 0; life < 3; life++) {
-        ck_assert_int_eq(open_at(folder, false), 0);
+        ck_assert_int_eq(open_at(folder), 0);
         uint64_t first = life * 2000;
         ck_assert_uint_eq(put_many(first, first + 2000), 2000); /* 5 times the capacity */
         flush_now();
@@ -117,7 +127,7 @@ START_TEST(a_full_store_grows_again)
     char folder[160];
     mount_here(folder);
     small_disk_fill(s.folder, 8 * MIB);
-    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_int_eq(open_at(folder), 0);
     ck_assert_uint_eq(put_many(0, 300), 300);
     flush_now();
     ck_assert(store_stats(&s).full);
@@ -140,7 +150,7 @@ START_TEST(others_fill_the_file_system)
 {
     char folder[160];
     mount_here(folder);
-    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_int_eq(open_at(folder), 0);
     ck_assert_uint_eq(put_many(0, 200), 200);
     flush_now();
     small_disk_fill(s.folder, 0);
@@ -152,8 +162,40 @@ START_TEST(others_fill_the_file_system)
     ck_assert_uint_eq(count_right(0, 4500), stats.chunks);
     ck_assert_uint_ge(stats.chunks, 100);
     store_close(&s);
-    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_int_eq(open_at(folder), 0);
     ck_assert_uint_eq(count_right(0, 4500), stats.chunks);
+}
+END_TEST
+
+/* As before, while the chunks at the end of the data file wait for the journal: they are dropped,
+ * which the flush says, and the store continues with the rest. */
+START_TEST(chunks_that_wait_for_the_journal_do_not_hold_the_end)
+{
+    char folder[160];
+    mount_here(folder);
+    make_faulty();
+    fail_all(TIERCE__FAULT_ALLOCATE, -EOPNOTSUPP); /* the file ends with its last chunk */
+    ck_assert_int_eq(open_with(folder, vfs, 60000), 0);
+    for (uint64_t n = 0; n < 100; n++)
+        ck_assert_int_eq(store_put(&s, n), 0);
+    small_disk_fill(s.folder, 0);
+    tierce__vfs_fault_add(vfs, &(struct tierce__vfs_fault_rule){.kind = TIERCE__FAULT_WRITE,
+                                                                .action = TIERCE__FAULT_FAIL,
+                                                                .nth = 1,
+                                                                .error = -ENOSPC});
+    ck_assert_int_eq(store_flush(&s), -ENOSPC); /* a new journal takes the place of chunks */
+    flush_now();
+    struct tierce__tier_stats stats = store_stats(&s);
+    ck_assert(stats.full && !stats.rejects);
+    ck_assert_uint_ge(stats.chunks, 90);
+    ck_assert_uint_lt(stats.chunks, 100);
+    ck_assert_uint_eq(count_right(0, 100), stats.chunks);
+    ck_assert_uint_eq(put_many(100, 200), 100);
+    flush_now();
+    stats = store_stats(&s);
+    store_close(&s);
+    ck_assert_int_eq(open_at(folder), 0);
+    ck_assert_uint_eq(count_right(0, 200), stats.chunks);
 }
 END_TEST
 
@@ -162,7 +204,9 @@ START_TEST(a_file_system_that_cannot_reserve)
 {
     char folder[160];
     mount_here(folder);
-    ck_assert_int_eq(open_at(folder, true), 0);
+    make_faulty();
+    fail_all(TIERCE__FAULT_ALLOCATE, -EOPNOTSUPP);
+    ck_assert_int_eq(open_with(folder, vfs, 20), 0);
     (void)put_many(0, 1000);
     ck_assert_uint_eq(put_many(1000, 1500), 500);
     flush_now();
@@ -180,14 +224,14 @@ START_TEST(a_data_file_that_ends_inside_a_page)
     struct stat st;
     mount_here(folder);
     small_disk_fill(s.folder, 8 * MIB);
-    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_int_eq(open_at(folder), 0);
     ck_assert_uint_eq(put_many(0, 300), 300);
     flush_now();
     store_close(&s);
     snprintf(data, sizeof(data), "%s/data", folder);
     ck_assert_int_eq(stat(data, &st), 0);
     ck_assert_int_eq(truncate(data, st.st_size - 1000), 0);
-    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_int_eq(open_at(folder), 0);
     ck_assert_uint_eq(put_many(300, 600), 300);
     flush_now();
     struct tierce__tier_stats stats = store_stats(&s);
@@ -202,7 +246,7 @@ START_TEST(a_file_system_without_any_room)
 {
     char folder[160];
     mount_here(folder);
-    ck_assert_int_eq(open_at(folder, false), 0);
+    ck_assert_int_eq(open_at(folder), 0);
     small_disk_fill(s.folder, 0);
     ck_assert_uint_eq(put_many(0, 50), 0);
     ck_assert(store_stats(&s).full);
@@ -224,6 +268,7 @@ int main(void)
     return CHECK_RUN(
         "disk_full", .seconds = 120, .setup = setup, .teardown = teardown,
         .tests = {a_store_larger_than_its_file_system_goes_on_writing, a_full_store_grows_again,
-                  others_fill_the_file_system, a_file_system_that_cannot_reserve,
-                  a_data_file_that_ends_inside_a_page, a_file_system_without_any_room});
+                  others_fill_the_file_system, chunks_that_wait_for_the_journal_do_not_hold_the_end,
+                  a_file_system_that_cannot_reserve, a_data_file_that_ends_inside_a_page,
+                  a_file_system_without_any_room});
 }
