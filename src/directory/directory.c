@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/config/config_parse.h"
 #include "base/mix.h"
 #include "directory/directory_private.h"
 
@@ -104,6 +105,13 @@ static void need_clean(struct tierce__directory *directory, struct tierce__direc
     }
 }
 
+static void clear_keys(struct tierce__directory_slot *slot)
+{
+    atomic_store_explicit(&slot->keys, 0, memory_order_relaxed);
+    for (uint32_t i = 0; i < TIERCE__DIRECTORY_TIERS_MAX; i++)
+        atomic_store_explicit(&slot->tier_keys[i], 0, memory_order_relaxed);
+}
+
 /* Moves all that it holds to an earlier epoch, of which `ages` remain valid. */
 static void advance(struct tierce__directory *directory, struct tierce__directory_slot *slot,
                     uint32_t ages)
@@ -113,7 +121,7 @@ static void advance(struct tierce__directory *directory, struct tierce__director
     need_clean(directory, slot);
     slot->epochs_used++;
     slot->epoch = (slot->epoch + 1) % TIERCE__DIRECTORY_EPOCHS;
-    atomic_store_explicit(&slot->keys, 0, memory_order_relaxed);
+    clear_keys(slot);
     publish(directory, slot, ages, TIERCE__DIRECTORY_ALIVE);
 }
 
@@ -175,7 +183,9 @@ static void enter(struct tierce__directory *directory, struct tierce__directory_
     atomic_store(&slot->host, tierce__directory_host(directory, worker->host));
     atomic_store(&slot->load, 0);
     atomic_store(&slot->seen_ns, now_ns);
-    atomic_store(&slot->keys, 0);
+    clear_keys(slot);
+    slot->models[0] = '\0';
+    slot->takes_commands = worker->takes_commands;
     directory->worker_count++;
     /* After the rest: lookups see it now, and then its own calls. */
     if (slot->epochs_used > 0)
@@ -313,6 +323,16 @@ enum tierce__directory_answer tierce__directory_beat(struct tierce__directory *d
     bool is_synced = slot->is_synced || slot->is_sending;
     tierce__lock_drop(&slot->lock);
     return is_synced ? TIERCE__DIRECTORY_DONE : TIERCE__DIRECTORY_RESYNC;
+}
+
+void tierce__directory_set_models(struct tierce__directory *directory,
+                                  struct tierce__directory_id id, const char *models)
+{
+    struct tierce__directory_slot *slot = hold(directory, id);
+    if (slot == NULL)
+        return;
+    tierce__text_for_message(slot->models, sizeof(slot->models), models);
+    tierce__lock_drop(&slot->lock);
 }
 
 /* Of a worker whose lock is held. */
@@ -526,7 +546,11 @@ static void describe(struct tierce__directory *directory, struct tierce__directo
                                             .left_out = slot->left_out,
                                             .load = atomic_load(&slot->load),
                                             .is_synced = slot->is_synced,
-                                            .is_whole = atomic_load(&slot->is_whole)};
+                                            .is_whole = atomic_load(&slot->is_whole),
+                                            .takes_commands = slot->takes_commands};
+    for (uint32_t i = 0; i < TIERCE__DIRECTORY_TIERS_MAX; i++)
+        out->tier_keys[i] = (uint64_t)atomic_load(&slot->tier_keys[i]);
+    memcpy(out->models, slot->models, sizeof(out->models));
     memcpy(out->name, slot->name, sizeof(out->name));
     memcpy(out->address, slot->address, sizeof(out->address));
     memcpy(out->host, slot->host_name, sizeof(out->host));

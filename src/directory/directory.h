@@ -69,6 +69,7 @@ struct tierce__directory_worker {
     const char *group, *name; /* the name is unique in its group */
     const char *address;      /* where it serves its chunks; "" if it does not */
     const char *host;         /* net/host_id.h; "" if unknown */
+    bool takes_commands;      /* of an operator; kept for `about` */
 };
 
 /* A worker since it joined. Never 0 for a worker. */
@@ -103,6 +104,10 @@ enum tierce__directory_answer tierce__directory_leave(struct tierce__directory *
 enum tierce__directory_answer tierce__directory_beat(struct tierce__directory *directory,
                                                      struct tierce__directory_id id, uint32_t load,
                                                      uint64_t now_ns);
+
+/* The models that it serves, for `about`; cut after NAME_BYTES - 1. */
+void tierce__directory_set_models(struct tierce__directory *directory,
+                                  struct tierce__directory_id id, const char *models);
 
 struct tierce__directory_change {
     struct tierce__directory_key key;
@@ -206,14 +211,17 @@ struct tierce__directory_about {
     struct tierce__directory_id id;
     char group[TIERCE__DIRECTORY_NAME_BYTES], name[TIERCE__DIRECTORY_NAME_BYTES];
     char address[TIERCE__DIRECTORY_NAME_BYTES], host[TIERCE__DIRECTORY_HOST_BYTES];
-    uint64_t seen_ns;  /* its last call */
-    uint64_t next;     /* number of its next change */
-    uint64_t keys;     /* that it holds, in one tier or several */
-    uint64_t gaps;     /* how often numbers were missing */
-    uint64_t left_out; /* changes for which there was no memory */
+    char models[TIERCE__DIRECTORY_NAME_BYTES];
+    uint64_t seen_ns;                                /* its last call */
+    uint64_t next;                                   /* number of its next change */
+    uint64_t keys;                                   /* that it holds, in one tier or several */
+    uint64_t tier_keys[TIERCE__DIRECTORY_TIERS_MAX]; /* that each of its tiers holds */
+    uint64_t gaps;                                   /* how often numbers were missing */
+    uint64_t left_out;                               /* changes for which there was no memory */
     uint32_t load;
     bool is_synced; /* its contents are complete, as far as it has reported them */
     bool is_whole;  /* that, and there was memory for all of them */
+    bool takes_commands;
 };
 
 /* False: it has left. */

@@ -65,8 +65,9 @@ struct tierce__directory_slot {
     _Atomic uint64_t host;    /* hash of its host; 0: unknown */
     _Atomic uint64_t session; /* 0: nobody; then the rest changes under DIRECTORY */
     _Atomic uint64_t seen_ns;
-    _Atomic int64_t keys;  /* in the present epoch */
-    _Atomic int64_t words; /* in the table, of all epochs */
+    _Atomic int64_t keys;                                   /* in the present epoch */
+    _Atomic int64_t tier_keys[TIERCE__DIRECTORY_TIERS_MAX]; /* the same, in each tier */
+    _Atomic int64_t words;                                  /* in the table, of all epochs */
     /* Its contents are complete, and none were left out since. Changes under DIRECTORY_WORKER. */
     _Atomic bool is_whole;
 
@@ -75,6 +76,8 @@ struct tierce__directory_slot {
     bool has_left_out; /* since it began to send its contents */
     uint64_t next, gaps, left_out;
     uint64_t sending; /* number of the last sending of its contents that began */
+    char models[TIERCE__DIRECTORY_NAME_BYTES];
+    bool takes_commands;
 
     /* Read under either lock, changed under both: */
     uint32_t epoch;

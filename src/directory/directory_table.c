@@ -372,6 +372,15 @@ static void count_key(struct tierce__directory *directory, uint32_t slot, int64_
     atomic_fetch_add_explicit(&directory->slots[slot].keys, by, memory_order_relaxed);
 }
 
+/* Of the tiers with a bit in `tiers`. */
+static void count_tiers(struct tierce__directory *directory, uint32_t slot, uint32_t tiers,
+                        int64_t by)
+{
+    for (; tiers != 0; tiers &= tiers - 1)
+        atomic_fetch_add_explicit(&directory->slots[slot].tier_keys[(unsigned)__builtin_ctz(tiers)],
+                                  by, memory_order_relaxed);
+}
+
 /* Whether the worker's group may have one more. */
 static bool may_hold(const struct tierce__directory *directory, uint32_t slot)
 {
@@ -392,11 +401,13 @@ static int put_locked(struct tierce__directory *directory, const struct place *p
             return -ENOMEM;
         count_word(directory, shard, slot, 1);
         count_key(directory, slot, 1);
+        count_tiers(directory, slot, tiers_of(holder), 1);
         return 0;
     }
     struct tierce__directory_entry *entry = entry_at(shard, number);
     uint32_t *known = find_holder(shard, entry, slot, &at);
     if (known != NULL && epoch_of(*known) == epoch_of(holder)) {
+        count_tiers(directory, slot, tiers_of(holder) & ~tiers_of(*known), 1);
         *known |= holder;
         return 0;
     }
@@ -407,6 +418,7 @@ static int put_locked(struct tierce__directory *directory, const struct place *p
     else
         count_word(directory, shard, slot, 1);
     count_key(directory, slot, 1);
+    count_tiers(directory, slot, tiers_of(holder), 1);
     return 0;
 }
 
@@ -421,6 +433,7 @@ static void take_locked(struct tierce__directory *directory, const struct place 
     if (known == NULL || epoch_of(*known) != epoch_of(holder))
         return;
     uint32_t left = tiers_of(*known) & ~tiers_of(holder);
+    count_tiers(directory, slot_of(holder), tiers_of(*known) & tiers_of(holder), -1);
     if (left != 0) {
         *known = tierce__directory_holder(slot_of(holder), epoch_of(holder), left);
         return;

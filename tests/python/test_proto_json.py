@@ -388,7 +388,7 @@ def test_table():
         for enum in file.enum_type:
             if enum.name in ("ReportReason", "NodeMedium", "NodePartState", "ScrubAction",
                              "MoveKind", "MoveResult", "DrainAction", "ReportKind",
-                             "ReportAnswer"):  # Tierce's own
+                             "ReportAnswer", "WorkerAction", "CommandState"):  # Tierce's own
                 continue
             own = 99 if enum.name == "StorageType" else 0 if enum.name == "FaultType" else 2**31
             lines += [f"{package}.{enum.name} {v.number} {v.name}" for v in enum.value

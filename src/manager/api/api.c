@@ -367,10 +367,10 @@ const struct tierce__api_row *tierce__api_row(enum tierce__rpc_id id)
 {
     TIERCE_ASSERT(id < TIERCE__RPC_COUNT);
     static const struct tierce__api_row *const tables[] = {
-        tierce__api_meta_rows,   tierce__api_admin_rows,    tierce__api_cluster_rows,
-        tierce__api_kv_rows,     tierce__api_debug_rows,    tierce__api_node_rows,
-        tierce__api_backup_rows, tierce__api_storage_rows,  tierce__api_namespace_rows,
-        tierce__api_move_rows,   tierce__api_directory_rows};
+        tierce__api_meta_rows,   tierce__api_admin_rows,     tierce__api_cluster_rows,
+        tierce__api_kv_rows,     tierce__api_debug_rows,     tierce__api_node_rows,
+        tierce__api_backup_rows, tierce__api_storage_rows,   tierce__api_namespace_rows,
+        tierce__api_move_rows,   tierce__api_directory_rows, tierce__api_command_rows};
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
         if (tables[i][id].run != NULL)
             return &tables[i][id];

@@ -2,7 +2,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/text/url.h"
-#include "manager/api/api_private.h"
+#include "manager/api/api_directory.h"
 #include "manager/holdings/holdings.h"
 
 #include <errno.h>
@@ -15,13 +15,12 @@ enum { CHANGES_MAX = 4096, EVICTED = 8, FIND_SHORT = 512 };
 
 #define INVALID_ARGUMENT META__ERROR_CODE__INVALID_ARGUMENT
 
-static struct tierce__directory *directory_of(const struct tierce__api_call *api)
+struct tierce__directory *tierce__api_directory_of(const struct tierce__api_call *api)
 {
     return tierce__holdings_directory(api->manager->holdings);
 }
 
-/* The group that the request names, or that of the caller's scope. */
-static const char *group_of(const struct tierce__api_call *api, const char *named)
+const char *tierce__api_group_of(const struct tierce__api_call *api, const char *named)
 {
     const char *group = tierce__api_string(named);
     return group[0] == '\0' && api->caller->grant != NULL &&
@@ -36,26 +35,39 @@ static struct tierce__directory_id worker_of(const struct tierce__api_call *api,
                                              int64_t session, int32_t slot)
 {
     struct tierce__directory_id id = {(uint64_t)session, (uint32_t)slot};
-    return tierce__directory_is_of(directory_of(api), id, group) ? id
-                                                                 : (struct tierce__directory_id){0};
+    return tierce__directory_is_of(tierce__api_directory_of(api), id, group)
+               ? id
+               : (struct tierce__directory_id){0};
 }
 
 /* Two numbers for each key. False: the status says why. */
-static bool are_keys(struct tierce__api_call *api, size_t numbers)
+static bool are_keys(struct tierce__api_call *api, size_t numbers, size_t chunks_max)
 {
-    if (numbers % 2 == 0 && numbers / 2 <= CHANGES_MAX) {
+    if (numbers % 2 == 0 && numbers / 2 <= chunks_max) {
         api->keys += numbers / 2;
         return true;
     }
     tierce__api_say(api, INVALID_ARGUMENT,
-                    "keys: %zu numbers; accepted are two for each chunk, and at most %d chunks",
-                    numbers, CHANGES_MAX);
+                    "keys: %zu numbers; accepted are two for each chunk, and at most %zu chunks",
+                    numbers, chunks_max);
     return false;
 }
 
 static struct tierce__directory_key key_at(const int64_t *keys, size_t i)
 {
     return (struct tierce__directory_key){(uint64_t)keys[2 * i], (uint64_t)keys[2 * i + 1]};
+}
+
+struct tierce__directory_key *tierce__api_read_chunk_keys(struct tierce__api_call *api,
+                                                          const int64_t *keys, size_t numbers,
+                                                          size_t chunks_max)
+{
+    if (!are_keys(api, numbers, chunks_max))
+        return NULL;
+    struct tierce__directory_key *out = tierce__api_alloc(api, numbers / 2 + 1, sizeof(*out));
+    for (size_t i = 0; out != NULL && i < numbers / 2; i++)
+        out[i] = key_at(keys, i);
+    return out;
 }
 
 /* ---- workers' calls -------------------------------------------------------------------------- */
@@ -98,10 +110,11 @@ static void join_directory(struct tierce__api_call *api)
 {
     const Meta__JoinDirectoryRequest *request = (const Meta__JoinDirectoryRequest *)api->request;
     struct tierce__directory_worker worker = {
-        .group = group_of(api, request->instance_group),
+        .group = tierce__api_group_of(api, request->instance_group),
         .name = tierce__api_string(request->worker),
         .address = tierce__api_string(request->transfer_address),
         .host = tierce__api_string(request->host_id),
+        .takes_commands = request->takes_commands,
     };
     struct tierce__directory_id id = {0};
     if (!is_address(worker.address)) {
@@ -111,7 +124,7 @@ static void join_directory(struct tierce__api_call *api)
                         worker.address, TIERCE__DIRECTORY_NAME_BYTES);
         return;
     }
-    int rc = tierce__directory_join(directory_of(api), &worker, tierce__now_ns(), &id);
+    int rc = tierce__directory_join(tierce__api_directory_of(api), &worker, tierce__now_ns(), &id);
     if (rc == TIERCE_E_ARGUMENT) {
         tierce__api_say(api, INVALID_ARGUMENT,
                         "instance_group or worker is longer than %u bytes, or host_id longer than "
@@ -139,7 +152,7 @@ static void join_directory(struct tierce__api_call *api)
 static struct tierce__directory_change *read_changes(struct tierce__api_call *api,
                                                      const Meta__ReportChunksRequest *request)
 {
-    if (!are_keys(api, request->n_keys))
+    if (!are_keys(api, request->n_keys, CHANGES_MAX))
         return NULL;
     size_t count = request->n_keys / 2;
     if (request->n_tiers != count) {
@@ -186,7 +199,8 @@ static enum tierce__directory_answer take_report(struct tierce__api_call *api,
         return tierce__holdings_end(holdings, id, sending, first, now_ns);
     case META__REPORT_KIND__RK_CHANGES:
     default:
-        return tierce__directory_report(directory_of(api), id, first, changes, count, now_ns);
+        return tierce__directory_report(tierce__api_directory_of(api), id, first, changes, count,
+                                        now_ns);
     }
 }
 
@@ -240,6 +254,14 @@ static bool is_report(struct tierce__api_call *api, const Meta__ReportChunksRequ
     return true;
 }
 
+static void take_models(struct tierce__api_call *api, const Meta__ReportChunksRequest *request,
+                        struct tierce__directory_id id)
+{
+    const char *models = tierce__api_string(request->models);
+    if (models[0] != '\0')
+        tierce__directory_set_models(tierce__api_directory_of(api), id, models);
+}
+
 static void report_chunks(struct tierce__api_call *api)
 {
     const Meta__ReportChunksRequest *request = (const Meta__ReportChunksRequest *)api->request;
@@ -249,16 +271,19 @@ static void report_chunks(struct tierce__api_call *api)
     const struct tierce__directory_change *changes = read_changes(api, request);
     if (changes == NULL)
         return;
-    struct tierce__directory_id id =
-        worker_of(api, group_of(api, request->instance_group), request->session, request->slot);
+    struct tierce__directory_id id = worker_of(
+        api, tierce__api_group_of(api, request->instance_group), request->session, request->slot);
     uint32_t load = request->load < 0            ? 0
                     : request->load > UINT32_MAX ? UINT32_MAX
                                                  : (uint32_t)request->load;
     uint32_t wait_ms = 0;
     enum tierce__directory_answer answer =
-        tierce__directory_beat(directory_of(api), id, load, tierce__now_ns());
-    if (answer != TIERCE__DIRECTORY_UNKNOWN)
+        tierce__directory_beat(tierce__api_directory_of(api), id, load, tierce__now_ns());
+    if (answer != TIERCE__DIRECTORY_UNKNOWN) {
         answer = take_report(api, request, id, changes, &wait_ms);
+        take_models(api, request, id);
+        tierce__api_exchange_commands(api, id);
+    }
     reply->answer = answer_of(answer);
     reply->wait_ms = wait_ms;
     tierce__api_end(api, 0, "report chunks", "Report answered");
@@ -267,9 +292,9 @@ static void report_chunks(struct tierce__api_call *api)
 static void leave_directory(struct tierce__api_call *api)
 {
     const Meta__LeaveDirectoryRequest *request = (const Meta__LeaveDirectoryRequest *)api->request;
-    struct tierce__directory_id id =
-        worker_of(api, group_of(api, request->instance_group), request->session, request->slot);
-    (void)tierce__directory_leave(directory_of(api), id);
+    struct tierce__directory_id id = worker_of(
+        api, tierce__api_group_of(api, request->instance_group), request->session, request->slot);
+    (void)tierce__directory_leave(tierce__api_directory_of(api), id);
     tierce__api_end(api, 0, "leave directory", "Worker left");
 }
 
@@ -285,7 +310,7 @@ static bool show_prefix(struct tierce__api_call *api, Meta__FindChunksResponse *
                         const struct tierce__directory_prefix *prefix)
 {
     struct tierce__directory_who who;
-    if (!tierce__directory_who(directory_of(api), prefix->worker, &who))
+    if (!tierce__directory_who(tierce__api_directory_of(api), prefix->worker, &who))
         return true;
     Meta__HeldPrefix *out =
         (Meta__HeldPrefix *)tierce__proto_add(api->reply, &meta__held_prefix__descriptor);
@@ -313,7 +338,7 @@ static bool show_run(struct tierce__api_call *api, Meta__FindChunksResponse *rep
                      const struct tierce__directory_run *run, bool *is_over)
 {
     struct tierce__directory_who who;
-    *is_over = !tierce__directory_who(directory_of(api), run->worker, &who);
+    *is_over = !tierce__directory_who(tierce__api_directory_of(api), run->worker, &who);
     if (*is_over)
         return true;
     Meta__ReadRun *out =
@@ -352,21 +377,19 @@ bool tierce__api_find_is_long(const struct tierce__api_call *api)
 static void find_chunks(struct tierce__api_call *api)
 {
     const Meta__FindChunksRequest *request = (const Meta__FindChunksRequest *)api->request;
-    if (!are_keys(api, request->n_keys))
-        return;
     size_t count = request->n_keys / 2;
-    struct tierce__directory_key *keys = tierce__api_alloc(api, count + 1, sizeof(*keys));
-    struct tierce__directory_found *found = tierce__api_alloc(api, 1, sizeof(*found));
-    if (keys == NULL || found == NULL)
+    const struct tierce__directory_key *keys =
+        tierce__api_read_chunk_keys(api, request->keys, request->n_keys, CHANGES_MAX);
+    struct tierce__directory_found *found =
+        keys != NULL ? tierce__api_alloc(api, 1, sizeof(*found)) : NULL;
+    if (found == NULL)
         return;
-    for (size_t i = 0; i < count; i++)
-        keys[i] = key_at(request->keys, i);
     struct tierce__directory_asker asker = {
-        .group = group_of(api, request->instance_group),
+        .group = tierce__api_group_of(api, request->instance_group),
         .host = tierce__api_string(request->host_id),
         .exclude = {(uint64_t)request->session, (uint32_t)request->slot},
     };
-    int rc = tierce__directory_find(directory_of(api), keys, count, &asker, found);
+    int rc = tierce__directory_find(tierce__api_directory_of(api), keys, count, &asker, found);
     if (rc == 0)
         rc = show_found(api, found);
     tierce__api_end(api, rc, "find chunks", "Find chunks success");
@@ -393,18 +416,25 @@ static bool show_worker(struct tierce__api_call *api, Meta__ListWorkersResponse 
     out->left_out = (int64_t)about->left_out;
     out->load = about->load;
     out->is_complete = about->is_whole;
+    out->takes_commands = about->takes_commands;
+    out->models = text(api, about->models);
+    out->tier_keys = tierce__api_alloc(api, TIERCE__DIRECTORY_TIERS_MAX, sizeof(*out->tier_keys));
+    if (out->tier_keys == NULL)
+        return false;
+    for (uint32_t i = 0; i < TIERCE__DIRECTORY_TIERS_MAX; i++)
+        out->tier_keys[out->n_tier_keys++] = (int64_t)about->tier_keys[i];
     return out->worker != NULL && out->instance_group != NULL && out->transfer_address != NULL &&
-           out->host_id != NULL;
+           out->host_id != NULL && out->models != NULL;
 }
 
 static void list_workers(struct tierce__api_call *api)
 {
     const Meta__ListWorkersRequest *request = (const Meta__ListWorkersRequest *)api->request;
     Meta__ListWorkersResponse *reply = (Meta__ListWorkersResponse *)api->reply;
-    const char *group = group_of(api, request->instance_group);
+    const char *group = tierce__api_group_of(api, request->instance_group);
     struct tierce__directory_stats stats;
     struct tierce__directory_about about;
-    tierce__directory_stats(directory_of(api), &stats);
+    tierce__directory_stats(tierce__api_directory_of(api), &stats);
     /* Workers that join meanwhile are perhaps not shown. */
     size_t room = stats.workers;
     reply->workers = tierce__api_alloc(api, room + 1, sizeof(*reply->workers));
@@ -412,7 +442,7 @@ static void list_workers(struct tierce__api_call *api)
         return;
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && reply->n_workers < room &&
-                            tierce__directory_next(directory_of(api), &from, &about);) {
+                            tierce__directory_next(tierce__api_directory_of(api), &from, &about);) {
         if (group[0] == '\0' || strcmp(group, about.group) == 0)
             rc = show_worker(api, reply, &about) ? 0 : -ENOMEM;
     }

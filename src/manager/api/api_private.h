@@ -54,6 +54,7 @@ extern const struct tierce__api_row tierce__api_backup_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_namespace_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_move_rows[TIERCE__RPC_COUNT];
 extern const struct tierce__api_row tierce__api_directory_rows[TIERCE__RPC_COUNT];
+extern const struct tierce__api_row tierce__api_command_rows[TIERCE__RPC_COUNT];
 
 /* Whether a FindChunks has so many keys that it belongs on a worker. */
 bool tierce__api_find_is_long(const struct tierce__api_call *api);

@@ -33,6 +33,7 @@ struct sender {
 
 struct tierce__holdings {
     struct tierce__directory *directory;
+    struct tierce__worker_commands *commands;
     uint32_t silence_ms, senders_max;
 
     struct tierce__lock lock; /* SENDERS: below */
@@ -102,6 +103,11 @@ int tierce__holdings_create(struct tierce__holdings **out, const struct tierce__
                 .silence_ns = holdings->silence_ms * NS_OF_MS,
             });
     if (rc == 0)
+        rc = tierce__worker_commands_create(&holdings->commands,
+                                            &(struct tierce__worker_commands_opts){
+                                                .size = sizeof(struct tierce__worker_commands_opts),
+                                                .directory = holdings->directory});
+    if (rc == 0)
         *out = holdings;
     else
         tierce__holdings_destroy(holdings);
@@ -112,6 +118,7 @@ void tierce__holdings_destroy(struct tierce__holdings *holdings)
 {
     if (holdings == NULL)
         return;
+    tierce__worker_commands_destroy(holdings->commands);
     tierce__directory_destroy(holdings->directory);
     tierce__lock_fini(&holdings->lock);
     tierce__free(holdings->senders);
@@ -122,6 +129,11 @@ void tierce__holdings_destroy(struct tierce__holdings *holdings)
 struct tierce__directory *tierce__holdings_directory(const struct tierce__holdings *holdings)
 {
     return holdings->directory;
+}
+
+struct tierce__worker_commands *tierce__holdings_commands(const struct tierce__holdings *holdings)
+{
+    return holdings->commands;
 }
 
 uint32_t tierce__holdings_silence_ms(const struct tierce__holdings *holdings)
@@ -280,6 +292,7 @@ void tierce__holdings_clear(struct tierce__holdings *holdings)
     struct tierce__directory_about about;
     for (uint32_t from = 0; tierce__directory_next(holdings->directory, &from, &about);)
         (void)tierce__directory_leave(holdings->directory, about.id);
+    tierce__worker_commands_clear(holdings->commands);
     tierce__lock_take(&holdings->lock);
     for (uint32_t i = 0; i < holdings->senders_max; i++)
         holdings->senders[i] = (struct sender){0};
@@ -290,6 +303,7 @@ void tierce__holdings_clear(struct tierce__holdings *holdings)
 void tierce__holdings_tick(struct tierce__holdings *holdings, uint64_t now_ns)
 {
     (void)tierce__directory_expire(holdings->directory, now_ns);
+    tierce__worker_commands_tick(holdings->commands, now_ns);
     for (uint32_t i = 0; i < CLEAN_STEPS; i++) {
         if (!tierce__directory_clean(holdings->directory, CLEAN_ENTRIES))
             return;

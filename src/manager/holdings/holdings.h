@@ -3,6 +3,7 @@
 #define TIERCE_MANAGER_HOLDINGS_H
 
 #include "directory/directory.h"
+#include "manager/holdings/worker_commands.h"
 
 /*
  * A manager's directory of the chunks that workers hold (directory/directory.h), for the calls of
@@ -39,6 +40,7 @@ TIERCE_MUSTUSE int tierce__holdings_create(struct tierce__holdings **out,
 void tierce__holdings_destroy(struct tierce__holdings *holdings);
 
 struct tierce__directory *tierce__holdings_directory(const struct tierce__holdings *holdings);
+struct tierce__worker_commands *tierce__holdings_commands(const struct tierce__holdings *holdings);
 uint32_t tierce__holdings_silence_ms(const struct tierce__holdings *holdings);
 
 /* The secret by which the workers of a group recognise each other: hex digits, of the group and of
@@ -69,10 +71,11 @@ enum tierce__directory_answer tierce__holdings_end(struct tierce__holdings *hold
                                                    struct tierce__directory_id id, uint64_t sending,
                                                    uint64_t covered, uint64_t now_ns);
 
-/* All workers leave: this manager begins or ceases to lead. */
+/* All workers leave, and commands are forgotten: this manager begins or ceases to lead. */
 void tierce__holdings_clear(struct tierce__holdings *holdings);
 
-/* Removes silent workers, and frees a part of what others held. Called every 50 ms or so. */
+/* Removes silent workers, ends their commands, and frees a part of what others held. Called every
+ * 50 ms or so. */
 void tierce__holdings_tick(struct tierce__holdings *holdings, uint64_t now_ns);
 
 #endif

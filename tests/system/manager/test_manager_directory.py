@@ -13,7 +13,8 @@ from node_process import Lm, Node
 
 pytest.importorskip("grpc_tools")
 
-TOKENS = {"all": "*", "chat": "chat", "code": "code", "one": "chat/i"}
+TOKENS = {"all": "*", "chat": "chat", "code": "code", "one": "chat/i", "operator": "chat", "stranger": "code"}
+OPERATORS = ("all", "operator", "stranger")
 SILENCE_MS = 1500
 
 
@@ -22,7 +23,7 @@ def manager(tmp_path_factory):
     folder = tmp_path_factory.mktemp("directory")
     tokens = folder / "tokens"
     tokens.write_text("".join(
-        f"{'admin' if name == 'all' else 'read,write'} {name} {hashlib.sha256(name.encode()).hexdigest()} {scope}\n"
+        f"{'admin' if name in OPERATORS else 'read,write'} {name} {hashlib.sha256(name.encode()).hexdigest()} {scope}\n"
         for name, scope in TOKENS.items()))
     tokens.chmod(0o600)
     manager = Manager(folder / "m", "--auth.required=true", f"--auth.token_file={tokens}",
@@ -57,13 +58,14 @@ def keys(chunks):
 class Worker:
     """What an engine sends."""
 
-    def __init__(self, api, name, **fields):
+    def __init__(self, api, name, takes_commands=True, **fields):
         self.api, self.name, self.fields, self.next, self.sending = api, name, fields, 1, 0
+        self.takes_commands = takes_commands
         self.join()
 
     def join(self):
         reply = ok(self.api.call("meta", "JoinDirectory", worker=self.name, transfer_address="127.0.0.1:1",
-                                 host_id="h", **self.fields))
+                                 host_id="h", takes_commands=self.takes_commands, **self.fields))
         self.id = {"session": reply["session"], "slot": reply.get("slot", 0)}
         return reply
 
@@ -246,6 +248,71 @@ def test_a_new_leader_knows_nobody(manager):
     assert worker.call("RK_CHANGES")["answer"] == "RA_UNKNOWN"
     wait_until(lambda: b"tierce_directory_holder_count 0\n" in admin.raw(
         manager.ports["admin_http"], "/metrics", None, "GET")[1])
+
+
+def test_commands_to_workers(manager):
+    """A worker hears of a command in its next answer, until it has taken it; its operator gets the result."""
+    api, operator, code = (api_of(manager, name) for name in ("chat", "operator", "code"))
+    worker, older = Worker(api, "a"), Worker(api, "older", takes_commands=False)
+    worker.send({1: 0})
+
+    def command(by, **fields):
+        return by.call("meta", "CommandWorker", **{"worker": "a", **fields})
+
+    def state(number, by=operator):
+        return by.call("meta", "GetCommand", command=number)
+
+    number = ok(command(operator, action="WA_PIN", keys=key(1), pin_ms=5000))["command"]
+    other = ok(command(operator, action="WA_CLEAR", tiers=[1, 1]))["command"]
+    assert ok(state(number))["state"] == "CS_WAITING"
+    for _ in range(2):      # the first answer may be lost
+        first, second = worker.call("RK_CHANGES", first=1)["commands"]
+    assert (first["command"], first["action"], first["pin_ms"]) == (number, "WA_PIN", "5000")
+    assert [int(half) for half in first["keys"]] == key(1) and 0 < int(first["timeout_ms"]) <= 30000
+    assert first["session"] == worker.id["session"]
+    assert (second["command"], second["tiers"]) == (other, [1])
+    assert [c["command"] for c in worker.call("RK_CHANGES", first=1, last_command=number)["commands"]] == [other]
+    assert ok(state(number))["state"] == "CS_SENT"
+    results = [{"command": number, "is_done": True, "chunks": 1},
+               {"command": other, "message": "there is no tier 1"}]
+    assert worker.call("RK_CHANGES", first=1, last_command=other, results=results).get("commands", []) == []
+    got = ok(state(number))
+    assert (got["worker"], got["action"], got["state"], int(got["chunks"])) == ("a", "WA_PIN", "CS_DONE", 1)
+    got = ok(state(other))
+    assert (got["state"], got["message"]) == ("CS_FAILED", "there is no tier 1")
+    # Only the operator of the group, and only workers that take commands.
+    for by in (api, code):
+        assert by.raw(manager.ports["http"], "/api/commandWorker", '{"worker":"a","action":1}')[0] == 403
+    assert status(state(number, api_of(manager, "stranger")))["code"] == "INSTANCE_NOT_EXIST"
+    assert status(command(api_of(manager, "stranger"), action="WA_HEALTH"))["code"] == "INSTANCE_NOT_EXIST"
+    assert ok(state(number, api_of(manager, "all")))["state"] == "CS_DONE"
+    assert status(command(operator, worker="older", action="WA_HEALTH"))["code"] == "UNSUPPORTED"
+    for code_, fields, why in (
+            ("INVALID_ARGUMENT", {"action": 9}, "action is 9"), ("INVALID_ARGUMENT", {}, "action is 0"),
+            ("INVALID_ARGUMENT", {"action": "WA_PIN"}, "WA_PIN requires"),
+            ("INVALID_ARGUMENT", {"action": "WA_CLEAR", "keys": key(1)}, "accepts none"),
+            ("INVALID_ARGUMENT", {"action": "WA_HEALTH", "tiers": [1]}, "WA_HEALTH accepts none"),
+            ("INVALID_ARGUMENT", {"action": "WA_CLEAR", "tiers": [8]}, "tiers is 8"),
+            ("INVALID_ARGUMENT", {"action": "WA_MOVE", "keys": key(1), "from_tier": 1, "to_tier": 2}, "exactly one"),
+            ("INVALID_ARGUMENT", {"action": "WA_PIN", "keys": key(1), "pin_ms": -1}, "pin_ms is -1"),
+            ("INVALID_ARGUMENT", {"action": "WA_PIN", "keys": [0] * 2050}, "at most 1024"),
+            ("INVALID_ARGUMENT", {"action": "WA_HEALTH", "timeout_ms": 600001}, "timeout_ms is 600001"),
+            ("UNSUPPORTED", {"action": "WA_MOVE", "keys": key(1), "to_worker": "b"}, "to_worker is 'b'")):
+        got = status(command(operator, **fields))
+        assert got["code"] == code_ and why in got["message"], (fields, got)
+    # It does not answer; it starts again; another leader.
+    number = ok(command(operator, action="WA_HEALTH", timeout_ms=1))["command"]
+    wait_until(lambda: state(number)["state"] == "CS_FAILED")
+    assert "worker a sent no result within 1 ms" in state(number)["message"]
+    number = ok(command(operator, action="WA_HEALTH"))["command"]
+    worker.join()
+    got = ok(state(number))
+    assert got["state"] == "CS_FAILED" and "worker a has joined again" in got["message"]
+    number = ok(command(operator, action="WA_HEALTH"))["command"]
+    assert status(api_of(manager, "all").call("admin", "LeaderDemote"))["code"] == "OK"
+    wait_until(lambda: status(api.call("meta", "FindChunks"))["code"] == "OK")
+    got = status(state(number))
+    assert got["code"] == "INSTANCE_NOT_EXIST" and "another leader" in got["message"]
 
 
 def test_the_command_line(manager, tmp_path):

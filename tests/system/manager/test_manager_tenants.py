@@ -28,7 +28,8 @@ META = {
     "RegisterNode": ("node", "all"), "TakeMoves": ("node", "all"), "FinishMoves": ("node", "all"),
     "InvalidateNamespace": ("trim", "instance"), "JoinDirectory": ("write", "group"),
     "ReportChunks": ("write", "group"), "LeaveDirectory": ("write", "group"),
-    "FindChunks": ("read", "group"), "ListWorkers": ("read", "group")}
+    "FindChunks": ("read", "group"), "ListWorkers": ("read", "group"),
+    "CommandWorker": ("admin", "group"), "GetCommand": ("admin", "group")}
 KV_META = {
     "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
     "Get": ("read", "instance"), "PutStart": ("write", "instance"),

@@ -129,12 +129,16 @@ START_TEST(prefixes_and_tiers)
     ck_assert_int_eq(report(a, 11, 40, 41, 0, true), TIERCE__DIRECTORY_DONE);
     find("g", 39, 41);
     ck_assert_uint_eq(found.prefix_count + found.run_count, 0);
+    ck_assert_uint_eq(about(b).tier_keys[0], 4);
+    ck_assert_uint_eq(about(b).tier_keys[1], 20);
     /* Each tier for itself. */
     ck_assert_int_eq(report(b, 25, 0, 4, 1, false), TIERCE__DIRECTORY_DONE);
     find("g", 0, 30);
     ck_assert_uint_eq(found.prefixes[0].keys, 20);
     ck_assert_uint_eq(found.prefixes[0].in_tier[1], 0);
     ck_assert_int_eq(report(b, 29, 0, 4, 0, false), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(b).tier_keys[0], 0);
+    ck_assert_uint_eq(about(b).tier_keys[1], 16);
     find("g", 0, 30);
     ck_assert_uint_eq(found.prefix_count, 1);
     assert_run(0, a, 0, 10);
@@ -468,7 +472,7 @@ START_TEST(nothing_of_an_old_epoch_comes_back)
     ck_assert_uint_ge(later, 2);
     /* Or it joins again and again. */
     for (unsigned round = 0; round < 1000; round++) {
-        struct tierce__directory_worker worker = {"g", "a", "", ""};
+        struct tierce__directory_worker worker = {"g", "a", "", "", false};
         int rc = tierce__directory_join(directory, &worker, 0, &a);
         limits += rc == TIERCE_E_LIMIT;
         if (rc == 0)
@@ -522,7 +526,7 @@ END_TEST
 START_TEST(limits)
 {
     struct tierce__directory_id id;
-    struct tierce__directory_worker worker = {"g", "", "", ""};
+    struct tierce__directory_worker worker = {"g", "", "", "", false};
     char longest[TIERCE__DIRECTORY_NAME_BYTES + 1];
     memset(longest, 'x', sizeof(longest));
     longest[TIERCE__DIRECTORY_NAME_BYTES] = '\0';
@@ -587,10 +591,10 @@ START_TEST(a_group_does_not_fill_the_part_of_others)
     open_with((struct tierce__directory_opts){
         .workers_max = 4, .group_workers_max = 2, .group_holders_max = 100});
     struct tierce__directory_id a = join("g", "a", ""), b = join("g", "b", ""), other;
-    ck_assert_int_eq(tierce__directory_join(directory,
-                                            &(struct tierce__directory_worker){"g", "c", "", ""}, 0,
-                                            &other),
-                     TIERCE_E_FULL);
+    ck_assert_int_eq(
+        tierce__directory_join(
+            directory, &(struct tierce__directory_worker){"g", "c", "", "", false}, 0, &other),
+        TIERCE_E_FULL);
     a = join("g", "a", ""); /* it replaces the one of its name */
     ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
     ck_assert_int_eq(report(b, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
@@ -646,7 +650,7 @@ START_TEST(a_group_has_its_own_words)
         ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
         (void)tierce__directory_leave(directory, a);
     }
-    struct tierce__directory_worker worker = {"k", "a", "", ""};
+    struct tierce__directory_worker worker = {"k", "a", "", "", false};
     ck_assert_int_eq(tierce__directory_join(directory, &worker, 0, &a), TIERCE_E_LIMIT);
     ck_assert_uint_eq(clean_stats().holders, 0);
     ck_assert_int_eq(tierce__directory_join(directory, &worker, 0, &a), 0);
@@ -687,8 +691,10 @@ START_TEST(each_allocation_fails_once)
         struct tierce__directory_id ids[3] = {{0}};
         unsigned joined = 0;
         for (unsigned i = 0; rc == 0 && i < 3; i++) {
-            struct tierce__directory_worker worker = {"g", (const char *[]){"a", "b", "c"}[i], "",
-                                                      ""};
+            struct tierce__directory_worker worker = {.group = "g",
+                                                      .name = (const char *[]){"a", "b", "c"}[i],
+                                                      .address = "",
+                                                      .host = ""};
             rc = tierce__directory_join(directory, &worker, 0, &ids[i]);
             ck_assert(rc == 0 || rc == -ENOMEM);
             joined += rc == 0;

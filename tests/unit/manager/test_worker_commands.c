@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "check_main.h"
+#include "manager/holdings/holdings.h"
+
+/* Commands to workers: how they reach their worker, how they end, and their bounds. */
+
+#define MS     1000000ULL
+#define SECOND (1000 * MS)
+
+static struct tierce__directory *directory;
+static struct tierce__worker_commands *commands;
+static uint64_t now_ns;
+
+static void open_with(uint32_t commands_max, uint32_t group_max)
+{
+    now_ns = SECOND;
+    ck_assert_int_eq(tierce__directory_create(
+                         &directory,
+                         &(struct tierce__directory_opts){
+                             .size = sizeof(struct tierce__directory_opts), .workers_max = 20}),
+                     0);
+    ck_assert_int_eq(
+        tierce__worker_commands_create(&commands,
+                                       &(struct tierce__worker_commands_opts){
+                                           .size = sizeof(struct tierce__worker_commands_opts),
+                                           .directory = directory,
+                                           .commands_max = commands_max,
+                                           .group_max = group_max,
+                                           .worker_max = 3}),
+        0);
+}
+
+static void close_all(void)
+{
+    tierce__worker_commands_destroy(commands);
+    tierce__directory_destroy(directory);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static struct tierce__directory_id join(const char *group, const char *name)
+{
+    struct tierce__directory_id id;
+    ck_assert_int_eq(
+        tierce__directory_join(directory,
+                               &(struct tierce__directory_worker){
+                                   .group = group, .name = name, .address = "", .host = ""},
+                               now_ns, &id),
+        0);
+    return id;
+}
+
+static int try(struct tierce__directory_id worker, uint64_t *number)
+{
+    const struct tierce__directory_key keys[] = {{1, 2}, {3, 4}};
+    const struct tierce__worker_order order = {
+        .action = TIERCE__WORKER_PIN, .keys = keys, .count = 2, .pin_ms = 7, .timeout_ms = 1000};
+    return tierce__worker_commands_give(commands, worker, &order, now_ns, number);
+}
+
+static uint64_t give(struct tierce__directory_id worker)
+{
+    uint64_t number = 0;
+    ck_assert_int_eq(try(worker, &number), 0);
+    ck_assert_uint_ne(number, 0);
+    return number;
+}
+
+/* How many commands a report of the worker is answered with; the first has this number. */
+static size_t hear(struct tierce__directory_id worker, uint64_t after, uint64_t first)
+{
+    struct tierce__worker_command *list[2];
+    size_t count = tierce__worker_commands_next(commands, worker, after, now_ns, list, 2);
+    for (size_t i = 0; i < count; i++) {
+        ck_assert(i == 0 ? list[i]->number == first : list[i]->number > list[i - 1]->number);
+        ck_assert_int_eq(list[i]->order.action, TIERCE__WORKER_PIN);
+        ck_assert_uint_eq(list[i]->order.count, 2);
+        ck_assert_uint_eq(list[i]->order.keys[1].low, 4);
+        ck_assert_uint_eq(list[i]->order.pin_ms, 7);
+        tierce__worker_command_release(list[i]);
+    }
+    return count;
+}
+
+static struct tierce__worker_report get(uint64_t number)
+{
+    struct tierce__worker_report report;
+    ck_assert(tierce__worker_commands_get(commands, number, "g", now_ns, &report));
+    return report;
+}
+
+static void end(struct tierce__directory_id worker, uint64_t number, bool is_done)
+{
+    const struct tierce__worker_result result = {
+        .is_done = is_done, .chunks = 1, .left_out = 1, .message = "no\033room"};
+    tierce__worker_commands_end(commands, worker, number, &result, now_ns);
+}
+
+START_TEST(a_command_and_its_result)
+{
+    open_with(0, 0);
+    struct tierce__directory_id a = join("g", "a"), b = join("g", "b"), gone = {99, 1};
+    struct tierce__worker_report report;
+    ck_assert_uint_eq(hear(a, 0, 0), 0);
+    uint64_t number = give(a);
+    ck_assert_int_eq(get(number).state, TIERCE__COMMAND_WAITING);
+    ck_assert_uint_eq(hear(b, 0, 0), 0);
+    /* It is said again until the worker has taken it: an answer may be lost. */
+    for (unsigned i = 0; i < 2; i++)
+        ck_assert_uint_eq(hear(a, 0, number), 1);
+    ck_assert_uint_eq(hear(a, number, 0), 0);
+    ck_assert_int_eq(get(number).state, TIERCE__COMMAND_SENT);
+    end(b, number, true); /* another worker's */
+    end(gone, number, true);
+    ck_assert_int_eq(get(number).state, TIERCE__COMMAND_SENT);
+    end(a, number, true);
+    end(a, number, false); /* repeated */
+    report = get(number);
+    ck_assert_int_eq(report.state, TIERCE__COMMAND_DONE);
+    ck_assert_int_eq(report.action, TIERCE__WORKER_PIN);
+    ck_assert_uint_eq(report.chunks, 1);
+    ck_assert_uint_eq(report.left_out, 1);
+    ck_assert_str_eq(report.worker, "a");
+    ck_assert_str_eq(report.message, "no?room");
+    ck_assert_uint_eq(hear(a, 0, 0), 0);
+    /* Of any group, of this one, of another. */
+    ck_assert(tierce__worker_commands_get(commands, number, NULL, now_ns, &report));
+    ck_assert(!tierce__worker_commands_get(commands, number, "h", now_ns, &report));
+    ck_assert(!tierce__worker_commands_get(commands, number + 1, NULL, now_ns, &report));
+    ck_assert(!tierce__worker_commands_get(commands, 0, NULL, now_ns, &report));
+    /* Several, in their order, a few for each report. */
+    uint64_t first = give(a);
+    for (unsigned i = 0; i < 2; i++)
+        (void)give(a);
+    ck_assert_uint_eq(hear(a, 0, first), 2);
+    ck_assert_uint_eq(hear(a, first + 1, first + 2), 1);
+    ck_assert_int_eq(try(gone, &number), TIERCE_E_MISS);
+    close_all();
+}
+END_TEST
+
+START_TEST(a_worker_that_does_not_answer)
+{
+    open_with(0, 0);
+    struct tierce__directory_id a = join("g", "a"), b = join("g", "b"), c = join("g", "c");
+    uint64_t late = give(a), unheard = give(b), left = give(c), again = give(c);
+    ck_assert_uint_eq(hear(a, 0, late), 1);
+    now_ns += 999 * MS;
+    ck_assert_int_eq(get(late).state, TIERCE__COMMAND_SENT);
+    now_ns += MS;
+    tierce__worker_commands_tick(commands, now_ns);
+    ck_assert_int_eq(get(late).state, TIERCE__COMMAND_FAILED);
+    ck_assert_ptr_nonnull(strstr(get(late).message, "worker a sent no result within 1000 ms"));
+    ck_assert_ptr_nonnull(strstr(get(late).message, "may still"));
+    ck_assert_ptr_nonnull(strstr(get(unheard).message, "worker b sent no result"));
+    ck_assert_ptr_nonnull(strstr(get(unheard).message, "no report since"));
+    end(a, late, true); /* too late */
+    ck_assert_int_eq(get(late).state, TIERCE__COMMAND_FAILED);
+    ck_assert_uint_eq(hear(a, 0, 0), 0);
+    now_ns = SECOND;
+    left = give(c);
+    (void)tierce__directory_leave(directory, c);
+    ck_assert_int_eq(get(left).state, TIERCE__COMMAND_FAILED);
+    ck_assert_ptr_nonnull(strstr(get(left).message, "worker c has left the directory"));
+    c = join("g", "c");
+    ck_assert_ptr_nonnull(strstr(get(left).message, "worker c has joined again"));
+    again = give(c);
+    ck_assert_uint_eq(hear(c, 0, again), 1);
+    c = join("g", "c");
+    ck_assert_uint_eq(hear(c, 0, 0), 0); /* what it was told before is not for it */
+    ck_assert_ptr_nonnull(strstr(get(again).message, "worker c has joined again"));
+    /* Another leader. */
+    again = give(c);
+    tierce__worker_commands_clear(commands);
+    struct tierce__worker_report report;
+    ck_assert(!tierce__worker_commands_get(commands, again, NULL, now_ns, &report));
+    ck_assert_uint_eq(hear(c, 0, 0), 0);
+    uint64_t other = give(c);
+    ck_assert(other > again + 1000 || other < again);
+    close_all();
+}
+END_TEST
+
+START_TEST(bounds)
+{
+    open_with(8, 5);
+    struct tierce__directory_id g[2] = {join("g", "a"), join("g", "b")};
+    struct tierce__directory_id h[2] = {join("h", "a"), join("h", "b")};
+    struct tierce__worker_report report;
+    uint64_t number, of_g[5], of_h;
+    for (unsigned i = 0; i < 3; i++)
+        of_g[i] = give(g[0]);
+    ck_assert_int_eq(try(g[0], &number), TIERCE_E_LIMIT);
+    of_g[3] = give(g[1]);
+    of_g[4] = give(g[1]);
+    ck_assert_int_eq(try(g[1], &number), TIERCE_E_FULL); /* of its group */
+    of_h = give(h[0]);
+    end(h[0], of_h, true);
+    /* One that has ended gives way, of the group itself: others keep theirs. */
+    end(g[0], of_g[1], true);
+    (void)give(g[1]);
+    ck_assert(!tierce__worker_commands_get(commands, of_g[1], NULL, now_ns, &report));
+    ck_assert(tierce__worker_commands_get(commands, of_h, "h", now_ns, &report));
+    ck_assert_int_eq(try(g[1], &number), TIERCE_E_LIMIT);
+    /* All together: the oldest that has ended gives way. */
+    end(g[0], of_g[0], true);
+    for (unsigned i = 0; i < 2; i++)
+        (void)give(h[1]);
+    (void)give(h[0]);
+    ck_assert(!tierce__worker_commands_get(commands, of_g[0], NULL, now_ns, &report));
+    (void)give(h[0]);
+    ck_assert(!tierce__worker_commands_get(commands, of_h, NULL, now_ns, &report));
+    ck_assert_int_eq(try(h[1], &number), TIERCE_E_FULL);
+    close_all();
+}
+END_TEST
+
+START_TEST(each_allocation_fails_once)
+{
+    open_with(0, 0);
+    tierce__worker_commands_destroy(commands);
+    for (uint64_t nth = 1;; nth++) {
+        struct tierce__worker_commands_opts opts = {.size = sizeof(opts), .directory = directory};
+        tierce__alloc_fail_nth(nth);
+        int rc = tierce__worker_commands_create(&commands, &opts);
+        (void)tierce__alloc_fail_nth(0);
+        if (rc == 0)
+            break;
+        ck_assert_int_eq(rc, -ENOMEM);
+    }
+    struct tierce__directory_id a = join("g", "a");
+    uint64_t number;
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(try(a, &number), -ENOMEM);
+    (void)tierce__alloc_fail_nth(0);
+    ck_assert_uint_eq(hear(a, 0, 0), 0);
+    close_all();
+}
+END_TEST
+
+CHECK_MAIN("worker commands", .tests = {a_command_and_its_result, a_worker_that_does_not_answer,
+                                        bounds, each_allocation_fails_once})
