@@ -65,14 +65,26 @@ static void note_tiers(struct tierce__contents *c, uint64_t high, uint64_t low, 
         note(c, high, low, (uint8_t)__builtin_ctz(tiers), admitted);
 }
 
-/* The tiers of other blocks of the same hash: of other namespaces. */
+static bool is_whole(const struct tierce__contents *c, const struct tierce__contents_block *block)
+{
+    return block->tokens == 0 || block->tokens >= c->block_size;
+}
+
+/* The tiers in which the directory knows a block by its engine's hash. */
+static uint8_t engine_tiers(const struct tierce__contents *c,
+                            const struct tierce__contents_block *block)
+{
+    return is_whole(c, block) ? wide(block->media) : 0;
+}
+
+/* The same of other blocks of that hash: of other namespaces. */
 static uint8_t twin_tiers(const struct tierce__contents *c, uint32_t number)
 {
     uint64_t hash = c->blocks[number].hash;
     uint8_t tiers = 0;
     TIERCE__NUMBERS_FOR_EACH (it, &c->by_hash, hash_of(c, hash)) {
         if (it.number != number && c->blocks[it.number].hash == hash)
-            tiers |= wide(c->blocks[it.number].media);
+            tiers |= engine_tiers(c, &c->blocks[it.number]);
     }
     return tiers;
 }
@@ -93,21 +105,28 @@ static uint8_t standard_twin_tiers(const struct tierce__contents *c, uint32_t nu
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
+static void leave_out(struct tierce__contents *c)
+{
+    c->counts.left_out++;
+    c->has_lost = true;
+}
+
 /* A new block without a medium; TIERCE__NUMBER_NONE: there is no room. */
-static uint32_t add(struct tierce__contents *c, uint64_t hash, uint64_t space)
+static uint32_t add(struct tierce__contents *c, uint64_t hash, uint64_t space, uint32_t tokens)
 {
     uint32_t number = c->free != 0 ? c->free - 1 : c->used;
     if (c->count >= c->blocks_max || number == TIERCE__NUMBER_NONE - 1 ||
         TIERCE__GROW(c->blocks, c->room, (size_t)number + 1, 256) < 0 ||
         tierce__numbers_reserve(&c->by_hash, (size_t)c->by_hash.count + 1) < 0) {
-        c->counts.left_out++;
+        leave_out(c);
         return TIERCE__NUMBER_NONE;
     }
     if (c->free != 0)
         c->free = (uint32_t)c->blocks[number].hash;
     else
         c->used++;
-    c->blocks[number] = (struct tierce__contents_block){.hash = hash, .space = space};
+    c->blocks[number] =
+        (struct tierce__contents_block){.hash = hash, .space = space, .tokens = tokens};
     tierce__numbers_put(&c->by_hash, hash_of(c, hash), number);
     c->count++;
     return number;
@@ -120,7 +139,7 @@ static void name(struct tierce__contents *c, uint32_t number, uint64_t scope, ui
     if (block->scope != 0 || scope == 0)
         return;
     if (tierce__numbers_reserve(&c->by_standard, (size_t)c->by_standard.count + 1) < 0) {
-        c->counts.left_out++;
+        leave_out(c);
         return;
     }
     block->scope = scope;
@@ -135,7 +154,8 @@ static void admit(struct tierce__contents *c, uint32_t number, enum tierce__kv_m
     uint8_t before = wide(block->media);
     block->media |= (uint8_t)(1u << medium);
     uint8_t tiers = (uint8_t)(wide(block->media) & ~before);
-    note_tiers(c, tierce__engine_scope(c->model), block->hash, tiers, true);
+    if (is_whole(c, block))
+        note_tiers(c, tierce__engine_scope(c->model), block->hash, tiers, true);
     if (block->scope != 0)
         note_tiers(c, block->scope, block->standard, tiers, true);
 }
@@ -152,8 +172,9 @@ static void evict(struct tierce__contents *c, uint64_t hash, uint64_t space,
     uint8_t tiers = (uint8_t)(before & ~wide(block->media));
     if (tiers == 0)
         return;
-    note_tiers(c, tierce__engine_scope(c->model), hash, (uint8_t)(tiers & ~twin_tiers(c, number)),
-               false);
+    if (is_whole(c, block))
+        note_tiers(c, tierce__engine_scope(c->model), hash,
+                   (uint8_t)(tiers & ~twin_tiers(c, number)), false);
     if (block->scope != 0)
         note_tiers(c, block->scope, block->standard,
                    (uint8_t)(tiers & ~standard_twin_tiers(c, number)), false);
@@ -211,12 +232,26 @@ static void advance(struct tierce__contents *c, struct chain *chain, struct tier
     chain->is_first = false;
 }
 
+/* A longer block has come: those that were taken for whole ones were the last ones of prompts. */
+static void raise_block_size(struct tierce__contents *c, uint32_t block_size)
+{
+    uint64_t scope = tierce__engine_scope(c->model);
+    uint32_t before = c->block_size;
+    c->block_size = block_size;
+    for (uint32_t i = 0; before > 0 && i < c->used; i++) {
+        const struct tierce__contents_block *block = &c->blocks[i];
+        if (block->media != 0 && block->tokens >= before && !is_whole(c, block))
+            note_tiers(c, scope, block->hash, (uint8_t)(wide(block->media) & ~twin_tiers(c, i)),
+                       false);
+    }
+}
+
 static void store(struct tierce__contents *c, const struct tierce__kv_event *event)
 {
     struct tierce__msgpack hashes = event->hashes, tokens = event->tokens;
     struct chain chain = chain_of(c, event);
-    if (event->block_size > c->block_size) /* the last block of a prompt may be shorter */
-        c->block_size = event->block_size;
+    if (event->block_size > c->block_size)
+        raise_block_size(c, event->block_size);
     for (uint32_t i = 0; i < event->hash_count; i++) {
         uint64_t hash = 0;
         (void)tierce__kv_take_hash(&hashes, &hash);
@@ -224,7 +259,7 @@ static void store(struct tierce__contents *c, const struct tierce__kv_event *eve
             advance(c, &chain, &tokens, event->block_size);
         uint32_t number = find(c, hash, event->space);
         if (number == TIERCE__NUMBER_NONE)
-            number = add(c, hash, event->space);
+            number = add(c, hash, event->space, event->block_size);
         if (number == TIERCE__NUMBER_NONE)
             continue;
         name(c, number, chain.scope, chain.before);
@@ -242,17 +277,15 @@ static void remove_all(struct tierce__contents *c, const struct tierce__kv_event
     }
 }
 
-/* AllBlocksCleared. The directory gets an eviction for each block. */
-static void evict_all(struct tierce__contents *c)
+/* AllBlocksCleared. What was left out or invalid before does not matter any more. */
+static void remove_everything(struct tierce__contents *c)
 {
-    for (uint32_t i = 0; i < c->used; i++) {
-        struct tierce__contents_block block = c->blocks[i];
-        for (unsigned tier = 0; tier < TIERCE__KV_MEDIA; tier++) {
-            if ((block.media & (1u << tier)) != 0)
-                evict(c, block.hash, block.space, (enum tierce__kv_medium)tier);
-        }
-    }
-    c->has_group = false;
+    tierce__contents_flush(c);
+    tierce__contents_clear(c);
+    if (c->give != NULL)
+        c->give_none(c->arg);
+    c->has_cleared = true;
+    c->has_lost = false;
 }
 
 /* The first group of layers that attends to all tokens is the one that counts: its blocks say how
@@ -278,9 +311,10 @@ bool tierce__contents_apply(struct tierce__contents *contents, const void *paylo
         bool is_block = event.type == TIERCE__KV_STORED || event.type == TIERCE__KV_REMOVED;
         contents->counts.unknown += event.type == TIERCE__KV_UNKNOWN;
         contents->counts.invalid += event.type == TIERCE__KV_INVALID;
+        contents->has_lost |= event.type == TIERCE__KV_INVALID;
         contents->counts.events += is_block || event.type == TIERCE__KV_CLEARED;
         if (event.type == TIERCE__KV_CLEARED)
-            evict_all(contents);
+            remove_everything(contents);
         else if (is_block && !counts(contents, &event))
             contents->counts.ignored++;
         else if (event.type == TIERCE__KV_STORED)
@@ -302,19 +336,21 @@ void tierce__contents_clear(struct tierce__contents *contents)
     contents->count = 0;
     contents->change_count = 0;
     contents->has_group = false;
+    contents->block_size = 0; /* another life may have another one */
     contents->counts.left_out = 0;
 }
 
-void tierce__contents_give_all(struct tierce__contents *contents)
+bool tierce__contents_give_part(struct tierce__contents *contents, uint32_t *from, uint32_t entries)
 {
     uint64_t scope = tierce__engine_scope(contents->model);
-    for (uint32_t i = 0; i < contents->used; i++) {
-        const struct tierce__contents_block *block = &contents->blocks[i];
-        note_tiers(contents, scope, block->hash, wide(block->media), true);
+    for (; *from < contents->used && entries > 0; ++*from, entries--) {
+        const struct tierce__contents_block *block = &contents->blocks[*from];
+        note_tiers(contents, scope, block->hash, engine_tiers(contents, block), true);
         if (block->scope != 0)
             note_tiers(contents, block->scope, block->standard, wide(block->media), true);
     }
     tierce__contents_flush(contents);
+    return *from < contents->used;
 }
 
 void tierce__contents_fini(struct tierce__contents *contents)

@@ -10,7 +10,8 @@
  * The blocks that one publisher holds, by medium, from its events, and what of it a directory has
  * to know. A block is known by the engine's hash, and, if its tokens and those of all blocks before
  * it are known, by its standard hash. Storing a known block and removing an unknown one change
- * nothing.
+ * nothing. The directory does not know the engine's hash of a block that is shorter than others, so
+ * that each of its keys stands for as many tokens.
  *
  * Thread: one at a time.
  */
@@ -23,6 +24,7 @@
 struct tierce__contents_block {
     uint64_t hash, space;     /* together unique */
     uint64_t scope, standard; /* standard_hash.h; scope 0: not known by tokens */
+    uint32_t tokens;          /* 0: unknown */
     uint8_t media;            /* bits; 0: the entry is free */
 };
 
@@ -40,6 +42,8 @@ struct tierce__contents {
     uint64_t blocks_max;
     /* Receives the changes of the directory, in their order; NULL: they are not collected. */
     void (*give)(void *arg, const struct tierce__directory_change *changes, size_t count);
+    /* The publisher holds nothing, after the changes that were given. Used with `give`. */
+    void (*give_none)(void *arg);
     void *arg;
 
     struct tierce__contents_block *blocks;
@@ -48,11 +52,14 @@ struct tierce__contents {
     uint64_t count;
     struct tierce__numbers by_hash, by_standard;
     bool has_group;
-    uint32_t group; /* of layers, that counts */
-    uint32_t block_size;
-    uint32_t *tokens; /* of a block */
+    uint32_t group;      /* of layers, that counts */
+    uint32_t block_size; /* of a whole block: the last one of a prompt may be shorter */
+    uint32_t *tokens;    /* of a block */
     uint32_t token_room;
     struct tierce__contents_counts counts;
+    /* What batches said since the owner reset it: */
+    bool has_cleared; /* all blocks were cleared */
+    bool has_lost;    /* since then, an event was invalid or a block was left out */
     struct tierce__directory_change changes[TIERCE__CONTENTS_CHANGES];
     size_t change_count;
 };
@@ -69,8 +76,10 @@ void tierce__contents_flush(struct tierce__contents *contents);
 /* Forgets all blocks, without changes for the directory. */
 void tierce__contents_clear(struct tierce__contents *contents);
 
-/* Gives an admission for each block and medium. */
-void tierce__contents_give_all(struct tierce__contents *contents);
+/* Gives an admission for each block and medium of the next `entries` entries from *from on, which
+ * moves past them. False: there are no more. */
+bool tierce__contents_give_part(struct tierce__contents *contents, uint32_t *from,
+                                uint32_t entries);
 
 /* A block by the engine's hash and the namespace, or NULL. */
 const struct tierce__contents_block *tierce__contents_find(const struct tierce__contents *contents,

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/log/log.h"
+#include "router/snapshot.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,43 +14,43 @@
 #define CLEAN_ENTRIES     4096u
 #define ROUNDS_MAX        3u /* recoveries one after the other without a batch between */
 #define RETRY_DOUBLES_MAX 5u
-#define VALUE_BYTES_MAX   (64u << 20) /* of a snapshot */
+#define PART_ENTRIES      4096u /* of contents that are published, in a turn */
 
-enum step { IDLE, VERIFY, TAIL, START, SNAPSHOT };
+enum step { IDLE, VERIFY, TAIL, START, SNAPSHOT, PUBLISH };
 
 struct tierce__follower {
     struct tierce__follower_opts opts;
     char name[TIERCE__DIRECTORY_NAME_BYTES];
     struct tierce__directory_id id;
-    uint64_t change;          /* number of the next change for the directory */
-    struct tierce__lock lock; /* ROUTER_FOLLOWER: contents and about; the owner reads without it */
+    uint64_t change;               /* number of the next change for the directory */
+    struct tierce__lock lock;      /* ROUTER_FOLLOWER: contents; the owner reads without it */
+    struct tierce__lock look_lock; /* ROUTER_LOOK: `shown`; held for a copy only */
     struct tierce__contents contents;
-    struct tierce__follower_about about;
+    struct tierce__follower_about about, shown; /* about: the owner's */
 
     enum step due, step; /* to begin; in progress */
     bool has_life;       /* about.next is of the publisher's present life, as far as is known */
     bool has_last;       /* last_sum is of batch next - 1 */
     uint64_t last_sum;
     bool is_suspect; /* the connection is new: the publisher may be another one */
+    bool is_newer;   /* the connection is newer than the step in progress */
+    bool is_repair;  /* the step in progress only makes inexact contents exact */
     bool has_live;   /* live_next is of this connection */
     uint64_t live_next;
     uint32_t rounds, retries;
     uint64_t check_at, retry_at, lost_at; /* 0: never */
+    uint64_t exact_since;
+    bool is_whole;     /* the table had memory for all contents */
+    uint64_t whole_at; /* when it is tried again; 0: not planned */
 
     bool has_pending; /* the live batch that showed a gap */
     uint64_t pending_number;
     uint8_t *pending;
     size_t pending_bytes, pending_room;
 
-    /* A replay: */
-    bool has_answer, is_other; /* it does not continue what was applied */
-
-    /* A snapshot: */
-    struct tierce__contents fresh;
-    uint8_t *part; /* bytes of an incomplete value */
-    size_t part_bytes, part_room;
-    bool has_head, has_end;
-    uint64_t covered, promised, got;
+    bool has_answer, is_other; /* of a replay: it does not continue what was applied */
+    struct tierce__snapshot snapshot;
+    uint32_t published; /* entries of the contents, by PUBLISH */
 };
 
 /* ---- the directory --------------------------------------------------------------------------- */
@@ -61,6 +62,7 @@ static void give(void *arg, const struct tierce__directory_change *changes, size
     f->change += count;
 }
 
+/* A part of all contents. */
 static void give_contents(void *arg, const struct tierce__directory_change *changes, size_t count)
 {
     struct tierce__follower *f = arg;
@@ -68,68 +70,102 @@ static void give_contents(void *arg, const struct tierce__directory_change *chan
 }
 
 /* The directory gets all contents anew; until the end it shows the old ones. */
-static void publish(struct tierce__follower *f)
+static void begin_publish(struct tierce__follower *f)
 {
     while (tierce__directory_sync_begin(f->opts.directory, f->id, 0) == TIERCE__DIRECTORY_LATER)
         (void)tierce__directory_clean(f->opts.directory, CLEAN_ENTRIES);
-    f->contents.give = give_contents;
-    tierce__contents_give_all(&f->contents);
-    f->contents.give = give;
+}
+
+static void end_publish(struct tierce__follower *f)
+{
     (void)tierce__directory_sync_end(f->opts.directory, f->id, f->change - 1, 0);
 }
 
-static void set_exact(struct tierce__follower *f, bool is_exact)
+/* The contents became empty. */
+static void give_none(void *arg)
+{
+    begin_publish(arg);
+    end_publish(arg);
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+/* Shows other threads what has become of it; they never wait for the work of the owner. */
+static void show(struct tierce__follower *f)
+{
+    struct tierce__directory_about worker;
+    struct tierce__follower_about about = f->about;
+    bool is_known = tierce__directory_about(f->opts.directory, f->id, &worker);
+    f->is_whole = f->step == PUBLISH || (is_known && worker.is_whole);
+    about.is_exact = about.is_exact && f->step != PUBLISH && f->is_whole;
+    about.blocks = f->contents.count;
+    about.block_size = f->contents.block_size;
+    about.counts = f->contents.counts;
+    tierce__lock_take(&f->look_lock);
+    f->shown = about;
+    tierce__lock_drop(&f->look_lock);
+}
+
+static void set_exact(struct tierce__follower *f, bool is_exact, uint64_t now_ns)
 {
     if (f->about.is_exact && !is_exact)
         tierce__log(TIERCE_LOG_WARN, "kv_events_inexact",
                     "worker=%s next=%llu; its contents are incomplete until a snapshot, "
                     "AllBlocksCleared or a restart",
                     f->name, (unsigned long long)f->about.next);
+    if (!f->about.is_exact && is_exact)
+        f->exact_since = now_ns;
     f->about.is_exact = is_exact;
 }
 
-/* Under the lock. */
-static void drop(struct tierce__follower *f)
+/* The pause grows until the contents have stayed exact for the longest one. */
+static void plan_retry(struct tierce__follower *f, uint64_t now_ns)
 {
-    tierce__contents_clear(&f->contents);
-    publish(f);
+    if (f->exact_since != 0 && now_ns - f->exact_since >= f->opts.retry_ns << RETRY_DOUBLES_MAX)
+        f->retries = 0;
+    f->exact_since = 0;
+    f->retry_at = now_ns + (f->opts.retry_ns << f->retries);
+    if (f->retries < RETRY_DOUBLES_MAX)
+        f->retries++;
 }
 
-static void apply(struct tierce__follower *f, uint64_t number, const void *payload, size_t bytes)
+static void drop(struct tierce__follower *f)
 {
     tierce__lock_take(&f->lock);
-    bool clears = f->about.is_exact ? false : tierce__kv_batch_clears(payload, bytes);
-    uint64_t left_out = f->contents.counts.left_out, invalid = f->contents.counts.invalid;
+    tierce__contents_clear(&f->contents);
+    tierce__lock_drop(&f->lock);
+    give_none(f);
+}
+
+static void apply(struct tierce__follower *f, uint64_t number, const void *payload, size_t bytes,
+                  uint64_t now_ns)
+{
+    f->contents.has_cleared = f->contents.has_lost = false;
+    tierce__lock_take(&f->lock);
     bool is_batch = tierce__contents_apply(&f->contents, payload, bytes);
+    tierce__lock_drop(&f->lock);
     f->about.batches += is_batch;
     f->about.refused += !is_batch;
     f->about.next = number + 1;
-    if (!is_batch || f->contents.counts.left_out > left_out || f->contents.counts.invalid > invalid)
-        set_exact(f, false);
-    else if (clears)
-        set_exact(f, true);
-    tierce__lock_drop(&f->lock);
+    if (!is_batch || f->contents.has_lost) {
+        set_exact(f, false, now_ns);
+        if (f->opts.has_snapshot && f->retry_at == 0) /* a replay would bring the same batch */
+            plan_retry(f, now_ns);
+    } else if (f->contents.has_cleared) {
+        set_exact(f, true, now_ns);
+    }
     f->last_sum = XXH3_64bits(payload, bytes);
     f->has_last = f->has_life = true;
 }
 
 /* ---- recovery -------------------------------------------------------------------------------- */
 
-static void count(struct tierce__follower *f, uint64_t *counter)
-{
-    tierce__lock_take(&f->lock);
-    ++*counter;
-    tierce__lock_drop(&f->lock);
-}
-
 /* From here on the publisher's batches are taken as they come. */
-static void adopt(struct tierce__follower *f, uint64_t number, bool is_exact)
+static void adopt(struct tierce__follower *f, uint64_t number, bool is_exact, uint64_t now_ns)
 {
-    tierce__lock_take(&f->lock);
     drop(f);
     f->about.next = number;
-    set_exact(f, is_exact);
-    tierce__lock_drop(&f->lock);
+    set_exact(f, is_exact, now_ns);
     f->has_life = true;
     f->has_last = false;
     f->is_suspect = false;
@@ -140,12 +176,12 @@ static void settle(struct tierce__follower *f, uint64_t now_ns);
 /* Nothing helps now. `may_help`: a repetition may. */
 static void give_up(struct tierce__follower *f, bool may_help, uint64_t now_ns)
 {
-    count(f, &f->about.failures);
+    f->about.failures++;
     f->due = IDLE;
-    f->retry_at = may_help ? now_ns + (f->opts.retry_ns << f->retries) : 0;
-    if (f->retries < RETRY_DOUBLES_MAX)
-        f->retries++;
-    adopt(f, f->has_pending ? f->pending_number : 0, false);
+    adopt(f, f->has_pending ? f->pending_number : 0, false, now_ns);
+    plan_retry(f, now_ns);
+    if (!may_help)
+        f->retry_at = 0;
     f->has_life = f->has_pending; /* else with the next batch */
     settle(f, now_ns);
 }
@@ -180,7 +216,7 @@ static void settle(struct tierce__follower *f, uint64_t now_ns)
     }
     f->has_pending = false;
     if (!f->has_life || f->pending_number == f->about.next)
-        apply(f, f->pending_number, f->pending, f->pending_bytes);
+        apply(f, f->pending_number, f->pending, f->pending_bytes, now_ns);
 }
 
 /* A step has failed; `is_other`: its answer was that of another life, or does not reach back. */
@@ -189,8 +225,12 @@ static void fail(struct tierce__follower *f, enum step step, bool is_other, uint
     bool is_check = (step == VERIFY || step == TAIL) && f->about.is_exact && !is_other &&
                     !f->has_pending && !f->is_suspect;
     if (is_check) {
-        count(f, &f->about.failures);
+        f->about.failures++;
         settle(f, now_ns); /* the next check tells */
+    } else if (f->is_repair && f->has_life && (step == SNAPSHOT || !f->has_answer)) {
+        f->about.failures++; /* the contents stay as they are: all of them are held */
+        plan_retry(f, now_ns);
+        settle(f, now_ns);
     } else if (step != SNAPSHOT && f->opts.has_snapshot) {
         f->due = SNAPSHOT;
     } else if (step == VERIFY || step == TAIL) {
@@ -198,6 +238,20 @@ static void fail(struct tierce__follower *f, enum step step, bool is_other, uint
     } else {
         give_up(f, step == SNAPSHOT || !is_other, now_ns);
     }
+}
+
+/* The step in progress has ended. True: what it has found may be of a publisher before, so a
+ * recovery begins. */
+static bool is_overtaken(struct tierce__follower *f, uint64_t now_ns)
+{
+    f->step = IDLE;
+    if (!f->is_newer)
+        return false;
+    f->is_newer = false;
+    f->is_suspect = true;
+    f->rounds = 0;
+    recover(f, now_ns);
+    return true;
 }
 
 /* ---- live ------------------------------------------------------------------------------------ */
@@ -219,15 +273,14 @@ static bool keep_pending(struct tierce__follower *f, uint64_t number, const void
 static void begin_life(struct tierce__follower *f, uint64_t number, const void *payload,
                        size_t bytes, uint64_t now_ns)
 {
-    adopt(f, number, number == 0);
-    apply(f, number, payload, bytes);
+    adopt(f, number, number == 0, now_ns);
+    apply(f, number, payload, bytes, now_ns);
     settle(f, now_ns);
 }
 
-void tierce__follower_batch(struct tierce__follower *f, uint64_t number, const void *payload,
-                            size_t bytes, uint64_t now_ns)
+static void take_live(struct tierce__follower *f, uint64_t number, const void *payload,
+                      size_t bytes, uint64_t now_ns)
 {
-    TIERCE_ASSERT(f->step == IDLE && f->due == IDLE);
     bool is_back = f->has_live && number < f->live_next;
     bool is_known = f->has_life && !f->is_suspect && !is_back;
     f->has_live = true;
@@ -236,93 +289,136 @@ void tierce__follower_batch(struct tierce__follower *f, uint64_t number, const v
     if (is_known && number < f->about.next)
         return; /* a replay or a snapshot has brought it */
     if (is_known && number == f->about.next) {
-        apply(f, number, payload, bytes);
+        apply(f, number, payload, bytes, now_ns);
         return;
     }
-    count(f, is_back ? &f->about.restarts : &f->about.gaps);
+    if (is_back)
+        f->about.restarts++;
+    else
+        f->about.gaps++;
     if (number == 0 || tierce__kv_batch_clears(payload, bytes)) {
         begin_life(f, number, payload, bytes, now_ns);
         return;
     }
     if (!f->has_life && !f->is_suspect && f->retry_at == 0) { /* given up: as it comes */
-        adopt(f, number, false);
-        apply(f, number, payload, bytes);
+        adopt(f, number, false, now_ns);
+        apply(f, number, payload, bytes, now_ns);
         return;
     }
     if (is_back)
         f->is_suspect = true;
-    if (!keep_pending(f, number, payload, bytes)) {
+    if (keep_pending(f, number, payload, bytes))
+        recover(f, now_ns);
+    else
         give_up(f, true, now_ns);
-        return;
-    }
-    recover(f, now_ns);
+}
+
+void tierce__follower_batch(struct tierce__follower *f, uint64_t number, const void *payload,
+                            size_t bytes, uint64_t now_ns)
+{
+    TIERCE_ASSERT(f->step == IDLE && f->due == IDLE);
+    take_live(f, number, payload, bytes, now_ns);
+    show(f);
 }
 
 void tierce__follower_connected(struct tierce__follower *f, bool is_connected, uint64_t now_ns)
 {
-    tierce__lock_take(&f->lock);
-    bool is_new = is_connected && !f->about.is_connected;
     bool is_lost = !is_connected && f->about.is_connected; /* not: one more attempt has failed */
     f->about.is_connected = is_connected;
-    tierce__lock_drop(&f->lock);
     f->has_live = false;
-    if (!is_connected) {
-        if (is_lost)
-            f->lost_at = now_ns;
-        return;
+    if (is_lost)
+        f->lost_at = now_ns;
+    if (is_connected) {
+        f->lost_at = 0;
+        f->is_suspect = true;
+        f->rounds = 0;
+        if (f->step != IDLE)
+            f->is_newer = true;
+        else if (f->due == IDLE)
+            recover(f, now_ns);
     }
+    show(f);
+}
+
+/* The step that is due on its own, with nothing due and a connection. */
+static enum step plan(const struct tierce__follower *f, uint64_t now_ns)
+{
+    if (!f->about.is_exact && f->retry_at != 0 && now_ns >= f->retry_at)
+        return f->opts.has_snapshot ? SNAPSHOT : START;
+    if (f->opts.has_replay && f->has_life && f->check_at != 0 && now_ns >= f->check_at)
+        return f->has_last ? VERIFY : TAIL;
+    return IDLE;
+}
+
+/* Starts to give the directory all contents, in parts. */
+static void start_publish(struct tierce__follower *f)
+{
+    begin_publish(f);
+    f->contents.give = give_contents;
+    f->published = 0;
+    f->step = PUBLISH;
+}
+
+/* Whether contents for which the table had no memory are given to it once more. */
+static bool is_republished(struct tierce__follower *f, uint64_t now_ns)
+{
+    if (f->due != IDLE || !f->about.is_exact || f->is_whole) {
+        f->whole_at = 0;
+        return false;
+    }
+    if (f->whole_at == 0)
+        f->whole_at = now_ns + (f->opts.retry_ns << RETRY_DOUBLES_MAX);
+    if (now_ns < f->whole_at)
+        return false;
+    f->whole_at = 0;
+    start_publish(f);
+    return true;
+}
+
+/* So long without a connection that the publisher counts as gone. */
+static void forget(struct tierce__follower *f, uint64_t now_ns)
+{
     f->lost_at = 0;
-    f->is_suspect |= is_new;
-    f->rounds = 0;
-    if (f->step == IDLE && f->due == IDLE)
-        recover(f, now_ns);
-    else
-        f->is_suspect = true; /* after the step in progress */
+    f->due = IDLE;
+    f->has_pending = false;
+    adopt(f, 0, false, now_ns);
+    f->has_life = false;
+    f->is_suspect = true;
+    show(f);
 }
 
 enum tierce__follower_need tierce__follower_needs(struct tierce__follower *f, uint64_t *from,
                                                   uint64_t now_ns)
 {
     if (f->step != IDLE)
-        return TIERCE__FOLLOWER_BUSY;
+        return f->step == PUBLISH ? TIERCE__FOLLOWER_WORK : TIERCE__FOLLOWER_BUSY;
     if (f->lost_at != 0 && now_ns - f->lost_at >= f->opts.gone_ns) {
-        f->lost_at = 0;
-        f->due = IDLE;
-        f->has_pending = false;
-        adopt(f, 0, false);
-        f->has_life = false;
-        f->is_suspect = true;
+        forget(f, now_ns);
         return TIERCE__FOLLOWER_NOTHING;
     }
     if (!f->about
              .is_connected) /* messages that have arrived may be read, but not before the step */
         return f->due == IDLE ? TIERCE__FOLLOWER_NOTHING : TIERCE__FOLLOWER_BUSY;
-    if (f->due == IDLE && !f->about.is_exact && f->retry_at != 0 && now_ns >= f->retry_at)
-        f->due = f->opts.has_snapshot ? SNAPSHOT : START;
-    if (f->due == IDLE && f->opts.has_replay && f->has_life && f->check_at != 0 &&
-        now_ns >= f->check_at)
-        f->due = f->has_last ? VERIFY : TAIL;
-    if (f->due == IDLE)
-        return TIERCE__FOLLOWER_NOTHING;
-    f->step = f->due;
+    if (is_republished(f, now_ns))
+        return TIERCE__FOLLOWER_WORK;
+    f->is_repair = f->due == IDLE && !f->about.is_exact;
+    f->step = f->due != IDLE ? f->due : plan(f, now_ns);
     f->due = IDLE;
+    if (f->step == IDLE)
+        return TIERCE__FOLLOWER_NOTHING;
     f->has_answer = f->is_other = false;
     *from = f->step == VERIFY ? f->about.next - 1 : f->step == TAIL ? f->about.next : 0;
-    if (f->step == SNAPSHOT) {
-        f->part_bytes = 0;
-        f->has_head = f->has_end = false;
-        f->got = 0;
-        tierce__contents_clear(&f->fresh);
-        return TIERCE__FOLLOWER_SNAPSHOT;
-    }
-    return TIERCE__FOLLOWER_REPLAY;
+    if (f->step != SNAPSHOT)
+        return TIERCE__FOLLOWER_REPLAY;
+    tierce__snapshot_begin(&f->snapshot);
+    return TIERCE__FOLLOWER_SNAPSHOT;
 }
 
 /* ---- replay ---------------------------------------------------------------------------------- */
 
 /* The first batch of an answer: whether it continues what was applied. */
 static void take_first(struct tierce__follower *f, uint64_t number, const void *payload,
-                       size_t bytes)
+                       size_t bytes, uint64_t now_ns)
 {
     f->has_answer = true;
     if (f->step == VERIFY) {
@@ -330,41 +426,36 @@ static void take_first(struct tierce__follower *f, uint64_t number, const void *
     } else if (f->step == TAIL) {
         f->is_other = number != f->about.next;
         if (!f->is_other)
-            apply(f, number, payload, bytes);
+            apply(f, number, payload, bytes, now_ns);
     } else {
         TIERCE_ASSERT(f->step == START);
-        adopt(f, number, number == 0);
+        adopt(f, number, number == 0, now_ns);
         f->is_other = number != 0;
-        apply(f, number, payload, bytes);
+        apply(f, number, payload, bytes, now_ns);
     }
 }
 
 void tierce__follower_replayed(struct tierce__follower *f, uint64_t number, const void *payload,
                                size_t bytes, uint64_t now_ns)
 {
-    (void)now_ns;
-    if (f->step == IDLE || f->step == SNAPSHOT)
+    if (f->step != VERIFY && f->step != TAIL && f->step != START)
         return; /* an answer that comes late */
-    if (!f->has_answer) {
-        take_first(f, number, payload, bytes);
+    if (!f->has_answer)
+        take_first(f, number, payload, bytes, now_ns);
+    else if (f->is_other && f->step != START)
         return;
-    }
-    if (f->is_other && f->step != START)
-        return;
-    if (number == f->about.next)
-        apply(f, number, payload, bytes);
+    else if (number == f->about.next)
+        apply(f, number, payload, bytes, now_ns);
     else if (number > f->about.next)
         f->is_other = true;
+    show(f);
 }
 
-void tierce__follower_replay_end(struct tierce__follower *f, bool is_complete, uint64_t now_ns)
+static void end_replay(struct tierce__follower *f, enum step step, bool is_complete,
+                       uint64_t now_ns)
 {
-    enum step step = f->step;
-    if (step == IDLE || step == SNAPSHOT)
-        return;
-    f->step = IDLE;
     if (is_complete && step == START && !f->has_answer) {
-        adopt(f, 0, true); /* it has sent nothing yet */
+        adopt(f, 0, true, now_ns); /* it has sent nothing yet */
         f->has_life = !f->has_pending;
         f->is_other = f->has_pending; /* but for this batch, which it should have */
     } else if (step == START && f->about.is_exact) {
@@ -372,11 +463,9 @@ void tierce__follower_replay_end(struct tierce__follower *f, bool is_complete, u
     } else if (step == VERIFY && !f->has_answer) {
         f->is_other = is_complete; /* the last batch is always there, in the same life */
     }
-    count(f, &f->about.replays);
-    if (f->is_other && step == VERIFY)
-        count(f, &f->about.restarts);
+    f->about.replays++;
+    f->about.restarts += f->is_other && step == VERIFY;
     if (is_complete && !f->is_other) {
-        f->retries = 0;
         settle(f, now_ns);
     } else if (step == START && f->has_answer && is_complete) {
         f->due = IDLE; /* applied, but not from the beginning */
@@ -387,132 +476,75 @@ void tierce__follower_replay_end(struct tierce__follower *f, bool is_complete, u
     }
 }
 
-/* ---- snapshot -------------------------------------------------------------------------------- */
-
-/* A map of small numbers; texts are skipped. */
-static bool take_map(struct tierce__follower *f, struct tierce__msgpack m, uint32_t count)
+void tierce__follower_replay_end(struct tierce__follower *f, bool is_complete, uint64_t now_ns)
 {
-    bool has_version = false, has_sequence = false;
-    for (uint32_t i = 0; i < count; i++) {
-        struct tierce__msgpack_item name = {0}, value = {0};
-        struct tierce__msgpack at;
-        if (tierce__msgpack_next(&m, &name) != TIERCE__MSGPACK_OK ||
-            name.type != TIERCE__MSGPACK_TEXT)
-            return false;
-        at = m;
-        if (tierce__msgpack_skip(&m) != TIERCE__MSGPACK_OK ||
-            tierce__msgpack_next(&at, &value) != TIERCE__MSGPACK_OK)
-            return false;
-        struct tierce__text text = {(const char *)name.bytes, name.count};
-        bool is_number = value.type == TIERCE__MSGPACK_UINT;
-        if (text.length == 7 && memcmp(text.at, "version", 7) == 0)
-            has_version = is_number && value.number == 1;
-        if (text.length == 8 && memcmp(text.at, "sequence", 8) == 0 && is_number) {
-            has_sequence = value.number < UINT64_MAX;
-            f->covered = value.number;
-        }
-        if (text.length == 3 && memcmp(text.at, "end", 3) == 0 && is_number) {
-            f->has_end = f->has_head;
-            f->promised = value.number;
-        }
-    }
-    if (!f->has_head) {
-        f->has_head = has_version && has_sequence;
-        return f->has_head;
-    }
-    return f->has_end;
-}
-
-static void count_blocks(struct tierce__follower *f, const uint8_t *at, size_t bytes)
-{
-    struct tierce__kv_batch batch;
-    struct tierce__kv_event event;
-    if (!tierce__kv_batch_open(&batch, at, bytes))
+    enum step step = f->step;
+    if (step != VERIFY && step != TAIL && step != START)
         return;
-    while (tierce__kv_batch_next(&batch, &event))
-        f->got += event.type == TIERCE__KV_STORED ? event.hash_count : 0;
+    if (!is_overtaken(f, now_ns))
+        end_replay(f, step, is_complete, now_ns);
+    show(f);
 }
 
-/* A complete value of the stream. */
-static bool take_value(struct tierce__follower *f, const uint8_t *at, size_t bytes)
-{
-    struct tierce__msgpack m = {at, at + bytes};
-    struct tierce__msgpack_item head = {0};
-    (void)tierce__msgpack_next(&m, &head);
-    if (f->has_end)
-        return false;
-    if (head.type == TIERCE__MSGPACK_MAP)
-        return take_map(f, m, head.count);
-    count_blocks(f, at, bytes);
-    return f->has_head && tierce__contents_apply(&f->fresh, at, bytes);
-}
+/* ---- snapshot -------------------------------------------------------------------------------- */
 
 bool tierce__follower_snapshot(struct tierce__follower *f, const void *bytes, size_t count)
 {
-    if (f->step != SNAPSHOT || count > VALUE_BYTES_MAX || f->part_bytes > VALUE_BYTES_MAX ||
-        TIERCE__GROW(f->part, f->part_room, f->part_bytes + count, 65536) < 0)
-        return false;
-    if (count == 0)
-        return true;
-    memcpy(f->part + f->part_bytes, bytes, count);
-    f->part_bytes += count;
-    struct tierce__msgpack m = {f->part, f->part + f->part_bytes};
-    bool is_good = true;
-    while (is_good && m.at < m.end) {
-        const uint8_t *start = m.at;
-        enum tierce__msgpack_result result = tierce__msgpack_skip(&m);
-        if (result == TIERCE__MSGPACK_SHORT)
-            break;
-        is_good = result == TIERCE__MSGPACK_OK && take_value(f, start, (size_t)(m.at - start));
-    }
-    f->part_bytes = (size_t)(m.end - m.at);
-    memmove(f->part, m.at, f->part_bytes);
-    return is_good;
+    return f->step == SNAPSHOT && tierce__snapshot_add(&f->snapshot, bytes, count);
 }
 
-/* The snapshot's contents become those of the publisher. */
-static void replace(struct tierce__follower *f)
+/* The snapshot's contents become those of the publisher. The directory gets them in parts. */
+static void begin_replacing(struct tierce__follower *f)
 {
     tierce__lock_take(&f->lock);
     struct tierce__contents old = f->contents;
-    f->contents = f->fresh;
-    f->fresh = old;
+    f->contents = f->snapshot.contents;
+    f->snapshot.contents = old;
     f->contents.counts = old.counts;
-    f->contents.counts.left_out = f->fresh.counts.left_out;
-    f->fresh.give = NULL;
-    f->contents.give = give;
-    f->contents.arg = f;
-    publish(f);
-    f->about.next = f->covered + 1;
-    f->about.snapshots++;
-    set_exact(f, true);
+    f->contents.counts.left_out = f->snapshot.contents.counts.left_out;
     tierce__lock_drop(&f->lock);
+    f->snapshot.contents.give = NULL;
+    f->about.next = f->snapshot.covered + 1;
+    f->about.snapshots++;
     f->has_life = true;
     f->has_last = false;
-    f->is_suspect = false;
+    start_publish(f);
 }
 
 void tierce__follower_snapshot_end(struct tierce__follower *f, bool is_complete, uint64_t now_ns)
 {
     if (f->step != SNAPSHOT)
         return;
-    f->step = IDLE;
-    bool is_good = is_complete && f->has_head && f->has_end && f->part_bytes == 0 &&
-                   f->promised == f->got && f->fresh.counts.left_out == 0;
-    if (!is_good) {
-        fail(f, SNAPSHOT, false, now_ns);
-        return;
+    bool is_good = tierce__snapshot_end(&f->snapshot) && is_complete;
+    if (!is_overtaken(f, now_ns)) {
+        if (is_good)
+            begin_replacing(f);
+        else
+            fail(f, SNAPSHOT, false, now_ns);
     }
-    replace(f);
-    f->retries = 0;
-    f->retry_at = 0;
-    if (f->opts.has_replay)
-        f->due = TAIL;
-    else
-        settle(f, now_ns);
+    show(f);
 }
 
-/* ---- state ----------------------------------------------------------------------------------- */
+void tierce__follower_work(struct tierce__follower *f, uint64_t now_ns)
+{
+    TIERCE_ASSERT(f->step == PUBLISH);
+    if (tierce__contents_give_part(&f->contents, &f->published, PART_ENTRIES))
+        return;
+    f->contents.give = give;
+    end_publish(f);
+    f->retry_at = 0;
+    set_exact(f, true, now_ns);
+    if (!is_overtaken(f, now_ns)) {
+        f->is_suspect = false;
+        if (f->opts.has_replay)
+            f->due = TAIL;
+        else
+            settle(f, now_ns);
+    }
+    show(f);
+}
+
+/* ---- what others see ------------------------------------------------------------------------- */
 
 struct tierce__directory_id tierce__follower_id(const struct tierce__follower *follower)
 {
@@ -521,17 +553,9 @@ struct tierce__directory_id tierce__follower_id(const struct tierce__follower *f
 
 void tierce__follower_about(struct tierce__follower *follower, struct tierce__follower_about *out)
 {
-    struct tierce__directory_about worker;
-    tierce__lock_take(&follower->lock);
-    *out = follower->about;
-    /* The table may have had no memory for some. */
-    out->is_exact = out->is_exact &&
-                    tierce__directory_about(follower->opts.directory, follower->id, &worker) &&
-                    worker.is_whole;
-    out->blocks = follower->contents.count;
-    out->block_size = follower->contents.block_size;
-    out->counts = follower->contents.counts;
-    tierce__lock_drop(&follower->lock);
+    tierce__lock_take(&follower->look_lock);
+    *out = follower->shown;
+    tierce__lock_drop(&follower->look_lock);
 }
 
 size_t tierce__follower_blocks(struct tierce__follower *follower, uint32_t *from,
@@ -566,16 +590,19 @@ int tierce__follower_create(struct tierce__follower **out, const struct tierce__
         return rc;
     }
     tierce__lock_init(&f->lock, TIERCE__LOCK_ROUTER_FOLLOWER);
+    tierce__lock_init(&f->look_lock, TIERCE__LOCK_ROUTER_LOOK);
     f->contents = (struct tierce__contents){.model = opts->model,
                                             .seed = opts->seed,
                                             .blocks_max = opts->blocks_max,
                                             .give = give,
+                                            .give_none = give_none,
                                             .arg = f};
-    f->fresh = f->contents;
-    f->fresh.give = NULL;
+    f->snapshot.contents = f->contents;
+    f->snapshot.contents.give = NULL;
     f->change = 1;
     f->is_suspect = true;
-    publish(f);
+    give_none(f);
+    show(f);
     *out = f;
     return 0;
 }
@@ -586,9 +613,9 @@ void tierce__follower_destroy(struct tierce__follower *follower)
         return;
     (void)tierce__directory_leave(follower->opts.directory, follower->id);
     tierce__contents_fini(&follower->contents);
-    tierce__contents_fini(&follower->fresh);
+    tierce__snapshot_fini(&follower->snapshot);
+    tierce__lock_fini(&follower->look_lock);
     tierce__lock_fini(&follower->lock);
     tierce__free(follower->pending);
-    tierce__free(follower->part);
     tierce__free(follower);
 }

@@ -28,7 +28,12 @@
  * publisher is inexact until a snapshot arrives, it sends AllBlocksCleared, or it begins with
  * number 0 again.
  *
- * Thread: one at a time, its owner; functions marked "any" take the lock. Times are of clock.h.
+ * A batch that is invalid, or has blocks for which there is no room, makes the contents inexact. A
+ * snapshot is requested then, after a pause that grows while they do not stay exact. If it fails,
+ * the contents stay as they are. A connection that is made during a step may be to another
+ * publisher than the one that the step has read from: after the step a recovery begins anew.
+ *
+ * Thread: one at a time, its owner; functions marked "any" take a lock. Times are of clock.h.
  */
 
 struct tierce__follower_opts {
@@ -49,6 +54,7 @@ enum tierce__follower_need {
     TIERCE__FOLLOWER_REPLAY,   /* from *from on */
     TIERCE__FOLLOWER_SNAPSHOT, /* over HTTP */
     TIERCE__FOLLOWER_BUSY,     /* with one of them, or one waits for the connection */
+    TIERCE__FOLLOWER_WORK,     /* tierce__follower_work is due */
 };
 
 struct tierce__follower_about {
@@ -93,12 +99,16 @@ bool tierce__follower_snapshot(struct tierce__follower *follower, const void *by
 void tierce__follower_snapshot_end(struct tierce__follower *follower, bool is_complete,
                                    uint64_t now_ns);
 
+/* One part of the work after a snapshot, whose blocks go to the directory: as long as WORK is
+ * needed. Other publishers of the same thread have their turn between two parts. */
+void tierce__follower_work(struct tierce__follower *follower, uint64_t now_ns);
+
 /* Of the worker in the directory. Thread: any. */
 struct tierce__directory_id tierce__follower_id(const struct tierce__follower *follower);
-/* Thread: any. */
+/* Its state after the owner's last call; waits for no work. Thread: any. */
 void tierce__follower_about(struct tierce__follower *follower, struct tierce__follower_about *out);
 /* Copies up to `count` blocks from entry *from on, which moves past them. Returns how many; 0:
- * there are no more. Thread: any. */
+ * there are no more. May wait until a batch has been applied. Thread: any. */
 size_t tierce__follower_blocks(struct tierce__follower *follower, uint32_t *from,
                                struct tierce__contents_block *out, size_t count);
 

@@ -264,6 +264,10 @@ static void serve_register(void *arg, struct tierce__call *call)
     struct body body;
     struct caller who;
     char why[256];
+    if (!tierce__call_info(call)->is_deferred) { /* sockets, and room in the table */
+        tierce__call_defer(call);
+        return;
+    }
     if (!open_body(router, call, TIERCE__ROUTER_ADMIN, &who, &body))
         return;
     int rc = -EINVAL;
@@ -582,9 +586,7 @@ static void serve_workers(void *arg, struct tierce__call *call)
 /* One page of a publisher's blocks. */
 struct dump {
     struct tierce__json_write json;
-    const char *instance;
-    uint32_t dp_rank, from;
-    bool is_found;
+    uint32_t from;
 };
 
 static bool put_blocks(void *arg, const struct tierce__source_opts *opts,
@@ -592,11 +594,9 @@ static bool put_blocks(void *arg, const struct tierce__source_opts *opts,
 {
     static const char *const names[] = {"gpu", "cpu", "disk"};
     struct dump *dump = arg;
-    if (strcmp(opts->instance, dump->instance) != 0 || opts->dp_rank != dump->dp_rank)
-        return true;
+    (void)opts;
     struct tierce__contents_block *blocks = tierce__alloc(DUMP_BLOCKS_MAX * sizeof(*blocks));
     size_t count = 0;
-    dump->is_found = true;
     if (blocks == NULL)
         dump->json.line->failed = true;
     else
@@ -641,7 +641,8 @@ static void serve_dump(void *arg, struct tierce__call *call)
     const char *query = tierce__call_info(call)->query;
     char instance[TIERCE__SOURCE_NAME_BYTES], number[16];
     struct tierce__line line = {0};
-    struct dump dump = {.json = {.line = &line}, .instance = instance};
+    struct dump dump = {.json = {.line = &line}};
+    uint32_t dp_rank = 0;
     struct caller who;
     if (!tierce__call_info(call)->is_deferred) {
         tierce__call_defer(call);
@@ -654,13 +655,14 @@ static void serve_dump(void *arg, struct tierce__call *call)
         return;
     }
     if (query_value(query, "dp_rank", number, sizeof(number)))
-        dump.dp_rank = (uint32_t)strtoul(number, NULL, 10);
+        dp_rank = (uint32_t)strtoul(number, NULL, 10);
     if (query_value(query, "from", number, sizeof(number)))
         dump.from = (uint32_t)strtoul(number, NULL, 10);
     tierce__json_write_open(&dump.json, NULL, '{');
-    tierce__sources_each(router->sources, who.is_free ? NULL : who.tenant, put_blocks, &dump);
+    bool is_found = tierce__sources_with(router->sources, who.is_free ? NULL : who.tenant, instance,
+                                         dp_rank, put_blocks, &dump);
     tierce__json_write_close(&dump.json, '}');
-    if (dump.is_found) {
+    if (is_found) {
         reply_line(call, &line);
         return;
     }

@@ -24,7 +24,9 @@ struct source {
     struct tierce__source_opts opts;
     struct tierce__follower *follower;
     struct tierce__subscriber *subscriber;
-    bool is_leaving; /* under the lock: its thread destroys it */
+    /* Under the lock: */
+    bool is_leaving; /* its thread destroys it when it has no users */
+    uint32_t users;
 };
 
 /* A thread and its publishers. */
@@ -85,7 +87,8 @@ static bool exchange(struct loop *loop)
         tierce__list_push_back(&loop->own, it);
     }
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &loop->own) {
-        if (!TIERCE__CONTAINER_OF(it, struct source, in_loop)->is_leaving)
+        const struct source *source = TIERCE__CONTAINER_OF(it, struct source, in_loop);
+        if (!source->is_leaving || source->users > 0)
             continue;
         tierce__list_remove(it);
         tierce__list_push_back(&leaving, it);
@@ -365,6 +368,31 @@ void tierce__sources_each(struct tierce__sources *sources, const char *tenant,
             goes_on = each(arg, &source->opts, source->follower);
     }
     tierce__lock_drop(&sources->lock);
+}
+
+bool tierce__sources_with(struct tierce__sources *sources, const char *tenant, const char *instance,
+                          uint32_t dp_rank, tierce__source_fn *each, void *arg)
+{
+    struct source *found = NULL;
+    tierce__lock_take(&sources->lock);
+    TIERCE__LIST_FOR_EACH (it, &sources->all) {
+        struct source *source = source_of(it);
+        if (found == NULL && source->opts.dp_rank == dp_rank &&
+            strcmp(source->opts.instance, instance) == 0 &&
+            (tenant == NULL || strcmp(source->opts.tenant, tenant) == 0))
+            found = source;
+    }
+    if (found != NULL)
+        found->users++;
+    tierce__lock_drop(&sources->lock);
+    if (found == NULL)
+        return false;
+    (void)each(arg, &found->opts, found->follower);
+    tierce__lock_take(&sources->lock);
+    TIERCE_ASSERT(found->users > 0);
+    found->users--;
+    tierce__lock_drop(&sources->lock);
+    return true;
 }
 
 void tierce__sources_of(struct tierce__sources *sources, struct tierce__directory_id id,

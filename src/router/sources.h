@@ -50,6 +50,11 @@ typedef bool tierce__source_fn(void *arg, const struct tierce__source_opts *opts
 void tierce__sources_each(struct tierce__sources *sources, const char *tenant,
                           tierce__source_fn *each, void *arg);
 
+/* Calls each for the first publisher of a tenant (NULL: of any), an instance and a rank, without
+ * the lock: it may take its time. False: there is none. */
+bool tierce__sources_with(struct tierce__sources *sources, const char *tenant, const char *instance,
+                          uint32_t dp_rank, tierce__source_fn *each, void *arg);
+
 /* Calls each for the publisher of a worker of the directory, if it is there. */
 void tierce__sources_of(struct tierce__sources *sources, struct tierce__directory_id id,
                         tierce__source_fn *each, void *arg);

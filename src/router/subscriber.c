@@ -228,12 +228,15 @@ int tierce__subscriber_items(struct tierce__subscriber *subscriber, void *items,
 {
     zmq_pollitem_t *item = items;
     int count = 0;
-    bool is_live = begin(subscriber) == TIERCE__FOLLOWER_NOTHING;
+    enum tierce__follower_need need = begin(subscriber);
+    bool is_live = need == TIERCE__FOLLOWER_NOTHING;
     item[count++] = (zmq_pollitem_t){.socket = subscriber->monitor, .events = ZMQ_POLLIN};
     if (is_live)
         item[count++] = (zmq_pollitem_t){.socket = subscriber->sub, .events = ZMQ_POLLIN};
     if (subscriber->dealer != NULL)
         item[count++] = (zmq_pollitem_t){.socket = subscriber->dealer, .events = ZMQ_POLLIN};
+    if (need == TIERCE__FOLLOWER_WORK)
+        *wait_ms = 0;
     if (subscriber->is_fetching && *wait_ms > SNAPSHOT_MS)
         *wait_ms = SNAPSHOT_MS;
     return count;
@@ -307,5 +310,7 @@ uint32_t tierce__subscriber_work(struct tierce__subscriber *subscriber)
         take_replay(subscriber);
     if (subscriber->is_fetching && !tierce__curl_step(subscriber->curl))
         end_snapshot(subscriber);
+    if (begin(subscriber) == TIERCE__FOLLOWER_WORK)
+        tierce__follower_work(subscriber->opts.follower, tierce__now_ns());
     return take_live(subscriber);
 }

@@ -299,6 +299,10 @@ static bool step_follower(struct publisher *p)
         ck_assert(is_lost);
         return false;
     }
+    if (need == TIERCE__FOLLOWER_WORK) {
+        tierce__follower_work(p->follower, now_ns);
+        return true;
+    }
     if (need == TIERCE__FOLLOWER_REPLAY) {
         ck_assert(p->has_replay);
         answer_replay(p, from);
