@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An engine with peers as a process, for test_peers_network.py.
+ *
+ *     peer_engine PARAMETER=VALUE...
+ *
+ * It reads lines from its standard input until they end, and answers each one with a line:
+ *
+ *     store SEED             stored BLOCKS
+ *     load SEED TIMEOUT_MS   loaded BLOCKS MS     of the BLOCKS of a prompt; each byte is compared
+ *     forget                 forgotten            memory
+ *     status                 the engine's state, as JSON
+ *
+ * A wrong byte ends the process with exit code 3, and pins that are left at the end with 4.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mix.h"
+#include "engine/observe/engine_metrics.h"
+
+#include <tierce/operate.h>
+#include <tierce/tierce.h>
+
+enum {
+    LAYERS = 4,
+    CELL_BYTES = 16384,
+    BLOCK_TOKENS = 4,
+    CHUNK_BLOCKS = 4,
+    BLOCKS = 16, /* of a prompt: 4 chunks of 256 KiB */
+    FLUSH_MS = 60000,
+};
+
+static struct tierce_engine *engine;
+static struct tierce_view *view;
+static uint8_t memory[LAYERS][BLOCKS][CELL_BYTES];
+static struct tierce_paged_layer layers[LAYERS];
+static struct tierce_paged paged = {sizeof(paged), layers, LAYERS, BLOCKS, TIERCE_DEVICE_HOST};
+
+static void must(int64_t rc, const char *what)
+{
+    if (rc >= 0)
+        return;
+    fprintf(stderr, "peer_engine: %s: %s\n", what, tierce_strerror((int)rc));
+    exit(2);
+}
+
+static void open_engine(int count, char **settings)
+{
+    static const uint32_t cells[LAYERS] = {CELL_BYTES, CELL_BYTES, CELL_BYTES, CELL_BYTES};
+    const struct tierce_namespace ns = {.size = sizeof(ns),
+                                        .weights = "00112233",
+                                        .model = "{\"model_type\":\"test\"}",
+                                        .kv_dtype = "float32",
+                                        .layout = "test/1",
+                                        .layer_count = LAYERS,
+                                        .cell_bytes = cells,
+                                        .block_tokens = BLOCK_TOKENS,
+                                        .chunk_blocks = CHUNK_BLOCKS,
+                                        .algo = TIERCE_CHAIN_SHA256};
+    struct tierce_config *config;
+    char why[TIERCE_CONFIG_ERROR_BYTES] = "";
+    must(tierce_config_create(&config), "config");
+    for (int i = 0; i < count; i++) {
+        char *value = strchr(settings[i], '=');
+        if (value == NULL)
+            must(TIERCE_E_ARGUMENT, settings[i]);
+        *value++ = '\0';
+        must(tierce_config_set(config, settings[i], value, why), settings[i]);
+    }
+    must(tierce_engine_open(&engine, config, why), why);
+    tierce_config_destroy(config);
+    must(tierce_view_open(&view, engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), "view");
+    for (size_t i = 0; i < LAYERS; i++)
+        layers[i] = (struct tierce_paged_layer){
+            .base = memory[i], .block_stride = CELL_BYTES, .block_bytes = CELL_BYTES};
+}
+
+static struct tierce_chain *chain_of(uint32_t seed)
+{
+    struct tierce_chain *chain;
+    must(tierce_view_chain(&chain, view, NULL), "chain");
+    for (uint32_t i = 0; i < BLOCKS * BLOCK_TOKENS; i++) {
+        int32_t token = (int32_t)((seed * 2654435761u + i * 40503u) & 0xffff);
+        must(tierce_chain_append(chain, &token, 1, NULL), "tokens");
+    }
+    return chain;
+}
+
+/* The bytes of each place differ, so one that is somewhere else is seen too. */
+static void fill(uint8_t cell[CELL_BYTES], uint32_t seed, size_t layer, size_t block)
+{
+    for (size_t i = 0; i < CELL_BYTES / sizeof(uint64_t); i++) {
+        uint64_t word =
+            tierce__mix((((uint64_t)seed * LAYERS + layer) * BLOCKS + block) * CELL_BYTES + i);
+        memcpy(cell + i * sizeof(word), &word, sizeof(word));
+    }
+}
+
+static struct tierce_transfer_opts whole(const struct tierce_chain *chain, int32_t ids[BLOCKS])
+{
+    for (int32_t i = 0; i < BLOCKS; i++)
+        ids[i] = i;
+    return (struct tierce_transfer_opts){.size = sizeof(struct tierce_transfer_opts),
+                                         .paged = &paged,
+                                         .chain = chain,
+                                         .to_block = BLOCKS,
+                                         .block_ids = ids};
+}
+
+static void store(uint32_t seed)
+{
+    int32_t ids[BLOCKS];
+    struct tierce_chain *chain = chain_of(seed);
+    for (size_t l = 0; l < LAYERS; l++) {
+        for (size_t b = 0; b < BLOCKS; b++)
+            fill(memory[l][b], seed, l, b);
+    }
+    struct tierce_transfer_opts what = whole(chain, ids);
+    int64_t stored = tierce_store(view, &what);
+    must(stored, "store");
+    must(tierce_engine_flush(engine, FLUSH_MS), "flush");
+    tierce_chain_destroy(chain);
+    printf("stored %" PRId64 "\n", stored);
+}
+
+static void load(uint32_t seed, uint32_t timeout_ms)
+{
+    static uint8_t right[CELL_BYTES];
+    uint8_t origins[BLOCKS] = {0};
+    int32_t ids[BLOCKS];
+    struct tierce_chain *chain = chain_of(seed);
+    memset(memory, 0, sizeof(memory));
+    struct tierce_transfer_opts what = whole(chain, ids);
+    what.timeout_ms = timeout_ms;
+    uint64_t began_ns = tierce__now_ns();
+    int64_t loaded = tierce_load(view, &what, origins);
+    uint64_t ms = (tierce__now_ns() - began_ns) / TIERCE__MS_NS;
+    must(loaded, "load");
+    for (size_t b = 0; b < BLOCKS; b++) {
+        for (size_t l = 0; origins[b] != TIERCE_ORIGIN_FAILED && l < LAYERS; l++) {
+            fill(right, seed, l, b);
+            if (memcmp(right, memory[l][b], CELL_BYTES) == 0)
+                continue;
+            fprintf(stderr, "peer_engine: block %zu of prompt %u is wrong in layer %zu\n", b, seed,
+                    l);
+            exit(3);
+        }
+    }
+    tierce_chain_destroy(chain);
+    printf("loaded %" PRId64 " %" PRIu64 "\n", loaded, ms);
+}
+
+static void forget(void)
+{
+    must(tierce_engine_clear(engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), "clear");
+    printf("forgotten\n");
+}
+
+static void show_status(void)
+{
+    struct tierce__line line = {0};
+    tierce__engine_status(engine, &line);
+    fwrite(line.text, 1, line.bytes, stdout);
+    tierce__line_clear(&line);
+}
+
+static void answer(const char *line)
+{
+    uint32_t seed, timeout_ms;
+    if (sscanf(line, "store %" SCNu32, &seed) == 1)
+        store(seed);
+    else if (sscanf(line, "load %" SCNu32 " %" SCNu32, &seed, &timeout_ms) == 2)
+        load(seed, timeout_ms);
+    else if (strcmp(line, "forget\n") == 0)
+        forget();
+    else if (strcmp(line, "status\n") == 0)
+        show_status();
+    else
+        must(TIERCE_E_ARGUMENT, line);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    char line[128];
+    struct tierce_engine_stats stats = {.size = sizeof(stats)};
+    open_engine(argc - 1, argv + 1);
+    while (fgets(line, sizeof(line), stdin) != NULL)
+        answer(line);
+    tierce_engine_stats(engine, &stats);
+    tierce_view_close(view);
+    tierce_engine_close(engine);
+    return stats.leases_now == 0 ? 0 : 4;
+}

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines that read each other's chunks, as processes on hosts of their own, between which the network fails: nothing
+wrong is returned, every wait is bounded, and no pin is left."""
+
+import json
+import random
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+from manager_process import executable, wait_until
+from network import Network
+from serve_process import PROGRAMS
+
+BLOCKS = 16  # of a prompt, 1 MiB
+TIMEOUT_MS, LONG_MS = 400, 20000  # of loads during a fault, and of others
+BOUND_SECONDS = 30  # of a load, on a slow machine
+PROMPTS = 2
+
+
+class Engine:
+    """peer_engine.c. It compares each byte that it loads."""
+
+    def __init__(self, host, folder, manager):
+        self.host, self.folder, self.manager = host, folder, manager
+        self.start()
+
+    def start(self):
+        self.log = (self.folder / f"engine{self.host.number}.log").open("a")
+        self.process = self.host.start(
+            PROGRAMS.absolute() / "peer_engine", f"remote.urls=peers://{self.manager.address}:6381?connections=4",
+            "memory.size=8MiB", "timeout.lookup=2s", "timeout.close=5s", "breaker.retry=100ms", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self.log, text=True, bufsize=1)
+
+    def begin(self, *words):
+        self.process.stdin.write(" ".join(map(str, words)) + "\n")
+
+    def end(self, seconds=BOUND_SECONDS):
+        assert select.select([self.process.stdout], [], [], seconds)[0], "no answer in time"
+        line = self.process.stdout.readline()
+        assert line, f"the engine ended with {self.process.wait()}"
+        return line
+
+    def ask(self, *words):
+        self.begin(*words)
+        return self.end()
+
+    def store(self, prompt):
+        assert self.ask("store", prompt) == f"stored {BLOCKS}\n"
+
+    def load(self, prompt, timeout_ms):
+        return int(self.ask("load", prompt, timeout_ms).split()[1])
+
+    def loads_all(self, prompt):
+        """Of the others: it has nothing itself."""
+        self.ask("forget")
+        return self.load(prompt, LONG_MS) == BLOCKS
+
+    def peers(self):
+        return json.loads(self.ask("status"))["peers"]
+
+    def stats(self):
+        return json.loads(self.ask("status"))["stats"]
+
+    def has_no_pin(self):
+        return self.stats()["leases_now"] == 0 and self.peers()["leases"] == 0 and self.peers()["disk_reads"] == 0
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.log.close()
+
+    def stop(self):
+        self.process.stdin.close()
+        code = self.process.wait(60)
+        self.process.stdout.close()
+        self.log.close()
+        assert code == 0, f"the engine ended with {code}"
+
+
+class World:
+    """A manager and engines."""
+
+    def __init__(self, folder, engines, seed):
+        self.network = Network(1 + engines, seed)
+        self.random = random.Random(seed)
+        manager, *hosts = self.network.hosts
+        self.log = (folder / "manager.log").open("w")
+        self.manager = manager.start(executable().absolute(), "manager", f"--listen.host={manager.address}",
+                                     "--listen.insecure=true", "--listen.grpc_port=6381", "--directory.silence=2s",
+                                     cwd=folder, stdout=self.log, stderr=self.log)
+        self.engines = [Engine(host, folder, manager) for host in hosts]
+        self.holders, self.reader = self.engines[:-1], self.engines[-1]
+        self.prompts, self.stored = [], 0
+
+    def renew(self):
+        """New prompts, each with one of the holders."""
+        self.prompts = range(self.stored + 1, self.stored + 1 + PROMPTS)
+        self.stored += PROMPTS
+        for prompt in self.prompts:
+            self.holders[prompt % len(self.holders)].store(prompt)
+
+    def is_as_before(self):
+        return all(self.reader.loads_all(prompt) for prompt in self.prompts)
+
+    def stop(self):
+        for engine in self.engines:
+            if engine.process.poll() is None:
+                engine.kill()
+        self.manager.kill()
+        self.manager.wait()
+        self.log.close()
+        self.network.close()
+
+
+@pytest.fixture
+def world(request, tmp_path):
+    world = World(tmp_path, *request.param)
+    yield world
+    world.stop()
+
+
+def cut_within(world, holder):
+    """The transfer is cut between two of its bytes."""
+    world.network.cut_after(holder.host, world.reader.host, world.random.randrange(1, 1 << 20))
+
+
+def damage_some(world, holder):
+    world.network.damaged = 0.05
+
+
+def lose_and_reorder(world, holder):
+    world.network.lost, world.network.reordered, world.network.delay = 0.01, 0.05, 0.001
+
+
+def cut_off_holder(world, holder):
+    world.network.cut_off(holder.host)
+
+
+def cut_off_manager(world, holder):
+    world.network.cut_off(world.network.hosts[0])
+
+
+def freeze_holder(world, holder):
+    holder.process.send_signal(signal.SIGSTOP)
+
+
+FAULTS = [cut_within, damage_some, lose_and_reorder, cut_off_holder, cut_off_manager, freeze_holder]
+
+
+def meets(world, fault, holder):
+    """The reader loads during the fault. Afterwards, all is as before."""
+    world.reader.ask("forget")
+    fault(world, holder)
+    for prompt in world.prompts:
+        world.reader.load(prompt, TIMEOUT_MS)
+    holder.process.send_signal(signal.SIGCONT)
+    world.network.heal()
+    if fault is damage_some:  # what was damaged is not asked for again
+        world.renew()
+    wait_until(world.is_as_before)
+    wait_until(lambda: all(engine.has_no_pin() for engine in world.engines))
+
+
+@pytest.mark.parametrize("world", [(2, 1)], indirect=True)
+def test_a_network_that_fails(world):
+    (holder,), reader = world.holders, world.reader
+    world.renew()
+    wait_until(world.is_as_before)
+    assert reader.peers()["read_bytes"] > PROMPTS << 20
+    meets(world, cut_within, holder)
+    assert reader.peers()["read_late"] > 0
+    meets(world, damage_some, holder)
+    assert reader.stats()["checksum_failures"] > 0
+    # Killed in the middle of a transfer.
+    reader.ask("forget")
+    world.network.cut_after(holder.host, reader.host, 300_000)
+    reader.begin("load", world.prompts[0], TIMEOUT_MS)
+    wait_until(lambda: world.network.has_cut(holder.host, reader.host))
+    holder.kill()
+    assert int(reader.end().split()[1]) < BLOCKS
+    world.network.heal()
+    wait_until(reader.has_no_pin)
+    reader.stop()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world", [(3, seed) for seed in range(2, 7)], indirect=True)
+def test_a_network_that_fails_in_many_ways(world):
+    world.renew()
+    wait_until(world.is_as_before)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        meets(world, world.random.choice(FAULTS), world.random.choice(world.holders))
+    for engine in world.engines:
+        engine.stop()
