@@ -211,7 +211,7 @@ static bool close_parts(struct tierce_engine *engine)
     }
     if (is_over) /* else there are stores yet */
         tierce__shared_writes_fini(&engine->shared_writes);
-    tierce__sessions_expire(engine, NULL, true);
+    (void)tierce__sessions_expire(engine, NULL, true);
     while (atomic_load(&engine->calling) > 0)
         sched_yield();
     tierce__line_log_close(engine->access_log);

@@ -217,7 +217,7 @@ static void *run_keeper(void *arg)
         bool closing = engine->closing;
         tierce__lock_drop(&engine->lock);
         if (look)
-            tierce__sessions_expire(engine, NULL, false);
+            (void)tierce__sessions_expire(engine, NULL, false);
         tierce__stores_expire(engine);
         tierce__shared_writes_expire(engine);
         tierce__prefetches_expire(engine);

@@ -252,8 +252,10 @@ void tierce__session_free(struct tierce__session *session)
     tierce__free(session);
 }
 
-void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_view *view, bool all)
+size_t tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_view *view,
+                               bool all)
 {
+    size_t count = 0;
     struct tierce__list ended;
     tierce__list_init(&ended);
     uint64_t now = tierce__now_ns();
@@ -265,6 +267,7 @@ void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_v
                 continue;
             unlink_session(engine, s);
             tierce__list_push_back(&ended, &s->node);
+            count++;
         }
     }
     TIERCE_DASSERT(!all || view != NULL ||
@@ -277,6 +280,7 @@ void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_v
         if (!all)
             tierce__count(engine, TIERCE__STAT_pins_expired, 1);
     }
+    return count;
 }
 
 /* The place of a session's use, before all others of its set; in a full one the last is forgotten.
@@ -304,7 +308,7 @@ void tierce__own_view_close(struct tierce_view *view)
 {
     struct tierce_engine *engine = view->engine;
     TIERCE_DASSERT(view->borrowers == 0);
-    tierce__sessions_expire(engine, view, true);
+    (void)tierce__sessions_expire(engine, view, true);
     tierce__lock_take(&engine->lock);
     for (size_t i = 0; i < TIERCE__USE_SETS * TIERCE__USE_WAYS; i++) {
         struct tierce__use *use = &engine->uses[i / TIERCE__USE_WAYS][i % TIERCE__USE_WAYS];

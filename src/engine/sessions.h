@@ -91,8 +91,9 @@ struct tierce__session *tierce__session_share(struct tierce_view *view, uint64_t
 /* Releases the references that are still in bufs (NULL entries are skipped). NULL is accepted. */
 void tierce__session_free(struct tierce__session *session);
 
-/* Ends sessions whose deadline has passed, or all of them if `all`; view NULL: in every view. */
-void tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_view *view,
-                             bool all);
+/* Ends sessions whose deadline has passed, or all of them if `all`; view NULL: in every view.
+ * Returns how many. */
+size_t tierce__sessions_expire(struct tierce_engine *engine, const struct tierce_view *view,
+                               bool all);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/json/json_write.h"
 #include "cli/inspect/inspect.h"
 #include "cli/optimize/progress.h"
+#include "core/key/model_name.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -39,36 +40,13 @@ static char *copy_field(const char *text, const char *name)
     return NULL;
 }
 
-/* The first text that names the model for a reader; heap, or NULL. */
-static char *find_name(struct tierce__text config)
-{
-    static const char *const paths[] = {"_name_or_path", "name", "architectures", "architectures.0",
-                                        "model_type"};
-    char *name = NULL;
-    for (size_t i = 0; name == NULL && i < sizeof(paths) / sizeof(*paths); i++) {
-        if (tierce__json_copy_text(&name, config, paths[i]) == 0 && *name == '\0') {
-            tierce__free(name);
-            name = NULL;
-        }
-    }
-    return name;
-}
-
 /* Writes the model's name from the JSON of a namespace; "" if the JSON has none. */
 static void model_name(char name[VALUE_BYTES], const char *text)
 {
-    struct tierce__json_doc doc = {0};
+    char *model = copy_field(text, "model");
     name[0] = '\0';
-    char *model = copy_field(text, "model"), *found = NULL;
-    if (model != NULL && tierce__json_parse(&doc, model, strlen(model), NULL) == 0) {
-        found = find_name(doc.value);
-        if (found == NULL)
-            found = find_name(tierce__json_get(doc.value, "config"));
-        if (found != NULL)
-            tierce__text_for_message(name, VALUE_BYTES, found);
-    }
-    tierce__free(found);
-    tierce__json_doc_clear(&doc);
+    if (model != NULL)
+        tierce__model_name(name, VALUE_BYTES, model);
     tierce__free(model);
 }
 

@@ -17,7 +17,10 @@
 #include "base/threads/lock.h"
 #include "base/threads/threads.h"
 #include "core/key/chunk_number.h"
+#include "core/key/model_name.h"
+#include "core/key/namespaces.h"
 #include "engine/engine.h"
+#include "engine/observe/directory_commands.h"
 #include "engine/observe/engine_events.h"
 #include "net/host_id.h"
 #include "proto/kvcm/meta_service.pb-c.h"
@@ -34,7 +37,12 @@ enum {
     PAUSE_MS = 100, /* before all contents are sent again, doubled each time */
     DOUBLINGS_MAX = 20,
     SILENCE_MS = 10000, /* until a manager has told the real one */
+    /* Within these: directory.silence of a manager. */
+    SILENCE_MIN_MS = 100,
+    SILENCE_MAX_MS = 3600000,
     CALLS_IN_SILENCE = 4,
+    MODELS_BYTES = 128,
+    MODELS_MAX = 64, /* namespaces whose models are named */
 };
 
 struct change {
@@ -75,6 +83,8 @@ struct tierce__reporter {
     uint64_t beat_ns, silence_ms;
     struct parcel parcel;
     Meta__ReportAnswer contents; /* how the contents that are being sent were answered */
+    struct tierce__directory_commands *commands;
+    uint32_t namespaces; /* of the models that were reported last */
 
     struct tierce__lock lock; /* REPORTER: below */
     bool is_following;        /* the queue has every change since its first one */
@@ -243,6 +253,12 @@ static void set_complete(struct tierce__reporter *r, bool is_complete)
     atomic_store_explicit(&r->engine->reports.is_complete, is_complete, memory_order_relaxed);
 }
 
+/* A manager's number, which may be wrong. */
+static uint64_t within(int64_t number, int64_t least, int64_t most)
+{
+    return (uint64_t)(number < least ? least : number > most ? most : number);
+}
+
 static void join(struct tierce__reporter *r)
 {
     Meta__JoinDirectoryRequest request = META__JOIN_DIRECTORY_REQUEST__INIT;
@@ -250,17 +266,21 @@ static void join(struct tierce__reporter *r)
     request.worker = r->name;
     request.host_id = r->host_id;
     request.transfer_address = r->address;
+    request.takes_commands = true;
     Meta__JoinDirectoryResponse *reply = (Meta__JoinDirectoryResponse *)ask(
         r, "JoinDirectory", &request.base, &meta__join_directory_response__descriptor);
     if (reply == NULL)
         return;
     r->session = reply->session;
     r->slot = reply->slot;
-    r->silence_ms = reply->silence_ms > 0 ? (uint64_t)reply->silence_ms : SILENCE_MS;
+    r->silence_ms = within(reply->silence_ms > 0 ? reply->silence_ms : SILENCE_MS, SILENCE_MIN_MS,
+                           SILENCE_MAX_MS);
     bool is_less = reply->changes_max > 0 && reply->changes_max < REPORT_MAX;
     r->report_max = is_less ? (size_t)reply->changes_max : REPORT_MAX;
     r->is_joined = true;
+    r->namespaces = 0;
     set_complete(r, false);
+    tierce__directory_commands_join(r->commands, r->session);
     if (r->joined != NULL)
         r->joined(r->arg, &(struct tierce__reporter_place){
                               .session = r->session, .slot = r->slot, .secret = reply->secret});
@@ -268,7 +288,38 @@ static void join(struct tierce__reporter *r)
     tierce__proto_free(&reply->base);
 }
 
-/* Sends what the parcel has. RA_UNSPECIFIED: no manager answers. */
+static bool has_model(const char *models, const char *name)
+{
+    size_t bytes = strlen(name);
+    for (const char *at = models; (at = strstr(at, name)) != NULL; at += bytes) {
+        bool begins = at == models || at[-1] == ' ';
+        if (begins && (at[bytes] == '\0' || at[bytes] == ','))
+            return true;
+    }
+    return false;
+}
+
+/* The names of the models of the engine's namespaces, as many as have room. */
+static void list_models(struct tierce_engine *engine, char models[MODELS_BYTES])
+{
+    size_t used = 0;
+    uint32_t count = tierce__namespaces_count(engine->namespaces);
+    for (uint32_t id = 0; id < count && id < MODELS_MAX; id++) {
+        char name[MODELS_BYTES];
+        const char *text = tierce__namespaces_text(engine->namespaces, id);
+        if (text == NULL)
+            continue;
+        tierce__model_name_of_namespace(name, sizeof(name), text);
+        size_t bytes = strlen(name), comma = used > 0 ? 2 : 0;
+        if (bytes == 0 || has_model(models, name) || used + comma + bytes >= MODELS_BYTES)
+            continue;
+        memcpy(models + used, ", ", comma);
+        memcpy(models + used + comma, name, bytes + 1);
+        used += comma + bytes;
+    }
+}
+
+/* Sends the parcel. RA_UNSPECIFIED: no manager answers. */
 static Meta__ReportAnswer report(struct tierce__reporter *r, Meta__ReportKind kind, uint64_t first,
                                  uint64_t *wait_ms)
 {
@@ -284,13 +335,22 @@ static Meta__ReportAnswer report(struct tierce__reporter *r, Meta__ReportKind ki
     request.keys = r->parcel.keys;
     request.n_tiers = r->parcel.count;
     request.tiers = r->parcel.tiers;
+    char models[MODELS_BYTES] = "";
+    uint32_t namespaces = tierce__namespaces_count(r->engine->namespaces);
+    if (namespaces != r->namespaces)
+        list_models(r->engine, models);
+    request.models = models;
+    tierce__directory_commands_put(r->commands, &request);
     r->beat_ns = tierce__now_ns();
     Meta__ReportChunksResponse *reply = (Meta__ReportChunksResponse *)ask(
         r, "ReportChunks", &request.base, &meta__report_chunks_response__descriptor);
     if (reply == NULL)
         return META__REPORT_ANSWER__RA_UNSPECIFIED;
     Meta__ReportAnswer answer = reply->answer;
-    *wait_ms = reply->wait_ms > 0 ? (uint64_t)reply->wait_ms : 0;
+    *wait_ms = within(reply->wait_ms, 0, (int64_t)r->silence_ms / 2);
+    r->namespaces = namespaces;
+    tierce__directory_commands_sent(r->commands);
+    tierce__directory_commands_take(r->commands, reply);
     tierce__proto_free(&reply->base);
     r->parcel.count = 0;
     if (answer == META__REPORT_ANSWER__RA_UNKNOWN)
@@ -383,7 +443,7 @@ static uint64_t send_changes(struct tierce__reporter *r)
         return begin_again(r, "more changes than the queue or events.ring hold");
     size_t count = r->parcel.count;
     uint64_t age_ms = (tierce__now_ns() - r->beat_ns) / TIERCE__MS_NS;
-    if (count == 0 && age_ms < beat_ms(r))
+    if (count == 0 && age_ms < beat_ms(r) && !tierce__directory_commands_has_results(r->commands))
         return beat_ms(r) - age_ms;
     Meta__ReportAnswer answer = report(r, META__REPORT_KIND__RK_CHANGES, r->next, &wait_ms);
     if (answer == META__REPORT_ANSWER__RA_DONE) {
@@ -402,11 +462,17 @@ static uint64_t send_changes(struct tierce__reporter *r)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Until the time, or, if all contents are sent and `changes` end the wait, until there are some. */
+static bool has_work(struct tierce__reporter *r)
+{
+    return has_changes(r) || tierce__directory_commands_has_results(r->commands);
+}
+
+/* Until the time, or, if all contents are sent and `changes` end the wait, until there are some, or
+ * results of commands. */
 static void wait_for_work(struct tierce__reporter *r, uint64_t ms, bool changes)
 {
     uint64_t until_ns = tierce__deadline_in_ms((uint32_t)ms);
-    while (!is_ending(r) && tierce__now_ns() < until_ns && !(changes && has_changes(r)))
+    while (!is_ending(r) && tierce__now_ns() < until_ns && !(changes && has_work(r)))
         tierce__fleet_manager_poll(r->manager, until_ns);
 }
 
@@ -495,6 +561,13 @@ static int take_opts(struct tierce__reporter *r, const struct tierce__reporter_o
     return 0;
 }
 
+/* Of the thread of commands. */
+static void on_result(void *arg)
+{
+    struct tierce__reporter *r = arg;
+    tierce__fleet_manager_wake(r->manager);
+}
+
 static int open_reporter(struct tierce__reporter *r, const struct tierce__url *url, char why[256])
 {
     const struct tierce__fleet_manager_opts manager = {.size = sizeof(manager), .url = url};
@@ -509,6 +582,13 @@ static int open_reporter(struct tierce__reporter *r, const struct tierce__url *u
     int rc = r->queue != NULL ? name_worker(r) : -ENOMEM;
     if (rc == 0)
         rc = tierce__fleet_manager_open(&r->manager, &manager, why);
+    if (rc == 0)
+        rc = tierce__directory_commands_create(
+            &r->commands, &(struct tierce__directory_commands_opts){
+                              .size = sizeof(struct tierce__directory_commands_opts),
+                              .engine = r->engine,
+                              .ended = on_result,
+                              .arg = r});
     if (rc == 0) {
         why[0] = '\0';
         rc = tierce__events_subscribe(&r->subscription, r->engine, &events);
@@ -522,6 +602,7 @@ static void destroy(struct tierce__reporter *r)
 {
     if (r->subscription != NULL)
         tierce__events_unsubscribe(r->subscription);
+    tierce__directory_commands_stop(r->commands); /* it wakes the manager's calls */
     tierce__fleet_manager_close(r->manager);
     tierce__lock_fini(&r->lock);
     tierce__free(r->queue);

@@ -16,6 +16,9 @@
  * again, after a pause that doubles, up to a quarter of directory.silence, until a silence has
  * passed without that.
  *
+ * The answers to reports bring commands of an operator (directory_commands.h), and reports bring
+ * their results. The log has an event directory_command for each.
+ *
  * Log events: directory_unreachable and directory_reachable, when no manager answers and when one
  * does again; directory_complete, when all contents were sent; directory_resync, when they are to
  * be sent again (the first, second, fourth, ... time one after another). Metrics:

@@ -8,8 +8,8 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
-#include "core/chunk/header.h"
 #include "engine/observe/operate.h"
+#include "engine/store/chunk_copy.h"
 
 #define RATE_DEFAULT (64ULL << 20)
 #define SCAN_PLACES  64u
@@ -87,34 +87,12 @@ static bool find_lacking(struct backfill_run *run, size_t index, uint32_t *lacki
     return true;
 }
 
-/* Reads and verifies the chunk into a buffer, whose reference the caller gets; NULL with *status.
- */
+/* The buffer's reference is the caller's; NULL with *status. */
 static struct tierce__buf *read_chunk(struct backfill_run *run,
                                       const struct tierce__storage_chunk *chunk, int *status)
 {
-    TIERCE_DASSERT(run->disk > 0);
-    struct tierce_engine *engine = run->engine;
-    struct tierce__chunk_info info;
-    struct tierce__buf *buf = tierce__storage_alloc(engine, chunk->object_bytes);
-    *status = -ENOMEM;
-    if (buf == NULL)
-        return NULL;
-    *status = tierce__storage_read_head(engine, run->disk, &chunk->key, buf,
-                                        tierce__deadline_in_ms(engine->settings.load_ms));
-    if (*status == 0) {
-        *status = tierce__chunk_parse(&info, buf->data, chunk->object_bytes);
-        if (*status == 0 && info.extent.object_bytes != chunk->object_bytes)
-            *status = TIERCE_E_IDENTITY;
-        if (*status == 0 && tierce__chunk_verify_cells(buf->data, &info) > 0)
-            *status = TIERCE_E_CHECKSUM;
-        if (*status < 0)
-            tierce__storage_quarantine(engine, run->disk, &chunk->key, *status);
-    }
-    if (*status < 0) {
-        tierce__buf_release(buf);
-        return NULL;
-    }
-    run->read_bytes += chunk->object_bytes;
+    struct tierce__buf *buf = tierce__chunk_read(run->engine, run->disk, chunk, status);
+    run->read_bytes += buf != NULL ? chunk->object_bytes : 0;
     return buf;
 }
 
@@ -169,18 +147,8 @@ static void take(void *arg, const struct tierce__tier_event *event)
 {
     struct backfill_run *run = arg;
     TIERCE_ASSERT(run->count < SCAN_PLACES);
-    TIERCE_DASSERT(event->admitted);
     run->keys[run->count] = *event->key;
-    struct tierce__storage_chunk *chunk = &run->chunks[run->count++];
-    *chunk = (struct tierce__storage_chunk){.key = *event->key,
-                                            .parent = *event->key,
-                                            .has_parent = event->parent != NULL,
-                                            .object_bytes = event->object_bytes,
-                                            .token_start = event->token_start,
-                                            .block_count = event->block_count};
-    if (event->parent != NULL)
-        memcpy(chunk->parent.hash, event->parent, TIERCE_HASH_BYTES);
-    memcpy(chunk->first_block, event->first_block, TIERCE_HASH_BYTES);
+    tierce__chunk_record(&run->chunks[run->count++], event);
 }
 
 /* Blocks until the bytes read are within the rate. Returns false, with *reason, if the backfill

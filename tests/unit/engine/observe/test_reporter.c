@@ -398,6 +398,146 @@ START_TEST(an_address_and_a_secret)
 }
 END_TEST
 
+/* ---- commands -------------------------------------------------------------------------------- */
+
+/* The result of a command to the only worker, with the chunks `held[from .. to)`. The caller frees
+ * it. */
+static Meta__GetCommandResponse *command(Meta__CommandWorkerRequest request, size_t from, size_t to)
+{
+    char names[ENGINES][128];
+    int64_t keys[2 * 64];
+    uint64_t holders;
+    ck_assert_uint_eq(workers(names, &holders), 1);
+    ck_assert_uint_le(to - from, 64);
+    for (size_t i = from; i < to; i++) {
+        keys[request.n_keys++] = (int64_t)held[i].key.high;
+        keys[request.n_keys++] = (int64_t)held[i].key.low;
+    }
+    request.keys = keys;
+    request.worker = names[0];
+    Meta__CommandWorkerResponse *given = (Meta__CommandWorkerResponse *)ask(
+        "CommandWorker", &request.base, &meta__command_worker_response__descriptor);
+    Meta__GetCommandRequest get = META__GET_COMMAND_REQUEST__INIT;
+    get.command = given->command;
+    tierce__proto_free(&given->base);
+    for (;;) {
+        Meta__GetCommandResponse *reply = (Meta__GetCommandResponse *)ask(
+            "GetCommand", &get.base, &meta__get_command_response__descriptor);
+        if (reply->state >= META__COMMAND_STATE__CS_DONE)
+            return reply;
+        tierce__proto_free(&reply->base);
+        usleep(5000); /* between two questions */
+    }
+}
+
+static void assert_command(Meta__CommandWorkerRequest request, size_t from, size_t to, int64_t done,
+                           const char *message)
+{
+    Meta__GetCommandResponse *reply = command(request, from, to);
+    bool is_done = reply->state == META__COMMAND_STATE__CS_DONE;
+    ck_assert_msg(reply->chunks == done && is_done == (done >= 0 && strchr(message, '!') == NULL) &&
+                      strstr(reply->message, message + (message[0] == '!')) != NULL,
+                  "%lld chunks, %s: %s", (long long)reply->chunks, is_done ? "done" : "failed",
+                  reply->message);
+    int64_t named = (int64_t)(to - from);
+    ck_assert_int_eq(reply->left_out, named > 0 ? named - done : 0);
+    tierce__proto_free(&reply->base);
+}
+
+static Meta__CommandWorkerRequest of_action(Meta__WorkerAction action)
+{
+    Meta__CommandWorkerRequest request = META__COMMAND_WORKER_REQUEST__INIT;
+    request.action = action;
+    return request;
+}
+
+static Meta__CommandWorkerRequest move_between(int32_t from, int32_t to, bool keeps)
+{
+    Meta__CommandWorkerRequest request = of_action(META__WORKER_ACTION__WA_MOVE);
+    request.from_tier = from;
+    request.to_tier = to;
+    request.keeps = keeps;
+    return request;
+}
+
+/* How many of held[0 .. count) have exactly these tiers now. */
+static size_t in_tiers(size_t count, uint8_t tiers)
+{
+    struct held before[64];
+    size_t same = 0;
+    ck_assert_uint_le(count, 64);
+    memcpy(before, held, count * sizeof(*held));
+    read_contents();
+    for (size_t i = 0; i < count; i++) {
+        for (size_t k = 0; k < held_count; k++)
+            same += memcmp(&held[k].key, &before[i].key, sizeof(held[k].key)) == 0 &&
+                    held[k].tiers[0] == tiers;
+    }
+    memcpy(held, before, count * sizeof(*held)); /* in the order that the caller knows */
+    held_count = held_count > count ? held_count : count;
+    return same;
+}
+
+/* An operator's commands reach the engine, change its tiers, and have a result. */
+START_TEST(commands_are_carried_out)
+{
+    char message[64];
+    start_manager(0);
+    open_engine(0, "65536");
+    store(0, 0, 2);
+    wait_until_equal();
+    struct tierce_engine *engine = fx[0].engine;
+    ck_assert_uint_ge(held_count, 8);
+    ck_assert_uint_eq(in_tiers(8, 3), 8); /* memory and disk */
+    assert_command(of_action(META__WORKER_ACTION__WA_HEALTH), 0, 0, 0, "tier 1 (disk): in service");
+    /* Pinned chunks are not evicted. */
+    Meta__CommandWorkerRequest pin = of_action(META__WORKER_ACTION__WA_PIN);
+    pin.pin_ms = 600000;
+    assert_command(pin, 0, 4, 4, "");
+    assert_command(pin, 2, 4, 2, ""); /* again: no more bytes than before */
+    ck_assert_uint_eq(engine->session_count, 4);
+    evict(0, UINT64_MAX);
+    ck_assert_uint_eq(in_tiers(4, 3), 4);
+    ck_assert_uint_eq(in_tiers(8, 2), 4);
+    assert_command(pin, 3, 8, 1, "4 are not in memory");
+    assert_command(of_action(META__WORKER_ACTION__WA_UNPIN), 3, 5, 1, "1 are not pinned");
+    assert_command(of_action(META__WORKER_ACTION__WA_UNPIN), 0, 0, 3, "");
+    ck_assert_uint_eq(engine->session_count, 0);
+    ck_assert_uint_eq(engine->pinned_bytes, 0);
+    /* Between the tiers: as a copy, and as a move. */
+    assert_command(move_between(1, 0, true), 0, 8, 8, "");
+    ck_assert_uint_eq(in_tiers(8, 3), 8);
+    assert_command(move_between(1, 0, false), 0, 8, 8, "");
+    ck_assert_uint_eq(in_tiers(8, 1), 8);
+    assert_command(move_between(0, 1, false), 0, 4, 4, "");
+    ck_assert_uint_eq(in_tiers(8, 2), 4);
+    assert_command(move_between(0, 1, false), 2, 6, 2, "2 are not in tier 0 (memory)");
+    ck_assert_uint_eq(in_tiers(8, 2), 6);
+    assert_command(move_between(0, 5, false), 0, 1, 0, "!the tiers are 0 (memory), 1 (disk)");
+    ck_assert_int_eq(tierce_engine_set_mode(engine, TIERCE_MODE_FREEZE), 0);
+    assert_command(move_between(1, 0, false), 0, 1, 0, "!the mode is freeze");
+    ck_assert_int_eq(tierce_engine_set_mode(engine, TIERCE_MODE_NORMAL), 0);
+    assert_command(of_action(META__WORKER_ACTION__WA_COMPRESS), 0, 0, 0, "!no codec");
+    read_contents();
+    size_t in_memory = 0;
+    for (size_t i = 0; i < held_count; i++)
+        in_memory += (held[i].tiers[0] & 1) != 0;
+    int32_t tier = 0;
+    Meta__CommandWorkerRequest clear = of_action(META__WORKER_ACTION__WA_CLEAR);
+    clear.tiers = &tier;
+    clear.n_tiers = 1;
+    assert_command(clear, 0, 0, (int64_t)in_memory, "");
+    ck_assert_uint_eq(in_tiers(8, 2), 6);
+    tier = 7;
+    snprintf(message, sizeof(message), "!there is no tier %d", (int)tier);
+    assert_command(clear, 0, 0, 0, message);
+    wait_until_equal(); /* the directory has heard of all of it */
+    close_engine(0);
+    fx_remove(&fx[0]);
+    stop_manager();
+}
+END_TEST
+
 /* ---- trouble --------------------------------------------------------------------------------- */
 
 /* The reporter's thread waits here, as long as the gate is closed. */
@@ -546,6 +686,7 @@ START_TEST(the_key_of_a_chunk)
 END_TEST
 
 CHECK_MAIN("reporter", .seconds = 110, .setup = silence_log, .at_once = true,
-           .tests = {a_manager_ends_and_another_begins, a_killed_engine_leaves, contents_are_equal,
-                     an_address_and_a_secret, more_changes_than_the_queue_holds,
-                     a_hanging_manager_delays_no_close, wrong_urls, the_key_of_a_chunk})
+           .tests = {commands_are_carried_out, a_manager_ends_and_another_begins,
+                     a_killed_engine_leaves, contents_are_equal, an_address_and_a_secret,
+                     more_changes_than_the_queue_holds, a_hanging_manager_delays_no_close,
+                     wrong_urls, the_key_of_a_chunk})

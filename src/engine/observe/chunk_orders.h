@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_CHUNK_ORDERS_H
+#define TIERCE_ENGINE_CHUNK_ORDERS_H
+
+#include "core/key/chunk_number.h"
+#include "engine/view.h"
+
+/*
+ * An operator's commands to an engine that name chunks by their numbers in a directory
+ * (core/key/chunk_number.h) and tiers by their places, the fastest first.
+ *
+ *     struct tierce__chunk_orders orders;
+ *     tierce__chunk_orders_init(&orders, engine, &stops);
+ *     tierce__chunk_orders_pin(&orders, &chunks, pin_ms, &outcome);
+ *     tierce__chunk_orders_fini(&orders);
+ *
+ * A command that names chunks first walks over all chunks of a tier, because no index has the
+ * numbers. None of them delays a request for longer than that request's own work on the same tier.
+ *
+ * Thread: one at a time. Blocks: a move for each chunk's read and write; a clear as
+ * tierce_engine_clear. A command ends early, as failed, when *stops is set.
+ */
+
+struct tierce__chunk_orders {
+    struct tierce_engine *engine;
+    struct tierce_view pins;   /* of no namespace: the owner of these pins among the sessions */
+    const _Atomic bool *stops; /* relaxed: a flag alone */
+};
+
+struct tierce__chunk_order_outcome {
+    bool is_done;
+    uint64_t chunks,
+        left_out;      /* that were pinned, moved, ...; those that were named and were not */
+    char message[512]; /* why not all of it was done */
+};
+
+/* [borrow] the engine has tiers of its own, and stops last until fini. */
+void tierce__chunk_orders_init(struct tierce__chunk_orders *orders, struct tierce_engine *engine,
+                               const _Atomic bool *stops);
+/* Ends all pins. */
+void tierce__chunk_orders_fini(struct tierce__chunk_orders *orders);
+
+struct tierce__chunk_numbers {
+    const struct tierce__chunk_number *numbers;
+    size_t count;
+};
+
+/* The mode, and the state of each tier, as the outcome's message. */
+void tierce__chunk_orders_health(struct tierce__chunk_orders *orders,
+                                 struct tierce__chunk_order_outcome *out);
+
+/* Chunks in memory are pinned for pin_ms (0: timeout.pin), within memory.pins. A chunk that is
+ * pinned already is pinned anew. */
+void tierce__chunk_orders_pin(struct tierce__chunk_orders *orders,
+                              const struct tierce__chunk_numbers *chunks, uint64_t pin_ms,
+                              struct tierce__chunk_order_outcome *out);
+/* Ends such pins; all of them if no chunk is named. */
+void tierce__chunk_orders_unpin(struct tierce__chunk_orders *orders,
+                                const struct tierce__chunk_numbers *chunks,
+                                struct tierce__chunk_order_outcome *out);
+
+struct tierce__chunk_move {
+    size_t from, to; /* one of them is memory, the other one the disk */
+    bool keeps;      /* a copy */
+    uint64_t deadline_ns;
+};
+
+/* Copies the chunks that `from` holds, in their order, and then removes from it, the last one
+ * first, those that `to` holds. */
+void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
+                               const struct tierce__chunk_numbers *chunks,
+                               const struct tierce__chunk_move *move,
+                               struct tierce__chunk_order_outcome *out);
+
+/* `tiers`: a bit for each; 0: all but remote stores. */
+void tierce__chunk_orders_clear(struct tierce__chunk_orders *orders, uint32_t tiers,
+                                struct tierce__chunk_order_outcome *out);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/store/chunk_copy.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "core/chunk/header.h"
+
+void tierce__chunk_record(struct tierce__storage_chunk *out, const struct tierce__tier_event *event)
+{
+    TIERCE_DASSERT(event->admitted);
+    *out = (struct tierce__storage_chunk){.key = *event->key,
+                                          .parent = *event->key,
+                                          .has_parent = event->parent != NULL,
+                                          .object_bytes = event->object_bytes,
+                                          .token_start = event->token_start,
+                                          .block_count = event->block_count};
+    if (event->parent != NULL)
+        memcpy(out->parent.hash, event->parent, TIERCE_HASH_BYTES);
+    memcpy(out->first_block, event->first_block, TIERCE_HASH_BYTES);
+}
+
+static int verify(const struct tierce__storage_chunk *chunk, const struct tierce__buf *buf)
+{
+    struct tierce__chunk_info info;
+    int rc = tierce__chunk_parse(&info, buf->data, chunk->object_bytes);
+    if (rc == 0 && info.extent.object_bytes != chunk->object_bytes)
+        rc = TIERCE_E_IDENTITY;
+    if (rc == 0 && tierce__chunk_verify_cells(buf->data, &info) > 0)
+        rc = TIERCE_E_CHECKSUM;
+    return rc;
+}
+
+struct tierce__buf *tierce__chunk_read(struct tierce_engine *engine, size_t level,
+                                       const struct tierce__storage_chunk *chunk, int *status)
+{
+    TIERCE_DASSERT(level > 0);
+    struct tierce__buf *buf = tierce__storage_alloc(engine, chunk->object_bytes);
+    *status = -ENOMEM;
+    if (buf == NULL)
+        return NULL;
+    *status = tierce__storage_read_head(engine, level, &chunk->key, buf,
+                                        tierce__deadline_in_ms(engine->settings.load_ms));
+    if (*status == 0) {
+        *status = verify(chunk, buf);
+        if (*status < 0)
+            tierce__storage_quarantine(engine, level, &chunk->key, *status);
+    }
+    if (*status == 0)
+        return buf;
+    tierce__buf_release(buf);
+    return NULL;
+}

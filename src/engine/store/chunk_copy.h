@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_CHUNK_COPY_H
+#define TIERCE_ENGINE_CHUNK_COPY_H
+
+#include "engine/engine.h"
+
+/*
+ * Whole chunks that a tier holds, without a view of their namespace: for copies to another tier
+ * (backfill.h, operate/chunk_orders.h). Thread: any.
+ */
+
+/* The record of a chunk that a scan of a tier has shown. */
+void tierce__chunk_record(struct tierce__storage_chunk *out,
+                          const struct tierce__tier_event *event);
+
+/* Reads a chunk of a slower tier into a buffer that is in no tier, and verifies header and cells. A
+ * wrong chunk is quarantined. Returns the buffer [transfer], or NULL with *status: TIERCE_E_MISS,
+ * -ENOMEM, those of the tier. Blocks, timeout.load at most. */
+struct tierce__buf *tierce__chunk_read(struct tierce_engine *engine, size_t level,
+                                       const struct tierce__storage_chunk *chunk, int *status);
+
+#endif
