@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "base/json/json_value.h"
+#include "base/json/json_write.h"
 #include "base/text/line.h"
 #include "cli/cli.h"
 
@@ -50,5 +51,28 @@ const struct tierce__admin_column *tierce__admin_view(const char *rpc);
  * TIERCE__CLI_OK, why was printed. */
 int tierce__admin_check(const char *command, const char *rpc, const char *field,
                         struct tierce__text object);
+
+/* ---- admin_worker.c: commands to workers of the directory ------------------------------------ */
+
+struct tierce__admin_worker {
+    uint64_t pin_ms;  /* --for; 0: as the worker is configured */
+    uint32_t wait_ms; /* --wait; 0: 30 s */
+    bool keeps;       /* --copy */
+};
+
+/* Puts the keys of chunks, each of 32 hexadecimal digits, as `keys`. Returns an exit status; unless
+ * it is TIERCE__CLI_OK, why was printed. */
+int tierce__admin_put_chunks(const char *command, int count, char **keys,
+                             struct tierce__json_write *request);
+
+/* Puts the fields of a CommandWorker: of the verb "pin", ..., with its arguments GROUP WORKER ...;
+ * count >= 2. Returns as above. */
+int tierce__admin_put_worker(const char *command, const char *verb, int count, char **arguments,
+                             const struct tierce__admin_worker *worker,
+                             struct tierce__json_write *request);
+
+/* `given`: the answer of CommandWorker. Waits for the result, and prints it. */
+int tierce__admin_show_command(const struct tierce__admin_target *target, const char *command,
+                               struct tierce__text given, const char *group, uint32_t wait_ms);
 
 #endif

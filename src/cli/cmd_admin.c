@@ -64,7 +64,18 @@ const char *const tierce__cli_cache_help[] = {
 const char *const tierce__cli_directory_help[] = {
     "  list               the workers (engines and nodes) whose chunks the manager knows\n"
     "  find GROUP KEY...  who holds the leading chunks, and where to read them; a key has 32\n"
-    "                     hexadecimal digits\n" OPTIONS,
+    "                     hexadecimal digits\n"
+    "  health GROUP WORKER             the mode and the tiers of an engine or node\n"
+    "  pin GROUP WORKER KEY...         keeps chunks in its memory; --for TIME: how long\n"
+    "  unpin GROUP WORKER [KEY...]     ends that; without keys, of all its chunks\n"
+    "  move GROUP WORKER FROM TO KEY...\n"
+    "                     between two tiers, one of them memory; a tier is memory, disk, or 0\n"
+    "                     (the fastest) to 7. --copy: both hold them then\n"
+    "  clear GROUP WORKER [TIER...]    removes its chunks; without tiers, of all but remote "
+    "stores\n"
+    "  compress GROUP WORKER [TIER...] for engines with a codec\n"
+    "                     All of them wait for the result; --wait TIME: how long (30s)\n"
+    "  result GROUP NUMBER             of a command that was given before\n" OPTIONS,
     NULL};
 const char *const tierce__cli_account_help[] = {
     "  list\n  add NAME user|admin FILE\n                     the first line of FILE is the "
@@ -95,6 +106,8 @@ enum shape {
     UNDRAIN,  /* one text, as the field */
     REMOVAL,  /* one text, as the field, and --abandon */
     CHUNKS,   /* one text, as the field, and chunks' keys */
+    WORKER,   /* a command to a worker: admin_worker.c */
+    RESULT,   /* a group and a number */
 };
 
 struct verb {
@@ -135,6 +148,13 @@ static const struct verb verbs[] = {
     {"cache", "trim", "trimCache", NULL, TRIM, true},
     {"directory", "list", "listWorkers", NULL, NOTHING, true},
     {"directory", "find", "findChunks", "instance_group", CHUNKS, true},
+    {"directory", "health", "commandWorker", "instance_group", WORKER, true},
+    {"directory", "pin", "commandWorker", "instance_group", WORKER, true},
+    {"directory", "unpin", "commandWorker", "instance_group", WORKER, true},
+    {"directory", "move", "commandWorker", "instance_group", WORKER, true},
+    {"directory", "clear", "commandWorker", "instance_group", WORKER, true},
+    {"directory", "compress", "commandWorker", "instance_group", WORKER, true},
+    {"directory", "result", "getCommand", "instance_group", RESULT, true},
     {"account", "list", "listAccount", NULL, NOTHING, false},
     {"account", "add", "addAccount", NULL, ACCOUNT, false},
     {"account", "remove", "deleteAccount", "user_name", NAME, false},
@@ -243,29 +263,6 @@ static int read_keys(const struct verb *verb, int count, char **arguments,
     return TIERCE__CLI_OK;
 }
 
-/* Keys of 128 bits, each as two numbers. */
-static int read_chunks(const struct verb *verb, int count, char **arguments,
-                       struct tierce__json_write *request)
-{
-    enum { DIGITS = 32 };
-    tierce__json_write_open(request, "keys", '[');
-    for (int i = 1; i < count; i++) {
-        uint64_t halves[2] = {0, 0};
-        bool is_key = strlen(arguments[i]) == DIGITS &&
-                      strspn(arguments[i], "0123456789abcdefABCDEF") == DIGITS &&
-                      sscanf(arguments[i], "%16" SCNx64 "%16" SCNx64, &halves[0], &halves[1]) == 2;
-        if (!is_key)
-            return tierce__cli_usage(verb->command,
-                                     "\"%.40s\" is not a key of a chunk; a key has 32 hexadecimal "
-                                     "digits",
-                                     arguments[i]);
-        tierce__json_write_signed(request, NULL, (int64_t)halves[0]);
-        tierce__json_write_signed(request, NULL, (int64_t)halves[1]);
-    }
-    tierce__json_write_close(request, ']');
-    return TIERCE__CLI_OK;
-}
-
 static int read_trim(const struct verb *verb, char **arguments, struct tierce__json_write *request)
 {
     long from, to;
@@ -322,6 +319,7 @@ struct arguments {
     double verify;
     uint64_t read_rate;
     const char *family; /* of an invalidation; or NULL */
+    struct tierce__admin_worker worker;
 };
 
 static bool is_of_scrub(const struct arguments *options)
@@ -384,6 +382,15 @@ static int check_options(const struct verb *verb, const struct arguments *option
                                  : options->rate > 0   ? "--rate"
                                  : options->verify > 0 ? "--verify"
                                                        : "--read-rate");
+    const struct tierce__admin_worker *worker = &options->worker;
+    if ((worker->pin_ms > 0 || worker->keeps || worker->wait_ms > 0) && verb->shape != WORKER)
+        return tierce__cli_usage(verb->command, "%s is an option of directory %s",
+                                 worker->keeps        ? "--copy"
+                                 : worker->pin_ms > 0 ? "--for"
+                                                      : "--wait",
+                                 worker->keeps        ? "move"
+                                 : worker->pin_ms > 0 ? "pin"
+                                                      : "health, pin, move, clear");
     if (options->abandon && verb->shape != REMOVAL)
         return tierce__cli_usage(verb->command, "--abandon is an option of storage remove");
     if (options->drop && verb->shape != DRAIN)
@@ -397,9 +404,10 @@ static int make_request(const struct verb *verb, int count, char **arguments,
     static const int wanted[] = {
         [NOTHING] = 0,  [NAME] = 1,    [MESSAGE] = 1,  [TRIM] = 2,   [ACCOUNT] = 3,
         [SNAPSHOT] = 1, [PAGE] = 0,    [ADOPTION] = 1, [FAMILY] = 1, [SCRUB] = 1,
-        [DRAIN] = 1,    [UNDRAIN] = 1, [REMOVAL] = 1};
+        [DRAIN] = 1,    [UNDRAIN] = 1, [REMOVAL] = 1,  [WORKER] = 2, [RESULT] = 2};
     bool is_list = verb->shape == KEYS || verb->shape == CHUNKS;
-    bool may_have_more = is_list || verb->shape == SCRUB || verb->shape == DRAIN;
+    bool may_have_more =
+        is_list || verb->shape == SCRUB || verb->shape == DRAIN || verb->shape == WORKER;
     int least = is_list ? 2 : wanted[verb->shape], status = TIERCE__CLI_OK;
     if (count < least || (count > least && !may_have_more))
         return tierce__cli_usage(verb->command, "%s %s accepts %d argument%s%s, not %d",
@@ -419,7 +427,7 @@ static int make_request(const struct verb *verb, int count, char **arguments,
         tierce__json_write_text(request, "action", "DRAIN_STOP");
     if (verb->shape == NAME || verb->shape == ADOPTION || verb->shape == FAMILY ||
         verb->shape == SCRUB || verb->shape == DRAIN || verb->shape == UNDRAIN ||
-        verb->shape == REMOVAL || verb->shape == CHUNKS)
+        verb->shape == REMOVAL || verb->shape == CHUNKS || verb->shape == RESULT)
         tierce__json_write_text(request, verb->field, arguments[0]);
     if (options->family != NULL)
         tierce__json_write_text(request, "attention_family", options->family);
@@ -428,7 +436,12 @@ static int make_request(const struct verb *verb, int count, char **arguments,
     if (options->abandon)
         tierce__json_write_bool(request, "abandon_deletions", true);
     if (verb->shape == CHUNKS)
-        status = read_chunks(verb, count, arguments, request);
+        status = tierce__admin_put_chunks(verb->command, count - 1, arguments + 1, request);
+    else if (verb->shape == WORKER)
+        status = tierce__admin_put_worker(verb->command, verb->verb, count, arguments,
+                                          &options->worker, request);
+    else if (verb->shape == RESULT)
+        tierce__json_write_text(request, "command", arguments[1]);
     else if (verb->shape == KEYS)
         status = read_keys(verb, count, arguments, request);
     else if (verb->shape == TRIM)
@@ -461,6 +474,11 @@ static const struct tierce__option options[] = {
     {"--verify", TIERCE__OPTION_SHARE, TIERCE__OPTION_FIELD(struct arguments, verify)},
     {"--read-rate", TIERCE__OPTION_SIZE, TIERCE__OPTION_FIELD(struct arguments, read_rate),
      .min = 1, .wants = "bytes per second, such as 64MiB"},
+    {"--for", TIERCE__OPTION_DURATION, TIERCE__OPTION_FIELD(struct arguments, worker.pin_ms),
+     .min = 1, .max = 86400000, .wants = "a time such as 10m"},
+    {"--wait", TIERCE__OPTION_DURATION, TIERCE__OPTION_FIELD(struct arguments, worker.wait_ms),
+     .min = 1, .max = 600000, .wants = "a time such as 30s"},
+    {"--copy", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, worker.keeps)},
     {NULL},
 };
 
@@ -512,7 +530,10 @@ static int run(const char *command, int argc, char **argv)
     if (verb != NULL && status == TIERCE__CLI_OK)
         status = tierce__admin_call(&arguments.target, command, verb->rpc, verb->is_meta,
                                     verb->shape != PAGE ? line.text : NULL, &reply);
-    if (status == TIERCE__CLI_OK)
+    if (status == TIERCE__CLI_OK && verb->shape == WORKER)
+        status = tierce__admin_show_command(&arguments.target, command, reply.value, argv[2],
+                                            arguments.worker.wait_ms);
+    else if (status == TIERCE__CLI_OK)
         tierce__admin_print(&arguments.target, verb->rpc, reply.value);
     tierce__line_clear(&line);
     tierce__json_doc_clear(&reply);

@@ -338,6 +338,26 @@ def test_the_command_line(manager, tmp_path):
     worker.leave()
 
 
+def command_nodes(manager):
+    """Real workers carry out an operator's commands."""
+    def tierce(*arguments, code=0):
+        done = subprocess.run([str(executable()), "directory", *arguments, "--meta-url",
+                               f"http://127.0.0.1:{manager.ports['http']}"], capture_output=True, text=True)
+        assert done.returncode == code, done
+        return done.stdout + done.stderr
+
+    names = {int(w["keys"]): w["worker"] for w in ok(Http(manager).call("meta", "ListWorkers"))["workers"]}
+    shown = tierce("health", "", names[20])
+    assert "state: CS_DONE" in shown and "mode normal; tier 0 (memory): in service, 20 chunks" in shown
+    assert "chunks: 30" in tierce("clear", "", names[30], "memory")
+    assert "no codec" in tierce("compress", "", names[20], code=1)
+    assert "1 are not in memory" in tierce("pin", "", names[20], "0" * 32, code=1)
+    assert "not in the directory" in tierce("health", "", "nobody", code=1)
+    assert "command 7 is unknown" in tierce("result", "", "7", code=1)
+    started = ok(Http(manager).call("meta", "CommandWorker", worker=names[20], action="WA_HEALTH"))["command"]
+    wait_until(lambda: "CS_DONE" in tierce("result", "", started))
+
+
 def test_nodes_report_what_they_hold(tmp_path):
     """Two nodes, and a manager that is killed and starts again: as many chunks are known as the nodes hold."""
     port = free_port()
@@ -363,6 +383,11 @@ def test_nodes_report_what_they_hold(tmp_path):
     put(nodes[1], 10, 30)
     wait_until(is_known)
     assert sorted(int(n.metric("memory_chunks_now")) for n in nodes) == [20, 30]
+    command_nodes(manager)
+    wait_until(is_known)
+    put(nodes[0], 0, 20)
+    put(nodes[1], 10, 30)
+    wait_until(is_known)
     manager.stop(signal.SIGKILL)
     put(nodes[0], 100, 7)
     manager.start()
