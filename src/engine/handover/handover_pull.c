@@ -34,13 +34,21 @@ struct pull {
     uint64_t deadline_ns, wait_until_ns;
 };
 
-/* A chunk that is being read. */
+/* A chunk of the window. */
 struct read {
-    size_t index; /* among the keys */
+    size_t index;            /* among the keys */
+    struct tierce__buf *buf; /* NULL: memory had the chunk, and nothing was requested */
     char text[TIERCE__KEY_TEXT_BYTES];
     struct tierce_plugin_name name;
-    struct tierce__buf *buf;
+    struct tierce__await await;
     struct tierce__store_req req;
+};
+
+/* Chunks [first, next), in the order of the prompt: chunk i is in reads[i % READS]. While one is
+ * verified, the others arrive. */
+struct window {
+    size_t first, next;
+    struct read reads[READS];
 };
 
 static const struct tierce__shape *shape_of(const struct pull *p, size_t index)
@@ -150,15 +158,14 @@ static int open_connector(struct pull *p)
     return rc < 0 ? stop_at(p, rc, why) : 0;
 }
 
-/* False: no memory. */
-static bool begin_read(struct pull *p, struct read *read, size_t index,
-                       const struct tierce__buf *before)
+/* Room for the chunk. False: memory has none. */
+static bool reserve(struct pull *p, struct read *read, const struct tierce__buf *before)
 {
     struct tierce__storage_chunk record;
-    const struct tierce__shape *shape = shape_of(p, index);
-    const struct tierce__key *key = &p->keys.keys[index];
-    *read = (struct read){.index = index};
-    tierce__view_describe(&record, p->view, &p->keys, shape, index, tierce_chain_hash(p->chain, 0));
+    const struct tierce__shape *shape = shape_of(p, read->index);
+    const struct tierce__key *key = &p->keys.keys[read->index];
+    tierce__view_describe(&record, p->view, &p->keys, shape, read->index,
+                          tierce_chain_hash(p->chain, 0));
     int bytes = tierce__key_text_format(read->text, p->view->ns_digest, &key->shard, key->hash);
     TIERCE_ASSERT(bytes > 0);
     read->name = (struct tierce_plugin_name){read->text, (size_t)bytes};
@@ -166,19 +173,38 @@ static bool begin_read(struct pull *p, struct read *read, size_t index,
     return read->buf != NULL;
 }
 
-static void submit(struct pull *p, struct read *read, struct tierce__await *await)
+static void submit(struct pull *p, struct read *read)
 {
     read->req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
                                            .deadline_ns = p->deadline_ns,
                                            .done = answered,
-                                           .arg = await,
+                                           .arg = &read->await,
                                            .names = &read->name,
                                            .name_count = 1,
                                            .urgency = TIERCE__CONNECTOR_FETCH,
                                            .buf = read->buf,
                                            .length = shape_of(p, read->index)->extent.object_bytes};
-    tierce__await_expect(await);
+    tierce__await_begin(&read->await);
+    tierce__await_expect(&read->await);
     p->connector->ops->submit(p->connector, &read->req);
+}
+
+/* Until the request is answered, at its deadline at the latest. */
+static int wait_for(struct read *read)
+{
+    (void)tierce__await_end(&read->await, TIERCE__DEADLINE_NEVER);
+    return read->req.status;
+}
+
+static int begin_read(struct pull *p, struct read *read, const struct tierce__buf *before)
+{
+    int rc = p->connector != NULL ? 0 : open_connector(p);
+    if (rc < 0)
+        return rc;
+    if (!reserve(p, read, before))
+        return stop_at(p, TIERCE_E_FULL, "memory has no room for the chunk");
+    submit(p, read);
+    return 0;
 }
 
 /* The prefiller opens the offer when it has stored the chunks, which may be after its answer.
@@ -192,62 +218,72 @@ static bool comes_later(const struct pull *p, int status)
     return true;
 }
 
-static void request(struct pull *p, struct read *reads, size_t count)
-{
-    struct tierce__await await;
-    tierce__await_begin(&await);
-    for (size_t i = 0; i < count; i++)
-        submit(p, &reads[i], &await);
-    (void)tierce__await_end(&await, TIERCE__DEADLINE_NEVER); /* the deadline is the requests' */
-}
-
-/* Reads `count` chunks; all that precede the first failure are kept. */
-static int read_batch(struct pull *p, struct read *reads, size_t count)
+/* The oldest chunk of the window: pinned, or why not. */
+static int finish_read(struct pull *p, struct read *read)
 {
     int rc = 0;
-    for (size_t at = 0; rc == 0 && at < count;) {
-        request(p, reads + at, count - at);
-        size_t done = at;
-        for (; rc == 0 && done < count && reads[done].req.status == 0; done++)
-            rc = land(p, &reads[done]);
-        if (rc == 0 && done < count && !comes_later(p, reads[done].req.status))
-            rc = stop_by_answer(p, reads[done].req.status);
-        at = done;
+    if (read->buf == NULL && (hold(p, read->index, &rc) || rc < 0))
+        return rc;
+    if (read->buf == NULL) /* it was evicted meanwhile */
+        rc = begin_read(p, read, NULL);
+    if (rc < 0)
+        return rc;
+    int status = wait_for(read);
+    while (comes_later(p, status)) {
+        submit(p, read);
+        status = wait_for(read);
     }
-    return rc;
+    return status == 0 ? land(p, read) : stop_by_answer(p, status);
 }
 
+/* Requests what memory lacks, as far as the window and memory have room. */
+static int fill(struct pull *p, struct window *w)
+{
+    const struct tierce__buf *before = NULL;
+    while (w->next < p->keys.count && w->next - w->first < READS) {
+        struct read *read = &w->reads[w->next % READS];
+        int rc = 0;
+        read->index = w->next;
+        read->buf = NULL;
+        if (!tierce__storage_has(p->engine, &p->keys.keys[w->next]))
+            rc = begin_read(p, read, before);
+        if (rc == TIERCE_E_FULL && w->next > w->first) {
+            p->out->status = 0; /* the chunks before it free room, or fail */
+            p->out->why[0] = '\0';
+            return 0;
+        }
+        if (rc < 0)
+            return rc;
+        before = read->buf;
+        w->next++;
+    }
+    return 0;
+}
+
+/* Chunks that precede the first failure are kept. */
 static int pull_all(struct pull *p)
 {
-    struct read *reads = tierce__alloc(READS * sizeof(*reads));
+    struct window *w = tierce__calloc(1, sizeof(*w));
     size_t index = (size_t)(p->from->from_block / p->view->chunk_blocks);
-    int rc = 0;
-    index = index < p->keys.count ? index : p->keys.count;
-    if (reads == NULL)
+    if (w == NULL)
         return -ENOMEM;
-    p->out->blocks = tierce__keys_blocks(&p->keys, p->view, index, p->to_block);
-    while (rc == 0 && index < p->keys.count) {
-        size_t count = 0;
-        if (hold(p, index, &rc)) {
-            index++;
-            continue;
-        }
-        if (p->connector == NULL)
-            rc = open_connector(p);
-        /* A chunk that memory has ends a batch. */
-        while (rc == 0 && count < READS && index + count < p->keys.count &&
-               (count == 0 || !tierce__storage_has(p->engine, &p->keys.keys[index + count])) &&
-               begin_read(p, &reads[count], index + count, count > 0 ? reads[count - 1].buf : NULL))
-            count++;
-        if (rc == 0 && count == 0)
-            rc = stop_at(p, TIERCE_E_FULL, "memory has no room for the chunk");
+    w->first = w->next = index < p->keys.count ? index : p->keys.count;
+    p->out->blocks = tierce__keys_blocks(&p->keys, p->view, w->first, p->to_block);
+    int rc = fill(p, w);
+    while (rc == 0 && w->first < w->next) {
+        struct read *read = &w->reads[w->first++ % READS];
+        rc = finish_read(p, read);
+        tierce__buf_release(read->buf);
         if (rc == 0)
-            rc = read_batch(p, reads, count);
-        for (size_t i = 0; i < count; i++)
-            tierce__buf_release(reads[i].buf);
-        index += count;
+            rc = fill(p, w);
     }
-    tierce__free(reads);
+    for (; w->first < w->next; w->first++) {
+        struct read *read = &w->reads[w->first % READS];
+        if (read->buf != NULL)
+            (void)wait_for(read);
+        tierce__buf_release(read->buf);
+    }
+    tierce__free(w);
     return rc;
 }
 
