@@ -331,6 +331,7 @@ void tierce__follower_connected(struct tierce__follower *f, bool is_connected, u
     if (is_connected) {
         f->lost_at = 0;
         f->is_suspect = true;
+        f->has_pending = false; /* it may be of the publisher before */
         f->rounds = 0;
         if (f->step != IDLE)
             f->is_newer = true;

@@ -243,6 +243,8 @@ static void answer_replay(struct publisher *p, uint64_t from)
             tierce__follower_replayed(p->follower, p->ring[i].number, p->ring[i].payload.text,
                                       p->ring[i].payload.bytes, now_ns);
     }
+    if (happens(20)) /* the answer was of the one before */
+        restart(p);
     tierce__follower_replay_end(p->follower, !is_cut, now_ns);
 }
 
@@ -287,8 +289,10 @@ static void answer_snapshot(struct publisher *p)
         part = part < bytes - at ? part : bytes - at;
         ck_assert(tierce__follower_snapshot(p->follower, out.text + at, part));
     }
-    tierce__follower_snapshot_end(p->follower, true, now_ns); /* a cut one has no end */
     tierce__line_clear(&out);
+    if (happens(20))
+        restart(p);
+    tierce__follower_snapshot_end(p->follower, true, now_ns); /* a cut one has no end */
 }
 
 static bool step_follower(struct publisher *p)
