@@ -20,6 +20,7 @@ struct tierce__fetch {
     struct curl_slist *headers;
     struct tierce__fetch_request request;
     bool is_refused; /* `take` ended the request */
+    int os_error;    /* of the last socket that could not be made for it, or 0 */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -41,6 +42,18 @@ static size_t take_bytes(char *bytes, size_t one, size_t count, void *arg)
     TIERCE_DASSERT(taken == one * count || taken == 0 || taken == TIERCE__CURL_PAUSE);
     fetch->is_refused = fetch->is_refused || (taken == 0 && count > 0);
     return taken == 0 && count > 0 ? CURL_WRITEFUNC_ERROR : taken;
+}
+
+/* libcurl keeps the error of a connection for the handle's next request, and notes none if there is
+ * no socket. */
+static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
+{
+    struct tierce__fetch *fetch = arg;
+    (void)purpose;
+    int fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+    if (fd < 0)
+        fetch->os_error = errno;
+    return fd >= 0 ? fd : CURL_SOCKET_BAD;
 }
 
 static int set_receive_buffer(void *arg, curl_socket_t fd, curlsocktype purpose)
@@ -77,6 +90,8 @@ static int create_fetch(struct tierce__fetch **out, struct tierce__fetcher *fetc
     curl_easy_setopt(fetch->easy, CURLOPT_WRITEDATA, fetch);
     curl_easy_setopt(fetch->easy, CURLOPT_ERRORBUFFER, fetch->error);
     curl_easy_setopt(fetch->easy, CURLOPT_PRIVATE, fetch);
+    curl_easy_setopt(fetch->easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    curl_easy_setopt(fetch->easy, CURLOPT_OPENSOCKETDATA, fetch);
     if (fetcher->receive_bytes > 0) {
         curl_easy_setopt(fetch->easy, CURLOPT_SOCKOPTFUNCTION, set_receive_buffer);
         curl_easy_setopt(fetch->easy, CURLOPT_SOCKOPTDATA, fetcher);
@@ -163,6 +178,7 @@ int tierce__fetch_begin(struct tierce__fetch **out, struct tierce__fetcher *fetc
         return rc;
     fetch->request = *request;
     fetch->is_refused = false;
+    fetch->os_error = 0;
     fetch->error[0] = '\0';
     tierce__list_push_back(&fetcher->running, &fetch->node);
     if (!set_request(fetch, request) ||
@@ -212,12 +228,13 @@ const char *tierce__fetch_header(struct tierce__fetch *fetch, const char *name)
 /* libcurl says that it could not connect also if this process lacks descriptors or ports. */
 static int status_of(const struct tierce__fetch *fetch, CURLcode code)
 {
-    long os_error = 0;
+    long os_error = fetch->os_error;
     if (fetch->is_refused)
         return TIERCE_E_CANCELLED;
-    if (code == CURLE_COULDNT_CONNECT)
+    if (code == CURLE_COULDNT_CONNECT && os_error == 0)
         curl_easy_getinfo(fetch->easy, CURLINFO_OS_ERRNO, &os_error);
-    return os_error != 0 && os_error != ECONNREFUSED ? -EIO : tierce__curl_error(code);
+    return code != CURLE_OK && os_error != 0 && os_error != ECONNREFUSED ? -EIO
+                                                                         : tierce__curl_error(code);
 }
 
 static void finish(struct tierce__fetch *fetch, CURLcode code)

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 enum { ROUTES = 2, MANY = 50, STREAM_BYTES = 4 << 20, BUFFER_BYTES = 64 << 10, WAIT_S = 20 };
 
@@ -206,7 +207,7 @@ START_TEST(a_cancelled_request_is_noticed_by_the_server)
 }
 END_TEST
 
-START_TEST(nobody_listens)
+static int ask_nobody(void)
 {
     struct ask ask = {0};
     ck_assert_int_eq(
@@ -217,8 +218,28 @@ START_TEST(nobody_listens)
         0);
     ck_assert(!tierce__fetch_was_sent(ask.fetch));
     STEP_UNTIL(ask.is_done);
-    ck_assert_int_eq(ask.rc, -ECONNREFUSED);
     ck_assert_int_eq(ask.status, 0);
+    return ask.rc;
+}
+
+START_TEST(nobody_listens)
+{
+    ck_assert_int_eq(ask_nobody(), -ECONNREFUSED);
+}
+END_TEST
+
+/* A process without descriptors is no server that refuses, after one that did. */
+START_TEST(no_descriptors)
+{
+    struct rlimit before, few;
+    ck_assert_int_eq(ask_nobody(), -ECONNREFUSED);
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){.rlim_cur = 3, .rlim_max = before.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int rc = ask_nobody();
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    ck_assert_int_eq(rc, -EIO);
+    ck_assert_int_eq(ask_nobody(), -ECONNREFUSED);
 }
 END_TEST
 
@@ -260,5 +281,5 @@ END_TEST
 
 CHECK_MAIN("http_fetch", .setup = setup, .teardown = teardown,
            .tests = {many_at_once, pauses_and_refusals,
-                     a_cancelled_request_is_noticed_by_the_server, nobody_listens,
+                     a_cancelled_request_is_noticed_by_the_server, nobody_listens, no_descriptors,
                      a_stream_whose_writer_waits})
