@@ -685,6 +685,10 @@ void tierce__exchange_resume(struct tierce__exchange *exchange)
 {
     TIERCE_ASSERT(exchange->step == TIERCE__EXCHANGE_STREAM && exchange->fetch != NULL);
     tierce__list_remove(&exchange->pause);
+    if (tierce__stream_room(exchange->stream, exchange->room_wanted) < exchange->room_wanted) {
+        tierce__list_push_back(&exchange->relay->paused, &exchange->pause); /* another one's */
+        return;
+    }
     exchange->byte_ns = tierce__now_ns();
     tierce__fetch_resume(exchange->fetch);
 }

@@ -258,6 +258,7 @@ static size_t pass_bytes(struct tierce__exchange *exchange, const char *bytes, s
     if (tierce__stream_room(exchange->stream, wanted) < wanted) {
         tierce__proxy_count(exchange->relay->proxy, TIERCE__PROXY_COUNT_PAUSES);
         tierce__list_push_back(&exchange->relay->paused, &exchange->pause);
+        exchange->room_wanted = wanted;
         return TIERCE__CURL_PAUSE;
     }
     tierce__line_put_bytes(&exchange->event, bytes, count);

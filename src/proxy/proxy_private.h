@@ -69,7 +69,7 @@ struct tierce__relay {
     pthread_t thread;
     bool has_thread;
     struct tierce__list exchanges; /* the thread's alone */
-    struct tierce__list paused;    /* of those, whose client reads slowly */
+    struct tierce__list paused;    /* of those, the ones whose client reads slowly */
     struct tierce__probes *probes; /* of the first relay; NULL: none */
     uint64_t look_ns;              /* when all exchanges are looked at next */
     atomic_bool has_room;          /* a client has read: acquire, release */
@@ -148,6 +148,7 @@ struct tierce__exchange {
     char tail[TIERCE__EXCHANGE_TAIL]; /* the last bytes of the stream */
     size_t tail_bytes;
     struct tierce__line event; /* of the stream: bytes of an event whose end has not come */
+    size_t room_wanted;        /* of the stream, while it is paused */
     bool is_within;            /* a part of an event was passed on, because it was too long */
 };
 
@@ -159,7 +160,7 @@ bool tierce__exchange_create(struct tierce__proxy *proxy, struct tierce__call *c
 void tierce__exchange_begin(struct tierce__exchange *exchange);
 /* Checks client, deadlines and engine; may end it. */
 void tierce__exchange_look(struct tierce__exchange *exchange, uint64_t now_ns);
-/* The client has read: goes on, or notices that it is gone. */
+/* A client of the relay has read. If it is this one: goes on, or notices that it is gone. */
 void tierce__exchange_resume(struct tierce__exchange *exchange);
 /* Ends it because the proxy ends. */
 void tierce__exchange_cut(struct tierce__exchange *exchange);

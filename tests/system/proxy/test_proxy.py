@@ -108,11 +108,18 @@ def test_a_slow_client_slows_the_engine(start):
         return len(seen) > 20 and len(set(seen[-20:])) == 1
     wait_for(stands_still)
     assert engine.sent < 400 * len(padding) / 2, "two send buffers of 4 MiB, a receive buffer of 0.5 MiB, limit.stream"
+    others = [proxy.open(body={"prompt": "x", "stream": True}, receive=1 << 14) for _ in range(10)]
+    seen.clear()
+    wait_for(stands_still)
+    before = proxy.metric("pauses")
     digest = hashlib.sha256()
     response = connection.getresponse()
     while data := response.read(1 << 16):
         digest.update(data)
     assert digest.digest() == hashlib.sha256(event("x" + padding) * 400 + b"data: [DONE]\n\n").digest()
+    assert proxy.metric("pauses") - before < 2 * 400 * len(padding) / (32 << 10), "one client's reading wakes no other"
+    for other in others:
+        other.close()
 
 
 def test_failures_before_the_first_byte_are_retried(start):
