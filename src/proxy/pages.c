@@ -97,6 +97,8 @@ void tierce__proxy_metrics(void *arg, struct tierce__call *call)
     struct tierce__proxy *proxy = arg;
     struct tierce__prometheus text = {0};
     size_t bytes = 0;
+    if (!tierce__proxy_admit(proxy, call)) /* the page names the engines */
+        return;
     for (size_t i = 0; i < TIERCE__PROXY_COUNTERS; i++)
         tierce__prometheus_put(
             &text, &(struct tierce__metric){.name = counters[i].name,

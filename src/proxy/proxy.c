@@ -51,15 +51,21 @@ static bool may_use(struct tierce__proxy *proxy, const struct tierce__call *call
     return is_known;
 }
 
+bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call)
+{
+    if (may_use(proxy, call))
+        return true;
+    tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_DENIED);
+    refuse(call, 401,
+           "a token of the proxy's auth.token_file is required: send it in the Authorization "
+           "header");
+    return false;
+}
+
 static void serve(struct tierce__proxy *proxy, struct tierce__call *call, const char *path)
 {
-    if (!may_use(proxy, call)) {
-        tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_DENIED);
-        refuse(call, 401,
-               "a token of the proxy's auth.token_file is required: send it in the "
-               "Authorization header");
+    if (!tierce__proxy_admit(proxy, call))
         return;
-    }
     if (atomic_load_explicit(&proxy->is_draining, memory_order_relaxed)) {
         refuse(call, 503, "the proxy is shutting down");
         return;

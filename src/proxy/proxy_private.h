@@ -56,6 +56,8 @@ static inline void tierce__proxy_count(struct tierce__proxy *proxy, enum tierce_
     atomic_fetch_add_explicit(&proxy->counters[row], 1, memory_order_relaxed);
 }
 
+/* Whether a call has a token, if the proxy requires one. False: it was answered. */
+bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call);
 /* A copy [transfer] of an authorization of the proxy; NULL if it has none. False: no memory. */
 bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *const *which);
 /* Wipes and frees one. Accepts NULL. */

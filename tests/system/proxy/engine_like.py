@@ -173,6 +173,7 @@ def wait_for(condition, what=""):
 class Proxy:
     def __init__(self, folder, *arguments, decode=(), prefill=(), ready=True):
         self.log = folder / f"proxy-{time.monotonic_ns()}.log"
+        self.headers = {}  # of requests for its metrics
         urls = ["--decode.urls=" + ",".join(e if isinstance(e, str) else e.url for e in decode)]
         if prefill:
             urls.append("--prefill.urls=" + ",".join(e if isinstance(e, str) else e.url for e in prefill))
@@ -213,7 +214,7 @@ class Proxy:
         return self.ask("POST", "/v1/completions", {"model": "m", "prompt": "hello", **more})
 
     def metric(self, name, total=True):
-        text = self.ask("GET", "/metrics")[1].decode()
+        text = self.ask("GET", "/metrics", **self.headers)[1].decode()
         return int(float(re.search(rf"^tierce_proxy_{name}{'_total' if total else ''} (\S+)$", text, re.M).group(1)))
 
     def end(self):

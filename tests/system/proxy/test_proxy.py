@@ -361,8 +361,10 @@ def test_tokens_and_limits(start, tmp_path):
         path.chmod(0o600)
     proxy = start(f"--auth.token_file={own}", f"--engine.token_file={of_engine}", "--limit.request=4KiB", "--limit.answer=1KiB",
                   "--limit.requests=1", decode=[engine])
-    assert proxy.complete()[0] == 401 and proxy.metric("denied") == 1
     token = {"Authorization": "Bearer secret"}
+    assert proxy.complete()[0] == 401 and proxy.ask("GET", "/metrics")[0] == 401 and proxy.ask("GET", "/readyz")[0] == 200
+    proxy.headers = token
+    assert proxy.metric("denied") == 2
     assert proxy.ask("POST", "/v1/completions", {"prompt": "x"}, **token)[0] == 200
     assert engine.requests[-1][1]["authorization"] == "Bearer engine-key", "the proxy's token is not for engines"
     assert proxy.ask("POST", "/v1/completions", b"x" * 5000, **token)[0] == 413
