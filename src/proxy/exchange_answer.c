@@ -59,6 +59,23 @@ static void destroy(struct tierce__exchange *exchange)
     atomic_fetch_sub_explicit(&proxy->active, 1, memory_order_release);
 }
 
+/* Comes before the end of an answer: with it, the client may send its next request. */
+static void leave(struct tierce__exchange *exchange)
+{
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    uint32_t before = atomic_fetch_sub_explicit(&proxy->unanswered, 1, memory_order_relaxed);
+    TIERCE_ASSERT(before > 0);
+}
+
+static void end_stream(struct tierce__exchange *exchange)
+{
+    if (exchange->stream == NULL)
+        return;
+    leave(exchange);
+    tierce__stream_end(exchange->stream);
+    exchange->stream = NULL;
+}
+
 static void release_heap(void *body)
 {
     tierce__free(body);
@@ -73,6 +90,7 @@ static void reply(struct tierce__exchange *exchange, unsigned status, const char
     if (exchange->retry_after[0] != '\0')
         headers[n++] = (struct tierce__reply_header){"Retry-After", exchange->retry_after};
     TIERCE_ASSERT(exchange->call != NULL);
+    leave(exchange);
     tierce__call_reply(exchange->call, &(struct tierce__reply){
                                            .status = status,
                                            .type = type[0] != '\0' ? type : NULL,
@@ -92,8 +110,7 @@ void tierce__exchange_drop(struct tierce__exchange *exchange)
     tierce__exchange_let_go(exchange); /* first: the engine stops computing */
     if (exchange->call != NULL)
         reply(exchange, 503, "", &none); /* nobody reads it */
-    tierce__stream_end(exchange->stream);
-    exchange->stream = NULL;
+    end_stream(exchange);
     destroy(exchange);
 }
 
@@ -115,8 +132,7 @@ void tierce__exchange_fail(struct tierce__exchange *exchange, unsigned status, c
     if (exchange->stream != NULL) {
         tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_STREAMS_BROKEN);
         put_error_event(exchange, status, why);
-        tierce__stream_end(exchange->stream);
-        exchange->stream = NULL;
+        end_stream(exchange);
     } else {
         struct tierce__line body = {0};
         tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_ERRORS);
@@ -295,8 +311,7 @@ void tierce__exchange_end_stream(struct tierce__exchange *exchange, int rc, cons
     char text[400];
     if (rc == 0 && (is_delimited || ends_with_done(exchange))) {
         (void)pass_events(exchange, true);
-        tierce__stream_end(exchange->stream);
-        exchange->stream = NULL;
+        end_stream(exchange);
         destroy(exchange);
         return;
     }

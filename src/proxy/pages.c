@@ -107,7 +107,7 @@ void tierce__proxy_metrics(void *arg, struct tierce__call *call)
                                             .value = (double)atomic_load_explicit(
                                                 &proxy->counters[i], memory_order_relaxed)});
     put(&text, "proxy.requests_now", "Requests in progress.",
-        atomic_load_explicit(&proxy->active, memory_order_relaxed));
+        atomic_load_explicit(&proxy->unanswered, memory_order_relaxed));
     put(&text, "proxy.held_bytes", "Bytes of requests and of answers that are not streamed.",
         (double)atomic_load_explicit(&proxy->held.bytes, memory_order_relaxed));
     for (enum engine_row row = 0; row < ENGINE_ROWS; row++) {

@@ -71,9 +71,11 @@ static void serve(struct tierce__proxy *proxy, struct tierce__call *call, const 
         return;
     }
     tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_REQUESTS);
-    if (atomic_load_explicit(&proxy->active, memory_order_relaxed) < proxy->config->requests_max &&
+    if (atomic_fetch_add_explicit(&proxy->unanswered, 1, memory_order_relaxed) <
+            proxy->config->requests_max &&
         tierce__exchange_create(proxy, call, path))
         return;
+    atomic_fetch_sub_explicit(&proxy->unanswered, 1, memory_order_relaxed);
     tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_REFUSED);
     refuse(call, 503,
            "the proxy has as many requests in progress as limit.requests and "

@@ -41,6 +41,7 @@ struct tierce__proxy {
     uint32_t relay_count;
     _Atomic uint32_t next_relay; /* relaxed */
     _Atomic uint32_t active;     /* exchanges; release by the last, acquire by drain */
+    _Atomic uint32_t unanswered; /* requests whose answer's end was not handed over yet; relaxed */
     atomic_bool is_draining;     /* relaxed */
     struct tierce__held held;    /* requests, and answers that are not streamed */
     _Atomic uint64_t counters[TIERCE__PROXY_COUNTERS]; /* relaxed */

@@ -365,7 +365,8 @@ def test_tokens_and_limits(start, tmp_path):
     assert proxy.complete()[0] == 401 and proxy.ask("GET", "/metrics")[0] == 401 and proxy.ask("GET", "/readyz")[0] == 200
     proxy.headers = token
     assert proxy.metric("denied") == 2
-    assert proxy.ask("POST", "/v1/completions", {"prompt": "x"}, **token)[0] == 200
+    for _ in range(50):  # one in progress is the limit: the end of an answer comes after its place is free
+        assert proxy.ask("POST", "/v1/completions", {"prompt": "x"}, **token)[0] == 200
     assert engine.requests[-1][1]["authorization"] == "Bearer engine-key", "the proxy's token is not for engines"
     assert proxy.ask("POST", "/v1/completions", b"x" * 5000, **token)[0] == 413
     engine.text = "x" * 2000
