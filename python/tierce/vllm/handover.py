@@ -18,6 +18,7 @@ from .identity import ConfigError
 
 log = logging.getLogger(__name__)
 
+FIELDS = ("host", "port", "token", "tokens")  # of an offer
 PREFILL, DECODE, OURS = "do_remote_prefill", "do_remote_decode", "tierce"
 HANDOVER_NAMES = ("handover.listen", "handover.hold_s", "handover.timeout_s", "handover.allow")
 HOLD_S, HOLD_S_MAX = 60.0, 3600.0  # how long an offer is held
@@ -85,7 +86,7 @@ def read_offer(options: dict) -> dict | None:
     offer = options.get(OURS)
     if options.get(PREFILL) is not True or not isinstance(offer, dict):
         return None
-    host, port, token, tokens = (offer.get(name) for name in ("host", "port", "token", "tokens"))
+    host, port, token, tokens = (offer.get(name) for name in FIELDS)
     valid = (isinstance(host, str) and isinstance(port, int) and 0 < port < 65536 and isinstance(token, str)
              and len(token) == 2 * TOKEN_BYTES and token.isascii() and token.isalnum() and type(tokens) is int)
     try:
@@ -228,25 +229,33 @@ class Pulls:
 class HandsOver:
     """The part of the worker half that offers chunks, and reads offers."""
 
+    has_groups = False
+
     def init_handover(self, handover: Handover) -> None:
         self.handover = handover
         self.pulls = Pulls(handover)
         self.serves = ""  # see Facts
+        self.opening: ThreadPoolExecutor | None = None  # opens offers whose stores end behind their step
 
-    def hands_over(self) -> bool:
-        """Only an engine with memory of its own and one view."""
-        is_whole = self.part.store == range(self.part.layer_count)
-        return self.ranks.count == 1 and is_whole and not self.engine.param("node.socket")
+    def handover_barrier(self) -> str:
+        """Why this engine can neither offer chunks nor read offers; empty if it can: it has one view, and memory of its
+        own."""
+        if self.ranks.count > 1:
+            return f"{self.ranks.count} ranks (tensor parallelism {self.ranks.tp_size}, pipeline parallelism {self.ranks.pp_size})"
+        if self.has_groups:
+            return "windows, states or several KV cache groups"
+        return "the memory of a node (node.socket)" if self.engine.param("node.socket") else ""
 
     def serve_offers(self) -> None:
         from tierce import _core
 
-        listen = self.handover.listen
+        listen, barrier = self.handover.listen, self.handover_barrier()
+        if barrier and (listen or self.handover.allow):
+            name = "handover.listen" if listen else "handover.allow"
+            raise ConfigError(f"{name} requires an engine with one rank, one KV cache group and memory of its own; this one "
+                              f"has {barrier}")
         if not listen:
             return
-        if not self.hands_over():
-            raise ConfigError("handover.listen requires an engine with one rank, one KV cache group and memory of its own "
-                              "(no node.socket)")
         host, port = listen
         try:
             self.serves = f"{host}:{self.engine.handover_start(host, port)}"
@@ -255,17 +264,33 @@ class HandsOver:
         log.info("Tierce hands over chunks of finished prompts at %s", self.serves)
 
     def offer(self, session: int, part, from_block: int, to_block: int, what: dict) -> None:
-        """Offers the first `to_block` blocks of a request that ends, once they are stored. A failure is logged, and
-        the decoder computes."""
+        """Offers the first `to_block` blocks of a request that ends. The offer is open when this returns, or, if its
+        stores end behind their step, when they have ended. A failure is logged, and the decoder computes."""
+        try:
+            with self.using_chain(session, part) as (view, chain):
+                if self.behind is None:
+                    self.open_offer(view, chain, to_block, what)
+                    return
+            self.opening = self.opening or ThreadPoolExecutor(1, thread_name_prefix="tierce-offer")
+            self.opening.submit(self.open_offer, view, chain, to_block, what)  # the chain of a request that has ended
+        except Exception as error:
+            log.warning("a prompt could not be offered to a decoder: %r", error)
+
+    def open_offer(self, view, chain, to_block: int, what: dict) -> None:
         try:
             if self.behind is not None:
                 self.behind.wait_for_all()
-            with self.using_chain(session, part) as (view, chain):
-                pinned = view.handover_offer(chain, to_block, what["token"], int(self.handover.hold_s * 1000))
+            pinned = view.handover_offer(chain, to_block, what["token"], int(self.handover.hold_s * 1000))
             if pinned < to_block:
                 log.debug("%d of %d blocks of an offer are in memory", pinned, to_block)
         except Exception as error:
             log.warning("a prompt could not be offered to a decoder: %r", error)
+
+    def close_handover(self) -> None:
+        self.pulls.close()
+        opening, self.opening = self.opening, None
+        if opening is not None:
+            opening.shutdown(wait=True)
 
     def pull(self, session: int, part, from_block: int, to_block: int, what: dict) -> None:
         """Begins to read an offer into memory; lookups of the session raise Later until it has ended."""

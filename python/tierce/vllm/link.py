@@ -74,7 +74,7 @@ class Facts:
     lookup_ms: int = 0  # how long a lookup may take
     longest_chunk: int = 0  # see Rules
     blocks_to_write: bool = False  # the worker half requires the blocks that each step may write
-    hands_over: bool = False  # it can read the offers of other engines
+    bars_handover: str = ""  # why it cannot read the offers of other engines
     serves: str = ""  # HOST:PORT of its own offers; empty: it makes none
 
 
@@ -254,7 +254,7 @@ class LinkServer:
             return None
         if frame[0] == OP_OFFER:
             self.worker.offer(*unpack_handover(frame))
-            return None
+            return ANSWER.pack(STATUS_OK, 0, 0)
         if frame[0] == OP_PULL:
             self.worker.pull(*unpack_handover(frame))
             return None
@@ -360,7 +360,8 @@ class RemoteWorker:
         self.ask(NOTE.pack(OP_NOTE, *served[1:]) + served.name.encode(), answers=False)
 
     def offer(self, *what) -> None:
-        self.ask(pack_handover(OP_OFFER, *what), answers=False)
+        """Returns when the offer is open, before the prefiller's answer names it."""
+        self.ask(pack_handover(OP_OFFER, *what))
 
     def pull(self, *what) -> None:
         self.ask(pack_handover(OP_PULL, *what), answers=False)

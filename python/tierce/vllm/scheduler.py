@@ -220,7 +220,11 @@ class SchedulerHalf:
     def pull(self, request, tracker, local: int) -> None:
         """Has the worker half read a prefiller's offer, once for each request. Lookups wait for its end."""
         source, tracker.source = tracker.source, None
-        if source is None or not self.facts.hands_over:
+        if source is None:
+            return
+        if self.facts.bars_handover:
+            self.warn_once(f"offers of prefillers, which have one rank and one KV cache group, are not read, because this engine "
+                           f"has {self.facts.bars_handover}; such prompts are computed")
             return
         try:
             part, end = self.whole_part(request, tracker, tracker.loads_end, request.num_tokens)
@@ -233,7 +237,7 @@ class SchedulerHalf:
         """Whether the last block of the prompt is looked up: before the request has first run, and if its offer covers
         the whole prompt."""
         if tracker.source is not None:
-            tracker.loads_end = (tracker.hands_end and self.facts.hands_over
+            tracker.loads_end = (tracker.hands_end and not self.facts.bars_handover
                                  and tracker.source["tokens"] == request.num_prompt_tokens)
         return tracker.loads_end and not tracker.runs and request.num_tokens == request.num_prompt_tokens
 

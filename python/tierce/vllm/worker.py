@@ -289,7 +289,7 @@ class WorkerHalf(HandsOver):
                      flag("chunk.tail"), self.loads_are_async(),
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
                      milliseconds(self.engine.param("timeout.lookup")),
-                     blocks_to_write=self.memory.stores_behind, hands_over=self.hands_over(),
+                     blocks_to_write=self.memory.stores_behind, bars_handover=self.handover_barrier(),
                      serves=self.serves)
 
     def reset(self, era: bytes) -> bool:
@@ -325,7 +325,7 @@ class WorkerHalf(HandsOver):
         if _here.get(engine_id) is self:
             del _here[engine_id]
         self.stop_loaders()
-        self.pulls.close()
+        self.close_handover()
         for transfer in [*self.loads, *(self.stores or ())]:
             transfer.abort()
         if self.behind is not None:

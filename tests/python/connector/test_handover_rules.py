@@ -3,6 +3,7 @@
 
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from tierce.vllm import handover
 from tierce.vllm.handover import Handover, Pulls
 from tierce.vllm.identity import ConfigError
 from tierce.vllm.link import LinkError, pack_handover, unpack_handover
+from tierce.vllm.ranks import Ranks
 from tierce.vllm.tracker import ChainPart, ChainRoot
 
 TOKEN = "0123456789abcdef" * 2
@@ -148,3 +150,67 @@ def test_a_read_whose_time_is_over_is_not_begun(caplog):
 def test_only_a_prompt_that_was_computed_is_offered():
     assert handover.has_prompt(SimpleNamespace(num_computed_tokens=8, num_prompt_tokens=8))
     assert not handover.has_prompt(SimpleNamespace(num_computed_tokens=7, num_prompt_tokens=8))
+
+
+class Half(handover.HandsOver):
+    """A worker half that only hands over. `stored`: set when its stores behind a step have ended; None: there are none."""
+
+    def __init__(self, view, stored=None):
+        self.view, self.late = view, []
+        self.behind = stored and SimpleNamespace(wait_for_all=lambda: stored.wait(30) or self.late.append("late"))
+        self.init_handover(Handover())
+
+    @contextmanager
+    def using_chain(self, session, part):
+        yield self.view, "chain"
+
+
+class OfferingView:
+    def __init__(self):
+        self.offered = []
+
+    def handover_offer(self, *offer):
+        self.offered.append(offer)
+        return offer[1]
+
+
+def test_an_offer_is_open_before_the_answer():
+    half = Half(OfferingView())
+    half.offer(9, "part", 0, 4, OFFER)
+    assert half.view.offered == [("chain", 4, TOKEN, 60000)]
+    half.close_handover()
+
+
+def test_an_offer_whose_stores_have_not_ended_delays_nobody():
+    stored = threading.Event()
+    half = Half(OfferingView(), stored)
+    half.offer(9, "part", 0, 4, OFFER)  # returns
+    assert half.view.offered == []
+    stored.set()
+    until(lambda: half.view.offered)
+    half.close_handover()
+    assert half.view.offered == [("chain", 4, TOKEN, 60000)] and half.late == []
+
+
+def barrier(**changes):
+    half = Half(None)
+    half.ranks, half.engine = Ranks(), SimpleNamespace(param=lambda name: "")
+    for name, value in changes.items():
+        setattr(half, name, value)
+    return half
+
+
+def test_engines_that_cannot_hand_over():
+    node = SimpleNamespace(param=lambda name: "/run/node.sock")
+    for changes, text in (({"ranks": Ranks(0, 2)}, "2 ranks \\(tensor parallelism 2, pipeline parallelism 1\\)"),
+                          ({"has_groups": True}, "windows, states or several KV cache groups"),
+                          ({"engine": node}, "the memory of a node")):
+        half = barrier(**changes)
+        half.serve_offers()  # it neither offers nor reads
+        for more in ({"listen": ("127.0.0.1", 0)}, {"allow": ("10.0.0.5",)}):
+            half.handover = Handover(**more)
+            with pytest.raises(ConfigError, match=f"handover.{next(iter(more))} requires .*this one has {text}"):
+                half.serve_offers()
+    half = barrier(handover=Handover(allow=("10.0.0.5",)))
+    half.serve_offers()
+    assert half.handover_barrier() == "" and half.serves == ""

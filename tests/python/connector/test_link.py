@@ -45,6 +45,9 @@ class Worker:
     def note(self, served):
         self.asked.append(served)
 
+    def offer(self, *what):
+        self.asked.append(what)
+
     def reset(self, era):
         self.asked.append(("reset", era))
         return True
@@ -80,6 +83,8 @@ def test_questions_arrive_as_they_were_asked(served):
     remote.note(note)
     assert remote.reset(bytes(range(16)))
     assert worker.asked[1:] == [("release", 9, True), note, ("reset", bytes(range(16)))]
+    remote.offer(5, PART, 0, 4, {"token": "t"})
+    assert worker.asked[-1] == (5, PART, 0, 4, {"token": "t"})  # the worker half has done it by now
     worker.error = FromStart()
     with pytest.raises(FromStart):
         remote.lookup(1, PART, 0, 20, 0)

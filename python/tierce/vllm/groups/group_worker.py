@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class GroupWorkerHalf(WorkerHalf):
+    has_groups = True
+
     def __init__(self, vllm_config, settings, engine_version: str, table: GroupTable):
         super().__init__(vllm_config, settings, engine_version)
         self.table = table
@@ -67,9 +69,6 @@ class GroupWorkerHalf(WorkerHalf):
 
     def loads_are_async(self) -> bool:
         return True
-
-    def hands_over(self) -> bool:
-        return False  # not implemented
 
     def facts(self) -> Facts:
         facts = super().facts()
