@@ -10,7 +10,7 @@ set(TIERCE_TESTS_PLAIN test_build_kernels test_layers test_rehearsal test_setup 
 # memory, whose faults (test_device_faults_direct, _staged, _unpinned) run with the address sanitizer.
 set(TIERCE_TESTS_SINGLE
     prop_paged test_arena test_asks test_autopilot test_base test_beneath test_block_answers test_chain
-    test_check_main test_chunk_header test_cli_basics test_cli_doctor test_cli_optimize test_cli_optimize_money
+    test_check_main test_chunk_header test_cli_basics test_controller test_cli_doctor test_cli_optimize test_cli_optimize_money
     test_cli_optimize_sim test_cli_report test_cli_trace test_config test_copy_sum test_copy_sum_kernel
     test_cuda_calls test_deadlines test_device_cells test_device_faults test_device_faults_direct
     test_device_faults_native test_device_faults_staged test_device_faults_unpinned test_device_kv test_directory

@@ -57,23 +57,6 @@ struct remote_params {
     struct tierce__lmcache_names_opts names;
 };
 
-/* NONE_HASH: "vllm", or hex digits as LMCache prints them. */
-static bool parse_none_hash(struct tierce__lmcache_int *out, const char *text)
-{
-    char *end;
-    bool negative = text[0] == '-';
-    if (strcmp(text, "vllm") == 0) {
-        *out = tierce__lmcache_vllm_none_hash();
-        return true;
-    }
-    text += negative;
-    if (text[0] == '\0' || strlen(text) > 16 || strspn(text, "0123456789abcdef") != strlen(text))
-        return false;
-    out->magnitude = strtoull(text, &end, 16);
-    out->negative = negative && out->magnitude != 0;
-    return true;
-}
-
 static int take_lmcache(struct remote_params *params, const struct tierce__url *url,
                         char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
@@ -86,7 +69,7 @@ static int take_lmcache(struct remote_params *params, const struct tierce__url *
                       "layout=lmcache requires model=, the name of the model in LMCache's keys");
     if (hash != NULL && strcmp(hash, "builtin") != 0 && strcmp(hash, "sha256_cbor") != 0)
         return refuse(why, "hash must be builtin or sha256_cbor, as in LMCache's configuration");
-    if (none_hash != NULL && !parse_none_hash(&params->names.none_hash, none_hash))
+    if (none_hash != NULL && !tierce__lmcache_parse_none_hash(&params->names.none_hash, none_hash))
         return refuse(why, "none_hash must be vllm or up to 16 hex digits");
     params->is_lmcache = true;
     params->names.algo = hash != NULL && strcmp(hash, "sha256_cbor") == 0

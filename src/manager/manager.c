@@ -12,6 +12,8 @@
 #include "manager/api/admin_http.h"
 #include "manager/api/api_private.h"
 #include "manager/lease/lease.h"
+#include "manager/lmcache/controller_http.h"
+#include "manager/lmcache/controller_manager.h"
 #include "manager/manager_whole.h"
 #include "manager/observe/audit.h"
 #include "manager/observe/manager_metrics.h"
@@ -126,16 +128,19 @@ static void end_ticker(struct tierce__manager_whole *whole)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
+/* `ports`: kinds of calls, as bits; 0: the API of LMCache's controller. */
 static size_t add_listener(struct tierce__manager_whole *whole,
                            const struct tierce__manager_config *config, const char *name,
                            enum tierce__serve_protocol protocol, uint16_t port, unsigned ports)
 {
-    TIERCE_ASSERT(ports != 0);
     TIERCE_ASSERT(whole->listener_count < TIERCE__LISTENERS_MAX);
-    size_t index = whole->listener_count++;
+    size_t index = whole->listener_count++, count = 0;
     struct tierce__route *routes = whole->routes[index];
-    size_t count = tierce__api_routes(&whole->manager, protocol, ports, routes);
-    if (protocol == TIERCE__SERVE_HTTP) /* no two kinds of calls may share a port */
+    if (ports != 0)
+        count = tierce__api_routes(&whole->manager, protocol, ports, routes);
+    else
+        count = tierce__controller_http_routes(&whole->manager, routes);
+    if (ports != 0 && protocol == TIERCE__SERVE_HTTP) /* no two kinds of calls may share a port */
         count += tierce__admin_http_routes(
             &whole->manager, (enum tierce__rpc_port)__builtin_ctz(ports), routes + count);
     TIERCE_ASSERT(count <= TIERCE__ROUTES_MAX);
@@ -174,6 +179,9 @@ static void plan_listeners(struct tierce__manager_whole *whole,
     if (config->has_debug)
         whole->debug_http = add_listener(whole, config, "listen.debug (listen.http_port + 3000)",
                                          TIERCE__SERVE_HTTP, config->debug_http_port, debug);
+    if (config->lmcache_http_port != 0)
+        (void)add_listener(whole, config, "lmcache.http_port", TIERCE__SERVE_HTTP,
+                           config->lmcache_http_port, 0);
 }
 
 static bool is_serving(void *arg, const char *service)
@@ -474,6 +482,8 @@ static int open_parts(struct tierce__manager_whole *whole,
                                         .is_on = config->requires_auth,
                                         .token_file = config->auth_token_file},
             why);
+    if (rc == 0)
+        rc = tierce__lmcache_open(m, config, why);
 out:
     tierce__free(quotas.text);
     return rc;
@@ -577,6 +587,8 @@ int tierce__manager_start(struct tierce__manager **out, const struct tierce__man
         rc = listen_to(whole, config, why);
     if (rc == 0)
         rc = start_electing(whole, config, why);
+    if (rc == 0)
+        rc = tierce__lmcache_start(&whole->manager, config, why);
     if (rc == 0) {
         rc = -pthread_create(&whole->ticker, NULL, tick, whole);
         whole->has_ticker = rc == 0;
@@ -598,7 +610,8 @@ void tierce__manager_stop(struct tierce__manager *manager)
     /* Event streams end first: the drain would wait for them forever. */
     tierce__admin_http_stop(manager);
     tierce__later_stop(manager->later);
-    end_ticker(whole); /* it reads `server` */
+    tierce__lmcache_stop(manager); /* its thread asks the elector */
+    end_ticker(whole);             /* it reads `server` */
     tierce__server_stop(atomic_load_explicit(&manager->server, memory_order_acquire),
                         whole->drain_ms);
     tierce__later_destroy(manager->later);
@@ -610,6 +623,7 @@ void tierce__manager_stop(struct tierce__manager *manager)
     tierce__reclaimer_stop(manager->reclaimer);
     tierce__locator_close(manager->locator);
     tierce__ghosts_destroy(manager->ghost);
+    tierce__lmcache_close(manager);
     tierce__holdings_destroy(manager->holdings);
     tierce__nodes_destroy(manager->nodes);
     tierce__storages_close(manager->storages);

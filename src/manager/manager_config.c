@@ -245,6 +245,16 @@ static void fill(struct tierce__manager_config *config, struct tierce__config *v
         .directory_senders = u32_of(values, TIERCE__MANAGER_DIRECTORY_SENDERS),
         .directory_share = u32_of(values, TIERCE__MANAGER_DIRECTORY_SHARE),
         .scrub_bytes = tierce__config_number(values, TIERCE__MANAGER_SCRUB_MEMORY),
+        .lmcache_host = text_of(values, TIERCE__MANAGER_LMCACHE_HOST),
+        .lmcache_address = text_of(values, TIERCE__MANAGER_LMCACHE_ADDRESS),
+        .lmcache_group = text_of(values, TIERCE__MANAGER_LMCACHE_GROUP),
+        .lmcache_pull_port = port_of(values, TIERCE__MANAGER_LMCACHE_PULL_PORT),
+        .lmcache_reply_port = port_of(values, TIERCE__MANAGER_LMCACHE_REPLY_PORT),
+        .lmcache_heartbeat_port = port_of(values, TIERCE__MANAGER_LMCACHE_HEARTBEAT_PORT),
+        .lmcache_http_port = port_of(values, TIERCE__MANAGER_LMCACHE_HTTP_PORT),
+        .lmcache_workers = u32_of(values, TIERCE__MANAGER_LMCACHE_WORKERS),
+        .lmcache_silence_ms = u32_of(values, TIERCE__MANAGER_LMCACHE_SILENCE),
+        .lmcache_command_ms = u32_of(values, TIERCE__MANAGER_LMCACHE_COMMAND_TIMEOUT),
         .autopilot_mode = autopilot_of(text_of(values, TIERCE__MANAGER_AUTOPILOT_MODE)),
         .autopilot_settle_ms = u32_of(values, TIERCE__MANAGER_AUTOPILOT_SETTLE),
         .quota_groups = tierce__config_text(values, TIERCE__MANAGER_QUOTA_GROUPS),
@@ -297,6 +307,10 @@ static int check_ports(const struct tierce__manager_config *config,
         {"listen.admin_http_port", config->admin_http_port},
         {"listen.admin_grpc_port", config->shares_grpc ? 0 : config->admin_grpc_port},
         {"listen.http_port + 3000", config->has_debug ? config->debug_http_port : 0},
+        {"lmcache.pull_port", config->lmcache_pull_port},
+        {"lmcache.reply_port", config->lmcache_reply_port},
+        {"lmcache.heartbeat_port", config->lmcache_heartbeat_port},
+        {"lmcache.http_port", config->lmcache_http_port},
     };
     if (config->has_debug && config->http_port > UINT16_MAX - DEBUG_PORT_OFFSET)
         return tierce__config_fail(
@@ -313,12 +327,68 @@ static int check_ports(const struct tierce__manager_config *config,
     return 0;
 }
 
-static int check(const struct tierce__manager_config *config, struct tierce__config_error *error)
+/* The workers of LMCache show no token. */
+static int check_lmcache(const struct tierce__manager_config *config,
+                         struct tierce__config_error *error)
+{
+    bool has_sockets = config->lmcache_pull_port != 0 || config->lmcache_reply_port != 0 ||
+                       config->lmcache_heartbeat_port != 0;
+    const char *host = config->lmcache_host;
+    bool is_wildcard = host[0] == '\0' || strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+    if (config->lmcache_group[0] == '\0' ||
+        strlen(config->lmcache_group) >= TIERCE__LMCACHE_GROUP_BYTES)
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "lmcache.group has %zu bytes; accepted are 1 to %u",
+                                   strlen(config->lmcache_group), TIERCE__LMCACHE_GROUP_BYTES - 1);
+    if (!has_sockets)
+        return 0;
+    if (host[0] == '\0')
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "lmcache.host is empty; accepted is an address or name of this "
+                                   "machine, or 0.0.0.0 or :: for all");
+    if (!tierce__is_loopback_host(host) && !config->is_insecure)
+        return tierce__config_fail(
+            error, TIERCE_E_CONFIG,
+            "lmcache.host is %.100s, which other hosts can reach, and LMCache's workers send no "
+            "token: set listen.insecure: true in a network that only they can reach",
+            host);
+    if (config->lmcache_heartbeat_port != 0 && is_wildcard && config->lmcache_address[0] == '\0')
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "lmcache.host is %.100s and lmcache.heartbeat_port is set: "
+                                   "lmcache.address must be the address that workers use",
+                                   host);
+    return 0;
+}
+
+/* The hash function of lookups. */
+static int fill_lmcache_hash(struct tierce__manager_config *config,
+                             struct tierce__config_error *error)
+{
+    const char *hash = text_of(config->values, TIERCE__MANAGER_LMCACHE_HASH);
+    const char *none = text_of(config->values, TIERCE__MANAGER_LMCACHE_NONE_HASH);
+    config->has_lmcache_hash = strcmp(hash, "off") != 0;
+    config->lmcache_hash = (struct tierce__lmcache_opts){
+        .algo = strcmp(hash, "sha256_cbor") == 0 ? TIERCE__LMCACHE_SHA256_CBOR
+                                                 : TIERCE__LMCACHE_BUILTIN,
+        .chunk_tokens = u32_of(config->values, TIERCE__MANAGER_LMCACHE_CHUNK_SIZE)};
+    if (tierce__lmcache_parse_none_hash(&config->lmcache_hash.none_hash, none))
+        return 0;
+    return tierce__config_fail(error, TIERCE_E_CONFIG,
+                               "lmcache.none_hash is \"%.40s\"; accepted are vllm, and up to 16 "
+                               "hex digits, with - before them or not",
+                               none);
+}
+
+static int check(struct tierce__manager_config *config, struct tierce__config_error *error)
 {
     if (config->elector_lease_ms < 2 * config->elector_interval_ms)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
                                    "elector.lease must be at least two times elector.interval");
     int rc = check_access(config, error);
+    if (rc == 0)
+        rc = check_lmcache(config, error);
+    if (rc == 0)
+        rc = fill_lmcache_hash(config, error);
     return rc == 0 ? check_ports(config, error) : rc;
 }
 

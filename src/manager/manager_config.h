@@ -9,6 +9,7 @@
 #include <tierce/status.h>
 
 #include "base/config/config.h"
+#include "core/key/lmcache.h"
 
 /*
  * The configuration of a manager. It can be written in two forms: Tierce's own (manager_params.def:
@@ -19,6 +20,8 @@
  *
  * Threads: one at a time for load and clear; any for reading.
  */
+
+#define TIERCE__LMCACHE_GROUP_BYTES 128u
 
 enum tierce__manager_param {
 #define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text) TIERCE__MANAGER_##row,
@@ -74,7 +77,13 @@ struct tierce__manager_config {
     uint32_t directory_workers, directory_silence_ms, directory_senders;
     uint32_t directory_share; /* percent, of one group */
     uint64_t scrub_bytes;     /* of its filter */
-    unsigned autopilot_mode;  /* 0: off, 1: advise, 2: act */
+    const char *lmcache_host, *lmcache_address, *lmcache_group;
+    uint16_t lmcache_pull_port, lmcache_reply_port, lmcache_heartbeat_port; /* 0: none */
+    uint16_t lmcache_http_port;                                             /* 0: none */
+    uint32_t lmcache_workers, lmcache_silence_ms, lmcache_command_ms;
+    bool has_lmcache_hash;
+    struct tierce__lmcache_opts lmcache_hash;
+    unsigned autopilot_mode; /* 0: off, 1: advise, 2: act */
     uint32_t autopilot_settle_ms;
     const char *quota_groups; /* "NAME=SIZE,NAME=SIZE" */
 

@@ -4,6 +4,7 @@
 
 #include "base/latency.h"
 #include "base/threads/lock.h"
+#include "core/key/lmcache.h"
 #include "manager/api/auth.h"
 #include "manager/lease/elector.h"
 #include "manager/event_log.h"
@@ -58,11 +59,26 @@ struct tierce__http_target {
 enum { TIERCE__ADMIN_HTTP_ROUTES_MAX = 12 };
 #define TIERCE__RPC_PORTS 3u
 
+#define TIERCE__LMCACHE_ROUTES_MAX 12u
+
+/* The workers of LMCache (lmcache/controller_manager.h). */
+struct tierce__lmcache {
+    struct tierce__controller *controller; /* NULL: no port is set */
+    struct tierce__controller_commands *commands;
+    struct tierce__controller_sockets *sockets; /* NULL: only HTTP */
+    const char *group;
+    char heartbeat_url[256];
+    bool has_hash;
+    struct tierce__lmcache_opts hash;
+    struct tierce__http_target targets[TIERCE__LMCACHE_ROUTES_MAX];
+};
+
 struct tierce__manager {
     struct tierce__registry *registry;
     struct tierce__storages *storages;
     struct tierce__nodes *nodes;
     struct tierce__holdings *holdings;
+    struct tierce__lmcache lmcache;
     struct tierce__locator *locator;
     struct tierce__ghosts *ghost;
     struct tierce__autopilot *autopilot;

@@ -12,7 +12,7 @@
  * manager_lead.c. */
 
 enum {
-    TIERCE__LISTENERS_MAX = 5,
+    TIERCE__LISTENERS_MAX = 6,
     TIERCE__ROUTES_MAX = TIERCE__RPC_COUNT + TIERCE__ADMIN_HTTP_ROUTES_MAX,
 };
 
@@ -21,7 +21,8 @@ struct tierce__manager_whole {
     struct tierce__listener listeners[TIERCE__LISTENERS_MAX];
     struct tierce__route routes[TIERCE__LISTENERS_MAX][TIERCE__ROUTES_MAX];
     size_t listener_count;
-    size_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http; /* indexes; SIZE_MAX: none */
+    /* Indexes; SIZE_MAX: none. */
+    size_t meta_grpc, meta_http, admin_grpc, admin_http, debug_http;
     char *startup;                   /* JSON, or NULL: there is none */
     struct tierce__restore *restore; /* or NULL */
     char *state_folder;              /* the folder of the built-in storage of `startup`; or NULL */

@@ -141,3 +141,19 @@ void tierce__lmcache_hash_chunks(struct tierce__lmcache_int *hashes,
         hashes[i] = prefix;
     }
 }
+
+bool tierce__lmcache_parse_none_hash(struct tierce__lmcache_int *out, const char *text)
+{
+    char *end;
+    bool negative = text[0] == '-';
+    if (strcmp(text, "vllm") == 0) {
+        *out = tierce__lmcache_vllm_none_hash();
+        return true;
+    }
+    text += negative;
+    if (text[0] == '\0' || strlen(text) > 16 || strspn(text, "0123456789abcdef") != strlen(text))
+        return false;
+    out->magnitude = strtoull(text, &end, 16);
+    out->negative = negative && out->magnitude != 0;
+    return true;
+}

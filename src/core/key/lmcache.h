@@ -52,6 +52,10 @@ void tierce__lmcache_hash_chunks(struct tierce__lmcache_int *hashes,
 /* NONE_HASH of the sha256_cbor algorithm with a current vLLM without PYTHONHASHSEED. */
 struct tierce__lmcache_int tierce__lmcache_vllm_none_hash(void);
 
+/* NONE_HASH as a text: "vllm" for the above, or up to 16 hex digits as LMCache prints them, with a
+ * minus before negative numbers. False: it is neither. */
+bool tierce__lmcache_parse_none_hash(struct tierce__lmcache_int *out, const char *text);
+
 /* hash() of an int, and of a tuple whose items have the given hashes, as CPython computes them. */
 int64_t tierce__python_hash_int(struct tierce__lmcache_int value);
 int64_t tierce__python_hash_tuple(const int64_t *item_hashes, size_t count);

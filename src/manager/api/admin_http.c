@@ -295,18 +295,22 @@ static void serve_debug_openapi(struct tierce__manager *manager, struct tierce__
     serve_openapi(call, TIERCE__RPC_PORT_DEBUG);
 }
 
-/* Appends a route. A path without a row in needs.def is a mistake. */
+void tierce__http_route_make(struct tierce__manager *manager, struct tierce__http_target *target,
+                             const struct tierce__http_route *route, struct tierce__route *out)
+{
+    *target = (struct tierce__http_target){
+        .manager = manager, .need = tierce__need_of_route(route->path), .serve = route->serve};
+    TIERCE_ASSERT(target->need != NULL); /* a path without a row in needs.def is a mistake */
+    *out = (struct tierce__route){
+        .path = route->path, .method = route->method, .serve = serve_allowed, .arg = target};
+}
+
 static size_t add_route(struct tierce__manager *manager, enum tierce__rpc_port port,
                         const struct tierce__http_route *route, struct tierce__route *out,
                         size_t count)
 {
     TIERCE_ASSERT(count < TIERCE__ADMIN_HTTP_ROUTES_MAX);
-    struct tierce__http_target *target = &manager->http_targets[port][count];
-    *target = (struct tierce__http_target){
-        .manager = manager, .need = tierce__need_of_route(route->path), .serve = route->serve};
-    TIERCE_ASSERT(target->need != NULL);
-    out[count] = (struct tierce__route){
-        .path = route->path, .method = "GET", .serve = serve_allowed, .arg = target};
+    tierce__http_route_make(manager, &manager->http_targets[port][count], route, &out[count]);
     return count + 1;
 }
 
@@ -320,12 +324,14 @@ size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__r
         [TIERCE__RPC_PORT_DEBUG] = serve_debug_openapi,
     };
     TIERCE_ASSERT(port < TIERCE__RPC_PORTS);
-    const struct tierce__http_route all[] = {
-        {"/livez", serve_livez}, {"/readyz", serve_readyz}, {"/openapi.json", openapi[port]}};
-    static const struct tierce__http_route admin[] = {{"/metrics", serve_metrics},
-                                                      {"/events", tierce__event_stream_serve},
-                                                      {"/api/curves", tierce__curves_serve},
-                                                      {"/api/pilot", tierce__pilot_page_serve}};
+    const struct tierce__http_route all[] = {{"/livez", "GET", serve_livez},
+                                             {"/readyz", "GET", serve_readyz},
+                                             {"/openapi.json", "GET", openapi[port]}};
+    static const struct tierce__http_route admin[] = {
+        {"/metrics", "GET", serve_metrics},
+        {"/events", "GET", tierce__event_stream_serve},
+        {"/api/curves", "GET", tierce__curves_serve},
+        {"/api/pilot", "GET", tierce__pilot_page_serve}};
     size_t count = 0, page_count;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         count = add_route(manager, port, &all[i], out, count);

@@ -22,7 +22,7 @@
 
 /* A route of needs.def: before `serve`, the caller's credentials are checked. */
 struct tierce__http_route {
-    const char *path;
+    const char *path, *method;
     void (*serve)(struct tierce__manager *manager, struct tierce__call *call,
                   const struct tierce__caller *caller);
 };
@@ -30,6 +30,10 @@ struct tierce__http_route {
 /* Writes routes and returns how many. */
 size_t tierce__admin_http_routes(struct tierce__manager *manager, enum tierce__rpc_port port,
                                  struct tierce__route *out);
+
+/* Fills the target, which must outlive the server, and the route of one path of needs.def. */
+void tierce__http_route_make(struct tierce__manager *manager, struct tierce__http_target *target,
+                             const struct tierce__http_route *route, struct tierce__route *out);
 
 /* Ends all event streams and rejects new ones. */
 void tierce__admin_http_stop(struct tierce__manager *manager);

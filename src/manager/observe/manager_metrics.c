@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "manager/storage/deleter.h"
+#include "manager/lmcache/controller.h"
 #include "manager/locate/locator_private.h"
 #include "manager/pilot/autopilot.h"
 #include "manager/pilot/gain.h"
@@ -542,6 +543,32 @@ static void tell_directory(const struct telling *t)
          0);
 }
 
+static void tell_lmcache(const struct telling *t)
+{
+    struct tierce__controller_stats stats;
+    if (t->manager->lmcache.controller == NULL)
+        return;
+    tierce__controller_stats(t->manager->lmcache.controller, &stats);
+    const struct {
+        const char *name, *help;
+        uint64_t value;
+    } counters[] = {
+        {"lmcache.message_count", "Messages of LMCache's workers.", stats.messages},
+        {"lmcache.operation_count", "Changes that they have reported.", stats.operations},
+        {"lmcache.lookup_count", "P2P lookups.", stats.lookups},
+        {"lmcache.lookup_hit_count", "P2P lookups that found a peer.", stats.lookup_hits},
+        {"lmcache.invalid_count", "Messages that were refused.", stats.invalid},
+        {"lmcache.unknown_count", "Messages of workers that have not registered.", stats.unknown},
+        {"lmcache.gap_count", "Gaps in the numbers of changes.", stats.gaps},
+        {"lmcache.sync_count", "Complete contents that were sent.", stats.syncs},
+        {"lmcache.full_count", "Workers and locations for which there was no room.", stats.full},
+    };
+    tell(t, "lmcache.worker_count", "Workers of LMCache that have registered.", false,
+         stats.workers, NULL, 0);
+    for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
+        tell(t, counters[i].name, counters[i].help, true, (double)counters[i].value, NULL, 0);
+}
+
 /* ---- ghost curves ---------------------------------------------------------------------------- */
 
 static void tell_ghost(const struct telling *t)
@@ -674,6 +701,7 @@ void tierce__metrics_each(struct tierce__manager *manager, const struct tierce__
     tell_background(&t);
     tell_moves(&t);
     tell_directory(&t);
+    tell_lmcache(&t);
     tell_ghost(&t);
     tell_autopilot(&t);
     tell_accounts(&t);

@@ -641,10 +641,10 @@ static void serve_js(struct tierce__manager *manager, struct tierce__call *call,
 
 const struct tierce__http_route *tierce__page_routes(size_t *count)
 {
-    static const struct tierce__http_route routes[] = {{"/", serve_html},
-                                                       {"/page.css", serve_css},
-                                                       {"/page.js", serve_js},
-                                                       {"/api/page", serve_numbers}};
+    static const struct tierce__http_route routes[] = {{"/", "GET", serve_html},
+                                                       {"/page.css", "GET", serve_css},
+                                                       {"/page.js", "GET", serve_js},
+                                                       {"/api/page", "GET", serve_numbers}};
     *count = sizeof(routes) / sizeof(routes[0]);
     return routes;
 }

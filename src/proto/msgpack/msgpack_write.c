@@ -31,6 +31,19 @@ void tierce__msgpack_put_uint(struct tierce__line *line, uint64_t value)
         put_head(line, 0xcf, value, 8);
 }
 
+void tierce__msgpack_put_int(struct tierce__line *line, int64_t value)
+{
+    if (value >= 0)
+        tierce__msgpack_put_uint(line, (uint64_t)value);
+    else
+        put_head(line, 0xd3, (uint64_t)value, 8);
+}
+
+void tierce__msgpack_put_bool(struct tierce__line *line, bool value)
+{
+    put_head(line, value ? 0xc3 : 0xc2, 0, 0);
+}
+
 void tierce__msgpack_put_float(struct tierce__line *line, double value)
 {
     uint64_t bits;
@@ -64,18 +77,49 @@ void tierce__msgpack_put_array(struct tierce__line *line, unsigned count)
     put_head(line, (uint8_t)(0x90 | count), 0, 0);
 }
 
-size_t tierce__msgpack_begin_array(struct tierce__line *line)
+/* A head with a length of 32 bits, which is not known yet. */
+static size_t begin(struct tierce__line *line, uint8_t type)
 {
     size_t place = line->bytes;
-    put_head(line, 0xdd, 0, 4);
+    put_head(line, type, 0, 4);
     return place;
+}
+
+static void end(struct tierce__line *line, size_t place, uint64_t count)
+{
+    if (line->failed)
+        return;
+    TIERCE_ASSERT(place + 5 <= line->bytes && count <= UINT32_MAX);
+    for (unsigned i = 0; i < 4; i++)
+        line->text[place + 1 + i] = (char)(count >> 8 * (3 - i));
+}
+
+size_t tierce__msgpack_begin_array(struct tierce__line *line)
+{
+    return begin(line, 0xdd);
 }
 
 void tierce__msgpack_end_array(struct tierce__line *line, size_t place, uint32_t count)
 {
-    if (line->failed)
-        return;
-    TIERCE_ASSERT(place + 5 <= line->bytes);
-    for (unsigned i = 0; i < 4; i++)
-        line->text[place + 1 + i] = (char)(count >> 8 * (3 - i));
+    end(line, place, count);
+}
+
+size_t tierce__msgpack_begin_map(struct tierce__line *line)
+{
+    return begin(line, 0xdf);
+}
+
+void tierce__msgpack_end_map(struct tierce__line *line, size_t place, uint32_t count)
+{
+    end(line, place, count);
+}
+
+size_t tierce__msgpack_begin_text(struct tierce__line *line)
+{
+    return begin(line, 0xdb);
+}
+
+void tierce__msgpack_end_text(struct tierce__line *line, size_t place)
+{
+    end(line, place, line->bytes - place - 5);
 }

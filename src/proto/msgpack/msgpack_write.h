@@ -19,6 +19,8 @@
 
 void tierce__msgpack_put_nil(struct tierce__line *line);
 void tierce__msgpack_put_uint(struct tierce__line *line, uint64_t value);
+void tierce__msgpack_put_int(struct tierce__line *line, int64_t value);
+void tierce__msgpack_put_bool(struct tierce__line *line, bool value);
 void tierce__msgpack_put_float(struct tierce__line *line, double value);
 /* NUL-terminated UTF-8, below 4 GiB. */
 void tierce__msgpack_put_text(struct tierce__line *line, const char *text);
@@ -31,5 +33,11 @@ void tierce__msgpack_put_array(struct tierce__line *line, unsigned count);
 /* The head of an array whose length is not known yet. Returns its place, for end_array. */
 size_t tierce__msgpack_begin_array(struct tierce__line *line);
 void tierce__msgpack_end_array(struct tierce__line *line, size_t place, uint32_t count);
+
+/* The same for a map of any length, and for a text whose bytes are appended to the line. */
+size_t tierce__msgpack_begin_map(struct tierce__line *line);
+void tierce__msgpack_end_map(struct tierce__line *line, size_t place, uint32_t count);
+size_t tierce__msgpack_begin_text(struct tierce__line *line);
+void tierce__msgpack_end_text(struct tierce__line *line, size_t place);
 
 #endif

@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from manager_process import Grpc, Http, Manager, ROOT, stubs, wait_until
+from manager_process import ROOT, Grpc, Http, Manager, free_port, stubs, wait_until
 
 pytest.importorskip("grpc_tools")
 
@@ -52,6 +52,10 @@ NEEDS = {"meta": META, "kv_meta": KV_META, "admin": ADMIN, "debug": DEBUG}
 ROUTES = {"/livez": None, "/readyz": None, "/openapi.json": None, "/": None, "/page.css": None,
           "/page.js": None, "/api/page": "read", "/api/curves": "read", "/api/pilot": "read",
           "/metrics": "read", "/events": "read"}
+# Of the API of LMCache's controller, whose workers are of the group chat.
+LMCACHE_ROUTES = {"/lookup": "read", "/query_instance": "read", "/query_worker_info": "read", "/check_finish": "read",
+                  "/controller/workers": "read", "/controller/key-stats": "read", "/health": "read", "/clear": "admin",
+                  "/pin": "admin", "/compress": "admin", "/decompress": "admin", "/move": "admin"}
 HOLDS = {"instance": {"*", "chat", "chat/i"}, "group": {"*", "chat"},
          "part": {"*", "chat", "chat/i", "chat/other"}, "all": {"*"}, "nothing": set(SCOPES)}
 
@@ -129,8 +133,10 @@ def manager(tmp_path_factory):
     tokens = folder / "tokens"
     write_tokens(tokens, [line_of(*account) for account in EVERY_ACCOUNT] + [
         "read,write restricted account chat", f"read both {sha('both-1')} chat", f"read both {sha('both-2')} code", f"admin old {sha('old')}", f"user engine {sha('engine')}"])
+    port = free_port()
     manager = Manager(folder / "m", "--auth.required=true", f"--auth.token_file={tokens}",
-                      f"--registry.uri=local://{folder}/registry")
+                      f"--registry.uri=local://{folder}/registry", f"--lmcache.http_port={port}", "--lmcache.group=chat")
+    manager.lmcache_port = port
     admin = as_of(manager, "admin", "*")
     assert status(admin.call("admin", "AddStorage", trace_id="t", storage={
         "global_unique_name": "nfs_02",
@@ -261,7 +267,7 @@ def test_a_missing_and_a_forbidden_target_answer_the_same(manager, kind):
 def test_routes(manager):
     text = (ROOT / "src/manager/api/needs.def").read_text()
     routes = re.findall(r'^TIERCE_NEED_ROUTE\("([^"]+)"', text, re.M)
-    assert set(routes) == set(ROUTES), "routes without a row here: which right do they need?"
+    assert set(routes) == set(ROUTES) | set(LMCACHE_ROUTES), "routes without a row here: which right do they need?"
     for route, right in ROUTES.items():
         for headers in [{}, {"Authorization": "Bearer unknown"}] + [bearer(*a) for a in EVERY_ACCOUNT]:
             with socket.create_connection(("127.0.0.1", manager.ports["admin_http"]), 30) as s:
@@ -273,6 +279,22 @@ def test_routes(manager):
             known = roles[0] in RIGHTS
             may = known and right in set().union(*(RIGHTS[role] for role in roles))
             assert code == (200 if right is None or may else 403 if known else 401), (route, headers)
+
+
+def test_routes_of_lmcache(manager):
+    for route, right in LMCACHE_ROUTES.items():
+        method = "GET" if route.startswith("/controller/") else "POST"
+        for account in [None] + EVERY_ACCOUNT:
+            headers = bearer(*account) if account else {"Authorization": "Bearer unknown"}
+            code, body = Http(manager, headers).raw(manager.lmcache_port, route, "{}", method)
+            may = account and right in set().union(*(RIGHTS[role] for role in account[0].split(",")))
+            if not account:
+                assert code == 401, (route, account)
+            elif may and account[1] in HOLDS["group"]:
+                assert code in (200, 422, 501), (route, account, code)
+            else:
+                assert code == 403, (route, account, code)
+                assert not may or b"chat" in body
 
 
 def test_lines_of_before_keep_their_meaning(manager):

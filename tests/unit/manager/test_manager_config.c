@@ -237,6 +237,37 @@ START_TEST(test_who_may_reach_it)
 }
 END_TEST
 
+START_TEST(test_workers_of_lmcache)
+{
+    take(ARGS("--listen.host=localhost"), NULL);
+    ck_assert_uint_eq(config.lmcache_pull_port, 0);
+    ck_assert_uint_eq(config.lmcache_http_port, 0);
+    ck_assert(config.has_lmcache_hash && config.lmcache_hash.chunk_tokens == 256);
+    take(ARGS("--lmcache.pull_port=8300", "--lmcache.reply_port=8400", "--lmcache.hash=off"), NULL);
+    ck_assert(!config.has_lmcache_hash);
+    assert_refused(ARGS("--lmcache.pull_port=8300", "--lmcache.reply_port=8300"), NULL,
+                   "lmcache.pull_port and lmcache.reply_port are both 8300");
+    assert_refused(ARGS("--lmcache.pull_port=8300", "--lmcache.host=10.0.0.1"), NULL,
+                   "listen.insecure: true");
+    assert_refused(ARGS("--lmcache.pull_port=8300", "--lmcache.host="), NULL, "lmcache.host");
+    take(ARGS("--lmcache.pull_port=8300", "--lmcache.host=10.0.0.1", "--listen.insecure=true"),
+         NULL);
+    assert_refused(
+        ARGS("--lmcache.heartbeat_port=8300", "--lmcache.host=0.0.0.0", "--listen.insecure=true"),
+        NULL, "lmcache.address");
+    take(ARGS("--lmcache.heartbeat_port=8300", "--lmcache.host=::", "--lmcache.address=10.0.0.1",
+              "--listen.insecure=true"),
+         NULL);
+    assert_refused(ARGS("--lmcache.group="), NULL, "lmcache.group has 0 bytes");
+    assert_refused(ARGS("--lmcache.none_hash=x"), NULL, "lmcache.none_hash is \"x\"");
+    take(ARGS("--lmcache.hash=sha256_cbor", "--lmcache.none_hash=vllm"), NULL);
+    ck_assert_uint_ne(config.lmcache_hash.none_hash.magnitude, 0);
+    take(ARGS("--lmcache.none_hash=-ff"), NULL);
+    ck_assert(config.lmcache_hash.none_hash.negative);
+    ck_assert_uint_eq(config.lmcache_hash.none_hash.magnitude, 255);
+}
+END_TEST
+
 START_TEST(test_warnings)
 {
     char typo[] = "kvcm.service.rpc_prt=1";
@@ -364,6 +395,6 @@ END_TEST
 
 CHECK_MAIN("manager_config", .setup = set_up, .teardown = tear_down,
            .tests = {test_nothing_said, test_precedence, test_kvcm_keys, test_ports,
-                     test_who_may_reach_it, test_warnings, test_log_variables, test_refused,
-                     test_help_and_version, test_no_memory, test_the_state_folder,
-                     test_the_state_folder_is_made})
+                     test_who_may_reach_it, test_workers_of_lmcache, test_warnings,
+                     test_log_variables, test_refused, test_help_and_version, test_no_memory,
+                     test_the_state_folder, test_the_state_folder_is_made})
