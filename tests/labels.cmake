@@ -15,7 +15,7 @@ set(TIERCE_TESTS_SINGLE
     test_cuda_calls test_deadlines test_device_cells test_device_faults test_device_faults_direct
     test_device_faults_native test_device_faults_staged test_device_faults_unpinned test_device_kv test_directory
     test_engine_config test_families test_fleet_register test_fleet_register_times test_follower test_forget test_frozen_abi
-    test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_holes test_hybrid
+    test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_holdings_fleet test_holes test_hybrid
     test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text test_kv_event test_kvcm
     test_lm test_lmcache_hash test_manager_config test_map test_mix test_model test_model_fields test_moves
     test_namespace test_native test_node_users test_numa test_open test_option_table test_paged test_pilot

@@ -624,6 +624,11 @@ bool tierce__directory_next(struct tierce__directory *directory, uint32_t *from,
     return found;
 }
 
+uint64_t tierce__directory_left_out(const struct tierce__directory *directory)
+{
+    return atomic_load_explicit(&directory->left_out, memory_order_relaxed);
+}
+
 void tierce__directory_stats(struct tierce__directory *directory,
                              struct tierce__directory_stats *out)
 {
@@ -632,6 +637,6 @@ void tierce__directory_stats(struct tierce__directory *directory,
     out->workers = directory->worker_count;
     out->is_clean = directory->dirty == 0;
     tierce__lock_drop(&directory->lock);
-    out->left_out = atomic_load_explicit(&directory->left_out, memory_order_relaxed);
+    out->left_out = tierce__directory_left_out(directory);
     tierce__directory_table_stats(directory, out);
 }

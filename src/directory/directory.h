@@ -256,11 +256,14 @@ bool tierce__directory_named(struct tierce__directory *directory, const char *gr
 uint64_t tierce__directory_group_of(struct tierce__directory *directory,
                                     struct tierce__directory_id id);
 
+/* Changes for which there was no memory, of all times. Takes no lock. */
+uint64_t tierce__directory_left_out(const struct tierce__directory *directory);
+
 struct tierce__directory_stats {
     uint64_t keys;     /* that anybody holds */
     uint64_t holders;  /* pairs of a key and a worker */
     uint64_t bytes;    /* of memory for them */
-    uint64_t left_out; /* changes for which there was no memory, of all times */
+    uint64_t left_out; /* tierce__directory_left_out */
     uint32_t workers;
     bool is_clean; /* nothing is left for tierce__directory_clean */
 };

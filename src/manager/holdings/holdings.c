@@ -4,10 +4,12 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/log/log.h"
 #include "base/threads/lock.h"
 #include "core/key/sha256.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -24,6 +26,7 @@
 /* Entries that a tick looks at, a few at a time: each few with the lock of a shard. */
 #define CLEAN_ENTRIES 2048u
 #define CLEAN_STEPS   32u
+#define WARN_EACH_NS  (60000 * NS_OF_MS)
 
 struct sender {
     struct tierce__directory_id id; /* session 0: nobody */
@@ -35,6 +38,9 @@ struct tierce__holdings {
     struct tierce__directory *directory;
     struct tierce__worker_commands *commands;
     uint32_t silence_ms, senders_max;
+
+    /* Of the tick: */
+    uint64_t told_left_out, told_ns; /* of the last warning */
 
     struct tierce__lock lock; /* SENDERS: below */
     struct sender *senders;   /* [senders_max] */
@@ -300,10 +306,27 @@ void tierce__holdings_clear(struct tierce__holdings *holdings)
     (void)renew_key(holdings); /* without random numbers the present key stays, which is secret */
 }
 
+/* A worker whose chunks are not all known is found less often than it could be. */
+static void warn_of_left_out(struct tierce__holdings *holdings, uint64_t now_ns)
+{
+    uint64_t left_out = tierce__directory_left_out(holdings->directory);
+    bool is_soon = holdings->told_ns > 0 && now_ns - holdings->told_ns < WARN_EACH_NS;
+    if (left_out == holdings->told_left_out || is_soon)
+        return;
+    tierce__log(TIERCE_LOG_WARN, "directory_incomplete",
+                "left_out=%" PRIu64 " consequence=\"chunks of some workers are not found; tierce "
+                "directory list shows which workers are incomplete\" cure=\"raise "
+                "directory.memory, or directory.share for one large group\"",
+                left_out - holdings->told_left_out);
+    holdings->told_left_out = left_out;
+    holdings->told_ns = now_ns;
+}
+
 void tierce__holdings_tick(struct tierce__holdings *holdings, uint64_t now_ns)
 {
     (void)tierce__directory_expire(holdings->directory, now_ns);
     tierce__worker_commands_tick(holdings->commands, now_ns);
+    warn_of_left_out(holdings, now_ns);
     for (uint32_t i = 0; i < CLEAN_STEPS; i++) {
         if (!tierce__directory_clean(holdings->directory, CLEAN_ENTRIES))
             return;

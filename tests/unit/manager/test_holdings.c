@@ -3,6 +3,8 @@
 #include "check_main.h"
 #include "manager/holdings/holdings.h"
 
+#include <tierce/log.h>
+
 #define MS     1000000ULL
 #define SECOND (1000 * MS)
 
@@ -262,6 +264,51 @@ START_TEST(a_group_has_a_part_of_the_workers)
 }
 END_TEST
 
+static unsigned warnings;
+static char warning[256];
+
+static void on_log(void *arg, enum tierce_log_level level, const char *event, const char *fields)
+{
+    (void)arg, (void)level;
+    warnings += strcmp(event, "directory_incomplete") == 0;
+    snprintf(warning, sizeof(warning), "%s", fields);
+}
+
+/* An operator hears of it, and not too often. */
+START_TEST(chunks_that_are_left_out_are_logged)
+{
+    ck_assert_int_eq(
+        tierce__holdings_create(
+            &holdings, &(struct tierce__holdings_opts){.size = sizeof(struct tierce__holdings_opts),
+                                                       .bytes_max = 4200,
+                                                       .group_percent = 50}),
+        0);
+    now_ns = SECOND;
+    tierce_set_log_fn(on_log, NULL, TIERCE_LOG_WARN);
+    struct tierce__directory_id id = join(1);
+    memset(sendings, 0, sizeof(sendings));
+    ck_assert_int_eq(begin(id), TIERCE__DIRECTORY_DONE);
+    tierce__holdings_tick(holdings, now_ns);
+    ck_assert_uint_eq(warnings, 0);
+    for (uint64_t key = 0; key < 60; key++)
+        ck_assert_int_eq(add(id, key), TIERCE__DIRECTORY_DONE);
+    for (unsigned i = 0; i < 10; i++)
+        tierce__holdings_tick(holdings, now_ns);
+    ck_assert_uint_eq(warnings, 1);
+    ck_assert_ptr_nonnull(strstr(warning, "directory.memory"));
+    ck_assert_int_eq(add(id, 1000), TIERCE__DIRECTORY_DONE);
+    now_ns += 5 * SECOND;
+    tierce__holdings_tick(holdings, now_ns);
+    ck_assert_uint_eq(warnings, 1);
+    now_ns += 56 * SECOND;
+    tierce__holdings_tick(holdings, now_ns);
+    ck_assert_uint_eq(warnings, 2);
+    ck_assert_ptr_nonnull(strstr(warning, "left_out=1 "));
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+    close_holdings();
+}
+END_TEST
+
 START_TEST(each_allocation_fails_once)
 {
     for (uint64_t nth = 1;; nth++) {
@@ -282,4 +329,5 @@ CHECK_MAIN("holdings",
            .tests = {some_send_at_once_and_others_wait, a_silent_sender_loses_its_place,
                      a_group_does_not_keep_others_out, a_sender_that_leaves_has_no_place,
                      many_wait_longer, all_leave_and_are_cleaned, secrets,
-                     a_group_has_a_part_of_the_workers, each_allocation_fails_once})
+                     chunks_that_are_left_out_are_logged, a_group_has_a_part_of_the_workers,
+                     each_allocation_fails_once})
