@@ -230,6 +230,33 @@ const INSTANCE_COLUMNS = [
   {head: 'Sessions', cell: i => [count(i.sessions), i.expired_sessions > 0 && [' ', h('small', null, `${count(i.expired_sessions)} expired`)]]},
 ];
 
+const TIER_NAMES = ['memory', 'disk'];
+
+/* "memory 12, disk 40" */
+function tiers(worker) {
+  const held = worker.tier_keys.map((keys, i) => [keys, TIER_NAMES[i] ?? `tier ${i}`]).filter(([keys]) => keys > 0);
+  return held.map(([keys, name]) => `${name} ${count(keys)}`).join(', ') || '\u2013';
+}
+
+function exactness(worker) {
+  if (worker.is_complete) return mark(true, 'complete');
+  return [mark(false, 'incomplete'), ' ', h('small', null, worker.left_out > 0
+    ? `${count(worker.left_out)} left out: directory.memory is full`
+    : worker.is_synced ? 'it may hold more' : 'it sends its contents')];
+}
+
+const WORKER_COLUMNS = [
+  {head: 'Worker', cell: w => w.name},
+  {head: 'Group', left: true, cell: w => w.group},
+  {head: 'Models', left: true, cell: w => w.models || '\u2013'},
+  {head: 'Contents', left: true, wide: true, cell: exactness},
+  {head: 'Chunks', cell: w => count(w.keys)},
+  {head: 'In tiers', left: true, cell: tiers},
+  {head: 'Serves at', left: true, cell: w => w.transfer_address || '\u2013'},
+  {head: 'Load', cell: w => percent(w.load / 1000)},
+  {head: 'Last report', cell: w => seconds(w.heard_ms / 1000, 2) + ' ago'},
+];
+
 const CALL_COLUMNS = [
   {head: 'Call', cell: c => c.method},
   {head: 'Calls', cell: c => count(c.calls)},
@@ -295,6 +322,8 @@ function showTables(data) {
   table('instances', 'Instances', INSTANCE_COLUMNS, largest, 'None is registered.');
   element('more-instances').textContent = data.instance_count > largest.length
     ? `The ${count(largest.length)} with the most bytes; ${count(data.instance_count - largest.length)} more.` : '';
+  table('workers', 'Workers', WORKER_COLUMNS, data.workers.slice(0, SHOWN_INSTANCES),
+    'No engine or node has joined the directory.');
   if (!data.has_all) {
     table('calls', 'Calls', CALL_COLUMNS, [], 'Shown to accounts of all groups.');
     return;

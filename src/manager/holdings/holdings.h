@@ -75,8 +75,8 @@ enum tierce__directory_answer tierce__holdings_end(struct tierce__holdings *hold
 void tierce__holdings_clear(struct tierce__holdings *holdings);
 
 /* Removes silent workers, ends their commands, and frees a part of what others held. Logs
- * directory_incomplete if changes were left out, once a minute at most. Called every 50 ms or so, by
- * one thread. */
+ * directory_incomplete if changes were left out, once a minute at most. Called every 50 ms or so,
+ * by one thread. */
 void tierce__holdings_tick(struct tierce__holdings *holdings, uint64_t now_ns);
 
 #endif

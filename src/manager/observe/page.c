@@ -8,6 +8,7 @@
 #include "manager/storage/deleter.h"
 #include "manager/locate/locator_private.h"
 #include "manager/observe/pilot_page.h"
+#include "manager/observe/workers_page.h"
 #include "manager/pilot/gain.h"
 #include "manager/storage/unmanaged.h"
 
@@ -41,15 +42,17 @@
  *                   "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count";
  *                   with "attention_kind", "window_tokens", "every_tokens", "attention_family" and
  *                   "attention_layers" if the kind is known
- *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
- *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
- *                  "orphaned_locations"}
- *    "moves":     {"running", "resting", "moved", "moved_bytes", "failed" and, of these,
- *                  "unverifiable" (blocks, since the start), "queued": {REASON: blocks that wait}}
- *    "reports":   {REASON: number of places that clients reported for it} since the start
- *    "calls":     [{"service", "method", "calls", "errors", "p50_us", "p90_us", "p99_us"}]
- *    "interval_ms": between samples, "last": the newest one's number
- *    "samples":   [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
+ *    "workers":   [{"name", "group", "models", "transfer_address" ("": it serves nobody), "keys",
+ *                   "tier_keys" (of each tier, the fastest first), "load" (thousandths), "heard_ms"
+ *                   (since its last report), "gaps", "left_out", "is_synced", "is_complete"}] of
+ * the directory; the first 1,000, of "worker_count" (workers_page.c) "reclaim":   {"rounds",
+ * "triggered_rounds", "blocks", "locations", "bytes"} "deletions": {"waiting", "executing"
+ * (batches), "failed_tries", "done_locations", "orphaned_locations"} "moves":     {"running",
+ * "resting", "moved", "moved_bytes", "failed" and, of these, "unverifiable" (blocks, since the
+ * start), "queued": {REASON: blocks that wait}} "reports":   {REASON: number of places that clients
+ * reported for it} since the start "calls":     [{"service", "method", "calls", "errors", "p50_us",
+ * "p90_us", "p99_us"}] "interval_ms": between samples, "last": the newest one's number "samples":
+ * [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
  *                   "deleted_locations", "groups": [[number, serving, writing, deleting], ...]}]}
  *
  * It shows the part that the caller's scope holds; "has_all": the scope is all groups. For others,
@@ -575,6 +578,7 @@ static void serve_numbers(struct tierce__manager *manager, struct tierce__call *
     tierce__json_write_close(&json, '}');
     put_storages(&json, &shown);
     put_instances(&json, &shown);
+    tierce__workers_page_put(&json, manager, caller->grant);
     if (has_all) {
         put_background(&json, manager);
         put_calls(&json, manager);

@@ -22,7 +22,7 @@ HOSTILE = "</script><img src=x onerror=\"document.title='run'\">&amp;<!--"
 HOSTILE_STORAGE = "<script>'\"><b><!--"  # a part of URIs, which may have less
 HOSTILE_MORE = ["javascript:document.title='run'", "' onmouseover='document.title=1' x='",
                 "<svg onload=\"document.title='run'\">", "{{1}}${document.title='run'}`"]
-SECTIONS = ["groups", "autopilot", "storages", "instances", "work", "calls"]
+SECTIONS = ["groups", "autopilot", "storages", "instances", "workers", "work", "calls"]
 SPECS = [{"name": "tp0", "size": 1024}, {"name": "tp1", "size": 1024}]
 
 if find_chromium() is None:
@@ -206,6 +206,23 @@ def test_storages_say_how_they_are(browser, manager):
     assert well["Medium used"].endswith("%") and well["Serving"] == "120\xa0KiB"
     assert unwell["Health"].startswith("unwell ") and "No such file" in unwell["Health"]
     assert unwell["Medium used"] == "\u2013"
+
+
+def test_workers_of_the_directory(browser, manager):
+    api = Http(manager)
+    name = f"w{HOSTILE}"
+    joined = api.call("meta", "JoinDirectory", worker=name, instance_group="default", transfer_address="h:1")
+    worker = {"instance_group": "default", "session": joined["session"], "slot": joined.get("slot", 0)}
+    keys = [1, 2, 3, 4]
+    for kind, more in (("RK_BEGIN", {}), ("RK_CONTENTS", {"keys": keys, "tiers": [0, 1]}), ("RK_END", {"first": 0})):
+        sent = api.call("meta", "ReportChunks", kind=kind, sending=1, load=250, models="m", **worker, **more)
+        assert sent["answer"] == "RA_DONE"
+    shown = cells(load(browser, manager), "workers", name)
+    assert (shown["Group"], shown["Models"], shown["Contents"]) == ("default", "m", "complete")
+    assert (shown["Chunks"], shown["In tiers"]) == ("2", "memory 1, disk 1")
+    assert shown["Serves at"] == "h:1" and shown["Load"].startswith("25") and shown["Last report"].endswith("ago")
+    api.call("meta", "LeaveDirectory", **worker)
+    assert "No engine or node" in load(browser, manager).run("document.querySelector('#workers').textContent")
 
 
 def test_reports_of_bad_places_are_counted(browser, manager):

@@ -2,6 +2,7 @@
 """The directory of the chunks that workers hold, by its calls: reports, groups, a leader that begins anew, silence."""
 
 import hashlib
+import json
 import random
 import signal
 import subprocess
@@ -172,8 +173,16 @@ def test_groups(manager):
     assert stranger.call("RK_CHANGES")["answer"] == "RA_UNKNOWN"
     stranger.leave()
     assert mine.call("RK_CHANGES", first=1)["answer"] == "RA_DONE"
-    listed = [w["worker"] for w in ok(chat.call("meta", "ListWorkers"))["workers"]]
-    assert listed == ["same"]
+    listed = ok(chat.call("meta", "ListWorkers"))["workers"]
+    assert [w["worker"] for w in listed] == ["same"] and int(listed[0]["tier_keys"][0]) == 1
+
+    def on_page(name):
+        code, body = api_of(manager, name).raw(manager.ports["admin_http"], "/api/page", None, "GET")
+        assert code == 200
+        return {(w["group"], w["name"]): w["tier_keys"][0] for w in json.loads(body)["workers"]}
+
+    assert on_page("chat") == {("chat", "same"): 1} and on_page("one") == {}
+    assert {("chat", "same"), ("code", "same")} <= set(on_page("all"))
     groups = sorted(w["instance_group"] for w in ok(everything.call("meta", "ListWorkers"))["workers"])
     assert {"chat", "code"} <= set(groups)
     for api, fields in ((chat, {"instance_group": "code"}), (api_of(manager, "one"), {})):
