@@ -2,6 +2,7 @@
 #include "directory/directory_private.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -27,8 +28,8 @@ struct search {
     size_t count;
     uint64_t group, host;
     struct tierce__directory_id exclude;
-    uint32_t *holders; /* of one key */
-    uint32_t holder_room;
+    uint32_t *holders, *before; /* of one key; of the last key that was looked at one by one */
+    uint32_t holder_room, before_room, before_count;
     struct candidate *candidates;
     uint32_t candidate_count, candidate_room;
     struct tierce__numbers table; /* candidates, by slot */
@@ -115,28 +116,70 @@ static void extend(struct candidate *c, uint32_t at, uint32_t tiers)
     c->in_all &= (uint8_t)tiers;
 }
 
+/* Those that hold the key before the last `repeats` keys hold these, too, in the same tiers. */
+static void extend_all(struct search *s, uint32_t at, uint32_t repeats)
+{
+    for (uint32_t i = 0; repeats > 0 && i < s->candidate_count; i++) {
+        if (s->candidates[i].keys == at - repeats)
+            s->candidates[i].keys = at;
+    }
+}
+
+/* Whether the holders that were copied are those of the key before: most keys of a prompt have the
+ * same. */
+static bool is_as_before(const struct search *s, uint32_t count)
+{
+    return count == s->before_count &&
+           memcmp(s->holders, s->before, count * sizeof(*s->holders)) == 0;
+}
+
+static void keep_as_before(struct search *s, uint32_t count)
+{
+    uint32_t *holders = s->before, room = s->before_room;
+    s->before = s->holders;
+    s->before_room = s->holder_room;
+    s->before_count = count;
+    s->holders = holders;
+    s->holder_room = room;
+}
+
+/* Extends the candidates that hold key `at`. Returns whether there are any. */
+static bool extend_each(struct search *s, uint32_t at, uint32_t count)
+{
+    bool is_held = false;
+    for (uint32_t j = 0, expected = 0; j < count; j++) {
+        struct candidate *c = find_candidate(s, s->holders[j] >> 16, expected);
+        expected = c != NULL ? (uint32_t)(c - s->candidates) + 1 : expected;
+        if (c == NULL || c->keys != at || !tierce__directory_view_has(c->view, s->holders[j]))
+            continue;
+        extend(c, at, s->holders[j] & 0xff);
+        is_held = true;
+    }
+    return is_held;
+}
+
 /* Finds the candidates of a run from key `first` on. */
 static int scan(struct search *s, size_t first)
 {
     bool is_held = true;
-    for (size_t i = first; i < s->count && is_held; i++) {
-        uint32_t at = (uint32_t)(i - first);
-        int64_t count = copy_holders(s, &s->keys[i]);
+    uint32_t repeats = 0, at = 0;
+    for (; first + at < s->count && is_held; at++) {
+        int64_t count = copy_holders(s, &s->keys[first + at]);
         if (count < 0)
             return (int)count;
+        if (at > 0 && is_as_before(s, (uint32_t)count)) {
+            repeats++;
+            continue;
+        }
         int rc = at == 0 ? add_candidates(s, (uint32_t)count) : 0;
         if (rc < 0)
             return rc;
-        is_held = false;
-        for (uint32_t j = 0, expected = 0; j < count; j++) {
-            struct candidate *c = find_candidate(s, s->holders[j] >> 16, expected);
-            expected = c != NULL ? (uint32_t)(c - s->candidates) + 1 : expected;
-            if (c == NULL || c->keys != at || !tierce__directory_view_has(c->view, s->holders[j]))
-                continue;
-            extend(c, at, s->holders[j] & 0xff);
-            is_held = true;
-        }
+        extend_all(s, at, repeats);
+        repeats = 0;
+        is_held = extend_each(s, at, (uint32_t)count);
+        keep_as_before(s, (uint32_t)count);
     }
+    extend_all(s, at, repeats);
     return 0;
 }
 
@@ -234,6 +277,7 @@ int tierce__directory_find(struct tierce__directory *directory,
         found->prefix_count = found->run_count = 0;
     tierce__free(s.candidates);
     tierce__free(s.holders);
+    tierce__free(s.before);
     tierce__numbers_fini(&s.table);
     return rc;
 }

@@ -747,7 +747,7 @@ START_TEST(memory_for_each_key)
 }
 END_TEST
 
-CHECK_MAIN("directory", .setup = setup, .teardown = teardown,
+CHECK_MAIN("directory", .seconds = 30, .setup = setup, .teardown = teardown,
            .tests = {prefixes_and_tiers,
                      the_best_holder,
                      equal_holders_take_turns,
