@@ -67,11 +67,15 @@ int64_t tierce__bench_sockets_copy(void *arg)
     return rc < 0 ? rc : (int64_t)(tierce__now_ns() - start_ns);
 }
 
-static int open_socket(struct tierce__bench_socket *out, int listener)
+/* Both ends of a connection to this address of loopback. */
+static int connect_both(struct tierce__bench_socket *out, int listener, uint32_t host)
 {
-    struct sockaddr_in address;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(host)};
     socklen_t bytes = sizeof(address);
     int on = 1;
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 ||
+        listen(listener, 1) != 0)
+        return -errno;
     out->client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (out->client < 0 || getsockname(listener, (struct sockaddr *)&address, &bytes) != 0 ||
         connect(out->client, (struct sockaddr *)&address, bytes) != 0)
@@ -80,24 +84,29 @@ static int open_socket(struct tierce__bench_socket *out, int listener)
     if (out->server < 0)
         return -errno;
     setsockopt(out->client, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return 0;
+}
+
+static int open_socket(struct tierce__bench_socket *out)
+{
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int rc = connect_both(out, listener, INADDR_LOOPBACK + (out->all->is_spread ? out->number : 0));
+    if (listener >= 0)
+        close(listener);
+    if (rc != 0)
+        return rc;
     out->has_sender = pthread_create(&out->sender, NULL, run_sender, out) == 0;
     return out->has_sender ? 0 : -EAGAIN;
 }
 
 int tierce__bench_sockets_open(struct tierce__bench_sockets *s, const struct tierce__bench *bench)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), rc = 0;
+    int rc = 0;
     for (unsigned i = 0; i < TIERCE__BENCH_SOCKETS; i++)
         s->sockets[i] =
             (struct tierce__bench_socket){.all = s, .number = i, .client = -1, .server = -1};
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 ||
-        listen(listener, TIERCE__BENCH_SOCKETS) != 0)
-        rc = -errno;
     for (unsigned i = 0; i < TIERCE__BENCH_SOCKETS && rc == 0; i++)
-        rc = open_socket(&s->sockets[i], listener);
-    if (listener >= 0)
-        close(listener);
+        rc = open_socket(&s->sockets[i]);
     return rc == 0 ? 0 : tierce__bench_fail(bench, "bare sockets: %s", tierce_strerror(rc));
 }
 

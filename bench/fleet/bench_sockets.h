@@ -26,6 +26,7 @@ struct tierce__bench_sockets {
     const uint8_t *from;  /* [borrow] the bytes of each */
     size_t count;
     uint64_t bytes; /* of each */
+    bool is_spread; /* each socket has an address of its own: 127.0.0.1, 127.0.0.2 */
     struct tierce__bench_socket sockets[TIERCE__BENCH_SOCKETS];
 };
 

@@ -142,6 +142,14 @@ int tierce__stream_connect(int *fd, const char *host, uint16_t port, uint64_t de
     return rc;
 }
 
+void tierce__stream_watch(int fd, uint32_t ms)
+{
+    int idle_s = 1, pause_s = 1, timeout_ms = (int)ms;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &pause_s, sizeof(pause_s));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
+}
+
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 void tierce__stream_skip(struct iovec **pieces, int *count, size_t bytes)

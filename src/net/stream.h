@@ -23,6 +23,11 @@
 TIERCE_MUSTUSE int tierce__stream_connect(int *fd, const char *host, uint16_t port,
                                           uint64_t deadline_ns, char *why, size_t why_room);
 
+/* Ends a TCP connection on which the network lets nothing pass for about `ms`, in either direction,
+ * with -ETIMEDOUT; a process at the other end that is slow or stopped does not end it. Best effort;
+ * other sockets are not affected. */
+void tierce__stream_watch(int fd, uint32_t ms);
+
 /* Connects to the Unix socket `path`. Does not wait: -EAGAIN if its listener's queue is full. */
 TIERCE_MUSTUSE int tierce__stream_connect_unix(int *fd, const char *path);
 

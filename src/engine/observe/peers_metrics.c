@@ -48,6 +48,8 @@ static const struct peers_row {
     ROW("read_bytes", read.bytes, true, "Bytes read from other engines."),
     ROW("known", read.known_now, false, "Other engines that the directory has named."),
     ROW("paused", read.paused_now, false, "Those that are not asked for a while."),
+    ROW("links_paused", read.links_paused_now, false,
+        "Addresses that are not used for a while, of engines with several."),
     ANSWER("memory", memory_hits),
     ANSWER("disk", disk_hits),
     ANSWER("missed", misses),

@@ -18,10 +18,16 @@ struct peer_secret {
     char text[TIERCE__PEER_SECRET_MAX];
 };
 
-struct tierce__peer_server {
-    struct tierce__peer_keeper *keeper;
+struct listen {
     struct tierce__transfer_server *server;
     char host[64];
+};
+
+struct tierce__peer_server {
+    struct tierce__peer_keeper *keeper;
+    struct listen listens[TIERCE__PEER_LISTENS_MAX];
+    uint32_t listen_count;
+    uint32_t request_ms;
     struct tierce__lock lock; /* PEER_SERVER: all below */
     struct peer_secret secret, before;
     uint64_t before_until_ns;
@@ -49,25 +55,60 @@ static uint32_t rights_of(void *arg, const char *token, size_t token_bytes)
     return is_known ? TIERCE__TRANSFER_READ : 0;
 }
 
-static int start(struct tierce__peer_server *s, const struct tierce__peer_server_opts *opts,
-                 char why[256])
+/* "HOST:PORT" behind the texts before. False: there is no room. */
+static bool add_address(char out[TIERCE__PEER_ADDRESS_BYTES], const char *host, uint16_t port)
 {
-    struct tierce__transfer_server_opts transfer = {
-        .size = sizeof(transfer),
-        .host = s->host,
-        .port = opts->port,
-        .keeper = tierce__peer_keeper_get(s->keeper),
-        .connections_max = CONNECTIONS_MAX,
-        .request_ms = opts->request_ms > 0 ? opts->request_ms : REQUEST_MS,
-        .idle_ms = IDLE_MS,
-        .rights = rights_of,
-        .rights_arg = s};
+    size_t used = strlen(out);
+    bool is_six = strchr(host, ':') != NULL;
+    int bytes =
+        snprintf(out + used, TIERCE__PEER_ADDRESS_BYTES - used, "%s%s%s%s:%u", used > 0 ? "," : "",
+                 is_six ? "[" : "", host, is_six ? "]" : "", (unsigned)port);
+    return bytes > 0 && (size_t)bytes < TIERCE__PEER_ADDRESS_BYTES - used;
+}
+
+/* Why there can be no further address, or 0. */
+static int check_address(const struct tierce__peer_server *s, const char *host, char why[256])
+{
+    char all[TIERCE__PEER_ADDRESS_BYTES];
+    if (strlen(host) >= sizeof(s->listens[0].host)) {
+        snprintf(why, 256, "'%.100s' is no address", host);
+        return TIERCE_E_ARGUMENT;
+    }
+    tierce__peer_server_address(s, all);
+    if (s->listen_count < TIERCE__PEER_LISTENS_MAX && add_address(all, host, UINT16_MAX))
+        return 0;
+    snprintf(why, 256, "there are too many addresses: at most %u, of fewer than %u bytes together",
+             TIERCE__PEER_LISTENS_MAX, TIERCE__PEER_ADDRESS_BYTES);
+    return TIERCE_E_LIMIT;
+}
+
+int tierce__peer_server_listen(struct tierce__peer_server *s, const char *host, uint16_t port,
+                               char why[256])
+{
+    int rc = check_address(s, host, why);
+    if (rc != 0)
+        return rc;
+    struct listen *listen = &s->listens[s->listen_count];
+    struct tierce__transfer_server_opts transfer = {.size = sizeof(transfer),
+                                                    .host = host,
+                                                    .port = port,
+                                                    .keeper = tierce__peer_keeper_get(s->keeper),
+                                                    .connections_max = CONNECTIONS_MAX,
+                                                    .request_ms = s->request_ms,
+                                                    .idle_ms = IDLE_MS,
+                                                    .rights = rights_of,
+                                                    .rights_arg = s};
     if (getrandom(transfer.incarnation, sizeof(transfer.incarnation), 0) !=
         (ssize_t)sizeof(transfer.incarnation)) {
         snprintf(why, 256, "the kernel gives no random bytes");
         return -EIO;
     }
-    return tierce__transfer_server_start(&s->server, &transfer, why);
+    rc = tierce__transfer_server_start(&listen->server, &transfer, why);
+    if (rc != 0)
+        return rc;
+    snprintf(listen->host, sizeof(listen->host), "%s", host);
+    s->listen_count++;
+    return 0;
 }
 
 int tierce__peer_server_start(struct tierce__peer_server **out, struct tierce_engine *engine,
@@ -75,18 +116,14 @@ int tierce__peer_server_start(struct tierce__peer_server **out, struct tierce_en
 {
     TIERCE_ASSERT(opts->size == sizeof(*opts));
     why[0] = '\0';
-    if (strlen(opts->host) >= sizeof(((struct tierce__peer_server *)0)->host)) {
-        snprintf(why, 256, "'%.100s' is no address", opts->host);
-        return TIERCE_E_ARGUMENT;
-    }
     struct tierce__peer_server *s = tierce__calloc(1, sizeof(*s));
     if (s == NULL)
         return -ENOMEM;
     tierce__lock_init(&s->lock, TIERCE__LOCK_PEER_SERVER);
-    snprintf(s->host, sizeof(s->host), "%s", opts->host);
+    s->request_ms = opts->request_ms > 0 ? opts->request_ms : REQUEST_MS;
     int rc = tierce__peer_keeper_create(&s->keeper, engine, &opts->keeper);
     if (rc == 0)
-        rc = start(s, opts, why);
+        rc = tierce__peer_server_listen(s, opts->host, opts->port, why);
     if (rc == 0) {
         *out = s;
         return 0;
@@ -101,7 +138,8 @@ void tierce__peer_server_stop(struct tierce__peer_server *server, uint64_t deadl
 {
     if (server == NULL)
         return;
-    tierce__transfer_server_stop(server->server, deadline_ns);
+    for (uint32_t i = 0; i < server->listen_count; i++)
+        tierce__transfer_server_stop(server->listens[i].server, deadline_ns);
     tierce__peer_keeper_destroy(server->keeper);
     tierce__lock_fini(&server->lock);
     explicit_bzero(server, sizeof(*server));
@@ -111,9 +149,10 @@ void tierce__peer_server_stop(struct tierce__peer_server *server, uint64_t deadl
 void tierce__peer_server_address(const struct tierce__peer_server *server,
                                  char out[TIERCE__PEER_ADDRESS_BYTES])
 {
-    bool is_six = strchr(server->host, ':') != NULL;
-    snprintf(out, TIERCE__PEER_ADDRESS_BYTES, "%s%s%s:%u", is_six ? "[" : "", server->host,
-             is_six ? "]" : "", (unsigned)tierce__transfer_server_port(server->server));
+    out[0] = '\0';
+    for (uint32_t i = 0; i < server->listen_count; i++)
+        (void)add_address(out, server->listens[i].host,
+                          tierce__transfer_server_port(server->listens[i].server));
 }
 
 int tierce__peer_server_set_secret(struct tierce__peer_server *server, const char *secret)
@@ -136,6 +175,17 @@ void tierce__peer_server_stats(struct tierce__peer_server *server,
                                struct tierce__transfer_stats *transfers,
                                struct tierce__peer_keeper_stats *keeper)
 {
-    tierce__transfer_server_stats(server->server, transfers);
+    *transfers = (struct tierce__transfer_stats){0};
+    for (uint32_t i = 0; i < server->listen_count; i++) {
+        struct tierce__transfer_stats one;
+        tierce__transfer_server_stats(server->listens[i].server, &one);
+        transfers->connections += one.connections;
+        transfers->accepted += one.accepted;
+        transfers->refused += one.refused;
+        transfers->reads += one.reads;
+        transfers->read_bytes += one.read_bytes;
+        transfers->misses += one.misses;
+        transfers->errors += one.errors;
+    }
     tierce__peer_keeper_stats(server->keeper, keeper);
 }

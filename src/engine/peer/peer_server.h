@@ -8,6 +8,7 @@
  * The transfer server through which other engines read this engine's chunks (peer_keeper.h).
  *
  *     rc = tierce__peer_server_start(&server, engine, &opts, why);
+ *     rc = tierce__peer_server_listen(server, host, port, why); // at another network link too
  *     tierce__peer_server_set_secret(server, secret);     // of the group, from the manager
  *     tierce__peer_server_address(server, address);       // for the others
  *     tierce__peer_server_stop(server, deadline_ns);      // before the engine's tiers end
@@ -22,7 +23,8 @@
 
 #define TIERCE__PEER_OLD_SECRET_MS 60000u /* as peers_self.h keeps it */
 #define TIERCE__PEER_SECRET_MAX    128u
-#define TIERCE__PEER_ADDRESS_BYTES 80u
+#define TIERCE__PEER_LISTENS_MAX   4u
+#define TIERCE__PEER_ADDRESS_BYTES 128u /* of all; as the directory takes it */
 
 struct tierce__peer_server;
 
@@ -39,10 +41,14 @@ TIERCE_MUSTUSE int tierce__peer_server_start(struct tierce__peer_server **out,
                                              struct tierce_engine *engine,
                                              const struct tierce__peer_server_opts *opts,
                                              char why[256]);
+/* Serves at another address too. Before the first secret. Errors: as start, and TIERCE_E_LIMIT (the
+ * addresses are too many, or too long together); the server serves as before then. */
+TIERCE_MUSTUSE int tierce__peer_server_listen(struct tierce__peer_server *server, const char *host,
+                                              uint16_t port, char why[256]);
 /* Ends all connections; a request in progress may end until the deadline. NULL is accepted. */
 void tierce__peer_server_stop(struct tierce__peer_server *server, uint64_t deadline_ns);
 
-/* "HOST:PORT", "[HOST]:PORT" for IPv6. */
+/* "HOST:PORT", "[HOST]:PORT" for IPv6; several are separated by commas. */
 void tierce__peer_server_address(const struct tierce__peer_server *server,
                                  char out[TIERCE__PEER_ADDRESS_BYTES]);
 

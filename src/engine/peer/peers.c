@@ -28,9 +28,12 @@ struct tierce__peers {
     struct tierce__peers_self self;
     struct tierce__peer_server *server;
     struct tierce__peer_keeper_opts keeper;
-    char *url;     /* of the managers, for a reporter: fleet://... */
-    char host[64]; /* of peers.listen; "": that which reaches a manager */
-    uint16_t port;
+    char *url; /* of the managers, for a reporter: fleet://... */
+    struct {
+        char host[64];
+        uint16_t port;
+    } listens[TIERCE__PEER_LISTENS_MAX];      /* of peers.listen */
+    uint32_t listen_count;                    /* 0: that which reaches a manager */
     char address[TIERCE__PEER_ADDRESS_BYTES]; /* "": none */
 };
 
@@ -83,7 +86,6 @@ static char *managers_of(const char *url)
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
-/* "HOST", "HOST:PORT", "[HOST]:PORT", or nothing. */
 static bool is_wildcard(const char *host)
 {
     struct in_addr four;
@@ -92,9 +94,11 @@ static bool is_wildcard(const char *host)
            (inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_UNSPECIFIED(&six));
 }
 
-static int take_listen(struct tierce__peers *peers, const char *text,
-                       char why[TIERCE_CONFIG_ERROR_BYTES])
+/* "HOST", "HOST:PORT" or "[HOST]:PORT". */
+static int take_address(struct tierce__peers *peers, const char *text,
+                        char why[TIERCE_CONFIG_ERROR_BYTES])
 {
+    char *into = peers->listens[peers->listen_count].host;
     bool has_brackets = text[0] == '[';
     const char *host = text + has_brackets;
     size_t bytes = strcspn(host, has_brackets ? "]" : ":");
@@ -103,24 +107,44 @@ static int take_listen(struct tierce__peers *peers, const char *text,
     unsigned long port = rest[0] == ':' ? strtoul(rest + 1, &end, 10) : 0;
     bool is_port = rest[0] == '\0' || (rest[0] == ':' && rest[1] >= '0' && rest[1] <= '9' &&
                                        *end == '\0' && port <= UINT16_MAX);
-    if (text[0] == '\0')
-        return 0;
-    if (!is_port || bytes == 0 || bytes >= sizeof(peers->host)) {
+    if (!is_port || bytes == 0 || bytes >= sizeof(peers->listens[0].host)) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
                  "peers.listen: '%.60s' is no address; it must be HOST or HOST:PORT, with an "
-                 "IPv6 address in brackets",
+                 "IPv6 address in brackets; several are separated by commas",
                  text);
         return TIERCE_E_CONFIG;
     }
-    memcpy(peers->host, host, bytes);
-    peers->port = (uint16_t)port;
-    if (!is_wildcard(peers->host))
+    memcpy(into, host, bytes);
+    into[bytes] = '\0';
+    peers->listens[peers->listen_count++].port = (uint16_t)port;
+    if (!is_wildcard(into))
         return 0;
     snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
              "peers.listen: other engines connect to this address, so '%.60s' will not do; it must "
              "be an address of this host",
-             peers->host);
+             into);
     return TIERCE_E_CONFIG;
+}
+
+/* Addresses separated by commas, or nothing. */
+static int take_listen(struct tierce__peers *peers, const char *list,
+                       char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    char text[128];
+    int rc = 0;
+    for (bool is_last = list[0] == '\0'; rc == 0 && !is_last;) {
+        size_t bytes = strcspn(list, ",");
+        if (peers->listen_count == TIERCE__PEER_LISTENS_MAX) {
+            snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "peers.listen: at most %u addresses",
+                     TIERCE__PEER_LISTENS_MAX);
+            return TIERCE_E_CONFIG;
+        }
+        snprintf(text, sizeof(text), "%.*s", (int)bytes, list);
+        rc = take_address(peers, text, why);
+        is_last = list[bytes] == '\0';
+        list += bytes + !is_last;
+    }
+    return rc;
 }
 
 int tierce__peers_create(struct tierce__peers **out, const struct tierce_config *config,
@@ -221,18 +245,24 @@ int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engin
     char host[64], fault[256];
     if (peers == NULL)
         return 0;
-    memcpy(host, peers->host, sizeof(host));
-    bool is_chosen = host[0] != '\0';
-    if (!is_chosen && !find_source(host, peers->url)) {
+    bool is_chosen = peers->listen_count > 0;
+    if (is_chosen)
+        memcpy(host, peers->listens[0].host, sizeof(host));
+    else if (!find_source(host, peers->url)) {
         tierce__log(TIERCE_LOG_WARN, "peers_not_served",
                     "err=\"no address of this host reaches a manager of peers://\" "
                     "consequence=\"other engines do not read this engine's chunks\" "
                     "cure=\"set peers.listen\"");
         return 0;
     }
-    const struct tierce__peer_server_opts opts = {
-        .size = sizeof(opts), .host = host, .port = peers->port, .keeper = peers->keeper};
+    const struct tierce__peer_server_opts opts = {.size = sizeof(opts),
+                                                  .host = host,
+                                                  .port = peers->listens[0].port,
+                                                  .keeper = peers->keeper};
     int rc = tierce__peer_server_start(&peers->server, engine, &opts, fault);
+    for (uint32_t i = 1; rc == 0 && i < peers->listen_count; i++)
+        rc = tierce__peer_server_listen(peers->server, peers->listens[i].host,
+                                        peers->listens[i].port, fault);
     if (rc != 0) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s%s",
                  is_chosen ? "peers.listen: " : "peers: ", fault);

@@ -11,7 +11,7 @@
 
 /* The directory of the chunks that workers hold: workers' calls, and lookups. */
 
-enum { CHANGES_MAX = 4096, EVICTED = 8, FIND_SHORT = 512 };
+enum { CHANGES_MAX = 4096, EVICTED = 8, FIND_SHORT = 512, ADDRESSES_MAX = 4 };
 
 #define INVALID_ARGUMENT META__ERROR_CODE__INVALID_ARGUMENT
 
@@ -72,7 +72,7 @@ struct tierce__directory_key *tierce__api_read_chunk_keys(struct tierce__api_cal
 
 /* ---- workers' calls -------------------------------------------------------------------------- */
 
-/* HOST:PORT, or nothing. */
+/* HOST:PORT for each of up to ADDRESSES_MAX network links, separated by commas; or nothing. */
 static bool is_address(const char *text)
 {
     char url[TIERCE__DIRECTORY_NAME_BYTES + 16], why[TIERCE__URL_WHY_BYTES];
@@ -82,11 +82,12 @@ static bool is_address(const char *text)
     int length = snprintf(url, sizeof(url), "transfer://%s", text);
     if (length < 0 || (size_t)length >= sizeof(url) || tierce__url_parse(&parsed, url, why) < 0)
         return false;
-    bool is_one = parsed.host_count == 1 && parsed.hosts[0].port > 0 &&
-                  parsed.hosts[0].name[0] != '\0' && parsed.path[0] == '\0' &&
-                  parsed.user == NULL && parsed.param_count == 0;
+    bool are_all = parsed.host_count >= 1 && parsed.host_count <= ADDRESSES_MAX &&
+                   parsed.path[0] == '\0' && parsed.user == NULL && parsed.param_count == 0;
+    for (size_t i = 0; are_all && i < parsed.host_count; i++)
+        are_all = parsed.hosts[i].port > 0 && parsed.hosts[i].name[0] != '\0';
     tierce__url_clear(&parsed);
-    return is_one;
+    return are_all;
 }
 
 /* The answer of JoinDirectory: session, slot, silence, and the secret of the group. */
@@ -119,9 +120,10 @@ static void join_directory(struct tierce__api_call *api)
     struct tierce__directory_id id = {0};
     if (!is_address(worker.address)) {
         tierce__api_say(api, INVALID_ARGUMENT,
-                        "transfer_address is '%.128s'; accepted are HOST:PORT of fewer than %u "
-                        "bytes, and nothing for a worker that serves nobody",
-                        worker.address, TIERCE__DIRECTORY_NAME_BYTES);
+                        "transfer_address is '%.128s'; accepted are up to %d HOST:PORT separated "
+                        "by commas, of fewer than %u bytes together, and nothing for a worker that "
+                        "serves nobody",
+                        worker.address, ADDRESSES_MAX, TIERCE__DIRECTORY_NAME_BYTES);
         return;
     }
     int rc = tierce__directory_join(tierce__api_directory_of(api), &worker, tierce__now_ns(), &id);

@@ -201,7 +201,11 @@ def test_the_secret_of_a_group(manager):
     assert len(secret) == 64 and b.join()["secret"] == secret != c.join()["secret"]
     listed = ok(chat.call("meta", "ListWorkers"))["workers"]
     assert [w["transfer_address"] for w in listed] == ["127.0.0.1:1"] * 2
-    for address in ("127.0.0.1", ":1", "h:70000", "h:1/x", "h:1,h:2", "u@h:1", "h:" + "1" * 200):
+    several = "10.0.0.1:1,[::1]:2,h:3,h:4"
+    ok(chat.call("meta", "JoinDirectory", worker="b", transfer_address=several))
+    assert several in [w["transfer_address"] for w in ok(chat.call("meta", "ListWorkers"))["workers"]]
+    b.join()
+    for address in ("127.0.0.1", ":1", "h:70000", "h:1/x", "h:1,h:2,", "h:1,h", "h:1,h:2,h:3,h:4,h:5", "u@h:1", "h:" + "1" * 200):
         got = status(chat.call("meta", "JoinDirectory", worker="x", transfer_address=address))
         assert got["code"] == "INVALID_ARGUMENT" and "HOST:PORT" in got["message"], address
     logs = [path.read_text() for path in manager.folder.rglob("*.log")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of a test's own: each is a network namespace with one device, and this process is the switch between them. It
-can delay, lose, reorder and damage frames, and cut hosts off, by a seed."""
+"""Hosts of a test's own: each is a network namespace with a device for each link, and this process is the switch
+between those of a link. It can delay, lose, reorder and damage frames, and cut hosts and links off, by a seed."""
 
 import ctypes
 import fcntl
@@ -41,8 +41,10 @@ def damage(frame, begin):
 
 
 class Host:
-    def __init__(self, number):
-        self.number, self.address = number, f"10.77.0.{number + 1}"
+    def __init__(self, number, links):
+        self.number, self.links = number, links
+        self.addresses = [f"10.77.{link}.{number + 1}" for link in range(links)]
+        self.address = self.addresses[0]
         failures = []
         maker = threading.Thread(target=self.make, args=(failures,))  # the namespace of a thread
         maker.start()
@@ -55,11 +57,14 @@ class Host:
             if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), "unshare")
             self.namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-            self.tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-            fcntl.ioctl(self.tap, TUNSETIFF, struct.pack("16sH22x", b"eth0", IFF_TAP | IFF_NO_PI))
-            subprocess.run(["ip", "-batch", "-"], check=True, text=True, input=f"""link set lo up
-                link set eth0 address 02:00:00:00:00:{self.number:02x} mtu {MTU} up
-                address add {self.address}/24 dev eth0""", capture_output=True)
+            self.taps, commands = [], ["link set lo up"]
+            for link, address in enumerate(self.addresses):
+                tap, name = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK), f"eth{link}"
+                fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
+                commands += [f"link set {name} address 02:00:00:00:{link:02x}:{self.number:02x} mtu {MTU} up",
+                             f"address add {address}/24 dev {name}"]
+                self.taps.append(tap)
+            subprocess.run(["ip", "-batch", "-"], check=True, text=True, input="\n".join(commands), capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             failures.append(error)
 
@@ -68,19 +73,20 @@ class Host:
                                 pass_fds=[self.namespace], **options)
 
     def close(self):
-        os.close(self.tap)
-        os.close(self.namespace)
+        for fd in [*self.taps, self.namespace]:
+            os.close(fd)
 
 
 class Network:
     """The hosts and the switch. Its attributes can be changed at any time; `heal` ends all faults."""
 
-    def __init__(self, hosts, seed):
-        self.hosts = [Host(number) for number in range(hosts)]
+    def __init__(self, hosts, seed, links=1):
+        self.hosts = [Host(number, links) for number in range(hosts)]
+        self.carried = [0] * links  # bytes over each link
         self.random = random.Random(seed)
         self.lock = threading.Lock()
         self.heal()
-        self.late, self.count = [], 0  # frames that wait: (time, number, host, frame)
+        self.late, self.count = [], 0  # frames that wait: (time, number, tap, frame)
         self.wake, self.waker = os.pipe()
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
@@ -90,6 +96,7 @@ class Network:
             self.delay = 0.0  # seconds of each frame
             self.lost = self.reordered = self.damaged = 0.0  # shares of the frames; of those with many bytes for damage
             self.off = set()  # pairs (from, to) of hosts whose frames are dropped
+            self.links_off = set()
             self.cuts = {}    # (from, to): bytes of TCP that still pass, then both directions are off
 
     def cut_off(self, host):
@@ -120,7 +127,7 @@ class Network:
             return damage(frame, begin) or frame
         return frame
 
-    def take(self, host, frame):
+    def take(self, host, link, frame):
         number = frame[5]
         others = [h for h in self.hosts if h is not host]
         to = others if frame[0] & 1 else [h for h in others if h.number == number]
@@ -128,22 +135,23 @@ class Network:
         with self.lock:
             for other in to:
                 passed = self.passes((host.number, other.number), frame)
-                if passed is None:
+                if passed is None or link in self.links_off:
                     continue
+                self.carried[link] += len(frame)
                 wait = self.delay + (self.random.uniform(0.001, 0.01) if self.random.random() < self.reordered else 0)
-                heapq.heappush(self.late, (now + wait, self.count, other, passed))
+                heapq.heappush(self.late, (now + wait, self.count, other.taps[link], passed))
                 self.count += 1
 
     def send_due(self):
         while self.late and self.late[0][0] <= time.monotonic():
-            _, _, host, frame = heapq.heappop(self.late)
+            _, _, tap, frame = heapq.heappop(self.late)
             try:
-                os.write(host.tap, frame)
+                os.write(tap, frame)
             except OSError:  # its queue is full, as that of a switch
                 pass
 
     def run(self):
-        taps = {host.tap: host for host in self.hosts}
+        taps = {tap: (host, link) for host in self.hosts for link, tap in enumerate(host.taps)}
         poll = select.poll()
         for fd in [*taps, self.wake]:
             poll.register(fd, select.POLLIN)
@@ -153,7 +161,7 @@ class Network:
                 if fd == self.wake:
                     return
                 try:
-                    self.take(taps[fd], os.read(fd, MTU + 64))
+                    self.take(*taps[fd], os.read(fd, MTU + 64))
                 except BlockingIOError:
                     pass
             self.send_due()

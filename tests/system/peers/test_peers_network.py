@@ -31,7 +31,7 @@ class Engine:
         self.log = (self.folder / f"engine{self.host.number}.log").open("a")
         self.process = self.host.start(
             PROGRAMS.absolute() / "peer_engine", f"remote.urls=peers://{self.manager.address}:6381?connections=4",
-            "memory.size=8MiB", "timeout.lookup=2s", "timeout.close=5s", "breaker.retry=100ms", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            f"peers.listen={','.join(self.host.addresses)}", "memory.size=8MiB", "timeout.lookup=2s", "timeout.close=5s", "breaker.retry=100ms", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.log, text=True, bufsize=1)
 
     def begin(self, *words):
@@ -85,8 +85,8 @@ class Engine:
 class World:
     """A manager and engines."""
 
-    def __init__(self, folder, engines, seed):
-        self.network = Network(1 + engines, seed)
+    def __init__(self, folder, engines, seed, links=1):
+        self.network = Network(1 + engines, seed, links)
         self.random = random.Random(seed)
         manager, *hosts = self.network.hosts
         self.log = (folder / "manager.log").open("w")
@@ -119,7 +119,7 @@ class World:
 
 @pytest.fixture
 def world(request, tmp_path):
-    world = World(tmp_path, *request.param)
+    world = World(tmp_path, *request.param)  # engines, seed and links
     yield world
     world.stop()
 
@@ -186,6 +186,23 @@ def test_a_network_that_fails(world):
     world.network.heal()
     wait_until(reader.has_no_pin)
     reader.stop()
+
+
+@pytest.mark.parametrize("world", [(2, 7, 2)], indirect=True)
+def test_one_of_two_links_fails(world):
+    """Both carry the chunks; afterwards one of them does."""
+    reader, network = world.reader, world.network
+    world.renew()
+    wait_until(world.is_as_before)
+    assert min(network.carried) > 200_000
+    network.links_off = {1}
+    wait_until(lambda: world.is_as_before() and reader.peers()["links_paused"] == 1)
+    assert reader.peers()["paused"] == 0
+    network.links_off = set()
+    wait_until(lambda: world.is_as_before() and reader.peers()["links_paused"] == 0)
+    for engine in world.engines:
+        assert engine.has_no_pin()
+        engine.stop()
 
 
 @pytest.mark.long

@@ -33,8 +33,9 @@
 enum {
     LINKS = 8,
     NAMES = 1024,
-    CONNECTIONS = 8, /* to different peers, of one link */
-    TRIES = 2,       /* holders that are asked for one range */
+    CONNECTIONS = 16, /* to different addresses of peers, of one link */
+    REACH_MS = 1000,  /* until another address of a peer is tried */
+    TRIES = 2,        /* holders that are asked for one range */
     RUNS_MAX = 8,
     PREFIXES_MAX = 64,
     GROUP_BYTES = 128,
@@ -50,6 +51,7 @@ struct peers_store {
 
 struct peer_connection {
     struct tierce__peer_ref peer; /* generation 0: unused */
+    uint32_t at;                  /* which of its addresses */
     struct tierce__transfer_link *link;
     uint64_t used; /* number of its last use */
 };
@@ -254,10 +256,10 @@ static int ping_managers(void *opened, uint64_t deadline_ns)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* The connection to a peer; a new one takes the place of the one that was not used for longest.
- * NULL: *rc is -ENOMEM, or TIERCE_E_MISS (the peer is not known any more). */
-static struct tierce__transfer_link *connection_to(struct peers_link *link,
-                                                   struct tierce__peer_ref peer, int *rc)
+/* The connection to an address of a peer; a new one takes the place of the one that was not used
+ * for longest. NULL: *rc is -ENOMEM, or TIERCE_E_MISS (the peer is not known any more). */
+static struct tierce__transfer_link *
+connection_to(struct peers_link *link, struct tierce__peer_ref peer, uint32_t at, int *rc)
 {
     struct peer_connection *oldest = &link->connections[0];
     char host[TIERCE__PEERS_ADDRESS_BYTES];
@@ -265,7 +267,7 @@ static struct tierce__transfer_link *connection_to(struct peers_link *link,
     for (size_t i = 0; i < CONNECTIONS; i++) {
         struct peer_connection *it = &link->connections[i];
         if (it->link != NULL && it->peer.slot == peer.slot &&
-            it->peer.generation == peer.generation) {
+            it->peer.generation == peer.generation && it->at == at) {
             it->used = ++link->uses;
             return it->link;
         }
@@ -273,10 +275,10 @@ static struct tierce__transfer_link *connection_to(struct peers_link *link,
             oldest = it;
     }
     *rc = TIERCE_E_MISS;
-    if (!tierce__peers_table_address(link->store->table, peer, host, &port))
+    if (!tierce__peers_table_address(link->store->table, peer, at, host, &port))
         return NULL;
     tierce__transfer_link_destroy(oldest->link);
-    *oldest = (struct peer_connection){.peer = peer, .used = ++link->uses};
+    *oldest = (struct peer_connection){.peer = peer, .at = at, .used = ++link->uses};
     *rc = tierce__transfer_link_create(&oldest->link, host, port, "chunks");
     if (*rc != 0)
         oldest->link = NULL;
@@ -299,12 +301,13 @@ static bool is_chunk(const struct peers_key *key, const uint8_t *memory, uint64_
            memcmp(&info.shard, &key->shard, sizeof(info.shard)) == 0;
 }
 
-static void explain(struct peers_link *link, struct tierce__peer_ref peer,
-                    enum tierce__peer_result result, int rc, const char *fault)
+/* at: which of its addresses; has_more: another one is tried next. */
+static void explain(struct peers_link *link, struct tierce__peer_ref peer, uint32_t at,
+                    bool has_more, enum tierce__peer_result result, int rc, const char *fault)
 {
     char host[TIERCE__PEERS_ADDRESS_BYTES] = "?";
     uint16_t port = 0;
-    (void)tierce__peers_table_address(link->store->table, peer, host, &port);
+    (void)tierce__peers_table_address(link->store->table, peer, at, host, &port);
     bool is_failure = tierce__peer_result_is_failure(result);
     bool has_fault = is_failure && fault != NULL && fault[0] != '\0';
     const char *what = has_fault                        ? fault
@@ -317,6 +320,9 @@ static void explain(struct peers_link *link, struct tierce__peer_ref peer,
     snprintf(link->why, sizeof(link->why), "peer %.80s:%u: %.150s", host, (unsigned)port, what);
     if (result == TIERCE__PEER_DAMAGED)
         tierce__log_repeated(TIERCE_LOG_ERROR, "peer_damaged", "err=\"%s\"", link->why);
+    else if (is_failure && has_more)
+        tierce__log_repeated(TIERCE_LOG_WARN, "peer_address_failed",
+                             "err=\"%s\" consequence=\"its other addresses are used\"", link->why);
     else if (is_failure)
         tierce__log_repeated(TIERCE_LOG_WARN, "peer_failed",
                              "err=\"%s\" consequence=\"it is not asked for a while\"", link->why);
@@ -330,19 +336,31 @@ struct wanted {
     uint64_t offset, length;
 };
 
+/* An address that cannot be reached must leave time for another one. */
+static int read_with(struct tierce__transfer_link *connection, const char *secret,
+                     const struct wanted *wanted, uint64_t deadline_ns, bool has_more)
+{
+    uint64_t reach_ns = tierce__deadline_in_ms(REACH_MS);
+    int rc = 0;
+    if (has_more)
+        rc = tierce__transfer_link_reach(connection, secret,
+                                         reach_ns < deadline_ns ? reach_ns : deadline_ns);
+    return rc == 0 ? tierce__transfer_link_get(connection, secret, wanted->name, wanted->memory,
+                                               wanted->offset, wanted->length, deadline_ns)
+                   : rc;
+}
+
 /* With the secret of the group, or else with the one before: the peer may not know the new one. */
 static int read_range(struct peers_link *link, struct tierce__transfer_link *connection,
-                      const struct wanted *wanted, uint64_t deadline_ns)
+                      const struct wanted *wanted, uint64_t deadline_ns, bool has_more)
 {
     int64_t session;
     int32_t slot;
     char secret[TIERCE__PEERS_SECRET_BYTES];
     (void)tierce__peers_self_get(link->store->self, &session, &slot, secret);
-    int rc = tierce__transfer_link_get(connection, secret, wanted->name, wanted->memory,
-                                       wanted->offset, wanted->length, deadline_ns);
+    int rc = read_with(connection, secret, wanted, deadline_ns, has_more);
     if (rc == TIERCE_E_REFUSED && tierce__peers_self_before(link->store->self, secret))
-        rc = tierce__transfer_link_get(connection, secret, wanted->name, wanted->memory,
-                                       wanted->offset, wanted->length, deadline_ns);
+        rc = read_with(connection, secret, wanted, deadline_ns, has_more);
     explicit_bzero(secret, sizeof(secret));
     return rc;
 }
@@ -363,22 +381,60 @@ static void note_read(struct peers_link *link, const struct wanted *wanted,
     tierce__peers_table_note(table, peer, result);
 }
 
-/* Reads from one peer, which may be asked. */
-static enum tierce__peer_result read_from(struct peers_link *link, const struct wanted *wanted,
-                                          struct tierce__peer_ref peer, uint64_t deadline_ns)
+/* A peer that does not answer must leave time for another one; and the last one enough to answer
+ * with a miss, because a request without an answer by its deadline is a failure of the store. */
+static uint64_t share_of(uint64_t deadline_ns, bool is_last)
+{
+    uint64_t now_ns = tierce__now_ns();
+    if (deadline_ns == TIERCE__DEADLINE_NEVER || deadline_ns <= now_ns)
+        return deadline_ns;
+    uint64_t left_ns = deadline_ns - now_ns;
+    return now_ns + (is_last ? left_ns - left_ns / 8 : left_ns / 2);
+}
+
+/* Reads over one address of a peer. */
+static enum tierce__peer_result read_at(struct peers_link *link, const struct wanted *wanted,
+                                        struct tierce__peer_ref peer, uint32_t at, bool has_more,
+                                        uint64_t deadline_ns)
 {
     int rc;
     uint64_t now_ns = tierce__now_ns(), given_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-    struct tierce__transfer_link *connection = connection_to(link, peer, &rc);
+    struct tierce__transfer_link *connection = connection_to(link, peer, at, &rc);
     if (connection != NULL)
-        rc = read_range(link, connection, wanted, deadline_ns);
+        rc = read_range(link, connection, wanted, deadline_ns, has_more);
     bool is_open = connection != NULL && tierce__transfer_link_is_open(connection);
     enum tierce__peer_result result = tierce__peer_result_of(rc, is_open, given_ns);
     if (rc == 0 && !is_chunk(&wanted->key, wanted->memory, wanted->offset, wanted->length))
         result = TIERCE__PEER_DAMAGED;
     if (result != TIERCE__PEER_SERVED)
-        explain(link, peer, result, rc,
+        explain(link, peer, at, has_more, result, rc,
                 connection != NULL ? tierce__transfer_link_why(connection) : NULL);
+    return result;
+}
+
+/* Whether another address of the peer may do better. */
+static bool is_of_link(enum tierce__peer_result result)
+{
+    return result == TIERCE__PEER_UNTRIED || result == TIERCE__PEER_LATE ||
+           result == TIERCE__PEER_FAILED;
+}
+
+/* Reads from one peer, which may be asked. */
+static enum tierce__peer_result read_from(struct peers_link *link, const struct wanted *wanted,
+                                          struct tierce__peer_ref peer, uint64_t deadline_ns)
+{
+    enum tierce__peer_result result = TIERCE__PEER_MISSED; /* it is not known any more */
+    bool has_more = true;
+    for (uint32_t tried = 0; has_more;) {
+        int at = tierce__peers_table_begin(link->store->table, peer, tried, &has_more);
+        if (at < 0)
+            break;
+        tried |= 1u << at;
+        result = read_at(link, wanted, peer, (uint32_t)at, has_more,
+                         has_more ? share_of(deadline_ns, false) : deadline_ns);
+        tierce__peers_table_end(link->store->table, peer, (uint32_t)at, result);
+        has_more = has_more && is_of_link(result);
+    }
     note_read(link, wanted, peer, result);
     return result;
 }
@@ -391,17 +447,6 @@ static bool has_secret(struct peers_link *link)
     bool has = tierce__peers_self_get(link->store->self, &session, &slot, secret);
     explicit_bzero(secret, sizeof(secret));
     return has;
-}
-
-/* A peer that does not answer must leave time for another one; and the last one enough to answer
- * with a miss, because a request without an answer by its deadline is a failure of the store. */
-static uint64_t share_of(uint64_t deadline_ns, bool is_last)
-{
-    uint64_t now_ns = tierce__now_ns();
-    if (deadline_ns == TIERCE__DEADLINE_NEVER || deadline_ns <= now_ns)
-        return deadline_ns;
-    uint64_t left_ns = deadline_ns - now_ns;
-    return now_ns + (is_last ? left_ns - left_ns / 8 : left_ns / 2);
 }
 
 static int get_object(void *opened, const struct tierce_plugin_name *name, void *memory,
@@ -458,7 +503,7 @@ static int reject_object(void *opened, const struct tierce_plugin_name *name, ui
         return 0;
     size_t count = tierce__peers_table_reject_served(link->store->table, key.number, peers);
     for (size_t i = 0; i < count; i++)
-        explain(link, peers[i], TIERCE__PEER_DAMAGED, 0, NULL);
+        explain(link, peers[i], 0, false, TIERCE__PEER_DAMAGED, 0, NULL);
     return 0;
 }
 

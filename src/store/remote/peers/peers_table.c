@@ -13,13 +13,26 @@
 
 enum { PAUSE_MS = 1000, PAUSE_DOUBLINGS = 5 };
 
+/* Of a peer, or of one of its links. */
+struct condition {
+    uint16_t failures;         /* in a row */
+    uint64_t out_until_ns;     /* 0: in service */
+    uint64_t counted_until_ns; /* failures before this are those of one outage */
+};
+
+struct link {
+    struct condition condition;
+    uint32_t reads;   /* in progress */
+    uint64_t last_ns; /* when the last one began */
+};
+
 struct peer {
     char address[TIERCE__PEERS_ADDRESS_BYTES];
     uint16_t generation;
-    uint16_t failures; /* in a row */
     uint64_t named_ns;
-    uint64_t out_until_ns;     /* 0: in service */
-    uint64_t counted_until_ns; /* failures before this are those of one outage */
+    struct condition condition;
+    uint32_t link_count;
+    struct link links[TIERCE__PEERS_LINKS_MAX];
 };
 
 struct place {
@@ -100,12 +113,12 @@ void tierce__peers_table_destroy(struct tierce__peers_table *table)
 /* ---- peers ----------------------------------------------------------------------------------- */
 
 /* Splits "HOST:PORT"; brackets around the host are removed. */
-static bool split(char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port, const char *address)
+static bool split_one(char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port, const char *address)
 {
     const char *colon = strrchr(address, ':');
     size_t bytes = colon != NULL ? (size_t)(colon - address) : 0;
     char *end;
-    if (bytes == 0 || strlen(address) >= TIERCE__PEERS_ADDRESS_BYTES)
+    if (bytes == 0)
         return false;
     bool has_brackets = address[0] == '[' && address[bytes - 1] == ']' && bytes > 2;
     if (!has_brackets && (address[0] == '[' || memchr(address, ':', bytes) != NULL))
@@ -119,6 +132,38 @@ static bool split(char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port, const 
     host[bytes - 2 * has_brackets] = '\0';
     *port = (uint16_t)number;
     return true;
+}
+
+/* The same for one of a list. False: it is invalid, or there is none with this number. */
+static bool split(char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port, const char *list,
+                  uint32_t number)
+{
+    char one[TIERCE__PEERS_ADDRESS_BYTES];
+    for (; number > 0 && *list != '\0'; number--)
+        list += strcspn(list, ",") + (strchr(list, ',') != NULL);
+    size_t bytes = strcspn(list, ",");
+    if (number > 0 || bytes >= sizeof(one))
+        return false;
+    memcpy(one, list, bytes);
+    one[bytes] = '\0';
+    return split_one(host, port, one);
+}
+
+/* How many addresses the list has; 0: it is invalid. */
+static uint32_t count_links(const char *list)
+{
+    char host[TIERCE__PEERS_ADDRESS_BYTES];
+    uint16_t port;
+    uint32_t count = 1;
+    for (const char *at = strchr(list, ','); at != NULL; at = strchr(at + 1, ','))
+        count++;
+    if (strlen(list) >= TIERCE__PEERS_ADDRESS_BYTES || count > TIERCE__PEERS_LINKS_MAX)
+        return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!split(host, &port, list, i))
+            return 0;
+    }
+    return count;
 }
 
 static struct peer *peer_of(struct tierce__peers_table *table, struct tierce__peer_ref ref)
@@ -147,16 +192,15 @@ static size_t find_slot(const struct tierce__peers_table *table, const char *add
 struct tierce__peer_ref tierce__peers_table_name(struct tierce__peers_table *table,
                                                  const char *address)
 {
-    char host[TIERCE__PEERS_ADDRESS_BYTES];
-    uint16_t port;
-    if (!split(host, &port, address))
+    uint32_t links = count_links(address);
+    if (links == 0)
         return (struct tierce__peer_ref){0};
     tierce__lock_take(&table->lock);
     size_t slot = find_slot(table, address);
     struct peer *peer = &table->peers[slot];
     if (peer->generation == 0 || strcmp(peer->address, address) != 0) {
         uint16_t generation = (uint16_t)(peer->generation + 1);
-        *peer = (struct peer){.generation = generation != 0 ? generation : 1};
+        *peer = (struct peer){.generation = generation != 0 ? generation : 1, .link_count = links};
         memcpy(peer->address, address, strlen(address) + 1);
     }
     peer->named_ns = tierce__now_ns();
@@ -166,28 +210,48 @@ struct tierce__peer_ref tierce__peers_table_name(struct tierce__peers_table *tab
 }
 
 bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierce__peer_ref peer,
-                                 char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port)
+                                 uint32_t link, char host[TIERCE__PEERS_ADDRESS_BYTES],
+                                 uint16_t *port)
 {
     tierce__lock_take(&table->lock);
     const struct peer *it = peer_of(table, peer);
-    bool is_there = it != NULL && split(host, port, it->address);
+    bool is_there = it != NULL && link < it->link_count && split(host, port, it->address, link);
     tierce__lock_drop(&table->lock);
     return is_there;
 }
 
-static uint64_t pause_end_ns(const struct peer *peer)
+static uint64_t pause_end_ns(const struct condition *of)
 {
-    uint32_t doublings = peer->failures < PAUSE_DOUBLINGS ? peer->failures : PAUSE_DOUBLINGS;
+    uint32_t doublings = of->failures < PAUSE_DOUBLINGS ? of->failures : PAUSE_DOUBLINGS;
     return tierce__deadline_in_ms(PAUSE_MS << (doublings > 0 ? doublings - 1 : 0));
+}
+
+/* The others wait for the answer of the first one after a pause. */
+static void try_after_pause(struct condition *of)
+{
+    if (of->out_until_ns != 0)
+        of->out_until_ns = pause_end_ns(of);
+}
+
+static void judge(struct condition *of, enum tierce__peer_result result)
+{
+    if (tierce__peer_result_is_failure(result)) {
+        if (tierce__now_ns() >= of->counted_until_ns) {
+            of->failures = of->failures < UINT16_MAX ? of->failures + 1 : of->failures;
+            of->counted_until_ns = of->out_until_ns = pause_end_ns(of);
+        }
+    } else if (result != TIERCE__PEER_UNTRIED) {
+        *of = (struct condition){0};
+    }
 }
 
 bool tierce__peers_table_may_ask(struct tierce__peers_table *table, struct tierce__peer_ref peer)
 {
     tierce__lock_take(&table->lock);
     struct peer *it = peer_of(table, peer);
-    bool may = it != NULL && it->out_until_ns <= tierce__now_ns();
-    if (may && it->out_until_ns != 0) /* the others wait for the answer of this one */
-        it->out_until_ns = pause_end_ns(it);
+    bool may = it != NULL && it->condition.out_until_ns <= tierce__now_ns();
+    if (may)
+        try_after_pause(&it->condition);
     tierce__lock_drop(&table->lock);
     return may;
 }
@@ -196,7 +260,7 @@ bool tierce__peers_table_is_out(struct tierce__peers_table *table, struct tierce
 {
     tierce__lock_take(&table->lock);
     const struct peer *it = peer_of(table, peer);
-    bool is_out = it != NULL && it->out_until_ns > tierce__now_ns();
+    bool is_out = it != NULL && it->condition.out_until_ns > tierce__now_ns();
     tierce__lock_drop(&table->lock);
     return is_out;
 }
@@ -207,17 +271,71 @@ void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__
     tierce__lock_take(&table->lock);
     struct peer *it = peer_of(table, peer);
     table->counts[result]++;
-    if (it != NULL && tierce__peer_result_is_failure(result)) {
-        if (tierce__now_ns() >= it->counted_until_ns) {
-            it->failures = it->failures < UINT16_MAX ? it->failures + 1 : it->failures;
-            it->counted_until_ns = it->out_until_ns = pause_end_ns(it);
-        }
-    } else if (it != NULL && result != TIERCE__PEER_UNTRIED) {
-        it->failures = 0;
-        it->out_until_ns = it->counted_until_ns = 0;
+    if (it != NULL)
+        judge(&it->condition, result);
+    tierce__lock_drop(&table->lock);
+}
+
+/* ---- links ----------------------------------------------------------------------------------- */
+
+/* Whether a read should rather take link a than b: one that is not paused, then the one with fewer
+ * reads, then the one that had none for longest. */
+static bool is_better(const struct link *a, const struct link *b, uint64_t now_ns)
+{
+    bool a_is_out = a->condition.out_until_ns > now_ns,
+         b_is_out = b->condition.out_until_ns > now_ns;
+    if (a_is_out != b_is_out)
+        return b_is_out;
+    return a->reads != b->reads ? a->reads < b->reads : a->last_ns < b->last_ns;
+}
+
+int tierce__peers_table_begin(struct tierce__peers_table *table, struct tierce__peer_ref peer,
+                              uint32_t tried, bool *left)
+{
+    int best = -1;
+    uint64_t now_ns = tierce__now_ns();
+    *left = false;
+    tierce__lock_take(&table->lock);
+    struct peer *it = peer_of(table, peer);
+    for (uint32_t i = 0; it != NULL && i < it->link_count; i++) {
+        if ((tried & 1u << i) != 0)
+            continue;
+        *left = best >= 0;
+        if (best < 0 || is_better(&it->links[i], &it->links[best], now_ns))
+            best = (int)i;
+    }
+    if (best >= 0) {
+        struct link *link = &it->links[best];
+        link->reads++;
+        link->last_ns = now_ns;
+        try_after_pause(&link->condition);
+    }
+    tierce__lock_drop(&table->lock);
+    return best;
+}
+
+void tierce__peers_table_end(struct tierce__peers_table *table, struct tierce__peer_ref peer,
+                             uint32_t link, enum tierce__peer_result result)
+{
+    tierce__lock_take(&table->lock);
+    struct peer *it = peer_of(table, peer);
+    if (it != NULL) {
+        TIERCE_ASSERT(link < it->link_count && it->links[link].reads > 0);
+        it->links[link].reads--;
+        judge(&it->links[link].condition, result);
     }
     tierce__lock_drop(&table->lock);
 }
+
+static uint64_t links_paused(const struct peer *peer, uint64_t now_ns)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; peer->link_count > 1 && i < peer->link_count; i++)
+        count += peer->links[i].condition.out_until_ns > now_ns;
+    return count;
+}
+
+/* ---- figures --------------------------------------------------------------------------------- */
 
 void tierce__peers_table_add_read(struct tierce__peers_table *table, bool is_beginning,
                                   uint64_t bytes)
@@ -237,7 +355,9 @@ void tierce__peers_table_stats(struct tierce__peers_table *table,
     memcpy(out->results, table->counts, sizeof(out->results));
     for (size_t i = 0; i < TIERCE__PEERS_MAX; i++) {
         out->known_now += table->peers[i].generation != 0;
-        out->paused_now += table->peers[i].generation != 0 && table->peers[i].out_until_ns > now_ns;
+        out->paused_now +=
+            table->peers[i].generation != 0 && table->peers[i].condition.out_until_ns > now_ns;
+        out->links_paused_now += links_paused(&table->peers[i], now_ns);
     }
     tierce__lock_drop(&table->lock);
 }

@@ -16,6 +16,10 @@
  * and for twice as long after each further failure, up to 16 s; one success ends that. No
  * other peer is affected.
  *
+ * A peer may have several addresses, over different network links. A read takes the link with the
+ * fewest reads in progress, so that each link gets as much as it delivers. A link that fails is
+ * paused as a peer is, and the others are used. The peer fails when all of its links do.
+ *
  * A chunk whose bytes have proved wrong is not read from the same peer again, and its other holders
  * are asked. The memory for such chunks is a table of fixed size too: an older one that was
  * replaced is read, found wrong and noted again.
@@ -26,6 +30,7 @@
 #define TIERCE__PEERS_MAX           1024u
 #define TIERCE__PEERS_PLACES        16384u
 #define TIERCE__PEERS_WRONGS        1024u
+#define TIERCE__PEERS_LINKS_MAX     4u /* addresses of one peer */
 #define TIERCE__PEERS_HOLDERS_MAX   3u /* of one chunk that are remembered */
 #define TIERCE__PEERS_ADDRESS_BYTES 128u
 
@@ -63,14 +68,24 @@ TIERCE_MUSTUSE int tierce__peers_table_create(struct tierce__peers_table **out);
 /* NULL is accepted. */
 void tierce__peers_table_destroy(struct tierce__peers_table *table);
 
-/* The peer with this address, "HOST:PORT" or "[HOST]:PORT"; a new one may take the slot of the peer
- * that was named longest ago. Generation 0: the address is invalid. */
+/* The peer with these addresses, "HOST:PORT" or "[HOST]:PORT" separated by commas; a new one may
+ * take the slot of the peer that was named longest ago. Generation 0: an address is invalid, or
+ * there are more than TIERCE__PEERS_LINKS_MAX. */
 struct tierce__peer_ref tierce__peers_table_name(struct tierce__peers_table *table,
                                                  const char *address);
 
-/* Host, port and address. False: the slot has another peer by now. */
+/* Host and port of a link. False: there is no such link, or the slot has another peer by now. */
 bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierce__peer_ref peer,
-                                 char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port);
+                                 uint32_t link, char host[TIERCE__PEERS_ADDRESS_BYTES],
+                                 uint16_t *port);
+
+/* Begins a read over one of the peer's links that are not in `tried`, a bit for each. Links that
+ * are paused come last. *left: others could be tried after it. Returns the link, or -1. */
+int tierce__peers_table_begin(struct tierce__peers_table *table, struct tierce__peer_ref peer,
+                              uint32_t tried, bool *left);
+/* Ends it: once after each begin that returned a link. */
+void tierce__peers_table_end(struct tierce__peers_table *table, struct tierce__peer_ref peer,
+                             uint32_t link, enum tierce__peer_result result);
 
 /* Whether the peer may be asked now. After a failure and the pause, one caller may. */
 bool tierce__peers_table_may_ask(struct tierce__peers_table *table, struct tierce__peer_ref peer);
@@ -108,6 +123,7 @@ struct tierce__peers_table_stats {
     uint64_t results[TIERCE__PEER_RESULTS]; /* answers of each kind, of all peers */
     uint64_t chunks, bytes;         /* that were served; a chunk counts with its beginning */
     uint64_t known_now, paused_now; /* peers */
+    uint64_t links_paused_now;      /* of peers with several */
 };
 void tierce__peers_table_add_read(struct tierce__peers_table *table, bool is_beginning,
                                   uint64_t bytes);

@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "net/stream.h"
 #include "proto/transfer/transfer_wire.h"
 #include "store/remote/links.h"
 #include "store/remote/node/peer.h"
@@ -655,6 +656,34 @@ void tierce__transfer_link_destroy(struct tierce__transfer_link *link)
     tierce__free(link);
 }
 
+/* The token is that of the calls until it is cleared. */
+static int reach(struct tierce__transfer_link *link, uint64_t deadline_ns)
+{
+    uint64_t connects = link->link.peer.connects;
+    int rc = begin(&link->link, deadline_ns);
+    if (rc == 0 && link->link.peer.connects != connects)
+        tierce__stream_watch(link->link.peer.channel.fd, TIERCE__TRANSFER_LINK_SILENCE_MS);
+    return rc;
+}
+
+int tierce__transfer_link_reach(struct tierce__transfer_link *link, const char *token,
+                                uint64_t deadline_ns)
+{
+    if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
+        return TIERCE_E_ARGUMENT;
+    link->store.token = token;
+    int rc = reach(link, deadline_ns);
+    link->store.token = NULL;
+    return rc;
+}
+
+static int reach_and_get(struct tierce__transfer_link *link, const struct tierce_plugin_name *name,
+                         void *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
+{
+    int rc = reach(link, deadline_ns);
+    return rc == 0 ? get_object(&link->link, name, memory, offset, length, deadline_ns) : rc;
+}
+
 int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
                               const struct tierce_plugin_name *name, void *memory, uint64_t offset,
                               uint64_t length, uint64_t deadline_ns)
@@ -662,10 +691,10 @@ int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *to
     if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
         return TIERCE_E_ARGUMENT;
     link->store.token = token;
-    int rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
+    int rc = reach_and_get(link, name, memory, offset, length, deadline_ns);
     if (rc == TIERCE_E_REFUSED) { /* the connection was greeted with an older token, perhaps */
         tierce__peer_close(&link->link.peer);
-        rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
+        rc = reach_and_get(link, name, memory, offset, length, deadline_ns);
     }
     link->store.token = NULL;
     return rc;

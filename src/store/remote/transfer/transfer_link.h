@@ -6,10 +6,13 @@
 
 /*
  * One connection to a server of store/transfer, for clients that choose the server for each object
- * (peers://); transfer_client.c has the connectors of one server.
+ * (peers://); transfer_client.c has the connectors of one server. A connection ends when the
+ * network lets nothing pass for TIERCE__TRANSFER_LINK_SILENCE_MS.
  *
  * Thread: one at a time.
  */
+
+#define TIERCE__TRANSFER_LINK_SILENCE_MS 2000u
 
 struct tierce__transfer_link;
 
@@ -19,6 +22,9 @@ TIERCE_MUSTUSE int tierce__transfer_link_create(struct tierce__transfer_link **o
 /* NULL is accepted. */
 void tierce__transfer_link_destroy(struct tierce__transfer_link *link);
 
+/* Connects with this token, unless there is a connection. Errors: as get. */
+TIERCE_MUSTUSE int tierce__transfer_link_reach(struct tierce__transfer_link *link,
+                                               const char *token, uint64_t deadline_ns);
 /* Reads a range of an object, after connecting with this token if there is no connection, or if its
  * token is no longer accepted. Errors: as get of <tierce/plugin.h>, TIERCE_E_LIMIT (the server is
  * busy), and TIERCE_E_REFUSED (it does not accept the token). */

@@ -458,6 +458,44 @@ START_TEST(a_wrong_chunk_is_remembered_for_each_peer)
 }
 END_TEST
 
+/* ---- links ----------------------------------------------------------------------------------- */
+
+START_TEST(reads_are_spread_over_links_that_work)
+{
+    struct tierce__peers_table *table;
+    char host[TIERCE__PEERS_ADDRESS_BYTES];
+    uint16_t port;
+    bool left;
+    ck_assert_int_eq(tierce__peers_table_create(&table), 0);
+    struct tierce__peer_ref peer = tierce__peers_table_name(table, "10.0.0.1:81,[::2]:82,c:83");
+    ck_assert(tierce__peers_table_address(table, peer, 1, host, &port));
+    ck_assert_str_eq(host, "::2");
+    ck_assert_uint_eq(port, 82);
+    ck_assert(tierce__peers_table_address(table, peer, 2, host, &port) && port == 83);
+    ck_assert(!tierce__peers_table_address(table, peer, 3, host, &port));
+    unsigned counts[3] = {0};
+    for (unsigned i = 0; i < 9; i++) /* none has ended: the fewest in progress */
+        counts[tierce__peers_table_begin(table, peer, 0, &left)]++;
+    ck_assert(left && counts[0] == 3 && counts[1] == 3 && counts[2] == 3);
+    tierce__peers_table_end(table, peer, 1, TIERCE__PEER_SERVED);
+    ck_assert_int_eq(tierce__peers_table_begin(table, peer, 0, &left), 1); /* it was faster */
+    for (unsigned i = 0; i < 3; i++)
+        tierce__peers_table_end(table, peer, 0, TIERCE__PEER_FAILED);
+    for (unsigned i = 0; i < 6; i++) /* link 0 is paused, although it has no reads */
+        ck_assert_int_ne(tierce__peers_table_begin(table, peer, 0, &left), 0);
+    ck_assert(!tierce__peers_table_is_out(table, peer));
+    struct tierce__peers_table_stats stats;
+    tierce__peers_table_stats(table, &stats);
+    ck_assert(stats.links_paused_now == 1 && stats.paused_now == 0);
+    ck_assert_int_eq(tierce__peers_table_begin(table, peer, 1u << 1 | 1u << 2, &left), 0);
+    ck_assert(!left); /* the last one is tried all the same */
+    tierce__peers_table_end(table, peer, 0, TIERCE__PEER_SERVED);
+    ck_assert_int_eq(tierce__peers_table_begin(table, peer, 0, &left), 0); /* it is in service */
+    ck_assert_int_eq(tierce__peers_table_begin(table, peer, 7, &left), -1);
+    tierce__peers_table_destroy(table);
+}
+END_TEST
+
 /* ---- the table of peers ---------------------------------------------------------------------- */
 
 START_TEST(a_failure_marks_one_peer_alone)
@@ -465,8 +503,10 @@ START_TEST(a_failure_marks_one_peer_alone)
     struct tierce__peers_table *table;
     char host[TIERCE__PEERS_ADDRESS_BYTES];
     uint16_t port;
-    static const char *const wrong[] = {"",        "host",   "host:",   ":1",      "host:0",
-                                        "a:70000", "::1:80", "host:1x", "host: 1", "[]:1"};
+    static const char *const wrong[] = {"",        "host",    "host:",  ":1",
+                                        "host:0",  "a:70000", "::1:80", "host:1x",
+                                        "a:1,",    ",a:1",    "a:1,b",  "a:1,b:2,c:3,d:4,e:5",
+                                        "host: 1", "[]:1"};
     ck_assert_int_eq(tierce__peers_table_create(&table), 0);
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
         ck_assert_msg(tierce__peers_table_name(table, wrong[i]).generation == 0, "%s", wrong[i]);
@@ -474,7 +514,7 @@ START_TEST(a_failure_marks_one_peer_alone)
                             b = tierce__peers_table_name(table, "10.0.0.1:81"), again;
     again = tierce__peers_table_name(table, "[::1]:80");
     ck_assert(again.slot == a.slot && again.generation == a.generation && b.slot != a.slot);
-    ck_assert(tierce__peers_table_address(table, a, host, &port));
+    ck_assert(tierce__peers_table_address(table, a, 0, host, &port));
     ck_assert_str_eq(host, "::1");
     ck_assert_uint_eq(port, 80);
     ck_assert(tierce__peers_table_may_ask(table, a));
@@ -505,7 +545,7 @@ START_TEST(a_failure_marks_one_peer_alone)
         snprintf(host, sizeof(host), "10.1.0.1:%u", 1000 + i);
         ck_assert_uint_ne(tierce__peers_table_name(table, host).generation, 0);
     }
-    ck_assert(!tierce__peers_table_address(table, b, host, &port));
+    ck_assert(!tierce__peers_table_address(table, b, 0, host, &port));
     ck_assert(!tierce__peers_table_may_ask(table, b));
     ck_assert_uint_eq(tierce__peers_table_get(table, key, got), 0);
     struct tierce__peers_table_stats stats;
@@ -537,6 +577,10 @@ START_TEST(a_wrong_configuration_is_refused)
     is_refused("peers://127.0.0.1:1?ttl=1h", "", "ttl");
     is_refused("peers://127.0.0.1:1", "127.0.0.1:x", "peers.listen");
     is_refused("peers://127.0.0.1:1", "192.0.2.77", "peers.listen"); /* no address of ours */
+    is_refused("peers://127.0.0.1:1", "127.0.0.1,192.0.2.77", "peers.listen");
+    is_refused("peers://127.0.0.1:1", "127.0.0.1,", "commas");
+    is_refused("peers://127.0.0.1:1", "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5",
+               "at most");
     is_refused("peers://127.0.0.1:1", "0.0.0.0:7000", "address of this host");
     is_refused("peers://127.0.0.1:1", "[::]", "address of this host");
 }
@@ -552,6 +596,7 @@ int main(void)
     tcase_add_test(t, the_other_holders_of_a_wrong_chunk_are_asked);
     tcase_add_test(t, the_secret_before_is_accepted_for_a_while);
     tcase_add_test(t, only_a_failure_of_the_peer_pauses_it);
+    tcase_add_test(t, reads_are_spread_over_links_that_work);
     tcase_add_test(t, a_wrong_chunk_is_remembered_for_each_peer);
     tcase_add_test(t, a_peer_that_rejects_us_is_a_miss);
     tcase_add_test(t, a_peer_that_hangs_or_is_killed_is_a_miss);
