@@ -24,6 +24,7 @@ HANDOVER_NAMES = ("handover.listen", "handover.hold_s", "handover.timeout_s", "h
 HOLD_S, HOLD_S_MAX = 60.0, 3600.0  # how long an offer is held
 TIMEOUT_S = 10.0  # of reading one
 WAIT_S = 2.0  # for an offer that is not open yet
+IDLE_WAIT_S = 0.01  # of a lookup for a read, if vLLM has nothing else to do
 READERS = 4  # offers that are read at a time
 TOKEN_BYTES, TEXT_MAX = 16, 255
 
@@ -133,6 +134,7 @@ class Pulls:
     def __init__(self, handover: Handover | None = None):
         self.handover = handover or Handover()
         self.lock = threading.Lock()
+        self.ended = threading.Condition(self.lock)  # a read
         self.pulls: dict[int, Pull] = {}  # session -> its read
         self.threads: ThreadPoolExecutor | None = None
         self.warned: set[str] = set()
@@ -167,6 +169,7 @@ class Pulls:
         finally:
             with self.lock:
                 pull.over = True
+                self.ended.notify_all()
                 if pull.released:
                     self.pulls.pop(session, None)
             if pull.released:
@@ -196,12 +199,15 @@ class Pulls:
         if first:
             log.warning("the offer of the prefiller %s; the rest of such prompts is computed (logged once)", text)
 
-    def is_under_way(self, session: int) -> bool:
+    def is_under_way(self, session: int, wait_s: float = 0) -> bool:
+        """Waits for its end for so long."""
         with self.lock:
             pull = self.pulls.get(session)
-            if pull is None or not pull.over:
-                return pull is not None
-            del self.pulls[session]
+            if pull is None:
+                return False
+            if not (pull.over or wait_s > 0 and self.ended.wait_for(lambda: pull.over, wait_s)):
+                return True
+            self.pulls.pop(session, None)
         return False
 
     def release(self, session: int) -> None:

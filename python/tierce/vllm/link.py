@@ -29,6 +29,7 @@ RESET_BYTES, RESET_NUMBER_BYTES = 16, 4  # of an era: its number, big-endian, an
 # The flags of the store's lookups, and flags of the link: read the found blocks into memory, and verify them there.
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
 PREFETCH, VERIFY = 1 << 16, 1 << 17
+IDLE = 1 << 18  # vLLM has nothing to do but to repeat the lookup, so a moment may be spent waiting
 (STATUS_OK, STATUS_FROM_START, STATUS_FAILED, STATUS_LATER, STATUS_PENDING,
  STATUS_NOT_READY) = range(6)
 LOOKUP_HEAD = struct.Struct("<BQIIIIBI")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from . import handover, identity, prompt_end
 from .identity import Unsupported
 from .link import (
-    LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
+    IDLE, LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
     Later, LinkError, NotReady, Pending)
 from .media import Media
 from .tracker import (
@@ -230,6 +230,7 @@ class SchedulerHalf:
             part, end = self.whole_part(request, tracker, tracker.loads_end, request.num_tokens)
             self.link.pull(tracker.session, part, local, end, source)
             tracker.note_sent(tracker.loads_end, end)
+            tracker.pulls = True
         except (LinkError, Unsupported) as error:
             self.warn_once(f"the offer of a prefiller is not read: {error}")
 
@@ -293,12 +294,16 @@ class SchedulerHalf:
         a drafter's KV at its end may come from a prompt that continues with another token."""
         return found - 1, min(in_memory, found - 1)
 
+    def is_idle(self) -> bool:
+        """Whether no request runs, as far as the connector knows."""
+        return not self.ignored and not any(tracker.runs for _, tracker in self.live.values())
+
     def lookup(self, request, tracker, from_block: int, to_block: int) -> tuple[int, int]:
         """How many of the first `to_block` blocks can be loaded, and how many of them are in
         memory. The chain gets all whole blocks of the request, so that a chunk that ends beyond
         `to_block` is found as well; vLLM holds the chunks before `from_block` itself, so they are
         not requested."""
-        flags = LOOKUP_PIN
+        flags = LOOKUP_PIN | (IDLE if tracker.pulls and self.is_idle() else 0)
         if not tracker.prefetched and self.memory_only:
             flags |= PREFETCH | VERIFY
         elif self.memory_only:

@@ -198,6 +198,7 @@ class RequestTracker:
     tag: str = ""
     offers: bool = False  # when it has ended, its prompt is offered to a decoder
     source: dict | None = None  # a prefiller's offer that was not yet asked for
+    pulls: bool = False  # the worker half was asked for it
     hands_end: bool = False  # the last block of its prompt may be handed over: see prompt_end.py
     loads_end: bool = False  # it may be loaded
     sent_end: bool = False  # the worker half was given the second chain

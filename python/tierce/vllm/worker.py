@@ -23,10 +23,10 @@ from .behind import StoresBehind
 from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
 from .groups.group_table import next_multiple
-from .handover import HandsOver
+from .handover import IDLE_WAIT_S, HandsOver
 from .identity import ConfigError, Unsupported
 from .link import (
-    LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
+    IDLE, LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
     NotReady, Pending)
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .reuse import blocks_to_load, blocks_to_read
@@ -351,7 +351,7 @@ class WorkerHalf(HandsOver):
         now, Later while a prefetch is under way for the session, and Pending while a query to a
         remote store is in progress. This call does not wait for it. After the limit of put_off, it
         returns the prefix that is certain."""
-        if self.pulls.is_under_way(session):
+        if self.pulls.is_under_way(session, IDLE_WAIT_S if flags & IDLE else 0):
             raise Later
         with self.using_chain(session, part) as (view, chain):
             if to_block > chain.blocks:
@@ -361,7 +361,7 @@ class WorkerHalf(HandsOver):
             late = self.end_prefetch(session)
             again = LOOKUP_AGAIN if self.may_put_off(session) else 0
             total, memory, pending = view.lookup(
-                chain, from_block, to_block, flags & ~(PREFETCH | VERIFY) | LOOKUP_NO_WAIT | again, session,
+                chain, from_block, to_block, flags & ~(PREFETCH | VERIFY | IDLE) | LOOKUP_NO_WAIT | again, session,
                 part.tag)
             if pending and again:
                 self.note_put_off(session)

@@ -119,6 +119,15 @@ def test_a_read_is_under_way_until_it_ends():
     pulls.close()
 
 
+def test_the_end_of_a_read_wakes_a_lookup():
+    view, pulls = View(), reads()
+    pulls.begin(view, "chain", 0, 4, 9, OFFER)
+    assert pulls.is_under_way(9, wait_s=1e-4)
+    threading.Thread(target=lambda: view.begun.wait(30) and view.go.set()).start()
+    assert not pulls.is_under_way(9, wait_s=30) and not pulls.pulls
+    pulls.close()
+
+
 def test_a_request_that_ends_during_its_read_leaves_no_pin():
     view, pulls = View(), reads()
     pulls.begin(view, "chain", 0, 4, 9, OFFER)

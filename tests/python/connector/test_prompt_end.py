@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tierce.vllm import prompt_end
-from tierce.vllm.link import Facts
+from tierce.vllm.link import IDLE, Facts, Later
 from tierce.vllm.tracker import ChainRoot, LoadResult, LoadSpec, RequestTracker, Rules, SaveSpec, int32
 
 BLOCK, CHUNK = 32, 8  # tokens of a block, blocks of a chunk
@@ -131,3 +131,40 @@ def test_an_engine_that_cannot_read_offers_says_so_once(caplog):
     assert [r.getMessage() for r in caplog.records if "because this engine has 2 ranks" in r.getMessage()] == [
         "offers of prefillers, which have one rank and one KV cache group, are not read, because this engine has 2 ranks; "
         "such prompts are computed"]
+
+
+class Link:
+    """Notes the flags of lookups."""
+
+    def __init__(self):
+        self.flags = []
+
+    def pull(self, *_):
+        pass
+
+    def lookup(self, session, part, from_block, to_block, flags):
+        self.flags.append(flags)
+        raise Later
+
+
+def test_a_lookup_waits_for_a_read_only_if_nothing_runs():
+    scheduler = pytest.importorskip("tierce.vllm.scheduler", exc_type=ImportError)
+    half = scheduler.SchedulerHalf.__new__(scheduler.SchedulerHalf)
+    half.facts, half.rules, half.block_tokens, half.memory_only = Facts(), RULES, BLOCK, False
+    half.link, half.ignored, other = Link(), {}, tracker(40)
+    asking = tracker(40, source={"tokens": 40})
+    half.live = {"other": (None, other), "asking": (None, asking)}
+    request = SimpleNamespace(num_prompt_tokens=40, num_tokens=40, all_token_ids=list(range(40)), mm_features=[])
+
+    def flags():
+        with pytest.raises(Later):
+            half.lookup(request, asking, 0, 2)
+        return half.link.flags[-1] & IDLE
+
+    assert flags() == 0  # it reads no offer
+    half.pull(request, asking, 0)
+    assert flags() == IDLE
+    other.runs = True
+    assert flags() == 0
+    other.runs, half.ignored = False, {"r": None}
+    assert flags() == 0
