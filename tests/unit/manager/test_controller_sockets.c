@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/threads/threads.h"
+#include "check_main.h"
+#include "manager/lmcache/controller_commands.h"
+#include "manager/lmcache/controller_sockets.h"
+#include "server_process.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <zmq.h>
+
+/* The sockets of LMCache's controller, and orders to workers, over loopback. */
+
+static struct tierce__holdings *holdings;
+static struct tierce__controller *controller;
+static struct tierce__controller_sockets *sockets;
+static void *context;
+static uint16_t pull_port, reply_port;
+static atomic_bool is_leading;
+
+static bool leads(void *arg)
+{
+    (void)arg;
+    return atomic_load(&is_leading);
+}
+
+static void setup(void)
+{
+    char why[256] = "";
+    atomic_store(&is_leading, true);
+    context = zmq_ctx_new();
+    pull_port = server_free_port();
+    reply_port = server_free_port();
+    ck_assert_int_eq(tierce__holdings_create(&holdings,
+                                             &(struct tierce__holdings_opts){
+                                                 .size = sizeof(struct tierce__holdings_opts)}),
+                     0);
+    ck_assert_int_eq(tierce__controller_create(&controller,
+                                               &(struct tierce__controller_opts){
+                                                   .size = sizeof(struct tierce__controller_opts),
+                                                   .holdings = holdings,
+                                                   .group = "g",
+                                                   .heartbeat_url = ""}),
+                     0);
+    int rc =
+        tierce__controller_sockets_start(&sockets,
+                                         &(struct tierce__controller_sockets_opts){
+                                             .size = sizeof(struct tierce__controller_sockets_opts),
+                                             .controller = controller,
+                                             .host = "127.0.0.1",
+                                             .pull_port = pull_port,
+                                             .reply_port = reply_port,
+                                             .leads = leads},
+                                         why);
+    ck_assert_msg(rc == 0, "%s", why);
+}
+
+static void teardown(void)
+{
+    tierce__controller_sockets_stop(sockets);
+    tierce__controller_destroy(controller);
+    tierce__holdings_destroy(holdings);
+    zmq_ctx_term(context);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static void *open_socket(int type, uint16_t port)
+{
+    char endpoint[64];
+    int zero = 0, time_ms = 30000;
+    void *socket = zmq_socket(context, type);
+    snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%u", port);
+    zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof(zero));
+    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &time_ms, sizeof(time_ms));
+    ck_assert_int_eq(zmq_connect(socket, endpoint), 0);
+    return socket;
+}
+
+/* Asks, and checks that the answer holds a text. */
+static void ask(void *dealer, const char *json, const char *expected)
+{
+    char answer[1024];
+    ck_assert_int_eq(zmq_send(dealer, "", 0, ZMQ_SNDMORE), 0);
+    ck_assert_int_ge(zmq_send(dealer, json, strlen(json), 0), 0);
+    ck_assert_int_eq(zmq_recv(dealer, answer, sizeof(answer), 0), 0);
+    int bytes = zmq_recv(dealer, answer, sizeof(answer), 0);
+    ck_assert_int_gt(bytes, 0);
+    ck_assert_msg(memmem(answer, (size_t)bytes, expected, strlen(expected)) != NULL, "%.*s", bytes,
+                  answer);
+}
+
+#define REGISTER                                                                                   \
+    "{\"type\":\"RegisterMsg\",\"instance_id\":\"a\",\"worker_id\":0,\"ip\":"                      \
+    "\"h\",\"port\":1,"                                                                            \
+    "\"peer_init_url\":\"p:1\"}"
+#define FIND                                                                                       \
+    "{\"type\":\"BatchedP2PLookupMsg\",\"hashes\":[1],\"instance_id\":\"b\","                      \
+    "\"worker_id\":0}"
+#define CHANGE                                                                                     \
+    "{\"type\":\"BatchedKVOperationMsg\",\"instance_id\":\"a\",\"worker_id\":0,"                   \
+    "\"location\":\"l\","                                                                          \
+    "\"operations\":[{\"op_type\":\"admit\",\"key\":1,\"seq_num\":0}]}"
+
+START_TEST(reports_and_requests)
+{
+    struct tierce__controller_stats stats;
+    uint64_t until_ns = tierce__deadline_in_ms(30000);
+    void *dealer = open_socket(ZMQ_DEALER, reply_port), *push = open_socket(ZMQ_PUSH, pull_port);
+    ask(dealer, REGISTER, "RegisterRetMsg");
+    ck_assert_int_ge(zmq_send(push, "junk", 4, ZMQ_SNDMORE), 0);
+    ck_assert_int_ge(zmq_send(push, CHANGE, strlen(CHANGE), 0), 0);
+    do
+        tierce__controller_stats(controller, &stats);
+    while (stats.operations == 0 && tierce__now_ns() < until_ns);
+    ck_assert_uint_eq(stats.operations, 1);
+    ck_assert_uint_eq(stats.invalid, 1);
+    ask(dealer, FIND, "p:1");
+    atomic_store(&is_leading, false);
+    ask(dealer, FIND, "does not lead");
+    zmq_close(push);
+    zmq_close(dealer);
+}
+END_TEST
+
+START_TEST(a_port_in_use)
+{
+    char why[256];
+    struct tierce__controller_sockets *second;
+    int rc =
+        tierce__controller_sockets_start(&second,
+                                         &(struct tierce__controller_sockets_opts){
+                                             .size = sizeof(struct tierce__controller_sockets_opts),
+                                             .controller = controller,
+                                             .host = "127.0.0.1",
+                                             .reply_port = reply_port,
+                                             .leads = leads},
+                                         why);
+    ck_assert_int_eq(rc, -EADDRINUSE);
+    ck_assert_ptr_nonnull(strstr(why, "lmcache.reply_port"));
+}
+END_TEST
+
+/* ---- orders
+ * ----------------------------------------------------------------------------------
+ */
+
+static atomic_int done_count;
+
+static void note_done(struct tierce__controller_command *command)
+{
+    (void)command;
+    atomic_fetch_add(&done_count, 1);
+}
+
+static void aim(struct tierce__controller_target *target, const char *host, uint16_t port)
+{
+    *target = (struct tierce__controller_target){.port = port};
+    snprintf(target->host, sizeof(target->host), "%s", host);
+    tierce__line_put(&target->frame, "order");
+}
+
+static void wait_done(int count)
+{
+    uint64_t until_ns = tierce__deadline_in_ms(30000);
+    while (atomic_load(&done_count) < count && tierce__now_ns() < until_ns)
+        sched_yield();
+    ck_assert_int_eq(atomic_load(&done_count), count);
+}
+
+/* One worker answers, one with junk, and one has no address. */
+START_TEST(orders)
+{
+    static const char *const answers[] = {"{\"type\":\"ClearWorkerRetMsg\",\"num_tokens\":7}",
+                                          "junk"};
+    struct tierce__controller_commands *commands;
+    struct tierce__controller_target targets[3];
+    struct tierce__controller_command command = {.targets = targets, .count = 3, .done = note_done};
+    void *workers[2];
+    atomic_store(&done_count, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        char endpoint[64];
+        uint16_t port = server_free_port();
+        workers[i] = zmq_socket(context, ZMQ_REP);
+        snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%u", port);
+        ck_assert_int_eq(zmq_bind(workers[i], endpoint), 0);
+        aim(&targets[i], "127.0.0.1", port);
+    }
+    aim(&targets[2], "no host", 1);
+    ck_assert_int_eq(tierce__controller_commands_start(&commands, 60000), 0);
+    ck_assert_int_eq(tierce__controller_commands_submit(commands, &command), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        char order[16];
+        ck_assert_int_eq(zmq_recv(workers[i], order, sizeof(order), 0), 5);
+        ck_assert_int_ge(zmq_send(workers[i], answers[i], strlen(answers[i]), 0), 0);
+    }
+    wait_done(1);
+    ck_assert_int_eq(targets[0].state, TIERCE__CONTROLLER_ANSWERED);
+    ck_assert_int_eq(targets[0].result, 7);
+    ck_assert_int_eq(targets[1].state, TIERCE__CONTROLLER_STRANGE);
+    ck_assert_int_eq(targets[2].state, TIERCE__CONTROLLER_AWAY);
+    ck_assert(!command.is_cut);
+    tierce__controller_commands_stop(commands);
+    ck_assert_int_eq(tierce__controller_commands_submit(commands, &command), TIERCE_E_CLOSED);
+    tierce__controller_commands_destroy(commands);
+    for (unsigned i = 0; i < 2; i++)
+        zmq_close(workers[i]);
+    for (unsigned i = 0; i < 3; i++)
+        tierce__line_clear(&targets[i].frame);
+}
+END_TEST
+
+START_TEST(a_silent_worker)
+{
+    struct tierce__controller_commands *commands;
+    struct tierce__controller_target target;
+    struct tierce__controller_command command = {.targets = &target, .count = 1, .done = note_done};
+    atomic_store(&done_count, 0);
+    aim(&target, "127.0.0.1", server_free_port()); /* nobody listens */
+    ck_assert_int_eq(tierce__controller_commands_start(&commands, 50), 0);
+    ck_assert_int_eq(tierce__controller_commands_submit(commands, &command), 0);
+    wait_done(1);
+    ck_assert_int_eq(target.state, TIERCE__CONTROLLER_WAITS);
+    ck_assert_str_eq(target.error, "it does not answer");
+    tierce__controller_commands_stop(commands);
+    tierce__controller_commands_destroy(commands);
+    tierce__line_clear(&target.frame);
+}
+END_TEST
+
+START_TEST(orders_have_a_bound_and_end_with_the_manager)
+{
+    enum { MANY = 64 };
+    static struct tierce__controller_target targets[MANY + 1];
+    static struct tierce__controller_command list[MANY + 1];
+    struct tierce__controller_commands *commands;
+    uint16_t port = server_free_port(); /* nobody listens */
+    atomic_store(&done_count, 0);
+    ck_assert_int_eq(tierce__controller_commands_start(&commands, 600000), 0);
+    for (unsigned i = 0; i <= MANY; i++) {
+        aim(&targets[i], "127.0.0.1", port);
+        list[i] = (struct tierce__controller_command){
+            .targets = &targets[i], .count = 1, .done = note_done};
+        ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[i]),
+                         i < MANY ? 0 : TIERCE_E_LIMIT);
+    }
+    tierce__controller_commands_stop(commands);
+    ck_assert_int_eq(atomic_load(&done_count), MANY);
+    for (unsigned i = 0; i <= MANY; i++) {
+        ck_assert(i == MANY || list[i].is_cut);
+        tierce__line_clear(&targets[i].frame);
+    }
+    tierce__controller_commands_destroy(commands);
+}
+END_TEST
+
+CHECK_MAIN("controller sockets", .setup = setup, .teardown = teardown,
+           .tests = {reports_and_requests, a_port_in_use, orders, a_silent_worker,
+                     orders_have_a_bound_and_end_with_the_manager})
