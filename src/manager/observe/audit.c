@@ -88,6 +88,7 @@ static const struct {
     {"name", NULL},
     {"storage_unique_name", NULL},
     {"user_name", NULL},
+    {"worker", NULL},
     {"api_name", NULL},
     {"log_level", NULL},
     {"storage", "global_unique_name"},
@@ -121,6 +122,18 @@ static const char *inner_text(const ProtobufCMessage *message, const char *name,
     return part != NULL ? text_of(part, inner) : "";
 }
 
+/* The name of the action that a call has among its fields, as DrainStorage; NULL: it has none. */
+static const char *action_of(const ProtobufCMessage *message)
+{
+    const ProtobufCFieldDescriptor *field = find(message, "action", PROTOBUF_C_TYPE_ENUM);
+    if (field == NULL)
+        return NULL;
+    const int *number = tierce__proto_member(message, field->offset);
+    const ProtobufCEnumValue *value =
+        protobuf_c_enum_descriptor_get_value(field->descriptor, *number);
+    return value != NULL ? value->name : NULL;
+}
+
 /* Names have at most 512 bytes; a longer text is none. */
 static void put_target(struct tierce__json_write *json, const ProtobufCMessage *request)
 {
@@ -133,6 +146,9 @@ static void put_target(struct tierce__json_write *json, const ProtobufCMessage *
         if (text[0] != '\0' && strlen(text) <= NAME_BYTES_MAX)
             tierce__json_write_text(json, names[i].field, text);
     }
+    const char *action = request != NULL ? action_of(request) : NULL;
+    if (action != NULL)
+        tierce__json_write_text(json, "action", action);
     tierce__json_write_close(json, '}');
 }
 

@@ -293,10 +293,15 @@ def test_commands_to_workers(manager):
     assert (got["worker"], got["action"], got["state"], int(got["chunks"])) == ("a", "WA_PIN", "CS_DONE", 1)
     got = ok(state(other))
     assert (got["state"], got["message"]) == ("CS_FAILED", "there is no tier 1")
+    # The audit log names worker and action, and not each question for a result.
+    audit = [json.loads(line) for line in next(manager.folder.rglob("audit.log")).read_text().splitlines()]
+    given = [line for line in audit if "CommandWorker" in line["what"]]
+    assert [line["on"] for line in given] == [{"worker": "a", "action": name} for name in ("WA_PIN", "WA_CLEAR")]
+    assert not any("GetCommand" in line["what"] for line in audit)
     # Only the operator of the group, and only workers that take commands.
     for by in (api, code):
         assert by.raw(manager.ports["http"], "/api/commandWorker", '{"worker":"a","action":1}')[0] == 403
-    assert status(state(number, api_of(manager, "stranger")))["code"] == "INSTANCE_NOT_EXIST"
+    assert status(state(number, code))["code"] == "INSTANCE_NOT_EXIST"
     assert status(command(api_of(manager, "stranger"), action="WA_HEALTH"))["code"] == "INSTANCE_NOT_EXIST"
     assert ok(state(number, api_of(manager, "all")))["state"] == "CS_DONE"
     assert status(command(operator, worker="older", action="WA_HEALTH"))["code"] == "UNSUPPORTED"

@@ -29,7 +29,7 @@ META = {
     "InvalidateNamespace": ("trim", "instance"), "JoinDirectory": ("write", "group"),
     "ReportChunks": ("write", "group"), "LeaveDirectory": ("write", "group"),
     "FindChunks": ("read", "group"), "ListWorkers": ("read", "group"),
-    "CommandWorker": ("admin", "group"), "GetCommand": ("admin", "group")}
+    "CommandWorker": ("admin", "group"), "GetCommand": ("read", "group")}
 KV_META = {
     "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
     "Get": ("read", "instance"), "PutStart": ("write", "instance"),
