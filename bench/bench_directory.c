@@ -53,7 +53,7 @@ static int join(struct bench_directory *d)
         char name[16];
         snprintf(name, sizeof(name), "%u", i);
         int rc = tierce__directory_join(
-            d->directory, &(struct tierce__directory_worker){"bench", name, "", "", false}, 0,
+            d->directory, &(struct tierce__directory_worker){"bench", name, "", "", false, NULL}, 0,
             &d->workers[i]);
         if (rc < 0)
             return rc;

@@ -21,7 +21,8 @@ static int create_slots(struct tierce__directory *directory)
 {
     /* The slots last: destroy ends the locks of all of them. */
     directory->group_words =
-        tierce__calloc(directory->opts.workers_max, sizeof(*directory->group_words));
+        tierce__calloc(TIERCE__DIRECTORY_GROUPS((size_t)directory->opts.workers_max),
+                       sizeof(*directory->group_words));
     if (directory->group_words == NULL)
         return -ENOMEM;
     directory->slots = tierce__calloc(directory->opts.workers_max, sizeof(*directory->slots));
@@ -220,7 +221,7 @@ int tierce__directory_join(struct tierce__directory *directory,
         (void)tierce__directory_leave(directory, other);
     }
     struct tierce__directory_slot *slot = NULL;
-    int rc = tierce__directory_take_slot(directory, worker->group, worker->name, &slot);
+    int rc = tierce__directory_take_slot(directory, worker, &slot);
     if (rc == 0) {
         enter(directory, slot, worker, now_ns);
         *id = id_of(directory, slot);

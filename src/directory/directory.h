@@ -51,7 +51,8 @@ struct tierce__directory_opts {
     uint32_t workers_max; /* 0: 4096 */
     uint64_t bytes_max;   /* of keys and holders; 0: no limit */
     uint64_t silence_ns;  /* after so much of it a worker leaves; 0: 10 s */
-    /* Of one group; 0: no limit but those above. Holders are pairs of a key and a worker. */
+    /* Of one group, and of one owner; 0: no limit but those above. Holders are pairs of a key and a
+     * worker. */
     uint32_t group_workers_max;
     uint64_t group_holders_max;
 };
@@ -70,6 +71,9 @@ struct tierce__directory_worker {
     const char *address;      /* where it serves its chunks; "" if it does not */
     const char *host;         /* net/host_id.h; "" if unknown */
     bool takes_commands;      /* of an operator; kept for `about` */
+    /* The account that may use several groups: its workers of all groups together have the bounds
+     * of one group, too. "" or NULL: no bound but the group's. A longer text is cut. */
+    const char *owner;
 };
 
 /* A worker since it joined. Never 0 for a worker. */
@@ -80,9 +84,9 @@ struct tierce__directory_id {
 
 /*
  * A worker of the same name leaves first. It must send its contents before its reports count.
- * Errors: TIERCE_E_ARGUMENT (a text is too long, or no name), TIERCE_E_FULL (group_workers_max),
- * TIERCE_E_LIMIT (workers_max, or the places of workers that have left are not clean yet: it may
- * try again after tierce__directory_clean), -ENOMEM.
+ * Errors: TIERCE_E_ARGUMENT (a text is too long, or no name), TIERCE_E_FULL (group_workers_max,
+ * of the group or the owner), TIERCE_E_LIMIT (workers_max, or the places of workers that have left
+ * are not clean yet: it may try again after tierce__directory_clean), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__directory_join(struct tierce__directory *directory,
                                           const struct tierce__directory_worker *worker,

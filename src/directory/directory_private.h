@@ -83,7 +83,9 @@ struct tierce__directory_slot {
     uint32_t epoch;
     char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
     char host_name[TIERCE__DIRECTORY_HOST_BYTES];
-    uint32_t group_at; /* in `groups`; changes only while `words` is 0 */
+    /* In `groups`; they change only while `words` is 0. owner_at: TIERCE__NUMBER_NONE: it has none.
+     */
+    uint32_t group_at, owner_at;
 
     /* DIRECTORY: */
     bool is_joined;
@@ -92,13 +94,16 @@ struct tierce__directory_slot {
     uint64_t clean_round; /* the number of rounds of `clean` when nothing is left again */
 };
 
-/* It stays, by its name, until nothing of it is left in the table, so that no other group has its
+/* A group, or an owner of workers in several groups, for whom only the counts are used.
+ *
+ * It stays, by its name, until nothing of it is left in the table, so that no other group has its
  * words. Its id is never used again, because a lookup keeps it without a lock. */
 struct tierce__directory_group {
     uint64_t id; /* 0: its place is free */
     uint32_t workers;
     uint32_t free_slots; /* that only this group may use until they are clean; plus 1; 0: none */
     uint32_t free_link;  /* of a free place: the next one, plus 1; 0: none */
+    bool is_owner;
     char name[TIERCE__DIRECTORY_NAME_BYTES];
 };
 
@@ -111,7 +116,8 @@ struct tierce__directory {
     uint64_t seed;                        /* of the hashes, so that nobody can choose keys of one
                                              place */
     struct tierce__directory_slot *slots; /* [workers_max] */
-    _Atomic int64_t *group_words; /* [workers_max] of the slots of a group, by place in `groups` */
+    _Atomic int64_t *group_words; /* [TIERCE__DIRECTORY_GROUPS(workers_max)] of the slots of a
+                                     group, or of an owner, by place in `groups` */
 
     struct tierce__lock cleaning; /* DIRECTORY_CLEANING: a step of `clean` */
 
@@ -141,10 +147,13 @@ uint64_t tierce__directory_group(struct tierce__directory *directory, const char
 struct tierce__directory_slot *tierce__directory_find_name(struct tierce__directory *directory,
                                                            const char *group, const char *name);
 
-/* A free slot for a worker: with group_at and name, and is_joined. Errors: TIERCE_E_FULL
+/* Places in `groups`: each worker may have a group and an owner of its own. */
+#define TIERCE__DIRECTORY_GROUPS(workers_max) (2 * (workers_max))
+
+/* A free slot for a worker: with group_at, owner_at and name, and is_joined. Errors: TIERCE_E_FULL
  * (group_workers_max), TIERCE_E_LIMIT (no slot, or none that is clean), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__directory_take_slot(struct tierce__directory *directory,
-                                               const char *group, const char *name,
+                                               const struct tierce__directory_worker *worker,
                                                struct tierce__directory_slot **out);
 /* Its worker has left: not is_joined. */
 void tierce__directory_give_slot(struct tierce__directory *directory,

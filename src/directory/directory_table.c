@@ -334,12 +334,15 @@ static void count_word(struct tierce__directory *directory, struct tierce__direc
                        uint32_t slot, int64_t by)
 {
     struct tierce__directory_slot *s = &directory->slots[slot];
-    uint32_t group = s->group_at; /* before its last word is gone: then others may take the slot */
+    /* Before its last word is gone: then others may take the slot. */
+    uint32_t group = s->group_at, owner = s->owner_at;
     TIERCE_DASSERT(by > 0 || shard->holders > 0);
     shard->holders += (uint64_t)by;
     /* In this order: a group without words has no slot with words. Pairs with find_free's load. */
     atomic_fetch_add_explicit(&s->words, by, memory_order_release);
     atomic_fetch_add_explicit(&directory->group_words[group], by, memory_order_release);
+    if (owner != TIERCE__NUMBER_NONE)
+        atomic_fetch_add_explicit(&directory->group_words[owner], by, memory_order_release);
 }
 
 /* The last one takes the entry with it. */
@@ -381,13 +384,20 @@ static void count_tiers(struct tierce__directory *directory, uint32_t slot, uint
                                   by, memory_order_relaxed);
 }
 
-/* Whether the worker's group may have one more. */
+static bool has_less(const struct tierce__directory *directory, uint32_t group, uint64_t most)
+{
+    return atomic_load_explicit(&directory->group_words[group], memory_order_relaxed) <
+           (int64_t)most;
+}
+
+/* Whether the worker's group, and its owner, may have one more. */
 static bool may_hold(const struct tierce__directory *directory, uint32_t slot)
 {
     uint64_t most = directory->opts.group_holders_max;
-    uint32_t group = directory->slots[slot].group_at;
-    return most == 0 || atomic_load_explicit(&directory->group_words[group], memory_order_relaxed) <
-                            (int64_t)most;
+    const struct tierce__directory_slot *s = &directory->slots[slot];
+    return most == 0 ||
+           (has_less(directory, s->group_at, most) &&
+            (s->owner_at == TIERCE__NUMBER_NONE || has_less(directory, s->owner_at, most)));
 }
 
 static int put_locked(struct tierce__directory *directory, const struct place *place,

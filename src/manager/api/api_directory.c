@@ -116,6 +116,7 @@ static void join_directory(struct tierce__api_call *api)
         .address = tierce__api_string(request->transfer_address),
         .host = tierce__api_string(request->host_id),
         .takes_commands = request->takes_commands,
+        .owner = tierce__grant_has_all(api->caller->grant) ? api->caller->name : "",
     };
     struct tierce__directory_id id = {0};
     if (!is_address(worker.address)) {
@@ -136,7 +137,8 @@ static void join_directory(struct tierce__api_call *api)
     }
     if (rc == TIERCE_E_FULL) {
         tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY,
-                        "the group has its share of the directory's workers (directory.share)");
+                        "the group, or the account, has its share of the directory's workers "
+                        "(directory.share)");
         return;
     }
     if (rc == TIERCE_E_LIMIT) {

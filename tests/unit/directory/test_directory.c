@@ -472,7 +472,7 @@ START_TEST(nothing_of_an_old_epoch_comes_back)
     ck_assert_uint_ge(later, 2);
     /* Or it joins again and again. */
     for (unsigned round = 0; round < 1000; round++) {
-        struct tierce__directory_worker worker = {"g", "a", "", "", false};
+        struct tierce__directory_worker worker = {"g", "a", "", "", false, NULL};
         int rc = tierce__directory_join(directory, &worker, 0, &a);
         limits += rc == TIERCE_E_LIMIT;
         if (rc == 0)
@@ -526,7 +526,7 @@ END_TEST
 START_TEST(limits)
 {
     struct tierce__directory_id id;
-    struct tierce__directory_worker worker = {"g", "", "", "", false};
+    struct tierce__directory_worker worker = {"g", "", "", "", false, NULL};
     char longest[TIERCE__DIRECTORY_NAME_BYTES + 1];
     memset(longest, 'x', sizeof(longest));
     longest[TIERCE__DIRECTORY_NAME_BYTES] = '\0';
@@ -592,8 +592,9 @@ START_TEST(a_group_does_not_fill_the_part_of_others)
         .workers_max = 4, .group_workers_max = 2, .group_holders_max = 100});
     struct tierce__directory_id a = join("g", "a", ""), b = join("g", "b", ""), other;
     ck_assert_int_eq(
-        tierce__directory_join(
-            directory, &(struct tierce__directory_worker){"g", "c", "", "", false}, 0, &other),
+        tierce__directory_join(directory,
+                               &(struct tierce__directory_worker){"g", "c", "", "", false, NULL}, 0,
+                               &other),
         TIERCE_E_FULL);
     a = join("g", "a", ""); /* it replaces the one of its name */
     ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
@@ -650,11 +651,77 @@ START_TEST(a_group_has_its_own_words)
         ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
         (void)tierce__directory_leave(directory, a);
     }
-    struct tierce__directory_worker worker = {"k", "a", "", "", false};
+    struct tierce__directory_worker worker = {"k", "a", "", "", false, NULL};
     ck_assert_int_eq(tierce__directory_join(directory, &worker, 0, &a), TIERCE_E_LIMIT);
     ck_assert_uint_eq(clean_stats().holders, 0);
     ck_assert_int_eq(tierce__directory_join(directory, &worker, 0, &a), 0);
     ck_assert_uint_eq(directory->group_count, 4);
+}
+END_TEST
+
+static struct tierce__directory_id join_for(const char *owner, const char *group, const char *name,
+                                            int expected)
+{
+    struct tierce__directory_id id = {0};
+    ck_assert_int_eq(
+        tierce__directory_join(
+            directory,
+            &(struct tierce__directory_worker){
+                .group = group, .name = name, .address = "", .host = "", .owner = owner},
+            0, &id),
+        expected);
+    if (expected == 0)
+        sync_nothing(id);
+    return id;
+}
+
+/* An account that may use many groups has no more of the directory than one group. */
+START_TEST(an_owner_of_several_groups_has_the_bounds_of_one)
+{
+    tierce__directory_destroy(directory);
+    open_with((struct tierce__directory_opts){
+        .workers_max = 6, .group_workers_max = 3, .group_holders_max = 100});
+    struct tierce__directory_id ids[3];
+    for (unsigned i = 0; i < 3; i++) {
+        ids[i] = join_for("all", (const char *[]){"a", "b", "c"}[i], "w", 0);
+        ck_assert_int_eq(report(ids[i], 1, 0, 40, 0, true), TIERCE__DIRECTORY_DONE);
+    }
+    ck_assert_uint_eq(about(ids[1]).left_out, 0);
+    ck_assert_uint_eq(about(ids[2]).left_out, 20);
+    (void)join_for("all", "d", "w", TIERCE_E_FULL);
+    (void)join_for("all", "a", "v", TIERCE_E_FULL);
+    /* Others have theirs, in the same groups and with the name of the owner. */
+    struct tierce__directory_id other = join_for("", "a", "v", 0),
+                                same = join_for("", "all", "w", 0);
+    ck_assert_int_eq(report(other, 1, 0, 60, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_int_eq(report(same, 1, 0, 100, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(other).left_out + about(same).left_out, 0);
+    find("all", 0, 1);
+    ck_assert_uint_eq(found.prefix_count, 1);
+    /* A group's own bound counts all of its workers. */
+    ck_assert_int_eq(report(other, 61, 60, 70, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(other).left_out, 10);
+    /* Its workers have left: what they held counts until it is clean. */
+    for (unsigned i = 0; i < 3; i++)
+        ck_assert_int_eq(tierce__directory_leave(directory, ids[i]), TIERCE__DIRECTORY_DONE);
+    ids[0] = join_for("all", "d", "w", 0);
+    ck_assert_int_eq(report(ids[0], 1, 0, 40, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(ids[0]).left_out, 40);
+    ck_assert_uint_eq(clean_stats().holders, 160);
+    ck_assert_int_eq(report(ids[0], 41, 0, 40, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(ids[0]).left_out, 40);
+    /* The slot of one owner is no other's before it is clean. */
+    ck_assert_int_eq(tierce__directory_leave(directory, ids[0]), TIERCE__DIRECTORY_DONE);
+    ids[1] = join_for("others", "d", "w", 0);
+    ck_assert_uint_ne(ids[1].slot, ids[0].slot);
+    ck_assert_int_eq(report(ids[1], 1, 0, 40, 0, true), TIERCE__DIRECTORY_DONE);
+    ck_assert_uint_eq(about(ids[1]).left_out, 0);
+    for (unsigned i = 0; i < 2; i++)
+        (void)tierce__directory_leave(directory, i == 0 ? other : same);
+    (void)tierce__directory_leave(directory, ids[1]);
+    ck_assert_uint_eq(clean_stats().holders, 0);
+    for (uint32_t i = 0; i < directory->group_count; i++)
+        ck_assert_uint_eq(directory->groups[i].id, 0);
 }
 END_TEST
 
@@ -765,6 +832,7 @@ CHECK_MAIN("directory", .seconds = 30, .setup = setup, .teardown = teardown,
                      cleaning_finds_what_became_old_on_its_way,
                      what_is_removed_leaves_room,
                      a_group_has_its_own_words,
+                     an_owner_of_several_groups_has_the_bounds_of_one,
                      names_and_slots,
                      a_group_does_not_fill_the_part_of_others,
                      limits,
