@@ -176,6 +176,7 @@ static struct tierce__controller_worker *enter(struct tierce__controller *contro
     about->port = (uint16_t)message->port;
     about->registered_ns = about->heard_ns = now_ns;
     worker->has_beaten = false;
+    worker->began_empty = reason == NULL;
     worker->reason = reason;
     return worker;
 }
@@ -223,7 +224,7 @@ static int join_place(struct tierce__controller *controller,
         return rc;
     }
     place->next = place->sending = 1;
-    place->is_complete = worker->reason == NULL;
+    place->is_complete = worker->began_empty;
     if (tierce__directory_sending_begin(controller->directory, place->id, place->sending, now_ns) !=
             TIERCE__DIRECTORY_DONE ||
         (place->is_complete &&
@@ -267,6 +268,7 @@ static void lose_place(struct tierce__controller_worker *worker,
                        struct tierce__controller_place *place)
 {
     place->id = (struct tierce__directory_id){0};
+    worker->began_empty = false;
     worker->reason = "controller_restart";
     if (worker->sync.place == place)
         end_sync(&worker->sync, false);

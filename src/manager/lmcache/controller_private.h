@@ -44,6 +44,7 @@ struct tierce__controller_worker {
     struct tierce__controller_worker *previous, *next; /* in the order of registration */
     struct tierce__controller_about about;
     bool has_beaten;
+    bool began_empty;   /* nothing that it holds is unknown, so a new location is complete */
     const char *reason; /* why it must send its contents; NULL: it need not */
     struct tierce__controller_place places[TIERCE__CONTROLLER_LOCATIONS_MAX];
     uint32_t place_count;

@@ -14,8 +14,8 @@
 #include <zmq.h>
 
 #define FRAME_BYTES_MAX ((int64_t)4 << 20)
-#define WAITING_MAX     10000 /* messages in ZMQ's queue of one worker; then the worker waits */
-#define TURN_MESSAGES   256u  /* of one socket, before another has its turn */
+#define WAITING_MAX     1000 /* messages in ZMQ's queue of one worker; then the worker waits */
+#define TURN_MESSAGES   256u /* of one socket, before another has its turn */
 #define TICK_MS         1000
 #define IDENTITY_BYTES  256u
 

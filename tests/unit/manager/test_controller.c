@@ -414,6 +414,21 @@ START_TEST(others_wait_while_one_sends)
 }
 END_TEST
 
+/* Whether the directory shows a location of worker 0 of "a" as complete. */
+static bool is_whole(const char *location)
+{
+    struct tierce__directory_about about;
+    char name[64];
+    snprintf(name, sizeof(name), "lmcache/a/0/%s", location);
+    for (uint32_t from = 0;
+         tierce__directory_next(tierce__holdings_directory(holdings), &from, &about);) {
+        if (strcmp(about.name, name) == 0)
+            return about.is_whole;
+    }
+    ck_abort_msg("%s is not there", name);
+    return false;
+}
+
 START_TEST(a_new_leader)
 {
     enter("a", 0, "null");
@@ -437,6 +452,12 @@ START_TEST(a_new_leader)
     ck_assert_uint_eq(prefix(2, 1), 0);
     beat("a", 0);
     ck_assert(replies("controller_restart"));
+    start("s0", 1, 1);
+    send_batch("s0", 0, "[9]");
+    send_end("s0", 1);
+    ck_assert(is_whole("LocalCPUBackend"));
+    change("a", 0, "LocalDiskBackend", "admit", 9, 3); /* which held more, perhaps */
+    ck_assert(!is_whole("LocalDiskBackend"));
     start("s1", 1, 1);
     tierce__holdings_clear(holdings);
     send_batch("s1", 0, "[9]");
