@@ -31,6 +31,7 @@ BELOW = {
     "net/server": {"base", "net"},
     "core/key": {"base"},
     "core/policy": {"base"},
+    "core/codec": {"base"},
     "core/paged": {"base"},
     "core/device": {"base", "core/paged"},
     "core/chunk": {"base", "core/key", "core/paged"},

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CODEC_H
+#define TIERCE_CODEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <tierce/status.h>
+
+/*
+ * Codecs: fewer bytes for the same KV. A codec turns a run of bytes (for example the cells of a
+ * layer) into coded bytes and back.
+ *
+ *     const struct tierce__codec *codec = tierce__codec_find("lossless");
+ *     uint64_t room = tierce__codec_bound(bytes);
+ *     int64_t coded = codec->encode(dst, room, src, bytes,
+ *                                   &(struct tierce__codec_shape){.element =
+ * TIERCE__ELEMENT_BF16}); int rc = codec->decode(src, bytes, dst, (uint64_t)coded);
+ *
+ * Coded bytes have no sum of their own: the caller verifies them before it decodes. A decoder is
+ * nevertheless safe on any bytes: it rejects invalid ones, and accesses nothing outside of the two
+ * buffers. Formats, byte by byte: docs/inside/format/codec.md.
+ *
+ * Thread: any. Nothing here blocks or allocates.
+ */
+
+/* The kind of numbers in a run. The values are part of the format. */
+enum tierce__element {
+    TIERCE__ELEMENT_RAW = 0, /* opaque bytes: kept as they are */
+    TIERCE__ELEMENT_BF16 = 1,
+    TIERCE__ELEMENT_FP16 = 2,
+    TIERCE__ELEMENT_E4M3 = 3,
+    TIERCE__ELEMENT_E5M2 = 4,
+    TIERCE__ELEMENTS
+};
+
+struct tierce__codec_shape {
+    enum tierce__element element;
+    /* A run that alternates between two kinds of values, such as keys and values, changes after
+     * each part_bytes bytes. 0: unknown. Only a hint: the ratio depends on it, nothing else. */
+    uint64_t part_bytes;
+};
+
+struct tierce__codec {
+    const char *name;
+    uint32_t number; /* in headers */
+
+    /*
+     * Encodes src[0 .. bytes) to dst. `room` is at least tierce__codec_bound(bytes); the buffers do
+     * not overlap. Equal inputs have equal outputs on every machine. Returns the coded length, 0
+     * for an empty run. Errors: TIERCE_E_LIMIT (room is too small), TIERCE_E_ARGUMENT (unknown
+     * element).
+     */
+    int64_t (*encode)(uint8_t *dst, uint64_t room, const uint8_t *src, uint64_t bytes,
+                      const struct tierce__codec_shape *shape);
+
+    /*
+     * Decodes src[0 .. coded) to exactly dst[0 .. bytes). Errors: TIERCE_E_FORMAT: the bytes are
+     * invalid, or decode to another length; the contents of dst are then undefined.
+     */
+    int (*decode)(uint8_t *dst, uint64_t bytes, const uint8_t *src, uint64_t coded);
+};
+
+/* The codec of a name or of a number; NULL if this build has none. */
+const struct tierce__codec *tierce__codec_find(const char *name);
+const struct tierce__codec *tierce__codec_numbered(uint32_t number);
+
+/* How many bytes a run of this length has at most when it is encoded, by any codec. */
+uint64_t tierce__codec_bound(uint64_t bytes);
+
+/* The element of a name: "raw", "bf16", "fp16", "e4m3", "e5m2"; TIERCE__ELEMENTS for others. */
+enum tierce__element tierce__element_find(const char *name);
+const char *tierce__element_name(enum tierce__element element);
+/* Bytes of one element. */
+unsigned tierce__element_bytes(enum tierce__element element);
+
+/* The kernels of this build, best first, ending with "portable"; NULL past the end. */
+const char *tierce__codec_kernel_name(unsigned index);
+bool tierce__codec_kernel_usable(unsigned index);
+/* Forces kernel `index` for tests and benchmarks (UINT_MAX: choose again). Returns false if the
+ * machine cannot run it. Must not be called while other threads encode or decode. */
+bool tierce__codec_kernel_force(unsigned index);
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "core/codec/codec.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+/* Coded bytes from anywhere: rejected, or decoded to equal bytes by every kernel. The first two
+ * bytes of the input are the length that is requested. */
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size < 2)
+        return 0;
+    const struct tierce__codec *codec = tierce__codec_find("lossless");
+    size_t bytes = tierce__load_le16(data);
+    uint8_t *first = malloc(bytes + 1), *now = malloc(bytes + 1);
+    TIERCE_ASSERT(first != NULL && now != NULL);
+    int rc = INT_MAX;
+    for (unsigned k = 0; tierce__codec_kernel_name(k) != NULL; k++) {
+        if (!tierce__codec_kernel_force(k))
+            continue;
+        int got = codec->decode(rc == INT_MAX ? first : now, bytes, data + 2, size - 2);
+        TIERCE_ASSERT(got == 0 || got == TIERCE_E_FORMAT);
+        TIERCE_ASSERT(rc == INT_MAX || got == rc);
+        TIERCE_ASSERT(rc != 0 || memcmp(first, now, bytes) == 0);
+        rc = got;
+    }
+    tierce__codec_kernel_force(UINT_MAX);
+    free(first);
+    free(now);
+    return 0;
+}
