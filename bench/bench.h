@@ -32,6 +32,7 @@ struct tierce__bench {
     const char *dir;    /* an empty folder for files */
     const char *name;   /* of the benchmark that runs */
     const char *trace;  /* file for benchmarks that replay one, or NULL */
+    const char *kv;     /* file of tools/kv_samples.py for the benchmark of codecs, or NULL */
     const char *python; /* a Python with the packages of peers, or NULL for the default */
     bool csv;
 };

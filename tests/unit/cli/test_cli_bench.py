@@ -30,12 +30,12 @@ class Bench(CliCase):
     def test_list_names_all(self):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
-        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "open", "policy",
+        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "codec", "open", "policy",
                                  "manager", "reclaim", "directory", "router", "families", "autopilot", "optimize", "native", "transfer", "redis", "s3", "remote", "proxy", "fleet", "peers", "handover", "mooncake",
                                  "device"])
 
     def test_rows(self):
-        counts = {"memory": 8, "lookup": 14, "hash": 2, "open": 1, "manager": 17, "reclaim": 10, "directory": 4, "router": 2, "families": 18, "autopilot": 9, "optimize": 13,
+        counts = {"memory": 8, "lookup": 14, "hash": 2, "codec": 12, "open": 1, "manager": 17, "reclaim": 10, "directory": 4, "router": 2, "families": 18, "autopilot": 9, "optimize": 13,
                   "s3": 2, "transfer": 8, "proxy": 5, "peers": 2, "handover": 1, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
         rows = [row for name in counts
                 for row in self.rows(name, *(LARGER if name == "memory" else SMALL), "--python",
@@ -50,6 +50,18 @@ class Bench(CliCase):
             if row["bench"] != "reclaim" or row["case"].startswith("memory index; files"):
                 self.assertGreater(float(row["goal"]), 0, row)
             self.assertNotIn(None, row, "a text holds a comma")
+
+    def test_codec_of_a_file(self):
+        """The values of a file; another file is rejected with the names that are accepted."""
+        path = os.path.join(self.folder, "..", os.path.basename(self.folder) + ".fp16")
+        with open(path, "wb") as file:
+            file.write(bytes(range(256)) * 1000 + b"odd")
+        self.addCleanup(os.remove, path)
+        rows = self.rows("codec", *SMALL, "--kv", path)
+        self.assertEqual([row["case"].split(" ")[0] for row in rows], ["encode"] * 2 + ["size"] * 2 + ["decode"] * 2)
+        self.assertTrue(all(os.path.basename(path) in row["case"] for row in rows), rows)
+        self.check(1, "bench", "codec", *SMALL, "--kv", path + ".gz",
+                   err=["must end with .bf16, .fp16, .e4m3 or .e5m2"])
 
     def test_redis(self):
         rows = self.rows("redis", *SMALL)
