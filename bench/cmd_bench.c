@@ -33,7 +33,8 @@ const char *const tierce__cli_bench_help[] = {
     "  --dir DIR      folder for files (default: a new folder in the current one)\n"
     "  --trace FILE   trace that optimize replays (default: Mooncake's conversation trace below\n"
     "                 TIERCE_TEST_DATA, or a generated one)\n"
-    "  --kv FILE      KV that codec measures, of tools/kv_samples.py: a name that ends with .bf16,\n"
+    "  --kv FILE      KV that codec measures, of tools/kv_samples.py: a name that ends with "
+    ".bf16,\n"
     "                 .fp16, .e4m3 or .e5m2 (default: made-up values)\n"
     "  --python FILE  Python with the packages libcachesim (measured beside optimize) and\n"
     "                 mooncake (default: python3)\n",

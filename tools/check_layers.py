@@ -34,7 +34,7 @@ BELOW = {
     "core/codec": {"base"},
     "core/paged": {"base"},
     "core/device": {"base", "core/paged"},
-    "core/chunk": {"base", "core/key", "core/paged"},
+    "core/chunk": {"base", "core/key", "core/paged", "core/codec"},
     "optimizer": {"base", "proto", "core/key", "core/policy", "net"},
 }
 CORE = {name for name in BELOW if name.startswith("core/")}

@@ -136,7 +136,9 @@ static uint32_t version_of(enum tierce_group group)
 static bool group_in_bounds(uint32_t version, uint32_t group, uint32_t window)
 {
     bool has_window = group == TIERCE_GROUP_WINDOW || group == TIERCE_GROUP_CHUNKED;
-    return group <= TIERCE_GROUP_STATE && version_of((enum tierce_group)group) == version &&
+    return group <= TIERCE_GROUP_STATE &&
+           (version_of((enum tierce_group)group) == version ||
+            version == TIERCE__CHUNK_VERSION_CODED) &&
            has_window == (window > 0);
 }
 
@@ -264,14 +266,16 @@ unsigned tierce__chunk_magic_bytes(const uint8_t *object)
 
 /* Checks magic, version and the length of the header, before the rest is read. Each number is read
  * once, because another process may write to the object meanwhile. */
-static int check_frame(struct tierce__chunk_info *out, const uint8_t *object, uint64_t available)
+static int check_frame(struct tierce__chunk_info *out, const uint8_t *object, uint64_t available,
+                       bool is_coded)
 {
     if (available < TIERCE__CHUNK_FIXED)
         return TIERCE_E_LIMIT;
     if (!tierce__chunk_has_magic(object))
         return TIERCE_E_FORMAT;
     uint32_t version = tierce__load_le32(object + AT_VERSION);
-    if (version != TIERCE__CHUNK_VERSION && version != TIERCE__CHUNK_VERSION_GROUP)
+    if (is_coded ? version != TIERCE__CHUNK_VERSION_CODED
+                 : version != TIERCE__CHUNK_VERSION && version != TIERCE__CHUNK_VERSION_GROUP)
         return TIERCE_E_VERSION;
     uint32_t layers = tierce__load_le32(object + AT_LAYER_COUNT);
     uint32_t blocks = tierce__load_le32(object + AT_BLOCK_COUNT);
@@ -288,10 +292,11 @@ static int check_frame(struct tierce__chunk_info *out, const uint8_t *object, ui
     return available < header_bytes ? TIERCE_E_LIMIT : 0;
 }
 
-int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, uint64_t available)
+static int parse(struct tierce__chunk_info *out, const uint8_t *object, uint64_t available,
+                 bool is_coded)
 {
     struct tierce__chunk_info info;
-    int rc = check_frame(&info, object, available);
+    int rc = check_frame(&info, object, available, is_coded);
     if (rc < 0)
         return rc;
     uint64_t header_bytes = info.extent.header_bytes;
@@ -313,7 +318,8 @@ int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, u
     info.extent.object_bytes = header_bytes + tierce__round_up(payload, TIERCE__CHUNK_ALIGN);
     /* A codec, a flag or a reserved byte that is set was written by a later version. */
     if (info.extent.object_bytes > TIERCE__CHUNK_BYTES_MAX ||
-        !all_zero(object + AT_CODEC, AT_GROUP - AT_CODEC) ||
+        (tierce__load_le32(object + AT_CODEC) != 0) != is_coded ||
+        tierce__load_le32(object + AT_FLAGS) != 0 ||
         !all_zero(object + AT_RESERVED, TIERCE__CHUNK_FIXED - AT_RESERVED) ||
         !group_in_bounds(tierce__load_le32(object + AT_VERSION), (uint32_t)info.group, info.window))
         return TIERCE_E_FORMAT;
@@ -322,6 +328,33 @@ int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, u
     memcpy(info.parent, object + AT_PARENT, TIERCE_HASH_BYTES);
     *out = info;
     return 0;
+}
+
+int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object, uint64_t available)
+{
+    return parse(out, object, available, false);
+}
+
+int tierce__chunk_parse_coded(struct tierce__chunk_info *out, uint32_t *codec,
+                              const uint8_t *object, uint64_t available)
+{
+    int rc = parse(out, object, available, true);
+    if (rc == 0)
+        *codec = tierce__load_le32(object + AT_CODEC);
+    return rc;
+}
+
+void tierce__chunk_set_codec(uint8_t *object, const struct tierce__chunk_info *info, uint32_t codec)
+{
+    tierce__store_le32(object + AT_VERSION,
+                       codec > 0 ? TIERCE__CHUNK_VERSION_CODED : version_of(info->group));
+    tierce__store_le32(object + AT_CODEC, codec);
+    tierce__chunk_seal(object, info->extent.header_bytes);
+}
+
+uint64_t tierce__chunk_header_sum(const uint8_t *object)
+{
+    return tierce__load_le64(object + AT_HEADER_SUM);
 }
 
 uint64_t tierce__chunk_header_bytes(const uint8_t *object)

@@ -18,9 +18,11 @@
  */
 
 #define TIERCE__CHUNK_ALIGN 4096u
-/* The format versions: 1 for a chunk of all layers, 2 for a chunk of a group of layers. */
+/* The format versions: 1 for a chunk of all layers, 2 for a chunk of a group of layers, 3 for
+ * either if its layers are coded (coded.h). */
 #define TIERCE__CHUNK_VERSION       1u
 #define TIERCE__CHUNK_VERSION_GROUP 2u
+#define TIERCE__CHUNK_VERSION_CODED 3u
 #define TIERCE__CHUNK_FIXED         256u /* bytes before the tables */
 #define TIERCE__CHUNK_BYTES_MAX     (1ULL << 34)
 
@@ -102,6 +104,19 @@ unsigned tierce__chunk_magic_bytes(const uint8_t *object);
  */
 TIERCE_MUSTUSE int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object,
                                        uint64_t available);
+
+/* The same for the header of a coded object; *codec is the number in it, above 0. A header of
+ * another version is TIERCE_E_VERSION. */
+TIERCE_MUSTUSE int tierce__chunk_parse_coded(struct tierce__chunk_info *out, uint32_t *codec,
+                                             const uint8_t *object, uint64_t available);
+
+/* Turns a sealed or parsed header into that of a coded object, or back with codec 0, and seals it.
+ * Nothing else changes. */
+void tierce__chunk_set_codec(uint8_t *object, const struct tierce__chunk_info *info,
+                             uint32_t codec);
+
+/* The sum in a header that was parsed or sealed. */
+uint64_t tierce__chunk_header_sum(const uint8_t *object);
 
 /* The full length of a header, from its first TIERCE__CHUNK_FIXED bytes. Call it after parse was
  * given only these bytes and returned TIERCE_E_LIMIT. */

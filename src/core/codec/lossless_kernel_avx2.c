@@ -302,12 +302,14 @@ INLINE bool encode_groups(struct tierce__encoder *encoder, const struct tierce__
 /* ---- decoding ---------------------------------------------------------------------------------
  */
 
-/* Symbols of slots: how many symbols, without the first, begin at the slot or before. */
+/* Symbols of slots: how many symbols, without the first, begin at the slot or before. `at` has the
+ * slot before each, less 128, because there is only a comparison of signed bytes. */
 INLINE __m256i codes_of_slots(const struct coding *coding, __m256i slots)
 {
     __m256i codes = _mm256_setzero_si256();
+    slots = _mm256_xor_si256(slots, _mm256_set1_epi8((char)0x80));
     for (unsigned i = 0; i < coding->count; i++)
-        codes = _mm256_sub_epi8(codes, at_least(slots, coding->at[i]));
+        codes = _mm256_sub_epi8(codes, _mm256_cmpgt_epi8(slots, coding->at[i]));
     return codes;
 }
 
@@ -332,7 +334,7 @@ INLINE size_t decode_groups(struct tierce__decoder *decoder, const struct tierce
     struct coding coding = {.count = symbols->count - 1u};
     prepare(&coding, symbols);
     for (unsigned i = 0; i < coding.count; i++)
-        coding.at[i] = _mm256_set1_epi8((char)symbols->below[i + 1]);
+        coding.at[i] = _mm256_set1_epi8((char)(symbols->below[i + 1] - 1 - 128));
     __m256i exponent_of = table_of(symbols->exponent);
     struct group low = {{load(decoder->low), load(decoder->low + HALF)}};
     struct group high = {{load(decoder->high), load(decoder->high + HALF)}};

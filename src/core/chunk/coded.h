@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CHUNK_CODED_H
+#define TIERCE_CHUNK_CODED_H
+
+#include "core/chunk/header.h"
+#include "core/codec/codec.h"
+
+/*
+ * A coded object: a chunk whose layers are coded, each on its own, so that one can be decoded when
+ * it has arrived. It begins with the chunk's header, marked as coded; a table of the layers
+ * follows, and then the layers. The format, byte by byte: docs/inside/format/coded.md.
+ *
+ * A reader verifies the sum of a coded layer before it decodes, and the cells after it as always.
+ *
+ * Thread: any; nothing here blocks or allocates.
+ */
+
+struct tierce__coded_info {
+    struct tierce__chunk_info
+        chunk; /* of the chunk that is coded; extent: that of the raw object */
+    const struct tierce__codec *codec;
+    enum tierce__element element;
+    uint64_t head_bytes;   /* header and table: a multiple of 4096; the layers follow */
+    uint64_t object_bytes; /* of the coded object, a multiple of 4096 */
+};
+
+/* One coded layer: its place in the object, and the XXH3-64 of its bytes. */
+struct tierce__coded_layer {
+    uint64_t offset, bytes, sum;
+};
+
+/* The bytes that encode needs. `info` is that of a parsed header. */
+uint64_t tierce__coded_room(const uint8_t *object, const struct tierce__chunk_info *info);
+
+/*
+ * Encodes the sealed raw object. `dst` has room for tierce__coded_room bytes and is aligned to 8.
+ * Returns the length of the coded object, or 0 if it would not be shorter than the raw one: keep
+ * that instead. The hint of the codec is half of a cell: keys and values.
+ */
+int64_t tierce__coded_encode(uint8_t *dst, uint64_t room, const uint8_t *object,
+                             const struct tierce__chunk_info *info,
+                             const struct tierce__codec *codec, enum tierce__element element);
+
+/*
+ * Parses the first `available` bytes of an object from anywhere: hostile bytes are safe.
+ * Errors, *out untouched: TIERCE_E_FORMAT, TIERCE_E_CHECKSUM (of header or table), TIERCE_E_VERSION
+ * (not coded, or a codec that this build does not have), TIERCE_E_LIMIT (`available` ends before
+ * the layers begin).
+ */
+TIERCE_MUSTUSE int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object,
+                                       uint64_t available);
+
+/* head_bytes of an object whose header was parsed: how much parse needs. */
+uint64_t tierce__coded_head_bytes(const struct tierce__chunk_info *info);
+
+/* The layer of an object that was parsed; `object` holds head_bytes at least. */
+struct tierce__coded_layer tierce__coded_layer(const struct tierce__coded_info *info,
+                                               const uint8_t *object, uint32_t layer);
+
+/* Writes the header of the raw object, bit by bit as it was sealed, to `raw`, which is aligned
+ * to 8. */
+void tierce__coded_restore_header(uint8_t *raw, const struct tierce__coded_info *info,
+                                  const uint8_t *object);
+
+/*
+ * Decodes the bytes of one coded layer to its place in the raw object, whose header is restored.
+ * Errors: TIERCE_E_CHECKSUM: the coded bytes are damaged, and `raw` is unchanged; TIERCE_E_FORMAT:
+ * they have their sum and are invalid all the same.
+ */
+TIERCE_MUSTUSE int tierce__coded_decode_layer(uint8_t *raw, const struct tierce__coded_info *info,
+                                              const struct tierce__coded_layer *layer,
+                                              uint32_t index, const uint8_t *coded);
+
+/* Decodes a whole object to raw[0 .. info->chunk.extent.object_bytes). Errors: as above. */
+TIERCE_MUSTUSE int tierce__coded_decode(uint8_t *raw, const struct tierce__coded_info *info,
+                                        const uint8_t *object);
+
+#endif

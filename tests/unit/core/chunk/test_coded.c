@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check_main.h"
+#include "core/chunk/coded.h"
+#include "core/paged/paged.h"
+#include "kv_values.h"
+#include "test_random.h"
+
+#include <string.h>
+
+/* A chunk comes back from its coded object bit by bit, header included, and no damage gives other
+ * bytes. */
+
+enum { LAYERS = 3, BLOCKS = 4, OBJECT_MAX = 1 << 20 };
+
+static uint8_t *raw, *coded, *back;
+static struct tierce__chunk_info info;
+static const uint32_t cells[LAYERS] = {6144, 2048, 6144};
+static const struct tierce__codec *codec;
+
+static void make_raw(enum tierce_group group, enum tierce__element element, unsigned spread)
+{
+    uint8_t hashes[BLOCKS * TIERCE_HASH_BYTES];
+    info = (struct tierce__chunk_info){
+        .shard = {1, 2, 0, 1},
+        .algo = TIERCE_CHAIN_SHA256,
+        .group = group,
+        .window = group == TIERCE_GROUP_WINDOW ? 128 : 0,
+        .token_start = 64,
+        .created_s = 1795900000,
+        .geometry = {
+            .layer_count = LAYERS, .cell_bytes = cells, .block_tokens = 16, .block_count = BLOCKS}};
+    memset(info.ns_digest, 7, sizeof(info.ns_digest));
+    memset(hashes, 9, sizeof(hashes));
+    memcpy(info.hash, hashes, TIERCE_HASH_BYTES);
+    ck_assert_int_eq(tierce__chunk_extent(&info.extent, &info.geometry), 0);
+    ck_assert_uint_le(info.extent.object_bytes, OBJECT_MAX);
+    tierce__chunk_begin(raw, &info, hashes);
+    kv_fill(raw + info.extent.header_bytes, info.extent.payload_bytes, element, 1, 14, spread);
+    tierce__chunk_sum_cells(raw, &info.geometry);
+    tierce__chunk_seal(raw, info.extent.header_bytes);
+}
+
+static void setup(void)
+{
+    codec = tierce__codec_find("lossless");
+    raw = aligned_alloc(64, OBJECT_MAX);
+    coded = aligned_alloc(64, OBJECT_MAX);
+    back = aligned_alloc(64, OBJECT_MAX);
+    ck_assert(raw != NULL && coded != NULL && back != NULL);
+    make_raw(TIERCE_GROUP_ALL, TIERCE__ELEMENT_BF16, 128);
+}
+
+static void teardown(void)
+{
+    free(raw);
+    free(coded);
+    free(back);
+}
+
+static uint64_t encode(enum tierce__element element)
+{
+    uint64_t room = tierce__coded_room(raw, &info);
+    ck_assert_uint_le(room, OBJECT_MAX);
+    int64_t length = tierce__coded_encode(coded, room, raw, &info, codec, element);
+    ck_assert_int_ge(length, 0);
+    return (uint64_t)length;
+}
+
+START_TEST(test_there_and_back)
+{
+    static const enum tierce_group groups[] = {TIERCE_GROUP_ALL, TIERCE_GROUP_FULL,
+                                               TIERCE_GROUP_WINDOW};
+    for (unsigned g = 0; g < 3; g++) {
+        for (unsigned e = TIERCE__ELEMENT_BF16; e < TIERCE__ELEMENTS; e++) {
+            make_raw(groups[g], (enum tierce__element)e, 100);
+            uint64_t length = encode((enum tierce__element)e);
+            ck_assert(length > 0 && length < info.extent.object_bytes && length % 4096 == 0);
+            struct tierce__coded_info got;
+            ck_assert_int_eq(tierce__coded_parse(&got, coded, length), 0);
+            ck_assert_uint_eq(got.object_bytes, length);
+            ck_assert_ptr_eq(got.codec, codec);
+            ck_assert_int_eq(got.element, e);
+            ck_assert_int_eq(tierce__coded_decode(back, &got, coded), 0);
+            ck_assert_mem_eq(back, raw, info.extent.object_bytes);
+            struct tierce__chunk_info plain;
+            ck_assert_int_eq(tierce__chunk_parse(&plain, back, info.extent.object_bytes), 0);
+            ck_assert_uint_eq(tierce__chunk_verify_cells(back, &plain), 0);
+        }
+    }
+}
+END_TEST
+
+START_TEST(test_layers_alone)
+{
+    struct tierce__coded_info got;
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, encode(TIERCE__ELEMENT_BF16)), 0);
+    memset(back, 0, OBJECT_MAX);
+    tierce__coded_restore_header(back, &got, coded);
+    ck_assert_mem_eq(back, raw, info.extent.header_bytes);
+    for (uint32_t i = LAYERS; i-- > 0;) {
+        struct tierce__coded_layer layer = tierce__coded_layer(&got, coded, i);
+        ck_assert_uint_eq(layer.offset % 64, 0);
+        ck_assert_int_eq(tierce__coded_decode_layer(back, &got, &layer, i, coded + layer.offset),
+                         0);
+        uint64_t at = tierce__chunk_layer_offset(&info.geometry, i);
+        ck_assert_mem_eq(back + at, raw + at, (size_t)cells[i] * BLOCKS);
+    }
+}
+END_TEST
+
+START_TEST(test_incompressible_chunks_stay_raw)
+{
+    uint64_t seed = 3;
+    for (uint64_t i = 0; i < info.extent.payload_bytes; i++)
+        raw[info.extent.header_bytes + i] = (uint8_t)tierce__random_next(&seed);
+    ck_assert_uint_eq(encode(TIERCE__ELEMENT_BF16), 0);
+    ck_assert_int_eq(tierce__coded_encode(coded, tierce__coded_room(raw, &info) - 1, raw, &info,
+                                          codec, TIERCE__ELEMENT_BF16),
+                     TIERCE_E_LIMIT);
+}
+END_TEST
+
+START_TEST(test_other_readers)
+{
+    struct tierce__coded_info got;
+    struct tierce__chunk_info plain;
+    uint64_t length = encode(TIERCE__ELEMENT_BF16);
+    /* A reader of raw chunks leaves a coded object alone. */
+    ck_assert_int_eq(tierce__chunk_parse(&plain, coded, length), TIERCE_E_VERSION);
+    ck_assert_int_eq(tierce__coded_parse(&got, raw, info.extent.object_bytes), TIERCE_E_VERSION);
+    uint64_t head = tierce__coded_head_bytes(&info);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, head - 1), TIERCE_E_LIMIT);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, 255), TIERCE_E_LIMIT);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, head), 0);
+    /* A codec that this build does not have: the table is bound to the header, so both are made
+     * anew. */
+    tierce__chunk_set_codec(coded, &info, 99);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, length), TIERCE_E_VERSION);
+    /* The table of another object. */
+    length = encode(TIERCE__ELEMENT_BF16);
+    memcpy(back, coded, length);
+    info.created_s++;
+    raw[144]++;
+    tierce__chunk_seal(raw, info.extent.header_bytes);
+    length = encode(TIERCE__ELEMENT_BF16);
+    memcpy(coded + info.extent.header_bytes, back + info.extent.header_bytes, 4096);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, length), TIERCE_E_FORMAT);
+}
+END_TEST
+
+/* Any bit that flips is noticed by a sum, or was padding: never other bytes. */
+START_TEST(test_flipped_bits)
+{
+    struct test_random random = test_random_start("test_flipped_bits");
+    uint64_t length = encode(TIERCE__ELEMENT_BF16), head = tierce__coded_head_bytes(&info);
+    struct tierce__coded_info got;
+    for (uint64_t i = 0; i < length; i += i < head ? 29 : 1 + test_random_below(&random, 400)) {
+        uint8_t bit = (uint8_t)(1u << test_random_below(&random, 8));
+        coded[i] ^= bit;
+        int rc = tierce__coded_parse(&got, coded, length);
+        if (rc == 0)
+            rc = tierce__coded_decode(back, &got, coded);
+        coded[i] ^= bit;
+        if (rc == 0)
+            ck_assert_msg(memcmp(back + 4096, raw + 4096, info.extent.object_bytes - 4096) == 0,
+                          "byte %llu: a flipped bit gave other bytes", (unsigned long long)i);
+    }
+}
+END_TEST
+
+/* Lengths in the table that have their sums and lie. */
+START_TEST(test_lengths_that_lie)
+{
+    static const struct {
+        size_t at;
+        uint64_t add;
+    } lies[] = {{16, 4096},       {16, (uint64_t)-4096},    {32, 5},         {36, 1}, {63, 1},
+                {64, 1ULL << 40}, {80, (uint64_t)-1 << 32}, {96, 1ULL << 63}};
+    for (unsigned i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+        struct tierce__coded_info got;
+        uint64_t length = encode(TIERCE__ELEMENT_BF16);
+        uint8_t *table = coded + info.extent.header_bytes, *field = table + lies[i].at;
+        if (lies[i].at == 63)
+            *field = 1;
+        else if (lies[i].at < 64 && lies[i].at > 16)
+            tierce__store_le32(field, (uint32_t)lies[i].add);
+        else
+            tierce__store_le64(field, tierce__load_le64(field) + lies[i].add);
+        ck_assert_int_eq(tierce__coded_parse(&got, coded, length), TIERCE_E_CHECKSUM);
+        tierce__store_le64(table + 8, tierce__sum(table + 16, 4096 - 16));
+        int rc = tierce__coded_parse(&got, coded, length);
+        ck_assert_msg(rc == TIERCE_E_FORMAT, "lie %u: %d", i, rc);
+    }
+}
+END_TEST
+
+static Suite *coded_suite(void)
+{
+    Suite *suite = suite_create("coded");
+    TCase *tcase = tcase_create("coded");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, test_there_and_back);
+    tcase_add_test(tcase, test_layers_alone);
+    tcase_add_test(tcase, test_incompressible_chunks_stay_raw);
+    tcase_add_test(tcase, test_other_readers);
+    tcase_add_test(tcase, test_flipped_bits);
+    tcase_add_test(tcase, test_lengths_that_lie);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
+
+int main(void)
+{
+    return check_main(coded_suite());
+}
