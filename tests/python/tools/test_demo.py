@@ -2,10 +2,13 @@
 """`make run` (tools/demo) and what it leaves behind, with a stand-in for vLLM; and gpu.py on memory of the host."""
 
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,56 @@ def test_files_that_vllm_leaves_are_removed(tmp_path, monkeypatch):
     finally:
         engine.kill()
     assert not left[0].exists() and not left[0].parent.exists()
+
+
+# ---- pd.py
+
+PAIR = {"requests": 4, "prompt": 1000, "prefilled": 900, "computed": 4, "bytes": 1e7, "seconds": 0.5, "early": 0, "p50": 0.1, "equal": 4}
+
+
+@pytest.fixture
+def pd(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return module(ROOT / "tools" / "demo", "pd")
+
+
+@pytest.mark.parametrize("changes, reasons", [
+    ({}, []), ({"equal": 3}, ["1 outputs differ"]), ({"computed": 40}, ["computed 40 prompt tokens of 4 requests"]),
+    ({"bytes": 0}, ["0 bytes were read"]), ({"early": 1}, ["1 offers were not read to their end"])])
+def test_prefill_and_decode_are_judged(pd, changes, reasons, capsys):
+    failed = pd.judge({**PAIR, **changes})
+    assert len(failed) == len(reasons) and all(reason in line for reason, line in zip(reasons, failed))
+    pd.print_table({"requests": 4, "prompt": 1000, "computed": 1000, "p50": 0.2, "equal": 4}, {**PAIR, "seconds": 0})
+    assert "10.0 MB" in capsys.readouterr().out
+
+
+class Completion(BaseHTTPRequestHandler):
+    """Streams two tokens, or an error after one, if the prompt says so."""
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert body["stream"] and body["return_token_ids"]
+        last = {"error": {"message": "gone"}} if body["prompt"] == [1] else {"choices": [{"token_ids": [6]}]}
+        events = [{"choices": [{"token_ids": [5]}]}, {"choices": []}, last]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write("".join(f"data: {json.dumps(e)}\n\n" for e in events).encode() + b"data: [DONE]\n\n")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_stream_is_whole_or_an_error(pd):
+    server = HTTPServer(("127.0.0.1", 0), Completion)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        first, tokens = pd.stream(server.server_port, {"prompt": [2]})
+        assert first > 0 and tokens == [5, 6]
+        with pytest.raises(pd.Failed, match="gone"):
+            pd.stream(server.server_port, {"prompt": [1]})
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 # ---- gpu.py

@@ -18,15 +18,14 @@ REQUEST = {"model": "small", "prompt": list(range(1, 200)), "max_tokens": 16, "t
            "return_token_ids": True}
 
 
-@pytest.fixture(scope="module")
-def vllm(models, tmp_path_factory):
-    log = tmp_path_factory.mktemp("vllm") / "server.log"
+def start_vllm(log, model, *more):
+    """The URL and the process of a server that answers."""
     url = f"http://127.0.0.1:{free_port()}"
     process = forker.fork("serve_http", str(log), {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_WORKER_MULTIPROC_METHOD": "fork"},
-                          ["--model", models(), "--served-model-name", "small", "--host", "127.0.0.1",
+                          ["--model", model, "--served-model-name", "small", "--host", "127.0.0.1",
                            "--port", url.rpartition(":")[2], "--dtype", "float32", "--seed", "0", "--enforce-eager",
                            "--block-size", "32", "--max-model-len", "2048", "--max-num-seqs", "4",
-                           "--num-gpu-blocks-override", "200"])
+                           "--num-gpu-blocks-override", "200", *more])
     until = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
@@ -35,6 +34,12 @@ def vllm(models, tmp_path_factory):
         except (urllib.error.URLError, ConnectionError):
             assert process.poll() is None and time.monotonic() < until, log.read_text()[-4000:]
             time.sleep(0.2)
+    return url, process
+
+
+@pytest.fixture(scope="module")
+def vllm(models, tmp_path_factory):
+    url, process = start_vllm(tmp_path_factory.mktemp("vllm") / "server.log", models())
     yield url
     kill_group(process)
 
