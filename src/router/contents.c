@@ -222,11 +222,8 @@ static struct chain chain_of(struct tierce__contents *c, const struct tierce__kv
 static void advance(struct tierce__contents *c, struct chain *chain, struct tierce__msgpack *tokens,
                     uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        struct tierce__msgpack_item item = {.type = TIERCE__MSGPACK_NIL};
-        (void)tierce__msgpack_next(tokens, &item);
-        c->tokens[i] = (uint32_t)item.number;
-    }
+    size_t taken = tierce__msgpack_u32s(tokens, c->tokens, count);
+    TIERCE_ASSERT(taken == count); /* the event was checked */
     chain->before =
         tierce__standard_hash(chain->is_first ? NULL : &chain->before, c->tokens, count);
     chain->is_first = false;

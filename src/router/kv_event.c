@@ -88,10 +88,7 @@ static void take_tokens(struct tierce__msgpack *m, struct tierce__kv_event *even
     f->is_wrong |= array.type != TIERCE__MSGPACK_ARRAY;
     event->tokens = start;
     event->token_count = f->is_wrong ? 0 : array.count;
-    for (uint32_t i = 0; i < event->token_count && !f->is_wrong; i++) {
-        struct tierce__msgpack_item token = take(&start);
-        f->is_wrong = token.type != TIERCE__MSGPACK_UINT || token.number > UINT32_MAX;
-    }
+    f->is_wrong |= tierce__msgpack_u32s(&start, NULL, event->token_count) != event->token_count;
     if (f->is_wrong)
         (void)tierce__msgpack_skip(m);
     else

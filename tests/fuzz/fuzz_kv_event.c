@@ -50,6 +50,8 @@ static void read_snapshot(const uint8_t *data, size_t size)
     bool is_good = tierce__follower_snapshot(f, data, size / 2) &&
                    tierce__follower_snapshot(f, data + size / 2, size - size / 2);
     tierce__follower_snapshot_end(f, is_good, 1);
+    while (tierce__follower_needs(f, &from, 1) == TIERCE__FOLLOWER_WORK)
+        tierce__follower_work(f, 1);
     tierce__follower_about(f, &about);
     TIERCE_ASSERT(about.is_exact || about.blocks == 0);
     tierce__follower_destroy(f);

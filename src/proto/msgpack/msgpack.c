@@ -137,11 +137,37 @@ enum tierce__msgpack_result tierce__msgpack_next(struct tierce__msgpack *msgpack
     return TIERCE__MSGPACK_OK;
 }
 
+/* Bytes of an item without contents, by its first byte. 0: it has contents, or is invalid. */
+static unsigned scalar_bytes(uint8_t first)
+{
+    if (first < 0x80 || first >= 0xe0)
+        return 1;
+    if (first < 0xc0 || (first >= 0xd4 && first <= 0xd8)) /* the latter: extensions */
+        return 0;
+    struct head head = heads[first - 0xc0];
+    bool is_scalar =
+        head.type < TIERCE__MSGPACK_TEXT && (head.type != TIERCE__MSGPACK_UINT || head.width > 0);
+    return is_scalar ? 1u + head.width : 0;
+}
+
+/* Long arrays of numbers, such as tokens, are skipped here and not item by item. */
+static uint64_t skip_scalars(struct tierce__msgpack *from, uint64_t left)
+{
+    while (left > 0 && from->at < from->end) {
+        unsigned bytes = scalar_bytes(*from->at);
+        if (bytes == 0 || (size_t)(from->end - from->at) < bytes)
+            break;
+        from->at += bytes;
+        left--;
+    }
+    return left;
+}
+
 enum tierce__msgpack_result tierce__msgpack_skip(struct tierce__msgpack *msgpack)
 {
     struct tierce__msgpack from = *msgpack;
     /* The number of remaining items is a single counter at any nesting depth. */
-    for (uint64_t left = 1; left > 0; left--) {
+    for (uint64_t left = skip_scalars(&from, 1); left > 0; left = skip_scalars(&from, left - 1)) {
         struct tierce__msgpack_item item;
         enum tierce__msgpack_result result = tierce__msgpack_next(&from, &item);
         if (result != TIERCE__MSGPACK_OK)
@@ -153,4 +179,28 @@ enum tierce__msgpack_result tierce__msgpack_skip(struct tierce__msgpack *msgpack
     }
     *msgpack = from;
     return TIERCE__MSGPACK_OK;
+}
+
+size_t tierce__msgpack_u32s(struct tierce__msgpack *msgpack, uint32_t *out, size_t count)
+{
+    struct tierce__msgpack from = *msgpack;
+    size_t i = 0;
+    for (; i < count && from.at < from.end; i++) {
+        uint8_t first = *from.at;
+        unsigned width = first == 0xcc ? 1 : first == 0xcd ? 2 : first == 0xce ? 4 : 0;
+        struct tierce__msgpack_item item = {.number = first};
+        if (width > 0 && (size_t)(from.end - from.at) > width) {
+            item.number = load_be(from.at + 1, width);
+            from.at += 1 + width;
+        } else if (first < 0x80) {
+            from.at++;
+        } else if (tierce__msgpack_next(&from, &item) != TIERCE__MSGPACK_OK ||
+                   item.type != TIERCE__MSGPACK_UINT || item.number > UINT32_MAX) {
+            break;
+        }
+        if (out != NULL)
+            out[i] = (uint32_t)item.number;
+        *msgpack = from;
+    }
+    return i;
 }

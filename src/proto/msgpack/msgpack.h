@@ -48,4 +48,8 @@ enum tierce__msgpack_result tierce__msgpack_next(struct tierce__msgpack *msgpack
 /* Takes the next item and everything in it. */
 enum tierce__msgpack_result tierce__msgpack_skip(struct tierce__msgpack *msgpack);
 
+/* Takes items as long as they are unsigned numbers of 32 bits, up to `count`. `out` may be NULL.
+ * Returns how many. */
+size_t tierce__msgpack_u32s(struct tierce__msgpack *msgpack, uint32_t *out, size_t count);
+
 #endif

@@ -222,6 +222,50 @@ START_TEST(standard_hashes)
 }
 END_TEST
 
+/* Every first byte: an item is skipped whole, by the way for numbers too, and never beyond the end.
+ */
+START_TEST(items_of_every_kind_are_skipped)
+{
+    for (unsigned first = 0; first < 256; first++) {
+        uint8_t bytes[600] = {(uint8_t)first}; /* lengths of 0, numbers of 0 */
+        struct tierce__msgpack whole = {bytes, bytes + sizeof(bytes)}, item_by_item = whole;
+        struct tierce__msgpack_item item = {0};
+        enum tierce__msgpack_result result = tierce__msgpack_next(&item_by_item, &item);
+        uint64_t within = item.type == TIERCE__MSGPACK_ARRAY ? item.count
+                          : item.type == TIERCE__MSGPACK_MAP ? 2ULL * item.count
+                                                             : 0;
+        item_by_item.at += result == TIERCE__MSGPACK_OK ? within : 0; /* each one byte: 0 */
+        ck_assert_int_eq(tierce__msgpack_skip(&whole), result);
+        ck_assert_ptr_eq(whole.at, item_by_item.at);
+        for (size_t n = 0; result == TIERCE__MSGPACK_OK && n < (size_t)(whole.at - bytes); n++) {
+            struct tierce__msgpack cut = {bytes, bytes + n};
+            ck_assert_int_eq(tierce__msgpack_skip(&cut), TIERCE__MSGPACK_SHORT);
+            ck_assert_ptr_eq(cut.at, bytes);
+        }
+    }
+}
+END_TEST
+
+START_TEST(numbers_of_every_width)
+{
+    static const uint8_t bytes[] = {5, 0xcc, 200, 0xcd, 1, 2, 0xce, 1, 2,    3, 4,    0xcf,
+                                    0, 0,    0,   0,    1, 2, 3,    4, 0xd0, 7, 0xd1, 1,
+                                    2, 0xcf, 0,   0,    0, 1, 0,    0, 0,    0};
+    static const uint32_t expected[] = {5, 200, 0x102, 0x1020304, 0x1020304, 7, 0x102};
+    uint32_t got[8];
+    struct tierce__msgpack m = {bytes, bytes + sizeof(bytes)};
+    ck_assert_uint_eq(tierce__msgpack_u32s(&m, got, 8), 7);
+    ck_assert_int_eq(memcmp(got, expected, sizeof(expected)), 0);
+    ck_assert_ptr_eq(m.at, bytes + sizeof(bytes) - 9); /* the next one is too large */
+    for (size_t n = 0; n < 11; n++) {
+        struct tierce__msgpack cut = {bytes, bytes + n};
+        ck_assert_uint_eq(tierce__msgpack_u32s(&cut, NULL, 8),
+                          (n > 0) + (n > 2) + (n > 5) + (n > 10));
+    }
+}
+END_TEST
+
 CHECK_MAIN("kv event", .teardown = teardown,
-           .tests = {maps_with_unknown_fields, arrays, keys_beside_tokens, twins, standard_hashes},
+           .tests = {items_of_every_kind_are_skipped, numbers_of_every_width,
+                     maps_with_unknown_fields, arrays, keys_beside_tokens, twins, standard_hashes},
            .loops = {{invalid_fields, 0, 7}})
