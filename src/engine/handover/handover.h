@@ -24,11 +24,15 @@
  *
  * The reader verifies each chunk in full (header and cells) before it is published in memory.
  *
+ * With an inbox (handover_inbox.h), the decoder's engine also accepts chunks that the prefiller
+ * writes to it while it computes them (handover_push.h).
+ *
  * Thread: any, except that stop must be the last call. Engines without tiers (node.socket) can do
  * neither: TIERCE_E_UNSUPPORTED.
  */
 
 struct tierce__handover;
+struct tierce__inbox;
 
 #define TIERCE__HANDOVER_TOKEN_MAX  64u
 #define TIERCE__HANDOVER_OFFERS_MAX 4096u
@@ -43,6 +47,15 @@ uint16_t tierce__handover_port(const struct tierce__handover *handover);
 /* Ends the server and all offers; before the engine is closed. NULL is accepted. Blocks for up to a
  * second for replies in transit. */
 void tierce__handover_stop(struct tierce__handover *handover);
+
+/*
+ * From now on, the engine has an inbox for chunks that come from these hosts; see struct
+ * tierce__inbox_opts. Once. Errors: TIERCE_E_ARGUMENT (no host has an address), -ENOMEM. The inbox
+ * is NULL without it. [borrow until stop]
+ */
+TIERCE_MUSTUSE int tierce__handover_accept(struct tierce__handover *handover, const char *hosts,
+                                           uint64_t bytes_max, uint32_t hold_ms);
+struct tierce__inbox *tierce__handover_inbox(struct tierce__handover *handover);
 
 /* Opens an offer for `ms` (at most TIERCE_PIN_MS_MAX): [in] token: 16 to 64 characters that cannot
  * be guessed. Returns the leading blocks that are pinned. Errors: TIERCE_E_ARGUMENT (the token),
@@ -62,12 +75,17 @@ struct tierce__handover_from {
     uint64_t from_block; /* blocks before it are not read */
     uint32_t wait_ms;    /* how long to wait for an offer that is not open yet */
     uint32_t timeout_ms; /* of the whole call */
+    /* Before anything is read: what the prefiller pushes with this ticket is waited for. NULL: it
+     * pushes nothing. The ticket is used up afterwards. */
+    struct tierce__inbox *inbox;
+    const char *ticket;
 };
 
 struct tierce__handover_pulled {
     uint64_t blocks; /* leading blocks that memory holds, pinned for the session */
     uint64_t bytes;  /* that were read from the prefiller */
     int status;      /* why it ended before the last block; 0: it did not */
+    int push_status; /* with a ticket: tierce__inbox_await; else 0 */
     char why[TIERCE__HANDOVER_WHY_BYTES];
 };
 

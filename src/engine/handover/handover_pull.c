@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "core/key/key_text.h"
 #include "engine/handover/handover.h"
+#include "engine/handover/handover_inbox.h"
 #include "engine/peer/peer_keeper.h"
 #include "engine/view.h"
 #include "engine/waterfall.h"
@@ -20,6 +21,7 @@
 #define READS    8u /* at a time */
 #define CLOSE_MS 1000u
 #define RETRY_MS 5
+#define START_MS 1000u /* for a push that has not begun when its prompt is requested */
 
 struct pull {
     struct tierce_view *view;
@@ -330,7 +332,12 @@ int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *c
         return rc;
     if (p.keys.tail_blocks > 0)
         p.tail = tierce__shape_of(view, p.keys.tail_blocks);
+    bool has_ticket = from->inbox != NULL && from->ticket != NULL;
+    if (has_ticket) /* the rest is read, whatever the reason */
+        out->push_status = tierce__inbox_await(from->inbox, from->ticket, START_MS, p.deadline_ns);
     rc = pull_all(&p);
+    if (has_ticket)
+        tierce__inbox_end(from->inbox, from->ticket);
     if (rc != TIERCE_E_DOWN && rc != TIERCE_E_REFUSED && rc != TIERCE_E_DEADLINE)
         end_offer(&p);
     if (p.connector != NULL &&

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The prefiller's side: offers, and a transfer server over the engine's chunks. */
+/* Offers of chunks, and the transfer server over the engine's chunks and its inbox. */
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -9,12 +10,14 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "engine/handover/handover.h"
+#include "engine/handover/handover_inbox.h"
 #include "engine/peer/peer_keeper.h"
 #include "engine/view.h"
 #include "engine/waterfall.h"
 #include "store/transfer/transfer.h"
 
 #define STOP_MS  1000u
+#define IDLE_MS  60000u
 #define SHORTEST 16u /* token */
 
 struct offer {
@@ -30,7 +33,8 @@ struct tierce__handover {
     struct tierce_engine *engine;
     struct tierce__peer_keeper *chunks; /* reads what it serves */
     struct tierce__transfer_server *server;
-    struct tierce__lock lock; /* HANDOVER: the offers */
+    _Atomic(struct tierce__inbox *) inbox; /* NULL: none; release, acquire */
+    struct tierce__lock lock;              /* HANDOVER: the offers */
     struct tierce__list offers;
     size_t count;
 };
@@ -38,6 +42,11 @@ struct tierce__handover {
 static struct tierce__handover *handover_of(struct tierce__keeper *keeper)
 {
     return TIERCE__CONTAINER_OF(keeper, struct tierce__handover, keeper);
+}
+
+static struct tierce__inbox *inbox_of(struct tierce__handover *h)
+{
+    return atomic_load_explicit(&h->inbox, memory_order_acquire);
 }
 
 /* ---- offers ---------------------------------------------------------------------------------- */
@@ -197,29 +206,31 @@ static int measure(struct tierce__keeper *keeper, const struct tierce_plugin_nam
     return chunks->ops->measure(chunks, space, name, bytes);
 }
 
-static int make(struct tierce__keeper *keeper, struct tierce__keeper_room *room,
-                const struct tierce_plugin_name *space, const struct tierce_plugin_name *name,
-                uint64_t bytes)
+/* Writes are those of the inbox, which knows its tickets; the token of an offer is none. */
+static int make_range(struct tierce__keeper *keeper, struct tierce__keeper_room *room,
+                      const struct tierce_plugin_name *space, const struct tierce_plugin_name *name,
+                      const struct tierce__keeper_range *range)
 {
-    (void)keeper;
-    (void)room;
+    struct tierce__inbox *inbox = inbox_of(handover_of(keeper));
     (void)space;
-    (void)name;
-    (void)bytes;
-    return TIERCE_E_REFUSED;
+    return inbox != NULL ? tierce__inbox_make(inbox, room, name, range) : TIERCE_E_REFUSED;
 }
 
-/* Neither is called, because there is no room. */
 static void keep(struct tierce__keeper *keeper, struct tierce__keeper_room *room)
 {
-    (void)keeper;
-    TIERCE_ASSERT(room == NULL);
+    tierce__inbox_keep(inbox_of(handover_of(keeper)), room);
 }
 
 static void abandon(struct tierce__keeper *keeper, struct tierce__keeper_room *room)
 {
-    (void)keeper;
-    TIERCE_ASSERT(room == NULL);
+    tierce__inbox_abandon(inbox_of(handover_of(keeper)), room);
+}
+
+static void gone(struct tierce__keeper *keeper, const struct tierce_plugin_name *token)
+{
+    struct tierce__inbox *inbox = inbox_of(handover_of(keeper));
+    if (inbox != NULL)
+        tierce__inbox_gone(inbox, token);
 }
 
 static void drop(struct tierce__keeper *keeper, struct tierce__keeper_call *call)
@@ -234,6 +245,8 @@ static void drop(struct tierce__keeper *keeper, struct tierce__keeper_call *call
     tierce__lock_drop(&h->lock);
     if (offer != NULL)
         end_offer(h, offer);
+    else if (inbox_of(h) != NULL)
+        (void)tierce__inbox_finish(inbox_of(h), &call->name);
     call->status = 0;
     call->done(call);
 }
@@ -255,7 +268,8 @@ static const struct tierce__keeper_ops keeper_ops = {.has = has_space,
                                                      .find = find,
                                                      .release = release,
                                                      .measure = measure,
-                                                     .make = make,
+                                                     .make_range = make_range,
+                                                     .gone = gone,
                                                      .keep = keep,
                                                      .abandon = abandon,
                                                      .drop = drop,
@@ -271,7 +285,11 @@ static uint32_t rights_of(void *arg, const char *token, size_t token_bytes)
     const struct offer *offer = find_offer(h, token, token_bytes);
     bool is_open = offer != NULL && offer->deadline_ns > now_ns;
     tierce__lock_drop(&h->lock);
-    return is_open ? TIERCE__TRANSFER_READ | TIERCE__TRANSFER_WRITE : 0;
+    if (is_open)
+        return TIERCE__TRANSFER_READ | TIERCE__TRANSFER_WRITE;
+    struct tierce__inbox *inbox = inbox_of(h);
+    return inbox != NULL && tierce__inbox_admits(inbox, token, token_bytes) ? TIERCE__TRANSFER_WRITE
+                                                                            : 0;
 }
 
 static int start_server(struct tierce__handover *h, const char *host, uint16_t port,
@@ -281,6 +299,7 @@ static int start_server(struct tierce__handover *h, const char *host, uint16_t p
                                                 .host = host,
                                                 .port = port,
                                                 .keeper = &h->keeper,
+                                                .idle_ms = IDLE_MS,
                                                 .rights = rights_of,
                                                 .rights_arg = h};
     if (getrandom(opts.incarnation, sizeof(opts.incarnation), 0) !=
@@ -322,6 +341,27 @@ int tierce__handover_start(struct tierce__handover **out, struct tierce_engine *
     return 0;
 }
 
+int tierce__handover_accept(struct tierce__handover *h, const char *hosts, uint64_t bytes_max,
+                            uint32_t hold_ms)
+{
+    struct tierce__inbox *inbox;
+    TIERCE_ASSERT(inbox_of(h) == NULL);
+    int rc =
+        tierce__inbox_create(&inbox, h->engine,
+                             &(struct tierce__inbox_opts){.size = sizeof(struct tierce__inbox_opts),
+                                                          .hosts = hosts,
+                                                          .bytes_max = bytes_max,
+                                                          .hold_ms = hold_ms});
+    if (rc == 0)
+        atomic_store_explicit(&h->inbox, inbox, memory_order_release);
+    return rc;
+}
+
+struct tierce__inbox *tierce__handover_inbox(struct tierce__handover *h)
+{
+    return inbox_of(h);
+}
+
 uint16_t tierce__handover_port(const struct tierce__handover *h)
 {
     return tierce__transfer_server_port(h->server);
@@ -332,6 +372,7 @@ void tierce__handover_stop(struct tierce__handover *h)
     if (h == NULL)
         return;
     tierce__transfer_server_stop(h->server, tierce__deadline_in_ms(STOP_MS));
+    tierce__inbox_destroy(inbox_of(h));
     tierce__peer_keeper_destroy(h->chunks);
     expire(h, true);
     TIERCE_ASSERT(h->count == 0);

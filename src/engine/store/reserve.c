@@ -383,7 +383,8 @@ static int prepare(struct tierce__reservation *r, const struct tierce__reserve_w
         r->rooms[i] = (struct tierce__room){.index = r->chunks[i].index,
                                             .block_count = r->chunks[i].record.block_count,
                                             .bytes = r->chunks[i].record.object_bytes,
-                                            .object = r->chunks[i].buf->data};
+                                            .object = r->chunks[i].buf->data,
+                                            .buf = r->chunks[i].buf};
     return rc;
 }
 

@@ -38,6 +38,7 @@ struct tierce__room {
     uint32_t block_count;
     uint64_t bytes; /* of the object */
     uint8_t *object;
+    struct tierce__buf *buf; /* that the object is in; NULL: it is a node's. [borrow until end] */
 };
 
 struct tierce__reservation;

@@ -17,22 +17,27 @@
 #include "engine/device/devices.h"
 #include "engine/lender.h"
 #include "engine/store/gather.h"
+#include "engine/store/store_watch.h"
 
 struct tierce_store {
     uint32_t magic;
     struct tierce_engine *engine;
     struct tierce__lender_space space;
     struct tierce__gather gather;
-    struct tierce__transit *transit; /* NULL: memory of the host */
+    struct tierce__transit *transit;   /* NULL: memory of the host */
+    struct tierce__store_watch *watch; /* or NULL */
 };
 
 static int64_t end_store(struct tierce_store *store, bool complete)
 {
+    struct tierce__store_watch *watch = store->watch;
     int64_t blocks = store->engine->lender->store_end(&store->space, complete);
     TIERCE_DASSERT(blocks >= 0 && (complete || blocks == 0));
     tierce__gather_fini(&store->gather);
     store->magic = 0;
     tierce__free(store);
+    if (watch != NULL)
+        watch->ended(watch, complete);
     return blocks;
 }
 
@@ -166,7 +171,19 @@ int tierce_store_layer(struct tierce_store *store, uint32_t layer)
     TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
     if (store->transit != NULL)
         return enqueue_layer(store, layer);
-    return tierce__gather_layer(&store->gather, layer);
+    int rc = tierce__gather_layer(&store->gather, layer);
+    if (rc == 0 && store->watch != NULL)
+        store->watch->filled(store->watch, store->gather.view->part.first_layer + layer);
+    return rc;
+}
+
+void tierce__store_watch(struct tierce_store *store, struct tierce__store_watch *watch,
+                         struct tierce__watched *out)
+{
+    TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
+    TIERCE_ASSERT(store->watch == NULL && store->gather.next_layer == 0);
+    store->watch = watch;
+    *out = (struct tierce__watched){store->gather.view, store->space.rooms, store->space.count};
 }
 
 int64_t tierce_store_end(struct tierce_store *store)

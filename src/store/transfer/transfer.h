@@ -65,6 +65,15 @@ struct tierce__keeper_room {
     void (*done)(struct tierce__keeper_room *room);
     void *arg;
     struct tierce__list node; /* the keeper's until done */
+    /* [in] of make_range: the client, by the token of its greeting and its address ("HOST:PORT",
+     * "[HOST]:PORT"). [borrow for the call] */
+    struct tierce_plugin_name token;
+    const char *peer;
+};
+
+/* A part of an object that arrives in several WRITEs. offset + length <= total. */
+struct tierce__keeper_range {
+    uint64_t offset, length, total;
 };
 
 /* Threads: any, several at a time. No function blocks, unless it says so. */
@@ -84,6 +93,19 @@ struct tierce__keeper_ops {
     TIERCE_MUSTUSE int (*make)(struct tierce__keeper *keeper, struct tierce__keeper_room *room,
                                const struct tierce_plugin_name *space,
                                const struct tierce_plugin_name *name, uint64_t bytes);
+    /*
+     * In place of make, for a keeper that accepts the ranges of an object one by one, in any order
+     * and on several connections: room for a range. The object is visible when all of its ranges
+     * were kept, and the keeper has verified it. Further errors: -EEXIST (the object exists, and
+     * needs no bytes), TIERCE_E_FORMAT (the range contradicts earlier ones: the connection ends,
+     * and it is logged). NULL: objects arrive whole.
+     */
+    int (*make_range)(struct tierce__keeper *keeper, struct tierce__keeper_room *room,
+                      const struct tierce_plugin_name *space, const struct tierce_plugin_name *name,
+                      const struct tierce__keeper_range *range);
+    /* A connection with this token has ended, after its rooms were kept or abandoned. NULL: not
+     * told. */
+    void (*gone)(struct tierce__keeper *keeper, const struct tierce_plugin_name *token);
     /* The bytes are there: makes the object visible, in place of an older one of that name. Calls
      * room->done exactly once, perhaps before it returns, on any thread, with `status`; the room is
      * gone then. */

@@ -25,6 +25,10 @@ static void free_connection(struct tierce__task *task)
     struct tierce__transfer_server *server = c->server;
     struct tierce__poll_loop *loop = c->loop;
     TIERCE_ASSERT(c->is_closing && c->working == 0);
+    struct tierce__keeper *keeper = server->opts.keeper;
+    const struct tierce_plugin_name token = {c->token, c->token_bytes};
+    if (keeper->ops->gone != NULL && c->rights != 0)
+        keeper->ops->gone(keeper, &token);
     tierce__list_remove(&c->member);
     explicit_bzero(c->token, sizeof(c->token));
     const struct tierce__address address = c->address;

@@ -157,6 +157,8 @@ static bool take_request(struct tierce__transfer_connection *c)
     use_input(c, bytes);
     c->has_moved = true;
     tierce__transfer_slot_begin(slot);
+    if (request.op == TIERCE__TRANSFER_OP_WRITE && slot->refused == TIERCE_E_FORMAT)
+        refuse_input(c, "a range of an object contradicts earlier ones");
     return true;
 }
 

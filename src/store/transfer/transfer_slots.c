@@ -277,19 +277,28 @@ static void skip(struct tierce__transfer_slot *slot, int status)
     receive(slot, NULL);
 }
 
-static void begin_write(struct tierce__transfer_slot *slot, bool is_allowed)
+static int make_room(struct tierce__transfer_slot *slot)
 {
+    const struct tierce__transfer_connection *c = slot->connection;
     const struct tierce__transfer_request *request = &slot->request;
     struct tierce__keeper *keeper = keeper_of(slot);
     struct tierce_plugin_name space = space_of(slot), name = name_of(slot);
-    int rc = is_allowed ? 0 : TIERCE_E_REFUSED;
-    if (rc == 0 && (request->offset != 0 || request->length != request->total))
-        rc = TIERCE_E_UNSUPPORTED;
-    if (rc == 0) {
-        slot->room = (struct tierce__keeper_room){.done = on_kept, .arg = slot};
-        tierce__list_init(&slot->room.node);
-        rc = keeper->ops->make(keeper, &slot->room, &space, &name, request->total);
-    }
+    slot->room = (struct tierce__keeper_room){
+        .done = on_kept, .arg = slot, .token = {c->token, c->token_bytes}, .peer = c->peer};
+    tierce__list_init(&slot->room.node);
+    if (keeper->ops->make_range != NULL)
+        return keeper->ops->make_range(
+            keeper, &slot->room, &space, &name,
+            &(struct tierce__keeper_range){request->offset, request->length, request->total});
+    if (request->offset != 0 || request->length != request->total)
+        return TIERCE_E_UNSUPPORTED;
+    return keeper->ops->make(keeper, &slot->room, &space, &name, request->total);
+}
+
+static void begin_write(struct tierce__transfer_slot *slot, bool is_allowed)
+{
+    const struct tierce__transfer_request *request = &slot->request;
+    int rc = is_allowed ? make_room(slot) : TIERCE_E_REFUSED;
     if (rc != 0) {
         skip(slot, rc);
         return;

@@ -370,23 +370,30 @@ static int get_object(void *opened, const struct tierce_plugin_name *name, void 
 
 /* ---- other calls ----------------------------------------------------------------------------- */
 
+/* A WRITE, whose reply is not read yet. The link has begun. */
+static int send_write(struct transfer_link *link, const struct tierce_plugin_name *name,
+                      struct tierce__transfer_request request, const void *bytes,
+                      uint64_t deadline_ns)
+{
+    uint8_t head[HEAD];
+    TIERCE_DASSERT(request.length > 0 && request.op == TIERCE__TRANSFER_OP_WRITE);
+    encode(link, head, request, name, deadline_ns);
+    struct iovec pieces[3] = {
+        {head, HEAD}, piece_of(name), {(void *)(uintptr_t)bytes, (size_t)request.length}};
+    return tierce__peer_send(&link->peer, pieces, 3, deadline_ns);
+}
+
 static int put_object(void *opened, const struct tierce_plugin_name *name, const void *memory,
                       uint64_t length, uint64_t deadline_ns)
 {
-    TIERCE_DASSERT(length > 0);
     struct transfer_link *link = opened;
     struct tierce__transfer_reply reply;
-    uint8_t head[HEAD];
     int rc = begin(link, deadline_ns);
-    if (rc != 0)
-        return rc;
-    encode(link, head,
-           (struct tierce__transfer_request){
-               .op = TIERCE__TRANSFER_OP_WRITE, .length = length, .total = length},
-           name, deadline_ns);
-    struct iovec pieces[3] = {
-        {head, HEAD}, piece_of(name), {(void *)(uintptr_t)memory, (size_t)length}};
-    rc = tierce__peer_send(&link->peer, pieces, 3, deadline_ns);
+    if (rc == 0)
+        rc = send_write(link, name,
+                        (struct tierce__transfer_request){
+                            .op = TIERCE__TRANSFER_OP_WRITE, .length = length, .total = length},
+                        memory, deadline_ns);
     return rc == 0 ? read_reply(link, &reply, TIERCE__TRANSFER_OP_WRITE, deadline_ns) : rc;
 }
 
@@ -700,9 +707,56 @@ int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *to
     return rc;
 }
 
+int tierce__transfer_link_open(struct tierce__transfer_link *link, const char *token,
+                               uint64_t deadline_ns)
+{
+    if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
+        return TIERCE_E_ARGUMENT;
+    link->store.token = token;
+    int rc = begin(&link->link, deadline_ns);
+    link->store.token = NULL;
+    return rc;
+}
+
 bool tierce__transfer_link_is_open(const struct tierce__transfer_link *link)
 {
     return tierce__peer_is_connected(&link->link.peer);
+}
+
+int tierce__transfer_link_write(struct tierce__transfer_link *link,
+                                const struct tierce_plugin_name *name,
+                                const struct tierce__link_range *range, const void *bytes,
+                                uint64_t deadline_ns)
+{
+    if (!tierce__transfer_link_is_open(link))
+        return TIERCE_E_DOWN;
+    TIERCE_ASSERT((uint16_t)(link->link.sent - link->link.awaited) < TIERCE__TRANSFER_PIPELINE);
+    return send_write(&link->link, name,
+                      (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_WRITE,
+                                                        .offset = range->offset,
+                                                        .length = range->length,
+                                                        .total = range->total},
+                      bytes, deadline_ns);
+}
+
+int tierce__transfer_link_written(struct tierce__transfer_link *link, uint64_t deadline_ns)
+{
+    struct tierce__transfer_reply reply;
+    if (!tierce__transfer_link_is_open(link))
+        return TIERCE_E_DOWN;
+    TIERCE_ASSERT(link->link.sent != link->link.awaited);
+    return read_reply(&link->link, &reply, TIERCE__TRANSFER_OP_WRITE, deadline_ns);
+}
+
+int tierce__transfer_link_remove(struct tierce__transfer_link *link,
+                                 const struct tierce_plugin_name *name, uint64_t deadline_ns)
+{
+    struct tierce__transfer_reply reply;
+    if (!tierce__transfer_link_is_open(link))
+        return TIERCE_E_DOWN;
+    return ask(&link->link, &reply,
+               (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_DROP}, name,
+               deadline_ns);
 }
 
 const char *tierce__transfer_link_why(const struct tierce__transfer_link *link)

@@ -1,0 +1,667 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/handover/handover_inbox.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/log/log_repeat.h"
+#include "core/key/key_text.h"
+#include "core/key/namespaces.h"
+#include "engine/handover/handover_landing.h"
+#include "engine/handover/handover_ranges.h"
+#include "engine/observe/operate.h"
+#include "engine/view.h"
+#include "engine/waterfall.h"
+
+#define HOST_BYTES   64u
+#define MEMORY_SHARE 4u
+static const char blanks[] = " \t\r\n";
+
+enum ticket_state {
+    TICKET_ISSUED, /* nothing has come */
+    TICKET_OPEN,
+    TICKET_OVER, /* nothing more comes: `status` */
+};
+
+struct ticket {
+    struct tierce__list node;
+    struct tierce__list incoming;
+    char token[TIERCE__TICKET_BYTES];
+    enum ticket_state state;
+    int status;
+    uint64_t session;     /* whose pins its chunks are */
+    uint64_t deadline_ns; /* for the next range, or for its end by the reader */
+    bool has_view;
+    struct tierce__key view; /* namespace and shard of its chunks */
+};
+
+/* A chunk that is arriving. Freed when no room is in use and no ticket has it. */
+struct incoming {
+    struct tierce__list node; /* of the ticket, or alone */
+    struct tierce__inbox *inbox;
+    struct ticket *ticket; /* NULL: it has ended, and the bytes are dropped */
+    struct tierce__key key;
+    struct tierce__buf *buf;
+    struct tierce__ranges claimed;
+    uint64_t arrived;
+    uint64_t era; /* operate.h */
+    uint32_t rooms;
+};
+
+struct tierce__inbox {
+    struct tierce_engine *engine;
+    uint64_t bytes_max;
+    uint32_t hold_ms;
+    size_t host_count;
+    char hosts[TIERCE__INBOX_HOSTS][HOST_BYTES];
+
+    struct tierce__lock lock; /* INBOX: all below, and the tickets */
+    struct tierce__cond changed;
+    struct tierce__list tickets;
+    size_t ticket_count;
+    uint64_t incoming_count, incoming_bytes;
+    struct tierce__inbox_stats stats; /* without those of now */
+};
+
+/* ---- hosts ----------------------------------------------------------------------------------- */
+
+static bool has_host(const struct tierce__inbox *inbox, const char *host)
+{
+    for (size_t i = 0; i < inbox->host_count; i++)
+        if (strcmp(inbox->hosts[i], host) == 0)
+            return true;
+    return false;
+}
+
+static void add_host(struct tierce__inbox *inbox, const char *name)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *places = NULL;
+    int rc = getaddrinfo(name, NULL, &hints, &places);
+    if (rc != 0)
+        tierce__log(TIERCE_LOG_WARN, "inbox_host_unknown",
+                    "host=\"%s\" err=\"%s\" consequence=\"it cannot push chunks\"", name,
+                    gai_strerror(rc));
+    for (struct addrinfo *it = places; rc == 0 && it != NULL; it = it->ai_next) {
+        char *host = inbox->hosts[inbox->host_count];
+        if (inbox->host_count < TIERCE__INBOX_HOSTS &&
+            getnameinfo(it->ai_addr, it->ai_addrlen, host, HOST_BYTES, NULL, 0, NI_NUMERICHOST) ==
+                0 &&
+            !has_host(inbox, host))
+            inbox->host_count++;
+    }
+    if (rc == 0)
+        freeaddrinfo(places);
+}
+
+static void add_hosts(struct tierce__inbox *inbox, const char *hosts)
+{
+    char name[256];
+    for (const char *at = hosts + strspn(hosts, blanks); *at != '\0'; at += strspn(at, blanks)) {
+        size_t bytes = strcspn(at, blanks);
+        if (bytes < sizeof(name)) {
+            memcpy(name, at, bytes);
+            name[bytes] = '\0';
+            add_host(inbox, name);
+        }
+        at += bytes;
+    }
+}
+
+/* peer: "HOST:PORT", "[HOST]:PORT"; an IPv4 address may be written as one of IPv6. */
+static bool is_allowed(const struct tierce__inbox *inbox, const char *peer)
+{
+    static const char mapped[] = "::ffff:";
+    char host[HOST_BYTES];
+    const char *end = strrchr(peer, ':'), *from = peer + (peer[0] == '[');
+    if (end == NULL)
+        return false;
+    end -= peer[0] == '[';
+    if (strncmp(from, mapped, sizeof(mapped) - 1) == 0)
+        from += sizeof(mapped) - 1;
+    if (end <= from || (size_t)(end - from) >= sizeof(host))
+        return false;
+    memcpy(host, from, (size_t)(end - from));
+    host[end - from] = '\0';
+    return has_host(inbox, host);
+}
+
+/* ---- tickets --------------------------------------------------------------------------------- */
+
+/* Compares all characters, so that the time does not depend on how many are right. */
+static bool is_token(const struct ticket *ticket, const char *token, size_t bytes)
+{
+    unsigned differ = 0;
+    if (bytes != TIERCE__TICKET_BYTES - 1)
+        return false;
+    for (size_t i = 0; i < bytes; i++)
+        differ |= (unsigned char)(ticket->token[i] ^ token[i]);
+    return differ == 0;
+}
+
+static struct ticket *find_ticket(struct tierce__inbox *inbox, const char *token, size_t bytes)
+{
+    tierce__lock_assert_held(&inbox->lock);
+    TIERCE__LIST_FOR_EACH (it, &inbox->tickets) {
+        struct ticket *ticket = TIERCE__CONTAINER_OF(it, struct ticket, node);
+        if (is_token(ticket, token, bytes))
+            return ticket;
+    }
+    return NULL;
+}
+
+/* Frees it if nothing uses it any more. */
+static void drop_if_unused(struct incoming *incoming)
+{
+    struct tierce__inbox *inbox = incoming->inbox;
+    tierce__lock_assert_held(&inbox->lock);
+    if (incoming->ticket != NULL || incoming->rooms > 0)
+        return;
+    inbox->incoming_count--;
+    inbox->incoming_bytes -= incoming->claimed.total;
+    tierce__list_remove(&incoming->node);
+    tierce__buf_release(incoming->buf);
+    tierce__free(incoming);
+}
+
+/* Nothing more comes for the ticket; chunks that have not arrived whole are dropped. */
+static void close_ticket(struct tierce__inbox *inbox, struct ticket *ticket, int status)
+{
+    tierce__lock_assert_held(&inbox->lock);
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &ticket->incoming) {
+        struct incoming *incoming = TIERCE__CONTAINER_OF(it, struct incoming, node);
+        tierce__list_remove(&incoming->node);
+        incoming->ticket = NULL;
+        inbox->stats.lost++;
+        drop_if_unused(incoming);
+    }
+    if (ticket->state != TICKET_OVER)
+        ticket->status = status;
+    ticket->state = TICKET_OVER;
+    ticket->deadline_ns = tierce__deadline_in_ms(inbox->hold_ms);
+    tierce__cond_broadcast(&inbox->changed);
+}
+
+static void unpin(struct tierce__inbox *inbox, const struct tierce__key *key, uint64_t session)
+{
+    struct tierce_view *view = tierce__view_borrow(inbox->engine, key);
+    if (view != NULL) {
+        tierce_unpin(view, session);
+        tierce__view_give_back(view);
+    }
+}
+
+/* Takes a ticket off the list, under the lock; the caller frees it without the lock. */
+static void unlist(struct tierce__inbox *inbox, struct ticket *ticket)
+{
+    close_ticket(inbox, ticket, TIERCE_E_DEADLINE);
+    tierce__list_remove(&ticket->node);
+    inbox->ticket_count--;
+}
+
+static void free_ticket(struct tierce__inbox *inbox, struct ticket *ticket)
+{
+    if (ticket->has_view)
+        unpin(inbox, &ticket->view, ticket->session);
+    explicit_bzero(ticket->token, sizeof(ticket->token));
+    tierce__free(ticket);
+}
+
+/* Ends tickets whose time is over, or all. */
+static void expire(struct tierce__inbox *inbox, bool all)
+{
+    uint64_t now_ns = tierce__now_ns();
+    for (;;) {
+        struct ticket *over = NULL;
+        tierce__lock_take(&inbox->lock);
+        TIERCE__LIST_FOR_EACH (it, &inbox->tickets) {
+            struct ticket *ticket = TIERCE__CONTAINER_OF(it, struct ticket, node);
+            if (all || ticket->deadline_ns <= now_ns) {
+                over = ticket;
+                break;
+            }
+        }
+        if (over != NULL)
+            unlist(inbox, over);
+        tierce__lock_drop(&inbox->lock);
+        if (over == NULL)
+            return;
+        free_ticket(inbox, over);
+    }
+}
+
+static int make_ticket(struct ticket **out, uint32_t ms)
+{
+    uint8_t random[(TIERCE__TICKET_BYTES - 1) / 2];
+    struct ticket *ticket = tierce__calloc(1, sizeof(*ticket));
+    if (ticket == NULL)
+        return -ENOMEM;
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random) ||
+        getrandom(&ticket->session, sizeof(ticket->session), 0) !=
+            (ssize_t)sizeof(ticket->session)) {
+        tierce__free(ticket);
+        return -EIO;
+    }
+    tierce__hex_encode(ticket->token, random, sizeof(random));
+    ticket->session |= 1; /* 0 is no session */
+    ticket->deadline_ns = tierce__deadline_in_ms(ms);
+    tierce__list_init(&ticket->incoming);
+    *out = ticket;
+    return 0;
+}
+
+int tierce__inbox_issue(struct tierce__inbox *inbox, char (*tickets)[TIERCE__TICKET_BYTES],
+                        size_t count, uint32_t ms)
+{
+    size_t made = 0;
+    expire(inbox, false);
+    for (; made < count; made++) {
+        struct ticket *ticket;
+        int rc = make_ticket(&ticket, ms);
+        if (rc < 0)
+            return made > 0 ? (int)made : rc;
+        tierce__lock_take(&inbox->lock);
+        bool has_room = inbox->ticket_count < TIERCE__TICKETS_MAX;
+        if (has_room) {
+            memcpy(tickets[made], ticket->token, sizeof(ticket->token));
+            tierce__list_push_back(&inbox->tickets, &ticket->node);
+            inbox->ticket_count++;
+        }
+        tierce__lock_drop(&inbox->lock);
+        if (!has_room) {
+            tierce__free(ticket);
+            break;
+        }
+    }
+    return (int)made;
+}
+
+int tierce__inbox_await(struct tierce__inbox *inbox, const char *ticket_text, uint32_t start_ms,
+                        uint64_t deadline_ns)
+{
+    uint64_t start_ns = tierce__deadline_in_ms(start_ms);
+    size_t bytes = strlen(ticket_text);
+    int rc = TIERCE_E_MISS;
+    bool waits = true;
+    tierce__lock_take(&inbox->lock);
+    while (waits) {
+        const struct ticket *ticket = find_ticket(inbox, ticket_text, bytes);
+        bool has_begun = ticket != NULL && ticket->state != TICKET_ISSUED;
+        uint64_t until_ns = has_begun || start_ns > deadline_ns ? deadline_ns : start_ns;
+        rc = ticket == NULL                 ? TIERCE_E_MISS
+             : ticket->state == TICKET_OVER ? ticket->status
+                                            : TIERCE_E_DEADLINE;
+        waits =
+            rc == TIERCE_E_DEADLINE && ticket->state != TICKET_OVER && tierce__now_ns() < until_ns;
+        if (waits)
+            (void)tierce__cond_wait(&inbox->changed, &inbox->lock, until_ns);
+    }
+    tierce__lock_drop(&inbox->lock);
+    return rc;
+}
+
+void tierce__inbox_end(struct tierce__inbox *inbox, const char *ticket_text)
+{
+    tierce__lock_take(&inbox->lock);
+    struct ticket *ticket = find_ticket(inbox, ticket_text, strlen(ticket_text));
+    if (ticket != NULL)
+        unlist(inbox, ticket);
+    tierce__lock_drop(&inbox->lock);
+    if (ticket != NULL)
+        free_ticket(inbox, ticket);
+}
+
+bool tierce__inbox_admits(struct tierce__inbox *inbox, const char *token, size_t token_bytes)
+{
+    tierce__lock_take(&inbox->lock);
+    const struct ticket *ticket = find_ticket(inbox, token, token_bytes);
+    bool admits =
+        ticket != NULL && ticket->state != TICKET_OVER && ticket->deadline_ns > tierce__now_ns();
+    tierce__lock_drop(&inbox->lock);
+    return admits;
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+/* The ticket of a range, whose time begins anew. NULL: it is not accepted. */
+static struct ticket *use_ticket(struct tierce__inbox *inbox,
+                                 const struct tierce__keeper_room *room)
+{
+    tierce__lock_assert_held(&inbox->lock);
+    struct ticket *ticket = find_ticket(inbox, room->token.text, room->token.bytes);
+    if (ticket == NULL || ticket->state == TICKET_OVER ||
+        (ticket->state == TICKET_ISSUED && ticket->deadline_ns <= tierce__now_ns()))
+        return NULL;
+    if (ticket->state == TICKET_ISSUED)
+        tierce__cond_broadcast(&inbox->changed);
+    ticket->state = TICKET_OPEN;
+    ticket->deadline_ns = tierce__deadline_in_ms(inbox->hold_ms);
+    return ticket;
+}
+
+static struct incoming *find_incoming(const struct ticket *ticket, const struct tierce__key *key)
+{
+    TIERCE__LIST_FOR_EACH (it, &ticket->incoming) {
+        struct incoming *incoming = TIERCE__CONTAINER_OF(it, struct incoming, node);
+        if (tierce__key_equal(&incoming->key, key))
+            return incoming;
+    }
+    return NULL;
+}
+
+/* Under the lock. Errors: TIERCE_E_FORMAT, TIERCE_E_LIMIT. */
+static int claim(struct incoming *incoming, struct tierce__keeper_room *room,
+                 const struct tierce__keeper_range *range)
+{
+    int rc = incoming->claimed.total == range->total
+                 ? tierce__ranges_claim(&incoming->claimed, range->offset, range->length)
+                 : TIERCE_E_FORMAT;
+    if (rc == TIERCE_E_FORMAT)
+        incoming->inbox->stats.wrong++;
+    if (rc < 0)
+        return rc;
+    incoming->rooms++;
+    room->data = incoming->buf->data + range->offset;
+    room->bytes = range->length;
+    room->owner = incoming;
+    return 0;
+}
+
+/* Errors: TIERCE_E_ARGUMENT (no name of a chunk), TIERCE_E_REFUSED (a namespace of no view). */
+static int read_name(struct tierce__inbox *inbox, struct tierce__key *key,
+                     const struct tierce_plugin_name *name)
+{
+    uint8_t digest[TIERCE_HASH_BYTES];
+    *key = (struct tierce__key){0};
+    if (tierce__key_text_parse(digest, &key->shard, key->hash, name->text, name->bytes) != 0)
+        return TIERCE_E_ARGUMENT;
+    int64_t ns = tierce__namespaces_find(inbox->engine->namespaces, digest);
+    if (ns < 0 || tierce__engine_mode(inbox->engine) != TIERCE_MODE_NORMAL)
+        return TIERCE_E_REFUSED;
+    key->ns = (uint32_t)ns;
+    return 0;
+}
+
+/* Whether memory holds the chunk, which is pinned as far as memory.pins permits. */
+static bool is_present(struct tierce__inbox *inbox, struct tierce_view *view,
+                       const struct tierce__key *key, uint64_t session)
+{
+    struct tierce__buf *buf = tierce__storage_lease(inbox->engine, key);
+    if (buf != NULL && !tierce__session_add(view, session, key, buf, inbox->hold_ms))
+        tierce__log_repeated(TIERCE_LOG_WARN, "inbox_not_pinned",
+                             "err=\"memory.pins has no room\" consequence=\"a chunk may be "
+                             "evicted before it is used\"");
+    return buf != NULL;
+}
+
+/* Room within the bound, and in memory. */
+static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct tierce_view *view,
+                   const struct tierce__key *key, uint64_t bytes)
+{
+    tierce__lock_take(&inbox->lock);
+    /* One chunk alone always fits. */
+    bool fits = inbox->incoming_bytes == 0 || inbox->incoming_bytes + bytes <= inbox->bytes_max;
+    if (fits) {
+        inbox->incoming_bytes += bytes;
+        inbox->incoming_count++;
+    }
+    tierce__lock_drop(&inbox->lock);
+    struct incoming *incoming = fits ? tierce__calloc(1, sizeof(*incoming)) : NULL;
+    if (incoming != NULL)
+        incoming->buf = tierce__landing_reserve(view, key, bytes);
+    if (incoming != NULL && incoming->buf != NULL) {
+        tierce__list_init(&incoming->node);
+        incoming->inbox = inbox;
+        incoming->key = *key;
+        incoming->claimed.total = bytes;
+        incoming->era = tierce__era_now(inbox->engine);
+        *out = incoming;
+        return 0;
+    }
+    bool is_full = incoming != NULL;
+    tierce__free(incoming);
+    tierce__lock_take(&inbox->lock);
+    inbox->stats.busy++;
+    if (fits) {
+        inbox->incoming_bytes -= bytes;
+        inbox->incoming_count--;
+    }
+    tierce__lock_drop(&inbox->lock);
+    return !fits ? TIERCE_E_LIMIT : is_full ? TIERCE_E_FULL : -ENOMEM;
+}
+
+/* The first range of a chunk. */
+static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *room,
+                      const struct tierce__key *key, uint64_t session,
+                      const struct tierce__keeper_range *range)
+{
+    struct incoming *made = NULL;
+    struct tierce_view *view = tierce__view_borrow(inbox->engine, key);
+    int rc = view == NULL                                ? TIERCE_E_REFUSED
+             : !tierce__landing_fits(view, range->total) ? TIERCE_E_FORMAT
+             : is_present(inbox, view, key, session)     ? -EEXIST
+                                                         : 0;
+    if (rc == 0)
+        rc = reserve(inbox, &made, view, key, range->total);
+    if (view != NULL)
+        tierce__view_give_back(view);
+    if (rc < 0 && rc != -EEXIST)
+        return rc;
+    tierce__lock_take(&inbox->lock);
+    struct ticket *ticket = use_ticket(inbox, room);
+    if (ticket != NULL) {
+        ticket->has_view = true;
+        ticket->view = *key;
+    }
+    if (rc == -EEXIST)
+        inbox->stats.present++;
+    if (rc == 0 && ticket == NULL)
+        rc = TIERCE_E_REFUSED;
+    struct incoming *other = rc == 0 ? find_incoming(ticket, key) : NULL;
+    if (rc == 0 && other == NULL) {
+        made->ticket = ticket;
+        tierce__list_push_back(&ticket->incoming, &made->node);
+        other = made;
+    }
+    if (rc == 0)
+        rc = claim(other, room, range);
+    if (made != NULL)
+        drop_if_unused(made);
+    tierce__lock_drop(&inbox->lock);
+    return rc;
+}
+
+static void log_refusal(const struct tierce__keeper_room *room, const char *why)
+{
+    tierce__log_repeated(TIERCE_LOG_WARN, "inbox_refused", "peer=%s why=\"%s\"", room->peer, why);
+}
+
+int tierce__inbox_make(struct tierce__inbox *inbox, struct tierce__keeper_room *room,
+                       const struct tierce_plugin_name *name,
+                       const struct tierce__keeper_range *range)
+{
+    struct tierce__key key;
+    uint64_t session = 0;
+    if (!is_allowed(inbox, room->peer)) {
+        log_refusal(room, "its host is not named in handover.allow");
+        return TIERCE_E_REFUSED;
+    }
+    int rc = read_name(inbox, &key, name);
+    if (rc < 0)
+        return rc;
+    tierce__lock_take(&inbox->lock);
+    const struct ticket *ticket = use_ticket(inbox, room);
+    struct incoming *incoming = ticket != NULL ? find_incoming(ticket, &key) : NULL;
+    if (ticket != NULL)
+        session = ticket->session;
+    if (incoming != NULL)
+        rc = claim(incoming, room, range);
+    tierce__lock_drop(&inbox->lock);
+    if (ticket == NULL) {
+        log_refusal(room, "its ticket is unknown, over or used");
+        return TIERCE_E_REFUSED;
+    }
+    return incoming != NULL ? rc : make_first(inbox, room, &key, session, range);
+}
+
+/* ---- the last byte --------------------------------------------------------------------------- */
+
+static int publish(struct incoming *incoming, uint64_t session)
+{
+    struct tierce__inbox *inbox = incoming->inbox;
+    struct tierce_engine *engine = inbox->engine;
+    struct tierce_view *view = tierce__view_borrow(engine, &incoming->key);
+    int rc = view != NULL ? TIERCE_E_CANCELLED : TIERCE_E_REFUSED;
+    if (view != NULL && tierce__era_enter(engine, incoming->era)) {
+        rc = tierce__landing_publish(view, &incoming->key, incoming->buf);
+        tierce__era_leave(engine, incoming->era);
+    }
+    if (rc == 0 && !is_present(inbox, view, &incoming->key, session))
+        rc = TIERCE_E_FULL;
+    if (view != NULL)
+        tierce__view_give_back(view);
+    return rc;
+}
+
+/* All ranges of a chunk have arrived; no ticket has it any more. */
+static int finish(struct incoming *incoming, const char *token, uint64_t session)
+{
+    struct tierce__inbox *inbox = incoming->inbox;
+    struct tierce__key key = incoming->key;
+    int rc = publish(incoming, session);
+    bool is_wrong = rc == TIERCE_E_FORMAT || rc == TIERCE_E_VERSION || rc == TIERCE_E_LIMIT ||
+                    rc == TIERCE_E_IDENTITY || rc == TIERCE_E_CHECKSUM;
+    tierce__lock_take(&inbox->lock);
+    bool is_left = find_ticket(inbox, token, TIERCE__TICKET_BYTES - 1) == NULL;
+    inbox->stats.chunks += rc == 0;
+    inbox->stats.bytes += rc == 0 ? incoming->claimed.total : 0;
+    inbox->stats.wrong += is_wrong;
+    incoming->rooms--;
+    drop_if_unused(incoming);
+    tierce__lock_drop(&inbox->lock);
+    if (is_left)
+        unpin(inbox, &key, session);
+    if (rc < 0)
+        tierce__log_repeated(TIERCE_LOG_WARN, "inbox_chunk_dropped", "err=\"%s\"",
+                             tierce_strerror(rc));
+    return is_wrong ? -EBADMSG : rc;
+}
+
+void tierce__inbox_keep(struct tierce__inbox *inbox, struct tierce__keeper_room *room)
+{
+    struct incoming *incoming = room->owner;
+    char token[TIERCE__TICKET_BYTES] = "";
+    uint64_t session = 0;
+    tierce__lock_take(&inbox->lock);
+    struct ticket *ticket = incoming->ticket;
+    bool is_whole = false;
+    incoming->arrived += room->bytes;
+    if (ticket != NULL) {
+        is_whole = incoming->arrived == incoming->claimed.total;
+        ticket->deadline_ns = tierce__deadline_in_ms(inbox->hold_ms);
+        memcpy(token, ticket->token, sizeof(token));
+        session = ticket->session;
+    }
+    if (is_whole) {
+        tierce__list_remove(&incoming->node);
+        incoming->ticket = NULL;
+        TIERCE_ASSERT(incoming->rooms == 1);
+    } else {
+        incoming->rooms--;
+        drop_if_unused(incoming);
+    }
+    tierce__lock_drop(&inbox->lock);
+    room->status = ticket == NULL ? TIERCE_E_REFUSED : 0;
+    if (is_whole)
+        room->status = finish(incoming, token, session);
+    room->done(room);
+}
+
+/* Bytes that do not come: the chunk cannot become whole. */
+void tierce__inbox_abandon(struct tierce__inbox *inbox, struct tierce__keeper_room *room)
+{
+    struct incoming *incoming = room->owner;
+    tierce__lock_take(&inbox->lock);
+    if (incoming->ticket != NULL)
+        inbox->stats.lost++;
+    tierce__list_remove(&incoming->node);
+    incoming->ticket = NULL;
+    incoming->rooms--;
+    drop_if_unused(incoming);
+    tierce__lock_drop(&inbox->lock);
+}
+
+bool tierce__inbox_finish(struct tierce__inbox *inbox, const struct tierce_plugin_name *name)
+{
+    tierce__lock_take(&inbox->lock);
+    struct ticket *ticket = find_ticket(inbox, name->text, name->bytes);
+    if (ticket != NULL)
+        close_ticket(inbox, ticket, 0);
+    tierce__lock_drop(&inbox->lock);
+    return ticket != NULL;
+}
+
+void tierce__inbox_gone(struct tierce__inbox *inbox, const struct tierce_plugin_name *token)
+{
+    tierce__lock_take(&inbox->lock);
+    struct ticket *ticket = find_ticket(inbox, token->text, token->bytes);
+    if (ticket != NULL && ticket->state != TICKET_OVER)
+        close_ticket(inbox, ticket, TIERCE_E_DOWN);
+    tierce__lock_drop(&inbox->lock);
+}
+
+/* ---- create and destroy ---------------------------------------------------------------------- */
+
+int tierce__inbox_create(struct tierce__inbox **out, struct tierce_engine *engine,
+                         const struct tierce__inbox_opts *opts)
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts) && engine->level_count > 0);
+    struct tierce__inbox *inbox = tierce__calloc(1, sizeof(*inbox));
+    if (inbox == NULL)
+        return -ENOMEM;
+    inbox->engine = engine;
+    inbox->bytes_max =
+        opts->bytes_max > 0 ? opts->bytes_max : engine->settings.memory_bytes / MEMORY_SHARE;
+    inbox->hold_ms = opts->hold_ms > 0 ? opts->hold_ms : TIERCE__INBOX_HOLD_MS;
+    add_hosts(inbox, opts->hosts);
+    if (inbox->host_count == 0) {
+        tierce__free(inbox);
+        return TIERCE_E_ARGUMENT;
+    }
+    tierce__lock_init(&inbox->lock, TIERCE__LOCK_INBOX);
+    tierce__cond_init(&inbox->changed);
+    tierce__list_init(&inbox->tickets);
+    *out = inbox;
+    return 0;
+}
+
+void tierce__inbox_destroy(struct tierce__inbox *inbox)
+{
+    if (inbox == NULL)
+        return;
+    expire(inbox, true);
+    TIERCE_ASSERT(inbox->ticket_count == 0 && inbox->incoming_count == 0);
+    tierce__cond_fini(&inbox->changed);
+    tierce__lock_fini(&inbox->lock);
+    tierce__free(inbox);
+}
+
+void tierce__inbox_stats(struct tierce__inbox *inbox, struct tierce__inbox_stats *out)
+{
+    expire(inbox, false);
+    tierce__lock_take(&inbox->lock);
+    *out = inbox->stats;
+    out->tickets_now = inbox->ticket_count;
+    out->incoming_now = inbox->incoming_count;
+    out->incoming_bytes_now = inbox->incoming_bytes;
+    tierce__lock_drop(&inbox->lock);
+}

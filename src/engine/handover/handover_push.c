@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/handover/handover_push.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/threads/threads.h"
+#include "core/key/key_text.h"
+#include "engine/peer/peer_keeper.h"
+#include "engine/store/store_watch.h"
+#include "engine/view.h"
+#include "engine/waterfall.h"
+#include "proto/transfer/transfer_wire.h"
+#include "store/remote/transfer/transfer_link.h"
+
+#define OPENING   8u         /* bytes of a chunk that are known before it is computed: magic */
+#define RANGE_MAX (1u << 20) /* then other chunks have their turn */
+#define RETRY_MS  20u        /* a decoder without room is asked again */
+#define WINDOW    TIERCE__TRANSFER_PIPELINE
+
+enum item_state {
+    ITEM_NEW,    /* the decoder has not been asked for room */
+    ITEM_OPENED, /* its bytes are sent */
+    ITEM_DONE,   /* the decoder has it, or will not get it */
+};
+
+/* A chunk. */
+struct item {
+    struct tierce__list node;
+    enum item_state state;
+    char text[TIERCE__KEY_TEXT_BYTES];
+    struct tierce_plugin_name name;
+    struct tierce__buf *buf;
+    uint64_t header_bytes;
+    uint64_t ready; /* the payload before it may be sent */
+    uint64_t sent;  /* payload; from the header's end */
+    bool is_sealed; /* the header may be sent */
+    bool has_header;
+    uint32_t unanswered;         /* ranges */
+    uint64_t ask_ns, give_up_ns; /* without room: asked again, and until when */
+};
+
+/* The chunks of a store, which follow each other in the list. */
+struct push_watch {
+    struct tierce__store_watch base;
+    struct tierce__push *push;
+    size_t count;
+    struct tierce__shape *shapes; /* [count] */
+    struct item **items;          /* [count] */
+};
+
+struct tierce__push {
+    struct tierce_engine *engine;
+    struct tierce_view *view; /* of chunks that memory has: the caller's */
+    uint32_t wait_ms, timeout_ms;
+    char ticket[TIERCE__HANDOVER_TOKEN_MAX + 1];
+    struct tierce__transfer_link *link; /* the thread's */
+    pthread_t thread;
+
+    struct tierce__lock lock; /* PUSH: all below; an item's `unanswered` is the thread's */
+    struct tierce__cond changed;
+    struct tierce__list items;
+    size_t watches;
+    bool is_ended, is_given_up, is_over;
+    struct tierce__pushed pushed;
+
+    /* The thread's: ranges without an answer, in their order. */
+    struct item *window[WINDOW];
+    uint32_t first, count;
+};
+
+static void note_failure(struct tierce__push *push, int status, const char *why)
+{
+    tierce__lock_assert_held(&push->lock);
+    if (push->pushed.status != 0)
+        return;
+    push->pushed.status = status;
+    snprintf(push->pushed.why, sizeof(push->pushed.why), "%s", why);
+}
+
+/* It is over for a chunk. */
+static void end_item(struct tierce__push *push, struct item *item, int status, const char *why)
+{
+    tierce__lock_assert_held(&push->lock);
+    if (item->state == ITEM_DONE)
+        return;
+    item->state = ITEM_DONE;
+    if (status == 0) {
+        push->pushed.chunks++;
+        push->pushed.bytes += item->buf->bytes;
+        push->pushed.over_ns = tierce__now_ns();
+    } else if (status == -EEXIST) {
+        push->pushed.present++;
+    } else {
+        push->pushed.left_out++;
+        note_failure(push, status, why);
+    }
+}
+
+static void free_item(struct item *item)
+{
+    tierce__list_remove(&item->node);
+    tierce__buf_release(item->buf);
+    tierce__free(item);
+}
+
+/* Frees chunks that are done, except for those that a store still fills. No range is
+ * unanswered. */
+static void free_done(struct tierce__push *push)
+{
+    tierce__lock_assert_held(&push->lock);
+    if (push->watches > 0)
+        return;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &push->items) {
+        struct item *item = TIERCE__CONTAINER_OF(it, struct item, node);
+        if (item->state == ITEM_DONE)
+            free_item(item);
+    }
+}
+
+/* ---- the chunks ------------------------------------------------------------------------------ */
+
+static int make_item(struct item **out, const struct tierce__key *key, const uint8_t *ns_digest,
+                     struct tierce__buf *buf, uint64_t header_bytes)
+{
+    struct item *item = tierce__calloc(1, sizeof(*item));
+    if (item == NULL)
+        return -ENOMEM;
+    int bytes = tierce__key_text_format(item->text, ns_digest, &key->shard, key->hash);
+    TIERCE_ASSERT(bytes > 0 && header_bytes > OPENING && buf->bytes > header_bytes);
+    item->name = (struct tierce_plugin_name){item->text, (size_t)bytes};
+    item->buf = buf;
+    item->header_bytes = item->ready = item->sent = header_bytes;
+    *out = item;
+    return 0;
+}
+
+static bool is_sealed(const struct tierce__buf *buf)
+{
+    struct tierce__chunk_info info;
+    return tierce__chunk_parse(&info, buf->data, buf->bytes) == 0;
+}
+
+int64_t tierce__push_held(struct tierce__push *push, const struct tierce_chain *chain,
+                          uint64_t to_block)
+{
+    struct tierce__keys keys;
+    int64_t count = 0;
+    int rc = tierce__keys_init(&keys, push->view, chain, to_block, to_block, true);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; rc == 0 && i < keys.count; i++) {
+        struct item *item;
+        struct tierce__buf *buf = tierce__storage_lease(push->engine, &keys.keys[i]);
+        if (buf == NULL)
+            continue;
+        rc = make_item(&item, &keys.keys[i], push->view->ns_digest, buf,
+                       tierce__chunk_header_bytes(buf->data));
+        if (rc < 0) {
+            tierce__buf_release(buf);
+            break;
+        }
+        item->ready = buf->bytes;
+        item->is_sealed = true;
+        count++;
+        tierce__lock_take(&push->lock);
+        tierce__list_push_back(&push->items, &item->node);
+        tierce__cond_broadcast(&push->changed);
+        tierce__lock_drop(&push->lock);
+    }
+    tierce__keys_fini(&keys);
+    return rc < 0 ? rc : count;
+}
+
+/* ---- a store --------------------------------------------------------------------------------- */
+
+static void free_watch(struct push_watch *watch)
+{
+    tierce__free(watch->shapes);
+    tierce__free(watch->items);
+    tierce__free(watch);
+}
+
+static void filled(struct tierce__store_watch *base, uint32_t layer)
+{
+    struct push_watch *watch = TIERCE__CONTAINER_OF(base, struct push_watch, base);
+    struct tierce__push *push = watch->push;
+    tierce__lock_take(&push->lock);
+    for (size_t i = 0; i < watch->count; i++) {
+        const struct tierce__shape *shape = &watch->shapes[i];
+        struct item *item = watch->items[i];
+        bool is_last = layer + 1 == shape->geometry.layer_count; /* the padding follows it */
+        item->ready = is_last ? item->buf->bytes : tierce__shape_offset(shape, layer + 1);
+    }
+    tierce__cond_broadcast(&push->changed);
+    tierce__lock_drop(&push->lock);
+}
+
+static void ended(struct tierce__store_watch *base, bool complete)
+{
+    struct push_watch *watch = TIERCE__CONTAINER_OF(base, struct push_watch, base);
+    struct tierce__push *push = watch->push;
+    tierce__lock_take(&push->lock);
+    for (size_t i = 0; i < watch->count; i++) {
+        struct item *item = watch->items[i];
+        if (complete && is_sealed(item->buf)) {
+            item->ready = item->buf->bytes;
+            item->is_sealed = true;
+        } else {
+            end_item(push, item, TIERCE_E_CANCELLED, "the store of the chunk was given up");
+        }
+    }
+    push->watches--;
+    if (push->is_over)
+        free_done(push);
+    tierce__cond_broadcast(&push->changed);
+    tierce__lock_drop(&push->lock);
+    free_watch(watch);
+}
+
+/* The item of a room; its identity is that of the header, which is there already. */
+static int make_of_room(struct item **out, struct tierce__shape *shape,
+                        const struct tierce_view *view, const struct tierce__room *room)
+{
+    struct tierce__key key = view->key;
+    *shape = tierce__shape_of(view, room->block_count);
+    const uint8_t *hashes = tierce__chunk_block_hashes(room->object, shape->geometry.layer_count);
+    memcpy(key.hash, hashes + (size_t)(room->block_count - 1) * TIERCE_HASH_BYTES,
+           TIERCE_HASH_BYTES);
+    int rc = make_item(out, &key, view->ns_digest, room->buf, shape->extent.header_bytes);
+    if (rc == 0)
+        tierce__buf_acquire(room->buf);
+    return rc;
+}
+
+int tierce__push_watch(struct tierce__push *push, struct tierce_store *store)
+{
+    struct tierce__watched what;
+    struct push_watch *watch = tierce__calloc(1, sizeof(*watch));
+    if (watch == NULL)
+        return -ENOMEM;
+    watch->base = (struct tierce__store_watch){filled, ended};
+    watch->push = push;
+    tierce__lock_take(&push->lock);
+    push->watches++;
+    tierce__lock_drop(&push->lock);
+    tierce__store_watch(store, &watch->base, &what);
+    watch->shapes = tierce__calloc(what.count, sizeof(*watch->shapes));
+    watch->items = tierce__calloc(what.count, sizeof(struct item *));
+    int rc = watch->shapes != NULL && watch->items != NULL ? 0 : -ENOMEM;
+    for (; rc == 0 && watch->count < what.count; watch->count++) {
+        struct item *item;
+        TIERCE_ASSERT(what.rooms[watch->count].buf != NULL);
+        rc =
+            make_of_room(&item, &watch->shapes[watch->count], what.view, &what.rooms[watch->count]);
+        if (rc < 0)
+            break;
+        watch->items[watch->count] = item;
+        tierce__lock_take(&push->lock);
+        tierce__list_push_back(&push->items, &item->node);
+        tierce__lock_drop(&push->lock);
+    }
+    tierce__lock_take(&push->lock);
+    tierce__cond_broadcast(&push->changed);
+    tierce__lock_drop(&push->lock);
+    return rc;
+}
+
+/* ---- the thread: room at the decoder --------------------------------------------------------- */
+
+static uint64_t soon(const struct tierce__push *push)
+{
+    return tierce__deadline_in_ms(push->timeout_ms);
+}
+
+/* The connection has failed, or the server accepts nothing: all ends. */
+static void fail(struct tierce__push *push, int status)
+{
+    const char *why = tierce__transfer_link_why(push->link);
+    tierce__lock_take(&push->lock);
+    note_failure(push, status, why[0] != '\0' ? why : tierce_strerror(status));
+    push->is_given_up = true;
+    tierce__lock_drop(&push->lock);
+}
+
+/* No room now. */
+static bool is_busy(int status)
+{
+    return status == TIERCE_E_LIMIT || status == TIERCE_E_FULL || status == -ENOMEM;
+}
+
+/* The answer to a chunk's first bytes. */
+static void note_opened(struct tierce__push *push, struct item *item, int status)
+{
+    uint64_t now_ns = tierce__now_ns();
+    tierce__lock_take(&push->lock);
+    if (is_busy(status) && item->give_up_ns == 0)
+        item->give_up_ns = tierce__deadline_in_ms(push->wait_ms);
+    if (status == 0 && item->state == ITEM_NEW)
+        item->state = ITEM_OPENED;
+    else if (is_busy(status) && now_ns < item->give_up_ns)
+        item->ask_ns = now_ns + RETRY_MS * TIERCE__MS_NS;
+    else if (status != 0)
+        end_item(push, item, status,
+                 is_busy(status) ? "the decoder had no room for the chunk"
+                                 : tierce__transfer_link_why(push->link));
+    tierce__lock_drop(&push->lock);
+}
+
+/* New chunks for which the decoder is to be asked now. */
+static size_t find_new(struct tierce__push *push, struct item *items[WINDOW])
+{
+    uint64_t now_ns = tierce__now_ns();
+    size_t count = 0;
+    tierce__lock_take(&push->lock);
+    TIERCE__LIST_FOR_EACH (it, &push->items) {
+        struct item *item = TIERCE__CONTAINER_OF(it, struct item, node);
+        if (item->state == ITEM_NEW && item->ask_ns <= now_ns && count < WINDOW)
+            items[count++] = item;
+    }
+    tierce__lock_drop(&push->lock);
+    return count;
+}
+
+/* With no range unanswered: asks for room. Returns false if the connection has failed. */
+static bool open_items(struct tierce__push *push, struct item **items, size_t count)
+{
+    int rc = 0;
+    size_t asked = 0;
+    TIERCE_ASSERT(push->count == 0);
+    for (; rc == 0 && asked < count; asked += rc == 0)
+        rc = tierce__transfer_link_write(
+            push->link, &items[asked]->name,
+            &(struct tierce__link_range){0, OPENING, items[asked]->buf->bytes},
+            items[asked]->buf->data, soon(push));
+    for (size_t i = 0; i < asked && tierce__transfer_link_is_open(push->link); i++) {
+        int status = tierce__transfer_link_written(push->link, soon(push));
+        if (tierce__transfer_link_is_open(push->link))
+            note_opened(push, items[i], status);
+        else
+            rc = status;
+    }
+    if (rc != 0)
+        fail(push, rc);
+    return rc == 0;
+}
+
+/* ---- the thread: bytes ----------------------------------------------------------------------- */
+
+/* The next range: the payload first, then the header. False: there is none now. */
+static bool take_range(struct item *item, struct tierce__link_range *range)
+{
+    range->total = item->buf->bytes;
+    if (item->state != ITEM_OPENED || item->has_header)
+        return false;
+    if (item->sent < item->ready) {
+        range->offset = item->sent;
+        range->length = item->ready - item->sent < RANGE_MAX ? item->ready - item->sent : RANGE_MAX;
+        item->sent += range->length;
+        return true;
+    }
+    if (!item->is_sealed || item->sent < item->buf->bytes)
+        return false;
+    range->offset = OPENING;
+    range->length = item->header_bytes - OPENING;
+    item->has_header = true;
+    return true;
+}
+
+/* The chunk moves to the end, so that all have their turn. */
+static struct item *next_range(struct tierce__push *push, struct tierce__link_range *range)
+{
+    struct item *found = NULL;
+    tierce__lock_take(&push->lock);
+    TIERCE__LIST_FOR_EACH (it, &push->items) {
+        struct item *item = TIERCE__CONTAINER_OF(it, struct item, node);
+        if (!push->is_given_up && take_range(item, range)) {
+            found = item;
+            break;
+        }
+    }
+    if (found != NULL) {
+        tierce__list_remove(&found->node);
+        tierce__list_push_back(&push->items, &found->node);
+    }
+    tierce__lock_drop(&push->lock);
+    return found;
+}
+
+/* Reads the oldest answer. False: the connection has failed. */
+static bool read_answer(struct tierce__push *push)
+{
+    struct item *item = push->window[push->first];
+    int status = tierce__transfer_link_written(push->link, soon(push));
+    push->first = (push->first + 1) % WINDOW;
+    push->count--;
+    item->unanswered--;
+    if (!tierce__transfer_link_is_open(push->link)) {
+        fail(push, status);
+        return false;
+    }
+    tierce__lock_take(&push->lock);
+    if (status != 0)
+        end_item(push, item, status,
+                 status == -EBADMSG ? "the decoder rejects the bytes of a chunk"
+                                    : tierce__transfer_link_why(push->link));
+    else if (item->has_header && item->unanswered == 0)
+        end_item(push, item, 0, NULL);
+    tierce__lock_drop(&push->lock);
+    return true;
+}
+
+static bool send_range(struct tierce__push *push, struct item *item,
+                       const struct tierce__link_range *range)
+{
+    if (push->count == WINDOW && !read_answer(push))
+        return false;
+    int rc = tierce__transfer_link_write(push->link, &item->name, range,
+                                         item->buf->data + range->offset, soon(push));
+    if (rc != 0) {
+        fail(push, rc);
+        return false;
+    }
+    push->window[(push->first + push->count++) % WINDOW] = item;
+    item->unanswered++;
+    return true;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Nothing can be sent now: waits for the store, or for the time to ask again. False: it is over. */
+static bool wait_for_work(struct tierce__push *push)
+{
+    uint64_t until_ns = TIERCE__DEADLINE_NEVER;
+    bool is_left = false;
+    tierce__lock_take(&push->lock);
+    free_done(push);
+    TIERCE__LIST_FOR_EACH (it, &push->items) {
+        const struct item *item = TIERCE__CONTAINER_OF(it, struct item, node);
+        bool has_work = item->state == ITEM_OPENED &&
+                        (item->sent < item->ready || (item->is_sealed && !item->has_header));
+        is_left = is_left || item->state != ITEM_DONE;
+        if (has_work)
+            until_ns = 0;
+        else if (item->state == ITEM_NEW && item->ask_ns < until_ns)
+            until_ns = item->ask_ns;
+    }
+    bool goes_on = !push->is_given_up && (is_left || push->watches > 0 || !push->is_ended);
+    if (goes_on && until_ns > tierce__now_ns())
+        (void)tierce__cond_wait(&push->changed, &push->lock, until_ns);
+    goes_on = goes_on && !push->is_given_up;
+    tierce__lock_drop(&push->lock);
+    return goes_on;
+}
+
+static void send_all(struct tierce__push *push)
+{
+    struct item *fresh[WINDOW];
+    struct tierce__link_range range;
+    bool is_open = true;
+    while (is_open && wait_for_work(push)) {
+        for (size_t count = find_new(push, fresh); is_open && count > 0;
+             count = find_new(push, fresh)) {
+            while (is_open && push->count > 0)
+                is_open = read_answer(push);
+            is_open = is_open && open_items(push, fresh, count);
+        }
+        struct item *item = is_open ? next_range(push, &range) : NULL;
+        while (is_open && item != NULL) {
+            is_open = send_range(push, item, &range);
+            item = is_open ? next_range(push, &range) : NULL;
+        }
+        while (is_open && push->count > 0)
+            is_open = read_answer(push);
+    }
+}
+
+static void *run(void *arg)
+{
+    struct tierce__push *push = arg;
+    const struct tierce_plugin_name ticket = {push->ticket, strlen(push->ticket)};
+    int rc = tierce__transfer_link_open(push->link, push->ticket, soon(push));
+    if (rc == 0) {
+        send_all(push);
+        if (push->count == 0 && tierce__transfer_link_is_open(push->link))
+            rc = tierce__transfer_link_remove(push->link, &ticket, soon(push));
+    }
+    if (rc != 0)
+        fail(push, rc);
+    tierce__transfer_link_destroy(push->link);
+    push->link = NULL;
+    tierce__lock_take(&push->lock);
+    TIERCE__LIST_FOR_EACH (it, &push->items)
+        end_item(push, TIERCE__CONTAINER_OF(it, struct item, node), TIERCE_E_CANCELLED,
+                 "the push was given up");
+    push->is_over = true;
+    free_done(push);
+    tierce__lock_drop(&push->lock);
+    return NULL;
+}
+
+/* ---- begin and end --------------------------------------------------------------------------- */
+
+int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
+                       const struct tierce__push_to *to)
+{
+    if (view->engine->level_count == 0)
+        return TIERCE_E_UNSUPPORTED;
+    if (strlen(to->ticket) > TIERCE__HANDOVER_TOKEN_MAX)
+        return TIERCE_E_ARGUMENT;
+    struct tierce__push *push = tierce__calloc(1, sizeof(*push));
+    if (push == NULL)
+        return -ENOMEM;
+    push->engine = view->engine;
+    push->view = view;
+    push->wait_ms = to->wait_ms;
+    push->timeout_ms = to->timeout_ms;
+    memcpy(push->ticket, to->ticket, strlen(to->ticket));
+    tierce__lock_init(&push->lock, TIERCE__LOCK_PUSH);
+    tierce__cond_init(&push->changed);
+    tierce__list_init(&push->items);
+    int rc = tierce__transfer_link_create(&push->link, to->host, to->port, TIERCE__PEER_SPACE);
+    if (rc == 0)
+        rc = tierce__thread_start(&push->thread, run, push);
+    if (rc == 0) {
+        *out = push;
+        return 0;
+    }
+    tierce__transfer_link_destroy(push->link);
+    tierce__cond_fini(&push->changed);
+    tierce__lock_fini(&push->lock);
+    tierce__free(push);
+    return rc;
+}
+
+void tierce__push_end(struct tierce__push *push)
+{
+    tierce__lock_take(&push->lock);
+    push->is_ended = true;
+    tierce__cond_broadcast(&push->changed);
+    tierce__lock_drop(&push->lock);
+}
+
+bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out)
+{
+    tierce__lock_take(&push->lock);
+    bool is_over = push->is_over;
+    if (out != NULL)
+        *out = push->pushed;
+    tierce__lock_drop(&push->lock);
+    return is_over;
+}
+
+void tierce__push_destroy(struct tierce__push *push)
+{
+    if (push == NULL)
+        return;
+    tierce__lock_take(&push->lock);
+    push->is_given_up = push->is_ended = true;
+    tierce__cond_broadcast(&push->changed);
+    tierce__lock_drop(&push->lock);
+    (void)pthread_join(push->thread, NULL);
+    TIERCE_ASSERT(push->watches == 0);
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &push->items)
+        free_item(TIERCE__CONTAINER_OF(it, struct item, node));
+    tierce__cond_fini(&push->changed);
+    tierce__lock_fini(&push->lock);
+    explicit_bzero(push->ticket, sizeof(push->ticket));
+    tierce__free(push);
+}

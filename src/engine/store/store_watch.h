@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_STORE_WATCH_H
+#define TIERCE_ENGINE_STORE_WATCH_H
+
+#include "engine/view.h"
+#include "engine/store/reserve.h"
+
+/*
+ * A watch sees the chunks of a store while they are filled: after each layer, and at the end.
+ *
+ *     tierce__store_watch(store, &watch, &what);      // before its first layer
+ *
+ * Both functions are called by the thread that works on the store, under no lock. `ended` is the
+ * last call, also for a store that is aborted. Of memory of a device, layers are not told, because
+ * their copies end later; `ended` comes when all have.
+ */
+
+struct tierce__store_watch {
+    /* The cells of a layer of the chunk, counted from 0, are in all rooms. */
+    void (*filled)(struct tierce__store_watch *watch, uint32_t layer);
+    /* `complete`: the rooms are sealed chunks, unless publishing them was impossible. */
+    void (*ended)(struct tierce__store_watch *watch, bool complete);
+};
+
+struct tierce__watched {
+    const struct tierce_view *view;   /* [borrow for the call] */
+    const struct tierce__room *rooms; /* [count] [borrow for the call] */
+    size_t count;
+};
+
+/* [borrow until ended] watch. Once for each store. */
+void tierce__store_watch(struct tierce_store *store, struct tierce__store_watch *watch,
+                         struct tierce__watched *out);
+
+#endif
