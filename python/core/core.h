@@ -43,8 +43,14 @@ typedef struct {
 typedef struct {
     PyObject_HEAD PyObject *view; /* ViewObject: keeps the paged description alive */
     struct tierce_store *store;   /* NULL: over */
+    PyObject *push;               /* PushObject that watches the store, or NULL */
     bool busy;                    /* a call is under way without the GIL */
 } StoreObject;
+
+typedef struct {
+    PyObject_HEAD PyObject *view; /* ViewObject: must not be closed over it */
+    struct tierce__push *push;    /* NULL: over */
+} PushObject;
 
 typedef struct {
     PyObject_HEAD PyObject *view;
@@ -70,8 +76,9 @@ typedef struct {
     unsigned calls; /* under way without the GIL */
 } JobsObject;
 
-extern PyTypeObject *tierce__core_prefetch_type, *tierce__core_jobs_type;
-extern PyType_Slot tierce__core_prefetch_slots[], tierce__core_jobs_slots[];
+extern PyTypeObject *tierce__core_prefetch_type, *tierce__core_jobs_type, *tierce__core_push_type;
+extern PyType_Slot tierce__core_prefetch_slots[], tierce__core_jobs_slots[],
+    tierce__core_push_slots[];
 
 extern PyTypeObject *tierce__core_engine_type, *tierce__core_view_type, *tierce__core_chain_type,
     *tierce__core_store_type, *tierce__core_load_type;
@@ -109,6 +116,13 @@ PyObject *tierce__core_handover_start(PyObject *engine, PyObject *args);
 PyObject *tierce__core_handover_offer(PyObject *view, PyObject *args);
 PyObject *tierce__core_handover_pull(PyObject *view, PyObject *args);
 PyObject *tierce__core_handover_note(PyObject *view, PyObject *args);
+/* ---- core_push.c: the same, and the type Push ---- */
+
+PyObject *tierce__core_handover_accept(PyObject *engine, PyObject *args);
+PyObject *tierce__core_handover_tickets(PyObject *engine, PyObject *args);
+PyObject *tierce__core_inbox_stats(PyObject *engine, PyObject *unused);
+PyObject *tierce__core_push_begin(PyObject *view, PyObject *args);
+
 /* Of an engine that is closed. */
 void tierce__core_handover_stop(EngineObject *engine);
 /* core_engine.c: one of `flushes` ends. */

@@ -375,6 +375,15 @@ static PyMethodDef engine_methods[] = {
      "flush(timeout_ms: int) -> bool\n\nTrue when all that was stored before is durable."},
     {"stats", engine_stats, METH_NOARGS, "stats() -> dict[str, int]"},
     {"param", engine_param, METH_O, "param(name: str) -> str\n\nThe effective configuration."},
+    {"handover_accept", tierce__core_handover_accept, METH_VARARGS,
+     "handover_accept(hosts: str, bytes_max: int, hold_ms: int) -> None\n\n"
+     "From now on, engines on these hosts may write chunks to this one, with a ticket; 0: a "
+     "quarter "
+     "of memory, and a minute."},
+    {"handover_tickets", tierce__core_handover_tickets, METH_VARARGS,
+     "handover_tickets(count: int, ms: int) -> list[str]\n\n"
+     "Tickets for a prompt each, which must be used within ms."},
+    {"inbox_stats", tierce__core_inbox_stats, METH_NOARGS, "inbox_stats() -> dict[str, int]"},
     {"handover_start", tierce__core_handover_start, METH_VARARGS,
      "handover_start(host: str, port: int) -> int\n\n"
      "Serves offers (View.handover_offer) on this address until the engine is closed; port 0: a "

@@ -4,6 +4,7 @@
 #include "python/core/core.h"
 
 #include "engine/handover/handover.h"
+#include "engine/handover/handover_inbox.h"
 
 PyObject *tierce__core_handover_start(PyObject *self, PyObject *args)
 {
@@ -70,25 +71,32 @@ PyObject *tierce__core_handover_offer(PyObject *self, PyObject *args)
 PyObject *tierce__core_handover_pull(PyObject *self, PyObject *args)
 {
     ViewObject *v = (ViewObject *)self;
+    EngineObject *e = (EngineObject *)v->engine;
     PyObject *object;
     uint64_t to_block;
     struct tierce__handover_from from = {0};
     struct tierce__handover_pulled out;
-    if (!PyArg_ParseTuple(args, "OO&O&sO&sO&O&O&", &object, tierce__core_uint64, &from.from_block,
+    if (!PyArg_ParseTuple(args, "OO&O&sO&sO&O&O&|z", &object, tierce__core_uint64, &from.from_block,
                           tierce__core_uint64, &to_block, &from.host, tierce__core_uint16,
                           &from.port, &from.token, tierce__core_uint64, &from.session,
-                          tierce__core_uint32, &from.wait_ms, tierce__core_uint32,
-                          &from.timeout_ms))
+                          tierce__core_uint32, &from.wait_ms, tierce__core_uint32, &from.timeout_ms,
+                          &from.ticket))
         return NULL;
     ChainObject *chain = chain_of(object);
     if (chain == NULL)
         return NULL;
+    if (e->closed)
+        return tierce__core_raise_closed("engine");
+    if (e->handover != NULL)
+        from.inbox = tierce__handover_inbox(e->handover);
     int rc;
     chain->readers++;
+    e->flushes++; /* the engine, and its inbox, stay meanwhile */
     Py_BEGIN_ALLOW_THREADS
     rc = tierce__handover_pull(v->view, chain->chain, to_block, &from, &out);
     Py_END_ALLOW_THREADS
     chain->readers--;
+    tierce__core_end_use(e);
     return rc < 0 ? tierce__core_raise(rc, NULL)
                   : Py_BuildValue("(KKs)", (unsigned long long)out.blocks,
                                   (unsigned long long)out.bytes, out.why);

@@ -29,6 +29,7 @@ static void give_up_store(StoreObject *s)
     tierce_store_abort(store);
     Py_END_ALLOW_THREADS
     return_paged(s->view);
+    Py_CLEAR(s->push);
 }
 
 static void store_dealloc(PyObject *self)
@@ -67,6 +68,7 @@ static PyObject *store_end(PyObject *self, PyObject *unused)
     blocks = tierce_store_end(store);
     Py_END_ALLOW_THREADS
     return_paged(s->view);
+    Py_CLEAR(s->push);
     return PyLong_FromLongLong(blocks);
 }
 

@@ -417,14 +417,18 @@ static PyMethodDef view_methods[] = {
      "Offers the blocks to the engine that knows the token, for so long. Returns how many leading "
      "blocks are pinned until then."},
     {"handover_pull", tierce__core_handover_pull, METH_VARARGS,
-     "handover_pull(chain, from_block, to_block, host, port, token, session, wait_ms, timeout_ms) "
-     "-> (blocks, bytes, why)\n\n"
-     "Reads the blocks of an offer into memory and pins them for the session. Returns the leading "
+     "handover_pull(chain, from_block, to_block, host, port, token, session, wait_ms, timeout_ms, "
+     "ticket=None) -> (blocks, bytes, why)\n\n"
+     "Waits for what the other engine writes with the ticket. Then reads the blocks of an offer "
+     "into memory and pins them for the session. Returns the leading "
      "blocks that memory holds, the bytes that were read, and why it ended before the last block, "
      "or ''. Blocks."},
     {"handover_note", tierce__core_handover_note, METH_VARARGS,
      "handover_note(session, host, port, why: str) -> None\n\n"
      "Records for `tierce why` that the offer of a session was not read."},
+    {"push_begin", tierce__core_push_begin, METH_VARARGS,
+     "push_begin(host, port, ticket, wait_ms, timeout_ms) -> Push\n\n"
+     "Begins to write chunks to the engine that made the ticket."},
     {"needs", view_needs, METH_O,
      "needs(blocks: int) -> int\n\n"
      "The first block that must be loaded so that the engine can continue after so many; `blocks` "

@@ -20,11 +20,12 @@ log = logging.getLogger(__name__)
 
 FIELDS = ("host", "port", "token", "tokens")  # of an offer
 PREFILL, DECODE, OURS = "do_remote_prefill", "do_remote_decode", "tierce"
-HANDOVER_NAMES = ("handover.listen", "handover.hold_s", "handover.timeout_s", "handover.allow")
+HANDOVER_NAMES = ("handover.listen", "handover.hold_s", "handover.timeout_s", "handover.allow", "handover.inbox")
 HOLD_S, HOLD_S_MAX = 60.0, 3600.0  # how long an offer is held
 TIMEOUT_S = 10.0  # of reading one
 WAIT_S = 2.0  # for an offer that is not open yet
 IDLE_WAIT_S = 0.01  # of a lookup for a read, if vLLM has nothing else to do
+INBOX_PERCENT = 25.0  # of memory.size
 READERS = 4  # offers that are read at a time
 TOKEN_BYTES, TEXT_MAX = 16, 255
 
@@ -51,6 +52,16 @@ def seconds(extra: dict, name: str, default: float, most: float) -> float:
     return value
 
 
+def percent(extra: dict, name: str, default: float) -> float:
+    try:
+        value = float(str(extra.get(name, default)).removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 100:
+        raise ConfigError(f"{name} must be a percentage, above 0 and up to 100")
+    return value
+
+
 @dataclass(frozen=True)
 class Handover:
     """The connector's own parameters of prefill and decode."""
@@ -58,7 +69,8 @@ class Handover:
     listen: tuple[str, int] | None = None
     hold_s: float = HOLD_S
     timeout_s: float = TIMEOUT_S
-    allow: tuple[str, ...] = ()  # hosts of prefillers; empty: none
+    allow: tuple[str, ...] = ()  # hosts of the other engines; empty: none
+    inbox: float = INBOX_PERCENT  # of memory, for chunks that are being pushed here
 
     @classmethod
     def from_extra_config(cls, extra: dict) -> "Handover":
@@ -72,7 +84,7 @@ class Handover:
                               "address of one interface")
         return cls(address, seconds(extra, "handover.hold_s", HOLD_S, HOLD_S_MAX),
                    seconds(extra, "handover.timeout_s", TIMEOUT_S, HOLD_S_MAX),
-                   tuple(str(extra.get("handover.allow", "")).split()))
+                   tuple(str(extra.get("handover.allow", "")).split()), percent(extra, "handover.inbox", INBOX_PERCENT))
 
 
 # ---- kv_transfer_params -----------------------------------------------------------------------
@@ -158,7 +170,7 @@ class Pulls:
             if left_ms > 0 and not pull.released:
                 _, count, why = pull.view.handover_pull(
                     chain, from_block, to_block, offer["host"], offer["port"], offer["token"], session,
-                    int(WAIT_S * 1000), left_ms)
+                    int(WAIT_S * 1000), left_ms, offer.get("ticket"))
                 self.count(handovers=1, handover_bytes=count, handover_seconds=time.monotonic() - began)
                 if why:
                     self.warn(offer, why)
@@ -268,6 +280,7 @@ class HandsOver:
         except _core.Error as error:
             raise ConfigError(f"handover.listen {host}:{port}: {error}") from None
         log.info("Tierce hands over chunks of finished prompts at %s", self.serves)
+        self.open_inbox()
 
     def offer(self, session: int, part, from_block: int, to_block: int, what: dict) -> None:
         """Offers the first `to_block` blocks of a request that ends. The offer is open when this returns, or, if its

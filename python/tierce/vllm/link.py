@@ -24,7 +24,7 @@ from .tracker import ChainPart, ChainRoot, Served
 log = logging.getLogger(__name__)
 
 FRAME_MAX = 64 << 20
-OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE, OP_OFFER, OP_PULL = range(1, 8)
+OP_FACTS, OP_LOOKUP, OP_RELEASE, OP_RESET, OP_NOTE, OP_OFFER, OP_PULL, OP_TICKETS = range(1, 9)
 RESET_BYTES, RESET_NUMBER_BYTES = 16, 4  # of an era: its number, big-endian, and random bytes
 # The flags of the store's lookups, and flags of the link: read the found blocks into memory, and verify them there.
 LOOKUP_PIN, LOOKUP_MEMORY_ONLY, LOOKUP_NO_WAIT, LOOKUP_AGAIN = 1, 2, 4, 8
@@ -37,6 +37,7 @@ LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<iII")
 RELEASE = struct.Struct("<BQ?")
 EXTRA = struct.Struct("<II")
+TICKETS = struct.Struct("<BI")
 NOTE = struct.Struct("<B8QB")  # Served without its name, which follows
 
 
@@ -77,6 +78,7 @@ class Facts:
     blocks_to_write: bool = False  # the worker half requires the blocks that each step may write
     bars_handover: str = ""  # why it cannot read the offers of other engines
     serves: str = ""  # HOST:PORT of its own offers; empty: it makes none
+    accepts: bool = False  # and there, chunks that other engines push
 
 
 # ---- frames ---------------------------------------------------------------------------------
@@ -259,6 +261,8 @@ class LinkServer:
         if frame[0] == OP_PULL:
             self.worker.pull(*unpack_handover(frame))
             return None
+        if frame[0] == OP_TICKETS and len(frame) == TICKETS.size:
+            return json.dumps(self.worker.tickets(TICKETS.unpack(frame)[1])).encode()
         if frame[0] == OP_RESET and len(frame) == 1 + RESET_BYTES:
             done = self.worker.reset(bytes(frame[1:]))
             return ANSWER.pack(STATUS_OK if done else STATUS_FAILED, 0, 0)
@@ -366,6 +370,9 @@ class RemoteWorker:
 
     def pull(self, *what) -> None:
         self.ask(pack_handover(OP_PULL, *what), answers=False)
+
+    def tickets(self, count: int) -> list[str]:
+        return json.loads(bytes(self.ask(TICKETS.pack(OP_TICKETS, count))))
 
     def reset(self, era: bytes) -> bool:
         answer = self.ask(bytes([OP_RESET]) + era, takes_s=self.lookup_s)

@@ -9,7 +9,7 @@ import secrets
 from array import array
 from dataclasses import replace
 
-from . import handover, identity, prompt_end
+from . import handover, identity, prompt_end, push
 from .identity import Unsupported
 from .link import (
     IDLE, LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
@@ -111,6 +111,9 @@ class SchedulerHalf:
             report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)),
             offers=handover.is_prefill(options), source=handover.read_offer(options),
             hands_end=self.hands_ends and not self.has_drafter)
+        tracker.push, tracker.tickets = push.read_push(options), push.asked_tickets(options)
+        if tracker.source is not None and (ticket := push.read_ticket(options)):
+            tracker.source["ticket"] = ticket
         tracker.media, tracker.media_count = media, len(request.mm_features)
         self.live[request.request_id] = request, tracker
         return tracker
@@ -264,12 +267,23 @@ class SchedulerHalf:
                 return None
             tokens = request.num_prompt_tokens if ended else end * self.block_tokens
             what = handover.new_offer(self.facts.serves, tokens)
+            if tracker.is_pushed:
+                what["ticket"] = tracker.push["ticket"]
             self.link.offer(tracker.session, part, 0, end, what)
             self.count("offers", 1)
         except (LinkError, Unsupported) as error:
             self.warn_once(f"a prompt is not offered to a decoder: {error}")
             return None
         return handover.answer(what)
+
+    def tickets(self, count: int) -> dict | None:
+        """The answer to a proxy that will have prompts pushed here."""
+        try:
+            ready = self.facts is not None and self.facts.off is None and self.facts.accepts
+            return push.tickets_answer(self.facts.serves, self.link.tickets(count)) if ready else push.tickets_answer("", [])
+        except LinkError as error:
+            self.warn_once(f"no tickets for pushes: {error}")
+            return None
 
     def search(self, request, tracker, local: int, limit: int) -> tuple[int, int, int, int]:
         """The blocks that the store holds, those of them that may be loaded, and those in memory; the
@@ -371,6 +385,8 @@ class SchedulerHalf:
             self.ending[request.request_id] = tracker
         else:
             self.note(tracker.note_end(self.rules))
+        if tracker.tickets:
+            offered = self.tickets(tracker.tickets)
         if not tracker.report:
             return offered
         loaded, size = tracker.loaded, self.block_tokens
@@ -466,10 +482,12 @@ class SchedulerHalf:
             part, save = None, None
             load = load and replace(load, allowed=False)
         write = self.next_write() if save is not None else 0
+        pushed = tracker.push if save is not None and not self.facts.bars_handover else None
+        tracker.is_pushed |= pushed is not None
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,
-                           tracker.tag, write))
+                           tracker.tag, write, push=pushed))
 
     def next_write(self) -> int:
         return next(self.writes) if self.several else 0

@@ -25,6 +25,10 @@ METRICS = {
     "handover_bytes": ("tierce_handover_bytes", "Bytes that were read from prefillers."),
     "handover_seconds": ("tierce_handover_seconds", "Time that the reads of offers took."),
     "handovers_ended_early": ("tierce_handovers_ended_early", "Offers that were not read, or not to their end; the rest is computed."),
+    "pushes": ("tierce_pushes", "Prompts that were pushed to decoders."),
+    "pushed_chunks": ("tierce_pushed_chunks", "Chunks that decoders have verified."),
+    "push_bytes": ("tierce_push_bytes", "Bytes of these chunks."),
+    "push_left_out_chunks": ("tierce_push_left_out_chunks", "Chunks that were to be pushed and were not; they are read or computed."),
     "errors": ("tierce_connector_errors", "Faults in the connector that became misses."),
 }
 

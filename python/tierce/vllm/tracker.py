@@ -132,6 +132,7 @@ class ReqMeta:
     tables: tuple[bytes, ...] = ()
     firsts: tuple[int, ...] = ()
     states: tuple["StateSave", ...] = ()
+    push: dict | None = None  # the inbox of a decoder, to which the saved chunks are pushed: see push.py
 
 
 # Why a request was not looked up, or loaded less than was found: enum tierce_request_limit.
@@ -199,6 +200,9 @@ class RequestTracker:
     offers: bool = False  # when it has ended, its prompt is offered to a decoder
     source: dict | None = None  # a prefiller's offer that was not yet asked for
     pulls: bool = False  # the worker half was asked for it
+    push: dict | None = None  # where its prompt is pushed while it is computed
+    is_pushed: bool = False  # a step with this was sent to the worker half
+    tickets: int = 0  # it asks for so many, for prompts that will be pushed here
     hands_end: bool = False  # the last block of its prompt may be handed over: see prompt_end.py
     loads_end: bool = False  # it may be loaded
     sent_end: bool = False  # the worker half was given the second chain

@@ -28,6 +28,7 @@ from .identity import ConfigError, Unsupported
 from .link import (
     IDLE, LOOKUP_AGAIN, LOOKUP_NO_WAIT, PREFETCH, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart, Later, LinkError,
     NotReady, Pending)
+from .push import PushesChunks
 from .ranks import SEVERAL_HOSTS, Part, Ranks, part_of
 from .reuse import blocks_to_load, blocks_to_read
 from .settings import Settings, open_view
@@ -83,7 +84,7 @@ def without_store(request: ReqMeta) -> ReqMeta:
     return replace(request, load=load, save=None, states=())
 
 
-class WorkerHalf(HandsOver):
+class WorkerHalf(HandsOver, PushesChunks):
     hashes_per_block = 1  # of vLLM, if they are used
     memory = HostMemory()  # of vLLM's KV
     behind: StoresBehind | None = None  # None: stores end in their step
@@ -108,6 +109,7 @@ class WorkerHalf(HandsOver):
         self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
         self.prefetches: dict[int, object] = {}  # session -> the prefetch in progress
         self.init_handover(settings.handover)
+        self.init_pushes(settings.handover)
         self.put_off: dict[int, PutOff] = {}  # session -> the limit for its repeated lookups
         self.lookup_s = 0.0
         self.released: set[int] = set()  # sessions to release when they are no longer busy
@@ -290,7 +292,7 @@ class WorkerHalf(HandsOver):
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
                      milliseconds(self.engine.param("timeout.lookup")),
                      blocks_to_write=self.memory.stores_behind, bars_handover=self.handover_barrier(),
-                     serves=self.serves)
+                     serves=self.serves, accepts=self.accepts)
 
     def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed: from now on this engine finds nothing that was
@@ -330,6 +332,7 @@ class WorkerHalf(HandsOver):
             transfer.abort()
         if self.behind is not None:
             self.behind.close()
+        self.pushes.close()
         self.off = "the engine was shut down"
         self.close_engine()
 
@@ -461,6 +464,7 @@ class WorkerHalf(HandsOver):
         """Ends the session's pins, and without `keep_chain` the request."""
         if not keep_chain:
             self.pulls.release(session)
+            self.pushes.end(session)
         with self.lock:
             prefetch = self.prefetches.pop(session, None)
             if prefetch is not None:
@@ -575,6 +579,7 @@ class WorkerHalf(HandsOver):
                     if view is not self.step_view:  # a reset in this step
                         continue
                     handle = self.store_handle(view, chain, request)
+                    self.push_store(view, chain, request, handle)
                 if handle is not None:
                     self.stores.append(Transfer(request, handle))
             except Exception as error:
@@ -703,7 +708,7 @@ class WorkerHalf(HandsOver):
         if self.behind is not None:
             self.count("saved_tokens", self.behind.take_stored() * self.namespace["block_tokens"])
         counters, self.counters = self.counters, {}
-        counters.update(self.pulls.take_counters())
+        counters.update(self.pulls.take_counters() | self.pushes.take_counters())
         if self.engine is not None and self.engine.param("node.socket"):
             connected = int(self.engine.stats()["node_connected_now"])
             if counters or not connected or connected != self.reported_connected:

@@ -16,6 +16,10 @@ void tierce__handover_note(struct tierce_view *view, const struct tierce__handov
     bool is_v6 = strchr(from->host, ':') != NULL;
     snprintf(note.from, sizeof(note.from), "%s%.100s%s:%u", is_v6 ? "[" : "", from->host,
              is_v6 ? "]" : "", from->port);
-    snprintf(note.why, sizeof(note.why), "%.191s", pulled->why);
+    if (pulled->why[0] == '\0' && pulled->push_status != 0)
+        snprintf(note.why, sizeof(note.why), "the push did not end (%s), and the rest was read",
+                 tierce_strerror(pulled->push_status));
+    else
+        snprintf(note.why, sizeof(note.why), "%.191s", pulled->why);
     tierce__requests_handed(view->engine->requests, from->session, &note);
 }

@@ -548,7 +548,7 @@ void tierce__push_end(struct tierce__push *push)
 bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out)
 {
     tierce__lock_take(&push->lock);
-    bool is_over = push->is_over;
+    bool is_over = push->is_over && push->watches == 0;
     if (out != NULL)
         *out = push->pushed;
     tierce__lock_drop(&push->lock);

@@ -62,16 +62,17 @@ TIERCE_MUSTUSE int tierce__push_begin(struct tierce__push **out, struct tierce_v
 TIERCE_MUSTUSE int64_t tierce__push_held(struct tierce__push *push,
                                          const struct tierce_chain *chain, uint64_t to_block);
 
-/* Adds the chunks of a store, before its first layer. The push may end before the store does, and
- * is destroyed afterwards all the same. Errors: -ENOMEM; the store goes on without the push. */
+/* Adds the chunks of a store, before its first layer. The push is destroyed after the store's end.
+ * Errors: -ENOMEM; the store goes on without the push. */
 TIERCE_MUSTUSE int tierce__push_watch(struct tierce__push *push, struct tierce_store *store);
 
 /* No more chunks are added. Does not block. */
 void tierce__push_end(struct tierce__push *push);
-/* Whether its thread has ended. [out] what became of it; NULL is accepted. */
+/* Whether its thread and the watched stores have ended. [out] what became of it; NULL is accepted.
+ */
 bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out);
-/* Gives up what has not been sent, and blocks for the call in progress, at most timeout_ms. No
- * store is watched any more. NULL is accepted. */
+/* Gives up what has not been sent, and blocks for the call in progress, at most timeout_ms. All
+ * watched stores have ended. NULL is accepted. */
 void tierce__push_destroy(struct tierce__push *push);
 
 #endif

@@ -91,6 +91,9 @@ static int64_t end_device(struct tierce_store *store, bool complete)
     struct tierce__transit *transit = store->transit;
     if (tierce__transit_wait(transit, tierce__deadline_in_ms(engine->settings.load_ms)) < 0) {
         engine->lender->store_give_up(&store->space);
+        if (store->watch != NULL)
+            store->watch->ended(store->watch, false);
+        store->watch = NULL;
         tierce__transits_keep(&engine->transits, transit, drop_kept, store);
         return 0;
     }

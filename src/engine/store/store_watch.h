@@ -11,8 +11,8 @@
  *     tierce__store_watch(store, &watch, &what);      // before its first layer
  *
  * Both functions are called by the thread that works on the store, under no lock. `ended` is the
- * last call, also for a store that is aborted. Of memory of a device, layers are not told, because
- * their copies end later; `ended` comes when all have.
+ * last call, also for a store that is aborted or given up. Of memory of a device, layers are not
+ * told, because their copies end later; `ended` comes when all have.
  */
 
 struct tierce__store_watch {

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tierce.vllm import handover
+from tierce.vllm import handover, push
 from tierce.vllm.handover import Handover, Pulls
 from tierce.vllm.identity import ConfigError
 from tierce.vllm.link import LinkError, pack_handover, unpack_handover
@@ -223,3 +223,67 @@ def test_engines_that_cannot_hand_over():
     half = barrier(handover=Handover(allow=("10.0.0.5",)))
     half.serve_offers()
     assert half.handover_barrier() == "" and half.serves == ""
+
+# ---- push --------------------------------------------------------------------------------------
+
+TO = {"host": "10.0.0.6", "port": 7001, "ticket": TOKEN}
+
+
+def pushed(**changes):
+    return {"do_remote_decode": True, "tierce": {"push": {**TO, **changes}}}
+
+
+def test_where_a_prompt_is_pushed_is_checked():
+    assert push.read_push(pushed()) == TO
+    assert push.read_push({**pushed(), "do_remote_decode": 1}) is None
+    for bad in (pushed(host=5), pushed(host="a?b"), pushed(port=0), pushed(port="7"), pushed(port=True), pushed(ticket="x"),
+                pushed(ticket=None), {"do_remote_decode": True, "tierce": {"push": "x"}}, {"do_remote_decode": True},
+                {"do_remote_decode": True, "tierce": 3}):
+        assert push.read_push(bad) is None
+
+
+def test_tickets():
+    assert [push.asked_tickets({"tierce": {"inbox": n}}) for n in (3, 1000, 0, -1, True, "3", None)] == [3, 64, 0, 0, 0, 0, 0]
+    assert push.asked_tickets({}) == push.asked_tickets({"tierce": "x"}) == 0
+    inbox = push.tickets_answer("fd00::1:7000", [TOKEN])["tierce"]["inbox"]
+    assert inbox == {"host": "fd00::1", "port": 7000, "tickets": [TOKEN], "seconds": 600}
+    assert push.tickets_answer("", []) == {"tierce": {"inbox": {}}}
+    assert push.read_ticket({"tierce": {"ticket": TOKEN}}) == TOKEN
+    assert push.read_ticket({"tierce": {"ticket": TOKEN + "0"}}) is None and push.read_ticket({}) is None
+
+
+class Chunks:
+    """A push of the library that ends when it is told."""
+
+    def __init__(self):
+        self.calls, self.over = [], False
+
+    def __getattr__(self, name):
+        return lambda *what: self.calls.append((name, *what))
+
+    def poll(self):
+        return self.over, 2, 8192, 1, 1, "the decoder had no room for the chunk"
+
+
+def test_a_push_lasts_for_all_stores_of_its_request():
+    library = Chunks()
+    view = SimpleNamespace(push_begin=lambda *to: library.calls.append(to) or library)
+    pushes = push.Pushes(Handover(allow=("10.0.0.6",)))
+    for store in ("one", "two", None):
+        pushes.watch(view, "chain", 7, TO, store, 16)
+    pushes.end(7)
+    assert library.calls == [("10.0.0.6", 7001, TOKEN, push.BUSY_MS, 10000), ("held", "chain", 16), ("watch", "one"),
+                             ("watch", "two"), ("end",)]
+    assert pushes.take_counters() == {"pushes": 1}
+    library.over = True
+    assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1}
+    assert library.calls[-1] == ("close",) and not pushes.ending
+
+
+def test_only_named_hosts_get_chunks(caplog):
+    pushes = push.Pushes(Handover(allow=("10.0.0.7",)))
+    pushes.watch(None, "chain", 7, TO, "store", 16)
+    pushes.watch(None, "chain", 7, TO, "store", 32)
+    pushes.end(7)
+    assert not pushes.begun and not pushes.refused
+    assert caplog.text.count("handover.allow does not name this host") == 1

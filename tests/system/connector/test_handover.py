@@ -16,8 +16,8 @@ def store(**more):
 @pytest.fixture(scope="module")
 def pair(module_engine):
     """A prefiller and a decoder for all tests that leave them as they are."""
-    return (module_engine(store(**{"handover.listen": "127.0.0.1"})),
-            module_engine(store(**{"handover.allow": "127.0.0.1"})))
+    both = {"handover.listen": "127.0.0.1", "handover.allow": "127.0.0.1"}
+    return module_engine(store(**both)), module_engine(store(**both))
 
 
 def proxied(prefiller, decoder, prompts, change=lambda offer: offer):
@@ -45,6 +45,38 @@ def test_the_decoder_computes_one_token_of_each_prompt(pair, prompts, expected):
     assert after["local_compute"] - before.get("local_compute", 0) == len(asked)
     assert sum(loaded(outputs, "memory")) == after["external_kv_transfer"] - before.get("external_kv_transfer", 0)
     # Nothing is held any longer on either side.
+    assert prefiller.stats()["sessions_now"] == decoder.stats()["sessions_now"] == 0
+
+
+def tickets(decoder, count):
+    """What a proxy asks of a decoder: where prompts are pushed to."""
+    (answer,) = decoder.generate(prompts=[[0]], tokens=1, wishes={"tierce": {"inbox": count}})
+    inbox = answer["report"]["tierce"]["inbox"]
+    assert len(inbox["tickets"]) == count and inbox["seconds"] > 0
+    return [{"host": inbox["host"], "port": inbox["port"], "ticket": ticket} for ticket in inbox["tickets"]]
+
+
+def test_chunks_are_pushed_while_they_are_computed(pair, prompts, expected):
+    """A ticket, a used one, and one that the decoder never made: the answers are the same."""
+    prefiller, decoder = pair
+    (good,) = tickets(decoder, 1)
+    asked = [[(token + 3) % 256 for token in prompt] for prompt in (prompts[0], prompts[1][:769], prompts[2])]
+    read = decoder.metric(name="vllm:tierce_handover_bytes")
+    outputs = []
+    for prompt, to in zip(asked, [good, good, {**good, "ticket": "0" * 32}]):
+        (first,) = prefiller.generate(prompts=[prompt], tokens=1, wishes={**PREFILL, "tierce": {"push": to}})
+        assert first["report"]["tierce"]["ticket"] == to["ticket"]
+        wishes = {name: first["report"][name] for name in ("do_remote_prefill", "do_remote_decode", "tierce")}
+        outputs += decoder.generate(prompts=[prompt], wishes=wishes)
+        if to is good and len(outputs) == 1:
+            assert decoder.metric(name="vllm:tierce_handover_bytes") == read  # nothing had to be read
+    assert answers(outputs) == expected(asked)
+    assert answers(outputs) == expected(asked)
+    assert [o["cached"] for o in outputs] == [len(p) - 1 for p in asked]
+    assert loaded(outputs, "failed") == [0] * 3
+    assert prefiller.metric(name="vllm:tierce_pushes") == 3
+    assert prefiller.metric(name="vllm:tierce_pushed_chunks") > 0
+    assert decoder.metric(name="vllm:tierce_handover_bytes") > read  # the others were
     assert prefiller.stats()["sessions_now"] == decoder.stats()["sessions_now"] == 0
 
 

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing chunks to another engine while they are computed (engine/handover/handover_push.h), and
+ * the tickets for it: the type Push, and methods of Engine and View. */
+#include "python/core/core.h"
+
+#include "engine/handover/handover_inbox.h"
+#include "engine/handover/handover_push.h"
+
+#define TICKETS_MAX 256u /* of one call */
+
+/* ---- Engine: the inbox ----------------------------------------------------------------------- */
+
+PyObject *tierce__core_handover_accept(PyObject *self, PyObject *args)
+{
+    EngineObject *e = (EngineObject *)self;
+    const char *hosts;
+    uint64_t bytes_max;
+    uint32_t hold_ms;
+    if (!PyArg_ParseTuple(args, "sO&O&", &hosts, tierce__core_uint64, &bytes_max,
+                          tierce__core_uint32, &hold_ms))
+        return NULL;
+    if (e->closed || e->handover == NULL)
+        return tierce__core_raise_closed("engine's handover");
+    if (tierce__handover_inbox(e->handover) != NULL)
+        return tierce__core_raise_busy("engine's inbox");
+    int rc = tierce__handover_accept(e->handover, hosts, bytes_max, hold_ms);
+    return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
+}
+
+PyObject *tierce__core_handover_tickets(PyObject *self, PyObject *args)
+{
+    EngineObject *e = (EngineObject *)self;
+    uint32_t count, ms;
+    char tickets[TICKETS_MAX][TIERCE__TICKET_BYTES];
+    if (!PyArg_ParseTuple(args, "O&O&", tierce__core_uint32, &count, tierce__core_uint32, &ms))
+        return NULL;
+    struct tierce__inbox *inbox =
+        e->closed || e->handover == NULL ? NULL : tierce__handover_inbox(e->handover);
+    if (inbox == NULL)
+        return tierce__core_raise_closed("engine's inbox");
+    int made = tierce__inbox_issue(inbox, tickets, count < TICKETS_MAX ? count : TICKETS_MAX, ms);
+    if (made < 0)
+        return tierce__core_raise(made, NULL);
+    PyObject *out = PyList_New(made);
+    for (int i = 0; out != NULL && i < made; i++) {
+        PyObject *text = PyUnicode_FromString(tickets[i]);
+        if (text == NULL || PyList_SetItem(out, i, text) < 0) /* it takes the reference */
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
+PyObject *tierce__core_inbox_stats(PyObject *self, PyObject *unused)
+{
+    EngineObject *e = (EngineObject *)self;
+    struct tierce__inbox_stats s;
+    (void)unused;
+    struct tierce__inbox *inbox =
+        e->closed || e->handover == NULL ? NULL : tierce__handover_inbox(e->handover);
+    if (inbox == NULL)
+        return tierce__core_raise_closed("engine's inbox");
+    tierce__inbox_stats(inbox, &s);
+    return Py_BuildValue("{sKsKsKsKsKsKsKsKsK}", "chunks", s.chunks, "bytes", s.bytes, "present",
+                         s.present, "busy", s.busy, "wrong", s.wrong, "lost", s.lost, "tickets_now",
+                         s.tickets_now, "incoming_now", s.incoming_now, "incoming_bytes_now",
+                         s.incoming_bytes_now);
+}
+
+/* ---- Push ------------------------------------------------------------------------------------ */
+
+PyObject *tierce__core_push_begin(PyObject *self, PyObject *args)
+{
+    ViewObject *v = (ViewObject *)self;
+    struct tierce__push_to to = {0};
+    if (!PyArg_ParseTuple(args, "sO&sO&O&", &to.host, tierce__core_uint16, &to.port, &to.ticket,
+                          tierce__core_uint32, &to.wait_ms, tierce__core_uint32, &to.timeout_ms))
+        return NULL;
+    PushObject *p = tierce__core_new(tierce__core_push_type);
+    if (p == NULL)
+        return NULL;
+    int rc = tierce__push_begin(&p->push, v->view, &to);
+    if (rc < 0) {
+        Py_DECREF(p);
+        return tierce__core_raise(rc, NULL);
+    }
+    Py_INCREF(self);
+    p->view = self;
+    ((EngineObject *)v->engine)->flushes++; /* the engine stays meanwhile */
+    return (PyObject *)p;
+}
+
+static void close_push(PushObject *p)
+{
+    struct tierce__push *push = p->push;
+    if (push == NULL)
+        return;
+    p->push = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    tierce__push_destroy(push);
+    Py_END_ALLOW_THREADS
+    tierce__core_end_use((EngineObject *)((ViewObject *)p->view)->engine);
+}
+
+static void push_dealloc(PyObject *self)
+{
+    PushObject *p = (PushObject *)self;
+    close_push(p);
+    Py_XDECREF(p->view);
+    tierce__core_free(self);
+}
+
+static PyObject *push_watch(PyObject *self, PyObject *object)
+{
+    PushObject *p = (PushObject *)self;
+    if (!PyObject_TypeCheck(object, tierce__core_store_type)) {
+        PyErr_SetString(PyExc_TypeError, "expected a Store");
+        return NULL;
+    }
+    StoreObject *s = (StoreObject *)object;
+    if (p->push == NULL || s->store == NULL)
+        return tierce__core_raise_closed(p->push == NULL ? "push" : "store");
+    if (s->busy || s->push != NULL)
+        return tierce__core_raise_busy("store");
+    int rc = tierce__push_watch(p->push, s->store);
+    s->push = Py_NewRef(self); /* also after a failure: it is called when the store ends */
+    return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
+}
+
+static PyObject *push_held(PyObject *self, PyObject *args)
+{
+    PushObject *p = (PushObject *)self;
+    PyObject *object;
+    uint64_t to_block;
+    if (!PyArg_ParseTuple(args, "O!O&", tierce__core_chain_type, &object, tierce__core_uint64,
+                          &to_block))
+        return NULL;
+    if (p->push == NULL)
+        return tierce__core_raise_closed("push");
+    int64_t rc = tierce__push_held(p->push, ((ChainObject *)object)->chain, to_block);
+    return rc < 0 ? tierce__core_raise((int)rc, NULL) : PyLong_FromLongLong(rc);
+}
+
+static PyObject *push_end(PyObject *self, PyObject *unused)
+{
+    PushObject *p = (PushObject *)self;
+    (void)unused;
+    if (p->push == NULL)
+        return tierce__core_raise_closed("push");
+    tierce__push_end(p->push);
+    Py_RETURN_NONE;
+}
+
+static PyObject *push_poll(PyObject *self, PyObject *unused)
+{
+    PushObject *p = (PushObject *)self;
+    struct tierce__pushed out;
+    (void)unused;
+    if (p->push == NULL)
+        return tierce__core_raise_closed("push");
+    bool is_over = tierce__push_is_over(p->push, &out);
+    return Py_BuildValue("(OKKKKs)", is_over ? Py_True : Py_False, (unsigned long long)out.chunks,
+                         (unsigned long long)out.bytes, (unsigned long long)out.present,
+                         (unsigned long long)out.left_out, out.why);
+}
+
+static PyObject *push_close(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    close_push((PushObject *)self);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef push_methods[] = {
+    {"watch", push_watch, METH_O,
+     "watch(store) -> None\n\nAdds the chunks of a store, before its first layer."},
+    {"held", push_held, METH_VARARGS,
+     "held(chain, to_block) -> int\n\nAdds the chunks of these blocks that memory holds; returns "
+     "how many."},
+    {"end", push_end, METH_NOARGS, "end() -> None\n\nNo more chunks are added. Does not block."},
+    {"poll", push_poll, METH_NOARGS,
+     "poll() -> (over, chunks, bytes, present, left_out, why)\n\n"
+     "Whether it is over; chunks that the other engine has got, had already, and has not got, and "
+     "the first reason."},
+    {"close", push_close, METH_NOARGS,
+     "close() -> None\n\nGives up the rest. All its stores have ended."},
+    {NULL, NULL, 0, NULL}};
+
+PyType_Slot tierce__core_push_slots[] = {
+    {Py_tp_dealloc, (void *)push_dealloc},
+    {Py_tp_methods, push_methods},
+    {Py_tp_doc, (void *)"Chunks on their way to another engine; made by View.push_begin. One "
+                        "thread at a time."},
+    {0, NULL}};

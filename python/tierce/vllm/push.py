@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prefill and decode by push: the prefiller writes a prompt's chunks to the decoder while it computes them.
+
+`tierce proxy` asks a decoder for tickets with a small request of its own (`{"tierce": {"inbox": 64}}` in
+kv_transfer_params), and passes one of them to the prefiller with each prompt. Everything in them is checked, because it
+arrives with a request, and the prefiller connects to hosts that `handover.allow` names only. A push that fails costs
+nothing but its time: the decoder reads the offer, or computes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from . import handover
+
+log = logging.getLogger(__name__)
+
+INBOX, PUSH = "inbox", "push"
+TICKETS_MAX = 64  # of one answer
+TICKET_S = 600.0  # how long a ticket may wait for its prompt
+BUSY_MS = 1000  # for a decoder without room
+PUSHES_MAX = 64  # at a time; other prompts are offered only
+
+
+def is_ticket(text) -> bool:
+    return isinstance(text, str) and len(text) == 2 * handover.TOKEN_BYTES and text.isascii() and text.isalnum()
+
+
+def asked_tickets(options: dict) -> int:
+    """How many tickets a request asks for; 0 for every other request."""
+    ours = options.get(handover.OURS)
+    count = ours.get(INBOX) if isinstance(ours, dict) else None
+    return min(count, TICKETS_MAX) if type(count) is int and count > 0 else 0
+
+
+def read_push(options: dict) -> dict | None:
+    """Where the prefiller shall push to; None: nowhere, or it is not as ours are."""
+    ours = options.get(handover.OURS)
+    to = ours.get(PUSH) if isinstance(ours, dict) else None
+    if not handover.is_prefill(options) or to is None:
+        return None
+    host, port, ticket = (to.get(name) for name in ("host", "port", "ticket")) if isinstance(to, dict) else (None,) * 3
+    try:
+        if isinstance(host, str) and type(port) is int and 0 < port < 65536 and is_ticket(ticket):
+            handover.read_address(f"[{host}]:{port}")
+            return {"host": host, "port": port, "ticket": ticket}
+    except ValueError:
+        pass
+    log.warning("a request has an invalid inbox in kv_transfer_params; its prompt is not pushed")
+    return None
+
+
+def read_ticket(options: dict) -> str | None:
+    """The ticket of a decoder's request: the prefiller has pushed with it."""
+    ours = options.get(handover.OURS)
+    ticket = ours.get("ticket") if isinstance(ours, dict) else None
+    return ticket if is_ticket(ticket) else None
+
+
+def tickets_answer(serves: str, tickets: list[str]) -> dict:
+    """To a request that asks for tickets; without any if the engine has no inbox."""
+    host, _, port = serves.rpartition(":")  # an IPv6 address has no brackets here
+    inbox = {"host": host, "port": int(port), "tickets": tickets, "seconds": int(TICKET_S)} if tickets else {}
+    return {handover.OURS: {INBOX: inbox}}
+
+
+class Pushes:
+    """The pushes of a worker half, by session. Each has a thread of the library."""
+
+    def __init__(self, settings: handover.Handover):
+        self.settings = settings
+        self.lock = threading.Lock()
+        self.begun: dict[int, object] = {}  # session -> its push, which takes more stores
+        self.refused: set[int] = set()  # sessions that are not pushed
+        self.ending: list[tuple[object, dict]] = []
+        self.warned: set[str] = set()
+        self.counters: dict[str, float] = {}  # see stats.py
+
+    def watch(self, view, chain, session: int, to: dict, store, to_block: int) -> None:
+        """A store of a prompt that is pushed has begun, or has nothing to store (None)."""
+        self.reap()
+        with self.lock:
+            known, is_refused = self.begun.get(session), session in self.refused
+            is_full = len(self.begun) + len(self.ending) >= PUSHES_MAX
+        if is_refused:
+            return
+        if known is None:
+            why = ("handover.allow does not name this host" if to["host"] not in self.settings.allow
+                   else f"{PUSHES_MAX} prompts are being pushed" if is_full else "")
+            if why:
+                self.refuse(session, to, why)
+                return
+            push = view.push_begin(to["host"], to["port"], to["ticket"], BUSY_MS, int(self.settings.timeout_s * 1000))
+            known = push, to
+            with self.lock:
+                self.begun[session] = known
+            self.count(pushes=1)
+            known[0].held(chain, to_block)
+        if store is not None:
+            known[0].watch(store)
+
+    def end(self, session: int) -> None:
+        """The request has ended: its stores have, too."""
+        with self.lock:
+            self.refused.discard(session)
+            known = self.begun.pop(session, None)
+            if known is not None:
+                self.ending.append(known)
+        if known is not None:
+            known[0].end()
+
+    def reap(self) -> None:
+        """Closes pushes that are over, and counts them."""
+        with self.lock:
+            ending, self.ending = self.ending, []
+        for push, to in ending:
+            over, chunks, sent, _, left_out, why = push.poll()
+            if not over:
+                with self.lock:
+                    self.ending.append((push, to))
+                continue
+            push.close()
+            self.count(push_bytes=sent, pushed_chunks=chunks, push_left_out_chunks=left_out)
+            if why:
+                self.warn(to, why)
+
+    def refuse(self, session: int, to: dict, why: str) -> None:
+        with self.lock:
+            self.refused.add(session)
+        self.warn(to, why)
+
+    def warn(self, to: dict, why: str) -> None:
+        with self.lock:
+            text = f"{to['host']}:{to['port']}: {why}"
+            first = text not in self.warned and len(self.warned) < 100
+            self.warned.add(text)
+        if first:
+            log.warning("a push to the decoder %s; such chunks are read from here, or computed (logged once)", text)
+
+    def count(self, **more) -> None:
+        with self.lock:
+            for name, by in more.items():
+                self.counters[name] = self.counters.get(name, 0) + by
+
+    def take_counters(self) -> dict[str, float]:
+        self.reap()
+        with self.lock:
+            counters, self.counters = self.counters, {}
+        return {name: value for name, value in counters.items() if value}
+
+    def close(self) -> None:
+        """All stores have ended."""
+        with self.lock:
+            pushes = [*self.begun.values(), *self.ending]
+            self.begun, self.ending = {}, []
+        for push, _ in pushes:
+            push.close()
+
+
+class PushesChunks:
+    """The part of the worker half that pushes chunks, and accepts those of others."""
+
+    accepts = False  # see Facts
+
+    def init_pushes(self, settings: handover.Handover) -> None:
+        self.pushes = Pushes(settings)
+
+    def open_inbox(self) -> None:
+        """Engines on the hosts of handover.allow may push chunks to this one."""
+        from tierce import _core
+
+        allow, memory = self.handover.allow, self.engine.stats()["memory_cap_bytes"]
+        if not allow:
+            return
+        try:
+            self.engine.handover_accept(" ".join(allow), int(memory * self.handover.inbox / 100),
+                                        int(self.handover.hold_s * 1000))
+            self.accepts = True
+        except _core.Error as error:
+            log.warning("no chunks are pushed to this engine: no host of handover.allow has an address (%s)", error)
+
+    def tickets(self, count: int) -> list[str]:
+        """For prompts that will be pushed here."""
+        return self.engine.handover_tickets(count, int(TICKET_S * 1000)) if self.accepts else []
+
+    def push_store(self, view, chain, request, store) -> None:
+        """A store of a request begins, or has nothing to store (None). A failure costs the push only."""
+        try:
+            if request.push is not None and not self.handover_barrier():
+                self.pushes.watch(view, chain, request.session, request.push, store, request.save.to_block)
+        except Exception as error:
+            log.warning("a prompt is not pushed to its decoder: %r", error)
