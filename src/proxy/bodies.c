@@ -136,7 +136,38 @@ bool tierce__body_can_prefill(const struct tierce__body *request)
            !tierce__json_get_bool(members[TIERCE__BODY_BEAM], "");
 }
 
-void tierce__body_put_prefill(struct tierce__line *line, const struct tierce__body *request)
+static void put_place(struct tierce__json_write *json, const struct tierce__inbox_place *place)
+{
+    tierce__json_write_open(json, "tierce", '{');
+    tierce__json_write_open(json, "push", '{');
+    tierce__json_write_text(json, "host", place->host);
+    tierce__json_write_count(json, "port", place->port);
+    tierce__json_write_text(json, "ticket", place->ticket);
+    tierce__json_write_close(json, '}');
+    tierce__json_write_close(json, '}');
+}
+
+void tierce__body_put_inbox(struct tierce__line *line, const struct tierce__body *request)
+{
+    struct tierce__json_write json = {.line = line};
+    struct tierce__text model = request->members[TIERCE__BODY_MODEL];
+    tierce__json_write_open(&json, NULL, '{');
+    if (tierce__json_value_kind(model) == '"')
+        tierce__json_write_value(&json, "model", model);
+    tierce__json_write_open(&json, "prompt", '[');
+    tierce__json_write_count(&json, NULL, 0);
+    tierce__json_write_close(&json, ']');
+    tierce__json_write_count(&json, "max_tokens", 1);
+    tierce__json_write_open(&json, PARAMS, '{');
+    tierce__json_write_open(&json, "tierce", '{');
+    tierce__json_write_count(&json, "inbox", TIERCE__INBOX_TICKETS);
+    tierce__json_write_close(&json, '}');
+    tierce__json_write_close(&json, '}');
+    tierce__json_write_close(&json, '}');
+}
+
+void tierce__body_put_prefill(struct tierce__line *line, const struct tierce__body *request,
+                              const struct tierce__inbox_place *place)
 {
     static const char *const own[] = {
         "stream",     "stream_options",        "max_tokens", "max_completion_tokens",
@@ -156,6 +187,8 @@ void tierce__body_put_prefill(struct tierce__line *line, const struct tierce__bo
     tierce__json_write_text(&json, "remote_block_ids", NULL);
     tierce__json_write_text(&json, "remote_host", NULL);
     tierce__json_write_text(&json, "remote_port", NULL);
+    if (place != NULL)
+        put_place(&json, place);
     tierce__json_write_close(&json, '}');
     tierce__json_write_close(&json, '}');
 }

@@ -4,6 +4,7 @@
 
 #include "base/json/json_value.h"
 #include "base/text/line.h"
+#include "proxy/inboxes.h"
 
 /*
  * The JSON of requests, as OpenAI and vLLM define it, made from a client's request. Members that
@@ -51,8 +52,14 @@ void tierce__body_clear(struct tierce__body *body);
 bool tierce__body_can_prefill(const struct tierce__body *request);
 
 /* Appends the request to the engine that computes the prompt, from one that can be copied: one
- * token, not streamed, with kv_transfer_params that ask for KV to be kept for another engine. */
-void tierce__body_put_prefill(struct tierce__line *line, const struct tierce__body *request);
+ * token, not streamed, with kv_transfer_params that ask for KV to be kept for another engine, and
+ * pushed to it if `place` is not NULL. */
+void tierce__body_put_prefill(struct tierce__line *line, const struct tierce__body *request,
+                              const struct tierce__inbox_place *place);
+
+/* Appends the request of one token that asks an engine for tickets of its inbox; of the model of a
+ * client's request. */
+void tierce__body_put_inbox(struct tierce__line *line, const struct tierce__body *request);
 
 /* Appends the request to the engine that answers, with the kv_transfer_params of a prefill, or with
  * none if `params` is empty; never with the client's. */

@@ -121,12 +121,17 @@ void tierce__engines_fini(struct tierce__engines *engines)
     *engines = (struct tierce__engines){0};
 }
 
-void tierce__engine_use(struct tierce__engines *engines, struct tierce__engine *engine)
+void tierce__engine_expect(struct tierce__engines *engines, struct tierce__engine *engine)
 {
     uint64_t number = atomic_fetch_add_explicit(&engines->uses, 1, memory_order_relaxed) + 1;
     TIERCE_ASSERT(engine == &engines->items[engine->index]);
     atomic_store_explicit(&engine->used, number, memory_order_relaxed);
     atomic_fetch_add_explicit(&engine->in_flight, 1, memory_order_relaxed);
+}
+
+void tierce__engine_use(struct tierce__engines *engines, struct tierce__engine *engine)
+{
+    tierce__engine_expect(engines, engine);
     atomic_fetch_add_explicit(&engine->requests, 1, memory_order_relaxed);
 }
 

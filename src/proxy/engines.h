@@ -56,6 +56,8 @@ bool tierce__engines_ready(const struct tierce__engines *engines);
 /* Counts a request to an engine, until tierce__engine_release. */
 void tierce__engine_use(struct tierce__engines *engines, struct tierce__engine *engine);
 void tierce__engine_release(struct tierce__engine *engine);
+/* The same for a request that the engine gets later: it counts as load, and not as a request. */
+void tierce__engine_expect(struct tierce__engines *engines, struct tierce__engine *engine);
 
 /* Reports the result of a check, by the loop that checks. Logs changes. */
 void tierce__engine_checked(struct tierce__engine *engine, bool is_good, uint32_t failures_max,

@@ -374,14 +374,23 @@ static void done_decode(void *arg, int rc, const char *why)
     }
 }
 
-static void start_decode(struct tierce__exchange *exchange)
+/* The engine that was chosen before the prefill, if it is still up: the KV was pushed to it. */
+static struct tierce__engine *choose_decoder(struct tierce__exchange *exchange)
 {
     struct tierce__proxy *proxy = exchange->relay->proxy;
+    struct tierce__engine *engine = exchange->decoder;
+    tierce__exchange_forget_decoder(exchange);
+    if (engine != NULL && !atomic_load_explicit(&engine->is_down, memory_order_relaxed))
+        return engine;
+    return tierce__choose(&proxy->decode, &exchange->decode_choice, proxy->config->router_load, 0);
+}
+
+static void start_decode(struct tierce__exchange *exchange)
+{
     exchange->step = TIERCE__EXCHANGE_DECODE;
     exchange->tried = 0;
     exchange->attempts = 0;
-    struct tierce__engine *engine =
-        tierce__choose(&proxy->decode, &exchange->decode_choice, proxy->config->router_load, 0);
+    struct tierce__engine *engine = choose_decoder(exchange);
     if (engine == NULL) {
         tierce__exchange_fail(exchange, 503, "no engine of decode.urls is reachable");
         return;
@@ -467,6 +476,78 @@ static void done_prefill(void *arg, int rc, const char *why)
         ask_prefill(exchange);
 }
 
+/* Sends the prompt to an engine of prefill.urls, with the inbox of the engine that will answer. */
+static void begin_prefill(struct tierce__exchange *exchange,
+                          const struct tierce__inbox_place *place)
+{
+    enter(exchange, TIERCE__EXCHANGE_PREFILL);
+    if (place != NULL)
+        count(exchange, TIERCE__PROXY_COUNT_PUSHES);
+    tierce__body_put_prefill(&exchange->made, &exchange->request, place);
+    if (hold_made(exchange))
+        ask_prefill(exchange);
+    else
+        tierce__exchange_fail(exchange, 503, no_memory);
+}
+
+static void done_inbox(void *arg, int rc, const char *why)
+{
+    struct tierce__exchange *exchange = arg;
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    struct tierce__inbox_place place;
+    struct tierce__json_doc doc = {0};
+    uint32_t index = exchange->decoder->index;
+    uint64_t now_ns = tierce__now_ns();
+    settle(exchange);
+    bool is_good = rc == 0 && exchange->status == 200 && read_answer(exchange, &doc);
+    if (!is_good)
+        tierce__log_repeated(TIERCE_LOG_INFO, "proxy_no_inbox", "engine=%s status=%ld why=\"%s\"",
+                             exchange->decoder->name, exchange->status, rc != 0 ? why : "");
+    tierce__inboxes_answered(&proxy->inboxes, index, is_good ? doc.value : (struct tierce__text){0},
+                             now_ns);
+    drop_document(proxy, &doc, exchange->answer.bytes);
+    bool has_ticket =
+        tierce__inboxes_take(&proxy->inboxes, index, &place, now_ns) == TIERCE__INBOX_TICKET;
+    begin_prefill(exchange, has_ticket ? &place : NULL);
+    explicit_bzero(&place, sizeof(place));
+}
+
+/* Asks the engine that will answer for tickets. Returns false if there is no memory. */
+static bool ask_inbox(struct tierce__exchange *exchange)
+{
+    enter(exchange, TIERCE__EXCHANGE_INBOX);
+    tierce__body_put_inbox(&exchange->made, &exchange->request);
+    if (!hold_made(exchange))
+        return false;
+    count(exchange, TIERCE__PROXY_COUNT_INBOX_QUERIES);
+    return begin_fetch(exchange, &(struct ask){.origin = exchange->decoder->url,
+                                               .path = "/v1/completions",
+                                               .body = exchange->made.text,
+                                               .body_bytes = exchange->made.bytes,
+                                               .timeout_ms = TIERCE__INBOX_ASK_MS,
+                                               .is_for_engine = true,
+                                               .done = done_inbox}) == 0;
+}
+
+/* Chooses the engine that will answer before the prefill, which may push the KV to it. */
+static void prefill_for_decoder(struct tierce__exchange *exchange)
+{
+    struct tierce__proxy *proxy = exchange->relay->proxy;
+    struct tierce__inbox_place place;
+    enum tierce__inbox_answer answer = TIERCE__INBOX_NONE;
+    exchange->decoder =
+        tierce__choose(&proxy->decode, &exchange->decode_choice, proxy->config->router_load, 0);
+    if (exchange->decoder != NULL) {
+        tierce__engine_expect(&proxy->decode, exchange->decoder);
+        answer = tierce__inboxes_take(&proxy->inboxes, exchange->decoder->index, &place,
+                                      tierce__now_ns());
+    }
+    if (answer == TIERCE__INBOX_ASK && ask_inbox(exchange))
+        return;
+    begin_prefill(exchange, answer == TIERCE__INBOX_TICKET ? &place : NULL);
+    explicit_bzero(&place, sizeof(place));
+}
+
 static void start_prefill(struct tierce__exchange *exchange)
 {
     const struct tierce__proxy *proxy = exchange->relay->proxy;
@@ -480,11 +561,7 @@ static void start_prefill(struct tierce__exchange *exchange)
         start_decode(exchange);
         return;
     }
-    tierce__body_put_prefill(&exchange->made, &exchange->request);
-    if (hold_made(exchange))
-        ask_prefill(exchange);
-    else
-        tierce__exchange_fail(exchange, 503, no_memory);
+    prefill_for_decoder(exchange);
 }
 
 /* ---- the router index ------------------------------------------------------------------------ */

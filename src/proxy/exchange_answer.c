@@ -29,6 +29,13 @@ void tierce__exchange_let_go(struct tierce__exchange *exchange)
     exchange->engine = NULL;
 }
 
+void tierce__exchange_forget_decoder(struct tierce__exchange *exchange)
+{
+    if (exchange->decoder != NULL)
+        tierce__engine_release(exchange->decoder);
+    exchange->decoder = NULL;
+}
+
 void tierce__exchange_clear_answer(struct tierce__exchange *exchange)
 {
     tierce__line_clear(&exchange->answer);
@@ -45,6 +52,7 @@ static void destroy(struct tierce__exchange *exchange)
     struct tierce__proxy *proxy = exchange->relay->proxy;
     TIERCE_ASSERT(exchange->call == NULL && exchange->stream == NULL);
     tierce__exchange_let_go(exchange);
+    tierce__exchange_forget_decoder(exchange);
     tierce__exchange_clear_answer(exchange);
     tierce__list_remove(&exchange->node);
     tierce__held_give_back(&proxy->held, exchange->held + exchange->made_held);

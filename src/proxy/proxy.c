@@ -269,6 +269,8 @@ static int start(struct tierce__proxy *proxy, char why[256])
     if (rc == 0 && config->prefill_urls[0] != '\0')
         rc = tierce__engines_init(&proxy->prefill, config->prefill_urls, has_router, why);
     if (rc == 0)
+        rc = tierce__inboxes_init(&proxy->inboxes, proxy->decode.count);
+    if (rc == 0)
         rc = read_secrets(&secrets, proxy, why);
     swap_secrets(proxy, &secrets);
     if (rc == 0)
@@ -339,6 +341,7 @@ void tierce__proxy_stop(struct tierce__proxy *proxy)
     tierce__proxy_wipe(proxy->engine_authorization);
     tierce__proxy_wipe(proxy->router_authorization);
     tierce__tokens_destroy(proxy->tokens);
+    tierce__inboxes_fini(&proxy->inboxes);
     tierce__engines_fini(&proxy->decode);
     tierce__engines_fini(&proxy->prefill);
     tierce__free(proxy->relays);

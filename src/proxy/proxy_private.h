@@ -35,6 +35,7 @@ struct tierce__relay;
 struct tierce__proxy {
     const struct tierce__proxy_config *config;
     struct tierce__engines decode, prefill; /* prefill without engines: each computes its own */
+    struct tierce__inboxes inboxes;         /* of `decode` */
     struct tierce__server *server;
     struct tierce__route routes[TIERCE__PROXY_ROUTES];
     struct tierce__relay *relays; /* [config->loops] */
@@ -106,6 +107,7 @@ uint64_t tierce__probes_run(struct tierce__probes *probes, uint64_t now_ns);
 enum tierce__exchange_step {
     TIERCE__EXCHANGE_TOKENIZE, /* an engine turns the prompt into tokens */
     TIERCE__EXCHANGE_QUERY,    /* the router index says who holds them */
+    TIERCE__EXCHANGE_INBOX,    /* the engine that will answer is asked for tickets */
     TIERCE__EXCHANGE_PREFILL,
     TIERCE__EXCHANGE_DECODE,
     TIERCE__EXCHANGE_STREAM, /* the answer has begun */
@@ -135,6 +137,8 @@ struct tierce__exchange {
 
     struct tierce__choice decode_choice, prefill_choice;
     struct tierce__engine *engine; /* of the fetch */
+    /* The engine that will answer, chosen before the prefill; counted as its load. NULL: none */
+    struct tierce__engine *decoder;
     struct tierce__fetch *fetch;
     uint64_t tried;    /* engines of this step, by their bits */
     uint32_t attempts; /* of this step that failed */
@@ -184,6 +188,8 @@ void tierce__exchange_end_stream(struct tierce__exchange *exchange, int rc, cons
 void tierce__exchange_drop(struct tierce__exchange *exchange);
 /* Releases the engine of the fetch; cancels a fetch in progress. */
 void tierce__exchange_let_go(struct tierce__exchange *exchange);
+/* Releases the engine that was to answer. */
+void tierce__exchange_forget_decoder(struct tierce__exchange *exchange);
 
 /* pages.c */
 void tierce__proxy_health(void *arg, struct tierce__call *call);

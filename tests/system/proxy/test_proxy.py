@@ -260,6 +260,33 @@ def test_prefill_and_decode(start):
     assert proxy.metric("prefills_empty") == 1 and proxy.metric("prefills") == 4
 
 
+def test_the_prefiller_gets_the_inbox_of_the_decoder(start):
+    """The decoder is chosen first. Its tickets are used once each, and it is asked for more; without any, the KV is read."""
+    prefill, decoders = Engine("p"), [Engine("a"), Engine("b")]
+    prefill.params = PARAMS
+    for number, decoder in enumerate(decoders):
+        decoder.inbox = {"host": "10.0.0.1", "port": 7000 + number, "tickets": ["t%d%d" % (number, n) for n in range(2)], "seconds": 600}
+    proxy = start(decode=decoders, prefill=[prefill])
+    places = []
+    for _ in range(6):
+        before = [len(d.bodies()) for d in decoders]
+        assert proxy.complete()[0] == 200
+        (chosen,) = [n for n in range(2) if len(decoders[n].bodies()) > before[n]]
+        place = prefill.bodies()[-1]["kv_transfer_params"]["tierce"]["push"]
+        assert place["host"] == "10.0.0.1" and place["port"] == 7000 + chosen
+        assert decoders[chosen].bodies()[-1]["kv_transfer_params"] == PARAMS
+        places.append(place["ticket"])
+    assert places == ["t01", "t11", "t00", "t10", "t01", "t11"] or places == ["t11", "t01", "t10", "t00", "t11", "t01"]
+    assert [d.asked for d in decoders] == [2, 2] and proxy.metric("inbox_queries") == 4 and proxy.metric("pushes") == 6
+    # It fails to answer, and has none any more: asked again after a pause only.
+    decoders[0].inbox = decoders[1].inbox = None
+    for _ in range(8):
+        assert proxy.complete()[0] == 200
+    assert "tierce" not in prefill.bodies()[-1]["kv_transfer_params"]
+    assert proxy.metric("pushes") == 8 and [d.asked for d in decoders] == [3, 3]
+    assert proxy.metric("decodes_alone") == proxy.metric("decode_failures") == 0
+
+
 def test_the_client_s_own_kv_transfer_params_reach_no_engine(start):
     prefill, decode = Engine(), Engine("answer")
     prefill.params = PARAMS

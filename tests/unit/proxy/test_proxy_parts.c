@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of a proxy that need no network: bodies, the choice of engines, their list. */
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "check_main.h"
 #include "proxy/bodies.h"
 #include "proxy/engine_choice.h"
@@ -47,14 +48,98 @@ static void check_line(struct tierce__line *line, const char *expected)
 START_TEST(prefill_asks_for_one_token)
 {
     struct tierce__line line = {0};
-    tierce__body_put_prefill(&line, read_body("{\"prompt\": \"x\\u00e9\", \"max_tokens\": 9, "
-                                              "\"stream\":true,\"max_tokens\":8,\"seed\":1.50}"));
+    tierce__body_put_prefill(&line,
+                             read_body("{\"prompt\": \"x\\u00e9\", \"max_tokens\": 9, "
+                                       "\"stream\":true,\"max_tokens\":8,\"seed\":1.50}"),
+                             NULL);
     check_line(&line,
                "{\"prompt\":\"x\\u00e9\",\"seed\":1.50,\"stream\":false,\"max_tokens\":1," ASKS);
-    tierce__body_put_prefill(&line, read_body("{\"messages\":[],\"max_completion_tokens\":9,"
-                                              "\"kv_transfer_params\":{\"a\":1}}"));
+    tierce__body_put_prefill(&line,
+                             read_body("{\"messages\":[],\"max_completion_tokens\":9,"
+                                       "\"kv_transfer_params\":{\"a\":1}}"),
+                             NULL);
     check_line(&line, "{\"messages\":[],\"stream\":false,\"max_tokens\":1,"
                       "\"max_completion_tokens\":1," ASKS);
+}
+END_TEST
+
+START_TEST(a_prefill_with_a_push)
+{
+    struct tierce__line line = {0};
+    const struct tierce__inbox_place place = {.host = "fd00::1", .port = 7000, .ticket = "abc"};
+    tierce__body_put_prefill(&line, read_body("{\"prompt\":\"x\"}"), &place);
+    check_line(&line,
+               "{\"prompt\":\"x\",\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":{"
+               "\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_engine_id\":null,"
+               "\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null,"
+               "\"tierce\":{\"push\":{\"host\":\"fd00::1\",\"port\":7000,"
+               "\"ticket\":\"abc\"}}}}");
+    tierce__body_put_inbox(&line, read_body("{\"prompt\":\"x\",\"model\":\"m\",\"n\":1}"));
+    check_line(&line, "{\"model\":\"m\",\"prompt\":[0],\"max_tokens\":1,"
+                      "\"kv_transfer_params\":{\"tierce\":{\"inbox\":64}}}");
+}
+END_TEST
+
+/* The answer of an engine about its inbox, or none. */
+static void tell(struct tierce__inboxes *inboxes, const char *text, uint64_t now_ns)
+{
+    struct tierce__json_doc answer = {0};
+    if (text != NULL)
+        ck_assert_int_eq(tierce__json_parse(&answer, text, strlen(text), NULL), 0);
+    tierce__inboxes_answered(inboxes, 1, answer.value, now_ns);
+    tierce__json_doc_clear(&answer);
+}
+
+#define INBOX(host, port, tickets, seconds)                                                        \
+    "{\"kv_transfer_params\":{\"tierce\":{\"inbox\":{\"host\":" host ",\"port\":" port             \
+    ",\"tickets\":" tickets ",\"seconds\":" seconds "}}}}"
+
+START_TEST(tickets_are_used_once_and_expire)
+{
+    struct tierce__inboxes inboxes;
+    struct tierce__inbox_place place;
+    uint64_t now_ns = 1000000 * TIERCE__MS_NS, second_ns = 1000 * TIERCE__MS_NS;
+    ck_assert_int_eq(tierce__inboxes_init(&inboxes, 2), 0);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_NONE);
+    tell(&inboxes, INBOX("\"10.0.0.6\"", "7000", "[\"a\",3,\"b\"]", "100"), now_ns);
+    for (const char *expected = "ba"; *expected != '\0'; expected++) {
+        ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_TICKET);
+        ck_assert_str_eq(place.host, "10.0.0.6");
+        ck_assert_int_eq(place.port, 7000);
+        ck_assert(place.ticket[0] == *expected && place.ticket[1] == '\0');
+    }
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 0, &place, now_ns), TIERCE__INBOX_ASK);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    tell(&inboxes, INBOX("\"10.0.0.6\"", "7000", "[\"c\"]", "100"), now_ns);
+    now_ns += 91 * second_ns;
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    tell(&inboxes, NULL, now_ns); /* it did not answer */
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_NONE);
+    now_ns += second_ns;
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    /* Nobody has told the answer: another request asks. */
+    now_ns += 3 * second_ns;
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    static const char *const none[] = {
+        "{}",
+        "{\"kv_transfer_params\":null}",
+        INBOX("\"h\"", "0", "[\"a\"]", "9"),
+        INBOX("\"h\"", "70000", "[\"a\"]", "9"),
+        INBOX("7", "1", "[\"a\"]", "9"),
+        INBOX("\"\"", "1", "[\"a\"]", "9"),
+        INBOX("\"h\"", "1", "\"a\"", "9"),
+        INBOX("\"h\"", "1", "[]", "9"),
+        INBOX("\"h\"", "1", "[\"a\"]", "-9"),
+    };
+    for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++) {
+        tell(&inboxes, none[i], now_ns);
+        ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns + 59 * second_ns),
+                         TIERCE__INBOX_NONE);
+        now_ns += 60 * second_ns;
+        ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    }
+    tierce__inboxes_fini(&inboxes);
 }
 END_TEST
 
@@ -227,7 +312,8 @@ START_TEST(lists_that_are_invalid)
 END_TEST
 
 CHECK_MAIN("proxy_parts", .teardown = teardown,
-           .tests = {prefill_asks_for_one_token, decode_has_the_params_unchanged,
+           .tests = {prefill_asks_for_one_token, a_prefill_with_a_push,
+                     tickets_are_used_once_and_expire, decode_has_the_params_unchanged,
                      params_that_are_none, which_requests_are_prefilled, tokenize_and_query,
                      load_decides_and_equals_take_turns, tokens_outweigh_load,
                      lists_that_are_invalid})
