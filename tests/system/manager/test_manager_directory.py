@@ -349,7 +349,7 @@ def test_the_command_line(manager, tmp_path):
         return done.stdout + done.stderr
 
     line = next(line for line in tierce("list").splitlines() if "shown" in line)
-    assert line.split()[:4] == ["shown", "chat", "127.0.0.1:1", "2"] and line.split()[-1] == "complete"
+    assert line.split()[:6] == ["shown", "chat", "127.0.0.1:1", "2", "1", "1"] and line.split()[-1] == "complete"
     text = [hashlib.sha256(str(n).encode()).digest()[:16].hex() for n in (1, 2, 3)]
     assert "shown" in tierce("find", "chat", *text) and "shown" not in tierce("find", "code", *text)
     assert "32 hexadecimal digits" in tierce("find", "chat", "12", code=2)
