@@ -401,26 +401,10 @@ END_TEST
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-/* The result of a command to the only worker, with the chunks `held[from .. to)`. The caller frees
- * it. */
-static Meta__GetCommandResponse *command(Meta__CommandWorkerRequest request, size_t from, size_t to)
+static Meta__GetCommandResponse *await_result(int64_t number)
 {
-    char names[ENGINES][128];
-    int64_t keys[2 * 64];
-    uint64_t holders;
-    ck_assert_uint_eq(workers(names, &holders), 1);
-    ck_assert_uint_le(to - from, 64);
-    for (size_t i = from; i < to; i++) {
-        keys[request.n_keys++] = (int64_t)held[i].key.high;
-        keys[request.n_keys++] = (int64_t)held[i].key.low;
-    }
-    request.keys = keys;
-    request.worker = names[0];
-    Meta__CommandWorkerResponse *given = (Meta__CommandWorkerResponse *)ask(
-        "CommandWorker", &request.base, &meta__command_worker_response__descriptor);
     Meta__GetCommandRequest get = META__GET_COMMAND_REQUEST__INIT;
-    get.command = given->command;
-    tierce__proto_free(&given->base);
+    get.command = number;
     for (;;) {
         Meta__GetCommandResponse *reply = (Meta__GetCommandResponse *)ask(
             "GetCommand", &get.base, &meta__get_command_response__descriptor);
@@ -428,6 +412,33 @@ static Meta__GetCommandResponse *command(Meta__CommandWorkerRequest request, siz
             return reply;
         tierce__proto_free(&reply->base);
         usleep(5000); /* between two questions */
+    }
+}
+
+/* The result of a command to the only worker, with the chunks `held[from .. to)`. The caller frees
+ * it. On a busy machine the worker may be silent for too long: then it is told again. */
+static Meta__GetCommandResponse *command(Meta__CommandWorkerRequest request, size_t from, size_t to)
+{
+    char names[ENGINES][128];
+    int64_t keys[2 * 64];
+    uint64_t holders;
+    ck_assert_uint_le(to - from, 64);
+    for (size_t i = from; i < to; i++) {
+        keys[request.n_keys++] = (int64_t)held[i].key.high;
+        keys[request.n_keys++] = (int64_t)held[i].key.low;
+    }
+    request.keys = keys;
+    request.worker = names[0];
+    for (;;) {
+        WAIT_FOR(workers(names, &holders) == 1);
+        Meta__CommandWorkerResponse *given = (Meta__CommandWorkerResponse *)ask(
+            "CommandWorker", &request.base, &meta__command_worker_response__descriptor);
+        int64_t number = given->command;
+        tierce__proto_free(&given->base);
+        Meta__GetCommandResponse *reply = await_result(number);
+        if (strstr(reply->message, "before it sent a result") == NULL)
+            return reply;
+        tierce__proto_free(&reply->base);
     }
 }
 
