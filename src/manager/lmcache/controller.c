@@ -18,7 +18,7 @@
 #define WORKERS_DEFAULT 1024u
 #define SILENCE_DEFAULT (300 * 1000000000ULL)
 
-/* What a message led to, beside its answer: for the log, once no lock is held. */
+/* The log line of a message, which is written once no lock is held. */
 struct outcome {
     enum tierce_log_level level;
     const char *event; /* NULL: nothing */

@@ -8,7 +8,7 @@
 #include "manager/lmcache/controller_message.h"
 
 /*
- * The workers of LMCache that a manager knows, and what they hold: the meaning of their messages
+ * The workers of LMCache that a manager knows, and their chunks: the meaning of their messages
  * (docs/inside/format/lmcache-controller.md), without sockets.
  *
  *     rc = tierce__controller_create(&controller, &opts);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Who holds the chunks of a prompt, and the lists for operators. */
+/* The holders of a prompt's chunks, and the lists for operators. */
 
 /* ---- lookups --------------------------------------------------------------------------------- */
 
