@@ -68,6 +68,8 @@ static bool take_value(struct tierce__snapshot *s, const uint8_t *at, size_t byt
 /* Takes the complete values. */
 static bool take_values(struct tierce__snapshot *s)
 {
+    if (s->part_bytes == 0)
+        return true;
     struct tierce__msgpack m = {s->part, s->part + s->part_bytes};
     bool is_good = true;
     while (is_good && m.at < m.end) {
