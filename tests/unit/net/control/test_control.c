@@ -7,10 +7,12 @@
 #include "base/alloc.h"
 #include "check_main.h"
 #include "server_process.h"
+#include "wait_for.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -287,11 +289,19 @@ END_TEST
 
 enum { PIECES = 3000, PIECE_BYTES = 1000 };
 
-static struct pieces {
+/* The body of one request. The test reads it when it has ended. */
+struct pieces {
     unsigned told, fails_at; /* 0: at none */
-    unsigned ended;
-    size_t held_max; /* bytes of a body in progress */
-} pieces;
+    size_t held_max;         /* bytes of a body in progress */
+    _Atomic unsigned ended;  /* release, acquire */
+};
+
+static struct pieces *_Atomic pieces; /* of the next request */
+
+static void expect(struct pieces *p)
+{
+    atomic_store(&pieces, p);
+}
 
 static bool next_piece(void *state, struct tierce__line *body)
 {
@@ -310,7 +320,7 @@ static bool next_piece(void *state, struct tierce__line *body)
 
 static void end_pieces(void *state)
 {
-    ((struct pieces *)state)->ended++;
+    atomic_fetch_add(&((struct pieces *)state)->ended, 1);
 }
 
 static void answer_in_pieces(void *arg, const struct tierce__control_query *query,
@@ -320,7 +330,7 @@ static void answer_in_pieces(void *arg, const struct tierce__control_query *quer
     tierce__line_put(&answer->body, "head:");
     answer->next = next_piece;
     answer->end = end_pieces;
-    answer->state = &pieces;
+    answer->state = atomic_load(&pieces);
 }
 
 static const struct tierce__control_route long_routes[] = {
@@ -366,28 +376,31 @@ START_TEST(a_body_in_pieces)
     char why[256], *reply = malloc(ROOM);
     uint16_t port = server_free_port();
     ck_assert_int_eq(start_long(&control, port, NULL, NULL, NULL, why), 0);
-    pieces = (struct pieces){0};
+    struct pieces whole = {0}, cut = {.fails_at = 2000}, unread = {0};
+    expect(&whole);
     (void)talk(connect_port(port), "GET /long HTTP/1.0\r\n\r\n", reply, ROOM);
     const char *body = strstr(reply, "\r\n\r\n");
     ck_assert_ptr_nonnull(body);
     check_pieces(body + 4, strlen(body + 4));
-    ck_assert_uint_eq(pieces.held_max, PIECE_BYTES);
+    WAIT_FOR(atomic_load(&whole.ended) == 1);
+    ck_assert_uint_eq(whole.held_max, PIECE_BYTES);
 
     /* Memory ends: the client sees that the body has no end. */
-    pieces = (struct pieces){.fails_at = 2000};
+    expect(&cut);
     ck_assert_int_eq(get(connect_port(port), "/long", "localhost", reply, ROOM), 200);
     ck_assert_ptr_null(strstr(reply, "\r\n0\r\n"));
-    ck_assert_uint_eq(pieces.told, 2000);
+    WAIT_FOR(atomic_load(&cut.ended) == 1);
+    ck_assert_uint_eq(cut.told, 2000);
 
     /* A client that reads nothing: it is cut with the end of the process. */
-    pieces = (struct pieces){0};
+    expect(&unread);
     static const char request[] = "GET /long HTTP/1.0\r\n\r\n";
     int fd = connect_port(port);
     ck_assert_int_eq(send(fd, request, strlen(request), 0), (ssize_t)strlen(request));
     ck_assert_int_eq(recv(fd, reply, 12, MSG_WAITALL), 12);
     tierce__control_stop(control);
     close(fd);
-    ck_assert_uint_eq(pieces.ended, 1);
+    ck_assert_uint_eq(atomic_load(&unread.ended), 1);
     free(reply);
     ck_assert_uint_eq(tierce__alloc_live(), live);
 }
@@ -441,13 +454,15 @@ START_TEST(the_port_may_require_a_token)
     uint16_t port = server_free_port();
     ck_assert_int_eq(start_long(&control, port, tokens, NULL, NULL, why), 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        pieces = (struct pieces){0};
+        struct pieces body = {0};
+        expect(&body);
         snprintf(request, sizeof(request),
                  "GET /long HTTP/1.1\r\nHost: localhost\r\n%sConnection: close\r\n\r\n",
                  cases[i].header);
         ck_assert_int_eq(talk(connect_port(port), request, reply, ROOM), cases[i].status);
         ck_assert_int_eq(strstr(reply, "WWW-Authenticate: Bearer") != NULL, cases[i].status == 401);
-        ck_assert_int_eq(pieces.told > 0, cases[i].status == 200);
+        WAIT_FOR(atomic_load(&body.ended) == (cases[i].status == 200));
+        ck_assert_int_eq(body.told > 0, cases[i].status == 200);
     }
     tierce__control_stop(control);
     tierce__tokens_destroy(tokens);
@@ -470,7 +485,8 @@ START_TEST(the_port_may_speak_tls)
     ck_assert_int_eq(start_long(&control, port, NULL, certificate, other, why), TIERCE_E_CONFIG);
     ck_assert_int_eq(start_long(&control, port, NULL, "/nowhere", key, why), TIERCE_E_CONFIG);
     ck_assert_msg(start_long(&control, port, NULL, certificate, key, why) == 0, "%s", why);
-    pieces = (struct pieces){0};
+    struct pieces body = {0};
+    expect(&body);
     snprintf(url, sizeof(url), "https://127.0.0.1:%u/long", port);
     ck_assert_int_eq(tierce__curl_create(
                          &client, &(struct tierce__curl_opts){.ca_file = ca, .timeout_ms = 50000}),
@@ -482,6 +498,7 @@ START_TEST(the_port_may_speak_tls)
     check_pieces(answer.body, answer.bytes);
     tierce__curl_answer_clear(&answer);
     tierce__curl_destroy(client);
+    WAIT_FOR(atomic_load(&body.ended) == 1);
     tierce__control_stop(control);
 }
 END_TEST
