@@ -430,9 +430,11 @@ static enum tierce__peer_result read_from(struct peers_link *link, const struct 
         if (at < 0)
             break;
         tried |= 1u << at;
+        uint64_t began_ns = tierce__now_ns();
         result = read_at(link, wanted, peer, (uint32_t)at, has_more,
                          has_more ? share_of(deadline_ns, false) : deadline_ns);
-        tierce__peers_table_end(link->store->table, peer, (uint32_t)at, result);
+        tierce__peers_table_end(link->store->table, peer, (uint32_t)at, result, wanted->length,
+                                tierce__now_ns() - began_ns);
         has_more = has_more && is_of_link(result);
     }
     note_read(link, wanted, peer, result);

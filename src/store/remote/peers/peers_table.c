@@ -11,7 +11,14 @@
 #include "base/clock.h"
 #include "base/threads/lock.h"
 
-enum { PAUSE_MS = 1000, PAUSE_DOUBLINGS = 5 };
+enum {
+    PAUSE_MS = 1000,
+    PAUSE_DOUBLINGS = 5,
+    RATE_MS = 5000,         /* the rate of a link without reads is known for so long */
+    RATE_BYTES = 64 * 1024, /* shorter reads say nothing about it */
+};
+#define RATE_WEIGHT  0.125 /* of the last read */
+#define RATE_DIFFERS 1.75  /* rates are estimates: links that differ by less count as equal */
 
 /* Of a peer, or of one of its links. */
 struct condition {
@@ -24,6 +31,7 @@ struct link {
     struct condition condition;
     uint32_t reads;   /* in progress */
     uint64_t last_ns; /* when the last one began */
+    double rate;      /* bytes a ns, of all reads together; 0: unknown */
 };
 
 struct peer {
@@ -278,15 +286,25 @@ void tierce__peers_table_note(struct tierce__peers_table *table, struct tierce__
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Whether a read should rather take link a than b: one that is not paused, then the one with fewer
- * reads, then the one that had none for longest. */
+/* Whether its rate is that of now. */
+static bool knows_rate(const struct link *link, uint64_t now_ns)
+{
+    return link->rate > 0 && (link->reads > 0 || now_ns - link->last_ns < RATE_MS * TIERCE__MS_NS);
+}
+
+/* Whether a read should rather take link a than b: one that is not paused, then the one that would
+ * deliver it first, then the one that had none for longest. */
 static bool is_better(const struct link *a, const struct link *b, uint64_t now_ns)
 {
     bool a_is_out = a->condition.out_until_ns > now_ns,
          b_is_out = b->condition.out_until_ns > now_ns;
     if (a_is_out != b_is_out)
         return b_is_out;
-    return a->reads != b->reads ? a->reads < b->reads : a->last_ns < b->last_ns;
+    bool has_rates = knows_rate(a, now_ns) && knows_rate(b, now_ns) &&
+                     (a->rate > RATE_DIFFERS * b->rate || b->rate > RATE_DIFFERS * a->rate);
+    double a_wait = has_rates ? (a->reads + 1) / a->rate : a->reads;
+    double b_wait = has_rates ? (b->reads + 1) / b->rate : b->reads;
+    return a_wait < b_wait || (!(b_wait < a_wait) && a->last_ns < b->last_ns);
 }
 
 int tierce__peers_table_begin(struct tierce__peers_table *table, struct tierce__peer_ref peer,
@@ -314,15 +332,28 @@ int tierce__peers_table_begin(struct tierce__peers_table *table, struct tierce__
     return best;
 }
 
+/* The reads that are in progress share the link. */
+static void learn_rate(struct link *link, uint64_t bytes, uint64_t ns)
+{
+    if (bytes < RATE_BYTES || ns == 0)
+        return;
+    double rate = (double)bytes * link->reads / (double)ns;
+    link->rate = link->rate > 0 ? link->rate + RATE_WEIGHT * (rate - link->rate) : rate;
+}
+
 void tierce__peers_table_end(struct tierce__peers_table *table, struct tierce__peer_ref peer,
-                             uint32_t link, enum tierce__peer_result result)
+                             uint32_t link, enum tierce__peer_result result, uint64_t bytes,
+                             uint64_t ns)
 {
     tierce__lock_take(&table->lock);
     struct peer *it = peer_of(table, peer);
     if (it != NULL) {
-        TIERCE_ASSERT(link < it->link_count && it->links[link].reads > 0);
-        it->links[link].reads--;
-        judge(&it->links[link].condition, result);
+        struct link *at = &it->links[link];
+        TIERCE_ASSERT(link < it->link_count && at->reads > 0);
+        if (result == TIERCE__PEER_SERVED)
+            learn_rate(at, bytes, ns);
+        at->reads--;
+        judge(&at->condition, result);
     }
     tierce__lock_drop(&table->lock);
 }

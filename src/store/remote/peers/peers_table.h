@@ -16,9 +16,10 @@
  * and for twice as long after each further failure, up to 16 s; one success ends that. No
  * other peer is affected.
  *
- * A peer may have several addresses, over different network links. A read takes the link with the
- * fewest reads in progress, so that each link gets as much as it delivers. A link that fails is
- * paused as a peer is, and the others are used. The peer fails when all of its links do.
+ * A peer may have several addresses, over different network links. A read takes the link that would
+ * deliver it first, by its reads in progress and by the bytes a second that it delivered lately; a
+ * link that had no read for a while is tried again. A link that fails is paused as a peer is, and
+ * the others are used. The peer fails when all of its links do.
  *
  * A chunk whose bytes have proved wrong is not read from the same peer again, and its other holders
  * are asked. The memory for such chunks is a table of fixed size too: an older one that was
@@ -83,9 +84,11 @@ bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierc
  * are paused come last. *left: others could be tried after it. Returns the link, or -1. */
 int tierce__peers_table_begin(struct tierce__peers_table *table, struct tierce__peer_ref peer,
                               uint32_t tried, bool *left);
-/* Ends it: once after each begin that returned a link. */
+/* Ends it: once after each begin that returned a link. bytes, ns: how much was read, in what time;
+ * used if it was served. */
 void tierce__peers_table_end(struct tierce__peers_table *table, struct tierce__peer_ref peer,
-                             uint32_t link, enum tierce__peer_result result);
+                             uint32_t link, enum tierce__peer_result result, uint64_t bytes,
+                             uint64_t ns);
 
 /* Whether the peer may be asked now. After a failure and the pause, one caller may. */
 bool tierce__peers_table_may_ask(struct tierce__peers_table *table, struct tierce__peer_ref peer);

@@ -477,10 +477,10 @@ START_TEST(reads_are_spread_over_links_that_work)
     for (unsigned i = 0; i < 9; i++) /* none has ended: the fewest in progress */
         counts[tierce__peers_table_begin(table, peer, 0, &left)]++;
     ck_assert(left && counts[0] == 3 && counts[1] == 3 && counts[2] == 3);
-    tierce__peers_table_end(table, peer, 1, TIERCE__PEER_SERVED);
+    tierce__peers_table_end(table, peer, 1, TIERCE__PEER_SERVED, 0, 0);
     ck_assert_int_eq(tierce__peers_table_begin(table, peer, 0, &left), 1); /* it was faster */
     for (unsigned i = 0; i < 3; i++)
-        tierce__peers_table_end(table, peer, 0, TIERCE__PEER_FAILED);
+        tierce__peers_table_end(table, peer, 0, TIERCE__PEER_FAILED, 0, 0);
     for (unsigned i = 0; i < 6; i++) /* link 0 is paused, although it has no reads */
         ck_assert_int_ne(tierce__peers_table_begin(table, peer, 0, &left), 0);
     ck_assert(!tierce__peers_table_is_out(table, peer));
@@ -489,9 +489,28 @@ START_TEST(reads_are_spread_over_links_that_work)
     ck_assert(stats.links_paused_now == 1 && stats.paused_now == 0);
     ck_assert_int_eq(tierce__peers_table_begin(table, peer, 1u << 1 | 1u << 2, &left), 0);
     ck_assert(!left); /* the last one is tried all the same */
-    tierce__peers_table_end(table, peer, 0, TIERCE__PEER_SERVED);
+    tierce__peers_table_end(table, peer, 0, TIERCE__PEER_SERVED, 0, 0);
     ck_assert_int_eq(tierce__peers_table_begin(table, peer, 0, &left), 0); /* it is in service */
     ck_assert_int_eq(tierce__peers_table_begin(table, peer, 7, &left), -1);
+    tierce__peers_table_destroy(table);
+}
+END_TEST
+
+START_TEST(a_faster_link_gets_more_reads)
+{
+    struct tierce__peers_table *table;
+    bool left;
+    unsigned counts[2] = {0};
+    ck_assert_int_eq(tierce__peers_table_create(&table), 0);
+    struct tierce__peer_ref peer = tierce__peers_table_name(table, "10.0.0.1:81,10.1.0.1:81");
+    for (unsigned i = 0; i < 2; i++) { /* link 1 delivers a quarter of link 0 */
+        int at = tierce__peers_table_begin(table, peer, 0, &left);
+        tierce__peers_table_end(table, peer, (uint32_t)at, TIERCE__PEER_SERVED, 1 << 20,
+                                at == 0 ? 1000000 : 4000000);
+    }
+    for (unsigned i = 0; i < 10; i++)
+        counts[tierce__peers_table_begin(table, peer, 0, &left)]++;
+    ck_assert_msg(counts[0] == 8 && counts[1] == 2, "%u, %u", counts[0], counts[1]);
     tierce__peers_table_destroy(table);
 }
 END_TEST
@@ -597,6 +616,7 @@ int main(void)
     tcase_add_test(t, the_secret_before_is_accepted_for_a_while);
     tcase_add_test(t, only_a_failure_of_the_peer_pauses_it);
     tcase_add_test(t, reads_are_spread_over_links_that_work);
+    tcase_add_test(t, a_faster_link_gets_more_reads);
     tcase_add_test(t, a_wrong_chunk_is_remembered_for_each_peer);
     tcase_add_test(t, a_peer_that_rejects_us_is_a_miss);
     tcase_add_test(t, a_peer_that_hangs_or_is_killed_is_a_miss);
