@@ -173,25 +173,19 @@ static void *run(void *arg)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
+/* That of a pool is ignored. */
+static bool is_any(const char *path)
+{
+    (void)path;
+    return true;
+}
+
 static int read_url(struct tierce__url *url, const char *text, char why[TIERCE__FLEET_WHY_BYTES])
 {
-    static const char *const known[] = {"token_file", "ca_file", NULL};
-    int rc = tierce__url_parse(url, text, why);
-    if (rc != 0)
-        return rc;
-    rc = tierce__url_check_params(url, known, why);
-    bool is_fleet = strcmp(url->scheme, "fleet") == 0 || strcmp(url->scheme, "fleet+tls") == 0;
-    if (rc == 0 && (!is_fleet || url->host_count == 0 || url->user != NULL)) {
-        snprintf(why, TIERCE__FLEET_WHY_BYTES,
-                 "it must be fleet://HOST:PORT[,HOST:PORT] or fleet+tls://..., with the managers' "
-                 "gRPC ports");
-        rc = TIERCE_E_CONFIG;
-    }
-    if (rc == 0)
-        rc = tierce__fleet_manager_check(url, why);
-    if (rc != 0)
-        tierce__url_clear(url);
-    return rc;
+    return tierce__fleet_manager_read_url(url, text, is_any,
+                                          "fleet://HOST:PORT[,HOST:PORT] or fleet+tls://..., with "
+                                          "the managers' gRPC ports",
+                                          why);
 }
 
 int tierce__mover_check(const char *url, char why[TIERCE__FLEET_WHY_BYTES])

@@ -508,28 +508,19 @@ static void *run(void *arg)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
+static bool is_group(const char *path)
+{
+    return strlen(path) < 128 && strchr(path + (path[0] == '/'), '/') == NULL;
+}
+
 /* The group is decoded in place. */
 static int read_url(struct tierce__url *url, const char *text, char why[256])
 {
-    static const char *const known[] = {"token_file", "ca_file", NULL};
-    int rc = tierce__url_parse(url, text, why);
-    if (rc != 0)
-        return rc;
-    rc = tierce__url_check_params(url, known, why);
-    bool is_fleet = strcmp(url->scheme, "fleet") == 0 || strcmp(url->scheme, "fleet+tls") == 0;
-    bool has_group =
-        strlen(url->path) < 128 && strchr(url->path + (url->path[0] == '/'), '/') == NULL;
-    if (rc == 0 && (!is_fleet || !has_group || url->host_count == 0 || url->user != NULL)) {
-        snprintf(why, 256,
-                 "it must be fleet://HOST:PORT[,HOST:PORT][/GROUP] or fleet+tls://..., with the "
-                 "managers' gRPC ports, and at most 127 bytes of a group's name");
-        rc = TIERCE_E_CONFIG;
-    }
-    if (rc == 0)
-        rc = tierce__fleet_manager_check(url, why);
-    if (rc != 0)
-        tierce__url_clear(url);
-    return rc;
+    return tierce__fleet_manager_read_url(
+        url, text, is_group,
+        "fleet://HOST:PORT[,HOST:PORT][/GROUP] or fleet+tls://..., with the managers' gRPC ports, "
+        "and at most 127 bytes of a group's name",
+        why);
 }
 
 /* A name that no other engine has, of this host or of another. */

@@ -279,27 +279,19 @@ static void *run(void *arg)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
+static bool is_pool(const char *path)
+{
+    return path[0] == '/' && path[1] != '\0' && strchr(path + 1, '/') == NULL &&
+           strchr(path, '.') == NULL;
+}
+
 static int read_url(struct tierce__url *url, const char *text, char why[256])
 {
-    static const char *const known[] = {"token_file", "ca_file", NULL};
-    int rc = tierce__url_parse(url, text, why);
-    if (rc != 0)
-        return rc;
-    rc = tierce__url_check_params(url, known, why);
-    bool is_fleet = strcmp(url->scheme, "fleet") == 0 || strcmp(url->scheme, "fleet+tls") == 0;
-    bool has_pool = url->path[0] == '/' && url->path[1] != '\0' &&
-                    strchr(url->path + 1, '/') == NULL && strchr(url->path, '.') == NULL;
-    if (rc == 0 && (!is_fleet || !has_pool || url->host_count == 0 || url->user != NULL)) {
-        snprintf(why, 256,
-                 "it must be fleet://HOST:PORT[,HOST:PORT]/POOL or fleet+tls://..., with the "
-                 "managers' gRPC ports, and a pool's name without '.' and '/'");
-        rc = TIERCE_E_CONFIG;
-    }
-    if (rc == 0)
-        rc = tierce__fleet_manager_check(url, why);
-    if (rc != 0)
-        tierce__url_clear(url);
-    return rc;
+    return tierce__fleet_manager_read_url(
+        url, text, is_pool,
+        "fleet://HOST:PORT[,HOST:PORT]/POOL or fleet+tls://..., with the managers' gRPC ports, and "
+        "a pool's name without '.' and '/'",
+        why);
 }
 
 int tierce__join_check(const char *url, char why[256])

@@ -30,6 +30,14 @@ struct tierce__fleet_manager_opts {
 TIERCE_MUSTUSE int tierce__fleet_manager_check(const struct tierce__url *url,
                                                char why[TIERCE__FLEET_WHY_BYTES]);
 
+/* Reads "fleet://HOST:PORT[,HOST:PORT]PATH[?token_file=F&ca_file=F]" or fleet+tls://..., of a part
+ * that is no connector. `expected` says in words what it must be. *out [transfer] to
+ * tierce__url_clear. Errors, *out empty: TIERCE_E_CONFIG, -ENOMEM, `why` set. Thread: any. */
+TIERCE_MUSTUSE int tierce__fleet_manager_read_url(struct tierce__url *out, const char *text,
+                                                  bool (*is_path)(const char *path),
+                                                  const char *expected,
+                                                  char why[TIERCE__FLEET_WHY_BYTES]);
+
 /* Does not connect. Errors: TIERCE_E_CONFIG (a file that cannot be read, ...), -ENOMEM; `why` set.
  */
 TIERCE_MUSTUSE int tierce__fleet_manager_open(struct tierce__fleet_manager **out,
