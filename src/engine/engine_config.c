@@ -30,9 +30,13 @@ static const char *const other_variables[] = {
     "TIERCE_CONFIG",    /* path of the file that the adapters and the command line read first */
     "TIERCE_MANAGER_*", /* of the manager */
     "TIERCE_NODE_*",    /* of the node */
-    "TIERCE_TEST_*",    /* of the tests */
-    "TIERCE_PYTHON",    /* the interpreter of `tierce why --text` */
-    "TIERCE_VENV",      /* where tools/setup puts the Python environment */
+    "TIERCE_PROXY_*",   /* of the proxy */
+    "TIERCE_ROUTER_INDEX_*", /* of the router index */
+    "TIERCE_TEST_*",         /* of the tests */
+    "TIERCE_DYNAMO_*",       /* the same */
+    "TIERCE_EXECUTABLE",     /* the same: the program that they run */
+    "TIERCE_PYTHON",         /* the interpreter of `tierce why --text` */
+    "TIERCE_VENV",           /* where tools/setup puts the Python environment */
     NULL,
 };
 

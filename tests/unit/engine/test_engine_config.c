@@ -73,6 +73,9 @@ START_TEST(file_environment_and_values_override_in_this_order)
     setenv("TIERCE_DISK_SIZE", "4GiB", 1);
     setenv("TIERCE_TEST_DATA", "/x", 1);
     setenv("TIERCE_CONFIG", path, 1);
+    setenv("TIERCE_EXECUTABLE", "/x", 1);
+    setenv("TIERCE_PROXY_LISTEN_PORT", "1", 1);
+    setenv("TIERCE_ROUTER_INDEX_CONFIG", "/x", 1);
     ck_assert_int_eq(tierce_config_load_file(config, path, why), 0);
     ck_assert_int_eq(tierce_config_load_env(config, why), 0);
     ck_assert_int_eq(tierce_config_set(config, "disk.depth", "9", why), 0);
