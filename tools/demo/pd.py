@@ -63,9 +63,10 @@ def completion(prompt, tokens):
     return {"model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
 
 
-def counters(prefiller, decoder):
+def counters(proxy, prefiller, decoder):
+    own = proxy.metric("tierce_proxy_inbox_queries")  # the proxy's requests of one token, for pushes
     return {"prefilled": prefiller.metric("vllm:prompt_tokens_by_source", **COMPUTED),
-            "computed": decoder.metric("vllm:prompt_tokens_by_source", **COMPUTED),
+            "computed": decoder.metric("vllm:prompt_tokens_by_source", **COMPUTED) - own,
             "bytes": decoder.metric("vllm:tierce_handover_bytes"),
             "seconds": decoder.metric("vllm:tierce_handover_seconds"),
             "early": decoder.metric("vllm:tierce_handovers_ended_early")}
@@ -73,14 +74,14 @@ def counters(prefiller, decoder):
 
 def play_pair(screen, proxy, prefiller, decoder, asked):
     """Sends the requests of (a) through the proxy. Returns the row of (b)."""
-    before, times, equal = counters(prefiller, decoder), [], 0
+    before, times, equal = counters(proxy, prefiller, decoder), [], 0
     for number, request in enumerate(asked):
         first, answer = stream(proxy.port, completion(request["prompt"], len(request["answer"])))
         times.append(first)
         equal += answer == request["answer"]
         screen.progress("b", number + 1, len(asked), first)
     screen.clear()
-    after = counters(prefiller, decoder)
+    after = counters(proxy, prefiller, decoder)
     row = {name: after[name] - before[name] for name in after}
     return {**row, "requests": len(asked), "prompt": sum(len(r["prompt"]) for r in asked),
             "p50": percentile(times, 0.5), "equal": equal}

@@ -48,7 +48,9 @@ def test_answers_of_two_engines(pair, tmp_path):
     url = f"http://127.0.0.1:{proxy.port}"
     before = metric(decoder, "vllm:prompt_tokens_by_source", source="local_compute")
     answers = [(streamed if i % 2 else tokens)(url, prompt=prompt) for i, prompt in enumerate(prompts)]
-    assert metric(decoder, "vllm:prompt_tokens_by_source", source="local_compute") - before == len(prompts)
+    own = proxy.metric("inbox_queries")  # of one token each; this decoder accepts no pushes
+    assert metric(decoder, "vllm:prompt_tokens_by_source", source="local_compute") - before == len(prompts) + own
+    assert own >= 1 and proxy.metric("pushes") == 0
     assert metric(decoder, "vllm:tierce_handovers") == len(prompts)
     assert metric(decoder, "vllm:tierce_handovers_ended_early") == 0
     assert proxy.metric("prefills") == len(prompts) and proxy.metric("decodes_alone") == 0
