@@ -76,9 +76,19 @@ typedef struct {
     unsigned calls; /* under way without the GIL */
 } JobsObject;
 
-extern PyTypeObject *tierce__core_prefetch_type, *tierce__core_jobs_type, *tierce__core_push_type;
+struct tierce__core_queue;
+
+typedef struct {
+    PyObject_HEAD struct tierce_subscription *subscription; /* NULL: over */
+    struct tierce__core_queue *queue;
+    unsigned calls; /* under way without the GIL */
+    bool over;      /* ended; the last call lets go of it */
+} EventsObject;
+
+extern PyTypeObject *tierce__core_prefetch_type, *tierce__core_jobs_type, *tierce__core_push_type,
+    *tierce__core_events_type;
 extern PyType_Slot tierce__core_prefetch_slots[], tierce__core_jobs_slots[],
-    tierce__core_push_slots[];
+    tierce__core_push_slots[], tierce__core_events_slots[];
 
 extern PyTypeObject *tierce__core_engine_type, *tierce__core_view_type, *tierce__core_chain_type,
     *tierce__core_store_type, *tierce__core_load_type;
@@ -127,6 +137,9 @@ PyObject *tierce__core_push_begin(PyObject *view, PyObject *args);
 void tierce__core_handover_stop(EngineObject *engine);
 /* core_engine.c: one of `flushes` ends. */
 void tierce__core_end_use(EngineObject *engine);
+
+/* core_events.c: a method of Engine. */
+PyObject *tierce__core_events(PyObject *engine, PyObject *unused);
 
 /* The end of every dealloc. */
 void tierce__core_free(PyObject *self);

@@ -388,6 +388,9 @@ static PyMethodDef engine_methods[] = {
      "handover_start(host: str, port: int) -> int\n\n"
      "Serves offers (View.handover_offer) on this address until the engine is closed; port 0: a "
      "free one. Returns the port."},
+    {"events", tierce__core_events, METH_NOARGS,
+     "events() -> Events\n\nChanges of memory and disk from now on. Raises Error if a node has "
+     "them."},
     {"set_role", engine_set_role, METH_O,
      "set_role(role: str) -> None\n\nSets the role that `tierce top` shows for this process."},
     {"note_request", engine_note_request, METH_VARARGS,

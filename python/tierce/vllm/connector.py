@@ -19,6 +19,7 @@ from array import array
 from dataclasses import dataclass, field
 
 import vllm
+from vllm.distributed.kv_events import AllBlocksCleared
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -35,6 +36,7 @@ from .groups.group_scheduler import GroupSchedulerHalf
 from .groups.group_table import GroupTable, table_of
 from .groups.group_worker import GroupWorkerHalf
 from .identity import ConfigError, Unsupported, require_known
+from .kv_events import TierceKVEvents, open_events
 from .link import LinkError, LinkServer, RemoteWorker
 from .reuse import blocks_to_write
 from .scheduler import SchedulerHalf
@@ -93,6 +95,7 @@ class TierceMetadata(KVConnectorMetadata):
     era: bytes = b""  # of the last reset
     # Blocks that the step may write, if stores end after their steps. None: not known.
     written: bytes | None = b""
+    announce: bool = False  # vLLM has told readers of its KV events to forget all blocks
 
 
 @dataclass
@@ -119,6 +122,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         self.failed_methods: set[str] = set()
         self.was_tainted = False
         self.errors = 0
+        self.kv_events: list = []  # that vLLM has not taken yet
+        self.block_pool = self.cleared = None  # vLLM's; the last AllBlocksCleared that was seen in its queue
         self.promised: dict[str, list[int]] = {}  # request -> its blocks, until the step is built
         self.settings = Settings()
         self.strict = False
@@ -268,6 +273,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         except Exception:
             self.half.close_engine()
             raise
+        self.half.tier_events = open_events(self.half, self._kv_cache_config, self.table is not None)
         if ranks.first and not self.in_process:
             self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
 
@@ -318,6 +324,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded(fail_step=True)
     def begin_step(self, metadata):
         self.half.begin_step(metadata.requests, metadata.over, metadata.era, metadata.written)
+        if metadata.announce:
+            self.half.announce_again()
 
     @guarded(default=lambda: (None, None))
     def get_finished(self, finished_req_ids):
@@ -340,6 +348,11 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
     @guarded(default=set)
     def get_block_ids_with_load_errors(self):
         return self.half.take_errors()
+
+    @guarded()
+    def get_kv_connector_kv_cache_events(self):
+        events = self.half.take_kv_events()
+        return TierceKVEvents(events) if events else None
 
     @guarded()
     def build_connector_worker_meta(self):
@@ -380,7 +393,21 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         if self.off:
             return TierceMetadata(requests)
         return TierceMetadata(requests, self.half.take_over(), self.half.era,
-                              self.blocks_to_write(scheduler_output))
+                              self.blocks_to_write(scheduler_output), self.cache_was_cleared())
+
+    def bind_gpu_block_pool(self, gpu_block_pool):
+        super().bind_gpu_block_pool(gpu_block_pool)
+        self.block_pool = gpu_block_pool
+
+    @guarded(default=False)
+    def cache_was_cleared(self) -> bool:
+        """Whether vLLM's cache was cleared since the last call. Its event is still in the queue, because vLLM takes it
+        after the step that is planned now."""
+        queue = self.block_pool.kv_event_queue if self.block_pool is not None else []
+        cleared = next((e for e in reversed(queue) if isinstance(e, AllBlocksCleared)), None)
+        is_new = cleared is not None and cleared is not self.cleared
+        self.cleared = cleared or self.cleared
+        return is_new
 
     @guarded()
     def blocks_to_write(self, scheduler_output) -> bytes | None:
@@ -412,6 +439,13 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         meta = connector_output.kv_connector_worker_meta
         if isinstance(meta, TierceWorkerMetadata):
             self.half.stepped(meta.results, meta.tainted)
+        if isinstance(connector_output.kv_cache_events, TierceKVEvents):
+            self.kv_events += connector_output.kv_cache_events.get_all_events()
+
+    @guarded(default=list)
+    def take_events(self):
+        events, self.kv_events = self.kv_events, []
+        return events
 
     @guarded(default=(False, None))
     def request_finished(self, request, block_ids):

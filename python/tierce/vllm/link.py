@@ -77,6 +77,7 @@ class Facts:
     longest_chunk: int = 0  # see Rules
     blocks_to_write: bool = False  # the worker half requires the blocks that each step may write
     bars_handover: str = ""  # why it cannot read the offers of other engines
+    kv_events: bool = False  # it requires the blocks of requests, see kv_events.py
     serves: str = ""  # HOST:PORT of its own offers; empty: it makes none
     accepts: bool = False  # and there, chunks that other engines push
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from . import handover, identity, prompt_end, push
 from .identity import Unsupported
+from .kv_events import blocks_of
 from .link import (
     IDLE, LOOKUP_MEMORY_ONLY, LOOKUP_PIN, PREFETCH, RESET_BYTES, RESET_NUMBER_BYTES, VERIFY, Facts, FromStart,
     Later, LinkError, NotReady, Pending)
@@ -487,7 +488,16 @@ class SchedulerHalf:
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,
-                           tracker.tag, write, push=pushed))
+                           tracker.tag, write, push=pushed,
+                           blocks=self.event_blocks(request, tracker)))
+
+    def event_blocks(self, request, tracker: RequestTracker):
+        """The blocks that KV events of the request's chunks name, as far as the worker half does not know them."""
+        end = tracker.sent_blocks
+        if not self.facts.kv_events or end <= tracker.event_blocks:
+            return None
+        start, tracker.event_blocks = self.rules.whole_chunks(tracker.event_blocks), end
+        return blocks_of(request, start, end, self.block_tokens)
 
     def next_write(self) -> int:
         return next(self.writes) if self.several else 0
@@ -527,7 +537,8 @@ class SchedulerHalf:
             part, load = None, replace(load, allowed=False)
         # No tokens are computed for this request in this step.
         out.append(ReqMeta(req_id, tracker.session, part, tracker.block_ids.tobytes(),
-                           load.to_block, load.to_block, load, tag=tracker.tag))
+                           load.to_block, load.to_block, load, tag=tracker.tag,
+                           blocks=self.event_blocks(request, tracker)))
 
     def stepped(self, results: dict[str, LoadResult], tainted: bool) -> None:
         self.watch = tainted
@@ -550,7 +561,7 @@ class SchedulerHalf:
 
     def reset(self) -> bool:
         for request, tracker in self.live.values():
-            tracker.sent_blocks = tracker.saved_blocks = tracker.told_blocks = 0
+            tracker.sent_blocks = tracker.saved_blocks = tracker.told_blocks = tracker.event_blocks = 0
             tracker.sent_end = False
             # Its blocks hold KV from before the reset, including the blocks that are being loaded.
             tracker.skip_save |= request.num_computed_tokens > 0 or tracker.load is not None

@@ -133,6 +133,7 @@ class ReqMeta:
     firsts: tuple[int, ...] = ()
     states: tuple["StateSave", ...] = ()
     push: dict | None = None  # the inbox of a decoder, to which the saved chunks are pushed: see push.py
+    blocks: "Blocks | None" = None  # for KV events (kv_events.py)
 
 
 # Why a request was not looked up, or loaded less than was found: enum tierce_request_limit.
@@ -210,6 +211,7 @@ class RequestTracker:
     media_count: int = 0
     block_ids: array = field(default_factory=lambda: array("i"))
     sent_blocks: int = 0  # blocks of the chain that the worker half was given
+    event_blocks: int = 0  # leading blocks that the worker half knows for KV events
     told_blocks: int = 0  # with several workers: blocks of the chain that all of them were sent
     saved_blocks: int = 0  # leading blocks that need no further save
     saved_tail: bool = False  # also in the groups whose chunk is longer

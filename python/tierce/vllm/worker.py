@@ -88,6 +88,7 @@ class WorkerHalf(HandsOver, PushesChunks):
     hashes_per_block = 1  # of vLLM, if they are used
     memory = HostMemory()  # of vLLM's KV
     behind: StoresBehind | None = None  # None: stores end in their step
+    tier_events = None  # of kv_events.py; None: vLLM publishes none
     suspended = False  # vLLM's KV has no memory now
 
     def __init__(self, vllm_config, settings: Settings, engine_version: str):
@@ -292,7 +293,7 @@ class WorkerHalf(HandsOver, PushesChunks):
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
                      milliseconds(self.engine.param("timeout.lookup")),
                      blocks_to_write=self.memory.stores_behind, bars_handover=self.handover_barrier(),
-                     serves=self.serves, accepts=self.accepts)
+                     serves=self.serves, accepts=self.accepts, kv_events=self.tier_events is not None)
 
     def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed: from now on this engine finds nothing that was
@@ -339,6 +340,9 @@ class WorkerHalf(HandsOver, PushesChunks):
     def close_engine(self) -> None:
         self.use_view(None)
         self.step_view = None
+        if self.tier_events is not None:
+            self.tier_events.close()
+            self.tier_events = None
         if self.engine is not None:
             self.engine.close()
             self.engine = None
@@ -543,6 +547,7 @@ class WorkerHalf(HandsOver, PushesChunks):
             return None
         try:
             with self.using_chain(request.session, request.chain, load.ended) as (view, chain):
+                self.offer_blocks(chain, request)
                 return Transfer(request, self.load_handle(view, chain, request))
         except Exception as error:
             log.warning("a load for request %s could not begin: %r", request.req_id, error)
@@ -576,6 +581,7 @@ class WorkerHalf(HandsOver, PushesChunks):
                 continue
             try:
                 with self.using_chain(request.session, request.chain) as (view, chain):
+                    self.offer_blocks(chain, request)
                     if view is not self.step_view:  # a reset in this step
                         continue
                     handle = self.store_handle(view, chain, request)
@@ -589,6 +595,17 @@ class WorkerHalf(HandsOver, PushesChunks):
         save = request.save
         return view.store_begin(chain, save.to_block, int32(request.block_ids)[:save.to_block],
                                 save.tail, request.session, request.tag, request.write)
+
+    def offer_blocks(self, chain, request: ReqMeta) -> None:
+        if request.blocks is not None and self.tier_events is not None:
+            self.tier_events.offer(chain, request.blocks)
+
+    def announce_again(self) -> None:
+        if self.tier_events is not None:
+            self.tier_events.announce_again()
+
+    def take_kv_events(self) -> list:
+        return self.tier_events.take() if self.tier_events is not None else []
 
     def tell_speed(self) -> None:
         """A step that computed many prompt tokens and loaded nothing measures the speed of the

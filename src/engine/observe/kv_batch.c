@@ -30,7 +30,7 @@ static const char *medium_of(const char *tier)
     return strcmp(tier, "memory") == 0 ? "CPU" : strcmp(tier, "disk") == 0 ? "DISK" : NULL;
 }
 
-static bool is_published(const struct tierce_event *e)
+bool tierce__kv_is_published(const struct tierce_event *e)
 {
     return medium_of(e->tier) != NULL &&
            (e->ns_text == NULL || !tierce__object_is_space(e->ns_text));
@@ -178,7 +178,7 @@ size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *
     uint32_t written = 0;
     for (size_t i = 0; i < count; i += n) {
         n = 1;
-        if (!is_published(&events[i]) || (after > 0 && events[i].sequence <= after))
+        if (!tierce__kv_is_published(&events[i]) || (after > 0 && events[i].sequence <= after))
             continue;
         while (i + n < count && continues(&events[i + n - 1], &events[i + n]))
             n++;

@@ -19,6 +19,9 @@ struct tierce__kv_form {
     uint32_t block_tokens;
 };
 
+/* Whether the chunk's event is published: not of remote tiers, nor of named values. */
+bool tierce__kv_is_published(const struct tierce_event *e);
+
 /* Appends a batch with the events whose number is above `after`, without those of remote tiers
  * and of named values. Returns its hashes; 0: nothing was appended. */
 size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *form,

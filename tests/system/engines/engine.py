@@ -81,14 +81,14 @@ class Host:
         self.heal = lambda: 0
 
     def start(self, model, store=None, policy="recompute", connector=None, tier=None, region=64 << 20, patch=None,
-              encoder=None, encoder_role="ec_both", **options):
+              encoder=None, encoder_role="ec_both", events=None, **options):
         """`store`: the configuration of Tierce's connector. `connector`: another one. `tier`: that of Tierce
         as a secondary tier of vLLM's own, whose host region has so many bytes. `encoder`: that of Tierce's encoder cache.
-        `patch`: a module whose `applied` changes vLLM during the start."""
+        `events`: of vLLM's publisher of KV events. `patch`: a module whose `applied` changes vLLM during the start."""
         if self.llm is not None:
             raise RuntimeError("an engine is running already")
         from vllm import LLM
-        from vllm.config import ECTransferConfig, KVTransferConfig
+        from vllm.config import ECTransferConfig, KVEventsConfig, KVTransferConfig
 
         options = {
             "model": model, "dtype": "float32", "seed": 0, "enforce_eager": True,
@@ -115,6 +115,8 @@ class Host:
             options["ec_transfer_config"] = ECTransferConfig(
                 ec_connector="TierceECConnector", ec_connector_module_path="tierce.vllm", ec_role=encoder_role,
                 ec_connector_extra_config=encoder)
+        if events is not None:
+            options["kv_events_config"] = KVEventsConfig(**events)
         self.store = encoder if store is None else store
         with importlib.import_module(patch).applied() if patch else nullcontext():
             self.llm = LLM(**options)
