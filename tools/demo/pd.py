@@ -54,7 +54,7 @@ def start_pair(root, work, model):
             ask(server.port, "POST", "/v1/completions", completion([1] * WARM_UP_TOKENS, 1))
     except BaseException:
         for server in servers:
-            server.kill()
+            server.end()
         raise
     return servers
 
@@ -143,7 +143,7 @@ def run(root, work, sessions_count):
         if proxy is not None:
             proxy.end()
         for server in servers:
-            server.kill()
+            server.end()
     print()
     print_table(row_of_one(asked), pair)
     print()

