@@ -102,6 +102,7 @@ class PrefetchingView:
 def half():
     half = WorkerHalf.__new__(WorkerHalf)
     half.init_handover(Handover())
+    half.init_pushes(Handover())
     half.ranks = Ranks()
     half.lock, half.view = threading.Lock(), PrefetchingView()
     half.chains = {session: SessionChain(None, SimpleNamespace(blocks=8)) for session in (7, 8)}
