@@ -83,17 +83,20 @@ static void check_members(struct tierce__text request, struct tierce__text made,
         TIERCE_ASSERT(is_own(made_name, own));
 }
 
-static void check_prefill(const struct tierce__body *request)
+static void check_prefill(const struct tierce__body *request,
+                          const struct tierce__inbox_place *place)
 {
     static const char *const own[] = {
         "stream",     "stream_options",        "max_tokens",         "max_completion_tokens",
         "min_tokens", "min_completion_tokens", "kv_transfer_params", NULL};
     struct tierce__line line = {0};
-    tierce__body_put_prefill(&line, request);
+    tierce__body_put_prefill(&line, request, place);
     struct tierce__json_doc made = read_line(&line);
     TIERCE_ASSERT(tierce__json_get_int(made.value, "max_tokens", 0) == 1);
     TIERCE_ASSERT(!tierce__json_get_bool(made.value, "stream"));
     TIERCE_ASSERT(tierce__json_get_bool(made.value, "kv_transfer_params.do_remote_decode"));
+    TIERCE_ASSERT(tierce__json_get_int(made.value, "kv_transfer_params.tierce.push.port", 0) ==
+                  (place != NULL ? place->port : 0));
     check_members(request->doc.value, made.value, own);
     tierce__json_doc_clear(&made);
 }
@@ -116,8 +119,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct tierce__line line = {0};
     if (size > 4096 || tierce__body_read(&body, (const char *)data, size, NULL) < 0)
         return 0;
-    if (tierce__body_can_prefill(&body))
-        check_prefill(&body);
+    if (tierce__body_can_prefill(&body)) {
+        check_prefill(&body, NULL);
+        check_prefill(&body, &(struct tierce__inbox_place){"10.0.0.1", 7201, "0123"});
+    }
     if (body.can_copy)
         check_decode(&body);
     if (body.is_object && tierce__body_put_tokenize(&line, &body)) {
