@@ -76,8 +76,8 @@ static int64_t have_group(struct tierce__directory *directory, const char *name,
                                                                     : (int64_t)known;
     bool is_new = directory->free_group == 0;
     uint32_t at = is_new ? directory->group_count : directory->free_group - 1;
-    if (at ==
-        directory->opts.workers_max) /* each is of a worker, or has a slot that is not clean */
+    /* Each is of a worker, or has a slot that is not clean. */
+    if (at == TIERCE__DIRECTORY_GROUPS(directory->opts.workers_max))
         return TIERCE_E_LIMIT;
     int rc = TIERCE__GROW(directory->groups, directory->group_room, at + 1u, 4);
     if (rc == 0)

@@ -17,6 +17,7 @@ struct tierce__inbox_of {
     char tickets[TIERCE__INBOX_TICKETS][TIERCE__INBOX_TICKET_MAX + 1];
     uint64_t expires_ns; /* of the tickets */
     uint64_t ask_ns;     /* not before */
+    uint32_t pause_ms;   /* before it is asked after the next failure; 0: RETRY_MS */
 };
 
 int tierce__inboxes_init(struct tierce__inboxes *inboxes, uint32_t count)
@@ -86,11 +87,17 @@ static bool read_inbox(struct tierce__inbox_of *out, struct tierce__text answer,
 void tierce__inboxes_answered(struct tierce__inboxes *inboxes, uint32_t index,
                               struct tierce__text answer, uint64_t now_ns)
 {
-    uint32_t pause_ms = answer.length > 0 ? TIERCE__INBOX_PAUSE_MS : TIERCE__INBOX_RETRY_MS;
     TIERCE_ASSERT(index < inboxes->count);
     tierce__lock_take(&inboxes->lock);
     struct tierce__inbox_of *inbox = &inboxes->items[index];
     bool has_tickets = answer.length > 0 && read_inbox(inbox, answer, now_ns);
+    uint32_t pause_ms = answer.length > 0     ? TIERCE__INBOX_PAUSE_MS
+                        : inbox->pause_ms > 0 ? inbox->pause_ms
+                                              : TIERCE__INBOX_RETRY_MS;
     inbox->ask_ns = has_tickets ? now_ns : now_ns + pause_ms * TIERCE__MS_NS;
+    /* A busy engine is not asked again and again: the client whose request asks waits for it. */
+    inbox->pause_ms = has_tickets                             ? 0
+                      : 2 * pause_ms < TIERCE__INBOX_PAUSE_MS ? 2 * pause_ms
+                                                              : TIERCE__INBOX_PAUSE_MS;
     tierce__lock_drop(&inboxes->lock);
 }

@@ -23,7 +23,8 @@
 #define TIERCE__INBOX_TICKETS    64u    /* of one answer */
 #define TIERCE__INBOX_ASK_MS     2000u  /* how long an engine may take to answer */
 #define TIERCE__INBOX_PAUSE_MS   60000u /* before an engine without an inbox is asked again */
-#define TIERCE__INBOX_RETRY_MS   1000u  /* before one that did not answer is */
+#define TIERCE__INBOX_RETRY_MS                                                                     \
+    1000u /* before one that did not answer is; each further time doubles it, up to PAUSE_MS */
 
 struct tierce__inbox_place {
     char host[TIERCE__INBOX_HOST_MAX + 1];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/subscriber.h"
 
+#include "base/log/log_repeat.h"
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "net/http_client.h"
@@ -206,6 +207,15 @@ static void end_snapshot(struct tierce__subscriber *s)
     s->is_fetching = false;
     int rc = tierce__curl_end(&answer, s->curl, why);
     bool is_complete = rc == 0 && answer.status == 200;
+    if (!is_complete)
+        tierce__log_repeated(TIERCE_LOG_WARN, "snapshot_failed",
+                             "url=%s status=%d why=\"%.200s\" hint=\"%s\"", s->opts.snapshot,
+                             (int)answer.status, rc != 0 ? why : "",
+                             answer.status == 401 || answer.status == 403
+                                 ? "the publisher requires a token (kv_events.token_file), which "
+                                   "this index cannot send; let the snapshot listen on loopback "
+                                   "without one"
+                                 : "the publisher's blocks may be inexact until one succeeds");
     tierce__curl_answer_clear(&answer);
     tierce__follower_snapshot_end(s->opts.follower, is_complete, tierce__now_ns());
 }

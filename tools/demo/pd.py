@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from make_model import make_model  # noqa: E402
 from run import (ANSWER_TOKENS, BLOCK_TOKENS, CHUNK_TOKENS, KV_BLOCKS, PROMPT_MAX, Failed, Screen,  # noqa: E402
                  percentile, play)
-from service import Service, VllmServer, ask, stream  # noqa: E402
+from service import Service, VllmServer, ask, metric, stream  # noqa: E402
 from workload import ByteSpeech, question_sessions, round_robin  # noqa: E402
 
 MODEL = "model"
@@ -64,12 +64,12 @@ def completion(prompt, tokens):
 
 
 def counters(proxy, prefiller, decoder):
-    own = proxy.metric("tierce_proxy_inbox_queries")  # the proxy's requests of one token, for pushes
-    return {"prefilled": prefiller.metric("vllm:prompt_tokens_by_source", **COMPUTED),
-            "computed": decoder.metric("vllm:prompt_tokens_by_source", **COMPUTED) - own,
-            "bytes": decoder.metric("vllm:tierce_handover_bytes"),
-            "seconds": decoder.metric("vllm:tierce_handover_seconds"),
-            "early": decoder.metric("vllm:tierce_handovers_ended_early")}
+    own = metric(proxy.port, "tierce_proxy_inbox_queries")  # the proxy's requests of one token, for pushes
+    return {"prefilled": metric(prefiller.port, "vllm:prompt_tokens_by_source", **COMPUTED),
+            "computed": metric(decoder.port, "vllm:prompt_tokens_by_source", **COMPUTED) - own,
+            "bytes": metric(decoder.port, "vllm:tierce_handover_bytes"),
+            "seconds": metric(decoder.port, "vllm:tierce_handover_seconds"),
+            "early": metric(decoder.port, "vllm:tierce_handovers_ended_early")}
 
 
 def play_pair(screen, proxy, prefiller, decoder, asked):

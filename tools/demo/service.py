@@ -27,6 +27,15 @@ def die_with_the_parent():
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
+def metric(port, name, **labels):
+    """The sum of a counter's values with these labels, from the page of a server on loopback."""
+    total = 0.0
+    for line in ask(port, "GET", "/metrics")[1].decode().splitlines():
+        if re.match(rf"{name}(_total)?[{{ ]", line) and all(f'{k}="{v}"' in line for k, v in labels.items()):
+            total += float(line.rpartition(" ")[2])
+    return total
+
+
 class Service:
     """`tierce NAME` with ports of its own on loopback."""
 
@@ -86,14 +95,6 @@ class VllmServer:
                 pass
             time.sleep(0.2)
         raise Failed(f"a server of vLLM did not start (log: {self.log})")
-
-    def metric(self, name, **labels):
-        """The sum of a counter's values with these labels."""
-        total = 0.0
-        for line in ask(self.port, "GET", "/metrics")[1].decode().splitlines():
-            if re.match(rf"{name}(_total)?[{{ ]", line) and all(f'{k}="{v}"' in line for k, v in labels.items()):
-                total += float(line.rpartition(" ")[2])
-        return total
 
     def end(self):
         """vLLM removes its shared memory if it is asked to end."""

@@ -17,7 +17,7 @@ import struct
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from .tracker import ChainPart, ChainRoot, Served
 
@@ -80,6 +80,7 @@ class Facts:
     kv_events: bool = False  # it requires the blocks of requests, see kv_events.py
     serves: str = ""  # HOST:PORT of its own offers; empty: it makes none
     accepts: bool = False  # and there, chunks that other engines push
+    allows: list[str] = field(default_factory=list)  # hosts to which it pushes: handover.allow
 
 
 # ---- frames ---------------------------------------------------------------------------------

@@ -484,7 +484,8 @@ class SchedulerHalf:
             load = load and replace(load, allowed=False)
         write = self.next_write() if save is not None else 0
         pushed = tracker.push if save is not None and not self.facts.bars_handover else None
-        tracker.is_pushed |= pushed is not None
+        # The decoder waits for a push that its request names; the worker half refuses other hosts.
+        tracker.is_pushed |= pushed is not None and pushed["host"] in self.facts.allows
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,

@@ -293,7 +293,8 @@ class WorkerHalf(HandsOver, PushesChunks):
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
                      milliseconds(self.engine.param("timeout.lookup")),
                      blocks_to_write=self.memory.stores_behind, bars_handover=self.handover_barrier(),
-                     serves=self.serves, accepts=self.accepts, kv_events=self.tier_events is not None)
+                     serves=self.serves, accepts=self.accepts,
+                     allows=list(self.handover.allow), kv_events=self.tier_events is not None)
 
     def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed: from now on this engine finds nothing that was

@@ -95,8 +95,8 @@ static uint64_t length_at(const uint8_t *table, uint32_t layer)
     return tierce__load_le64(table + AT_LAYERS + (size_t)LAYER_BYTES * layer);
 }
 
-/* Where the object ends by the lengths of its layers; 0: one is longer than a coded layer can be.
- */
+/* Where the object ends by the lengths of its layers; UINT64_MAX, which no object has: one is
+ * longer than a coded layer can be. */
 static uint64_t end_of_layers(const struct tierce__coded_info *info, const uint8_t *object)
 {
     const struct tierce__chunk_info *chunk = &info->chunk;
@@ -105,7 +105,7 @@ static uint64_t end_of_layers(const struct tierce__coded_info *info, const uint8
     for (uint32_t i = 0; i < chunk->geometry.layer_count; i++) {
         uint64_t length = length_at(table, i);
         if (length == 0 || length > tierce__codec_bound(raw_bytes(object, chunk, i)))
-            return 0;
+            return UINT64_MAX;
         at = tierce__round_up(at, LAYER_ALIGN) + length;
     }
     return tierce__round_up(at, TIERCE__CHUNK_ALIGN);

@@ -477,6 +477,8 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
     if (made != NULL)
         drop_if_unused(made);
     tierce__lock_drop(&inbox->lock);
+    if (ticket == NULL) /* it has ended since, perhaps before is_present pinned the chunk */
+        unpin(inbox, key, session);
     return rc;
 }
 

@@ -325,16 +325,17 @@ int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *c
                      .from = from,
                      .out = out,
                      .to_block = to_block,
-                     .deadline_ns = tierce__deadline_in_ms(from->timeout_ms),
-                     .wait_until_ns = tierce__deadline_in_ms(from->wait_ms)};
+                     .deadline_ns = tierce__deadline_in_ms(from->timeout_ms)};
     int rc = tierce__keys_init(&p.keys, view, chain, to_block, to_block, true);
     if (rc < 0)
         return rc;
     if (p.keys.tail_blocks > 0)
         p.tail = tierce__shape_of(view, p.keys.tail_blocks);
     bool has_ticket = from->inbox != NULL && from->ticket != NULL;
-    if (has_ticket) /* the rest is read, whatever the reason */
-        out->push_status = tierce__inbox_await(from->inbox, from->ticket, START_MS, p.deadline_ns);
+    if (has_ticket) /* the rest is read, whatever the reason, for which half of the time is kept */
+        out->push_status = tierce__inbox_await(from->inbox, from->ticket, START_MS,
+                                               tierce__deadline_in_ms(from->timeout_ms / 2));
+    p.wait_until_ns = tierce__deadline_in_ms(from->wait_ms);
     rc = pull_all(&p);
     if (has_ticket)
         tierce__inbox_end(from->inbox, from->ticket);

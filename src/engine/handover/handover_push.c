@@ -169,6 +169,10 @@ int64_t tierce__push_held(struct tierce__push *push, const struct tierce_chain *
         count++;
         tierce__lock_take(&push->lock);
         tierce__list_push_back(&push->items, &item->node);
+        if (push->is_over) {
+            end_item(push, item, TIERCE_E_CANCELLED, "the push was given up");
+            free_done(push);
+        }
         tierce__cond_broadcast(&push->changed);
         tierce__lock_drop(&push->lock);
     }
@@ -207,7 +211,9 @@ static void ended(struct tierce__store_watch *base, bool complete)
     tierce__lock_take(&push->lock);
     for (size_t i = 0; i < watch->count; i++) {
         struct item *item = watch->items[i];
-        if (complete && is_sealed(item->buf)) {
+        if (push->is_over) {
+            end_item(push, item, TIERCE_E_CANCELLED, "the push was given up");
+        } else if (complete && is_sealed(item->buf)) {
             item->ready = item->buf->bytes;
             item->is_sealed = true;
         } else {
@@ -311,15 +317,14 @@ static void note_opened(struct tierce__push *push, struct item *item, int status
     tierce__lock_drop(&push->lock);
 }
 
-/* New chunks for which the decoder is to be asked now. */
-static size_t find_new(struct tierce__push *push, struct item *items[WINDOW])
+/* New chunks for which the decoder was to be asked by then. */
+static size_t find_new(struct tierce__push *push, uint64_t then_ns, struct item *items[WINDOW])
 {
-    uint64_t now_ns = tierce__now_ns();
     size_t count = 0;
     tierce__lock_take(&push->lock);
     TIERCE__LIST_FOR_EACH (it, &push->items) {
         struct item *item = TIERCE__CONTAINER_OF(it, struct item, node);
-        if (item->state == ITEM_NEW && item->ask_ns <= now_ns && count < WINDOW)
+        if (item->state == ITEM_NEW && item->ask_ns <= then_ns && count < WINDOW)
             items[count++] = item;
     }
     tierce__lock_drop(&push->lock);
@@ -463,8 +468,10 @@ static void send_all(struct tierce__push *push)
     struct tierce__link_range range;
     bool is_open = true;
     while (is_open && wait_for_work(push)) {
-        for (size_t count = find_new(push, fresh); is_open && count > 0;
-             count = find_new(push, fresh)) {
+        /* Each once, so that bytes have their turn: without them the decoder gets no room. */
+        uint64_t now_ns = tierce__now_ns();
+        for (size_t count = find_new(push, now_ns, fresh); is_open && count > 0;
+             count = find_new(push, now_ns, fresh)) {
             while (is_open && push->count > 0)
                 is_open = read_answer(push);
             is_open = is_open && open_items(push, fresh, count);

@@ -187,8 +187,8 @@ enum turn { ENDED, STALLED, ADVANCED };
 static enum turn advance(struct tierce__kv_stream *s, struct kv_replay *r)
 {
     zmq_msg_t batches[COPY_MAX], end;
-    uint64_t before = r->sequence;
     uint32_t count = copy_kept(s, batches, &r->sequence);
+    uint64_t before = r->sequence; /* after those that are not kept any more: none was sent */
     int sent = count > 0 ? send_kept(s, r, batches, count) : send_id(s, &r->id);
     if (count == 0 && sent == 1) {
         zmq_msg_init(&end);
@@ -331,8 +331,9 @@ void tierce__kv_stream_serve(struct tierce__kv_stream *stream, uint64_t until_ns
         zmq_pollitem_t items[] = {{.fd = stream->wake_fd, .events = ZMQ_POLLIN},
                                   {.socket = stream->router, .events = ZMQ_POLLIN}};
         (void)zmq_poll(items, has_room ? 2 : 1, wait_ms(stream, has_advanced, until_ns));
-        while (has_room && stream->replay_count < READERS_MAX && take_request(stream))
-            ;
+        /* Invalid requests count too, so that they keep nobody from the rest. */
+        for (uint32_t i = 0; has_room && i < READERS_MAX && stream->replay_count < READERS_MAX; i++)
+            has_room = take_request(stream);
         has_advanced = advance_all(stream);
     }
 }

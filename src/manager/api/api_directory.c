@@ -4,6 +4,7 @@
 #include "base/text/url.h"
 #include "manager/api/api_directory.h"
 #include "manager/holdings/holdings.h"
+#include "manager/holdings/worker_commands.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -235,6 +236,13 @@ static bool is_report(struct tierce__api_call *api, const Meta__ReportChunksRequ
         tierce__api_say(api, INVALID_ARGUMENT,
                         "kind is %d; accepted are 0 (RK_CHANGES) to 3 (RK_END)",
                         (int)request->kind);
+        return false;
+    }
+    if (request->n_results > TIERCE__WORKER_COMMANDS_OPEN) {
+        tierce__api_say(api, INVALID_ARGUMENT,
+                        "results: %zu; accepted are at most %u in a report, as many as a worker "
+                        "can have commands",
+                        request->n_results, TIERCE__WORKER_COMMANDS_OPEN);
         return false;
     }
     if (is_first && request->first < 0) {

@@ -15,7 +15,6 @@
 
 #define COMMANDS_DEFAULT 1024u
 #define GROUP_DEFAULT    128u
-#define WORKER_DEFAULT   16u
 
 struct entry {
     struct tierce__worker_command *command; /* NULL once it has ended */
@@ -59,7 +58,7 @@ int tierce__worker_commands_create(struct tierce__worker_commands **out,
     commands->directory = opts->directory;
     commands->commands_max = opts->commands_max > 0 ? opts->commands_max : COMMANDS_DEFAULT;
     commands->group_max = opts->group_max > 0 ? opts->group_max : GROUP_DEFAULT;
-    commands->worker_max = opts->worker_max > 0 ? opts->worker_max : WORKER_DEFAULT;
+    commands->worker_max = opts->worker_max > 0 ? opts->worker_max : TIERCE__WORKER_COMMANDS_OPEN;
     tierce__lock_init(&commands->lock, TIERCE__LOCK_SENDERS);
     commands->entries = tierce__calloc(commands->commands_max, sizeof(*commands->entries));
     int rc = commands->entries != NULL ? renew_numbers(commands) : -ENOMEM;

@@ -22,6 +22,9 @@
  * Thread: any. No call blocks.
  */
 
+/* Of one worker, without a result yet, at most; so many results can come with a report. */
+#define TIERCE__WORKER_COMMANDS_OPEN 16u
+
 struct tierce__worker_commands;
 
 struct tierce__worker_commands_opts {
@@ -29,7 +32,7 @@ struct tierce__worker_commands_opts {
     struct tierce__directory *directory; /* [borrow until destroy] */
     uint32_t commands_max;               /* with those that have ended; 0: 1024 */
     uint32_t group_max;                  /* of one group; 0: 128 */
-    uint32_t worker_max;                 /* of one worker that have not ended; 0: 16 */
+    uint32_t worker_max;                 /* of one worker that have not ended; 0: COMMANDS_OPEN */
 };
 
 /* Errors: -ENOMEM, -EIO (no random numbers). */

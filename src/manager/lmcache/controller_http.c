@@ -173,8 +173,10 @@ static bool read_asked(struct tierce__call *call, struct asked *asked)
     unsigned long number = 0;
     if (asked->has_worker) {
         bool is_short = query_text(worker, sizeof(worker), query, "worker_id");
+        if (!is_short)
+            worker[0] = '\0';
         number = strtoul(worker, &end, 10);
-        if (!is_short || worker[0] < '0' || worker[0] > '9' || *end != '\0' ||
+        if (worker[0] < '0' || worker[0] > '9' || *end != '\0' ||
             number > TIERCE__CONTROLLER_WORKER_MAX) {
             tierce__controller_http_fail(
                 call, 422, "worker_id is invalid; accepted is a whole number from 0 to 65535");

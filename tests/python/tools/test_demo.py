@@ -10,6 +10,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -125,6 +126,39 @@ def test_a_stream_is_whole_or_an_error(pd):
         assert first > 0 and tokens == [5, 6]
         with pytest.raises(pd.Failed, match="gone"):
             pd.stream(server.server_port, {"prompt": [1]})
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+# ---- pd.py
+
+
+PAGE = """# HELP vllm:tierce_handover_bytes_total Bytes.
+vllm:tierce_handover_bytes_total{engine="0"} 1000.0
+vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 9.0
+vllm:prompt_tokens_by_source_total{engine="0",source="external_kv_transfer"} 70.0
+tierce_proxy_inbox_queries_total 2
+"""
+
+
+class Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(PAGE.encode())
+
+    def log_message(self, *ignored):
+        pass
+
+
+def test_requests_of_the_proxy_do_not_count_as_prompts(run, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "demo"))
+    pd, server = module(ROOT / "tools" / "demo", "pd"), HTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = SimpleNamespace(port=server.server_port)
+    try:
+        assert pd.counters(place, place, place) == {"prefilled": 9, "computed": 7, "bytes": 1000, "seconds": 0, "early": 0}
     finally:
         server.shutdown()
         server.server_close()

@@ -118,6 +118,11 @@ START_TEST(tickets_are_used_once_and_expire)
     ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_NONE);
     now_ns += second_ns;
     ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    tell(&inboxes, NULL, now_ns); /* nor the second time */
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns + second_ns),
+                     TIERCE__INBOX_NONE);
+    now_ns += 2 * second_ns;
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
     /* Nobody has told the answer: another request asks. */
     now_ns += 3 * second_ns;
     ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);

@@ -194,6 +194,19 @@ START_TEST(test_lengths_that_lie)
 }
 END_TEST
 
+/* A length that no layer can have, in an object that says it is empty. */
+START_TEST(test_a_length_in_an_empty_object)
+{
+    struct tierce__coded_info got;
+    uint64_t length = encode(TIERCE__ELEMENT_BF16);
+    uint8_t *table = coded + info.extent.header_bytes;
+    tierce__store_le64(table + 16, 0);
+    tierce__store_le64(table + 64, 1ULL << 40);
+    tierce__store_le64(table + 8, tierce__sum(table + 16, 4096 - 16));
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, length), TIERCE_E_FORMAT);
+}
+END_TEST
+
 static Suite *coded_suite(void)
 {
     Suite *suite = suite_create("coded");
@@ -205,6 +218,7 @@ static Suite *coded_suite(void)
     tcase_add_test(tcase, test_other_readers);
     tcase_add_test(tcase, test_flipped_bits);
     tcase_add_test(tcase, test_lengths_that_lie);
+    tcase_add_test(tcase, test_a_length_in_an_empty_object);
     suite_add_tcase(suite, tcase);
     return suite;
 }

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "engine/observe/operate.h"
 #include "engine/handover/handover_inbox.h"
 #include "engine/handover/handover_push.h"
 #include "engine/handover/handover_ranges.h"
@@ -292,6 +293,26 @@ START_TEST(a_decoder_that_is_gone_ends_the_push)
     ck_assert_uint_eq(pushed.chunks, 0);
     ck_assert_int_eq(pushed.status, TIERCE_E_DOWN);
     ck_assert_str_ne(pushed.why, "");
+}
+END_TEST
+
+/* Later steps of a prompt whose push is over keep no chunk in memory for it. */
+START_TEST(a_push_that_is_over_keeps_nothing)
+{
+    struct tierce__pool_stats pool;
+    struct tierce__push *push = push_begin(LONG_MS);
+    tierce__handover_stop(taking);
+    taking = NULL;
+    store_watched(push, HALF, false);
+    WAIT_FOR(tierce__push_is_over(push, &pushed));
+    store_watched(push, BLOCKS, true);
+    ck_assert_int_eq(tierce__push_held(push, chain, BLOCKS), CHUNKS);
+    ck_assert_int_ge(tierce__engine_clear_silently(giver.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL),
+                     0);
+    tierce__pool_stats(giver.engine->pool, &pool);
+    ck_assert_uint_eq(pool.used_bytes, 0);
+    push_end(push);
+    ck_assert_uint_eq(pushed.chunks, 0);
 }
 END_TEST
 
@@ -628,7 +649,7 @@ CHECK_MAIN("handover_push", .seconds = 60, .setup = open_default, .teardown = cl
                each_layer_travels_before_the_next_one, a_prompt_in_steps_and_chunks_that_exist,
                a_store_that_is_given_up_is_never_visible, a_full_decoder_is_asked_again,
                chunks_without_room_are_left_out_and_read, a_decoder_that_is_gone_ends_the_push,
-               a_prefiller_that_is_gone_leaves_nothing, ranges_in_every_order_on_two_connections,
-               ranges_that_contradict_end_the_connection, only_a_ticket_admits_a_write,
-               only_named_hosts_write, wrong_bytes_are_dropped,
+               a_push_that_is_over_keeps_nothing, a_prefiller_that_is_gone_leaves_nothing,
+               ranges_in_every_order_on_two_connections, ranges_that_contradict_end_the_connection,
+               only_a_ticket_admits_a_write, only_named_hosts_write, wrong_bytes_are_dropped,
                memory_that_fails_leaves_the_rest_right, claims_against_a_model})
