@@ -439,8 +439,9 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         meta = connector_output.kv_connector_worker_meta
         if isinstance(meta, TierceWorkerMetadata):
             self.half.stepped(meta.results, meta.tainted)
-        if isinstance(connector_output.kv_cache_events, TierceKVEvents):
-            self.kv_events += connector_output.kv_cache_events.get_all_events()
+        events = getattr(connector_output, "kv_cache_events", None)
+        if isinstance(events, TierceKVEvents):
+            self.kv_events += events.get_all_events()
 
     @guarded(default=list)
     def take_events(self):

@@ -55,7 +55,7 @@ def http_status(manager, service, method, headers):
     return Http(manager, headers).raw(manager.ports[port], path, "{}")[0]
 
 
-OF_OTHERS = ("RegisterNode", "TakeMoves", "FinishMoves")  # of the role `node`
+OF_OTHERS = ("RegisterNode", "TakeMoves", "FinishMoves", "CommandWorker")  # of the roles `node` and `admin`
 
 
 @pytest.mark.parametrize("who", [None, "nobody", "user"])
