@@ -364,7 +364,7 @@ static int fail_call(uint64_t nth, TIERCE__CU_RESULT code)
  * call. The kernel makes more calls, so its variants use only one error code.
  */
 #ifdef __SANITIZE_THREAD__
-enum { CODES = TIERCE_TEST_DEVICE_WAY == TIERCE__CUDA_COPIES ? 2 : 0, STEP = 16 };
+enum { CODES = TIERCE_TEST_DEVICE_WAY == TIERCE__CUDA_COPIES ? 2 : 0, STEP = 32 };
 #elif defined(TIERCE_TEST_COPY_THREADS) || defined(TIERCE_TEST_NODE) ||                            \
     defined(TIERCE_TEST_UNPINNED)
 enum { CODES = 2, STEP = 4 };
