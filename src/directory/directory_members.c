@@ -8,7 +8,7 @@
 #include "base/mix.h"
 #include "directory/directory_private.h"
 
-/* Who is in a directory: its groups, the names of their workers, and the slots that are free. */
+/* The members of a directory: groups, names of workers, free slots. */
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 

@@ -274,7 +274,8 @@ static void remove_all(struct tierce__contents *c, const struct tierce__kv_event
     }
 }
 
-/* AllBlocksCleared. What was left out or invalid before does not matter any more. */
+/* AllBlocksCleared. Blocks left out and invalid events before it no longer make the publisher
+ * inexact. */
 static void remove_everything(struct tierce__contents *c)
 {
     tierce__contents_flush(c);

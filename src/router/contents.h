@@ -57,7 +57,7 @@ struct tierce__contents {
     uint32_t *tokens;    /* of a block */
     uint32_t token_room;
     struct tierce__contents_counts counts;
-    /* What batches said since the owner reset it: */
+    /* Set by batches; the owner clears them: */
     bool has_cleared; /* all blocks were cleared */
     bool has_lost;    /* since then, an event was invalid or a block was left out */
     struct tierce__directory_change changes[TIERCE__CONTENTS_CHANGES];

@@ -27,6 +27,7 @@ WAIT_S = 2.0  # for an offer that is not open yet
 IDLE_WAIT_S = 0.01  # of a lookup for a read, if vLLM has nothing else to do
 INBOX_PERCENT = 25.0  # of memory.size
 READERS = 4  # offers that are read at a time
+WARNINGS_MAX = 100
 TOKEN_BYTES, TEXT_MAX = 16, 255
 
 
@@ -92,6 +93,15 @@ class Handover:
 
 def is_prefill(options: dict) -> bool:
     return options.get(DECODE) is True
+
+
+def is_first(said: set[str], text: str) -> bool:
+    """Whether a warning is to be logged: once, and at most 100 texts, because requests choose hosts and ports. The
+    caller holds the lock of `said`."""
+    first = text not in said and len(said) < WARNINGS_MAX
+    if first:
+        said.add(text)
+    return first
 
 
 def read_offer(options: dict) -> dict | None:
@@ -206,8 +216,7 @@ class Pulls:
         self.count(handovers_ended_early=1)
         with self.lock:
             text = f"{offer['host']}:{offer['port']}: {why}"
-            first = text not in self.warned and len(self.warned) < 100
-            self.warned.add(text)
+            first = is_first(self.warned, text)
         if first:
             log.warning("the offer of the prefiller %s; the rest of such prompts is computed (logged once)", text)
 

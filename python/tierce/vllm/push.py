@@ -132,8 +132,7 @@ class Pushes:
     def warn(self, to: dict, why: str) -> None:
         with self.lock:
             text = f"{to['host']}:{to['port']}: {why}"
-            first = text not in self.warned and len(self.warned) < 100
-            self.warned.add(text)
+            first = handover.is_first(self.warned, text)
         if first:
             log.warning("a push to the decoder %s; such chunks are read from here, or computed (logged once)", text)
 

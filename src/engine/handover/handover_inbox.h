@@ -22,9 +22,9 @@
  *     - nothing has begun within the ticket's time, or nothing has come for `hold_ms`
  *     - a range overlaps another one, or names another length of its object: the connection ends
  *
- * What has not arrived whole by then is dropped. The room of a chunk is made before its first byte
- * is accepted, in the memory tier's pool, within `bytes_max` for all of them: TIERCE_E_LIMIT or
- * TIERCE_E_FULL, and the sender tries again. A chunk becomes visible when all of its ranges have
+ * Chunks that are not complete by then are dropped. The room of a chunk is made before its first
+ * byte is accepted, in the memory tier's pool, within `bytes_max` for all of them: TIERCE_E_LIMIT
+ * or TIERCE_E_FULL, and the sender tries again. A chunk becomes visible when all of its ranges have
  * arrived, its header is that of its name and view, and the sum of each cell holds. Chunks that
  * have arrived are pinned until the ticket is ended, or for hold_ms.
  *

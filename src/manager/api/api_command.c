@@ -34,7 +34,7 @@ static struct tierce__worker_commands *commands_of(const struct tierce__api_call
 
 /* ---- giving a command ------------------------------------------------------------------------ */
 
-/* What an action takes beside its worker. */
+/* The arguments that an action accepts, besides its worker. */
 static const struct shape {
     const char *name;
     bool takes_keys, needs_keys, takes_tiers;

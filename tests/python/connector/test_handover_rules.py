@@ -253,7 +253,7 @@ def test_tickets():
 
 
 class Chunks:
-    """A push of the library that ends when it is told."""
+    """Stands for a push of the library; it is over when the test sets `over`."""
 
     def __init__(self):
         self.calls, self.over = [], False
@@ -278,6 +278,16 @@ def test_a_push_lasts_for_all_stores_of_its_request():
     library.over = True
     assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1}
     assert library.calls[-1] == ("close",) and not pushes.ending
+
+
+def test_warnings_of_many_places_are_bounded(caplog):
+    pushes, pulls = push.Pushes(Handover()), Pulls(Handover())
+    for port in range(1, 300):
+        pushes.watch(None, "chain", port, {**TO, "port": port}, "store", 16)
+        pulls.begin(View(), "chain", 0, 4, port, {**OFFER, "port": port})
+    assert len(pushes.warned) == len(pulls.warned) == 100
+    assert caplog.text.count("handover.allow does not name this host") == 200
+    pulls.close()
 
 
 def test_only_named_hosts_get_chunks(caplog):

@@ -49,7 +49,7 @@ def test_the_decoder_computes_one_token_of_each_prompt(pair, prompts, expected):
 
 
 def tickets(decoder, count):
-    """What a proxy asks of a decoder: where prompts are pushed to."""
+    """Asks a decoder for its address and tickets, as a proxy does."""
     (answer,) = decoder.generate(prompts=[[0]], tokens=1, wishes={"tierce": {"inbox": count}})
     inbox = answer["report"]["tierce"]["inbox"]
     assert len(inbox["tickets"]) == count and inbox["seconds"] > 0

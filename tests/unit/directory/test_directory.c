@@ -625,8 +625,8 @@ START_TEST(a_group_does_not_fill_the_part_of_others)
 }
 END_TEST
 
-/* What a group has left behind until it is clean counts for no other group, and for it when it
- * comes back. */
+/* Holders of a group whose workers have left count for this group until they are cleaned, also when
+ * it comes back, and for no other group. */
 START_TEST(a_group_has_its_own_words)
 {
     tierce__directory_destroy(directory);

@@ -352,7 +352,7 @@ START_TEST(shorter_blocks_do_not_count)
 }
 END_TEST
 
-/* What was invalid before AllBlocksCleared, in the same batch too, does not matter. */
+/* Invalid events before AllBlocksCleared, in the same batch too, leave the publisher exact. */
 START_TEST(cleared_blocks_are_exact)
 {
     start(false, false, 2, 0);

@@ -416,7 +416,7 @@ static Meta__GetCommandResponse *await_result(int64_t number)
 }
 
 /* The result of a command to the only worker, with the chunks `held[from .. to)`. The caller frees
- * it. On a busy machine the worker may be silent for too long: then it is told again. */
+ * it. If the worker was silent for too long, as on a busy machine, the command is given again. */
 static Meta__GetCommandResponse *command(Meta__CommandWorkerRequest request, size_t from, size_t to)
 {
     char names[ENGINES][128];
