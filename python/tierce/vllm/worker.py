@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import queue
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from . import identity, own_node
+from .async_loads import LoadsAsync
 from .behind import StoresBehind
 from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
@@ -40,10 +40,8 @@ from .transfer import HASH_BYTES, ORIGIN_DISK, ORIGIN_FAILED, ORIGIN_MEMORY, Sha
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 4
-ASYNC_LOADS = 2
 PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
 PUT_OFF_MAX = 10_000  # repeated lookups per request; an idle vLLM repeats without a pause
-PREPARING_S = 10.0  # limit of a load's wait for a GPU that is still being prepared
 ORIGINS = {ORIGIN_FAILED: "failed", ORIGIN_MEMORY: "memory", ORIGIN_DISK: "disk"}  # else remote
 TELLING_TOKENS = 256  # a step that computes fewer tokens is not used to measure the engine's speed
 
@@ -84,7 +82,7 @@ def without_store(request: ReqMeta) -> ReqMeta:
     return replace(request, load=load, save=None, states=())
 
 
-class WorkerHalf(HandsOver, PushesChunks):
+class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
     hashes_per_block = 1  # of vLLM, if they are used
     memory = HostMemory()  # of vLLM's KV
     behind: StoresBehind | None = None  # None: stores end in their step
@@ -105,21 +103,18 @@ class WorkerHalf(HandsOver, PushesChunks):
         self.weights = self.era = b""  # weights: the model's; era: of the last reset
         self.hashed = False
         self.lock = threading.Lock()
-        self.idle = threading.Condition(self.lock)  # see busy
+        self.init_loads()
         self.chains: dict[int, SessionChain] = {}  # by session; its second chain by the negative number
-        self.busy: dict[int, int] = {}  # session -> asynchronous loads that use it
         self.prefetches: dict[int, object] = {}  # session -> the prefetch in progress
         self.init_handover(settings.handover)
         self.init_pushes(settings.handover)
         self.put_off: dict[int, PutOff] = {}  # session -> the limit for its repeated lookups
         self.lookup_s = 0.0
-        self.released: set[int] = set()  # sessions to release when they are no longer busy
         # The layers of a drafter run after vLLM has read the results of the loads.
         self.layerwise = not identity.has_drafter(vllm_config)
         self.taint = Taint()
         self.requests: list[ReqMeta] = []
         self.step_began = None
-        self.submitted: set[str] = set()  # requests of this step whose asynchronous loads will end
         self.resetting = threading.Lock()
         self.loads: list[Transfer] = []
         self.stores: list[Transfer] | None = None  # None: not begun in this step
@@ -128,9 +123,6 @@ class WorkerHalf(HandsOver, PushesChunks):
         self.results: dict[str, LoadResult] = {}
         self.counters: dict[str, int] = {}
         self.reported_connected: int | None = None  # whether a node was, as last counted
-        self.loaders: list[threading.Thread] = []
-        self.to_load: queue.SimpleQueue[ReqMeta | None] = queue.SimpleQueue()
-        self.finished: list[tuple[ReqMeta, bytes]] = []
         _here[vllm_config.kv_transfer_config.engine_id] = self
 
     # ---- opening and closing
@@ -317,8 +309,7 @@ class WorkerHalf(HandsOver, PushesChunks):
         self.suspended = True
         if self.behind is not None:
             self.behind.wait_for_all()
-        with self.idle:
-            self.idle.wait_for(lambda: not self.busy)
+        self.wait_for_loads()
 
     def resume(self) -> None:
         """The memory is back, at its addresses."""
@@ -732,83 +723,3 @@ class WorkerHalf(HandsOver, PushesChunks):
             if counters or not connected or connected != self.reported_connected:
                 counters[NODE] = self.reported_connected = connected
         return counters
-
-    # ---- asynchronous loads
-
-    def start_loaders(self) -> None:
-        for _ in range(ASYNC_LOADS):
-            self.loaders.append(threading.Thread(
-                target=self.run_loads, name="tierce-load", daemon=True))
-            self.loaders[-1].start()
-
-    def stop_loaders(self) -> None:
-        for _ in self.loaders:
-            self.to_load.put(None)
-        for thread in self.loaders:
-            if thread.ident is not None:
-                thread.join()
-
-    def run_loads(self) -> None:
-        while (job := self.to_load.get()) is not None:
-            self.load_whole(*job)
-
-    def submit_load(self, request: ReqMeta) -> None:
-        with self.lock:
-            self.busy[request.session] = self.busy.get(request.session, 0) + 1
-        self.to_load.put((request, self.era))
-        self.submitted.add(request.req_id)
-
-    def wait_until_prepared(self) -> None:
-        """The first worker, which answers lookups, may be ready before the others."""
-        until = time.monotonic() + PREPARING_S
-        while not self.can_transfer() and time.monotonic() < until:
-            time.sleep(0.05)
-
-    def load_whole(self, request: ReqMeta, era: bytes) -> None:
-        """Runs on a thread of its own. The load always ends in `finished`, because vLLM waits for
-        it."""
-        origins = b""
-        try:
-            self.wait_until_prepared()
-            transfer = self.begin_load(request)
-            if transfer is not None:
-                transfer.advance(self.numbering.count)
-                if not transfer.failed:
-                    origins = transfer.handle.end()
-        except Exception as error:
-            log.warning("a load for request %s failed: %r", request.req_id, error)
-        finally:
-            if era != self.era:
-                origins = b""  # of the weights before a reset
-            with self.lock:
-                self.finished.append((request, origins))
-                self.busy[request.session] -= 1
-                over = self.busy[request.session] == 0
-                if over:
-                    del self.busy[request.session]
-                    self.idle.notify_all()
-                release = over and request.session in self.released
-                if release:
-                    self.released.discard(request.session)
-            if release:
-                self.release(request.session, keep_chain=False)
-
-    def take_received(self) -> set[str]:
-        """Requests whose asynchronous load has ended, with success or not."""
-        with self.lock:
-            finished, self.finished = self.finished, []
-        if any(not origins or ORIGIN_FAILED in origins for _, origins in finished):
-            # Copies to blocks that failed may still be in progress, and vLLM computes these blocks now.
-            self.memory.order_behind_loads()
-        for request, origins in finished:
-            try:
-                self.count_load(request, origins)
-            except Exception:
-                log.exception("the result of the load for request %s is unknown", request.req_id)
-                self.lose(request)
-        return {request.req_id for request, _ in finished}
-
-    def lose(self, request: ReqMeta) -> None:
-        """None of this request's blocks may be used."""
-        self.error_blocks.update(int32(request.block_ids))
-        self.results[request.req_id] = LoadResult(failed=request.load.blocks)

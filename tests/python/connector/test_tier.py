@@ -3,6 +3,7 @@
 
 import logging
 import os
+import secrets
 import unittest.mock
 import statistics
 import sys
@@ -524,9 +525,10 @@ def test_shutdown_lets_go_of_the_region(engine_config):
 
 def test_vllms_manager_moves_chunks(memory, engine_config, tmp_path):
     """Stores chunks from the primary tier in Tierce, and loads them after vLLM has evicted them."""
-    before = set(Path("/dev/shm").iterdir())
     vllm_config = engine_config
-    region = SharedOffloadRegion("tierce-test", CHUNKS, None, ROW, ROW)
+    # Regions with one name are one memory, also of two runs of this test at once.
+    name = f"tierce-test-{os.getpid()}-{secrets.token_hex(4)}"
+    region = SharedOffloadRegion(name, CHUNKS, None, ROW, ROW)
     primary = CPUPrimaryTierOffloadingManager(CHUNKS, region)
     rows = numpy.asarray(primary.get_kv_memoryview())
     tier = SecondaryTierFactory.create_secondary_tier(
@@ -560,7 +562,7 @@ def test_vllms_manager_moves_chunks(memory, engine_config, tmp_path):
     manager.complete_load(keys, REQUEST)
     del rows
     manager.shutdown()
-    assert set(Path("/dev/shm").iterdir()) <= before
+    assert list(Path("/dev/shm").glob(f"*{name}*")) == []
 
 
 def test_the_configuration_is_found_in_the_callers():
