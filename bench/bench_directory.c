@@ -52,9 +52,11 @@ static int join(struct bench_directory *d)
     for (uint32_t i = 0; i < WORKERS; i++) {
         char name[16];
         snprintf(name, sizeof(name), "%u", i);
-        int rc = tierce__directory_join(
-            d->directory, &(struct tierce__directory_worker){"bench", name, "", "", false, NULL}, 0,
-            &d->workers[i]);
+        int rc =
+            tierce__directory_join(d->directory,
+                                   &(struct tierce__directory_worker){
+                                       .group = "bench", .name = name, .address = "", .host = ""},
+                                   0, &d->workers[i]);
         if (rc < 0)
             return rc;
         (void)tierce__directory_sync_begin(d->directory, d->workers[i], 0);

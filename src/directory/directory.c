@@ -187,6 +187,7 @@ static void enter(struct tierce__directory *directory, struct tierce__directory_
     clear_keys(slot);
     slot->models[0] = '\0';
     slot->takes_commands = worker->takes_commands;
+    slot->uses_tls = worker->uses_tls;
     directory->worker_count++;
     /* After the rest: lookups see it now, and then its own calls. */
     if (slot->epochs_used > 0)
@@ -548,7 +549,8 @@ static void describe(struct tierce__directory *directory, struct tierce__directo
                                             .load = atomic_load(&slot->load),
                                             .is_synced = slot->is_synced,
                                             .is_whole = atomic_load(&slot->is_whole),
-                                            .takes_commands = slot->takes_commands};
+                                            .takes_commands = slot->takes_commands,
+                                            .uses_tls = slot->uses_tls};
     for (uint32_t i = 0; i < TIERCE__DIRECTORY_TIERS_MAX; i++)
         out->tier_keys[i] = (uint64_t)atomic_load(&slot->tier_keys[i]);
     memcpy(out->models, slot->models, sizeof(out->models));
@@ -580,6 +582,7 @@ bool tierce__directory_who(struct tierce__directory *directory, struct tierce__d
         memcpy(out->name, slot->name, sizeof(out->name));
         memcpy(out->address, slot->address, sizeof(out->address));
         memcpy(out->host, slot->host_name, sizeof(out->host));
+        out->uses_tls = slot->uses_tls;
     }
     tierce__lock_drop(&directory->lock);
     return slot != NULL;

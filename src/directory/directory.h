@@ -74,6 +74,7 @@ struct tierce__directory_worker {
     /* The account that may use several groups: its workers of all groups together have the bounds
      * of one group, too. "" or NULL: no bound but the group's. A longer text is cut. */
     const char *owner;
+    bool uses_tls; /* the address accepts TLS only */
 };
 
 /* A worker since it joined. Never 0 for a worker. */
@@ -225,7 +226,7 @@ struct tierce__directory_about {
     uint32_t load;
     bool is_synced; /* its contents are complete, as far as it has reported them */
     bool is_whole;  /* that, and there was memory for all of them */
-    bool takes_commands;
+    bool takes_commands, uses_tls;
 };
 
 /* False: it has left. */
@@ -236,10 +237,11 @@ bool tierce__directory_about(struct tierce__directory *directory, struct tierce_
 bool tierce__directory_next(struct tierce__directory *directory, uint32_t *from,
                             struct tierce__directory_about *out);
 
-/* A worker's texts, which do not change while it is there. */
+/* About a worker; none of it changes while the worker is there. */
 struct tierce__directory_who {
     char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
     char host[TIERCE__DIRECTORY_HOST_BYTES];
+    bool uses_tls;
 };
 
 /* For answers of lookups: waits for no worker. False: it has left. */

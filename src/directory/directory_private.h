@@ -83,6 +83,7 @@ struct tierce__directory_slot {
     uint32_t epoch;
     char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
     char host_name[TIERCE__DIRECTORY_HOST_BYTES];
+    bool uses_tls;
     /* In `groups`; they change only while `words` is 0. owner_at: TIERCE__NUMBER_NONE: it has none.
      */
     uint32_t group_at, owner_at;

@@ -252,7 +252,7 @@ const WORKER_COLUMNS = [
   {head: 'Contents', left: true, wide: true, cell: exactness},
   {head: 'Chunks', cell: w => count(w.keys)},
   {head: 'In tiers', left: true, cell: tiers},
-  {head: 'Serves at', left: true, cell: w => w.transfer_address || '\u2013'},
+  {head: 'Serves at', left: true, cell: w => w.transfer_address ? w.transfer_address + (w.transfer_tls ? ' (TLS)' : '') : '\u2013'},
   {head: 'Load', cell: w => percent(w.load / 1000)},
   {head: 'Last report', cell: w => seconds(w.heard_ms / 1000, 2) + ' ago'},
 ];

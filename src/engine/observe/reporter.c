@@ -71,7 +71,7 @@ struct tierce__reporter {
     /* The thread's. */
     struct tierce__fleet_call call; /* the manager's until is_answered, or until it is closed */
     bool is_answered, is_given_up;
-    bool is_joined, is_complete, is_troubled;
+    bool uses_tls, is_joined, is_complete, is_troubled;
     uint32_t resyncs;       /* one after another */
     uint64_t complete_ns;   /* when all contents were last sent */
     size_t report_max;      /* changes of one call */
@@ -266,6 +266,7 @@ static void join(struct tierce__reporter *r)
     request.worker = r->name;
     request.host_id = r->host_id;
     request.transfer_address = r->address;
+    request.transfer_tls = r->uses_tls;
     request.takes_commands = true;
     Meta__JoinDirectoryResponse *reply = (Meta__JoinDirectoryResponse *)ask(
         r, "JoinDirectory", &request.base, &meta__join_directory_response__descriptor);
@@ -540,6 +541,7 @@ static int take_opts(struct tierce__reporter *r, const struct tierce__reporter_o
 {
     const char *address = opts->transfer_address != NULL ? opts->transfer_address : "";
     r->queue_max = opts->queue_max > 0 ? opts->queue_max : QUEUE_DEFAULT;
+    r->uses_tls = opts->uses_tls;
     r->joined = opts->joined;
     r->load = opts->load;
     r->arg = opts->arg;

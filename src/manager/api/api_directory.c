@@ -117,6 +117,7 @@ static void join_directory(struct tierce__api_call *api)
         .address = tierce__api_string(request->transfer_address),
         .host = tierce__api_string(request->host_id),
         .takes_commands = request->takes_commands,
+        .uses_tls = request->transfer_tls,
         .owner = tierce__grant_has_all(api->caller->grant) ? api->caller->name : "",
     };
     struct tierce__directory_id id = {0};
@@ -336,6 +337,7 @@ static bool show_prefix(struct tierce__api_call *api, Meta__FindChunksResponse *
     out->load = prefix->load;
     out->same_host = prefix->is_near;
     out->is_incomplete = prefix->is_incomplete;
+    out->transfer_tls = who.uses_tls;
     out->in_tier = tierce__api_alloc(api, TIERCE__DIRECTORY_TIERS_MAX, sizeof(int32_t));
     if (out->in_tier == NULL)
         return false;
@@ -365,6 +367,7 @@ static bool show_run(struct tierce__api_call *api, Meta__FindChunksResponse *rep
     out->slowest_tier = run->slowest;
     out->load = run->load;
     out->same_host = run->is_near;
+    out->transfer_tls = who.uses_tls;
     return out->worker != NULL && out->transfer_address != NULL;
 }
 
@@ -429,6 +432,7 @@ static bool show_worker(struct tierce__api_call *api, Meta__ListWorkersResponse 
     out->load = about->load;
     out->is_complete = about->is_whole;
     out->takes_commands = about->takes_commands;
+    out->transfer_tls = about->uses_tls;
     out->models = text(api, about->models);
     out->tier_keys = tierce__api_alloc(api, TIERCE__DIRECTORY_TIERS_MAX, sizeof(*out->tier_keys));
     if (out->tier_keys == NULL)

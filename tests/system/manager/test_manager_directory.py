@@ -106,7 +106,7 @@ def prefixes(api, chunks, **fields):
 
 def test_contents_and_changes(manager):
     api = api_of(manager, "chat")
-    worker = Worker(api, "a")
+    worker = Worker(api, "a", transfer_tls=True)
     assert worker.report([(1, 0, True)]) == "RA_RESYNC"
     worker.send({n: n % 2 for n in range(10)})
     assert worker.report([(10, 1, True), (0, 0, False)]) == "RA_DONE"
@@ -114,8 +114,10 @@ def test_contents_and_changes(manager):
     reply = find(api, range(1, 12))
     assert [p["keys"] for p in reply["prefixes"]] == [10]
     assert reply["prefixes"][0]["in_tier"][:2] == [0, 1]
-    run = {"worker": "a", "transfer_address": "127.0.0.1:1", "first": 0, "keys": 10, "slowest_tier": 1}
+    run = {"worker": "a", "transfer_address": "127.0.0.1:1", "first": 0, "keys": 10, "slowest_tier": 1,
+           "transfer_tls": True}
     assert [{name: got[name] for name in run} for got in reply["runs"]] == [run]
+    assert reply["prefixes"][0]["transfer_tls"] and ok(api.call("meta", "ListWorkers"))["workers"][0]["transfer_tls"]
     assert worker.call("RK_CHANGES", first=worker.next, load=125)["answer"] == "RA_DONE"
     for host, same in (("h", True), ("other", False)):
         reply = find(api, range(1, 12), host_id=host)
@@ -201,6 +203,7 @@ def test_the_secret_of_a_group(manager):
     assert len(secret) == 64 and b.join()["secret"] == secret != c.join()["secret"]
     listed = ok(chat.call("meta", "ListWorkers"))["workers"]
     assert [w["transfer_address"] for w in listed] == ["127.0.0.1:1"] * 2
+    assert [w["transfer_tls"] for w in listed] == [False] * 2
     several = "10.0.0.1:1,[::1]:2,h:3,h:4"
     ok(chat.call("meta", "JoinDirectory", worker="b", transfer_address=several))
     assert several in [w["transfer_address"] for w in ok(chat.call("meta", "ListWorkers"))["workers"]]

@@ -363,8 +363,9 @@ static bool is_at(const char *address)
     Meta__ListWorkersRequest request = META__LIST_WORKERS_REQUEST__INIT;
     Meta__ListWorkersResponse *reply = (Meta__ListWorkersResponse *)ask(
         "ListWorkers", &request.base, &meta__list_workers_response__descriptor);
-    bool is_one =
-        reply->n_workers == 1 && strcmp(reply->workers[0]->transfer_address, address) == 0;
+    bool is_one = reply->n_workers == 1 &&
+                  strcmp(reply->workers[0]->transfer_address, address) == 0 &&
+                  reply->workers[0]->transfer_tls;
     tierce__proto_free(&reply->base);
     return is_one;
 }
@@ -380,6 +381,7 @@ START_TEST(an_address_and_a_secret)
     struct tierce__reporter_opts opts = {.size = sizeof(opts),
                                          .url = url,
                                          .transfer_address = "127.0.0.1:4711",
+                                         .uses_tls = true,
                                          .joined = on_joined,
                                          .arg = &joins};
     ck_assert_int_eq(tierce__reporter_start(&reporter, fx[0].engine, &opts, why), 0);
