@@ -98,8 +98,9 @@ PyObject *tierce__core_handover_pull(PyObject *self, PyObject *args)
     chain->readers--;
     tierce__core_end_use(e);
     return rc < 0 ? tierce__core_raise(rc, NULL)
-                  : Py_BuildValue("(KKs)", (unsigned long long)out.blocks,
-                                  (unsigned long long)out.bytes, out.why);
+                  : Py_BuildValue("(KKKs)", (unsigned long long)out.blocks,
+                                  (unsigned long long)out.bytes,
+                                  (unsigned long long)out.pushed_bytes, out.why);
 }
 
 PyObject *tierce__core_handover_note(PyObject *self, PyObject *args)

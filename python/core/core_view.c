@@ -418,11 +418,11 @@ static PyMethodDef view_methods[] = {
      "blocks are pinned until then."},
     {"handover_pull", tierce__core_handover_pull, METH_VARARGS,
      "handover_pull(chain, from_block, to_block, host, port, token, session, wait_ms, timeout_ms, "
-     "ticket=None) -> (blocks, bytes, why)\n\n"
+     "ticket=None) -> (blocks, bytes, pushed_bytes, why)\n\n"
      "Waits for what the other engine writes with the ticket. Then reads the blocks of an offer "
      "into memory and pins them for the session. Returns the leading "
-     "blocks that memory holds, the bytes that were read, and why it ended before the last block, "
-     "or ''. Blocks."},
+     "blocks that memory holds, the bytes that were read and that the ticket brought, and why it "
+     "ended before the last block, or ''. Blocks."},
     {"handover_note", tierce__core_handover_note, METH_VARARGS,
      "handover_note(session, host, port, why: str) -> None\n\n"
      "Records for `tierce why` that the offer of a session was not read."},

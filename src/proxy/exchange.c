@@ -261,6 +261,7 @@ static void note_failure(struct tierce__exchange *exchange, const char *event, i
     atomic_fetch_add_explicit(&engine->failures, 1, memory_order_relaxed);
     if (rc == -ECONNREFUSED)
         tierce__engine_unreachable(engine, why);
+    tierce__proxy_forget_inbox(exchange->relay->proxy, engine, rc);
     tierce__log_repeated(TIERCE_LOG_WARN, event, "engine=%s why=\"%s\"", engine->name, why);
     tierce__exchange_let_go(exchange);
     exchange->attempts++;
@@ -535,8 +536,9 @@ static void prefill_for_decoder(struct tierce__exchange *exchange)
     struct tierce__proxy *proxy = exchange->relay->proxy;
     struct tierce__inbox_place place;
     enum tierce__inbox_answer answer = TIERCE__INBOX_NONE;
-    exchange->decoder =
-        tierce__choose(&proxy->decode, &exchange->decode_choice, proxy->config->router_load, 0);
+    if (proxy->config->pushes)
+        exchange->decoder =
+            tierce__choose(&proxy->decode, &exchange->decode_choice, proxy->config->router_load, 0);
     if (exchange->decoder != NULL) {
         tierce__engine_expect(&proxy->decode, exchange->decoder);
         answer = tierce__inboxes_take(&proxy->inboxes, exchange->decoder->index, &place,

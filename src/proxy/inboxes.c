@@ -18,6 +18,9 @@ struct tierce__inbox_of {
     uint64_t expires_ns; /* of the tickets */
     uint64_t ask_ns;     /* not before */
     uint32_t pause_ms;   /* before it is asked after the next failure; 0: RETRY_MS */
+    bool is_asked;       /* its answer is due */
+    bool
+        is_restarted; /* since it was asked: the answer's tickets are those of the process before */
 };
 
 int tierce__inboxes_init(struct tierce__inboxes *inboxes, uint32_t count)
@@ -55,6 +58,8 @@ enum tierce__inbox_answer tierce__inboxes_take(struct tierce__inboxes *inboxes, 
         out->port = inbox->port;
     } else if (now_ns >= inbox->ask_ns) {
         answer = TIERCE__INBOX_ASK;
+        inbox->is_asked = true;
+        inbox->is_restarted = false;
         inbox->ask_ns = now_ns + (TIERCE__INBOX_ASK_MS + TIERCE__INBOX_RETRY_MS) * TIERCE__MS_NS;
     }
     tierce__lock_drop(&inboxes->lock);
@@ -91,6 +96,9 @@ void tierce__inboxes_answered(struct tierce__inboxes *inboxes, uint32_t index,
     tierce__lock_take(&inboxes->lock);
     struct tierce__inbox_of *inbox = &inboxes->items[index];
     bool has_tickets = answer.length > 0 && read_inbox(inbox, answer, now_ns);
+    if (inbox->is_restarted)
+        inbox->count = 0;
+    inbox->is_asked = inbox->is_restarted = false;
     uint32_t pause_ms = answer.length > 0     ? TIERCE__INBOX_PAUSE_MS
                         : inbox->pause_ms > 0 ? inbox->pause_ms
                                               : TIERCE__INBOX_RETRY_MS;
@@ -99,5 +107,16 @@ void tierce__inboxes_answered(struct tierce__inboxes *inboxes, uint32_t index,
     inbox->pause_ms = has_tickets                             ? 0
                       : 2 * pause_ms < TIERCE__INBOX_PAUSE_MS ? 2 * pause_ms
                                                               : TIERCE__INBOX_PAUSE_MS;
+    tierce__lock_drop(&inboxes->lock);
+}
+
+void tierce__inboxes_forget(struct tierce__inboxes *inboxes, uint32_t index)
+{
+    TIERCE_ASSERT(index < inboxes->count);
+    tierce__lock_take(&inboxes->lock);
+    struct tierce__inbox_of *inbox = &inboxes->items[index];
+    explicit_bzero(inbox->tickets, sizeof(inbox->tickets));
+    inbox->count = 0;
+    inbox->is_restarted = inbox->is_asked;
     tierce__lock_drop(&inboxes->lock);
 }

@@ -54,5 +54,8 @@ enum tierce__inbox_answer tierce__inboxes_take(struct tierce__inboxes *inboxes, 
 /* An engine has answered: [in] answer: its JSON, or empty if it has not. */
 void tierce__inboxes_answered(struct tierce__inboxes *inboxes, uint32_t index,
                               struct tierce__text answer, uint64_t now_ns);
+/* An engine may have been restarted: its tickets are dropped, also those of an answer that is due.
+ * The engine is asked again. */
+void tierce__inboxes_forget(struct tierce__inboxes *inboxes, uint32_t index);
 
 #endif

@@ -42,6 +42,7 @@ static void done(void *arg, int rc, const char *why)
     probe->fetch = NULL;
     probe->next_ns = tierce__deadline_in_ms(config->health_interval_ms);
     tierce__engine_checked(probe->engine, rc == 0 && status < 500, config->health_failures, why);
+    tierce__proxy_forget_inbox(probe->probes->proxy, probe->engine, rc);
 }
 
 static void begin(struct probe *probe)

@@ -61,6 +61,7 @@ static void fill(struct tierce__proxy_config *config, struct tierce__config *val
         .prefill_ms = u32_of(values, TIERCE__PROXY_TIMEOUT_PREFILL),
         .request_ms = u32_of(values, TIERCE__PROXY_TIMEOUT_REQUEST),
         .silence_ms = u32_of(values, TIERCE__PROXY_TIMEOUT_SILENCE),
+        .pushes = tierce__config_bool(values, TIERCE__PROXY_PREFILL_PUSH),
         .prefill_retries = u32_of(values, TIERCE__PROXY_RETRY_PREFILL),
         .decode_retries = u32_of(values, TIERCE__PROXY_RETRY_DECODE),
         .request_max = tierce__config_number(values, TIERCE__PROXY_LIMIT_REQUEST),

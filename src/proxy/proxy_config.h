@@ -31,6 +31,7 @@ struct tierce__proxy_config {
     const char *decode_urls, *prefill_urls, *engine_token_file, *engine_ca_file;
     uint32_t health_interval_ms, health_timeout_ms, health_failures;
     uint32_t connect_ms, prefill_ms, request_ms, silence_ms;
+    bool pushes; /* prefill.push */
     uint32_t prefill_retries, decode_retries;
     uint64_t request_max, answer_max, stream_max, memory_max; /* bytes */
     uint32_t requests_max, connections_max, connections_per_address;

@@ -65,6 +65,15 @@ bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *con
 /* Wipes and frees one. Accepts NULL. */
 void tierce__proxy_wipe(char *secret);
 
+/* After a call of an engine whose connection failed (rc != 0), the engine may have been restarted:
+ * its tickets are forgotten. */
+static inline void tierce__proxy_forget_inbox(struct tierce__proxy *proxy,
+                                              const struct tierce__engine *engine, int rc)
+{
+    if (rc != 0 && engine == &proxy->decode.items[engine->index])
+        tierce__inboxes_forget(&proxy->inboxes, engine->index);
+}
+
 /* ---- relay.c: the thread of exchanges -------------------------------------------------------- */
 
 struct tierce__relay {

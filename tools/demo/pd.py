@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make run PD=1`: the same workload through one vLLM, and through a prefiller and a decoder behind `tierce proxy`.
 
-    (a) vLLM alone            (b) tierce proxy: the prefiller computes prompts, the decoder answers
+    (a) vLLM alone
+    (b) pull: the prefiller computes a prompt, then the decoder reads its KV from the prefiller's memory, and answers
+    (c) push: the prefiller writes the KV to the decoder's memory while it computes; then the decoder answers
 
-The decoder reads the KV of each prompt from the prefiller's memory, and computes one token of it. The exit code is 0 only if
-the conditions at the end of this file hold.
+Half of the sessions are played by pull and the other half by push, because both engines keep what they have computed.
+The decoder computes one token of each prompt. The exit code is 0 only if the conditions of `judge` hold.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from workload import ByteSpeech, question_sessions, round_robin  # noqa: E402
 MODEL = "model"
 COMPUTED = {"source": "local_compute"}
 WARM_UP_TOKENS = BLOCK_TOKENS - 1
+PASSES = {"b": "pull", "c": "push"}
 
 
 def free_ports(count):
@@ -42,12 +45,11 @@ def start_pair(root, work, model):
                "--block-size", str(BLOCK_TOKENS), "--max-model-len", str(PROMPT_MAX),
                "--max-num-batched-tokens", str(PROMPT_MAX), "--max-num-seqs", "4",
                "--num-gpu-blocks-override", str(KV_BLOCKS["random"])]
-    stores = {"prefiller": {"handover.listen": "127.0.0.1"}, "decoder": {"handover.allow": "127.0.0.1"}}
+    store = {"handover.listen": "127.0.0.1", "handover.allow": "127.0.0.1", "memory.size": "1GiB", "chunk.tokens": CHUNK_TOKENS}
     servers = []
     try:
-        for (name, store), port in zip(stores.items(), free_ports(2)):
-            servers.append(VllmServer(root, str(work / f"vllm-pd-{name}.log"), port, options, {
-                **store, "memory.size": "1GiB", "chunk.tokens": CHUNK_TOKENS}))
+        for name, port in zip(("prefiller", "decoder"), free_ports(2)):
+            servers.append(VllmServer(root, str(work / f"vllm-pd-{name}.log"), port, options, store))
         for server in servers:
             server.wait()
             # The first steps of a process pay for what is made once.
@@ -67,24 +69,24 @@ def counters(proxy, prefiller, decoder):
     own = metric(proxy.port, "tierce_proxy_inbox_queries")  # the proxy's requests of one token, for pushes
     return {"prefilled": metric(prefiller.port, "vllm:prompt_tokens_by_source", **COMPUTED),
             "computed": metric(decoder.port, "vllm:prompt_tokens_by_source", **COMPUTED) - own,
-            "bytes": metric(decoder.port, "vllm:tierce_handover_bytes"),
-            "seconds": metric(decoder.port, "vllm:tierce_handover_seconds"),
+            "read": metric(decoder.port, "vllm:tierce_handover_bytes"),
+            "pushed": metric(decoder.port, "vllm:tierce_handover_pushed_bytes"),
             "early": metric(decoder.port, "vllm:tierce_handovers_ended_early")}
 
 
-def play_pair(screen, proxy, prefiller, decoder, asked):
-    """Sends the requests of (a) through the proxy. Returns the row of (b)."""
+def play_pair(screen, name, proxy, prefiller, decoder, asked):
+    """Sends these requests of (a) through the proxy. Returns the row of this pass."""
     before, times, equal = counters(proxy, prefiller, decoder), [], 0
     for number, request in enumerate(asked):
         first, answer = stream(proxy.port, completion(request["prompt"], len(request["answer"])))
         times.append(first)
         equal += answer == request["answer"]
-        screen.progress("b", number + 1, len(asked), first)
+        screen.progress(name, number + 1, len(asked), first)
     screen.clear()
     after = counters(proxy, prefiller, decoder)
-    row = {name: after[name] - before[name] for name in after}
-    return {**row, "requests": len(asked), "prompt": sum(len(r["prompt"]) for r in asked),
-            "p50": percentile(times, 0.5), "equal": equal}
+    row = {count: after[count] - before[count] for count in after}
+    return {**row, "name": name, "requests": len(asked), "prompt": sum(len(r["prompt"]) for r in asked),
+            "p50": percentile(times, 0.5), "equal": equal, "alone": percentile([r["ttft"] for r in asked], 0.5)}
 
 
 def row_of_one(asked):
@@ -93,16 +95,16 @@ def row_of_one(asked):
             "p50": percentile([r["ttft"] for r in asked], 0.5), "equal": len(asked)}
 
 
-def print_table(one, pair):
+def print_table(one, pairs):
     def cells(name, row):
-        return (name, str(row["requests"]), f"{row['prompt']:,}",
-                f"{row['prefilled']:,.0f}" if "prefilled" in row else "-", f"{row['computed']:,.0f}",
-                f"{row['bytes'] / 1e6:,.1f} MB" if "bytes" in row else "-",
-                f"{row['bytes'] / row['seconds'] / 1e6:,.0f} MB/s" if row.get("seconds") else "-",
-                f"{row['p50']:.2f} s", f"{row['equal']}/{row['requests']}")
+        has_pair = "prefilled" in row
+        return (name, str(row["requests"]), f"{row['prompt']:,}", f"{row['prefilled']:,.0f}" if has_pair else "-",
+                f"{row['computed']:,.0f}", *(f"{row[way] / 1e6:,.1f} MB" if has_pair else "-" for way in ("read", "pushed")),
+                f"{row['p50']:.2f} s", f"{row['alone']:.2f} s" if has_pair else "-", f"{row['equal']}/{row['requests']}")
 
-    lines = [("pass", "requests", "prompt", "prefiller", "computed by the one that answers", "transferred", "speed", "TTFT p50",
-              "equal to (a)"), cells("(a) vLLM alone", one), cells("(b) prefill and decode", pair)]
+    lines = [("pass", "requests", "prompt", "prefiller", "computed by the one that answers", "read", "pushed", "TTFT p50",
+              "the same in (a)", "equal to (a)"), cells("(a) vLLM alone", one),
+             *(cells(f"({row['name']}) prefill and decode, {PASSES[row['name']]}", row) for row in pairs)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     for number, line in enumerate(lines):
         print("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))))
@@ -112,14 +114,17 @@ def print_table(one, pair):
 
 def judge(row):
     """The conditions of the exit code; returns those that failed, in words."""
-    failed = []
+    name, failed = row["name"], []
+    way, other = ("read", "pushed") if PASSES[name] == "pull" else ("pushed", "read")
     if row["equal"] != row["requests"]:
-        failed.append(f"(b): {row['requests'] - row['equal']} outputs differ from (a)")
+        failed.append(f"({name}): {row['requests'] - row['equal']} outputs differ from (a)")
     if row["computed"] != row["requests"]:
-        failed.append(f"(b): the decoder computed {row['computed']:,.0f} prompt tokens of {row['requests']} requests, "
+        failed.append(f"({name}): the decoder computed {row['computed']:,.0f} prompt tokens of {row['requests']} requests, "
                       "not one of each")
-    if row["early"] or not row["bytes"]:
-        failed.append(f"(b): {row['early']:.0f} offers were not read to their end, and {row['bytes']:,.0f} bytes were read")
+    if row["early"]:
+        failed.append(f"({name}): {row['early']:.0f} offers were not read to their end")
+    if row[other] or not row[way]:
+        failed.append(f"({name}): {row[way]:,.0f} bytes were {way}, and {row[other]:,.0f} bytes were {other}")
     return failed
 
 
@@ -133,21 +138,25 @@ def run(root, work, sessions_count):
                store=None, log=str(work / "vllm-pd-a.log"))
     asked = play(screen, root, job, ["a"])["a"]
     screen.say("starting the prefiller and the decoder")
-    servers, proxy = start_pair(root, work, model), None
+    servers, pairs = start_pair(root, work, model), []
+    urls = [f"http://127.0.0.1:{server.port}" for server in servers]
     try:
-        urls = [f"http://127.0.0.1:{server.port}" for server in servers]
-        proxy = Service(root, "proxy", work / "proxy-pd.log", [
-            "--listen.port=0", f"--prefill.urls={urls[0]}", f"--decode.urls={urls[1]}"])
-        pair = play_pair(screen, proxy, *servers, asked)
+        for name, way in PASSES.items():
+            proxy = Service(root, "proxy", work / f"proxy-pd-{way}.log", [
+                "--listen.port=0", f"--prefill.urls={urls[0]}", f"--decode.urls={urls[1]}",
+                f"--prefill.push={'true' if way == 'push' else 'false'}"])
+            try:
+                half = [request for (session, _), request in zip(job["order"], asked) if session % 2 == list(PASSES).index(name)]
+                pairs.append(play_pair(screen, name, proxy, *servers, half))
+            finally:
+                proxy.end()
     finally:
-        if proxy is not None:
-            proxy.end()
         for server in servers:
             server.end()
     print()
-    print_table(row_of_one(asked), pair)
+    print_table(row_of_one(asked), pairs)
     print()
-    return judge(pair)
+    return [reason for row in pairs for reason in judge(row)]
 
 
 def main():
@@ -156,6 +165,8 @@ def main():
     parser.add_argument("--sessions", type=int, default=6)
     parser.add_argument("--work", type=Path, default=root / "run", help="model and logs")
     arguments = parser.parse_args()
+    if arguments.sessions < 2:
+        raise Failed(f"--sessions {arguments.sessions}: at least 2, one by pull and one by push")
     arguments.work.mkdir(parents=True, exist_ok=True)
     held = open(arguments.work / "lock", "w")  # closed by the end of this process, whatever that is
     try:

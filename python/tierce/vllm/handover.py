@@ -178,10 +178,10 @@ class Pulls:
             began = time.monotonic()
             left_ms = int((pull.until - began) * 1000)
             if left_ms > 0 and not pull.released:
-                _, count, why = pull.view.handover_pull(
+                _, count, pushed, why = pull.view.handover_pull(
                     chain, from_block, to_block, offer["host"], offer["port"], offer["token"], session,
                     int(WAIT_S * 1000), left_ms, offer.get("ticket"))
-                self.count(handovers=1, handover_bytes=count, handover_seconds=time.monotonic() - began)
+                self.count(handovers=1, handover_bytes=count, handover_pushed_bytes=pushed, handover_seconds=time.monotonic() - began)
                 if why:
                     self.warn(offer, why)
             else:

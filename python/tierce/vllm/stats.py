@@ -23,6 +23,7 @@ METRICS = {
     "offers": ("tierce_offers", "Prompts that were offered to decoders."),
     "handovers": ("tierce_handovers", "Offers of prefillers that were read."),
     "handover_bytes": ("tierce_handover_bytes", "Bytes that were read from prefillers."),
+    "handover_pushed_bytes": ("tierce_handover_pushed_bytes", "Bytes that prefillers had pushed when their offers were read."),
     "handover_seconds": ("tierce_handover_seconds", "Time that the reads of offers took."),
     "handovers_ended_early": ("tierce_handovers_ended_early", "Offers that were not read, or not to their end; the rest is computed."),
     "pushes": ("tierce_pushes", "Prompts that were pushed to decoders."),

@@ -82,10 +82,11 @@ struct tierce__handover_from {
 };
 
 struct tierce__handover_pulled {
-    uint64_t blocks; /* leading blocks that memory holds, pinned for the session */
-    uint64_t bytes;  /* that were read from the prefiller */
-    int status;      /* why it ended before the last block; 0: it did not */
-    int push_status; /* with a ticket: tierce__inbox_await; else 0 */
+    uint64_t blocks;       /* leading blocks that memory holds, pinned for the session */
+    uint64_t bytes;        /* that were read from the prefiller */
+    uint64_t pushed_bytes; /* that it has pushed */
+    int status;            /* why it ended before the last block; 0: it did not */
+    int push_status;       /* with a ticket: tierce__inbox_await; else 0 */
     char why[TIERCE__HANDOVER_WHY_BYTES];
 };
 

@@ -40,6 +40,7 @@ struct ticket {
     int status;
     uint64_t session;     /* whose pins its chunks are */
     uint64_t deadline_ns; /* for the next range, or for its end by the reader */
+    uint64_t bytes;       /* of its chunks that have arrived, verified */
     bool has_view;
     struct tierce__key view; /* namespace and shard of its chunks */
 };
@@ -309,15 +310,19 @@ int tierce__inbox_await(struct tierce__inbox *inbox, const char *ticket_text, ui
     return rc;
 }
 
-void tierce__inbox_end(struct tierce__inbox *inbox, const char *ticket_text)
+uint64_t tierce__inbox_end(struct tierce__inbox *inbox, const char *ticket_text)
 {
+    uint64_t bytes = 0;
     tierce__lock_take(&inbox->lock);
     struct ticket *ticket = find_ticket(inbox, ticket_text, strlen(ticket_text));
     if (ticket != NULL)
         unlist(inbox, ticket);
     tierce__lock_drop(&inbox->lock);
-    if (ticket != NULL)
+    if (ticket != NULL) {
+        bytes = ticket->bytes;
         free_ticket(inbox, ticket);
+    }
+    return bytes;
 }
 
 bool tierce__inbox_admits(struct tierce__inbox *inbox, const char *token, size_t token_bytes)
@@ -543,14 +548,16 @@ static int finish(struct incoming *incoming, const char *token, uint64_t session
     bool is_wrong = rc == TIERCE_E_FORMAT || rc == TIERCE_E_VERSION || rc == TIERCE_E_LIMIT ||
                     rc == TIERCE_E_IDENTITY || rc == TIERCE_E_CHECKSUM;
     tierce__lock_take(&inbox->lock);
-    bool is_left = find_ticket(inbox, token, TIERCE__TICKET_BYTES - 1) == NULL;
+    struct ticket *ticket = find_ticket(inbox, token, TIERCE__TICKET_BYTES - 1);
+    if (ticket != NULL && rc == 0)
+        ticket->bytes += incoming->claimed.total;
     inbox->stats.chunks += rc == 0;
     inbox->stats.bytes += rc == 0 ? incoming->claimed.total : 0;
     inbox->stats.wrong += is_wrong;
     incoming->rooms--;
     drop_if_unused(incoming);
     tierce__lock_drop(&inbox->lock);
-    if (is_left)
+    if (ticket == NULL) /* it has ended since */
         unpin(inbox, &key, session);
     if (rc < 0)
         tierce__log_repeated(TIERCE_LOG_WARN, "inbox_chunk_dropped", "err=\"%s\"",

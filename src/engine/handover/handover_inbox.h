@@ -74,8 +74,9 @@ TIERCE_MUSTUSE int tierce__inbox_issue(struct tierce__inbox *inbox,
  */
 TIERCE_MUSTUSE int tierce__inbox_await(struct tierce__inbox *inbox, const char *ticket,
                                        uint32_t start_ms, uint64_t deadline_ns);
-/* The ticket is used up: its pins end. Unknown ones are ignored. */
-void tierce__inbox_end(struct tierce__inbox *inbox, const char *ticket);
+/* The ticket is used up: its pins end. Returns the bytes of its chunks that have arrived; 0 for an
+ * unknown one. */
+uint64_t tierce__inbox_end(struct tierce__inbox *inbox, const char *ticket);
 
 void tierce__inbox_stats(struct tierce__inbox *inbox, struct tierce__inbox_stats *out);
 

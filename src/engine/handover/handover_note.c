@@ -11,8 +11,10 @@
 void tierce__handover_note(struct tierce_view *view, const struct tierce__handover_from *from,
                            const struct tierce__handover_pulled *pulled)
 {
-    struct tierce__request_handover note = {
-        .tokens = pulled->blocks * view->full.geometry.block_tokens, .bytes = pulled->bytes};
+    struct tierce__request_handover note = {.tokens =
+                                                pulled->blocks * view->full.geometry.block_tokens,
+                                            .bytes = pulled->bytes,
+                                            .pushed_bytes = pulled->pushed_bytes};
     bool is_v6 = strchr(from->host, ':') != NULL;
     snprintf(note.from, sizeof(note.from), "%s%.100s%s:%u", is_v6 ? "[" : "", from->host,
              is_v6 ? "]" : "", from->port);

@@ -338,7 +338,7 @@ int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *c
     p.wait_until_ns = tierce__deadline_in_ms(from->wait_ms);
     rc = pull_all(&p);
     if (has_ticket)
-        tierce__inbox_end(from->inbox, from->ticket);
+        out->pushed_bytes = tierce__inbox_end(from->inbox, from->ticket);
     if (rc != TIERCE_E_DOWN && rc != TIERCE_E_REFUSED && rc != TIERCE_E_DEADLINE)
         end_offer(&p);
     if (p.connector != NULL &&

@@ -38,10 +38,11 @@ struct tierce__request_lookup {
 
 /* The read of a prefiller's offer for a session (engine/handover). */
 struct tierce__request_handover {
-    char from[128];  /* HOST:PORT of the prefiller; "": there was no offer */
-    uint64_t tokens; /* leading tokens that memory had then, or that the reader had itself */
-    uint64_t bytes;  /* that were read from the prefiller */
-    char why[192];   /* why it ended before the end of the offer; "": it did not */
+    char from[128];        /* HOST:PORT of the prefiller; "": there was no offer */
+    uint64_t tokens;       /* leading tokens that memory had then, or that the reader had itself */
+    uint64_t bytes;        /* that were read from the prefiller */
+    uint64_t pushed_bytes; /* that it has pushed */
+    char why[192];         /* why it ended before the end of the offer; "": it did not */
 };
 
 struct tierce__request_record {

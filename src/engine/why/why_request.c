@@ -175,9 +175,11 @@ static void put_handover(struct tierce__line *out, const struct tierce__request_
     const struct tierce__request_handover *handover = &record->handover;
     if (handover->from[0] == '\0')
         return;
-    tierce__line_put_format(
-        out, "handover   from %s: %" PRIu64 " bytes; memory then had %" PRIu64 " tokens\n",
-        handover->from, handover->bytes, handed_tokens(record));
+    tierce__line_put_format(out, "handover   from %s: ", handover->from);
+    if (handover->pushed_bytes > 0)
+        tierce__line_put_format(out, "%" PRIu64 " bytes pushed, ", handover->pushed_bytes);
+    tierce__line_put_format(out, "%" PRIu64 " bytes read; memory then had %" PRIu64 " tokens\n",
+                            handover->bytes, handed_tokens(record));
     if (handover->why[0] != '\0')
         tierce__line_put_format(out, "           ended early: %s\n", handover->why);
 }
@@ -232,6 +234,7 @@ static void put_handover_members(struct tierce__json_write *json,
     tierce__json_write_text(json, "handover_from", record->handover.from);
     tierce__json_write_count(json, "handover_tokens", handed_tokens(record));
     tierce__json_write_count(json, "handover_bytes", record->handover.bytes);
+    tierce__json_write_count(json, "handover_pushed_bytes", record->handover.pushed_bytes);
     tierce__json_write_text(json, "handover_why", record->handover.why);
 }
 

@@ -87,7 +87,7 @@ class View:
         self.asked.append(question)
         self.begun.set()
         assert self.go.wait(30)
-        return 4, 1000, self.why
+        return 4, 1000, 300, self.why
 
     def handover_note(self, *outcome):
         self.noted.append(outcome)
@@ -115,7 +115,7 @@ def test_a_read_is_under_way_until_it_ends():
     assert view.asked[0][:7] == ("chain", 0, 4, "10.0.0.5", 7000, TOKEN, 9)
     counters = pulls.take_counters()
     assert counters.pop("handover_seconds") > 0
-    assert (counters, view.unpinned) == ({"handovers": 1, "handover_bytes": 1000}, []) and pulls.take_counters() == {}
+    assert (counters, view.unpinned) == ({"handovers": 1, "handover_bytes": 1000, "handover_pushed_bytes": 300}, []) and pulls.take_counters() == {}
     pulls.close()
 
 

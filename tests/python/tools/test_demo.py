@@ -47,7 +47,7 @@ class Screen:
 
 
 def test_without_the_trained_model_random_weights_take_its_place(run, monkeypatch, tmp_path):
-    """Pip finds no package: only a wish for the trained model is an error."""
+    """Pip finds no package: only a request for the trained model is an error."""
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "empty").as_uri())
     monkeypatch.setenv("PIP_FIND_LINKS", "")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -83,7 +83,9 @@ def test_files_that_vllm_leaves_are_removed(tmp_path, monkeypatch):
 
 # ---- pd.py
 
-PAIR = {"requests": 4, "prompt": 1000, "prefilled": 900, "computed": 4, "bytes": 1e7, "seconds": 0.5, "early": 0, "p50": 0.1, "equal": 4}
+PAIR = {"name": "b", "requests": 4, "prompt": 1000, "prefilled": 900, "computed": 4, "read": 1e7, "pushed": 0, "early": 0, "p50": 0.1,
+        "alone": 0.2, "equal": 4}
+PUSHED = {"name": "c", "read": 0, "pushed": 2e7}
 
 
 @pytest.fixture
@@ -94,12 +96,15 @@ def pd(monkeypatch):
 
 @pytest.mark.parametrize("changes, reasons", [
     ({}, []), ({"equal": 3}, ["1 outputs differ"]), ({"computed": 40}, ["computed 40 prompt tokens of 4 requests"]),
-    ({"bytes": 0}, ["0 bytes were read"]), ({"early": 1}, ["1 offers were not read to their end"])])
+    ({"read": 0}, ["0 bytes were read"]), ({"early": 1}, ["1 offers were not read to their end"]),
+    ({"pushed": 5}, ["and 5 bytes were pushed"]), (PUSHED, []), ({**PUSHED, "read": 7}, ["and 7 bytes were read"]),
+    ({**PUSHED, "pushed": 0}, ["(c): 0 bytes were pushed"])])
 def test_prefill_and_decode_are_judged(pd, changes, reasons, capsys):
     failed = pd.judge({**PAIR, **changes})
     assert len(failed) == len(reasons) and all(reason in line for reason, line in zip(reasons, failed))
-    pd.print_table({"requests": 4, "prompt": 1000, "computed": 1000, "p50": 0.2, "equal": 4}, {**PAIR, "seconds": 0})
-    assert "10.0 MB" in capsys.readouterr().out
+    pd.print_table({"requests": 4, "prompt": 1000, "computed": 1000, "p50": 0.2, "equal": 4}, [PAIR, {**PAIR, **PUSHED}])
+    out = capsys.readouterr().out
+    assert "10.0 MB" in out and "20.0 MB" in out and "(c) prefill and decode, push" in out
 
 
 class Completion(BaseHTTPRequestHandler):
@@ -158,7 +163,7 @@ def test_requests_of_the_proxy_do_not_count_as_prompts(run, monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     place = SimpleNamespace(port=server.server_port)
     try:
-        assert pd.counters(place, place, place) == {"prefilled": 9, "computed": 7, "bytes": 1000, "seconds": 0, "early": 0}
+        assert pd.counters(place, place, place) == {"prefilled": 9, "computed": 7, "read": 1000, "pushed": 0, "early": 0}
     finally:
         server.shutdown()
         server.server_close()

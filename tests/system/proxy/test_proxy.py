@@ -287,6 +287,23 @@ def test_the_prefiller_gets_the_inbox_of_the_decoder(start):
     assert proxy.metric("decodes_alone") == proxy.metric("decode_failures") == 0
 
 
+def test_tickets_of_a_decoder_that_failed_are_not_used(start):
+    """It may have been restarted. Without prefill.push, no decoder is asked for tickets."""
+    prefill, decoder = Engine("p"), Engine("a")
+    prefill.params = PARAMS
+    decoder.inbox = {"host": "10.0.0.1", "port": 7000, "tickets": ["old"] * 8, "seconds": 600}
+    proxy = start(decode=[decoder], prefill=[prefill])
+    assert proxy.complete()[0] == 200 and prefill.bodies()[-1]["kv_transfer_params"]["tierce"]["push"]["ticket"] == "old"
+    decoder.status = 0  # the connection is closed
+    assert proxy.complete()[0] == 502
+    decoder.status, decoder.inbox["tickets"] = 200, ["new"] * 8
+    assert proxy.complete()[0] == 200 and prefill.bodies()[-1]["kv_transfer_params"]["tierce"]["push"]["ticket"] == "new"
+    assert decoder.asked == 2
+    proxy = start("--prefill.push=false", decode=[decoder], prefill=[prefill])
+    assert proxy.complete()[0] == 200 and "tierce" not in prefill.bodies()[-1]["kv_transfer_params"]
+    assert decoder.asked == 2 and proxy.metric("pushes") == proxy.metric("inbox_queries") == 0
+
+
 def test_the_client_s_own_kv_transfer_params_reach_no_engine(start):
     prefill, decode = Engine(), Engine("answer")
     prefill.params = PARAMS

@@ -148,6 +148,28 @@ START_TEST(tickets_are_used_once_and_expire)
 }
 END_TEST
 
+START_TEST(tickets_of_an_engine_that_was_restarted_are_forgotten)
+{
+    struct tierce__inboxes inboxes;
+    struct tierce__inbox_place place;
+    uint64_t now_ns = 1000000 * TIERCE__MS_NS;
+    const char *answer = INBOX("\"10.0.0.6\"", "7000", "[\"a\",\"b\"]", "600");
+    ck_assert_int_eq(tierce__inboxes_init(&inboxes, 2), 0);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    tell(&inboxes, answer, now_ns);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_TICKET);
+    tierce__inboxes_forget(&inboxes, 1);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    /* The answer that is due is that of the process before. */
+    tierce__inboxes_forget(&inboxes, 1);
+    tell(&inboxes, answer, now_ns);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
+    tell(&inboxes, answer, now_ns);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_TICKET);
+    tierce__inboxes_fini(&inboxes);
+}
+END_TEST
+
 START_TEST(decode_has_the_params_unchanged)
 {
     struct tierce__line line = {0};
@@ -317,8 +339,9 @@ START_TEST(lists_that_are_invalid)
 END_TEST
 
 CHECK_MAIN("proxy_parts", .teardown = teardown,
-           .tests = {prefill_asks_for_one_token, a_prefill_with_a_push,
-                     tickets_are_used_once_and_expire, decode_has_the_params_unchanged,
-                     params_that_are_none, which_requests_are_prefilled, tokenize_and_query,
-                     load_decides_and_equals_take_turns, tokens_outweigh_load,
-                     lists_that_are_invalid})
+           .tests = {
+               prefill_asks_for_one_token, a_prefill_with_a_push, tickets_are_used_once_and_expire,
+               tickets_of_an_engine_that_was_restarted_are_forgotten,
+               decode_has_the_params_unchanged, params_that_are_none, which_requests_are_prefilled,
+               tokenize_and_query, load_decides_and_equals_take_turns, tokens_outweigh_load,
+               lists_that_are_invalid})

@@ -194,6 +194,7 @@ START_TEST(each_layer_travels_before_the_next_one)
     ck_assert_int_eq(pulled.push_status, 0);
     ck_assert_uint_eq(pulled.blocks, BLOCKS);
     ck_assert_uint_eq(pulled.bytes, 0); /* nothing was read */
+    ck_assert_uint_eq(pulled.pushed_bytes, pushed.bytes);
     ck_assert_uint_eq(stats().tickets_now, 0);
     ck_assert_uint_eq(load(), BLOCKS);
 }

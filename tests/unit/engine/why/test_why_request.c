@@ -249,7 +249,15 @@ START_TEST(a_prompt_was_handed_over)
     check_text(&told, "handover_from", "10.0.0.5:7000");
     check_int(&told, "handover_tokens", 80); /* of the prompt */
     check_int(&told, "handover_bytes", 4096);
-    check_text(&told, "text", "handover   from 10.0.0.5:7000: 4096 bytes; memory then had 80 tok");
+    check_text(&told, "text",
+               "handover   from 10.0.0.5:7000: 4096 bytes read; memory then had 80 ");
+    forget(&told);
+    handover.pushed_bytes = 12288;
+    tierce__requests_handed(fx.engine->requests, 74, &handover);
+    note(a_request("pushed", 74, BLOCKS));
+    ask(&told, "pushed");
+    check_int(&told, "handover_pushed_bytes", 12288);
+    check_text(&told, "text", "from 10.0.0.5:7000: 12288 bytes pushed, 4096 bytes read; memory");
     forget(&told);
     snprintf(handover.why, sizeof(handover.why), "it is gone");
     tierce__requests_handed(fx.engine->requests, 72, &handover);
