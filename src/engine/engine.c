@@ -181,7 +181,9 @@ static int open_parts(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0 && threads > 1)
         rc = tierce__workers_create(&engine->copiers, threads - 1, COPIES_WAITING_MAX);
     if (rc == 0)
-        rc = tierce__peers_create(&engine->peers, config, why);
+        rc = tierce__peer_tls_create(&engine->peer_tls, config, why);
+    if (rc == 0)
+        rc = tierce__peers_create(&engine->peers, config, engine->peer_tls, why);
     if (rc == 0)
         rc = engine->lender->open(engine, config, why);
     if (rc == 0)
@@ -238,6 +240,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__lmcache_names_destroy(engine->lmcache_names);
     tierce__namespaces_destroy(engine->namespaces);
     tierce__peers_destroy(engine->peers);
+    tierce__peer_tls_destroy(engine->peer_tls);
     return true;
 }
 

@@ -91,6 +91,7 @@ struct tierce_engine {
     struct tierce__departures *departures; /* or NULL */
     struct tierce__requests *requests;     /* or NULL */
     struct tierce__events *events;
+    struct tierce__peer_tls *peer_tls; /* or NULL: other engines are without TLS */
     struct tierce__peers *peers;       /* or NULL */
     struct tierce__reporter *reporter; /* or NULL */
     struct {                           /* of the reporter; relaxed: figures alone */

@@ -2,6 +2,8 @@
 #include "net/tls.h"
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log_repeat.h"
 #include "base/threads/lock.h"
 #include "net/stream.h"
 
@@ -17,11 +19,25 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+
+enum tls_file { FILE_CERTIFICATE, FILE_KEY, FILE_AUTHORITY, FILES };
+#define RETRY_MS 1000u /* for files that could not be used */
+
+/* A file that is written, replaced or permitted has another one. All 0: there is no such file. */
+struct file_stamp {
+    uint64_t device, inode, bytes;
+    int64_t seconds, nanoseconds;
+};
 
 struct tierce__tls_context {
-    bool is_bare;             /* as of struct tierce__tls */
-    struct tierce__lock lock; /* SERVE_TLS */
+    bool is_bare, follows; /* as of struct tierce__tls */
+    bool is_server;
+    char *files[FILES];       /* if it follows them; or NULL */
+    struct tierce__lock lock; /* SERVE_TLS: all below */
     SSL_CTX *ssl;
+    struct file_stamp stamps[FILES]; /* of the files when they were read last */
+    uint64_t retry_ns;               /* they could not be used then; 0: they could */
 };
 
 struct tierce__tls_session {
@@ -109,6 +125,32 @@ static int demand_clients(SSL_CTX *ssl, const char *ca_file, char why[256])
     return 0;
 }
 
+/* Before they are read: a later change is seen. */
+static void read_stamps(struct file_stamp stamps[FILES], char *const files[FILES])
+{
+    memset(stamps, 0, FILES * sizeof(*stamps));
+    for (size_t i = 0; i < FILES; i++) {
+        struct stat st;
+        if (files[i] != NULL && stat(files[i], &st) == 0)
+            stamps[i] = (struct file_stamp){st.st_dev, st.st_ino, (uint64_t)st.st_size,
+                                            st.st_ctim.tv_sec, st.st_ctim.tv_nsec};
+    }
+}
+
+static int take_files(struct tierce__tls_context *context, const struct tierce__tls *files,
+                      const char *authority)
+{
+    const char *const paths[FILES] = {files->certificate, files->key, authority};
+    for (size_t i = 0; files->follows && i < FILES; i++) {
+        context->files[i] = paths[i] != NULL ? tierce__strdup(paths[i]) : NULL;
+        if (paths[i] != NULL && context->files[i] == NULL)
+            return -ENOMEM;
+    }
+    context->follows = files->follows;
+    read_stamps(context->stamps, context->files);
+    return 0;
+}
+
 static int end_context(struct tierce__tls_context **out, struct tierce__tls_context *context,
                        int rc)
 {
@@ -132,7 +174,10 @@ int tierce__tls_server_context(struct tierce__tls_context **out, const struct ti
     /* A resumed session would not present its certificate. */
     SSL_CTX_set_session_cache_mode(context->ssl, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_options(context->ssl, SSL_OP_NO_TICKET);
-    rc = use_own(context->ssl, files, why);
+    context->is_server = true;
+    rc = take_files(context, files, files->client_ca);
+    if (rc == 0)
+        rc = use_own(context->ssl, files, why);
     if (rc == 0 && files->client_ca != NULL)
         rc = demand_clients(context->ssl, files->client_ca, why);
     return end_context(out, context, rc);
@@ -146,6 +191,9 @@ int tierce__tls_client_context(struct tierce__tls_context **out, const char *ca_
     if (rc != 0)
         return rc;
     SSL_CTX_set_verify(context->ssl, SSL_VERIFY_PEER, NULL);
+    rc = take_files(context, files, ca_file);
+    if (rc != 0)
+        return end_context(out, context, rc);
     if ((ca_file != NULL ? SSL_CTX_load_verify_locations(context->ssl, ca_file, NULL)
                          : SSL_CTX_set_default_verify_paths(context->ssl)) != 1)
         rc = complain(why, "TLS authority", ca_file != NULL ? ca_file : "the system's");
@@ -162,6 +210,8 @@ void tierce__tls_context_destroy(struct tierce__tls_context *context)
     if (context == NULL)
         return;
     SSL_CTX_free(context->ssl);
+    for (size_t i = 0; i < FILES; i++)
+        tierce__free(context->files[i]);
     tierce__lock_fini(&context->lock);
     tierce__free(context);
 }
@@ -177,8 +227,62 @@ void tierce__tls_context_exchange(struct tierce__tls_context *context,
     by->ssl = before; /* running sessions also hold a reference */
 }
 
+/* The context of the files as they are now. */
+static int load_again(struct tierce__tls_context **out, const struct tierce__tls_context *context,
+                      char why[256])
+{
+    const struct tierce__tls files = {.certificate = context->files[FILE_CERTIFICATE],
+                                      .key = context->files[FILE_KEY],
+                                      .client_ca = context->files[FILE_AUTHORITY],
+                                      .is_bare = context->is_bare};
+    return context->is_server ? tierce__tls_server_context(out, &files, why)
+                              : tierce__tls_client_context(out, files.client_ca, &files, why);
+}
+
+/* Reads files that have changed. Two threads may do so at once: both read the same. */
+static void follow(struct tierce__tls_context *context)
+{
+    char why[256];
+    struct tierce__tls_context *fresh = NULL;
+    struct file_stamp now[FILES];
+    if (!context->follows)
+        return;
+    read_stamps(now, context->files);
+    tierce__lock_take(&context->lock);
+    bool is_due = memcmp(now, context->stamps, sizeof(now)) != 0 ||
+                  (context->retry_ns != 0 && tierce__now_ns() >= context->retry_ns);
+    tierce__lock_drop(&context->lock);
+    if (!is_due)
+        return;
+    int rc = load_again(&fresh, context, why);
+    if (rc == 0)
+        tierce__tls_context_exchange(context, fresh);
+    else
+        tierce__log_repeated(TIERCE_LOG_WARN, "tls_files_kept",
+                             "err=\"%s\" consequence=\"the certificates before are used\"", why);
+    tierce__lock_take(&context->lock);
+    memcpy(context->stamps, now, sizeof(now));
+    context->retry_ns = rc == 0 ? 0 : tierce__deadline_in_ms(RETRY_MS);
+    tierce__lock_drop(&context->lock);
+    tierce__tls_context_destroy(fresh);
+}
+
+bool tierce__tls_context_is_for(struct tierce__tls_context *context, const char *host)
+{
+    struct in6_addr address;
+    bool is_address =
+        inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+    tierce__lock_take(&context->lock);
+    X509 *own = SSL_CTX_get0_certificate(context->ssl);
+    bool is_for = own != NULL && (is_address ? X509_check_ip_asc(own, host, 0) == 1
+                                             : X509_check_host(own, host, 0, 0, NULL) == 1);
+    tierce__lock_drop(&context->lock);
+    return is_for;
+}
+
 static SSL *new_ssl(struct tierce__tls_context *context)
 {
+    follow(context);
     tierce__lock_take(&context->lock);
     SSL *ssl = SSL_new(context->ssl);
     tierce__lock_drop(&context->lock);

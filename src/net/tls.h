@@ -20,6 +20,9 @@ struct tierce__tls {
     const char *certificate, *key; /* PEM files; NULL: no TLS, or a client without a certificate */
     const char *client_ca;         /* PEM: clients must show a certificate of it; or NULL */
     bool is_bare;                  /* not for HTTP/2: no ALPN inside TLS */
+    /* New sessions use the files as they are then. While one cannot be used, for instance because
+     * it is being replaced, the ones before are used; the log has tls_files_kept. */
+    bool follows;
 };
 
 struct tierce__tls_context; /* certificates, for many sessions; Thread: any */
@@ -34,6 +37,9 @@ TIERCE_MUSTUSE int tierce__tls_server_context(struct tierce__tls_context **out,
 TIERCE_MUSTUSE int tierce__tls_client_context(struct tierce__tls_context **out, const char *ca_file,
                                               const struct tierce__tls *files, char why[256]);
 void tierce__tls_context_destroy(struct tierce__tls_context *context);
+
+/* Whether its own certificate is one for this host, a name or an address. */
+bool tierce__tls_context_is_for(struct tierce__tls_context *context, const char *host);
 
 /* New sessions use the certificates of `by`, which receives the previous ones. */
 void tierce__tls_context_exchange(struct tierce__tls_context *context,

@@ -530,7 +530,8 @@ int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
     tierce__lock_init(&push->lock, TIERCE__LOCK_PUSH);
     tierce__cond_init(&push->changed);
     tierce__list_init(&push->items);
-    int rc = tierce__transfer_link_create(&push->link, to->host, to->port, TIERCE__PEER_SPACE);
+    int rc =
+        tierce__transfer_link_create(&push->link, to->host, to->port, TIERCE__PEER_SPACE, NULL);
     if (rc == 0)
         rc = tierce__thread_start(&push->thread, run, push);
     if (rc == 0) {

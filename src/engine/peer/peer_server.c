@@ -25,6 +25,7 @@ struct listen {
 
 struct tierce__peer_server {
     struct tierce__peer_keeper *keeper;
+    struct tierce__peer_tls *tls; /* or NULL */
     struct listen listens[TIERCE__PEER_LISTENS_MAX];
     uint32_t listen_count;
     uint32_t request_ms;
@@ -103,7 +104,9 @@ int tierce__peer_server_listen(struct tierce__peer_server *s, const char *host, 
         snprintf(why, 256, "the kernel gives no random bytes");
         return -EIO;
     }
-    rc = tierce__transfer_server_start(&listen->server, &transfer, why);
+    rc = tierce__peer_tls_server(&transfer.tls, s->tls, host, why);
+    if (rc == 0)
+        rc = tierce__transfer_server_start(&listen->server, &transfer, why);
     if (rc != 0)
         return rc;
     snprintf(listen->host, sizeof(listen->host), "%s", host);
@@ -120,6 +123,7 @@ int tierce__peer_server_start(struct tierce__peer_server **out, struct tierce_en
     if (s == NULL)
         return -ENOMEM;
     tierce__lock_init(&s->lock, TIERCE__LOCK_PEER_SERVER);
+    s->tls = opts->tls;
     s->request_ms = opts->request_ms > 0 ? opts->request_ms : REQUEST_MS;
     int rc = tierce__peer_keeper_create(&s->keeper, engine, &opts->keeper);
     if (rc == 0)

@@ -3,6 +3,7 @@
 #define TIERCE_ENGINE_PEER_SERVER_H
 
 #include "engine/peer/peer_keeper.h"
+#include "engine/peer/peer_tls.h"
 
 /*
  * The transfer server through which other engines read this engine's chunks (peer_keeper.h).
@@ -16,7 +17,7 @@
  * A client shows a secret as the token of its greeting, and may read, and nothing else. Without a
  * secret, the server rejects all clients. So an open port alone gives nothing. When the secret
  * changes, the one before is accepted for another TIERCE__PEER_OLD_SECRET_MS, because the other
- * engines receive the new one at other times. The bytes are not encrypted.
+ * engines receive the new one at other times. Without TLS (peer_tls.h), nothing is encrypted.
  *
  * Thread: any; start and stop block.
  */
@@ -29,14 +30,16 @@
 struct tierce__peer_server;
 
 struct tierce__peer_server_opts {
-    size_t size;      /* sizeof(struct tierce__peer_server_opts) */
-    const char *host; /* an address of this machine; [borrow for the call] */
-    uint16_t port;    /* 0: a free one */
+    size_t size;                  /* sizeof(struct tierce__peer_server_opts) */
+    const char *host;             /* an address of this machine; [borrow for the call] */
+    uint16_t port;                /* 0: a free one */
+    struct tierce__peer_tls *tls; /* NULL: without TLS. [borrow until stop] */
     struct tierce__peer_keeper_opts keeper;
     uint32_t request_ms; /* a client must read a MiB in it, and greet; 0: 10000 */
 };
 
-/* Errors: TIERCE_E_ARGUMENT (no address), negative errno (the port), -ENOMEM; `why` in words. */
+/* Errors: TIERCE_E_ARGUMENT (no address), TIERCE_E_CONFIG (the certificate), negative errno (the
+ * port), -ENOMEM; `why` in words. */
 TIERCE_MUSTUSE int tierce__peer_server_start(struct tierce__peer_server **out,
                                              struct tierce_engine *engine,
                                              const struct tierce__peer_server_opts *opts,

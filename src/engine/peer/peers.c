@@ -26,6 +26,7 @@ static const char blanks[] = " \t\r\n";
 
 struct tierce__peers {
     struct tierce__peers_self self;
+    struct tierce__peer_tls *tls; /* or NULL; [borrow] */
     struct tierce__peer_server *server;
     struct tierce__peer_keeper_opts keeper;
     char *url; /* of the managers, for a reporter: fleet://... */
@@ -148,7 +149,7 @@ static int take_listen(struct tierce__peers *peers, const char *list,
 }
 
 int tierce__peers_create(struct tierce__peers **out, const struct tierce_config *config,
-                         char why[TIERCE_CONFIG_ERROR_BYTES])
+                         struct tierce__peer_tls *tls, char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     size_t count;
     const char *url = find_url(tierce__engine_text(config, TIERCE__ENGINE_REMOTE_URLS), &count);
@@ -165,6 +166,8 @@ int tierce__peers_create(struct tierce__peers **out, const struct tierce_config 
     if (peers == NULL)
         return -ENOMEM;
     tierce__peers_self_init(&peers->self);
+    peers->tls = tls;
+    peers->self.tls = tierce__peer_tls_client(tls);
     int rc = tierce__peers_table_create(&peers->self.table);
     peers->keeper = (struct tierce__peer_keeper_opts){
         .size = sizeof(peers->keeper),
@@ -258,6 +261,7 @@ int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engin
     const struct tierce__peer_server_opts opts = {.size = sizeof(opts),
                                                   .host = host,
                                                   .port = peers->listens[0].port,
+                                                  .tls = peers->tls,
                                                   .keeper = peers->keeper};
     int rc = tierce__peer_server_start(&peers->server, engine, &opts, fault);
     for (uint32_t i = 1; rc == 0 && i < peers->listen_count; i++)
@@ -269,7 +273,8 @@ int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engin
         return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
     }
     tierce__peer_server_address(peers->server, peers->address);
-    tierce__log(TIERCE_LOG_INFO, "peers_served", "address=%s", peers->address);
+    tierce__log(TIERCE_LOG_INFO, "peers_served", "address=%s tls=%s", peers->address,
+                peers->tls != NULL ? "true" : "false");
     return 0;
 }
 
@@ -303,6 +308,7 @@ void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter
     if (opts->url == NULL || opts->url[0] == '\0')
         opts->url = peers->url;
     opts->transfer_address = peers->address[0] != '\0' ? peers->address : NULL;
+    opts->uses_tls = peers->tls != NULL;
     opts->joined = joined;
     opts->load = load;
     opts->arg = peers;

@@ -11,7 +11,7 @@
  * other engines of the group (peer_server.h), and its connector reads theirs
  * (store/remote/peers).
  *
- *     rc = tierce__peers_create(&peers, config, why);      // *out NULL: no such URL
+ *     rc = tierce__peers_create(&peers, config, tls, why); // *out NULL: no such URL
  *     ... the tiers are opened; the connector takes tierce__peers_self_of(peers) ...
  *     rc = tierce__peers_start(peers, engine, why);
  *     ... a reporter with url, transfer_address and joined of tierce__peers_reporter ...
@@ -24,9 +24,11 @@
 struct tierce__peers;
 struct tierce__peers_self;
 
-/* Errors: -ENOMEM, TIERCE_E_CONFIG (peers.listen, several such URLs), `why` set. */
+/* [in] tls: NULL: without. [borrow until destroy]
+ * Errors: -ENOMEM, TIERCE_E_CONFIG (peers.listen, several such URLs), `why` set. */
 TIERCE_MUSTUSE int tierce__peers_create(struct tierce__peers **out,
                                         const struct tierce_config *config,
+                                        struct tierce__peer_tls *tls,
                                         char why[TIERCE_CONFIG_ERROR_BYTES]);
 void tierce__peers_destroy(struct tierce__peers *peers);
 
@@ -36,11 +38,12 @@ struct tierce__peers_self *tierce__peers_self_of(struct tierce__peers *peers);
 /*
  * Starts the server, at peers.listen or else at a free port of the address from which a manager is
  * reached. An address that cannot be found is logged, and the engine then serves nobody. Errors:
- * TIERCE_E_CONFIG (peers.listen cannot be used), -ENOMEM; `why` set.
+ * TIERCE_E_CONFIG (peers.listen or the certificate cannot be used), -ENOMEM; `why` set.
  */
 TIERCE_MUSTUSE int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engine,
                                        char why[TIERCE_CONFIG_ERROR_BYTES]);
-/* Sets transfer_address, joined, load, arg, and url if it is empty. [borrow until destroy] */
+/* Sets transfer_address, uses_tls, joined, load, arg, and url if it is empty. [borrow until
+ * destroy] */
 void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter_opts *opts);
 void tierce__peers_stop(struct tierce__peers *peers, uint64_t deadline_ns);
 

@@ -192,22 +192,41 @@ static inline bool server_folder(char dir[64])
     return fd >= 0 && flock(fd, LOCK_EX) == 0 && rename(made, held) == 0;
 }
 
-/* In a folder: ca.pem, s.pem and s.key, which it signed for 127.0.0.1, and other.pem of nobody. */
-static inline bool tls_make_certificates(const char *dir)
+/* In a folder: NAME.pem and NAME.key, an authority. */
+static inline bool tls_make_authority(const char *dir, const char *name)
 {
-    char command[1200];
+    char command[400];
     snprintf(command, sizeof(command),
              "cd %s && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-             " -keyout ca.key -out ca.pem -subj /CN=ca 2>/dev/null && "
-             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
-             " -keyout other.key -out other.pem -subj /CN=other 2>/dev/null && "
-             "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key"
-             " -out s.csr -subj /CN=s 2>/dev/null && "
-             "printf 'subjectAltName=IP:127.0.0.1' >ext && "
-             "openssl x509 -req -in s.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2"
-             " -extfile ext -out s.pem 2>/dev/null",
-             dir);
+             " -keyout %s.key -out %s.pem -subj /CN=%s 2>/dev/null",
+             dir, name, name, name);
     return system(command) == 0;
+}
+
+/* NAME.pem and NAME.key, signed by an authority of the folder. names: as "IP:127.0.0.1". days: -1:
+ * it has expired. Both files are replaced at once, as a service that renews certificates does it.
+ */
+static inline bool tls_make_certificate(const char *dir, const char *name, const char *authority,
+                                        const char *names, int days)
+{
+    char command[900];
+    snprintf(command, sizeof(command),
+             "cd %s && openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout"
+             " %s.key.new -out %s.csr -subj /CN=%s 2>/dev/null && "
+             "printf 'subjectAltName=%s' >ext && "
+             "openssl x509 -req -in %s.csr -CA %s.pem -CAkey %s.key -CAcreateserial -days %d"
+             " -extfile ext -out %s.pem.new 2>/dev/null && mv %s.key.new %s.key && mv %s.pem.new"
+             " %s.pem",
+             dir, name, name, name, names, name, authority, authority, days, name, name, name, name,
+             name);
+    return system(command) == 0;
+}
+
+/* ca.pem, s.pem and s.key, which it signed for 127.0.0.1, and other.pem of nobody. */
+static inline bool tls_make_certificates(const char *dir)
+{
+    return tls_make_authority(dir, "ca") && tls_make_authority(dir, "other") &&
+           tls_make_certificate(dir, "s", "ca", "IP:127.0.0.1", 2);
 }
 
 #endif

@@ -153,6 +153,24 @@ static size_t sort_prefixes(const Meta__HeldPrefix *sorted[PREFIXES_MAX],
     return count;
 }
 
+/* A peer at one of these addresses. Generation 0: none, or it is not read from, because one of both
+ * requires TLS and the other one does not have it. */
+static struct tierce__peer_ref peer_at(struct peers_link *link, const char *address, bool uses_tls)
+{
+    const struct tierce__peer_ref none = {0};
+    bool is_required = link->store->self->tls != NULL;
+    if (address[0] == '\0')
+        return none;
+    if (uses_tls == is_required)
+        return tierce__peers_table_name(link->store->table, address);
+    snprintf(link->why, sizeof(link->why), "peer %.127s %s", address,
+             is_required ? "does not use TLS, which this engine requires (peers.ca)"
+                         : "requires TLS: set peers.certificate, peers.key and peers.ca");
+    tierce__log_repeated(TIERCE_LOG_WARN, "peer_refused",
+                         "err=\"%s\" consequence=\"its chunks are not read\"", link->why);
+    return none;
+}
+
 /* The runs, which the directory has chosen, and then the other holders. Workers without an address
  * serve nobody. The numbers of a manager are not trusted. */
 static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PREFIXES_MAX],
@@ -166,7 +184,7 @@ static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PRE
         size_t first = (size_t)run->first, left = count - first;
         held[n].first = first;
         held[n].end = first + ((size_t)run->keys < left ? (size_t)run->keys : left);
-        held[n].peer = tierce__peers_table_name(link->store->table, run->transfer_address);
+        held[n].peer = peer_at(link, run->transfer_address, run->transfer_tls);
         n += held[n].peer.generation != 0;
     }
     const Meta__HeldPrefix *prefixes[PREFIXES_MAX];
@@ -177,7 +195,7 @@ static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PRE
             continue;
         held[n].first = 0;
         held[n].end = (size_t)prefix->keys < count ? (size_t)prefix->keys : count;
-        held[n].peer = tierce__peers_table_name(link->store->table, prefix->transfer_address);
+        held[n].peer = peer_at(link, prefix->transfer_address, prefix->transfer_tls);
         n += held[n].peer.generation != 0;
     }
     return n;
@@ -279,7 +297,7 @@ connection_to(struct peers_link *link, struct tierce__peer_ref peer, uint32_t at
         return NULL;
     tierce__transfer_link_destroy(oldest->link);
     *oldest = (struct peer_connection){.peer = peer, .at = at, .used = ++link->uses};
-    *rc = tierce__transfer_link_create(&oldest->link, host, port, "chunks");
+    *rc = tierce__transfer_link_create(&oldest->link, host, port, "chunks", link->store->self->tls);
     if (*rc != 0)
         oldest->link = NULL;
     return oldest->link;

@@ -18,12 +18,14 @@
  */
 
 struct tierce__peers_table;
+struct tierce__tls_context;
 
 #define TIERCE__PEERS_SECRET_BYTES  129u
 #define TIERCE__PEERS_OLD_SECRET_MS 60000u
 
 struct tierce__peers_self {
     struct tierce__peers_table *table;       /* of the connector; [borrow] for its figures */
+    struct tierce__tls_context *tls;         /* for links to peers; NULL: without TLS; [borrow] */
     struct tierce__lock lock;                /* PEERS_SELF: all below */
     char secret[TIERCE__PEERS_SECRET_BYTES]; /* "": none yet */
     char before[TIERCE__PEERS_SECRET_BYTES]; /* the secret before; "": none */

@@ -138,7 +138,8 @@ static int greet(struct transfer_link *link, uint64_t deadline_ns)
         snprintf(link->peer.why, sizeof(link->peer.why),
                  "the server closed the connection before it answered the greeting; %s",
                  link->store->place.tls == NULL
-                     ? "if it requires TLS: transfer+tls://"
+                     ? (link->store->token != NULL ? "it may require TLS"
+                                                   : "if it requires TLS: transfer+tls://")
                      : "if it requires a certificate: client_certificate and client_key");
     return rc;
 }
@@ -636,7 +637,7 @@ struct tierce__transfer_link {
 };
 
 int tierce__transfer_link_create(struct tierce__transfer_link **out, const char *host,
-                                 uint16_t port, const char *space)
+                                 uint16_t port, const char *space, struct tierce__tls_context *tls)
 {
     struct tierce__transfer_link *link = tierce__calloc(1, sizeof(*link));
     if (link == NULL)
@@ -649,6 +650,7 @@ int tierce__transfer_link_create(struct tierce__transfer_link **out, const char 
     memcpy(store->place.host, host, strlen(host) + 1);
     memcpy(store->space, space, strlen(space) + 1);
     store->place.port = port;
+    store->place.tls = tls;
     link->link.store = store;
     tierce__peer_init(&link->link.peer, &store->place);
     *out = link;

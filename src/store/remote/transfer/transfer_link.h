@@ -16,9 +16,11 @@
 
 struct tierce__transfer_link;
 
-/* Does not connect. Errors: TIERCE_E_ARGUMENT (a text is too long), -ENOMEM. */
+/* Does not connect. [in] tls: NULL: without TLS; [borrow until destroy]. Errors: TIERCE_E_ARGUMENT
+ * (a text is too long), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__transfer_link_create(struct tierce__transfer_link **out,
-                                                const char *host, uint16_t port, const char *space);
+                                                const char *host, uint16_t port, const char *space,
+                                                struct tierce__tls_context *tls);
 /* NULL is accepted. */
 void tierce__transfer_link_destroy(struct tierce__transfer_link *link);
 

@@ -341,7 +341,7 @@ static struct tierce__transfer_link *links[2];
 static void open_link(size_t at, const char *text)
 {
     ck_assert_int_eq(tierce__transfer_link_create(&links[at], "127.0.0.1",
-                                                  tierce__handover_port(taking), "chunks"),
+                                                  tierce__handover_port(taking), "chunks", NULL),
                      0);
     ck_assert_int_eq(tierce__transfer_link_open(links[at], text, tierce__deadline_in_ms(LONG_MS)),
                      0);
@@ -481,7 +481,7 @@ START_TEST(only_a_ticket_admits_a_write)
     ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
     take_sample(&sample, 0);
     ck_assert_int_eq(tierce__transfer_link_create(&links[0], "127.0.0.1",
-                                                  tierce__handover_port(taking), "chunks"),
+                                                  tierce__handover_port(taking), "chunks", NULL),
                      0);
     ck_assert_int_eq(tierce__transfer_link_open(links[0], token, deadline_ns), TIERCE_E_REFUSED);
     ck_assert_int_eq(tierce__transfer_link_open(links[0], "", deadline_ns), TIERCE_E_REFUSED);

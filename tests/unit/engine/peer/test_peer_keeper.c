@@ -371,7 +371,7 @@ START_TEST(an_open_connection_gets_the_new_secret)
     name_chunk(name, 1);
     const struct tierce_plugin_name text = {.text = name, .bytes = strlen(name)};
     uint16_t port = (uint16_t)strtoul(strchr(address, ':') + 1, NULL, 10);
-    ck_assert_int_eq(tierce__transfer_link_create(&link, "127.0.0.1", port, "chunks"), 0);
+    ck_assert_int_eq(tierce__transfer_link_create(&link, "127.0.0.1", port, "chunks", NULL), 0);
     ck_assert_int_eq(tierce__peer_server_set_secret(server, "first"), 0);
     uint64_t deadline_ns = tierce__deadline_in_ms(LIMIT_MS);
     ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, &byte, 0, 1, deadline_ns), 0);

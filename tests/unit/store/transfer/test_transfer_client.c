@@ -422,9 +422,10 @@ START_TEST(certificates_of_clients)
     snprintf(certificate, sizeof(certificate), "%s/s.pem", folder);
     snprintf(key, sizeof(key), "%s/s.key", folder);
     snprintf(ca, sizeof(ca), "%s/ca.pem", folder);
-    ck_assert_int_eq(tierce__tls_server_context(
-                         &strict.opts.tls, &(struct tierce__tls){certificate, key, ca, true}, why),
-                     0);
+    ck_assert_int_eq(
+        tierce__tls_server_context(
+            &strict.opts.tls, &(struct tierce__tls){certificate, key, ca, .is_bare = true}, why),
+        0);
     raw_start(&strict, 1 << 20);
     uint16_t port = tierce__transfer_server_port(strict.server);
     open_tls(port, "ca.pem", "");
