@@ -113,6 +113,13 @@ void tierce__free(void *ptr)
     errno = saved;
 }
 
+void tierce__free_secret(char *text)
+{
+    if (text != NULL)
+        explicit_bzero(text, strlen(text));
+    tierce__free(text);
+}
+
 uint64_t tierce__alloc_live(void)
 {
     return atomic_load_explicit(&live, memory_order_relaxed);

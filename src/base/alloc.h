@@ -56,6 +56,9 @@ void tierce__advise_huge(void *memory, size_t bytes);
 /* Frees memory that a function above has returned. NULL is accepted; errno is preserved. */
 void tierce__free(void *ptr);
 
+/* Overwrites a text and frees it: a password or a token. NULL is accepted. */
+void tierce__free_secret(char *text);
+
 /* Allocations alive now; a test compares it before and after. */
 uint64_t tierce__alloc_live(void);
 

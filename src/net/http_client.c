@@ -44,8 +44,11 @@ int tierce__curl_set_options(CURL *easy, const struct tierce__curl_opts *opts)
     set_text(easy, &ok, CURLOPT_PROTOCOLS_STR, "http,https");
     set_text(easy, &ok, CURLOPT_USERAGENT, "tierce");
     set_text(easy, &ok, CURLOPT_PROXY, opts->uses_proxies ? NULL : "");
-    if (opts->ca_file != NULL)
+    if (opts->ca_file != NULL) {
         set_text(easy, &ok, CURLOPT_CAINFO, opts->ca_file);
+        /* A file that was replaced counts from the next connection on; the default is 24 h. */
+        curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT, 0L);
+    }
     set_text(easy, &ok, CURLOPT_UNIX_SOCKET_PATH, opts->unix_socket);
     set_text(easy, &ok, CURLOPT_USERPWD, opts->login);
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
@@ -183,6 +186,8 @@ int tierce__curl_error(CURLcode code)
         return TIERCE_E_DEADLINE;
     if (code == CURLE_COULDNT_CONNECT)
         return -ECONNREFUSED;
+    if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
+        return -EKEYREJECTED;
     if (code == CURLE_ABORTED_BY_CALLBACK)
         return TIERCE_E_CANCELLED;
     return code == CURLE_OUT_OF_MEMORY ? -ENOMEM : code == CURLE_OK ? 0 : -EIO;

@@ -27,7 +27,7 @@ struct tierce__curl;
 /* All may be zero. The texts are copied. */
 struct tierce__curl_opts {
     const char *unix_socket; /* connects to this path instead of the URL's host */
-    const char *ca_file;     /* NULL: the system's authorities */
+    const char *ca_file;     /* NULL: the system's authorities. Each new connection reads it */
     const char *login;       /* "name:password" for HTTP authentication; NULL: none */
     uint32_t connect_ms;     /* 0: libcurl's default */
     uint32_t timeout_ms;     /* of a request; 0: none */
@@ -80,7 +80,9 @@ TIERCE_MUSTUSE int tierce__curl_create(struct tierce__curl **out,
 void tierce__curl_destroy(struct tierce__curl *client);
 
 /* Makes a request and blocks until its end. Errors, with `why` in words: TIERCE_E_DEADLINE,
- * -ECONNREFUSED (no connection), TIERCE_E_LIMIT (bytes_max), TIERCE_E_CANCELLED, -ENOMEM, -EIO. */
+ * -ECONNREFUSED (no connection), -EKEYREJECTED (the authorities do not know the server's
+ * certificate, or ca_file cannot be read), TIERCE_E_LIMIT (bytes_max), TIERCE_E_CANCELLED, -ENOMEM,
+ * -EIO. */
 TIERCE_MUSTUSE int tierce__curl_call(struct tierce__curl_answer *out, struct tierce__curl *client,
                                      const struct tierce__curl_request *request, char why[256]);
 

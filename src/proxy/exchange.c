@@ -620,7 +620,7 @@ static void start_query(struct tierce__exchange *exchange, struct tierce__text t
                                                        .timeout_ms = config->router_ms,
                                                        .token = token,
                                                        .done = done_query});
-    tierce__proxy_wipe(token);
+    tierce__free_secret(token);
     if (rc != 0)
         tierce__exchange_fail(exchange, 503, no_memory);
 }

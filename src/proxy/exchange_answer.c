@@ -59,9 +59,7 @@ static void destroy(struct tierce__exchange *exchange)
     tierce__line_clear(&exchange->made);
     tierce__line_clear(&exchange->event);
     tierce__body_clear(&exchange->request);
-    if (exchange->authorization != NULL)
-        explicit_bzero(exchange->authorization, strlen(exchange->authorization));
-    tierce__free(exchange->authorization);
+    tierce__free_secret(exchange->authorization);
     tierce__free(exchange->body);
     tierce__free(exchange);
     atomic_fetch_sub_explicit(&proxy->active, 1, memory_order_release);

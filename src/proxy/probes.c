@@ -63,7 +63,7 @@ static void begin(struct probe *probe)
                                                   .take = discard,
                                                   .done = done,
                                                   .arg = probe});
-    tierce__proxy_wipe(token);
+    tierce__free_secret(token);
     if (rc != 0)
         probe->next_ns = tierce__deadline_in_ms(proxy->config->health_interval_ms);
 }

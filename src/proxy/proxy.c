@@ -2,8 +2,8 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log/log.h"
+#include "net/token_file.h"
 #include "proxy/bodies.h"
 #include "proxy/proxy_private.h"
 
@@ -13,10 +13,9 @@
 #include <strings.h>
 #include <unistd.h>
 
-#define DRAIN_TICK_US        2000u
-#define LAST_WORDS_MS        5000u /* for clients to read the ends of their answers */
-#define TOKEN_FILE_BYTES_MAX 16384u
-#define GRACE_MS             5000u /* the server's own deadline comes after ours */
+#define DRAIN_TICK_US 2000u
+#define LAST_WORDS_MS 5000u /* for clients to read the ends of their answers */
+#define GRACE_MS      5000u /* the server's own deadline comes after ours */
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -119,40 +118,19 @@ static int read_tokens(struct tierce__tokens **out, const struct tierce__proxy *
         why);
 }
 
-/* *out: "Bearer " and the first line of the file, or untouched without a file. */
+/* *out: "Bearer " and the token of the file, or untouched without a file. */
 static int read_authorization(char **out, const char *name, const char *path, char why[256])
 {
-    char *text = NULL, fault[220];
-    size_t bytes = 0;
-    if (path[0] == '\0')
-        return 0;
-    int rc = tierce__read_secret_file(&text, &bytes, NULL, path, TOKEN_FILE_BYTES_MAX, fault,
-                                      sizeof(fault));
-    if (rc != 0) {
-        snprintf(why, 256, "%s: %s", name, fault);
-        return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
-    }
-    size_t length = strcspn(text, "\r\n"), room = length + sizeof("Bearer ");
-    bool is_good = length > 0 && memchr(text, '\0', bytes) == NULL;
-    char *header = is_good ? tierce__alloc(room) : NULL;
-    if (header != NULL)
-        snprintf(header, room, "Bearer %.*s", (int)length, text);
-    else if (!is_good)
-        snprintf(why, 256, "%s: the first line of %.100s %s; it must be the token", name, path,
-                 length == 0 ? "is empty" : "contains a NUL, or a line after it does");
-    rc = header != NULL ? 0 : is_good ? -ENOMEM : TIERCE_E_CONFIG;
-    explicit_bzero(text, bytes);
-    tierce__free(text);
-    if (rc == 0)
-        *out = header;
-    return rc;
-}
-
-void tierce__proxy_wipe(char *secret)
-{
-    if (secret != NULL)
-        explicit_bzero(secret, strlen(secret));
-    tierce__free(secret);
+    struct tierce__token_file file = {0};
+    int rc = path[0] != '\0' ? tierce__token_file_read(&file, name, path, why, 256) : 0;
+    if (file.token == NULL)
+        return rc;
+    char *header = tierce__token_bearer(file.token, strlen(file.token));
+    tierce__token_file_clear(&file);
+    if (header == NULL)
+        return -ENOMEM;
+    *out = header;
+    return 0;
 }
 
 bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *const *which)
@@ -196,8 +174,8 @@ static void swap_secrets(struct tierce__proxy *proxy, struct secrets *with)
 static void clear_secrets(struct secrets *secrets)
 {
     tierce__tokens_destroy(secrets->tokens);
-    tierce__proxy_wipe(secrets->engine);
-    tierce__proxy_wipe(secrets->router);
+    tierce__free_secret(secrets->engine);
+    tierce__free_secret(secrets->router);
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -338,8 +316,8 @@ void tierce__proxy_stop(struct tierce__proxy *proxy)
     tierce__server_stop(proxy->server, LAST_WORDS_MS);
     for (uint32_t i = 0; i < proxy->relay_count; i++)
         tierce__relay_stop(&proxy->relays[i]);
-    tierce__proxy_wipe(proxy->engine_authorization);
-    tierce__proxy_wipe(proxy->router_authorization);
+    tierce__free_secret(proxy->engine_authorization);
+    tierce__free_secret(proxy->router_authorization);
     tierce__tokens_destroy(proxy->tokens);
     tierce__inboxes_fini(&proxy->inboxes);
     tierce__engines_fini(&proxy->decode);

@@ -62,8 +62,6 @@ static inline void tierce__proxy_count(struct tierce__proxy *proxy, enum tierce_
 bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call);
 /* A copy [transfer] of an authorization of the proxy; NULL if it has none. False: no memory. */
 bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *const *which);
-/* Wipes and frees one. Accepts NULL. */
-void tierce__proxy_wipe(char *secret);
 
 /* After a call of an engine whose connection failed (rc != 0), the engine may have been restarted:
  * its tickets are forgotten. */

@@ -328,9 +328,11 @@ bool tierce__contents_apply(struct tierce__contents *contents, const void *paylo
 
 void tierce__contents_clear(struct tierce__contents *contents)
 {
-    tierce__numbers_clear(&contents->by_hash);
-    tierce__numbers_clear(&contents->by_standard);
-    contents->used = contents->free = 0;
+    tierce__free(contents->blocks);
+    contents->blocks = NULL;
+    tierce__numbers_fini(&contents->by_hash);
+    tierce__numbers_fini(&contents->by_standard);
+    contents->room = contents->used = contents->free = 0;
     contents->count = 0;
     contents->change_count = 0;
     contents->has_group = false;
@@ -353,9 +355,7 @@ bool tierce__contents_give_part(struct tierce__contents *contents, uint32_t *fro
 
 void tierce__contents_fini(struct tierce__contents *contents)
 {
-    tierce__free(contents->blocks);
+    tierce__contents_clear(contents);
     tierce__free(contents->tokens);
-    tierce__numbers_fini(&contents->by_hash);
-    tierce__numbers_fini(&contents->by_standard);
     *contents = (struct tierce__contents){0};
 }

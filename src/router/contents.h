@@ -73,7 +73,7 @@ bool tierce__contents_apply(struct tierce__contents *contents, const void *paylo
 /* Gives the collected changes away. */
 void tierce__contents_flush(struct tierce__contents *contents);
 
-/* Forgets all blocks, without changes for the directory. */
+/* Forgets all blocks and frees their memory, without changes for the directory. */
 void tierce__contents_clear(struct tierce__contents *contents);
 
 /* Gives an admission for each block and medium of the next `entries` entries from *from on, which

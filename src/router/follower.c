@@ -411,7 +411,7 @@ enum tierce__follower_need tierce__follower_needs(struct tierce__follower *f, ui
     *from = f->step == VERIFY ? f->about.next - 1 : f->step == TAIL ? f->about.next : 0;
     if (f->step != SNAPSHOT)
         return TIERCE__FOLLOWER_REPLAY;
-    tierce__snapshot_begin(&f->snapshot);
+    tierce__snapshot_clear(&f->snapshot);
     return TIERCE__FOLLOWER_SNAPSHOT;
 }
 
@@ -523,6 +523,7 @@ void tierce__follower_snapshot_end(struct tierce__follower *f, bool is_complete,
         else
             fail(f, SNAPSHOT, false, now_ns);
     }
+    tierce__snapshot_clear(&f->snapshot); /* frees what was read, or the contents before */
     show(f);
 }
 

@@ -37,11 +37,16 @@ static int read_tokens(struct tierce__tokens **out, const struct tierce__router 
 int tierce__router_reload(struct tierce__router *router, char why[256])
 {
     struct tierce__tokens *tokens;
+    char *snapshot_tokens = NULL;
     int rc = read_tokens(&tokens, router, why);
+    if (rc == 0)
+        rc = tierce__snapshot_tokens_read(&snapshot_tokens, router->config->snapshot_token_file,
+                                          why);
     if (rc == 0 && router->config->tls_certificate[0] != '\0')
         rc = tierce__server_reload(router->server, why);
     if (rc < 0) {
         tierce__tokens_destroy(tokens);
+        tierce__free_secret(snapshot_tokens);
         return rc;
     }
     tierce__lock_take(&router->lock);
@@ -49,6 +54,7 @@ int tierce__router_reload(struct tierce__router *router, char why[256])
     router->tokens = tokens;
     tierce__lock_drop(&router->lock);
     tierce__tokens_destroy(before);
+    tierce__snapshot_tokens_replace(&router->snapshot_tokens, snapshot_tokens);
     return 0;
 }
 
@@ -132,7 +138,11 @@ int tierce__router_start(struct tierce__router **out, const struct tierce__route
         return -ENOMEM;
     router->config = config;
     tierce__lock_init(&router->lock, TIERCE__LOCK_ROUTER_ACCESS);
+    tierce__snapshot_tokens_init(&router->snapshot_tokens);
     int rc = read_tokens(&router->tokens, router, why);
+    if (rc == 0)
+        rc = tierce__snapshot_tokens_read(&router->snapshot_tokens.text,
+                                          config->snapshot_token_file, why);
     /* Twice as many workers: one that is replaced leaves after the new one has come. */
     if (rc == 0)
         rc = tierce__directory_create(
@@ -142,7 +152,8 @@ int tierce__router_start(struct tierce__router **out, const struct tierce__route
                                              .bytes_max = config->memory_max,
                                              .silence_ns = UINT64_MAX});
     if (rc == 0)
-        rc = tierce__sources_create(&router->sources, router->directory, config);
+        rc = tierce__sources_create(&router->sources, router->directory, config,
+                                    &router->snapshot_tokens);
     if (rc == 0)
         rc = add_publishers(router, why);
     if (rc == 0)
@@ -168,6 +179,7 @@ void tierce__router_stop(struct tierce__router *router)
     tierce__sources_destroy(router->sources);
     tierce__directory_destroy(router->directory);
     tierce__tokens_destroy(router->tokens);
+    tierce__snapshot_tokens_fini(&router->snapshot_tokens);
     tierce__lock_fini(&router->lock);
     tierce__free(router);
 }

@@ -40,6 +40,8 @@ static void fill(struct tierce__router_config *config, struct tierce__config *va
         .tls_client_ca = text_of(values, TIERCE__ROUTER_TLS_CLIENT_CA),
         .token_file = text_of(values, TIERCE__ROUTER_AUTH_TOKEN_FILE),
         .publishers_file = text_of(values, TIERCE__ROUTER_PUBLISHERS_FILE),
+        .snapshot_token_file = text_of(values, TIERCE__ROUTER_SNAPSHOT_TOKEN_FILE),
+        .snapshot_ca_file = text_of(values, TIERCE__ROUTER_SNAPSHOT_CA_FILE),
         .threads = u32_of(values, TIERCE__ROUTER_SERVE_THREADS),
         .publishers_max = u32_of(values, TIERCE__ROUTER_LIMIT_PUBLISHERS),
         .connections_max = u32_of(values, TIERCE__ROUTER_LIMIT_CONNECTIONS),

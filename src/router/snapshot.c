@@ -25,7 +25,7 @@ static bool take_map(struct tierce__snapshot *s, struct tierce__msgpack m, uint3
         bool is_number = value.type == TIERCE__MSGPACK_UINT;
         if (text.length == 7 && memcmp(text.at, "version", 7) == 0)
             has_version = is_number && value.number == 1;
-        if (text.length == 8 && memcmp(text.at, "sequence", 8) == 0 && is_number) {
+        if (!s->has_head && text.length == 8 && memcmp(text.at, "sequence", 8) == 0 && is_number) {
             has_sequence = value.number < UINT64_MAX;
             s->covered = value.number;
         }
@@ -108,9 +108,11 @@ bool tierce__snapshot_end(struct tierce__snapshot *snapshot)
            snapshot->contents.counts.left_out == 0;
 }
 
-void tierce__snapshot_begin(struct tierce__snapshot *snapshot)
+void tierce__snapshot_clear(struct tierce__snapshot *snapshot)
 {
-    snapshot->part_bytes = snapshot->try_at = 0;
+    tierce__free(snapshot->part);
+    snapshot->part = NULL;
+    snapshot->part_bytes = snapshot->part_room = snapshot->try_at = 0;
     snapshot->has_head = snapshot->has_end = false;
     snapshot->got = 0;
     tierce__contents_clear(&snapshot->contents);

@@ -21,8 +21,9 @@ struct tierce__snapshot {
     uint64_t promised, got;
 };
 
-/* Forgets all that was read; `contents.model`, seed and blocks_max are set. */
-void tierce__snapshot_begin(struct tierce__snapshot *snapshot);
+/* Forgets all that was read, and frees its memory; `contents.model`, seed and blocks_max are set.
+ */
+void tierce__snapshot_clear(struct tierce__snapshot *snapshot);
 /* A part of the body. False: it is invalid, and needs no more parts. */
 bool tierce__snapshot_add(struct tierce__snapshot *snapshot, const void *bytes, size_t count);
 /* The body has ended. Whether it is complete, and no block was left out. */

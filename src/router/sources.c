@@ -43,6 +43,7 @@ struct loop {
 struct tierce__sources {
     struct tierce__directory *directory;
     const struct tierce__router_config *config;
+    struct tierce__snapshot_tokens *tokens;
     void *context;
     struct tierce__lock lock; /* ROUTER_SOURCES */
     struct tierce__list all;
@@ -157,13 +158,16 @@ static int start_loop(struct tierce__sources *sources, struct loop *loop)
 /* ---- life ------------------------------------------------------------------------------------ */
 
 int tierce__sources_create(struct tierce__sources **out, struct tierce__directory *directory,
-                           const struct tierce__router_config *config)
+                           const struct tierce__router_config *config,
+                           struct tierce__snapshot_tokens *tokens)
 {
     struct tierce__sources *s = tierce__calloc(1, sizeof(*s));
     if (s == NULL)
         return -ENOMEM;
-    *s = (struct tierce__sources){
-        .directory = directory, .config = config, .slots = config->publishers_max * 2};
+    *s = (struct tierce__sources){.directory = directory,
+                                  .config = config,
+                                  .tokens = tokens,
+                                  .slots = config->publishers_max * 2};
     tierce__lock_init(&s->lock, TIERCE__LOCK_ROUTER_SOURCES);
     tierce__list_init(&s->all);
     s->context = zmq_ctx_new();
@@ -272,7 +276,10 @@ static int make_source(struct tierce__sources *s, struct source **out, uint64_t 
     struct tierce__subscriber_opts subscriber = {.context = s->context,
                                                  .follower = source->follower,
                                                  .replay_ms = config->replay_ms,
-                                                 .snapshot_ms = config->snapshot_ms};
+                                                 .snapshot_ms = config->snapshot_ms,
+                                                 .tokens = s->tokens,
+                                                 .tenant = source->opts.tenant,
+                                                 .ca_file = config->snapshot_ca_file};
     memcpy(subscriber.endpoint, opts->endpoint, sizeof(subscriber.endpoint));
     memcpy(subscriber.replay, opts->replay, sizeof(subscriber.replay));
     memcpy(subscriber.snapshot, opts->snapshot, sizeof(subscriber.snapshot));

@@ -25,10 +25,12 @@ struct tierce__source_opts {
 
 struct tierce__sources;
 
-/* [borrow until destroy] directory and config. Errors: -ENOMEM, negative errno. */
+/* [borrow until destroy] directory, config and tokens (of snapshots). Errors: -ENOMEM, negative
+ * errno. */
 TIERCE_MUSTUSE int tierce__sources_create(struct tierce__sources **out,
                                           struct tierce__directory *directory,
-                                          const struct tierce__router_config *config);
+                                          const struct tierce__router_config *config,
+                                          struct tierce__snapshot_tokens *tokens);
 /* NULL is accepted. */
 void tierce__sources_destroy(struct tierce__sources *sources);
 

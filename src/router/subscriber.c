@@ -25,6 +25,7 @@ struct tierce__subscriber {
     uint64_t replay_until_ns;
     struct tierce__curl *curl;
     bool is_fetching; /* a snapshot */
+    bool is_refused;  /* its body is invalid */
 };
 
 static int set(void *socket, int option, int value)
@@ -84,7 +85,9 @@ int tierce__subscriber_open(struct tierce__subscriber **out,
     if (rc == 0 && opts->snapshot[0] != '\0')
         rc = tierce__curl_create(
             &s->curl,
-            &(struct tierce__curl_opts){.connect_ms = 2000, .timeout_ms = opts->snapshot_ms});
+            &(struct tierce__curl_opts){.ca_file = opts->ca_file[0] != '\0' ? opts->ca_file : NULL,
+                                        .connect_ms = 2000,
+                                        .timeout_ms = opts->snapshot_ms});
     if (rc == 0) {
         *out = s;
         return 0;
@@ -188,16 +191,40 @@ static void begin_replay(struct tierce__subscriber *s, uint64_t from)
 static size_t take_snapshot(void *arg, const char *bytes, size_t count)
 {
     struct tierce__subscriber *s = arg;
-    return tierce__follower_snapshot(s->opts.follower, bytes, count) ? count : 0;
+    if (tierce__curl_status(s->curl) != 200)
+        return count; /* the text of a refusal */
+    s->is_refused = !tierce__follower_snapshot(s->opts.follower, bytes, count);
+    return s->is_refused ? 0 : count;
 }
 
 static void begin_snapshot(struct tierce__subscriber *s)
 {
-    tierce__curl_begin(s->curl, &(struct tierce__curl_request){.url = s->opts.snapshot,
-                                                               .bytes_max = SNAPSHOT_BYTES,
-                                                               .take = take_snapshot,
-                                                               .arg = s});
+    char *authorization;
+    if (tierce__snapshot_tokens_find(&authorization, s->opts.tokens, s->opts.tenant) < 0) {
+        tierce__follower_snapshot_end(s->opts.follower, false, tierce__now_ns());
+        return;
+    }
+    struct tierce__curl_request request = {
+        .url = s->opts.snapshot, .bytes_max = SNAPSHOT_BYTES, .take = take_snapshot, .arg = s};
+    if (authorization != NULL)
+        request.headers[0] = (struct tierce__curl_header){"Authorization", authorization};
+    tierce__curl_begin(s->curl, &request); /* copies the header */
+    tierce__free_secret(authorization);
     s->is_fetching = true;
+    s->is_refused = false;
+}
+
+/* The advice to an operator after a failed snapshot. */
+static const char *snapshot_hint(int rc, long status)
+{
+    if (status == 401 || status == 403)
+        return "the publisher requires a token (kv_events.token_file): set snapshot.token_file, "
+               "with a line for the publisher's tenant";
+    if (rc == -EKEYREJECTED)
+        return "set snapshot.ca_file to the authority of the publisher's certificate";
+    if (rc == TIERCE_E_DEADLINE)
+        return "timeout.snapshot has passed";
+    return "the publisher's blocks may be inexact until one succeeds";
 }
 
 static void end_snapshot(struct tierce__subscriber *s)
@@ -206,16 +233,14 @@ static void end_snapshot(struct tierce__subscriber *s)
     char why[256];
     s->is_fetching = false;
     int rc = tierce__curl_end(&answer, s->curl, why);
-    bool is_complete = rc == 0 && answer.status == 200;
+    long status = tierce__curl_status(s->curl);
+    bool is_complete = rc == 0 && status == 200;
+    if (s->is_refused)
+        snprintf(why, sizeof(why), "the body is not a snapshot of KV events");
     if (!is_complete)
         tierce__log_repeated(TIERCE_LOG_WARN, "snapshot_failed",
                              "url=%s status=%d why=\"%.200s\" hint=\"%s\"", s->opts.snapshot,
-                             (int)answer.status, rc != 0 ? why : "",
-                             answer.status == 401 || answer.status == 403
-                                 ? "the publisher requires a token (kv_events.token_file), which "
-                                   "this index cannot send; let the snapshot listen on loopback "
-                                   "without one"
-                                 : "the publisher's blocks may be inexact until one succeeds");
+                             (int)status, rc != 0 ? why : "", snapshot_hint(rc, status));
     tierce__curl_answer_clear(&answer);
     tierce__follower_snapshot_end(s->opts.follower, is_complete, tierce__now_ns());
 }

@@ -3,6 +3,7 @@
 #define TIERCE_ROUTER_SUBSCRIBER_H
 
 #include "router/follower.h"
+#include "router/snapshot_tokens.h"
 
 /*
  * The sockets of one publisher, for its follower: SUB for its batches, a DEALER for each replay,
@@ -21,6 +22,10 @@ struct tierce__subscriber_opts {
     char replay[TIERCE__SUBSCRIBER_URL_BYTES];   /* "": none */
     char snapshot[TIERCE__SUBSCRIBER_URL_BYTES]; /* "": none */
     uint32_t replay_ms, snapshot_ms;
+    /* Of snapshots. [borrow until close] */
+    struct tierce__snapshot_tokens *tokens;
+    const char *tenant;
+    const char *ca_file; /* "": the system's authorities */
 };
 
 struct tierce__subscriber;

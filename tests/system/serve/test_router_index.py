@@ -17,6 +17,7 @@ import zmq
 
 from kv_publisher import Publisher
 from manager_process import executable, free_port
+from serve_process import make_certificates
 
 SECONDS = 60
 TOKENS = list(range(1, 41))
@@ -238,19 +239,22 @@ CHUNKS, CHUNK_TOKENS, CELL = 16, 16, 64 << 10
 
 
 class Store:
-    def __init__(self, folder):
+    def __init__(self, folder, scheme="http", **parameters):
         from tierce import _core as core
+
+        self.parameters = parameters
 
         self.core, self.disk = core, folder / "disk"
         self.ports = [free_port() for _ in range(3)]
         self.endpoint, self.replay_endpoint = (f"tcp://127.0.0.1:{port}" for port in self.ports[:2])
-        self.http, self.snapshot_url = True, f"http://127.0.0.1:{self.ports[2]}/kv_events/snapshot"
+        self.http, self.snapshot_url = True, f"{scheme}://127.0.0.1:{self.ports[2]}/kv_events/snapshot"
         self.memory, self.blocks = ctypes.create_string_buffer(CHUNKS * CELL), array("i", range(CHUNKS))
 
     def open(self):
         self.engine = self.core.Engine.open(None, {
             "memory.size": "4MiB", "disk.path": str(self.disk), "disk.size": "64MiB", "kv_events.endpoint": self.endpoint,
-            "kv_events.replay_endpoint": self.replay_endpoint, "kv_events.snapshot_port": str(self.ports[2])})
+            "kv_events.replay_endpoint": self.replay_endpoint, "kv_events.snapshot_port": str(self.ports[2]),
+            **self.parameters})
         self.view = self.engine.view({
             "weights": "aa", "model": "m", "kv_dtype": "float32", "quantization": "", "layout": "l", "layer_count": 1,
             "cell_bytes": [CELL], "block_tokens": CHUNK_TOKENS, "chunk_blocks": 1, "algo": "sha256"})
@@ -308,4 +312,46 @@ def test_a_store_of_tierce(router, tmp_path):
     assert set(map(frozenset, store.held().values())) == {frozenset({"DISK"})}
     store.store(99)
     router.wait(is_equal)
+    store.close()
+
+
+def test_a_protected_snapshot(tmp_path):
+    """A store whose snapshots require a token and have a certificate of a private authority: each log line names
+    the parameter that is missing, and tokens and authorities are read again."""
+    make_certificates(tmp_path)
+    tokens, sent, trusted = tmp_path / "tokens", tmp_path / "sent", tmp_path / "trusted.pem"
+
+    def write(path, text):
+        path.write_text(text)
+        path.chmod(0o600)
+
+    write(tokens, f"read index {hashlib.sha256(b'secret').hexdigest()}\n")
+    write(sent, "secret other-tenant\n")
+    trusted.write_bytes((tmp_path / "other.pem").read_bytes())
+    store = Store(tmp_path, "https", **{
+        "kv_events.token_file": str(tokens), "kv_events.certificate": str(tmp_path / "server.pem"),
+        "kv_events.key": str(tmp_path / "server.key")})
+    store.open()
+    store.store(1)
+    replay, store.replay_endpoint = store.replay_endpoint, None  # so that only a snapshot can help
+    router = Router(tmp_path, f"--snapshot.token_file={sent}", f"--snapshot.ca_file={trusted}")
+
+    def has_failed(*words):
+        lines = [line for line in router.log.read_text().splitlines() if "event=snapshot_failed" in line]
+        return any(all(word in line for word in words) for line in lines)
+
+    router.register(1, store, block_size=CHUNK_TOKENS)
+    router.wait(lambda: has_failed("set snapshot.ca_file"))
+    trusted.write_bytes((tmp_path / "ca.pem").read_bytes())
+    router.wait(lambda: has_failed("status=401", "set snapshot.token_file"))
+    assert not router.worker(1)["exact"] and "secret" not in router.log.read_text()
+    write(sent, "secret\nsecret\n")
+    router.process.send_signal(signal.SIGHUP)
+    router.wait(lambda: "line 2 is the second one" in router.log.read_text())
+    write(sent, "secret\n")
+    router.process.send_signal(signal.SIGHUP)
+    store.replay_endpoint = replay
+    router.wait(lambda: router.worker(1)["exact"] and router.blocks(1) == store.held())
+    assert len(store.held()) == CHUNKS
+    router.end()
     store.close()

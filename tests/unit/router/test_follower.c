@@ -101,8 +101,9 @@ static enum tierce__follower_need needs(void)
     return tierce__follower_needs(follower, &from, now_ns);
 }
 
-/* The answer to a request for a snapshot: blocks from 1000 on. */
-static void answer_snapshot(uint64_t covered, uint32_t blocks)
+/* The answer to a request for a snapshot: blocks from 1000 on. `later`: the sequence in its last
+ * map, where it means nothing; 0: none. */
+static void answer_snapshot_with(uint64_t covered, uint32_t blocks, uint64_t later)
 {
     out.bytes = 0;
     pack_map(&out, 2);
@@ -114,13 +115,22 @@ static void answer_snapshot(uint64_t covered, uint32_t blocks)
     pack_real(&out, 1);
     pack_array(&out, 1);
     put_stored(1000, blocks, 16);
-    pack_map(&out, 1);
+    pack_map(&out, later > 0 ? 2 : 1);
     pack_text(&out, "end");
     pack_uint(&out, blocks);
+    if (later > 0) {
+        pack_text(&out, "sequence");
+        pack_uint(&out, later);
+    }
     for (size_t at = 0; at < out.bytes; at += 1000)
         ck_assert(tierce__follower_snapshot(follower, out.text + at,
                                             out.bytes - at < 1000 ? out.bytes - at : 1000));
     tierce__follower_snapshot_end(follower, true, now_ns);
+}
+
+static void answer_snapshot(uint64_t covered, uint32_t blocks)
+{
+    answer_snapshot_with(covered, blocks, 0);
 }
 
 static uint32_t work(void)
@@ -374,9 +384,85 @@ START_TEST(cleared_blocks_are_exact)
 }
 END_TEST
 
+/* The number that a snapshot covers stands in its first map; batches after it are not skipped. */
+START_TEST(only_the_first_map_of_a_snapshot_has_its_sequence)
+{
+    start(false, true, 100, 0);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_SNAPSHOT);
+    answer_snapshot_with(4, 2, 7);
+    ck_assert_uint_eq(work(), 1);
+    ck_assert(is_exact());
+    ck_assert_uint_eq(about.next, 5);
+    store(5);
+    live(5);
+    ck_assert(is_exact() && is_shown(5));
+}
+END_TEST
+
+/* After a snapshot, and after all blocks were cleared, the memory of the blocks before is free. */
+START_TEST(replaced_contents_are_freed)
+{
+    start(false, true, 100000, 0);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_SNAPSHOT);
+    answer_snapshot(0, 5000);
+    ck_assert_uint_ge(work(), 1);
+    uint64_t once = tierce__alloc_live();
+    for (uint64_t number = 1; number < 4; number++) {
+        out.bytes = 0;
+        pack_nil(&out);
+        live(number); /* invalid: a snapshot is requested */
+        now_ns += 32 * SECOND;
+        ck_assert_int_eq(needs(), TIERCE__FOLLOWER_SNAPSHOT);
+        answer_snapshot(number, number == 2 ? 4000 : 5000);
+        ck_assert_uint_ge(work(), 1);
+        ck_assert(is_exact());
+        ck_assert_uint_eq(tierce__alloc_live(), once);
+    }
+    begin(1);
+    pack_map(&out, 1);
+    pack_text(&out, "type");
+    pack_text(&out, "AllBlocksCleared");
+    live(4);
+    ck_assert(is_exact());
+    ck_assert_uint_eq(tierce__alloc_live(), once - 2); /* the blocks and their table */
+}
+END_TEST
+
+/* A snapshot that fails leaves no memory behind. */
+START_TEST(a_failed_snapshot_is_freed)
+{
+    start(false, true, 100000, 0);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_SNAPSHOT);
+    answer_snapshot(0, 5000);
+    ck_assert_uint_ge(work(), 1);
+    uint64_t before = tierce__alloc_live();
+    out.bytes = 0;
+    pack_nil(&out);
+    live(1);
+    now_ns += SECOND;
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_SNAPSHOT);
+    out.bytes = 0;
+    pack_map(&out, 2);
+    pack_text(&out, "version");
+    pack_uint(&out, 1);
+    pack_text(&out, "sequence");
+    pack_uint(&out, 9);
+    pack_array(&out, 2);
+    pack_real(&out, 1);
+    pack_array(&out, 1);
+    put_stored(1000, 5000, 16);
+    ck_assert(tierce__follower_snapshot(follower, out.text, out.bytes));
+    ck_assert_uint_gt(tierce__alloc_live(), before);
+    tierce__follower_snapshot_end(follower, false, now_ns);
+    ck_assert(is_shown(1000 + 4999));
+    ck_assert_uint_eq(tierce__alloc_live(), before);
+}
+END_TEST
+
 CHECK_MAIN("follower", .teardown = teardown,
            .tests = {a_connection_during_a_step_is_verified,
                      a_connection_during_a_snapshot_is_verified, contents_are_published_in_parts,
                      an_invalid_batch_is_repaired, blocks_left_out_are_repaired,
                      blocks_without_memory_are_published_again, shorter_blocks_do_not_count,
-                     cleared_blocks_are_exact})
+                     cleared_blocks_are_exact, only_the_first_map_of_a_snapshot_has_its_sequence,
+                     replaced_contents_are_freed, a_failed_snapshot_is_freed})

@@ -5,11 +5,11 @@
 #include "base/clock.h"
 #include "base/config/config_parse.h"
 #include "net/grpc/grpc_client.h"
+#include "net/token_file.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "proto/kvcm/rpcs.h"
 #include "store/remote/fleet/fleet_manager.h"
-#include "store/remote/token_file.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -60,9 +60,7 @@ static struct tierce__fleet_call *call_of(struct tierce__list *node)
 
 static void forget_token(struct tierce__fleet_manager *m)
 {
-    if (m->authorization != NULL)
-        explicit_bzero(m->authorization, strlen(m->authorization));
-    tierce__free(m->authorization);
+    tierce__free_secret(m->authorization);
     m->authorization = NULL;
 }
 
@@ -70,13 +68,12 @@ static void forget_token(struct tierce__fleet_manager *m)
 static int read_token(struct tierce__fleet_manager *m, char why[TIERCE__FLEET_WHY_BYTES])
 {
     struct tierce__token_file read = {0};
-    int rc = tierce__token_file_read(&read, m->token_file, why, TIERCE__FLEET_WHY_BYTES);
+    int rc =
+        tierce__token_file_read(&read, "token_file", m->token_file, why, TIERCE__FLEET_WHY_BYTES);
     if (rc < 0)
         return rc;
-    size_t room = strlen(read.token) + sizeof("Bearer ");
-    char *authorization = tierce__alloc(room);
+    char *authorization = tierce__token_bearer(read.token, strlen(read.token));
     if (authorization != NULL) {
-        snprintf(authorization, room, "Bearer %s", read.token);
         forget_token(m);
         m->authorization = authorization;
         m->token_at = read.modified;

@@ -29,9 +29,7 @@ static struct tierce__fleet_store *store_of(struct tierce__list *node)
 /* It may hold a password. */
 static void free_url(struct tierce__fleet_store *store)
 {
-    if (store->url != NULL)
-        explicit_bzero(store->url, strlen(store->url));
-    tierce__free(store->url);
+    tierce__free_secret(store->url);
     store->url = NULL;
 }
 

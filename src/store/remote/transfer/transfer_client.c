@@ -11,10 +11,10 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "net/stream.h"
+#include "net/token_file.h"
 #include "proto/transfer/transfer_wire.h"
 #include "store/remote/links.h"
 #include "store/remote/node/peer.h"
-#include "store/remote/token_file.h"
 #include "store/remote/transfer/transfer_link.h"
 
 #include <errno.h>
@@ -120,7 +120,8 @@ static int greet(struct transfer_link *link, uint64_t deadline_ns)
     const char *path = link->store->token_file;
     int rc = 0;
     if (path != NULL)
-        rc = tierce__token_file_read(&file, path, link->peer.why, sizeof(link->peer.why));
+        rc = tierce__token_file_read(&file, "token_file", path, link->peer.why,
+                                     sizeof(link->peer.why));
     if (rc == 0 && file.token != NULL && strlen(file.token) > TIERCE__TRANSFER_TOKEN_MAX) {
         snprintf(link->peer.why, sizeof(link->peer.why),
                  "the token in token_file has more than %u bytes", TIERCE__TRANSFER_TOKEN_MAX);
@@ -575,7 +576,7 @@ static int take_token_file(struct transfer_store *store, const char *path,
     store->token_file = tierce__strdup(path);
     if (store->token_file == NULL)
         return -ENOMEM;
-    int rc = tierce__token_file_read(&file, path, why, TIERCE__CONNECTOR_WHY_BYTES);
+    int rc = tierce__token_file_read(&file, "token_file", path, why, TIERCE__CONNECTOR_WHY_BYTES);
     tierce__token_file_clear(&file);
     return rc;
 }
