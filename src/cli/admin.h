@@ -58,6 +58,7 @@ struct tierce__admin_worker {
     uint64_t pin_ms;  /* --for; 0: as the worker is configured */
     uint32_t wait_ms; /* --wait; 0: 30 s */
     bool keeps;       /* --copy */
+    const char *to;   /* --to WORKER, of a move; NULL: between tiers */
 };
 
 /* Puts the keys of chunks, each of 32 hexadecimal digits, as `keys`. Returns an exit status; unless

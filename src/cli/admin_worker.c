@@ -109,21 +109,24 @@ int tierce__admin_put_worker(const char *command, const char *verb, int count, c
                              struct tierce__json_write *request)
 {
     const struct shape *shape = find_shape(verb);
-    int named = shape->tiers > 0 ? shape->tiers : 0, rest = count - 2 - named;
+    int named = shape->tiers > 0 && worker->to == NULL ? shape->tiers : 0, rest = count - 2 - named;
     bool may_have_more = shape->takes_keys || shape->tiers < 0;
     int status = TIERCE__CLI_OK;
     if (rest < (shape->needs_keys ? 1 : 0) || (rest > 0 && !may_have_more))
-        return tierce__cli_usage(command, "%s %s accepts GROUP WORKER%s%s", command, verb,
+        return tierce__cli_usage(command, "%s %s accepts GROUP WORKER%s%s%s", command, verb,
                                  named > 0          ? " FROM TO"
                                  : shape->tiers < 0 ? " [TIER...]"
                                                     : "",
                                  shape->needs_keys   ? " KEY..."
                                  : shape->takes_keys ? " [KEY...]"
-                                                     : "");
+                                                     : "",
+                                 worker->to != NULL ? " --to WORKER" : "");
     if (worker->pin_ms > 0 && strcmp(verb, "pin") != 0)
         return tierce__cli_usage(command, "--for is an option of %s pin", command);
     if (worker->keeps && strcmp(verb, "move") != 0)
         return tierce__cli_usage(command, "--copy is an option of %s move", command);
+    if (worker->to != NULL && strcmp(verb, "move") != 0)
+        return tierce__cli_usage(command, "--to is an option of %s move", command);
     tierce__json_write_text(request, "instance_group", arguments[0]);
     tierce__json_write_text(request, "worker", arguments[1]);
     tierce__json_write_text(request, "action", shape->action);
@@ -132,6 +135,8 @@ int tierce__admin_put_worker(const char *command, const char *verb, int count, c
                              worker->wait_ms > 0 ? worker->wait_ms : WAIT_MS);
     if (worker->keeps)
         tierce__json_write_bool(request, "keeps", true);
+    if (worker->to != NULL)
+        tierce__json_write_text(request, "to_worker", worker->to);
     if (named > 0)
         status = put_move(command, arguments + 2, request);
     if (status == TIERCE__CLI_OK && shape->tiers < 0)

@@ -71,6 +71,9 @@ const char *const tierce__cli_directory_help[] = {
     "  move GROUP WORKER FROM TO KEY...\n"
     "                     between two tiers, one of them memory; a tier is memory, disk, or 0\n"
     "                     (the fastest) to 7. --copy: both hold them then\n"
+    "  move GROUP WORKER KEY... --to OTHER\n"
+    "                     to the memory of another worker of the group, which reads them by\n"
+    "                     peers:// in its remote.urls; WORKER drops them then, unless --copy\n"
     "  clear GROUP WORKER [TIER...]    removes its chunks; without tiers, of all but remote "
     "stores\n"
     "  compress GROUP WORKER [TIER...] for engines with a codec\n"
@@ -383,12 +386,14 @@ static int check_options(const struct verb *verb, const struct arguments *option
                                  : options->verify > 0 ? "--verify"
                                                        : "--read-rate");
     const struct tierce__admin_worker *worker = &options->worker;
-    if ((worker->pin_ms > 0 || worker->keeps || worker->wait_ms > 0) && verb->shape != WORKER)
+    bool is_of_move = worker->keeps || worker->to != NULL;
+    if ((worker->pin_ms > 0 || is_of_move || worker->wait_ms > 0) && verb->shape != WORKER)
         return tierce__cli_usage(verb->command, "%s is an option of directory %s",
                                  worker->keeps        ? "--copy"
+                                 : is_of_move         ? "--to"
                                  : worker->pin_ms > 0 ? "--for"
                                                       : "--wait",
-                                 worker->keeps        ? "move"
+                                 is_of_move           ? "move"
                                  : worker->pin_ms > 0 ? "pin"
                                                       : "health, pin, move, clear");
     if (options->abandon && verb->shape != REMOVAL)
@@ -479,6 +484,7 @@ static const struct tierce__option options[] = {
     {"--wait", TIERCE__OPTION_DURATION, TIERCE__OPTION_FIELD(struct arguments, worker.wait_ms),
      .min = 1, .max = 600000, .wants = "a time such as 30s"},
     {"--copy", TIERCE__OPTION_FLAG, TIERCE__OPTION_FIELD(struct arguments, worker.keeps)},
+    {"--to", TIERCE__OPTION_TEXT, TIERCE__OPTION_FIELD(struct arguments, worker.to)},
     {NULL},
 };
 

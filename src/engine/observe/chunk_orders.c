@@ -11,11 +11,15 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "core/chunk/header.h"
+#include "core/key/namespaces.h"
 #include "engine/objects/smalls.h"
 #include "engine/observe/operate.h"
 #include "engine/store/chunk_copy.h"
+#include "store/remote/connector.h"
 
-#define SCAN_PLACES 64u
+#define SCAN_PLACES  64u
+#define NO_NAMESPACE 1 /* beside error codes */
 
 void tierce__chunk_orders_init(struct tierce__chunk_orders *orders, struct tierce_engine *engine,
                                const _Atomic bool *stops)
@@ -290,16 +294,22 @@ static void remove_source(struct tierce_engine *engine, const struct tierce__chu
     }
 }
 
+static bool is_normal(const struct tierce_engine *engine, struct tierce__chunk_order_outcome *out)
+{
+    bool is_normal = tierce__engine_mode(engine) == TIERCE_MODE_NORMAL;
+    if (!is_normal)
+        say(out, "the mode is %s; chunks are moved in the mode normal",
+            tierce_mode_name(tierce__engine_mode(engine)));
+    return is_normal;
+}
+
 /* Whether the engine can carry it out. False: the outcome says why not. */
 static bool is_possible(const struct tierce_engine *engine, const struct tierce__chunk_move *move,
                         struct tierce__chunk_order_outcome *out)
 {
     size_t slower = move->from > move->to ? move->from : move->to;
-    if (tierce__engine_mode(engine) != TIERCE_MODE_NORMAL) {
-        say(out, "the mode is %s; chunks are moved in the mode normal",
-            tierce_mode_name(tierce__engine_mode(engine)));
+    if (!is_normal(engine, out))
         return false;
-    }
     if ((move->from == 0) == (move->to == 0) || slower >= engine->level_count) {
         say(out, "from %zu to %zu: one of the two must be memory, the other one a slower tier; ",
             move->from, move->to);
@@ -352,6 +362,228 @@ void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
     else if (moved + missing < chunks->count)
         say(out, "%stier %zu (%s) admitted only a part", missing > 0 ? "; " : "", move->to,
             tier_name(engine, move->to));
+}
+
+/* ---- moves to another engine ----------------------------------------------------------------- */
+
+/* A bit for each tier that is not shared with other engines. */
+static uint32_t own_tiers(const struct tierce_engine *engine)
+{
+    uint32_t levels = 0;
+    for (size_t level = 0; level < engine->level_count; level++)
+        levels |= engine->levels[level].health.shared ? 0 : 1u << level;
+    return levels;
+}
+
+static bool is_own(struct tierce_engine *engine, const struct tierce__key *key)
+{
+    struct tierce__unasked unasked;
+    return tierce__storage_search(engine, own_tiers(engine), key, 1, NULL, &unasked) == 1;
+}
+
+static void name_chunk(const struct tierce_engine *engine, struct tierce__chunk_named *named,
+                       size_t index, const struct tierce__storage_chunk *chunk)
+{
+    *named = (struct tierce__chunk_named){
+        .index = (uint32_t)index, .has_parent = chunk->has_parent, .bytes = chunk->object_bytes};
+    int bytes = tierce__key_text_format(
+        named->name, tierce__namespaces_digest(engine->namespaces, chunk->key.ns),
+        &chunk->key.shard, chunk->key.hash);
+    TIERCE_ASSERT(bytes > 0);
+}
+
+void tierce__chunk_orders_name(struct tierce__chunk_orders *orders,
+                               const struct tierce__chunk_numbers *chunks,
+                               struct tierce__chunk_named *named, size_t *named_count,
+                               struct tierce__chunk_order_outcome *out)
+{
+    struct tierce_engine *engine = orders->engine;
+    int rc = 0;
+    *named_count = 0;
+    out->left_out = chunks->count;
+    if (!is_normal(engine, out))
+        return;
+    for (size_t i = 0; i < chunks->count; i++)
+        named[i].bytes = 0;
+    for (size_t level = 0; rc == 0 && level < engine->level_count; level++) {
+        struct find find;
+        if ((own_tiers(engine) >> level & 1) == 0)
+            continue;
+        rc = find_init(&find, orders, level, chunks);
+        for (size_t i = 0; rc == 0 && i < chunks->count; i++) {
+            if (named[i].bytes == 0 && is_found(&find, i))
+                name_chunk(engine, &named[i], i, &find.found[i]);
+        }
+        find_fini(&find);
+    }
+    for (size_t i = 0; rc == 0 && i < chunks->count; i++) {
+        if (named[i].bytes > 0)
+            named[(*named_count)++] = named[i];
+    }
+    count(chunks, *named_count, out);
+    if (rc != 0)
+        say(out, "%s", tierce_strerror(rc));
+    else if (out->left_out > 0)
+        say(out, "%" PRIu64 " are not in its tiers", out->left_out);
+}
+
+/* The level of peers://, or level_count. */
+static size_t peers_level(const struct tierce_engine *engine)
+{
+    size_t level = 0;
+    while (level < engine->level_count &&
+           (engine->levels[level].connector == NULL ||
+            strcmp(engine->levels[level].connector->ops->scheme, "peers") != 0))
+        level++;
+    return level;
+}
+
+/* The key of a named chunk. Errors: TIERCE_E_FORMAT, NO_NAMESPACE (this engine has none
+ * with that digest; a name from outside must not fill the table). */
+static int read_name(struct tierce_engine *engine, const struct tierce__chunk_named *named,
+                     struct tierce__key *key)
+{
+    uint8_t digest[TIERCE_HASH_BYTES];
+    *key = (struct tierce__key){0};
+    int rc =
+        tierce__key_text_parse(digest, &key->shard, key->hash, named->name, strlen(named->name));
+    if (rc < 0 || named->bytes == 0 || named->bytes > TIERCE__CHUNK_BYTES_MAX)
+        return TIERCE_E_FORMAT;
+    int64_t ns = tierce__namespaces_find(engine->namespaces, digest);
+    key->ns = ns >= 0 ? (uint32_t)ns : 0;
+    return ns >= 0 ? 0 : NO_NAMESPACE;
+}
+
+/* Reads a chunk from a peer and publishes it. */
+static int fetch_chunk(struct tierce_engine *engine, size_t level, const struct tierce__key *key,
+                       const struct tierce__chunk_named *named)
+{
+    struct tierce__chunk_info info;
+    struct tierce__storage_chunk chunk = {
+        .key = *key, .parent = *key, .object_bytes = named->bytes};
+    int rc = 0;
+    uint64_t era = tierce__era_of_read(engine);
+    struct tierce__buf *buf = tierce__chunk_read(engine, level, &chunk, &rc);
+    if (buf == NULL)
+        return rc;
+    rc = tierce__chunk_parse(&info, buf->data, buf->bytes);
+    TIERCE_ASSERT(rc == 0); /* verified */
+    chunk.token_start = info.token_start;
+    chunk.block_count = info.geometry.block_count;
+    chunk.has_parent = named->has_parent && info.token_start > 0;
+    memcpy(chunk.parent.hash, info.parent, TIERCE_HASH_BYTES);
+    memcpy(chunk.first_block, tierce__chunk_block_hashes(buf->data, info.geometry.layer_count),
+           TIERCE_HASH_BYTES);
+    rc = TIERCE_E_CANCELLED;
+    if (tierce__era_enter(engine, era)) {
+        rc = tierce__storage_publish(engine, &chunk, buf);
+        tierce__era_leave(engine, era);
+    }
+    tierce__buf_release(buf);
+    return rc < 0 ? rc : 0;
+}
+
+/* What became of the chunks of a fetch that have not landed. */
+struct fetch_counts {
+    uint64_t missing, unknown, failed;
+    int status; /* of the last failure */
+};
+
+static void say_fetch(const struct fetch_counts *counts, struct tierce__chunk_order_outcome *out)
+{
+    const char *comma = "";
+    if (counts->unknown > 0) {
+        say(out, "%" PRIu64 " are of a model or layout that this engine does not have",
+            counts->unknown);
+        comma = "; ";
+    }
+    if (counts->missing > 0) {
+        say(out, "%s%" PRIu64 " were not served by a peer: evicted meanwhile, or it was busy",
+            comma, counts->missing);
+        comma = "; ";
+    }
+    if (counts->failed > 0)
+        say(out, "%s%" PRIu64 " failed: %s", comma, counts->failed,
+            tierce_strerror(counts->status));
+    else if (out->left_out > 0 && out->message[0] == '\0')
+        say(out, "%" PRIu64 " were evicted at once: memory is too small", out->left_out);
+}
+
+static void note(struct fetch_counts *counts, int status)
+{
+    counts->unknown += status == NO_NAMESPACE;
+    counts->missing += status == TIERCE_E_MISS;
+    if (status == 0 || status == NO_NAMESPACE || status == TIERCE_E_MISS)
+        return;
+    counts->failed++;
+    counts->status = status;
+}
+
+void tierce__chunk_orders_fetch(struct tierce__chunk_orders *orders,
+                                const struct tierce__chunk_fetch *fetch, int32_t *landed,
+                                size_t *landed_count, struct tierce__chunk_order_outcome *out)
+{
+    struct tierce_engine *engine = orders->engine;
+    struct fetch_counts counts = {0};
+    size_t level = peers_level(engine);
+    struct tierce__key key;
+    *landed_count = 0;
+    out->left_out = fetch->count;
+    if (!is_normal(engine, out))
+        return;
+    if (level == engine->level_count) {
+        say(out, "this engine has no peers:// in remote.urls");
+        return;
+    }
+    for (size_t i = 0; i < fetch->count; i++) {
+        int status = read_name(engine, &fetch->named[i], &key);
+        if (is_stopped(orders) || tierce__now_ns() >= fetch->deadline_ns)
+            status = is_stopped(orders) ? TIERCE_E_CANCELLED : TIERCE_E_DEADLINE;
+        else if (status == 0 && !is_own(engine, &key))
+            status = fetch_chunk(engine, level, &key, &fetch->named[i]);
+        note(&counts, status);
+    }
+    for (size_t i = 0; i < fetch->count; i++) {
+        if (read_name(engine, &fetch->named[i], &key) == 0 && is_own(engine, &key))
+            landed[(*landed_count)++] = (int32_t)fetch->named[i].index;
+    }
+    count(&(struct tierce__chunk_numbers){.count = fetch->count}, *landed_count, out);
+    say_fetch(&counts, out);
+}
+
+void tierce__chunk_orders_drop(struct tierce__chunk_orders *orders,
+                               const struct tierce__chunk_numbers *chunks,
+                               struct tierce__chunk_order_outcome *out)
+{
+    struct tierce_engine *engine = orders->engine;
+    bool *dropped = tierce__calloc(chunks->count + 1, sizeof(*dropped));
+    uint64_t total = 0;
+    int rc = dropped != NULL ? 0 : -ENOMEM;
+    out->left_out = chunks->count;
+    if (rc == 0 && !is_normal(engine, out)) {
+        tierce__free(dropped);
+        return;
+    }
+    for (size_t level = 0; rc == 0 && level < engine->level_count; level++) {
+        struct find find;
+        if ((own_tiers(engine) >> level & 1) == 0)
+            continue;
+        rc = find_init(&find, orders, level, chunks);
+        for (size_t i = chunks->count; rc == 0 && i-- > 0;) {
+            if (is_found(&find, i)) {
+                tierce__storage_delete(engine, level, &find.found[i].key);
+                dropped[i] = true;
+            }
+        }
+        find_fini(&find);
+    }
+    for (size_t i = 0; dropped != NULL && i < chunks->count; i++)
+        total += dropped[i];
+    tierce__free(dropped);
+    count(chunks, total, out);
+    out->is_done = rc == 0; /* those that are left out had been evicted */
+    if (rc != 0)
+        say(out, "%s", tierce_strerror(rc));
 }
 
 /* ---- the whole engine ------------------------------------------------------------------------ */

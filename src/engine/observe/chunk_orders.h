@@ -3,6 +3,7 @@
 #define TIERCE_ENGINE_CHUNK_ORDERS_H
 
 #include "core/key/chunk_number.h"
+#include "core/key/key_text.h"
 #include "engine/view.h"
 
 /*
@@ -17,7 +18,7 @@
  * A command that names chunks first walks over all chunks of a tier, because no index has the
  * numbers. None of them delays a request for longer than that request's own work on the same tier.
  *
- * Thread: one at a time. Blocks: a move for each chunk's read and write; a clear as
+ * Thread: one at a time. Blocks: a move or a fetch for each chunk's read and write; a clear as
  * tierce_engine_clear. A command ends early, as failed, when *stops is set.
  */
 
@@ -70,6 +71,40 @@ struct tierce__chunk_move {
 void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
                                const struct tierce__chunk_numbers *chunks,
                                const struct tierce__chunk_move *move,
+                               struct tierce__chunk_order_outcome *out);
+
+/* The steps of a move to another engine, each a command of its own. A number cannot be turned into
+ * the chunk's key, so the engine that holds the chunks names them. */
+struct tierce__chunk_named {
+    uint32_t index; /* among the chunks of the move */
+    bool has_parent;
+    uint64_t bytes;
+    char name[TIERCE__KEY_TEXT_BYTES]; /* as in core/key/key_text.h */
+};
+
+/* Sets named[0 .. *named_count) for the chunks that the engine's own tiers hold, in their order.
+ * named: room for all of them. */
+void tierce__chunk_orders_name(struct tierce__chunk_orders *orders,
+                               const struct tierce__chunk_numbers *chunks,
+                               struct tierce__chunk_named *named, size_t *named_count,
+                               struct tierce__chunk_order_outcome *out);
+
+struct tierce__chunk_fetch {
+    const struct tierce__chunk_named *named; /* [count] */
+    size_t count;
+    uint64_t deadline_ns; /* the last read may take timeout.load longer */
+};
+
+/* Reads the chunks that the engine's own tiers lack from its peers (store/remote/peers) to memory,
+ * the first one first, and verifies each. landed[0 .. *landed_count): the indexes of those that its
+ * own tiers hold in the end. landed: room for all of them. */
+void tierce__chunk_orders_fetch(struct tierce__chunk_orders *orders,
+                                const struct tierce__chunk_fetch *fetch, int32_t *landed,
+                                size_t *landed_count, struct tierce__chunk_order_outcome *out);
+
+/* Removes the chunks from the engine's own tiers, the last one first. */
+void tierce__chunk_orders_drop(struct tierce__chunk_orders *orders,
+                               const struct tierce__chunk_numbers *chunks,
                                struct tierce__chunk_order_outcome *out);
 
 /* `tiers`: a bit for each; 0: all but remote stores. */

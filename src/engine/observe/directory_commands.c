@@ -19,6 +19,15 @@ enum { COMMANDS = 16, KEYS_MAX = 1024 };
 
 enum state { EMPTY, WAITING, RUNNING, ENDED };
 
+/* The names of a move to another engine, and of their messages in a result. */
+struct names {
+    size_t count, landed_count, room;
+    struct tierce__chunk_named *named; /* all: [room] */
+    int32_t *landed;
+    Meta__NamedChunk *messages;
+    Meta__NamedChunk **listed;
+};
+
 struct slot {
     enum state state;
     int64_t number, session;
@@ -28,6 +37,7 @@ struct slot {
     struct tierce__chunk_move move;
     uint32_t tiers;
     uint64_t pin_ms;
+    struct names names;
     struct tierce__chunk_order_outcome outcome;
 };
 
@@ -61,6 +71,53 @@ static const char *action_name(Meta__WorkerAction action)
     return value != NULL ? value->name : "unknown";
 }
 
+static void names_fini(struct names *names)
+{
+    tierce__free(names->named);
+    tierce__free(names->landed);
+    tierce__free(names->messages);
+    tierce__free(names->listed);
+    *names = (struct names){0};
+}
+
+/* False: no memory; names_fini must follow all the same. */
+static bool names_init(struct names *names, size_t room)
+{
+    *names = (struct names){.room = room};
+    names->named = tierce__calloc(room + 1, sizeof(*names->named));
+    names->landed = tierce__calloc(room + 1, sizeof(*names->landed));
+    names->messages = tierce__calloc(room + 1, sizeof(*names->messages));
+    names->listed = tierce__calloc(room + 1, sizeof(*names->listed));
+    return names->named != NULL && names->landed != NULL && names->messages != NULL &&
+           names->listed != NULL;
+}
+
+static void name(struct tierce__directory_commands *commands, struct slot *slot)
+{
+    const struct tierce__chunk_numbers chunks = {slot->numbers, slot->count};
+    struct names *names = &slot->names;
+    tierce__chunk_orders_name(&commands->orders, &chunks, names->named, &names->count,
+                              &slot->outcome);
+    for (size_t i = 0; i < names->count; i++) {
+        Meta__NamedChunk *message = &names->messages[i];
+        meta__named_chunk__init(message);
+        message->index = (int32_t)names->named[i].index;
+        message->name = names->named[i].name;
+        message->bytes = (int64_t)names->named[i].bytes;
+        message->has_parent = names->named[i].has_parent;
+        names->listed[i] = message;
+    }
+}
+
+static void fetch(struct tierce__directory_commands *commands, struct slot *slot)
+{
+    struct names *names = &slot->names;
+    const struct tierce__chunk_fetch fetch = {
+        .named = names->named, .count = names->count, .deadline_ns = slot->move.deadline_ns};
+    tierce__chunk_orders_fetch(&commands->orders, &fetch, names->landed, &names->landed_count,
+                               &slot->outcome);
+}
+
 static void carry_out(struct tierce__directory_commands *commands, struct slot *slot)
 {
     struct tierce__chunk_orders *orders = &commands->orders;
@@ -85,6 +142,15 @@ static void carry_out(struct tierce__directory_commands *commands, struct slot *
     case META__WORKER_ACTION__WA_COMPRESS:
         snprintf(out->message, sizeof(out->message), "this engine has no codec");
         break;
+    case META__WORKER_ACTION__WA_NAME:
+        name(commands, slot);
+        break;
+    case META__WORKER_ACTION__WA_FETCH:
+        fetch(commands, slot);
+        break;
+    case META__WORKER_ACTION__WA_DROP:
+        tierce__chunk_orders_drop(orders, &chunks, out);
+        break;
     default:
         snprintf(out->message, sizeof(out->message), "this engine does not know action %d",
                  (int)slot->action);
@@ -99,6 +165,7 @@ static void carry_out(struct tierce__directory_commands *commands, struct slot *
 static void free_slot(struct slot *slot)
 {
     tierce__free(slot->numbers);
+    names_fini(&slot->names);
     *slot = (struct slot){.state = EMPTY};
 }
 
@@ -207,11 +274,39 @@ static const char *find_fault(const struct tierce__directory_commands *commands,
         return "the command has an odd number of keys, or more than 1024 chunks";
     if (command->from_tier < 0 || command->to_tier < 0)
         return "the command names a tier below 0";
+    if (command->n_named > (command->action == META__WORKER_ACTION__WA_FETCH ? KEYS_MAX : 0))
+        return "the command names more than 1024 chunks, or is not one that names chunks";
+    for (size_t i = 0; i < command->n_named; i++) {
+        const Meta__NamedChunk *named = command->named[i];
+        if (named->index < 0 || strlen(named->name) >= TIERCE__KEY_TEXT_BYTES || named->bytes < 0)
+            return "the command names a chunk with an invalid index, name or length";
+    }
     for (size_t i = 0; i < command->n_tiers; i++) {
         if (command->tiers[i] < 0 || command->tiers[i] >= 32)
             return "the command names a tier outside 0 to 31";
     }
     return NULL;
+}
+
+/* False: no memory. */
+static bool read_names(struct names *names, const Meta__WorkerCommand *command)
+{
+    bool has_any = command->action == META__WORKER_ACTION__WA_NAME ||
+                   command->action == META__WORKER_ACTION__WA_FETCH;
+    size_t keys = command->n_keys / 2;
+    if (!has_any)
+        return true;
+    if (!names_init(names, keys > command->n_named ? keys : command->n_named))
+        return false;
+    for (size_t i = 0; i < command->n_named; i++) {
+        const Meta__NamedChunk *it = command->named[i];
+        struct tierce__chunk_named *named = &names->named[names->count++];
+        *named = (struct tierce__chunk_named){.index = (uint32_t)it->index,
+                                              .has_parent = it->has_parent,
+                                              .bytes = (uint64_t)it->bytes};
+        memcpy(named->name, it->name, strlen(it->name) + 1);
+    }
+    return true;
 }
 
 /* False: no memory. */
@@ -233,7 +328,7 @@ static bool read_command(struct slot *slot, const Meta__WorkerCommand *command)
     for (size_t i = 0; i < command->n_tiers; i++)
         slot->tiers |= 1u << command->tiers[i];
     slot->pin_ms = command->pin_ms > 0 ? (uint64_t)command->pin_ms : 0;
-    return true;
+    return read_names(&slot->names, command);
 }
 
 static void refuse(struct slot *slot, const char *why)
@@ -317,6 +412,12 @@ void tierce__directory_commands_put(struct tierce__directory_commands *commands,
         result->chunks = (int64_t)slot->outcome.chunks;
         result->left_out = (int64_t)slot->outcome.left_out;
         result->message = slot->outcome.message; /* of an ended one: it does not change */
+        if (slot->action == META__WORKER_ACTION__WA_NAME) {
+            result->n_named = slot->names.count;
+            result->named = slot->names.listed;
+        }
+        result->n_landed = slot->names.landed_count;
+        result->landed = slot->names.landed;
         commands->listed[commands->listed_count++] = result;
     }
     tierce__lock_drop(&commands->lock);

@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "core/chunk/header.h"
+#include "core/key/namespaces.h"
 
 void tierce__chunk_record(struct tierce__storage_chunk *out, const struct tierce__tier_event *event)
 {
@@ -22,11 +23,23 @@ void tierce__chunk_record(struct tierce__storage_chunk *out, const struct tierce
     memcpy(out->first_block, event->first_block, TIERCE_HASH_BYTES);
 }
 
-static int verify(const struct tierce__storage_chunk *chunk, const struct tierce__buf *buf)
+/* Whether a parsed header has the chunk's key. */
+static bool is_named(const struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
+                     const struct tierce__chunk_info *info)
+{
+    const uint8_t *digest = tierce__namespaces_digest(engine->namespaces, chunk->key.ns);
+    return memcmp(info->ns_digest, digest, sizeof(info->ns_digest)) == 0 &&
+           memcmp(info->hash, chunk->key.hash, sizeof(info->hash)) == 0 &&
+           memcmp(&info->shard, &chunk->key.shard, sizeof(info->shard)) == 0;
+}
+
+static int verify(const struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
+                  const struct tierce__buf *buf)
 {
     struct tierce__chunk_info info;
     int rc = tierce__chunk_parse(&info, buf->data, chunk->object_bytes);
-    if (rc == 0 && info.extent.object_bytes != chunk->object_bytes)
+    if (rc == 0 &&
+        (info.extent.object_bytes != chunk->object_bytes || !is_named(engine, chunk, &info)))
         rc = TIERCE_E_IDENTITY;
     if (rc == 0 && tierce__chunk_verify_cells(buf->data, &info) > 0)
         rc = TIERCE_E_CHECKSUM;
@@ -44,7 +57,7 @@ struct tierce__buf *tierce__chunk_read(struct tierce_engine *engine, size_t leve
     *status = tierce__storage_read_head(engine, level, &chunk->key, buf,
                                         tierce__deadline_in_ms(engine->settings.load_ms));
     if (*status == 0) {
-        *status = verify(chunk, buf);
+        *status = verify(engine, chunk, buf);
         if (*status < 0)
             tierce__storage_quarantine(engine, level, &chunk->key, *status);
     }

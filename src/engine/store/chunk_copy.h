@@ -13,7 +13,7 @@
 void tierce__chunk_record(struct tierce__storage_chunk *out,
                           const struct tierce__tier_event *event);
 
-/* Reads a chunk of a slower tier into a buffer that is in no tier, and verifies header and cells. A
+/* Reads a chunk of a slower tier into a buffer that is in no tier, and verifies key and cells. A
  * wrong chunk is quarantined. Returns the buffer [transfer], or NULL with *status: TIERCE_E_MISS,
  * -ENOMEM, those of the tier. Blocks, timeout.load at most. */
 struct tierce__buf *tierce__chunk_read(struct tierce_engine *engine, size_t level,

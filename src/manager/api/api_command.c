@@ -21,7 +21,8 @@ enum {
 #define INVALID_ARGUMENT META__ERROR_CODE__INVALID_ARGUMENT
 
 _Static_assert((int)TIERCE__WORKER_HEALTH == (int)META__WORKER_ACTION__WA_HEALTH &&
-                   (int)TIERCE__WORKER_COMPRESS == (int)META__WORKER_ACTION__WA_COMPRESS,
+                   (int)TIERCE__WORKER_COMPRESS == (int)META__WORKER_ACTION__WA_COMPRESS &&
+                   (int)TIERCE__WORKER_DROP == (int)META__WORKER_ACTION__WA_DROP,
                "actions have the numbers of the message");
 _Static_assert((int)TIERCE__COMMAND_WAITING == (int)META__COMMAND_STATE__CS_WAITING &&
                    (int)TIERCE__COMMAND_FAILED == (int)META__COMMAND_STATE__CS_FAILED,
@@ -82,17 +83,24 @@ static bool has_its_shape(struct tierce__api_call *api, const Meta__CommandWorke
     return true;
 }
 
+static bool is_to_worker(const Meta__CommandWorkerRequest *request)
+{
+    return tierce__api_string(request->to_worker)[0] != '\0';
+}
+
 static bool is_move(struct tierce__api_call *api, const Meta__CommandWorkerRequest *request)
 {
-    const char *to = tierce__api_string(request->to_worker);
-    if (to[0] != '\0') {
-        tierce__api_say(api, META__ERROR_CODE__UNSUPPORTED,
-                        "to_worker is '%.128s': no worker accepts chunks of another one; an engine "
-                        "with peers:// in remote.urls reads them itself",
-                        to);
-        return false;
+    bool is_move = request->action == META__WORKER_ACTION__WA_MOVE;
+    if (is_to_worker(request)) {
+        bool is_valid = is_move && request->from_tier == 0 && request->to_tier == 0;
+        if (!is_valid)
+            tierce__api_say(api, INVALID_ARGUMENT,
+                            "to_worker is '%.128s'; it is accepted in WA_MOVE, with from_tier and "
+                            "to_tier 0: the chunks of all tiers move to the memory of that worker",
+                            request->to_worker);
+        return is_valid;
     }
-    if (request->action != META__WORKER_ACTION__WA_MOVE)
+    if (!is_move)
         return true;
     bool is_one = (request->from_tier == 0) != (request->to_tier == 0);
     if (!is_within(api, "from_tier", request->from_tier, TIERS - 1) ||
@@ -154,31 +162,59 @@ static void say_unknown(struct tierce__api_call *api, const char *group, const c
                     "worker %.128s of group '%.128s' is not in the directory", worker, group);
 }
 
+/* A worker that takes commands, and, for a move, serves chunks or reads them. False: the status
+ * says why not. */
+static bool find_worker(struct tierce__api_call *api, const char *group, const char *worker,
+                        bool is_of_move, struct tierce__directory_id *id)
+{
+    struct tierce__directory_about about;
+    if (!tierce__directory_named(tierce__api_directory_of(api), group, worker, id) ||
+        !tierce__directory_about(tierce__api_directory_of(api), *id, &about)) {
+        say_unknown(api, group, worker);
+        return false;
+    }
+    if (!about.takes_commands)
+        tierce__api_say(api, META__ERROR_CODE__UNSUPPORTED,
+                        "worker %.128s takes no commands; engines and nodes of this version do",
+                        worker);
+    else if (is_of_move && about.address[0] == '\0')
+        tierce__api_say(api, META__ERROR_CODE__UNSUPPORTED,
+                        "worker %.128s has no transfer address; chunks move between workers with "
+                        "peers:// in remote.urls",
+                        worker);
+    return about.takes_commands && (!is_of_move || about.address[0] != '\0');
+}
+
+/* The worker, and the target of a move. False: the status says why. */
+static bool find_workers(struct tierce__api_call *api, const Meta__CommandWorkerRequest *request,
+                         const char *group, struct tierce__directory_id *id,
+                         struct tierce__directory_id *target)
+{
+    const char *worker = tierce__api_string(request->worker);
+    bool is_of_move = is_to_worker(request);
+    *target = (struct tierce__directory_id){0};
+    if (is_of_move && strcmp(worker, request->to_worker) == 0) {
+        tierce__api_say(api, INVALID_ARGUMENT,
+                        "to_worker is '%.128s', the worker itself; another worker is accepted",
+                        worker);
+        return false;
+    }
+    return find_worker(api, group, worker, is_of_move, id) &&
+           (!is_of_move || find_worker(api, group, request->to_worker, true, target));
+}
+
 static void command_worker(struct tierce__api_call *api)
 {
     const Meta__CommandWorkerRequest *request = (const Meta__CommandWorkerRequest *)api->request;
     const char *group = tierce__api_group_of(api, request->instance_group);
-    const char *worker = tierce__api_string(request->worker);
     struct tierce__worker_order order;
     struct tierce__directory_id id;
-    struct tierce__directory_about about;
-    if (!read_order(api, request, &order))
+    if (!read_order(api, request, &order) || !find_workers(api, request, group, &id, &order.target))
         return;
-    if (!tierce__directory_named(tierce__api_directory_of(api), group, worker, &id) ||
-        !tierce__directory_about(tierce__api_directory_of(api), id, &about)) {
-        say_unknown(api, group, worker);
-        return;
-    }
-    if (!about.takes_commands) {
-        tierce__api_say(api, META__ERROR_CODE__UNSUPPORTED,
-                        "worker %.128s takes no commands; engines and nodes of this version do",
-                        worker);
-        return;
-    }
     uint64_t number = 0;
     int rc = tierce__worker_commands_give(commands_of(api), id, &order, tierce__now_ns(), &number);
     if (rc == TIERCE_E_MISS)
-        say_unknown(api, group, worker);
+        say_unknown(api, group, tierce__api_string(request->worker));
     else if (rc == TIERCE_E_LIMIT || rc == TIERCE_E_FULL)
         tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY,
                         "%s has as many commands as it may have, and %s ended: try again later",
@@ -223,6 +259,27 @@ static uint64_t count_of(int64_t number)
     return number > 0 ? (uint64_t)number : 0;
 }
 
+/* The names of the chunks that are to be fetched. */
+static bool fill_named(struct tierce__api_call *api, Meta__WorkerCommand *out,
+                       const struct tierce__worker_order *order)
+{
+    out->named = tierce__api_alloc(api, order->named_count, sizeof(*out->named));
+    for (size_t i = 0; out->named != NULL && i < order->named_count; i++) {
+        const struct tierce__worker_named *named = &order->named[i];
+        Meta__NamedChunk *it =
+            (Meta__NamedChunk *)tierce__proto_add(api->reply, &meta__named_chunk__descriptor);
+        char *name = tierce__api_copy(api, named->name, strlen(named->name));
+        if (it == NULL || name == NULL)
+            return false;
+        it->index = (int32_t)named->index;
+        it->name = name;
+        it->bytes = (int64_t)named->bytes;
+        it->has_parent = named->has_parent;
+        out->named[out->n_named++] = it;
+    }
+    return out->named != NULL;
+}
+
 static bool fill(struct tierce__api_call *api, Meta__WorkerCommand *out,
                  const struct tierce__worker_command *command, struct tierce__directory_id id,
                  uint64_t now_ns)
@@ -237,6 +294,8 @@ static bool fill(struct tierce__api_call *api, Meta__WorkerCommand *out,
     out->pin_ms = (int64_t)order->pin_ms;
     out->timeout_ms = (int64_t)(left_ns / TIERCE__MS_NS);
     out->keeps = order->keeps;
+    if (order->action == TIERCE__WORKER_FETCH) /* the names say all */
+        return fill_named(api, out, order);
     out->keys = tierce__api_alloc(api, 2 * order->count + 1, sizeof(*out->keys));
     out->tiers = tierce__api_alloc(api, TIERS, sizeof(*out->tiers));
     if (out->keys == NULL || out->tiers == NULL)
@@ -275,17 +334,44 @@ static void show_commands(struct tierce__api_call *api, struct tierce__directory
     }
 }
 
+/* The names in a result, or NULL: there are none, too many, or no memory for them. Those that are
+ * invalid remain empty. */
+static struct tierce__worker_named *read_named(struct tierce__api_call *api,
+                                               const Meta__CommandResult *result)
+{
+    struct tierce__worker_named *named =
+        result->n_named > 0 && result->n_named <= TIERCE__WORKER_ORDER_KEYS
+            ? tierce__api_alloc(api, result->n_named, sizeof(*named))
+            : NULL;
+    for (size_t i = 0; named != NULL && i < result->n_named; i++) {
+        const Meta__NamedChunk *it = result->named[i];
+        const char *name = tierce__api_string(it->name);
+        bool is_valid = it->index >= 0 && strlen(name) < sizeof(named[i].name);
+        named[i] = (struct tierce__worker_named){.index = is_valid ? (uint32_t)it->index : 0,
+                                                 .has_parent = it->has_parent,
+                                                 .bytes = count_of(it->bytes)};
+        if (is_valid)
+            memcpy(named[i].name, name, strlen(name) + 1);
+    }
+    return named;
+}
+
 void tierce__api_exchange_commands(struct tierce__api_call *api, struct tierce__directory_id id)
 {
     const Meta__ReportChunksRequest *request = (const Meta__ReportChunksRequest *)api->request;
     for (size_t i = 0; i < request->n_results; i++) {
         const Meta__CommandResult *result = request->results[i];
+        struct tierce__worker_named *named = read_named(api, result);
         tierce__worker_commands_end(
             commands_of(api), id, (uint64_t)result->command,
             &(struct tierce__worker_result){.is_done = result->is_done,
                                             .chunks = count_of(result->chunks),
                                             .left_out = count_of(result->left_out),
-                                            .message = tierce__api_string(result->message)},
+                                            .message = tierce__api_string(result->message),
+                                            .named = named,
+                                            .named_count = named != NULL ? result->n_named : 0,
+                                            .landed = result->landed,
+                                            .landed_count = result->n_landed},
             tierce__now_ns());
     }
     show_commands(api, id);

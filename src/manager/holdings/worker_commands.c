@@ -2,6 +2,7 @@
 #include "manager/holdings/worker_commands.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,16 +13,26 @@
 #include "base/clock.h"
 #include "base/config/config_parse.h"
 #include "base/threads/lock.h"
+#include "manager/holdings/worker_moves.h"
 
 #define COMMANDS_DEFAULT 1024u
 #define GROUP_DEFAULT    128u
 
+/* The workers of a command. */
+enum { SOURCE, TARGET };
+
 struct entry {
-    struct tierce__worker_command *command; /* NULL once it has ended */
-    uint64_t number;                        /* 0: the entry is free */
-    struct tierce__directory_id worker;
+    struct tierce__worker_command *command; /* the present step; NULL once it has ended */
+    uint64_t number;                        /* for its operator; 0: the entry is free */
+    struct {
+        struct tierce__directory_id id;
+        char name[TIERCE__DIRECTORY_NAME_BYTES];
+    } workers[2];
+    unsigned at; /* the worker of the step */
     uint64_t deadline_ns, timeout_ms;
-    bool is_gone; /* it ended because the worker is */
+    bool is_heard; /* the worker has been told of the step */
+    bool is_gone;  /* it ended because the worker is */
+    bool is_move, keeps;
     char group[TIERCE__DIRECTORY_NAME_BYTES];
     struct tierce__worker_report report;
 };
@@ -94,6 +105,11 @@ static bool is_open(const struct entry *entry)
     return entry->command != NULL;
 }
 
+static struct tierce__directory_id id_of(const struct entry *entry)
+{
+    return entry->workers[entry->at].id;
+}
+
 /* Its keys are no longer needed. */
 static void close_entry(struct tierce__worker_commands *commands, struct entry *entry,
                         enum tierce__worker_command_state state)
@@ -106,14 +122,46 @@ static void close_entry(struct tierce__worker_commands *commands, struct entry *
     atomic_fetch_sub_explicit(&commands->open, 1, memory_order_relaxed);
 }
 
+__attribute__((format(printf, 2, 3))) static void say(struct entry *entry, const char *format, ...)
+{
+    size_t used = strlen(entry->report.message);
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(entry->report.message + used, sizeof(entry->report.message) - used, format,
+                    arguments);
+    va_end(arguments);
+}
+
+/* A worker's own words, after those that are there. */
+static void say_words(struct entry *entry, const char *words)
+{
+    char text[TIERCE__WORKER_MESSAGE_BYTES];
+    tierce__text_for_message(text, sizeof(text), words);
+    bool is_step = entry->is_move && text[0] != '\0';
+    say(entry, "%s%s%s%s%s", is_step && entry->report.message[0] != '\0' ? "; " : "",
+        is_step ? "worker " : "", is_step ? entry->workers[entry->at].name : "",
+        is_step ? ": " : "", text);
+}
+
 static void say_late(struct entry *entry)
 {
-    snprintf(entry->report.message, sizeof(entry->report.message),
-             "worker %s sent no result within %llu ms: %s", entry->report.worker,
-             (unsigned long long)entry->timeout_ms,
-             entry->report.state == TIERCE__COMMAND_SENT
-                 ? "it has heard of the command, and may still carry it out"
-                 : "it has sent no report since the command was given");
+    say(entry, "worker %s sent no result within %llu ms: %s", entry->workers[entry->at].name,
+        (unsigned long long)entry->timeout_ms,
+        entry->is_heard ? "it has heard of the command, and may still carry it out"
+                        : "it has sent no report since the command was given");
+}
+
+/* Where the chunks of a move are that ends at this step. */
+static void say_step(struct entry *entry)
+{
+    const char *source = entry->workers[SOURCE].name, *target = entry->workers[TARGET].name;
+    if (!entry->is_move)
+        return;
+    if (entry->command->order.action != TIERCE__WORKER_DROP)
+        say(entry, "; worker %s has dropped none of its chunks", source);
+    else
+        say(entry, "; %llu chunks have landed in worker %s, and worker %s may hold them, too",
+            (unsigned long long)entry->report.chunks, target, source);
 }
 
 static void settle(struct tierce__worker_commands *commands, struct entry *entry, uint64_t now_ns)
@@ -121,11 +169,13 @@ static void settle(struct tierce__worker_commands *commands, struct entry *entry
     tierce__lock_assert_held(&commands->lock);
     if (!is_open(entry))
         return;
-    entry->is_gone = tierce__directory_group_of(commands->directory, entry->worker) == 0;
+    entry->is_gone = tierce__directory_group_of(commands->directory, id_of(entry)) == 0;
     if (!entry->is_gone && now_ns < entry->deadline_ns)
         return;
+    entry->report.message[0] = '\0'; /* of earlier steps */
     if (!entry->is_gone)
         say_late(entry);
+    say_step(entry);
     close_entry(commands, entry, TIERCE__COMMAND_FAILED);
 }
 
@@ -156,12 +206,12 @@ void tierce__worker_commands_clear(struct tierce__worker_commands *commands)
 
 static bool is_of(const struct entry *entry, struct tierce__directory_id worker)
 {
-    return entry->worker.session == worker.session && entry->worker.slot == worker.slot;
+    return id_of(entry).session == worker.session && id_of(entry).slot == worker.slot;
 }
 
 /* The commands that matter for a new one. */
 struct census {
-    uint32_t of_worker, of_group;
+    uint32_t of_worker, of_group, moves;
     struct entry *free, *oldest, *oldest_of_group; /* the oldest that have ended */
 };
 
@@ -178,6 +228,7 @@ static void count(struct tierce__worker_commands *commands, struct census *censu
         bool is_of_group = strcmp(entry->group, group) == 0;
         census->of_group += is_of_group;
         census->of_worker += is_open(entry) && is_of(entry, worker);
+        census->moves += is_open(entry) && entry->is_move;
         if (is_open(entry))
             continue;
         if (census->oldest == NULL || entry->number < census->oldest->number)
@@ -190,12 +241,14 @@ static void count(struct tierce__worker_commands *commands, struct census *censu
 
 /* The entry of a new command. A group that has its share replaces its own. */
 static int choose(struct tierce__worker_commands *commands, struct entry **out,
-                  struct tierce__directory_id worker, const char *group)
+                  struct tierce__directory_id worker, const char *group, bool is_move)
 {
     struct census census;
     count(commands, &census, worker, group);
     if (census.of_worker >= commands->worker_max)
         return TIERCE_E_LIMIT;
+    if (is_move && census.moves >= TIERCE__WORKER_MOVES_OPEN)
+        return TIERCE_E_FULL;
     struct entry *found = census.free != NULL ? census.free : census.oldest;
     if (census.of_group >= commands->group_max)
         found = census.oldest_of_group;
@@ -204,19 +257,46 @@ static int choose(struct tierce__worker_commands *commands, struct entry **out,
 }
 
 static struct tierce__worker_command *copy_order(const struct tierce__worker_order *order,
-                                                 uint64_t now_ns)
+                                                 uint64_t deadline_ns)
 {
-    size_t bytes = order->count * sizeof(*order->keys);
-    struct tierce__worker_command *command = tierce__alloc(sizeof(*command) + bytes);
+    size_t key_bytes = order->count * sizeof(*order->keys);
+    size_t named_bytes = order->named_count * sizeof(*order->named);
+    struct tierce__worker_command *command =
+        tierce__alloc(sizeof(*command) + key_bytes + named_bytes);
     if (command == NULL)
         return NULL;
-    *command = (struct tierce__worker_command){
-        .order = *order, .deadline_ns = now_ns + order->timeout_ms * TIERCE__MS_NS};
+    *command = (struct tierce__worker_command){.order = *order, .deadline_ns = deadline_ns};
     atomic_init(&command->references, 1);
-    if (bytes > 0)
-        memcpy(command->keys, order->keys, bytes);
+    struct tierce__worker_named *named =
+        (struct tierce__worker_named *)(void *)(command->keys + order->count);
+    if (key_bytes > 0)
+        memcpy(command->keys, order->keys, key_bytes);
+    if (named_bytes > 0)
+        memcpy(named, order->named, named_bytes);
     command->order.keys = command->keys;
+    command->order.named = named;
     return command;
+}
+
+static void fill(struct entry *entry, struct tierce__worker_command *command,
+                 const struct tierce__worker_order *order,
+                 const struct tierce__directory_about about[2])
+{
+    *entry = (struct entry){.command = command,
+                            .number = command->number,
+                            .deadline_ns = command->deadline_ns,
+                            .timeout_ms = order->timeout_ms,
+                            .is_move = order->target.session != 0,
+                            .keeps = order->keeps,
+                            .report = {.state = TIERCE__COMMAND_WAITING, .action = order->action}};
+    for (unsigned i = SOURCE; i <= TARGET; i++) {
+        entry->workers[i].id = about[i].id;
+        memcpy(entry->workers[i].name, about[i].name, sizeof(entry->workers[i].name));
+    }
+    memcpy(entry->group, about[SOURCE].group, sizeof(entry->group));
+    memcpy(entry->report.worker, about[SOURCE].name, sizeof(entry->report.worker));
+    if (entry->is_move)
+        command->order.action = TIERCE__WORKER_NAME;
 }
 
 int tierce__worker_commands_give(struct tierce__worker_commands *commands,
@@ -224,27 +304,22 @@ int tierce__worker_commands_give(struct tierce__worker_commands *commands,
                                  const struct tierce__worker_order *order, uint64_t now_ns,
                                  uint64_t *number)
 {
-    struct tierce__directory_about about;
+    struct tierce__directory_about about[2] = {0};
     struct entry *entry = NULL;
+    bool is_move = order->target.session != 0;
     TIERCE_DASSERT(order->count <= TIERCE__WORKER_ORDER_KEYS);
-    if (!tierce__directory_about(commands->directory, worker, &about))
+    if (!tierce__directory_about(commands->directory, worker, &about[SOURCE]) ||
+        (is_move && !tierce__directory_about(commands->directory, order->target, &about[TARGET])))
         return TIERCE_E_MISS;
-    struct tierce__worker_command *command = copy_order(order, now_ns);
+    struct tierce__worker_command *command =
+        copy_order(order, now_ns + order->timeout_ms * TIERCE__MS_NS);
     if (command == NULL)
         return -ENOMEM;
     tierce__lock_take(&commands->lock);
-    int rc = choose(commands, &entry, worker, about.group);
+    int rc = choose(commands, &entry, worker, about[SOURCE].group, is_move);
     if (rc == 0) {
         *number = command->number = ++commands->last;
-        *entry =
-            (struct entry){.command = command,
-                           .number = command->number,
-                           .worker = worker,
-                           .deadline_ns = command->deadline_ns,
-                           .timeout_ms = order->timeout_ms,
-                           .report = {.state = TIERCE__COMMAND_WAITING, .action = order->action}};
-        memcpy(entry->group, about.group, sizeof(entry->group));
-        memcpy(entry->report.worker, about.name, sizeof(entry->report.worker));
+        fill(entry, command, order, about);
         atomic_fetch_add_explicit(&commands->open, 1, memory_order_relaxed);
     }
     tierce__lock_drop(&commands->lock);
@@ -263,16 +338,19 @@ static struct entry *find(struct tierce__worker_commands *commands, uint64_t num
     return NULL;
 }
 
-/* Why a worker that has left has sent no result. */
+/* Why a worker that has left has sent no result, before the words that are there. */
 static void say_gone(struct tierce__worker_commands *commands, const char *group,
-                     struct tierce__worker_report *report)
+                     const char *worker, struct tierce__worker_report *report)
 {
     struct tierce__directory_id now;
-    bool is_back = tierce__directory_named(commands->directory, group, report->worker, &now);
-    snprintf(report->message, sizeof(report->message), "worker %s %s", report->worker,
-             is_back ? "has joined again, as after a restart, before it sent a result"
-                     : "has left the directory, or was silent for too long, before it sent a "
-                       "result");
+    char words[TIERCE__WORKER_MESSAGE_BYTES];
+    bool is_back = tierce__directory_named(commands->directory, group, worker, &now);
+    memcpy(words, report->message, sizeof(words));
+    (void)snprintf(report->message, sizeof(report->message), "worker %s %s%.300s", worker,
+                   is_back ? "has joined again, as after a restart, before it sent a result"
+                           : "has left the directory, or was silent for too long, before it sent a "
+                             "result",
+                   words);
 }
 
 bool tierce__worker_commands_get(struct tierce__worker_commands *commands, uint64_t number,
@@ -283,30 +361,31 @@ bool tierce__worker_commands_get(struct tierce__worker_commands *commands, uint6
     struct entry *entry = find(commands, number);
     bool is_known = entry != NULL && (group == NULL || strcmp(entry->group, group) == 0);
     bool is_gone = false;
-    char of[TIERCE__DIRECTORY_NAME_BYTES] = "";
+    char of[TIERCE__DIRECTORY_NAME_BYTES] = "", worker[TIERCE__DIRECTORY_NAME_BYTES] = "";
     if (is_known) {
         settle(commands, entry, now_ns);
         *out = entry->report;
         is_gone = entry->is_gone;
         memcpy(of, entry->group, sizeof(of));
+        memcpy(worker, entry->workers[entry->at].name, sizeof(worker));
     }
     tierce__lock_drop(&commands->lock);
     if (is_gone) /* without the lock: DIRECTORY is before it */
-        say_gone(commands, of, out);
+        say_gone(commands, of, worker, out);
     return is_known;
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
-/* The first command of the worker after a number, or NULL. */
+/* The first step for the worker after a number, or NULL. */
 static struct entry *find_after(struct tierce__worker_commands *commands,
                                 struct tierce__directory_id worker, uint64_t after)
 {
     struct entry *found = NULL;
     for (uint32_t i = 0; i < commands->commands_max; i++) {
         struct entry *entry = &commands->entries[i];
-        if (is_open(entry) && is_of(entry, worker) && entry->number > after &&
-            (found == NULL || entry->number < found->number))
+        if (is_open(entry) && is_of(entry, worker) && entry->command->number > after &&
+            (found == NULL || entry->command->number < found->command->number))
             found = entry;
     }
     return found;
@@ -323,11 +402,12 @@ size_t tierce__worker_commands_next(struct tierce__worker_commands *commands,
     tierce__lock_take(&commands->lock);
     for (struct entry *entry;
          used < room && (entry = find_after(commands, worker, after)) != NULL;) {
-        after = entry->number;
+        after = entry->command->number;
         settle(commands, entry, now_ns);
         if (!is_open(entry))
             continue;
         entry->report.state = TIERCE__COMMAND_SENT;
+        entry->is_heard = true;
         atomic_fetch_add_explicit(&entry->command->references, 1, memory_order_relaxed);
         out[used++] = entry->command;
     }
@@ -335,21 +415,107 @@ size_t tierce__worker_commands_next(struct tierce__worker_commands *commands,
     return used;
 }
 
+/* The open entry whose step has this number, or NULL. */
+static struct entry *find_step(struct tierce__worker_commands *commands,
+                               struct tierce__directory_id worker, uint64_t number)
+{
+    for (uint32_t i = 0; number != 0 && i < commands->commands_max; i++) {
+        struct entry *entry = &commands->entries[i];
+        if (is_open(entry) && entry->command->number == number)
+            return is_of(entry, worker) ? entry : NULL;
+    }
+    return NULL;
+}
+
+static void begin_step(struct tierce__worker_commands *commands, struct entry *entry, unsigned at,
+                       const struct tierce__worker_order *order)
+{
+    struct tierce__worker_command *next = copy_order(order, entry->deadline_ns);
+    if (next == NULL) {
+        say(entry, "%sthe manager has no memory", entry->report.message[0] != '\0' ? "; " : "");
+        say_step(entry);
+        close_entry(commands, entry, TIERCE__COMMAND_FAILED);
+        return;
+    }
+    next->number = ++commands->last;
+    tierce__worker_command_release(entry->command);
+    entry->command = next;
+    entry->at = at;
+    entry->is_heard = false;
+}
+
+/* The source has told the names. */
+static void end_name(struct tierce__worker_commands *commands, struct entry *entry,
+                     const struct tierce__worker_result *result)
+{
+    struct tierce__worker_order order = entry->command->order;
+    order.action = TIERCE__WORKER_FETCH;
+    order.named = result->named;
+    order.named_count =
+        tierce__worker_move_check(result->named, result->named_count, order.keys, order.count);
+    entry->report.left_out = order.count;
+    if (order.named_count < result->named_count)
+        say_words(entry, "it sent names that are not those of the chunks");
+    if (order.named_count == 0 && entry->report.message[0] == '\0')
+        say_words(entry, "it named none of the chunks");
+    if (result->is_done && order.named_count > 0)
+        begin_step(commands, entry, TARGET, &order);
+    else
+        close_entry(commands, entry, TIERCE__COMMAND_FAILED);
+}
+
+/* The target has told what it holds. */
+static void end_fetch(struct tierce__worker_commands *commands, struct entry *entry,
+                      const struct tierce__worker_result *result)
+{
+    struct tierce__directory_key keys[TIERCE__WORKER_ORDER_KEYS];
+    struct tierce__worker_order order = entry->command->order;
+    size_t landed = tierce__worker_move_landed(keys, &order, result->landed, result->landed_count);
+    entry->report.chunks = landed;
+    entry->report.left_out = order.count - landed;
+    if (landed == 0 && result->message[0] == '\0')
+        say_words(entry, "it holds none of the chunks");
+    if (landed == 0 || entry->keeps) {
+        close_entry(commands, entry, landed > 0 ? TIERCE__COMMAND_DONE : TIERCE__COMMAND_FAILED);
+        return;
+    }
+    order.action = TIERCE__WORKER_DROP;
+    order.keys = keys;
+    order.count = landed;
+    order.named_count = 0;
+    begin_step(commands, entry, SOURCE, &order);
+}
+
+static void end_step(struct tierce__worker_commands *commands, struct entry *entry,
+                     const struct tierce__worker_result *result)
+{
+    enum tierce__worker_action action = entry->command->order.action;
+    say_words(entry, result->message);
+    if (action == TIERCE__WORKER_NAME) {
+        end_name(commands, entry, result);
+    } else if (action == TIERCE__WORKER_FETCH) {
+        end_fetch(commands, entry, result);
+    } else {
+        if (action != TIERCE__WORKER_DROP) {
+            entry->report.chunks = result->chunks;
+            entry->report.left_out = result->left_out;
+        } else if (!result->is_done) {
+            say_step(entry);
+        }
+        close_entry(commands, entry,
+                    result->is_done ? TIERCE__COMMAND_DONE : TIERCE__COMMAND_FAILED);
+    }
+}
+
 void tierce__worker_commands_end(struct tierce__worker_commands *commands,
                                  struct tierce__directory_id worker, uint64_t number,
                                  const struct tierce__worker_result *result, uint64_t now_ns)
 {
     tierce__lock_take(&commands->lock);
-    struct entry *entry = find(commands, number);
+    struct entry *entry = find_step(commands, worker, number);
     if (entry != NULL)
         settle(commands, entry, now_ns);
-    if (entry != NULL && is_open(entry) && is_of(entry, worker)) {
-        entry->report.chunks = result->chunks;
-        entry->report.left_out = result->left_out;
-        tierce__text_for_message(entry->report.message, sizeof(entry->report.message),
-                                 result->message);
-        close_entry(commands, entry,
-                    result->is_done ? TIERCE__COMMAND_DONE : TIERCE__COMMAND_FAILED);
-    }
+    if (entry != NULL && is_open(entry))
+        end_step(commands, entry, result);
     tierce__lock_drop(&commands->lock);
 }

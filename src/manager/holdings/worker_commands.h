@@ -2,6 +2,7 @@
 #ifndef TIERCE_MANAGER_WORKER_COMMANDS_H
 #define TIERCE_MANAGER_WORKER_COMMANDS_H
 
+#include "core/key/key_text.h"
 #include "directory/directory.h"
 
 /*
@@ -13,6 +14,16 @@
  *     ... tierce__worker_command_release(list[i]) ...
  *     tierce__worker_commands_end(commands, id, number, &result, now_ns);              // a report
  *     has = tierce__worker_commands_get(commands, number, group, now_ns, &report);     // operator
+ *
+ * A move to another worker of the group is one command with up to three steps, each with a number
+ * of its own towards the worker that it is for, and one deadline for all:
+ *
+ *     WA_NAME    the worker tells the names of the chunks: a directory knows numbers alone
+ *     WA_FETCH   the target reads them from its peers, verifies them, and tells which it has
+ *     WA_DROP    the worker removes those, unless it keeps them
+ *
+ * So no chunk is removed before the target has reported that it holds it. A move that fails
+ * half-way leaves chunks in both workers, and its message says so.
  *
  * Each command ends: with the worker's result, at its deadline, or when its worker leaves or joins
  * again. It is kept until its group, or all groups together, have as many later ones as they may
@@ -49,9 +60,21 @@ enum tierce__worker_action {
     TIERCE__WORKER_MOVE,
     TIERCE__WORKER_CLEAR,
     TIERCE__WORKER_COMPRESS,
+    TIERCE__WORKER_NAME, /* steps of a move */
+    TIERCE__WORKER_FETCH,
+    TIERCE__WORKER_DROP,
 };
 
 #define TIERCE__WORKER_ORDER_KEYS 1024u
+/* To other workers, without a result yet, of all groups: each has up to 190 KB of names. */
+#define TIERCE__WORKER_MOVES_OPEN 64u
+
+struct tierce__worker_named {
+    uint32_t index; /* among the keys of the move */
+    bool has_parent;
+    uint64_t bytes;
+    char name[TIERCE__KEY_TEXT_BYTES];
+};
 
 struct tierce__worker_order {
     enum tierce__worker_action action;
@@ -61,6 +84,9 @@ struct tierce__worker_order {
     uint32_t tiers; /* a bit for each */
     uint64_t pin_ms, timeout_ms;
     bool keeps;
+    struct tierce__directory_id target;       /* of a move to another worker; session 0: none */
+    const struct tierce__worker_named *named; /* [named_count] of TIERCE__WORKER_FETCH */
+    size_t named_count;
 };
 
 /* Does not change while it is acquired. */
@@ -73,7 +99,8 @@ struct tierce__worker_command {
 void tierce__worker_command_release(struct tierce__worker_command *command);
 
 /* The order is copied. Errors: TIERCE_E_LIMIT (worker_max), TIERCE_E_FULL (of group_max or
- * commands_max none has ended), TIERCE_E_MISS (the worker has left), -ENOMEM. */
+ * commands_max none has ended, or there are TIERCE__WORKER_MOVES_OPEN), TIERCE_E_MISS (the worker
+ * or the target has left), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__worker_commands_give(struct tierce__worker_commands *commands,
                                                 struct tierce__directory_id worker,
                                                 const struct tierce__worker_order *order,
@@ -91,10 +118,15 @@ size_t tierce__worker_commands_next(struct tierce__worker_commands *commands,
 struct tierce__worker_result {
     bool is_done;
     uint64_t chunks, left_out;
-    const char *message; /* control characters become '?' */
+    const char *message;                /* control characters become '?' */
+    struct tierce__worker_named *named; /* [named_count] of TIERCE__WORKER_NAME; may be changed */
+    size_t named_count;
+    const int32_t *landed; /* [landed_count] of TIERCE__WORKER_FETCH */
+    size_t landed_count;
 };
 
-/* A result of a command that is unknown, has ended, or is of another worker, changes nothing. */
+/* A result of a command that is unknown, has ended, or is of another worker, changes nothing. That
+ * of a move's step begins the next one. */
 void tierce__worker_commands_end(struct tierce__worker_commands *commands,
                                  struct tierce__directory_id worker, uint64_t number,
                                  const struct tierce__worker_result *result, uint64_t now_ns);

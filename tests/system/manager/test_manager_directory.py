@@ -318,7 +318,12 @@ def test_commands_to_workers(manager):
             ("INVALID_ARGUMENT", {"action": "WA_PIN", "keys": key(1), "pin_ms": -1}, "pin_ms is -1"),
             ("INVALID_ARGUMENT", {"action": "WA_PIN", "keys": [0] * 2050}, "at most 1024"),
             ("INVALID_ARGUMENT", {"action": "WA_HEALTH", "timeout_ms": 600001}, "timeout_ms is 600001"),
-            ("UNSUPPORTED", {"action": "WA_MOVE", "keys": key(1), "to_worker": "b"}, "to_worker is 'b'")):
+            ("INVALID_ARGUMENT", {"action": "WA_NAME", "keys": key(1)}, "action is 7"),
+            ("INVALID_ARGUMENT", {"action": "WA_PIN", "keys": key(1), "to_worker": "b"}, "to_worker is 'b'"),
+            ("INVALID_ARGUMENT", {"action": "WA_MOVE", "keys": key(1), "from_tier": 1, "to_worker": "b"}, "to_tier 0"),
+            ("INVALID_ARGUMENT", {"action": "WA_MOVE", "keys": key(1), "to_worker": "a"}, "the worker itself"),
+            ("INSTANCE_NOT_EXIST", {"action": "WA_MOVE", "keys": key(1), "to_worker": "b"}, "worker b of group"),
+            ("UNSUPPORTED", {"action": "WA_MOVE", "keys": key(1), "to_worker": "older"}, "takes no commands")):
         got = status(command(operator, **fields))
         assert got["code"] == code_ and why in got["message"], (fields, got)
     # It does not answer; it starts again; another leader.
@@ -372,6 +377,8 @@ def command_nodes(manager):
             (0, "state: CS_DONE", "clear", "", names[30], "memory"),
             (1, "no codec", "compress", "", names[20]),
             (1, "1 are not in memory", "pin", "", names[20], "0" * 32),
+            (1, "has no transfer address", "move", "", names[20], "0" * 32, "--to", names[30]),
+            (2, "accepts GROUP WORKER KEY... --to WORKER", "move", "", names[20], "--to", names[30]),
             (1, "not in the directory", "health", "", "nobody"), (1, "command 7 is unknown", "result", "", "7")):
         wait_until(lambda: (lambda said: said.startswith(f"{code} ") and text in said)(tierce(*arguments)))
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
+#include "core/key/chunk_number.h"
 #include "manager/holdings/holdings.h"
 
 /* Commands to workers: how they reach their worker, how they end, and their bounds. */
@@ -18,7 +19,7 @@ static void open_with(uint32_t commands_max, uint32_t group_max)
     ck_assert_int_eq(tierce__directory_create(
                          &directory,
                          &(struct tierce__directory_opts){
-                             .size = sizeof(struct tierce__directory_opts), .workers_max = 20}),
+                             .size = sizeof(struct tierce__directory_opts), .workers_max = 30}),
                      0);
     ck_assert_int_eq(
         tierce__worker_commands_create(&commands,
@@ -215,6 +216,249 @@ START_TEST(bounds)
 }
 END_TEST
 
+/* ---- moves to another worker ----------------------------------------------------------------- */
+
+enum { CHUNKS = 4 };
+
+/* Chunk i, as its holder names it, and as the directory numbers it. */
+static struct tierce__worker_named named(uint32_t i)
+{
+    struct tierce__worker_named out = {.index = i, .bytes = 4096 * (i + 1), .has_parent = i > 0};
+    uint8_t digest[TIERCE_HASH_BYTES] = {9}, hash[TIERCE_HASH_BYTES] = {(uint8_t)i};
+    struct tierce_shard shard = {.tp_size = 1, .pp_size = 1};
+    ck_assert_int_gt(tierce__key_text_format(out.name, digest, &shard, hash), 0);
+    return out;
+}
+
+static struct tierce__directory_key number_of(uint32_t i)
+{
+    uint8_t digest[TIERCE_HASH_BYTES] = {9}, hash[TIERCE_HASH_BYTES] = {(uint8_t)i};
+    struct tierce_shard shard = {.tp_size = 1, .pp_size = 1};
+    struct tierce__chunk_number n = tierce__chunk_number(digest, &shard, hash);
+    return (struct tierce__directory_key){n.high, n.low};
+}
+
+static int try_move(struct tierce__directory_id from, struct tierce__directory_id to, bool keeps,
+                    uint64_t *number)
+{
+    struct tierce__directory_key keys[CHUNKS];
+    for (uint32_t i = 0; i < CHUNKS; i++)
+        keys[i] = number_of(i);
+    const struct tierce__worker_order order = {.action = TIERCE__WORKER_MOVE,
+                                               .keys = keys,
+                                               .count = CHUNKS,
+                                               .timeout_ms = 1000,
+                                               .keeps = keeps,
+                                               .target = to};
+    return tierce__worker_commands_give(commands, from, &order, now_ns, number);
+}
+
+static uint64_t move(struct tierce__directory_id from, struct tierce__directory_id to, bool keeps)
+{
+    uint64_t number = 0;
+    ck_assert_int_eq(try_move(from, to, keeps, &number), 0);
+    return number;
+}
+
+/* The only step that the worker has to do, which the caller releases. */
+static struct tierce__worker_command *step_of(struct tierce__directory_id worker,
+                                              enum tierce__worker_action action)
+{
+    struct tierce__worker_command *list[2];
+    ck_assert_uint_eq(tierce__worker_commands_next(commands, worker, 0, now_ns, list, 2), 1);
+    ck_assert_int_eq(list[0]->order.action, action);
+    return list[0];
+}
+
+static uint64_t number_of_step(struct tierce__directory_id worker,
+                               enum tierce__worker_action action)
+{
+    struct tierce__worker_command *step = step_of(worker, action);
+    uint64_t number = step->number;
+    tierce__worker_command_release(step);
+    return number;
+}
+
+/* The source names its chunks but one, and some that are not its. */
+static void end_name(struct tierce__directory_id worker)
+{
+    struct tierce__worker_named list[] = {named(0), named(3), named(1), named(2), named(3)};
+    list[1].index = 1; /* another chunk's name */
+    list[3].bytes = 0;
+    struct tierce__worker_result result = {
+        .is_done = true, .message = "1 left", .named = list, .named_count = 5};
+    tierce__worker_commands_end(commands, worker, number_of_step(worker, TIERCE__WORKER_NAME),
+                                &result, now_ns);
+}
+
+static void end_fetch(struct tierce__directory_id worker, const int32_t *landed, size_t count)
+{
+    struct tierce__worker_result result = {.is_done = count > 0,
+                                           .message = count < 3 ? "no room" : "",
+                                           .landed = landed,
+                                           .landed_count = count};
+    struct tierce__worker_command *step = step_of(worker, TIERCE__WORKER_FETCH);
+    ck_assert_uint_eq(step->order.named_count, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        struct tierce__worker_named want = named(i < 2 ? i : 3);
+        ck_assert_str_eq(step->order.named[i].name, want.name);
+        ck_assert_uint_eq(step->order.named[i].bytes, want.bytes);
+        ck_assert(step->order.named[i].has_parent == want.has_parent);
+    }
+    tierce__worker_commands_end(commands, worker, step->number, &result, now_ns);
+    tierce__worker_command_release(step);
+}
+
+static void end_drop(struct tierce__directory_id worker, bool is_done)
+{
+    struct tierce__worker_result result = {
+        .is_done = is_done, .chunks = 2, .message = is_done ? "" : "the mode is freeze"};
+    struct tierce__worker_command *step = step_of(worker, TIERCE__WORKER_DROP);
+    struct tierce__directory_key want[] = {number_of(0), number_of(3)};
+    ck_assert_uint_eq(step->order.count, 2);
+    ck_assert_mem_eq(step->order.keys, want, sizeof(want));
+    tierce__worker_commands_end(commands, worker, step->number, &result, now_ns);
+    tierce__worker_command_release(step);
+}
+
+static void assert_report(uint64_t number, enum tierce__worker_command_state state, uint64_t chunks,
+                          const char *message)
+{
+    struct tierce__worker_report report = get(number);
+    ck_assert_msg(report.state == state && report.chunks == chunks &&
+                      strcmp(report.message, message) == 0,
+                  "%d, %u: %s", (int)report.state, (unsigned)report.chunks, report.message);
+    ck_assert_uint_eq(report.left_out, CHUNKS - chunks);
+    ck_assert_int_eq(report.action, TIERCE__WORKER_MOVE);
+    ck_assert_str_eq(report.worker, "a");
+}
+
+#define NAMED  "worker a: 1 left; worker a: it sent names that are not those of the chunks"
+#define LANDED NAMED "; worker b: no room"
+
+START_TEST(a_move_to_another_worker)
+{
+    static const int32_t landed[] = {-1, 0, 2, 3, 3, 99}, all[] = {0, 1, 3};
+    open_with(0, 0);
+    struct tierce__directory_id a = join("g", "a"), b = join("g", "b"), gone = {99, 1};
+    uint64_t number = move(a, b, false);
+    struct tierce__worker_report report;
+    ck_assert_uint_eq(tierce__worker_commands_next(commands, b, 0, now_ns, NULL, 0), 0);
+    end_name(a);
+    ck_assert_int_eq(get(number).state, TIERCE__COMMAND_SENT);
+    uint64_t step = number_of_step(b, TIERCE__WORKER_FETCH);
+    ck_assert_uint_gt(step, number);
+    ck_assert(!tierce__worker_commands_get(commands, step, "g", now_ns, &report));
+    end(a, step, true); /* not its step */
+    end_fetch(b, landed, 2);
+    /* 0 landed; 2 was not named */
+    ck_assert_int_eq(get(number).state, TIERCE__COMMAND_SENT);
+    struct tierce__worker_command *drop = step_of(a, TIERCE__WORKER_DROP);
+    ck_assert_uint_eq(drop->order.count, 1);
+    const struct tierce__worker_result dropped = {.is_done = true, .chunks = 1, .message = ""};
+    tierce__worker_commands_end(commands, a, drop->number, &dropped, now_ns);
+    tierce__worker_command_release(drop);
+    assert_report(number, TIERCE__COMMAND_DONE, 1, LANDED);
+    /* A copy, and one of which nothing lands: nothing is dropped. */
+    number = move(a, b, true);
+    end_name(a);
+    end_fetch(b, all, 3);
+    assert_report(number, TIERCE__COMMAND_DONE, 3, NAMED);
+    number = move(a, b, false);
+    end_name(a);
+    end_fetch(b, NULL, 0);
+    assert_report(number, TIERCE__COMMAND_FAILED, 0, LANDED);
+    ck_assert_uint_eq(hear(a, 0, 0) + hear(b, 0, 0), 0);
+    /* The source does not drop them. */
+    number = move(a, b, false);
+    end_name(a);
+    end_fetch(b, landed, 6);
+    end_drop(a, false);
+    ck_assert_int_eq(get(number).state, TIERCE__COMMAND_FAILED);
+    ck_assert_ptr_nonnull(strstr(get(number).message, "worker a: the mode is freeze; 2 chunks "
+                                                      "have landed in worker b, and worker a may "
+                                                      "hold them, too"));
+    ck_assert_int_eq(try_move(a, gone, false, &number), TIERCE_E_MISS);
+    ck_assert_int_eq(try_move(gone, b, false, &number), TIERCE_E_MISS);
+    close_all();
+}
+END_TEST
+
+/* A worker leaves, or is late, at each step. */
+START_TEST(a_move_that_ends_half_way)
+{
+    static const int32_t landed[] = {0, 3};
+    open_with(0, 0);
+    struct tierce__directory_id a = join("g", "a"), b = join("g", "b");
+    uint64_t number = move(a, b, false);
+    end_name(a);
+    now_ns += SECOND;
+    ck_assert_int_eq(get(number).state, TIERCE__COMMAND_FAILED);
+    ck_assert_str_eq(get(number).message,
+                     "worker b sent no result within 1000 ms: it has sent no report since the "
+                     "command was given; worker a has dropped none of its chunks");
+    number = move(a, b, false);
+    end_name(a);
+    (void)tierce__directory_leave(directory, b);
+    ck_assert_str_eq(get(number).message,
+                     "worker b has left the directory, or was silent for too long, before it sent "
+                     "a result; worker a has dropped none of its chunks");
+    b = join("g", "b");
+    number = move(a, b, false);
+    end_name(a);
+    end_fetch(b, landed, 2);
+    (void)number_of_step(a, TIERCE__WORKER_DROP);
+    now_ns += SECOND;
+    ck_assert_str_eq(get(number).message,
+                     "worker a sent no result within 1000 ms: it has heard of the command, and may "
+                     "still carry it out; 2 chunks have landed in worker b, and worker a may hold "
+                     "them, too");
+    ck_assert_uint_eq(get(number).chunks, 2);
+    number = move(a, b, false);
+    end_name(a);
+    end_fetch(b, landed, 2);
+    (void)tierce__directory_leave(directory, a);
+    ck_assert_ptr_nonnull(strstr(get(number).message, "worker a has left the directory"));
+    ck_assert_ptr_nonnull(strstr(get(number).message, "2 chunks have landed in worker b"));
+    /* No memory for the next step. */
+    a = join("g", "a");
+    number = move(a, b, false);
+    uint64_t step = number_of_step(a, TIERCE__WORKER_NAME);
+    struct tierce__worker_named list[] = {named(0)};
+    struct tierce__worker_result result = {
+        .is_done = true, .message = "", .named = list, .named_count = 1};
+    tierce__alloc_fail_nth(1);
+    tierce__worker_commands_end(commands, a, step, &result, now_ns);
+    (void)tierce__alloc_fail_nth(0);
+    assert_report(number, TIERCE__COMMAND_FAILED, 0,
+                  "the manager has no memory; worker a has dropped none of its chunks");
+    close_all();
+}
+END_TEST
+
+START_TEST(bound_of_moves)
+{
+    struct tierce__directory_id workers[22];
+    char name[8];
+    uint64_t number;
+    open_with(0, 0);
+    for (unsigned i = 0; i < 22; i++) {
+        snprintf(name, sizeof(name), "w%u", i);
+        workers[i] = join("g", name);
+    }
+    unsigned moves = 0;
+    for (unsigned i = 0; i < 66; i++)
+        moves += try_move(workers[i % 22], workers[(i + 1) % 22], true, &number) == 0;
+    ck_assert_uint_eq(moves, TIERCE__WORKER_MOVES_OPEN); /* of 3 for each worker */
+    ck_assert_int_eq(try_move(workers[21], workers[0], true, &number), TIERCE_E_FULL);
+    (void)give(workers[21]); /* other commands are given */
+    now_ns += SECOND;
+    tierce__worker_commands_tick(commands, now_ns);
+    ck_assert_int_eq(try_move(workers[21], workers[1], true, &number), 0);
+    close_all();
+}
+END_TEST
+
 START_TEST(each_allocation_fails_once)
 {
     open_with(0, 0);
@@ -239,4 +483,5 @@ START_TEST(each_allocation_fails_once)
 END_TEST
 
 CHECK_MAIN("worker commands", .tests = {a_command_and_its_result, a_worker_that_does_not_answer,
-                                        bounds, each_allocation_fails_once})
+                                        bounds, a_move_to_another_worker, a_move_that_ends_half_way,
+                                        bound_of_moves, each_allocation_fails_once})
