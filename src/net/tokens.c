@@ -63,8 +63,11 @@ static bool read_tenant(struct tierce__token *out, const struct tierce__tokens_o
     return true;
 }
 
-static bool read_digest(uint8_t out[TIERCE__TOKEN_DIGEST_BYTES], const char *word)
+static bool read_digest(uint8_t out[TIERCE__TOKEN_DIGEST_BYTES],
+                        const struct tierce__tokens_opts *opts, const char *word)
 {
+    if (opts->key != NULL)
+        return opts->key(out, word);
     return strlen(word) == 2 * (size_t)TIERCE__TOKEN_DIGEST_BYTES &&
            tierce__hex_decode(out, TIERCE__TOKEN_DIGEST_BYTES, word);
 }
@@ -84,8 +87,9 @@ static bool read_token(struct tierce__token *out, size_t index,
         return complain(fault, "the name is not UTF-8, or has control characters");
     snprintf(out->name, sizeof(out->name), "%s", line.name);
     out->is_account = opts->has_accounts && strcmp(line.digest, "account") == 0;
-    if (!out->is_account && !read_digest(out->digest, line.digest))
-        return complain(fault, opts->has_accounts
+    if (!out->is_account && !read_digest(out->digest, opts, line.digest))
+        return complain(fault, opts->key != NULL ? opts->key_text
+                               : opts->has_accounts
                                    ? "the third word is neither 64 hex digits nor \"account\""
                                    : "the third word is not 64 hex digits");
     return opts->more == NULL
@@ -97,8 +101,9 @@ static int complain_line(char why[256], const struct tierce__tokens_opts *opts, 
                          const char *fault)
 {
     const char *more = opts->more != NULL ? opts->more_text : opts->has_tenants ? "[TENANT]" : "";
-    snprintf(why, 256, "%.60s, line %zu: %s; expected %s NAME SHA256%s%s", opts->path, number,
-             fault, opts->has_tenants ? "SCOPES" : "ROLES", more[0] != '\0' ? " " : "", more);
+    snprintf(why, 256, "%.60s, line %zu: %s; expected %s NAME %s%s%s", opts->path, number, fault,
+             opts->has_tenants ? "SCOPES" : "ROLES", opts->key != NULL ? "PUBLIC-KEY" : "SHA256",
+             more[0] != '\0' ? " " : "", more);
     return TIERCE_E_CONFIG;
 }
 

@@ -35,8 +35,12 @@ struct tierce__tokens_opts {
     const char *param; /* the parameter that names the file, for messages; NULL: auth.token_file */
     bool (*rights)(uint32_t *out, const char *word); /* false: unknown word */
     const char *rights_text;                         /* "a role must be user or admin" */
-    bool has_tenants;                                /* a fourth word is allowed */
-    bool has_accounts;                               /* "account" may replace the digest */
+    /* Reads the third word, which is a public key of 32 bytes; NULL: it is the SHA-256 of a token,
+     * as 64 hex digits. Such an entry is found with tierce__tokens_find_digest. */
+    bool (*key)(uint8_t out[TIERCE__TOKEN_DIGEST_BYTES], const char *word);
+    const char *key_text; /* with `key`: "the third word is not ..." */
+    bool has_tenants;     /* a fourth word is allowed */
+    bool has_accounts;    /* "account" may replace the digest */
     /* Reads the words after the digest of a line, which becomes the entry `index`; NULL: there may
      * be none but the tenant. False: `fault` says in words what is wrong. */
     bool (*more)(void *arg, size_t index, const struct tierce__token *token, char *const *words,

@@ -20,6 +20,7 @@
 #include "engine/observe/kv_batch.h"
 #include "engine/observe/kv_stream.h"
 #include "net/control/control.h"
+#include "net/loopback.h"
 #include "net/tokens.h"
 #include "proto/msgpack/msgpack_write.h"
 
@@ -341,6 +342,64 @@ static int open_pages(struct tierce__kv_publisher *p, const struct tierce_config
     return rc;
 }
 
+static bool has_text(const struct tierce_config *config, enum tierce__engine_param row)
+{
+    return tierce__engine_text(config, row)[0] != '\0';
+}
+
+static int open_stream(struct tierce__kv_publisher *p, const struct tierce_config *config,
+                       char why[256])
+{
+    const char *key = tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_CURVE_KEY_FILE);
+    struct tierce__zmq_curve_pair curve = {0};
+    char fault[256] = "";
+    int rc = 0;
+    if (key[0] != '\0')
+        rc = tierce__zmq_curve_read(&curve, "kv_events.curve_key_file", key, why);
+    if (rc < 0)
+        return rc;
+    const struct tierce__kv_stream_opts stream = {
+        .size = sizeof(stream),
+        .endpoint = tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_ENDPOINT),
+        .replay = tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_REPLAY_ENDPOINT),
+        .topic = p->topic_copy,
+        .first = (tierce__wall_us() / 1000) << SEQUENCE_SHIFT,
+        .bytes_max = tierce__engine_number(config, TIERCE__ENGINE_KV_EVENTS_REPLAY),
+        .curve = key[0] != '\0' ? &curve : NULL,
+        .readers = tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_CURVE_READERS_FILE)};
+    rc = tierce__kv_stream_open(&p->stream, &stream, fault);
+    if (rc < 0 && fault[0] != '\0')
+        snprintf(why, 256, "%s%.240s",
+                 strncmp(fault, "kv_events", 9) == 0 ? "" : "kv_events: ", fault);
+    tierce__zmq_curve_wipe(&curve);
+    return rc;
+}
+
+/* An endpoint that other hosts reach, and that nothing protects, is allowed, but not in silence. */
+static void warn_of_open(const struct tierce_config *config, enum tierce__engine_param endpoint,
+                         enum tierce__engine_param protection)
+{
+    char host[256];
+    const char *text = tierce__engine_text(config, endpoint);
+    host_of(host, text);
+    if (text[0] != '\0' && !tierce__is_loopback_host(host) && !has_text(config, protection))
+        tierce__log(TIERCE_LOG_WARN, "kv_events_open",
+                    "endpoint=%.200s readers=\"every program of every host that reaches it\" "
+                    "hint=\"set %s, or use an address of 127.0.0.1\"",
+                    text, tierce__engine_params()[protection].name);
+}
+
+static void warn_of_all_open(const struct tierce_config *config)
+{
+    warn_of_open(config, TIERCE__ENGINE_KV_EVENTS_ENDPOINT,
+                 TIERCE__ENGINE_KV_EVENTS_CURVE_KEY_FILE);
+    warn_of_open(config, TIERCE__ENGINE_KV_EVENTS_REPLAY_ENDPOINT,
+                 TIERCE__ENGINE_KV_EVENTS_CURVE_KEY_FILE);
+    if (tierce__engine_number(config, TIERCE__ENGINE_KV_EVENTS_SNAPSHOT_PORT) != 0)
+        warn_of_open(config, TIERCE__ENGINE_KV_EVENTS_ENDPOINT,
+                     TIERCE__ENGINE_KV_EVENTS_TOKEN_FILE);
+}
+
 static int open_publisher(struct tierce__kv_publisher *p, const struct tierce_config *config,
                           char why[256])
 {
@@ -349,33 +408,22 @@ static int open_publisher(struct tierce__kv_publisher *p, const struct tierce_co
                                               .arg = p,
                                               .batch_max = BATCH_MAX,
                                               .interval_ms = INTERVAL_MS};
-    char fault[256] = "";
     p->topic_copy = tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_TOPIC));
     if (p->topic_copy == NULL)
         return -ENOMEM;
     if (getrandom(&p->instance, sizeof(p->instance), 0) != (ssize_t)sizeof(p->instance))
         return -EIO;
-    const struct tierce__kv_stream_opts stream = {
-        .size = sizeof(stream),
-        .endpoint = tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_ENDPOINT),
-        .replay = tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_REPLAY_ENDPOINT),
-        .topic = p->topic_copy,
-        .first = (tierce__wall_us() / 1000) << SEQUENCE_SHIFT,
-        .bytes_max = tierce__engine_number(config, TIERCE__ENGINE_KV_EVENTS_REPLAY)};
-    int rc = tierce__kv_stream_open(&p->stream, &stream, fault);
-    if (rc < 0 && fault[0] != '\0')
-        snprintf(why, 256, "kv_events: %.240s", fault);
+    int rc = open_stream(p, config, why);
     if (rc == 0)
         rc = tierce__events_subscribe(&p->subscription, p->engine, &events);
     if (rc == 0)
         rc = tierce__thread_start(&p->thread, run, p);
     p->has_thread = rc == 0;
-    return rc == 0 ? open_pages(p, config, why) : rc;
-}
-
-static bool has_text(const struct tierce_config *config, enum tierce__engine_param row)
-{
-    return tierce__engine_text(config, row)[0] != '\0';
+    if (rc == 0)
+        rc = open_pages(p, config, why);
+    if (rc == 0)
+        warn_of_all_open(config);
+    return rc;
 }
 
 /* Returns 0, 1 if there is a publisher, or TIERCE_E_CONFIG. */
@@ -385,15 +433,22 @@ static int is_wanted(const struct tierce_config *config, char why[256])
     bool has_port = tierce__engine_number(config, TIERCE__ENGINE_KV_EVENTS_SNAPSHOT_PORT) != 0;
     bool has_tokens = has_text(config, TIERCE__ENGINE_KV_EVENTS_TOKEN_FILE);
     bool has_replay = has_text(config, TIERCE__ENGINE_KV_EVENTS_REPLAY_ENDPOINT);
+    bool has_curve = has_text(config, TIERCE__ENGINE_KV_EVENTS_CURVE_KEY_FILE);
     why[0] = '\0';
     if (has_certificate != has_text(config, TIERCE__ENGINE_KV_EVENTS_KEY))
         snprintf(why, 256, "kv_events.certificate and kv_events.key must be set together");
+    else if (has_curve != has_text(config, TIERCE__ENGINE_KV_EVENTS_CURVE_READERS_FILE))
+        snprintf(why, 256,
+                 "kv_events.curve_key_file and kv_events.curve_readers_file must be set together");
     else if ((has_certificate || has_tokens) && !has_port)
         snprintf(why, 256, "%s requires kv_events.snapshot_port",
                  has_certificate ? "kv_events.certificate" : "kv_events.token_file");
-    else if ((has_replay || has_port) && !has_text(config, TIERCE__ENGINE_KV_EVENTS_ENDPOINT))
+    else if ((has_replay || has_port || has_curve) &&
+             !has_text(config, TIERCE__ENGINE_KV_EVENTS_ENDPOINT))
         snprintf(why, 256, "%s requires kv_events.endpoint",
-                 has_replay ? "kv_events.replay_endpoint" : "kv_events.snapshot_port");
+                 has_replay ? "kv_events.replay_endpoint"
+                 : has_port ? "kv_events.snapshot_port"
+                            : "kv_events.curve_key_file");
     if (why[0] != '\0')
         return TIERCE_E_CONFIG;
     return has_text(config, TIERCE__ENGINE_KV_EVENTS_ENDPOINT);

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log/log.h"
 #include "base/threads/lock.h"
+#include "engine/observe/kv_readers.h"
 
 enum {
     KEPT_MAX = 16384,   /* batches */
@@ -35,6 +36,7 @@ struct kv_replay {
 struct tierce__kv_stream {
     const char *topic;
     void *context, *pub, *router;
+    struct tierce__kv_readers *readers; /* or NULL: every reader may connect */
     int wake_fd;
     bool was_refused;                      /* an invalid request was logged */
     struct kv_replay replays[READERS_MAX]; /* [replay_count], in the order of their requests */
@@ -328,9 +330,15 @@ void tierce__kv_stream_serve(struct tierce__kv_stream *stream, uint64_t until_ns
     bool has_advanced = true;
     while (!is_woken(stream) && tierce__now_ns() < until_ns) {
         bool has_room = stream->router != NULL && stream->replay_count < READERS_MAX;
-        zmq_pollitem_t items[] = {{.fd = stream->wake_fd, .events = ZMQ_POLLIN},
-                                  {.socket = stream->router, .events = ZMQ_POLLIN}};
-        (void)zmq_poll(items, has_room ? 2 : 1, wait_ms(stream, has_advanced, until_ns));
+        zmq_pollitem_t items[3] = {{.fd = stream->wake_fd, .events = ZMQ_POLLIN}};
+        int count = 1;
+        if (stream->readers != NULL)
+            items[count++] = (zmq_pollitem_t){.socket = tierce__kv_readers_socket(stream->readers),
+                                              .events = ZMQ_POLLIN};
+        if (has_room)
+            items[count++] = (zmq_pollitem_t){.socket = stream->router, .events = ZMQ_POLLIN};
+        (void)zmq_poll(items, count, wait_ms(stream, has_advanced, until_ns));
+        tierce__kv_readers_answer(stream->readers);
         /* Invalid requests count too, so that they keep nobody from the rest. */
         for (uint32_t i = 0; has_room && i < READERS_MAX && stream->replay_count < READERS_MAX; i++)
             has_room = take_request(stream);
@@ -352,7 +360,8 @@ static bool is_endpoint(const char *text)
     return strncmp(text, "tcp://", 6) == 0 || strncmp(text, "ipc://", 6) == 0;
 }
 
-static int bind_socket(void **out, void *context, int type, const char *endpoint, char why[256])
+static int bind_socket(void **out, void *context, int type, const char *endpoint,
+                       const struct tierce__zmq_curve_pair *curve, char why[256])
 {
     int behind = TIERCE__KV_BEHIND_MAX, linger = 0, mandatory = 1;
     int64_t bytes = FRAME_BYTES;
@@ -368,6 +377,9 @@ static int bind_socket(void **out, void *context, int type, const char *endpoint
     (void)zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes, sizeof(bytes));
     if (type == ZMQ_ROUTER)
         (void)zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof(mandatory));
+    int rc = curve != NULL ? tierce__zmq_curve_serve(socket, curve) : 0;
+    if (rc < 0)
+        return rc;
     if (zmq_bind(socket, endpoint) == 0)
         return 0;
     snprintf(why, 256, "'%.160s' cannot be bound: %s", endpoint, zmq_strerror(zmq_errno()));
@@ -383,9 +395,13 @@ static int open_sockets(struct tierce__kv_stream *s, const struct tierce__kv_str
     s->context = zmq_ctx_new();
     if (s->context == NULL)
         return -ENOMEM;
-    int rc = bind_socket(&s->pub, s->context, ZMQ_PUB, opts->endpoint, why);
+    int rc = 0;
+    if (opts->curve != NULL)
+        rc = tierce__kv_readers_open(&s->readers, s->context, opts->readers, why);
+    if (rc == 0)
+        rc = bind_socket(&s->pub, s->context, ZMQ_PUB, opts->endpoint, opts->curve, why);
     if (rc == 0 && opts->replay[0] != '\0')
-        rc = bind_socket(&s->router, s->context, ZMQ_ROUTER, opts->replay, why);
+        rc = bind_socket(&s->router, s->context, ZMQ_ROUTER, opts->replay, opts->curve, why);
     return rc;
 }
 
@@ -422,6 +438,7 @@ void tierce__kv_stream_close(struct tierce__kv_stream *stream)
         zmq_close(stream->pub);
     if (stream->router != NULL)
         zmq_close(stream->router);
+    tierce__kv_readers_close(stream->readers);
     if (stream->context != NULL)
         zmq_ctx_term(stream->context);
     if (stream->wake_fd >= 0)

@@ -8,6 +8,8 @@
 
 #include <tierce/status.h>
 
+#include "net/zmq_curve.h"
+
 /*
  * The sockets of a publisher of KV events, over libzmq: numbered batches for all subscribers, and
  * the last of them for readers that missed some. docs/inside/format/kv-events.md has the frames.
@@ -29,12 +31,16 @@ struct tierce__kv_stream_opts {
     const char *topic;    /* [borrow until close] */
     uint64_t first;       /* sequence of the first batch */
     uint64_t bytes_max;   /* of the batches that are kept */
+    /* The keys of a stream that is encrypted, and the file of its readers (kv_readers.h); NULL: it
+     * is not, and every reader may connect. [borrow for the call] */
+    const struct tierce__zmq_curve_pair *curve;
+    const char *readers;
 };
 
 struct tierce__kv_stream;
 
 /* Errors, `why` in words: TIERCE_E_CONFIG (an endpoint of another kind, or one that cannot be
- * bound), -ENOMEM, negative errno. */
+ * bound; an invalid file of readers), -ENOMEM, negative errno. */
 TIERCE_MUSTUSE int tierce__kv_stream_open(struct tierce__kv_stream **out,
                                           const struct tierce__kv_stream_opts *opts, char why[256]);
 /* NULL is accepted. No other call is in progress. */
@@ -51,8 +57,8 @@ void tierce__kv_stream_skip(struct tierce__kv_stream *stream);
 /* The sequence of the next batch. Thread: any. */
 uint64_t tierce__kv_stream_next(struct tierce__kv_stream *stream);
 
-/* Answers requests for replay until the time has come or the stream is woken. Thread: one at a
- * time, that which closes the stream too. */
+/* Answers requests for replay, and questions about readers, until the time has come or the stream
+ * is woken. Thread: one at a time, that which closes the stream too. */
 void tierce__kv_stream_serve(struct tierce__kv_stream *stream, uint64_t until_ns);
 /* Thread: any. */
 void tierce__kv_stream_wake(struct tierce__kv_stream *stream);

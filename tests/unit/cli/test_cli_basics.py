@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import threading
 import unittest
 
@@ -46,6 +47,20 @@ class Basics(CliCase):
                 f'there is no "{wrong}"; the nearest is "{right}"\n'.replace("\x1b", "?")])
         self.check(2, "storage", err=["tierce storage: storage what?"])
         self.check(2, "\x1b[31m", err=['"?[31m"'])
+
+    def test_keygen(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "key")
+            public = self.check(0, "keygen", path).stdout
+            self.assertRegex(public, r"^\S{40}\n$")
+            self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+            self.assertNotIn(public.strip(), open(path).read())
+            self.assertEqual(self.check(0, "keygen", "--public", path).stdout, public)
+            self.check(1, "keygen", path, err=["File exists; a key is never replaced"])
+            with open(path, "w") as file:
+                file.write(public[:39])
+            self.check(1, "keygen", "--public", path, err=["does not hold a secret key of CURVE"])
+        self.check(2, "keygen", err=["one FILE is required"])
 
     def test_a_full_disk_is_said(self):
         with open("/dev/full", "w") as full:

@@ -11,12 +11,14 @@
 #include "engine/objects/object_form.h"
 #include "engine/observe/kv_batch.h"
 #include "engine/observe/kv_publisher.h"
+#include "net/zmq_curve.h"
 #include "net/listen.h"
 #include "proto/msgpack/msgpack.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <tierce/events.h>
 #include <zmq.h>
 
@@ -25,6 +27,9 @@ enum { BLOCKS_MAX = 8192, CHAIN_BLOCKS = 32, BODY_MAX = 4 << 20 };
 static struct fixture fx;
 static char folder[] = "/tmp/tierce-kv-XXXXXX";
 static char endpoint[64], replay_endpoint[64], port_text[8];
+static char key_path[64], readers_path[64];
+static struct tierce__zmq_curve_pair server_keys, reader_keys;
+static bool is_encrypted;
 static uint16_t port;
 
 /* ---- the set of a reader --------------------------------------------------------------------- */
@@ -166,6 +171,10 @@ static void open_reader(bool has_snapshots)
     zmq_setsockopt(reader.sub, ZMQ_RCVHWM, &zero, sizeof(zero));
     zmq_setsockopt(reader.dealer, ZMQ_RCVHWM, &zero, sizeof(zero));
     zmq_setsockopt(reader.dealer, ZMQ_LINGER, &zero, sizeof(zero));
+    void *sockets[] = {reader.sub, reader.dealer};
+    for (size_t i = 0; is_encrypted && i < 2; i++)
+        ck_assert_int_eq(tierce__zmq_curve_join(sockets[i], &reader_keys, server_keys.public_key),
+                         0);
     ck_assert_int_eq(zmq_connect(reader.sub, endpoint), 0);
     ck_assert_int_eq(zmq_connect(reader.dealer, replay_endpoint), 0);
 }
@@ -367,13 +376,31 @@ static void make_addresses(void)
     snprintf(port_text, sizeof(port_text), "%u", port);
 }
 
+/* From now on engines encrypt, and readers have a key. */
+static void make_keys(void)
+{
+    char why[256];
+    snprintf(key_path, sizeof(key_path), "%s/key", folder);
+    snprintf(readers_path, sizeof(readers_path), "%s/readers", folder);
+    ck_assert_int_eq(tierce__zmq_curve_create(&server_keys, key_path, why), 0);
+    ck_assert_int_eq(zmq_curve_keypair(reader_keys.public_key, reader_keys.secret_key), 0);
+    FILE *file = fopen(readers_path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fchmod(fileno(file), 0600), 0);
+    ck_assert_int_gt(fprintf(file, "read router %s\n", reader_keys.public_key), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    is_encrypted = true;
+}
+
 static void open_engine(const char *ring, const char *replay)
 {
     fx_open(&fx, true,
             (const char *[]){"kv_events.endpoint", endpoint, "kv_events.replay_endpoint",
                              replay_endpoint, "kv_events.snapshot_port", port_text,
                              "kv_events.topic", "kv@pod@model", "kv_events.dp_rank", "5",
-                             "kv_events.replay", replay, "events.ring", ring, NULL});
+                             "kv_events.replay", replay, "events.ring", ring,
+                             is_encrypted ? "kv_events.curve_key_file" : NULL, key_path,
+                             "kv_events.curve_readers_file", readers_path, NULL});
 }
 
 static void end_all(void)
@@ -404,13 +431,17 @@ static void change_engine(struct test_random *random, unsigned count)
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-/* Lost messages, a replay that reaches back or not, and a publisher that starts again. */
+/* Lost messages, a replay that reaches back or not, and a publisher that starts again; 3:
+ * encrypted.
+ */
 START_TEST(a_reader_is_exact)
 {
     struct test_random random = test_random_start("kv_events");
     make_addresses();
+    if (_i == 3)
+        make_keys();
     open_engine("65536", _i == 1 ? "4KiB" : "16MiB");
-    open_reader(_i < 2);
+    open_reader(_i != 2);
     for (unsigned round = 0; round < 4; round++) {
         change_engine(&random, 40);
         follow(&random, 3);
@@ -423,7 +454,7 @@ START_TEST(a_reader_is_exact)
     wait_until_equal();
     ck_assert_uint_gt(reader.replays, 0);
     ck_assert(_i == 2 || reader.instance != instance);
-    ck_assert_int_eq(reader.snapshots > 0, _i < 2);
+    ck_assert_int_eq(reader.snapshots > 0, _i != 2);
     end_all();
 }
 END_TEST
@@ -570,6 +601,19 @@ START_TEST(invalid_parameters)
                   "kv_events: 'inproc://x' is not tcp://ADDRESS:PORT or ipc://PATH");
     check_refused((const char *[]){"kv_events.endpoint", "tcp://127.0.0.1:x", NULL},
                   "kv_events: 'tcp://127.0.0.1:x' cannot be bound: Invalid argument");
+    check_refused((const char *[]){"kv_events.endpoint", endpoint, "kv_events.curve_key_file",
+                                   endpoint, NULL},
+                  "kv_events.curve_key_file and kv_events.curve_readers_file must be set together");
+    check_refused((const char *[]){"kv_events.curve_readers_file", endpoint,
+                                   "kv_events.curve_key_file", endpoint, NULL},
+                  "kv_events.curve_key_file requires kv_events.endpoint");
+    check_refused((const char *[]){"kv_events.endpoint", endpoint, "kv_events.curve_key_file",
+                                   "/nowhere", "kv_events.curve_readers_file", "/nowhere", NULL},
+                  "kv_events.curve_key_file: /nowhere");
+    make_keys();
+    check_refused((const char *[]){"kv_events.endpoint", endpoint, "kv_events.curve_key_file",
+                                   key_path, "kv_events.curve_readers_file", key_path, NULL},
+                  "kv_events: /tmp/tierce-kv-");
     open_engine("65536", "16MiB");
     check_refused((const char *[]){"kv_events.endpoint", "tcp://127.0.0.1:0",
                                    "kv_events.snapshot_port", port_text, NULL},
@@ -580,7 +624,29 @@ START_TEST(invalid_parameters)
 }
 END_TEST
 
+/* The name of an interface is not known to be this host alone; that of this test is. */
+START_TEST(open_endpoints_are_logged)
+{
+    record_log(TIERCE_LOG_WARN);
+    make_addresses();
+    make_keys();
+    static const char *const hints[] = {"set kv_events.curve_key_file", "set kv_events.token_file"};
+    for (unsigned i = 0; i < 3; i++) {
+        fx_open(&fx, true,
+                (const char *[]){"kv_events.endpoint", i == 0 ? endpoint : "tcp://lo:*",
+                                 i > 1 ? "kv_events.curve_key_file" : NULL, key_path,
+                                 "kv_events.curve_readers_file", readers_path, NULL});
+        ck_assert_uint_eq(recorded("kv_events_open"), i > 0); /* 2: it is encrypted */
+        ck_assert_uint_eq(recorded_with("kv_events_open", hints[0]), i > 0);
+        fx_close(&fx);
+    }
+    fx_remove(&fx);
+    ck_assert_uint_eq(recorded_with("kv_events_open", hints[1]), 0);
+    temp_folder_remove(folder);
+}
+END_TEST
+
 CHECK_MAIN("kv_events", .seconds = 110, .setup = silence_log, .at_once = true,
            .tests = {lost_changes_are_made_good, first_contents_are_tried_again, invalid_requests,
-                     invalid_parameters, what_is_published},
-           .loops = {{a_reader_is_exact, 0, 3}})
+                     invalid_parameters, open_endpoints_are_logged, what_is_published},
+           .loops = {{a_reader_is_exact, 0, 4}})
