@@ -76,12 +76,14 @@ PyObject *tierce__core_handover_pull(PyObject *self, PyObject *args)
     uint64_t to_block;
     struct tierce__handover_from from = {0};
     struct tierce__handover_pulled out;
-    if (!PyArg_ParseTuple(args, "OO&O&sO&sO&O&O&|z", &object, tierce__core_uint64, &from.from_block,
-                          tierce__core_uint64, &to_block, &from.host, tierce__core_uint16,
-                          &from.port, &from.token, tierce__core_uint64, &from.session,
-                          tierce__core_uint32, &from.wait_ms, tierce__core_uint32, &from.timeout_ms,
-                          &from.ticket))
+    int uses_tls = 0;
+    if (!PyArg_ParseTuple(args, "OO&O&sO&sO&O&O&|zp", &object, tierce__core_uint64,
+                          &from.from_block, tierce__core_uint64, &to_block, &from.host,
+                          tierce__core_uint16, &from.port, &from.token, tierce__core_uint64,
+                          &from.session, tierce__core_uint32, &from.wait_ms, tierce__core_uint32,
+                          &from.timeout_ms, &from.ticket, &uses_tls))
         return NULL;
+    from.uses_tls = uses_tls != 0;
     ChainObject *chain = chain_of(object);
     if (chain == NULL)
         return NULL;

@@ -72,9 +72,12 @@ PyObject *tierce__core_push_begin(PyObject *self, PyObject *args)
 {
     ViewObject *v = (ViewObject *)self;
     struct tierce__push_to to = {0};
-    if (!PyArg_ParseTuple(args, "sO&sO&O&", &to.host, tierce__core_uint16, &to.port, &to.ticket,
-                          tierce__core_uint32, &to.wait_ms, tierce__core_uint32, &to.timeout_ms))
+    int uses_tls = 0;
+    if (!PyArg_ParseTuple(args, "sO&sO&O&|p", &to.host, tierce__core_uint16, &to.port, &to.ticket,
+                          tierce__core_uint32, &to.wait_ms, tierce__core_uint32, &to.timeout_ms,
+                          &uses_tls))
         return NULL;
+    to.uses_tls = uses_tls != 0;
     PushObject *p = tierce__core_new(tierce__core_push_type);
     if (p == NULL)
         return NULL;

@@ -143,6 +143,8 @@ static void put_place(struct tierce__json_write *json, const struct tierce__inbo
     tierce__json_write_text(json, "host", place->host);
     tierce__json_write_count(json, "port", place->port);
     tierce__json_write_text(json, "ticket", place->ticket);
+    if (place->uses_tls)
+        tierce__json_write_bool(json, "tls", true);
     tierce__json_write_close(json, '}');
     tierce__json_write_close(json, '}');
 }

@@ -13,6 +13,7 @@
 struct tierce__inbox_of {
     char host[TIERCE__INBOX_HOST_MAX + 1];
     uint16_t port;
+    bool uses_tls;
     uint32_t count;
     char tickets[TIERCE__INBOX_TICKETS][TIERCE__INBOX_TICKET_MAX + 1];
     uint64_t expires_ns; /* of the tickets */
@@ -56,6 +57,7 @@ enum tierce__inbox_answer tierce__inboxes_take(struct tierce__inboxes *inboxes, 
         memcpy(out->host, inbox->host, sizeof(out->host));
         memcpy(out->ticket, inbox->tickets[inbox->count], sizeof(out->ticket));
         out->port = inbox->port;
+        out->uses_tls = inbox->uses_tls;
     } else if (now_ns >= inbox->ask_ns) {
         answer = TIERCE__INBOX_ASK;
         inbox->is_asked = true;
@@ -86,6 +88,7 @@ static bool read_inbox(struct tierce__inbox_of *out, struct tierce__text answer,
     /* The engine's clock began earlier than ours: a part of the time is left out. */
     out->expires_ns = now_ns + (uint64_t)seconds * 900u * TIERCE__MS_NS;
     out->port = (uint16_t)port;
+    out->uses_tls = tierce__json_get_bool(inbox, "tls");
     return out->count > 0;
 }
 

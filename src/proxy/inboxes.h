@@ -29,6 +29,7 @@
 struct tierce__inbox_place {
     char host[TIERCE__INBOX_HOST_MAX + 1];
     uint16_t port;
+    bool uses_tls;
     char ticket[TIERCE__INBOX_TICKET_MAX + 1];
 };
 

@@ -115,7 +115,7 @@ def read_offer(options: dict) -> dict | None:
     try:
         if valid:
             read_address(f"[{host}]:{port}")
-            return {"host": host, "port": port, "token": token, "tokens": tokens}
+            return {"host": host, "port": port, "token": token, "tokens": tokens} | tls_word(offer.get("tls") is True)
     except ValueError:
         pass
     log.warning("a request has an invalid offer of a prefiller in kv_transfer_params; it is computed")
@@ -127,9 +127,14 @@ def has_prompt(request) -> bool:
     return request.num_computed_tokens >= request.num_prompt_tokens
 
 
-def new_offer(serves: str, tokens: int) -> dict:
+def tls_word(uses_tls: bool) -> dict:
+    """Of an address in kv_transfer_params: the engine there uses TLS (peers.certificate)."""
+    return {"tls": True} if uses_tls else {}
+
+
+def new_offer(serves: str, tokens: int, uses_tls: bool = False) -> dict:
     host, _, port = serves.rpartition(":")  # an IPv6 address has no brackets here
-    return {"host": host, "port": int(port), "token": secrets.token_hex(TOKEN_BYTES), "tokens": tokens}
+    return {"host": host, "port": int(port), "token": secrets.token_hex(TOKEN_BYTES), "tokens": tokens} | tls_word(uses_tls)
 
 
 def answer(offer: dict) -> dict:
@@ -180,7 +185,7 @@ class Pulls:
             if left_ms > 0 and not pull.released:
                 _, count, pushed, why = pull.view.handover_pull(
                     chain, from_block, to_block, offer["host"], offer["port"], offer["token"], session,
-                    int(WAIT_S * 1000), left_ms, offer.get("ticket"))
+                    int(WAIT_S * 1000), left_ms, offer.get("ticket"), "tls" in offer)
                 self.count(handovers=1, handover_bytes=count, handover_pushed_bytes=pushed, handover_seconds=time.monotonic() - began)
                 if why:
                     self.warn(offer, why)

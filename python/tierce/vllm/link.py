@@ -79,6 +79,7 @@ class Facts:
     bars_handover: str = ""  # why it cannot read the offers of other engines
     kv_events: bool = False  # it requires the blocks of requests, see kv_events.py
     serves: str = ""  # HOST:PORT of its own offers; empty: it makes none
+    uses_tls: bool = False  # there: peers.certificate
     accepts: bool = False  # and there, chunks that other engines push
     allows: list[str] = field(default_factory=list)  # hosts to which it pushes: handover.allow
 

@@ -43,7 +43,7 @@ def read_push(options: dict) -> dict | None:
     try:
         if isinstance(host, str) and type(port) is int and 0 < port < 65536 and is_ticket(ticket):
             handover.read_address(f"[{host}]:{port}")
-            return {"host": host, "port": port, "ticket": ticket}
+            return {"host": host, "port": port, "ticket": ticket} | handover.tls_word(to.get("tls") is True)
     except ValueError:
         pass
     log.warning("a request has an invalid inbox in kv_transfer_params; its prompt is not pushed")
@@ -57,10 +57,10 @@ def read_ticket(options: dict) -> str | None:
     return ticket if is_ticket(ticket) else None
 
 
-def tickets_answer(serves: str, tickets: list[str]) -> dict:
+def tickets_answer(serves: str, tickets: list[str], uses_tls: bool = False) -> dict:
     """To a request that asks for tickets; without any if the engine has no inbox."""
     host, _, port = serves.rpartition(":")  # an IPv6 address has no brackets here
-    inbox = {"host": host, "port": int(port), "tickets": tickets, "seconds": int(TICKET_S)} if tickets else {}
+    inbox = {"host": host, "port": int(port), "tickets": tickets, "seconds": int(TICKET_S)} | handover.tls_word(uses_tls) if tickets else {}
     return {handover.OURS: {INBOX: inbox}}
 
 
@@ -90,7 +90,8 @@ class Pushes:
             if why:
                 self.refuse(session, to, why)
                 return
-            push = view.push_begin(to["host"], to["port"], to["ticket"], BUSY_MS, int(self.settings.timeout_s * 1000))
+            push = view.push_begin(to["host"], to["port"], to["ticket"], BUSY_MS, int(self.settings.timeout_s * 1000),
+                                   "tls" in to)
             known = push, to
             with self.lock:
                 self.begun[session] = known

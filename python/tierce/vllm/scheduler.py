@@ -267,7 +267,7 @@ class SchedulerHalf:
             if end == 0:
                 return None
             tokens = request.num_prompt_tokens if ended else end * self.block_tokens
-            what = handover.new_offer(self.facts.serves, tokens)
+            what = handover.new_offer(self.facts.serves, tokens, self.facts.uses_tls)
             if tracker.is_pushed:
                 what["ticket"] = tracker.push["ticket"]
             self.link.offer(tracker.session, part, 0, end, what)
@@ -281,7 +281,8 @@ class SchedulerHalf:
         """The answer to a proxy that will have prompts pushed here."""
         try:
             ready = self.facts is not None and self.facts.off is None and self.facts.accepts
-            return push.tickets_answer(self.facts.serves, self.link.tickets(count)) if ready else push.tickets_answer("", [])
+            return (push.tickets_answer(self.facts.serves, self.link.tickets(count), self.facts.uses_tls) if ready
+                    else push.tickets_answer("", []))
         except LinkError as error:
             self.warn_once(f"no tickets for pushes: {error}")
             return None

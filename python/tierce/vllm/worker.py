@@ -285,7 +285,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
                      milliseconds(self.engine.param("timeout.lookup")),
                      blocks_to_write=self.memory.stores_behind, bars_handover=self.handover_barrier(),
-                     serves=self.serves, accepts=self.accepts,
+                     serves=self.serves, uses_tls=bool(self.engine.param("peers.certificate")), accepts=self.accepts,
                      allows=list(self.handover.allow), kv_events=self.tier_events is not None)
 
     def reset(self, era: bytes) -> bool:

@@ -38,7 +38,8 @@ struct tierce__inbox;
 #define TIERCE__HANDOVER_OFFERS_MAX 4096u
 #define TIERCE__HANDOVER_WHY_BYTES  256u
 
-/* Listens on `host`, `port` (0: a free one). Errors: negative errno (the port),
+/* Listens on `host`, `port` (0: a free one); with TLS if the engine has certificates
+ * (engine/peer/peer_tls.h). Errors: negative errno (the port), TIERCE_E_CONFIG (the certificate),
  * TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM; `why` in words. */
 TIERCE_MUSTUSE int tierce__handover_start(struct tierce__handover **out,
                                           struct tierce_engine *engine, const char *host,
@@ -70,6 +71,7 @@ size_t tierce__handover_offers(struct tierce__handover *handover);
 struct tierce__handover_from {
     const char *host; /* of the prefiller */
     uint16_t port;
+    bool uses_tls; /* as its offer says; this engine must, too */
     const char *token;
     uint64_t session;    /* whose pins the chunks become */
     uint64_t from_block; /* blocks before it are not read */
@@ -94,9 +96,9 @@ struct tierce__handover_pulled {
  * Brings the chunks of chain[0, to_block), which ends the chain, to memory, in the order of the
  * prompt: those that memory lacks are read from the prefiller. Ends at the first one that cannot be
  * had: TIERCE_E_MISS (the prefiller does not have it), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
- * TIERCE_E_REFUSED (there is no such offer), TIERCE_E_FULL (no memory here), or why it is wrong.
- * Blocks. Errors: TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM; *out is set all the same. The
- * outcome is noted (below).
+ * TIERCE_E_REFUSED (there is no such offer, or one side alone uses TLS), TIERCE_E_FULL (no memory
+ * here), or why it is wrong. Blocks. Errors: TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM; *out
+ * is set all the same. The outcome is noted (below).
  */
 TIERCE_MUSTUSE int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *chain,
                                          uint64_t to_block,

@@ -13,6 +13,7 @@
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_inbox.h"
 #include "engine/peer/peer_keeper.h"
+#include "engine/peer/peer_tls.h"
 #include "engine/view.h"
 #include "engine/waterfall.h"
 #include "store/await.h"
@@ -145,17 +146,29 @@ static void answered(struct tierce__store_req *req)
     (void)tierce__await_answer(req->arg); /* it is waited for without a limit */
 }
 
+/* Why the prefiller is not connected to, or NULL. */
+static const char *mismatch_of(const struct pull *p)
+{
+    return tierce__peer_tls_mismatch(p->engine->peer_tls, p->from->uses_tls);
+}
+
 static int open_connector(struct pull *p)
 {
     char url[320], why[TIERCE__CONNECTOR_WHY_BYTES];
     bool is_v6 = strchr(p->from->host, ':') != NULL;
-    snprintf(url, sizeof(url), "transfer://%s%.255s%s:%u/" TIERCE__PEER_SPACE "?connections=2",
-             is_v6 ? "[" : "", p->from->host, is_v6 ? "]" : "", p->from->port);
+    if (mismatch_of(p) != NULL) {
+        snprintf(why, sizeof(why), "the prefiller: %s", mismatch_of(p));
+        return stop_at(p, TIERCE_E_REFUSED, why);
+    }
+    snprintf(url, sizeof(url), "transfer%s://%s%.255s%s:%u/" TIERCE__PEER_SPACE "?connections=2",
+             p->from->uses_tls ? "+tls" : "", is_v6 ? "[" : "", p->from->host, is_v6 ? "]" : "",
+             p->from->port);
     int rc = tierce__connector_open(
         &p->connector, url,
         &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
                                          .pool = p->engine->pool,
-                                         .token = p->from->token},
+                                         .token = p->from->token,
+                                         .tls = tierce__peer_tls_client(p->engine->peer_tls)},
         why);
     return rc < 0 ? stop_at(p, rc, why) : 0;
 }
@@ -301,7 +314,7 @@ static void end_offer(struct pull *p)
                                     .names = &name,
                                     .name_count = 1,
                                     .urgency = TIERCE__CONNECTOR_STORE};
-    if (p->connector == NULL && open_connector(p) < 0)
+    if (p->connector == NULL && (mismatch_of(p) != NULL || open_connector(p) < 0))
         return;
     tierce__await_begin(&await);
     tierce__await_expect(&await);

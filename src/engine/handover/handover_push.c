@@ -11,6 +11,7 @@
 #include "base/threads/threads.h"
 #include "core/key/key_text.h"
 #include "engine/peer/peer_keeper.h"
+#include "engine/peer/peer_tls.h"
 #include "engine/store/store_watch.h"
 #include "engine/view.h"
 #include "engine/waterfall.h"
@@ -58,6 +59,7 @@ struct tierce__push {
     struct tierce_view *view; /* of chunks that memory has: the caller's */
     uint32_t wait_ms, timeout_ms;
     char ticket[TIERCE__HANDOVER_TOKEN_MAX + 1];
+    const char *mismatch;               /* why the decoder is not connected to; NULL: it is */
     struct tierce__transfer_link *link; /* the thread's */
     pthread_t thread;
 
@@ -286,7 +288,8 @@ static uint64_t soon(const struct tierce__push *push)
 /* The connection has failed, or the server accepts nothing: all ends. */
 static void fail(struct tierce__push *push, int status)
 {
-    const char *why = tierce__transfer_link_why(push->link);
+    const char *why =
+        push->mismatch != NULL ? push->mismatch : tierce__transfer_link_why(push->link);
     tierce__lock_take(&push->lock);
     note_failure(push, status, why[0] != '\0' ? why : tierce_strerror(status));
     push->is_given_up = true;
@@ -490,7 +493,9 @@ static void *run(void *arg)
 {
     struct tierce__push *push = arg;
     const struct tierce_plugin_name ticket = {push->ticket, strlen(push->ticket)};
-    int rc = tierce__transfer_link_open(push->link, push->ticket, soon(push));
+    int rc = push->mismatch != NULL
+                 ? TIERCE_E_REFUSED
+                 : tierce__transfer_link_reach(push->link, push->ticket, soon(push));
     if (rc == 0) {
         send_all(push);
         if (push->count == 0 && tierce__transfer_link_is_open(push->link))
@@ -530,8 +535,9 @@ int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
     tierce__lock_init(&push->lock, TIERCE__LOCK_PUSH);
     tierce__cond_init(&push->changed);
     tierce__list_init(&push->items);
-    int rc =
-        tierce__transfer_link_create(&push->link, to->host, to->port, TIERCE__PEER_SPACE, NULL);
+    push->mismatch = tierce__peer_tls_mismatch(push->engine->peer_tls, to->uses_tls);
+    int rc = tierce__transfer_link_create(&push->link, to->host, to->port, TIERCE__PEER_SPACE,
+                                          tierce__peer_tls_client(push->engine->peer_tls));
     if (rc == 0)
         rc = tierce__thread_start(&push->thread, run, push);
     if (rc == 0) {

@@ -38,6 +38,7 @@ struct tierce__push;
 struct tierce__push_to {
     const char *host; /* all three: [borrow for the call] */
     uint16_t port;
+    bool uses_tls; /* as its inbox says; this engine must, too */
     const char *ticket;
     uint32_t wait_ms;    /* for room at the decoder */
     uint32_t timeout_ms; /* of connecting, and of each range */

@@ -12,6 +12,7 @@
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_inbox.h"
 #include "engine/peer/peer_keeper.h"
+#include "engine/peer/peer_tls.h"
 #include "engine/view.h"
 #include "engine/waterfall.h"
 #include "store/transfer/transfer.h"
@@ -307,7 +308,8 @@ static int start_server(struct tierce__handover *h, const char *host, uint16_t p
         snprintf(why, TIERCE__HANDOVER_WHY_BYTES, "the kernel gives no random bytes");
         return -EIO;
     }
-    return tierce__transfer_server_start(&h->server, &opts, why);
+    int rc = tierce__peer_tls_server(&opts.tls, h->engine->peer_tls, host, why);
+    return rc == 0 ? tierce__transfer_server_start(&h->server, &opts, why) : rc;
 }
 
 int tierce__handover_start(struct tierce__handover **out, struct tierce_engine *engine,

@@ -100,3 +100,13 @@ int tierce__peer_tls_server(struct tierce__tls_context **out, struct tierce__pee
     *out = tls != NULL ? tls->server : NULL;
     return 0;
 }
+
+const char *tierce__peer_tls_mismatch(const struct tierce__peer_tls *tls, bool other_uses_tls)
+{
+    if (tls == NULL && other_uses_tls)
+        return "it requires TLS: set peers.ca to the authority of its certificate";
+    if (tls != NULL && !other_uses_tls)
+        return "it does not use TLS, which this engine requires (peers.ca): set peers.certificate "
+               "there";
+    return NULL;
+}

@@ -32,6 +32,7 @@
 struct tierce__connector;
 struct tierce__namespaces;
 struct tierce__peers_self;
+struct tierce__tls_context;
 
 #define TIERCE__CONNECTOR_RANGES 1u /* GET takes any range */
 #define TIERCE__CONNECTOR_LISTS  2u /* LIST */
@@ -102,6 +103,8 @@ struct tierce__connector_opts {
     /* The engine's place in a directory; [borrow until close]. NULL: none, and stores that need it
      * are refused (peers://). */
     struct tierce__peers_self *peers_self;
+    /* Of transfer+tls://, in place of ca_file. [borrow until close] NULL: that one. */
+    struct tierce__tls_context *tls;
     /* Of transfer://, in place of the one in token_file. [borrow for the call] NULL: none. */
     const char *token;
     tierce__invalidated_fn *invalidated; /* NULL: the caller keeps nothing between requests, and

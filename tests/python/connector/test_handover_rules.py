@@ -52,7 +52,10 @@ def test_an_answer_is_what_a_decoder_reads():
     offer = handover.new_offer("fd00::1:7000", 96)
     assert offer["host"] == "fd00::1" and offer["port"] == 7000 and offer["tokens"] == 96
     assert handover.new_offer("10.0.0.5:7000", 96)["token"] != offer["token"]
-    assert handover.read_offer(handover.answer(offer)) == offer
+    assert handover.read_offer(handover.answer(offer)) == offer and "tls" not in offer
+    offer = handover.new_offer("10.0.0.5:7000", 96, uses_tls=True)
+    assert offer["tls"] is True and handover.read_offer(handover.answer(offer)) == offer
+    assert "tls" not in handover.read_offer(handover.answer({**offer, "tls": "yes"}))
     assert handover.is_prefill({"do_remote_decode": True}) and not handover.is_prefill({"do_remote_decode": 1})
 
 
@@ -234,7 +237,8 @@ def pushed(**changes):
 
 
 def test_where_a_prompt_is_pushed_is_checked():
-    assert push.read_push(pushed()) == TO
+    assert push.read_push(pushed()) == TO and push.read_push(pushed(tls=1)) == TO
+    assert push.read_push(pushed(tls=True)) == {**TO, "tls": True}
     assert push.read_push({**pushed(), "do_remote_decode": 1}) is None
     for bad in (pushed(host=5), pushed(host="a?b"), pushed(port=0), pushed(port="7"), pushed(port=True), pushed(ticket="x"),
                 pushed(ticket=None), {"do_remote_decode": True, "tierce": {"push": "x"}}, {"do_remote_decode": True},
@@ -247,6 +251,7 @@ def test_tickets():
     assert push.asked_tickets({}) == push.asked_tickets({"tierce": "x"}) == 0
     inbox = push.tickets_answer("fd00::1:7000", [TOKEN])["tierce"]["inbox"]
     assert inbox == {"host": "fd00::1", "port": 7000, "tickets": [TOKEN], "seconds": 600}
+    assert push.tickets_answer("fd00::1:7000", [TOKEN], True)["tierce"]["inbox"] == {**inbox, "tls": True}
     assert push.tickets_answer("", []) == {"tierce": {"inbox": {}}}
     assert push.read_ticket({"tierce": {"ticket": TOKEN}}) == TOKEN
     assert push.read_ticket({"tierce": {"ticket": TOKEN + "0"}}) is None and push.read_ticket({}) is None
@@ -272,7 +277,7 @@ def test_a_push_lasts_for_all_stores_of_its_request():
     for store in ("one", "two", None):
         pushes.watch(view, "chain", 7, TO, store, 16)
     pushes.end(7)
-    assert library.calls == [("10.0.0.6", 7001, TOKEN, push.BUSY_MS, 10000), ("held", "chain", 16), ("watch", "one"),
+    assert library.calls == [("10.0.0.6", 7001, TOKEN, push.BUSY_MS, 10000, False), ("held", "chain", 16), ("watch", "one"),
                              ("watch", "two"), ("end",)]
     assert pushes.take_counters() == {"pushes": 1}
     library.over = True

@@ -66,7 +66,7 @@ END_TEST
 START_TEST(a_prefill_with_a_push)
 {
     struct tierce__line line = {0};
-    const struct tierce__inbox_place place = {.host = "fd00::1", .port = 7000, .ticket = "abc"};
+    struct tierce__inbox_place place = {.host = "fd00::1", .port = 7000, .ticket = "abc"};
     tierce__body_put_prefill(&line, read_body("{\"prompt\":\"x\"}"), &place);
     check_line(&line,
                "{\"prompt\":\"x\",\"stream\":false,\"max_tokens\":1,\"kv_transfer_params\":{"
@@ -74,6 +74,10 @@ START_TEST(a_prefill_with_a_push)
                "\"remote_block_ids\":null,\"remote_host\":null,\"remote_port\":null,"
                "\"tierce\":{\"push\":{\"host\":\"fd00::1\",\"port\":7000,"
                "\"ticket\":\"abc\"}}}}");
+    place.uses_tls = true;
+    tierce__body_put_prefill(&line, read_body("{\"prompt\":\"x\"}"), &place);
+    ck_assert_ptr_nonnull(strstr(line.text, "\"ticket\":\"abc\",\"tls\":true}"));
+    tierce__line_clear(&line);
     tierce__body_put_inbox(&line, read_body("{\"prompt\":\"x\",\"model\":\"m\",\"n\":1}"));
     check_line(&line, "{\"model\":\"m\",\"prompt\":[0],\"max_tokens\":1,"
                       "\"kv_transfer_params\":{\"tierce\":{\"inbox\":64}}}");
@@ -111,7 +115,8 @@ START_TEST(tickets_are_used_once_and_expire)
     }
     ck_assert_int_eq(tierce__inboxes_take(&inboxes, 0, &place, now_ns), TIERCE__INBOX_ASK);
     ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
-    tell(&inboxes, INBOX("\"10.0.0.6\"", "7000", "[\"c\"]", "100"), now_ns);
+    ck_assert(!place.uses_tls);
+    tell(&inboxes, INBOX("\"10.0.0.6\"", "7000,\"tls\":true", "[\"c\"]", "100"), now_ns);
     now_ns += 91 * second_ns;
     ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
     tell(&inboxes, NULL, now_ns); /* it did not answer */

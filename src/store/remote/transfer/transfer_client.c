@@ -27,7 +27,8 @@
 
 /* Shared by the links. */
 struct transfer_store {
-    struct tierce__peer_place place; /* and the certificates, owned */
+    struct tierce__peer_place place;
+    struct tierce__tls_context *own_tls; /* or NULL */
     char space[TIERCE__TRANSFER_SPACE_MAX + 1];
     char *token_file;  /* or NULL */
     const char *token; /* in place of a file: kept_token, or during a call of transfer_link.h */
@@ -547,7 +548,7 @@ static void close_store(void *opened)
     struct transfer_store *store = opened;
     tierce__free(store->token_file);
     tierce__free(store->kept_token);
-    tierce__tls_context_destroy(store->place.tls);
+    tierce__tls_context_destroy(store->own_tls);
     tierce__free(store);
 }
 
@@ -592,19 +593,25 @@ static int take_token(struct transfer_store *store, const char *token)
     return store->token != NULL ? 0 : -ENOMEM;
 }
 
+/* [in] given: of the opener, in place of files. */
 static int take_tls(struct transfer_store *store, const struct tierce__url *url,
-                    char why[TIERCE__CONNECTOR_WHY_BYTES])
+                    struct tierce__tls_context *given, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     const char *ca_file = tierce__url_param(url, "ca_file");
     const struct tierce__tls files = {.certificate = tierce__url_param(url, "client_certificate"),
                                       .key = tierce__url_param(url, "client_key"),
                                       .is_bare = true};
-    if (strcmp(url->scheme, "transfer+tls") == 0)
-        return tierce__tls_client_context(&store->place.tls, ca_file, &files, why);
-    if (ca_file == NULL && files.certificate == NULL && files.key == NULL)
-        return 0;
-    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: certificates require transfer+tls://");
-    return TIERCE_E_CONFIG;
+    bool uses_tls = strcmp(url->scheme, "transfer+tls") == 0;
+    int rc = 0;
+    if (!uses_tls && (ca_file != NULL || files.certificate != NULL || files.key != NULL)) {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: certificates require transfer+tls://");
+        return TIERCE_E_CONFIG;
+    }
+    if (uses_tls && given == NULL)
+        rc = tierce__tls_client_context(&store->own_tls, ca_file, &files, why);
+    if (uses_tls)
+        store->place.tls = given != NULL ? given : store->own_tls;
+    return rc;
 }
 
 static int open_store(void **out, struct tierce__client *own,
@@ -624,7 +631,7 @@ static int open_store(void **out, struct tierce__client *own,
     if (rc == 0)
         rc = take_space(store, source->url->path, why);
     if (rc == 0)
-        rc = take_tls(store, source->url, why);
+        rc = take_tls(store, source->url, source->opts->tls, why);
     if (rc == 0)
         rc = take_token_file(store, tierce__url_param(source->url, "token_file"), why);
     return rc == 0 ? take_token(store, source->opts->token) : rc;
@@ -706,17 +713,6 @@ int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *to
         tierce__peer_close(&link->link.peer);
         rc = reach_and_get(link, name, memory, offset, length, deadline_ns);
     }
-    link->store.token = NULL;
-    return rc;
-}
-
-int tierce__transfer_link_open(struct tierce__transfer_link *link, const char *token,
-                               uint64_t deadline_ns)
-{
-    if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
-        return TIERCE_E_ARGUMENT;
-    link->store.token = token;
-    int rc = begin(&link->link, deadline_ns);
     link->store.token = NULL;
     return rc;
 }

@@ -40,19 +40,17 @@ bool tierce__transfer_link_is_open(const struct tierce__transfer_link *link);
  * Writing an object range by range, to a server that accepts that (transfer.h, make_range). Nothing
  * is connected again: after a failure of the connection, all calls fail.
  *
- *     rc = tierce__transfer_link_open(link, token, deadline_ns);
+ *     rc = tierce__transfer_link_reach(link, token, deadline_ns);
  *     rc = tierce__transfer_link_write(link, &name, &range, bytes, deadline_ns);   // several
  *     rc = tierce__transfer_link_written(link, deadline_ns);                       // for each
  *
  * At most TIERCE__TRANSFER_PIPELINE writes may be without their answer; answers have the order of
  * the writes. Errors: TIERCE_E_DOWN, TIERCE_E_DEADLINE, TIERCE_E_FORMAT (the connection has
- * failed), and of open and written those of the server.
+ * failed), and of reach and written those of the server.
  */
 struct tierce__link_range {
     uint64_t offset, length, total;
 };
-TIERCE_MUSTUSE int tierce__transfer_link_open(struct tierce__transfer_link *link, const char *token,
-                                              uint64_t deadline_ns);
 TIERCE_MUSTUSE int tierce__transfer_link_write(struct tierce__transfer_link *link,
                                                const struct tierce_plugin_name *name,
                                                const struct tierce__link_range *range,

@@ -167,6 +167,30 @@ static size_t load(void)
     return memory;
 }
 
+/* ---- the network ----------------------------------------------------------------------------- */
+
+void __real_tierce__stream_watch(int fd, uint32_t silence_ms);
+void __wrap_tierce__stream_watch(int fd, uint32_t silence_ms);
+static _Atomic unsigned watched; /* connections that end when the network lets nothing pass */
+
+void __wrap_tierce__stream_watch(int fd, uint32_t silence_ms)
+{
+    atomic_fetch_add(&watched, 1);
+    __real_tierce__stream_watch(fd, silence_ms);
+}
+
+/* So a decoder whose network fails does not hold the prefiller's chunks for `timeout_ms`. */
+START_TEST(the_connection_of_a_push_is_watched)
+{
+    atomic_store(&watched, 0);
+    struct tierce__push *push = push_begin(LONG_MS);
+    store_watched(push, BLOCKS, true);
+    push_end(push);
+    ck_assert_int_eq(pushed.status, 0);
+    ck_assert_uint_eq(atomic_load(&watched), 1);
+}
+END_TEST
+
 /* ---- two engines ----------------------------------------------------------------------------- */
 
 START_TEST(each_layer_travels_before_the_next_one)
@@ -343,7 +367,7 @@ static void open_link(size_t at, const char *text)
     ck_assert_int_eq(tierce__transfer_link_create(&links[at], "127.0.0.1",
                                                   tierce__handover_port(taking), "chunks", NULL),
                      0);
-    ck_assert_int_eq(tierce__transfer_link_open(links[at], text, tierce__deadline_in_ms(LONG_MS)),
+    ck_assert_int_eq(tierce__transfer_link_reach(links[at], text, tierce__deadline_in_ms(LONG_MS)),
                      0);
 }
 
@@ -483,8 +507,8 @@ START_TEST(only_a_ticket_admits_a_write)
     ck_assert_int_eq(tierce__transfer_link_create(&links[0], "127.0.0.1",
                                                   tierce__handover_port(taking), "chunks", NULL),
                      0);
-    ck_assert_int_eq(tierce__transfer_link_open(links[0], token, deadline_ns), TIERCE_E_REFUSED);
-    ck_assert_int_eq(tierce__transfer_link_open(links[0], "", deadline_ns), TIERCE_E_REFUSED);
+    ck_assert_int_eq(tierce__transfer_link_reach(links[0], token, deadline_ns), TIERCE_E_REFUSED);
+    ck_assert_int_eq(tierce__transfer_link_reach(links[0], "", deadline_ns), TIERCE_E_REFUSED);
     close_links();
     /* The token of an offer reads, and does not write. */
     ck_assert_int_eq(tierce__handover_offer(taking, taker.view, same, BLOCKS, token, LONG_MS), 0);
@@ -647,10 +671,11 @@ END_TEST
 
 CHECK_MAIN("handover_push", .seconds = 60, .setup = open_default, .teardown = close_all,
            .tests = {
-               each_layer_travels_before_the_next_one, a_prompt_in_steps_and_chunks_that_exist,
-               a_store_that_is_given_up_is_never_visible, a_full_decoder_is_asked_again,
-               chunks_without_room_are_left_out_and_read, a_decoder_that_is_gone_ends_the_push,
-               a_push_that_is_over_keeps_nothing, a_prefiller_that_is_gone_leaves_nothing,
-               ranges_in_every_order_on_two_connections, ranges_that_contradict_end_the_connection,
-               only_a_ticket_admits_a_write, only_named_hosts_write, wrong_bytes_are_dropped,
+               the_connection_of_a_push_is_watched, each_layer_travels_before_the_next_one,
+               a_prompt_in_steps_and_chunks_that_exist, a_store_that_is_given_up_is_never_visible,
+               a_full_decoder_is_asked_again, chunks_without_room_are_left_out_and_read,
+               a_decoder_that_is_gone_ends_the_push, a_push_that_is_over_keeps_nothing,
+               a_prefiller_that_is_gone_leaves_nothing, ranges_in_every_order_on_two_connections,
+               ranges_that_contradict_end_the_connection, only_a_ticket_admits_a_write,
+               only_named_hosts_write, wrong_bytes_are_dropped,
                memory_that_fails_leaves_the_rest_right, claims_against_a_model})
