@@ -10,6 +10,7 @@
 /* A plain mutex for the same reason as log.c's. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct tierce__log_repeat table_of_all[TIERCE__LOG_REPEAT_SLOTS];
+static struct tierce__log_event events_of_all[TIERCE__LOG_EVENT_SLOTS];
 
 bool tierce__log_repeat_pass(struct tierce__log_repeat table[TIERCE__LOG_REPEAT_SLOTS],
                              uint32_t *held, uint64_t hash, uint64_t now_ns)
@@ -33,6 +34,30 @@ bool tierce__log_repeat_pass(struct tierce__log_repeat table[TIERCE__LOG_REPEAT_
     return true;
 }
 
+bool tierce__log_event_pass(struct tierce__log_event table[TIERCE__LOG_EVENT_SLOTS],
+                            uint32_t *left_out, uint64_t hash, uint64_t now_ns)
+{
+    struct tierce__log_event *e = &table[0];
+    for (uint32_t i = 0; i < TIERCE__LOG_EVENT_SLOTS; i++) {
+        if (table[i].since_ns != 0 && table[i].hash == hash) {
+            e = &table[i];
+            break;
+        }
+        if (table[i].since_ns < e->since_ns)
+            e = &table[i];
+    }
+    bool known = e->since_ns != 0 && e->hash == hash;
+    *left_out = 0;
+    if (!known || now_ns - e->since_ns >= TIERCE__LOG_REPEAT_PERIOD_NS) {
+        *left_out = known ? e->left_out : 0;
+        *e = (struct tierce__log_event){.hash = hash, .since_ns = now_ns};
+    }
+    bool pass = e->lines < TIERCE__LOG_EVENT_LINES;
+    e->lines += pass;
+    e->left_out += !pass;
+    return pass;
+}
+
 void tierce__log_repeated(enum tierce_log_level level, const char *event, const char *format, ...)
 {
     char detail[960]; /* and the count, within what tierce__log keeps */
@@ -40,13 +65,19 @@ void tierce__log_repeated(enum tierce_log_level level, const char *event, const 
     va_start(ap, format);
     vsnprintf(detail, sizeof(detail), format, ap);
     va_end(ap);
-    uint64_t hash = tierce__hash_text(tierce__hash_text(TIERCE__HASH_TEXT, event), detail);
-    uint32_t held = 0;
+    char repeated[32] = "", missing[32] = "";
+    uint64_t of_event = tierce__hash_text(TIERCE__HASH_TEXT, event);
+    uint64_t hash = tierce__hash_text(of_event, detail), now_ns = tierce__now_ns();
+    uint32_t held = 0, left_out = 0;
     pthread_mutex_lock(&mutex);
-    bool pass = tierce__log_repeat_pass(table_of_all, &held, hash, tierce__now_ns());
+    bool pass = tierce__log_repeat_pass(table_of_all, &held, hash, now_ns) &&
+                tierce__log_event_pass(events_of_all, &left_out, of_event, now_ns);
     pthread_mutex_unlock(&mutex);
-    if (pass && held > 0)
-        tierce__log(level, event, "%s repeated=%u", detail, held);
-    else if (pass)
-        tierce__log(level, event, "%s", detail);
+    if (!pass)
+        return;
+    if (held > 0)
+        snprintf(repeated, sizeof(repeated), " repeated=%u", held);
+    if (left_out > 0)
+        snprintf(missing, sizeof(missing), " left_out=%u", left_out);
+    tierce__log(level, event, "%s%s%s", detail, repeated, missing);
 }

@@ -193,9 +193,6 @@ static struct tierce__controller_worker *sender(struct tierce__controller *contr
         return worker;
     }
     controller->stats.unknown++;
-    if (now_ns < controller->unknown_ns) /* the sender chooses the names, so each line differs */
-        return NULL;
-    controller->unknown_ns = now_ns + TIERCE__LOG_REPEAT_PERIOD_NS;
     say(outcome, TIERCE_LOG_WARN, "lmcache.unknown_worker",
         "instance=\"%s\" worker=%u hint=\"it has not registered here, or a heartbeat will register "
         "it again: set lmcache_worker_heartbeat_time\"",
@@ -676,5 +673,5 @@ void tierce__controller_tick(struct tierce__controller *controller, bool leads, 
         tierce__log(TIERCE_LOG_WARN, "lmcache.silent", "workers=%u silence_s=%llu", gone,
                     (unsigned long long)(silence_ns / 1000000000));
     if (outcome.event != NULL)
-        tierce__log(outcome.level, outcome.event, "%s", outcome.text);
+        tierce__log_repeated(outcome.level, outcome.event, "%s", outcome.text);
 }

@@ -16,7 +16,7 @@
 #include <zmq.h>
 
 #define COMMANDS_MAX     64u
-#define TARGETS_MAX      512u
+#define TARGETS_MAX      TIERCE__CONTROLLER_TARGETS_MAX
 #define ANSWER_BYTES_MAX ((int64_t)1 << 20)
 
 struct tierce__controller_commands {
@@ -28,7 +28,7 @@ struct tierce__controller_commands {
 
     struct tierce__lock lock; /* CONTROLLER_COMMANDS: below */
     struct tierce__list arriving;
-    size_t command_count, target_count; /* that are not done */
+    size_t command_count, target_count, frame_bytes; /* that are not done */
     bool is_stopping;
 
     struct tierce__list own; /* of the thread, as all below */
@@ -80,6 +80,7 @@ static void begin_target(struct tierce__controller_commands *c,
         zmq_connect(target->socket, endpoint) != 0 ||
         zmq_send(target->socket, target->frame.text, target->frame.bytes, ZMQ_DONTWAIT) < 0)
         end_target(target, TIERCE__CONTROLLER_AWAY, zmq_strerror(errno));
+    tierce__line_clear(&target->frame);
 }
 
 static void take_answer(struct tierce__controller_commands *c,
@@ -188,6 +189,7 @@ static void finish(struct tierce__controller_commands *c, bool all)
         tierce__lock_take(&c->lock);
         c->command_count--;
         c->target_count -= count;
+        c->frame_bytes -= command->frame_bytes;
         tierce__lock_drop(&c->lock);
         command->done(command);
     }
@@ -232,9 +234,13 @@ int tierce__controller_commands_start(struct tierce__controller_commands **out, 
 int tierce__controller_commands_submit(struct tierce__controller_commands *commands,
                                        struct tierce__controller_command *command)
 {
+    command->frame_bytes = 0;
+    for (size_t i = 0; i < command->count; i++)
+        command->frame_bytes += command->targets[i].frame.bytes;
     tierce__lock_take(&commands->lock);
     bool is_full = commands->command_count >= COMMANDS_MAX ||
-                   commands->target_count + command->count > TARGETS_MAX;
+                   commands->target_count + command->count > TARGETS_MAX ||
+                   commands->frame_bytes + command->frame_bytes > TIERCE__CONTROLLER_FRAMES_MAX;
     int rc = commands->is_stopping ? TIERCE_E_CLOSED : is_full ? TIERCE_E_LIMIT : 0;
     if (rc == 0) {
         command->deadline_ns = tierce__deadline_in_ms(commands->timeout_ms);
@@ -244,6 +250,7 @@ int tierce__controller_commands_submit(struct tierce__controller_commands *comma
         tierce__list_push_back(&commands->arriving, &command->node);
         commands->command_count++;
         commands->target_count += command->count;
+        commands->frame_bytes += command->frame_bytes;
     }
     tierce__lock_drop(&commands->lock);
     if (rc == 0)

@@ -30,16 +30,21 @@ struct tierce__controller_target {
     char host[TIERCE__CONTROLLER_HOST_BYTES];
     uint16_t port;
     uint32_t worker;
-    struct tierce__line frame; /* the message */
+    struct tierce__line frame; /* the message, until it is given to ZMQ */
     enum tierce__controller_state state;
     int64_t result;
     char error[TIERCE__CONTROLLER_WHY_BYTES];
     void *socket; /* of the thread */
 };
 
+#define TIERCE__CONTROLLER_TARGETS_MAX 512u
+/* Of the messages of all commands in progress: ZMQ keeps each until its worker has read it. */
+#define TIERCE__CONTROLLER_FRAMES_MAX ((size_t)256 << 20)
+
 struct tierce__controller_command {
     struct tierce__list node; /* of the thread */
-    uint64_t deadline_ns;     /* set by submit */
+    uint64_t deadline_ns;     /* set by submit, as frame_bytes */
+    size_t frame_bytes;
     struct tierce__controller_target *targets;
     size_t count;
     bool is_cut; /* the manager stopped before all had answered */
@@ -52,8 +57,9 @@ struct tierce__controller_command {
 TIERCE_MUSTUSE int tierce__controller_commands_start(struct tierce__controller_commands **out,
                                                      uint32_t timeout_ms);
 
-/* [transfer] command, unless it fails. Errors: TIERCE_E_LIMIT (64 commands or 512 workers at once:
- * try again), TIERCE_E_CLOSED (it stops). */
+/* [transfer] command, unless it fails. Errors: TIERCE_E_LIMIT (64 commands,
+ * TIERCE__CONTROLLER_TARGETS_MAX or TIERCE__CONTROLLER_FRAMES_MAX at once: try again),
+ * TIERCE_E_CLOSED (it stops). */
 TIERCE_MUSTUSE int tierce__controller_commands_submit(struct tierce__controller_commands *commands,
                                                       struct tierce__controller_command *command);
 

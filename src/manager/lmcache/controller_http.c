@@ -18,8 +18,8 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define LOOKUP_TOKENS_MAX (4u << 20)
-#define LOOP_BYTES_MAX    65536u /* larger requests are answered on a worker */
+#define TOKENS_MAX     (4u << 20)
+#define LOOP_BYTES_MAX 65536u /* larger requests are answered on a worker */
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
@@ -74,6 +74,10 @@ bool tierce__controller_http_body(struct tierce__call *call, struct tierce__json
     const struct tierce__call_info *info = tierce__call_info(call);
     const char *fault = "no memory";
     char why[200];
+    if (info->body_bytes > LOOP_BYTES_MAX && !info->is_deferred) {
+        tierce__call_defer(call);
+        return false;
+    }
     int rc = tierce__json_parse(doc, info->body, info->body_bytes, &fault);
     if (rc == 0 && tierce__json_value_kind(doc->value) == '{')
         return true;
@@ -94,6 +98,31 @@ bool tierce__controller_http_text(struct tierce__call *call, char *out, size_t s
              path, size - 1);
     tierce__controller_http_fail(call, 422, why);
     return false;
+}
+
+int tierce__controller_http_tokens(uint32_t **out, size_t *count, struct tierce__text value)
+{
+    size_t room = tierce__json_count(value), used = 0;
+    struct tierce__json json;
+    uint64_t token;
+    if (tierce__json_value_kind(value) != '[' || room > TOKENS_MAX)
+        return TIERCE_E_ARGUMENT;
+    uint32_t *tokens = tierce__calloc(room + 1, sizeof(*tokens));
+    if (tokens == NULL)
+        return -ENOMEM;
+    tierce__json_start(&json, value.at, value.length);
+    bool is_good = tierce__json_array(&json);
+    while (is_good && used < room && tierce__json_element(&json)) {
+        is_good = tierce__json_u64(&json, &token) && token <= UINT32_MAX;
+        tokens[used++] = (uint32_t)token;
+    }
+    if (!is_good) {
+        tierce__free(tokens);
+        return TIERCE_E_ARGUMENT;
+    }
+    *out = tokens;
+    *count = used;
+    return 0;
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
@@ -228,29 +257,30 @@ static void serve_workers(struct tierce__manager *manager, struct tierce__call *
     tierce__controller_http_fail(call, 404, "no such worker has registered");
 }
 
-static void put_stats(struct tierce__json_write *json, const struct tierce__controller_about *list,
+static int compare_instances(const void *a, const void *b)
+{
+    return strcmp(((const struct tierce__controller_about *)a)->instance,
+                  ((const struct tierce__controller_about *)b)->instance);
+}
+
+/* Sorts the list. */
+static void put_stats(struct tierce__json_write *json, struct tierce__controller_about *list,
                       size_t count)
 {
     uint64_t keys = 0, instances = 0;
+    if (count > 0)
+        qsort(list, count, sizeof(*list), compare_instances);
     tierce__json_write_open(json, "instances", '[');
-    for (size_t i = 0; i < count; i++) {
-        uint64_t own = 0, workers = 0;
-        bool is_first = true;
-        for (size_t j = 0; j < count; j++) {
-            if (strcmp(list[j].instance, list[i].instance) != 0)
-                continue;
-            is_first &= j >= i;
-            own += list[j].keys;
-            workers++;
-        }
-        if (!is_first)
-            continue;
+    for (size_t i = 0, next; i < count; i = next) {
+        uint64_t own = 0;
+        for (next = i; next < count && compare_instances(&list[i], &list[next]) == 0; next++)
+            own += list[next].keys;
         instances++;
         keys += own;
         tierce__json_write_open(json, NULL, '{');
         tierce__json_write_text(json, "instance_id", list[i].instance);
         tierce__json_write_count(json, "key_count", own);
-        tierce__json_write_count(json, "worker_count", workers);
+        tierce__json_write_count(json, "worker_count", next - i);
         tierce__json_write_close(json, '}');
     }
     tierce__json_write_close(json, ']');
@@ -279,18 +309,29 @@ static void serve_key_stats(struct tierce__manager *manager, struct tierce__call
     tierce__controller_http_reply(call, &line);
 }
 
-/* Whether a list of numbers has this one; a missing or empty one has all. */
-static bool has_number(struct tierce__text numbers, uint32_t number)
+/* Numbers of workers, as bits. */
+struct numbers {
+    bool has_all;
+    uint64_t bits[(TIERCE__CONTROLLER_WORKER_MAX + 64) / 64];
+};
+
+/* A missing or empty list has all. */
+static void read_numbers(struct numbers *out, struct tierce__text list)
 {
-    struct tierce__json each = tierce__json_each(numbers);
+    struct tierce__json each = tierce__json_each(list);
     struct tierce__text name, value;
-    if (tierce__json_count(numbers) == 0)
-        return true;
+    *out = (struct numbers){.has_all = tierce__json_count(list) == 0};
     while (tierce__json_next(&each, &name, &value)) {
-        if (tierce__json_get_int(value, "", -1) == (int64_t)number)
-            return true;
+        int64_t number = tierce__json_get_int(value, "", -1);
+        if (number >= 0 && number <= TIERCE__CONTROLLER_WORKER_MAX)
+            out->bits[number / 64] |= 1ULL << (number % 64);
     }
-    return false;
+}
+
+static bool has_number(const struct numbers *numbers, uint32_t number)
+{
+    TIERCE_DASSERT(number <= TIERCE__CONTROLLER_WORKER_MAX);
+    return numbers->has_all || (numbers->bits[number / 64] >> (number % 64) & 1) != 0;
 }
 
 static void serve_worker_info(struct tierce__manager *manager, struct tierce__call *call,
@@ -300,6 +341,7 @@ static void serve_worker_info(struct tierce__manager *manager, struct tierce__ca
     struct tierce__controller_about *list = NULL;
     size_t count = 0;
     char instance[TIERCE__CONTROLLER_INSTANCE_BYTES], event[TIERCE__CONTROLLER_EVENT_BYTES];
+    struct numbers numbers;
     if (!tierce__controller_http_admit(manager, call, caller) ||
         !tierce__controller_http_body(call, &doc))
         return;
@@ -316,8 +358,9 @@ static void serve_worker_info(struct tierce__manager *manager, struct tierce__ca
     tierce__json_write_open(&json, NULL, '{');
     tierce__json_write_text(&json, "event_id", event);
     tierce__json_write_open(&json, "worker_infos", '[');
+    read_numbers(&numbers, tierce__json_get(doc.value, "worker_ids"));
     for (size_t i = 0; i < count; i++) {
-        if (has_number(tierce__json_get(doc.value, "worker_ids"), list[i].worker))
+        if (has_number(&numbers, list[i].worker))
             put_worker(&json, &list[i], false);
     }
     tierce__json_write_close(&json, ']');
@@ -389,46 +432,21 @@ static void put_layout(void *arg, const struct tierce__controller_found *found)
     tierce__json_write_close(&layout->json, ']');
 }
 
-/* The tokens of a request, on the heap. Errors: TIERCE_E_ARGUMENT, -ENOMEM. */
-static int read_tokens(int32_t **out, size_t *count, struct tierce__text value)
-{
-    size_t room = tierce__json_count(value), used = 0;
-    struct tierce__json json;
-    uint64_t token;
-    if (tierce__json_value_kind(value) != '[' || room > LOOKUP_TOKENS_MAX)
-        return TIERCE_E_ARGUMENT;
-    int32_t *tokens = tierce__calloc(room + 1, sizeof(*tokens));
-    if (tokens == NULL)
-        return -ENOMEM;
-    tierce__json_start(&json, value.at, value.length);
-    bool is_good = tierce__json_array(&json);
-    while (is_good && used < room && tierce__json_element(&json)) {
-        is_good = tierce__json_u64(&json, &token) && token <= UINT32_MAX;
-        tokens[used++] = (int32_t)(uint32_t)token;
-    }
-    if (!is_good) {
-        tierce__free(tokens);
-        return TIERCE_E_ARGUMENT;
-    }
-    *out = tokens;
-    *count = used;
-    return 0;
-}
-
 /* Appends the layout. Errors: TIERCE_E_ARGUMENT, -ENOMEM. */
 static int look_up(const struct tierce__lmcache *lmcache, struct layout *layout,
                    struct tierce__text value)
 {
-    int32_t *tokens = NULL;
+    uint32_t *tokens = NULL;
     struct tierce__lmcache_int *hashes = NULL;
-    int rc = read_tokens(&tokens, &layout->tokens, value);
+    int rc = tierce__controller_http_tokens(&tokens, &layout->tokens, value);
     size_t chunks = rc == 0 ? tierce__lmcache_chunk_count(&lmcache->hash, layout->tokens) : 0;
     if (rc == 0) {
         hashes = tierce__calloc(chunks + 1, sizeof(*hashes));
         rc = hashes != NULL ? 0 : -ENOMEM;
     }
     if (rc == 0) {
-        tierce__lmcache_hash_chunks(hashes, &lmcache->hash, tokens, layout->tokens);
+        tierce__lmcache_hash_chunks(hashes, &lmcache->hash, (const int32_t *)tokens,
+                                    layout->tokens);
         rc = tierce__controller_find(lmcache->controller, hashes, chunks, put_layout, layout);
     }
     tierce__free(hashes);
@@ -440,7 +458,6 @@ static void serve_lookup(struct tierce__manager *manager, struct tierce__call *c
                          const struct tierce__caller *caller)
 {
     const struct tierce__lmcache *lmcache = &manager->lmcache;
-    const struct tierce__call_info *info = tierce__call_info(call);
     struct tierce__json_doc doc = {0};
     struct tierce__line line = {0};
     char event[TIERCE__CONTROLLER_EVENT_BYTES];
@@ -451,10 +468,6 @@ static void serve_lookup(struct tierce__manager *manager, struct tierce__call *c
             call, 501,
             "a lookup by tokens requires the hash function of the workers: set lmcache.hash, "
             "lmcache.chunk_size and lmcache.none_hash as LMCache and vLLM have them");
-        return;
-    }
-    if (info->body_bytes > LOOP_BYTES_MAX && !info->is_deferred) {
-        tierce__call_defer(call);
         return;
     }
     if (!tierce__controller_http_body(call, &doc))
@@ -480,9 +493,7 @@ static void serve_lookup(struct tierce__manager *manager, struct tierce__call *c
     }
     tierce__line_clear(&line);
     if (rc == TIERCE_E_ARGUMENT)
-        tierce__controller_http_fail(call, 422,
-                                     "tokens is missing or invalid; accepted is a list of at most "
-                                     "4194304 whole numbers from 0 to 4294967295");
+        tierce__controller_http_fail(call, 422, TIERCE__CONTROLLER_TOKENS_WHY);
     else
         tierce__controller_http_fail(call, 500, "no memory");
 }

@@ -31,15 +31,24 @@ void tierce__controller_http_reply(struct tierce__call *call, struct tierce__lin
 #define TIERCE__CONTROLLER_EVENT_BYTES 48u
 void tierce__controller_http_event(char out[TIERCE__CONTROLLER_EVENT_BYTES], const char *kind);
 
-/* These three return false if they have answered the call with an error. */
+/* The next three return false if they have answered the call with an error. */
 
 /* The caller's scope holds the group, and the manager leads. */
 bool tierce__controller_http_admit(struct tierce__manager *manager, struct tierce__call *call,
                                    const struct tierce__caller *caller);
-/* The body as an object, which the caller clears. */
+/* The body as an object, which the caller clears. False also: the body is large, and the call will
+ * be served again on a worker. */
 bool tierce__controller_http_body(struct tierce__call *call, struct tierce__json_doc *doc);
 /* A text that is not empty. */
 bool tierce__controller_http_text(struct tierce__call *call, char *out, size_t size,
                                   struct tierce__text object, const char *path);
+
+/* The whole numbers from 0 to 2^32 - 1 in a list of at most 4,194,304, on the heap. A call's own
+ * error, not yet answered: TIERCE_E_ARGUMENT, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__controller_http_tokens(uint32_t **out, size_t *count,
+                                                  struct tierce__text value);
+#define TIERCE__CONTROLLER_TOKENS_WHY                                                              \
+    "tokens is missing or invalid; accepted is a list of at most 4194304 whole numbers from 0 to " \
+    "4294967295"
 
 #endif

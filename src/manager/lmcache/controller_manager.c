@@ -70,6 +70,7 @@ int tierce__lmcache_start(struct tierce__manager *manager,
             .pull_port = config->lmcache_pull_port,
             .reply_port = config->lmcache_reply_port,
             .heartbeat_port = config->lmcache_heartbeat_port,
+            .silence_ms = config->directory_silence_ms,
             .leads = leads,
             .arg = manager},
         why);

@@ -452,14 +452,7 @@ bool tierce__controller_read(struct tierce__controller_message *out, struct tier
 static void begin_answer(struct tierce__line *line, const char *type, unsigned members)
 {
     tierce__msgpack_put_map(line, 1 + members);
-    tierce__msgpack_put_text(line, "type");
-    tierce__msgpack_put_text(line, type);
-}
-
-static void put_text(struct tierce__line *line, const char *name, const char *value)
-{
-    tierce__msgpack_put_text(line, name);
-    tierce__msgpack_put_text(line, value);
+    tierce__msgpack_put_pair(line, "type", type);
 }
 
 static void put_bool(struct tierce__line *line, const char *name, bool value)
@@ -471,7 +464,7 @@ static void put_bool(struct tierce__line *line, const char *name, bool value)
 void tierce__controller_put_error(struct tierce__line *line, const char *why)
 {
     begin_answer(line, "ErrorMsg", 1);
-    put_text(line, "error", why);
+    tierce__msgpack_put_pair(line, "error", why);
 }
 
 void tierce__controller_put_registered(struct tierce__line *line, const char *url)
@@ -480,7 +473,7 @@ void tierce__controller_put_registered(struct tierce__line *line, const char *ur
     tierce__msgpack_put_text(line, "extra_config");
     tierce__msgpack_put_map(line, url[0] != '\0' ? 1 : 0);
     if (url[0] != '\0')
-        put_text(line, "heartbeat_url", url);
+        tierce__msgpack_put_pair(line, "heartbeat_url", url);
 }
 
 void tierce__controller_put_beat(struct tierce__line *line, const char *reason)
@@ -491,8 +484,8 @@ void tierce__controller_put_beat(struct tierce__line *line, const char *reason)
     if (reason == NULL)
         return;
     tierce__msgpack_put_map(line, 3);
-    put_text(line, "command_type", "full_sync");
-    put_text(line, "reason", reason);
+    tierce__msgpack_put_pair(line, "command_type", "full_sync");
+    tierce__msgpack_put_pair(line, "reason", reason);
     tierce__msgpack_put_text(line, "args");
     tierce__msgpack_put_nil(line);
 }
@@ -513,7 +506,7 @@ void tierce__controller_put_found(struct tierce__line *line, const char *instanc
 void tierce__controller_put_sync_start(struct tierce__line *line, const char *sync, const char *why)
 {
     begin_answer(line, "FullSyncStartRetMsg", 3);
-    put_text(line, "sync_id", sync);
+    tierce__msgpack_put_pair(line, "sync_id", sync);
     put_bool(line, "accepted", why == NULL);
     tierce__msgpack_put_text(line, "error_msg");
     if (why != NULL)
@@ -526,7 +519,7 @@ void tierce__controller_put_progress(struct tierce__line *line, const char *sync
                                      const struct tierce__controller_progress *progress)
 {
     begin_answer(line, "FullSyncStatusRetMsg", 5);
-    put_text(line, "sync_id", sync);
+    tierce__msgpack_put_pair(line, "sync_id", sync);
     put_bool(line, "is_complete", progress->is_complete);
     tierce__msgpack_put_text(line, "global_progress");
     tierce__msgpack_put_float(line, progress->global);

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TOKENS_MAX   (4u << 20)
 #define METHOD_BYTES 32u
 
 enum verb { CLEAR, PIN, COMPRESS, DECOMPRESS, MOVE, HEALTH };
@@ -50,7 +49,9 @@ struct order {
         to_location[TIERCE__CONTROLLER_LOCATION_BYTES];
     char method[METHOD_BYTES];
     bool copies;
-    struct tierce__text tokens; /* of doc; checked */
+    bool has_tokens;
+    uint32_t *tokens; /* [token_count], on the heap */
+    size_t token_count;
 };
 
 static void destroy(struct order *order)
@@ -58,6 +59,7 @@ static void destroy(struct order *order)
     for (size_t i = 0; i < order->command.count; i++)
         tierce__line_clear(&order->command.targets[i].frame);
     tierce__free(order->command.targets);
+    tierce__free(order->tokens);
     tierce__json_doc_clear(&order->doc);
     tierce__free(order);
 }
@@ -163,30 +165,17 @@ static void done(struct tierce__controller_command *command)
 
 /* ---- messages to workers --------------------------------------------------------------------- */
 
-static void put_text(struct tierce__line *line, const char *name, const char *value)
+static void put_tokens(struct tierce__line *line, const struct order *order)
 {
-    tierce__msgpack_put_text(line, name);
-    tierce__msgpack_put_text(line, value);
-}
-
-static void put_tokens(struct tierce__line *line, struct tierce__text tokens)
-{
-    struct tierce__json json;
-    uint64_t token;
-    uint32_t count = 0;
     tierce__msgpack_put_text(line, "tokens");
-    if (tierce__json_value_kind(tokens) == 'n') {
+    if (!order->has_tokens) {
         tierce__msgpack_put_nil(line);
         return;
     }
     size_t place = tierce__msgpack_begin_array(line);
-    if (tokens.length > 0) {
-        tierce__json_start(&json, tokens.at, tokens.length);
-        (void)tierce__json_array(&json);
-        for (; tierce__json_element(&json) && tierce__json_u64(&json, &token); count++)
-            tierce__msgpack_put_uint(line, token);
-    }
-    tierce__msgpack_end_array(line, place, count);
+    for (size_t i = 0; i < order->token_count; i++)
+        tierce__msgpack_put_uint(line, order->tokens[i]);
+    tierce__msgpack_end_array(line, place, (uint32_t)order->token_count);
 }
 
 /* `peer`: of the worker that gets the chunks; of a move only. */
@@ -200,21 +189,21 @@ static void put_message(const struct order *order, struct tierce__controller_tar
     snprintf(event, sizeof(event), "Worker%u%s", target->worker, order->event);
     tierce__msgpack_put_map(line, 2u + row->has_method + row->has_location + row->has_tokens +
                                       (moves ? 3u : 0u));
-    put_text(line, "type", row->message);
-    put_text(line, "worker_event_id", event);
+    tierce__msgpack_put_pair(line, "type", row->message);
+    tierce__msgpack_put_pair(line, "worker_event_id", event);
     if (row->has_method)
-        put_text(line, "method", order->method);
+        tierce__msgpack_put_pair(line, "method", order->method);
     if (row->has_location)
-        put_text(line, "location", order->location);
+        tierce__msgpack_put_pair(line, "location", order->location);
     if (moves) {
-        put_text(line, "old_position", order->location);
+        tierce__msgpack_put_pair(line, "old_position", order->location);
         tierce__msgpack_put_text(line, "new_position");
         tierce__msgpack_put_array(line, 2);
         tierce__msgpack_put_text(line, peer);
         tierce__msgpack_put_text(line, order->to_location);
     }
     if (row->has_tokens)
-        put_tokens(line, order->tokens);
+        put_tokens(line, order);
     if (moves) {
         tierce__msgpack_put_text(line, "copy");
         tierce__msgpack_put_bool(line, order->copies);
@@ -232,11 +221,12 @@ static const char *peer_of(const struct tierce__controller_about *list, size_t c
     return NULL;
 }
 
-/* Makes a target of each worker. False: `why`. */
+/* Makes a target of each worker, at most TIERCE__CONTROLLER_TARGETS_MAX. False: `why`. */
 static bool aim(struct order *order, const struct tierce__controller_about *list, size_t count,
                 const struct tierce__controller_about *others, size_t other_count, char why[256])
 {
     struct tierce__controller_command *command = &order->command;
+    size_t bytes = 0;
     command->targets = tierce__calloc(count, sizeof(*command->targets));
     snprintf(why, 256, "no memory");
     if (command->targets == NULL)
@@ -259,7 +249,13 @@ static bool aim(struct order *order, const struct tierce__controller_about *list
             return false;
         }
         put_message(order, target, peer);
-        if (target->frame.failed)
+        bytes += target->frame.bytes;
+        if (bytes > TIERCE__CONTROLLER_FRAMES_MAX)
+            snprintf(why, 256,
+                     "the messages of %zu tokens to %zu workers have more than %zu MiB: name fewer "
+                     "tokens",
+                     order->token_count, count, TIERCE__CONTROLLER_FRAMES_MAX >> 20);
+        if (target->frame.failed || bytes > TIERCE__CONTROLLER_FRAMES_MAX)
             return false;
     }
     return true;
@@ -280,6 +276,12 @@ static void give(struct order *order)
         snprintf(why, sizeof(why), "no worker of the instance %s has registered", order->instance);
         status = 404;
         rc = -ENOENT;
+    } else if (rc == 0 && (count > TIERCE__CONTROLLER_TARGETS_MAX ||
+                           other_count > TIERCE__CONTROLLER_TARGETS_MAX)) {
+        snprintf(why, sizeof(why), "the instance has %zu workers; an order goes to at most %u",
+                 count > other_count ? count : other_count, TIERCE__CONTROLLER_TARGETS_MAX);
+        status = 409;
+        rc = -EINVAL;
     } else if (rc == 0 && !aim(order, list, count, others, other_count, why)) {
         status = order->row == &verbs[MOVE] && other_count < count ? 404 : 409;
         rc = -EINVAL;
@@ -292,8 +294,8 @@ static void give(struct order *order)
             return;
         snprintf(why, sizeof(why), "%s",
                  rc == TIERCE_E_LIMIT
-                     ? "there are 64 orders in progress, or orders to 512 workers: "
-                       "try again later"
+                     ? "there are 64 orders in progress, orders to 512 workers, or 256 MiB of "
+                       "messages to them: try again later"
                      : "the manager stops");
         status = 503;
     }
@@ -302,21 +304,22 @@ static void give(struct order *order)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static bool are_tokens(struct tierce__text tokens, bool needs)
+/* Reads the tokens of an order that accepts some. False: the call is answered. */
+static bool read_tokens(struct order *order)
 {
-    struct tierce__json json;
-    uint64_t token;
-    size_t count = tierce__json_count(tokens), read = 0;
-    char kind = tierce__json_value_kind(tokens);
-    if (tokens.length == 0 || kind == 'n')
-        return !needs;
-    if (kind != '[' || count > TOKENS_MAX)
-        return false;
-    tierce__json_start(&json, tokens.at, tokens.length);
-    (void)tierce__json_array(&json);
-    while (tierce__json_element(&json) && tierce__json_u64(&json, &token) && token <= UINT32_MAX)
-        read++;
-    return read == count;
+    struct tierce__text tokens = tierce__json_get(order->doc.value, "tokens");
+    int rc = TIERCE_E_ARGUMENT;
+    order->has_tokens = tokens.length > 0 && tierce__json_value_kind(tokens) != 'n';
+    if (!order->has_tokens && !order->row->needs_tokens) {
+        order->has_tokens = tokens.length == 0; /* an empty list, as LMCache has it by default */
+        return true;
+    }
+    if (order->has_tokens)
+        rc = tierce__controller_http_tokens(&order->tokens, &order->token_count, tokens);
+    if (rc < 0)
+        tierce__controller_http_fail(order->call, rc == -ENOMEM ? 500 : 422,
+                                     rc == -ENOMEM ? "no memory" : TIERCE__CONTROLLER_TOKENS_WHY);
+    return rc == 0;
 }
 
 /* False: the call is answered. */
@@ -345,13 +348,7 @@ static bool read_order(struct order *order)
             return false;
     }
     order->copies = tierce__json_get_bool(body, "should_copy");
-    order->tokens = tierce__json_get(body, "tokens");
-    if (!row->has_tokens || are_tokens(order->tokens, row->needs_tokens))
-        return true;
-    tierce__controller_http_fail(call, 422,
-                                 "tokens is missing or invalid; accepted is a list of at most "
-                                 "4194304 whole numbers from 0 to 4294967295");
-    return false;
+    return !row->has_tokens || read_tokens(order);
 }
 
 static void serve(struct tierce__manager *manager, struct tierce__call *call,

@@ -68,7 +68,6 @@ struct tierce__controller {
     struct tierce__map map;
     struct tierce__controller_worker *first, *last;
     struct tierce__controller_stats stats;
-    uint64_t unknown_ns; /* when an unknown worker is logged again */
 };
 
 /* NULL: it has not registered. The lock is held. */

@@ -16,7 +16,7 @@
 #define FRAME_BYTES_MAX ((int64_t)4 << 20)
 #define WAITING_MAX     1000 /* messages in ZMQ's queue of one worker; then the worker waits */
 #define TURN_MESSAGES   256u /* of one socket, before another has its turn */
-#define TICK_MS         1000
+#define TICK_MS         1000u
 #define IDENTITY_BYTES  256u
 
 enum which { PULL, REPLY, HEARTBEAT, SOCKETS };
@@ -26,6 +26,7 @@ struct tierce__controller_sockets {
     void *context;
     void *sockets[SOCKETS]; /* of the thread, once it runs; NULL: no port */
     struct tierce__line reply;
+    uint32_t tick_ms;
     uint64_t tick_ns; /* when the next one is due */
     bool has_thread;
     pthread_t thread;
@@ -144,7 +145,7 @@ static void *run(void *arg)
             is_ready[PULL] = take_reports(s);
         if (tierce__now_ns() >= s->tick_ns) {
             tierce__controller_tick(s->opts.controller, leads(s), tierce__now_ns());
-            s->tick_ns = tierce__deadline_in_ms(TICK_MS);
+            s->tick_ns = tierce__deadline_in_ms(s->tick_ms);
         }
     }
     for (unsigned i = 0; i < SOCKETS; i++) {
@@ -198,6 +199,9 @@ int tierce__controller_sockets_start(struct tierce__controller_sockets **out,
     snprintf(why, 256, "no memory");
     if (rc == 0) {
         s->opts = *opts;
+        s->tick_ms = TICK_MS;
+        if (opts->silence_ms > 0 && opts->silence_ms / 4 < TICK_MS)
+            s->tick_ms = opts->silence_ms >= 4 ? opts->silence_ms / 4 : 1;
         s->context = zmq_ctx_new();
         rc = s->context != NULL ? 0 : -ENOMEM;
     }
@@ -208,7 +212,7 @@ int tierce__controller_sockets_start(struct tierce__controller_sockets **out,
     if (rc == 0)
         rc = open_socket(s, HEARTBEAT, "lmcache.heartbeat_port", opts->heartbeat_port, why);
     if (rc == 0) {
-        s->tick_ns = tierce__deadline_in_ms(TICK_MS);
+        s->tick_ns = tierce__deadline_in_ms(s->tick_ms);
         rc = tierce__thread_start(&s->thread, run, s);
         s->has_thread = rc == 0;
         if (rc < 0)

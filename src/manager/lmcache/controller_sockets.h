@@ -19,7 +19,8 @@ struct tierce__controller_sockets_opts {
     struct tierce__controller *controller;          /* [borrow until stop] */
     const char *host;                               /* an address or name of this machine */
     uint16_t pull_port, reply_port, heartbeat_port; /* 0: none */
-    bool (*leads)(void *arg);                       /* whether this manager leads */
+    uint32_t silence_ms; /* of the directory, whose workers are kept by ticks; 0: more than 4 s */
+    bool (*leads)(void *arg); /* whether this manager leads */
     void *arg;
 };
 

@@ -65,6 +65,12 @@ void tierce__msgpack_put_text(struct tierce__line *line, const char *text)
     tierce__line_put_bytes(line, text, bytes);
 }
 
+void tierce__msgpack_put_pair(struct tierce__line *line, const char *name, const char *text)
+{
+    tierce__msgpack_put_text(line, name);
+    tierce__msgpack_put_text(line, text);
+}
+
 void tierce__msgpack_put_map(struct tierce__line *line, unsigned count)
 {
     TIERCE_ASSERT(count < 16);

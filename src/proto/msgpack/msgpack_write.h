@@ -24,6 +24,8 @@ void tierce__msgpack_put_bool(struct tierce__line *line, bool value);
 void tierce__msgpack_put_float(struct tierce__line *line, double value);
 /* NUL-terminated UTF-8, below 4 GiB. */
 void tierce__msgpack_put_text(struct tierce__line *line, const char *text);
+/* A key of a map and its value. */
+void tierce__msgpack_put_pair(struct tierce__line *line, const char *name, const char *text);
 
 /* The head of a map; `count` keys with their values follow. At most 15. */
 void tierce__msgpack_put_map(struct tierce__line *line, unsigned count);

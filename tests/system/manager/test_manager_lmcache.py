@@ -387,7 +387,15 @@ def test_lookup_by_tokens(controller):
     info = controller.http("/query_worker_info", {"instance_id": "all", "worker_ids": [0, 5]})[1]["worker_infos"]
     assert [(i["instance_id"], i["worker_id"], i["port"], i["peer_init_url"]) for i in info] == \
         [("tokens", 0, worker.port, None)]
-    assert controller.http("/query_worker_info", {"instance_id": "tokens", "worker_ids": [1]})[1]["worker_infos"] == []
+    for numbers in ([1], [2**70, -1, 1.5, "0"], [7] * 100000):    # the last body is read on another thread
+        assert controller.http("/query_worker_info",
+                               {"instance_id": "tokens", "worker_ids": numbers})[1]["worker_infos"] == []
+    Worker(controller, "another", 3)
+    stats = controller.http("/controller/key-stats")[1]
+    assert stats["instances"] == [{"instance_id": "another", "key_count": 0, "worker_count": 1},
+                                  {"instance_id": "tokens", "key_count": 2, "worker_count": 1}]
+    assert [stats[f"total_{name}_count"] for name in ("key", "instance", "worker")] == [2, 2, 2]
+    controller.send(DeRegisterMsg("another", 3, "127.0.0.1", 1))
     status, one = controller.http("/controller/workers?instance_id=tokens&worker_id=0")
     assert status == 200 and one["key_count"] == 2
     assert controller.http("/controller/workers?instance_id=tokens&worker_id=1")[0] == 404
@@ -403,6 +411,9 @@ def test_orders(controller):
         worker.answer = PinWorkerRetMsg(7)
     status, body = controller.http("/pin", {"instance_id": "orders", "location": MEMORY, "tokens": [1, 2**31]})
     assert (status, body["num_tokens"]) == (200, 7) and workers[1].orders[-1].tokens == [1, 2**31]
+    many = list(range(50000))
+    assert controller.http("/pin", {"instance_id": "orders", "location": MEMORY, "tokens": many})[0] == 200
+    assert workers[0].orders[-1].tokens == many
     order = {"instance_id": "orders", "location": MEMORY, "method": "cachegen", "tokens": None}
     for worker in workers:
         worker.answer = CompressWorkerRetMsg(9)

@@ -254,6 +254,21 @@ START_TEST(the_same_message_passes_once_a_minute)
     }
     ck_assert_int_eq(events, 3);
     ck_assert_str_eq(last_detail, "path=/a");
+    /* Details that another program chooses. */
+    events = 0;
+    for (int i = 0; i < 1000; i++)
+        tierce__log_repeated(TIERCE_LOG_WARN, "chosen", "name=%d", i);
+    ck_assert_int_eq(events, TIERCE__LOG_EVENT_LINES);
+    tierce__log_repeated(TIERCE_LOG_WARN, "other", "name=%d", 1);
+    ck_assert_int_eq(events, TIERCE__LOG_EVENT_LINES + 1);
+    struct tierce__log_event kinds[TIERCE__LOG_EVENT_SLOTS] = {0};
+    for (uint32_t i = 0; i < TIERCE__LOG_EVENT_LINES; i++)
+        ck_assert(tierce__log_event_pass(kinds, &held, 1, 5));
+    for (int i = 0; i < 3; i++)
+        ck_assert(!tierce__log_event_pass(kinds, &held, 1, 4 + minute));
+    ck_assert(tierce__log_event_pass(kinds, &held, 2, 6));
+    ck_assert(tierce__log_event_pass(kinds, &held, 1, 5 + minute));
+    ck_assert_uint_eq(held, 3);
     tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
 }
 END_TEST

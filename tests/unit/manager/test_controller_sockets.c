@@ -8,6 +8,7 @@
 #include "server_process.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <zmq.h>
 
@@ -52,6 +53,7 @@ static void setup(void)
                                              .host = "127.0.0.1",
                                              .pull_port = pull_port,
                                              .reply_port = reply_port,
+                                             .silence_ms = 40,
                                              .leads = leads},
                                          why);
     ck_assert_msg(rc == 0, "%s", why);
@@ -119,6 +121,36 @@ START_TEST(reports_and_requests)
     ask(dealer, FIND, "p:1");
     atomic_store(&is_leading, false);
     ask(dealer, FIND, "does not lead");
+    zmq_close(push);
+    zmq_close(dealer);
+}
+END_TEST
+
+/* When the worker was last kept in the directory; 0: it is not there. */
+static uint64_t kept_at(void)
+{
+    struct tierce__directory_about about;
+    uint32_t from = 0;
+    return tierce__directory_next(tierce__holdings_directory(holdings), &from, &about)
+               ? about.seen_ns
+               : 0;
+}
+
+/* A directory that removes workers after less than a second: ticks come in time for it. */
+START_TEST(ticks_follow_the_silence_of_the_directory)
+{
+    uint64_t until_ns = tierce__deadline_in_ms(15000), last_ns = 0;
+    unsigned times = 0;
+    void *dealer = open_socket(ZMQ_DEALER, reply_port), *push = open_socket(ZMQ_PUSH, pull_port);
+    ask(dealer, REGISTER, "RegisterRetMsg");
+    ck_assert_int_ge(zmq_send(push, CHANGE, strlen(CHANGE), 0), 0);
+    while (times < 20 && tierce__now_ns() < until_ns) {
+        uint64_t at_ns = kept_at();
+        times += at_ns != last_ns;
+        last_ns = at_ns;
+        sched_yield();
+    }
+    ck_assert_uint_eq(times, 20);
     zmq_close(push);
     zmq_close(dealer);
 }
@@ -255,6 +287,39 @@ START_TEST(orders_have_a_bound_and_end_with_the_manager)
 }
 END_TEST
 
+/* The messages of orders in progress have a bound together. */
+START_TEST(messages_of_orders_have_a_bound)
+{
+    struct tierce__controller_commands *commands;
+    static struct tierce__controller_target targets[3];
+    static struct tierce__controller_command list[3];
+    uint16_t port = server_free_port(); /* nobody listens */
+    atomic_store(&done_count, 0);
+    ck_assert_int_eq(tierce__controller_commands_start(&commands, 600000), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        aim(&targets[i], "127.0.0.1", port);
+        list[i] = (struct tierce__controller_command){
+            .targets = &targets[i], .count = 1, .done = note_done};
+    }
+    size_t small = targets[0].frame.bytes;
+    static char megabyte[1 << 20];
+    memset(megabyte, 'x', sizeof(megabyte));
+    while (targets[0].frame.bytes + small + sizeof(megabyte) <= TIERCE__CONTROLLER_FRAMES_MAX)
+        tierce__line_put_bytes(&targets[0].frame, megabyte, sizeof(megabyte));
+    tierce__line_put_bytes(&targets[1].frame, megabyte, sizeof(megabyte));
+    ck_assert(!targets[0].frame.failed && !targets[1].frame.failed);
+    ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[0]), 0);
+    ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[1]), TIERCE_E_LIMIT);
+    ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[2]), 0);
+    tierce__controller_commands_stop(commands);
+    ck_assert_int_eq(atomic_load(&done_count), 2);
+    for (unsigned i = 0; i < 3; i++)
+        tierce__line_clear(&targets[i].frame);
+    tierce__controller_commands_destroy(commands);
+}
+END_TEST
+
 CHECK_MAIN("controller sockets", .setup = setup, .teardown = teardown,
-           .tests = {reports_and_requests, a_port_in_use, orders, a_silent_worker,
+           .tests = {reports_and_requests, ticks_follow_the_silence_of_the_directory, a_port_in_use,
+                     messages_of_orders_have_a_bound, orders, a_silent_worker,
                      orders_have_a_bound_and_end_with_the_manager})
