@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A prompt that one engine hands over to another one, over TCP on loopback: from the prefiller's
- * answer to the last byte verified in the decoder's memory, against as many bytes through bare
- * sockets. Both engines are in this process. To measure over a slower network, run it in a network
- * namespace whose loopback device has a rate (docs/inside/benchmarks.md).
+ * A prompt that one engine hands over to another one, over TCP on loopback, beside as many bytes
+ * through bare sockets:
+ *
+ *     by pull: from the prefiller's answer to the last byte verified in the decoder's memory
+ *     by push: from the last layer computed to the last byte verified. Layers are computed as fast
+ *              as bare sockets carry them; a slower computation leaves less to send
+ *
+ * Both engines are in this process. To measure over a slower network, run it in a network namespace
+ * whose loopback device has a rate (docs/inside/benchmarks.md).
  */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -15,9 +21,11 @@
 #include "bench/fleet/bench_sockets.h"
 #include "engine/engine.h"
 #include "engine/handover/handover.h"
+#include "engine/handover/handover_inbox.h"
+#include "engine/handover/handover_push.h"
 #include "engine/view.h"
 
-enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32, SESSION = 1 };
+enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32, SESSION = 1, PUSH_GOAL = 5, POLL_NS = 50000 };
 
 /* One engine, and the prompt as it knows it. */
 struct side {
@@ -28,21 +36,29 @@ struct side {
 struct handover_bench {
     const struct tierce__bench *bench;
     struct side prefiller, decoder;
-    struct tierce__handover *handover;
-    uint8_t *into[CHUNKS]; /* of the bare sockets */
+    struct tierce__handover *handover; /* of the prefiller: offers */
+    struct tierce__handover *receiver; /* of the decoder: its inbox */
+    uint8_t *into[CHUNKS];             /* of the bare sockets */
     uint64_t object_bytes;
     struct tierce__bench_sockets sockets;
+    int64_t bare_ns; /* of the last copy by bare sockets */
 };
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
+
+static int new_prompt(struct handover_bench *b)
+{
+    int rc = tierce__kv_renew(&b->prefiller.kv, b->prefiller.chain);
+    return rc == 0 ? tierce__kv_renew(&b->decoder.kv, b->decoder.chain) : rc;
+}
+
+/* ---- pull ------------------------------------------------------------------------------------ */
 
 /* A new prompt, which the prefiller stores and offers. */
 static int offer(struct handover_bench *b)
 {
     struct tierce__kv *kv = &b->prefiller.kv;
-    int rc = tierce__kv_renew(kv, b->prefiller.chain);
-    if (rc == 0)
-        rc = tierce__kv_renew(&b->decoder.kv, b->decoder.chain);
+    int rc = new_prompt(b);
     if (rc != 0)
         return rc;
     int64_t ns = tierce__kv_store(kv, b->prefiller.chain, tierce__kv_ids(kv, 0), kv->window_blocks,
@@ -83,11 +99,103 @@ static int64_t hand_over(void *arg)
     return ns;
 }
 
+/* ---- push ------------------------------------------------------------------------------------ */
+
+static void sleep_until(uint64_t then_ns)
+{
+    uint64_t now_ns = tierce__now_ns();
+    if (now_ns < then_ns)
+        (void)nanosleep(&(struct timespec){.tv_sec = (time_t)((then_ns - now_ns) / 1000000000),
+                                           .tv_nsec = (long)((then_ns - now_ns) % 1000000000)},
+                        NULL);
+}
+
+/* Each layer when it is computed. Returns when the last one was, or an error. */
+static int64_t store_by_layers(struct handover_bench *b, struct tierce__push *push)
+{
+    struct tierce__kv *kv = &b->prefiller.kv;
+    struct tierce_store *store;
+    uint64_t layer_ns = (uint64_t)b->bare_ns / TIERCE__KV_LAYERS, last_ns = 0;
+    const struct tierce_transfer_opts what = {.size = sizeof(what),
+                                              .paged = &kv->paged,
+                                              .chain = b->prefiller.chain,
+                                              .to_block = kv->window_blocks,
+                                              .block_ids = tierce__kv_ids(kv, 0)};
+    int rc = tierce_store_begin(&store, kv->view, &what);
+    if (rc < 0 || store == NULL)
+        return rc < 0 ? rc : tierce__bench_fail(b->bench, "a store of a new prompt was empty");
+    rc = tierce__push_watch(push, store);
+    for (uint32_t layer = 0; rc == 0 && layer < TIERCE__KV_LAYERS; layer++) {
+        if (layer == 0)
+            last_ns = tierce__now_ns();
+        last_ns += layer_ns;
+        sleep_until(last_ns);
+        if (layer + 1 == TIERCE__KV_LAYERS)
+            last_ns = tierce__now_ns();
+        rc = tierce_store_layer(store, layer);
+    }
+    int64_t stored = tierce_store_end(store);
+    if (rc < 0 || stored < 0)
+        return rc < 0 ? rc : stored;
+    return (int64_t)last_ns;
+}
+
+static int64_t push_with(struct handover_bench *b, const char *ticket)
+{
+    struct tierce__push *push;
+    struct tierce__pushed pushed;
+    const struct tierce__push_to to = {.host = "127.0.0.1",
+                                       .port = tierce__handover_port(b->receiver),
+                                       .ticket = ticket,
+                                       .wait_ms = CALL_MS,
+                                       .timeout_ms = CALL_MS};
+    int rc = tierce__push_begin(&push, b->prefiller.kv.view, &to);
+    if (rc < 0)
+        return rc;
+    int64_t last_ns = store_by_layers(b, push);
+    tierce__push_end(push);
+    while (!tierce__push_is_over(push, &pushed))
+        sleep_until(tierce__now_ns() + POLL_NS);
+    tierce__push_destroy(push);
+    if (last_ns < 0)
+        return last_ns;
+    if (pushed.chunks != CHUNKS)
+        return tierce__bench_fail(b->bench, "a push brought %llu of %d chunks: %s",
+                                  (unsigned long long)pushed.chunks, CHUNKS, pushed.why);
+    return (int64_t)pushed.over_ns - last_ns;
+}
+
+/* The whole prompt once; the time after the last layer counts. */
+static int64_t push_prompt(void *arg)
+{
+    struct handover_bench *b = arg;
+    struct tierce__inbox *inbox = tierce__handover_inbox(b->receiver);
+    char ticket[1][TIERCE__TICKET_BYTES];
+    int rc = new_prompt(b);
+    if (rc == 0)
+        rc = tierce__inbox_issue(inbox, ticket, 1, CALL_MS, "");
+    if (rc != 1)
+        return rc < 0 ? rc : tierce__bench_fail(b->bench, "the decoder gave no ticket");
+    int64_t ns = push_with(b, ticket[0]);
+    (void)tierce__inbox_end(inbox, ticket[0]);
+    return ns;
+}
+
+static int64_t copy_bare(void *arg)
+{
+    struct handover_bench *b = arg;
+    int64_t ns = tierce__bench_sockets_copy(&b->sockets);
+    b->bare_ns = ns > 0 ? ns : 0;
+    return ns;
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
 /* The decoder loads the bytes that the prefiller stored. */
-static int check(struct handover_bench *b)
+static int check(struct handover_bench *b, tierce__bench_run_fn *run)
 {
     struct tierce__kv *from = &b->prefiller.kv, *to = &b->decoder.kv;
-    int64_t ns = hand_over(b);
+    int64_t ns = run(b);
     if (ns >= 0)
         ns = tierce__kv_load(to, b->decoder.chain, tierce__kv_ids(to, 0), TIERCE_ORIGIN_MEMORY);
     if (ns < 0)
@@ -127,9 +235,14 @@ static int open_all(struct handover_bench *b)
     if (rc != 0)
         return rc;
     rc = tierce__handover_start(&b->handover, b->prefiller.kv.engine, "127.0.0.1", 0, why);
+    if (rc == 0)
+        rc = tierce__handover_start(&b->receiver, b->decoder.kv.engine, "127.0.0.1", 0, why);
     if (rc < 0)
         return tierce__bench_fail(b->bench, "%s: %s", tierce_strerror(rc), why);
     b->object_bytes = b->prefiller.kv.view->full.extent.object_bytes;
+    rc = tierce__handover_accept(b->receiver, "127.0.0.1", 2 * CHUNKS * b->object_bytes, 0);
+    if (rc < 0)
+        return rc;
     uint64_t bytes = b->prefiller.kv.window_bytes / CHUNKS;
     for (size_t i = 0; i < CHUNKS; i++) {
         b->into[i] = tierce__bench_map(bytes);
@@ -147,6 +260,7 @@ static void close_all(struct handover_bench *b)
         tierce__bench_sockets_close(&b->sockets);
     for (size_t i = 0; i < CHUNKS && b->into[i] != NULL; i++)
         tierce__bench_unmap(b->into[i], b->prefiller.kv.window_bytes / CHUNKS);
+    tierce__handover_stop(b->receiver);
     tierce__handover_stop(b->handover);
     close_side(&b->decoder);
     close_side(&b->prefiller);
@@ -168,18 +282,33 @@ static void emit(const struct handover_bench *b, const struct tierce__bench_side
                                                              .value_max = ours / sides[0].min_ns,
                                                              .limit_min = bare / sides[1].max_ns,
                                                              .limit_max = bare / sides[1].min_ns});
+    snprintf(name, sizeof(name), "the end of a push of %d chunks of %llu KiB", CHUNKS,
+             (unsigned long long)(b->object_bytes >> 10));
+    tierce__bench_emit(b->bench, &(struct tierce__bench_row){.case_name = name,
+                                                             .unit = "ms",
+                                                             .sense = TIERCE__BENCH_LESS_IS_BETTER,
+                                                             .value = sides[2].median_ns / 1e6,
+                                                             .limit = sides[1].median_ns / 1e6,
+                                                             .goal = PUSH_GOAL,
+                                                             .value_min = sides[2].min_ns / 1e6,
+                                                             .value_max = sides[2].max_ns / 1e6,
+                                                             .limit_min = sides[1].min_ns / 1e6,
+                                                             .limit_max = sides[1].max_ns / 1e6});
 }
 
 int tierce__bench_handover(const struct tierce__bench *bench)
 {
     struct handover_bench b = {.bench = bench};
     struct tierce__bench_side sides[] = {{.run = hand_over, .arg = &b},
-                                         {.run = tierce__bench_sockets_copy, .arg = &b.sockets}};
+                                         {.run = copy_bare, .arg = &b},
+                                         {.run = push_prompt, .arg = &b}};
     int rc = open_all(&b);
     if (rc == 0)
-        rc = check(&b);
+        rc = check(&b, hand_over);
     if (rc == 0)
-        rc = tierce__bench_alternate(sides, 2, bench->seconds);
+        rc = check(&b, push_prompt);
+    if (rc == 0)
+        rc = tierce__bench_alternate(sides, 3, bench->seconds);
     if (rc == 0)
         emit(&b, sides);
     close_all(&b);

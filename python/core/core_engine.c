@@ -381,8 +381,9 @@ static PyMethodDef engine_methods[] = {
      "quarter "
      "of memory, and a minute."},
     {"handover_tickets", tierce__core_handover_tickets, METH_VARARGS,
-     "handover_tickets(count: int, ms: int) -> list[str]\n\n"
-     "Tickets for a prompt each, which must be used within ms."},
+     "handover_tickets(count: int, ms: int, holder: str = '') -> list[str]\n\n"
+     "Tickets for a prompt each, which must be used within ms. Those of a holder that has used one "
+     "are kept when there are too many."},
     {"inbox_stats", tierce__core_inbox_stats, METH_NOARGS, "inbox_stats() -> dict[str, int]"},
     {"handover_start", tierce__core_handover_start, METH_VARARGS,
      "handover_start(host: str, port: int) -> int\n\n"

@@ -31,14 +31,17 @@ PyObject *tierce__core_handover_tickets(PyObject *self, PyObject *args)
 {
     EngineObject *e = (EngineObject *)self;
     uint32_t count, ms;
+    const char *holder = "";
     char tickets[TICKETS_MAX][TIERCE__TICKET_BYTES];
-    if (!PyArg_ParseTuple(args, "O&O&", tierce__core_uint32, &count, tierce__core_uint32, &ms))
+    if (!PyArg_ParseTuple(args, "O&O&|s", tierce__core_uint32, &count, tierce__core_uint32, &ms,
+                          &holder))
         return NULL;
     struct tierce__inbox *inbox =
         e->closed || e->handover == NULL ? NULL : tierce__handover_inbox(e->handover);
     if (inbox == NULL)
         return tierce__core_raise_closed("engine's inbox");
-    int made = tierce__inbox_issue(inbox, tickets, count < TICKETS_MAX ? count : TICKETS_MAX, ms);
+    int made =
+        tierce__inbox_issue(inbox, tickets, count < TICKETS_MAX ? count : TICKETS_MAX, ms, holder);
     if (made < 0)
         return tierce__core_raise(made, NULL);
     PyObject *out = PyList_New(made);
@@ -48,6 +51,14 @@ PyObject *tierce__core_handover_tickets(PyObject *self, PyObject *args)
             Py_CLEAR(out);
     }
     return out;
+}
+
+static int put_number(PyObject *dict, const char *name, uint64_t value)
+{
+    PyObject *number = PyLong_FromUnsignedLongLong(value);
+    int rc = number != NULL ? PyDict_SetItemString(dict, name, number) : -1;
+    Py_XDECREF(number);
+    return rc;
 }
 
 PyObject *tierce__core_inbox_stats(PyObject *self, PyObject *unused)
@@ -60,10 +71,13 @@ PyObject *tierce__core_inbox_stats(PyObject *self, PyObject *unused)
     if (inbox == NULL)
         return tierce__core_raise_closed("engine's inbox");
     tierce__inbox_stats(inbox, &s);
-    return Py_BuildValue("{sKsKsKsKsKsKsKsKsK}", "chunks", s.chunks, "bytes", s.bytes, "present",
-                         s.present, "busy", s.busy, "wrong", s.wrong, "lost", s.lost, "tickets_now",
-                         s.tickets_now, "incoming_now", s.incoming_now, "incoming_bytes_now",
-                         s.incoming_bytes_now);
+    PyObject *out = PyDict_New();
+#define TIERCE_INBOX_STAT(field, metric, label, value, is_counter, text)                           \
+    if (out != NULL && put_number(out, #field, s.field) < 0)                                       \
+        Py_CLEAR(out);
+#include "engine/handover/inbox_stats.def"
+#undef TIERCE_INBOX_STAT
+    return out;
 }
 
 /* ---- Push ------------------------------------------------------------------------------------ */

@@ -12,6 +12,7 @@
 #include "engine/asks.h"
 #include "engine/device/pinnings.h"
 #include "engine/device/transit.h"
+#include "engine/handover/inbox_stats.h"
 #include "engine/load/fetch.h"
 #include "engine/objects/object_names.h"
 #include "engine/prefetch/prefetches.h"
@@ -98,6 +99,7 @@ struct tierce_engine {
         _Atomic bool is_there, is_complete;
         _Atomic uint64_t resyncs;
     } reports;
+    struct tierce__inbox_counts inbox_counts;
     struct tierce__kv_publisher *kv_publisher; /* or NULL */
     struct tierce__namespaces *namespaces;
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */

@@ -149,7 +149,8 @@ static void put_place(struct tierce__json_write *json, const struct tierce__inbo
     tierce__json_write_close(json, '}');
 }
 
-void tierce__body_put_inbox(struct tierce__line *line, const struct tierce__body *request)
+void tierce__body_put_inbox(struct tierce__line *line, const struct tierce__body *request,
+                            const char *holder)
 {
     struct tierce__json_write json = {.line = line};
     struct tierce__text model = request->members[TIERCE__BODY_MODEL];
@@ -163,6 +164,7 @@ void tierce__body_put_inbox(struct tierce__line *line, const struct tierce__body
     tierce__json_write_open(&json, PARAMS, '{');
     tierce__json_write_open(&json, "tierce", '{');
     tierce__json_write_count(&json, "inbox", TIERCE__INBOX_TICKETS);
+    tierce__json_write_text(&json, "holder", holder);
     tierce__json_write_close(&json, '}');
     tierce__json_write_close(&json, '}');
     tierce__json_write_close(&json, '}');

@@ -57,9 +57,10 @@ bool tierce__body_can_prefill(const struct tierce__body *request);
 void tierce__body_put_prefill(struct tierce__line *line, const struct tierce__body *request,
                               const struct tierce__inbox_place *place);
 
-/* Appends the request of one token that asks an engine for tickets of its inbox; of the model of a
- * client's request. */
-void tierce__body_put_inbox(struct tierce__line *line, const struct tierce__body *request);
+/* Appends the request of one token that asks an engine for tickets of its inbox, with the proxy's
+ * own name; of the model of a client's request. */
+void tierce__body_put_inbox(struct tierce__line *line, const struct tierce__body *request,
+                            const char *holder);
 
 /* Appends the request to the engine that answers, with the kv_transfer_params of a prefill, or with
  * none if `params` is empty; never with the client's. */

@@ -517,7 +517,8 @@ static void done_inbox(void *arg, int rc, const char *why)
 static bool ask_inbox(struct tierce__exchange *exchange)
 {
     enter(exchange, TIERCE__EXCHANGE_INBOX);
-    tierce__body_put_inbox(&exchange->made, &exchange->request);
+    tierce__body_put_inbox(&exchange->made, &exchange->request,
+                           exchange->relay->proxy->inboxes.holder);
     if (!hold_made(exchange))
         return false;
     count(exchange, TIERCE__PROXY_COUNT_INBOX_QUERIES);

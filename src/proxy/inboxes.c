@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 
 #define SECONDS_MAX 3600
@@ -26,6 +28,10 @@ struct tierce__inbox_of {
 
 int tierce__inboxes_init(struct tierce__inboxes *inboxes, uint32_t count)
 {
+    uint8_t random[(TIERCE__INBOX_HOLDER_BYTES - 1) / 2];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return -EIO;
+    tierce__hex_encode(inboxes->holder, random, sizeof(random));
     inboxes->items = tierce__calloc(count > 0 ? count : 1, sizeof(*inboxes->items));
     if (inboxes->items == NULL)
         return -ENOMEM;

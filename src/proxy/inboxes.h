@@ -18,11 +18,12 @@
  * Thread: any; a lock of class PROXY_INBOXES inside.
  */
 
-#define TIERCE__INBOX_HOST_MAX   255u
-#define TIERCE__INBOX_TICKET_MAX 64u
-#define TIERCE__INBOX_TICKETS    64u    /* of one answer */
-#define TIERCE__INBOX_ASK_MS     2000u  /* how long an engine may take to answer */
-#define TIERCE__INBOX_PAUSE_MS   60000u /* before an engine without an inbox is asked again */
+#define TIERCE__INBOX_HOST_MAX     255u
+#define TIERCE__INBOX_TICKET_MAX   64u
+#define TIERCE__INBOX_HOLDER_BYTES 33u    /* with NUL */
+#define TIERCE__INBOX_TICKETS      64u    /* of one answer */
+#define TIERCE__INBOX_ASK_MS       2000u  /* how long an engine may take to answer */
+#define TIERCE__INBOX_PAUSE_MS     60000u /* before an engine without an inbox is asked again */
 #define TIERCE__INBOX_RETRY_MS                                                                     \
     1000u /* before one that did not answer is; each further time doubles it, up to PAUSE_MS */
 
@@ -43,9 +44,10 @@ struct tierce__inboxes {
     struct tierce__lock lock; /* PROXY_INBOXES */
     struct tierce__inbox_of *items;
     uint32_t count;
+    char holder[TIERCE__INBOX_HOLDER_BYTES]; /* by it, engines know who has used tickets before */
 };
 
-/* Of so many engines. Errors: -ENOMEM. */
+/* Of so many engines. Errors: -ENOMEM, -EIO (no random bytes). */
 TIERCE_MUSTUSE int tierce__inboxes_init(struct tierce__inboxes *inboxes, uint32_t count);
 /* Accepts a zeroed one. */
 void tierce__inboxes_fini(struct tierce__inboxes *inboxes);

@@ -259,13 +259,15 @@ class LinkServer:
             self.worker.note(Served(bytes(frame[NOTE.size:]).decode("utf-8", "replace"), *numbers))
             return None
         if frame[0] == OP_OFFER:
-            self.worker.offer(*unpack_handover(frame))
-            return ANSWER.pack(STATUS_OK, 0, 0)
+            session, *what = unpack_handover(frame)
+            self.worker.offer(session, *what)
+            return ANSWER.pack(STATUS_OK, self.worker.is_pushing(session), 0)
         if frame[0] == OP_PULL:
             self.worker.pull(*unpack_handover(frame))
             return None
-        if frame[0] == OP_TICKETS and len(frame) == TICKETS.size:
-            return json.dumps(self.worker.tickets(TICKETS.unpack(frame)[1])).encode()
+        if frame[0] == OP_TICKETS and len(frame) >= TICKETS.size:
+            holder = bytes(frame[TICKETS.size:]).decode("ascii")
+            return json.dumps(self.worker.tickets(TICKETS.unpack_from(frame)[1], holder)).encode()
         if frame[0] == OP_RESET and len(frame) == 1 + RESET_BYTES:
             done = self.worker.reset(bytes(frame[1:]))
             return ANSWER.pack(STATUS_OK if done else STATUS_FAILED, 0, 0)
@@ -367,15 +369,15 @@ class RemoteWorker:
     def note(self, served: Served) -> None:
         self.ask(NOTE.pack(OP_NOTE, *served[1:]) + served.name.encode(), answers=False)
 
-    def offer(self, *what) -> None:
-        """Returns when the offer is open, before the prefiller's answer names it."""
-        self.ask(pack_handover(OP_OFFER, *what))
+    def offer(self, *what) -> bool:
+        """Returns when the offer is open, before the prefiller's answer names it: whether the session's prompt is pushed."""
+        return ANSWER.unpack(self.ask(pack_handover(OP_OFFER, *what)))[1] != 0
 
     def pull(self, *what) -> None:
         self.ask(pack_handover(OP_PULL, *what), answers=False)
 
-    def tickets(self, count: int) -> list[str]:
-        return json.loads(bytes(self.ask(TICKETS.pack(OP_TICKETS, count))))
+    def tickets(self, count: int, holder: str) -> list[str]:
+        return json.loads(bytes(self.ask(TICKETS.pack(OP_TICKETS, count) + holder.encode())))
 
     def reset(self, era: bytes) -> bool:
         answer = self.ask(bytes([OP_RESET]) + era, takes_s=self.lookup_s)

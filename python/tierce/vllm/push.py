@@ -17,20 +17,26 @@ log = logging.getLogger(__name__)
 
 INBOX, PUSH = "inbox", "push"
 TICKETS_MAX = 64  # of one answer
+HOLDER_MAX = 32  # characters
 TICKET_S = 600.0  # how long a ticket may wait for its prompt
 BUSY_MS = 1000  # for a decoder without room
 PUSHES_MAX = 64  # at a time; other prompts are offered only
+ENDED_MAX = 4096  # sessions whose end is remembered
 
 
 def is_ticket(text) -> bool:
     return isinstance(text, str) and len(text) == 2 * handover.TOKEN_BYTES and text.isascii() and text.isalnum()
 
 
-def asked_tickets(options: dict) -> int:
-    """How many tickets a request asks for; 0 for every other request."""
+def asked_tickets(options: dict) -> tuple[int, str] | None:
+    """How many tickets a request asks for, and the name that the proxy has chosen for itself; None for every other
+    request."""
     ours = options.get(handover.OURS)
-    count = ours.get(INBOX) if isinstance(ours, dict) else None
-    return min(count, TICKETS_MAX) if type(count) is int and count > 0 else 0
+    if not isinstance(ours, dict):
+        return None
+    count, holder = ours.get(INBOX), ours.get("holder")
+    is_name = isinstance(holder, str) and len(holder) <= HOLDER_MAX and holder.isascii() and holder.isalnum()
+    return (min(count, TICKETS_MAX), holder if is_name else "") if type(count) is int and count > 0 else None
 
 
 def read_push(options: dict) -> dict | None:
@@ -72,6 +78,7 @@ class Pushes:
         self.lock = threading.Lock()
         self.begun: dict[int, object] = {}  # session -> its push, which takes more stores
         self.refused: set[int] = set()  # sessions that are not pushed
+        self.ended: dict[int, None] = {}  # sessions that have ended, the newest last
         self.ending: list[tuple[object, dict]] = []
         self.warned: set[str] = set()
         self.counters: dict[str, float] = {}  # see stats.py
@@ -80,7 +87,7 @@ class Pushes:
         """A store of a prompt that is pushed has begun, or has nothing to store (None)."""
         self.reap()
         with self.lock:
-            known, is_refused = self.begun.get(session), session in self.refused
+            known, is_refused = self.begun.get(session), session in self.refused or session in self.ended
             is_full = len(self.begun) + len(self.ending) >= PUSHES_MAX
         if is_refused:
             return
@@ -100,10 +107,20 @@ class Pushes:
         if store is not None:
             known[0].watch(store)
 
+    def is_under_way(self, session: int) -> bool:
+        """Whether the decoder may wait for the push of a session. False: it was refused, or its connection has failed."""
+        with self.lock:
+            known = self.begun.get(session)
+        return known is not None and not known[0].poll()[0]
+
     def end(self, session: int) -> None:
-        """The request has ended: its stores have, too."""
+        """The request has ended: its stores have, too. An aborted one may end before the step that stores its last
+        blocks, which pushes nothing then."""
         with self.lock:
             self.refused.discard(session)
+            self.ended[session] = None
+            while len(self.ended) > ENDED_MAX:
+                del self.ended[next(iter(self.ended))]
             known = self.begun.pop(session, None)
             if known is not None:
                 self.ending.append(known)
@@ -177,11 +194,15 @@ class PushesChunks:
                                         int(self.handover.hold_s * 1000))
             self.accepts = True
         except _core.Error as error:
-            log.warning("no chunks are pushed to this engine: no host of handover.allow has an address (%s)", error)
+            why = f"no host of handover.allow has an address: {' '.join(allow)}" if error.name == "TIERCE_E_ARGUMENT" else str(error)
+            log.warning("no chunks are pushed to this engine, because its inbox could not be opened: %s", why)
 
-    def tickets(self, count: int) -> list[str]:
+    def tickets(self, count: int, holder: str) -> list[str]:
         """For prompts that will be pushed here."""
-        return self.engine.handover_tickets(count, int(TICKET_S * 1000)) if self.accepts else []
+        return self.engine.handover_tickets(count, int(TICKET_S * 1000), holder) if self.accepts else []
+
+    def is_pushing(self, session: int) -> bool:
+        return self.pushes.is_under_way(session)
 
     def push_store(self, view, chain, request, store) -> None:
         """A store of a request begins, or has nothing to store (None). A failure costs the push only."""

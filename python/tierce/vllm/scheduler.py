@@ -268,21 +268,20 @@ class SchedulerHalf:
                 return None
             tokens = request.num_prompt_tokens if ended else end * self.block_tokens
             what = handover.new_offer(self.facts.serves, tokens, self.facts.uses_tls)
-            if tracker.is_pushed:
-                what["ticket"] = tracker.push["ticket"]
-            self.link.offer(tracker.session, part, 0, end, what)
+            if self.link.offer(tracker.session, part, 0, end, what) and tracker.is_pushed:
+                what["ticket"] = tracker.push["ticket"]  # the decoder waits for the end of the push
             self.count("offers", 1)
         except (LinkError, Unsupported) as error:
             self.warn_once(f"a prompt is not offered to a decoder: {error}")
             return None
         return handover.answer(what)
 
-    def tickets(self, count: int) -> dict | None:
+    def tickets(self, count: int, holder: str) -> dict | None:
         """The answer to a proxy that will have prompts pushed here."""
         try:
-            ready = self.facts is not None and self.facts.off is None and self.facts.accepts
-            return (push.tickets_answer(self.facts.serves, self.link.tickets(count), self.facts.uses_tls) if ready
-                    else push.tickets_answer("", []))
+            if self.facts is None or self.facts.off is not None or not self.facts.accepts:
+                return push.tickets_answer("", [])
+            return push.tickets_answer(self.facts.serves, self.link.tickets(count, holder), self.facts.uses_tls)
         except LinkError as error:
             self.warn_once(f"no tickets for pushes: {error}")
             return None
@@ -387,8 +386,8 @@ class SchedulerHalf:
             self.ending[request.request_id] = tracker
         else:
             self.note(tracker.note_end(self.rules))
-        if tracker.tickets:
-            offered = self.tickets(tracker.tickets)
+        if tracker.tickets is not None:
+            offered = self.tickets(*tracker.tickets)
         if not tracker.report:
             return offered
         loaded, size = tracker.loaded, self.block_tokens

@@ -203,7 +203,7 @@ class RequestTracker:
     pulls: bool = False  # the worker half was asked for it
     push: dict | None = None  # where its prompt is pushed while it is computed
     is_pushed: bool = False  # a step with this was sent to the worker half
-    tickets: int = 0  # it asks for so many, for prompts that will be pushed here
+    tickets: tuple[int, str] | None = None  # it asks for so many, with this name, for prompts that will be pushed here
     hands_end: bool = False  # the last block of its prompt may be handed over: see prompt_end.py
     loads_end: bool = False  # it may be loaded
     sent_end: bool = False  # the worker half was given the second chain

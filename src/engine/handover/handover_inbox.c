@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/handover/handover_inbox.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netdb.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
@@ -16,15 +12,16 @@
 #include "base/log/log_repeat.h"
 #include "core/key/key_text.h"
 #include "core/key/namespaces.h"
+#include "engine/handover/handover_hosts.h"
 #include "engine/handover/handover_landing.h"
 #include "engine/handover/handover_ranges.h"
+#include "engine/observe/inbox_metrics.h"
 #include "engine/observe/operate.h"
 #include "engine/view.h"
 #include "engine/waterfall.h"
 
-#define HOST_BYTES   64u
 #define MEMORY_SHARE 4u
-static const char blanks[] = " \t\r\n";
+#define HOLDERS_MAX  16u
 
 enum ticket_state {
     TICKET_ISSUED, /* nothing has come */
@@ -36,6 +33,7 @@ struct ticket {
     struct tierce__list node;
     struct tierce__list incoming;
     char token[TIERCE__TICKET_BYTES];
+    char holder[TIERCE__HOLDER_BYTES]; /* "": unknown */
     enum ticket_state state;
     int status;
     uint64_t session;     /* whose pins its chunks are */
@@ -62,79 +60,23 @@ struct tierce__inbox {
     struct tierce_engine *engine;
     uint64_t bytes_max;
     uint32_t hold_ms;
-    size_t host_count;
-    char hosts[TIERCE__INBOX_HOSTS][HOST_BYTES];
+    struct tierce__hosts hosts;
 
-    struct tierce__lock lock; /* INBOX: all below, and the tickets */
+    struct tierce__lock lock; /* INBOX: all below, the tickets, and the levels of inbox_counts */
     struct tierce__cond changed;
-    struct tierce__list tickets;
-    size_t ticket_count;
-    uint64_t incoming_count, incoming_bytes;
-    struct tierce__inbox_stats stats; /* without those of now */
+    struct tierce__list tickets; /* the oldest one first */
+    char proven[HOLDERS_MAX]
+               [TIERCE__HOLDER_BYTES]; /* holders, with a ticket that brought a chunk */
+    uint32_t next_proven;              /* is replaced next */
 };
 
-/* ---- hosts ----------------------------------------------------------------------------------- */
-
-static bool has_host(const struct tierce__inbox *inbox, const char *host)
-{
-    for (size_t i = 0; i < inbox->host_count; i++)
-        if (strcmp(inbox->hosts[i], host) == 0)
-            return true;
-    return false;
-}
-
-static void add_host(struct tierce__inbox *inbox, const char *name)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
-    struct addrinfo *places = NULL;
-    int rc = getaddrinfo(name, NULL, &hints, &places);
-    if (rc != 0)
-        tierce__log(TIERCE_LOG_WARN, "inbox_host_unknown",
-                    "host=\"%s\" err=\"%s\" consequence=\"it cannot push chunks\"", name,
-                    gai_strerror(rc));
-    for (struct addrinfo *it = places; rc == 0 && it != NULL; it = it->ai_next) {
-        char *host = inbox->hosts[inbox->host_count];
-        if (inbox->host_count < TIERCE__INBOX_HOSTS &&
-            getnameinfo(it->ai_addr, it->ai_addrlen, host, HOST_BYTES, NULL, 0, NI_NUMERICHOST) ==
-                0 &&
-            !has_host(inbox, host))
-            inbox->host_count++;
-    }
-    if (rc == 0)
-        freeaddrinfo(places);
-}
-
-static void add_hosts(struct tierce__inbox *inbox, const char *hosts)
-{
-    char name[256];
-    for (const char *at = hosts + strspn(hosts, blanks); *at != '\0'; at += strspn(at, blanks)) {
-        size_t bytes = strcspn(at, blanks);
-        if (bytes < sizeof(name)) {
-            memcpy(name, at, bytes);
-            name[bytes] = '\0';
-            add_host(inbox, name);
-        }
-        at += bytes;
-    }
-}
-
-/* peer: "HOST:PORT", "[HOST]:PORT"; an IPv4 address may be written as one of IPv6. */
-static bool is_allowed(const struct tierce__inbox *inbox, const char *peer)
-{
-    static const char mapped[] = "::ffff:";
-    char host[HOST_BYTES];
-    const char *end = strrchr(peer, ':'), *from = peer + (peer[0] == '[');
-    if (end == NULL)
-        return false;
-    end -= peer[0] == '[';
-    if (strncmp(from, mapped, sizeof(mapped) - 1) == 0)
-        from += sizeof(mapped) - 1;
-    if (end <= from || (size_t)(end - from) >= sizeof(host))
-        return false;
-    memcpy(host, from, (size_t)(end - from));
-    host[end - from] = '\0';
-    return has_host(inbox, host);
-}
+/* A number of inbox_stats.def. */
+#define COUNT(inbox, field, by)                                                                    \
+    atomic_fetch_add_explicit(&(inbox)->engine->inbox_counts.field, (by), memory_order_relaxed)
+#define COUNT_OFF(inbox, field, by)                                                                \
+    atomic_fetch_sub_explicit(&(inbox)->engine->inbox_counts.field, (by), memory_order_relaxed)
+#define LEVEL(inbox, field)                                                                        \
+    atomic_load_explicit(&(inbox)->engine->inbox_counts.field, memory_order_relaxed)
 
 /* ---- tickets --------------------------------------------------------------------------------- */
 
@@ -160,6 +102,24 @@ static struct ticket *find_ticket(struct tierce__inbox *inbox, const char *token
     return NULL;
 }
 
+static bool is_proven(const struct tierce__inbox *inbox, const char *holder)
+{
+    for (size_t i = 0; holder[0] != '\0' && i < HOLDERS_MAX; i++)
+        if (strcmp(inbox->proven[i], holder) == 0)
+            return true;
+    return false;
+}
+
+/* A ticket has brought a chunk, which no client of the HTTP server alone can do. */
+static void prove(struct tierce__inbox *inbox, const struct ticket *ticket)
+{
+    tierce__lock_assert_held(&inbox->lock);
+    if (ticket->holder[0] == '\0' || is_proven(inbox, ticket->holder))
+        return;
+    memcpy(inbox->proven[inbox->next_proven], ticket->holder, sizeof(ticket->holder));
+    inbox->next_proven = (inbox->next_proven + 1) % HOLDERS_MAX;
+}
+
 /* Frees it if nothing uses it any more. */
 static void drop_if_unused(struct incoming *incoming)
 {
@@ -167,8 +127,8 @@ static void drop_if_unused(struct incoming *incoming)
     tierce__lock_assert_held(&inbox->lock);
     if (incoming->ticket != NULL || incoming->rooms > 0)
         return;
-    inbox->incoming_count--;
-    inbox->incoming_bytes -= incoming->claimed.total;
+    COUNT_OFF(inbox, incoming_now, 1);
+    COUNT_OFF(inbox, incoming_bytes_now, incoming->claimed.total);
     tierce__list_remove(&incoming->node);
     tierce__buf_release(incoming->buf);
     tierce__free(incoming);
@@ -182,7 +142,7 @@ static void close_ticket(struct tierce__inbox *inbox, struct ticket *ticket, int
         struct incoming *incoming = TIERCE__CONTAINER_OF(it, struct incoming, node);
         tierce__list_remove(&incoming->node);
         incoming->ticket = NULL;
-        inbox->stats.lost++;
+        COUNT(inbox, lost, 1);
         drop_if_unused(incoming);
     }
     if (ticket->state != TICKET_OVER)
@@ -206,7 +166,7 @@ static void unlist(struct tierce__inbox *inbox, struct ticket *ticket)
 {
     close_ticket(inbox, ticket, TIERCE_E_DEADLINE);
     tierce__list_remove(&ticket->node);
-    inbox->ticket_count--;
+    COUNT_OFF(inbox, tickets_now, 1);
 }
 
 static void free_ticket(struct tierce__inbox *inbox, struct ticket *ticket)
@@ -231,8 +191,10 @@ static void expire(struct tierce__inbox *inbox, bool all)
                 break;
             }
         }
-        if (over != NULL)
+        if (over != NULL) {
             unlist(inbox, over);
+            COUNT(inbox, tickets_expired, 1);
+        }
         tierce__lock_drop(&inbox->lock);
         if (over == NULL)
             return;
@@ -260,29 +222,63 @@ static int make_ticket(struct ticket **out, uint32_t ms)
     return 0;
 }
 
+/* With TICKETS_MAX: the oldest ticket that is unused, and whose holder has brought no chunk, makes
+ * way, so that nobody who only asks keeps the others out. Under the lock; NULL: there is none. */
+static struct ticket *displace(struct tierce__inbox *inbox)
+{
+    tierce__lock_assert_held(&inbox->lock);
+    TIERCE__LIST_FOR_EACH (it, &inbox->tickets) {
+        struct ticket *ticket = TIERCE__CONTAINER_OF(it, struct ticket, node);
+        if (ticket->state != TICKET_ISSUED || is_proven(inbox, ticket->holder))
+            continue;
+        unlist(inbox, ticket);
+        COUNT(inbox, tickets_displaced, 1);
+        return ticket;
+    }
+    return NULL;
+}
+
+/* False: all tickets are in use, or of proven holders. */
+static bool add_ticket(struct tierce__inbox *inbox, struct ticket *ticket)
+{
+    struct ticket *displaced = NULL;
+    tierce__lock_take(&inbox->lock);
+    if (LEVEL(inbox, tickets_now) == TIERCE__TICKETS_MAX)
+        displaced = displace(inbox);
+    bool has_room = LEVEL(inbox, tickets_now) < TIERCE__TICKETS_MAX;
+    if (has_room) {
+        tierce__list_push_back(&inbox->tickets, &ticket->node);
+        COUNT(inbox, tickets_now, 1);
+        COUNT(inbox, tickets_given, 1);
+    }
+    tierce__lock_drop(&inbox->lock);
+    if (displaced != NULL)
+        free_ticket(inbox, displaced);
+    return has_room;
+}
+
 int tierce__inbox_issue(struct tierce__inbox *inbox, char (*tickets)[TIERCE__TICKET_BYTES],
-                        size_t count, uint32_t ms)
+                        size_t count, uint32_t ms, const char *holder)
 {
     size_t made = 0;
+    bool has_room = true;
+    if (strlen(holder) >= TIERCE__HOLDER_BYTES)
+        return TIERCE_E_ARGUMENT;
     expire(inbox, false);
-    for (; made < count; made++) {
+    while (made < count && has_room) {
         struct ticket *ticket;
         int rc = make_ticket(&ticket, ms);
         if (rc < 0)
             return made > 0 ? (int)made : rc;
-        tierce__lock_take(&inbox->lock);
-        bool has_room = inbox->ticket_count < TIERCE__TICKETS_MAX;
-        if (has_room) {
-            memcpy(tickets[made], ticket->token, sizeof(ticket->token));
-            tierce__list_push_back(&inbox->tickets, &ticket->node);
-            inbox->ticket_count++;
-        }
-        tierce__lock_drop(&inbox->lock);
-        if (!has_room) {
+        memcpy(ticket->holder, holder, strlen(holder) + 1);
+        memcpy(tickets[made], ticket->token, sizeof(ticket->token));
+        has_room = add_ticket(inbox, ticket);
+        if (has_room)
+            made++;
+        else
             tierce__free(ticket);
-            break;
-        }
     }
+    COUNT(inbox, tickets_denied, count - made);
     return (int)made;
 }
 
@@ -293,6 +289,7 @@ int tierce__inbox_await(struct tierce__inbox *inbox, const char *ticket_text, ui
     size_t bytes = strlen(ticket_text);
     int rc = TIERCE_E_MISS;
     bool waits = true;
+    COUNT(inbox, waits_now, 1);
     tierce__lock_take(&inbox->lock);
     while (waits) {
         const struct ticket *ticket = find_ticket(inbox, ticket_text, bytes);
@@ -307,6 +304,7 @@ int tierce__inbox_await(struct tierce__inbox *inbox, const char *ticket_text, ui
             (void)tierce__cond_wait(&inbox->changed, &inbox->lock, until_ns);
     }
     tierce__lock_drop(&inbox->lock);
+    COUNT_OFF(inbox, waits_now, 1);
     return rc;
 }
 
@@ -332,6 +330,7 @@ bool tierce__inbox_admits(struct tierce__inbox *inbox, const char *token, size_t
     bool admits =
         ticket != NULL && ticket->state != TICKET_OVER && ticket->deadline_ns > tierce__now_ns();
     tierce__lock_drop(&inbox->lock);
+    COUNT(inbox, refused_ticket, !admits);
     return admits;
 }
 
@@ -346,8 +345,10 @@ static struct ticket *use_ticket(struct tierce__inbox *inbox,
     if (ticket == NULL || ticket->state == TICKET_OVER ||
         (ticket->state == TICKET_ISSUED && ticket->deadline_ns <= tierce__now_ns()))
         return NULL;
-    if (ticket->state == TICKET_ISSUED)
+    if (ticket->state == TICKET_ISSUED) {
+        COUNT(inbox, tickets_used, 1);
         tierce__cond_broadcast(&inbox->changed);
+    }
     ticket->state = TICKET_OPEN;
     ticket->deadline_ns = tierce__deadline_in_ms(inbox->hold_ms);
     return ticket;
@@ -371,7 +372,7 @@ static int claim(struct incoming *incoming, struct tierce__keeper_room *room,
                  ? tierce__ranges_claim(&incoming->claimed, range->offset, range->length)
                  : TIERCE_E_FORMAT;
     if (rc == TIERCE_E_FORMAT)
-        incoming->inbox->stats.wrong++;
+        COUNT(incoming->inbox, wrong, 1);
     if (rc < 0)
         return rc;
     incoming->rooms++;
@@ -414,10 +415,11 @@ static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct ti
 {
     tierce__lock_take(&inbox->lock);
     /* One chunk alone always fits. */
-    bool fits = inbox->incoming_bytes == 0 || inbox->incoming_bytes + bytes <= inbox->bytes_max;
+    uint64_t held = LEVEL(inbox, incoming_bytes_now);
+    bool fits = held == 0 || held + bytes <= inbox->bytes_max;
     if (fits) {
-        inbox->incoming_bytes += bytes;
-        inbox->incoming_count++;
+        COUNT(inbox, incoming_bytes_now, bytes);
+        COUNT(inbox, incoming_now, 1);
     }
     tierce__lock_drop(&inbox->lock);
     struct incoming *incoming = fits ? tierce__calloc(1, sizeof(*incoming)) : NULL;
@@ -435,10 +437,10 @@ static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct ti
     bool is_full = incoming != NULL;
     tierce__free(incoming);
     tierce__lock_take(&inbox->lock);
-    inbox->stats.busy++;
+    COUNT(inbox, busy, 1);
     if (fits) {
-        inbox->incoming_bytes -= bytes;
-        inbox->incoming_count--;
+        COUNT_OFF(inbox, incoming_bytes_now, bytes);
+        COUNT_OFF(inbox, incoming_now, 1);
     }
     tierce__lock_drop(&inbox->lock);
     return !fits ? TIERCE_E_LIMIT : is_full ? TIERCE_E_FULL : -ENOMEM;
@@ -459,6 +461,8 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
         rc = reserve(inbox, &made, view, key, range->total);
     if (view != NULL)
         tierce__view_give_back(view);
+    if (rc == TIERCE_E_REFUSED || rc == TIERCE_E_FORMAT)
+        COUNT(inbox, refused_chunk, 1);
     if (rc < 0 && rc != -EEXIST)
         return rc;
     tierce__lock_take(&inbox->lock);
@@ -468,7 +472,7 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
         ticket->view = *key;
     }
     if (rc == -EEXIST)
-        inbox->stats.present++;
+        COUNT(inbox, present, 1);
     if (rc == 0 && ticket == NULL)
         rc = TIERCE_E_REFUSED;
     struct incoming *other = rc == 0 ? find_incoming(ticket, key) : NULL;
@@ -498,13 +502,16 @@ int tierce__inbox_make(struct tierce__inbox *inbox, struct tierce__keeper_room *
 {
     struct tierce__key key;
     uint64_t session = 0;
-    if (!is_allowed(inbox, room->peer)) {
+    if (!tierce__hosts_allow(&inbox->hosts, room->peer)) {
+        COUNT(inbox, refused_host, 1);
         log_refusal(room, "its host is not named in handover.allow");
         return TIERCE_E_REFUSED;
     }
     int rc = read_name(inbox, &key, name);
-    if (rc < 0)
+    if (rc < 0) {
+        COUNT(inbox, refused_chunk, 1);
         return rc;
+    }
     tierce__lock_take(&inbox->lock);
     const struct ticket *ticket = use_ticket(inbox, room);
     struct incoming *incoming = ticket != NULL ? find_incoming(ticket, &key) : NULL;
@@ -514,6 +521,7 @@ int tierce__inbox_make(struct tierce__inbox *inbox, struct tierce__keeper_room *
         rc = claim(incoming, room, range);
     tierce__lock_drop(&inbox->lock);
     if (ticket == NULL) {
+        COUNT(inbox, refused_ticket, 1);
         log_refusal(room, "its ticket is unknown, over or used");
         return TIERCE_E_REFUSED;
     }
@@ -549,11 +557,13 @@ static int finish(struct incoming *incoming, const char *token, uint64_t session
                     rc == TIERCE_E_IDENTITY || rc == TIERCE_E_CHECKSUM;
     tierce__lock_take(&inbox->lock);
     struct ticket *ticket = find_ticket(inbox, token, TIERCE__TICKET_BYTES - 1);
-    if (ticket != NULL && rc == 0)
+    if (ticket != NULL && rc == 0) {
         ticket->bytes += incoming->claimed.total;
-    inbox->stats.chunks += rc == 0;
-    inbox->stats.bytes += rc == 0 ? incoming->claimed.total : 0;
-    inbox->stats.wrong += is_wrong;
+        prove(inbox, ticket);
+    }
+    COUNT(inbox, chunks, rc == 0);
+    COUNT(inbox, bytes, rc == 0 ? incoming->claimed.total : 0);
+    COUNT(inbox, wrong, is_wrong);
     incoming->rooms--;
     drop_if_unused(incoming);
     tierce__lock_drop(&inbox->lock);
@@ -601,7 +611,7 @@ void tierce__inbox_abandon(struct tierce__inbox *inbox, struct tierce__keeper_ro
     struct incoming *incoming = room->owner;
     tierce__lock_take(&inbox->lock);
     if (incoming->ticket != NULL)
-        inbox->stats.lost++;
+        COUNT(inbox, lost, 1);
     tierce__list_remove(&incoming->node);
     incoming->ticket = NULL;
     incoming->rooms--;
@@ -641,14 +651,15 @@ int tierce__inbox_create(struct tierce__inbox **out, struct tierce_engine *engin
     inbox->bytes_max =
         opts->bytes_max > 0 ? opts->bytes_max : engine->settings.memory_bytes / MEMORY_SHARE;
     inbox->hold_ms = opts->hold_ms > 0 ? opts->hold_ms : TIERCE__INBOX_HOLD_MS;
-    add_hosts(inbox, opts->hosts);
-    if (inbox->host_count == 0) {
+    tierce__hosts_add(&inbox->hosts, opts->hosts);
+    if (inbox->hosts.count == 0) {
         tierce__free(inbox);
         return TIERCE_E_ARGUMENT;
     }
     tierce__lock_init(&inbox->lock, TIERCE__LOCK_INBOX);
     tierce__cond_init(&inbox->changed);
     tierce__list_init(&inbox->tickets);
+    atomic_store_explicit(&engine->inbox_counts.is_there, true, memory_order_relaxed);
     *out = inbox;
     return 0;
 }
@@ -658,7 +669,7 @@ void tierce__inbox_destroy(struct tierce__inbox *inbox)
     if (inbox == NULL)
         return;
     expire(inbox, true);
-    TIERCE_ASSERT(inbox->ticket_count == 0 && inbox->incoming_count == 0);
+    TIERCE_ASSERT(LEVEL(inbox, tickets_now) == 0 && LEVEL(inbox, incoming_now) == 0);
     tierce__cond_fini(&inbox->changed);
     tierce__lock_fini(&inbox->lock);
     tierce__free(inbox);
@@ -667,10 +678,6 @@ void tierce__inbox_destroy(struct tierce__inbox *inbox)
 void tierce__inbox_stats(struct tierce__inbox *inbox, struct tierce__inbox_stats *out)
 {
     expire(inbox, false);
-    tierce__lock_take(&inbox->lock);
-    *out = inbox->stats;
-    out->tickets_now = inbox->ticket_count;
-    out->incoming_now = inbox->incoming_count;
-    out->incoming_bytes_now = inbox->incoming_bytes;
-    tierce__lock_drop(&inbox->lock);
+    bool is_there = tierce__inbox_read(out, &inbox->engine->inbox_counts);
+    TIERCE_ASSERT(is_there);
 }

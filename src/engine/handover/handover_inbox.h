@@ -3,6 +3,7 @@
 #define TIERCE_HANDOVER_INBOX_H
 
 #include "engine/handover/handover.h"
+#include "engine/handover/inbox_stats.h"
 #include "store/transfer/transfer.h"
 
 /*
@@ -34,8 +35,8 @@
 struct tierce__inbox;
 
 #define TIERCE__TICKET_BYTES  33u /* with NUL */
+#define TIERCE__HOLDER_BYTES  33u /* with NUL */
 #define TIERCE__TICKETS_MAX   4096u
-#define TIERCE__INBOX_HOSTS   64u
 #define TIERCE__INBOX_HOLD_MS 60000u
 
 struct tierce__inbox_opts {
@@ -45,27 +46,24 @@ struct tierce__inbox_opts {
     uint32_t hold_ms;   /* 0: TIERCE__INBOX_HOLD_MS */
 };
 
-struct tierce__inbox_stats {
-    uint64_t chunks, bytes; /* that have arrived, verified */
-    uint64_t present;       /* chunks that were offered, and were here already */
-    uint64_t busy;          /* ranges without room */
-    uint64_t wrong;         /* chunks whose bytes were not theirs, and ranges that overlap */
-    uint64_t lost;          /* chunks that did not arrive whole */
-    uint64_t tickets_now, incoming_now, incoming_bytes_now;
-};
-
-/* Hosts whose names have no address are logged, and ignored. Errors: TIERCE_E_ARGUMENT (no host has
+/* Hosts that are ignored are logged (handover_hosts.h). Errors: TIERCE_E_ARGUMENT (no host has
  * an address), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__inbox_create(struct tierce__inbox **out, struct tierce_engine *engine,
                                         const struct tierce__inbox_opts *opts);
 /* No connection is left. NULL is accepted. */
 void tierce__inbox_destroy(struct tierce__inbox *inbox);
 
-/* Makes up to `count` tickets, which must begin within `ms`. Returns how many; fewer if there are
- * too many. Errors: negative errno. */
+/*
+ * Makes up to `count` tickets, which must begin within `ms`. Returns how many; fewer if there are
+ * too many. Errors: TIERCE_E_ARGUMENT (`holder` is too long), negative errno.
+ *
+ * [in] holder: a name that the client chose, or "". Any client can ask for tickets, so of
+ * TIERCE__TICKETS_MAX the oldest unused one makes way for a new one, except those of holders with a
+ * ticket that has brought a chunk: only a host of `hosts` can do this.
+ */
 TIERCE_MUSTUSE int tierce__inbox_issue(struct tierce__inbox *inbox,
                                        char (*tickets)[TIERCE__TICKET_BYTES], size_t count,
-                                       uint32_t ms);
+                                       uint32_t ms, const char *holder);
 
 /*
  * Waits until a ticket is over: at most until deadline_ns, and only start_ms if nothing has begun.
@@ -78,6 +76,8 @@ TIERCE_MUSTUSE int tierce__inbox_await(struct tierce__inbox *inbox, const char *
  * unknown one. */
 uint64_t tierce__inbox_end(struct tierce__inbox *inbox, const char *ticket);
 
+/* After tickets whose time is over were ended. The metrics of the engine have the same numbers
+ * (inbox_metrics.h). */
 void tierce__inbox_stats(struct tierce__inbox *inbox, struct tierce__inbox_stats *out);
 
 /* ---- for the server: as in struct tierce__keeper_ops ----------------------------------------- */

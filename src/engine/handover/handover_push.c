@@ -2,6 +2,7 @@
 #include "engine/handover/handover_push.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -62,6 +63,7 @@ struct tierce__push {
     const char *mismatch;               /* why the decoder is not connected to; NULL: it is */
     struct tierce__transfer_link *link; /* the thread's */
     pthread_t thread;
+    _Atomic uint64_t end_ns; /* of the thread's calls, by destroy; relaxed */
 
     struct tierce__lock lock; /* PUSH: all below; an item's `unanswered` is the thread's */
     struct tierce__cond changed;
@@ -280,9 +282,12 @@ int tierce__push_watch(struct tierce__push *push, struct tierce_store *store)
 
 /* ---- the thread: room at the decoder --------------------------------------------------------- */
 
-static uint64_t soon(const struct tierce__push *push)
+/* The deadline of the next call. All calls after destroy have one together. */
+static uint64_t soon(struct tierce__push *push)
 {
-    return tierce__deadline_in_ms(push->timeout_ms);
+    uint64_t deadline_ns = tierce__deadline_in_ms(push->timeout_ms);
+    uint64_t end_ns = atomic_load_explicit(&push->end_ns, memory_order_relaxed);
+    return deadline_ns < end_ns ? deadline_ns : end_ns;
 }
 
 /* The connection has failed, or the server accepts nothing: all ends. */
@@ -531,6 +536,7 @@ int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
     push->view = view;
     push->wait_ms = to->wait_ms;
     push->timeout_ms = to->timeout_ms;
+    atomic_init(&push->end_ns, TIERCE__DEADLINE_NEVER);
     memcpy(push->ticket, to->ticket, strlen(to->ticket));
     tierce__lock_init(&push->lock, TIERCE__LOCK_PUSH);
     tierce__cond_init(&push->changed);
@@ -573,6 +579,8 @@ void tierce__push_destroy(struct tierce__push *push)
 {
     if (push == NULL)
         return;
+    atomic_store_explicit(&push->end_ns, tierce__deadline_in_ms(push->timeout_ms),
+                          memory_order_relaxed);
     tierce__lock_take(&push->lock);
     push->is_given_up = push->is_ended = true;
     tierce__cond_broadcast(&push->changed);

@@ -72,8 +72,8 @@ void tierce__push_end(struct tierce__push *push);
 /* Whether its thread and the watched stores have ended. [out] what became of it; NULL is accepted.
  */
 bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out);
-/* Gives up what has not been sent, and blocks for the call in progress, at most timeout_ms. All
- * watched stores have ended. NULL is accepted. */
+/* Gives up what has not been sent, and blocks for the answers that are due, at most timeout_ms for
+ * all of them. All watched stores have ended. NULL is accepted. */
 void tierce__push_destroy(struct tierce__push *push);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/text/prometheus.h"
 #include "engine/engine_config.h"
 #include "engine/engine.h"
+#include "engine/observe/inbox_metrics.h"
 #include "engine/observe/operate.h"
 #include "engine/observe/operate_page.h"
 #include "engine/observe/peers_metrics.h"
@@ -224,6 +225,7 @@ char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
     tell_engine(engine, &text);
     tell_directory(engine, &text);
     tierce__peers_metrics(engine, &text);
+    tierce__inbox_metrics(engine, &text);
     tell_tiers(engine, &text);
     tell_latencies(engine, &text);
     return tierce__prometheus_end(&text, bytes);
@@ -297,6 +299,7 @@ void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *ou
     tierce__json_write_close(&json, '}');
     put_tiers(engine, &json);
     tierce__peers_status(engine, &json);
+    tierce__inbox_status(engine, &json);
     tierce__json_write_name(&json, "namespaces");
     tierce__put_namespaces(engine, out);
     tierce__json_write_close(&json, '}');

@@ -247,8 +247,11 @@ def test_where_a_prompt_is_pushed_is_checked():
 
 
 def test_tickets():
-    assert [push.asked_tickets({"tierce": {"inbox": n}}) for n in (3, 1000, 0, -1, True, "3", None)] == [3, 64, 0, 0, 0, 0, 0]
-    assert push.asked_tickets({}) == push.asked_tickets({"tierce": "x"}) == 0
+    assert [push.asked_tickets({"tierce": {"inbox": n}}) for n in (3, 1000)] == [(3, ""), (64, "")]
+    assert [push.asked_tickets({"tierce": {"inbox": n}}) for n in (0, -1, True, "3", None)] == [None] * 5
+    assert push.asked_tickets({}) is push.asked_tickets({"tierce": "x"}) is None
+    holders = [push.asked_tickets({"tierce": {"inbox": 1, "holder": h}})[1] for h in (TOKEN, "a b", "\u0661", "x" * 33, 7, None)]
+    assert holders == [TOKEN, "", "", "", "", ""]
     inbox = push.tickets_answer("fd00::1:7000", [TOKEN])["tierce"]["inbox"]
     assert inbox == {"host": "fd00::1", "port": 7000, "tickets": [TOKEN], "seconds": 600}
     assert push.tickets_answer("fd00::1:7000", [TOKEN], True)["tierce"]["inbox"] == {**inbox, "tls": True}
@@ -283,6 +286,55 @@ def test_a_push_lasts_for_all_stores_of_its_request():
     library.over = True
     assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1}
     assert library.calls[-1] == ("close",) and not pushes.ending
+
+
+def test_a_request_that_has_ended_is_not_pushed():
+    """Its abort came before the step that stores its last blocks."""
+    library = Chunks()
+    view = SimpleNamespace(push_begin=lambda *to: library.calls.append(to) or library)
+    pushes = push.Pushes(Handover(allow=("10.0.0.6",)))
+    pushes.end(7)
+    pushes.watch(view, "chain", 7, TO, "store", 16)
+    assert library.calls == [] and not pushes.begun and pushes.take_counters() == {}
+    for session in range(8, 8 + 2 * push.ENDED_MAX):
+        pushes.end(session)
+    assert len(pushes.ended) == push.ENDED_MAX and 7 not in pushes.ended
+
+
+def test_a_decoder_waits_for_no_push_that_was_refused_or_has_failed():
+    library = Chunks()
+    view = SimpleNamespace(push_begin=lambda *to: library)
+    pushes = push.Pushes(Handover(allow=("10.0.0.6",)))
+    pushes.watch(view, "chain", 7, TO, "store", 16)
+    pushes.watch(view, "chain", 8, {**TO, "host": "10.0.0.9"}, "store", 16)
+    assert [pushes.is_under_way(session) for session in (7, 8, 9)] == [True, False, False]
+    library.over = True  # although more stores could follow: its connection has failed
+    assert not pushes.is_under_way(7)
+    for session in range(10, 10 + push.PUSHES_MAX):
+        pushes.watch(view, "chain", session, TO, "store", 16)
+    assert not pushes.is_under_way(9 + push.PUSHES_MAX) and len(pushes.begun) == push.PUSHES_MAX
+
+
+class Accepts(push.PushesChunks):
+    def __init__(self, error):
+        self.handover = Handover(allow=("10.0.0.6",))
+        self.engine = SimpleNamespace(stats=lambda: {"memory_cap_bytes": 1 << 20}, handover_accept=self.accept)
+        self.error = error
+
+    def accept(self, *what):
+        raise self.error
+
+
+def test_why_an_inbox_is_not_open(caplog):
+    _core = pytest.importorskip("tierce._core")
+    for name, text in (("TIERCE_E_ARGUMENT", "could not be opened: no host of handover.allow has an address: 10.0.0.6"),
+                       ("ENOMEM", "could not be opened: no memory")):
+        caplog.clear()
+        error = _core.Error("no memory")
+        error.name = name
+        half = Accepts(error)
+        half.open_inbox()
+        assert text in caplog.text and not half.accepts
 
 
 def test_warnings_of_many_places_are_bounded(caplog):

@@ -48,6 +48,12 @@ class Worker:
     def offer(self, *what):
         self.asked.append(what)
 
+    def is_pushing(self, session):
+        return session == 5
+
+    def tickets(self, count, holder):
+        return [f"{holder}{n}" for n in range(count)]
+
     def reset(self, era):
         self.asked.append(("reset", era))
         return True
@@ -83,7 +89,9 @@ def test_questions_arrive_as_they_were_asked(served):
     remote.note(note)
     assert remote.reset(bytes(range(16)))
     assert worker.asked[1:] == [("release", 9, True), note, ("reset", bytes(range(16)))]
-    remote.offer(5, PART, 0, 4, {"token": "t"})
+    assert remote.tickets(2, "proxy") == ["proxy0", "proxy1"] and remote.tickets(1, "") == ["0"]
+    assert remote.offer(6, PART, 0, 4, {"token": "t"}) is False
+    assert remote.offer(5, PART, 0, 4, {"token": "t"}) is True  # its prompt is pushed
     assert worker.asked[-1] == (5, PART, 0, 4, {"token": "t"})  # the worker half has done it by now
     worker.error = FromStart()
     with pytest.raises(FromStart):

@@ -78,9 +78,9 @@ START_TEST(a_prefill_with_a_push)
     tierce__body_put_prefill(&line, read_body("{\"prompt\":\"x\"}"), &place);
     ck_assert_ptr_nonnull(strstr(line.text, "\"ticket\":\"abc\",\"tls\":true}"));
     tierce__line_clear(&line);
-    tierce__body_put_inbox(&line, read_body("{\"prompt\":\"x\",\"model\":\"m\",\"n\":1}"));
+    tierce__body_put_inbox(&line, read_body("{\"prompt\":\"x\",\"model\":\"m\",\"n\":1}"), "me");
     check_line(&line, "{\"model\":\"m\",\"prompt\":[0],\"max_tokens\":1,"
-                      "\"kv_transfer_params\":{\"tierce\":{\"inbox\":64}}}");
+                      "\"kv_transfer_params\":{\"tierce\":{\"inbox\":64,\"holder\":\"me\"}}}");
 }
 END_TEST
 

@@ -5,7 +5,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
+#include "engine/observe/engine_metrics.h"
 #include "engine/observe/operate.h"
+#include "engine/handover/handover_hosts.h"
 #include "engine/handover/handover_inbox.h"
 #include "engine/handover/handover_push.h"
 #include "engine/handover/handover_ranges.h"
@@ -45,7 +47,7 @@ static struct tierce__inbox_stats stats(void)
 
 static void issue(void)
 {
-    ck_assert_int_eq(tierce__inbox_issue(inbox(), &ticket, 1, LONG_MS), 1);
+    ck_assert_int_eq(tierce__inbox_issue(inbox(), &ticket, 1, LONG_MS, ""), 1);
 }
 
 static void open_with(const char *hosts, uint64_t bytes_max, const char *memory)
@@ -534,7 +536,7 @@ START_TEST(only_a_ticket_admits_a_write)
     close_links();
     /* Its time is over before it is used. */
     tierce__inbox_end(inbox(), ticket);
-    ck_assert_int_eq(tierce__inbox_issue(inbox(), &ticket, 1, 1), 1);
+    ck_assert_int_eq(tierce__inbox_issue(inbox(), &ticket, 1, 1, ""), 1);
     WAIT_FOR(stats().tickets_now == 0);
     ck_assert_int_eq(tierce__inbox_await(inbox(), ticket, 1, deadline_ns), TIERCE_E_MISS);
     ck_assert_uint_eq(load(), 0);
@@ -550,7 +552,105 @@ START_TEST(only_named_hosts_write)
     push_end(push);
     ck_assert_uint_eq(pushed.chunks, 0);
     ck_assert_int_eq(pushed.status, TIERCE_E_REFUSED);
+    ck_assert_uint_gt(stats().refused_host, 0);
     ck_assert_uint_eq(load(), 0);
+}
+END_TEST
+
+/* Names without an address, and those without room, are ignored; the others write. */
+START_TEST(hosts_are_read)
+{
+    char names[400] = "", *at = names;
+    struct tierce__hosts hosts = {0};
+    memset(at, 'a', 300);
+    snprintf(at + 300, 40, "  127.0.0.2\t::1 127.0.0.2");
+    tierce__hosts_add(&hosts, names);
+    ck_assert_uint_eq(hosts.count, 2);
+    ck_assert(tierce__hosts_allow(&hosts, "127.0.0.2:1"));
+    ck_assert(tierce__hosts_allow(&hosts, "[::ffff:127.0.0.2]:1"));
+    ck_assert(tierce__hosts_allow(&hosts, "[::1]:1"));
+    ck_assert(!tierce__hosts_allow(&hosts, "127.0.0.1:1"));
+    ck_assert(!tierce__hosts_allow(&hosts, "127.0.0.2"));
+    for (unsigned i = 3; i < 100; i++) {
+        snprintf(names, sizeof(names), "127.0.0.%u", i);
+        tierce__hosts_add(&hosts, names);
+    }
+    ck_assert_uint_eq(hosts.count, TIERCE__HOSTS_MAX);
+    ck_assert(tierce__hosts_allow(&hosts, "127.0.0.64:9"));
+    ck_assert(!tierce__hosts_allow(&hosts, "127.0.0.99:9"));
+}
+END_TEST
+
+/* Any client can ask for tickets. Those of a holder that has used one are kept. */
+START_TEST(clients_that_only_ask_keep_nobody_out)
+{
+    static char taken[TIERCE__TICKETS_MAX][TIERCE__TICKET_BYTES], mine[2][TIERCE__TICKET_BYTES];
+    struct sample sample;
+    tierce__inbox_end(inbox(), ticket);
+    ck_assert_int_eq(
+        tierce__inbox_issue(inbox(), mine, 1, LONG_MS, "a name that is longer than the bound is"),
+        TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(tierce__inbox_issue(inbox(), taken, TIERCE__TICKETS_MAX, LONG_MS, ""),
+                     TIERCE__TICKETS_MAX);
+    /* The proxy's first tickets displace the oldest ones. */
+    ck_assert_int_eq(tierce__inbox_issue(inbox(), mine, 2, LONG_MS, "proxy"), 2);
+    ck_assert_uint_eq(stats().tickets_displaced, 2);
+    ck_assert(!tierce__inbox_admits(inbox(), taken[0], TIERCE__TICKET_BYTES - 1));
+    ck_assert(tierce__inbox_admits(inbox(), taken[2], TIERCE__TICKET_BYTES - 1));
+    /* It uses one. */
+    ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
+    take_sample(&sample, 0);
+    open_link(0, mine[0]);
+    ck_assert_int_eq(write_range(0, &sample, 0, sample.buf->bytes), 0);
+    close_links();
+    tierce__buf_release(sample.buf);
+    tierce__inbox_end(inbox(), mine[0]);
+    /* Its other one outlives whatever others ask for. */
+    ck_assert_int_eq(tierce__inbox_issue(inbox(), taken, TIERCE__TICKETS_MAX, LONG_MS, "others"),
+                     TIERCE__TICKETS_MAX);
+    ck_assert(tierce__inbox_admits(inbox(), mine[1], TIERCE__TICKET_BYTES - 1));
+    ck_assert_uint_eq(stats().tickets_now, TIERCE__TICKETS_MAX);
+    ck_assert_uint_eq(stats().tickets_denied, 0);
+}
+END_TEST
+
+/* The page of metrics and the state of the taker. */
+static void has_line(const char *line)
+{
+    size_t bytes;
+    char *page = tierce__engine_metrics(taker.engine, &bytes);
+    ck_assert_ptr_nonnull(page);
+    ck_assert_msg(strstr(page, line) != NULL, "%s is not in %s", line, page);
+    tierce__free(page);
+}
+
+START_TEST(metrics_of_the_inbox)
+{
+    struct tierce__push *push = push_begin(LONG_MS);
+    struct tierce__line status = {0};
+    has_line("\ntierce_inbox_tickets_total{event=\"given\"} 1\n");
+    has_line("\ntierce_inbox_tickets_held 1\n");
+    store_watched(push, BLOCKS, true);
+    push_end(push);
+    has_line("\ntierce_inbox_tickets_total{event=\"used\"} 1\n");
+    has_line("\ntierce_inbox_chunks_total{result=\"arrived\"} 11\n");
+    has_line("\ntierce_inbox_incoming_chunks 0\n");
+    has_line("\ntierce_inbox_waits 0\n");
+    /* A used ticket opens no second connection. */
+    ck_assert_int_eq(tierce__transfer_link_create(&links[0], "127.0.0.1",
+                                                  tierce__handover_port(taking), "chunks", NULL),
+                     0);
+    ck_assert_int_eq(tierce__transfer_link_reach(links[0], ticket, tierce__deadline_in_ms(LONG_MS)),
+                     TIERCE_E_REFUSED);
+    close_links();
+    has_line("\ntierce_inbox_refused_total{reason=\"ticket\"} 1\n");
+    tierce__engine_status(taker.engine, &status);
+    ck_assert_ptr_nonnull(strstr(status.text, "\"inbox\":{\"tickets_given\":1,"));
+    tierce__line_clear(&status);
+    size_t bytes;
+    char *page = tierce__engine_metrics(giver.engine, &bytes);
+    ck_assert_ptr_null(strstr(page, "tierce_inbox"));
+    tierce__free(page);
 }
 END_TEST
 
@@ -677,5 +777,6 @@ CHECK_MAIN("handover_push", .seconds = 60, .setup = open_default, .teardown = cl
                a_decoder_that_is_gone_ends_the_push, a_push_that_is_over_keeps_nothing,
                a_prefiller_that_is_gone_leaves_nothing, ranges_in_every_order_on_two_connections,
                ranges_that_contradict_end_the_connection, only_a_ticket_admits_a_write,
-               only_named_hosts_write, wrong_bytes_are_dropped,
+               only_named_hosts_write, hosts_are_read, clients_that_only_ask_keep_nobody_out,
+               metrics_of_the_inbox, wrong_bytes_are_dropped,
                memory_that_fails_leaves_the_rest_right, claims_against_a_model})

@@ -171,7 +171,8 @@ static struct tierce__pushed push(bool says_tls)
     struct tierce__push *push;
     struct tierce__pushed out;
     char ticket[TIERCE__TICKET_BYTES];
-    ck_assert_int_eq(tierce__inbox_issue(tierce__handover_inbox(taking), &ticket, 1, LONG_MS), 1);
+    ck_assert_int_eq(tierce__inbox_issue(tierce__handover_inbox(taking), &ticket, 1, LONG_MS, ""),
+                     1);
     const struct tierce__push_to to = {.host = "127.0.0.1",
                                        .port = tierce__handover_port(taking),
                                        .uses_tls = says_tls,
