@@ -37,21 +37,26 @@ void tierce__zmq_curve_wipe(struct tierce__zmq_curve_pair *pair)
     OPENSSL_cleanse(pair, sizeof(*pair));
 }
 
+bool tierce__zmq_curve_of(struct tierce__zmq_curve_pair *out, const char *secret_key)
+{
+    uint8_t bytes[TIERCE__ZMQ_CURVE_KEY_BYTES];
+    bool is_key = tierce__zmq_curve_decode(bytes, secret_key) &&
+                  zmq_curve_public(out->public_key, secret_key) == 0;
+    if (is_key)
+        memcpy(out->secret_key, secret_key, sizeof(out->secret_key));
+    OPENSSL_cleanse(bytes, sizeof(bytes));
+    return is_key;
+}
+
 /* The key is the file's only word. */
 static bool read_key(struct tierce__zmq_curve_pair *out, char *text)
 {
-    uint8_t bytes[TIERCE__ZMQ_CURVE_KEY_BYTES];
     text += strspn(text, " \t\r\n");
     size_t length = strcspn(text, " \t\r\n");
     if (text[length + strspn(text + length, " \t\r\n")] != '\0')
         return false;
     text[length] = '\0';
-    bool is_key =
-        tierce__zmq_curve_decode(bytes, text) && zmq_curve_public(out->public_key, text) == 0;
-    if (is_key)
-        memcpy(out->secret_key, text, sizeof(out->secret_key));
-    OPENSSL_cleanse(bytes, sizeof(bytes));
-    return is_key;
+    return tierce__zmq_curve_of(out, text);
 }
 
 int tierce__zmq_curve_read(struct tierce__zmq_curve_pair *out, const char *param, const char *path,

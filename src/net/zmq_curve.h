@@ -34,6 +34,9 @@ struct tierce__zmq_curve_pair {
 /* Whether the libzmq in use has CURVE. */
 bool tierce__zmq_curve_exists(void);
 
+/* The pair of a secret key. False: the text is none. */
+bool tierce__zmq_curve_of(struct tierce__zmq_curve_pair *out, const char *secret_key);
+
 /* Reads a secret key from a file that no other user can read. Errors, `why` in words, beginning
  * with `param`: TIERCE_E_CONFIG (no key; others can read the file; a libzmq without CURVE),
  * negative errno, -ENOMEM. */

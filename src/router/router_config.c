@@ -42,6 +42,7 @@ static void fill(struct tierce__router_config *config, struct tierce__config *va
         .publishers_file = text_of(values, TIERCE__ROUTER_PUBLISHERS_FILE),
         .snapshot_token_file = text_of(values, TIERCE__ROUTER_SNAPSHOT_TOKEN_FILE),
         .snapshot_ca_file = text_of(values, TIERCE__ROUTER_SNAPSHOT_CA_FILE),
+        .curve_key_file = text_of(values, TIERCE__ROUTER_CURVE_KEY_FILE),
         .threads = u32_of(values, TIERCE__ROUTER_SERVE_THREADS),
         .publishers_max = u32_of(values, TIERCE__ROUTER_LIMIT_PUBLISHERS),
         .connections_max = u32_of(values, TIERCE__ROUTER_LIMIT_CONNECTIONS),

@@ -29,7 +29,7 @@ struct tierce__router_config {
     bool is_insecure;
     const char *tls_certificate, *tls_key, *tls_client_ca;
     const char *token_file, *publishers_file;
-    const char *snapshot_token_file, *snapshot_ca_file;
+    const char *snapshot_token_file, *snapshot_ca_file, *curve_key_file;
     uint32_t threads, publishers_max, connections_max;
     uint64_t blocks_max, memory_max, tokens_max;
     uint32_t check_ms, retry_ms, gone_ms, replay_ms, snapshot_ms;

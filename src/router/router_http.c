@@ -222,6 +222,7 @@ static bool is_zmq(const char *endpoint)
 bool tierce__router_read_source(struct tierce__source_opts *out, struct tierce__text object,
                                 char why[256])
 {
+    uint8_t key[TIERCE__ZMQ_CURVE_KEY_BYTES];
     *out = (struct tierce__source_opts){0};
     const char *fault = NULL;
     if (!get_name(out->instance, sizeof(out->instance), object, "instance_id") ||
@@ -242,6 +243,11 @@ bool tierce__router_read_source(struct tierce__source_opts *out, struct tierce__
                                      "snapshot_url") ||
               !is_http(out->snapshot)))
         fault = "snapshot_url must be an http:// or https:// URL of at most 255 bytes";
+    else if (has(object, "server_key") &&
+             (!tierce__json_get_text(out->server_key, sizeof(out->server_key), object,
+                                     "server_key") ||
+              !tierce__zmq_curve_decode(key, out->server_key)))
+        fault = "server_key must be a public key of CURVE, 40 characters of Z85";
     else if (!get_u32(&out->dp_rank, object, "dp_rank") ||
              !get_u32(&out->block_size, object, "block_size"))
         fault = "dp_rank and block_size must be numbers from 0 on";
@@ -562,6 +568,8 @@ static bool put_worker(void *arg, const struct tierce__source_opts *opts,
     tierce__json_write_text(json, "replay_endpoint", opts->replay[0] != '\0' ? opts->replay : NULL);
     tierce__json_write_text(json, "snapshot_url",
                             opts->snapshot[0] != '\0' ? opts->snapshot : NULL);
+    tierce__json_write_text(json, "server_key",
+                            opts->server_key[0] != '\0' ? opts->server_key : NULL);
     tierce__json_write_text(json, "status", about.is_connected ? "active" : "disconnected");
     tierce__json_write_bool(json, "exact", about.is_exact);
     put_counts(json, &about);

@@ -81,7 +81,7 @@ static const char *fault_of(const char *text, size_t bytes, unsigned *number)
     return has_one ? NULL : "ends the file, which has no token";
 }
 
-int tierce__snapshot_tokens_read(char **out, const char *path, char why[256])
+int tierce__snapshot_tokens_read(char **out, const char *param, const char *path, char why[256])
 {
     char *text = NULL, fault[220];
     size_t bytes = 0;
@@ -92,12 +92,12 @@ int tierce__snapshot_tokens_read(char **out, const char *path, char why[256])
     int rc =
         tierce__read_secret_file(&text, &bytes, NULL, path, FILE_BYTES_MAX, fault, sizeof(fault));
     if (rc < 0) {
-        snprintf(why, 256, "snapshot.token_file: %s", fault);
+        snprintf(why, 256, "%.30s: %s", param, fault);
         return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
     }
     const char *wrong = fault_of(text, bytes, &number);
     if (wrong != NULL) {
-        snprintf(why, 256, "snapshot.token_file %.110s: line %u %s; a line is TOKEN [TENANT]", path,
+        snprintf(why, 256, "%.30s %.110s: line %u %s; a line is TOKEN [TENANT]", param, path,
                  number, wrong);
         explicit_bzero(text, bytes);
         tierce__free(text);
@@ -116,8 +116,9 @@ void tierce__snapshot_tokens_replace(struct tierce__snapshot_tokens *tokens, cha
     tierce__free_secret(before);
 }
 
-int tierce__snapshot_tokens_find(char **out, struct tierce__snapshot_tokens *tokens,
-                                 const char *tenant)
+/* make: what becomes of the tenant's token. */
+static int find(char **out, struct tierce__snapshot_tokens *tokens, const char *tenant,
+                char *(*make)(const char *token, size_t bytes))
 {
     struct token_line line;
     size_t bytes = strlen(tenant);
@@ -128,9 +129,31 @@ int tierce__snapshot_tokens_find(char **out, struct tierce__snapshot_tokens *tok
     while (!is_found && next_line(&line, &at))
         is_found = is_of(&line, tenant, bytes);
     if (is_found)
-        *out = tierce__token_bearer(line.token, line.token_bytes);
+        *out = make(line.token, line.token_bytes);
     tierce__lock_drop(&tokens->lock);
     return is_found && *out == NULL ? -ENOMEM : 0;
+}
+
+static char *copy(const char *token, size_t bytes)
+{
+    char *out = tierce__alloc(bytes + 1);
+    if (out == NULL)
+        return NULL;
+    memcpy(out, token, bytes);
+    out[bytes] = '\0';
+    return out;
+}
+
+int tierce__snapshot_tokens_word(char **out, struct tierce__snapshot_tokens *tokens,
+                                 const char *tenant)
+{
+    return find(out, tokens, tenant, copy);
+}
+
+int tierce__snapshot_tokens_find(char **out, struct tierce__snapshot_tokens *tokens,
+                                 const char *tenant)
+{
+    return find(out, tokens, tenant, tierce__token_bearer);
 }
 
 void tierce__snapshot_tokens_init(struct tierce__snapshot_tokens *tokens)

@@ -43,7 +43,7 @@ struct loop {
 struct tierce__sources {
     struct tierce__directory *directory;
     const struct tierce__router_config *config;
-    struct tierce__snapshot_tokens *tokens;
+    struct tierce__snapshot_tokens *tokens, *keys;
     void *context;
     struct tierce__lock lock; /* ROUTER_SOURCES */
     struct tierce__list all;
@@ -159,7 +159,8 @@ static int start_loop(struct tierce__sources *sources, struct loop *loop)
 
 int tierce__sources_create(struct tierce__sources **out, struct tierce__directory *directory,
                            const struct tierce__router_config *config,
-                           struct tierce__snapshot_tokens *tokens)
+                           struct tierce__snapshot_tokens *tokens,
+                           struct tierce__snapshot_tokens *keys)
 {
     struct tierce__sources *s = tierce__calloc(1, sizeof(*s));
     if (s == NULL)
@@ -167,6 +168,7 @@ int tierce__sources_create(struct tierce__sources **out, struct tierce__director
     *s = (struct tierce__sources){.directory = directory,
                                   .config = config,
                                   .tokens = tokens,
+                                  .keys = keys,
                                   .slots = config->publishers_max * 2};
     tierce__lock_init(&s->lock, TIERCE__LOCK_ROUTER_SOURCES);
     tierce__list_init(&s->all);
@@ -278,11 +280,13 @@ static int make_source(struct tierce__sources *s, struct source **out, uint64_t 
                                                  .replay_ms = config->replay_ms,
                                                  .snapshot_ms = config->snapshot_ms,
                                                  .tokens = s->tokens,
+                                                 .keys = s->keys,
                                                  .tenant = source->opts.tenant,
                                                  .ca_file = config->snapshot_ca_file};
     memcpy(subscriber.endpoint, opts->endpoint, sizeof(subscriber.endpoint));
     memcpy(subscriber.replay, opts->replay, sizeof(subscriber.replay));
     memcpy(subscriber.snapshot, opts->snapshot, sizeof(subscriber.snapshot));
+    memcpy(subscriber.server_key, opts->server_key, sizeof(subscriber.server_key));
     if (rc == 0)
         rc = tierce__subscriber_open(&source->subscriber, &subscriber, why);
     if (rc < 0)
@@ -307,7 +311,8 @@ static bool has_same_endpoints(const struct source *source, const struct tierce_
 {
     return strcmp(source->opts.endpoint, opts->endpoint) == 0 &&
            strcmp(source->opts.replay, opts->replay) == 0 &&
-           strcmp(source->opts.snapshot, opts->snapshot) == 0;
+           strcmp(source->opts.snapshot, opts->snapshot) == 0 &&
+           strcmp(source->opts.server_key, opts->server_key) == 0;
 }
 
 int tierce__sources_add(struct tierce__sources *sources, const struct tierce__source_opts *opts,

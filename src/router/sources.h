@@ -21,6 +21,7 @@ struct tierce__source_opts {
     uint32_t block_size; /* 0: that of its events */
     char endpoint[TIERCE__SUBSCRIBER_URL_BYTES], replay[TIERCE__SUBSCRIBER_URL_BYTES];
     char snapshot[TIERCE__SUBSCRIBER_URL_BYTES];
+    char server_key[TIERCE__ZMQ_CURVE_TEXT_BYTES]; /* of the stream and its replay; "": none */
 };
 
 struct tierce__sources;
@@ -30,7 +31,8 @@ struct tierce__sources;
 TIERCE_MUSTUSE int tierce__sources_create(struct tierce__sources **out,
                                           struct tierce__directory *directory,
                                           const struct tierce__router_config *config,
-                                          struct tierce__snapshot_tokens *tokens);
+                                          struct tierce__snapshot_tokens *tokens,
+                                          struct tierce__snapshot_tokens *keys);
 /* NULL is accepted. */
 void tierce__sources_destroy(struct tierce__sources *sources);
 

@@ -5,9 +5,11 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "net/http_client.h"
+#include "router/subscriber_curve.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <zmq.h>
@@ -18,11 +20,16 @@
 #define SNAPSHOT_BYTES ((size_t)16 << 30)
 #define TURN_BATCHES   256u /* before other publishers have their turn */
 #define SNAPSHOT_MS    2    /* between two steps of a snapshot */
+#define REFUSED_MS     2000 /* until the next attempt after a refusal */
+#define REFUSALS                                                                                   \
+    (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                  \
+     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
 
 struct tierce__subscriber {
     struct tierce__subscriber_opts opts;
     void *sub, *monitor, *dealer; /* dealer: of the replay in progress, or NULL */
     uint64_t replay_until_ns;
+    uint64_t again_ns; /* when to connect again after a refusal; 0: it was none */
     struct tierce__curl *curl;
     bool is_fetching; /* a snapshot */
     bool is_refused;  /* its body is invalid */
@@ -33,53 +40,83 @@ static int set(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof(value));
 }
 
-static void *open_socket(void *context, int type, const char *endpoint)
+/* endpoint NULL: it is connected later. */
+static int open_socket(void **out, const struct tierce__subscriber *s, int type,
+                       const char *endpoint, char why[256])
 {
     int64_t bytes = BYTES_MAX;
-    void *socket = zmq_socket(context, type);
+    void *socket = *out = zmq_socket(s->opts.context, type);
     if (socket == NULL)
-        return NULL;
+        return -errno;
     bool is_good = set(socket, ZMQ_LINGER, 0) == 0 && set(socket, ZMQ_RCVHWM, WAITING_MAX) == 0 &&
                    set(socket, ZMQ_RECONNECT_IVL, 100) == 0 &&
                    set(socket, ZMQ_RECONNECT_IVL_MAX, 2000) == 0 &&
                    zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes, sizeof(bytes)) == 0 &&
                    (type != ZMQ_SUB || zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0) == 0);
-    if (is_good && (endpoint == NULL || zmq_connect(socket, endpoint) == 0))
-        return socket;
-    int error = errno;
-    zmq_close(socket);
-    errno = error;
-    return NULL;
+    int rc = is_good ? 0 : -errno;
+    if (rc == 0 && type != ZMQ_PAIR)
+        rc =
+            tierce__subscriber_curve(socket, s->opts.keys, s->opts.tenant, s->opts.server_key, why);
+    if (rc == 0 && endpoint != NULL && zmq_connect(socket, endpoint) != 0)
+        rc = -errno;
+    if (rc < 0) {
+        zmq_close(socket);
+        *out = NULL;
+    }
+    return rc;
 }
 
 /* Tells when the connection to the publisher comes and goes. */
-static int watch(struct tierce__subscriber *s)
+static int watch(struct tierce__subscriber *s, char why[256])
 {
+    /* No name is used twice: libzmq frees one some time after its monitor has ended. */
+    static _Atomic uint64_t names;
     char name[64];
-    snprintf(name, sizeof(name), "inproc://router-monitor-%p", (void *)s);
-    if (zmq_socket_monitor(s->sub, name, ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) !=
-        0)
+    snprintf(name, sizeof(name), "inproc://router-monitor-%" PRIu64,
+             atomic_fetch_add_explicit(&names, 1, memory_order_relaxed));
+    if (zmq_socket_monitor(s->sub, name,
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | REFUSALS) != 0)
         return -errno;
-    s->monitor = open_socket(s->opts.context, ZMQ_PAIR, name);
-    return s->monitor != NULL ? 0 : -errno;
+    return open_socket(&s->monitor, s, ZMQ_PAIR, name, why);
+}
+
+static int open_live(struct tierce__subscriber *s, char why[256])
+{
+    int rc = open_socket(&s->sub, s, ZMQ_SUB, NULL, why);
+    if (rc == 0)
+        rc = watch(s, why);
+    if (rc == 0 && zmq_connect(s->sub, s->opts.endpoint) != 0)
+        rc = -errno;
+    return rc;
+}
+
+/* A monitor that nobody reads blocks libzmq's thread, and with it all publishers, at its next
+ * event: so it ends before its reader does. */
+static void close_live(struct tierce__subscriber *s)
+{
+    if (s->monitor != NULL) {
+        (void)zmq_socket_monitor(s->sub, NULL, 0);
+        zmq_close(s->monitor);
+    }
+    if (s->sub != NULL)
+        zmq_close(s->sub);
+    s->monitor = s->sub = NULL;
 }
 
 int tierce__subscriber_open(struct tierce__subscriber **out,
                             const struct tierce__subscriber_opts *opts, char why[256])
 {
     struct tierce__subscriber *s = tierce__calloc(1, sizeof(*s));
+    char fault[256] = "";
     int rc = s != NULL ? 0 : -ENOMEM;
     if (rc == 0) {
         s->opts = *opts;
-        s->sub = open_socket(opts->context, ZMQ_SUB, NULL);
-        rc = s->sub != NULL ? watch(s) : -errno;
+        rc = open_live(s, fault);
     }
-    if (rc == 0 && zmq_connect(s->sub, opts->endpoint) != 0)
-        rc = -errno;
     if (rc == 0 && opts->replay[0] != '\0') { /* only to see whether the name is valid */
-        void *probe = open_socket(opts->context, ZMQ_DEALER, opts->replay);
-        rc = probe != NULL ? 0 : -errno;
-        if (probe != NULL)
+        void *probe;
+        rc = open_socket(&probe, s, ZMQ_DEALER, opts->replay, fault);
+        if (rc == 0)
             zmq_close(probe);
     }
     if (rc == 0 && opts->snapshot[0] != '\0')
@@ -92,9 +129,12 @@ int tierce__subscriber_open(struct tierce__subscriber **out,
         *out = s;
         return 0;
     }
-    snprintf(why, 256,
-             "%.100s cannot be followed: %s; an endpoint is tcp://HOST:PORT or ipc://PATH",
-             opts->endpoint, zmq_strerror(-rc));
+    if (fault[0] != '\0')
+        snprintf(why, 256, "%s", fault);
+    else
+        snprintf(why, 256,
+                 "%.100s cannot be followed: %s; an endpoint is tcp://HOST:PORT or ipc://PATH",
+                 opts->endpoint, zmq_strerror(-rc));
     tierce__subscriber_close(s);
     return rc;
 }
@@ -111,10 +151,7 @@ void tierce__subscriber_close(struct tierce__subscriber *subscriber)
     if (subscriber == NULL)
         return;
     close_dealer(subscriber);
-    if (subscriber->monitor != NULL)
-        zmq_close(subscriber->monitor);
-    if (subscriber->sub != NULL)
-        zmq_close(subscriber->sub);
+    close_live(subscriber);
     tierce__curl_destroy(subscriber->curl);
     tierce__free(subscriber);
 }
@@ -177,10 +214,11 @@ static bool read_message(struct message *message, uint64_t *number, const void *
 static void begin_replay(struct tierce__subscriber *s, uint64_t from)
 {
     uint8_t number[8];
+    char why[256];
     for (unsigned i = 0; i < 8; i++)
         number[i] = (uint8_t)(from >> (8 * (7 - i)));
-    s->dealer = open_socket(s->opts.context, ZMQ_DEALER, s->opts.replay);
-    if (s->dealer == NULL || zmq_send(s->dealer, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
+    if (open_socket(&s->dealer, s, ZMQ_DEALER, s->opts.replay, why) < 0 ||
+        zmq_send(s->dealer, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
         zmq_send(s->dealer, number, sizeof(number), ZMQ_DONTWAIT) < 0) {
         close_dealer(s);
         tierce__follower_replay_end(s->opts.follower, false, tierce__now_ns());
@@ -265,8 +303,9 @@ int tierce__subscriber_items(struct tierce__subscriber *subscriber, void *items,
     int count = 0;
     enum tierce__follower_need need = begin(subscriber);
     bool is_live = need == TIERCE__FOLLOWER_NOTHING;
-    item[count++] = (zmq_pollitem_t){.socket = subscriber->monitor, .events = ZMQ_POLLIN};
-    if (is_live)
+    if (subscriber->monitor != NULL)
+        item[count++] = (zmq_pollitem_t){.socket = subscriber->monitor, .events = ZMQ_POLLIN};
+    if (is_live && subscriber->sub != NULL)
         item[count++] = (zmq_pollitem_t){.socket = subscriber->sub, .events = ZMQ_POLLIN};
     if (subscriber->dealer != NULL)
         item[count++] = (zmq_pollitem_t){.socket = subscriber->dealer, .events = ZMQ_POLLIN};
@@ -274,20 +313,48 @@ int tierce__subscriber_items(struct tierce__subscriber *subscriber, void *items,
         *wait_ms = 0;
     if (subscriber->is_fetching && *wait_ms > SNAPSHOT_MS)
         *wait_ms = SNAPSHOT_MS;
+    if (subscriber->again_ns != 0 && *wait_ms > REFUSED_MS)
+        *wait_ms = REFUSED_MS;
     return count;
+}
+
+/* libzmq does not connect again after a refusal. */
+static void note_refusal(struct tierce__subscriber *s)
+{
+    s->again_ns = tierce__deadline_in_ms(REFUSED_MS);
+    tierce__log_repeated(
+        TIERCE_LOG_WARN, "publisher_refused", "endpoint=%s hint=\"%s\"", s->opts.endpoint,
+        s->opts.server_key[0] != '\0'
+            ? "the publisher does not know the index's public key (kv_events.curve_readers_file), "
+              "or has another key than server_key"
+            : "the publisher requires encryption: register it with its public key as server_key");
+}
+
+static void connect_again(struct tierce__subscriber *s)
+{
+    char why[256] = "";
+    if (s->again_ns == 0 || tierce__now_ns() < s->again_ns)
+        return;
+    close_live(s);
+    int rc = open_live(s, why);
+    if (rc < 0)
+        close_live(s);
+    s->again_ns = rc < 0 ? tierce__deadline_in_ms(REFUSED_MS) : 0;
 }
 
 /* An event has its number in the first two bytes of the first frame. */
 static void see_connection(struct tierce__subscriber *s)
 {
     struct message message;
-    while (take_message(s->monitor, &message)) {
+    while (s->monitor != NULL && take_message(s->monitor, &message)) {
         uint16_t event = 0;
         if (zmq_msg_size(&message.frames[0]) >= sizeof(event))
             memcpy(&event, zmq_msg_data(&message.frames[0]), sizeof(event));
         if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED || event == ZMQ_EVENT_DISCONNECTED)
             tierce__follower_connected(s->opts.follower, event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED,
                                        tierce__now_ns());
+        else if ((event & REFUSALS) != 0)
+            note_refusal(s);
         drop_message(&message);
     }
 }
@@ -326,7 +393,7 @@ static uint32_t take_live(struct tierce__subscriber *s)
     size_t bytes;
     uint32_t count = 0;
     for (; count < TURN_BATCHES && begin(s) == TIERCE__FOLLOWER_NOTHING; count++) {
-        if (!take_message(s->sub, &message))
+        if (s->sub == NULL || !take_message(s->sub, &message))
             break;
         /* The event of a new connection came before the first message over it. */
         see_connection(s);
@@ -341,6 +408,7 @@ static uint32_t take_live(struct tierce__subscriber *s)
 uint32_t tierce__subscriber_work(struct tierce__subscriber *subscriber)
 {
     see_connection(subscriber);
+    connect_again(subscriber);
     if (subscriber->dealer != NULL)
         take_replay(subscriber);
     if (subscriber->is_fetching && !tierce__curl_step(subscriber->curl))

@@ -3,6 +3,7 @@
 #define TIERCE_ROUTER_SUBSCRIBER_H
 
 #include "router/follower.h"
+#include "net/zmq_curve.h"
 #include "router/snapshot_tokens.h"
 
 /*
@@ -21,6 +22,9 @@ struct tierce__subscriber_opts {
     char endpoint[TIERCE__SUBSCRIBER_URL_BYTES];
     char replay[TIERCE__SUBSCRIBER_URL_BYTES];   /* "": none */
     char snapshot[TIERCE__SUBSCRIBER_URL_BYTES]; /* "": none */
+    /* The public key of a publisher whose stream and replay are encrypted; "": they are not. */
+    char server_key[TIERCE__ZMQ_CURVE_TEXT_BYTES];
+    struct tierce__snapshot_tokens *keys; /* the index's own; may be NULL. [borrow until close] */
     uint32_t replay_ms, snapshot_ms;
     /* Of snapshots. [borrow until close] */
     struct tierce__snapshot_tokens *tokens;
@@ -30,7 +34,8 @@ struct tierce__subscriber_opts {
 
 struct tierce__subscriber;
 
-/* Errors, `why` in words: -EINVAL (an endpoint), -ENOMEM, other negative errno. */
+/* Errors, `why` in words: -EINVAL (an endpoint), TIERCE_E_CONFIG (there is no key for server_key),
+ * -ENOMEM, other negative errno. */
 TIERCE_MUSTUSE int tierce__subscriber_open(struct tierce__subscriber **out,
                                            const struct tierce__subscriber_opts *opts,
                                            char why[256]);

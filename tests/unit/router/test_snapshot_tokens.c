@@ -37,7 +37,7 @@ static int read_bytes(const char *text, size_t bytes)
     ck_assert_int_eq(fclose(file), 0);
     ck_assert_int_eq(chmod(path, 0600), 0);
     char *read = NULL;
-    int rc = tierce__snapshot_tokens_read(&read, path, why);
+    int rc = tierce__snapshot_tokens_read(&read, "snapshot.token_file", path, why);
     if (rc == 0)
         tierce__snapshot_tokens_replace(&tokens, read);
     else
@@ -95,12 +95,14 @@ START_TEST(a_faulty_file_changes_nothing)
     ck_assert_msg(strstr(why, "NUL") != NULL, "%s", why);
     ck_assert_int_eq(chmod(path, 0644), 0);
     char *read = NULL;
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, path, why), TIERCE_E_CONFIG);
+    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", path, why),
+                     TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "snapshot.token_file") != NULL, "%s", why);
     ck_assert_int_eq(remove(path), 0);
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, path, why), TIERCE_E_CONFIG);
+    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", path, why),
+                     TIERCE_E_CONFIG);
     expect("", "Bearer kept");
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "", why), 0);
+    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", "", why), 0);
     ck_assert_ptr_null(read);
 }
 END_TEST

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ROUTER_SUBSCRIBER_CURVE_H
+#define TIERCE_ROUTER_SUBSCRIBER_CURVE_H
+
+#include <tierce/status.h>
+
+#include "router/snapshot_tokens.h"
+
+/*
+ * The encryption of a publisher's stream (net/zmq_curve.h), for the sockets of its subscriber. The
+ * index has a key for each tenant, so that nobody who registers publishers for one tenant reads a
+ * stream that admits the key of another one.
+ *
+ * Thread: any, but each socket on one at a time.
+ */
+
+/* Makes a socket a client of the publisher with that public key; "": the stream is not encrypted.
+ * Errors, `why` in words: TIERCE_E_CONFIG (curve.key_file has no valid key of the tenant), -ENOMEM,
+ * negative errno. */
+TIERCE_MUSTUSE int tierce__subscriber_curve(void *socket, struct tierce__snapshot_tokens *keys,
+                                            const char *tenant, const char *server_key,
+                                            char why[256]);
+
+#endif
