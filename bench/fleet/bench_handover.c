@@ -88,7 +88,7 @@ static int64_t hand_over(void *arg)
                                                .session = SESSION,
                                                .timeout_ms = CALL_MS};
     uint64_t start_ns = tierce__now_ns();
-    rc = tierce__handover_pull(kv->view, b->decoder.chain, kv->window_blocks, &from, &pulled);
+    rc = tierce__handover_pull(kv->view, b->decoder.chain, 0, kv->window_blocks, &from, &pulled);
     int64_t ns = (int64_t)(tierce__now_ns() - start_ns);
     tierce_unpin(kv->view, SESSION);
     if (rc != 0)

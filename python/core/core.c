@@ -16,7 +16,8 @@
 static PyObject *tierce__core_error;
 PyTypeObject *tierce__core_engine_type, *tierce__core_view_type, *tierce__core_chain_type,
     *tierce__core_store_type, *tierce__core_load_type, *tierce__core_prefetch_type,
-    *tierce__core_push_type, *tierce__core_jobs_type, *tierce__core_events_type;
+    *tierce__core_push_type, *tierce__core_source_type, *tierce__core_jobs_type,
+    *tierce__core_events_type;
 
 /* ---- what all types need ------------------------------------------------------------------ */
 
@@ -205,6 +206,8 @@ PyMODINIT_FUNC PyInit__core(void)
                   &tierce__core_load_type) ||
         !add_type(module, "Push", sizeof(PushObject), tierce__core_push_slots,
                   &tierce__core_push_type) ||
+        !add_type(module, "Source", sizeof(SourceObject), tierce__core_source_slots,
+                  &tierce__core_source_type) ||
         !add_type(module, "Prefetch", sizeof(PrefetchObject), tierce__core_prefetch_slots,
                   &tierce__core_prefetch_type) ||
         !add_type(module, "Events", sizeof(EventsObject), tierce__core_events_slots,

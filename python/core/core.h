@@ -10,6 +10,8 @@
 
 #include <tierce/tierce.h>
 
+#include "engine/handover/handover.h"
+
 /*
  * Shared by the files of tierce._core: its objects, and the conversion of Python values to C.
  * core.c is the module; each other file holds the methods of one type, or of the two types that
@@ -53,6 +55,14 @@ typedef struct {
 } PushObject;
 
 typedef struct {
+    PyObject_HEAD PyObject *view; /* ViewObject of the engine that reads */
+    PyObject *texts;              /* of `from` */
+    struct tierce__handover_from from;
+    struct tierce__source *source; /* NULL: over */
+    bool busy;                     /* a call is under way without the GIL */
+} SourceObject;
+
+typedef struct {
     PyObject_HEAD PyObject *view;
     struct tierce_load *load; /* NULL: over */
     bool busy;                /* a call is under way without the GIL */
@@ -86,9 +96,9 @@ typedef struct {
 } EventsObject;
 
 extern PyTypeObject *tierce__core_prefetch_type, *tierce__core_jobs_type, *tierce__core_push_type,
-    *tierce__core_events_type;
+    *tierce__core_source_type, *tierce__core_events_type;
 extern PyType_Slot tierce__core_prefetch_slots[], tierce__core_jobs_slots[],
-    tierce__core_push_slots[], tierce__core_events_slots[];
+    tierce__core_push_slots[], tierce__core_source_slots[], tierce__core_events_slots[];
 
 extern PyTypeObject *tierce__core_engine_type, *tierce__core_view_type, *tierce__core_chain_type,
     *tierce__core_store_type, *tierce__core_load_type;
@@ -123,8 +133,12 @@ void *tierce__core_new(PyTypeObject *type);
 /* ---- core_handover.c: methods of Engine and View ---- */
 
 PyObject *tierce__core_handover_start(PyObject *engine, PyObject *args);
-PyObject *tierce__core_handover_offer(PyObject *view, PyObject *args);
-PyObject *tierce__core_handover_pull(PyObject *view, PyObject *args);
+PyObject *tierce__core_handover_expect(PyObject *engine, PyObject *args);
+PyObject *tierce__core_handover_open(PyObject *engine, PyObject *args);
+PyObject *tierce__core_handover_withdraw(PyObject *engine, PyObject *args);
+PyObject *tierce__core_handover_pin(PyObject *view, PyObject *args);
+PyObject *tierce__core_handover_source(PyObject *view, PyObject *args);
+PyObject *tierce__core_handover_read(PyObject *view, PyObject *args);
 PyObject *tierce__core_handover_note(PyObject *view, PyObject *args);
 /* ---- core_push.c: the same, and the type Push ---- */
 

@@ -412,20 +412,23 @@ static PyMethodDef view_methods[] = {
     {"computed", (PyCFunction)(void (*)(void))view_computed, METH_FASTCALL,
      "computed(tokens: int, ns: int) -> None\n\n"
      "The engine computed the KV of `tokens` prompt tokens in `ns` nanoseconds."},
-    {"handover_offer", tierce__core_handover_offer, METH_VARARGS,
-     "handover_offer(chain, to_block, token: str, ms: int) -> int\n\n"
-     "Offers the blocks to the engine that knows the token, for so long. Returns how many leading "
-     "blocks are pinned until then."},
-    {"handover_pull", tierce__core_handover_pull, METH_VARARGS,
-     "handover_pull(chain, from_block, to_block, host, port, token, session, wait_ms, timeout_ms, "
-     "ticket=None) -> (blocks, bytes, pushed_bytes, why)\n\n"
-     "Waits for what the other engine writes with the ticket. Then reads the blocks of an offer "
-     "into memory and pins them for the session. Returns the leading "
-     "blocks that memory holds, the bytes that were read and that the ticket brought, and why it "
-     "ended before the last block, or ''. Blocks."},
+    {"handover_pin", tierce__core_handover_pin, METH_VARARGS,
+     "handover_pin(chain, to_block, token: str) -> int\n\n"
+     "Pins what these blocks require until the offer ends. Returns how many blocks memory can "
+     "restore."},
+    {"handover_source", tierce__core_handover_source, METH_VARARGS,
+     "handover_source(host, port, token, session, wait_ms, timeout_ms, ticket=None, tls=False) -> "
+     "Source\n\n"
+     "Begins to read an offer of another engine into memory, whose pins are the session's. Waits "
+     "for what that engine writes with the ticket. Blocks."},
+    {"handover_read", tierce__core_handover_read, METH_VARARGS,
+     "handover_read(source, chain, from_block, to_block) -> (blocks, bytes, why)\n\n"
+     "Reads the blocks into memory. Returns the leading blocks that memory holds, the bytes that "
+     "were read, and why it ended before the last block, or ''. Blocks."},
     {"handover_note", tierce__core_handover_note, METH_VARARGS,
-     "handover_note(session, host, port, why: str) -> None\n\n"
-     "Records for `tierce why` that the offer of a session was not read."},
+     "handover_note(session, host, port, why: str, blocks=0, bytes=0, pushed_bytes=0, "
+     "push_status=0) -> None\n\n"
+     "Records for `tierce why` what came of the offer of a session."},
     {"push_begin", tierce__core_push_begin, METH_VARARGS,
      "push_begin(host, port, ticket, wait_ms, timeout_ms) -> Push\n\n"
      "Begins to write chunks to the engine that made the ticket."},

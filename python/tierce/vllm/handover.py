@@ -145,6 +145,19 @@ def answer(offer: dict) -> dict:
 # ---- reading offers ---------------------------------------------------------------------------
 
 
+def read_chunks(view, chain, from_block: int, to_block: int, session: int, offer: dict, left_ms: int) -> tuple[int, int, str]:
+    """The bytes that were read from the prefiller, those that it has pushed, and why it ended early."""
+    host, port = offer["host"], offer["port"]
+    source = view.handover_source(host, port, offer["token"], session, int(WAIT_S * 1000), left_ms, offer.get("ticket"),
+                                  "tls" in offer)
+    try:
+        blocks, count, why = view.handover_read(source, chain, from_block, to_block)
+    finally:
+        pushed, push_status = source.end()
+    view.handover_note(session, host, port, why, blocks, count, pushed, push_status)
+    return count, pushed, why
+
+
 class Pull:
     """A read that has begun."""
 
@@ -183,10 +196,9 @@ class Pulls:
             began = time.monotonic()
             left_ms = int((pull.until - began) * 1000)
             if left_ms > 0 and not pull.released:
-                _, count, pushed, why = pull.view.handover_pull(
-                    chain, from_block, to_block, offer["host"], offer["port"], offer["token"], session,
-                    int(WAIT_S * 1000), left_ms, offer.get("ticket"), "tls" in offer)
-                self.count(handovers=1, handover_bytes=count, handover_pushed_bytes=pushed, handover_seconds=time.monotonic() - began)
+                count, pushed, why = read_chunks(pull.view, chain, from_block, to_block, session, offer, left_ms)
+                self.count(handovers=1, handover_bytes=count, handover_pushed_bytes=pushed,
+                           handover_seconds=time.monotonic() - began)
                 if why:
                     self.warn(offer, why)
             else:
@@ -270,12 +282,10 @@ class HandsOver:
         self.opening: ThreadPoolExecutor | None = None  # opens offers whose stores end behind their step
 
     def handover_barrier(self) -> str:
-        """Why this engine can neither offer chunks nor read offers; empty if it can: it has one view, and memory of its
+        """Why this engine can neither offer chunks nor read offers; empty if it can: it has one worker, and memory of its
         own."""
         if self.ranks.count > 1:
             return f"{self.ranks.count} ranks (tensor parallelism {self.ranks.tp_size}, pipeline parallelism {self.ranks.pp_size})"
-        if self.has_groups:
-            return "windows, states or several KV cache groups"
         return "the memory of a node (node.socket)" if self.engine.param("node.socket") else ""
 
     def serve_offers(self) -> None:
@@ -284,8 +294,7 @@ class HandsOver:
         listen, barrier = self.handover.listen, self.handover_barrier()
         if barrier and (listen or self.handover.allow):
             name = "handover.listen" if listen else "handover.allow"
-            raise ConfigError(f"{name} requires an engine with one rank, one KV cache group and memory of its own; this one "
-                              f"has {barrier}")
+            raise ConfigError(f"{name} requires an engine with one rank and memory of its own; this one has {barrier}")
         if not listen:
             return
         host, port = listen
@@ -294,13 +303,16 @@ class HandsOver:
         except _core.Error as error:
             raise ConfigError(f"handover.listen {host}:{port}: {error}") from None
         log.info("Tierce hands over chunks of finished prompts at %s", self.serves)
-        self.open_inbox()
+        if not self.has_groups:  # their chunks are not pushed
+            self.open_inbox()
 
     def offer(self, session: int, part, from_block: int, to_block: int, what: dict) -> None:
         """Offers the first `to_block` blocks of a request that ends. The offer is open when this returns, or, if its
-        stores end behind their step, when they have ended. A failure is logged, and the decoder computes."""
+        stores end behind their step, when they have ended: a decoder that comes before waits for it. A failure is logged,
+        and the decoder computes."""
         try:
             with self.using_chain(session, part) as (view, chain):
+                self.engine.handover_expect(what["token"], int(self.handover.hold_s * 1000))
                 if self.behind is None:
                     self.open_offer(view, chain, to_block, what)
                     return
@@ -313,11 +325,13 @@ class HandsOver:
         try:
             if self.behind is not None:
                 self.behind.wait_for_all()
-            pinned = view.handover_offer(chain, to_block, what["token"], int(self.handover.hold_s * 1000))
+            pinned = view.handover_pin(chain, to_block, what["token"])
             if pinned < to_block:
                 log.debug("%d of %d blocks of an offer are in memory", pinned, to_block)
+            self.engine.handover_open(what["token"], pinned * self.namespace["block_tokens"])
         except Exception as error:
             log.warning("a prompt could not be offered to a decoder: %r", error)
+            self.engine.handover_withdraw(what["token"])  # or its reader would wait
 
     def close_handover(self) -> None:
         self.pulls.close()

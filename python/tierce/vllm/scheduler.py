@@ -227,7 +227,7 @@ class SchedulerHalf:
         if source is None:
             return
         if self.facts.bars_handover:
-            self.warn_once(f"offers of prefillers, which have one rank and one KV cache group, are not read, because this engine "
+            self.warn_once(f"offers of prefillers, which have one rank and memory of their own, are not read, because this engine "
                            f"has {self.facts.bars_handover}; such prompts are computed")
             return
         try:

@@ -13,6 +13,14 @@
  *     tierce__handover_offer(handover, view, ...)     tierce__handover_pull(view, chain, ...)
  *                                                     tierce_lookup, tierce_load_begin
  *
+ * An engine whose layers are several groups has several views for one prompt:
+ *
+ *     tierce__handover_expect(handover, token, ...)   tierce__source_begin(&source, engine, ...)
+ *     tierce__handover_pin(handover, view, ...)       tierce__source_meet(source, &tokens, ...)
+ *     tierce__handover_pin(handover, other, ...)      tierce__source_read(source, view, ...)
+ *     tierce__handover_open(handover, token, tokens)  tierce__source_read(source, other, ...)
+ *                                                     tierce__source_end(source, &pulled)
+ *
  * The transfer server (store/transfer) has the space of the peer tier (engine/peer/peer_keeper.h),
  * with the same bounds for reads from disk. A client must greet with the token of an offer that is
  * open: it then reads any chunk of the engine whose name it knows. It cannot write. Removing the
@@ -36,6 +44,7 @@ struct tierce__inbox;
 
 #define TIERCE__HANDOVER_TOKEN_MAX  64u
 #define TIERCE__HANDOVER_OFFERS_MAX 4096u
+#define TIERCE__HANDOVER_VIEWS_MAX  32u /* of an offer */
 #define TIERCE__HANDOVER_WHY_BYTES  256u
 
 /* Listens on `host`, `port` (0: a free one); with TLS if the engine has certificates
@@ -58,14 +67,30 @@ TIERCE_MUSTUSE int tierce__handover_accept(struct tierce__handover *handover, co
                                            uint64_t bytes_max, uint32_t hold_ms);
 struct tierce__inbox *tierce__handover_inbox(struct tierce__handover *handover);
 
-/* Opens an offer for `ms` (at most TIERCE_PIN_MS_MAX): [in] token: 16 to 64 characters that cannot
- * be guessed. Returns the leading blocks that are pinned. Errors: TIERCE_E_ARGUMENT (the token),
- * TIERCE_E_LIMIT (too many offers are open), those of tierce_lookup. */
+/* Begins an offer of `ms` (at most TIERCE_PIN_MS_MAX) that is not open yet: a read of it waits
+ * until it is opened or withdrawn. [in] token: 16 to 64 characters that cannot be guessed. Errors:
+ * TIERCE_E_ARGUMENT (the token), TIERCE_E_LIMIT (there are too many offers), -ENOMEM. */
+TIERCE_MUSTUSE int tierce__handover_expect(struct tierce__handover *handover, const char *token,
+                                           uint32_t ms);
+/* Pins what chain[0, to_block) requires of a view until the offer ends, once for each view. Returns
+ * how many blocks can be restored from memory. Errors: TIERCE_E_MISS (there is no such offer),
+ * TIERCE_E_LIMIT (too many views), those of tierce_lookup. */
+TIERCE_MUSTUSE int64_t tierce__handover_pin(struct tierce__handover *handover,
+                                            struct tierce_view *view,
+                                            const struct tierce_chain *chain, uint64_t to_block,
+                                            const char *token);
+/* Opens it. tokens: how many tokens of the prompt it restores. Errors: TIERCE_E_MISS (it has
+ * ended). */
+TIERCE_MUSTUSE int tierce__handover_open(struct tierce__handover *handover, const char *token,
+                                         uint64_t tokens);
+/* Ends it. Has no effect if there is none. */
+void tierce__handover_withdraw(struct tierce__handover *handover, const char *token);
+/* The three of them for one view. Returns the leading blocks that are pinned. */
 TIERCE_MUSTUSE int64_t tierce__handover_offer(struct tierce__handover *handover,
                                               struct tierce_view *view,
                                               const struct tierce_chain *chain, uint64_t to_block,
                                               const char *token, uint32_t ms);
-/* Offers that are open. */
+/* Offers that have not ended. */
 size_t tierce__handover_offers(struct tierce__handover *handover);
 
 struct tierce__handover_from {
@@ -74,8 +99,7 @@ struct tierce__handover_from {
     bool uses_tls; /* as its offer says; this engine must, too */
     const char *token;
     uint64_t session;    /* whose pins the chunks become */
-    uint64_t from_block; /* blocks before it are not read */
-    uint32_t wait_ms;    /* how long to wait for an offer that is not open yet */
+    uint32_t wait_ms;    /* how long to wait for an offer that is not open yet; 0: timeout_ms */
     uint32_t timeout_ms; /* of the whole call */
     /* Before anything is read: what the prefiller pushes with this ticket is waited for. NULL: it
      * pushes nothing. The ticket is used up afterwards. */
@@ -92,16 +116,42 @@ struct tierce__handover_pulled {
     char why[TIERCE__HANDOVER_WHY_BYTES];
 };
 
+/* ---- reading an offer ------------------------------------------------------------------------ */
+
+struct tierce__source;
+
 /*
- * Brings the chunks of chain[0, to_block), which ends the chain, to memory, in the order of the
- * prompt: those that memory lacks are read from the prefiller. Ends at the first one that cannot be
- * had: TIERCE_E_MISS (the prefiller does not have it), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
- * TIERCE_E_REFUSED (there is no such offer, or one side alone uses TLS), TIERCE_E_FULL (no memory
- * here), or why it is wrong. Blocks. Errors: TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM; *out
- * is set all the same. The outcome is noted (below).
+ * Reads the offer for views of this engine. Waits for what is pushed with the ticket, and connects
+ * when it must. [borrow until end] from, with its texts. Errors: TIERCE_E_UNSUPPORTED,
+ * TIERCE_E_ARGUMENT, -ENOMEM.
  */
+TIERCE_MUSTUSE int tierce__source_begin(struct tierce__source **out, struct tierce_engine *engine,
+                                        const struct tierce__handover_from *from);
+
+/* Waits until the offer is open. *tokens = how many tokens it restores. Errors, with out->status
+ * and `why`: TIERCE_E_REFUSED (there is no such offer), TIERCE_E_MISS (it was withdrawn),
+ * TIERCE_E_DEADLINE, TIERCE_E_DOWN. */
+TIERCE_MUSTUSE int tierce__source_meet(struct tierce__source *source, uint64_t *tokens,
+                                       struct tierce__handover_pulled *out);
+
+/*
+ * Brings the chunks of chain[from_block, to_block) to memory, in the order of the prompt: those
+ * that memory lacks are read from the prefiller, when the offer is open. Ends at the first one that
+ * cannot be had: TIERCE_E_MISS (the prefiller does not have it), TIERCE_E_DEADLINE, TIERCE_E_DOWN,
+ * TIERCE_E_REFUSED (there is no such offer, or one side alone uses TLS), TIERCE_E_FULL (no memory
+ * here), or why it is wrong. Blocks. Errors: TIERCE_E_ARGUMENT, -ENOMEM; *out is set all the same.
+ */
+TIERCE_MUSTUSE int tierce__source_read(struct tierce__source *source, struct tierce_view *view,
+                                       const struct tierce_chain *chain, uint64_t from_block,
+                                       uint64_t to_block, struct tierce__handover_pulled *out);
+
+/* Ends the offer, unless the prefiller cannot be reached, and its ticket, and frees the source.
+ * Sets pushed_bytes and push_status of *out. NULL is accepted. Blocks for up to two seconds. */
+void tierce__source_end(struct tierce__source *source, struct tierce__handover_pulled *out);
+
+/* All of it for one view, and notes the outcome (below). */
 TIERCE_MUSTUSE int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *chain,
-                                         uint64_t to_block,
+                                         uint64_t from_block, uint64_t to_block,
                                          const struct tierce__handover_from *from,
                                          struct tierce__handover_pulled *out);
 

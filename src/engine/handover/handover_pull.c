@@ -4,14 +4,15 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "core/key/key_text.h"
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_inbox.h"
+#include "engine/handover/handover_offers.h"
 #include "engine/peer/peer_keeper.h"
 #include "engine/peer/peer_tls.h"
 #include "engine/view.h"
@@ -21,20 +22,30 @@
 
 #define READS    8u /* at a time */
 #define CLOSE_MS 1000u
-#define RETRY_MS 5
 #define START_MS 1000u /* for a push that has not begun when its prompt is requested */
 
+struct tierce__source {
+    struct tierce_engine *engine;
+    const struct tierce__handover_from *from;
+    struct tierce__connector *connector; /* NULL until the first request */
+    uint64_t deadline_ns, wait_until_ns;
+    bool is_met;
+    uint64_t tokens; /* if it is met */
+    int push_status;
+    bool is_lost; /* the prefiller does not answer, or not to us */
+};
+
+/* A read of the chunks of one view. */
 struct pull {
+    struct tierce__source *source;
     struct tierce_view *view;
     struct tierce_engine *engine;
     const struct tierce_chain *chain;
     const struct tierce__handover_from *from;
     struct tierce__handover_pulled *out;
-    struct tierce__connector *connector; /* NULL until the first read */
     struct tierce__keys keys;
     struct tierce__shape tail;
     uint64_t to_block;
-    uint64_t deadline_ns, wait_until_ns;
 };
 
 /* A chunk of the window. */
@@ -60,28 +71,113 @@ static const struct tierce__shape *shape_of(const struct pull *p, size_t index)
     return index < p->keys.full_count ? &p->view->full : &p->tail;
 }
 
-static int stop_at(struct pull *p, int status, const char *why)
+static int stop_at(struct tierce__handover_pulled *out, int status, const char *why)
 {
     TIERCE_DASSERT(status < 0);
-    p->out->status = status;
-    snprintf(p->out->why, sizeof(p->out->why), "%s", why);
+    out->status = status;
+    snprintf(out->why, sizeof(out->why), "%s", why);
     return status;
 }
 
 /* The answer to a request, in words, before the next one replaces it. */
-static int stop_by_answer(struct pull *p, int status)
+static int stop_by_answer(struct tierce__source *source, struct tierce__handover_pulled *out,
+                          int status)
 {
     char why[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    source->is_lost |=
+        status == TIERCE_E_DOWN || status == TIERCE_E_REFUSED || status == TIERCE_E_DEADLINE;
     if (status == TIERCE_E_MISS)
-        return stop_at(p, status, "the prefiller does not have the chunk");
+        return stop_at(out, status,
+                       source->is_met ? "the prefiller does not have the chunk"
+                                      : "the prefiller could not offer the prompt");
     if (status == TIERCE_E_REFUSED)
-        return stop_at(p, status, "the prefiller knows no such offer: it has ended, or never was");
+        return stop_at(out, status,
+                       "the prefiller knows no such offer: it has ended, or never was");
     if (status == TIERCE_E_LIMIT)
-        return stop_at(p, status,
+        return stop_at(out, status,
                        "the prefiller is busy: the chunk is not in its memory (memory.pins, "
                        "memory.size), and it reads other ones from its disk");
-    p->connector->ops->why(p->connector, why);
-    return stop_at(p, status, why[0] != '\0' ? why : tierce_strerror(status));
+    source->connector->ops->why(source->connector, why);
+    return stop_at(out, status, why[0] != '\0' ? why : tierce_strerror(status));
+}
+
+/* ---- the offer ------------------------------------------------------------------------------- */
+
+static void answered(struct tierce__store_req *req)
+{
+    (void)tierce__await_answer(req->arg); /* it is waited for without a limit */
+}
+
+static int open_connector(struct tierce__source *source, struct tierce__handover_pulled *out)
+{
+    char url[320], why[TIERCE__CONNECTOR_WHY_BYTES];
+    const struct tierce__handover_from *from = source->from;
+    if (source->connector != NULL)
+        return 0;
+    const char *mismatch = tierce__peer_tls_mismatch(source->engine->peer_tls, from->uses_tls);
+    if (mismatch != NULL) {
+        source->is_lost = true;
+        snprintf(why, sizeof(why), "the prefiller: %s", mismatch);
+        return stop_at(out, TIERCE_E_REFUSED, why);
+    }
+    bool is_v6 = strchr(from->host, ':') != NULL;
+    snprintf(url, sizeof(url), "transfer%s://%s%.255s%s:%u/" TIERCE__PEER_SPACE "?connections=2",
+             from->uses_tls ? "+tls" : "", is_v6 ? "[" : "", from->host, is_v6 ? "]" : "",
+             from->port);
+    int rc = tierce__connector_open(
+        &source->connector, url,
+        &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
+                                         .pool = source->engine->pool,
+                                         .token = from->token,
+                                         .tls = tierce__peer_tls_client(source->engine->peer_tls)},
+        why);
+    return rc < 0 ? stop_at(out, rc, why) : 0;
+}
+
+/* One request about the offer itself, whose name is its token. */
+static int call(struct tierce__source *source, struct tierce__store_req req)
+{
+    const struct tierce_plugin_name name = {source->from->token, strlen(source->from->token)};
+    struct tierce__await await;
+    req.done = answered;
+    req.arg = &await;
+    req.names = &name;
+    req.name_count = 1;
+    tierce__await_begin(&await);
+    tierce__await_expect(&await);
+    source->connector->ops->submit(source->connector, &req);
+    (void)tierce__await_end(&await, TIERCE__DEADLINE_NEVER);
+    return req.status;
+}
+
+static int read_offer(struct tierce__source *source, struct tierce__handover_pulled *out)
+{
+    struct tierce__store_req req = {.op = TIERCE__STORE_GET,
+                                    .deadline_ns = source->wait_until_ns,
+                                    .urgency = TIERCE__CONNECTOR_FETCH,
+                                    .length = TIERCE__OFFER_BYTES};
+    int rc = open_connector(source, out);
+    if (rc < 0)
+        return rc;
+    req.buf = tierce__storage_alloc(source->engine, TIERCE__OFFER_BYTES);
+    if (req.buf == NULL)
+        return stop_at(out, TIERCE_E_FULL, "memory has no room for the chunk");
+    rc = call(source, req);
+    if (rc == 0)
+        source->tokens = tierce__load_le64(req.buf->data);
+    tierce__buf_release(req.buf);
+    return rc < 0 ? stop_by_answer(source, out, rc) : 0;
+}
+
+int tierce__source_meet(struct tierce__source *source, uint64_t *tokens,
+                        struct tierce__handover_pulled *out)
+{
+    *out = (struct tierce__handover_pulled){0};
+    int rc = source->is_met ? 0 : read_offer(source, out);
+    source->is_met |= rc == 0;
+    if (rc == 0)
+        *tokens = source->tokens;
+    return rc;
 }
 
 /* ---- one chunk ------------------------------------------------------------------------------- */
@@ -94,7 +190,7 @@ static bool hold(struct pull *p, size_t index, int *rc)
     if (buf == NULL)
         return false;
     if (!tierce__session_add(p->view, p->from->session, &p->keys.keys[index], buf, 0))
-        *rc = stop_at(p, TIERCE_E_FULL,
+        *rc = stop_at(p->out, TIERCE_E_FULL,
                       "memory.pins has no room: raise it, or memory.size, or lower the load");
     else
         p->out->blocks = tierce__keys_blocks(&p->keys, p->view, index + 1, p->to_block);
@@ -126,52 +222,20 @@ static int land(struct pull *p, const struct read *read)
                       rc == TIERCE_E_CHECKSUM ? TIERCE__STAT_checksum_failures
                                               : TIERCE__STAT_identity_failures,
                       1);
-        return stop_at(p, rc, "the prefiller sent a wrong chunk; it was dropped");
+        return stop_at(p->out, rc, "the prefiller sent a wrong chunk; it was dropped");
     }
     p->out->bytes += shape->extent.object_bytes;
     tierce__view_describe(&record, p->view, &p->keys, shape, read->index,
                           tierce_chain_hash(p->chain, 0));
     rc = tierce__storage_publish(p->engine, &record, read->buf);
     if (rc < 0)
-        return stop_at(p, rc, "memory has no room for the chunk");
+        return stop_at(p->out, rc, "memory has no room for the chunk");
     if (!hold(p, read->index, &rc) && rc == 0)
-        rc = stop_at(p, TIERCE_E_FULL, "the chunk was evicted at once: memory is too small");
+        rc = stop_at(p->out, TIERCE_E_FULL, "the chunk was evicted at once: memory is too small");
     return rc;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-
-static void answered(struct tierce__store_req *req)
-{
-    (void)tierce__await_answer(req->arg); /* it is waited for without a limit */
-}
-
-/* Why the prefiller is not connected to, or NULL. */
-static const char *mismatch_of(const struct pull *p)
-{
-    return tierce__peer_tls_mismatch(p->engine->peer_tls, p->from->uses_tls);
-}
-
-static int open_connector(struct pull *p)
-{
-    char url[320], why[TIERCE__CONNECTOR_WHY_BYTES];
-    bool is_v6 = strchr(p->from->host, ':') != NULL;
-    if (mismatch_of(p) != NULL) {
-        snprintf(why, sizeof(why), "the prefiller: %s", mismatch_of(p));
-        return stop_at(p, TIERCE_E_REFUSED, why);
-    }
-    snprintf(url, sizeof(url), "transfer%s://%s%.255s%s:%u/" TIERCE__PEER_SPACE "?connections=2",
-             p->from->uses_tls ? "+tls" : "", is_v6 ? "[" : "", p->from->host, is_v6 ? "]" : "",
-             p->from->port);
-    int rc = tierce__connector_open(
-        &p->connector, url,
-        &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
-                                         .pool = p->engine->pool,
-                                         .token = p->from->token,
-                                         .tls = tierce__peer_tls_client(p->engine->peer_tls)},
-        why);
-    return rc < 0 ? stop_at(p, rc, why) : 0;
-}
 
 /* Room for the chunk. False: memory has none. */
 static bool reserve(struct pull *p, struct read *read, const struct tierce__buf *before)
@@ -191,7 +255,7 @@ static bool reserve(struct pull *p, struct read *read, const struct tierce__buf 
 static void submit(struct pull *p, struct read *read)
 {
     read->req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
-                                           .deadline_ns = p->deadline_ns,
+                                           .deadline_ns = p->source->deadline_ns,
                                            .done = answered,
                                            .arg = &read->await,
                                            .names = &read->name,
@@ -201,7 +265,7 @@ static void submit(struct pull *p, struct read *read)
                                            .length = shape_of(p, read->index)->extent.object_bytes};
     tierce__await_begin(&read->await);
     tierce__await_expect(&read->await);
-    p->connector->ops->submit(p->connector, &read->req);
+    p->source->connector->ops->submit(p->source->connector, &read->req);
 }
 
 /* Until the request is answered, at its deadline at the latest. */
@@ -213,24 +277,15 @@ static int wait_for(struct read *read)
 
 static int begin_read(struct pull *p, struct read *read, const struct tierce__buf *before)
 {
-    int rc = p->connector != NULL ? 0 : open_connector(p);
+    struct tierce__source *source = p->source;
+    int rc = source->is_met ? 0 : read_offer(source, p->out);
     if (rc < 0)
         return rc;
+    source->is_met = true;
     if (!reserve(p, read, before))
-        return stop_at(p, TIERCE_E_FULL, "memory has no room for the chunk");
+        return stop_at(p->out, TIERCE_E_FULL, "memory has no room for the chunk");
     submit(p, read);
     return 0;
-}
-
-/* The prefiller opens the offer when it has stored the chunks, which may be after its answer.
- * False: that was waited for. A chunk that an open offer lacks does not come. */
-static bool comes_later(const struct pull *p, int status)
-{
-    uint64_t now_ns = tierce__now_ns();
-    if (status != TIERCE_E_REFUSED || now_ns >= p->wait_until_ns || now_ns >= p->deadline_ns)
-        return false;
-    (void)nanosleep(&(struct timespec){.tv_nsec = RETRY_MS * 1000000}, NULL);
-    return true;
 }
 
 /* The oldest chunk of the window: pinned, or why not. */
@@ -244,11 +299,7 @@ static int finish_read(struct pull *p, struct read *read)
     if (rc < 0)
         return rc;
     int status = wait_for(read);
-    while (comes_later(p, status)) {
-        submit(p, read);
-        status = wait_for(read);
-    }
-    return status == 0 ? land(p, read) : stop_by_answer(p, status);
+    return status == 0 ? land(p, read) : stop_by_answer(p->source, p->out, status);
 }
 
 /* Requests what memory lacks, as far as the window and memory have room. */
@@ -276,10 +327,10 @@ static int fill(struct pull *p, struct window *w)
 }
 
 /* Chunks that precede the first failure are kept. */
-static int pull_all(struct pull *p)
+static int pull_all(struct pull *p, uint64_t from_block)
 {
     struct window *w = tierce__calloc(1, sizeof(*w));
-    size_t index = (size_t)(p->from->from_block / p->view->chunk_blocks);
+    size_t index = (size_t)(from_block / p->view->chunk_blocks);
     if (w == NULL)
         return -ENOMEM;
     w->first = w->next = index < p->keys.count ? index : p->keys.count;
@@ -302,62 +353,93 @@ static int pull_all(struct pull *p)
     return rc;
 }
 
-/* The prefiller need not hold its chunks any longer. Best effort: the offer has a deadline. */
-static void end_offer(struct pull *p)
-{
-    const struct tierce_plugin_name name = {p->from->token, strlen(p->from->token)};
-    struct tierce__await await;
-    struct tierce__store_req req = {.op = TIERCE__STORE_DELETE,
-                                    .deadline_ns = tierce__deadline_in_ms(CLOSE_MS),
-                                    .done = answered,
-                                    .arg = &await,
-                                    .names = &name,
-                                    .name_count = 1,
-                                    .urgency = TIERCE__CONNECTOR_STORE};
-    if (p->connector == NULL && (mismatch_of(p) != NULL || open_connector(p) < 0))
-        return;
-    tierce__await_begin(&await);
-    tierce__await_expect(&await);
-    p->connector->ops->submit(p->connector, &req);
-    (void)tierce__await_end(&await, TIERCE__DEADLINE_NEVER);
-}
-
-int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *chain,
-                          uint64_t to_block, const struct tierce__handover_from *from,
-                          struct tierce__handover_pulled *out)
+int tierce__source_read(struct tierce__source *source, struct tierce_view *view,
+                        const struct tierce_chain *chain, uint64_t from_block, uint64_t to_block,
+                        struct tierce__handover_pulled *out)
 {
     *out = (struct tierce__handover_pulled){0};
-    if (view->engine->level_count == 0)
-        return TIERCE_E_UNSUPPORTED;
-    if (from->session == 0 || from->port == 0 || to_block != tierce_chain_blocks(chain) ||
-        tierce__view_is_sparse(view))
+    if (view->engine != source->engine || to_block > tierce_chain_blocks(chain))
         return TIERCE_E_ARGUMENT;
-    struct pull p = {.view = view,
+    struct pull p = {.source = source,
+                     .view = view,
                      .engine = view->engine,
                      .chain = chain,
-                     .from = from,
+                     .from = source->from,
                      .out = out,
-                     .to_block = to_block,
-                     .deadline_ns = tierce__deadline_in_ms(from->timeout_ms)};
-    int rc = tierce__keys_init(&p.keys, view, chain, to_block, to_block, true);
+                     .to_block = to_block};
+    int rc = tierce__keys_init(&p.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
     if (p.keys.tail_blocks > 0)
         p.tail = tierce__shape_of(view, p.keys.tail_blocks);
-    bool has_ticket = from->inbox != NULL && from->ticket != NULL;
-    if (has_ticket) /* the rest is read, whatever the reason, for which half of the time is kept */
-        out->push_status = tierce__inbox_await(from->inbox, from->ticket, START_MS,
-                                               tierce__deadline_in_ms(from->timeout_ms / 2));
-    p.wait_until_ns = tierce__deadline_in_ms(from->wait_ms);
-    rc = pull_all(&p);
-    if (has_ticket)
-        out->pushed_bytes = tierce__inbox_end(from->inbox, from->ticket);
-    if (rc != TIERCE_E_DOWN && rc != TIERCE_E_REFUSED && rc != TIERCE_E_DEADLINE)
-        end_offer(&p);
-    if (p.connector != NULL &&
-        !p.connector->ops->close(p.connector, tierce__deadline_in_ms(CLOSE_MS)))
-        atomic_store(&view->engine->is_pool_lent, true);
+    rc = pull_all(&p, from_block);
     tierce__keys_fini(&p.keys);
-    tierce__handover_note(view, from, out);
     return rc == -ENOMEM ? rc : 0;
+}
+
+/* ---- beginning and end ----------------------------------------------------------------------- */
+
+int tierce__source_begin(struct tierce__source **out, struct tierce_engine *engine,
+                         const struct tierce__handover_from *from)
+{
+    if (engine->level_count == 0)
+        return TIERCE_E_UNSUPPORTED;
+    if (from->session == 0 || from->port == 0)
+        return TIERCE_E_ARGUMENT;
+    struct tierce__source *source = tierce__calloc(1, sizeof(*source));
+    if (source == NULL)
+        return -ENOMEM;
+    *source = (struct tierce__source){
+        .engine = engine, .from = from, .deadline_ns = tierce__deadline_in_ms(from->timeout_ms)};
+    if (from->inbox != NULL && from->ticket != NULL) /* the rest is read, whatever the reason, for
+                                                        which half of the time is kept */
+        source->push_status = tierce__inbox_await(from->inbox, from->ticket, START_MS,
+                                                  tierce__deadline_in_ms(from->timeout_ms / 2));
+    uint64_t wait_ns = tierce__deadline_in_ms(from->wait_ms);
+    source->wait_until_ns =
+        from->wait_ms > 0 && wait_ns < source->deadline_ns ? wait_ns : source->deadline_ns;
+    *out = source;
+    return 0;
+}
+
+/* The prefiller need not hold its chunks any longer. Best effort: the offer has a deadline. */
+static void end_offer(struct tierce__source *source)
+{
+    struct tierce__handover_pulled unused;
+    struct tierce__store_req req = {.op = TIERCE__STORE_DELETE,
+                                    .deadline_ns = tierce__deadline_in_ms(CLOSE_MS),
+                                    .urgency = TIERCE__CONNECTOR_STORE};
+    if (open_connector(source, &unused) == 0)
+        (void)call(source, req);
+}
+
+void tierce__source_end(struct tierce__source *source, struct tierce__handover_pulled *out)
+{
+    if (source == NULL)
+        return;
+    out->push_status = source->push_status;
+    if (source->from->inbox != NULL && source->from->ticket != NULL)
+        out->pushed_bytes = tierce__inbox_end(source->from->inbox, source->from->ticket);
+    if (!source->is_lost)
+        end_offer(source);
+    struct tierce__connector *connector = source->connector;
+    if (connector != NULL && !connector->ops->close(connector, tierce__deadline_in_ms(CLOSE_MS)))
+        atomic_store(&source->engine->is_pool_lent, true);
+    tierce__free(source);
+}
+
+int tierce__handover_pull(struct tierce_view *view, const struct tierce_chain *chain,
+                          uint64_t from_block, uint64_t to_block,
+                          const struct tierce__handover_from *from,
+                          struct tierce__handover_pulled *out)
+{
+    struct tierce__source *source;
+    *out = (struct tierce__handover_pulled){0};
+    int rc = tierce__source_begin(&source, view->engine, from);
+    if (rc < 0)
+        return rc;
+    rc = tierce__source_read(source, view, chain, from_block, to_block, out);
+    tierce__source_end(source, out);
+    tierce__handover_note(view, from, out);
+    return rc;
 }

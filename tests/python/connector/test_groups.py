@@ -321,8 +321,8 @@ def output_of(request, tables=None, computed=0, count=0, offers=()):
 class Engine:
     """Both halves of a connector, and the steps that vLLM makes with them."""
 
-    def __init__(self, config, cache):  # noqa: F811
-        self.cache, self.pool = cache, Pool(cache, 1)
+    def __init__(self, config, cache, seed=1):  # noqa: F811
+        self.cache, self.pool = cache, Pool(cache, seed)
         self.worker = ours.TierceConnector(config, KVConnectorRole.WORKER, cache)
         self.worker.register_kv_caches(self.pool.tensors)
         assert self.worker.off is None

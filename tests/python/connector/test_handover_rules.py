@@ -86,11 +86,19 @@ class View:
         self.why, self.asked, self.unpinned, self.noted = why, [], [], []
         self.go, self.begun = threading.Event(), threading.Event()
 
-    def handover_pull(self, *question):
+    def handover_source(self, *question):
+        self.asked.append(question)
+        return SimpleNamespace(end=self.end)
+
+    def end(self):
+        self.asked.append("ended")
+        return 300, 0
+
+    def handover_read(self, source, *question):
         self.asked.append(question)
         self.begun.set()
         assert self.go.wait(30)
-        return 4, 1000, 300, self.why
+        return 4, 1000, self.why
 
     def handover_note(self, *outcome):
         self.noted.append(outcome)
@@ -115,7 +123,8 @@ def test_a_read_is_under_way_until_it_ends():
     assert pulls.is_under_way(9) and not pulls.is_under_way(8)
     view.go.set()
     until(lambda: not pulls.is_under_way(9))
-    assert view.asked[0][:7] == ("chain", 0, 4, "10.0.0.5", 7000, TOKEN, 9)
+    assert view.asked[0][:4] == ("10.0.0.5", 7000, TOKEN, 9) and view.asked[1:] == [("chain", 0, 4), "ended"]
+    assert view.noted == [(9, "10.0.0.5", 7000, "", 4, 1000, 300, 0)]
     counters = pulls.take_counters()
     assert counters.pop("handover_seconds") > 0
     assert (counters, view.unpinned) == ({"handovers": 1, "handover_bytes": 1000, "handover_pushed_bytes": 300}, []) and pulls.take_counters() == {}
@@ -168,7 +177,7 @@ class Half(handover.HandsOver):
     """A worker half that only hands over. `stored`: set when its stores behind a step have ended; None: there are none."""
 
     def __init__(self, view, stored=None):
-        self.view, self.late = view, []
+        self.view, self.late, self.engine, self.namespace = view, [], view, {"block_tokens": 16}
         self.behind = stored and SimpleNamespace(wait_for_all=lambda: stored.wait(30) or self.late.append("late"))
         self.init_handover(Handover())
 
@@ -178,18 +187,42 @@ class Half(handover.HandsOver):
 
 
 class OfferingView:
-    def __init__(self):
-        self.offered = []
+    """Stands for the library's view and engine."""
 
-    def handover_offer(self, *offer):
-        self.offered.append(offer)
-        return offer[1]
+    def __init__(self, broken=None):
+        self.offered, self.broken = [], broken
+
+    def handover_expect(self, *offer):
+        self.offered.append(("expect", *offer))
+
+    def handover_pin(self, *offer):
+        if self.broken:
+            raise self.broken
+        self.offered.append(("pin", *offer))
+        return offer[1] - 1
+
+    def handover_open(self, *offer):
+        self.offered.append(("open", *offer))
+
+    def handover_withdraw(self, *offer):
+        self.offered.append(("withdraw", *offer))
+
+
+EXPECTED, OPENED = ("expect", TOKEN, 60000), [("pin", "chain", 4, TOKEN), ("open", TOKEN, 48)]
 
 
 def test_an_offer_is_open_before_the_answer():
     half = Half(OfferingView())
     half.offer(9, "part", 0, 4, OFFER)
-    assert half.view.offered == [("chain", 4, TOKEN, 60000)]
+    assert half.view.offered == [EXPECTED, *OPENED]
+    half.close_handover()
+
+
+def test_an_offer_that_cannot_be_opened_is_withdrawn():
+    """Its reader would wait for it."""
+    half = Half(OfferingView(ValueError("x")))
+    half.offer(9, "part", 0, 4, OFFER)
+    assert half.view.offered == [EXPECTED, ("withdraw", TOKEN)]
     half.close_handover()
 
 
@@ -197,11 +230,11 @@ def test_an_offer_whose_stores_have_not_ended_delays_nobody():
     stored = threading.Event()
     half = Half(OfferingView(), stored)
     half.offer(9, "part", 0, 4, OFFER)  # returns
-    assert half.view.offered == []
+    assert half.view.offered == [EXPECTED]  # a reader that comes now waits
     stored.set()
-    until(lambda: half.view.offered)
+    until(lambda: len(half.view.offered) == 3)
     half.close_handover()
-    assert half.view.offered == [("chain", 4, TOKEN, 60000)] and half.late == []
+    assert half.view.offered == [EXPECTED, *OPENED] and half.late == []
 
 
 def barrier(**changes):
@@ -215,7 +248,6 @@ def barrier(**changes):
 def test_engines_that_cannot_hand_over():
     node = SimpleNamespace(param=lambda name: "/run/node.sock")
     for changes, text in (({"ranks": Ranks(0, 2)}, "2 ranks \\(tensor parallelism 2, pipeline parallelism 1\\)"),
-                          ({"has_groups": True}, "windows, states or several KV cache groups"),
                           ({"engine": node}, "the memory of a node")):
         half = barrier(**changes)
         half.serve_offers()  # it neither offers nor reads

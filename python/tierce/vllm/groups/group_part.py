@@ -136,14 +136,19 @@ class GroupPart:
 
     # ---- transfers
 
-    def prefetches(self, chain, from_unit: int, to_unit: int, *how):
-        """Begins them. how: session, timeout_ms, verify."""
+    def required(self, chain, from_unit: int, to_unit: int):
+        """What must be in memory before a load of [from_unit, to_unit): view, chain, first block, end."""
         whole, every = self.whole_blocks(to_unit), self.all_blocks(to_unit)
         first = max(self.view.needs(whole), self.whole_blocks(from_unit))
         if first < whole and not (whole < every and self.group.kind == STATE):
-            yield self.view.prefetch_begin(chain.of(self.group), first, whole, *how)
+            yield self.view, chain.of(self.group), first, whole
         if whole < every:
-            yield self.inside.prefetch_begin(chain.of_units, to_unit - 1, to_unit, *how)
+            yield self.inside, chain.of_units, to_unit - 1, to_unit
+
+    def prefetches(self, chain, from_unit: int, to_unit: int, *how):
+        """Begins them. how: session, timeout_ms, verify."""
+        for view, of_view, first, end in self.required(chain, from_unit, to_unit):
+            yield view.prefetch_begin(of_view, first, end, *how)
 
     def loads(self, chain, first: int, to_unit: int, ids, session: int):
         """Begins the loads of blocks [first, all_blocks(to_unit)), which are those of `ids`."""

@@ -28,6 +28,8 @@ def first_to_load(blocks, to_block: int) -> int | None:
 
 
 class GroupSchedulerHalf(SchedulerHalf):
+    hands_ends = False  # an offer ends where all groups can be restored
+
     def __init__(self, vllm_config, find_link, table: GroupTable):
         super().__init__(vllm_config, find_link)
         self.table = table

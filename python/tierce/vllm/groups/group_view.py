@@ -13,7 +13,7 @@ loads nor stores any.
 from __future__ import annotations
 
 from ..geometry import layer_order
-from ..link import LOOKUP_PIN
+from ..link import LOOKUP_MEMORY_ONLY, LOOKUP_PIN
 from ..tracker import StateSave
 from ..transfer import ORIGIN_FAILED, ORIGIN_MEMORY
 from .group_chain import GroupChain
@@ -185,6 +185,38 @@ class GroupViews:
             out.end()
             raise
         return out
+
+    # ---- prefill and decode
+
+    def handover_pin(self, chain: GroupChain, to_unit: int, token: str) -> int:
+        """Pins for an offer what all groups require at the last point at which memory can restore them. Returns this
+        point."""
+        point, memory, _ = self.lookup(chain, 0, to_unit, LOOKUP_MEMORY_ONLY, 0)
+        for part in self.parts:
+            for view, of_view, _, end in part.required(chain, 0, min(point, memory)):
+                view.handover_pin(of_view, end, token)
+        return min(point, memory)
+
+    def handover_source(self, *offer):
+        return self.parts[0].view.handover_source(*offer)
+
+    def handover_read(self, source, chain: GroupChain, from_unit: int, to_unit: int) -> tuple[int, int, str]:
+        """Reads what all groups require where the prefiller can restore them. If a chunk of one group does not come, no
+        group has been read: none can continue without the others."""
+        tokens, why = source.meet()
+        end, size = min(to_unit, tokens // self.table.unit_tokens), 0
+        for part in self.parts if end > from_unit else ():
+            for view, of_view, first, last in part.required(chain, from_unit, end):
+                _, count, why = view.handover_read(source, of_view, first, last)
+                size += count
+                if why:
+                    return from_unit, size, f"group {part.group.text}: {why}"
+        return max(end, from_unit), size, why
+
+    def handover_note(self, session: int, host: str, port: int, why: str, units: int = 0, *how_much) -> None:
+        """The note has tokens, which are blocks of the first group's view."""
+        part = self.parts[0]
+        part.view.handover_note(session, host, port, why, part.whole_blocks(units), *how_much)
 
     # ---- transfers
 

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks that one engine offers and another one reads: all of them, none after any failure, and no
  * pin is left. */
+#include <pthread.h>
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
 #include "engine/handover/handover.h"
+#include "engine/handover/handover_offers.h"
 #include "engine/why/requests.h"
 #include "engine_fixture.h"
 #include "silent_log.h"
@@ -72,9 +75,14 @@ static struct tierce__handover_from from_giver(void)
                                           .timeout_ms = LONG_MS};
 }
 
+static void pull_from(uint64_t from_block, const struct tierce__handover_from *from)
+{
+    ck_assert_int_eq(tierce__handover_pull(taker.view, same, from_block, BLOCKS, from, &pulled), 0);
+}
+
 static void pull(const struct tierce__handover_from *from)
 {
-    ck_assert_int_eq(tierce__handover_pull(taker.view, same, BLOCKS, from, &pulled), 0);
+    pull_from(0, from);
 }
 
 /* The blocks that the taker loads from memory, each compared byte by byte. */
@@ -132,8 +140,7 @@ START_TEST(only_what_is_missing)
     ck_assert_int_ge(tierce_engine_clear(taker.engine, 0, NULL), 0);
     fx_wipe(&taker);
     offer();
-    from.from_block = 2 * FX_CHUNK_BLOCKS + 1; /* the engine has those before it itself */
-    pull(&from);
+    pull_from(2 * FX_CHUNK_BLOCKS + 1, &from); /* the engine has those before it itself */
     ck_assert_uint_eq(pulled.bytes, bytes);
 }
 END_TEST
@@ -246,6 +253,182 @@ START_TEST(a_full_memory_ends_it)
 }
 END_TEST
 
+/* ---- offers that open later ---- */
+
+struct reading {
+    struct tierce__keeper_call call;
+    int answers;
+};
+
+static void answered(struct tierce__keeper_call *call)
+{
+    ((struct reading *)call->arg)->answers++;
+}
+
+static bool read_offer(struct tierce__offers *offers, struct reading *reading, const char *name)
+{
+    *reading =
+        (struct reading){.call = {.name = {name, strlen(name)}, .done = answered, .arg = reading}};
+    return tierce__offers_find(offers, &reading->call);
+}
+
+START_TEST(reads_of_an_offer_wait_until_it_is_open)
+{
+    static const char name[] = "fedcba9876543210fedcba9876543210";
+    struct tierce__offers offers;
+    struct reading first, second, late;
+    tierce__offers_init(&offers, giver.engine);
+    ck_assert(!read_offer(&offers, &first, name)); /* there is none */
+    ck_assert_int_eq(tierce__offers_expect(&offers, name, LONG_MS), 0);
+    ck_assert(tierce__offers_admit(&offers, name, strlen(name)));
+    ck_assert(read_offer(&offers, &first, name) && read_offer(&offers, &second, name));
+    ck_assert_int_eq(first.answers + second.answers, 0);
+    ck_assert_int_eq(tierce__offers_pin(&offers, giver.view, chain, BLOCKS, name), BLOCKS);
+    ck_assert_int_eq(first.answers + second.answers, 0);
+    ck_assert_int_eq(tierce__offers_open(&offers, name, 0x0102030405u), 0);
+    ck_assert(read_offer(&offers, &late, name));
+    const struct reading *const all[] = {&first, &second, &late};
+    for (size_t i = 0; i < 3; i++) {
+        struct tierce__keeper_lease lease = all[i]->call.lease;
+        ck_assert_int_eq(all[i]->answers, 1);
+        ck_assert_int_eq(all[i]->call.status, 0);
+        ck_assert_uint_eq(lease.bytes, TIERCE__OFFER_BYTES);
+        ck_assert_mem_eq(lease.data, "\5\4\3\2\1\0\0\0", TIERCE__OFFER_BYTES);
+        ck_assert(tierce__offers_release(&lease));
+    }
+    ck_assert(tierce__offers_end(&offers, name, strlen(name)));
+    ck_assert(!tierce__offers_end(&offers, name, strlen(name)));
+    ck_assert_int_eq(tierce__offers_open(&offers, name, 0), TIERCE_E_MISS);
+    ck_assert_int_eq(tierce__offers_pin(&offers, giver.view, chain, BLOCKS, name), TIERCE_E_MISS);
+    /* Withdrawn, and left at the end. */
+    ck_assert_int_eq(tierce__offers_expect(&offers, name, LONG_MS), 0);
+    ck_assert(read_offer(&offers, &first, name));
+    ck_assert(tierce__offers_end(&offers, name, strlen(name)));
+    ck_assert_int_eq(tierce__offers_expect(&offers, name, LONG_MS), 0);
+    ck_assert(read_offer(&offers, &second, name));
+    tierce__offers_fini(&offers);
+    ck_assert_int_eq(first.call.status, TIERCE_E_MISS);
+    ck_assert_int_eq(second.call.status, TIERCE_E_MISS);
+    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
+}
+END_TEST
+
+static void *pull_in_thread(void *arg)
+{
+    pull(arg);
+    return NULL;
+}
+
+/* The reader is there before or after the offer is open. */
+START_TEST(a_reader_is_woken_when_the_offer_opens)
+{
+    struct tierce__handover_from from = from_giver();
+    pthread_t thread;
+    ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, pull_in_thread, &from), 0);
+    ck_assert_int_eq(tierce__handover_pin(handover, giver.view, chain, BLOCKS, token), BLOCKS);
+    ck_assert_int_eq(tierce__handover_open(handover, token, BLOCKS * FX_BLOCK_TOKENS), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_str_eq(pulled.why, "");
+    ck_assert_uint_eq(load(), BLOCKS);
+    ck_assert_uint_eq(tierce__handover_offers(handover), 0);
+    tierce_unpin(taker.view, SESSION);
+    /* One that is withdrawn. */
+    ck_assert_int_ge(tierce_engine_clear(taker.engine, 0, NULL), 0);
+    ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, pull_in_thread, &from), 0);
+    tierce__handover_withdraw(handover, token);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert(pulled.status == TIERCE_E_MISS || pulled.status == TIERCE_E_REFUSED);
+    ck_assert_uint_eq(pulled.blocks, 0);
+    /* One that never opens: the reader waits for so long. */
+    ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
+    from.wait_ms = 50;
+    pull(&from);
+    ck_assert_int_eq(pulled.status, TIERCE_E_DEADLINE);
+}
+END_TEST
+
+/* ---- several groups of layers ---- */
+
+static struct tierce_view *open_group(struct fixture *of, enum tierce_group group, uint32_t window)
+{
+    static const uint32_t layer_numbers[FX_LAYERS] = {0, 3, 4, 7};
+    struct tierce_view *view;
+    struct tierce_namespace ns = fx_namespace();
+    ns.group = group;
+    ns.window = window;
+    ns.layers = layer_numbers;
+    ns.chunk_blocks = group == TIERCE_GROUP_STATE ? 1 : ns.chunk_blocks;
+    ck_assert_int_eq(tierce_view_open(&view, of->engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
+    return view;
+}
+
+/* Loads what the group requires after `blocks` blocks, and compares each byte. */
+static void load_group(struct tierce_view *view, uint64_t blocks)
+{
+    uint64_t from = tierce_view_needs(view, blocks);
+    struct tierce_transfer_opts what = fx_what(&taker, same, from, blocks, fx_ids);
+    what.session = SESSION;
+    fx_wipe(&taker);
+    ck_assert_int_eq(tierce_load(view, &what, NULL), (int64_t)(blocks - from));
+    for (uint64_t b = from; b < blocks; b++)
+        ck_assert(fx_right(&taker, same, b, fx_ids[b]));
+}
+
+/* A window and a state: only the chunks that they require at the end are pinned and read. */
+START_TEST(groups_of_layers)
+{
+    enum { WINDOW = 6 * FX_BLOCK_TOKENS, END = 40 };
+    struct tierce_view *views[2][2];
+    struct tierce__handover_from from = from_giver();
+    struct tierce__source *source;
+    uint64_t tokens = 0;
+    ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
+    for (int i = 0; i < 2; i++) {
+        enum tierce_group kind = i == 0 ? TIERCE_GROUP_WINDOW : TIERCE_GROUP_STATE;
+        views[0][i] = open_group(&giver, kind, i == 0 ? WINDOW : 0);
+        views[1][i] = open_group(&taker, kind, i == 0 ? WINDOW : 0);
+        struct tierce_transfer_opts what =
+            fx_what(&giver, chain, i == 0 ? 8 : END - 1, END, fx_ids);
+        fx_fill(&giver, chain, 0, END, fx_ids);
+        ck_assert_int_eq(tierce_store(views[0][i], &what), i == 0 ? END - 8 : 1);
+        ck_assert_int_eq(tierce__handover_pin(handover, views[0][i], chain, END, token), END);
+    }
+    ck_assert_int_eq(tierce__handover_open(handover, token, END * FX_BLOCK_TOKENS), 0);
+    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 2);
+    ck_assert_int_eq(tierce__source_begin(&source, taker.engine, &from), 0);
+    ck_assert_int_eq(tierce__source_meet(source, &tokens, &pulled), 0);
+    ck_assert_uint_eq(tokens, END * FX_BLOCK_TOKENS);
+    for (int i = 0; i < 2; i++) {
+        uint64_t needs = tierce_view_needs(views[1][i], END);
+        ck_assert_int_eq(tierce__source_read(source, views[1][i], same, needs, END, &pulled), 0);
+        ck_assert_str_eq(pulled.why, "");
+        ck_assert_uint_eq(pulled.blocks, END);
+        struct tierce_found found;
+        ck_assert_int_eq(
+            tierce_lookup(views[1][i], same, END,
+                          &(struct tierce_lookup_opts){.size = sizeof(struct tierce_lookup_opts),
+                                                       .flags = TIERCE_LOOKUP_PIN,
+                                                       .session = SESSION},
+                          &found),
+            0);
+        ck_assert_uint_eq(found.memory_blocks, END);
+        load_group(views[1][i], END);
+    }
+    ck_assert_uint_eq(fx_stats(&taker).memory_chunks_now, 3); /* two of the window, and the state */
+    tierce__source_end(source, &pulled);
+    ck_assert_uint_eq(tierce__handover_offers(handover), 0);
+    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
+    for (int i = 0; i < 2; i++) {
+        tierce_unpin(views[1][i], SESSION);
+        tierce_view_close(views[0][i]);
+        tierce_view_close(views[1][i]);
+    }
+}
+END_TEST
+
 START_TEST(offers_end)
 {
     ck_assert_int_eq(tierce__handover_offer(handover, giver.view, chain, BLOCKS, "short", LONG_MS),
@@ -267,4 +450,5 @@ CHECK_MAIN("handover", .seconds = 60, .setup = open_default, .teardown = close_a
            .tests = {a_whole_prompt_with_its_tail, only_what_is_missing,
                      without_the_token_nothing_is_read, a_missing_chunk_ends_it,
                      wrong_bytes_are_dropped, a_dead_prefiller_is_waited_for_with_a_bound,
-                     a_full_memory_ends_it, offers_end})
+                     a_full_memory_ends_it, reads_of_an_offer_wait_until_it_is_open,
+                     a_reader_is_woken_when_the_offer_opens, groups_of_layers, offers_end})

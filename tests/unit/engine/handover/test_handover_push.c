@@ -149,7 +149,7 @@ static void pull(void)
                                                .timeout_ms = LONG_MS,
                                                .inbox = inbox(),
                                                .ticket = ticket};
-    ck_assert_int_eq(tierce__handover_pull(taker.view, same, BLOCKS, &from, &pulled), 0);
+    ck_assert_int_eq(tierce__handover_pull(taker.view, same, 0, BLOCKS, &from, &pulled), 0);
 }
 
 /* The blocks that the taker loads from memory, each compared byte by byte. */

@@ -89,7 +89,7 @@ static struct tierce__handover_pulled pull(bool says_tls)
                                                .token = token,
                                                .session = SESSION,
                                                .timeout_ms = LONG_MS};
-    ck_assert_int_eq(tierce__handover_pull(taker.view, same, BLOCKS, &from, &out), 0);
+    ck_assert_int_eq(tierce__handover_pull(taker.view, same, 0, BLOCKS, &from, &out), 0);
     return out;
 }
 

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/handover/handover_offers.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "engine/view.h"
+#include "engine/waterfall.h"
+
+#define SHORTEST 16u /* token */
+
+struct offer {
+    struct tierce__list node;
+    char token[TIERCE__HANDOVER_TOKEN_MAX + 1];
+    /* Those with pins: namespace and shard. */
+    struct tierce__key views[TIERCE__HANDOVER_VIEWS_MAX];
+    size_t view_count;
+    uint64_t session; /* whose pins its chunks are, in each view */
+    uint64_t deadline_ns;
+    bool is_open;
+    uint64_t tokens;           /* if it is open */
+    struct tierce__list calls; /* reads that wait until it is */
+};
+
+void tierce__offers_init(struct tierce__offers *offers, struct tierce_engine *engine)
+{
+    *offers = (struct tierce__offers){.engine = engine};
+    tierce__lock_init(&offers->lock, TIERCE__LOCK_HANDOVER);
+    tierce__list_init(&offers->offers);
+}
+
+/* Compares all characters, so that the time does not depend on how many are right. */
+static bool is_token(const struct offer *offer, const char *token, size_t bytes)
+{
+    unsigned differ = 0;
+    if (strlen(offer->token) != bytes)
+        return false;
+    for (size_t i = 0; i < bytes; i++)
+        differ |= (unsigned char)(offer->token[i] ^ token[i]);
+    return differ == 0;
+}
+
+/* Under the lock. */
+static struct offer *find_offer(struct tierce__offers *offers, const char *token, size_t bytes)
+{
+    TIERCE__LIST_FOR_EACH (it, &offers->offers) {
+        struct offer *offer = TIERCE__CONTAINER_OF(it, struct offer, node);
+        if (is_token(offer, token, bytes))
+            return offer;
+    }
+    return NULL;
+}
+
+/* Under the lock. */
+static void take_out(struct tierce__offers *offers, struct offer *offer)
+{
+    TIERCE_DASSERT(offers->count > 0);
+    tierce__list_remove(&offer->node);
+    offers->count--;
+}
+
+/* ---- reads of an offer ----------------------------------------------------------------------- */
+
+static void answer(struct tierce__keeper_call *call, int status, uint64_t tokens)
+{
+    uint8_t *bytes = status == 0 ? tierce__alloc(TIERCE__OFFER_BYTES) : NULL;
+    call->status = status == 0 && bytes == NULL ? -ENOMEM : status;
+    if (bytes != NULL) {
+        tierce__store_le64(bytes, tokens);
+        call->lease = (struct tierce__keeper_lease){bytes, TIERCE__OFFER_BYTES, bytes};
+    }
+    call->done(call);
+}
+
+/* Moves the list to `into`, under the lock. */
+static void take_calls(struct tierce__list *into, struct offer *offer)
+{
+    tierce__list_init(into);
+    while (!tierce__list_empty(&offer->calls)) {
+        struct tierce__list *call = offer->calls.next;
+        tierce__list_remove(call);
+        tierce__list_push_back(into, call);
+    }
+}
+
+/* Without the lock. */
+static void answer_all(struct tierce__list *calls, int status, uint64_t tokens)
+{
+    while (!tierce__list_empty(calls)) {
+        struct tierce__keeper_call *call =
+            TIERCE__CONTAINER_OF(calls->next, struct tierce__keeper_call, node);
+        tierce__list_remove(&call->node);
+        answer(call, status, tokens);
+    }
+}
+
+bool tierce__offers_find(struct tierce__offers *offers, struct tierce__keeper_call *call)
+{
+    if (call->name.bytes > TIERCE__HANDOVER_TOKEN_MAX)
+        return false; /* the name of a chunk is longer */
+    tierce__lock_take(&offers->lock);
+    struct offer *offer = find_offer(offers, call->name.text, call->name.bytes);
+    bool is_open = offer != NULL && offer->is_open;
+    uint64_t tokens = is_open ? offer->tokens : 0;
+    if (offer != NULL && !is_open)
+        tierce__list_push_back(&offer->calls, &call->node);
+    tierce__lock_drop(&offers->lock);
+    if (is_open)
+        answer(call, 0, tokens);
+    return offer != NULL;
+}
+
+bool tierce__offers_release(struct tierce__keeper_lease *lease)
+{
+    if (lease->bytes != TIERCE__OFFER_BYTES)
+        return false;
+    tierce__free(lease->owner);
+    lease->owner = NULL;
+    return true;
+}
+
+/* ---- their end ------------------------------------------------------------------------------- */
+
+/* Of an offer that is in no list. A view may have been closed, and with it its pins. */
+static void destroy_offer(struct tierce__offers *offers, struct offer *offer)
+{
+    answer_all(&offer->calls, TIERCE_E_MISS, 0);
+    for (size_t i = 0; i < offer->view_count; i++) {
+        struct tierce_view *view = tierce__view_borrow(offers->engine, &offer->views[i]);
+        if (view == NULL)
+            continue;
+        tierce_unpin(view, offer->session);
+        tierce__view_give_back(view);
+    }
+    tierce__free(offer);
+}
+
+void tierce__offers_expire(struct tierce__offers *offers, bool all)
+{
+    uint64_t now_ns = tierce__now_ns();
+    for (;;) {
+        struct offer *over = NULL;
+        tierce__lock_take(&offers->lock);
+        TIERCE__LIST_FOR_EACH (it, &offers->offers) {
+            struct offer *offer = TIERCE__CONTAINER_OF(it, struct offer, node);
+            if (all || offer->deadline_ns <= now_ns) {
+                over = offer;
+                break;
+            }
+        }
+        if (over != NULL)
+            take_out(offers, over);
+        tierce__lock_drop(&offers->lock);
+        if (over == NULL)
+            return;
+        destroy_offer(offers, over);
+    }
+}
+
+void tierce__offers_fini(struct tierce__offers *offers)
+{
+    tierce__offers_expire(offers, true);
+    TIERCE_ASSERT(offers->count == 0);
+    tierce__lock_fini(&offers->lock);
+}
+
+bool tierce__offers_end(struct tierce__offers *offers, const char *token, size_t bytes)
+{
+    tierce__lock_take(&offers->lock);
+    struct offer *offer = find_offer(offers, token, bytes);
+    if (offer != NULL)
+        take_out(offers, offer);
+    tierce__lock_drop(&offers->lock);
+    if (offer != NULL)
+        destroy_offer(offers, offer);
+    return offer != NULL;
+}
+
+size_t tierce__offers_count(struct tierce__offers *offers)
+{
+    tierce__offers_expire(offers, false);
+    tierce__lock_take(&offers->lock);
+    size_t count = offers->count;
+    tierce__lock_drop(&offers->lock);
+    return count;
+}
+
+bool tierce__offers_admit(struct tierce__offers *offers, const char *token, size_t bytes)
+{
+    uint64_t now_ns = tierce__now_ns();
+    tierce__lock_take(&offers->lock);
+    const struct offer *offer = find_offer(offers, token, bytes);
+    bool is_admitted = offer != NULL && offer->deadline_ns > now_ns;
+    tierce__lock_drop(&offers->lock);
+    return is_admitted;
+}
+
+/* ---- their beginning ------------------------------------------------------------------------- */
+
+static int make_offer(struct offer **out, const char *token, uint32_t ms)
+{
+    size_t bytes = strlen(token);
+    if (bytes < SHORTEST || bytes > TIERCE__HANDOVER_TOKEN_MAX || ms == 0 || ms > TIERCE_PIN_MS_MAX)
+        return TIERCE_E_ARGUMENT;
+    struct offer *offer = tierce__calloc(1, sizeof(*offer));
+    if (offer == NULL)
+        return -ENOMEM;
+    memcpy(offer->token, token, bytes + 1);
+    offer->deadline_ns = tierce__deadline_in_ms(ms);
+    tierce__list_init(&offer->calls);
+    if (getrandom(&offer->session, sizeof(offer->session), 0) != (ssize_t)sizeof(offer->session)) {
+        tierce__free(offer);
+        return -EIO;
+    }
+    offer->session |= 1; /* 0 is no session */
+    *out = offer;
+    return 0;
+}
+
+int tierce__offers_expect(struct tierce__offers *offers, const char *token, uint32_t ms)
+{
+    struct offer *offer;
+    tierce__offers_expire(offers, false);
+    int rc = make_offer(&offer, token, ms);
+    if (rc < 0)
+        return rc;
+    tierce__lock_take(&offers->lock);
+    bool is_full = offers->count == TIERCE__HANDOVER_OFFERS_MAX;
+    bool is_double = find_offer(offers, token, strlen(token)) != NULL;
+    if (!is_full && !is_double) {
+        tierce__list_push_back(&offers->offers, &offer->node);
+        offers->count++;
+    }
+    tierce__lock_drop(&offers->lock);
+    if (!is_full && !is_double)
+        return 0;
+    tierce__free(offer);
+    return is_full ? TIERCE_E_LIMIT : TIERCE_E_ARGUMENT;
+}
+
+/* Adds the view to the offer, before anything of it is pinned. */
+static int note_view(struct tierce__offers *offers, const struct tierce_view *view,
+                     const char *token, uint64_t *session, uint32_t *ms)
+{
+    int rc = TIERCE_E_MISS;
+    uint64_t now_ns = tierce__now_ns();
+    tierce__lock_take(&offers->lock);
+    struct offer *offer = find_offer(offers, token, strlen(token));
+    if (offer != NULL && offer->deadline_ns > now_ns) {
+        rc = offer->view_count < TIERCE__HANDOVER_VIEWS_MAX ? 0 : TIERCE_E_LIMIT;
+        *session = offer->session;
+        *ms = (uint32_t)((offer->deadline_ns - now_ns) / TIERCE__MS_NS + 1);
+    }
+    if (rc == 0)
+        offer->views[offer->view_count++] = view->key;
+    tierce__lock_drop(&offers->lock);
+    return rc;
+}
+
+int64_t tierce__offers_pin(struct tierce__offers *offers, struct tierce_view *view,
+                           const struct tierce_chain *chain, uint64_t to_block, const char *token)
+{
+    struct tierce_found found;
+    uint64_t session = 0;
+    uint32_t ms = 0;
+    TIERCE_ASSERT(view->engine == offers->engine);
+    int rc = note_view(offers, view, token, &session, &ms);
+    if (rc < 0)
+        return rc;
+    rc = tierce_lookup(
+        view, chain, to_block,
+        &(struct tierce_lookup_opts){.size = sizeof(struct tierce_lookup_opts),
+                                     .flags = TIERCE_LOOKUP_PIN | TIERCE_LOOKUP_MEMORY_ONLY,
+                                     .session = session,
+                                     .pin_ms = ms < TIERCE_PIN_MS_MAX ? ms : TIERCE_PIN_MS_MAX},
+        &found);
+    if (rc < 0)
+        return rc;
+    if (!tierce__offers_admit(offers, token, strlen(token)))
+        tierce_unpin(view, session); /* its reader has ended it meanwhile */
+    return (int64_t)found.memory_blocks;
+}
+
+int tierce__offers_open(struct tierce__offers *offers, const char *token, uint64_t tokens)
+{
+    struct tierce__list calls;
+    tierce__list_init(&calls);
+    tierce__lock_take(&offers->lock);
+    struct offer *offer = find_offer(offers, token, strlen(token));
+    if (offer != NULL) {
+        offer->is_open = true;
+        offer->tokens = tokens;
+        take_calls(&calls, offer);
+    }
+    tierce__lock_drop(&offers->lock);
+    answer_all(&calls, 0, tokens);
+    return offer != NULL ? 0 : TIERCE_E_MISS;
+}
