@@ -13,7 +13,7 @@ set(TIERCE_TESTS_SINGLE
     test_check_main test_chunk_header test_cli_basics test_controller test_cli_doctor test_cli_optimize test_cli_optimize_money
     test_cli_optimize_sim test_cli_report test_cli_trace test_config test_copy_sum test_copy_sum_kernel
     test_cuda_calls test_deadlines test_device_cells test_device_faults test_device_faults_direct
-    test_device_faults_native test_device_faults_staged test_device_faults_unpinned test_device_kv test_directory
+    test_device_faults_native test_device_faults_staged test_device_faults_unpinned test_device_kv test_directory test_directory_limits
     test_engine_config test_families test_fleet_register test_fleet_register_times test_follower test_forget test_frozen_abi
     test_frozen_manager test_frozen_native test_ghost_curve test_grants test_grpc_frame test_holdings_fleet test_holes test_hybrid
     test_hybrid_replay test_index test_intern test_json test_json_value test_json_write test_key_text test_kv_event test_kvcm
@@ -40,5 +40,5 @@ set(TIERCE_TESTS_SLOW
 set(TIERCE_TESTS_EARLY
     test_access_log test_autopilot test_cli_basics test_cli_optimize test_cli_top test_device test_device_cuda
     test_device_faults test_device_faults_copiers test_device_kernel test_device_kv_native
-    test_directory test_engine_uses test_engine_uses_native test_fleet_connector test_ghost_curve test_node_small
+    test_directory test_directory_limits test_engine_uses test_engine_uses_native test_fleet_connector test_ghost_curve test_node_small
     test_redis_connector test_smalls test_tierce_connector test_trial)

@@ -496,6 +496,48 @@ static void fetch(const struct batch *batch, const struct tierce__directory_shar
     }
 }
 
+/* How many of the changes from order[from] on, before order[to], are of one key and alike, so that
+ * they are one change of several tiers, *tiers as bits. */
+static uint32_t run_of(uint32_t *tiers, const struct batch *batch,
+                       const struct tierce__directory_change *changes, uint32_t from, uint32_t to)
+{
+    const struct tierce__directory_change *first = &changes[batch->order[from]];
+    uint32_t count = 0;
+    *tiers = 0;
+    for (; from + count < to; count++) {
+        const struct tierce__directory_change *c = &changes[batch->order[from + count]];
+        if (c->admitted != first->admitted || memcmp(&c->key, &first->key, sizeof(c->key)) != 0 ||
+            (c->tier >= TIERCE__DIRECTORY_TIERS_MAX && count > 0))
+            break;
+        if (c->tier >= TIERCE__DIRECTORY_TIERS_MAX)
+            return 1; /* no such tier */
+        *tiers |= 1u << c->tier;
+    }
+    return count;
+}
+
+/* The changes order[from] to order[to] - 1 are of this shard. Returns how many it left out. */
+static uint64_t apply_shard(struct tierce__directory *directory, const struct batch *batch,
+                            const struct tierce__directory_change *changes, uint32_t from,
+                            uint32_t to, uint32_t holder_of_none)
+{
+    uint64_t left_out = 0;
+    for (uint32_t count; from < to; from += count) {
+        const struct tierce__directory_change *c = &changes[batch->order[from]];
+        const struct place *place = &batch->places[batch->order[from]];
+        uint32_t tiers;
+        count = run_of(&tiers, batch, changes, from, to);
+        TIERCE_DASSERT(count > 0);
+        if (tiers == 0)
+            left_out++;
+        else if (!c->admitted)
+            take_locked(directory, place, &c->key, holder_of_none | tiers);
+        else if (put_locked(directory, place, &c->key, holder_of_none | tiers) < 0)
+            left_out += count;
+    }
+    return left_out;
+}
+
 static uint64_t apply_batch(struct tierce__directory *directory, struct batch *batch,
                             const struct tierce__directory_change *changes, size_t count,
                             uint32_t slot, uint32_t epoch)
@@ -507,19 +549,8 @@ static uint64_t apply_batch(struct tierce__directory *directory, struct batch *b
             continue;
         tierce__lock_take(&directory->shards[i].lock);
         fetch(batch, &directory->shards[i], from, batch->ends[i]);
-        for (uint32_t j = from; j < batch->ends[i]; j++) {
-            const struct tierce__directory_change *c = &changes[batch->order[j]];
-            const struct place *place = &batch->places[batch->order[j]];
-            if (c->tier >= TIERCE__DIRECTORY_TIERS_MAX) {
-                left_out++;
-                continue;
-            }
-            uint32_t holder = tierce__directory_holder(slot, epoch, 1u << c->tier);
-            if (!c->admitted)
-                take_locked(directory, place, &c->key, holder);
-            else if (put_locked(directory, place, &c->key, holder) < 0)
-                left_out++;
-        }
+        left_out += apply_shard(directory, batch, changes, from, batch->ends[i],
+                                tierce__directory_holder(slot, epoch, 0));
         tierce__lock_drop(&directory->shards[i].lock);
     }
     return left_out;

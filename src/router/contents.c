@@ -9,6 +9,7 @@
 #include <errno.h>
 
 #define BLOCK_TOKENS_MAX (1u << 20)
+#define STORE_BLOCKS     32u /* whose cache misses are in flight together */
 
 static uint32_t hash_of(const struct tierce__contents *c, uint64_t number)
 {
@@ -243,24 +244,48 @@ static void raise_block_size(struct tierce__contents *c, uint32_t block_size)
     }
 }
 
+/* Brings the cells of both tables into the processor's cache: their misses are in flight together,
+ * while the next tokens are hashed. */
+static void prefetch(const struct tierce__contents *c, uint64_t hash, const struct chain *chain)
+{
+    if (c->by_hash.cells != NULL)
+        tierce__numbers_prefetch(&c->by_hash, hash_of(c, hash));
+    if (chain->scope != 0 && c->by_standard.cells != NULL)
+        tierce__numbers_prefetch(&c->by_standard, hash_of(c, chain->before));
+}
+
+static void store_block(struct tierce__contents *c, const struct tierce__kv_event *event,
+                        uint64_t hash, uint64_t scope, uint64_t standard)
+{
+    uint32_t number = find(c, hash, event->space);
+    if (number == TIERCE__NUMBER_NONE)
+        number = add(c, hash, event->space, event->block_size);
+    if (number == TIERCE__NUMBER_NONE)
+        return;
+    name(c, number, scope, standard);
+    admit(c, number, event->medium);
+}
+
 static void store(struct tierce__contents *c, const struct tierce__kv_event *event)
 {
     struct tierce__msgpack hashes = event->hashes, tokens = event->tokens;
     struct chain chain = chain_of(c, event);
+    uint64_t of_engine[STORE_BLOCKS], standard[STORE_BLOCKS];
     if (event->block_size > c->block_size)
         raise_block_size(c, event->block_size);
-    for (uint32_t i = 0; i < event->hash_count; i++) {
-        uint64_t hash = 0;
-        (void)tierce__kv_take_hash(&hashes, &hash);
-        if (chain.scope != 0)
-            advance(c, &chain, &tokens, event->block_size);
-        uint32_t number = find(c, hash, event->space);
-        if (number == TIERCE__NUMBER_NONE)
-            number = add(c, hash, event->space, event->block_size);
-        if (number == TIERCE__NUMBER_NONE)
-            continue;
-        name(c, number, chain.scope, chain.before);
-        admit(c, number, event->medium);
+    for (uint32_t left = event->hash_count; left > 0;) {
+        uint32_t count = left < STORE_BLOCKS ? left : STORE_BLOCKS;
+        for (uint32_t i = 0; i < count; i++) {
+            of_engine[i] = 0;
+            (void)tierce__kv_take_hash(&hashes, &of_engine[i]);
+            if (chain.scope != 0)
+                advance(c, &chain, &tokens, event->block_size);
+            standard[i] = chain.before;
+            prefetch(c, of_engine[i], &chain);
+        }
+        for (uint32_t i = 0; i < count; i++)
+            store_block(c, event, of_engine[i], chain.scope, standard[i]);
+        left -= count;
     }
 }
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/kv_event.h"
 
+#include "base/assert.h"
+
+#include <endian.h>
 #include <string.h>
 
 /* The batch was checked as a whole, so no item ends early. */
@@ -19,6 +22,13 @@ static struct tierce__msgpack_item take_whole(struct tierce__msgpack *m)
     return take(&start);
 }
 
+/* Where an item ends. */
+__attribute__((unused)) static const uint8_t *end_of(struct tierce__msgpack m)
+{
+    (void)tierce__msgpack_skip(&m);
+    return m.at;
+}
+
 static bool is_text(struct tierce__text text, const char *word)
 {
     return text.length == strlen(word) && memcmp(text.at, word, text.length) == 0;
@@ -33,6 +43,13 @@ static struct tierce__text text_of(const struct tierce__msgpack_item *item)
 
 bool tierce__kv_take_hash(struct tierce__msgpack *m, uint64_t *out)
 {
+    if (m->end - m->at > 8 && *m->at == 0xcf) { /* as nearly all are; nothing else is of 64 bits */
+        uint64_t number;
+        memcpy(&number, m->at + 1, sizeof(number));
+        *out = be64toh(number);
+        m->at += 1 + sizeof(number);
+        return true;
+    }
     struct tierce__msgpack_item item = take(m);
     if (item.type == TIERCE__MSGPACK_UINT || item.type == TIERCE__MSGPACK_INT) {
         *out = item.number;
@@ -268,7 +285,6 @@ bool tierce__kv_batch_next(struct tierce__kv_batch *batch, struct tierce__kv_eve
         return false;
     batch->left--;
     struct tierce__msgpack m = batch->events;
-    (void)tierce__msgpack_skip(&batch->events);
     *event = (struct tierce__kv_event){.type = TIERCE__KV_INVALID, .lora = {"", 0}};
     struct tierce__msgpack_item head = take(&m), item;
     if (head.type == TIERCE__MSGPACK_MAP) {
@@ -282,6 +298,8 @@ bool tierce__kv_batch_next(struct tierce__kv_batch *batch, struct tierce__kv_eve
         for (uint32_t i = 0; i + 1 < head.count; i++)
             take_field(&m, field_at(f.type, i), event, &f);
     }
+    TIERCE_DASSERT(m.at == end_of(batch->events)); /* each field is taken or skipped as a whole */
+    batch->events = m;
     finish(event, &f);
     return true;
 }

@@ -35,7 +35,8 @@ static void join(struct worker *w)
     char name[8];
     snprintf(name, sizeof(name), "%u", (unsigned)(w - workers));
     *w = (struct worker){.is_joined = true, .next = 1};
-    struct tierce__directory_worker worker = {"g", name, "", "", false, NULL};
+    struct tierce__directory_worker worker = {
+        .group = "g", .name = name, .address = "", .host = ""};
     while (tierce__directory_join(directory, &worker, 0, &w->id) == TIERCE_E_LIMIT)
         tierce__directory_clean(directory, 100);
 }

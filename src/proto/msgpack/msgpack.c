@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/msgpack/msgpack.h"
 
+#include <arpa/inet.h>
 #include <string.h>
 
 /* The bytes after the first byte of an item: a number of `width` bytes, then `extra` bytes and, if
@@ -150,16 +151,22 @@ static unsigned scalar_bytes(uint8_t first)
     return is_scalar ? 1u + head.width : 0;
 }
 
-/* Long arrays of numbers, such as tokens, are skipped here and not item by item. */
+/* Long arrays of numbers, such as tokens, are skipped here and not item by item. Most of their
+ * items have the first byte of the one before. */
 static uint64_t skip_scalars(struct tierce__msgpack *from, uint64_t left)
 {
-    while (left > 0 && from->at < from->end) {
-        unsigned bytes = scalar_bytes(*from->at);
-        if (bytes == 0 || (size_t)(from->end - from->at) < bytes)
+    const uint8_t *at = from->at, *end = from->end;
+    while (left > 0 && at < end) {
+        uint8_t first = *at;
+        unsigned bytes = scalar_bytes(first);
+        if (bytes == 0 || (size_t)(end - at) < bytes)
             break;
-        from->at += bytes;
-        left--;
+        do {
+            at += bytes;
+            left--;
+        } while (left > 0 && (size_t)(end - at) >= bytes && *at == first);
     }
+    from->at = at;
     return left;
 }
 
@@ -181,26 +188,49 @@ enum tierce__msgpack_result tierce__msgpack_skip(struct tierce__msgpack *msgpack
     return TIERCE__MSGPACK_OK;
 }
 
-size_t tierce__msgpack_u32s(struct tierce__msgpack *msgpack, uint32_t *out, size_t count)
+/* The numbers of the forms that encoders use, as far as each has 5 bytes before the end: a check
+ * and a load, without branches on the rest of the item. */
+static size_t short_u32s(struct tierce__msgpack *from, uint32_t *out, size_t count)
 {
-    struct tierce__msgpack from = *msgpack;
+    const uint8_t *at = from->at, *end = from->end;
     size_t i = 0;
-    for (; i < count && from.at < from.end; i++) {
-        uint8_t first = *from.at;
-        unsigned width = first == 0xcc ? 1 : first == 0xcd ? 2 : first == 0xce ? 4 : 0;
-        struct tierce__msgpack_item item = {.number = first};
-        if (width > 0 && (size_t)(from.end - from.at) > width) {
-            item.number = load_be(from.at + 1, width);
-            from.at += 1 + width;
-        } else if (first < 0x80) {
-            from.at++;
-        } else if (tierce__msgpack_next(&from, &item) != TIERCE__MSGPACK_OK ||
-                   item.type != TIERCE__MSGPACK_UINT || item.number > UINT32_MAX) {
+    for (; i < count && end - at >= 5; i++) {
+        uint32_t number = at[0];
+        if (number == 0xce) {
+            memcpy(&number, at + 1, 4);
+            number = ntohl(number);
+            at += 5;
+        } else if (number == 0xcd) {
+            number = (uint32_t)at[1] << 8 | at[2];
+            at += 3;
+        } else if (number == 0xcc) {
+            number = at[1];
+            at += 2;
+        } else if (number < 0x80) {
+            at++;
+        } else {
             break;
         }
         if (out != NULL)
+            out[i] = number;
+    }
+    from->at = at;
+    return i;
+}
+
+size_t tierce__msgpack_u32s(struct tierce__msgpack *msgpack, uint32_t *out, size_t count)
+{
+    size_t i = 0;
+    for (;;) {
+        struct tierce__msgpack_item item;
+        i += short_u32s(msgpack, out != NULL ? out + i : NULL, count - i);
+        struct tierce__msgpack from = *msgpack;
+        if (i == count || tierce__msgpack_next(&from, &item) != TIERCE__MSGPACK_OK ||
+            item.type != TIERCE__MSGPACK_UINT || item.number > UINT32_MAX)
+            return i;
+        if (out != NULL)
             out[i] = (uint32_t)item.number;
         *msgpack = from;
+        i++;
     }
-    return i;
 }

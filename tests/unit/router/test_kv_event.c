@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/mix.h"
 #include "check_main.h"
 #include "msgpack_write.h"
 #include "router/contents.h"
@@ -265,7 +266,47 @@ START_TEST(numbers_of_every_width)
 }
 END_TEST
 
+/* Runs of numbers of any widths, cut anywhere: as many as there are whole ones, with the values
+ * that are read one by one, and skipped up to the same place. */
+START_TEST(runs_of_numbers)
+{
+    static const uint8_t firsts[] = {5, 0xcc, 0xcd, 0xce, 0xce, 0xce, 0xcf, 0xd2, 0xd3};
+    static const uint8_t widths[] = {0, 1, 2, 4, 4, 4, 8, 4, 8};
+    for (uint64_t round = 0; round < 200; round++) {
+        uint8_t bytes[40 * 9 + 3] = {0xdc, 0, 40};
+        size_t at = 3, ends[40];
+        for (uint64_t i = 0; i < 40; i++) {
+            uint64_t random = tierce__mix(round * 40 + i);
+            /* Few widths in most rounds, as in real ones. */
+            size_t form = (random >> 8) % (round % 9 + 1);
+            bytes[at++] = firsts[form];
+            for (unsigned j = 0; j < widths[form]; j++)
+                bytes[at++] = j + 4 < widths[form] ? 0 : (uint8_t)(random >> (16 + 8 * j)) & 0x7f;
+            ends[i] = at;
+        }
+        struct tierce__msgpack all = {bytes, bytes + at};
+        ck_assert_int_eq(tierce__msgpack_skip(&all), TIERCE__MSGPACK_OK);
+        ck_assert_ptr_eq(all.at, all.end);
+        for (size_t length = 3; length <= at; length++) {
+            uint32_t got[40], whole = 0;
+            struct tierce__msgpack m = {bytes + 3, bytes + length}, one = m, cut = {bytes, m.end};
+            while (whole < 40 && ends[whole] <= length)
+                whole++;
+            ck_assert_uint_eq(tierce__msgpack_u32s(&m, got, 40), whole);
+            ck_assert_ptr_eq(m.at, whole > 0 ? bytes + ends[whole - 1] : bytes + 3);
+            for (uint32_t i = 0; i < whole; i++) {
+                struct tierce__msgpack_item item;
+                ck_assert_int_eq(tierce__msgpack_next(&one, &item), TIERCE__MSGPACK_OK);
+                ck_assert_uint_eq(item.number, got[i]);
+            }
+            ck_assert_int_eq(tierce__msgpack_skip(&cut),
+                             whole == 40 ? TIERCE__MSGPACK_OK : TIERCE__MSGPACK_SHORT);
+        }
+    }
+}
+END_TEST
+
 CHECK_MAIN("kv event", .teardown = teardown,
-           .tests = {items_of_every_kind_are_skipped, numbers_of_every_width,
+           .tests = {items_of_every_kind_are_skipped, numbers_of_every_width, runs_of_numbers,
                      maps_with_unknown_fields, arrays, keys_beside_tokens, twins, standard_hashes},
            .loops = {{invalid_fields, 0, 7}})
