@@ -28,6 +28,7 @@
 #include "engine/why/why.h"
 #include "engine/objects/smalls.h"
 #include "engine/objects/tombstones.h"
+#include "store/coded/coded_tier.h"
 #include "store/disk/disk.h"
 #include "store/memory/memory.h"
 
@@ -118,6 +119,39 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
                : rc;
 }
 
+#define CODED_STAGING_BYTES (64u << 20)
+
+static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
+{
+    return tierce__storage_alloc(arg, bytes);
+}
+
+/* Opens the disk, and the tier that encodes and decodes around it: also without a codec, because
+ * the folder may hold coded chunks. */
+static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **out,
+                           const struct tierce_config *config, const struct tierce__disk_opts *opts)
+{
+    struct tierce__tier *disk;
+    int rc = tierce__disk_open(&disk, opts);
+    if (rc < 0)
+        return rc;
+    uint64_t staging = engine->settings.memory_bytes / 8;
+    rc = tierce__coded_tier_open(
+        out,
+        &(struct tierce__coded_opts){
+            .size = sizeof(struct tierce__coded_opts),
+            .tier = disk,
+            .codec = tierce__codec_find(tierce__engine_text(config, TIERCE__ENGINE_DISK_CODEC)),
+            .namespaces = engine->namespaces,
+            .alloc = alloc_coded,
+            .alloc_arg = engine,
+            .queue_bytes_max = opts->queue_bytes,
+            .staging_bytes_max = staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES});
+    if (rc < 0)
+        disk->ops->close(disk, tierce__now_ns());
+    return rc;
+}
+
 /* If the disk cannot be used, the engine runs on memory, or does not open if it is strict. */
 static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
@@ -146,12 +180,13 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
         .why = engine->disk_error,
     };
     struct tierce__tier *tier;
-    int status = tierce__disk_open(&tier, &opts);
+    int status = open_coded_disk(engine, &tier, config, &opts);
     if (status == 0) {
         tierce__engine_add_level(
             engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,
             tierce__engine_number(config, TIERCE__ENGINE_PREFETCH_DISK_WINDOW));
         engine->levels[engine->level_count - 1].queue_bytes = opts.queue_bytes;
+        engine->levels[engine->level_count - 1].coded = tier;
         return 0;
     }
     if (engine->disk_error[0] == '\0') /* there was no memory, or the options are invalid */

@@ -28,6 +28,8 @@ struct tierce__level {
     struct tierce__connector *connector; /* of a remote store [borrow while the tier is open] */
     enum tierce_origin origin;           /* the origin of blocks loaded from it */
     uint64_t window_bytes;               /* that a prefetch may request ahead */
+    struct tierce__tier *coded;          /* of a disk: the tier that encodes and decodes, for its
+                                            statistics; else NULL */
     uint64_t store;                      /* of a remote store: its number in tombstones */
     uint64_t queue_bytes;                /* of the chunks that may wait to be written */
     uint64_t unwritten_bytes;            /* of PUTs without an answer, and promised ones */

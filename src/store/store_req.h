@@ -185,6 +185,18 @@ struct tierce__store_req {
     uint64_t object_bytes;
     uint64_t token_start;
     uint32_t block_count;
+
+    /*
+     * Coded objects (core/chunk/coded.h), between a disk tier and coded/coded_tier.h, which alone
+     * sets these fields. PUT: [in] 0, or the length of the coded object in buf; object_bytes stays
+     * the length of the raw chunk, as everywhere. LOOKUP of a single key that is found: [out]
+     * coded_bytes: 0 for a raw object; stored: the number of this stored object, which no other
+     * has. GET: [in] if coded_bytes is not 0, the range is one of the coded object `stored`, and
+     * lands at buf->data; if it is 0, the range is one of a raw object. TIERCE_E_MISS if the
+     * stored object is another.
+     */
+    uint64_t coded_bytes;
+    uint64_t stored;
     enum tierce__tier_left left; /* DELETE: why */
     bool only_asks;              /* DELETE */
     bool replaces;               /* PUT to a lending tier: replaces the present chunk atomically */
@@ -215,5 +227,11 @@ struct tierce__store_req {
     uint64_t scratch[36];     /* a tier's while the request is with it; connectors use none, so a
                                  tier may pass its own request on to one */
 };
+
+/* The bytes that a PUT stores. */
+static inline uint64_t tierce__store_put_bytes(const struct tierce__store_req *put)
+{
+    return put->coded_bytes > 0 ? put->coded_bytes : put->object_bytes;
+}
 
 #endif

@@ -19,6 +19,8 @@
 struct tierce__inspect_sums {
     uint64_t chunks;
     uint64_t bytes;
+    uint64_t coded_chunks; /* of these chunks; bytes of them, and of the raw ones */
+    uint64_t coded_bytes, coded_raw_bytes;
     uint64_t oldest_s; /* wall clock; only with chunks > 0 */
     uint64_t newest_s;
 };

@@ -5,6 +5,7 @@
 #include "base/config/config_parse.h"
 #include "base/json/json_value.h"
 #include "base/json/json_write.h"
+#include "core/codec/codec.h"
 #include "cli/inspect/inspect.h"
 #include "cli/optimize/progress.h"
 #include "core/key/model_name.h"
@@ -101,6 +102,19 @@ static void print_line(const char *name, const char *value, FILE *out)
         fprintf(out, "  %-8s %s\n", name, value);
 }
 
+/* Chunks that are stored in fewer bytes; the element is that with which new ones are encoded. */
+static void print_coded(const struct tierce__inspect_sums *sums, const char *text, FILE *out)
+{
+    char dtype[VALUE_BYTES], coded[32], raw[32];
+    if (sums->coded_chunks == 0)
+        return;
+    short_field(dtype, text, "kv_dtype");
+    tierce__human_bytes(coded, sizeof(coded), sums->coded_bytes);
+    tierce__human_bytes(raw, sizeof(raw), sums->coded_raw_bytes);
+    fprintf(out, "  coded    %" PRIu64 " of these as %s, %s in place of %s\n", sums->coded_chunks,
+            tierce__element_name(tierce__element_of_dtype(dtype)), coded, raw);
+}
+
 static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, FILE *out)
 {
     const struct tierce__inspect_namespace *item = &inspect->items[id];
@@ -136,6 +150,7 @@ static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, 
                 tokens, tokens * number_field(text, "chunk_blocks"),
                 number_field(text, "layer_count"));
     fprintf(out, "  chunks   %" PRIu64 ", %s\n", item->sums.chunks, bytes);
+    print_coded(&item->sums, text, out);
     print_ages(inspect, &item->sums, "  ", out);
     print_shards(item, out);
 }
@@ -187,6 +202,9 @@ static void put_sums(struct tierce__json_write *json, const struct tierce__inspe
 {
     tierce__json_write_count(json, "chunks", sums->chunks);
     tierce__json_write_count(json, "bytes", sums->bytes);
+    tierce__json_write_count(json, "coded_chunks", sums->coded_chunks);
+    tierce__json_write_count(json, "coded_bytes", sums->coded_bytes);
+    tierce__json_write_count(json, "coded_raw_bytes", sums->coded_raw_bytes);
     if (sums->chunks > 0) {
         tierce__json_write_count(json, "oldest_s", sums->oldest_s);
         tierce__json_write_count(json, "newest_s", sums->newest_s);

@@ -19,6 +19,11 @@ static void add(struct tierce__inspect_sums *sums, const struct tierce__disk_ent
         sums->newest_s = entry->stored_s;
     sums->chunks++;
     sums->bytes += entry->object_bytes;
+    if (entry->raw_bytes == 0)
+        return;
+    sums->coded_chunks++;
+    sums->coded_bytes += entry->object_bytes;
+    sums->coded_raw_bytes += entry->raw_bytes;
 }
 
 /* The sums of a namespace by its id; NULL for no memory. */

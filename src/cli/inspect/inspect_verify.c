@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "core/chunk/header.h"
+#include "core/chunk/coded.h"
 #include "cli/inspect/inspect.h"
 #include "cli/optimize/progress.h"
 #include "core/key/key_text.h"
@@ -34,8 +34,10 @@ struct verify {
     struct tierce__namespaces *namespaces; /* of the scan that runs */
     struct tierce__vfs *vfs;
     struct tierce__vfs_file *data;
-    uint8_t *buffer;
+    uint8_t *buffer; /* what is stored, then the raw chunk */
     uint64_t buffer_bytes;
+    uint8_t *spare;
+    uint64_t spare_bytes;
     struct suspect *suspects;
     size_t suspect_count;
     struct tierce__progress progress;
@@ -46,17 +48,40 @@ struct verify {
     int status; /* the error that ended the scan early */
 };
 
-static int grow_buffer(struct verify *v, uint64_t bytes)
+static int grow(uint8_t **buffer, uint64_t *length, uint64_t bytes)
 {
-    if (bytes <= v->buffer_bytes)
+    if (bytes <= *length)
         return 0;
-    tierce__free(v->buffer);
-    v->buffer_bytes = 0;
-    v->buffer = tierce__alloc_aligned(TIERCE__CHUNK_ALIGN, bytes);
-    if (v->buffer == NULL)
+    tierce__free(*buffer);
+    *length = 0;
+    *buffer = tierce__alloc_aligned(TIERCE__CHUNK_ALIGN, bytes);
+    if (*buffer == NULL)
         return -ENOMEM;
-    v->buffer_bytes = bytes;
+    *length = bytes;
     return 0;
+}
+
+/* Decodes the coded chunk in the buffer; the raw one takes its place. */
+static int decode(struct verify *v, const struct tierce__disk_entry *entry)
+{
+    struct tierce__coded_info info;
+    int rc = tierce__coded_parse(&info, v->buffer, entry->object_bytes);
+    if (rc == 0 && (info.object_bytes != entry->object_bytes ||
+                    info.chunk.extent.object_bytes != entry->raw_bytes))
+        rc = TIERCE_E_FORMAT;
+    if (rc < 0)
+        return rc;
+    v->status = grow(&v->spare, &v->spare_bytes, entry->raw_bytes);
+    if (v->status != 0)
+        return 0;
+    rc = tierce__coded_decode(v->spare, &info, v->buffer);
+    uint8_t *coded = v->buffer;
+    uint64_t coded_bytes = v->buffer_bytes;
+    v->buffer = v->spare;
+    v->buffer_bytes = v->spare_bytes;
+    v->spare = coded;
+    v->spare_bytes = coded_bytes;
+    return rc;
 }
 
 /* The field of the header that differs from the journal; NULL: none. */
@@ -79,7 +104,8 @@ static const char *compare_identity(const struct verify *v, const struct tierce_
         return "the header names another parent";
     if (info->token_start != entry->token_start || blocks != entry->block_count)
         return "the header names another range of tokens";
-    if (info->extent.object_bytes != entry->object_bytes)
+    if (info->extent.object_bytes !=
+        (entry->raw_bytes > 0 ? entry->raw_bytes : entry->object_bytes))
         return "the header and the journal state different lengths";
     if (memcmp(hashes, entry->first_block, TIERCE_HASH_BYTES) != 0 ||
         memcmp(hashes + (size_t)(blocks - 1) * TIERCE_HASH_BYTES, info->hash, TIERCE_HASH_BYTES) !=
@@ -101,7 +127,7 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
         snprintf(why, WHY_BYTES, "the journal states an impossible location");
         return false;
     }
-    v->status = grow_buffer(v, bytes);
+    v->status = grow(&v->buffer, &v->buffer_bytes, bytes);
     if (v->status != 0)
         return true;
     int rc = v->vfs->ops->read(v->vfs, v->data, v->buffer, bytes, entry->offset);
@@ -111,7 +137,14 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
                  tierce_strerror(rc));
         return false;
     }
-    rc = tierce__chunk_parse(&info, v->buffer, bytes);
+    rc = entry->raw_bytes > 0 ? decode(v, entry) : 0;
+    if (v->status != 0)
+        return true;
+    if (rc != 0) {
+        snprintf(why, WHY_BYTES, "the coded chunk: %s", tierce_strerror(rc));
+        return false;
+    }
+    rc = tierce__chunk_parse(&info, v->buffer, entry->raw_bytes > 0 ? entry->raw_bytes : bytes);
     if (rc != 0) {
         snprintf(why, WHY_BYTES, "the header: %s", tierce_strerror(rc));
         return false;
@@ -264,6 +297,7 @@ int tierce__inspect_verify(struct tierce__verify *out, const struct tierce__insp
         rc = look_at_all(&v);
     tierce__free(v.suspects);
     tierce__free(v.buffer);
+    tierce__free(v.spare);
     close_data(&v);
     return rc;
 }

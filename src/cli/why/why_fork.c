@@ -47,6 +47,15 @@ static int read_bytes(struct fork_search *search, uint64_t bytes, uint64_t offse
     return search->vfs->ops->read(search->vfs, search->data, search->header, bytes, offset);
 }
 
+/* A coded chunk has the header of the raw one. */
+static int parse(const struct fork_search *search, struct tierce__chunk_info *info,
+                 const struct tierce__disk_entry *entry, uint64_t bytes)
+{
+    uint32_t codec;
+    return entry->raw_bytes > 0 ? tierce__chunk_parse_coded(info, &codec, search->header, bytes)
+                                : tierce__chunk_parse(info, search->header, bytes);
+}
+
 /* Errors: of reading, and those of tierce__chunk_parse. */
 static int read_header(struct fork_search *search, struct tierce__chunk_info *info,
                        const struct tierce__disk_entry *entry)
@@ -57,14 +66,14 @@ static int read_header(struct fork_search *search, struct tierce__chunk_info *in
     uint64_t bytes = TIERCE__CHUNK_ALIGN;
     int rc = read_bytes(search, bytes, entry->offset);
     if (rc == 0)
-        rc = tierce__chunk_parse(info, search->header, bytes);
+        rc = parse(search, info, entry, bytes);
     if (rc == TIERCE_E_LIMIT) {
         bytes = tierce__chunk_header_bytes(search->header);
         if (bytes > entry->object_bytes)
             return TIERCE_E_FORMAT;
         rc = read_bytes(search, bytes, entry->offset);
         if (rc == 0)
-            rc = tierce__chunk_parse(info, search->header, bytes);
+            rc = parse(search, info, entry, bytes);
     }
     if (rc == 0 && (memcmp(info->hash, entry->key.hash, TIERCE_HASH_BYTES) != 0 ||
                     info->token_start != entry->token_start))

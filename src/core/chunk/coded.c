@@ -166,16 +166,36 @@ void tierce__coded_restore_header(uint8_t *raw, const struct tierce__coded_info 
     tierce__chunk_set_codec(raw, &info->chunk, 0);
 }
 
+uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const uint8_t *object,
+                                 uint32_t layer)
+{
+    TIERCE_ASSERT(layer < info->chunk.geometry.layer_count);
+    return raw_bytes(object, &info->chunk, layer);
+}
+
+static int decode(uint8_t *dst, const struct tierce__coded_info *info,
+                  const struct tierce__coded_layer *layer, uint64_t bytes, const uint8_t *coded)
+{
+    if (tierce__sum(coded, layer->bytes) != layer->sum)
+        return TIERCE_E_CHECKSUM;
+    return info->codec->decode(dst, bytes, coded, layer->bytes);
+}
+
+int tierce__coded_decode_to(uint8_t *dst, const struct tierce__coded_info *info,
+                            const uint8_t *object, uint32_t index, const uint8_t *coded)
+{
+    struct tierce__coded_layer layer = tierce__coded_layer(info, object, index);
+    return decode(dst, info, &layer, raw_bytes(object, &info->chunk, index), coded);
+}
+
 int tierce__coded_decode_layer(uint8_t *raw, const struct tierce__coded_info *info,
                                const struct tierce__coded_layer *layer, uint32_t index,
                                const uint8_t *coded)
 {
-    if (tierce__sum(coded, layer->bytes) != layer->sum)
-        return TIERCE_E_CHECKSUM;
     uint64_t at = info->chunk.extent.header_bytes;
     for (uint32_t i = 0; i < index; i++)
         at += raw_bytes(raw, &info->chunk, i);
-    return info->codec->decode(raw + at, raw_bytes(raw, &info->chunk, index), coded, layer->bytes);
+    return decode(raw + at, info, layer, raw_bytes(raw, &info->chunk, index), coded);
 }
 
 int tierce__coded_decode(uint8_t *raw, const struct tierce__coded_info *info, const uint8_t *object)

@@ -50,6 +50,12 @@ int64_t tierce__coded_encode(uint8_t *dst, uint64_t room, const uint8_t *object,
 TIERCE_MUSTUSE int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object,
                                        uint64_t available);
 
+/*
+ * The functions below trust `object`: its first head_bytes are those that were parsed, and have not
+ * changed since. A head in memory that others can change must be copied before it is parsed. The
+ * layers need no such care, because each is verified when it is decoded.
+ */
+
 /* head_bytes of an object whose header was parsed: how much parse needs. */
 uint64_t tierce__coded_head_bytes(const struct tierce__chunk_info *info);
 
@@ -62,11 +68,21 @@ struct tierce__coded_layer tierce__coded_layer(const struct tierce__coded_info *
 void tierce__coded_restore_header(uint8_t *raw, const struct tierce__coded_info *info,
                                   const uint8_t *object);
 
+/* Bytes of a layer of the raw object. The first begins after the header, each other where the one
+ * before it ends. */
+uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const uint8_t *object,
+                                 uint32_t layer);
+
 /*
- * Decodes the bytes of one coded layer to its place in the raw object, whose header is restored.
- * Errors: TIERCE_E_CHECKSUM: the coded bytes are damaged, and `raw` is unchanged; TIERCE_E_FORMAT:
- * they have their sum and are invalid all the same.
+ * Decodes the bytes of one coded layer to dst, which has room for the raw layer. The gaps between
+ * the layers are not read. Errors: TIERCE_E_CHECKSUM: the coded bytes are damaged, and dst is
+ * unchanged; TIERCE_E_FORMAT: they have their sum and are invalid all the same.
  */
+TIERCE_MUSTUSE int tierce__coded_decode_to(uint8_t *dst, const struct tierce__coded_info *info,
+                                           const uint8_t *object, uint32_t index,
+                                           const uint8_t *coded);
+
+/* The same, to the layer's place in the raw object, whose header is restored. */
 TIERCE_MUSTUSE int tierce__coded_decode_layer(uint8_t *raw, const struct tierce__coded_info *info,
                                               const struct tierce__coded_layer *layer,
                                               uint32_t index, const uint8_t *coded);

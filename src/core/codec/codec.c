@@ -48,6 +48,24 @@ enum tierce__element tierce__element_find(const char *name)
     return (enum tierce__element)i;
 }
 
+enum tierce__element tierce__element_of_dtype(const char *dtype)
+{
+    static const struct {
+        const char *dtype;
+        enum tierce__element element;
+    } known[] = {
+        {"bfloat16", TIERCE__ELEMENT_BF16}, {"bf16", TIERCE__ELEMENT_BF16},
+        {"float16", TIERCE__ELEMENT_FP16},  {"half", TIERCE__ELEMENT_FP16},
+        {"fp16", TIERCE__ELEMENT_FP16},     {"fp8", TIERCE__ELEMENT_E4M3},
+        {"fp8_e4m3", TIERCE__ELEMENT_E4M3}, {"fp8_e5m2", TIERCE__ELEMENT_E5M2},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (strcmp(known[i].dtype, dtype) == 0)
+            return known[i].element;
+    }
+    return TIERCE__ELEMENT_RAW;
+}
+
 const char *tierce__element_name(enum tierce__element element)
 {
     TIERCE_ASSERT(element < TIERCE__ELEMENTS);

@@ -70,6 +70,9 @@ uint64_t tierce__codec_bound(uint64_t bytes);
 
 /* The element of a name: "raw", "bf16", "fp16", "e4m3", "e5m2"; TIERCE__ELEMENTS for others. */
 enum tierce__element tierce__element_find(const char *name);
+/* The element of a namespace's kv_dtype, as inference engines name it ("bfloat16", "fp8_e4m3");
+ * RAW if it is none of them. A wrong element costs bytes and never a value. */
+enum tierce__element tierce__element_of_dtype(const char *dtype);
 const char *tierce__element_name(enum tierce__element element);
 /* Bytes of one element. */
 unsigned tierce__element_bytes(enum tierce__element element);

@@ -321,12 +321,22 @@ static void tell(struct tierce__list *told, int status)
 
 static void submit(struct fetch_segment *segment);
 
+/* Whether a tier found the stored object itself to be wrong: it decodes, and verifies before that.
+ */
+static bool is_invalid(int status)
+{
+    return status == TIERCE_E_CHECKSUM || status == TIERCE_E_FORMAT || status == TIERCE_E_VERSION;
+}
+
 static void answer(struct fetch_segment *segment, int status)
 {
     struct tierce__fetch *fetch = segment->fetch;
     struct tierce_engine *engine = fetch->engine;
+    struct tierce__key key = fetch->key;
+    size_t level = fetch->level;
     bool again = false;
     tierce__lock_take(lock_of(fetch));
+    bool is_wrong = is_invalid(status) && fetch->status == 0 && engine->levels[level].coded != NULL;
     TIERCE_DASSERT(segment->state == SEGMENT_READING && fetch->reading > 0);
     TIERCE_DASSERT(atomic_load_explicit(&fetch->bytes_asked, memory_order_relaxed) >=
                    segment->req.length);
@@ -342,18 +352,20 @@ static void answer(struct fetch_segment *segment, int status)
             fail(fetch, status);
         again = claim(fetch, segment);
     }
-    if (again)
+    if (again || is_wrong)
         atomic_fetch_add(&engine->calling, 1);
     tierce__cond_broadcast(&fetch->changed);
     struct tierce__list told;
     int outcome = settle(fetch, &told);
     bool over = is_over(fetch);
     tierce__lock_drop(lock_of(fetch));
+    if (is_wrong)
+        tierce__storage_quarantine(engine, level, &key, status);
     tell(&told, outcome);
-    if (again) {
+    if (again)
         submit(segment);
+    if (again || is_wrong)
         atomic_fetch_sub(&engine->calling, 1);
-    }
     if (over)
         free_fetch(fetch);
 }

@@ -13,6 +13,7 @@
 #include "engine/observe/inbox_metrics.h"
 #include "engine/observe/operate.h"
 #include "engine/observe/operate_page.h"
+#include "engine/observe/codec_metrics.h"
 #include "engine/observe/peers_metrics.h"
 #include "engine/why/why_answer.h"
 
@@ -226,6 +227,7 @@ char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
     tell_directory(engine, &text);
     tierce__peers_metrics(engine, &text);
     tierce__inbox_metrics(engine, &text);
+    tierce__codec_metrics(engine, &text);
     tell_tiers(engine, &text);
     tell_latencies(engine, &text);
     return tierce__prometheus_end(&text, bytes);
@@ -300,6 +302,7 @@ void tierce__engine_status(struct tierce_engine *engine, struct tierce__line *ou
     put_tiers(engine, &json);
     tierce__peers_status(engine, &json);
     tierce__inbox_status(engine, &json);
+    tierce__codec_status(engine, &json);
     tierce__json_write_name(&json, "namespaces");
     tierce__put_namespaces(engine, out);
     tierce__json_write_close(&json, '}');

@@ -47,8 +47,12 @@ static int lookup(struct tierce__disk *d, struct tierce__store_req *req)
     }
     TIERCE_DASSERT(found <= req->key_count);
     req->found = found;
-    if (req->key_count == 1 && found == 1)
-        req->object_bytes = d->table.chunks[slots[0]].object_bytes;
+    if (req->key_count == 1 && found == 1) {
+        const struct tierce__disk_chunk *c = &d->table.chunks[slots[0]];
+        req->object_bytes = tierce__disk_chunk_bytes(c);
+        req->coded_bytes = c->raw_bytes > 0 ? c->object_bytes : 0;
+        req->stored = c->seq;
+    }
     return 0;
 }
 
@@ -66,7 +70,7 @@ static int siblings(const struct tierce__disk *d, struct tierce__store_req *req)
         memcpy(first.hash, c->first_block, sizeof(first.hash));
         if (tierce__key_equal(&first, &req->keys[0]))
             req->siblings[req->found++] =
-                (struct tierce__sibling){key, c->object_bytes, c->block_count};
+                (struct tierce__sibling){key, tierce__disk_chunk_bytes(c), c->block_count};
     }
     return 0;
 }
@@ -121,15 +125,18 @@ static bool is_queued(struct tierce__disk *d, const struct tierce__key *key)
 
 static bool put_is_sane(const struct tierce__store_req *req)
 {
-    return req->buf != NULL && req->object_bytes > 0 &&
-           req->object_bytes % TIERCE__JOURNAL_PAGE == 0 && req->object_bytes <= req->buf->bytes;
+    uint64_t bytes = tierce__store_put_bytes(req);
+    return req->buf != NULL && bytes > 0 && bytes % TIERCE__JOURNAL_PAGE == 0 &&
+           bytes <= req->buf->bytes && bytes <= req->object_bytes &&
+           req->object_bytes % TIERCE__JOURNAL_PAGE == 0 && req->coded_bytes != req->object_bytes;
 }
 
 static bool get_is_sane(const struct tierce__store_req *req)
 {
+    uint64_t at = req->coded_bytes > 0 ? 0 : req->offset; /* in the buffer */
     return req->buf != NULL && req->offset % TIERCE__JOURNAL_PAGE == 0 &&
-           req->length % TIERCE__JOURNAL_PAGE == 0 && req->offset <= req->buf->bytes &&
-           req->length <= req->buf->bytes - req->offset;
+           req->length % TIERCE__JOURNAL_PAGE == 0 && at <= req->buf->bytes &&
+           req->length <= req->buf->bytes - at;
 }
 
 /* The accepting part of a request that has to wait; its status is TIERCE_E_CANCELLED until then. */
@@ -156,7 +163,7 @@ static int accept_put(struct tierce__disk *d, struct tierce__store_req *req)
         return tierce__disk_is_served(d, slot) ? 0 : TIERCE_E_REFUSED;
     if (d->admitted != NULL && !admit(d, req->keys))
         return TIERCE_E_REFUSED;
-    if (queue_is_full(d, req->object_bytes)) {
+    if (queue_is_full(d, tierce__store_put_bytes(req))) {
         d->stats.dropped_puts++;
         return TIERCE_E_FULL;
     }
@@ -167,7 +174,7 @@ static int accept_put(struct tierce__disk *d, struct tierce__store_req *req)
     TIERCE_DASSERT(req->scratch[0] == 0);
     tierce__buf_acquire(req->buf);
     req->scratch[0] = TIERCE__DISK_HOLDS_BUF;
-    d->queued_put_bytes += req->object_bytes;
+    d->queued_put_bytes += tierce__store_put_bytes(req);
     TIERCE_DASSERT(d->queued_put_bytes <= d->queue_bytes_max || tierce__list_empty(&d->puts));
     tierce__list_push_back(&d->puts, &req->node);
     tierce__list_push_back(bin_of(d, req->keys), tierce__disk_by_key(req));

@@ -61,7 +61,8 @@ struct tierce__disk_entry {
     struct tierce__key parent; /* zeroed if it is a first chunk */
     uint8_t first_block[TIERCE_HASH_BYTES];
     uint64_t offset;
-    uint64_t object_bytes;
+    uint64_t object_bytes; /* as stored */
+    uint64_t raw_bytes;    /* of the raw chunk, if the object is coded; 0: it is raw */
     uint64_t token_start;
     uint32_t block_count;
     uint64_t stored_s; /* wall clock */

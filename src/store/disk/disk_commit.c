@@ -73,6 +73,7 @@ static void put_record(const struct tierce__disk *d, struct tierce__journal_reco
                                            .key = *tierce__index_key(d->table.index, slot),
                                            .offset = c->offset,
                                            .object_bytes = c->object_bytes,
+                                           .raw_bytes = c->raw_bytes,
                                            .token_start = c->token_start,
                                            .stored_s = c->stored_s,
                                            .head_sum = c->head_sum,

@@ -25,9 +25,9 @@ void tierce__disk_unqueued(struct tierce__disk *d, struct tierce__store_req *put
 {
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(put->op == TIERCE__STORE_PUT && !tierce__list_empty(tierce__disk_by_key(put)));
-    TIERCE_DASSERT(d->queued_put_bytes >= put->object_bytes);
+    TIERCE_DASSERT(d->queued_put_bytes >= tierce__store_put_bytes(put));
     tierce__list_remove(tierce__disk_by_key(put));
-    d->queued_put_bytes -= put->object_bytes;
+    d->queued_put_bytes -= tierce__store_put_bytes(put);
 }
 
 void tierce__disk_finish(struct tierce__list *finished, struct tierce__store_req *req, int status)
@@ -273,14 +273,15 @@ static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__sto
     TIERCE_DASSERT(length > 0);
     TIERCE_DASSERT(slot < d->table.slot_count);
     TIERCE_ASSERT(!tierce__list_empty(&d->free_ops));
-    TIERCE_ASSERT(offset <= req->buf->bytes && length <= req->buf->bytes - offset);
+    uint64_t at = req->coded_bytes > 0 ? 0 : offset; /* in the buffer */
+    TIERCE_ASSERT(at <= req->buf->bytes && length <= req->buf->bytes - at);
     TIERCE_ASSERT(offset + length <= d->table.chunks[slot].object_bytes);
     struct tierce__disk_op *op =
         TIERCE__CONTAINER_OF(d->free_ops.next, struct tierce__disk_op, node);
     tierce__list_remove(&op->node);
     *op = (struct tierce__disk_op){.req = req,
                                    .buf = req->buf,
-                                   .data = req->buf->data + offset,
+                                   .data = req->buf->data + at,
                                    .file_offset = d->table.chunks[slot].offset + offset,
                                    .length = length,
                                    .sync_epoch = d->sync_epoch,
@@ -291,16 +292,23 @@ static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__sto
     return op;
 }
 
+/* Whether the chunk in a slot is the object of which a GET wants a range. */
+static bool is_wanted(const struct tierce__disk_chunk *c, const struct tierce__store_req *req)
+{
+    uint64_t end;
+    if (!tierce__add_ok(&end, req->offset, req->length) || end > c->object_bytes)
+        return false;
+    return req->coded_bytes == 0 ? c->raw_bytes == 0 : c->raw_bytes > 0 && c->seq == req->stored;
+}
+
 static void start_get(struct tierce__disk *d, struct tierce__store_req *req,
                       struct tierce__list *finished)
 {
     TIERCE_DASSERT(tierce__disk_is_on_io(d));
     uint32_t slot = tierce__disk_find(d, req->keys);
-    uint64_t end;
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(d->get_op == NULL && req->op == TIERCE__STORE_GET);
-    if (slot == TIERCE__INDEX_NONE || !tierce__add_ok(&end, req->offset, req->length) ||
-        end > d->table.chunks[slot].object_bytes) {
+    if (slot == TIERCE__INDEX_NONE || !is_wanted(&d->table.chunks[slot], req)) {
         tierce__disk_finish(finished, req, TIERCE_E_MISS);
     } else if (req->length == 0) {
         tierce__disk_finish(finished, req, 0);
@@ -381,7 +389,7 @@ static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
     if (parent != TIERCE__NO_SLOT && d->table.chunks[parent].doomed)
         parent = TIERCE__NO_SLOT; /* the policy does not know it any more */
     return (struct tierce__policy_entry){.key = tierce__key_spread(req->keys),
-                                         .bytes = req->object_bytes,
+                                         .bytes = tierce__store_put_bytes(req),
                                          .now = tierce__now_ns(),
                                          .parent = parent};
 }
@@ -390,25 +398,26 @@ static struct tierce__policy_entry entry_of(const struct tierce__disk *d,
 static int claim_place(struct tierce__disk *d, struct tierce__store_req *req, uint32_t *slot)
 {
     tierce__lock_assert_held(&d->lock);
-    uint64_t offset;
+    uint64_t offset, bytes = tierce__store_put_bytes(req);
     if ((req->scratch[0] & TIERCE__DISK_EXPECTED) == 0) {
         struct tierce__policy_entry expected = entry_of(d, req);
         tierce__policy_expect(d->policy, &expected);
         req->scratch[0] |= TIERCE__DISK_EXPECTED;
     }
-    int rc = find_space(d, &offset, req->object_bytes);
+    int rc = find_space(d, &offset, bytes);
     if (rc < 0)
         return rc;
     *slot = tierce__index_insert(d->table.index, req->keys);
     TIERCE_DASSERT(*slot == TIERCE__INDEX_NONE || offset % TIERCE__JOURNAL_PAGE == 0);
     if (*slot == TIERCE__INDEX_NONE) {
-        tierce__space_give(d->space, offset, req->object_bytes);
+        tierce__space_give(d->space, offset, bytes);
         return TIERCE_E_FULL;
     }
     TIERCE_DASSERT(d->table.chunks[*slot].state == TIERCE__DISK_NONE);
     struct tierce__disk_chunk *c = &d->table.chunks[*slot];
     *c = (struct tierce__disk_chunk){.offset = offset,
-                                     .object_bytes = req->object_bytes,
+                                     .object_bytes = bytes,
+                                     .raw_bytes = req->coded_bytes > 0 ? req->object_bytes : 0,
                                      .token_start = req->token_start,
                                      .block_count = req->block_count,
                                      .head_sum = XXH3_64bits(req->buf->data, TIERCE__JOURNAL_PAGE),
@@ -485,8 +494,8 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     }
     TIERCE_DASSERT(d->table.chunks[slot].state == TIERCE__DISK_WRITING);
     req->scratch[0] = 0; /* the reference is the op's now */
-    d->active_put_bytes += req->object_bytes;
-    d->put_op = new_op(d, req, slot, 0, req->object_bytes);
+    d->active_put_bytes += tierce__store_put_bytes(req);
+    d->put_op = new_op(d, req, slot, 0, tierce__store_put_bytes(req));
     return true;
 }
 

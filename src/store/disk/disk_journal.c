@@ -63,6 +63,7 @@ static void decode(struct tierce__journal_record *out, uint16_t kind, const uint
         out->stored_s = tierce__load_le64(at + 144);
         out->head_sum = tierce__load_le64(at + 152);
         out->block_count = tierce__load_le32(at + 160);
+        out->raw_bytes = (uint64_t)tierce__load_le32(at + 164) * PAGE;
         break;
     case TIERCE__JOURNAL_DEL:
         out->seq = tierce__load_le64(at + 8);
@@ -101,6 +102,7 @@ static void encode(uint8_t *at, uint32_t bytes, const struct tierce__journal_rec
         tierce__store_le64(at + 144, record->stored_s);
         tierce__store_le64(at + 152, record->head_sum);
         tierce__store_le32(at + 160, record->block_count);
+        tierce__store_le32(at + 164, (uint32_t)(record->raw_bytes / PAGE));
         break;
     case TIERCE__JOURNAL_DEL:
         tierce__store_le64(at + 8, record->seq);

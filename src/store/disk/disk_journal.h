@@ -50,7 +50,8 @@ struct tierce__journal_record {
     uint64_t stored_s;
     uint64_t head_sum; /* XXH3-64 of the object's first 4096 bytes */
     uint32_t block_count;
-    uint64_t day; /* DAY: days since 1970 */
+    uint64_t raw_bytes; /* PUT: of the raw chunk, if the object is coded; 0: it is raw */
+    uint64_t day;       /* DAY: days since 1970 */
     uint64_t bytes;
 };
 

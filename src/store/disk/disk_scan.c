@@ -17,6 +17,7 @@ static void fill_entry(struct tierce__disk_entry *out, const struct tierce__disk
     *out = (struct tierce__disk_entry){.key = *tierce__index_key(table->index, slot),
                                        .offset = c->offset,
                                        .object_bytes = c->object_bytes,
+                                       .raw_bytes = c->raw_bytes,
                                        .token_start = c->token_start,
                                        .block_count = c->block_count,
                                        .stored_s = c->stored_s};

@@ -78,7 +78,7 @@ struct tierce__tier_event tierce__disk_describe(const struct tierce__disk *d, ui
                                        .key = tierce__index_key(d->table.index, slot),
                                        .parent = has_parent ? c->parent : NULL,
                                        .first_block = c->first_block,
-                                       .object_bytes = c->object_bytes,
+                                       .object_bytes = tierce__disk_chunk_bytes(c),
                                        .token_start = c->token_start,
                                        .block_count = c->block_count};
 }

@@ -39,7 +39,8 @@ static bool is_sane(const struct tierce__journal_record *r)
     return r->object_bytes > 0 && r->object_bytes <= TIERCE__CHUNK_BYTES_MAX &&
            r->object_bytes % TIERCE__CHUNK_ALIGN == 0 && r->offset % TIERCE__CHUNK_ALIGN == 0 &&
            tierce__add_ok(&end, r->offset, r->object_bytes) && end <= INT64_MAX &&
-           r->seq < TIERCE__JOURNAL_SEQ_MAX;
+           (r->raw_bytes == 0 || r->raw_bytes > r->object_bytes) &&
+           r->raw_bytes <= TIERCE__CHUNK_BYTES_MAX && r->seq < TIERCE__JOURNAL_SEQ_MAX;
 }
 
 /* The key inside this process; false if the file does not define its namespace. */
@@ -81,6 +82,7 @@ static void apply_put(struct tierce__disk_table *t, const struct tierce__journal
     *c = (struct tierce__disk_chunk){.seq = record->seq,
                                      .offset = record->offset,
                                      .object_bytes = record->object_bytes,
+                                     .raw_bytes = record->raw_bytes,
                                      .token_start = record->token_start,
                                      .stored_s = record->stored_s,
                                      .head_sum = record->head_sum,

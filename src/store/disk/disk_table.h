@@ -24,7 +24,8 @@ enum tierce__disk_state {
 struct tierce__disk_chunk {
     uint64_t seq;
     uint64_t offset;
-    uint64_t object_bytes;
+    uint64_t object_bytes; /* as stored */
+    uint64_t raw_bytes;    /* of the raw chunk, if the object is coded; 0: it is raw */
     uint64_t token_start;
     uint64_t stored_s;
     uint64_t head_sum;
@@ -42,6 +43,12 @@ struct tierce__disk_chunk {
     uint8_t parent[TIERCE_HASH_BYTES];
     uint8_t first_block[TIERCE_HASH_BYTES];
 };
+
+/* The length of the raw chunk. */
+static inline uint64_t tierce__disk_chunk_bytes(const struct tierce__disk_chunk *c)
+{
+    return c->raw_bytes > 0 ? c->raw_bytes : c->object_bytes;
+}
 
 #define TIERCE__DISK_NS_MAX   65536u
 #define TIERCE__DISK_TEXT_MAX (1 << 20) /* bytes of the text of a namespace */

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/observe/codec_metrics.h"
+
+#include <string.h>
+
+#include "base/assert.h"
+#include "engine/engine.h"
+#include "store/coded/coded_tier.h"
+
+#define RAW_HELP                                                                                   \
+    "Chunks that the codec left unchanged: element (no known element type), longer (it would not " \
+    "become shorter), behind (too many waited), memory (there was none), slow (decoding is "       \
+    "slower than the device)."
+
+/* In the order of the page: rows of one metric lie together. */
+static const struct codec_row {
+    const char *name;
+    const char *reason; /* the label, or NULL */
+    const char *field;  /* in the state */
+    size_t offset;      /* of a uint64_t in struct tierce__coded_stats */
+    double scale;       /* of the metric's unit */
+    const char *help;
+} rows[] = {
+#define ROW(name, member, scale, help)                                                             \
+    {                                                                                              \
+        "codec." name, NULL, #member, offsetof(struct tierce__coded_stats, member), scale, help    \
+    }
+#define RAW(reason, kind)                                                                          \
+    {                                                                                              \
+        "codec.raw_chunks", reason, "raw_" reason,                                                 \
+            offsetof(struct tierce__coded_stats, raw_chunks[kind]), 1, RAW_HELP                    \
+    }
+    ROW("encoded_chunks", encoded_chunks, 1, "Chunks that the codec made shorter."),
+    ROW("encoded_raw_bytes", encoded_raw_bytes, 1, "Bytes of these chunks before."),
+    ROW("encoded_bytes", encoded_bytes, 1, "Bytes of these chunks after."),
+    ROW("encode_seconds", encode_ns, 1e-9,
+        "Time of encoding, also of chunks that did not become shorter."),
+    RAW("element", TIERCE__CODED_RAW_ELEMENT),
+    RAW("longer", TIERCE__CODED_RAW_LONGER),
+    RAW("behind", TIERCE__CODED_RAW_BEHIND),
+    RAW("memory", TIERCE__CODED_RAW_MEMORY),
+    RAW("slow", TIERCE__CODED_RAW_SLOW),
+    ROW("decoded_raw_bytes", decoded_raw_bytes, 1, "Bytes of layers that were decoded, after it."),
+    ROW("decoded_bytes", decoded_bytes, 1, "Bytes of these layers on disk."),
+    ROW("decode_seconds", decode_ns, 1e-9, "Time of decoding, of all threads together."),
+#undef ROW
+#undef RAW
+};
+
+static uint64_t value_of(const struct tierce__coded_stats *stats, const struct codec_row *row)
+{
+    uint64_t value;
+    TIERCE_DASSERT(row->offset + sizeof(value) <= sizeof(*stats));
+    memcpy(&value, (const char *)stats + row->offset, sizeof(value));
+    return value;
+}
+
+static bool read_stats(struct tierce_engine *engine, struct tierce__coded_stats *out)
+{
+    for (size_t i = 1; i < engine->level_count; i++) {
+        if (engine->levels[i].coded == NULL)
+            continue;
+        tierce__coded_tier_stats(engine->levels[i].coded, out);
+        return out->codec != NULL || out->decoded_bytes > 0;
+    }
+    return false;
+}
+
+void tierce__codec_metrics(struct tierce_engine *engine, struct tierce__prometheus *text)
+{
+    struct tierce__coded_stats stats;
+    if (!read_stats(engine, &stats))
+        return;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct tierce__metric_tag tag = {"reason", rows[i].reason};
+        tierce__prometheus_put(
+            text,
+            &(struct tierce__metric){.name = rows[i].name,
+                                     .help = rows[i].help,
+                                     .is_counter = true,
+                                     .value = (double)value_of(&stats, &rows[i]) * rows[i].scale,
+                                     .tags = rows[i].reason != NULL ? &tag : NULL,
+                                     .tag_count = rows[i].reason != NULL});
+    }
+}
+
+void tierce__codec_status(struct tierce_engine *engine, struct tierce__json_write *json)
+{
+    struct tierce__coded_stats stats;
+    if (!read_stats(engine, &stats))
+        return;
+    tierce__json_write_open(json, "codec", '{');
+    tierce__json_write_text(json, "name", stats.codec != NULL ? stats.codec->name : "none");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        tierce__json_write_signed(json, rows[i].field, (int64_t)value_of(&stats, &rows[i]));
+    /* 0: not known, because too little was read. */
+    tierce__json_write_signed(json, "device_bytes_per_s", (int64_t)stats.device_bytes_per_s);
+    tierce__json_write_signed(json, "decode_bytes_per_s", (int64_t)stats.decode_bytes_per_s);
+    tierce__json_write_close(json, '}');
+}

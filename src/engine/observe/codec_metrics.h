@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_CODEC_METRICS_H
+#define TIERCE_CODEC_METRICS_H
+
+#include "base/json/json_write.h"
+#include "base/text/prometheus.h"
+
+/*
+ * The figures of the codec of an engine's disk, as metrics and as the object "codec" of its state.
+ * An engine without disk.codec that has read no coded chunk has none.
+ *
+ * Thread: any. Does not block.
+ */
+
+struct tierce_engine;
+
+void tierce__codec_metrics(struct tierce_engine *engine, struct tierce__prometheus *text);
+void tierce__codec_status(struct tierce_engine *engine, struct tierce__json_write *json);
+
+#endif

@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "store/coded/coded_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+/*
+ * Ranges of coded objects. A get goes through these steps, each of which continues on the thread
+ * that ended the one before:
+ *
+ *     begin -> head (perhaps another get reads it: parked) -> memory (perhaps: waiting)
+ *           -> layers -> ready -> decoded -> answered
+ */
+
+/* The first read of a head, which is longer in large chunks. A small object is read whole. */
+#define HEAD_BYTES (64u << 10)
+
+static void advance(struct tierce__coded_get *g);
+static void read_coded(struct tierce__coded_get *g);
+
+static struct tierce__coded_get *get_of(struct tierce__list *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct tierce__coded_get, node);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Puts a get in a list whose deadlines are observed. Under the lock. */
+static void wait_in(struct tierce__coded_tier *t, struct tierce__list *list,
+                    struct tierce__coded_get *g)
+{
+    tierce__lock_assert_held(&t->lock);
+    tierce__list_push_back(list, &g->node);
+    if (g->req->deadline_ns >= t->next_deadline)
+        return;
+    t->next_deadline = g->req->deadline_ns;
+    tierce__cond_signal(&t->decode_cond);
+}
+
+static void release_memory(struct tierce__coded_get *g)
+{
+    struct tierce__coded_tier *t = g->tier;
+    tierce__buf_release(g->buf);
+    g->buf = NULL;
+    tierce__lock_take(&t->lock);
+    TIERCE_ASSERT(t->get_staging >= g->staged);
+    t->get_staging -= g->staged;
+    g->staged = 0;
+    uint64_t taken = t->get_staging;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &t->waiting) {
+        uint64_t bytes = get_of(it)->inner.length;
+        if (taken > 0 && taken + bytes > t->staging_bytes_max)
+            break;
+        taken += bytes;
+        tierce__list_remove(it);
+        tierce__list_push_back(&t->resumed, it);
+        tierce__cond_signal(&t->decode_cond);
+    }
+    tierce__lock_drop(&t->lock);
+}
+
+/* False: the get waits for memory, and is not the caller's any more. */
+static bool take_memory(struct tierce__coded_get *g, bool *failed)
+{
+    struct tierce__coded_tier *t = g->tier;
+    uint64_t bytes = g->inner.length;
+    *failed = false;
+    tierce__lock_take(&t->lock);
+    bool fits = t->get_staging == 0 || t->get_staging + bytes <= t->staging_bytes_max;
+    if (fits) {
+        t->get_staging += bytes;
+        g->staged = bytes;
+    } else {
+        wait_in(t, &t->waiting, g);
+    }
+    tierce__lock_drop(&t->lock);
+    if (!fits)
+        return false;
+    g->buf = tierce__coded_alloc(t, bytes);
+    if (g->buf != NULL)
+        return true;
+    tierce__lock_take(&t->lock);
+    t->get_staging -= bytes;
+    g->staged = 0;
+    *failed = t->get_staging == 0;
+    if (!*failed)
+        wait_in(t, &t->waiting, g);
+    tierce__lock_drop(&t->lock);
+    return *failed;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void finish(struct tierce__coded_get *g, int status)
+{
+    struct tierce__coded_tier *t = g->tier;
+    struct tierce__store_req *req = g->req;
+    TIERCE_DASSERT(!tierce__lock_holds_any() && status <= 0);
+    if (g->staged > 0)
+        release_memory(g);
+    TIERCE_DASSERT(g->buf == NULL);
+    req->status = status;
+    req->done(req);
+    tierce__lock_take(&t->lock);
+    if (g->head != NULL)
+        tierce__coded_head_leave(t, g->head);
+    TIERCE_ASSERT(t->get_count > 0);
+    t->get_count--;
+    tierce__free(g);
+    if (t->closing)
+        tierce__cond_broadcast(&t->idle_cond);
+    tierce__lock_drop(&t->lock);
+}
+
+/* The head was read, or could not be. The gets that wait for it continue: after a deadline that was
+ * not theirs, with a read of their own. */
+static void end_head(struct tierce__coded_get *g, int status)
+{
+    struct tierce__coded_tier *t = g->tier;
+    struct tierce__coded_head *head = g->head;
+    struct tierce__list others;
+    tierce__list_init(&others);
+    tierce__lock_take(&t->lock);
+    TIERCE_DASSERT(head->reading && !head->ready);
+    head->reading = false;
+    head->ready = status == 0;
+    g->reads_head = false;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &t->parked) {
+        if (get_of(it)->head != head)
+            continue;
+        tierce__list_remove(it);
+        tierce__list_push_back(&others, it);
+    }
+    tierce__lock_drop(&t->lock);
+    if (g->staged > 0 && (status < 0 || g->inner.length < g->coded_bytes))
+        release_memory(g);
+    if (status == 0)
+        advance(g);
+    else
+        finish(g, status);
+    while (!tierce__list_empty(&others)) {
+        struct tierce__coded_get *other = get_of(others.next);
+        tierce__list_remove(&other->node);
+        if (status == 0 || status == TIERCE_E_DEADLINE)
+            advance(other);
+        else
+            finish(other, status);
+    }
+}
+
+static void fail(struct tierce__coded_get *g, int status)
+{
+    if (g->reads_head)
+        end_head(g, status);
+    else
+        finish(g, status);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool is_of(const struct tierce__coded_get *g, const struct tierce__coded_info *info)
+{
+    return info->object_bytes == g->coded_bytes && info->chunk.extent.object_bytes == g->raw_bytes;
+}
+
+/* The bytes of a head have arrived. */
+static void note_head(struct tierce__coded_get *g)
+{
+    uint64_t wanted = 0;
+    int rc = tierce__coded_head_fill(g->head, g->buf->data, g->inner.length, &wanted);
+    if (rc == TIERCE_E_LIMIT && wanted <= g->coded_bytes) {
+        release_memory(g);
+        g->inner.length = tierce__round_up(wanted, TIERCE__CHUNK_ALIGN);
+        read_coded(g);
+        return;
+    }
+    if (rc == TIERCE_E_LIMIT || (rc == 0 && !is_of(g, &g->head->info)))
+        rc = TIERCE_E_FORMAT;
+    end_head(g, rc);
+}
+
+static void read_done(struct tierce__store_req *inner)
+{
+    struct tierce__coded_get *g = inner->arg;
+    struct tierce__coded_tier *t = g->tier;
+    tierce__lock_take(&t->lock);
+    tierce__coded_device_end(t, inner);
+    if (inner->status == 0 && !g->reads_head) {
+        tierce__list_push_back(&t->ready, &g->node);
+        tierce__cond_signal(&t->decode_cond);
+        tierce__lock_drop(&t->lock);
+        return;
+    }
+    tierce__lock_drop(&t->lock);
+    g->req->repeats = inner->repeats;
+    if (inner->status < 0)
+        fail(g, inner->status);
+    else
+        note_head(g);
+}
+
+/* Reads coded bytes [from, from + inner.length). */
+static void read_coded(struct tierce__coded_get *g)
+{
+    struct tierce__coded_tier *t = g->tier;
+    bool failed;
+    if (!take_memory(g, &failed))
+        return;
+    if (failed) {
+        fail(g, TIERCE_E_FULL);
+        return;
+    }
+    g->inner = (struct tierce__store_req){.op = TIERCE__STORE_GET,
+                                          .deadline_ns = g->req->deadline_ns,
+                                          .done = read_done,
+                                          .arg = g,
+                                          .keys = g->req->keys,
+                                          .key_count = 1,
+                                          .buf = g->buf,
+                                          .offset = g->from,
+                                          .length = g->inner.length,
+                                          .ahead = g->req->ahead,
+                                          .coded_bytes = g->coded_bytes,
+                                          .stored = g->stored};
+    tierce__lock_take(&t->lock);
+    tierce__coded_device_begin(t);
+    tierce__lock_drop(&t->lock);
+    if (tierce__coded_pass(t, &g->inner))
+        return;
+    tierce__lock_take(&t->lock);
+    tierce__coded_device_end(t, &g->inner);
+    tierce__lock_drop(&t->lock);
+    fail(g, TIERCE_E_CLOSED);
+}
+
+/* Which layers lie in the range, and which coded bytes have to be read for them. False: none. */
+static bool plan(struct tierce__coded_get *g)
+{
+    const struct tierce__coded_info *info = &g->head->info;
+    const uint8_t *bytes = g->head->bytes;
+    uint32_t layers = info->chunk.geometry.layer_count;
+    uint64_t at = info->chunk.extent.header_bytes, end = g->req->offset + g->req->length;
+    g->first = g->last = layers;
+    TIERCE_DASSERT(g->buf == NULL || g->inner.length == g->coded_bytes);
+    for (uint32_t i = 0; i < layers && at < end; i++) {
+        at += tierce__coded_raw_bytes(info, bytes, i);
+        if (at <= g->req->offset)
+            continue;
+        if (g->first == layers)
+            g->first = i;
+        g->last = i + 1;
+    }
+    if (g->first == layers || g->buf != NULL)
+        return false;
+    struct tierce__coded_layer first = tierce__coded_layer(info, bytes, g->first);
+    struct tierce__coded_layer last = tierce__coded_layer(info, bytes, g->last - 1);
+    g->from = first.offset / TIERCE__CHUNK_ALIGN * TIERCE__CHUNK_ALIGN;
+    g->inner.length = tierce__round_up(last.offset + last.bytes, TIERCE__CHUNK_ALIGN) - g->from;
+    TIERCE_ASSERT(g->from + g->inner.length <= g->coded_bytes);
+    return true;
+}
+
+static void advance(struct tierce__coded_get *g)
+{
+    struct tierce__coded_tier *t = g->tier;
+    int rc = tierce__now_ns() >= g->req->deadline_ns ? TIERCE_E_DEADLINE : 0;
+    tierce__lock_take(&t->lock);
+    if (g->head == NULL)
+        g->head = tierce__coded_head_take(t, g->req->keys, g->stored);
+    struct tierce__coded_head *head = g->head;
+    if (head == NULL)
+        rc = TIERCE_E_FULL;
+    bool parks = rc == 0 && head->reading, is_ready = rc == 0 && head->ready;
+    if (parks)
+        wait_in(t, &t->parked, g);
+    else if (rc == 0 && !is_ready)
+        head->reading = g->reads_head = true;
+    tierce__lock_drop(&t->lock);
+    if (parks)
+        return;
+    if (rc < 0) {
+        finish(g, rc);
+    } else if (!is_ready) {
+        g->from = 0;
+        g->inner.length = HEAD_BYTES < g->coded_bytes ? HEAD_BYTES : g->coded_bytes;
+        read_coded(g);
+    } else if (plan(g)) {
+        read_coded(g);
+    } else {
+        tierce__lock_take(&t->lock);
+        tierce__list_push_back(&t->ready, &g->node);
+        tierce__cond_signal(&t->decode_cond);
+        tierce__lock_drop(&t->lock);
+    }
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+
+/* The part of raw bytes [at, at + length) that lies in the range, copied; NULL: zeroes. */
+static void copy_part(const struct tierce__store_req *req, uint64_t at, uint64_t length,
+                      const uint8_t *bytes)
+{
+    uint64_t from = at > req->offset ? at : req->offset;
+    uint64_t end = at + length, range_end = req->offset + req->length;
+    end = end < range_end ? end : range_end;
+    if (from >= end)
+        return;
+    if (bytes != NULL)
+        memcpy(req->buf->data + from, bytes + (from - at), end - from);
+    else
+        memset(req->buf->data + from, 0, end - from);
+}
+
+static int decode_layer(const struct tierce__coded_get *g, uint32_t index, uint64_t at,
+                        uint64_t length)
+{
+    const struct tierce__store_req *req = g->req;
+    const struct tierce__coded_head *head = g->head;
+    struct tierce__coded_layer layer = tierce__coded_layer(&head->info, head->bytes, index);
+    const uint8_t *coded = g->buf->data + (layer.offset - g->from);
+    if (at >= req->offset && at + length <= req->offset + req->length)
+        return tierce__coded_decode_to(req->buf->data + at, &head->info, head->bytes, index, coded);
+    uint8_t *whole = tierce__alloc_aligned(64, tierce__round_up(length, 64));
+    if (whole == NULL)
+        return TIERCE_E_FULL;
+    int rc = tierce__coded_decode_to(whole, &head->info, head->bytes, index, coded);
+    if (rc == 0)
+        copy_part(req, at, length, whole);
+    tierce__free(whole);
+    return rc;
+}
+
+static int decode(const struct tierce__coded_get *g, uint64_t *raw_bytes, uint64_t *coded_bytes)
+{
+    const struct tierce__coded_info *info = &g->head->info;
+    uint64_t at = info->chunk.extent.header_bytes;
+    uint64_t end = at + info->chunk.extent.payload_bytes;
+    copy_part(g->req, 0, at, g->head->raw_header);
+    copy_part(g->req, end, g->raw_bytes - end, NULL);
+    for (uint32_t i = 0; i < g->last; i++) {
+        uint64_t length = tierce__coded_raw_bytes(info, g->head->bytes, i);
+        int rc = i >= g->first ? decode_layer(g, i, at, length) : 0;
+        if (rc < 0)
+            return rc;
+        if (i >= g->first) {
+            *raw_bytes += length;
+            *coded_bytes += tierce__coded_layer(info, g->head->bytes, i).bytes;
+        }
+        at += length;
+    }
+    return 0;
+}
+
+static void serve(struct tierce__coded_get *g)
+{
+    struct tierce__coded_tier *t = g->tier;
+    uint64_t raw_bytes = 0, coded_bytes = 0, begun = tierce__now_ns();
+    int rc = TIERCE_E_DEADLINE;
+    if (begun < g->req->deadline_ns)
+        rc = decode(g, &raw_bytes, &coded_bytes);
+    uint64_t took = tierce__now_ns() - begun;
+    tierce__lock_take(&t->lock);
+    if (rc == 0) {
+        t->stats.decoded_raw_bytes += raw_bytes;
+        t->stats.decoded_bytes += coded_bytes;
+        t->stats.decode_ns += raw_bytes > 0 ? took : 0;
+    }
+    tierce__lock_drop(&t->lock);
+    finish(g, rc);
+}
+
+static void sweep(struct tierce__coded_tier *t, struct tierce__list *list, uint64_t now,
+                  struct tierce__list *late)
+{
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, list) {
+        uint64_t deadline_ns = get_of(it)->req->deadline_ns;
+        if (deadline_ns <= now || t->inner_closes) {
+            tierce__list_remove(it);
+            tierce__list_push_back(late, it);
+        } else if (deadline_ns < t->next_deadline) {
+            t->next_deadline = deadline_ns;
+        }
+    }
+}
+
+/* Answers the gets that are too late, or that close has no time for. Under the lock, which is
+ * released temporarily. */
+static void answer_late(struct tierce__coded_tier *t)
+{
+    struct tierce__list late;
+    uint64_t now = tierce__now_ns();
+    if (now < t->next_deadline && !t->inner_closes)
+        return;
+    int status = t->inner_closes ? TIERCE_E_CLOSED : TIERCE_E_DEADLINE;
+    tierce__list_init(&late);
+    t->next_deadline = TIERCE__DEADLINE_NEVER;
+    sweep(t, &t->parked, now, &late);
+    sweep(t, &t->waiting, now, &late);
+    tierce__lock_drop(&t->lock);
+    while (!tierce__list_empty(&late)) {
+        struct tierce__coded_get *g = get_of(late.next);
+        tierce__list_remove(&g->node);
+        fail(g, status);
+    }
+    tierce__lock_take(&t->lock);
+}
+
+void *tierce__coded_decoder_main(void *arg)
+{
+    struct tierce__coded_tier *t = arg;
+    tierce__thread_does_not_interrupt();
+    tierce__lock_take(&t->lock);
+    while (!t->stop) {
+        answer_late(t);
+        /* Reads first: the device works while this thread decodes. */
+        bool resumes = !tierce__list_empty(&t->resumed);
+        struct tierce__list *list = resumes ? &t->resumed : &t->ready;
+        if (tierce__list_empty(list)) {
+            if (!t->stop)
+                (void)tierce__cond_wait(&t->decode_cond, &t->lock, t->next_deadline);
+            continue;
+        }
+        struct tierce__coded_get *g = get_of(list->next);
+        tierce__list_remove(&g->node);
+        tierce__lock_drop(&t->lock);
+        if (resumes)
+            read_coded(g);
+        else
+            serve(g);
+        tierce__lock_take(&t->lock);
+    }
+    tierce__lock_drop(&t->lock);
+    return NULL;
+}
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+
+static void raw_done(struct tierce__store_req *inner)
+{
+    struct tierce__coded_raw_get *g = inner->arg;
+    struct tierce__store_req *req = g->req;
+    tierce__lock_take(&g->tier->lock);
+    tierce__coded_device_end(g->tier, inner);
+    tierce__lock_drop(&g->tier->lock);
+    req->repeats = inner->repeats;
+    req->connected = inner->connected;
+    req->status = inner->status;
+    tierce__free(g);
+    req->done(req);
+}
+
+/* A raw object. Its read is timed only if the answer to it decides something. */
+static int begin_raw(struct tierce__coded_tier *t, struct tierce__store_req *req)
+{
+    struct tierce__coded_raw_get *g = t->codec != NULL ? tierce__alloc(sizeof(*g)) : NULL;
+    if (g == NULL)
+        return tierce__coded_pass(t, req) ? 0 : TIERCE_E_CLOSED;
+    *g = (struct tierce__coded_raw_get){.tier = t, .req = req, .inner = *req};
+    g->inner.done = raw_done;
+    g->inner.arg = g;
+    tierce__lock_take(&t->lock);
+    tierce__coded_device_begin(t);
+    tierce__lock_drop(&t->lock);
+    if (tierce__coded_pass(t, &g->inner))
+        return 0;
+    tierce__lock_take(&t->lock);
+    tierce__coded_device_end(t, &g->inner);
+    tierce__lock_drop(&t->lock);
+    tierce__free(g);
+    return TIERCE_E_CLOSED;
+}
+
+/* Counts a get, and starts the threads that decode. */
+static int admit(struct tierce__coded_tier *t)
+{
+    int rc = 0;
+    tierce__lock_take(&t->lock);
+    if (t->closing)
+        rc = TIERCE_E_CLOSED;
+    if (rc == 0 && !t->decoders_run)
+        rc = tierce__coded_pool(t);
+    if (rc == 0 && !t->decoders_run) {
+        rc = tierce__threads_start(&t->decoders, t->decode_threads, tierce__coded_decoder_main, t);
+        if (rc < 0 && t->decoders.count > 0)
+            rc = 0; /* fewer are enough */
+        t->decoders_run = rc == 0;
+    }
+    t->get_count += rc == 0;
+    tierce__lock_drop(&t->lock);
+    return rc;
+}
+
+static int begin_coded(struct tierce__coded_tier *t, struct tierce__store_req *req,
+                       const struct tierce__store_req *look)
+{
+    uint64_t end;
+    bool sane = req->buf != NULL && req->offset % TIERCE__CHUNK_ALIGN == 0 &&
+                req->length % TIERCE__CHUNK_ALIGN == 0 &&
+                tierce__add_ok(&end, req->offset, req->length) && end <= req->buf->bytes;
+    if (!sane)
+        return TIERCE_E_ARGUMENT;
+    if (end > look->object_bytes)
+        return TIERCE_E_MISS;
+    struct tierce__coded_get *g = tierce__calloc(1, sizeof(*g));
+    if (g == NULL)
+        return TIERCE_E_FULL;
+    int rc = admit(t);
+    if (rc < 0) {
+        tierce__free(g);
+        return rc;
+    }
+    g->tier = t;
+    g->req = req;
+    g->raw_bytes = look->object_bytes;
+    g->coded_bytes = look->coded_bytes;
+    g->stored = look->stored;
+    tierce__list_init(&g->node);
+    advance(g);
+    return 0;
+}
+
+static void ignore(struct tierce__store_req *req)
+{
+    bool *answered = req->arg;
+    *answered = true;
+}
+
+void tierce__coded_get_begin(struct tierce__coded_tier *t, struct tierce__store_req *req)
+{
+    bool answered = false;
+    struct tierce__store_req look = {.op = TIERCE__STORE_LOOKUP,
+                                     .deadline_ns = req->deadline_ns,
+                                     .done = ignore,
+                                     .arg = &answered,
+                                     .keys = req->keys,
+                                     .key_count = 1};
+    int rc = tierce__coded_pass(t, &look) ? 0 : TIERCE_E_CLOSED;
+    TIERCE_ASSERT(rc < 0 || answered); /* a disk has its index in memory */
+    if (rc == 0)
+        rc = look.status < 0 ? look.status : look.found == 0 ? TIERCE_E_MISS : 0;
+    if (rc == 0)
+        rc = look.coded_bytes > 0 ? begin_coded(t, req, &look) : begin_raw(t, req);
+    if (rc == 0)
+        return;
+    req->status = rc;
+    req->done(req);
+}

@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "core/key/namespace.h"
+#include "store/coded/coded_private.h"
+
+#include <errno.h>
+#include <string.h>
+
+/*
+ * Chunks on their way to the disk. One thread encodes them in the order in which they were put, and
+ * gives them to the inner tier in this order too, raw ones included: a tier rejects a chunk whose
+ * parent it has not been given yet.
+ */
+
+static struct tierce__coded_put *put_of(struct tierce__list *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct tierce__coded_put, node);
+}
+
+/* ---- the element of a namespace -------------------------------------------------------------- */
+
+static enum tierce__element read_element(struct tierce__coded_tier *t, uint32_t ns, bool *known)
+{
+    struct tierce__namespace_read read;
+    const char *text = tierce__namespaces_text(t->namespaces, ns);
+    *known = text != NULL; /* another process may have stored the text by the next put */
+    if (text == NULL || tierce__namespace_read(&read, text) < 0)
+        return TIERCE__ELEMENT_RAW;
+    enum tierce__element element = tierce__element_of_dtype(read.ns.kv_dtype);
+    tierce__namespace_read_fini(&read);
+    return element;
+}
+
+static enum tierce__element element_of(struct tierce__coded_tier *t, uint32_t ns)
+{
+    TIERCE_ASSERT(ns < TIERCE__CODED_NS_MAX);
+    /* relaxed: threads that find the same text read the same element. */
+    uint8_t noted = atomic_load_explicit(&t->elements[ns], memory_order_relaxed);
+    if (noted > 0)
+        return (enum tierce__element)(noted - 1);
+    bool known;
+    enum tierce__element element = read_element(t, ns, &known);
+    if (known)
+        atomic_store_explicit(&t->elements[ns], (uint8_t)(element + 1), memory_order_relaxed);
+    return element;
+}
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+
+static bool is_sane(const struct tierce__store_req *req)
+{
+    return req->buf != NULL && req->object_bytes >= TIERCE__CHUNK_ALIGN &&
+           req->object_bytes % TIERCE__CHUNK_ALIGN == 0 && req->object_bytes <= req->buf->bytes;
+}
+
+/* Why a chunk is not to be encoded; TIERCE__CODED_RAWS: it is. Under the lock. */
+static enum tierce__coded_raw stays_raw(struct tierce__coded_tier *t, enum tierce__element element)
+{
+    if (element == TIERCE__ELEMENT_RAW)
+        return TIERCE__CODED_RAW_ELEMENT;
+    if (tierce__coded_is_slow(t))
+        return TIERCE__CODED_RAW_SLOW;
+    return t->queued_bytes > t->queue_bytes_max / 2 ? TIERCE__CODED_RAW_BEHIND : TIERCE__CODED_RAWS;
+}
+
+static bool start_encoder(struct tierce__coded_tier *t)
+{
+    tierce__lock_assert_held(&t->lock);
+    if (!t->encoder_runs)
+        t->encoder_runs = tierce__coded_pool(t) == 0 &&
+                          tierce__thread_start(&t->encoder, tierce__coded_encoder_main, t) == 0;
+    return t->encoder_runs;
+}
+
+/* Adds a put to the queue; NULL: there is no memory or no room. Under the lock. */
+static struct tierce__coded_put *
+enqueue(struct tierce__coded_tier *t, struct tierce__store_req *req, enum tierce__element element)
+{
+    bool is_empty = tierce__list_empty(&t->puts);
+    if (!is_empty && t->queued_bytes + req->object_bytes > t->queue_bytes_max)
+        return NULL;
+    struct tierce__coded_put *p = start_encoder(t) ? tierce__calloc(1, sizeof(*p)) : NULL;
+    if (p == NULL)
+        return NULL;
+    p->tier = t;
+    p->req = req;
+    p->key = req->keys[0];
+    p->raw = req->buf;
+    p->element = element;
+    p->users = 1;
+    tierce__buf_acquire(p->raw);
+    tierce__list_push_back(&t->puts, &p->node);
+    t->queued_bytes += req->object_bytes;
+    t->put_count++;
+    if (req->deadline_ns < t->put_deadline)
+        t->put_deadline = req->deadline_ns;
+    tierce__cond_signal(&t->encode_cond);
+    return p;
+}
+
+bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_req *req)
+{
+    if (t->codec == NULL || !is_sane(req))
+        return false;
+    enum tierce__element element = element_of(t, req->keys[0].ns);
+    tierce__lock_take(&t->lock);
+    enum tierce__coded_raw why = stays_raw(t, element);
+    bool must_queue = !tierce__list_empty(&t->puts); /* behind chunks that may be its parents */
+    bool passes = t->closing || (why != TIERCE__CODED_RAWS && !must_queue);
+    struct tierce__coded_put *p = NULL;
+    if (!passes)
+        p = enqueue(t, req, why == TIERCE__CODED_RAWS ? element : TIERCE__ELEMENT_RAW);
+    if (!passes && p == NULL) {
+        passes = !must_queue;
+        why = TIERCE__CODED_RAW_MEMORY;
+        t->dropped += must_queue;
+    }
+    if ((p != NULL || passes) && why != TIERCE__CODED_RAWS && !t->closing)
+        t->stats.raw_chunks[why]++;
+    tierce__lock_drop(&t->lock);
+    if (p != NULL || passes)
+        return p != NULL;
+    req->status = TIERCE_E_FULL;
+    req->done(req);
+    return true;
+}
+
+/* ---- cancelling ------------------------------------------------------------------------------ */
+
+static bool concerns(const struct tierce__store_req *req, const struct tierce__key *key)
+{
+    if (req->op == TIERCE__STORE_DELETE)
+        return tierce__key_equal(&req->keys[0], key);
+    return req->key_count == 0 || req->keys[0].ns == key->ns;
+}
+
+bool tierce__coded_puts_cancel(struct tierce__coded_tier *t, const struct tierce__store_req *req,
+                               struct tierce__list *finished)
+{
+    bool waits = false;
+    tierce__lock_assert_held(&t->lock);
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &t->puts) {
+        struct tierce__coded_put *p = put_of(it);
+        if (req != NULL && !concerns(req, &p->key))
+            continue;
+        waits |= p->state == TIERCE__CODED_PASSING;
+        p->cancelled |= p->state == TIERCE__CODED_ENCODING;
+        if (p->state != TIERCE__CODED_QUEUED)
+            continue;
+        tierce__list_remove(it);
+        tierce__list_push_back(finished, it);
+        t->queued_bytes -= p->req->object_bytes;
+    }
+    return waits;
+}
+
+/* One of the two holders of a put lets go of it. */
+static void leave(struct tierce__coded_put *p)
+{
+    struct tierce__coded_tier *t = p->tier;
+    tierce__lock_take(&t->lock);
+    TIERCE_ASSERT(p->users > 0);
+    bool last = --p->users == 0;
+    if (last)
+        t->put_count--;
+    if (t->closing)
+        tierce__cond_broadcast(&t->idle_cond);
+    tierce__lock_drop(&t->lock);
+    if (last)
+        tierce__free(p);
+}
+
+/* Answers a put that the inner tier was not given. */
+static void answer(struct tierce__coded_put *p, int status)
+{
+    struct tierce__store_req *req = p->req;
+    tierce__buf_release(p->raw);
+    req->status = status;
+    req->done(req);
+    leave(p);
+}
+
+void tierce__coded_puts_answer(struct tierce__list *finished, int status)
+{
+    while (!tierce__list_empty(finished)) {
+        struct tierce__coded_put *p = put_of(finished->next);
+        tierce__list_remove(&p->node);
+        answer(p, status);
+    }
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static void give_back(struct tierce__coded_put *p)
+{
+    struct tierce__coded_tier *t = p->tier;
+    uint64_t bytes = p->coded->bytes;
+    tierce__buf_release(p->coded);
+    p->coded = NULL;
+    tierce__lock_take(&t->lock);
+    TIERCE_ASSERT(t->put_staging >= bytes);
+    t->put_staging -= bytes;
+    tierce__cond_signal(&t->encode_cond);
+    tierce__lock_drop(&t->lock);
+}
+
+static void put_done(struct tierce__store_req *inner)
+{
+    struct tierce__coded_put *p = inner->arg;
+    struct tierce__store_req *req = p->req;
+    give_back(p);
+    req->found = inner->found;
+    req->repeats = inner->repeats;
+    req->status = inner->status;
+    req->done(req);
+    leave(p);
+}
+
+/* Whether the inner tier has the chunk already, so that encoding it would be in vain. */
+static void note_look(struct tierce__store_req *req)
+{
+    (void)req;
+}
+
+static bool is_stored(struct tierce__coded_put *p)
+{
+    struct tierce__store_req look = {.op = TIERCE__STORE_LOOKUP,
+                                     .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                     .done = note_look,
+                                     .keys = &p->key,
+                                     .key_count = 1};
+    return tierce__coded_pass(p->tier, &look) && look.status == 0 && look.found == 1;
+}
+
+/* Encodes a chunk; p->coded stays NULL if it stays raw. */
+static void encode(struct tierce__coded_put *p)
+{
+    struct tierce__coded_tier *t = p->tier;
+    struct tierce__chunk_info info;
+    enum tierce__coded_raw why = TIERCE__CODED_RAW_LONGER;
+    uint64_t begun = tierce__now_ns(), room = 0;
+    int64_t length = 0;
+    if (is_stored(p))
+        return;
+    if (tierce__chunk_parse(&info, p->raw->data, p->req->object_bytes) == 0 &&
+        info.extent.object_bytes == p->req->object_bytes) {
+        room = tierce__coded_room(p->raw->data, &info);
+        p->coded = tierce__coded_alloc(t, room);
+        why = p->coded == NULL ? TIERCE__CODED_RAW_MEMORY : why;
+    }
+    if (p->coded != NULL)
+        length =
+            tierce__coded_encode(p->coded->data, room, p->raw->data, &info, t->codec, p->element);
+    if (length <= 0 && p->coded != NULL) {
+        tierce__buf_release(p->coded);
+        p->coded = NULL;
+    }
+    uint64_t took = tierce__now_ns() - begun;
+    tierce__lock_take(&t->lock);
+    t->stats.encode_ns += took;
+    if (p->coded != NULL) {
+        t->stats.encoded_chunks++;
+        t->stats.encoded_raw_bytes += p->req->object_bytes;
+        t->stats.encoded_bytes += (uint64_t)length;
+        t->put_staging += p->coded->bytes;
+    } else {
+        t->stats.raw_chunks[why]++;
+    }
+    tierce__lock_drop(&t->lock);
+    p->coded_bytes = (uint64_t)length;
+}
+
+/* Gives a put to the inner tier, coded or raw. */
+static void pass(struct tierce__coded_put *p)
+{
+    struct tierce__buf *raw = p->raw;
+    if (p->coded == NULL) {
+        struct tierce__store_req *req = p->req;
+        req->coded_bytes = 0;
+        /* The request is the caller's from here on. */
+        if (!tierce__coded_pass(p->tier, req)) {
+            req->status = TIERCE_E_CLOSED;
+            req->done(req);
+        }
+        tierce__buf_release(raw);
+        return;
+    }
+    p->inner = *p->req;
+    p->inner.done = put_done;
+    p->inner.arg = p;
+    p->inner.buf = p->coded;
+    p->inner.coded_bytes = p->coded_bytes;
+    p->users++; /* the inner tier; nobody else looks at it now */
+    if (!tierce__coded_pass(p->tier, &p->inner)) {
+        p->inner.status = TIERCE_E_CLOSED;
+        put_done(&p->inner);
+    }
+    tierce__buf_release(raw);
+}
+
+/* Requests that have waited for a put to be passed on. */
+static void submit_deferred(struct tierce__coded_tier *t, struct tierce__list *deferred)
+{
+    while (!tierce__list_empty(deferred)) {
+        struct tierce__store_req *req =
+            TIERCE__CONTAINER_OF(deferred->next, struct tierce__store_req, node);
+        tierce__list_remove(&req->node);
+        t->base.ops->submit(&t->base, req);
+    }
+}
+
+static void handle(struct tierce__coded_tier *t, struct tierce__coded_put *p)
+{
+    struct tierce__list deferred;
+    uint64_t bytes = p->req->object_bytes;
+    tierce__list_init(&deferred);
+    if (p->element != TIERCE__ELEMENT_RAW)
+        encode(p);
+    tierce__lock_take(&t->lock);
+    bool cancelled = p->cancelled;
+    p->state = TIERCE__CODED_PASSING;
+    tierce__lock_drop(&t->lock);
+    if (cancelled) {
+        if (p->coded != NULL)
+            give_back(p);
+    } else {
+        pass(p);
+    }
+    tierce__lock_take(&t->lock);
+    tierce__list_remove(&p->node);
+    t->queued_bytes -= bytes;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &t->deferred) {
+        tierce__list_remove(it);
+        tierce__list_push_back(&deferred, it);
+    }
+    tierce__lock_drop(&t->lock);
+    if (cancelled)
+        answer(p, TIERCE_E_CANCELLED);
+    else
+        leave(p);
+    submit_deferred(t, &deferred);
+}
+
+/* The next put, if there is memory to encode it. Under the lock. */
+static struct tierce__coded_put *next_put(struct tierce__coded_tier *t)
+{
+    if (tierce__list_empty(&t->puts))
+        return NULL;
+    struct tierce__coded_put *p = put_of(t->puts.next);
+    bool fits = p->element == TIERCE__ELEMENT_RAW || t->put_staging == 0 ||
+                t->put_staging + p->req->object_bytes <= t->staging_bytes_max;
+    return fits ? p : NULL;
+}
+
+/* Takes the puts off the queue whose deadline has passed. Under the lock. */
+static void sweep(struct tierce__coded_tier *t, struct tierce__list *late)
+{
+    uint64_t now = tierce__now_ns();
+    if (now < t->put_deadline)
+        return;
+    t->put_deadline = TIERCE__DEADLINE_NEVER;
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &t->puts) {
+        struct tierce__coded_put *p = put_of(it);
+        TIERCE_DASSERT(p->state == TIERCE__CODED_QUEUED);
+        if (p->req->deadline_ns <= now) {
+            tierce__list_remove(it);
+            tierce__list_push_back(late, it);
+            t->queued_bytes -= p->req->object_bytes;
+        } else if (p->req->deadline_ns < t->put_deadline) {
+            t->put_deadline = p->req->deadline_ns;
+        }
+    }
+}
+
+void *tierce__coded_encoder_main(void *arg)
+{
+    struct tierce__coded_tier *t = arg;
+    tierce__thread_does_not_interrupt();
+    tierce__lock_take(&t->lock);
+    while (!t->stop) {
+        struct tierce__list late;
+        tierce__list_init(&late);
+        sweep(t, &late);
+        if (!tierce__list_empty(&late)) {
+            tierce__lock_drop(&t->lock);
+            tierce__coded_puts_answer(&late, TIERCE_E_DEADLINE);
+            tierce__lock_take(&t->lock);
+            continue;
+        }
+        struct tierce__coded_put *p = next_put(t);
+        if (p == NULL) {
+            (void)tierce__cond_wait(&t->encode_cond, &t->lock, t->put_deadline);
+            continue;
+        }
+        p->state = TIERCE__CODED_ENCODING;
+        tierce__lock_drop(&t->lock);
+        handle(t, p);
+        tierce__lock_take(&t->lock);
+    }
+    tierce__lock_drop(&t->lock);
+    return NULL;
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/coded/coded_tier.h"
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/log/log.h"
+#include "store/coded/coded_private.h"
+
+#include <errno.h>
+
+#define STAGING_BYTES (64u << 20)
+#define POOL_MIN      (1u << 20)
+#define STAGED_MAX    1024u /* buffers */
+/* What has to be read, and decoded, before the two speeds decide anything. */
+#define MEASURED_BYTES (64.0 * 1048576)
+/* Then older reads count half. */
+#define RECENT_BYTES (1024.0 * 1048576)
+
+static struct tierce__coded_tier *tier_of(struct tierce__tier *tier)
+{
+    struct tierce__coded_tier *t = (struct tierce__coded_tier *)tier;
+    TIERCE_CHECK_MAGIC(t, TIERCE__CODED_MAGIC);
+    return t;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+int tierce__coded_pool(struct tierce__coded_tier *t)
+{
+    tierce__lock_assert_held(&t->lock);
+    uint64_t bytes = 2 * t->staging_bytes_max;
+    if (t->pool != NULL || t->no_pool)
+        return 0;
+    return tierce__pool_create(
+        &t->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
+                                              .cap_bytes = bytes > POOL_MIN ? bytes : POOL_MIN,
+                                              .buf_count_max = STAGED_MAX,
+                                              .no_touch = true});
+}
+
+/* The tier has a pool of its own, because that of the chunks may be full of chunks that are lent,
+ * for instance to the load that reads. */
+struct tierce__buf *tierce__coded_alloc(struct tierce__coded_tier *t, uint64_t bytes)
+{
+    struct tierce__buf *buf;
+    if (!t->no_pool && tierce__pool_alloc(t->pool, &buf, bytes) == 0)
+        return buf;
+    return t->alloc(t->alloc_arg, bytes);
+}
+
+/* ---- the inner tier -------------------------------------------------------------------------- */
+
+bool tierce__coded_pass(struct tierce__coded_tier *t, struct tierce__store_req *inner)
+{
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    tierce__lock_take(&t->lock);
+    bool passes = !t->inner_closes;
+    t->passing += passes;
+    tierce__lock_drop(&t->lock);
+    if (!passes)
+        return false;
+    t->inner->ops->submit(t->inner, inner);
+    tierce__lock_take(&t->lock);
+    t->passing--;
+    if (t->closing)
+        tierce__cond_broadcast(&t->idle_cond);
+    tierce__lock_drop(&t->lock);
+    return true;
+}
+
+void tierce__coded_device_begin(struct tierce__coded_tier *t)
+{
+    tierce__lock_assert_held(&t->lock);
+    if (t->device_reading++ == 0)
+        t->device_since_ns = tierce__now_ns();
+}
+
+void tierce__coded_device_end(struct tierce__coded_tier *t, const struct tierce__store_req *inner)
+{
+    uint64_t now = tierce__now_ns();
+    tierce__lock_assert_held(&t->lock);
+    TIERCE_ASSERT(t->device_reading > 0);
+    t->device_reading--;
+    t->device_s += (double)(now - t->device_since_ns) / 1e9;
+    t->device_since_ns = now;
+    if (inner->status == 0)
+        t->device_bytes += (double)inner->length;
+    if (t->device_bytes < RECENT_BYTES)
+        return;
+    t->device_bytes /= 2;
+    t->device_s /= 2;
+}
+
+static double device_speed(const struct tierce__coded_tier *t)
+{
+    return t->device_bytes >= MEASURED_BYTES && t->device_s > 0 ? t->device_bytes / t->device_s : 0;
+}
+
+static double decode_speed(const struct tierce__coded_tier *t)
+{
+    const struct tierce__coded_stats *s = &t->stats;
+    if ((double)s->decoded_raw_bytes < MEASURED_BYTES || s->decode_ns == 0)
+        return 0;
+    return (double)s->decoded_raw_bytes / ((double)s->decode_ns / 1e9) * t->decode_threads;
+}
+
+/* While a chunk is decoded the next is read, so a load takes as long as the slower of the two. */
+bool tierce__coded_is_slow(struct tierce__coded_tier *t)
+{
+    double device = device_speed(t), decode = decode_speed(t);
+    tierce__lock_assert_held(&t->lock);
+    if (device == 0 || decode == 0 || decode >= device)
+        return false;
+    if (!t->slow_is_told)
+        tierce__log(TIERCE_LOG_WARN, "codec_not_used",
+                    "codec=%s decode_MBps=%.0f device_MBps=%.0f effect=\"new chunks stay raw, "
+                    "because decoding them would make loads slower\"",
+                    t->codec->name, decode / 1e6, device / 1e6);
+    t->slow_is_told = true;
+    return true;
+}
+
+/* ---- submit ---------------------------------------------------------------------------------- */
+
+/* A deletion or a clear: puts before it are cancelled. */
+static void forget(struct tierce__coded_tier *t, struct tierce__store_req *req)
+{
+    struct tierce__list finished;
+    tierce__list_init(&finished);
+    tierce__list_init(&req->node);
+    tierce__lock_take(&t->lock);
+    bool waits = !t->closing && tierce__coded_puts_cancel(t, req, &finished);
+    if (waits)
+        tierce__list_push_back(&t->deferred, &req->node);
+    tierce__lock_drop(&t->lock);
+    tierce__coded_puts_answer(&finished, TIERCE_E_CANCELLED);
+    if (waits || tierce__coded_pass(t, req))
+        return;
+    req->status = TIERCE_E_CLOSED;
+    req->done(req);
+}
+
+static bool is_closing(struct tierce__coded_tier *t)
+{
+    tierce__lock_take(&t->lock);
+    bool closing = t->closing;
+    tierce__lock_drop(&t->lock);
+    return closing;
+}
+
+static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    bool forgets =
+        req->op == TIERCE__STORE_CLEAR || (req->op == TIERCE__STORE_DELETE && !req->only_asks);
+    if (req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT)
+        req->coded_bytes = 0;
+    if (is_closing(t)) {
+        req->status = TIERCE_E_CLOSED;
+        req->found = 0;
+        req->done(req);
+    } else if (req->op == TIERCE__STORE_GET) {
+        tierce__coded_get_begin(t, req);
+    } else if (forgets) {
+        forget(t, req);
+    } else if (req->op != TIERCE__STORE_PUT || !tierce__coded_put_begin(t, req)) {
+        if (tierce__coded_pass(t, req))
+            return;
+        req->status = TIERCE_E_CLOSED;
+        req->done(req);
+    }
+}
+
+static void touch(struct tierce__tier *tier, const struct tierce__key *keys, size_t count,
+                  size_t used)
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    t->inner->ops->touch(t->inner, keys, count, used);
+}
+
+static void stats(struct tierce__tier *tier, struct tierce__tier_stats *out)
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    t->inner->ops->stats(t->inner, out);
+    tierce__lock_take(&t->lock);
+    out->queued_bytes += t->queued_bytes;
+    out->dropped_puts += t->dropped;
+    tierce__lock_drop(&t->lock);
+}
+
+static void why(struct tierce__tier *tier, char text[TIERCE__TIER_WHY_BYTES])
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    t->inner->ops->why(t->inner, text);
+}
+
+static void watch(struct tierce__tier *tier, tierce__tier_watch_fn *fn, void *arg)
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    t->inner->ops->watch(t->inner, fn, arg);
+}
+
+static bool scan(struct tierce__tier *tier, uint32_t *cursor, uint32_t places,
+                 tierce__tier_watch_fn *fn, void *arg)
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    return t->inner->ops->scan(t->inner, cursor, places, fn, arg);
+}
+
+void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_stats *out)
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    tierce__lock_take(&t->lock);
+    *out = t->stats;
+    out->codec = t->codec;
+    out->device_bytes_per_s = device_speed(t);
+    out->decode_bytes_per_s = decode_speed(t);
+    tierce__lock_drop(&t->lock);
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static void free_tier(struct tierce__coded_tier *t)
+{
+    tierce__coded_heads_free(t);
+    tierce__lock_fini(&t->lock);
+    tierce__cond_fini(&t->encode_cond);
+    tierce__cond_fini(&t->decode_cond);
+    tierce__cond_fini(&t->idle_cond);
+    tierce__pool_destroy(t->pool);
+    tierce__free(t->elements);
+    t->magic = 0;
+    tierce__free(t);
+}
+
+/* Ends the requests that are not with the inner tier, as far as the deadline allows, and after it
+ * the calls of the inner tier. */
+static void drain(struct tierce__coded_tier *t, uint64_t deadline_ns)
+{
+    struct tierce__list finished;
+    tierce__list_init(&finished);
+    tierce__lock_take(&t->lock);
+    TIERCE_ASSERT(!t->closing);
+    t->closing = true;
+    while ((!tierce__list_empty(&t->puts) || t->get_count > 0) &&
+           tierce__cond_wait(&t->idle_cond, &t->lock, deadline_ns))
+        ;
+    (void)tierce__coded_puts_cancel(t, NULL, &finished);
+    t->inner_closes = true;
+    tierce__cond_broadcast(&t->decode_cond);
+    tierce__lock_drop(&t->lock);
+    tierce__coded_puts_answer(&finished, TIERCE_E_CLOSED);
+    tierce__lock_take(&t->lock);
+    while (t->passing > 0 || !tierce__list_empty(&t->puts))
+        (void)tierce__cond_wait(&t->idle_cond, &t->lock, TIERCE__DEADLINE_NEVER);
+    tierce__lock_drop(&t->lock);
+}
+
+static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
+{
+    struct tierce__coded_tier *t = tier_of(tier);
+    drain(t, deadline_ns);
+    /* The inner tier answers all that it has; the threads decode and count it. */
+    bool closed = t->inner->ops->close(t->inner, deadline_ns);
+    if (!closed)
+        return false;
+    tierce__lock_take(&t->lock);
+    while (t->get_count > 0 || t->put_count > 0)
+        (void)tierce__cond_wait(&t->idle_cond, &t->lock, TIERCE__DEADLINE_NEVER);
+    t->stop = true;
+    tierce__cond_broadcast(&t->encode_cond);
+    tierce__cond_broadcast(&t->decode_cond);
+    bool encoder_runs = t->encoder_runs;
+    tierce__lock_drop(&t->lock);
+    if (encoder_runs)
+        pthread_join(t->encoder, NULL);
+    tierce__threads_join(&t->decoders);
+    free_tier(t);
+    return true;
+}
+
+static void init_lists(struct tierce__coded_tier *t)
+{
+    tierce__lock_init(&t->lock, TIERCE__LOCK_CODED);
+    tierce__cond_init(&t->encode_cond);
+    tierce__cond_init(&t->decode_cond);
+    tierce__cond_init(&t->idle_cond);
+    struct tierce__list *lists[] = {&t->puts,    &t->deferred, &t->heads, &t->parked,
+                                    &t->waiting, &t->resumed,  &t->ready};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        tierce__list_init(lists[i]);
+    t->next_deadline = t->put_deadline = TIERCE__DEADLINE_NEVER;
+}
+
+int tierce__coded_tier_open(struct tierce__tier **out, const struct tierce__coded_opts *opts)
+{
+    if (opts->size != sizeof(*opts) || opts->tier == NULL || opts->alloc == NULL ||
+        opts->namespaces == NULL)
+        return TIERCE_E_ARGUMENT;
+    TIERCE_ASSERT((opts->tier->ops->caps & (TIERCE__TIER_LENDS | TIERCE__TIER_SHARED)) == 0);
+    struct tierce__coded_tier *t = tierce__calloc(1, sizeof(*t));
+    if (t == NULL)
+        return -ENOMEM;
+    t->elements = tierce__calloc(TIERCE__CODED_NS_MAX, sizeof(*t->elements));
+    if (t->elements == NULL) {
+        tierce__free(t);
+        return -ENOMEM;
+    }
+    init_lists(t);
+    t->magic = TIERCE__CODED_MAGIC;
+    t->inner = opts->tier;
+    t->codec = opts->codec;
+    t->namespaces = opts->namespaces;
+    t->no_pool = opts->no_pool;
+    t->alloc = opts->alloc;
+    t->alloc_arg = opts->alloc_arg;
+    t->queue_bytes_max = opts->queue_bytes_max > 0 ? opts->queue_bytes_max : STAGING_BYTES;
+    t->staging_bytes_max = opts->staging_bytes_max > 0 ? opts->staging_bytes_max : STAGING_BYTES;
+    t->decode_threads = tierce__processors() > 1 ? 2 : 1;
+    if (opts->decode_threads > 0)
+        t->decode_threads = opts->decode_threads;
+    t->ops = (struct tierce__tier_ops){.name = opts->tier->ops->name,
+                                       .caps = opts->tier->ops->caps,
+                                       .read_bytes = opts->tier->ops->read_bytes,
+                                       .submit = submit,
+                                       .touch = touch,
+                                       .stats = stats,
+                                       .why = opts->tier->ops->why != NULL ? why : NULL,
+                                       .watch = watch,
+                                       .scan = scan,
+                                       .close = close_tier};
+    t->base.ops = &t->ops;
+    *out = &t->base;
+    return 0;
+}

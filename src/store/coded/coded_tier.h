@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_STORE_CODED_TIER_H
+#define TIERCE_STORE_CODED_TIER_H
+
+#include "core/codec/codec.h"
+#include "core/key/namespaces.h"
+#include "store/tier.h"
+
+/*
+ * A tier around a disk tier that encodes chunks before they are written, and decodes them when they
+ * are read. Its callers see raw chunks only: lengths, ranges and bytes are those of the raw object,
+ * bit by bit. The disk holds coded objects (core/chunk/coded.h) beside raw ones, and its journal
+ * states which is which, so a store can hold both, and the codec can change at any time.
+ *
+ * PUT: a thread of the tier encodes chunk after chunk, so that no store waits for it, in the order
+ * in which they were put. A chunk stays raw if its namespace states no known element type, if it
+ * would not become shorter, if the thread is behind, or if decoding is slower than the device.
+ *
+ * GET: the head of a coded object is read once for the requests that want ranges of it, then the
+ * coded layers of each range, which a thread of the tier verifies and decodes. A layer that lies
+ * partly in a range is decoded into memory of its own. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:
+ * the object is damaged; TIERCE_E_VERSION: this build has no such codec.
+ *
+ * Threads: one that encodes, and `decode_threads`, all started when they are first needed.
+ */
+
+struct tierce__coded_opts {
+    size_t size;                           /* sizeof(struct tierce__coded_opts) */
+    struct tierce__tier *tier;             /* [transfer, on success only] a disk tier */
+    const struct tierce__codec *codec;     /* for new chunks; NULL: none, but coded ones are read */
+    struct tierce__namespaces *namespaces; /* [borrow until close] */
+    /* Memory for coded bytes that do not fit into the tier's own; NULL: there is none now. Called
+     * without a lock, must not block. */
+    struct tierce__buf *(*alloc)(void *arg, uint64_t bytes);
+    void *alloc_arg;
+    uint64_t queue_bytes_max;   /* of chunks that wait to be encoded; more are dropped */
+    uint64_t staging_bytes_max; /* of coded bytes in memory, in each direction, for which the tier
+                                   has a pool of its own; 0: 64 MiB */
+    bool no_pool;               /* no pool of its own: for tests */
+    uint32_t decode_threads;    /* 0: 2, or 1 on a machine with one processor */
+};
+
+/* Errors: -ENOMEM, TIERCE_E_ARGUMENT. */
+TIERCE_MUSTUSE int tierce__coded_tier_open(struct tierce__tier **out,
+                                           const struct tierce__coded_opts *opts);
+
+/* Why a chunk was stored raw while a codec was set. */
+enum tierce__coded_raw {
+    TIERCE__CODED_RAW_ELEMENT, /* no known element type */
+    TIERCE__CODED_RAW_LONGER,  /* it would not become shorter, or is no chunk */
+    TIERCE__CODED_RAW_BEHIND,  /* the thread that encodes is behind */
+    TIERCE__CODED_RAW_MEMORY,  /* there was no memory to encode */
+    TIERCE__CODED_RAW_SLOW,    /* decoding is slower than the device */
+    TIERCE__CODED_RAWS
+};
+
+struct tierce__coded_stats {
+    const struct tierce__codec *codec; /* for new chunks, or NULL */
+    uint64_t encoded_chunks;
+    uint64_t encoded_raw_bytes, encoded_bytes; /* before and after */
+    uint64_t encode_ns;                        /* also of chunks that would not become shorter */
+    uint64_t decoded_raw_bytes, decoded_bytes; /* after and before */
+    uint64_t decode_ns;                        /* of all threads together */
+    uint64_t raw_chunks[TIERCE__CODED_RAWS];
+    double device_bytes_per_s; /* how fast the device reads; 0: not known */
+    double decode_bytes_per_s; /* raw bytes of all threads; 0: not known */
+};
+
+/* `tier` is from tierce__coded_tier_open. Thread: any. */
+void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_stats *out);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An engine whose disk has a codec: chunks come back, damage is a miss, the choice can change. */
+#define FX_CHUNK_BLOCKS 16u /* long enough to become shorter */
+#include "base/alloc.h"
+#include "check_main.h"
+#include "engine/observe/engine_metrics.h"
+#include "engine_fixture.h"
+#include "silent_log.h"
+#include "store/coded/coded_tier.h"
+#include "wait_for.h"
+
+#include <fcntl.h>
+
+static struct fixture fx;
+static int32_t ids[FX_BLOCKS];
+static const char *const raw[] = {"disk.codec", "none", NULL};
+
+/* Not in order, and each once. */
+static void name_blocks(void)
+{
+    for (int32_t i = 0; i < (int32_t)FX_BLOCKS; i++)
+        ids[i] = (i * 45 + 7) % (int32_t)FX_BLOCKS;
+}
+
+static int64_t load_all(const struct tierce_chain *chain, size_t blocks)
+{
+    uint8_t origins[FX_BLOCKS];
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, blocks, ids);
+    int64_t loaded = tierce_load(fx.view, &what, origins);
+    for (size_t b = 0; loaded >= 0 && b < blocks; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_FAILED ||
+                  (origins[b] == TIERCE_ORIGIN_DISK && fx_right(&fx, chain, b, ids[b])));
+    return loaded;
+}
+
+static struct tierce__coded_stats codec_stats(void)
+{
+    struct tierce__coded_stats stats;
+    tierce__coded_tier_stats(fx.engine->levels[1].coded, &stats);
+    return stats;
+}
+
+static void restart(const char *const *sets)
+{
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    fx_close(&fx);
+    fx_open(&fx, true, sets);
+}
+
+START_TEST(chunks_come_back_whatever_the_codec_is_now)
+{
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 70, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 70, ids, true), 70);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    struct tierce__coded_stats stats = codec_stats();
+    ck_assert_uint_ge(stats.encoded_chunks, 4); /* the tail may be too short */
+    ck_assert_uint_lt(stats.encoded_bytes, stats.encoded_raw_bytes);
+    size_t bytes;
+    char *page = tierce__engine_metrics(fx.engine, &bytes);
+    ck_assert_ptr_nonnull(strstr(page, "tierce_codec_encoded_chunks_total"));
+    ck_assert_ptr_nonnull(strstr(page, "tierce_codec_raw_chunks_total{reason=\"longer\"}"));
+    tierce__free(page);
+    restart(raw);
+    ck_assert_uint_eq(fx_found(&fx, chain, 70, 0, 0, NULL), 70);
+    ck_assert_int_eq(load_all(chain, 70), 70);
+    stats = codec_stats();
+    ck_assert_uint_gt(stats.decoded_raw_bytes, stats.decoded_bytes);
+    /* New chunks are raw now, behind coded ones of the same prompt. */
+    struct tierce_chain *longer = fx_chain(&fx, 1, 128, 0);
+    ck_assert_int_eq(fx_store(&fx, longer, 128, ids, false), 64);
+    ck_assert_uint_eq(codec_stats().encoded_chunks, 0);
+    restart(NULL);
+    ck_assert_int_eq(load_all(longer, 128), 128);
+    tierce_chain_destroy(longer);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* Inverts all bytes of the data file that are no page of zeroes. */
+static void damage(void)
+{
+    char path[80];
+    uint8_t page[4096];
+    snprintf(path, sizeof(path), "%s/data", fx.folder);
+    int fd = open(path, O_RDWR);
+    ck_assert_int_ge(fd, 0);
+    for (off_t at = 0; pread(fd, page, sizeof(page), at) == (ssize_t)sizeof(page);
+         at += (off_t)sizeof(page)) {
+        if (memcmp(page, "TIERCECK", 8) == 0)
+            continue; /* headers, which have sums of their own */
+        for (size_t i = 0; i < sizeof(page); i++)
+            page[i] = (uint8_t)~page[i];
+        ck_assert_int_eq(pwrite(fd, page, sizeof(page), at), sizeof(page));
+    }
+    close(fd);
+}
+
+START_TEST(a_damaged_chunk_is_a_miss_and_leaves)
+{
+    silence_log();
+    fx_open(&fx, true, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, ids, false), 16);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(codec_stats().encoded_chunks, 1);
+    fx_close(&fx);
+    damage();
+    fx_open(&fx, true, NULL);
+    ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
+    ck_assert_int_eq(load_all(chain, 16), 0);
+    struct tierce_engine_stats stats = fx_stats(&fx);
+    ck_assert_int_ge(stats.checksum_failures + stats.identity_failures, 1);
+    WAIT_FOR(fx_found(&fx, chain, 16, 0, 0, NULL) == 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 16, ids, false), 16);
+    restart(NULL);
+    ck_assert_int_eq(load_all(chain, 16), 16);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
+           .tests = {chunks_come_back_whatever_the_codec_is_now,
+                     a_damaged_chunk_is_a_miss_and_leaves})
