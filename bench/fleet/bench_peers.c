@@ -2,10 +2,10 @@
 /*
  * Chunks of another engine's memory by peers://, over TCP on loopback, against as many bytes
  * through bare sockets, and out of the memory of another process by the transfer engines of others,
- * if Python has them. The holder has one address, and then two. Both engines are in this process,
- * and their manager in one of its own. To measure over a slower network, or over two links, run it
- * in a network namespace whose loopback device has a rate, or one for each address
- * (docs/inside/benchmarks.md).
+ * if Python has them. The holder has one address, then TLS, and then two addresses. Both engines
+ * are in this process, and their manager in one of its own. To measure over a slower network, or
+ * over two links, run it in a network namespace whose loopback device has a rate, or one for each
+ * address (docs/inside/benchmarks.md).
  */
 #include <errno.h>
 #include <limits.h>
@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "bench/bench_kv.h"
+#include "bench/fleet/bench_certificate.h"
 #include "bench/fleet/bench_engines.h"
 #include "bench/fleet/bench_manager_process.h"
 #include "bench/fleet/bench_sockets.h"
@@ -28,9 +29,12 @@
 
 enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32 };
 
+enum variant { ONE_ADDRESS, ONE_TLS, TWO_ADDRESSES };
+
 struct peers_bench {
     const struct tierce__bench *bench;
-    bool has_two; /* addresses */
+    enum variant variant;
+    char certificate[PATH_MAX]; /* "": none */
     struct tierce__bench_manager_process manager;
     struct tierce__kv holder;
     struct tierce_chain *chain;
@@ -118,13 +122,16 @@ static int open_holder(struct peers_bench *b, const char *url)
     const struct tierce__bench_param params[] = {
         {"memory.size", "128MiB"},
         {"remote.urls", url},
-        {"peers.listen", b->has_two ? "127.0.0.1,127.0.0.2" : ""}};
+        {"peers.listen", b->variant == TWO_ADDRESSES ? "127.0.0.1,127.0.0.2" : ""},
+        {"peers.certificate", b->certificate},
+        {"peers.key", b->certificate},
+        {"peers.ca", b->certificate}};
     struct tierce__kv *kv = &b->holder;
     *kv = (struct tierce__kv){.bench = b->bench,
                               .cell_bytes = CELL_KIB << 10,
                               .windows = 1,
                               .window_blocks = CHUNKS * TIERCE__KV_CHUNK_BLOCKS};
-    int rc = tierce__kv_open(kv, params, 3);
+    int rc = tierce__kv_open(kv, params, sizeof(params) / sizeof(*params));
     if (rc == 0)
         rc = tierce_view_chain(&b->chain, kv->view, NULL);
     if (rc == 0)
@@ -184,7 +191,14 @@ static int open_all(struct peers_bench *b)
     snprintf(spec, sizeof(spec), "{\"root_path\": \"%s/pool/\"}", folder);
     int rc = tierce__bench_manager_process_start(&b->manager, b->bench, "file", spec, NULL);
     snprintf(url, sizeof(url), "peers://127.0.0.1:%u", (unsigned)b->manager.port);
-    const struct tierce__bench_param params[] = {{"memory.size", "64MiB"}, {"remote.urls", url}};
+    if (b->variant == ONE_TLS &&
+        snprintf(b->certificate, sizeof(b->certificate), "%.4000s/own.pem", folder) > 0 && rc == 0)
+        rc = tierce__bench_certificate(b->bench, b->certificate);
+    const struct tierce__bench_param params[] = {{"memory.size", "64MiB"},
+                                                 {"remote.urls", url},
+                                                 {"peers.certificate", b->certificate},
+                                                 {"peers.key", b->certificate},
+                                                 {"peers.ca", b->certificate}};
     if (rc == 0)
         rc = tierce__pool_create(
             &b->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
@@ -192,7 +206,7 @@ static int open_all(struct peers_bench *b)
     if (rc == 0)
         rc = open_holder(b, url);
     if (rc == 0)
-        rc = tierce__bench_engine(&b->reader, b->bench, params, 2);
+        rc = tierce__bench_engine(&b->reader, b->bench, params, sizeof(params) / sizeof(*params));
     if (rc == 0)
         rc = name_chunks(b);
     if (rc != 0)
@@ -202,7 +216,7 @@ static int open_all(struct peers_bench *b)
                                                 .from = b->holder.memory,
                                                 .count = CHUNKS,
                                                 .bytes = b->holder.window_bytes / CHUNKS,
-                                                .is_spread = b->has_two};
+                                                .is_spread = b->variant == TWO_ADDRESSES};
     rc = tierce__bench_sockets_open(&b->sockets, b->bench);
     return rc == 0 ? await_directory(b) : rc;
 }
@@ -218,7 +232,7 @@ static void close_all(struct peers_bench *b)
         tierce__buf_release(b->bufs[i]);
     tierce__pool_destroy(b->pool);
     tierce__bench_manager_process_stop(&b->manager);
-    static const char *const left[] = {"pool", "startup.json", "manager.log"};
+    static const char *const left[] = {"pool", "startup.json", "manager.log", "own.pem"};
     for (size_t i = 0; i < sizeof(left) / sizeof(*left); i++) {
         char path[PATH_MAX];
         if (snprintf(path, sizeof(path), "%s/%s", b->bench->dir, left[i]) < (int)sizeof(path))
@@ -233,13 +247,19 @@ static void emit(const struct peers_bench *b, const struct tierce__bench_side *s
     double ours = (double)b->object_bytes * CHUNKS,
            bare = (double)b->sockets.bytes * (double)b->sockets.count;
     char name[64];
+    static const struct {
+        const char *text;
+        double goal;
+    } variants[] = {[ONE_ADDRESS] = {"", 0.95},
+                    [ONE_TLS] = {"; TLS", 0.3}, /* bare sockets do not encrypt */
+                    [TWO_ADDRESSES] = {"; two addresses", 0.9}};
     snprintf(name, sizeof(name), "GET %llu KiB from a peer's memory%s",
-             (unsigned long long)(b->object_bytes >> 10), b->has_two ? "; two addresses" : "");
+             (unsigned long long)(b->object_bytes >> 10), variants[b->variant].text);
     struct tierce__bench_row row = {.case_name = name,
                                     .unit = "GB/s",
                                     .value = ours / sides[0].median_ns,
                                     .limit = bare / sides[1].median_ns,
-                                    .goal = b->has_two ? 0.9 : 0.95,
+                                    .goal = variants[b->variant].goal,
                                     .value_min = ours / sides[0].max_ns,
                                     .value_max = ours / sides[0].min_ns,
                                     .limit_min = bare / sides[1].max_ns,
@@ -260,7 +280,7 @@ static int measure(struct peers_bench *b)
         {.run = get_all, .arg = b}, {.run = tierce__bench_sockets_copy, .arg = &b->sockets}};
     size_t started = 0, count = 2;
     int rc = 0;
-    while (rc == 0 && !b->has_two && started < TIERCE__BENCH_ENGINES) {
+    while (rc == 0 && b->variant == ONE_ADDRESS && started < TIERCE__BENCH_ENGINES) {
         struct tierce__bench_engine *engine = &engines[started];
         rc = tierce__bench_engine_start(engine, b->bench, started++, CHUNKS, b->sockets.bytes);
         if (rc == 0)
@@ -278,9 +298,9 @@ static int measure(struct peers_bench *b)
     return rc;
 }
 
-static int run(const struct tierce__bench *bench, bool has_two)
+static int run(const struct tierce__bench *bench, enum variant variant)
 {
-    struct peers_bench b = {.bench = bench, .has_two = has_two};
+    struct peers_bench b = {.bench = bench, .variant = variant};
     sem_init(&b.done, 0, 0);
     int rc = open_all(&b);
     if (rc == 0)
@@ -293,6 +313,8 @@ static int run(const struct tierce__bench *bench, bool has_two)
 
 int tierce__bench_peers(const struct tierce__bench *bench)
 {
-    int rc = run(bench, false);
-    return rc == 0 ? run(bench, true) : rc;
+    int rc = run(bench, ONE_ADDRESS);
+    if (rc == 0)
+        rc = run(bench, ONE_TLS);
+    return rc == 0 ? run(bench, TWO_ADDRESSES) : rc;
 }

@@ -224,8 +224,11 @@ int tierce__directory_take_slot(struct tierce__directory *directory,
     if (owner != TIERCE__NUMBER_NONE)
         directory->groups[owner].workers++;
     slot->is_joined = true;
-    slot->group_at = (uint32_t)group;
-    slot->owner_at = (uint32_t)owner;
+    /* While the slot has words, they are equal, and the cleaner reads them without this lock. */
+    if (slot->group_at != (uint32_t)group)
+        slot->group_at = (uint32_t)group;
+    if (slot->owner_at != (uint32_t)owner)
+        slot->owner_at = (uint32_t)owner;
     memcpy(slot->name, worker->name, strlen(worker->name) + 1);
     tierce__numbers_put(&directory->names, name_hash(directory, slot->group_at, slot->name),
                         (uint32_t)(slot - directory->slots));

@@ -45,6 +45,8 @@ TIERCE_MUSTUSE int tierce__peers_start(struct tierce__peers *peers, struct tierc
 /* Sets transfer_address, uses_tls, joined, load, arg, and url if it is empty. [borrow until
  * destroy] */
 void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter_opts *opts);
+/* Blocks until the deadline, and no longer than a second. A read from a disk that hangs is awaited
+ * until its own deadline, which is at most 10 s after it began. */
 void tierce__peers_stop(struct tierce__peers *peers, uint64_t deadline_ns);
 
 struct tierce__peers_stats {
