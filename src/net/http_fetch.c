@@ -225,6 +225,12 @@ const char *tierce__fetch_header(struct tierce__fetch *fetch, const char *name)
                : NULL;
 }
 
+bool tierce__fetch_is_local(int rc)
+{
+    return rc == -EMFILE || rc == -ENFILE || rc == -ENOMEM || rc == -ENOBUFS ||
+           rc == -EADDRNOTAVAIL;
+}
+
 /* libcurl says that it could not connect also if this process lacks descriptors or ports. */
 static int status_of(const struct tierce__fetch *fetch, CURLcode code)
 {
@@ -233,6 +239,8 @@ static int status_of(const struct tierce__fetch *fetch, CURLcode code)
         return TIERCE_E_CANCELLED;
     if (code == CURLE_COULDNT_CONNECT && os_error == 0)
         curl_easy_getinfo(fetch->easy, CURLINFO_OS_ERRNO, &os_error);
+    if (code != CURLE_OK && tierce__fetch_is_local(-(int)os_error))
+        return -(int)os_error;
     return code != CURLE_OK && os_error != 0 && os_error != ECONNREFUSED ? -EIO
                                                                          : tierce__curl_error(code);
 }

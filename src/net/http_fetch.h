@@ -46,7 +46,8 @@ struct tierce__fetch_request {
      * `count`, TIERCE__CURL_PAUSE, or 0 to end the request: `done` then reports
      * TIERCE_E_CANCELLED. It must not call tierce__fetch_cancel. */
     size_t (*take)(void *arg, const char *bytes, size_t count);
-    /* The last call for this request: 0, or an error of tierce__curl_call with `why` in words. The
+    /* The last call for this request: 0, or an error of tierce__curl_call or one that
+     * tierce__fetch_is_local knows, with `why` in words. The
      * fetch is valid until it returns. It may begin and cancel others. */
     void (*done)(void *arg, int rc, const char *why);
     void *arg;
@@ -61,6 +62,10 @@ void tierce__fetcher_destroy(struct tierce__fetcher *fetcher);
 /* Does not call `take` or `done`. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__fetch_begin(struct tierce__fetch **out, struct tierce__fetcher *fetcher,
                                        const struct tierce__fetch_request *request);
+
+/* Whether an error says that this process lacks something (descriptors, ports, memory), and nothing
+ * about the server. */
+bool tierce__fetch_is_local(int rc);
 
 /* Ends a request without calling `done`; its connection is closed, so that the server notices. */
 void tierce__fetch_cancel(struct tierce__fetch *fetch);

@@ -2,6 +2,7 @@
 /* Health checks: GET /health of each engine, on the thread of one relay. */
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log/log_repeat.h"
 #include "proxy/proxy_private.h"
 
 #include <errno.h>
@@ -28,6 +29,16 @@ static size_t discard(void *arg, const char *bytes, size_t count)
     return count;
 }
 
+/* The proxy lacks something: it learns nothing of the engine. */
+static void skip(struct probe *probe, const char *why)
+{
+    struct tierce__proxy *proxy = probe->probes->proxy;
+    tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_CHECKS_SKIPPED);
+    tierce__log_repeated(TIERCE_LOG_WARN, "proxy_check_skipped", "engine=%s why=\"%s\"",
+                         probe->engine->name, why);
+    probe->next_ns = tierce__deadline_in_ms(proxy->config->health_interval_ms);
+}
+
 /* An engine without such a page answers 404: it is reachable. */
 static void done(void *arg, int rc, const char *why)
 {
@@ -40,6 +51,10 @@ static void done(void *arg, int rc, const char *why)
         why = text;
     }
     probe->fetch = NULL;
+    if (tierce__fetch_is_local(rc)) {
+        skip(probe, tierce_strerror(rc));
+        return;
+    }
     probe->next_ns = tierce__deadline_in_ms(config->health_interval_ms);
     tierce__engine_checked(probe->engine, rc == 0 && status < 500, config->health_failures, why);
     tierce__proxy_forget_inbox(probe->probes->proxy, probe->engine, rc);
@@ -65,7 +80,7 @@ static void begin(struct probe *probe)
                                                   .arg = probe});
     tierce__free_secret(token);
     if (rc != 0)
-        probe->next_ns = tierce__deadline_in_ms(proxy->config->health_interval_ms);
+        skip(probe, tierce_strerror(rc));
 }
 
 uint64_t tierce__probes_run(struct tierce__probes *probes, uint64_t now_ns)

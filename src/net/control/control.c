@@ -145,6 +145,9 @@ static enum MHD_Result send_answer(struct MHD_Connection *connection,
     if (answer->body.failed) {
         tierce__line_clear(&answer->body);
         answer->status = MHD_HTTP_INTERNAL_SERVER_ERROR;
+        if (answer->next != NULL && answer->end != NULL)
+            answer->end(answer->state);
+        answer->next = NULL; /* no parts without the first one */
     }
     struct MHD_Response *response = make_response(answer);
     if (response == NULL)

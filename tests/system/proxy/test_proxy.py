@@ -433,6 +433,12 @@ def test_tokens_and_limits(start, tmp_path):
         proxy.ask("GET", "/v1/models", **token)
         return engine.requests[-1][1]["authorization"] == "Bearer new-key"
     wait_for(gets_the_new_one)
+    # Without a token for engines, they get none; with one and without tokens of the proxy, theirs replaces the client's.
+    proxy = start(f"--auth.token_file={own}", decode=[engine])
+    assert proxy.ask("GET", "/v1/models", **token)[0] == 200 and "authorization" not in engine.requests[-1][1]
+    proxy = start(f"--engine.token_file={of_engine}", decode=[engine])
+    assert proxy.ask("GET", "/v1/models", **token)[0] == 200
+    assert engine.requests[-1][1]["authorization"] == "Bearer new-key"
     of_engine.write_text("k" * 20000)
     refused = subprocess.run([str(executable()), "proxy", f"--engine.token_file={of_engine}", f"--decode.urls={engine.url}"],
                              capture_output=True, text=True)
@@ -549,13 +555,30 @@ def test_sources_of_parameters(tmp_path):
 
 
 def test_tls_on_both_sides(start, tmp_path):
-    """The proxy shows its certificate; a proxy in front of it verifies that."""
+    """The proxy shows its certificate; a proxy in front of it verifies that. Both read their files again."""
     files = make_certificates(tmp_path)
-    ca = files / "ca.pem"
+    ca, trusted = files / "ca.pem", tmp_path / "trusted.pem"
     inner = start(f"--tls.certificate={files / 'server.pem'}", f"--tls.key={files / 'server.key'}", decode=[Engine()], ready=False)
     context = ssl.create_default_context(cafile=str(ca))
     with socket.create_connection(("127.0.0.1", inner.port)) as plain, context.wrap_socket(plain, server_hostname="localhost") as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in sock.recv(4096)
-    outer = start(f"--engine.ca_file={ca}", decode=[f"https://localhost:{inner.port}"])
+    trusted.write_bytes((files / "other.pem").read_bytes())
+    outer = start(f"--engine.ca_file={trusted}", decode=[f"https://localhost:{inner.port}"], ready=False)
+    wait_for(lambda: "event=proxy_engine_down" in outer.log.read_text() and "certificate" in outer.log.read_text())
+    assert outer.ask("GET", "/readyz")[0] == 503 and outer.complete()[0] in (502, 503)
+    trusted.write_bytes(ca.read_bytes())  # the next connection reads it
+    wait_for(lambda: outer.ask("GET", "/readyz")[0] == 200)
     assert outer.complete(stream=True) == (200, whole_stream("abc"))
+    for name in ("server.pem", "server.key"):
+        (files / name).write_bytes((files / name.replace("server", "mallory")).read_bytes())
+    inner.process.send_signal(signal.SIGHUP)
+    context = ssl.create_default_context(cafile=str(files / "other.pem"))
+
+    def shows_the_new_one():
+        with socket.create_connection(("127.0.0.1", inner.port)) as plain:
+            try:
+                return context.wrap_socket(plain, server_hostname="localhost").version() is not None
+            except ssl.SSLError:
+                return False
+    wait_for(shows_the_new_one)

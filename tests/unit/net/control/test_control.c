@@ -292,6 +292,7 @@ enum { PIECES = 3000, PIECE_BYTES = 1000 };
 /* The body of one request. The test reads it when it has ended. */
 struct pieces {
     unsigned told, fails_at; /* 0: at none */
+    bool has_no_head;        /* there is no memory for the first part */
     size_t held_max;         /* bytes of a body in progress */
     _Atomic unsigned ended;  /* release, acquire */
 };
@@ -330,7 +331,9 @@ static void answer_in_pieces(void *arg, const struct tierce__control_query *quer
     tierce__line_put(&answer->body, "head:");
     answer->next = next_piece;
     answer->end = end_pieces;
-    answer->state = atomic_load(&pieces);
+    struct pieces *p = atomic_load(&pieces);
+    answer->state = p;
+    answer->body.failed = p->has_no_head;
 }
 
 static const struct tierce__control_route long_routes[] = {
@@ -377,6 +380,7 @@ START_TEST(a_body_in_pieces)
     uint16_t port = server_free_port();
     ck_assert_int_eq(start_long(&control, port, NULL, NULL, NULL, why), 0);
     struct pieces whole = {0}, cut = {.fails_at = 2000}, unread = {0};
+    struct pieces headless = {.has_no_head = true};
     expect(&whole);
     (void)talk(connect_port(port), "GET /long HTTP/1.0\r\n\r\n", reply, ROOM);
     const char *body = strstr(reply, "\r\n\r\n");
@@ -391,6 +395,12 @@ START_TEST(a_body_in_pieces)
     ck_assert_ptr_null(strstr(reply, "\r\n0\r\n"));
     WAIT_FOR(atomic_load(&cut.ended) == 1);
     ck_assert_uint_eq(cut.told, 2000);
+
+    /* There is none for the first part: the answer is an error, without the parts after it. */
+    expect(&headless);
+    ck_assert_int_eq(get(connect_port(port), "/long", "localhost", reply, ROOM), 500);
+    WAIT_FOR(atomic_load(&headless.ended) == 1);
+    ck_assert_uint_eq(headless.told, 0);
 
     /* A client that reads nothing: it is cut with the end of the process. */
     expect(&unread);

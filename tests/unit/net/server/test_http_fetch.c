@@ -238,7 +238,9 @@ START_TEST(no_descriptors)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
     int rc = ask_nobody();
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
-    ck_assert_int_eq(rc, -EIO);
+    ck_assert_int_eq(rc, -EMFILE);
+    ck_assert(tierce__fetch_is_local(rc) && tierce__fetch_is_local(-ENOMEM));
+    ck_assert(!tierce__fetch_is_local(0) && !tierce__fetch_is_local(-ECONNREFUSED));
     ck_assert_int_eq(ask_nobody(), -ECONNREFUSED);
 }
 END_TEST
