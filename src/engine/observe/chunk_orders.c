@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "core/chunk/header.h"
 #include "core/key/namespaces.h"
+#include "engine/objects/object_form.h"
 #include "engine/objects/smalls.h"
 #include "engine/observe/operate.h"
 #include "engine/store/chunk_copy.h"
@@ -20,6 +21,7 @@
 
 #define SCAN_PLACES  64u
 #define NO_NAMESPACE 1 /* beside error codes */
+#define NOT_KV       2
 
 void tierce__chunk_orders_init(struct tierce__chunk_orders *orders, struct tierce_engine *engine,
                                const _Atomic bool *stops)
@@ -242,6 +244,23 @@ void tierce__chunk_orders_unpin(struct tierce__chunk_orders *orders,
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 
+/* Whether a chunk may be copied: KV, whose bytes never change. A named value may be replaced or
+ * deleted while it is copied, and the copy would bring the old one back. */
+static bool is_kv(const struct tierce_engine *engine, const struct tierce__key *key)
+{
+    const char *text = tierce__namespaces_text(engine->namespaces, key->ns);
+    return text != NULL && !tierce__object_is_space(text);
+}
+
+static void say_values(uint64_t values, struct tierce__chunk_order_outcome *out)
+{
+    if (values > 0)
+        say(out,
+            "%s%" PRIu64 " are named values, or of a namespace that is not open: they are not "
+            "moved",
+            out->message[0] != '\0' ? "; " : "", values);
+}
+
 static bool has(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
 {
     struct tierce__unasked unasked;
@@ -285,7 +304,7 @@ static void remove_source(struct tierce_engine *engine, const struct tierce__chu
 {
     for (size_t i = find->count; i-- > 0;) {
         const struct tierce__key *key = &find->found[i].key;
-        if (!is_found(find, i))
+        if (!is_found(find, i) || !is_kv(engine, key))
             continue;
         struct tierce__buf *buf = move->to == 0 ? tierce__storage_lease(engine, key) : NULL;
         if (move->to == 0 ? buf != NULL : has(engine, move->to, key))
@@ -331,7 +350,7 @@ void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
 {
     struct tierce_engine *engine = orders->engine;
     struct find find;
-    uint64_t moved = 0, missing = 0;
+    uint64_t moved = 0, missing = 0, values = 0;
     int failed = 0;
     out->left_out = chunks->count;
     if (!is_possible(engine, move, out))
@@ -341,13 +360,16 @@ void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
         int status = TIERCE_E_MISS;
         if (is_stopped(orders) || tierce__now_ns() >= move->deadline_ns)
             rc = is_stopped(orders) ? TIERCE_E_CANCELLED : TIERCE_E_DEADLINE;
+        else if (is_found(&find, i) && !is_kv(engine, &find.found[i].key))
+            status = NOT_KV;
         else if (is_found(&find, i))
             status = has(engine, move->to, &find.found[i].key) ? 0
                      : move->to == 0 ? copy_up(engine, move->from, &find.found[i])
                                      : copy_down(engine, move->to, &find.found[i]);
         moved += status == 0 && has(engine, move->to, &find.found[i].key);
         missing += rc == 0 && status == TIERCE_E_MISS;
-        failed = status != 0 && status != TIERCE_E_MISS ? status : failed;
+        values += status == NOT_KV;
+        failed = status < 0 && status != TIERCE_E_MISS ? status : failed;
     }
     if (!move->keeps && find.found != NULL)
         remove_source(engine, move, &find);
@@ -359,9 +381,10 @@ void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
     if (rc != 0 || failed != 0)
         say(out, "tier %zu (%s) did not take all of them: %s", move->to,
             tier_name(engine, move->to), tierce_strerror(rc != 0 ? rc : failed));
-    else if (moved + missing < chunks->count)
+    else if (moved + missing + values < chunks->count)
         say(out, "%stier %zu (%s) admitted only a part", missing > 0 ? "; " : "", move->to,
             tier_name(engine, move->to));
+    say_values(values, out);
 }
 
 /* ---- moves to another engine ----------------------------------------------------------------- */
@@ -398,33 +421,40 @@ void tierce__chunk_orders_name(struct tierce__chunk_orders *orders,
                                struct tierce__chunk_order_outcome *out)
 {
     struct tierce_engine *engine = orders->engine;
+    uint64_t values = 0;
     int rc = 0;
     *named_count = 0;
     out->left_out = chunks->count;
     if (!is_normal(engine, out))
         return;
     for (size_t i = 0; i < chunks->count; i++)
-        named[i].bytes = 0;
+        named[i] = (struct tierce__chunk_named){0};
     for (size_t level = 0; rc == 0 && level < engine->level_count; level++) {
         struct find find;
         if ((own_tiers(engine) >> level & 1) == 0)
             continue;
         rc = find_init(&find, orders, level, chunks);
         for (size_t i = 0; rc == 0 && i < chunks->count; i++) {
-            if (named[i].bytes == 0 && is_found(&find, i))
+            if (named[i].bytes > 0 || named[i].index == NOT_KV || !is_found(&find, i))
+                continue;
+            if (is_kv(engine, &find.found[i].key))
                 name_chunk(engine, &named[i], i, &find.found[i]);
+            else
+                named[i].index = NOT_KV;
         }
         find_fini(&find);
     }
     for (size_t i = 0; rc == 0 && i < chunks->count; i++) {
+        values += named[i].bytes == 0 && named[i].index == NOT_KV;
         if (named[i].bytes > 0)
             named[(*named_count)++] = named[i];
     }
     count(chunks, *named_count, out);
     if (rc != 0)
         say(out, "%s", tierce_strerror(rc));
-    else if (out->left_out > 0)
-        say(out, "%" PRIu64 " are not in its tiers", out->left_out);
+    else if (out->left_out > values)
+        say(out, "%" PRIu64 " are not in its tiers", out->left_out - values);
+    say_values(values, out);
 }
 
 /* The level of peers://, or level_count. */
@@ -438,8 +468,8 @@ static size_t peers_level(const struct tierce_engine *engine)
     return level;
 }
 
-/* The key of a named chunk. Errors: TIERCE_E_FORMAT, NO_NAMESPACE (this engine has none
- * with that digest; a name from outside must not fill the table). */
+/* The key of a named chunk. Errors: TIERCE_E_FORMAT, NO_NAMESPACE (this engine has none of KV with
+ * that digest; a name from outside must not fill the table). */
 static int read_name(struct tierce_engine *engine, const struct tierce__chunk_named *named,
                      struct tierce__key *key)
 {
@@ -451,7 +481,7 @@ static int read_name(struct tierce_engine *engine, const struct tierce__chunk_na
         return TIERCE_E_FORMAT;
     int64_t ns = tierce__namespaces_find(engine->namespaces, digest);
     key->ns = ns >= 0 ? (uint32_t)ns : 0;
-    return ns >= 0 ? 0 : NO_NAMESPACE;
+    return ns >= 0 && is_kv(engine, key) ? 0 : NO_NAMESPACE;
 }
 
 /* Reads a chunk from a peer and publishes it. */
@@ -570,7 +600,7 @@ void tierce__chunk_orders_drop(struct tierce__chunk_orders *orders,
             continue;
         rc = find_init(&find, orders, level, chunks);
         for (size_t i = chunks->count; rc == 0 && i-- > 0;) {
-            if (is_found(&find, i)) {
+            if (is_found(&find, i) && is_kv(engine, &find.found[i].key)) {
                 tierce__storage_delete(engine, level, &find.found[i].key);
                 dropped[i] = true;
             }

@@ -15,6 +15,9 @@
  *     tierce__chunk_orders_pin(&orders, &chunks, pin_ms, &outcome);
  *     tierce__chunk_orders_fini(&orders);
  *
+ * Moves are for KV. Named values (objects.h) are left out: another value of the name may take their
+ * place while they are copied, and the copy would bring the old one back.
+ *
  * A command that names chunks first walks over all chunks of a tier, because no index has the
  * numbers. None of them delays a request for longer than that request's own work on the same tier.
  *

@@ -3,10 +3,12 @@
  * servers, and a manager. */
 #include "base/alloc.h"
 #include "engine_fixture.h"
+#include "object_fixture.h"
 #include "running_manager.h"
 #include "silent_log.h"
 
 #include "core/key/chunk_number.h"
+#include "engine/objects/object_form.h"
 #include "engine/peer/peers.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
@@ -23,6 +25,7 @@ static char url[64];
 static struct tierce__fleet_manager *client;
 static char names[ENGINES + 1][128]; /* in the directory; the last one of `bare` */
 static struct tierce__key keys[CHUNKS];
+static uint8_t digests[CHUNKS][TIERCE_HASH_BYTES];
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -111,6 +114,7 @@ static void store(unsigned engine)
     ck_assert_int_eq(tierce_engine_flush(f->engine, 60000), 0);
     for (size_t i = 0; i < CHUNKS; i++) {
         keys[i] = f->inner->key;
+        memcpy(digests[i], f->inner->ns_digest, sizeof(digests[i]));
         memcpy(keys[i].hash, tierce_chain_hash(chain, (i + 1) * FX_CHUNK_BLOCKS - 1),
                sizeof(keys[i].hash));
     }
@@ -150,7 +154,7 @@ static bool are_found_at(unsigned engine)
     int64_t halves[2 * CHUNKS];
     for (size_t i = 0; i < CHUNKS; i++) {
         struct tierce__chunk_number n =
-            tierce__chunk_number(fx[0].inner->ns_digest, &keys[i].shard, keys[i].hash);
+            tierce__chunk_number(digests[i], &keys[i].shard, keys[i].hash);
         halves[2 * i] = (int64_t)n.high;
         halves[2 * i + 1] = (int64_t)n.low;
     }
@@ -178,20 +182,22 @@ static void make_reports(void)
     }
 }
 
-/* Moves all chunks, and checks the result. "": any message. */
+/* Moves all chunks, from disk to memory if `to` is `from`, and checks the result. "": any message.
+ */
 static void move(unsigned from, unsigned to, bool keeps, int64_t chunks, const char *message)
 {
     Meta__CommandWorkerRequest request = META__COMMAND_WORKER_REQUEST__INIT;
     int64_t halves[2 * CHUNKS];
     for (size_t i = 0; i < CHUNKS; i++) {
         struct tierce__chunk_number n =
-            tierce__chunk_number(fx[0].inner->ns_digest, &keys[i].shard, keys[i].hash);
+            tierce__chunk_number(digests[i], &keys[i].shard, keys[i].hash);
         halves[2 * i] = (int64_t)n.high;
         halves[2 * i + 1] = (int64_t)n.low;
     }
     request.action = META__WORKER_ACTION__WA_MOVE;
     request.worker = names[from];
-    request.to_worker = names[to];
+    request.to_worker = to != from ? names[to] : "";
+    request.from_tier = to == from;
     request.keeps = keeps;
     request.keys = halves;
     request.n_keys = 2 * CHUNKS;
@@ -271,5 +277,30 @@ START_TEST(what_does_not_land_is_not_dropped)
 }
 END_TEST
 
+/* Named values may be replaced while they are copied, and a copy would bring the old ones back. */
+START_TEST(named_values_do_not_move)
+{
+    struct tierce__objects *spaces[ENGINES];
+    struct tierce__object_space form = {0};
+    start_all();
+    tierce_namespace_digest(form.ns_digest, "tierce-namespace=1\nobjects=test\ntenant=\n");
+    for (unsigned i = 0; i < ENGINES; i++)
+        ck_assert_int_eq(tierce__objects_open(&spaces[i], fx[i].engine, "test", ""), 0);
+    store(0);
+    keys[1] = tierce__object_key(&form, "a name", 6);
+    keys[1].shard = (struct tierce_shard){0, 1, 0, 1};
+    memcpy(digests[1], form.ns_digest, sizeof(digests[1]));
+    ck_assert_int_eq(ox_put(spaces[0], "a name", 7, 1 << 20), 0); /* no small one, of a page */
+    WAIT_FOR(are_found_at(0));
+    move(0, 0, false, CHUNKS - 1, "1 are named values");
+    move(0, 1, false, CHUNKS - 1, "1 are named values");
+    ck_assert_int_eq(ox_get(spaces[0], "a name", NULL), 7);
+    for (unsigned i = 0; i < ENGINES; i++)
+        tierce__objects_close(spaces[i]);
+    stop_all();
+}
+END_TEST
+
 CHECK_MAIN("peer moves", .seconds = 170, .setup = silence_log, .at_once = true,
-           .tests = {chunks_move_from_engine_to_engine, what_does_not_land_is_not_dropped})
+           .tests = {chunks_move_from_engine_to_engine, what_does_not_land_is_not_dropped,
+                     named_values_do_not_move})
