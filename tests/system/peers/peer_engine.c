@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine with peers as a process, for test_peers_network.py.
+ * An engine with peers, and with pushes of chunks, as a process, for test_peers_network.py.
  *
  *     peer_engine PARAMETER=VALUE...
  *
@@ -9,6 +9,9 @@
  *     store SEED             stored BLOCKS
  *     load SEED TIMEOUT_MS   loaded BLOCKS MS     of the BLOCKS of a prompt; each byte is compared
  *     forget                 forgotten            memory
+ *     accept HOST HOSTS      accepts PORT TICKET  pushes of chunks from HOSTS at HOST
+ *     push SEED HOST PORT TICKET TIMEOUT_MS
+ *                            pushed CHUNKS MS WHY of the CHUNKS of a prompt, while it is stored
  *     status                 the engine's state, as JSON
  *
  * A wrong byte ends the process with exit code 3, and pins that are left at the end with 4.
@@ -17,9 +20,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/mix.h"
+#include "engine/handover/handover_inbox.h"
+#include "engine/handover/handover_push.h"
 #include "engine/observe/engine_metrics.h"
 
 #include <tierce/operate.h>
@@ -32,9 +38,11 @@ enum {
     CHUNK_BLOCKS = 4,
     BLOCKS = 16, /* of a prompt: 4 chunks of 256 KiB */
     FLUSH_MS = 60000,
+    POLL_NS = 1000000,
 };
 
 static struct tierce_engine *engine;
+static struct tierce__handover *handover;
 static struct tierce_view *view;
 static uint8_t memory[LAYERS][BLOCKS][CELL_BYTES];
 static struct tierce_paged_layer layers[LAYERS];
@@ -111,14 +119,18 @@ static struct tierce_transfer_opts whole(const struct tierce_chain *chain, int32
                                          .block_ids = ids};
 }
 
+static void fill_layer(uint32_t seed, size_t layer)
+{
+    for (size_t b = 0; b < BLOCKS; b++)
+        fill(memory[layer][b], seed, layer, b);
+}
+
 static void store(uint32_t seed)
 {
     int32_t ids[BLOCKS];
     struct tierce_chain *chain = chain_of(seed);
-    for (size_t l = 0; l < LAYERS; l++) {
-        for (size_t b = 0; b < BLOCKS; b++)
-            fill(memory[l][b], seed, l, b);
-    }
+    for (size_t l = 0; l < LAYERS; l++)
+        fill_layer(seed, l);
     struct tierce_transfer_opts what = whole(chain, ids);
     int64_t stored = tierce_store(view, &what);
     must(stored, "store");
@@ -154,6 +166,51 @@ static void load(uint32_t seed, uint32_t timeout_ms)
     printf("loaded %" PRId64 " %" PRIu64 "\n", loaded, ms);
 }
 
+/* Listens for pushes, and gives a ticket for one. */
+static void accept_push(const char *host, const char *hosts)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES] = "", ticket[1][TIERCE__TICKET_BYTES];
+    if (handover == NULL) {
+        must(tierce__handover_start(&handover, engine, host, 0, why), why);
+        must(tierce__handover_accept(handover, hosts, 0, 0), "accept");
+    }
+    int made = tierce__inbox_issue(tierce__handover_inbox(handover), ticket, 1, FLUSH_MS, "");
+    must(made == 1 ? 0 : TIERCE_E_LIMIT, "ticket");
+    printf("accepts %u %s\n", tierce__handover_port(handover), ticket[0]);
+}
+
+static void store_layers(struct tierce__push *push, uint32_t seed, const struct tierce_chain *chain)
+{
+    int32_t ids[BLOCKS];
+    struct tierce_store *begun;
+    struct tierce_transfer_opts what = whole(chain, ids);
+    must(tierce_store_begin(&begun, view, &what), "store");
+    must(begun != NULL ? 0 : TIERCE_E_ARGUMENT, "a prompt that is stored already");
+    must(tierce__push_watch(push, begun), "watch");
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        fill_layer(seed, l);
+        must(tierce_store_layer(begun, l), "layer");
+    }
+    must(tierce_store_end(begun), "end");
+}
+
+static void push_prompt(uint32_t seed, const struct tierce__push_to *to)
+{
+    struct tierce__push *push;
+    struct tierce__pushed pushed;
+    struct tierce_chain *chain = chain_of(seed);
+    uint64_t began_ns = tierce__now_ns();
+    must(tierce__push_begin(&push, view, to), "push");
+    store_layers(push, seed, chain);
+    tierce__push_end(push);
+    while (!tierce__push_is_over(push, &pushed))
+        (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    tierce__push_destroy(push);
+    tierce_chain_destroy(chain);
+    uint64_t ms = (tierce__now_ns() - began_ns) / TIERCE__MS_NS;
+    printf("pushed %" PRIu64 " %" PRIu64 " %s\n", pushed.chunks, ms, pushed.why);
+}
+
 static void forget(void)
 {
     must(tierce_engine_clear(engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), "clear");
@@ -171,10 +228,21 @@ static void show_status(void)
 static void answer(const char *line)
 {
     uint32_t seed, timeout_ms;
+    char host[64], other[64];
+    uint16_t port;
     if (sscanf(line, "store %" SCNu32, &seed) == 1)
         store(seed);
     else if (sscanf(line, "load %" SCNu32 " %" SCNu32, &seed, &timeout_ms) == 2)
         load(seed, timeout_ms);
+    else if (sscanf(line, "accept %63s %63s", host, other) == 2)
+        accept_push(host, other);
+    else if (sscanf(line, "push %" SCNu32 " %63s %" SCNu16 " %63s %" SCNu32, &seed, host, &port,
+                    other, &timeout_ms) == 5)
+        push_prompt(seed, &(struct tierce__push_to){.host = host,
+                                                    .port = port,
+                                                    .ticket = other,
+                                                    .wait_ms = timeout_ms,
+                                                    .timeout_ms = timeout_ms});
     else if (strcmp(line, "forget\n") == 0)
         forget();
     else if (strcmp(line, "status\n") == 0)
@@ -186,11 +254,12 @@ static void answer(const char *line)
 
 int main(int argc, char **argv)
 {
-    char line[128];
+    char line[256];
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
     open_engine(argc - 1, argv + 1);
     while (fgets(line, sizeof(line), stdin) != NULL)
         answer(line);
+    tierce__handover_stop(handover);
     tierce_engine_stats(engine, &stats);
     tierce_view_close(view);
     tierce_engine_close(engine);

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that read each other's chunks, as processes on hosts of their own, between which the network fails: nothing
-wrong is returned, every wait is bounded, and no pin is left."""
+"""Engines that read each other's chunks and push them to each other, as processes on hosts of their own, between which the
+network fails: nothing wrong is returned, every wait is bounded, and no pin is left."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from manager_process import executable, wait_until
 from network import Network
 from serve_process import PROGRAMS
 
-BLOCKS = 16  # of a prompt, 1 MiB
+BLOCKS, CHUNKS = 16, 4  # of a prompt, 1 MiB
 TIMEOUT_MS, LONG_MS = 400, 20000  # of loads during a fault, and of others
 BOUND_SECONDS = 30  # of a load, on a slow machine
 PROMPTS = 2
@@ -43,6 +43,9 @@ class Engine:
         assert line, f"the engine ended with {self.process.wait()}"
         return line
 
+    def has_answered(self):
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
+
     def ask(self, *words):
         self.begin(*words)
         return self.end()
@@ -57,6 +60,20 @@ class Engine:
         """Of the others: it has nothing itself."""
         self.ask("forget")
         return self.load(prompt, LONG_MS) == BLOCKS
+
+    def accept(self, other):
+        """Where another engine may push a prompt to: host, port and ticket."""
+        _, port, ticket = self.ask("accept", self.host.address, other.host.address).split()
+        return self.host.address, port, ticket
+
+    def push(self, prompt, place):
+        """The chunks that arrived, and why the others did not."""
+        self.begin("push", prompt, *place, LONG_MS)
+        return self.pushed()
+
+    def pushed(self):
+        _, chunks, _, why = self.end().split(" ", 3)
+        return int(chunks), why.strip()
 
     def peers(self):
         return json.loads(self.ask("status"))["peers"]
@@ -186,6 +203,33 @@ def test_a_network_that_fails(world):
     world.network.heal()
     wait_until(reader.has_no_pin)
     reader.stop()
+
+
+@pytest.mark.parametrize("world", [(2, 3)], indirect=True)
+def test_a_decoder_is_killed_while_chunks_are_pushed_to_it(world):
+    """The prefiller ends the push within its bound, whether or not the decoder's host still answers, and pushes to the next
+    decoder."""
+    (prefiller,), decoder = world.holders, world.reader
+    assert prefiller.push(1, decoder.accept(prefiller)) == (CHUNKS, "")
+    assert decoder.load(1, LONG_MS) == BLOCKS  # it compares the bytes
+    for prompt, heals in ((2, False), (3, True)):
+        place = decoder.accept(prefiller)
+        world.network.cut_after(prefiller.host, decoder.host, world.random.randrange(1, 900_000))
+        prefiller.begin("push", prompt, *place, LONG_MS if heals else TIMEOUT_MS)
+        wait_until(lambda: world.network.has_cut(prefiller.host, decoder.host) or prefiller.has_answered())
+        decoder.kill()
+        if heals:  # its host rejects what comes for the process
+            world.network.heal()
+        chunks, why = prefiller.pushed()
+        assert chunks < CHUNKS and why
+        world.network.heal()
+        wait_until(prefiller.has_no_pin)
+        decoder.start()
+        wait_until(lambda: decoder.loads_all(prompt))  # the prefiller serves it as a peer
+    assert prefiller.push(4, decoder.accept(prefiller)) == (CHUNKS, "")
+    prefiller.kill()
+    assert decoder.load(4, LONG_MS) == BLOCKS  # of its own memory
+    decoder.stop()
 
 
 @pytest.mark.parametrize("world", [(2, 7, 2)], indirect=True)
