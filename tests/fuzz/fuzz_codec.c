@@ -6,16 +6,13 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* Coded bytes from anywhere: rejected, or decoded to equal bytes by every kernel. The first two
- * bytes of the input are the length that is requested. */
+/* Coded bytes from anywhere: rejected, or decoded to equal bytes by every kernel, for each codec.
+ * The first two bytes of the input are the length that is requested. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void try_codec(const struct tierce__codec *codec, const uint8_t *data, size_t size)
 {
-    if (size < 2)
-        return 0;
-    const struct tierce__codec *codec = tierce__codec_find("lossless");
     size_t bytes = tierce__load_le16(data);
     uint8_t *first = malloc(bytes + 1), *now = malloc(bytes + 1);
     TIERCE_ASSERT(first != NULL && now != NULL);
@@ -32,5 +29,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tierce__codec_kernel_force(UINT_MAX);
     free(first);
     free(now);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    for (uint32_t i = 1; size >= 2 && tierce__codec_numbered(i) != NULL; i++)
+        try_codec(tierce__codec_numbered(i), data, size);
     return 0;
 }

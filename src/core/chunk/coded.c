@@ -128,7 +128,7 @@ int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object, u
     if (tierce__load_le64(table + AT_TABLE_SUM) != table_sum(table, layers))
         return TIERCE_E_CHECKSUM;
     info.codec = tierce__codec_numbered(number);
-    if (info.codec == NULL)
+    if (info.codec == NULL || !info.codec->is_exact)
         return TIERCE_E_VERSION;
     uint32_t element = tierce__load_le32(table + AT_ELEMENT);
     info.element = (enum tierce__element)element;

@@ -44,12 +44,15 @@ struct tierce__codec_shape {
 struct tierce__codec {
     const char *name;
     uint32_t number; /* in headers */
+    /* Whether decoding restores every bit. Other codecs are lossy, and may be used only where an
+     * operator has chosen them by name. */
+    bool is_exact;
 
     /*
      * Encodes src[0 .. bytes) to dst. `room` is at least tierce__codec_bound(bytes); the buffers do
      * not overlap. Equal inputs have equal outputs on every machine. Returns the coded length, 0
-     * for an empty run. Errors: TIERCE_E_LIMIT (room is too small), TIERCE_E_ARGUMENT (unknown
-     * element).
+     * for an empty run. Errors: TIERCE_E_LIMIT (room is too small), TIERCE_E_ARGUMENT (an
+     * element that is unknown, or that this codec does not code).
      */
     int64_t (*encode)(uint8_t *dst, uint64_t room, const uint8_t *src, uint64_t bytes,
                       const struct tierce__codec_shape *shape);

@@ -363,5 +363,8 @@ static int lossless_decode(uint8_t *dst, uint64_t bytes, const uint8_t *src, uin
     return from == coded ? 0 : TIERCE_E_FORMAT;
 }
 
-const struct tierce__codec tierce__codec_lossless = {
-    .name = "lossless", .number = 1, .encode = lossless_encode, .decode = lossless_decode};
+const struct tierce__codec tierce__codec_lossless = {.name = "lossless",
+                                                     .number = 1,
+                                                     .is_exact = true,
+                                                     .encode = lossless_encode,
+                                                     .decode = lossless_decode};

@@ -163,4 +163,5 @@ INLINE size_t decode_groups(struct tierce__decoder *decoder, const struct tierce
 const struct tierce__codec_kernel tierce__codec_portable = {.name = "portable",
                                                             .usable = portable_usable,
                                                             .encode = portable_encode,
-                                                            .decode = portable_decode};
+                                                            .decode = portable_decode,
+                                                            .quantize = &tierce__quantize_portable};

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "core/codec/codec.h"
+#include "core/codec/quantize_private.h"
 
 /*
  * The lossless codec as its kernels see it. 64 elements are a group, and each has a coder of its
@@ -103,6 +104,8 @@ struct tierce__codec_kernel {
     size_t (*decode)(struct tierce__decoder *decoder, const struct tierce__symbols *symbols,
                      enum tierce__element element, uint8_t *dst, size_t groups,
                      struct tierce__planes planes);
+
+    const struct tierce__quantize_kernel *quantize; /* of the lossy codecs */
 };
 
 extern const struct tierce__codec_kernel tierce__codec_portable;
@@ -133,6 +136,10 @@ size_t tierce__symbols_store(uint8_t *dst, const struct tierce__symbols *symbols
 TIERCE_MUSTUSE int tierce__symbols_load(struct tierce__symbols *out, const uint8_t *src,
                                         size_t bytes, enum tierce__element element);
 
-extern const struct tierce__codec tierce__codec_lossless;
+/* Every codec of codecs.def. */
+#define TIERCE_CODEC(suffix, number, name, summary)                                                \
+    extern const struct tierce__codec tierce__codec_##suffix;
+#include "core/codec/codecs.def"
+#undef TIERCE_CODEC
 
 #endif
