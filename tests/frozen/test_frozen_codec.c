@@ -42,6 +42,9 @@ static const struct frozen_run runs[] = {
     {TIERCE__ELEMENT_BF16, RUN_MAX, 0, "int4"},
     {TIERCE__ELEMENT_BF16, 700, 0, "fp8"},
     {TIERCE__ELEMENT_FP16, RUN_MAX, 0, "fp8"},
+    {TIERCE__ELEMENT_BF16, 4096, 1024, "cachegen"},
+    {TIERCE__ELEMENT_FP16, 4096, 0, "cachegen"},
+    {TIERCE__ELEMENT_BF16, 196608, 6144, "cachegen"},
 };
 #define RUNS (sizeof(runs) / sizeof(runs[0]))
 
@@ -59,7 +62,11 @@ static size_t encode(unsigned i)
     for (size_t at = 0; at < r->bytes; at += part)
         kv_fill(run + at, part < r->bytes - at ? part : r->bytes - at, kind, i + at,
                 top - (at / part % 2 == 0 ? 0 : 3), 150);
-    struct tierce__codec_shape shape = {.element = r->element, .part_bytes = r->part};
+    struct tierce__codec_shape shape = {.element = r->element,
+                                        .part_bytes = r->part,
+                                        .row_bytes = r->bytes > 4096 ? 384 : 64,
+                                        .layer = 5,
+                                        .layers = 30};
     int64_t length = codec->encode(coded, sizeof(coded), run, r->bytes, &shape);
     ck_assert_int_gt(length, 0);
     return (size_t)length;

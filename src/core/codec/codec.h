@@ -31,14 +31,22 @@ enum tierce__element {
     TIERCE__ELEMENT_FP16 = 2,
     TIERCE__ELEMENT_E4M3 = 3,
     TIERCE__ELEMENT_E5M2 = 4,
-    TIERCE__ELEMENTS
+    TIERCE__ELEMENTS,
+    /* Only inside of coded runs, never in a shape: symbols of 4 and of 5 bits, a byte each. */
+    TIERCE__SYMBOLS4 = 32,
+    TIERCE__SYMBOLS5 = 33
 };
 
 struct tierce__codec_shape {
     enum tierce__element element;
     /* A run that alternates between two kinds of values, such as keys and values, changes after
-     * each part_bytes bytes. 0: unknown. Only a hint: the ratio depends on it, nothing else. */
+     * each part_bytes bytes. 0: unknown. For exact codecs only a hint: the ratio depends on it,
+     * nothing else. */
     uint64_t part_bytes;
+    /* The codec cachegen requires the bytes of a token within a part, and chooses its levels by the
+     * layer and the number of layers (0: the finer ones). Other codecs ignore them. */
+    uint64_t row_bytes;
+    uint32_t layer, layers;
 };
 
 struct tierce__codec {

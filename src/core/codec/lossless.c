@@ -13,7 +13,7 @@ enum {
     AT_PERIOD = 2,
     AT_RAW_BYTES = 4,
     AT_BODY_BYTES = 8,
-    HEADER_BYTES = 12,
+    HEADER_BYTES = TIERCE__BLOCK_HEADER_BYTES,
 };
 enum { KIND_STORED = 0, KIND_CODED = 1 };
 
@@ -322,9 +322,10 @@ static int decode_body(uint8_t *dst, struct block *block, const uint8_t *body, s
     return rc;
 }
 
-/* Decodes the block at src to dst. Returns its coded length; *raw_bytes: its decoded length. */
+/* Decodes the block at src to dst. Returns its coded length; *raw_bytes: its decoded length.
+ * `only`: the element of the block, or TIERCE__ELEMENTS for any that a run can have. */
 static int64_t decode_block(uint8_t *dst, uint64_t room, size_t *raw_bytes, const uint8_t *src,
-                            uint64_t coded)
+                            uint64_t coded, enum tierce__element only)
 {
     if (coded < HEADER_BYTES)
         return TIERCE_E_FORMAT;
@@ -333,7 +334,7 @@ static int64_t decode_block(uint8_t *dst, uint64_t room, size_t *raw_bytes, cons
              body = tierce__load_le32(src + AT_BODY_BYTES);
     struct block block = {.period = tierce__load_le16(src + AT_PERIOD)};
     if (raw == 0 || raw > BLOCK_BYTES_MAX || raw > room || body > coded - HEADER_BYTES ||
-        element >= TIERCE__ELEMENTS)
+        (only == TIERCE__ELEMENTS ? element >= TIERCE__ELEMENTS : element != only))
         return TIERCE_E_FORMAT;
     *raw_bytes = raw;
     int rc = 0;
@@ -354,13 +355,29 @@ static int lossless_decode(uint8_t *dst, uint64_t bytes, const uint8_t *src, uin
     uint64_t at = 0, from = 0;
     while (at < bytes) {
         size_t raw = 0;
-        int64_t length = decode_block(dst + at, bytes - at, &raw, src + from, coded - from);
+        int64_t length =
+            decode_block(dst + at, bytes - at, &raw, src + from, coded - from, TIERCE__ELEMENTS);
         if (length < 0)
             return (int)length;
         at += raw;
         from += (uint64_t)length;
     }
     return from == coded ? 0 : TIERCE_E_FORMAT;
+}
+
+size_t tierce__block_encode(uint8_t *dst, const uint8_t *src, size_t bytes,
+                            enum tierce__element element)
+{
+    TIERCE_DASSERT(bytes >= 1 && bytes <= BLOCK_BYTES_MAX);
+    return encode_block(dst, src, bytes, element, 0);
+}
+
+int64_t tierce__block_decode(uint8_t *dst, size_t bytes, const uint8_t *src, uint64_t coded,
+                             enum tierce__element element)
+{
+    size_t raw = 0;
+    int64_t length = decode_block(dst, bytes, &raw, src, coded, element);
+    return length < 0 || raw == bytes ? length : TIERCE_E_FORMAT;
 }
 
 const struct tierce__codec tierce__codec_lossless = {.name = "lossless",

@@ -5,7 +5,9 @@
  * decode_groups (both always inlined), KERNEL_ATTRIBUTE and KERNEL_NAME(verb).
  */
 #define EACH_ELEMENT(X)                                                                            \
-    X(TIERCE__ELEMENT_BF16) X(TIERCE__ELEMENT_FP16) X(TIERCE__ELEMENT_E4M3) X(TIERCE__ELEMENT_E5M2)
+    X(TIERCE__ELEMENT_BF16)                                                                        \
+    X(TIERCE__ELEMENT_FP16)                                                                        \
+    X(TIERCE__ELEMENT_E4M3) X(TIERCE__ELEMENT_E5M2) X(TIERCE__SYMBOLS4) X(TIERCE__SYMBOLS5)
 
 KERNEL_ATTRIBUTE static bool KERNEL_NAME(encode)(struct tierce__encoder *encoder,
                                                  const struct tierce__symbols *symbols,

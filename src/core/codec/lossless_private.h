@@ -44,7 +44,7 @@ struct tierce__split {
     uint8_t bits[4];
 };
 
-static const struct tierce__split tierce__splits[TIERCE__ELEMENTS] = {
+static const struct tierce__split tierce__splits[TIERCE__SYMBOLS5 + 1] = {
     [TIERCE__ELEMENT_RAW] = {.bytes = 1},
     [TIERCE__ELEMENT_BF16] = {.bytes = 2, .shift = 0, .mask = 0xff},
     [TIERCE__ELEMENT_FP16] =
@@ -53,6 +53,8 @@ static const struct tierce__split tierce__splits[TIERCE__ELEMENTS] = {
         {.bytes = 1, .shift = 3, .mask = 15, .bit_count = 4, .bits = {7, 2, 1, 0}},
     [TIERCE__ELEMENT_E5M2] =
         {.bytes = 1, .shift = 2, .mask = 31, .bit_count = 3, .bits = {7, 1, 0}},
+    [TIERCE__SYMBOLS4] = {.bytes = 1, .shift = 0, .mask = 15},
+    [TIERCE__SYMBOLS5] = {.bytes = 1, .shift = 1, .mask = 15, .bit_count = 1, .bits = {0}},
 };
 
 /* Symbols and their frequencies. Symbol `escape` stands for every exponent without a symbol. */
@@ -135,6 +137,20 @@ uint64_t tierce__symbols_choose(struct tierce__symbols *out, const uint32_t coun
 size_t tierce__symbols_store(uint8_t *dst, const struct tierce__symbols *symbols);
 TIERCE_MUSTUSE int tierce__symbols_load(struct tierce__symbols *out, const uint8_t *src,
                                         size_t bytes, enum tierce__element element);
+
+/* ---- lossless.c: blocks of symbols, for other codecs ------------------------------------------
+ */
+
+#define TIERCE__BLOCK_HEADER_BYTES 12u
+
+/* Writes a block of `bytes` symbols, 1 to 65536, of the element SYMBOLS4 or SYMBOLS5; returns its
+ * length, at most TIERCE__BLOCK_HEADER_BYTES more. */
+size_t tierce__block_encode(uint8_t *dst, const uint8_t *src, size_t bytes,
+                            enum tierce__element element);
+/* Decodes a block at src to exactly dst[0 .. bytes); returns its length. Errors: TIERCE_E_FORMAT.
+ */
+int64_t tierce__block_decode(uint8_t *dst, size_t bytes, const uint8_t *src, uint64_t coded,
+                             enum tierce__element element);
 
 /* Every codec of codecs.def. */
 #define TIERCE_CODEC(suffix, number, name, summary)                                                \

@@ -72,6 +72,12 @@ void tierce__symbols_count(uint32_t counts[TIERCE__SLOTS], enum tierce__element 
     case TIERCE__ELEMENT_E5M2:
         count_elements(tables, TIERCE__ELEMENT_E5M2, src, elements);
         break;
+    case TIERCE__SYMBOLS4:
+        count_elements(tables, TIERCE__SYMBOLS4, src, elements);
+        break;
+    case TIERCE__SYMBOLS5:
+        count_elements(tables, TIERCE__SYMBOLS5, src, elements);
+        break;
     case TIERCE__ELEMENT_RAW:
     case TIERCE__ELEMENTS:
         TIERCE_ASSERT(false);
