@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "core/chunk/header.h"
 #include "core/chunk/pool.h"
+#include "store/coded/coded_tier.h"
 #include "store/disk/disk.h"
 
 #include <errno.h>
@@ -14,11 +15,12 @@
 #include <xxhash.h>
 
 /*
- * make_store FOLDER CHUNKS SHARDS CAP_MIB [live]
+ * make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded]
  *
  * Fills a store folder through the real disk tier with whole, sealed chunks of two namespaces, so
  * that the command line has something to look at. With "live" it goes on storing, and so evicting,
- * until SIGTERM; it prints "ready" once the first chunks are durable.
+ * until SIGTERM; it prints "ready" once the first chunks are durable. With "coded" it stores coded
+ * chunks of bfloat16.
  */
 
 #define LAYERS       3u
@@ -71,14 +73,14 @@ static int run(struct maker *m, struct tierce__store_req *req)
     return req->status;
 }
 
-static int add_namespace(struct maker *m, int which)
+static int add_namespace(struct maker *m, int which, const char *dtype)
 {
     char *text = NULL;
     const struct tierce_namespace ns = {
         .size = sizeof(ns),
         .weights = which == 0 ? "aabb" : "ccdd",
         .model = which == 0 ? "{\"config\":{\"architectures\":[\"SmallForTests\"]}}" : "{}",
-        .kv_dtype = "float32",
+        .kv_dtype = dtype,
         .layout = "test",
         .layer_count = LAYERS,
         .cell_bytes = cells,
@@ -178,7 +180,7 @@ static int make(struct maker *m, char **argv)
         rc = put(m, n, shards);
     if (rc == 0)
         rc = flush(m);
-    if (argv[5] == NULL)
+    if (argv[5] == NULL || strcmp(argv[5], "live") != 0)
         return rc;
     printf("ready\n");
     fflush(stdout);
@@ -187,13 +189,32 @@ static int make(struct maker *m, char **argv)
     return rc;
 }
 
+static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
+{
+    struct tierce__buf *buf;
+    return tierce__pool_alloc(arg, &buf, bytes) == 0 ? buf : NULL;
+}
+
+static int encode_from_now_on(struct maker *m)
+{
+    return tierce__coded_tier_open(
+        &m->tier, &(struct tierce__coded_opts){.size = sizeof(struct tierce__coded_opts),
+                                               .tier = m->tier,
+                                               .codec = tierce__codec_find("lossless"),
+                                               .namespaces = m->namespaces,
+                                               .alloc = alloc_coded,
+                                               .alloc_arg = m->pool});
+}
+
 int main(int argc, char **argv)
 {
     struct maker m = {0};
     if (argc < 5) {
-        fprintf(stderr, "usage: make_store FOLDER CHUNKS SHARDS CAP_MIB [live]\n");
+        fprintf(stderr, "usage: make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded]\n");
         return 2;
     }
+    bool is_coded = argc > 5 && strcmp(argv[5], "coded") == 0;
+    const char *dtype = is_coded ? "bfloat16" : "float32";
     signal(SIGTERM, on_term);
     int rc = tierce__pool_create(
         &m.pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
@@ -202,9 +223,9 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = tierce__namespaces_create(&m.namespaces);
     if (rc == 0)
-        rc = add_namespace(&m, 0);
+        rc = add_namespace(&m, 0, dtype);
     if (rc == 0)
-        rc = add_namespace(&m, 1);
+        rc = add_namespace(&m, 1, dtype);
     if (rc == 0)
         rc = tierce__disk_open(
             &m.tier, &(struct tierce__disk_opts){.size = sizeof(struct tierce__disk_opts),
@@ -215,6 +236,8 @@ int main(int argc, char **argv)
                                                  .pool = m.pool,
                                                  .flush_interval_ms = 20,
                                                  .seed = 1});
+    if (rc == 0 && is_coded)
+        rc = encode_from_now_on(&m);
     if (rc == 0)
         rc = make(&m, argv);
     if (m.tier != NULL)

@@ -18,9 +18,9 @@ CHUNK_BYTES = 4096 + -(-4 * (4096 + 4096 + 5000) // 4096) * 4096
 
 
 class Inspect(CliCase):
-    def make(self, chunks=20, shards=2, cap_mib=64):
+    def make(self, chunks=20, shards=2, cap_mib=64, kind=()):
         folder = os.path.join(self.folder, "store")
-        subprocess.run([MAKE_STORE, folder, str(chunks), str(shards), str(cap_mib)], check=True,
+        subprocess.run([MAKE_STORE, folder, str(chunks), str(shards), str(cap_mib), *kind], check=True,
                        stdin=subprocess.DEVNULL, timeout=60)
         return folder
 
@@ -62,6 +62,17 @@ class Inspect(CliCase):
             self.assertEqual(sum(s["chunks"] for s in spaces[name]["shards"]), chunks)
             self.assertIn(spaces[name]["digest"], os.listdir(os.path.join(folder, "ns")))
         self.assertLessEqual(data["oldest_s"], data["newest_s"])
+
+    def test_coded_chunks_are_told_and_verified(self):
+        folder = self.make(kind=["coded"])
+        self.check(0, "inspect", folder, "--verify", out=["coded    16 of these as bf16, ", "verified 20 chunks"])
+        data = json.loads(self.check(0, "inspect", "--json", folder).stdout)
+        self.assertEqual((data["coded_chunks"], data["coded_raw_bytes"]), (20, 20 * CHUNK_BYTES))
+        self.assertEqual(data["coded_bytes"], data["bytes"])
+        self.assertLess(data["bytes"], 20 * CHUNK_BYTES * 0.8)
+        self.damage(folder, 3 * data["bytes"] // 20 + 9000)  # behind the head of the fourth
+        bad, _ = self.verify(folder, 1)
+        self.assertEqual([why for _, why in bad], ["the coded chunk: the checksum does not match the bytes"])
 
     def test_a_whole_store_verifies(self):
         bad, result = self.verify(self.make(chunks=50), 0)

@@ -221,6 +221,28 @@ START_TEST(flipped_bits_give_no_other_bytes)
 }
 END_TEST
 
+/* Whatever fails for lack of memory: never a wrong byte, and the next request succeeds. */
+START_TEST(each_allocation_fails_once)
+{
+    uint64_t made = 1;
+    open_coded();
+    ck_assert_int_eq(coded_put(&s, 0, CODED_VALUES), 0);
+    for (uint64_t nth = 1; nth <= made; nth++) {
+        store_close(&s);
+        open_coded();
+        tierce__alloc_fail_nth(nth);
+        int put = coded_put(&s, nth, CODED_VALUES), got = coded_get_all(&s, 0, CODED_VALUES);
+        uint64_t count = tierce__alloc_fail_nth(0);
+        made = count > made ? count : made;
+        ck_assert(put == 0 || put == TIERCE_E_FULL);
+        ck_assert(got == 0 || got == TIERCE_E_FULL || got == -ENOMEM || got == -EAGAIN);
+        ck_assert(put != 0 || coded_get_all(&s, nth, CODED_VALUES) == 0);
+        ck_assert_int_eq(coded_get_all(&s, 0, CODED_VALUES), 0);
+    }
+    ck_assert_uint_gt(made, 4);
+}
+END_TEST
+
 /* Deletions and clears end puts that are not with the disk yet. */
 START_TEST(puts_are_cancelled)
 {
@@ -370,5 +392,5 @@ CHECK_MAIN("coded_tier", .seconds = 60, .setup = setup, .teardown = teardown,
            .tests = {chunks_come_back, ranges_come_back, requests_wait_for_memory,
                      both_kinds_survive_a_restart, chunks_without_a_known_element_stay_raw,
                      without_memory_chunks_stay_raw_and_reads_fail, puts_are_cancelled,
-                     a_mix_equals_a_model, a_disk_holds_more},
+                     a_mix_equals_a_model, a_disk_holds_more, each_allocation_fails_once},
            .loops = {{flipped_bits_give_no_other_bytes, 0, 1}, {close_writes_the_queue, 0, 2}})
