@@ -77,12 +77,16 @@ static void on_events(void *arg, const struct tierce_event_batch *batch)
     pthread_mutex_unlock(&queue->mutex);
 }
 
-/* Frees the items. */
+/* Frees the items. Other threads of Python run meanwhile: there may be millions. */
 static PyObject *bytes_of(struct changes *c)
 {
-    PyObject *bytes = PyBytes_FromStringAndSize((const char *)c->items,
-                                                (Py_ssize_t)(c->count * sizeof(*c->items)));
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(c->count * sizeof(*c->items)));
+    char *to = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (to != NULL && c->count > 0)
+        memcpy(to, c->items, c->count * sizeof(*c->items));
     free(c->items);
+    Py_END_ALLOW_THREADS
     return bytes;
 }
 
@@ -214,6 +218,7 @@ static PyMethodDef events_methods[] = {
 PyType_Slot tierce__core_events_slots[] = {
     {Py_tp_dealloc, (void *)events_dealloc},
     {Py_tp_methods, events_methods},
-    {Py_tp_doc, (void *)"Changes of an engine's memory and disk; made by Engine.events. Keeps the "
-                        "engine open. One thread at a time."},
+    {Py_tp_doc,
+     (void *)"Changes of an engine's memory and disk; made by Engine.events. Keeps the "
+             "engine open. One thread at a time; a snapshot may be taken on another one."},
     {0, NULL}};

@@ -273,7 +273,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         except Exception:
             self.half.close_engine()
             raise
-        self.half.tier_events = open_events(self.half, self._kv_cache_config, self.table is not None)
+        self.half.tier_events = open_events(self.half, self._kv_cache_config)
         if ranks.first and not self.in_process:
             self.server = LinkServer(self.half, self._kv_transfer_config.engine_id)
 

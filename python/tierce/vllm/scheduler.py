@@ -492,13 +492,19 @@ class SchedulerHalf:
                            tracker.tag, write, push=pushed,
                            blocks=self.event_blocks(request, tracker)))
 
-    def event_blocks(self, request, tracker: RequestTracker):
+    def event_blocks(self, request, tracker: RequestTracker) -> tuple:
         """The blocks that KV events of the request's chunks name, as far as the worker half does not know them."""
-        end = tracker.sent_blocks
+        end, unit = tracker.sent_blocks, self.block_tokens
         if not self.facts.kv_events or end <= tracker.event_blocks:
-            return None
-        start, tracker.event_blocks = self.rules.whole_chunks(tracker.event_blocks), end
-        return blocks_of(request, start, end, self.block_tokens)
+            return ()
+        start, tracker.event_blocks = self.rules.longest_chunks(tracker.event_blocks), end
+        found = (blocks_of(request, start * unit // size, end * unit // size, size, hashes)
+                 for size, hashes in self.event_sizes())
+        return tuple(blocks for blocks in found if blocks is not None)
+
+    def event_sizes(self) -> list[tuple[int, int]]:
+        """The tokens of a block, and vLLM's hashes of one."""
+        return [(self.block_tokens, 1)]
 
     def next_write(self) -> int:
         return next(self.writes) if self.several else 0

@@ -52,6 +52,11 @@ class Rules:
         """`blocks` without the partial chunk at the end."""
         return blocks // self.chunk_blocks * self.chunk_blocks
 
+    def longest_chunks(self, blocks: int) -> int:
+        """`blocks` without the partial chunk at the end, in all groups."""
+        size = self.longest_chunk or self.chunk_blocks
+        return blocks // size * size
+
     def leave_tail(self, blocks: int) -> bool:
         """Whether `blocks` blocks end inside a chunk of some group."""
         return blocks % (self.longest_chunk or self.chunk_blocks) > 0
@@ -133,7 +138,7 @@ class ReqMeta:
     firsts: tuple[int, ...] = ()
     states: tuple["StateSave", ...] = ()
     push: dict | None = None  # the inbox of a decoder, to which the saved chunks are pushed: see push.py
-    blocks: "Blocks | None" = None  # for KV events (kv_events.py)
+    blocks: tuple["Blocks", ...] = ()  # for KV events (kv_events.py): of each size that blocks have
 
 
 # Why a request was not looked up, or loaded less than was found: enum tierce_request_limit.

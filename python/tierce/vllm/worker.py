@@ -589,8 +589,20 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
                                 save.tail, request.session, request.tag, request.write)
 
     def offer_blocks(self, chain, request: ReqMeta) -> None:
-        if request.blocks is not None and self.tier_events is not None:
-            self.tier_events.offer(chain, request.blocks)
+        if request.blocks and self.tier_events is not None:
+            self.tier_events.offer(self.chain_of(chain), request.blocks)
+
+    def chain_of(self, chain):
+        """chain_of(chain)(tokens of a block) -> the chain of such blocks"""
+        return lambda size: chain
+
+    def event_groups(self) -> list[tuple[int, int, int]]:
+        """The KV cache groups whose chunks the store has: their index, blocks of a chunk, tokens of a block."""
+        return [(0, self.namespace["chunk_blocks"], self.namespace["block_tokens"])]
+
+    def event_namespaces(self) -> list[str] | None:
+        """The texts of their present namespaces."""
+        return [self.view.namespace] if self.view is not None else None
 
     def announce_again(self) -> None:
         if self.tier_events is not None:

@@ -5,6 +5,7 @@ import ctypes
 import hashlib
 import os
 import random
+import threading
 import time
 from array import array
 from types import SimpleNamespace as Thing
@@ -15,14 +16,21 @@ pytest.importorskip("vllm")
 import msgspec  # noqa: E402
 import zmq  # noqa: E402
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, KVEventBatch  # noqa: E402
+from vllm.utils.hashing import sha256_cbor  # noqa: E402
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # noqa: E402
+from vllm.v1.kv_cache_interface import get_kv_cache_spec_kind, get_kv_cache_spec_sliding_window  # noqa: E402
 
 from tierce import _core as core  # noqa: E402
 from tierce.vllm import kv_events  # noqa: E402
 from tierce.vllm.connector import TierceConnector  # noqa: E402
-from tierce.vllm.kv_events import CHANGE, TierceKVEvents, TierEvents, blocks_of, open_events  # noqa: E402
+from tierce.vllm.kv_events import CHANGE, EventPart, TierceKVEvents, TierEvents, blocks_of, open_events  # noqa: E402
 from tierce.vllm.link import Facts  # noqa: E402
 from tierce.vllm.scheduler import SchedulerHalf  # noqa: E402
 from tierce.vllm.tracker import ChainRoot, RequestTracker, Rules  # noqa: E402
+
+from test_connector import changed, config  # noqa: E402, F401
+from test_groups import STORED, TOKENS, Engine, cache_of, output_of, specs  # noqa: E402
+from test_groups import request_of as group_request  # noqa: E402
 
 SIZE, CHUNK, BLOCKS, CELL = 4, 4, 64, 4096
 NAMESPACE = {"weights": "aa", "model": "m", "kv_dtype": "f", "quantization": "", "layout": "l", "layer_count": 1,
@@ -54,8 +62,8 @@ class Store:
         self.view.set_paged([ctypes.addressof(self.memory)], [CELL], BLOCKS)
 
     def events(self, changes=None, **limits):
-        return TierEvents(changes or self.engine.events(), lambda: self.view.namespace, CHUNK, SIZE,
-                          "full_attention", **limits)
+        return TierEvents(changes or self.engine.events(), lambda: self.view.namespace and [self.view.namespace],
+                          [EventPart(0, CHUNK, SIZE, "full_attention")], **limits)
 
     def chain(self, request):
         chain = self.view.chain()
@@ -66,7 +74,7 @@ class Store:
         request = request_of(tokens)
         chain, end = self.chain(request), len(request.block_hashes)
         if offers:
-            events.offer(chain, blocks_of(request, 0, end, SIZE))
+            events.offer(lambda size: chain, tuple(filter(None, [blocks_of(request, 0, end, SIZE)])))
         handle = self.view.store_begin(chain, end, array("i", range(end)), True)
         if handle is not None:  # else nothing is missing
             handle.layer(0)
@@ -222,8 +230,10 @@ def test_chunks_of_another_process_are_announced_when_they_are_used(tmp_path, rn
     until = time.monotonic() + 30
     while not store.contents(events)["DISK"]:
         assert time.monotonic() < until
-    assert events.take() == []
-    events.offer(store.chain(request), blocks_of(request, 0, len(request.block_hashes), SIZE))
+    while events.texts is None or events.catching is not None:
+        assert events.take() == [] and time.monotonic() < until
+    chain = store.chain(request)
+    events.offer(lambda size: chain, (blocks_of(request, 0, len(request.block_hashes), SIZE),))
     held = wait_until(store, events, lambda: model.held(store.contents(events)))
     assert len(held["DISK"]) == 12
     events.close()
@@ -298,18 +308,17 @@ def test_the_scheduler_half_sends_each_block_once():
     tracker = RequestTracker("r", 1, ChainRoot(), 100)
     half.facts = Facts()
     tracker.sent_blocks = 6
-    assert half.event_blocks(request, tracker) is None  # vLLM publishes no events
+    assert half.event_blocks(request, tracker) == ()  # vLLM publishes no events
     half.facts = Facts(kv_events=True)
     sent = []
     for end in (6, 6, 9, 25):
         tracker.sent_blocks = end
-        blocks = half.event_blocks(request, tracker)
-        sent.append(blocks and (blocks.start, blocks.start + len(blocks.hashes)))
-    assert sent == [(0, 6), None, (4, 9), (8, 25)]  # from the beginning of a chunk on
+        sent.append([(b.start, b.start + len(b.hashes)) for b in half.event_blocks(request, tracker)])
+    assert sent == [[(0, 6)], [], [(4, 9)], [(8, 25)]]  # from the beginning of a chunk on
 
 
 @pytest.mark.parametrize("changes, reason", [
-    ({"wanted": False}, None), ({"prefix": False}, "prefix caching"), ({"groups": True}, "groups"),
+    ({"wanted": False}, None), ({"prefix": False}, "prefix caching"),
     ({"ranks": 2}, "node"), ({"node": "/s"}, "node")])
 def test_setups_without_events(caplog, changes, reason):
     def param(name):
@@ -321,7 +330,7 @@ def test_setups_without_events(caplog, changes, reason):
                           cache_config=Thing(enable_prefix_caching=changes.get("prefix", True))),
         ranks=Thing(count=changes.get("ranks", 1)), engine=Thing(param=param))
     with caplog.at_level("WARNING", "tierce"):
-        assert open_events(half, None, changes.get("groups", False)) is None
+        assert open_events(half, None) is None
     assert (reason in caplog.text) if reason else not caplog.text
 
 
@@ -331,6 +340,147 @@ def test_events_of_a_step_keep_their_order():
     assert events.aggregate().get_all_events() == [1, 2, 1] and events.get_number_of_workers() == 1
     events.clear_events()
     assert events.get_all_events() == []
+
+
+class Slow:
+    """Changes whose contents are read when the test permits it."""
+
+    def __init__(self, digest):
+        self.digest, self.count, self.present = digest, 0, {}
+        self.new, self.lost, self.threads = [], False, []
+        self.may_read, self.lock = threading.Event(), threading.Lock()
+
+    def change(self, key, stored):
+        with self.lock:
+            self.count += 1
+            self.present[key] = stored
+            self.new.append(CHANGE.pack(self.count, stored, 0, 0, 1, self.digest, key))
+
+    def take(self):
+        answer, self.new, self.lost = (self.lost, b"".join(self.new)), [], False
+        return answer
+
+    def snapshot(self):
+        with self.lock:
+            covered = self.count
+            found = [CHANGE.pack(0, 1, 0, 0, 1, self.digest, key) for key, held in self.present.items() if held]
+            self.threads.append(threading.get_ident())
+        assert self.may_read.wait(30)
+        return covered, b"".join(found)
+
+    def end(self):
+        pass
+
+
+def test_contents_are_read_beside_the_steps():
+    """A step looks at a bounded number of chunks; changes that came meanwhile follow in their order."""
+    changes = Slow(hashlib.sha256(b"n").digest())
+    events = TierEvents(changes, lambda: ["n"], [EventPart(0, 1, SIZE, "full_attention")], offered_max=1 << 20)
+    many = kv_events.WORK_MAX + 1000
+    keys = [hashlib.sha256(b"%d" % i).digest() for i in range(many + 2)]
+    for key in keys:
+        blocks = kv_events.Blocks(0, SIZE, None, (key,), array("i", range(SIZE)).tobytes(), None, None, None)
+        events.offer_chunk(b"\0\0" + key, blocks, 0, 1)
+    for key in keys[:many]:
+        changes.change(key, True)
+    changes.take()
+    reader, until = Reader(), time.monotonic() + 30
+
+    def wait(is_true):
+        while not is_true():
+            assert time.monotonic() < until
+            out = events.take()
+            assert len(out) <= kv_events.WORK_MAX + kv_events.SLICE
+            reader.apply(out)
+
+    assert events.take() == []
+    wait(lambda: changes.threads)
+    changes.change(keys[0], False)  # after what the reading covers
+    changes.change(keys[many], True)
+    assert events.take() == [] and events.take() == []  # steps do not wait for it
+    changes.lost = True  # so it has to be read again
+    changes.change(keys[1], False)
+    assert events.take() == []
+    changes.may_read.set()
+    wait(lambda: len(changes.threads) == 2)
+    changes.change(keys[2], False)
+    changes.change(keys[2], True)
+    changes.change(keys[many + 1], True)
+    changes.change(keys[many + 1], False)
+    wait(lambda: events.catching is None and not events.backlog)
+    assert set(reader.held["CPU"]) == {number(key) for key, held in changes.present.items() if held}
+    assert len(reader.held["CPU"]) == many - 1 and threading.get_ident() not in changes.threads
+    events.announce_again()
+    reader = Reader()
+    wait(lambda: events.telling is None)
+    assert len(reader.held["CPU"]) == many - 1
+    events.close()
+
+
+class GroupReader(Reader):
+    """The blocks of each KV cache group, as vLLM's block pool names them."""
+
+    def __init__(self, cache):
+        self.specs = [group.kv_cache_spec for group in cache.kv_cache_groups]
+        self.held = {}  # group, medium -> hash -> (parent, tokens)
+
+    def apply(self, events):
+        batch = msgspec.msgpack.Encoder().encode(KVEventBatch(ts=0.0, events=list(events)))
+        for event in msgspec.msgpack.Decoder(KVEventBatch).decode(batch).events:
+            held = self.held.setdefault((event.group_idx, event.medium), {})
+            if isinstance(event, BlockRemoved):
+                for h in event.block_hashes:
+                    del held[h]
+                continue
+            spec, size = self.specs[event.group_idx], event.block_size
+            assert size == spec.block_size and len(event.token_ids) == size * len(event.block_hashes)
+            assert event.kv_cache_spec_kind == get_kv_cache_spec_kind(spec).value
+            assert event.kv_cache_spec_sliding_window == get_kv_cache_spec_sliding_window(spec)
+            parent = event.parent_block_hash
+            for i, h in enumerate(event.block_hashes):
+                assert h not in held
+                held[h] = parent, event.token_ids[i * size:(i + 1) * size]
+                parent = h
+
+
+def test_each_group_has_its_events(config):  # noqa: F811
+    """Blocks of 32, 16, 64 and 32 tokens: what was stored of each group, and nothing after a reset."""
+    wanted = changed(config, "kv_events_config")
+    wanted.kv_events_config = Thing(enable_kv_cache_events=True)
+    cache = cache_of(specs())
+    engine, reader = Engine(wanted, cache), GroupReader(cache)
+    init_none_hash(sha256_cbor)
+    request = group_request(TOKENS, "a", block_hasher=get_request_block_hasher(16, sha256_cbor))
+    hashes = [number(h) for h in request.block_hashes]
+
+    def held_until(is_true):
+        until = time.monotonic() + 30
+        while not is_true():
+            assert time.monotonic() < until, reader.held
+            events = engine.worker.get_kv_connector_kv_cache_events()
+            reader.apply(events.get_all_events() if events is not None else [])
+
+    def blocks(size, numbers):
+        step, tokens = size // 16, list(range(TOKENS))
+        return {hashes[(k + 1) * step - 1]: (hashes[k * step - 1] if k else None, tokens[k * size:(k + 1) * size])
+                for k in numbers}
+
+    assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+    engine.scheduler.update_state_after_alloc(request, output_blocks(STORED), 0)
+    engine.step(output_of(request, STORED, 0, TOKENS, [(2, 30, 192)]))
+    expected = {(0, "CPU"): blocks(32, range(6)), (1, "CPU"): blocks(16, range(12)), (2, "CPU"): blocks(64, [2]),
+                (3, "CPU"): blocks(32, range(6))}
+    held_until(lambda: reader.held == expected)
+    half = engine.worker.half
+    half.view, view = None, half.view  # as a reset that failed leaves it
+    held_until(lambda: not any(reader.held.values()))
+    half.view = view
+    engine.close()
+
+
+def output_blocks(tables):
+    return Thing(blocks=[[Thing(is_null=i == 0, block_hash=None, block_id=i) for i in ids] for ids in tables],
+                 get_block_ids=lambda: tables)
 
 
 # ---- the engine's own publisher (kv_events.endpoint), read with the types of others

@@ -129,7 +129,11 @@ class GroupSchedulerHalf(SchedulerHalf):
             request.request_id, tracker.session, part, b"", computed // size,
             -(-(computed + scheduled) // size), None, save, tracker.tag,
             self.next_write() if save is not None else 0, tables=self.tables(state, request.request_id) if save is not None else (),
-            states=states))
+            states=states, blocks=self.event_blocks(request, tracker)))
+
+    def event_sizes(self) -> list[tuple[int, int]]:
+        sizes = {group.block_tokens for group in self.table.groups}
+        return [(size, size // self.table.hash_tokens) for size in sorted(sizes)]
 
     def tables(self, state, req_id: str) -> tuple[bytes, ...]:
         ids = state.get_block_ids(req_id)

@@ -159,10 +159,24 @@ class GroupWorkerHalf(WorkerHalf):
     def save_states(self, request: ReqMeta) -> None:
         try:
             with self.using_chain(request.session, request.chain) as (view, chain):
+                self.offer_blocks(chain, request)
                 for state in request.states if view is self.step_view else ():
                     view.store_state(chain, state, request.session, request.tag)
         except Exception as error:
             log.warning("a state of request %s could not be stored: %r", request.req_id, error)
+
+    # ---- KV events
+
+    def chain_of(self, chain):
+        return chain.chains.get
+
+    def event_groups(self) -> list[tuple[int, int, int]]:
+        """States and blocks at points inside blocks have no hash of vLLM's blocks, and are left out."""
+        chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
+        return [(group.index, group.chunk_blocks(chunk_tokens), group.block_tokens) for group in self.table.groups]
+
+    def event_namespaces(self) -> list[str] | None:
+        return [part.view.namespace for part in self.view.parts] if self.view is not None else None
 
     # ---- what became of loads
 
