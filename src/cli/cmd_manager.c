@@ -4,6 +4,7 @@
 #include "net/notify.h"
 #include "cli/cli.h"
 #include "cli/manager_backup.h"
+#include "cli/server_command.h"
 #include "manager/manager_config.h"
 #include "manager/manager.h"
 
@@ -47,30 +48,20 @@ const char *const tierce__cli_manager_help[] = {
     "previous ones.\n",
     NULL};
 
-static const char reference_head[] =
-    "# Parameters of the manager\n"
-    "\n"
-    "This page is printed by `tierce manager --markdown`.\n"
-    "\n"
-    "Values come from the defaults, then a YAML file, then KVCM's configuration, then the\n"
-    "environment, then flags. A later source overrides an earlier one. An unknown name is\n"
-    "rejected with the nearest valid one, and so is a value out of its bounds. `tierce manager\n"
-    "--print-config` prints the effective configuration and where each value comes from.\n"
-    "\n"
-    "- In YAML (`--config FILE`) a name is a nested mapping (`listen:` with `http_port: 6382` "
-    "below\n"
-    "  it) or the dotted name (`listen.http_port: 6382`).\n"
-    "- In the environment it is `TIERCE_MANAGER_`, then the name in upper case with `_` for the "
-    "dot:\n"
-    "  `TIERCE_MANAGER_LISTEN_HTTP_PORT=6382`. `TIERCE_MANAGER_CONFIG` names the YAML file.\n"
-    "- In KVCM's configuration (`-c FILE`, `-e KEY=VALUE`) it is `tierce.listen.http_port`; "
-    "KVCM's\n"
-    "  own keys are in docs/using/manager.md.\n"
-    "- As a flag it is `--listen.http_port=6382`.\n"
-    "\n"
-    "Sizes are bytes with a unit (`64MiB`, `1GB` decimal, `4096`), durations have a unit too\n"
-    "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
-    "\n";
+static const struct tierce__cli_server server = {
+    .command = COMMAND,
+    .title = "the manager",
+    .env_prefix = "TIERCE_MANAGER",
+    .section = "listen",
+    .leaf = "http_port",
+    .value = "6382",
+    .first = "",
+    .files = "then KVCM's configuration, ",
+    .source = "- In KVCM's configuration (`-c FILE`, `-e KEY=VALUE`) it is "
+              "`tierce.listen.http_port`; KVCM's\n"
+              "  own keys are in docs/using/manager.md.\n",
+    .help = tierce__cli_manager_help,
+};
 
 /* Fills in the signals that end a manager (the same ones as in KVCM), and SIGHUP. */
 static void list_signals(sigset_t *signals)
@@ -208,8 +199,7 @@ int tierce__cli_manager(int argc, char **argv)
         tierce__config_print(config.values, stdout);
         break;
     case TIERCE__MANAGER_MARKDOWN:
-        fputs(reference_head, stdout);
-        tierce__config_print_markdown(tierce__manager_params(), TIERCE__MANAGER_PARAMS, stdout);
+        tierce__cli_server_markdown(&server, tierce__manager_params(), TIERCE__MANAGER_PARAMS);
         break;
     case TIERCE__MANAGER_RUN:
         status = run(&config, argc, argv);

@@ -3,11 +3,11 @@
 #include "base/log/log.h"
 #include "net/notify.h"
 #include "cli/cli.h"
+#include "cli/server_command.h"
 #include "node/node.h"
 #include "node/node_users.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
@@ -39,31 +39,20 @@ const char *const tierce__cli_node_help[] = {
     "previous ones.\n",
     NULL};
 
-static const char reference_head[] =
-    "# Parameters of the node\n"
-    "\n"
-    "This page is printed by `tierce node --markdown`.\n"
-    "\n"
-    "A node also accepts every parameter of its engine (docs/using/ref/config.md), in the "
-    "same "
-    "file.\n"
-    "Values come from the defaults, then a YAML file, then the environment, then flags. A later "
-    "source\n"
-    "overrides an earlier one. An unknown name is rejected with the nearest valid one, and so is\n"
-    "a value out of its bounds. `tierce node --print-config` prints the effective configuration "
-    "and\n"
-    "where each value comes from.\n"
-    "\n"
-    "- In YAML (`--config FILE`) a name is a nested mapping (`listen:` with `resp_port: 6380` "
-    "below\n"
-    "  it) or the dotted name (`listen.resp_port: 6380`).\n"
-    "- In the environment it is `TIERCE_NODE_`, then the name in upper case with `_` for the dot:\n"
-    "  `TIERCE_NODE_MEMORY_SIZE=8GiB`. `TIERCE_NODE_CONFIG` names the YAML file.\n"
-    "- As a flag it is `--listen.resp_port=6380`.\n"
-    "\n"
-    "Sizes are bytes with a unit (`64MiB`, `1GB` decimal, `4096`), durations have a unit too\n"
-    "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
-    "\n";
+static const struct tierce__cli_server server = {
+    .command = COMMAND,
+    .title = "the node",
+    .env_prefix = "TIERCE_NODE",
+    .section = "listen",
+    .leaf = "resp_port",
+    .value = "6380",
+    .first = "A node also accepts every parameter of its engine (docs/using/ref/config.md), in the "
+             "same\n"
+             "file. ",
+    .files = "",
+    .source = "",
+    .help = tierce__cli_node_help,
+};
 
 /* Written in one piece, so that a waiting reader gets the whole line. */
 static void tell_ports(const struct tierce__node *node, const char *host, const char *native)
@@ -79,13 +68,6 @@ static void tell_ports(const struct tierce__node *node, const char *host, const 
         snprintf(pool, sizeof(pool), " pool %u,", ports.pool);
     snprintf(text, sizeof(text), "listening on %s:%s%s%s HTTP 127.0.0.1 %u%s%s", host, resp, lm,
              pool, ports.http, native[0] != '\0' ? ", native " : "", native);
-    tierce__log_to_stderr("tierce node", text);
-}
-
-static void tell_refusal(const char *why)
-{
-    char text[320];
-    snprintf(text, sizeof(text), "%s; the previous tokens and certificates stay in use", why);
     tierce__log_to_stderr("tierce node", text);
 }
 
@@ -116,7 +98,7 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals,
             return;
         }
         if (got == SIGHUP && tierce__node_reload(node, why) < 0)
-            tell_refusal(why);
+            tierce__cli_server_refused(&server, why);
         /* After a SIGHUP too: each begins the wait anew. */
         if (interval_ms > 0 &&
             (got == SIGHUP || tierce__now_ns() - probed_ns >= interval_ms * TIERCE__MS_NS)) {
@@ -135,13 +117,8 @@ static int run(const struct tierce__node_config *config)
     sigset_t signals;
     if (config->users_path != NULL && tierce__node_users_open(&users, config->users_path, why) < 0)
         return tierce__cli_fail(COMMAND, "%s", why);
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    signal(SIGPIPE, SIG_IGN);
+    tierce__cli_server_signals(&signals);
     signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails as one to a full disk does */
-    pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only we see them */
     tierce__cli_raise_files("tierce node", "limit.connections", config->connections_max);
     int rc = tierce__node_start(&node, config, why);
     if (rc < 0) {
@@ -165,28 +142,15 @@ int tierce__cli_node(int argc, char **argv)
     struct tierce__node_config config = {0};
     struct tierce__config_error error;
     int status = TIERCE__CLI_OK;
-    size_t count;
     int rc = tierce__node_config_load(&config, argc - 1, argv + 1, environ, &error);
     if (rc < 0) {
         tierce__cli_fail(COMMAND, "%s", error.text);
         return TIERCE__CLI_USAGE;
     }
+    size_t count;
     const struct tierce__param *params = tierce__node_params(&count);
-    switch (config.action) {
-    case TIERCE__NODE_HELP:
-        tierce__cli_print_help(stdout, tierce__cli_node_help);
-        break;
-    case TIERCE__NODE_PRINT:
-        tierce__config_print(config.values, stdout);
-        break;
-    case TIERCE__NODE_MARKDOWN:
-        fputs(reference_head, stdout);
-        tierce__config_print_markdown(params, count, stdout);
-        break;
-    case TIERCE__NODE_RUN:
+    if (!tierce__cli_server_answers(&server, config.action, config.values, params, count))
         status = run(&config);
-        break;
-    }
     tierce__node_config_clear(&config);
     return status;
 }

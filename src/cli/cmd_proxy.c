@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log/log.h"
 #include "cli/cli.h"
+#include "cli/server_command.h"
 #include "net/notify.h"
 #include "proxy/proxy.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <time.h>
@@ -32,37 +32,22 @@ const char *const tierce__cli_proxy_help[] = {
     "one is invalid, it keeps the previous ones.\n",
     NULL};
 
-static const char reference_head[] =
-    "# Parameters of the proxy\n"
-    "\n"
-    "This page is printed by `tierce proxy --markdown`.\n"
-    "\n"
-    "Values come from the defaults, then a YAML file, then the environment, then flags. A later "
-    "source\n"
-    "overrides an earlier one. An unknown name is rejected with the nearest valid one, and so is\n"
-    "a value out of its bounds. `tierce proxy --print-config` prints the effective configuration "
-    "and\n"
-    "where each value comes from.\n"
-    "\n"
-    "- In YAML (`--config FILE`) a name is a nested mapping (`listen:` with `port: 6495` below it) "
-    "or\n"
-    "  the dotted name (`listen.port: 6495`).\n"
-    "- In the environment it is `TIERCE_PROXY_`, then the name in upper case with `_` for the "
-    "dot:\n"
-    "  `TIERCE_PROXY_LISTEN_PORT=6495`. `TIERCE_PROXY_CONFIG` names the YAML file.\n"
-    "- As a flag it is `--listen.port=6495`.\n"
-    "\n"
-    "Sizes are bytes with a unit (`64MiB`, `1GB` decimal, `4096`), durations have a unit too\n"
-    "(`250ms`, `5s`, `2min`; a bare number is milliseconds), bools `true` or `false`.\n"
-    "\n";
+static const struct tierce__cli_server server = {
+    .command = COMMAND,
+    .title = "the proxy",
+    .env_prefix = "TIERCE_PROXY",
+    .section = "listen",
+    .leaf = "port",
+    .value = "6495",
+    .first = "",
+    .files = "",
+    .source = "",
+    .help = tierce__cli_proxy_help,
+};
 
-static void reload(struct tierce__proxy *proxy)
+static int reload(void *arg, char why[256])
 {
-    char why[256], text[320];
-    if (tierce__proxy_reload(proxy, why) == 0)
-        return;
-    snprintf(text, sizeof(text), "%s; the previous tokens and certificates stay in use", why);
-    tierce__log_to_stderr(WHO, text);
+    return tierce__proxy_reload(arg, why);
 }
 
 /* Whether a second signal to end has come. */
@@ -78,13 +63,7 @@ static int run(const struct tierce__proxy_config *config)
     struct tierce__proxy *proxy;
     sigset_t signals;
     char why[256], text[300];
-    int got;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGHUP);
-    signal(SIGPIPE, SIG_IGN);
-    pthread_sigmask(SIG_BLOCK, &signals, NULL); /* all threads inherit it: only we see them */
+    tierce__cli_server_signals(&signals);
     /* A relay keeps a connection more than it has requests. */
     tierce__cli_raise_files(WHO, "limit.connections and limit.requests",
                             config->connections_max + config->requests_max + config->loops);
@@ -97,9 +76,7 @@ static int run(const struct tierce__proxy_config *config)
              tierce__proxy_port(proxy));
     tierce__log_to_stderr(WHO, text);
     tierce__notify("READY=1");
-    while (sigwait(&signals, &got) != 0 || got == SIGHUP)
-        reload(proxy);
-    tierce__log_to_stderr(WHO, got == SIGINT ? "ends on SIGINT" : "ends on SIGTERM");
+    tierce__cli_server_wait(&server, &signals, reload, proxy);
     tierce__notify("STOPPING=1");
     tierce__proxy_drain(proxy, is_urgent, &signals);
     tierce__proxy_stop(proxy);
@@ -115,21 +92,9 @@ int tierce__cli_proxy(int argc, char **argv)
         tierce__cli_fail(COMMAND, "%s", error.text);
         return TIERCE__CLI_USAGE;
     }
-    switch (config.action) {
-    case TIERCE__CONFIG_HELP:
-        tierce__cli_print_help(stdout, tierce__cli_proxy_help);
-        break;
-    case TIERCE__CONFIG_PRINT:
-        tierce__config_print(config.values, stdout);
-        break;
-    case TIERCE__CONFIG_MARKDOWN:
-        fputs(reference_head, stdout);
-        tierce__config_print_markdown(tierce__proxy_params(), TIERCE__PROXY_PARAMS, stdout);
-        break;
-    case TIERCE__CONFIG_RUN:
+    if (!tierce__cli_server_answers(&server, config.action, config.values, tierce__proxy_params(),
+                                    TIERCE__PROXY_PARAMS))
         status = run(&config);
-        break;
-    }
     tierce__proxy_config_clear(&config);
     return status;
 }

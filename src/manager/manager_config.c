@@ -274,12 +274,13 @@ static int check_access(const struct tierce__manager_config *config,
                         struct tierce__config_error *error)
 {
     bool has_tls = config->tls_certificate[0] != '\0';
-    if (has_tls != (config->tls_key[0] != '\0'))
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.certificate and tls.key must be set together");
-    if (config->tls_client_ca[0] != '\0' && !has_tls)
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.client_ca requires tls.certificate and tls.key");
+    int rc =
+        tierce__access_check_tls(&(struct tierce__access){.certificate = config->tls_certificate,
+                                                          .key = config->tls_key,
+                                                          .client_ca = config->tls_client_ca},
+                                 error);
+    if (rc != 0)
+        return rc;
     if (config->requires_auth && config->auth_token_file[0] == '\0' &&
         config->registry_uri[0] == '\0')
         return tierce__config_fail(error, TIERCE_E_CONFIG,

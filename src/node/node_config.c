@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/node_config.h"
 #include "base/alloc.h"
-#include "base/assert.h"
 #include "net/loopback.h"
 #include "node/part/join.h"
 #include "node/part/node_mover.h"
@@ -9,9 +8,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-
-#define ENV_PREFIX "TIERCE_NODE"
-#define ENV_CONFIG "TIERCE_NODE_CONFIG"
 
 static const struct tierce__param params[] = {
 #define TIERCE_PARAM(row, name, type, fallback, min, max, choices, text)                           \
@@ -25,13 +21,9 @@ _Static_assert(sizeof(params) / sizeof(params[0]) == TIERCE__NODE_PARAMS,
                "each parameter has one row");
 
 /* Variables that share the prefix and are not parameters. */
-static const char *const other_variables[] = {ENV_CONFIG,
-                                              "TIERCE_NODE_SOCKET",
-                                              "TIERCE_NODE_USER",
-                                              "TIERCE_NODE_ENGINE",
-                                              "TIERCE_NODE_START",
-                                              "TIERCE_NODE_EXECUTABLE",
-                                              NULL};
+static const char *const other_variables[] = {"TIERCE_NODE_SOCKET",     "TIERCE_NODE_USER",
+                                              "TIERCE_NODE_ENGINE",     "TIERCE_NODE_START",
+                                              "TIERCE_NODE_EXECUTABLE", NULL};
 
 const struct tierce__param *tierce__node_params(size_t *count)
 {
@@ -137,14 +129,13 @@ static int check_access(const struct tierce__node_config *config,
 {
     bool has_tls = config->tls_certificate[0] != '\0', has_tokens = config->token_file[0] != '\0';
     bool has_client_ca = config->tls_client_ca[0] != '\0';
-    if (has_tls != (config->tls_key[0] != '\0'))
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.certificate and tls.key must be set together");
-    if (has_client_ca && !has_tls)
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.client_ca requires tls.certificate and tls.key");
-    if (tierce__is_loopback_host(config->host) || config->is_insecure)
-        return 0;
+    int rc =
+        tierce__access_check_tls(&(struct tierce__access){.certificate = config->tls_certificate,
+                                                          .key = config->tls_key,
+                                                          .client_ca = config->tls_client_ca},
+                                 error);
+    if (rc != 0 || tierce__is_loopback_host(config->host) || config->is_insecure)
+        return rc;
     const char *host = config->host[0] != '\0' ? config->host : "every address";
     if (config->has_lm && !has_client_ca)
         return tierce__config_fail(error, TIERCE_E_CONFIG,
@@ -229,86 +220,6 @@ static int check(const struct tierce__node_config *config, struct tierce__config
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-struct node_config_request {
-    enum tierce__node_action action;
-    const char *yaml;  /* --config, or NULL */
-    const char *users; /* --users, or NULL */
-};
-
-/* "--NAME FILE" and "--NAME=FILE"; *i is moved over it. */
-static bool is_file_flag(const char *name, int *i, int argc, char *const *argv, const char **value)
-{
-    TIERCE_ASSERT(*i < argc);
-    const char *arg = argv[*i];
-    size_t length = strlen(name);
-    if (strncmp(arg, name, length) == 0 && arg[length] == '=') {
-        *value = arg + length + 1;
-        return true;
-    }
-    if (strcmp(arg, name) != 0 || *i + 1 >= argc)
-        return false;
-    *value = argv[++*i];
-    return true;
-}
-
-/* Takes a flag that names a file. */
-static bool take_file_flag(struct node_config_request *request, int *i, int argc, char *const *argv)
-{
-    return is_file_flag("--config", i, argc, argv, &request->yaml) ||
-           is_file_flag("--users", i, argc, argv, &request->users);
-}
-
-static int read_arguments(struct node_config_request *request, int argc, char *const *argv,
-                          struct tierce__config_error *error)
-{
-    for (int i = 0; i < argc; i++) {
-        const char *arg = argv[i];
-        if (strcmp(arg, "-h") == 0 || strcmp(arg, "--help") == 0)
-            request->action = TIERCE__NODE_HELP;
-        else if (strcmp(arg, "--print-config") == 0)
-            request->action = TIERCE__NODE_PRINT;
-        else if (strcmp(arg, "--markdown") == 0)
-            request->action = TIERCE__NODE_MARKDOWN;
-        else if (take_file_flag(request, &i, argc, argv))
-            continue;
-        else if (strcmp(arg, "--config") == 0 || strcmp(arg, "--users") == 0)
-            return tierce__config_fail(error, TIERCE_E_CONFIG, "%s requires a file", arg);
-        else if (strncmp(arg, "--", 2) != 0 || strchr(arg, '=') == NULL)
-            return tierce__config_refuse_argument(error, params, TIERCE__NODE_PARAMS, "node", arg);
-    }
-    return 0;
-}
-
-static int apply_flags(struct tierce__config *values, int argc, char *const *argv,
-                       struct tierce__config_error *error)
-{
-    int rc = 0;
-    for (int i = 0; i < argc && rc == 0; i++) {
-        char name[80], source[84];
-        struct node_config_request taken;
-        const char *equals;
-        if (take_file_flag(&taken, &i, argc, argv) || (equals = strchr(argv[i], '=')) == NULL)
-            continue;
-        TIERCE_ASSERT(equals - argv[i] >= 2);
-        snprintf(name, sizeof(name), "%.*s", (int)(equals - argv[i] - 2), argv[i] + 2);
-        snprintf(source, sizeof(source), "--%s", name);
-        rc = tierce__config_set(values, name, equals + 1, source, error);
-    }
-    return rc;
-}
-
-static int load_values(struct tierce__config *values, const struct node_config_request *request,
-                       int argc, char *const *argv, char *const *env,
-                       struct tierce__config_error *error)
-{
-    const char *yaml =
-        request->yaml != NULL ? request->yaml : tierce__config_env_value(env, ENV_CONFIG);
-    int rc = yaml != NULL ? tierce__config_load_file(values, yaml, error) : 0;
-    if (rc == 0)
-        rc = tierce__config_load_env(values, env, other_variables, error);
-    return rc == 0 ? apply_flags(values, argc, argv, error) : rc;
-}
-
 static int make_engine_config(struct tierce_config **out, const struct tierce__config *values,
                               struct tierce__config_error *error)
 {
@@ -334,18 +245,20 @@ static int make_engine_config(struct tierce_config **out, const struct tierce__c
 int tierce__node_config_load(struct tierce__node_config *out, int argc, char *const *argv,
                              char *const *env, struct tierce__config_error *error)
 {
-    struct node_config_request request = {.action = TIERCE__NODE_RUN};
-    struct tierce__config *values = NULL;
+    static const struct tierce__config_program program = {.command = "node",
+                                                          .env_prefix = "TIERCE_NODE",
+                                                          .table = params,
+                                                          .count = TIERCE__NODE_PARAMS,
+                                                          .file_flag = "--users",
+                                                          .ignored = other_variables};
+    struct tierce__config_request request;
+    struct tierce__config *values;
     struct tierce__node_config config = {0};
-    int rc = read_arguments(&request, argc, argv, error);
-    if (rc == 0 && tierce__config_create(&values, params, TIERCE__NODE_PARAMS, ENV_PREFIX) != 0)
-        rc = tierce__config_fail(error, -ENOMEM, "no memory");
-    if (rc == 0 && (request.action == TIERCE__NODE_RUN || request.action == TIERCE__NODE_PRINT))
-        rc = load_values(values, &request, argc, argv, env, error);
-    if (rc == 0) {
-        fill(&config, values);
-        rc = check(&config, error);
-    }
+    int rc = tierce__config_load_program(&values, &request, &program, argc, argv, env, error);
+    if (rc != 0)
+        return rc;
+    fill(&config, values);
+    rc = check(&config, error);
     if (rc == 0)
         rc = make_engine_config(&config.engine, values, error);
     if (rc != 0) {
@@ -353,7 +266,7 @@ int tierce__node_config_load(struct tierce__node_config *out, int argc, char *co
         return rc;
     }
     config.action = request.action;
-    config.users_path = request.users;
+    config.users_path = request.file;
     *out = config;
     return 0;
 }

@@ -7,7 +7,7 @@
 
 #include <tierce/config.h>
 
-#include "base/config/config.h"
+#include "base/config/config_args.h"
 #include "engine/engine_config.h"
 
 /*
@@ -29,18 +29,11 @@ enum tierce__node_param { /* after the engine's parameters, which keep their num
 /* The node's own rows, *count of them. Constant storage. */
 const struct tierce__param *tierce__node_params(size_t *count);
 
-enum tierce__node_action {
-    TIERCE__NODE_RUN,
-    TIERCE__NODE_HELP,
-    TIERCE__NODE_PRINT,    /* the configuration */
-    TIERCE__NODE_MARKDOWN, /* the reference of node_params.def */
-};
-
 /* Texts are never NULL; unset ones are "". */
 struct tierce__node_config {
     struct tierce__config *values; /* owned: the values behind the other fields */
     struct tierce_config *engine;  /* owned */
-    enum tierce__node_action action;
+    enum tierce__config_action action;
     const char *users_path; /* [borrow argv] of --users; NULL: none */
 
     const char *host;

@@ -83,20 +83,13 @@ static void fill(struct tierce__proxy_config *config, struct tierce__config *val
 static int check_access(const struct tierce__proxy_config *config,
                         struct tierce__config_error *error)
 {
-    bool has_tls = config->tls_certificate[0] != '\0', has_tokens = config->token_file[0] != '\0';
-    if (has_tls != (config->tls_key[0] != '\0'))
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.certificate and tls.key must be set together");
-    if (config->tls_client_ca[0] != '\0' && !has_tls)
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.client_ca requires tls.certificate and tls.key");
-    if (tierce__is_loopback_host(config->host) || config->is_insecure || (has_tls && has_tokens))
-        return 0;
-    return tierce__config_fail(error, TIERCE_E_CONFIG,
-                               "listen.host is %.100s, which other hosts can reach: set "
-                               "auth.token_file, tls.certificate and tls.key, or "
-                               "listen.insecure: true",
-                               config->host[0] != '\0' ? config->host : "every address");
+    return tierce__access_check(&(struct tierce__access){.host = config->host,
+                                                         .certificate = config->tls_certificate,
+                                                         .key = config->tls_key,
+                                                         .client_ca = config->tls_client_ca,
+                                                         .token_file = config->token_file,
+                                                         .is_insecure = config->is_insecure},
+                                error);
 }
 
 /* The engines are parsed again when the proxy starts. */
@@ -142,18 +135,18 @@ int tierce__proxy_config_load(struct tierce__proxy_config *out, int argc, char *
                                                           .count = TIERCE__PROXY_PARAMS};
     struct tierce__config *values;
     struct tierce__proxy_config config;
-    enum tierce__config_action action;
-    int rc = tierce__config_load_program(&values, &action, &program, argc, argv, env, error);
+    struct tierce__config_request request;
+    int rc = tierce__config_load_program(&values, &request, &program, argc, argv, env, error);
     if (rc != 0)
         return rc;
     fill(&config, values);
-    if (action == TIERCE__CONFIG_RUN || action == TIERCE__CONFIG_PRINT)
+    if (request.action == TIERCE__CONFIG_RUN || request.action == TIERCE__CONFIG_PRINT)
         rc = check(&config, error);
     if (rc != 0) {
         tierce__config_destroy(values);
         return rc;
     }
-    config.action = action;
+    config.action = request.action;
     *out = config;
     return 0;
 }

@@ -59,21 +59,13 @@ static void fill(struct tierce__router_config *config, struct tierce__config *va
 
 static int check(const struct tierce__router_config *config, struct tierce__config_error *error)
 {
-    bool has_tls = config->tls_certificate[0] != '\0';
-    if (has_tls != (config->tls_key[0] != '\0'))
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.certificate and tls.key must be set together");
-    if (config->tls_client_ca[0] != '\0' && !has_tls)
-        return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "tls.client_ca requires tls.certificate and tls.key");
-    if (tierce__is_loopback_host(config->host) || config->is_insecure ||
-        (has_tls && config->token_file[0] != '\0'))
-        return 0;
-    return tierce__config_fail(error, TIERCE_E_CONFIG,
-                               "listen.host is %.100s, which other hosts can reach: set "
-                               "auth.token_file, tls.certificate and tls.key, or listen.insecure: "
-                               "true",
-                               config->host[0] != '\0' ? config->host : "every address");
+    return tierce__access_check(&(struct tierce__access){.host = config->host,
+                                                         .certificate = config->tls_certificate,
+                                                         .key = config->tls_key,
+                                                         .client_ca = config->tls_client_ca,
+                                                         .token_file = config->token_file,
+                                                         .is_insecure = config->is_insecure},
+                                error);
 }
 
 int tierce__router_config_load(struct tierce__router_config *out, int argc, char *const *argv,
@@ -85,12 +77,12 @@ int tierce__router_config_load(struct tierce__router_config *out, int argc, char
                                                    .count = TIERCE__ROUTER_PARAMS};
     struct tierce__config *values;
     struct tierce__router_config config;
-    enum tierce__config_action action;
-    int rc = tierce__config_load_program(&values, &action, &program, argc, argv, env, error);
+    struct tierce__config_request request;
+    int rc = tierce__config_load_program(&values, &request, &program, argc, argv, env, error);
     if (rc != 0)
         return rc;
     fill(&config, values);
-    config.action = action;
+    config.action = request.action;
     rc = check(&config, error);
     if (rc != 0) {
         tierce__config_destroy(values);

@@ -24,13 +24,22 @@ struct tierce__config_program {
     const char *env_prefix; /* "TIERCE_PROXY" */
     const struct tierce__param *table;
     size_t count;
+    const char *file_flag;      /* another flag that names a file, as "--users"; NULL: none */
+    const char *const *ignored; /* variables with the prefix that are no parameters, up to NULL;
+                                   NULL: none */
+};
+
+/* The result of the arguments. */
+struct tierce__config_request {
+    enum tierce__config_action action;
+    const char *file; /* of file_flag [borrow argv], or NULL */
 };
 
 /* Reads everything. *out [transfer]; for help and the reference it holds the defaults. `argv` is
  * what follows the name of the command. Errors, *out untouched and `error` filled: TIERCE_E_CONFIG,
  * negative errno (a file), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__config_load_program(struct tierce__config **out,
-                                               enum tierce__config_action *action,
+                                               struct tierce__config_request *request,
                                                const struct tierce__config_program *program,
                                                int argc, char *const *argv, char *const *env,
                                                struct tierce__config_error *error);
