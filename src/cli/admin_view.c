@@ -255,10 +255,17 @@ static void put_contents(struct tierce__line *line, struct tierce__text row, con
     tierce__line_put(line, tierce__json_get_bool(row, path) ? "complete" : "incomplete");
 }
 
+static void put_served_at(struct tierce__line *line, struct tierce__text row, const char *path)
+{
+    put_text(line, row, path);
+    if (tierce__json_get_bool(row, "transfer_tls"))
+        tierce__line_put(line, " (TLS)");
+}
+
 static const struct tierce__admin_column worker_columns[] = {
     {"worker", put_text, "worker"},
     {"group", put_text, "instance_group"},
-    {"address", put_text, "transfer_address"},
+    {"address", put_served_at, "transfer_address"},
     {"chunks", put_count, "keys"},
     {"memory", put_count, "tier_keys.0"},
     {"disk", put_count, "tier_keys.1"},

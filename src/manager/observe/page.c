@@ -42,9 +42,10 @@
  *                   "sessions", "expired_sessions"}]; the first 1,000 by name, of "instance_count";
  *                   with "attention_kind", "window_tokens", "every_tokens", "attention_family" and
  *                   "attention_layers" if the kind is known
- *    "workers":   [{"name", "group", "models", "transfer_address" ("": it serves nobody), "keys",
- *                   "tier_keys" (of each tier, the fastest first), "load" (thousandths), "heard_ms"
- *                   (since its last report), "gaps", "left_out", "is_synced", "is_complete"}] of
+ *    "workers":   [{"name", "group", "models", "transfer_address" ("": it serves nobody),
+ *                   "transfer_tls", "keys", "tier_keys" (of each tier, the fastest first), "load"
+ *                   (thousandths), "heard_ms" (since its last report), "gaps", "left_out",
+ *                   "is_synced", "is_complete"}] of
  * the directory; the first 1,000, of "worker_count" (workers_page.c) "reclaim":   {"rounds",
  * "triggered_rounds", "blocks", "locations", "bytes"} "deletions": {"waiting", "executing"
  * (batches), "failed_tries", "done_locations", "orphaned_locations"} "moves":     {"running",

@@ -211,7 +211,8 @@ def test_storages_say_how_they_are(browser, manager):
 def test_workers_of_the_directory(browser, manager):
     api = Http(manager)
     name = f"w{HOSTILE}"
-    joined = api.call("meta", "JoinDirectory", worker=name, instance_group="default", transfer_address="h:1")
+    joined = api.call("meta", "JoinDirectory", worker=name, instance_group="default", transfer_address="h:1",
+                      transfer_tls=True)
     worker = {"instance_group": "default", "session": joined["session"], "slot": joined.get("slot", 0)}
     keys = [1, 2, 3, 4]
     for kind, more in (("RK_BEGIN", {}), ("RK_CONTENTS", {"keys": keys, "tiers": [0, 1]}), ("RK_END", {"first": 0})):
@@ -220,7 +221,7 @@ def test_workers_of_the_directory(browser, manager):
     shown = cells(load(browser, manager), "workers", name)
     assert (shown["Group"], shown["Models"], shown["Contents"]) == ("default", "m", "complete")
     assert (shown["Chunks"], shown["In tiers"]) == ("2", "memory 1, disk 1")
-    assert shown["Serves at"] == "h:1" and shown["Load"].startswith("25") and shown["Last report"].endswith("ago")
+    assert shown["Serves at"] == "h:1 (TLS)" and shown["Load"].startswith("25") and shown["Last report"].endswith("ago")
     api.call("meta", "LeaveDirectory", **worker)
     assert "No engine or node" in load(browser, manager).run("document.querySelector('#workers').textContent")
 
