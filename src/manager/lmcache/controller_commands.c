@@ -21,6 +21,7 @@
 
 struct tierce__controller_commands {
     uint32_t timeout_ms;
+    size_t frames_max;
     void *context;
     int wake; /* eventfd */
     bool has_thread;
@@ -208,12 +209,14 @@ static void *run(void *arg)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-int tierce__controller_commands_start(struct tierce__controller_commands **out, uint32_t timeout_ms)
+int tierce__controller_commands_start(struct tierce__controller_commands **out, uint32_t timeout_ms,
+                                      size_t frames_max)
 {
     struct tierce__controller_commands *c = tierce__calloc(1, sizeof(*c));
     if (c == NULL)
         return -ENOMEM;
     c->timeout_ms = timeout_ms;
+    c->frames_max = frames_max;
     tierce__lock_init(&c->lock, TIERCE__LOCK_CONTROLLER_COMMANDS);
     tierce__list_init(&c->arriving);
     tierce__list_init(&c->own);
@@ -240,7 +243,7 @@ int tierce__controller_commands_submit(struct tierce__controller_commands *comma
     tierce__lock_take(&commands->lock);
     bool is_full = commands->command_count >= COMMANDS_MAX ||
                    commands->target_count + command->count > TARGETS_MAX ||
-                   commands->frame_bytes + command->frame_bytes > TIERCE__CONTROLLER_FRAMES_MAX;
+                   commands->frame_bytes + command->frame_bytes > commands->frames_max;
     int rc = commands->is_stopping ? TIERCE_E_CLOSED : is_full ? TIERCE_E_LIMIT : 0;
     if (rc == 0) {
         command->deadline_ns = tierce__deadline_in_ms(commands->timeout_ms);

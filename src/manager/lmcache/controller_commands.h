@@ -38,8 +38,7 @@ struct tierce__controller_target {
 };
 
 #define TIERCE__CONTROLLER_TARGETS_MAX 512u
-/* Of the messages of all commands in progress: ZMQ keeps each until its worker has read it. */
-#define TIERCE__CONTROLLER_FRAMES_MAX ((size_t)256 << 20)
+#define TIERCE__CONTROLLER_FRAMES_MAX  ((size_t)256 << 20)
 
 struct tierce__controller_command {
     struct tierce__list node; /* of the thread */
@@ -52,13 +51,14 @@ struct tierce__controller_command {
     void (*done)(struct tierce__controller_command *command);
 };
 
-/* `timeout_ms`: for the answers of all workers of a command. Errors: -ENOMEM, other negative errno.
- */
+/* `timeout_ms`: for the answers of all workers of a command. `frames_max`: bytes of the messages of
+ * all commands in progress, because ZMQ keeps each until its worker has read it;
+ * TIERCE__CONTROLLER_FRAMES_MAX. Errors: -ENOMEM, other negative errno. */
 TIERCE_MUSTUSE int tierce__controller_commands_start(struct tierce__controller_commands **out,
-                                                     uint32_t timeout_ms);
+                                                     uint32_t timeout_ms, size_t frames_max);
 
 /* [transfer] command, unless it fails. Errors: TIERCE_E_LIMIT (64 commands,
- * TIERCE__CONTROLLER_TARGETS_MAX or TIERCE__CONTROLLER_FRAMES_MAX at once: try again),
+ * TIERCE__CONTROLLER_TARGETS_MAX or frames_max at once: try again),
  * TIERCE_E_CLOSED (it stops). */
 TIERCE_MUSTUSE int tierce__controller_commands_submit(struct tierce__controller_commands *commands,
                                                       struct tierce__controller_command *command);

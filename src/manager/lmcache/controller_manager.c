@@ -47,7 +47,8 @@ int tierce__lmcache_open(struct tierce__manager *manager,
                                           .workers_max = config->lmcache_workers,
                                           .silence_ns = config->lmcache_silence_ms * 1000000ULL});
     if (rc == 0)
-        rc = tierce__controller_commands_start(&lmcache->commands, config->lmcache_command_ms);
+        rc = tierce__controller_commands_start(&lmcache->commands, config->lmcache_command_ms,
+                                               TIERCE__CONTROLLER_FRAMES_MAX);
     return rc;
 }
 

@@ -220,7 +220,7 @@ START_TEST(orders)
         aim(&targets[i], "127.0.0.1", port);
     }
     aim(&targets[2], "no host", 1);
-    ck_assert_int_eq(tierce__controller_commands_start(&commands, 60000), 0);
+    ck_assert_int_eq(tierce__controller_commands_start(&commands, 60000, 4096), 0);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &command), 0);
     for (unsigned i = 0; i < 2; i++) {
         char order[16];
@@ -250,7 +250,7 @@ START_TEST(a_silent_worker)
     struct tierce__controller_command command = {.targets = &target, .count = 1, .done = note_done};
     atomic_store(&done_count, 0);
     aim(&target, "127.0.0.1", server_free_port()); /* nobody listens */
-    ck_assert_int_eq(tierce__controller_commands_start(&commands, 50), 0);
+    ck_assert_int_eq(tierce__controller_commands_start(&commands, 50, 4096), 0);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &command), 0);
     wait_done(1);
     ck_assert_int_eq(target.state, TIERCE__CONTROLLER_WAITS);
@@ -269,7 +269,7 @@ START_TEST(orders_have_a_bound_and_end_with_the_manager)
     struct tierce__controller_commands *commands;
     uint16_t port = server_free_port(); /* nobody listens */
     atomic_store(&done_count, 0);
-    ck_assert_int_eq(tierce__controller_commands_start(&commands, 600000), 0);
+    ck_assert_int_eq(tierce__controller_commands_start(&commands, 600000, 4096), 0);
     for (unsigned i = 0; i <= MANY; i++) {
         aim(&targets[i], "127.0.0.1", port);
         list[i] = (struct tierce__controller_command){
@@ -295,19 +295,15 @@ START_TEST(messages_of_orders_have_a_bound)
     static struct tierce__controller_command list[3];
     uint16_t port = server_free_port(); /* nobody listens */
     atomic_store(&done_count, 0);
-    ck_assert_int_eq(tierce__controller_commands_start(&commands, 600000), 0);
+    ck_assert_int_eq(tierce__controller_commands_start(&commands, 600000, 4096), 0);
     for (unsigned i = 0; i < 3; i++) {
         aim(&targets[i], "127.0.0.1", port);
         list[i] = (struct tierce__controller_command){
             .targets = &targets[i], .count = 1, .done = note_done};
     }
-    size_t small = targets[0].frame.bytes;
-    static char megabyte[1 << 20];
-    memset(megabyte, 'x', sizeof(megabyte));
-    while (targets[0].frame.bytes + small + sizeof(megabyte) <= TIERCE__CONTROLLER_FRAMES_MAX)
-        tierce__line_put_bytes(&targets[0].frame, megabyte, sizeof(megabyte));
-    tierce__line_put_bytes(&targets[1].frame, megabyte, sizeof(megabyte));
-    ck_assert(!targets[0].frame.failed && !targets[1].frame.failed);
+    while (targets[0].frame.bytes < 4096 - 5) /* the third order has 5 */
+        tierce__line_put(&targets[0].frame, "x");
+    tierce__line_put(&targets[1].frame, "x");
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[0]), 0);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[1]), TIERCE_E_LIMIT);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[2]), 0);
