@@ -44,8 +44,8 @@ int64_t tierce__coded_encode(uint8_t *dst, uint64_t room, const uint8_t *object,
 /*
  * Parses the first `available` bytes of an object from anywhere: hostile bytes are safe.
  * Errors, *out untouched: TIERCE_E_FORMAT, TIERCE_E_CHECKSUM (of header or table), TIERCE_E_VERSION
- * (not coded, or a codec that this build does not have), TIERCE_E_LIMIT (`available` ends before
- * the layers begin).
+ * (not coded, or a codec that this build does not have or that is lossy), TIERCE_E_LIMIT
+ * (`available` ends before the layers begin).
  */
 TIERCE_MUSTUSE int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object,
                                        uint64_t available);
