@@ -2,6 +2,7 @@
 #include "engine/observe/kv_batch.h"
 
 #include <stdlib.h>
+#include <strings.h>
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -34,6 +35,48 @@ bool tierce__kv_is_published(const struct tierce_event *e)
 {
     return medium_of(e->tier) != NULL &&
            (e->ns_text == NULL || !tierce__object_is_space(e->ns_text));
+}
+
+static size_t hex_digits(const char *text)
+{
+    return strspn(text, "0123456789abcdefABCDEF");
+}
+
+bool tierce__kv_namespaces_are_valid(const char *list)
+{
+    enum { DIGITS_MIN = 8, DIGITS_MAX = 2 * TIERCE_HASH_BYTES };
+    for (;; list++) {
+        size_t digits = hex_digits(list);
+        list += digits;
+        if (digits < DIGITS_MIN || digits > DIGITS_MAX || (*list != ',' && *list != '\0'))
+            return false;
+        if (*list == '\0')
+            return true;
+    }
+}
+
+static bool is_in_list(const char *list, const uint8_t digest[TIERCE_HASH_BYTES])
+{
+    char text[2 * TIERCE_HASH_BYTES + 1];
+    tierce__hex_encode(text, digest, TIERCE_HASH_BYTES);
+    for (size_t digits; (digits = hex_digits(list)) > 0;
+         list += list[digits] == ',' ? digits + 1 : digits) {
+        if (strncasecmp(text, list, digits) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A digest stays at its address while the engine is open. */
+static bool is_shown(struct tierce__kv_form *form, const struct tierce_event *e)
+{
+    if (form->namespaces == NULL || form->namespaces[0] == '\0')
+        return true;
+    if (e->ns_digest != form->ns_digest) {
+        form->ns_digest = e->ns_digest;
+        form->is_shown = is_in_list(form->namespaces, e->ns_digest);
+    }
+    return form->is_shown;
 }
 
 /* 0: the namespace is not known. No value of its text contains a newline. */
@@ -178,7 +221,8 @@ size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *
     uint32_t written = 0;
     for (size_t i = 0; i < count; i += n) {
         n = 1;
-        if (!tierce__kv_is_published(&events[i]) || (after > 0 && events[i].sequence <= after))
+        if (!tierce__kv_is_published(&events[i]) || !is_shown(form, &events[i]) ||
+            (after > 0 && events[i].sequence <= after))
             continue;
         while (i + n < count && continues(&events[i + n - 1], &events[i + n]))
             n++;

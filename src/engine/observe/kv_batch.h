@@ -14,16 +14,27 @@
 struct tierce__kv_form {
     bool arrays; /* positional arrays; else maps */
     uint32_t dp_rank;
+    /* The namespaces whose chunks are published: tierce__kv_namespaces_are_valid. NULL, "": all.
+     * [borrow] */
+    const char *namespaces;
     /* The namespace of the last event, whose text need not be searched again. */
     const char *ns_text;
     uint32_t block_tokens;
+    /* The last namespace that was compared with the list. */
+    const uint8_t *ns_digest;
+    bool is_shown;
 };
+
+/* Whether a list names namespaces: beginnings of their digests, of at least 8 hex digits, separated
+ * by commas. */
+bool tierce__kv_namespaces_are_valid(const char *list);
 
 /* Whether the chunk's event is published: not of remote tiers, nor of named values. */
 bool tierce__kv_is_published(const struct tierce_event *e);
 
-/* Appends a batch with the events whose number is above `after`, without those of remote tiers
- * and of named values. Returns its hashes; 0: nothing was appended. */
+/* Appends a batch with the events whose number is above `after`, without those of remote tiers,
+ * of named values and of namespaces that are not published. Returns its hashes; 0: nothing was
+ * appended. */
 size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *form,
                               const struct tierce_event *events, size_t count, uint64_t after);
 

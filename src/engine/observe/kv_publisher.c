@@ -43,7 +43,7 @@ struct tierce__kv_publisher {
     struct tierce__kv_stream *stream;
     struct tierce__control *pages; /* or NULL */
     struct tierce__tokens *tokens; /* or NULL: none is required */
-    char *topic_copy;
+    char *topic_copy, *namespaces_copy;
     uint64_t instance;
     pthread_t thread;
     bool has_thread;
@@ -264,7 +264,8 @@ static void answer_snapshot(void *arg, const struct tierce__control_query *query
         answer->body.failed = true;
         return;
     }
-    s->form = (struct tierce__kv_form){.arrays = p->form.arrays, .dp_rank = p->form.dp_rank};
+    s->form = (struct tierce__kv_form){
+        .arrays = p->form.arrays, .dp_rank = p->form.dp_rank, .namespaces = p->namespaces_copy};
     put_head(&answer->body, p, sequence);
     answer->next = put_next;
     answer->end = end_snapshot;
@@ -409,8 +410,11 @@ static int open_publisher(struct tierce__kv_publisher *p, const struct tierce_co
                                               .batch_max = BATCH_MAX,
                                               .interval_ms = INTERVAL_MS};
     p->topic_copy = tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_TOPIC));
-    if (p->topic_copy == NULL)
+    p->namespaces_copy =
+        tierce__strdup(tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_NAMESPACES));
+    if (p->topic_copy == NULL || p->namespaces_copy == NULL)
         return -ENOMEM;
+    p->form.namespaces = p->namespaces_copy;
     if (getrandom(&p->instance, sizeof(p->instance), 0) != (ssize_t)sizeof(p->instance))
         return -EIO;
     int rc = open_stream(p, config, why);
@@ -433,6 +437,7 @@ static int is_wanted(const struct tierce_config *config, char why[256])
     bool has_port = tierce__engine_number(config, TIERCE__ENGINE_KV_EVENTS_SNAPSHOT_PORT) != 0;
     bool has_tokens = has_text(config, TIERCE__ENGINE_KV_EVENTS_TOKEN_FILE);
     bool has_replay = has_text(config, TIERCE__ENGINE_KV_EVENTS_REPLAY_ENDPOINT);
+    const char *namespaces = tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_NAMESPACES);
     bool has_curve = has_text(config, TIERCE__ENGINE_KV_EVENTS_CURVE_KEY_FILE);
     why[0] = '\0';
     if (has_certificate != has_text(config, TIERCE__ENGINE_KV_EVENTS_KEY))
@@ -440,6 +445,11 @@ static int is_wanted(const struct tierce_config *config, char why[256])
     else if (has_curve != has_text(config, TIERCE__ENGINE_KV_EVENTS_CURVE_READERS_FILE))
         snprintf(why, 256,
                  "kv_events.curve_key_file and kv_events.curve_readers_file must be set together");
+    else if (namespaces[0] != '\0' && !tierce__kv_namespaces_are_valid(namespaces))
+        snprintf(why, 256,
+                 "kv_events.namespaces '%.100s' is not a list of digests: each is 8 to 64 hex "
+                 "digits, separated by commas",
+                 namespaces);
     else if ((has_certificate || has_tokens) && !has_port)
         snprintf(why, 256, "%s requires kv_events.snapshot_port",
                  has_certificate ? "kv_events.certificate" : "kv_events.token_file");
@@ -503,5 +513,6 @@ void tierce__kv_publisher_stop(struct tierce__kv_publisher *publisher)
     tierce__line_clear(&publisher->line);
     tierce__tokens_destroy(publisher->tokens);
     tierce__free(publisher->topic_copy);
+    tierce__free(publisher->namespaces_copy);
     tierce__free(publisher);
 }

@@ -7,6 +7,7 @@
 #include "test_random.h"
 
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "engine/objects/object_form.h"
 #include "engine/observe/kv_batch.h"
@@ -30,6 +31,12 @@ static char endpoint[64], replay_endpoint[64], port_text[8];
 static char key_path[64], readers_path[64];
 static struct tierce__zmq_curve_pair server_keys, reader_keys;
 static bool is_encrypted;
+/* Another tenant's model on the same engine, whose chunks are not published; NULL: there is none.
+ */
+static struct tierce_view *hidden;
+static uint8_t shown_digest[TIERCE_HASH_BYTES];
+static char shown_text[2 * TIERCE_HASH_BYTES + 1] = "";
+static size_t hidden_count; /* its chunks in the tiers */
 static uint16_t port;
 
 /* ---- the set of a reader --------------------------------------------------------------------- */
@@ -325,6 +332,10 @@ static void on_chunk(void *arg, const struct tierce_event_batch *batch)
     (void)arg;
     for (size_t i = 0; i < batch->count; i++) {
         const struct tierce_event *e = &batch->events[i];
+        if (hidden != NULL && memcmp(e->ns_digest, shown_digest, TIERCE_HASH_BYTES) != 0) {
+            hidden_count++;
+            continue;
+        }
         change(&contents,
                &(struct block){number_of(e->ns_digest), number_of(e->hash + 24),
                                strcmp(e->tier, "disk") == 0},
@@ -343,7 +354,7 @@ static void read_contents(void)
     struct tierce_subscription *s;
     struct tierce_events_opts opts = {.size = sizeof(opts), .fn = ignore};
     uint64_t sequence;
-    contents.count = 0;
+    contents.count = hidden_count = 0;
     ck_assert_int_eq(tierce_events_subscribe(&s, fx.engine, &opts), 0);
     ck_assert_int_eq(tierce_events_snapshot(s, &sequence, on_chunk, NULL), 0);
     tierce_events_unsubscribe(s);
@@ -395,12 +406,47 @@ static void make_keys(void)
 static void open_engine(const char *ring, const char *replay)
 {
     fx_open(&fx, true,
-            (const char *[]){"kv_events.endpoint", endpoint, "kv_events.replay_endpoint",
-                             replay_endpoint, "kv_events.snapshot_port", port_text,
-                             "kv_events.topic", "kv@pod@model", "kv_events.dp_rank", "5",
-                             "kv_events.replay", replay, "events.ring", ring,
-                             is_encrypted ? "kv_events.curve_key_file" : NULL, key_path,
-                             "kv_events.curve_readers_file", readers_path, NULL});
+            (const char *[]){"kv_events.endpoint",
+                             endpoint,
+                             "kv_events.replay_endpoint",
+                             replay_endpoint,
+                             "kv_events.snapshot_port",
+                             port_text,
+                             "kv_events.topic",
+                             "kv@pod@model",
+                             "kv_events.dp_rank",
+                             "5",
+                             "kv_events.replay",
+                             replay,
+                             "events.ring",
+                             ring,
+                             "kv_events.namespaces",
+                             shown_text,
+                             is_encrypted ? "kv_events.curve_key_file" : NULL,
+                             key_path,
+                             "kv_events.curve_readers_file",
+                             readers_path,
+                             NULL});
+}
+
+/* Before the engine is opened: only the namespace of its view is published. */
+static void show_one_namespace(void)
+{
+    struct tierce_namespace ns = fx_namespace();
+    char *text;
+    ck_assert_int_eq(tierce_namespace_text(&text, &ns), 0);
+    tierce_namespace_digest(shown_digest, text);
+    tierce__hex_encode(shown_text, shown_digest, TIERCE_HASH_BYTES);
+    shown_text[12] = '\0'; /* as logs have it */
+    tierce_free(text);
+}
+
+static void open_hidden(void)
+{
+    struct tierce_namespace ns = fx_namespace();
+    ns.weights = "44556677";
+    ck_assert_int_eq(tierce_view_open(&hidden, fx.engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
+                     0);
 }
 
 static void end_all(void)
@@ -413,9 +459,13 @@ static void end_all(void)
 
 static void store(uint32_t seed)
 {
+    struct tierce_view *view = fx.view;
+    if (hidden != NULL && seed % 3 == 0)
+        fx.view = hidden;
     struct tierce_chain *chain = fx_chain(&fx, seed, CHAIN_BLOCKS, 8);
     ck_assert_int_ge(fx_store(&fx, chain, CHAIN_BLOCKS, fx_ids, false), 0);
     tierce_chain_destroy(chain);
+    fx.view = view;
 }
 
 static void change_engine(struct test_random *random, unsigned count)
@@ -432,26 +482,34 @@ static void change_engine(struct test_random *random, unsigned count)
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 /* Lost messages, a replay that reaches back or not, and a publisher that starts again; 3:
- * encrypted.
- */
+ * encrypted; 4: the chunks of one of two tenants. */
 START_TEST(a_reader_is_exact)
 {
     struct test_random random = test_random_start("kv_events");
     make_addresses();
     if (_i == 3)
         make_keys();
+    if (_i == 4)
+        show_one_namespace();
     open_engine("65536", _i == 1 ? "4KiB" : "16MiB");
+    if (_i == 4)
+        open_hidden();
     open_reader(_i != 2);
     for (unsigned round = 0; round < 4; round++) {
         change_engine(&random, 40);
         follow(&random, 3);
     }
     wait_until_equal();
+    ck_assert_int_eq(hidden_count > 0, _i == 4);
     uint64_t instance = reader.instance;
+    tierce_view_close(hidden);
     fx_close(&fx);
     open_engine("65536", _i == 1 ? "4KiB" : "16MiB");
+    if (_i == 4)
+        open_hidden();
     change_engine(&random, 40);
     wait_until_equal();
+    tierce_view_close(hidden);
     ck_assert_uint_gt(reader.replays, 0);
     ck_assert(_i == 2 || reader.instance != instance);
     ck_assert_int_eq(reader.snapshots > 0, _i != 2);
@@ -597,6 +655,11 @@ START_TEST(invalid_parameters)
                   "kv_events.snapshot_port requires kv_events.endpoint");
     check_refused((const char *[]){"kv_events.replay_endpoint", endpoint, NULL},
                   "kv_events.replay_endpoint requires kv_events.endpoint");
+    const char *const lists[] = {"0123456", "01234567,", ",01234567", "0123456g", "01234567 89"};
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
+        check_refused((const char *[]){"kv_events.endpoint", endpoint, "kv_events.namespaces",
+                                       lists[i], NULL},
+                      "kv_events.namespaces '");
     check_refused((const char *[]){"kv_events.endpoint", "inproc://x", NULL},
                   "kv_events: 'inproc://x' is not tcp://ADDRESS:PORT or ipc://PATH");
     check_refused((const char *[]){"kv_events.endpoint", "tcp://127.0.0.1:x", NULL},
@@ -649,4 +712,4 @@ END_TEST
 CHECK_MAIN("kv_events", .seconds = 110, .setup = silence_log, .at_once = true,
            .tests = {lost_changes_are_made_good, first_contents_are_tried_again, invalid_requests,
                      invalid_parameters, open_endpoints_are_logged, what_is_published},
-           .loops = {{a_reader_is_exact, 0, 4}})
+           .loops = {{a_reader_is_exact, 0, 5}})
