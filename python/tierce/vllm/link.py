@@ -260,8 +260,7 @@ class LinkServer:
             return None
         if frame[0] == OP_OFFER:
             session, *what = unpack_handover(frame)
-            self.worker.offer(session, *what)
-            return ANSWER.pack(STATUS_OK, self.worker.is_pushing(session), 0)
+            return ANSWER.pack(STATUS_OK, self.worker.offer(session, *what), 0)
         if frame[0] == OP_PULL:
             self.worker.pull(*unpack_handover(frame))
             return None

@@ -65,7 +65,8 @@ def test_chunks_are_pushed_while_they_are_computed(pair, prompts, expected):
     outputs = []
     for prompt, to in zip(asked, [good, good, {**good, "ticket": "0" * 32}]):
         (first,) = prefiller.generate(prompts=[prompt], tokens=1, wishes={**PREFILL, "tierce": {"push": to}})
-        assert first["report"]["tierce"]["ticket"] == to["ticket"]
+        # The decoder is told of a push that it refuses only if its answer has not arrived yet.
+        assert first["report"]["tierce"].get("ticket") in ([to["ticket"]] if not outputs else [to["ticket"], None])
         wishes = {name: first["report"][name] for name in ("do_remote_prefill", "do_remote_decode", "tierce")}
         outputs += decoder.generate(prompts=[prompt], wishes=wishes)
         if to is good and len(outputs) == 1:
