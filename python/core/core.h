@@ -133,6 +133,7 @@ void *tierce__core_new(PyTypeObject *type);
 /* ---- core_handover.c: methods of Engine and View ---- */
 
 PyObject *tierce__core_handover_start(PyObject *engine, PyObject *args);
+PyObject *tierce__core_handover_uses_tls(PyObject *engine, PyObject *unused);
 PyObject *tierce__core_handover_expect(PyObject *engine, PyObject *args);
 PyObject *tierce__core_handover_open(PyObject *engine, PyObject *args);
 PyObject *tierce__core_handover_withdraw(PyObject *engine, PyObject *args);

@@ -398,6 +398,8 @@ static PyMethodDef engine_methods[] = {
      "handover_start(host: str, port: int) -> int\n\n"
      "Serves offers (handover_expect) on this address until the engine is closed; port 0: a "
      "free one. Returns the port."},
+    {"handover_uses_tls", tierce__core_handover_uses_tls, METH_NOARGS,
+     "handover_uses_tls() -> bool\n\nWhether the server of handover_start uses TLS."},
     {"events", tierce__core_events, METH_NOARGS,
      "events() -> Events\n\nChanges of memory and disk from now on. Raises Error if a node has "
      "them."},

@@ -53,8 +53,34 @@ static struct tierce__handover *handover_of(PyObject *engine)
     return e->handover;
 }
 
-static PyObject *result_of(int rc)
+PyObject *tierce__core_handover_uses_tls(PyObject *self, PyObject *unused)
 {
+    struct tierce__handover *handover = handover_of(self);
+    (void)unused;
+    return handover != NULL ? PyBool_FromLong(tierce__handover_uses_tls(handover)) : NULL;
+}
+
+/* Calls about an offer: a node may take a while to answer. */
+enum offer_call { EXPECT, OPEN, WITHDRAW };
+
+static PyObject *call_offer(PyObject *self, enum offer_call what, const char *token,
+                            uint64_t number)
+{
+    EngineObject *e = (EngineObject *)self;
+    struct tierce__handover *handover = handover_of(self);
+    int rc = 0;
+    if (handover == NULL)
+        return NULL;
+    e->flushes++; /* the engine, and its handover, stay meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    if (what == EXPECT)
+        rc = tierce__handover_expect(handover, token, (uint32_t)number);
+    else if (what == OPEN)
+        rc = tierce__handover_open(handover, token, number);
+    else
+        tierce__handover_withdraw(handover, token);
+    Py_END_ALLOW_THREADS
+    tierce__core_end_use(e);
     return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
 }
 
@@ -62,30 +88,24 @@ PyObject *tierce__core_handover_expect(PyObject *self, PyObject *args)
 {
     const char *token;
     uint32_t ms;
-    struct tierce__handover *handover = handover_of(self);
-    if (handover == NULL || !PyArg_ParseTuple(args, "sO&", &token, tierce__core_uint32, &ms))
-        return NULL;
-    return result_of(tierce__handover_expect(handover, token, ms));
+    return PyArg_ParseTuple(args, "sO&", &token, tierce__core_uint32, &ms)
+               ? call_offer(self, EXPECT, token, ms)
+               : NULL;
 }
 
 PyObject *tierce__core_handover_open(PyObject *self, PyObject *args)
 {
     const char *token;
     uint64_t tokens;
-    struct tierce__handover *handover = handover_of(self);
-    if (handover == NULL || !PyArg_ParseTuple(args, "sO&", &token, tierce__core_uint64, &tokens))
-        return NULL;
-    return result_of(tierce__handover_open(handover, token, tokens));
+    return PyArg_ParseTuple(args, "sO&", &token, tierce__core_uint64, &tokens)
+               ? call_offer(self, OPEN, token, tokens)
+               : NULL;
 }
 
 PyObject *tierce__core_handover_withdraw(PyObject *self, PyObject *args)
 {
     const char *token;
-    struct tierce__handover *handover = handover_of(self);
-    if (handover == NULL || !PyArg_ParseTuple(args, "s", &token))
-        return NULL;
-    tierce__handover_withdraw(handover, token);
-    Py_RETURN_NONE;
+    return PyArg_ParseTuple(args, "s", &token) ? call_offer(self, WITHDRAW, token, 0) : NULL;
 }
 
 PyObject *tierce__core_handover_pin(PyObject *self, PyObject *args)

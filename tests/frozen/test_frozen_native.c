@@ -131,6 +131,11 @@ static const struct {
      {.note_request = {122, 123, 124, 125, 126, 127, 128, 129, TIERCE_REQUEST_LIMIT_ROOM,
                        "cmpl-1"}},
      {.hello = {{0}}}},
+    {TIERCE__NATIVE_HAND_OVER,
+     "HAND_OVER",
+     {.hand_over = {TIERCE__NATIVE_HAND_READ, 130, 1, 131, 132, 133, 134, 135, 136, 137, 138,
+                    "10.0.0.5", "token", "why", CHAIN}},
+     {.hand_over = {139, 140, (uint32_t)-5001, 1, "because"}}},
 };
 
 #define COUNT (sizeof(messages) / sizeof(messages[0]))

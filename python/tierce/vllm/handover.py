@@ -29,6 +29,7 @@ INBOX_PERCENT = 25.0  # of memory.size
 READERS = 4  # offers that are read at a time
 WARNINGS_MAX = 100
 TOKEN_BYTES, TEXT_MAX = 16, 255
+ONE_RANK = (1, 1)  # tensor and pipeline parallelism
 
 
 def read_address(text: str) -> tuple[str, int]:
@@ -115,7 +116,8 @@ def read_offer(options: dict) -> dict | None:
     try:
         if valid:
             read_address(f"[{host}]:{port}")
-            return {"host": host, "port": port, "token": token, "tokens": tokens} | tls_word(offer.get("tls") is True)
+            return ({"host": host, "port": port, "token": token, "tokens": tokens} | tls_word(offer.get("tls") is True)
+                    | ranks_word(read_ranks(offer.get("ranks"))))
     except ValueError:
         pass
     log.warning("a request has an invalid offer of a prefiller in kv_transfer_params; it is computed")
@@ -132,9 +134,29 @@ def tls_word(uses_tls: bool) -> dict:
     return {"tls": True} if uses_tls else {}
 
 
-def new_offer(serves: str, tokens: int, uses_tls: bool = False) -> dict:
+def ranks_word(ranks) -> dict:
+    """Of an offer: the tensor and pipeline parallelism of the prefiller, if it has several workers."""
+    return {"ranks": list(ranks)} if tuple(ranks) != ONE_RANK else {}
+
+
+def read_ranks(value) -> tuple[int, int]:
+    """Other values than ours count as one rank: the chunks then have other names, and nothing is read."""
+    is_ours = isinstance(value, list) and len(value) == 2 and all(type(n) is int and 0 < n < 65536 for n in value)
+    return tuple(value) if is_ours else ONE_RANK
+
+
+def ranks_differ(theirs: tuple[int, int], ours: tuple[int, int]) -> str:
+    """Why the chunks of an engine of these ranks cannot be used here; empty if they can."""
+    if theirs == ours:
+        return ""
+    return (f"the prefiller has tensor parallelism {theirs[0]} and pipeline parallelism {theirs[1]}, and this engine {ours[0]} and "
+            f"{ours[1]}: they must be equal")
+
+
+def new_offer(serves: str, tokens: int, uses_tls: bool = False, ranks=ONE_RANK) -> dict:
     host, _, port = serves.rpartition(":")  # an IPv6 address has no brackets here
-    return {"host": host, "port": int(port), "token": secrets.token_hex(TOKEN_BYTES), "tokens": tokens} | tls_word(uses_tls)
+    return {"host": host, "port": int(port), "token": secrets.token_hex(TOKEN_BYTES), "tokens": tokens} | tls_word(
+        uses_tls) | ranks_word(ranks)
 
 
 def answer(offer: dict) -> dict:
@@ -278,32 +300,27 @@ class HandsOver:
     def init_handover(self, handover: Handover) -> None:
         self.handover = handover
         self.pulls = Pulls(handover)
-        self.serves = ""  # see Facts
+        self.serves, self.serves_tls = "", False  # see Facts
         self.opening: ThreadPoolExecutor | None = None  # opens offers whose stores end behind their step
 
-    def handover_barrier(self) -> str:
-        """Why this engine can neither offer chunks nor read offers; empty if it can: it has one worker, and memory of its
-        own."""
-        if self.ranks.count > 1:
-            return f"{self.ranks.count} ranks (tensor parallelism {self.ranks.tp_size}, pipeline parallelism {self.ranks.pp_size})"
-        return "the memory of a node (node.socket)" if self.engine.param("node.socket") else ""
+    def may_push(self) -> bool:
+        """Whether chunks are pushed and accepted: the engine has one view, one worker, and memory of its own."""
+        return not self.has_groups and self.ranks.count == 1 and not self.engine.param("node.socket")
 
     def serve_offers(self) -> None:
+        """The first worker offers the chunks of all."""
         from tierce import _core
 
-        listen, barrier = self.handover.listen, self.handover_barrier()
-        if barrier and (listen or self.handover.allow):
-            name = "handover.listen" if listen else "handover.allow"
-            raise ConfigError(f"{name} requires an engine with one rank and memory of its own; this one has {barrier}")
-        if not listen:
+        if self.handover.listen is None or not self.ranks.first:
             return
-        host, port = listen
+        host, port = self.handover.listen
         try:
             self.serves = f"{host}:{self.engine.handover_start(host, port)}"
+            self.serves_tls = self.engine.handover_uses_tls()
         except _core.Error as error:
             raise ConfigError(f"handover.listen {host}:{port}: {error}") from None
         log.info("Tierce hands over chunks of finished prompts at %s", self.serves)
-        if not self.has_groups:  # their chunks are not pushed
+        if self.may_push():
             self.open_inbox()
 
     def offer(self, session: int, part, from_block: int, to_block: int, what: dict) -> bool:
@@ -347,6 +364,10 @@ class HandsOver:
         """Begins to read an offer into memory; lookups of the session raise Later until it has ended."""
         try:
             with self.using_chain(session, part) as (view, chain):
-                self.pulls.begin(view, chain, from_block, to_block, session, what)
+                differ = ranks_differ(read_ranks(what.get("ranks")), (self.ranks.tp_size, self.ranks.pp_size))
+                if differ:
+                    self.pulls.refuse(view, session, what, differ)
+                else:
+                    self.pulls.begin(view, chain, from_block, to_block, session, what)
         except Exception as error:
             log.warning("the offer of a prefiller could not be read: %r", error)

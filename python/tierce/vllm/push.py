@@ -207,7 +207,7 @@ class PushesChunks:
     def push_store(self, view, chain, request, store) -> None:
         """A store of a request begins, or has nothing to store (None). A failure costs the push only."""
         try:
-            if request.push is not None and not self.has_groups and not self.handover_barrier():
+            if request.push is not None and self.may_push():
                 self.pushes.watch(view, chain, request.session, request.push, store, request.save.to_block)
         except Exception as error:
             log.warning("a prompt is not pushed to its decoder: %r", error)

@@ -111,7 +111,7 @@ class SchedulerHalf:
             skip_load=options.get(SKIP_LOAD) is True, skip_save=options.get(SKIP_SAVE) is True,
             report=options.get(REPORT) is True, tag=read_tag(options.get(TAG)),
             offers=handover.is_prefill(options), source=handover.read_offer(options),
-            hands_end=self.hands_ends and not self.has_drafter)
+            hands_end=self.hands_ends and not self.has_drafter and not self.several)
         tracker.push, tracker.tickets = push.read_push(options), push.asked_tickets(options)
         if tracker.source is not None and (ticket := push.read_ticket(options)):
             tracker.source["ticket"] = ticket
@@ -226,10 +226,6 @@ class SchedulerHalf:
         source, tracker.source = tracker.source, None
         if source is None:
             return
-        if self.facts.bars_handover:
-            self.warn_once(f"offers of prefillers, which have one rank and memory of their own, are not read, because this engine "
-                           f"has {self.facts.bars_handover}; such prompts are computed")
-            return
         try:
             part, end = self.whole_part(request, tracker, tracker.loads_end, request.num_tokens)
             self.link.pull(tracker.session, part, local, end, source)
@@ -242,8 +238,7 @@ class SchedulerHalf:
         """Whether the last block of the prompt is looked up: before the request has first run, and if its offer covers
         the whole prompt."""
         if tracker.source is not None:
-            tracker.loads_end = (tracker.hands_end and not self.facts.bars_handover
-                                 and tracker.source["tokens"] == request.num_prompt_tokens)
+            tracker.loads_end = (tracker.hands_end and tracker.source["tokens"] == request.num_prompt_tokens)
         return tracker.loads_end and not tracker.runs and request.num_tokens == request.num_prompt_tokens
 
     def whole_part(self, request, tracker, ended: bool, tokens: int) -> tuple[ChainPart, int]:
@@ -267,7 +262,7 @@ class SchedulerHalf:
             if end == 0:
                 return None
             tokens = request.num_prompt_tokens if ended else end * self.block_tokens
-            what = handover.new_offer(self.facts.serves, tokens, self.facts.uses_tls)
+            what = handover.new_offer(self.facts.serves, tokens, self.facts.uses_tls, self.facts.ranks)
             if self.link.offer(tracker.session, part, 0, end, what) and tracker.is_pushed:
                 what["ticket"] = tracker.push["ticket"]  # the decoder waits for the end of the push
             self.count("offers", 1)
@@ -483,7 +478,7 @@ class SchedulerHalf:
             part, save = None, None
             load = load and replace(load, allowed=False)
         write = self.next_write() if save is not None else 0
-        pushed = tracker.push if save is not None and not self.facts.bars_handover else None
+        pushed = tracker.push if save is not None and self.facts.pushes else None
         # The decoder waits for a push that its request names; the worker half refuses other hosts.
         tracker.is_pushed |= pushed is not None and pushed["host"] in self.facts.allows
         size = self.block_tokens

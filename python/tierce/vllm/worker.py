@@ -284,8 +284,9 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
                      flag("chunk.tail"), self.loads_are_async(),
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
                      milliseconds(self.engine.param("timeout.lookup")),
-                     blocks_to_write=self.memory.stores_behind, bars_handover=self.handover_barrier(),
-                     serves=self.serves, uses_tls=bool(self.engine.param("peers.certificate")), accepts=self.accepts,
+                     blocks_to_write=self.memory.stores_behind, pushes=self.may_push(),
+                     ranks=[self.ranks.tp_size, self.ranks.pp_size],
+                     serves=self.serves, uses_tls=self.serves_tls, accepts=self.accepts,
                      allows=list(self.handover.allow), kv_events=self.tier_events is not None)
 
     def reset(self, era: bytes) -> bool:

@@ -35,8 +35,10 @@
  * With an inbox (handover_inbox.h), the decoder's engine also accepts chunks that the prefiller
  * writes to it while it computes them (handover_push.h).
  *
- * Thread: any, except that stop must be the last call. Engines without tiers (node.socket) can do
- * neither: TIERCE_E_UNSUPPORTED.
+ * A client of a node (node.socket) has the node do all of this, with the node's certificates: its
+ * server ends with the client. Only an inbox and pushes need tiers of the engine's own.
+ *
+ * Thread: any, except that stop must be the last call.
  */
 
 struct tierce__handover;
@@ -54,6 +56,7 @@ TIERCE_MUSTUSE int tierce__handover_start(struct tierce__handover **out,
                                           struct tierce_engine *engine, const char *host,
                                           uint16_t port, char why[TIERCE__HANDOVER_WHY_BYTES]);
 uint16_t tierce__handover_port(const struct tierce__handover *handover);
+bool tierce__handover_uses_tls(const struct tierce__handover *handover);
 /* Ends the server and all offers; before the engine is closed. NULL is accepted. Blocks for up to a
  * second for replies in transit. */
 void tierce__handover_stop(struct tierce__handover *handover);
@@ -145,6 +148,8 @@ TIERCE_MUSTUSE int tierce__source_read(struct tierce__source *source, struct tie
                                        const struct tierce_chain *chain, uint64_t from_block,
                                        uint64_t to_block, struct tierce__handover_pulled *out);
 
+/* The source's end does not end the offer: another one reads it. */
+void tierce__source_keep(struct tierce__source *source);
 /* Ends the offer, unless the prefiller cannot be reached, and its ticket, and frees the source.
  * Sets pushed_bytes and push_status of *out. NULL is accepted. Blocks for up to two seconds. */
 void tierce__source_end(struct tierce__source *source, struct tierce__handover_pulled *out);

@@ -5,12 +5,17 @@
 #include <string.h>
 
 #include "engine/handover/handover.h"
+#include "engine/handover/handover_lent.h"
 #include "engine/view.h"
 #include "engine/why/requests.h"
 
 void tierce__handover_note(struct tierce_view *view, const struct tierce__handover_from *from,
                            const struct tierce__handover_pulled *pulled)
 {
+    if (view->engine->level_count == 0) {
+        tierce__lent_note(view, from, pulled);
+        return;
+    }
     struct tierce__request_handover note = {.tokens =
                                                 pulled->blocks * view->full.geometry.block_tokens,
                                             .bytes = pulled->bytes,

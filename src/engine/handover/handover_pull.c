@@ -12,6 +12,7 @@
 #include "core/key/key_text.h"
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_inbox.h"
+#include "engine/handover/handover_lent.h"
 #include "engine/handover/handover_offers.h"
 #include "engine/peer/peer_keeper.h"
 #include "engine/peer/peer_tls.h"
@@ -21,6 +22,7 @@
 #include "store/remote/connector.h"
 
 #define READS    8u /* at a time */
+#define HOST_MAX 255u
 #define CLOSE_MS 1000u
 #define START_MS 1000u /* for a push that has not begun when its prompt is requested */
 
@@ -33,6 +35,7 @@ struct tierce__source {
     uint64_t tokens; /* if it is met */
     int push_status;
     bool is_lost; /* the prefiller does not answer, or not to us */
+    bool is_kept; /* the offer is not ended */
 };
 
 /* A read of the chunks of one view. */
@@ -169,11 +172,24 @@ static int read_offer(struct tierce__source *source, struct tierce__handover_pul
     return rc < 0 ? stop_by_answer(source, out, rc) : 0;
 }
 
+/* Of a node's answer. */
+static int note_loss(struct tierce__source *source, int status)
+{
+    source->is_lost |=
+        status == TIERCE_E_DOWN || status == TIERCE_E_REFUSED || status == TIERCE_E_DEADLINE;
+    return status;
+}
+
 int tierce__source_meet(struct tierce__source *source, uint64_t *tokens,
                         struct tierce__handover_pulled *out)
 {
     *out = (struct tierce__handover_pulled){0};
-    int rc = source->is_met ? 0 : read_offer(source, out);
+    int rc = 0;
+    if (!source->is_met && source->engine->level_count == 0)
+        rc = note_loss(source,
+                       tierce__lent_meet(source->engine, source->from, &source->tokens, out));
+    else if (!source->is_met)
+        rc = read_offer(source, out);
     source->is_met |= rc == 0;
     if (rc == 0)
         *tokens = source->tokens;
@@ -358,8 +374,14 @@ int tierce__source_read(struct tierce__source *source, struct tierce_view *view,
                         struct tierce__handover_pulled *out)
 {
     *out = (struct tierce__handover_pulled){0};
-    if (view->engine != source->engine || to_block > tierce_chain_blocks(chain))
+    if (view->engine != source->engine || source->from->session == 0 ||
+        to_block > tierce_chain_blocks(chain))
         return TIERCE_E_ARGUMENT;
+    if (source->engine->level_count == 0) {
+        (void)note_loss(source,
+                        tierce__lent_read(view, chain, from_block, to_block, source->from, out));
+        return 0;
+    }
     struct pull p = {.source = source,
                      .view = view,
                      .engine = view->engine,
@@ -379,12 +401,19 @@ int tierce__source_read(struct tierce__source *source, struct tierce_view *view,
 
 /* ---- beginning and end ----------------------------------------------------------------------- */
 
+/* The host becomes a part of a URL, and may come from a client of a node. */
+static bool is_host(const char *host)
+{
+    size_t bytes = strlen(host);
+    static const char accepted[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:";
+    return bytes > 0 && bytes <= HOST_MAX && strspn(host, accepted) == bytes;
+}
+
 int tierce__source_begin(struct tierce__source **out, struct tierce_engine *engine,
                          const struct tierce__handover_from *from)
 {
-    if (engine->level_count == 0)
-        return TIERCE_E_UNSUPPORTED;
-    if (from->session == 0 || from->port == 0)
+    if (from->port == 0 || !is_host(from->host) || strlen(from->token) > TIERCE__HANDOVER_TOKEN_MAX)
         return TIERCE_E_ARGUMENT;
     struct tierce__source *source = tierce__calloc(1, sizeof(*source));
     if (source == NULL)
@@ -409,8 +438,15 @@ static void end_offer(struct tierce__source *source)
     struct tierce__store_req req = {.op = TIERCE__STORE_DELETE,
                                     .deadline_ns = tierce__deadline_in_ms(CLOSE_MS),
                                     .urgency = TIERCE__CONNECTOR_STORE};
-    if (open_connector(source, &unused) == 0)
+    if (source->engine->level_count == 0)
+        tierce__lent_end(source->engine, source->from);
+    else if (open_connector(source, &unused) == 0)
         (void)call(source, req);
+}
+
+void tierce__source_keep(struct tierce__source *source)
+{
+    source->is_kept = true;
 }
 
 void tierce__source_end(struct tierce__source *source, struct tierce__handover_pulled *out)
@@ -420,7 +456,7 @@ void tierce__source_end(struct tierce__source *source, struct tierce__handover_p
     out->push_status = source->push_status;
     if (source->from->inbox != NULL && source->from->ticket != NULL)
         out->pushed_bytes = tierce__inbox_end(source->from->inbox, source->from->ticket);
-    if (!source->is_lost)
+    if (!source->is_lost && !source->is_kept)
         end_offer(source);
     struct tierce__connector *connector = source->connector;
     if (connector != NULL && !connector->ops->close(connector, tierce__deadline_in_ms(CLOSE_MS)))

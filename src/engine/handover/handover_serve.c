@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_inbox.h"
+#include "engine/handover/handover_lent.h"
 #include "engine/handover/handover_offers.h"
 #include "engine/peer/peer_keeper.h"
 #include "engine/peer/peer_tls.h"
@@ -28,6 +29,7 @@ struct tierce__handover {
     struct tierce__transfer_server *server;
     _Atomic(struct tierce__inbox *) inbox; /* NULL: none; release, acquire */
     struct tierce__offers offers;
+    struct tierce__lent *lent; /* the node does it all; NULL: this process does */
 };
 
 static struct tierce__handover *handover_of(struct tierce__keeper *keeper)
@@ -44,23 +46,29 @@ static struct tierce__inbox *inbox_of(struct tierce__handover *h)
 
 int tierce__handover_expect(struct tierce__handover *h, const char *token, uint32_t ms)
 {
-    return tierce__offers_expect(&h->offers, token, ms);
+    return h->lent != NULL ? tierce__lent_expect(h->lent, token, ms)
+                           : tierce__offers_expect(&h->offers, token, ms);
 }
 
 int64_t tierce__handover_pin(struct tierce__handover *h, struct tierce_view *view,
                              const struct tierce_chain *chain, uint64_t to_block, const char *token)
 {
-    return tierce__offers_pin(&h->offers, view, chain, to_block, token);
+    return h->lent != NULL ? tierce__lent_pin(h->lent, view, chain, to_block, token)
+                           : tierce__offers_pin(&h->offers, view, chain, to_block, token);
 }
 
 int tierce__handover_open(struct tierce__handover *h, const char *token, uint64_t tokens)
 {
-    return tierce__offers_open(&h->offers, token, tokens);
+    return h->lent != NULL ? tierce__lent_open(h->lent, token, tokens)
+                           : tierce__offers_open(&h->offers, token, tokens);
 }
 
 void tierce__handover_withdraw(struct tierce__handover *h, const char *token)
 {
-    (void)tierce__offers_end(&h->offers, token, strlen(token));
+    if (h->lent != NULL)
+        tierce__lent_withdraw(h->lent, token);
+    else
+        (void)tierce__offers_end(&h->offers, token, strlen(token));
 }
 
 int64_t tierce__handover_offer(struct tierce__handover *h, struct tierce_view *view,
@@ -210,17 +218,22 @@ int tierce__handover_start(struct tierce__handover **out, struct tierce_engine *
                            const char *host, uint16_t port, char why[TIERCE__HANDOVER_WHY_BYTES])
 {
     why[0] = '\0';
-    if (engine->level_count == 0) {
-        snprintf(why, TIERCE__HANDOVER_WHY_BYTES,
-                 "an engine whose memory is a node's (node.socket) cannot hand over its chunks");
-        return TIERCE_E_UNSUPPORTED;
-    }
     struct tierce__handover *h = tierce__calloc(1, sizeof(*h));
     if (h == NULL)
         return -ENOMEM;
     h->keeper.ops = &keeper_ops;
     h->engine = engine;
     tierce__offers_init(&h->offers, engine);
+    if (engine->level_count == 0) {
+        int rc = tierce__lent_start(&h->lent, engine, host, port, why);
+        if (rc < 0) {
+            tierce__offers_fini(&h->offers);
+            tierce__free(h);
+            return rc;
+        }
+        *out = h;
+        return 0;
+    }
     int rc = tierce__peer_keeper_create(
         &h->chunks, engine,
         &(struct tierce__peer_keeper_opts){.size = sizeof(struct tierce__peer_keeper_opts)});
@@ -241,6 +254,8 @@ int tierce__handover_accept(struct tierce__handover *h, const char *hosts, uint6
 {
     struct tierce__inbox *inbox;
     TIERCE_ASSERT(inbox_of(h) == NULL);
+    if (h->lent != NULL)
+        return TIERCE_E_UNSUPPORTED;
     int rc =
         tierce__inbox_create(&inbox, h->engine,
                              &(struct tierce__inbox_opts){.size = sizeof(struct tierce__inbox_opts),
@@ -259,7 +274,12 @@ struct tierce__inbox *tierce__handover_inbox(struct tierce__handover *h)
 
 uint16_t tierce__handover_port(const struct tierce__handover *h)
 {
-    return tierce__transfer_server_port(h->server);
+    return h->lent != NULL ? tierce__lent_port(h->lent) : tierce__transfer_server_port(h->server);
+}
+
+bool tierce__handover_uses_tls(const struct tierce__handover *h)
+{
+    return h->lent != NULL ? tierce__lent_uses_tls(h->lent) : h->engine->peer_tls != NULL;
 }
 
 void tierce__handover_stop(struct tierce__handover *h)
@@ -267,7 +287,9 @@ void tierce__handover_stop(struct tierce__handover *h)
     if (h == NULL)
         return;
     tierce__offers_expire(&h->offers, true); /* no read waits for one any longer */
-    tierce__transfer_server_stop(h->server, tierce__deadline_in_ms(STOP_MS));
+    if (h->lent == NULL)
+        tierce__transfer_server_stop(h->server, tierce__deadline_in_ms(STOP_MS));
+    tierce__free(h->lent);
     tierce__inbox_destroy(inbox_of(h));
     tierce__peer_keeper_destroy(h->chunks);
     tierce__offers_fini(&h->offers);

@@ -146,6 +146,19 @@ void tierce__client_unpin(struct tierce_view *view, uint64_t session);
 /* Whether the node is connected now and is not silent: for the counters. */
 bool tierce__client_is_connected(struct tierce__node_client *client);
 
+/* ---- client_handover.c ---- */
+
+#define TIERCE__CLIENT_WHY_BYTES 256u
+
+/* Has the node carry out a call for prefill and decode. [in] view, chain: of a call about chunks;
+ * else NULL. Returns the status of the call, with `why` in words or "", or TIERCE_E_DOWN (there is
+ * no node), TIERCE_E_VERSION (an older one), TIERCE_E_DEADLINE. Blocks for up to ask->timeout_ms,
+ * and some seconds. */
+TIERCE_MUSTUSE int
+tierce__client_hand_over(struct tierce_engine *engine, const struct tierce_view *view,
+                         const struct tierce_chain *chain, const struct tierce__native_hand *ask,
+                         struct tierce__native_handed *out, char why[TIERCE__CLIENT_WHY_BYTES]);
+
 /* ---- client_transfer.c ---- */
 
 /*

@@ -531,6 +531,7 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct tierce__native_call *call
     [TIERCE__NATIVE_GROUP_VIEW] = answer_group_view,
     [TIERCE__NATIVE_GROUP_STORE_BEGIN] = answer_group_store_begin,
     [TIERCE__NATIVE_NOTE_REQUEST] = answer_note_request,
+    [TIERCE__NATIVE_HAND_OVER] = tierce__native_answer_hand_over,
 };
 
 static void note_begun(const struct tierce__native_call *call, enum tierce__native_op op)

@@ -13,6 +13,7 @@ struct tierce__native_call {
     struct tierce__native *native;
     union tierce__native_request ask;
     union tierce__native_answer say;
+    char why[256]; /* of HAND_OVER's answer */
 };
 
 /* Returns room for `count` rows of the answer; NULL: no memory. It is valid until the next call for
@@ -46,5 +47,9 @@ int tierce__native_answer_load_begin(struct tierce__native_call *call);
 int tierce__native_answer_load_wait(struct tierce__native_call *call);
 int tierce__native_answer_load_next(struct tierce__native_call *call);
 int tierce__native_answer_load_end(struct tierce__native_call *call);
+
+/* ---- native_handover.c ---- */
+
+int tierce__native_answer_hand_over(struct tierce__native_call *call);
 
 #endif

@@ -650,6 +650,7 @@ static void end_client(struct tierce__native_client *client)
 {
     struct tierce__native_open *open;
     TIERCE_ASSERT(client->connections == 0);
+    tierce__native_end_handover(client);
     uint32_t loads = client->counts[TIERCE__NATIVE_LOADS];
     uint32_t stores = client->counts[TIERCE__NATIVE_STORES];
     if (loads + stores > 0) {

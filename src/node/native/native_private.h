@@ -119,6 +119,7 @@ struct tierce__native_client {
     struct tierce__native *native;
     uint8_t id[TIERCE__NATIVE_ID_BYTES];
     uint64_t pid;
+    _Atomic(struct tierce__handover *) handover; /* its offers; NULL: none. Release, acquire */
 
     struct tierce__lock lock; /* NATIVE_CLIENT: protects the following fields */
     uint64_t last_number;
@@ -148,6 +149,11 @@ struct tierce__native_connection {
     enum tierce__native_op begun_by;
     uint64_t begun;
 };
+
+/* ---- native_handover.c ---- */
+
+/* Ends the client's offers. */
+void tierce__native_end_handover(struct tierce__native_client *client);
 
 /* ---- native_shared.c ---- */
 

@@ -117,6 +117,18 @@ static const struct native_field note[] = {F(note, session, U64),
                                            F(note, name, TEXT),
                                            {0}};
 
+static const struct native_field hand[] = {F(hand, kind, U32),       F(hand, port, U32),
+                                           F(hand, uses_tls, U32),   F(hand, wait_ms, U32),
+                                           F(hand, timeout_ms, U32), F(hand, view, U64),
+                                           F(hand, session, U64),    F(hand, from_block, U64),
+                                           F(hand, to_block, U64),   F(hand, number, U64),
+                                           F(hand, bytes, U64),      F(hand, host, TEXT),
+                                           F(hand, token, TEXT),     F(hand, why, TEXT),
+                                           F(hand, chain, CHAIN),    {0}};
+static const struct native_field handed[] = {F(handed, number, U64), F(handed, bytes, U64),
+                                             F(handed, status, U32), F(handed, uses_tls, U32),
+                                             F(handed, why, TEXT),   {0}};
+
 static const struct native_field welcome[] = {
     F(welcome, client, ID),       F(welcome, boot, U64),
     F(welcome, pool_bytes, U64),  F(welcome, tiers, U32),
@@ -173,6 +185,7 @@ static const struct {
     [TIERCE__NATIVE_GROUP_VIEW] = {group_view, given},
     [TIERCE__NATIVE_GROUP_STORE_BEGIN] = {group_store, reservation},
     [TIERCE__NATIVE_NOTE_REQUEST] = {note, nothing},
+    [TIERCE__NATIVE_HAND_OVER] = {hand, handed},
 };
 
 /* ---- packing --------------------------------------------------------------------------------- */

@@ -30,13 +30,15 @@
 #define TIERCE__NATIVE_VERSION_OLD 2u
 #define TIERCE__NATIVE_MAGIC       0x4e435254u /* "TRCN" */
 #define TIERCE__NATIVE_VERSION     3u
-/* The first versions with NOTE_REQUEST, and with TIERCE_PREFETCH_VERIFY in PREFETCH_BEGIN. */
-#define TIERCE__NATIVE_VERSION_NOTES  3u
-#define TIERCE__NATIVE_VERSION_VERIFY 3u
-#define TIERCE__NATIVE_ID_BYTES       16u
-#define TIERCE__NATIVE_HASH           32u
-#define TIERCE__NATIVE_HEAD           8u          /* bytes: those of the body, and op or status */
-#define TIERCE__NATIVE_BODY_MAX       (64u << 20) /* a chain of two million blocks */
+/* The first versions with NOTE_REQUEST, with TIERCE_PREFETCH_VERIFY in PREFETCH_BEGIN, and with
+ * HAND_OVER. */
+#define TIERCE__NATIVE_VERSION_NOTES     3u
+#define TIERCE__NATIVE_VERSION_VERIFY    3u
+#define TIERCE__NATIVE_VERSION_HAND_OVER 3u
+#define TIERCE__NATIVE_ID_BYTES          16u
+#define TIERCE__NATIVE_HASH              32u
+#define TIERCE__NATIVE_HEAD              8u /* bytes: those of the body, and op or status */
+#define TIERCE__NATIVE_BODY_MAX          (64u << 20) /* a chain of two million blocks */
 
 /* Values are never used again. */
 enum tierce__native_op {
@@ -62,6 +64,7 @@ enum tierce__native_op {
     TIERCE__NATIVE_GROUP_VIEW = 20,
     TIERCE__NATIVE_GROUP_STORE_BEGIN = 21,
     TIERCE__NATIVE_NOTE_REQUEST = 22, /* from version 3 on */
+    TIERCE__NATIVE_HAND_OVER = 23,    /* from version 3 on */
     TIERCE__NATIVE_OPS
 };
 
@@ -231,6 +234,27 @@ struct tierce__native_note {
     const char *name;
 };
 
+/* A call of engine/handover/handover.h that the node carries out. */
+enum tierce__native_hand_kind {
+    TIERCE__NATIVE_HAND_SERVE = 1, /* host, port -> number: the port */
+    TIERCE__NATIVE_HAND_EXPECT,    /* token, timeout_ms */
+    TIERCE__NATIVE_HAND_PIN,       /* view, chain, to_block, token -> number: blocks */
+    TIERCE__NATIVE_HAND_OPEN,      /* token, number: tokens */
+    TIERCE__NATIVE_HAND_WITHDRAW,  /* token */
+    TIERCE__NATIVE_HAND_MEET,      /* host, port, token, times -> number: tokens */
+    TIERCE__NATIVE_HAND_READ,      /* the same, view, chain, from_block, to_block, session ->
+                                      number: blocks; bytes */
+    TIERCE__NATIVE_HAND_END,       /* host, port, token: the offer is not read any longer */
+    TIERCE__NATIVE_HAND_NOTE,      /* view, session, host, port, number: blocks, bytes, why */
+};
+
+struct tierce__native_hand {
+    uint32_t kind, port, uses_tls, wait_ms, timeout_ms;
+    uint64_t view, session, from_block, to_block, number, bytes;
+    const char *host, *token, *why;    /* "": none */
+    struct tierce__native_chain chain; /* of PIN and READ */
+};
+
 union tierce__native_request {
     struct tierce__native_hello hello;
     struct tierce__native_view view;
@@ -252,6 +276,7 @@ union tierce__native_request {
     struct tierce__native_flush flush;
     struct tierce__native_clear clear;
     struct tierce__native_note note_request;
+    struct tierce__native_hand hand_over;
 };
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -353,6 +378,13 @@ struct tierce__native_come {
     struct tierce__native_rows tiers; /* struct tierce__native_come_tier */
 };
 
+/* status: of the call, 0 or a negative code; why: in words, or "". */
+struct tierce__native_handed {
+    uint64_t number, bytes;
+    uint32_t status, uses_tls;
+    const char *why;
+};
+
 union tierce__native_answer {
     struct tierce__native_welcome hello;
     struct tierce__native_given view;   /* and GROUP_VIEW, PREFETCH_BEGIN */
@@ -363,6 +395,7 @@ union tierce__native_answer {
     struct tierce__native_reservation store_begin;
     struct tierce__native_count store_end; /* and CLEAR */
     struct tierce__native_come prefetch_poll;
+    struct tierce__native_handed hand_over;
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */

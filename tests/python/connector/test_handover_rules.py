@@ -241,7 +241,7 @@ def test_an_offer_whose_stores_have_not_ended_delays_nobody():
     assert half.view.offered == [EXPECTED, *OPENED] and half.late == []
 
 
-def barrier(**changes):
+def half_of(**changes):
     half = Half(None)
     half.ranks, half.engine = Ranks(), SimpleNamespace(param=lambda name: "")
     for name, value in changes.items():
@@ -249,19 +249,62 @@ def barrier(**changes):
     return half
 
 
-def test_engines_that_cannot_hand_over():
+def test_only_an_engine_of_one_worker_and_one_view_pushes():
+    assert half_of().may_push()
     node = SimpleNamespace(param=lambda name: "/run/node.sock")
-    for changes, text in (({"ranks": Ranks(0, 2)}, "2 ranks \\(tensor parallelism 2, pipeline parallelism 1\\)"),
-                          ({"engine": node}, "the memory of a node")):
-        half = barrier(**changes)
-        half.serve_offers()  # it neither offers nor reads
-        for more in ({"listen": ("127.0.0.1", 0)}, {"allow": ("10.0.0.5",)}):
-            half.handover = Handover(**more)
-            with pytest.raises(ConfigError, match=f"handover.{next(iter(more))} requires .*this one has {text}"):
-                half.serve_offers()
-    half = barrier(handover=Handover(allow=("10.0.0.5",)))
+    for changes in ({"ranks": Ranks(0, 2)}, {"has_groups": True}, {"engine": node}):
+        assert not half_of(**changes).may_push()
+
+
+class Server:
+    """Stands for the library's engine, behind a node."""
+
+    def __init__(self):
+        self.started = []
+
+    def handover_start(self, host, port):
+        self.started.append((host, port))
+        return 7000
+
+    def handover_uses_tls(self):
+        return True
+
+    def param(self, name):
+        return "/run/node.sock"
+
+
+def test_the_first_worker_serves_the_offers_of_all():
+    for rank in range(2):
+        half = half_of(ranks=Ranks(rank, 2), engine=Server(), handover=Handover(listen=("10.0.0.5", 0)))
+        half.serve_offers()
+        assert (half.serves, half.serves_tls, len(half.engine.started)) == (
+            ("", False, 0) if rank else ("10.0.0.5:7000", True, 1))
+    half = half_of(handover=Handover(allow=("10.0.0.5",)))
     half.serve_offers()
-    assert half.handover_barrier() == "" and half.serves == ""
+    assert half.serves == ""
+
+
+@pytest.mark.parametrize("ranks", [None, [1, 1], "x", [2], [0, 1], [2, True], [2, 70000], {"tp": 2}])
+def test_ranks_of_an_offer(ranks):
+    assert "ranks" not in handover.read_offer(params(ranks=ranks))
+    two = handover.new_offer("10.0.0.5:7000", 96, ranks=[2, 1])
+    assert two["ranks"] == [2, 1] and handover.read_offer(handover.answer(two)) == two
+
+
+def test_an_engine_of_other_ranks_is_not_read(caplog):
+    view = View()
+    half = half_of(view=view, handover=Handover(allow=("10.0.0.5",)))
+    half.pulls = Pulls(half.handover)
+    half.pull(9, "part", 0, 4, {**OFFER, "ranks": [2, 1]})
+    why = "the prefiller has tensor parallelism 2 and pipeline parallelism 1, and this engine 1 and 1: they must be equal"
+    assert view.asked == [] and view.noted == [(9, "10.0.0.5", 7000, why)] and why in caplog.text
+    half.ranks = Ranks(0, 2)
+    half.pull(9, "part", 0, 4, {**OFFER, "ranks": [2, 1]})
+    view.go.set()
+    until(lambda: not half.pulls.is_under_way(9))
+    assert ("chain", 0, 4) in view.asked
+    half.close_handover()
+
 
 # ---- push --------------------------------------------------------------------------------------
 

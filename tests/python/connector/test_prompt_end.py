@@ -119,20 +119,6 @@ def test_the_second_chain_of_a_request(prompt):
         assert (part.from_block, part.data, part.ended) == (-(-prompt // BLOCK), b"", True)
 
 
-def test_an_engine_that_cannot_read_offers_says_so_once(caplog):
-    scheduler = pytest.importorskip("tierce.vllm.scheduler", exc_type=ImportError)
-    half = scheduler.SchedulerHalf.__new__(scheduler.SchedulerHalf)
-    half.facts, half.warned = Facts(bars_handover="2 ranks"), set()
-    for _ in range(2):
-        t = tracker(100, source={"tokens": 100})
-        assert not half.may_load_end(SimpleNamespace(num_prompt_tokens=100, num_tokens=100), t)
-        half.pull(None, t, 0)
-        assert t.source is None
-    assert [r.getMessage() for r in caplog.records if "because this engine has 2 ranks" in r.getMessage()] == [
-        "offers of prefillers, which have one rank and one KV cache group, are not read, because this engine has 2 ranks; "
-        "such prompts are computed"]
-
-
 class Link:
     """Notes the flags of lookups."""
 

@@ -5,6 +5,8 @@ prompt, and computes whatever does not come."""
 import pytest
 
 from conftest import answers, loaded
+from node_process import Node
+from test_vllm import whole_blocks
 
 PREFILL = {"do_remote_decode": True}
 
@@ -107,3 +109,31 @@ def test_a_prefiller_that_is_killed_after_its_answer(pair, prompts, expected, en
     assert loaded(outputs, "memory") == loaded(outputs, "failed") == [0]
     assert outputs[0]["seconds"] < 60  # handover.timeout_s bounds the wait
     assert decoder.stats()["sessions_now"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_engines_over_nodes(engine, prompts, tmp_path, ranks):
+    """Each engine has a node of its own, which serves and reads the chunks of all its ranks."""
+    nodes = []
+    for name, size in (("p", "200MiB"), ("d", "160MiB")):
+        (tmp_path / name).mkdir()
+        nodes.append(Node(tmp_path / name, f"--listen.native={tmp_path / name}/native", f"--memory.size={size}",
+                          "--disk.path=", "--cost.check=false"))
+    more = {"tensor_parallel_size": ranks, "max_model_len": 1100}
+    stores = [{"node.socket": f"{tmp_path / name}/native", "timeout.lookup": "20s"} for name in ("p", "d")]
+    prefiller = engine({**stores[0], "handover.listen": "127.0.0.1"}, **more)
+    decoder = engine({**stores[1], "handover.allow": "127.0.0.1"}, **more)
+    asked = [prompts[0], prompts[1][:769], prompts[2][:768]]
+    outputs = proxied(prefiller, decoder, asked)
+    assert answers(outputs) == answers(prefiller.generate(prompts=asked))
+    # Several ranks hand over whole blocks.
+    assert [o["cached"] for o in outputs] == ([len(p) - 1 for p in asked] if ranks == 1 else whole_blocks(asked))
+    assert sum(loaded(outputs, "memory")) > 0 and loaded(outputs, "failed") == [0] * 3
+    other = proxied(prefiller, decoder, prompts[3:4], lambda offer: {**offer, "ranks": [4, 1]})
+    assert answers(other) == answers(prefiller.generate(prompts=prompts[3:4])) and loaded(other, "memory") == [0]
+    assert f"tensor parallelism 4 and pipeline parallelism 1, and this engine {ranks} and 1" in decoder.text()
+    for host in (decoder, prefiller):
+        host.stop()
+    for node in nodes:
+        node.end()

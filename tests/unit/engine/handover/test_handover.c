@@ -17,6 +17,16 @@
 #define LONG_MS 20000u
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
+/* The engine of its callers: that of a node's client with TIERCE_TEST_NODE. */
+static struct tierce_engine *engine_of(const struct fixture *of)
+{
+#ifdef TIERCE_TEST_NODE
+    return of->client;
+#else
+    return of->engine;
+#endif
+}
+
 static struct fixture giver, taker;
 static struct tierce_chain *chain, *same;
 static struct tierce__handover *handover;
@@ -33,8 +43,8 @@ static void open_with(const char *const *sets)
     same = fx_chain(&taker, 1, BLOCKS, 0);
     fx_wipe(&taker);
     ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
-    ck_assert_msg(tierce__handover_start(&handover, giver.engine, "127.0.0.1", 0, why) == 0, "%s",
-                  why);
+    ck_assert_msg(tierce__handover_start(&handover, engine_of(&giver), "127.0.0.1", 0, why) == 0,
+                  "%s", why);
 }
 
 static void open_default(void)
@@ -47,7 +57,9 @@ static void close_all(void)
     tierce_unpin(taker.view, SESSION);
     ck_assert_uint_eq(fx_stats(&taker).sessions_now, 0);
     tierce__handover_stop(handover);
+#ifndef TIERCE_TEST_NODE /* the node's server ends with its client */
     ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
+#endif
     tierce_chain_destroy(chain);
     tierce_chain_destroy(same);
     fx_close(&giver);
@@ -58,11 +70,21 @@ static void close_all(void)
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
+/* A node's client does not know them. */
+static void check_offers(size_t count)
+{
+#ifdef TIERCE_TEST_NODE
+    (void)count;
+#else
+    ck_assert_uint_eq(tierce__handover_offers(handover), count);
+#endif
+}
+
 static void offer(void)
 {
     ck_assert_int_eq(tierce__handover_offer(handover, giver.view, chain, BLOCKS, token, LONG_MS),
                      BLOCKS);
-    ck_assert_uint_eq(tierce__handover_offers(handover), 1);
+    check_offers(1);
     ck_assert_uint_eq(fx_stats(&giver).sessions_now, 1);
 }
 
@@ -115,7 +137,7 @@ START_TEST(a_whole_prompt_with_its_tail)
     ck_assert_uint_gt(pulled.bytes, 0);
     ck_assert_uint_eq(load(), BLOCKS);
     /* The reader has ended the offer, and with it the pins. */
-    ck_assert_uint_eq(tierce__handover_offers(handover), 0);
+    check_offers(0);
     ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
     /* Memory has all of it now: nothing is read again, although there is no such offer. */
     pull(&from);
@@ -152,11 +174,19 @@ START_TEST(without_the_token_nothing_is_read)
     ck_assert_int_eq(pulled.status, TIERCE_E_REFUSED);
     ck_assert_uint_eq(pulled.blocks, 0);
     offer();
+    static const char *const hosts[] = {"", "127.0.0.1/x?token_file=/etc/passwd#", "a b", "[::1]"};
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(hosts[0]); i++) {
+        struct tierce__handover_from other = from;
+        struct tierce__handover_pulled out;
+        other.host = hosts[i];
+        int rc = tierce__handover_pull(taker.view, same, 0, BLOCKS, &other, &out);
+        ck_assert_int_eq(rc < 0 ? rc : out.status, TIERCE_E_ARGUMENT);
+    }
     from.token = "0123456789abcdef0123456789abcdeF";
     pull(&from);
     ck_assert_int_eq(pulled.status, TIERCE_E_REFUSED);
     ck_assert_uint_eq(load(), 0);
-    ck_assert_uint_eq(tierce__handover_offers(handover), 1);
+    check_offers(1);
 }
 END_TEST
 
@@ -172,7 +202,7 @@ START_TEST(a_missing_chunk_ends_it)
     ck_assert_int_eq(pulled.status, TIERCE_E_MISS);
     ck_assert_uint_eq(pulled.blocks, 5 * FX_CHUNK_BLOCKS);
     ck_assert_uint_eq(load(), 5 * FX_CHUNK_BLOCKS);
-    ck_assert_uint_eq(tierce__handover_offers(handover), 0);
+    check_offers(0);
     /* The request remembers it. */
     struct tierce__request_record record;
     char address[64];
@@ -249,7 +279,7 @@ START_TEST(a_full_memory_ends_it)
     ck_assert_int_eq(pulled.status, TIERCE_E_FULL);
     ck_assert_uint_lt(pulled.blocks, BLOCKS);
     ck_assert_uint_ge(load(), pulled.blocks > 0 ? FX_CHUNK_BLOCKS : 0);
-    ck_assert_uint_eq(tierce__handover_offers(handover), 0);
+    check_offers(0);
 }
 END_TEST
 
@@ -331,7 +361,7 @@ START_TEST(a_reader_is_woken_when_the_offer_opens)
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_str_eq(pulled.why, "");
     ck_assert_uint_eq(load(), BLOCKS);
-    ck_assert_uint_eq(tierce__handover_offers(handover), 0);
+    check_offers(0);
     tierce_unpin(taker.view, SESSION);
     /* One that is withdrawn. */
     ck_assert_int_ge(tierce_engine_clear(taker.engine, 0, NULL), 0);
@@ -360,8 +390,8 @@ static struct tierce_view *open_group(struct fixture *of, enum tierce_group grou
     ns.window = window;
     ns.layers = layer_numbers;
     ns.chunk_blocks = group == TIERCE_GROUP_STATE ? 1 : ns.chunk_blocks;
-    ck_assert_int_eq(tierce_view_open(&view, of->engine, &ns, &(struct tierce_shard){0, 1, 0, 1}),
-                     0);
+    ck_assert_int_eq(
+        tierce_view_open(&view, engine_of(of), &ns, &(struct tierce_shard){0, 1, 0, 1}), 0);
     return view;
 }
 
@@ -398,7 +428,7 @@ START_TEST(groups_of_layers)
     }
     ck_assert_int_eq(tierce__handover_open(handover, token, END * FX_BLOCK_TOKENS), 0);
     ck_assert_uint_eq(fx_stats(&giver).sessions_now, 2);
-    ck_assert_int_eq(tierce__source_begin(&source, taker.engine, &from), 0);
+    ck_assert_int_eq(tierce__source_begin(&source, engine_of(&taker), &from), 0);
     ck_assert_int_eq(tierce__source_meet(source, &tokens, &pulled), 0);
     ck_assert_uint_eq(tokens, END * FX_BLOCK_TOKENS);
     for (int i = 0; i < 2; i++) {
@@ -419,7 +449,7 @@ START_TEST(groups_of_layers)
     }
     ck_assert_uint_eq(fx_stats(&taker).memory_chunks_now, 3); /* two of the window, and the state */
     tierce__source_end(source, &pulled);
-    ck_assert_uint_eq(tierce__handover_offers(handover), 0);
+    check_offers(0);
     ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
     for (int i = 0; i < 2; i++) {
         tierce_unpin(views[1][i], SESSION);
@@ -447,8 +477,9 @@ START_TEST(offers_end)
 END_TEST
 
 CHECK_MAIN("handover", .seconds = 60, .setup = open_default, .teardown = close_all,
-           .tests = {a_whole_prompt_with_its_tail, only_what_is_missing,
-                     without_the_token_nothing_is_read, a_missing_chunk_ends_it,
-                     wrong_bytes_are_dropped, a_dead_prefiller_is_waited_for_with_a_bound,
-                     a_full_memory_ends_it, reads_of_an_offer_wait_until_it_is_open,
-                     a_reader_is_woken_when_the_offer_opens, groups_of_layers, offers_end})
+           .tests = {
+               a_whole_prompt_with_its_tail, only_what_is_missing,
+               without_the_token_nothing_is_read, a_missing_chunk_ends_it, wrong_bytes_are_dropped,
+               FX_EMBEDDED(a_dead_prefiller_is_waited_for_with_a_bound), a_full_memory_ends_it,
+               FX_EMBEDDED(reads_of_an_offer_wait_until_it_is_open),
+               a_reader_is_woken_when_the_offer_opens, groups_of_layers, FX_EMBEDDED(offers_end)})

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/handover/handover_lent.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "engine/node_client/client.h"
+#include "engine/view.h"
+
+#define HOST_MAX 255u
+#define SHORT_MS 1000u
+
+_Static_assert(TIERCE__HANDOVER_WHY_BYTES == TIERCE__CLIENT_WHY_BYTES, "why is passed on");
+
+struct tierce__lent {
+    struct tierce_engine *engine;
+    char host[HOST_MAX + 1];
+    uint16_t port;
+    bool uses_tls;
+};
+
+/* ---- offers ---------------------------------------------------------------------------------- */
+
+static int serve(struct tierce__lent *lent, char why[TIERCE__HANDOVER_WHY_BYTES])
+{
+    struct tierce__native_handed said;
+    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_SERVE,
+                                            .port = lent->port,
+                                            .timeout_ms = SHORT_MS,
+                                            .host = lent->host,
+                                            .token = "",
+                                            .why = ""};
+    int rc = tierce__client_hand_over(lent->engine, NULL, NULL, &ask, &said, why);
+    if (rc < 0)
+        return rc;
+    if (said.number == 0 || said.number > UINT16_MAX)
+        return TIERCE_E_FORMAT;
+    lent->port = (uint16_t)said.number;
+    lent->uses_tls = said.uses_tls == 1;
+    return 0;
+}
+
+int tierce__lent_start(struct tierce__lent **out, struct tierce_engine *engine, const char *host,
+                       uint16_t port, char why[TIERCE__HANDOVER_WHY_BYTES])
+{
+    if (strlen(host) > HOST_MAX)
+        return TIERCE_E_ARGUMENT;
+    struct tierce__lent *lent = tierce__calloc(1, sizeof(*lent));
+    if (lent == NULL)
+        return -ENOMEM;
+    lent->engine = engine;
+    lent->port = port;
+    snprintf(lent->host, sizeof(lent->host), "%s", host);
+    int rc = serve(lent, why);
+    if (rc < 0)
+        tierce__free(lent);
+    else
+        *out = lent;
+    return rc;
+}
+
+uint16_t tierce__lent_port(const struct tierce__lent *lent)
+{
+    return lent->port;
+}
+
+bool tierce__lent_uses_tls(const struct tierce__lent *lent)
+{
+    return lent->uses_tls;
+}
+
+/* A call about an offer of ours. */
+static int ask_node(struct tierce__lent *lent, const struct tierce_view *view,
+                    const struct tierce_chain *chain, const struct tierce__native_hand *ask,
+                    uint64_t *number)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said = {0};
+    int rc = tierce__client_hand_over(lent->engine, view, chain, ask, &said, why);
+    if (rc == 0 && number != NULL)
+        *number = said.number;
+    return rc;
+}
+
+int tierce__lent_expect(struct tierce__lent *lent, const char *token, uint32_t ms)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_EXPECT,
+                                            .timeout_ms = ms,
+                                            .host = "",
+                                            .token = token,
+                                            .why = ""};
+    int rc = ask_node(lent, NULL, NULL, &ask, NULL);
+    if (rc != TIERCE_E_CLOSED)
+        return rc;
+    rc = serve(lent, why); /* another node: it knows nothing of our server */
+    return rc == 0 ? ask_node(lent, NULL, NULL, &ask, NULL) : rc;
+}
+
+int64_t tierce__lent_pin(struct tierce__lent *lent, struct tierce_view *view,
+                         const struct tierce_chain *chain, uint64_t to_block, const char *token)
+{
+    uint64_t blocks = 0;
+    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_PIN,
+                                            .to_block = to_block,
+                                            .timeout_ms = SHORT_MS,
+                                            .host = "",
+                                            .token = token,
+                                            .why = ""};
+    int rc = ask_node(lent, view, chain, &ask, &blocks);
+    return rc < 0 ? rc : (int64_t)(blocks < to_block ? blocks : to_block);
+}
+
+int tierce__lent_open(struct tierce__lent *lent, const char *token, uint64_t tokens)
+{
+    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_OPEN,
+                                            .number = tokens,
+                                            .timeout_ms = SHORT_MS,
+                                            .host = "",
+                                            .token = token,
+                                            .why = ""};
+    return ask_node(lent, NULL, NULL, &ask, NULL);
+}
+
+void tierce__lent_withdraw(struct tierce__lent *lent, const char *token)
+{
+    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_WITHDRAW,
+                                            .timeout_ms = SHORT_MS,
+                                            .host = "",
+                                            .token = token,
+                                            .why = ""};
+    (void)ask_node(lent, NULL, NULL, &ask, NULL); /* or it ends with its time */
+}
+
+/* ---- offers of other engines ----------------------------------------------------------------- */
+
+static struct tierce__native_hand about(enum tierce__native_hand_kind kind,
+                                        const struct tierce__handover_from *from)
+{
+    return (struct tierce__native_hand){.kind = kind,
+                                        .host = from->host,
+                                        .port = from->port,
+                                        .uses_tls = from->uses_tls,
+                                        .token = from->token != NULL ? from->token : "",
+                                        .session = from->session,
+                                        .wait_ms = from->wait_ms,
+                                        .timeout_ms = from->timeout_ms,
+                                        .why = ""};
+}
+
+static int end_call(struct tierce__handover_pulled *out, int status, const char *why)
+{
+    out->status = status;
+    if (status < 0)
+        snprintf(out->why, sizeof(out->why), "%s", why[0] != '\0' ? why : tierce_strerror(status));
+    return status;
+}
+
+int tierce__lent_meet(struct tierce_engine *engine, const struct tierce__handover_from *from,
+                      uint64_t *tokens, struct tierce__handover_pulled *out)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said = {0};
+    const struct tierce__native_hand ask = about(TIERCE__NATIVE_HAND_MEET, from);
+    int rc = tierce__client_hand_over(engine, NULL, NULL, &ask, &said, why);
+    if (rc == 0)
+        *tokens = said.number;
+    return end_call(out, rc, why);
+}
+
+int tierce__lent_read(struct tierce_view *view, const struct tierce_chain *chain,
+                      uint64_t from_block, uint64_t to_block,
+                      const struct tierce__handover_from *from, struct tierce__handover_pulled *out)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said = {0};
+    struct tierce__native_hand ask = about(TIERCE__NATIVE_HAND_READ, from);
+    ask.from_block = from_block;
+    ask.to_block = to_block;
+    int rc = tierce__client_hand_over(view->engine, view, chain, &ask, &said, why);
+    out->blocks = said.number < to_block ? said.number : to_block;
+    out->bytes = said.bytes;
+    return end_call(out, rc, why);
+}
+
+void tierce__lent_end(struct tierce_engine *engine, const struct tierce__handover_from *from)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said;
+    struct tierce__native_hand ask = about(TIERCE__NATIVE_HAND_END, from);
+    ask.timeout_ms = SHORT_MS;
+    (void)!tierce__client_hand_over(engine, NULL, NULL, &ask, &said, why);
+}
+
+void tierce__lent_note(struct tierce_view *view, const struct tierce__handover_from *from,
+                       const struct tierce__handover_pulled *pulled)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said;
+    struct tierce__native_hand ask = about(TIERCE__NATIVE_HAND_NOTE, from);
+    ask.timeout_ms = SHORT_MS;
+    ask.number = pulled->blocks;
+    ask.bytes = pulled->bytes;
+    ask.why = pulled->why;
+    (void)!tierce__client_hand_over(view->engine, view, NULL, &ask, &said, why);
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_HANDOVER_LENT_H
+#define TIERCE_HANDOVER_LENT_H
+
+#include "engine/handover/handover.h"
+
+/*
+ * The functions of handover.h for a client of a node, which does them: HAND_OVER of the native
+ * protocol. Thread: any. All block until the node has answered.
+ */
+
+struct tierce__lent; /* [free] by tierce__free: the node's server ends with the client */
+
+TIERCE_MUSTUSE int tierce__lent_start(struct tierce__lent **out, struct tierce_engine *engine,
+                                      const char *host, uint16_t port,
+                                      char why[TIERCE__HANDOVER_WHY_BYTES]);
+uint16_t tierce__lent_port(const struct tierce__lent *lent);
+bool tierce__lent_uses_tls(const struct tierce__lent *lent);
+
+/* After a restart of the node, its server begins again, on the same port. */
+TIERCE_MUSTUSE int tierce__lent_expect(struct tierce__lent *lent, const char *token, uint32_t ms);
+TIERCE_MUSTUSE int64_t tierce__lent_pin(struct tierce__lent *lent, struct tierce_view *view,
+                                        const struct tierce_chain *chain, uint64_t to_block,
+                                        const char *token);
+TIERCE_MUSTUSE int tierce__lent_open(struct tierce__lent *lent, const char *token, uint64_t tokens);
+void tierce__lent_withdraw(struct tierce__lent *lent, const char *token);
+
+/* Both set out->status and `why`, and return the status. */
+TIERCE_MUSTUSE int tierce__lent_meet(struct tierce_engine *engine,
+                                     const struct tierce__handover_from *from, uint64_t *tokens,
+                                     struct tierce__handover_pulled *out);
+TIERCE_MUSTUSE int tierce__lent_read(struct tierce_view *view, const struct tierce_chain *chain,
+                                     uint64_t from_block, uint64_t to_block,
+                                     const struct tierce__handover_from *from,
+                                     struct tierce__handover_pulled *out);
+void tierce__lent_end(struct tierce_engine *engine, const struct tierce__handover_from *from);
+void tierce__lent_note(struct tierce_view *view, const struct tierce__handover_from *from,
+                       const struct tierce__handover_pulled *pulled);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HAND_OVER: the node carries out a call of engine/handover/handover.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "engine/node_client/client.h"
+#include "engine/view.h"
+
+#define GRACE_MS 2000u /* for an answer to arrive, and for the node's connection to end */
+
+static int take(struct tierce__native_handed *out, char why[TIERCE__CLIENT_WHY_BYTES],
+                const struct tierce__native_handed *said)
+{
+    int status = (int)(int32_t)said->status;
+    snprintf(why, TIERCE__CLIENT_WHY_BYTES, "%s", said->why);
+    *out = *said;
+    out->why = NULL;
+    return status <= 0 ? status : TIERCE_E_FORMAT;
+}
+
+int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce_view *view,
+                             const struct tierce_chain *chain,
+                             const struct tierce__native_hand *ask,
+                             struct tierce__native_handed *out, char why[TIERCE__CLIENT_WHY_BYTES])
+{
+    union tierce__native_request question = {.hand_over = *ask};
+    struct tierce__asking asking;
+    uint64_t soon_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    uint64_t deadline_ns = tierce__deadline_in_ms((uint64_t)ask->timeout_ms + GRACE_MS);
+    TIERCE_DASSERT(engine->level_count == 0 && (chain == NULL || view != NULL));
+    if (ask->kind == TIERCE__NATIVE_HAND_EXPECT) /* its time is that of the offer */
+        deadline_ns = tierce__deadline_in_ms(GRACE_MS);
+    struct tierce__node_session *peer =
+        view != NULL ? tierce__client_view_peer(view, &question.hand_over.view, soon_ns)
+                     : tierce__client_peer(engine->client, soon_ns);
+    snprintf(why, TIERCE__CLIENT_WHY_BYTES, "no node answers (node.socket)");
+    if (peer == NULL)
+        return TIERCE_E_DOWN;
+    int rc = TIERCE_E_VERSION;
+    if (tierce__node_session_version(peer) < TIERCE__NATIVE_VERSION_HAND_OVER)
+        snprintf(why, TIERCE__CLIENT_WHY_BYTES, "the node is of an older version");
+    else if (chain != NULL)
+        rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_HAND_OVER, &question,
+                                      &question.hand_over.chain, chain, deadline_ns);
+    else
+        rc = tierce__node_session_ask(&asking, peer, TIERCE__NATIVE_HAND_OVER, &question,
+                                      deadline_ns);
+    if (rc == 0) {
+        rc = take(out, why, &asking.answer.hand_over);
+        tierce__node_session_done(&asking);
+    } else if (rc > 0) {
+        (void)tierce__client_miss(view, rc);
+        rc = TIERCE_E_MISS;
+    }
+    tierce__node_session_release(peer);
+    return rc;
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HAND_OVER: prefill and decode on two engines of which this one is a client (engine/handover). */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/handover/handover.h"
+#include "node/native/native_calls.h"
+
+#define WAIT_MS_MAX 60000u
+
+_Static_assert(sizeof(((struct tierce__native_call *)0)->why) == TIERCE__HANDOVER_WHY_BYTES,
+               "why is passed on");
+
+/* The client's server of offers, or NULL. It lives as long as the client. */
+static struct tierce__handover *server_of(const struct tierce__native_call *call)
+{
+    return atomic_load_explicit(&call->client->handover, memory_order_acquire);
+}
+
+static int serve(struct tierce__native_call *call, char *why)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    struct tierce__handover *made, *none = NULL;
+    if (ask->port > UINT16_MAX || server_of(call) != NULL)
+        return TIERCE_E_ARGUMENT;
+    int rc =
+        tierce__handover_start(&made, call->native->engine, ask->host, (uint16_t)ask->port, why);
+    if (rc < 0)
+        return rc;
+    if (!atomic_compare_exchange_strong(&call->client->handover, &none, made)) {
+        tierce__handover_stop(made); /* another connection of the client was faster */
+        return TIERCE_E_ARGUMENT;
+    }
+    call->say.hand_over.number = tierce__handover_port(made);
+    call->say.hand_over.uses_tls = tierce__handover_uses_tls(made);
+    return 0;
+}
+
+static int pin(struct tierce__native_call *call, struct tierce__handover *handover)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    struct tierce__native_about about;
+    int rc = tierce__native_begin_about(call, &about, ask->view, &ask->chain, 0, ask->to_block);
+    if (rc == 0) {
+        int64_t pinned = tierce__handover_pin(handover, about.view->shared->view,
+                                              about.chain->chain, ask->to_block, ask->token);
+        call->say.hand_over.number = pinned > 0 ? (uint64_t)pinned : 0;
+        rc = pinned < 0 ? (int)pinned : 0;
+    }
+    tierce__native_end_about(call, &about);
+    return rc;
+}
+
+/* Of an offer of ours. */
+static int offer(struct tierce__native_call *call)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    struct tierce__handover *handover = server_of(call);
+    if (handover == NULL)
+        return TIERCE_E_CLOSED;
+    switch (ask->kind) {
+    case TIERCE__NATIVE_HAND_EXPECT:
+        return tierce__handover_expect(handover, ask->token, ask->timeout_ms);
+    case TIERCE__NATIVE_HAND_PIN:
+        return pin(call, handover);
+    case TIERCE__NATIVE_HAND_OPEN:
+        return tierce__handover_open(handover, ask->token, ask->number);
+    default:
+        tierce__handover_withdraw(handover, ask->token);
+        return 0;
+    }
+}
+
+static uint32_t bounded(uint32_t ms)
+{
+    return ms < WAIT_MS_MAX ? ms : WAIT_MS_MAX;
+}
+
+static struct tierce__handover_from from_of(const struct tierce__native_hand *ask)
+{
+    return (struct tierce__handover_from){.host = ask->host,
+                                          .port = (uint16_t)ask->port,
+                                          .uses_tls = ask->uses_tls == 1,
+                                          .token = ask->token,
+                                          .session = ask->session,
+                                          .wait_ms = bounded(ask->wait_ms),
+                                          .timeout_ms = bounded(ask->timeout_ms)};
+}
+
+static int read_view(struct tierce__native_call *call, struct tierce__source *source,
+                     struct tierce__handover_pulled *out)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    uint32_t pin_ms = call->native->node->config->pin_ms;
+    struct tierce__native_about about;
+    int rc = tierce__native_begin_about(call, &about, ask->view, &ask->chain, ask->from_block,
+                                        ask->to_block);
+    if (rc == 0 && !tierce__native_pin(call->client, about.view, ask->session, pin_ms))
+        rc = TIERCE_E_LIMIT;
+    if (rc == 0)
+        rc = tierce__source_read(source, about.view->shared->view, about.chain->chain,
+                                 ask->from_block, ask->to_block, out);
+    tierce__native_end_about(call, &about);
+    return rc;
+}
+
+/* Of an offer of another engine: each call has a source of its own, as clients may end at any time.
+ */
+static int use_source(struct tierce__native_call *call, char *why)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    const struct tierce__handover_from from = from_of(ask);
+    struct tierce__native_handed *say = &call->say.hand_over;
+    struct tierce__handover_pulled out = {0}, ended;
+    struct tierce__source *source;
+    if (ask->port > UINT16_MAX)
+        return TIERCE_E_ARGUMENT;
+    int rc = tierce__source_begin(&source, call->native->engine, &from);
+    if (rc < 0)
+        return rc;
+    if (ask->kind == TIERCE__NATIVE_HAND_MEET)
+        rc = tierce__source_meet(source, &say->number, &out);
+    else if (ask->kind == TIERCE__NATIVE_HAND_READ)
+        rc = read_view(call, source, &out);
+    if (ask->kind != TIERCE__NATIVE_HAND_END)
+        tierce__source_keep(source);
+    tierce__source_end(source, &ended);
+    if (ask->kind == TIERCE__NATIVE_HAND_READ) {
+        say->number = out.blocks;
+        say->bytes = out.bytes;
+    }
+    snprintf(why, TIERCE__HANDOVER_WHY_BYTES, "%s", out.why);
+    return rc == 0 ? out.status : rc;
+}
+
+static int note(struct tierce__native_call *call)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    const struct tierce__handover_from from = from_of(ask);
+    struct tierce__handover_pulled pulled = {.blocks = ask->number, .bytes = ask->bytes};
+    struct tierce__native_held_view *view = tierce__native_view_get(call->client, ask->view);
+    if (view == NULL)
+        return TIERCE__NATIVE_UNKNOWN;
+    snprintf(pulled.why, sizeof(pulled.why), "%s", ask->why);
+    tierce__handover_note(view->shared->view, &from, &pulled);
+    tierce__native_view_put(call->client, view);
+    return 0;
+}
+
+static int hand_over(struct tierce__native_call *call, char *why)
+{
+    switch (call->ask.hand_over.kind) {
+    case TIERCE__NATIVE_HAND_SERVE:
+        return serve(call, why);
+    case TIERCE__NATIVE_HAND_EXPECT:
+    case TIERCE__NATIVE_HAND_PIN:
+    case TIERCE__NATIVE_HAND_OPEN:
+    case TIERCE__NATIVE_HAND_WITHDRAW:
+        return offer(call);
+    case TIERCE__NATIVE_HAND_MEET:
+    case TIERCE__NATIVE_HAND_READ:
+    case TIERCE__NATIVE_HAND_END:
+        return use_source(call, why);
+    case TIERCE__NATIVE_HAND_NOTE:
+        return note(call);
+    default:
+        return TIERCE_E_ARGUMENT;
+    }
+}
+
+int tierce__native_answer_hand_over(struct tierce__native_call *call)
+{
+    char *why = call->why;
+    why[0] = '\0';
+    call->say.hand_over = (struct tierce__native_handed){.why = why};
+    int rc = tierce__native_is_draining(call) ? TIERCE_E_CLOSED : hand_over(call, why);
+    if (rc > 0) /* the client asks again */
+        return rc;
+    call->say.hand_over.status = (uint32_t)rc;
+    return 0;
+}
+
+void tierce__native_end_handover(struct tierce__native_client *client)
+{
+    tierce__handover_stop(atomic_exchange(&client->handover, NULL));
+}
