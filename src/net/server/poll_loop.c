@@ -147,6 +147,7 @@ int tierce__poll_watch(struct tierce__poll_loop *loop, struct tierce__poll_sourc
     TIERCE_ASSERT(tierce__loop_is_here(&loop->base));
     TIERCE_ASSERT(source->fd >= 0);
     tierce__list_init(&source->again);
+    source->epoll_fd = loop->epoll_fd;
     return epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, source->fd, &event) == 0 ? 0 : -errno;
 }
 
@@ -154,6 +155,9 @@ void tierce__poll_close(struct tierce__poll_source *source)
 {
     if (source->fd < 0)
         return;
+    /* Closing does not end the registration while a process that was forked from this one has a
+     * copy of the descriptor, and its events would name memory that is freed by then. */
+    (void)epoll_ctl(source->epoll_fd, EPOLL_CTL_DEL, source->fd, NULL);
     close(source->fd);
     source->fd = -1;
     tierce__list_remove(&source->again);

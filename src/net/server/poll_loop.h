@@ -16,6 +16,7 @@
 
 struct tierce__poll_source {
     int fd;
+    int epoll_fd; /* of the loop that watches it; the loop's */
     void (*ready)(struct tierce__poll_source *source, uint32_t events); /* EPOLLIN, ... */
     struct tierce__list again; /* of those that have more to do without an event */
 };

@@ -331,10 +331,35 @@ START_TEST(without_memory_nothing_is_left)
 }
 END_TEST
 
+/* A process that forks has copies of all descriptors in its child, so closing one here does not end
+ * the socket, and epoll would report it for ever. By then the source's memory is another's. */
+START_TEST(a_source_with_a_copy_of_its_descriptor_is_not_called_after_it_was_closed)
+{
+    struct tierce__poll_loop *loop;
+    struct end end;
+    ck_assert_int_eq(tierce__poll_loop_start(&loop), 0);
+    open_end(&end, loop);
+    tierce__loop_call(&loop->base, watch, &end);
+    wait_for(&end, EPOLLOUT);
+    int copy = dup(end.source.fd), calls = atomic_load(&end.calls);
+    ck_assert_int_ge(copy, 0);
+    tierce__loop_call(&loop->base, stop_watching, &end);
+    end.source.fd = copy; /* or take_events would skip it */
+    ck_assert_int_eq(write(end.peer, "x", 1), 1);
+    for (int i = 0; i < 3; i++)
+        tierce__loop_call(&loop->base, do_nothing, NULL);
+    ck_assert_int_eq(atomic_load(&end.calls), calls);
+    close(copy);
+    close(end.peer);
+    tierce__poll_loop_stop(loop);
+}
+END_TEST
+
 CHECK_MAIN("poll loop", .seconds = 60,
            .tests = {a_source_hears_of_input_and_of_the_end,
                      a_source_that_repeats_lets_others_have_their_turn,
                      a_source_that_was_closed_in_the_round_is_not_called,
+                     a_source_with_a_copy_of_its_descriptor_is_not_called_after_it_was_closed,
                      a_loop_without_events_keeps_its_deadlines,
                      a_door_passes_connections_on_until_it_is_closed,
                      a_door_that_cannot_accept_tries_again_later,
