@@ -2,9 +2,12 @@
 """A real vLLM with models of several KV cache groups: windows, chunked attention or recurrent states with full
 attention, and windows alone. The answers equal those of a vLLM without a cache, also if the store fails or loses chunks."""
 
+import time
 from functools import cache
 
+import msgspec
 import pytest
+import zmq
 
 from conftest import HostError, answers, loaded, varied, why
 from hybrid_models import DTYPES, make_hybrid
@@ -208,3 +211,50 @@ def test_no_fault_leaves_the_connector(start, prompts, plain):
                 assert answers(outputs) == right, where
             assert loaded(outputs, "failed") == [0], where
             assert held_and_loaded(outputs) == whole_units(prompts[:1], kind), where
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", GROUPS)
+def test_events_of_each_group(start, prompts, kind):
+    """vLLM's publisher sends the blocks of each group in memory, with the names of its own blocks of full attention."""
+    sub, size = zmq.Context.instance().socket(zmq.SUB), UNITS.get(kind, 32)
+    sub.setsockopt(zmq.LINGER, 0)
+    sub.subscribe(b"")
+    sub.bind("tcp://127.0.0.1:*")  # vLLM connects to an address without a wildcard
+    host = start(kind, memory_store(), events={
+        "enable_kv_cache_events": True, "publisher": "zmq", "endpoint": sub.getsockopt_string(zmq.LAST_ENDPOINT)})
+    until, known, held = time.monotonic() + 120, {}, {}
+
+    def follow():
+        """A step, after which vLLM sends events."""
+        assert time.monotonic() < until, (len(known), {group: len(blocks) for group, blocks in held.items()})
+        host.generate(prompts=[[1, 2, 3]], tokens=1)
+        while sub.poll(50):
+            for event in msgspec.msgpack.decode(sub.recv_multipart()[2])[1]:
+                if event["type"] == "AllBlocksCleared":
+                    held.clear()
+                elif event["type"] == "BlockRemoved":
+                    for name in event["block_hashes"] if event["medium"] == "CPU" else ():
+                        del held[event["group_idx"]][name]
+                elif event["medium"] == "CPU" or event["kv_cache_spec_kind"] == "full_attention":
+                    blocks = held.setdefault(event["group_idx"], {}) if event["medium"] == "CPU" else known
+                    assert event["block_size"] == size and event.get("kv_cache_spec_kind")
+                    for i, name in enumerate(event["block_hashes"]):
+                        assert event["medium"] == "GPU" or name not in blocks
+                        blocks[name] = event["token_ids"][i * size:(i + 1) * size]
+
+    salt = 0
+    while not known:  # ZMQ drops what is sent before it is connected
+        salt += 1
+        host.generate(prompts=prompts[:1], salts=[f"salt {salt}"], tokens=1, wishes={"tierce.skip_save": True})
+        follow()
+    host.generate(prompts=prompts, tokens=1)
+    while len(held) < GROUPS[kind] or not all(held.values()):
+        follow()
+    for blocks in held.values():
+        assert all(known[name] == tokens for name, tokens in blocks.items())
+    before = {group: dict(blocks) for group, blocks in held.items()}
+    assert host.forget()  # vLLM clears its own cache
+    while held != before:
+        follow()
+    sub.close()
