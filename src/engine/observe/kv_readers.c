@@ -14,6 +14,7 @@
 
 #define ENDPOINT "inproc://zeromq.zap.01" /* where libzmq asks */
 #define VERSION  "1.0"
+#define TURN     64 /* questions before replays have their turn */
 #define PARAM    "kv_events.curve_readers_file"
 
 /* The frames of a question. */
@@ -150,12 +151,12 @@ void tierce__kv_readers_answer(struct tierce__kv_readers *readers)
 {
     zmq_msg_t frames[IN_FRAMES];
     int count;
-    while (readers != NULL && receive(readers->socket, frames, &count)) {
+    for (int i = 0; readers != NULL && i < TURN && receive(readers->socket, frames, &count); i++) {
         bool is_question = count > IN_REQUEST;
         reply(readers->socket, &frames[is_question ? IN_REQUEST : 0],
               count == IN_FRAMES && is_allowed(readers, frames));
-        for (int i = 0; i < count && i < IN_FRAMES; i++)
-            zmq_msg_close(&frames[i]);
+        for (int k = 0; k < count && k < IN_FRAMES; k++)
+            zmq_msg_close(&frames[k]);
     }
 }
 

@@ -24,7 +24,7 @@ void tierce__kv_readers_close(struct tierce__kv_readers *readers);
 
 /* The socket to poll for questions; NULL without readers. */
 void *tierce__kv_readers_socket(const struct tierce__kv_readers *readers);
-/* Answers the questions that have arrived. NULL is accepted. */
+/* Answers questions that have arrived, a bounded number of them. NULL is accepted. */
 void tierce__kv_readers_answer(struct tierce__kv_readers *readers);
 
 #endif
