@@ -320,6 +320,7 @@ static void handle(struct tierce__coded_tier *t, struct tierce__coded_put *p)
         encode(p);
     tierce__lock_take(&t->lock);
     bool cancelled = p->cancelled;
+    int status = t->inner_closes ? TIERCE_E_CLOSED : TIERCE_E_CANCELLED;
     p->state = TIERCE__CODED_PASSING;
     tierce__lock_drop(&t->lock);
     if (cancelled) {
@@ -337,7 +338,7 @@ static void handle(struct tierce__coded_tier *t, struct tierce__coded_put *p)
     }
     tierce__lock_drop(&t->lock);
     if (cancelled)
-        answer(p, TIERCE_E_CANCELLED);
+        answer(p, status);
     else
         leave(p);
     submit_deferred(t, &deferred);

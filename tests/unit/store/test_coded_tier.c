@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A disk whose chunks are coded: callers see raw chunks, and no damage gives other bytes. */
 #include "coded_store.h"
+#include "wait_for.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 
 #define MIB (1ULL << 20)
 
@@ -326,6 +329,46 @@ START_TEST(close_writes_the_queue)
 }
 END_TEST
 
+/* Puts and flushes until it is killed; *flushed: how many chunks a flush has covered. */
+static void be_killed(_Atomic uint64_t *flushed)
+{
+    alarm(60);
+    open_coded();
+    for (uint64_t n = 0;; n++) {
+        if (coded_put(&s, n, (enum coded_kind)(n % CODED_KINDS)) != 0)
+            _exit(1);
+        if (n % 3 == 2 && store_flush(&s) == 0)
+            atomic_store(flushed, n + 1);
+    }
+}
+
+/* Killed at any moment: every chunk that a flush has covered is there, and right. */
+START_TEST(a_kill_loses_nothing_that_was_flushed)
+{
+    _Atomic uint64_t *flushed =
+        mmap(NULL, sizeof(*flushed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(flushed, MAP_FAILED);
+    for (unsigned round = 1; round <= 4; round++) {
+        atomic_store(flushed, 0);
+        pid_t pid = fork();
+        ck_assert_int_ge(pid, 0);
+        if (pid == 0)
+            be_killed(flushed);
+        WAIT_FOR(atomic_load(flushed) >= 5 * round);
+        int status;
+        kill(pid, SIGKILL);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        open_coded();
+        for (uint64_t n = 0; n < atomic_load(flushed); n++)
+            ck_assert_int_eq(coded_get_all(&s, n, (enum coded_kind)(n % CODED_KINDS)), 0);
+        ck_assert_int_eq(store_clear(&s), 0);
+        store_close(&s);
+    }
+    munmap(flushed, sizeof(*flushed));
+}
+END_TEST
+
 /* A random mix of operations, kinds of chunks and codecs equals a model. */
 START_TEST(a_mix_equals_a_model)
 {
@@ -392,5 +435,6 @@ CHECK_MAIN("coded_tier", .seconds = 60, .setup = setup, .teardown = teardown,
            .tests = {chunks_come_back, ranges_come_back, requests_wait_for_memory,
                      both_kinds_survive_a_restart, chunks_without_a_known_element_stay_raw,
                      without_memory_chunks_stay_raw_and_reads_fail, puts_are_cancelled,
-                     a_mix_equals_a_model, a_disk_holds_more, each_allocation_fails_once},
+                     a_mix_equals_a_model, a_disk_holds_more, each_allocation_fails_once,
+                     a_kill_loses_nothing_that_was_flushed},
            .loops = {{flipped_bits_give_no_other_bytes, 0, 1}, {close_writes_the_queue, 0, 2}})
