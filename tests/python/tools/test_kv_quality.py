@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/kv_quality.py: the lossless codec changes nothing, the lossy ones little, on the KV of a trained model.
+"""tools/kv_quality.py: the lossless codec changes nothing, the lossy ones little, on the KV of a trained model; and
+tools/kv_transform.py, an experiment: with small steps its errors are small.
 Without the model the test fails: random weights say nothing of quality."""
 
 import subprocess
@@ -9,26 +10,31 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOL = ROOT / "tools" / "kv_quality.py"
 
 
-def run_tool(*args):
-    return subprocess.run([sys.executable, TOOL, *map(str, args)], capture_output=True, text=True)
+def run_tool(tool, *args):
+    return subprocess.run([sys.executable, ROOT / "tools" / tool, *map(str, args)], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("args, message", [
-    (("--tokens", "300"), "--tokens is 300; it must be a multiple of 256"),
-    (("--restore", "/nonexistent/codec_restore"), "/nonexistent/codec_restore does not exist; build the target")])
-def test_what_is_rejected(args, message):
-    done = run_tool("--model", "/nonexistent/model", *args)
+def rows_of(done):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()[2:]]
+
+
+@pytest.mark.parametrize("tool, args, message", [
+    ("kv_quality.py", ("--tokens", "300"), "--tokens is 300; it must be a multiple of 256"),
+    ("kv_quality.py", ("--restore", "/nonexistent/codec_restore"),
+     "/nonexistent/codec_restore does not exist; build the target"),
+    ("kv_transform.py", ("0.5", "0"), "a step is 0.0; it must be above 0")])
+def test_what_is_rejected(tool, args, message):
+    done = run_tool(tool, "--model", "/nonexistent/model", *args)
     assert done.returncode == 2 and message in done.stderr, done.stderr
 
 
 @pytest.mark.long
 def test_quality_of_a_trained_model(tmp_path):
-    done = run_tool("--model", tmp_path / "model", "--tokens", "512", "--next", "128")
+    done = run_tool("kv_quality.py", "--model", tmp_path / "model", "--tokens", "512", "--next", "128")
     assert done.returncode == 0, done.stderr
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()[2:]]
+    rows = rows_of(done)
     assert len(rows) == 15, done.stdout
     for text, codec, ratio, distance, kl, agreement, _, _ in rows:
         agreement = float(agreement.rstrip(" %"))
@@ -38,3 +44,7 @@ def test_quality_of_a_trained_model(tmp_path):
             assert float(ratio) > 1.9 and float(kl) < 0.02 and agreement > 90, (text, codec, kl, agreement)
         else:
             assert float(ratio) > 3.5, (text, codec, ratio)
+    done = run_tool("kv_transform.py", "--model", tmp_path / "model", "--tokens", "512", "--next", "128", "0.02")
+    assert done.returncode == 0 and len(rows_of(done)) == 3, done.stderr
+    for text, _, _, distance, kl, agreement, _, _ in rows_of(done):
+        assert float(distance) < 0.02 and float(kl) < 0.02, (text, distance, kl)
