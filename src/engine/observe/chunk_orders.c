@@ -513,7 +513,7 @@ static int fetch_chunk(struct tierce_engine *engine, size_t level, const struct 
     return rc < 0 ? rc : 0;
 }
 
-/* What became of the chunks of a fetch that have not landed. */
+/* The chunks of a fetch that have not landed, by the reason. */
 struct fetch_counts {
     uint64_t missing, unknown, failed;
     int status; /* of the last failure */

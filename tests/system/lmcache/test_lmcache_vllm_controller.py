@@ -6,6 +6,7 @@ Python that has LMCache and vLLM (TIERCE_LMCACHE_PYTHON)."""
 import json
 import os
 import subprocess
+import tempfile
 import urllib.error
 import urllib.request
 
@@ -73,8 +74,9 @@ def test_the_manager_knows_what_lmcache_holds(tmp_path, models, prompts, expecte
     file = tmp_path / "lmcache.yaml"
     file.write_text(CONFIG.format(worker=worker, **controller.ports))
     controller.start()
+    sockets = tempfile.TemporaryDirectory(prefix="tierce-")     # LMCache's names in it are long, and stay when it is killed
     engine = Host(tmp_path / "engine.log", python=PYTHON, env={
-        "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1", "LMCACHE_CONFIG_FILE": str(file)})
+        "VLLM_RPC_BASE_PATH": sockets.name, "PROMETHEUS_MULTIPROC_DIR": sockets.name, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1", "LMCACHE_CONFIG_FILE": str(file)})
     whole = whole_chunks(prompts)
     chunks = 1 + sum(w // CHUNK - 1 for w in whole)     # they share the first one
 
@@ -103,3 +105,4 @@ def test_the_manager_knows_what_lmcache_holds(tmp_path, models, prompts, expecte
     finally:
         engine.kill()
         controller.stop()
+        sockets.cleanup()
