@@ -73,6 +73,20 @@ class Screen:
             self.say(text)
 
 
+def shared_memory_of(group):
+    """Segments of Python's shared_memory that a process group has mapped: a kill of the whole group also ends the
+    process that would remove them."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and os.getpgid(int(folder.name)) == group:
+                lines = (folder / "maps").read_text().splitlines()
+                found |= {Path(line.split()[-1]) for line in lines if line.split()[-1].startswith("/dev/shm/psm_")}
+        except OSError:  # it has ended, or is another user's
+            pass
+    return found
+
+
 class EngineProcess:
     """play.py in a process group of its own, so that a kill reaches all of it."""
 
@@ -103,11 +117,14 @@ class EngineProcess:
         raise Failed(f"the engine died (log: {self.log})")
 
     def kill(self):
+        shared = shared_memory_of(self.process.pid)
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self.process.wait()
+        for path in shared:
+            path.unlink(missing_ok=True)
         self.process.stdout.close()
         self.temporary.cleanup()
 

@@ -18,9 +18,11 @@ ROOT = Path(__file__).resolve().parents[3]
 ENGINE = """
 import json, sys, tempfile, time
 json.load(sys.stdin)
+from multiprocessing import shared_memory
 left = tempfile.NamedTemporaryFile(prefix="vllm_dist_", delete=False)
-for kind in "ready", "done":
-    print(json.dumps({"kind": kind, "file": left.name}), flush=True)
+shared = shared_memory.SharedMemory(create=True, size=4096)
+for kind, name in ("ready", left.name), ("done", "/dev/shm/" + shared.name):
+    print(json.dumps({"kind": kind, "file": name}), flush=True)
 time.sleep(60)
 """
 
@@ -75,10 +77,10 @@ def test_files_that_vllm_leaves_are_removed(tmp_path, monkeypatch):
     engine = run.EngineProcess({"log": str(tmp_path / "log")}, ROOT)
     try:
         left = [Path(report["file"]) for report in engine.reports()]
-        assert left[0].exists()
+        assert left[0].exists() and left[1].exists()
     finally:
         engine.kill()
-    assert not left[0].exists() and not left[0].parent.exists()
+    assert not left[0].exists() and not left[0].parent.exists() and not left[1].exists()
 
 
 # ---- pd.py

@@ -26,10 +26,9 @@ META = {
     "RenewWriteCache": ("write", "instance"), "RemoveCache": ("trim", "instance"),
     "TrimCache": ("trim", "instance"), "ReportCache": ("write", "instance"),
     "RegisterNode": ("node", "all"), "TakeMoves": ("node", "all"), "FinishMoves": ("node", "all"),
-    "InvalidateNamespace": ("trim", "instance"), "JoinDirectory": ("write", "group"),
-    "ReportChunks": ("write", "group"), "LeaveDirectory": ("write", "group"),
-    "FindChunks": ("read", "group"), "ListWorkers": ("read", "group"),
-    "CommandWorker": ("admin", "group"), "GetCommand": ("read", "group")}
+    "InvalidateNamespace": ("trim", "instance"), "CommandWorker": ("admin", "group"),
+    **{name: ("write", "group") for name in ("JoinDirectory", "ReportChunks", "LeaveDirectory")},
+    **{name: ("read", "group") for name in ("FindChunks", "ListWorkers", "GetCommand")}}
 KV_META = {
     "RegisterInstance": ("write", "instance"), "GetInstanceInfo": ("read", "instance"),
     "Get": ("read", "instance"), "PutStart": ("write", "instance"),
@@ -49,9 +48,8 @@ ADMIN = {
     "GetInstanceGroup": ("admin", "group"), "ListInstanceInfo": ("admin", "part")}
 DEBUG = {name: ("admin", "all") for name in ("InjectFault", "RemoveFault", "ClearFaults")}
 NEEDS = {"meta": META, "kv_meta": KV_META, "admin": ADMIN, "debug": DEBUG}
-ROUTES = {"/livez": None, "/readyz": None, "/openapi.json": None, "/": None, "/page.css": None,
-          "/page.js": None, "/api/page": "read", "/api/curves": "read", "/api/pilot": "read",
-          "/metrics": "read", "/events": "read"}
+ROUTES = {**dict.fromkeys(("/livez", "/readyz", "/openapi.json", "/", "/page.css", "/page.js")),
+          **dict.fromkeys(("/api/page", "/api/curves", "/api/pilot", "/metrics", "/events"), "read")}
 # Of the API of LMCache's controller, whose workers are of the group chat.
 LMCACHE_ROUTES = {"/lookup": "read", "/query_instance": "read", "/query_worker_info": "read", "/check_finish": "read",
                   "/controller/workers": "read", "/controller/key-stats": "read", "/health": "read", "/clear": "admin",
