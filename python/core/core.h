@@ -147,6 +147,7 @@ PyObject *tierce__core_handover_accept(PyObject *engine, PyObject *args);
 PyObject *tierce__core_handover_tickets(PyObject *engine, PyObject *args);
 PyObject *tierce__core_inbox_stats(PyObject *engine, PyObject *unused);
 PyObject *tierce__core_push_begin(PyObject *view, PyObject *args);
+PyObject *tierce__core_push_held(PyObject *view, PyObject *args);
 
 /* Of an engine that is closed. */
 void tierce__core_handover_stop(EngineObject *engine);

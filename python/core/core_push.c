@@ -153,7 +153,27 @@ static PyObject *push_held(PyObject *self, PyObject *args)
         return NULL;
     if (p->push == NULL)
         return tierce__core_raise_closed("push");
-    int64_t rc = tierce__push_held(p->push, ((ChainObject *)object)->chain, to_block);
+    int64_t rc = tierce__push_held(p->push, ((ViewObject *)p->view)->view,
+                                   ((ChainObject *)object)->chain, to_block);
+    return rc < 0 ? tierce__core_raise((int)rc, NULL) : PyLong_FromLongLong(rc);
+}
+
+PyObject *tierce__core_push_held(PyObject *self, PyObject *args)
+{
+    ViewObject *v = (ViewObject *)self;
+    PyObject *object, *chain;
+    uint64_t to_block;
+    if (!PyArg_ParseTuple(args, "O!O!O&", tierce__core_push_type, &object, tierce__core_chain_type,
+                          &chain, tierce__core_uint64, &to_block))
+        return NULL;
+    PushObject *p = (PushObject *)object;
+    if (p->push == NULL)
+        return tierce__core_raise_closed("push");
+    if (((ViewObject *)p->view)->engine != v->engine) {
+        PyErr_SetString(PyExc_ValueError, "the push is of another engine");
+        return NULL;
+    }
+    int64_t rc = tierce__push_held(p->push, v->view, ((ChainObject *)chain)->chain, to_block);
     return rc < 0 ? tierce__core_raise((int)rc, NULL) : PyLong_FromLongLong(rc);
 }
 

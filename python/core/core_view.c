@@ -429,6 +429,9 @@ static PyMethodDef view_methods[] = {
      "handover_note(session, host, port, why: str, blocks=0, bytes=0, pushed_bytes=0, "
      "push_status=0) -> None\n\n"
      "Records for `tierce why` what came of the offer of a session."},
+    {"push_held", tierce__core_push_held, METH_VARARGS,
+     "push_held(push: Push, chain, to_block) -> int\n\n"
+     "As Push.held, for chunks of this view, which may be another one of the same engine."},
     {"push_begin", tierce__core_push_begin, METH_VARARGS,
      "push_begin(host, port, ticket, wait_ms, timeout_ms) -> Push\n\n"
      "Begins to write chunks to the engine that made the ticket."},

@@ -295,8 +295,6 @@ class Pulls:
 class HandsOver:
     """The part of the worker half that offers chunks, and reads offers."""
 
-    has_groups = False
-
     def init_handover(self, handover: Handover) -> None:
         self.handover = handover
         self.pulls = Pulls(handover)
@@ -304,8 +302,8 @@ class HandsOver:
         self.opening: ThreadPoolExecutor | None = None  # opens offers whose stores end behind their step
 
     def may_push(self) -> bool:
-        """Whether chunks are pushed and accepted: the engine has one view, one worker, and memory of its own."""
-        return not self.has_groups and self.ranks.count == 1 and not self.engine.param("node.socket")
+        """Whether chunks are pushed and accepted: the engine has one worker, and memory of its own."""
+        return self.ranks.count == 1 and not self.engine.param("node.socket")
 
     def serve_offers(self) -> None:
         """The first worker offers the chunks of all."""
@@ -336,11 +334,12 @@ class HandsOver:
                 self.engine.handover_expect(what["token"], int(self.handover.hold_s * 1000))
                 if self.behind is None:
                     self.open_offer(view, chain, to_block, what)
-                    return
-            self.opening = self.opening or ThreadPoolExecutor(1, thread_name_prefix="tierce-offer")
-            self.opening.submit(self.open_offer, view, chain, to_block, what)  # the chain of a request that has ended
+            if self.behind is not None:
+                self.opening = self.opening or ThreadPoolExecutor(1, thread_name_prefix="tierce-offer")
+                self.opening.submit(self.open_offer, view, chain, to_block, what)  # the chain of a request that has ended
         except Exception as error:
             log.warning("a prompt could not be offered to a decoder: %r", error)
+        return self.is_pushing(session)
 
     def open_offer(self, view, chain, to_block: int, what: dict) -> None:
         try:

@@ -478,14 +478,19 @@ class SchedulerHalf:
             part, save = None, None
             load = load and replace(load, allowed=False)
         write = self.next_write() if save is not None else 0
-        pushed = tracker.push if save is not None and self.facts.pushes else None
-        # The decoder waits for a push that its request names; the worker half refuses other hosts.
-        tracker.is_pushed |= pushed is not None and pushed["host"] in self.facts.allows
+        pushed = self.place_of_push(tracker) if save is not None else None
         size = self.block_tokens
         out.append(ReqMeta(request.request_id, tracker.session, part, tracker.block_ids.tobytes(),
                            computed // size, -(-(computed + scheduled) // size), load, save,
                            tracker.tag, write, push=pushed,
                            blocks=self.event_blocks(request, tracker)))
+
+    def place_of_push(self, tracker: RequestTracker) -> dict | None:
+        """Where a store of the request is pushed."""
+        pushed = tracker.push if self.facts.pushes else None
+        # The decoder waits for a push that its request names; the worker half refuses other hosts.
+        tracker.is_pushed |= pushed is not None and pushed["host"] in self.facts.allows
+        return pushed
 
     def event_blocks(self, request, tracker: RequestTracker) -> tuple:
         """The blocks that KV events of the request's chunks name, as far as the worker half does not know them."""

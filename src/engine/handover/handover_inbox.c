@@ -22,6 +22,7 @@
 
 #define MEMORY_SHARE 4u
 #define HOLDERS_MAX  16u
+#define VIEWS_MAX    16u /* of a prompt: one or two for each KV cache group */
 
 enum ticket_state {
     TICKET_ISSUED, /* nothing has come */
@@ -39,8 +40,11 @@ struct ticket {
     uint64_t session;     /* whose pins its chunks are */
     uint64_t deadline_ns; /* for the next range, or for its end by the reader */
     uint64_t bytes;       /* of its chunks that have arrived, verified */
-    bool has_view;
-    struct tierce__key view; /* namespace and shard of its chunks */
+    uint32_t view_count;
+    struct ticket_view { /* of its chunks, which the session has pinned there */
+        struct tierce_shard shard;
+        uint32_t ns;
+    } views[VIEWS_MAX];
 };
 
 /* A chunk that is arriving. Freed when no room is in use and no ticket has it. */
@@ -171,8 +175,10 @@ static void unlist(struct tierce__inbox *inbox, struct ticket *ticket)
 
 static void free_ticket(struct tierce__inbox *inbox, struct ticket *ticket)
 {
-    if (ticket->has_view)
-        unpin(inbox, &ticket->view, ticket->session);
+    for (uint32_t i = 0; i < ticket->view_count; i++)
+        unpin(inbox,
+              &(struct tierce__key){.shard = ticket->views[i].shard, .ns = ticket->views[i].ns},
+              ticket->session);
     explicit_bzero(ticket->token, sizeof(ticket->token));
     tierce__free(ticket);
 }
@@ -354,6 +360,20 @@ static struct ticket *use_ticket(struct tierce__inbox *inbox,
     return ticket;
 }
 
+/* Notes the view of a chunk. False: there are too many. */
+static bool note_view(struct ticket *ticket, const struct tierce__key *key)
+{
+    const struct ticket_view view = {key->shard, key->ns};
+    for (uint32_t i = 0; i < ticket->view_count; i++)
+        if (ticket->views[i].ns == view.ns &&
+            memcmp(&ticket->views[i].shard, &view.shard, sizeof(view.shard)) == 0)
+            return true;
+    if (ticket->view_count == VIEWS_MAX)
+        return false;
+    ticket->views[ticket->view_count++] = view;
+    return true;
+}
+
 static struct incoming *find_incoming(const struct ticket *ticket, const struct tierce__key *key)
 {
     TIERCE__LIST_FOR_EACH (it, &ticket->incoming) {
@@ -467,9 +487,10 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
         return rc;
     tierce__lock_take(&inbox->lock);
     struct ticket *ticket = use_ticket(inbox, room);
-    if (ticket != NULL) {
-        ticket->has_view = true;
-        ticket->view = *key;
+    if (ticket != NULL && !note_view(ticket, key)) {
+        COUNT(inbox, refused_chunk, 1);
+        rc = TIERCE_E_REFUSED;
+        ticket = NULL;
     }
     if (rc == -EEXIST)
         COUNT(inbox, present, 1);

@@ -57,7 +57,6 @@ struct push_watch {
 
 struct tierce__push {
     struct tierce_engine *engine;
-    struct tierce_view *view; /* of chunks that memory has: the caller's */
     uint32_t wait_ms, timeout_ms;
     char ticket[TIERCE__HANDOVER_TOKEN_MAX + 1];
     const char *mismatch;               /* why the decoder is not connected to; NULL: it is */
@@ -149,12 +148,13 @@ static bool is_sealed(const struct tierce__buf *buf)
     return tierce__chunk_parse(&info, buf->data, buf->bytes) == 0;
 }
 
-int64_t tierce__push_held(struct tierce__push *push, const struct tierce_chain *chain,
-                          uint64_t to_block)
+int64_t tierce__push_held(struct tierce__push *push, struct tierce_view *view,
+                          const struct tierce_chain *chain, uint64_t to_block)
 {
     struct tierce__keys keys;
     int64_t count = 0;
-    int rc = tierce__keys_init(&keys, push->view, chain, to_block, to_block, true);
+    TIERCE_ASSERT(view->engine == push->engine);
+    int rc = tierce__keys_init(&keys, view, chain, to_block, to_block, true);
     if (rc < 0)
         return rc;
     for (size_t i = 0; rc == 0 && i < keys.count; i++) {
@@ -162,7 +162,7 @@ int64_t tierce__push_held(struct tierce__push *push, const struct tierce_chain *
         struct tierce__buf *buf = tierce__storage_lease(push->engine, &keys.keys[i]);
         if (buf == NULL)
             continue;
-        rc = make_item(&item, &keys.keys[i], push->view->ns_digest, buf,
+        rc = make_item(&item, &keys.keys[i], view->ns_digest, buf,
                        tierce__chunk_header_bytes(buf->data));
         if (rc < 0) {
             tierce__buf_release(buf);
@@ -533,7 +533,6 @@ int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
     if (push == NULL)
         return -ENOMEM;
     push->engine = view->engine;
-    push->view = view;
     push->wait_ms = to->wait_ms;
     push->timeout_ms = to->timeout_ms;
     atomic_init(&push->end_ns, TIERCE__DEADLINE_NEVER);

@@ -9,7 +9,7 @@
  * (handover_inbox.h) while they are computed.
  *
  *     rc = tierce__push_begin(&push, view, &to);
- *     rc = tierce__push_held(push, chain, to_block);     // chunks that memory has
+ *     rc = tierce__push_held(push, view, chain, to_block); // chunks that memory has
  *     rc = tierce_store_begin(&store, view, &what);      // for each step of the prompt:
  *     rc = tierce__push_watch(push, store);
  *     ... tierce_store_layer, tierce_store_end ...
@@ -58,13 +58,13 @@ struct tierce__pushed {
 TIERCE_MUSTUSE int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
                                       const struct tierce__push_to *to);
 
-/* Adds the chunks of chain[0, to_block), which ends the chain, that memory holds now. Returns how
- * many. Errors: -ENOMEM. */
-TIERCE_MUSTUSE int64_t tierce__push_held(struct tierce__push *push,
+/* Adds the chunks of chain[0, to_block), which ends the chain, that memory holds now. The view is
+ * one of the same engine. Returns how many. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int64_t tierce__push_held(struct tierce__push *push, struct tierce_view *view,
                                          const struct tierce_chain *chain, uint64_t to_block);
 
-/* Adds the chunks of a store, before its first layer. The push is destroyed after the store's end.
- * Errors: -ENOMEM; the store goes on without the push. */
+/* Adds the chunks of a store, before its first layer; of any view of the engine. The push is
+ * destroyed after the store's end. Errors: -ENOMEM; the store goes on without the push. */
 TIERCE_MUSTUSE int tierce__push_watch(struct tierce__push *push, struct tierce_store *store);
 
 /* No more chunks are added. Does not block. */

@@ -9,11 +9,10 @@ import pytest
 pytest.importorskip("vllm")
 import torch  # noqa: E402
 
-from tierce.vllm import handover  # noqa: E402
-
 from test_connector import changed, config, request_of  # noqa: E402, F401
 from test_groups import STORED, TOKENS, WANTED, Allocated, Engine, cache_of, output_of, specs  # noqa: E402
 
+BOTH = {"handover.listen": "127.0.0.1", "handover.allow": "127.0.0.1"}
 STATES = [(2, 30, 192), (2, 31, 200), (9, 1, 192)]
 
 
@@ -24,17 +23,17 @@ def with_store(config, engine_id, size, **more):  # noqa: F811
 
 @pytest.fixture
 def pair(config):  # noqa: F811
-    prefiller = Engine(with_store(config, "p", "4MiB", **{"handover.listen": "127.0.0.1"}), cache_of(specs()))
-    decoder = Engine(with_store(config, "d", "5MiB", **{"handover.allow": "127.0.0.1"}), cache_of(specs()), seed=2)
+    prefiller = Engine(with_store(config, "p", "4MiB", **BOTH), cache_of(specs()))
+    decoder = Engine(with_store(config, "d", "5MiB", **BOTH), cache_of(specs()), seed=2)
     yield prefiller, decoder
     prefiller.close()
     decoder.close()
 
 
-def prefill(engine, states=tuple(STATES), name="p"):
-    """The answer's kv_transfer_params."""
+def prefill(engine, states=tuple(STATES), name="p", to=None):
+    """The answer's kv_transfer_params. to: with a push to there."""
     request = request_of(TOKENS, name)
-    request.kv_transfer_params = {"do_remote_decode": True}
+    request.kv_transfer_params = {"do_remote_decode": True, **({"tierce": to} if to else {})}
     assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
     engine.scheduler.update_state_after_alloc(request, Allocated(STORED), 0)
     engine.step(output_of(request, STORED, 0, TOKENS, states))
@@ -103,11 +102,23 @@ def test_a_group_that_does_not_come_is_a_miss_of_all(pair, caplog):
     assert [each.worker.half.engine.stats()["sessions_now"] for each in pair] == [0, 0]
 
 
-def test_a_group_engine_has_no_inbox(pair):
-    """Chunks of several groups are offered, not pushed: a proxy that asks for tickets gets none."""
-    prefiller, _ = pair
-    request = request_of(1, "t")
-    request.kv_transfer_params = {"tierce": {"inbox": 4}}
-    prefiller.scheduler.get_num_new_matched_tokens(request, 0)
-    assert prefiller.scheduler.request_finished_all_groups(request, STORED)[1] == {"tierce": {"inbox": {}}}
-    assert handover.read_offer({"do_remote_prefill": True, "tierce": {"inbox": {}}}) is None
+def test_groups_are_pushed_while_they_are_computed(pair):
+    """The decoder gives a ticket. Full attention and windows are pushed, a state is read; nothing is pinned for the ticket
+    afterwards."""
+    prefiller, decoder = pair
+    ask = request_of(1, "t")
+    ask.kv_transfer_params = {"tierce": {"inbox": 1, "holder": "proxy"}}
+    decoder.scheduler.get_num_new_matched_tokens(ask, 0)
+    inbox = decoder.scheduler.request_finished_all_groups(ask, STORED)[1]["tierce"]["inbox"]
+    (ticket,) = inbox["tickets"]
+    options = prefill(prefiller, to={"push": {"host": inbox["host"], "port": inbox["port"], "ticket": ticket}})
+    assert options["tierce"]["ticket"] == ticket
+    _, answer = matched(decoder, options)
+    assert answer == (192, True)
+    stats = decoder.worker.half.engine.inbox_stats()
+    assert stats["chunks"] > 0 and stats["refused_chunk"] == stats["wrong"] == stats["tickets_now"] == 0
+    counters = decoder.worker.half.pulls.take_counters()
+    assert counters["handover_pushed_bytes"] == stats["bytes"] > counters["handover_bytes"] > 0
+    assert "handovers_ended_early" not in counters
+    decoder.worker.half.view.unpin(decoder.scheduler.half.live["d"][1].session)
+    assert [each.worker.half.engine.stats()["sessions_now"] for each in pair] == [0, 0]

@@ -249,10 +249,10 @@ def half_of(**changes):
     return half
 
 
-def test_only_an_engine_of_one_worker_and_one_view_pushes():
+def test_only_an_engine_of_one_worker_pushes():
     assert half_of().may_push()
     node = SimpleNamespace(param=lambda name: "/run/node.sock")
-    for changes in ({"ranks": Ranks(0, 2)}, {"has_groups": True}, {"engine": node}):
+    for changes in ({"ranks": Ranks(0, 2)}, {"engine": node}):
         assert not half_of(**changes).may_push()
 
 

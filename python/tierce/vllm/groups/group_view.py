@@ -110,6 +110,24 @@ class GroupStore(GroupTransfer):
         return self.parts[at].units(stored[0]) if stored else 0
 
 
+class GroupPush:
+    """A push of the chunks of all groups, over one connection. States are stored after their step, and are not pushed: the
+    decoder reads them from the offer, as it does chunks of windows that were stored before."""
+
+    def __init__(self, push, parts: list[GroupPart]):
+        self.push, self.parts = push, parts
+        self.end, self.poll, self.close = push.end, push.poll, push.close
+
+    def held(self, chain: GroupChain, to_unit: int) -> int:
+        return sum(part.view.push_held(self.push, chain.of(part.group), part.whole_blocks(to_unit))
+                   for part in self.parts if part.group.kind == FULL and part.whole_blocks(to_unit) > 0)
+
+    def watch(self, store: GroupStore) -> None:
+        for pieces in store.pieces.values():
+            for piece in pieces:
+                self.push.watch(piece.handle)
+
+
 class GroupViews:
     def __init__(self, table: GroupTable, parts: list[GroupPart]):
         self.table, self.parts = table, parts
@@ -196,6 +214,9 @@ class GroupViews:
             for view, of_view, _, end in part.required(chain, 0, min(point, memory)):
                 view.handover_pin(of_view, end, token)
         return min(point, memory)
+
+    def push_begin(self, *to) -> GroupPush:
+        return GroupPush(self.parts[0].view.push_begin(*to), self.parts)
 
     def handover_source(self, *offer):
         return self.parts[0].view.handover_source(*offer)

@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 
 
 class GroupWorkerHalf(WorkerHalf):
-    has_groups = True
-
     def __init__(self, vllm_config, settings, engine_version: str, table: GroupTable):
         super().__init__(vllm_config, settings, engine_version)
         self.table = table

@@ -234,7 +234,7 @@ START_TEST(a_prompt_in_steps_and_chunks_that_exist)
     fx_wipe(&taker);
     fx_fill(&giver, chain, 0, BLOCKS, fx_ids);
     struct tierce__push *push = push_begin(LONG_MS);
-    ck_assert_int_eq(tierce__push_held(push, chain, BLOCKS), HALF / FX_CHUNK_BLOCKS);
+    ck_assert_int_eq(tierce__push_held(push, giver.view, chain, BLOCKS), HALF / FX_CHUNK_BLOCKS);
     store_watched(push, 32, false);
     store_watched(push, BLOCKS, true);
     push_end(push);
@@ -333,7 +333,7 @@ START_TEST(a_push_that_is_over_keeps_nothing)
     store_watched(push, HALF, false);
     WAIT_FOR(tierce__push_is_over(push, &pushed));
     store_watched(push, BLOCKS, true);
-    ck_assert_int_eq(tierce__push_held(push, chain, BLOCKS), CHUNKS);
+    ck_assert_int_eq(tierce__push_held(push, giver.view, chain, BLOCKS), CHUNKS);
     ck_assert_int_ge(tierce__engine_clear_silently(giver.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL),
                      0);
     tierce__pool_stats(giver.engine->pool, &pool);

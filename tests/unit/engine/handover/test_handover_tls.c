@@ -180,7 +180,7 @@ static struct tierce__pushed push(bool says_tls)
                                        .wait_ms = LONG_MS,
                                        .timeout_ms = LONG_MS};
     ck_assert_int_eq(tierce__push_begin(&push, giver.view, &to), 0);
-    ck_assert_int_gt(tierce__push_held(push, chain, BLOCKS), 0);
+    ck_assert_int_gt(tierce__push_held(push, giver.view, chain, BLOCKS), 0);
     tierce__push_end(push);
     WAIT_FOR(tierce__push_is_over(push, &out));
     tierce__push_destroy(push);
