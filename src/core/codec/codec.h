@@ -21,7 +21,7 @@
  * nevertheless safe on any bytes: it rejects invalid ones, and accesses nothing outside of the two
  * buffers. Formats, byte by byte: docs/inside/format/codec.md.
  *
- * Thread: any. Nothing here blocks or allocates.
+ * Thread: any. Nothing here blocks or allocates; cachegen needs up to 48 KiB of stack.
  */
 
 /* The kind of numbers in a run. The values are part of the format. */
