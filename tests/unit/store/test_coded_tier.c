@@ -431,7 +431,7 @@ START_TEST(a_disk_holds_more)
 }
 END_TEST
 
-CHECK_MAIN("coded_tier", .seconds = 60, .setup = setup, .teardown = teardown,
+CHECK_MAIN("coded_tier", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
            .tests = {chunks_come_back, ranges_come_back, requests_wait_for_memory,
                      both_kinds_survive_a_restart, chunks_without_a_known_element_stay_raw,
                      without_memory_chunks_stay_raw_and_reads_fail, puts_are_cancelled,
