@@ -246,7 +246,7 @@ class Store:
     def __init__(self, folder, scheme="http", **parameters):
         from tierce import _core as core
 
-        self.parameters = parameters
+        self.parameters, self.reader = parameters, None  # a reader's keys and the store's public one
 
         self.core, self.disk = core, folder / "disk"
         self.ports = [free_port() for _ in range(3)]
@@ -279,6 +279,8 @@ class Store:
         """By all batches of this publisher, which is younger than its replay buffer is long: {hash: media}."""
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.rcvtimeo = SECONDS * 1000
+            if self.reader is not None:
+                dealer.curve_secretkey, dealer.curve_publickey, dealer.curve_serverkey = self.reader
             dealer.connect(self.replay_endpoint)
             dealer.send_multipart([b"", bytes(8)])
             held = {}
@@ -320,8 +322,8 @@ def test_a_store_of_tierce(router, tmp_path):
 
 
 def test_a_protected_snapshot(tmp_path):
-    """A store whose snapshots require a token and have a certificate of a private authority: each log line names
-    the parameter that is missing, and tokens and authorities are read again."""
+    """A store whose stream is encrypted, and whose snapshots require a token and have a certificate of a private authority:
+    each log line names the parameter that is missing, and keys, tokens and authorities are read again."""
     make_certificates(tmp_path)
     tokens, sent, trusted = tmp_path / "tokens", tmp_path / "sent", tmp_path / "trusted.pem"
 
@@ -329,22 +331,34 @@ def test_a_protected_snapshot(tmp_path):
         path.write_text(text)
         path.chmod(0o600)
 
+    def keygen(name):
+        return subprocess.run([executable(), "keygen", tmp_path / name], check=True, capture_output=True, text=True).stdout
+
+    public, index = keygen("store.key").strip(), keygen("index.key")
+    readers = tmp_path / "readers"
+    write(readers, f"read another {public}\n")
     write(tokens, f"read index {hashlib.sha256(b'secret').hexdigest()}\n")
     write(sent, "secret other-tenant\n")
     trusted.write_bytes((tmp_path / "other.pem").read_bytes())
     store = Store(tmp_path, "https", **{
         "kv_events.token_file": str(tokens), "kv_events.certificate": str(tmp_path / "server.pem"),
-        "kv_events.key": str(tmp_path / "server.key")})
+        "kv_events.key": str(tmp_path / "server.key"),
+        "kv_events.curve_key_file": str(tmp_path / "store.key"), "kv_events.curve_readers_file": str(readers)})
+    store.reader = [text.strip().encode() for text in ((tmp_path / "index.key").read_text(), index, public)]
     store.open()
     store.store(1)
     replay, store.replay_endpoint = store.replay_endpoint, None  # so that only a snapshot can help
-    router = Router(tmp_path, f"--snapshot.token_file={sent}", f"--snapshot.ca_file={trusted}")
+    router = Router(tmp_path, f"--snapshot.token_file={sent}", f"--snapshot.ca_file={trusted}",
+                    f"--curve.key_file={tmp_path / 'index.key'}")
 
     def has_failed(*words):
         lines = [line for line in router.log.read_text().splitlines() if "event=snapshot_failed" in line]
         return any(all(word in line for word in words) for line in lines)
 
-    router.register(1, store, block_size=CHUNK_TOKENS)
+    router.register(1, store, block_size=CHUNK_TOKENS, server_key=public)
+    router.wait(lambda: "event=publisher_refused" in router.log.read_text())
+    assert not router.worker(1)["exact"] and router.worker(1)["server_key"] == public
+    write(readers, f"read index {index}")
     router.wait(lambda: has_failed("set snapshot.ca_file"))
     trusted.write_bytes((tmp_path / "ca.pem").read_bytes())
     router.wait(lambda: has_failed("status=401", "set snapshot.token_file"))
