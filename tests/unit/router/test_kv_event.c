@@ -281,7 +281,8 @@ START_TEST(runs_of_numbers)
             size_t form = (random >> 8) % (round % 9 + 1);
             bytes[at++] = firsts[form];
             for (unsigned j = 0; j < widths[form]; j++)
-                bytes[at++] = j + 4 < widths[form] ? 0 : (uint8_t)(random >> (16 + 8 * j)) & 0x7f;
+                bytes[at++] =
+                    j + 4 < widths[form] ? 0 : (uint8_t)(random >> (16 + 8 * (j % 4))) & 0x7f;
             ends[i] = at;
         }
         struct tierce__msgpack all = {bytes, bytes + at};
