@@ -110,9 +110,9 @@ bool tierce__offers_find(struct tierce__offers *offers, struct tierce__keeper_ca
     if (offer != NULL && !is_open)
         tierce__list_push_back(&offer->calls, &call->node);
     tierce__lock_drop(&offers->lock);
-    if (is_open)
-        answer(call, 0, tokens);
-    return offer != NULL;
+    if (is_open || offer == NULL) /* it may have ended since its reader was admitted */
+        answer(call, is_open ? 0 : TIERCE_E_MISS, tokens);
+    return true;
 }
 
 bool tierce__offers_release(struct tierce__keeper_lease *lease)

@@ -47,7 +47,8 @@ bool tierce__offers_admit(struct tierce__offers *offers, const char *token, size
 /* Ends the offer. False: there is none. */
 bool tierce__offers_end(struct tierce__offers *offers, const char *token, size_t bytes);
 
-/* A read of the object `call->name`. False, and the call is not answered: it is no offer. */
+/* A read of the object `call->name`. False, and the call is not answered: the name is too long for
+ * a token. */
 bool tierce__offers_find(struct tierce__offers *offers, struct tierce__keeper_call *call);
 /* Frees the lease of such a read. False: it is another's. */
 bool tierce__offers_release(struct tierce__keeper_lease *lease);

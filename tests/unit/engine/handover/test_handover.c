@@ -305,10 +305,15 @@ static bool read_offer(struct tierce__offers *offers, struct reading *reading, c
 START_TEST(reads_of_an_offer_wait_until_it_is_open)
 {
     static const char name[] = "fedcba9876543210fedcba9876543210";
+    static const char first_name[] =
+        "the name of a chunk is longer than the longest token: 65 of these";
     struct tierce__offers offers;
     struct reading first, second, late;
     tierce__offers_init(&offers, giver.engine);
-    ck_assert(!read_offer(&offers, &first, name)); /* there is none */
+    ck_assert(read_offer(&offers, &first, name)); /* there is none */
+    ck_assert(first.answers == 1 && first.call.status == TIERCE_E_MISS);
+    struct tierce__keeper_call chunk = {.name = {first_name, sizeof(first_name) - 1}};
+    ck_assert(!tierce__offers_find(&offers, &chunk));
     ck_assert_int_eq(tierce__offers_expect(&offers, name, LONG_MS), 0);
     ck_assert(tierce__offers_admit(&offers, name, strlen(name)));
     ck_assert(read_offer(&offers, &first, name) && read_offer(&offers, &second, name));
