@@ -97,6 +97,8 @@ static void check_prefill(const struct tierce__body *request,
     TIERCE_ASSERT(tierce__json_get_bool(made.value, "kv_transfer_params.do_remote_decode"));
     TIERCE_ASSERT(tierce__json_get_int(made.value, "kv_transfer_params.tierce.push.port", 0) ==
                   (place != NULL ? place->port : 0));
+    TIERCE_ASSERT(tierce__json_get_bool(made.value, "kv_transfer_params.tierce.push.tls") ==
+                  (place != NULL && place->uses_tls));
     check_members(request->doc.value, made.value, own);
     tierce__json_doc_clear(&made);
 }
@@ -121,7 +123,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     if (tierce__body_can_prefill(&body)) {
         check_prefill(&body, NULL);
-        check_prefill(&body, &(struct tierce__inbox_place){"10.0.0.1", 7201, "0123"});
+        check_prefill(&body, &(struct tierce__inbox_place){
+                                 .host = "10.0.0.1", .port = 7201, .ticket = "0123"});
+        check_prefill(&body, &(struct tierce__inbox_place){
+                                 .host = "a", .port = 1, .uses_tls = true, .ticket = "0"});
     }
     if (body.can_copy)
         check_decode(&body);
