@@ -41,16 +41,11 @@ static void wait_in(struct tierce__coded_tier *t, struct tierce__list *list,
     tierce__cond_signal(&t->decode_cond);
 }
 
-static void release_memory(struct tierce__coded_get *g)
+/* Memory was released: the gets that have waited for it longest try again. Under the lock. */
+static void resume_waiting(struct tierce__coded_tier *t)
 {
-    struct tierce__coded_tier *t = g->tier;
-    tierce__buf_release(g->buf);
-    g->buf = NULL;
-    tierce__lock_take(&t->lock);
-    TIERCE_ASSERT(t->get_staging >= g->staged);
-    t->get_staging -= g->staged;
-    g->staged = 0;
     uint64_t taken = t->get_staging;
+    tierce__lock_assert_held(&t->lock);
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &t->waiting) {
         uint64_t bytes = get_of(it)->inner.length;
         if (taken > 0 && taken + bytes > t->staging_bytes_max)
@@ -60,7 +55,37 @@ static void release_memory(struct tierce__coded_get *g)
         tierce__list_push_back(&t->resumed, it);
         tierce__cond_signal(&t->decode_cond);
     }
+}
+
+static void release_memory(struct tierce__coded_get *g)
+{
+    struct tierce__coded_tier *t = g->tier;
+    tierce__buf_release(g->buf);
+    g->buf = NULL;
+    tierce__lock_take(&t->lock);
+    TIERCE_ASSERT(t->get_staging >= g->staged);
+    t->get_staging -= g->staged;
+    g->staged = 0;
+    resume_waiting(t);
     tierce__lock_drop(&t->lock);
+}
+
+/* There was no memory for a get. It waits until another get releases some. Returns false if no
+ * other has any: then it fails, and those that wait try for themselves. */
+static bool wait_without_memory(struct tierce__coded_get *g)
+{
+    struct tierce__coded_tier *t = g->tier;
+    tierce__lock_take(&t->lock);
+    TIERCE_ASSERT(t->get_staging >= g->staged);
+    t->get_staging -= g->staged;
+    g->staged = 0;
+    bool waits = t->get_staging > 0;
+    if (waits)
+        wait_in(t, &t->waiting, g);
+    else
+        resume_waiting(t);
+    tierce__lock_drop(&t->lock);
+    return waits;
 }
 
 /* False: the get waits for memory, and is not the caller's any more. */
@@ -83,13 +108,7 @@ static bool take_memory(struct tierce__coded_get *g, bool *failed)
     g->buf = tierce__coded_alloc(t, bytes);
     if (g->buf != NULL)
         return true;
-    tierce__lock_take(&t->lock);
-    t->get_staging -= bytes;
-    g->staged = 0;
-    *failed = t->get_staging == 0;
-    if (!*failed)
-        wait_in(t, &t->waiting, g);
-    tierce__lock_drop(&t->lock);
+    *failed = !wait_without_memory(g);
     return *failed;
 }
 
@@ -474,6 +493,19 @@ static int begin_raw(struct tierce__coded_tier *t, struct tierce__store_req *req
     return TIERCE_E_CLOSED;
 }
 
+/* Under the lock. */
+static bool start_decoders(struct tierce__coded_tier *t)
+{
+    tierce__lock_assert_held(&t->lock);
+    if (tierce__coded_pool(t) < 0)
+        return false;
+    int rc = tierce__threads_start(&t->decoders, t->decode_threads, tierce__coded_decoder_main, t);
+    t->decoders_run = rc == 0 || t->decoders.count > 0; /* fewer are enough */
+    if (!t->decoders_run)
+        tierce__threads_join(&t->decoders); /* so that the next get can start them */
+    return t->decoders_run;
+}
+
 /* Counts a get, and starts the threads that decode. */
 static int admit(struct tierce__coded_tier *t)
 {
@@ -481,14 +513,8 @@ static int admit(struct tierce__coded_tier *t)
     tierce__lock_take(&t->lock);
     if (t->closing)
         rc = TIERCE_E_CLOSED;
-    if (rc == 0 && !t->decoders_run)
-        rc = tierce__coded_pool(t);
-    if (rc == 0 && !t->decoders_run) {
-        rc = tierce__threads_start(&t->decoders, t->decode_threads, tierce__coded_decoder_main, t);
-        if (rc < 0 && t->decoders.count > 0)
-            rc = 0; /* fewer are enough */
-        t->decoders_run = rc == 0;
-    }
+    else if (!t->decoders_run && !start_decoders(t))
+        rc = TIERCE_E_FULL; /* an errno would be the device's */
     t->get_count += rc == 0;
     tierce__lock_drop(&t->lock);
     return rc;
