@@ -7,10 +7,18 @@
 #include <time.h>
 
 #ifdef TIERCE_CHECKED
+#define CLASS_WORDS (((size_t)TIERCE__LOCK_COUNT + 63) / 64)
 /* Bit n: this thread holds a lock of class n, or several that it took at once. */
-__extension__ typedef unsigned __int128 lock_classes;
-static _Thread_local lock_classes held_classes;
-_Static_assert(TIERCE__LOCK_COUNT <= 128, "the classes fit a bit mask");
+static _Thread_local uint64_t held_classes[CLASS_WORDS];
+
+/* Bit n: this thread holds one of class `class_` + n. All bits: of classes beyond these. */
+static uint64_t held_from(enum tierce__lock_class class_)
+{
+    for (size_t i = class_ / 64 + 1; i < CLASS_WORDS; i++)
+        if (held_classes[i] != 0)
+            return UINT64_MAX;
+    return held_classes[class_ / 64] >> class_ % 64;
+}
 #endif
 
 void tierce__lock_init(struct tierce__lock *lock, enum tierce__lock_class class_)
@@ -32,8 +40,8 @@ static void note_taken(struct tierce__lock *lock)
 #ifdef TIERCE_CHECKED
     /* Only classes of earlier rows may be held. */
     TIERCE_ASSERT(!lock->held);
-    TIERCE_ASSERT((held_classes >> lock->class_) == 0);
-    held_classes |= (lock_classes)1 << lock->class_;
+    TIERCE_ASSERT(held_from(lock->class_) == 0);
+    held_classes[lock->class_ / 64] |= UINT64_C(1) << lock->class_ % 64;
     lock->owner = pthread_self();
     lock->held = true;
 #else
@@ -46,7 +54,7 @@ static void note_dropped(struct tierce__lock *lock)
 #ifdef TIERCE_CHECKED
     tierce__lock_assert_held(lock);
     lock->held = false;
-    held_classes &= ~((lock_classes)1 << lock->class_);
+    held_classes[lock->class_ / 64] &= ~(UINT64_C(1) << lock->class_ % 64);
 #else
     (void)lock;
 #endif
@@ -56,7 +64,7 @@ static void note_dropped(struct tierce__lock *lock)
 static void note_another(struct tierce__lock *lock)
 {
 #ifdef TIERCE_CHECKED
-    TIERCE_ASSERT(!lock->held && (held_classes >> lock->class_) == 1);
+    TIERCE_ASSERT(!lock->held && held_from(lock->class_) == 1);
     lock->owner = pthread_self();
     lock->held = true;
 #else
@@ -130,7 +138,7 @@ void tierce__lock_assert_held(const struct tierce__lock *lock)
 
 bool tierce__lock_holds_any(void)
 {
-    return held_classes != 0;
+    return held_from((enum tierce__lock_class)0) != 0;
 }
 #endif
 
