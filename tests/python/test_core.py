@@ -136,11 +136,16 @@ def test_a_prompt_is_handed_over_by_tls(tmp_path):
     store = paged.view.store_begin(chain, BLOCKS, IDS)
     for layer in range(2):
         store.layer(layer)
-    assert store.end() == BLOCKS and paged.view.handover_offer(chain, BLOCKS, token, 60000) == BLOCKS
+    assert store.end() == BLOCKS
+    giver.handover_expect(token, 60000)
+    assert paged.view.handover_pin(chain, BLOCKS, token) == BLOCKS
+    giver.handover_open(token, BLOCKS)
     for engine, tls, blocks, why in ((plain, True, 0, "requires TLS"), (taker, False, 0, "does not use TLS"), (taker, True, BLOCKS, "")):
         reader = Paged(engine)
-        got, *_, said = reader.view.handover_pull(reader.chain(), 0, BLOCKS, "127.0.0.1", port, token, 1, 0, 30000, None, tls)
+        source = reader.view.handover_source("127.0.0.1", port, token, 1, 0, 30000, None, tls)
+        got, _, said = reader.view.handover_read(source, reader.chain(), 0, BLOCKS)
         assert got == blocks and why in said and bool(said) == bool(why)
+        assert source.end() == (0, 0)
         reader.view.unpin(1)
     for engine in (plain, taker, giver):
         engine.close()

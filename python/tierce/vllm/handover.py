@@ -325,10 +325,6 @@ class HandsOver:
         """Offers the first `to_block` blocks of a request that ends. The offer is open when this returns, or, if its
         stores end behind their step, when they have ended: a decoder that comes before waits for it. A failure is logged,
         and the decoder computes. Returns whether the prompt is being pushed."""
-        self.begin_offer(session, part, to_block, what)
-        return self.is_pushing(session)
-
-    def begin_offer(self, session: int, part, to_block: int, what: dict) -> None:
         try:
             with self.using_chain(session, part) as (view, chain):
                 self.engine.handover_expect(what["token"], int(self.handover.hold_s * 1000))
