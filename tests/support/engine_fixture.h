@@ -41,6 +41,9 @@
 #ifndef FX_CHUNK_BLOCKS
 #define FX_CHUNK_BLOCKS 4u
 #endif
+#ifndef FX_KV_DTYPE
+#define FX_KV_DTYPE "float32"
+#endif
 
 static const uint32_t fx_cells[FX_LAYERS] = {512, 768, 512, 1000};
 
@@ -71,9 +74,6 @@ static inline struct tierce_config *fx_config(const char *folder, const char *co
     ck_assert_int_eq(tierce_config_set(config, "timeout.lookup", "5s", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.load", "60s", why), 0);
     ck_assert_int_eq(tierce_config_set(config, "timeout.close", "120s", why), 0);
-#ifdef TIERCE_TEST_CODEC
-    ck_assert_int_eq(tierce_config_set(config, "disk.codec", TIERCE_TEST_CODEC, why), 0);
-#endif
 #ifdef TIERCE_TEST_COPY_THREADS
     ck_assert_int_eq(tierce_config_set(config, "copy.threads", TIERCE_TEST_COPY_THREADS, why), 0);
 #endif
@@ -87,11 +87,7 @@ static inline struct tierce_namespace fx_namespace(void)
     return (struct tierce_namespace){.size = sizeof(struct tierce_namespace),
                                      .weights = "00112233",
                                      .model = "{\"model_type\":\"test\"}",
-#ifdef TIERCE_TEST_CODEC
-                                     .kv_dtype = "bfloat16",
-#else
-                                     .kv_dtype = "float32",
-#endif
+                                     .kv_dtype = FX_KV_DTYPE,
                                      .layout = "test/1",
                                      .layer_count = FX_LAYERS,
                                      .cell_bytes = fx_cells,

@@ -122,14 +122,15 @@ static void finish(struct tierce__coded_get *g, int status)
     if (g->staged > 0)
         release_memory(g);
     TIERCE_DASSERT(g->buf == NULL);
+    struct tierce__coded_head *head = g->head;
+    tierce__free(g); /* an answered read holds no memory */
     req->status = status;
     req->done(req);
     tierce__lock_take(&t->lock);
-    if (g->head != NULL)
-        tierce__coded_head_leave(t, g->head);
+    if (head != NULL)
+        tierce__coded_head_leave(t, head);
     TIERCE_ASSERT(t->get_count > 0);
     t->get_count--;
-    tierce__free(g);
     if (t->closing)
         tierce__cond_broadcast(&t->idle_cond);
     tierce__lock_drop(&t->lock);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An engine whose disk has a codec: chunks come back, damage is a miss, the choice can change. */
 #define FX_CHUNK_BLOCKS 16u /* long enough to become shorter */
+#define FX_KV_DTYPE     "bfloat16"
 #include "base/alloc.h"
 #include "check_main.h"
 #include "engine/observe/engine_metrics.h"
@@ -14,6 +15,7 @@
 static struct fixture fx;
 static int32_t ids[FX_BLOCKS];
 static const char *const raw[] = {"disk.codec", "none", NULL};
+static const char *const coded[] = {"disk.codec", "lossless", NULL};
 
 /* Not in order, and each once. */
 static void name_blocks(void)
@@ -50,7 +52,7 @@ static void restart(const char *const *sets)
 
 START_TEST(chunks_come_back_whatever_the_codec_is_now)
 {
-    fx_open(&fx, true, NULL);
+    fx_open(&fx, true, coded);
     struct tierce_chain *chain = fx_chain(&fx, 1, 70, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 70, ids, true), 70);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
@@ -71,7 +73,7 @@ START_TEST(chunks_come_back_whatever_the_codec_is_now)
     struct tierce_chain *longer = fx_chain(&fx, 1, 128, 0);
     ck_assert_int_eq(fx_store(&fx, longer, 128, ids, false), 64);
     ck_assert_uint_eq(codec_stats().encoded_chunks, 0);
-    restart(NULL);
+    restart(coded);
     ck_assert_int_eq(load_all(longer, 128), 128);
     tierce_chain_destroy(longer);
     tierce_chain_destroy(chain);
@@ -102,21 +104,21 @@ static void damage(void)
 START_TEST(a_damaged_chunk_is_a_miss_and_leaves)
 {
     silence_log();
-    fx_open(&fx, true, NULL);
+    fx_open(&fx, true, coded);
     struct tierce_chain *chain = fx_chain(&fx, 1, 16, 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, ids, false), 16);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(codec_stats().encoded_chunks, 1);
     fx_close(&fx);
     damage();
-    fx_open(&fx, true, NULL);
+    fx_open(&fx, true, coded);
     ck_assert_uint_eq(fx_found(&fx, chain, 16, 0, 0, NULL), 16);
     ck_assert_int_eq(load_all(chain, 16), 0);
     /* Loads are answered first. */
     WAIT_FOR(fx_stats(&fx).checksum_failures + fx_stats(&fx).identity_failures >= 1);
     WAIT_FOR(fx_found(&fx, chain, 16, 0, 0, NULL) == 0);
     ck_assert_int_eq(fx_store(&fx, chain, 16, ids, false), 16);
-    restart(NULL);
+    restart(coded);
     ck_assert_int_eq(load_all(chain, 16), 16);
     tierce_chain_destroy(chain);
     fx_close(&fx);

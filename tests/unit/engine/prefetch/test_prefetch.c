@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prefetch: the chunks, their order, their holder, and the release of all resources after any
- * failure. */
+ * failure, except that of an allocation: tests/torture/test_torture_load.c. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "check_main.h"
@@ -582,34 +582,6 @@ START_TEST(stores_go_on_while_prefetches_hold_all_they_may)
 }
 END_TEST
 
-START_TEST(each_allocation_fails_once)
-{
-    open_default();
-    struct tierce_prefetch_opts opts = pinned();
-    uint64_t live = tierce__alloc_live(), count = 0;
-    for (uint64_t nth = 1; nth <= count + 5; nth++) {
-        tierce__alloc_fail_nth(nth);
-        int rc = tierce_prefetch_begin(&prefetch, fx.view, chain, BLOCKS, &opts);
-        ck_assert(rc == 0 || rc == -ENOMEM);
-        if (rc == 0) {
-            ck_assert_int_eq(tierce_prefetch_wait(prefetch, LONG_MS), 0);
-            ck_assert(tierce_prefetch_poll(prefetch, &result));
-            ck_assert_uint_le(result.memory_blocks, BLOCKS);
-            tierce_prefetch_end(prefetch);
-        }
-        count = tierce__alloc_fail_nth(0);
-        prefetch = NULL;
-        tierce_unpin(fx.view, SESSION);
-        forget(0, CHUNKS);
-        await(memory_is_free);
-        await(prefetches_hold_nothing);
-        ck_assert_uint_eq(tierce__alloc_live(), live);
-    }
-    ck_assert_uint_gt(count, 10);
-    close_all();
-}
-END_TEST
-
 START_TEST(wrong_arguments_are_refused)
 {
     open_default();
@@ -677,6 +649,5 @@ CHECK_MAIN("prefetch", .seconds = 60, .at_once = true,
                      the_bound_on_pins_bounds_it_too,
                      who_finds_no_room_waits_in_the_queue,
                      stores_go_on_while_prefetches_hold_all_they_may,
-                     FX_EMBEDDED(each_allocation_fails_once),
                      wrong_arguments_are_refused,
                      a_child_by_fork_can_let_go_of_it})
