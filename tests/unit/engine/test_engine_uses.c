@@ -6,6 +6,7 @@
 #include "optimizer/replay/replay.h"
 #include "core/policy/flat.h"
 #include "prop/optimizer/random_recording.h"
+#include "store/coded/coded_private.h"
 #include "store/disk/disk_private.h"
 
 /*
@@ -384,8 +385,9 @@ START_TEST(disk_holds_what_the_simulator_holds)
             continue;
         fx.folder[0] = '\0';
         fx_open(&fx, true, sets);
-        const struct tierce__disk *disk =
-            (const struct tierce__disk *)(const void *)fx.engine->levels[1].tier;
+        const struct tierce__coded_tier *coded =
+            TIERCE__CONTAINER_OF(fx.engine->levels[1].coded, struct tierce__coded_tier, base);
+        const struct tierce__disk *disk = (const struct tierce__disk *)(const void *)coded->inner;
         static struct disk_sim sim;
         sim = (struct disk_sim){.silent = *policy, .all.known = TREE};
         sim.silent.expect = NULL;
