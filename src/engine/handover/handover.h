@@ -43,6 +43,7 @@
 
 struct tierce__handover;
 struct tierce__inbox;
+struct tierce__keeper;
 
 #define TIERCE__HANDOVER_TOKEN_MAX  64u
 #define TIERCE__HANDOVER_OFFERS_MAX 4096u
@@ -57,6 +58,8 @@ TIERCE_MUSTUSE int tierce__handover_start(struct tierce__handover **out,
                                           uint16_t port, char why[TIERCE__HANDOVER_WHY_BYTES]);
 uint16_t tierce__handover_port(const struct tierce__handover *handover);
 bool tierce__handover_uses_tls(const struct tierce__handover *handover);
+/* The keeper of its server; NULL if a node serves. [borrow until stop] */
+struct tierce__keeper *tierce__handover_keeper(struct tierce__handover *handover);
 /* Ends the server and all offers; before the engine is closed. NULL is accepted. Blocks for up to a
  * second for replies in transit. */
 void tierce__handover_stop(struct tierce__handover *handover);
@@ -71,8 +74,9 @@ TIERCE_MUSTUSE int tierce__handover_accept(struct tierce__handover *handover, co
 struct tierce__inbox *tierce__handover_inbox(struct tierce__handover *handover);
 
 /* Begins an offer of `ms` (at most TIERCE_PIN_MS_MAX) that is not open yet: a read of it waits
- * until it is opened or withdrawn. [in] token: 16 to 64 characters that cannot be guessed. Errors:
- * TIERCE_E_ARGUMENT (the token), TIERCE_E_LIMIT (there are too many offers), -ENOMEM. */
+ * until it is opened or withdrawn, or until the read's deadline. [in] token: 16 to 64 characters
+ * that cannot be guessed. Errors: TIERCE_E_ARGUMENT (the token), TIERCE_E_LIMIT (there are too many
+ * offers), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__handover_expect(struct tierce__handover *handover, const char *token,
                                            uint32_t ms);
 /* Pins what chain[0, to_block) requires of a view until the offer ends, once for each view. Returns

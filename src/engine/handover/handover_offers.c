@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/threads/threads.h"
 #include "engine/view.h"
 #include "engine/waterfall.h"
 
@@ -26,13 +27,6 @@ struct offer {
     uint64_t tokens;           /* if it is open */
     struct tierce__list calls; /* reads that wait until it is */
 };
-
-void tierce__offers_init(struct tierce__offers *offers, struct tierce_engine *engine)
-{
-    *offers = (struct tierce__offers){.engine = engine};
-    tierce__lock_init(&offers->lock, TIERCE__LOCK_HANDOVER);
-    tierce__list_init(&offers->offers);
-}
 
 /* Compares all characters, so that the time does not depend on how many are right. */
 static bool is_token(const struct offer *offer, const char *token, size_t bytes)
@@ -56,12 +50,27 @@ static struct offer *find_offer(struct tierce__offers *offers, const char *token
     return NULL;
 }
 
-/* Under the lock. */
-static void take_out(struct tierce__offers *offers, struct offer *offer)
+/* Moves the reads that wait for the offer to `into`, under the lock. */
+static void take_calls(struct tierce__offers *offers, struct tierce__list *into,
+                       struct offer *offer)
+{
+    tierce__lock_assert_held(&offers->lock);
+    while (!tierce__list_empty(&offer->calls)) {
+        struct tierce__keeper_call *call =
+            TIERCE__CONTAINER_OF(offer->calls.next, struct tierce__keeper_call, node);
+        tierce__list_remove(&call->node);
+        tierce__deadline_unset(&offers->dues, &call->due);
+        tierce__list_push_back(into, &call->node);
+    }
+}
+
+/* Under the lock; `calls` gets the reads that wait for it. */
+static void take_out(struct tierce__offers *offers, struct tierce__list *calls, struct offer *offer)
 {
     TIERCE_DASSERT(offers->count > 0);
     tierce__list_remove(&offer->node);
     offers->count--;
+    take_calls(offers, calls, offer);
 }
 
 /* ---- reads of an offer ----------------------------------------------------------------------- */
@@ -75,17 +84,6 @@ static void answer(struct tierce__keeper_call *call, int status, uint64_t tokens
         call->lease = (struct tierce__keeper_lease){bytes, TIERCE__OFFER_BYTES, bytes};
     }
     call->done(call);
-}
-
-/* Moves the list to `into`, under the lock. */
-static void take_calls(struct tierce__list *into, struct offer *offer)
-{
-    tierce__list_init(into);
-    while (!tierce__list_empty(&offer->calls)) {
-        struct tierce__list *call = offer->calls.next;
-        tierce__list_remove(call);
-        tierce__list_push_back(into, call);
-    }
 }
 
 /* Without the lock. */
@@ -106,12 +104,20 @@ bool tierce__offers_find(struct tierce__offers *offers, struct tierce__keeper_ca
     tierce__lock_take(&offers->lock);
     struct offer *offer = find_offer(offers, call->name.text, call->name.bytes);
     bool is_open = offer != NULL && offer->is_open;
+    bool waits = offer != NULL && !is_open;
     uint64_t tokens = is_open ? offer->tokens : 0;
-    if (offer != NULL && !is_open)
+    /* It may have ended since its reader was admitted. */
+    int rc = offer != NULL ? 0 : TIERCE_E_MISS;
+    if (waits)
+        rc = tierce__deadline_set(&offers->dues, &call->due, call->deadline_ns);
+    waits = waits && rc == 0;
+    if (waits) {
         tierce__list_push_back(&offer->calls, &call->node);
+        tierce__cond_signal(&offers->changed);
+    }
     tierce__lock_drop(&offers->lock);
-    if (is_open || offer == NULL) /* it may have ended since its reader was admitted */
-        answer(call, is_open ? 0 : TIERCE_E_MISS, tokens);
+    if (!waits)
+        answer(call, rc, tokens);
     return true;
 }
 
@@ -124,12 +130,41 @@ bool tierce__offers_release(struct tierce__keeper_lease *lease)
     return true;
 }
 
+/* Answers the reads whose deadline has come while they wait. */
+static void *answer_late(void *arg)
+{
+    struct tierce__offers *offers = arg;
+    bool is_ending = false;
+    while (!is_ending) {
+        struct tierce__list late;
+        struct tierce__deadline *first;
+        tierce__list_init(&late);
+        tierce__lock_take(&offers->lock);
+        uint64_t now_ns = tierce__now_ns();
+        while ((first = tierce__deadlines_first(&offers->dues)) != NULL && first->at <= now_ns) {
+            struct tierce__keeper_call *call =
+                TIERCE__CONTAINER_OF(first, struct tierce__keeper_call, due);
+            tierce__deadline_unset(&offers->dues, first);
+            tierce__list_remove(&call->node);
+            tierce__list_push_back(&late, &call->node);
+        }
+        is_ending = offers->is_ending;
+        if (!is_ending && tierce__list_empty(&late))
+            (void)tierce__cond_wait(&offers->changed, &offers->lock,
+                                    tierce__deadlines_next(&offers->dues));
+        tierce__lock_drop(&offers->lock);
+        answer_all(&late, TIERCE_E_DEADLINE, 0);
+    }
+    return NULL;
+}
+
 /* ---- their end ------------------------------------------------------------------------------- */
 
-/* Of an offer that is in no list. A view may have been closed, and with it its pins. */
-static void destroy_offer(struct tierce__offers *offers, struct offer *offer)
+/* Of an offer that was taken out. A view may have been closed, and with it its pins. */
+static void destroy_offer(struct tierce__offers *offers, struct tierce__list *calls,
+                          struct offer *offer)
 {
-    answer_all(&offer->calls, TIERCE_E_MISS, 0);
+    answer_all(calls, TIERCE_E_MISS, 0);
     for (size_t i = 0; i < offer->view_count; i++) {
         struct tierce_view *view = tierce__view_borrow(offers->engine, &offer->views[i]);
         if (view == NULL)
@@ -137,6 +172,7 @@ static void destroy_offer(struct tierce__offers *offers, struct offer *offer)
         tierce_unpin(view, offer->session);
         tierce__view_give_back(view);
     }
+    explicit_bzero(offer->token, sizeof(offer->token));
     tierce__free(offer);
 }
 
@@ -145,6 +181,8 @@ void tierce__offers_expire(struct tierce__offers *offers, bool all)
     uint64_t now_ns = tierce__now_ns();
     for (;;) {
         struct offer *over = NULL;
+        struct tierce__list calls;
+        tierce__list_init(&calls);
         tierce__lock_take(&offers->lock);
         TIERCE__LIST_FOR_EACH (it, &offers->offers) {
             struct offer *offer = TIERCE__CONTAINER_OF(it, struct offer, node);
@@ -154,30 +192,53 @@ void tierce__offers_expire(struct tierce__offers *offers, bool all)
             }
         }
         if (over != NULL)
-            take_out(offers, over);
+            take_out(offers, &calls, over);
         tierce__lock_drop(&offers->lock);
         if (over == NULL)
             return;
-        destroy_offer(offers, over);
+        destroy_offer(offers, &calls, over);
     }
+}
+
+int tierce__offers_init(struct tierce__offers *offers, struct tierce_engine *engine)
+{
+    *offers = (struct tierce__offers){.engine = engine};
+    tierce__lock_init(&offers->lock, TIERCE__LOCK_HANDOVER);
+    tierce__cond_init(&offers->changed);
+    tierce__list_init(&offers->offers);
+    int rc = tierce__thread_start(&offers->thread, answer_late, offers);
+    if (rc < 0) {
+        tierce__cond_fini(&offers->changed);
+        tierce__lock_fini(&offers->lock);
+    }
+    return rc;
 }
 
 void tierce__offers_fini(struct tierce__offers *offers)
 {
     tierce__offers_expire(offers, true);
     TIERCE_ASSERT(offers->count == 0);
+    tierce__lock_take(&offers->lock);
+    offers->is_ending = true;
+    tierce__cond_signal(&offers->changed);
+    tierce__lock_drop(&offers->lock);
+    (void)pthread_join(offers->thread, NULL);
+    tierce__deadlines_fini(&offers->dues);
+    tierce__cond_fini(&offers->changed);
     tierce__lock_fini(&offers->lock);
 }
 
 bool tierce__offers_end(struct tierce__offers *offers, const char *token, size_t bytes)
 {
+    struct tierce__list calls;
+    tierce__list_init(&calls);
     tierce__lock_take(&offers->lock);
     struct offer *offer = find_offer(offers, token, bytes);
     if (offer != NULL)
-        take_out(offers, offer);
+        take_out(offers, &calls, offer);
     tierce__lock_drop(&offers->lock);
     if (offer != NULL)
-        destroy_offer(offers, offer);
+        destroy_offer(offers, &calls, offer);
     return offer != NULL;
 }
 
@@ -295,7 +356,7 @@ int tierce__offers_open(struct tierce__offers *offers, const char *token, uint64
     if (offer != NULL) {
         offer->is_open = true;
         offer->tokens = tokens;
-        take_calls(&calls, offer);
+        take_calls(offers, &calls, offer);
     }
     tierce__lock_drop(&offers->lock);
     answer_all(&calls, 0, tokens);

@@ -2,7 +2,10 @@
 #ifndef TIERCE_HANDOVER_OFFERS_H
 #define TIERCE_HANDOVER_OFFERS_H
 
+#include <pthread.h>
+
 #include "base/list.h"
+#include "base/threads/deadlines.h"
 #include "base/threads/lock.h"
 #include "engine/handover/handover.h"
 #include "store/transfer/transfer.h"
@@ -13,7 +16,8 @@
  *
  * An offer is an object of the transfer server, too: its name is the token, and its bytes are the
  * number of tokens that its chunks restore (u64, little-endian). A read of an offer that is not
- * open yet is answered when it opens.
+ * open yet is answered when it opens, and at its deadline at the latest: a thread answers late
+ * ones.
  *
  * Thread: any. No answer is given under the lock.
  */
@@ -25,10 +29,15 @@ struct tierce__offers {
     struct tierce__lock lock; /* HANDOVER */
     struct tierce__list offers;
     size_t count;
+    struct tierce__deadlines dues; /* of the reads that wait */
+    struct tierce__cond changed;   /* a read waits, or is_ending */
+    bool is_ending;
+    pthread_t thread;
 };
 
-void tierce__offers_init(struct tierce__offers *offers, struct tierce_engine *engine);
-/* Ends all. */
+/* Errors: negative errno (no thread). */
+TIERCE_MUSTUSE int tierce__offers_init(struct tierce__offers *offers, struct tierce_engine *engine);
+/* Ends all. No read may begin. */
 void tierce__offers_fini(struct tierce__offers *offers);
 /* Ends offers whose time is over, or all: their pins, and the reads that wait for them. */
 void tierce__offers_expire(struct tierce__offers *offers, bool all);
@@ -48,7 +57,7 @@ bool tierce__offers_admit(struct tierce__offers *offers, const char *token, size
 bool tierce__offers_end(struct tierce__offers *offers, const char *token, size_t bytes);
 
 /* A read of the object `call->name`. False, and the call is not answered: the name is too long for
- * a token. */
+ * a token. A read that waits is answered TIERCE_E_DEADLINE when its time is over. */
 bool tierce__offers_find(struct tierce__offers *offers, struct tierce__keeper_call *call);
 /* Frees the lease of such a read. False: it is another's. */
 bool tierce__offers_release(struct tierce__keeper_lease *lease);

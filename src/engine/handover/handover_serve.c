@@ -28,8 +28,8 @@ struct tierce__handover {
     struct tierce__peer_keeper *chunks; /* reads what it serves */
     struct tierce__transfer_server *server;
     _Atomic(struct tierce__inbox *) inbox; /* NULL: none; release, acquire */
-    struct tierce__offers offers;
-    struct tierce__lent *lent; /* the node does it all; NULL: this process does */
+    struct tierce__offers offers;          /* with `lent`: not used */
+    struct tierce__lent *lent;             /* the node does it all; NULL: this process does */
 };
 
 static struct tierce__handover *handover_of(struct tierce__keeper *keeper)
@@ -88,7 +88,7 @@ int64_t tierce__handover_offer(struct tierce__handover *h, struct tierce_view *v
 
 size_t tierce__handover_offers(struct tierce__handover *h)
 {
-    return tierce__offers_count(&h->offers);
+    return h->lent == NULL ? tierce__offers_count(&h->offers) : 0;
 }
 
 /* ---- the keeper ------------------------------------------------------------------------------ */
@@ -172,6 +172,20 @@ static int list(struct tierce__keeper *keeper, const struct tierce_plugin_name *
     return TIERCE_E_REFUSED;
 }
 
+static bool is_short(struct tierce__keeper *keeper, const struct tierce_plugin_name *space)
+{
+    struct tierce__keeper *chunks = tierce__peer_keeper_get(handover_of(keeper)->chunks);
+    return chunks->ops->is_short(chunks, space);
+}
+
+static void end(struct tierce__keeper *keeper, uint64_t deadline_ns)
+{
+    struct tierce__handover *h = handover_of(keeper);
+    struct tierce__keeper *chunks = tierce__peer_keeper_get(h->chunks);
+    tierce__offers_expire(&h->offers, true);
+    chunks->ops->end(chunks, deadline_ns);
+}
+
 static const struct tierce__keeper_ops keeper_ops = {.has = has_space,
                                                      .find = find,
                                                      .release = release,
@@ -181,7 +195,9 @@ static const struct tierce__keeper_ops keeper_ops = {.has = has_space,
                                                      .keep = keep,
                                                      .abandon = abandon,
                                                      .drop = drop,
-                                                     .list = list};
+                                                     .list = list,
+                                                     .is_short = is_short,
+                                                     .end = end};
 
 /* ---- the server ------------------------------------------------------------------------------ */
 
@@ -214,6 +230,25 @@ static int start_server(struct tierce__handover *h, const char *host, uint16_t p
     return rc == 0 ? tierce__transfer_server_start(&h->server, &opts, why) : rc;
 }
 
+/* In this process. */
+static int start_here(struct tierce__handover *h, const char *host, uint16_t port,
+                      char why[TIERCE__HANDOVER_WHY_BYTES])
+{
+    int rc = tierce__offers_init(&h->offers, h->engine);
+    if (rc < 0)
+        return rc;
+    rc = tierce__peer_keeper_create(
+        &h->chunks, h->engine,
+        &(struct tierce__peer_keeper_opts){.size = sizeof(struct tierce__peer_keeper_opts)});
+    if (rc == 0)
+        rc = start_server(h, host, port, why);
+    if (rc < 0) {
+        tierce__peer_keeper_destroy(h->chunks);
+        tierce__offers_fini(&h->offers);
+    }
+    return rc;
+}
+
 int tierce__handover_start(struct tierce__handover **out, struct tierce_engine *engine,
                            const char *host, uint16_t port, char why[TIERCE__HANDOVER_WHY_BYTES])
 {
@@ -223,25 +258,9 @@ int tierce__handover_start(struct tierce__handover **out, struct tierce_engine *
         return -ENOMEM;
     h->keeper.ops = &keeper_ops;
     h->engine = engine;
-    tierce__offers_init(&h->offers, engine);
-    if (engine->level_count == 0) {
-        int rc = tierce__lent_start(&h->lent, engine, host, port, why);
-        if (rc < 0) {
-            tierce__offers_fini(&h->offers);
-            tierce__free(h);
-            return rc;
-        }
-        *out = h;
-        return 0;
-    }
-    int rc = tierce__peer_keeper_create(
-        &h->chunks, engine,
-        &(struct tierce__peer_keeper_opts){.size = sizeof(struct tierce__peer_keeper_opts)});
-    if (rc == 0)
-        rc = start_server(h, host, port, why);
+    int rc = engine->level_count == 0 ? tierce__lent_start(&h->lent, engine, host, port, why)
+                                      : start_here(h, host, port, why);
     if (rc < 0) {
-        tierce__peer_keeper_destroy(h->chunks);
-        tierce__offers_fini(&h->offers);
         tierce__free(h);
         return rc;
     }
@@ -282,16 +301,22 @@ bool tierce__handover_uses_tls(const struct tierce__handover *h)
     return h->lent != NULL ? tierce__lent_uses_tls(h->lent) : h->engine->peer_tls != NULL;
 }
 
+struct tierce__keeper *tierce__handover_keeper(struct tierce__handover *h)
+{
+    return h->lent == NULL ? &h->keeper : NULL;
+}
+
 void tierce__handover_stop(struct tierce__handover *h)
 {
     if (h == NULL)
         return;
-    tierce__offers_expire(&h->offers, true); /* no read waits for one any longer */
-    if (h->lent == NULL)
+    if (h->lent == NULL) {
+        tierce__offers_expire(&h->offers, true); /* no read waits for one any longer */
         tierce__transfer_server_stop(h->server, tierce__deadline_in_ms(STOP_MS));
+        tierce__inbox_destroy(inbox_of(h));
+        tierce__peer_keeper_destroy(h->chunks);
+        tierce__offers_fini(&h->offers);
+    }
     tierce__free(h->lent);
-    tierce__inbox_destroy(inbox_of(h));
-    tierce__peer_keeper_destroy(h->chunks);
-    tierce__offers_fini(&h->offers);
     tierce__free(h);
 }

@@ -2,6 +2,7 @@
 /* Chunks that one engine offers and another one reads: all of them, none after any failure, and no
  * pin is left. */
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -287,18 +288,28 @@ END_TEST
 
 struct reading {
     struct tierce__keeper_call call;
-    int answers;
+    _Atomic int answers; /* release, acquire: `call` */
 };
 
 static void answered(struct tierce__keeper_call *call)
 {
-    ((struct reading *)call->arg)->answers++;
+    struct reading *reading = call->arg;
+    atomic_fetch_add_explicit(&reading->answers, 1, memory_order_release);
+}
+
+static void await_answer(const struct reading *reading)
+{
+    uint64_t until_ns = tierce__deadline_in_ms(LONG_MS);
+    while (atomic_load_explicit(&reading->answers, memory_order_acquire) == 0)
+        ck_assert_msg(tierce__now_ns() < until_ns, "a read was not answered");
 }
 
 static bool read_offer(struct tierce__offers *offers, struct reading *reading, const char *name)
 {
-    *reading =
-        (struct reading){.call = {.name = {name, strlen(name)}, .done = answered, .arg = reading}};
+    *reading = (struct reading){.call = {.name = {name, strlen(name)},
+                                         .deadline_ns = tierce__deadline_in_ms(LONG_MS),
+                                         .done = answered,
+                                         .arg = reading}};
     return tierce__offers_find(offers, &reading->call);
 }
 
@@ -309,7 +320,7 @@ START_TEST(reads_of_an_offer_wait_until_it_is_open)
         "the name of a chunk is longer than the longest token: 65 of these";
     struct tierce__offers offers;
     struct reading first, second, late;
-    tierce__offers_init(&offers, giver.engine);
+    ck_assert_int_eq(tierce__offers_init(&offers, giver.engine), 0);
     ck_assert(read_offer(&offers, &first, name)); /* there is none */
     ck_assert(first.answers == 1 && first.call.status == TIERCE_E_MISS);
     struct tierce__keeper_call chunk = {.name = {first_name, sizeof(first_name) - 1}};
@@ -345,6 +356,53 @@ START_TEST(reads_of_an_offer_wait_until_it_is_open)
     ck_assert_int_eq(first.call.status, TIERCE_E_MISS);
     ck_assert_int_eq(second.call.status, TIERCE_E_MISS);
     ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
+}
+END_TEST
+
+static struct reading begin_read(const char *name, uint32_t ms)
+{
+    return (struct reading){.call = {.space = {"chunks", 6},
+                                     .name = {name, strlen(name)},
+                                     .deadline_ns = tierce__deadline_in_ms(ms),
+                                     .done = answered}};
+}
+
+/* A read of an offer that does not open is answered at its own deadline, not at the offer's. */
+START_TEST(a_waiting_read_has_a_deadline)
+{
+    struct tierce__keeper *keeper = tierce__handover_keeper(handover);
+    struct reading late = begin_read(token, 1), patient = begin_read(token, LONG_MS);
+    late.call.arg = &late;
+    patient.call.arg = &patient;
+    ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
+    keeper->ops->find(keeper, &patient.call);
+    keeper->ops->find(keeper, &late.call);
+    await_answer(&late);
+    ck_assert_int_eq(late.call.status, TIERCE_E_DEADLINE);
+    ck_assert_int_eq(patient.answers, 0);
+    check_offers(1);
+    ck_assert_int_eq(tierce__handover_open(handover, token, 5), 0);
+    await_answer(&patient);
+    ck_assert_int_eq(patient.call.status, 0);
+    keeper->ops->release(keeper, &patient.call.lease);
+    ck_assert_int_eq(late.answers + patient.answers, 2);
+}
+END_TEST
+
+/* The end of the server answers the reads that wait. */
+START_TEST(the_keeper_ends)
+{
+    struct tierce__keeper *keeper = tierce__handover_keeper(handover);
+    struct reading waiting = begin_read(token, LONG_MS);
+    waiting.call.arg = &waiting;
+    ck_assert(!keeper->ops->is_short(keeper, &waiting.call.space));
+    ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
+    keeper->ops->find(keeper, &waiting.call);
+    ck_assert_int_eq(waiting.answers, 0);
+    keeper->ops->end(keeper, tierce__now_ns());
+    await_answer(&waiting);
+    ck_assert_int_eq(waiting.call.status, TIERCE_E_MISS);
+    check_offers(0);
 }
 END_TEST
 
@@ -487,4 +545,5 @@ CHECK_MAIN("handover", .seconds = 60, .setup = open_default, .teardown = close_a
                without_the_token_nothing_is_read, a_missing_chunk_ends_it, wrong_bytes_are_dropped,
                FX_EMBEDDED(a_dead_prefiller_is_waited_for_with_a_bound), a_full_memory_ends_it,
                FX_EMBEDDED(reads_of_an_offer_wait_until_it_is_open),
+               FX_EMBEDDED(a_waiting_read_has_a_deadline), FX_EMBEDDED(the_keeper_ends),
                a_reader_is_woken_when_the_offer_opens, groups_of_layers, FX_EMBEDDED(offers_end)})
