@@ -36,12 +36,12 @@ struct side {
 struct handover_bench {
     const struct tierce__bench *bench;
     struct side prefiller, decoder;
-    struct tierce__handover *handover; /* of the prefiller: offers */
-    struct tierce__handover *receiver; /* of the decoder: its inbox */
-    uint8_t *into[CHUNKS];             /* of the bare sockets */
+    struct tierce__handover *handover; /* the prefiller's offers */
+    struct tierce__handover *receiver; /* the decoder's inbox */
+    uint8_t *into[CHUNKS];             /* where the bare sockets receive */
     uint64_t object_bytes;
     struct tierce__bench_sockets sockets;
-    int64_t bare_ns; /* of the last copy by bare sockets */
+    int64_t bare_ns; /* time of the last copy by bare sockets */
 };
 
 static const char token[] = "0123456789abcdef0123456789abcdef";

@@ -387,13 +387,13 @@ static PyMethodDef engine_methods[] = {
     {"inbox_stats", tierce__core_inbox_stats, METH_NOARGS, "inbox_stats() -> dict[str, int]"},
     {"handover_expect", tierce__core_handover_expect, METH_VARARGS,
      "handover_expect(token: str, ms: int) -> None\n\n"
-     "Begins an offer to the engine that knows the token, for so long. A read of it waits until it "
+     "Begins an offer to the engine that knows the token, for `ms`. A read of it waits until it "
      "is open or withdrawn."},
     {"handover_open", tierce__core_handover_open, METH_VARARGS,
      "handover_open(token: str, tokens: int) -> None\n\n"
-     "Opens the offer: what was pinned for it (View.handover_pin) restores so many tokens."},
+     "Opens the offer: what was pinned for it (View.handover_pin) restores `tokens` tokens."},
     {"handover_withdraw", tierce__core_handover_withdraw, METH_VARARGS,
-     "handover_withdraw(token: str) -> None\n\nEnds the offer, if there is one."},
+     "handover_withdraw(token: str) -> None\n\nReleases the offer, if there is one."},
     {"handover_start", tierce__core_handover_start, METH_VARARGS,
      "handover_start(host: str, port: int) -> int\n\n"
      "Serves offers (handover_expect) on this address until the engine is closed; port 0: a "

@@ -32,8 +32,8 @@ int tierce__access_check(const struct tierce__access *access, struct tierce__con
         (access->certificate[0] != '\0' && access->token_file[0] != '\0'))
         return rc;
     return tierce__config_fail(error, TIERCE_E_CONFIG,
-                               "listen.host is %.100s, which other hosts can reach: set "
-                               "auth.token_file, tls.certificate and tls.key, or listen.insecure: "
-                               "true",
+                               "listen.host is %.100s, which other hosts can reach: set all of "
+                               "auth.token_file, tls.certificate and tls.key; or set "
+                               "listen.insecure: true to allow plain access",
                                access->host[0] != '\0' ? access->host : "every address");
 }

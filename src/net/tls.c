@@ -36,8 +36,8 @@ struct tierce__tls_context {
     char *files[FILES];       /* if it follows them; or NULL */
     struct tierce__lock lock; /* SERVE_TLS: all below */
     SSL_CTX *ssl;
-    struct file_stamp stamps[FILES]; /* of the files when they were read last */
-    uint64_t retry_ns;               /* they could not be used then; 0: they could */
+    struct file_stamp stamps[FILES]; /* at the last read */
+    uint64_t retry_ns; /* when files that could not be used are read again; 0: none are */
 };
 
 struct tierce__tls_session {
@@ -118,7 +118,7 @@ static int demand_clients(SSL_CTX *ssl, const char *ca_file, char why[256])
     STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(ca_file);
     if (names == NULL || SSL_CTX_load_verify_locations(ssl, ca_file, NULL) != 1) {
         sk_X509_NAME_pop_free(names, X509_NAME_free);
-        return complain(why, "TLS client authority", ca_file);
+        return complain(why, "TLS client CA", ca_file);
     }
     SSL_CTX_set_client_CA_list(ssl, names);
     SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
@@ -196,7 +196,7 @@ int tierce__tls_client_context(struct tierce__tls_context **out, const char *ca_
         return end_context(out, context, rc);
     if ((ca_file != NULL ? SSL_CTX_load_verify_locations(context->ssl, ca_file, NULL)
                          : SSL_CTX_set_default_verify_paths(context->ssl)) != 1)
-        rc = complain(why, "TLS authority", ca_file != NULL ? ca_file : "the system's");
+        rc = complain(why, "TLS CA", ca_file != NULL ? ca_file : "the system's");
     if (rc == 0)
         rc = use_own(context->ssl, files, why);
     if (rc == 0 && !context->is_bare &&
@@ -259,7 +259,7 @@ static void follow(struct tierce__tls_context *context)
         tierce__tls_context_exchange(context, fresh);
     else
         tierce__log_repeated(TIERCE_LOG_WARN, "tls_files_kept",
-                             "err=\"%s\" consequence=\"the certificates before are used\"", why);
+                             "err=\"%s\" consequence=\"the previous certificates are used\"", why);
     tierce__lock_take(&context->lock);
     memcpy(context->stamps, now, sizeof(now));
     context->retry_ns = rc == 0 ? 0 : tierce__deadline_in_ms(RETRY_MS);

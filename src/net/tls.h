@@ -21,7 +21,7 @@ struct tierce__tls {
     const char *client_ca;         /* PEM: clients must show a certificate of it; or NULL */
     bool is_bare;                  /* not for HTTP/2: no ALPN inside TLS */
     /* New sessions use the files as they are then. While one cannot be used, for instance because
-     * it is being replaced, the ones before are used; the log has tls_files_kept. */
+     * it is being replaced, the previous ones are used; the log has tls_files_kept. */
     bool follows;
 };
 

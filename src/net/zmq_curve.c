@@ -115,8 +115,8 @@ int tierce__zmq_curve_create(struct tierce__zmq_curve_pair *out, const char *pat
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
         int error = errno;
-        snprintf(why, 256, "%.150s cannot be made: %s%s", path, strerror(error),
-                 error == EEXIST ? "; a key is never replaced" : "");
+        snprintf(why, 256, "%.150s cannot be created: %s%s", path, strerror(error),
+                 error == EEXIST ? "; choose another FILE" : "");
         return -error;
     }
     int rc = zmq_curve_keypair(pair.public_key, pair.secret_key) == 0 ? 0 : -zmq_errno();

@@ -34,7 +34,7 @@ struct tierce__zmq_curve_pair {
 /* Whether the libzmq in use has CURVE. */
 bool tierce__zmq_curve_exists(void);
 
-/* The pair of a secret key. False: the text is none. */
+/* The pair of a secret key. False if the text is not a key. */
 bool tierce__zmq_curve_of(struct tierce__zmq_curve_pair *out, const char *secret_key);
 
 /* Reads a secret key from a file that no other user can read. Errors, `why` in words, beginning
@@ -52,7 +52,7 @@ TIERCE_MUSTUSE int tierce__zmq_curve_create(struct tierce__zmq_curve_pair *out, 
 /* Removes the secret key from memory. Accepts a zeroed pair. */
 void tierce__zmq_curve_wipe(struct tierce__zmq_curve_pair *pair);
 
-/* The bytes of a key. False: the text is none. */
+/* The bytes of a key. False if the text is not a key. */
 bool tierce__zmq_curve_decode(uint8_t out[TIERCE__ZMQ_CURVE_KEY_BYTES], const char *text);
 void tierce__zmq_curve_encode(char out[TIERCE__ZMQ_CURVE_TEXT_BYTES],
                               const uint8_t key[TIERCE__ZMQ_CURVE_KEY_BYTES]);

@@ -145,9 +145,9 @@ static int check_access(const struct tierce__node_config *config,
                                    host);
     if ((config->has_resp || config->pool_manager[0] != '\0') && (!has_tls || !has_tokens))
         return tierce__config_fail(error, TIERCE_E_CONFIG,
-                                   "listen.host is %.100s, which other hosts can reach: set "
-                                   "auth.token_file, tls.certificate "
-                                   "and tls.key, or listen.insecure: true",
+                                   "listen.host is %.100s, which other hosts can reach: set all of "
+                                   "auth.token_file, tls.certificate and tls.key; or set "
+                                   "listen.insecure: true to allow plain access",
                                    host);
     return 0;
 }

@@ -22,8 +22,8 @@ struct tierce__inbox_of {
     uint64_t ask_ns;     /* not before */
     uint32_t pause_ms;   /* before it is asked after the next failure; 0: RETRY_MS */
     bool is_asked;       /* its answer is due */
-    bool
-        is_restarted; /* since it was asked: the answer's tickets are those of the process before */
+    bool is_restarted; /* since it was asked: the answer's tickets are those of the previous process
+                        */
 };
 
 int tierce__inboxes_init(struct tierce__inboxes *inboxes, uint32_t count)

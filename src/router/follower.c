@@ -523,7 +523,7 @@ void tierce__follower_snapshot_end(struct tierce__follower *f, bool is_complete,
         else
             fail(f, SNAPSHOT, false, now_ns);
     }
-    tierce__snapshot_clear(&f->snapshot); /* frees what was read, or the contents before */
+    tierce__snapshot_clear(&f->snapshot); /* frees what was read, or the previous contents */
     show(f);
 }
 

@@ -40,10 +40,10 @@ int tierce__router_reload(struct tierce__router *router, char why[256])
     char *snapshot_tokens = NULL, *curve_keys = NULL;
     int rc = read_tokens(&tokens, router, why);
     if (rc == 0)
-        rc = tierce__snapshot_tokens_read(&snapshot_tokens, "snapshot.token_file",
+        rc = tierce__snapshot_tokens_read(&snapshot_tokens, "snapshot.token_file", "TOKEN",
                                           router->config->snapshot_token_file, why);
     if (rc == 0)
-        rc = tierce__snapshot_tokens_read(&curve_keys, "curve.key_file",
+        rc = tierce__snapshot_tokens_read(&curve_keys, "curve.key_file", "SECRET-KEY",
                                           router->config->curve_key_file, why);
     if (rc == 0 && router->config->tls_certificate[0] != '\0')
         rc = tierce__server_reload(router->server, why);
@@ -148,9 +148,9 @@ int tierce__router_start(struct tierce__router **out, const struct tierce__route
     int rc = read_tokens(&router->tokens, router, why);
     if (rc == 0)
         rc = tierce__snapshot_tokens_read(&router->snapshot_tokens.text, "snapshot.token_file",
-                                          config->snapshot_token_file, why);
+                                          "TOKEN", config->snapshot_token_file, why);
     if (rc == 0)
-        rc = tierce__snapshot_tokens_read(&router->curve_keys.text, "curve.key_file",
+        rc = tierce__snapshot_tokens_read(&router->curve_keys.text, "curve.key_file", "SECRET-KEY",
                                           config->curve_key_file, why);
     /* Twice as many workers: one that is replaced leaves after the new one has come. */
     if (rc == 0)

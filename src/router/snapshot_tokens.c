@@ -72,16 +72,17 @@ static const char *fault_of(const char *text, size_t bytes, unsigned *number)
             continue;
         has_one = true;
         if (line.has_more)
-            return "has more than a token and a tenant";
+            return "has more than two words";
         if (is_repeated(text, &line))
             return "is the second one for its tenant";
     }
     if (strlen(text) < bytes)
         return "contains a NUL";
-    return has_one ? NULL : "ends the file, which has no token";
+    return has_one ? NULL : "ends the file, which has no such line";
 }
 
-int tierce__snapshot_tokens_read(char **out, const char *param, const char *path, char why[256])
+int tierce__snapshot_tokens_read(char **out, const char *param, const char *word, const char *path,
+                                 char why[256])
 {
     char *text = NULL, fault[220];
     size_t bytes = 0;
@@ -97,8 +98,8 @@ int tierce__snapshot_tokens_read(char **out, const char *param, const char *path
     }
     const char *wrong = fault_of(text, bytes, &number);
     if (wrong != NULL) {
-        snprintf(why, 256, "%.30s %.110s: line %u %s; a line is TOKEN [TENANT]", param, path,
-                 number, wrong);
+        snprintf(why, 256, "%.30s %.110s: line %u %s; a line is %s [TENANT]", param, path, number,
+                 wrong, word);
         explicit_bzero(text, bytes);
         tierce__free(text);
         return TIERCE_E_CONFIG;

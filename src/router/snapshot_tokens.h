@@ -22,9 +22,10 @@ void tierce__snapshot_tokens_init(struct tierce__snapshot_tokens *tokens);
 void tierce__snapshot_tokens_fini(struct tierce__snapshot_tokens *tokens);
 
 /* Reads a file, "": none, and checks it. *out: its text, or NULL. Errors, `why` in words, beginning
- * with the parameter: TIERCE_E_CONFIG, -ENOMEM. */
-TIERCE_MUSTUSE int tierce__snapshot_tokens_read(char **out, const char *param, const char *path,
-                                                char why[256]);
+ * with the parameter: TIERCE_E_CONFIG, -ENOMEM. [in] word: the name of a line's first word there.
+ */
+TIERCE_MUSTUSE int tierce__snapshot_tokens_read(char **out, const char *param, const char *word,
+                                                const char *path, char why[256]);
 /* These count from now on. [transfer] text: of tierce__snapshot_tokens_read. */
 void tierce__snapshot_tokens_replace(struct tierce__snapshot_tokens *tokens, char *text);
 

@@ -259,10 +259,11 @@ static const char *snapshot_hint(int rc, long status)
         return "the publisher requires a token (kv_events.token_file): set snapshot.token_file, "
                "with a line for the publisher's tenant";
     if (rc == -EKEYREJECTED)
-        return "set snapshot.ca_file to the authority of the publisher's certificate";
+        return "set snapshot.ca_file to the CA of the publisher's certificate";
     if (rc == TIERCE_E_DEADLINE)
-        return "timeout.snapshot has passed";
-    return "the publisher's blocks may be inexact until one succeeds";
+        return "raise timeout.snapshot";
+    return "check snapshot_url and the publisher; its blocks may be inexact until a snapshot "
+           "succeeds";
 }
 
 static void end_snapshot(struct tierce__subscriber *s)
@@ -325,8 +326,9 @@ static void note_refusal(struct tierce__subscriber *s)
     tierce__log_repeated(
         TIERCE_LOG_WARN, "publisher_refused", "endpoint=%s hint=\"%s\"", s->opts.endpoint,
         s->opts.server_key[0] != '\0'
-            ? "the publisher does not know the index's public key (kv_events.curve_readers_file), "
-              "or has another key than server_key"
+            ? "add the index's public key (tierce keygen --public FILE) to the publisher's "
+              "kv_events.curve_readers_file, or register the publisher with its current public key "
+              "as server_key"
             : "the publisher requires encryption: register it with its public key as server_key");
 }
 

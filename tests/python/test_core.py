@@ -121,33 +121,33 @@ def test_store_and_load(engine):
 
 
 def test_a_prompt_is_handed_over_by_tls(tmp_path):
-    """A self-signed certificate is its own authority. The word of the offer alone changes nothing."""
+    """A self-signed certificate is its own CA. The word of the offer alone changes nothing."""
     pem, token = tmp_path / "own.pem", "0123456789abcdef" * 2
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
                     "-keyout", pem, "-out", tmp_path / "cert", "-subj", "/CN=own", "-addext", "subjectAltName=IP:127.0.0.1"],
                    check=True, capture_output=True)
     pem.write_text(pem.read_text() + (tmp_path / "cert").read_text())
-    giver = open_engine(**{"peers.certificate": str(pem), "peers.key": str(pem), "peers.ca": str(pem)})
-    taker, plain = open_engine(**{"peers.ca": str(pem), "memory.size": "17MiB"}), open_engine(**{"memory.size": "18MiB"})
+    prefiller = open_engine(**{"peers.certificate": str(pem), "peers.key": str(pem), "peers.ca": str(pem)})
+    decoder, plain = open_engine(**{"peers.ca": str(pem), "memory.size": "17MiB"}), open_engine(**{"memory.size": "18MiB"})
     with pytest.raises(core.Error, match="is not for 127.0.0.2"):
-        giver.handover_start("127.0.0.2", 0)
-    port, paged = giver.handover_start("127.0.0.1", 0), Paged(giver)
+        prefiller.handover_start("127.0.0.2", 0)
+    port, paged = prefiller.handover_start("127.0.0.1", 0), Paged(prefiller)
     chain = paged.chain()
     store = paged.view.store_begin(chain, BLOCKS, IDS)
     for layer in range(2):
         store.layer(layer)
     assert store.end() == BLOCKS
-    giver.handover_expect(token, 60000)
+    prefiller.handover_expect(token, 60000)
     assert paged.view.handover_pin(chain, BLOCKS, token) == BLOCKS
-    giver.handover_open(token, BLOCKS)
-    for engine, tls, blocks, why in ((plain, True, 0, "requires TLS"), (taker, False, 0, "does not use TLS"), (taker, True, BLOCKS, "")):
+    prefiller.handover_open(token, BLOCKS)
+    for engine, tls, blocks, why in ((plain, True, 0, "requires TLS"), (decoder, False, 0, "does not use TLS"), (decoder, True, BLOCKS, "")):
         reader = Paged(engine)
         source = reader.view.handover_source("127.0.0.1", port, token, 1, 0, 30000, None, tls)
         got, _, said = reader.view.handover_read(source, reader.chain(), 0, BLOCKS)
         assert got == blocks and why in said and bool(said) == bool(why)
         assert source.end() == (0, 0)
         reader.view.unpin(1)
-    for engine in (plain, taker, giver):
+    for engine in (plain, decoder, prefiller):
         engine.close()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads that run beside the steps of the engine, on threads of their own: a part of the worker half."""
+"""Loads that run beside the steps of the engine, on separate threads: a part of the worker half."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LoadsAsync:
             time.sleep(0.05)
 
     def load_whole(self, request: ReqMeta, era: bytes) -> None:
-        """Runs on a thread of its own. The load always ends in `finished`, because vLLM waits for
+        """Runs on a separate thread. The load always ends in `finished`, because vLLM waits for
         it."""
         origins = b""
         try:
@@ -73,7 +73,8 @@ class LoadsAsync:
                 if not transfer.failed:
                     origins = transfer.handle.end()
         except Exception as error:
-            log.warning("a load for request %s failed: %r", request.req_id, error)
+            log.warning("a load for request %s failed: %r; with kv_load_failure_policy recompute, vLLM computes its blocks",
+                        request.req_id, error)
         finally:
             if era != self.era:
                 origins = b""  # of the weights before a reset

@@ -191,7 +191,7 @@ class Pull:
 
 
 class Pulls:
-    """The reads of a worker half, on threads of their own. Each ends at its deadline."""
+    """The reads of a worker half, on separate threads. Each ends at its deadline."""
 
     def __init__(self, handover: Handover | None = None):
         self.handover = handover or Handover()
@@ -302,7 +302,7 @@ class HandsOver:
         self.opening: ThreadPoolExecutor | None = None  # opens offers whose stores end behind their step
 
     def may_push(self) -> bool:
-        """Whether chunks are pushed and accepted: the engine has one worker, and memory of its own."""
+        """Whether chunks are pushed and accepted: the engine has one worker, and its own memory."""
         return self.ranks.count == 1 and not self.engine.param("node.socket")
 
     def serve_offers(self) -> None:

@@ -8,7 +8,7 @@ and vLLM takes the events after each step: BlockStored and BlockRemoved with vLL
 A chunk is announced only if its blocks are remembered, and a removal names the same hashes, so that a router never holds a
 block that was not announced. Chunks of an earlier process on disk are announced when a request loads or saves them.
 
-Each KV cache group of vLLM has events of its own, as in vLLM's block pool: the same hashes, with the group's index and block size.
+Each KV cache group of vLLM has its own events, as in vLLM's block pool: the same hashes, with the group's index and block size.
 
 vLLM's step waits for `take`, so it does a bounded part of the work: the contents of the store are read on a thread, and taken
 over in pieces, in the order of the changes.
@@ -69,7 +69,7 @@ def open_events(half, kv_cache_config) -> "TierEvents | None":
 
 @dataclass(frozen=True)
 class EventPart:
-    """A KV cache group of vLLM, whose chunks have a namespace of their own in the store."""
+    """A KV cache group of vLLM, whose chunks have their own namespace in the store."""
 
     index: int  # in vLLM's list
     chunk_blocks: int
@@ -260,7 +260,7 @@ class TierEvents:
         return out
 
     def work(self, chunks: int) -> None:
-        """Looks at so many chunks. Changes wait for the contents that come before them."""
+        """Looks at at most `chunks` chunks. Changes wait for the contents that come before them."""
         while chunks > 0:
             if self.telling is not None:
                 done = next(self.telling, None)
@@ -303,7 +303,7 @@ class TierEvents:
             yield len(keys)
 
     def follow_namespaces(self) -> bool:
-        """Whether there are others than before."""
+        """Whether the namespaces have changed."""
         texts = self.namespaces()
         if texts == self.texts:
             return False

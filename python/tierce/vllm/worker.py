@@ -543,7 +543,8 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
                 self.offer_blocks(chain, request)
                 return Transfer(request, self.load_handle(view, chain, request))
         except Exception as error:
-            log.warning("a load for request %s could not begin: %r", request.req_id, error)
+            log.warning("a load for request %s could not begin: %r; with kv_load_failure_policy recompute, vLLM computes its blocks",
+                        request.req_id, error)
             return None
 
     def load_handle(self, view, chain, request: ReqMeta):
@@ -654,7 +655,8 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
             try:
                 origins = transfer.handle.end()
             except Exception as error:
-                log.warning("a load for request %s failed: %s", transfer.request.req_id, error)
+                log.warning("a load for request %s failed: %s; with kv_load_failure_policy recompute, vLLM computes its blocks",
+                            transfer.request.req_id, error)
         self.count_load(transfer.request, origins)
 
     def end_store(self, transfer: Transfer, is_valid: bool) -> None:

@@ -76,7 +76,7 @@ uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const ui
 /*
  * Decodes the bytes of one coded layer to dst, which has room for the raw layer. The gaps between
  * the layers are not read. Errors: TIERCE_E_CHECKSUM: the coded bytes are damaged, and dst is
- * unchanged; TIERCE_E_FORMAT: they have their sum and are invalid all the same.
+ * unchanged; TIERCE_E_FORMAT: their checksum is right, but they are invalid.
  */
 TIERCE_MUSTUSE int tierce__coded_decode_to(uint8_t *dst, const struct tierce__coded_info *info,
                                            const uint8_t *object, uint32_t index,

@@ -35,7 +35,7 @@ static void add_address(struct tierce__hosts *hosts, const char *name, const str
     else if (has_host(hosts, host))
         return;
     else if (hosts->count == TIERCE__HOSTS_MAX)
-        log_ignored(name, "there are 64 addresses already, the maximum");
+        log_ignored(name, "handover.allow has more than 64 addresses; shorten it");
     else
         memcpy(hosts->items[hosts->count++], host, sizeof(host));
 }

@@ -72,7 +72,7 @@ bool tierce__lent_uses_tls(const struct tierce__lent *lent)
     return lent->uses_tls;
 }
 
-/* A call about an offer of ours. */
+/* A call about an offer of this client. */
 static int ask_node(struct tierce__lent *lent, const struct tierce_view *view,
                     const struct tierce_chain *chain, const struct tierce__native_hand *ask,
                     uint64_t *number)

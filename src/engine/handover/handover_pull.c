@@ -95,7 +95,8 @@ static int stop_by_answer(struct tierce__source *source, struct tierce__handover
                                       : "the prefiller could not offer the prompt");
     if (status == TIERCE_E_REFUSED)
         return stop_at(out, status,
-                       "the prefiller knows no such offer: it has ended, or never was");
+                       "the prefiller has no such offer: it expired (handover.hold_s), or the "
+                       "prefiller was restarted");
     if (status == TIERCE_E_LIMIT)
         return stop_at(out, status,
                        "the prefiller is busy: the chunk is not in its memory (memory.pins, "

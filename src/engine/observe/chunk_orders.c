@@ -256,8 +256,8 @@ static void say_values(uint64_t values, struct tierce__chunk_order_outcome *out)
 {
     if (values > 0)
         say(out,
-            "%s%" PRIu64 " are named values, or of a namespace that is not open: they are not "
-            "moved",
+            "%snot moved: %" PRIu64 " named values (of Redis or LMCache clients), or chunks of a "
+            "namespace that is not open",
             out->message[0] != '\0' ? "; " : "", values);
 }
 
@@ -317,7 +317,7 @@ static bool is_normal(const struct tierce_engine *engine, struct tierce__chunk_o
 {
     bool is_normal = tierce__engine_mode(engine) == TIERCE_MODE_NORMAL;
     if (!is_normal)
-        say(out, "the mode is %s; chunks are moved in the mode normal",
+        say(out, "the engine is in mode %s; moves require mode normal: tierce ctl PID mode normal",
             tierce_mode_name(tierce__engine_mode(engine)));
     return is_normal;
 }
@@ -453,7 +453,8 @@ void tierce__chunk_orders_name(struct tierce__chunk_orders *orders,
     if (rc != 0)
         say(out, "%s", tierce_strerror(rc));
     else if (out->left_out > values)
-        say(out, "%" PRIu64 " are not in its tiers", out->left_out - values);
+        say(out, "%" PRIu64 " chunks are not in this engine's memory or disk",
+            out->left_out - values);
     say_values(values, out);
 }
 
@@ -562,7 +563,7 @@ void tierce__chunk_orders_fetch(struct tierce__chunk_orders *orders,
     if (!is_normal(engine, out))
         return;
     if (level == engine->level_count) {
-        say(out, "this engine has no peers:// in remote.urls");
+        say(out, "this engine has no peers:// in remote.urls; add it there");
         return;
     }
     for (size_t i = 0; i < fetch->count; i++) {

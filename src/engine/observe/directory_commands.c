@@ -274,8 +274,10 @@ static const char *find_fault(const struct tierce__directory_commands *commands,
         return "the command has an odd number of keys, or more than 1024 chunks";
     if (command->from_tier < 0 || command->to_tier < 0)
         return "the command names a tier below 0";
-    if (command->n_named > (command->action == META__WORKER_ACTION__WA_FETCH ? KEYS_MAX : 0))
-        return "the command names more than 1024 chunks, or is not one that names chunks";
+    if (command->n_named > 0 && command->action != META__WORKER_ACTION__WA_FETCH)
+        return "only WA_FETCH accepts named chunks";
+    if (command->n_named > KEYS_MAX)
+        return "WA_FETCH accepts at most 1024 chunks, and the command names more";
     for (size_t i = 0; i < command->n_named; i++) {
         const Meta__NamedChunk *named = command->named[i];
         if (named->index < 0 || strlen(named->name) >= TIERCE__KEY_TEXT_BYTES || named->bytes < 0)

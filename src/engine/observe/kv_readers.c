@@ -14,10 +14,10 @@
 
 #define ENDPOINT "inproc://zeromq.zap.01" /* where libzmq asks */
 #define VERSION  "1.0"
-#define TURN     64 /* questions before replays have their turn */
+#define TURN     64 /* requests of ZAP before replays have their turn */
 #define PARAM    "kv_events.curve_readers_file"
 
-/* The frames of a question. */
+/* The frames of a request of ZAP. */
 enum {
     IN_VERSION,
     IN_REQUEST,
@@ -103,13 +103,14 @@ static bool is_allowed(struct tierce__kv_readers *r, zmq_msg_t frames[IN_FRAMES]
         return true;
     tierce__zmq_curve_encode(shown, key);
     tierce__log_repeated(TIERCE_LOG_WARN, "kv_reader_refused",
-                         "address=%.*s public_key=\"%s\" hint=\"its key is not in " PARAM "\"",
+                         "address=%.*s public_key=\"%s\" hint=\"to admit it, add a line read NAME "
+                         "PUBLIC-KEY to " PARAM "\"",
                          (int)zmq_msg_size(&frames[IN_ADDRESS]),
                          (const char *)zmq_msg_data(&frames[IN_ADDRESS]), shown);
     return false;
 }
 
-/* Receives a question. False: there is none, or none that can be answered. */
+/* Receives a request. False if there is none, or none that can be answered. */
 static bool receive(void *socket, zmq_msg_t frames[IN_FRAMES], int *count)
 {
     bool more = true;
@@ -152,8 +153,8 @@ void tierce__kv_readers_answer(struct tierce__kv_readers *readers)
     zmq_msg_t frames[IN_FRAMES];
     int count;
     for (int i = 0; readers != NULL && i < TURN && receive(readers->socket, frames, &count); i++) {
-        bool is_question = count > IN_REQUEST;
-        reply(readers->socket, &frames[is_question ? IN_REQUEST : 0],
+        bool is_request = count > IN_REQUEST;
+        reply(readers->socket, &frames[is_request ? IN_REQUEST : 0],
               count == IN_FRAMES && is_allowed(readers, frames));
         for (int k = 0; k < count && k < IN_FRAMES; k++)
             zmq_msg_close(&frames[k]);

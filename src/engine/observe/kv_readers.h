@@ -22,9 +22,9 @@ TIERCE_MUSTUSE int tierce__kv_readers_open(struct tierce__kv_readers **out, void
 /* After the servers were closed. NULL is accepted. */
 void tierce__kv_readers_close(struct tierce__kv_readers *readers);
 
-/* The socket to poll for questions; NULL without readers. */
+/* The socket to poll for requests of ZAP; NULL without readers. */
 void *tierce__kv_readers_socket(const struct tierce__kv_readers *readers);
-/* Answers questions that have arrived, a bounded number of them. NULL is accepted. */
+/* Answers requests of ZAP that have arrived, a bounded number of them. NULL is accepted. */
 void tierce__kv_readers_answer(struct tierce__kv_readers *readers);
 
 #endif

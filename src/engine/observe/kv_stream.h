@@ -57,7 +57,7 @@ void tierce__kv_stream_skip(struct tierce__kv_stream *stream);
 /* The sequence of the next batch. Thread: any. */
 uint64_t tierce__kv_stream_next(struct tierce__kv_stream *stream);
 
-/* Answers requests for replay, and questions about readers, until the time has come or the stream
+/* Answers requests for replay, and requests of ZAP, until the time has come or the stream
  * is woken. Thread: one at a time, that which closes the stream too. */
 void tierce__kv_stream_serve(struct tierce__kv_stream *stream, uint64_t until_ns);
 /* Thread: any. */

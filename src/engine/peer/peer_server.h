@@ -16,7 +16,7 @@
  *
  * A client shows a secret as the token of its greeting, and may read, and nothing else. Without a
  * secret, the server rejects all clients. So an open port alone gives nothing. When the secret
- * changes, the one before is accepted for another TIERCE__PEER_OLD_SECRET_MS, because the other
+ * changes, the previous one is accepted for another TIERCE__PEER_OLD_SECRET_MS, because the other
  * engines receive the new one at other times. Without TLS (peer_tls.h), nothing is encrypted.
  *
  * Thread: any; start and stop block.

@@ -26,7 +26,7 @@ static const char *find_missing(const struct tierce__tls *own, const char *autho
     if ((own->certificate != NULL) != (own->key != NULL))
         return "peers.certificate and peers.key must be set together";
     if (own->certificate != NULL && authority == NULL)
-        return "peers.certificate requires peers.ca: the authority of the other engines' "
+        return "peers.certificate requires peers.ca: the CA of the other engines' "
                "certificates";
     return NULL;
 }
@@ -104,9 +104,9 @@ int tierce__peer_tls_server(struct tierce__tls_context **out, struct tierce__pee
 const char *tierce__peer_tls_mismatch(const struct tierce__peer_tls *tls, bool other_uses_tls)
 {
     if (tls == NULL && other_uses_tls)
-        return "it requires TLS: set peers.ca to the authority of its certificate";
+        return "it requires TLS: set peers.ca to the CA of its certificate";
     if (tls != NULL && !other_uses_tls)
-        return "it does not use TLS, which this engine requires (peers.ca): set peers.certificate "
-               "there";
+        return "it does not use TLS, which this engine requires (peers.ca): set "
+               "peers.certificate, peers.key and peers.ca there";
     return NULL;
 }

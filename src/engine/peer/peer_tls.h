@@ -12,7 +12,7 @@
  * (handover/handover.h) have the same ones.
  *
  * An engine with them neither reads nor serves without TLS, so a secret is never sent in plain
- * text, and never to a server whose certificate is not of this authority and for its address. An
+ * text, and never to a server whose certificate is not signed by this CA and for its address. An
  * engine without them neither reads nor serves with TLS. The files are read again when they change
  * (tls.h, follows).
  *
@@ -29,10 +29,12 @@ TIERCE_MUSTUSE int tierce__peer_tls_create(struct tierce__peer_tls **out,
 /* NULL is accepted. */
 void tierce__peer_tls_destroy(struct tierce__peer_tls *tls);
 
-/* For links to other engines. NULL: without TLS; so for `tls` NULL. [borrow until destroy] */
+/* For links to other engines. Returns NULL if `tls` is NULL: the links do not use TLS. [borrow
+ * until destroy] */
 struct tierce__tls_context *tierce__peer_tls_client(struct tierce__peer_tls *tls);
 
-/* For a server at this address. *out NULL: without TLS; so for `tls` NULL. [borrow until destroy]
+/* For a server at this address. *out is NULL if `tls` is NULL: the server does not use TLS. [borrow
+ * until destroy]
  * Errors: TIERCE_E_CONFIG (there is no certificate, or it is not for the address); `why` set. */
 TIERCE_MUSTUSE int tierce__peer_tls_server(struct tierce__tls_context **out,
                                            struct tierce__peer_tls *tls, const char *host,

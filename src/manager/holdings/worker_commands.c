@@ -147,7 +147,7 @@ static void say_late(struct entry *entry)
 {
     say(entry, "worker %s sent no result within %llu ms: %s", entry->workers[entry->at].name,
         (unsigned long long)entry->timeout_ms,
-        entry->is_heard ? "it has heard of the command, and may still carry it out"
+        entry->is_heard ? "the worker received the command and may still execute it"
                         : "it has sent no report since the command was given");
 }
 
@@ -158,9 +158,9 @@ static void say_step(struct entry *entry)
     if (!entry->is_move)
         return;
     if (entry->command->order.action != TIERCE__WORKER_DROP)
-        say(entry, "; worker %s has dropped none of its chunks", source);
+        say(entry, "; no chunk was removed from worker %s", source);
     else
-        say(entry, "; %llu chunks have landed in worker %s, and worker %s may hold them, too",
+        say(entry, "; %llu chunks were copied to worker %s; worker %s may still hold them",
             (unsigned long long)entry->report.chunks, target, source);
 }
 
@@ -432,7 +432,7 @@ static void begin_step(struct tierce__worker_commands *commands, struct entry *e
 {
     struct tierce__worker_command *next = copy_order(order, entry->deadline_ns);
     if (next == NULL) {
-        say(entry, "%sthe manager has no memory", entry->report.message[0] != '\0' ? "; " : "");
+        say(entry, "%sthe manager is out of memory", entry->report.message[0] != '\0' ? "; " : "");
         say_step(entry);
         close_entry(commands, entry, TIERCE__COMMAND_FAILED);
         return;

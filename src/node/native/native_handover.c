@@ -53,7 +53,7 @@ static int pin(struct tierce__native_call *call, struct tierce__handover *handov
     return rc;
 }
 
-/* Of an offer of ours. */
+/* A call about an offer of this client. */
 static int offer(struct tierce__native_call *call)
 {
     const struct tierce__native_hand *ask = &call->ask.hand_over;

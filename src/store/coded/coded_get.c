@@ -129,15 +129,15 @@ static void finish(struct tierce__coded_get *g, int status)
     tierce__lock_take(&t->lock);
     if (head != NULL)
         tierce__coded_head_leave(t, head);
-    TIERCE_ASSERT(t->get_count > 0);
-    t->get_count--;
+    TIERCE_ASSERT(t->pending_gets > 0);
+    t->pending_gets--;
     if (t->closing)
         tierce__cond_broadcast(&t->idle_cond);
     tierce__lock_drop(&t->lock);
 }
 
 /* The head was read, or could not be. The gets that wait for it continue: after a deadline that was
- * not theirs, with a read of their own. */
+ * not theirs, with a separate read. */
 static void end_head(struct tierce__coded_get *g, int status)
 {
     struct tierce__coded_tier *t = g->tier;
@@ -516,7 +516,7 @@ static int admit(struct tierce__coded_tier *t)
         rc = TIERCE_E_CLOSED;
     else if (!t->decoders_run && !start_decoders(t))
         rc = TIERCE_E_FULL; /* an errno would be the device's */
-    t->get_count += rc == 0;
+    t->pending_gets += rc == 0;
     tierce__lock_drop(&t->lock);
     return rc;
 }

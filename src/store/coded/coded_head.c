@@ -38,9 +38,9 @@ struct tierce__coded_head *tierce__coded_head_take(struct tierce__coded_tier *t,
     } else {
         tierce__list_remove(&found->node);
     }
-    TIERCE_DASSERT(found->users > 0 || t->head_count > 0);
-    t->head_count -= found->users == 0;
-    found->users++;
+    TIERCE_DASSERT(found->reference_count > 0 || t->head_count > 0);
+    t->head_count -= found->reference_count == 0;
+    found->reference_count++;
     tierce__list_push_back(&t->heads, &found->node);
     return found;
 }
@@ -48,9 +48,9 @@ struct tierce__coded_head *tierce__coded_head_take(struct tierce__coded_tier *t,
 void tierce__coded_head_leave(struct tierce__coded_tier *t, struct tierce__coded_head *head)
 {
     tierce__lock_assert_held(&t->lock);
-    TIERCE_ASSERT(head->users > 0);
-    head->users--;
-    if (head->users > 0)
+    TIERCE_ASSERT(head->reference_count > 0);
+    head->reference_count--;
+    if (head->reference_count > 0)
         return;
     if (!head->ready) {
         free_head(head);
@@ -62,7 +62,7 @@ void tierce__coded_head_leave(struct tierce__coded_tier *t, struct tierce__coded
             TIERCE__CONTAINER_OF(it, struct tierce__coded_head, node);
         if (t->head_count <= TIERCE__CODED_HEADS_MAX)
             break;
-        if (oldest->users > 0)
+        if (oldest->reference_count > 0)
             continue;
         t->head_count--;
         free_head(oldest);

@@ -40,11 +40,11 @@ struct tierce__coded_put {
     struct tierce__store_req *req;  /* the caller's */
     struct tierce__store_req inner; /* of the coded object */
     struct tierce__key key;
-    struct tierce__buf *raw;   /* a reference of our own, until the inner tier has it */
+    struct tierce__buf *raw;   /* a reference of the tier, until the inner tier has it */
     struct tierce__buf *coded; /* NULL: it stays raw */
     enum tierce__coded_put_state state;
     uint64_t coded_bytes;
-    uint32_t users;               /* the tier's thread, and the inner tier */
+    uint32_t reference_count;     /* references held by the tier's thread and the inner tier */
     enum tierce__element element; /* RAW: it is not encoded */
     bool cancelled;
 };
@@ -56,7 +56,7 @@ struct tierce__coded_head {
     struct tierce__list node; /* among `heads`, the last used first */
     struct tierce__key key;
     uint64_t stored;
-    uint32_t users;
+    uint32_t reference_count;
     bool reading; /* a get is reading it; others wait in `parked` */
     bool ready;
     struct tierce__coded_info info;
@@ -127,13 +127,13 @@ struct tierce__coded_tier {
     struct tierce__list deferred; /* deletions and clears that wait for a put to be passed on */
 
     struct tierce__list heads;
-    uint32_t head_count;         /* of these without users */
+    uint32_t head_count;         /* of these that no get uses */
     struct tierce__list parked;  /* gets that wait for a head that another reads */
     struct tierce__list waiting; /* gets that wait for memory */
     struct tierce__list resumed; /* gets that may try again to get memory */
     struct tierce__list ready;   /* gets that wait to be decoded */
     uint64_t get_staging;
-    uint64_t get_count;     /* gets that were not answered */
+    uint64_t pending_gets;  /* gets that were not answered */
     uint64_t next_deadline; /* a lower bound of the deadlines in these lists */
 
     struct tierce__coded_stats stats;

@@ -89,7 +89,7 @@ enqueue(struct tierce__coded_tier *t, struct tierce__store_req *req, enum tierce
     p->key = req->keys[0];
     p->raw = req->buf;
     p->element = element;
-    p->users = 1;
+    p->reference_count = 1;
     tierce__buf_acquire(p->raw);
     tierce__list_push_back(&t->puts, &p->node);
     t->queued_bytes += req->object_bytes;
@@ -161,8 +161,8 @@ static void leave(struct tierce__coded_put *p)
 {
     struct tierce__coded_tier *t = p->tier;
     tierce__lock_take(&t->lock);
-    TIERCE_ASSERT(p->users > 0);
-    bool last = --p->users == 0;
+    TIERCE_ASSERT(p->reference_count > 0);
+    bool last = --p->reference_count == 0;
     if (last)
         t->put_count--;
     if (t->closing)
@@ -292,7 +292,7 @@ static void pass(struct tierce__coded_put *p)
     p->inner.arg = p;
     p->inner.buf = p->coded;
     p->inner.coded_bytes = p->coded_bytes;
-    p->users++; /* the inner tier; nobody else looks at it now */
+    p->reference_count++; /* the inner tier; nobody else looks at it now */
     if (!tierce__coded_pass(p->tier, &p->inner)) {
         p->inner.status = TIERCE_E_CLOSED;
         put_done(&p->inner);

@@ -38,7 +38,7 @@ int tierce__coded_pool(struct tierce__coded_tier *t)
                                               .no_touch = true});
 }
 
-/* The tier has a pool of its own, because that of the chunks may be full of chunks that are lent,
+/* The tier has its own pool, because that of the chunks may be full of chunks that are leased,
  * for instance to the load that reads. */
 struct tierce__buf *tierce__coded_alloc(struct tierce__coded_tier *t, uint64_t bytes)
 {
@@ -242,7 +242,7 @@ static void drain(struct tierce__coded_tier *t, uint64_t deadline_ns)
     tierce__lock_take(&t->lock);
     TIERCE_ASSERT(!t->closing);
     t->closing = true;
-    while ((!tierce__list_empty(&t->puts) || t->get_count > 0) &&
+    while ((!tierce__list_empty(&t->puts) || t->pending_gets > 0) &&
            tierce__cond_wait(&t->idle_cond, &t->lock, deadline_ns))
         ;
     (void)tierce__coded_puts_cancel(t, NULL, &finished);
@@ -265,7 +265,7 @@ static bool close_tier(struct tierce__tier *tier, uint64_t deadline_ns)
     if (!closed)
         return false;
     tierce__lock_take(&t->lock);
-    while (t->get_count > 0 || t->put_count > 0)
+    while (t->pending_gets > 0 || t->put_count > 0)
         (void)tierce__cond_wait(&t->idle_cond, &t->lock, TIERCE__DEADLINE_NEVER);
     t->stop = true;
     tierce__cond_broadcast(&t->encode_cond);

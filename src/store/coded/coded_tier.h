@@ -18,7 +18,7 @@
  *
  * GET: the head of a coded object is read once for the requests that want ranges of it, then the
  * coded layers of each range, which a thread of the tier verifies and decodes. A layer that lies
- * partly in a range is decoded into memory of its own. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:
+ * partly in a range is decoded into separate memory. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:
  * the object is damaged; TIERCE_E_VERSION: this build has no such codec.
  *
  * Threads: one that encodes, and `decode_threads`, all started when they are first needed.
@@ -35,8 +35,8 @@ struct tierce__coded_opts {
     void *alloc_arg;
     uint64_t queue_bytes_max;   /* of chunks that wait to be encoded; more are dropped */
     uint64_t staging_bytes_max; /* of coded bytes in memory, in each direction, for which the tier
-                                   has a pool of its own; 0: 64 MiB */
-    bool no_pool;               /* no pool of its own: for tests */
+                                   has its own pool; 0: 64 MiB */
+    bool no_pool;               /* not its own pool: for tests */
     uint32_t decode_threads;    /* 0: 2, or 1 on a machine with one processor */
 };
 

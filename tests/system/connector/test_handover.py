@@ -92,7 +92,7 @@ def test_what_does_not_come_is_computed(pair, prompts, expected):
     assert answers(wrong + other) == expected(fresh)
     assert loaded(wrong + other, "memory") == [0, 0]
     assert "handover.allow does not name this host" in decoder.text()
-    assert "the prefiller knows no such offer" in decoder.text()
+    assert "the prefiller has no such offer" in decoder.text()
     metrics = {name: decoder.metric(name=f"vllm:tierce_{name}") for name in ("handovers", "handover_bytes", "handovers_ended_early")}
     assert metrics["handovers"] >= 1 and metrics["handover_bytes"] > 0 and metrics["handovers_ended_early"] == 2
 

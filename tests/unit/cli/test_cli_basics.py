@@ -56,7 +56,7 @@ class Basics(CliCase):
             self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
             self.assertNotIn(public.strip(), open(path).read())
             self.assertEqual(self.check(0, "keygen", "--public", path).stdout, public)
-            self.check(1, "keygen", path, err=["File exists; a key is never replaced"])
+            self.check(1, "keygen", path, err=["File exists; choose another FILE"])
             with open(path, "w") as file:
                 file.write(public[:39])
             self.check(1, "keygen", "--public", path, err=["does not hold a secret key of CURVE"])

@@ -376,8 +376,8 @@ START_TEST(a_move_to_another_worker)
     end_drop(a, false);
     ck_assert_int_eq(get(number).state, TIERCE__COMMAND_FAILED);
     ck_assert_ptr_nonnull(strstr(get(number).message, "worker a: the mode is freeze; 2 chunks "
-                                                      "have landed in worker b, and worker a may "
-                                                      "hold them, too"));
+                                                      "were copied to worker b; worker a may "
+                                                      "still hold them"));
     ck_assert_int_eq(try_move(a, gone, false, &number), TIERCE_E_MISS);
     ck_assert_int_eq(try_move(gone, b, false, &number), TIERCE_E_MISS);
     close_all();
@@ -396,13 +396,13 @@ START_TEST(a_move_that_ends_half_way)
     ck_assert_int_eq(get(number).state, TIERCE__COMMAND_FAILED);
     ck_assert_str_eq(get(number).message,
                      "worker b sent no result within 1000 ms: it has sent no report since the "
-                     "command was given; worker a has dropped none of its chunks");
+                     "command was given; no chunk was removed from worker a");
     number = move(a, b, false);
     end_name(a);
     (void)tierce__directory_leave(directory, b);
     ck_assert_str_eq(get(number).message,
                      "worker b has left the directory, or was silent for too long, before it sent "
-                     "a result; worker a has dropped none of its chunks");
+                     "a result; no chunk was removed from worker a");
     b = join("g", "b");
     number = move(a, b, false);
     end_name(a);
@@ -410,16 +410,16 @@ START_TEST(a_move_that_ends_half_way)
     (void)number_of_step(a, TIERCE__WORKER_DROP);
     now_ns += SECOND;
     ck_assert_str_eq(get(number).message,
-                     "worker a sent no result within 1000 ms: it has heard of the command, and may "
-                     "still carry it out; 2 chunks have landed in worker b, and worker a may hold "
-                     "them, too");
+                     "worker a sent no result within 1000 ms: the worker received the command "
+                     "and may still execute it; 2 chunks were copied to worker b; worker a may "
+                     "still hold them");
     ck_assert_uint_eq(get(number).chunks, 2);
     number = move(a, b, false);
     end_name(a);
     end_fetch(b, landed, 2);
     (void)tierce__directory_leave(directory, a);
     ck_assert_ptr_nonnull(strstr(get(number).message, "worker a has left the directory"));
-    ck_assert_ptr_nonnull(strstr(get(number).message, "2 chunks have landed in worker b"));
+    ck_assert_ptr_nonnull(strstr(get(number).message, "2 chunks were copied to worker b"));
     /* No memory for the next step. */
     a = join("g", "a");
     number = move(a, b, false);
@@ -431,7 +431,7 @@ START_TEST(a_move_that_ends_half_way)
     tierce__worker_commands_end(commands, a, step, &result, now_ns);
     (void)tierce__alloc_fail_nth(0);
     assert_report(number, TIERCE__COMMAND_FAILED, 0,
-                  "the manager has no memory; worker a has dropped none of its chunks");
+                  "the manager is out of memory; no chunk was removed from worker a");
     close_all();
 }
 END_TEST

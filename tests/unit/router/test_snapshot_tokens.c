@@ -37,7 +37,7 @@ static int read_bytes(const char *text, size_t bytes)
     ck_assert_int_eq(fclose(file), 0);
     ck_assert_int_eq(chmod(path, 0600), 0);
     char *read = NULL;
-    int rc = tierce__snapshot_tokens_read(&read, "snapshot.token_file", path, why);
+    int rc = tierce__snapshot_tokens_read(&read, "snapshot.token_file", "TOKEN", path, why);
     if (rc == 0)
         tierce__snapshot_tokens_replace(&tokens, read);
     else
@@ -86,23 +86,28 @@ START_TEST(a_faulty_file_changes_nothing)
 {
     static const char with_nul[] = "secret\n\0secret two\n";
     ck_assert_int_eq(read_bytes("kept\n", 5), 0);
-    expect_fault("", "no token");
-    expect_fault("# secret\n", "no token");
+    expect_fault("", "no such line; a line is TOKEN [TENANT]");
+    expect_fault("# secret\n", "no such line; a line is TOKEN [TENANT]");
     expect_fault("secret\nsecret one more\n", "line 2 has more than");
     expect_fault("secret one\n\nsecret one\n", "line 3 is the second one");
     expect_fault("secret\nsecret default\n", "line 2 is the second one");
     ck_assert_int_eq(read_bytes(with_nul, sizeof(with_nul) - 1), TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "NUL") != NULL, "%s", why);
+    char *key = NULL;
+    ck_assert_int_eq(tierce__snapshot_tokens_read(&key, "curve.key_file", "SECRET-KEY", path, why),
+                     TIERCE_E_CONFIG);
+    ck_assert_msg(strstr(why, "a line is SECRET-KEY [TENANT]") != NULL, "%s", why);
     ck_assert_int_eq(chmod(path, 0644), 0);
     char *read = NULL;
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", path, why),
+    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", "TOKEN", path, why),
                      TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "snapshot.token_file") != NULL, "%s", why);
     ck_assert_int_eq(remove(path), 0);
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", path, why),
+    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", "TOKEN", path, why),
                      TIERCE_E_CONFIG);
     expect("", "Bearer kept");
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", "", why), 0);
+    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", "TOKEN", "", why),
+                     0);
     ck_assert_ptr_null(read);
 }
 END_TEST

@@ -183,7 +183,7 @@ START_TEST(without_its_key)
     allow(index_pair.public_key);
     start_publisher(true);
     ck_assert_int_eq(open_subscriber(&s, "other", server_pair.public_key, why), TIERCE_E_CONFIG);
-    ck_assert_msg(strstr(why, "curve.key_file has none for the tenant \"other\"") != NULL, "%s",
+    ck_assert_msg(strstr(why, "curve.key_file has no key for the tenant 'other'") != NULL, "%s",
                   why);
     s = opened("", ""); /* registered without server_key */
     WAIT_WITHIN(LIMIT_MS, turn(s) && recorded("publisher_refused") > 0);

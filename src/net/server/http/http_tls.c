@@ -49,7 +49,7 @@ static int use_authority(gnutls_certificate_credentials_t gnutls, const char *cl
     gnutls_datum_t pem = {(unsigned char *)(uintptr_t)client_ca, (unsigned)strlen(client_ca)};
     int rc = gnutls_certificate_set_x509_trust_mem(gnutls, &pem, GNUTLS_X509_FMT_PEM);
     if (rc <= 0)
-        snprintf(why, 256, "TLS client authority %.150s: %.60s", files->client_ca,
+        snprintf(why, 256, "TLS client CA %.150s: %.60s", files->client_ca,
                  rc < 0 ? gnutls_strerror(rc) : "no certificate in the file");
     return rc <= 0 ? TIERCE_E_CONFIG : 0;
 }

@@ -213,7 +213,7 @@ static const char *remedy_of(const struct tierce__fleet_manager *m, const char *
     if (strstr(what, "wrong version number") != NULL)
         return "; set fleet:// if the manager has no TLS, or its gRPC port (6381)";
     if (strstr(what, "certificate verify failed") != NULL)
-        return "; set ca_file= to the authority of the manager's certificate";
+        return "; set ca_file= to the CA of the manager's certificate";
     if (strstr(what, "Connection refused") != NULL)
         return "; start the manager, or set its gRPC port (6381)";
     return "";

@@ -164,7 +164,8 @@ static struct tierce__peer_ref peer_at(struct peers_link *link, const char *addr
     if (uses_tls == is_required)
         return tierce__peers_table_name(link->store->table, address);
     snprintf(link->why, sizeof(link->why), "peer %.127s %s", address,
-             is_required ? "does not use TLS, which this engine requires (peers.ca)"
+             is_required ? "does not use TLS, which this engine requires (peers.ca): set "
+                           "peers.certificate, peers.key and peers.ca there"
                          : "requires TLS: set peers.certificate, peers.key and peers.ca");
     tierce__log_repeated(TIERCE_LOG_WARN, "peer_refused",
                          "err=\"%s\" consequence=\"its chunks are not read\"", link->why);

@@ -84,7 +84,8 @@ static int rejected(struct transfer_link *link, const struct tierce__transfer_we
     }
     if (welcome->status == TIERCE_E_REFUSED)
         snprintf(why, room,
-                 link->store->token != NULL ? "the server rejects our secret"
+                 link->store->token != NULL ? "the server rejected the secret or ticket: it is "
+                                              "used, expired, or from before a restart"
                  : link->store->token_file != NULL
                      ? "the server rejects the token in token_file"
                      : "the server requires a token: token_file=FILE");

@@ -28,7 +28,7 @@ static struct tierce_engine *engine_of(const struct fixture *of)
 #endif
 }
 
-static struct fixture giver, taker;
+static struct fixture prefiller, decoder;
 static struct tierce_chain *chain, *same;
 static struct tierce__handover *handover;
 static struct tierce__handover_pulled pulled;
@@ -38,13 +38,14 @@ static void open_with(const char *const *sets)
     static const char *const other[] = {"memory.size", "5MiB", NULL}; /* or it would be shared */
     char why[TIERCE__HANDOVER_WHY_BYTES];
     silence_log();
-    fx_open(&giver, false, NULL);
-    fx_open(&taker, false, sets != NULL ? sets : other);
-    chain = fx_chain(&giver, 1, BLOCKS, 0);
-    same = fx_chain(&taker, 1, BLOCKS, 0);
-    fx_wipe(&taker);
-    ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
-    ck_assert_msg(tierce__handover_start(&handover, engine_of(&giver), "127.0.0.1", 0, why) == 0,
+    fx_open(&prefiller, false, NULL);
+    fx_open(&decoder, false, sets != NULL ? sets : other);
+    chain = fx_chain(&prefiller, 1, BLOCKS, 0);
+    same = fx_chain(&decoder, 1, BLOCKS, 0);
+    fx_wipe(&decoder);
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
+    ck_assert_msg(tierce__handover_start(&handover, engine_of(&prefiller), "127.0.0.1", 0, why) ==
+                      0,
                   "%s", why);
 }
 
@@ -55,19 +56,19 @@ static void open_default(void)
 
 static void close_all(void)
 {
-    tierce_unpin(taker.view, SESSION);
-    ck_assert_uint_eq(fx_stats(&taker).sessions_now, 0);
+    tierce_unpin(decoder.view, SESSION);
+    ck_assert_uint_eq(fx_stats(&decoder).sessions_now, 0);
     tierce__handover_stop(handover);
 #ifndef TIERCE_TEST_NODE /* the node's server ends with its client */
-    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
+    ck_assert_uint_eq(fx_stats(&prefiller).sessions_now, 0);
 #endif
     tierce_chain_destroy(chain);
     tierce_chain_destroy(same);
-    fx_close(&giver);
-    fx_close(&taker);
-    fx_remove(&giver);
-    fx_remove(&taker);
-    giver = taker = (struct fixture){0};
+    fx_close(&prefiller);
+    fx_close(&decoder);
+    fx_remove(&prefiller);
+    fx_remove(&decoder);
+    prefiller = decoder = (struct fixture){0};
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
@@ -83,13 +84,13 @@ static void check_offers(size_t count)
 
 static void offer(void)
 {
-    ck_assert_int_eq(tierce__handover_offer(handover, giver.view, chain, BLOCKS, token, LONG_MS),
-                     BLOCKS);
+    ck_assert_int_eq(
+        tierce__handover_offer(handover, prefiller.view, chain, BLOCKS, token, LONG_MS), BLOCKS);
     check_offers(1);
-    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 1);
+    ck_assert_uint_eq(fx_stats(&prefiller).sessions_now, 1);
 }
 
-static struct tierce__handover_from from_giver(void)
+static struct tierce__handover_from from_prefiller(void)
 {
     return (struct tierce__handover_from){.host = "127.0.0.1",
                                           .port = tierce__handover_port(handover),
@@ -100,7 +101,8 @@ static struct tierce__handover_from from_giver(void)
 
 static void pull_from(uint64_t from_block, const struct tierce__handover_from *from)
 {
-    ck_assert_int_eq(tierce__handover_pull(taker.view, same, from_block, BLOCKS, from, &pulled), 0);
+    ck_assert_int_eq(tierce__handover_pull(decoder.view, same, from_block, BLOCKS, from, &pulled),
+                     0);
 }
 
 static void pull(const struct tierce__handover_from *from)
@@ -108,28 +110,28 @@ static void pull(const struct tierce__handover_from *from)
     pull_from(0, from);
 }
 
-/* The blocks that the taker loads from memory, each compared byte by byte. */
+/* The blocks that the decoder loads from memory, each compared byte by byte. */
 static size_t load(void)
 {
     uint64_t memory;
-    uint64_t found = fx_found(&taker, same, BLOCKS, TIERCE_LOOKUP_PIN, SESSION, &memory);
+    uint64_t found = fx_found(&decoder, same, BLOCKS, TIERCE_LOOKUP_PIN, SESSION, &memory);
     ck_assert_uint_ge(found, memory);
     found = memory; /* one chunk may be there without a pin */
-    struct tierce_transfer_opts what = fx_what(&taker, same, 0, found, fx_ids);
+    struct tierce_transfer_opts what = fx_what(&decoder, same, 0, found, fx_ids);
     uint8_t origins[FX_BLOCKS];
     what.session = SESSION;
     if (found > 0)
-        ck_assert_int_ge(tierce_load(taker.view, &what, origins), 0);
+        ck_assert_int_ge(tierce_load(decoder.view, &what, origins), 0);
     for (size_t b = 0; b < found; b++) {
         ck_assert_int_eq(origins[b], TIERCE_ORIGIN_MEMORY);
-        ck_assert(fx_right(&taker, same, b, fx_ids[b]));
+        ck_assert(fx_right(&decoder, same, b, fx_ids[b]));
     }
     return found;
 }
 
 START_TEST(a_whole_prompt_with_its_tail)
 {
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     offer();
     pull(&from);
     ck_assert_str_eq(pulled.why, "");
@@ -139,7 +141,7 @@ START_TEST(a_whole_prompt_with_its_tail)
     ck_assert_uint_eq(load(), BLOCKS);
     /* The reader has ended the offer, and with it the pins. */
     check_offers(0);
-    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
+    ck_assert_uint_eq(fx_stats(&prefiller).sessions_now, 0);
     /* Memory has all of it now: nothing is read again, although there is no such offer. */
     pull(&from);
     ck_assert_uint_eq(pulled.blocks, BLOCKS);
@@ -149,19 +151,19 @@ END_TEST
 
 START_TEST(only_what_is_missing)
 {
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     offer();
-    ck_assert_int_eq(fx_store(&taker, same, 2 * FX_CHUNK_BLOCKS, fx_ids, false),
+    ck_assert_int_eq(fx_store(&decoder, same, 2 * FX_CHUNK_BLOCKS, fx_ids, false),
                      2 * FX_CHUNK_BLOCKS);
-    fx_wipe(&taker);
+    fx_wipe(&decoder);
     pull(&from);
     ck_assert_uint_eq(pulled.blocks, BLOCKS);
-    ck_assert_uint_eq(fx_stats(&taker).memory_chunks_now, fx_stats(&giver).memory_chunks_now);
+    ck_assert_uint_eq(fx_stats(&decoder).memory_chunks_now, fx_stats(&prefiller).memory_chunks_now);
     uint64_t bytes = pulled.bytes;
     ck_assert_uint_eq(load(), BLOCKS);
-    tierce_unpin(taker.view, SESSION);
-    ck_assert_int_ge(tierce_engine_clear(taker.engine, 0, NULL), 0);
-    fx_wipe(&taker);
+    tierce_unpin(decoder.view, SESSION);
+    ck_assert_int_ge(tierce_engine_clear(decoder.engine, 0, NULL), 0);
+    fx_wipe(&decoder);
     offer();
     pull_from(2 * FX_CHUNK_BLOCKS + 1, &from); /* the engine has those before it itself */
     ck_assert_uint_eq(pulled.bytes, bytes);
@@ -170,7 +172,7 @@ END_TEST
 
 START_TEST(without_the_token_nothing_is_read)
 {
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     pull(&from); /* there is no offer */
     ck_assert_int_eq(pulled.status, TIERCE_E_REFUSED);
     ck_assert_uint_eq(pulled.blocks, 0);
@@ -180,7 +182,7 @@ START_TEST(without_the_token_nothing_is_read)
         struct tierce__handover_from other = from;
         struct tierce__handover_pulled out;
         other.host = hosts[i];
-        int rc = tierce__handover_pull(taker.view, same, 0, BLOCKS, &other, &out);
+        int rc = tierce__handover_pull(decoder.view, same, 0, BLOCKS, &other, &out);
         ck_assert_int_eq(rc < 0 ? rc : out.status, TIERCE_E_ARGUMENT);
     }
     from.token = "0123456789abcdef0123456789abcdeF";
@@ -193,11 +195,11 @@ END_TEST
 
 START_TEST(a_missing_chunk_ends_it)
 {
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     struct tierce__keys keys;
     offer();
-    ck_assert_int_eq(tierce__keys_init(&keys, giver.inner, chain, BLOCKS, BLOCKS, true), 0);
-    tierce__storage_quarantine(giver.engine, 0, &keys.keys[5], TIERCE_E_VERSION);
+    ck_assert_int_eq(tierce__keys_init(&keys, prefiller.inner, chain, BLOCKS, BLOCKS, true), 0);
+    tierce__storage_quarantine(prefiller.engine, 0, &keys.keys[5], TIERCE_E_VERSION);
     tierce__keys_fini(&keys);
     pull(&from);
     ck_assert_int_eq(pulled.status, TIERCE_E_MISS);
@@ -207,9 +209,9 @@ START_TEST(a_missing_chunk_ends_it)
     /* The request remembers it. */
     struct tierce__request_record record;
     char address[64];
-    tierce__requests_note(taker.engine->requests,
+    tierce__requests_note(decoder.engine->requests,
                           &(struct tierce_request){.name = "r", .session = SESSION});
-    ck_assert_uint_eq(tierce__requests_find(taker.engine->requests, &record, "r"), 1);
+    ck_assert_uint_eq(tierce__requests_find(decoder.engine->requests, &record, "r"), 1);
     snprintf(address, sizeof(address), "127.0.0.1:%u", from.port);
     ck_assert_str_eq(record.handover.from, address);
     ck_assert_uint_eq(record.handover.tokens, 5 * FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS);
@@ -218,18 +220,18 @@ START_TEST(a_missing_chunk_ends_it)
 }
 END_TEST
 
-/* The chunk's bytes are in the giver's memory, where a fault changes one of them. */
+/* The chunk's bytes are in the prefiller's memory, where a fault changes one of them. */
 START_TEST(wrong_bytes_are_dropped)
 {
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     struct tierce__keys keys;
     offer();
-    ck_assert_int_eq(tierce__keys_init(&keys, giver.inner, chain, BLOCKS, BLOCKS, true), 0);
+    ck_assert_int_eq(tierce__keys_init(&keys, prefiller.inner, chain, BLOCKS, BLOCKS, true), 0);
     for (size_t chunk = 2; chunk <= 3; chunk++) {
-        struct tierce__buf *buf = tierce__storage_lease(giver.engine, &keys.keys[chunk]);
+        struct tierce__buf *buf = tierce__storage_lease(prefiller.engine, &keys.keys[chunk]);
         ck_assert_ptr_nonnull(buf);
         /* A cell of the one, the header of the other. */
-        buf->data[chunk == 3 ? giver.view->full.extent.header_bytes + 5 : 40] ^= 1;
+        buf->data[chunk == 3 ? prefiller.view->full.extent.header_bytes + 5 : 40] ^= 1;
         tierce__buf_release(buf);
         if (chunk == 3)
             continue;
@@ -237,7 +239,7 @@ START_TEST(wrong_bytes_are_dropped)
         ck_assert_int_lt(pulled.status, 0);
         ck_assert_uint_eq(pulled.blocks, 2 * FX_CHUNK_BLOCKS);
         ck_assert_uint_eq(load(), 2 * FX_CHUNK_BLOCKS);
-        buf = tierce__storage_lease(giver.engine, &keys.keys[chunk]);
+        buf = tierce__storage_lease(prefiller.engine, &keys.keys[chunk]);
         buf->data[40] ^= 1;
         tierce__buf_release(buf);
         offer();
@@ -246,7 +248,7 @@ START_TEST(wrong_bytes_are_dropped)
     ck_assert_int_eq(pulled.status, TIERCE_E_CHECKSUM);
     ck_assert_uint_eq(pulled.blocks, 3 * FX_CHUNK_BLOCKS);
     ck_assert_uint_eq(load(), 3 * FX_CHUNK_BLOCKS);
-    struct tierce_engine_stats stats = fx_stats(&taker);
+    struct tierce_engine_stats stats = fx_stats(&decoder);
     ck_assert_uint_eq(stats.checksum_failures + stats.identity_failures, 2);
     tierce__keys_fini(&keys);
 }
@@ -254,7 +256,7 @@ END_TEST
 
 START_TEST(a_dead_prefiller_is_waited_for_with_a_bound)
 {
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     offer();
     tierce__handover_stop(handover);
     handover = NULL;
@@ -274,7 +276,7 @@ START_TEST(a_full_memory_ends_it)
     static const char *const small[] = {"memory.size", "5MiB", "memory.pins", "1%", NULL};
     close_all();
     open_with(small);
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     offer();
     pull(&from);
     ck_assert_int_eq(pulled.status, TIERCE_E_FULL);
@@ -320,7 +322,7 @@ START_TEST(reads_of_an_offer_wait_until_it_is_open)
         "the name of a chunk is longer than the longest token: 65 of these";
     struct tierce__offers offers;
     struct reading first, second, late;
-    ck_assert_int_eq(tierce__offers_init(&offers, giver.engine), 0);
+    ck_assert_int_eq(tierce__offers_init(&offers, prefiller.engine), 0);
     ck_assert(read_offer(&offers, &first, name)); /* there is none */
     ck_assert(first.answers == 1 && first.call.status == TIERCE_E_MISS);
     struct tierce__keeper_call chunk = {.name = {first_name, sizeof(first_name) - 1}};
@@ -329,7 +331,7 @@ START_TEST(reads_of_an_offer_wait_until_it_is_open)
     ck_assert(tierce__offers_admit(&offers, name, strlen(name)));
     ck_assert(read_offer(&offers, &first, name) && read_offer(&offers, &second, name));
     ck_assert_int_eq(first.answers + second.answers, 0);
-    ck_assert_int_eq(tierce__offers_pin(&offers, giver.view, chain, BLOCKS, name), BLOCKS);
+    ck_assert_int_eq(tierce__offers_pin(&offers, prefiller.view, chain, BLOCKS, name), BLOCKS);
     ck_assert_int_eq(first.answers + second.answers, 0);
     ck_assert_int_eq(tierce__offers_open(&offers, name, 0x0102030405u), 0);
     ck_assert(read_offer(&offers, &late, name));
@@ -345,7 +347,8 @@ START_TEST(reads_of_an_offer_wait_until_it_is_open)
     ck_assert(tierce__offers_end(&offers, name, strlen(name)));
     ck_assert(!tierce__offers_end(&offers, name, strlen(name)));
     ck_assert_int_eq(tierce__offers_open(&offers, name, 0), TIERCE_E_MISS);
-    ck_assert_int_eq(tierce__offers_pin(&offers, giver.view, chain, BLOCKS, name), TIERCE_E_MISS);
+    ck_assert_int_eq(tierce__offers_pin(&offers, prefiller.view, chain, BLOCKS, name),
+                     TIERCE_E_MISS);
     /* Withdrawn, and left at the end. */
     ck_assert_int_eq(tierce__offers_expect(&offers, name, LONG_MS), 0);
     ck_assert(read_offer(&offers, &first, name));
@@ -355,7 +358,7 @@ START_TEST(reads_of_an_offer_wait_until_it_is_open)
     tierce__offers_fini(&offers);
     ck_assert_int_eq(first.call.status, TIERCE_E_MISS);
     ck_assert_int_eq(second.call.status, TIERCE_E_MISS);
-    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
+    ck_assert_uint_eq(fx_stats(&prefiller).sessions_now, 0);
 }
 END_TEST
 
@@ -415,19 +418,19 @@ static void *pull_in_thread(void *arg)
 /* The reader is there before or after the offer is open. */
 START_TEST(a_reader_is_woken_when_the_offer_opens)
 {
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     pthread_t thread;
     ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
     ck_assert_int_eq(pthread_create(&thread, NULL, pull_in_thread, &from), 0);
-    ck_assert_int_eq(tierce__handover_pin(handover, giver.view, chain, BLOCKS, token), BLOCKS);
+    ck_assert_int_eq(tierce__handover_pin(handover, prefiller.view, chain, BLOCKS, token), BLOCKS);
     ck_assert_int_eq(tierce__handover_open(handover, token, BLOCKS * FX_BLOCK_TOKENS), 0);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_str_eq(pulled.why, "");
     ck_assert_uint_eq(load(), BLOCKS);
     check_offers(0);
-    tierce_unpin(taker.view, SESSION);
+    tierce_unpin(decoder.view, SESSION);
     /* One that is withdrawn. */
-    ck_assert_int_ge(tierce_engine_clear(taker.engine, 0, NULL), 0);
+    ck_assert_int_ge(tierce_engine_clear(decoder.engine, 0, NULL), 0);
     ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
     ck_assert_int_eq(pthread_create(&thread, NULL, pull_in_thread, &from), 0);
     tierce__handover_withdraw(handover, token);
@@ -462,12 +465,12 @@ static struct tierce_view *open_group(struct fixture *of, enum tierce_group grou
 static void load_group(struct tierce_view *view, uint64_t blocks)
 {
     uint64_t from = tierce_view_needs(view, blocks);
-    struct tierce_transfer_opts what = fx_what(&taker, same, from, blocks, fx_ids);
+    struct tierce_transfer_opts what = fx_what(&decoder, same, from, blocks, fx_ids);
     what.session = SESSION;
-    fx_wipe(&taker);
+    fx_wipe(&decoder);
     ck_assert_int_eq(tierce_load(view, &what, NULL), (int64_t)(blocks - from));
     for (uint64_t b = from; b < blocks; b++)
-        ck_assert(fx_right(&taker, same, b, fx_ids[b]));
+        ck_assert(fx_right(&decoder, same, b, fx_ids[b]));
 }
 
 /* A window and a state: only the chunks that they require at the end are pinned and read. */
@@ -475,23 +478,23 @@ START_TEST(groups_of_layers)
 {
     enum { WINDOW = 6 * FX_BLOCK_TOKENS, END = 40 };
     struct tierce_view *views[2][2];
-    struct tierce__handover_from from = from_giver();
+    struct tierce__handover_from from = from_prefiller();
     struct tierce__source *source;
     uint64_t tokens = 0;
     ck_assert_int_eq(tierce__handover_expect(handover, token, LONG_MS), 0);
     for (int i = 0; i < 2; i++) {
         enum tierce_group kind = i == 0 ? TIERCE_GROUP_WINDOW : TIERCE_GROUP_STATE;
-        views[0][i] = open_group(&giver, kind, i == 0 ? WINDOW : 0);
-        views[1][i] = open_group(&taker, kind, i == 0 ? WINDOW : 0);
+        views[0][i] = open_group(&prefiller, kind, i == 0 ? WINDOW : 0);
+        views[1][i] = open_group(&decoder, kind, i == 0 ? WINDOW : 0);
         struct tierce_transfer_opts what =
-            fx_what(&giver, chain, i == 0 ? 8 : END - 1, END, fx_ids);
-        fx_fill(&giver, chain, 0, END, fx_ids);
+            fx_what(&prefiller, chain, i == 0 ? 8 : END - 1, END, fx_ids);
+        fx_fill(&prefiller, chain, 0, END, fx_ids);
         ck_assert_int_eq(tierce_store(views[0][i], &what), i == 0 ? END - 8 : 1);
         ck_assert_int_eq(tierce__handover_pin(handover, views[0][i], chain, END, token), END);
     }
     ck_assert_int_eq(tierce__handover_open(handover, token, END * FX_BLOCK_TOKENS), 0);
-    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 2);
-    ck_assert_int_eq(tierce__source_begin(&source, engine_of(&taker), &from), 0);
+    ck_assert_uint_eq(fx_stats(&prefiller).sessions_now, 2);
+    ck_assert_int_eq(tierce__source_begin(&source, engine_of(&decoder), &from), 0);
     ck_assert_int_eq(tierce__source_meet(source, &tokens, &pulled), 0);
     ck_assert_uint_eq(tokens, END * FX_BLOCK_TOKENS);
     for (int i = 0; i < 2; i++) {
@@ -510,10 +513,11 @@ START_TEST(groups_of_layers)
         ck_assert_uint_eq(found.memory_blocks, END);
         load_group(views[1][i], END);
     }
-    ck_assert_uint_eq(fx_stats(&taker).memory_chunks_now, 3); /* two of the window, and the state */
+    ck_assert_uint_eq(fx_stats(&decoder).memory_chunks_now,
+                      3); /* two of the window, and the state */
     tierce__source_end(source, &pulled);
     check_offers(0);
-    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 0);
+    ck_assert_uint_eq(fx_stats(&prefiller).sessions_now, 0);
     for (int i = 0; i < 2; i++) {
         tierce_unpin(views[1][i], SESSION);
         tierce_view_close(views[0][i]);
@@ -524,18 +528,20 @@ END_TEST
 
 START_TEST(offers_end)
 {
-    ck_assert_int_eq(tierce__handover_offer(handover, giver.view, chain, BLOCKS, "short", LONG_MS),
-                     TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(
+        tierce__handover_offer(handover, prefiller.view, chain, BLOCKS, "short", LONG_MS),
+        TIERCE_E_ARGUMENT);
     offer();
-    ck_assert_int_eq(tierce__handover_offer(handover, giver.view, chain, BLOCKS, token, LONG_MS),
-                     TIERCE_E_ARGUMENT); /* the token is taken */
-    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 1);
-    ck_assert_int_eq(tierce__handover_offer(handover, giver.view, chain, BLOCKS,
+    ck_assert_int_eq(
+        tierce__handover_offer(handover, prefiller.view, chain, BLOCKS, token, LONG_MS),
+        TIERCE_E_ARGUMENT); /* the token is taken */
+    ck_assert_uint_eq(fx_stats(&prefiller).sessions_now, 1);
+    ck_assert_int_eq(tierce__handover_offer(handover, prefiller.view, chain, BLOCKS,
                                             "ffffffffffffffffffffffffffffffff", 1),
                      BLOCKS);
     while (tierce__handover_offers(handover) > 1)
         ;
-    ck_assert_uint_eq(fx_stats(&giver).sessions_now, 1);
+    ck_assert_uint_eq(fx_stats(&prefiller).sessions_now, 1);
 }
 END_TEST
 

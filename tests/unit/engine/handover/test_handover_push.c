@@ -26,9 +26,10 @@
 #define HALF    20u /* blocks: five chunks */
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
-static struct fixture giver, taker;
+static struct fixture prefiller, decoder;
 static struct tierce_chain *chain, *same;
-static struct tierce__handover *serving, *taking; /* offers of the giver, the inbox of the taker */
+static struct tierce__handover *serving,
+    *taking; /* offers of the prefiller, the inbox of the decoder */
 static char ticket[TIERCE__TICKET_BYTES];
 static struct tierce__pushed pushed;
 static struct tierce__handover_pulled pulled;
@@ -55,14 +56,14 @@ static void open_with(const char *hosts, uint64_t bytes_max, const char *memory)
     const char *const other[] = {"memory.size", memory, NULL}; /* or it would be shared */
     char why[TIERCE__HANDOVER_WHY_BYTES];
     silence_log();
-    fx_open(&giver, false, NULL);
-    fx_open(&taker, false, other);
-    chain = fx_chain(&giver, 1, BLOCKS, 0);
-    same = fx_chain(&taker, 1, BLOCKS, 0);
-    fx_fill(&giver, chain, 0, BLOCKS, fx_ids);
-    fx_wipe(&taker);
-    ck_assert_int_eq(tierce__handover_start(&serving, giver.engine, "127.0.0.1", 0, why), 0);
-    ck_assert_int_eq(tierce__handover_start(&taking, taker.engine, "127.0.0.1", 0, why), 0);
+    fx_open(&prefiller, false, NULL);
+    fx_open(&decoder, false, other);
+    chain = fx_chain(&prefiller, 1, BLOCKS, 0);
+    same = fx_chain(&decoder, 1, BLOCKS, 0);
+    fx_fill(&prefiller, chain, 0, BLOCKS, fx_ids);
+    fx_wipe(&decoder);
+    ck_assert_int_eq(tierce__handover_start(&serving, prefiller.engine, "127.0.0.1", 0, why), 0);
+    ck_assert_int_eq(tierce__handover_start(&taking, decoder.engine, "127.0.0.1", 0, why), 0);
     ck_assert_int_eq(tierce__handover_accept(taking, hosts, bytes_max, LONG_MS), 0);
     issue();
 }
@@ -74,19 +75,19 @@ static void open_default(void)
 
 static void close_all(void)
 {
-    tierce_unpin(taker.view, SESSION);
+    tierce_unpin(decoder.view, SESSION);
     if (taking != NULL)
         tierce__inbox_end(inbox(), ticket);
-    ck_assert_uint_eq(fx_stats(&taker).sessions_now, 0);
+    ck_assert_uint_eq(fx_stats(&decoder).sessions_now, 0);
     tierce__handover_stop(taking);
     tierce__handover_stop(serving);
     tierce_chain_destroy(chain);
     tierce_chain_destroy(same);
-    fx_close(&giver);
-    fx_close(&taker);
-    fx_remove(&giver);
-    fx_remove(&taker);
-    giver = taker = (struct fixture){0};
+    fx_close(&prefiller);
+    fx_close(&decoder);
+    fx_remove(&prefiller);
+    fx_remove(&decoder);
+    prefiller = decoder = (struct fixture){0};
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
@@ -104,7 +105,7 @@ static struct tierce__push *push_begin(uint32_t wait_ms)
                                        .ticket = ticket,
                                        .wait_ms = wait_ms,
                                        .timeout_ms = LONG_MS};
-    ck_assert_int_eq(tierce__push_begin(&push, giver.view, &to), 0);
+    ck_assert_int_eq(tierce__push_begin(&push, prefiller.view, &to), 0);
     return push;
 }
 
@@ -118,9 +119,9 @@ static void push_end(struct tierce__push *push)
 static struct tierce_store *store_begin(size_t to, bool tail)
 {
     struct tierce_store *store;
-    struct tierce_transfer_opts what = fx_what(&giver, chain, 0, to, fx_ids);
+    struct tierce_transfer_opts what = fx_what(&prefiller, chain, 0, to, fx_ids);
     what.tail = tail;
-    ck_assert_int_eq(tierce_store_begin(&store, giver.view, &what), 0);
+    ck_assert_int_eq(tierce_store_begin(&store, prefiller.view, &what), 0);
     ck_assert_ptr_nonnull(store);
     return store;
 }
@@ -136,7 +137,7 @@ static void store_watched(struct tierce__push *push, size_t to, bool tail)
 
 static void offer(void)
 {
-    ck_assert_int_eq(tierce__handover_offer(serving, giver.view, chain, BLOCKS, token, LONG_MS),
+    ck_assert_int_eq(tierce__handover_offer(serving, prefiller.view, chain, BLOCKS, token, LONG_MS),
                      BLOCKS);
 }
 
@@ -149,22 +150,22 @@ static void pull(void)
                                                .timeout_ms = LONG_MS,
                                                .inbox = inbox(),
                                                .ticket = ticket};
-    ck_assert_int_eq(tierce__handover_pull(taker.view, same, 0, BLOCKS, &from, &pulled), 0);
+    ck_assert_int_eq(tierce__handover_pull(decoder.view, same, 0, BLOCKS, &from, &pulled), 0);
 }
 
-/* The blocks that the taker loads from memory, each compared byte by byte. */
+/* The blocks that the decoder loads from memory, each compared byte by byte. */
 static size_t load(void)
 {
     uint64_t memory;
     uint8_t origins[FX_BLOCKS];
-    (void)fx_found(&taker, same, BLOCKS, TIERCE_LOOKUP_PIN, SESSION, &memory);
-    struct tierce_transfer_opts what = fx_what(&taker, same, 0, memory, fx_ids);
+    (void)fx_found(&decoder, same, BLOCKS, TIERCE_LOOKUP_PIN, SESSION, &memory);
+    struct tierce_transfer_opts what = fx_what(&decoder, same, 0, memory, fx_ids);
     what.session = SESSION;
     if (memory > 0)
-        ck_assert_int_ge(tierce_load(taker.view, &what, origins), 0);
+        ck_assert_int_ge(tierce_load(decoder.view, &what, origins), 0);
     for (size_t b = 0; b < memory; b++) {
         ck_assert_int_eq(origins[b], TIERCE_ORIGIN_MEMORY);
-        ck_assert(fx_right(&taker, same, b, fx_ids[b]));
+        ck_assert(fx_right(&decoder, same, b, fx_ids[b]));
     }
     return memory;
 }
@@ -228,13 +229,14 @@ END_TEST
 
 START_TEST(a_prompt_in_steps_and_chunks_that_exist)
 {
-    /* The giver has the first chunks, and the taker two of them. */
-    ck_assert_int_eq(fx_store(&giver, chain, HALF, fx_ids, false), HALF);
-    ck_assert_int_eq(fx_store(&taker, same, 8, fx_ids, false), 8);
-    fx_wipe(&taker);
-    fx_fill(&giver, chain, 0, BLOCKS, fx_ids);
+    /* The prefiller has the first chunks, and the decoder two of them. */
+    ck_assert_int_eq(fx_store(&prefiller, chain, HALF, fx_ids, false), HALF);
+    ck_assert_int_eq(fx_store(&decoder, same, 8, fx_ids, false), 8);
+    fx_wipe(&decoder);
+    fx_fill(&prefiller, chain, 0, BLOCKS, fx_ids);
     struct tierce__push *push = push_begin(LONG_MS);
-    ck_assert_int_eq(tierce__push_held(push, giver.view, chain, BLOCKS), HALF / FX_CHUNK_BLOCKS);
+    ck_assert_int_eq(tierce__push_held(push, prefiller.view, chain, BLOCKS),
+                     HALF / FX_CHUNK_BLOCKS);
     store_watched(push, 32, false);
     store_watched(push, BLOCKS, true);
     push_end(push);
@@ -270,7 +272,7 @@ END_TEST
 /* Each chunk asks for room again while the others hold it. */
 START_TEST(a_full_decoder_is_asked_again)
 {
-    uint64_t chunk = giver.view->full.extent.object_bytes;
+    uint64_t chunk = prefiller.view->full.extent.object_bytes;
     open_anew("127.0.0.1", 2 * chunk, "5MiB");
     struct tierce__push *push = push_begin(LONG_MS);
     store_watched(push, BLOCKS, true);
@@ -283,7 +285,7 @@ END_TEST
 
 START_TEST(chunks_without_room_are_left_out_and_read)
 {
-    uint64_t chunk = giver.view->full.extent.object_bytes;
+    uint64_t chunk = prefiller.view->full.extent.object_bytes;
     open_anew("127.0.0.1", 2 * chunk, "5MiB");
     struct tierce__push *push = push_begin(1); /* waits for no room */
     struct tierce_store *store = store_begin(BLOCKS, true);
@@ -333,10 +335,10 @@ START_TEST(a_push_that_is_over_keeps_nothing)
     store_watched(push, HALF, false);
     WAIT_FOR(tierce__push_is_over(push, &pushed));
     store_watched(push, BLOCKS, true);
-    ck_assert_int_eq(tierce__push_held(push, giver.view, chain, BLOCKS), CHUNKS);
-    ck_assert_int_ge(tierce__engine_clear_silently(giver.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL),
-                     0);
-    tierce__pool_stats(giver.engine->pool, &pool);
+    ck_assert_int_eq(tierce__push_held(push, prefiller.view, chain, BLOCKS), CHUNKS);
+    ck_assert_int_ge(
+        tierce__engine_clear_silently(prefiller.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
+    tierce__pool_stats(prefiller.engine->pool, &pool);
     ck_assert_uint_eq(pool.used_bytes, 0);
     push_end(push);
     ck_assert_uint_eq(pushed.chunks, 0);
@@ -381,7 +383,7 @@ static void close_links(void)
     }
 }
 
-/* A chunk of the giver: its object and its name. */
+/* A chunk of the prefiller: its object and its name. */
 struct sample {
     struct tierce__buf *buf;
     char text[TIERCE__KEY_TEXT_BYTES];
@@ -391,10 +393,10 @@ struct sample {
 static void take_sample(struct sample *sample, size_t index)
 {
     struct tierce__keys keys;
-    const struct tierce_view *view = giver.inner;
+    const struct tierce_view *view = prefiller.inner;
     ck_assert_int_eq(tierce__keys_init(&keys, view, chain, BLOCKS, BLOCKS, true), 0);
     const struct tierce__key *key = &keys.keys[index];
-    sample->buf = tierce__storage_lease(giver.engine, key);
+    sample->buf = tierce__storage_lease(prefiller.engine, key);
     ck_assert_ptr_nonnull(sample->buf);
     int bytes = tierce__key_text_format(sample->text, view->ns_digest, &key->shard, key->hash);
     ck_assert_int_gt(bytes, 0);
@@ -437,7 +439,7 @@ static size_t cut(struct test_random *random, struct tierce__range ranges[20], u
 START_TEST(ranges_in_every_order_on_two_connections)
 {
     struct test_random random = test_random_start("ranges_in_every_order");
-    ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
     open_link(0, ticket);
     open_link(1, ticket);
     for (size_t chunk = 0; chunk < CHUNKS; chunk++) {
@@ -487,8 +489,8 @@ static void is_rejected(uint64_t from, uint64_t to, uint64_t total)
 
 START_TEST(ranges_that_contradict_end_the_connection)
 {
-    ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
-    uint64_t bytes = giver.view->full.extent.object_bytes;
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
+    uint64_t bytes = prefiller.view->full.extent.object_bytes;
     is_rejected(100, 200, bytes);         /* the same again */
     is_rejected(199, 300, bytes);         /* one byte of it */
     is_rejected(0, 101, bytes);           /* one byte of it */
@@ -504,7 +506,7 @@ START_TEST(only_a_ticket_admits_a_write)
 {
     struct sample sample;
     uint64_t deadline_ns = tierce__deadline_in_ms(LONG_MS);
-    ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
     take_sample(&sample, 0);
     ck_assert_int_eq(tierce__transfer_link_create(&links[0], "127.0.0.1",
                                                   tierce__handover_port(taking), "chunks", NULL),
@@ -513,7 +515,7 @@ START_TEST(only_a_ticket_admits_a_write)
     ck_assert_int_eq(tierce__transfer_link_reach(links[0], "", deadline_ns), TIERCE_E_REFUSED);
     close_links();
     /* The token of an offer reads, and does not write. */
-    ck_assert_int_eq(tierce__handover_offer(taking, taker.view, same, BLOCKS, token, LONG_MS), 0);
+    ck_assert_int_eq(tierce__handover_offer(taking, decoder.view, same, BLOCKS, token, LONG_MS), 0);
     open_link(0, token);
     ck_assert_int_eq(write_range(0, &sample, 0, 100), TIERCE_E_REFUSED);
     close_links();
@@ -598,7 +600,7 @@ START_TEST(clients_that_only_ask_keep_nobody_out)
     ck_assert(!tierce__inbox_admits(inbox(), taken[0], TIERCE__TICKET_BYTES - 1));
     ck_assert(tierce__inbox_admits(inbox(), taken[2], TIERCE__TICKET_BYTES - 1));
     /* It uses one. */
-    ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
     take_sample(&sample, 0);
     open_link(0, mine[0]);
     ck_assert_int_eq(write_range(0, &sample, 0, sample.buf->bytes), 0);
@@ -614,11 +616,11 @@ START_TEST(clients_that_only_ask_keep_nobody_out)
 }
 END_TEST
 
-/* The page of metrics and the state of the taker. */
+/* The page of metrics and the state of the decoder. */
 static void has_line(const char *line)
 {
     size_t bytes;
-    char *page = tierce__engine_metrics(taker.engine, &bytes);
+    char *page = tierce__engine_metrics(decoder.engine, &bytes);
     ck_assert_ptr_nonnull(page);
     ck_assert_msg(strstr(page, line) != NULL, "%s is not in %s", line, page);
     tierce__free(page);
@@ -644,11 +646,11 @@ START_TEST(metrics_of_the_inbox)
                      TIERCE_E_REFUSED);
     close_links();
     has_line("\ntierce_inbox_refused_total{reason=\"ticket\"} 1\n");
-    tierce__engine_status(taker.engine, &status);
+    tierce__engine_status(decoder.engine, &status);
     ck_assert_ptr_nonnull(strstr(status.text, "\"inbox\":{\"tickets_given\":1,"));
     tierce__line_clear(&status);
     size_t bytes;
-    char *page = tierce__engine_metrics(giver.engine, &bytes);
+    char *page = tierce__engine_metrics(prefiller.engine, &bytes);
     ck_assert_ptr_null(strstr(page, "tierce_inbox"));
     tierce__free(page);
 }
@@ -657,10 +659,10 @@ END_TEST
 START_TEST(wrong_bytes_are_dropped)
 {
     struct sample sample, other;
-    ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
     take_sample(&sample, 3);
     take_sample(&other, 4);
-    uint64_t bytes = sample.buf->bytes, header = giver.view->full.extent.header_bytes;
+    uint64_t bytes = sample.buf->bytes, header = prefiller.view->full.extent.header_bytes;
     const uint64_t places[] = {header + 5, 40, 70, bytes - 4097};
     open_link(0, ticket);
     for (size_t i = 0; i < 4; i++) { /* a cell, the header */
@@ -673,7 +675,7 @@ START_TEST(wrong_bytes_are_dropped)
     ck_assert_int_eq(write_range(0, &renamed, 0, bytes), -EBADMSG);
     ck_assert_uint_eq(stats().wrong, 5);
     ck_assert_uint_eq(stats().chunks, 0);
-    struct tierce_engine_stats counted = fx_stats(&taker);
+    struct tierce_engine_stats counted = fx_stats(&decoder);
     ck_assert_uint_eq(counted.checksum_failures + counted.identity_failures, 5);
     ck_assert_int_eq(write_range(0, &sample, 0, bytes), 0);
     ck_assert_uint_eq(stats().chunks, 1);
@@ -702,7 +704,7 @@ static uint64_t push_with_failure(uint64_t nth)
                                        .timeout_ms = LONG_MS};
     struct tierce_store *store = store_begin(HALF, false);
     tierce__alloc_fail_nth(nth);
-    int rc = tierce__push_begin(&push, giver.view, &to);
+    int rc = tierce__push_begin(&push, prefiller.view, &to);
     if (rc == 0)
         rc = tierce__push_watch(push, store);
     ck_assert(rc == 0 || rc == -ENOMEM);
@@ -725,11 +727,11 @@ START_TEST(memory_that_fails_leaves_the_rest_right)
         count = push_with_failure(nth);
         WAIT_FOR(stats().incoming_now == 0);
         (void)load();
-        tierce_unpin(taker.view, SESSION);
+        tierce_unpin(decoder.view, SESSION);
         tierce__inbox_end(inbox(), ticket);
-        ck_assert_int_ge(tierce_engine_clear(giver.engine, 0, NULL), 0);
-        ck_assert_int_ge(tierce_engine_clear(taker.engine, 0, NULL), 0);
-        fx_wipe(&taker);
+        ck_assert_int_ge(tierce_engine_clear(prefiller.engine, 0, NULL), 0);
+        ck_assert_int_ge(tierce_engine_clear(decoder.engine, 0, NULL), 0);
+        fx_wipe(&decoder);
         issue();
     }
 }

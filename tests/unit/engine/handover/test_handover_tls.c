@@ -17,9 +17,10 @@
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
 static char folder[64];
-static struct fixture giver, taker;
+static struct fixture prefiller, decoder;
 static struct tierce_chain *chain, *same;
-static struct tierce__handover *serving, *taking; /* offers of the giver, the inbox of the taker */
+static struct tierce__handover *serving,
+    *taking; /* offers of the prefiller, the inbox of the decoder */
 static char why[TIERCE__HANDOVER_WHY_BYTES];
 
 /* Of which kind an engine is. */
@@ -38,34 +39,34 @@ static void open_one(struct fixture *fx, enum kind kind, const char *memory)
     fx_open(fx, false, sets);
 }
 
-/* The giver has the prompt, and offers it. */
+/* The prefiller has the prompt, and offers it. */
 static void open_both(enum kind gives, enum kind takes)
 {
-    open_one(&giver, gives, "6MiB");
-    open_one(&taker, takes, "5MiB");
-    chain = fx_chain(&giver, 1, BLOCKS, 0);
-    same = fx_chain(&taker, 1, BLOCKS, 0);
-    fx_wipe(&taker);
-    ck_assert_int_eq(fx_store(&giver, chain, BLOCKS, fx_ids, true), BLOCKS);
-    ck_assert_msg(tierce__handover_start(&serving, giver.engine, "127.0.0.1", 0, why) == 0, "%s",
-                  why);
-    ck_assert_int_eq(tierce__handover_offer(serving, giver.view, chain, BLOCKS, token, LONG_MS),
+    open_one(&prefiller, gives, "6MiB");
+    open_one(&decoder, takes, "5MiB");
+    chain = fx_chain(&prefiller, 1, BLOCKS, 0);
+    same = fx_chain(&decoder, 1, BLOCKS, 0);
+    fx_wipe(&decoder);
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
+    ck_assert_msg(tierce__handover_start(&serving, prefiller.engine, "127.0.0.1", 0, why) == 0,
+                  "%s", why);
+    ck_assert_int_eq(tierce__handover_offer(serving, prefiller.view, chain, BLOCKS, token, LONG_MS),
                      BLOCKS);
 }
 
 static void close_both(void)
 {
-    tierce_unpin(taker.view, SESSION);
+    tierce_unpin(decoder.view, SESSION);
     tierce__handover_stop(taking);
     tierce__handover_stop(serving);
     taking = serving = NULL;
     tierce_chain_destroy(chain);
     tierce_chain_destroy(same);
-    fx_close(&giver);
-    fx_close(&taker);
-    fx_remove(&giver);
-    fx_remove(&taker);
-    giver = taker = (struct fixture){0};
+    fx_close(&prefiller);
+    fx_close(&decoder);
+    fx_remove(&prefiller);
+    fx_remove(&decoder);
+    prefiller = decoder = (struct fixture){0};
 }
 
 static void set_up(void)
@@ -89,22 +90,22 @@ static struct tierce__handover_pulled pull(bool says_tls)
                                                .token = token,
                                                .session = SESSION,
                                                .timeout_ms = LONG_MS};
-    ck_assert_int_eq(tierce__handover_pull(taker.view, same, 0, BLOCKS, &from, &out), 0);
+    ck_assert_int_eq(tierce__handover_pull(decoder.view, same, 0, BLOCKS, &from, &out), 0);
     return out;
 }
 
-/* All blocks that the taker holds now, each compared byte by byte. */
+/* All blocks that the decoder holds now, each compared byte by byte. */
 static void is_right(void)
 {
     uint64_t memory;
     uint8_t origins[FX_BLOCKS];
-    (void)fx_found(&taker, same, BLOCKS, TIERCE_LOOKUP_PIN, SESSION, &memory);
+    (void)fx_found(&decoder, same, BLOCKS, TIERCE_LOOKUP_PIN, SESSION, &memory);
     ck_assert_uint_eq(memory, BLOCKS);
-    struct tierce_transfer_opts what = fx_what(&taker, same, 0, BLOCKS, fx_ids);
+    struct tierce_transfer_opts what = fx_what(&decoder, same, 0, BLOCKS, fx_ids);
     what.session = SESSION;
-    ck_assert_int_eq(tierce_load(taker.view, &what, origins), BLOCKS);
+    ck_assert_int_eq(tierce_load(decoder.view, &what, origins), BLOCKS);
     for (size_t b = 0; b < BLOCKS; b++)
-        ck_assert(fx_right(&taker, same, b, fx_ids[b]));
+        ck_assert(fx_right(&decoder, same, b, fx_ids[b]));
 }
 
 START_TEST(an_offer_is_read_by_tls)
@@ -165,7 +166,7 @@ START_TEST(wrong_certificates_and_a_new_one)
 }
 END_TEST
 
-/* What a push to the taker's inbox came to. */
+/* What a push to the decoder's inbox came to. */
 static struct tierce__pushed push(bool says_tls)
 {
     struct tierce__push *push;
@@ -179,8 +180,8 @@ static struct tierce__pushed push(bool says_tls)
                                        .ticket = ticket,
                                        .wait_ms = LONG_MS,
                                        .timeout_ms = LONG_MS};
-    ck_assert_int_eq(tierce__push_begin(&push, giver.view, &to), 0);
-    ck_assert_int_gt(tierce__push_held(push, giver.view, chain, BLOCKS), 0);
+    ck_assert_int_eq(tierce__push_begin(&push, prefiller.view, &to), 0);
+    ck_assert_int_gt(tierce__push_held(push, prefiller.view, chain, BLOCKS), 0);
     tierce__push_end(push);
     WAIT_FOR(tierce__push_is_over(push, &out));
     tierce__push_destroy(push);
@@ -191,7 +192,7 @@ static struct tierce__pushed push(bool says_tls)
 START_TEST(a_prompt_is_pushed_by_tls)
 {
     open_both(TLS, TLS);
-    ck_assert_int_eq(tierce__handover_start(&taking, taker.engine, "127.0.0.1", 0, why), 0);
+    ck_assert_int_eq(tierce__handover_start(&taking, decoder.engine, "127.0.0.1", 0, why), 0);
     ck_assert_int_eq(tierce__handover_accept(taking, "127.0.0.1", 0, LONG_MS), 0);
     struct tierce__pushed out = push(false);
     ck_assert_int_eq(out.status, TIERCE_E_REFUSED);
@@ -205,20 +206,20 @@ END_TEST
 
 START_TEST(a_certificate_for_another_address)
 {
-    open_one(&giver, TLS, "6MiB");
-    ck_assert_int_eq(tierce__handover_start(&serving, giver.engine, "127.0.0.2", 0, why),
+    open_one(&prefiller, TLS, "6MiB");
+    ck_assert_int_eq(tierce__handover_start(&serving, prefiller.engine, "127.0.0.2", 0, why),
                      TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "is not for 127.0.0.2") != NULL, "%s", why);
-    fx_close(&giver);
-    fx_remove(&giver);
-    giver = (struct fixture){0};
-    open_one(&giver, READER, "6MiB");
-    ck_assert_int_eq(tierce__handover_start(&serving, giver.engine, "127.0.0.1", 0, why),
+    fx_close(&prefiller);
+    fx_remove(&prefiller);
+    prefiller = (struct fixture){0};
+    open_one(&prefiller, READER, "6MiB");
+    ck_assert_int_eq(tierce__handover_start(&serving, prefiller.engine, "127.0.0.1", 0, why),
                      TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "requires peers.certificate") != NULL, "%s", why);
-    fx_close(&giver);
-    fx_remove(&giver);
-    giver = (struct fixture){0};
+    fx_close(&prefiller);
+    fx_remove(&prefiller);
+    prefiller = (struct fixture){0};
 }
 END_TEST
 

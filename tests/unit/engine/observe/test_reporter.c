@@ -529,7 +529,7 @@ START_TEST(commands_are_carried_out)
     ck_assert_uint_eq(in_tiers(8, 2), 6);
     assert_command(move_between(0, 5, false), 0, 1, 0, "!the tiers are 0 (memory), 1 (disk)");
     ck_assert_int_eq(tierce_engine_set_mode(engine, TIERCE_MODE_FREEZE), 0);
-    assert_command(move_between(1, 0, false), 0, 1, 0, "!the mode is freeze");
+    assert_command(move_between(1, 0, false), 0, 1, 0, "!the engine is in mode freeze");
     ck_assert_int_eq(tierce_engine_set_mode(engine, TIERCE_MODE_NORMAL), 0);
     assert_command(of_action(META__WORKER_ACTION__WA_COMPRESS), 0, 0, 0, "!no codec");
     read_contents();

@@ -247,7 +247,7 @@ START_TEST(chunks_move_from_engine_to_engine)
     ck_assert_uint_eq(in_tiers(1, MEMORY), CHUNKS);
     assert_right(0);
     move(0, 1, false, CHUNKS, "");
-    move(0, 1, false, 0, "4 are not in its tiers");
+    move(0, 1, false, 0, "4 chunks are not in this engine's memory or disk");
     ck_assert_uint_eq(in_tiers(1, MEMORY), CHUNKS);
     stop_all();
 }
@@ -261,7 +261,7 @@ START_TEST(what_does_not_land_is_not_dropped)
     WAIT_FOR(are_found_at(0));
     move(0, ENGINES, false, 0, "4 are of a model or layout that this engine does not have");
     ck_assert_int_eq(tierce_engine_set_mode(fx[1].engine, TIERCE_MODE_FREEZE), 0);
-    move(0, 1, false, 0, "the mode is freeze");
+    move(0, 1, false, 0, "the engine is in mode freeze");
     ck_assert_int_eq(tierce_engine_set_mode(fx[1].engine, TIERCE_MODE_NORMAL), 0);
     ck_assert_uint_eq(in_tiers(0, OWN), CHUNKS);
     /* One of them is wrong in its memory. */
@@ -293,8 +293,8 @@ START_TEST(named_values_do_not_move)
     memcpy(digests[1], form.ns_digest, sizeof(digests[1]));
     ck_assert_int_eq(ox_put(spaces[0], "a name", 7, 1 << 20), 0); /* no small one, of a page */
     WAIT_FOR(are_found_at(0));
-    move(0, 0, false, CHUNKS - 1, "1 are named values");
-    move(0, 1, false, CHUNKS - 1, "1 are named values");
+    move(0, 0, false, CHUNKS - 1, "not moved: 1 named values");
+    move(0, 1, false, CHUNKS - 1, "not moved: 1 named values");
     ck_assert_int_eq(ox_get(spaces[0], "a name", NULL), 7);
     for (unsigned i = 0; i < ENGINES; i++)
         tierce__objects_close(spaces[i]);

@@ -57,7 +57,7 @@ static const struct {
      "URL: parameter connections must be between 2 and 150"},
     {"transfer://host:1/memory?ca_file=/x", "URL: certificates require transfer+tls://"},
     {"transfer+tls://host:1/memory?ca_file=/none",
-     "cannot load /none: No such file or directory (TLS authority)"},
+     "cannot load /none: No such file or directory (TLS CA)"},
 };
 
 START_TEST(wrong_urls_are_told)
