@@ -217,8 +217,9 @@ struct tierce__store_req {
      * object (PUT, TIERCE__CONNECTOR_ASKS). In words: ops->why.
      */
     int status;
-    /* [in] false; [out] true: `status` is a failure that another request was answered with, because
-     * they shared a read or a connection. It counts once for the tier's health. */
+    /* [in] false; [out] true: `status` is a failure that does not count for the tier's health:
+     * another request was answered with it, because they shared a read or a connection, or the
+     * deadline passed before the device was asked or after it had answered. */
     bool repeats;
     /* [in] false; [out] GET: true: a connection to the store was made for it. */
     bool connected;

@@ -123,6 +123,10 @@ static void finish(struct tierce__coded_get *g, int status)
         release_memory(g);
     TIERCE_DASSERT(g->buf == NULL);
     struct tierce__coded_head *head = g->head;
+    /* The time passed in a queue of this tier, or in another's read, which counts for the device.
+     */
+    if (status == TIERCE_E_DEADLINE && !g->device_was_late)
+        req->repeats = true;
     tierce__free(g); /* an answered read holds no memory */
     req->status = status;
     req->done(req);
@@ -165,10 +169,12 @@ static void end_head(struct tierce__coded_get *g, int status)
     while (!tierce__list_empty(&others)) {
         struct tierce__coded_get *other = get_of(others.next);
         tierce__list_remove(&other->node);
-        if (status == 0 || status == TIERCE_E_DEADLINE)
+        if (status == 0 || status == TIERCE_E_DEADLINE) {
             advance(other);
-        else
+        } else {
+            other->req->repeats = true; /* one read has failed */
             finish(other, status);
+        }
     }
 }
 
@@ -207,6 +213,9 @@ static void read_done(struct tierce__store_req *inner)
 {
     struct tierce__coded_get *g = inner->arg;
     struct tierce__coded_tier *t = g->tier;
+    g->was_read = inner->status == 0;
+    g->device_was_late =
+        inner->status == TIERCE_E_DEADLINE || tierce__now_ns() >= g->req->deadline_ns;
     tierce__lock_take(&t->lock);
     tierce__coded_device_end(t, inner);
     if (inner->status == 0 && !g->reads_head) {
@@ -257,7 +266,9 @@ static void read_coded(struct tierce__coded_get *g)
     fail(g, TIERCE_E_CLOSED);
 }
 
-/* Which layers lie in the range, and which coded bytes have to be read for them. False: none. */
+/* Which layers lie in the range, and which coded bytes have to be read for them. False: none. A
+ * range without layers needs no more than the head, but no read is answered without the device: a
+ * probe asks for such a range, and a head in memory does not prove that the device works. */
 static bool plan(struct tierce__coded_get *g)
 {
     const struct tierce__coded_info *info = &g->head->info;
@@ -274,8 +285,13 @@ static bool plan(struct tierce__coded_get *g)
             g->first = i;
         g->last = i + 1;
     }
-    if (g->first == layers || g->buf != NULL)
+    if (g->buf != NULL)
         return false;
+    if (g->first == layers) {
+        g->from = 0;
+        g->inner.length = TIERCE__CHUNK_ALIGN;
+        return !g->was_read;
+    }
     struct tierce__coded_layer first = tierce__coded_layer(info, bytes, g->first);
     struct tierce__coded_layer last = tierce__coded_layer(info, bytes, g->last - 1);
     g->from = first.offset / TIERCE__CHUNK_ALIGN * TIERCE__CHUNK_ALIGN;

@@ -53,7 +53,7 @@ struct tierce__coded_put {
 
 /* The head of a stored object. Its bytes are a copy, so that they stay those that were parsed. */
 struct tierce__coded_head {
-    struct tierce__list node; /* among `heads`, the last used first */
+    struct tierce__list node; /* among `heads`, the one taken last at the end */
     struct tierce__key key;
     uint64_t stored;
     uint32_t reference_count;
@@ -79,6 +79,8 @@ struct tierce__coded_get {
     uint64_t staged;      /* bytes that count against staging_bytes_max */
     uint32_t first, last; /* layers [first, last) lie in the range, at least in part */
     bool reads_head;
+    bool was_read;        /* the device has answered a read of its own */
+    bool device_was_late; /* to such a read, measured by the deadline */
 };
 
 /* A read of a raw object, which is counted for the speed of the device. */

@@ -178,6 +178,7 @@ static void answer(struct tierce__coded_put *p, int status)
     struct tierce__store_req *req = p->req;
     tierce__buf_release(p->raw);
     req->status = status;
+    req->repeats = true; /* a deadline that passed here is not the device's failure */
     req->done(req);
     leave(p);
 }
