@@ -271,6 +271,7 @@ static void store(struct tierce__contents *c, const struct tierce__kv_event *eve
     struct tierce__msgpack hashes = event->hashes, tokens = event->tokens;
     struct chain chain = chain_of(c, event);
     uint64_t of_engine[STORE_BLOCKS], standard[STORE_BLOCKS];
+    c->lacks_tokens |= event->hash_count > 0 && event->token_count == 0;
     if (event->block_size > c->block_size)
         raise_block_size(c, event->block_size);
     for (uint32_t left = event->hash_count; left > 0;) {

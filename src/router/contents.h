@@ -56,6 +56,7 @@ struct tierce__contents {
     uint32_t block_size; /* of a whole block: the last one of a prompt may be shorter */
     uint32_t *tokens;    /* of a block */
     uint32_t token_room;
+    bool lacks_tokens; /* a block came without tokens: queries by tokens do not find it */
     struct tierce__contents_counts counts;
     /* Set by batches; the owner clears them: */
     bool has_cleared; /* all blocks were cleared */

@@ -40,6 +40,7 @@ struct tierce__follower {
     uint32_t rounds, retries;
     uint64_t check_at, retry_at, lost_at; /* 0: never */
     uint64_t exact_since;
+    bool has_warned;   /* of blocks without tokens */
     bool is_whole;     /* the table had memory for all contents */
     uint64_t whole_at; /* when it is tried again; 0: not planned */
 
@@ -118,6 +119,20 @@ static void set_exact(struct tierce__follower *f, bool is_exact, uint64_t now_ns
     f->about.is_exact = is_exact;
 }
 
+/* Once for each publisher: nothing fails, and without this line an operator only sees that there
+ * are no hits. */
+static void warn_without_tokens(struct tierce__follower *f)
+{
+    if (!f->contents.lacks_tokens || f->has_warned)
+        return;
+    f->has_warned = true;
+    tierce__log(TIERCE_LOG_WARN, "kv_events_without_tokens",
+                "worker=%s consequence=\"only /query_by_hash finds these blocks; /query and tierce "
+                "proxy do not\" hint=\"publish with vLLM's --kv-events-config; events of "
+                "kv_events.endpoint have no tokens\"",
+                f->name);
+}
+
 /* The pause grows until the contents have stayed exact for the longest one. */
 static void plan_retry(struct tierce__follower *f, uint64_t now_ns)
 {
@@ -154,6 +169,7 @@ static void apply(struct tierce__follower *f, uint64_t number, const void *paylo
     } else if (f->contents.has_cleared) {
         set_exact(f, true, now_ns);
     }
+    warn_without_tokens(f);
     f->last_sum = XXH3_64bits(payload, bytes);
     f->has_last = f->has_life = true;
 }
@@ -505,6 +521,7 @@ static void begin_replacing(struct tierce__follower *f)
     f->contents.counts.left_out = f->snapshot.contents.counts.left_out;
     tierce__lock_drop(&f->lock);
     f->snapshot.contents.give = NULL;
+    warn_without_tokens(f);
     f->about.next = f->snapshot.covered + 1;
     f->about.snapshots++;
     f->has_life = true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
+#include "log_record.h"
 #include "msgpack_write.h"
 #include "router/follower.h"
 #include "router/standard_hash.h"
@@ -56,7 +57,8 @@ static void begin(uint32_t events)
     pack_array(&out, events);
 }
 
-static void put_stored(uint64_t first, uint32_t count, uint32_t tokens)
+/* `listed` tokens are in the event. */
+static void put_stored_with(uint64_t first, uint32_t count, uint32_t tokens, uint32_t listed)
 {
     pack_map(&out, 4);
     pack_text(&out, "type");
@@ -66,9 +68,16 @@ static void put_stored(uint64_t first, uint32_t count, uint32_t tokens)
     for (uint32_t i = 0; i < count; i++)
         pack_uint(&out, first + i);
     pack_text(&out, "token_ids");
-    pack_array(&out, 0);
+    pack_array(&out, listed);
+    for (uint32_t i = 0; i < listed; i++)
+        pack_uint(&out, i);
     pack_text(&out, "block_size");
     pack_uint(&out, tokens);
+}
+
+static void put_stored(uint64_t first, uint32_t count, uint32_t tokens)
+{
+    put_stored_with(first, count, tokens, 0);
 }
 
 static void store(uint64_t hash)
@@ -362,6 +371,42 @@ START_TEST(shorter_blocks_do_not_count)
 }
 END_TEST
 
+/* A publisher whose blocks have no tokens gives no hits to a router that asks by tokens: one line
+ * says so, and one only. */
+START_TEST(blocks_without_tokens_are_logged_once)
+{
+    record_log(TIERCE_LOG_WARN);
+    start(false, true, 100, 0);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_SNAPSHOT);
+    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", ""), 0);
+    answer_snapshot(0, 2);
+    work();
+    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", "kv_events.endpoint"), 1);
+    store(1);
+    live(1);
+    ck_assert(is_shown(1));
+    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", ""), 1);
+    teardown();
+
+    record_log(TIERCE_LOG_WARN);
+    start(false, false, 100, 0);
+    begin(1); /* the same from the stream alone */
+    put_stored(1, 1, 16);
+    live(0);
+    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", "worker=0"), 1);
+    teardown();
+
+    record_log(TIERCE_LOG_WARN);
+    start(false, false, 100, 0);
+    begin(1);
+    put_stored_with(1, 1, 2, 2);
+    live(0);
+    ck_assert(is_shown(1));
+    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", ""), 0);
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
 /* Invalid events before AllBlocksCleared, in the same batch too, leave the publisher exact. */
 START_TEST(cleared_blocks_are_exact)
 {
@@ -464,5 +509,6 @@ CHECK_MAIN("follower", .teardown = teardown,
                      a_connection_during_a_snapshot_is_verified, contents_are_published_in_parts,
                      an_invalid_batch_is_repaired, blocks_left_out_are_repaired,
                      blocks_without_memory_are_published_again, shorter_blocks_do_not_count,
-                     cleared_blocks_are_exact, only_the_first_map_of_a_snapshot_has_its_sequence,
-                     replaced_contents_are_freed, a_failed_snapshot_is_freed})
+                     blocks_without_tokens_are_logged_once, cleared_blocks_are_exact,
+                     only_the_first_map_of_a_snapshot_has_its_sequence, replaced_contents_are_freed,
+                     a_failed_snapshot_is_freed})
