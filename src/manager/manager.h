@@ -28,7 +28,7 @@ TIERCE_MUSTUSE int tierce__manager_start(struct tierce__manager **out,
                                          const struct tierce__manager_config *config,
                                          char why[256]);
 
-/* Reads the tokens, certificates, keys and authorities of the start configuration again, and
+/* Reads the tokens, certificates, keys and CAs of the start configuration again, and
  * applies quota_groups of this configuration. If any of them is invalid, nothing changes. Errors as
  * start. */
 TIERCE_MUSTUSE int tierce__manager_reload(struct tierce__manager *manager,

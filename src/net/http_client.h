@@ -27,7 +27,7 @@ struct tierce__curl;
 /* All may be zero. The texts are copied. */
 struct tierce__curl_opts {
     const char *unix_socket; /* connects to this path instead of the URL's host */
-    const char *ca_file;     /* NULL: the system's authorities. Each new connection reads it */
+    const char *ca_file;     /* NULL: the system's CAs. Each new connection reads it */
     const char *login;       /* "name:password" for HTTP authentication; NULL: none */
     uint32_t connect_ms;     /* 0: libcurl's default */
     uint32_t timeout_ms;     /* of a request; 0: none */
@@ -66,7 +66,7 @@ struct tierce__curl_answer {
 /* Initializes libcurl, once for the process. Thread: any. */
 void tierce__curl_init(void);
 
-/* Sets the options that all transfers of this process have: protocols, timeouts, authorities,
+/* Sets the options that all transfers of this process have: protocols, timeouts, CAs,
  * proxies, user agent, keep-alive. For owners of a handle of their own. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__curl_set_options(CURL *easy, const struct tierce__curl_opts *opts);
 
@@ -80,7 +80,7 @@ TIERCE_MUSTUSE int tierce__curl_create(struct tierce__curl **out,
 void tierce__curl_destroy(struct tierce__curl *client);
 
 /* Makes a request and blocks until its end. Errors, with `why` in words: TIERCE_E_DEADLINE,
- * -ECONNREFUSED (no connection), -EKEYREJECTED (the authorities do not know the server's
+ * -ECONNREFUSED (no connection), -EKEYREJECTED (the CAs do not know the server's
  * certificate, or ca_file cannot be read), TIERCE_E_LIMIT (bytes_max), TIERCE_E_CANCELLED, -ENOMEM,
  * -EIO. */
 TIERCE_MUSTUSE int tierce__curl_call(struct tierce__curl_answer *out, struct tierce__curl *client,

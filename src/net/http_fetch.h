@@ -23,7 +23,7 @@ struct tierce__fetch;
 
 /* All may be zero. The texts are copied. */
 struct tierce__fetcher_opts {
-    const char *ca_file;      /* NULL: the system's authorities. Each new connection reads it */
+    const char *ca_file;      /* NULL: the system's CAs. Each new connection reads it */
     uint32_t connect_ms;      /* 0: libcurl's default */
     uint32_t connections_max; /* that are kept while they are idle; 0: 256 */
     uint32_t receive_bytes;   /* SO_RCVBUF: what the kernel holds for a paused request; 0: its own

@@ -33,7 +33,7 @@ struct tierce__tls_session; /* one connection; Thread: one at a time */
 TIERCE_MUSTUSE int tierce__tls_server_context(struct tierce__tls_context **out,
                                               const struct tierce__tls *files, char why[256]);
 
-/* ca_file NULL: the system's authorities. files->client_ca is ignored. */
+/* ca_file NULL: the system's CAs. files->client_ca is ignored. */
 TIERCE_MUSTUSE int tierce__tls_client_context(struct tierce__tls_context **out, const char *ca_file,
                                               const struct tierce__tls *files, char why[256]);
 void tierce__tls_context_destroy(struct tierce__tls_context *context);

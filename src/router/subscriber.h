@@ -29,7 +29,7 @@ struct tierce__subscriber_opts {
     /* Of snapshots. [borrow until close] */
     struct tierce__snapshot_tokens *tokens;
     const char *tenant;
-    const char *ca_file; /* "": the system's authorities */
+    const char *ca_file; /* "": the system's CAs */
 };
 
 struct tierce__subscriber;
