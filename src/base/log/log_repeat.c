@@ -9,8 +9,7 @@
 
 /* A plain mutex for the same reason as log.c's. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct tierce__log_repeat table_of_all[TIERCE__LOG_REPEAT_SLOTS];
-static struct tierce__log_event events_of_all[TIERCE__LOG_EVENT_SLOTS];
+static struct tierce__log_recent recent_of_all;
 
 bool tierce__log_repeat_pass(struct tierce__log_repeat table[TIERCE__LOG_REPEAT_SLOTS],
                              uint32_t *held, uint64_t hash, uint64_t now_ns)
@@ -58,6 +57,32 @@ bool tierce__log_event_pass(struct tierce__log_event table[TIERCE__LOG_EVENT_SLO
     return pass;
 }
 
+/* The message was not logged after all. */
+static void take_back(struct tierce__log_recent *recent, uint32_t held, uint64_t event,
+                      uint64_t message)
+{
+    for (uint32_t i = 0; i < TIERCE__LOG_REPEAT_SLOTS; i++)
+        if (recent->messages[i].passed_ns != 0 && recent->messages[i].hash == message)
+            recent->messages[i] = (struct tierce__log_repeat){0};
+    for (uint32_t i = 0; i < TIERCE__LOG_EVENT_SLOTS; i++)
+        if (recent->events[i].since_ns != 0 && recent->events[i].hash == event)
+            recent->events[i].left_out += held;
+}
+
+bool tierce__log_recent_pass(struct tierce__log_recent *recent, struct tierce__log_missing *missing,
+                             uint64_t event, uint64_t message, uint64_t now_ns)
+{
+    struct tierce__log_missing since = {0};
+    if (!tierce__log_repeat_pass(recent->messages, &since.held, message, now_ns))
+        return false;
+    if (!tierce__log_event_pass(recent->events, &since.left_out, event, now_ns)) {
+        take_back(recent, since.held, event, message);
+        return false;
+    }
+    *missing = since;
+    return true;
+}
+
 void tierce__log_repeated(enum tierce_log_level level, const char *event, const char *format, ...)
 {
     char detail[960]; /* and the count, within what tierce__log keeps */
@@ -65,19 +90,18 @@ void tierce__log_repeated(enum tierce_log_level level, const char *event, const 
     va_start(ap, format);
     vsnprintf(detail, sizeof(detail), format, ap);
     va_end(ap);
-    char repeated[32] = "", missing[32] = "";
+    char repeated[32] = "", left_out[32] = "";
+    struct tierce__log_missing missing;
     uint64_t of_event = tierce__hash_text(TIERCE__HASH_TEXT, event);
     uint64_t hash = tierce__hash_text(of_event, detail), now_ns = tierce__now_ns();
-    uint32_t held = 0, left_out = 0;
     pthread_mutex_lock(&mutex);
-    bool pass = tierce__log_repeat_pass(table_of_all, &held, hash, now_ns) &&
-                tierce__log_event_pass(events_of_all, &left_out, of_event, now_ns);
+    bool pass = tierce__log_recent_pass(&recent_of_all, &missing, of_event, hash, now_ns);
     pthread_mutex_unlock(&mutex);
     if (!pass)
         return;
-    if (held > 0)
-        snprintf(repeated, sizeof(repeated), " repeated=%u", held);
-    if (left_out > 0)
-        snprintf(missing, sizeof(missing), " left_out=%u", left_out);
-    tierce__log(level, event, "%s%s%s", detail, repeated, missing);
+    if (missing.held > 0)
+        snprintf(repeated, sizeof(repeated), " repeated=%u", missing.held);
+    if (missing.left_out > 0)
+        snprintf(left_out, sizeof(left_out), " left_out=%u", missing.left_out);
+    tierce__log(level, event, "%s%s%s", detail, repeated, left_out);
 }

@@ -45,4 +45,16 @@ struct tierce__log_event {
 bool tierce__log_event_pass(struct tierce__log_event table[TIERCE__LOG_EVENT_SLOTS],
                             uint32_t *left_out, uint64_t hash, uint64_t now_ns);
 
+/* Both, for a message of an event: whether it is logged now. A message that its event leaves out
+ * does not count as logged, and the copies that were suppressed before it are left out with it. */
+struct tierce__log_recent {
+    struct tierce__log_repeat messages[TIERCE__LOG_REPEAT_SLOTS];
+    struct tierce__log_event events[TIERCE__LOG_EVENT_SLOTS];
+};
+struct tierce__log_missing {
+    uint32_t held, left_out; /* since the last one that was logged */
+};
+bool tierce__log_recent_pass(struct tierce__log_recent *recent, struct tierce__log_missing *missing,
+                             uint64_t event, uint64_t message, uint64_t now_ns);
+
 #endif

@@ -273,6 +273,29 @@ START_TEST(the_same_message_passes_once_a_minute)
 }
 END_TEST
 
+/* A message that its event leaves out is not one that was logged: the next one is, and the number
+ * of all that are missing is right. */
+START_TEST(a_message_that_is_left_out_returns)
+{
+    enum { EVENT = 1, OWN = 7, OTHERS = 100 };
+    static struct tierce__log_recent recent;
+    const uint64_t minute = TIERCE__LOG_REPEAT_PERIOD_NS;
+    struct tierce__log_missing missing = {7, 7};
+    ck_assert(tierce__log_recent_pass(&recent, &missing, EVENT, OWN, 5));
+    ck_assert(missing.held == 0 && missing.left_out == 0);
+    for (int i = 0; i < 2; i++)
+        ck_assert(!tierce__log_recent_pass(&recent, &missing, EVENT, OWN, 6)); /* held back */
+    /* Others fill the event's next minute, so that it is left out; and again later. */
+    for (uint64_t i = 0; i < TIERCE__LOG_EVENT_LINES; i++)
+        ck_assert(tierce__log_recent_pass(&recent, &missing, EVENT, OTHERS + i, 5 + minute));
+    ck_assert(!tierce__log_recent_pass(&recent, &missing, EVENT, OWN, 6 + minute));
+    ck_assert(!tierce__log_recent_pass(&recent, &missing, EVENT, OWN, 5 + minute + minute / 2));
+    ck_assert(tierce__log_recent_pass(&recent, &missing, EVENT, OWN, 5 + 2 * minute));
+    ck_assert_uint_eq(missing.held, 0);
+    ck_assert_uint_eq(missing.left_out, 4);
+}
+END_TEST
+
 START_TEST(log_filters_formats_and_limits)
 {
     tierce_set_log_fn(count_event, NULL, TIERCE_LOG_INFO);
@@ -364,6 +387,7 @@ int main(void)
     tcase_add_test(t, a_lock_that_is_held_is_not_taken_by_a_try);
     tcase_add_test_raise_signal(t, taking_locks_together_in_the_wrong_order_panics, SIGABRT);
     tcase_add_test(t, the_same_message_passes_once_a_minute);
+    tcase_add_test(t, a_message_that_is_left_out_returns);
     tcase_add_test(t, log_filters_formats_and_limits);
     tcase_add_test(t, the_lowest_level_is_set);
     tcase_add_test(t, lines_begin_with_the_time);
