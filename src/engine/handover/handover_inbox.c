@@ -348,8 +348,7 @@ static struct ticket *use_ticket(struct tierce__inbox *inbox,
 {
     tierce__lock_assert_held(&inbox->lock);
     struct ticket *ticket = find_ticket(inbox, room->token.text, room->token.bytes);
-    if (ticket == NULL || ticket->state == TICKET_OVER ||
-        (ticket->state == TICKET_ISSUED && ticket->deadline_ns <= tierce__now_ns()))
+    if (ticket == NULL || ticket->state == TICKET_OVER || ticket->deadline_ns <= tierce__now_ns())
         return NULL;
     if (ticket->state == TICKET_ISSUED) {
         COUNT(inbox, tickets_used, 1);
@@ -429,12 +428,10 @@ static bool is_present(struct tierce__inbox *inbox, struct tierce_view *view,
     return buf != NULL;
 }
 
-/* Room within the bound, and in memory. */
-static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct tierce_view *view,
-                   const struct tierce__key *key, uint64_t bytes)
+/* Within the bound; one chunk alone always fits. */
+static bool take_room(struct tierce__inbox *inbox, uint64_t bytes)
 {
     tierce__lock_take(&inbox->lock);
-    /* One chunk alone always fits. */
     uint64_t held = LEVEL(inbox, incoming_bytes_now);
     bool fits = held == 0 || held + bytes <= inbox->bytes_max;
     if (fits) {
@@ -442,6 +439,18 @@ static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct ti
         COUNT(inbox, incoming_now, 1);
     }
     tierce__lock_drop(&inbox->lock);
+    return fits;
+}
+
+/* Room within the bound, and in memory. */
+static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct tierce_view *view,
+                   const struct tierce__key *key, uint64_t bytes)
+{
+    bool fits = take_room(inbox, bytes);
+    if (!fits) {
+        expire(inbox, false); /* tickets whose time is over hold room */
+        fits = take_room(inbox, bytes);
+    }
     struct incoming *incoming = fits ? tierce__calloc(1, sizeof(*incoming)) : NULL;
     if (incoming != NULL)
         incoming->buf = tierce__landing_reserve(view, key, bytes);
@@ -512,9 +521,13 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
     return rc;
 }
 
+/* The host alone: each connection has another port, and would be another message. */
 static void log_refusal(const struct tierce__keeper_room *room, const char *why)
 {
-    tierce__log_repeated(TIERCE_LOG_WARN, "inbox_refused", "peer=%s why=\"%s\"", room->peer, why);
+    const char *port = strrchr(room->peer, ':');
+    size_t bytes = port != NULL ? (size_t)(port - room->peer) : strlen(room->peer);
+    tierce__log_repeated(TIERCE_LOG_WARN, "inbox_refused", "peer=%.*s why=\"%s\"", (int)bytes,
+                         room->peer, why);
 }
 
 int tierce__inbox_make(struct tierce__inbox *inbox, struct tierce__keeper_room *room,

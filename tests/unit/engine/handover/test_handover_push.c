@@ -31,6 +31,7 @@ static struct tierce_chain *chain, *same;
 static struct tierce__handover *serving,
     *taking; /* offers of the prefiller, the inbox of the decoder */
 static char ticket[TIERCE__TICKET_BYTES];
+static uint32_t hold_ms = LONG_MS;
 static struct tierce__pushed pushed;
 static struct tierce__handover_pulled pulled;
 
@@ -64,7 +65,7 @@ static void open_with(const char *hosts, uint64_t bytes_max, const char *memory)
     fx_wipe(&decoder);
     ck_assert_int_eq(tierce__handover_start(&serving, prefiller.engine, "127.0.0.1", 0, why), 0);
     ck_assert_int_eq(tierce__handover_start(&taking, decoder.engine, "127.0.0.1", 0, why), 0);
-    ck_assert_int_eq(tierce__handover_accept(taking, hosts, bytes_max, LONG_MS), 0);
+    ck_assert_int_eq(tierce__handover_accept(taking, hosts, bytes_max, hold_ms), 0);
     issue();
 }
 
@@ -546,15 +547,69 @@ START_TEST(only_a_ticket_admits_a_write)
 }
 END_TEST
 
+static void has_kept(struct tierce__keeper_room *room)
+{
+    (void)room;
+}
+
+static int make_range(struct tierce__keeper_room *room, const char *text,
+                      const struct sample *sample, uint64_t from, uint64_t to)
+{
+    const struct tierce__keeper_range range = {from, to - from, sample->buf->bytes};
+    *room = (struct tierce__keeper_room){
+        .token = {text, strlen(text)}, .peer = "127.0.0.1:1", .done = has_kept};
+    return tierce__inbox_make(inbox(), room, &sample->name, &range);
+}
+
+/* It accepts nothing more, and its room is there for others, although nobody asks for tickets. */
+START_TEST(a_ticket_that_stalls_gives_its_room_back)
+{
+    uint64_t chunk = prefiller.view->full.extent.object_bytes;
+    struct tierce__keeper_room room;
+    struct sample samples[2];
+    char other[1][TIERCE__TICKET_BYTES];
+    hold_ms = 1000;
+    open_anew("127.0.0.1", chunk, "5MiB");
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
+    take_sample(&samples[0], 0);
+    take_sample(&samples[1], 1);
+    ck_assert_int_eq(tierce__inbox_issue(inbox(), other, 1, LONG_MS, ""), 1);
+    ck_assert_int_eq(make_range(&room, ticket, &samples[0], 0, 100), 0);
+    memcpy(room.data, samples[0].buf->data, 100);
+    tierce__inbox_keep(inbox(), &room);
+    WAIT_FOR(!tierce__inbox_admits(inbox(), ticket, strlen(ticket)));
+    ck_assert_int_eq(make_range(&room, ticket, &samples[0], 100, 200), TIERCE_E_REFUSED);
+    ck_assert_int_eq(make_range(&room, other[0], &samples[1], 0, 100), 0);
+    tierce__inbox_abandon(inbox(), &room);
+    ck_assert_uint_eq(stats().tickets_expired, 1);
+    tierce__buf_release(samples[0].buf);
+    tierce__buf_release(samples[1].buf);
+    ck_assert_uint_eq(load(), 0);
+}
+END_TEST
+
+static char refusal[256];
+
+static void note_refusal(void *arg, enum tierce_log_level level, const char *event,
+                         const char *fields)
+{
+    (void)arg, (void)level;
+    if (strcmp(event, "inbox_refused") == 0)
+        snprintf(refusal, sizeof(refusal), "%s", fields);
+}
+
 START_TEST(only_named_hosts_write)
 {
     open_anew("127.0.0.2 ::1", 0, "5MiB");
+    tierce_set_log_fn(note_refusal, NULL, TIERCE_LOG_WARN);
     struct tierce__push *push = push_begin(LONG_MS);
     store_watched(push, BLOCKS, true);
     push_end(push);
     ck_assert_uint_eq(pushed.chunks, 0);
     ck_assert_int_eq(pushed.status, TIERCE_E_REFUSED);
     ck_assert_uint_gt(stats().refused_host, 0);
+    silence_log();
+    ck_assert_str_eq(refusal, "peer=127.0.0.1 why=\"its host is not named in handover.allow\"");
     ck_assert_uint_eq(load(), 0);
 }
 END_TEST
@@ -772,13 +827,23 @@ START_TEST(claims_against_a_model)
 END_TEST
 
 CHECK_MAIN("handover_push", .seconds = 60, .setup = open_default, .teardown = close_all,
-           .tests = {
-               the_connection_of_a_push_is_watched, each_layer_travels_before_the_next_one,
-               a_prompt_in_steps_and_chunks_that_exist, a_store_that_is_given_up_is_never_visible,
-               a_full_decoder_is_asked_again, chunks_without_room_are_left_out_and_read,
-               a_decoder_that_is_gone_ends_the_push, a_push_that_is_over_keeps_nothing,
-               a_prefiller_that_is_gone_leaves_nothing, ranges_in_every_order_on_two_connections,
-               ranges_that_contradict_end_the_connection, only_a_ticket_admits_a_write,
-               only_named_hosts_write, hosts_are_read, clients_that_only_ask_keep_nobody_out,
-               metrics_of_the_inbox, wrong_bytes_are_dropped,
-               memory_that_fails_leaves_the_rest_right, claims_against_a_model})
+           .tests = {the_connection_of_a_push_is_watched,
+                     each_layer_travels_before_the_next_one,
+                     a_prompt_in_steps_and_chunks_that_exist,
+                     a_store_that_is_given_up_is_never_visible,
+                     a_full_decoder_is_asked_again,
+                     chunks_without_room_are_left_out_and_read,
+                     a_decoder_that_is_gone_ends_the_push,
+                     a_push_that_is_over_keeps_nothing,
+                     a_prefiller_that_is_gone_leaves_nothing,
+                     ranges_in_every_order_on_two_connections,
+                     ranges_that_contradict_end_the_connection,
+                     only_a_ticket_admits_a_write,
+                     a_ticket_that_stalls_gives_its_room_back,
+                     only_named_hosts_write,
+                     hosts_are_read,
+                     clients_that_only_ask_keep_nobody_out,
+                     metrics_of_the_inbox,
+                     wrong_bytes_are_dropped,
+                     memory_that_fails_leaves_the_rest_right,
+                     claims_against_a_model})
