@@ -76,17 +76,21 @@ def test_the_decoder_loads_what_each_group_requires(pair):
     assert 0 < held[1] < held[0]
 
 
-def test_an_offer_ends_where_the_prefiller_has_a_state(pair):
+def test_an_offer_ends_where_the_prefiller_has_a_state(pair, caplog):
     """The last state is one unit before the end of the prompt."""
     prefiller, decoder = pair
     _, answer = matched(decoder, prefill(prefiller, [(2, 29, 128)]))
     assert answer == (128, True)
+    assert "the prefiller can restore 128 of 192 tokens: a group's chunk or state is not in its memory" in caplog.text
+    assert decoder.worker.half.pulls.take_counters()["handovers_ended_early"] == 1
 
 
-def test_without_a_state_there_is_nothing_to_read(pair):
+def test_without_a_state_there_is_nothing_to_read(pair, caplog):
     prefiller, decoder = pair
     _, answer = matched(decoder, prefill(prefiller, []))
     assert answer == (0, False)
+    assert "the prefiller can restore 0 of 192 tokens: a group's chunk or state is not in its memory" in caplog.text
+    assert decoder.worker.half.pulls.take_counters()["handovers_ended_early"] == 1
     assert decoder.worker.half.engine.stats()["memory_chunks_now"] == 0
     assert [each.worker.half.engine.stats()["sessions_now"] for each in pair] == [0, 0]
 

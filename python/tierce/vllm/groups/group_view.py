@@ -232,6 +232,10 @@ class GroupViews:
                 size += count
                 if why:
                     return from_unit, size, f"group {part.group.text}: {why}"
+        if end < to_unit and not why:
+            unit = self.table.unit_tokens
+            why = (f"the prefiller can restore {end * unit} of {to_unit * unit} tokens: a group's chunk or state is not "
+                   "in its memory")
         return max(end, from_unit), size, why
 
     def handover_note(self, session: int, host: str, port: int, why: str, units: int = 0, *how_much) -> None:
