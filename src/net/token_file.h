@@ -28,7 +28,7 @@ TIERCE_MUSTUSE int tierce__token_file_read(struct tierce__token_file *out, const
 void tierce__token_file_clear(struct tierce__token_file *file);
 
 /* "Bearer " and the first `length` bytes of a token, for an Authorization header; the caller frees
- * it with tierce__free_secret. NULL: no memory. */
+ * it with tierce__free_secret. NULL if there is no memory. */
 char *tierce__token_bearer(const char *token, size_t length);
 
 #endif

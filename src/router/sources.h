@@ -55,7 +55,7 @@ void tierce__sources_each(struct tierce__sources *sources, const char *tenant,
                           tierce__source_fn *each, void *arg);
 
 /* Calls each for the first publisher of a tenant (NULL: of any), an instance and a rank, without
- * the lock: it may take its time. False: there is none. */
+ * the lock: it may take its time. False if there is none. */
 bool tierce__sources_with(struct tierce__sources *sources, const char *tenant, const char *instance,
                           uint32_t dp_rank, tierce__source_fn *each, void *arg);
 

@@ -40,7 +40,7 @@ static int set(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof(value));
 }
 
-/* endpoint NULL: it is connected later. */
+/* endpoint: NULL if it is connected later. */
 static int open_socket(void **out, const struct tierce__subscriber *s, int type,
                        const char *endpoint, char why[256])
 {
@@ -163,7 +163,7 @@ struct message {
     int kept, count;
 };
 
-/* Receives a whole message; further frames are counted. False: there is none. */
+/* Receives a whole message; further frames are counted. False if there is none. */
 static bool take_message(void *socket, struct message *message)
 {
     *message = (struct message){0};

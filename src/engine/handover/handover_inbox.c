@@ -229,7 +229,7 @@ static int make_ticket(struct ticket **out, uint32_t ms)
 }
 
 /* With TICKETS_MAX: the oldest ticket that is unused, and whose holder has brought no chunk, makes
- * way, so that nobody who only asks keeps the others out. Under the lock; NULL: there is none. */
+ * way, so that nobody who only asks keeps the others out. Under the lock; NULL if there is none. */
 static struct ticket *displace(struct tierce__inbox *inbox)
 {
     tierce__lock_assert_held(&inbox->lock);
@@ -342,7 +342,7 @@ bool tierce__inbox_admits(struct tierce__inbox *inbox, const char *token, size_t
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* The ticket of a range, whose time begins anew. NULL: it is not accepted. */
+/* The ticket of a range, whose time begins anew. NULL if the ticket is not accepted. */
 static struct ticket *use_ticket(struct tierce__inbox *inbox,
                                  const struct tierce__keeper_room *room)
 {

@@ -53,7 +53,7 @@ TIERCE_MUSTUSE int tierce__offers_open(struct tierce__offers *offers, const char
 
 /* Whether a client with this token may read. */
 bool tierce__offers_admit(struct tierce__offers *offers, const char *token, size_t bytes);
-/* Ends the offer. False: there is none. */
+/* Releases the offer. False if there is none. */
 bool tierce__offers_end(struct tierce__offers *offers, const char *token, size_t bytes);
 
 /* A read of the object `call->name`. False, and the call is not answered: the name is too long for

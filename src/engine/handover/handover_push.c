@@ -59,7 +59,7 @@ struct tierce__push {
     struct tierce_engine *engine;
     uint32_t wait_ms, timeout_ms;
     char ticket[TIERCE__HANDOVER_TOKEN_MAX + 1];
-    const char *mismatch;               /* why the decoder is not connected to; NULL: it is */
+    const char *mismatch;               /* why no connection is made; NULL if one is */
     struct tierce__transfer_link *link; /* the thread's */
     pthread_t thread;
     _Atomic uint64_t end_ns; /* of the thread's calls, by destroy; relaxed */
@@ -364,7 +364,7 @@ static bool open_items(struct tierce__push *push, struct item **items, size_t co
 
 /* ---- the thread: bytes ----------------------------------------------------------------------- */
 
-/* The next range: the payload first, then the header. False: there is none now. */
+/* The next range: the payload first, then the header. False if there is none now. */
 static bool take_range(struct item *item, struct tierce__link_range *range)
 {
     range->total = item->buf->bytes;

@@ -61,7 +61,7 @@ static void drop_oldest(struct tierce__kv_stream *s)
     s->count--;
 }
 
-/* Numbers the batch, and keeps a reference to its bytes. NULL: it is left out. */
+/* Numbers the batch, and keeps a reference to its bytes. NULL if it is left out. */
 static uint64_t keep(struct tierce__kv_stream *s, zmq_msg_t *batch)
 {
     tierce__lock_take(&s->lock);

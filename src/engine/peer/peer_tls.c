@@ -13,7 +13,7 @@ struct tierce__peer_tls {
     struct tierce__tls_context *server; /* NULL: this engine has no certificate */
 };
 
-/* NULL: it is not set. */
+/* The file that a parameter names; NULL if it is not set. */
 static const char *file_of(const struct tierce_config *config, enum tierce__engine_param param)
 {
     const char *path = tierce__engine_text(config, param);

@@ -40,7 +40,8 @@ TIERCE_MUSTUSE int tierce__peer_tls_server(struct tierce__tls_context **out,
                                            struct tierce__peer_tls *tls, const char *host,
                                            char why[256]);
 
-/* Why this engine does not connect to one that uses TLS, or to one that does not; NULL: it does. */
+/* Why this engine does not connect to one that uses TLS, or to one that does not; NULL if it does.
+ */
 const char *tierce__peer_tls_mismatch(const struct tierce__peer_tls *tls, bool other_uses_tls);
 
 #endif
