@@ -72,9 +72,11 @@ static int add_all(struct tierce__router *router, struct tierce__text list, char
     char reason[256];
     for (size_t i = 0; tierce__json_next(&each, &name, &object); i++) {
         struct tierce__source_opts opts;
-        int rc = tierce__router_read_source(&opts, object, reason)
-                     ? tierce__sources_add(router->sources, &opts, reason)
-                     : TIERCE_E_CONFIG;
+        int rc = TIERCE_E_CONFIG;
+        if (tierce__router_read_source(&opts, object, reason)) {
+            opts.is_trusted = true;
+            rc = tierce__sources_add(router->sources, &opts, reason);
+        }
         if (rc < 0) {
             snprintf(why, 256, "publishers.file %.80s, publisher %zu: %.140s",
                      router->config->publishers_file, i, reason);

@@ -59,6 +59,14 @@ static void fill(struct tierce__router_config *config, struct tierce__config *va
 
 static int check(const struct tierce__router_config *config, struct tierce__config_error *error)
 {
+    /* Without tokens every program of this host may register a URL: none of them may receive one.
+     */
+    if (config->snapshot_token_file[0] != '\0' && config->token_file[0] == '\0' &&
+        config->publishers_file[0] == '\0')
+        return tierce__config_fail(error, TIERCE_E_CONFIG,
+                                   "snapshot.token_file requires auth.token_file or "
+                                   "publishers.file: its tokens are sent to publishers of that "
+                                   "file and of callers with a token only");
     return tierce__access_check(&(struct tierce__access){.host = config->host,
                                                          .certificate = config->tls_certificate,
                                                          .key = config->tls_key,

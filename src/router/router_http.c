@@ -279,6 +279,7 @@ static void serve_register(void *arg, struct tierce__call *call)
     int rc = -EINVAL;
     if (tierce__router_read_source(&opts, body.rest.value, why)) {
         memcpy(opts.tenant, who.tenant, sizeof(opts.tenant));
+        opts.is_trusted = router->config->token_file[0] != '\0';
         rc = tierce__sources_add(router->sources, &opts, why);
     }
     close_body(&body);

@@ -279,7 +279,7 @@ static int make_source(struct tierce__sources *s, struct source **out, uint64_t 
                                                  .follower = source->follower,
                                                  .replay_ms = config->replay_ms,
                                                  .snapshot_ms = config->snapshot_ms,
-                                                 .tokens = s->tokens,
+                                                 .tokens = opts->is_trusted ? s->tokens : NULL,
                                                  .keys = s->keys,
                                                  .tenant = source->opts.tenant,
                                                  .ca_file = config->snapshot_ca_file};
@@ -312,7 +312,8 @@ static bool has_same_endpoints(const struct source *source, const struct tierce_
     return strcmp(source->opts.endpoint, opts->endpoint) == 0 &&
            strcmp(source->opts.replay, opts->replay) == 0 &&
            strcmp(source->opts.snapshot, opts->snapshot) == 0 &&
-           strcmp(source->opts.server_key, opts->server_key) == 0;
+           strcmp(source->opts.server_key, opts->server_key) == 0 &&
+           source->opts.is_trusted >= opts->is_trusted;
 }
 
 int tierce__sources_add(struct tierce__sources *sources, const struct tierce__source_opts *opts,

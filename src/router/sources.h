@@ -22,6 +22,9 @@ struct tierce__source_opts {
     char endpoint[TIERCE__SUBSCRIBER_URL_BYTES], replay[TIERCE__SUBSCRIBER_URL_BYTES];
     char snapshot[TIERCE__SUBSCRIBER_URL_BYTES];
     char server_key[TIERCE__ZMQ_CURVE_TEXT_BYTES]; /* of the stream and its replay; "": none */
+    /* Whether its snapshot receives the token of its tenant: an operator, or a caller with a token,
+     * named it. */
+    bool is_trusted;
 };
 
 struct tierce__sources;

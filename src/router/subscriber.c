@@ -4,7 +4,9 @@
 #include "base/log/log_repeat.h"
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/text/url.h"
 #include "net/http_client.h"
+#include "net/loopback.h"
 #include "router/subscriber_curve.h"
 
 #include <errno.h>
@@ -33,6 +35,7 @@ struct tierce__subscriber {
     struct tierce__curl *curl;
     bool is_fetching; /* a snapshot */
     bool is_refused;  /* its body is invalid */
+    bool is_open;     /* other hosts on its way can read the request */
 };
 
 static int set(void *socket, int option, int value)
@@ -103,6 +106,19 @@ static void close_live(struct tierce__subscriber *s)
     s->monitor = s->sub = NULL;
 }
 
+/* Whether a request to the URL leaves this host without encryption. */
+static bool is_open_url(const char *text)
+{
+    struct tierce__url url = {0};
+    char why[TIERCE__URL_WHY_BYTES];
+    if (strncmp(text, "http://", 7) != 0)
+        return false;
+    bool is_here = tierce__url_parse(&url, text, why) == 0 && url.host_count == 1 &&
+                   tierce__is_loopback_host(url.hosts[0].name);
+    tierce__url_clear(&url);
+    return !is_here;
+}
+
 int tierce__subscriber_open(struct tierce__subscriber **out,
                             const struct tierce__subscriber_opts *opts, char why[256])
 {
@@ -111,6 +127,7 @@ int tierce__subscriber_open(struct tierce__subscriber **out,
     int rc = s != NULL ? 0 : -ENOMEM;
     if (rc == 0) {
         s->opts = *opts;
+        s->is_open = is_open_url(opts->snapshot);
         rc = open_live(s, fault);
     }
     if (rc == 0 && opts->replay[0] != '\0') { /* only to see whether the name is valid */
@@ -237,13 +254,20 @@ static size_t take_snapshot(void *arg, const char *bytes, size_t count)
 
 static void begin_snapshot(struct tierce__subscriber *s)
 {
-    char *authorization;
-    if (tierce__snapshot_tokens_find(&authorization, s->opts.tokens, s->opts.tenant) < 0) {
+    char *authorization = NULL;
+    if (s->opts.tokens != NULL &&
+        tierce__snapshot_tokens_find(&authorization, s->opts.tokens, s->opts.tenant) < 0) {
         tierce__follower_snapshot_end(s->opts.follower, false, tierce__now_ns());
         return;
     }
     struct tierce__curl_request request = {
         .url = s->opts.snapshot, .bytes_max = SNAPSHOT_BYTES, .take = take_snapshot, .arg = s};
+    if (authorization != NULL && s->is_open)
+        tierce__log_repeated(TIERCE_LOG_WARN, "snapshot_token_open",
+                             "url=%s why=\"a token of snapshot.token_file is sent without "
+                             "encryption\" hint=\"set kv_events.certificate of the publisher, and "
+                             "register it with an https:// URL\"",
+                             s->opts.snapshot);
     if (authorization != NULL)
         request.headers[0] = (struct tierce__curl_header){"Authorization", authorization};
     tierce__curl_begin(s->curl, &request); /* copies the header */
@@ -253,8 +277,11 @@ static void begin_snapshot(struct tierce__subscriber *s)
 }
 
 /* The advice to an operator after a failed snapshot. */
-static const char *snapshot_hint(int rc, long status)
+static const char *snapshot_hint(const struct tierce__subscriber *s, int rc, long status)
 {
+    if ((status == 401 || status == 403) && s->opts.tokens == NULL)
+        return "the publisher requires a token, which is sent to publishers of publishers.file and "
+               "of callers with a token only: set auth.token_file";
     if (status == 401 || status == 403)
         return "the publisher requires a token (kv_events.token_file): set snapshot.token_file, "
                "with a line for the publisher's tenant";
@@ -279,7 +306,7 @@ static void end_snapshot(struct tierce__subscriber *s)
     if (!is_complete)
         tierce__log_repeated(TIERCE_LOG_WARN, "snapshot_failed",
                              "url=%s status=%d why=\"%.200s\" hint=\"%s\"", s->opts.snapshot,
-                             (int)status, rc != 0 ? why : "", snapshot_hint(rc, status));
+                             (int)status, rc != 0 ? why : "", snapshot_hint(s, rc, status));
     tierce__curl_answer_clear(&answer);
     tierce__follower_snapshot_end(s->opts.follower, is_complete, tierce__now_ns());
 }

@@ -26,7 +26,7 @@ struct tierce__subscriber_opts {
     char server_key[TIERCE__ZMQ_CURVE_TEXT_BYTES];
     struct tierce__snapshot_tokens *keys; /* the index's own; may be NULL. [borrow until close] */
     uint32_t replay_ms, snapshot_ms;
-    /* Of snapshots. [borrow until close] */
+    /* Of snapshots; NULL: this publisher receives none. [borrow until close] */
     struct tierce__snapshot_tokens *tokens;
     const char *tenant;
     const char *ca_file; /* "": the system's CAs */

@@ -18,6 +18,7 @@ class Publisher:
         self.arrays, self.ports = arrays, {}
         self.lock = threading.Lock()
         self.has_replay, self.http = replay, None
+        self.shown = []  # the Authorization of each request for a snapshot
         self.held = {}  # hash -> (media, parent, tokens)
         self.sequence, self.log, self.pub = 0, [], None
         if snapshot:
@@ -146,6 +147,7 @@ class Publisher:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
+                publisher.shown.append(self.headers["Authorization"])
                 body = publisher.snapshot()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))

@@ -40,7 +40,10 @@ class Router:
             assert time.monotonic() < until
             time.sleep(0.01)
 
+    token = None
+
     def ask(self, path, body=None, token=None):
+        token = token or self.token
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
         connection.request("GET" if body is None else "POST", path,
                            None if body is None else json.dumps(body),
@@ -237,6 +240,30 @@ def test_publishers_file(tmp_path):
     assert out.returncode == 2 and "publisher 0: model_name" in out.stderr, out
 
 
+def test_a_token_is_not_sent_to_any_url(tmp_path):
+    """Without auth.token_file every program of the host may register a URL: it receives no token of a publisher, also in its place."""
+    sent, file = tmp_path / "sent", tmp_path / "publishers.json"
+    sent.write_text("secret\n")
+    sent.chmod(0o600)
+    out = subprocess.run([str(executable()), "router-index", "--listen.port=0", f"--snapshot.token_file={sent}"],
+                         capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert out.returncode == 2 and "snapshot.token_file requires auth.token_file or publishers.file" in out.stderr, out
+    ours, theirs = Publisher(replay=False, snapshot=True), Publisher(replay=False, snapshot=True)
+    file.write_text(json.dumps([{"instance_id": 1, "model_name": "m", "endpoint": ours.endpoint, "snapshot_url": ours.snapshot_url}]))
+    router = Router(tmp_path, f"--snapshot.token_file={sent}", f"--publishers.file={file}")
+    router.register(2, theirs)
+    for p in ours, theirs:
+        p.send(p.store([1], None, TOKENS[:4]))
+    router.equals(1, ours)
+    router.equals(2, theirs)
+    router.register(1, theirs)
+    router.equals(1, theirs)
+    assert set(ours.shown) == {"Bearer secret"} and set(theirs.shown) == {None}
+    router.end()
+    for p in ours, theirs:
+        p.close()
+
+
 # ---- a store of Tierce as publisher
 
 CHUNKS, CHUNK_TOKENS, CELL = 16, 16, 64 << 10
@@ -339,6 +366,8 @@ def test_a_protected_snapshot(tmp_path):
     write(readers, f"read another {public}\n")
     write(tokens, f"read index {hashlib.sha256(b'secret').hexdigest()}\n")
     write(sent, "secret other-tenant\n")
+    access = tmp_path / "access"
+    write(access, f"admin a {hashlib.sha256(b'a').hexdigest()}\n")
     trusted.write_bytes((tmp_path / "other.pem").read_bytes())
     store = Store(tmp_path, "https", **{
         "kv_events.token_file": str(tokens), "kv_events.certificate": str(tmp_path / "server.pem"),
@@ -349,7 +378,8 @@ def test_a_protected_snapshot(tmp_path):
     store.store(1)
     replay, store.replay_endpoint = store.replay_endpoint, None  # so that only a snapshot can help
     router = Router(tmp_path, f"--snapshot.token_file={sent}", f"--snapshot.ca_file={trusted}",
-                    f"--curve.key_file={tmp_path / 'index.key'}")
+                    f"--curve.key_file={tmp_path / 'index.key'}", f"--auth.token_file={access}")
+    router.token = "a"
 
     def has_failed(*words):
         lines = [line for line in router.log.read_text().splitlines() if "event=snapshot_failed" in line]
