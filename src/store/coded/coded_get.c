@@ -566,26 +566,13 @@ static int begin_coded(struct tierce__coded_tier *t, struct tierce__store_req *r
     return 0;
 }
 
-static void ignore(struct tierce__store_req *req)
-{
-    bool *answered = req->arg;
-    *answered = true;
-}
-
 void tierce__coded_get_begin(struct tierce__coded_tier *t, struct tierce__store_req *req)
 {
-    bool answered = false;
-    struct tierce__store_req look = {.op = TIERCE__STORE_LOOKUP,
-                                     .deadline_ns = req->deadline_ns,
-                                     .done = ignore,
-                                     .arg = &answered,
-                                     .keys = req->keys,
-                                     .key_count = 1};
-    int rc = tierce__coded_pass(t, &look) ? 0 : TIERCE_E_CLOSED;
-    TIERCE_ASSERT(rc < 0 || answered); /* a disk has its index in memory */
+    struct tierce__store_req look;
+    int rc = tierce__coded_look(t, &look, req->keys, req->deadline_ns);
     if (rc == 0)
-        rc = look.status < 0 ? look.status : look.found == 0 ? TIERCE_E_MISS : 0;
-    if (rc == 0)
+        rc = TIERCE_E_MISS;
+    else if (rc > 0)
         rc = look.coded_bytes > 0 ? begin_coded(t, req, &look) : begin_raw(t, req);
     if (rc == 0)
         return;

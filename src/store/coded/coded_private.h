@@ -103,6 +103,7 @@ struct tierce__coded_tier {
     void *alloc_arg;
     uint64_t queue_bytes_max, staging_bytes_max;
     uint32_t decode_threads;
+    double measured_bytes;
     bool no_pool;
     _Atomic uint8_t *elements; /* by namespace: 0: not known yet, or the element + 1 */
 
@@ -186,7 +187,16 @@ bool tierce__coded_pass(struct tierce__coded_tier *t, struct tierce__store_req *
 /* A read of the device begins and ends. Under the lock. */
 void tierce__coded_device_begin(struct tierce__coded_tier *t);
 void tierce__coded_device_end(struct tierce__coded_tier *t, const struct tierce__store_req *inner);
-/* Whether decoding is slower than the device; logs it once. Under the lock. */
-bool tierce__coded_is_slow(struct tierce__coded_tier *t);
+/* Whether decoding is slower than the device. Under the lock. */
+bool tierce__coded_is_slow(const struct tierce__coded_tier *t);
+/* Logs it, with these speeds. No lock. */
+void tierce__coded_log_slow(const struct tierce__codec *codec, double decode, double device);
+/* The speeds in bytes a second, 0: not known. Under the lock. */
+double tierce__coded_decode_speed(const struct tierce__coded_tier *t);
+double tierce__coded_device_speed(const struct tierce__coded_tier *t);
+/* Whether the inner tier stores a chunk: a lookup of one key, which a disk answers at once from its
+ * index. Returns `found`, or the lookup's error. No lock. */
+TIERCE_MUSTUSE int tierce__coded_look(struct tierce__coded_tier *t, struct tierce__store_req *look,
+                                      const struct tierce__key *key, uint64_t deadline_ns);
 
 #endif

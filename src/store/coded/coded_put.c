@@ -107,6 +107,11 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
     enum tierce__element element = element_of(t, req->keys[0].ns);
     tierce__lock_take(&t->lock);
     enum tierce__coded_raw why = stays_raw(t, element);
+    /* Once. The tier may be gone when it is logged, after the lock. */
+    bool logs = why == TIERCE__CODED_RAW_SLOW && !t->slow_is_told;
+    t->slow_is_told |= logs;
+    const struct tierce__codec *codec = t->codec;
+    double decode = tierce__coded_decode_speed(t), device = tierce__coded_device_speed(t);
     bool must_queue = !tierce__list_empty(&t->puts); /* behind chunks that may be its parents */
     bool passes = t->closing || (why != TIERCE__CODED_RAWS && !must_queue);
     struct tierce__coded_put *p = NULL;
@@ -120,6 +125,8 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
     if ((p != NULL || passes) && why != TIERCE__CODED_RAWS && !t->closing)
         t->stats.raw_chunks[why]++;
     tierce__lock_drop(&t->lock);
+    if (logs)
+        tierce__coded_log_slow(codec, decode, device);
     if (p != NULL || passes)
         return p != NULL;
     req->status = TIERCE_E_FULL;
@@ -220,19 +227,10 @@ static void put_done(struct tierce__store_req *inner)
 }
 
 /* Whether the inner tier has the chunk already, so that encoding it would be in vain. */
-static void note_look(struct tierce__store_req *req)
-{
-    (void)req;
-}
-
 static bool is_stored(struct tierce__coded_put *p)
 {
-    struct tierce__store_req look = {.op = TIERCE__STORE_LOOKUP,
-                                     .deadline_ns = TIERCE__DEADLINE_NEVER,
-                                     .done = note_look,
-                                     .keys = &p->key,
-                                     .key_count = 1};
-    return tierce__coded_pass(p->tier, &look) && look.status == 0 && look.found == 1;
+    struct tierce__store_req look;
+    return tierce__coded_look(p->tier, &look, &p->key, TIERCE__DEADLINE_NEVER) > 0;
 }
 
 /* Encodes a chunk; p->coded stays NULL if it stays raw. */

@@ -8,12 +8,11 @@
 
 #include <errno.h>
 
-#define STAGING_BYTES (64u << 20)
-#define POOL_MIN      (1u << 20)
-#define STAGED_MAX    1024u /* buffers */
-/* What has to be read, and decoded, before the two speeds decide anything. */
-#define MEASURED_BYTES (64.0 * 1048576)
-/* Then older reads count half. */
+#define STAGING_BYTES  (64u << 20)
+#define POOL_MIN       (1u << 20)
+#define STAGED_MAX     1024u /* buffers */
+#define MEASURED_BYTES (64u << 20)
+/* After so many bytes older reads count half. */
 #define RECENT_BYTES (1024.0 * 1048576)
 
 static struct tierce__coded_tier *tier_of(struct tierce__tier *tier)
@@ -68,6 +67,28 @@ bool tierce__coded_pass(struct tierce__coded_tier *t, struct tierce__store_req *
     return true;
 }
 
+static void note_look(struct tierce__store_req *look)
+{
+    bool *answered = look->arg;
+    *answered = true;
+}
+
+int tierce__coded_look(struct tierce__coded_tier *t, struct tierce__store_req *look,
+                       const struct tierce__key *key, uint64_t deadline_ns)
+{
+    bool answered = false;
+    *look = (struct tierce__store_req){.op = TIERCE__STORE_LOOKUP,
+                                       .deadline_ns = deadline_ns,
+                                       .done = note_look,
+                                       .arg = &answered,
+                                       .keys = key,
+                                       .key_count = 1};
+    if (!tierce__coded_pass(t, look))
+        return TIERCE_E_CLOSED;
+    TIERCE_ASSERT(answered); /* a disk has its index in memory */
+    return look->status < 0 ? look->status : (int)look->found;
+}
+
 void tierce__coded_device_begin(struct tierce__coded_tier *t)
 {
     tierce__lock_assert_held(&t->lock);
@@ -91,33 +112,35 @@ void tierce__coded_device_end(struct tierce__coded_tier *t, const struct tierce_
     t->device_s /= 2;
 }
 
-static double device_speed(const struct tierce__coded_tier *t)
+double tierce__coded_device_speed(const struct tierce__coded_tier *t)
 {
-    return t->device_bytes >= MEASURED_BYTES && t->device_s > 0 ? t->device_bytes / t->device_s : 0;
+    return t->device_bytes >= t->measured_bytes && t->device_s > 0 ? t->device_bytes / t->device_s
+                                                                   : 0;
 }
 
-static double decode_speed(const struct tierce__coded_tier *t)
+double tierce__coded_decode_speed(const struct tierce__coded_tier *t)
 {
     const struct tierce__coded_stats *s = &t->stats;
-    if ((double)s->decoded_raw_bytes < MEASURED_BYTES || s->decode_ns == 0)
+    if ((double)s->decoded_raw_bytes < t->measured_bytes || s->decode_ns == 0)
         return 0;
     return (double)s->decoded_raw_bytes / ((double)s->decode_ns / 1e9) * t->decode_threads;
 }
 
 /* While a chunk is decoded the next is read, so a load takes as long as the slower of the two. */
-bool tierce__coded_is_slow(struct tierce__coded_tier *t)
+bool tierce__coded_is_slow(const struct tierce__coded_tier *t)
 {
-    double device = device_speed(t), decode = decode_speed(t);
+    double device = tierce__coded_device_speed(t), decode = tierce__coded_decode_speed(t);
     tierce__lock_assert_held(&t->lock);
-    if (device == 0 || decode == 0 || decode >= device)
-        return false;
-    if (!t->slow_is_told)
-        tierce__log(TIERCE_LOG_WARN, "codec_not_used",
-                    "codec=%s decode_MBps=%.0f device_MBps=%.0f effect=\"new chunks stay raw, "
-                    "because decoding them would make loads slower\"",
-                    t->codec->name, decode / 1e6, device / 1e6);
-    t->slow_is_told = true;
-    return true;
+    return device > 0 && decode > 0 && decode < device;
+}
+
+void tierce__coded_log_slow(const struct tierce__codec *codec, double decode, double device)
+{
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    tierce__log(TIERCE_LOG_WARN, "codec_not_used",
+                "codec=%s decode_MBps=%.0f device_MBps=%.0f effect=\"new chunks stay raw, because "
+                "decoding them would make loads slower\"",
+                codec->name, decode / 1e6, device / 1e6);
 }
 
 /* ---- submit ---------------------------------------------------------------------------------- */
@@ -213,8 +236,8 @@ void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_st
     tierce__lock_take(&t->lock);
     *out = t->stats;
     out->codec = t->codec;
-    out->device_bytes_per_s = device_speed(t);
-    out->decode_bytes_per_s = decode_speed(t);
+    out->device_bytes_per_s = tierce__coded_device_speed(t);
+    out->decode_bytes_per_s = tierce__coded_decode_speed(t);
     tierce__lock_drop(&t->lock);
 }
 
@@ -316,6 +339,7 @@ int tierce__coded_tier_open(struct tierce__tier **out, const struct tierce__code
     t->alloc_arg = opts->alloc_arg;
     t->queue_bytes_max = opts->queue_bytes_max > 0 ? opts->queue_bytes_max : STAGING_BYTES;
     t->staging_bytes_max = opts->staging_bytes_max > 0 ? opts->staging_bytes_max : STAGING_BYTES;
+    t->measured_bytes = (double)(opts->measured_bytes > 0 ? opts->measured_bytes : MEASURED_BYTES);
     t->decode_threads = tierce__processors() > 1 ? 2 : 1;
     if (opts->decode_threads > 0)
         t->decode_threads = opts->decode_threads;

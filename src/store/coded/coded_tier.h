@@ -38,6 +38,7 @@ struct tierce__coded_opts {
                                    has its own pool; 0: 64 MiB */
     bool no_pool;               /* not its own pool: for tests */
     uint32_t decode_threads;    /* 0: 2, or 1 on a machine with one processor */
+    uint64_t measured_bytes; /* read, and decoded, before the two speeds are compared; 0: 64 MiB */
 };
 
 /* Errors: -ENOMEM, TIERCE_E_ARGUMENT. */
