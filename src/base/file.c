@@ -195,6 +195,26 @@ static int why_failed(const struct tierce__new_file *file)
     return again ? -errno : -EIO;
 }
 
+/* Makes the rename durable. A folder that may be written and not read cannot be synchronized. */
+static int sync_folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char folder[PATH_MAX] = ".";
+    size_t bytes = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    if (bytes >= sizeof(folder))
+        return -ENAMETOOLONG;
+    if (bytes > 0) {
+        memcpy(folder, path, bytes);
+        folder[bytes] = '\0';
+    }
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == EACCES ? 0 : -errno;
+    int rc = fsync(fd) == 0 || errno == EINVAL ? 0 : -errno;
+    close(fd);
+    return rc;
+}
+
 int tierce__new_file_close(struct tierce__new_file *file, bool is_good)
 {
     if (file->file == NULL)
@@ -212,6 +232,8 @@ int tierce__new_file_close(struct tierce__new_file *file, bool is_good)
             rc = -errno;
         if (rc != 0 || !is_good)
             (void)unlink(file->beside);
+        else
+            rc = sync_folder_of(file->path);
     }
     tierce__free(file->beside);
     tierce__free(file->path);

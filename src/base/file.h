@@ -49,7 +49,7 @@ TIERCE_MUSTUSE int tierce__new_file_open(struct tierce__new_file *out, const cha
 
 /* Ends the file. If `is_good` and all was written, the new file is durable and replaces the old
  * one; otherwise it is removed. Accepts a zeroed one. Errors: negative errno (-EIO: a write failed
- * for an unknown reason). */
+ * for an unknown reason). If the folder alone could not be synchronized, the new file stays. */
 TIERCE_MUSTUSE int tierce__new_file_close(struct tierce__new_file *file, bool is_good);
 
 /* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. Thread: any. */

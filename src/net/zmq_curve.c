@@ -91,18 +91,19 @@ int tierce__zmq_curve_read(struct tierce__zmq_curve_pair *out, const char *param
     return rc;
 }
 
-/* Writes all of it, durably. */
-static int write_key(int fd, const char *secret_key)
+/* Replaces the empty file, durably; its permissions stay. */
+static int write_key(const char *path, const char *secret_key)
 {
-    char line[TIERCE__ZMQ_CURVE_TEXT_BYTES + 1];
-    int length = snprintf(line, sizeof(line), "%s\n", secret_key);
-    ssize_t written = write(fd, line, (size_t)length);
-    OPENSSL_cleanse(line, sizeof(line));
-    if (written < 0)
-        return -errno;
-    if (written != length)
-        return -ENOSPC;
-    return fsync(fd) == 0 ? 0 : -errno;
+    struct tierce__new_file file;
+    char buffer[2 * TIERCE__ZMQ_CURVE_TEXT_BYTES]; /* to be wiped, unlike a buffer of stdio's own */
+    int rc = tierce__new_file_open(&file, path);
+    if (rc < 0)
+        return rc;
+    (void)setvbuf(file.file, buffer, _IOFBF, sizeof(buffer));
+    bool is_good = fprintf(file.file, "%s\n", secret_key) > 0;
+    rc = tierce__new_file_close(&file, is_good);
+    OPENSSL_cleanse(buffer, sizeof(buffer));
+    return rc == 0 && !is_good ? -EIO : rc;
 }
 
 int tierce__zmq_curve_create(struct tierce__zmq_curve_pair *out, const char *path, char why[256])
@@ -119,11 +120,10 @@ int tierce__zmq_curve_create(struct tierce__zmq_curve_pair *out, const char *pat
                  error == EEXIST ? "; choose another FILE" : "");
         return -error;
     }
+    close(fd); /* the name is taken */
     int rc = zmq_curve_keypair(pair.public_key, pair.secret_key) == 0 ? 0 : -zmq_errno();
     if (rc == 0)
-        rc = write_key(fd, pair.secret_key);
-    if (close(fd) != 0 && rc == 0)
-        rc = -errno;
+        rc = write_key(path, pair.secret_key);
     if (rc == 0) {
         *out = pair;
     } else {

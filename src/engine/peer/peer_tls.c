@@ -51,8 +51,10 @@ int tierce__peer_tls_create(struct tierce__peer_tls **out, const struct tierce_c
     if (authority == NULL)
         return 0;
     struct tierce__peer_tls *tls = tierce__calloc(1, sizeof(*tls));
-    if (tls == NULL)
+    if (tls == NULL) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "peers.ca: out of memory");
         return -ENOMEM;
+    }
     int rc = tierce__tls_client_context(&tls->client, authority, &none, fault);
     if (rc == 0 && own.certificate != NULL)
         rc = tierce__tls_server_context(&tls->server, &own, fault);

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/list.h"
 #include "base/threads/lock.h"
 #include "base/log/log_repeat.h"
@@ -10,7 +11,9 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <tierce/status.h>
 #include <unistd.h>
 
@@ -296,6 +299,48 @@ START_TEST(a_message_that_is_left_out_returns)
 }
 END_TEST
 
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+static int synced_files, synced_folders;
+
+int __wrap_fsync(int fd)
+{
+    struct stat st;
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    synced_files += S_ISREG(st.st_mode);
+    synced_folders += S_ISDIR(st.st_mode);
+    return __real_fsync(fd);
+}
+
+/* Its content, and then its name. */
+START_TEST(a_new_file_is_durable)
+{
+    char folder[] = "/tmp/tierce-test-XXXXXX", *text;
+    struct tierce__new_file file;
+    size_t bytes;
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char *path = tierce__join_path(folder, "new");
+    for (int i = 1; i <= 2; i++) {
+        ck_assert_int_eq(tierce__new_file_open(&file, path), 0);
+        ck_assert_int_gt(fprintf(file.file, "%d", i), 0);
+        ck_assert_int_eq(synced_folders, i - 1);
+        ck_assert_int_eq(tierce__new_file_close(&file, true), 0);
+        ck_assert_int_eq(synced_files, i);
+        ck_assert_int_eq(synced_folders, i);
+    }
+    ck_assert_int_eq(tierce__read_file(&text, &bytes, path, 16), 0);
+    ck_assert_str_eq(text, "2");
+    tierce__free(text);
+    /* One that is given up is removed, and nothing is renamed. */
+    ck_assert_int_eq(tierce__new_file_open(&file, path), 0);
+    ck_assert_int_eq(tierce__new_file_close(&file, false), 0);
+    ck_assert_int_eq(synced_folders, 2);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(rmdir(folder), 0);
+    tierce__free(path);
+}
+END_TEST
+
 START_TEST(log_filters_formats_and_limits)
 {
     tierce_set_log_fn(count_event, NULL, TIERCE_LOG_INFO);
@@ -388,6 +433,7 @@ int main(void)
     tcase_add_test_raise_signal(t, taking_locks_together_in_the_wrong_order_panics, SIGABRT);
     tcase_add_test(t, the_same_message_passes_once_a_minute);
     tcase_add_test(t, a_message_that_is_left_out_returns);
+    tcase_add_test(t, a_new_file_is_durable);
     tcase_add_test(t, log_filters_formats_and_limits);
     tcase_add_test(t, the_lowest_level_is_set);
     tcase_add_test(t, lines_begin_with_the_time);
