@@ -15,6 +15,7 @@
 #include "engine/handover/handover_hosts.h"
 #include "engine/handover/handover_landing.h"
 #include "engine/handover/handover_ranges.h"
+#include "engine/handover/handover_token.h"
 #include "engine/observe/inbox_metrics.h"
 #include "engine/observe/operate.h"
 #include "engine/view.h"
@@ -84,23 +85,12 @@ struct tierce__inbox {
 
 /* ---- tickets --------------------------------------------------------------------------------- */
 
-/* Compares all characters, so that the time does not depend on how many are right. */
-static bool is_token(const struct ticket *ticket, const char *token, size_t bytes)
-{
-    unsigned differ = 0;
-    if (bytes != TIERCE__TICKET_BYTES - 1)
-        return false;
-    for (size_t i = 0; i < bytes; i++)
-        differ |= (unsigned char)(ticket->token[i] ^ token[i]);
-    return differ == 0;
-}
-
 static struct ticket *find_ticket(struct tierce__inbox *inbox, const char *token, size_t bytes)
 {
     tierce__lock_assert_held(&inbox->lock);
     TIERCE__LIST_FOR_EACH (it, &inbox->tickets) {
         struct ticket *ticket = TIERCE__CONTAINER_OF(it, struct ticket, node);
-        if (is_token(ticket, token, bytes))
+        if (tierce__is_token(ticket->token, token, bytes))
             return ticket;
     }
     return NULL;

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/threads/threads.h"
+#include "engine/handover/handover_token.h"
 #include "engine/view.h"
 #include "engine/waterfall.h"
 
@@ -28,23 +29,12 @@ struct offer {
     struct tierce__list calls; /* reads that wait until it is */
 };
 
-/* Compares all characters, so that the time does not depend on how many are right. */
-static bool is_token(const struct offer *offer, const char *token, size_t bytes)
-{
-    unsigned differ = 0;
-    if (strlen(offer->token) != bytes)
-        return false;
-    for (size_t i = 0; i < bytes; i++)
-        differ |= (unsigned char)(offer->token[i] ^ token[i]);
-    return differ == 0;
-}
-
 /* Under the lock. */
 static struct offer *find_offer(struct tierce__offers *offers, const char *token, size_t bytes)
 {
     TIERCE__LIST_FOR_EACH (it, &offers->offers) {
         struct offer *offer = TIERCE__CONTAINER_OF(it, struct offer, node);
-        if (is_token(offer, token, bytes))
+        if (tierce__is_token(offer->token, token, bytes))
             return offer;
     }
     return NULL;

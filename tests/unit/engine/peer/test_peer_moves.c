@@ -186,6 +186,25 @@ static void make_reports(void)
     ck_assert_int_eq(ox_put(bare_space, "of bare", seed, 300000), 0);
 }
 
+/* Whether the command has ended, with this result. */
+static bool has_moved(const Meta__GetCommandRequest *get, int64_t chunks, const char *message)
+{
+    static unsigned asked;
+    Meta__GetCommandResponse *reply = (Meta__GetCommandResponse *)ask(
+        "GetCommand", &get->base, &meta__get_command_response__descriptor);
+    bool has_ended = reply->state >= META__COMMAND_STATE__CS_DONE;
+    bool is_done = reply->state == META__COMMAND_STATE__CS_DONE;
+    if (has_ended)
+        ck_assert_msg(is_done == (chunks > 0) && reply->chunks == chunks &&
+                          reply->left_out == CHUNKS - chunks &&
+                          strstr(reply->message, message) != NULL,
+                      "%lld: %s", (long long)reply->chunks, reply->message);
+    tierce__proto_free(&reply->base);
+    if (!has_ended && asked++ % 16 == 0) /* more chunks would displace others */
+        make_reports();
+    return has_ended;
+}
+
 /* Moves all chunks, from disk to memory if `to` is `from`, and checks the result. "": any message.
  */
 static void move(unsigned from, unsigned to, bool keeps, int64_t chunks, const char *message)
@@ -211,22 +230,7 @@ static void move(unsigned from, unsigned to, bool keeps, int64_t chunks, const c
     Meta__GetCommandRequest get = META__GET_COMMAND_REQUEST__INIT;
     get.command = given->command;
     tierce__proto_free(&given->base);
-    for (;;) {
-        Meta__GetCommandResponse *reply = (Meta__GetCommandResponse *)ask(
-            "GetCommand", &get.base, &meta__get_command_response__descriptor);
-        bool has_ended = reply->state >= META__COMMAND_STATE__CS_DONE;
-        bool is_done = reply->state == META__COMMAND_STATE__CS_DONE;
-        if (has_ended)
-            ck_assert_msg(is_done == (chunks > 0) && reply->chunks == chunks &&
-                              reply->left_out == CHUNKS - chunks &&
-                              strstr(reply->message, message) != NULL,
-                          "%lld: %s", (long long)reply->chunks, reply->message);
-        tierce__proto_free(&reply->base);
-        if (has_ended)
-            return;
-        make_reports();
-        usleep(20000); /* between two questions */
-    }
+    WAIT_FOR(has_moved(&get, chunks, message));
 }
 
 START_TEST(chunks_move_from_engine_to_engine)
