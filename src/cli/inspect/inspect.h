@@ -34,6 +34,9 @@ struct tierce__inspect_namespace {
     struct tierce__inspect_sums sums;
     size_t shard_count;
     struct tierce__inspect_shard *shards; /* [shard_count] in the order they were met */
+    uint64_t coded_offset; /* in the data file, of the last coded chunk that was met, */
+    uint64_t coded_bytes;  /* and its length; 0: there is none */
+    const char *codec;     /* in its header; NULL: not readable, or unknown to this build */
 };
 
 struct tierce__inspect {

@@ -102,16 +102,19 @@ static void print_line(const char *name, const char *value, FILE *out)
         fprintf(out, "  %-8s %s\n", name, value);
 }
 
-/* Chunks that are stored in fewer bytes; the element is that with which new ones are encoded. */
-static void print_coded(const struct tierce__inspect_sums *sums, const char *text, FILE *out)
+/* Chunks that are stored in fewer bytes. The codec is that of one of them, the element that with
+ * which new ones are encoded. */
+static void print_coded(const struct tierce__inspect_namespace *item, const char *text, FILE *out)
 {
+    const struct tierce__inspect_sums *sums = &item->sums;
     char dtype[VALUE_BYTES], coded[32], raw[32];
     if (sums->coded_chunks == 0)
         return;
     short_field(dtype, text, "kv_dtype");
     tierce__human_bytes(coded, sizeof(coded), sums->coded_bytes);
     tierce__human_bytes(raw, sizeof(raw), sums->coded_raw_bytes);
-    fprintf(out, "  coded    %" PRIu64 " of these as %s, %s in place of %s\n", sums->coded_chunks,
+    fprintf(out, "  coded    %" PRIu64 " of these by %s as %s, %s in place of %s\n",
+            sums->coded_chunks, item->codec != NULL ? item->codec : "an unknown codec",
             tierce__element_name(tierce__element_of_dtype(dtype)), coded, raw);
 }
 
@@ -150,7 +153,7 @@ static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, 
                 tokens, tokens * number_field(text, "chunk_blocks"),
                 number_field(text, "layer_count"));
     fprintf(out, "  chunks   %" PRIu64 ", %s\n", item->sums.chunks, bytes);
-    print_coded(&item->sums, text, out);
+    print_coded(item, text, out);
     print_ages(inspect, &item->sums, "  ", out);
     print_shards(item, out);
 }

@@ -5,10 +5,14 @@
 #include "cli/cli.h"
 #include "base/assert.h"
 #include "cli/inspect/inspect.h"
+#include "core/chunk/header.h"
+#include "core/codec/codec.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <tierce/version.h>
 
 static void add(struct tierce__inspect_sums *sums, const struct tierce__disk_entry *entry)
@@ -75,6 +79,10 @@ static bool visit(void *arg, const struct tierce__disk_entry *entry)
     add(&scan->inspect->sums, entry);
     add(&item->sums, entry);
     add(&shard->sums, entry);
+    if (entry->raw_bytes > 0) {
+        item->coded_offset = entry->offset;
+        item->coded_bytes = entry->object_bytes;
+    }
     return true;
 }
 
@@ -137,6 +145,42 @@ static int check_journal(struct tierce__inspect *inspect)
     return rc;
 }
 
+/* ---- codecs --------------------------------------------------------------------------------- */
+
+#define HEADER_MAX (1u << 20) /* of a header that is read for its codec */
+
+/* The journal does not state the codec, so the header of a coded chunk is read. Another process may
+ * have overwritten it since; then the codec stays unknown. */
+static int read_codec(struct tierce__inspect_namespace *item, int fd)
+{
+    uint64_t bytes = item->coded_bytes < HEADER_MAX ? item->coded_bytes : HEADER_MAX;
+    uint8_t *header = tierce__alloc_aligned(64, bytes);
+    struct tierce__chunk_info info;
+    uint32_t number;
+    if (header == NULL)
+        return -ENOMEM;
+    if (pread(fd, header, bytes, (off_t)item->coded_offset) == (ssize_t)bytes &&
+        tierce__chunk_parse_coded(&info, &number, header, bytes) == 0) {
+        const struct tierce__codec *codec = tierce__codec_numbered(number);
+        item->codec = codec != NULL ? codec->name : NULL;
+    }
+    tierce__free(header);
+    return 0;
+}
+
+/* Without the data file all codecs stay unknown. */
+static int read_codecs(struct tierce__inspect *inspect, const char *data)
+{
+    int rc = 0, fd = inspect->sums.coded_chunks > 0 ? open(data, O_RDONLY | O_CLOEXEC) : -1;
+    for (size_t i = 0; fd >= 0 && rc == 0 && i < inspect->count; i++) {
+        if (inspect->items[i].coded_bytes > 0)
+            rc = read_codec(&inspect->items[i], fd);
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
 /* ---- all ------------------------------------------------------------------------------------ */
 
 int tierce__inspect_scan(struct tierce__inspect *out, const char *path)
@@ -159,8 +203,9 @@ int tierce__inspect_scan(struct tierce__inspect *out, const char *path)
         return -ENOMEM;
     if (stat(data, &st) == 0)
         out->data_bytes = (uint64_t)st.st_size;
+    rc = read_codecs(out, data);
     tierce__free(data);
-    return 0;
+    return rc;
 }
 
 void tierce__inspect_clear(struct tierce__inspect *inspect)

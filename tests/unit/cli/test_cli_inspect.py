@@ -65,7 +65,7 @@ class Inspect(CliCase):
 
     def test_coded_chunks_are_told_and_verified(self):
         folder = self.make(kind=["coded"])
-        self.check(0, "inspect", folder, "--verify", out=["coded    16 of these as bf16, ", "verified 20 chunks"])
+        self.check(0, "inspect", folder, "--verify", out=["coded    16 of these by lossless as bf16, ", "verified 20 chunks"])
         data = json.loads(self.check(0, "inspect", "--json", folder).stdout)
         self.assertEqual((data["coded_chunks"], data["coded_raw_bytes"]), (20, 20 * CHUNK_BYTES))
         self.assertEqual(data["coded_bytes"], data["bytes"])
