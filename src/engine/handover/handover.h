@@ -75,8 +75,8 @@ struct tierce__inbox *tierce__handover_inbox(struct tierce__handover *handover);
 
 /* Begins an offer of `ms` (at most TIERCE_PIN_MS_MAX) that is not open yet: a read of it waits
  * until it is opened or withdrawn, or until the read's deadline. [in] token: 16 to 64 characters
- * that cannot be guessed. Errors: TIERCE_E_ARGUMENT (the token), TIERCE_E_LIMIT (there are too many
- * offers), -ENOMEM. */
+ * that cannot be guessed. Errors: TIERCE_E_ARGUMENT (the token), TIERCE_E_CONFIG (the node was
+ * restarted with, or without, TLS: logged), TIERCE_E_LIMIT (there are too many offers), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__handover_expect(struct tierce__handover *handover, const char *token,
                                            uint32_t ms);
 /* Pins what chain[0, to_block) requires of a view until the offer ends, once for each view. Returns

@@ -2,11 +2,13 @@
 #include "engine/handover/handover_lent.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/log/log_repeat.h"
 #include "engine/node_client/client.h"
 #include "engine/view.h"
 
@@ -18,29 +20,38 @@ _Static_assert(TIERCE__HANDOVER_WHY_BYTES == TIERCE__CLIENT_WHY_BYTES, "why is p
 struct tierce__lent {
     struct tierce_engine *engine;
     char host[HOST_MAX + 1];
+    /* As the first node answered: offers name them, so they do not change. */
     uint16_t port;
     bool uses_tls;
+    _Atomic bool has_changed; /* the node of now answered otherwise; release, acquire */
 };
 
 /* ---- offers ---------------------------------------------------------------------------------- */
 
-static int serve(struct tierce__lent *lent, char why[TIERCE__HANDOVER_WHY_BYTES])
+static int serve(struct tierce__lent *lent, struct tierce__native_handed *said,
+                 char why[TIERCE__HANDOVER_WHY_BYTES])
 {
-    struct tierce__native_handed said;
     const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_SERVE,
                                             .port = lent->port,
                                             .timeout_ms = SHORT_MS,
                                             .host = lent->host,
                                             .token = "",
                                             .why = ""};
-    int rc = tierce__client_hand_over(lent->engine, NULL, NULL, &ask, &said, why);
-    if (rc < 0)
-        return rc;
-    if (said.number == 0 || said.number > UINT16_MAX)
-        return TIERCE_E_FORMAT;
-    lent->port = (uint16_t)said.number;
-    lent->uses_tls = said.uses_tls == 1;
-    return 0;
+    int rc = tierce__client_hand_over(lent->engine, NULL, NULL, &ask, said, why);
+    return rc == 0 && (said->number == 0 || said->number > UINT16_MAX) ? TIERCE_E_FORMAT : rc;
+}
+
+/* Another node, which has no server of this client. */
+static int serve_again(struct tierce__lent *lent)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said;
+    int rc = serve(lent, &said, why);
+    if (rc == 0)
+        atomic_store_explicit(&lent->has_changed,
+                              said.number != lent->port || (said.uses_tls == 1) != lent->uses_tls,
+                              memory_order_release);
+    return rc;
 }
 
 int tierce__lent_start(struct tierce__lent **out, struct tierce_engine *engine, const char *host,
@@ -54,12 +65,16 @@ int tierce__lent_start(struct tierce__lent **out, struct tierce_engine *engine, 
     lent->engine = engine;
     lent->port = port;
     snprintf(lent->host, sizeof(lent->host), "%s", host);
-    int rc = serve(lent, why);
-    if (rc < 0)
+    struct tierce__native_handed said;
+    int rc = serve(lent, &said, why);
+    if (rc < 0) {
         tierce__free(lent);
-    else
-        *out = lent;
-    return rc;
+        return rc;
+    }
+    lent->port = (uint16_t)said.number;
+    lent->uses_tls = said.uses_tls == 1;
+    *out = lent;
+    return 0;
 }
 
 uint16_t tierce__lent_port(const struct tierce__lent *lent)
@@ -87,17 +102,25 @@ static int ask_node(struct tierce__lent *lent, const struct tierce_view *view,
 
 int tierce__lent_expect(struct tierce__lent *lent, const char *token, uint32_t ms)
 {
-    char why[TIERCE__HANDOVER_WHY_BYTES];
     const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_EXPECT,
                                             .timeout_ms = ms,
                                             .host = "",
                                             .token = token,
                                             .why = ""};
     int rc = ask_node(lent, NULL, NULL, &ask, NULL);
-    if (rc != TIERCE_E_CLOSED)
+    if (rc == TIERCE_E_CLOSED) {
+        rc = serve_again(lent);
+        if (rc == 0)
+            rc = ask_node(lent, NULL, NULL, &ask, NULL);
+    }
+    if (rc != 0 || !atomic_load_explicit(&lent->has_changed, memory_order_acquire))
         return rc;
-    rc = serve(lent, why); /* another node: it knows nothing of our server */
-    return rc == 0 ? ask_node(lent, NULL, NULL, &ask, NULL) : rc;
+    tierce__lent_withdraw(lent, token);
+    tierce__log_repeated(TIERCE_LOG_WARN, "handover_node_changed",
+                         "err=\"the node was restarted %s TLS between engines (peers.ca)\" "
+                         "consequence=\"prompts are not handed over: restart this engine\"",
+                         lent->uses_tls ? "without" : "with");
+    return TIERCE_E_CONFIG;
 }
 
 int64_t tierce__lent_pin(struct tierce__lent *lent, struct tierce_view *view,
