@@ -23,9 +23,10 @@
 #define TURN_BATCHES   256u /* before other publishers have their turn */
 #define SNAPSHOT_MS    2    /* between two steps of a snapshot */
 #define REFUSED_MS     2000 /* until the next attempt after a refusal */
-#define REFUSALS                                                                                   \
-    (ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |                  \
-     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+#define REFUSALS       (ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+#define EVENTS                                                                                     \
+    (ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | REFUSALS |                           \
+     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 
 struct tierce__subscriber {
     struct tierce__subscriber_opts opts;
@@ -77,8 +78,7 @@ static int watch(struct tierce__subscriber *s, char why[256])
     char name[64];
     snprintf(name, sizeof(name), "inproc://router-monitor-%" PRIu64,
              atomic_fetch_add_explicit(&names, 1, memory_order_relaxed));
-    if (zmq_socket_monitor(s->sub, name,
-                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | REFUSALS) != 0)
+    if (zmq_socket_monitor(s->sub, name, EVENTS) != 0)
         return -errno;
     return open_socket(&s->monitor, s, ZMQ_PAIR, name, why);
 }
@@ -231,12 +231,16 @@ static bool read_message(struct message *message, uint64_t *number, const void *
 static void begin_replay(struct tierce__subscriber *s, uint64_t from)
 {
     uint8_t number[8];
-    char why[256];
+    char why[256] = "";
     for (unsigned i = 0; i < 8; i++)
         number[i] = (uint8_t)(from >> (8 * (7 - i)));
-    if (open_socket(&s->dealer, s, ZMQ_DEALER, s->opts.replay, why) < 0 ||
-        zmq_send(s->dealer, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
-        zmq_send(s->dealer, number, sizeof(number), ZMQ_DONTWAIT) < 0) {
+    int rc = open_socket(&s->dealer, s, ZMQ_DEALER, s->opts.replay, why);
+    if (rc == 0 && (zmq_send(s->dealer, "", 0, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
+                    zmq_send(s->dealer, number, sizeof(number), ZMQ_DONTWAIT) < 0))
+        rc = -errno;
+    if (rc < 0) {
+        tierce__log_repeated(TIERCE_LOG_WARN, "replay_failed", "endpoint=%s why=\"%.200s\"",
+                             s->opts.replay, why[0] != '\0' ? why : zmq_strerror(-rc));
         close_dealer(s);
         tierce__follower_replay_end(s->opts.follower, false, tierce__now_ns());
     }
@@ -364,11 +368,32 @@ static void connect_again(struct tierce__subscriber *s)
     char why[256] = "";
     if (s->again_ns == 0 || tierce__now_ns() < s->again_ns)
         return;
+    tierce__follower_connected(s->opts.follower, false, tierce__now_ns());
     close_live(s);
     int rc = open_live(s, why);
-    if (rc < 0)
-        close_live(s);
     s->again_ns = rc < 0 ? tierce__deadline_in_ms(REFUSED_MS) : 0;
+    if (rc == 0)
+        return;
+    close_live(s);
+    tierce__log_repeated(TIERCE_LOG_WARN, "publisher_connect_failed", "endpoint=%s why=\"%.200s\"",
+                         s->opts.endpoint, why[0] != '\0' ? why : zmq_strerror(-rc));
+}
+
+static void see_event(struct tierce__subscriber *s, uint16_t event)
+{
+    bool is_connected = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    if (is_connected)
+        s->again_ns = 0;
+    if (is_connected || event == ZMQ_EVENT_DISCONNECTED)
+        tierce__follower_connected(s->opts.follower, is_connected, tierce__now_ns());
+    else if ((event & REFUSALS) != 0)
+        note_refusal(s);
+    else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) /* libzmq connects again by itself */
+        tierce__log_repeated(TIERCE_LOG_WARN, "publisher_handshake_cut",
+                             "endpoint=%s hint=\"the publisher closed the connection during the "
+                             "handshake, as one that is restarted does; if this goes on, check the "
+                             "endpoint and server_key\"",
+                             s->opts.endpoint);
 }
 
 /* An event has its number in the first two bytes of the first frame. */
@@ -379,12 +404,8 @@ static void see_connection(struct tierce__subscriber *s)
         uint16_t event = 0;
         if (zmq_msg_size(&message.frames[0]) >= sizeof(event))
             memcpy(&event, zmq_msg_data(&message.frames[0]), sizeof(event));
-        if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED || event == ZMQ_EVENT_DISCONNECTED)
-            tierce__follower_connected(s->opts.follower, event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED,
-                                       tierce__now_ns());
-        else if ((event & REFUSALS) != 0)
-            note_refusal(s);
         drop_message(&message);
+        see_event(s, event);
     }
 }
 

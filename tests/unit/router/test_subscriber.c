@@ -16,7 +16,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 #include <zmq.h>
 
 enum { LIMIT_MS = 30000 };
@@ -193,6 +196,69 @@ START_TEST(without_its_key)
 }
 END_TEST
 
+/* Accepts connections and closes them during their handshakes, as a publisher that is restarted. */
+static int listen_and_cut(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s/pub", folder);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof(address)), 0);
+    ck_assert_int_eq(listen(fd, 8), 0);
+    return fd;
+}
+
+static bool cut_one(int fd)
+{
+    int connection = accept(fd, NULL, NULL);
+    if (connection >= 0)
+        (void)close(connection);
+    return true;
+}
+
+/* Whether nothing is due without an event. */
+static bool is_at_rest(struct tierce__subscriber *s)
+{
+    zmq_pollitem_t items[TIERCE__SUBSCRIBER_ITEMS];
+    long wait_ms = LIMIT_MS;
+    (void)tierce__subscriber_items(s, items, &wait_ms);
+    return wait_ms == LIMIT_MS;
+}
+
+/* libzmq connects again by itself then: the next connection is left alone, with its batches. */
+START_TEST(a_handshake_that_is_cut)
+{
+    int fd = listen_and_cut();
+    struct tierce__subscriber *s = opened("", "");
+    WAIT_WITHIN(LIMIT_MS, cut_one(fd) && turn(s) && recorded("publisher_handshake_cut") > 0);
+    ck_assert(is_at_rest(s));
+    ck_assert_uint_eq(recorded("publisher_refused"), 0);
+    ck_assert_int_eq(close(fd), 0);
+    ck_assert_int_eq(unlink(endpoint + strlen("ipc://")), 0);
+    start_publisher(false);
+    WAIT_WITHIN(LIMIT_MS, turn(s) && is_connected());
+    ck_assert(is_at_rest(s));
+    WAIT_WITHIN(LIMIT_MS, turn(s) && has_batch());
+    tierce__subscriber_close(s);
+}
+END_TEST
+
+/* The log names the reason of a connection that cannot be made again. */
+START_TEST(a_key_that_is_gone)
+{
+    allow(server_pair.public_key);
+    start_publisher(true);
+    struct tierce__subscriber *s = opened("team", server_pair.public_key);
+    tierce__snapshot_tokens_replace(&keys, NULL);
+    WAIT_WITHIN(LIMIT_MS, turn(s) && recorded("publisher_connect_failed") > 0);
+    ck_assert_uint_gt(recorded_with("publisher_connect_failed", "curve.key_file has no key"), 0);
+    tierce__snapshot_tokens_replace(&keys, tierce__strdup(key_text));
+    allow(index_pair.public_key);
+    WAIT_WITHIN(LIMIT_MS, turn(s) && is_connected());
+    tierce__subscriber_close(s);
+}
+END_TEST
+
 /* The end of a subscriber while its connection is made must not block libzmq's thread, which all
  * publishers share. */
 START_TEST(an_end_during_a_handshake)
@@ -212,4 +278,5 @@ START_TEST(an_end_during_a_handshake)
 END_TEST
 
 CHECK_MAIN("subscriber", .seconds = 110, .setup = setup, .teardown = teardown, .at_once = true,
-           .tests = {an_encrypted_stream, without_its_key, an_end_during_a_handshake})
+           .tests = {an_encrypted_stream, without_its_key, a_handshake_that_is_cut,
+                     a_key_that_is_gone, an_end_during_a_handshake})
