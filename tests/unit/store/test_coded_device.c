@@ -44,9 +44,16 @@ static struct {
     unsigned held_count;
 } device = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
+/* While holds_put, the thread that puts is held. */
+static _Atomic bool holds_put, put_is_held;
+
 static void device_submit(struct tierce__tier *tier, struct tierce__store_req *req)
 {
     (void)tier;
+    if (req->op == TIERCE__STORE_PUT) {
+        atomic_store(&put_is_held, true);
+        WAIT_FOR(!atomic_load(&holds_put));
+    }
     pthread_mutex_lock(&device.mutex);
     int status = req->op == TIERCE__STORE_GET ? device.status : 1;
     bool holds = req->op == TIERCE__STORE_GET && device.holds;
@@ -262,6 +269,52 @@ START_TEST(a_deadline_that_passes_before_the_decoder_does_not_count)
 }
 END_TEST
 
+static void begin_put(unsigned i, uint64_t n, uint64_t deadline_ns)
+{
+    get_keys[i] = store_key(&s, n);
+    gets[i] = (struct tierce__store_req){.op = TIERCE__STORE_PUT,
+                                         .deadline_ns = deadline_ns,
+                                         .done = store_done,
+                                         .arg = &get_wait,
+                                         .keys = &get_keys[i],
+                                         .key_count = 1,
+                                         .object_bytes = coded_bytes(&s),
+                                         .block_count = CODED_BLOCKS};
+    ck_assert_int_eq(tierce__pool_alloc(s.pool, &gets[i].buf, coded_bytes(&s)), 0);
+    coded_make(&s, gets[i].buf->data, n, CODED_VALUES);
+    s.tier->ops->submit(s.tier, &gets[i]);
+}
+
+/* A put is being passed on: its deletion waits for it, and the deadline of the next put passes. */
+START_TEST(requests_wait_for_a_put_that_is_passed_on)
+{
+    open_on_device(&(struct tierce__coded_opts){.codec = lossless});
+    atomic_store(&holds_put, true);
+    begin_put(0, 3, TIERCE__DEADLINE_NEVER);
+    WAIT_FOR(atomic_load(&put_is_held));
+    begin_put(1, 4, tierce__now_ns() + 1);
+    gets[2] = (struct tierce__store_req){.op = TIERCE__STORE_DELETE,
+                                         .deadline_ns = TIERCE__DEADLINE_NEVER,
+                                         .done = store_done,
+                                         .arg = &get_wait,
+                                         .keys = &get_keys[0],
+                                         .key_count = 1};
+    s.tier->ops->submit(s.tier, &gets[2]);
+    pthread_mutex_lock(&get_wait.mutex);
+    ck_assert_int_eq(get_wait.dones, 0);
+    pthread_mutex_unlock(&get_wait.mutex);
+    atomic_store(&holds_put, false);
+    await_gets(3);
+    ck_assert(gets[0].status == 0 || gets[0].status == TIERCE_E_CANCELLED);
+    ck_assert_int_eq(gets[1].status, TIERCE_E_DEADLINE);
+    ck_assert(gets[1].repeats); /* not the device's failure */
+    ck_assert(!store_has(&s, 3));
+    ck_assert(!store_has(&s, 4));
+    tierce__buf_release(gets[0].buf);
+    tierce__buf_release(gets[1].buf);
+}
+END_TEST
+
 static _Atomic unsigned slow_is_logged;
 
 static void read_stats_in_log(void *arg, enum tierce_log_level level, const char *event,
@@ -299,4 +352,5 @@ CHECK_MAIN("coded_device", .seconds = 60, .at_once = true, .setup = setup, .tear
                      no_read_is_answered_without_the_device,
                      a_deadline_that_passes_in_a_queue_does_not_count,
                      a_deadline_that_passes_before_the_decoder_does_not_count,
+                     requests_wait_for_a_put_that_is_passed_on,
                      a_codec_that_is_slower_than_the_device_is_not_used})
