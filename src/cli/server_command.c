@@ -94,7 +94,7 @@ void tierce__cli_server_wait(const struct tierce__cli_server *server, const sigs
                              int (*reload)(void *arg, char why[256]), void *arg)
 {
     char why[256];
-    int got;
+    int got = 0;
     while (sigwait(signals, &got) != 0 || got == SIGHUP)
         if (got == SIGHUP && reload(arg, why) != 0)
             tierce__cli_server_refused(server, why);

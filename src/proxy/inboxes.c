@@ -22,6 +22,7 @@ struct tierce__inbox_of {
     uint64_t ask_ns;     /* not before */
     uint32_t pause_ms;   /* before it is asked after the next failure; 0: RETRY_MS */
     bool is_asked;       /* its answer is due */
+    bool is_lost;        /* its connection failed, and no check has passed since */
     bool is_restarted; /* since it was asked: the answer's tickets are those of the previous process
                         */
 };
@@ -107,6 +108,8 @@ void tierce__inboxes_answered(struct tierce__inboxes *inboxes, uint32_t index,
     bool has_tickets = answer.length > 0 && read_inbox(inbox, answer, now_ns);
     if (inbox->is_restarted)
         inbox->count = 0;
+    else if (has_tickets)
+        inbox->is_lost = false;
     inbox->is_asked = inbox->is_restarted = false;
     uint32_t pause_ms = answer.length > 0     ? TIERCE__INBOX_PAUSE_MS
                         : inbox->pause_ms > 0 ? inbox->pause_ms
@@ -126,6 +129,20 @@ void tierce__inboxes_forget(struct tierce__inboxes *inboxes, uint32_t index)
     struct tierce__inbox_of *inbox = &inboxes->items[index];
     explicit_bzero(inbox->tickets, sizeof(inbox->tickets));
     inbox->count = 0;
+    inbox->is_lost = true;
     inbox->is_restarted = inbox->is_asked;
+    tierce__lock_drop(&inboxes->lock);
+}
+
+void tierce__inboxes_returned(struct tierce__inboxes *inboxes, uint32_t index)
+{
+    TIERCE_ASSERT(index < inboxes->count);
+    tierce__lock_take(&inboxes->lock);
+    struct tierce__inbox_of *inbox = &inboxes->items[index];
+    if (inbox->is_lost && !inbox->is_asked) { /* else a later check does it, after the answer */
+        inbox->is_lost = false;
+        inbox->ask_ns = 0;
+        inbox->pause_ms = 0;
+    }
     tierce__lock_drop(&inboxes->lock);
 }

@@ -60,5 +60,8 @@ void tierce__inboxes_answered(struct tierce__inboxes *inboxes, uint32_t index,
 /* An engine may have been restarted: its tickets are dropped, also those of an answer that is due.
  * The engine is asked again. */
 void tierce__inboxes_forget(struct tierce__inboxes *inboxes, uint32_t index);
+/* An engine has passed a check. If its inbox was forgotten before, the engine is asked without the
+ * pause that its failures made. */
+void tierce__inboxes_returned(struct tierce__inboxes *inboxes, uint32_t index);
 
 #endif

@@ -43,7 +43,8 @@ static void skip(struct probe *probe, const char *why)
 static void done(void *arg, int rc, const char *why)
 {
     struct probe *probe = arg;
-    const struct tierce__proxy_config *config = probe->probes->proxy->config;
+    struct tierce__proxy *proxy = probe->probes->proxy;
+    const struct tierce__proxy_config *config = proxy->config;
     char text[64];
     long status = tierce__fetch_status(probe->fetch);
     if (rc == 0 && status >= 500) {
@@ -56,8 +57,11 @@ static void done(void *arg, int rc, const char *why)
         return;
     }
     probe->next_ns = tierce__deadline_in_ms(config->health_interval_ms);
-    tierce__engine_checked(probe->engine, rc == 0 && status < 500, config->health_failures, why);
-    tierce__proxy_forget_inbox(probe->probes->proxy, probe->engine, rc);
+    bool is_healthy = rc == 0 && status < 500;
+    tierce__engine_checked(probe->engine, is_healthy, config->health_failures, why);
+    tierce__proxy_forget_inbox(proxy, probe->engine, rc);
+    if (is_healthy && tierce__proxy_has_inbox(proxy, probe->engine))
+        tierce__inboxes_returned(&proxy->inboxes, probe->engine->index);
 }
 
 static void begin(struct probe *probe)

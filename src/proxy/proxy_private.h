@@ -63,12 +63,19 @@ bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call)
 /* A copy [transfer] of an authorization of the proxy; NULL if it has none. False: no memory. */
 bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *const *which);
 
+/* Whether the engine is one of `decode`, whose indices count for the inboxes. */
+static inline bool tierce__proxy_has_inbox(const struct tierce__proxy *proxy,
+                                           const struct tierce__engine *engine)
+{
+    return engine->index < proxy->decode.count && engine == &proxy->decode.items[engine->index];
+}
+
 /* After a call of an engine whose connection failed (rc != 0), the engine may have been restarted:
  * its tickets are forgotten. */
 static inline void tierce__proxy_forget_inbox(struct tierce__proxy *proxy,
                                               const struct tierce__engine *engine, int rc)
 {
-    if (rc != 0 && engine == &proxy->decode.items[engine->index])
+    if (rc != 0 && tierce__proxy_has_inbox(proxy, engine))
         tierce__inboxes_forget(&proxy->inboxes, engine->index);
 }
 

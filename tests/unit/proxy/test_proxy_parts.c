@@ -180,6 +180,19 @@ START_TEST(tickets_of_an_engine_that_was_restarted_are_forgotten)
     ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_ASK);
     tell(&inboxes, answer, now_ns);
     ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, now_ns), TIERCE__INBOX_TICKET);
+    /* After a lost connection, its failures count until a check is passed; a busy engine's always
+     * do. */
+    uint64_t later_ns = now_ns + 3600ULL * 1000000000ULL;
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, later_ns), TIERCE__INBOX_ASK);
+    tell(&inboxes, NULL, later_ns);
+    tierce__inboxes_returned(&inboxes, 1);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, later_ns), TIERCE__INBOX_NONE);
+    tierce__inboxes_forget(&inboxes, 1);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, later_ns), TIERCE__INBOX_NONE);
+    tierce__inboxes_returned(&inboxes, 1);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, later_ns), TIERCE__INBOX_ASK);
+    tierce__inboxes_returned(&inboxes, 1);
+    ck_assert_int_eq(tierce__inboxes_take(&inboxes, 1, &place, later_ns), TIERCE__INBOX_NONE);
     tierce__inboxes_fini(&inboxes);
 }
 END_TEST
