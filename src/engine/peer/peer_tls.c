@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "engine/engine_config.h"
+#include "store/remote/peers/peers_self.h"
 
 struct tierce__peer_tls {
     struct tierce__tls_context *client;
@@ -105,10 +106,5 @@ int tierce__peer_tls_server(struct tierce__tls_context **out, struct tierce__pee
 
 const char *tierce__peer_tls_mismatch(const struct tierce__peer_tls *tls, bool other_uses_tls)
 {
-    if (tls == NULL && other_uses_tls)
-        return "it requires TLS: set peers.ca to the CA of its certificate";
-    if (tls != NULL && !other_uses_tls)
-        return "it does not use TLS, which this engine requires (peers.ca): set "
-               "peers.certificate, peers.key and peers.ca there";
-    return NULL;
+    return tierce__peers_tls_mismatch(tls != NULL, other_uses_tls);
 }

@@ -158,15 +158,12 @@ static size_t sort_prefixes(const Meta__HeldPrefix *sorted[PREFIXES_MAX],
 static struct tierce__peer_ref peer_at(struct peers_link *link, const char *address, bool uses_tls)
 {
     const struct tierce__peer_ref none = {0};
-    bool is_required = link->store->self->tls != NULL;
+    const char *mismatch = tierce__peers_tls_mismatch(link->store->self->tls != NULL, uses_tls);
     if (address[0] == '\0')
         return none;
-    if (uses_tls == is_required)
+    if (mismatch == NULL)
         return tierce__peers_table_name(link->store->table, address);
-    snprintf(link->why, sizeof(link->why), "peer %.127s %s", address,
-             is_required ? "does not use TLS, which this engine requires (peers.ca): set "
-                           "peers.certificate, peers.key and peers.ca there"
-                         : "requires TLS: set peers.certificate, peers.key and peers.ca");
+    snprintf(link->why, sizeof(link->why), "peer %.127s: %s", address, mismatch);
     tierce__log_repeated(TIERCE_LOG_WARN, "peer_refused",
                          "err=\"%s\" consequence=\"its chunks are not read\"", link->why);
     return none;

@@ -34,6 +34,18 @@ struct tierce__peers_self {
     int32_t slot;
 };
 
+/* Why an engine with TLS between engines, or without, does not connect to another one; NULL if it
+ * does. */
+static inline const char *tierce__peers_tls_mismatch(bool uses_tls, bool other_uses_tls)
+{
+    if (!uses_tls && other_uses_tls)
+        return "it requires TLS: set peers.ca to the CA of its certificate";
+    if (uses_tls && !other_uses_tls)
+        return "it does not use TLS, which this engine requires (peers.ca): set "
+               "peers.certificate, peers.key and peers.ca there";
+    return NULL;
+}
+
 void tierce__peers_self_init(struct tierce__peers_self *self);
 void tierce__peers_self_fini(struct tierce__peers_self *self);
 
