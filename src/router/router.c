@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "router/subscriber_curve.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -43,8 +44,7 @@ int tierce__router_reload(struct tierce__router *router, char why[256])
         rc = tierce__snapshot_tokens_read(&snapshot_tokens, "snapshot.token_file", "TOKEN",
                                           router->config->snapshot_token_file, why);
     if (rc == 0)
-        rc = tierce__snapshot_tokens_read(&curve_keys, "curve.key_file", "SECRET-KEY",
-                                          router->config->curve_key_file, why);
+        rc = tierce__subscriber_keys_read(&curve_keys, router->config->curve_key_file, why);
     if (rc == 0 && router->config->tls_certificate[0] != '\0')
         rc = tierce__server_reload(router->server, why);
     if (rc < 0) {
@@ -152,8 +152,7 @@ int tierce__router_start(struct tierce__router **out, const struct tierce__route
         rc = tierce__snapshot_tokens_read(&router->snapshot_tokens.text, "snapshot.token_file",
                                           "TOKEN", config->snapshot_token_file, why);
     if (rc == 0)
-        rc = tierce__snapshot_tokens_read(&router->curve_keys.text, "curve.key_file", "SECRET-KEY",
-                                          config->curve_key_file, why);
+        rc = tierce__subscriber_keys_read(&router->curve_keys.text, config->curve_key_file, why);
     /* Twice as many workers: one that is replaced leaves after the new one has come. */
     if (rc == 0)
         rc = tierce__directory_create(

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define FILE_BYTES_MAX (256u << 10)
@@ -50,35 +51,84 @@ static bool is_of(const struct token_line *line, const char *tenant, size_t byte
     return is_used(line) && line->tenant_bytes == bytes && memcmp(line->tenant, tenant, bytes) == 0;
 }
 
-/* Whether a line before `end` is for the same tenant. */
-static bool is_repeated(const char *text, const struct token_line *line)
+struct tenant_line {
+    const char *tenant;
+    size_t bytes;
+    unsigned number;
+};
+
+/* By tenant, and the lines of a tenant in their order. */
+static int compare(const void *a, const void *b)
 {
-    struct token_line other;
-    const char *at = text;
-    while (next_line(&other, &at) && other.token < line->token)
-        if (is_of(&other, line->tenant, line->tenant_bytes))
-            return true;
-    return false;
+    const struct tenant_line *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? -1 : 1;
+    int by_name = memcmp(x->tenant, y->tenant, x->bytes);
+    return by_name != 0 ? by_name : x->number < y->number ? -1 : 1;
 }
 
-/* NULL, or what is wrong with the text, without words of it: they may be tokens. */
-static const char *fault_of(const char *text, size_t bytes, unsigned *number)
+/* *number: of the first line whose tenant an earlier one has; 0: there is none. Errors: -ENOMEM. */
+static int find_repeated(unsigned *number, const char *text)
+{
+    struct tenant_line *all = NULL;
+    struct token_line line;
+    size_t count = 0, room = 0;
+    unsigned at_line = 1;
+    int rc = 0;
+    *number = 0;
+    for (const char *at = text; rc == 0 && next_line(&line, &at); at_line++) {
+        if (!is_used(&line))
+            continue;
+        rc = TIERCE__GROW(all, room, count + 1, 16);
+        if (rc == 0)
+            all[count++] = (struct tenant_line){line.tenant, line.tenant_bytes, at_line};
+    }
+    if (rc == 0 && count > 1)
+        qsort(all, count, sizeof(*all), compare);
+    for (size_t i = 1; rc == 0 && i < count; i++)
+        if (all[i].bytes == all[i - 1].bytes &&
+            memcmp(all[i].tenant, all[i - 1].tenant, all[i].bytes) == 0 &&
+            (*number == 0 || all[i].number < *number))
+            *number = all[i].number;
+    tierce__free(all);
+    return rc;
+}
+
+unsigned tierce__snapshot_tokens_invalid(const char *text, tierce__snapshot_word_fn *is_valid)
+{
+    struct token_line line;
+    unsigned number = 1;
+    for (const char *at = text; next_line(&line, &at); number++)
+        if (is_used(&line) && !is_valid(line.token, line.token_bytes))
+            return number;
+    return 0;
+}
+
+/* *wrong: NULL, or what is wrong with the text, without words of it: they may be tokens. Errors:
+ * -ENOMEM. */
+static int find_fault(const char **wrong, unsigned *number, const char *text, size_t bytes)
 {
     struct token_line line;
     const char *at = text;
     bool has_one = false;
+    *wrong = NULL;
     for (*number = 1; next_line(&line, &at); ++*number) {
-        if (!is_used(&line))
-            continue;
-        has_one = true;
-        if (line.has_more)
-            return "has more than two words";
-        if (is_repeated(text, &line))
-            return "is the second one for its tenant";
+        has_one = has_one || is_used(&line);
+        if (is_used(&line) && line.has_more)
+            *wrong = "has more than two words";
+        if (*wrong != NULL)
+            return 0;
     }
     if (strlen(text) < bytes)
-        return "contains a NUL";
-    return has_one ? NULL : "ends the file, which has no such line";
+        *wrong = "contains a NUL";
+    else if (!has_one)
+        *wrong = "ends the file, which has no such line";
+    if (*wrong != NULL)
+        return 0;
+    int rc = find_repeated(number, text);
+    if (rc == 0 && *number > 0)
+        *wrong = "is the second one for its tenant";
+    return rc;
 }
 
 int tierce__snapshot_tokens_read(char **out, const char *param, const char *word, const char *path,
@@ -96,16 +146,22 @@ int tierce__snapshot_tokens_read(char **out, const char *param, const char *word
         snprintf(why, 256, "%.30s: %s", param, fault);
         return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
     }
-    const char *wrong = fault_of(text, bytes, &number);
-    if (wrong != NULL) {
+    const char *wrong;
+    rc = find_fault(&wrong, &number, text, bytes);
+    if (rc == 0 && wrong == NULL) {
+        *out = text;
+        return 0;
+    }
+    if (rc == 0) {
         snprintf(why, 256, "%.30s %.110s: line %u %s; a line is %s [TENANT]", param, path, number,
                  wrong, word);
-        explicit_bzero(text, bytes);
-        tierce__free(text);
-        return TIERCE_E_CONFIG;
+        rc = TIERCE_E_CONFIG;
+    } else {
+        snprintf(why, 256, "%.30s: no memory", param);
     }
-    *out = text;
-    return 0;
+    explicit_bzero(text, bytes);
+    tierce__free(text);
+    return rc;
 }
 
 void tierce__snapshot_tokens_replace(struct tierce__snapshot_tokens *tokens, char *text)

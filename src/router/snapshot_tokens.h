@@ -4,6 +4,9 @@
 
 #include "base/threads/lock.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+
 /*
  * The tokens that a router index sends to publishers when it reads their snapshots: a file with one
  * line for each tenant, "TOKEN [TENANT]". A publisher of a tenant gets the token of that tenant
@@ -26,6 +29,9 @@ void tierce__snapshot_tokens_fini(struct tierce__snapshot_tokens *tokens);
  */
 TIERCE_MUSTUSE int tierce__snapshot_tokens_read(char **out, const char *param, const char *word,
                                                 const char *path, char why[256]);
+/* The number of the first line whose first word is invalid; 0: there is none. */
+typedef bool tierce__snapshot_word_fn(const char *word, size_t bytes);
+unsigned tierce__snapshot_tokens_invalid(const char *text, tierce__snapshot_word_fn *is_valid);
 /* These count from now on. [transfer] text: of tierce__snapshot_tokens_read. */
 void tierce__snapshot_tokens_replace(struct tierce__snapshot_tokens *tokens, char *text);
 

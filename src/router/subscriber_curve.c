@@ -7,6 +7,39 @@
 #include <stdio.h>
 #include <string.h>
 
+static bool is_key(const char *word, size_t bytes)
+{
+    struct tierce__zmq_curve_pair pair = {0};
+    char text[TIERCE__ZMQ_CURVE_TEXT_BYTES];
+    if (bytes != sizeof(text) - 1)
+        return false;
+    memcpy(text, word, bytes);
+    text[bytes] = '\0';
+    bool is_good = tierce__zmq_curve_of(&pair, text);
+    explicit_bzero(text, sizeof(text));
+    tierce__zmq_curve_wipe(&pair);
+    return is_good;
+}
+
+int tierce__subscriber_keys_read(char **out, const char *path, char why[256])
+{
+    static const char param[] = "curve.key_file";
+    char *text;
+    *out = NULL;
+    int rc = tierce__snapshot_tokens_read(&text, param, "SECRET-KEY", path, why);
+    unsigned number = rc == 0 && text != NULL ? tierce__snapshot_tokens_invalid(text, is_key) : 0;
+    if (number > 0) {
+        snprintf(why, 256,
+                 "%s %.100s: line %u has no secret key of CURVE, 40 characters of Z85; `tierce "
+                 "keygen FILE` makes one",
+                 param, path, number);
+        tierce__free_secret(text);
+        return TIERCE_E_CONFIG;
+    }
+    *out = text;
+    return rc;
+}
+
 int tierce__subscriber_curve(void *socket, struct tierce__snapshot_tokens *keys, const char *tenant,
                              const char *server_key, char why[256])
 {

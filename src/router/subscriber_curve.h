@@ -14,6 +14,9 @@
  * Thread: any, but each socket on one at a time.
  */
 
+/* As tierce__snapshot_tokens_read, for curve.key_file, whose keys are checked too. */
+TIERCE_MUSTUSE int tierce__subscriber_keys_read(char **out, const char *path, char why[256]);
+
 /* Makes a socket a client of the publisher with that public key; "": the stream is not encrypted.
  * Errors, `why` in words: TIERCE_E_CONFIG (curve.key_file has no valid key of the tenant), -ENOMEM,
  * negative errno. */

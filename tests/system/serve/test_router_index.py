@@ -168,7 +168,7 @@ def test_no_recovery(router):
     ("/register", {"instance_id": 1, "endpoint": "tcp://127.0.0.1:1", "model_name": "m", "server_key": "a" * 39}, 400,
      "server_key must be a public key"),
     ("/register", {"instance_id": 1, "endpoint": "tcp://127.0.0.1:1", "model_name": "m", "server_key": "a" * 40}, 400,
-     "curve.key_file has none"),
+     "curve.key_file has no key"),
     ("/query", {"model_name": "m", "token_ids": []}, 400, "token_ids"),
     ("/query", {"model_name": "m", "token_ids": [2**32]}, 400, "token_ids"),
     ("/query", {"model_name": "m", "token_ids": [1], "cache_salt": "a"}, 400, "cache_salt"),

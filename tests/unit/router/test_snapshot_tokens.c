@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "check_main.h"
 #include "router/snapshot_tokens.h"
+#include "router/subscriber_curve.h"
 #include "temp_folder.h"
 
 #include <stdio.h>
@@ -90,6 +91,7 @@ START_TEST(a_faulty_file_changes_nothing)
     expect_fault("# secret\n", "no such line; a line is TOKEN [TENANT]");
     expect_fault("secret\nsecret one more\n", "line 2 has more than");
     expect_fault("secret one\n\nsecret one\n", "line 3 is the second one");
+    expect_fault("secret a\nsecret c\nsecret b\nsecret c\nsecret a\n", "line 4 is the second one");
     expect_fault("secret\nsecret default\n", "line 2 is the second one");
     ck_assert_int_eq(read_bytes(with_nul, sizeof(with_nul) - 1), TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "NUL") != NULL, "%s", why);
@@ -112,5 +114,30 @@ START_TEST(a_faulty_file_changes_nothing)
 }
 END_TEST
 
+/* A key that is none is found when the file is read, not when a publisher requires it. */
+START_TEST(each_key_is_checked)
+{
+    static const char good[] = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
+    char text[128], *keys = NULL;
+    snprintf(text, sizeof(text), "%s\n# x\n%s team\n", good, good);
+    ck_assert_int_eq(read_bytes(text, strlen(text)), 0);
+    ck_assert_int_eq(tierce__subscriber_keys_read(&keys, path, why), 0);
+    ck_assert_ptr_nonnull(keys);
+    tierce__free_secret(keys);
+    snprintf(text, sizeof(text), "%s\n# x\nsecret%s team\n", good, good + 6);
+    text[60] = '~'; /* no character of Z85 */
+    ck_assert_int_eq(read_bytes(text, strlen(text)), 0);
+    ck_assert_int_eq(tierce__subscriber_keys_read(&keys, path, why), TIERCE_E_CONFIG);
+    ck_assert_ptr_null(keys);
+    ck_assert_msg(strstr(why, "line 3 has no secret key") != NULL && strstr(why, "secret~") == NULL,
+                  "%s", why);
+    ck_assert_int_eq(read_bytes("secret\n", 7), 0);
+    ck_assert_int_eq(tierce__subscriber_keys_read(&keys, path, why), TIERCE_E_CONFIG);
+    ck_assert_int_eq(tierce__subscriber_keys_read(&keys, "", why), 0);
+    ck_assert_ptr_null(keys);
+}
+END_TEST
+
 CHECK_MAIN("snapshot_tokens", .setup = setup, .teardown = teardown,
-           .tests = {a_tenant_has_its_own_token, a_faulty_file_changes_nothing})
+           .tests = {a_tenant_has_its_own_token, a_faulty_file_changes_nothing,
+                     each_key_is_checked})
