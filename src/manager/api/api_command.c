@@ -215,6 +215,16 @@ static void command_worker(struct tierce__api_call *api)
     int rc = tierce__worker_commands_give(commands_of(api), id, &order, tierce__now_ns(), &number);
     if (rc == TIERCE_E_MISS)
         say_unknown(api, group, tierce__api_string(request->worker));
+    else if (rc == -EBUSY)
+        tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY,
+                        "group '%.128s' has %u moves to other workers in progress, the most that "
+                        "a group may have: try again later",
+                        group, TIERCE__WORKER_GROUP_MOVES_OPEN);
+    else if (rc == -EAGAIN)
+        tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY,
+                        "all groups together have %u moves to other workers in progress, the most "
+                        "that are allowed: try again later",
+                        TIERCE__WORKER_MOVES_OPEN);
     else if (rc == TIERCE_E_LIMIT || rc == TIERCE_E_FULL)
         tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY,
                         "%s has as many commands as it may have, and %s ended: try again later",

@@ -211,7 +211,7 @@ static bool is_of(const struct entry *entry, struct tierce__directory_id worker)
 
 /* The commands that matter for a new one. */
 struct census {
-    uint32_t of_worker, of_group, moves;
+    uint32_t of_worker, of_group, moves, moves_of_group;
     struct entry *free, *oldest, *oldest_of_group; /* the oldest that have ended */
 };
 
@@ -229,6 +229,7 @@ static void count(struct tierce__worker_commands *commands, struct census *censu
         census->of_group += is_of_group;
         census->of_worker += is_open(entry) && is_of(entry, worker);
         census->moves += is_open(entry) && entry->is_move;
+        census->moves_of_group += is_open(entry) && entry->is_move && is_of_group;
         if (is_open(entry))
             continue;
         if (census->oldest == NULL || entry->number < census->oldest->number)
@@ -247,8 +248,10 @@ static int choose(struct tierce__worker_commands *commands, struct entry **out,
     count(commands, &census, worker, group);
     if (census.of_worker >= commands->worker_max)
         return TIERCE_E_LIMIT;
+    if (is_move && census.moves_of_group >= TIERCE__WORKER_GROUP_MOVES_OPEN)
+        return -EBUSY;
     if (is_move && census.moves >= TIERCE__WORKER_MOVES_OPEN)
-        return TIERCE_E_FULL;
+        return -EAGAIN;
     struct entry *found = census.free != NULL ? census.free : census.oldest;
     if (census.of_group >= commands->group_max)
         found = census.oldest_of_group;

@@ -68,6 +68,8 @@ enum tierce__worker_action {
 #define TIERCE__WORKER_ORDER_KEYS 1024u
 /* To other workers, without a result yet, of all groups: each has up to 190 KB of names. */
 #define TIERCE__WORKER_MOVES_OPEN 64u
+/* Those of one group, so that no group takes the moves of all others. */
+#define TIERCE__WORKER_GROUP_MOVES_OPEN 16u
 
 struct tierce__worker_named {
     uint32_t index; /* among the keys of the move */
@@ -99,8 +101,9 @@ struct tierce__worker_command {
 void tierce__worker_command_release(struct tierce__worker_command *command);
 
 /* The order is copied. Errors: TIERCE_E_LIMIT (worker_max), TIERCE_E_FULL (of group_max or
- * commands_max none has ended, or there are TIERCE__WORKER_MOVES_OPEN), TIERCE_E_MISS (the worker
- * or the target has left), -ENOMEM. */
+ * commands_max none has ended), -EBUSY (the group has TIERCE__WORKER_GROUP_MOVES_OPEN moves),
+ * -EAGAIN (all groups have TIERCE__WORKER_MOVES_OPEN), TIERCE_E_MISS (the worker or the target has
+ * left), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__worker_commands_give(struct tierce__worker_commands *commands,
                                                 struct tierce__directory_id worker,
                                                 const struct tierce__worker_order *order,

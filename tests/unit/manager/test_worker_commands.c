@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
 #include "base/alloc.h"
 #include "check_main.h"
 #include "core/key/chunk_number.h"
@@ -439,22 +441,50 @@ END_TEST
 START_TEST(bound_of_moves)
 {
     struct tierce__directory_id workers[22];
+    static const char *const groups[] = {"a", "b", "c", "d", "e"}; /* each has 12 to 15 moves */
     char name[8];
     uint64_t number;
     open_with(0, 0);
     for (unsigned i = 0; i < 22; i++) {
         snprintf(name, sizeof(name), "w%u", i);
-        workers[i] = join("g", name);
+        workers[i] = join(groups[i % 5], name);
     }
     unsigned moves = 0;
     for (unsigned i = 0; i < 66; i++)
         moves += try_move(workers[i % 22], workers[(i + 1) % 22], true, &number) == 0;
     ck_assert_uint_eq(moves, TIERCE__WORKER_MOVES_OPEN); /* of 3 for each worker */
-    ck_assert_int_eq(try_move(workers[21], workers[0], true, &number), TIERCE_E_FULL);
+    ck_assert_int_eq(try_move(workers[21], workers[0], true, &number), -EAGAIN);
     (void)give(workers[21]); /* other commands are given */
     now_ns += SECOND;
     tierce__worker_commands_tick(commands, now_ns);
     ck_assert_int_eq(try_move(workers[21], workers[1], true, &number), 0);
+    close_all();
+}
+END_TEST
+
+/* A group with all the moves that it may have leaves others theirs. */
+START_TEST(bound_of_a_groups_moves)
+{
+    struct tierce__directory_id g[6], h[2] = {{0}};
+    char name[8];
+    uint64_t number;
+    open_with(0, 0);
+    h[0] = join("h", "a");
+    h[1] = join("h", "b");
+    for (unsigned i = 0; i < 6; i++) {
+        snprintf(name, sizeof(name), "w%u", i);
+        g[i] = join("g", name);
+    }
+    unsigned moves = 0;
+    for (unsigned i = 0; i < 18; i++)
+        moves += try_move(g[i % 6], g[(i + 1) % 6], true, &number) == 0;
+    ck_assert_uint_eq(moves, TIERCE__WORKER_GROUP_MOVES_OPEN); /* of 3 for each worker */
+    ck_assert_int_eq(try_move(g[5], g[0], true, &number), -EBUSY);
+    (void)give(g[5]); /* other commands are given */
+    (void)move(h[0], h[1], true);
+    now_ns += SECOND;
+    tierce__worker_commands_tick(commands, now_ns);
+    (void)move(g[5], g[0], true);
     close_all();
 }
 END_TEST
@@ -482,6 +512,7 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
-CHECK_MAIN("worker commands", .tests = {a_command_and_its_result, a_worker_that_does_not_answer,
-                                        bounds, a_move_to_another_worker, a_move_that_ends_half_way,
-                                        bound_of_moves, each_allocation_fails_once})
+CHECK_MAIN("worker commands",
+           .tests = {a_command_and_its_result, a_worker_that_does_not_answer, bounds,
+                     a_move_to_another_worker, a_move_that_ends_half_way, bound_of_moves,
+                     bound_of_a_groups_moves, each_allocation_fails_once})
