@@ -76,7 +76,7 @@ const char *const tierce__cli_directory_help[] = {
     "                     peers:// in its remote.urls; WORKER drops them then, unless --copy\n"
     "  clear GROUP WORKER [TIER...]    removes its chunks; without tiers, of all but remote "
     "stores\n"
-    "  compress GROUP WORKER [TIER...] for engines with a codec\n"
+    "  compress GROUP WORKER [TIER...] rejected by all engines today: see disk.codec\n"
     "                     All of them wait for the result; --wait TIME: how long (30s)\n"
     "  result GROUP NUMBER             of a command that was given before\n" OPTIONS,
     NULL};

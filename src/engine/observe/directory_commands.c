@@ -140,7 +140,8 @@ static void carry_out(struct tierce__directory_commands *commands, struct slot *
         tierce__chunk_orders_clear(orders, slot->tiers, out);
         break;
     case META__WORKER_ACTION__WA_COMPRESS:
-        snprintf(out->message, sizeof(out->message), "this engine has no codec");
+        snprintf(out->message, sizeof(out->message),
+                 "engines compress no chunks by command: disk.codec encodes new ones on disk");
         break;
     case META__WORKER_ACTION__WA_NAME:
         name(commands, slot);

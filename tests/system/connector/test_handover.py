@@ -67,7 +67,7 @@ def test_chunks_are_pushed_while_they_are_computed(pair, prompts, expected):
     outputs = []
     for prompt, to in zip(asked, [good, good, {**good, "ticket": "0" * 32}]):
         (first,) = prefiller.generate(prompts=[prompt], tokens=1, wishes={**PREFILL, "tierce": {"push": to}})
-        # The decoder is told of a push that it refuses only if its answer has not arrived yet.
+        # If the decoder has rejected the push by then, the answer has no ticket.
         assert first["report"]["tierce"].get("ticket") in ([to["ticket"]] if not outputs else [to["ticket"], None])
         wishes = {name: first["report"][name] for name in ("do_remote_prefill", "do_remote_decode", "tierce")}
         outputs += decoder.generate(prompts=[prompt], wishes=wishes)

@@ -137,7 +137,7 @@ class GroupPart:
     # ---- transfers
 
     def required(self, chain, from_unit: int, to_unit: int):
-        """What must be in memory before a load of [from_unit, to_unit): view, chain, first block, end."""
+        """The ranges that must be in memory before [from_unit, to_unit) is loaded: (view, chain, first block, end)."""
         whole, every = self.whole_blocks(to_unit), self.all_blocks(to_unit)
         first = max(self.view.needs(whole), self.whole_blocks(from_unit))
         if first < whole and not (whole < every and self.group.kind == STATE):

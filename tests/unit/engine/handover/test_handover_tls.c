@@ -23,7 +23,7 @@ static struct tierce__handover *serving,
     *taking; /* offers of the prefiller, the inbox of the decoder */
 static char why[TIERCE__HANDOVER_WHY_BYTES];
 
-/* Of which kind an engine is. */
+/* The certificates of an engine. */
 enum kind { PLAIN, READER /* peers.ca alone */, TLS };
 
 static void open_one(struct fixture *fx, enum kind kind, const char *memory)
@@ -166,7 +166,7 @@ START_TEST(wrong_certificates_and_a_new_one)
 }
 END_TEST
 
-/* What a push to the decoder's inbox came to. */
+/* Pushes the prompt to the decoder's inbox; returns the result. */
 static struct tierce__pushed push(bool says_tls)
 {
     struct tierce__push *push;
