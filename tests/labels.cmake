@@ -27,7 +27,8 @@ set(TIERCE_TESTS_SINGLE
     test_storage_redis test_tls test_trace_conformance test_trace_formats test_trace_input test_trace_order test_transfer_wire
     test_trial test_tuner test_url test_utf8 test_why_prompt test_worker_commands)
 
-list(APPEND TIERCE_TESTS_SINGLE test_coded test_codec test_frozen_codec test_lossy test_cachegen)
+list(APPEND TIERCE_TESTS_SINGLE test_coded test_codec test_frozen_codec test_lossy test_cachegen
+     test_handover_parts)
 
 # Left out of `make test FAST=1`: more than ten seconds without a sanitizer.
 set(TIERCE_TESTS_SLOW

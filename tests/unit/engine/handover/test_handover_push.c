@@ -7,7 +7,6 @@
 #include "check_main.h"
 #include "engine/observe/engine_metrics.h"
 #include "engine/observe/operate.h"
-#include "engine/handover/handover_hosts.h"
 #include "engine/handover/handover_inbox.h"
 #include "engine/handover/handover_push.h"
 #include "engine/handover/handover_ranges.h"
@@ -614,30 +613,6 @@ START_TEST(only_named_hosts_write)
 }
 END_TEST
 
-/* Names without an address, and those without room, are ignored; the others write. */
-START_TEST(hosts_are_read)
-{
-    char names[400] = "", *at = names;
-    struct tierce__hosts hosts = {0};
-    memset(at, 'a', 300);
-    snprintf(at + 300, 40, "  127.0.0.2\t::1 127.0.0.2");
-    tierce__hosts_add(&hosts, names);
-    ck_assert_uint_eq(hosts.count, 2);
-    ck_assert(tierce__hosts_allow(&hosts, "127.0.0.2:1"));
-    ck_assert(tierce__hosts_allow(&hosts, "[::ffff:127.0.0.2]:1"));
-    ck_assert(tierce__hosts_allow(&hosts, "[::1]:1"));
-    ck_assert(!tierce__hosts_allow(&hosts, "127.0.0.1:1"));
-    ck_assert(!tierce__hosts_allow(&hosts, "127.0.0.2"));
-    for (unsigned i = 3; i < 100; i++) {
-        snprintf(names, sizeof(names), "127.0.0.%u", i);
-        tierce__hosts_add(&hosts, names);
-    }
-    ck_assert_uint_eq(hosts.count, TIERCE__HOSTS_MAX);
-    ck_assert(tierce__hosts_allow(&hosts, "127.0.0.64:9"));
-    ck_assert(!tierce__hosts_allow(&hosts, "127.0.0.99:9"));
-}
-END_TEST
-
 /* Any client can ask for tickets. Those of a holder that has used one are kept. */
 START_TEST(clients_that_only_ask_keep_nobody_out)
 {
@@ -792,58 +767,14 @@ START_TEST(memory_that_fails_leaves_the_rest_right)
 }
 END_TEST
 
-/* ---- the ranges of one object ---------------------------------------------------------------- */
-
-START_TEST(claims_against_a_model)
-{
-    struct test_random random = test_random_start("claims_against_a_model");
-    for (unsigned round = 0; round < TEST_ROUNDS(400u) * test_scale(); round++) {
-        bool taken[256] = {false};
-        struct tierce__ranges ranges = {.total = sizeof(taken)};
-        for (unsigned i = 0; i < 200; i++) {
-            uint64_t offset = test_random_below(&random, 280);
-            uint64_t length = test_random_below(&random, 12);
-            bool fits = length > 0 && offset + length <= sizeof(taken);
-            for (uint64_t b = offset; fits && b < offset + length; b++)
-                fits = !taken[b];
-            int rc = tierce__ranges_claim(&ranges, offset, length);
-            ck_assert(fits ? rc == 0 || (rc == TIERCE_E_LIMIT && ranges.count == TIERCE__RANGES_MAX)
-                           : rc == TIERCE_E_FORMAT);
-            for (uint64_t b = offset; rc == 0 && b < offset + length; b++)
-                taken[b] = true;
-        }
-        uint64_t bytes = 0, model = 0;
-        for (size_t i = 0; i < sizeof(taken); i++)
-            model += taken[i];
-        for (size_t i = 0; i < ranges.count; i++) {
-            ck_assert(i == 0 || ranges.items[i - 1].to < ranges.items[i].from);
-            bytes += ranges.items[i].to - ranges.items[i].from;
-        }
-        ck_assert_uint_eq(bytes, model);
-        ck_assert_int_eq(tierce__ranges_claim(&ranges, UINT64_MAX, 2), TIERCE_E_FORMAT);
-        ck_assert_int_eq(tierce__ranges_claim(&ranges, 1, UINT64_MAX), TIERCE_E_FORMAT);
-    }
-}
-END_TEST
-
 CHECK_MAIN("handover_push", .seconds = 60, .setup = open_default, .teardown = close_all,
-           .tests = {the_connection_of_a_push_is_watched,
-                     each_layer_travels_before_the_next_one,
-                     a_prompt_in_steps_and_chunks_that_exist,
-                     a_store_that_is_given_up_is_never_visible,
-                     a_full_decoder_is_asked_again,
-                     chunks_without_room_are_left_out_and_read,
-                     a_decoder_that_is_gone_ends_the_push,
-                     a_push_that_is_over_keeps_nothing,
-                     a_prefiller_that_is_gone_leaves_nothing,
-                     ranges_in_every_order_on_two_connections,
-                     ranges_that_contradict_end_the_connection,
-                     only_a_ticket_admits_a_write,
-                     a_ticket_that_stalls_gives_its_room_back,
-                     only_named_hosts_write,
-                     hosts_are_read,
-                     clients_that_only_ask_keep_nobody_out,
-                     metrics_of_the_inbox,
-                     wrong_bytes_are_dropped,
-                     memory_that_fails_leaves_the_rest_right,
-                     claims_against_a_model})
+           .tests = {
+               the_connection_of_a_push_is_watched, each_layer_travels_before_the_next_one,
+               a_prompt_in_steps_and_chunks_that_exist, a_store_that_is_given_up_is_never_visible,
+               a_full_decoder_is_asked_again, chunks_without_room_are_left_out_and_read,
+               a_decoder_that_is_gone_ends_the_push, a_push_that_is_over_keeps_nothing,
+               a_prefiller_that_is_gone_leaves_nothing, ranges_in_every_order_on_two_connections,
+               ranges_that_contradict_end_the_connection, only_a_ticket_admits_a_write,
+               a_ticket_that_stalls_gives_its_room_back, only_named_hosts_write,
+               clients_that_only_ask_keep_nobody_out, metrics_of_the_inbox, wrong_bytes_are_dropped,
+               memory_that_fails_leaves_the_rest_right})
