@@ -27,6 +27,7 @@ set(TIERCE_TESTS_SINGLE
     test_storage_redis test_tls test_trace_conformance test_trace_formats test_trace_input test_trace_order test_transfer_wire
     test_trial test_tuner test_url test_utf8 test_why_prompt test_worker_commands)
 
+list(APPEND TIERCE_TESTS_SINGLE test_rope test_rotate test_blend_select test_segments)
 list(APPEND TIERCE_TESTS_SINGLE test_coded test_codec test_frozen_codec test_lossy test_cachegen
      test_handover_parts)
 

@@ -32,6 +32,7 @@ BELOW = {
     "core/key": {"base"},
     "core/policy": {"base"},
     "core/codec": {"base"},
+    "core/blend": {"base", "core/codec"},
     "core/paged": {"base"},
     "core/device": {"base", "core/paged"},
     "core/chunk": {"base", "core/key", "core/paged", "core/codec"},

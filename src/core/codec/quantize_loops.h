@@ -7,70 +7,8 @@
  * Both sides of a choice are computed, so that no loop has a branch, and subnormal numbers are
  * never operands, so that none is slow.
  */
-#include <string.h>
-
+#include "core/codec/element_loops.h"
 #include "core/codec/quantize_private.h"
-
-#define LOOP KERNEL_ATTRIBUTE __attribute__((always_inline)) static inline
-
-/* Machines are little-endian (base/bytes.h); a copy of two bytes is what compilers make vectors of.
- */
-LOOP uint16_t load16(const uint8_t *src)
-{
-    uint16_t value;
-    memcpy(&value, src, sizeof(value));
-    return value;
-}
-
-LOOP void store16(uint8_t *dst, uint16_t value)
-{
-    memcpy(dst, &value, sizeof(value));
-}
-
-LOOP float float_of_bits(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-LOOP uint32_t bits_of_float(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
-/* `smaller` where magnitude < limit, else `other`; both magnitudes are below 2^31. By a mask, as
- * compilers make a vector of it (with AVX2 3 to 5 times as fast as a comparison). */
-LOOP uint32_t choose(uint32_t magnitude, uint32_t limit, uint32_t smaller, uint32_t other)
-{
-    uint32_t mask = 0 - ((magnitude - limit) >> 31);
-    return other ^ ((smaller ^ other) & mask);
-}
-
-LOOP float element_to_float(enum tierce__element element, uint16_t value)
-{
-    if (element == TIERCE__ELEMENT_BF16)
-        return float_of_bits((uint32_t)value << 16);
-    uint32_t magnitude = value & 0x7fffu;
-    uint32_t normal = (magnitude << 13) + (112u << 23);
-    float subnormal = float_of_bits((magnitude << 13) | 113u << 23) - 0x1p-14f;
-    return float_of_bits(choose(magnitude, 0x400, bits_of_float(subnormal), normal) |
-                         (value & 0x8000u) << 16);
-}
-
-/* Of a magnitude that the element has as a finite number. */
-LOOP uint16_t float_to_element(enum tierce__element element, float value)
-{
-    uint32_t bits = bits_of_float(value), magnitude = bits & 0x7fffffffu;
-    if (element == TIERCE__ELEMENT_BF16)
-        return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    uint32_t normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23)) >> 13;
-    uint32_t subnormal =
-        bits_of_float(float_of_bits(magnitude) + 0x1p-1f) - 0x3f000000u; /* in units of 2^-24 */
-    return (uint16_t)(choose(magnitude, 113u << 23, subnormal, normal) | (bits >> 16 & 0x8000u));
-}
 
 LOOP uint8_t float_to_e4m3(float value)
 {

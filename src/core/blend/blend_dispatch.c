@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The choice of a kernel, and the calls that use it. */
+#include "base/assert.h"
+#include "core/blend/blend_kernels.h"
+#include "core/blend/blend_private.h"
+#include "core/blend/select.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+/* Best first. The last one runs everywhere, so a choice always exists. */
+static const struct tierce__blend_kernel *const kernels[] = {
+#if defined(__x86_64__)
+    &tierce__blend_avx512,
+    &tierce__blend_avx2,
+#endif
+    &tierce__blend_portable,
+};
+
+enum { KERNEL_COUNT = sizeof(kernels) / sizeof(kernels[0]) };
+
+/* NULL until the first use. It points only at constants, and two threads that choose at the same
+ * time choose the same kernel, so relaxed order is enough. */
+static _Atomic(const struct tierce__blend_kernel *) current;
+
+static const struct tierce__blend_kernel *choose_kernel(void)
+{
+    unsigned i = 0;
+    while (i < KERNEL_COUNT - 1 && !kernels[i]->usable())
+        i++;
+    return kernels[i];
+}
+
+static const struct tierce__blend_kernel *kernel_in_use(void)
+{
+    const struct tierce__blend_kernel *kernel =
+        atomic_load_explicit(&current, memory_order_relaxed);
+    if (kernel == NULL) {
+        kernel = choose_kernel();
+        atomic_store_explicit(&current, kernel, memory_order_relaxed);
+    }
+    return kernel;
+}
+
+const char *tierce__blend_kernel_name(unsigned index)
+{
+    return index < KERNEL_COUNT ? kernels[index]->name : NULL;
+}
+
+bool tierce__blend_kernel_usable(unsigned index)
+{
+    return index < KERNEL_COUNT && kernels[index]->usable();
+}
+
+bool tierce__blend_kernel_force(unsigned index)
+{
+    if (index != UINT_MAX && !tierce__blend_kernel_usable(index))
+        return false;
+    const struct tierce__blend_kernel *kernel =
+        index == UINT_MAX ? choose_kernel() : kernels[index];
+    atomic_store_explicit(&current, kernel, memory_order_relaxed);
+    return true;
+}
+
+static uint8_t *row_at(const struct tierce__key_rows *rows, size_t token, uint32_t head)
+{
+    return rows->at + token * rows->token_bytes + head * rows->head_bytes;
+}
+
+static void copy_rows(const struct tierce__key_rows *dst, const struct tierce__key_rows *src,
+                      size_t tokens, uint32_t heads, size_t bytes)
+{
+    for (size_t t = 0; t < tokens; t++) {
+        for (uint32_t h = 0; h < heads; h++)
+            memmove(row_at(dst, t, h), row_at(src, t, h), bytes);
+    }
+}
+
+void tierce__rotate(const struct tierce__rotation *rotation, enum tierce__blend_dtype dtype,
+                    const struct tierce__key_rows *dst, const struct tierce__key_rows *src,
+                    size_t tokens, uint32_t heads)
+{
+    TIERCE_ASSERT(dtype < TIERCE__BLEND_DTYPES);
+    if (rotation->delta != 0)
+        kernel_in_use()->rotate(rotation, dtype, dst, src, tokens, heads);
+    else if (dst->at != src->at)
+        copy_rows(dst, src, tokens, heads,
+                  rotation->layout.row_elements * (size_t)tierce__blend_dtype_bytes(dtype));
+}
+
+void tierce__key_distances(float *distances, enum tierce__blend_dtype dtype,
+                           const struct tierce__key_rows *a, const struct tierce__key_rows *b,
+                           size_t tokens, uint32_t heads, uint32_t row_elements)
+{
+    TIERCE_ASSERT(dtype < TIERCE__BLEND_DTYPES);
+    kernel_in_use()->distances(distances, dtype, a, b, tokens, heads, row_elements);
+}
