@@ -23,7 +23,7 @@ set(TIERCE_TESTS_SINGLE
     test_prop_flat test_prop_index test_prop_key test_prop_kvcm test_prop_places test_prop_policy test_prop_pool
     test_prop_replay test_prop_router test_prop_space test_prop_tiers test_prop_trace_write test_proto test_probes test_proxy_parts test_reclaimer test_record
     test_registry_whole test_resp_cluster test_resp_parse test_resp_request test_rpcs test_s3_parts test_scrub_set
-    test_serve_torture test_sha256 test_siblings test_sim_manager test_snapshot_tokens test_space test_spans test_speed test_storage_at
+    test_serve_torture test_sha256 test_siblings test_sim_manager test_tenant_words test_space test_spans test_speed test_storage_at
     test_storage_redis test_tls test_trace_conformance test_trace_formats test_trace_input test_trace_order test_transfer_wire
     test_trial test_tuner test_url test_utf8 test_why_prompt test_worker_commands)
 

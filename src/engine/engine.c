@@ -28,6 +28,7 @@
 #include "engine/lender.h"
 #include "engine/observe/engine_events.h"
 #include "engine/observe/kv_publisher.h"
+#include "engine/observe/kv_tokens.h"
 #include "engine/store/shared_write.h"
 #include "engine/observe/operate.h"
 #include "engine/peer/peers.h"
@@ -165,7 +166,12 @@ static int start_kv_publisher(struct tierce_engine *engine, const struct tierce_
     char fault[256];
     if (engine->level_count == 0) /* the node of a client publishes */
         return 0;
-    int rc = tierce__kv_publisher_start(&engine->kv_publisher, engine, config, fault);
+    uint64_t bytes = tierce__engine_number(config, TIERCE__ENGINE_KV_EVENTS_TOKENS);
+    bool publishes = tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_ENDPOINT)[0] != '\0';
+    int rc = publishes && bytes > 0 ? tierce__kv_tokens_create(&engine->kv_tokens, bytes) : 0;
+    if (rc < 0)
+        return rc;
+    rc = tierce__kv_publisher_start(&engine->kv_publisher, engine, config, fault);
     if (rc != 0)
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s", fault);
     return rc;
@@ -235,6 +241,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__workers_destroy(engine->copiers);
     tierce__pool_destroy(engine->pool);
     tierce__events_destroy(engine->events);
+    tierce__kv_tokens_destroy(engine->kv_tokens);
     tierce__departures_destroy(engine->departures);
     tierce__requests_destroy(engine->requests);
     tierce__lmcache_names_destroy(engine->lmcache_names);

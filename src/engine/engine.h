@@ -101,6 +101,8 @@ struct tierce_engine {
     } reports;
     struct tierce__inbox_counts inbox_counts;
     struct tierce__kv_publisher *kv_publisher; /* or NULL */
+    struct tierce__kv_tokens *kv_tokens;       /* or NULL: no event has tokens */
+    _Atomic bool asks_tokens; /* the node that a client met last publishes tokens; relaxed */
     struct tierce__namespaces *namespaces;
     struct tierce__lmcache_names *lmcache_names; /* for a store in LMCache's layout, or NULL */
     const struct tierce__lender *lender;

@@ -20,6 +20,7 @@
 #include "engine/why/requests.h"
 #include "engine/observe/engine_events.h"
 #include "engine/observe/engine_metrics.h"
+#include "engine/observe/kv_tokens.h"
 #include "engine/observe/operate.h"
 #include "engine/remotes.h"
 #include "engine/invalidations.h"
@@ -334,6 +335,7 @@ static int reserve_space(struct tierce__lender_space *space, struct tierce_view 
                                         .tiers = opts->tiers,
                                         .tag = opts->tag,
                                         .room_wait = space->room_wait};
+    tierce__kv_tokens_note(view->engine->kv_tokens, view, opts->chain, opts->to_block, opts->tail);
     int rc = tierce__share_begin(&space->share, view, &view->part, opts->write, &what);
     space->memory = &view->engine->pinnings;
     if (rc == 0 && space->share.reservation != NULL)
@@ -373,6 +375,7 @@ static int lend(struct tierce__load_lease **out, struct tierce_view *view,
                                            .timeout_ms = opts->timeout_ms,
                                            .tiers = opts->tiers,
                                            .keeps_pins = view->part.count > 1};
+    tierce__kv_tokens_note(view->engine->kv_tokens, view, opts->chain, opts->to_block, false);
     return tierce__load_lease_begin(out, view, &what);
 }
 

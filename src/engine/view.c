@@ -277,7 +277,8 @@ int tierce_view_chain(struct tierce_chain **out, const struct tierce_view *view,
                                          .algo = view->algo,
                                          .block_tokens = view->full.geometry.block_tokens,
                                          .root = root});
-    if (rc == 0 && view->lmcache != NULL)
+    if (rc == 0 && (view->lmcache != NULL || view->engine->kv_tokens != NULL ||
+                    atomic_load_explicit(&view->engine->asks_tokens, memory_order_relaxed)))
         tierce__chain_keep_tokens(*out);
     return rc;
 }

@@ -91,6 +91,12 @@ static void give_none(void *arg)
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
+/* Its contents are about to be replaced: they are of a life before, or lack something. */
+static bool is_replacing(enum step step)
+{
+    return step == SNAPSHOT || step == START || step == PUBLISH;
+}
+
 /* Shows other threads what has become of it; they never wait for the work of the owner. */
 static void show(struct tierce__follower *f)
 {
@@ -98,7 +104,8 @@ static void show(struct tierce__follower *f)
     struct tierce__follower_about about = f->about;
     bool is_known = tierce__directory_about(f->opts.directory, f->id, &worker);
     f->is_whole = f->step == PUBLISH || (is_known && worker.is_whole);
-    about.is_exact = about.is_exact && f->step != PUBLISH && f->is_whole;
+    about.is_exact =
+        about.is_exact && f->is_whole && !is_replacing(f->step) && !is_replacing(f->due);
     about.blocks = f->contents.count;
     about.block_size = f->contents.block_size;
     about.counts = f->contents.counts;
@@ -128,8 +135,8 @@ static void warn_without_tokens(struct tierce__follower *f)
     f->has_warned = true;
     tierce__log(TIERCE_LOG_WARN, "kv_events_without_tokens",
                 "worker=%s consequence=\"only /query_by_hash finds these blocks; /query and tierce "
-                "proxy do not\" hint=\"publish with vLLM's --kv-events-config; events of "
-                "kv_events.endpoint have no tokens\"",
+                "proxy do not\" hint=\"of kv_events.endpoint: raise kv_events.tokens; chunks "
+                "on disk have tokens again once a request loads them\"",
                 f->name);
 }
 

@@ -16,6 +16,11 @@
 /* The HTTP API: docs/inside/format/router-index.md. */
 
 #define DUMP_BLOCKS_MAX 16384u
+/* A query's body up to this size is answered on the connection's own thread: its work, about 0.1
+ * ms, is less than two hand-overs between threads cost on a busy machine. */
+#define LOOP_BYTES_MAX (64u << 10)
+/* Numbers that are read at a time. */
+#define NUMBERS_STEP 1024u
 
 static void fail(struct tierce__call *call, uint32_t status, const char *why)
 {
@@ -327,15 +332,20 @@ static int64_t read_numbers(uint64_t **out, struct tierce__text array, uint64_t 
     int64_t rc = tierce__json_value_kind(array) == '[' ? 0 : -EINVAL;
     struct tierce__json each = tierce__json_each(array);
     while (rc == 0 && tierce__json_element(&each)) {
+        size_t before = count;
         if (count >= count_max)
             rc = TIERCE_E_LIMIT;
-        else if (TIERCE__GROW(numbers, room, count + 1, 1024) < 0)
+        else if (TIERCE__GROW(numbers, room, count + NUMBERS_STEP, NUMBERS_STEP) < 0)
             rc = -ENOMEM;
-        else if (!tierce__json_id(&each, &numbers[count]) || numbers[count] > number_max)
-            rc = -EINVAL;
         else
-            count++;
+            count += tierce__json_ids(&each, numbers + count, NUMBERS_STEP);
+        if (rc == 0 && count == before)
+            rc = -EINVAL;
+        for (size_t i = before; rc == 0 && i < count; i++)
+            rc = numbers[i] <= number_max ? 0 : -EINVAL;
     }
+    if (rc == 0 && count > count_max)
+        rc = TIERCE_E_LIMIT;
     if (rc < 0 || count == 0) {
         tierce__free(numbers);
         return rc < 0 ? rc : -EINVAL;
@@ -480,7 +490,9 @@ static void serve_any_query(struct tierce__router *router, struct tierce__call *
     struct body body;
     struct caller who;
     uint64_t *numbers = NULL;
-    if (!tierce__call_info(call)->is_deferred) { /* a million tokens take milliseconds */
+    const struct tierce__call_info *info = tierce__call_info(call);
+    if (info->body_bytes > LOOP_BYTES_MAX &&
+        !info->is_deferred) { /* a million tokens take milliseconds */
         tierce__call_defer(call);
         return;
     }

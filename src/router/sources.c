@@ -43,7 +43,7 @@ struct loop {
 struct tierce__sources {
     struct tierce__directory *directory;
     const struct tierce__router_config *config;
-    struct tierce__snapshot_tokens *tokens, *keys;
+    struct tierce__tenant_words *tokens, *keys;
     void *context;
     struct tierce__lock lock; /* ROUTER_SOURCES */
     struct tierce__list all;
@@ -159,8 +159,7 @@ static int start_loop(struct tierce__sources *sources, struct loop *loop)
 
 int tierce__sources_create(struct tierce__sources **out, struct tierce__directory *directory,
                            const struct tierce__router_config *config,
-                           struct tierce__snapshot_tokens *tokens,
-                           struct tierce__snapshot_tokens *keys)
+                           struct tierce__tenant_words *tokens, struct tierce__tenant_words *keys)
 {
     struct tierce__sources *s = tierce__calloc(1, sizeof(*s));
     if (s == NULL)

@@ -34,8 +34,8 @@ struct tierce__sources;
 TIERCE_MUSTUSE int tierce__sources_create(struct tierce__sources **out,
                                           struct tierce__directory *directory,
                                           const struct tierce__router_config *config,
-                                          struct tierce__snapshot_tokens *tokens,
-                                          struct tierce__snapshot_tokens *keys);
+                                          struct tierce__tenant_words *tokens,
+                                          struct tierce__tenant_words *keys);
 /* NULL is accepted. */
 void tierce__sources_destroy(struct tierce__sources *sources);
 

@@ -260,7 +260,7 @@ static void begin_snapshot(struct tierce__subscriber *s)
 {
     char *authorization = NULL;
     if (s->opts.tokens != NULL &&
-        tierce__snapshot_tokens_find(&authorization, s->opts.tokens, s->opts.tenant) < 0) {
+        tierce__tenant_words_find(&authorization, s->opts.tokens, s->opts.tenant) < 0) {
         tierce__follower_snapshot_end(s->opts.follower, false, tierce__now_ns());
         return;
     }

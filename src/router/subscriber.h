@@ -4,7 +4,7 @@
 
 #include "router/follower.h"
 #include "net/zmq_curve.h"
-#include "router/snapshot_tokens.h"
+#include "net/tenant_words.h"
 
 /*
  * The sockets of one publisher, for its follower: SUB for its batches, a DEALER for each replay,
@@ -24,10 +24,10 @@ struct tierce__subscriber_opts {
     char snapshot[TIERCE__SUBSCRIBER_URL_BYTES]; /* "": none */
     /* The public key of a publisher whose stream and replay are encrypted; "": they are not. */
     char server_key[TIERCE__ZMQ_CURVE_TEXT_BYTES];
-    struct tierce__snapshot_tokens *keys; /* the index's own; may be NULL. [borrow until close] */
+    struct tierce__tenant_words *keys; /* the index's own; may be NULL. [borrow until close] */
     uint32_t replay_ms, snapshot_ms;
     /* Of snapshots; NULL: this publisher receives none. [borrow until close] */
-    struct tierce__snapshot_tokens *tokens;
+    struct tierce__tenant_words *tokens;
     const char *tenant;
     const char *ca_file; /* "": the system's CAs */
 };

@@ -26,8 +26,8 @@ int tierce__subscriber_keys_read(char **out, const char *path, char why[256])
     static const char param[] = "curve.key_file";
     char *text;
     *out = NULL;
-    int rc = tierce__snapshot_tokens_read(&text, param, "SECRET-KEY", path, why);
-    unsigned number = rc == 0 && text != NULL ? tierce__snapshot_tokens_invalid(text, is_key) : 0;
+    int rc = tierce__tenant_words_read(&text, param, "SECRET-KEY", path, why);
+    unsigned number = rc == 0 && text != NULL ? tierce__tenant_words_invalid(text, is_key) : 0;
     if (number > 0) {
         snprintf(why, 256,
                  "%s %.100s: line %u has no secret key of CURVE, 40 characters of Z85; `tierce "
@@ -40,7 +40,7 @@ int tierce__subscriber_keys_read(char **out, const char *path, char why[256])
     return rc;
 }
 
-int tierce__subscriber_curve(void *socket, struct tierce__snapshot_tokens *keys, const char *tenant,
+int tierce__subscriber_curve(void *socket, struct tierce__tenant_words *keys, const char *tenant,
                              const char *server_key, char why[256])
 {
     struct tierce__zmq_curve_pair pair = {0};
@@ -48,7 +48,7 @@ int tierce__subscriber_curve(void *socket, struct tierce__snapshot_tokens *keys,
     bool has_tenant = tenant[0] != '\0';
     if (server_key[0] == '\0')
         return 0;
-    int rc = keys != NULL ? tierce__snapshot_tokens_word(&secret, keys, tenant) : 0;
+    int rc = keys != NULL ? tierce__tenant_words_word(&secret, keys, tenant) : 0;
     if (rc < 0)
         return rc;
     if (secret == NULL || !tierce__zmq_curve_of(&pair, secret)) {

@@ -136,6 +136,10 @@ static const struct {
      {.hand_over = {TIERCE__NATIVE_HAND_READ, 130, 1, 131, 132, 133, 134, 135, 136, 137, 138,
                     "10.0.0.5", "token", "why", CHAIN}},
      {.hand_over = {139, 140, (uint32_t)-5001, 1, "because"}}},
+    {TIERCE__NATIVE_NOTE_TOKENS,
+     "NOTE_TOKENS",
+     {.note_tokens = {141, 142, CHAIN, {cells, 2}}},
+     {.hello = {{0}}}},
 };
 
 #define COUNT (sizeof(messages) / sizeof(messages[0]))

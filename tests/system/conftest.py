@@ -22,7 +22,7 @@ import works_with
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "demo"))
 # Tests of other folders use functions of these: pytest itself adds only the folders of the files that it runs.
-sys.path += [str(ROOT / "tests" / "system" / folder) for folder in ("connector", "engines", "models")]
+sys.path += [str(ROOT / "tests" / "system" / folder) for folder in ("connector", "engines", "models", "proxy")]
 
 # What an engine of several worker processes is started with, by kind of parallelism.
 WORKERS = {"tp": {"tensor_parallel_size": 2},

@@ -224,6 +224,7 @@ void tierce_chain_reset(struct tierce_chain *chain)
     chain->has_extras = false;
     chain->feed = FEED_NONE;
     atomic_store_explicit(&chain->told->blocks, 0, memory_order_relaxed);
+    atomic_store_explicit(&chain->told->tokens_blocks, 0, memory_order_relaxed);
 }
 
 struct tierce__chain_told *tierce__chain_told(const struct tierce_chain *chain)
@@ -462,4 +463,41 @@ int64_t tierce_chain_append_hashes(struct tierce_chain *chain, const uint8_t *ha
     chain->block_count += count;
     TIERCE_DASSERT(chain->block_count <= chain->hash_room);
     return (int64_t)chain->block_count;
+}
+
+/* ---- tokens from elsewhere ------------------------------------------------------------------- */
+
+int tierce__chain_verify(const struct tierce_chain *chain, size_t from_block, const int32_t *tokens,
+                         size_t blocks)
+{
+    enum { STEP = 64 };
+    TIERCE_CHECK_MAGIC(chain, CHAIN_MAGIC);
+    if (from_block > chain->block_count || blocks > chain->block_count - from_block)
+        return TIERCE_E_ARGUMENT;
+    struct tierce_chain *plain;
+    int rc = tierce_chain_create(
+        &plain, &(struct tierce_chain_opts){.size = sizeof(struct tierce_chain_opts),
+                                            .algo = chain->algo,
+                                            .block_tokens = chain->block_tokens});
+    if (rc < 0)
+        return rc;
+    uint8_t hashes[STEP * TIERCE_HASH_BYTES];
+    if (memcmp(plain->root_hash, chain->root_hash, TIERCE_HASH_BYTES) != 0)
+        rc = TIERCE_E_ARGUMENT;
+    for (size_t done = 0, n; rc == 0 && done < blocks; done += n) {
+        const uint8_t *expected = chain->hashes + (from_block + done) * TIERCE_HASH_BYTES;
+        n = blocks - done < STEP ? blocks - done : STEP;
+        plain->run(&(struct tierce__block_run){
+            .tokens = tokens + done * chain->block_tokens,
+            .block_tokens = chain->block_tokens,
+            .block_count = n,
+            .parent = from_block + done > 0 ? expected - TIERCE_HASH_BYTES : plain->first_parent,
+            .scratch = plain->scratch,
+            .hashes = hashes,
+        });
+        if (memcmp(hashes, expected, n * TIERCE_HASH_BYTES) != 0)
+            rc = TIERCE_E_ARGUMENT;
+    }
+    tierce_chain_destroy(plain);
+    return rc;
 }

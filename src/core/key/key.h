@@ -49,6 +49,8 @@ struct tierce__chain_told {
     uint64_t number; /* no other chain of the process has it */
     _Atomic uint64_t peer;
     _Atomic uint64_t blocks;
+    /* The same for blocks whose tokens were sent. */
+    _Atomic uint64_t tokens_peer, tokens_blocks;
 };
 
 struct tierce__chain_told *tierce__chain_told(const struct tierce_chain *chain);
@@ -72,5 +74,11 @@ void tierce__chain_keep_tokens(struct tierce_chain *chain);
 /* The tokens of all its blocks; NULL if they are not kept, or if its hashes have other input: a
  * root, extras, or given hashes. [borrow until the chain changes] */
 const int32_t *tierce__chain_tokens(const struct tierce_chain *chain);
+
+/* Checks that these tokens, and nothing else, give the hashes of `blocks` blocks of a chain from
+ * `from_block` on. The tokens before them are not checked. Errors: TIERCE_E_ARGUMENT: they do not;
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__chain_verify(const struct tierce_chain *chain, size_t from_block,
+                                        const int32_t *tokens, size_t blocks);
 
 #endif

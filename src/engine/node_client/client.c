@@ -281,6 +281,7 @@ static int make_peer(struct tierce__node_session **out, struct tierce__node_clie
         free_peer(peer);
         return rc;
     }
+    atomic_store(&client->engine->asks_tokens, tierce__node_session_asks_tokens(peer));
     *out = peer;
     return 0;
 }
@@ -309,6 +310,11 @@ void tierce__node_session_release(struct tierce__node_session *peer)
 uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer)
 {
     return peer->welcome.store_ms;
+}
+
+bool tierce__node_session_asks_tokens(const struct tierce__node_session *peer)
+{
+    return (peer->welcome.tiers & TIERCE__NATIVE_ASKS_TOKENS) != 0;
 }
 
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer)

@@ -62,6 +62,9 @@ void tierce__node_session_release(struct tierce__node_session *peer);
 /* How long its stores wait for memory. */
 uint32_t tierce__node_session_store_ms(const struct tierce__node_session *peer);
 
+/* Whether it publishes KV events with tokens, and so accepts NOTE_TOKENS. */
+bool tierce__node_session_asks_tokens(const struct tierce__node_session *peer);
+
 /* The version of the native protocol that both sides know. */
 uint32_t tierce__node_session_version(const struct tierce__node_session *peer);
 
@@ -142,6 +145,13 @@ int tierce__client_miss(const struct tierce_view *view, int status);
 
 /* Drops the session's pins in the node. If the request is lost, they expire. */
 void tierce__client_unpin(struct tierce_view *view, uint64_t session);
+
+/* client_tokens.c: sends the tokens of chain[0, to_block) that the peer lacks, if it asks for them
+ * and the chain has kept them. They are for KV events only: a failure has no consequence. [in]
+ * number: the view's, at the peer. */
+void tierce__client_tell_tokens(const struct tierce_view *view, struct tierce__node_session *peer,
+                                uint64_t number, const struct tierce_chain *chain,
+                                uint64_t to_block, uint64_t deadline_ns);
 
 /* Whether the node is connected now and is not silent: for the counters. */
 bool tierce__client_is_connected(struct tierce__node_client *client);

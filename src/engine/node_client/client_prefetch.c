@@ -38,6 +38,8 @@ static int ask_node(struct tierce_prefetch *p, const struct tierce_chain *chain)
                                                                 .tiers = opts->tiers,
                                                                 .timeout_ms = timeout_ms}};
     struct tierce__asking asking;
+    tierce__client_tell_tokens(p->view, peer, view, chain,
+                               p->to_block - p->to_block % p->view->chunk_blocks, deadline_ns);
     int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_PREFETCH_BEGIN, &question,
                                       &question.prefetch_begin.chain, chain, deadline_ns);
     if (rc == 0) {

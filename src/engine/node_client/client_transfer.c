@@ -100,6 +100,12 @@ static int take_space(struct tierce__lender_space *space, struct tierce_view *vi
     return 0;
 }
 
+/* The blocks of whole chunks, and of the last, shorter one if that is stored. */
+static uint64_t whole_chunks(const struct tierce_view *view, uint64_t to_block, bool tail)
+{
+    return tail ? to_block : to_block - to_block % view->chunk_blocks;
+}
+
 int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce_view *view,
                                const struct tierce_transfer_opts *opts)
 {
@@ -120,6 +126,8 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
                         .tiers = opts->tiers,
                         .tag = opts->tag != NULL ? opts->tag : ""}};
     struct tierce__asking asking;
+    tierce__client_tell_tokens(view, peer, number, opts->chain,
+                               whole_chunks(view, opts->to_block, opts->tail), deadline_ns);
     deadline_ns += store_ms(view, peer) * TIERCE__MS_NS;
     enum tierce__native_op op = TIERCE__NATIVE_STORE_BEGIN;
     if (opts->from_block > 0) {
@@ -308,6 +316,8 @@ static int ask_lease(struct client_load *load, struct tierce_view *view,
                                                             .tiers = opts->tiers,
                                                             .wait_ms = wait_ms}};
     struct tierce__asking asking;
+    tierce__client_tell_tokens(view, peer, number, opts->chain,
+                               whole_chunks(view, opts->to_block, false), deadline_ns);
     uint64_t asked_ns = tierce__now_ns();
     deadline_ns += wait_ms * TIERCE__MS_NS; /* the node may wait as long for remote stores */
     int rc = tierce__client_ask_chain(&asking, peer, TIERCE__NATIVE_LOAD_BEGIN, &question,

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -79,18 +80,32 @@ static bool is_shown(struct tierce__kv_form *form, const struct tierce_event *e)
     return form->is_shown;
 }
 
-/* 0: the namespace is not known. No value of its text contains a newline. */
-static uint32_t block_tokens_of(struct tierce__kv_form *form, const char *ns_text)
+void tierce__kv_form_fini(struct tierce__kv_form *form)
 {
-    static const char field[] = "\nblock_tokens=";
-    if (ns_text == NULL)
+    tierce__free(form->found);
+    form->found = NULL;
+    form->found_room = 0;
+}
+
+/* Reads the text of a namespace, in which no value contains a newline. */
+static void read_namespace(struct tierce__kv_form *form, const char *ns_text)
+{
+    static const char tokens[] = "\nblock_tokens=", group[] = "\ngroup=";
+    const char *at = strstr(ns_text, tokens);
+    form->ns_text = ns_text;
+    form->block_tokens = at != NULL ? (uint32_t)strtoul(at + strlen(tokens), NULL, 10) : 0;
+    at = strstr(ns_text, group);
+    form->has_prefixes = at == NULL || strncmp(at + strlen(group), "full\n", 5) == 0;
+}
+
+/* The tokens of a chunk; 0: its namespace is not known. */
+static uint32_t tokens_of(struct tierce__kv_form *form, const struct tierce_event *e)
+{
+    if (e->ns_text == NULL)
         return 0;
-    if (ns_text != form->ns_text) {
-        const char *at = strstr(ns_text, field);
-        form->ns_text = ns_text;
-        form->block_tokens = at != NULL ? (uint32_t)strtoul(at + strlen(field), NULL, 10) : 0;
-    }
-    return form->block_tokens;
+    if (e->ns_text != form->ns_text)
+        read_namespace(form, e->ns_text);
+    return e->block_count * form->block_tokens;
 }
 
 static bool is_of_one_rank(const struct tierce_shard *s)
@@ -114,6 +129,34 @@ static bool continues(const struct tierce_event *last, const struct tierce_event
     return next->kind == TIERCE_EVENT_EVICT ||
            (next->has_parent && next->block_count == last->block_count &&
             memcmp(next->parent, last->hash, TIERCE_HASH_BYTES) == 0);
+}
+
+/* Finds the tokens of the leading events of a run: of all that are returned, or of none. */
+static size_t find_tokens(struct tierce__kv_form *form, const struct tierce_event *events,
+                          size_t count, bool *has_tokens)
+{
+    uint32_t each = tokens_of(form, events);
+    *has_tokens = false;
+    if (form->tokens == NULL || each == 0 || !form->has_prefixes ||
+        TIERCE__GROW(form->found, form->found_room, count * each, 1024) < 0)
+        return count;
+    for (size_t i = 0; i < count; i++) {
+        bool is_found =
+            tierce__kv_tokens_get(form->tokens, events[i].hash, form->found + i * each, each);
+        if (i == 0)
+            *has_tokens = is_found;
+        else if (is_found != *has_tokens)
+            return i;
+    }
+    return count;
+}
+
+static void put_tokens(struct tierce__line *out, const struct tierce__kv_form *form, size_t count)
+{
+    size_t place = tierce__msgpack_begin_array(out);
+    for (size_t i = 0; i < count; i++)
+        tierce__msgpack_put_uint(out, form->found[i]);
+    tierce__msgpack_end_array(out, place, (uint32_t)count);
 }
 
 static void put_hashes(struct tierce__line *out, const struct tierce_event *events, size_t count)
@@ -162,10 +205,14 @@ static void begin_event(struct tierce__line *out, const struct tierce__kv_form *
     tierce__msgpack_put_text(out, type);
 }
 
-static void put_stored(struct tierce__line *out, struct tierce__kv_form *form,
-                       const struct tierce_event *events, size_t count)
+/* The leading events of a run, as one. Returns how many. */
+static size_t put_stored(struct tierce__line *out, struct tierce__kv_form *form,
+                         const struct tierce_event *events, size_t count)
 {
     const struct tierce_event *first = &events[0];
+    uint32_t each = tokens_of(form, first);
+    bool has_tokens;
+    count = find_tokens(form, events, count, &has_tokens);
     begin_event(out, form, "BlockStored", 7, first);
     put_name(out, form, "block_hashes");
     put_hashes(out, events, count);
@@ -175,10 +222,9 @@ static void put_stored(struct tierce__line *out, struct tierce__kv_form *form,
     else
         tierce__msgpack_put_nil(out);
     put_name(out, form, "token_ids");
-    tierce__msgpack_put_array(out, 0);
+    put_tokens(out, form, has_tokens ? count * each : 0);
     put_name(out, form, "block_size");
-    tierce__msgpack_put_uint(out,
-                             (uint64_t)first->block_count * block_tokens_of(form, first->ns_text));
+    tierce__msgpack_put_uint(out, each);
     put_name(out, form, "lora_id");
     tierce__msgpack_put_nil(out);
     put_name(out, form, "medium");
@@ -186,6 +232,7 @@ static void put_stored(struct tierce__line *out, struct tierce__kv_form *form,
     put_name(out, form, "lora_name");
     tierce__msgpack_put_nil(out);
     put_owner(out, form, first);
+    return count;
 }
 
 static void put_removed(struct tierce__line *out, const struct tierce__kv_form *form,
@@ -227,7 +274,7 @@ size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *
         while (i + n < count && continues(&events[i + n - 1], &events[i + n]))
             n++;
         if (events[i].kind == TIERCE_EVENT_ADMIT)
-            put_stored(out, form, &events[i], n);
+            n = put_stored(out, form, &events[i], n);
         else
             put_removed(out, form, &events[i], n);
         written++;

@@ -5,6 +5,7 @@
 #include <tierce/events.h>
 
 #include "base/text/line.h"
+#include "engine/observe/kv_tokens.h"
 
 /*
  * Events of an engine as a batch of KV events: docs/inside/format/kv-events.md.
@@ -17,13 +18,20 @@ struct tierce__kv_form {
     /* The namespaces whose chunks are published: tierce__kv_namespaces_are_valid. NULL, "": all.
      * [borrow] */
     const char *namespaces;
+    /* The tokens of chunks, or NULL: events have none. [borrow] */
+    struct tierce__kv_tokens *tokens;
     /* The namespace of the last event, whose text need not be searched again. */
     const char *ns_text;
     uint32_t block_tokens;
+    bool has_prefixes; /* its chunks stand for the prompt before them */
     /* The last namespace that was compared with the list. */
     const uint8_t *ns_digest;
     bool is_shown;
+    uint32_t *found; /* tokens of an event */
+    size_t found_room;
 };
+
+void tierce__kv_form_fini(struct tierce__kv_form *form);
 
 /* Whether a list names namespaces: beginnings of their digests, of at least 8 hex digits, separated
  * by commas. */

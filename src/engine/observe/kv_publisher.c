@@ -231,6 +231,7 @@ static void end_snapshot(void *arg)
 {
     struct snapshot *s = arg;
     tierce__events_scan_end(s->scan);
+    tierce__kv_form_fini(&s->form);
     tierce__free(s);
 }
 
@@ -264,8 +265,10 @@ static void answer_snapshot(void *arg, const struct tierce__control_query *query
         answer->body.failed = true;
         return;
     }
-    s->form = (struct tierce__kv_form){
-        .arrays = p->form.arrays, .dp_rank = p->form.dp_rank, .namespaces = p->namespaces_copy};
+    s->form = (struct tierce__kv_form){.arrays = p->form.arrays,
+                                       .dp_rank = p->form.dp_rank,
+                                       .namespaces = p->namespaces_copy,
+                                       .tokens = p->form.tokens};
     put_head(&answer->body, p, sequence);
     answer->next = put_next;
     answer->end = end_snapshot;
@@ -478,6 +481,7 @@ int tierce__kv_publisher_start(struct tierce__kv_publisher **out, struct tierce_
     tierce__cond_init(&p->changed);
     p->engine = engine;
     p->complete_ns = tierce__now_ns();
+    p->form.tokens = engine->kv_tokens;
     p->form.arrays =
         strcmp(tierce__engine_text(config, TIERCE__ENGINE_KV_EVENTS_FORM), "arrays") == 0;
     p->form.dp_rank = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_KV_EVENTS_DP_RANK);
@@ -511,6 +515,7 @@ void tierce__kv_publisher_stop(struct tierce__kv_publisher *publisher)
     tierce__cond_fini(&publisher->changed);
     tierce__lock_fini(&publisher->lock);
     tierce__line_clear(&publisher->line);
+    tierce__kv_form_fini(&publisher->form);
     tierce__tokens_destroy(publisher->tokens);
     tierce__free(publisher->topic_copy);
     tierce__free(publisher->namespaces_copy);

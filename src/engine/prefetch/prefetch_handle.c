@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "engine/observe/kv_tokens.h"
 #include "engine/prefetch/prefetch_private.h"
 #include "engine/own_tiers.h"
 
@@ -183,6 +184,7 @@ int tierce__own_prefetch_begin(struct tierce_prefetch *p, const struct tierce_ch
     int rc = copy_sequence(p, chain, p->to_block);
     if (rc < 0)
         return rc;
+    tierce__kv_tokens_note(engine->kv_tokens, p->view, chain, p->to_block, false);
     bool pin = (p->opts.flags & TIERCE_PREFETCH_PIN) != 0;
     p->budget = engine->prefetches.memory.capacity;
     if (pin) {

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "engine/observe/kv_tokens.h"
 
 /* The requests of clients, except those of loads (native_load.c). */
 
@@ -83,14 +84,16 @@ static int answer_hello(struct tierce__native_call *call)
     int rc = tierce__native_join(call->connection, ask);
     if (rc < 0)
         return rc;
-    call->say.hello = (struct tierce__native_welcome){.boot = native->boot,
-                                                      .pool_bytes = native->memory.bytes,
-                                                      .tiers = tierce__engine_tiers(native->engine),
-                                                      .lookup_ms = config->lookup_ms,
-                                                      .load_ms = config->load_ms,
-                                                      .store_ms = config->store_ms,
-                                                      .pin_ms = config->pin_ms,
-                                                      .prefetch_ms = config->prefetch_ms};
+    uint32_t asks = native->engine->kv_tokens != NULL ? TIERCE__NATIVE_ASKS_TOKENS : 0;
+    call->say.hello =
+        (struct tierce__native_welcome){.boot = native->boot,
+                                        .pool_bytes = native->memory.bytes,
+                                        .tiers = tierce__engine_tiers(native->engine) | asks,
+                                        .lookup_ms = config->lookup_ms,
+                                        .load_ms = config->load_ms,
+                                        .store_ms = config->store_ms,
+                                        .pin_ms = config->pin_ms,
+                                        .prefetch_ms = config->prefetch_ms};
     memcpy(call->say.hello.client, call->connection->client->id, TIERCE__NATIVE_ID_BYTES);
     return 0;
 }
@@ -256,6 +259,31 @@ static int answer_note_request(struct tierce__native_call *call)
                                      .failed_tokens = ask->failed_tokens,
                                      .limit = (enum tierce_request_limit)ask->limit};
     return tierce_request_note(call->native->engine, &request);
+}
+
+/* Tokens that are not the chain's are rejected: no event has them. */
+static int answer_note_tokens(struct tierce__native_call *call)
+{
+    const struct tierce__native_tokens *ask = &call->ask.note_tokens;
+    struct tierce__native_about about;
+    int32_t *claimed = NULL;
+    int rc = tierce__native_begin_about(call, &about, ask->view, &ask->chain, 0, 0);
+    if (rc == 0) {
+        const struct tierce_view *view = about.view->shared->view;
+        uint32_t block_tokens = view->full.geometry.block_tokens;
+        claimed = tierce__alloc((size_t)ask->tokens.count * sizeof(*claimed) + 1);
+        for (uint32_t i = 0; claimed != NULL && i < ask->tokens.count; i++)
+            claimed[i] = (int32_t)tierce__load_le32(ask->tokens.bytes + (size_t)i * 4);
+        rc = claimed == NULL ? -ENOMEM
+             : ask->tokens.count % block_tokens != 0
+                 ? TIERCE_E_ARGUMENT
+                 : tierce__kv_tokens_claim(call->native->engine->kv_tokens, view,
+                                           about.chain->chain, ask->from_block,
+                                           ask->tokens.count / block_tokens, claimed);
+    }
+    tierce__free(claimed);
+    tierce__native_end_about(call, &about);
+    return rc;
 }
 
 /* ---- store ----------------------------------------------------------------------------------- */
@@ -532,6 +560,7 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct tierce__native_call *call
     [TIERCE__NATIVE_GROUP_STORE_BEGIN] = answer_group_store_begin,
     [TIERCE__NATIVE_NOTE_REQUEST] = answer_note_request,
     [TIERCE__NATIVE_HAND_OVER] = tierce__native_answer_hand_over,
+    [TIERCE__NATIVE_NOTE_TOKENS] = answer_note_tokens,
 };
 
 static void note_begun(const struct tierce__native_call *call, enum tierce__native_op op)

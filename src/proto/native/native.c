@@ -129,6 +129,12 @@ static const struct native_field handed[] = {F(handed, number, U64), F(handed, b
                                              F(handed, status, U32), F(handed, uses_tls, U32),
                                              F(handed, why, TEXT),   {0}};
 
+static const struct native_field tokens[] = {F(tokens, view, U64),
+                                             F(tokens, from_block, U64),
+                                             F(tokens, chain, CHAIN),
+                                             R(tokens, tokens, 4),
+                                             {0}};
+
 static const struct native_field welcome[] = {
     F(welcome, client, ID),       F(welcome, boot, U64),
     F(welcome, pool_bytes, U64),  F(welcome, tiers, U32),
@@ -186,6 +192,7 @@ static const struct {
     [TIERCE__NATIVE_GROUP_STORE_BEGIN] = {group_store, reservation},
     [TIERCE__NATIVE_NOTE_REQUEST] = {note, nothing},
     [TIERCE__NATIVE_HAND_OVER] = {hand, handed},
+    [TIERCE__NATIVE_NOTE_TOKENS] = {tokens, nothing},
 };
 
 /* ---- packing --------------------------------------------------------------------------------- */

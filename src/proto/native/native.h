@@ -65,6 +65,7 @@ enum tierce__native_op {
     TIERCE__NATIVE_GROUP_STORE_BEGIN = 21,
     TIERCE__NATIVE_NOTE_REQUEST = 22, /* from version 3 on */
     TIERCE__NATIVE_HAND_OVER = 23,    /* from version 3 on */
+    TIERCE__NATIVE_NOTE_TOKENS = 24,  /* of a node that asks for it: TIERCE__NATIVE_ASKS_TOKENS */
     TIERCE__NATIVE_OPS
 };
 
@@ -255,6 +256,13 @@ struct tierce__native_hand {
     struct tierce__native_chain chain; /* of PIN and READ */
 };
 
+/* The tokens of blocks of a chain, from `from_block` on, which begins a chunk: for KV events. */
+struct tierce__native_tokens {
+    uint64_t view, from_block;
+    struct tierce__native_chain chain;
+    struct tierce__native_rows tokens; /* of 4 bytes: of whole blocks */
+};
+
 union tierce__native_request {
     struct tierce__native_hello hello;
     struct tierce__native_view view;
@@ -277,9 +285,13 @@ union tierce__native_request {
     struct tierce__native_clear clear;
     struct tierce__native_note note_request;
     struct tierce__native_hand hand_over;
+    struct tierce__native_tokens note_tokens;
 };
 
 /* ---- answers --------------------------------------------------------------------------------- */
+
+/* In `tiers` of a node that publishes KV events with tokens: it accepts NOTE_TOKENS. */
+#define TIERCE__NATIVE_ASKS_TOKENS (1u << 31)
 
 /* For a new client, the pool's descriptor is sent with the head of this answer. The node answers
  * after these times at the latest, whatever its tiers do. */
@@ -287,7 +299,7 @@ struct tierce__native_welcome {
     uint8_t client[TIERCE__NATIVE_ID_BYTES];
     uint64_t boot; /* a new number at each start of the node */
     uint64_t pool_bytes;
-    uint32_t tiers; /* 1u << enum tierce_origin of each existing tier */
+    uint32_t tiers; /* 1u << enum tierce_origin of each existing tier; TIERCE__NATIVE_ASKS_TOKENS */
     uint32_t lookup_ms, load_ms, store_ms, pin_ms, prefetch_ms;
 };
 

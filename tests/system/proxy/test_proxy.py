@@ -198,6 +198,23 @@ def test_a_cut_stream_ends_with_an_error_event(start, chunked, within):
     assert proxy.metric("streams_broken") == 2
 
 
+def test_a_stream_that_has_begun_is_not_repeated(start):
+    """Neither by another engine of decode.urls nor by another prefill, whatever ends it: the client would get the beginning twice."""
+    prefills, decoders = [Engine("p"), Engine("q")], [Engine("abcdef"), Engine("abcdef")]
+    for engine in prefills:
+        engine.params = PARAMS
+    proxy = start("--retry.decode=3", "--retry.prefill=3", "--timeout.silence=300ms", decode=decoders, prefill=prefills)
+    for number, (cut, hold) in enumerate(((3, None), (1, None), (None, 3)), 1):
+        for engine in decoders:
+            engine.cut_after, engine.hold_after = cut, hold
+        status, data = proxy.complete(stream=True)
+        begun = b"".join(map(event, "abcdef"[:cut or hold]))
+        assert status == 200 and data.startswith(begun) and b"[DONE]" not in data
+        assert json.loads(data[len(begun):].removeprefix(b"data: "))["error"]["code"] == 502
+        assert [sum(len(e.bodies()) for e in role) for role in (prefills, decoders)] == [number, number]
+    assert proxy.metric("streams_broken") == 3 and proxy.metric("decode_failures") == proxy.metric("prefill_failures") == 0
+
+
 def test_answers_that_end_with_their_connection(start):
     """They are passed on if they are whole, and otherwise another engine is asked."""
     cut, good = Engine("cut"), Engine("good")

@@ -15,8 +15,11 @@ import msgspec
 import pytest
 import zmq
 
+from engine_like import Engine as EngineLike
+from engine_like import Proxy
 from kv_publisher import Publisher
 from manager_process import executable, free_port
+from node_process import Node
 from serve_process import make_certificates
 
 SECONDS = 60
@@ -282,21 +285,36 @@ class Store:
         self.memory, self.blocks = ctypes.create_string_buffer(CHUNKS * CELL), array("i", range(CHUNKS))
 
     def open(self):
-        self.engine = self.core.Engine.open(None, {
-            "memory.size": "4MiB", "disk.path": str(self.disk), "disk.size": "64MiB", "kv_events.endpoint": self.endpoint,
-            "kv_events.replay_endpoint": self.replay_endpoint, "kv_events.snapshot_port": str(self.ports[2]),
-            **self.parameters})
+        self.open_engine({"memory.size": "4MiB", "disk.path": str(self.disk), "disk.size": "64MiB", "kv_events.endpoint": self.endpoint,
+                          "kv_events.replay_endpoint": self.replay_endpoint, "kv_events.snapshot_port": str(self.ports[2]),
+                          **self.parameters})
+
+    def open_client(self):
+        """Of a node, which publishes."""
+        self.open_engine(self.parameters)
+
+    def open_engine(self, parameters):
+        self.engine = self.core.Engine.open(None, parameters)
         self.view = self.engine.view({
             "weights": "aa", "model": "m", "kv_dtype": "float32", "quantization": "", "layout": "l", "layer_count": 1,
             "cell_bytes": [CELL], "block_tokens": CHUNK_TOKENS, "chunk_blocks": 1, "algo": "sha256"})
         self.view.set_paged([ctypes.addressof(self.memory)], [CELL], CHUNKS)
 
-    def store(self, token):
+    def chain(self, token, chunks):
         chain = self.view.chain()
-        chain.append(array("i", [token]) * (CHUNKS * CHUNK_TOKENS))
-        store = self.view.store_begin(chain, CHUNKS, self.blocks)
+        chain.append(array("i", [token]) * (chunks * CHUNK_TOKENS))
+        return chain
+
+    def store(self, token, chunks=CHUNKS):
+        store = self.view.store_begin(self.chain(token, chunks), chunks, self.blocks)
         store.layer(0)
-        assert store.end() == CHUNKS and self.engine.flush(60_000)
+        assert store.end() == chunks and self.engine.flush(60_000)
+
+    def load(self, token, chunks=CHUNKS):
+        """The origin of each block; 0: it was not loaded."""
+        load = self.view.load_begin(self.chain(token, chunks), 0, chunks, self.blocks)
+        load.layer(0)
+        return load.end()
 
     def close(self):
         del self.view
@@ -346,6 +364,59 @@ def test_a_store_of_tierce(router, tmp_path):
     store.store(99)
     router.wait(is_equal)
     store.close()
+
+
+def prompt(token, chunks=CHUNKS):
+    """The tokens that Store.store stores."""
+    return [token] * (chunks * CHUNK_TOKENS)
+
+
+def longest(router, tokens):
+    answer = router.ask("/query", {"model_name": "m", "token_ids": tokens})[1]
+    return {instance: found["longest_matched"] for instance, found in answer.get("instances", {}).items()}
+
+
+def test_tokens_of_a_node_and_an_engine(router, tmp_path):
+    """Their events have tokens, so /query finds their chunks and `tierce proxy` routes by them: also what a client of the node
+    stores. After a restart, the disk's chunks have tokens again once a request loads them."""
+    lone, shared = Store(tmp_path), Store(tmp_path)
+    events = {"kv_events.endpoint": shared.endpoint, "kv_events.replay_endpoint": shared.replay_endpoint,
+              "kv_events.snapshot_port": shared.ports[2]}
+    (tmp_path / "node").mkdir()
+
+    def start_node():
+        return Node(tmp_path / "node", f"--listen.native={tmp_path}/node.sock", "--listen.resp=false", "--listen.lm=false",
+                    f"--disk.path={tmp_path}/node/disk", "--disk.size=64MiB", *(f"--{name}={value}" for name, value in events.items()))
+
+    node = start_node()
+    shared.parameters = {"node.socket": f"{tmp_path}/node.sock"}
+    for instance, store in ((1, lone), (2, shared)):
+        store.open() if store is lone else store.open_client()
+        router.register(instance, store, block_size=CHUNK_TOKENS)
+    lone.store(1)
+    shared.store(2)
+    lone.store(3, CHUNKS // 4)
+    shared.store(3, CHUNKS // 2)
+    whole, part = CHUNKS * CHUNK_TOKENS, CHUNKS * CHUNK_TOKENS // 2
+    router.wait(lambda: longest(router, prompt(1)) == {"1": whole} and longest(router, prompt(2)) == {"2": whole} and
+                longest(router, prompt(3)) == {"1": part // 2, "2": part})
+    engines = [EngineLike("one"), EngineLike("two")]
+    proxy = Proxy(tmp_path, f"--router.url=http://127.0.0.1:{router.port}",
+                  decode=[f"{engine.url}#{number}" for number, engine in enumerate(engines, 1)])
+    for token, name in ((1, b"one"), (2, b"two"), (3, b"two")) * 3:
+        status, data = proxy.complete(prompt=prompt(token))
+        assert status == 200 and name in data
+    assert proxy.metric("router_choices") == 9 and proxy.metric("router_failures") == 0
+    proxy.end()
+    node.end()
+    node = start_node()
+    router.wait(lambda: router.worker(2)["restarts"] > 0 and router.worker(2)["exact"] and router.worker(2)["blocks"] == CHUNKS * 3 // 2)
+    assert longest(router, prompt(2)) == {}
+    router.wait(lambda: all(shared.load(2)))
+    router.wait(lambda: longest(router, prompt(2)) == {"2": whole})
+    for store in lone, shared:
+        store.close()
+    node.end()
 
 
 def test_a_protected_snapshot(tmp_path):

@@ -381,7 +381,7 @@ START_TEST(blocks_without_tokens_are_logged_once)
     ck_assert_uint_eq(recorded_with("kv_events_without_tokens", ""), 0);
     answer_snapshot(0, 2);
     work();
-    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", "kv_events.endpoint"), 1);
+    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", "kv_events.tokens"), 1);
     store(1);
     live(1);
     ck_assert(is_shown(1));

@@ -30,7 +30,7 @@ static struct tierce__zmq_curve_pair server_pair, index_pair;
 static struct tierce__kv_stream *stream;
 static struct tierce__directory *directory;
 static struct tierce__follower *follower;
-static struct tierce__snapshot_tokens keys;
+static struct tierce__tenant_words keys;
 static pthread_t server;
 static _Atomic bool is_ending;
 static void *context;
@@ -79,7 +79,7 @@ static void setup(void)
     snprintf(readers_path, sizeof(readers_path), "%s/readers", folder);
     ck_assert_int_eq(zmq_curve_keypair(server_pair.public_key, server_pair.secret_key), 0);
     ck_assert_int_eq(zmq_curve_keypair(index_pair.public_key, index_pair.secret_key), 0);
-    tierce__snapshot_tokens_init(&keys);
+    tierce__tenant_words_init(&keys);
     snprintf(key_text, sizeof(key_text), "%s\n%s team\n", server_pair.secret_key,
              index_pair.secret_key);
     keys.text = tierce__strdup(key_text);
@@ -106,7 +106,7 @@ static void teardown(void)
     tierce__kv_stream_close(stream);
     tierce__follower_destroy(follower);
     tierce__directory_destroy(directory);
-    tierce__snapshot_tokens_fini(&keys);
+    tierce__tenant_words_fini(&keys);
     temp_folder_remove(folder);
 }
 
@@ -249,10 +249,10 @@ START_TEST(a_key_that_is_gone)
     allow(server_pair.public_key);
     start_publisher(true);
     struct tierce__subscriber *s = opened("team", server_pair.public_key);
-    tierce__snapshot_tokens_replace(&keys, NULL);
+    tierce__tenant_words_replace(&keys, NULL);
     WAIT_WITHIN(LIMIT_MS, turn(s) && recorded("publisher_connect_failed") > 0);
     ck_assert_uint_gt(recorded_with("publisher_connect_failed", "curve.key_file has no key"), 0);
-    tierce__snapshot_tokens_replace(&keys, tierce__strdup(key_text));
+    tierce__tenant_words_replace(&keys, tierce__strdup(key_text));
     allow(index_pair.public_key);
     WAIT_WITHIN(LIMIT_MS, turn(s) && is_connected());
     tierce__subscriber_close(s);

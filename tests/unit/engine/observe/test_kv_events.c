@@ -80,6 +80,37 @@ static bool is_equal(const struct set *a, const struct set *b)
     return a->count == b->count;
 }
 
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+enum { CHUNK_TOKENS = FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS, KNOWN_MAX = 1 << 14 };
+
+/* The tokens of each chunk that was ever stored, by its hash in events. */
+static struct known {
+    uint64_t hash; /* 0: free */
+    int32_t tokens[CHUNK_TOKENS];
+} known[KNOWN_MAX];
+static size_t with_tokens, without_tokens; /* blocks of events that readers have seen */
+
+static struct known *known_of(uint64_t hash)
+{
+    size_t i = hash % KNOWN_MAX;
+    while (known[i].hash != 0 && known[i].hash != hash)
+        i = (i + 1) % KNOWN_MAX;
+    return &known[i];
+}
+
+static void note_known(const struct tierce_chain *chain)
+{
+    const int32_t *tokens = tierce__chain_tokens(chain);
+    for (size_t end = FX_CHUNK_BLOCKS; tokens != NULL && end <= tierce_chain_blocks(chain);
+         end += FX_CHUNK_BLOCKS, tokens += CHUNK_TOKENS) {
+        uint64_t hash = tierce__kv_hash(tierce_chain_hash(chain, end - 1));
+        struct known *k = known_of(hash);
+        k->hash = hash;
+        memcpy(k->tokens, tokens, sizeof(k->tokens));
+    }
+}
+
 /* ---- batches --------------------------------------------------------------------------------- */
 
 static struct tierce__msgpack_item next_item(struct tierce__msgpack *m)
@@ -98,7 +129,8 @@ static bool is_text(const struct tierce__msgpack_item *item, const char *text)
 struct read_event {
     char type[20];
     uint64_t hashes[256], namespace, parent, block_size;
-    size_t hash_count, fields;
+    size_t hash_count, fields, token_count;
+    int32_t tokens[256 * CHUNK_TOKENS];
     bool disk, has_parent;
 };
 
@@ -114,6 +146,11 @@ static void read_field(struct tierce__msgpack *m, struct read_event *e,
         e->hash_count = item.count;
         for (size_t i = 0; i < e->hash_count; i++)
             e->hashes[i] = next_item(m).number;
+    } else if (is_text(name, "token_ids")) {
+        ck_assert_uint_le(item.count, 256 * CHUNK_TOKENS);
+        e->token_count = item.count;
+        for (size_t i = 0; i < e->token_count; i++)
+            e->tokens[i] = (int32_t)next_item(m).number;
     } else if (is_text(name, "medium")) {
         e->disk = is_text(&item, "DISK");
         ck_assert(e->disk || is_text(&item, "CPU"));
@@ -130,6 +167,18 @@ static void read_field(struct tierce__msgpack *m, struct read_event *e,
     }
 }
 
+/* An event has the tokens of all of its blocks, or none. */
+static void check_tokens(const struct read_event *e)
+{
+    ck_assert(e->token_count == 0 || e->token_count == e->hash_count * CHUNK_TOKENS);
+    *(e->token_count > 0 ? &with_tokens : &without_tokens) += e->hash_count;
+    for (size_t b = 0; b < e->hash_count && e->token_count > 0; b++) {
+        const struct known *k = known_of(e->hashes[b]);
+        ck_assert_uint_eq(k->hash, e->hashes[b]);
+        ck_assert_mem_eq(e->tokens + b * CHUNK_TOKENS, k->tokens, sizeof(k->tokens));
+    }
+}
+
 /* Applies a batch; *stored grows by its hashes. */
 static void read_events(struct tierce__msgpack *m, struct set *set, size_t *stored)
 {
@@ -139,7 +188,8 @@ static void read_events(struct tierce__msgpack *m, struct set *set, size_t *stor
     ck_assert_int_eq(next_item(m).type, TIERCE__MSGPACK_FLOAT);
     uint32_t events = next_item(m).count;
     for (uint32_t i = 0; i < events; i++) {
-        struct read_event e = {.fields = next_item(m).count};
+        static struct read_event e;
+        e = (struct read_event){.fields = next_item(m).count};
         for (size_t f = 0; f < e.fields; f++) {
             struct tierce__msgpack_item name = next_item(m);
             read_field(m, &e, &name);
@@ -150,7 +200,9 @@ static void read_events(struct tierce__msgpack *m, struct set *set, size_t *stor
         }
         bool is_stored = strcmp(e.type, "BlockStored") == 0;
         ck_assert_uint_eq(e.fields, is_stored ? 9 : 4);
-        ck_assert(!is_stored || e.block_size == FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS);
+        ck_assert(!is_stored || e.block_size == CHUNK_TOKENS);
+        if (is_stored)
+            check_tokens(&e);
         for (size_t b = 0; b < e.hash_count; b++)
             change(set, &(struct block){e.namespace, e.hashes[b], e.disk}, is_stored);
         *stored += e.hash_count;
@@ -463,6 +515,7 @@ static void store(uint32_t seed)
     if (hidden != NULL && seed % 3 == 0)
         fx.view = hidden;
     struct tierce_chain *chain = fx_chain(&fx, seed, CHAIN_BLOCKS, 8);
+    note_known(chain);
     ck_assert_int_ge(fx_store(&fx, chain, CHAIN_BLOCKS, fx_ids, false), 0);
     tierce_chain_destroy(chain);
     fx.view = view;
@@ -501,6 +554,8 @@ START_TEST(a_reader_is_exact)
     }
     wait_until_equal();
     ck_assert_int_eq(hidden_count > 0, _i == 4);
+    ck_assert_uint_gt(with_tokens, 0);
+    ck_assert_uint_eq(without_tokens, 0);
     uint64_t instance = reader.instance;
     tierce_view_close(hidden);
     fx_close(&fx);
@@ -510,6 +565,7 @@ START_TEST(a_reader_is_exact)
     change_engine(&random, 40);
     wait_until_equal();
     tierce_view_close(hidden);
+    ck_assert_uint_gt(without_tokens, 0); /* of the disk, which another process has filled */
     ck_assert_uint_gt(reader.replays, 0);
     ck_assert(_i == 2 || reader.instance != instance);
     ck_assert_int_eq(reader.snapshots > 0, _i != 2);

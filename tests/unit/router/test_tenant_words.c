@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "check_main.h"
-#include "router/snapshot_tokens.h"
+#include "net/tenant_words.h"
 #include "router/subscriber_curve.h"
 #include "temp_folder.h"
 
@@ -12,19 +12,19 @@
 /* The file of tokens that a router index sends, one for each tenant. */
 
 static char folder[64], path[96], why[256];
-static struct tierce__snapshot_tokens tokens;
+static struct tierce__tenant_words tokens;
 
 static void setup(void)
 {
     snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
     temp_folder_make(folder);
     snprintf(path, sizeof(path), "%s/tokens", folder);
-    tierce__snapshot_tokens_init(&tokens);
+    tierce__tenant_words_init(&tokens);
 }
 
 static void teardown(void)
 {
-    tierce__snapshot_tokens_fini(&tokens);
+    tierce__tenant_words_fini(&tokens);
     temp_folder_remove(folder);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
@@ -38,9 +38,9 @@ static int read_bytes(const char *text, size_t bytes)
     ck_assert_int_eq(fclose(file), 0);
     ck_assert_int_eq(chmod(path, 0600), 0);
     char *read = NULL;
-    int rc = tierce__snapshot_tokens_read(&read, "snapshot.token_file", "TOKEN", path, why);
+    int rc = tierce__tenant_words_read(&read, "snapshot.token_file", "TOKEN", path, why);
     if (rc == 0)
-        tierce__snapshot_tokens_replace(&tokens, read);
+        tierce__tenant_words_replace(&tokens, read);
     else
         ck_assert_ptr_null(read);
     return rc;
@@ -49,7 +49,7 @@ static int read_bytes(const char *text, size_t bytes)
 static void expect(const char *tenant, const char *wanted)
 {
     char *found;
-    ck_assert_int_eq(tierce__snapshot_tokens_find(&found, &tokens, tenant), 0);
+    ck_assert_int_eq(tierce__tenant_words_find(&found, &tokens, tenant), 0);
     if (wanted == NULL)
         ck_assert_ptr_null(found);
     else
@@ -96,20 +96,19 @@ START_TEST(a_faulty_file_changes_nothing)
     ck_assert_int_eq(read_bytes(with_nul, sizeof(with_nul) - 1), TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "NUL") != NULL, "%s", why);
     char *key = NULL;
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&key, "curve.key_file", "SECRET-KEY", path, why),
+    ck_assert_int_eq(tierce__tenant_words_read(&key, "curve.key_file", "SECRET-KEY", path, why),
                      TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "a line is SECRET-KEY [TENANT]") != NULL, "%s", why);
     ck_assert_int_eq(chmod(path, 0644), 0);
     char *read = NULL;
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", "TOKEN", path, why),
+    ck_assert_int_eq(tierce__tenant_words_read(&read, "snapshot.token_file", "TOKEN", path, why),
                      TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, "snapshot.token_file") != NULL, "%s", why);
     ck_assert_int_eq(remove(path), 0);
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", "TOKEN", path, why),
+    ck_assert_int_eq(tierce__tenant_words_read(&read, "snapshot.token_file", "TOKEN", path, why),
                      TIERCE_E_CONFIG);
     expect("", "Bearer kept");
-    ck_assert_int_eq(tierce__snapshot_tokens_read(&read, "snapshot.token_file", "TOKEN", "", why),
-                     0);
+    ck_assert_int_eq(tierce__tenant_words_read(&read, "snapshot.token_file", "TOKEN", "", why), 0);
     ck_assert_ptr_null(read);
 }
 END_TEST
@@ -138,6 +137,6 @@ START_TEST(each_key_is_checked)
 }
 END_TEST
 
-CHECK_MAIN("snapshot_tokens", .setup = setup, .teardown = teardown,
+CHECK_MAIN("tenant_words", .setup = setup, .teardown = teardown,
            .tests = {a_tenant_has_its_own_token, a_faulty_file_changes_nothing,
                      each_key_is_checked})

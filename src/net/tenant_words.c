@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "router/snapshot_tokens.h"
+#include "net/tenant_words.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -94,7 +94,7 @@ static int find_repeated(unsigned *number, const char *text)
     return rc;
 }
 
-unsigned tierce__snapshot_tokens_invalid(const char *text, tierce__snapshot_word_fn *is_valid)
+unsigned tierce__tenant_words_invalid(const char *text, tierce__tenant_word_fn *is_valid)
 {
     struct token_line line;
     unsigned number = 1;
@@ -131,8 +131,8 @@ static int find_fault(const char **wrong, unsigned *number, const char *text, si
     return rc;
 }
 
-int tierce__snapshot_tokens_read(char **out, const char *param, const char *word, const char *path,
-                                 char why[256])
+int tierce__tenant_words_read(char **out, const char *param, const char *word, const char *path,
+                              char why[256])
 {
     char *text = NULL, fault[220];
     size_t bytes = 0;
@@ -164,7 +164,7 @@ int tierce__snapshot_tokens_read(char **out, const char *param, const char *word
     return rc;
 }
 
-void tierce__snapshot_tokens_replace(struct tierce__snapshot_tokens *tokens, char *text)
+void tierce__tenant_words_replace(struct tierce__tenant_words *tokens, char *text)
 {
     tierce__lock_take(&tokens->lock);
     char *before = tokens->text;
@@ -174,7 +174,7 @@ void tierce__snapshot_tokens_replace(struct tierce__snapshot_tokens *tokens, cha
 }
 
 /* make: what becomes of the tenant's token. */
-static int find(char **out, struct tierce__snapshot_tokens *tokens, const char *tenant,
+static int find(char **out, struct tierce__tenant_words *tokens, const char *tenant,
                 char *(*make)(const char *token, size_t bytes))
 {
     struct token_line line;
@@ -201,25 +201,23 @@ static char *copy(const char *token, size_t bytes)
     return out;
 }
 
-int tierce__snapshot_tokens_word(char **out, struct tierce__snapshot_tokens *tokens,
-                                 const char *tenant)
+int tierce__tenant_words_word(char **out, struct tierce__tenant_words *tokens, const char *tenant)
 {
     return find(out, tokens, tenant, copy);
 }
 
-int tierce__snapshot_tokens_find(char **out, struct tierce__snapshot_tokens *tokens,
-                                 const char *tenant)
+int tierce__tenant_words_find(char **out, struct tierce__tenant_words *tokens, const char *tenant)
 {
     return find(out, tokens, tenant, tierce__token_bearer);
 }
 
-void tierce__snapshot_tokens_init(struct tierce__snapshot_tokens *tokens)
+void tierce__tenant_words_init(struct tierce__tenant_words *tokens)
 {
-    *tokens = (struct tierce__snapshot_tokens){0};
-    tierce__lock_init(&tokens->lock, TIERCE__LOCK_ROUTER_ACCESS);
+    *tokens = (struct tierce__tenant_words){0};
+    tierce__lock_init(&tokens->lock, TIERCE__LOCK_TENANT_WORDS);
 }
 
-void tierce__snapshot_tokens_fini(struct tierce__snapshot_tokens *tokens)
+void tierce__tenant_words_fini(struct tierce__tenant_words *tokens)
 {
     tierce__free_secret(tokens->text);
     tierce__lock_fini(&tokens->lock);

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_ENGINE_KV_TOKENS_H
+#define TIERCE_ENGINE_KV_TOKENS_H
+
+#include "engine/view.h"
+
+/*
+ * The tokens of chunks, for KV events: a store has hashes only. They are noted when a request
+ * stores or loads chunks, and kept until they need more memory than a bound; the tokens that were
+ * used least recently are forgotten first.
+ *
+ * Only tokens that determine their chunk's hash alone are noted: none of a chain with a root or
+ * extras, or of hashes that an inference engine computed; and none of groups of layers that do not
+ * attend to the whole prompt, whose chunks do not stand for a prefix.
+ *
+ * Thread: any; one lock of class KV_TOKENS inside.
+ */
+
+struct tierce__kv_tokens;
+
+/* Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__kv_tokens_create(struct tierce__kv_tokens **out, uint64_t bytes_max);
+/* NULL is accepted here and below: nothing is noted. */
+void tierce__kv_tokens_destroy(struct tierce__kv_tokens *tokens);
+
+/* Notes the chunks of chain[0, to_block), if the chain has kept its tokens; the last one, if it is
+ * shorter, only with `tail`. [in] chain: of the view. Without memory, chunks are left out. */
+void tierce__kv_tokens_note(struct tierce__kv_tokens *tokens, const struct tierce_view *view,
+                            const struct tierce_chain *chain, uint64_t to_block, bool tail);
+
+/*
+ * The same for a chain without tokens: `claimed` are those of `blocks` blocks from `from_block` on,
+ * where a chunk begins. They are checked. A last chunk that is shorter is noted too. Errors:
+ * TIERCE_E_ARGUMENT (they do not give the chain's hashes), -ENOMEM.
+ */
+TIERCE_MUSTUSE int tierce__kv_tokens_claim(struct tierce__kv_tokens *tokens,
+                                           const struct tierce_view *view,
+                                           const struct tierce_chain *chain, uint64_t from_block,
+                                           uint64_t blocks, const int32_t *claimed);
+
+/* Copies the `count` tokens of the chunk with this hash. False: they are not known. */
+bool tierce__kv_tokens_get(struct tierce__kv_tokens *tokens, const uint8_t hash[TIERCE_HASH_BYTES],
+                           uint32_t *out, uint32_t count);
+
+#endif

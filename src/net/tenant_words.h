@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_NET_TENANT_WORDS_H
+#define TIERCE_NET_TENANT_WORDS_H
+
+#include "base/threads/lock.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/*
+ * Secrets that a program sends, one for each tenant: a file with lines "WORD [TENANT]". The line
+ * without a tenant is for what belongs to no tenant. The secret of a tenant is used for this tenant
+ * only. So are the tokens that a router index sends to publishers (snapshot.token_file), its secret
+ * keys (curve.key_file), and the tokens that a proxy sends to a router index (router.token_file).
+ *
+ * Thread: any, after init.
+ */
+
+struct tierce__tenant_words {
+    struct tierce__lock lock; /* TENANT_WORDS: below */
+    char *text;               /* the lines, checked; NULL: none */
+};
+
+void tierce__tenant_words_init(struct tierce__tenant_words *tokens);
+void tierce__tenant_words_fini(struct tierce__tenant_words *tokens);
+
+/* Reads a file, "": none, and checks it. *out: its text, or NULL. Errors, `why` in words, beginning
+ * with the parameter: TIERCE_E_CONFIG, -ENOMEM. [in] word: the name of a line's first word there.
+ */
+TIERCE_MUSTUSE int tierce__tenant_words_read(char **out, const char *param, const char *word,
+                                             const char *path, char why[256]);
+/* The number of the first line whose first word is invalid; 0: there is none. */
+typedef bool tierce__tenant_word_fn(const char *word, size_t bytes);
+unsigned tierce__tenant_words_invalid(const char *text, tierce__tenant_word_fn *is_valid);
+/* These count from now on. [transfer] text: of tierce__tenant_words_read. */
+void tierce__tenant_words_replace(struct tierce__tenant_words *tokens, char *text);
+
+/* The token of a tenant, to be freed with tierce__free_secret, or NULL: there is none. Errors:
+ * -ENOMEM. */
+TIERCE_MUSTUSE int tierce__tenant_words_word(char **out, struct tierce__tenant_words *tokens,
+                                             const char *tenant);
+/* "Bearer TOKEN" for the publishers of a tenant, to be freed with tierce__free_secret, or NULL:
+ * there is none. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__tenant_words_find(char **out, struct tierce__tenant_words *tokens,
+                                             const char *tenant);
+
+#endif
