@@ -128,7 +128,7 @@ static bool is_replaceable(const char *path)
 }
 
 /* A file with a new name in the folder of `path`, with the permissions of the existing file. */
-static int open_beside(char **out, const char *path)
+static int open_beside(char **out, const char *path, mode_t mode)
 {
     enum { TRIES = 1000, NAME_BYTES = 48 };
     const char *slash = strrchr(path, '/');
@@ -141,7 +141,7 @@ static int open_beside(char **out, const char *path)
     int fd = -1;
     for (int i = 0; i < TRIES && fd < 0 && (i == 0 || errno == EEXIST); i++) {
         snprintf(name, size, "%.*s.tierce-%ld-%d", folder, path, (long)getpid(), i);
-        fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     }
     if (fd >= 0 && stat(path, &st) == 0 && fchmod(fd, st.st_mode & 07777) != 0) {
         close(fd);
@@ -157,11 +157,32 @@ static int open_beside(char **out, const char *path)
     return fd;
 }
 
+/* Opens the file beside new_file->path, which is NULL if there was no memory, and which it frees if
+ * it fails. */
+static int open_stream(struct tierce__new_file *out, struct tierce__new_file *new_file, mode_t mode)
+{
+    if (new_file->path == NULL)
+        return -ENOMEM;
+    int fd = open_beside(&new_file->beside, new_file->path, mode);
+    new_file->file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (new_file->file == NULL) {
+        int rc = fd < 0 ? fd : -errno;
+        if (fd >= 0) {
+            close(fd);
+            (void)unlink(new_file->beside);
+        }
+        tierce__free(new_file->beside);
+        tierce__free(new_file->path);
+        return rc;
+    }
+    *out = *new_file;
+    return 0;
+}
+
 int tierce__new_file_open(struct tierce__new_file *out, const char *path)
 {
     struct tierce__new_file new_file = {0};
     char target[PATH_MAX];
-    int fd;
     if (!is_replaceable(path)) {
         new_file.file = fopen(path, "we");
         if (new_file.file == NULL)
@@ -170,21 +191,31 @@ int tierce__new_file_open(struct tierce__new_file *out, const char *path)
         return 0;
     }
     new_file.path = tierce__strdup(realpath(path, target) != NULL ? target : path);
-    if (new_file.path == NULL)
-        return -ENOMEM;
-    fd = open_beside(&new_file.beside, new_file.path);
-    new_file.file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    if (new_file.file == NULL) {
-        int rc = fd < 0 ? fd : -errno;
-        if (fd >= 0) {
-            close(fd);
-            (void)unlink(new_file.beside);
-        }
-        tierce__free(new_file.beside);
-        tierce__free(new_file.path);
-        return rc;
+    return open_stream(out, &new_file, 0666);
+}
+
+int tierce__new_file_open_first(struct tierce__new_file *out, const char *path)
+{
+    struct tierce__new_file new_file = {.is_first = true};
+    struct stat st;
+    if (lstat(path, &st) == 0)
+        return -EEXIST;
+    new_file.path = tierce__strdup(path);
+    return open_stream(out, &new_file, 0600);
+}
+
+int tierce__write_whole(int fd, const void *data, size_t bytes)
+{
+    const char *at = data;
+    while (bytes > 0) {
+        ssize_t n = write(fd, at, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        at += n;
+        bytes -= (size_t)n;
     }
-    *out = new_file;
     return 0;
 }
 
@@ -195,7 +226,7 @@ static int why_failed(const struct tierce__new_file *file)
     return again ? -errno : -EIO;
 }
 
-/* Makes the rename durable. A folder that may be written and not read cannot be synchronized. */
+/* Makes a name durable. A folder that may be written and not read cannot be synchronized. */
 static int sync_folder_of(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -215,6 +246,13 @@ static int sync_folder_of(const char *path)
     return rc;
 }
 
+/* A link, unlike a rename, replaces nothing. */
+static int take_name(const struct tierce__new_file *file)
+{
+    int rc = file->is_first ? link(file->beside, file->path) : rename(file->beside, file->path);
+    return rc == 0 ? 0 : -errno;
+}
+
 int tierce__new_file_close(struct tierce__new_file *file, bool is_good)
 {
     if (file->file == NULL)
@@ -228,11 +266,13 @@ int tierce__new_file_close(struct tierce__new_file *file, bool is_good)
     if (fclose(file->file) != 0 && rc == 0)
         rc = -errno;
     if (file->beside != NULL) {
-        if (rc == 0 && is_good && rename(file->beside, file->path) != 0)
-            rc = -errno;
-        if (rc != 0 || !is_good)
+        bool is_named = rc == 0 && is_good;
+        if (is_named)
+            rc = take_name(file);
+        is_named = is_named && rc == 0;
+        if (!is_named || file->is_first)
             (void)unlink(file->beside);
-        else
+        if (is_named)
             rc = sync_folder_of(file->path);
     }
     tierce__free(file->beside);

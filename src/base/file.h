@@ -42,10 +42,19 @@ TIERCE_MUSTUSE int tierce__read_secret_file(char **out, size_t *length, struct t
 struct tierce__new_file {
     FILE *file;          /* NULL: none is open */
     char *path, *beside; /* heap; NULL where it is written directly */
+    bool is_first;       /* it must not replace another */
 };
 
 /* Errors, *out untouched: negative errno, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__new_file_open(struct tierce__new_file *out, const char *path);
+
+/* The same for a file of mode 0600 that must not replace another one: until it is whole, nothing
+ * has its name, and close returns -EEXIST if another file has got the name meanwhile. Errors:
+ * -EEXIST also if anything has the name now. */
+TIERCE_MUSTUSE int tierce__new_file_open_first(struct tierce__new_file *out, const char *path);
+
+/* Writes all bytes, in several writes if necessary. Errors: negative errno. */
+TIERCE_MUSTUSE int tierce__write_whole(int fd, const void *data, size_t bytes);
 
 /* Ends the file. If `is_good` and all was written, the new file is durable and replaces the old
  * one; otherwise it is removed. Accepts a zeroed one. Errors: negative errno (-EIO: a write failed

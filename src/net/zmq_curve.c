@@ -6,11 +6,9 @@
 #include "base/file.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <zmq.h>
 
 static const char missing[] = "this libzmq was built without CURVE; use one with libsodium";
@@ -91,12 +89,12 @@ int tierce__zmq_curve_read(struct tierce__zmq_curve_pair *out, const char *param
     return rc;
 }
 
-/* Replaces the empty file, durably; its permissions stay. */
+/* Writes the file, which must not exist. A process that is killed leaves no file of that name. */
 static int write_key(const char *path, const char *secret_key)
 {
     struct tierce__new_file file;
     char buffer[2 * TIERCE__ZMQ_CURVE_TEXT_BYTES]; /* to be wiped, unlike a buffer of stdio's own */
-    int rc = tierce__new_file_open(&file, path);
+    int rc = tierce__new_file_open_first(&file, path);
     if (rc < 0)
         return rc;
     (void)setvbuf(file.file, buffer, _IOFBF, sizeof(buffer));
@@ -113,23 +111,14 @@ int tierce__zmq_curve_create(struct tierce__zmq_curve_pair *out, const char *pat
         snprintf(why, 256, "%s", missing);
         return TIERCE_E_UNSUPPORTED;
     }
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) {
-        int error = errno;
-        snprintf(why, 256, "%.150s cannot be created: %s%s", path, strerror(error),
-                 error == EEXIST ? "; choose another FILE" : "");
-        return -error;
-    }
-    close(fd); /* the name is taken */
     int rc = zmq_curve_keypair(pair.public_key, pair.secret_key) == 0 ? 0 : -zmq_errno();
     if (rc == 0)
         rc = write_key(path, pair.secret_key);
-    if (rc == 0) {
+    if (rc == 0)
         *out = pair;
-    } else {
-        (void)unlink(path);
-        snprintf(why, 256, "%.150s cannot be written: %s", path, strerror(-rc));
-    }
+    else
+        snprintf(why, 256, "%.150s cannot be created: %s%s", path, strerror(-rc),
+                 rc == -EEXIST ? "; choose another FILE" : "");
     tierce__zmq_curve_wipe(&pair);
     return rc;
 }

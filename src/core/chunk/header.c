@@ -95,6 +95,23 @@ int tierce__chunk_extent(struct tierce__extent *out, const struct tierce__geomet
     return 0;
 }
 
+bool tierce__chunk_has_length(const struct tierce__geometry *full, uint64_t object_bytes)
+{
+    uint32_t from = 1, to = full->block_count; /* a longer chunk has more blocks */
+    while (from <= to) {
+        struct tierce__geometry part = *full;
+        struct tierce__extent extent;
+        part.block_count = from + (to - from) / 2;
+        if (tierce__chunk_extent(&extent, &part) < 0 || extent.object_bytes > object_bytes)
+            to = part.block_count - 1;
+        else if (extent.object_bytes < object_bytes)
+            from = part.block_count + 1;
+        else
+            return true;
+    }
+    return false;
+}
+
 uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uint32_t layer)
 {
     TIERCE_ASSERT(layer <= geometry->layer_count);

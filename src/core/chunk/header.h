@@ -45,6 +45,9 @@ struct tierce__extent {
 TIERCE_MUSTUSE int tierce__chunk_extent(struct tierce__extent *out,
                                         const struct tierce__geometry *geometry);
 
+/* Whether a chunk of this geometry, with 1 to block_count blocks, is `object_bytes` long. */
+bool tierce__chunk_has_length(const struct tierce__geometry *full, uint64_t object_bytes);
+
 /* Offset in the object of layer `layer`'s first cell; layer == layer_count gives the end. */
 uint64_t tierce__chunk_layer_offset(const struct tierce__geometry *geometry, uint32_t layer);
 

@@ -8,12 +8,7 @@
 
 bool tierce__landing_fits(const struct tierce_view *view, uint64_t bytes)
 {
-    if (bytes == view->full.extent.object_bytes)
-        return true;
-    for (uint32_t blocks = 1; blocks < view->chunk_blocks; blocks++)
-        if (tierce__shape_of(view, blocks).extent.object_bytes == bytes)
-            return true;
-    return false;
+    return tierce__chunk_has_length(&view->full.geometry, bytes);
 }
 
 struct tierce__buf *tierce__landing_reserve(struct tierce_view *view, const struct tierce__key *key,

@@ -22,6 +22,7 @@
 #define SCAN_PLACES  64u
 #define NO_NAMESPACE 1 /* beside error codes */
 #define NOT_KV       2
+#define WRONG_LENGTH 3
 
 void tierce__chunk_orders_init(struct tierce__chunk_orders *orders, struct tierce_engine *engine,
                                const _Atomic bool *stops)
@@ -470,7 +471,8 @@ static size_t peers_level(const struct tierce_engine *engine)
 }
 
 /* The key of a named chunk. Errors: TIERCE_E_FORMAT, NO_NAMESPACE (this engine has none of KV with
- * that digest; a name from outside must not fill the table). */
+ * that digest; a name from outside must not fill the table), WRONG_LENGTH (no chunk of that
+ * namespace is that long; a length from outside must not evict chunks). */
 static int read_name(struct tierce_engine *engine, const struct tierce__chunk_named *named,
                      struct tierce__key *key)
 {
@@ -478,11 +480,13 @@ static int read_name(struct tierce_engine *engine, const struct tierce__chunk_na
     *key = (struct tierce__key){0};
     int rc =
         tierce__key_text_parse(digest, &key->shard, key->hash, named->name, strlen(named->name));
-    if (rc < 0 || named->bytes == 0 || named->bytes > TIERCE__CHUNK_BYTES_MAX)
+    if (rc < 0)
         return TIERCE_E_FORMAT;
     int64_t ns = tierce__namespaces_find(engine->namespaces, digest);
     key->ns = ns >= 0 ? (uint32_t)ns : 0;
-    return ns >= 0 && is_kv(engine, key) ? 0 : NO_NAMESPACE;
+    if (ns < 0 || !is_kv(engine, key))
+        return NO_NAMESPACE;
+    return tierce__chunk_fits(engine, key, named->bytes) ? 0 : WRONG_LENGTH;
 }
 
 /* Reads a chunk from a peer and publishes it. */
@@ -496,7 +500,7 @@ static int fetch_chunk(struct tierce_engine *engine, size_t level, const struct 
     uint64_t era = tierce__era_of_read(engine);
     struct tierce__buf *buf = tierce__chunk_read(engine, level, &chunk, &rc);
     if (buf == NULL)
-        return rc;
+        return rc == TIERCE_E_ARGUMENT ? WRONG_LENGTH : rc;
     rc = tierce__chunk_parse(&info, buf->data, buf->bytes);
     TIERCE_ASSERT(rc == 0); /* verified */
     chunk.token_start = info.token_start;
@@ -516,7 +520,7 @@ static int fetch_chunk(struct tierce_engine *engine, size_t level, const struct 
 
 /* The chunks of a fetch that have not landed, by the reason. */
 struct fetch_counts {
-    uint64_t missing, unknown, failed;
+    uint64_t missing, unknown, wrong_length, failed;
     int status; /* of the last failure */
 };
 
@@ -526,6 +530,11 @@ static void say_fetch(const struct fetch_counts *counts, struct tierce__chunk_or
     if (counts->unknown > 0) {
         say(out, "%" PRIu64 " are of a model or layout that this engine does not have",
             counts->unknown);
+        comma = "; ";
+    }
+    if (counts->wrong_length > 0) {
+        say(out, "%s%" PRIu64 " do not have the length that their source names", comma,
+            counts->wrong_length);
         comma = "; ";
     }
     if (counts->missing > 0) {
@@ -544,7 +553,8 @@ static void note(struct fetch_counts *counts, int status)
 {
     counts->unknown += status == NO_NAMESPACE;
     counts->missing += status == TIERCE_E_MISS;
-    if (status == 0 || status == NO_NAMESPACE || status == TIERCE_E_MISS)
+    counts->wrong_length += status == WRONG_LENGTH;
+    if (status >= 0 || status == TIERCE_E_MISS)
         return;
     counts->failed++;
     counts->status = status;

@@ -13,9 +13,16 @@
 void tierce__chunk_record(struct tierce__storage_chunk *out,
                           const struct tierce__tier_event *event);
 
+/* Whether a chunk of the key's namespace can have this length. False also if the text of the
+ * namespace is not known. */
+bool tierce__chunk_fits(const struct tierce_engine *engine, const struct tierce__key *key,
+                        uint64_t object_bytes);
+
 /* Reads a chunk of a slower tier into a buffer that is in no tier, and verifies key and cells. A
- * wrong chunk is quarantined. Returns the buffer [transfer], or NULL with *status: TIERCE_E_MISS,
- * -ENOMEM, those of the tier. Blocks, timeout.load at most. */
+ * wrong chunk is quarantined. The length in a record of a shared tier is a claim of others: if the
+ * chunk has another length, the status is TIERCE_E_ARGUMENT, and nothing is quarantined. Returns
+ * the buffer [transfer], or NULL with *status: TIERCE_E_MISS, -ENOMEM, those of the tier. Blocks,
+ * timeout.load at most. */
 struct tierce__buf *tierce__chunk_read(struct tierce_engine *engine, size_t level,
                                        const struct tierce__storage_chunk *chunk, int *status);
 

@@ -6,12 +6,10 @@
 #include "base/bytes.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 uint64_t tierce__backup_sum(uint64_t seed, uint64_t frame, const void *head, const void *content,
@@ -90,35 +88,16 @@ int tierce__backup_add(struct tierce__backup_writer *writer, uint32_t kind, cons
     return rc;
 }
 
-/* The new name survives a loss of power. */
-static int sync_folder(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    char folder[4096] = ".";
-    if (slash != NULL)
-        snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc = 0;
-    if (fd < 0)
-        return -errno;
-    if (fsync(fd) != 0 && errno != EINVAL) /* a file system that has no such thing */
-        rc = -errno;
-    close(fd);
-    return rc;
-}
-
 int tierce__backup_close(struct tierce__backup_writer *writer, bool is_good, char why[256])
 {
     unsigned char counts[END_BYTES];
     if (writer->file.file == NULL)
         return 0;
-    bool is_named = writer->file.beside != NULL;
     tierce__store_le64(counts, writer->frames);
     tierce__store_le64(counts + 8, writer->records);
     int rc = is_good ? tierce__backup_add(writer, TIERCE__BACKUP_END, counts, sizeof(counts)) : 0;
     int closed = tierce__new_file_close(&writer->file, is_good && rc == 0);
     rc = rc == 0 ? closed : rc;
-    if (rc == 0 && is_good && is_named)
-        rc = sync_folder(writer->path);
     if (rc < 0)
         snprintf(why, 256, "the backup %.150s cannot be written: %s", writer->path,
                  tierce_strerror(rc));

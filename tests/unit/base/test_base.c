@@ -341,6 +341,36 @@ START_TEST(a_new_file_is_durable)
 }
 END_TEST
 
+/* A file that must not replace another has its name when it is whole, and not before. */
+START_TEST(a_first_file_replaces_none)
+{
+    char folder[] = "/tmp/tierce-test-XXXXXX", *text;
+    struct tierce__new_file file, other;
+    struct stat info;
+    size_t bytes;
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char *path = tierce__join_path(folder, "new");
+    ck_assert_int_eq(tierce__new_file_open_first(&file, path), 0);
+    ck_assert_int_eq(tierce__new_file_open_first(&other, path), 0);
+    ck_assert(fputs("1", file.file) >= 0 && fputs("2", other.file) >= 0);
+    ck_assert_int_ne(stat(path, &info), 0);
+    ck_assert_int_eq(tierce__new_file_close(&file, true), 0);
+    ck_assert_int_eq(synced_files, 1);
+    ck_assert_int_eq(synced_folders, 1);
+    ck_assert_int_eq(tierce__new_file_close(&other, true), -EEXIST);
+    ck_assert_int_eq(tierce__new_file_open_first(&file, path), -EEXIST);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 07777, 0600);
+    ck_assert_uint_eq(info.st_nlink, 1);
+    ck_assert_int_eq(tierce__read_file(&text, &bytes, path, 16), 0);
+    ck_assert_str_eq(text, "1");
+    tierce__free(text);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(rmdir(folder), 0); /* nothing is left beside it */
+    tierce__free(path);
+}
+END_TEST
+
 START_TEST(log_filters_formats_and_limits)
 {
     tierce_set_log_fn(count_event, NULL, TIERCE_LOG_INFO);
@@ -434,6 +464,7 @@ int main(void)
     tcase_add_test(t, the_same_message_passes_once_a_minute);
     tcase_add_test(t, a_message_that_is_left_out_returns);
     tcase_add_test(t, a_new_file_is_durable);
+    tcase_add_test(t, a_first_file_replaces_none);
     tcase_add_test(t, log_filters_formats_and_limits);
     tcase_add_test(t, the_lowest_level_is_set);
     tcase_add_test(t, lines_begin_with_the_time);

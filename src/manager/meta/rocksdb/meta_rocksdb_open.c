@@ -140,9 +140,9 @@ static int write_mark(int folder)
     int fd = openat(folder, MARK_NEW, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
         return -errno;
-    size_t bytes = strlen(mark_text);
-    ssize_t n = write(fd, mark_text, bytes);
-    int rc = n < 0 ? -errno : n < (ssize_t)bytes ? -ENOSPC : fsync(fd) != 0 ? -errno : 0;
+    int rc = tierce__write_whole(fd, mark_text, strlen(mark_text));
+    if (rc == 0 && fsync(fd) != 0)
+        rc = -errno;
     (void)close(fd);
     if (rc == 0 && (renameat(folder, MARK_NEW, folder, MARK) != 0 || fsync(folder) != 0))
         rc = -errno;

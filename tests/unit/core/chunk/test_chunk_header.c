@@ -49,6 +49,28 @@ static uint8_t *build(const struct tierce__chunk_info *info)
     return object;
 }
 
+START_TEST(a_geometry_has_the_lengths_of_its_chunks)
+{
+    struct tierce__chunk_info info = example();
+    struct tierce__geometry full = info.geometry, part = full;
+    uint64_t last = 0;
+    for (part.block_count = 1; part.block_count <= full.block_count; part.block_count++) {
+        struct tierce__extent extent;
+        ck_assert_int_eq(tierce__chunk_extent(&extent, &part), 0);
+        for (uint64_t bytes = last + 1; bytes < extent.object_bytes; bytes += 511)
+            ck_assert(!tierce__chunk_has_length(&full, bytes));
+        ck_assert(tierce__chunk_has_length(&full, extent.object_bytes));
+        last = extent.object_bytes;
+    }
+    ck_assert(!tierce__chunk_has_length(&full, last + 4096));
+    ck_assert(!tierce__chunk_has_length(&full, UINT64_MAX));
+    ck_assert(!tierce__chunk_has_length(&full, 0));
+    full.block_count = UINT32_MAX; /* longer than chunks may be */
+    ck_assert(!tierce__chunk_has_length(&full, UINT64_MAX));
+    ck_assert(tierce__chunk_has_length(&full, last));
+}
+END_TEST
+
 START_TEST(a_sealed_chunk_says_what_went_in)
 {
     struct tierce__chunk_info info = example(), got;
@@ -429,9 +451,9 @@ START_TEST(random_bytes_never_parse)
 END_TEST
 
 CHECK_MAIN("chunk_header", .seconds = 30,
-           .tests = {a_sealed_chunk_says_what_went_in, the_layout_is_the_documented_one,
-                     a_chunk_of_a_group_is_of_version_2, a_group_that_cannot_be_is_refused,
-                     every_flipped_header_bit_is_noticed,
+           .tests = {a_sealed_chunk_says_what_went_in, a_geometry_has_the_lengths_of_its_chunks,
+                     the_layout_is_the_documented_one, a_chunk_of_a_group_is_of_version_2,
+                     a_group_that_cannot_be_is_refused, every_flipped_header_bit_is_noticed,
                      the_sum_counts_padding_as_zero_without_a_look_at_it,
                      an_object_without_padding_is_the_same_but_for_that,
                      every_flipped_payload_byte_is_a_bad_cell,

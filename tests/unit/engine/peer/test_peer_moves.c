@@ -9,6 +9,7 @@
 
 #include "core/key/chunk_number.h"
 #include "engine/objects/object_form.h"
+#include "engine/observe/chunk_orders.h"
 #include "engine/peer/peers.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
@@ -306,6 +307,73 @@ START_TEST(named_values_do_not_move)
 }
 END_TEST
 
+/* Fetches one chunk with a claimed length. */
+static size_t fetch(struct tierce__chunk_orders *orders, const struct tierce__chunk_named *named,
+                    uint64_t bytes, struct tierce__chunk_order_outcome *out)
+{
+    int32_t landed[CHUNKS];
+    size_t count = 0;
+    struct tierce__chunk_named claimed = *named;
+    claimed.bytes = bytes;
+    *out = (struct tierce__chunk_order_outcome){0};
+    const struct tierce__chunk_fetch what = {
+        .named = &claimed, .count = 1, .deadline_ns = tierce__deadline_in_ms(60000)};
+    tierce__chunk_orders_fetch(orders, &what, landed, &count, out);
+    ck_assert(out->is_done == (count == 1));
+    return count;
+}
+
+static uint64_t evicted_of(unsigned engine)
+{
+    struct tierce__tier *memory = fx[engine].engine->levels[0].tier;
+    struct tierce__tier_stats stats;
+    memory->ops->stats(memory, &stats);
+    return stats.evicted_chunks;
+}
+
+/* The source claims a wrong length: nothing is evicted for it, the source is not blamed for bytes
+ * that are right, and the next fetch with the right length succeeds. */
+START_TEST(false_lengths_are_rejected)
+{
+    static const _Atomic bool stops = false;
+    struct tierce__chunk_orders orders[ENGINES];
+    struct tierce__chunk_named named[CHUNKS];
+    struct tierce__chunk_number numbers[CHUNKS];
+    struct tierce__chunk_order_outcome out = {0};
+    size_t count = 0;
+    start_all();
+    for (unsigned i = 0; i < ENGINES; i++)
+        tierce__chunk_orders_init(&orders[i], fx[i].engine, &stops);
+    store(0);
+    WAIT_FOR(are_found_at(0));
+    for (size_t i = 0; i < CHUNKS; i++)
+        numbers[i] = tierce__chunk_number(digests[i], &keys[i].shard, keys[i].hash);
+    tierce__chunk_orders_name(&orders[0], &(struct tierce__chunk_numbers){numbers, CHUNKS}, named,
+                              &count, &out);
+    ck_assert_uint_eq(count, CHUNKS);
+    for (uint32_t seed = 2000; evicted_of(1) == 0; seed++) {
+        struct tierce_chain *chain = fx_chain(&fx[1], seed, CHAIN_BLOCKS, 0);
+        (void)fx_store(&fx[1], chain, CHAIN_BLOCKS, fx_ids, false);
+        tierce_chain_destroy(chain);
+    }
+    uint64_t evicted = evicted_of(1);
+    uint64_t bytes = named[0].bytes, wrong[] = {1, bytes + 1, bytes + 4096, 2 << 20, 1ull << 33};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        ck_assert_uint_eq(fetch(&orders[1], &named[0], wrong[i], &out), 0);
+        ck_assert_msg(strstr(out.message, "length") != NULL, "%s", out.message);
+    }
+    ck_assert_uint_eq(evicted_of(1), evicted);
+    /* The length of another chunk of this model, which has fewer blocks. */
+    ck_assert_uint_eq(fetch(&orders[1], &named[0], bytes - 4096, &out), 0);
+    ck_assert_msg(strstr(out.message, "length") != NULL, "%s", out.message);
+    ck_assert_uint_eq(fetch(&orders[1], &named[0], bytes, &out), 1);
+    ck_assert_int_eq(fx_stats(&fx[1]).checksum_failures, 0);
+    for (unsigned i = 0; i < ENGINES; i++)
+        tierce__chunk_orders_fini(&orders[i]);
+    stop_all();
+}
+END_TEST
+
 CHECK_MAIN("peer moves", .seconds = 170, .setup = silence_log, .at_once = true,
            .tests = {chunks_move_from_engine_to_engine, what_does_not_land_is_not_dropped,
-                     named_values_do_not_move})
+                     named_values_do_not_move, false_lengths_are_rejected})
