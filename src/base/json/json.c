@@ -338,15 +338,13 @@ bool tierce__json_id(struct tierce__json *json, uint64_t *out)
     return true;
 }
 
-size_t tierce__json_ids(struct tierce__json *json, uint64_t *out, size_t room)
+/* Takes further numbers of an array, in a loop without calls: those of up to seven digits, with at
+ * most one space before each. Returns how many. */
+static size_t take_short_numbers(struct tierce__json *json, uint64_t *out, size_t room)
 {
-    if (room == 0 || !tierce__json_id(json, &out[0]))
-        return 0;
-    /* The common case in a loop without calls: numbers of up to seven digits, with at most one
-     * space before each. Other forms are left to the next call. */
     const char *at = json->at;
     unsigned guess = 0;
-    size_t count = 1;
+    size_t count = 0;
     while (count < room && *at == ',') {
         const char *first = at[1] == ' ' ? at + 2 : at + 1;
         unsigned digits = tierce__digits8(first, &out[count]);
@@ -365,6 +363,13 @@ size_t tierce__json_ids(struct tierce__json *json, uint64_t *out, size_t room)
     json->at = at;
     TIERCE_DASSERT(count <= room);
     return count;
+}
+
+size_t tierce__json_ids(struct tierce__json *json, uint64_t *out, size_t room)
+{
+    if (room == 0 || !tierce__json_id(json, &out[0]))
+        return 0;
+    return 1 + take_short_numbers(json, out + 1, room - 1); /* other forms: the next call */
 }
 
 bool tierce__json_u64(struct tierce__json *json, uint64_t *out)
@@ -543,8 +548,10 @@ static bool skip_nested(struct tierce__json *json, char kind)
     } else {
         if (!tierce__json_array(json))
             return false;
+        uint64_t few[16];
         while (tierce__json_element(json) && tierce__json_skip(json))
-            continue;
+            while (is_digit(json->at[-1]) && take_short_numbers(json, few, 16) == 16)
+                continue;
     }
     return json->why == NULL;
 }

@@ -164,4 +164,46 @@ START_TEST(mistakes)
 }
 END_TEST
 
-CHECK_MAIN("json_value", .tests = {paths, scalars, numbers, members, numbers_of_python, mistakes})
+/* Numbers of an array are taken in runs, whose ends are every place and form. */
+START_TEST(runs_of_numbers)
+{
+    static const struct {
+        const char *item;
+        bool is_valid;
+    } items[] = {{"7", true},
+                 {"1234567", true},
+                 {"12345678", true},
+                 {"0", true},
+                 {"-1", true},
+                 {"2.5", true},
+                 {"3e2", true},
+                 {"\"9\"", true},
+                 {"[8]", true},
+                 {"{}", true},
+                 {"null", true},
+                 {"07", false},
+                 {"", false},
+                 {"1x", false},
+                 {"1 2", false},
+                 {"1.", false},
+                 {"99999999999999999999", true}};
+    for (size_t i = 0; i < sizeof(items) / sizeof(items[0]); i++) {
+        for (size_t before = 0; before < 40; before++) {
+            char text[512] = "[";
+            for (size_t n = 0; n < before; n++)
+                snprintf(text + strlen(text), 16, "%s", n % 3 == 0 ? "65536, " : "7,");
+            snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s , 1,23]", items[i].item);
+            int rc = tierce__json_parse(&doc, text, strlen(text), NULL);
+            ck_assert_msg((rc == 0) == items[i].is_valid, "%s", text);
+            if (rc == 0)
+                ck_assert_uint_eq(tierce__json_count(doc.value), before + 3);
+            tierce__json_doc_clear(&doc);
+            for (size_t bytes = 1; bytes < strlen(text); bytes++) /* a part of it is no value */
+                ck_assert_int_lt(tierce__json_parse(&doc, text, bytes, NULL), 0);
+        }
+    }
+}
+END_TEST
+
+CHECK_MAIN("json_value", .tests = {paths, scalars, numbers, runs_of_numbers, members,
+                                   numbers_of_python, mistakes})
