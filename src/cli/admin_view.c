@@ -270,6 +270,7 @@ static const struct tierce__admin_column worker_columns[] = {
     {"memory", put_count, "tier_keys.0"},
     {"disk", put_count, "tier_keys.1"},
     {"load", put_count, "load"},
+    {"zone", put_text, "zone"},
     {"models", put_text, "models"},
     {"heard ms ago", put_count, "heard_ms"},
     {"gaps", put_count, "gaps"},

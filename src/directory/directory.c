@@ -2,6 +2,7 @@
 #include "directory/directory.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -169,9 +170,15 @@ static struct tierce__directory_id id_of(const struct tierce__directory *directo
                                          (uint32_t)(slot - directory->slots)};
 }
 
+static const char *zone_of(const struct tierce__directory_worker *worker)
+{
+    return worker->zone != NULL ? worker->zone : "";
+}
+
 /* Nobody else touches a slot without a session, whose lock is not needed therefore. */
 static void enter(struct tierce__directory *directory, struct tierce__directory_slot *slot,
-                  const struct tierce__directory_worker *worker, uint64_t now_ns)
+                  const struct tierce__directory_worker *worker,
+                  const uint32_t zone[TIERCE__ZONE_PARTS_MAX], uint64_t now_ns)
 {
     tierce__lock_assert_held(&directory->lock);
     TIERCE_DASSERT(atomic_load(&slot->session) == 0 && slot->is_joined);
@@ -180,8 +187,11 @@ static void enter(struct tierce__directory *directory, struct tierce__directory_
     slot->has_left_out = false;
     memcpy(slot->address, worker->address, strlen(worker->address) + 1);
     memcpy(slot->host_name, worker->host, strlen(worker->host) + 1);
+    snprintf(slot->zone_name, sizeof(slot->zone_name), "%s", zone_of(worker));
     atomic_store(&slot->group, directory->groups[slot->group_at].id);
     atomic_store(&slot->host, tierce__directory_host(directory, worker->host));
+    for (uint32_t i = 0; i < TIERCE__ZONE_PARTS_MAX; i++)
+        atomic_store(&slot->zone[i], zone[i]);
     atomic_store(&slot->load, 0);
     atomic_store(&slot->seen_ns, now_ns);
     clear_keys(slot);
@@ -206,11 +216,13 @@ int tierce__directory_join(struct tierce__directory *directory,
                            const struct tierce__directory_worker *worker, uint64_t now_ns,
                            struct tierce__directory_id *id)
 {
+    uint32_t zone[TIERCE__ZONE_PARTS_MAX];
     TIERCE_CHECK_MAGIC(directory, DIRECTORY_MAGIC);
     if (!is_short(worker->group, TIERCE__DIRECTORY_NAME_BYTES) ||
         !is_short(worker->name, TIERCE__DIRECTORY_NAME_BYTES) || worker->name[0] == '\0' ||
         !is_short(worker->address, TIERCE__DIRECTORY_NAME_BYTES) ||
-        !is_short(worker->host, TIERCE__DIRECTORY_HOST_BYTES))
+        !is_short(worker->host, TIERCE__DIRECTORY_HOST_BYTES) ||
+        tierce__zone_parse(zone, zone_of(worker), directory->seed) < 0)
         return TIERCE_E_ARGUMENT;
     tierce__lock_take(&directory->lock);
     /* The lock is not held while the worker of this name ends a call. */
@@ -224,7 +236,7 @@ int tierce__directory_join(struct tierce__directory *directory,
     struct tierce__directory_slot *slot = NULL;
     int rc = tierce__directory_take_slot(directory, worker, &slot);
     if (rc == 0) {
-        enter(directory, slot, worker, now_ns);
+        enter(directory, slot, worker, zone, now_ns);
         *id = id_of(directory, slot);
     }
     tierce__lock_drop(&directory->lock);
@@ -557,6 +569,7 @@ static void describe(struct tierce__directory *directory, struct tierce__directo
     memcpy(out->name, slot->name, sizeof(out->name));
     memcpy(out->address, slot->address, sizeof(out->address));
     memcpy(out->host, slot->host_name, sizeof(out->host));
+    memcpy(out->zone, slot->zone_name, sizeof(out->zone));
     tierce__lock_take(&directory->lock); /* `groups` moves as it grows */
     memcpy(out->group, directory->groups[slot->group_at].name, sizeof(out->group));
     tierce__lock_drop(&directory->lock);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/text/zone.h"
 #include <tierce/status.h>
 
 /*
@@ -74,7 +75,8 @@ struct tierce__directory_worker {
     /* The account that may use several groups: its workers of all groups together have the bounds
      * of one group, too. "" or NULL: no bound but the group's. A longer text is cut. */
     const char *owner;
-    bool uses_tls; /* the address accepts TLS only */
+    bool uses_tls;    /* the address accepts TLS only */
+    const char *zone; /* base/text/zone.h; "" or NULL: unknown */
 };
 
 /* A worker since it joined. Never 0 for a worker. */
@@ -85,9 +87,10 @@ struct tierce__directory_id {
 
 /*
  * A worker of the same name leaves first. It must send its contents before its reports count.
- * Errors: TIERCE_E_ARGUMENT (a text is too long, or no name), TIERCE_E_FULL (group_workers_max,
- * of the group or the owner), TIERCE_E_LIMIT (workers_max, or the places of workers that have left
- * are not clean yet: it may try again after tierce__directory_clean), -ENOMEM.
+ * Errors: TIERCE_E_ARGUMENT (a text is too long, no name, or no zone), TIERCE_E_FULL
+ * (group_workers_max, of the group or the owner), TIERCE_E_LIMIT (workers_max, or the places of
+ * workers that have left are not clean yet: it may try again after tierce__directory_clean),
+ * -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__directory_join(struct tierce__directory *directory,
                                           const struct tierce__directory_worker *worker,
@@ -168,12 +171,23 @@ bool tierce__directory_clean(struct tierce__directory *directory, uint32_t entri
 
 struct tierce__directory_asker {
     const char *group;
-    const char *host;                    /* its holders are preferred; "" */
+    const char *host;                    /* "": unknown */
     struct tierce__directory_id exclude; /* the asker itself; zeroes: nobody */
+    const char *zone;                    /* base/text/zone.h; "" or NULL: unknown */
 };
 
 #define TIERCE__DIRECTORY_PREFIXES_MAX 64u
 #define TIERCE__DIRECTORY_RUNS_MAX     8u
+
+/*
+ * The order of holders, best first: the one that holds more keys; one that admits further reads
+ * from its slower tiers (its load is below 1000), or needs none; the one whose slowest tier is the
+ * faster; the nearer; the less busy. Holders that are equal in all of this take turns from key to
+ * key.
+ *
+ * Distance: 0 on the asker's host; otherwise 1, and 1 more for each trailing part of the asker's
+ * zone that the holder's zone does not share.
+ */
 
 /* How many of the leading keys one worker holds. */
 struct tierce__directory_prefix {
@@ -181,7 +195,7 @@ struct tierce__directory_prefix {
     uint32_t keys;                                 /* in any of its tiers */
     uint32_t in_tier[TIERCE__DIRECTORY_TIERS_MAX]; /* in this one */
     uint32_t load;
-    bool is_near;       /* on the asker's host */
+    uint32_t distance;
     bool is_incomplete; /* it may hold more: as is_whole of its state */
 };
 
@@ -190,22 +204,21 @@ struct tierce__directory_run {
     struct tierce__directory_id worker;
     uint32_t first, keys;
     uint32_t load;
+    uint32_t distance;
     uint8_t slowest; /* the slowest tier that one of them is in */
-    bool is_near;    /* on the asker's host */
 };
 
 struct tierce__directory_found {
-    /* The workers with the longest prefixes, the longest first. */
+    /* The best holders of prefixes, the best first. */
     struct tierce__directory_prefix prefixes[TIERCE__DIRECTORY_PREFIXES_MAX];
     uint32_t prefix_count;
-    /* A way to read as many leading keys as possible: each run is of the worker that holds the most
-     * of the keys that follow; among equals of the faster tier, then of the asker's host, then of
-     * the least load. */
+    /* A way to read as many leading keys as possible: each run is of the best holder of the keys
+     * that follow. The first one is prefixes[0]. */
     struct tierce__directory_run runs[TIERCE__DIRECTORY_RUNS_MAX];
     uint32_t run_count;
 };
 
-/* Describes the past: any of it may have left since. Errors: -ENOMEM. */
+/* Describes the past: any of it may have left since. Errors: -ENOMEM, TIERCE_E_ARGUMENT (zone). */
 TIERCE_MUSTUSE int tierce__directory_find(struct tierce__directory *directory,
                                           const struct tierce__directory_key *keys, size_t count,
                                           const struct tierce__directory_asker *asker,
@@ -216,7 +229,7 @@ struct tierce__directory_about {
     struct tierce__directory_id id;
     char group[TIERCE__DIRECTORY_NAME_BYTES], name[TIERCE__DIRECTORY_NAME_BYTES];
     char address[TIERCE__DIRECTORY_NAME_BYTES], host[TIERCE__DIRECTORY_HOST_BYTES];
-    char models[TIERCE__DIRECTORY_NAME_BYTES];
+    char models[TIERCE__DIRECTORY_NAME_BYTES], zone[TIERCE__ZONE_BYTES];
     uint64_t seen_ns;                                /* its last call */
     uint64_t next;                                   /* number of its next change */
     uint64_t keys;                                   /* that it holds, in one tier or several */

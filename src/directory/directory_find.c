@@ -8,6 +8,8 @@
 #include "base/assert.h"
 #include "base/mix.h"
 
+#define LOAD_FULL 1000u /* thousandths of the reads that a worker admits */
+
 /* A worker that holds the first key of a run, and those after it up to here. */
 struct candidate {
     struct tierce__directory_id worker;
@@ -17,7 +19,8 @@ struct candidate {
     uint32_t in_tier[TIERCE__DIRECTORY_TIERS_MAX]; /* of tiers that lack a later key of the run */
     uint8_t in_all;                                /* the other tiers, as bits */
     uint8_t slowest;
-    bool is_near;       /* on the asker's host */
+    uint8_t distance;
+    bool is_full;       /* it admits no more reads from its slower tiers */
     bool is_incomplete; /* more of it may exist */
 };
 
@@ -27,6 +30,8 @@ struct search {
     const struct tierce__directory_key *keys;
     size_t count;
     uint64_t group, host;
+    uint32_t zone[TIERCE__ZONE_PARTS_MAX];
+    uint32_t zone_parts;
     struct tierce__directory_id exclude;
     uint32_t *holders, *before; /* of one key; of the last key that was looked at one by one */
     uint32_t holder_room, before_room, before_count;
@@ -68,6 +73,17 @@ static int64_t copy_holders(struct search *s, const struct tierce__directory_key
     }
 }
 
+/* As in directory.h. */
+static uint8_t distance_of(const struct search *s, struct tierce__directory_slot *slot)
+{
+    uint32_t shared = 0;
+    if (s->host != 0 && atomic_load(&slot->host) == s->host)
+        return 0;
+    while (shared < s->zone_parts && atomic_load(&slot->zone[shared]) == s->zone[shared])
+        shared++;
+    return (uint8_t)(1 + s->zone_parts - shared);
+}
+
 /* Adds a holder of the run's first key, if the asker may see it. */
 static void add_candidate(struct search *s, uint32_t holder)
 {
@@ -77,7 +93,8 @@ static void add_candidate(struct search *s, uint32_t holder)
     struct tierce__directory_id id = {atomic_load(&slot->session), number};
     struct candidate c = {
         .worker = id, .view = view, .load = atomic_load(&slot->load), .in_all = UINT8_MAX};
-    c.is_near = s->host != 0 && atomic_load(&slot->host) == s->host;
+    c.is_full = c.load >= LOAD_FULL;
+    c.distance = distance_of(s, slot);
     c.is_incomplete = !atomic_load(&slot->is_whole);
     bool is_visible = atomic_load(&slot->group) == s->group && id.session != 0 &&
                       (id.session != s->exclude.session || number != s->exclude.slot);
@@ -183,57 +200,50 @@ static int scan(struct search *s, size_t first)
     return 0;
 }
 
-/* Whether a run is better read from `a`. */
+/* Whether a run is better read from `a`: the order of directory.h. */
 static bool is_better(const struct candidate *a, const struct candidate *b)
 {
+    bool a_is_full = a->is_full && a->slowest > 0, b_is_full = b->is_full && b->slowest > 0;
     if (a->keys != b->keys)
         return a->keys > b->keys;
+    if (a_is_full != b_is_full)
+        return b_is_full;
     if (a->slowest != b->slowest)
         return a->slowest < b->slowest;
-    if (a->is_near != b->is_near)
-        return a->is_near;
+    if (a->distance != b->distance)
+        return a->distance < b->distance;
     return a->load < b->load;
 }
 
-/* The best candidate; equal ones take turns from key to key. NULL: there is none. */
-static const struct candidate *choose(const struct search *s, size_t first)
+/* The best `room` candidates of the run that begins with key `first`, the best first. Equal ones
+ * take turns from key to key. Returns how many there are. */
+static uint32_t choose(const struct search *s, const struct candidate **best, uint32_t room,
+                       size_t first)
 {
-    const struct candidate *best = NULL;
-    uint32_t begin = s->candidate_count > 0
-                         ? (uint32_t)(tierce__mix(s->keys[first].low) % s->candidate_count)
-                         : 0;
-    for (uint32_t i = 0; i < s->candidate_count; i++) {
-        const struct candidate *c = &s->candidates[(begin + i) % s->candidate_count];
-        if (c->keys > 0 && (best == NULL || is_better(c, best)))
-            best = c;
+    uint32_t count = 0, candidates = s->candidate_count;
+    uint32_t begin = candidates > 0 ? (uint32_t)(tierce__mix(s->keys[first].low) % candidates) : 0;
+    for (uint32_t i = 0; i < candidates; i++) {
+        const struct candidate *c = &s->candidates[(begin + i) % candidates];
+        if (c->keys == 0 || (count == room && !is_better(c, best[count - 1])))
+            continue;
+        uint32_t at = count < room ? count++ : count - 1;
+        for (; at > 0 && is_better(c, best[at - 1]); at--)
+            best[at] = best[at - 1];
+        best[at] = c;
     }
-    return best;
+    return count;
 }
 
-/* The longest prefixes, from the candidates of a run that begins with the first key. */
-static void write_prefixes(const struct search *s, struct tierce__directory_found *found)
+static struct tierce__directory_prefix prefix_of(const struct candidate *c)
 {
-    for (uint32_t i = 0; i < s->candidate_count; i++) {
-        const struct candidate *c = &s->candidates[i];
-        uint32_t at = found->prefix_count;
-        if (c->keys == 0 ||
-            (at == TIERCE__DIRECTORY_PREFIXES_MAX && found->prefixes[at - 1].keys >= c->keys))
-            continue;
-        if (at == TIERCE__DIRECTORY_PREFIXES_MAX)
-            at--;
-        else
-            found->prefix_count++;
-        for (; at > 0 && found->prefixes[at - 1].keys < c->keys; at--)
-            found->prefixes[at] = found->prefixes[at - 1];
-        found->prefixes[at] = (struct tierce__directory_prefix){.worker = c->worker,
-                                                                .keys = c->keys,
-                                                                .load = c->load,
-                                                                .is_near = c->is_near,
-                                                                .is_incomplete = c->is_incomplete};
-        for (uint32_t tier = 0; tier < TIERCE__DIRECTORY_TIERS_MAX; tier++)
-            found->prefixes[at].in_tier[tier] =
-                (c->in_all & 1u << tier) != 0 ? c->keys : c->in_tier[tier];
-    }
+    struct tierce__directory_prefix prefix = {.worker = c->worker,
+                                              .keys = c->keys,
+                                              .load = c->load,
+                                              .distance = c->distance,
+                                              .is_incomplete = c->is_incomplete};
+    for (uint32_t tier = 0; tier < TIERCE__DIRECTORY_TIERS_MAX; tier++)
+        prefix.in_tier[tier] = (c->in_all & 1u << tier) != 0 ? c->keys : c->in_tier[tier];
+    return prefix;
 }
 
 static int search(struct search *s, struct tierce__directory_found *found)
@@ -242,18 +252,20 @@ static int search(struct search *s, struct tierce__directory_found *found)
         int rc = scan(s, first);
         if (rc < 0)
             return rc;
-        if (first == 0)
-            write_prefixes(s, found);
-        const struct candidate *best = choose(s, first);
-        if (best == NULL)
+        const struct candidate *best[TIERCE__DIRECTORY_PREFIXES_MAX];
+        uint32_t count = choose(s, best, first == 0 ? TIERCE__DIRECTORY_PREFIXES_MAX : 1, first);
+        if (count == 0)
             return 0;
-        found->runs[found->run_count++] = (struct tierce__directory_run){.worker = best->worker,
-                                                                         .first = (uint32_t)first,
-                                                                         .keys = best->keys,
-                                                                         .load = best->load,
-                                                                         .slowest = best->slowest,
-                                                                         .is_near = best->is_near};
-        first += best->keys;
+        for (; first == 0 && found->prefix_count < count; found->prefix_count++)
+            found->prefixes[found->prefix_count] = prefix_of(best[found->prefix_count]);
+        found->runs[found->run_count++] =
+            (struct tierce__directory_run){.worker = best[0]->worker,
+                                           .first = (uint32_t)first,
+                                           .keys = best[0]->keys,
+                                           .load = best[0]->load,
+                                           .slowest = best[0]->slowest,
+                                           .distance = best[0]->distance};
+        first += best[0]->keys;
     }
     return 0;
 }
@@ -270,6 +282,10 @@ int tierce__directory_find(struct tierce__directory *directory,
                        .group = tierce__directory_group(directory, asker->group),
                        .host = tierce__directory_host(directory, asker->host),
                        .exclude = asker->exclude};
+    int parts = tierce__zone_parse(s.zone, asker->zone != NULL ? asker->zone : "", directory->seed);
+    if (parts < 0)
+        return parts;
+    s.zone_parts = (uint32_t)parts;
     if (s.group == 0 || count == 0)
         return 0;
     int rc = search(&s, found);

@@ -61,8 +61,9 @@ struct tierce__directory_shard {
 struct tierce__directory_slot {
     _Atomic uint32_t view; /* tierce__directory_view; changes under DIRECTORY */
     _Atomic uint32_t load;
-    _Atomic uint64_t group;   /* its group's id */
-    _Atomic uint64_t host;    /* hash of its host; 0: unknown */
+    _Atomic uint64_t group;                        /* its group's id */
+    _Atomic uint64_t host;                         /* hash of its host; 0: unknown */
+    _Atomic uint32_t zone[TIERCE__ZONE_PARTS_MAX]; /* tierce__zone_parse */
     _Atomic uint64_t session; /* 0: nobody; then the rest changes under DIRECTORY */
     _Atomic uint64_t seen_ns;
     _Atomic int64_t keys;                                   /* in the present epoch */
@@ -82,7 +83,7 @@ struct tierce__directory_slot {
     /* Read under either lock, changed under both: */
     uint32_t epoch;
     char name[TIERCE__DIRECTORY_NAME_BYTES], address[TIERCE__DIRECTORY_NAME_BYTES];
-    char host_name[TIERCE__DIRECTORY_HOST_BYTES];
+    char host_name[TIERCE__DIRECTORY_HOST_BYTES], zone_name[TIERCE__ZONE_BYTES];
     bool uses_tls;
     /* In `groups`; they change only while `words` is 0. owner_at: TIERCE__NUMBER_NONE: it has none.
      */

@@ -196,7 +196,7 @@ static void check(struct test_random *random)
 {
     struct tierce__directory_key keys[12];
     unsigned numbers[12], held = 0;
-    uint8_t slowest;
+    uint8_t slowest, before = 0;
     struct tierce__directory_found found;
     size_t count = test_random_below(random, 13), first = 0;
     for (size_t i = 0; i < count; i++) {
@@ -216,6 +216,9 @@ static void check(struct test_random *random)
             ck_assert_uint_eq(p->in_tier[tier],
                               run_of(w, numbers, count, 0, (uint8_t)(1u << tier), &slowest));
         ck_assert(i == 0 || p->keys <= found.prefixes[i - 1].keys);
+        (void)run_of(w, numbers, count, 0, 0xff, &slowest);
+        ck_assert(i == 0 || p->keys < found.prefixes[i - 1].keys || slowest >= before);
+        before = slowest;
     }
     for (uint32_t i = 0; i < found.run_count; i++) {
         const struct tierce__directory_run *run = &found.runs[i];

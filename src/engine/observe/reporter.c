@@ -23,6 +23,7 @@
 #include "engine/observe/directory_commands.h"
 #include "engine/observe/engine_events.h"
 #include "net/host_id.h"
+#include "base/text/zone.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_manager.h"
@@ -62,6 +63,7 @@ struct tierce__reporter {
     struct tierce__fleet_manager *manager;
     struct tierce_subscription *subscription;
     char name[128], host_id[TIERCE__HOST_ID_BYTES], group[128], address[128];
+    char zone[TIERCE__ZONE_BYTES];
     void (*joined)(void *arg, const struct tierce__reporter_place *place);
     uint32_t (*load)(void *arg);
     void *arg; /* of both */
@@ -265,6 +267,7 @@ static void join(struct tierce__reporter *r)
     request.instance_group = r->group;
     request.worker = r->name;
     request.host_id = r->host_id;
+    request.zone = r->zone;
     request.transfer_address = r->address;
     request.transfer_tls = r->uses_tls;
     request.takes_commands = true;
@@ -542,6 +545,7 @@ static int take_opts(struct tierce__reporter *r, const struct tierce__reporter_o
     const char *address = opts->transfer_address != NULL ? opts->transfer_address : "";
     r->queue_max = opts->queue_max > 0 ? opts->queue_max : QUEUE_DEFAULT;
     r->uses_tls = opts->uses_tls;
+    snprintf(r->zone, sizeof(r->zone), "%s", opts->zone != NULL ? opts->zone : "");
     r->joined = opts->joined;
     r->load = opts->load;
     r->arg = opts->arg;

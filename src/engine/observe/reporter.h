@@ -42,7 +42,8 @@ struct tierce__reporter_opts {
     uint32_t queue_max; /* changes that wait; 0: 65536 */
     /* HOST:PORT where others read this engine's chunks; NULL: nowhere. */
     const char *transfer_address;
-    bool uses_tls; /* that address accepts TLS only */
+    bool uses_tls;    /* that address accepts TLS only */
+    const char *zone; /* base/text/zone.h; NULL: unknown */
     /* Called after each join, before anything is reported; a manager that begins to lead has other
      * secrets. On the reporter's thread; must not block. NULL: no call. */
     void (*joined)(void *arg, const struct tierce__reporter_place *place);

@@ -127,6 +127,19 @@ static int take_address(struct tierce__peers *peers, const char *text,
     return TIERCE_E_CONFIG;
 }
 
+static int take_zone(struct tierce__peers *peers, const char *zone,
+                     char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    uint32_t prefixes[TIERCE__ZONE_PARTS_MAX];
+    if (tierce__zone_parse(prefixes, zone, 0) < 0) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
+                 "peers.zone: '%.60s' is no zone; accepted are " TIERCE__ZONE_ACCEPTED, zone);
+        return TIERCE_E_CONFIG;
+    }
+    memcpy(peers->self.zone, zone, strlen(zone) + 1);
+    return 0;
+}
+
 /* Addresses separated by commas, or nothing. */
 static int take_listen(struct tierce__peers *peers, const char *list,
                        char why[TIERCE_CONFIG_ERROR_BYTES])
@@ -178,6 +191,8 @@ int tierce__peers_create(struct tierce__peers **out, const struct tierce_config 
         rc = -ENOMEM;
     if (rc == 0)
         rc = take_listen(peers, tierce__engine_text(config, TIERCE__ENGINE_PEERS_LISTEN), why);
+    if (rc == 0)
+        rc = take_zone(peers, tierce__engine_text(config, TIERCE__ENGINE_PEERS_ZONE), why);
     if (rc == 0)
         *out = peers;
     else
@@ -309,6 +324,7 @@ void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter
         opts->url = peers->url;
     opts->transfer_address = peers->address[0] != '\0' ? peers->address : NULL;
     opts->uses_tls = peers->tls != NULL;
+    opts->zone = peers->self.zone;
     opts->joined = joined;
     opts->load = load;
     opts->arg = peers;

@@ -118,6 +118,7 @@ static void join_directory(struct tierce__api_call *api)
         .host = tierce__api_string(request->host_id),
         .takes_commands = request->takes_commands,
         .uses_tls = request->transfer_tls,
+        .zone = tierce__api_string(request->zone),
         .owner = tierce__grant_has_all(api->caller->grant) ? api->caller->name : "",
     };
     struct tierce__directory_id id = {0};
@@ -132,8 +133,8 @@ static void join_directory(struct tierce__api_call *api)
     int rc = tierce__directory_join(tierce__api_directory_of(api), &worker, tierce__now_ns(), &id);
     if (rc == TIERCE_E_ARGUMENT) {
         tierce__api_say(api, INVALID_ARGUMENT,
-                        "instance_group or worker is longer than %u bytes, or host_id longer than "
-                        "%u",
+                        "instance_group or worker is longer than %u bytes, host_id longer than %u, "
+                        "or zone invalid; accepted are " TIERCE__ZONE_ACCEPTED,
                         TIERCE__DIRECTORY_NAME_BYTES - 1, TIERCE__DIRECTORY_HOST_BYTES - 1);
         return;
     }
@@ -335,7 +336,8 @@ static bool show_prefix(struct tierce__api_call *api, Meta__FindChunksResponse *
     out->host_id = text(api, who.host);
     out->keys = (int32_t)prefix->keys;
     out->load = prefix->load;
-    out->same_host = prefix->is_near;
+    out->same_host = prefix->distance == 0;
+    out->distance = (int32_t)prefix->distance;
     out->is_incomplete = prefix->is_incomplete;
     out->transfer_tls = who.uses_tls;
     out->in_tier = tierce__api_alloc(api, TIERCE__DIRECTORY_TIERS_MAX, sizeof(int32_t));
@@ -366,7 +368,8 @@ static bool show_run(struct tierce__api_call *api, Meta__FindChunksResponse *rep
     out->keys = (int32_t)run->keys;
     out->slowest_tier = run->slowest;
     out->load = run->load;
-    out->same_host = run->is_near;
+    out->same_host = run->distance == 0;
+    out->distance = (int32_t)run->distance;
     out->transfer_tls = who.uses_tls;
     return out->worker != NULL && out->transfer_address != NULL;
 }
@@ -403,8 +406,14 @@ static void find_chunks(struct tierce__api_call *api)
         .group = tierce__api_group_of(api, request->instance_group),
         .host = tierce__api_string(request->host_id),
         .exclude = {(uint64_t)request->session, (uint32_t)request->slot},
+        .zone = tierce__api_string(request->zone),
     };
     int rc = tierce__directory_find(tierce__api_directory_of(api), keys, count, &asker, found);
+    if (rc == TIERCE_E_ARGUMENT) {
+        tierce__api_say(api, INVALID_ARGUMENT,
+                        "zone is '%.128s'; accepted are " TIERCE__ZONE_ACCEPTED, asker.zone);
+        return;
+    }
     if (rc == 0)
         rc = show_found(api, found);
     tierce__api_end(api, rc, "find chunks", "Find chunks success");
@@ -434,13 +443,14 @@ static bool show_worker(struct tierce__api_call *api, Meta__ListWorkersResponse 
     out->takes_commands = about->takes_commands;
     out->transfer_tls = about->uses_tls;
     out->models = text(api, about->models);
+    out->zone = text(api, about->zone);
     out->tier_keys = tierce__api_alloc(api, TIERCE__DIRECTORY_TIERS_MAX, sizeof(*out->tier_keys));
     if (out->tier_keys == NULL)
         return false;
     for (uint32_t i = 0; i < TIERCE__DIRECTORY_TIERS_MAX; i++)
         out->tier_keys[out->n_tier_keys++] = (int64_t)about->tier_keys[i];
     return out->worker != NULL && out->instance_group != NULL && out->transfer_address != NULL &&
-           out->host_id != NULL && out->models != NULL;
+           out->host_id != NULL && out->models != NULL && out->zone != NULL;
 }
 
 static void list_workers(struct tierce__api_call *api)

@@ -16,6 +16,7 @@ static void put_worker(struct tierce__json_write *json, const struct tierce__dir
     tierce__json_write_text(json, "models", about->models);
     tierce__json_write_text(json, "transfer_address", about->address);
     tierce__json_write_bool(json, "transfer_tls", about->uses_tls);
+    tierce__json_write_text(json, "zone", about->zone);
     tierce__json_write_count(json, "keys", about->keys);
     tierce__json_write_open(json, "tier_keys", '[');
     for (uint32_t i = 0; i < TIERCE__DIRECTORY_TIERS_MAX; i++)

@@ -106,7 +106,10 @@ def prefixes(api, chunks, **fields):
 
 def test_contents_and_changes(manager):
     api = api_of(manager, "chat")
-    worker = Worker(api, "a", transfer_tls=True)
+    zone = "eu/row-2/rack-7"
+    wrong = api.call("meta", "JoinDirectory", worker="a", zone="eu//7")
+    assert status(wrong)["code"] == "INVALID_ARGUMENT" and "eu-1/row-2/rack-7" in status(wrong)["message"]
+    worker = Worker(api, "a", transfer_tls=True, zone=zone)
     assert worker.report([(1, 0, True)]) == "RA_RESYNC"
     worker.send({n: n % 2 for n in range(10)})
     assert worker.report([(10, 1, True), (0, 0, False)]) == "RA_DONE"
@@ -119,10 +122,13 @@ def test_contents_and_changes(manager):
     assert [{name: got[name] for name in run} for got in reply["runs"]] == [run]
     assert reply["prefixes"][0]["transfer_tls"] and ok(api.call("meta", "ListWorkers"))["workers"][0]["transfer_tls"]
     assert worker.call("RK_CHANGES", first=worker.next, load=125)["answer"] == "RA_DONE"
-    for host, same in (("h", True), ("other", False)):
-        reply = find(api, range(1, 12), host_id=host)
+    assert ok(api.call("meta", "ListWorkers"))["workers"][0]["zone"] == zone
+    for host, of, distance in (("h", "", 0), ("other", "", 1), ("other", zone, 1), ("other", "eu/row-2/rack-8/x", 3)):
+        reply = find(api, range(1, 12), host_id=host, zone=of)
         for got in (reply["runs"][0], reply["prefixes"][0]):
-            assert int(got["load"]) == 125 and got.get("same_host", False) is same
+            assert int(got["load"]) == 125 and got.get("same_host", False) is (distance == 0)
+            assert got.get("distance", 0) == distance
+    assert status(api.call("meta", "FindChunks", keys=keys([1]), zone="a b"))["code"] == "INVALID_ARGUMENT"
     assert worker.report([(20, 0, True)], gap=1) == "RA_RESYNC"
     assert prefixes(api, range(1, 12)) == {"a": 10}     # until it has sent its contents
     worker.next += 1

@@ -23,15 +23,16 @@ PROMPTS = 2
 class Engine:
     """peer_engine.c. It compares each byte that it loads."""
 
-    def __init__(self, host, folder, manager):
-        self.host, self.folder, self.manager = host, folder, manager
+    def __init__(self, host, folder, manager, zone):
+        self.host, self.folder, self.manager, self.zone = host, folder, manager, zone
         self.start()
 
     def start(self):
         self.log = (self.folder / f"engine{self.host.number}.log").open("a")
+        before = self.host.own_boot_id(self.folder) if self.zone else []
         self.process = self.host.start(
-            PROGRAMS.absolute() / "peer_engine", f"remote.urls=peers://{self.manager.address}:6381?connections=4",
-            f"peers.listen={','.join(self.host.addresses)}", "memory.size=8MiB", "timeout.lookup=2s", "timeout.close=5s", "breaker.retry=100ms", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            *before, PROGRAMS.absolute() / "peer_engine", f"remote.urls=peers://{self.manager.address}:6381?connections=4",
+            f"peers.listen={','.join(self.host.addresses)}", f"peers.zone={self.zone}", "memory.size=8MiB", "timeout.lookup=2s", "timeout.close=5s", "breaker.retry=100ms", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.log, text=True, bufsize=1)
 
     def begin(self, *words):
@@ -102,7 +103,7 @@ class Engine:
 class World:
     """A manager and engines."""
 
-    def __init__(self, folder, engines, seed, links=1):
+    def __init__(self, folder, engines, seed, links=1, zones=None):
         self.network = Network(1 + engines, seed, links)
         self.random = random.Random(seed)
         manager, *hosts = self.network.hosts
@@ -110,7 +111,7 @@ class World:
         self.manager = manager.start(executable().absolute(), "manager", f"--listen.host={manager.address}",
                                      "--listen.insecure=true", "--listen.grpc_port=6381", "--directory.silence=2s",
                                      cwd=folder, stdout=self.log, stderr=self.log)
-        self.engines = [Engine(host, folder, manager) for host in hosts]
+        self.engines = [Engine(host, folder, manager, zone) for host, zone in zip(hosts, zones or engines * [""], strict=True)]
         self.holders, self.reader = self.engines[:-1], self.engines[-1]
         self.prompts, self.stored = [], 0
 
@@ -136,7 +137,7 @@ class World:
 
 @pytest.fixture
 def world(request, tmp_path):
-    world = World(tmp_path, *request.param)  # engines, seed and links
+    world = World(tmp_path, *request.param)  # engines, seed, links and zones
     yield world
     world.stop()
 
@@ -191,6 +192,7 @@ def test_a_network_that_fails(world):
     assert reader.peers()["read_bytes"] > PROMPTS << 20
     meets(world, cut_within, holder)
     assert reader.peers()["read_late"] > 0
+    meets(world, lose_and_reorder, holder)
     meets(world, damage_some, holder)
     assert reader.stats()["checksum_failures"] > 0
     # Killed in the middle of a transfer.
@@ -230,6 +232,27 @@ def test_a_decoder_is_killed_while_chunks_are_pushed_to_it(world):
     prefiller.kill()
     assert decoder.load(4, LONG_MS) == BLOCKS  # of its own memory
     decoder.stop()
+
+
+@pytest.mark.parametrize("world", [(3, 5, 1, ["eu/row-1/rack-1", "eu/row-2/rack-1", "eu/row-2/rack-2"])], indirect=True)
+def test_the_nearest_of_two_holders_is_read(world):
+    """And the other one when it fails. Both hold the same chunks in memory."""
+    far, near = world.holders
+    for holder, later in ((far, 2), (near, 3)):
+        holder.store(1)
+        holder.store(later)
+    for later in (2, 3):  # reports are in the order of the stores
+        wait_until(lambda later=later: world.reader.loads_all(later))
+    before = far.peers()["answered_memory"], near.peers()["answered_memory"]
+    assert world.reader.loads_all(1)
+    assert far.peers()["answered_memory"] == before[0] and near.peers()["answered_memory"] >= before[1] + CHUNKS
+    cut_off_holder(world, near)
+    wait_until(lambda: world.reader.loads_all(1))  # from the far one
+    assert far.peers()["answered_memory"] > before[0]
+    world.network.heal()
+    for engine in world.engines:
+        wait_until(engine.has_no_pin)
+        engine.stop()
 
 
 @pytest.mark.parametrize("world", [(2, 7, 2)], indirect=True)

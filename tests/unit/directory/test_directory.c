@@ -59,15 +59,15 @@ START_TEST(the_best_holder)
     find_as(asker, 0, 9);
     assert_run(0, far, 0, 8);
     ck_assert_uint_eq(found.runs[0].load, 4);
-    ck_assert(!found.runs[0].is_near);
+    ck_assert_uint_eq(found.runs[0].distance, 1);
     asker.host = "h2";
     find_as(asker, 0, 9);
     for (uint32_t i = 0; i < found.prefix_count; i++) {
         uint32_t slot = found.prefixes[i].worker.slot;
         ck_assert_uint_eq(found.prefixes[i].load, slot == near.slot ? 5 : slot == far.slot ? 4 : 0);
-        ck_assert(found.prefixes[i].is_near == (slot != far.slot));
+        ck_assert_uint_eq(found.prefixes[i].distance, slot == far.slot);
     }
-    ck_assert(found.runs[0].is_near);
+    ck_assert_uint_eq(found.runs[0].distance, 0);
     asker.host = "h3";
     ck_assert_int_eq(tierce__directory_beat(directory, far, 6, 0), TIERCE__DIRECTORY_DONE);
     find_as(asker, 0, 9);
@@ -85,6 +85,103 @@ START_TEST(the_best_holder)
     ck_assert_int_eq(report(slow, 9, 8, 9, 1, true), 0);
     find_as(asker, 0, 9);
     assert_run(0, slow, 0, 9);
+}
+END_TEST
+
+static struct tierce__directory_id join_zone(const char *name, const char *host, const char *zone)
+{
+    struct tierce__directory_id id = {0};
+    ck_assert_int_eq(tierce__directory_join(
+                         directory,
+                         &(struct tierce__directory_worker){
+                             .group = "g", .name = name, .address = "", .host = host, .zone = zone},
+                         0, &id),
+                     0);
+    sync_nothing(id);
+    return id;
+}
+
+/* The holders of keys [0, 8), in this order. */
+static void assert_order(const struct tierce__directory_asker *asker,
+                         const struct tierce__directory_id *order, uint32_t count)
+{
+    find_as(*asker, 0, 8);
+    ck_assert_uint_eq(found.prefix_count, count);
+    for (uint32_t i = 0; i < count; i++)
+        ck_assert_uint_eq(found.prefixes[i].worker.slot, order[i].slot);
+    assert_run(0, order[0], 0, found.prefixes[0].keys);
+}
+
+START_TEST(the_order_of_holders)
+{
+    static const char *const zones[] = {"eu/row-2/rack-7/late", "eu/row-2/rack-70", "eu/row-9",
+                                        "us/row-2/rack-7", ""};
+    static const uint32_t distances[] = {0, 1, 2, 3, 4, 4};
+    struct tierce__directory_id order[8] = {join_zone("same host", "h", "us")};
+    struct tierce__directory_asker asker = {.group = "g", .host = "h", .zone = "eu/row-2/rack-7"};
+    for (uint32_t i = 0; i < 5; i++)
+        order[i + 1] = join_zone((const char *[]){"a", "b", "c", "d", "e"}[i], "", zones[i]);
+    for (uint32_t i = 6; i-- > 0;)
+        ck_assert_int_eq(report(order[i], 1, 0, 8, 0, true), 0);
+    /* What is far away has nothing to do, and what is near much. */
+    for (uint32_t i = 0; i < 6; i++)
+        ck_assert_int_eq(tierce__directory_beat(directory, order[i], i < 5 ? 2000 - i : 2000, 0),
+                         0);
+    assert_order(&asker, order, 6);
+    for (uint32_t i = 0; i < 6; i++)
+        ck_assert_uint_eq(found.prefixes[i].distance, distances[i]);
+    /* On disks: a near one with no read left, the same far away, a near one, a far one. */
+    for (uint32_t i = 0; i < 6; i++)
+        ck_assert_int_eq(tierce__directory_leave(directory, order[i]), 0);
+    order[0] = join_zone("near", "", "eu/row-2/rack-1");
+    order[1] = join_zone("far", "", "us");
+    order[2] = join_zone("near, slower", "", "eu/row-2");
+    order[3] = join_zone("full, near", "", "eu/row-2/rack-7");
+    order[4] = join_zone("less", "h", "");
+    for (uint32_t i = 0; i < 5; i++) {
+        ck_assert_int_eq(report(order[i], 1, 0, i == 4 ? 7 : 8,
+                                i == 2   ? 2
+                                : i == 4 ? 0
+                                         : 1,
+                                true),
+                         0);
+        ck_assert_int_eq(tierce__directory_beat(directory, order[i], i == 3 ? 1000 : 999, 0), 0);
+    }
+    assert_order(&asker, order, 5);
+    /* Without a zone of its own only the host counts. */
+    asker.zone = NULL;
+    find_as(asker, 0, 8);
+    for (uint32_t i = 0; i < 5; i++)
+        ck_assert_uint_eq(found.prefixes[i].distance,
+                          found.prefixes[i].worker.slot != order[4].slot);
+}
+END_TEST
+
+START_TEST(a_zone_that_is_none_is_rejected)
+{
+    static const char *const wrong[] = {"/",   "/a", "a/",  "a//b",
+                                        "a b", "ä",  "a,b", "1/2/3/4/5/6/7/8/9"};
+    static const char *const right[] = {"", "a", "A.b-c_9/d", "1/2/3/4/5/6/7/8"};
+    static const int counts[] = {0, 1, 2, TIERCE__ZONE_PARTS_MAX};
+    char longest[TIERCE__ZONE_BYTES + 1];
+    uint32_t prefixes[TIERCE__ZONE_PARTS_MAX];
+    struct tierce__directory_id id;
+    struct tierce__directory_worker worker = {.group = "g", .name = "a", .address = "", .host = ""};
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        worker.zone = wrong[i];
+        ck_assert_msg(tierce__directory_join(directory, &worker, 0, &id) == TIERCE_E_ARGUMENT, "%s",
+                      wrong[i]);
+    }
+    const struct tierce__directory_asker asker = {.group = "g", .host = "", .zone = "a b"};
+    const struct tierce__directory_key key = key_of(1);
+    ck_assert_int_eq(tierce__directory_find(directory, &key, 1, &asker, &found), TIERCE_E_ARGUMENT);
+    for (size_t i = 0; i < sizeof(right) / sizeof(right[0]); i++)
+        ck_assert_int_eq(tierce__zone_parse(prefixes, right[i], 1), counts[i]);
+    memset(longest, 'a', sizeof(longest));
+    longest[TIERCE__ZONE_BYTES] = '\0';
+    ck_assert_int_eq(tierce__zone_parse(prefixes, longest, 1), TIERCE_E_ARGUMENT);
+    longest[TIERCE__ZONE_BYTES - 1] = '\0';
+    ck_assert_int_eq(tierce__zone_parse(prefixes, longest, 1), 1);
 }
 END_TEST
 
@@ -364,7 +461,7 @@ START_TEST(nothing_of_an_old_epoch_comes_back)
     ck_assert_uint_ge(later, 2);
     /* Or it joins again and again. */
     for (unsigned round = 0; round < 1000; round++) {
-        struct tierce__directory_worker worker = {"g", "a", "", "", false, NULL, false};
+        struct tierce__directory_worker worker = {"g", "a", "", "", false, NULL, false, NULL};
         int rc = tierce__directory_join(directory, &worker, 0, &a);
         limits += rc == TIERCE_E_LIMIT;
         if (rc == 0)
@@ -442,7 +539,8 @@ START_TEST(changes_of_one_key)
 END_TEST
 
 CHECK_MAIN("directory", .seconds = 30, .setup = setup, .teardown = teardown,
-           .tests = {prefixes_and_tiers, the_best_holder, equal_holders_take_turns,
+           .tests = {prefixes_and_tiers, the_best_holder, the_order_of_holders,
+                     a_zone_that_is_none_is_rejected, equal_holders_take_turns,
                      groups_do_not_see_one_another, a_gap_concerns_its_worker_alone,
                      a_repeated_report_changes_nothing,
                      a_late_call_of_another_sending_changes_nothing,

@@ -6,7 +6,7 @@
 START_TEST(limits)
 {
     struct tierce__directory_id id;
-    struct tierce__directory_worker worker = {"g", "", "", "", false, NULL, false};
+    struct tierce__directory_worker worker = {"g", "", "", "", false, NULL, false, NULL};
     char longest[TIERCE__DIRECTORY_NAME_BYTES + 1];
     memset(longest, 'x', sizeof(longest));
     longest[TIERCE__DIRECTORY_NAME_BYTES] = '\0';
@@ -71,10 +71,10 @@ START_TEST(a_group_does_not_fill_the_part_of_others)
     open_with((struct tierce__directory_opts){
         .workers_max = 4, .group_workers_max = 2, .group_holders_max = 100});
     struct tierce__directory_id a = join("g", "a", ""), b = join("g", "b", ""), other;
-    ck_assert_int_eq(tierce__directory_join(
-                         directory,
-                         &(struct tierce__directory_worker){"g", "c", "", "", false, NULL, false},
-                         0, &other),
+    ck_assert_int_eq(tierce__directory_join(directory,
+                                            &(struct tierce__directory_worker){
+                                                "g", "c", "", "", false, NULL, false, NULL},
+                                            0, &other),
                      TIERCE_E_FULL);
     a = join("g", "a", ""); /* it replaces the one of its name */
     ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
@@ -131,7 +131,7 @@ START_TEST(a_group_has_its_own_words)
         ck_assert_int_eq(report(a, 1, 0, 80, 0, true), TIERCE__DIRECTORY_DONE);
         (void)tierce__directory_leave(directory, a);
     }
-    struct tierce__directory_worker worker = {"k", "a", "", "", false, NULL, false};
+    struct tierce__directory_worker worker = {"k", "a", "", "", false, NULL, false, NULL};
     ck_assert_int_eq(tierce__directory_join(directory, &worker, 0, &a), TIERCE_E_LIMIT);
     ck_assert_uint_eq(clean_stats().holders, 0);
     ck_assert_int_eq(tierce__directory_join(directory, &worker, 0, &a), 0);

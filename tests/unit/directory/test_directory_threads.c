@@ -26,8 +26,8 @@ static void join(unsigned worker, struct tierce__directory_id *id)
     char name[8];
     snprintf(name, sizeof(name), "%u", worker);
     ck_assert_int_eq(tierce__directory_join(directory,
-                                            &(struct tierce__directory_worker){"g", name, name, "",
-                                                                               false, NULL, false},
+                                            &(struct tierce__directory_worker){
+                                                "g", name, name, "", false, NULL, false, NULL},
                                             0, id),
                      0);
     ck_assert_int_eq(tierce__directory_sync_begin(directory, *id, 0), TIERCE__DIRECTORY_DONE);

@@ -37,8 +37,8 @@ static struct tierce__directory_id join_as(const char *group, unsigned number)
     struct tierce__directory_id id;
     snprintf(name, sizeof(name), "%u", number);
     ck_assert_int_eq(tierce__directory_join(tierce__holdings_directory(holdings),
-                                            &(struct tierce__directory_worker){group, name, "", "",
-                                                                               false, NULL, false},
+                                            &(struct tierce__directory_worker){
+                                                group, name, "", "", false, NULL, false, NULL},
                                             now_ns, &id),
                      0);
     return id;
@@ -255,10 +255,10 @@ START_TEST(a_group_has_a_part_of_the_workers)
         0);
     (void)join(1);
     (void)join(2);
-    ck_assert_int_eq(tierce__directory_join(
-                         tierce__holdings_directory(holdings),
-                         &(struct tierce__directory_worker){"g", "3", "", "", false, NULL, false},
-                         now_ns, &id),
+    ck_assert_int_eq(tierce__directory_join(tierce__holdings_directory(holdings),
+                                            &(struct tierce__directory_worker){
+                                                "g", "3", "", "", false, NULL, false, NULL},
+                                            now_ns, &id),
                      TIERCE_E_FULL);
     (void)join_as("h", 3);
     close_holdings();

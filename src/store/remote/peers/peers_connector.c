@@ -98,6 +98,7 @@ static Meta__FindChunksResponse *ask(struct peers_link *link, size_t count, uint
     Meta__FindChunksRequest request = META__FIND_CHUNKS_REQUEST__INIT;
     request.instance_group = link->store->group;
     request.host_id = link->store->host_id;
+    request.zone = link->store->self->zone;
     (void)tierce__peers_self_get(link->store->self, &request.session, &request.slot, secret);
     explicit_bzero(secret, sizeof(secret));
     for (size_t i = 0; i < count; i++) {
@@ -129,30 +130,6 @@ struct held {
     bool is_out;
 };
 
-/* Whether a prefix is a better second choice than another: near, in memory, idle. */
-static bool is_better(const Meta__HeldPrefix *a, const Meta__HeldPrefix *b)
-{
-    int32_t a_fast = a->n_in_tier > 0 ? a->in_tier[0] : 0;
-    int32_t b_fast = b->n_in_tier > 0 ? b->in_tier[0] : 0;
-    if (a->same_host != b->same_host)
-        return a->same_host;
-    return a_fast != b_fast ? a_fast > b_fast : a->load < b->load;
-}
-
-/* The best first; at most PREFIXES_MAX. */
-static size_t sort_prefixes(const Meta__HeldPrefix *sorted[PREFIXES_MAX],
-                            const Meta__FindChunksResponse *reply)
-{
-    size_t count = reply->n_prefixes < PREFIXES_MAX ? reply->n_prefixes : PREFIXES_MAX;
-    for (size_t i = 0; i < count; i++) {
-        size_t at = i;
-        for (; at > 0 && is_better(reply->prefixes[i], sorted[at - 1]); at--)
-            sorted[at] = sorted[at - 1];
-        sorted[at] = reply->prefixes[i];
-    }
-    return count;
-}
-
 /* A peer at one of these addresses. Generation 0: none, or it is not read from, because one of both
  * requires TLS and the other one does not have it. */
 static struct tierce__peer_ref peer_at(struct peers_link *link, const char *address, bool uses_tls)
@@ -169,7 +146,7 @@ static struct tierce__peer_ref peer_at(struct peers_link *link, const char *addr
     return none;
 }
 
-/* The runs, which the directory has chosen, and then the other holders. Workers without an address
+/* The runs, and then the other holders, in the order of the directory. Workers without an address
  * serve nobody. The numbers of a manager are not trusted. */
 static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PREFIXES_MAX],
                         const Meta__FindChunksResponse *reply, size_t count)
@@ -185,10 +162,8 @@ static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PRE
         held[n].peer = peer_at(link, run->transfer_address, run->transfer_tls);
         n += held[n].peer.generation != 0;
     }
-    const Meta__HeldPrefix *prefixes[PREFIXES_MAX];
-    size_t prefix_count = sort_prefixes(prefixes, reply);
-    for (size_t i = 0; i < prefix_count; i++) {
-        const Meta__HeldPrefix *prefix = prefixes[i];
+    for (size_t i = 0; i < reply->n_prefixes && i < PREFIXES_MAX; i++) {
+        const Meta__HeldPrefix *prefix = reply->prefixes[i];
         if (prefix->keys <= 0)
             continue;
         held[n].first = 0;

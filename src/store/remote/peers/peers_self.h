@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/threads/lock.h"
+#include "base/text/zone.h"
 
 /*
  * An engine's place in the directory of a manager, and the secret of its group: written by the
@@ -26,6 +27,7 @@ struct tierce__tls_context;
 struct tierce__peers_self {
     struct tierce__peers_table *table;       /* of the connector; [borrow] for its figures */
     struct tierce__tls_context *tls;         /* for links to peers; NULL: without TLS; [borrow] */
+    char zone[TIERCE__ZONE_BYTES];           /* of this engine; does not change */
     struct tierce__lock lock;                /* PEERS_SELF: all below */
     char secret[TIERCE__PEERS_SECRET_BYTES]; /* "": none yet */
     char before[TIERCE__PEERS_SECRET_BYTES]; /* the secret before; "": none */

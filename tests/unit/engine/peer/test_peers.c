@@ -422,15 +422,21 @@ END_TEST
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-static void is_refused(const char *urls, const char *listen, const char *word)
+static void is_refused_with(const char *urls, const char *param, const char *value,
+                            const char *word)
 {
     struct tierce_config *config =
-        fx_config("", (const char *[]){"remote.urls", urls, "peers.listen", listen, NULL});
+        fx_config("", (const char *[]){"remote.urls", urls, param, value, NULL});
     struct tierce_engine *engine;
     char why[TIERCE_CONFIG_ERROR_BYTES];
     ck_assert_int_eq(tierce_engine_open(&engine, config, why), TIERCE_E_CONFIG);
     ck_assert_msg(strstr(why, word) != NULL, "%s", why);
     tierce_config_destroy(config);
+}
+
+static void is_refused(const char *urls, const char *listen, const char *word)
+{
+    is_refused_with(urls, "peers.listen", listen, word);
 }
 
 START_TEST(a_wrong_configuration_is_refused)
@@ -447,6 +453,7 @@ START_TEST(a_wrong_configuration_is_refused)
                "at most");
     is_refused("peers://127.0.0.1:1", "0.0.0.0:7000", "address of this host");
     is_refused("peers://127.0.0.1:1", "[::]", "address of this host");
+    is_refused_with("peers://127.0.0.1:1", "peers.zone", "eu//rack", "eu-1/row-2/rack-7");
 }
 END_TEST
 
