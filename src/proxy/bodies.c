@@ -251,7 +251,7 @@ bool tierce__body_put_tokenize(struct tierce__line *line, const struct tierce__b
 }
 
 void tierce__body_put_query(struct tierce__line *line, const struct tierce__body *request,
-                            struct tierce__text tokens)
+                            struct tierce__text tokens, const char *tenant)
 {
     struct tierce__json_write json = {.line = line};
     struct tierce__text model = request->members[TIERCE__BODY_MODEL];
@@ -260,6 +260,8 @@ void tierce__body_put_query(struct tierce__line *line, const struct tierce__body
         tierce__json_write_value(&json, "model", model);
         tierce__json_write_value(&json, "model_name", model); /* Dynamo's name of it */
     }
+    if (tenant[0] != '\0')
+        tierce__json_write_text(&json, "tenant_id", tenant);
     tierce__json_write_value(&json, "token_ids", tokens);
     tierce__json_write_close(&json, '}');
 }

@@ -79,7 +79,7 @@ bool tierce__body_put_tokenize(struct tierce__line *line, const struct tierce__b
 
 /* Appends the question to a router index about tokens, an array of integers. */
 void tierce__body_put_query(struct tierce__line *line, const struct tierce__body *request,
-                            struct tierce__text tokens);
+                            struct tierce__text tokens, const char *tenant);
 
 /* Appends an error as OpenAI's API has it. */
 void tierce__body_put_error(struct tierce__line *line, unsigned status, const char *why);

@@ -36,11 +36,32 @@ int tierce__engine_url_check(const char *text, char why[256])
     return rc;
 }
 
+/* Cuts ";tenant=NAME" off what follows a '#'. */
+static int take_tenant(struct tierce__engine *engine, char *id, char why[256])
+{
+    static const char mark[] = ";tenant=";
+    char *at = strstr(id, mark);
+    engine->tenant = "";
+    if (at == NULL)
+        return 0;
+    *at = '\0';
+    const char *name = at + strlen(mark);
+    size_t n = strlen(name);
+    if (n == 0 || n > TIERCE__TENANT_MAX || strchr(name, ';') != NULL) {
+        snprintf(why, 256, "';tenant=%.64s' does not name a tenant: 1 to %u bytes without ';'",
+                 name, TIERCE__TENANT_MAX);
+        return TIERCE_E_CONFIG;
+    }
+    if (strcmp(name, "default") != 0)
+        engine->tenant = name;
+    return 0;
+}
+
 /* Cuts "#3" off. */
 static int take_id(struct tierce__engine *engine, char *url, bool needs_id, char why[256])
 {
     char *mark = strchr(url, '#');
-    engine->id = "";
+    engine->id = engine->tenant = "";
     if (mark == NULL && !needs_id)
         return 0;
     if (mark == NULL) {
@@ -51,7 +72,12 @@ static int take_id(struct tierce__engine *engine, char *url, bool needs_id, char
     }
     *mark = '\0';
     engine->id = mark + 1;
+    int rc = take_tenant(engine, mark + 1, why);
+    if (rc != 0)
+        return rc;
     size_t n = strlen(engine->id);
+    if (n == 0 && !needs_id && engine->tenant[0] != '\0')
+        return 0;
     if (n > 0 && n <= TIERCE__ENGINE_ID_MAX && strchr(engine->id, '#') == NULL)
         return 0;
     snprintf(why, 256, "'#%.32s' is not the instance_id of an engine: 1 to %u bytes without '#'",

@@ -17,11 +17,13 @@
 #define TIERCE__ENGINES_MAX    64u
 #define TIERCE__ENGINE_URL_MAX 256u
 #define TIERCE__ENGINE_ID_MAX  95u /* bytes of a name at the router index */
+#define TIERCE__TENANT_MAX     63u /* bytes of a tenant's name, as in files of tokens */
 
 struct tierce__engine {
     const char *url;            /* "http://10.0.0.7:8000", without a slash at the end */
     const char *name;           /* the URL without a name and a password, for logs and metrics */
     const char *id;             /* at the router index, or "" */
+    const char *tenant;         /* whose requests it gets; "": those without a tenant */
     uint32_t index;             /* in its list */
     _Atomic uint32_t in_flight; /* requests; relaxed */
     atomic_bool is_down;        /* relaxed: gets no requests */
@@ -43,7 +45,7 @@ struct tierce__engines {
 TIERCE_MUSTUSE int tierce__engine_url_check(const char *url, char why[256]);
 
 /* Reads a list of URLs separated by commas or white space. With `needs_ids` each has a name after
- * '#'. Errors, `why` in words: TIERCE_E_CONFIG, -ENOMEM. */
+ * '#'; ";tenant=NAME" may follow. Errors, `why` in words: TIERCE_E_CONFIG, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__engines_init(struct tierce__engines *engines, const char *urls,
                                         bool needs_ids, char why[256]);
 /* Accepts a zeroed one. */

@@ -61,7 +61,8 @@ static void copy_headers(struct tierce__exchange *exchange, const struct tierce_
 static bool choose_authorization(struct tierce__exchange *exchange, const struct tierce__call *call)
 {
     struct tierce__proxy *proxy = exchange->relay->proxy;
-    if (!tierce__proxy_copy_token(&exchange->authorization, proxy, &proxy->engine_authorization))
+    if (tierce__tenant_words_find(&exchange->authorization, &proxy->engine_tokens,
+                                  exchange->tenant->name) < 0)
         return false;
     const char *shown = NULL;
     if (proxy->config->token_file[0] == '\0')
@@ -93,7 +94,7 @@ static bool reads_bodies(const struct tierce__proxy *proxy)
 }
 
 bool tierce__exchange_create(struct tierce__proxy *proxy, struct tierce__call *call,
-                             const char *path)
+                             const char *path, struct tierce__tenant *tenant)
 {
     const struct tierce__call_info *info = tierce__call_info(call);
     /* The body, and the copy that is read. */
@@ -104,6 +105,7 @@ bool tierce__exchange_create(struct tierce__proxy *proxy, struct tierce__call *c
     struct tierce__exchange *exchange = tierce__calloc(1, sizeof(*exchange));
     if (exchange != NULL) {
         exchange->relay = &proxy->relays[at % proxy->relay_count];
+        exchange->tenant = tenant;
         copy_headers(exchange, call);
     }
     if (exchange == NULL || !copy_body(exchange, info) || !choose_authorization(exchange, call)) {
@@ -120,12 +122,31 @@ bool tierce__exchange_create(struct tierce__proxy *proxy, struct tierce__call *c
     tierce__list_init(&exchange->node);
     tierce__list_init(&exchange->pause);
     atomic_fetch_add_explicit(&proxy->active, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&tenant->requests, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&tenant->in_progress, 1, memory_order_relaxed);
     struct tierce__relay *relay = exchange->relay;
     tierce__lock_take(&relay->lock);
     tierce__list_push_back(&relay->inbox, &exchange->node);
     tierce__lock_drop(&relay->lock);
     tierce__fetcher_wake(relay->fetcher);
     return true;
+}
+
+/* ---- engines of the tenant --------------------------------------------------------------------
+ */
+
+static struct tierce__engine *choose_known(const struct tierce__exchange *exchange,
+                                           struct tierce__engines *engines,
+                                           const struct tierce__choice *choice, uint64_t tried)
+{
+    const struct tierce__tenant *tenant = exchange->tenant;
+    uint64_t own = engines == &exchange->relay->proxy->decode ? tenant->decode : tenant->prefill;
+    return tierce__choose(engines, choice, config_of(exchange)->router_load, tried | ~own);
+}
+
+static struct tierce__engine *choose_decode(struct tierce__exchange *exchange, uint64_t tried)
+{
+    return choose_known(exchange, &exchange->relay->proxy->decode, &exchange->decode_choice, tried);
 }
 
 /* ---- a fetch --------------------------------------------------------------------------------- */
@@ -315,8 +336,7 @@ static void retry_decode(struct tierce__exchange *exchange, int rc, const char *
     char text[400];
     struct tierce__engine *engine = NULL;
     if (exchange->attempts <= config->decode_retries)
-        engine = tierce__choose(&exchange->relay->proxy->decode, &exchange->decode_choice,
-                                config->router_load, exchange->tried);
+        engine = choose_decode(exchange, exchange->tried);
     if (engine != NULL) {
         ask_decode(exchange, engine);
         return;
@@ -378,12 +398,11 @@ static void done_decode(void *arg, int rc, const char *why)
 /* The engine that was chosen before the prefill, if it is still up: the KV was pushed to it. */
 static struct tierce__engine *choose_decoder(struct tierce__exchange *exchange)
 {
-    struct tierce__proxy *proxy = exchange->relay->proxy;
     struct tierce__engine *engine = exchange->decoder;
     tierce__exchange_forget_decoder(exchange);
     if (engine != NULL && !atomic_load_explicit(&engine->is_down, memory_order_relaxed))
         return engine;
-    return tierce__choose(&proxy->decode, &exchange->decode_choice, proxy->config->router_load, 0);
+    return choose_decode(exchange, 0);
 }
 
 static void start_decode(struct tierce__exchange *exchange)
@@ -418,8 +437,8 @@ static void ask_prefill(struct tierce__exchange *exchange)
     struct tierce__proxy *proxy = exchange->relay->proxy;
     struct tierce__engine *engine = NULL;
     if (exchange->attempts <= proxy->config->prefill_retries)
-        engine = tierce__choose(&proxy->prefill, &exchange->prefill_choice,
-                                proxy->config->router_load, exchange->tried);
+        engine =
+            choose_known(exchange, &proxy->prefill, &exchange->prefill_choice, exchange->tried);
     if (engine == NULL) {
         tierce__log_repeated(TIERCE_LOG_WARN, "proxy_decode_alone",
                              "why=\"no engine of prefill.urls has computed the prompt\"");
@@ -538,8 +557,7 @@ static void prefill_for_decoder(struct tierce__exchange *exchange)
     struct tierce__inbox_place place;
     enum tierce__inbox_answer answer = TIERCE__INBOX_NONE;
     if (proxy->config->pushes)
-        exchange->decoder =
-            tierce__choose(&proxy->decode, &exchange->decode_choice, proxy->config->router_load, 0);
+        exchange->decoder = choose_decode(exchange, 0);
     if (exchange->decoder != NULL) {
         tierce__engine_expect(&proxy->decode, exchange->decoder);
         answer = tierce__inboxes_take(&proxy->inboxes, exchange->decoder->index, &place,
@@ -553,9 +571,8 @@ static void prefill_for_decoder(struct tierce__exchange *exchange)
 
 static void start_prefill(struct tierce__exchange *exchange)
 {
-    const struct tierce__proxy *proxy = exchange->relay->proxy;
     enter(exchange, TIERCE__EXCHANGE_PREFILL);
-    if (proxy->prefill.count == 0 || exchange->body == NULL) {
+    if (exchange->tenant->prefill == 0 || exchange->body == NULL) {
         start_decode(exchange);
         return;
     }
@@ -579,7 +596,7 @@ static void fail_router(struct tierce__exchange *exchange, int rc, const char *w
              (exchange->status == 401 || exchange->status == 403))
         tierce__log_repeated(TIERCE_LOG_WARN, "proxy_router_refused",
                              "status=%ld why=\"the router index requires a token that may query: "
-                             "set router.token_file\"",
+                             "set router.token_file, with a line for the tenant\"",
                              exchange->status);
     else
         tierce__log_repeated(TIERCE_LOG_WARN, "proxy_router_failed", "step=%s status=%ld",
@@ -609,10 +626,10 @@ static void start_query(struct tierce__exchange *exchange, struct tierce__text t
     struct tierce__proxy *proxy = exchange->relay->proxy;
     char *token = NULL;
     enter(exchange, TIERCE__EXCHANGE_QUERY);
-    tierce__body_put_query(&exchange->made, &exchange->request, tokens);
+    tierce__body_put_query(&exchange->made, &exchange->request, tokens, exchange->tenant->name);
     count(exchange, TIERCE__PROXY_COUNT_ROUTER_QUERIES);
-    int rc = !hold_made(exchange) ||
-                     !tierce__proxy_copy_token(&token, proxy, &proxy->router_authorization)
+    int rc = !hold_made(exchange) || tierce__tenant_words_find(&token, &proxy->router_tokens,
+                                                               exchange->tenant->name) < 0
                  ? -ENOMEM
                  : begin_fetch(exchange, &(struct ask){.origin = config->router_url,
                                                        .path = "/query",
@@ -648,7 +665,8 @@ static void done_tokenize(void *arg, int rc, const char *why)
 /* Returns false if no engine or no text is there. */
 static bool start_tokenize(struct tierce__exchange *exchange)
 {
-    struct tierce__engine *engine = tierce__choose(&exchange->relay->proxy->decode, NULL, 0, 0);
+    struct tierce__engine *engine =
+        choose_known(exchange, &exchange->relay->proxy->decode, NULL, 0);
     enter(exchange, TIERCE__EXCHANGE_TOKENIZE);
     if (engine == NULL || !tierce__body_put_tokenize(&exchange->made, &exchange->request) ||
         !hold_made(exchange))
@@ -728,8 +746,8 @@ static bool should_leave(const struct tierce__exchange *exchange)
         !atomic_load_explicit(&exchange->engine->is_down, memory_order_relaxed))
         return false;
     return exchange->attempts < retries &&
-           tierce__choose(is_prefill ? &proxy->prefill : &proxy->decode, NULL, 0,
-                          exchange->tried) != NULL;
+           choose_known(exchange, is_prefill ? &proxy->prefill : &proxy->decode, NULL,
+                        exchange->tried) != NULL;
 }
 
 void tierce__exchange_look(struct tierce__exchange *exchange, uint64_t now_ns)

@@ -50,6 +50,7 @@ void tierce__exchange_clear_answer(struct tierce__exchange *exchange)
 static void destroy(struct tierce__exchange *exchange)
 {
     struct tierce__proxy *proxy = exchange->relay->proxy;
+    struct tierce__tenant *tenant = exchange->tenant;
     TIERCE_ASSERT(exchange->call == NULL && exchange->stream == NULL);
     tierce__exchange_let_go(exchange);
     tierce__exchange_forget_decoder(exchange);
@@ -62,6 +63,7 @@ static void destroy(struct tierce__exchange *exchange)
     tierce__free_secret(exchange->authorization);
     tierce__free(exchange->body);
     tierce__free(exchange);
+    atomic_fetch_sub_explicit(&tenant->in_progress, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&proxy->active, 1, memory_order_release);
 }
 
@@ -134,6 +136,7 @@ static void put_error_event(struct tierce__exchange *exchange, unsigned status, 
 void tierce__exchange_fail(struct tierce__exchange *exchange, unsigned status, const char *why)
 {
     struct tierce__proxy *proxy = exchange->relay->proxy;
+    atomic_fetch_add_explicit(&exchange->tenant->errors, 1, memory_order_relaxed);
     tierce__exchange_let_go(exchange);
     if (exchange->stream != NULL) {
         tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_STREAMS_BROKEN);

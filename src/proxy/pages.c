@@ -5,6 +5,7 @@
 #include "proxy/proxy_private.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const struct {
     const char *name, *text;
@@ -81,15 +82,68 @@ static void put_engines(struct tierce__prometheus *text, enum engine_row row, co
 {
     for (uint32_t i = 0; i < engines->count; i++) {
         const struct tierce__metric_tag tags[] = {{"role", role},
-                                                  {"engine", engines->items[i].name}};
+                                                  {"engine", engines->items[i].name},
+                                                  {"tenant", engines->items[i].tenant}};
         tierce__prometheus_put(
             text, &(struct tierce__metric){.name = engine_rows[row].name,
                                            .help = engine_rows[row].help,
                                            .is_counter = engine_rows[row].is_counter,
                                            .value = engine_value(&engines->items[i], row),
                                            .tags = tags,
-                                           .tag_count = 2});
+                                           .tag_count = tags[2].value[0] != '\0' ? 3 : 2});
     }
+}
+
+enum tenant_row { TENANT_REQUESTS, TENANT_ERRORS, TENANT_NOW, TENANT_ROWS };
+
+static const struct {
+    const char *name, *help;
+} tenant_rows[TENANT_ROWS] = {
+    [TENANT_REQUESTS] = {"proxy.tenant_requests", "Requests of a tenant for an engine."},
+    [TENANT_ERRORS] = {"proxy.tenant_errors",
+                       "Requests of a tenant that ended with an error of the proxy."},
+    [TENANT_NOW] = {"proxy.tenant_requests_now", "Requests of a tenant in progress."},
+};
+
+static double tenant_value(const struct tierce__tenant *tenant, enum tenant_row row)
+{
+    return row == TENANT_REQUESTS
+               ? (double)atomic_load_explicit(&tenant->requests, memory_order_relaxed)
+           : row == TENANT_ERRORS
+               ? (double)atomic_load_explicit(&tenant->errors, memory_order_relaxed)
+               : atomic_load_explicit(&tenant->in_progress, memory_order_relaxed);
+}
+
+/* Of tenants that have a name. */
+static void put_tenants(struct tierce__prometheus *text, const struct tierce__tenants *tenants)
+{
+    for (enum tenant_row row = 0; row < TENANT_ROWS; row++) {
+        for (uint32_t i = 0; i < tenants->count; i++) {
+            const struct tierce__metric_tag tag = {"tenant", tenants->items[i].name};
+            if (tag.value[0] != '\0')
+                tierce__prometheus_put(
+                    text, &(struct tierce__metric){.name = tenant_rows[row].name,
+                                                   .help = tenant_rows[row].help,
+                                                   .is_counter = row != TENANT_NOW,
+                                                   .value = tenant_value(&tenants->items[i], row),
+                                                   .tags = &tag,
+                                                   .tag_count = 1});
+        }
+    }
+}
+
+/* The page names the engines of all tenants. */
+static bool may_read_metrics(struct tierce__proxy *proxy, struct tierce__call *call)
+{
+    char tenant[TIERCE__TOKEN_NAME_BYTES];
+    if (!tierce__proxy_admit(proxy, call, tenant))
+        return false;
+    if (tenant[0] == '\0' || strcmp(tenant, "default") == 0)
+        return true;
+    tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_DENIED);
+    tierce__proxy_refuse(call, 403,
+                         "/metrics is about all tenants: it requires a token without a tenant");
+    return false;
 }
 
 void tierce__proxy_metrics(void *arg, struct tierce__call *call)
@@ -97,7 +151,7 @@ void tierce__proxy_metrics(void *arg, struct tierce__call *call)
     struct tierce__proxy *proxy = arg;
     struct tierce__prometheus text = {0};
     size_t bytes = 0;
-    if (!tierce__proxy_admit(proxy, call)) /* the page names the engines */
+    if (!may_read_metrics(proxy, call))
         return;
     for (size_t i = 0; i < TIERCE__PROXY_COUNTERS; i++)
         tierce__prometheus_put(
@@ -114,6 +168,7 @@ void tierce__proxy_metrics(void *arg, struct tierce__call *call)
         put_engines(&text, row, "decode", &proxy->decode);
         put_engines(&text, row, "prefill", &proxy->prefill);
     }
+    put_tenants(&text, &proxy->tenants);
     tierce__prometheus_put_latency(
         &text,
         &(struct tierce__metric){.name = "proxy.first_byte_seconds",

@@ -69,7 +69,8 @@ static void begin(struct probe *probe)
     char url[512];
     struct tierce__proxy *proxy = probe->probes->proxy;
     char *token = NULL;
-    bool is_copied = tierce__proxy_copy_token(&token, proxy, &proxy->engine_authorization);
+    bool is_copied =
+        tierce__tenant_words_find(&token, &proxy->engine_tokens, probe->engine->tenant) == 0;
     struct tierce__curl_header header = {"Authorization", token};
     snprintf(url, sizeof(url), "%s/health", probe->engine->url);
     int rc = !is_copied ? -ENOMEM

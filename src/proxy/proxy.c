@@ -3,7 +3,6 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"
-#include "net/token_file.h"
 #include "proxy/bodies.h"
 #include "proxy/proxy_private.h"
 
@@ -19,7 +18,7 @@
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void refuse(struct tierce__call *call, unsigned status, const char *why)
+void tierce__proxy_refuse(struct tierce__call *call, unsigned status, const char *why)
 {
     struct tierce__line line = {0};
     const struct tierce__reply_header headers[] = {{"Retry-After", "1"}};
@@ -35,50 +34,75 @@ static void refuse(struct tierce__call *call, unsigned status, const char *why)
     tierce__line_clear(&line);
 }
 
-static bool may_use(struct tierce__proxy *proxy, const struct tierce__call *call)
+static bool may_use(struct tierce__proxy *proxy, const struct tierce__call *call,
+                    char tenant[TIERCE__TOKEN_NAME_BYTES])
 {
     static const char scheme[] = "Bearer ";
     const char *shown = tierce__call_header(call, "authorization");
+    tenant[0] = '\0';
     if (proxy->config->token_file[0] == '\0')
         return true;
     if (shown == NULL || strncasecmp(shown, scheme, strlen(scheme)) != 0)
         return false;
     shown += strlen(scheme);
     tierce__lock_take(&proxy->lock);
-    bool is_known = tierce__tokens_find(proxy->tokens, shown, strlen(shown)) != NULL;
+    const struct tierce__token *token = tierce__tokens_find(proxy->tokens, shown, strlen(shown));
+    if (token != NULL)
+        snprintf(tenant, TIERCE__TOKEN_NAME_BYTES, "%s", token->tenant);
     tierce__lock_drop(&proxy->lock);
-    return is_known;
+    return token != NULL;
 }
 
-bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call)
+bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call,
+                         char tenant[TIERCE__TOKEN_NAME_BYTES])
 {
-    if (may_use(proxy, call))
+    if (may_use(proxy, call, tenant))
         return true;
     tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_DENIED);
-    refuse(call, 401,
-           "a token of the proxy's auth.token_file is required: send it in the Authorization "
-           "header");
+    tierce__proxy_refuse(call, 401,
+                         "a token of the proxy's auth.token_file is required: send it in the "
+                         "Authorization header");
     return false;
+}
+
+/* The tenant whose engines a call may use. NULL: it was answered. */
+static struct tierce__tenant *tenant_of(struct tierce__proxy *proxy, struct tierce__call *call)
+{
+    char name[TIERCE__TOKEN_NAME_BYTES], why[200];
+    if (!tierce__proxy_admit(proxy, call, name))
+        return NULL;
+    struct tierce__tenant *tenant = tierce__tenants_find(&proxy->tenants, name);
+    if (tenant != NULL)
+        return tenant;
+    tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_DENIED);
+    if (name[0] != '\0')
+        snprintf(why, sizeof(why), "decode.urls has no engine of the token's tenant '%s'", name);
+    else
+        snprintf(why, sizeof(why),
+                 "decode.urls has no engine without a tenant, and the token has none");
+    tierce__proxy_refuse(call, 403, why);
+    return NULL;
 }
 
 static void serve(struct tierce__proxy *proxy, struct tierce__call *call, const char *path)
 {
-    if (!tierce__proxy_admit(proxy, call))
+    struct tierce__tenant *tenant = tenant_of(proxy, call);
+    if (tenant == NULL)
         return;
     if (atomic_load_explicit(&proxy->is_draining, memory_order_relaxed)) {
-        refuse(call, 503, "the proxy is shutting down");
+        tierce__proxy_refuse(call, 503, "the proxy is shutting down");
         return;
     }
     tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_REQUESTS);
     if (atomic_fetch_add_explicit(&proxy->unanswered, 1, memory_order_relaxed) <
             proxy->config->requests_max &&
-        tierce__exchange_create(proxy, call, path))
+        tierce__exchange_create(proxy, call, path, tenant))
         return;
     atomic_fetch_sub_explicit(&proxy->unanswered, 1, memory_order_relaxed);
     tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_REFUSED);
-    refuse(call, 503,
-           "the proxy has as many requests in progress as limit.requests and "
-           "limit.memory permit");
+    tierce__proxy_refuse(call, 503,
+                         "the proxy has as many requests in progress as limit.requests and "
+                         "limit.memory permit");
 }
 
 static void serve_completions(void *arg, struct tierce__call *call)
@@ -114,37 +138,14 @@ static int read_tokens(struct tierce__tokens **out, const struct tierce__proxy *
         &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
                                       .path = proxy->config->token_file,
                                       .rights = read_right,
-                                      .rights_text = "the first word must be use"},
+                                      .rights_text = "the first word must be use",
+                                      .has_tenants = true},
         why);
-}
-
-/* *out: "Bearer " and the token of the file, or untouched without a file. */
-static int read_authorization(char **out, const char *name, const char *path, char why[256])
-{
-    struct tierce__token_file file = {0};
-    int rc = path[0] != '\0' ? tierce__token_file_read(&file, name, path, why, 256) : 0;
-    if (file.token == NULL)
-        return rc;
-    char *header = tierce__token_bearer(file.token, strlen(file.token));
-    tierce__token_file_clear(&file);
-    if (header == NULL)
-        return -ENOMEM;
-    *out = header;
-    return 0;
-}
-
-bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *const *which)
-{
-    tierce__lock_take(&proxy->lock);
-    bool has_one = *which != NULL;
-    *out = has_one ? tierce__strdup(*which) : NULL;
-    tierce__lock_drop(&proxy->lock);
-    return !has_one || *out != NULL;
 }
 
 struct secrets {
     struct tierce__tokens *tokens;
-    char *engine, *router;
+    char *engine, *router; /* texts of files, or NULL */
 };
 
 static int read_secrets(struct secrets *out, const struct tierce__proxy *proxy, char why[256])
@@ -152,23 +153,25 @@ static int read_secrets(struct secrets *out, const struct tierce__proxy *proxy, 
     const struct tierce__proxy_config *config = proxy->config;
     int rc = read_tokens(&out->tokens, proxy, why);
     if (rc == 0)
-        rc = read_authorization(&out->engine, "engine.token_file", config->engine_token_file, why);
+        rc = tierce__tenant_words_read(&out->engine, "engine.token_file", "TOKEN",
+                                       config->engine_token_file, why);
     if (rc == 0)
-        rc = read_authorization(&out->router, "router.token_file", config->router_token_file, why);
+        rc = tierce__tenant_words_read(&out->router, "router.token_file", "TOKEN",
+                                       config->router_token_file, why);
     return rc;
 }
 
-/* Exchanges those of the proxy for `with`. */
-static void swap_secrets(struct tierce__proxy *proxy, struct secrets *with)
+/* These count from now on. */
+static void use_secrets(struct tierce__proxy *proxy, struct secrets *secrets)
 {
     tierce__lock_take(&proxy->lock);
-    struct secrets before = {proxy->tokens, proxy->engine_authorization,
-                             proxy->router_authorization};
-    proxy->tokens = with->tokens;
-    proxy->engine_authorization = with->engine;
-    proxy->router_authorization = with->router;
+    struct tierce__tokens *before = proxy->tokens;
+    proxy->tokens = secrets->tokens;
     tierce__lock_drop(&proxy->lock);
-    *with = before;
+    tierce__tenant_words_replace(&proxy->engine_tokens, secrets->engine);
+    tierce__tenant_words_replace(&proxy->router_tokens, secrets->router);
+    tierce__tokens_destroy(before);
+    *secrets = (struct secrets){0};
 }
 
 static void clear_secrets(struct secrets *secrets)
@@ -247,10 +250,12 @@ static int start(struct tierce__proxy *proxy, char why[256])
     if (rc == 0 && config->prefill_urls[0] != '\0')
         rc = tierce__engines_init(&proxy->prefill, config->prefill_urls, has_router, why);
     if (rc == 0)
+        rc = tierce__tenants_init(&proxy->tenants, &proxy->decode, &proxy->prefill, why);
+    if (rc == 0)
         rc = tierce__inboxes_init(&proxy->inboxes, proxy->decode.count);
     if (rc == 0)
         rc = read_secrets(&secrets, proxy, why);
-    swap_secrets(proxy, &secrets);
+    use_secrets(proxy, &secrets);
     if (rc == 0)
         rc = start_relays(proxy, why);
     return rc == 0 ? start_server(proxy, why) : rc;
@@ -266,6 +271,8 @@ int tierce__proxy_start(struct tierce__proxy **out, const struct tierce__proxy_c
     proxy->config = config;
     proxy->held.max = config->memory_max;
     tierce__lock_init(&proxy->lock, TIERCE__LOCK_PROXY);
+    tierce__tenant_words_init(&proxy->engine_tokens);
+    tierce__tenant_words_init(&proxy->router_tokens);
     int rc = start(proxy, why);
     if (rc != 0)
         tierce__proxy_stop(proxy);
@@ -286,7 +293,7 @@ int tierce__proxy_reload(struct tierce__proxy *proxy, char why[256])
     if (rc == 0)
         rc = tierce__server_reload(proxy->server, why);
     if (rc == 0)
-        swap_secrets(proxy, &secrets);
+        use_secrets(proxy, &secrets);
     clear_secrets(&secrets);
     return rc;
 }
@@ -316,8 +323,9 @@ void tierce__proxy_stop(struct tierce__proxy *proxy)
     tierce__server_stop(proxy->server, LAST_WORDS_MS);
     for (uint32_t i = 0; i < proxy->relay_count; i++)
         tierce__relay_stop(&proxy->relays[i]);
-    tierce__free_secret(proxy->engine_authorization);
-    tierce__free_secret(proxy->router_authorization);
+    tierce__tenant_words_fini(&proxy->engine_tokens);
+    tierce__tenant_words_fini(&proxy->router_tokens);
+    tierce__tenants_fini(&proxy->tenants);
     tierce__tokens_destroy(proxy->tokens);
     tierce__inboxes_fini(&proxy->inboxes);
     tierce__engines_fini(&proxy->decode);

@@ -3,7 +3,7 @@
 
 #include "base/threads/threads.h"
 #include "net/loopback.h"
-#include "proxy/engines.h"
+#include "proxy/tenants.h"
 
 #define LOOPS_MAX 4u /* unless more are configured */
 
@@ -92,15 +92,48 @@ static int check_access(const struct tierce__proxy_config *config,
                                 error);
 }
 
-/* The engines are parsed again when the proxy starts. */
-static int check_urls(const struct tierce__proxy_config *config, const char *name, const char *urls,
-                      struct tierce__config_error *error)
+static int read_urls(struct tierce__engines *out, const struct tierce__proxy_config *config,
+                     const char *name, const char *urls, struct tierce__config_error *error)
 {
     char why[256];
-    struct tierce__engines engines = {0};
-    int rc = tierce__engines_init(&engines, urls, config->router_url[0] != '\0', why);
-    tierce__engines_fini(&engines);
+    int rc = tierce__engines_init(out, urls, config->router_url[0] != '\0', why);
     return rc == 0 ? 0 : tierce__config_fail(error, rc, "%s: %.256s", name, why);
+}
+
+/* Clients have tenants by their tokens only. */
+static int check_tenants(const struct tierce__proxy_config *config,
+                         const struct tierce__engines *decode,
+                         const struct tierce__engines *prefill, struct tierce__config_error *error)
+{
+    char why[256];
+    struct tierce__tenants tenants = {0};
+    int rc = tierce__tenants_init(&tenants, decode, prefill, why);
+    if (rc != 0)
+        rc = tierce__config_fail(error, rc, "%s", why);
+    for (uint32_t i = 0; rc == 0 && config->token_file[0] == '\0' && i < tenants.count; i++) {
+        if (tenants.items[i].name[0] != '\0')
+            rc = tierce__config_fail(error, TIERCE_E_CONFIG,
+                                     "decode.urls has an engine of the tenant '%s', which requires "
+                                     "auth.token_file: a client's token names its tenant",
+                                     tenants.items[i].name);
+    }
+    tierce__tenants_fini(&tenants);
+    return rc;
+}
+
+/* The engines are parsed again when the proxy starts. */
+static int check_engines(const struct tierce__proxy_config *config,
+                         struct tierce__config_error *error)
+{
+    struct tierce__engines decode = {0}, prefill = {0};
+    int rc = read_urls(&decode, config, "decode.urls", config->decode_urls, error);
+    if (rc == 0 && config->prefill_urls[0] != '\0')
+        rc = read_urls(&prefill, config, "prefill.urls", config->prefill_urls, error);
+    if (rc == 0)
+        rc = check_tenants(config, &decode, &prefill, error);
+    tierce__engines_fini(&decode);
+    tierce__engines_fini(&prefill);
+    return rc;
 }
 
 static int check(const struct tierce__proxy_config *config, struct tierce__config_error *error)
@@ -117,9 +150,7 @@ static int check(const struct tierce__proxy_config *config, struct tierce__confi
                                    "request is held together with the copy that is read and the "
                                    "request that is made of it");
     if (rc == 0)
-        rc = check_urls(config, "decode.urls", config->decode_urls, error);
-    if (rc == 0 && config->prefill_urls[0] != '\0')
-        rc = check_urls(config, "prefill.urls", config->prefill_urls, error);
+        rc = check_engines(config, error);
     if (rc == 0 && config->router_url[0] != '\0' &&
         tierce__engine_url_check(config->router_url, why) != 0)
         return tierce__config_fail(error, TIERCE_E_CONFIG, "router.url: %.256s", why);

@@ -11,10 +11,12 @@
 #include "net/http_fetch.h"
 #include "net/held.h"
 #include "net/server/serve.h"
+#include "net/tenant_words.h"
 #include "net/tokens.h"
 #include "proxy/bodies.h"
 #include "proxy/engine_choice.h"
 #include "proxy/proxy.h"
+#include "proxy/tenants.h"
 
 /*
  * The parts of a proxy. A request becomes an exchange, which one relay owns from then on: a thread
@@ -36,6 +38,7 @@ struct tierce__proxy {
     const struct tierce__proxy_config *config;
     struct tierce__engines decode, prefill; /* prefill without engines: each computes its own */
     struct tierce__inboxes inboxes;         /* of `decode` */
+    struct tierce__tenants tenants;         /* of both */
     struct tierce__server *server;
     struct tierce__route routes[TIERCE__PROXY_ROUTES];
     struct tierce__relay *relays; /* [config->loops] */
@@ -48,9 +51,9 @@ struct tierce__proxy {
     _Atomic uint64_t counters[TIERCE__PROXY_COUNTERS]; /* relaxed */
     struct tierce__latency first_byte, prefill_time;
 
-    struct tierce__lock lock;                          /* PROXY: all tokens */
-    struct tierce__tokens *tokens;                     /* NULL: no file */
-    char *engine_authorization, *router_authorization; /* "Bearer TOKEN", or NULL */
+    struct tierce__lock lock;                                 /* PROXY: tokens */
+    struct tierce__tokens *tokens;                            /* of clients; NULL: no file */
+    struct tierce__tenant_words engine_tokens, router_tokens; /* that the proxy sends */
 };
 
 static inline void tierce__proxy_count(struct tierce__proxy *proxy, enum tierce__proxy_counter row)
@@ -58,10 +61,12 @@ static inline void tierce__proxy_count(struct tierce__proxy *proxy, enum tierce_
     atomic_fetch_add_explicit(&proxy->counters[row], 1, memory_order_relaxed);
 }
 
-/* Whether a call has a token, if the proxy requires one. False: it was answered. */
-bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call);
-/* A copy [transfer] of an authorization of the proxy; NULL if it has none. False: no memory. */
-bool tierce__proxy_copy_token(char **out, struct tierce__proxy *proxy, char *const *which);
+/* The tenant of a call, "" without one, whose token is checked if the proxy requires one. False: it
+ * was answered. */
+bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call,
+                         char tenant[TIERCE__TOKEN_NAME_BYTES]);
+/* Answers with an error of the proxy. */
+void tierce__proxy_refuse(struct tierce__call *call, unsigned status, const char *why);
 
 /* Whether the engine is one of `decode`, whose indices count for the inboxes. */
 static inline bool tierce__proxy_has_inbox(const struct tierce__proxy *proxy,
@@ -143,11 +148,12 @@ struct tierce__exchange {
     size_t body_bytes;
     struct tierce__body request; /* of the body, if it had to be read */
     struct tierce__line made;    /* the body of this step, if it is not the client's */
-    char *authorization;         /* for engines, or NULL */
-    char request_id[128];        /* the client's, or our own */
-    char traceparent[64];        /* the client's, or "" */
-    size_t held;                 /* bytes of the body and of its copies */
-    size_t made_held;            /* bytes of `made` */
+    struct tierce__tenant *tenant;
+    char *authorization;  /* for engines, or NULL */
+    char request_id[128]; /* the client's, or our own */
+    char traceparent[64]; /* the client's, or "" */
+    size_t held;          /* bytes of the body and of its copies */
+    size_t made_held;     /* bytes of `made` */
 
     struct tierce__choice decode_choice, prefill_choice;
     struct tierce__engine *engine; /* of the fetch */
@@ -175,7 +181,7 @@ struct tierce__exchange {
 
 /* Creates one for a call, which it takes over. Returns false if there is no memory. Thread: any. */
 bool tierce__exchange_create(struct tierce__proxy *proxy, struct tierce__call *call,
-                             const char *path);
+                             const char *path, struct tierce__tenant *tenant);
 
 /* All below: on the relay's thread. */
 void tierce__exchange_begin(struct tierce__exchange *exchange);

@@ -456,10 +456,93 @@ def test_tokens_and_limits(start, tmp_path):
     proxy = start(f"--engine.token_file={of_engine}", decode=[engine])
     assert proxy.ask("GET", "/v1/models", **token)[0] == 200
     assert engine.requests[-1][1]["authorization"] == "Bearer new-key"
-    of_engine.write_text("k" * 20000)
+    of_engine.write_text("k" * 300000)
     refused = subprocess.run([str(executable()), "proxy", f"--engine.token_file={of_engine}", f"--decode.urls={engine.url}"],
                              capture_output=True, text=True)
     assert refused.returncode == 2 and "engine.token_file" in refused.stderr and "too large" in refused.stderr
+
+
+def write_tokens(path, *lines):
+    """(token, tenant) of clients."""
+    path.write_text("".join(f"use {token} {hashlib.sha256(token.encode()).hexdigest()} {tenant}\n" for token, tenant in lines))
+    path.chmod(0o600)
+
+
+def test_tenants(start, tmp_path):
+    """A request goes to engines of its token's tenant only, whatever is down or holds the prompt; each tenant has its own
+    tokens for engines and the router index."""
+    names = ("a1", "a2", "b1", "plain")
+    engines = {name: Engine(name) for name in names}
+    prefill, router = Engine("p"), Engine()
+    prefill.params = PARAMS
+    router.matched = {"1": 4096, "2": 0, "3": 4096}  # the index has tenants of its own, and numbers are theirs
+    own, of_engine, of_router = (tmp_path / name for name in ("own", "of_engine", "of_router"))
+    write_tokens(own, ("alice", "a"), ("bob", "b"), ("carol", ""), ("dave", "c"))
+    for path, text in ((of_engine, "key-a a\nkey-b b\n"), (of_router, "index\nindex-a a\n")):
+        path.write_text(text)
+        path.chmod(0o600)
+    urls = [f"{engines[name].url}#{rest}" for name, rest in zip(names, ("1;tenant=a", "2;tenant=a", "1;tenant=b", "3"))]
+    proxy = start(f"--auth.token_file={own}", f"--engine.token_file={of_engine}", f"--router.token_file={of_router}",
+                  f"--router.url={router.url}", "--retry.decode=3", decode=urls, prefill=[f"{prefill.url}#9;tenant=a"])
+    proxy.headers = {"Authorization": "Bearer carol"}
+
+    def ask(token, method="POST", path="/v1/completions", **more):
+        body = {"model": "m", "prompt": [1, 2], **more} if method == "POST" else None
+        return proxy.ask(method, path, body, **({"Authorization": f"Bearer {token}"} if token else {}))
+
+    def counts():
+        return [len(engines[name].bodies()) for name in names]
+
+    for token, expected, key, index in (("alice", [6, 0, 0, 0], "Bearer key-a", "Bearer index-a"), ("bob", [6, 0, 6, 0], "Bearer key-b", None),
+                                        ("carol", [6, 0, 6, 6], None, "Bearer index")):
+        for _ in range(3):
+            assert ask(token)[0] == 200 and ask(token, stream=True)[0] == 200
+        assert counts() == expected
+        used = next(engines[n] for n in names if engines[n].requests and engines[n].requests[-1][1].get("authorization") == key)
+        assert used and router.requests[-1][1].get("authorization") == index
+        assert router.requests[-1][2].get("tenant_id") == {"alice": "a", "bob": "b", "carol": None}[token]
+    assert len(prefill.bodies()) == 6, "the engine for prompts belongs to a"
+    assert {h.get("authorization") for _, h, _ in prefill.requests} == {"Bearer key-a"}
+    # Without engines of its own, a tenant gets none of others; and no token, or one that is none, nothing.
+    status, data = ask("dave")
+    assert status == 403 and json.loads(data)["error"]["message"] == "decode.urls has no engine of the token's tenant 'c'"
+    for token in (None, "mallory", "a", "key-a", "index-a", ""):
+        status, data = ask(token)
+        assert status == 401 and "auth.token_file" in json.loads(data)["error"]["message"]
+    assert ask("dave", "GET", "/v1/models")[0] == 403 and ask("bob", "GET", "/metrics")[0] == 403
+    # b's only engine fails: nobody else answers.
+    before = counts()
+    engines["b1"].status = 500
+    assert ask("bob")[0] == 500 and ask("bob", stream=True)[0] == 500
+    engines["b1"].stop()
+    wait_for(lambda: b"3 of 4 engines" in proxy.ask("GET", "/readyz")[1])
+    status, data = ask("bob")
+    assert status == 503 and [after - had for after, had in zip(counts(), before)] == [0, 0, 2, 0]
+    engines["a1"].stop()
+    wait_for(lambda: ask("alice")[0] == 200 and counts()[1] > 0)
+    assert counts()[3] == before[3]
+    page = proxy.ask("GET", "/metrics", **proxy.headers)[1].decode()
+    for line in ('tenant_requests_total{tenant="b"} 9', 'tenant_errors_total{tenant="b"} 1', 'tenant_requests_now{tenant="a"} 0'):
+        assert f"tierce_proxy_{line}\n" in page, page
+    assert re.search(r'engine_up{role="decode",engine="[^"]*",tenant="b"} 0', page) and 'tenant=""' not in page
+    # SIGHUP moves a token to another tenant.
+    write_tokens(own, ("alice", ""), ("carol", ""))
+    proxy.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: ask("bob")[0] == 401)
+    had = counts()
+    assert ask("alice")[0] == 200 and counts() == had[:3] + [had[3] + 1]
+
+
+def test_tenants_that_cannot_be(tmp_path):
+    own = tmp_path / "own"
+    write_tokens(own, ("alice", "a"))
+    for arguments, words in ((["--decode.urls=http://a#;tenant=x"], "tenant 'x', which requires auth.token_file"),
+                             (["--decode.urls=http://a#;tenant=x", "--prefill.urls=http://b#;tenant=y"], "prefill.urls has an engine of the tenant 'y'"),
+                             (["--decode.urls=http://a#;tenant=x", "--prefill.urls=http://b"], "prefill.urls has an engine without a tenant")):
+        if "requires" not in words:
+            arguments.append(f"--auth.token_file={own}")
+        result = subprocess.run([str(executable()), "proxy", *arguments], capture_output=True, text=True, timeout=SECONDS)
+        assert result.returncode == 2 and words in result.stderr, result.stderr
 
 
 def test_a_full_memory_is_503(start, tmp_path):

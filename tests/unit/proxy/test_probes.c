@@ -22,6 +22,7 @@ static void setup(void)
     snprintf(url, sizeof(url), "http://127.0.0.1:%u", server_free_port()); /* nobody listens */
     proxy = (struct tierce__proxy){.config = &config};
     tierce__lock_init(&proxy.lock, TIERCE__LOCK_PROXY);
+    tierce__tenant_words_init(&proxy.engine_tokens);
     ck_assert_int_eq(tierce__engines_init(&proxy.decode, url, false, why), 0);
     ck_assert_int_eq(
         tierce__fetcher_create(&fetcher, &(struct tierce__fetcher_opts){.connect_ms = 10000}), 0);

@@ -261,7 +261,7 @@ START_TEST(tokenize_and_query)
     check_line(&line, "{\"messages\":[1],\"tools\":[],\"add_generation_prompt\":false}");
     ck_assert(!tierce__body_put_tokenize(&line, read_body("{\"prompt\":[1]}")));
     const struct tierce__body *request = read_body("{\"prompt\":[1,2],\"model\":\"m\"}");
-    tierce__body_put_query(&line, request, tierce__body_tokens(request));
+    tierce__body_put_query(&line, request, tierce__body_tokens(request), "");
     check_line(&line, "{\"model\":\"m\",\"model_name\":\"m\",\"token_ids\":[1,2]}");
 }
 END_TEST
@@ -353,6 +353,9 @@ START_TEST(lists_that_are_invalid)
                  {"http://a http://a/", "twice", false},
                  {"http://a#", "instance_id", false},
                  {"http://a#x#y", "instance_id", false},
+                 {"http://a#;tenant=", "does not name a tenant", false},
+                 {"http://a#1;tenant=b;c", "does not name a tenant", true},
+                 {"http://a#;tenant=b", "instance_id", true},
                  {"http://a", "router.url", true}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce__engines engines = {0};
