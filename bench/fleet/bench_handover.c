@@ -4,8 +4,9 @@
  * through bare sockets:
  *
  *     by pull: from the prefiller's answer to the last byte verified in the decoder's memory
- *     by push: from the last layer computed to the last byte verified. Layers are computed as fast
- *              as bare sockets carry them; a slower computation leaves less to send
+ *     by push: the same, from the decoder's ticket, for a prompt that the prefiller holds; and from
+ *              the last layer computed to the last byte verified. Layers are computed as fast as
+ *              bare sockets carry them; a slower computation leaves less to send
  *
  * Both engines are in this process. To measure over a slower network, run it in a network namespace
  * whose loopback device has a rate (docs/inside/benchmarks.md).
@@ -41,8 +42,11 @@ struct handover_bench {
     uint8_t *into[CHUNKS];             /* where the bare sockets receive */
     uint64_t object_bytes;
     struct tierce__bench_sockets sockets;
-    int64_t bare_ns; /* time of the last copy by bare sockets */
+    int64_t bare_ns;  /* time of the last copy by bare sockets */
+    uint64_t push_ns; /* when the last push began */
 };
+
+typedef int64_t send_fn(struct handover_bench *b, struct tierce__push *push);
 
 static const char token[] = "0123456789abcdef0123456789abcdef";
 
@@ -52,10 +56,8 @@ static int new_prompt(struct handover_bench *b)
     return rc == 0 ? tierce__kv_renew(&b->decoder.kv, b->decoder.chain) : rc;
 }
 
-/* ---- pull ------------------------------------------------------------------------------------ */
-
-/* A new prompt, which the prefiller stores and offers. */
-static int offer(struct handover_bench *b)
+/* The same, which the prefiller stores. */
+static int store_prompt(struct handover_bench *b)
 {
     struct tierce__kv *kv = &b->prefiller.kv;
     int rc = new_prompt(b);
@@ -63,8 +65,18 @@ static int offer(struct handover_bench *b)
         return rc;
     int64_t ns = tierce__kv_store(kv, b->prefiller.chain, tierce__kv_ids(kv, 0), kv->window_blocks,
                                   kv->window_blocks);
-    if (ns < 0)
-        return (int)ns;
+    return ns < 0 ? (int)ns : 0;
+}
+
+/* ---- pull ------------------------------------------------------------------------------------ */
+
+/* A new prompt, which the prefiller offers. */
+static int offer(struct handover_bench *b)
+{
+    struct tierce__kv *kv = &b->prefiller.kv;
+    int rc = store_prompt(b);
+    if (rc != 0)
+        return rc;
     int64_t blocks = tierce__handover_offer(b->handover, kv->view, b->prefiller.chain,
                                             kv->window_blocks, token, CALL_MS);
     if (blocks == (int64_t)kv->window_blocks)
@@ -140,7 +152,19 @@ static int64_t store_by_layers(struct handover_bench *b, struct tierce__push *pu
     return (int64_t)last_ns;
 }
 
-static int64_t push_with(struct handover_bench *b, const char *ticket)
+/* All chunks, which memory holds. Returns the beginning, or an error. */
+static int64_t push_held(struct handover_bench *b, struct tierce__push *push)
+{
+    const struct side *side = &b->prefiller;
+    int64_t count = tierce__push_held(push, side->kv.view, side->chain, side->kv.window_blocks);
+    if (count >= 0 && count != CHUNKS)
+        return tierce__bench_fail(b->bench, "memory holds %lld of %d chunks", (long long)count,
+                                  CHUNKS);
+    return count < 0 ? count : (int64_t)b->push_ns;
+}
+
+/* `send` gives the chunks to the push, and returns when the time that counts begins. */
+static int64_t push_with(struct handover_bench *b, const char *ticket, send_fn *send)
 {
     struct tierce__push *push;
     struct tierce__pushed pushed;
@@ -149,36 +173,47 @@ static int64_t push_with(struct handover_bench *b, const char *ticket)
                                        .ticket = ticket,
                                        .wait_ms = CALL_MS,
                                        .timeout_ms = CALL_MS};
+    b->push_ns = tierce__now_ns();
     int rc = tierce__push_begin(&push, b->prefiller.kv.view, &to);
     if (rc < 0)
         return rc;
-    int64_t last_ns = store_by_layers(b, push);
+    int64_t begin_ns = send(b, push);
     tierce__push_end(push);
     while (!tierce__push_is_over(push, &pushed))
         sleep_until(tierce__now_ns() + POLL_NS);
     tierce__push_destroy(push);
-    if (last_ns < 0)
-        return last_ns;
+    if (begin_ns < 0)
+        return begin_ns;
     if (pushed.chunks != CHUNKS)
         return tierce__bench_fail(b->bench, "a push brought %llu of %d chunks: %s",
                                   (unsigned long long)pushed.chunks, CHUNKS, pushed.why);
-    return (int64_t)pushed.over_ns - last_ns;
+    return (int64_t)pushed.over_ns - begin_ns;
 }
 
-/* The whole prompt once; the time after the last layer counts. */
-static int64_t push_prompt(void *arg)
+static int64_t push_prompt(struct handover_bench *b, send_fn *send)
 {
-    struct handover_bench *b = arg;
     struct tierce__inbox *inbox = tierce__handover_inbox(b->receiver);
     char ticket[1][TIERCE__TICKET_BYTES];
-    int rc = new_prompt(b);
-    if (rc == 0)
-        rc = tierce__inbox_issue(inbox, ticket, 1, CALL_MS, "");
+    int rc = tierce__inbox_issue(inbox, ticket, 1, CALL_MS, "");
     if (rc != 1)
         return rc < 0 ? rc : tierce__bench_fail(b->bench, "the decoder gave no ticket");
-    int64_t ns = push_with(b, ticket[0]);
+    int64_t ns = push_with(b, ticket[0], send);
     (void)tierce__inbox_end(inbox, ticket[0]);
     return ns;
+}
+
+/* The whole prompt once, while it is computed; the time after the last layer counts. */
+static int64_t push_computed(void *arg)
+{
+    int rc = new_prompt(arg);
+    return rc == 0 ? push_prompt(arg, store_by_layers) : rc;
+}
+
+/* The whole prompt once, which is computed already. */
+static int64_t push_stored(void *arg)
+{
+    int rc = store_prompt(arg);
+    return rc == 0 ? push_prompt(arg, push_held) : rc;
 }
 
 static int64_t copy_bare(void *arg)
@@ -266,34 +301,42 @@ static void close_all(struct handover_bench *b)
     close_side(&b->prefiller);
 }
 
-static void emit(const struct handover_bench *b, const struct tierce__bench_side *sides)
+static void emit_rate(const struct handover_bench *b, const char *what,
+                      const struct tierce__bench_side *side,
+                      const struct tierce__bench_side *sockets)
 {
     double ours = (double)b->object_bytes * CHUNKS,
            bare = (double)b->sockets.bytes * (double)b->sockets.count;
     char name[64];
-    snprintf(name, sizeof(name), "a prompt of %d chunks of %llu KiB", CHUNKS,
+    snprintf(name, sizeof(name), "%s of %d chunks of %llu KiB", what, CHUNKS,
              (unsigned long long)(b->object_bytes >> 10));
     tierce__bench_emit(b->bench, &(struct tierce__bench_row){.case_name = name,
                                                              .unit = "GB/s",
-                                                             .value = ours / sides[0].median_ns,
-                                                             .limit = bare / sides[1].median_ns,
+                                                             .value = ours / side->median_ns,
+                                                             .limit = bare / sockets->median_ns,
                                                              .goal = 0.95,
-                                                             .value_min = ours / sides[0].max_ns,
-                                                             .value_max = ours / sides[0].min_ns,
-                                                             .limit_min = bare / sides[1].max_ns,
-                                                             .limit_max = bare / sides[1].min_ns});
+                                                             .value_min = ours / side->max_ns,
+                                                             .value_max = ours / side->min_ns,
+                                                             .limit_min = bare / sockets->max_ns,
+                                                             .limit_max = bare / sockets->min_ns});
+}
+
+static void emit_end(const struct handover_bench *b, const struct tierce__bench_side *side,
+                     const struct tierce__bench_side *sockets)
+{
+    char name[64];
     snprintf(name, sizeof(name), "the end of a push of %d chunks of %llu KiB", CHUNKS,
              (unsigned long long)(b->object_bytes >> 10));
     tierce__bench_emit(b->bench, &(struct tierce__bench_row){.case_name = name,
                                                              .unit = "ms",
                                                              .sense = TIERCE__BENCH_LESS_IS_BETTER,
-                                                             .value = sides[2].median_ns / 1e6,
-                                                             .limit = sides[1].median_ns / 1e6,
+                                                             .value = side->median_ns / 1e6,
+                                                             .limit = sockets->median_ns / 1e6,
                                                              .goal = PUSH_GOAL,
-                                                             .value_min = sides[2].min_ns / 1e6,
-                                                             .value_max = sides[2].max_ns / 1e6,
-                                                             .limit_min = sides[1].min_ns / 1e6,
-                                                             .limit_max = sides[1].max_ns / 1e6});
+                                                             .value_min = side->min_ns / 1e6,
+                                                             .value_max = side->max_ns / 1e6,
+                                                             .limit_min = sockets->min_ns / 1e6,
+                                                             .limit_max = sockets->max_ns / 1e6});
 }
 
 int tierce__bench_handover(const struct tierce__bench *bench)
@@ -301,16 +344,22 @@ int tierce__bench_handover(const struct tierce__bench *bench)
     struct handover_bench b = {.bench = bench};
     struct tierce__bench_side sides[] = {{.run = hand_over, .arg = &b},
                                          {.run = copy_bare, .arg = &b},
-                                         {.run = push_prompt, .arg = &b}};
+                                         {.run = push_stored, .arg = &b},
+                                         {.run = push_computed, .arg = &b}};
     int rc = open_all(&b);
     if (rc == 0)
         rc = check(&b, hand_over);
     if (rc == 0)
-        rc = check(&b, push_prompt);
+        rc = check(&b, push_stored);
     if (rc == 0)
-        rc = tierce__bench_alternate(sides, 3, bench->seconds);
+        rc = check(&b, push_computed);
     if (rc == 0)
-        emit(&b, sides);
+        rc = tierce__bench_alternate(sides, 4, bench->seconds);
+    if (rc == 0) {
+        emit_rate(&b, "a prompt", &sides[0], &sides[1]);
+        emit_rate(&b, "a push", &sides[2], &sides[1]);
+        emit_end(&b, &sides[3], &sides[1]);
+    }
     close_all(&b);
     return rc;
 }
