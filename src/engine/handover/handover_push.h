@@ -17,11 +17,11 @@
  *     while (!tierce__push_is_over(push, &pushed)) ...
  *     tierce__push_destroy(push);                        // before the engine is closed
  *
- * A thread sends what there is: the first 8 bytes of each chunk, which make the decoder reserve its
- * memory; then each layer as soon as it is in this engine's memory, several at a time if the
- * network is slower than the engine; and the header with its sums when the chunk is sealed. So no
- * bytes are sent for which the decoder has no room, and no chunk is visible there whose store was
- * given up here.
+ * A thread sends all that is ready: the first 8 bytes of each chunk, which make the decoder reserve
+ * its memory; then each layer as soon as it is in this engine's memory, several at a time if the
+ * network is slower than the engine; and the header with its sums when the chunk is sealed. Earlier
+ * chunks go first. So no bytes are sent for which the decoder has no room, and no chunk is visible
+ * there whose store was given up here.
  *
  * A decoder without room is asked again for `wait_ms`; a chunk that finds none is left out. A
  * connection that fails, or on which a range takes longer than `timeout_ms`, ends the push. A push
@@ -48,7 +48,7 @@ struct tierce__pushed {
     uint64_t chunks, bytes; /* that the decoder has verified */
     uint64_t present;       /* chunks that it had already */
     uint64_t left_out;      /* chunks that it has not got */
-    uint64_t over_ns;       /* when the last one was verified; 0: none (clock.h) */
+    uint64_t over_ns;       /* when the answer came that the last one is verified; 0: none */
     int status;             /* the first failure, or 0 */
     char why[TIERCE__HANDOVER_WHY_BYTES];
 };
@@ -69,7 +69,7 @@ TIERCE_MUSTUSE int tierce__push_watch(struct tierce__push *push, struct tierce_s
 
 /* No more chunks are added. Does not block. */
 void tierce__push_end(struct tierce__push *push);
-/* Whether its thread and the watched stores have ended. [out] what became of it; NULL is accepted.
+/* Whether its thread and the watched stores have ended. [out] its result so far; NULL is accepted.
  */
 bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out);
 /* Gives up what has not been sent, and blocks for the answers that are due, at most timeout_ms for
