@@ -194,12 +194,20 @@ struct tierce__store_req {
      * has. GET: [in] if coded_bytes is not 0, the range is one of the coded object `stored`, and
      * lands at buf->data; if it is 0, the range is one of a raw object. TIERCE_E_MISS if the
      * stored object is another.
+     *
+     * A PUT with `recodes` replaces the bytes of a durable chunk by another form of it: coded bytes
+     * for a raw object, or the reverse. The chunk can be read throughout, and the present bytes
+     * stay until the new ones are durable, so that a crash leaves one of the two. No other chunk is
+     * evicted for it. [out] found: 1 if the chunk has that form already. Errors: TIERCE_E_MISS (it
+     * is not there), -EBUSY (it is being read, written or recoded, or is not durable yet: try
+     * again), TIERCE_E_FULL (no space is free), TIERCE_E_CANCELLED (it was deleted meanwhile).
      */
     uint64_t coded_bytes;
     uint64_t stored;
     enum tierce__tier_left left; /* DELETE: why */
     bool only_asks;              /* DELETE */
     bool replaces;               /* PUT to a lending tier: replaces the present chunk atomically */
+    bool recodes;                /* PUT to a durable tier: see above */
     bool needs_parent;           /* PUT: reject the chunk if its parent is not stored yet, so that
                                     no suffix is kept without its prefix */
 

@@ -112,6 +112,23 @@ static bool take_memory(struct tierce__coded_get *g, bool *failed)
     return *failed;
 }
 
+/* ---- objects that were recoded ----------------------------------------------------------------
+ */
+
+/* A read of object `stored` has missed. If the chunk has another form by now, the request begins
+ * again, and is not the caller's any more. */
+static bool begin_again(struct tierce__coded_tier *t, struct tierce__store_req *req,
+                        uint64_t stored)
+{
+    struct tierce__store_req look;
+    /* relaxed: a later request sees it */
+    if (!atomic_load_explicit(&t->has_recoded, memory_order_relaxed) ||
+        tierce__coded_look(t, &look, req->keys, req->deadline_ns) <= 0 || look.stored == stored)
+        return false;
+    tierce__coded_get_begin(t, req);
+    return true;
+}
+
 /* ---- the end --------------------------------------------------------------------------------- */
 
 static void finish(struct tierce__coded_get *g, int status)
@@ -123,13 +140,16 @@ static void finish(struct tierce__coded_get *g, int status)
         release_memory(g);
     TIERCE_DASSERT(g->buf == NULL);
     struct tierce__coded_head *head = g->head;
+    uint64_t stored = g->stored;
     /* The time passed in a queue of this tier, or in another's read, which counts for the device.
      */
     if (status == TIERCE_E_DEADLINE && !g->device_was_late)
         req->repeats = true;
     tierce__free(g); /* an answered read holds no memory */
-    req->status = status;
-    req->done(req);
+    if (status != TIERCE_E_MISS || !begin_again(t, req, stored)) {
+        req->status = status;
+        req->done(req);
+    }
     tierce__lock_take(&t->lock);
     if (head != NULL)
         tierce__coded_head_leave(t, head);
@@ -478,24 +498,31 @@ void *tierce__coded_decoder_main(void *arg)
 static void raw_done(struct tierce__store_req *inner)
 {
     struct tierce__coded_raw_get *g = inner->arg;
+    struct tierce__coded_tier *t = g->tier;
     struct tierce__store_req *req = g->req;
-    tierce__lock_take(&g->tier->lock);
-    tierce__coded_device_end(g->tier, inner);
-    tierce__lock_drop(&g->tier->lock);
+    int status = inner->status;
+    uint64_t stored = g->stored;
+    tierce__lock_take(&t->lock);
+    tierce__coded_device_end(t, inner);
+    tierce__lock_drop(&t->lock);
     req->repeats = inner->repeats;
     req->connected = inner->connected;
-    req->status = inner->status;
     tierce__free(g);
+    if (status == TIERCE_E_MISS && begin_again(t, req, stored))
+        return;
+    req->status = status;
     req->done(req);
 }
 
 /* A raw object. Its read is timed only if the answer to it decides something. */
-static int begin_raw(struct tierce__coded_tier *t, struct tierce__store_req *req)
+static int begin_raw(struct tierce__coded_tier *t, struct tierce__store_req *req, uint64_t stored)
 {
-    struct tierce__coded_raw_get *g = t->codec != NULL ? tierce__alloc(sizeof(*g)) : NULL;
+    bool is_watched = t->codec != NULL || /* relaxed: as in begin_again */
+                      atomic_load_explicit(&t->has_recoded, memory_order_relaxed);
+    struct tierce__coded_raw_get *g = is_watched ? tierce__alloc(sizeof(*g)) : NULL;
     if (g == NULL)
         return tierce__coded_pass(t, req) ? 0 : TIERCE_E_CLOSED;
-    *g = (struct tierce__coded_raw_get){.tier = t, .req = req, .inner = *req};
+    *g = (struct tierce__coded_raw_get){.tier = t, .req = req, .inner = *req, .stored = stored};
     g->inner.done = raw_done;
     g->inner.arg = g;
     tierce__lock_take(&t->lock);
@@ -573,7 +600,7 @@ void tierce__coded_get_begin(struct tierce__coded_tier *t, struct tierce__store_
     if (rc == 0)
         rc = TIERCE_E_MISS;
     else if (rc > 0)
-        rc = look.coded_bytes > 0 ? begin_coded(t, req, &look) : begin_raw(t, req);
+        rc = look.coded_bytes > 0 ? begin_coded(t, req, &look) : begin_raw(t, req, look.stored);
     if (rc == 0)
         return;
     req->status = rc;

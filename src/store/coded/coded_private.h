@@ -88,6 +88,7 @@ struct tierce__coded_raw_get {
     struct tierce__coded_tier *tier;
     struct tierce__store_req *req;
     struct tierce__store_req inner;
+    uint64_t stored; /* the object's number */
 };
 
 struct tierce__coded_tier {
@@ -105,6 +106,7 @@ struct tierce__coded_tier {
     uint32_t decode_threads;
     double measured_bytes;
     bool no_pool;
+    _Atomic bool has_recoded;  /* chunks may change their form */
     _Atomic uint8_t *elements; /* by namespace: 0: not known yet, or the element + 1 */
 
     struct tierce__lock lock;

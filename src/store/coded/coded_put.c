@@ -233,42 +233,77 @@ static bool is_stored(struct tierce__coded_put *p)
     return tierce__coded_look(p->tier, &look, &p->key, TIERCE__DEADLINE_NEVER) > 0;
 }
 
+/* Encodes a raw object of so many bytes. Returns the length of *coded, or 0 and why it stays raw;
+ * *coded is NULL then. */
+static uint64_t encode_object(struct tierce__coded_tier *t, struct tierce__buf **coded,
+                              const struct tierce__buf *raw, uint64_t object_bytes,
+                              const struct tierce__codec *codec, enum tierce__element element,
+                              enum tierce__coded_raw *why)
+{
+    struct tierce__chunk_info info;
+    *coded = NULL;
+    *why = TIERCE__CODED_RAW_LONGER;
+    if (tierce__chunk_parse(&info, raw->data, object_bytes) != 0 ||
+        info.extent.object_bytes != object_bytes)
+        return 0;
+    uint64_t room = tierce__coded_room(raw->data, &info);
+    struct tierce__buf *buf = tierce__coded_alloc(t, room);
+    if (buf == NULL) {
+        *why = TIERCE__CODED_RAW_MEMORY;
+        return 0;
+    }
+    int64_t length = tierce__coded_encode(buf->data, room, raw->data, &info, codec, element);
+    if (length <= 0) {
+        tierce__buf_release(buf);
+        return 0;
+    }
+    *coded = buf;
+    return (uint64_t)length;
+}
+
 /* Encodes a chunk; p->coded stays NULL if it stays raw. */
 static void encode(struct tierce__coded_put *p)
 {
     struct tierce__coded_tier *t = p->tier;
-    struct tierce__chunk_info info;
-    enum tierce__coded_raw why = TIERCE__CODED_RAW_LONGER;
-    uint64_t begun = tierce__now_ns(), room = 0;
-    int64_t length = 0;
+    enum tierce__coded_raw why;
+    uint64_t begun = tierce__now_ns();
     if (is_stored(p))
         return;
-    if (tierce__chunk_parse(&info, p->raw->data, p->req->object_bytes) == 0 &&
-        info.extent.object_bytes == p->req->object_bytes) {
-        room = tierce__coded_room(p->raw->data, &info);
-        p->coded = tierce__coded_alloc(t, room);
-        why = p->coded == NULL ? TIERCE__CODED_RAW_MEMORY : why;
-    }
-    if (p->coded != NULL)
-        length =
-            tierce__coded_encode(p->coded->data, room, p->raw->data, &info, t->codec, p->element);
-    if (length <= 0 && p->coded != NULL) {
-        tierce__buf_release(p->coded);
-        p->coded = NULL;
-    }
+    uint64_t length =
+        encode_object(t, &p->coded, p->raw, p->req->object_bytes, t->codec, p->element, &why);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&t->lock);
     t->stats.encode_ns += took;
     if (p->coded != NULL) {
         t->stats.encoded_chunks++;
         t->stats.encoded_raw_bytes += p->req->object_bytes;
-        t->stats.encoded_bytes += (uint64_t)length;
+        t->stats.encoded_bytes += length;
         t->put_staging += p->coded->bytes;
     } else {
         t->stats.raw_chunks[why]++;
     }
     tierce__lock_drop(&t->lock);
-    p->coded_bytes = (uint64_t)length;
+    p->coded_bytes = length;
+}
+
+uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf **coded,
+                                   const struct tierce__coded_source *source,
+                                   enum tierce__coded_raw *why)
+{
+    struct tierce__coded_tier *t = (struct tierce__coded_tier *)tier;
+    TIERCE_CHECK_MAGIC(t, TIERCE__CODED_MAGIC);
+    enum tierce__element element = element_of(t, source->ns);
+    *coded = NULL;
+    *why = TIERCE__CODED_RAW_ELEMENT;
+    if (element == TIERCE__ELEMENT_RAW)
+        return 0;
+    tierce__lock_take(&t->lock);
+    int rc = tierce__coded_pool(t);
+    tierce__lock_drop(&t->lock);
+    *why = TIERCE__CODED_RAW_MEMORY;
+    return rc == 0 ? encode_object(t, coded, source->raw, source->object_bytes, source->codec,
+                                   element, why)
+                   : 0;
 }
 
 /* Gives a put to the inner tier, coded or raw. */

@@ -176,7 +176,10 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
     struct tierce__coded_tier *t = tier_of(tier);
     bool forgets =
         req->op == TIERCE__STORE_CLEAR || (req->op == TIERCE__STORE_DELETE && !req->only_asks);
-    if (req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT)
+    bool recodes = req->op == TIERCE__STORE_PUT && req->recodes;
+    if (recodes) /* relaxed: a get that does not see it yet reads what was there */
+        atomic_store_explicit(&t->has_recoded, true, memory_order_relaxed);
+    if ((req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT) && !recodes)
         req->coded_bytes = 0;
     if (is_closing(t)) {
         req->status = TIERCE_E_CLOSED;
@@ -186,7 +189,7 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
         tierce__coded_get_begin(t, req);
     } else if (forgets) {
         forget(t, req);
-    } else if (req->op != TIERCE__STORE_PUT || !tierce__coded_put_begin(t, req)) {
+    } else if (req->op != TIERCE__STORE_PUT || recodes || !tierce__coded_put_begin(t, req)) {
         if (tierce__coded_pass(t, req))
             return;
         req->status = TIERCE_E_CLOSED;

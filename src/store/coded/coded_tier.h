@@ -16,6 +16,9 @@
  * in which they were put. A chunk stays raw if its namespace states no known element type, if it
  * would not become shorter, if the thread is behind, or if decoding is slower than the device.
  *
+ * A PUT that recodes (store_req.h) passes unchanged: its caller has encoded the chunk. A GET that
+ * finds another form than it has looked up begins again.
+ *
  * GET: the head of a coded object is read once for the requests that want ranges of it, then the
  * coded layers of each range, which a thread of the tier verifies and decodes. A layer that lies
  * partly in a range is decoded into separate memory. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:
@@ -54,6 +57,21 @@ enum tierce__coded_raw {
     TIERCE__CODED_RAW_SLOW,    /* decoding is slower than the device */
     TIERCE__CODED_RAWS
 };
+
+/* A raw chunk in memory. */
+struct tierce__coded_source {
+    const struct tierce__buf *raw;
+    uint64_t object_bytes;
+    uint32_t ns;
+    const struct tierce__codec *codec;
+};
+
+/* Encodes a chunk for a PUT that recodes, on this thread. Returns the coded bytes, which are in
+ * *coded [transfer], or 0 and why the chunk stays raw. `tier` is from tierce__coded_tier_open.
+ * Thread: any. */
+uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf **coded,
+                                   const struct tierce__coded_source *source,
+                                   enum tierce__coded_raw *why);
 
 struct tierce__coded_stats {
     const struct tierce__codec *codec; /* for new chunks, or NULL */

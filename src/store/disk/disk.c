@@ -158,17 +158,24 @@ static int accept_put(struct tierce__disk *d, struct tierce__store_req *req)
 {
     if (!put_is_sane(req))
         return TIERCE_E_ARGUMENT;
+    bool has_form;
     uint32_t slot = tierce__disk_find(d, req->keys);
-    if (slot != TIERCE__INDEX_NONE)
+    if (req->recodes) {
+        int rc = tierce__disk_check_recode(d, req, &slot, &has_form);
+        req->found = rc == 0 && has_form;
+        if (rc < 0 || has_form)
+            return rc;
+    } else if (slot != TIERCE__INDEX_NONE) {
         return tierce__disk_is_served(d, slot) ? 0 : TIERCE_E_REFUSED;
-    if (d->admitted != NULL && !admit(d, req->keys))
+    }
+    if (!req->recodes && d->admitted != NULL && !admit(d, req->keys))
         return TIERCE_E_REFUSED;
     if (queue_is_full(d, tierce__store_put_bytes(req))) {
         d->stats.dropped_puts++;
         return TIERCE_E_FULL;
     }
     /* It is asked again when its turn comes; until then it would take the room of others. */
-    if (tierce__disk_lacks_parent(d, req) && !is_queued(d, req->parent))
+    if (!req->recodes && tierce__disk_lacks_parent(d, req) && !is_queued(d, req->parent))
         return TIERCE_E_REFUSED;
     TIERCE_DASSERT(tierce__list_empty(&req->node));
     TIERCE_DASSERT(req->scratch[0] == 0);

@@ -64,7 +64,8 @@ static void put_record(const struct tierce__disk *d, struct tierce__journal_reco
     const struct tierce__disk_chunk *c = &d->table.chunks[slot];
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(slot < d->table.slot_count && tierce__index_has(d->table.index, slot));
-    TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE || c->state == TIERCE__DISK_COMMITTING);
+    TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE || c->state == TIERCE__DISK_COMMITTING ||
+                   c->recode > 0);
     TIERCE_DASSERT(c->offset % TIERCE__JOURNAL_PAGE == 0 &&
                    c->offset + c->object_bytes <= d->data_cap);
     TIERCE_DASSERT(c->seq < d->next_seq);
@@ -194,6 +195,28 @@ static bool belongs_in_journal(const struct tierce__disk *d, uint32_t slot)
     return state == TIERCE__DISK_DURABLE || state == TIERCE__DISK_COMMITTING;
 }
 
+/* The record that the journal has of a chunk, if it must stay: of a chunk whose new form is not
+ * durable yet, that of the old one. False: none. */
+static bool present_record(const struct tierce__disk *d, struct tierce__journal_record *out,
+                           uint32_t slot)
+{
+    const struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    const struct tierce__disk_recode *old =
+        c->recode > 0 && d->recodes[c->recode - 1].is_swapped ? &d->recodes[c->recode - 1] : NULL;
+    bool is_old = c->state == TIERCE__DISK_DIRTY && old != NULL && !c->doomed;
+    if (!is_old && !belongs_in_journal(d, slot))
+        return false;
+    put_record(d, out, slot);
+    if (is_old) {
+        out->seq = old->seq;
+        out->offset = old->offset;
+        out->object_bytes = old->object_bytes;
+        out->raw_bytes = old->raw_bytes;
+        out->head_sum = old->head_sum;
+    }
+    return true;
+}
+
 static int copy_index(struct tierce__disk *d)
 {
     int rc = 0;
@@ -203,8 +226,7 @@ static int copy_index(struct tierce__disk *d)
         for (uint32_t seen = 0; seen < 4096 && slot < d->table.slot_count; seen++, slot++) {
             if (n == TIERCE__DISK_BATCH)
                 break;
-            if (belongs_in_journal(d, slot))
-                put_record(d, &d->records[n++], slot);
+            n += present_record(d, &d->records[n], slot);
         }
         TIERCE_DASSERT(n <= TIERCE__DISK_BATCH);
         d->journal_bytes = (d->journal.length + d->journal_new.pages + d->journal_new.filled + 1) *

@@ -104,14 +104,15 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
                    struct tierce__list *finished, struct tierce__list *spent)
 {
     TIERCE_DASSERT(tierce__disk_is_on_io(d));
-    TIERCE_DASSERT(!op->is_put || op->length == d->table.chunks[op->slot].object_bytes);
+    bool is_new = op->is_put && op->recode == NULL;
+    TIERCE_DASSERT(!is_new || op->length == d->table.chunks[op->slot].object_bytes);
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(op->flying == 0 && op->issued == op->length);
     TIERCE_DASSERT(d->get_op != op && d->put_op != op);
-    TIERCE_DASSERT(!op->is_put || d->table.chunks[op->slot].state == TIERCE__DISK_WRITING);
+    TIERCE_DASSERT(!is_new || d->table.chunks[op->slot].state == TIERCE__DISK_WRITING);
     if (op->is_put && op->status == 0 && op->sync_epoch != d->sync_epoch)
         op->status = -EIO; /* a sync failed while the bytes were on their way */
-    if (op->is_put && op->status == 0 && d->table.chunks[op->slot].cancelled)
+    if (is_new && op->status == 0 && d->table.chunks[op->slot].cancelled)
         op->status = TIERCE_E_CANCELLED;
     if (op->status == -ENODATA)
         op->status = -EIO; /* the file is shorter than the journal says */
@@ -120,7 +121,9 @@ static void end_op(struct tierce__disk *d, struct tierce__disk_op *op,
     if (op->is_put) {
         TIERCE_DASSERT(d->active_put_bytes >= op->length);
         d->active_put_bytes -= op->length;
-        if (op->status == 0)
+        if (op->recode != NULL)
+            op->status = tierce__disk_end_recode(d, op->recode, op->status);
+        else if (op->status == 0)
             tierce__disk_publish(d, op->slot);
         else
             tierce__disk_abort(d, op->slot);
@@ -275,7 +278,7 @@ static struct tierce__disk_op *new_op(struct tierce__disk *d, struct tierce__sto
     TIERCE_ASSERT(!tierce__list_empty(&d->free_ops));
     uint64_t at = req->coded_bytes > 0 ? 0 : offset; /* in the buffer */
     TIERCE_ASSERT(at <= req->buf->bytes && length <= req->buf->bytes - at);
-    TIERCE_ASSERT(offset + length <= d->table.chunks[slot].object_bytes);
+    TIERCE_ASSERT(req->recodes || offset + length <= d->table.chunks[slot].object_bytes);
     struct tierce__disk_op *op =
         TIERCE__CONTAINER_OF(d->free_ops.next, struct tierce__disk_op, node);
     tierce__list_remove(&op->node);
@@ -331,12 +334,13 @@ static void evict_ahead(struct tierce__disk *d)
         tierce__disk_want_commit(d, true);
 }
 
-/* Space for a put. 0; TIERCE_E_MISS: not now, the journal thread will wake us; or an error. */
-static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
+/* Space for a put, of a new chunk or of one that is recoded, for which nothing is evicted. 0;
+ * TIERCE_E_MISS: not now, the journal thread will wake us; or an error. */
+static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes, bool is_new)
 {
     TIERCE_DASSERT(bytes > 0 && bytes % TIERCE__JOURNAL_PAGE == 0);
     tierce__lock_assert_held(&d->lock);
-    bool full = tierce__index_count(d->table.index) >= d->chunk_count_max;
+    bool full = is_new && tierce__index_count(d->table.index) >= d->chunk_count_max;
     uint64_t blocked = tierce__disk_blocked(d);
     if (blocked > 0 && bytes > d->data_cap - blocked) {
         tierce__disk_want_growth(d, d->allocated);
@@ -348,10 +352,10 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
             tierce__disk_want_growth(d, d->allocated);
         /* The space in limbo may suffice, or may be too scattered: wait for it first. Limbo holds
          * no free slots. */
-        bool some = (!full && d->limbo_bytes >= bytes) || tierce__disk_evict(d, bytes);
+        bool some = (!full && d->limbo_bytes >= bytes) || (is_new && tierce__disk_evict(d, bytes));
         if (some && full)
-            return find_space(d, offset, bytes); /* a slot is free at once */
-        if (!some && !tierce__disk_will_free(d))
+            return find_space(d, offset, bytes, is_new); /* a slot is free at once */
+        if (!some && !(is_new && tierce__disk_will_free(d)))
             return TIERCE_E_FULL;
         tierce__disk_want_commit(d, true);
         return TIERCE_E_MISS;
@@ -363,7 +367,8 @@ static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes)
     if (end <= d->allocated) {
         if (end + d->grow_bytes / 2 > d->allocated && blocked == 0)
             tierce__disk_want_growth(d, end);
-        evict_ahead(d);
+        if (is_new)
+            evict_ahead(d);
         return 0;
     }
     tierce__space_give(d->space, *offset, bytes);
@@ -404,7 +409,7 @@ static int claim_place(struct tierce__disk *d, struct tierce__store_req *req, ui
         tierce__policy_expect(d->policy, &expected);
         req->scratch[0] |= TIERCE__DISK_EXPECTED;
     }
-    int rc = find_space(d, &offset, bytes);
+    int rc = find_space(d, &offset, bytes, true);
     if (rc < 0)
         return rc;
     *slot = tierce__index_insert(d->table.index, req->keys);
@@ -439,7 +444,7 @@ static struct tierce__disk_op *writer_of(struct tierce__disk *d, uint32_t slot)
     TIERCE_DASSERT(d->table.chunks[slot].state != TIERCE__DISK_NONE);
     TIERCE__LIST_FOR_EACH (it, &d->active_ops) {
         struct tierce__disk_op *op = TIERCE__CONTAINER_OF(it, struct tierce__disk_op, node);
-        if (op->is_put && op->slot == slot)
+        if (op->is_put && op->recode == NULL && op->slot == slot)
             return op;
     }
     return NULL;
@@ -455,6 +460,46 @@ bool tierce__disk_lacks_parent(const struct tierce__disk *d, const struct tierce
            d->table.chunks[slot].cancelled;
 }
 
+static void unqueue(struct tierce__disk *d, struct tierce__store_req *put)
+{
+    tierce__list_remove(&put->node);
+    tierce__disk_unqueued(d, put);
+}
+
+/* The same of a put that recodes. */
+static bool start_recode(struct tierce__disk *d, struct tierce__store_req *req,
+                         struct tierce__list *finished)
+{
+    uint64_t offset, bytes = tierce__store_put_bytes(req);
+    uint32_t slot;
+    bool has_form;
+    struct tierce__disk_recode *recode = NULL;
+    int rc = tierce__disk_check_recode(d, req, &slot, &has_form);
+    if (rc == 0 && !has_form)
+        rc = d->journal_error != 0 ? d->journal_error : find_space(d, &offset, bytes, false);
+    if (rc == TIERCE_E_MISS && slot != TIERCE__INDEX_NONE && !has_form)
+        return false;
+    if (rc == 0 && !has_form) {
+        recode = tierce__disk_begin_recode(d, slot, offset, req);
+        if (recode == NULL) {
+            tierce__space_give(d->space, offset, bytes);
+            rc = -EBUSY;
+        }
+    }
+    unqueue(d, req);
+    if (recode == NULL) {
+        req->found = rc == 0;
+        tierce__disk_finish(finished, req, rc);
+        return true;
+    }
+    req->scratch[0] = 0; /* the reference is the op's now */
+    d->active_put_bytes += bytes;
+    d->put_op = new_op(d, req, slot, 0, bytes);
+    d->put_op->recode = recode;
+    d->put_op->file_offset = offset;
+    return true;
+}
+
 /* Takes the first put off the queue, unless it has to wait; false then. */
 static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
 {
@@ -465,6 +510,8 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     int rc = d->journal_error;
     tierce__lock_assert_held(&d->lock);
     TIERCE_DASSERT(req->op == TIERCE__STORE_PUT && d->put_op == NULL);
+    if (req->recodes)
+        return start_recode(d, req, finished);
     if (slot != TIERCE__INDEX_NONE &&
         (d->table.chunks[slot].doomed || d->table.chunks[slot].cancelled))
         return false; /* the old one has to leave first */
@@ -477,16 +524,14 @@ static bool start_put(struct tierce__disk *d, struct tierce__list *finished)
     } else if (slot != TIERCE__INDEX_NONE) {
         struct tierce__disk_op *writer = writer_of(d, slot);
         TIERCE_DASSERT(writer != NULL || tierce__disk_is_visible(d, slot));
-        tierce__list_remove(&req->node);
-        tierce__disk_unqueued(d, req);
+        unqueue(d, req);
         if (writer != NULL)
             tierce__list_push_back(&writer->followers, &req->node);
         else
             tierce__disk_finish(finished, req, 0);
         return true;
     }
-    tierce__list_remove(&req->node);
-    tierce__disk_unqueued(d, req);
+    unqueue(d, req);
     if (rc < 0) {
         d->stats.errors += rc != TIERCE_E_FULL && rc != TIERCE_E_REFUSED;
         tierce__disk_finish(finished, req, rc);
@@ -515,7 +560,8 @@ static void issue(struct tierce__disk *d, struct tierce__disk_op *op, struct tie
     x->io.offset = op->file_offset + op->issued;
     /* A remainder of a few pages, such as after a header, does not get its own transfer. */
     x->io.length = left < d->io_bytes + d->io_bytes / 8 ? (uint32_t)left : d->io_bytes;
-    TIERCE_DASSERT(op->file_offset + op->issued >= d->table.chunks[op->slot].offset);
+    TIERCE_DASSERT(op->recode != NULL ||
+                   op->file_offset + op->issued >= d->table.chunks[op->slot].offset);
     TIERCE_DASSERT(x->io.length > 0 && x->io.length <= left);
     TIERCE_ASSERT(!op->is_put || x->io.offset + x->io.length <= d->data_cap);
     op->issued += x->io.length;

@@ -63,6 +63,7 @@ struct tierce__disk_op {
     uint32_t flying; /* transfers */
     int status;
     bool is_put;
+    struct tierce__disk_recode *recode; /* of a put; or NULL */
 };
 
 struct tierce__disk_xfer {
@@ -81,6 +82,17 @@ struct tierce__disk_limbo {
     uint64_t before; /* running number + 1 of the last with a key of the same bin; 0: none */
     uint32_t slot;   /* of a chunk that is read, or NO_SLOT */
 };
+
+/* A chunk whose stored bytes are being replaced by another form of it. The slot has the present
+ * object until the new one is written. Then the slot has the new object, and the entry the old one,
+ * whose record and space stay until the new one is durable. */
+struct tierce__disk_recode {
+    bool is_used, is_swapped;
+    uint32_t slot;
+    uint64_t seq; /* of the old one; below: of the new one, and then of the old one */
+    uint64_t offset, object_bytes, raw_bytes, head_sum;
+};
+#define TIERCE__DISK_RECODES 64u
 
 struct tierce__disk_slots {
     uint32_t head;
@@ -137,6 +149,8 @@ struct tierce__disk {
     /* By key: running number + 1 of the newest of a bin; numbers below limbo_head have left. */
     uint64_t limbo_by_key[TIERCE__DISK_LIMBO_BINS];
     uint64_t limbo_bytes;
+    struct tierce__disk_recode recodes[TIERCE__DISK_RECODES];
+    uint32_t recode_count;
     uint64_t *admitted; /* NULL, or the filter of admit_second */
     tierce__tier_watch_fn *watch;
     void *watch_arg;
@@ -277,6 +291,18 @@ bool tierce__disk_will_free(const struct tierce__disk *d);
 void tierce__disk_count_written(struct tierce__disk *d, uint64_t bytes);
 /* Notes that there is something to commit, and wakes the journal thread if it is `urgent`. */
 void tierce__disk_want_commit(struct tierce__disk *d, bool urgent);
+
+/* The fault of a PUT that recodes; 0: none. *has_form: the chunk has the form already. */
+int tierce__disk_check_recode(struct tierce__disk *d, const struct tierce__store_req *req,
+                              uint32_t *slot, bool *has_form);
+/* Begins it, with space for the new object: holds the chunk, so that its slot stays. NULL: too many
+ * are in progress. */
+struct tierce__disk_recode *tierce__disk_begin_recode(struct tierce__disk *d, uint32_t slot,
+                                                      uint64_t offset,
+                                                      const struct tierce__store_req *req);
+/* The new object is written, or `status` says why not. If the chunk can be replaced now, the slot
+ * gets the new object. Returns the status of the put. */
+int tierce__disk_end_recode(struct tierce__disk *d, struct tierce__disk_recode *recode, int status);
 
 /* ---- disk_io.c ------------------------------------------------------------------------------- */
 

@@ -276,6 +276,11 @@ static uint64_t least_end(const struct tierce__disk *d, uint64_t wanted, bool dr
         if (tierce__index_has(d->table.index, slot) && last > end && !is_removable(c, drop))
             end = last;
     }
+    for (uint32_t i = 0; i < TIERCE__DISK_RECODES; i++) { /* objects of no slot */
+        uint64_t last = d->recodes[i].offset + d->recodes[i].object_bytes;
+        if (d->recodes[i].is_used && last > end)
+            end = last;
+    }
     return end;
 }
 

@@ -3,6 +3,9 @@
 #include "base/clock.h"
 #include "store/disk/disk_private.h"
 
+#include <errno.h>
+#include <xxhash.h>
+
 #define DIRTY_BYTES_MAX (128ULL << 20) /* beyond it a commit begins before its time */
 
 /* ---- lists of slots -------------------------------------------------------------------------- */
@@ -134,6 +137,128 @@ void tierce__disk_unhold(struct tierce__disk *d, uint32_t slot)
     update_evictable(d, slot);
 }
 
+/* ---- recodes --------------------------------------------------------------------------------- */
+
+static struct tierce__disk_recode *recode_of(struct tierce__disk *d, uint32_t slot)
+{
+    uint16_t recode = d->table.chunks[slot].recode;
+    TIERCE_DASSERT(recode <= TIERCE__DISK_RECODES);
+    return recode > 0 ? &d->recodes[recode - 1] : NULL;
+}
+
+static void free_recode(struct tierce__disk *d, struct tierce__disk_recode *recode)
+{
+    TIERCE_ASSERT(recode->is_used && d->recode_count > 0);
+    d->table.chunks[recode->slot].recode = 0;
+    *recode = (struct tierce__disk_recode){0};
+    d->recode_count--;
+}
+
+/* The other object takes the place of that in the slot. */
+static void swap_objects(struct tierce__disk_chunk *c, struct tierce__disk_recode *recode)
+{
+    const struct tierce__disk_recode slot = {.offset = c->offset,
+                                             .object_bytes = c->object_bytes,
+                                             .raw_bytes = c->raw_bytes,
+                                             .head_sum = c->head_sum};
+    c->offset = recode->offset;
+    c->object_bytes = recode->object_bytes;
+    c->raw_bytes = recode->raw_bytes;
+    c->head_sum = recode->head_sum;
+    recode->offset = slot.offset;
+    recode->object_bytes = slot.object_bytes;
+    recode->raw_bytes = slot.raw_bytes;
+    recode->head_sum = slot.head_sum;
+}
+
+int tierce__disk_check_recode(struct tierce__disk *d, const struct tierce__store_req *req,
+                              uint32_t *slot, bool *has_form)
+{
+    tierce__lock_assert_held(&d->lock);
+    *has_form = false;
+    *slot = tierce__disk_find(d, req->keys);
+    if (*slot == TIERCE__INDEX_NONE || !tierce__disk_is_served(d, *slot))
+        return TIERCE_E_MISS;
+    const struct tierce__disk_chunk *c = &d->table.chunks[*slot];
+    if (tierce__disk_chunk_bytes(c) != req->object_bytes)
+        return TIERCE_E_ARGUMENT;
+    *has_form = (c->raw_bytes > 0) == (req->coded_bytes > 0);
+    return *has_form || (c->state == TIERCE__DISK_DURABLE && c->recode == 0) ? 0 : -EBUSY;
+}
+
+struct tierce__disk_recode *tierce__disk_begin_recode(struct tierce__disk *d, uint32_t slot,
+                                                      uint64_t offset,
+                                                      const struct tierce__store_req *req)
+{
+    tierce__lock_assert_held(&d->lock);
+    for (uint32_t i = 0; i < TIERCE__DISK_RECODES; i++) {
+        struct tierce__disk_recode *recode = &d->recodes[i];
+        if (recode->is_used)
+            continue;
+        *recode = (struct tierce__disk_recode){
+            .is_used = true,
+            .slot = slot,
+            .offset = offset,
+            .object_bytes = tierce__store_put_bytes(req),
+            .raw_bytes = req->coded_bytes > 0 ? req->object_bytes : 0,
+            .head_sum = XXH3_64bits(req->buf->data, TIERCE__JOURNAL_PAGE)};
+        d->table.chunks[slot].recode = (uint16_t)(i + 1);
+        d->recode_count++;
+        tierce__disk_hold(d, slot);
+        return recode;
+    }
+    return NULL;
+}
+
+/* The policy keeps the size with which the chunk was inserted until the store is opened again. */
+int tierce__disk_end_recode(struct tierce__disk *d, struct tierce__disk_recode *recode, int status)
+{
+    uint32_t slot = recode->slot;
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    tierce__lock_assert_held(&d->lock);
+    TIERCE_ASSERT(recode->is_used && !recode->is_swapped && c->reads > 0);
+    if (status == 0 && c->doomed)
+        status = TIERCE_E_CANCELLED;
+    if (status == 0 && (c->state != TIERCE__DISK_DURABLE || c->reads > 1))
+        status = -EBUSY; /* the reads need the present object's place */
+    tierce__disk_unhold(d, slot);
+    if (status < 0) {
+        tierce__space_give(d->space, recode->offset, recode->object_bytes);
+        free_recode(d, recode);
+        return status;
+    }
+    recode->seq = c->seq;
+    recode->is_swapped = true;
+    swap_objects(c, recode);
+    c->seq = d->next_seq++;
+    c->state = TIERCE__DISK_DIRTY;
+    TIERCE_DASSERT(d->durable_count > 0);
+    d->durable_count--;
+    list_push(d, &d->dirty, slot);
+    update_evictable(d, slot);
+    bool is_last = d->recode_count == TIERCE__DISK_RECODES;
+    tierce__disk_want_commit(d, is_last || d->dirty.bytes > DIRTY_BYTES_MAX);
+    return 0;
+}
+
+/* A sync failed, and the old object is still there: it is the chunk again. False: it cannot be,
+ * because a journal may have the new one, or it is read. */
+static bool restore(struct tierce__disk *d, uint32_t slot)
+{
+    struct tierce__disk_chunk *c = &d->table.chunks[slot];
+    struct tierce__disk_recode *recode = recode_of(d, slot);
+    if (recode == NULL || !recode->is_swapped || c->recorded || c->doomed || c->reads > 0)
+        return false;
+    swap_objects(c, recode);
+    c->seq = recode->seq;
+    c->state = TIERCE__DISK_DURABLE;
+    d->durable_count++;
+    tierce__space_give(d->space, recode->offset, recode->object_bytes);
+    free_recode(d, recode);
+    update_evictable(d, slot);
+    return true;
+}
+
 void tierce__disk_publish(struct tierce__disk *d, uint32_t slot)
 {
     tierce__lock_assert_held(&d->lock);
@@ -231,6 +356,8 @@ void tierce__disk_drop_unsynced(struct tierce__disk *d)
             TIERCE_DASSERT(d->table.chunks[slot].state == TIERCE__DISK_DIRTY ||
                            d->table.chunks[slot].state == TIERCE__DISK_COMMITTING);
             list_remove(d, lists[i], slot);
+            if (restore(d, slot))
+                continue;
             d->table.chunks[slot].state = TIERCE__DISK_FORGOTTEN;
             if (!d->table.chunks[slot].doomed)
                 tierce__disk_doom(d, slot, TIERCE__LEFT_LOST);
@@ -288,11 +415,54 @@ size_t tierce__disk_clear(struct tierce__disk *d, const struct tierce__key *ns_o
     return served;
 }
 
-static bool limbo_has_room(const struct tierce__disk *d)
+static bool limbo_has_room_for(const struct tierce__disk *d, uint32_t count)
 {
     TIERCE_DASSERT(d->limbo_head <= d->limbo_tail &&
                    d->limbo_tail - d->limbo_head <= d->limbo_room);
-    return d->limbo_tail - d->limbo_head < d->limbo_room;
+    return d->limbo_tail - d->limbo_head + count <= d->limbo_room;
+}
+
+static bool limbo_has_room(const struct tierce__disk *d)
+{
+    return limbo_has_room_for(d, 1);
+}
+
+/* Returns its place. */
+static uint32_t add_to_limbo(struct tierce__disk *d, const struct tierce__disk_limbo *entry)
+{
+    uint32_t place = (uint32_t)(d->limbo_tail % d->limbo_room);
+    uint64_t *newest = &d->limbo_by_key[tierce__key_spread(&entry->key) % TIERCE__DISK_LIMBO_BINS];
+    TIERCE_DASSERT(limbo_has_room(d) && *newest <= d->limbo_tail);
+    d->limbo[place] = *entry;
+    d->limbo[place].before = *newest;
+    *newest = ++d->limbo_tail;
+    tierce__disk_want_commit(d, false);
+    return place;
+}
+
+/* The old object of a recode leaves; limbo has room. */
+static void retire(struct tierce__disk *d, struct tierce__disk_recode *recode)
+{
+    TIERCE_DASSERT(recode->is_swapped);
+    (void)add_to_limbo(
+        d, &(struct tierce__disk_limbo){.key = *tierce__index_key(d->table.index, recode->slot),
+                                        .seq = recode->seq,
+                                        .offset = recode->offset,
+                                        .object_bytes = recode->object_bytes,
+                                        .slot = TIERCE__NO_SLOT});
+    d->limbo_bytes += recode->object_bytes;
+    free_recode(d, recode);
+}
+
+/* The old objects whose successors are durable. Afterwards, limbo is full or there is none. */
+static void retire_old(struct tierce__disk *d)
+{
+    for (uint32_t i = 0; d->recode_count > 0 && i < TIERCE__DISK_RECODES; i++) {
+        struct tierce__disk_recode *recode = &d->recodes[i];
+        if (recode->is_swapped && limbo_has_room(d) &&
+            d->table.chunks[recode->slot].state == TIERCE__DISK_DURABLE)
+            retire(d, recode);
+    }
 }
 
 /* The removal record of a chunk waits for the next commit. So does its space, or, while a read is
@@ -300,23 +470,17 @@ static bool limbo_has_room(const struct tierce__disk *d)
 static void send_to_limbo(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];
-    const struct tierce__key *key = tierce__index_key(d->table.index, slot);
-    uint32_t place = (uint32_t)(d->limbo_tail % d->limbo_room);
-    uint64_t *newest = &d->limbo_by_key[tierce__key_spread(key) % TIERCE__DISK_LIMBO_BINS];
-    TIERCE_DASSERT(limbo_has_room(d) && *newest <= d->limbo_tail);
     TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE ? d->durable_count > 0 : c->recorded);
-    d->limbo[place] = (struct tierce__disk_limbo){.key = *key,
-                                                  .seq = c->seq,
-                                                  .offset = c->offset,
-                                                  .object_bytes = c->object_bytes,
-                                                  .before = *newest,
-                                                  .slot = slot};
-    *newest = ++d->limbo_tail;
+    uint32_t place = add_to_limbo(
+        d, &(struct tierce__disk_limbo){.key = *tierce__index_key(d->table.index, slot),
+                                        .seq = c->seq,
+                                        .offset = c->offset,
+                                        .object_bytes = c->object_bytes,
+                                        .slot = slot});
     d->durable_count -= c->state == TIERCE__DISK_DURABLE;
     c->state = TIERCE__DISK_LEAVING;
     c->next = place;
     c->recorded = false;
-    tierce__disk_want_commit(d, false);
 }
 
 /* Whether a doomed chunk could be removed. If not, it is kept for its reads in flight. The removal
@@ -327,12 +491,16 @@ static bool try_remove(struct tierce__disk *d, uint32_t slot)
     TIERCE_DASSERT(c->doomed && c->state != TIERCE__DISK_WRITING);
     if (c->state == TIERCE__DISK_COMMITTING)
         return false;
+    struct tierce__disk_recode *recode = recode_of(d, slot);
+    bool has_old = recode != NULL && recode->is_swapped;
     bool recorded = c->state == TIERCE__DISK_DURABLE || c->recorded;
-    if (recorded && !limbo_has_room(d)) {
+    if (!limbo_has_room_for(d, (uint32_t)recorded + has_old)) {
         d->limbo_is_full = true; /* the rest waits as well: there may be very many */
         tierce__disk_want_commit(d, true);
         return false;
     }
+    if (has_old)
+        retire(d, recode);
     if (c->state == TIERCE__DISK_DIRTY) {
         list_remove(d, &d->dirty, slot);
         c->state = TIERCE__DISK_FORGOTTEN;
@@ -360,6 +528,7 @@ void tierce__disk_reap(struct tierce__disk *d)
     tierce__lock_assert_held(&d->lock);
     uint32_t *link = &d->doomed;
     d->limbo_is_full = false;
+    retire_old(d);
     while (*link != TIERCE__NO_SLOT && !d->limbo_is_full) {
         uint32_t slot = *link, next = d->table.chunks[slot].doom_next;
         TIERCE_DASSERT(slot < d->table.slot_count && d->table.chunks[slot].doomed);
@@ -375,7 +544,8 @@ bool tierce__disk_may_return(const struct tierce__disk *d, const struct tierce__
     tierce__lock_assert_held(&d->lock);
     uint32_t slot = tierce__index_find(d->table.index, key);
     const struct tierce__disk_chunk *c = slot != TIERCE__INDEX_NONE ? &d->table.chunks[slot] : NULL;
-    if (c != NULL && c->doomed && (c->state != TIERCE__DISK_FORGOTTEN || c->recorded))
+    bool has_old = c != NULL && c->recode > 0 && d->recodes[c->recode - 1].is_swapped;
+    if (c != NULL && c->doomed && (c->state != TIERCE__DISK_FORGOTTEN || c->recorded || has_old))
         return true;
     uint64_t next = d->limbo_by_key[tierce__key_spread(key) % TIERCE__DISK_LIMBO_BINS];
     while (next > d->limbo_head) {
@@ -403,6 +573,7 @@ bool tierce__disk_evict_slot(struct tierce__disk *d, uint32_t slot)
     tierce__lock_assert_held(&d->lock);
     TIERCE_ASSERT(d->table.chunks[slot].state == TIERCE__DISK_DURABLE);
     TIERCE_DASSERT(d->table.chunks[slot].reads == 0);
+    retire_old(d);
     if (!limbo_has_room(d))
         return false;
     d->stats.evicted_chunks++;
@@ -417,7 +588,7 @@ bool tierce__disk_drop_slot(struct tierce__disk *d, uint32_t slot)
     bool is_committing = c->state == TIERCE__DISK_COMMITTING;
     TIERCE_ASSERT(is_committing || c->state == TIERCE__DISK_DIRTY);
     TIERCE_DASSERT(c->reads == 0 && !c->doomed);
-    if (!limbo_has_room(d))
+    if (!limbo_has_room_for(d, 1 + (c->recode > 0)))
         return false;
     list_remove(d, is_committing ? &d->committing : &d->dirty, slot);
     c->recorded = c->recorded || is_committing; /* a journal that failed may have its record */
@@ -434,6 +605,7 @@ bool tierce__disk_evict(struct tierce__disk *d, uint64_t bytes)
         bytes = batch;
     uint64_t freed = 0;
     uint32_t slot;
+    retire_old(d);
     while (freed < bytes && limbo_has_room(d) &&
            d->policy->ops->victim(d->policy, tierce__now_ns(), &slot)) {
         TIERCE_DASSERT(slot < d->table.slot_count);
@@ -463,8 +635,8 @@ void tierce__disk_expire(struct tierce__disk *d)
 bool tierce__disk_will_free(const struct tierce__disk *d)
 {
     tierce__lock_assert_held(&d->lock);
-    return d->limbo_head < d->limbo_tail || d->dirty.count > 0 || d->committing.count > 0 ||
-           d->reading_count > 0;
+    return d->recode_count > 0 || d->limbo_head < d->limbo_tail || d->dirty.count > 0 ||
+           d->committing.count > 0 || d->reading_count > 0;
 }
 
 /* ---- counting -------------------------------------------------------------------------------- */

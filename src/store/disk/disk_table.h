@@ -40,6 +40,7 @@ struct tierce__disk_chunk {
     bool doomed;        /* deleted or dropped: invisible, gone when nothing holds it */
     bool cancelled;     /* WRITING, and to be thrown away at the end */
     bool fresh;         /* for tierce__policy_hears */
+    uint16_t recode;    /* place + 1 among the recodes that hold an object of it; 0: none */
     uint8_t parent[TIERCE_HASH_BYTES];
     uint8_t first_block[TIERCE_HASH_BYTES];
 };
