@@ -7,7 +7,8 @@
     (c) push: the prefiller writes the KV to the decoder's memory while it computes; then the decoder answers
 
 Half of the sessions are played by pull and the other half by push, because both engines keep what they have computed.
-The decoder computes one token of each prompt. The exit code is 0 only if the conditions of `judge` hold.
+The decoder computes one token of each prompt. The time after the last layer is that from the last layer in the
+prefiller's memory to the last byte verified in the decoder's. The exit code is 0 only if the conditions of `judge` hold.
 """
 
 import argparse
@@ -71,6 +72,8 @@ def counters(proxy, prefiller, decoder):
             "computed": metric(decoder.port, "vllm:prompt_tokens_by_source", **COMPUTED) - own,
             "read": metric(decoder.port, "vllm:tierce_handover_bytes"),
             "pushed": metric(decoder.port, "vllm:tierce_handover_pushed_bytes"),
+            "sent": metric(prefiller.port, "vllm:tierce_push_bytes"),
+            "tail": metric(prefiller.port, "vllm:tierce_push_tail_seconds"),
             "early": metric(decoder.port, "vllm:tierce_handovers_ended_early")}
 
 
@@ -95,14 +98,22 @@ def row_of_one(asked):
             "p50": percentile([r["ttft"] for r in asked], 0.5), "equal": len(asked)}
 
 
+def tail_of(row):
+    """The time from the last layer to the last byte verified, beside the time that all bytes of the prompts take at
+    1 Gbit/s: sums over the pushes that the prefiller has counted, which can lack the last one."""
+    whole = 8 * row["sent"] / 1e9
+    return f"{1000 * row['tail']:,.0f} of {1000 * whole:,.0f} ms ({row['tail'] / whole:.1%})" if whole else "-"
+
+
 def print_table(one, pairs):
     def cells(name, row):
         has_pair = "prefilled" in row
         return (name, str(row["requests"]), f"{row['prompt']:,}", f"{row['prefilled']:,.0f}" if has_pair else "-",
                 f"{row['computed']:,.0f}", *(f"{row[way] / 1e6:,.1f} MB" if has_pair else "-" for way in ("read", "pushed")),
-                f"{row['p50']:.2f} s", f"{row['alone']:.2f} s" if has_pair else "-", f"{row['equal']}/{row['requests']}")
+                tail_of(row) if has_pair else "-", f"{row['p50']:.2f} s", f"{row['alone']:.2f} s" if has_pair else "-", f"{row['equal']}/{row['requests']}")
 
-    lines = [("pass", "requests", "prompt", "prefiller", "computed by the one that answers", "read", "pushed", "TTFT p50",
+    lines = [("pass", "requests", "prompt", "prefiller", "computed by the one that answers", "read", "pushed",
+              "after the last layer", "TTFT p50",
               "the same in (a)", "equal to (a)"), cells("(a) vLLM alone", one),
              *(cells(f"({row['name']}) prefill and decode, {PASSES[row['name']]}", row) for row in pairs)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]

@@ -132,13 +132,13 @@ class Pushes:
         with self.lock:
             ending, self.ending = self.ending, []
         for push, to in ending:
-            over, chunks, sent, _, left_out, why = push.poll()
+            over, chunks, sent, _, left_out, why, tail_ns = push.poll()
             if not over:
                 with self.lock:
                     self.ending.append((push, to))
                 continue
             push.close()
-            self.count(push_bytes=sent, pushed_chunks=chunks, push_left_out_chunks=left_out)
+            self.count(push_bytes=sent, pushed_chunks=chunks, push_left_out_chunks=left_out, push_tail_seconds=tail_ns / 1e9)
             if why:
                 self.warn(to, why)
 

@@ -349,7 +349,7 @@ class Chunks:
         return lambda *what: self.calls.append((name, *what))
 
     def poll(self):
-        return self.over, 2, 8192, 1, 1, "the decoder had no room for the chunk"
+        return self.over, 2, 8192, 1, 1, "the decoder had no room for the chunk", 5_000_000
 
 
 def test_a_push_lasts_for_all_stores_of_its_request():
@@ -363,7 +363,7 @@ def test_a_push_lasts_for_all_stores_of_its_request():
                              ("watch", "two"), ("end",)]
     assert pushes.take_counters() == {"pushes": 1}
     library.over = True
-    assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1}
+    assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1, "push_tail_seconds": 0.005}
     assert library.calls[-1] == ("close",) and not pushes.ending
 
 
