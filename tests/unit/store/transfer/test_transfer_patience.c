@@ -234,6 +234,61 @@ START_TEST(clients_that_leave_while_the_keeper_works)
 }
 END_TEST
 
+/* Its slot, and the number of its request, are those of the later connection, too: an answer that
+ * comes late goes back to the keeper, and the later client gets what it has asked for. */
+START_TEST(a_late_answer_does_not_reach_a_later_connection)
+{
+    int writer = raw_open(&world, "");
+    raw_write(writer, "a", 1, 10, 0);
+    raw_write(writer, "b", 2, 10, 1);
+    close(writer);
+    int first = raw_open(&world, "");
+    map_keeper_hold(world.keeper);
+    raw_ask_read(first, "a", 0, 10);
+    WAIT_FOR(map_keeper_held(world.keeper) == 1);
+    close(first);
+    int second = raw_open(&world, "");
+    raw_ask_read(second, "b", 0, 10);
+    WAIT_FOR(map_keeper_held(world.keeper) == 2);
+    map_keeper_let_go(world.keeper);
+    ck_assert_int_eq(raw_reply(second, TIERCE__TRANSFER_OP_READ, 0).status, 0);
+    raw_is(second, 2, 10);
+    WAIT_FOR(raw_stats(&world).connections == 1 && map_keeper_lent(world.keeper) == 0);
+    close(second);
+}
+END_TEST
+
+/* A server that begins anew at the same port knows nothing of the reads before: the bytes of a read
+ * come whole from the server that leased them, or the connection ends. */
+START_TEST(a_read_does_not_outlive_its_server)
+{
+    enum { BYTES = 12 * MIB };
+    uint8_t hello[64];
+    int reader = raw_open(&world, "");
+    raw_write(reader, "a", 1, BYTES, 0);
+    raw_ask_read(reader, "a", 0, BYTES);
+    WAIT_FOR(map_keeper_lent(world.keeper) == 1);
+    uint16_t port = tierce__transfer_server_port(world.server);
+    raw_stop(&world); /* it asserts that all leases came back */
+    world.opts.port = port;
+    raw_start(&world, 16 * MIB);
+    world.opts.port = 0;
+    uint8_t *memory = malloc(RAW_HEAD + BYTES);
+    ck_assert_int_eq(raw_try_receive(reader, memory, RAW_HEAD + BYTES), -ECONNRESET);
+    free(memory);
+    close(reader);
+    int again = raw_connect(&world);
+    raw_send(again, hello, raw_hello(hello, "memory", ""));
+    (void)raw_welcome(again);
+    raw_write(again, "a", 2, BYTES, 0);
+    raw_ask_read(again, "a", 0, BYTES);
+    ck_assert_int_eq(raw_reply(again, TIERCE__TRANSFER_OP_READ, 1).status, 0);
+    raw_is(again, 2, BYTES);
+    WAIT_FOR(map_keeper_lent(world.keeper) == 0);
+    close(again);
+}
+END_TEST
+
 struct ending {
     uint64_t deadline_ns;
     atomic_bool has_ended;
@@ -332,6 +387,8 @@ int main(void)
     tcase_add_test(few, connections_that_do_not_greet);
     tcase_add_test(address, connections_of_one_address);
     tcase_add_test(limit, clients_that_leave_while_the_keeper_works);
+    tcase_add_test(limit, a_late_answer_does_not_reach_a_later_connection);
+    tcase_add_test(limit, a_read_does_not_outlive_its_server);
     tcase_add_test(end, an_end_with_time);
     tcase_add_test(end, an_end_at_once);
     suite_add_tcase(suite, slow);
