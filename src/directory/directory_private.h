@@ -22,12 +22,12 @@
  * is invalid, shard by shard. The 256 epochs of a worker are used again only after a full round of
  * `clean`, which also moves the holdings of several valid epochs to the last but one.
  *
- * An upper bound of memory for a key with one holder: 20 bytes of entry and 21.4 of table, which is
- * between three eighths and three quarters full; each further holder costs 4 to 8 bytes.
+ * An upper bound of memory for a key with one holder: 20 bytes of entry and 19.2 of table, which is
+ * between five twelfths and five sixths full, so below 40; each further holder costs 4 to 8 bytes.
  */
 
 #define TIERCE__DIRECTORY_SHARDS  64u
-#define TIERCE__DIRECTORY_SEGMENT 1024u /* entries that are allocated together */
+#define TIERCE__DIRECTORY_SEGMENT 256u /* entries that are allocated together */
 #define TIERCE__DIRECTORY_EPOCHS  256u
 
 struct tierce__directory_entry {

@@ -136,8 +136,9 @@ static void count_bytes(struct tierce__directory *directory, int64_t bytes)
 static int reserve_cell(struct tierce__directory *directory, struct tierce__directory_shard *shard)
 {
     uint64_t before = tierce__numbers_bytes(&shard->table);
+    /* Fuller than other tables: see the bound of memory in directory_private.h. */
     bool is_full =
-        (uint64_t)(shard->table.count + 1) * 4 * sizeof(*shard->table.cells) > before * 3;
+        (uint64_t)(shard->table.count + 1) * 6 * sizeof(*shard->table.cells) > before * 5;
     if (!is_full)
         return 0;
     if (!has_room(directory, before))

@@ -20,6 +20,7 @@ enum {
     BURST_PER_S = 4, /* at most a quarter of a second's bytes at once, and one chunk */
 };
 #define BUFFER_MIN (64ull << 20)
+#define LEAST      (16ull << 20)
 
 struct tierce__peer_keeper {
     struct tierce__keeper keeper;
@@ -27,6 +28,8 @@ struct tierce__peer_keeper {
     struct tierce__pool *pool; /* for chunks that are read from disk */
     uint32_t reads_max;
     uint64_t bytes_per_s;
+    uint32_t percent;
+    uint64_t least;
 
     struct tierce__lock lock; /* PEER_KEEPER: all below */
     uint32_t reads;           /* from disk, in progress */
@@ -86,15 +89,26 @@ static void answer(struct tierce__peer_keeper *k, struct tierce__keeper_call *ca
 
 /* ---- reads from disk ------------------------------------------------------------------------- */
 
-/* Whether so many bytes may be read now. A chunk larger than the burst waits for no more than an
- * allowance above 0, and is paid for afterwards. */
-static bool take_allowance(struct tierce__peer_keeper *k, uint64_t bytes)
+/* Bytes a second that may be read from a tier now; 0: no bound. */
+static double rate_of(struct tierce__peer_keeper *k, size_t level)
+{
+    struct tierce__speed speed;
+    if (k->bytes_per_s > 0 || k->percent == 0)
+        return (double)k->bytes_per_s;
+    tierce__health_speed(&k->engine->levels[level].health, &speed);
+    double share = speed.bytes_per_s * k->percent / 100;
+    return share > (double)k->least ? share : (double)k->least;
+}
+
+/* Whether so many bytes may be read now, at this rate. A chunk larger than the burst waits for no
+ * more than an allowance above 0, and is paid for afterwards. */
+static bool take_allowance(struct tierce__peer_keeper *k, uint64_t bytes, double rate)
 {
     tierce__lock_assert_held(&k->lock);
-    if (k->bytes_per_s == 0)
+    if (rate <= 0)
         return true;
     uint64_t now_ns = tierce__now_ns();
-    double rate = (double)k->bytes_per_s, burst = rate / BURST_PER_S;
+    double burst = rate / BURST_PER_S;
     k->allowance += rate * (double)(now_ns - k->allowed_ns) / 1e9;
     k->allowed_ns = now_ns;
     if (k->allowance > burst)
@@ -106,16 +120,18 @@ static bool take_allowance(struct tierce__peer_keeper *k, uint64_t bytes)
 }
 
 /* Counts a read, and takes its buffer. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
-static int admit(struct tierce__peer_keeper *k, uint64_t bytes, struct tierce__buf **out)
+static int admit(struct tierce__peer_keeper *k, size_t level, uint64_t bytes,
+                 struct tierce__buf **out)
 {
     struct tierce__buf *buf = NULL;
+    double rate = rate_of(k, level);
     int rc = tierce__pool_alloc(k->pool, &buf, bytes) == 0 ? 0 : TIERCE_E_LIMIT;
     tierce__lock_take(&k->lock);
     if (rc != 0)
         k->short_ns = tierce__now_ns();
     if (k->is_ending)
         rc = TIERCE_E_CLOSED;
-    else if (rc == 0 && (k->reads == k->reads_max || !take_allowance(k, bytes)))
+    else if (rc == 0 && (k->reads == k->reads_max || !take_allowance(k, bytes, rate)))
         rc = TIERCE_E_LIMIT;
     k->reads += rc == 0;
     tierce__lock_drop(&k->lock);
@@ -157,7 +173,7 @@ static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call 
 {
     struct tierce__buf *buf = NULL;
     struct disk_read *read = tierce__alloc(sizeof(*read));
-    int rc = read != NULL ? admit(k, bytes, &buf) : -ENOMEM;
+    int rc = read != NULL ? admit(k, level, bytes, &buf) : -ENOMEM;
     if (rc != 0) {
         tierce__free(read);
         answer(k, call, rc, NULL);
@@ -363,7 +379,9 @@ int tierce__peer_keeper_create(struct tierce__peer_keeper **out, struct tierce_e
     k->engine = engine;
     k->reads_max = opts->disk_reads > 0 ? opts->disk_reads : READS;
     k->bytes_per_s = opts->disk_bytes_per_s;
-    k->allowance = (double)k->bytes_per_s / BURST_PER_S;
+    k->percent = opts->disk_percent;
+    k->least = opts->disk_least > 0 ? opts->disk_least : LEAST;
+    k->allowance = (double)(k->bytes_per_s > 0 ? k->bytes_per_s : k->least) / BURST_PER_S;
     k->allowed_ns = tierce__now_ns();
     tierce__lock_init(&k->lock, TIERCE__LOCK_PEER_KEEPER);
     *out = k;

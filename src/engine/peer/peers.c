@@ -21,7 +21,10 @@
 #include "store/remote/peers/peers_table.h"
 
 #define SCHEME "peers"
-enum { STOP_MS = 1000 }; /* for requests in progress, while an engine is closed */
+enum {
+    STOP_MS = 1000,    /* for requests in progress, while an engine is closed */
+    DISK_PERCENT = 25, /* of the disk's speed, for other engines: peers.disk_rate 0 */
+};
 static const char blanks[] = " \t\r\n";
 
 struct tierce__peers {
@@ -185,7 +188,8 @@ int tierce__peers_create(struct tierce__peers **out, const struct tierce_config 
     peers->keeper = (struct tierce__peer_keeper_opts){
         .size = sizeof(peers->keeper),
         .disk_reads = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_READS),
-        .disk_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_RATE)};
+        .disk_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_RATE),
+        .disk_percent = DISK_PERCENT};
     peers->url = managers_of(url);
     if (rc == 0 && peers->url == NULL)
         rc = -ENOMEM;

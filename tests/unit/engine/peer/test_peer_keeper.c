@@ -257,6 +257,37 @@ START_TEST(reads_from_disk_are_bounded_by_bytes_a_second)
 }
 END_TEST
 
+static void set_disk_speed(double bytes_per_s)
+{
+    struct tierce__health *health = &fx.engine->levels[1].health;
+    tierce__lock_take(&health->lock);
+    health->busy_s = 1e6;
+    health->busy_bytes = bytes_per_s * 1e6;
+    tierce__lock_drop(&health->lock);
+}
+
+START_TEST(reads_from_disk_have_a_share_of_its_speed)
+{
+    struct call call;
+    open_keeper(&(struct tierce__peer_keeper_opts){
+        .size = sizeof(no_bounds), .disk_percent = 25, .disk_least = 1});
+    forget_memory();
+    set_disk_speed(4);
+    ck_assert_int_eq(find(&call, 0), 0);
+    release(&call);
+    set_disk_speed(4); /* a byte a second: paid for in the hours to come */
+    for (size_t i = 0; i < 4; i++)
+        ck_assert_int_eq(find(&call, i), TIERCE_E_LIMIT);
+    for (size_t i = 0; i < 4; i++) {
+        set_disk_speed(1e15);
+        ck_assert_int_eq(find(&call, i), 0);
+        release(&call);
+    }
+    ck_assert_uint_eq(stats_now().disk_hits, 5);
+    close_keeper();
+}
+END_TEST
+
 /* A reader that does not release what it was lent takes no more than the keeper's own memory. */
 START_TEST(reads_from_disk_are_bounded_by_their_memory)
 {
@@ -402,6 +433,7 @@ int main(void)
     tcase_add_test(finding, invalid_and_unknown_names);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_their_number);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_bytes_a_second);
+    tcase_add_test(admission, reads_from_disk_have_a_share_of_its_speed);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_their_memory);
     tcase_add_test(serving, only_those_with_a_secret_read);
     tcase_add_test(serving, an_open_connection_gets_the_new_secret);
