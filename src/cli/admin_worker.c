@@ -26,9 +26,10 @@ static const struct shape {
     int tiers; /* before the keys; below 0: any number, and no keys */
     bool takes_keys, needs_keys;
 } shapes[] = {
-    {"health", "WA_HEALTH", 0, false, false}, {"pin", "WA_PIN", 0, true, true},
-    {"unpin", "WA_UNPIN", 0, true, false},    {"move", "WA_MOVE", 2, true, true},
-    {"clear", "WA_CLEAR", -1, false, false},  {"compress", "WA_COMPRESS", -1, false, false},
+    {"health", "WA_HEALTH", 0, false, false},        {"pin", "WA_PIN", 0, true, true},
+    {"unpin", "WA_UNPIN", 0, true, false},           {"move", "WA_MOVE", 2, true, true},
+    {"clear", "WA_CLEAR", -1, false, false},         {"compress", "WA_COMPRESS", 0, true, false},
+    {"decompress", "WA_DECOMPRESS", 0, true, false},
 };
 
 static const struct shape *find_shape(const char *verb)

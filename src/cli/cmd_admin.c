@@ -76,7 +76,9 @@ const char *const tierce__cli_directory_help[] = {
     "                     peers:// in its remote.urls; WORKER drops them then, unless --copy\n"
     "  clear GROUP WORKER [TIER...]    removes its chunks; without tiers, of all but remote "
     "stores\n"
-    "  compress GROUP WORKER [TIER...] rejected by all engines today: see disk.codec\n"
+    "  compress GROUP WORKER [KEY...]  stores raw chunks on its disk in fewer bytes, also without\n"
+    "                     disk.codec; without keys, all of them\n"
+    "  decompress GROUP WORKER [KEY...]  the reverse\n"
     "                     All of them wait for the result; --wait TIME: how long (30s)\n"
     "  result GROUP NUMBER             of a command that was given before\n" OPTIONS,
     NULL};
@@ -157,6 +159,7 @@ static const struct verb verbs[] = {
     {"directory", "move", "commandWorker", "instance_group", WORKER, true},
     {"directory", "clear", "commandWorker", "instance_group", WORKER, true},
     {"directory", "compress", "commandWorker", "instance_group", WORKER, true},
+    {"directory", "decompress", "commandWorker", "instance_group", WORKER, true},
     {"directory", "result", "getCommand", "instance_group", RESULT, true},
     {"account", "list", "listAccount", NULL, NOTHING, false},
     {"account", "add", "addAccount", NULL, ACCOUNT, false},

@@ -423,6 +423,18 @@ int tierce__storage_replace(struct tierce_engine *engine, const struct tierce__s
     return ask(engine, 0, &w);
 }
 
+int tierce__storage_recode(struct tierce_engine *engine, size_t level,
+                           const struct tierce__storage_chunk *chunk, struct tierce__buf *buf,
+                           uint64_t coded_bytes)
+{
+    struct storage_waiter w = {0};
+    TIERCE_DASSERT(level > 0 && level < engine->level_count);
+    tierce__storage_fill_put(&w.req, chunk, buf);
+    w.req.recodes = true;
+    w.req.coded_bytes = coded_bytes;
+    return ask(engine, level, &w);
+}
+
 int tierce__storage_put(struct tierce_engine *engine, size_t level, uint64_t era,
                         const struct tierce__storage_chunk *chunk, struct tierce__buf *buf)
 {

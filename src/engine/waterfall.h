@@ -221,6 +221,12 @@ TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t leve
                                        const struct tierce__storage_chunk *chunk,
                                        struct tierce__buf *buf);
 
+/* Replaces the stored bytes of a chunk in a durable tier by another form of it (store_req.h):
+ * coded_bytes in buf, or, if 0, the raw object. Blocks as put. Errors: those of such a PUT. */
+TIERCE_MUSTUSE int tierce__storage_recode(struct tierce_engine *engine, size_t level,
+                                          const struct tierce__storage_chunk *chunk,
+                                          struct tierce__buf *buf, uint64_t coded_bytes);
+
 /* Deletes a chunk from a tier; a missing chunk is not an error. */
 void tierce__storage_delete(struct tierce_engine *engine, size_t level,
                             const struct tierce__key *key);

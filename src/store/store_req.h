@@ -199,8 +199,8 @@ struct tierce__store_req {
      * for a raw object, or the reverse. The chunk can be read throughout, and the present bytes
      * stay until the new ones are durable, so that a crash leaves one of the two. No other chunk is
      * evicted for it. [out] found: 1 if the chunk has that form already. Errors: TIERCE_E_MISS (it
-     * is not there), -EBUSY (it is being read, written or recoded, or is not durable yet: try
-     * again), TIERCE_E_FULL (no space is free), TIERCE_E_CANCELLED (it was deleted meanwhile).
+     * is not there), TIERCE_E_REFUSED (it is being read, written or recoded, or is not durable yet:
+     * try again), TIERCE_E_FULL (no space is free), TIERCE_E_CANCELLED (it was deleted meanwhile).
      */
     uint64_t coded_bytes;
     uint64_t stored;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/observe/chunk_orders.h"
+#include "engine/observe/chunk_orders_private.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -40,13 +41,12 @@ void tierce__chunk_orders_fini(struct tierce__chunk_orders *orders)
 
 /* ---- outcomes -------------------------------------------------------------------------------- */
 
-static bool is_stopped(const struct tierce__chunk_orders *orders)
+bool tierce__chunk_orders_stopped(const struct tierce__chunk_orders *orders)
 {
     return atomic_load_explicit(orders->stops, memory_order_relaxed);
 }
 
-__attribute__((format(printf, 2, 3))) static void say(struct tierce__chunk_order_outcome *out,
-                                                      const char *format, ...)
+void tierce__chunk_say(struct tierce__chunk_order_outcome *out, const char *format, ...)
 {
     size_t used = strlen(out->message);
     va_list arguments;
@@ -72,29 +72,18 @@ static const char *tier_name(const struct tierce_engine *engine, size_t level)
 
 static void say_tiers(const struct tierce_engine *engine, struct tierce__chunk_order_outcome *out)
 {
-    say(out, "the tiers are");
+    tierce__chunk_say(out, "the tiers are");
     for (size_t level = 0; level < engine->level_count; level++)
-        say(out, "%s %zu (%s)", level > 0 ? "," : "", level, tier_name(engine, level));
+        tierce__chunk_say(out, "%s %zu (%s)", level > 0 ? "," : "", level,
+                          tier_name(engine, level));
 }
 
 /* ---- chunks by their numbers ----------------------------------------------------------------- */
 
-struct wanted {
-    struct tierce__chunk_number number;
-    size_t index;
-};
-
-/* The records of the named chunks that a tier holds, in the order of the names. */
-struct find {
-    struct wanted *wanted;               /* [count], sorted */
-    struct tierce__storage_chunk *found; /* [count]; object_bytes 0: not held */
-    size_t count;
-};
-
 static int compare(const void *a, const void *b)
 {
-    const struct tierce__chunk_number *x = &((const struct wanted *)a)->number;
-    const struct tierce__chunk_number *y = &((const struct wanted *)b)->number;
+    const struct tierce__chunk_number *x = &((const struct tierce__chunk_wanted *)a)->number;
+    const struct tierce__chunk_number *y = &((const struct tierce__chunk_wanted *)b)->number;
     if (x->high != y->high)
         return x->high < y->high ? -1 : 1;
     return x->low < y->low ? -1 : x->low > y->low;
@@ -114,58 +103,64 @@ static void take(void *arg, const struct tierce__tier_event *event)
         tierce__chunk_record(&scan->records[scan->count++], event);
 }
 
-static void match(const struct tierce_engine *engine, const struct scan *scan, struct find *find)
+int tierce__chunk_walk(const struct tierce__chunk_orders *orders, size_t level,
+                       tierce__chunk_walk_fn *fn, void *arg)
 {
-    for (uint32_t i = 0; i < scan->count; i++) {
-        const struct tierce__key *key = &scan->records[i].key;
-        struct wanted probe = {
-            .number = tierce__chunk_number(tierce__namespaces_digest(engine->namespaces, key->ns),
-                                           &key->shard, key->hash)};
-        const struct wanted *wanted =
-            bsearch(&probe, find->wanted, find->count, sizeof(probe), compare);
-        if (wanted != NULL)
-            find->found[wanted->index] = scan->records[i];
-    }
-}
-
-static void find_fini(struct find *find)
-{
-    tierce__free(find->wanted);
-    tierce__free(find->found);
-}
-
-/* find_fini must follow. Errors: -ENOMEM, TIERCE_E_CANCELLED. */
-static int find_init(struct find *find, const struct tierce__chunk_orders *orders, size_t level,
-                     const struct tierce__chunk_numbers *chunks)
-{
-    struct tierce_engine *engine = orders->engine;
-    struct tierce__tier *tier = engine->levels[level].tier;
+    struct tierce__tier *tier = orders->engine->levels[level].tier;
     struct scan *scan = tierce__alloc(sizeof(*scan));
-    *find = (struct find){.count = chunks->count};
-    find->wanted = tierce__calloc(chunks->count + 1, sizeof(*find->wanted));
-    find->found = tierce__calloc(chunks->count + 1, sizeof(*find->found));
-    int rc = scan != NULL && find->wanted != NULL && find->found != NULL ? 0 : -ENOMEM;
-    for (size_t i = 0; rc == 0 && i < chunks->count; i++)
-        find->wanted[i] = (struct wanted){chunks->numbers[i], i};
-    if (rc == 0)
-        qsort(find->wanted, chunks->count, sizeof(*find->wanted), compare);
     uint32_t cursor = 0;
-    for (bool more = rc == 0; more;) {
+    int rc = scan != NULL ? 0 : -ENOMEM;
+    for (bool more = rc == 0; more && rc == 0;) {
         scan->count = 0;
         more = tier->ops->scan(tier, &cursor, SCAN_PLACES, take, scan);
-        match(engine, scan, find);
-        if (is_stopped(orders)) {
+        for (uint32_t i = 0; rc == 0 && i < scan->count; i++)
+            rc = fn(arg, &scan->records[i]);
+        if (tierce__chunk_orders_stopped(orders))
             rc = TIERCE_E_CANCELLED;
-            break;
-        }
     }
     tierce__free(scan);
     return rc;
 }
 
-static bool is_found(const struct find *find, size_t i)
+struct matching {
+    const struct tierce_engine *engine;
+    struct tierce__chunk_find *find;
+};
+
+static int match(void *arg, const struct tierce__storage_chunk *chunk)
 {
-    return find->found[i].object_bytes > 0;
+    const struct matching *m = arg;
+    const struct tierce__key *key = &chunk->key;
+    struct tierce__chunk_wanted probe = {
+        .number = tierce__chunk_number(tierce__namespaces_digest(m->engine->namespaces, key->ns),
+                                       &key->shard, key->hash)};
+    const struct tierce__chunk_wanted *wanted =
+        bsearch(&probe, m->find->wanted, m->find->count, sizeof(probe), compare);
+    if (wanted != NULL)
+        m->find->found[wanted->index] = *chunk;
+    return 0;
+}
+
+void tierce__chunk_find_fini(struct tierce__chunk_find *find)
+{
+    tierce__free(find->wanted);
+    tierce__free(find->found);
+}
+
+int tierce__chunk_find_init(struct tierce__chunk_find *find,
+                            const struct tierce__chunk_orders *orders, size_t level,
+                            const struct tierce__chunk_numbers *chunks)
+{
+    *find = (struct tierce__chunk_find){.count = chunks->count};
+    find->wanted = tierce__calloc(chunks->count + 1, sizeof(*find->wanted));
+    find->found = tierce__calloc(chunks->count + 1, sizeof(*find->found));
+    if (find->wanted == NULL || find->found == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < chunks->count; i++)
+        find->wanted[i] = (struct tierce__chunk_wanted){chunks->numbers[i], i};
+    qsort(find->wanted, chunks->count, sizeof(*find->wanted), compare);
+    struct matching matching = {orders->engine, find};
+    return tierce__chunk_walk(orders, level, match, &matching);
 }
 
 /* ---- pins ------------------------------------------------------------------------------------ */
@@ -201,25 +196,26 @@ void tierce__chunk_orders_pin(struct tierce__chunk_orders *orders,
                               const struct tierce__chunk_numbers *chunks, uint64_t pin_ms,
                               struct tierce__chunk_order_outcome *out)
 {
-    struct find find;
+    struct tierce__chunk_find find;
     uint64_t pinned = 0, missing = 0, refused = 0;
     uint32_t ms = pin_ms < TIERCE_PIN_MS_MAX ? (uint32_t)pin_ms : TIERCE_PIN_MS_MAX;
-    int rc = find_init(&find, orders, 0, chunks);
-    for (size_t i = 0; rc == 0 && i < chunks->count && !is_stopped(orders); i++) {
-        int status = is_found(&find, i) ? pin(orders, &find.found[i].key, &chunks->numbers[i], ms)
-                                        : TIERCE_E_MISS;
+    int rc = tierce__chunk_find_init(&find, orders, 0, chunks);
+    for (size_t i = 0; rc == 0 && i < chunks->count && !tierce__chunk_orders_stopped(orders); i++) {
+        int status = tierce__chunk_is_found(&find, i)
+                         ? pin(orders, &find.found[i].key, &chunks->numbers[i], ms)
+                         : TIERCE_E_MISS;
         pinned += status == 0;
         missing += status == TIERCE_E_MISS;
         refused += status != 0 && status != TIERCE_E_MISS;
     }
-    find_fini(&find);
+    tierce__chunk_find_fini(&find);
     count(chunks, pinned, out);
     if (rc != 0)
-        say(out, "%s", tierce_strerror(rc));
+        tierce__chunk_say(out, "%s", tierce_strerror(rc));
     if (missing > 0)
-        say(out, "%" PRIu64 " are not in memory%s", missing, refused > 0 ? "; " : "");
+        tierce__chunk_say(out, "%" PRIu64 " are not in memory%s", missing, refused > 0 ? "; " : "");
     if (refused > 0)
-        say(out, "%" PRIu64 " do not fit into memory.pins", refused);
+        tierce__chunk_say(out, "%" PRIu64 " do not fit into memory.pins", refused);
 }
 
 void tierce__chunk_orders_unpin(struct tierce__chunk_orders *orders,
@@ -240,7 +236,7 @@ void tierce__chunk_orders_unpin(struct tierce__chunk_orders *orders,
     }
     count(chunks, ended, out);
     if (out->left_out > 0)
-        say(out, "%" PRIu64 " are not pinned by a command", out->left_out);
+        tierce__chunk_say(out, "%" PRIu64 " are not pinned by a command", out->left_out);
 }
 
 /* ---- moves ----------------------------------------------------------------------------------- */
@@ -256,10 +252,11 @@ static bool is_kv(const struct tierce_engine *engine, const struct tierce__key *
 static void say_values(uint64_t values, struct tierce__chunk_order_outcome *out)
 {
     if (values > 0)
-        say(out,
-            "%snot moved: %" PRIu64 " named values (of Redis or LMCache clients), or chunks of a "
-            "namespace that is not open",
-            out->message[0] != '\0' ? "; " : "", values);
+        tierce__chunk_say(out,
+                          "%snot moved: %" PRIu64
+                          " named values (of Redis or LMCache clients), or chunks of a "
+                          "namespace that is not open",
+                          out->message[0] != '\0' ? "; " : "", values);
 }
 
 static bool has(struct tierce_engine *engine, size_t level, const struct tierce__key *key)
@@ -301,11 +298,11 @@ static int copy_up(struct tierce_engine *engine, size_t from,
 /* Removes from the source those that the target holds, which are leased meanwhile if it is memory:
  * they are not evicted before. */
 static void remove_source(struct tierce_engine *engine, const struct tierce__chunk_move *move,
-                          const struct find *find)
+                          const struct tierce__chunk_find *find)
 {
     for (size_t i = find->count; i-- > 0;) {
         const struct tierce__key *key = &find->found[i].key;
-        if (!is_found(find, i) || !is_kv(engine, key))
+        if (!tierce__chunk_is_found(find, i) || !is_kv(engine, key))
             continue;
         struct tierce__buf *buf = move->to == 0 ? tierce__storage_lease(engine, key) : NULL;
         if (move->to == 0 ? buf != NULL : has(engine, move->to, key))
@@ -314,11 +311,13 @@ static void remove_source(struct tierce_engine *engine, const struct tierce__chu
     }
 }
 
-static bool is_normal(const struct tierce_engine *engine, struct tierce__chunk_order_outcome *out)
+bool tierce__chunk_orders_normal(const struct tierce_engine *engine,
+                                 struct tierce__chunk_order_outcome *out)
 {
     bool is_normal = tierce__engine_mode(engine) == TIERCE_MODE_NORMAL;
     if (!is_normal)
-        say(out, "the engine is in mode %s; moves require mode normal: tierce ctl PID mode normal",
+        tierce__chunk_say(
+            out, "the engine is in mode %s; moves require mode normal: tierce ctl PID mode normal",
             tierce_mode_name(tierce__engine_mode(engine)));
     return is_normal;
 }
@@ -328,16 +327,18 @@ static bool is_possible(const struct tierce_engine *engine, const struct tierce_
                         struct tierce__chunk_order_outcome *out)
 {
     size_t slower = move->from > move->to ? move->from : move->to;
-    if (!is_normal(engine, out))
+    if (!tierce__chunk_orders_normal(engine, out))
         return false;
     if ((move->from == 0) == (move->to == 0) || slower >= engine->level_count) {
-        say(out, "from %zu to %zu: one of the two must be memory, the other one a slower tier; ",
+        tierce__chunk_say(
+            out, "from %zu to %zu: one of the two must be memory, the other one a slower tier; ",
             move->from, move->to);
         say_tiers(engine, out);
         return false;
     }
     if (engine->levels[slower].health.shared) {
-        say(out, "tier %zu (%s) is shared with other engines; accepted are the engine's own tiers",
+        tierce__chunk_say(
+            out, "tier %zu (%s) is shared with other engines; accepted are the engine's own tiers",
             slower, tier_name(engine, slower));
         return false;
     }
@@ -350,20 +351,20 @@ void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
                                struct tierce__chunk_order_outcome *out)
 {
     struct tierce_engine *engine = orders->engine;
-    struct find find;
+    struct tierce__chunk_find find;
     uint64_t moved = 0, missing = 0, values = 0;
     int failed = 0;
     out->left_out = chunks->count;
     if (!is_possible(engine, move, out))
         return;
-    int rc = find_init(&find, orders, move->from, chunks);
+    int rc = tierce__chunk_find_init(&find, orders, move->from, chunks);
     for (size_t i = 0; rc == 0 && i < chunks->count; i++) {
         int status = TIERCE_E_MISS;
-        if (is_stopped(orders) || tierce__now_ns() >= move->deadline_ns)
-            rc = is_stopped(orders) ? TIERCE_E_CANCELLED : TIERCE_E_DEADLINE;
-        else if (is_found(&find, i) && !is_kv(engine, &find.found[i].key))
+        if (tierce__chunk_orders_stopped(orders) || tierce__now_ns() >= move->deadline_ns)
+            rc = tierce__chunk_orders_stopped(orders) ? TIERCE_E_CANCELLED : TIERCE_E_DEADLINE;
+        else if (tierce__chunk_is_found(&find, i) && !is_kv(engine, &find.found[i].key))
             status = NOT_KV;
-        else if (is_found(&find, i))
+        else if (tierce__chunk_is_found(&find, i))
             status = has(engine, move->to, &find.found[i].key) ? 0
                      : move->to == 0 ? copy_up(engine, move->from, &find.found[i])
                                      : copy_down(engine, move->to, &find.found[i]);
@@ -374,17 +375,17 @@ void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
     }
     if (!move->keeps && find.found != NULL)
         remove_source(engine, move, &find);
-    find_fini(&find);
+    tierce__chunk_find_fini(&find);
     count(chunks, moved, out);
     if (missing > 0)
-        say(out, "%" PRIu64 " are not in tier %zu (%s)%s", missing, move->from,
-            tier_name(engine, move->from), rc != 0 || failed != 0 ? "; " : "");
+        tierce__chunk_say(out, "%" PRIu64 " are not in tier %zu (%s)%s", missing, move->from,
+                          tier_name(engine, move->from), rc != 0 || failed != 0 ? "; " : "");
     if (rc != 0 || failed != 0)
-        say(out, "tier %zu (%s) did not take all of them: %s", move->to,
-            tier_name(engine, move->to), tierce_strerror(rc != 0 ? rc : failed));
+        tierce__chunk_say(out, "tier %zu (%s) did not take all of them: %s", move->to,
+                          tier_name(engine, move->to), tierce_strerror(rc != 0 ? rc : failed));
     else if (moved + missing + values < chunks->count)
-        say(out, "%stier %zu (%s) admitted only a part", missing > 0 ? "; " : "", move->to,
-            tier_name(engine, move->to));
+        tierce__chunk_say(out, "%stier %zu (%s) admitted only a part", missing > 0 ? "; " : "",
+                          move->to, tier_name(engine, move->to));
     say_values(values, out);
 }
 
@@ -426,24 +427,24 @@ void tierce__chunk_orders_name(struct tierce__chunk_orders *orders,
     int rc = 0;
     *named_count = 0;
     out->left_out = chunks->count;
-    if (!is_normal(engine, out))
+    if (!tierce__chunk_orders_normal(engine, out))
         return;
     for (size_t i = 0; i < chunks->count; i++)
         named[i] = (struct tierce__chunk_named){0};
     for (size_t level = 0; rc == 0 && level < engine->level_count; level++) {
-        struct find find;
+        struct tierce__chunk_find find;
         if ((own_tiers(engine) >> level & 1) == 0)
             continue;
-        rc = find_init(&find, orders, level, chunks);
+        rc = tierce__chunk_find_init(&find, orders, level, chunks);
         for (size_t i = 0; rc == 0 && i < chunks->count; i++) {
-            if (named[i].bytes > 0 || named[i].index == NOT_KV || !is_found(&find, i))
+            if (named[i].bytes > 0 || named[i].index == NOT_KV || !tierce__chunk_is_found(&find, i))
                 continue;
             if (is_kv(engine, &find.found[i].key))
                 name_chunk(engine, &named[i], i, &find.found[i]);
             else
                 named[i].index = NOT_KV;
         }
-        find_fini(&find);
+        tierce__chunk_find_fini(&find);
     }
     for (size_t i = 0; rc == 0 && i < chunks->count; i++) {
         values += named[i].bytes == 0 && named[i].index == NOT_KV;
@@ -452,10 +453,10 @@ void tierce__chunk_orders_name(struct tierce__chunk_orders *orders,
     }
     count(chunks, *named_count, out);
     if (rc != 0)
-        say(out, "%s", tierce_strerror(rc));
+        tierce__chunk_say(out, "%s", tierce_strerror(rc));
     else if (out->left_out > values)
-        say(out, "%" PRIu64 " chunks are not in this engine's memory or disk",
-            out->left_out - values);
+        tierce__chunk_say(out, "%" PRIu64 " chunks are not in this engine's memory or disk",
+                          out->left_out - values);
     say_values(values, out);
 }
 
@@ -528,25 +529,28 @@ static void say_fetch(const struct fetch_counts *counts, struct tierce__chunk_or
 {
     const char *comma = "";
     if (counts->unknown > 0) {
-        say(out, "%" PRIu64 " are of a model or layout that this engine does not have",
-            counts->unknown);
+        tierce__chunk_say(out,
+                          "%" PRIu64 " are of a model or layout that this engine does not have",
+                          counts->unknown);
         comma = "; ";
     }
     if (counts->wrong_length > 0) {
-        say(out, "%s%" PRIu64 " do not have the length that their source names", comma,
-            counts->wrong_length);
+        tierce__chunk_say(out, "%s%" PRIu64 " do not have the length that their source names",
+                          comma, counts->wrong_length);
         comma = "; ";
     }
     if (counts->missing > 0) {
-        say(out, "%s%" PRIu64 " were not served by a peer: evicted meanwhile, or it was busy",
+        tierce__chunk_say(
+            out, "%s%" PRIu64 " were not served by a peer: evicted meanwhile, or it was busy",
             comma, counts->missing);
         comma = "; ";
     }
     if (counts->failed > 0)
-        say(out, "%s%" PRIu64 " failed: %s", comma, counts->failed,
-            tierce_strerror(counts->status));
+        tierce__chunk_say(out, "%s%" PRIu64 " failed: %s", comma, counts->failed,
+                          tierce_strerror(counts->status));
     else if (out->left_out > 0 && out->message[0] == '\0')
-        say(out, "%" PRIu64 " were evicted at once: memory is too small", out->left_out);
+        tierce__chunk_say(out, "%" PRIu64 " were evicted at once: memory is too small",
+                          out->left_out);
 }
 
 static void note(struct fetch_counts *counts, int status)
@@ -570,16 +574,16 @@ void tierce__chunk_orders_fetch(struct tierce__chunk_orders *orders,
     struct tierce__key key;
     *landed_count = 0;
     out->left_out = fetch->count;
-    if (!is_normal(engine, out))
+    if (!tierce__chunk_orders_normal(engine, out))
         return;
     if (level == engine->level_count) {
-        say(out, "this engine has no peers:// in remote.urls; add it there");
+        tierce__chunk_say(out, "this engine has no peers:// in remote.urls; add it there");
         return;
     }
     for (size_t i = 0; i < fetch->count; i++) {
         int status = read_name(engine, &fetch->named[i], &key);
-        if (is_stopped(orders) || tierce__now_ns() >= fetch->deadline_ns)
-            status = is_stopped(orders) ? TIERCE_E_CANCELLED : TIERCE_E_DEADLINE;
+        if (tierce__chunk_orders_stopped(orders) || tierce__now_ns() >= fetch->deadline_ns)
+            status = tierce__chunk_orders_stopped(orders) ? TIERCE_E_CANCELLED : TIERCE_E_DEADLINE;
         else if (status == 0 && !is_own(engine, &key))
             status = fetch_chunk(engine, level, &key, &fetch->named[i]);
         note(&counts, status);
@@ -601,22 +605,22 @@ void tierce__chunk_orders_drop(struct tierce__chunk_orders *orders,
     uint64_t total = 0;
     int rc = dropped != NULL ? 0 : -ENOMEM;
     out->left_out = chunks->count;
-    if (rc == 0 && !is_normal(engine, out)) {
+    if (rc == 0 && !tierce__chunk_orders_normal(engine, out)) {
         tierce__free(dropped);
         return;
     }
     for (size_t level = 0; rc == 0 && level < engine->level_count; level++) {
-        struct find find;
+        struct tierce__chunk_find find;
         if ((own_tiers(engine) >> level & 1) == 0)
             continue;
-        rc = find_init(&find, orders, level, chunks);
+        rc = tierce__chunk_find_init(&find, orders, level, chunks);
         for (size_t i = chunks->count; rc == 0 && i-- > 0;) {
-            if (is_found(&find, i) && is_kv(engine, &find.found[i].key)) {
+            if (tierce__chunk_is_found(&find, i) && is_kv(engine, &find.found[i].key)) {
                 tierce__storage_delete(engine, level, &find.found[i].key);
                 dropped[i] = true;
             }
         }
-        find_fini(&find);
+        tierce__chunk_find_fini(&find);
     }
     for (size_t i = 0; dropped != NULL && i < chunks->count; i++)
         total += dropped[i];
@@ -624,7 +628,7 @@ void tierce__chunk_orders_drop(struct tierce__chunk_orders *orders,
     count(chunks, total, out);
     out->is_done = rc == 0; /* those that are left out had been evicted */
     if (rc != 0)
-        say(out, "%s", tierce_strerror(rc));
+        tierce__chunk_say(out, "%s", tierce_strerror(rc));
 }
 
 /* ---- the whole engine ------------------------------------------------------------------------ */
@@ -639,7 +643,7 @@ void tierce__chunk_orders_clear(struct tierce__chunk_orders *orders, uint32_t ti
             mask |= 1u << engine->levels[level].origin;
     }
     if (tiers >> engine->level_count != 0) {
-        say(out, "there is no tier %d; ", 31 - __builtin_clz(tiers));
+        tierce__chunk_say(out, "there is no tier %d; ", 31 - __builtin_clz(tiers));
         say_tiers(engine, out);
         return;
     }
@@ -647,7 +651,7 @@ void tierce__chunk_orders_clear(struct tierce__chunk_orders *orders, uint32_t ti
     out->is_done = chunks >= 0;
     out->chunks = chunks > 0 ? (uint64_t)chunks : 0;
     if (chunks < 0)
-        say(out, "%s", tierce_strerror((int)chunks));
+        tierce__chunk_say(out, "%s", tierce_strerror((int)chunks));
 }
 
 void tierce__chunk_orders_health(struct tierce__chunk_orders *orders,
@@ -655,21 +659,21 @@ void tierce__chunk_orders_health(struct tierce__chunk_orders *orders,
 {
     struct tierce_engine *engine = orders->engine;
     out->is_done = true;
-    say(out, "mode %s", tierce_mode_name(tierce__engine_mode(engine)));
+    tierce__chunk_say(out, "mode %s", tierce_mode_name(tierce__engine_mode(engine)));
     for (size_t level = 0; level < engine->level_count; level++) {
         struct tierce__level *at = &engine->levels[level];
         struct tierce__tier_stats stats;
         at->tier->ops->stats(at->tier, &stats);
-        say(out, "; tier %zu (%s): %s", level, tier_name(engine, level),
-            tierce__health_serves(&at->health) ? "in service" : "out of service");
+        tierce__chunk_say(out, "; tier %zu (%s): %s", level, tier_name(engine, level),
+                          tierce__health_serves(&at->health) ? "in service" : "out of service");
         if (!at->health.shared)
-            say(out, ", %" PRIu64 " chunks, %" PRIu64 " bytes", (uint64_t)stats.chunks,
-                (uint64_t)stats.used_bytes);
+            tierce__chunk_say(out, ", %" PRIu64 " chunks, %" PRIu64 " bytes",
+                              (uint64_t)stats.chunks, (uint64_t)stats.used_bytes);
     }
     if (engine->disk_error[0] != '\0')
-        say(out, "; the disk could not be opened: %.200s", engine->disk_error);
+        tierce__chunk_say(out, "; the disk could not be opened: %.200s", engine->disk_error);
     tierce__lock_take(&engine->lock);
     uint64_t pinned = engine->pinned_bytes;
     tierce__lock_drop(&engine->lock);
-    say(out, "; %" PRIu64 " bytes pinned", pinned);
+    tierce__chunk_say(out, "; %" PRIu64 " bytes pinned", pinned);
 }

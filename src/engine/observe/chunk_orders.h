@@ -110,6 +110,14 @@ void tierce__chunk_orders_drop(struct tierce__chunk_orders *orders,
                                const struct tierce__chunk_numbers *chunks,
                                struct tierce__chunk_order_outcome *out);
 
+/* Encodes raw chunks on the engine's disk, or decodes coded ones, whatever disk.codec is: the named
+ * ones, or all if none is named. At most 256 MiB of raw chunks a second. A chunk that is read
+ * meanwhile, by a load or a peer, is served throughout. The message has the bytes before and after,
+ * and how many chunks stayed as they were, and why. */
+void tierce__chunk_orders_recode(struct tierce__chunk_orders *orders,
+                                 const struct tierce__chunk_numbers *chunks, bool codes,
+                                 uint64_t deadline_ns, struct tierce__chunk_order_outcome *out);
+
 /* `tiers`: a bit for each; 0: all but remote stores. */
 void tierce__chunk_orders_clear(struct tierce__chunk_orders *orders, uint32_t tiers,
                                 struct tierce__chunk_order_outcome *out);

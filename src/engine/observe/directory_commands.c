@@ -140,8 +140,10 @@ static void carry_out(struct tierce__directory_commands *commands, struct slot *
         tierce__chunk_orders_clear(orders, slot->tiers, out);
         break;
     case META__WORKER_ACTION__WA_COMPRESS:
-        snprintf(out->message, sizeof(out->message),
-                 "engines compress no chunks by command: disk.codec encodes new ones on disk");
+    case META__WORKER_ACTION__WA_DECOMPRESS:
+        tierce__chunk_orders_recode(orders, &chunks,
+                                    slot->action == META__WORKER_ACTION__WA_COMPRESS,
+                                    slot->move.deadline_ns, out);
         break;
     case META__WORKER_ACTION__WA_NAME:
         name(commands, slot);

@@ -22,6 +22,7 @@ enum {
 
 _Static_assert((int)TIERCE__WORKER_HEALTH == (int)META__WORKER_ACTION__WA_HEALTH &&
                    (int)TIERCE__WORKER_COMPRESS == (int)META__WORKER_ACTION__WA_COMPRESS &&
+                   (int)TIERCE__WORKER_DECOMPRESS == (int)META__WORKER_ACTION__WA_DECOMPRESS &&
                    (int)TIERCE__WORKER_DROP == (int)META__WORKER_ACTION__WA_DROP,
                "actions have the numbers of the message");
 _Static_assert((int)TIERCE__COMMAND_WAITING == (int)META__COMMAND_STATE__CS_WAITING &&
@@ -45,7 +46,8 @@ static const struct shape {
     [TIERCE__WORKER_UNPIN] = {.name = "WA_UNPIN", .takes_keys = true},
     [TIERCE__WORKER_MOVE] = {.name = "WA_MOVE", .takes_keys = true, .needs_keys = true},
     [TIERCE__WORKER_CLEAR] = {.name = "WA_CLEAR", .takes_tiers = true},
-    [TIERCE__WORKER_COMPRESS] = {.name = "WA_COMPRESS", .takes_tiers = true},
+    [TIERCE__WORKER_COMPRESS] = {.name = "WA_COMPRESS", .takes_keys = true},
+    [TIERCE__WORKER_DECOMPRESS] = {.name = "WA_DECOMPRESS", .takes_keys = true},
 };
 
 static bool is_within(struct tierce__api_call *api, const char *name, int64_t value, int64_t most)
@@ -60,11 +62,12 @@ static bool is_within(struct tierce__api_call *api, const char *name, int64_t va
 /* False: the status says why. */
 static bool has_its_shape(struct tierce__api_call *api, const Meta__CommandWorkerRequest *request)
 {
-    if (request->action < META__WORKER_ACTION__WA_HEALTH ||
-        request->action > META__WORKER_ACTION__WA_COMPRESS) {
+    int action = (int)request->action, count = (int)(sizeof(shapes) / sizeof(*shapes));
+    if (action < 0 || action >= count || shapes[action].name == NULL) {
         tierce__api_say(api, INVALID_ARGUMENT,
-                        "action is %d; accepted are 1 (WA_HEALTH) to 6 (WA_COMPRESS)",
-                        (int)request->action);
+                        "action is %d; accepted are 1 (WA_HEALTH) to 6 (WA_COMPRESS), and 100 "
+                        "(WA_DECOMPRESS)",
+                        action);
         return false;
     }
     const struct shape *shape = &shapes[request->action];
@@ -76,8 +79,7 @@ static bool has_its_shape(struct tierce__api_call *api, const Meta__CommandWorke
     }
     if (request->n_tiers > 0 && !shape->takes_tiers) {
         tierce__api_say(api, INVALID_ARGUMENT,
-                        "tiers: %s accepts none; accepted are those of WA_CLEAR and WA_COMPRESS",
-                        shape->name);
+                        "tiers: %s accepts none; accepted are those of WA_CLEAR", shape->name);
         return false;
     }
     return true;

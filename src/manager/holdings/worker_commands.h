@@ -63,6 +63,7 @@ enum tierce__worker_action {
     TIERCE__WORKER_NAME, /* steps of a move */
     TIERCE__WORKER_FETCH,
     TIERCE__WORKER_DROP,
+    TIERCE__WORKER_DECOMPRESS = 100,
 };
 
 #define TIERCE__WORKER_ORDER_KEYS 1024u

@@ -89,6 +89,17 @@ int tierce__coded_look(struct tierce__coded_tier *t, struct tierce__store_req *l
     return look->status < 0 ? look->status : (int)look->found;
 }
 
+int tierce__coded_tier_form(struct tierce__tier *tier, const struct tierce__key *key,
+                            uint64_t *coded_bytes)
+{
+    struct tierce__store_req look;
+    int found = tierce__coded_look(tier_of(tier), &look, key, TIERCE__DEADLINE_NEVER);
+    if (found <= 0)
+        return found < 0 ? found : TIERCE_E_MISS;
+    *coded_bytes = look.coded_bytes;
+    return 0;
+}
+
 void tierce__coded_device_begin(struct tierce__coded_tier *t)
 {
     tierce__lock_assert_held(&t->lock);

@@ -483,7 +483,7 @@ static bool start_recode(struct tierce__disk *d, struct tierce__store_req *req,
         recode = tierce__disk_begin_recode(d, slot, offset, req);
         if (recode == NULL) {
             tierce__space_give(d->space, offset, bytes);
-            rc = -EBUSY;
+            rc = TIERCE_E_REFUSED;
         }
     }
     unqueue(d, req);

@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "store/disk/disk_private.h"
 
-#include <errno.h>
 #include <xxhash.h>
 
 #define DIRTY_BYTES_MAX (128ULL << 20) /* beyond it a commit begins before its time */
@@ -183,7 +182,7 @@ int tierce__disk_check_recode(struct tierce__disk *d, const struct tierce__store
     if (tierce__disk_chunk_bytes(c) != req->object_bytes)
         return TIERCE_E_ARGUMENT;
     *has_form = (c->raw_bytes > 0) == (req->coded_bytes > 0);
-    return *has_form || (c->state == TIERCE__DISK_DURABLE && c->recode == 0) ? 0 : -EBUSY;
+    return *has_form || (c->state == TIERCE__DISK_DURABLE && c->recode == 0) ? 0 : TIERCE_E_REFUSED;
 }
 
 struct tierce__disk_recode *tierce__disk_begin_recode(struct tierce__disk *d, uint32_t slot,
@@ -220,7 +219,7 @@ int tierce__disk_end_recode(struct tierce__disk *d, struct tierce__disk_recode *
     if (status == 0 && c->doomed)
         status = TIERCE_E_CANCELLED;
     if (status == 0 && (c->state != TIERCE__DISK_DURABLE || c->reads > 1))
-        status = -EBUSY; /* the reads need the present object's place */
+        status = TIERCE_E_REFUSED; /* the reads need the present object's place */
     tierce__disk_unhold(d, slot);
     if (status < 0) {
         tierce__space_give(d->space, recode->offset, recode->object_bytes);

@@ -391,7 +391,7 @@ def command_nodes(manager):
     for code, text, *arguments in (
             (0, "mode normal; tier 0 (memory): in service, 20 chunks", "health", "", names[20]),
             (0, "state: CS_DONE", "clear", "", names[30], "memory"),
-            (1, "disk.codec encodes new ones", "compress", "", names[20]),
+            (1, "this engine has no disk", "compress", "", names[20]),
             (1, "1 are not in memory", "pin", "", names[20], "0" * 32),
             (1, "has no transfer address", "move", "", names[20], "0" * 32, "--to", names[30]),
             (2, "accepts GROUP WORKER KEY... --to WORKER", "move", "", names[20], "--to", names[30]),

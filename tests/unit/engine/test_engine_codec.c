@@ -4,6 +4,7 @@
 #define FX_KV_DTYPE     "bfloat16"
 #include "base/alloc.h"
 #include "check_main.h"
+#include "engine/observe/chunk_orders.h"
 #include "engine/observe/engine_metrics.h"
 #include "engine_fixture.h"
 #include "silent_log.h"
@@ -82,6 +83,56 @@ START_TEST(chunks_come_back_whatever_the_codec_is_now)
 }
 END_TEST
 
+/* Gives the order to all chunks, or to the named ones. Returns how many were recoded. */
+static uint64_t recode(const struct tierce__chunk_number *numbers, size_t count, bool codes,
+                       const char *message)
+{
+    static const _Atomic bool stops = false;
+    struct tierce__chunk_orders orders;
+    struct tierce__chunk_order_outcome out = {0};
+    const struct tierce__chunk_numbers chunks = {numbers, count};
+    tierce__chunk_orders_init(&orders, fx.engine, &stops);
+    tierce__chunk_orders_recode(&orders, &chunks, codes, tierce__deadline_in_ms(50000), &out);
+    tierce__chunk_orders_fini(&orders);
+    ck_assert_msg(strstr(out.message, message) != NULL, "%s", out.message);
+    return out.chunks;
+}
+
+/* By an operator's command, without a codec in the configuration. */
+START_TEST(chunks_are_compressed_by_order)
+{
+    enum { WHOLE = 6, BLOCKS = WHOLE * 16 };
+    struct tierce__chunk_number numbers[2];
+    fx_open(&fx, true, raw);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, ids, false), BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(recode(NULL, 0, true, "6 chunks: "), WHOLE);
+    ck_assert_uint_eq(recode(NULL, 0, true, "6 were coded already"), 0);
+    restart(raw);
+    ck_assert_int_eq(load_all(chain, BLOCKS), BLOCKS);
+    ck_assert_uint_gt(codec_stats().decoded_bytes, 0);
+    restart(raw);
+    for (size_t i = 0; i < 2; i++)
+        numbers[i] = tierce__chunk_number(fx.inner->ns_digest, &fx.inner->key.shard,
+                                          tierce_chain_hash(chain, i * 16 + 15));
+    ck_assert_uint_eq(recode(numbers, 2, false, "2 chunks: "), 2);
+    numbers[1].low++;
+    ck_assert_uint_eq(recode(numbers, 2, true, "1 are not on disk"), 1);
+    restart(raw);
+    ck_assert_int_eq(load_all(chain, BLOCKS), BLOCKS);
+    ck_assert_uint_eq(recode(NULL, 0, false, "1 were raw already"), WHOLE - 1);
+    restart(raw);
+    ck_assert_int_eq(load_all(chain, BLOCKS), BLOCKS);
+    ck_assert_uint_eq(codec_stats().decoded_bytes, 0);
+    ck_assert_int_eq(tierce_engine_set_mode(fx.engine, TIERCE_MODE_FREEZE), 0);
+    ck_assert_uint_eq(recode(NULL, 0, true, "the engine is in mode freeze"), 0);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 /* Inverts all bytes of the data file that are no page of zeroes. */
 static void damage(void)
 {
@@ -127,5 +178,5 @@ START_TEST(a_damaged_chunk_is_a_miss_and_leaves)
 END_TEST
 
 CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
-           .tests = {chunks_come_back_whatever_the_codec_is_now,
+           .tests = {chunks_come_back_whatever_the_codec_is_now, chunks_are_compressed_by_order,
                      a_damaged_chunk_is_a_miss_and_leaves})

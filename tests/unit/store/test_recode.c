@@ -7,7 +7,6 @@
 
 #include "faults/vfs_fault.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -74,8 +73,8 @@ static int recode(uint64_t n, enum coded_kind kind, bool codes)
 /* The same, when the chunk is durable and idle. */
 static void recode_now(uint64_t n, bool codes)
 {
-    int rc = -EBUSY;
-    while (rc == -EBUSY) {
+    int rc = TIERCE_E_REFUSED;
+    while (rc == TIERCE_E_REFUSED) {
         ck_assert_int_eq(store_flush(&s), 0);
         rc = recode(n, CODED_VALUES, codes);
     }
@@ -149,7 +148,7 @@ START_TEST(some_cannot)
     ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
     ck_assert_int_eq(recode(1, CODED_VALUES, false), 1);
     recode_now(1, true);
-    ck_assert_int_eq(recode(1, CODED_VALUES, false), -EBUSY); /* not durable */
+    ck_assert_int_eq(recode(1, CODED_VALUES, false), TIERCE_E_REFUSED); /* not durable */
     /* Deleted before that: neither form comes back. */
     ck_assert_int_eq(store_delete(&s, 1), 0);
     ck_assert_int_eq(recode(1, CODED_VALUES, true), TIERCE_E_MISS);
@@ -243,7 +242,7 @@ START_TEST(readers_see_one_of_the_two)
     for (unsigned round = 0; round < 6 || atomic_load(&reads) < 200; round++) {
         for (uint64_t n = 0; n < CHUNKS; n++) {
             int rc = recode(n, CODED_VALUES, round % 2 == 1);
-            ck_assert(rc >= 0 || rc == -EBUSY);
+            ck_assert(rc >= 0 || rc == TIERCE_E_REFUSED);
         }
         ck_assert_int_eq(store_flush(&s), 0);
     }
@@ -264,7 +263,7 @@ static void be_killed(_Atomic uint64_t *rounds)
     for (uint64_t round = 1;; round++) {
         for (uint64_t n = 0; n < CHUNKS; n++) {
             int rc = recode(n, CODED_VALUES, round % 2 == 1);
-            if (rc < 0 && rc != -EBUSY)
+            if (rc < 0 && rc != TIERCE_E_REFUSED)
                 _exit(1);
             if (n % 3 == 2 && store_flush(&s) != 0)
                 _exit(1);
@@ -315,7 +314,8 @@ START_TEST(a_mix_gives_no_other_bytes)
             deleted[n] = deleted[n] && rc != 0;
         } else if (what < 70) {
             rc = recode(n, CODED_VALUES, what < 55);
-            ck_assert_msg(rc >= 0 || rc == -EBUSY || rc == TIERCE_E_MISS || rc == TIERCE_E_FULL,
+            ck_assert_msg(rc >= 0 || rc == TIERCE_E_REFUSED || rc == TIERCE_E_MISS ||
+                              rc == TIERCE_E_FULL,
                           "recode: %d", rc);
         } else if (what < 75) {
             rc = store_delete(&s, n);

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/observe/chunk_orders_private.h"
+
+#include <inttypes.h>
+#include <time.h>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "core/codec/codec.h"
+#include "engine/store/chunk_copy.h"
+#include "store/coded/coded_tier.h"
+
+/*
+ * Chunks on disk change their form, one after the other: each is read, verified, encoded if it is
+ * to be coded, and written beside the present object, which leaves when the new one is durable
+ * (store_req.h).
+ */
+
+#define CODEC       "lossless"
+#define RAW_BYTES_S (256u << 20) /* at most, so that loads have the rest of the device */
+#define PAUSE_MS    20u
+#define BUSY_MS     3000u /* for a chunk that is read, or not durable yet */
+#define IS_IN_FORM  1     /* beside error codes */
+#define STAYS_RAW   2
+#define PER_S_TO_NS 1000000000.0
+
+struct recode {
+    struct tierce__chunk_orders *orders;
+    const struct tierce__codec *codec; /* NULL: to raw */
+    size_t level;
+    uint64_t deadline_ns;
+    uint64_t next_ns; /* when the next chunk may be read */
+    uint64_t done, in_form, gone, busy, full, failed;
+    uint64_t raw[TIERCE__CODED_RAWS];
+    uint64_t bytes_before, bytes_after; /* of those that were recoded */
+    int status;                         /* of the last failure */
+};
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* Returns 0 at `until_ns`, or why to end. */
+static int wait_until(const struct recode *r, uint64_t until_ns)
+{
+    for (;;) {
+        uint64_t now_ns = tierce__now_ns();
+        if (tierce__chunk_orders_stopped(r->orders))
+            return TIERCE_E_CANCELLED;
+        if (now_ns >= r->deadline_ns)
+            return TIERCE_E_DEADLINE;
+        if (now_ns >= until_ns)
+            return 0;
+        uint64_t left_ns = until_ns - now_ns, slice_ns = PAUSE_MS * TIERCE__MS_NS;
+        const struct timespec pause = {.tv_nsec = (long)(left_ns < slice_ns ? left_ns : slice_ns)};
+        (void)nanosleep(&pause, NULL); /* nobody signals the end of a pause */
+    }
+}
+
+/* ---- one chunk ------------------------------------------------------------------------------- */
+
+/* Writes the chunk in its new form, and tries again for a while if it is in use. */
+static int put(struct recode *r, const struct tierce__storage_chunk *chunk, struct tierce__buf *buf,
+               uint64_t coded_bytes)
+{
+    uint64_t until_ns = tierce__deadline_in_ms(BUSY_MS);
+    for (;;) {
+        int rc = tierce__storage_recode(r->orders->engine, r->level, chunk, buf, coded_bytes);
+        if (rc != TIERCE_E_REFUSED || tierce__now_ns() >= until_ns)
+            return rc;
+        int ends = wait_until(r, tierce__now_ns() + PAUSE_MS * TIERCE__MS_NS);
+        if (ends != 0)
+            return ends;
+    }
+}
+
+/* 0: it has the new form. IS_IN_FORM, STAYS_RAW (counted), TIERCE_E_MISS, those of a write. */
+static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *chunk)
+{
+    struct tierce_engine *engine = r->orders->engine;
+    struct tierce__tier *tier = engine->levels[r->level].coded;
+    struct tierce__buf *coded = NULL;
+    enum tierce__coded_raw why;
+    uint64_t coded_bytes = 0;
+    int rc = tierce__coded_tier_form(tier, &chunk->key, &coded_bytes);
+    if (rc != 0 || (coded_bytes > 0) == (r->codec != NULL))
+        return rc != 0 ? rc : IS_IN_FORM;
+    uint64_t before = coded_bytes > 0 ? coded_bytes : chunk->object_bytes;
+    struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, &rc);
+    if (raw == NULL)
+        return rc;
+    coded_bytes = 0;
+    if (r->codec != NULL) {
+        const struct tierce__coded_source source = {.raw = raw,
+                                                    .object_bytes = chunk->object_bytes,
+                                                    .ns = chunk->key.ns,
+                                                    .codec = r->codec};
+        coded_bytes = tierce__coded_tier_encode(tier, &coded, &source, &why);
+        if (coded == NULL) {
+            tierce__buf_release(raw);
+            r->raw[why]++;
+            return STAYS_RAW;
+        }
+    }
+    rc = put(r, chunk, coded != NULL ? coded : raw, coded_bytes);
+    tierce__buf_release(coded);
+    tierce__buf_release(raw);
+    if (rc == 0) {
+        r->bytes_before += before;
+        r->bytes_after += coded_bytes > 0 ? coded_bytes : chunk->object_bytes;
+    }
+    return rc;
+}
+
+/* Recodes a chunk when the speed permits it. A tierce__chunk_walk_fn: an error ends the walk. */
+static int recode_next(void *arg, const struct tierce__storage_chunk *chunk)
+{
+    struct recode *r = arg;
+    int rc = wait_until(r, r->next_ns);
+    if (rc != 0)
+        return rc;
+    uint64_t begun_ns = tierce__now_ns();
+    rc = recode_chunk(r, chunk);
+    if (rc == TIERCE_E_CANCELLED && !tierce__chunk_orders_stopped(r->orders))
+        rc = TIERCE_E_MISS; /* it was deleted meanwhile */
+    r->done += rc == 0;
+    r->in_form += rc == IS_IN_FORM;
+    r->gone += rc == TIERCE_E_MISS;
+    r->busy += rc == TIERCE_E_REFUSED;
+    r->full += rc == TIERCE_E_FULL;
+    if (rc != IS_IN_FORM && rc != TIERCE_E_MISS)
+        r->next_ns = begun_ns + (uint64_t)((double)chunk->object_bytes / RAW_BYTES_S * PER_S_TO_NS);
+    if (rc == TIERCE_E_CANCELLED)
+        return rc;
+    if (rc < 0 && rc != TIERCE_E_MISS && rc != TIERCE_E_REFUSED && rc != TIERCE_E_FULL) {
+        r->failed++;
+        r->status = rc;
+    }
+    return 0;
+}
+
+/* ---- the order ------------------------------------------------------------------------------- */
+
+static void tell(struct tierce__chunk_order_outcome *out, uint64_t count, const char *what)
+{
+    if (count > 0)
+        tierce__chunk_say(out, "; %" PRIu64 " %s", count, what);
+}
+
+static void tell_all(struct tierce__chunk_order_outcome *out, const struct recode *r, int rc)
+{
+    tierce__chunk_say(out, "%" PRIu64 " chunks: %" PRIu64 " bytes before, %" PRIu64 " after",
+                      r->done, r->bytes_before, r->bytes_after);
+    tell(out, r->in_form, r->codec != NULL ? "were coded already" : "were raw already");
+    tell(out, r->raw[TIERCE__CODED_RAW_ELEMENT],
+         "stay raw: their namespace names no element type that the codec knows");
+    tell(out, r->raw[TIERCE__CODED_RAW_LONGER], "stay raw: they would not become shorter");
+    tell(out, r->raw[TIERCE__CODED_RAW_MEMORY], "stay raw: there was no memory to encode them");
+    tell(out, r->full, "stay as they are: the disk has no free space for the new form");
+    tell(out, r->busy, "stay as they are: they were in use");
+    tell(out, r->gone, "are not on disk");
+    if (r->failed > 0)
+        tierce__chunk_say(out, "; %" PRIu64 " failed: %s", r->failed, tierce_strerror(r->status));
+    if (rc == TIERCE_E_DEADLINE)
+        tierce__chunk_say(out, "; the time ended before the others: give the command again");
+    else if (rc != 0)
+        tierce__chunk_say(out, "; ended early: %s", tierce_strerror(rc));
+}
+
+/* The named chunks that the tier holds, or all. */
+static int recode_level(struct recode *r, const struct tierce__chunk_numbers *chunks)
+{
+    struct tierce__chunk_find find;
+    if (chunks->count == 0)
+        return tierce__chunk_walk(r->orders, r->level, recode_next, r);
+    int rc = tierce__chunk_find_init(&find, r->orders, r->level, chunks);
+    for (size_t i = 0; rc == 0 && i < chunks->count; i++) {
+        if (tierce__chunk_is_found(&find, i))
+            rc = recode_next(r, &find.found[i]);
+        else
+            r->gone++;
+    }
+    tierce__chunk_find_fini(&find);
+    return rc;
+}
+
+void tierce__chunk_orders_recode(struct tierce__chunk_orders *orders,
+                                 const struct tierce__chunk_numbers *chunks, bool codes,
+                                 uint64_t deadline_ns, struct tierce__chunk_order_outcome *out)
+{
+    struct tierce_engine *engine = orders->engine;
+    struct recode r = {.orders = orders, .deadline_ns = deadline_ns};
+    out->left_out = chunks->count;
+    if (!tierce__chunk_orders_normal(engine, out))
+        return;
+    while (r.level < engine->level_count && engine->levels[r.level].coded == NULL)
+        r.level++;
+    if (r.level == engine->level_count) {
+        tierce__chunk_say(out, "this engine has no disk; chunks are compressed on disk alone");
+        return;
+    }
+    r.codec = codes ? tierce__codec_find(CODEC) : NULL;
+    TIERCE_ASSERT(!codes || r.codec != NULL);
+    int rc = recode_level(&r, chunks);
+    out->chunks = r.done;
+    out->left_out = chunks->count > 0 ? chunks->count - r.done - r.in_form : 0;
+    out->is_done = chunks->count > 0 ? r.done + r.in_form > 0 : rc == 0 && r.failed == 0;
+    tell_all(out, &r, rc);
+}
