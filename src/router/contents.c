@@ -133,21 +133,96 @@ static uint32_t add(struct tierce__contents *c, uint64_t hash, uint64_t space, u
     return number;
 }
 
-/* The block's tokens are known from now on. */
-static void name(struct tierce__contents *c, uint32_t number, uint64_t scope, uint64_t standard)
+/* ---- orphans --------------------------------------------------------------------------------- */
+
+static void forget_orphan(struct tierce__contents *c, struct tierce__contents_block *block)
 {
-    struct tierce__contents_block *block = &c->blocks[number];
-    if (block->scope != 0 || scope == 0)
+    TIERCE_ASSERT(block->scope == 0);
+    if (block->standard == 0)
         return;
-    if (tierce__numbers_reserve(&c->by_standard, (size_t)c->by_standard.count + 1) < 0) {
+    uint32_t number = (uint32_t)block->standard - 1;
+    struct tierce__contents_orphan *orphan = &c->orphans[number];
+    tierce__numbers_erase(&c->by_parent, hash_of(c, orphan->parent), number);
+    *orphan = (struct tierce__contents_orphan){.local = c->orphan_free};
+    c->orphan_free = number + 1;
+    block->standard = 0;
+}
+
+static void note_orphan(struct tierce__contents *c, const struct tierce__contents_orphan *orphan)
+{
+    uint32_t number = c->orphan_free != 0 ? c->orphan_free - 1 : c->orphan_used;
+    if (TIERCE__GROW(c->orphans, c->orphan_room, (size_t)number + 1, 256) < 0 ||
+        tierce__numbers_reserve(&c->by_parent, (size_t)c->by_parent.count + 1) < 0) {
         leave_out(c);
         return;
     }
+    if (c->orphan_free != 0)
+        c->orphan_free = (uint32_t)c->orphans[number].local;
+    else
+        c->orphan_used++;
+    c->orphans[number] = *orphan;
+    c->blocks[orphan->block].standard = (uint64_t)number + 1;
+    tierce__numbers_put(&c->by_parent, hash_of(c, orphan->parent), number);
+}
+
+/* An orphan of a block that is known by tokens, or NULL. */
+static const struct tierce__contents_orphan *orphan_of(const struct tierce__contents *c,
+                                                       const struct tierce__contents_block *parent)
+{
+    TIERCE__NUMBERS_FOR_EACH (it, &c->by_parent, hash_of(c, parent->hash)) {
+        const struct tierce__contents_orphan *orphan = &c->orphans[it.number];
+        if (orphan->parent == parent->hash && orphan->space == parent->space &&
+            orphan->scope == parent->scope)
+            return orphan;
+    }
+    return NULL;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+/* The block's tokens are known from now on. False: there is no memory. */
+static bool name_one(struct tierce__contents *c, uint32_t number, uint64_t scope, uint64_t standard)
+{
+    struct tierce__contents_block *block = &c->blocks[number];
+    if (tierce__numbers_reserve(&c->by_standard, (size_t)c->by_standard.count + 1) < 0) {
+        leave_out(c);
+        return false;
+    }
+    forget_orphan(c, block);
     block->scope = scope;
     block->standard = standard;
     tierce__numbers_put(&c->by_standard, hash_of(c, standard), number);
     note_tiers(c, scope, standard, wide(block->media), true);
+    return true;
 }
+
+/* The same, and of the orphans behind it: a long prompt may have come backwards. */
+static void name(struct tierce__contents *c, uint32_t number, uint64_t scope, uint64_t standard)
+{
+    uint32_t due = 0;
+    if (c->blocks[number].scope != 0 || scope == 0 || !name_one(c, number, scope, standard))
+        return;
+    const struct tierce__contents_orphan *orphan;
+    for (;;) {
+        const struct tierce__contents_block *block = &c->blocks[number];
+        if ((orphan = orphan_of(c, block)) != NULL) {
+            uint32_t child = orphan->block;
+            if (TIERCE__GROW(c->named, c->named_room, (size_t)due + 1, 64) < 0) {
+                leave_out(c);
+                return;
+            }
+            if (!name_one(c, child, scope, tierce__standard_next(block->standard, orphan->local)))
+                return;
+            c->named[due++] = child;
+        } else if (due > 0) {
+            number = c->named[--due];
+        } else {
+            return;
+        }
+    }
+}
+
+/* ---- media ----------------------------------------------------------------------------------- */
 
 static void admit(struct tierce__contents *c, uint32_t number, enum tierce__kv_medium medium)
 {
@@ -183,6 +258,8 @@ static void evict(struct tierce__contents *c, uint64_t hash, uint64_t space,
         return;
     if (block->scope != 0)
         tierce__numbers_erase(&c->by_standard, hash_of(c, block->standard), number);
+    else
+        forget_orphan(c, block);
     tierce__numbers_erase(&c->by_hash, hash_of(c, hash), number);
     block->hash = c->free;
     c->free = number + 1;
@@ -194,9 +271,11 @@ static void evict(struct tierce__contents *c, uint64_t hash, uint64_t space,
 
 /* The chain that an event's blocks continue. */
 struct chain {
-    uint64_t scope; /* 0: tokens before are unknown */
+    uint64_t scope; /* 0: the blocks are known by their hashes only */
     uint64_t before;
     bool is_first;
+    bool is_orphan; /* the tokens before are unknown; `parent` is the block before */
+    uint64_t parent;
 };
 
 static struct chain chain_of(struct tierce__contents *c, const struct tierce__kv_event *event)
@@ -207,27 +286,35 @@ static struct chain chain_of(struct tierce__contents *c, const struct tierce__kv
         tokens != event->token_count ||
         TIERCE__GROW(c->tokens, c->token_room, event->block_size, 64) < 0)
         return chain;
-    uint64_t scope = tierce__standard_scope(c->model, event->lora, event->block_size);
+    chain.scope = tierce__standard_scope(c->model, event->lora, event->block_size);
     if (event->has_parent) {
         const struct tierce__contents_block *parent =
             tierce__contents_find(c, event->parent, event->space);
-        if (parent == NULL || parent->scope != scope)
-            return chain;
-        chain.before = parent->standard;
+        chain.is_orphan = parent == NULL || parent->scope != chain.scope;
+        chain.before = chain.is_orphan ? 0 : parent->standard;
+        chain.parent = event->parent;
     }
-    chain.scope = scope;
     return chain;
 }
 
-/* The standard hash of the chain's next block, whose tokens come next. */
+/* A block of an event. */
+struct place {
+    uint64_t hash, parent;
+    uint64_t standard; /* of an orphan: the local hash */
+};
+
+/* Moves past the chain's next block, whose tokens come next. */
 static void advance(struct tierce__contents *c, struct chain *chain, struct tierce__msgpack *tokens,
-                    uint32_t count)
+                    uint32_t count, struct place *place)
 {
     size_t taken = tierce__msgpack_u32s(tokens, c->tokens, count);
     TIERCE_ASSERT(taken == count); /* the event was checked */
-    chain->before =
-        tierce__standard_hash(chain->is_first ? NULL : &chain->before, c->tokens, count);
+    bool has_before = !chain->is_first && !chain->is_orphan;
+    chain->before = tierce__standard_hash(has_before ? &chain->before : NULL, c->tokens, count);
     chain->is_first = false;
+    place->standard = chain->before;
+    place->parent = chain->parent;
+    chain->parent = place->hash;
 }
 
 /* A longer block has come: those that were taken for whole ones were the last ones of prompts. */
@@ -250,19 +337,42 @@ static void prefetch(const struct tierce__contents *c, uint64_t hash, const stru
 {
     if (c->by_hash.cells != NULL)
         tierce__numbers_prefetch(&c->by_hash, hash_of(c, hash));
-    if (chain->scope != 0 && c->by_standard.cells != NULL)
+    if (chain->scope != 0 && !chain->is_orphan && c->by_standard.cells != NULL)
         tierce__numbers_prefetch(&c->by_standard, hash_of(c, chain->before));
 }
 
-static void store_block(struct tierce__contents *c, const struct tierce__kv_event *event,
-                        uint64_t hash, uint64_t scope, uint64_t standard)
+/* A block whose own tokens are known: its parent may be known by now. */
+static void name_orphan(struct tierce__contents *c, uint32_t number, uint64_t scope,
+                        const struct place *place)
 {
-    uint32_t number = find(c, hash, event->space);
+    struct tierce__contents_block *block = &c->blocks[number];
+    if (block->scope != 0)
+        return;
+    const struct tierce__contents_block *parent =
+        tierce__contents_find(c, place->parent, block->space);
+    forget_orphan(c, block);
+    if (parent != NULL && parent->scope == scope)
+        name(c, number, scope, tierce__standard_next(parent->standard, place->standard));
+    else
+        note_orphan(c, &(struct tierce__contents_orphan){.parent = place->parent,
+                                                         .space = block->space,
+                                                         .scope = scope,
+                                                         .local = place->standard,
+                                                         .block = number});
+}
+
+static void store_block(struct tierce__contents *c, const struct tierce__kv_event *event,
+                        const struct chain *chain, const struct place *place)
+{
+    uint32_t number = find(c, place->hash, event->space);
     if (number == TIERCE__NUMBER_NONE)
-        number = add(c, hash, event->space, event->block_size);
+        number = add(c, place->hash, event->space, event->block_size);
     if (number == TIERCE__NUMBER_NONE)
         return;
-    name(c, number, scope, standard);
+    if (chain->scope != 0 && chain->is_orphan)
+        name_orphan(c, number, chain->scope, place);
+    else
+        name(c, number, chain->scope, place->standard);
     admit(c, number, event->medium);
 }
 
@@ -270,22 +380,21 @@ static void store(struct tierce__contents *c, const struct tierce__kv_event *eve
 {
     struct tierce__msgpack hashes = event->hashes, tokens = event->tokens;
     struct chain chain = chain_of(c, event);
-    uint64_t of_engine[STORE_BLOCKS], standard[STORE_BLOCKS];
+    struct place places[STORE_BLOCKS] = {0};
     c->lacks_tokens |= event->hash_count > 0 && event->token_count == 0;
     if (event->block_size > c->block_size)
         raise_block_size(c, event->block_size);
     for (uint32_t left = event->hash_count; left > 0;) {
         uint32_t count = left < STORE_BLOCKS ? left : STORE_BLOCKS;
         for (uint32_t i = 0; i < count; i++) {
-            of_engine[i] = 0;
-            (void)tierce__kv_take_hash(&hashes, &of_engine[i]);
+            places[i].hash = 0;
+            (void)tierce__kv_take_hash(&hashes, &places[i].hash);
             if (chain.scope != 0)
-                advance(c, &chain, &tokens, event->block_size);
-            standard[i] = chain.before;
-            prefetch(c, of_engine[i], &chain);
+                advance(c, &chain, &tokens, event->block_size, &places[i]);
+            prefetch(c, places[i].hash, &chain);
         }
         for (uint32_t i = 0; i < count; i++)
-            store_block(c, event, of_engine[i], chain.scope, standard[i]);
+            store_block(c, event, &chain, &places[i]);
         left -= count;
     }
 }
@@ -358,6 +467,10 @@ void tierce__contents_clear(struct tierce__contents *contents)
     contents->blocks = NULL;
     tierce__numbers_fini(&contents->by_hash);
     tierce__numbers_fini(&contents->by_standard);
+    tierce__numbers_fini(&contents->by_parent);
+    tierce__free(contents->orphans);
+    contents->orphans = NULL;
+    contents->orphan_room = contents->orphan_used = contents->orphan_free = 0;
     contents->room = contents->used = contents->free = 0;
     contents->count = 0;
     contents->change_count = 0;
@@ -383,5 +496,6 @@ void tierce__contents_fini(struct tierce__contents *contents)
 {
     tierce__contents_clear(contents);
     tierce__free(contents->tokens);
+    tierce__free(contents->named);
     *contents = (struct tierce__contents){0};
 }

@@ -23,9 +23,18 @@
 
 struct tierce__contents_block {
     uint64_t hash, space;     /* together unique */
-    uint64_t scope, standard; /* standard_hash.h; scope 0: not known by tokens */
+    uint64_t scope, standard; /* standard_hash.h; scope 0: not known by tokens, and `standard` is
+                                 the number of its orphan + 1, or 0 */
     uint32_t tokens;          /* 0: unknown */
     uint8_t media;            /* bits; 0: the entry is free */
+};
+
+/* A block whose own tokens are known, and not those before it: it came before its parent, as in a
+ * snapshot, or the parent is not held. It is known by tokens once its parent is. */
+struct tierce__contents_orphan {
+    uint64_t parent, space;
+    uint64_t scope, local; /* local hash; scope 0: the entry is free, and `local` is the next one */
+    uint32_t block;
 };
 
 struct tierce__contents_counts {
@@ -51,6 +60,11 @@ struct tierce__contents {
     uint32_t free;       /* the entry freed last + 1; its `hash` is the next; 0: none */
     uint64_t count;
     struct tierce__numbers by_hash, by_standard;
+    struct tierce__contents_orphan *orphans;
+    uint32_t orphan_room, orphan_used, orphan_free; /* as of `blocks` */
+    struct tierce__numbers by_parent;               /* of orphans */
+    uint32_t *named; /* blocks whose orphans are due; used while a block is named */
+    uint32_t named_room;
     bool has_group;
     uint32_t group;      /* of layers, that counts */
     uint32_t block_size; /* of a whole block: the last one of a prompt may be shorter */

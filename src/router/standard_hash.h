@@ -20,6 +20,9 @@
 /* Of a block whose predecessor has the hash `before`. NULL: it is the first one. */
 uint64_t tierce__standard_hash(const uint64_t *before, const uint32_t *tokens, size_t count);
 
+/* The same of a block with this local hash. */
+uint64_t tierce__standard_next(uint64_t before, uint64_t local);
+
 /* The first half of a directory's key, never 0: what else the tokens' KV depends on. */
 uint64_t tierce__standard_scope(const char *model, struct tierce__text lora, uint32_t block_size);
 

@@ -248,13 +248,19 @@ static void answer_replay(struct publisher *p, uint64_t from)
     tierce__follower_replay_end(p->follower, !is_cut, now_ns);
 }
 
+/* A snapshot is not in the order of prompts: a block may come before its parent. */
 static uint64_t put_contents(struct tierce__line *out, const struct publisher *p)
 {
     uint64_t blocks = 0;
     for (unsigned medium = 0; medium < TIERCE__KV_MEDIA; medium++) {
-        begin_batch(out, PROMPTS + LOOSE);
+        begin_batch(out, 3 * PROMPTS + LOOSE);
         for (unsigned prompt = 0; prompt < PROMPTS; prompt++) {
-            put_stored(out, p, prompt, 0, p->lengths[prompt][medium], medium);
+            unsigned length = p->lengths[prompt][medium];
+            unsigned second = test_random_below(&rng, length + 1);
+            unsigned third = second + test_random_below(&rng, length - second + 1);
+            put_stored(out, p, prompt, third, length, medium);
+            put_stored(out, p, prompt, 0, second, medium);
+            put_stored(out, p, prompt, second, third, medium);
             blocks += p->lengths[prompt][medium];
         }
         for (unsigned block = 0; block < LOOSE; block++) {
