@@ -107,6 +107,13 @@ class Pushes:
         if store is not None:
             known[0].watch(store)
 
+    def watch_state(self, session: int, store) -> None:
+        """A state of a prompt is about to be stored; it is pushed if the prompt is."""
+        with self.lock:
+            known = self.begun.get(session)
+        if known is not None:
+            known[0].watch_state(store)
+
     def is_under_way(self, session: int) -> bool:
         """Whether the decoder may wait for the push of a session. False: it was refused, or its connection has failed."""
         with self.lock:
@@ -211,3 +218,10 @@ class PushesChunks:
                 self.pushes.watch(view, chain, request.session, request.push, store, request.save.to_block)
         except Exception as error:
             log.warning("a prompt is not pushed to its decoder: %r", error)
+
+    def push_state(self, session: int, store) -> None:
+        """A failure costs the push of this state only."""
+        try:
+            self.pushes.watch_state(session, store)
+        except Exception as error:
+            log.warning("a state is not pushed to its decoder: %r", error)

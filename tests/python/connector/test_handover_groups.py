@@ -107,8 +107,8 @@ def test_a_group_that_does_not_come_is_a_miss_of_all(pair, caplog):
 
 
 def test_groups_are_pushed_while_they_are_computed(pair):
-    """The decoder gives a ticket. Full attention and windows are pushed, a state is read; nothing is pinned for the ticket
-    afterwards."""
+    """The decoder gives a ticket. Full attention, windows and states are pushed; nothing is read, and nothing is pinned for
+    the ticket afterwards."""
     prefiller, decoder = pair
     ask = request_of(1, "t")
     ask.kv_transfer_params = {"tierce": {"inbox": 1, "holder": "proxy"}}
@@ -122,7 +122,7 @@ def test_groups_are_pushed_while_they_are_computed(pair):
     stats = decoder.worker.half.engine.inbox_stats()
     assert stats["chunks"] > 0 and stats["refused_chunk"] == stats["wrong"] == stats["tickets_now"] == 0
     counters = decoder.worker.half.pulls.take_counters()
-    assert counters["handover_pushed_bytes"] == stats["bytes"] > counters["handover_bytes"] > 0
-    assert "handovers_ended_early" not in counters
+    assert counters["handover_pushed_bytes"] == stats["bytes"] > 0
+    assert counters.get("handover_bytes", 0) == 0 and "handovers_ended_early" not in counters
     decoder.worker.half.view.unpin(decoder.scheduler.half.live["d"][1].session)
     assert [each.worker.half.engine.stats()["sessions_now"] for each in pair] == [0, 0]

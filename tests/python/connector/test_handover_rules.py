@@ -358,9 +358,11 @@ def test_a_push_lasts_for_all_stores_of_its_request():
     pushes = push.Pushes(Handover(allow=("10.0.0.6",)))
     for store in ("one", "two", None):
         pushes.watch(view, "chain", 7, TO, store, 16)
+    pushes.watch_state(7, "state")
+    pushes.watch_state(8, "of a prompt that is not pushed")
     pushes.end(7)
     assert library.calls == [("10.0.0.6", 7001, TOKEN, push.BUSY_MS, 10000, False), ("held", "chain", 16), ("watch", "one"),
-                             ("watch", "two"), ("end",)]
+                             ("watch", "two"), ("watch_state", "state"), ("end",)]
     assert pushes.take_counters() == {"pushes": 1}
     library.over = True
     assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1, "push_tail_seconds": 0.005}

@@ -111,8 +111,8 @@ class GroupStore(GroupTransfer):
 
 
 class GroupPush:
-    """A push of the chunks of all groups, over one connection. States are stored after their step, and are not pushed: the
-    decoder reads them from the offer, as it does chunks of windows that were stored before."""
+    """A push of the chunks of all groups, over one connection. Chunks of windows and states that were stored before are not
+    pushed: the decoder reads them from the offer."""
 
     def __init__(self, push, parts: list[GroupPart]):
         self.push, self.parts = push, parts
@@ -126,6 +126,9 @@ class GroupPush:
         for pieces in store.pieces.values():
             for piece in pieces:
                 self.push.watch(piece.handle)
+
+    def watch_state(self, handle) -> None:
+        self.push.watch(handle)
 
 
 class GroupViews:
@@ -281,13 +284,16 @@ class GroupViews:
             raise
         return out if out.pieces else None
 
-    def store_state(self, chain: GroupChain, state: StateSave, session: int, tag=None) -> int:
-        """Stores a block of a group that is valid after so many units: a state, or keys and values up to there."""
+    def store_state(self, chain: GroupChain, state: StateSave, session: int, tag=None, watch=None) -> int:
+        """Stores a block of a group that is valid after so many units: a state, or keys and values up to there. watch: is
+        called with the store of the library, before its first layer."""
         part = self.parts[state.group]
         handle = part.store_block(chain, state, session, tag) if part.geometry is not None else None
         if handle is None:
             return 0
         try:
+            if watch is not None:
+                watch(handle)
             for cell in range(len(part.geometry.bases)):
                 handle.layer(cell)
         except BaseException:

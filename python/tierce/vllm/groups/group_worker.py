@@ -159,7 +159,8 @@ class GroupWorkerHalf(WorkerHalf):
             with self.using_chain(request.session, request.chain) as (view, chain):
                 self.offer_blocks(chain, request)
                 for state in request.states if view is self.step_view else ():
-                    view.store_state(chain, state, request.session, request.tag)
+                    view.store_state(chain, state, request.session, request.tag,
+                                     lambda store: self.push_state(request.session, store))
         except Exception as error:
             log.warning("a state of request %s could not be stored: %r", request.req_id, error)
 
