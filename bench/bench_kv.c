@@ -5,6 +5,9 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "engine/view.h"
+#include "engine/engine.h"
+#include "core/key/namespaces.h"
 
 static void shuffle_ids(int32_t *ids, uint32_t count)
 {
@@ -129,4 +132,20 @@ int64_t tierce__kv_load(struct tierce__kv *kv, const struct tierce_chain *chain,
                                   (long long)blocks, (unsigned long long)what.to_block,
                                   (unsigned long long)right);
     return ns;
+}
+
+int tierce__kv_names(const struct tierce__kv *kv, const struct tierce_chain *chain,
+                     char (*texts)[TIERCE__KEY_TEXT_BYTES], struct tierce_plugin_name *names,
+                     size_t count)
+{
+    const struct tierce__key *key = &kv->view->key;
+    for (size_t i = 0; i < count; i++) {
+        int bytes = tierce__key_text_format(
+            texts[i], tierce__namespaces_digest(kv->engine->namespaces, key->ns), &key->shard,
+            tierce_chain_hash(chain, (i + 1) * TIERCE__KV_CHUNK_BLOCKS - 1));
+        if (bytes < 0)
+            return bytes;
+        names[i] = (struct tierce_plugin_name){texts[i], (size_t)bytes};
+    }
+    return 0;
 }

@@ -3,6 +3,8 @@
 #define TIERCE_CLI_BENCH_KV_H
 
 #include "bench/bench.h"
+#include "core/key/key_text.h"
+#include <tierce/plugin.h>
 
 /*
  * Shared by benchmarks of stores and loads: scattered paged memory of an inference engine, and a
@@ -54,6 +56,11 @@ int64_t tierce__kv_store(struct tierce__kv *kv, const struct tierce_chain *chain
 /* Loads a whole chain, all of it from `origin`, to the blocks `ids`. Returns the same. */
 int64_t tierce__kv_load(struct tierce__kv *kv, const struct tierce_chain *chain, const int32_t *ids,
                         enum tierce_origin origin);
+
+/* The names of a chain's first chunks in stores of others. Errors: as tierce__key_text_format. */
+TIERCE_MUSTUSE int tierce__kv_names(const struct tierce__kv *kv, const struct tierce_chain *chain,
+                                    char (*texts)[TIERCE__KEY_TEXT_BYTES],
+                                    struct tierce_plugin_name *names, size_t count);
 
 static inline const int32_t *tierce__kv_ids(const struct tierce__kv *kv, uint32_t window)
 {

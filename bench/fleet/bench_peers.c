@@ -20,6 +20,7 @@
 #include "bench/fleet/bench_certificate.h"
 #include "bench/fleet/bench_engines.h"
 #include "bench/fleet/bench_manager_process.h"
+#include "bench/fleet/bench_peers_disk.h"
 #include "bench/fleet/bench_sockets.h"
 #include "core/key/key_text.h"
 #include "core/key/namespaces.h"
@@ -145,22 +146,14 @@ static int open_holder(struct peers_bench *b, const char *url)
 
 static int name_chunks(struct peers_bench *b)
 {
-    const struct tierce__key *key = &b->holder.view->key;
     b->object_bytes = b->holder.view->full.extent.object_bytes;
-    for (size_t i = 0; i < CHUNKS; i++) {
-        const uint8_t *hash = tierce_chain_hash(b->chain, (i + 1) * TIERCE__KV_CHUNK_BLOCKS - 1);
-        int bytes = tierce__key_text_format(
-            b->texts[i], tierce__namespaces_digest(b->holder.engine->namespaces, key->ns),
-            &key->shard, hash);
-        if (bytes < 0)
-            return bytes;
-        b->names[i] = (struct tierce_plugin_name){b->texts[i], (size_t)bytes};
-        int rc = tierce__pool_alloc(b->pool, &b->bufs[i], b->object_bytes);
-        if (rc != 0)
-            return rc;
-        b->into[i] = b->bufs[i]->data;
+    int rc = tierce__kv_names(&b->holder, b->chain, b->texts, b->names, CHUNKS);
+    for (size_t i = 0; rc == 0 && i < CHUNKS; i++) {
+        rc = tierce__pool_alloc(b->pool, &b->bufs[i], b->object_bytes);
+        if (rc == 0)
+            b->into[i] = b->bufs[i]->data;
     }
-    return 0;
+    return rc;
 }
 
 /* The first round fills the buffers with the chunks, which are compared. */
@@ -316,5 +309,7 @@ int tierce__bench_peers(const struct tierce__bench *bench)
     int rc = run(bench, ONE_ADDRESS);
     if (rc == 0)
         rc = run(bench, ONE_TLS);
-    return rc == 0 ? run(bench, TWO_ADDRESSES) : rc;
+    if (rc == 0)
+        rc = run(bench, TWO_ADDRESSES);
+    return rc == 0 ? tierce__bench_peers_disk(bench) : rc;
 }
