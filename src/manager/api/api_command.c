@@ -217,6 +217,8 @@ static void command_worker(struct tierce__api_call *api)
     int rc = tierce__worker_commands_give(commands_of(api), id, &order, tierce__now_ns(), &number);
     if (rc == TIERCE_E_MISS)
         say_unknown(api, group, tierce__api_string(request->worker));
+    else if (rc == -ESRCH)
+        say_unknown(api, group, request->to_worker);
     else if (rc == -EBUSY)
         tierce__api_say(api, META__ERROR_CODE__REACH_MAX_ENTITY_CAPACITY,
                         "group '%.128s' has %u moves to other workers in progress, the most that "

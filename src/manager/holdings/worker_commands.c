@@ -311,9 +311,10 @@ int tierce__worker_commands_give(struct tierce__worker_commands *commands,
     struct entry *entry = NULL;
     bool is_move = order->target.session != 0;
     TIERCE_DASSERT(order->count <= TIERCE__WORKER_ORDER_KEYS);
-    if (!tierce__directory_about(commands->directory, worker, &about[SOURCE]) ||
-        (is_move && !tierce__directory_about(commands->directory, order->target, &about[TARGET])))
+    if (!tierce__directory_about(commands->directory, worker, &about[SOURCE]))
         return TIERCE_E_MISS;
+    if (is_move && !tierce__directory_about(commands->directory, order->target, &about[TARGET]))
+        return -ESRCH;
     struct tierce__worker_command *command =
         copy_order(order, now_ns + order->timeout_ms * TIERCE__MS_NS);
     if (command == NULL)

@@ -103,8 +103,8 @@ void tierce__worker_command_release(struct tierce__worker_command *command);
 
 /* The order is copied. Errors: TIERCE_E_LIMIT (worker_max), TIERCE_E_FULL (of group_max or
  * commands_max none has ended), -EBUSY (the group has TIERCE__WORKER_GROUP_MOVES_OPEN moves),
- * -EAGAIN (all groups have TIERCE__WORKER_MOVES_OPEN), TIERCE_E_MISS (the worker or the target has
- * left), -ENOMEM. */
+ * -EAGAIN (all groups have TIERCE__WORKER_MOVES_OPEN), TIERCE_E_MISS (the worker has left),
+ * -ESRCH (the target has), -ENOMEM. */
 TIERCE_MUSTUSE int tierce__worker_commands_give(struct tierce__worker_commands *commands,
                                                 struct tierce__directory_id worker,
                                                 const struct tierce__worker_order *order,

@@ -170,6 +170,19 @@ static void wait(struct tierce__controller_commands *c)
     }
 }
 
+/* Under the lock. */
+static void uncount(struct tierce__controller_commands *c,
+                    struct tierce__controller_command *command)
+{
+    tierce__lock_assert_held(&c->lock);
+    TIERCE_DASSERT(c->command_count > 0 && c->target_count >= command->count &&
+                   c->frame_bytes >= command->frame_bytes);
+    c->command_count--;
+    c->target_count -= command->count;
+    c->frame_bytes -= command->frame_bytes;
+    command->is_reserved = false;
+}
+
 /* Ends commands that all have answered, or whose time is over; or all. */
 static void finish(struct tierce__controller_commands *c, bool all)
 {
@@ -188,9 +201,7 @@ static void finish(struct tierce__controller_commands *c, bool all)
         }
         tierce__list_remove(it);
         tierce__lock_take(&c->lock);
-        c->command_count--;
-        c->target_count -= count;
-        c->frame_bytes -= command->frame_bytes;
+        uncount(c, command);
         tierce__lock_drop(&c->lock);
         command->done(command);
     }
@@ -234,26 +245,60 @@ int tierce__controller_commands_start(struct tierce__controller_commands **out, 
     return rc;
 }
 
+/* Under the lock. */
+static int reserve(struct tierce__controller_commands *c,
+                   struct tierce__controller_command *command)
+{
+    tierce__lock_assert_held(&c->lock);
+    if (c->is_stopping)
+        return TIERCE_E_CLOSED;
+    if (c->command_count >= COMMANDS_MAX || c->target_count + command->count > TARGETS_MAX ||
+        command->frame_bytes > c->frames_max ||
+        c->frame_bytes > c->frames_max - command->frame_bytes)
+        return TIERCE_E_LIMIT;
+    c->command_count++;
+    c->target_count += command->count;
+    c->frame_bytes += command->frame_bytes;
+    command->is_reserved = true;
+    return 0;
+}
+
+int tierce__controller_commands_reserve(struct tierce__controller_commands *commands,
+                                        struct tierce__controller_command *command)
+{
+    tierce__lock_take(&commands->lock);
+    int rc = reserve(commands, command);
+    tierce__lock_drop(&commands->lock);
+    return rc;
+}
+
+void tierce__controller_commands_cancel(struct tierce__controller_commands *commands,
+                                        struct tierce__controller_command *command)
+{
+    tierce__lock_take(&commands->lock);
+    if (command->is_reserved)
+        uncount(commands, command);
+    tierce__lock_drop(&commands->lock);
+}
+
 int tierce__controller_commands_submit(struct tierce__controller_commands *commands,
                                        struct tierce__controller_command *command)
 {
-    command->frame_bytes = 0;
+    size_t bytes = 0;
     for (size_t i = 0; i < command->count; i++)
-        command->frame_bytes += command->targets[i].frame.bytes;
+        bytes += command->targets[i].frame.bytes;
     tierce__lock_take(&commands->lock);
-    bool is_full = commands->command_count >= COMMANDS_MAX ||
-                   commands->target_count + command->count > TARGETS_MAX ||
-                   commands->frame_bytes + command->frame_bytes > commands->frames_max;
-    int rc = commands->is_stopping ? TIERCE_E_CLOSED : is_full ? TIERCE_E_LIMIT : 0;
+    TIERCE_ASSERT(!command->is_reserved || bytes <= command->frame_bytes);
+    if (command->is_reserved)
+        uncount(commands, command);
+    command->frame_bytes = bytes; /* fits, if more did */
+    int rc = reserve(commands, command);
     if (rc == 0) {
         command->deadline_ns = tierce__deadline_in_ms(commands->timeout_ms);
         command->is_cut = false;
         for (size_t i = 0; i < command->count; i++)
             command->targets[i].state = TIERCE__CONTROLLER_WAITS;
         tierce__list_push_back(&commands->arriving, &command->node);
-        commands->command_count++;
-        commands->target_count += command->count;
-        commands->frame_bytes += command->frame_bytes;
     }
     tierce__lock_drop(&commands->lock);
     if (rc == 0)

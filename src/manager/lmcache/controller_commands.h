@@ -46,6 +46,7 @@ struct tierce__controller_command {
     size_t frame_bytes;
     struct tierce__controller_target *targets;
     size_t count;
+    bool is_reserved;
     bool is_cut; /* the manager stopped before all had answered */
     /* Called once, on the thread, without locks; the command is the callee's again. */
     void (*done)(struct tierce__controller_command *command);
@@ -57,9 +58,17 @@ struct tierce__controller_command {
 TIERCE_MUSTUSE int tierce__controller_commands_start(struct tierce__controller_commands **out,
                                                      uint32_t timeout_ms, size_t frames_max);
 
-/* [transfer] command, unless it fails. Errors: TIERCE_E_LIMIT (64 commands,
- * TIERCE__CONTROLLER_TARGETS_MAX or frames_max at once: try again),
- * TIERCE_E_CLOSED (it stops). */
+/* Counts a command whose messages are not written yet, so that messages that cannot be sent are not
+ * written: `count` and `frame_bytes`, an upper bound, are set. Then the command must be submitted
+ * or cancelled. Errors: as of submit. */
+TIERCE_MUSTUSE int tierce__controller_commands_reserve(struct tierce__controller_commands *commands,
+                                                       struct tierce__controller_command *command);
+void tierce__controller_commands_cancel(struct tierce__controller_commands *commands,
+                                        struct tierce__controller_command *command);
+
+/* [transfer] command, unless it fails. One that was reserved fails only with TIERCE_E_CLOSED, and
+ * is not counted any more then. Errors: TIERCE_E_LIMIT (64 commands, TIERCE__CONTROLLER_TARGETS_MAX
+ * or frames_max at once: try again), TIERCE_E_CLOSED (it stops). */
 TIERCE_MUSTUSE int tierce__controller_commands_submit(struct tierce__controller_commands *commands,
                                                       struct tierce__controller_command *command);
 

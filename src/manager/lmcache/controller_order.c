@@ -17,6 +17,10 @@
 #include <string.h>
 
 #define METHOD_BYTES 32u
+/* At most, of a message besides its tokens: its texts, and the names of its fields. */
+#define TEXT_BYTES                                                                                 \
+    (TIERCE__CONTROLLER_EVENT_BYTES + 3u * TIERCE__CONTROLLER_LOCATION_BYTES + METHOD_BYTES +      \
+     TIERCE__CONTROLLER_PEER_BYTES + 256u)
 
 enum verb { CLEAR, PIN, COMPRESS, DECOMPRESS, MOVE, HEALTH };
 
@@ -221,12 +225,20 @@ static const char *peer_of(const struct tierce__controller_about *list, size_t c
     return NULL;
 }
 
+/* An upper bound of the bytes of the messages. */
+static size_t measure(const struct order *order, size_t count)
+{
+    size_t bytes = TEXT_BYTES;
+    for (size_t i = 0; i < order->token_count; i++)
+        bytes += tierce__msgpack_uint_bytes(order->tokens[i]);
+    return bytes * count;
+}
+
 /* Makes a target of each worker, at most TIERCE__CONTROLLER_TARGETS_MAX. False: `why`. */
 static bool aim(struct order *order, const struct tierce__controller_about *list, size_t count,
                 const struct tierce__controller_about *others, size_t other_count, char why[256])
 {
     struct tierce__controller_command *command = &order->command;
-    size_t bytes = 0;
     command->targets = tierce__calloc(count, sizeof(*command->targets));
     snprintf(why, 256, "no memory");
     if (command->targets == NULL)
@@ -249,16 +261,23 @@ static bool aim(struct order *order, const struct tierce__controller_about *list
             return false;
         }
         put_message(order, target, peer);
-        bytes += target->frame.bytes;
-        if (bytes > TIERCE__CONTROLLER_FRAMES_MAX)
-            snprintf(why, 256,
-                     "the messages of %zu tokens to %zu workers have more than %zu MiB: name fewer "
-                     "tokens",
-                     order->token_count, count, TIERCE__CONTROLLER_FRAMES_MAX >> 20);
-        if (target->frame.failed || bytes > TIERCE__CONTROLLER_FRAMES_MAX)
+        if (target->frame.failed)
             return false;
     }
     return true;
+}
+
+/* Why an order is not accepted now; nothing if rc is 0. */
+static void say_full(char why[256], uint32_t *status, int rc)
+{
+    if (rc == 0)
+        return;
+    snprintf(why, 256, "%s",
+             rc == TIERCE_E_LIMIT
+                 ? "there are 64 orders in progress, orders to 512 workers, or 256 MiB of "
+                   "messages to them: try again later"
+                 : "the manager stops");
+    *status = 503;
 }
 
 /* Sends the order to all workers of the instance. */
@@ -267,6 +286,7 @@ static void give(struct order *order)
     struct tierce__controller *controller = order->manager->lmcache.controller;
     struct tierce__controller_about *list = NULL, *others = NULL;
     size_t count = 0, other_count = 0;
+    struct tierce__controller_commands *commands = order->manager->lmcache.commands;
     char why[256] = "no memory";
     uint32_t status = 500;
     int rc = tierce__controller_list(controller, order->instance, &list, &count);
@@ -282,22 +302,34 @@ static void give(struct order *order)
                  count > other_count ? count : other_count, TIERCE__CONTROLLER_TARGETS_MAX);
         status = 409;
         rc = -EINVAL;
-    } else if (rc == 0 && !aim(order, list, count, others, other_count, why)) {
+    } else if (rc == 0 && measure(order, count) > TIERCE__CONTROLLER_FRAMES_MAX) {
+        snprintf(why, sizeof(why),
+                 "the messages of %zu tokens to %zu workers have more than %zu MiB: name fewer "
+                 "tokens",
+                 order->token_count, count, TIERCE__CONTROLLER_FRAMES_MAX >> 20);
+        status = 409;
+        rc = -EINVAL;
+    }
+    if (rc == 0) {
+        order->command.count = count;
+        order->command.frame_bytes = measure(order, count);
+        rc = tierce__controller_commands_reserve(commands, &order->command);
+        order->command.count = 0; /* no target yet */
+        say_full(why, &status, rc);
+    }
+    if (rc == 0 && !aim(order, list, count, others, other_count, why)) {
+        order->command.count = count;
+        tierce__controller_commands_cancel(commands, &order->command);
         status = order->row == &verbs[MOVE] && other_count < count ? 404 : 409;
         rc = -EINVAL;
     }
     tierce__free(list);
     tierce__free(others);
     if (rc == 0) {
-        rc = tierce__controller_commands_submit(order->manager->lmcache.commands, &order->command);
+        rc = tierce__controller_commands_submit(commands, &order->command);
         if (rc == 0)
             return;
-        snprintf(why, sizeof(why), "%s",
-                 rc == TIERCE_E_LIMIT
-                     ? "there are 64 orders in progress, orders to 512 workers, or 256 MiB of "
-                       "messages to them: try again later"
-                     : "the manager stops");
-        status = 503;
+        say_full(why, &status, rc);
     }
     fail(order, status, why);
 }

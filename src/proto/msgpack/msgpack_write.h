@@ -18,6 +18,15 @@
  */
 
 void tierce__msgpack_put_nil(struct tierce__line *line);
+/* The bytes that put_uint appends. */
+static inline size_t tierce__msgpack_uint_bytes(uint64_t value)
+{
+    return value < 128           ? 1
+           : value <= UINT8_MAX  ? 2
+           : value <= UINT16_MAX ? 3
+           : value <= UINT32_MAX ? 5
+                                 : 9;
+}
 void tierce__msgpack_put_uint(struct tierce__line *line, uint64_t value);
 void tierce__msgpack_put_int(struct tierce__line *line, int64_t value);
 void tierce__msgpack_put_bool(struct tierce__line *line, bool value);

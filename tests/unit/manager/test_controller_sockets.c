@@ -306,6 +306,16 @@ START_TEST(messages_of_orders_have_a_bound)
     tierce__line_put(&targets[1].frame, "x");
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[0]), 0);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[1]), TIERCE_E_LIMIT);
+    /* Messages that are not written yet count by their bound, until it is given back. */
+    struct tierce__controller_command planned = {.count = 1, .frame_bytes = 6};
+    ck_assert_int_eq(tierce__controller_commands_reserve(commands, &planned), TIERCE_E_LIMIT);
+    planned.frame_bytes = 5;
+    ck_assert_int_eq(tierce__controller_commands_reserve(commands, &planned), 0);
+    ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[2]), TIERCE_E_LIMIT);
+    tierce__controller_commands_cancel(commands, &planned);
+    tierce__controller_commands_cancel(commands, &planned); /* once */
+    list[2].frame_bytes = 5;
+    ck_assert_int_eq(tierce__controller_commands_reserve(commands, &list[2]), 0);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[2]), 0);
     tierce__controller_commands_stop(commands);
     ck_assert_int_eq(atomic_load(&done_count), 2);

@@ -380,7 +380,7 @@ START_TEST(a_move_to_another_worker)
     ck_assert_ptr_nonnull(strstr(get(number).message, "worker a: the mode is freeze; 2 chunks "
                                                       "were copied to worker b; worker a may "
                                                       "still hold them"));
-    ck_assert_int_eq(try_move(a, gone, false, &number), TIERCE_E_MISS);
+    ck_assert_int_eq(try_move(a, gone, false, &number), -ESRCH);
     ck_assert_int_eq(try_move(gone, b, false, &number), TIERCE_E_MISS);
     close_all();
 }
