@@ -10,6 +10,8 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/log/log.h"
+#include "store/coded/coded_connector.h"
 #include "store/remote/connector.h"
 #include "base/text/url.h"
 #include "engine/engine_config.h"
@@ -17,12 +19,14 @@
 #include "engine/invalidations.h"
 #include "engine/own_tiers.h"
 #include "engine/peer/peers.h"
+#include "engine/waterfall.h"
 #include "store/remote/lmcache_store.h"
 #include "store/remote/remote.h"
 
-#define CLOSE_MS    1000u
-#define REMOTES_MAX 6u
-#define QUEUE_SHARE 8u /* of memory, for each remote store, where nothing is said */
+#define CLOSE_MS            1000u
+#define REMOTES_MAX         6u
+#define QUEUE_SHARE         8u /* of memory, for each remote store, where nothing is said */
+#define CODED_STAGING_BYTES (64u << 20) /* at most, in each direction, or that share of memory */
 
 _Static_assert(REMOTES_MAX + 2 <= TIERCE__TIERS_MAX, "memory, disk and all remote stores fit");
 
@@ -53,6 +57,8 @@ static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
 /* The tier's parameters in a URL. */
 struct remote_params {
     bool read_only, is_lmcache;
+    bool has_codec;                            /* the URL states one */
+    const struct tierce__codec *codec;         /* NULL: none */
     char model[TIERCE__LMCACHE_MODEL_MAX + 1]; /* with layout=lmcache, as are all below */
     struct tierce__lmcache_names_opts names;
 };
@@ -91,14 +97,20 @@ static int take_params(struct remote_params *params, char *text,
         return rc;
     const char *read_only = tierce__url_param(&url, "read_only");
     const char *layout = tierce__url_param(&url, "layout");
+    const char *codec = tierce__url_param(&url, "codec");
     if (read_only != NULL && strcmp(read_only, "true") != 0 && strcmp(read_only, "false") != 0)
         rc = refuse(why, "read_only must be true or false");
+    else if (codec != NULL && strcmp(codec, "none") != 0 && strcmp(codec, "lossless") != 0)
+        rc = refuse(why, "codec must be none or lossless");
     else if (layout != NULL && strcmp(layout, "tierce") != 0 && strcmp(layout, "lmcache") != 0)
         rc = refuse(why, "layout must be tierce or lmcache");
     else if (layout != NULL && strcmp(layout, "lmcache") == 0)
         rc = take_lmcache(params, &url, why);
     params->read_only = read_only != NULL && strcmp(read_only, "true") == 0;
+    params->has_codec = codec != NULL;
+    params->codec = codec != NULL ? tierce__codec_find(codec) : NULL;
     drop_param(text, "read_only");
+    drop_param(text, "codec");
     for (size_t i = 0; i < (params->is_lmcache ? 4 : 1); i++)
         drop_param(text, lmcache[i]);
     tierce__url_clear(&url);
@@ -128,6 +140,64 @@ static int open_layout(struct tierce_engine *engine, struct tierce__connector **
     if (rc < 0)
         (void)below->ops->close(below, tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
     TIERCE_DASSERT(rc < 0 || *connector != below);
+    return rc;
+}
+
+static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
+{
+    return tierce__storage_alloc(arg, bytes);
+}
+
+/* Why a connector cannot store coded objects; NULL: it can. */
+static const char *no_codec(const struct tierce__connector *connector,
+                            const struct remote_params *params)
+{
+    if (params->is_lmcache)
+        return "codec is not possible with layout=lmcache, whose readers expect raw chunks";
+    if ((connector->caps & TIERCE__CONNECTOR_NO_PUT) != 0)
+        return "codec is not possible here: nothing is stored, and other engines send raw chunks";
+    if ((connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
+        return "codec is not possible here: objects are read whole, with a length that must be "
+               "known; omit it, or use codec=none";
+    return NULL;
+}
+
+/*
+ * Puts the connector that encodes and decodes above another one, which is closed where that fails;
+ * also without a codec, because the store may hold coded objects.
+ */
+static int open_coded(struct tierce_engine *engine, struct tierce__connector **connector,
+                      const struct tierce_config *config, const struct remote_params *params,
+                      const char *url, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct tierce__connector *below = *connector;
+    const char *reason = no_codec(below, params), *name = below->ops->scheme;
+    const char *set = tierce__engine_text(config, TIERCE__ENGINE_REMOTE_CODEC);
+    const struct tierce__codec *codec = params->has_codec ? params->codec : tierce__codec_find(set);
+    int rc = 0;
+    if (reason != NULL && params->codec != NULL)
+        rc = refuse(why, reason);
+    else if (reason != NULL && codec != NULL)
+        tierce__log(TIERCE_LOG_WARN, "codec_not_used",
+                    "tier=%s codec=%s effect=\"chunks are stored raw\" reason=\"%s\"", name,
+                    codec->name, reason);
+    if (rc == 0 && reason == NULL) {
+        uint64_t staging = engine->settings.memory_bytes / QUEUE_SHARE;
+        rc = tierce__coded_connector_open(
+            connector,
+            &(struct tierce__coded_connector_opts){
+                .size = sizeof(struct tierce__coded_connector_opts),
+                .connector = below,
+                .name = name,
+                .codec = codec,
+                .namespaces = engine->namespaces,
+                .alloc = alloc_coded,
+                .alloc_arg = engine,
+                .staging_bytes_max = staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES,
+                .no_pool = tierce__connector_needs_shared_pool(url)});
+    }
+    if (rc < 0)
+        (void)below->ops->close(below, tierce__deadline_in_ms(CLOSE_MS)); /* nothing is under way */
     return rc;
 }
 
@@ -182,6 +252,10 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
                                          .invalidated = tierce__invalidations_note,
                                          .invalidated_arg = &engine->levels[engine->level_count]},
         why);
+    struct tierce__connector *plain = rc == 0 ? connector : NULL;
+    if (rc == 0)
+        rc = open_coded(engine, &connector, config, &params, url, why);
+    bool decodes = rc == 0 && connector != plain;
     if (rc == 0)
         rc = open_layout(engine, &connector, &params, why);
     if (rc < 0)
@@ -215,6 +289,7 @@ static int open_remote(struct tierce_engine *engine, const struct tierce_config 
     engine->levels[engine->level_count - 1].store = number_store(url);
     engine->levels[engine->level_count - 1].queue_bytes = queue;
     engine->levels[engine->level_count - 1].connector = connector;
+    engine->levels[engine->level_count - 1].decodes = decodes;
     TIERCE_DASSERT(engine->levels[engine->level_count - 1].health.shared);
     return 0;
 }

@@ -30,6 +30,7 @@ struct tierce__level {
     uint64_t window_bytes;               /* that a prefetch may request ahead */
     struct tierce__tier *coded;          /* of a disk: the tier that encodes and decodes, for its
                                             statistics; else NULL */
+    bool decodes;                        /* of a remote store: `connector` encodes and decodes */
     uint64_t store;                      /* of a remote store: its number in tombstones */
     uint64_t queue_bytes;                /* of the chunks that may wait to be written */
     uint64_t unwritten_bytes;            /* of PUTs without an answer, and promised ones */

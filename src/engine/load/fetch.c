@@ -328,6 +328,11 @@ static bool is_invalid(int status)
     return status == TIERCE_E_CHECKSUM || status == TIERCE_E_FORMAT || status == TIERCE_E_VERSION;
 }
 
+static bool decodes(const struct tierce__level *level)
+{
+    return level->coded != NULL || level->decodes;
+}
+
 static void answer(struct fetch_segment *segment, int status)
 {
     struct tierce__fetch *fetch = segment->fetch;
@@ -336,7 +341,7 @@ static void answer(struct fetch_segment *segment, int status)
     size_t level = fetch->level;
     bool again = false;
     tierce__lock_take(lock_of(fetch));
-    bool is_wrong = is_invalid(status) && fetch->status == 0 && engine->levels[level].coded != NULL;
+    bool is_wrong = is_invalid(status) && fetch->status == 0 && decodes(&engine->levels[level]);
     TIERCE_DASSERT(segment->state == SEGMENT_READING && fetch->reading > 0);
     TIERCE_DASSERT(atomic_load_explicit(&fetch->bytes_asked, memory_order_relaxed) >=
                    segment->req.length);

@@ -5,12 +5,12 @@
 
 #include "base/assert.h"
 #include "engine/engine.h"
-#include "store/coded/coded_tier.h"
+#include "store/coded/coded_connector.h"
 
 #define RAW_HELP                                                                                   \
     "Chunks that the codec left unchanged: element (no known element type), longer (it would not " \
     "become shorter), behind (too many waited), memory (there was none), slow (decoding is "       \
-    "slower than the device)."
+    "slower than the device or link)."
 
 /* In the order of the page: rows of one metric lie together. */
 static const struct codec_row {
@@ -41,7 +41,7 @@ static const struct codec_row {
     RAW("memory", TIERCE__CODED_RAW_MEMORY),
     RAW("slow", TIERCE__CODED_RAW_SLOW),
     ROW("decoded_raw_bytes", decoded_raw_bytes, 1, "Bytes of layers that were decoded, after it."),
-    ROW("decoded_bytes", decoded_bytes, 1, "Bytes of these layers on disk."),
+    ROW("decoded_bytes", decoded_bytes, 1, "Bytes of these layers as they are stored."),
     ROW("decode_seconds", decode_ns, 1e-9, "Time of decoding, of all threads together."),
 #undef ROW
 #undef RAW
@@ -55,46 +55,77 @@ static uint64_t value_of(const struct tierce__coded_stats *stats, const struct c
     return value;
 }
 
-static bool read_stats(struct tierce_engine *engine, struct tierce__coded_stats *out)
+/* Whether a level encodes, or has decoded. */
+static bool read_stats(const struct tierce__level *level, struct tierce__coded_stats *out)
 {
-    for (size_t i = 1; i < engine->level_count; i++) {
-        if (engine->levels[i].coded == NULL)
-            continue;
-        tierce__coded_tier_stats(engine->levels[i].coded, out);
-        return out->codec != NULL || out->decoded_bytes > 0;
-    }
-    return false;
+    if (level->coded != NULL)
+        tierce__coded_tier_stats(level->coded, out);
+    else if (level->decodes)
+        tierce__coded_connector_stats(level->connector, out);
+    else
+        return false;
+    return out->codec != NULL || out->decoded_bytes > 0;
+}
+
+static void put_row(struct tierce__prometheus *text, const struct codec_row *row, const char *tier,
+                    const struct tierce__coded_stats *stats)
+{
+    const struct tierce__metric_tag tags[] = {{"tier", tier}, {"reason", row->reason}};
+    tierce__prometheus_put(
+        text, &(struct tierce__metric){.name = row->name,
+                                       .help = row->help,
+                                       .is_counter = true,
+                                       .value = (double)value_of(stats, row) * row->scale,
+                                       .tags = tags,
+                                       .tag_count = row->reason != NULL ? 2 : 1});
 }
 
 void tierce__codec_metrics(struct tierce_engine *engine, struct tierce__prometheus *text)
 {
-    struct tierce__coded_stats stats;
-    if (!read_stats(engine, &stats))
-        return;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        struct tierce__metric_tag tag = {"reason", rows[i].reason};
-        tierce__prometheus_put(
-            text,
-            &(struct tierce__metric){.name = rows[i].name,
-                                     .help = rows[i].help,
-                                     .is_counter = true,
-                                     .value = (double)value_of(&stats, &rows[i]) * rows[i].scale,
-                                     .tags = rows[i].reason != NULL ? &tag : NULL,
-                                     .tag_count = rows[i].reason != NULL});
+    struct tierce__coded_stats stats[TIERCE__TIERS_MAX];
+    bool has[TIERCE__TIERS_MAX] = {false};
+    for (size_t i = 1; i < engine->level_count; i++)
+        has[i] = read_stats(&engine->levels[i], &stats[i]);
+    for (size_t row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
+        for (size_t i = 1; i < engine->level_count; i++) {
+            if (has[i])
+                put_row(text, &rows[row], engine->levels[i].tier->ops->name, &stats[i]);
+        }
     }
 }
 
+static void write_stats(struct tierce__json_write *json, const char *tier,
+                        const struct tierce__coded_stats *stats)
+{
+    tierce__json_write_text(json, "tier", tier);
+    tierce__json_write_text(json, "name", stats->codec != NULL ? stats->codec->name : "none");
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        tierce__json_write_signed(json, rows[i].field, (int64_t)value_of(stats, &rows[i]));
+    /* 0: not known, because too little was read. */
+    tierce__json_write_signed(json, "device_bytes_per_s", (int64_t)stats->device_bytes_per_s);
+    tierce__json_write_signed(json, "decode_bytes_per_s", (int64_t)stats->decode_bytes_per_s);
+}
+
+/* `codec` is that of the disk, `remote_codecs` has those of remote stores. */
 void tierce__codec_status(struct tierce_engine *engine, struct tierce__json_write *json)
 {
     struct tierce__coded_stats stats;
-    if (!read_stats(engine, &stats))
-        return;
-    tierce__json_write_open(json, "codec", '{');
-    tierce__json_write_text(json, "name", stats.codec != NULL ? stats.codec->name : "none");
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        tierce__json_write_signed(json, rows[i].field, (int64_t)value_of(&stats, &rows[i]));
-    /* 0: not known, because too little was read. */
-    tierce__json_write_signed(json, "device_bytes_per_s", (int64_t)stats.device_bytes_per_s);
-    tierce__json_write_signed(json, "decode_bytes_per_s", (int64_t)stats.decode_bytes_per_s);
-    tierce__json_write_close(json, '}');
+    for (size_t i = 1; i < engine->level_count; i++) {
+        const struct tierce__level *level = &engine->levels[i];
+        if (level->coded == NULL || !read_stats(level, &stats))
+            continue;
+        tierce__json_write_open(json, "codec", '{');
+        write_stats(json, level->tier->ops->name, &stats);
+        tierce__json_write_close(json, '}');
+    }
+    tierce__json_write_open(json, "remote_codecs", '[');
+    for (size_t i = 1; i < engine->level_count; i++) {
+        const struct tierce__level *level = &engine->levels[i];
+        if (!level->decodes || !read_stats(level, &stats))
+            continue;
+        tierce__json_write_open(json, NULL, '{');
+        write_stats(json, level->tier->ops->name, &stats);
+        tierce__json_write_close(json, '}');
+    }
+    tierce__json_write_close(json, ']');
 }

@@ -6,8 +6,9 @@
 #include "base/text/prometheus.h"
 
 /*
- * The figures of the codec of an engine's disk, as metrics and as the object "codec" of its state.
- * An engine without disk.codec that has read no coded chunk has none.
+ * The figures of the codecs of an engine's disk and of its remote stores, as metrics and in its
+ * state: the object "codec" for the disk, the array "remote_codecs" for the others.
+ * A tier without a codec that has read no coded chunk has none.
  *
  * Thread: any. Does not block.
  */

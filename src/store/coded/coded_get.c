@@ -217,14 +217,14 @@ static bool is_of(const struct tierce__coded_get *g, const struct tierce__coded_
 static void note_head(struct tierce__coded_get *g)
 {
     uint64_t wanted = 0;
-    int rc = tierce__coded_head_fill(g->head, g->buf->data, g->inner.length, &wanted);
+    int rc = tierce__coded_parsed_fill(&g->head->parsed, g->buf->data, g->inner.length, &wanted);
     if (rc == TIERCE_E_LIMIT && wanted <= g->coded_bytes) {
         release_memory(g);
         g->inner.length = tierce__round_up(wanted, TIERCE__CHUNK_ALIGN);
         read_coded(g);
         return;
     }
-    if (rc == TIERCE_E_LIMIT || (rc == 0 && !is_of(g, &g->head->info)))
+    if (rc == TIERCE_E_LIMIT || (rc == 0 && !is_of(g, &g->head->parsed.info)))
         rc = TIERCE_E_FORMAT;
     end_head(g, rc);
 }
@@ -237,7 +237,7 @@ static void read_done(struct tierce__store_req *inner)
     g->device_was_late =
         inner->status == TIERCE_E_DEADLINE || tierce__now_ns() >= g->req->deadline_ns;
     tierce__lock_take(&t->lock);
-    tierce__coded_device_end(t, inner);
+    tierce__coded_speed_end(&t->speed, inner->status == 0 ? inner->length : 0);
     if (inner->status == 0 && !g->reads_head) {
         tierce__list_push_back(&t->ready, &g->node);
         tierce__cond_signal(&t->decode_cond);
@@ -276,12 +276,12 @@ static void read_coded(struct tierce__coded_get *g)
                                           .coded_bytes = g->coded_bytes,
                                           .stored = g->stored};
     tierce__lock_take(&t->lock);
-    tierce__coded_device_begin(t);
+    tierce__coded_speed_begin(&t->speed);
     tierce__lock_drop(&t->lock);
     if (tierce__coded_pass(t, &g->inner))
         return;
     tierce__lock_take(&t->lock);
-    tierce__coded_device_end(t, &g->inner);
+    tierce__coded_speed_end(&t->speed, 0);
     tierce__lock_drop(&t->lock);
     fail(g, TIERCE_E_CLOSED);
 }
@@ -291,31 +291,17 @@ static void read_coded(struct tierce__coded_get *g)
  * probe asks for such a range, and a head in memory does not prove that the device works. */
 static bool plan(struct tierce__coded_get *g)
 {
-    const struct tierce__coded_info *info = &g->head->info;
-    const uint8_t *bytes = g->head->bytes;
-    uint32_t layers = info->chunk.geometry.layer_count;
-    uint64_t at = info->chunk.extent.header_bytes, end = g->req->offset + g->req->length;
-    g->first = g->last = layers;
     TIERCE_DASSERT(g->buf == NULL || g->inner.length == g->coded_bytes);
-    for (uint32_t i = 0; i < layers && at < end; i++) {
-        at += tierce__coded_raw_bytes(info, bytes, i);
-        if (at <= g->req->offset)
-            continue;
-        if (g->first == layers)
-            g->first = i;
-        g->last = i + 1;
-    }
+    tierce__coded_range_plan(&g->range, &g->head->parsed, g->req->offset, g->req->length);
     if (g->buf != NULL)
         return false;
-    if (g->first == layers) {
+    if (g->range.from == g->range.to) {
         g->from = 0;
         g->inner.length = TIERCE__CHUNK_ALIGN;
         return !g->was_read;
     }
-    struct tierce__coded_layer first = tierce__coded_layer(info, bytes, g->first);
-    struct tierce__coded_layer last = tierce__coded_layer(info, bytes, g->last - 1);
-    g->from = first.offset / TIERCE__CHUNK_ALIGN * TIERCE__CHUNK_ALIGN;
-    g->inner.length = tierce__round_up(last.offset + last.bytes, TIERCE__CHUNK_ALIGN) - g->from;
+    g->from = g->range.from;
+    g->inner.length = g->range.to - g->range.from;
     TIERCE_ASSERT(g->from + g->inner.length <= g->coded_bytes);
     return true;
 }
@@ -356,68 +342,16 @@ static void advance(struct tierce__coded_get *g)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
-/* The part of raw bytes [at, at + length) that lies in the range, copied; NULL: zeroes. */
-static void copy_part(const struct tierce__store_req *req, uint64_t at, uint64_t length,
-                      const uint8_t *bytes)
-{
-    uint64_t from = at > req->offset ? at : req->offset;
-    uint64_t end = at + length, range_end = req->offset + req->length;
-    end = end < range_end ? end : range_end;
-    if (from >= end)
-        return;
-    if (bytes != NULL)
-        memcpy(req->buf->data + from, bytes + (from - at), end - from);
-    else
-        memset(req->buf->data + from, 0, end - from);
-}
-
-static int decode_layer(const struct tierce__coded_get *g, uint32_t index, uint64_t at,
-                        uint64_t length)
-{
-    const struct tierce__store_req *req = g->req;
-    const struct tierce__coded_head *head = g->head;
-    struct tierce__coded_layer layer = tierce__coded_layer(&head->info, head->bytes, index);
-    const uint8_t *coded = g->buf->data + (layer.offset - g->from);
-    if (at >= req->offset && at + length <= req->offset + req->length)
-        return tierce__coded_decode_to(req->buf->data + at, &head->info, head->bytes, index, coded);
-    uint8_t *whole = tierce__alloc_aligned(64, tierce__round_up(length, 64));
-    if (whole == NULL)
-        return TIERCE_E_FULL;
-    int rc = tierce__coded_decode_to(whole, &head->info, head->bytes, index, coded);
-    if (rc == 0)
-        copy_part(req, at, length, whole);
-    tierce__free(whole);
-    return rc;
-}
-
-static int decode(const struct tierce__coded_get *g, uint64_t *raw_bytes, uint64_t *coded_bytes)
-{
-    const struct tierce__coded_info *info = &g->head->info;
-    uint64_t at = info->chunk.extent.header_bytes;
-    uint64_t end = at + info->chunk.extent.payload_bytes;
-    copy_part(g->req, 0, at, g->head->raw_header);
-    copy_part(g->req, end, g->raw_bytes - end, NULL);
-    for (uint32_t i = 0; i < g->last; i++) {
-        uint64_t length = tierce__coded_raw_bytes(info, g->head->bytes, i);
-        int rc = i >= g->first ? decode_layer(g, i, at, length) : 0;
-        if (rc < 0)
-            return rc;
-        if (i >= g->first) {
-            *raw_bytes += length;
-            *coded_bytes += tierce__coded_layer(info, g->head->bytes, i).bytes;
-        }
-        at += length;
-    }
-    return 0;
-}
-
 static void serve(struct tierce__coded_get *g)
 {
     struct tierce__coded_tier *t = g->tier;
     uint64_t raw_bytes = 0, coded_bytes = 0, begun = tierce__now_ns();
     int rc = TIERCE_E_DEADLINE;
     if (begun < g->req->deadline_ns)
-        rc = decode(g, &raw_bytes, &coded_bytes);
+        rc = tierce__coded_range_decode(&g->range, &g->head->parsed, g->req,
+                                        g->buf != NULL ? g->buf->data + (g->range.from - g->from)
+                                                       : NULL,
+                                        &raw_bytes, &coded_bytes);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&t->lock);
     if (rc == 0) {
@@ -503,7 +437,7 @@ static void raw_done(struct tierce__store_req *inner)
     int status = inner->status;
     uint64_t stored = g->stored;
     tierce__lock_take(&t->lock);
-    tierce__coded_device_end(t, inner);
+    tierce__coded_speed_end(&t->speed, status == 0 ? inner->length : 0);
     tierce__lock_drop(&t->lock);
     req->repeats = inner->repeats;
     req->connected = inner->connected;
@@ -526,12 +460,12 @@ static int begin_raw(struct tierce__coded_tier *t, struct tierce__store_req *req
     g->inner.done = raw_done;
     g->inner.arg = g;
     tierce__lock_take(&t->lock);
-    tierce__coded_device_begin(t);
+    tierce__coded_speed_begin(&t->speed);
     tierce__lock_drop(&t->lock);
     if (tierce__coded_pass(t, &g->inner))
         return 0;
     tierce__lock_take(&t->lock);
-    tierce__coded_device_end(t, &g->inner);
+    tierce__coded_speed_end(&t->speed, 0);
     tierce__lock_drop(&t->lock);
     tierce__free(g);
     return TIERCE_E_CLOSED;
@@ -543,7 +477,8 @@ static bool start_decoders(struct tierce__coded_tier *t)
     tierce__lock_assert_held(&t->lock);
     if (tierce__coded_pool(t) < 0)
         return false;
-    int rc = tierce__threads_start(&t->decoders, t->decode_threads, tierce__coded_decoder_main, t);
+    int rc =
+        tierce__threads_start(&t->decoders, t->speed.decode_threads, tierce__coded_decoder_main, t);
     t->decoders_run = rc == 0 || t->decoders.count > 0; /* fewer are enough */
     if (!t->decoders_run)
         tierce__threads_join(&t->decoders); /* so that the next get can start them */

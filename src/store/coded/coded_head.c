@@ -3,16 +3,13 @@
 #include "base/assert.h"
 #include "store/coded/coded_private.h"
 
-#include <errno.h>
-#include <string.h>
-
 /* Heads of coded objects: kept for the ranges that follow. The number of a stored object is never
  * used again, so a head cannot be that of a later object of the same key. */
 
 static void free_head(struct tierce__coded_head *head)
 {
     tierce__list_remove(&head->node);
-    tierce__free(head->bytes);
+    tierce__coded_parsed_fini(&head->parsed);
     tierce__free(head);
 }
 
@@ -67,37 +64,6 @@ void tierce__coded_head_leave(struct tierce__coded_tier *t, struct tierce__coded
         t->head_count--;
         free_head(oldest);
     }
-}
-
-int tierce__coded_head_fill(struct tierce__coded_head *head, const uint8_t *object,
-                            uint64_t available, uint64_t *bytes)
-{
-    struct tierce__coded_info info;
-    int rc = tierce__coded_parse(&info, object, available);
-    if (rc == TIERCE_E_LIMIT && available >= TIERCE__CHUNK_FIXED) {
-        uint64_t header = tierce__chunk_header_bytes(object);
-        struct tierce__chunk_info chunk;
-        uint32_t codec;
-        *bytes = header;
-        if (header <= available &&
-            tierce__chunk_parse_coded(&chunk, &codec, object, available) == 0)
-            *bytes = tierce__coded_head_bytes(&chunk);
-        if (*bytes <= available)
-            return TIERCE_E_FORMAT;
-    }
-    if (rc < 0)
-        return rc;
-    uint64_t header_bytes = info.chunk.extent.header_bytes;
-    uint8_t *copy = tierce__alloc_aligned(64, info.head_bytes + header_bytes);
-    if (copy == NULL)
-        return TIERCE_E_FULL;
-    memcpy(copy, object, info.head_bytes);
-    tierce__free(head->bytes); /* of an object that another's header claimed to be */
-    head->bytes = copy;
-    head->raw_header = copy + info.head_bytes;
-    tierce__coded_restore_header(head->raw_header, &info, copy);
-    head->info = info;
-    return 0;
 }
 
 void tierce__coded_heads_free(struct tierce__coded_tier *t)

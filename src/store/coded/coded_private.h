@@ -4,8 +4,7 @@
 
 #include "base/threads/lock.h"
 #include "base/threads/threads.h"
-#include "core/chunk/coded.h"
-#include "store/coded/coded_tier.h"
+#include "store/coded/coded_parts.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,13 +16,13 @@
  *   coded_put.c    chunks that are encoded
  *   coded_get.c    ranges that are decoded
  *   coded_head.c   heads of coded objects
+ *   coded_parts.h  the parts that a connector with coded objects has too
  *
  * The lock guards every field that is not constant after open. It is not held over a call of the
  * inner tier, of alloc, of done, or of a buffer's release.
  */
 
-#define TIERCE__CODED_MAGIC  0x43444354u
-#define TIERCE__CODED_NS_MAX 65536u /* namespaces of a process */
+#define TIERCE__CODED_MAGIC 0x43444354u
 
 /* ---- puts ---- */
 
@@ -51,7 +50,7 @@ struct tierce__coded_put {
 
 /* ---- gets ---- */
 
-/* The head of a stored object. Its bytes are a copy, so that they stay those that were parsed. */
+/* The head of a stored object. */
 struct tierce__coded_head {
     struct tierce__list node; /* among `heads`, the one taken last at the end */
     struct tierce__key key;
@@ -59,9 +58,7 @@ struct tierce__coded_head {
     uint32_t reference_count;
     bool reading; /* a get is reading it; others wait in `parked` */
     bool ready;
-    struct tierce__coded_info info;
-    uint8_t *bytes;      /* [info.head_bytes] */
-    uint8_t *raw_header; /* [header_bytes] of the raw object */
+    struct tierce__coded_parsed parsed;
 };
 
 #define TIERCE__CODED_HEADS_MAX 64u /* kept although no get uses them */
@@ -76,8 +73,8 @@ struct tierce__coded_get {
     struct tierce__buf *buf; /* coded bytes [from, from + inner.length) of the object */
     uint64_t raw_bytes, coded_bytes, stored; /* of the object */
     uint64_t from;
-    uint64_t staged;      /* bytes that count against staging_bytes_max */
-    uint32_t first, last; /* layers [first, last) lie in the range, at least in part */
+    uint64_t staged; /* bytes that count against staging_bytes_max */
+    struct tierce__coded_range range;
     bool reads_head;
     bool was_read;        /* the device has answered a read of its own */
     bool device_was_late; /* to such a read, measured by the deadline */
@@ -99,15 +96,12 @@ struct tierce__coded_tier {
     struct tierce__tier *inner;
     struct tierce__tier_ops ops; /* the inner tier's name and abilities */
     const struct tierce__codec *codec;
-    struct tierce__namespaces *namespaces;
     struct tierce__buf *(*alloc)(void *arg, uint64_t bytes);
     void *alloc_arg;
     uint64_t queue_bytes_max, staging_bytes_max;
-    uint32_t decode_threads;
-    double measured_bytes;
     bool no_pool;
-    _Atomic bool has_recoded;  /* chunks may change their form */
-    _Atomic uint8_t *elements; /* by namespace: 0: not known yet, or the element + 1 */
+    _Atomic bool has_recoded; /* chunks may change their form */
+    struct tierce__coded_elements elements;
 
     struct tierce__lock lock;
     struct tierce__cond encode_cond, decode_cond;
@@ -142,10 +136,7 @@ struct tierce__coded_tier {
     uint64_t next_deadline; /* a lower bound of the deadlines in these lists */
 
     struct tierce__coded_stats stats;
-    uint32_t device_reading; /* reads that the inner tier has */
-    uint64_t device_since_ns;
-    double device_bytes, device_s; /* lately */
-    bool slow_is_told;
+    struct tierce__coded_speed speed;
 };
 
 /* ---- coded_put.c ---- */
@@ -171,10 +162,6 @@ void *tierce__coded_decoder_main(void *arg);
 struct tierce__coded_head *tierce__coded_head_take(struct tierce__coded_tier *t,
                                                    const struct tierce__key *key, uint64_t stored);
 void tierce__coded_head_leave(struct tierce__coded_tier *t, struct tierce__coded_head *head);
-/* Fills in a head from the first bytes of an object. TIERCE_E_LIMIT: *bytes is how many are
- * needed. No lock. */
-TIERCE_MUSTUSE int tierce__coded_head_fill(struct tierce__coded_head *head, const uint8_t *object,
-                                           uint64_t available, uint64_t *bytes);
 void tierce__coded_heads_free(struct tierce__coded_tier *t);
 
 /* ---- coded_tier.c ---- */
@@ -186,16 +173,6 @@ struct tierce__buf *tierce__coded_alloc(struct tierce__coded_tier *t, uint64_t b
 
 /* Calls the inner tier, which close waits for. False: the tier closes. */
 bool tierce__coded_pass(struct tierce__coded_tier *t, struct tierce__store_req *inner);
-/* A read of the device begins and ends. Under the lock. */
-void tierce__coded_device_begin(struct tierce__coded_tier *t);
-void tierce__coded_device_end(struct tierce__coded_tier *t, const struct tierce__store_req *inner);
-/* Whether decoding is slower than the device. Under the lock. */
-bool tierce__coded_is_slow(const struct tierce__coded_tier *t);
-/* Logs it, with these speeds. No lock. */
-void tierce__coded_log_slow(const struct tierce__codec *codec, double decode, double device);
-/* The speeds in bytes a second, 0: not known. Under the lock. */
-double tierce__coded_decode_speed(const struct tierce__coded_tier *t);
-double tierce__coded_device_speed(const struct tierce__coded_tier *t);
 /* Whether the inner tier stores a chunk: a lookup of one key, which a disk answers at once from its
  * index. Returns `found`, or the lookup's error. No lock. */
 TIERCE_MUSTUSE int tierce__coded_look(struct tierce__coded_tier *t, struct tierce__store_req *look,

@@ -2,7 +2,6 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "core/key/namespace.h"
 #include "store/coded/coded_private.h"
 
 #include <errno.h>
@@ -19,34 +18,6 @@ static struct tierce__coded_put *put_of(struct tierce__list *node)
     return TIERCE__CONTAINER_OF(node, struct tierce__coded_put, node);
 }
 
-/* ---- the element of a namespace -------------------------------------------------------------- */
-
-static enum tierce__element read_element(struct tierce__coded_tier *t, uint32_t ns, bool *known)
-{
-    struct tierce__namespace_read read;
-    const char *text = tierce__namespaces_text(t->namespaces, ns);
-    *known = text != NULL; /* another process may have stored the text by the next put */
-    if (text == NULL || tierce__namespace_read(&read, text) < 0)
-        return TIERCE__ELEMENT_RAW;
-    enum tierce__element element = tierce__element_of_dtype(read.ns.kv_dtype);
-    tierce__namespace_read_fini(&read);
-    return element;
-}
-
-static enum tierce__element element_of(struct tierce__coded_tier *t, uint32_t ns)
-{
-    TIERCE_ASSERT(ns < TIERCE__CODED_NS_MAX);
-    /* relaxed: threads that find the same text read the same element. */
-    uint8_t noted = atomic_load_explicit(&t->elements[ns], memory_order_relaxed);
-    if (noted > 0)
-        return (enum tierce__element)(noted - 1);
-    bool known;
-    enum tierce__element element = read_element(t, ns, &known);
-    if (known)
-        atomic_store_explicit(&t->elements[ns], (uint8_t)(element + 1), memory_order_relaxed);
-    return element;
-}
-
 /* ---- begin ----------------------------------------------------------------------------------- */
 
 static bool is_sane(const struct tierce__store_req *req)
@@ -60,7 +31,7 @@ static enum tierce__coded_raw stays_raw(struct tierce__coded_tier *t, enum tierc
 {
     if (element == TIERCE__ELEMENT_RAW)
         return TIERCE__CODED_RAW_ELEMENT;
-    if (tierce__coded_is_slow(t))
+    if (tierce__coded_speed_is_slow(&t->speed, &t->stats))
         return TIERCE__CODED_RAW_SLOW;
     return t->queued_bytes > t->queue_bytes_max / 2 ? TIERCE__CODED_RAW_BEHIND : TIERCE__CODED_RAWS;
 }
@@ -104,14 +75,16 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
 {
     if (t->codec == NULL || !is_sane(req))
         return false;
-    enum tierce__element element = element_of(t, req->keys[0].ns);
+    enum tierce__element element = tierce__coded_element_of(&t->elements, req->keys[0].ns);
     tierce__lock_take(&t->lock);
     enum tierce__coded_raw why = stays_raw(t, element);
     /* Once. The tier may be gone when it is logged, after the lock. */
-    bool logs = why == TIERCE__CODED_RAW_SLOW && !t->slow_is_told;
-    t->slow_is_told |= logs;
+    bool logs = why == TIERCE__CODED_RAW_SLOW && !t->speed.is_told;
+    t->speed.is_told |= logs;
     const struct tierce__codec *codec = t->codec;
-    double decode = tierce__coded_decode_speed(t), device = tierce__coded_device_speed(t);
+    const char *name = t->ops.name;
+    double decode = tierce__coded_speed_of_decoding(&t->speed, &t->stats);
+    double device = tierce__coded_speed_of_device(&t->speed);
     bool must_queue = !tierce__list_empty(&t->puts); /* behind chunks that may be its parents */
     bool passes = t->closing || (why != TIERCE__CODED_RAWS && !must_queue);
     struct tierce__coded_put *p = NULL;
@@ -126,7 +99,7 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
         t->stats.raw_chunks[why]++;
     tierce__lock_drop(&t->lock);
     if (logs)
-        tierce__coded_log_slow(codec, decode, device);
+        tierce__coded_log_slow(name, codec, decode, device);
     if (p != NULL || passes)
         return p != NULL;
     req->status = TIERCE_E_FULL;
@@ -292,7 +265,7 @@ uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf
 {
     struct tierce__coded_tier *t = (struct tierce__coded_tier *)tier;
     TIERCE_CHECK_MAGIC(t, TIERCE__CODED_MAGIC);
-    enum tierce__element element = element_of(t, source->ns);
+    enum tierce__element element = tierce__coded_element_of(&t->elements, source->ns);
     *coded = NULL;
     *why = TIERCE__CODED_RAW_ELEMENT;
     if (element == TIERCE__ELEMENT_RAW)

@@ -3,17 +3,13 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "base/log/log.h"
 #include "store/coded/coded_private.h"
 
 #include <errno.h>
 
-#define STAGING_BYTES  (64u << 20)
-#define POOL_MIN       (1u << 20)
-#define STAGED_MAX     1024u /* buffers */
-#define MEASURED_BYTES (64u << 20)
-/* After so many bytes older reads count half. */
-#define RECENT_BYTES (1024.0 * 1048576)
+#define STAGING_BYTES (64u << 20)
+#define POOL_MIN      (1u << 20)
+#define STAGED_MAX    1024u /* buffers */
 
 static struct tierce__coded_tier *tier_of(struct tierce__tier *tier)
 {
@@ -98,60 +94,6 @@ int tierce__coded_tier_form(struct tierce__tier *tier, const struct tierce__key 
         return found < 0 ? found : TIERCE_E_MISS;
     *coded_bytes = look.coded_bytes;
     return 0;
-}
-
-void tierce__coded_device_begin(struct tierce__coded_tier *t)
-{
-    tierce__lock_assert_held(&t->lock);
-    if (t->device_reading++ == 0)
-        t->device_since_ns = tierce__now_ns();
-}
-
-void tierce__coded_device_end(struct tierce__coded_tier *t, const struct tierce__store_req *inner)
-{
-    uint64_t now = tierce__now_ns();
-    tierce__lock_assert_held(&t->lock);
-    TIERCE_ASSERT(t->device_reading > 0);
-    t->device_reading--;
-    t->device_s += (double)(now - t->device_since_ns) / 1e9;
-    t->device_since_ns = now;
-    if (inner->status == 0)
-        t->device_bytes += (double)inner->length;
-    if (t->device_bytes < RECENT_BYTES)
-        return;
-    t->device_bytes /= 2;
-    t->device_s /= 2;
-}
-
-double tierce__coded_device_speed(const struct tierce__coded_tier *t)
-{
-    return t->device_bytes >= t->measured_bytes && t->device_s > 0 ? t->device_bytes / t->device_s
-                                                                   : 0;
-}
-
-double tierce__coded_decode_speed(const struct tierce__coded_tier *t)
-{
-    const struct tierce__coded_stats *s = &t->stats;
-    if ((double)s->decoded_raw_bytes < t->measured_bytes || s->decode_ns == 0)
-        return 0;
-    return (double)s->decoded_raw_bytes / ((double)s->decode_ns / 1e9) * t->decode_threads;
-}
-
-/* While a chunk is decoded the next is read, so a load takes as long as the slower of the two. */
-bool tierce__coded_is_slow(const struct tierce__coded_tier *t)
-{
-    double device = tierce__coded_device_speed(t), decode = tierce__coded_decode_speed(t);
-    tierce__lock_assert_held(&t->lock);
-    return device > 0 && decode > 0 && decode < device;
-}
-
-void tierce__coded_log_slow(const struct tierce__codec *codec, double decode, double device)
-{
-    TIERCE_DASSERT(!tierce__lock_holds_any());
-    tierce__log(TIERCE_LOG_WARN, "codec_not_used",
-                "codec=%s decode_MBps=%.0f device_MBps=%.0f effect=\"new chunks stay raw, because "
-                "decoding them would make loads slower\"",
-                codec->name, decode / 1e6, device / 1e6);
 }
 
 /* ---- submit ---------------------------------------------------------------------------------- */
@@ -250,8 +192,8 @@ void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_st
     tierce__lock_take(&t->lock);
     *out = t->stats;
     out->codec = t->codec;
-    out->device_bytes_per_s = tierce__coded_device_speed(t);
-    out->decode_bytes_per_s = tierce__coded_decode_speed(t);
+    out->device_bytes_per_s = tierce__coded_speed_of_device(&t->speed);
+    out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&t->speed, &t->stats);
     tierce__lock_drop(&t->lock);
 }
 
@@ -265,7 +207,7 @@ static void free_tier(struct tierce__coded_tier *t)
     tierce__cond_fini(&t->decode_cond);
     tierce__cond_fini(&t->idle_cond);
     tierce__pool_destroy(t->pool);
-    tierce__free(t->elements);
+    tierce__coded_elements_fini(&t->elements);
     t->magic = 0;
     tierce__free(t);
 }
@@ -338,25 +280,21 @@ int tierce__coded_tier_open(struct tierce__tier **out, const struct tierce__code
     struct tierce__coded_tier *t = tierce__calloc(1, sizeof(*t));
     if (t == NULL)
         return -ENOMEM;
-    t->elements = tierce__calloc(TIERCE__CODED_NS_MAX, sizeof(*t->elements));
-    if (t->elements == NULL) {
+    int rc = tierce__coded_elements_init(&t->elements, opts->namespaces);
+    if (rc < 0) {
         tierce__free(t);
-        return -ENOMEM;
+        return rc;
     }
     init_lists(t);
     t->magic = TIERCE__CODED_MAGIC;
     t->inner = opts->tier;
     t->codec = opts->codec;
-    t->namespaces = opts->namespaces;
     t->no_pool = opts->no_pool;
     t->alloc = opts->alloc;
     t->alloc_arg = opts->alloc_arg;
     t->queue_bytes_max = opts->queue_bytes_max > 0 ? opts->queue_bytes_max : STAGING_BYTES;
     t->staging_bytes_max = opts->staging_bytes_max > 0 ? opts->staging_bytes_max : STAGING_BYTES;
-    t->measured_bytes = (double)(opts->measured_bytes > 0 ? opts->measured_bytes : MEASURED_BYTES);
-    t->decode_threads = tierce__processors() > 1 ? 2 : 1;
-    if (opts->decode_threads > 0)
-        t->decode_threads = opts->decode_threads;
+    tierce__coded_speed_init(&t->speed, opts->measured_bytes, opts->decode_threads);
     t->ops = (struct tierce__tier_ops){.name = opts->tier->ops->name,
                                        .caps = opts->tier->ops->caps,
                                        .read_bytes = opts->tier->ops->read_bytes,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine whose disk has a codec: chunks come back, damage is a miss, the choice can change. */
+/* An engine whose disk or remote store has a codec: chunks come back, damage is a miss, the choice
+ * can change. */
 #define FX_CHUNK_BLOCKS 16u /* long enough to become shorter */
 #define FX_KV_DTYPE     "bfloat16"
 #include "base/alloc.h"
@@ -8,7 +9,7 @@
 #include "engine/observe/engine_metrics.h"
 #include "engine_fixture.h"
 #include "silent_log.h"
-#include "store/coded/coded_tier.h"
+#include "store/coded/coded_connector.h"
 #include "wait_for.h"
 
 #include <fcntl.h>
@@ -63,7 +64,8 @@ START_TEST(chunks_come_back_whatever_the_codec_is_now)
     size_t bytes;
     char *page = tierce__engine_metrics(fx.engine, &bytes);
     ck_assert_ptr_nonnull(strstr(page, "tierce_codec_encoded_chunks_total"));
-    ck_assert_ptr_nonnull(strstr(page, "tierce_codec_raw_chunks_total{reason=\"longer\"}"));
+    ck_assert_ptr_nonnull(
+        strstr(page, "tierce_codec_raw_chunks_total{tier=\"disk\",reason=\"longer\"}"));
     tierce__free(page);
     restart(raw);
     ck_assert_uint_eq(fx_found(&fx, chain, 70, 0, 0, NULL), 70);
@@ -177,6 +179,85 @@ START_TEST(a_damaged_chunk_is_a_miss_and_leaves)
 }
 END_TEST
 
+/* An engine without a disk, with a folder as its remote store. */
+static void open_remote(const char *folder, const char *codec)
+{
+    char url[200];
+    snprintf(url, sizeof(url), "file://%s%s", folder, codec);
+    const char *const sets[] = {"remote.urls", url, "remote.codec", "lossless", NULL};
+    fx_open(&fx, false, sets);
+}
+
+static int64_t load_remote(const struct tierce_chain *chain, size_t blocks)
+{
+    uint8_t origins[FX_BLOCKS];
+    fx_wipe(&fx);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, blocks, ids);
+    int64_t loaded = tierce_load(fx.view, &what, origins);
+    for (size_t b = 0; loaded >= 0 && b < blocks; b++)
+        ck_assert(origins[b] == TIERCE_ORIGIN_FAILED ||
+                  (origins[b] == TIERCE_ORIGIN_REMOTE && fx_right(&fx, chain, b, ids[b])));
+    return loaded;
+}
+
+/* The codec in the URL of a store counts more than remote.codec. */
+START_TEST(a_remote_store_has_coded_and_raw_chunks)
+{
+    char folder[] = "/tmp/tierce-remote-codec-XXXXXX";
+    struct tierce__coded_stats stats;
+    temp_folder_make(folder);
+    open_remote(folder, "");
+    struct tierce_chain *chain = fx_chain(&fx, 1, 64, 0), *longer = fx_chain(&fx, 1, 128, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 64, ids, true), 64);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    tierce__coded_connector_stats(fx.engine->levels[1].connector, &stats);
+    ck_assert_uint_eq(stats.encoded_chunks, 4);
+    ck_assert_uint_lt(stats.encoded_bytes, stats.encoded_raw_bytes);
+    fx_close(&fx);
+    /* A reader without a codec, which adds raw chunks behind the coded ones. */
+    open_remote(folder, "?codec=none");
+    ck_assert_uint_eq(fx_found(&fx, chain, 64, 0, 0, NULL), 64);
+    ck_assert_int_eq(load_remote(chain, 64), 64);
+    ck_assert_int_eq(fx_store(&fx, longer, 128, ids, false), 64);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    tierce__coded_connector_stats(fx.engine->levels[1].connector, &stats);
+    ck_assert_uint_eq(stats.encoded_chunks, 0);
+    ck_assert_uint_gt(stats.decoded_raw_bytes, stats.decoded_bytes);
+    fx_close(&fx);
+    open_remote(folder, "?codec=lossless");
+    ck_assert_uint_eq(fx_found(&fx, longer, 128, 0, 0, NULL), 128);
+    ck_assert_int_eq(load_remote(longer, 128), 128);
+    size_t bytes;
+    char *page = tierce__engine_metrics(fx.engine, &bytes);
+    ck_assert_ptr_nonnull(strstr(page, "tierce_codec_decoded_bytes_total{tier=\"file\"}"));
+    tierce__free(page);
+    tierce_chain_destroy(longer);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+    temp_folder_remove(folder);
+}
+END_TEST
+
+START_TEST(a_codec_that_is_not_possible_is_an_error)
+{
+    static const char *const urls[] = {"lm://127.0.0.1:1?codec=lossless",
+                                       "redis://127.0.0.1:1?codec=zstd"};
+    for (size_t i = 0; i < 2; i++) {
+        struct tierce_config *config;
+        struct tierce_engine *engine;
+        char why[TIERCE_CONFIG_ERROR_BYTES];
+        ck_assert_int_eq(tierce_config_create(&config), 0);
+        ck_assert_int_eq(tierce_config_set(config, "memory.size", "16MiB", why), 0);
+        ck_assert_int_eq(tierce_config_set(config, "remote.urls", urls[i], why), 0);
+        ck_assert_int_eq(tierce_engine_open(&engine, config, why), TIERCE_E_CONFIG);
+        ck_assert_msg(strstr(why, "codec") != NULL, "%s", why);
+        tierce_config_destroy(config);
+    }
+}
+END_TEST
+
 CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
            .tests = {chunks_come_back_whatever_the_codec_is_now, chunks_are_compressed_by_order,
-                     a_damaged_chunk_is_a_miss_and_leaves})
+                     a_damaged_chunk_is_a_miss_and_leaves, a_remote_store_has_coded_and_raw_chunks,
+                     a_codec_that_is_not_possible_is_an_error})

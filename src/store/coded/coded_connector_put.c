@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "store/coded/coded_connector_private.h"
+
+/*
+ * Chunks on their way to a store. One thread encodes them and passes them on, raw ones too. The
+ * tier above keeps puts and deletions of a name in order, and a prefix before its suffix, so
+ * nothing here has to.
+ */
+
+static struct tierce__coded_upload *upload_of(struct tierce__list *node)
+{
+    return TIERCE__CONTAINER_OF(node, struct tierce__coded_upload, node);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static void end_upload(struct tierce__coded_upload *p)
+{
+    struct tierce__coded_connector *c = p->connector;
+    tierce__buf_release(p->coded);
+    tierce__lock_take(&c->lock);
+    TIERCE_ASSERT(c->put_staging >= p->staged && c->put_count > 0);
+    c->put_staging -= p->staged;
+    c->put_count--;
+    tierce__cond_signal(&c->encode_cond);
+    tierce__coded_connector_tell_idle(c);
+    tierce__lock_drop(&c->lock);
+    tierce__free(p);
+}
+
+static void answer(struct tierce__coded_upload *p, int status)
+{
+    struct tierce__store_req *req = p->req;
+    req->status = status;
+    req->repeats = true; /* a deadline that passed here is not the store's failure */
+    req->done(req);
+    end_upload(p);
+}
+
+static void has_stored(struct tierce__store_req *inner)
+{
+    struct tierce__coded_upload *p = inner->arg;
+    struct tierce__coded_connector *c = p->connector;
+    struct tierce__store_req *req = p->req;
+    tierce__lock_take(&c->lock);
+    tierce__coded_object_forget(c, req->names);
+    tierce__lock_drop(&c->lock);
+    req->found = inner->found;
+    req->repeats = inner->repeats;
+    req->connected = inner->connected;
+    req->status = inner->status;
+    req->done(req);
+    end_upload(p);
+}
+
+void tierce__coded_connector_cancel_puts(struct tierce__coded_connector *c)
+{
+    struct tierce__list all;
+    tierce__list_init(&all);
+    tierce__lock_take(&c->lock);
+    TIERCE__LIST_FOR_EACH_SAFE (it, after, &c->puts) {
+        tierce__list_remove(it);
+        tierce__list_push_back(&all, it);
+    }
+    tierce__lock_drop(&c->lock);
+    while (!tierce__list_empty(&all)) {
+        struct tierce__coded_upload *p = upload_of(all.next);
+        tierce__list_remove(&p->node);
+        answer(p, TIERCE_E_CANCELLED);
+    }
+}
+
+/* ---- encoding -------------------------------------------------------------------------------- */
+
+/* Why an object stays raw; TIERCE__CODED_RAWS: it is to be encoded. */
+static enum tierce__coded_raw stays_raw(struct tierce__coded_connector *c,
+                                        const struct tierce__store_req *req,
+                                        struct tierce__chunk_info *info,
+                                        enum tierce__element *element)
+{
+    *element = TIERCE__ELEMENT_RAW;
+    if (tierce__chunk_parse(info, req->buf->data, req->length) < 0 ||
+        info->extent.object_bytes != req->length)
+        return TIERCE__CODED_RAW_LONGER;
+    int64_t ns = tierce__namespaces_find(c->elements.namespaces, info->ns_digest);
+    if (ns >= 0)
+        *element = tierce__coded_element_of(&c->elements, (uint32_t)ns);
+    return *element == TIERCE__ELEMENT_RAW ? TIERCE__CODED_RAW_ELEMENT : TIERCE__CODED_RAWS;
+}
+
+/* Encodes an object; p->coded stays NULL if it stays raw. Returns the coded length. */
+static uint64_t encode(struct tierce__coded_upload *p)
+{
+    struct tierce__coded_connector *c = p->connector;
+    const struct tierce__store_req *req = p->req;
+    struct tierce__chunk_info info;
+    enum tierce__element element;
+    uint64_t begun = tierce__now_ns(), room = 0;
+    int64_t length = 0;
+    enum tierce__coded_raw why = stays_raw(c, req, &info, &element);
+    if (why == TIERCE__CODED_RAWS) {
+        room = tierce__coded_room(req->buf->data, &info);
+        p->coded = tierce__coded_connector_alloc(c, room);
+        why = p->coded == NULL ? TIERCE__CODED_RAW_MEMORY : TIERCE__CODED_RAW_LONGER;
+    }
+    if (p->coded != NULL)
+        length =
+            tierce__coded_encode(p->coded->data, room, req->buf->data, &info, c->codec, element);
+    bool is_coded = length > 0;
+    if (!is_coded) {
+        tierce__buf_release(p->coded);
+        p->coded = NULL;
+    }
+    uint64_t took = tierce__now_ns() - begun;
+    tierce__lock_take(&c->lock);
+    c->stats.encode_ns += took;
+    if (is_coded) {
+        c->stats.encoded_chunks++;
+        c->stats.encoded_raw_bytes += req->length;
+        c->stats.encoded_bytes += (uint64_t)length;
+    } else {
+        c->stats.raw_chunks[why]++;
+    }
+    tierce__lock_drop(&c->lock);
+    return is_coded ? (uint64_t)length : 0;
+}
+
+static void handle(struct tierce__coded_upload *p)
+{
+    struct tierce__coded_connector *c = p->connector;
+    uint64_t length = encode(p);
+    p->inner = *p->req;
+    p->inner.done = has_stored;
+    p->inner.arg = p;
+    if (p->coded != NULL) {
+        p->inner.buf = p->coded;
+        p->inner.length = length;
+    }
+    if (tierce__coded_connector_pass(c, &p->inner))
+        return;
+    p->inner.status = TIERCE_E_CLOSED;
+    has_stored(&p->inner);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* The next put, if there is memory to encode it. Under the lock. */
+static struct tierce__coded_upload *next_put(struct tierce__coded_connector *c)
+{
+    tierce__lock_assert_held(&c->lock);
+    if (tierce__list_empty(&c->puts))
+        return NULL;
+    struct tierce__coded_upload *p = upload_of(c->puts.next);
+    uint64_t bytes = p->req->length;
+    if (c->put_staging > 0 && c->put_staging + bytes > c->staging_bytes_max)
+        return NULL;
+    tierce__list_remove(&p->node);
+    p->staged = bytes;
+    c->put_staging += bytes;
+    return p;
+}
+
+/* A put whose deadline has passed, taken off the queue, or NULL. Under the lock. */
+static struct tierce__coded_upload *late_put(struct tierce__coded_connector *c)
+{
+    uint64_t now = tierce__now_ns();
+    tierce__lock_assert_held(&c->lock);
+    if (now < c->put_deadline)
+        return NULL;
+    c->put_deadline = TIERCE__DEADLINE_NEVER;
+    struct tierce__coded_upload *late = NULL;
+    TIERCE__LIST_FOR_EACH (it, &c->puts) {
+        struct tierce__coded_upload *p = upload_of(it);
+        if (late == NULL && p->req->deadline_ns <= now)
+            late = p;
+        else if (p->req->deadline_ns < c->put_deadline)
+            c->put_deadline = p->req->deadline_ns;
+    }
+    if (late != NULL)
+        tierce__list_remove(&late->node);
+    return late;
+}
+
+static void *encoder_main(void *arg)
+{
+    struct tierce__coded_connector *c = arg;
+    tierce__thread_does_not_interrupt();
+    tierce__lock_take(&c->lock);
+    while (!c->stop) {
+        struct tierce__coded_upload *late = late_put(c);
+        struct tierce__coded_upload *p = late == NULL ? next_put(c) : NULL;
+        if (late == NULL && p == NULL) {
+            (void)tierce__cond_wait(&c->encode_cond, &c->lock, c->put_deadline);
+            continue;
+        }
+        tierce__lock_drop(&c->lock);
+        if (late != NULL)
+            answer(late, TIERCE_E_DEADLINE);
+        else
+            handle(p);
+        tierce__lock_take(&c->lock);
+    }
+    tierce__lock_drop(&c->lock);
+    return NULL;
+}
+
+static bool start_encoder(struct tierce__coded_connector *c)
+{
+    tierce__lock_assert_held(&c->lock);
+    if (!c->encoder_runs)
+        c->encoder_runs = tierce__coded_connector_pool(c) == 0 &&
+                          tierce__thread_start(&c->encoder, encoder_main, c) == 0;
+    return c->encoder_runs;
+}
+
+/* ---- begin ----------------------------------------------------------------------------------- */
+
+/* Adds a put to the queue. False: there is no memory or no thread. Under the lock. */
+static bool enqueue(struct tierce__coded_connector *c, struct tierce__store_req *req)
+{
+    struct tierce__coded_upload *p = start_encoder(c) ? tierce__calloc(1, sizeof(*p)) : NULL;
+    if (p == NULL)
+        return false;
+    p->connector = c;
+    p->req = req;
+    tierce__list_push_back(&c->puts, &p->node);
+    c->put_count++;
+    if (req->deadline_ns < c->put_deadline)
+        c->put_deadline = req->deadline_ns;
+    tierce__cond_signal(&c->encode_cond);
+    return true;
+}
+
+bool tierce__coded_connector_put(struct tierce__coded_connector *c, struct tierce__store_req *req)
+{
+    bool is_sane = req->buf != NULL && req->name_count == 1 && req->offset == 0 &&
+                   req->length >= TIERCE__CHUNK_ALIGN && req->length <= req->buf->bytes;
+    tierce__lock_take(&c->lock);
+    if (req->name_count == 1)
+        tierce__coded_object_forget(c, req->names);
+    bool encodes = c->codec != NULL && is_sane && !c->closing;
+    bool is_slow = encodes && tierce__coded_speed_is_slow(&c->speed, &c->stats);
+    bool logs = is_slow && !c->speed.is_told;
+    double decode = tierce__coded_speed_of_decoding(&c->speed, &c->stats);
+    double link = tierce__coded_speed_of_device(&c->speed);
+    c->speed.is_told |= logs;
+    bool taken = encodes && !is_slow && enqueue(c, req);
+    if (encodes && !taken)
+        c->stats.raw_chunks[is_slow ? TIERCE__CODED_RAW_SLOW : TIERCE__CODED_RAW_MEMORY]++;
+    tierce__lock_drop(&c->lock);
+    if (logs)
+        tierce__coded_log_slow(c->name, c->codec, decode, link);
+    return taken;
+}

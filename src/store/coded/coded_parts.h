@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_STORE_CODED_PARTS_H
+#define TIERCE_STORE_CODED_PARTS_H
+
+#include "core/chunk/coded.h"
+#include "store/coded/coded_tier.h"
+
+/*
+ * The parts that a tier and a connector with coded objects share: the element of a namespace, the
+ * head of a coded object, the coded bytes of a range, and the two speeds that are compared.
+ *
+ * Nothing here locks. A caller that shares one of these between threads has a lock for it, except
+ * for the elements, which any thread may use.
+ */
+
+/* ---- the element of a namespace (coded_element.c) ---- */
+
+struct tierce__coded_elements {
+    struct tierce__namespaces *namespaces; /* [borrow] */
+    _Atomic uint8_t *noted;                /* by namespace: 0: unknown, or the element + 1 */
+};
+
+/* Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__coded_elements_init(struct tierce__coded_elements *elements,
+                                               struct tierce__namespaces *namespaces);
+void tierce__coded_elements_fini(struct tierce__coded_elements *elements);
+/* RAW: the namespace states no known element type, or its text is not known yet. */
+enum tierce__element tierce__coded_element_of(struct tierce__coded_elements *elements, uint32_t ns);
+
+/* ---- the head of a coded object (coded_range.c) ---- */
+
+/* A parsed head. Its bytes are a copy, so that they stay those that were parsed. Zeroed: none. */
+struct tierce__coded_parsed {
+    struct tierce__coded_info info;
+    uint8_t *bytes;      /* [info.head_bytes] */
+    uint8_t *raw_header; /* [header_bytes] of the raw object; in the memory of `bytes` */
+};
+
+/* Fills in a head from the first bytes of an object, from anywhere. Errors: those of
+ * tierce__coded_parse, where TIERCE_E_LIMIT sets *bytes to the length that is needed, which is more
+ * than `available`; TIERCE_E_FULL: no memory. */
+TIERCE_MUSTUSE int tierce__coded_parsed_fill(struct tierce__coded_parsed *out,
+                                             const uint8_t *object, uint64_t available,
+                                             uint64_t *bytes);
+void tierce__coded_parsed_fini(struct tierce__coded_parsed *parsed);
+
+/* ---- a range of a raw object that is coded (coded_range.c) ---- */
+
+struct tierce__coded_range {
+    uint32_t first, last; /* layers [first, last) lie in the range, at least in part */
+    uint64_t from, to;    /* the coded bytes of them, in whole pages; equal if there is no layer */
+};
+
+void tierce__coded_range_plan(struct tierce__coded_range *out,
+                              const struct tierce__coded_parsed *parsed, uint64_t offset,
+                              uint64_t length);
+
+/*
+ * Verifies and decodes the range of a GET into its buffer. `coded` holds the coded bytes from
+ * range->from on, and does not overlap the range in the buffer. *raw_bytes and *coded_bytes are
+ * those of the layers. Errors: TIERCE_E_CHECKSUM, TIERCE_E_FORMAT: the bytes are damaged;
+ * TIERCE_E_FULL: no memory for a layer that lies partly in the range.
+ */
+TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *range,
+                                              const struct tierce__coded_parsed *parsed,
+                                              const struct tierce__store_req *req,
+                                              const uint8_t *coded, uint64_t *raw_bytes,
+                                              uint64_t *coded_bytes);
+
+/* ---- the speed of the device or link, and that of decoding (coded_speed.c) ---- */
+
+struct tierce__coded_speed {
+    double measured_bytes;   /* read, and decoded, before the two are compared */
+    uint32_t decode_threads; /* constant */
+    uint32_t reading;        /* reads in progress */
+    uint64_t since_ns;
+    double bytes, s; /* lately */
+    bool is_told;    /* that the codec is not used */
+};
+
+/* 0: the defaults of tierce__coded_opts. */
+void tierce__coded_speed_init(struct tierce__coded_speed *speed, uint64_t measured_bytes,
+                              uint32_t decode_threads);
+/* A read begins, and ends with so many bytes. */
+void tierce__coded_speed_begin(struct tierce__coded_speed *speed);
+void tierce__coded_speed_end(struct tierce__coded_speed *speed, uint64_t bytes);
+/* Bytes a second, 0: not known. */
+double tierce__coded_speed_of_device(const struct tierce__coded_speed *speed);
+double tierce__coded_speed_of_decoding(const struct tierce__coded_speed *speed,
+                                       const struct tierce__coded_stats *stats);
+/* Whether decoding is slower than the device, so that raw chunks are loaded faster. */
+bool tierce__coded_speed_is_slow(const struct tierce__coded_speed *speed,
+                                 const struct tierce__coded_stats *stats);
+/* Logs it, with these speeds. No lock. */
+void tierce__coded_log_slow(const char *tier, const struct tierce__codec *codec, double decode,
+                            double device);
+
+#endif

@@ -1,0 +1,573 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A remote store with coded objects: callers see raw objects, and no damage gives other bytes. */
+#include "coded_store.h"
+#include "connector_harness.h"
+#include "store/coded/coded_connector.h"
+#include "store_connector.h"
+#include "wait_for.h"
+
+#include <tierce/log.h>
+
+#define MIB (1ULL << 20)
+
+enum { OBJECTS = 16 };
+
+static uint8_t untouched[256 << 10]; /* of 0xee */
+
+static struct store s; /* its pool and its namespaces */
+static struct store_connector *store;
+static struct tierce__connector *below, *connector;
+static const struct tierce__codec *lossless;
+
+static struct tierce__buf *new_buf(uint64_t bytes)
+{
+    struct tierce__buf *buf;
+    ck_assert_int_eq(tierce__pool_alloc(s.pool, &buf, bytes), 0);
+    return buf;
+}
+
+static void wrap(const struct tierce__coded_connector_opts *with)
+{
+    struct tierce__coded_connector_opts opts = *with;
+    opts.size = sizeof(opts);
+    opts.connector = below;
+    opts.name = "store";
+    opts.namespaces = s.namespaces;
+    opts.alloc = opts.alloc != NULL ? opts.alloc : coded_alloc;
+    opts.alloc_arg = s.pool;
+    ck_assert_int_eq(tierce__coded_connector_open(&connector, &opts), 0);
+}
+
+static void open_with(const struct tierce__coded_connector_opts *with)
+{
+    store = store_connector_create(true);
+    below = store_connector_base(store);
+    wrap(with);
+}
+
+static void close_all(void)
+{
+    if (connector != NULL)
+        ck_assert(connector->ops->close(connector, tierce__deadline_in_ms(30000)));
+    connector = NULL;
+}
+
+static void setup(void)
+{
+    lossless = tierce__codec_find("lossless");
+    s = (struct store){.chunk_bytes = 64 * 1024};
+    ck_assert_int_eq(store_parts(&s, 16 * MIB), 0);
+    coded_namespace(&s, "bfloat16");
+    memset(untouched, 0xee, sizeof(untouched));
+}
+
+static void teardown(void)
+{
+    close_all();
+    store_parts_end(&s);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+static const char *name_of(uint64_t n)
+{
+    static char text[24];
+    snprintf(text, sizeof(text), "object%llu", (unsigned long long)n);
+    return text;
+}
+
+static int put_to(struct tierce__connector *to, uint64_t n, const uint8_t *bytes, uint64_t length)
+{
+    struct connector_call call;
+    connector_call_init(&call, TIERCE__STORE_PUT, name_of(n), 0);
+    call.req.buf = new_buf(length);
+    call.req.length = length;
+    memcpy(call.req.buf->data, bytes, length);
+    int rc = connector_call_run(to, &call);
+    tierce__buf_release(call.req.buf);
+    return rc;
+}
+
+/* The raw object, made once: a sanitizer looks at each access. */
+static const uint8_t *made(uint64_t n, enum coded_kind kind)
+{
+    static uint8_t *objects[OBJECTS][CODED_KINDS];
+    ck_assert_uint_lt(n, OBJECTS);
+    if (objects[n][kind] == NULL) {
+        objects[n][kind] = malloc(coded_bytes(&s));
+        ck_assert_ptr_nonnull(objects[n][kind]);
+        coded_make(&s, objects[n][kind], n, kind);
+    }
+    return objects[n][kind];
+}
+
+static int put(struct tierce__connector *to, uint64_t n, enum coded_kind kind)
+{
+    return put_to(to, n, made(n, kind), coded_bytes(&s));
+}
+
+static void begin_get(struct connector_call *call, uint64_t n, uint64_t from, uint64_t length)
+{
+    connector_call_init(call, TIERCE__STORE_GET, name_of(n), 0);
+    call->req.buf = new_buf(coded_bytes(&s));
+    ck_assert_uint_le(coded_bytes(&s), sizeof(untouched));
+    memcpy(call->req.buf->data, untouched, coded_bytes(&s));
+    call->req.offset = from;
+    call->req.length = length;
+    connector->ops->submit(connector, &call->req);
+}
+
+/* Waits; 0 only if the bytes are right, and none beside the range has changed. */
+static int end_get(struct connector_call *call, uint64_t n, enum coded_kind kind)
+{
+    uint64_t bytes = coded_bytes(&s), from = call->req.offset, end = from + call->req.length;
+    struct tierce__chunk_info info = coded_info(&s, n);
+    int rc = connector_call_wait(call);
+    const uint8_t *got = call->req.buf->data;
+    if (rc == 0) {
+        const uint8_t *want = made(n, kind);
+        uint64_t header = end == bytes && from == 0 ? info.extent.header_bytes : from;
+        /* No sum covers the zeroes at the end of a header. */
+        ck_assert(header == from || tierce__chunk_same(got, want, &info.geometry));
+        ck_assert_mem_eq(got + header, want + header, end - header);
+        ck_assert(memcmp(got, untouched, from) == 0);
+        ck_assert(memcmp(got + end, untouched, bytes - end) == 0);
+    }
+    tierce__buf_release(call->req.buf);
+    return rc;
+}
+
+static int get(uint64_t n, enum coded_kind kind, uint64_t from, uint64_t length)
+{
+    struct connector_call call;
+    begin_get(&call, n, from, length);
+    return end_get(&call, n, kind);
+}
+
+static int get_all(uint64_t n, enum coded_kind kind)
+{
+    return get(n, kind, 0, coded_bytes(&s));
+}
+
+/* The length of the stored object; 0: there is none. */
+static uint64_t stored_bytes(uint64_t n)
+{
+    struct connector_call call;
+    connector_call_init(&call, TIERCE__STORE_LOOKUP, name_of(n), 0);
+    ck_assert_int_eq(connector_call_run(connector, &call), 0);
+    return call.req.found == 1 ? call.req.object_bytes : 0;
+}
+
+static struct tierce__coded_stats stats_now(void)
+{
+    struct tierce__coded_stats stats;
+    tierce__coded_connector_stats(connector, &stats);
+    return stats;
+}
+
+/* Raw and coded objects lie beside each other, and a reader needs no configuration. */
+START_TEST(objects_come_back)
+{
+    uint64_t bytes = coded_bytes(&s);
+    open_with(&(struct tierce__coded_connector_opts){.codec = _i == 0 ? lossless : NULL});
+    for (uint64_t n = 0; n < 6; n++)
+        ck_assert_int_eq(put(connector, n, (enum coded_kind)(n % CODED_KINDS)), 0);
+    struct tierce__coded_stats stats = stats_now();
+    ck_assert_uint_eq(stats.encoded_chunks, _i == 0 ? 4 : 0);
+    ck_assert_uint_eq(stats.encoded_raw_bytes, stats.encoded_chunks * bytes);
+    ck_assert_uint_eq(stats.raw_chunks[TIERCE__CODED_RAW_LONGER], _i == 0 ? 2 : 0);
+    ck_assert_int_eq(put_to(connector, 7, (const uint8_t *)"abc", 3), 0); /* no chunk */
+    for (uint64_t n = 0; n < 6; n++) {
+        ck_assert(n % CODED_KINDS == CODED_NOISE || _i > 0 ? stored_bytes(n) == bytes
+                                                           : stored_bytes(n) < bytes);
+        ck_assert_int_eq(get_all(n, (enum coded_kind)(n % CODED_KINDS)), 0);
+    }
+    ck_assert_uint_eq(stats_now().decoded_raw_bytes,
+                      stats.encoded_chunks * coded_info(&s, 0).extent.payload_bytes);
+    ck_assert_int_eq(get_all(9, CODED_VALUES), TIERCE_E_MISS);
+    ck_assert_int_eq(get_all(7, CODED_VALUES), TIERCE_E_FORMAT); /* shorter */
+}
+END_TEST
+
+/* Every range of pages, also those that cut layers, of an object that is known and of one that is
+ * not. */
+START_TEST(ranges_come_back)
+{
+    uint64_t bytes = coded_bytes(&s);
+    enum coded_kind kind = _i % 2 == 0 ? CODED_VALUES : CODED_NOISE,
+                    before = (enum coded_kind)(1 - kind);
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put(connector, 2, before), 0);
+    for (uint64_t from = 0; from < bytes; from += 4096) {
+        for (uint64_t length = 4096; from + length <= bytes; length += 4096) {
+            if (_i < 2 || from == 0) /* nothing is known of the object */
+                ck_assert_int_eq(put(connector, 1, kind), 0);
+            if (length % 8192 == 0)
+                ck_assert_int_eq(get_all(2, before), 0); /* it shows the other kind */
+            ck_assert_int_eq(get(1, kind, from, length), 0);
+        }
+    }
+}
+END_TEST
+
+/* Many requests for parts of some objects at once, with memory for one object, from a store that
+ * answers late and in another order. */
+START_TEST(requests_at_once)
+{
+    enum { COUNT = 64 };
+    static struct connector_call calls[COUNT];
+    uint64_t bytes = coded_bytes(&s);
+    store = store_connector_create(true);
+    below = store_connector_base(store);
+    store_connector_set_late(store, 1);
+    wrap(&(struct tierce__coded_connector_opts){.codec = lossless, .staging_bytes_max = 1});
+    for (uint64_t n = 0; n < OBJECTS; n++)
+        ck_assert_int_eq(put(connector, n, (enum coded_kind)(n % CODED_KINDS)), 0);
+    for (uint64_t i = 0; i < COUNT; i++)
+        begin_get(&calls[i], i % OBJECTS, i / OBJECTS * 16384,
+                  i / OBJECTS < 3 ? 16384 : bytes - 3 * 16384);
+    for (uint64_t i = 0; i < COUNT; i++)
+        ck_assert_int_eq(
+            end_get(&calls[i], i % OBJECTS, (enum coded_kind)(i % OBJECTS % CODED_KINDS)), 0);
+}
+END_TEST
+
+/* A random mix of operations, compared with a model. */
+START_TEST(a_random_mix_equals_a_model)
+{
+    enum { NAMES = 12, STEPS = 400 };
+    struct test_random random = {(uint64_t)_i + 1};
+    int model[NAMES] = {0}; /* 0: none; kind + 1 */
+    uint64_t pages = coded_bytes(&s) / 4096;
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    for (unsigned step = 0; step < STEPS; step++) {
+        uint64_t n = test_random_below(&random, NAMES);
+        enum coded_kind kind = (enum coded_kind)test_random_below(&random, CODED_KINDS);
+        uint64_t from = test_random_below(&random, (uint32_t)pages);
+        uint64_t count = 1 + test_random_below(&random, (uint32_t)(pages - from));
+        switch (test_random_below(&random, 8)) {
+        case 0: /* of this process, or of one without a codec; it may replace one that is known */
+            ck_assert_int_eq(put(connector, n, kind), 0);
+            model[n] = (int)kind + 1;
+            break;
+        case 1:
+            ck_assert_int_eq(connector_delete(connector, name_of(n)), 0);
+            model[n] = 0;
+            break;
+        case 2:
+            if (model[n] == 0) {
+                ck_assert_int_eq(put(below, n, kind), 0);
+                model[n] = (int)kind + 1;
+            }
+            break;
+        default:
+            ck_assert_int_eq(get(n, (enum coded_kind)(model[n] - 1), from * 4096, count * 4096),
+                             model[n] == 0 ? TIERCE_E_MISS : 0);
+        }
+    }
+    ck_assert_uint_gt(stats_now().decoded_bytes, 0);
+}
+END_TEST
+
+/* The stored bytes of an object. */
+static uint8_t *read_stored(uint64_t n, uint64_t *bytes)
+{
+    struct connector_call call;
+    *bytes = stored_bytes(n);
+    connector_call_init(&call, TIERCE__STORE_GET, name_of(n), 0);
+    call.req.buf = new_buf(*bytes);
+    call.req.length = *bytes;
+    ck_assert_int_eq(connector_call_run(below, &call), 0);
+    uint8_t *stored = malloc(*bytes);
+    ck_assert_ptr_nonnull(stored);
+    memcpy(stored, call.req.buf->data, *bytes);
+    tierce__buf_release(call.req.buf);
+    return stored;
+}
+
+static bool is_fault(int rc)
+{
+    return rc == TIERCE_E_CHECKSUM || rc == TIERCE_E_FORMAT || rc == TIERCE_E_VERSION;
+}
+
+/* A bit of the stored object is flipped: an error, or the right bytes if a gap has it. A flipped
+ * bit in the magic or the version makes it an object that is not coded, whose bytes the reader of
+ * chunks rejects. */
+START_TEST(flipped_bits_give_no_other_bytes)
+{
+    uint64_t bytes, failures = 0, rounds = 0;
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    uint8_t *stored = read_stored(1, &bytes);
+    for (uint64_t at = 12; at < bytes; at += at < 512 ? 13 : 409, rounds++) {
+        stored[at] ^= (uint8_t)(1u << at % 8);
+        ck_assert_int_eq(put_to(below, 1, stored, bytes), 0);
+        int rc = get_all(1, CODED_VALUES);
+        ck_assert(rc == 0 || is_fault(rc));
+        rc = get(1, CODED_VALUES, 8192, 16384);
+        ck_assert(rc == 0 || is_fault(rc));
+        failures += rc != 0;
+        stored[at] ^= (uint8_t)(1u << at % 8);
+    }
+    ck_assert_uint_gt(failures, rounds / 4);
+    ck_assert_int_eq(put_to(below, 1, stored, bytes), 0);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+    free(stored);
+}
+END_TEST
+
+/* Objects that end early, at each page: never other bytes, never a request without an answer. */
+START_TEST(shorter_objects_give_no_other_bytes)
+{
+    uint64_t bytes;
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    uint8_t *stored = read_stored(1, &bytes);
+    for (uint64_t end = 4096; end < bytes; end += 4096) {
+        ck_assert_int_eq(put_to(below, 1, stored, end), 0);
+        ck_assert(is_fault(get_all(1, CODED_VALUES)));
+    }
+    free(stored);
+}
+END_TEST
+
+/* The rule of builds before codecs: chunk_parse of versions 1 and 2. A whole object has another
+ * length, and a part of it is of an unknown version: both are misses that delete nothing. */
+START_TEST(an_older_reader_leaves_coded_objects_alone)
+{
+    uint64_t bytes;
+    struct tierce__chunk_info info;
+    struct connector_call call;
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    uint8_t *stored = read_stored(1, &bytes);
+    ck_assert_int_eq(tierce__chunk_parse(&info, stored, bytes), TIERCE_E_VERSION);
+    ck_assert_uint_eq(tierce__load_le32(stored + 8), 3);
+    connector_call_init(&call, TIERCE__STORE_GET, name_of(1), 0);
+    call.req.buf = new_buf(coded_bytes(&s));
+    call.req.length = coded_bytes(&s);
+    ck_assert_int_eq(connector_call_run(below, &call), TIERCE_E_FORMAT);
+    tierce__buf_release(call.req.buf);
+    free(stored);
+}
+END_TEST
+
+/* Another process replaces a known object: by a raw one after a deletion, by one with other bytes.
+ */
+START_TEST(a_replaced_object_is_read_anew)
+{
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(put(connector, 2, CODED_VALUES), 0);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+    uint64_t bytes;
+    uint8_t *stored = read_stored(2, &bytes);
+    ck_assert_int_eq(put_to(below, 1, stored, bytes), 0); /* the sums of its layers are others */
+    struct connector_call call;
+    begin_get(&call, 1, 8192, 16384);
+    ck_assert_int_eq(end_get(&call, 2, CODED_VALUES), 0);
+    free(stored);
+}
+END_TEST
+
+/* Raw objects are read as fast as without this connector: ranges do not wait for the beginning. */
+START_TEST(ranges_of_raw_objects_are_read_at_once)
+{
+    enum { RANGES = 4 };
+    struct connector_call calls[RANGES];
+    uint64_t length = coded_bytes(&s) / 4096 / RANGES * 4096;
+    open_with(&(struct tierce__coded_connector_opts){0});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    store_connector_hold(store, TIERCE__STORE_GET);
+    for (uint64_t i = 0; i < RANGES; i++)
+        begin_get(&calls[i], 1, i * length, length);
+    ck_assert_uint_eq(store_connector_held(store), RANGES);
+    ck_assert_uint_eq(store_connector_let_go(store), RANGES);
+    for (uint64_t i = 0; i < RANGES; i++)
+        ck_assert_int_eq(end_get(&calls[i], 1, CODED_VALUES), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_GET), RANGES);
+}
+END_TEST
+
+/* The ranges of a coded object are read once each, and the first with its head. */
+START_TEST(coded_layers_are_read_once)
+{
+    uint64_t bytes = coded_bytes(&s);
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    for (uint64_t n = 1; n <= 3; n++)
+        ck_assert_int_eq(put(connector, n, CODED_ZEROES), 0);
+    ck_assert_int_eq(get(1, CODED_ZEROES, 0, bytes / 2 / 4096 * 4096), 0);
+    unsigned before = store_connector_count(store, TIERCE__STORE_GET);
+    ck_assert_int_eq(get(2, CODED_ZEROES, 0, bytes / 2 / 4096 * 4096), 0);
+    ck_assert_uint_le(store_connector_count(store, TIERCE__STORE_GET), before + 2);
+    struct connector_call a, b;
+    before = store_connector_count(store, TIERCE__STORE_GET);
+    store_connector_hold(store, TIERCE__STORE_GET);
+    begin_get(&a, 2, 8192, bytes - 8192);
+    begin_get(&b, 2, 8192, bytes - 8192);
+    ck_assert_uint_eq(store_connector_held(store), 1);
+    store_connector_let_go(store);
+    ck_assert_int_eq(end_get(&a, 2, CODED_ZEROES), 0);
+    ck_assert_int_eq(end_get(&b, 2, CODED_ZEROES), 0);
+    ck_assert_uint_eq(store_connector_count(store, TIERCE__STORE_GET), before + 1);
+}
+END_TEST
+
+START_TEST(failures_of_the_store_are_answered)
+{
+    static const int faults[] = {TIERCE_E_DOWN, TIERCE_E_DEADLINE, -EIO};
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    for (size_t i = 0; i < 3; i++) {
+        for (unsigned times = 1; times <= 2; times++) {
+            ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0); /* nothing is known of it */
+            store_connector_fail(store, TIERCE__STORE_GET, faults[i], times, false);
+            int rc = get(1, CODED_VALUES, 4096, 8192);
+            ck_assert_int_eq(rc, faults[i]);
+            store_connector_fail(store, TIERCE__STORE_GET, 0, 0, false);
+            ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+        }
+        store_connector_fail(store, TIERCE__STORE_PUT, faults[i], 1, false);
+        ck_assert_int_eq(put(connector, 2, CODED_VALUES), faults[i]);
+    }
+}
+END_TEST
+
+/* A get that waits for another's read is answered at its own deadline. */
+START_TEST(deadlines_are_observed)
+{
+    struct connector_call first, second;
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    store_connector_hold(store, TIERCE__STORE_GET);
+    begin_get(&first, 1, 0, 16384);
+    connector_call_init(&second, TIERCE__STORE_GET, name_of(1), 0);
+    second.req.buf = new_buf(coded_bytes(&s));
+    second.req.offset = 16384;
+    second.req.length = 8192;
+    second.req.deadline_ns = tierce__deadline_in_ms(5);
+    connector->ops->submit(connector, &second.req);
+    ck_assert_int_eq(connector_call_wait(&second), TIERCE_E_DEADLINE);
+    ck_assert(second.req.repeats);
+    tierce__buf_release(second.req.buf);
+    store_connector_let_go(store);
+    ck_assert_int_eq(end_get(&first, 1, CODED_VALUES), 0);
+}
+END_TEST
+
+/* Close answers the requests that the store has not answered, and those that wait for them. */
+START_TEST(close_answers_all)
+{
+    struct connector_call calls[6];
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless, .staging_bytes_max = 1});
+    for (uint64_t n = 0; n < 3; n++)
+        ck_assert_int_eq(put(connector, n, CODED_VALUES), 0);
+    if (_i > 0)
+        ck_assert_int_eq(get_all(1, CODED_VALUES), 0); /* it sees a coded one: no guesses */
+    store_connector_hold(store, TIERCE__STORE_GET);
+    for (uint64_t i = 0; i < 6; i++)
+        begin_get(&calls[i], i / 2, i % 2 * 16384, 16384);
+    close_all();
+    for (uint64_t i = 0; i < 6; i++) {
+        int rc = end_get(&calls[i], i / 2, CODED_VALUES);
+        ck_assert(rc == TIERCE_E_CANCELLED || rc == TIERCE_E_CLOSED);
+    }
+}
+END_TEST
+
+static struct tierce__buf *no_memory(void *arg, uint64_t bytes)
+{
+    (void)arg;
+    (void)bytes;
+    return NULL;
+}
+
+START_TEST(without_memory_chunks_stay_raw_and_reads_fail)
+{
+    store = store_connector_create(true);
+    below = store_connector_base(store);
+    wrap(&(struct tierce__coded_connector_opts){
+        .codec = lossless, .alloc = no_memory, .no_pool = true});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    ck_assert_uint_eq(stats_now().raw_chunks[TIERCE__CODED_RAW_MEMORY], 1);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+    uint8_t *raw = malloc(coded_bytes(&s)), *coded = malloc(2 * coded_bytes(&s));
+    struct tierce__chunk_info info;
+    coded_make(&s, raw, 2, CODED_VALUES);
+    ck_assert_int_eq(tierce__chunk_parse(&info, raw, coded_bytes(&s)), 0);
+    int64_t length = tierce__coded_encode(coded, 2 * coded_bytes(&s), raw, &info, lossless,
+                                          TIERCE__ELEMENT_BF16);
+    ck_assert_int_gt(length, 0);
+    ck_assert_int_eq(put_to(below, 2, coded, (uint64_t)length), 0);
+    ck_assert_int_eq(get_all(2, CODED_VALUES), TIERCE_E_FULL);
+    free(raw);
+    free(coded);
+}
+END_TEST
+
+/* Whatever fails for lack of memory: never a wrong byte, and the next request succeeds. */
+START_TEST(each_allocation_fails_once)
+{
+    uint64_t made = 1;
+    for (uint64_t nth = 1; nth <= made; nth++) {
+        open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+        ck_assert_int_eq(put(connector, 0, CODED_VALUES), 0);
+        tierce__alloc_fail_nth(nth);
+        int rc = put(connector, 1, CODED_VALUES), got = get_all(0, CODED_VALUES);
+        int part = get(0, CODED_VALUES, 8192, 16384);
+        uint64_t count = tierce__alloc_fail_nth(0);
+        made = count > made ? count : made;
+        ck_assert_int_eq(rc, 0); /* it stays raw */
+        ck_assert(got == 0 || got == TIERCE_E_FULL);
+        ck_assert(part == 0 || part == TIERCE_E_FULL);
+        ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+        ck_assert_int_eq(get_all(0, CODED_VALUES), 0);
+        close_all();
+    }
+    ck_assert_uint_gt(made, 4);
+}
+END_TEST
+
+static _Atomic unsigned slow_is_logged;
+
+static void count_slow(void *arg, enum tierce_log_level level, const char *event,
+                       const char *fields)
+{
+    (void)arg, (void)level;
+    if (strcmp(event, "codec_not_used") == 0 && strstr(fields, "tier=store") != NULL)
+        atomic_fetch_add(&slow_is_logged, 1);
+}
+
+/* The store is memory of this process, whose raw ranges come at once: faster than any decoder, as
+ * soon as enough of them were read. */
+START_TEST(a_codec_that_is_slower_than_the_link_is_not_used)
+{
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless, .measured_bytes = 1});
+    tierce_set_log_fn(count_slow, NULL, TIERCE_LOG_WARN);
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(put(below, 2, CODED_NOISE), 0);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+    WAIT_FOR(get_all(2, CODED_NOISE) == 0 &&
+             stats_now().device_bytes_per_s > stats_now().decode_bytes_per_s);
+    ck_assert_int_eq(put(connector, 3, CODED_VALUES), 0);
+    ck_assert_int_eq(put(connector, 4, CODED_VALUES), 0);
+    ck_assert_uint_eq(stats_now().raw_chunks[TIERCE__CODED_RAW_SLOW], 2);
+    ck_assert_uint_eq(atomic_load(&slow_is_logged), 1);
+    ck_assert_uint_eq(stored_bytes(3), coded_bytes(&s));
+    tierce_set_log_fn(NULL, NULL, TIERCE_LOG_WARN);
+}
+END_TEST
+
+CHECK_MAIN("coded_connector", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
+           .tests = {ranges_of_raw_objects_are_read_at_once, coded_layers_are_read_once,
+                     requests_at_once, flipped_bits_give_no_other_bytes,
+                     shorter_objects_give_no_other_bytes,
+                     an_older_reader_leaves_coded_objects_alone, a_replaced_object_is_read_anew,
+                     failures_of_the_store_are_answered, deadlines_are_observed,
+                     without_memory_chunks_stay_raw_and_reads_fail, each_allocation_fails_once,
+                     a_codec_that_is_slower_than_the_link_is_not_used},
+           .loops = {{objects_come_back, 0, 2},
+                     {ranges_come_back, 0, 4},
+                     {a_random_mix_equals_a_model, 0, 2},
+                     {close_answers_all, 0, 2}})
