@@ -30,12 +30,12 @@ class Bench(CliCase):
     def test_list_names_all(self):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
-        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "codec", "open", "policy",
+        self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "codec", "blend", "open", "policy",
                                  "manager", "reclaim", "directory", "events", "router", "families", "autopilot", "optimize", "native", "transfer", "redis", "s3", "remote", "proxy", "fleet", "peers", "handover", "mooncake",
                                  "device"])
 
     def test_rows(self):
-        counts = {"memory": 8, "lookup": 14, "hash": 2, "codec": 24, "open": 1, "manager": 17, "reclaim": 10, "directory": 4, "events": 1, "router": 2, "families": 18, "autopilot": 9, "optimize": 13,
+        counts = {"memory": 8, "lookup": 14, "hash": 2, "codec": 24, "blend": 5, "open": 1, "manager": 17, "reclaim": 10, "directory": 4, "events": 1, "router": 2, "families": 18, "autopilot": 9, "optimize": 13,
                   "s3": 2, "transfer": 8, "proxy": 5, "peers": 5, "handover": 3, "native": 4 if len(os.sched_getaffinity(0)) > 1 else 2}
         rows = [row for name in counts
                 for row in self.rows(name, *(LARGER if name == "memory" else SMALL), "--python",
