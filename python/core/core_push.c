@@ -198,7 +198,7 @@ static PyObject *push_poll(PyObject *self, PyObject *unused)
     return Py_BuildValue("(OKKKKsK)", is_over ? Py_True : Py_False, (unsigned long long)out.chunks,
                          (unsigned long long)out.bytes, (unsigned long long)out.present,
                          (unsigned long long)out.left_out, out.why,
-                         (unsigned long long)out.tail_ns);
+                         (unsigned long long)out.over_ns);
 }
 
 static PyObject *push_close(PyObject *self, PyObject *unused)
@@ -216,9 +216,9 @@ static PyMethodDef push_methods[] = {
      "how many."},
     {"end", push_end, METH_NOARGS, "end() -> None\n\nNo more chunks are added. Does not block."},
     {"poll", push_poll, METH_NOARGS,
-     "poll() -> (over, chunks, bytes, present, left_out, why, tail_ns)\n\n"
+     "poll() -> (over, chunks, bytes, present, left_out, why, over_ns)\n\n"
      "Whether it is over; chunks that the other engine has got, had already, and has not got; the "
-     "first reason; and the time from the last layer in memory to the last chunk verified."},
+     "first reason; and when the last one was verified (time.monotonic_ns; 0: none)."},
     {"close", push_close, METH_NOARGS,
      "close() -> None\n\nGives up the rest. All its stores have ended."},
     {NULL, NULL, 0, NULL}};

@@ -7,8 +7,8 @@
     (c) push: the prefiller writes the KV to the decoder's memory while it computes; then the decoder answers
 
 Half of the sessions are played by pull and the other half by push, because both engines keep what they have computed.
-The decoder computes one token of each prompt. The time after the last layer is that from the last layer in the
-prefiller's memory to the last byte verified in the decoder's. The exit code is 0 only if the conditions of `judge` hold.
+The decoder computes one token of each prompt. The time after the last layer ends with the last byte
+verified in the decoder's memory. The exit code is 0 only if the conditions of `judge` hold.
 """
 
 import argparse

@@ -79,7 +79,8 @@ class Pushes:
         self.begun: dict[int, object] = {}  # session -> its push, which takes more stores
         self.refused: set[int] = set()  # sessions that are not pushed
         self.ended: dict[int, None] = {}  # sessions that have ended, the newest last
-        self.ending: list[tuple[object, dict]] = []
+        self.ending: list[tuple[object, dict, int]] = []
+        self.computed_ns: dict[int, int] = {}  # session -> when its last step so far was computed; of those begun
         self.warned: set[str] = set()
         self.counters: dict[str, float] = {}  # see stats.py
 
@@ -107,6 +108,11 @@ class Pushes:
         if store is not None:
             known[0].watch(store)
 
+    def computed(self, sessions, ns: int) -> None:
+        """A step that stores KV of these sessions has computed all layers by time.monotonic_ns `ns`."""
+        with self.lock:
+            self.computed_ns.update((session, ns) for session in sessions if session in self.begun)
+
     def watch_state(self, session: int, store) -> None:
         """A state of a prompt is about to be stored; it is pushed if the prompt is."""
         with self.lock:
@@ -128,9 +134,9 @@ class Pushes:
             self.ended[session] = None
             while len(self.ended) > ENDED_MAX:
                 del self.ended[next(iter(self.ended))]
-            known = self.begun.pop(session, None)
+            known, computed_ns = self.begun.pop(session, None), self.computed_ns.pop(session, 0)
             if known is not None:
-                self.ending.append(known)
+                self.ending.append((*known, computed_ns))
         if known is not None:
             known[0].end()
 
@@ -138,14 +144,14 @@ class Pushes:
         """Closes pushes that are over, and counts them."""
         with self.lock:
             ending, self.ending = self.ending, []
-        for push, to in ending:
-            over, chunks, sent, _, left_out, why, tail_ns = push.poll()
+        for push, to, computed_ns in ending:
+            over, chunks, sent, _, left_out, why, over_ns = push.poll()
             if not over:
                 with self.lock:
-                    self.ending.append((push, to))
+                    self.ending.append((push, to, computed_ns))
                 continue
             push.close()
-            self.count(push_bytes=sent, pushed_chunks=chunks, push_left_out_chunks=left_out, push_tail_seconds=tail_ns / 1e9)
+            self.count(push_bytes=sent, pushed_chunks=chunks, push_left_out_chunks=left_out, push_tail_seconds=max(over_ns - computed_ns, 0) / 1e9 if computed_ns else 0)
             if why:
                 self.warn(to, why)
 
@@ -177,7 +183,7 @@ class Pushes:
         with self.lock:
             pushes = [*self.begun.values(), *self.ending]
             self.begun, self.ending = {}, []
-        for push, _ in pushes:
+        for push, *_ in pushes:
             push.close()
 
 

@@ -632,11 +632,13 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
             self.end_load(transfer, self.numbering.count)
 
     def end_step(self) -> None:
+        computed_ns = time.monotonic_ns()
         self.tell_speed()
         self.end_loads()
         invalid = self.taint.settle([r for r in self.requests if r.computed_to > r.computed_from])
         if self.stores is None:
             self.begin_stores()
+        self.pushes.computed([transfer.request.session for transfer in self.stores], computed_ns)
         for transfer in self.stores:
             valid = transfer.request.req_id not in invalid and self.view is self.step_view
             self.end_store(transfer, valid)

@@ -71,7 +71,6 @@ struct tierce__push {
     struct tierce__list done;  /* ITEM_DONE */
     size_t watches;
     bool is_ended, is_given_up, is_over;
-    uint64_t filled_ns; /* when the last layer so far was in memory */
     struct tierce__pushed pushed;
 
     /* The thread's: ranges without an answer, in their order. */
@@ -105,8 +104,6 @@ static void end_item(struct tierce__push *push, struct item *item, int status, c
         push->pushed.chunks++;
         push->pushed.bytes += item->buf->bytes;
         push->pushed.over_ns = tierce__now_ns();
-        if (push->filled_ns > 0)
-            push->pushed.tail_ns = push->pushed.over_ns - push->filled_ns;
     } else if (status == -EEXIST) {
         push->pushed.present++;
     } else {
@@ -215,7 +212,6 @@ static void filled(struct tierce__store_watch *base, uint32_t layer)
         bool is_last = layer + 1 == shape->geometry.layer_count; /* the padding follows it */
         item->ready = is_last ? item->buf->bytes : tierce__shape_offset(shape, layer + 1);
     }
-    push->filled_ns = tierce__now_ns();
     tierce__cond_broadcast(&push->changed);
     tierce__lock_drop(&push->lock);
 }
@@ -230,8 +226,6 @@ static void ended(struct tierce__store_watch *base, bool complete)
         if (push->is_over) {
             end_item(push, item, TIERCE_E_CANCELLED, "the push was given up");
         } else if (complete && is_sealed(item->buf)) {
-            if (item->ready < item->buf->bytes) /* out of the memory of a device */
-                push->filled_ns = tierce__now_ns();
             item->ready = item->buf->bytes;
             item->is_sealed = true;
         } else {

@@ -49,10 +49,7 @@ struct tierce__pushed {
     uint64_t present;       /* chunks that it had already */
     uint64_t left_out;      /* chunks that it has not got */
     uint64_t over_ns;       /* when the answer came that the last one is verified; 0: none */
-    /* From when the last layer of its stores was in this engine's memory until over_ns; 0: unknown.
-     */
-    uint64_t tail_ns;
-    int status; /* the first failure, or 0 */
+    int status;             /* the first failure, or 0 */
     char why[TIERCE__HANDOVER_WHY_BYTES];
 };
 

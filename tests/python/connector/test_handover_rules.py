@@ -343,13 +343,13 @@ class Chunks:
     """Stands for a push of the library; it is over when the test sets `over`."""
 
     def __init__(self):
-        self.calls, self.over = [], False
+        self.calls, self.over, self.over_ns = [], False, 0
 
     def __getattr__(self, name):
         return lambda *what: self.calls.append((name, *what))
 
     def poll(self):
-        return self.over, 2, 8192, 1, 1, "the decoder had no room for the chunk", 5_000_000
+        return self.over, 2, 8192, 1, 1, "the decoder had no room for the chunk", self.over_ns
 
 
 def test_a_push_lasts_for_all_stores_of_its_request():
@@ -358,6 +358,8 @@ def test_a_push_lasts_for_all_stores_of_its_request():
     pushes = push.Pushes(Handover(allow=("10.0.0.6",)))
     for store in ("one", "two", None):
         pushes.watch(view, "chain", 7, TO, store, 16)
+    pushes.computed([7, 8], 1_000_000)
+    library.over_ns = 6_000_000
     pushes.watch_state(7, "state")
     pushes.watch_state(8, "of a prompt that is not pushed")
     pushes.end(7)
@@ -366,7 +368,7 @@ def test_a_push_lasts_for_all_stores_of_its_request():
     assert pushes.take_counters() == {"pushes": 1}
     library.over = True
     assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1, "push_tail_seconds": 0.005}
-    assert library.calls[-1] == ("close",) and not pushes.ending
+    assert library.calls[-1] == ("close",) and not pushes.ending and not pushes.computed_ns
 
 
 def test_a_request_that_has_ended_is_not_pushed():
