@@ -16,6 +16,8 @@
 
 enum {
     WORKERS = 200,
+    SENDERS = 8,
+    SILENCE_MS = 5000,
     KEYS = 4000,
     TIERS = 3,
     HELD = 120,        /* about so many keys of each worker */
@@ -289,6 +291,40 @@ static void compare_all(void)
     ck_assert(stats.is_clean);
 }
 
+/* All workers are killed, many of them while they send their contents: nothing of them is left, and
+ * no sender's place. */
+static void kill_all(void)
+{
+    struct tierce__directory_stats stats;
+    uint32_t wait_ms;
+    unsigned sending = 0;
+    for (unsigned i = 0; i < WORKERS; i++)
+        sending += tierce__holdings_begin(holdings, workers[i].id, UINT32_MAX, now_ns, &wait_ms) ==
+                   TIERCE__DIRECTORY_DONE;
+    ck_assert_uint_eq(sending, SENDERS);
+    now_ns += 2 * SILENCE_MS * MS;
+    for (unsigned i = 0; i < 100; i++)
+        tierce__holdings_tick(holdings, now_ns);
+    tierce__directory_stats(tierce__holdings_directory(holdings), &stats);
+    ck_assert_uint_eq(stats.workers, 0);
+    ck_assert_uint_eq(stats.holders, 0);
+    ck_assert_uint_eq(stats.keys, 0);
+    ck_assert(stats.is_clean);
+    for (unsigned i = 0; i < SENDERS; i++) {
+        struct tierce__directory_id id;
+        char name[16];
+        snprintf(name, sizeof(name), "new %u", i);
+        ck_assert_int_eq(
+            tierce__directory_join(tierce__holdings_directory(holdings),
+                                   &(struct tierce__directory_worker){
+                                       .group = "g", .name = name, .address = "", .host = ""},
+                                   now_ns, &id),
+            0);
+        ck_assert_int_eq(tierce__holdings_begin(holdings, id, 1, now_ns, &wait_ms),
+                         TIERCE__DIRECTORY_DONE);
+    }
+}
+
 START_TEST(the_directory_has_what_the_workers_hold)
 {
     dice = test_random_start("holdings_fleet");
@@ -297,8 +333,8 @@ START_TEST(the_directory_has_what_the_workers_hold)
         tierce__holdings_create(
             &holdings, &(struct tierce__holdings_opts){.size = sizeof(struct tierce__holdings_opts),
                                                        .workers_max = WORKERS + 20,
-                                                       .silence_ms = 5000,
-                                                       .senders_max = 8}),
+                                                       .silence_ms = SILENCE_MS,
+                                                       .senders_max = SENDERS}),
         0);
     for (unsigned i = 0; i < WORKERS; i++) {
         workers[i].phase = OUTSIDE;
@@ -318,6 +354,7 @@ START_TEST(the_directory_has_what_the_workers_hold)
     }
     ck_assert_msg(are_complete(), "some worker has not sent its contents");
     compare_all();
+    kill_all();
     tierce__holdings_destroy(holdings);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
