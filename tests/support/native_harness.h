@@ -32,6 +32,7 @@ struct native_client {
     int fd;
     uint8_t id[TIERCE__NATIVE_ID_BYTES];
     uint64_t boot, view;
+    uint32_t tiers;
     uint8_t *pool;
     uint64_t pool_bytes;
     struct tierce__native_frame frame;
@@ -119,6 +120,7 @@ static inline int32_t native_hello_as(struct native_client *c, const char *path,
     memcpy(c->id, say.hello.client, sizeof(c->id));
     c->boot = say.hello.boot;
     c->pool_bytes = say.hello.pool_bytes;
+    c->tiers = say.hello.tiers;
     if (of == NULL) {
         NATIVE_ASSERT(fd >= 0);
         c->pool = mmap(NULL, c->pool_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -225,7 +225,7 @@ class Proxy:
         return int(float(re.search(rf"^tierce_proxy_{name}{'_total' if total else ''} (\S+)$", text, re.M).group(1)))
 
     def end(self):
-        """It ends by itself and well: sanitizers speak by the exit code."""
+        """It ends by itself, with exit code 0: sanitizers report by it."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

@@ -203,7 +203,7 @@ def test_a_stream_that_has_begun_is_not_repeated(start):
     prefills, decoders = [Engine("p"), Engine("q")], [Engine("abcdef"), Engine("abcdef")]
     for engine in prefills:
         engine.params = PARAMS
-    proxy = start("--retry.decode=3", "--retry.prefill=3", "--timeout.silence=300ms", decode=decoders, prefill=prefills)
+    proxy = start("--retry.decode=3", "--retry.prefill=3", "--timeout.silence=1s", decode=decoders, prefill=prefills)
     for number, (cut, hold) in enumerate(((3, None), (1, None), (None, 3)), 1):
         for engine in decoders:
             engine.cut_after, engine.hold_after = cut, hold

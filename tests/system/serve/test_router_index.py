@@ -389,7 +389,7 @@ def test_tokens_of_a_node_and_an_engine(router, tmp_path):
                     f"--disk.path={tmp_path}/node/disk", "--disk.size=64MiB", *(f"--{name}={value}" for name, value in events.items()))
 
     node = start_node()
-    shared.parameters = {"node.socket": f"{tmp_path}/node.sock"}
+    shared.parameters = {"node.socket": f"{tmp_path}/node.sock", "timeout.lookup": "10s"}  # a late node would be a miss
     for instance, store in ((1, lone), (2, shared)):
         store.open() if store is lone else store.open_client()
         router.register(instance, store, block_size=CHUNK_TOKENS)

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlines and limits of what a node's clients have by its native protocol. */
 #include "native_fixture.h"
+#include "temp_folder.h"
 #include "wait_for.h"
+
+#include "engine/observe/kv_tokens.h"
 
 #include <poll.h>
 
@@ -323,8 +326,68 @@ START_TEST(an_end_reaches_what_is_being_asked_about)
 }
 END_TEST
 
+static int32_t note_tokens(uint64_t view, uint64_t from_block, const int32_t *tokens,
+                           uint32_t count)
+{
+    union tierce__native_answer say;
+    union tierce__native_request ask = {
+        .note_tokens = {.view = view,
+                        .from_block = from_block,
+                        .chain = native_chain(9, chain, 0),
+                        .tokens = {(const uint8_t *)tokens, count}}};
+    return native_ask(&a, TIERCE__NATIVE_NOTE_TOKENS, &ask, &say, NULL);
+}
+
+/* The node asks for tokens if it publishes KV events, and believes none that are not the chain's.
+ */
+START_TEST(tokens_are_checked)
+{
+    enum { TOKENS = BLOCKS * FX_BLOCK_TOKENS, CHUNK_TOKENS = FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS };
+    char endpoint[128];
+    int32_t tokens[TOKENS];
+    uint32_t found[CHUNK_TOKENS];
+    snprintf(folder, sizeof(folder), "/tmp/tierce-test-XXXXXX");
+    temp_folder_make(folder);
+    snprintf(endpoint, sizeof(endpoint), "--kv_events.endpoint=ipc://%s/kv", folder);
+    start(1, (char *const[]){endpoint});
+    struct tierce__kv_tokens *noted = node.node->engine->kv_tokens;
+    memcpy(tokens, tierce__chain_tokens(chain), sizeof(tokens));
+    native_open(&a, path);
+    ck_assert_uint_ne(a.tiers & TIERCE__NATIVE_ASKS_TOKENS, 0);
+    tokens[TOKENS - 1] ^= 1;
+    ck_assert_int_eq(note_tokens(a.view, 0, tokens, TOKENS), TIERCE_E_ARGUMENT);
+    tokens[TOKENS - 1] ^= 1;
+    ck_assert_int_eq(note_tokens(a.view, 0, tokens, TOKENS - 1), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(note_tokens(a.view, 1, tokens + FX_BLOCK_TOKENS, FX_BLOCK_TOKENS),
+                     TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(note_tokens(a.view, FX_CHUNK_BLOCKS, tokens, TOKENS), TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(note_tokens(a.view, UINT64_MAX - FX_CHUNK_BLOCKS + 1, tokens, TOKENS),
+                     TIERCE_E_ARGUMENT);
+    ck_assert_int_eq(note_tokens(a.view + 1, 0, tokens, TOKENS), TIERCE__NATIVE_UNKNOWN);
+    const uint8_t *hash = tierce_chain_hash(chain, FX_CHUNK_BLOCKS - 1);
+    ck_assert(!tierce__kv_tokens_get(noted, hash, found, CHUNK_TOKENS));
+    ck_assert_int_eq(note_tokens(a.view, 0, tokens, 0), 0);
+    ck_assert_int_eq(note_tokens(a.view, 0, tokens, TOKENS), 0);
+    ck_assert(tierce__kv_tokens_get(noted, hash, found, CHUNK_TOKENS));
+    ck_assert_mem_eq(found, tokens, sizeof(found));
+    ck_assert(tierce__kv_tokens_get(noted, tierce_chain_hash(chain, BLOCKS - 1), found,
+                                    BLOCKS % FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS));
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_uint_eq(a.tiers & TIERCE__NATIVE_ASKS_TOKENS, 0);
+    ck_assert_int_eq(note_tokens(a.view, 0, tokens, TOKENS), 0); /* and keeps none */
+    ck_assert_ptr_null(node.node->engine->kv_tokens);
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
 CHECK_MAIN("node_native_limits", .seconds = 120, .at_once = true,
-           .tests = {what_is_late_is_given_up, what_nobody_hears_of_is_ended, a_client_has_limits,
-                     a_session_that_pins_nothing_takes_no_place,
+           .tests = {what_is_late_is_given_up, tokens_are_checked, what_nobody_hears_of_is_ended,
+                     a_client_has_limits, a_session_that_pins_nothing_takes_no_place,
                      chains_that_loads_hold_have_a_limit, who_says_nothing_is_not_waited_for},
            .loops = {{an_end_reaches_what_is_being_asked_about, 0, 2}})

@@ -504,7 +504,7 @@ START_TEST(a_failed_snapshot_is_freed)
 }
 END_TEST
 
-CHECK_MAIN("follower", .teardown = teardown,
+CHECK_MAIN("follower", .seconds = 60, .teardown = teardown,
            .tests = {a_connection_during_a_step_is_verified,
                      a_connection_during_a_snapshot_is_verified, contents_are_published_in_parts,
                      an_invalid_batch_is_repaired, blocks_left_out_are_repaired,
