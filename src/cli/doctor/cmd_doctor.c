@@ -3,6 +3,7 @@
 #include "base/config/config_parse.h"
 #include "cli/cli.h"
 #include "cli/doctor/doctor.h"
+#include "core/codec/codec.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -136,6 +137,17 @@ static bool print_unknown(const struct tierce__doctor_set *a, const struct tierc
     return any;
 }
 
+/* Prints that codecs do not help a namespace, whose numbers they do not know. */
+static void print_codec(const struct tierce__doctor_set *set)
+{
+    const char *dtype = tierce__doctor_find(set, "kv_dtype");
+    if (dtype != NULL && tierce__element_of_dtype(dtype) == TIERCE__ELEMENT_RAW)
+        printf(
+            "disk.codec and remote.codec store chunks of kv_dtype %s unchanged; bfloat16, float16, "
+            "fp8, fp8_e4m3 and fp8_e5m2 are encoded.\n",
+            dtype);
+}
+
 /* Prints the result of comparing two sets. Returns whether they can share. */
 static bool judge(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
 {
@@ -150,6 +162,7 @@ static bool judge(const struct tierce__doctor_set *a, const struct tierce__docto
     }
     if (a->complete && b->complete) {
         printf("They can share: every field of the namespace is equal.\n");
+        print_codec(a);
         return true;
     }
     printf(
@@ -158,6 +171,7 @@ static bool judge(const struct tierce__doctor_set *a, const struct tierce__docto
     if (a->raw_model != b->raw_model && tierce__doctor_find(a, "model") != NULL &&
         tierce__doctor_find(b, "model") != NULL)
         printf("Only the fields in the model's own file were compared; an engine adds others.\n");
+    print_codec(a);
     return true;
 }
 

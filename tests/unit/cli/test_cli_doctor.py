@@ -52,6 +52,10 @@ class Doctor(CliCase):
         self.check(0, "doctor", a, b, out=["They can share: every field"])
         self.check(0, "doctor", b, a, out=["They can share: every field"])
 
+    def test_a_type_that_codecs_do_not_know_is_reported(self):
+        a, b = self.store("a", text(kv_dtype="float32")), self.write("b", text(kv_dtype="float32"))
+        self.check(0, "doctor", a, b, out=["store chunks of kv_dtype float32 unchanged"])
+
     def test_each_field_alone_keeps_apart(self):
         a = self.write("a", text())
         changes = {"weights": "aabc", "kv_dtype": "float32", "quantization": "x",
