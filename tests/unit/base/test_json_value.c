@@ -205,5 +205,6 @@ START_TEST(runs_of_numbers)
 }
 END_TEST
 
-CHECK_MAIN("json_value", .tests = {paths, scalars, numbers, runs_of_numbers, members,
-                                   numbers_of_python, mistakes})
+CHECK_MAIN("json_value", .seconds = 60,
+           .tests = {paths, scalars, numbers, runs_of_numbers, members, numbers_of_python,
+                     mistakes})
