@@ -252,12 +252,20 @@ PyType_Slot tierce__core_source_slots[] = {
 PyObject *tierce__core_handover_read(PyObject *self, PyObject *args)
 {
     ViewObject *v = (ViewObject *)self;
-    PyObject *of_chain, *of_source;
+    PyObject *of_chain, *of_source, *theirs = NULL;
     uint64_t from_block, to_block;
+    struct tierce__handover_other other = {0};
     struct tierce__handover_pulled out;
-    if (!PyArg_ParseTuple(args, "OOO&O&", &of_source, &of_chain, tierce__core_uint64, &from_block,
-                          tierce__core_uint64, &to_block))
+    if (!PyArg_ParseTuple(args, "OOO&O&|O!s", &of_source, &of_chain, tierce__core_uint64,
+                          &from_block, tierce__core_uint64, &to_block, Py_TYPE(self), &theirs,
+                          &other.heads))
         return NULL;
+    if ((theirs == NULL) != (other.heads == NULL)) {
+        PyErr_SetString(PyExc_TypeError, "another view and its heads belong together");
+        return NULL;
+    }
+    if (theirs != NULL)
+        other.view = ((ViewObject *)theirs)->view;
     ChainObject *chain = chain_of(of_chain);
     SourceObject *s = chain != NULL ? source_of(of_source) : NULL;
     if (s == NULL)
@@ -266,7 +274,9 @@ PyObject *tierce__core_handover_read(PyObject *self, PyObject *args)
     chain->readers++;
     s->busy = true;
     Py_BEGIN_ALLOW_THREADS
+    tierce__source_other(s->source, theirs != NULL ? &other : NULL);
     rc = tierce__source_read(s->source, v->view, chain->chain, from_block, to_block, &out);
+    tierce__source_other(s->source, NULL);
     Py_END_ALLOW_THREADS
     s->busy = false;
     chain->readers--;

@@ -422,9 +422,13 @@ static PyMethodDef view_methods[] = {
      "Begins to read an offer of another engine into memory, whose pins are the session's. Waits "
      "for what that engine writes with the ticket. Blocks."},
     {"handover_read", tierce__core_handover_read, METH_VARARGS,
-     "handover_read(source, chain, from_block, to_block) -> (blocks, bytes, why)\n\n"
+     "handover_read(source, chain, from_block, to_block, theirs: View = None, heads: str = None) "
+     "-> "
+     "(blocks, bytes, why)\n\n"
      "Reads the blocks into memory. Returns the leading blocks that memory holds, the bytes that "
-     "were read, and why it ended before the last block, or ''. Blocks."},
+     "were read, and why it ended before the last block, or ''. `theirs`, `heads`: a view of a "
+     "prefiller with another number of tensor ranks, and how its chunks become those of this view "
+     "(src/core/chunk/heads.h). Blocks."},
     {"handover_note", tierce__core_handover_note, METH_VARARGS,
      "handover_note(session, host, port, why: str, blocks=0, bytes=0, pushed_bytes=0, "
      "push_status=0) -> None\n\n"

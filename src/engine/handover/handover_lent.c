@@ -37,7 +37,8 @@ static int serve(struct tierce__lent *lent, struct tierce__native_handed *said,
                                             .host = lent->host,
                                             .token = "",
                                             .why = ""};
-    int rc = tierce__client_hand_over(lent->engine, NULL, NULL, &ask, said, why);
+    int rc =
+        tierce__client_hand_over(lent->engine, &(struct tierce__client_about){0}, &ask, said, why);
     return rc == 0 && (said->number == 0 || said->number > UINT16_MAX) ? TIERCE_E_FORMAT : rc;
 }
 
@@ -94,7 +95,8 @@ static int ask_node(struct tierce__lent *lent, const struct tierce_view *view,
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
     struct tierce__native_handed said = {0};
-    int rc = tierce__client_hand_over(lent->engine, view, chain, ask, &said, why);
+    const struct tierce__client_about what = {view, NULL, chain};
+    int rc = tierce__client_hand_over(lent->engine, &what, ask, &said, why);
     if (rc == 0 && number != NULL)
         *number = said.number;
     return rc;
@@ -188,23 +190,33 @@ int tierce__lent_meet(struct tierce_engine *engine, const struct tierce__handove
     char why[TIERCE__HANDOVER_WHY_BYTES];
     struct tierce__native_handed said = {0};
     const struct tierce__native_hand ask = about(TIERCE__NATIVE_HAND_MEET, from);
-    int rc = tierce__client_hand_over(engine, NULL, NULL, &ask, &said, why);
+    int rc = tierce__client_hand_over(engine, &(struct tierce__client_about){0}, &ask, &said, why);
     if (rc == 0)
         *tokens = said.number;
     return end_call(out, rc, why);
 }
 
-int tierce__lent_read(struct tierce_view *view, const struct tierce_chain *chain,
-                      uint64_t from_block, uint64_t to_block,
-                      const struct tierce__handover_from *from, struct tierce__handover_pulled *out)
+int tierce__lent_read(struct tierce_view *view, const struct tierce__lent_blocks *blocks,
+                      const struct tierce__handover_from *from,
+                      const struct tierce__handover_other *other,
+                      struct tierce__handover_pulled *out)
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
     struct tierce__native_handed said = {0};
-    struct tierce__native_hand ask = about(TIERCE__NATIVE_HAND_READ, from);
-    ask.from_block = from_block;
-    ask.to_block = to_block;
-    int rc = tierce__client_hand_over(view->engine, view, chain, &ask, &said, why);
-    out->blocks = said.number < to_block ? said.number : to_block;
+    struct tierce__native_hand ask =
+        about(other != NULL ? TIERCE__NATIVE_HAND_READ_OTHER : TIERCE__NATIVE_HAND_READ, from);
+    const struct tierce__client_about what = {view, other != NULL ? other->view : NULL,
+                                              blocks->chain};
+    ask.from_block = blocks->from;
+    ask.to_block = blocks->to;
+    if (other != NULL)
+        ask.why = other->heads;
+    int rc = tierce__client_hand_over(view->engine, &what, &ask, &said, why);
+    if (rc == TIERCE_E_ARGUMENT && other != NULL && why[0] == '\0')
+        snprintf(why, sizeof(why),
+                 "the node cannot read offers of engines with other ranks: it is "
+                 "of an older version");
+    out->blocks = said.number < blocks->to ? said.number : blocks->to;
     out->bytes = said.bytes;
     return end_call(out, rc, why);
 }
@@ -215,7 +227,7 @@ void tierce__lent_end(struct tierce_engine *engine, const struct tierce__handove
     struct tierce__native_handed said;
     struct tierce__native_hand ask = about(TIERCE__NATIVE_HAND_END, from);
     ask.timeout_ms = SHORT_MS;
-    (void)!tierce__client_hand_over(engine, NULL, NULL, &ask, &said, why);
+    (void)!tierce__client_hand_over(engine, &(struct tierce__client_about){0}, &ask, &said, why);
 }
 
 void tierce__lent_note(struct tierce_view *view, const struct tierce__handover_from *from,
@@ -228,5 +240,6 @@ void tierce__lent_note(struct tierce_view *view, const struct tierce__handover_f
     ask.number = pulled->blocks;
     ask.bytes = pulled->bytes;
     ask.why = pulled->why;
-    (void)!tierce__client_hand_over(view->engine, view, NULL, &ask, &said, why);
+    const struct tierce__client_about what = {view, NULL, NULL};
+    (void)!tierce__client_hand_over(view->engine, &what, &ask, &said, why);
 }

@@ -29,9 +29,16 @@ void tierce__lent_withdraw(struct tierce__lent *lent, const char *token);
 TIERCE_MUSTUSE int tierce__lent_meet(struct tierce_engine *engine,
                                      const struct tierce__handover_from *from, uint64_t *tokens,
                                      struct tierce__handover_pulled *out);
-TIERCE_MUSTUSE int tierce__lent_read(struct tierce_view *view, const struct tierce_chain *chain,
-                                     uint64_t from_block, uint64_t to_block,
+struct tierce__lent_blocks {
+    const struct tierce_chain *chain;
+    uint64_t from, to;
+};
+
+/* other: NULL, or see tierce__source_other. */
+TIERCE_MUSTUSE int tierce__lent_read(struct tierce_view *view,
+                                     const struct tierce__lent_blocks *blocks,
                                      const struct tierce__handover_from *from,
+                                     const struct tierce__handover_other *other,
                                      struct tierce__handover_pulled *out);
 void tierce__lent_end(struct tierce_engine *engine, const struct tierce__handover_from *from);
 void tierce__lent_note(struct tierce_view *view, const struct tierce__handover_from *from,

@@ -14,6 +14,7 @@
 #include "engine/handover/handover_inbox.h"
 #include "engine/handover/handover_lent.h"
 #include "engine/handover/handover_offers.h"
+#include "engine/handover/handover_other.h"
 #include "engine/peer/peer_keeper.h"
 #include "engine/peer/peer_tls.h"
 #include "engine/view.h"
@@ -29,7 +30,8 @@
 struct tierce__source {
     struct tierce_engine *engine;
     const struct tierce__handover_from *from;
-    struct tierce__connector *connector; /* NULL until the first request */
+    const struct tierce__handover_other *other; /* NULL: its ranks are those of this engine */
+    struct tierce__connector *connector;        /* NULL until the first request */
     uint64_t deadline_ns, wait_until_ns;
     bool is_met;
     uint64_t tokens; /* if it is met */
@@ -47,8 +49,11 @@ struct pull {
     const struct tierce__handover_from *from;
     struct tierce__handover_pulled *out;
     struct tierce__keys keys;
-    struct tierce__shape tail;
     uint64_t to_block;
+    /* The prefiller's view, whose chunks are read: `view`, or that of `other`. */
+    const struct tierce_view *theirs;
+    struct tierce__shape tail; /* of theirs */
+    struct tierce__other other;
 };
 
 /* A chunk of the window. */
@@ -68,10 +73,11 @@ struct window {
     struct read reads[READS];
 };
 
+/* As the prefiller has it. */
 static const struct tierce__shape *shape_of(const struct pull *p, size_t index)
 {
     TIERCE_DASSERT(index < p->keys.count);
-    return index < p->keys.full_count ? &p->view->full : &p->tail;
+    return index < p->keys.full_count ? &p->theirs->full : &p->tail;
 }
 
 static int stop_at(struct tierce__handover_pulled *out, int status, const char *why)
@@ -219,8 +225,9 @@ static int verify(const struct pull *p, const struct read *read)
 {
     struct tierce__chunk_info info;
     const struct tierce__shape *shape = shape_of(p, read->index);
-    int rc = tierce__view_check_header(p->view, shape, read->index, tierce_chain_hash(p->chain, 0),
-                                       tierce_chain_root_hash(p->chain), read->buf->data);
+    int rc =
+        tierce__view_check_header(p->theirs, shape, read->index, tierce_chain_hash(p->chain, 0),
+                                  tierce_chain_root_hash(p->chain), read->buf->data);
     if (rc == 0)
         rc = tierce__chunk_parse(&info, read->buf->data, shape->extent.object_bytes);
     if (rc == 0 && tierce__chunk_verify_cells(read->buf->data, &info) != 0)
@@ -228,11 +235,26 @@ static int verify(const struct pull *p, const struct read *read)
     return rc;
 }
 
+/* Replaces the verified chunk of a prefiller with other ranks by that of this engine. False: memory
+ * has no room. */
+static bool convert(struct pull *p, struct read *read, const struct tierce__storage_chunk *record)
+{
+    struct tierce__buf *made = tierce__storage_reserve(p->engine, record, NULL);
+    if (made == NULL)
+        return false;
+    tierce__other_convert(&p->other, p->view, p->chain, read->index, made->data, read->buf->data,
+                          record->block_count);
+    tierce__buf_release(read->buf);
+    read->buf = made;
+    return true;
+}
+
 /* The bytes have arrived. */
-static int land(struct pull *p, const struct read *read)
+static int land(struct pull *p, struct read *read)
 {
     struct tierce__storage_chunk record;
-    const struct tierce__shape *shape = shape_of(p, read->index);
+    uint32_t blocks = shape_of(p, read->index)->geometry.block_count;
+    const struct tierce__shape shape = tierce__shape_of(p->view, blocks);
     int rc = verify(p, read);
     if (rc < 0) {
         tierce__count(p->engine,
@@ -241,9 +263,11 @@ static int land(struct pull *p, const struct read *read)
                       1);
         return stop_at(p->out, rc, "the prefiller sent a wrong chunk; it was dropped");
     }
-    p->out->bytes += shape->extent.object_bytes;
-    tierce__view_describe(&record, p->view, &p->keys, shape, read->index,
+    p->out->bytes += shape_of(p, read->index)->extent.object_bytes;
+    tierce__view_describe(&record, p->view, &p->keys, &shape, read->index,
                           tierce_chain_hash(p->chain, 0));
+    if (p->theirs != p->view && !convert(p, read, &record))
+        return stop_at(p->out, TIERCE_E_FULL, "memory has no room for the chunk");
     rc = tierce__storage_publish(p->engine, &record, read->buf);
     if (rc < 0)
         return stop_at(p->out, rc, "memory has no room for the chunk");
@@ -262,7 +286,7 @@ static bool reserve(struct pull *p, struct read *read, const struct tierce__buf 
     const struct tierce__key *key = &p->keys.keys[read->index];
     tierce__view_describe(&record, p->view, &p->keys, shape, read->index,
                           tierce_chain_hash(p->chain, 0));
-    int bytes = tierce__key_text_format(read->text, p->view->ns_digest, &key->shard, key->hash);
+    int bytes = tierce__key_text_format(read->text, p->theirs->ns_digest, &key->shard, key->hash);
     TIERCE_ASSERT(bytes > 0);
     read->name = (struct tierce_plugin_name){read->text, (size_t)bytes};
     read->buf = tierce__storage_reserve(p->engine, &record, before);
@@ -379,8 +403,8 @@ int tierce__source_read(struct tierce__source *source, struct tierce_view *view,
         to_block > tierce_chain_blocks(chain))
         return TIERCE_E_ARGUMENT;
     if (source->engine->level_count == 0) {
-        (void)note_loss(source,
-                        tierce__lent_read(view, chain, from_block, to_block, source->from, out));
+        const struct tierce__lent_blocks blocks = {chain, from_block, to_block};
+        (void)note_loss(source, tierce__lent_read(view, &blocks, source->from, source->other, out));
         return 0;
     }
     struct pull p = {.source = source,
@@ -389,12 +413,20 @@ int tierce__source_read(struct tierce__source *source, struct tierce_view *view,
                      .chain = chain,
                      .from = source->from,
                      .out = out,
-                     .to_block = to_block};
+                     .to_block = to_block,
+                     .theirs = view};
+    if (source->other != NULL) {
+        int fits = tierce__other_init(&p.other, view, source->other, out->why);
+        out->status = fits;
+        if (fits < 0)
+            return fits == TIERCE_E_UNSUPPORTED ? 0 : fits;
+        p.theirs = source->other->view;
+    }
     int rc = tierce__keys_init(&p.keys, view, chain, to_block, tierce_chain_blocks(chain), true);
     if (rc < 0)
         return rc;
     if (p.keys.tail_blocks > 0)
-        p.tail = tierce__shape_of(view, p.keys.tail_blocks);
+        p.tail = tierce__shape_of(p.theirs, p.keys.tail_blocks);
     rc = pull_all(&p, from_block);
     tierce__keys_fini(&p.keys);
     return rc == -ENOMEM ? rc : 0;
@@ -443,6 +475,11 @@ static void end_offer(struct tierce__source *source)
         tierce__lent_end(source->engine, source->from);
     else if (open_connector(source, &unused) == 0)
         (void)call(source, req);
+}
+
+void tierce__source_other(struct tierce__source *source, const struct tierce__handover_other *other)
+{
+    source->other = other;
 }
 
 void tierce__source_keep(struct tierce__source *source)

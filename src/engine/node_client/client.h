@@ -160,14 +160,21 @@ bool tierce__client_is_connected(struct tierce__node_client *client);
 
 #define TIERCE__CLIENT_WHY_BYTES 256u
 
-/* Has the node carry out a call for prefill and decode. [in] view, chain: of a call about chunks;
- * else NULL. Returns the status of the call, with `why` in words or "", or TIERCE_E_DOWN (there is
- * no node), TIERCE_E_VERSION (an older one), TIERCE_E_DEADLINE. Blocks for up to ask->timeout_ms,
- * and some seconds. */
-TIERCE_MUSTUSE int
-tierce__client_hand_over(struct tierce_engine *engine, const struct tierce_view *view,
-                         const struct tierce_chain *chain, const struct tierce__native_hand *ask,
-                         struct tierce__native_handed *out, char why[TIERCE__CLIENT_WHY_BYTES]);
+/* The chunks that a call is about; without chunks, all are NULL. */
+struct tierce__client_about {
+    const struct tierce_view *view;
+    const struct tierce_view *other; /* its number becomes that of the request; or NULL */
+    const struct tierce_chain *chain;
+};
+
+/* Has the node carry out a call for prefill and decode. Returns the status of the call, with `why`
+ * in words or "", or TIERCE_E_DOWN (there is no node), TIERCE_E_VERSION (an older one),
+ * TIERCE_E_DEADLINE. Blocks for up to ask->timeout_ms, and some seconds. */
+TIERCE_MUSTUSE int tierce__client_hand_over(struct tierce_engine *engine,
+                                            const struct tierce__client_about *about,
+                                            const struct tierce__native_hand *ask,
+                                            struct tierce__native_handed *out,
+                                            char why[TIERCE__CLIENT_WHY_BYTES]);
 
 /* ---- client_transfer.c ---- */
 

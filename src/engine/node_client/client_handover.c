@@ -20,21 +20,40 @@ static int take(struct tierce__native_handed *out, char why[TIERCE__CLIENT_WHY_B
     return status <= 0 ? status : TIERCE_E_FORMAT;
 }
 
-int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce_view *view,
-                             const struct tierce_chain *chain,
+/* The node, which knows the views. */
+static struct tierce__node_session *find_peer(struct tierce_engine *engine,
+                                              const struct tierce__client_about *about,
+                                              struct tierce__native_hand *ask)
+{
+    uint64_t soon_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    if (about->view == NULL)
+        return tierce__client_peer(engine->client, soon_ns);
+    struct tierce__node_session *peer = tierce__client_view_peer(about->view, &ask->view, soon_ns);
+    if (peer == NULL || about->other == NULL)
+        return peer;
+    struct tierce__node_session *same =
+        tierce__client_view_peer(about->other, &ask->number, soon_ns);
+    bool is_same =
+        same != NULL && tierce__node_session_number(same) == tierce__node_session_number(peer);
+    tierce__node_session_release(same);
+    if (is_same)
+        return peer;
+    tierce__node_session_release(peer); /* the node was restarted in between */
+    return NULL;
+}
+
+int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce__client_about *about,
                              const struct tierce__native_hand *ask,
                              struct tierce__native_handed *out, char why[TIERCE__CLIENT_WHY_BYTES])
 {
     union tierce__native_request question = {.hand_over = *ask};
     struct tierce__asking asking;
-    uint64_t soon_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    const struct tierce_chain *chain = about->chain;
     uint64_t deadline_ns = tierce__deadline_in_ms((uint64_t)ask->timeout_ms + GRACE_MS);
-    TIERCE_DASSERT(engine->level_count == 0 && (chain == NULL || view != NULL));
+    TIERCE_DASSERT(engine->level_count == 0 && (chain == NULL || about->view != NULL));
     if (ask->kind == TIERCE__NATIVE_HAND_EXPECT) /* its time is that of the offer */
         deadline_ns = tierce__deadline_in_ms(GRACE_MS);
-    struct tierce__node_session *peer =
-        view != NULL ? tierce__client_view_peer(view, &question.hand_over.view, soon_ns)
-                     : tierce__client_peer(engine->client, soon_ns);
+    struct tierce__node_session *peer = find_peer(engine, about, &question.hand_over);
     snprintf(why, TIERCE__CLIENT_WHY_BYTES, "no node answers (node.socket)");
     if (peer == NULL)
         return TIERCE_E_DOWN;
@@ -51,7 +70,7 @@ int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce_v
         rc = take(out, why, &asking.answer.hand_over);
         tierce__node_session_done(&asking);
     } else if (rc > 0) {
-        (void)tierce__client_miss(view, rc);
+        (void)tierce__client_miss(about->view, rc);
         rc = TIERCE_E_MISS;
     }
     tierce__node_session_release(peer);

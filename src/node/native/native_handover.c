@@ -89,6 +89,28 @@ static struct tierce__handover_from from_of(const struct tierce__native_hand *as
                                           .timeout_ms = bounded(ask->timeout_ms)};
 }
 
+/* Reads it as chunks of another view of the client, if it is of an engine with other ranks. */
+static int read_as(struct tierce__native_call *call, struct tierce__source *source,
+                   const struct tierce__native_about *about, struct tierce__handover_pulled *out)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    struct tierce__native_held_view *theirs = NULL;
+    struct tierce__handover_other other = {.heads = ask->why};
+    if (ask->kind == TIERCE__NATIVE_HAND_READ_OTHER) {
+        theirs = tierce__native_view_get(call->client, ask->number);
+        if (theirs == NULL)
+            return TIERCE__NATIVE_UNKNOWN;
+        other.view = theirs->shared->view;
+        tierce__source_other(source, &other);
+    }
+    int rc = tierce__source_read(source, about->view->shared->view, about->chain->chain,
+                                 ask->from_block, ask->to_block, out);
+    tierce__source_other(source, NULL);
+    if (theirs != NULL)
+        tierce__native_view_put(call->client, theirs);
+    return rc;
+}
+
 static int read_view(struct tierce__native_call *call, struct tierce__source *source,
                      struct tierce__handover_pulled *out)
 {
@@ -100,8 +122,7 @@ static int read_view(struct tierce__native_call *call, struct tierce__source *so
     if (rc == 0 && !tierce__native_pin(call->client, about.view, ask->session, pin_ms))
         rc = TIERCE_E_LIMIT;
     if (rc == 0)
-        rc = tierce__source_read(source, about.view->shared->view, about.chain->chain,
-                                 ask->from_block, ask->to_block, out);
+        rc = read_as(call, source, &about, out);
     tierce__native_end_about(call, &about);
     return rc;
 }
@@ -115,6 +136,8 @@ static int use_source(struct tierce__native_call *call, char *why)
     struct tierce__native_handed *say = &call->say.hand_over;
     struct tierce__handover_pulled out = {0}, ended;
     struct tierce__source *source;
+    bool reads =
+        ask->kind == TIERCE__NATIVE_HAND_READ || ask->kind == TIERCE__NATIVE_HAND_READ_OTHER;
     if (ask->port > UINT16_MAX)
         return TIERCE_E_ARGUMENT;
     int rc = tierce__source_begin(&source, call->native->engine, &from);
@@ -122,12 +145,12 @@ static int use_source(struct tierce__native_call *call, char *why)
         return rc;
     if (ask->kind == TIERCE__NATIVE_HAND_MEET)
         rc = tierce__source_meet(source, &say->number, &out);
-    else if (ask->kind == TIERCE__NATIVE_HAND_READ)
+    else if (reads)
         rc = read_view(call, source, &out);
     if (ask->kind != TIERCE__NATIVE_HAND_END)
         tierce__source_keep(source);
     tierce__source_end(source, &ended);
-    if (ask->kind == TIERCE__NATIVE_HAND_READ) {
+    if (reads) {
         say->number = out.blocks;
         say->bytes = out.bytes;
     }
@@ -161,6 +184,7 @@ static int hand_over(struct tierce__native_call *call, char *why)
         return offer(call);
     case TIERCE__NATIVE_HAND_MEET:
     case TIERCE__NATIVE_HAND_READ:
+    case TIERCE__NATIVE_HAND_READ_OTHER:
     case TIERCE__NATIVE_HAND_END:
         return use_source(call, why);
     case TIERCE__NATIVE_HAND_NOTE:

@@ -237,23 +237,25 @@ struct tierce__native_note {
 
 /* A call of engine/handover/handover.h that the node carries out. */
 enum tierce__native_hand_kind {
-    TIERCE__NATIVE_HAND_SERVE = 1, /* host, port -> number: the port */
-    TIERCE__NATIVE_HAND_EXPECT,    /* token, timeout_ms */
-    TIERCE__NATIVE_HAND_PIN,       /* view, chain, to_block, token -> number: blocks */
-    TIERCE__NATIVE_HAND_OPEN,      /* token, number: tokens */
-    TIERCE__NATIVE_HAND_WITHDRAW,  /* token */
-    TIERCE__NATIVE_HAND_MEET,      /* host, port, token, times -> number: tokens */
-    TIERCE__NATIVE_HAND_READ,      /* the same, view, chain, from_block, to_block, session ->
-                                      number: blocks; bytes */
-    TIERCE__NATIVE_HAND_END,       /* host, port, token: the offer is not read any longer */
-    TIERCE__NATIVE_HAND_NOTE,      /* view, session, host, port, number: blocks, bytes, why */
+    TIERCE__NATIVE_HAND_SERVE = 1,  /* host, port -> number: the port */
+    TIERCE__NATIVE_HAND_EXPECT,     /* token, timeout_ms */
+    TIERCE__NATIVE_HAND_PIN,        /* view, chain, to_block, token -> number: blocks */
+    TIERCE__NATIVE_HAND_OPEN,       /* token, number: tokens */
+    TIERCE__NATIVE_HAND_WITHDRAW,   /* token */
+    TIERCE__NATIVE_HAND_MEET,       /* host, port, token, times -> number: tokens */
+    TIERCE__NATIVE_HAND_READ,       /* the same, view, chain, from_block, to_block, session ->
+                                       number: blocks; bytes */
+    TIERCE__NATIVE_HAND_END,        /* host, port, token: the offer is not read any longer */
+    TIERCE__NATIVE_HAND_NOTE,       /* view, session, host, port, number: blocks, bytes, why */
+    TIERCE__NATIVE_HAND_READ_OTHER, /* READ of a prefiller with other ranks; number: its view, why:
+                                       core/chunk/heads.h */
 };
 
 struct tierce__native_hand {
     uint32_t kind, port, uses_tls, wait_ms, timeout_ms;
     uint64_t view, session, from_block, to_block, number, bytes;
     const char *host, *token, *why;    /* "": none */
-    struct tierce__native_chain chain; /* of PIN and READ */
+    struct tierce__native_chain chain; /* of PIN, READ and READ_OTHER */
 };
 
 /* The tokens of blocks of a chain, from `from_block` on, which begins a chunk: for KV events. */

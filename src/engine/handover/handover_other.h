@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_HANDOVER_OTHER_H
+#define TIERCE_HANDOVER_OTHER_H
+
+#include "core/chunk/heads.h"
+#include "engine/handover/handover.h"
+#include "engine/view.h"
+
+/*
+ * Chunks of a prefiller with other tensor ranks: they have the names, cells and headers of its
+ * namespace. A chunk is verified in full as a chunk of that namespace, and is then put together
+ * anew (core/chunk/heads.h) in memory of this engine, with a header and sums of its own.
+ *
+ * Thread: one at a time.
+ */
+
+struct tierce__other {
+    struct tierce_view *view; /* of the prefiller's namespace */
+    struct tierce__heads heads;
+};
+
+/* Whether chunks of `of` can become chunks of `view`. Errors, with `why`: TIERCE_E_ARGUMENT (no
+ * heads), TIERCE_E_UNSUPPORTED. */
+TIERCE_MUSTUSE int tierce__other_init(struct tierce__other *out, const struct tierce_view *view,
+                                      const struct tierce__handover_other *of,
+                                      char why[TIERCE__HANDOVER_WHY_BYTES]);
+
+/* Writes chunk `index` of the chain as an object of `view`. [in] from: a verified chunk of
+ * other->view; block_count: of both. */
+void tierce__other_convert(const struct tierce__other *other, const struct tierce_view *view,
+                           const struct tierce_chain *chain, size_t index, uint8_t *to,
+                           const uint8_t *from, uint32_t block_count);
+
+#endif
