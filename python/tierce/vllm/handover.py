@@ -14,7 +14,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from .identity import ConfigError
+from .heads import OTHERS_MAX, KVHeads, Other
+from .identity import ConfigError, Unsupported
 
 log = logging.getLogger(__name__)
 
@@ -145,12 +146,10 @@ def read_ranks(value) -> tuple[int, int]:
     return tuple(value) if is_ours else ONE_RANK
 
 
-def ranks_differ(theirs: tuple[int, int], ours: tuple[int, int]) -> str:
-    """Why the chunks of an engine of these ranks cannot be used here; empty if they can."""
-    if theirs == ours:
-        return ""
+def ranks_differ(theirs: tuple[int, int], ours: tuple[int, int], reason) -> str:
+    """Why the chunks of an engine of these ranks cannot be used here."""
     return (f"the prefiller has tensor parallelism {theirs[0]} and pipeline parallelism {theirs[1]}, and this engine {ours[0]} and "
-            f"{ours[1]}: they must be equal")
+            f"{ours[1]}: {reason}")
 
 
 def new_offer(serves: str, tokens: int, uses_tls: bool = False, ranks=ONE_RANK) -> dict:
@@ -167,13 +166,15 @@ def answer(offer: dict) -> dict:
 # ---- reading offers ---------------------------------------------------------------------------
 
 
-def read_chunks(view, chain, from_block: int, to_block: int, session: int, offer: dict, left_ms: int) -> tuple[int, int, str]:
-    """The bytes that were read from the prefiller, those that it has pushed, and why it ended early."""
+def read_chunks(view, chain, from_block: int, to_block: int, session: int, offer: dict, left_ms: int,
+                other=()) -> tuple[int, int, str]:
+    """The bytes that were read from the prefiller, those that it has pushed, and why it ended early. other: see
+    HandsOver.other_view."""
     host, port = offer["host"], offer["port"]
     source = view.handover_source(host, port, offer["token"], session, int(WAIT_S * 1000), left_ms, offer.get("ticket"),
                                   "tls" in offer)
     try:
-        blocks, count, why = view.handover_read(source, chain, from_block, to_block)
+        blocks, count, why = view.handover_read(source, chain, from_block, to_block, *other)
     finally:
         pushed, push_status = source.end()
     view.handover_note(session, host, port, why, blocks, count, pushed, push_status)
@@ -202,7 +203,7 @@ class Pulls:
         self.warned: set[str] = set()
         self.counters: dict[str, float] = {}  # see stats.py
 
-    def begin(self, view, chain, from_block: int, to_block: int, session: int, offer: dict) -> None:
+    def begin(self, view, chain, from_block: int, to_block: int, session: int, offer: dict, other=()) -> None:
         if offer["host"] not in self.handover.allow:
             self.refuse(view, session, offer, "handover.allow does not name this host")
             return
@@ -211,14 +212,14 @@ class Pulls:
             if self.threads is None:
                 self.threads = ThreadPoolExecutor(READERS, thread_name_prefix="tierce-pull")
             self.pulls[session] = pull
-            self.threads.submit(self.run, pull, chain, from_block, to_block, session, offer)
+            self.threads.submit(self.run, pull, chain, from_block, to_block, session, offer, other)
 
-    def run(self, pull: Pull, chain, from_block: int, to_block: int, session: int, offer: dict) -> None:
+    def run(self, pull: Pull, chain, from_block: int, to_block: int, session: int, offer: dict, other=()) -> None:
         try:
             began = time.monotonic()
             left_ms = int((pull.until - began) * 1000)
             if left_ms > 0 and not pull.released:
-                count, pushed, why = read_chunks(pull.view, chain, from_block, to_block, session, offer, left_ms)
+                count, pushed, why = read_chunks(pull.view, chain, from_block, to_block, session, offer, left_ms, other)
                 self.count(handovers=1, handover_bytes=count, handover_pushed_bytes=pushed,
                            handover_seconds=time.monotonic() - began)
                 if why:
@@ -295,10 +296,13 @@ class Pulls:
 class HandsOver:
     """The part of the worker half that offers chunks, and reads offers."""
 
+    kv_heads: KVHeads | str = "it has several KV cache groups"  # a text: why its chunks fit no other tensor parallelism
+
     def init_handover(self, handover: Handover) -> None:
         self.handover = handover
         self.pulls = Pulls(handover)
         self.serves, self.serves_tls = "", False  # see Facts
+        self.others: dict[tuple[int, int], tuple] = {}  # ranks of prefillers -> see other_view
         self.opening: ThreadPoolExecutor | None = None  # opens offers whose stores end behind their step
 
     def may_push(self) -> bool:
@@ -359,10 +363,32 @@ class HandsOver:
         """Begins to read an offer into memory; lookups of the session raise Later until it has ended."""
         try:
             with self.using_chain(session, part) as (view, chain):
-                differ = ranks_differ(read_ranks(what.get("ranks")), (self.ranks.tp_size, self.ranks.pp_size))
-                if differ:
-                    self.pulls.refuse(view, session, what, differ)
+                theirs, ours = read_ranks(what.get("ranks")), (self.ranks.tp_size, self.ranks.pp_size)
+                try:
+                    other = () if theirs == ours else self.other_view(theirs)
+                except Unsupported as reason:
+                    self.pulls.refuse(view, session, what, ranks_differ(theirs, ours, reason))
                 else:
-                    self.pulls.begin(view, chain, from_block, to_block, session, what)
+                    self.pulls.begin(view, chain, from_block, to_block, session, what, other)
         except Exception as error:
             log.warning("the offer of a prefiller could not be read: %r", error)
+
+    def other_view(self, theirs: tuple[int, int]) -> tuple:
+        """A view of the namespace of a prefiller with these ranks, and how its chunks become those of this engine. Raises
+        Unsupported."""
+        if isinstance(self.kv_heads, str):
+            raise Unsupported(self.kv_heads)
+        with self.lock:
+            known = self.others.get(theirs)
+        if known is None and len(self.others) >= OTHERS_MAX:
+            raise Unsupported(f"it has read offers of {OTHERS_MAX} other sizes already")
+        if known is None:
+            tp_size = self.ranks.tp_size
+            stages = [len(m.cell_bytes) for m in self.measures[::tp_size]]
+            layout = Other.of(self.measures[self.ranks.index], self.ranks, stages, self.kv_heads, theirs)
+            namespace = layout.namespace(self.namespace, self.engine_version)
+            count = namespace["layer_count"]
+            known = self.engine.view(namespace, (0, 1, 0, 1), (0, count, 0, 1)), layout.heads
+            with self.lock:
+                self.others[theirs] = known
+        return known

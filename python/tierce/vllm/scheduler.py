@@ -228,11 +228,18 @@ class SchedulerHalf:
             return
         try:
             part, end = self.whole_part(request, tracker, tracker.loads_end, request.num_tokens)
-            self.link.pull(tracker.session, part, local, end, source)
+            self.link.pull(tracker.session, part, local, self.end_of_offer(tracker, source, end), source)
             tracker.note_sent(tracker.loads_end, end)
             tracker.pulls = True
         except (LinkError, Unsupported) as error:
             self.warn_once(f"the offer of a prefiller is not read: {error}")
+
+    def end_of_offer(self, tracker, source: dict, end: int) -> int:
+        """The blocks of an offer that are read. If the offer covers the last block of the prompt, which this engine cannot
+        load, the prefiller's last chunk has this block too, and another name."""
+        size = self.facts.chunk_blocks
+        covers = source["tokens"] % self.block_tokens and not tracker.loads_end
+        return end - end % size if covers and not self.rules.longest_chunk else end
 
     def may_load_end(self, request, tracker) -> bool:
         """Whether the last block of the prompt is looked up: before the request has first run, and if its offer covers

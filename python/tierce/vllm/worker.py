@@ -140,7 +140,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
 
     def register(self, ranks: Ranks, measures: list["Measures"]) -> None:
         """Opens the store for this worker. Raises Unsupported or ConfigError."""
-        self.ranks = ranks
+        self.ranks, self.measures = ranks, measures
         mine = measures[ranks.index]
         if any(m.like != mine.like for m in measures):
             raise Unsupported("workers with KV of different shapes")
@@ -255,6 +255,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
         with self.lock:
             self.end_prefetches()
             self.view = view
+            self.others.clear()
             self.chains.clear()
 
     def view_of(self, layers: range):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of prefill and decode: what is accepted from a client, and what becomes of reads."""
 
+import json
 import threading
 import time
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from tierce.vllm import handover, push
+from tierce.vllm.geometry import Measures
 from tierce.vllm.handover import Handover, Pulls
+from tierce.vllm.heads import KVHeads
 from tierce.vllm.identity import ConfigError
 from tierce.vllm.link import LinkError, pack_handover, unpack_handover
 from tierce.vllm.ranks import Ranks
@@ -296,13 +299,40 @@ def test_an_engine_of_other_ranks_is_not_read(caplog):
     half = half_of(view=view, handover=Handover(allow=("10.0.0.5",)))
     half.pulls = Pulls(half.handover)
     half.pull(9, "part", 0, 4, {**OFFER, "ranks": [2, 1]})
-    why = "the prefiller has tensor parallelism 2 and pipeline parallelism 1, and this engine 1 and 1: they must be equal"
+    why = "the prefiller has tensor parallelism 2 and pipeline parallelism 1, and this engine 1 and 1: it has several KV cache groups"
     assert view.asked == [] and view.noted == [(9, "10.0.0.5", 7000, why)] and why in caplog.text
     half.ranks = Ranks(0, 2)
     half.pull(9, "part", 0, 4, {**OFFER, "ranks": [2, 1]})
     view.go.set()
     until(lambda: not half.pulls.is_under_way(9))
     assert ("chain", 0, 4) in view.asked
+    half.close_handover()
+
+
+def test_an_engine_of_another_tensor_parallelism_is_read_as_such():
+    view, opened = View(), []
+
+    def open_view(namespace, shard, part):
+        opened.append((namespace, shard, part))
+        return "theirs"
+
+    half = half_of(view=view, handover=Handover(allow=("10.0.0.5",)), kv_heads=KVHeads(8),
+                   engine=SimpleNamespace(view=open_view), engine_version="0.32.0",
+                   measures=[Measures([4096] * 3, "CPU_ATTN", (8, 16, 8), (128, 8, 1), "torch.float32")],
+                   namespace={"block_tokens": 16, "weights": "00"})
+    half.lock, half.pulls = threading.Lock(), Pulls(half.handover)
+    view.go.set()
+    for session in (9, 10):  # the second one knows the view
+        half.pull(session, "part", 0, 4, {**OFFER, "ranks": [2, 1]})
+        until(lambda session=session: not half.pulls.is_under_way(session))
+    assert view.asked.count(("chain", 0, 4, "theirs", "heads=8 pieces=1 from=2x3 to=1x3")) == 2
+    ((namespace, shard, part),) = opened
+    assert shard == (0, 1, 0, 1) and part == (0, 6, 0, 1)
+    assert namespace["cell_bytes"] == [2048] * 6 and namespace["weights"] == "00"
+    layout = json.loads(namespace["layout"])
+    assert layout["block_shape"] == [4, 16, 8] and layout["ranks"]["tp"] == 2
+    half.pull(11, "part", 0, 4, {**OFFER, "ranks": [3, 1]})
+    assert view.noted[-1][-1].endswith("and this engine 1 and 1: 8 KV heads cannot be divided among 3 ranks")
     half.close_handover()
 
 

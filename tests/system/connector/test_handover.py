@@ -130,10 +130,33 @@ def test_engines_over_nodes(engine, prompts, tmp_path, ranks):
     # Several ranks hand over whole blocks.
     assert [o["cached"] for o in outputs] == ([len(p) - 1 for p in asked] if ranks == 1 else whole_blocks(asked))
     assert sum(loaded(outputs, "memory")) > 0 and loaded(outputs, "failed") == [0] * 3
-    other = proxied(prefiller, decoder, prompts[3:4], lambda offer: {**offer, "ranks": [4, 1]})
+    other = proxied(prefiller, decoder, prompts[3:4], lambda offer: {**offer, "ranks": [ranks, 3]})
     assert answers(other) == answers(prefiller.generate(prompts=prompts[3:4])) and loaded(other, "memory") == [0]
-    assert f"tensor parallelism 4 and pipeline parallelism 1, and this engine {ranks} and 1" in decoder.text()
+    assert f"tensor parallelism {ranks} and pipeline parallelism 3, and this engine {ranks} and 1" in decoder.text()
     for host in (decoder, prefiller):
         host.stop()
     for node in nodes:
         node.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("theirs, ours", [(2, 1), (1, 2)])
+def test_engines_with_other_numbers_of_ranks(engine, prompts, tmp_path, theirs, ours):
+    """The decoder puts the heads of the prefiller's ranks together for its own, and computes nothing of the blocks that
+    it reads."""
+    node = Node(tmp_path, f"--listen.native={tmp_path}/native", "--memory.size=200MiB", "--disk.path=", "--cost.check=false")
+    several = {"node.socket": f"{tmp_path}/native", "timeout.lookup": "20s"}
+
+    def start(ranks, **more):
+        return engine({**(several if ranks > 1 else store()), **more}, tensor_parallel_size=ranks, max_model_len=1100)
+
+    prefiller, decoder = start(theirs, **{"handover.listen": "127.0.0.1"}), start(ours, **{"handover.allow": "127.0.0.1"})
+    asked = [prompts[0], prompts[1][:768], prompts[2][:769]]
+    outputs = proxied(prefiller, decoder, asked)
+    assert "cannot" not in decoder.text()
+    assert min(o["cached"] for o in outputs) > 0 and loaded(outputs, "failed") == [0] * 3
+    assert sum(loaded(outputs, "memory")) > 0 and decoder.metric(name="vllm:tierce_handover_bytes") > 0
+    assert answers(outputs) == answers(prefiller.generate(prompts=asked))
+    for host in (decoder, prefiller):
+        host.stop()
+    node.end()
