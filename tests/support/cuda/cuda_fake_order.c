@@ -21,6 +21,10 @@ struct access {
     bool writes;
 };
 
+/* Each access is compared with all earlier ones, under fake_lock. The thread sanitizer would check
+ * each comparison, which took longer than the copies that are tested. */
+#define COMPARES __attribute__((no_sanitize("thread")))
+
 /* The names of accesses, each once: there are few names, and each access is compared with many. */
 enum { TEXTS_MAX = 256, TEXT_BYTES = 48 };
 static char texts[TEXTS_MAX][TEXT_BYTES];
@@ -50,12 +54,12 @@ static uint16_t text_number(const char *what)
     return i;
 }
 
-static bool is_before(const struct access *access, const struct fake_clock *clock)
+static COMPARES bool is_before(const struct access *access, const struct fake_clock *clock)
 {
     return clock->of[access->actor] >= access->step;
 }
 
-static bool overlaps(const struct access *access, uintptr_t from, uintptr_t to)
+static COMPARES bool overlaps(const struct access *access, uintptr_t from, uintptr_t to)
 {
     return access->from < to && from < access->to;
 }
@@ -74,13 +78,13 @@ static void keep(const struct access *access)
 /* Whether an access replaces an older one of the same or fewer bytes that is ordered before it: an
  * access that is ordered after the new one is ordered after both. A read does not replace a write,
  * with which later reads conflict. */
-static bool replaces(const struct access *access, const struct access *old)
+static COMPARES bool replaces(const struct access *access, const struct access *old)
 {
     return (access->writes || !old->writes) && access->from <= old->from && old->to <= access->to;
 }
 
-bool fake_access(const struct fake_clock *clock, unsigned actor, uintptr_t from, size_t bytes,
-                 bool writes, const char *what)
+COMPARES bool fake_access(const struct fake_clock *clock, unsigned actor, uintptr_t from,
+                          size_t bytes, bool writes, const char *what)
 {
     struct access access = {.from = from,
                             .to = from + bytes,
