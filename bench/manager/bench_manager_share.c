@@ -72,7 +72,7 @@ static int serve_for(struct share_bench *b, uint64_t ns, double *calls)
 
 static int measure(struct share_bench *b)
 {
-    struct used before, after;
+    struct used before = {0}, after = {0};
     double calls;
     uint64_t blocks = b->bench->blocks > 0 ? b->bench->blocks : BLOCKS_DEFAULT;
     int64_t filled = 0;

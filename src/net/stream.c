@@ -86,7 +86,7 @@ int tierce__stream_connect_end(int fd)
 static int connect_to(int *out, const struct sockaddr *address, socklen_t length,
                       uint64_t deadline_ns)
 {
-    int fd;
+    int fd = -1;
     int rc = tierce__stream_connect_begin(&fd, address, length);
     if (rc == -EINPROGRESS) {
         rc = tierce__stream_wait(fd, POLLOUT, NULL, deadline_ns);

@@ -101,9 +101,9 @@ static int complain_line(char why[256], const struct tierce__tokens_opts *opts, 
                          const char *fault)
 {
     const char *more = opts->more != NULL ? opts->more_text : opts->has_tenants ? "[TENANT]" : "";
-    snprintf(why, 256, "%.60s, line %zu: %s; expected %s NAME %s%s%s", opts->path, number, fault,
-             opts->has_tenants ? "SCOPES" : "ROLES", opts->key != NULL ? "PUBLIC-KEY" : "SHA256",
-             more[0] != '\0' ? " " : "", more);
+    snprintf(why, 256, "%.60s, line %zu: %.100s; expected %s NAME %s%s%s", opts->path, number,
+             fault, opts->has_tenants ? "SCOPES" : "ROLES",
+             opts->key != NULL ? "PUBLIC-KEY" : "SHA256", more[0] != '\0' ? " " : "", more);
     return TIERCE_E_CONFIG;
 }
 
