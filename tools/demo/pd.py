@@ -8,7 +8,8 @@
 
 Half of the sessions are played by pull and the other half by push, because both engines keep what they have computed.
 The decoder computes one token of each prompt. The time after the last layer ends with the last byte
-verified in the decoder's memory. The exit code is 0 only if the conditions of `judge` hold.
+verified in the decoder's memory. With --gbit, the rate to which loopback is limited, this time is judged, too.
+The exit code is 0 only if the conditions of `judge` hold.
 """
 
 import argparse
@@ -29,6 +30,7 @@ MODEL = "model"
 COMPUTED = {"source": "local_compute"}
 WARM_UP_TOKENS = BLOCK_TOKENS - 1
 PASSES = {"b": "pull", "c": "push"}
+TAIL_SHARE_MAX = 0.2  # of the time that all bytes take
 
 
 def free_ports(count):
@@ -72,8 +74,8 @@ def counters(proxy, prefiller, decoder):
             "computed": metric(decoder.port, "vllm:prompt_tokens_by_source", **COMPUTED) - own,
             "read": metric(decoder.port, "vllm:tierce_handover_bytes"),
             "pushed": metric(decoder.port, "vllm:tierce_handover_pushed_bytes"),
-            "sent": metric(prefiller.port, "vllm:tierce_push_bytes"),
             "tail": metric(prefiller.port, "vllm:tierce_push_tail_seconds"),
+            "tail_bytes": metric(prefiller.port, "vllm:tierce_push_tail_bytes"),
             "early": metric(decoder.port, "vllm:tierce_handovers_ended_early")}
 
 
@@ -98,22 +100,30 @@ def row_of_one(asked):
             "p50": percentile([r["ttft"] for r in asked], 0.5), "equal": len(asked)}
 
 
-def tail_of(row):
-    """The time from the last layer to the last byte verified, beside the time that all bytes of the prompts take at
-    1 Gbit/s: sums over the pushes that the prefiller has counted, which can lack the last one."""
-    whole = 8 * row["sent"] / 1e9
-    return f"{1000 * row['tail']:,.0f} of {1000 * whole:,.0f} ms ({row['tail'] / whole:.1%})" if whole else "-"
+def seconds_at(gbit, row):
+    """The time that all bytes of the pushes take whose end was timed. The last one can be missing."""
+    return 8 * row["tail_bytes"] / (gbit * 1e9)
 
 
-def print_table(one, pairs):
+def tail_of(row, gbit):
+    """The time from the last layer to the last byte verified, and, if the operator has set a rate, its share of the time
+    that all bytes take at this rate."""
+    if not row["tail_bytes"]:
+        return "-"
+    ms = f"{1000 * row['tail']:,.0f}"
+    whole = seconds_at(gbit, row) if gbit else 0
+    return f"{ms} of {1000 * whole:,.0f} ms ({row['tail'] / whole:.1%})" if whole else f"{ms} ms of {row['tail_bytes'] / 1e6:,.1f} MB"
+
+
+def print_table(one, pairs, gbit=None):
     def cells(name, row):
         has_pair = "prefilled" in row
         return (name, str(row["requests"]), f"{row['prompt']:,}", f"{row['prefilled']:,.0f}" if has_pair else "-",
                 f"{row['computed']:,.0f}", *(f"{row[way] / 1e6:,.1f} MB" if has_pair else "-" for way in ("read", "pushed")),
-                tail_of(row) if has_pair else "-", f"{row['p50']:.2f} s", f"{row['alone']:.2f} s" if has_pair else "-", f"{row['equal']}/{row['requests']}")
+                tail_of(row, gbit) if has_pair else "-", f"{row['p50']:.2f} s", f"{row['alone']:.2f} s" if has_pair else "-", f"{row['equal']}/{row['requests']}")
 
     lines = [("pass", "requests", "prompt", "prefiller", "computed by the one that answers", "read", "pushed",
-              "after the last layer", "TTFT p50",
+              f"after the last layer, of all bytes at {gbit:g} Gbit/s" if gbit else "after the last layer", "TTFT p50",
               "the same in (a)", "equal to (a)"), cells("(a) vLLM alone", one),
              *(cells(f"({row['name']}) prefill and decode, {PASSES[row['name']]}", row) for row in pairs)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
@@ -123,8 +133,8 @@ def print_table(one, pairs):
             print("  ".join("-" * w for w in widths))
 
 
-def judge(row):
-    """The conditions of the exit code; returns those that failed, in words."""
+def judge(row, gbit=None):
+    """The conditions of the exit code; returns those that failed, in words. `gbit`: the rate that the operator has set."""
     name, failed = row["name"], []
     way, other = ("read", "pushed") if PASSES[name] == "pull" else ("pushed", "read")
     if row["equal"] != row["requests"]:
@@ -136,10 +146,13 @@ def judge(row):
         failed.append(f"({name}): {row['early']:.0f} offers were not read to their end")
     if row[other] or not row[way]:
         failed.append(f"({name}): {row[way]:,.0f} bytes were {way}, and {row[other]:,.0f} bytes were {other}")
+    if gbit and PASSES[name] == "push" and (not row["tail_bytes"] or row["tail"] > TAIL_SHARE_MAX * seconds_at(gbit, row)):
+        failed.append(f"({name}): after the last layer, the pushes took {tail_of(row, gbit)}, not {TAIL_SHARE_MAX:.0%} at most"
+                      if row["tail_bytes"] else f"({name}): no push was timed")
     return failed
 
 
-def run(root, work, sessions_count):
+def run(root, work, sessions_count, gbit):
     screen = Screen()
     screen.say("making the model with random weights")
     model = make_model(str(work / "model"))
@@ -165,26 +178,29 @@ def run(root, work, sessions_count):
         for server in servers:
             server.end()
     print()
-    print_table(row_of_one(asked), pairs)
+    print_table(row_of_one(asked), pairs, gbit)
     print()
-    return [reason for row in pairs for reason in judge(row)]
+    return [reason for row in pairs for reason in judge(row, gbit)]
 
 
 def main():
     root = Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--sessions", type=int, default=6)
+    parser.add_argument("--gbit", type=float, help="the rate to which you have limited loopback: judges the time after the last layer")
     parser.add_argument("--work", type=Path, default=root / "run", help="model and logs")
     arguments = parser.parse_args()
     if arguments.sessions < 2:
         raise Failed(f"--sessions {arguments.sessions}: at least 2, one by pull and one by push")
+    if arguments.gbit is not None and not 0 < arguments.gbit < float("inf"):
+        raise Failed(f"--gbit {arguments.gbit:g}: the rate of loopback in Gbit/s, above 0")
     arguments.work.mkdir(parents=True, exist_ok=True)
     held = open(arguments.work / "lock", "w")  # closed by the end of this process, whatever that is
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Failed(f"another run is using {arguments.work}; wait for its end, or name a folder with --work")
-    failed = run(root, arguments.work, arguments.sessions)
+    failed = run(root, arguments.work, arguments.sessions, arguments.gbit)
     for reason in failed:
         print(f"FAILED {reason}")
     print("FAILED" if failed else "all conditions hold")

@@ -151,7 +151,9 @@ class Pushes:
                     self.ending.append((push, to, computed_ns))
                 continue
             push.close()
-            self.count(push_bytes=sent, pushed_chunks=chunks, push_left_out_chunks=left_out, push_tail_seconds=max(over_ns - computed_ns, 0) / 1e9 if computed_ns else 0)
+            self.count(push_bytes=sent, pushed_chunks=chunks, push_left_out_chunks=left_out)
+            if computed_ns:  # otherwise no step of it is known, so nothing was measured
+                self.count(push_tail_seconds=max(over_ns - computed_ns, 0) / 1e9, push_tail_bytes=sent)
             if why:
                 self.warn(to, why)
 

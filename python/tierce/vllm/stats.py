@@ -31,6 +31,7 @@ METRICS = {
     "push_bytes": ("tierce_push_bytes", "Bytes of these chunks."),
     "push_left_out_chunks": ("tierce_push_left_out_chunks", "Chunks that were to be pushed and were not; they are read or computed."),
     "push_tail_seconds": ("tierce_push_tail_seconds", "Time from the last layer computed to the last chunk verified by the decoder."),
+    "push_tail_bytes": ("tierce_push_tail_bytes", "Bytes of all chunks of the pushes in tierce_push_tail_seconds."),
     "errors": ("tierce_connector_errors", "Faults in the connector that became misses."),
 }
 

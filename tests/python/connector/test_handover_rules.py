@@ -397,8 +397,20 @@ def test_a_push_lasts_for_all_stores_of_its_request():
                              ("watch", "two"), ("watch_state", "state"), ("end",)]
     assert pushes.take_counters() == {"pushes": 1}
     library.over = True
-    assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1, "push_tail_seconds": 0.005}
+    assert pushes.take_counters() == {"pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1, "push_tail_seconds": 0.005,
+                                      "push_tail_bytes": 8192}
     assert library.calls[-1] == ("close",) and not pushes.ending and not pushes.computed_ns
+
+
+def test_a_push_without_a_computed_step_has_no_tail():
+    """Neither its time nor its bytes are counted there."""
+    library = Chunks()
+    view = SimpleNamespace(push_begin=lambda *to: library)
+    pushes = push.Pushes(Handover(allow=("10.0.0.6",)))
+    pushes.watch(view, "chain", 7, TO, "store", 16)
+    pushes.end(7)
+    library.over, library.over_ns = True, 6_000_000
+    assert pushes.take_counters() == {"pushes": 1, "pushed_chunks": 2, "push_bytes": 8192, "push_left_out_chunks": 1}
 
 
 def test_a_request_that_has_ended_is_not_pushed():

@@ -85,9 +85,9 @@ def test_files_that_vllm_leaves_are_removed(tmp_path, monkeypatch):
 
 # ---- pd.py
 
-PAIR = {"name": "b", "requests": 4, "prompt": 1000, "prefilled": 900, "computed": 4, "read": 1e7, "pushed": 0, "sent": 0, "tail": 0, "early": 0, "p50": 0.1,
+PAIR = {"name": "b", "requests": 4, "prompt": 1000, "prefilled": 900, "computed": 4, "read": 1e7, "pushed": 0, "tail": 0, "tail_bytes": 0, "early": 0, "p50": 0.1,
         "alone": 0.2, "equal": 4}
-PUSHED = {"name": "c", "read": 0, "pushed": 2e7, "sent": 2e7, "tail": 0.016}
+PUSHED = {"name": "c", "read": 0, "pushed": 2e7, "tail": 0.016, "tail_bytes": 2e7}
 
 
 @pytest.fixture
@@ -106,7 +106,21 @@ def test_prefill_and_decode_are_judged(pd, changes, reasons, capsys):
     assert len(failed) == len(reasons) and all(reason in line for reason, line in zip(reasons, failed))
     pd.print_table({"requests": 4, "prompt": 1000, "computed": 1000, "p50": 0.2, "equal": 4}, [PAIR, {**PAIR, **PUSHED}])
     out = capsys.readouterr().out
-    assert "16 of 160 ms (10.0%)" in out and "10.0 MB" in out and "20.0 MB" in out and "(c) prefill and decode, push" in out
+    assert "16 ms of 20.0 MB" in out and "Gbit/s" not in out and "10.0 MB" in out and "(c) prefill and decode, push" in out
+
+
+@pytest.mark.parametrize("changes, gbit, shown, reason", [
+    ({}, 1, "16 of 160 ms (10.0%)", None), ({"tail": 0.032}, 1, "32 of 160 ms (20.0%)", None),
+    ({"tail": 0.04}, 1, "40 of 160 ms (25.0%)", "(c): after the last layer, the pushes took 40 of 160 ms (25.0%), not 20% at most"),
+    ({"tail": 0.04}, 0.5, "40 of 320 ms (12.5%)", None), ({"tail": 0.04}, None, "40 ms of 20.0 MB", None),
+    ({"tail": 0, "tail_bytes": 0}, 1, "-", "(c): no push was timed")])
+def test_the_time_after_the_last_layer_is_judged_at_a_rate_that_was_set(pd, changes, gbit, shown, reason, capsys):
+    row = {**PAIR, **PUSHED, **changes}
+    assert pd.judge(row, gbit) == ([reason] if reason else [])
+    assert pd.judge(PAIR, gbit) == []  # of a pull, nothing is pushed
+    pd.print_table({"requests": 4, "prompt": 1000, "computed": 1000, "p50": 0.2, "equal": 4}, [row], gbit)
+    out = capsys.readouterr().out
+    assert f" {shown} " in out and (f"of all bytes at {gbit:g} Gbit/s" if gbit else "after the last layer  ") in out
 
 
 class Completion(BaseHTTPRequestHandler):
@@ -165,7 +179,7 @@ def test_requests_of_the_proxy_do_not_count_as_prompts(run, monkeypatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     place = SimpleNamespace(port=server.server_port)
     try:
-        assert pd.counters(place, place, place) == {"prefilled": 9, "computed": 7, "read": 1000, "pushed": 0, "sent": 0, "tail": 0, "early": 0}
+        assert pd.counters(place, place, place) == {"prefilled": 9, "computed": 7, "read": 1000, "pushed": 0, "tail": 0, "tail_bytes": 0, "early": 0}
     finally:
         server.shutdown()
         server.server_close()

@@ -396,6 +396,30 @@ def test_the_router_index_decides(start):
     assert proxy.metric("router_failures") == 4 and proxy.metric("router_choices") == 7
 
 
+def test_the_router_index_chooses_the_prefiller(start):
+    """One answer of the index ranks both lists: the prefiller and the decoder that hold the prompt's blocks."""
+    router, prefillers, decoders = Engine(), [Engine("p"), Engine("q")], [Engine("0"), Engine("1")]
+    for engine in prefillers:
+        engine.params = PARAMS
+    urls = [f"{engine.url}#{number}" for number, engine in enumerate(prefillers + decoders)]
+    proxy = start(f"--router.url={router.url}", prefill=urls[:2], decode=urls[2:])
+
+    def chosen():
+        before = [len(engine.bodies()) for engine in prefillers + decoders]
+        assert proxy.complete(prompt=[5, 6])[0] == 200
+        return [number for number, engine in enumerate(prefillers + decoders) if len(engine.bodies()) > before[number]]
+
+    for number in (1, 0):
+        router.matched = {str(number): 2048, str(1 - number): 1024, "3": 4096, "7": 8192}
+        assert [chosen() for _ in range(3)] == [[number, 3]] * 3
+    assert len(router.bodies("/query")) == proxy.metric("prefills") == 6
+    prefillers[0].status = 500  # the next best takes its place, and the KV comes from there
+    assert chosen() == [0, 1, 3] and decoders[1].bodies()[-1]["kv_transfer_params"] == PARAMS
+    router.status = 500  # without the index, the load decides
+    prefillers[0].status = 200
+    assert {chosen()[0] for _ in range(4)} == {0, 1} and proxy.metric("router_failures") == 4
+
+
 def test_a_router_index_with_tokens(start, tmp_path):
     router, engine = Engine(), Engine()
     router.matched, router.status = {"1": 2048}, 401

@@ -207,13 +207,15 @@ static void end_call(struct tierce__fleet_manager *m, struct tierce__fleet_call 
 static const char *remedy_of(const struct tierce__fleet_manager *m, const char *what)
 {
     if (strstr(what, "does not speak HTTP/2") != NULL)
-        return m->uses_tls
-                   ? "; set the gRPC port of the manager (6381)"
-                   : "; set the gRPC port of the manager (6381), or fleet+tls:// if it has TLS";
+        return m->uses_tls ? "; set the gRPC port of the manager (6381)"
+                           : "; set the gRPC port of the manager (6381), or a scheme with +tls if "
+                             "it has TLS";
     if (strstr(what, "wrong version number") != NULL)
-        return "; set fleet:// if the manager has no TLS, or its gRPC port (6381)";
-    if (strstr(what, "certificate verify failed") != NULL)
+        return "; set a scheme without +tls if the manager has no TLS, or its gRPC port (6381)";
+    if (strstr(what, "issuer certificate") != NULL || strstr(what, "self-signed") != NULL)
         return "; set ca_file= to the CA of the manager's certificate";
+    if (strstr(what, "address mismatch") != NULL || strstr(what, "hostname mismatch") != NULL)
+        return "; set an address that the manager's certificate names (subjectAltName)";
     if (strstr(what, "Connection refused") != NULL)
         return "; start the manager, or set its gRPC port (6381)";
     return "";

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Engines that read each other's chunks by TLS: who reads from whom, and certificates that are
- * wrong or renewed. */
+ * wrong or renewed; and a manager with TLS and tenants. */
 #include "peers_fixture.h"
 #include "server_process.h"
+
+#include "base/bytes.h"
+
+#include <openssl/evp.h>
+#include <sys/stat.h>
 
 static char folder[64];
 
@@ -108,6 +113,104 @@ START_TEST(certificates_that_are_wrong_and_renewed)
 }
 END_TEST
 
+/* ---- the manager's TLS ----------------------------------------------------------------------- */
+
+/* A file of mode 0600 in the folder. */
+static void write_secret(const char *name, const char *text)
+{
+    char path[96];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    ck_assert_int_eq(chmod(path, 0600), 0);
+}
+
+/* Engines of the tenants a and b, whose tokens are their names. */
+static void write_tokens(void)
+{
+    char lines[256];
+    size_t used = 0;
+    for (const char *tenant = "ab"; *tenant != '\0'; tenant++) {
+        uint8_t digest[32];
+        char hex[2 * sizeof(digest) + 1];
+        ck_assert_int_eq(EVP_Digest(tenant, 1, digest, NULL, EVP_sha256(), NULL), 1);
+        tierce__hex_encode(hex, digest, sizeof(digest));
+        used += (size_t)snprintf(lines + used, sizeof(lines) - used, "user engine-%c %s team-%c\n",
+                                 *tenant, hex, *tenant);
+    }
+    write_secret("tokens", lines);
+    write_secret("a", "a\n");
+    write_secret("b", "b\n");
+    write_secret("unknown", "mallory\n");
+}
+
+static void start_strict_manager(void)
+{
+    char tokens[128], certificate[128], key[128];
+    write_tokens();
+    snprintf(tokens, sizeof(tokens), "--auth.token_file=%s/tokens", folder);
+    snprintf(certificate, sizeof(certificate), "--tls.certificate=%s/s.pem", folder);
+    snprintf(key, sizeof(key), "--tls.key=%s/s.key", folder);
+    running_manager_start(&manager,
+                          (const char *[]){"--auth.required=true", "--directory.silence=2s", tokens,
+                                           certificate, key, NULL});
+}
+
+/* An engine of team-a by its peers, and, if it `reports` so, by directory.manager; with this token
+ * and authority of the folder. */
+static void open_tenant(unsigned i, const char *token, const char *ca, bool reports)
+{
+    char peers[256], directory[256];
+    snprintf(peers, sizeof(peers), "peers+tls://127.0.0.1:%u/team-a?token_file=%s/%s&ca_file=%s/%s",
+             manager.ports.meta_grpc, folder, token, folder, ca);
+    snprintf(directory, sizeof(directory), "fleet%s", peers + strlen("peers"));
+    fx_open(&fx[i], true,
+            (const char *[]){"remote.urls", peers, reports ? "directory.manager" : NULL, directory,
+                             NULL});
+}
+
+/* The directory does not accept the engine, for this reason, and it reads nothing. */
+static void is_kept_out(const char *token, const char *ca, const char *why)
+{
+    uint64_t accepted = sent_by(0).accepted;
+    record_log(TIERCE_LOG_WARN);
+    open_tenant(2, token, ca, false);
+    WAIT_FOR(recorded("directory_unreachable") > 0);
+    ck_assert_msg(recorded_with("directory_unreachable", why) == 1, "%s", recorded_text());
+    ck_assert_int_eq(load(2, 1, 0), 0);
+    ck_assert(!has_joined(2) && !atomic_load(&fx[2].engine->reports.is_complete));
+    ck_assert_uint_eq(sent_by(0).accepted, accepted);
+    close_engine(2);
+    silence_log();
+    fx[2] = (struct fixture){0};
+}
+
+/* A chunk goes from one engine of a tenant to another one, which both found each other through the
+ * manager's TLS: one by directory.manager, one by remote.urls. */
+START_TEST(a_manager_with_tls_and_tenants)
+{
+    start_strict_manager();
+    open_tenant(0, "a", "ca.pem", true);
+    open_tenant(1, "a", "ca.pem", false);
+    store(0, 1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    ck_assert_uint_eq(read_by(1).chunks, CHAIN_BLOCKS / FX_CHUNK_BLOCKS);
+    ck_assert_uint_ge(kept(0).memory_hits, CHAIN_BLOCKS / FX_CHUNK_BLOCKS);
+    is_kept_out("a", "other.pem", "set ca_file= to the CA of the manager's certificate");
+    is_kept_out("unknown", "ca.pem", "unknown token");
+    is_kept_out("b", "ca.pem", "group team-a does not exist, or is outside the scope");
+    has_no_lease(0);
+    close_engine(0);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
+
+/* ---- configuration --------------------------------------------------------------------------- */
+
 /* files: three names in the folder, or NULL. */
 static void is_refused(const char *const files[3], const char *listen, const char *word)
 {
@@ -144,4 +247,4 @@ END_TEST
 
 CHECK_MAIN("peers_tls", .seconds = 180, .setup = set_up, .teardown = tear_down,
            .tests = {engines_with_tls_and_without, certificates_that_are_wrong_and_renewed,
-                     a_wrong_configuration_is_refused})
+                     a_manager_with_tls_and_tenants, a_wrong_configuration_is_refused})

@@ -236,7 +236,7 @@ START_TEST(test_tls_to_a_manager_without_it)
     snprintf(url, sizeof(url), "fleet+tls://127.0.0.1:%u/default", world.ports.meta_grpc);
     struct tierce__fleet_manager *m = open_manager(url);
     ck_assert_int_lt(ask_once(m, &asked, LONG_MS), 0);
-    ck_assert_msg(strstr(asked.call.why, "set fleet:// if") != NULL, "%s", asked.call.why);
+    ck_assert_msg(strstr(asked.call.why, "scheme without +tls if") != NULL, "%s", asked.call.why);
     tierce__fleet_manager_close(m);
 }
 END_TEST
