@@ -78,9 +78,11 @@ static void make_records(struct bench_events *e)
 static int publish(struct bench_events *e)
 {
     e->line.bytes = 0;
-    (void)tierce__kv_batch_write(&e->line, &e->form, e->records, BATCH, 0);
-    return e->line.failed ? -ENOMEM
-                          : tierce__kv_stream_send(e->stream, e->line.text, e->line.bytes);
+    size_t count = BATCH;
+    (void)tierce__kv_batch_write(&e->line, &e->form, e->records, &count, 0);
+    return e->line.failed || count < BATCH
+               ? -ENOMEM
+               : tierce__kv_stream_send(e->stream, e->line.text, e->line.bytes);
 }
 
 static int publish_bare(void *pub, const struct tierce__line *line)

@@ -13,7 +13,7 @@
 #define FILE_BYTES_MAX (256u << 10)
 #define BLANKS         " \t\r"
 
-/* A line of the file: a token and a tenant, which is empty for publishers without one. */
+/* A line of the file: a token and a tenant, which is empty on the line without one. */
 struct token_line {
     const char *token, *tenant;
     size_t token_bytes, tenant_bytes;

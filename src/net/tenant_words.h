@@ -10,8 +10,12 @@
 /*
  * Secrets that a program sends, one for each tenant: a file with lines "WORD [TENANT]". The line
  * without a tenant is for what belongs to no tenant. The secret of a tenant is used for this tenant
- * only. So are the tokens that a router index sends to publishers (snapshot.token_file), its secret
- * keys (curve.key_file), and the tokens that a proxy sends to a router index (router.token_file).
+ * only. Such files are:
+ *
+ * - snapshot.token_file: the tokens that a router index sends to publishers,
+ * - curve.key_file: its secret keys for their streams,
+ * - router.token_file, engine.token_file: the tokens that a proxy sends to a router index, and to
+ *   engines.
  *
  * Thread: any, after init.
  */
@@ -39,7 +43,7 @@ void tierce__tenant_words_replace(struct tierce__tenant_words *tokens, char *tex
  * -ENOMEM. */
 TIERCE_MUSTUSE int tierce__tenant_words_word(char **out, struct tierce__tenant_words *tokens,
                                              const char *tenant);
-/* "Bearer TOKEN" for the publishers of a tenant, to be freed with tierce__free_secret, or NULL:
+/* "Bearer TOKEN" of a tenant, to be freed with tierce__free_secret, or NULL:
  * there is none. Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__tenant_words_find(char **out, struct tierce__tenant_words *tokens,
                                              const char *tenant);

@@ -132,8 +132,7 @@ bool tierce__exchange_create(struct tierce__proxy *proxy, struct tierce__call *c
     return true;
 }
 
-/* ---- engines of the tenant --------------------------------------------------------------------
- */
+/* ---- engines of the tenant ------------------------------------------------------------------ */
 
 static struct tierce__engine *choose_known(const struct tierce__exchange *exchange,
                                            struct tierce__engines *engines,

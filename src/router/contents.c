@@ -135,6 +135,47 @@ static uint32_t add(struct tierce__contents *c, uint64_t hash, uint64_t space, u
 
 /* ---- orphans --------------------------------------------------------------------------------- */
 
+/* Hashes, and namespaces too, are those of the publisher: the seed covers both. */
+static uint32_t family_hash(const struct tierce__contents *c, uint64_t parent, uint64_t space)
+{
+    return hash_of(c, tierce__mix(parent ^ c->seed) + space);
+}
+
+/* The orphans of a block, or TIERCE__NUMBER_NONE. */
+static uint32_t family_of(const struct tierce__contents *c, uint64_t parent, uint64_t space)
+{
+    TIERCE__NUMBERS_FOR_EACH (it, &c->by_parent, family_hash(c, parent, space)) {
+        if (c->families[it.number].parent == parent && c->families[it.number].space == space)
+            return it.number;
+    }
+    return TIERCE__NUMBER_NONE;
+}
+
+/* A family without orphans; TIERCE__NUMBER_NONE: there is no memory. */
+static uint32_t add_family(struct tierce__contents *c, uint64_t parent, uint64_t space)
+{
+    uint32_t number = c->family_free != 0 ? c->family_free - 1 : c->family_used;
+    if (TIERCE__GROW(c->families, c->family_room, (size_t)number + 1, 256) < 0 ||
+        tierce__numbers_reserve(&c->by_parent, (size_t)c->by_parent.count + 1) < 0)
+        return TIERCE__NUMBER_NONE;
+    if (c->family_free != 0)
+        c->family_free = (uint32_t)c->families[number].parent;
+    else
+        c->family_used++;
+    c->families[number] = (struct tierce__contents_family){.parent = parent, .space = space};
+    tierce__numbers_put(&c->by_parent, family_hash(c, parent, space), number);
+    return number;
+}
+
+static void forget_family(struct tierce__contents *c, uint32_t number)
+{
+    struct tierce__contents_family *family = &c->families[number];
+    TIERCE_ASSERT(family->first == 0);
+    tierce__numbers_erase(&c->by_parent, family_hash(c, family->parent, family->space), number);
+    *family = (struct tierce__contents_family){.parent = c->family_free};
+    c->family_free = number + 1;
+}
+
 static void forget_orphan(struct tierce__contents *c, struct tierce__contents_block *block)
 {
     TIERCE_ASSERT(block->scope == 0);
@@ -142,40 +183,57 @@ static void forget_orphan(struct tierce__contents *c, struct tierce__contents_bl
         return;
     uint32_t number = (uint32_t)block->standard - 1;
     struct tierce__contents_orphan *orphan = &c->orphans[number];
-    tierce__numbers_erase(&c->by_parent, hash_of(c, orphan->parent), number);
-    *orphan = (struct tierce__contents_orphan){.local = c->orphan_free};
+    struct tierce__contents_family *family = &c->families[orphan->family];
+    if (orphan->next != 0)
+        c->orphans[orphan->next - 1].previous = orphan->previous;
+    if (orphan->previous != 0)
+        c->orphans[orphan->previous - 1].next = orphan->next;
+    else
+        family->first = orphan->next;
+    if (family->first == 0)
+        forget_family(c, orphan->family);
+    *orphan = (struct tierce__contents_orphan){.next = c->orphan_free};
     c->orphan_free = number + 1;
     block->standard = 0;
 }
 
-static void note_orphan(struct tierce__contents *c, const struct tierce__contents_orphan *orphan)
+/* Notes `orphan`, of which scope, local hash and block are set. */
+static void note_orphan(struct tierce__contents *c, const struct tierce__contents_orphan *orphan,
+                        uint64_t parent)
 {
+    uint64_t space = c->blocks[orphan->block].space;
     uint32_t number = c->orphan_free != 0 ? c->orphan_free - 1 : c->orphan_used;
-    if (TIERCE__GROW(c->orphans, c->orphan_room, (size_t)number + 1, 256) < 0 ||
-        tierce__numbers_reserve(&c->by_parent, (size_t)c->by_parent.count + 1) < 0) {
+    if (TIERCE__GROW(c->orphans, c->orphan_room, (size_t)number + 1, 256) < 0) {
+        leave_out(c);
+        return;
+    }
+    uint32_t family = family_of(c, parent, space);
+    if (family == TIERCE__NUMBER_NONE)
+        family = add_family(c, parent, space);
+    if (family == TIERCE__NUMBER_NONE) {
         leave_out(c);
         return;
     }
     if (c->orphan_free != 0)
-        c->orphan_free = (uint32_t)c->orphans[number].local;
+        c->orphan_free = c->orphans[number].next;
     else
         c->orphan_used++;
+    uint32_t next = c->families[family].first;
     c->orphans[number] = *orphan;
+    c->orphans[number].family = family;
+    c->orphans[number].next = next;
+    if (next != 0)
+        c->orphans[next - 1].previous = number + 1;
+    c->families[family].first = number + 1;
     c->blocks[orphan->block].standard = (uint64_t)number + 1;
-    tierce__numbers_put(&c->by_parent, hash_of(c, orphan->parent), number);
 }
 
-/* An orphan of a block that is known by tokens, or NULL. */
+/* An orphan of a block, or NULL. */
 static const struct tierce__contents_orphan *orphan_of(const struct tierce__contents *c,
                                                        const struct tierce__contents_block *parent)
 {
-    TIERCE__NUMBERS_FOR_EACH (it, &c->by_parent, hash_of(c, parent->hash)) {
-        const struct tierce__contents_orphan *orphan = &c->orphans[it.number];
-        if (orphan->parent == parent->hash && orphan->space == parent->space &&
-            orphan->scope == parent->scope)
-            return orphan;
-    }
-    return NULL;
+    uint32_t family = family_of(c, parent->hash, parent->space);
+    return family != TIERCE__NUMBER_NONE ? &c->orphans[c->families[family].first - 1] : NULL;
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -207,6 +265,10 @@ static void name(struct tierce__contents *c, uint32_t number, uint64_t scope, ui
         const struct tierce__contents_block *block = &c->blocks[number];
         if ((orphan = orphan_of(c, block)) != NULL) {
             uint32_t child = orphan->block;
+            if (orphan->scope != scope) { /* a short last block, which no query by tokens finds */
+                forget_orphan(c, &c->blocks[child]);
+                continue;
+            }
             if (TIERCE__GROW(c->named, c->named_room, (size_t)due + 1, 64) < 0) {
                 leave_out(c);
                 return;
@@ -290,9 +352,13 @@ static struct chain chain_of(struct tierce__contents *c, const struct tierce__kv
     if (event->has_parent) {
         const struct tierce__contents_block *parent =
             tierce__contents_find(c, event->parent, event->space);
-        chain.is_orphan = parent == NULL || parent->scope != chain.scope;
+        chain.is_orphan = parent == NULL || parent->scope == 0;
         chain.before = chain.is_orphan ? 0 : parent->standard;
         chain.parent = event->parent;
+        /* The last block of a prompt may be shorter than its parent: no query by tokens finds it,
+         * because all blocks of a query have the same size. */
+        if (!chain.is_orphan && parent->scope != chain.scope)
+            chain.scope = 0;
     }
     return chain;
 }
@@ -353,12 +419,11 @@ static void name_orphan(struct tierce__contents *c, uint32_t number, uint64_t sc
     forget_orphan(c, block);
     if (parent != NULL && parent->scope == scope)
         name(c, number, scope, tierce__standard_next(parent->standard, place->standard));
-    else
-        note_orphan(c, &(struct tierce__contents_orphan){.parent = place->parent,
-                                                         .space = block->space,
-                                                         .scope = scope,
-                                                         .local = place->standard,
-                                                         .block = number});
+    else if (parent == NULL || parent->scope == 0)
+        note_orphan(c,
+                    &(struct tierce__contents_orphan){
+                        .scope = scope, .local = place->standard, .block = number},
+                    place->parent);
 }
 
 static void store_block(struct tierce__contents *c, const struct tierce__kv_event *event,
@@ -471,6 +536,9 @@ void tierce__contents_clear(struct tierce__contents *contents)
     tierce__free(contents->orphans);
     contents->orphans = NULL;
     contents->orphan_room = contents->orphan_used = contents->orphan_free = 0;
+    tierce__free(contents->families);
+    contents->families = NULL;
+    contents->family_room = contents->family_used = contents->family_free = 0;
     contents->room = contents->used = contents->free = 0;
     contents->count = 0;
     contents->change_count = 0;

@@ -32,9 +32,17 @@ struct tierce__contents_block {
 /* A block whose own tokens are known, and not those before it: it came before its parent, as in a
  * snapshot, or the parent is not held. It is known by tokens once its parent is. */
 struct tierce__contents_orphan {
-    uint64_t parent, space;
-    uint64_t scope, local; /* local hash; scope 0: the entry is free, and `local` is the next one */
+    uint64_t scope, local; /* local hash; scope 0: the entry is free, and `next` is the next one */
     uint32_t block;
+    uint32_t family;         /* of its parent */
+    uint32_t next, previous; /* orphans of the family + 1; 0: none */
+};
+
+/* The orphans of one parent. They are linked, because one parent may have most of the blocks, such
+ * as the end of a system prompt: a hash table would keep them in one run of cells. */
+struct tierce__contents_family {
+    uint64_t parent, space; /* together unique */
+    uint32_t first;         /* orphan + 1; 0: the entry is free, and `parent` is the next one */
 };
 
 struct tierce__contents_counts {
@@ -62,7 +70,9 @@ struct tierce__contents {
     struct tierce__numbers by_hash, by_standard;
     struct tierce__contents_orphan *orphans;
     uint32_t orphan_room, orphan_used, orphan_free; /* as of `blocks` */
-    struct tierce__numbers by_parent;               /* of orphans */
+    struct tierce__contents_family *families;
+    uint32_t family_room, family_used, family_free; /* as of `blocks` */
+    struct tierce__numbers by_parent;               /* of families */
     uint32_t *named; /* blocks whose orphans are due; used while a block is named */
     uint32_t named_room;
     bool has_group;

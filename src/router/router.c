@@ -38,10 +38,10 @@ static int read_tokens(struct tierce__tokens **out, const struct tierce__router 
 int tierce__router_reload(struct tierce__router *router, char why[256])
 {
     struct tierce__tokens *tokens;
-    char *tenant_words = NULL, *curve_keys = NULL;
+    char *snapshot_tokens = NULL, *curve_keys = NULL;
     int rc = read_tokens(&tokens, router, why);
     if (rc == 0)
-        rc = tierce__tenant_words_read(&tenant_words, "snapshot.token_file", "TOKEN",
+        rc = tierce__tenant_words_read(&snapshot_tokens, "snapshot.token_file", "TOKEN",
                                        router->config->snapshot_token_file, why);
     if (rc == 0)
         rc = tierce__subscriber_keys_read(&curve_keys, router->config->curve_key_file, why);
@@ -49,7 +49,7 @@ int tierce__router_reload(struct tierce__router *router, char why[256])
         rc = tierce__server_reload(router->server, why);
     if (rc < 0) {
         tierce__tokens_destroy(tokens);
-        tierce__free_secret(tenant_words);
+        tierce__free_secret(snapshot_tokens);
         tierce__free_secret(curve_keys);
         return rc;
     }
@@ -58,7 +58,7 @@ int tierce__router_reload(struct tierce__router *router, char why[256])
     router->tokens = tokens;
     tierce__lock_drop(&router->lock);
     tierce__tokens_destroy(before);
-    tierce__tenant_words_replace(&router->tenant_words, tenant_words);
+    tierce__tenant_words_replace(&router->snapshot_tokens, snapshot_tokens);
     tierce__tenant_words_replace(&router->curve_keys, curve_keys);
     return 0;
 }
@@ -145,12 +145,12 @@ int tierce__router_start(struct tierce__router **out, const struct tierce__route
         return -ENOMEM;
     router->config = config;
     tierce__lock_init(&router->lock, TIERCE__LOCK_ROUTER_ACCESS);
-    tierce__tenant_words_init(&router->tenant_words);
+    tierce__tenant_words_init(&router->snapshot_tokens);
     tierce__tenant_words_init(&router->curve_keys);
     int rc = read_tokens(&router->tokens, router, why);
     if (rc == 0)
-        rc = tierce__tenant_words_read(&router->tenant_words.text, "snapshot.token_file", "TOKEN",
-                                       config->snapshot_token_file, why);
+        rc = tierce__tenant_words_read(&router->snapshot_tokens.text, "snapshot.token_file",
+                                       "TOKEN", config->snapshot_token_file, why);
     if (rc == 0)
         rc = tierce__subscriber_keys_read(&router->curve_keys.text, config->curve_key_file, why);
     /* Twice as many workers: one that is replaced leaves after the new one has come. */
@@ -163,7 +163,7 @@ int tierce__router_start(struct tierce__router **out, const struct tierce__route
                                              .silence_ns = UINT64_MAX});
     if (rc == 0)
         rc = tierce__sources_create(&router->sources, router->directory, config,
-                                    &router->tenant_words, &router->curve_keys);
+                                    &router->snapshot_tokens, &router->curve_keys);
     if (rc == 0)
         rc = add_publishers(router, why);
     if (rc == 0)
@@ -189,7 +189,7 @@ void tierce__router_stop(struct tierce__router *router)
     tierce__sources_destroy(router->sources);
     tierce__directory_destroy(router->directory);
     tierce__tokens_destroy(router->tokens);
-    tierce__tenant_words_fini(&router->tenant_words);
+    tierce__tenant_words_fini(&router->snapshot_tokens);
     tierce__tenant_words_fini(&router->curve_keys);
     tierce__lock_fini(&router->lock);
     tierce__free(router);

@@ -20,7 +20,7 @@ struct tierce__router {
     struct tierce__route routes[TIERCE__ROUTER_ROUTES];
     struct tierce__lock lock;      /* ROUTER_ACCESS: tokens */
     struct tierce__tokens *tokens; /* NULL: no file */
-    struct tierce__tenant_words tenant_words, curve_keys;
+    struct tierce__tenant_words snapshot_tokens, curve_keys;
     _Atomic uint64_t queries, query_ns;
 };
 

@@ -261,17 +261,32 @@ static void end_batch(struct tierce__line *out, const struct tierce__kv_form *fo
     tierce__msgpack_put_uint(out, form->dp_rank);
 }
 
-size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *form,
-                              const struct tierce_event *events, size_t count, uint64_t after)
+/* How many chunks like that of `e` fit into a batch that has so many bytes. */
+static size_t room_for(struct tierce__kv_form *form, const struct tierce_event *e, size_t bytes)
 {
-    size_t start = out->bytes, place = begin_batch(out), hashes = 0, n;
+    enum { EVENT_BYTES = 192, HASH_BYTES = 9, TOKEN_BYTES = 5 }; /* at most */
+    size_t each = HASH_BYTES;
+    if (e->kind == TIERCE_EVENT_ADMIT && form->tokens != NULL)
+        each += (size_t)tokens_of(form, e) * TOKEN_BYTES;
+    return bytes + EVENT_BYTES < TIERCE__KV_BATCH_BYTES
+               ? (TIERCE__KV_BATCH_BYTES - bytes - EVENT_BYTES) / each
+               : 0;
+}
+
+size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *form,
+                              const struct tierce_event *events, size_t *count, uint64_t after)
+{
+    size_t start = out->bytes, place = begin_batch(out), hashes = 0, i, n;
     uint32_t written = 0;
-    for (size_t i = 0; i < count; i += n) {
+    for (i = 0; i < *count; i += n) {
         n = 1;
         if (!tierce__kv_is_published(&events[i]) || !is_shown(form, &events[i]) ||
             (after > 0 && events[i].sequence <= after))
             continue;
-        while (i + n < count && continues(&events[i + n - 1], &events[i + n]))
+        size_t room = room_for(form, &events[i], out->bytes - start);
+        if (room == 0 && written > 0)
+            break;
+        while (n < room && i + n < *count && continues(&events[i + n - 1], &events[i + n]))
             n++;
         if (events[i].kind == TIERCE_EVENT_ADMIT)
             n = put_stored(out, form, &events[i], n);
@@ -280,6 +295,7 @@ size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *
         written++;
         hashes += n;
     }
+    *count = i;
     end_batch(out, form, place, written);
     if (written == 0 && !out->failed)
         out->bytes = start;

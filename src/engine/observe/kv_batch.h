@@ -40,11 +40,16 @@ bool tierce__kv_namespaces_are_valid(const char *list);
 /* Whether the chunk's event is published: not of remote tiers, nor of named values. */
 bool tierce__kv_is_published(const struct tierce_event *e);
 
+/* Batches are cut at this length, because a subscriber that does not read keeps many of them in
+ * memory (kv_stream.h). A chunk whose tokens need more has a batch for itself. */
+#define TIERCE__KV_BATCH_BYTES (32u << 10)
+
 /* Appends a batch with the events whose number is above `after`, without those of remote tiers,
- * of named values and of namespaces that are not published. Returns its hashes; 0: nothing was
- * appended. */
+ * of named values and of namespaces that are not published. *count is the number of events, and
+ * then how many of them were taken: not all, if the batch became too long. Returns its hashes; 0:
+ * nothing was appended. */
 size_t tierce__kv_batch_write(struct tierce__line *out, struct tierce__kv_form *form,
-                              const struct tierce_event *events, size_t count, uint64_t after);
+                              const struct tierce_event *events, size_t *count, uint64_t after);
 
 /* Appends a batch that contains AllBlocksCleared alone. */
 void tierce__kv_batch_clear(struct tierce__line *out, const struct tierce__kv_form *form);

@@ -129,11 +129,23 @@ struct contents {
     bool is_lost;
 };
 
+/* Sends the events above `after`, in as many batches as they need. False: some were lost. */
+static bool send_events(struct tierce__kv_publisher *p, const struct tierce_event_batch *batch,
+                        uint64_t after)
+{
+    bool is_sent = true;
+    for (size_t i = 0, n; i < batch->count; i += n) {
+        n = batch->count - i;
+        (void)tierce__kv_batch_write(&p->line, &p->form, batch->events + i, &n, after);
+        is_sent &= send_line(p);
+    }
+    return is_sent;
+}
+
 static void on_contents(void *arg, const struct tierce_event_batch *batch)
 {
     struct contents *c = arg;
-    (void)tierce__kv_batch_write(&c->p->line, &c->p->form, batch->events, batch->count, 0);
-    c->is_lost = !send_line(c->p);
+    c->is_lost = !send_events(c->p, batch, 0);
 }
 
 static void send_contents(struct tierce__kv_publisher *p)
@@ -177,8 +189,7 @@ static void on_events(void *arg, const struct tierce_event_batch *batch)
         tierce__kv_stream_skip(p->stream);
         note_loss(p, "more changes than events.ring holds");
     }
-    (void)tierce__kv_batch_write(&p->line, &p->form, batch->events, batch->count, p->covered);
-    (void)send_line(p);
+    (void)send_events(p, batch, p->covered);
     give_turn(p);
 }
 
@@ -208,7 +219,10 @@ struct snapshot {
 static void put_piece(void *arg, const struct tierce_event_batch *batch)
 {
     struct snapshot *s = arg;
-    s->hashes += tierce__kv_batch_write(s->body, &s->form, batch->events, batch->count, 0);
+    for (size_t i = 0, n; i < batch->count; i += n) {
+        n = batch->count - i;
+        s->hashes += tierce__kv_batch_write(s->body, &s->form, batch->events + i, &n, 0);
+    }
 }
 
 static bool put_next(void *arg, struct tierce__line *body)
@@ -379,18 +393,23 @@ static int open_stream(struct tierce__kv_publisher *p, const struct tierce_confi
     return rc;
 }
 
-/* An endpoint that other hosts reach, and that nothing protects, is allowed, but not in silence. */
+/* An endpoint that other hosts reach, and that nothing protects, is allowed, but not in silence:
+ * with tokens, prompts can be read there. */
 static void warn_of_open(const struct tierce_config *config, enum tierce__engine_param endpoint,
                          enum tierce__engine_param protection)
 {
     char host[256];
     const char *text = tierce__engine_text(config, endpoint);
+    bool has_tokens = tierce__engine_number(config, TIERCE__ENGINE_KV_EVENTS_TOKENS) > 0;
     host_of(host, text);
     if (text[0] != '\0' && !tierce__is_loopback_host(host) && !has_text(config, protection))
         tierce__log(TIERCE_LOG_WARN, "kv_events_open",
-                    "endpoint=%.200s readers=\"every program of every host that reaches it\" "
-                    "hint=\"set %s, or use an address of 127.0.0.1\"",
-                    text, tierce__engine_params()[protection].name);
+                    "endpoint=%.200s contents=%s "
+                    "readers=\"every program of every host that reaches it\" "
+                    "hint=\"set %s, or use an address of 127.0.0.1%s\"",
+                    text, has_tokens ? "prompts" : "hashes",
+                    tierce__engine_params()[protection].name,
+                    has_tokens ? "; kv_events.tokens=0 publishes hashes only" : "");
 }
 
 static void warn_of_all_open(const struct tierce_config *config)

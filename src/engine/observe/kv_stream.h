@@ -18,7 +18,8 @@
  *     rc = tierce__kv_stream_send(stream, batch, bytes);       // on one thread
  *     tierce__kv_stream_serve(stream, TIERCE__DEADLINE_NEVER); // on another one, until it is woken
  *
- * A subscriber that is more than TIERCE__KV_BEHIND_MAX batches behind loses some. Replays advance
+ * A subscriber that is more than TIERCE__KV_BEHIND_MAX batches behind loses some: with batches of
+ * TIERCE__KV_BATCH_BYTES (kv_batch.h), it keeps at most 128 MiB of them in memory. Replays advance
  * in turns, so a reader that does not read delays no other one.
  */
 

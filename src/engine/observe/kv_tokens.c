@@ -23,7 +23,7 @@ struct entry {
 struct tierce__kv_tokens {
     struct tierce__lock lock; /* KV_TOKENS: below */
     struct tierce__map entries;
-    struct tierce__list uses; /* the entry that was used last is the last one */
+    struct tierce__list uses; /* the entry that a request used last is the last one */
     uint64_t bytes, bytes_max;
 };
 
@@ -98,7 +98,8 @@ static void use(struct tierce__kv_tokens *t, struct entry *e)
 static void add(struct tierce__kv_tokens *t, const uint8_t hash[TIERCE_HASH_BYTES],
                 const int32_t *tokens, uint32_t count)
 {
-    struct entry *e = tierce__alloc(sizeof(*e) + count * sizeof(e->tokens[0]));
+    size_t bytes = sizeof(struct entry) + count * sizeof(tokens[0]);
+    struct entry *e = bytes <= t->bytes_max ? tierce__alloc(bytes) : NULL;
     if (e == NULL)
         return;
     memcpy(e->hash, hash, TIERCE_HASH_BYTES);
@@ -168,10 +169,8 @@ bool tierce__kv_tokens_get(struct tierce__kv_tokens *tokens, const uint8_t hash[
         return false;
     tierce__lock_take(&tokens->lock);
     struct entry *e = find(tokens, hash, count);
-    if (e != NULL) {
+    if (e != NULL)
         memcpy(out, e->tokens, count * sizeof(e->tokens[0]));
-        use(tokens, e);
-    }
     tierce__lock_drop(&tokens->lock);
     return e != NULL;
 }

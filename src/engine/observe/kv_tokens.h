@@ -7,7 +7,8 @@
 /*
  * The tokens of chunks, for KV events: a store has hashes only. They are noted when a request
  * stores or loads chunks, and kept until they need more memory than a bound; the tokens that were
- * used least recently are forgotten first.
+ * noted least recently are forgotten first. Events and snapshots that read them change no order. A
+ * chunk that needs more than the bound is not noted.
  *
  * Only tokens that determine their chunk's hash alone are noted: none of a chain with a root or
  * extras, or of hashes that an inference engine computed; and none of groups of layers that do not

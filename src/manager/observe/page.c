@@ -44,16 +44,18 @@
  *                   "attention_layers" if the kind is known
  *    "workers":   [{"name", "group", "models", "transfer_address" ("": it serves nobody),
  *                   "transfer_tls", "zone", "keys", "tier_keys" (of each tier, the fastest first),
- * "load" (thousandths), "heard_ms" (since its last report), "gaps", "left_out", "is_synced",
- * "is_complete"}] of the directory; the first 1,000, of "worker_count" (workers_page.c) "reclaim":
- * {"rounds", "triggered_rounds", "blocks", "locations", "bytes"} "deletions": {"waiting",
- * "executing" (batches), "failed_tries", "done_locations", "orphaned_locations"} "moves":
- * {"running", "resting", "moved", "moved_bytes", "failed" and, of these, "unverifiable" (blocks,
- * since the start), "queued": {REASON: blocks that wait}} "reports":   {REASON: number of places
- * that clients reported for it} since the start "calls":     [{"service", "method", "calls",
- * "errors", "p50_us", "p90_us", "p99_us"}] "interval_ms": between samples, "last": the newest one's
- * number "samples":
- * [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
+ *                   "load" (thousandths), "heard_ms" (since its last report), "gaps", "left_out",
+ *                   "is_synced", "is_complete"}] of the directory; the first 1,000, of
+ *                   "worker_count" (workers_page.c)
+ *    "reclaim":   {"rounds", "triggered_rounds", "blocks", "locations", "bytes"}
+ *    "deletions": {"waiting", "executing" (batches), "failed_tries", "done_locations",
+ *                   "orphaned_locations"}
+ *    "moves":     {"running", "resting", "moved", "moved_bytes", "failed" and, of these,
+ *                   "unverifiable" (blocks, since the start), "queued": {REASON: blocks that wait}}
+ *    "reports":   {REASON: number of places that clients reported for it} since the start
+ *    "calls":     [{"service", "method", "calls", "errors", "p50_us", "p90_us", "p99_us"}]
+ *    "interval_ms": between samples, "last": the newest one's number
+ *    "samples":   [{"at_us", "calls", "errors", "asked_keys", "found_keys", "reclaimed_blocks",
  *                   "deleted_locations", "groups": [[number, serving, writing, deleting], ...]}]}
  *
  * It shows the part that the caller's scope holds; "has_all": the scope is all groups. For others,

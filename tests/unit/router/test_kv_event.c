@@ -208,6 +208,91 @@ START_TEST(twins)
 }
 END_TEST
 
+/* A block of `count` tokens behind another one (0: the first), in a batch that is open. */
+static void put_child(uint64_t hash, uint64_t parent, uint32_t count)
+{
+    pack_map(&out, parent != 0 ? 5 : 4);
+    put("type"), put("BlockStored");
+    put("block_hashes"), pack_array(&out, 1), pack_uint(&out, hash);
+    if (parent != 0)
+        put("parent_block_hash"), pack_uint(&out, parent);
+    put("token_ids"), pack_array(&out, count);
+    for (uint32_t i = 0; i < count; i++)
+        pack_uint(&out, (uint32_t)hash);
+    put("block_size"), pack_uint(&out, count);
+}
+
+static void put_removal(uint64_t hash)
+{
+    pack_map(&out, 2);
+    put("type"), put("BlockRemoved");
+    put("block_hashes"), pack_array(&out, 1), pack_uint(&out, hash);
+}
+
+static void apply(struct tierce__contents *c)
+{
+    pack_nil(&out);
+    ck_assert(tierce__contents_apply(c, out.text, out.bytes));
+}
+
+static void store_child(struct tierce__contents *c, uint64_t hash, uint64_t parent, uint32_t count)
+{
+    begin(1);
+    put_child(hash, parent, count);
+    apply(c);
+}
+
+/* A system prompt whose children came before it, as in a snapshot: they have one cell of the hash
+ * table, so that no step walks over all of them. */
+START_TEST(many_orphans_of_one_parent)
+{
+    enum { CHILDREN = 100000, STEP = 1000, PARENT = 1 };
+    static struct tierce__contents c;
+    c = (struct tierce__contents){.model = "m", .blocks_max = CHILDREN + 1};
+    for (uint32_t child = 0; child < CHILDREN;) {
+        begin(STEP);
+        for (uint32_t i = 0; i < STEP; i++, child++)
+            put_child(PARENT + 1 + child, PARENT, 2);
+        apply(&c);
+        ck_assert_uint_eq(c.by_parent.count, 1);
+    }
+    begin(STEP);
+    for (uint32_t i = 0; i < STEP; i++) /* from the middle, the beginning and the end */
+        put_removal(PARENT + 1 + (i % 3 == 0 ? CHILDREN / 2 + i : i % 3 == 1 ? i : CHILDREN - i));
+    apply(&c);
+    ck_assert_uint_eq(c.count, CHILDREN - STEP);
+    ck_assert_uint_eq(c.by_standard.count, 0);
+    store_child(&c, PARENT, 0, 2);
+    ck_assert_uint_eq(c.by_standard.count, CHILDREN - STEP + 1);
+    ck_assert_uint_eq(c.by_parent.count, 0);
+    ck_assert_uint_eq(c.counts.left_out, 0);
+    tierce__contents_fini(&c);
+}
+END_TEST
+
+/* The last block of a prompt is shorter than its parent, so that it is never known by tokens: it
+ * does not wait for them, whether it came before its parent or after it. */
+START_TEST(short_last_blocks_are_no_orphans)
+{
+    static struct tierce__contents c;
+    c = (struct tierce__contents){.model = "m", .blocks_max = 10};
+    store_child(&c, 3, 2, 1);
+    store_child(&c, 4, 2, 2);
+    store_child(&c, 2, 1, 2);
+    ck_assert_uint_eq(c.by_parent.count, 2);
+    store_child(&c, 1, 0, 2);
+    ck_assert_uint_eq(c.by_parent.count, 0);
+    store_child(&c, 5, 2, 1);
+    store_child(&c, 3, 2, 1);
+    ck_assert_uint_eq(c.by_parent.count, 0);
+    ck_assert_uint_eq(c.by_standard.count, 3); /* 1, 2 and 4 */
+    ck_assert_uint_eq(c.count, 5);
+    ck_assert_ptr_nonnull(tierce__contents_find(&c, 3, 0));
+    ck_assert_uint_eq(tierce__contents_find(&c, 3, 0)->standard, 0);
+    tierce__contents_fini(&c);
+}
+END_TEST
+
 /* Of the published example: XXH3-64 with seed 1337, of numbers as they lie in memory. */
 START_TEST(standard_hashes)
 {
@@ -309,5 +394,6 @@ END_TEST
 
 CHECK_MAIN("kv event", .teardown = teardown,
            .tests = {items_of_every_kind_are_skipped, numbers_of_every_width, runs_of_numbers,
-                     maps_with_unknown_fields, arrays, keys_beside_tokens, twins, standard_hashes},
+                     maps_with_unknown_fields, arrays, keys_beside_tokens, twins, standard_hashes,
+                     many_orphans_of_one_parent, short_last_blocks_are_no_orphans},
            .loops = {{invalid_fields, 0, 7}})

@@ -685,7 +685,9 @@ START_TEST(what_is_published)
                                                .ns_text = cases[i].ns_text,
                                                .ns_digest = digest,
                                                .block_count = 16};
-            size_t hashes = tierce__kv_batch_write(&out, &form, &event, 1, 0);
+            size_t count = 1;
+            size_t hashes = tierce__kv_batch_write(&out, &form, &event, &count, 0);
+            ck_assert_uint_eq(count, 1);
             ck_assert_uint_eq(hashes, cases[i].hashes);
             ck_assert_int_eq(out.bytes > 0, hashes > 0);
             tierce__line_clear(&out);
@@ -750,13 +752,18 @@ START_TEST(open_endpoints_are_logged)
     make_addresses();
     make_keys();
     static const char *const hints[] = {"set kv_events.curve_key_file", "set kv_events.token_file"};
-    for (unsigned i = 0; i < 3; i++) {
+    static const unsigned logged[] = {0, 1, 2, 2}; /* 3: it is encrypted */
+    for (unsigned i = 0; i < 4; i++) {
         fx_open(&fx, true,
                 (const char *[]){"kv_events.endpoint", i == 0 ? endpoint : "tcp://lo:*",
-                                 i > 1 ? "kv_events.curve_key_file" : NULL, key_path,
+                                 "kv_events.tokens", i == 1 ? "0" : "1MiB",
+                                 i > 2 ? "kv_events.curve_key_file" : NULL, key_path,
                                  "kv_events.curve_readers_file", readers_path, NULL});
-        ck_assert_uint_eq(recorded("kv_events_open"), i > 0); /* 2: it is encrypted */
-        ck_assert_uint_eq(recorded_with("kv_events_open", hints[0]), i > 0);
+        ck_assert_uint_eq(recorded("kv_events_open"), logged[i]);
+        ck_assert_uint_eq(recorded_with("kv_events_open", hints[0]), logged[i]);
+        ck_assert_uint_eq(recorded_with("kv_events_open", "contents=hashes"), i > 0);
+        ck_assert_uint_eq(recorded_with("kv_events_open", "contents=prompts"), i > 1);
+        ck_assert_uint_eq(recorded_with("kv_events_open", "kv_events.tokens=0"), i > 1);
         fx_close(&fx);
     }
     fx_remove(&fx);

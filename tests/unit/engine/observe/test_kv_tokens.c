@@ -3,7 +3,8 @@
 #include "engine_fixture.h"
 #include "silent_log.h"
 
-#include "engine/observe/kv_tokens.h"
+#include "base/text/line.h"
+#include "engine/observe/kv_batch.h"
 
 enum {
     BLOCKS = 32,
@@ -65,6 +66,74 @@ START_TEST(they_are_bounded)
     tierce__kv_tokens_note(tokens, fx.view, chain, FX_CHUNK_BLOCKS, false);
     ck_assert(is_known(chain, FX_CHUNK_BLOCKS, CHUNK_TOKENS)); /* it was noted anew */
     ck_assert_uint_eq(known_chunks(chain), kept);
+    end_all();
+}
+END_TEST
+
+/* Snapshots and contents that are sent again read all tokens: the order of requests stays. A chunk
+ * that needs more than the bound leaves the others in place. */
+START_TEST(readers_change_no_order)
+{
+    enum { LAST = BLOCKS, BEFORE = BLOCKS - FX_CHUNK_BLOCKS };
+    open_store(2 * 200);
+    tierce__kv_tokens_note(tokens, fx.view, chain, BLOCKS, false);
+    size_t kept = known_chunks(chain);
+    ck_assert_uint_eq(kept, 2);
+    ck_assert(is_known(chain, BEFORE, CHUNK_TOKENS)); /* the older one, which is read last */
+    tierce__kv_tokens_note(tokens, fx.view, chain, FX_CHUNK_BLOCKS, false);
+    ck_assert(!is_known(chain, BEFORE, CHUNK_TOKENS));
+    ck_assert(is_known(chain, LAST, CHUNK_TOKENS));
+    tierce__kv_tokens_destroy(tokens);
+    ck_assert_int_eq(tierce__kv_tokens_create(&tokens, 100), 0);
+    tierce__kv_tokens_note(tokens, fx.view, chain, 1, true); /* a short chunk fits */
+    ck_assert(is_known(chain, 1, FX_BLOCK_TOKENS));
+    tierce__kv_tokens_note(tokens, fx.view, chain, FX_CHUNK_BLOCKS, false);
+    ck_assert(is_known(chain, 1, FX_BLOCK_TOKENS));
+    ck_assert(!is_known(chain, FX_CHUNK_BLOCKS, CHUNK_TOKENS));
+    end_all();
+}
+END_TEST
+
+/* A slow subscriber has many batches in memory: each has a bound in bytes, however many tokens
+ * there are, and all events are in them. */
+START_TEST(batches_are_bounded)
+{
+    enum { EVENTS = 2048 };
+    static struct tierce_event events[EVENTS];
+    static const uint8_t digest[TIERCE_HASH_BYTES];
+    struct tierce__kv_form form = {.namespaces = ""};
+    struct tierce__line out = {0};
+    size_t hashes = 0, batches = 0;
+    open_store(1 << 20);
+    tierce__kv_tokens_note(tokens, fx.view, chain, BLOCKS, false);
+    form.tokens = tokens;
+    for (size_t i = 0; i < EVENTS; i++) {
+        size_t end = (i * FX_CHUNK_BLOCKS) % BLOCKS + FX_CHUNK_BLOCKS;
+        events[i] = (struct tierce_event){.sequence = i + 1,
+                                          .kind = TIERCE_EVENT_ADMIT,
+                                          .tier = "memory",
+                                          .ns_text = "tierce-namespace=1\nblock_tokens=4\n",
+                                          .ns_digest = digest,
+                                          .shard = {0, 1, 0, 1},
+                                          .has_parent = end > FX_CHUNK_BLOCKS,
+                                          .block_count = FX_CHUNK_BLOCKS};
+        memcpy(events[i].hash, tierce_chain_hash(chain, end - 1), TIERCE_HASH_BYTES);
+        if (events[i].has_parent)
+            memcpy(events[i].parent, events[i - 1].hash, TIERCE_HASH_BYTES);
+    }
+    for (size_t i = 0, n; i < EVENTS; i += n, batches++) {
+        n = EVENTS - i;
+        out.bytes = 0;
+        hashes += tierce__kv_batch_write(&out, &form, events + i, &n, 0);
+        ck_assert_uint_gt(n, 0);
+        ck_assert_uint_le(out.bytes, TIERCE__KV_BATCH_BYTES);
+        if (i + n < EVENTS) /* they are not much shorter: 16 tokens of 5 bytes */
+            ck_assert_uint_gt(out.bytes, TIERCE__KV_BATCH_BYTES / 2);
+    }
+    ck_assert_uint_eq(hashes, EVENTS);
+    ck_assert_uint_gt(batches, EVENTS * CHUNK_TOKENS * 5 / TIERCE__KV_BATCH_BYTES);
+    tierce__line_clear(&out);
+    tierce__kv_form_fini(&form);
     end_all();
 }
 END_TEST
@@ -143,4 +212,5 @@ START_TEST(claims_are_checked)
 END_TEST
 
 CHECK_MAIN("kv tokens", .seconds = 60, .setup = silence_log,
-           .tests = {they_are_bounded, only_of_tokens_alone, claims_are_checked})
+           .tests = {they_are_bounded, readers_change_no_order, batches_are_bounded,
+                     only_of_tokens_alone, claims_are_checked})
