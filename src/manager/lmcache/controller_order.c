@@ -234,15 +234,17 @@ static size_t measure(const struct order *order, size_t count)
     return bytes * count;
 }
 
-/* Makes a target of each worker, at most TIERCE__CONTROLLER_TARGETS_MAX. False: `why`. */
-static bool aim(struct order *order, const struct tierce__controller_about *list, size_t count,
-                const struct tierce__controller_about *others, size_t other_count, char why[256])
+/* Makes a target of each worker, at most TIERCE__CONTROLLER_TARGETS_MAX. command.count is then the
+ * number of the targets that exist, also after an error: -ENOMEM, -ENOENT (a worker has no peer);
+ * `why`. */
+static int aim(struct order *order, const struct tierce__controller_about *list, size_t count,
+               const struct tierce__controller_about *others, size_t other_count, char why[256])
 {
     struct tierce__controller_command *command = &order->command;
     command->targets = tierce__calloc(count, sizeof(*command->targets));
     snprintf(why, 256, "no memory");
     if (command->targets == NULL)
-        return false;
+        return -ENOMEM;
     command->count = count;
     for (size_t i = 0; i < count; i++) {
         struct tierce__controller_target *target = &command->targets[i];
@@ -258,13 +260,13 @@ static bool aim(struct order *order, const struct tierce__controller_about *list
                      "worker %u of %s has not registered with a peer_init_url, which a move to it "
                      "requires (enable_p2p of LMCache)",
                      list[i].worker, order->to_instance);
-            return false;
+            return -ENOENT;
         }
         put_message(order, target, peer);
         if (target->frame.failed)
-            return false;
+            return -ENOMEM;
     }
-    return true;
+    return 0;
 }
 
 /* Why an order is not accepted now; nothing if rc is 0. */
@@ -278,6 +280,15 @@ static void say_full(char why[256], uint32_t *status, int rc)
                    "messages to them: try again later"
                  : "the manager stops");
     *status = 503;
+}
+
+/* Ends the reservation of an order to `count` workers, which may have fewer targets. */
+static void cancel(struct order *order, size_t count)
+{
+    size_t made = order->command.count;
+    order->command.count = count;
+    tierce__controller_commands_cancel(order->manager->lmcache.commands, &order->command);
+    order->command.count = made;
 }
 
 /* Sends the order to all workers of the instance. */
@@ -317,11 +328,12 @@ static void give(struct order *order)
         order->command.count = 0; /* no target yet */
         say_full(why, &status, rc);
     }
-    if (rc == 0 && !aim(order, list, count, others, other_count, why)) {
-        order->command.count = count;
-        tierce__controller_commands_cancel(commands, &order->command);
-        status = order->row == &verbs[MOVE] && other_count < count ? 404 : 409;
-        rc = -EINVAL;
+    if (rc == 0) {
+        rc = aim(order, list, count, others, other_count, why);
+        if (rc != 0)
+            cancel(order, count);
+        if (rc == -ENOENT)
+            status = other_count < count ? 404 : 409;
     }
     tierce__free(list);
     tierce__free(others);

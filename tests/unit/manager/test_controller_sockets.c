@@ -5,8 +5,12 @@
 #include "check_main.h"
 #include "manager/lmcache/controller_commands.h"
 #include "manager/lmcache/controller_sockets.h"
+#include "manager/manager_private.h"
+#include "running_manager.h"
 #include "server_process.h"
+#include "silent_log.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -325,7 +329,95 @@ START_TEST(messages_of_orders_have_a_bound)
 }
 END_TEST
 
-CHECK_MAIN("controller sockets", .setup = setup, .teardown = teardown,
+/* ---- over HTTP ------------------------------------------------------------------------------- */
+
+/* Sends a request, and reads its answer: JSON without another }, or nothing. */
+static void talk(int fd, const char *path, const char *json, char *answer, size_t size,
+                 bool is_last)
+{
+    char text[1024];
+    size_t used = 0;
+    int length = snprintf(text, sizeof(text),
+                          "POST %s HTTP/1.1\r\nHost: localhost\r\n"
+                          "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                          path, strlen(json), json);
+    ssize_t got = send(fd, text, (size_t)length, MSG_NOSIGNAL);
+    if (is_last)
+        (void)shutdown(fd, SHUT_WR); /* a request that the server lost is not waited for */
+    memset(answer, 0, size);
+    while (got > 0 && used < size - 1 && strchr(answer, '}') == NULL) {
+        got = recv(fd, answer + used, size - 1 - used, 0);
+        used += got > 0 ? (size_t)got : 0;
+    }
+}
+
+/* The status of the answer, while the nth allocation of the request fails; 0: there is none. */
+static unsigned post(uint16_t port, const char *path, const char *json, uint64_t nth,
+                     uint64_t *made)
+{
+    char answer[2048], why[256] = "";
+    unsigned status = 0;
+    int fd = -1;
+    ck_assert_msg(tierce__stream_connect(&fd, "127.0.0.1", port, TIERCE__DEADLINE_NEVER, why,
+                                         sizeof(why)) == 0,
+                  "%s", why);
+    ck_assert_int_eq(fcntl(fd, F_SETFL, 0), 0); /* blocks */
+    talk(fd, "/health", "{}", answer, sizeof(answer), false);
+    tierce__alloc_fail_nth(nth);
+    talk(fd, path, json, answer, sizeof(answer), true);
+    *made = tierce__alloc_fail_nth(0);
+    close(fd);
+    (void)sscanf(answer, "HTTP/1.1 %u", &status);
+    return status;
+}
+
+/* Two workers, at addresses that cannot be used: orders to them end at once. */
+static void add_workers(struct running_manager *m, const char *instance)
+{
+    char frame[200];
+    for (unsigned worker = 0; worker < 2; worker++) {
+        struct tierce__line answer = {0};
+        snprintf(frame, sizeof(frame),
+                 "{\"type\":\"RegisterMsg\",\"instance_id\":\"%s\",\"worker_id\":%u,"
+                 "\"ip\":\"-\",\"port\":1,\"peer_init_url\":null}",
+                 instance, worker);
+        (void)tierce__controller_take(m->manager->lmcache.controller, frame, strlen(frame), true,
+                                      tierce__now_ns(), &answer);
+        tierce__line_clear(&answer);
+    }
+}
+
+/* The order fails, and the next one is carried out. */
+START_TEST(each_allocation_of_an_order_fails_once)
+{
+    static const char health[] = "{\"instance_id\":\"a\"}";
+    static const char move[] = "{\"old_position\":[\"a\",\"LocalCPUBackend\"],"
+                               "\"new_position\":[\"b\",\"LocalCPUBackend\"],\"tokens\":[1,2]}";
+    struct running_manager m;
+    char argument[64];
+    unsigned without_memory = 0;
+    uint64_t made;
+    uint16_t port = server_free_port();
+    silence_log();
+    snprintf(argument, sizeof(argument), "--lmcache.http_port=%u", port);
+    running_manager_start(&m, (const char *[]){argument, NULL});
+    add_workers(&m, "a");
+    add_workers(&m, "b");
+    WAIT_FOR(post(port, "/health", health, 0, &made) == 200);
+    for (uint64_t nth = 1; made >= nth - 1; nth++) { /* until fewer are made: none of them fails */
+        unsigned status = post(port, "/health", health, nth, &made);
+        without_memory += status == 500;
+        ck_assert_msg(status == 0 || status == 200 || status == 500 || status == 503, "%u", status);
+    }
+    ck_assert_uint_ge(without_memory, 1);
+    ck_assert_uint_eq(post(port, "/health", health, 0, &made), 200);
+    ck_assert_uint_eq(post(port, "/move", move, 0, &made), 409); /* no worker of b has a peer */
+    running_manager_stop(&m);
+}
+END_TEST
+
+CHECK_MAIN("controller sockets", .seconds = 120, .setup = setup, .teardown = teardown,
            .tests = {reports_and_requests, ticks_follow_the_silence_of_the_directory, a_port_in_use,
                      messages_of_orders_have_a_bound, orders, a_silent_worker,
-                     orders_have_a_bound_and_end_with_the_manager})
+                     orders_have_a_bound_and_end_with_the_manager,
+                     each_allocation_of_an_order_fails_once})
