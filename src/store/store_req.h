@@ -226,8 +226,9 @@ struct tierce__store_req {
      */
     int status;
     /* [in] false; [out] true: `status` is a failure that does not count for the tier's health:
-     * another request was answered with it, because they shared a read or a connection, or the
-     * deadline passed before the device was asked or after it had answered. */
+     * another request was answered with it, because they shared a read or a connection; the
+     * deadline passed before the device was asked or after it had answered; or another host chose
+     * the deadline. */
     bool repeats;
     /* [in] false; [out] GET: true: a connection to the store was made for it. */
     bool connected;

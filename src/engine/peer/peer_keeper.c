@@ -6,7 +6,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/clock.h"
+#include "core/chunk/header.h"
 #include "core/key/key_text.h"
 #include "core/key/namespaces.h"
 #include "engine/engine.h"
@@ -14,7 +16,7 @@
 #include "engine/observe/operate.h"
 
 enum {
-    READS = 4,
+    READS = 16,
     BUFFER_SHARE = 16,
     SHORT_MS = 1000, /* for so long after a buffer was missing, slow readers are not waited for */
     BURST_PER_S = 4, /* at most a quarter of a second's bytes at once, and one chunk */
@@ -72,6 +74,15 @@ static void count_answer(struct tierce__peer_keeper *k, int status, bool from_di
         k->stats.errors++;
 }
 
+/* A failure of this host's disk is a miss for the reader: a reader pauses a host that fails, and
+ * this one still serves its memory. */
+static int for_reader(int status)
+{
+    bool is_told = status == 0 || status == TIERCE_E_LIMIT || status == TIERCE_E_ARGUMENT ||
+                   status == TIERCE_E_CLOSED;
+    return is_told ? status : TIERCE_E_MISS;
+}
+
 /* `buf`: of a status 0, with a reference that becomes the lease's. */
 static void answer(struct tierce__peer_keeper *k, struct tierce__keeper_call *call, int status,
                    struct tierce__buf *buf)
@@ -80,10 +91,20 @@ static void answer(struct tierce__peer_keeper *k, struct tierce__keeper_call *ca
     tierce__lock_take(&k->lock);
     count_answer(k, status, buf != NULL && buf->pool == k->pool);
     tierce__lock_drop(&k->lock);
-    call->status = status;
+    call->status = for_reader(status);
     if (buf != NULL)
         call->lease =
             (struct tierce__keeper_lease){.data = buf->data, .bytes = buf->bytes, .owner = buf};
+    call->done(call);
+}
+
+/* The range lies outside of the object, so the reader expects another one. */
+static void answer_outside(struct tierce__peer_keeper *k, struct tierce__keeper_call *call)
+{
+    tierce__lock_take(&k->lock);
+    count_answer(k, TIERCE_E_FORMAT, false);
+    tierce__lock_drop(&k->lock);
+    call->status = TIERCE_E_FORMAT;
     call->done(call);
 }
 
@@ -100,9 +121,10 @@ static double rate_of(struct tierce__peer_keeper *k, size_t level)
     return share > (double)k->least ? share : (double)k->least;
 }
 
-/* Whether so many bytes may be read now, at this rate. A chunk larger than the burst waits for no
- * more than an allowance above 0, and is paid for afterwards. */
-static bool take_allowance(struct tierce__peer_keeper *k, uint64_t bytes, double rate)
+/* Whether a read may begin at this rate. One larger than the burst waits for no more than an
+ * allowance above 0, and is paid for afterwards; so are the later ranges of a chunk whose first one
+ * was admitted, because without them the first one was read in vain. */
+static bool may_begin(struct tierce__peer_keeper *k, double rate, bool is_first)
 {
     tierce__lock_assert_held(&k->lock);
     if (rate <= 0)
@@ -113,34 +135,50 @@ static bool take_allowance(struct tierce__peer_keeper *k, uint64_t bytes, double
     k->allowed_ns = now_ns;
     if (k->allowance > burst)
         k->allowance = burst;
-    if (k->allowance <= 0)
-        return false;
-    k->allowance -= (double)bytes;
-    return true;
+    return !is_first || k->allowance > 0;
 }
 
-/* Counts a read, and takes its buffer. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
-static int admit(struct tierce__peer_keeper *k, size_t level, uint64_t bytes,
-                 struct tierce__buf **out)
+/* Counts a read of these bytes. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
+static int count_read(struct tierce__peer_keeper *k, double rate, uint64_t bytes, bool is_first)
 {
-    struct tierce__buf *buf = NULL;
-    double rate = rate_of(k, level);
-    int rc = tierce__pool_alloc(k->pool, &buf, bytes) == 0 ? 0 : TIERCE_E_LIMIT;
+    int rc = 0;
     tierce__lock_take(&k->lock);
-    if (rc != 0)
-        k->short_ns = tierce__now_ns();
     if (k->is_ending)
         rc = TIERCE_E_CLOSED;
-    else if (rc == 0 && (k->reads == k->reads_max || !take_allowance(k, bytes, rate)))
+    else if (k->reads == k->reads_max || !may_begin(k, rate, is_first))
         rc = TIERCE_E_LIMIT;
     k->reads += rc == 0;
+    k->allowance -= rc == 0 && rate > 0 ? (double)bytes : 0;
     tierce__lock_drop(&k->lock);
-    if (rc != 0) {
-        tierce__buf_release(buf);
+    return rc;
+}
+
+/* unread: bytes for which it was counted and which were not read; no_room: for lack of memory. */
+static void uncount_read(struct tierce__peer_keeper *k, double unread, bool no_room)
+{
+    tierce__lock_take(&k->lock);
+    TIERCE_DASSERT(k->reads > 0);
+    k->reads--;
+    k->allowance += unread;
+    if (no_room)
+        k->short_ns = tierce__now_ns();
+    tierce__lock_drop(&k->lock);
+}
+
+/* Counts the read, and takes its buffer, that of a whole chunk: a tier reads a range to its place
+ * there. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
+static int admit(struct disk_read *read, uint64_t bytes)
+{
+    struct tierce__peer_keeper *k = read->keeper;
+    double rate = rate_of(k, read->level);
+    int rc = count_read(k, rate, read->req.length, read->call->offset == 0);
+    if (rc != 0)
         return rc;
-    }
-    *out = buf;
-    return 0;
+    if (tierce__pool_alloc(k->pool, &read->req.buf, bytes) == 0)
+        return 0;
+    read->req.buf = NULL;
+    uncount_read(k, rate > 0 ? (double)read->req.length : 0, true);
+    return TIERCE_E_LIMIT;
 }
 
 /* Frees the read. */
@@ -149,10 +187,7 @@ static void end_read(struct disk_read *read, int status)
     struct tierce__peer_keeper *k = read->keeper;
     struct tierce__keeper_call *call = read->call;
     struct tierce__buf *buf = read->req.buf;
-    tierce__lock_take(&k->lock);
-    TIERCE_DASSERT(k->reads > 0);
-    k->reads--;
-    tierce__lock_drop(&k->lock);
+    uncount_read(k, 0, false);
     tierce__free(read);
     if (status != 0) {
         tierce__buf_release(buf);
@@ -164,32 +199,49 @@ static void end_read(struct disk_read *read, int status)
 static void has_read(struct tierce__store_req *req)
 {
     struct disk_read *read = req->arg;
+    req->repeats |= req->status == TIERCE_E_DEADLINE; /* it was the reader's */
     tierce__storage_note(read->keeper->engine, read->level, req);
     end_read(read, req->status);
+}
+
+/* The pages of the object that have the range of the call. False: it lies outside of the object. */
+static bool pages_of(struct tierce__store_req *req, const struct tierce__keeper_call *call,
+                     uint64_t bytes)
+{
+    if (call->offset > bytes || call->length > bytes - call->offset)
+        return false;
+    uint64_t end = call->length > 0 ? call->offset + call->length : bytes;
+    req->offset = call->offset / TIERCE__CHUNK_ALIGN * TIERCE__CHUNK_ALIGN;
+    end = tierce__round_up(end, TIERCE__CHUNK_ALIGN);
+    req->length = (end < bytes ? end : bytes) - req->offset;
+    return req->length > 0;
 }
 
 static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call *call,
                       const struct tierce__key *key, size_t level, uint64_t bytes)
 {
-    struct tierce__buf *buf = NULL;
+    struct tierce__store_req req = {
+        .op = TIERCE__STORE_GET, .deadline_ns = call->deadline_ns, .key_count = 1};
+    if (!pages_of(&req, call, bytes)) {
+        answer_outside(k, call);
+        return;
+    }
     struct disk_read *read = tierce__alloc(sizeof(*read));
-    int rc = read != NULL ? admit(k, level, bytes, &buf) : -ENOMEM;
+    if (read == NULL) {
+        answer(k, call, -ENOMEM, NULL);
+        return;
+    }
+    *read = (struct disk_read){.req = req, .keeper = k, .call = call, .key = *key, .level = level};
+    read->req.keys = &read->key;
+    read->req.done = has_read;
+    read->req.arg = read;
+    int rc = admit(read, bytes);
     if (rc != 0) {
         tierce__free(read);
         answer(k, call, rc, NULL);
-        return;
-    }
-    *read = (struct disk_read){.keeper = k, .call = call, .key = *key, .level = level};
-    read->req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
-                                           .deadline_ns = call->deadline_ns,
-                                           .keys = &read->key,
-                                           .key_count = 1,
-                                           .buf = buf,
-                                           .length = bytes,
-                                           .done = has_read,
-                                           .arg = read};
-    if (!tierce__storage_submit(k->engine, level, &read->req))
+    } else if (!tierce__storage_submit(k->engine, level, &read->req)) {
         end_read(read, TIERCE_E_DOWN);
+    }
 }
 
 /* ---- finding --------------------------------------------------------------------------------- */

@@ -20,15 +20,19 @@
  * A chunk on disk is read into a pool of the keeper, and never evicts a chunk of the engine. These
  * reads are bounded by their number, by bytes a second and by that pool. Beyond a bound the answer
  * is TIERCE_E_LIMIT at once ("busy"), so that serving others slows the engine by a bounded amount
- * only. Remote stores are not asked: another process reads from them itself.
+ * only. A reader asks for a large chunk in several ranges. Each one reads its own pages; the rate
+ * may reject the first range only, and the others delay later reads. Remote stores are not asked:
+ * another process reads from them itself.
  *
  * The keeper serves bytes as the tiers have them; their reader verifies header, key and cells. A
  * namespace that the engine does not know is a miss, and is not remembered. An engine in bypass
  * finds nothing.
  *
  * find: TIERCE_E_MISS; TIERCE_E_ARGUMENT (no text of a key, or another space); TIERCE_E_LIMIT
- * (busy); TIERCE_E_CLOSED; those of the disk. measure knows memory and disk alike. make and drop
- * are TIERCE_E_REFUSED, list TIERCE_E_UNSUPPORTED.
+ * (busy); TIERCE_E_FORMAT (the range lies outside of the object); TIERCE_E_CLOSED. A chunk that the
+ * disk cannot deliver is a miss, and counts as an error. A read that does not end by the reader's
+ * deadline does not count against the disk. measure knows memory and disk alike. make and drop are
+ * TIERCE_E_REFUSED, list TIERCE_E_UNSUPPORTED.
  *
  * Thread: any. Nothing waits for a device.
  */
@@ -40,7 +44,7 @@ struct tierce__peer_keeper;
 
 struct tierce__peer_keeper_opts {
     size_t size;               /* sizeof(struct tierce__peer_keeper_opts) */
-    uint32_t disk_reads;       /* in progress at most; 0: 4 */
+    uint32_t disk_reads;       /* in progress at most; 0: 16 */
     uint64_t disk_bytes_per_s; /* 0: disk_percent */
     /* Of the speed at which the tier reads (engine/health/health.h), but at least disk_least bytes
      * a second (0: 16 MiB), also while the speed is unknown; 0: no bound. */

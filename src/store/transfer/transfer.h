@@ -35,19 +35,20 @@ struct tierce__keeper;
 
 /* Bytes of an object that stay readable, and unchanged, until they are released. */
 struct tierce__keeper_lease {
-    const uint8_t *data;
-    uint64_t bytes; /* of the whole object */
-    void *owner;    /* the keeper's */
+    const uint8_t *data; /* those outside of the range of the call may be undefined */
+    uint64_t bytes;      /* of the whole object */
+    void *owner;         /* the keeper's */
 };
 
 /* A find or a drop, whose answer may come later. The keeper's until `done`, which is called exactly
  * once, perhaps before find or drop returns, on any thread; it does not block. */
 struct tierce__keeper_call {
     struct tierce_plugin_name space, name; /* [borrow until done] */
+    uint64_t offset, length; /* of a find: the range that is read; length 0: all from the offset */
     uint64_t deadline_ns;
     /* [out] 0: of a find, lease is set. TIERCE_E_MISS (a find only); TIERCE_E_ARGUMENT (no such
-     * space), TIERCE_E_DEADLINE, TIERCE_E_LIMIT (too many at a time), -ENOMEM, negative errno of a
-     * device. */
+     * space), TIERCE_E_DEADLINE, TIERCE_E_LIMIT (too many at a time), TIERCE_E_FORMAT (the range
+     * lies outside of the object), -ENOMEM, negative errno of a device. */
     int status;
     struct tierce__keeper_lease lease;
     void (*done)(struct tierce__keeper_call *call);

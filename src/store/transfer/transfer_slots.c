@@ -248,6 +248,8 @@ static void call_keeper(struct tierce__transfer_slot *slot,
     uint32_t wait_ms = wanted > 0 && wanted < most ? wanted : most;
     slot->call = (struct tierce__keeper_call){.space = space_of(slot),
                                               .name = name_of(slot),
+                                              .offset = slot->request.offset,
+                                              .length = slot->request.length,
                                               .deadline_ns = tierce__deadline_in_ms(wait_ms),
                                               .done = on_called,
                                               .arg = slot};

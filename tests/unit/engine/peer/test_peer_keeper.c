@@ -3,8 +3,10 @@
  * they are sent, bounded, and only for those who know a secret. */
 #include "connector_harness.h"
 #include "engine_fixture.h"
+#include "silent_log.h"
 #include "wait_for.h"
 
+#include "core/chunk/header.h"
 #include "core/key/key_text.h"
 #include "engine/peer/peer_server.h"
 #include "store/remote/transfer/transfer_link.h"
@@ -94,6 +96,26 @@ static int end(struct call *call)
     WAIT_FOR(atomic_load(&call->answers) > 0);
     ck_assert_int_eq(atomic_load(&call->answers), 1);
     return call->base.status;
+}
+
+static void begin_range(struct call *call, size_t chunk, uint64_t offset, uint64_t length)
+{
+    struct tierce__keeper *base = tierce__peer_keeper_get(keeper);
+    *call = (struct call){.base = {.space = {TIERCE__PEER_SPACE, strlen(TIERCE__PEER_SPACE)},
+                                   .offset = offset,
+                                   .length = length,
+                                   .deadline_ns = tierce__deadline_in_ms(LIMIT_MS),
+                                   .done = on_answer,
+                                   .arg = call}};
+    name_chunk(call->name, chunk);
+    call->base.name = (struct tierce_plugin_name){call->name, strlen(call->name)};
+    base->ops->find(base, &call->base);
+}
+
+static int find_range(struct call *call, size_t chunk, uint64_t offset, uint64_t length)
+{
+    begin_range(call, chunk, offset, length);
+    return end(call);
 }
 
 static int find(struct call *call, size_t chunk)
@@ -213,6 +235,102 @@ START_TEST(invalid_and_unknown_names)
 }
 END_TEST
 
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+static uint64_t disk_bytes(void)
+{
+    struct tierce__tier *tier = fx.engine->levels[1].tier;
+    struct tierce__tier_stats stats = {0};
+    tier->ops->stats(tier, &stats);
+    return stats.get_bytes;
+}
+
+/* A reader that asks for a chunk in ranges makes the disk read it once. */
+START_TEST(a_range_reads_its_own_pages)
+{
+    struct call memory, disk;
+    open_keeper(&no_bounds);
+    ck_assert_int_eq(find(&memory, 0), 0);
+    const uint64_t bytes = memory.base.lease.bytes, page = TIERCE__CHUNK_ALIGN;
+    ck_assert_uint_ge(bytes, 3 * page);
+    forget_memory();
+    uint64_t before = disk_bytes();
+    for (uint64_t at = 0; at < bytes; at += page) {
+        ck_assert_int_eq(find_range(&disk, 0, at, page), 0);
+        ck_assert_uint_eq(disk.base.lease.bytes, bytes);
+        ck_assert_int_eq(memcmp(memory.base.lease.data + at, disk.base.lease.data + at, page), 0);
+        release(&disk);
+    }
+    ck_assert_uint_eq(disk_bytes() - before, bytes);
+    before = disk_bytes();
+    ck_assert_int_eq(find_range(&disk, 0, page - 1, 2), 0); /* the ends of two pages */
+    ck_assert_int_eq(memcmp(memory.base.lease.data + page - 1, disk.base.lease.data + page - 1, 2),
+                     0);
+    release(&disk);
+    ck_assert_uint_eq(disk_bytes() - before, 2 * page);
+    static const uint64_t outside[][2] = {{UINT64_MAX, 1}, {1, UINT64_MAX}, {0, 1}, {4096, 1}};
+    for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
+        uint64_t offset = outside[i][0], length = outside[i][1];
+        ck_assert_int_eq(
+            find_range(&disk, 0, i < 2 ? offset : bytes - offset, i < 2 ? length : offset + length),
+            TIERCE_E_FORMAT);
+    }
+    ck_assert_uint_eq(stats_now().errors, 4);
+    ck_assert_uint_eq(disk_bytes() - before, 2 * page);
+    release(&memory);
+    close_keeper();
+}
+END_TEST
+
+/* ---- a disk that fails ----------------------------------------------------------------------- */
+
+/* The deadline is the reader's: however short it is, it says nothing about the disk. */
+START_TEST(a_short_deadline_does_not_count_against_the_disk)
+{
+    enum { READS = 40 }; /* more than breaker.errors and breaker.window_errors */
+    static struct call calls[READS];
+    char name[TIERCE__KEY_TEXT_BYTES];
+    open_keeper(&(struct tierce__peer_keeper_opts){.size = sizeof(no_bounds), .disk_reads = READS});
+    forget_memory();
+    struct tierce__tier *fault = fx_wrap(&fx, 1);
+    tierce__fault_set(fault, TIERCE__STORE_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_HANG, .times = READS});
+    name_chunk(name, 0);
+    limit_ms = 50;
+    for (size_t i = 0; i < READS; i++)
+        begin(&calls[i], TIERCE__PEER_SPACE, name);
+    limit_ms = LIMIT_MS;
+    for (size_t i = 0; i < READS; i++)
+        ck_assert_int_eq(end(&calls[i]), TIERCE_E_MISS);
+    ck_assert_uint_eq(stats_now().errors, READS);
+    ck_assert(tierce__breaker_closed(&fx.engine->levels[1].health.breaker));
+    ck_assert_int_eq(find(&calls[0], 0), 0);
+    release(&calls[0]);
+    close_keeper();
+}
+END_TEST
+
+/* A reader does not ask a host again for a while that answers with a failure; its memory is as good
+ * as before. */
+START_TEST(a_failed_disk_is_a_miss)
+{
+    enum { READS = 8 };
+    struct call call;
+    open_keeper(&no_bounds);
+    forget_memory();
+    struct tierce__tier *fault = fx_wrap(&fx, 1);
+    tierce__fault_set(fault, TIERCE__STORE_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO});
+    silence_log();
+    for (size_t i = 0; i < READS; i++)
+        ck_assert_int_eq(find(&call, 0), TIERCE_E_MISS);
+    ck_assert(!tierce__breaker_closed(&fx.engine->levels[1].health.breaker));
+    ck_assert_uint_eq(stats_now().errors, READS);
+    ck_assert_uint_eq(stats_now().misses, 0);
+    close_keeper();
+}
+END_TEST
+
 /* ---- admission ------------------------------------------------------------------------------- */
 
 START_TEST(reads_from_disk_are_bounded_by_their_number)
@@ -232,7 +350,8 @@ START_TEST(reads_from_disk_are_bounded_by_their_number)
     ck_assert_int_eq(find(&second, 1), TIERCE_E_LIMIT);
     ck_assert_uint_eq(stats_now().busy, 1);
     ck_assert_int_eq(atomic_load(&first.answers), 0);
-    ck_assert_int_eq(end(&first), TIERCE_E_DEADLINE);
+    ck_assert_int_eq(end(&first), TIERCE_E_MISS);
+    ck_assert_uint_eq(stats_now().errors, 1);
     ck_assert_int_eq(find(&third, 1), 0);
     release(&third);
     close_keeper();
@@ -253,6 +372,44 @@ START_TEST(reads_from_disk_are_bounded_by_bytes_a_second)
         ck_assert_int_eq(find(&call, i), TIERCE_E_LIMIT);
     ck_assert_uint_eq(stats_now().disk_hits, 1);
     ck_assert_uint_eq(stats_now().busy, 4);
+    close_keeper();
+}
+END_TEST
+
+/* The first range of a chunk asks for admission; without the others it was read in vain. */
+START_TEST(the_rate_admits_whole_chunks)
+{
+    const uint64_t page = TIERCE__CHUNK_ALIGN;
+    struct call call;
+    open_keeper(
+        &(struct tierce__peer_keeper_opts){.size = sizeof(no_bounds), .disk_bytes_per_s = 1});
+    forget_memory();
+    for (uint64_t at = 0; at < 3 * page; at += page) {
+        ck_assert_int_eq(find_range(&call, 0, at, page), 0);
+        release(&call);
+    }
+    ck_assert_int_eq(find_range(&call, 1, 0, page), TIERCE_E_LIMIT);
+    close_keeper();
+}
+END_TEST
+
+/* As many ranges as the threads of one reader ask for, each as its own read. */
+START_TEST(the_reads_of_one_reader_are_admitted)
+{
+    enum { LINKS = 8 };
+    static struct call calls[LINKS];
+    open_keeper(&no_bounds);
+    forget_memory();
+    struct tierce__tier *fault = fx_wrap(&fx, 1);
+    tierce__fault_set(fault, TIERCE__STORE_GET,
+                      &(struct tierce__fault_rule){.kind = TIERCE__FAULT_DELAY, .delay_ms = 300});
+    for (size_t i = 0; i < LINKS; i++)
+        begin_range(&calls[i], i % 4, 0, TIERCE__CHUNK_ALIGN);
+    ck_assert_uint_eq(stats_now().busy, 0);
+    for (size_t i = 0; i < LINKS; i++) {
+        ck_assert_int_eq(end(&calls[i]), 0);
+        release(&calls[i]);
+    }
     close_keeper();
 }
 END_TEST
@@ -346,6 +503,43 @@ static int read_as(const char *token, size_t chunk, struct tierce__buf *into, ui
     return status;
 }
 
+/* The server passes the range on. */
+START_TEST(a_range_of_a_client_reads_its_own_pages)
+{
+    struct tierce__transfer_link *link;
+    char address[TIERCE__PEER_ADDRESS_BYTES], name[TIERCE__KEY_TEXT_BYTES], why[256];
+    uint8_t *bytes = malloc(TIERCE__CHUNK_ALIGN);
+    ck_assert_ptr_nonnull(bytes);
+    open_keeper(&no_bounds);
+    struct call call;
+    ck_assert_int_eq(find(&call, 1), 0);
+    forget_memory();
+    const struct tierce__peer_server_opts opts = {
+        .size = sizeof(opts), .host = "127.0.0.1", .keeper = no_bounds};
+    ck_assert_msg(tierce__peer_server_start(&server, fx.engine, &opts, why) == 0, "%s", why);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "first"), 0);
+    tierce__peer_server_address(server, address);
+    name_chunk(name, 1);
+    const struct tierce_plugin_name text = {.text = name, .bytes = strlen(name)};
+    uint16_t port = (uint16_t)strtoul(strchr(address, ':') + 1, NULL, 10);
+    ck_assert_int_eq(tierce__transfer_link_create(&link, "127.0.0.1", port, "chunks", NULL), 0);
+    uint64_t before = disk_bytes();
+    for (uint64_t at = 0; at < call.base.lease.bytes; at += TIERCE__CHUNK_ALIGN) {
+        ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, bytes, at,
+                                                   TIERCE__CHUNK_ALIGN,
+                                                   tierce__deadline_in_ms(LIMIT_MS)),
+                         0);
+        ck_assert_int_eq(memcmp(bytes, call.base.lease.data + at, TIERCE__CHUNK_ALIGN), 0);
+    }
+    ck_assert_uint_eq(disk_bytes() - before, call.base.lease.bytes);
+    tierce__transfer_link_destroy(link);
+    tierce__peer_server_stop(server, tierce__deadline_in_ms(LIMIT_MS));
+    free(bytes);
+    release(&call);
+    close_keeper();
+}
+END_TEST
+
 START_TEST(only_those_with_a_secret_read)
 {
     struct tierce__peer_keeper_stats kept;
@@ -431,10 +625,16 @@ int main(void)
     tcase_add_test(finding, memory_and_disk_hold_the_same_bytes);
     tcase_add_test(finding, a_lent_chunk_keeps_its_bytes_when_it_is_evicted);
     tcase_add_test(finding, invalid_and_unknown_names);
+    tcase_add_test(finding, a_range_reads_its_own_pages);
+    tcase_add_test(finding, a_short_deadline_does_not_count_against_the_disk);
+    tcase_add_test(finding, a_failed_disk_is_a_miss);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_their_number);
+    tcase_add_test(admission, the_rate_admits_whole_chunks);
+    tcase_add_test(admission, the_reads_of_one_reader_are_admitted);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_bytes_a_second);
     tcase_add_test(admission, reads_from_disk_have_a_share_of_its_speed);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_their_memory);
+    tcase_add_test(serving, a_range_of_a_client_reads_its_own_pages);
     tcase_add_test(serving, only_those_with_a_secret_read);
     tcase_add_test(serving, an_open_connection_gets_the_new_secret);
     suite_add_tcase(suite, finding);
