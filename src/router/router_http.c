@@ -19,8 +19,10 @@
 /* A query's body up to this size is answered on the connection's own thread: its work, about 0.1
  * ms, is less than two hand-overs between threads cost on a busy machine. */
 #define LOOP_BYTES_MAX (64u << 10)
-/* Numbers that are read at a time. */
-#define NUMBERS_STEP 1024u
+/* The same with so many tokens or hashes: a body of short ones has five times as many as usual. */
+#define LOOP_TOKENS_MAX 16384u
+#define LOOP_HASHES_MAX 4096u
+#define NUMBERS_STEP    1024u /* that are read at a time */
 
 static void fail(struct tierce__call *call, uint32_t status, const char *why)
 {
@@ -467,6 +469,8 @@ static void run_query(struct tierce__router *router, struct tierce__call *call,
     }
     int rc = tierce__query_run(&answer, router->sources, router->directory, query);
     atomic_fetch_add_explicit(&router->queries, 1, memory_order_relaxed);
+    if (tierce__call_info(call)->is_deferred)
+        atomic_fetch_add_explicit(&router->deferred_queries, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&router->query_ns, tierce__now_ns() - start_ns, memory_order_relaxed);
     if (rc < 0)
         fail(call, 503, tierce_strerror(rc));
@@ -484,35 +488,44 @@ static const char *array_fault(int64_t rc)
                              "expected: an array of at least one number";
 }
 
+/* What a query asks for besides its numbers. Returns NULL, or the fault. */
+static const char *read_query(struct tierce__query *query, char model[TIERCE__SOURCE_NAME_BYTES],
+                              char lora[TIERCE__SOURCE_NAME_BYTES], struct tierce__text rest)
+{
+    lora[0] = '\0';
+    query->model = model;
+    if (!tierce__json_get_text(model, TIERCE__SOURCE_NAME_BYTES, rest, model_path(rest)))
+        return "model_name must be a text of 1 to 95 bytes";
+    if (has(rest, "lora_name") &&
+        !tierce__json_get_text(lora, TIERCE__SOURCE_NAME_BYTES, rest, "lora_name"))
+        return "lora_name must be a text of at most 95 bytes";
+    if (has(rest, "cache_salt"))
+        return "cache_salt is not supported: blocks with a salt are found by their hashes only";
+    if (!get_u32(&query->block_size, rest, "block_size"))
+        return "block_size must be a number from 0 on";
+    query->lora = (struct tierce__text){lora, strlen(lora)};
+    return NULL;
+}
+
 static void serve_any_query(struct tierce__router *router, struct tierce__call *call, bool by_hash)
 {
-    char model[TIERCE__SOURCE_NAME_BYTES], lora[TIERCE__SOURCE_NAME_BYTES] = "";
+    char model[TIERCE__SOURCE_NAME_BYTES], lora[TIERCE__SOURCE_NAME_BYTES];
     struct body body;
     struct caller who;
     uint64_t *numbers = NULL;
     const struct tierce__call_info *info = tierce__call_info(call);
-    if (info->body_bytes > LOOP_BYTES_MAX &&
-        !info->is_deferred) { /* a million tokens take milliseconds */
+    if (info->body_bytes > LOOP_BYTES_MAX && !info->is_deferred) {
         tierce__call_defer(call);
         return;
     }
     if (!open_body(router, call, TIERCE__ROUTER_READ, &who, &body))
         return;
-    struct tierce__query query = {.tenant = who.tenant, .model = model};
-    const char *fault = NULL;
+    struct tierce__query query = {.tenant = who.tenant};
+    const char *fault = read_query(&query, model, lora, body.rest.value);
     struct tierce__text array = body.token_ids;
     query.is_standard = by_hash && body.block_hashes.length == 0;
     if (by_hash)
         array = query.is_standard ? body.seq_hashes : body.block_hashes;
-    if (!tierce__json_get_text(model, sizeof(model), body.rest.value, model_path(body.rest.value)))
-        fault = "model_name must be a text of 1 to 95 bytes";
-    else if (has(body.rest.value, "lora_name") &&
-             !tierce__json_get_text(lora, sizeof(lora), body.rest.value, "lora_name"))
-        fault = "lora_name must be a text of at most 95 bytes";
-    else if (has(body.rest.value, "cache_salt"))
-        fault = "cache_salt is not supported: blocks with a salt are found by their hashes only";
-    else if (!get_u32(&query.block_size, body.rest.value, "block_size"))
-        fault = "block_size must be a number from 0 on";
     int64_t count = fault != NULL ? -EINVAL
                                   : read_numbers(&numbers, array, router->config->tokens_max,
                                                  by_hash ? UINT64_MAX : UINT32_MAX);
@@ -522,10 +535,12 @@ static void serve_any_query(struct tierce__router *router, struct tierce__call *
         fail(call, count == -ENOMEM ? 503 : 400, fault != NULL ? fault : array_fault(count));
         return;
     }
-    query.lora = (struct tierce__text){lora, strlen(lora)};
     query.count = (size_t)count;
     query.hashes = by_hash ? numbers : NULL;
-    run_query(router, call, &query, numbers, is_mooncake);
+    if (query.count > (by_hash ? LOOP_HASHES_MAX : LOOP_TOKENS_MAX) && !info->is_deferred)
+        tierce__call_defer(call);
+    else
+        run_query(router, call, &query, numbers, is_mooncake);
     tierce__free(numbers);
 }
 
@@ -751,6 +766,10 @@ static void serve_metrics(void *arg, struct tierce__call *call)
          .help = "Queries.",
          .is_counter = true,
          .value = (double)atomic_load_explicit(&router->queries, memory_order_relaxed)},
+        {.name = "router.deferred_queries",
+         .help = "Queries that a worker thread answered, because they are long.",
+         .is_counter = true,
+         .value = (double)atomic_load_explicit(&router->deferred_queries, memory_order_relaxed)},
         {.name = "router.query_seconds",
          .help = "Time of all queries, without reading and writing JSON.",
          .is_counter = true,

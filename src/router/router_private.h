@@ -21,7 +21,7 @@ struct tierce__router {
     struct tierce__lock lock;      /* ROUTER_ACCESS: tokens */
     struct tierce__tokens *tokens; /* NULL: no file */
     struct tierce__tenant_words snapshot_tokens, curve_keys;
-    _Atomic uint64_t queries, query_ns;
+    _Atomic uint64_t queries, deferred_queries, query_ns;
 };
 
 /* router_http.c. Reads the publisher of a registration. False: `why` says in words. */

@@ -191,6 +191,19 @@ def refusing(tmp_path_factory):
     out.end()
 
 
+@pytest.mark.parametrize("name, path, most", [("token_ids", "/query", 16384), ("seq_hashes", "/query_by_hash", 4096),
+                                              ("block_hashes", "/query_by_hash", 4096)])
+def test_long_queries_go_to_a_worker(refusing, name, path, most):
+    """Also those whose numbers are so short that the body is a usual one."""
+    deferred = lambda: int(re.search(r"^tierce_router_deferred_queries_total (\d+)$", refusing.ask("/metrics")[1], re.M).group(1))
+    for count, is_deferred in ((most, 0), (most + 1, 1)):
+        before = deferred()
+        assert refusing.ask(path, {"model_name": "m", name: [1] * count})[0] == 404
+        assert deferred() == before + is_deferred
+    assert refusing.ask(path, {"model_name": "m", name: [1] * most, "x": "a" * 65536})[0] == 404
+    assert deferred() == before + 2
+
+
 def test_tenants(tmp_path):
     """Tokens may read or register; a tenant sees its publishers only. SIGHUP reads new tokens."""
     file = tmp_path / "tokens"
