@@ -92,7 +92,7 @@ static uint32_t draw(struct families_case *c, uint32_t bound)
     return (uint32_t)(tierce__bench_random(7, c->random++) % bound);
 }
 
-/* Another turn; a conversation that is too long begins anew. */
+/* Another turn; a conversation that is too long restarts. */
 static void go_on(struct families_case *c, struct families_conversation *talk)
 {
     uint32_t fresh = 1 + draw(c, TURN_BLOCKS);

@@ -5,15 +5,15 @@
     kv_blend.py [--tokens N] [--next N] [--share PERCENT]... [--check-layer L] --model FOLDER
 
 A prompt is a system prompt (the lead), four documents of --tokens tokens with a separator before
-each, and a question. The KV of each document was computed behind nothing ("alone") or behind the
+each, and a question. The KV of each document was computed after nothing ("alone") or after the
 lead ("lead"), as bf16. It is reused at the document's position in the prompt: our kernels rotate its
 keys. The layers before --check-layer are computed for all tokens. In this layer our kernels choose
 the share of the documents' tokens whose keys differ most from the reused ones, and only these, the
 separators and the question are computed in this layer and the later ones. With 0 percent, no layer
 is computed for documents.
 
-A question quotes 32 tokens of one document, and the model is to predict the --next tokens behind
-them: those within the document (recall), and those behind its end, which the prompt does not hold
+A question quotes 32 tokens of one document, and the model is to predict the --next tokens after
+them: those within the document (recall), and those after its end, which the prompt does not hold
 (continue). Both for each document, of three texts. Columns, beside the full computation:
 
     distance    length of the difference of the logits by that of the logits, mean of the tokens
@@ -109,7 +109,7 @@ def attended(torch, layer, hidden, q, keys, values, positions):
 
 def blended(torch, model, ids, kv, is_exact, is_reused, share, check_layer, kernels):
     """Completes the KV [layer][K, V][head][token][channel] of a prompt, in place. It has that of the exact prefix
-    and of the reused tokens. Returns how many reused tokens were computed anew."""
+    and of the reused tokens. Returns how many reused tokens were recomputed."""
     everything = torch.arange(len(ids))
     candidates = everything[is_reused]
     keep = -int(-len(candidates) * share // 100)
@@ -205,7 +205,7 @@ def scores(torch, exact, other):
 
 
 def stored_documents(torch, model, prompt, lead):
-    """The KV of each document behind `lead` tokens, as it was computed."""
+    """The KV of each document after `lead` tokens, as it was computed."""
     return [computed(torch, model, torch.cat([lead, document]))[:, :, :, len(lead):] for document in prompt.documents]
 
 
@@ -261,7 +261,7 @@ def measure(arguments):
     kernels = Kernels(arguments.keys, model.config)
     prompts = {name: Prompt(torch, tokenizer, paths, arguments) for name, paths in DOCUMENTS.items()
                if not arguments.text or name in arguments.text}
-    print("| text | KV of documents | computed anew | distance | KL | agreement | recall | continue | compute |")
+    print("| text | KV of documents | recomputed | distance | KL | agreement | recall | continue | compute |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     with torch.no_grad():
         for name, prompt in prompts.items():

@@ -261,7 +261,7 @@ PyObject *tierce__core_handover_read(PyObject *self, PyObject *args)
                           &other.heads))
         return NULL;
     if ((theirs == NULL) != (other.heads == NULL)) {
-        PyErr_SetString(PyExc_TypeError, "another view and its heads belong together");
+        PyErr_SetString(PyExc_TypeError, "theirs and heads must be given together");
         return NULL;
     }
     if (theirs != NULL)

@@ -427,7 +427,8 @@ static PyMethodDef view_methods[] = {
      "(blocks, bytes, why)\n\n"
      "Reads the blocks into memory. Returns the leading blocks that memory holds, the bytes that "
      "were read, and why it ended before the last block, or ''. `theirs`, `heads`: a view of a "
-     "prefiller with another number of tensor ranks, and how its chunks become those of this view "
+     "prefiller with a different tensor-parallel size, and how its chunks become those of this "
+     "view "
      "(src/core/chunk/heads.h). Blocks."},
     {"handover_note", tierce__core_handover_note, METH_VARARGS,
      "handover_note(session, host, port, why: str, blocks=0, bytes=0, pushed_bytes=0, "

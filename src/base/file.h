@@ -48,9 +48,9 @@ struct tierce__new_file {
 /* Errors, *out untouched: negative errno, -ENOMEM. */
 TIERCE_MUSTUSE int tierce__new_file_open(struct tierce__new_file *out, const char *path);
 
-/* The same for a file of mode 0600 that must not replace another one: until it is whole, nothing
- * has its name, and close returns -EEXIST if another file has got the name meanwhile. Errors:
- * -EEXIST also if anything has the name now. */
+/* Creates a file of mode 0600, which has its name only when it is whole. Errors: as of open, and
+ * -EEXIST if the path exists. Close also returns -EEXIST, if another process has created the path
+ * meanwhile. */
 TIERCE_MUSTUSE int tierce__new_file_open_first(struct tierce__new_file *out, const char *path);
 
 /* Writes all bytes, in several writes if necessary. Errors: negative errno. */

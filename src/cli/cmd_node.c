@@ -99,7 +99,7 @@ static void wait_for_end(struct tierce__node *node, const sigset_t *signals,
         }
         if (got == SIGHUP && tierce__node_reload(node, why) < 0)
             tierce__cli_server_refused(&server, why);
-        /* After a SIGHUP too: each begins the wait anew. */
+        /* After a SIGHUP too: each restarts the wait. */
         if (interval_ms > 0 &&
             (got == SIGHUP || tierce__now_ns() - probed_ns >= interval_ms * TIERCE__MS_NS)) {
             notify_watchdog(node);

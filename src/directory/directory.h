@@ -131,7 +131,7 @@ tierce__directory_report(struct tierce__directory *directory, struct tierce__dir
 
 /* All contents of a worker, as admissions: begin, add any number of times, end. They have the
  * effect of the changes up to `covered`. Until the end lookups see the last complete contents,
- * beside all that was sent since. A worker may begin anew at any time, however often. add and end
+ * beside all that was sent since. A worker may restart its sending at any time. add and end
  * without begin, or a `covered` of UINT64_MAX: RESYNC.
  *
  * Calls that arrive over a network may be repeated, and late: each has the number of its sending,
@@ -163,7 +163,7 @@ enum tierce__directory_answer tierce__directory_sync_end(struct tierce__director
 /* Removes workers that were silent for too long. Returns how many. */
 uint32_t tierce__directory_expire(struct tierce__directory *directory, uint64_t now_ns);
 
-/* Frees up to `entries` places of what workers held before they left or sent their contents anew.
+/* Frees up to `entries` places of what workers held before they left or resent their contents.
  * To be called again while it returns true: there is more. */
 bool tierce__directory_clean(struct tierce__directory *directory, uint32_t entries);
 
@@ -180,10 +180,16 @@ struct tierce__directory_asker {
 #define TIERCE__DIRECTORY_RUNS_MAX     8u
 
 /*
- * The order of holders, best first: the one that holds more keys; one that admits further reads
- * from its slower tiers (its load is below 1000), or needs none; the one whose slowest tier is the
- * faster; the nearer; the less busy. Holders that are equal in all of this take turns from key to
- * key.
+ * The order of holders, best first:
+ *
+ *     1. the holder of the most keys that follow;
+ *     2. a holder that admits further reads from its slower tiers (its load is below 1000), or has
+ *        all of these keys in its fastest tier;
+ *     3. the holder whose slowest tier with these keys is the fastest;
+ *     4. the nearest holder;
+ *     5. the holder with the lowest load.
+ *
+ * Equal holders take turns from key to key.
  *
  * Distance: 0 on the asker's host; otherwise 1, and 1 more for each trailing part of the asker's
  * zone that the holder's zone does not share.

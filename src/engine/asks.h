@@ -25,7 +25,7 @@ struct tierce__asks {
     struct tierce__cond changed;
     struct tierce__list list;
     size_t count;
-    /* How long stores took lately for a query of few keys; 0: not known. */
+    /* How long stores took recently for a query of few keys; 0: not known. */
     uint64_t answer_ns[TIERCE__TIERS_MAX];
 };
 

@@ -6,7 +6,7 @@
 
 /*
  * The generations that the chunks of a disk tier have: a small file in its folder
- * (docs/inside/format/generations.md). An engine that starts and hears of the generation that its
+ * (docs/inside/format/generations.md). An engine that starts and receives the generation that its
  * disk has already keeps its chunks.
  *
  *     if (!tierce__generations_has(folder, store, what)) {

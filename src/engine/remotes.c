@@ -25,8 +25,8 @@
 
 #define CLOSE_MS            1000u
 #define REMOTES_MAX         6u
-#define QUEUE_SHARE         8u /* of memory, for each remote store, where nothing is said */
-#define CODED_STAGING_BYTES (64u << 20) /* at most, in each direction, or that share of memory */
+#define QUEUE_SHARE         8u          /* default for each remote store: this fraction of memory */
+#define CODED_STAGING_BYTES (64u << 20) /* upper bound in each direction, also of that fraction */
 
 _Static_assert(REMOTES_MAX + 2 <= TIERCE__TIERS_MAX, "memory, disk and all remote stores fit");
 
@@ -85,6 +85,17 @@ static int take_lmcache(struct remote_params *params, const struct tierce__url *
     return 0;
 }
 
+/* Whether a parameter is absent or one of two words. If it is not, `why` says so. */
+static bool is_either(const char *value, const char *name, const char *one, const char *other,
+                      char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    if (value == NULL || strcmp(value, one) == 0 || strcmp(value, other) == 0)
+        return true;
+    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s is '%.60s'; accepted are %s and %s", name, value,
+             one, other);
+    return false;
+}
+
 /* Takes them out of the URL. */
 static int take_params(struct remote_params *params, char *text,
                        char why[TIERCE__CONNECTOR_WHY_BYTES])
@@ -98,12 +109,10 @@ static int take_params(struct remote_params *params, char *text,
     const char *read_only = tierce__url_param(&url, "read_only");
     const char *layout = tierce__url_param(&url, "layout");
     const char *codec = tierce__url_param(&url, "codec");
-    if (read_only != NULL && strcmp(read_only, "true") != 0 && strcmp(read_only, "false") != 0)
-        rc = refuse(why, "read_only must be true or false");
-    else if (codec != NULL && strcmp(codec, "none") != 0 && strcmp(codec, "lossless") != 0)
-        rc = refuse(why, "codec must be none or lossless");
-    else if (layout != NULL && strcmp(layout, "tierce") != 0 && strcmp(layout, "lmcache") != 0)
-        rc = refuse(why, "layout must be tierce or lmcache");
+    if (!is_either(read_only, "read_only", "true", "false", why) ||
+        !is_either(codec, "codec", "none", "lossless", why) ||
+        !is_either(layout, "layout", "tierce", "lmcache", why))
+        rc = TIERCE_E_CONFIG;
     else if (layout != NULL && strcmp(layout, "lmcache") == 0)
         rc = take_lmcache(params, &url, why);
     params->read_only = read_only != NULL && strcmp(read_only, "true") == 0;
@@ -153,12 +162,13 @@ static const char *no_codec(const struct tierce__connector *connector,
                             const struct remote_params *params)
 {
     if (params->is_lmcache)
-        return "codec is not possible with layout=lmcache, whose readers expect raw chunks";
+        return "a codec is not possible with layout=lmcache, whose readers expect uncompressed "
+               "chunks";
     if ((connector->caps & TIERCE__CONNECTOR_NO_PUT) != 0)
-        return "codec is not possible here: nothing is stored, and other engines send raw chunks";
+        return "a codec is not possible here: peers:// only reads";
     if ((connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
-        return "codec is not possible here: objects are read whole, with a length that must be "
-               "known; omit it, or use codec=none";
+        return "a codec is not possible here: objects are read whole, with a length that must be "
+               "known";
     return NULL;
 }
 
@@ -175,12 +185,14 @@ static int open_coded(struct tierce_engine *engine, struct tierce__connector **c
     const char *set = tierce__engine_text(config, TIERCE__ENGINE_REMOTE_CODEC);
     const struct tierce__codec *codec = params->has_codec ? params->codec : tierce__codec_find(set);
     int rc = 0;
-    if (reason != NULL && params->codec != NULL)
-        rc = refuse(why, reason);
-    else if (reason != NULL && codec != NULL)
+    if (reason != NULL && params->codec != NULL) {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s; remove codec from this URL", reason);
+        rc = TIERCE_E_CONFIG;
+    } else if (reason != NULL && codec != NULL) {
         tierce__log(TIERCE_LOG_WARN, "codec_not_used",
-                    "tier=%s codec=%s effect=\"chunks are stored raw\" reason=\"%s\"", name,
-                    codec->name, reason);
+                    "tier=%s codec=%s effect=\"chunks are stored uncompressed\" reason=\"%s\"",
+                    name, codec->name, reason);
+    }
     if (rc == 0 && reason == NULL) {
         uint64_t staging = engine->settings.memory_bytes / QUEUE_SHARE;
         rc = tierce__coded_connector_open(

@@ -64,7 +64,7 @@ struct tierce__unasked {
     int status;
     bool pending;       /* a query is in progress: the next search may find more */
     uint64_t since_ns;  /* pending: when it began */
-    uint64_t answer_ns; /* pending: how long a query of few keys took lately; 0: not known */
+    uint64_t answer_ns; /* pending: how long a query of few keys took recently; 0: not known */
 };
 
 /* The same over `levels`, a bit for each; also returns those that could not be queried. */
@@ -222,8 +222,8 @@ TIERCE_MUSTUSE int tierce__storage_put(struct tierce_engine *engine, size_t leve
                                        const struct tierce__storage_chunk *chunk,
                                        struct tierce__buf *buf);
 
-/* Replaces the stored bytes of a chunk in a durable tier by another form of it (store_req.h):
- * coded_bytes in buf, or, if 0, the raw object. Blocks as put. Errors: those of such a PUT. */
+/* Replaces the stored bytes of a chunk in a durable tier (store_req.h): compressed, coded_bytes in
+ * buf, or, if 0, uncompressed. Blocks as put. Errors: those of such a PUT. */
 TIERCE_MUSTUSE int tierce__storage_recode(struct tierce_engine *engine, size_t level,
                                           const struct tierce__storage_chunk *chunk,
                                           struct tierce__buf *buf, uint64_t coded_bytes);

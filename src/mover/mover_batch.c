@@ -73,7 +73,7 @@ static Meta__MoveResult result_of(enum tierce__copy_result result)
 }
 
 /* A block is copied if all of its parts are. A part that is missing or damaged makes the location
- * useless for every reader, so it counts more than a failure that may pass. */
+ * useless for every reader, so it overrides a failure that may pass. */
 static void add_result(struct tierce__mover_batch *batch, const struct tierce__mover_copy *done)
 {
     Meta__MoveResult *result = &batch->results[done->block], next = result_of(done->copy.result);

@@ -28,23 +28,23 @@ struct tierce__tenant_words {
 void tierce__tenant_words_init(struct tierce__tenant_words *tokens);
 void tierce__tenant_words_fini(struct tierce__tenant_words *tokens);
 
-/* Reads a file, "": none, and checks it. *out: its text, or NULL. Errors, `why` in words, beginning
- * with the parameter: TIERCE_E_CONFIG, -ENOMEM. [in] word: the name of a line's first word there.
- */
+/* Reads and checks a file. *out: its text, or NULL if the path is "". Errors, with a `why` that
+ * begins with the parameter: TIERCE_E_CONFIG, -ENOMEM. [in] word: how `why` calls the first word of
+ * a line. */
 TIERCE_MUSTUSE int tierce__tenant_words_read(char **out, const char *param, const char *word,
                                              const char *path, char why[256]);
-/* The number of the first line whose first word is invalid; 0: there is none. */
+/* Returns the number of the first line whose first word is invalid, or 0. */
 typedef bool tierce__tenant_word_fn(const char *word, size_t bytes);
 unsigned tierce__tenant_words_invalid(const char *text, tierce__tenant_word_fn *is_valid);
-/* These count from now on. [transfer] text: of tierce__tenant_words_read. */
+/* Replaces the tokens in use. [transfer] text: from tierce__tenant_words_read. */
 void tierce__tenant_words_replace(struct tierce__tenant_words *tokens, char *text);
 
-/* The token of a tenant, to be freed with tierce__free_secret, or NULL: there is none. Errors:
- * -ENOMEM. */
+/* *out: the token of a tenant, to be freed with tierce__free_secret, or NULL if it has none.
+ * Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__tenant_words_word(char **out, struct tierce__tenant_words *tokens,
                                              const char *tenant);
-/* "Bearer TOKEN" of a tenant, to be freed with tierce__free_secret, or NULL:
- * there is none. Errors: -ENOMEM. */
+/* *out: "Bearer TOKEN" of a tenant, to be freed with tierce__free_secret, or NULL if it has none.
+ * Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__tenant_words_find(char **out, struct tierce__tenant_words *tokens,
                                              const char *tenant);
 

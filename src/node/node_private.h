@@ -74,7 +74,7 @@ static inline void tierce__node_count(struct tierce__node *node, enum tierce__no
 }
 
 /* The deadline of a command that begins now: timeout.load. A command that changes several values
- * sets it anew after each, so that it ends timeout.load after the last success. */
+ * resets it after each, so that it ends timeout.load after the last success. */
 uint64_t tierce__node_deadline(const struct tierce__node *node);
 
 /* Takes a name, to be held while its value is changed, from the check of the old value to the end;

@@ -48,8 +48,9 @@ static int take_tenant(struct tierce__engine *engine, char *id, char why[256])
     const char *name = at + strlen(mark);
     size_t n = strlen(name);
     if (n == 0 || n > TIERCE__TENANT_MAX || strchr(name, ';') != NULL) {
-        snprintf(why, 256, "';tenant=%.64s' does not name a tenant: 1 to %u bytes without ';'",
-                 name, TIERCE__TENANT_MAX);
+        snprintf(why, 256,
+                 "';tenant=%.64s' is invalid; a tenant name has 1 to %u bytes without ';'", name,
+                 TIERCE__TENANT_MAX);
         return TIERCE_E_CONFIG;
     }
     if (strcmp(name, "default") != 0)

@@ -114,7 +114,7 @@ static double tenant_value(const struct tierce__tenant *tenant, enum tenant_row 
                : atomic_load_explicit(&tenant->in_progress, memory_order_relaxed);
 }
 
-/* Of tenants that have a name. */
+/* Writes the metrics of each tenant that has a name. */
 static void put_tenants(struct tierce__prometheus *text, const struct tierce__tenants *tenants)
 {
     for (enum tenant_row row = 0; row < TENANT_ROWS; row++) {

@@ -68,7 +68,7 @@ bool tierce__proxy_admit(struct tierce__proxy *proxy, struct tierce__call *call,
 /* The tenant whose engines a call may use. NULL: it was answered. */
 static struct tierce__tenant *tenant_of(struct tierce__proxy *proxy, struct tierce__call *call)
 {
-    char name[TIERCE__TOKEN_NAME_BYTES], why[200];
+    char name[TIERCE__TOKEN_NAME_BYTES], why[256];
     if (!tierce__proxy_admit(proxy, call, name))
         return NULL;
     struct tierce__tenant *tenant = tierce__tenants_find(&proxy->tenants, name);
@@ -76,10 +76,15 @@ static struct tierce__tenant *tenant_of(struct tierce__proxy *proxy, struct tier
         return tenant;
     tierce__proxy_count(proxy, TIERCE__PROXY_COUNT_DENIED);
     if (name[0] != '\0')
-        snprintf(why, sizeof(why), "decode.urls has no engine of the token's tenant '%s'", name);
+        snprintf(
+            why, sizeof(why),
+            "decode.urls has no engine of the token's tenant '%s'; use another token, or add an "
+            "engine with ;tenant=NAME",
+            name);
     else
         snprintf(why, sizeof(why),
-                 "decode.urls has no engine without a tenant, and the token has none");
+                 "decode.urls has no engine without a tenant, and the token has none; use another "
+                 "token, or add an engine without ;tenant=NAME");
     tierce__proxy_refuse(call, 403, why);
     return NULL;
 }
@@ -138,7 +143,7 @@ static int read_tokens(struct tierce__tokens **out, const struct tierce__proxy *
         &(struct tierce__tokens_opts){.size = sizeof(struct tierce__tokens_opts),
                                       .path = proxy->config->token_file,
                                       .rights = read_right,
-                                      .rights_text = "the first word must be use",
+                                      .rights_text = "the first word must be 'use'",
                                       .has_tenants = true},
         why);
 }
@@ -161,7 +166,7 @@ static int read_secrets(struct secrets *out, const struct tierce__proxy *proxy, 
     return rc;
 }
 
-/* These count from now on. */
+/* Replaces the secrets in use. */
 static void use_secrets(struct tierce__proxy *proxy, struct secrets *secrets)
 {
     tierce__lock_take(&proxy->lock);

@@ -46,7 +46,9 @@ int tierce__tenants_init(struct tierce__tenants *tenants, const struct tierce__e
         const char *name = tenants->items[i].name;
         if (tenants->items[i].decode != 0)
             continue;
-        snprintf(why, 256, "prefill.urls has an engine %s%.64s%s, and decode.urls has none",
+        snprintf(why, 256,
+                 "prefill.urls has an engine %s%.64s%s, and decode.urls has none; add one to "
+                 "decode.urls, or remove it",
                  name[0] != '\0' ? "of the tenant '" : "without a tenant", name,
                  name[0] != '\0' ? "'" : "");
         return TIERCE_E_CONFIG;

@@ -254,7 +254,7 @@ static bool name_one(struct tierce__contents *c, uint32_t number, uint64_t scope
     return true;
 }
 
-/* The same, and of the orphans behind it: a long prompt may have come backwards. */
+/* Names a block and its orphaned descendants: blocks may arrive before their parents. */
 static void name(struct tierce__contents *c, uint32_t number, uint64_t scope, uint64_t standard)
 {
     uint32_t due = 0;

@@ -70,7 +70,7 @@ static void give_contents(void *arg, const struct tierce__directory_change *chan
     (void)tierce__directory_sync_add(f->opts.directory, f->id, changes, count, 0);
 }
 
-/* The directory gets all contents anew; until the end it shows the old ones. */
+/* The directory gets all contents again, and shows the old ones until the end. */
 static void begin_publish(struct tierce__follower *f)
 {
     while (tierce__directory_sync_begin(f->opts.directory, f->id, 0) == TIERCE__DIRECTORY_LATER)
@@ -135,8 +135,9 @@ static void warn_without_tokens(struct tierce__follower *f)
     f->has_warned = true;
     tierce__log(TIERCE_LOG_WARN, "kv_events_without_tokens",
                 "worker=%s consequence=\"only /query_by_hash finds these blocks; /query and tierce "
-                "proxy do not\" hint=\"of kv_events.endpoint: raise kv_events.tokens; chunks "
-                "on disk have tokens again once a request loads them\"",
+                "proxy do not\" hint=\"if the publisher is a Tierce kv_events.endpoint, raise "
+                "its kv_events.tokens; chunks found on disk at start get tokens when a request "
+                "loads them\"",
                 f->name);
 }
 

@@ -31,7 +31,7 @@
  * A batch that is invalid, or has blocks for which there is no room, makes the contents inexact. A
  * snapshot is requested then, after a pause that grows while they do not stay exact. If it fails,
  * the contents stay as they are. A connection that is made during a step may be to another
- * publisher than the one that the step has read from: after the step a recovery begins anew.
+ * publisher than the one that the step has read from: after the step the recovery restarts.
  *
  * Thread: one at a time, its owner; functions marked "any" take a lock. Times are of clock.h.
  */

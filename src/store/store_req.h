@@ -195,12 +195,12 @@ struct tierce__store_req {
      * lands at buf->data; if it is 0, the range is one of a raw object. TIERCE_E_MISS if the
      * stored object is another.
      *
-     * A PUT with `recodes` replaces the bytes of a durable chunk by another form of it: coded bytes
-     * for a raw object, or the reverse. The chunk can be read throughout, and the present bytes
-     * stay until the new ones are durable, so that a crash leaves one of the two. No other chunk is
-     * evicted for it. [out] found: 1 if the chunk has that form already. Errors: TIERCE_E_MISS (it
-     * is not there), TIERCE_E_REFUSED (it is being read, written or recoded, or is not durable yet:
-     * try again), TIERCE_E_FULL (no space is free), TIERCE_E_CANCELLED (it was deleted meanwhile).
+     * A PUT with `recodes` replaces a durable chunk's bytes: compressed ones for uncompressed ones,
+     * or the reverse. The chunk can be read throughout, and the present bytes stay until the new
+     * ones are durable, so that a crash leaves one of the two. No other chunk is evicted for it.
+     * [out] found: 1 if the chunk is in that state already. Errors: TIERCE_E_MISS (it is not
+     * there), TIERCE_E_REFUSED (it is being read, written or recoded, or is not durable yet: try
+     * again), TIERCE_E_FULL (no space is free), TIERCE_E_CANCELLED (it was deleted meanwhile).
      */
     uint64_t coded_bytes;
     uint64_t stored;

@@ -122,7 +122,7 @@ def print_table(one, pairs, gbit=None):
                 f"{row['computed']:,.0f}", *(f"{row[way] / 1e6:,.1f} MB" if has_pair else "-" for way in ("read", "pushed")),
                 tail_of(row, gbit) if has_pair else "-", f"{row['p50']:.2f} s", f"{row['alone']:.2f} s" if has_pair else "-", f"{row['equal']}/{row['requests']}")
 
-    lines = [("pass", "requests", "prompt", "prefiller", "computed by the one that answers", "read", "pushed",
+    lines = [("pass", "requests", "prompt", "prefiller", "computed by decoder", "read", "pushed",
               f"after the last layer, of all bytes at {gbit:g} Gbit/s" if gbit else "after the last layer", "TTFT p50",
               "the same in (a)", "equal to (a)"), cells("(a) vLLM alone", one),
              *(cells(f"({row['name']}) prefill and decode, {PASSES[row['name']]}", row) for row in pairs)]

@@ -296,7 +296,7 @@ class Pulls:
 class HandsOver:
     """The part of the worker half that offers chunks, and reads offers."""
 
-    kv_heads: KVHeads | str = "it has several KV cache groups"  # a text: why its chunks fit no other tensor parallelism
+    kv_heads: KVHeads | str = "this engine has several KV cache groups"  # a text: why its chunks fit no other TP size
 
     def init_handover(self, handover: Handover) -> None:
         self.handover = handover
@@ -381,7 +381,7 @@ class HandsOver:
         with self.lock:
             known = self.others.get(theirs)
         if known is None and len(self.others) >= OTHERS_MAX:
-            raise Unsupported(f"it has read offers of {OTHERS_MAX} other sizes already")
+            raise Unsupported(f"this engine has already read offers of {OTHERS_MAX} other sizes; restart this engine, or use fewer sizes")
         if known is None:
             tp_size = self.ranks.tp_size
             stages = [len(m.cell_bytes) for m in self.measures[::tp_size]]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prefiller with another tensor parallelism: its memory layout, and how its chunks become those of this engine.
+"""A prefiller with a different tensor-parallel size (TP): its memory layout, and how its chunks become those of this engine.
 
-vLLM's block of a layer has the axes [..., heads, tokens, content], in any order in memory. Another tensor parallelism
-changes the number of heads only, so this engine derives the layout of the prefiller, and its namespace, from its own.
+vLLM's block of a layer has the axes [..., heads, tokens, content], in any order in memory. A different TP
+changes only the number of heads, so this engine derives the layout of the prefiller, and its namespace, from its own.
 A wrong layout gives a namespace that no chunk has. The library verifies each chunk under it, and moves the heads
 (src/core/chunk/heads.h)."""
 
@@ -32,13 +32,13 @@ class KVHeads:
         """spec: vLLM's, of the layers. Raises Unsupported if it is not known which rank has which heads."""
         own = getattr(spec, "num_kv_heads", None)
         if own is None:
-            raise Unsupported("its layers have no attention heads")
+            raise Unsupported("this engine's layers have no attention heads")
         if identity.has_drafter(vllm_config):
-            raise Unsupported("it has the KV of a drafter")
+            raise Unsupported("this engine holds the KV of a drafter")
         if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
             raise Unsupported("each engine computes its own scales of the KV (calculate_kv_scales)")
         if getattr(spec, "num_head_slots", None) not in (None, own):
-            raise Unsupported("its heads are packed")
+            raise Unsupported("this engine's KV heads are packed")
         shards = getattr(spec, "max_tp_shards", None)
         total = 1 if shards == 1 else vllm_config.model_config.get_total_num_kv_heads()
         return cls(total, shards)
@@ -82,12 +82,12 @@ class Other:
         tp_size, pp_size = theirs
         shape, strides = mine.block_shape, mine.block_strides
         if pp_size != ours.pp_size:
-            raise Unsupported("their pipeline parallelism must be equal")
+            raise Unsupported("both engines must have the same pipeline parallelism")
         if len(shape) < -HEAD_AXIS or mine.cell_bytes != [mine.cell_bytes[0]] * len(mine.cell_bytes):
-            raise Unsupported("its blocks have an unknown shape")
+            raise Unsupported("this engine's blocks have an unknown shape")
         order, axis = memory_order(shape, strides), len(shape) + HEAD_AXIS
         if shape[axis] != heads.each(ours.tp_size) or dense_strides(shape, order) != tuple(strides):
-            raise Unsupported("its blocks have an unknown shape")
+            raise Unsupported("this engine's blocks have an unknown shape")
         other = [*shape]
         other[axis] = heads.each(tp_size)
         pieces = prod(shape[outer] for outer in order[:order.index(axis)])

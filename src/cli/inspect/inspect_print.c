@@ -113,7 +113,7 @@ static void print_coded(const struct tierce__inspect_namespace *item, const char
     short_field(dtype, text, "kv_dtype");
     tierce__human_bytes(coded, sizeof(coded), sums->coded_bytes);
     tierce__human_bytes(raw, sizeof(raw), sums->coded_raw_bytes);
-    fprintf(out, "  coded    %" PRIu64 " of these by %s as %s, %s in place of %s\n",
+    fprintf(out, "  codec    %" PRIu64 " of these compressed by %s as %s, %s in place of %s\n",
             sums->coded_chunks, item->codec != NULL ? item->codec : "an unknown codec",
             tierce__element_name(tierce__element_of_dtype(dtype)), coded, raw);
 }

@@ -141,7 +141,7 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
     if (v->status != 0)
         return true;
     if (rc != 0) {
-        snprintf(why, WHY_BYTES, "the coded chunk: %s", tierce_strerror(rc));
+        snprintf(why, WHY_BYTES, "the compressed chunk: %s", tierce_strerror(rc));
         return false;
     }
     rc = tierce__chunk_parse(&info, v->buffer, entry->raw_bytes > 0 ? entry->raw_bytes : bytes);

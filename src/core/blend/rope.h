@@ -42,7 +42,7 @@ enum tierce__rope_style {
 
 struct tierce__rope_layout {
     enum tierce__rope_style style;
-    uint32_t row_elements; /* of one token and head in memory */
+    uint32_t row_elements; /* elements of one token and head in memory */
     uint32_t first;        /* the first element of the row that belongs to RoPE: the elements before
                               it have no position, as in the latent KV of DeepSeek's models */
     uint32_t width;        /* elements from there on that belong to RoPE; a model with

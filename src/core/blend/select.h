@@ -5,8 +5,8 @@
 #include "core/blend/rope.h"
 
 /*
- * Which tokens of a blended prompt are computed anew: those whose keys differ most from the reused
- * ones in a check layer.
+ * Selects the tokens of a blended prompt that are recomputed: those whose keys differ most from the
+ * reused ones in a check layer.
  *
  *     tierce__key_distances(distances, TIERCE__BLEND_BF16, &computed, &reused, tokens, heads, 128);
  *     count = tierce__blend_select(candidates, distances, count, tierce__blend_keep(count, 0.15));

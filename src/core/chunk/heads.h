@@ -5,7 +5,7 @@
 #include "core/chunk/header.h"
 
 /*
- * A chunk of an engine with P tensor ranks, put together anew for an engine with D tensor ranks.
+ * Converts a chunk of an engine with P tensor ranks for an engine with D tensor ranks.
  *
  * A chunk holds the cells of all ranks of its engine: pipeline stage by pipeline stage, and in a
  * stage the cells of each tensor rank one after the other. A cell of a rank holds the KV heads of

@@ -9,7 +9,7 @@
 
 /*
  * SIEVE. One list in the order of insertion and a hand that walks from the oldest to the newest
- * and begins again. A use sets a bit; the hand clears bits and stops at the first entry that has
+ * and restarts. A use sets a bit; the hand clears bits and stops at the first entry that has
  * none. A use is one store into an array of a byte per slot.
  *
  * An entry that the hand selects but that is not evictable is set aside, so that no later walk

@@ -152,18 +152,18 @@ TIERCE_MUSTUSE int tierce__source_read(struct tierce__source *source, struct tie
                                        const struct tierce_chain *chain, uint64_t from_block,
                                        uint64_t to_block, struct tierce__handover_pulled *out);
 
-/* A prefiller with another number of tensor ranks. */
+/* A prefiller with a different tensor-parallel size (TP). */
 struct tierce__handover_other {
     struct tierce_view *view; /* of this engine: all layers of the prefiller's namespace */
     const char *heads;        /* how its chunks become those of this engine: core/chunk/heads.h */
 };
 
 /*
- * From now on, the source reads chunks of a prefiller with another number of tensor ranks; NULL: of
- * the same number. Each chunk is verified under the prefiller's namespace, and put together anew in
- * this engine's memory. A read then also ends with TIERCE_E_UNSUPPORTED (the chunks do not fit, or
- * this engine's node is of an older version); its error is also TIERCE_E_ARGUMENT if `heads` is
- * invalid. [borrow until the source's end, or the next call]
+ * Makes the source read chunks of a prefiller with a different TP; NULL: with the same TP. Each
+ * chunk is verified under the prefiller's namespace, and converted in this engine's memory. A read
+ * then also ends with TIERCE_E_UNSUPPORTED (the chunks do not fit, or this engine's node is of an
+ * older version); its error is also TIERCE_E_ARGUMENT if `heads` is invalid. [borrow until the
+ * source's end, or the next call]
  */
 void tierce__source_other(struct tierce__source *source,
                           const struct tierce__handover_other *other);

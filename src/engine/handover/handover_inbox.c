@@ -332,7 +332,7 @@ bool tierce__inbox_admits(struct tierce__inbox *inbox, const char *token, size_t
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* The ticket of a range, whose time begins anew. NULL if the ticket is not accepted. */
+/* Returns the ticket of a range and restarts its time, or NULL if the ticket is not accepted. */
 static struct ticket *use_ticket(struct tierce__inbox *inbox,
                                  const struct tierce__keeper_room *room)
 {

@@ -214,8 +214,8 @@ int tierce__lent_read(struct tierce_view *view, const struct tierce__lent_blocks
     int rc = tierce__client_hand_over(view->engine, &what, &ask, &said, why);
     if (rc == TIERCE_E_ARGUMENT && other != NULL && why[0] == '\0')
         snprintf(why, sizeof(why),
-                 "the node cannot read offers of engines with other ranks: it is "
-                 "of an older version");
+                 "the node does not support prefillers with a different tensor-parallel size; "
+                 "upgrade the node");
     out->blocks = said.number < blocks->to ? said.number : blocks->to;
     out->bytes = said.bytes;
     return end_call(out, rc, why);

@@ -17,7 +17,7 @@ TIERCE_MUSTUSE int tierce__lent_start(struct tierce__lent **out, struct tierce_e
 uint16_t tierce__lent_port(const struct tierce__lent *lent);
 bool tierce__lent_uses_tls(const struct tierce__lent *lent);
 
-/* After a restart of the node, its server begins again, on the same port. */
+/* After a restart of the node, its server restarts on the same port. */
 TIERCE_MUSTUSE int tierce__lent_expect(struct tierce__lent *lent, const char *token, uint32_t ms);
 TIERCE_MUSTUSE int64_t tierce__lent_pin(struct tierce__lent *lent, struct tierce_view *view,
                                         const struct tierce_chain *chain, uint64_t to_block,

@@ -19,9 +19,11 @@ int tierce__other_init(struct tierce__other *out, const struct tierce_view *view
                  ? tierce__heads_check(&other.heads, &of->view->full.geometry, &view->full.geometry)
                  : TIERCE_E_UNSUPPORTED;
     if (rc < 0) {
-        snprintf(why, TIERCE__HANDOVER_WHY_BYTES,
-                 "the prefiller's chunks cannot be put together for this engine (%.120s)",
-                 of->heads);
+        snprintf(
+            why, TIERCE__HANDOVER_WHY_BYTES,
+            "the prefiller's chunks cannot be converted for this engine (%.120s); use the same "
+            "--tensor-parallel-size on both engines",
+            of->heads);
         return rc;
     }
     *out = other;

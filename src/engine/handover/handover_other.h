@@ -7,9 +7,9 @@
 #include "engine/view.h"
 
 /*
- * Chunks of a prefiller with other tensor ranks: they have the names, cells and headers of its
- * namespace. A chunk is verified in full as a chunk of that namespace, and is then put together
- * anew (core/chunk/heads.h) in memory of this engine, with a header and sums of its own.
+ * Chunks of a prefiller with a different tensor-parallel size: they have the names, cells and
+ * headers of its namespace. A chunk is verified in full as a chunk of that namespace, and is then
+ * converted (core/chunk/heads.h) in memory of this engine, with a header and sums of its own.
  *
  * Thread: one at a time.
  */

@@ -235,8 +235,8 @@ static int verify(const struct pull *p, const struct read *read)
     return rc;
 }
 
-/* Replaces the verified chunk of a prefiller with other ranks by that of this engine. False: memory
- * has no room. */
+/* Replaces the verified chunk of a prefiller with a different tensor-parallel size by that of this
+ * engine. Returns false if memory has no room. */
 static bool convert(struct pull *p, struct read *read, const struct tierce__storage_chunk *record)
 {
     struct tierce__buf *made = tierce__storage_reserve(p->engine, record, NULL);

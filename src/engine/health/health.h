@@ -70,7 +70,7 @@ struct tierce__health {
     uint64_t left_out_ns;      /* when an answer last did not count for the speed */
     uint64_t stalled_ns;       /* when a stall last ended; 0: never */
     uint32_t connected;        /* the last answers for which a connection was made */
-    double busy_s, busy_bytes; /* of the readings lately */
+    double busy_s, busy_bytes; /* of recent readings */
     double latency_s;
     uint64_t measured_ns;
 };

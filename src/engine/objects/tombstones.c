@@ -28,10 +28,10 @@
 #define BATCH_PAGES  64u
 #define VERSION      1u
 #define NEW_FILE     TIERCE__TOMBSTONES_FILE ".new"
-/* A file is written anew when it has this many pages and most of its records are of no use. */
+/* A file is rewritten when it has this many pages and most of its records are of no use. */
 #define PAGES_WORTH 256u
 #define RETRY_MS    1000u  /* how long flush leaves a device alone that has failed */
-#define PAGES_MAX   65536u /* it is written anew long before; bounds the memory for a file */
+#define PAGES_MAX   65536u /* it is rewritten long before; bounds the memory for a file */
 /* At the limit the count goes up and down; it is logged again only after it has fallen to this. */
 #define ROOM_AGAIN (TIERCE__TOMBSTONES_MAX - TIERCE__TOMBSTONES_MAX / 16)
 

@@ -53,8 +53,8 @@ struct tierce__chunk_numbers {
 void tierce__chunk_orders_health(struct tierce__chunk_orders *orders,
                                  struct tierce__chunk_order_outcome *out);
 
-/* Chunks in memory are pinned for pin_ms (0: timeout.pin), within memory.pins. A chunk that is
- * pinned already is pinned anew. */
+/* Chunks in memory are pinned for pin_ms (0: timeout.pin), within memory.pins. The time of a
+ * chunk that is already pinned restarts. */
 void tierce__chunk_orders_pin(struct tierce__chunk_orders *orders,
                               const struct tierce__chunk_numbers *chunks, uint64_t pin_ms,
                               struct tierce__chunk_order_outcome *out);

@@ -11,9 +11,9 @@
 #include "store/coded/coded_tier.h"
 
 /*
- * Chunks on disk change their form, one after the other: each is read, verified, encoded if it is
- * to be coded, and written beside the present object, which leaves when the new one is durable
- * (store_req.h).
+ * Chunks on disk are compressed or uncompressed, one after the other: each is read, verified,
+ * encoded if it is to be compressed, and written beside the present object, which is removed when
+ * the new one is durable (store_req.h).
  */
 
 #define CODEC       "lossless"
@@ -149,18 +149,22 @@ static void tell_all(struct tierce__chunk_order_outcome *out, const struct recod
 {
     tierce__chunk_say(out, "%" PRIu64 " chunks: %" PRIu64 " bytes before, %" PRIu64 " after",
                       r->done, r->bytes_before, r->bytes_after);
-    tell(out, r->in_form, r->codec != NULL ? "were coded already" : "were raw already");
+    tell(out, r->in_form,
+         r->codec != NULL ? "were compressed already" : "were uncompressed already");
     tell(out, r->raw[TIERCE__CODED_RAW_ELEMENT],
-         "stay raw: their namespace names no element type that the codec knows");
-    tell(out, r->raw[TIERCE__CODED_RAW_LONGER], "stay raw: they would not become shorter");
-    tell(out, r->raw[TIERCE__CODED_RAW_MEMORY], "stay raw: there was no memory to encode them");
-    tell(out, r->full, "stay as they are: the disk has no free space for the new form");
-    tell(out, r->busy, "stay as they are: they were in use");
+         "stay uncompressed: their namespace names no element type that the codec knows");
+    tell(out, r->raw[TIERCE__CODED_RAW_LONGER], "stay uncompressed: they would not become shorter");
+    tell(out, r->raw[TIERCE__CODED_RAW_MEMORY],
+         "stay uncompressed: there was no memory to compress them (repeat the command)");
+    tell(out, r->full,
+         "stay as they are: the disk has no free space for the new bytes (free space, and repeat "
+         "the command)");
+    tell(out, r->busy, "stay as they are: they were in use (repeat the command)");
     tell(out, r->gone, "are not on disk");
     if (r->failed > 0)
         tierce__chunk_say(out, "; %" PRIu64 " failed: %s", r->failed, tierce_strerror(r->status));
     if (rc == TIERCE_E_DEADLINE)
-        tierce__chunk_say(out, "; the time ended before the others: give the command again");
+        tierce__chunk_say(out, "; timed out with chunks left; repeat the command, or raise --wait");
     else if (rc != 0)
         tierce__chunk_say(out, "; ended early: %s", tierce_strerror(rc));
 }

@@ -8,9 +8,9 @@
 #include "store/coded/coded_connector.h"
 
 #define RAW_HELP                                                                                   \
-    "Chunks that the codec left unchanged: element (no known element type), longer (it would not " \
-    "become shorter), behind (too many waited), memory (there was none), slow (decoding is "       \
-    "slower than the device or link)."
+    "Chunks that were stored uncompressed: element (no known element type), longer (it would not " \
+    "become shorter), behind (queue full), memory (no memory), slow (decompression is slower "     \
+    "than the device or link)."
 
 /* In the order of the page: rows of one metric lie together. */
 static const struct codec_row {
@@ -30,19 +30,19 @@ static const struct codec_row {
         "codec.raw_chunks", reason, "raw_" reason,                                                 \
             offsetof(struct tierce__coded_stats, raw_chunks[kind]), 1, RAW_HELP                    \
     }
-    ROW("encoded_chunks", encoded_chunks, 1, "Chunks that the codec made shorter."),
-    ROW("encoded_raw_bytes", encoded_raw_bytes, 1, "Bytes of these chunks before."),
-    ROW("encoded_bytes", encoded_bytes, 1, "Bytes of these chunks after."),
+    ROW("encoded_chunks", encoded_chunks, 1, "Chunks that were compressed."),
+    ROW("encoded_raw_bytes", encoded_raw_bytes, 1, "Uncompressed bytes of these chunks."),
+    ROW("encoded_bytes", encoded_bytes, 1, "Compressed bytes of these chunks."),
     ROW("encode_seconds", encode_ns, 1e-9,
-        "Time of encoding, also of chunks that did not become shorter."),
+        "Time of compression, also of chunks that did not become shorter."),
     RAW("element", TIERCE__CODED_RAW_ELEMENT),
     RAW("longer", TIERCE__CODED_RAW_LONGER),
     RAW("behind", TIERCE__CODED_RAW_BEHIND),
     RAW("memory", TIERCE__CODED_RAW_MEMORY),
     RAW("slow", TIERCE__CODED_RAW_SLOW),
-    ROW("decoded_raw_bytes", decoded_raw_bytes, 1, "Bytes of layers that were decoded, after it."),
-    ROW("decoded_bytes", decoded_bytes, 1, "Bytes of these layers as they are stored."),
-    ROW("decode_seconds", decode_ns, 1e-9, "Time of decoding, of all threads together."),
+    ROW("decoded_raw_bytes", decoded_raw_bytes, 1, "Uncompressed bytes of decoded layers."),
+    ROW("decoded_bytes", decoded_bytes, 1, "Compressed bytes of these layers."),
+    ROW("decode_seconds", decode_ns, 1e-9, "Time of decompression, of all threads together."),
 #undef ROW
 #undef RAW
 };

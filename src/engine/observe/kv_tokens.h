@@ -30,16 +30,16 @@ void tierce__kv_tokens_note(struct tierce__kv_tokens *tokens, const struct tierc
                             const struct tierce_chain *chain, uint64_t to_block, bool tail);
 
 /*
- * The same for a chain without tokens: `claimed` are those of `blocks` blocks from `from_block` on,
- * where a chunk begins. They are checked. A last chunk that is shorter is noted too. Errors:
- * TIERCE_E_ARGUMENT (they do not give the chain's hashes), -ENOMEM.
+ * Notes chunks of a chain without tokens. `claimed` has the tokens of `blocks` blocks from
+ * `from_block` on, where a chunk begins, and is checked. A shorter last chunk is noted too. Errors:
+ * TIERCE_E_ARGUMENT (the tokens do not have the chain's hashes), -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__kv_tokens_claim(struct tierce__kv_tokens *tokens,
                                            const struct tierce_view *view,
                                            const struct tierce_chain *chain, uint64_t from_block,
                                            uint64_t blocks, const int32_t *claimed);
 
-/* Copies the `count` tokens of the chunk with this hash. False: they are not known. */
+/* Copies the `count` tokens of the chunk with this hash. Returns false if they are unknown. */
 bool tierce__kv_tokens_get(struct tierce__kv_tokens *tokens, const uint8_t hash[TIERCE_HASH_BYTES],
                            uint32_t *out, uint32_t count);
 

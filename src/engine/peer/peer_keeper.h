@@ -46,10 +46,10 @@ struct tierce__peer_keeper_opts {
     size_t size;               /* sizeof(struct tierce__peer_keeper_opts) */
     uint32_t disk_reads;       /* in progress at most; 0: 16 */
     uint64_t disk_bytes_per_s; /* 0: disk_percent */
-    /* Of the speed at which the tier reads (engine/health/health.h), but at least disk_least bytes
-     * a second (0: 16 MiB), also while the speed is unknown; 0: no bound. */
+    /* Limit as a percentage of the tier's read speed (engine/health/health.h); never below
+     * disk_least, which also applies while the speed is unknown. 0: unlimited. */
     uint32_t disk_percent;
-    uint64_t disk_least;
+    uint64_t disk_least; /* bytes a second; 0: 16 MiB */
     /* Memory for chunks that are read from disk and sent, used as far as they need it. A larger
      * chunk on disk is always "busy". 0: a sixteenth of the engine's memory, at least 64 MiB. */
     uint64_t buffer_bytes;

@@ -136,7 +136,7 @@ static int take_zone(struct tierce__peers *peers, const char *zone,
     uint32_t prefixes[TIERCE__ZONE_PARTS_MAX];
     if (tierce__zone_parse(prefixes, zone, 0) < 0) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
-                 "peers.zone: '%.60s' is no zone; accepted are " TIERCE__ZONE_ACCEPTED, zone);
+                 "peers.zone: '%.60s' is invalid; accepted are " TIERCE__ZONE_ACCEPTED, zone);
         return TIERCE_E_CONFIG;
     }
     memcpy(peers->self.zone, zone, strlen(zone) + 1);

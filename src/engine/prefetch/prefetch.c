@@ -611,7 +611,7 @@ static void finish(struct tierce_prefetch *p)
     p->result.late = p->late;
     p->result.final = true;
     struct tierce_prefetch_result result = p->result;
-    if (result.late) /* counted before anybody hears of it */
+    if (result.late) /* counted before anybody is notified */
         tierce__count(p->engine, TIERCE__STAT_prefetches_late, 1);
     tierce__cond_broadcast(&p->changed);
     tierce__lock_drop(tierce__prefetch_lock(p));

@@ -79,7 +79,7 @@ static bool has_its_shape(struct tierce__api_call *api, const Meta__CommandWorke
     }
     if (request->n_tiers > 0 && !shape->takes_tiers) {
         tierce__api_say(api, INVALID_ARGUMENT,
-                        "tiers: %s accepts none; accepted are those of WA_CLEAR", shape->name);
+                        "tiers must be empty for %s; only WA_CLEAR accepts tiers", shape->name);
         return false;
     }
     return true;

@@ -51,7 +51,7 @@ TIERCE_MUSTUSE int tierce__restore_recover(struct tierce__restore *restore,
                                            struct tierce__locator *locator, uint64_t fence,
                                            char why[256]);
 
-/* After a begin that is not followed by recover: the next begin starts anew, and nothing was
+/* After a begin that is not followed by recover: the next begin starts over, and nothing was
  * restored. NULL, and a restore that has not begun, are accepted. */
 void tierce__restore_abandon(struct tierce__restore *restore);
 

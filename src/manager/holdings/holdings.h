@@ -62,7 +62,7 @@ enum tierce__directory_answer tierce__holdings_begin(struct tierce__holdings *ho
                                                      struct tierce__directory_id id,
                                                      uint64_t sending, uint64_t now_ns,
                                                      uint32_t *wait_ms);
-/* RESYNC also for a worker that has lost its place: it must begin again. */
+/* RESYNC also for a worker that has lost its place: it must restart its sending. */
 enum tierce__directory_answer tierce__holdings_add(struct tierce__holdings *holdings,
                                                    struct tierce__directory_id id, uint64_t sending,
                                                    const struct tierce__directory_change *contents,

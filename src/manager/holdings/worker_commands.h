@@ -6,7 +6,7 @@
 #include "directory/directory.h"
 
 /*
- * Commands of operators to the workers of a directory, and their results. A worker hears of its
+ * Commands of operators to the workers of a directory, and their results. A worker receives its
  * commands in the answer of a report, and sends results with later reports.
  *
  *     rc = tierce__worker_commands_give(commands, &worker, &order, now_ns, &number);   // operator

@@ -122,7 +122,7 @@ static bool take_token(struct registry_lease *lease, uint64_t *token)
 }
 
 /* Without a token the manager reads the registry, and says why it cannot. If it can, it leads until
- * Redis accepts writes: then it is elected anew, with a token. Until then the registry rejects its
+ * Redis accepts writes: then it is elected again, with a token. Until then the registry rejects its
  * writes (registry_redis.c). */
 static int registry_take(struct tierce__lease *base, uint32_t lease_ms, uint64_t *token,
                          char other[TIERCE__LEASE_HOLDER_BYTES])

@@ -146,7 +146,7 @@ static void remove_worker(struct tierce__controller *controller,
     tierce__free(worker);
 }
 
-/* A worker registers, or registers anew: it holds nothing, or, if `reason` is not NULL, it is not
+/* A worker registers, or registers again: it holds nothing, or, if `reason` is not NULL, it is not
  * known what. False: there is no room. */
 static struct tierce__controller_worker *enter(struct tierce__controller *controller,
                                                const struct tierce__controller_message *message,
@@ -393,8 +393,8 @@ static const char *begin_sync(struct tierce__controller *controller,
             lose_place(worker, place);
         worker->reason = "sync_failed_retry";
         return answer == TIERCE__DIRECTORY_LATER
-                   ? "other workers send their contents (directory.senders): begin again later"
-                   : "the directory has lost this location: begin again";
+                   ? "other workers are sending their contents (directory.senders); retry later"
+                   : "the directory has lost this location; send its contents again";
     }
     place->is_complete = false;
     memcpy(sync->name, message->sync, sizeof(sync->name));
@@ -497,7 +497,7 @@ static void answer_status(struct tierce__controller *controller,
         if ((sync->batches[i / 8] & 1u << i % 8) == 0)
             missing[count++] = i;
     }
-    /* A worker that would wait in vain may store again, and sends its contents anew later. */
+    /* A worker that would wait in vain may store again, and resends its contents later. */
     tierce__controller_put_progress(
         reply, message->sync,
         &(struct tierce__controller_progress){.is_complete = is_it && sync->is_complete,

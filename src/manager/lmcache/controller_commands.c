@@ -245,6 +245,25 @@ int tierce__controller_commands_start(struct tierce__controller_commands **out, 
     return rc;
 }
 
+_Static_assert(COMMANDS_MAX == 64 && TARGETS_MAX == 512 &&
+                   TIERCE__CONTROLLER_FRAMES_MAX == (size_t)256 << 20,
+               "limit_of names these numbers");
+
+/* The limit that a further command would exceed, or NULL. Under the lock. */
+static const char *limit_of(const struct tierce__controller_commands *c,
+                            const struct tierce__controller_command *command)
+{
+    tierce__lock_assert_held(&c->lock);
+    if (c->command_count >= COMMANDS_MAX)
+        return "64 commands";
+    if (c->target_count + command->count > TARGETS_MAX)
+        return "commands to 512 workers";
+    if (command->frame_bytes > c->frames_max ||
+        c->frame_bytes > c->frames_max - command->frame_bytes)
+        return "commands with 256 MiB of messages";
+    return NULL;
+}
+
 /* Under the lock. */
 static int reserve(struct tierce__controller_commands *c,
                    struct tierce__controller_command *command)
@@ -252,9 +271,8 @@ static int reserve(struct tierce__controller_commands *c,
     tierce__lock_assert_held(&c->lock);
     if (c->is_stopping)
         return TIERCE_E_CLOSED;
-    if (c->command_count >= COMMANDS_MAX || c->target_count + command->count > TARGETS_MAX ||
-        command->frame_bytes > c->frames_max ||
-        c->frame_bytes > c->frames_max - command->frame_bytes)
+    command->limit = limit_of(c, command);
+    if (command->limit != NULL)
         return TIERCE_E_LIMIT;
     c->command_count++;
     c->target_count += command->count;

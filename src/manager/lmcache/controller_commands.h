@@ -48,6 +48,8 @@ struct tierce__controller_command {
     size_t count;
     bool is_reserved;
     bool is_cut; /* the manager stopped before all had answered */
+    /* After TIERCE_E_LIMIT of reserve or submit: the limit that is reached. Static. */
+    const char *limit;
     /* Called once, on the thread, without locks; the command is the callee's again. */
     void (*done)(struct tierce__controller_command *command);
 };
@@ -58,9 +60,9 @@ struct tierce__controller_command {
 TIERCE_MUSTUSE int tierce__controller_commands_start(struct tierce__controller_commands **out,
                                                      uint32_t timeout_ms, size_t frames_max);
 
-/* Counts a command whose messages are not written yet, so that messages that cannot be sent are not
- * written: `count` and `frame_bytes`, an upper bound, are set. Then the command must be submitted
- * or cancelled. Errors: as of submit. */
+/* Reserves room for a command before its messages are built, so that messages that cannot be sent
+ * are not built. [in] count; frame_bytes: an upper bound. The command must then be submitted or
+ * cancelled. Errors: as of submit. */
 TIERCE_MUSTUSE int tierce__controller_commands_reserve(struct tierce__controller_commands *commands,
                                                        struct tierce__controller_command *command);
 void tierce__controller_commands_cancel(struct tierce__controller_commands *commands,

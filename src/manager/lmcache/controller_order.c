@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define METHOD_BYTES 32u
-/* At most, of a message besides its tokens: its texts, and the names of its fields. */
+/* Upper bound of a message without its tokens: its texts, and the names of its fields. */
 #define TEXT_BYTES                                                                                 \
     (TIERCE__CONTROLLER_EVENT_BYTES + 3u * TIERCE__CONTROLLER_LOCATION_BYTES + METHOD_BYTES +      \
      TIERCE__CONTROLLER_PEER_BYTES + 256u)
@@ -270,15 +270,14 @@ static int aim(struct order *order, const struct tierce__controller_about *list,
 }
 
 /* Why an order is not accepted now; nothing if rc is 0. */
-static void say_full(char why[256], uint32_t *status, int rc)
+static void say_full(const struct order *order, char why[256], uint32_t *status, int rc)
 {
     if (rc == 0)
         return;
-    snprintf(why, 256, "%s",
-             rc == TIERCE_E_LIMIT
-                 ? "there are 64 orders in progress, orders to 512 workers, or 256 MiB of "
-                   "messages to them: try again later"
-                 : "the manager stops");
+    if (rc == TIERCE_E_LIMIT)
+        snprintf(why, 256, "at most %s may be in progress; try again later", order->command.limit);
+    else
+        snprintf(why, 256, "the manager stops");
     *status = 503;
 }
 
@@ -309,7 +308,7 @@ static void give(struct order *order)
         rc = -ENOENT;
     } else if (rc == 0 && (count > TIERCE__CONTROLLER_TARGETS_MAX ||
                            other_count > TIERCE__CONTROLLER_TARGETS_MAX)) {
-        snprintf(why, sizeof(why), "the instance has %zu workers; an order goes to at most %u",
+        snprintf(why, sizeof(why), "the instance has %zu workers; a command accepts at most %u",
                  count > other_count ? count : other_count, TIERCE__CONTROLLER_TARGETS_MAX);
         status = 409;
         rc = -EINVAL;
@@ -326,7 +325,7 @@ static void give(struct order *order)
         order->command.frame_bytes = measure(order, count);
         rc = tierce__controller_commands_reserve(commands, &order->command);
         order->command.count = 0; /* no target yet */
-        say_full(why, &status, rc);
+        say_full(order, why, &status, rc);
     }
     if (rc == 0) {
         rc = aim(order, list, count, others, other_count, why);
@@ -341,7 +340,7 @@ static void give(struct order *order)
         rc = tierce__controller_commands_submit(commands, &order->command);
         if (rc == 0)
             return;
-        say_full(why, &status, rc);
+        say_full(order, why, &status, rc);
     }
     fail(order, status, why);
 }

@@ -26,7 +26,7 @@
  *     queued = tierce__moves_want(moves, &lane, &block, 1, now_us);
  *
  * Each reason has its own bound, so that no rule fills the queue for the others. The queue lives in
- * the leader's memory; the next leader's rules fill it anew. Between two storages at most `rate`
+ * the leader's memory; the next leader's rules fill it again. Between two storages at most `rate`
  * bytes a second are moved.
  *
  * Threads: any. No call blocks, except on the object's own lock (MOVES).
@@ -185,7 +185,7 @@ struct tierce__moves_stats {
     uint64_t refused[TIERCE__MOVE_REASONS]; /* requests beyond the bound, since the start */
     uint64_t moved[TIERCE__MOVE_REASONS], moved_bytes[TIERCE__MOVE_REASONS]; /* since the start */
     uint64_t ended[TIERCE__MOVE_RESULTS];                                    /* since the start */
-    uint64_t resting; /* blocks whose move has failed lately */
+    uint64_t resting; /* blocks whose move has failed recently */
 };
 void tierce__moves_stats(struct tierce__moves *moves, struct tierce__moves_stats *out);
 

@@ -534,8 +534,8 @@ static void tell_directory(const struct telling *t)
     struct tierce__holdings_stats senders;
     tierce__holdings_stats(t->manager->holdings, &senders);
     tell(t, "directory.displaced_count",
-         "Workers that had to begin to send their contents anew, because others waited too long.",
-         true, (double)senders.displaced, NULL, 0);
+         "Workers that had to resend their contents, because others waited too long.", true,
+         (double)senders.displaced, NULL, 0);
     tell(t, "directory.left_out_count",
          "Changes for which directory.memory had no room: their workers are incomplete.", true,
          (double)stats.left_out, NULL, 0);
@@ -586,7 +586,7 @@ static void tell_ghost(const struct telling *t)
          (double)stats.dropped, NULL, 0);
     tell(t, "ghost.coarsened_count", "How often a sample was halved because of the load.", true,
          (double)stats.coarsened, NULL, 0);
-    tell(t, "ghost.unfollowed_count", "Instances without a curve, and curves that began anew.",
+    tell(t, "ghost.unfollowed_count", "Instances without a curve, and curves that were restarted.",
          true, (double)stats.unfollowed, NULL, 0);
 }
 

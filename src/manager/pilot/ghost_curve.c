@@ -230,7 +230,7 @@ static int fill_lru(struct tierce__ghost_curve *c)
     return rc;
 }
 
-/* Drops the blocks that do not stay and numbers the others anew. */
+/* Drops the blocks that do not stay and renumbers the others. */
 static int compact(struct tierce__ghost_curve *c, uint32_t staying)
 {
     uint32_t kept = 0;

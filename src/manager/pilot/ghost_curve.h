@@ -110,7 +110,7 @@ void tierce__ghost_curve_advance(struct tierce__ghost_curve *curve, int64_t now_
 /*
  * A lookup, a use or a write of keys (tierce__ghost_key), in the order of their chain; those
  * outside the sample are ignored. A key that no write has named is a miss, and is not cached by a
- * lookup. Errors: -ENOMEM; the curve then begins anew.
+ * lookup. Errors: -ENOMEM; the curve then restarts.
  */
 TIERCE_MUSTUSE int tierce__ghost_curve_read(struct tierce__ghost_curve *curve, uint32_t member,
                                             const uint64_t *keys, size_t count, bool is_chain);

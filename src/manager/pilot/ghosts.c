@@ -422,7 +422,7 @@ static void log_request(const struct ghost_source *source,
                                           .keys = mixed});
 }
 
-/* A curve that has no memory begins anew. */
+/* A curve that has no memory is restarted. */
 static void work_off(struct tierce__ghosts *ghost, const struct tierce__ghost_record *record,
                      const uint64_t *mixed, int64_t now)
 {

@@ -186,7 +186,7 @@ static int run(struct tierce__resp_pipeline *batch, uint64_t fence, char why[256
                  fence != 0
                      ? "another manager has led since"
                      : "this manager has no token, because the registry in Redis accepted no "
-                       "writes when it was elected; it is elected anew, so try again",
+                       "writes when it was elected; it will be elected again: try again later",
                  batch->why);
         return TIERCE_E_REFUSED;
     }

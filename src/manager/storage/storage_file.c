@@ -77,7 +77,7 @@ static void file_close(struct tierce__storage_driver *driver)
     tierce__free(driver);
 }
 
-/* Opens the root anew for each call, because a mount may have changed. The path of the root comes
+/* Reopens the root for each call, because a mount may have changed. The path of the root comes
  * from the operator and may contain links. */
 static int open_root(const struct file_driver *driver)
 {

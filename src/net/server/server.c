@@ -201,7 +201,7 @@ void tierce__server_waiting(const struct tierce__server *server, uint32_t *worke
     *aside = tierce__workers_waiting(server->shared.aside);
 }
 
-/* ---- certificates, anew ---------------------------------------------------------------------- */
+/* ---- reloaded certificates ------------------------------------------------------------------- */
 
 static int read_fresh(struct fresh *out, const struct entrance *entrance, char why[256])
 {

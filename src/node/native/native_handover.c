@@ -89,7 +89,7 @@ static struct tierce__handover_from from_of(const struct tierce__native_hand *as
                                           .timeout_ms = bounded(ask->timeout_ms)};
 }
 
-/* Reads it as chunks of another view of the client, if it is of an engine with other ranks. */
+/* Reads an offer of an engine with a different tensor-parallel size, as chunks of another view. */
 static int read_as(struct tierce__native_call *call, struct tierce__source *source,
                    const struct tierce__native_about *about, struct tierce__handover_pulled *out)
 {

@@ -243,26 +243,26 @@ enum tierce__native_hand_kind {
     TIERCE__NATIVE_HAND_OPEN,       /* token, number: tokens */
     TIERCE__NATIVE_HAND_WITHDRAW,   /* token */
     TIERCE__NATIVE_HAND_MEET,       /* host, port, token, times -> number: tokens */
-    TIERCE__NATIVE_HAND_READ,       /* the same, view, chain, from_block, to_block, session ->
+    TIERCE__NATIVE_HAND_READ,       /* as MEET, view, chain, from_block, to_block, session ->
                                        number: blocks; bytes */
     TIERCE__NATIVE_HAND_END,        /* host, port, token: the offer is not read any longer */
     TIERCE__NATIVE_HAND_NOTE,       /* view, session, host, port, number: blocks, bytes, why */
-    TIERCE__NATIVE_HAND_READ_OTHER, /* READ of a prefiller with other ranks; number: its view, why:
-                                       core/chunk/heads.h */
+    TIERCE__NATIVE_HAND_READ_OTHER, /* READ of a prefiller with a different tensor-parallel size
+                                       (TP); number: its view, why: core/chunk/heads.h */
 };
 
 struct tierce__native_hand {
     uint32_t kind, port, uses_tls, wait_ms, timeout_ms;
     uint64_t view, session, from_block, to_block, number, bytes;
     const char *host, *token, *why;    /* "": none */
-    struct tierce__native_chain chain; /* of PIN, READ and READ_OTHER */
+    struct tierce__native_chain chain; /* for PIN, READ and READ_OTHER */
 };
 
-/* The tokens of blocks of a chain, from `from_block` on, which begins a chunk: for KV events. */
+/* Tokens for KV events: those of a chain's blocks from `from_block` on, which begins a chunk. */
 struct tierce__native_tokens {
     uint64_t view, from_block;
     struct tierce__native_chain chain;
-    struct tierce__native_rows tokens; /* of 4 bytes: of whole blocks */
+    struct tierce__native_rows tokens; /* 4 bytes each; whole blocks */
 };
 
 union tierce__native_request {

@@ -19,10 +19,10 @@
  * it, or if decoding is slower than the link.
  *
  * GET: the beginning of an object is read first, and shows whether the object is coded; this is
- * remembered for a few seconds, for the ranges that follow. As long as the store's last object was
- * raw, other ranges are read at the same time as the beginning, and answered after it. Ranges of a
- * coded object are read layer by layer, each once, into memory of this connector; a thread
- * verifies and decodes them.
+ * remembered for 10 s, for the ranges that follow. As long as the store's last object was raw,
+ * other ranges are read at the same time as the beginning, and answered after it. Ranges of a coded
+ * object are read layer by layer, each once, into memory of this connector; a thread verifies and
+ * decodes them.
  *
  * Status of a GET beyond those of a connector: TIERCE_E_CHECKSUM: the object is damaged;
  * TIERCE_E_VERSION: this build has no such codec; TIERCE_E_FULL: no memory.

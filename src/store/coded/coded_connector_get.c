@@ -11,9 +11,9 @@
  *     begin -> beginning -> raw: the range, if it was not read with the beginning -> answered
  *                        -> coded: layers (coded_connector_layer.c) -> answered
  *
- * The others wait for it (`parked`). If objects of the store were raw lately, they read their
- * ranges at the same time, as those of a raw object: a reader needs the beginning first anyway, so
- * raw objects are loaded as fast as without this connector.
+ * Other gets of the object wait for the first one (`parked`). If the store's last object was raw,
+ * they read their ranges concurrently, as ranges of a raw object. A reader needs the beginning
+ * first anyway, so raw objects are loaded as fast as without this connector.
  */
 
 /* No coded object is shorter than this: a header and a table, of a page each at least. */

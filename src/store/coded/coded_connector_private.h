@@ -16,7 +16,7 @@
  *   coded_connector_put.c    objects that are encoded
  *   coded_connector_get.c    which objects are coded; reads
  *   coded_connector_layer.c  layers of coded objects: memory, reads, decoding
- *   coded_objects.c          the objects that are being read, or were read lately
+ *   coded_objects.c          the objects that are being read, or were read recently
  *
  * The lock guards every field that is not constant after open. It is not held over a call of the
  * inner connector, of alloc, of done, or of a buffer's release.
@@ -91,7 +91,7 @@ struct tierce__coded_download {
     bool woken;         /* the object is known, and such a read is still in progress */
     bool was_read;      /* the store has answered a read of its own */
     bool link_was_late; /* to such a read, measured by the deadline */
-    bool is_repeated;   /* it has begun anew, because its sums did not match */
+    bool is_repeated;   /* it was restarted, because its sums did not match */
 };
 
 struct tierce__coded_connector {
@@ -169,11 +169,11 @@ void tierce__coded_connector_cancel_puts(struct tierce__coded_connector *c);
 void tierce__coded_connector_get(struct tierce__coded_connector *c, struct tierce__store_req *req);
 /* Starts the threads that decode and that answer at deadlines. Under the lock. */
 bool tierce__coded_connector_start_decoders(struct tierce__coded_connector *c);
-/* Begins a get anew: the object that it was given has proved to be another. */
+/* Restarts a get whose object has proved to be another one. */
 void tierce__coded_download_repeat(struct tierce__coded_download *g);
 /* Answers a get. No lock. */
 void tierce__coded_download_finish(struct tierce__coded_download *g, int status);
-/* The same for a get that was taken off the lists; it may be the one that reads the head. */
+/* Answers a get that was taken off the lists, also one that reads the head. No lock. */
 void tierce__coded_download_fail(struct tierce__coded_download *g, int status);
 /* Puts a get in a list whose deadlines are observed. Under the lock. */
 void tierce__coded_download_wait(struct tierce__coded_download *g, struct tierce__list *list);
@@ -188,7 +188,7 @@ struct tierce__coded_download *tierce__coded_download_of(struct tierce__list *no
 
 /* The object is known to be coded. Continues until the get is answered or waits. No lock. */
 void tierce__coded_download_layers(struct tierce__coded_download *g);
-/* Returns the memory of a get that ends or begins anew. No lock. */
+/* Returns the memory of a get that ends or is restarted. No lock. */
 void tierce__coded_download_release(struct tierce__coded_download *g);
 /* Verifies and decodes, and answers. */
 void tierce__coded_download_decode(struct tierce__coded_download *g);

@@ -115,8 +115,8 @@ static bool take_memory(struct tierce__coded_get *g, bool *failed)
 /* ---- objects that were recoded ----------------------------------------------------------------
  */
 
-/* A read of object `stored` has missed. If the chunk has another form by now, the request begins
- * again, and is not the caller's any more. */
+/* A read of object `stored` has missed. If the chunk was compressed or uncompressed meanwhile, the
+ * request restarts, and is not the caller's any more. */
 static bool begin_again(struct tierce__coded_tier *t, struct tierce__store_req *req,
                         uint64_t stored)
 {

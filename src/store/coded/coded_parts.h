@@ -74,17 +74,18 @@ struct tierce__coded_speed {
     uint32_t decode_threads; /* constant */
     uint32_t reading;        /* reads in progress */
     uint64_t since_ns;
-    double bytes, s; /* lately */
+    double bytes, s; /* of recent reads */
     bool is_told;    /* that the codec is not used */
 };
 
 /* 0: the defaults of tierce__coded_opts. */
 void tierce__coded_speed_init(struct tierce__coded_speed *speed, uint64_t measured_bytes,
                               uint32_t decode_threads);
-/* A read begins, and ends with so many bytes. */
+/* Records the start of a read. */
 void tierce__coded_speed_begin(struct tierce__coded_speed *speed);
+/* Records the end of a read, and its size. */
 void tierce__coded_speed_end(struct tierce__coded_speed *speed, uint64_t bytes);
-/* Bytes a second, 0: not known. */
+/* Bytes a second; 0 if unknown. */
 double tierce__coded_speed_of_device(const struct tierce__coded_speed *speed);
 double tierce__coded_speed_of_decoding(const struct tierce__coded_speed *speed,
                                        const struct tierce__coded_stats *stats);

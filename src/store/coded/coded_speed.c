@@ -68,7 +68,7 @@ void tierce__coded_log_slow(const char *tier, const struct tierce__codec *codec,
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__log(TIERCE_LOG_WARN, "codec_not_used",
-                "tier=%s codec=%s decode_MBps=%.0f device_MBps=%.0f effect=\"new chunks stay raw, "
-                "because decoding them would make loads slower\"",
+                "tier=%s codec=%s decode_MBps=%.0f device_MBps=%.0f effect=\"new chunks stay "
+                "uncompressed, because decompression would make loads slower\"",
                 tier, codec->name, decode / 1e6, device / 1e6);
 }

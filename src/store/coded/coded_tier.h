@@ -16,8 +16,8 @@
  * in which they were put. A chunk stays raw if its namespace states no known element type, if it
  * would not become shorter, if the thread is behind, or if decoding is slower than the device.
  *
- * A PUT that recodes (store_req.h) passes unchanged: its caller has encoded the chunk. A GET that
- * finds another form than it has looked up begins again.
+ * A PUT that recodes (store_req.h) passes unchanged: its caller has encoded the chunk. A GET
+ * restarts if the chunk was compressed or uncompressed after its lookup.
  *
  * GET: the head of a coded object is read once for the requests that want ranges of it, then the
  * coded layers of each range, which a thread of the tier verifies and decodes. A layer that lies

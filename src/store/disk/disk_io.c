@@ -334,8 +334,8 @@ static void evict_ahead(struct tierce__disk *d)
         tierce__disk_want_commit(d, true);
 }
 
-/* Space for a put, of a new chunk or of one that is recoded, for which nothing is evicted. 0;
- * TIERCE_E_MISS: not now, the journal thread will wake us; or an error. */
+/* Finds space for a put. Nothing is evicted for a put that recodes. Errors: TIERCE_E_MISS (not now:
+ * the journal thread will wake us); those that end the put. */
 static int find_space(struct tierce__disk *d, uint64_t *offset, uint64_t bytes, bool is_new)
 {
     TIERCE_DASSERT(bytes > 0 && bytes % TIERCE__JOURNAL_PAGE == 0);
@@ -466,7 +466,7 @@ static void unqueue(struct tierce__disk *d, struct tierce__store_req *put)
     tierce__disk_unqueued(d, put);
 }
 
-/* The same of a put that recodes. */
+/* Starts a put that recodes. Returns false if the put must wait. */
 static bool start_recode(struct tierce__disk *d, struct tierce__store_req *req,
                          struct tierce__list *finished)
 {

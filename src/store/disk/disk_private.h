@@ -83,9 +83,9 @@ struct tierce__disk_limbo {
     uint32_t slot;   /* of a chunk that is read, or NO_SLOT */
 };
 
-/* A chunk whose stored bytes are being replaced by another form of it. The slot has the present
- * object until the new one is written. Then the slot has the new object, and the entry the old one,
- * whose record and space stay until the new one is durable. */
+/* A chunk whose stored bytes are being compressed or uncompressed. The slot has the present object
+ * until the new one is written. Then the slot has the new object, and the entry the old one, whose
+ * record and space stay until the new one is durable. */
 struct tierce__disk_recode {
     bool is_used, is_swapped;
     uint32_t slot;

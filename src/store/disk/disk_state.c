@@ -240,8 +240,8 @@ int tierce__disk_end_recode(struct tierce__disk *d, struct tierce__disk_recode *
     return 0;
 }
 
-/* A sync failed, and the old object is still there: it is the chunk again. False: it cannot be,
- * because a journal may have the new one, or it is read. */
+/* Restores the old object after a failed sync. Returns false if a journal may hold the new object,
+ * or if the chunk is being read. */
 static bool restore(struct tierce__disk *d, uint32_t slot)
 {
     struct tierce__disk_chunk *c = &d->table.chunks[slot];

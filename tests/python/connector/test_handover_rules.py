@@ -299,7 +299,7 @@ def test_an_engine_of_other_ranks_is_not_read(caplog):
     half = half_of(view=view, handover=Handover(allow=("10.0.0.5",)))
     half.pulls = Pulls(half.handover)
     half.pull(9, "part", 0, 4, {**OFFER, "ranks": [2, 1]})
-    why = "the prefiller has tensor parallelism 2 and pipeline parallelism 1, and this engine 1 and 1: it has several KV cache groups"
+    why = "the prefiller has tensor parallelism 2 and pipeline parallelism 1, and this engine 1 and 1: this engine has several KV cache groups"
     assert view.asked == [] and view.noted == [(9, "10.0.0.5", 7000, why)] and why in caplog.text
     half.ranks = Ranks(0, 2)
     half.pull(9, "part", 0, 4, {**OFFER, "ranks": [2, 1]})

@@ -59,7 +59,7 @@ def test_stages():
 
 
 @pytest.mark.parametrize("theirs, reason", [((3, 1), "8 KV heads cannot be divided among 3 ranks"),
-                                            ((2, 2), "pipeline parallelism must be equal")])
+                                            ((2, 2), "both engines must have the same pipeline parallelism")])
 def test_sizes_that_do_not_fit(theirs, reason):
     with pytest.raises(Unsupported, match=reason):
         Other.of(measures(8, HND), Ranks(), [LAYERS], KVHeads(8), theirs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/kv_blend.py: with all tokens computed anew, a blended prompt of a trained model is as the full one; with a share of them,
+"""tools/kv_blend.py: with all tokens recomputed, a blended prompt of a trained model is as the full one; with a share of them,
 it is nearer to it the greater the share is. Without the model the test fails: random weights say nothing of quality."""
 
 import subprocess

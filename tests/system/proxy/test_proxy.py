@@ -529,7 +529,8 @@ def test_tenants(start, tmp_path):
     assert {h.get("authorization") for _, h, _ in prefill.requests} == {"Bearer key-a"}
     # Without engines of its own, a tenant gets none of others; and no token, or one that is none, nothing.
     status, data = ask("dave")
-    assert status == 403 and json.loads(data)["error"]["message"] == "decode.urls has no engine of the token's tenant 'c'"
+    assert status == 403 and json.loads(data)["error"]["message"] == (
+        "decode.urls has no engine of the token's tenant 'c'; use another token, or add an engine with ;tenant=NAME")
     for token in (None, "mallory", "a", "key-a", "index-a", ""):
         status, data = ask(token)
         assert status == 401 and "auth.token_file" in json.loads(data)["error"]["message"]

@@ -65,14 +65,14 @@ class Inspect(CliCase):
 
     def test_coded_chunks_are_told_and_verified(self):
         folder = self.make(kind=["coded"])
-        self.check(0, "inspect", folder, "--verify", out=["coded    16 of these by lossless as bf16, ", "verified 20 chunks"])
+        self.check(0, "inspect", folder, "--verify", out=["codec    16 of these compressed by lossless as bf16, ", "verified 20 chunks"])
         data = json.loads(self.check(0, "inspect", "--json", folder).stdout)
         self.assertEqual((data["coded_chunks"], data["coded_raw_bytes"]), (20, 20 * CHUNK_BYTES))
         self.assertEqual(data["coded_bytes"], data["bytes"])
         self.assertLess(data["bytes"], 20 * CHUNK_BYTES * 0.8)
         self.damage(folder, 3 * data["bytes"] // 20 + 9000)  # behind the head of the fourth
         bad, _ = self.verify(folder, 1)
-        self.assertEqual([why for _, why in bad], ["the coded chunk: the checksum does not match the bytes"])
+        self.assertEqual([why for _, why in bad], ["the compressed chunk: the checksum does not match the bytes"])
 
     def test_a_whole_store_verifies(self):
         bad, result = self.verify(self.make(chunks=50), 0)

@@ -110,7 +110,7 @@ START_TEST(chunks_are_compressed_by_order)
     ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, ids, false), BLOCKS);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     ck_assert_uint_eq(recode(NULL, 0, true, "6 chunks: "), WHOLE);
-    ck_assert_uint_eq(recode(NULL, 0, true, "6 were coded already"), 0);
+    ck_assert_uint_eq(recode(NULL, 0, true, "6 were compressed already"), 0);
     restart(raw);
     ck_assert_int_eq(load_all(chain, BLOCKS), BLOCKS);
     ck_assert_uint_gt(codec_stats().decoded_bytes, 0);
@@ -123,7 +123,7 @@ START_TEST(chunks_are_compressed_by_order)
     ck_assert_uint_eq(recode(numbers, 2, true, "1 are not on disk"), 1);
     restart(raw);
     ck_assert_int_eq(load_all(chain, BLOCKS), BLOCKS);
-    ck_assert_uint_eq(recode(NULL, 0, false, "1 were raw already"), WHOLE - 1);
+    ck_assert_uint_eq(recode(NULL, 0, false, "1 were uncompressed already"), WHOLE - 1);
     restart(raw);
     ck_assert_int_eq(load_all(chain, BLOCKS), BLOCKS);
     ck_assert_uint_eq(codec_stats().decoded_bytes, 0);
@@ -241,17 +241,18 @@ END_TEST
 
 START_TEST(a_codec_that_is_not_possible_is_an_error)
 {
-    static const char *const urls[] = {"lm://127.0.0.1:1?codec=lossless",
-                                       "redis://127.0.0.1:1?codec=zstd"};
+    static const char *const cases[][2] = {
+        {"lm://127.0.0.1:1?codec=lossless", "known; remove codec from this URL"},
+        {"redis://127.0.0.1:1?codec=zstd", "codec is 'zstd'; accepted are none and lossless"}};
     for (size_t i = 0; i < 2; i++) {
         struct tierce_config *config;
         struct tierce_engine *engine;
         char why[TIERCE_CONFIG_ERROR_BYTES];
         ck_assert_int_eq(tierce_config_create(&config), 0);
         ck_assert_int_eq(tierce_config_set(config, "memory.size", "16MiB", why), 0);
-        ck_assert_int_eq(tierce_config_set(config, "remote.urls", urls[i], why), 0);
+        ck_assert_int_eq(tierce_config_set(config, "remote.urls", cases[i][0], why), 0);
         ck_assert_int_eq(tierce_engine_open(&engine, config, why), TIERCE_E_CONFIG);
-        ck_assert_msg(strstr(why, "codec") != NULL, "%s", why);
+        ck_assert_msg(strstr(why, cases[i][1]) != NULL, "%s", why);
         tierce_config_destroy(config);
     }
 }

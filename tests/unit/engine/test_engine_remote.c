@@ -296,10 +296,11 @@ START_TEST(a_wrong_url_is_told)
 {
     static const struct {
         const char *urls, *says;
-    } cases[] = {{"gopher://x", "redis"},
-                 {"127.0.0.1:6379", "redis"},
-                 {"file:///tmp/x?read_only=perhaps", "read_only must be true or false"},
-                 {"redis://u:geheim@127.0.0.1:1/?conections=3", "connections"}};
+    } cases[] = {
+        {"gopher://x", "redis"},
+        {"127.0.0.1:6379", "redis"},
+        {"file:///tmp/x?read_only=perhaps", "read_only is 'perhaps'; accepted are true and false"},
+        {"redis://u:geheim@127.0.0.1:1/?conections=3", "connections"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce_config *config;
         struct tierce_engine *engine;

@@ -308,7 +308,7 @@ START_TEST(a_group_is_not_shared)
 END_TEST
 
 static const char *const refused[][2] = {
-    {"redis://h?layout=other", "layout must be tierce or lmcache"},
+    {"redis://h?layout=other", "layout is 'other'; accepted are tierce and lmcache"},
     {"redis://h?layout=lmcache", "layout=lmcache requires model="},
     {"redis://h?layout=lmcache&model=a%40b", "model is not valid in LMCache's keys"},
     {"redis://h?layout=lmcache&model=m&hash=md5", "hash must be builtin or sha256_cbor"},
@@ -317,7 +317,7 @@ static const char *const refused[][2] = {
     {"redis://h?layout=lmcache&model=m redis://i?layout=lmcache&model=m",
      "only one store may have"},
     {"redis://h?model=m", "unknown parameter \"model\""},
-    {"redis://h?read_only=maybe", "read_only must be true or false"},
+    {"redis://h?read_only=maybe", "read_only is 'maybe'; accepted are true and false"},
 };
 
 START_TEST(wrong_urls)

@@ -310,6 +310,7 @@ START_TEST(messages_of_orders_have_a_bound)
     tierce__line_put(&targets[1].frame, "x");
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[0]), 0);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &list[1]), TIERCE_E_LIMIT);
+    ck_assert_str_eq(list[1].limit, "commands with 256 MiB of messages");
     /* Messages that are not written yet count by their bound, until it is given back. */
     struct tierce__controller_command planned = {.count = 1, .frame_bytes = 6};
     ck_assert_int_eq(tierce__controller_commands_reserve(commands, &planned), TIERCE_E_LIMIT);

@@ -353,8 +353,8 @@ START_TEST(lists_that_are_invalid)
                  {"http://a http://a/", "twice", false},
                  {"http://a#", "instance_id", false},
                  {"http://a#x#y", "instance_id", false},
-                 {"http://a#;tenant=", "does not name a tenant", false},
-                 {"http://a#1;tenant=b;c", "does not name a tenant", true},
+                 {"http://a#;tenant=", "is invalid; a tenant name has 1 to", false},
+                 {"http://a#1;tenant=b;c", "is invalid; a tenant name has 1 to", true},
                  {"http://a#;tenant=b", "instance_id", true},
                  {"http://a", "router.url", true}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

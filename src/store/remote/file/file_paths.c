@@ -7,7 +7,7 @@
  * of its file and the folders that this call made are on the device or at the server. A PUT that
  * failed may have written a part.
  *
- * Each call opens the root anew, because a file system may have been mounted there meanwhile, and
+ * Each call reopens the root, because a file system may have been mounted there meanwhile, and
  * so that it can be unmounted between calls. Each link has a vfs of its own, which enters the root.
  */
 #include "base/alloc.h"

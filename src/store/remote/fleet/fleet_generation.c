@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generations of instances, as a process hears of them. */
+/* Generations of instances, as a process receives them. */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log.h"

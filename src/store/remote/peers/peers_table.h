@@ -9,7 +9,7 @@
 #include "core/key/chunk_number.h"
 
 /*
- * The peers that a directory has named, the health of each, and where chunks were found lately.
+ * The peers that a directory has named, the health of each, and where chunks were found recently.
  *
  * Everything here is a hint: a stale place costs a round trip. The places are a table of fixed
  * size, in which a new place may take that of another. A peer that fails is not asked for a second,
@@ -17,8 +17,8 @@
  * other peer is affected.
  *
  * A peer may have several addresses, over different network links. A read takes the link that would
- * deliver it first, by its reads in progress and by the bytes a second that it delivered lately; a
- * link that had no read for a while is tried again. A link that fails is paused as a peer is, and
+ * deliver it first, by its reads in progress and by the bytes a second that it delivered recently;
+ * a link that had no read for a while is tried again. A link that fails is paused as a peer is, and
  * the others are used. The peer fails when all of its links do.
  *
  * A chunk whose bytes have proved wrong is not read from the same peer again, and its other holders

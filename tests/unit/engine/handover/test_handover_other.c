@@ -259,8 +259,9 @@ START_TEST(a_layout_that_does_not_fit)
     ck_assert_int_eq(pull("heads=4"), TIERCE_E_ARGUMENT);
     ck_assert_int_eq(pull("heads=3 pieces=2 from=2x2 to=1x2"), 0);
     ck_assert_int_eq(pulled.status, TIERCE_E_UNSUPPORTED);
-    ck_assert_str_eq(pulled.why, "the prefiller's chunks cannot be put together for this engine "
-                                 "(heads=3 pieces=2 from=2x2 to=1x2)");
+    ck_assert_str_eq(pulled.why, "the prefiller's chunks cannot be converted for this engine "
+                                 "(heads=3 pieces=2 from=2x2 to=1x2); use the same "
+                                 "--tensor-parallel-size on both engines");
     check_loaded(0);
     close_pair();
 }

@@ -532,8 +532,9 @@ START_TEST(commands_are_carried_out)
     assert_command(move_between(1, 0, false), 0, 1, 0, "!the engine is in mode freeze");
     ck_assert_int_eq(tierce_engine_set_mode(engine, TIERCE_MODE_NORMAL), 0);
     assert_command(of_action(META__WORKER_ACTION__WA_COMPRESS), 0, 0, 0,
-                   "stay raw: their namespace names no element type that the codec knows");
-    assert_command(of_action(META__WORKER_ACTION__WA_DECOMPRESS), 0, 0, 0, "were raw already");
+                   "stay uncompressed: their namespace names no element type that the codec knows");
+    assert_command(of_action(META__WORKER_ACTION__WA_DECOMPRESS), 0, 0, 0,
+                   "were uncompressed already");
     read_contents();
     size_t in_memory = 0;
     for (size_t i = 0; i < held_count; i++)
