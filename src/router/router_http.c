@@ -16,10 +16,9 @@
 /* The HTTP API: docs/inside/format/router-index.md. */
 
 #define DUMP_BLOCKS_MAX 16384u
-/* A query's body up to this size is answered on the connection's own thread: its work, about 0.1
- * ms, is less than two hand-overs between threads cost on a busy machine. */
-#define LOOP_BYTES_MAX (64u << 10)
-/* The same with so many tokens or hashes: a body of short ones has five times as many as usual. */
+/* A query up to these sizes is answered on the connection's own thread: its work, about 0.1 ms, is
+ * less than two hand-overs between threads cost on a busy machine. Short numbers are many. */
+#define LOOP_BYTES_MAX  (64u << 10)
 #define LOOP_TOKENS_MAX 16384u
 #define LOOP_HASHES_MAX 4096u
 #define NUMBERS_STEP    1024u /* that are read at a time */
