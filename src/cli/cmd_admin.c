@@ -76,8 +76,8 @@ const char *const tierce__cli_directory_help[] = {
     "                     peers:// in its remote.urls; WORKER drops them then, unless --copy\n"
     "  clear GROUP WORKER [TIER...]    removes its chunks; without tiers, of all but remote "
     "stores\n"
-    "  compress GROUP WORKER [KEY...]  stores raw chunks on its disk in fewer bytes, also without\n"
-    "                     disk.codec; without keys, all of them\n"
+    "  compress GROUP WORKER [KEY...]  compresses chunks on its disk, also without disk.codec;\n"
+    "                     without keys, all of them\n"
     "  decompress GROUP WORKER [KEY...]  the reverse\n"
     "                     All of them wait for the result; --wait TIME: how long (30s)\n"
     "  result GROUP NUMBER             of a command that was given before\n" OPTIONS,

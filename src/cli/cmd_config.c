@@ -43,6 +43,9 @@ static const char reference_head[] =
     "Sizes are bytes with a unit (`512MiB`, `1.5GiB`, `1GB` decimal, `4096`), durations have a\n"
     "unit too (`250ms`, `5s`, `2min`, `1h`; a bare number is milliseconds), shares are `0.5` or\n"
     "`50%`, bools `true` or `false`.\n"
+    "\n"
+    "The parameters `handover.*` of vLLM's connector are set in `kv_connector_extra_config` only:\n"
+    "[prefill-decode.md](../prefill-decode.md).\n"
     "\n";
 
 /* The parsed arguments. */
