@@ -22,7 +22,7 @@ them: those within the document (recall), and those after its end, which the pro
     recall, continue   perplexity of the tokens to predict
     compute     processor time of the full prompt by that of the blended one, without rotation
 
-Rows "full" and "no documents" are the limits. PROGRAM of --keys is blend_keys, a program of the
+Rows "full" and "no documents" are the limits. --keys is the path of blend_keys, a program of the
 tests (target test_programs).
 """
 

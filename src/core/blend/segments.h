@@ -11,9 +11,9 @@
  * The parts of a prompt whose KV may be reused at another position, such as documents, and where
  * the KV of each token of the prompt comes from.
  *
- *     segments = tierce__segments_split(list, room, tokens, count, separator, separator_count);
+ *     segments = tierce__segments_split(list, room, ids, tokens, separator, separator_count);
  *     ... for each segment: look up the chain of (lead, segment), and set found[i] ...
- *     spans = tierce__blend_plan(plan, prefix_tokens, lead_tokens, list, found, segments, count);
+ *     spans = tierce__blend_plan(plan, tokens, prefix, lead, list, found, segments);
  *
  * Thread: any. Nothing here blocks or allocates.
  */

@@ -353,7 +353,9 @@ static void answer(struct fetch_segment *segment, int status)
         atomic_store_explicit(&segment->state, SEGMENT_HERE, memory_order_release);
     } else {
         segment->state = SEGMENT_LATE;
-        if (status != TIERCE_E_DEADLINE)
+        /* A store's late call may still write stored bytes into the buffer. Those of a coded object
+         * are not the chunk's, so later readers need another buffer. */
+        if (status != TIERCE_E_DEADLINE || engine->levels[level].decodes)
             fail(fetch, status);
         again = claim(fetch, segment);
     }

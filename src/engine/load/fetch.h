@@ -24,16 +24,17 @@
  *     }
  *
  *     a segment:  IDLE -> READING -> HERE
- * | \-> LATE -> READING, requested with a later deadline
- *                            \----> lost, or its tier has gone out of service: the whole fetch
- * fails, for all its waiters
+ *                            |  \-> LATE -> READING, requested with a later deadline
+ *                            \----> lost, late in a store whose connector decodes, or its tier has
+ *                                   gone out of service: the whole fetch fails, for all its waiters
  *
  * A fetch is found by its key from its beginning until it has been promoted, has failed or has
  * proved wrong. It lives until its last waiter has left and its last request was answered, which
  * can be long after that: the device may write into the buffer until then.
  *
  * A segment that is requested again may be written twice, with the same bytes; if a device returns
- * other bytes, the cells fail verification at the load.
+ * other bytes, the cells fail verification at the load. A connector that decodes also reads coded
+ * bytes into the buffer, so nothing is requested again there.
  *
  * Thread: any; a waiter belongs to one thread at a time. Only wait blocks. No lock is held around a
  * call of a tier.

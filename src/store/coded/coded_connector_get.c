@@ -163,13 +163,21 @@ void tierce__coded_download_note(struct tierce__coded_download *g)
     tierce__lock_drop(&c->lock);
 }
 
+bool tierce__coded_download_is_shorter(const struct tierce__coded_download *g, int status)
+{
+    return status == TIERCE_E_FORMAT && !g->is_repeated && !g->has_head;
+}
+
 /* ---- raw objects ----------------------------------------------------------------------------- */
 
 static void has_read_raw(struct tierce__store_req *inner)
 {
     struct tierce__coded_download *g = inner->arg;
     tierce__coded_download_note(g);
-    tierce__coded_download_finish(g, inner->status);
+    if (tierce__coded_download_is_shorter(g, inner->status))
+        tierce__coded_download_repeat(g);
+    else
+        tierce__coded_download_finish(g, inner->status);
 }
 
 static void read_raw(struct tierce__coded_download *g)
@@ -293,6 +301,7 @@ static void read_head(struct tierce__coded_download *g, uint64_t bytes)
     struct tierce__store_req *req = g->req;
     tierce__buf_release(g->head);
     g->head = NULL;
+    g->has_head = true;
     if (req->offset == 0 && bytes <= req->length) {
         tierce__coded_download_read(g, req->buf, 0, bytes, has_read_head);
         return;
@@ -395,6 +404,7 @@ void tierce__coded_download_repeat(struct tierce__coded_download *g)
     tierce__buf_release(g->head);
     g->head = NULL;
     g->have = g->wanted = 0;
+    g->has_head = false;
     g->is_repeated = true;
     begin(g);
 }

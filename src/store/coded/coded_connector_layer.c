@@ -16,15 +16,40 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Memory was released, or has arrived: the gets that wait for it try again. Under the lock. */
+/* Memory was released, or has arrived: the gets that have waited for it longest try again, as many
+ * as it suffices for, and all whose object has memory. Under the lock. */
 static void resume_waiting(struct tierce__coded_connector *c)
 {
+    uint64_t taken = c->get_staging;
+    bool is_full = false;
     tierce__lock_assert_held(&c->lock);
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &c->waiting) {
+        struct tierce__coded_download *g = tierce__coded_download_of(it);
+        const struct tierce__coded_object *object = g->object;
+        uint64_t bytes = object->buf != NULL ? 0 : object->parsed.info.object_bytes;
+        if (object->allocating)
+            continue; /* note_memory resumes it */
+        is_full |= bytes > 0 && taken > 0 && taken + bytes > c->staging_bytes_max;
+        if (is_full && bytes > 0)
+            continue;
+        taken += bytes;
+        g->is_resumed = true;
         tierce__list_remove(it);
         tierce__list_push_back(&c->resumed, it);
+        tierce__cond_signal(&c->decode_cond);
     }
-    tierce__cond_signal(&c->decode_cond);
+}
+
+/* A get that was given memory ends, or begins anew, without it: the next may have it. No lock. */
+static void pass_memory_on(struct tierce__coded_download *g)
+{
+    struct tierce__coded_connector *c = g->connector;
+    if (!g->is_resumed)
+        return;
+    tierce__lock_take(&c->lock);
+    g->is_resumed = false;
+    resume_waiting(c);
+    tierce__lock_drop(&c->lock);
 }
 
 /* Layers of an object have arrived, or have failed. Under the lock. */
@@ -46,8 +71,10 @@ void tierce__coded_download_release(struct tierce__coded_download *g)
     struct tierce__coded_connector *c = g->connector;
     struct tierce__coded_object *object = g->object;
     struct tierce__buf *buf = NULL;
-    if (!g->is_reader)
+    if (!g->is_reader) {
+        pass_memory_on(g);
         return;
+    }
     g->is_reader = false;
     tierce__lock_take(&c->lock);
     TIERCE_ASSERT(object->readers > 0);
@@ -82,9 +109,10 @@ static bool note_memory(struct tierce__coded_download *g, struct tierce__buf *bu
         g->is_reader = false;
         waits = c->get_staging > 0;
     }
-    resume_waiting(c);
-    if (waits)
+    if (waits) /* others would have no memory either, until some is released */
         tierce__coded_download_wait(g, &c->waiting);
+    else
+        resume_waiting(c);
     tierce__lock_drop(&c->lock);
     if (buf == NULL && !waits)
         tierce__coded_download_finish(g, TIERCE_E_FULL);
@@ -104,6 +132,8 @@ static bool take_memory(struct tierce__coded_download *g)
     bool is_first = object->buf == NULL;
     bool fits = c->get_staging == 0 || c->get_staging + bytes <= c->staging_bytes_max;
     bool waits = rc == 0 && (object->allocating || (is_first && !fits));
+    if (rc == 0)
+        g->is_resumed = false;
     if (waits) {
         tierce__coded_download_wait(g, &c->waiting);
     } else if (rc == 0) {
@@ -165,6 +195,7 @@ static void has_read_layers(struct tierce__store_req *inner)
     struct tierce__coded_download *g = inner->arg;
     struct tierce__coded_connector *c = g->connector;
     bool is_here = inner->status == 0;
+    bool repeats = tierce__coded_download_is_shorter(g, inner->status);
     tierce__coded_download_note(g);
     tierce__lock_take(&c->lock);
     set_layers(g->object, g->first, g->last,
@@ -178,6 +209,8 @@ static void has_read_layers(struct tierce__store_req *inner)
     tierce__lock_drop(&c->lock);
     if (is_here)
         tierce__coded_download_layers(g);
+    else if (repeats)
+        tierce__coded_download_repeat(g);
     else
         tierce__coded_download_finish(g, inner->status);
 }
@@ -225,21 +258,25 @@ static bool take_layers(struct tierce__coded_download *g, bool *all)
     return g->first < g->last;
 }
 
-/* Reads the layers of the range that are missing, or waits for them. */
+/* Reads the layers of the range that are missing, or waits for them. A get whose object may still
+ * be written by a late call begins anew: has_read_layers notes that together with the layers that
+ * the call had. */
 static void read_layers(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;
     struct tierce__coded_object *object = g->object;
     bool all = false;
     tierce__lock_take(&c->lock);
-    bool reads = take_layers(g, &all);
-    if (!reads && all) {
+    bool is_late = object->is_late, reads = !is_late && take_layers(g, &all);
+    if (!is_late && !reads && all) {
         tierce__list_push_back(&c->ready, &g->node);
         tierce__cond_signal(&c->decode_cond);
-    } else if (!reads) {
+    } else if (!is_late && !reads) {
         tierce__coded_download_wait(g, &c->parked);
     }
     tierce__lock_drop(&c->lock);
+    if (is_late)
+        tierce__coded_download_repeat(g);
     if (!reads)
         return;
     uint64_t offset = offset_of(object, g->first);
@@ -248,7 +285,7 @@ static void read_layers(struct tierce__coded_download *g)
 }
 
 /* Why a get cannot use its object, or 0. */
-static int check(struct tierce__coded_download *g, bool *is_late)
+static int check(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;
     const struct tierce__store_req *req = g->req;
@@ -256,7 +293,6 @@ static int check(struct tierce__coded_download *g, bool *is_late)
     if (rc == 0 && req->offset + req->length > g->object->parsed.info.chunk.extent.object_bytes)
         rc = TIERCE_E_FORMAT; /* as for a raw object that is shorter */
     tierce__lock_take(&c->lock);
-    *is_late = g->object->is_late;
     if (rc == 0 && !tierce__coded_connector_start_decoders(c))
         rc = TIERCE_E_FULL;
     tierce__lock_drop(&c->lock);
@@ -268,14 +304,9 @@ void tierce__coded_download_layers(struct tierce__coded_download *g)
     struct tierce__coded_connector *c = g->connector;
     const struct tierce__coded_object *object = g->object;
     const struct tierce__store_req *req = g->req;
-    bool is_late;
-    int rc = check(g, &is_late);
+    int rc = check(g);
     if (rc < 0) {
         tierce__coded_download_finish(g, rc);
-        return;
-    }
-    if (is_late) {
-        tierce__coded_download_repeat(g);
         return;
     }
     tierce__coded_range_plan(&g->range, &object->parsed, req->offset, req->length);
@@ -305,10 +336,9 @@ void tierce__coded_download_decode(struct tierce__coded_download *g)
     const struct tierce__coded_object *object = g->object;
     uint64_t raw_bytes = 0, coded_bytes = 0, begun = tierce__now_ns();
     int rc = TIERCE_E_DEADLINE;
-    if (begun < g->req->deadline_ns)
+    if (begun < g->req->deadline_ns) /* the memory of others may leave at any time */
         rc = tierce__coded_range_decode(&g->range, &object->parsed, g->req,
-                                        object->buf != NULL ? object->buf->data + g->range.from
-                                                            : NULL,
+                                        g->is_reader ? object->buf->data + g->range.from : NULL,
                                         &raw_bytes, &coded_bytes);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&c->lock);

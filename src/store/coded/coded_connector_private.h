@@ -85,13 +85,15 @@ struct tierce__coded_download {
     uint64_t wanted;                  /* bytes that the header of the object asks for */
     uint32_t first, last;             /* layers that this get reads now */
     bool reads_head;
+    bool has_head;      /* it has read the beginning of this object itself */
     bool is_reader;     /* one of object->readers */
+    bool is_resumed;    /* resume_waiting has counted memory for it */
     bool guesses;       /* reads its range as one of a raw object, while another reads the head */
     bool has_guessed;   /* that read is over */
     bool woken;         /* the object is known, and such a read is still in progress */
     bool was_read;      /* the store has answered a read of its own */
     bool link_was_late; /* to such a read, measured by the deadline */
-    bool is_repeated;   /* it was restarted, because its sums did not match */
+    bool is_repeated;   /* it was restarted, because its sums or its length did not match */
 };
 
 struct tierce__coded_connector {
@@ -180,6 +182,9 @@ void tierce__coded_download_wait(struct tierce__coded_download *g, struct tierce
 /* Submits g->inner as a GET of [offset, offset + length) into `buf`. */
 void tierce__coded_download_read(struct tierce__coded_download *g, struct tierce__buf *buf,
                                  uint64_t offset, uint64_t length, tierce__store_done_fn *done);
+/* Whether a read ended behind the end of an object that was known: perhaps another process has
+ * replaced it by a shorter one. It is to be repeated, once. */
+bool tierce__coded_download_is_shorter(const struct tierce__coded_download *g, int status);
 /* For the `done` of such a read. */
 void tierce__coded_download_note(struct tierce__coded_download *g);
 struct tierce__coded_download *tierce__coded_download_of(struct tierce__list *node);

@@ -132,6 +132,12 @@ static void handle(struct tierce__coded_upload *p)
 {
     struct tierce__coded_connector *c = p->connector;
     uint64_t length = encode(p);
+    if (p->coded == NULL) { /* the store reads the caller's memory */
+        tierce__lock_take(&c->lock);
+        c->put_staging -= p->staged;
+        tierce__lock_drop(&c->lock);
+        p->staged = 0;
+    }
     p->inner = *p->req;
     p->inner.done = has_stored;
     p->inner.arg = p;

@@ -475,10 +475,11 @@ static bool start_recode(struct tierce__disk *d, struct tierce__store_req *req,
     bool has_form;
     struct tierce__disk_recode *recode = NULL;
     int rc = tierce__disk_check_recode(d, req, &slot, &has_form);
-    if (rc == 0 && !has_form)
+    if (rc == 0 && !has_form) {
         rc = d->journal_error != 0 ? d->journal_error : find_space(d, &offset, bytes, false);
-    if (rc == TIERCE_E_MISS && slot != TIERCE__INDEX_NONE && !has_form)
-        return false;
+        if (rc == TIERCE_E_MISS)
+            return false; /* space will be free later */
+    }
     if (rc == 0 && !has_form) {
         recode = tierce__disk_begin_recode(d, slot, offset, req);
         if (recode == NULL) {

@@ -258,12 +258,14 @@ static int claim_space(struct tierce__disk *d, struct disk_open_replay *r, const
 }
 
 /* Adds all chunks to the policy and the siblings, oldest first. */
-static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t count)
+static int fill_policy(struct tierce__disk *d)
 {
     TIERCE_DASSERT(d->durable_count == 0);
+    uint32_t count = tierce__index_count(d->table.index);
+    uint32_t *slots = tierce__disk_table_sorted(&d->table, TIERCE__DISK_BY_AGE);
+    if (slots == NULL)
+        return -ENOMEM;
     for (uint32_t i = 0; i < count; i++) {
-        if (!tierce__index_has(d->table.index, slots[i]))
-            continue; /* dropped by claim_space */
         const struct tierce__disk_chunk *c = &d->table.chunks[slots[i]];
         TIERCE_DASSERT(c->state == TIERCE__DISK_DURABLE &&
                        c->offset + c->object_bytes <= d->data_cap);
@@ -271,7 +273,8 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
         struct tierce__key parent = *key;
         memcpy(parent.hash, c->parent, sizeof(parent.hash));
         uint32_t parent_slot = tierce__index_find(d->table.index, &parent);
-        if (parent_slot != TIERCE__INDEX_NONE && d->table.chunks[parent_slot].seq >= c->seq)
+        if (parent_slot != TIERCE__INDEX_NONE &&
+            !tierce__disk_is_older(&d->table.chunks[parent_slot], c))
             parent_slot = TIERCE__INDEX_NONE; /* the parent is not in the policy yet */
         d->policy->ops->insert(d->policy, slots[i],
                                &(struct tierce__policy_entry){.key = tierce__key_spread(key),
@@ -282,6 +285,8 @@ static void fill_policy(struct tierce__disk *d, const uint32_t *slots, uint32_t 
         d->durable_count++;
         TIERCE_DASSERT(d->durable_count <= tierce__index_count(d->table.index));
     }
+    tierce__free(slots);
+    return 0;
 }
 
 /* For a store with fewer slots than the one that wrote the journal: evicts by policy. */
@@ -309,21 +314,21 @@ static int rebuild(struct tierce__disk *d, struct disk_open_replay *r, uint64_t 
 {
     TIERCE_DASSERT(tierce__space_used(d->space) == 0);
     drop_values(d, r);
-    uint32_t count = tierce__index_count(d->table.index);
-    uint32_t *slots = tierce__disk_table_sorted(&d->table);
+    uint32_t *slots = tierce__disk_table_sorted(&d->table, TIERCE__DISK_BY_SEQ);
     if (slots == NULL)
         return -ENOMEM;
     int rc = tierce__space_reserve(d->space, d->table.slot_count + 1);
     if (rc == 0)
         rc = claim_space(d, r, slots, file_length);
-    if (rc == 0) {
-        fill_policy(d, slots, count);
-        evict_surplus(d, r);
-        d->stats.chunks = tierce__index_count(d->table.index);
-        TIERCE_DASSERT(d->durable_count == d->stats.chunks);
-    }
     tierce__free(slots);
-    return rc;
+    if (rc == 0)
+        rc = fill_policy(d);
+    if (rc < 0)
+        return rc;
+    evict_surplus(d, r);
+    d->stats.chunks = tierce__index_count(d->table.index);
+    TIERCE_DASSERT(d->durable_count == d->stats.chunks);
+    return 0;
 }
 
 /* ---- repair ---------------------------------------------------------------------------------- */

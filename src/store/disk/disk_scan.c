@@ -34,7 +34,7 @@ static int visit_all(const struct tierce__disk_table *table, tierce__disk_visit_
     struct tierce__disk_entry entry;
     uint32_t count = tierce__index_count(table->index);
     TIERCE_DASSERT(count <= table->slot_count);
-    uint32_t *slots = tierce__disk_table_sorted(table);
+    uint32_t *slots = tierce__disk_table_sorted(table, TIERCE__DISK_BY_SEQ);
     if (slots == NULL)
         return -ENOMEM;
     for (uint32_t i = 0; i < count; i++) {

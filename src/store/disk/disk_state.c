@@ -182,7 +182,9 @@ int tierce__disk_check_recode(struct tierce__disk *d, const struct tierce__store
     if (tierce__disk_chunk_bytes(c) != req->object_bytes)
         return TIERCE_E_ARGUMENT;
     *has_form = (c->raw_bytes > 0) == (req->coded_bytes > 0);
-    return *has_form || (c->state == TIERCE__DISK_DURABLE && c->recode == 0) ? 0 : TIERCE_E_REFUSED;
+    /* end_recode would refuse it while it is read, after the new object was written. */
+    bool is_idle = c->state == TIERCE__DISK_DURABLE && c->recode == 0 && c->reads == 0;
+    return *has_form || is_idle ? 0 : TIERCE_E_REFUSED;
 }
 
 struct tierce__disk_recode *tierce__disk_begin_recode(struct tierce__disk *d, uint32_t slot,
@@ -230,6 +232,7 @@ int tierce__disk_end_recode(struct tierce__disk *d, struct tierce__disk_recode *
     recode->is_swapped = true;
     swap_objects(c, recode);
     c->seq = d->next_seq++;
+    c->recorded = false; /* that was of the old object */
     c->state = TIERCE__DISK_DIRTY;
     TIERCE_DASSERT(d->durable_count > 0);
     d->durable_count--;

@@ -67,7 +67,8 @@ static void apply_put(struct tierce__disk_table *t, const struct tierce__journal
     uint32_t slot = tierce__index_find(t->index, &key);
     TIERCE_DASSERT(record->seq <= t->seq_max);
     TIERCE_DASSERT(slot == TIERCE__INDEX_NONE || t->chunks[slot].state == TIERCE__DISK_DURABLE);
-    /* Two puts of a key without a removal between: a page was lost. The later one is right. */
+    /* Two puts of a key without a removal between: a recode, or a page was lost. The later one is
+     * right. */
     if (slot != TIERCE__INDEX_NONE && t->chunks[slot].seq > record->seq)
         return;
     if (slot == TIERCE__INDEX_NONE)
@@ -153,24 +154,44 @@ void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot)
     table->chunks[slot].state = TIERCE__DISK_NONE;
 }
 
-struct seq_slot {
+struct place {
+    uint64_t stored_s, token_start; /* BY_SEQ: 0 */
     uint64_t seq;
     uint32_t slot;
 };
 
-static int compare_seq(const void *a, const void *b)
+static struct place place_of(const struct tierce__disk_chunk *c, enum tierce__disk_order order)
 {
-    const struct seq_slot *x = a, *y = b;
+    bool by_age = order == TIERCE__DISK_BY_AGE;
+    return (struct place){.stored_s = by_age ? c->stored_s : 0,
+                          .token_start = by_age ? c->token_start : 0,
+                          .seq = c->seq};
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    if (x->stored_s != y->stored_s)
+        return x->stored_s < y->stored_s ? -1 : 1;
+    if (x->token_start != y->token_start)
+        return x->token_start < y->token_start ? -1 : 1;
     return x->seq < y->seq ? -1 : x->seq > y->seq;
 }
 
-uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table)
+bool tierce__disk_is_older(const struct tierce__disk_chunk *a, const struct tierce__disk_chunk *b)
+{
+    struct place x = place_of(a, TIERCE__DISK_BY_AGE), y = place_of(b, TIERCE__DISK_BY_AGE);
+    return compare_places(&x, &y) < 0;
+}
+
+uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table,
+                                    enum tierce__disk_order order)
 {
     uint32_t count = tierce__index_count(table->index), n = 0;
-    struct seq_slot *order = tierce__calloc(count, sizeof(*order));
+    struct place *places = tierce__calloc(count, sizeof(*places));
     uint32_t *slots = tierce__calloc(count, sizeof(*slots));
-    if (order == NULL || slots == NULL) {
-        tierce__free(order);
+    if (places == NULL || slots == NULL) {
+        tierce__free(places);
         tierce__free(slots);
         return NULL;
     }
@@ -178,17 +199,18 @@ uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table)
     for (uint32_t slot = 0; slot < table->slot_count && n < count; slot++) {
         if (!tierce__index_has(table->index, slot))
             continue;
-        order[n] = (struct seq_slot){.seq = table->chunks[slot].seq, .slot = slot};
-        sorted = sorted && (n == 0 || order[n - 1].seq <= order[n].seq);
+        places[n] = place_of(&table->chunks[slot], order);
+        places[n].slot = slot;
+        sorted = sorted && (n == 0 || compare_places(&places[n - 1], &places[n]) <= 0);
         n++;
     }
     TIERCE_ASSERT(n == count);
     if (!sorted)
-        qsort(order, count, sizeof(*order), compare_seq);
-    TIERCE_DASSERT(count < 2 || order[0].seq <= order[count - 1].seq);
+        qsort(places, count, sizeof(*places), compare_places);
+    TIERCE_DASSERT(count < 2 || compare_places(&places[0], &places[count - 1]) <= 0);
     for (uint32_t i = 0; i < count; i++)
-        slots[i] = order[i].slot;
-    tierce__free(order);
+        slots[i] = places[i].slot;
+    tierce__free(places);
     return slots;
 }
 

@@ -80,9 +80,17 @@ void tierce__disk_table_apply(void *arg, const struct tierce__journal_record *re
 /* Removes a chunk. */
 void tierce__disk_table_erase(struct tierce__disk_table *table, uint32_t slot);
 
-/* Slots in the order of their sequence numbers, oldest first: count of them is the index's.
- * NULL for no memory; tierce__free. */
-uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table);
+enum tierce__disk_order {
+    TIERCE__DISK_BY_SEQ, /* as the stored objects were written */
+    TIERCE__DISK_BY_AGE, /* as the chunks were stored, prefixes first: a recode changes nothing */
+};
+
+/* Slots in an order, oldest first: count of them is the index's. NULL for no memory; tierce__free.
+ */
+uint32_t *tierce__disk_table_sorted(const struct tierce__disk_table *table,
+                                    enum tierce__disk_order order);
+/* Whether a chunk comes before another one in the order BY_AGE. */
+bool tierce__disk_is_older(const struct tierce__disk_chunk *a, const struct tierce__disk_chunk *b);
 
 /* Reads the text of namespace `id` from the folder and interns it; a text that is missing or
  * wrong is omitted. Returns the bytes of the text, 0 for none; -ENOMEM. */

@@ -105,7 +105,8 @@ static int put(struct tierce__connector *to, uint64_t n, enum coded_kind kind)
     return put_to(to, n, made(n, kind), coded_bytes(&s));
 }
 
-static void begin_get(struct connector_call *call, uint64_t n, uint64_t from, uint64_t length)
+static void begin_get_by(struct connector_call *call, uint64_t n, uint64_t from, uint64_t length,
+                         uint64_t deadline_ns)
 {
     connector_call_init(call, TIERCE__STORE_GET, name_of(n), 0);
     call->req.buf = new_buf(coded_bytes(&s));
@@ -113,7 +114,13 @@ static void begin_get(struct connector_call *call, uint64_t n, uint64_t from, ui
     memcpy(call->req.buf->data, untouched, coded_bytes(&s));
     call->req.offset = from;
     call->req.length = length;
+    call->req.deadline_ns = deadline_ns;
     connector->ops->submit(connector, &call->req);
+}
+
+static void begin_get(struct connector_call *call, uint64_t n, uint64_t from, uint64_t length)
+{
+    begin_get_by(call, n, from, length, tierce__deadline_in_ms(100000));
 }
 
 /* Waits; 0 only if the bytes are right, and none beside the range has changed. */
@@ -228,6 +235,52 @@ START_TEST(requests_at_once)
     for (uint64_t i = 0; i < COUNT; i++)
         ck_assert_int_eq(
             end_get(&calls[i], i % OBJECTS, (enum coded_kind)(i % OBJECTS % CODED_KINDS)), 0);
+}
+END_TEST
+
+/* Gets that end without memory pass it on: those with time are all served. Others read headers
+ * alone while the memory of their object comes and goes. */
+START_TEST(short_deadlines_beside_long_ones)
+{
+    enum { COUNT = 96 };
+    static struct connector_call calls[COUNT];
+    store = store_connector_create(true);
+    below = store_connector_base(store);
+    store_connector_set_late(store, 1);
+    wrap(&(struct tierce__coded_connector_opts){.codec = lossless, .staging_bytes_max = 1});
+    for (uint64_t n = 0; n < OBJECTS / 4; n++)
+        ck_assert_int_eq(put(connector, n, CODED_VALUES), 0);
+    for (uint64_t i = 0; i < COUNT; i++)
+        begin_get_by(&calls[i], i % (OBJECTS / 4), 0, i % 5 == 0 ? 4096 : 32768,
+                     tierce__deadline_in_ms(i % 3 == 0 ? 2 : 100000));
+    for (uint64_t i = 0; i < COUNT; i++) {
+        int rc = end_get(&calls[i], i % (OBJECTS / 4), CODED_VALUES);
+        ck_assert(rc == 0 || (rc == TIERCE_E_DEADLINE && i % 3 == 0));
+    }
+}
+END_TEST
+
+/* Objects that stay raw need no memory of the connector while the store has them. */
+START_TEST(raw_puts_do_not_wait_for_one_another)
+{
+    enum { PUTS = 3 };
+    struct connector_call calls[PUTS];
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless, .staging_bytes_max = 1});
+    store_connector_hold(store, TIERCE__STORE_PUT);
+    for (uint64_t n = 0; n < PUTS; n++) {
+        connector_call_init(&calls[n], TIERCE__STORE_PUT, name_of(n), 0);
+        calls[n].req.buf = new_buf(coded_bytes(&s));
+        calls[n].req.length = coded_bytes(&s);
+        memcpy(calls[n].req.buf->data, made(n, CODED_NOISE), coded_bytes(&s));
+        connector->ops->submit(connector, &calls[n].req);
+    }
+    WAIT_FOR(store_connector_held(store) == PUTS);
+    store_connector_let_go(store);
+    for (uint64_t n = 0; n < PUTS; n++) {
+        ck_assert_int_eq(connector_call_wait(&calls[n]), 0);
+        tierce__buf_release(calls[n].req.buf);
+        ck_assert_int_eq(get_all(n, CODED_NOISE), 0);
+    }
 }
 END_TEST
 
@@ -351,7 +404,7 @@ START_TEST(an_older_reader_leaves_coded_objects_alone)
 }
 END_TEST
 
-/* Another process replaces a known object: by a raw one after a deletion, by one with other bytes.
+/* Another process replaces a known object: by one with other bytes, by a raw one after a deletion.
  */
 START_TEST(a_replaced_object_is_read_anew)
 {
@@ -366,6 +419,32 @@ START_TEST(a_replaced_object_is_read_anew)
     begin_get(&call, 1, 8192, 16384);
     ck_assert_int_eq(end_get(&call, 2, CODED_VALUES), 0);
     free(stored);
+    ck_assert_int_eq(connector_delete(below, name_of(1)), 0);
+    ck_assert_int_eq(put(below, 1, CODED_NOISE), 0);
+    ck_assert_int_eq(get(1, CODED_NOISE, 8192, 16384), 0);
+}
+END_TEST
+
+/* It has become shorter, so that a read of the known one ends behind it: a raw object that is coded
+ * now (_i: 0), and a coded one. */
+START_TEST(a_shorter_object_is_read_anew)
+{
+    uint64_t bytes, end = coded_bytes(&s);
+    enum coded_kind kind = _i == 0 ? CODED_VALUES : CODED_ZEROES;
+    struct connector_call call;
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    ck_assert_int_eq(put(_i == 0 ? below : connector, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(put(connector, 2, kind), 0);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+    uint8_t *stored = read_stored(2, &bytes);
+    ck_assert_uint_lt(bytes, stored_bytes(1));
+    ck_assert_int_eq(put_to(below, 1, stored, bytes), 0);
+    begin_get(&call, 1, end - 4096, 4096);
+    ck_assert_int_eq(end_get(&call, 2, kind), 0);
+    free(stored);
+    /* A truly shorter one is read twice, not for ever. */
+    ck_assert_int_eq(put_to(below, 1, untouched, 4096), 0);
+    ck_assert(is_fault(get(1, kind, end - 4096, 4096)));
 }
 END_TEST
 
@@ -561,7 +640,8 @@ END_TEST
 
 CHECK_MAIN("coded_connector", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
            .tests = {ranges_of_raw_objects_are_read_at_once, coded_layers_are_read_once,
-                     requests_at_once, flipped_bits_give_no_other_bytes,
+                     requests_at_once, short_deadlines_beside_long_ones,
+                     raw_puts_do_not_wait_for_one_another, flipped_bits_give_no_other_bytes,
                      shorter_objects_give_no_other_bytes,
                      an_older_reader_leaves_coded_objects_alone, a_replaced_object_is_read_anew,
                      failures_of_the_store_are_answered, deadlines_are_observed,
@@ -570,4 +650,5 @@ CHECK_MAIN("coded_connector", .seconds = 60, .at_once = true, .setup = setup, .t
            .loops = {{objects_come_back, 0, 2},
                      {ranges_come_back, 0, 4},
                      {a_random_mix_equals_a_model, 0, 2},
+                     {a_shorter_object_is_read_anew, 0, 2},
                      {close_answers_all, 0, 2}})

@@ -681,7 +681,11 @@ START_TEST(siblings_are_known_when_it_is_opened_again)
     opts.chunk_count_max = 2;
     open_with(opts);
     ck_assert_uint_eq(store_stats(&s).chunks, 2);
-    ck_assert_uint_eq(siblings_of(3, got), 1);
+    size_t kept = 0; /* the order within a second is that of the tokens */
+    for (size_t i = 0; i < 4; i++)
+        kept += store_has(&s, family[i]);
+    ck_assert_uint_le(kept, 2);
+    ck_assert_uint_eq(siblings_of(3, got), kept);
 }
 END_TEST
 

@@ -430,6 +430,27 @@ START_TEST(who_comes_after_the_deadline_asks_again)
 }
 END_TEST
 
+/* The late call of a connector that decodes may still write coded bytes into the buffer. */
+START_TEST(a_late_read_that_decodes_leaves_its_buffer_to_nobody)
+{
+    struct tierce__fetch_waiter early, patient;
+    put(1);
+    fx.engine->levels[1].decodes = true;
+    fault(TIERCE__FAULT_HANG, 0, 1);
+    ck_assert(add_waiter(&early, 1, 50));
+    ck_assert(!tierce__fetch_wait(&early, 0));
+    await_late(1);
+    ck_assert(add_waiter(&patient, 1, LONG_MS));
+    ck_assert_ptr_ne(patient.fetch, early.fetch);
+    ck_assert_ptr_ne(patient.buf, early.buf);
+    ck_assert(tierce__fetch_wait(&patient, 0) && segment_right(&patient, 1, 0));
+    ck_assert(!tierce__fetch_wait(&early, 0));
+    tierce__fetch_leave(&early);
+    tierce__fetch_leave(&patient);
+    fx.engine->levels[1].decodes = false;
+}
+END_TEST
+
 START_TEST(a_tier_that_is_always_late_is_asked_once_for_each_deadline)
 {
     struct tierce__fetch_waiter waiters[3];
@@ -768,6 +789,7 @@ CHECK_MAIN("fetch", .seconds = 60, .at_once = true, .setup = setup, .teardown = 
                      closing_ends_what_hangs,
                      who_has_more_time_is_served_after_the_others_deadline,
                      who_comes_after_the_deadline_asks_again,
+                     a_late_read_that_decodes_leaves_its_buffer_to_nobody,
                      a_tier_that_is_always_late_is_asked_once_for_each_deadline,
                      a_lost_segment_fails_all_who_joined_and_no_later_one,
                      a_wrong_header_is_refused_for_all_and_counted_once,
