@@ -133,6 +133,8 @@ static void read_settings(struct tierce__settings *s, const struct tierce_config
     s->cost_wait_percent = tierce__engine_number(config, TIERCE__ENGINE_COST_WAIT);
     s->has_disk = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH)[0] != '\0';
     s->siblings = tierce__engine_bool(config, TIERCE__ENGINE_CHUNK_SIBLINGS);
+    s->peer_disk_reads = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_READS);
+    s->peer_disk_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_RATE);
     s->recompute_all =
         strcmp(tierce__engine_text(config, TIERCE__ENGINE_BREAKER_FALLBACK), "recompute") == 0;
 }

@@ -62,7 +62,9 @@ struct tierce__settings {
     uint64_t cost_prefill;          /* tokens a second; 0: as measured */
     uint64_t cost_wait_percent;     /* of the time to compute; 0: no limit */
     bool siblings;
-    bool has_disk;      /* disk.path is set */
+    bool has_disk;                  /* disk.path is set */
+    uint32_t peer_disk_reads;       /* ranges that are read from disk for other engines at a time */
+    uint64_t peer_disk_bytes_per_s; /* 0: a share of the disk's speed */
     bool recompute_all; /* while a tier is out of service, the others are not queried either */
 };
 

@@ -2,6 +2,7 @@
 #include "engine/handover/handover_inbox.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -23,6 +24,8 @@
 
 #define MEMORY_SHARE 4u
 #define HOLDERS_MAX  16u
+#define HOST_BYTES   64u
+#define HASH_SHOWN   8u  /* bytes, in the log */
 #define VIEWS_MAX    16u /* of a prompt: one or two for each KV cache group */
 
 enum ticket_state {
@@ -59,6 +62,7 @@ struct incoming {
     uint64_t arrived;
     uint64_t era; /* operate.h */
     uint32_t rooms;
+    char host[HOST_BYTES]; /* of the first range */
 };
 
 struct tierce__inbox {
@@ -465,12 +469,28 @@ static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct ti
     return !fits ? TIERCE_E_LIMIT : is_full ? TIERCE_E_FULL : -ENOMEM;
 }
 
+/* The host alone: each connection has another port, and would be another message. */
+static void host_of(char host[HOST_BYTES], const struct tierce__keeper_room *room)
+{
+    const char *port = strrchr(room->peer, ':');
+    size_t bytes = port != NULL ? (size_t)(port - room->peer) : strlen(room->peer);
+    snprintf(host, HOST_BYTES, "%.*s", (int)bytes, room->peer);
+}
+
+static void log_refusal(const struct tierce__keeper_room *room, const char *why)
+{
+    char host[HOST_BYTES];
+    host_of(host, room);
+    tierce__log_repeated(TIERCE_LOG_WARN, "inbox_refused", "peer=%s why=\"%s\"", host, why);
+}
+
 /* The first range of a chunk. */
 static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *room,
                       const struct tierce__key *key, uint64_t session,
                       const struct tierce__keeper_range *range)
 {
     struct incoming *made = NULL;
+    bool has_views = false;
     struct tierce_view *view = tierce__view_borrow(inbox->engine, key);
     int rc = view == NULL                                ? TIERCE_E_REFUSED
              : !tierce__landing_fits(view, range->total) ? TIERCE_E_FORMAT
@@ -480,8 +500,12 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
         rc = reserve(inbox, &made, view, key, range->total);
     if (view != NULL)
         tierce__view_give_back(view);
-    if (rc == TIERCE_E_REFUSED || rc == TIERCE_E_FORMAT)
+    if (rc == TIERCE_E_REFUSED || rc == TIERCE_E_FORMAT) {
         COUNT(inbox, refused_chunk, 1);
+        log_refusal(room, rc == TIERCE_E_FORMAT
+                              ? "its chunk has a length that no chunk of its view has"
+                              : "its chunk is of no view of this engine");
+    }
     if (rc < 0 && rc != -EEXIST)
         return rc;
     tierce__lock_take(&inbox->lock);
@@ -490,6 +514,7 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
         COUNT(inbox, refused_chunk, 1);
         rc = TIERCE_E_REFUSED;
         ticket = NULL;
+        has_views = true;
     }
     if (rc == -EEXIST)
         COUNT(inbox, present, 1);
@@ -498,6 +523,7 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
     struct incoming *other = rc == 0 ? find_incoming(ticket, key) : NULL;
     if (rc == 0 && other == NULL) {
         made->ticket = ticket;
+        host_of(made->host, room);
         tierce__list_push_back(&ticket->incoming, &made->node);
         other = made;
     }
@@ -506,18 +532,11 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
     if (made != NULL)
         drop_if_unused(made);
     tierce__lock_drop(&inbox->lock);
+    if (has_views)
+        log_refusal(room, "its ticket has chunks of too many views");
     if (ticket == NULL) /* it has ended since, perhaps before is_present pinned the chunk */
         unpin(inbox, key, session);
     return rc;
-}
-
-/* The host alone: each connection has another port, and would be another message. */
-static void log_refusal(const struct tierce__keeper_room *room, const char *why)
-{
-    const char *port = strrchr(room->peer, ':');
-    size_t bytes = port != NULL ? (size_t)(port - room->peer) : strlen(room->peer);
-    tierce__log_repeated(TIERCE_LOG_WARN, "inbox_refused", "peer=%.*s why=\"%s\"", (int)bytes,
-                         room->peer, why);
 }
 
 int tierce__inbox_make(struct tierce__inbox *inbox, struct tierce__keeper_room *room,
@@ -534,6 +553,10 @@ int tierce__inbox_make(struct tierce__inbox *inbox, struct tierce__keeper_room *
     int rc = read_name(inbox, &key, name);
     if (rc < 0) {
         COUNT(inbox, refused_chunk, 1);
+        log_refusal(room, rc == TIERCE_E_ARGUMENT
+                              ? "its chunk's name is invalid"
+                              : "its chunk is of a namespace that this engine does not have, or "
+                                "the engine's mode is not normal");
         return rc;
     }
     tierce__lock_take(&inbox->lock);
@@ -576,6 +599,9 @@ static int finish(struct incoming *incoming, const char *token, uint64_t session
 {
     struct tierce__inbox *inbox = incoming->inbox;
     struct tierce__key key = incoming->key;
+    char host[HOST_BYTES], hash[2 * HASH_SHOWN + 1];
+    memcpy(host, incoming->host, sizeof(host));
+    tierce__hex_encode(hash, key.hash, HASH_SHOWN);
     int rc = publish(incoming, session);
     bool is_wrong = rc == TIERCE_E_FORMAT || rc == TIERCE_E_VERSION || rc == TIERCE_E_LIMIT ||
                     rc == TIERCE_E_IDENTITY || rc == TIERCE_E_CHECKSUM;
@@ -594,8 +620,8 @@ static int finish(struct incoming *incoming, const char *token, uint64_t session
     if (ticket == NULL) /* it has ended since */
         unpin(inbox, &key, session);
     if (rc < 0)
-        tierce__log_repeated(TIERCE_LOG_WARN, "inbox_chunk_dropped", "err=\"%s\"",
-                             tierce_strerror(rc));
+        tierce__log_repeated(TIERCE_LOG_WARN, "inbox_chunk_dropped", "peer=%s chunk=%s err=\"%s\"",
+                             host, hash, tierce_strerror(rc));
     return is_wrong ? -EBADMSG : rc;
 }
 

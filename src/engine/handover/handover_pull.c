@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/log/log_repeat.h"
 #include "core/key/key_text.h"
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_inbox.h"
@@ -22,10 +23,11 @@
 #include "store/await.h"
 #include "store/remote/connector.h"
 
-#define READS    8u /* at a time */
-#define HOST_MAX 255u
-#define CLOSE_MS 1000u
-#define START_MS 1000u /* for a push that has not begun when its prompt is requested */
+#define READS      8u /* at a time */
+#define HOST_MAX   255u
+#define CLOSE_MS   1000u
+#define HASH_SHOWN 8u    /* bytes, in the log */
+#define START_MS   1000u /* for a push that has not begun when its prompt is requested */
 
 struct tierce__source {
     struct tierce_engine *engine;
@@ -58,8 +60,9 @@ struct pull {
 
 /* A chunk of the window. */
 struct read {
-    size_t index;            /* among the keys */
-    struct tierce__buf *buf; /* NULL: memory had the chunk, and nothing was requested */
+    size_t index;             /* among the keys */
+    struct tierce__buf *buf;  /* NULL: memory had the chunk, and nothing was requested */
+    struct tierce__buf *made; /* for this engine's chunk, with `other`; else NULL */
     char text[TIERCE__KEY_TEXT_BYTES];
     struct tierce_plugin_name name;
     struct tierce__await await;
@@ -235,18 +238,23 @@ static int verify(const struct pull *p, const struct read *read)
     return rc;
 }
 
-/* Replaces the verified chunk of a prefiller with a different tensor-parallel size by that of this
- * engine. Returns false if memory has no room. */
-static bool convert(struct pull *p, struct read *read, const struct tierce__storage_chunk *record)
+static void log_wrong(const struct pull *p, const struct read *read, int rc)
 {
-    struct tierce__buf *made = tierce__storage_reserve(p->engine, record, NULL);
-    if (made == NULL)
-        return false;
-    tierce__other_convert(&p->other, p->view, p->chain, read->index, made->data, read->buf->data,
-                          record->block_count);
+    char hash[2 * HASH_SHOWN + 1];
+    tierce__hex_encode(hash, p->keys.keys[read->index].hash, HASH_SHOWN);
+    tierce__log_repeated(TIERCE_LOG_ERROR, "pulled_chunk_dropped", "peer=%s:%u chunk=%s err=\"%s\"",
+                         p->from->host, (unsigned)p->from->port, hash, tierce_strerror(rc));
+}
+
+/* Replaces the verified chunk of a prefiller with a different tensor-parallel size by that of this
+ * engine. */
+static void convert(struct pull *p, struct read *read, const struct tierce__storage_chunk *record)
+{
+    tierce__other_convert(&p->other, p->view, p->chain, read->index, read->made->data,
+                          read->buf->data, record->block_count);
     tierce__buf_release(read->buf);
-    read->buf = made;
-    return true;
+    read->buf = read->made;
+    read->made = NULL;
 }
 
 /* The bytes have arrived. */
@@ -261,13 +269,14 @@ static int land(struct pull *p, struct read *read)
                       rc == TIERCE_E_CHECKSUM ? TIERCE__STAT_checksum_failures
                                               : TIERCE__STAT_identity_failures,
                       1);
+        log_wrong(p, read, rc);
         return stop_at(p->out, rc, "the prefiller sent a wrong chunk; it was dropped");
     }
     p->out->bytes += shape_of(p, read->index)->extent.object_bytes;
     tierce__view_describe(&record, p->view, &p->keys, &shape, read->index,
                           tierce_chain_hash(p->chain, 0));
-    if (p->theirs != p->view && !convert(p, read, &record))
-        return stop_at(p->out, TIERCE_E_FULL, "memory has no room for the chunk");
+    if (read->made != NULL)
+        convert(p, read, &record);
     rc = tierce__storage_publish(p->engine, &record, read->buf);
     if (rc < 0)
         return stop_at(p->out, rc, "memory has no room for the chunk");
@@ -277,6 +286,28 @@ static int land(struct pull *p, struct read *read)
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
+
+static void release(struct read *read)
+{
+    tierce__buf_release(read->buf);
+    tierce__buf_release(read->made);
+    read->buf = read->made = NULL;
+}
+
+/* Room for this engine's chunk beside that of the prefiller: were it taken afterwards, the chunks
+ * that are requested ahead would leave none. */
+static bool reserve_made(struct pull *p, struct read *read)
+{
+    struct tierce__storage_chunk record;
+    const struct tierce__shape shape =
+        tierce__shape_of(p->view, shape_of(p, read->index)->geometry.block_count);
+    if (p->theirs == p->view)
+        return true;
+    tierce__view_describe(&record, p->view, &p->keys, &shape, read->index,
+                          tierce_chain_hash(p->chain, 0));
+    read->made = tierce__storage_reserve(p->engine, &record, NULL);
+    return read->made != NULL;
+}
 
 /* Room for the chunk. False: memory has none. */
 static bool reserve(struct pull *p, struct read *read, const struct tierce__buf *before)
@@ -290,7 +321,10 @@ static bool reserve(struct pull *p, struct read *read, const struct tierce__buf 
     TIERCE_ASSERT(bytes > 0);
     read->name = (struct tierce_plugin_name){read->text, (size_t)bytes};
     read->buf = tierce__storage_reserve(p->engine, &record, before);
-    return read->buf != NULL;
+    if (read->buf != NULL && reserve_made(p, read))
+        return true;
+    release(read);
+    return false;
 }
 
 static void submit(struct pull *p, struct read *read)
@@ -351,8 +385,10 @@ static int fill(struct pull *p, struct window *w)
         struct read *read = &w->reads[w->next % READS];
         int rc = 0;
         read->index = w->next;
-        read->buf = NULL;
-        if (!tierce__storage_has(p->engine, &p->keys.keys[w->next]))
+        read->buf = read->made = NULL;
+        /* Memory alone is asked: the prefiller has the chunk, and another tier or store would hold
+         * up the requests that follow. */
+        if (tierce__storage_find(p->engine, &p->keys.keys[w->next], 1, 1, NULL) == 0)
             rc = begin_read(p, read, before);
         if (rc == TIERCE_E_FULL && w->next > w->first) {
             p->out->status = 0; /* the chunks before it free room, or fail */
@@ -380,7 +416,7 @@ static int pull_all(struct pull *p, uint64_t from_block)
     while (rc == 0 && w->first < w->next) {
         struct read *read = &w->reads[w->first++ % READS];
         rc = finish_read(p, read);
-        tierce__buf_release(read->buf);
+        release(read);
         if (rc == 0)
             rc = fill(p, w);
     }
@@ -388,7 +424,7 @@ static int pull_all(struct pull *p, uint64_t from_block)
         struct read *read = &w->reads[w->first % READS];
         if (read->buf != NULL)
             (void)wait_for(read);
-        tierce__buf_release(read->buf);
+        release(read);
     }
     tierce__free(w);
     return rc;

@@ -19,8 +19,9 @@
 #include "engine/waterfall.h"
 #include "store/transfer/transfer.h"
 
-#define STOP_MS 1000u
-#define IDLE_MS 60000u
+#define STOP_MS  1000u
+#define IDLE_MS  60000u
+#define STALL_MS 1000u
 
 struct tierce__handover {
     struct tierce__keeper keeper;
@@ -218,6 +219,7 @@ static int start_server(struct tierce__handover *h, const char *host, uint16_t p
                                                 .host = host,
                                                 .port = port,
                                                 .keeper = &h->keeper,
+                                                .stall_ms = STALL_MS,
                                                 .idle_ms = IDLE_MS,
                                                 .rights = rights_of,
                                                 .rights_arg = h};
@@ -237,9 +239,8 @@ static int start_here(struct tierce__handover *h, const char *host, uint16_t por
     int rc = tierce__offers_init(&h->offers, h->engine);
     if (rc < 0)
         return rc;
-    rc = tierce__peer_keeper_create(
-        &h->chunks, h->engine,
-        &(struct tierce__peer_keeper_opts){.size = sizeof(struct tierce__peer_keeper_opts)});
+    const struct tierce__peer_keeper_opts bounds = tierce__peer_keeper_bounds(h->engine);
+    rc = tierce__peer_keeper_create(&h->chunks, h->engine, &bounds);
     if (rc == 0)
         rc = start_server(h, host, port, why);
     if (rc < 0) {

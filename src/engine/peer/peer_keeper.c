@@ -19,6 +19,7 @@ enum {
     READS = 16,
     BUFFER_SHARE = 16,
     SHORT_MS = 1000, /* for so long after a buffer was missing, slow readers are not waited for */
+    PERCENT = 25,    /* of the disk's speed, for other engines: peers.disk_rate 0 */
     BURST_PER_S = 4, /* at most a quarter of a second's bytes at once, and one chunk */
 };
 #define BUFFER_MIN (64ull << 20)
@@ -408,6 +409,15 @@ static const struct tierce__keeper_ops ops = {
 };
 
 /* ---- create and destroy ---------------------------------------------------------------------- */
+
+struct tierce__peer_keeper_opts tierce__peer_keeper_bounds(const struct tierce_engine *engine)
+{
+    return (struct tierce__peer_keeper_opts){.size = sizeof(struct tierce__peer_keeper_opts),
+                                             .disk_reads = engine->settings.peer_disk_reads,
+                                             .disk_bytes_per_s =
+                                                 engine->settings.peer_disk_bytes_per_s,
+                                             .disk_percent = PERCENT};
+}
 
 int tierce__peer_keeper_create(struct tierce__peer_keeper **out, struct tierce_engine *engine,
                                const struct tierce__peer_keeper_opts *opts)

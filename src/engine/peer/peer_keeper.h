@@ -55,6 +55,10 @@ struct tierce__peer_keeper_opts {
     uint64_t buffer_bytes;
 };
 
+/* Those of the engine's parameters: peers.disk_reads and peers.disk_rate, which is a quarter of the
+ * disk's speed by default. */
+struct tierce__peer_keeper_opts tierce__peer_keeper_bounds(const struct tierce_engine *engine);
+
 struct tierce__peer_keeper_stats {
     uint64_t memory_hits, disk_hits, misses, busy, errors;
     uint64_t reads_now, reads_max; /* from disk */

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/threads/lock.h"
 
-enum { REQUEST_MS = 10000, CONNECTIONS_MAX = 1024, IDLE_MS = 120000 };
+enum { REQUEST_MS = 10000, STALL_MS = 1000, CONNECTIONS_MAX = 1024, IDLE_MS = 120000 };
 
 struct peer_secret {
     size_t bytes; /* 0: none */
@@ -96,6 +96,7 @@ int tierce__peer_server_listen(struct tierce__peer_server *s, const char *host, 
                                                     .keeper = tierce__peer_keeper_get(s->keeper),
                                                     .connections_max = CONNECTIONS_MAX,
                                                     .request_ms = s->request_ms,
+                                                    .stall_ms = STALL_MS,
                                                     .idle_ms = IDLE_MS,
                                                     .rights = rights_of,
                                                     .rights_arg = s};

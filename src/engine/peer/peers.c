@@ -22,8 +22,7 @@
 
 #define SCHEME "peers"
 enum {
-    STOP_MS = 1000,    /* for requests in progress, while an engine is closed */
-    DISK_PERCENT = 25, /* of the disk's speed, for other engines: peers.disk_rate 0 */
+    STOP_MS = 1000, /* for requests in progress, while an engine is closed */
 };
 static const char blanks[] = " \t\r\n";
 
@@ -31,7 +30,6 @@ struct tierce__peers {
     struct tierce__peers_self self;
     struct tierce__peer_tls *tls; /* or NULL; [borrow] */
     struct tierce__peer_server *server;
-    struct tierce__peer_keeper_opts keeper;
     char *url; /* of the managers, for a reporter: fleet://... */
     struct {
         char host[64];
@@ -185,11 +183,6 @@ int tierce__peers_create(struct tierce__peers **out, const struct tierce_config 
     peers->tls = tls;
     peers->self.tls = tierce__peer_tls_client(tls);
     int rc = tierce__peers_table_create(&peers->self.table);
-    peers->keeper = (struct tierce__peer_keeper_opts){
-        .size = sizeof(peers->keeper),
-        .disk_reads = (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_READS),
-        .disk_bytes_per_s = tierce__engine_number(config, TIERCE__ENGINE_PEERS_DISK_RATE),
-        .disk_percent = DISK_PERCENT};
     peers->url = managers_of(url);
     if (rc == 0 && peers->url == NULL)
         rc = -ENOMEM;
@@ -281,7 +274,7 @@ int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engin
                                                   .host = host,
                                                   .port = peers->listens[0].port,
                                                   .tls = peers->tls,
-                                                  .keeper = peers->keeper};
+                                                  .keeper = tierce__peer_keeper_bounds(engine)};
     int rc = tierce__peer_server_start(&peers->server, engine, &opts, fault);
     for (uint32_t i = 1; rc == 0 && i < peers->listen_count; i++)
         rc = tierce__peer_server_listen(peers->server, peers->listens[i].host,

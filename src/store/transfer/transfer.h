@@ -168,7 +168,7 @@ struct tierce__transfer_server_opts {
     struct tierce__addresses *addresses; /* counts and limits the connections of each address; NULL:
                                             no limit. [borrow until stop] */
     uint32_t request_ms; /* how long a client may take for each MiB, and to greet; 0: 30000 */
-    uint32_t stall_ms;   /* how long, while its keeper is short; 0: request_ms */
+    uint32_t stall_ms;   /* how long, while its keeper is short; 0: request_ms alone applies */
     uint32_t idle_ms;    /* a connection without a request for longer is closed; 0: never */
     /* The rights of a token; "" if the client has none. It is called again when a connection has a
      * request and the answer is a second old. NULL: all clients have all rights. Thread:

@@ -497,6 +497,13 @@ static int reject_object(void *opened, const struct tierce_plugin_name *name, ui
     size_t count = tierce__peers_table_reject_served(link->store->table, key.number, peers);
     for (size_t i = 0; i < count; i++)
         explain(link, peers[i], 0, false, TIERCE__PEER_DAMAGED, 0, NULL);
+    if (count > 0)
+        return 0;
+    snprintf(link->why, sizeof(link->why),
+             "a chunk is wrong, and it is not known any more which peer delivered it");
+    tierce__log_repeated(TIERCE_LOG_ERROR, "peer_damaged",
+                         "err=\"%s\" consequence=\"all peers are rejected for this chunk\"",
+                         link->why);
     return 0;
 }
 

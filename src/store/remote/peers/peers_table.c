@@ -526,6 +526,8 @@ size_t tierce__peers_table_reject_served(struct tierce__peers_table *table,
         peers[count++] = place->served[i];
     }
     wrong->is_all = wrong->is_all || count == 0;
+    /* Not by a note: the peer answers, and a note would end its pause or begin one. */
+    table->counts[TIERCE__PEER_DAMAGED] += count > 0 ? count : 1;
     if (is_of(place, key)) /* the other holders are found again */
         *place = (struct place){0};
     tierce__lock_drop(&table->lock);

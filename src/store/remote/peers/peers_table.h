@@ -112,7 +112,8 @@ void tierce__peers_table_served(struct tierce__peers_table *table, struct tierce
 void tierce__peers_table_reject(struct tierce__peers_table *table, struct tierce__chunk_number key,
                                 struct tierce__peer_ref peer);
 /* Bytes of the chunk have proved wrong. All that delivered some of them are rejected, and named in
- * `peers`; returns how many. 0: that is not known any more, so all peers are rejected. */
+ * `peers`; returns how many. 0: that is not known any more, so all peers are rejected. Counts as
+ * TIERCE__PEER_DAMAGED, once for each of them, beside the reads that were served. */
 size_t tierce__peers_table_reject_served(struct tierce__peers_table *table,
                                          struct tierce__chunk_number key,
                                          struct tierce__peer_ref peers[TIERCE__PEERS_HOLDERS_MAX]);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks that one engine offers and another one reads: all of them, none after any failure, and no
  * pin is left. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <tierce/operate.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
@@ -10,7 +12,9 @@
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_offers.h"
 #include "engine/why/requests.h"
+#include "engine/waterfall.h"
 #include "engine_fixture.h"
+#include "log_record.h"
 #include "silent_log.h"
 
 #define BLOCKS  42u /* ten chunks and a tail of two blocks */
@@ -33,13 +37,13 @@ static struct tierce_chain *chain, *same;
 static struct tierce__handover *handover;
 static struct tierce__handover_pulled pulled;
 
-static void open_with(const char *const *sets)
+static void open_both(const char *const *sets_from, const char *const *sets, bool has_disks)
 {
     static const char *const other[] = {"memory.size", "5MiB", NULL}; /* or it would be shared */
     char why[TIERCE__HANDOVER_WHY_BYTES];
     silence_log();
-    fx_open(&prefiller, false, NULL);
-    fx_open(&decoder, false, sets != NULL ? sets : other);
+    fx_open(&prefiller, has_disks, sets_from);
+    fx_open(&decoder, has_disks, sets != NULL ? sets : other);
     chain = fx_chain(&prefiller, 1, BLOCKS, 0);
     same = fx_chain(&decoder, 1, BLOCKS, 0);
     fx_wipe(&decoder);
@@ -47,6 +51,11 @@ static void open_with(const char *const *sets)
     ck_assert_msg(tierce__handover_start(&handover, engine_of(&prefiller), "127.0.0.1", 0, why) ==
                       0,
                   "%s", why);
+}
+
+static void open_with(const char *const *sets)
+{
+    open_both(NULL, sets, false);
 }
 
 static void open_default(void)
@@ -226,6 +235,7 @@ START_TEST(wrong_bytes_are_dropped)
     struct tierce__handover_from from = from_prefiller();
     struct tierce__keys keys;
     offer();
+    record_log(TIERCE_LOG_WARN);
     ck_assert_int_eq(tierce__keys_init(&keys, prefiller.inner, chain, BLOCKS, BLOCKS, true), 0);
     for (size_t chunk = 2; chunk <= 3; chunk++) {
         struct tierce__buf *buf = tierce__storage_lease(prefiller.engine, &keys.keys[chunk]);
@@ -250,6 +260,48 @@ START_TEST(wrong_bytes_are_dropped)
     ck_assert_uint_eq(load(), 3 * FX_CHUNK_BLOCKS);
     struct tierce_engine_stats stats = fx_stats(&decoder);
     ck_assert_uint_eq(stats.checksum_failures + stats.identity_failures, 2);
+    tierce__keys_fini(&keys);
+    ck_assert_msg(recorded_with("pulled_chunk_dropped", "peer=127.0.0.1:") == 2, "%s",
+                  recorded_text());
+    silence_log();
+}
+END_TEST
+
+/* The chunks are on the prefiller's disk alone, which serves others at a byte a second. */
+START_TEST(reads_from_disk_have_the_rate_of_peers)
+{
+    static const char *const slow[] = {"peers.disk_rate", "1", NULL};
+    close_all();
+    open_both(slow, NULL, true);
+    struct tierce__handover_from from = from_prefiller();
+    offer();
+    ck_assert_int_eq(tierce_engine_flush(prefiller.engine, LONG_MS), 0);
+    ck_assert_int_gt(tierce_engine_clear(prefiller.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL), 0);
+    pull(&from);
+    ck_assert_int_eq(pulled.status, TIERCE_E_LIMIT);
+    ck_assert_uint_le(pulled.blocks, FX_CHUNK_BLOCKS);
+}
+END_TEST
+
+/* Each query of the decoder's own disk would hold up the chunks that follow. */
+START_TEST(the_decoders_disk_is_not_asked)
+{
+    struct tierce__keys keys;
+    uint64_t bytes;
+    close_all();
+    open_both(NULL, NULL, true);
+    struct tierce__handover_from from = from_prefiller();
+    offer();
+    struct tierce__tier *fault = fx_wrap(&decoder, 1);
+    tierce__fault_set(
+        fault, TIERCE__STORE_LOOKUP,
+        &(struct tierce__fault_rule){.kind = TIERCE__FAULT_ERROR, .status = -EIO, .times = 1});
+    pull(&from);
+    ck_assert_uint_eq(pulled.blocks, BLOCKS);
+    ck_assert_int_eq(tierce__keys_init(&keys, decoder.inner, same, BLOCKS, BLOCKS, true), 0);
+    ck_assert_int_eq(tierce__storage_measure(decoder.engine, 1, &keys.keys[0],
+                                             tierce__deadline_in_ms(LONG_MS), &bytes),
+                     -EIO); /* this one is the first */
     tierce__keys_fini(&keys);
 }
 END_TEST
@@ -546,10 +598,12 @@ START_TEST(offers_end)
 END_TEST
 
 CHECK_MAIN("handover", .seconds = 60, .setup = open_default, .teardown = close_all,
-           .tests = {
-               a_whole_prompt_with_its_tail, only_what_is_missing,
-               without_the_token_nothing_is_read, a_missing_chunk_ends_it, wrong_bytes_are_dropped,
-               FX_EMBEDDED(a_dead_prefiller_is_waited_for_with_a_bound), a_full_memory_ends_it,
-               FX_EMBEDDED(reads_of_an_offer_wait_until_it_is_open),
-               FX_EMBEDDED(a_waiting_read_has_a_deadline), FX_EMBEDDED(the_keeper_ends),
-               a_reader_is_woken_when_the_offer_opens, groups_of_layers, FX_EMBEDDED(offers_end)})
+           .tests = {a_whole_prompt_with_its_tail, only_what_is_missing,
+                     without_the_token_nothing_is_read, a_missing_chunk_ends_it,
+                     wrong_bytes_are_dropped, FX_EMBEDDED(reads_from_disk_have_the_rate_of_peers),
+                     FX_EMBEDDED(the_decoders_disk_is_not_asked),
+                     FX_EMBEDDED(a_dead_prefiller_is_waited_for_with_a_bound),
+                     a_full_memory_ends_it, FX_EMBEDDED(reads_of_an_offer_wait_until_it_is_open),
+                     FX_EMBEDDED(a_waiting_read_has_a_deadline), FX_EMBEDDED(the_keeper_ends),
+                     a_reader_is_woken_when_the_offer_opens, groups_of_layers,
+                     FX_EMBEDDED(offers_end)})

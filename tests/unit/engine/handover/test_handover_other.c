@@ -240,6 +240,38 @@ START_TEST(a_damaged_rank)
 }
 END_TEST
 
+/* Room for three chunks: the prefiller's chunks that are requested ahead leave room for those of
+ * this engine. */
+START_TEST(a_memory_that_is_nearly_full)
+{
+    enum { ROOM = 3, HELD_MAX = 4096 };
+    static struct tierce__buf *held[HELD_MAX];
+    size_t count = 0;
+    open_pair(2, 1);
+    offer();
+    uint64_t bytes = prefiller.view->full.extent.object_bytes,
+             own = decoder.view->full.extent.object_bytes;
+    bytes = bytes > own ? bytes : own;
+    while (count < HELD_MAX && (held[count] = tierce__storage_alloc(decoder.engine, bytes)) != NULL)
+        count++;
+    ck_assert(count > ROOM && count < HELD_MAX);
+    size_t large = count;
+    while (count < HELD_MAX && (held[count] = tierce__storage_alloc(decoder.engine, 8)) != NULL)
+        count++;
+    ck_assert_uint_lt(count, HELD_MAX);
+    for (size_t i = large / 2; i < large / 2 + ROOM; i++) {
+        tierce__buf_release(held[i]);
+        held[i] = NULL;
+    }
+    ck_assert_int_eq(pull(heads), 0);
+    ck_assert_uint_ge(pulled.blocks, 2 * FX_CHUNK_BLOCKS);
+    while (count > 0)
+        tierce__buf_release(held[--count]);
+    check_loaded(2 * FX_CHUNK_BLOCKS);
+    close_pair();
+}
+END_TEST
+
 START_TEST(a_prefiller_that_has_nothing)
 {
     open_pair(2, 1);
@@ -274,6 +306,7 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_loop_test(cases, other_numbers_of_ranks, 0, 4);
     tcase_add_test(cases, a_damaged_rank);
+    tcase_add_test(cases, a_memory_that_is_nearly_full);
     tcase_add_test(cases, a_prefiller_that_has_nothing);
     tcase_add_test(cases, a_layout_that_does_not_fit);
     suite_add_tcase(suite, cases);

@@ -11,6 +11,7 @@
 #include "engine/handover/handover_push.h"
 #include "engine/handover/handover_ranges.h"
 #include "engine_fixture.h"
+#include "log_record.h"
 #include "silent_log.h"
 #include "store/remote/transfer/transfer_link.h"
 #include "test_random.h"
@@ -715,6 +716,7 @@ START_TEST(wrong_bytes_are_dropped)
     uint64_t bytes = sample.buf->bytes, header = prefiller.view->full.extent.header_bytes;
     const uint64_t places[] = {header + 5, 40, 70, bytes - 4097};
     open_link(0, ticket);
+    record_log(TIERCE_LOG_WARN);
     for (size_t i = 0; i < 4; i++) { /* a cell, the header */
         sample.buf->data[places[i]] ^= 1;
         ck_assert_int_eq(write_range(0, &sample, 0, bytes), -EBADMSG);
@@ -725,6 +727,8 @@ START_TEST(wrong_bytes_are_dropped)
     ck_assert_int_eq(write_range(0, &renamed, 0, bytes), -EBADMSG);
     ck_assert_uint_eq(stats().wrong, 5);
     ck_assert_uint_eq(stats().chunks, 0);
+    ck_assert_msg(recorded_with("inbox_chunk_dropped", "peer=127.0.0.1 chunk=") > 0, "%s",
+                  recorded_text());
     struct tierce_engine_stats counted = fx_stats(&decoder);
     ck_assert_uint_eq(counted.checksum_failures + counted.identity_failures, 5);
     ck_assert_int_eq(write_range(0, &sample, 0, bytes), 0);
@@ -733,6 +737,9 @@ START_TEST(wrong_bytes_are_dropped)
     sample.name.bytes--;
     ck_assert_int_eq(write_range(0, &sample, 0, bytes), TIERCE_E_ARGUMENT);
     sample.name.bytes++;
+    ck_assert_msg(recorded_with("inbox_refused", "its chunk's name is invalid") == 1, "%s",
+                  recorded_text());
+    silence_log();
     sample.text[0] = sample.text[0] == '0' ? '1' : '0';
     ck_assert_int_lt(write_range(0, &sample, 0, bytes), 0);
     close_links();

@@ -3,6 +3,7 @@
  * they are sent, bounded, and only for those who know a secret. */
 #include "connector_harness.h"
 #include "engine_fixture.h"
+#include "raw_transfer.h"
 #include "silent_log.h"
 #include "wait_for.h"
 
@@ -580,6 +581,120 @@ START_TEST(only_those_with_a_secret_read)
 }
 END_TEST
 
+/* Stores a chunk of 1.6 MiB, for which a keeper with the smallest buffers has no memory. */
+static void store_large(char name[TIERCE__KEY_TEXT_BYTES])
+{
+    enum { CELL = 400 << 10 };
+    static const uint32_t cells[] = {CELL};
+    static const int32_t ids[FX_CHUNK_BLOCKS] = {0, 1, 2, 3};
+    int32_t tokens[FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS] = {0};
+    struct tierce_namespace ns = fx_namespace();
+    const struct tierce_shard shard = {0, 1, 0, 1};
+    struct tierce_view *view;
+    struct tierce_chain *large;
+    ns.layout = "test of a large chunk";
+    ns.layer_count = 1;
+    ns.cell_bytes = cells;
+    ck_assert_int_eq(tierce_view_open(&view, fx.engine, &ns, &shard), 0);
+    ck_assert_int_eq(tierce_view_chain(&large, view, NULL), 0);
+    ck_assert_int_ge(tierce_chain_append(large, tokens, FX_CHUNK_BLOCKS * FX_BLOCK_TOKENS, NULL),
+                     0);
+    uint8_t *memory = calloc(FX_CHUNK_BLOCKS, CELL);
+    ck_assert_ptr_nonnull(memory);
+    const struct tierce_paged_layer layer = {
+        .base = memory, .block_stride = CELL, .block_bytes = CELL};
+    const struct tierce_paged paged = {
+        .size = sizeof(paged), .layers = &layer, .layer_count = 1, .block_count = FX_CHUNK_BLOCKS};
+    const struct tierce_transfer_opts what = {.size = sizeof(what),
+                                              .chain = large,
+                                              .to_block = FX_CHUNK_BLOCKS,
+                                              .paged = &paged,
+                                              .block_ids = ids};
+    ck_assert_int_eq(tierce_store(view, &what), FX_CHUNK_BLOCKS);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, LIMIT_MS), 0);
+    ck_assert_int_gt(tierce__key_text_format(
+                         name, tierce__namespaces_digest(fx.engine->namespaces, view->key.ns),
+                         &view->key.shard, tierce_chain_hash(large, FX_CHUNK_BLOCKS - 1)),
+                     0);
+    free(memory);
+    tierce_chain_destroy(large);
+    tierce_view_close(view);
+}
+
+/* The name of a chunk that memory has, of another chain than `chain`. */
+static void name_in_memory(char name[TIERCE__KEY_TEXT_BYTES])
+{
+    struct tierce_chain *before = chain;
+    chain = fx_chain(&fx, 2, CHAIN_BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, CHAIN_BLOCKS, fx_ids, false), CHAIN_BLOCKS);
+    name_chunk(name, 0);
+    tierce_chain_destroy(chain);
+    chain = before;
+}
+
+/* A client that asks for more than its socket takes, and reads nothing. Returns the socket. */
+static int ask_and_do_not_read(uint16_t port, const char *name, uint64_t bytes)
+{
+    enum { REQUESTS = 2000 };
+    uint8_t frame[RAW_HEAD + TIERCE__TRANSFER_NAME_MAX], hello[64];
+    char why[256];
+    int fd = -1;
+    ck_assert_msg(tierce__stream_connect(&fd, "127.0.0.1", port, tierce__deadline_in_ms(LIMIT_MS),
+                                         why, sizeof(why)) == 0,
+                  "%s", why);
+    raw_send(fd, hello, raw_hello(hello, "chunks", "first"));
+    ck_assert_int_eq(raw_welcome(fd).status, 0);
+    struct iovec piece = {frame, raw_request(frame,
+                                             (struct tierce__transfer_request){
+                                                 .op = TIERCE__TRANSFER_OP_READ, .length = bytes},
+                                             name)};
+    int rc = 0;
+    for (int i = 0; i < REQUESTS && rc == 0; i++)
+        rc = tierce__stream_send(fd, &piece, 1, tierce__deadline_in_ms(500));
+    return fd;
+}
+
+/* While reads from disk lack memory, a client that holds chunks and takes nothing has a second. */
+START_TEST(a_client_that_reads_nothing_is_in_the_way)
+{
+    struct tierce__peer_keeper_stats kept;
+    struct tierce__transfer_stats sent;
+    struct tierce__transfer_link *link;
+    char address[TIERCE__PEER_ADDRESS_BYTES], name[TIERCE__KEY_TEXT_BYTES],
+        other[TIERCE__KEY_TEXT_BYTES], why[256];
+    uint8_t byte;
+    open_keeper(&no_bounds);
+    store_large(name);
+    forget_memory();
+    name_in_memory(other);
+    const struct tierce_plugin_name text = {.text = name, .bytes = strlen(name)};
+    const struct tierce__peer_server_opts opts = {
+        .size = sizeof(opts),
+        .host = "127.0.0.1",
+        .request_ms = 10 * LIMIT_MS,
+        .keeper = {.size = sizeof(no_bounds), .buffer_bytes = 1u << 20}};
+    ck_assert_msg(tierce__peer_server_start(&server, fx.engine, &opts, why) == 0, "%s", why);
+    ck_assert_int_eq(tierce__peer_server_set_secret(server, "first"), 0);
+    tierce__peer_server_address(server, address);
+    uint16_t port = (uint16_t)strtoul(strchr(address, ':') + 1, NULL, 10);
+    int fd = ask_and_do_not_read(port, other, fx.inner->full.extent.object_bytes);
+    kept.leases_now = 1;
+    ck_assert_int_eq(tierce__transfer_link_create(&link, "127.0.0.1", port, "chunks", NULL), 0);
+    uint64_t until_ns = tierce__deadline_in_ms(LIMIT_MS);
+    while (kept.leases_now > 0) {
+        ck_assert_msg(tierce__now_ns() < until_ns, "it is never in the way");
+        ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, &byte, 0, 1, until_ns),
+                         TIERCE_E_LIMIT);
+        tierce__peer_server_stats(server, &sent, &kept);
+    }
+    WAIT_FOR((tierce__peer_server_stats(server, &sent, &kept), sent.connections == 1));
+    tierce__transfer_link_destroy(link);
+    close(fd);
+    tierce__peer_server_stop(server, tierce__deadline_in_ms(LIMIT_MS));
+    close_keeper();
+}
+END_TEST
+
 /* A connection whose token is no longer accepted is opened anew with the present one. */
 START_TEST(an_open_connection_gets_the_new_secret)
 {
@@ -636,6 +751,7 @@ int main(void)
     tcase_add_test(admission, reads_from_disk_are_bounded_by_their_memory);
     tcase_add_test(serving, a_range_of_a_client_reads_its_own_pages);
     tcase_add_test(serving, only_those_with_a_secret_read);
+    tcase_add_test(serving, a_client_that_reads_nothing_is_in_the_way);
     tcase_add_test(serving, an_open_connection_gets_the_new_secret);
     suite_add_tcase(suite, finding);
     suite_add_tcase(suite, admission);

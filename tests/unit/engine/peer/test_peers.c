@@ -93,6 +93,14 @@ START_TEST(the_other_holders_of_a_wrong_chunk_are_asked)
     tierce__peer_server_address(tierce__peers_server(fx[0].engine->peers), address);
     WAIT_FOR(recorded("peer_damaged") > 0);
     ck_assert_msg(recorded_with("peer_damaged", address) == 1, "%s", recorded_text());
+    WAIT_FOR(read_by(2).results[TIERCE__PEER_DAMAGED] == 1);
+    ck_assert_uint_eq(read_by(2).paused_now, 0);
+    /* A chunk whose reads are forgotten. */
+    struct tierce__key unread = fx[2].inner->key;
+    memset(unread.hash, 7, sizeof(unread.hash));
+    tierce__storage_quarantine(fx[2].engine, PEERS_LEVEL, &unread, TIERCE_E_CHECKSUM);
+    WAIT_FOR(recorded_with("peer_damaged", "all peers are rejected") == 1);
+    ck_assert_uint_eq(read_by(2).results[TIERCE__PEER_DAMAGED], 2);
     silence_log();
     open_engine(1);
     store(1, 1);
@@ -287,6 +295,9 @@ START_TEST(a_wrong_chunk_is_remembered_for_each_peer)
     tierce__peers_table_served(table, key, a);
     tierce__peers_table_put(table, key, both, 2); /* another lookup meanwhile */
     ck_assert_uint_eq(tierce__peers_table_reject_served(table, key, peers), 1);
+    struct tierce__peers_table_stats stats;
+    tierce__peers_table_stats(table, &stats);
+    ck_assert_uint_eq(stats.results[TIERCE__PEER_DAMAGED], 1);
     ck_assert(peers[0].slot == a.slot && peers[0].generation == a.generation);
     ck_assert(tierce__peers_table_is_rejected(table, key, a));
     ck_assert(!tierce__peers_table_is_rejected(table, key, b));
