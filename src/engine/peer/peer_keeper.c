@@ -20,6 +20,7 @@ enum {
     BUFFER_SHARE = 16,
     SHORT_MS = 1000, /* for so long after a buffer was missing, slow readers are not waited for */
     PERCENT = 25,    /* of the disk's speed, for other engines: peers.disk_rate 0 */
+    LOOKUP_MS = 1000,
     BURST_PER_S = 4, /* at most a quarter of a second's bytes at once, and one chunk */
 };
 #define BUFFER_MIN (64ull << 20)
@@ -270,11 +271,13 @@ static int parse(struct tierce__peer_keeper *k, struct tierce__key *key,
 }
 
 /* The fastest of the slower tiers of this host that has the chunk. Errors: TIERCE_E_MISS; those of
- * a tier, if none of them has it. */
-static int find_disk(struct tierce__peer_keeper *k, const struct tierce__key *key,
-                     uint64_t deadline_ns, size_t *level, uint64_t *bytes)
+ * a tier, if none of them has it. The deadline is not the reader's, which would count against the
+ * tier; no device is awaited. */
+static int find_disk(struct tierce__peer_keeper *k, const struct tierce__key *key, size_t *level,
+                     uint64_t *bytes)
 {
     int rc = TIERCE_E_MISS;
+    uint64_t deadline_ns = tierce__deadline_in_ms(LOOKUP_MS);
     for (size_t i = 1; i < k->engine->level_count; i++) {
         if (k->engine->levels[i].health.shared)
             continue;
@@ -305,7 +308,7 @@ static void find(struct tierce__keeper *keeper, struct tierce__keeper_call *call
     if (rc == 0)
         buf = tierce__storage_lease(k->engine, &key);
     if (rc == 0 && buf == NULL)
-        rc = find_disk(k, &key, call->deadline_ns, &level, &bytes);
+        rc = find_disk(k, &key, &level, &bytes);
     if (rc == 0 && buf == NULL)
         read_disk(k, call, &key, level, bytes);
     else
@@ -326,7 +329,6 @@ static void release(struct tierce__keeper *keeper, struct tierce__keeper_lease *
 static int measure(struct tierce__keeper *keeper, const struct tierce_plugin_name *space,
                    const struct tierce_plugin_name *name, uint64_t *bytes)
 {
-    enum { LOOKUP_MS = 1000 };
     struct tierce__peer_keeper *k = keeper_of(keeper);
     struct tierce__buf *buf = NULL;
     struct tierce__key key;
@@ -337,7 +339,7 @@ static int measure(struct tierce__keeper *keeper, const struct tierce_plugin_nam
     if (buf != NULL)
         *bytes = buf->bytes;
     else if (rc == 0)
-        rc = find_disk(k, &key, tierce__deadline_in_ms(LOOKUP_MS), &level, bytes);
+        rc = find_disk(k, &key, &level, bytes);
     tierce__buf_release(buf);
     return rc == 0 || rc == TIERCE_E_ARGUMENT ? rc : TIERCE_E_MISS;
 }
