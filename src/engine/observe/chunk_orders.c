@@ -316,9 +316,10 @@ bool tierce__chunk_orders_normal(const struct tierce_engine *engine,
 {
     bool is_normal = tierce__engine_mode(engine) == TIERCE_MODE_NORMAL;
     if (!is_normal)
-        tierce__chunk_say(
-            out, "the engine is in mode %s; moves require mode normal: tierce ctl PID mode normal",
-            tierce_mode_name(tierce__engine_mode(engine)));
+        tierce__chunk_say(out,
+                          "the engine is in mode %s; this command requires mode normal: tierce ctl "
+                          "PID mode normal",
+                          tierce_mode_name(tierce__engine_mode(engine)));
     return is_normal;
 }
 

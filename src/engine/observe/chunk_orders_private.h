@@ -16,6 +16,9 @@ tierce__chunk_say(struct tierce__chunk_order_outcome *out, const char *format, .
 bool tierce__chunk_orders_normal(const struct tierce_engine *engine,
                                  struct tierce__chunk_order_outcome *out);
 
+/* The least time between the writes of two chunks, or of one that was refused, in a recode. */
+uint64_t tierce__chunk_recode_ns(uint64_t object_bytes);
+
 /* Calls fn for each chunk of a tier, without a lock of it, until fn returns an error. Returns that
  * error, -ENOMEM or TIERCE_E_CANCELLED. */
 typedef int tierce__chunk_walk_fn(void *arg, const struct tierce__storage_chunk *chunk);

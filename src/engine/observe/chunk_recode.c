@@ -22,6 +22,7 @@
 #define BUSY_MS     3000u /* for a chunk that is read, or not durable yet */
 #define IS_IN_FORM  1     /* beside error codes */
 #define STAYS_RAW   2
+#define NO_ELEMENT  3 /* it stays raw, and was not read */
 #define PER_S_TO_NS 1000000000.0
 
 struct recode {
@@ -55,24 +56,34 @@ static int wait_until(const struct recode *r, uint64_t until_ns)
     }
 }
 
+uint64_t tierce__chunk_recode_ns(uint64_t object_bytes)
+{
+    return (uint64_t)((double)object_bytes / RAW_BYTES_S * PER_S_TO_NS);
+}
+
 /* ---- one chunk ------------------------------------------------------------------------------- */
 
-/* Writes the chunk in its new form, and tries again for a while if it is in use. */
+/* Writes the chunk in its new form, and tries again for a while if it is in use: slowly, because a
+ * chunk that is read is refused only when it has been written. */
 static int put(struct recode *r, const struct tierce__storage_chunk *chunk, struct tierce__buf *buf,
                uint64_t coded_bytes)
 {
     uint64_t until_ns = tierce__deadline_in_ms(BUSY_MS);
+    uint64_t pause_ns = tierce__chunk_recode_ns(chunk->object_bytes);
+    if (pause_ns < PAUSE_MS * TIERCE__MS_NS)
+        pause_ns = PAUSE_MS * TIERCE__MS_NS;
     for (;;) {
         int rc = tierce__storage_recode(r->orders->engine, r->level, chunk, buf, coded_bytes);
         if (rc != TIERCE_E_REFUSED || tierce__now_ns() >= until_ns)
             return rc;
-        int ends = wait_until(r, tierce__now_ns() + PAUSE_MS * TIERCE__MS_NS);
-        if (ends != 0)
-            return ends;
+        int ends = wait_until(r, tierce__now_ns() + pause_ns);
+        if (ends != 0) /* without time left it was in use */
+            return ends == TIERCE_E_DEADLINE ? TIERCE_E_REFUSED : ends;
     }
 }
 
-/* 0: it has the new form. IS_IN_FORM, STAYS_RAW (counted), TIERCE_E_MISS, those of a write. */
+/* 0: it has the new form. IS_IN_FORM, NO_ELEMENT, STAYS_RAW (counted), TIERCE_E_MISS, those of a
+ * write. */
 static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *chunk)
 {
     struct tierce_engine *engine = r->orders->engine;
@@ -83,6 +94,8 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
     int rc = tierce__coded_tier_form(tier, &chunk->key, &coded_bytes);
     if (rc != 0 || (coded_bytes > 0) == (r->codec != NULL))
         return rc != 0 ? rc : IS_IN_FORM;
+    if (r->codec != NULL && !tierce__coded_tier_has_element(tier, chunk->key.ns))
+        return NO_ELEMENT;
     uint64_t before = coded_bytes > 0 ? coded_bytes : chunk->object_bytes;
     struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, &rc);
     if (raw == NULL)
@@ -123,11 +136,12 @@ static int recode_next(void *arg, const struct tierce__storage_chunk *chunk)
         rc = TIERCE_E_MISS; /* it was deleted meanwhile */
     r->done += rc == 0;
     r->in_form += rc == IS_IN_FORM;
+    r->raw[TIERCE__CODED_RAW_ELEMENT] += rc == NO_ELEMENT;
     r->gone += rc == TIERCE_E_MISS;
     r->busy += rc == TIERCE_E_REFUSED;
     r->full += rc == TIERCE_E_FULL;
-    if (rc != IS_IN_FORM && rc != TIERCE_E_MISS)
-        r->next_ns = begun_ns + (uint64_t)((double)chunk->object_bytes / RAW_BYTES_S * PER_S_TO_NS);
+    if (rc != IS_IN_FORM && rc != NO_ELEMENT && rc != TIERCE_E_MISS)
+        r->next_ns = begun_ns + tierce__chunk_recode_ns(chunk->object_bytes);
     if (rc == TIERCE_E_CANCELLED)
         return rc;
     if (rc < 0 && rc != TIERCE_E_MISS && rc != TIERCE_E_REFUSED && rc != TIERCE_E_FULL) {

@@ -17,6 +17,8 @@
 /* A manager gives a worker at most 16 commands before their results. */
 enum { COMMANDS = 16, KEYS_MAX = 1024 };
 
+#define RESULT_MS 2000u /* at most, for a result to reach the manager */
+
 enum state { EMPTY, WAITING, RUNNING, ENDED };
 
 /* The names of a move to another engine, and of their messages in a result. */
@@ -314,6 +316,14 @@ static bool read_names(struct names *names, const Meta__WorkerCommand *command)
     return true;
 }
 
+/* A command ends before the manager stops waiting for its result, so that its operator reads how
+ * much of it was done. */
+static uint64_t end_in_ms(uint32_t timeout_ms)
+{
+    uint32_t margin_ms = timeout_ms / 10;
+    return tierce__deadline_in_ms(timeout_ms - (margin_ms < RESULT_MS ? margin_ms : RESULT_MS));
+}
+
 /* False: no memory. */
 static bool read_command(struct slot *slot, const Meta__WorkerCommand *command)
 {
@@ -329,7 +339,7 @@ static bool read_command(struct slot *slot, const Meta__WorkerCommand *command)
     slot->move = (struct tierce__chunk_move){.from = (size_t)command->from_tier,
                                              .to = (size_t)command->to_tier,
                                              .keeps = command->keeps,
-                                             .deadline_ns = tierce__deadline_in_ms(ms)};
+                                             .deadline_ns = end_in_ms(ms)};
     for (size_t i = 0; i < command->n_tiers; i++)
         slot->tiers |= 1u << command->tiers[i];
     slot->pin_ms = command->pin_ms > 0 ? (uint64_t)command->pin_ms : 0;

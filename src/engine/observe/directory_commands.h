@@ -19,6 +19,9 @@
  * carried out once. A result is repeated until a report with it was answered. Commands and results
  * of an earlier session are dropped: the manager has told their operator.
  *
+ * A command with a deadline ends before the time at which the manager gives up its result: a tenth
+ * of its time before, at most 2 s.
+ *
  * Thread: one, the reporter's. No call waits for a command, except stop: for the present chunk of a
  * command, or for a clear.
  */

@@ -259,6 +259,13 @@ static void encode(struct tierce__coded_put *p)
     p->coded_bytes = length;
 }
 
+bool tierce__coded_tier_has_element(struct tierce__tier *tier, uint32_t ns)
+{
+    struct tierce__coded_tier *t = (struct tierce__coded_tier *)tier;
+    TIERCE_CHECK_MAGIC(t, TIERCE__CODED_MAGIC);
+    return tierce__coded_element_of(&t->elements, ns) != TIERCE__ELEMENT_RAW;
+}
+
 uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf **coded,
                                    const struct tierce__coded_source *source,
                                    enum tierce__coded_raw *why)

@@ -73,6 +73,10 @@ uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf
                                    const struct tierce__coded_source *source,
                                    enum tierce__coded_raw *why);
 
+/* Whether the namespace names an element type that the codec knows: without one, its chunks stay
+ * raw. Thread: any. */
+bool tierce__coded_tier_has_element(struct tierce__tier *tier, uint32_t ns);
+
 /* *coded_bytes: the length of the chunk's object as it is stored, or 0 if it is raw. Errors:
  * TIERCE_E_MISS, TIERCE_E_CLOSED, those of a lookup. Thread: any. */
 TIERCE_MUSTUSE int tierce__coded_tier_form(struct tierce__tier *tier, const struct tierce__key *key,

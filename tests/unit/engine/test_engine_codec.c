@@ -5,7 +5,8 @@
 #define FX_KV_DTYPE     "bfloat16"
 #include "base/alloc.h"
 #include "check_main.h"
-#include "engine/observe/chunk_orders.h"
+#include "engine/observe/chunk_orders_private.h"
+#include "engine/observe/directory_commands.h"
 #include "engine/observe/engine_metrics.h"
 #include "engine_fixture.h"
 #include "silent_log.h"
@@ -135,6 +136,83 @@ START_TEST(chunks_are_compressed_by_order)
 }
 END_TEST
 
+static _Atomic uint64_t ended_ns;
+
+static void on_end(void *arg)
+{
+    (void)arg;
+    atomic_store(&ended_ns, tierce__now_ns());
+}
+
+static uint64_t on_disk(void)
+{
+    struct tierce__tier *disk = fx.engine->levels[1].tier;
+    struct tierce__tier_stats stats;
+    disk->ops->stats(disk, &stats);
+    return stats.chunks;
+}
+
+/* Gives a command to compress all chunks, and checks the message of its result. Returns whether
+ * that came before the manager would have given it up. */
+static bool compress_for(struct tierce__directory_commands *commands, int64_t number,
+                         int64_t timeout_ms, const char *message)
+{
+    Meta__WorkerCommand command = META__WORKER_COMMAND__INIT, *list[] = {&command};
+    Meta__ReportChunksResponse reply = META__REPORT_CHUNKS_RESPONSE__INIT;
+    Meta__ReportChunksRequest request = META__REPORT_CHUNKS_REQUEST__INIT;
+    command.command = number;
+    command.session = 1;
+    command.action = META__WORKER_ACTION__WA_COMPRESS;
+    command.timeout_ms = timeout_ms;
+    reply.commands = list;
+    reply.n_commands = 1;
+    atomic_store(&ended_ns, 0);
+    uint64_t deadline_ns = tierce__deadline_in_ms((uint32_t)timeout_ms);
+    tierce__directory_commands_take(commands, &reply);
+    WAIT_FOR(atomic_load(&ended_ns) != 0);
+    tierce__directory_commands_put(commands, &request);
+    ck_assert_uint_eq(request.n_results, 1);
+    ck_assert_msg(strstr(request.results[0]->message, message) != NULL, "%s",
+                  request.results[0]->message);
+    tierce__directory_commands_sent(commands);
+    return atomic_load(&ended_ns) < deadline_ns;
+}
+
+/* All chunks are in use, because none is durable yet: the command has no time for the last one. On
+ * a busy machine the first results come late. */
+START_TEST(the_result_of_a_long_command_comes_in_time)
+{
+    enum { CHUNKS = 8, BLOCKS = CHUNKS * 16 };
+    static const char *const sets[] = {"disk.codec", "none", "disk.flush_interval", "1h", NULL};
+    struct tierce__directory_commands *commands;
+    int64_t number = 1, timeout_ms = 1000;
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, ids, false), BLOCKS);
+    WAIT_FOR(on_disk() == CHUNKS);
+    const struct tierce__directory_commands_opts opts = {
+        .size = sizeof(opts), .engine = fx.engine, .ended = on_end};
+    ck_assert_int_eq(tierce__directory_commands_create(&commands, &opts), 0);
+    tierce__directory_commands_join(commands, 1);
+    for (; !compress_for(commands, number++, timeout_ms,
+                         "they were in use (repeat the command); timed out with chunks left");
+         timeout_ms *= 2)
+        ck_assert_int_lt(timeout_ms, 8000);
+    tierce__directory_commands_stop(commands);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+/* Also between two writes of a chunk that is read. */
+START_TEST(the_speed_has_a_bound)
+{
+    ck_assert_uint_eq(tierce__chunk_recode_ns(0), 0);
+    ck_assert_uint_eq(tierce__chunk_recode_ns(256 << 20), 1000 * TIERCE__MS_NS);
+}
+END_TEST
+
 /* Inverts all bytes of the data file that are no page of zeroes. */
 static void damage(void)
 {
@@ -260,5 +338,6 @@ END_TEST
 
 CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
            .tests = {chunks_come_back_whatever_the_codec_is_now, chunks_are_compressed_by_order,
+                     the_result_of_a_long_command_comes_in_time, the_speed_has_a_bound,
                      a_damaged_chunk_is_a_miss_and_leaves, a_remote_store_has_coded_and_raw_chunks,
                      a_codec_that_is_not_possible_is_an_error})

@@ -492,6 +492,14 @@ static size_t in_tiers(size_t count, uint8_t tiers)
     return same;
 }
 
+static uint64_t read_from_disk(const struct tierce_engine *engine)
+{
+    struct tierce__tier *disk = engine->levels[1].tier;
+    struct tierce__tier_stats stats;
+    disk->ops->stats(disk, &stats);
+    return stats.get_bytes;
+}
+
 /* An operator's commands reach the engine, change its tiers, and have a result. */
 START_TEST(commands_are_carried_out)
 {
@@ -531,8 +539,10 @@ START_TEST(commands_are_carried_out)
     ck_assert_int_eq(tierce_engine_set_mode(engine, TIERCE_MODE_FREEZE), 0);
     assert_command(move_between(1, 0, false), 0, 1, 0, "!the engine is in mode freeze");
     ck_assert_int_eq(tierce_engine_set_mode(engine, TIERCE_MODE_NORMAL), 0);
+    uint64_t read_before = read_from_disk(engine);
     assert_command(of_action(META__WORKER_ACTION__WA_COMPRESS), 0, 0, 0,
                    "stay uncompressed: their namespace names no element type that the codec knows");
+    ck_assert_uint_eq(read_from_disk(engine), read_before);
     assert_command(of_action(META__WORKER_ACTION__WA_DECOMPRESS), 0, 0, 0,
                    "were uncompressed already");
     read_contents();
