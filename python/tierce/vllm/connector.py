@@ -35,7 +35,7 @@ from .device import memory_of
 from .groups.group_scheduler import GroupSchedulerHalf
 from .groups.group_table import GroupTable, table_of
 from .groups.group_worker import GroupWorkerHalf
-from .heads import KVHeads
+from .heads import heads_or_why
 from .identity import ConfigError, Unsupported, require_known
 from .kv_events import TierceKVEvents, open_events
 from .link import LinkError, LinkServer, RemoteWorker
@@ -263,10 +263,7 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         self.half.memory = memory_of(kv_caches, self._vllm_config, config)
         if self.table is not None:
             return self.half.measure_groups(kv_caches, config.num_blocks, self.backend_name)
-        try:
-            self.half.kv_heads = KVHeads.of(self._vllm_config, config.kv_cache_groups[0].kv_cache_spec)
-        except Unsupported as reason:
-            self.half.kv_heads = str(reason)
+        self.half.kv_heads = heads_or_why(self._vllm_config, config.kv_cache_groups[0].kv_cache_spec)
         names = set(config.kv_cache_groups[0].layer_names)
         layers = {n: t for n, t in kv_caches.items() if n in names}
         return self.half.measure(layers, config.num_blocks, self.backend_name(layers),

@@ -203,9 +203,15 @@ class Pulls:
         self.warned: set[str] = set()
         self.counters: dict[str, float] = {}  # see stats.py
 
-    def begin(self, view, chain, from_block: int, to_block: int, session: int, offer: dict, other=()) -> None:
+    def begin(self, view, chain, from_block: int, to_block: int, session: int, offer: dict, find_other=tuple) -> None:
+        """find_other: gives the `other` of read_chunks, or raises Unsupported."""
         if offer["host"] not in self.handover.allow:
             self.refuse(view, session, offer, "handover.allow does not name this host")
+            return
+        try:
+            other = find_other()
+        except Unsupported as reason:
+            self.refuse(view, session, offer, str(reason))
             return
         pull = Pull(view, self.handover.timeout_s)
         with self.lock:
@@ -302,7 +308,7 @@ class HandsOver:
         self.handover = handover
         self.pulls = Pulls(handover)
         self.serves, self.serves_tls = "", False  # see Facts
-        self.others: dict[tuple[int, int], tuple] = {}  # ranks of prefillers -> see other_view
+        self.others: dict[tuple[int, int], tuple] = {}  # ranks of prefillers -> see other_view; the least recently used first
         self.opening: ThreadPoolExecutor | None = None  # opens offers whose stores end behind their step
 
     def may_push(self) -> bool:
@@ -363,32 +369,46 @@ class HandsOver:
         """Begins to read an offer into memory; lookups of the session raise Later until it has ended."""
         try:
             with self.using_chain(session, part) as (view, chain):
-                theirs, ours = read_ranks(what.get("ranks")), (self.ranks.tp_size, self.ranks.pp_size)
-                try:
-                    other = () if theirs == ours else self.other_view(theirs)
-                except Unsupported as reason:
-                    self.pulls.refuse(view, session, what, ranks_differ(theirs, ours, reason))
-                else:
-                    self.pulls.begin(view, chain, from_block, to_block, session, what, other)
+                self.pulls.begin(view, chain, from_block, to_block, session, what,
+                                 lambda: self.other_of(view, read_ranks(what.get("ranks"))))
         except Exception as error:
             log.warning("the offer of a prefiller could not be read: %r", error)
 
-    def other_view(self, theirs: tuple[int, int]) -> tuple:
-        """A view of the namespace of a prefiller with these ranks, and how its chunks become those of this engine. Raises
+    def other_of(self, view, theirs: tuple[int, int]) -> tuple:
+        """See other_view; () for a prefiller with the ranks of this engine."""
+        ours = self.ranks.tp_size, self.ranks.pp_size
+        try:
+            return () if theirs == ours else self.other_view(view, theirs)
+        except Unsupported as reason:
+            raise Unsupported(ranks_differ(theirs, ours, reason)) from None
+
+    def other_view(self, view, theirs: tuple[int, int]) -> tuple:
+        """A view of the namespace of a prefiller with these ranks, and how its chunks become those of `view`. Raises
         Unsupported."""
         if isinstance(self.kv_heads, str):
             raise Unsupported(self.kv_heads)
         with self.lock:
             known = self.others.get(theirs)
-        if known is None and len(self.others) >= OTHERS_MAX:
-            raise Unsupported(f"this engine has already read offers of {OTHERS_MAX} other sizes; restart this engine, or use fewer sizes")
         if known is None:
-            tp_size = self.ranks.tp_size
-            stages = [len(m.cell_bytes) for m in self.measures[::tp_size]]
-            layout = Other.of(self.measures[self.ranks.index], self.ranks, stages, self.kv_heads, theirs)
-            namespace = layout.namespace(self.namespace, self.engine_version)
-            count = namespace["layer_count"]
-            known = self.engine.view(namespace, (0, 1, 0, 1), (0, count, 0, 1)), layout.heads
-            with self.lock:
-                self.others[theirs] = known
+            known = self.open_other(theirs)
+        with self.lock:
+            if view is not self.view:  # `known` may be of the weights after the reset, or of those before
+                raise Unsupported("the weights of this engine were reset meanwhile")
+            self.others.pop(theirs, None)
+            self.others[theirs] = known  # the last one in the order of use
+            oldest = next(iter(self.others)) if len(self.others) > OTHERS_MAX else None
+            evicted = self.others.pop(oldest, None)
+        del evicted  # not under the lock; a read keeps the view that it uses
         return known
+
+    def open_other(self, theirs: tuple[int, int]) -> tuple:
+        from tierce import _core
+
+        stages = [len(m.cell_bytes) for m in self.measures[::self.ranks.tp_size]]
+        layout = Other.of(self.measures[self.ranks.index], self.ranks, stages, self.kv_heads, theirs)
+        namespace = layout.namespace(self.namespace, self.engine_version)
+        count = namespace["layer_count"]
+        try:
+            return self.engine.view(namespace, (0, 1, 0, 1), (0, count, 0, 1)), layout.heads
+        except _core.Error as error:
+            raise Unsupported(f"a view of the prefiller's chunks cannot be opened: {error}") from None

@@ -18,6 +18,7 @@ from .ranks import Ranks
 
 HEAD_AXIS = -3
 OTHERS_MAX = 8  # layouts of prefillers that an engine remembers: requests name them
+LAYERS_MAX = 4096  # of a namespace: LAYERS_MAX of src/core/key/namespace.c
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class KVHeads:
             raise Unsupported("this engine's KV heads are packed")
         shards = getattr(spec, "max_tp_shards", None)
         total = 1 if shards == 1 else vllm_config.model_config.get_total_num_kv_heads()
+        if total < 1:
+            raise Unsupported("vLLM does not know how many KV heads its model has")
         return cls(total, shards)
 
     def each(self, tp_size: int) -> int:
@@ -52,6 +55,16 @@ class KVHeads:
     def replicas(self, tp_size: int) -> int:
         """Ranks that vLLM declares to hold the same KV."""
         return gcd(tp_size, max(1, tp_size // self.shards)) if self.shards else 1
+
+
+def heads_or_why(vllm_config, spec) -> KVHeads | str:
+    """Or why they are not known. Only offers of engines with other ranks need them: no error here switches Tierce off."""
+    try:
+        return KVHeads.of(vllm_config, spec)
+    except Unsupported as reason:
+        return str(reason)
+    except Exception as error:
+        return f"the KV heads of its model are not known: {error!r}"
 
 
 def memory_order(shape, strides) -> list[int]:
@@ -92,13 +105,16 @@ class Other:
         other[axis] = heads.each(tp_size)
         pieces = prod(shape[outer] for outer in order[:order.index(axis)])
         copies = heads.replicas(tp_size)
+        count = sum(stages) * tp_size // copies
+        if count > LAYERS_MAX:
+            raise Unsupported(f"a chunk has at most {LAYERS_MAX} layers, those of all ranks together")
         measures = replace(mine, block_shape=tuple(other), block_strides=dense_strides(other, order), replicas=copies,
                            cell_bytes=[mine.cell_bytes[0] // shape[axis] * other[axis]] * len(mine.cell_bytes))
         cells = "+".join(map(str, stages))
         text = (f"heads={heads.total} pieces={pieces} from={tp_size // copies}x{cells} "
                 f"to={ours.tp_size // mine.replicas}x{cells}")
         return cls(measures, Ranks(tp_size=tp_size, pp_size=pp_size),
-                   [measures.cell_bytes[0]] * (sum(stages) * tp_size // copies), text)
+                   [measures.cell_bytes[0]] * count, text)
 
     def namespace(self, ours: dict, engine_version: str) -> dict:
         m = self.measures

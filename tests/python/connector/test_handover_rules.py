@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tierce import _core
 from tierce.vllm import handover, push
 from tierce.vllm.geometry import Measures
 from tierce.vllm.handover import Handover, Pulls
-from tierce.vllm.heads import KVHeads
+from tierce.vllm.heads import OTHERS_MAX, KVHeads
 from tierce.vllm.identity import ConfigError
 from tierce.vllm.link import LinkError, pack_handover, unpack_handover
 from tierce.vllm.ranks import Ranks
@@ -309,30 +310,119 @@ def test_an_engine_of_other_ranks_is_not_read(caplog):
     half.close_handover()
 
 
-def test_an_engine_of_another_tensor_parallelism_is_read_as_such():
-    view, opened = View(), []
+class Opener:
+    """Stands for the library's engine: opens views of namespaces, or raises; `meanwhile` runs first."""
 
-    def open_view(namespace, shard, part):
-        opened.append((namespace, shard, part))
-        return "theirs"
+    def __init__(self, meanwhile=lambda: None):
+        self.opened, self.meanwhile = [], meanwhile
 
-    half = half_of(view=view, handover=Handover(allow=("10.0.0.5",)), kv_heads=KVHeads(8),
-                   engine=SimpleNamespace(view=open_view), engine_version="0.32.0",
-                   measures=[Measures([4096] * 3, "CPU_ATTN", (8, 16, 8), (128, 8, 1), "torch.float32")],
-                   namespace={"block_tokens": 16, "weights": "00"})
-    half.lock, half.pulls = threading.Lock(), Pulls(half.handover)
+    def view(self, namespace, shard, part):
+        self.opened.append((namespace, shard, part))
+        self.meanwhile()
+        return f"theirs {len(self.opened)}"
+
+
+def decoder_of(view, heads=8, **changes):
+    """A worker half of one rank that reads offers of prefillers with other tensor ranks."""
+    half = half_of(view=view, handover=Handover(allow=("10.0.0.5",)), kv_heads=KVHeads(heads), engine=Opener(),
+                   engine_version="0.32.0", namespace={"block_tokens": 16, "weights": "00"}, lock=threading.Lock(),
+                   measures=[Measures([512 * heads] * 3, "CPU_ATTN", (heads, 16, 8), (128, 8, 1), "torch.float32")], **changes)
+    half.pulls = Pulls(half.handover)
     view.go.set()
+    return half
+
+
+def pull_of(half, session, ranks, **changes):
+    half.pull(session, "part", 0, 4, {**OFFER, **changes, "ranks": ranks})
+    until(lambda: not half.pulls.is_under_way(session))
+
+
+def test_an_engine_of_another_tensor_parallelism_is_read_as_such():
+    view = View()
+    half = decoder_of(view)
     for session in (9, 10):  # the second one knows the view
-        half.pull(session, "part", 0, 4, {**OFFER, "ranks": [2, 1]})
-        until(lambda session=session: not half.pulls.is_under_way(session))
-    assert view.asked.count(("chain", 0, 4, "theirs", "heads=8 pieces=1 from=2x3 to=1x3")) == 2
-    ((namespace, shard, part),) = opened
+        pull_of(half, session, [2, 1])
+    assert view.asked.count(("chain", 0, 4, "theirs 1", "heads=8 pieces=1 from=2x3 to=1x3")) == 2
+    ((namespace, shard, part),) = half.engine.opened
     assert shard == (0, 1, 0, 1) and part == (0, 6, 0, 1)
     assert namespace["cell_bytes"] == [2048] * 6 and namespace["weights"] == "00"
     layout = json.loads(namespace["layout"])
     assert layout["block_shape"] == [4, 16, 8] and layout["ranks"]["tp"] == 2
-    half.pull(11, "part", 0, 4, {**OFFER, "ranks": [3, 1]})
+    pull_of(half, 11, [3, 1])
     assert view.noted[-1][-1].endswith("and this engine 1 and 1: 8 KV heads cannot be divided among 3 ranks")
+    half.close_handover()
+
+
+def test_a_view_of_the_weights_before_a_reset_is_not_kept():
+    """A slow node opens the prefiller's view while the weights change: chunks read under it would be wrong."""
+    view, later = View(), View()
+    half = decoder_of(view)
+    later.go.set()
+
+    def reset():
+        with half.lock:
+            half.view = later
+            half.others.clear()
+
+    half.engine = Opener(reset)
+    pull_of(half, 9, [2, 1])
+    assert half.others == {} and view.asked == later.asked == []
+    assert view.noted[-1][-1].endswith("the weights of this engine were reset meanwhile")
+    half.engine.meanwhile = lambda: None
+    pull_of(half, 10, [2, 1])
+    assert ("chain", 0, 4, "theirs 2", "heads=8 pieces=1 from=2x3 to=1x3") in later.asked
+    half.close_handover()
+
+
+def test_a_host_that_is_not_allowed_makes_no_work():
+    view = View()
+    half = decoder_of(view)
+    pull_of(half, 9, [2, 1], host="10.0.0.7")
+    assert half.engine.opened == [] and half.others == {}
+    assert view.noted == [(9, "10.0.0.7", 7000, "handover.allow does not name this host")]
+    half.close_handover()
+
+
+def test_sizes_that_requests_invent_keep_no_engine_out(caplog):
+    """The view that was not used for the longest time makes way."""
+    view = View()
+    half = decoder_of(view, heads=2)
+    pull_of(half, 1, [2, 1])
+    for session in range(2, 12):
+        pull_of(half, session, [2 * session, 1])
+        pull_of(half, 100 + session, [2, 1])
+    assert len(half.engine.opened) == 11 and len(half.others) == OTHERS_MAX
+    assert list(half.others)[-2:] == [(22, 1), (2, 1)] and half.others[2, 1][0] == "theirs 1"
+    assert view.noted[-1][3] == ""
+    half.close_handover()
+
+
+def test_more_layers_than_a_namespace_has(caplog):
+    """65,528 ranks of 3 layers: neither a list of them nor a view is made, and the request has a note."""
+    view = View()
+    half = decoder_of(view)
+    for session in (9, 10):
+        pull_of(half, session, [65528, 1])
+    pull_of(half, 11, [2048, 1])
+    assert half.engine.opened == [] and len(view.noted) == 3
+    assert view.noted[0][-1].endswith("a chunk has at most 4096 layers, those of all ranks together")
+    pull_of(half, 12, [1360, 1])  # 4,080
+    assert len(half.engine.opened) == 1
+    assert len([line for line in caplog.records if "65528" in line.getMessage()]) == 1
+    half.close_handover()
+
+
+def test_a_view_that_cannot_be_opened_is_noted():
+    view = View()
+    half = decoder_of(view)
+
+    def fails():
+        raise _core.Error("no node answers (node.socket)")
+
+    half.engine = Opener(fails)
+    pull_of(half, 9, [2, 1])
+    assert view.noted[-1][-1].endswith("a view of the prefiller's chunks cannot be opened: no node answers (node.socket)")
+    assert half.others == {}
     half.close_handover()
 
 

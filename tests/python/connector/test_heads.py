@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tierce.vllm.geometry import Geometry, Measures  # noqa: E402
-from tierce.vllm.heads import KVHeads, Other  # noqa: E402
+from tierce.vllm.heads import KVHeads, Other, heads_or_why  # noqa: E402
 from tierce.vllm.identity import Unsupported  # noqa: E402
 from tierce.vllm.ranks import Ranks  # noqa: E402
 
@@ -81,6 +81,11 @@ def test_models():
     for change, reason in (({"num_head_slots": 2}, "packed"), ({"num_kv_heads": None}, "no attention heads")):
         with pytest.raises(Unsupported, match=reason):
             KVHeads.of(config, SimpleNamespace(**{**vars(spec), **change}))
+    config.model_config.get_total_num_kv_heads = lambda: 0
+    assert heads_or_why(config, spec) == "vLLM does not know how many KV heads its model has"
+    del config.model_config.get_total_num_kv_heads  # of a vLLM without it: nothing is raised
+    assert "are not known: AttributeError" in heads_or_why(config, spec)
+    assert heads_or_why(config, SimpleNamespace(num_kv_heads=1, max_tp_shards=1)) == KVHeads(1, 1)
     config.cache_config.calculate_kv_scales = True
     with pytest.raises(Unsupported, match="scales"):
         KVHeads.of(config, spec)
