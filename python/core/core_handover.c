@@ -280,7 +280,7 @@ PyObject *tierce__core_handover_read(PyObject *self, PyObject *args)
     Py_END_ALLOW_THREADS
     s->busy = false;
     chain->readers--;
-    return rc < 0 ? tierce__core_raise(rc, NULL)
+    return rc < 0 ? tierce__core_raise(rc, out.why)
                   : Py_BuildValue("(KKs)", (unsigned long long)out.blocks,
                                   (unsigned long long)out.bytes, out.why);
 }

@@ -246,11 +246,21 @@ static int sync_folder_of(const char *path)
     return rc;
 }
 
-/* A link, unlike a rename, replaces nothing. */
+/* Of a file that must not replace another one. File systems lack one of both calls: NFS the rename,
+ * FAT the link. */
+static int take_free_name(const struct tierce__new_file *file)
+{
+    int rc = renameat2(AT_FDCWD, file->beside, AT_FDCWD, file->path, RENAME_NOREPLACE);
+    if (rc != 0 && (errno == EINVAL || errno == ENOSYS))
+        rc = link(file->beside, file->path);
+    return rc == 0 ? 0 : -errno;
+}
+
 static int take_name(const struct tierce__new_file *file)
 {
-    int rc = file->is_first ? link(file->beside, file->path) : rename(file->beside, file->path);
-    return rc == 0 ? 0 : -errno;
+    if (file->is_first)
+        return take_free_name(file);
+    return rename(file->beside, file->path) == 0 ? 0 : -errno;
 }
 
 int tierce__new_file_close(struct tierce__new_file *file, bool is_good)
@@ -274,6 +284,8 @@ int tierce__new_file_close(struct tierce__new_file *file, bool is_good)
             (void)unlink(file->beside);
         if (is_named)
             rc = sync_folder_of(file->path);
+        if (is_named && rc < 0 && file->is_first)
+            (void)unlink(file->path); /* or another try would find its name taken */
     }
     tierce__free(file->beside);
     tierce__free(file->path);

@@ -58,7 +58,8 @@ TIERCE_MUSTUSE int tierce__write_whole(int fd, const void *data, size_t bytes);
 
 /* Ends the file. If `is_good` and all was written, the new file is durable and replaces the old
  * one; otherwise it is removed. Accepts a zeroed one. Errors: negative errno (-EIO: a write failed
- * for an unknown reason). If the folder alone could not be synchronized, the new file stays. */
+ * for an unknown reason). If the folder alone could not be synchronized, the new file stays, unless
+ * it is one that must not replace another. */
 TIERCE_MUSTUSE int tierce__new_file_close(struct tierce__new_file *file, bool is_good);
 
 /* A folder and a name in it as one path, heap, tierce__free; NULL for no memory. Thread: any. */

@@ -639,7 +639,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
         invalid = self.taint.settle([r for r in self.requests if r.computed_to > r.computed_from])
         if self.stores is None:
             self.begin_stores()
-        self.pushes.computed([transfer.request.session for transfer in self.stores], computed_ns)
+        self.pushes.computed([r.session for r in self.requests if r.save is not None or r.states], computed_ns)
         for transfer in self.stores:
             valid = transfer.request.req_id not in invalid and self.view is self.step_view
             self.end_store(transfer, valid)

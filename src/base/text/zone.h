@@ -19,7 +19,7 @@
 
 /* [out] prefixes: for each part the hash of the zone up to its end, continued from `seed`, never 0;
  * 0 after the last part. So zones that share their first n parts have the same first n hashes.
- * Returns how many parts there are. Errors: TIERCE_E_ARGUMENT (it is no zone; all are 0). */
+ * Returns how many parts there are. Errors: TIERCE_E_ARGUMENT (it is not a zone; all are 0). */
 TIERCE_MUSTUSE int tierce__zone_parse(uint32_t prefixes[TIERCE__ZONE_PARTS_MAX], const char *zone,
                                       uint64_t seed);
 

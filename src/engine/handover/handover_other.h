@@ -20,15 +20,22 @@ struct tierce__other {
 };
 
 /* Whether chunks of `of` can become chunks of `view`. Errors, with `why`: TIERCE_E_ARGUMENT (no
- * heads), TIERCE_E_UNSUPPORTED. */
+ * heads, or a view of another engine), TIERCE_E_UNSUPPORTED. */
 TIERCE_MUSTUSE int tierce__other_init(struct tierce__other *out, const struct tierce_view *view,
                                       const struct tierce__handover_other *of,
                                       char why[TIERCE__HANDOVER_WHY_BYTES]);
 
-/* Writes chunk `index` of the chain as an object of `view`. [in] from: a verified chunk of
- * other->view; block_count: of both. */
+/* A chunk of other->view that was verified. Its bytes may change since then: a node's memory is
+ * shared with its clients. So its header is not read again. */
+struct tierce__other_chunk {
+    const uint8_t *object;
+    uint32_t block_count;
+    uint64_t created_s;
+};
+
+/* Writes chunk `index` of the chain as an object of `view`. */
 void tierce__other_convert(const struct tierce__other *other, const struct tierce_view *view,
                            const struct tierce_chain *chain, size_t index, uint8_t *to,
-                           const uint8_t *from, uint32_t block_count);
+                           const struct tierce__other_chunk *from);
 
 #endif

@@ -224,16 +224,15 @@ static bool hold(struct pull *p, size_t index, int *rc)
 }
 
 /* Whether the bytes are the chunk, with all its cells. */
-static int verify(const struct pull *p, const struct read *read)
+static int verify(const struct pull *p, const struct read *read, struct tierce__chunk_info *info)
 {
-    struct tierce__chunk_info info;
     const struct tierce__shape *shape = shape_of(p, read->index);
     int rc =
         tierce__view_check_header(p->theirs, shape, read->index, tierce_chain_hash(p->chain, 0),
                                   tierce_chain_root_hash(p->chain), read->buf->data);
     if (rc == 0)
-        rc = tierce__chunk_parse(&info, read->buf->data, shape->extent.object_bytes);
-    if (rc == 0 && tierce__chunk_verify_cells(read->buf->data, &info) != 0)
+        rc = tierce__chunk_parse(info, read->buf->data, shape->extent.object_bytes);
+    if (rc == 0 && tierce__chunk_verify_cells(read->buf->data, info) != 0)
         rc = TIERCE_E_CHECKSUM;
     return rc;
 }
@@ -248,10 +247,11 @@ static void log_wrong(const struct pull *p, const struct read *read, int rc)
 
 /* Replaces the verified chunk of a prefiller with a different tensor-parallel size by that of this
  * engine. */
-static void convert(struct pull *p, struct read *read, const struct tierce__storage_chunk *record)
+static void convert(struct pull *p, struct read *read, const struct tierce__storage_chunk *record,
+                    uint64_t created_s)
 {
-    tierce__other_convert(&p->other, p->view, p->chain, read->index, read->made->data,
-                          read->buf->data, record->block_count);
+    const struct tierce__other_chunk from = {read->buf->data, record->block_count, created_s};
+    tierce__other_convert(&p->other, p->view, p->chain, read->index, read->made->data, &from);
     tierce__buf_release(read->buf);
     read->buf = read->made;
     read->made = NULL;
@@ -261,9 +261,10 @@ static void convert(struct pull *p, struct read *read, const struct tierce__stor
 static int land(struct pull *p, struct read *read)
 {
     struct tierce__storage_chunk record;
+    struct tierce__chunk_info info;
     uint32_t blocks = shape_of(p, read->index)->geometry.block_count;
     const struct tierce__shape shape = tierce__shape_of(p->view, blocks);
-    int rc = verify(p, read);
+    int rc = verify(p, read, &info);
     if (rc < 0) {
         tierce__count(p->engine,
                       rc == TIERCE_E_CHECKSUM ? TIERCE__STAT_checksum_failures
@@ -276,7 +277,7 @@ static int land(struct pull *p, struct read *read)
     tierce__view_describe(&record, p->view, &p->keys, &shape, read->index,
                           tierce_chain_hash(p->chain, 0));
     if (read->made != NULL)
-        convert(p, read, &record);
+        convert(p, read, &record, info.created_s);
     rc = tierce__storage_publish(p->engine, &record, read->buf);
     if (rc < 0)
         return stop_at(p->out, rc, "memory has no room for the chunk");
@@ -437,7 +438,9 @@ int tierce__source_read(struct tierce__source *source, struct tierce_view *view,
     *out = (struct tierce__handover_pulled){0};
     if (view->engine != source->engine || source->from->session == 0 ||
         to_block > tierce_chain_blocks(chain))
-        return TIERCE_E_ARGUMENT;
+        return stop_at(out, TIERCE_E_ARGUMENT,
+                       "a read needs a session, a view of the source's engine, and a chain with "
+                       "all of its blocks");
     if (source->engine->level_count == 0) {
         const struct tierce__lent_blocks blocks = {chain, from_block, to_block};
         (void)note_loss(source, tierce__lent_read(view, &blocks, source->from, source->other, out));

@@ -111,7 +111,7 @@ static int take_address(struct tierce__peers *peers, const char *text,
                                        *end == '\0' && port <= UINT16_MAX);
     if (!is_port || bytes == 0 || bytes >= sizeof(peers->listens[0].host)) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
-                 "peers.listen: '%.60s' is no address; it must be HOST or HOST:PORT, with an "
+                 "peers.listen: '%.60s' is not an address; it must be HOST or HOST:PORT, with an "
                  "IPv6 address in brackets; several are separated by commas",
                  text);
         return TIERCE_E_CONFIG;
@@ -128,8 +128,7 @@ static int take_address(struct tierce__peers *peers, const char *text,
     return TIERCE_E_CONFIG;
 }
 
-static int take_zone(struct tierce__peers *peers, const char *zone,
-                     char why[TIERCE_CONFIG_ERROR_BYTES])
+static int check_zone(const char *zone, char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     uint32_t prefixes[TIERCE__ZONE_PARTS_MAX];
     if (tierce__zone_parse(prefixes, zone, 0) < 0) {
@@ -137,7 +136,6 @@ static int take_zone(struct tierce__peers *peers, const char *zone,
                  "peers.zone: '%.60s' is invalid; accepted are " TIERCE__ZONE_ACCEPTED, zone);
         return TIERCE_E_CONFIG;
     }
-    memcpy(peers->self.zone, zone, strlen(zone) + 1);
     return 0;
 }
 
@@ -167,9 +165,11 @@ int tierce__peers_create(struct tierce__peers **out, const struct tierce_config 
 {
     size_t count;
     const char *url = find_url(tierce__engine_text(config, TIERCE__ENGINE_REMOTE_URLS), &count);
+    const char *zone = tierce__engine_text(config, TIERCE__ENGINE_PEERS_ZONE);
     *out = NULL;
-    if (url == NULL)
-        return 0;
+    int rc = check_zone(zone, why);
+    if (rc < 0 || url == NULL)
+        return rc;
     if (count > 1) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
                  "remote.urls: only one URL may be peers://; several managers are separated by "
@@ -182,14 +182,13 @@ int tierce__peers_create(struct tierce__peers **out, const struct tierce_config 
     tierce__peers_self_init(&peers->self);
     peers->tls = tls;
     peers->self.tls = tierce__peer_tls_client(tls);
-    int rc = tierce__peers_table_create(&peers->self.table);
+    memcpy(peers->self.zone, zone, strlen(zone) + 1); /* check_zone has bounded it */
+    rc = tierce__peers_table_create(&peers->self.table);
     peers->url = managers_of(url);
     if (rc == 0 && peers->url == NULL)
         rc = -ENOMEM;
     if (rc == 0)
         rc = take_listen(peers, tierce__engine_text(config, TIERCE__ENGINE_PEERS_LISTEN), why);
-    if (rc == 0)
-        rc = take_zone(peers, tierce__engine_text(config, TIERCE__ENGINE_PEERS_ZONE), why);
     if (rc == 0)
         *out = peers;
     else

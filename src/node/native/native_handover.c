@@ -158,6 +158,17 @@ static int use_source(struct tierce__native_call *call, char *why)
     return rc == 0 ? out.status : rc;
 }
 
+/* Never TIERCE_E_ARGUMENT without a reason: from a call that reads as an engine with other ranks, a
+ * client concludes from that that the node does not know the call. */
+static int use_offer(struct tierce__native_call *call, char *why)
+{
+    int rc = use_source(call, why);
+    if (rc == TIERCE_E_ARGUMENT && why[0] == '\0')
+        snprintf(why, TIERCE__HANDOVER_WHY_BYTES,
+                 "the node rejects the call: its host, port, token or blocks are invalid");
+    return rc;
+}
+
 static int note(struct tierce__native_call *call)
 {
     const struct tierce__native_hand *ask = &call->ask.hand_over;
@@ -186,7 +197,7 @@ static int hand_over(struct tierce__native_call *call, char *why)
     case TIERCE__NATIVE_HAND_READ:
     case TIERCE__NATIVE_HAND_READ_OTHER:
     case TIERCE__NATIVE_HAND_END:
-        return use_source(call, why);
+        return use_offer(call, why);
     case TIERCE__NATIVE_HAND_NOTE:
         return note(call);
     default:

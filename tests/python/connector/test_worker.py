@@ -326,3 +326,14 @@ def test_durations_are_read_as_the_store_prints_them(text, ms):
     engine = core.Engine.open(None, {"memory.size": "1MiB", "disk.path": "", "timeout.lookup": text})
     assert milliseconds(engine.param("timeout.lookup")) == ms
     engine.close()
+
+
+def test_a_step_that_stores_only_states_has_computed_their_prompts(half):
+    """The time until the last chunk of a push has arrived counts from there."""
+    told = []
+    half.pushes = SimpleNamespace(computed=lambda sessions, ns: told.extend(sessions))
+    half.tell_speed, half.taint = lambda: None, SimpleNamespace(settle=lambda requests: ())
+    half.loads, half.stores = [], []
+    half.requests = [ReqMeta(str(session), session, None, b"", 0, 1, states=states) for session, states in ((7, ("state",)), (8, ()))]
+    half.end_step()
+    assert told == [7]

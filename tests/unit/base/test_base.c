@@ -302,6 +302,7 @@ END_TEST
 int __real_fsync(int fd);
 int __wrap_fsync(int fd);
 static int synced_files, synced_folders;
+static bool folders_fail;
 
 int __wrap_fsync(int fd)
 {
@@ -309,6 +310,10 @@ int __wrap_fsync(int fd)
     ck_assert_int_eq(fstat(fd, &st), 0);
     synced_files += S_ISREG(st.st_mode);
     synced_folders += S_ISDIR(st.st_mode);
+    if (folders_fail && S_ISDIR(st.st_mode)) {
+        errno = EIO;
+        return -1;
+    }
     return __real_fsync(fd);
 }
 
@@ -367,6 +372,25 @@ START_TEST(a_first_file_replaces_none)
     tierce__free(text);
     ck_assert_int_eq(unlink(path), 0);
     ck_assert_int_eq(rmdir(folder), 0); /* nothing is left beside it */
+    tierce__free(path);
+}
+END_TEST
+
+/* Its maker reports a failure, so it must be able to try again. */
+START_TEST(a_first_file_whose_name_is_not_durable)
+{
+    char folder[] = "/tmp/tierce-test-XXXXXX";
+    struct tierce__new_file file;
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    char *path = tierce__join_path(folder, "new");
+    folders_fail = true;
+    ck_assert_int_eq(tierce__new_file_open_first(&file, path), 0);
+    ck_assert_int_eq(tierce__new_file_close(&file, true), -EIO);
+    folders_fail = false;
+    ck_assert_int_eq(tierce__new_file_open_first(&file, path), 0);
+    ck_assert_int_eq(tierce__new_file_close(&file, true), 0);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(rmdir(folder), 0);
     tierce__free(path);
 }
 END_TEST
@@ -465,6 +489,7 @@ int main(void)
     tcase_add_test(t, a_message_that_is_left_out_returns);
     tcase_add_test(t, a_new_file_is_durable);
     tcase_add_test(t, a_first_file_replaces_none);
+    tcase_add_test(t, a_first_file_whose_name_is_not_durable);
     tcase_add_test(t, log_filters_formats_and_limits);
     tcase_add_test(t, the_lowest_level_is_set);
     tcase_add_test(t, lines_begin_with_the_time);

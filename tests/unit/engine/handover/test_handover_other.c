@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chunks of a prefiller with another number of tensor ranks: the decoder loads the bytes that its
- * own ranks would have computed, or nothing. */
+ * own ranks would have computed, or nothing. With TIERCE_TEST_NODE the decoder is a client of a
+ * node. */
 #include "base/alloc.h"
 #include "check_main.h"
-#include "engine/handover/handover.h"
+#include "engine/handover/handover_other.h"
 #include "engine/waterfall.h"
 #include "engine_fixture.h"
 #include "silent_log.h"
@@ -35,6 +36,7 @@ struct side {
 };
 
 static struct side prefiller, decoder;
+static struct fixture decoders;    /* its engine */
 static struct tierce_view *theirs; /* the prefiller's, of the decoder's engine */
 static struct tierce__handover *handover;
 static struct tierce__handover_pulled pulled;
@@ -61,12 +63,9 @@ static struct tierce_view *open_view(struct side *side, struct tierce_engine *en
     return view;
 }
 
-static void open_side(struct side *side, uint32_t ranks, const char *size)
+static void open_side(struct side *side, uint32_t ranks, struct tierce_engine *engine)
 {
-    const char *const sets[] = {"memory.size", size, NULL};
-    struct tierce_config *config = fx_config("", sets);
-    *side = (struct side){.ranks = ranks, .engine = fx_engine(config)};
-    tierce_config_destroy(config);
+    *side = (struct side){.ranks = ranks, .engine = engine};
     side->view = open_view(side, side->engine);
     ck_assert_int_eq(tierce_view_chain(&side->chain, side->view, NULL), 0);
     int32_t tokens[BLOCKS * FX_BLOCK_TOKENS];
@@ -121,9 +120,12 @@ static struct tierce_transfer_opts what_of(const struct side *side, uint64_t to)
 static void open_pair(uint32_t from, uint32_t to)
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
+    static const char *const other[] = {"memory.size", "5MiB", NULL}; /* or it would be shared */
+    struct tierce_config *config = fx_config("", NULL);
     silence_log();
-    open_side(&prefiller, from, "4MiB");
-    open_side(&decoder, to, "5MiB"); /* another size, or the memory would be shared */
+    open_side(&prefiller, from, fx_engine(config));
+    open_side(&decoder, to, fx_open_engine(&decoders, "", other));
+    tierce_config_destroy(config);
     theirs = open_view(&prefiller, decoder.engine);
     ck_assert_uint_eq(compare(&prefiller, BLOCKS, true), 0);
     struct tierce_transfer_opts what = what_of(&prefiller, BLOCKS);
@@ -137,19 +139,18 @@ static void close_side(struct side *side)
 {
     tierce_chain_destroy(side->chain);
     tierce_view_close(side->view);
-    tierce_engine_close(side->engine);
 }
 
 static void close_pair(void)
 {
-    struct tierce_engine_stats stats = {.size = sizeof(stats)};
     tierce_unpin(decoder.view, SESSION);
-    tierce_engine_stats(decoder.engine, &stats);
-    ck_assert_uint_eq(stats.sessions_now, 0);
+    ck_assert_uint_eq(fx_stats(&decoders).sessions_now, 0);
     tierce__handover_stop(handover);
     tierce_view_close(theirs);
     close_side(&prefiller);
     close_side(&decoder);
+    tierce_engine_close(prefiller.engine);
+    fx_close_engine(&decoders);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
@@ -288,13 +289,40 @@ START_TEST(a_layout_that_does_not_fit)
 {
     open_pair(2, 1);
     offer();
-    ck_assert_int_eq(pull("heads=4"), TIERCE_E_ARGUMENT);
+    int rc = pull("heads=4"); /* a node answers it as the outcome */
+    ck_assert_int_eq(rc < 0 ? rc : pulled.status, TIERCE_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(pulled.why, "not \"heads=4\""));
     ck_assert_int_eq(pull("heads=3 pieces=2 from=2x2 to=1x2"), 0);
     ck_assert_int_eq(pulled.status, TIERCE_E_UNSUPPORTED);
     ck_assert_str_eq(pulled.why, "the prefiller's chunks cannot be converted for this engine "
                                  "(heads=3 pieces=2 from=2x2 to=1x2); use the same "
                                  "--tensor-parallel-size on both engines");
     check_loaded(0);
+    close_pair();
+}
+END_TEST
+
+/* Clients of a node can write to its memory, also to a chunk that was verified. */
+START_TEST(a_header_that_was_overwritten)
+{
+    struct tierce__key key;
+    struct tierce__other other;
+    struct tierce__chunk_info info;
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    open_pair(2, 1);
+    const struct tierce__handover_other of = {.view = theirs, .heads = heads};
+    ck_assert_int_eq(tierce__other_init(&other, decoder.view, &of, why), 0);
+    struct tierce__buf *buf = second_chunk(&key);
+    const struct tierce__extent *extent = &decoder.view->full.extent;
+    const struct tierce__other_chunk from = {buf->data, FX_CHUNK_BLOCKS, 77};
+    uint8_t *made = aligned_alloc(4096, (extent->object_bytes + 4095) / 4096 * 4096);
+    memset(buf->data, 0xff, prefiller.view->full.extent.header_bytes);
+    tierce__other_convert(&other, decoder.view, decoder.chain, 1, made, &from);
+    ck_assert_int_eq(tierce__chunk_parse(&info, made, extent->object_bytes), 0);
+    ck_assert_int_eq(tierce__chunk_verify_cells(made, &info), 0);
+    ck_assert_uint_eq(info.created_s, 77);
+    free(made);
+    tierce__buf_release(buf);
     close_pair();
 }
 END_TEST
@@ -309,6 +337,7 @@ int main(void)
     tcase_add_test(cases, a_memory_that_is_nearly_full);
     tcase_add_test(cases, a_prefiller_that_has_nothing);
     tcase_add_test(cases, a_layout_that_does_not_fit);
+    tcase_add_test(cases, a_header_that_was_overwritten);
     suite_add_tcase(suite, cases);
     return check_main(suite);
 }

@@ -465,6 +465,7 @@ START_TEST(a_wrong_configuration_is_refused)
     is_refused("peers://127.0.0.1:1", "0.0.0.0:7000", "address of this host");
     is_refused("peers://127.0.0.1:1", "[::]", "address of this host");
     is_refused_with("peers://127.0.0.1:1", "peers.zone", "eu//rack", "eu-1/row-2/rack-7");
+    is_refused_with("", "peers.zone", "eu//rack", "is invalid"); /* also without peers */
 }
 END_TEST
 
