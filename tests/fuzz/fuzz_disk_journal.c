@@ -23,7 +23,7 @@ static void read_all(const uint8_t *pages, size_t count)
         return;
     if (tierce__disk_table_init(&table, 8, namespaces) == 0) {
         tierce__journal_read(&reader, pages, count, tierce__disk_table_apply, &table);
-        uint32_t *slots = tierce__disk_table_sorted(&table);
+        uint32_t *slots = tierce__disk_table_sorted(&table, TIERCE__DISK_BY_SEQ);
         for (uint32_t i = 0; slots != NULL && i < tierce__index_count(table.index); i++) {
             const struct tierce__disk_chunk *c = &table.chunks[slots[i]];
             TIERCE_ASSERT(c->state == TIERCE__DISK_DURABLE && c->offset % PAGE == 0);
