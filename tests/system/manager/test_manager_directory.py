@@ -328,7 +328,7 @@ def test_commands_to_workers(manager):
             ("INVALID_ARGUMENT", {"action": 9}, "action is 9"), ("INVALID_ARGUMENT", {}, "action is 0"),
             ("INVALID_ARGUMENT", {"action": "WA_PIN"}, "WA_PIN requires"),
             ("INVALID_ARGUMENT", {"action": "WA_CLEAR", "keys": key(1)}, "accepts none"),
-            ("INVALID_ARGUMENT", {"action": "WA_HEALTH", "tiers": [1]}, "WA_HEALTH accepts none"),
+            ("INVALID_ARGUMENT", {"action": "WA_HEALTH", "tiers": [1]}, "tiers must be empty for WA_HEALTH"),
             ("INVALID_ARGUMENT", {"action": "WA_CLEAR", "tiers": [8]}, "tiers is 8"),
             ("INVALID_ARGUMENT", {"action": "WA_MOVE", "keys": key(1), "from_tier": 1, "to_tier": 2}, "exactly one"),
             ("INVALID_ARGUMENT", {"action": "WA_PIN", "keys": key(1), "pin_ms": -1}, "pin_ms is -1"),
