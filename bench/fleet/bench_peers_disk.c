@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Loads of an engine from its disk, while a peer reads other chunks from the same disk without a
- * pause, against the same loads while no peer reads. Both engines are in this process, and the
- * manager in one of its own. What the kernel has in its page cache is read from there, unless the
- * folder's file system supports direct reads.
+ * pause, against the same loads while no peer reads. Both engines are in this process, the manager
+ * is in another. If the folder's file system has no direct reads, bytes come from the page cache.
  */
 #include "bench/fleet/bench_peers_disk.h"
 

@@ -157,7 +157,7 @@ static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
     return tierce__storage_alloc(arg, bytes);
 }
 
-/* Why a connector cannot store coded objects; NULL: it can. */
+/* Returns the reason why a connector cannot store coded objects, or NULL if it can. */
 static const char *no_codec(const struct tierce__connector *connector,
                             const struct remote_params *params)
 {

@@ -228,7 +228,7 @@ static void note_orphan(struct tierce__contents *c, const struct tierce__content
     c->blocks[orphan->block].standard = (uint64_t)number + 1;
 }
 
-/* An orphan of a block, or NULL. */
+/* Returns one orphan of a block, or NULL if it has none. */
 static const struct tierce__contents_orphan *orphan_of(const struct tierce__contents *c,
                                                        const struct tierce__contents_block *parent)
 {

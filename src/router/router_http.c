@@ -487,7 +487,7 @@ static const char *array_fault(int64_t rc)
                              "expected: an array of at least one number";
 }
 
-/* What a query asks for besides its numbers. Returns NULL, or the fault. */
+/* Reads the other fields of a query. Returns NULL on success, otherwise the error. */
 static const char *read_query(struct tierce__query *query, char model[TIERCE__SOURCE_NAME_BYTES],
                               char lora[TIERCE__SOURCE_NAME_BYTES], struct tierce__text rest)
 {

@@ -147,7 +147,7 @@ def read_ranks(value) -> tuple[int, int]:
 
 
 def ranks_differ(theirs: tuple[int, int], ours: tuple[int, int], reason) -> str:
-    """Why the chunks of an engine of these ranks cannot be used here."""
+    """The reason why chunks of an engine with these ranks cannot be used here."""
     return (f"the prefiller has tensor parallelism {theirs[0]} and pipeline parallelism {theirs[1]}, and this engine {ours[0]} and "
             f"{ours[1]}: {reason}")
 

@@ -21,7 +21,7 @@ static const char *file_of(const struct tierce_config *config, enum tierce__engi
     return path[0] != '\0' ? path : NULL;
 }
 
-/* The fault of the parameters, or NULL. */
+/* Returns the first error in the parameters, or NULL if there is none. */
 static const char *find_missing(const struct tierce__tls *own, const char *authority)
 {
     if ((own->certificate != NULL) != (own->key != NULL))

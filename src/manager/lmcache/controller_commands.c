@@ -249,7 +249,7 @@ _Static_assert(COMMANDS_MAX == 64 && TARGETS_MAX == 512 &&
                    TIERCE__CONTROLLER_FRAMES_MAX == (size_t)256 << 20,
                "limit_of names these numbers");
 
-/* The limit that a further command would exceed, or NULL. Under the lock. */
+/* Returns the limit that a further command would exceed, or NULL if it fits. Under the lock. */
 static const char *limit_of(const struct tierce__controller_commands *c,
                             const struct tierce__controller_command *command)
 {

@@ -269,7 +269,7 @@ static int aim(struct order *order, const struct tierce__controller_about *list,
     return 0;
 }
 
-/* Why an order is not accepted now; nothing if rc is 0. */
+/* Writes the reason why a command is not accepted now; nothing if rc is 0. */
 static void say_full(const struct order *order, char why[256], uint32_t *status, int rc)
 {
     if (rc == 0)

@@ -284,7 +284,7 @@ static void read_layers(struct tierce__coded_download *g)
                                 has_read_layers);
 }
 
-/* Why a get cannot use its object, or 0. */
+/* Returns 0 if a get can use its object, otherwise the error. */
 static int check(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;

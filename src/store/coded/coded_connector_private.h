@@ -91,7 +91,7 @@ struct tierce__coded_download {
     bool guesses;       /* reads its range as one of a raw object, while another reads the head */
     bool has_guessed;   /* that read is over */
     bool woken;         /* the object is known, and such a read is still in progress */
-    bool was_read;      /* the store has answered a read of its own */
+    bool was_read;      /* the store has answered its own read */
     bool link_was_late; /* to such a read, measured by the deadline */
     bool is_repeated;   /* it was restarted, because its sums or its length did not match */
 };
@@ -153,7 +153,7 @@ bool tierce__coded_connector_pass(struct tierce__coded_connector *c,
                                   struct tierce__store_req *inner);
 /* Makes the pool for coded bytes. Under the lock. Errors: those of a pool. */
 TIERCE_MUSTUSE int tierce__coded_connector_pool(struct tierce__coded_connector *c);
-/* Memory for coded bytes, or NULL. The pool was made. No lock. */
+/* Allocates memory for coded bytes. Returns NULL if there is none. The pool exists. No lock. */
 struct tierce__buf *tierce__coded_connector_alloc(struct tierce__coded_connector *c,
                                                   uint64_t bytes);
 /* Close looks again. Under the lock. */

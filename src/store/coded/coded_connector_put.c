@@ -75,7 +75,7 @@ void tierce__coded_connector_cancel_puts(struct tierce__coded_connector *c)
 
 /* ---- encoding -------------------------------------------------------------------------------- */
 
-/* Why an object stays raw; TIERCE__CODED_RAWS: it is to be encoded. */
+/* Returns the reason why an object stays raw, or TIERCE__CODED_RAWS if it is encoded. */
 static enum tierce__coded_raw stays_raw(struct tierce__coded_connector *c,
                                         const struct tierce__store_req *req,
                                         struct tierce__chunk_info *info,
@@ -169,7 +169,8 @@ static struct tierce__coded_upload *next_put(struct tierce__coded_connector *c)
     return p;
 }
 
-/* A put whose deadline has passed, taken off the queue, or NULL. Under the lock. */
+/* Takes a put whose deadline has passed off the queue. Returns NULL if there is none. Under the
+ * lock. */
 static struct tierce__coded_upload *late_put(struct tierce__coded_connector *c)
 {
     uint64_t now = tierce__now_ns();

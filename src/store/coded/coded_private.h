@@ -168,7 +168,7 @@ void tierce__coded_heads_free(struct tierce__coded_tier *t);
 
 /* Makes the pool for coded bytes. Under the lock. Errors: those of a pool. */
 TIERCE_MUSTUSE int tierce__coded_pool(struct tierce__coded_tier *t);
-/* Memory for coded bytes, or NULL. No lock. */
+/* Allocates memory for coded bytes. Returns NULL if there is none. No lock. */
 struct tierce__buf *tierce__coded_alloc(struct tierce__coded_tier *t, uint64_t bytes);
 
 /* Calls the inner tier, which close waits for. False: the tier closes. */

@@ -499,7 +499,7 @@ def test_tenants(start, tmp_path):
     engines = {name: Engine(name) for name in names}
     prefill, router = Engine("p"), Engine()
     prefill.params = PARAMS
-    router.matched = {"1": 4096, "2": 0, "3": 4096}  # the index has tenants of its own, and numbers are theirs
+    router.matched = {"1": 4096, "2": 0, "3": 4096}  # a number belongs to a tenant of the index
     own, of_engine, of_router = (tmp_path / name for name in ("own", "of_engine", "of_router"))
     write_tokens(own, ("alice", "a"), ("bob", "b"), ("carol", ""), ("dave", "c"))
     for path, text in ((of_engine, "key-a a\nkey-b b\n"), (of_router, "index\nindex-a a\n")):
@@ -527,7 +527,7 @@ def test_tenants(start, tmp_path):
         assert router.requests[-1][2].get("tenant_id") == {"alice": "a", "bob": "b", "carol": None}[token]
     assert len(prefill.bodies()) == 6, "the engine for prompts belongs to a"
     assert {h.get("authorization") for _, h, _ in prefill.requests} == {"Bearer key-a"}
-    # Without engines of its own, a tenant gets none of others; and no token, or one that is none, nothing.
+    # A tenant without engines gets none of others'. A request without a valid token is rejected.
     status, data = ask("dave")
     assert status == 403 and json.loads(data)["error"]["message"] == (
         "decode.urls has no engine of the token's tenant 'c'; use another token, or add an engine with ;tenant=NAME")

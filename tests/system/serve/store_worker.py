@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store in a process of its own, which publishes KV events and may be killed at any time. Its parameters are in argv as JSON; it
+"""A store in a separate process, which publishes KV events and may be killed at any time. Its parameters are in argv as JSON; it
 reads commands, and writes a line for each, and one for each STEP changes."""
 
 import ctypes

@@ -61,7 +61,8 @@ class Relay:
 
 
 class StoreProcess:
-    """A store whose process may be killed, and its relay. What is kept for replays, and whether there are snapshots, differ."""
+    """A store whose process may be killed, and its relay. Stores differ in the size of their replay buffer, and only some serve
+    snapshots."""
 
     def __init__(self, folder, context, number, seed):
         self.rng, self.number, self.has_disk = random.Random(seed), number, number % 4 == 3

@@ -123,7 +123,7 @@ START_TEST(the_order_of_holders)
         order[i + 1] = join_zone((const char *[]){"a", "b", "c", "d", "e"}[i], "", zones[i]);
     for (uint32_t i = 6; i-- > 0;)
         ck_assert_int_eq(report(order[i], 1, 0, 8, 0, true), 0);
-    /* What is far away has nothing to do, and what is near much. */
+    /* The far workers are idle, the near ones busy. */
     for (uint32_t i = 0; i < 6; i++)
         ck_assert_int_eq(tierce__directory_beat(directory, order[i], i < 5 ? 2000 - i : 2000, 0),
                          0);
@@ -148,7 +148,7 @@ START_TEST(the_order_of_holders)
         ck_assert_int_eq(tierce__directory_beat(directory, order[i], i == 3 ? 1000 : 999, 0), 0);
     }
     assert_order(&asker, order, 5);
-    /* Without a zone of its own only the host counts. */
+    /* An asker without a zone: only the host counts. */
     asker.zone = NULL;
     find_as(asker, 0, 8);
     for (uint32_t i = 0; i < 5; i++)

@@ -237,8 +237,7 @@ static void fail_next(struct tierce__vfs *vfs, enum tierce__fault_kind kind, boo
                                                                 .error = -EIO});
 }
 
-/* What a sync of the data may have lost is the new form alone; a write that fails changes nothing.
- */
+/* A failed sync of the data loses the new form only; a failed write changes nothing. */
 START_TEST(the_old_form_survives_a_failing_device)
 {
     struct tierce__vfs *vfs = open_with_faults(0);

@@ -174,7 +174,7 @@ static int claim(const struct tierce_chain *of, size_t from, size_t blocks, cons
     return tierce__kv_tokens_claim(tokens, fx.view, of, from, blocks, claimed);
 }
 
-/* What a client says is checked: whoever learns of a chunk by its tokens can rely on them. */
+/* Tokens of a client are compared with the hashes of its chunks, so readers can rely on them. */
 START_TEST(claims_are_checked)
 {
     static const uint8_t salt[] = "salt";
