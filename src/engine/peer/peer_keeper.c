@@ -125,8 +125,10 @@ static double rate_of(struct tierce__peer_keeper *k, size_t level)
 
 /* Whether a read may begin at this rate. One larger than the burst waits for no more than an
  * allowance above 0, and is paid for afterwards; so are the later ranges of a chunk whose first one
- * was admitted, because without them the first one was read in vain. */
-static bool may_begin(struct tierce__peer_keeper *k, double rate, bool is_first)
+ * was admitted, because without them the first one was read in vain. Nobody checks that the first
+ * one was, so the debt has a bound: that of as many chunks as may be read at a time. */
+static bool may_begin(struct tierce__peer_keeper *k, double rate, uint64_t object_bytes,
+                      bool is_first)
 {
     tierce__lock_assert_held(&k->lock);
     if (rate <= 0)
@@ -137,20 +139,21 @@ static bool may_begin(struct tierce__peer_keeper *k, double rate, bool is_first)
     k->allowed_ns = now_ns;
     if (k->allowance > burst)
         k->allowance = burst;
-    return !is_first || k->allowance > 0;
+    return k->allowance > (is_first ? 0 : -(double)k->reads_max * (double)object_bytes);
 }
 
-/* Counts a read of these bytes. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
-static int count_read(struct tierce__peer_keeper *k, double rate, uint64_t bytes, bool is_first)
+/* Counts a read of a range of an object. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
+static int count_read(struct tierce__peer_keeper *k, double rate, const struct disk_read *read,
+                      uint64_t object_bytes)
 {
     int rc = 0;
     tierce__lock_take(&k->lock);
     if (k->is_ending)
         rc = TIERCE_E_CLOSED;
-    else if (k->reads == k->reads_max || !may_begin(k, rate, is_first))
+    else if (k->reads == k->reads_max || !may_begin(k, rate, object_bytes, read->call->offset == 0))
         rc = TIERCE_E_LIMIT;
     k->reads += rc == 0;
-    k->allowance -= rc == 0 && rate > 0 ? (double)bytes : 0;
+    k->allowance -= rc == 0 && rate > 0 ? (double)read->req.length : 0;
     tierce__lock_drop(&k->lock);
     return rc;
 }
@@ -173,7 +176,7 @@ static int admit(struct disk_read *read, uint64_t bytes)
 {
     struct tierce__peer_keeper *k = read->keeper;
     double rate = rate_of(k, read->level);
-    int rc = count_read(k, rate, read->req.length, read->call->offset == 0);
+    int rc = count_read(k, rate, read, bytes);
     if (rc != 0)
         return rc;
     if (tierce__pool_alloc(k->pool, &read->req.buf, bytes) == 0)

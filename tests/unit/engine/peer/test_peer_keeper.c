@@ -395,6 +395,28 @@ START_TEST(the_rate_admits_whole_chunks)
 }
 END_TEST
 
+/* A client that asks for later ranges alone is busy when it has read as much as two whole chunks.
+ */
+START_TEST(the_debt_of_later_ranges_has_a_bound)
+{
+    const uint64_t page = TIERCE__CHUNK_ALIGN;
+    struct call call;
+    uint64_t bytes = 0;
+    open_keeper(&(struct tierce__peer_keeper_opts){
+        .size = sizeof(no_bounds), .disk_reads = 2, .disk_bytes_per_s = 1});
+    forget_memory();
+    const uint64_t chunk = fx.inner->full.extent.object_bytes;
+    while (find_range(&call, 0, page, page) == 0) {
+        release(&call);
+        bytes += page;
+        ck_assert_uint_le(bytes, 2 * chunk + page); /* the last one is paid for afterwards */
+    }
+    ck_assert_int_eq(call.base.status, TIERCE_E_LIMIT);
+    ck_assert_uint_ge(bytes, 2 * chunk);
+    close_keeper();
+}
+END_TEST
+
 /* As many ranges as the threads of one reader ask for, each as its own read. */
 START_TEST(the_reads_of_one_reader_are_admitted)
 {
@@ -746,6 +768,7 @@ int main(void)
     tcase_add_test(finding, a_failed_disk_is_a_miss);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_their_number);
     tcase_add_test(admission, the_rate_admits_whole_chunks);
+    tcase_add_test(admission, the_debt_of_later_ranges_has_a_bound);
     tcase_add_test(admission, the_reads_of_one_reader_are_admitted);
     tcase_add_test(admission, reads_from_disk_are_bounded_by_bytes_a_second);
     tcase_add_test(admission, reads_from_disk_have_a_share_of_its_speed);
