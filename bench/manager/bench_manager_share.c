@@ -73,7 +73,7 @@ static int serve_for(struct share_bench *b, uint64_t ns, double *calls)
 static int measure(struct share_bench *b)
 {
     struct used before = {0}, after = {0};
-    double calls;
+    double calls = 0;
     uint64_t blocks = b->bench->blocks > 0 ? b->bench->blocks : BLOCKS_DEFAULT;
     int64_t filled = 0;
     while (filled >= 0 && (uint64_t)b->r.next_key < blocks)
