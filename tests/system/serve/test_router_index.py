@@ -37,10 +37,10 @@ class Router:
         self.port = int(re.search(r"listening on .*HTTP (\d+)", self.log.read_text()).group(1))
 
     @staticmethod
-    def wait(is_true):
+    def wait(is_true, about=lambda: ""):
         until = time.monotonic() + SECONDS
         while not is_true():
-            assert time.monotonic() < until
+            assert time.monotonic() < until, about()
             time.sleep(0.01)
 
     token = None
@@ -423,7 +423,8 @@ def test_tokens_of_a_node_and_an_engine(router, tmp_path):
     proxy.end()
     node.end()
     node = start_node()
-    router.wait(lambda: router.worker(2)["restarts"] > 0 and router.worker(2)["exact"] and router.worker(2)["blocks"] == CHUNKS * 3 // 2)
+    router.wait(lambda: router.worker(2)["restarts"] > 0 and router.worker(2)["exact"] and router.worker(2)["blocks"] == CHUNKS * 3 // 2,
+                lambda: router.worker(2))
     assert longest(router, prompt(2)) == {}
     router.wait(lambda: all(shared.load(2)))
     router.wait(lambda: longest(router, prompt(2)) == {"2": whole})
