@@ -4,6 +4,9 @@
 #include "base/clock.h"
 #include "store/coded/coded_connector_private.h"
 
+#include <stddef.h>
+#include <string.h>
+
 /*
  * Chunks on their way to a store. One thread encodes them and passes them on, raw ones too. The
  * tier above keeps puts and deletions of a name in order, and a prefix before its suffix, so
@@ -138,7 +141,8 @@ static void handle(struct tierce__coded_upload *p)
         tierce__lock_drop(&c->lock);
         p->staged = 0;
     }
-    p->inner = *p->req;
+    /* Not the scratch: the tier whose request this is writes its own there at any time. */
+    memcpy(&p->inner, p->req, offsetof(struct tierce__store_req, scratch));
     p->inner.done = has_stored;
     p->inner.arg = p;
     if (p->coded != NULL) {
