@@ -84,7 +84,7 @@ static int64_t copy(void *arg)
 static unsigned portable_kernel(void)
 {
     unsigned last = 0;
-    while (tierce__blend_kernel_name(last + 1) != NULL)
+    while (tierce__kernel_name(&tierce__blend_kernels, last + 1) != NULL)
         last++;
     return last;
 }
@@ -92,9 +92,9 @@ static unsigned portable_kernel(void)
 /* With the portable kernel; the other sides use the best one. */
 static int64_t with_portable(void *arg, tierce__bench_run_fn *run)
 {
-    tierce__blend_kernel_force(portable_kernel());
+    tierce__kernel_force(&tierce__blend_kernels, portable_kernel());
     int64_t ns = run(arg);
-    tierce__blend_kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__blend_kernels, UINT_MAX);
     return ns;
 }
 

@@ -94,13 +94,13 @@ static void decode_by_all(unsigned i, size_t length)
 {
     static uint8_t first[RUN_MAX];
     ck_assert_int_eq(codec->decode(first, runs[i].bytes, coded, length), 0);
-    for (unsigned k = 0; tierce__codec_kernel_name(k) != NULL; k++) {
-        if (!tierce__codec_kernel_force(k))
+    for (unsigned k = 0; tierce__kernel_name(&tierce__codec_kernels, k) != NULL; k++) {
+        if (!tierce__kernel_force(&tierce__codec_kernels, k))
             continue;
         ck_assert_int_eq(codec->decode(back, runs[i].bytes, coded, length), 0);
         ck_assert_mem_eq(back, codec->is_exact ? run : first, runs[i].bytes);
     }
-    ck_assert(tierce__codec_kernel_force(UINT_MAX));
+    ck_assert(tierce__kernel_force(&tierce__codec_kernels, UINT_MAX));
 }
 
 START_TEST(test_coded_bytes)

@@ -17,8 +17,8 @@ static void try_codec(const struct tierce__codec *codec, const uint8_t *data, si
     uint8_t *first = malloc(bytes + 1), *now = malloc(bytes + 1);
     TIERCE_ASSERT(first != NULL && now != NULL);
     int rc = INT_MAX;
-    for (unsigned k = 0; tierce__codec_kernel_name(k) != NULL; k++) {
-        if (!tierce__codec_kernel_force(k))
+    for (unsigned k = 0; tierce__kernel_name(&tierce__codec_kernels, k) != NULL; k++) {
+        if (!tierce__kernel_force(&tierce__codec_kernels, k))
             continue;
         int got = codec->decode(rc == INT_MAX ? first : now, bytes, data + 2, size - 2);
         TIERCE_ASSERT(got == 0 || got == TIERCE_E_FORMAT);
@@ -26,7 +26,7 @@ static void try_codec(const struct tierce__codec *codec, const uint8_t *data, si
         TIERCE_ASSERT(rc != 0 || memcmp(first, now, bytes) == 0);
         rc = got;
     }
-    tierce__codec_kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__codec_kernels, UINT_MAX);
     free(first);
     free(now);
 }

@@ -5,61 +5,21 @@
 #include "core/blend/blend_private.h"
 #include "core/blend/select.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
-/* Best first. The last one runs everywhere, so a choice always exists. */
-static const struct tierce__blend_kernel *const kernels[] = {
+static const struct tierce__kernel_head *const kernels[] = {
 #if defined(__x86_64__)
-    &tierce__blend_avx512,
-    &tierce__blend_avx2,
+    &tierce__blend_avx512.head,
+    &tierce__blend_avx2.head,
 #endif
-    &tierce__blend_portable,
+    &tierce__blend_portable.head,
 };
 
-enum { KERNEL_COUNT = sizeof(kernels) / sizeof(kernels[0]) };
-
-/* NULL until the first use. It points only at constants, and two threads that choose at the same
- * time choose the same kernel, so relaxed order is enough. */
-static _Atomic(const struct tierce__blend_kernel *) current;
-
-static const struct tierce__blend_kernel *choose_kernel(void)
-{
-    unsigned i = 0;
-    while (i < KERNEL_COUNT - 1 && !kernels[i]->usable())
-        i++;
-    return kernels[i];
-}
+struct tierce__kernel_choice tierce__blend_kernels = TIERCE__KERNEL_CHOICE(kernels);
 
 static const struct tierce__blend_kernel *kernel_in_use(void)
 {
-    const struct tierce__blend_kernel *kernel =
-        atomic_load_explicit(&current, memory_order_relaxed);
-    if (kernel == NULL) {
-        kernel = choose_kernel();
-        atomic_store_explicit(&current, kernel, memory_order_relaxed);
-    }
-    return kernel;
-}
-
-const char *tierce__blend_kernel_name(unsigned index)
-{
-    return index < KERNEL_COUNT ? kernels[index]->name : NULL;
-}
-
-bool tierce__blend_kernel_usable(unsigned index)
-{
-    return index < KERNEL_COUNT && kernels[index]->usable();
-}
-
-bool tierce__blend_kernel_force(unsigned index)
-{
-    if (index != UINT_MAX && !tierce__blend_kernel_usable(index))
-        return false;
-    const struct tierce__blend_kernel *kernel =
-        index == UINT_MAX ? choose_kernel() : kernels[index];
-    atomic_store_explicit(&current, kernel, memory_order_relaxed);
-    return true;
+    return (const struct tierce__blend_kernel *)tierce__kernel_in_use(&tierce__blend_kernels);
 }
 
 static uint8_t *row_at(const struct tierce__key_rows *rows, size_t token, uint32_t head)

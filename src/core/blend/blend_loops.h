@@ -199,4 +199,4 @@ static bool is_usable(void)
 }
 
 const struct tierce__blend_kernel BLEND_KERNEL = {
-    .name = KERNEL_NAME, .usable = is_usable, .rotate = rotate, .distances = distances_of};
+    .head = {KERNEL_NAME, is_usable}, .rotate = rotate, .distances = distances_of};

@@ -2,16 +2,15 @@
 #ifndef TIERCE_BLEND_PRIVATE_H
 #define TIERCE_BLEND_PRIVATE_H
 
-#include <limits.h>
 #include <stdbool.h>
 
+#include "base/kernel_choice.h"
 #include "core/blend/rope.h"
 
 enum { TIERCE__DISTANCE_LANES = 16 };
 
 struct tierce__blend_kernel {
-    const char *name;
-    bool (*usable)(void);
+    struct tierce__kernel_head head;
     void (*rotate)(const struct tierce__rotation *rotation, enum tierce__blend_dtype dtype,
                    const struct tierce__key_rows *dst, const struct tierce__key_rows *src,
                    size_t tokens, uint32_t heads);

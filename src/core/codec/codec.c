@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/codec/codec.h"
 
-#include <limits.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -81,56 +79,12 @@ unsigned tierce__element_bytes(enum tierce__element element)
 /* ---- kernels ----------------------------------------------------------------------------------
  */
 
-/* Best first. The last one runs everywhere, so a choice always exists. */
-static const struct tierce__codec_kernel *const kernels[] = {
+static const struct tierce__kernel_head *const kernels[] = {
 #if defined(__x86_64__)
-    &tierce__codec_avx512,
-    &tierce__codec_avx2,
+    &tierce__codec_avx512.head,
+    &tierce__codec_avx2.head,
 #endif
-    &tierce__codec_portable,
+    &tierce__codec_portable.head,
 };
 
-enum { KERNEL_COUNT = sizeof(kernels) / sizeof(kernels[0]) };
-
-/* NULL until the first use. It points only at constants, and two threads that choose at the same
- * time choose the same kernel, so relaxed order is enough. */
-static _Atomic(const struct tierce__codec_kernel *) current;
-
-static const struct tierce__codec_kernel *choose_kernel(void)
-{
-    unsigned i = 0;
-    while (i < KERNEL_COUNT - 1 && !kernels[i]->usable())
-        i++;
-    return kernels[i];
-}
-
-const struct tierce__codec_kernel *tierce__codec_kernel(void)
-{
-    const struct tierce__codec_kernel *kernel =
-        atomic_load_explicit(&current, memory_order_relaxed);
-    if (kernel == NULL) {
-        kernel = choose_kernel();
-        atomic_store_explicit(&current, kernel, memory_order_relaxed);
-    }
-    return kernel;
-}
-
-const char *tierce__codec_kernel_name(unsigned index)
-{
-    return index < KERNEL_COUNT ? kernels[index]->name : NULL;
-}
-
-bool tierce__codec_kernel_usable(unsigned index)
-{
-    return index < KERNEL_COUNT && kernels[index]->usable();
-}
-
-bool tierce__codec_kernel_force(unsigned index)
-{
-    if (index != UINT_MAX && !tierce__codec_kernel_usable(index))
-        return false;
-    const struct tierce__codec_kernel *kernel =
-        index == UINT_MAX ? choose_kernel() : kernels[index];
-    atomic_store_explicit(&current, kernel, memory_order_relaxed);
-    return true;
-}
+struct tierce__kernel_choice tierce__codec_kernels = TIERCE__KERNEL_CHOICE(kernels);

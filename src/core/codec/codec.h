@@ -7,6 +7,8 @@
 
 #include <tierce/status.h>
 
+#include "base/kernel_choice.h"
+
 /*
  * Codecs: fewer bytes for the same KV. A codec turns a run of bytes (for example the cells of a
  * layer) into coded bytes and back.
@@ -88,11 +90,7 @@ const char *tierce__element_name(enum tierce__element element);
 /* Bytes of one element. */
 unsigned tierce__element_bytes(enum tierce__element element);
 
-/* The kernels of this build, best first, ending with "portable"; NULL past the end. */
-const char *tierce__codec_kernel_name(unsigned index);
-bool tierce__codec_kernel_usable(unsigned index);
-/* Forces kernel `index` for tests and benchmarks (UINT_MAX: choose again). Returns false if the
- * machine cannot run it. Must not be called while other threads encode or decode. */
-bool tierce__codec_kernel_force(unsigned index);
+/* For tests and benchmarks. */
+extern struct tierce__kernel_choice tierce__codec_kernels;
 
 #endif

@@ -370,8 +370,7 @@ INLINE size_t decode_groups(struct tierce__decoder *decoder, const struct tierce
 #define KERNEL_NAME(verb) avx2_##verb
 #include "core/codec/lossless_elements.h"
 
-const struct tierce__codec_kernel tierce__codec_avx2 = {.name = "avx2",
-                                                        .usable = avx2_usable,
+const struct tierce__codec_kernel tierce__codec_avx2 = {.head = {"avx2", avx2_usable},
                                                         .encode = avx2_encode,
                                                         .decode = avx2_decode,
                                                         .quantize = &tierce__quantize_avx2};

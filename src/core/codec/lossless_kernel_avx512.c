@@ -299,8 +299,7 @@ INLINE size_t decode_groups(struct tierce__decoder *decoder, const struct tierce
 #define KERNEL_NAME(verb) avx512_##verb
 #include "core/codec/lossless_elements.h"
 
-const struct tierce__codec_kernel tierce__codec_avx512 = {.name = "avx512",
-                                                          .usable = avx512_usable,
+const struct tierce__codec_kernel tierce__codec_avx512 = {.head = {"avx512", avx512_usable},
                                                           .encode = avx512_encode,
                                                           .decode = avx512_decode,
                                                           .quantize = &tierce__quantize_avx512};

@@ -160,8 +160,7 @@ INLINE size_t decode_groups(struct tierce__decoder *decoder, const struct tierce
 #define KERNEL_NAME(verb) portable_##verb
 #include "core/codec/lossless_elements.h"
 
-const struct tierce__codec_kernel tierce__codec_portable = {.name = "portable",
-                                                            .usable = portable_usable,
+const struct tierce__codec_kernel tierce__codec_portable = {.head = {"portable", portable_usable},
                                                             .encode = portable_encode,
                                                             .decode = portable_decode,
                                                             .quantize = &tierce__quantize_portable};

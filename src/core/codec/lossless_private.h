@@ -92,8 +92,7 @@ struct tierce__decoder {
 };
 
 struct tierce__codec_kernel {
-    const char *name;
-    bool (*usable)(void);
+    struct tierce__kernel_head head;
 
     /* Encodes groups [0, groups) of src, the last one first. False: the stream has less than
      * TIERCE__GROUP_STREAM_MAX bytes left above the floor before a group. */
@@ -116,8 +115,10 @@ extern const struct tierce__codec_kernel tierce__codec_avx512;
 extern const struct tierce__codec_kernel tierce__codec_avx2;
 #endif
 
-/* The kernel in use, chosen at the first call. Never NULL. Thread: any. */
-const struct tierce__codec_kernel *tierce__codec_kernel(void);
+static inline const struct tierce__codec_kernel *tierce__codec_kernel(void)
+{
+    return (const struct tierce__codec_kernel *)tierce__kernel_in_use(&tierce__codec_kernels);
+}
 
 /* ---- lossless_symbols.c: which exponents get symbols ------------------------------------------
  */

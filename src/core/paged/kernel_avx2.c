@@ -164,9 +164,6 @@ static void avx2_fence(void)
     _mm_sfence();
 }
 
-const struct tierce__kernel tierce__kernel_avx2 = {.name = "avx2",
-                                                   .usable = avx2_usable,
-                                                   .run = avx2_run,
-                                                   .stream = avx2_stream,
-                                                   .fence = avx2_fence};
+const struct tierce__copy_kernel tierce__copy_avx2 = {
+    .head = {"avx2", avx2_usable}, .run = avx2_run, .stream = avx2_stream, .fence = avx2_fence};
 #endif

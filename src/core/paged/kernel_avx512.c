@@ -108,9 +108,8 @@ static void avx512_fence(void)
     _mm_sfence();
 }
 
-const struct tierce__kernel tierce__kernel_avx512 = {.name = "avx512",
-                                                     .usable = avx512_usable,
-                                                     .run = avx512_run,
-                                                     .stream = avx512_stream,
-                                                     .fence = avx512_fence};
+const struct tierce__copy_kernel tierce__copy_avx512 = {.head = {"avx512", avx512_usable},
+                                                        .run = avx512_run,
+                                                        .stream = avx512_stream,
+                                                        .fence = avx512_fence};
 #endif

@@ -62,6 +62,6 @@ static void neon_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *s
         vst1q_u64(acc + 2 * q, lanes[q]);
 }
 
-const struct tierce__kernel tierce__kernel_neon = {
-    .name = "neon", .usable = neon_usable, .run = neon_run};
+const struct tierce__copy_kernel tierce__copy_neon = {.head = {"neon", neon_usable},
+                                                      .run = neon_run};
 #endif

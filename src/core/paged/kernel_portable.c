@@ -41,5 +41,5 @@ static void portable_run(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_
     }
 }
 
-const struct tierce__kernel tierce__kernel_portable = {
-    .name = "portable", .usable = portable_usable, .run = portable_run};
+const struct tierce__copy_kernel tierce__copy_portable = {.head = {"portable", portable_usable},
+                                                          .run = portable_run};

@@ -72,7 +72,7 @@ static const uint8_t *behind(const uint8_t *last, const struct tierce__row *row)
 /* One fence for a row and not one a call: 1.02x on loads of chunks of 1 MiB (Zen 5, 2026-11). */
 void tierce__paged_row_end(void)
 {
-    tierce__copy_fence(tierce__kernel(), TIERCE__STORE_STREAM);
+    tierce__copy_fence(tierce__copy_kernel(), TIERCE__STORE_STREAM);
 }
 
 int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const int32_t *ids,
@@ -81,7 +81,7 @@ int tierce__paged_gather(const struct tierce_paged *paged, uint32_t layer, const
     if (tierce__paged_check_cells(paged, layer, ids, cells) < 0)
         return TIERCE_E_ARGUMENT;
     size_t n = cells->count;
-    const struct tierce__kernel *kernel = tierce__kernel();
+    const struct tierce__copy_kernel *kernel = tierce__copy_kernel();
     const struct tierce_paged_layer *from = &paged->layers[layer];
     /* Gathered cells go to other tiers by DMA or stay unread for a while, so streaming stores keep
      * them out of the cache. */
@@ -119,7 +119,7 @@ int tierce__paged_scatter(const struct tierce_paged *paged, uint32_t layer, cons
         (cells->count > 0 && good == NULL))
         return TIERCE_E_ARGUMENT;
     size_t n = cells->count;
-    const struct tierce__kernel *kernel = tierce__kernel();
+    const struct tierce__copy_kernel *kernel = tierce__copy_kernel();
     const struct tierce_paged_layer *to = &paged->layers[layer];
     enum tierce__store_hint hint =
         scatter_hint((uint64_t)n * to->block_bytes, row != NULL ? row->bytes : 0);

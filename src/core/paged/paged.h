@@ -6,6 +6,8 @@
 
 #include <tierce/paged.h>
 
+#include "base/kernel_choice.h"
+
 /*
  * Gather and scatter between paged KV and the contiguous cells of a chunk, and the checksums,
  * computed during the copy. The sum of a cell is XXH3-64 with seed 0, bit-equal to libxxhash's
@@ -34,18 +36,8 @@ uint64_t tierce__sum(const void *src, size_t n);
 uint64_t tierce__sum_padded(const uint8_t first[TIERCE__SUM_STRIPE], const void *src, size_t n,
                             size_t total);
 
-/* The kernels of this build, best first, ending with "portable"; NULL past the end. */
-const char *tierce__kernel_name(unsigned index);
-
-/* Whether the machine can run kernel `index`. */
-bool tierce__kernel_usable(unsigned index);
-
-/* Forces kernel `index` for tests and benchmarks (UINT_MAX: choose again). Returns false if the
- * machine cannot run it. Must not be called while other threads copy. */
-bool tierce__kernel_force(unsigned index);
-
-/* The kernel in use. */
-const char *tierce__kernel_current(void);
+/* For tests and benchmarks. */
+extern struct tierce__kernel_choice tierce__copy_kernels;
 
 /* sizeof(struct tierce_paged) of programs that were built when it ended with `block_count`. Such a
  * description describes memory of the host; it has no field `device`. */

@@ -101,11 +101,8 @@ static inline void tierce__fetch_block(const struct tierce__stream *s, size_t i)
  * them there. src and dst are the start of the whole copy and stripes are counted from there, so
  * that another call can continue in the middle of a block.
  */
-struct tierce__kernel {
-    const char *name;
-
-    /* Whether this machine has the instructions. Cheap, any thread. */
-    bool (*usable)(void);
+struct tierce__copy_kernel {
+    struct tierce__kernel_head head;
 
     /* Takes the stripes [begin, end) of src, and copies them to dst unless it is NULL. */
     void (*run)(uint64_t acc[TIERCE__LANES], uint8_t *dst, const uint8_t *src, size_t begin,
@@ -122,24 +119,27 @@ struct tierce__kernel {
     void (*fence)(void);
 };
 
-extern const struct tierce__kernel tierce__kernel_portable;
+extern const struct tierce__copy_kernel tierce__copy_portable;
 #if defined(__x86_64__)
-extern const struct tierce__kernel tierce__kernel_avx512;
-extern const struct tierce__kernel tierce__kernel_avx2;
+extern const struct tierce__copy_kernel tierce__copy_avx512;
+extern const struct tierce__copy_kernel tierce__copy_avx2;
 #endif
 #if defined(__aarch64__)
-extern const struct tierce__kernel tierce__kernel_neon;
+extern const struct tierce__copy_kernel tierce__copy_neon;
 #endif
 
-/* The kernel in use, chosen at the first call. Never NULL. Thread: any. */
-const struct tierce__kernel *tierce__kernel(void);
+static inline const struct tierce__copy_kernel *tierce__copy_kernel(void)
+{
+    return (const struct tierce__copy_kernel *)tierce__kernel_in_use(&tierce__copy_kernels);
+}
 
 /* tierce__copy_sum without the fence at its end: for a row of copies with one fence. `next` is the
  * source of the next copy if it does not follow this source, else NULL. */
-uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *dst, const void *src,
-                                   size_t n, enum tierce__store_hint hint, const void *next);
+uint64_t tierce__copy_sum_unfenced(const struct tierce__copy_kernel *kernel, void *dst,
+                                   const void *src, size_t n, enum tierce__store_hint hint,
+                                   const void *next);
 
 /* The fence at the end of a row of unfenced copies with this hint. */
-void tierce__copy_fence(const struct tierce__kernel *kernel, enum tierce__store_hint hint);
+void tierce__copy_fence(const struct tierce__copy_kernel *kernel, enum tierce__store_hint hint);
 
 #endif

@@ -106,7 +106,7 @@ static void plan_fetches(struct tierce__stream *s)
  * next multiple of 64, are copied plainly; the stores are ahead of the sum by this number of bytes,
  * so as many bytes must remain after the last stripe.
  */
-static size_t stream_stripes(const struct tierce__kernel *kernel, uint64_t acc[TIERCE__LANES],
+static size_t stream_stripes(const struct tierce__copy_kernel *kernel, uint64_t acc[TIERCE__LANES],
                              uint8_t *dst, const uint8_t *src, size_t n, const uint8_t *next)
 {
     TIERCE_DASSERT(n >= STREAM_BYTES_MIN);
@@ -130,8 +130,9 @@ static void fetch_head(const uint8_t *next, size_t n)
         __builtin_prefetch(next + i, 0, 3);
 }
 
-uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *dst, const void *src,
-                                   size_t n, enum tierce__store_hint hint, const void *next)
+uint64_t tierce__copy_sum_unfenced(const struct tierce__copy_kernel *kernel, void *dst,
+                                   const void *src, size_t n, enum tierce__store_hint hint,
+                                   const void *next)
 {
     TIERCE_DASSERT(n == 0 || (uintptr_t)dst + n <= (uintptr_t)src ||
                    (uintptr_t)src + n <= (uintptr_t)dst);
@@ -158,7 +159,7 @@ uint64_t tierce__copy_sum_unfenced(const struct tierce__kernel *kernel, void *ds
     return finish_sum(acc, from + n - TIERCE__STRIPE_BYTES, n);
 }
 
-void tierce__copy_fence(const struct tierce__kernel *kernel, enum tierce__store_hint hint)
+void tierce__copy_fence(const struct tierce__copy_kernel *kernel, enum tierce__store_hint hint)
 {
     if (hint == TIERCE__STORE_STREAM && kernel->fence != NULL)
         kernel->fence();
@@ -166,7 +167,7 @@ void tierce__copy_fence(const struct tierce__kernel *kernel, enum tierce__store_
 
 uint64_t tierce__copy_sum(void *dst, const void *src, size_t n, enum tierce__store_hint hint)
 {
-    const struct tierce__kernel *kernel = tierce__kernel();
+    const struct tierce__copy_kernel *kernel = tierce__copy_kernel();
     uint64_t sum = tierce__copy_sum_unfenced(kernel, dst, src, n, hint, NULL);
     tierce__copy_fence(kernel, hint);
     return sum;
@@ -179,7 +180,7 @@ uint64_t tierce__sum(const void *src, size_t n)
         return XXH3_64bits(src, n);
     uint64_t acc[TIERCE__LANES];
     memcpy(acc, start_lanes, sizeof(acc));
-    tierce__kernel()->run(acc, NULL, from, 0, (n - 1) / TIERCE__STRIPE_BYTES);
+    tierce__copy_kernel()->run(acc, NULL, from, 0, (n - 1) / TIERCE__STRIPE_BYTES);
     return finish_sum(acc, from + n - TIERCE__STRIPE_BYTES, n);
 }
 
@@ -223,7 +224,7 @@ uint64_t tierce__sum_padded(const uint8_t first[TIERCE__SUM_STRIPE], const void 
     TIERCE_DASSERT(n >= TIERCE__STRIPE_BYTES && n % TIERCE__STRIPE_BYTES == 0 &&
                    total > SHORT_BYTES_MAX);
     static const uint8_t zeroes[TIERCE__STRIPE_BYTES];
-    const struct tierce__kernel *kernel = tierce__kernel();
+    const struct tierce__copy_kernel *kernel = tierce__copy_kernel();
     const uint8_t *from = src;
     TIERCE_DASSERT(n <= total && total % TIERCE__STRIPE_BYTES == 0);
     size_t stripes = total / TIERCE__STRIPE_BYTES - 1, full = n / TIERCE__STRIPE_BYTES;

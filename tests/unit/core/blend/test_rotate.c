@@ -162,8 +162,8 @@ static void rotate(const struct shape *s, int64_t delta, uint8_t *out, uint8_t *
     struct tierce__rotation rotation;
     tierce__rotation_init(&rotation, &s->rope, delta);
     bool is_first = true;
-    for (unsigned k = 0; tierce__blend_kernel_name(k) != NULL; k++) {
-        if (!tierce__blend_kernel_force(k))
+    for (unsigned k = 0; tierce__kernel_name(&tierce__blend_kernels, k) != NULL; k++) {
+        if (!tierce__kernel_force(&tierce__blend_kernels, k))
             continue;
         struct tierce__key_rows src = {in, s->token_bytes, s->head_bytes};
         struct tierce__key_rows dst = {out, s->token_bytes, s->head_bytes};
@@ -174,11 +174,12 @@ static void rotate(const struct shape *s, int64_t delta, uint8_t *out, uint8_t *
         tierce__rotate(&rotation, s->dtype, &dst, &src, s->tokens, s->heads);
         ck_assert_mem_eq(out, other, s->bytes);
         ck_assert_msg(is_first || memcmp(out, expected, s->bytes) == 0,
-                      "%s: other bytes than with the first kernel", tierce__blend_kernel_name(k));
+                      "%s: other bytes than with the first kernel",
+                      tierce__kernel_name(&tierce__blend_kernels, k));
         memcpy(expected, out, s->bytes);
         is_first = false;
     }
-    tierce__blend_kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__blend_kernels, UINT_MAX);
 }
 
 static uint8_t before[BYTES_MAX], after[BYTES_MAX], again[BYTES_MAX];
@@ -280,8 +281,8 @@ START_TEST(test_every_number)
             s.rope.frequencies[0] = 1e-30;
             tierce__rotation_init(&rotation, &s.rope, 1);
             struct tierce__key_rows src = {every, 4, 4}, dst = {turned, 4, 4};
-            for (unsigned k = 0; tierce__blend_kernel_name(k) != NULL; k++) {
-                if (!tierce__blend_kernel_force(k))
+            for (unsigned k = 0; tierce__kernel_name(&tierce__blend_kernels, k) != NULL; k++) {
+                if (!tierce__kernel_force(&tierce__blend_kernels, k))
                     continue;
                 tierce__rotate(&rotation, s.dtype, &dst, &src, s.tokens, 1);
                 for (size_t i = 0; i < 65536; i++) {
@@ -292,7 +293,7 @@ START_TEST(test_every_number)
             }
         }
     }
-    tierce__blend_kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__blend_kernels, UINT_MAX);
 }
 END_TEST
 
@@ -311,8 +312,8 @@ START_TEST(test_distances)
         fill_rows(after, &s, &random, round % 2);
         struct tierce__key_rows a = {before, s.token_bytes, s.head_bytes}, b = a;
         b.at = after;
-        for (unsigned k = 0; tierce__blend_kernel_name(k) != NULL; k++) {
-            if (!tierce__blend_kernel_force(k))
+        for (unsigned k = 0; tierce__kernel_name(&tierce__blend_kernels, k) != NULL; k++) {
+            if (!tierce__kernel_force(&tierce__blend_kernels, k))
                 continue;
             tierce__key_distances(found, s.dtype, &a, &b, s.tokens, s.heads, (uint32_t)row);
             ck_assert(is_first || memcmp(found, first, s.tokens * sizeof(*found)) == 0);
@@ -331,7 +332,7 @@ START_TEST(test_distances)
                           (double)found[t], sum);
         }
     }
-    tierce__blend_kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__blend_kernels, UINT_MAX);
 }
 END_TEST
 

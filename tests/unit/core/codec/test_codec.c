@@ -32,7 +32,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    tierce__codec_kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__codec_kernels, UINT_MAX);
     free(run);
     free(back);
     free(coded);
@@ -64,25 +64,27 @@ static size_t there_and_back(size_t bytes, enum tierce__element element, uint64_
     struct tierce__codec_shape shape = {.element = element, .part_bytes = part_bytes};
     uint64_t room = tierce__codec_bound(bytes);
     int64_t length = -1;
-    for (unsigned k = 0; tierce__codec_kernel_name(k) != NULL; k++) {
-        if (!tierce__codec_kernel_force(k))
+    for (unsigned k = 0; tierce__kernel_name(&tierce__codec_kernels, k) != NULL; k++) {
+        if (!tierce__kernel_force(&tierce__codec_kernels, k))
             continue;
         memset(coded + room, GUARD, GUARD_BYTES);
         int64_t now = lossless->encode(coded, room, run, bytes, &shape);
         ck_assert_msg(now >= 0 && (uint64_t)now <= room, "%s: %zu bytes of %s: %lld",
-                      tierce__codec_kernel_name(k), bytes, tierce__element_name(element),
-                      (long long)now);
+                      tierce__kernel_name(&tierce__codec_kernels, k), bytes,
+                      tierce__element_name(element), (long long)now);
         expect_guard(coded + room);
         if (length < 0)
             memcpy(first, coded, (size_t)now);
         ck_assert_msg(length < 0 || (now == length && memcmp(first, coded, (size_t)now) == 0),
                       "%s: %zu bytes of %s: other coded bytes than with the first kernel",
-                      tierce__codec_kernel_name(k), bytes, tierce__element_name(element));
+                      tierce__kernel_name(&tierce__codec_kernels, k), bytes,
+                      tierce__element_name(element));
         length = now;
         memset(back, 0, bytes);
         ck_assert_int_eq(decode_exact(back, bytes, coded, (size_t)length), 0);
         ck_assert_msg(memcmp(back, run, bytes) == 0, "%s: %zu bytes of %s differ",
-                      tierce__codec_kernel_name(k), bytes, tierce__element_name(element));
+                      tierce__kernel_name(&tierce__codec_kernels, k), bytes,
+                      tierce__element_name(element));
     }
     ck_assert_int_ge(length, 0);
     return (size_t)length;
@@ -98,11 +100,11 @@ START_TEST(test_names)
         ck_assert_int_eq(tierce__element_find(tierce__element_name((enum tierce__element)i)), i);
     ck_assert_int_eq(tierce__element_find("fp32"), TIERCE__ELEMENTS);
     unsigned last = 0;
-    while (tierce__codec_kernel_name(last + 1) != NULL)
+    while (tierce__kernel_name(&tierce__codec_kernels, last + 1) != NULL)
         last++;
-    ck_assert_str_eq(tierce__codec_kernel_name(last), "portable");
-    ck_assert(tierce__codec_kernel_usable(last));
-    ck_assert(!tierce__codec_kernel_force(last + 1));
+    ck_assert_str_eq(tierce__kernel_name(&tierce__codec_kernels, last), "portable");
+    ck_assert(tierce__kernel_usable(&tierce__codec_kernels, last));
+    ck_assert(!tierce__kernel_force(&tierce__codec_kernels, last + 1));
 }
 END_TEST
 
@@ -215,8 +217,8 @@ END_TEST
 static void expect_agreement(size_t bytes, size_t length)
 {
     int rc = INT_MAX;
-    for (unsigned k = 0; tierce__codec_kernel_name(k) != NULL; k++) {
-        if (!tierce__codec_kernel_force(k))
+    for (unsigned k = 0; tierce__kernel_name(&tierce__codec_kernels, k) != NULL; k++) {
+        if (!tierce__kernel_force(&tierce__codec_kernels, k))
             continue;
         int now = decode_exact(back, bytes, coded, length);
         ck_assert(now == 0 || now == TIERCE_E_FORMAT);
@@ -224,7 +226,7 @@ static void expect_agreement(size_t bytes, size_t length)
             memcpy(first, back, bytes);
         ck_assert_msg(rc == INT_MAX || (now == rc && (rc < 0 || memcmp(first, back, bytes) == 0)),
                       "%s decodes damaged bytes otherwise than the first kernel",
-                      tierce__codec_kernel_name(k));
+                      tierce__kernel_name(&tierce__codec_kernels, k));
         rc = now;
     }
 }

@@ -32,7 +32,7 @@ static void setup(void)
 
 static void teardown(void)
 {
-    tierce__codec_kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__codec_kernels, UINT_MAX);
     free(run);
     free(back);
     free(first_back);
@@ -105,8 +105,8 @@ static size_t there_and_back(unsigned codec, enum tierce__element element, size_
     struct tierce__codec_shape shape = {.element = element};
     uint64_t room = tierce__codec_bound(bytes);
     int64_t length = -1;
-    for (unsigned k = 0; tierce__codec_kernel_name(k) != NULL; k++) {
-        if (!tierce__codec_kernel_force(k))
+    for (unsigned k = 0; tierce__kernel_name(&tierce__codec_kernels, k) != NULL; k++) {
+        if (!tierce__kernel_force(&tierce__codec_kernels, k))
             continue;
         memset(coded + room, GUARD, GUARD_BYTES);
         int64_t now = tierce__codec_find(names[codec])->encode(coded, room, run, bytes, &shape);
@@ -117,8 +117,8 @@ static size_t there_and_back(unsigned codec, enum tierce__element element, size_
         ck_assert_msg(length < 0 || (now == length && memcmp(first, coded, (size_t)now) == 0 &&
                                      memcmp(first_back, back, bytes) == 0),
                       "%s: %zu bytes of %s by %s: other bytes than with the first kernel",
-                      tierce__codec_kernel_name(k), bytes, tierce__element_name(element),
-                      names[codec]);
+                      tierce__kernel_name(&tierce__codec_kernels, k), bytes,
+                      tierce__element_name(element), names[codec]);
         memcpy(first, coded, (size_t)now);
         memcpy(first_back, back, bytes);
         length = now;
@@ -249,8 +249,8 @@ END_TEST
 static int agreed(unsigned codec, size_t bytes, size_t length)
 {
     int rc = INT_MAX;
-    for (unsigned k = 0; tierce__codec_kernel_name(k) != NULL; k++) {
-        if (!tierce__codec_kernel_force(k))
+    for (unsigned k = 0; tierce__kernel_name(&tierce__codec_kernels, k) != NULL; k++) {
+        if (!tierce__kernel_force(&tierce__codec_kernels, k))
             continue;
         int now = decode_exact(codec, back, bytes, coded, length);
         ck_assert(now == 0 || now == TIERCE_E_FORMAT);

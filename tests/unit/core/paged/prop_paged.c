@@ -164,13 +164,13 @@ START_TEST(gather_and_scatter_do_what_the_model_does)
     uint64_t state = random_seed("gather and scatter");
     for (int round = 0; round < ROUNDS; round++) {
         unsigned kernels = 0;
-        while (tierce__kernel_name(kernels) != NULL)
+        while (tierce__kernel_name(&tierce__copy_kernels, kernels) != NULL)
             kernels++;
-        if (!tierce__kernel_force((unsigned)round % kernels))
-            tierce__kernel_force(UINT_MAX);
+        if (!tierce__kernel_force(&tierce__copy_kernels, (unsigned)round % kernels))
+            tierce__kernel_force(&tierce__copy_kernels, UINT_MAX);
         run_round(&state);
     }
-    tierce__kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__copy_kernels, UINT_MAX);
 }
 END_TEST
 

@@ -28,7 +28,7 @@ static void drop_buffers(void)
 {
     free(source);
     free(target);
-    tierce__kernel_force(UINT_MAX);
+    tierce__kernel_force(&tierce__copy_kernels, UINT_MAX);
 }
 
 static void expect_guard(const uint8_t *bytes)
@@ -45,26 +45,27 @@ static void try_copy(size_t from, size_t to, size_t n, enum tierce__store_hint h
     uint64_t sum = tierce__copy_sum(dst, source + from, n, hint);
     uint64_t expected = XXH3_64bits(source + from, n);
     ck_assert_msg(sum == expected, "%s: length %zu, source +%zu, target +%zu, hint %d: sum differs",
-                  tierce__kernel_current(), n, from, to, (int)hint);
+                  tierce__kernel_in_use(&tierce__copy_kernels)->name, n, from, to, (int)hint);
     ck_assert_msg(memcmp(dst, source + from, n) == 0,
                   "%s: length %zu, source +%zu, target +%zu, hint %d: bytes differ",
-                  tierce__kernel_current(), n, from, to, (int)hint);
+                  tierce__kernel_in_use(&tierce__copy_kernels)->name, n, from, to, (int)hint);
     expect_guard(dst - GUARD_BYTES);
     expect_guard(dst + n);
     ck_assert_msg(tierce__sum(source + from, n) == expected, "%s: length %zu: plain sum differs",
-                  tierce__kernel_current(), n);
+                  tierce__kernel_in_use(&tierce__copy_kernels)->name, n);
 }
 
 /* Runs `body` with each kernel that this machine can run. */
 static void with_each_kernel(void (*body)(void))
 {
     unsigned ran = 0;
-    for (unsigned k = 0; tierce__kernel_name(k) != NULL; k++) {
-        if (!tierce__kernel_force(k)) {
-            printf("skipped on this machine: %s\n", tierce__kernel_name(k));
+    for (unsigned k = 0; tierce__kernel_name(&tierce__copy_kernels, k) != NULL; k++) {
+        if (!tierce__kernel_force(&tierce__copy_kernels, k)) {
+            printf("skipped on this machine: %s\n", tierce__kernel_name(&tierce__copy_kernels, k));
             continue;
         }
-        ck_assert_str_eq(tierce__kernel_current(), tierce__kernel_name(k));
+        ck_assert_str_eq(tierce__kernel_in_use(&tierce__copy_kernels)->name,
+                         tierce__kernel_name(&tierce__copy_kernels, k));
         body();
         ran++;
     }
@@ -153,7 +154,8 @@ static void lengths_differ(void)
     uint64_t before = tierce__sum(source, 0);
     for (size_t n = 1; n <= 8192; n++) {
         uint64_t sum = tierce__sum(source, n);
-        ck_assert_msg(sum != before, "%s: lengths %zu and %zu", tierce__kernel_current(), n - 1, n);
+        ck_assert_msg(sum != before, "%s: lengths %zu and %zu",
+                      tierce__kernel_in_use(&tierce__copy_kernels)->name, n - 1, n);
         before = sum;
     }
 }
@@ -173,7 +175,8 @@ static void try_padded(size_t n, size_t total)
     memcpy(whole, source, n);
     memset(from, GUARD, TIERCE__SUM_STRIPE);
     ck_assert_msg(tierce__sum_padded(source, from, n, total) == XXH3_64bits(whole, total),
-                  "%s: %zu of %zu bytes", tierce__kernel_current(), n, total);
+                  "%s: %zu of %zu bytes", tierce__kernel_in_use(&tierce__copy_kernels)->name, n,
+                  total);
     free(from);
     free(whole);
 }
@@ -203,20 +206,21 @@ END_TEST
 START_TEST(kernels_are_listed_and_forced)
 {
     unsigned count = 0;
-    while (tierce__kernel_name(count) != NULL)
+    while (tierce__kernel_name(&tierce__copy_kernels, count) != NULL)
         count++;
     ck_assert_uint_ge(count, 1);
-    ck_assert_str_eq(tierce__kernel_name(count - 1), "portable");
-    ck_assert(tierce__kernel_usable(count - 1));
-    ck_assert(!tierce__kernel_usable(count));
-    ck_assert(!tierce__kernel_force(count));
-    ck_assert(tierce__kernel_force(count - 1));
-    ck_assert_str_eq(tierce__kernel_current(), "portable");
-    ck_assert(tierce__kernel_force(UINT_MAX));
+    ck_assert_str_eq(tierce__kernel_name(&tierce__copy_kernels, count - 1), "portable");
+    ck_assert(tierce__kernel_usable(&tierce__copy_kernels, count - 1));
+    ck_assert(!tierce__kernel_usable(&tierce__copy_kernels, count));
+    ck_assert(!tierce__kernel_force(&tierce__copy_kernels, count));
+    ck_assert(tierce__kernel_force(&tierce__copy_kernels, count - 1));
+    ck_assert_str_eq(tierce__kernel_in_use(&tierce__copy_kernels)->name, "portable");
+    ck_assert(tierce__kernel_force(&tierce__copy_kernels, UINT_MAX));
     unsigned best = 0;
-    while (!tierce__kernel_usable(best))
+    while (!tierce__kernel_usable(&tierce__copy_kernels, best))
         best++;
-    ck_assert_str_eq(tierce__kernel_current(), tierce__kernel_name(best));
+    ck_assert_str_eq(tierce__kernel_in_use(&tierce__copy_kernels)->name,
+                     tierce__kernel_name(&tierce__copy_kernels, best));
 }
 END_TEST
 
