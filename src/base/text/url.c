@@ -268,7 +268,7 @@ int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
                              char why[TIERCE__URL_WHY_BYTES])
 {
     uint64_t parsed = 0;
-    char min[32], max[32];
+    char min[32], max[32], shown[48];
     const char *text = tierce__url_param(url, number->name);
     if (text == NULL)
         return 0;
@@ -278,8 +278,22 @@ int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
     }
     format_kind(min, sizeof(min), number->kind, number->min);
     format_kind(max, sizeof(max), number->kind, number->max);
-    snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter %s must be between %s and %s",
-             number->name, min, max);
+    tierce__text_for_message(shown, sizeof(shown), text);
+    snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter %s is \"%s\"; accepted are %s to %s",
+             number->name, shown, min, max);
+    return TIERCE_E_CONFIG;
+}
+
+int tierce__url_param_flag(const struct tierce__url *url, bool *value, const char *name,
+                           char why[TIERCE__URL_WHY_BYTES])
+{
+    char shown[48];
+    const char *text = tierce__url_param(url, name);
+    if (text == NULL || tierce__parse_bool(value, text))
+        return 0;
+    tierce__text_for_message(shown, sizeof(shown), text);
+    snprintf(why, TIERCE__URL_WHY_BYTES, "URL: parameter %s is \"%s\"; accepted are true and false",
+             name, shown);
     return TIERCE_E_CONFIG;
 }
 

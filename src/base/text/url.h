@@ -14,7 +14,7 @@
  *     scheme://user:password@host:port,[::1]:port/path?name=value&name=value
  *
  * User and password, path, names and values may be percent-encoded; an '@' in them must be. Errors
- * quote no part of the URL except names of parameters.
+ * quote no part of the URL except names of parameters, and values that must be numbers or flags.
  *
  * Thread: any.
  */
@@ -74,6 +74,10 @@ struct tierce__url_number {
 TIERCE_MUSTUSE int tierce__url_param_number(const struct tierce__url *url, uint64_t *value,
                                             const struct tierce__url_number *number,
                                             char why[TIERCE__URL_WHY_BYTES]);
+
+/* A parameter that is true or false; without it *value stays. Errors: TIERCE_E_CONFIG. */
+TIERCE_MUSTUSE int tierce__url_param_flag(const struct tierce__url *url, bool *value,
+                                          const char *name, char why[TIERCE__URL_WHY_BYTES]);
 
 /* Percent-decodes in place. False, with the text undefined, for invalid encoding, a NUL, or control
  * characters unless they are accepted. */

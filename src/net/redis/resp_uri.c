@@ -52,11 +52,12 @@ static const struct resp_scheme *find_scheme(const char *name)
     return NULL;
 }
 
-/* ---- pieces: each returns what is wrong, or NULL --------------------------------------------- */
+/* ---- pieces: each returns 0, or TIERCE_E_CONFIG and `why` ------------------------------------ */
 
-static bool to_number(uint64_t *out, const char *text, uint64_t max)
+static int refuse(char why[TIERCE__RESP_WHY_BYTES], const char *what)
 {
-    return tierce__parse_count(out, text) && *out <= max;
+    snprintf(why, TIERCE__RESP_WHY_BYTES, "URL: %s", what);
+    return TIERCE_E_CONFIG;
 }
 
 /* A user alone is the password. */
@@ -71,12 +72,12 @@ static void take_user(struct tierce__resp_uri *uri)
     uri->opts.password = password != NULL && password[0] != '\0' ? password : NULL;
 }
 
-static const char *take_hosts(struct tierce__resp_uri *uri)
+static int take_hosts(struct tierce__resp_uri *uri, char why[TIERCE__RESP_WHY_BYTES])
 {
     const struct tierce__url *url = &uri->url;
     TIERCE_DASSERT(url->host_count <= TIERCE__RESP_URI_NODES);
     if (url->host_count > 1 && !uri->is_cluster && !uri->is_sentinel)
-        return "several hosts require redis+cluster:// or redis+sentinel://";
+        return refuse(why, "several hosts require redis+cluster:// or redis+sentinel://");
     uri->nodes[0] = (struct tierce__resp_node){.host = "127.0.0.1"};
     uri->node_count = url->host_count > 0 ? url->host_count : 1;
     for (size_t i = 0; i < url->host_count; i++) {
@@ -86,123 +87,140 @@ static const char *take_hosts(struct tierce__resp_uri *uri)
     }
     uri->opts.host = uri->nodes[0].host;
     uri->opts.port = uri->nodes[0].port;
-    return NULL;
+    return 0;
 }
 
-static const char *take_database(struct tierce__resp_uri *uri, const char *text)
+static int take_database(struct tierce__resp_uri *uri, const char *text,
+                         char why[TIERCE__RESP_WHY_BYTES])
 {
     uint64_t number = 0;
-    if (text[0] != '\0' && !to_number(&number, text, UINT32_MAX))
-        return "the database must be a number";
+    /* Not shown: in a malformed URI it may be a part of a password. */
+    if (text[0] != '\0' && (!tierce__parse_count(&number, text) || number > UINT32_MAX))
+        return refuse(why, "the database must be a number");
     uri->opts.database = (uint32_t)number;
-    return NULL;
+    return 0;
 }
 
-static const char *take_socket(struct tierce__resp_uri *uri)
+static int take_socket(struct tierce__resp_uri *uri, char why[TIERCE__RESP_WHY_BYTES])
 {
     if (uri->url.host_count > 0)
-        return "a Unix-socket URI accepts no user name or host";
+        return refuse(why, "a Unix-socket URI accepts no user name or host");
     if (uri->url.path[0] == '\0')
-        return "the socket has no path";
+        return refuse(why, "the socket has no path");
     uri->opts.host = uri->url.path;
-    return NULL;
+    return 0;
 }
 
 /* "/name" or "/name/database". */
-static const char *take_master(struct tierce__resp_uri *uri)
+static int take_master(struct tierce__resp_uri *uri, char why[TIERCE__RESP_WHY_BYTES])
 {
     char *name = uri->url.path + (uri->url.path[0] == '/');
     char *database = strchr(name, '/');
     if (database != NULL)
         *database++ = '\0';
     if (name[0] == '\0')
-        return "the URI requires the master's name after the sentinels: redis+sentinel://HOST/NAME";
+        return refuse(why, "the URI requires the master's name after the sentinels: "
+                           "redis+sentinel://HOST/NAME");
     uri->master = name;
-    return database != NULL ? take_database(uri, database) : NULL;
+    return database != NULL ? take_database(uri, database, why) : 0;
 }
 
-static const char *take_place(struct tierce__resp_uri *uri, const struct resp_scheme *scheme)
+static int take_place(struct tierce__resp_uri *uri, const struct resp_scheme *scheme,
+                      char why[TIERCE__RESP_WHY_BYTES])
 {
     take_user(uri);
-    const char *wrong = scheme->is_unix ? take_socket(uri) : take_hosts(uri);
+    int rc = scheme->is_unix ? take_socket(uri, why) : take_hosts(uri, why);
     if (scheme->is_node && uri->opts.port == 0)
         uri->opts.port = uri->nodes[0].port = TIERCE__RESP_NODE_PORT;
-    if (wrong != NULL || scheme->is_unix || scheme->is_node)
-        return wrong;
-    return uri->is_sentinel ? take_master(uri)
-                            : take_database(uri, uri->url.path + (uri->url.path[0] == '/'));
+    if (rc != 0 || scheme->is_unix || scheme->is_node)
+        return rc;
+    return uri->is_sentinel ? take_master(uri, why)
+                            : take_database(uri, uri->url.path + (uri->url.path[0] == '/'), why);
 }
 
 /* The parameters that are known here. */
-static const char *apply_params(struct tierce__resp_uri *uri)
+static int apply_params(struct tierce__resp_uri *uri, char why[TIERCE__RESP_WHY_BYTES])
 {
     const struct tierce__url *url = &uri->url;
-    const char *text;
-    uint64_t number;
-    if ((text = tierce__url_param(url, "timeout_ms")) != NULL) {
-        if (!to_number(&number, text, TIMEOUT_MS_MAX) || number == 0)
-            return "timeout_ms must be between 1 and 3600000";
-        uri->opts.connect_timeout_ms = uri->opts.call_timeout_ms = (uint32_t)number;
-    }
-    if ((text = tierce__url_param(url, "client_max_pool_size")) != NULL) {
-        if (!to_number(&number, text, 1024) || number == 0)
-            return "client_max_pool_size must be between 1 and 1024";
-        uri->pool_max = (uint32_t)number;
-    }
-    if ((text = tierce__url_param(url, "db")) != NULL) {
-        const char *wrong = take_database(uri, text);
-        if (wrong != NULL)
-            return wrong;
-    }
-    if ((text = tierce__url_param(url, "wait_replicas")) != NULL) {
-        if (!to_number(&number, text, WAIT_REPLICAS_MAX))
-            return "wait_replicas must be between 0 and 16";
-        uri->wait_replicas = (uint32_t)number;
-    }
+    uint64_t timeout_ms = 0, pool_max = uri->pool_max, replicas = 0;
+    const struct {
+        struct tierce__url_number number;
+        uint64_t *value;
+    } numbers[] = {
+        {{"timeout_ms", TIERCE__URL_COUNT, 1, TIMEOUT_MS_MAX}, &timeout_ms},
+        {{"client_max_pool_size", TIERCE__URL_COUNT, 1, 1024}, &pool_max},
+        {{"wait_replicas", TIERCE__URL_COUNT, 0, WAIT_REPLICAS_MAX}, &replicas},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && rc == 0; i++)
+        rc = tierce__url_param_number(url, numbers[i].value, &numbers[i].number, why);
+    const char *database = tierce__url_param(url, "db");
+    if (rc == 0 && database != NULL)
+        rc = take_database(uri, database, why);
+    if (timeout_ms > 0)
+        uri->opts.connect_timeout_ms = uri->opts.call_timeout_ms = (uint32_t)timeout_ms;
+    uri->pool_max = (uint32_t)pool_max;
+    uri->wait_replicas = (uint32_t)replicas;
     uri->opts.ca_file = tierce__url_param(url, "ca_file");
     uri->opts.client_certificate = tierce__url_param(url, "client_certificate");
     uri->opts.client_key = tierce__url_param(url, "client_key");
-    return NULL;
+    return rc;
 }
 
 /* For another machine, TLS is used unless the URI disables it. */
-static const char *take_node(struct tierce__resp_uri *uri)
+static int take_node(struct tierce__resp_uri *uri, char why[TIERCE__RESP_WHY_BYTES])
 {
-    const char *text = tierce__url_param(&uri->url, "tls");
     bool has_files = uri->opts.ca_file != NULL || uri->opts.client_certificate != NULL ||
                      uri->opts.client_key != NULL;
     if (uri->url.path[0] != '\0' && strcmp(uri->url.path, "/") != 0)
-        return "a node has no databases";
+        return refuse(why, "a node has no databases");
     uri->opts.tls = has_files || !tierce__is_loopback_host(uri->opts.host);
-    if (text != NULL && !tierce__parse_bool(&uri->opts.tls, text))
-        return "tls must be true or false";
-    return has_files && !uri->opts.tls ? "tls=false cannot be combined with TLS files" : NULL;
+    int rc = tierce__url_param_flag(&uri->url, &uri->opts.tls, "tls", why);
+    if (rc == 0 && has_files && !uri->opts.tls)
+        return refuse(why, "tls=false cannot be combined with TLS files");
+    return rc;
 }
 
 /* cluster=true makes it a cluster, even if its scheme does not. */
-static const char *take_cluster(struct tierce__resp_uri *uri)
+static int take_cluster(struct tierce__resp_uri *uri, char why[TIERCE__RESP_WHY_BYTES])
 {
-    bool is_cluster;
-    const char *text = tierce__url_param(&uri->url, "cluster");
-    if (text == NULL)
-        return NULL;
-    if (!tierce__parse_bool(&is_cluster, text))
-        return "cluster must be true or false";
+    bool is_cluster = false;
+    int rc = tierce__url_param_flag(&uri->url, &is_cluster, "cluster", why);
     uri->is_cluster = uri->is_cluster || is_cluster;
-    return NULL;
+    return rc;
 }
 
-static const char *check_cluster(const struct tierce__resp_uri *uri)
+static int check_cluster(const struct tierce__resp_uri *uri, char why[TIERCE__RESP_WHY_BYTES])
 {
     if (!uri->is_cluster)
         return uri->wait_replicas > 0 && !uri->is_sentinel
-                   ? "wait_replicas requires a cluster, or a master behind sentinels"
-                   : NULL;
+                   ? refuse(why, "wait_replicas requires a cluster, or a master behind sentinels")
+                   : 0;
     if (uri->is_sentinel)
-        return "sentinels cannot be used with a cluster";
+        return refuse(why, "sentinels cannot be used with a cluster");
     if (uri->node_count == 0)
-        return "a cluster cannot be reached through a Unix socket";
-    return uri->opts.database != 0 ? "a cluster has no databases" : NULL;
+        return refuse(why, "a cluster cannot be reached through a Unix socket");
+    return uri->opts.database != 0 ? refuse(why, "a cluster has no databases") : 0;
+}
+
+/* All but the credentials file. */
+static int take_all(struct tierce__resp_uri *uri, char why[TIERCE__RESP_WHY_BYTES])
+{
+    const struct resp_scheme *scheme = find_scheme(uri->url.scheme);
+    if (scheme == NULL)
+        return refuse(why, "it must begin with one of redis://, rediss://, redis+cluster://, "
+                           "redis+sentinel://, redis+unix://, tierce://");
+    uri->opts.tls = scheme->tls;
+    uri->is_cluster = scheme->is_cluster;
+    uri->is_sentinel = scheme->is_sentinel;
+    int rc = scheme->is_node ? 0 : take_cluster(uri, why);
+    if (rc == 0)
+        rc = take_place(uri, scheme, why);
+    if (rc == 0)
+        rc = apply_params(uri, why);
+    if (rc == 0)
+        rc = scheme->is_node ? take_node(uri, why) : check_cluster(uri, why);
+    return rc;
 }
 
 int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *text,
@@ -212,30 +230,12 @@ int tierce__resp_uri_parse(struct tierce__resp_uri *out, const char *text,
     int rc = tierce__url_parse(&uri.url, text, why);
     if (rc != 0)
         return rc;
-    const struct resp_scheme *scheme = find_scheme(uri.url.scheme);
-    const char *wrong = "it must begin with one of redis://, rediss://, redis+cluster://, "
-                        "redis+sentinel://, redis+unix://, tierce://";
-    if (scheme != NULL) {
-        uri.opts.tls = scheme->tls;
-        uri.is_cluster = scheme->is_cluster;
-        uri.is_sentinel = scheme->is_sentinel;
-        wrong = scheme->is_node ? NULL : take_cluster(&uri);
-    }
-    if (wrong == NULL)
-        wrong = take_place(&uri, scheme);
-    if (wrong == NULL)
-        wrong = apply_params(&uri);
-    if (wrong == NULL)
-        wrong = scheme->is_node ? take_node(&uri) : check_cluster(&uri);
+    rc = take_all(&uri, why);
     const char *file = tierce__url_param(&uri.url, "credentials_file");
-    if (wrong == NULL && file != NULL && uri.url.user != NULL)
-        wrong = "credentials_file cannot be combined with a user or password";
-    if (wrong != NULL) {
-        snprintf(why, TIERCE__RESP_WHY_BYTES, "URL: %s", wrong);
-        rc = TIERCE_E_CONFIG;
-    } else if (file != NULL) {
-        rc = tierce__resp_credentials_read(&uri, file, why);
-    }
+    if (rc == 0 && file != NULL)
+        rc = uri.url.user == NULL
+                 ? tierce__resp_credentials_read(&uri, file, why)
+                 : refuse(why, "credentials_file cannot be combined with a user or password");
     if (rc != 0) {
         tierce__resp_uri_clear(&uri);
         return rc;

@@ -165,12 +165,29 @@ START_TEST(numbers)
     tierce__url_clear(&url);
     parse("x://h?n=1&s=2&t=2h");
     ck_assert_int_eq(tierce__url_param_number(&url, &value, &count, why), TIERCE_E_CONFIG);
-    ck_assert_str_eq(why, "URL: parameter n must be between 2 and 150");
+    ck_assert_str_eq(why, "URL: parameter n is \"1\"; accepted are 2 to 150");
     ck_assert_int_eq(tierce__url_param_number(&url, &value, &size, why), TIERCE_E_CONFIG);
-    ck_assert_str_eq(why, "URL: parameter s must be between 1MiB and 1GiB");
+    ck_assert_str_eq(why, "URL: parameter s is \"2\"; accepted are 1MiB to 1GiB");
     ck_assert_int_eq(tierce__url_param_number(&url, &value, &time, why), TIERCE_E_CONFIG);
-    ck_assert_str_eq(why, "URL: parameter t must be between 100ms and 1h");
+    ck_assert_str_eq(why, "URL: parameter t is \"2h\"; accepted are 100ms to 1h");
     ck_assert_uint_eq(value, 2000);
+    tierce__url_clear(&url);
+}
+END_TEST
+
+START_TEST(flags)
+{
+    bool value = true;
+    parse("x://h?a=off&b=yes&c=perhaps");
+    ck_assert_int_eq(tierce__url_param_flag(&url, &value, "none", why), 0);
+    ck_assert(value);
+    ck_assert_int_eq(tierce__url_param_flag(&url, &value, "a", why), 0);
+    ck_assert(!value);
+    ck_assert_int_eq(tierce__url_param_flag(&url, &value, "b", why), 0);
+    ck_assert(value);
+    ck_assert_int_eq(tierce__url_param_flag(&url, &value, "c", why), TIERCE_E_CONFIG);
+    ck_assert_str_eq(why, "URL: parameter c is \"perhaps\"; accepted are true and false");
+    ck_assert(value);
     tierce__url_clear(&url);
 }
 END_TEST
@@ -236,7 +253,7 @@ START_TEST(a_store_has_a_name)
 END_TEST
 
 CHECK_MAIN("url",
-           .tests = {all_pieces, few_pieces, limits, parameters_are_checked, numbers,
+           .tests = {all_pieces, few_pieces, limits, parameters_are_checked, numbers, flags,
                      all_urls_of_a_text_are_shown, a_store_has_a_name},
            .loops = {{wrong_ones_are_refused, 0, sizeof(refused) / sizeof(*refused)},
                      {no_credentials_are_shown, 0, sizeof(shown) / sizeof(*shown)}})

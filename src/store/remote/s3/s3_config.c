@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/config/config_parse.h"
 #include "base/file.h"
 #include "net/loopback.h"
 #include "store/remote/s3/s3_private.h"
@@ -205,16 +204,6 @@ bool tierce__s3_renew_credentials(struct tierce__s3_config *config)
 
 /* ---- place ----------------------------------------------------------------------------------- */
 
-static int take_flag(bool *out, const struct tierce__url *url, const char *name,
-                     char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    const char *text = tierce__url_param(url, name);
-    if (text == NULL || tierce__parse_bool(out, text))
-        return 0;
-    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: parameter %s must be true or false", name);
-    return TIERCE_E_CONFIG;
-}
-
 static bool is_bucket(const char *name)
 {
     size_t bytes = strlen(name);
@@ -250,9 +239,9 @@ static int take_endpoint(struct tierce__s3_config *config, const struct tierce__
         return refuse(why, "URL: endpoint must be http://HOST:PORT or https://HOST:PORT");
     /* No certificate is for a name with a dot before the endpoint's. */
     is_path |= strchr(bucket, '.') != NULL && !config->is_plain;
-    int rc = take_flag(&is_path, url, "path_style", why);
+    int rc = tierce__url_param_flag(url, &is_path, "path_style", why);
     if (rc == 0)
-        rc = take_flag(&is_insecure, url, "insecure", why);
+        rc = tierce__url_param_flag(url, &is_insecure, "insecure", why);
     if (rc != 0)
         return rc;
     if (config->is_plain && !is_insecure && !tierce__is_loopback_host(endpoint->hosts[0].name))

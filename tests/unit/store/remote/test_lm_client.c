@@ -50,7 +50,7 @@ static const struct {
     {"lm://user:secret@host:7380", "URL: this protocol accepts no user name"},
     {"lm://host:7380?ttl=1h",
      "URL: unknown parameter \"ttl\" (\"connections\"?); there are connections"},
-    {"lm://host:7380?connections=1", "URL: parameter connections must be between 2 and 150"},
+    {"lm://host:7380?connections=1", "URL: parameter connections is \"1\"; accepted are 2 to 150"},
 };
 
 START_TEST(wrong_urls_are_told)

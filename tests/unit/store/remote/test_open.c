@@ -17,8 +17,8 @@ static const struct {
     {"redis://h?tttl=1", "URL: unknown parameter \"tttl\" (\"ttl\"?); there are ttl, connections, "
                          "prefix, db, timeout_ms, ca_file, client_certificate, client_key, "
                          "wait_replicas, sentinel_user, sentinel_password"},
-    {"redis://h?connections=1", "URL: parameter connections must be between 2 and 150"},
-    {"redis://h?connections=151", "URL: parameter connections must be between 2 and 150"},
+    {"redis://h?connections=1", "URL: parameter connections is \"1\"; accepted are 2 to 150"},
+    {"redis://h?connections=151", "URL: parameter connections is \"151\"; accepted are 2 to 150"},
     {"redis://h/x", "URL: the database must be a number"},
     {"redis://u:hidden@h/x", "URL: the database must be a number"},
     {"redis://h?wait_replicas=1", "URL: wait_replicas requires a cluster, or a master"},
@@ -36,7 +36,7 @@ static const struct {
     {"tierce://h?db=1", "URL: unknown parameter \"db\" (\"ttl\"?); there are ttl, connections, "
                         "prefix, timeout_ms, ca_file, client_certificate, client_key, tls"},
     {"tierce://h?wait_replicas=1", "URL: unknown parameter \"wait_replicas\""},
-    {"tierce://h?tls=perhaps", "URL: tls must be true or false"},
+    {"tierce://h?tls=perhaps", "URL: parameter tls is \"perhaps\"; accepted are true and false"},
     {"tierce://h?tls=false&ca_file=/nowhere", "URL: tls=false cannot be combined with TLS files"},
     {"tierce://127.0.0.1?ca_file=/nowhere", "cannot load /nowhere: "},
     {"redis://h?tls=true", "URL: unknown parameter \"tls\""},
@@ -44,8 +44,8 @@ static const struct {
     {"file://u@/a", "URL: a folder has no host: file:///folder"},
     {"file:///", "URL: the path of the folder is missing: file:///folder"},
     {"file://", "URL: the path of the folder is missing: file:///folder"},
-    {"file:///a?fanout=4", "URL: parameter fanout must be between 1 and 3"},
-    {"file:///a?size=1KiB", "URL: parameter size must be between 1MiB and 1024PiB"},
+    {"file:///a?fanout=4", "URL: parameter fanout is \"4\"; accepted are 1 to 3"},
+    {"file:///a?size=1KiB", "URL: parameter size is \"1KiB\"; accepted are 1MiB to 1024PiB"},
     {"file:///a?siz=1GiB", "URL: unknown parameter \"siz\" (\"size\"?); there are size, fanout, "
                            "sweep, connections"},
 };

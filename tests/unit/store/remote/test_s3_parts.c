@@ -391,7 +391,7 @@ static const struct wrong_url {
     {"s3://a:hidden@bucket?part=4MiB", "part"},
     {"s3://a:hidden@bucket?connections=1", "connections"},
     {"s3://a:hidden@bucket?payload=maybe", "payload"},
-    {"s3://a:hidden@bucket?path_style=maybe", "path_style"},
+    {"s3://a:hidden@bucket?path_style=maybe", "path_style is \"maybe\""},
     {"s3://a:hidden@bucket?region=a%20b", "region"},
     {"s3://a:hidden@bucket?endpoint=127.0.0.1:9000", "URL"},
     {"s3://a:hidden@bucket?endpoint=ftp://h", "endpoint"},

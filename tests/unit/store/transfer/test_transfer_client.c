@@ -54,7 +54,7 @@ static const struct {
      "URL: unknown parameter \"ttl\" (\"ca_file\"?); there are connections, token_file, ca_file, "
      "client_certificate, client_key"},
     {"transfer://host:1/memory?connections=1",
-     "URL: parameter connections must be between 2 and 150"},
+     "URL: parameter connections is \"1\"; accepted are 2 to 150"},
     {"transfer://host:1/memory?ca_file=/x", "URL: certificates require transfer+tls://"},
     {"transfer+tls://host:1/memory?ca_file=/none",
      "cannot load /none: No such file or directory (TLS CA)"},
