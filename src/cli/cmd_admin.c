@@ -396,9 +396,10 @@ static int check_options(const struct verb *verb, const struct arguments *option
                                  : is_of_move         ? "--to"
                                  : worker->pin_ms > 0 ? "--for"
                                                       : "--wait",
-                                 is_of_move           ? "move"
-                                 : worker->pin_ms > 0 ? "pin"
-                                                      : "health, pin, move, clear");
+                                 is_of_move ? "move"
+                                 : worker->pin_ms > 0
+                                     ? "pin"
+                                     : "health, pin, unpin, move, clear, compress and decompress");
     if (options->abandon && verb->shape != REMOVAL)
         return tierce__cli_usage(verb->command, "--abandon is an option of storage remove");
     if (options->drop && verb->shape != DRAIN)
