@@ -178,6 +178,19 @@ START_TEST(a_port_in_use)
 }
 END_TEST
 
+START_TEST(a_start_without_memory)
+{
+    char why[256];
+    struct tierce__controller_sockets *none;
+    const struct tierce__controller_sockets_opts opts = {
+        .size = sizeof(opts), .controller = controller, .host = "127.0.0.1", .leads = leads};
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(tierce__controller_sockets_start(&none, &opts, why), -ENOMEM);
+    ck_assert_uint_gt(tierce__alloc_fail_nth(0), 0);
+    ck_assert_str_eq(why, "no memory");
+}
+END_TEST
+
 /* ---- orders
  * ----------------------------------------------------------------------------------
  */
@@ -418,6 +431,6 @@ END_TEST
 
 CHECK_MAIN("controller sockets", .seconds = 120, .setup = setup, .teardown = teardown,
            .tests = {reports_and_requests, ticks_follow_the_silence_of_the_directory, a_port_in_use,
-                     messages_of_orders_have_a_bound, orders, a_silent_worker,
-                     orders_have_a_bound_and_end_with_the_manager,
+                     a_start_without_memory, messages_of_orders_have_a_bound, orders,
+                     a_silent_worker, orders_have_a_bound_and_end_with_the_manager,
                      each_allocation_of_an_order_fails_once})

@@ -319,6 +319,7 @@ static void end_drop(struct tierce__directory_id worker, bool is_done)
     struct tierce__directory_key want[] = {number_of(0), number_of(3)};
     ck_assert_uint_eq(step->order.count, 2);
     ck_assert_mem_eq(step->order.keys, want, sizeof(want));
+    ck_assert_uint_eq(step->order.named_count, 0);
     tierce__worker_commands_end(commands, worker, step->number, &result, now_ns);
     tierce__worker_command_release(step);
 }

@@ -504,6 +504,23 @@ START_TEST(a_failed_snapshot_is_freed)
 }
 END_TEST
 
+/* A part that found no memory would leave a hole: the others are not taken. */
+START_TEST(a_snapshot_without_memory_is_invalid)
+{
+    start(false, true, 100, 0);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_SNAPSHOT);
+    tierce__alloc_fail_nth(1);
+    ck_assert(!tierce__follower_snapshot(follower, "\x80", 1));
+    tierce__alloc_fail_nth(0);
+    tierce__follower_snapshot_end(follower, false, now_ns);
+    ck_assert(!is_exact());
+    expect_snapshot_after(SECOND);
+    answer_snapshot(3, 1);
+    ck_assert_uint_eq(work(), 1);
+    ck_assert(is_exact() && is_shown(1000));
+}
+END_TEST
+
 CHECK_MAIN("follower", .seconds = 60, .teardown = teardown,
            .tests = {a_connection_during_a_step_is_verified,
                      a_connection_during_a_snapshot_is_verified, contents_are_published_in_parts,
@@ -511,4 +528,4 @@ CHECK_MAIN("follower", .seconds = 60, .teardown = teardown,
                      blocks_without_memory_are_published_again, shorter_blocks_do_not_count,
                      blocks_without_tokens_are_logged_once, cleared_blocks_are_exact,
                      only_the_first_map_of_a_snapshot_has_its_sequence, replaced_contents_are_freed,
-                     a_failed_snapshot_is_freed})
+                     a_failed_snapshot_is_freed, a_snapshot_without_memory_is_invalid})
