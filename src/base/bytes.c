@@ -1,6 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bytes.h"
 
+bool tierce__secrets_equal(const void *a, const void *b, size_t bytes)
+{
+    const volatile uint8_t *left = (const volatile uint8_t *)a,
+                           *right = (const volatile uint8_t *)b; /* no early end */
+    uint8_t differs = 0;
+    for (size_t i = 0; i < bytes; i++)
+        differs |= left[i] ^ right[i];
+    return differs == 0;
+}
+
 void tierce__hex_encode(char *text, const uint8_t *bytes, size_t n)
 {
     static const char digits[] = "0123456789abcdef";

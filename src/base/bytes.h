@@ -77,6 +77,9 @@ static inline bool tierce__add_ok(uint64_t *out, uint64_t a, uint64_t b)
     return !__builtin_add_overflow(a, b, out);
 }
 
+/* Whether two secrets are equal. The time depends on `bytes` alone, not on how many are equal. */
+bool tierce__secrets_equal(const void *a, const void *b, size_t bytes);
+
 /* Writes 2 * n lower-case hex digits and a NUL to `text`. */
 void tierce__hex_encode(char *text, const uint8_t *bytes, size_t n);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net/listen.h"
 
+#include "base/text/host_port.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -138,7 +140,7 @@ void tierce__peer_print(char text[TIERCE__PEER_BYTES], const struct sockaddr *ad
     if (address->sa_family == AF_INET) {
         const struct sockaddr_in *in = (const void *)address;
         inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host));
-        snprintf(text, TIERCE__PEER_BYTES, "%s:%u", host, ntohs(in->sin_port));
+        (void)tierce__host_port_format(text, TIERCE__PEER_BYTES, host, ntohs(in->sin_port));
         return;
     }
     if (address->sa_family != AF_INET6) {
@@ -148,9 +150,8 @@ void tierce__peer_print(char text[TIERCE__PEER_BYTES], const struct sockaddr *ad
     const struct sockaddr_in6 *in6 = (const void *)address;
     if (IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr)) {
         inet_ntop(AF_INET, &in6->sin6_addr.s6_addr[12], host, sizeof(host));
-        snprintf(text, TIERCE__PEER_BYTES, "%s:%u", host, ntohs(in6->sin6_port));
     } else {
         inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-        snprintf(text, TIERCE__PEER_BYTES, "[%s]:%u", host, ntohs(in6->sin6_port));
     }
+    (void)tierce__host_port_format(text, TIERCE__PEER_BYTES, host, ntohs(in6->sin6_port));
 }

@@ -8,7 +8,6 @@
 #include "base/text/utf8.h"
 
 #include <errno.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
@@ -224,7 +223,7 @@ tierce__tokens_find_digest(const struct tierce__tokens *tokens,
     const struct tierce__token *found = NULL;
     for (size_t i = 0; i < tierce__tokens_count(tokens); i++) {
         const struct tierce__token *token = &tokens->entries[i];
-        if (CRYPTO_memcmp(token->digest, digest, TIERCE__TOKEN_DIGEST_BYTES) == 0 &&
+        if (tierce__secrets_equal(token->digest, digest, TIERCE__TOKEN_DIGEST_BYTES) &&
             !token->is_account)
             found = token;
     }

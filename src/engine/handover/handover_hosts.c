@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "base/log/log.h"
+#include "base/text/host_port.h"
 
 #define NAME_MAX_BYTES 253u /* of a host's name, by RFC 1035 */
 
@@ -73,16 +74,10 @@ void tierce__hosts_add(struct tierce__hosts *hosts, const char *names)
 bool tierce__hosts_allow(const struct tierce__hosts *hosts, const char *peer)
 {
     static const char mapped[] = "::ffff:";
-    char host[TIERCE__HOST_BYTES];
-    const char *end = strrchr(peer, ':'), *from = peer + (peer[0] == '[');
-    if (end == NULL)
+    char host[sizeof(mapped) + TIERCE__HOST_BYTES];
+    uint16_t port;
+    if (!tierce__host_port_read(host, sizeof(host), &port, peer))
         return false;
-    end -= peer[0] == '[';
-    if (strncmp(from, mapped, sizeof(mapped) - 1) == 0)
-        from += sizeof(mapped) - 1;
-    if (end <= from || (size_t)(end - from) >= sizeof(host))
-        return false;
-    memcpy(host, from, (size_t)(end - from));
-    host[end - from] = '\0';
-    return has_host(hosts, host);
+    bool is_mapped = strncmp(host, mapped, sizeof(mapped) - 1) == 0;
+    return has_host(hosts, is_mapped ? host + sizeof(mapped) - 1 : host);
 }

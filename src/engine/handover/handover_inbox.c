@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
+#include "base/text/host_port.h"
 #include "core/key/key_text.h"
 #include "core/key/namespaces.h"
 #include "engine/handover/handover_hosts.h"
@@ -472,9 +473,10 @@ static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct ti
 /* The host alone: each connection has another port, and would be another message. */
 static void host_of(char host[HOST_BYTES], const struct tierce__keeper_room *room)
 {
-    const char *port = strrchr(room->peer, ':');
-    size_t bytes = port != NULL ? (size_t)(port - room->peer) : strlen(room->peer);
-    snprintf(host, HOST_BYTES, "%.*s", (int)bytes, room->peer);
+    struct tierce__host_port at;
+    bool is_address = tierce__host_port_split(&at, room->peer, strlen(room->peer));
+    snprintf(host, HOST_BYTES, "%.*s", is_address ? (int)at.host_bytes : (int)HOST_BYTES,
+             is_address ? at.host : room->peer);
 }
 
 static void log_refusal(const struct tierce__keeper_room *room, const char *why)

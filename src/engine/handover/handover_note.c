@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text/host_port.h"
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_lent.h"
 #include "engine/view.h"
@@ -20,9 +21,7 @@ void tierce__handover_note(struct tierce_view *view, const struct tierce__handov
                                                 pulled->blocks * view->full.geometry.block_tokens,
                                             .bytes = pulled->bytes,
                                             .pushed_bytes = pulled->pushed_bytes};
-    bool is_v6 = strchr(from->host, ':') != NULL;
-    snprintf(note.from, sizeof(note.from), "%s%.100s%s:%u", is_v6 ? "[" : "", from->host,
-             is_v6 ? "]" : "", from->port);
+    (void)tierce__host_port_format(note.from, sizeof(note.from), from->host, from->port);
     if (pulled->why[0] == '\0' && pulled->push_status != 0)
         snprintf(note.why, sizeof(note.why), "the push did not end (%s), and the rest was read",
                  tierce_strerror(pulled->push_status));

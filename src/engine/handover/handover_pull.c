@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
+#include "base/text/host_port.h"
 #include "core/key/key_text.h"
 #include "engine/handover/handover.h"
 #include "engine/handover/handover_inbox.h"
@@ -123,7 +124,7 @@ static void answered(struct tierce__store_req *req)
 
 static int open_connector(struct tierce__source *source, struct tierce__handover_pulled *out)
 {
-    char url[320], why[TIERCE__CONNECTOR_WHY_BYTES];
+    char url[320], address[264], why[TIERCE__CONNECTOR_WHY_BYTES];
     const struct tierce__handover_from *from = source->from;
     if (source->connector != NULL)
         return 0;
@@ -133,10 +134,9 @@ static int open_connector(struct tierce__source *source, struct tierce__handover
         snprintf(why, sizeof(why), "the prefiller: %s", mismatch);
         return stop_at(out, TIERCE_E_REFUSED, why);
     }
-    bool is_v6 = strchr(from->host, ':') != NULL;
-    snprintf(url, sizeof(url), "transfer%s://%s%.255s%s:%u/" TIERCE__PEER_SPACE "?connections=2",
-             from->uses_tls ? "+tls" : "", is_v6 ? "[" : "", from->host, is_v6 ? "]" : "",
-             from->port);
+    (void)tierce__host_port_format(address, sizeof(address), from->host, from->port);
+    snprintf(url, sizeof(url), "transfer%s://%s/" TIERCE__PEER_SPACE "?connections=2",
+             from->uses_tls ? "+tls" : "", address);
     int rc = tierce__connector_open(
         &source->connector, url,
         &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),

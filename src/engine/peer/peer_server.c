@@ -8,7 +8,9 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/clock.h"
+#include "base/text/host_port.h"
 #include "base/threads/lock.h"
 
 enum { REQUEST_MS = 10000, STALL_MS = 1000, CONNECTIONS_MAX = 1024, IDLE_MS = 120000 };
@@ -34,15 +36,10 @@ struct tierce__peer_server {
     uint64_t before_until_ns;
 };
 
-/* Takes the same time for all texts of its length. */
 static bool is_equal(const struct peer_secret *secret, const char *token, size_t bytes)
 {
-    unsigned differs = 0;
-    if (secret->bytes == 0 || secret->bytes != bytes)
-        return false;
-    for (size_t i = 0; i < bytes; i++)
-        differs |= (unsigned)(unsigned char)(secret->text[i] ^ token[i]);
-    return differs == 0;
+    return secret->bytes > 0 && secret->bytes == bytes &&
+           tierce__secrets_equal(secret->text, token, bytes);
 }
 
 static uint32_t rights_of(void *arg, const char *token, size_t token_bytes)
@@ -59,12 +56,10 @@ static uint32_t rights_of(void *arg, const char *token, size_t token_bytes)
 /* "HOST:PORT" behind the texts before. False: there is no room. */
 static bool add_address(char out[TIERCE__PEER_ADDRESS_BYTES], const char *host, uint16_t port)
 {
-    size_t used = strlen(out);
-    bool is_six = strchr(host, ':') != NULL;
-    int bytes =
-        snprintf(out + used, TIERCE__PEER_ADDRESS_BYTES - used, "%s%s%s%s:%u", used > 0 ? "," : "",
-                 is_six ? "[" : "", host, is_six ? "]" : "", (unsigned)port);
-    return bytes > 0 && (size_t)bytes < TIERCE__PEER_ADDRESS_BYTES - used;
+    size_t used = strlen(out), room = TIERCE__PEER_ADDRESS_BYTES - used;
+    size_t comma = used > 0 ? (size_t)snprintf(out + used, room, ",") : 0;
+    return comma < room &&
+           tierce__host_port_format(out + used + comma, room - comma, host, port) < room - comma;
 }
 
 /* Why there can be no further address, or 0. */

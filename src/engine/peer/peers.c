@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <netdb.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log/log.h"
 #include "base/log/log_repeat.h"
+#include "base/text/host_port.h"
 #include "base/text/url.h"
 #include "engine/engine_config.h"
 #include "store/remote/peers/peers_self.h"
@@ -96,29 +96,22 @@ static bool is_wildcard(const char *host)
            (inet_pton(AF_INET6, host, &six) == 1 && IN6_IS_ADDR_UNSPECIFIED(&six));
 }
 
-/* "HOST", "HOST:PORT" or "[HOST]:PORT". */
 static int take_address(struct tierce__peers *peers, const char *text,
                         char why[TIERCE_CONFIG_ERROR_BYTES])
 {
     char *into = peers->listens[peers->listen_count].host;
-    bool has_brackets = text[0] == '[';
-    const char *host = text + has_brackets;
-    size_t bytes = strcspn(host, has_brackets ? "]" : ":");
-    const char *rest = host + bytes + (has_brackets && host[bytes] == ']');
-    char *end = NULL;
-    unsigned long port = rest[0] == ':' ? strtoul(rest + 1, &end, 10) : 0;
-    bool is_port = rest[0] == '\0' || (rest[0] == ':' && rest[1] >= '0' && rest[1] <= '9' &&
-                                       *end == '\0' && port <= UINT16_MAX);
-    if (!is_port || bytes == 0 || bytes >= sizeof(peers->listens[0].host)) {
+    struct tierce__host_port at;
+    if (!tierce__host_port_split(&at, text, strlen(text)) ||
+        at.host_bytes >= sizeof(peers->listens[0].host)) {
         snprintf(why, TIERCE_CONFIG_ERROR_BYTES,
                  "peers.listen: '%.60s' is not an address; it must be HOST or HOST:PORT, with an "
                  "IPv6 address in brackets; several are separated by commas",
                  text);
         return TIERCE_E_CONFIG;
     }
-    memcpy(into, host, bytes);
-    into[bytes] = '\0';
-    peers->listens[peers->listen_count++].port = (uint16_t)port;
+    memcpy(into, at.host, at.host_bytes);
+    into[at.host_bytes] = '\0';
+    peers->listens[peers->listen_count++].port = at.port;
     if (!is_wildcard(into))
         return 0;
     snprintf(why, TIERCE_CONFIG_ERROR_BYTES,

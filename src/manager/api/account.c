@@ -81,7 +81,7 @@ bool tierce__password_is(const char *hash, const char *password)
         stored = (struct hash){.log2_n = LOG2_N, .r = R, .p = P};
     given = stored;
     int rc = derive(&given, password);
-    bool is_equal = CRYPTO_memcmp(given.bytes, stored.bytes, HASH_BYTES) == 0;
+    bool is_equal = tierce__secrets_equal(given.bytes, stored.bytes, HASH_BYTES);
     OPENSSL_cleanse(&given, sizeof(given));
     return rc == 0 && is_hash && is_equal;
 }

@@ -4,6 +4,7 @@
 #include "base/config/config_parse.h"
 #include "base/json/json_write.h"
 #include "base/log/log.h"
+#include "base/text/host_port.h"
 #include "manager/api/api_model.h"
 #include "manager/locate/block_keys.h"
 #include "manager/locate/location_json.h"
@@ -345,14 +346,13 @@ static bool show_mask(struct tierce__api_call *api, const struct tierce__mask *m
  * known. */
 static const char *host_of(struct tierce__api_call *api, const char *node_host)
 {
-    const char *peer = api->peer, *end = peer != NULL ? strrchr(peer, ':') : NULL;
+    struct tierce__host_port at;
     if (node_host != NULL && node_host[0] != '\0')
         return node_host;
-    if (end == NULL)
+    if (api->peer == NULL || !tierce__host_port_split(&at, api->peer, strlen(api->peer)) ||
+        !at.has_port)
         return NULL;
-    bool has_brackets = peer[0] == '[' && end > peer + 1 && end[-1] == ']';
-    return tierce__arena_copy(&api->arena, peer + has_brackets,
-                              (size_t)(end - peer) - 2 * (size_t)has_brackets);
+    return tierce__arena_copy(&api->arena, at.host, at.host_bytes);
 }
 
 static void start_write_cache(struct tierce__api_call *api)

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/threads/lock.h"
 #include "manager/api/account.h"
 
@@ -184,7 +185,7 @@ static bool recall(struct tierce__auth *auth, const uint8_t digest[DIGEST_BYTES]
     tierce__lock_take(&auth->lock);
     for (size_t i = 0; i < REMEMBERED_MAX && !found; i++) {
         const struct remembered *r = &auth->remembered[i];
-        found = r->is_used && CRYPTO_memcmp(r->digest, digest, DIGEST_BYTES) == 0;
+        found = r->is_used && tierce__secrets_equal(r->digest, digest, DIGEST_BYTES);
     }
     tierce__lock_drop(&auth->lock);
     return found;

@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/text/host_port.h"
 #include "base/threads/lock.h"
 #include "base/threads/threads.h"
 
@@ -66,13 +67,13 @@ static void end_target(struct tierce__controller_target *target,
 static void begin_target(struct tierce__controller_commands *c,
                          struct tierce__controller_target *target)
 {
-    char endpoint[TIERCE__CONTROLLER_HOST_BYTES + 32];
+    char endpoint[TIERCE__CONTROLLER_HOST_BYTES + 32] = "tcp://";
     int zero = 0;
     int64_t bytes = ANSWER_BYTES_MAX;
-    bool is_v6 = strchr(target->host, ':') != NULL;
-    int v6 = is_v6;
-    snprintf(endpoint, sizeof(endpoint), "tcp://%s%s%s:%u", is_v6 ? "[" : "", target->host,
-             is_v6 ? "]" : "", (unsigned)target->port);
+    int v6 = strchr(target->host, ':') != NULL;
+    size_t used = strlen(endpoint);
+    (void)tierce__host_port_format(endpoint + used, sizeof(endpoint) - used, target->host,
+                                   target->port);
     target->socket = zmq_socket(c->context, ZMQ_REQ);
     if (target->socket == NULL ||
         zmq_setsockopt(target->socket, ZMQ_LINGER, &zero, sizeof(zero)) != 0 ||

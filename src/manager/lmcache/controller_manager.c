@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "manager/lmcache/controller_manager.h"
 
+#include "base/text/host_port.h"
 #include "manager/lmcache/controller.h"
 #include "manager/lmcache/controller_commands.h"
 #include "manager/lmcache/controller_sockets.h"
@@ -20,11 +21,9 @@ static void name_heartbeats(struct tierce__lmcache *lmcache,
 {
     const char *host =
         config->lmcache_address[0] != '\0' ? config->lmcache_address : config->lmcache_host;
-    bool is_v6 = strchr(host, ':') != NULL;
     if (config->lmcache_heartbeat_port != 0)
-        snprintf(lmcache->heartbeat_url, sizeof(lmcache->heartbeat_url), "%s%.200s%s:%u",
-                 is_v6 ? "[" : "", host, is_v6 ? "]" : "",
-                 (unsigned)config->lmcache_heartbeat_port);
+        (void)tierce__host_port_format(lmcache->heartbeat_url, sizeof(lmcache->heartbeat_url), host,
+                                       config->lmcache_heartbeat_port);
 }
 
 int tierce__lmcache_open(struct tierce__manager *manager,

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
+#include "base/text/host_port.h"
 #include "base/threads/threads.h"
 
 #include <errno.h>
@@ -166,15 +167,15 @@ static int set(void *socket, int option, int value)
 static int open_socket(struct tierce__controller_sockets *s, enum which which, const char *name,
                        uint16_t port, char why[256])
 {
-    char endpoint[300];
+    char endpoint[300] = "tcp://";
     const char *host = s->opts.host;
     int64_t bytes = FRAME_BYTES_MAX;
     if (port == 0)
         return 0;
     void *socket = zmq_socket(s->context, which == PULL ? ZMQ_PULL : ZMQ_ROUTER);
     bool is_v6 = strchr(host, ':') != NULL;
-    snprintf(endpoint, sizeof(endpoint), "tcp://%s%.200s%s:%u", is_v6 ? "[" : "", host,
-             is_v6 ? "]" : "", (unsigned)port);
+    size_t used = strlen(endpoint);
+    (void)tierce__host_port_format(endpoint + used, sizeof(endpoint) - used, host, port);
     if (socket != NULL && set(socket, ZMQ_LINGER, 0) == 0 &&
         set(socket, ZMQ_RCVHWM, WAITING_MAX) == 0 && set(socket, ZMQ_IPV6, is_v6) == 0 &&
         zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes, sizeof(bytes)) == 0 &&

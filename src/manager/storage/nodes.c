@@ -9,6 +9,7 @@
 #include "base/log/log.h"
 #include "base/map.h"
 #include "base/mix.h"
+#include "base/text/host_port.h"
 #include "base/text/line.h"
 #include "base/text/url.h"
 #include "base/threads/lock.h"
@@ -256,8 +257,8 @@ static int check_part(const struct tierce__node_report *report,
                       part->incarnation);
     if (part->capacity_bytes == 0)
         return reject(answer, "capacity_bytes is 0; it must be the size of the part");
-    const char *port = strrchr(report->address, ':');
-    if (port == NULL || port == report->address || port[1] == '\0' ||
+    struct tierce__host_port at;
+    if (!tierce__host_port_split(&at, report->address, strlen(report->address)) || at.port == 0 ||
         strpbrk(report->address, "/?#@,& \t\r\n%") != NULL || !is_text(report->address))
         return reject(answer, "address is \"%.100s\"; it must be HOST:PORT", report->address);
     if (!is_text(report->host_id))
@@ -267,18 +268,6 @@ static int check_part(const struct tierce__node_report *report,
             "characters",
             report->host_id);
     return 0;
-}
-
-/* The host of HOST:PORT. */
-static void host_of(char *out, size_t room, const char *address)
-{
-    const char *end = strrchr(address, ':');
-    size_t length = end != NULL ? (size_t)(end - address) : strlen(address);
-    if (length >= 2 && address[0] == '[' && address[length - 1] == ']') {
-        address++;
-        length -= 2;
-    }
-    snprintf(out, room, "%.*s", (int)length, address);
 }
 
 /* Texts of a part's storage. */
@@ -309,10 +298,12 @@ static int make_texts(struct part_texts *out, const struct tierce__nodes *nodes,
     snprintf(out->pool, sizeof(out->pool), "%s", report->pool);
     snprintf(out->node, sizeof(out->node), "%s", report->node);
     snprintf(out->incarnation, sizeof(out->incarnation), "%s", part->incarnation);
+    uint16_t port;
+    out->host[0] = '\0';
     if (report->host_id[0] != '\0')
         snprintf(out->host, sizeof(out->host), "%s", report->host_id);
     else
-        host_of(out->host, sizeof(out->host), report->address);
+        (void)tierce__host_port_read(out->host, sizeof(out->host), &port, report->address);
     tierce__line_put(&line, report->uses_tls ? "transfer+tls://" : "transfer://");
     tierce__line_put(&line, report->address);
     tierce__line_put(&line, "/");

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/text/host_port.h"
 #include "net/grpc/grpc_client_private.h"
 
 #include <errno.h>
@@ -172,7 +173,6 @@ static int set_up(struct tierce__grpc_client *client, const struct tierce__grpc_
                   char why[256])
 {
     size_t authority_bytes = strlen(opts->host) + 16;
-    bool is_ipv6 = strchr(opts->host, ':') != NULL;
     client->magic = CLIENT_MAGIC;
     client->port = opts->port;
     client->connection_count = opts->connections > 0 ? opts->connections : 1;
@@ -188,8 +188,7 @@ static int set_up(struct tierce__grpc_client *client, const struct tierce__grpc_
         snprintf(why, 256, "no memory");
         return -ENOMEM;
     }
-    snprintf(client->authority, authority_bytes, is_ipv6 ? "[%s]:%u" : "%s:%u", opts->host,
-             opts->port);
+    (void)tierce__host_port_format(client->authority, authority_bytes, opts->host, opts->port);
     if (!opts->tls)
         return 0;
     return tierce__tls_client_context(

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/log/log.h"
+#include "base/text/host_port.h"
 #include "base/threads/threads.h"
 #include "net/server/addresses.h"
 #include "node/node_private.h"
@@ -122,14 +123,12 @@ static void address_node(char address[ADDRESS_ROOM], const struct tierce__node_c
                          uint16_t port)
 {
     const char *host = config->pool_address[0] != '\0' ? config->pool_address : config->host;
-    const char *colon = strrchr(host, ':');
-    bool is_bare_ipv6 = host[0] != '[' && colon != NULL && strchr(host, ':') != colon;
-    bool has_port = colon != NULL && !is_bare_ipv6 && strchr(colon, ']') == NULL;
+    struct tierce__host_port at;
+    bool has_port = tierce__host_port_split(&at, host, strlen(host)) && at.has_port;
     if (has_port)
         snprintf(address, ADDRESS_ROOM, "%.*s", (int)ADDRESS_ROOM - 1, host);
     else
-        snprintf(address, ADDRESS_ROOM, is_bare_ipv6 ? "[%.255s]:%u" : "%.255s:%u", host,
-                 (unsigned)port);
+        (void)tierce__host_port_format(address, ADDRESS_ROOM, host, port);
 }
 
 static int start_join(struct tierce__node_pool *pool, const struct tierce__node_config *config,

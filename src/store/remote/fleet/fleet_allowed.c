@@ -2,6 +2,7 @@
 #include "store/remote/fleet/fleet_allowed.h"
 #include "base/assert.h"
 #include "base/config/config_parse.h"
+#include "base/text/host_port.h"
 #include "base/text/url.h"
 
 #include <stdio.h>
@@ -19,35 +20,14 @@ struct allowed_item {
     uint16_t port; /* 0: any */
 };
 
-static bool take_port(uint16_t *port, const char *text, size_t bytes)
-{
-    unsigned long number = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        if (text[i] < '0' || text[i] > '9' || number > UINT16_MAX)
-            return false;
-        number = number * 10 + (unsigned long)(text[i] - '0');
-    }
-    *port = (uint16_t)number;
-    return number > 0 && number <= UINT16_MAX;
-}
-
 static bool take_host(struct allowed_item *item)
 {
-    const char *end = item->text + item->bytes, *colon = memchr(item->text, ':', item->bytes);
-    if (item->text[0] == '[') {
-        const char *close = memchr(item->text, ']', item->bytes);
-        if (close == NULL || (close + 1 < end && close[1] != ':'))
-            return false;
-        colon = close + 1 < end ? close + 1 : NULL;
-        item->text++;
-        item->bytes = (size_t)(close - item->text);
-    } else if (colon != NULL && memchr(colon + 1, ':', (size_t)(end - colon - 1)) != NULL) {
-        colon = NULL; /* an IPv6 address */
-    } else if (colon != NULL) {
-        item->bytes = (size_t)(colon - item->text);
-    }
-    if (colon != NULL && !take_port(&item->port, colon + 1, (size_t)(end - colon - 1)))
+    struct tierce__host_port at;
+    if (!tierce__host_port_split(&at, item->text, item->bytes) || (at.has_port && at.port == 0))
         return false;
+    item->text = at.host;
+    item->bytes = at.host_bytes;
+    item->port = at.port;
     for (size_t i = 0; i < item->bytes; i++) {
         unsigned char c = (unsigned char)item->text[i];
         bool is_wild = c == '*' && i == 0 && item->bytes > 2 && item->text[1] == '.';

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/config/config_parse.h"
+#include "base/text/host_port.h"
 #include "net/grpc/grpc_client.h"
 #include "net/token_file.h"
 #include "proto/kvcm/meta_service.pb-c.h"
@@ -106,8 +107,7 @@ static int open_address(struct tierce__fleet_manager *m, const struct tierce__ur
 {
     struct fleet_address *address = &m->addresses[m->address_count];
     TIERCE_ASSERT(host->name[0] != '\0' && host->port != 0);
-    const char *format = strchr(host->name, ':') != NULL ? "[%.255s]:%u" : "%.255s:%u";
-    snprintf(address->name, sizeof(address->name), format, host->name, (unsigned)host->port);
+    (void)tierce__host_port_format(address->name, sizeof(address->name), host->name, host->port);
     int rc = tierce__grpc_client_open(
         &address->client,
         &(struct tierce__grpc_client_opts){.size = sizeof(struct tierce__grpc_client_opts),

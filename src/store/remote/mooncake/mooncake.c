@@ -12,6 +12,7 @@
  */
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/text/host_port.h"
 #include "store/remote/links.h"
 #include "store/remote/mooncake/mooncake_bridge.h"
 
@@ -320,9 +321,8 @@ static void make_arguments(struct mooncake_arguments *out, const struct tierce__
 {
     char master[300];
     const struct tierce__url_host *host = &url->hosts[0];
-    bool is_v6 = strchr(host->name, ':') != NULL;
-    snprintf(master, sizeof(master), "%s%.256s%s:%u", is_v6 ? "[" : "", host->name,
-             is_v6 ? "]" : "", host->port != 0 ? (unsigned)host->port : PORT);
+    (void)tierce__host_port_format(master, sizeof(master), host->name,
+                                   host->port != 0 ? host->port : PORT);
     tell(out, 0, "master", master);
     tell(out, 1, "metadata", text_or(url, "metadata", "P2PHANDSHAKE"));
     tell(out, 2, "protocol", text_or(url, "protocol", "tcp"));

@@ -3,12 +3,12 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/text/host_port.h"
 #include "base/threads/lock.h"
 
 enum {
@@ -120,29 +120,7 @@ void tierce__peers_table_destroy(struct tierce__peers_table *table)
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-/* Splits "HOST:PORT"; brackets around the host are removed. */
-static bool split_one(char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port, const char *address)
-{
-    const char *colon = strrchr(address, ':');
-    size_t bytes = colon != NULL ? (size_t)(colon - address) : 0;
-    char *end;
-    if (bytes == 0)
-        return false;
-    bool has_brackets = address[0] == '[' && address[bytes - 1] == ']' && bytes > 2;
-    if (!has_brackets && (address[0] == '[' || memchr(address, ':', bytes) != NULL))
-        return false;
-    if (colon[1] < '0' || colon[1] > '9')
-        return false;
-    unsigned long number = strtoul(colon + 1, &end, 10);
-    if (*end != '\0' || number == 0 || number > UINT16_MAX)
-        return false;
-    memcpy(host, address + has_brackets, bytes - 2 * has_brackets);
-    host[bytes - 2 * has_brackets] = '\0';
-    *port = (uint16_t)number;
-    return true;
-}
-
-/* The same for one of a list. False: it is invalid, or there is none with this number. */
+/* Host and port of one of a list. False: it is invalid, or there is none with this number. */
 static bool split(char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port, const char *list,
                   uint32_t number)
 {
@@ -154,7 +132,7 @@ static bool split(char host[TIERCE__PEERS_ADDRESS_BYTES], uint16_t *port, const 
         return false;
     memcpy(one, list, bytes);
     one[bytes] = '\0';
-    return split_one(host, port, one);
+    return tierce__host_port_read(host, TIERCE__PEERS_ADDRESS_BYTES, port, one);
 }
 
 /* How many addresses the list has; 0: it is invalid. */
