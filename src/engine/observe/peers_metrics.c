@@ -8,8 +8,10 @@
 #include "engine/peer/peers.h"
 
 #define READS_HELP                                                                                 \
-    "Reads of chunks of other engines: served; missed (evicted there); busy; damaged (wrong "      \
-    "bytes); untried (no memory or no time here); late, rejected, failed (the peer is paused)."
+    "Reads of chunks of other engines: served; missed (evicted there); busy; length (its chunk "   \
+    "is "                                                                                          \
+    "shorter than expected); damaged (wrong bytes); untried (no memory or no time here); late, "   \
+    "rejected, failed (the peer is paused)."
 #define ANSWERS_HELP                                                                               \
     "Answers to reads of other engines: memory, disk, missed (evicted), busy, failed."
 
@@ -39,6 +41,7 @@ static const struct peers_row {
     READ("served", TIERCE__PEER_SERVED),
     READ("missed", TIERCE__PEER_MISSED),
     READ("busy", TIERCE__PEER_BUSY),
+    READ("length", TIERCE__PEER_LENGTH),
     READ("damaged", TIERCE__PEER_DAMAGED),
     READ("untried", TIERCE__PEER_UNTRIED),
     READ("late", TIERCE__PEER_LATE),

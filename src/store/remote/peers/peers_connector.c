@@ -300,7 +300,8 @@ static void explain(struct peers_link *link, struct tierce__peer_ref peer, uint3
     uint16_t port = 0;
     (void)tierce__peers_table_address(link->store->table, peer, at, host, &port);
     bool is_failure = tierce__peer_result_is_failure(result);
-    bool has_fault = is_failure && fault != NULL && fault[0] != '\0';
+    bool has_fault =
+        (is_failure || result == TIERCE__PEER_LENGTH) && fault != NULL && fault[0] != '\0';
     const char *what = has_fault                        ? fault
                        : result == TIERCE__PEER_BUSY    ? "busy: too many reads from its disk"
                        : result == TIERCE__PEER_MISSED  ? "it does not have the chunk any more"
@@ -442,6 +443,21 @@ static bool has_secret(struct peers_link *link)
     return has;
 }
 
+/* The known holders of a chunk, or else those that the directory names: it is asked once for all
+ * ranges of a chunk that nobody has. Returns how many, or an error. */
+static int64_t find_holders(struct peers_link *link, struct tierce__chunk_number number,
+                            struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX],
+                            uint64_t deadline_ns)
+{
+    struct tierce__peers_table *table = link->store->table;
+    size_t count = tierce__peers_table_get(table, number, holders);
+    if (count > 0 || tierce__peers_table_is_absent(table, number))
+        return (int64_t)count;
+    link->numbers[0] = number;
+    int64_t found = find_numbers(link, 1, share_of(deadline_ns, false));
+    return found < 0 ? found : (int64_t)tierce__peers_table_get(table, number, holders);
+}
+
 static int get_object(void *opened, const struct tierce_plugin_name *name, void *memory,
                       uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
@@ -455,15 +471,10 @@ static int get_object(void *opened, const struct tierce_plugin_name *name, void 
         snprintf(link->why, sizeof(link->why), "no manager has sent the secret of the group yet");
         return TIERCE_E_MISS;
     }
-    size_t count = tierce__peers_table_get(link->store->table, wanted.key.number, holders);
-    if (count == 0) {
-        link->numbers[0] = wanted.key.number;
-        int64_t found = find_numbers(link, 1, share_of(deadline_ns, false));
-        if (found < 0)
-            return (int)found;
-        count = tierce__peers_table_get(link->store->table, wanted.key.number, holders);
-    }
-    for (size_t i = 0, tries = 0; i < count && tries < TRIES; i++) {
+    int64_t count = find_holders(link, wanted.key.number, holders, deadline_ns);
+    if (count < 0)
+        return (int)count;
+    for (int64_t i = 0, tries = 0; i < count && tries < TRIES; i++) {
         if (!tierce__peers_table_may_ask(link->store->table, holders[i]))
             continue;
         tries++;
@@ -472,6 +483,7 @@ static int get_object(void *opened, const struct tierce_plugin_name *name, void 
             TIERCE__PEER_SERVED)
             return 0;
     }
+    tierce__peers_table_missed(link->store->table, wanted.key.number);
     if (link->why[0] == '\0')
         snprintf(link->why, sizeof(link->why), "no peer that has the chunk is in service");
     return TIERCE_E_MISS;

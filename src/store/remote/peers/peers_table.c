@@ -47,6 +47,7 @@ struct place {
     struct tierce__chunk_number key;
     struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
     struct tierce__peer_ref served[TIERCE__PEERS_HOLDERS_MAX]; /* that delivered bytes of it */
+    uint64_t absent_until_ns;                                  /* 0: a lookup found it */
 };
 
 /* A chunk that has proved wrong. */
@@ -78,7 +79,7 @@ enum tierce__peer_result tierce__peer_result_of(int status, bool is_open, uint64
     case TIERCE_E_LIMIT:
         return TIERCE__PEER_BUSY;
     case TIERCE_E_FORMAT: /* an object of another length, or bytes that are no reply */
-        return is_open ? TIERCE__PEER_DAMAGED : TIERCE__PEER_FAILED;
+        return is_open ? TIERCE__PEER_LENGTH : TIERCE__PEER_FAILED;
     case TIERCE_E_REFUSED:
         return TIERCE__PEER_REJECTED;
     case TIERCE_E_DEADLINE:
@@ -399,18 +400,51 @@ void tierce__peers_table_put(struct tierce__peers_table *table, struct tierce__c
     tierce__lock_drop(&table->lock);
 }
 
-size_t tierce__peers_table_get(struct tierce__peers_table *table, struct tierce__chunk_number key,
-                               struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX])
+/* The holders of a place that are still peers. */
+static size_t list_holders(struct tierce__peers_table *table, const struct place *place,
+                           struct tierce__chunk_number key,
+                           struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX])
 {
     size_t count = 0;
-    tierce__lock_take(&table->lock);
-    const struct place *place = place_of(table, key);
+    tierce__lock_assert_held(&table->lock);
     for (size_t i = 0; is_of(place, key) && i < TIERCE__PEERS_HOLDERS_MAX; i++) {
         if (peer_of(table, place->holders[i]) != NULL)
             holders[count++] = place->holders[i];
     }
+    return count;
+}
+
+size_t tierce__peers_table_get(struct tierce__peers_table *table, struct tierce__chunk_number key,
+                               struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX])
+{
+    tierce__lock_take(&table->lock);
+    size_t count = list_holders(table, place_of(table, key), key, holders);
     tierce__lock_drop(&table->lock);
     return count;
+}
+
+void tierce__peers_table_missed(struct tierce__peers_table *table, struct tierce__chunk_number key)
+{
+    struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
+    tierce__lock_take(&table->lock);
+    struct place *place = place_of(table, key);
+    bool is_held = list_holders(table, place, key, holders) > 0;
+    if (!is_held && !is_of(place, key))
+        *place = (struct place){.key = key};
+    /* The time counts from the first miss: frequent reads would extend it without end. */
+    if (!is_held && place->absent_until_ns <= tierce__now_ns())
+        place->absent_until_ns = tierce__deadline_in_ms(TIERCE__PEERS_ABSENT_MS);
+    tierce__lock_drop(&table->lock);
+}
+
+bool tierce__peers_table_is_absent(struct tierce__peers_table *table,
+                                   struct tierce__chunk_number key)
+{
+    tierce__lock_take(&table->lock);
+    const struct place *place = place_of(table, key);
+    bool is_absent = is_of(place, key) && place->absent_until_ns > tierce__now_ns();
+    tierce__lock_drop(&table->lock);
+    return is_absent;
 }
 
 void tierce__peers_table_drop(struct tierce__peers_table *table, struct tierce__chunk_number key,

@@ -34,6 +34,7 @@
 #define TIERCE__PEERS_LINKS_MAX     4u /* addresses of one peer */
 #define TIERCE__PEERS_HOLDERS_MAX   3u /* of one chunk that are remembered */
 #define TIERCE__PEERS_ADDRESS_BYTES 128u
+#define TIERCE__PEERS_ABSENT_MS     1000u
 
 struct tierce__peers_table;
 
@@ -47,6 +48,7 @@ enum tierce__peer_result {
     TIERCE__PEER_SERVED,
     TIERCE__PEER_MISSED,   /* it does not have the chunk any more: no failure */
     TIERCE__PEER_BUSY,     /* no failure either */
+    TIERCE__PEER_LENGTH,   /* its chunk ends before the range: the reader expects a longer one */
     TIERCE__PEER_DAMAGED,  /* the bytes are not the chunk */
     TIERCE__PEER_UNTRIED,  /* no memory here, or too little time was left: its state is unknown */
     TIERCE__PEER_LATE,     /* a failure, as all below */
@@ -105,6 +107,12 @@ void tierce__peers_table_put(struct tierce__peers_table *table, struct tierce__c
 /* Returns how many holders are known. */
 size_t tierce__peers_table_get(struct tierce__peers_table *table, struct tierce__chunk_number key,
                                struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX]);
+/* A read found the chunk nowhere. Unless a holder is known, the other reads of the same load need
+ * not ask the directory again. */
+void tierce__peers_table_missed(struct tierce__peers_table *table, struct tierce__chunk_number key);
+/* Whether that happened within the last TIERCE__PEERS_ABSENT_MS, and no lookup found it since. */
+bool tierce__peers_table_is_absent(struct tierce__peers_table *table,
+                                   struct tierce__chunk_number key);
 /* The peer has delivered bytes of the chunk. */
 void tierce__peers_table_served(struct tierce__peers_table *table, struct tierce__chunk_number key,
                                 struct tierce__peer_ref peer);

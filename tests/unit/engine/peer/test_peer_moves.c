@@ -11,6 +11,7 @@
 #include "engine/objects/object_form.h"
 #include "engine/observe/chunk_orders.h"
 #include "engine/peer/peers.h"
+#include "engine/store/chunk_copy.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
 #include "store/remote/fleet/fleet_manager.h"
@@ -374,6 +375,42 @@ START_TEST(false_lengths_are_rejected)
 }
 END_TEST
 
+/* The source claims that its unfull chunk has as many blocks as others: it is still asked for it.
+ */
+START_TEST(a_longer_tail_is_not_held_against_its_holder)
+{
+    static const _Atomic bool stops = false;
+    struct tierce__chunk_orders orders[ENGINES];
+    struct tierce__chunk_named named;
+    struct tierce__chunk_order_outcome out = {0};
+    struct tierce__peers_stats stats;
+    size_t count = 0;
+    start_all();
+    for (unsigned i = 0; i < ENGINES; i++)
+        tierce__chunk_orders_init(&orders[i], fx[i].engine, &stops);
+    struct tierce_chain *chain = fx_chain(&fx[0], 1, 1, 0);
+    ck_assert_int_eq(fx_store(&fx[0], chain, 1, fx_ids, true), 1);
+    const struct tierce__chunk_number number = tierce__chunk_number(
+        fx[0].inner->ns_digest, &fx[0].inner->key.shard, tierce_chain_hash(chain, 0));
+    tierce_chain_destroy(chain);
+    tierce__chunk_orders_name(&orders[0], &(struct tierce__chunk_numbers){&number, 1}, &named,
+                              &count, &out);
+    ck_assert_uint_eq(count, 1);
+    uint64_t longer = named.bytes + 1;
+    while (!tierce__chunk_fits(fx[1].engine, &fx[1].inner->key, longer))
+        longer++;
+    /* Until the directory knows its holder. */
+    WAIT_FOR(fetch(&orders[1], &named, longer, &out) == 0 &&
+             tierce__peers_stats(fx[1].engine->peers, &stats) &&
+             stats.read.results[TIERCE__PEER_LENGTH] > 0);
+    ck_assert_uint_eq(fetch(&orders[1], &named, named.bytes, &out), 1);
+    for (unsigned i = 0; i < ENGINES; i++)
+        tierce__chunk_orders_fini(&orders[i]);
+    stop_all();
+}
+END_TEST
+
 CHECK_MAIN("peer moves", .seconds = 170, .setup = silence_log, .at_once = true,
            .tests = {chunks_move_from_engine_to_engine, what_does_not_land_is_not_dropped,
-                     named_values_do_not_move, false_lengths_are_rejected})
+                     named_values_do_not_move, false_lengths_are_rejected,
+                     a_longer_tail_is_not_held_against_its_holder})

@@ -3,6 +3,32 @@
  * with a peer that stops, is killed, has wrong bytes or rejects us, and with another manager. */
 #include "peers_fixture.h"
 
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <sys/socket.h>
+
+/* Calls of FindChunks that the manager has answered, by its metrics. */
+static uint64_t lookups(void)
+{
+    static const char request[] = "GET /metrics HTTP/1.0\r\n\r\n",
+                      name[] = "tierce_service_query_counter_total{api_name=\"FindChunks\"";
+    static char page[1 << 20];
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons(manager.ports.admin_http),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    size_t used = 0;
+    ssize_t n;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    ck_assert_int_eq(write(fd, request, sizeof(request) - 1), sizeof(request) - 1);
+    while ((n = read(fd, page + used, sizeof(page) - 1 - used)) > 0)
+        used += (size_t)n;
+    close(fd);
+    page[used] = '\0';
+    const char *line = strstr(page, name);
+    return line != NULL ? strtoull(strchr(line, '}') + 1, NULL, 10) : 0;
+}
+
 /* ---- hits ------------------------------------------------------------------------------------ */
 
 START_TEST(chunks_come_from_memory_and_disk_of_the_other)
@@ -219,6 +245,30 @@ START_TEST(a_peer_that_hangs_or_is_killed_is_a_miss)
 }
 END_TEST
 
+/* A load reads a chunk by ranges. */
+START_TEST(ranges_that_nobody_has_are_looked_up_once)
+{
+    start_manager(0);
+    open_engine(1);
+    WAIT_FOR(finds(1, 1, 0));
+    struct tierce__key key = fx[1].inner->key;
+    memset(key.hash, 7, sizeof(key.hash));
+    struct tierce__buf *buf = tierce__storage_alloc(fx[1].engine, 4096);
+    ck_assert_ptr_nonnull(buf);
+    uint64_t before = lookups(), began_ns = tierce__now_ns();
+    for (unsigned i = 0; i < 8; i++)
+        ck_assert_int_eq(tierce__storage_read_head(fx[1].engine, PEERS_LEVEL, &key, buf,
+                                                   tierce__deadline_in_ms(LIMIT_MS)),
+                         TIERCE_E_MISS);
+    uint64_t seconds = (tierce__now_ns() - began_ns) / (TIERCE__PEERS_ABSENT_MS * TIERCE__MS_NS);
+    uint64_t asked = lookups() - before;
+    ck_assert_msg(asked >= 1 && asked <= 1 + seconds, "%" PRIu64, asked);
+    tierce__buf_release(buf);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
+
 /* ---- managers -------------------------------------------------------------------------------- */
 
 /* The other manager has another secret, and knows nobody at first. */
@@ -259,7 +309,7 @@ START_TEST(only_a_failure_of_the_peer_pauses_it)
         {0, true, 1000, TIERCE__PEER_SERVED, false},
         {TIERCE_E_MISS, true, 1000, TIERCE__PEER_MISSED, false},
         {TIERCE_E_LIMIT, true, 1000, TIERCE__PEER_BUSY, false},
-        {TIERCE_E_FORMAT, true, 1000, TIERCE__PEER_DAMAGED, false},
+        {TIERCE_E_FORMAT, true, 1000, TIERCE__PEER_LENGTH, false},
         {TIERCE_E_FORMAT, false, 1000, TIERCE__PEER_FAILED, true}, /* no reply of the protocol */
         {-ENOMEM, false, 1000, TIERCE__PEER_UNTRIED, false},
         {-EMFILE, false, 1000, TIERCE__PEER_UNTRIED, false},
@@ -416,6 +466,15 @@ START_TEST(a_failure_marks_one_peer_alone)
     tierce__peers_table_drop(table, key, a);
     ck_assert_uint_eq(tierce__peers_table_get(table, key, got), 1);
     ck_assert_uint_eq(got[0].slot, b.slot);
+    tierce__peers_table_missed(table, key); /* b may have it */
+    ck_assert(!tierce__peers_table_is_absent(table, key));
+    tierce__peers_table_drop(table, key, b);
+    ck_assert(!tierce__peers_table_is_absent(table, key));
+    tierce__peers_table_missed(table, key);
+    ck_assert(tierce__peers_table_is_absent(table, key));
+    ck_assert(!tierce__peers_table_is_absent(table, other)); /* in the same place */
+    tierce__peers_table_put(table, key, both, 2);
+    ck_assert(!tierce__peers_table_is_absent(table, key));
     for (unsigned i = 0; i < TIERCE__PEERS_MAX; i++) { /* others take their slots */
         snprintf(host, sizeof(host), "10.1.0.1:%u", 1000 + i);
         ck_assert_uint_ne(tierce__peers_table_name(table, host).generation, 0);
@@ -483,6 +542,7 @@ int main(void)
     tcase_add_test(t, a_faster_link_gets_more_reads);
     tcase_add_test(t, a_wrong_chunk_is_remembered_for_each_peer);
     tcase_add_test(t, a_peer_that_rejects_us_is_a_miss);
+    tcase_add_test(t, ranges_that_nobody_has_are_looked_up_once);
     tcase_add_test(t, a_peer_that_hangs_or_is_killed_is_a_miss);
     tcase_add_test(t, a_manager_ends_and_another_begins);
     tcase_add_test(t, a_failure_marks_one_peer_alone);
