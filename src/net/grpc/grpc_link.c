@@ -180,6 +180,11 @@ static void lose(struct tierce__grpc_link *link, int rc)
 {
     char text[128];
     bool was_ready = link->state == TIERCE__GRPC_LINK_READY;
+    /* Not HTTP/2, whose servers begin: they have TLS, for example. */
+    if (was_ready && link->tls == NULL && link->received == 0) {
+        fail(link, -ECONNRESET, "the server closed the connection and sent nothing");
+        return;
+    }
     snprintf(text, sizeof(text), "the connection is lost%s: %.60s",
              was_ready ? "" : " during the TLS handshake",
              rc < 0 ? tierce_strerror(rc) : "the server closed it");
@@ -292,6 +297,12 @@ static void feed_tls(struct tierce__grpc_link *link, size_t count)
     }
 }
 
+/* The first bytes of a server that took our first bytes for a bad TLS handshake. */
+static bool is_tls_alert(const uint8_t *bytes, size_t count)
+{
+    return count >= 2 && bytes[0] == 0x15 && bytes[1] == 0x03;
+}
+
 void tierce__grpc_link_read(struct tierce__grpc_link *link)
 {
     struct tierce__grpc_client *client = link->client;
@@ -300,6 +311,10 @@ void tierce__grpc_link_read(struct tierce__grpc_link *link)
         return;
     if (n <= 0) {
         lose(link, n < 0 ? -errno : 0);
+        return;
+    }
+    if (link->tls == NULL && link->received == 0 && is_tls_alert(client->in, (size_t)n)) {
+        fail(link, -EPROTO, "the server requires TLS");
         return;
     }
     link->received++;

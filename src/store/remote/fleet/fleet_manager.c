@@ -210,6 +210,8 @@ static const char *remedy_of(const struct tierce__fleet_manager *m, const char *
         return m->uses_tls ? "; set the gRPC port of the manager (6381)"
                            : "; set the gRPC port of the manager (6381), or a scheme with +tls if "
                              "it has TLS";
+    if (strstr(what, "sent nothing") != NULL || strstr(what, "requires TLS") != NULL)
+        return "; if the manager has TLS, set a scheme with +tls (peers+tls://, fleet+tls://)";
     if (strstr(what, "wrong version number") != NULL)
         return "; set a scheme without +tls if the manager has no TLS, or its gRPC port (6381)";
     if (strstr(what, "issuer certificate") != NULL || strstr(what, "self-signed") != NULL)

@@ -159,12 +159,14 @@ static void start_strict_manager(void)
 }
 
 /* An engine of team-a by its peers, and, if it `reports` so, by directory.manager; with this token
- * and authority of the folder. */
+ * and authority of the folder, or, with ca NULL, without TLS. */
 static void open_tenant(unsigned i, const char *token, const char *ca, bool reports)
 {
-    char peers[256], directory[256];
-    snprintf(peers, sizeof(peers), "peers+tls://127.0.0.1:%u/team-a?token_file=%s/%s&ca_file=%s/%s",
-             manager.ports.meta_grpc, folder, token, folder, ca);
+    char peers[256], directory[256], authority[96] = "";
+    if (ca != NULL)
+        snprintf(authority, sizeof(authority), "&ca_file=%s/%s", folder, ca);
+    snprintf(peers, sizeof(peers), "peers%s://127.0.0.1:%u/team-a?token_file=%s/%s%s",
+             ca != NULL ? "+tls" : "", manager.ports.meta_grpc, folder, token, authority);
     snprintf(directory, sizeof(directory), "fleet%s", peers + strlen("peers"));
     fx_open(&fx[i], true,
             (const char *[]){"remote.urls", peers, reports ? "directory.manager" : NULL, directory,
@@ -200,6 +202,7 @@ START_TEST(a_manager_with_tls_and_tenants)
     ck_assert_uint_eq(read_by(1).chunks, CHAIN_BLOCKS / FX_CHUNK_BLOCKS);
     ck_assert_uint_ge(kept(0).memory_hits, CHAIN_BLOCKS / FX_CHUNK_BLOCKS);
     is_kept_out("a", "other.pem", "set ca_file= to the CA of the manager's certificate");
+    is_kept_out("a", NULL, "if the manager has TLS, set a scheme with +tls (peers+tls://");
     is_kept_out("unknown", "ca.pem", "unknown token");
     is_kept_out("b", "ca.pem", "group team-a does not exist, or is outside the scope");
     has_no_lease(0);

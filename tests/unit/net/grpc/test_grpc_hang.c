@@ -221,6 +221,22 @@ START_TEST(test_another_protocol)
 }
 END_TEST
 
+/* To our first bytes it answers with an alert of TLS, or it closes the connection. */
+START_TEST(test_a_server_with_tls)
+{
+    static const char alert[] = "\x15\x03\x03\x00\x02\x02\x46";
+    struct outcome outcome;
+    bool says_it = _i == 1;
+    open_script((struct script_reply[]){{.bytes = says_it ? alert : "",
+                                         .count = says_it ? sizeof(alert) - 1 : 0,
+                                         .closes = true}},
+                1, (struct tierce__grpc_client_opts){0});
+    ck_assert_uint_eq(ask(&outcome, LONG_MS), TIERCE__GRPC_UNAVAILABLE);
+    ck_assert_ptr_nonnull(strstr(outcome.message, says_it ? "requires TLS" : "sent nothing"));
+    close_script();
+}
+END_TEST
+
 START_TEST(test_a_server_without_tls)
 {
     struct outcome outcome;
@@ -415,7 +431,7 @@ START_TEST(test_a_slow_server_keeps_its_connection)
 END_TEST
 
 CHECK_MAIN("grpc hang", .seconds = 120, .at_once = true,
-           .loops = {{test_hangs_before, 0, CHECK_COUNT(hangs)}},
+           .loops = {{test_hangs_before, 0, CHECK_COUNT(hangs)}, {test_a_server_with_tls, 0, 2}},
            .tests = {test_hangs_before_the_connection, test_a_silent_connection_is_replaced,
                      test_a_slow_server_keeps_its_connection, test_another_protocol,
                      test_a_server_without_tls, test_nobody_listens, test_numbers_of_streams_end,
