@@ -86,9 +86,10 @@ int tierce__listen_tcp(int *out_fd, uint16_t *port, const char *host, char why[2
     bool is_ipv6 = strchr(host, ':') != NULL;
     snprintf(why, 256, "cannot listen on %s%.100s%s:%s: %s%s", is_ipv6 ? "[" : "", host,
              is_ipv6 ? "]" : "", service, tierce_strerror(rc),
-             rc == -EADDRINUSE ? "; end the process that uses it, or set another port"
-             : rc == -EACCES   ? "; set a port of 1024 or above"
-                               : "");
+             rc == -EADDRINUSE      ? "; end the process that uses it, or set another port"
+             : rc == -EACCES        ? "; set a port of 1024 or above"
+             : rc == -EADDRNOTAVAIL ? "; set an address of this host"
+                                    : "");
     if (fd >= 0)
         close(fd);
     return rc;

@@ -580,6 +580,17 @@ static int take_managers(struct peers_store *store, const char *text,
     return tierce__fleet_manager_check(url, why);
 }
 
+/* The links report no reason when they are opened. */
+static int check_files(const struct tierce__url *managers, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct tierce__fleet_manager *manager;
+    const struct tierce__fleet_manager_opts opts = {.size = sizeof(opts), .url = managers};
+    int rc = tierce__fleet_manager_open(&manager, &opts, why);
+    if (rc == 0)
+        tierce__fleet_manager_close(manager);
+    return rc;
+}
+
 static int open_store(void **out, struct tierce__client *own,
                       const struct tierce__connector_source *source,
                       char why[TIERCE__CONNECTOR_WHY_BYTES])
@@ -595,6 +606,8 @@ static int open_store(void **out, struct tierce__client *own,
                  "peers:// requires an engine or node with tiers, in remote.urls");
         rc = TIERCE_E_CONFIG;
     }
+    if (rc == 0)
+        rc = check_files(&store->managers, why);
     if (rc != 0)
         return rc;
     store->self = source->opts->peers_self;

@@ -515,8 +515,11 @@ START_TEST(a_wrong_configuration_is_refused)
     is_refused("peers://127.0.0.1:1/a/b", "", "GROUP");
     is_refused("peers://127.0.0.1", "", "port");
     is_refused("peers://127.0.0.1:1?ttl=1h", "", "ttl");
+    is_refused("peers://127.0.0.1:1?token_file=/none", "",
+               "token_file: /none cannot be read: No such file");
+    is_refused("peers+tls://127.0.0.1:1?ca_file=/none", "", "/none");
     is_refused("peers://127.0.0.1:1", "127.0.0.1:x", "peers.listen");
-    is_refused("peers://127.0.0.1:1", "192.0.2.77", "peers.listen"); /* no address of ours */
+    is_refused("peers://127.0.0.1:1", "192.0.2.77", "set an address of this host");
     is_refused("peers://127.0.0.1:1", "127.0.0.1,192.0.2.77", "peers.listen");
     is_refused("peers://127.0.0.1:1", "127.0.0.1,", "commas");
     is_refused("peers://127.0.0.1:1", "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4,127.0.0.5",
