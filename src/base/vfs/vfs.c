@@ -254,6 +254,11 @@ int tierce__files_sync_folder(struct tierce__vfs *vfs, const char *path)
     return rc;
 }
 
+int tierce__vfs_descriptor(const struct tierce__vfs_file *file)
+{
+    return file->fd;
+}
+
 int tierce__vfs_create(struct tierce__vfs **out, unsigned depth)
 {
     int rc = tierce__vfs_uring_create(out, depth);

@@ -107,6 +107,9 @@ struct tierce__vfs {
 TIERCE_MUSTUSE int tierce__vfs_uring_create(struct tierce__vfs **out, unsigned depth);
 TIERCE_MUSTUSE int tierce__vfs_threads_create(struct tierce__vfs **out, unsigned thread_count);
 
+/* The descriptor of a file that one of these two has opened. [borrow until close] */
+int tierce__vfs_descriptor(const struct tierce__vfs_file *file);
+
 /* io_uring, or threads where that is rejected. */
 TIERCE_MUSTUSE int tierce__vfs_create(struct tierce__vfs **out, unsigned depth);
 

@@ -4,6 +4,8 @@
 #include "cli/cli.h"
 #include "cli/doctor/doctor.h"
 #include "core/codec/codec.h"
+#include "store/remote/nixl/nixl_connector.h"
+#include "store/remote/nixl/nixl_library.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -23,6 +25,10 @@ const char *const tierce__cli_doctor_help[] = {
     "A model with several groups of layers has a namespace for each. It is shared only if all of "
     "its\n"
     "groups are shared.\n"
+    "\n"
+    "If remote.urls of a configuration has a nixl:// store, one line says whether NIXL can be used "
+    "on\n"
+    "this machine.\n"
     "\n"
     "Exit status: 0 no field that both sides state differs, 1 they cannot share, or a side cannot "
     "be\n"
@@ -261,6 +267,23 @@ static int judge_sides(const struct tierce__doctor_side *a, const struct tierce_
     return usable > 0 ? TIERCE__CLI_OK : TIERCE__CLI_FAILED;
 }
 
+/* Prints a line for each URL of a configuration that requires NIXL: whether it is usable here. */
+static void print_nixl(const struct tierce__doctor_side *side, const char *name)
+{
+    char why[TIERCE__CONNECTOR_WHY_BYTES];
+    char *rest = side->count == 1 ? side->sets[0].remote_urls : NULL, *url;
+    while (rest != NULL && (url = strtok_r(rest, " \t\r\n", &rest)) != NULL) {
+        if (strncmp(url, "nixl://", strlen("nixl://")) != 0)
+            continue;
+        if (tierce__nixl_check(url, why) == 0)
+            printf("%s: nixl:// can be used on this machine: NIXL " TIERCE__NIXL_VERSION
+                   " and its plug-in POSIX are present.\n",
+                   name);
+        else
+            printf("%s: nixl:// cannot be used on this machine: %s\n", name, why);
+    }
+}
+
 int tierce__cli_doctor(int argc, char **argv)
 {
     struct tierce__doctor_side a = {0}, b = {0};
@@ -277,6 +300,8 @@ int tierce__cli_doctor(int argc, char **argv)
         status = tierce__cli_fail("doctor", "%s", why);
     else
         status = judge_sides(&a, &b);
+    print_nixl(&a, "A");
+    print_nixl(&b, "B");
     tierce__doctor_clear(&a);
     tierce__doctor_clear(&b);
     return status;

@@ -25,10 +25,11 @@ struct tierce__doctor_field {
 };
 
 struct tierce__doctor_set {
-    char title[160]; /* its source, for messages */
-    bool complete;   /* has every field of the namespace */
-    bool raw_model;  /* the model is the file of its folder, not an engine's version of it */
-    bool shared;     /* found equal to a set of the other side */
+    char title[160];   /* its source, for messages */
+    bool complete;     /* has every field of the namespace */
+    bool raw_model;    /* the model is the file of its folder, not an engine's version of it */
+    bool shared;       /* found equal to a set of the other side */
+    char *remote_urls; /* of a configuration; NULL: none */
     size_t count;
     struct tierce__doctor_field fields[TIERCE__DOCTOR_FIELDS_MAX];
 };

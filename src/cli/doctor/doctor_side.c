@@ -29,6 +29,7 @@ void tierce__doctor_clear(struct tierce__doctor_side *side)
             tierce__free(side->sets[i].fields[k].name);
             tierce__free(side->sets[i].fields[k].value);
         }
+        tierce__free(side->sets[i].remote_urls);
     }
     tierce__free(side->sets);
     *side = (struct tierce__doctor_side){0};

@@ -376,6 +376,11 @@ static int read_config(struct yaml_source *source)
     const char *model = tierce__config_text(config, TIERCE__ENGINE_PARAMS);
     if (rc == 0 && *model != '\0')
         rc = put_model_text(source, model);
+    if (rc == 0) {
+        source->set->remote_urls =
+            tierce__strdup(tierce__config_text(config, TIERCE__ENGINE_REMOTE_URLS));
+        rc = source->set->remote_urls != NULL ? 0 : fail(source, -ENOMEM, "no memory");
+    }
 out:
     tierce__config_destroy(config);
     return rc;

@@ -56,6 +56,13 @@ class Doctor(CliCase):
         a, b = self.store("a", text(kv_dtype="float32")), self.write("b", text(kv_dtype="float32"))
         self.check(0, "doctor", a, b, out=["store chunks of kv_dtype float32 unchanged"])
 
+    def test_a_configuration_with_nixl_is_checked_on_this_machine(self):
+        a = self.write("a.yaml", "remote.urls: nixl:///s?library=/nothing/libnixl_capi.so\n")
+        b = self.write("b.yaml", "remote.urls: file:///s\n")
+        self.check(0, "doctor", a, b, out=["A: nixl:// cannot be used on this machine: NIXL's library "
+                                           "/nothing/libnixl_capi.so: No such file"])
+        self.check(0, "doctor", b, a, out=["B: nixl:// cannot be used on this machine"])
+
     def test_each_field_alone_keeps_apart(self):
         a = self.write("a", text())
         changes = {"weights": "aabc", "kv_dtype": "float32", "quantization": "x",

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -458,9 +459,14 @@ static int start_store(void **out, const struct tierce__file_opts *opts)
     return rc;
 }
 
-static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *what)
+__attribute__((format(printf, 2, 3))) static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES],
+                                                        const char *format, ...)
 {
-    snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: %s", what);
+    va_list args;
+    int used = snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "URL: ");
+    va_start(args, format);
+    vsnprintf(why + used, TIERCE__CONNECTOR_WHY_BYTES - (size_t)used, format, args);
+    va_end(args);
     return TIERCE_E_CONFIG;
 }
 
@@ -468,9 +474,9 @@ static int check_place(const struct tierce__url *url, char why[TIERCE__CONNECTOR
 {
     if (url->user != NULL || url->host_count > 1 ||
         (url->host_count == 1 && strcmp(url->hosts[0].name, "localhost") != 0))
-        return refuse(why, "a folder has no host: file:///folder");
+        return refuse(why, "a folder has no host: %s:///folder", url->scheme);
     if (url->path[0] != '/' || strspn(url->path, "/") == strlen(url->path))
-        return refuse(why, "the path of the folder is missing: file:///folder");
+        return refuse(why, "the path of the folder is missing: %s:///folder", url->scheme);
     if (strlen(url->path) >= TIERCE__FILE_ROOT_BYTES)
         return refuse(why, "the path of the folder is longer than 1023 bytes");
     return 0;
@@ -488,21 +494,33 @@ static int open_paths(void **out, struct tierce__client *own, const struct tierc
     return tierce__file_paths_open(out, url->path, NULL);
 }
 
+/* The numbers of a URL. */
+static int read_numbers(struct tierce__file_opts *opts, const struct tierce__url *url,
+                        char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    uint64_t levels = LEVELS;
+    const struct {
+        struct tierce__url_number number;
+        uint64_t *value;
+    } numbers[] = {
+        {{"size", TIERCE__URL_SIZE, CAP_BYTES_MIN, 1ull << 60}, &opts->cap_bytes},
+        {{"fanout", TIERCE__URL_COUNT, 1, TIERCE__FILE_LEVELS_MAX}, &levels},
+        {{"sweep", TIERCE__URL_MILLISECONDS, 100, 24ull * 60 * 60 * 1000}, &opts->sweep_ms},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && rc == 0; i++)
+        rc = tierce__url_param_number(url, numbers[i].value, &numbers[i].number, why);
+    opts->levels = (uint32_t)levels;
+    return rc;
+}
+
 static int open_file(void **out, struct tierce__client *own,
                      const struct tierce__connector_source *source,
                      char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
     static const char *const known[] = {"size", "fanout", "sweep", "connections", "names", NULL};
     const struct tierce__url *url = source->url;
-    uint64_t levels = LEVELS, cap_bytes = 0, sweep_ms = SWEEP_MS;
-    const struct {
-        struct tierce__url_number number;
-        uint64_t *value;
-    } numbers[] = {
-        {{"size", TIERCE__URL_SIZE, CAP_BYTES_MIN, 1ull << 60}, &cap_bytes},
-        {{"fanout", TIERCE__URL_COUNT, 1, TIERCE__FILE_LEVELS_MAX}, &levels},
-        {{"sweep", TIERCE__URL_MILLISECONDS, 100, 24ull * 60 * 60 * 1000}, &sweep_ms},
-    };
+    struct tierce__file_opts opts = {.size = sizeof(opts), .root = url->path};
     const char *names = tierce__url_param(url, "names");
     int rc = check_place(url, why);
     if (rc == 0 && names != NULL && strcmp(names, "path") == 0)
@@ -511,19 +529,12 @@ static int open_file(void **out, struct tierce__client *own,
         rc = tierce__url_check_params(url, known, why);
     if (rc == 0 && names != NULL && strcmp(names, "escaped") != 0)
         rc = refuse(why, "parameter names must be escaped or path");
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers) && rc == 0; i++)
-        rc = tierce__url_param_number(url, numbers[i].value, &numbers[i].number, why);
-    struct tierce__vfs *vfs = NULL;
     if (rc == 0)
-        rc = tierce__vfs_threads_create(&vfs, 1); /* which has none: transfers are not submitted */
-    if (rc != 0)
-        return rc;
-    return start_store(out, &(struct tierce__file_opts){.size = sizeof(struct tierce__file_opts),
-                                                        .root = url->path,
-                                                        .levels = (uint32_t)levels,
-                                                        .cap_bytes = cap_bytes,
-                                                        .sweep_ms = sweep_ms,
-                                                        .vfs = vfs});
+        rc = read_numbers(&opts, url, why);
+    if (rc == 0)
+        rc = tierce__vfs_threads_create(&opts.vfs,
+                                        1); /* which has none: transfers are not submitted */
+    return rc == 0 ? start_store(out, &opts) : rc;
 }
 
 const struct tierce__client tierce__file_client = {
@@ -545,6 +556,24 @@ const struct tierce__client tierce__file_client = {
     .measure = file_measure,
     .state = state_of,
 };
+
+int tierce__file_open_with(void **out, struct tierce__client *own, const struct tierce__url *url,
+                           struct tierce__vfs *vfs, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct tierce__client client = tierce__file_client;
+    struct tierce__file_opts opts = {.size = sizeof(opts), .root = url->path, .vfs = vfs};
+    int rc = check_place(url, why);
+    if (rc == 0)
+        rc = read_numbers(&opts, url, why);
+    if (rc != 0) {
+        vfs->ops->destroy(vfs);
+        return rc;
+    }
+    client.scheme = own->scheme;
+    client.links = own->links;
+    *own = client;
+    return start_store(out, &opts);
+}
 
 int tierce__file_create(struct tierce__connector **out, const struct tierce__file_opts *opts)
 {

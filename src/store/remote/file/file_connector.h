@@ -40,6 +40,9 @@
  * Thread: any.
  */
 
+struct tierce__client;
+struct tierce__url;
+
 typedef int tierce__file_make_vfs_fn(struct tierce__vfs **out);
 
 struct tierce__file_opts {
@@ -59,5 +62,12 @@ struct tierce__file_opts {
 /* Errors: -ENOMEM, -EAGAIN (no thread). [borrow for the call] texts. */
 TIERCE_MUSTUSE int tierce__file_create(struct tierce__connector **out,
                                        const struct tierce__file_opts *opts);
+
+/* For the `open` of another client (links.h) whose objects are the files of such a folder, accessed
+ * by `vfs`: reads the folder, `size`, `fanout` and `sweep` of its URL, makes *own a file client,
+ * and opens its store. [transfer, on an error too] vfs. Errors: as tierce__connector_open. */
+TIERCE_MUSTUSE int tierce__file_open_with(void **out, struct tierce__client *own,
+                                          const struct tierce__url *url, struct tierce__vfs *vfs,
+                                          char why[TIERCE__CONNECTOR_WHY_BYTES]);
 
 #endif

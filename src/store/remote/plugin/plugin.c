@@ -3,17 +3,13 @@
  * plugin:///path/to/lib.so?connections=8&...: a client in a shared object, which sees the public
  * <tierce/plugin.h> and nothing else. Its results are checked like input from a network.
  */
-#include "store/remote/links.h"
+#include "store/remote/plugin/shared_object.h"
 #include "base/assert.h"
+#include "store/remote/links.h"
 
 #include <dlfcn.h>
-#include <errno.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define LINKS         8u
 #define NAMES_AT_ONCE 128u
@@ -26,57 +22,10 @@ _Static_assert(TIERCE_PLUGIN_RANGES == TIERCE__CONNECTOR_RANGES &&
 
 #define CAPS_ALL (TIERCE_PLUGIN_RANGES | TIERCE_PLUGIN_LISTS | TIERCE_PLUGIN_NO_DELETE)
 
-/* ---- the file -------------------------------------------------------------------------------- */
-
-static bool others_may_write(const struct stat *st)
-{
-    bool is_ours = st->st_uid == 0 || st->st_uid == geteuid();
-    bool is_sticky = S_ISDIR(st->st_mode) && (st->st_mode & S_ISVTX) != 0;
-    return !is_ours || ((st->st_mode & (S_IWGRP | S_IWOTH)) != 0 && !is_sticky);
-}
-
-/* The reason why a resolved path is not trusted: another user could replace the file. NULL if it is
- * trusted. */
-static const char *distrust(char *path)
-{
-    struct stat st;
-    if (stat(path, &st) != 0)
-        return tierce_strerror(-errno);
-    if (!S_ISREG(st.st_mode))
-        return "is not a regular file";
-    if (others_may_write(&st))
-        return "belongs to another user, or is writable for others";
-    for (char *end = strrchr(path, '/'); end != NULL; end = strrchr(path, '/')) {
-        *end = '\0';
-        if (stat(end == path ? "/" : path, &st) != 0)
-            return tierce_strerror(-errno);
-        if (others_may_write(&st))
-            return "is in a folder that belongs to another user, or that other users can write";
-    }
-    return NULL;
-}
-
 static int refuse(char why[TIERCE__CONNECTOR_WHY_BYTES], const char *path, const char *what)
 {
     snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "plug-in %.120s: %s", path, what);
     return TIERCE_E_CONFIG;
-}
-
-static int load_object(void **object, const char *path, char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    char real[PATH_MAX], cut[PATH_MAX];
-    if (realpath(path, real) == NULL)
-        return refuse(why, path, tierce_strerror(-errno));
-    memcpy(cut, real, sizeof(cut));
-    const char *wrong = distrust(cut);
-    if (wrong != NULL)
-        return refuse(why, path, wrong);
-    *object = dlopen(real, RTLD_NOW | RTLD_LOCAL);
-    if (*object == NULL) {
-        wrong = dlerror();
-        return refuse(why, path, wrong != NULL ? wrong : "cannot be loaded");
-    }
-    return 0;
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -176,7 +125,7 @@ static int open_plugin(void **store, struct tierce__client *own,
                  "URL: a plug-in must be an absolute path: plugin:///path/of/file.so");
         return TIERCE_E_CONFIG;
     }
-    int rc = load_object(&own->object, url->path, why);
+    int rc = tierce__shared_object_open(&own->object, "plug-in", url->path, why);
     if (rc != 0)
         return rc;
     rc = find_table(own, url->path, why);

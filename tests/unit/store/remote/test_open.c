@@ -8,9 +8,9 @@
 static const struct {
     const char *url, *why;
 } not_opened[] = {
-    {"a-scheme-of-thirty-two-characters://bucket",
-     "no connector for a-scheme-of-thirty-two-character://; there are redis://, rediss://, "
-     "valkey://, valkeys://, tierce://, file://, lm://, mooncake://, s3://, memcached://, "
+    {"a-scheme-of-more-than-twenty://bucket",
+     "no connector for a-scheme-of-more-tha://; there are redis://, rediss://, "
+     "valkey://, valkeys://, tierce://, file://, nixl://, lm://, mooncake://, s3://, memcached://, "
      "plugin://, fleet://, peers://, transfer://; "
      "some with +unix, +sentinel, +cluster, +tls"},
     {"nothing", "a URL begins with one of redis://, "},

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/remote/nixl/nixl_connector.h"
+#include "store/remote/file/file_connector.h"
+#include "store/remote/links.h"
+#include "store/remote/nixl/nixl_files.h"
+
+#include <stdio.h>
+
+#define LINKS  8u
+#define PLUGIN "POSIX"
+
+/* Agents for the library of a URL. */
+static int open_agents(struct tierce__nixl_agents **out, const struct tierce__url *url,
+                       uint8_t *memory, uint64_t bytes, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    static const char *const known[] = {"library", "size", "fanout", "sweep", "connections", NULL};
+    const struct tierce__nixl_agents_opts opts = {.size = sizeof(opts),
+                                                  .library = tierce__url_param(url, "library"),
+                                                  .plugin = PLUGIN,
+                                                  .memory = memory,
+                                                  .memory_bytes = bytes};
+    int rc = tierce__url_check_params(url, known, why);
+    if (rc != 0)
+        return rc;
+    if (opts.library != NULL && opts.library[0] != '/') {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
+                 "URL: library must be the absolute path of " TIERCE__NIXL_LIBRARY);
+        return TIERCE_E_CONFIG;
+    }
+    return tierce__nixl_agents_open(out, &opts, why);
+}
+
+static int open_nixl(void **out, struct tierce__client *own,
+                     const struct tierce__connector_source *source,
+                     char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct tierce__nixl_agents *agents = NULL;
+    struct tierce__vfs *vfs = NULL;
+    uint8_t *memory = NULL;
+    uint64_t bytes = 0;
+    tierce__pool_mapping(source->opts->pool, &memory, &bytes);
+    int rc = open_agents(&agents, source->url, memory, bytes, why);
+    if (rc == 0)
+        rc = tierce__nixl_files_create(&vfs, agents);
+    return rc == 0 ? tierce__file_open_with(out, own, source->url, vfs, why) : rc;
+}
+
+int tierce__nixl_check(const char *url, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    struct tierce__url parsed = {0};
+    struct tierce__nixl_agents *agents = NULL;
+    uint8_t memory[1];
+    int rc = tierce__url_parse(&parsed, url, why);
+    if (rc != 0)
+        return rc;
+    rc = open_agents(&agents, &parsed, memory, sizeof(memory), why);
+    tierce__nixl_agents_close(agents);
+    tierce__url_clear(&parsed);
+    return rc;
+}
+
+const struct tierce__client tierce__nixl_client = {
+    .scheme = "nixl", .links = LINKS, .open = open_nixl};
