@@ -2,6 +2,10 @@
 # install_manifest.txt, from which `make uninstall` works.
 install(TARGETS tierce_executable RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS tierce_shared LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET tierce_nixl_plugin) # optional: not built by those who build single targets
+    install(TARGETS tierce_nixl_plugin OPTIONAL
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/tierce)
+endif()
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/tierce DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
     FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 install(FILES ${CMAKE_BINARY_DIR}/include/tierce/version.h

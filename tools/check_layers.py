@@ -48,6 +48,7 @@ BELOW["manager"] = {"base", "core/key", "core/policy", "core/chunk", "proto", "n
 BELOW["engine"] = BELOW["store"] | {"store", "store/transfer"}
 BELOW["mover"] = {"base", "core/key", "core/chunk", "proto", "net", "store"}
 BELOW["node"] = {"base", "core/key", "core/chunk", "proto", "net", "net/server", "store", "store/transfer", "engine", "mover"}
+BELOW["nixl"] = {"base", "store"}
 BELOW["proxy"] = {"base", "net", "net/server"}
 BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"router", "proxy", "node", "manager", "mover", "optimizer", "directory"}
 # Linked into the same executable; the CLI knows it by a row of commands.def only.

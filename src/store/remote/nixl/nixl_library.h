@@ -3,6 +3,7 @@
 #define TIERCE_NIXL_LIBRARY_H
 
 #include "store/remote/connector.h"
+#include "store/remote/nixl/nixl_version.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,7 +17,6 @@
  * cannot be unloaded.
  */
 
-#define TIERCE__NIXL_VERSION "1.5.1"
 #define TIERCE__NIXL_LIBRARY "libnixl_capi.so"
 
 /* Answers of its functions; all others are errors. */

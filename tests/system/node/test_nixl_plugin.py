@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug-in for NIXL in the published library: objects and file ranges in a node, through NIXL's own client."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from manager_process import executable
+from nixl_client import content
+from node_process import Node
+
+PLUGIN = executable().parent.parent / "lib" / "libplugin_TIERCE.so"
+CLIENT = Path(__file__).with_name("nixl_client.py")
+MIB = 1 << 20
+
+pytestmark = [pytest.mark.skipif(importlib.util.find_spec("nixl_cu12") is None, reason="no NIXL: tools/setup python"),
+              pytest.mark.skipif(not PLUGIN.exists(), reason="built without a C++ compiler")]
+
+
+@pytest.fixture(name="node")
+def run_node(tmp_path):
+    node = Node(tmp_path)
+    yield node
+    node.end()
+
+
+def plugins(folder, name):
+    """A folder with NIXL's plug-ins and ours, as NAME."""
+    own = Path(importlib.util.find_spec("nixl_cu12").origin).parent.parent / ".nixl_cu12.mesonpy.libs" / "plugins"
+    out = folder / f"plugins-{name}"
+    out.mkdir()
+    for file in own.glob("libplugin_*.so"):
+        (out / file.name).symlink_to(file)
+    ours = out / f"libplugin_{name}.so"
+    ours.unlink(missing_ok=True)
+    ours.symlink_to(PLUGIN)
+    return out
+
+
+def run(folder, steps, url="", name="TIERCE", **env):
+    """The results of the client's steps, and what it has written to standard error."""
+    done = subprocess.run([sys.executable, str(CLIENT), name, url], input=json.dumps(steps), text=True, timeout=120,
+                          capture_output=True, check=False,
+                          env={**os.environ, "NIXL_PLUGIN_DIR": str(plugins(folder, name)), "NIXL_LOG_LEVEL": "FATAL", **env})
+    lines = done.stdout.splitlines()
+    return json.loads(lines[-1]) if done.returncode == 0 else None, done.stderr
+
+
+def url_of(node):
+    return f"tierce://127.0.0.1:{node.resp}"
+
+
+def test_objects(node, tmp_path):
+    one, two = ["chunk/one", 0, MIB], ["chunk two", 0, 3 * MIB]
+    results, log = run(tmp_path, [
+        ["QUERY", "OBJ", [one, two]],
+        ["WRITE", "OBJ", [one, two]],  # one transfer
+        ["QUERY", "OBJ", [one, ["nothing", 0, 0], two]],
+        ["READ", "OBJ", [two, one]],
+        ["READ", "OBJ", [["chunk/one", 4097, 8191]]],
+        ["READ", "OBJ", [["nothing", 0, 100]]],
+        ["READ", "OBJ", [one, ["nothing", 0, 100]]],  # a part that is missing is not half of a success
+        ["READ", "OBJ", [["chunk/one", MIB - 1, 2]]],  # beyond the end
+        ["WRITE", "OBJ", [["chunk/one", 512, 100]]],  # a part of an object cannot be written
+        ["WRITE", "OBJ", [["n" * 600, 0, 100]]],
+        ["READ", "OBJ", [one]],
+    ], url_of(node))
+    assert results is not None, log
+    failed = results[5:10]
+    assert results[:5] + results[10:] == [[False, False], True, [True, False, True], True, True, True], (results, log)
+    assert all(isinstance(result, str) and result.startswith("ERR") for result in failed), (results, log)
+    with redis.Redis(port=node.resp) as client:
+        assert client.get("nixl:chunk/one") == content("chunk/one", 0, MIB)
+        assert client.get("nixl:chunk two") == content("chunk two", 0, 3 * MIB)
+
+
+def test_ranges_of_files(node, tmp_path):
+    name = str(tmp_path / "pool.bin")
+    results, log = run(tmp_path, [
+        ["WRITE", "FILE", [[name, 0, 5000], [name, 65536, 5000]]],
+        ["READ", "FILE", [[name, 65536, 5000], [name, 0, 4000]]],
+        ["READ", "FILE", [[name, 4096, 100]]],  # nothing was written from there on
+        ["QUERY", "FILE", [[name, 65536, 0], [name, 4096, 0]]],
+    ], url_of(node))
+    assert results is not None, log
+    assert results[:2] + results[3:] == [True, True, [True, False]] and str(results[2]).startswith("ERR"), (results, log)
+    assert os.path.getsize(name) == 0  # the bytes are in the node
+
+
+def test_under_the_name_of_another_back_end(node, tmp_path):
+    """Programs that know OBJ only, and give it parameters of S3."""
+    results, log = run(tmp_path, [["WRITE", "OBJ", [["a", 0, 100]]], ["READ", "OBJ", [["a", 0, 100]]]], name="OBJ",
+                       TIERCE_NIXL_URL=url_of(node) + "?prefix=kv:")
+    assert results == [True, True], log
+    with redis.Redis(port=node.resp) as client:
+        assert client.get("kv:a") == content("a", 0, 100)
+
+
+def test_without_a_node(node, tmp_path):
+    url = url_of(node)
+    node.kill()
+    results, log = run(tmp_path, [["WRITE", "OBJ", [["a", 0, 100]]], ["QUERY", "OBJ", [["a", 0, 0]]]], url)
+    assert results is not None and all(str(result).startswith("ERR") for result in results), (results, log)
+    assert "nixl_call_failed" in log and "cannot connect" in log
+    node.start()
+
+
+@pytest.mark.parametrize("url, words", [("", "set the parameter url, or TIERCE_NIXL_URL"), ("redis://host", "must be that of a node")])
+def test_a_wrong_url_is_refused(tmp_path, url, words):
+    results, log = run(tmp_path, [], url)
+    assert results is None and words in log, log
