@@ -122,7 +122,8 @@ def test_contents_and_changes(manager):
     assert [{name: got[name] for name in run} for got in reply["runs"]] == [run]
     assert reply["prefixes"][0]["transfer_tls"] and ok(api.call("meta", "ListWorkers"))["workers"][0]["transfer_tls"]
     assert worker.call("RK_CHANGES", first=worker.next, load=125)["answer"] == "RA_DONE"
-    assert ok(api.call("meta", "ListWorkers"))["workers"][0]["zone"] == zone
+    listed = ok(api.call("meta", "ListWorkers"))["workers"][0]
+    assert (listed["zone"], listed["host_id"]) == (zone, "h")
     for host, of, distance in (("h", "", 0), ("other", "", 1), ("other", zone, 1), ("other", "eu/row-2/rack-8/x", 3)):
         reply = find(api, range(1, 12), host_id=host, zone=of)
         for got in (reply["runs"][0], reply["prefixes"][0]):

@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "check_main.h"
+#include "log_record.h"
 #include "manager/lmcache/controller.h"
 
 #include <stdarg.h>
@@ -474,6 +475,7 @@ START_TEST(silence_counts_after_a_heartbeat)
     enter("a", 0, "null");
     enter("b", 0, "null");
     beat("a", 0);
+    record_log(TIERCE_LOG_WARN);
     for (unsigned i = 0; i < 40; i++) { /* longer than the directory's own silence */
         now_ns += 10 * SECOND;
         tierce__controller_tick(controller, true, now_ns);
@@ -485,6 +487,7 @@ START_TEST(silence_counts_after_a_heartbeat)
     }
     ck_assert_uint_eq(stats().workers, 1);
     ck_assert_uint_eq(prefix(1, 1), 1);
+    ck_assert_uint_eq(recorded_with("lmcache.silent", "workers=1"), 1);
 }
 END_TEST
 

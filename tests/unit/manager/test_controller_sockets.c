@@ -122,6 +122,7 @@ START_TEST(reports_and_requests)
     while (stats.operations == 0 && tierce__now_ns() < until_ns);
     ck_assert_uint_eq(stats.operations, 1);
     ck_assert_uint_eq(stats.invalid, 1);
+    ck_assert_uint_eq(stats.messages, 3);
     ask(dealer, FIND, "p:1");
     atomic_store(&is_leading, false);
     ask(dealer, FIND, "does not lead");
@@ -218,17 +219,19 @@ static void wait_done(int count)
     ck_assert_int_eq(atomic_load(&done_count), count);
 }
 
-/* One worker answers, one with junk, and one has no address. */
+/* One worker answers, one with junk, one with nothing, and one has no address. */
 START_TEST(orders)
 {
     static const char *const answers[] = {"{\"type\":\"ClearWorkerRetMsg\",\"num_tokens\":7}",
-                                          "junk"};
+                                          "junk", ""};
+    enum { ANSWERS = 3, ALL };
     struct tierce__controller_commands *commands;
-    struct tierce__controller_target targets[3];
-    struct tierce__controller_command command = {.targets = targets, .count = 3, .done = note_done};
-    void *workers[2];
+    struct tierce__controller_target targets[ALL];
+    struct tierce__controller_command command = {
+        .targets = targets, .count = ALL, .done = note_done};
+    void *workers[ANSWERS];
     atomic_store(&done_count, 0);
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < ANSWERS; i++) {
         char endpoint[64];
         uint16_t port = server_free_port();
         workers[i] = zmq_socket(context, ZMQ_REP);
@@ -236,10 +239,10 @@ START_TEST(orders)
         ck_assert_int_eq(zmq_bind(workers[i], endpoint), 0);
         aim(&targets[i], "127.0.0.1", port);
     }
-    aim(&targets[2], "no host", 1);
+    aim(&targets[ANSWERS], "no host", 1);
     ck_assert_int_eq(tierce__controller_commands_start(&commands, 60000, 4096), 0);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &command), 0);
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < ANSWERS; i++) {
         char order[16];
         ck_assert_int_eq(zmq_recv(workers[i], order, sizeof(order), 0), 5);
         ck_assert_int_ge(zmq_send(workers[i], answers[i], strlen(answers[i]), 0), 0);
@@ -248,14 +251,15 @@ START_TEST(orders)
     ck_assert_int_eq(targets[0].state, TIERCE__CONTROLLER_ANSWERED);
     ck_assert_int_eq(targets[0].result, 7);
     ck_assert_int_eq(targets[1].state, TIERCE__CONTROLLER_STRANGE);
-    ck_assert_int_eq(targets[2].state, TIERCE__CONTROLLER_AWAY);
+    ck_assert_int_eq(targets[2].state, TIERCE__CONTROLLER_STRANGE);
+    ck_assert_int_eq(targets[ANSWERS].state, TIERCE__CONTROLLER_AWAY);
     ck_assert(!command.is_cut);
     tierce__controller_commands_stop(commands);
     ck_assert_int_eq(tierce__controller_commands_submit(commands, &command), TIERCE_E_CLOSED);
     tierce__controller_commands_destroy(commands);
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < ANSWERS; i++)
         zmq_close(workers[i]);
-    for (unsigned i = 0; i < 3; i++)
+    for (unsigned i = 0; i < ALL; i++)
         tierce__line_clear(&targets[i].frame);
 }
 END_TEST

@@ -70,6 +70,27 @@ START_TEST(they_are_bounded)
 }
 END_TEST
 
+/* Whether the first `chunks` chunks are known together within a bound. */
+static bool fit(uint64_t bytes_max, size_t chunks)
+{
+    tierce__kv_tokens_destroy(tokens);
+    ck_assert_int_eq(tierce__kv_tokens_create(&tokens, bytes_max), 0);
+    tierce__kv_tokens_note(tokens, fx.view, chain, chunks * FX_CHUNK_BLOCKS, false);
+    return known_chunks(chain) == chunks;
+}
+
+START_TEST(the_bound_is_used_in_full)
+{
+    uint64_t bytes = 1;
+    open_store(1);
+    while (!fit(bytes, 1))
+        bytes++;
+    ck_assert(fit(3 * bytes, 3));
+    ck_assert(!fit(3 * bytes - 1, 3));
+    end_all();
+}
+END_TEST
+
 /* Snapshots and contents that are sent again read all tokens: the order of requests stays. A chunk
  * that needs more than the bound leaves the others in place. */
 START_TEST(readers_change_no_order)
@@ -212,5 +233,5 @@ START_TEST(claims_are_checked)
 END_TEST
 
 CHECK_MAIN("kv tokens", .seconds = 60, .setup = silence_log,
-           .tests = {they_are_bounded, readers_change_no_order, batches_are_bounded,
-                     only_of_tokens_alone, claims_are_checked})
+           .tests = {they_are_bounded, the_bound_is_used_in_full, readers_change_no_order,
+                     batches_are_bounded, only_of_tokens_alone, claims_are_checked})

@@ -7,6 +7,7 @@
 
 #include "core/key/chunk_number.h"
 #include "engine/observe/reporter.h"
+#include "net/host_id.h"
 #include "net/listen.h"
 #include "proto/kvcm/meta_service.pb-c.h"
 #include "proto/kvcm/proto.h"
@@ -70,9 +71,12 @@ static uint32_t workers(char names[ENGINES][128], uint64_t *holders)
     Meta__ListWorkersRequest request = META__LIST_WORKERS_REQUEST__INIT;
     Meta__ListWorkersResponse *reply = (Meta__ListWorkersResponse *)ask(
         "ListWorkers", &request.base, &meta__list_workers_response__descriptor);
+    char host[TIERCE__HOST_ID_BYTES];
     uint32_t count = 0;
     *holders = 0;
+    tierce__host_id(host);
     for (size_t i = 0; i < reply->n_workers; i++) {
+        ck_assert_str_eq(reply->workers[i]->host_id, host);
         *holders += (uint64_t)reply->workers[i]->keys;
         if (!reply->workers[i]->is_complete || count == ENGINES) {
             count = many;

@@ -752,6 +752,19 @@ START_TEST(an_open_connection_gets_the_new_secret)
 }
 END_TEST
 
+/* A read that began after the end would use the engine for longer than the server lives. */
+START_TEST(no_read_begins_after_the_end)
+{
+    struct call call;
+    open_keeper(&no_bounds);
+    forget_memory();
+    struct tierce__keeper *base = tierce__peer_keeper_get(keeper);
+    base->ops->end(base, tierce__deadline_in_ms(LIMIT_MS));
+    ck_assert_int_eq(find(&call, 1), TIERCE_E_CLOSED);
+    close_keeper();
+}
+END_TEST
+
 int main(void)
 {
     TCase *finding = tcase_create("finding"), *admission = tcase_create("admission"),
@@ -777,6 +790,7 @@ int main(void)
     tcase_add_test(serving, only_those_with_a_secret_read);
     tcase_add_test(serving, a_client_that_reads_nothing_is_in_the_way);
     tcase_add_test(serving, an_open_connection_gets_the_new_secret);
+    tcase_add_test(serving, no_read_begins_after_the_end);
     suite_add_tcase(suite, finding);
     suite_add_tcase(suite, admission);
     suite_add_tcase(suite, serving);
