@@ -31,7 +31,7 @@ class Bench(CliCase):
         text = self.check(0, "bench", "--list").stdout
         names = [line.split()[0] for line in text.splitlines()]
         self.assertEqual(names, ["memory", "lookup", "hash", "disk", "prefetch", "codec", "blend", "open", "policy",
-                                 "manager", "reclaim", "directory", "events", "router", "families", "autopilot", "optimize", "native", "transfer", "redis", "s3", "remote", "proxy", "fleet", "peers", "handover", "mooncake",
+                                 "manager", "reclaim", "directory", "events", "router", "families", "autopilot", "optimize", "native", "transfer", "redis", "s3", "remote", "proxy", "fleet", "peers", "handover", "mooncake", "nixl",
                                  "device"])
 
     def test_rows(self):
@@ -50,6 +50,15 @@ class Bench(CliCase):
             if row["bench"] != "reclaim" or row["case"].startswith("memory index; files"):
                 self.assertGreater(float(row["goal"]), 0, row)
             self.assertNotIn(None, row, "a text holds a comma")
+
+    def test_nixl(self):
+        """Without NIXL there are no rows, and no failure."""
+        self.assertEqual(self.rows("nixl", *SMALL, "--python", "missing/python3"), [])
+        python = os.path.join(os.environ.get("TIERCE_VENV", ".venv"), "bin", "python")
+        find = "import importlib.util as u; print(u.find_spec('nixl_cu12') is not None)"
+        if os.path.exists(python) and subprocess.run([python, "-c", find], capture_output=True, check=True).stdout == b"True\n":
+            rows = self.rows("nixl", *SMALL, "--python", python)
+            self.assertEqual([row["case"] for row in rows], ["write 1 MiB", "read 1 MiB", "write 16 MiB", "read 16 MiB"])
 
     def test_codec_of_a_file(self):
         """The values of a file; another file is rejected with the names that are accepted."""
