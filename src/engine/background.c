@@ -412,17 +412,6 @@ void tierce__storage_ask(struct tierce_engine *engine, size_t level, const struc
         submit_errand(errand);
 }
 
-void tierce__storage_try(struct tierce_engine *engine, size_t level,
-                         const struct tierce__key *asked)
-{
-    TIERCE_DASSERT(level > 0 && level < TIERCE__TIERS_MAX);
-    struct tierce__health *health = &engine->levels[level].health;
-    struct tierce__key key = *asked;
-    (void)tierce__health_proven(health, &key);
-    if (tierce__health_is_due(health))
-        tierce__storage_sample(engine, level, &key, TIERCE__CHUNK_ALIGN);
-}
-
 static void ping(struct tierce_engine *engine, size_t level)
 {
     TIERCE_DASSERT(engine->levels[level].health.shared);
@@ -431,8 +420,23 @@ static void ping(struct tierce_engine *engine, size_t level)
         submit_errand(errand);
 }
 
-/* A read proves that the whole path works. If there is no chunk to read, a remote store is asked
- * whether it is available. */
+void tierce__storage_try(struct tierce_engine *engine, size_t level,
+                         const struct tierce__key *asked)
+{
+    TIERCE_DASSERT(level > 0 && level < TIERCE__TIERS_MAX);
+    struct tierce__health *health = &engine->levels[level].health;
+    struct tierce__key key = *asked;
+    (void)tierce__health_proven(health, &key);
+    if (!tierce__health_is_due(health))
+        return;
+    if (health->pings)
+        ping(engine, level);
+    else
+        tierce__storage_sample(engine, level, &key, TIERCE__CHUNK_ALIGN);
+}
+
+/* A read proves that the whole path works. If there is no chunk to read, or reads do not need all
+ * of it, a remote store is asked whether it is available. */
 void tierce__storage_probe(struct tierce_engine *engine)
 {
     for (size_t level = 1; level < engine->level_count; level++) {
@@ -440,7 +444,7 @@ void tierce__storage_probe(struct tierce_engine *engine)
         struct tierce__health *health = &engine->levels[level].health;
         if (!tierce__health_is_due(health))
             continue;
-        if (tierce__health_proven(health, &key))
+        if (!health->pings && tierce__health_proven(health, &key))
             tierce__storage_sample(engine, level, &key, TIERCE__CHUNK_ALIGN);
         else if (health->shared)
             ping(engine, level);

@@ -79,6 +79,7 @@ void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier 
     tier->ops->watch(tier, watch_level, level);
     tierce__health_init(&level->health, &engine->settings.health);
     level->health.shared = (tier->ops->caps & TIERCE__TIER_SHARED) != 0;
+    level->health.pings = (tier->ops->caps & TIERCE__TIER_PINGS) != 0;
     TIERCE_DASSERT(level == engine->levels || level->health.shared || !level[-1].health.shared);
 }
 

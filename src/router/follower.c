@@ -118,9 +118,9 @@ static void set_exact(struct tierce__follower *f, bool is_exact, uint64_t now_ns
 {
     if (f->about.is_exact && !is_exact)
         tierce__log(TIERCE_LOG_WARN, "kv_events_inexact",
-                    "worker=%s next=%llu; its contents are incomplete until a snapshot, "
-                    "AllBlocksCleared or a restart",
-                    f->name, (unsigned long long)f->about.next);
+                    "endpoint=%s next=%llu consequence=\"its contents are incomplete until a "
+                    "snapshot, AllBlocksCleared or a restart\"",
+                    f->opts.endpoint, (unsigned long long)f->about.next);
     if (!f->about.is_exact && is_exact)
         f->exact_since = now_ns;
     f->about.is_exact = is_exact;
@@ -133,12 +133,13 @@ static void warn_without_tokens(struct tierce__follower *f)
     if (!f->contents.lacks_tokens || f->has_warned)
         return;
     f->has_warned = true;
-    tierce__log(TIERCE_LOG_WARN, "kv_events_without_tokens",
-                "worker=%s consequence=\"only /query_by_hash finds these blocks; /query and tierce "
-                "proxy do not\" hint=\"if the publisher is a Tierce kv_events.endpoint, raise "
-                "its kv_events.tokens; chunks found on disk at start get tokens when a request "
-                "loads them\"",
-                f->name);
+    tierce__log(
+        TIERCE_LOG_WARN, "kv_events_without_tokens",
+        "endpoint=%s consequence=\"only /query_by_hash finds these blocks; /query and tierce "
+        "proxy do not\" hint=\"if the publisher is a Tierce kv_events.endpoint, raise "
+        "its kv_events.tokens; chunks found on disk at start get tokens when a request "
+        "loads them\"",
+        f->opts.endpoint);
 }
 
 /* The pause grows until the contents have stayed exact for the longest one. */

@@ -39,8 +39,9 @@
 struct tierce__follower_opts {
     size_t size;
     struct tierce__directory *directory;
-    const char *group, *name,
-        *model; /* group and name: of the worker. [borrow until destroy] model */
+    const char *group, *name; /* of the worker */
+    const char *model;        /* [borrow until destroy] */
+    const char *endpoint;     /* of the publisher, in the log. [borrow until destroy] */
     bool has_replay, has_snapshot;
     uint64_t seed, blocks_max;
     uint64_t check_ns; /* interval of VERIFY, which finds batches lost at the end; 0: never */

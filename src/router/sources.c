@@ -260,6 +260,7 @@ static int make_source(struct tierce__sources *s, struct source **out, uint64_t 
         .group = source->opts.tenant,
         .name = name,
         .model = source->opts.model,
+        .endpoint = source->opts.endpoint,
         .has_replay = opts->replay[0] != '\0',
         .has_snapshot = opts->snapshot[0] != '\0',
         .seed = s->seed,

@@ -32,6 +32,9 @@ struct tierce__tier;
            is room for a few, and sets found to 1 if the store has it, or answers why that is not  \
            known */
 
+#define TIERCE__TIER_PINGS                                                                         \
+    32u /* chunks can be read while the store does not answer: only a PING shows that it does */
+
 #define TIERCE__TIER_WHY_BYTES 256u
 
 struct tierce__tier_stats {

@@ -42,6 +42,7 @@ static void read_snapshot(const uint8_t *data, size_t size)
                                          .group = "",
                                          .name = "a",
                                          .model = "m",
+                                         .endpoint = "tcp://127.0.0.1:5557",
                                          .has_snapshot = true,
                                          .blocks_max = 1000};
     TIERCE_ASSERT(tierce__follower_create(&f, &opts, 1) == 0);

@@ -467,6 +467,7 @@ static void open_publisher(struct publisher *p, unsigned kind)
                                          .group = "",
                                          .name = name,
                                          .model = MODEL,
+                                         .endpoint = "tcp://127.0.0.1:5557",
                                          .has_replay = p->has_replay,
                                          .has_snapshot = p->has_snapshot,
                                          .seed = test_random_u64(&rng),

@@ -210,8 +210,11 @@ bool tierce__health_pass(struct tierce__health *health, struct tierce__store_req
     uint64_t now_ns = tierce__now_ns();
     req->begun_ns = now_ns;
     req->repeats = req->connected = false;
+    bool may_probe = health->pings ? req->op == TIERCE__STORE_PING : reaches_device(req);
+    if (!may_probe && !tierce__breaker_closed(&health->breaker))
+        return false;
     if (!reaches_device(req))
-        return tierce__breaker_closed(&health->breaker);
+        return true;
     if (!tierce__breaker_pass(&health->breaker, now_ns))
         return false;
     if (req->op == TIERCE__STORE_GET)
@@ -330,6 +333,8 @@ static enum tierce__health_change note_transfer(struct tierce__health *health,
     if (req->op == TIERCE__STORE_GET)
         end_reading(health, req);
     bool failed = counts_against(req) && !req->repeats;
+    if (!failed && health->pings && !tierce__breaker_closed(&health->breaker))
+        return TIERCE__HEALTH_SAME; /* it was sent before the tier went out of service */
     if (!failed && req->status != 0) {
         /* An honest no comes from the index; a shared tier's from its store, which is there
          * then. */

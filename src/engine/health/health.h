@@ -55,6 +55,7 @@ struct tierce__health {
     struct tierce__breaker breaker;
     struct tierce__health_limits limits;
     bool shared; /* TIERCE__TIER_SHARED */
+    bool pings;  /* TIERCE__TIER_PINGS: only a PING returns it to service */
     struct tierce__latency reads;
     struct tierce__latency writes;
 

@@ -44,6 +44,8 @@ struct tierce__tls_context;
            is answered 0 with `found` 1 */
 
 #define TIERCE__CONNECTOR_NO_PUT 64u /* PUT is TIERCE_E_UNSUPPORTED: the store is read-only */
+#define TIERCE__CONNECTOR_PINGS                                                                    \
+    256u /* objects can be read while the store does not answer: only a PING shows that it does */
 #define TIERCE__CONNECTOR_REJECTS                                                                  \
     128u /* DELETE of an object that has proved wrong (`left` CHECKSUM or IDENTITY) deletes        \
             nothing: the object is read from other places from then on */

@@ -669,6 +669,8 @@ int tierce__remote_open(struct tierce__tier **out, const struct tierce__remote_o
         remote->ops.caps |= TIERCE__TIER_WHOLE;
     if ((opts->connector->caps & TIERCE__CONNECTOR_NO_DELETE) != 0 || opts->read_only)
         remote->ops.caps |= TIERCE__TIER_KEEPS;
+    if ((opts->connector->caps & TIERCE__CONNECTOR_PINGS) != 0)
+        remote->ops.caps |= TIERCE__TIER_PINGS;
     remote->ops.read_bytes = opts->connector->read_bytes;
     remote->base.ops = &remote->ops;
     remote->connector = opts->connector;

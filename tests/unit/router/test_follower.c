@@ -28,6 +28,7 @@ static void start(bool has_replay, bool has_snapshot, uint64_t blocks_max, uint6
                                                 .group = "",
                                                 .name = "0",
                                                 .model = MODEL,
+                                                .endpoint = "tcp://127.0.0.1:5557",
                                                 .has_replay = has_replay,
                                                 .has_snapshot = has_snapshot,
                                                 .blocks_max = blocks_max,
@@ -393,7 +394,8 @@ START_TEST(blocks_without_tokens_are_logged_once)
     begin(1); /* the same from the stream alone */
     put_stored(1, 1, 16);
     live(0);
-    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", "worker=0"), 1);
+    ck_assert_uint_eq(recorded_with("kv_events_without_tokens", "endpoint=tcp://127.0.0.1:5557"),
+                      1);
     teardown();
 
     record_log(TIERCE_LOG_WARN);

@@ -90,6 +90,7 @@ static void setup(void)
                                                 .group = "",
                                                 .name = "0",
                                                 .model = "m",
+                                                .endpoint = "tcp://127.0.0.1:5557",
                                                 .blocks_max = 1000,
                                                 .gone_ns = UINT64_MAX,
                                                 .retry_ns = TIERCE__MS_NS};

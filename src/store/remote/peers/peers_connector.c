@@ -618,7 +618,8 @@ static int open_store(void **out, struct tierce__client *own,
 
 const struct tierce__client tierce__peers_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_DELETE |
-                      TIERCE__CONNECTOR_NO_PUT | TIERCE__CONNECTOR_REJECTS,
+                      TIERCE__CONNECTOR_NO_PUT | TIERCE__CONNECTOR_PINGS |
+                      TIERCE__CONNECTOR_REJECTS,
               .close = close_store,
               .link_open = open_link,
               .link_close = close_link,

@@ -209,6 +209,29 @@ START_TEST(a_ping_brings_a_shared_tier_back)
 }
 END_TEST
 
+/* Chunks of peers are read without the manager, which is what has failed. */
+START_TEST(a_read_does_not_bring_a_tier_back_that_pings)
+{
+    setup(1, 0, 0);
+    health.shared = health.pings = true;
+    struct tierce__store_req early = {
+        .op = TIERCE__STORE_GET, .keys = &key, .key_count = 1, .length = 4096};
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 0), TIERCE__HEALTH_SAME);
+    ck_assert(tierce__health_pass(&health, &early));
+    ck_assert_int_eq(answer(TIERCE__STORE_LOOKUP, TIERCE_E_DOWN, 0), TIERCE__HEALTH_LOST);
+    ck_assert_int_eq(tierce__health_note(&health, &early), TIERCE__HEALTH_SAME);
+    ck_assert(!tierce__health_serves(&health));
+    let_pass(31);
+    ck_assert(tierce__health_is_due(&health));
+    ck_assert(!passes(TIERCE__STORE_GET));
+    ck_assert_int_eq(answer(TIERCE__STORE_PING, TIERCE_E_DOWN, 0), TIERCE__HEALTH_SAME);
+    let_pass(31);
+    ck_assert_int_eq(answer(TIERCE__STORE_PING, 0, 0), TIERCE__HEALTH_BACK);
+    ck_assert_int_eq(answer(TIERCE__STORE_GET, 0, 0), TIERCE__HEALTH_SAME);
+    tierce__health_fini(&health);
+}
+END_TEST
+
 START_TEST(one_try_at_a_time)
 {
     setup(1, 0, 0);
@@ -548,7 +571,8 @@ CHECK_MAIN(
     "health", .seconds = 60,
     .tests = {failures_in_a_row_end_service_and_a_try_brings_it_back, a_full_disk_stays_in_service,
               a_read_only_disk_stays_in_service, a_repeated_failure_counts_once,
-              a_no_brings_a_shared_tier_back, a_ping_brings_a_shared_tier_back, one_try_at_a_time,
+              a_no_brings_a_shared_tier_back, a_ping_brings_a_shared_tier_back,
+              a_read_does_not_bring_a_tier_back_that_pings, one_try_at_a_time,
               failing_now_and_then_ends_service_too, an_answer_that_came_too_late_is_a_failure,
               a_tier_that_is_silent_to_the_deadline_hangs, the_deadline_of_a_lookup_is_no_failure,
               what_takes_longer_than_computing_is_not_worth_it, a_slow_disk_is_not_promised,

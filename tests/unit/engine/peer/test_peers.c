@@ -295,6 +295,34 @@ START_TEST(a_manager_ends_and_another_begins)
 }
 END_TEST
 
+/* A read of a chunk whose holder is known succeeds, but the next lookup would fail again. */
+START_TEST(only_a_manager_returns_peers_to_service)
+{
+    start_manager(0);
+    uint16_t port = manager.ports.meta_grpc;
+    open_engine(0);
+    fx_open(
+        &fx[1], true,
+        (const char *[]){"remote.urls", url, "breaker.retry", "50ms", "breaker.errors", "1", NULL});
+    store(0, 1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS) && load(1, 1, 0) == CHAIN_BLOCKS);
+    running_manager_stop(&manager);
+    WAIT_FOR(load(1, 2, 500) == 0 && fx_stats(&fx[1]).remotes_in_service_now == 0);
+    _Atomic uint64_t *next = &fx[1].engine->levels[PEERS_LEVEL].health.breaker.open_until_ns;
+    for (int probes = 0; probes < 3; probes++) {
+        uint64_t until = atomic_load(next);
+        WAIT_FOR(atomic_load(next) != until);
+    }
+    ck_assert_int_eq(fx_stats(&fx[1]).breaker_recoveries, 0);
+    start_manager(port);
+    WAIT_FOR(fx_stats(&fx[1]).remotes_in_service_now == 1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    close_engine(0);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
+
 /* ---- results --------------------------------------------------------------------------------- */
 
 START_TEST(only_a_failure_of_the_peer_pauses_it)
@@ -548,6 +576,7 @@ int main(void)
     tcase_add_test(t, ranges_that_nobody_has_are_looked_up_once);
     tcase_add_test(t, a_peer_that_hangs_or_is_killed_is_a_miss);
     tcase_add_test(t, a_manager_ends_and_another_begins);
+    tcase_add_test(t, only_a_manager_returns_peers_to_service);
     tcase_add_test(t, a_failure_marks_one_peer_alone);
     tcase_add_test(t, a_wrong_configuration_is_refused);
     suite_add_tcase(suite, t);
