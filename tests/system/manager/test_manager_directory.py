@@ -121,9 +121,9 @@ def test_contents_and_changes(manager):
            "transfer_tls": True}
     assert [{name: got[name] for name in run} for got in reply["runs"]] == [run]
     assert reply["prefixes"][0]["transfer_tls"] and ok(api.call("meta", "ListWorkers"))["workers"][0]["transfer_tls"]
-    assert worker.call("RK_CHANGES", first=worker.next, load=125)["answer"] == "RA_DONE"
+    assert worker.call("RK_CHANGES", first=worker.next, load=125, models="m-1, m-2")["answer"] == "RA_DONE"
     listed = ok(api.call("meta", "ListWorkers"))["workers"][0]
-    assert (listed["zone"], listed["host_id"]) == (zone, "h")
+    assert (listed["zone"], listed["host_id"], listed["models"]) == (zone, "h", "m-1, m-2")
     for host, of, distance in (("h", "", 0), ("other", "", 1), ("other", zone, 1), ("other", "eu/row-2/rack-8/x", 3)):
         reply = find(api, range(1, 12), host_id=host, zone=of)
         for got in (reply["runs"][0], reply["prefixes"][0]):
@@ -242,7 +242,8 @@ def test_one_sends_at_a_time(manager):
     ({"kind": "RK_CONTENTS", "sending": 1, "keys": [1, 2], "tiers": [8]}, "accepted are 0 to 7"),
     ({"kind": 4}, "kind is 4"), ({"kind": "RK_BEGIN"}, "sending is 0"),
     ({"kind": "RK_BEGIN", "sending": 1, "keys": [1, 2]}, "accepted are none in RK_BEGIN"), ({"first": -1}, "first is negative"),
-    ({"keys": [0] * 8194, "tiers": [0] * 4097}, "at most 4096 chunks")])
+    ({"keys": [0] * 8194, "tiers": [0] * 4097}, "at most 4096 chunks"),
+    ({"results": [{"command": 1}] * 17}, "accepted are at most 16")])
 def test_invalid_reports(manager, fields, why):
     import grpc
     api = Grpc(manager, (("authorization", "Bearer chat"),))

@@ -246,13 +246,11 @@ END_TEST
 /* A group has at most its percent of the workers. */
 START_TEST(a_group_has_a_part_of_the_workers)
 {
+    static const struct tierce__holdings_opts each[] = {
+        {.size = sizeof(*each), .workers_max = 3, .group_percent = 50},
+        {.size = sizeof(*each), .workers_max = 200, .group_percent = 1}};
     struct tierce__directory_id id;
-    ck_assert_int_eq(
-        tierce__holdings_create(
-            &holdings, &(struct tierce__holdings_opts){.size = sizeof(struct tierce__holdings_opts),
-                                                       .workers_max = 3,
-                                                       .group_percent = 50}),
-        0);
+    ck_assert_int_eq(tierce__holdings_create(&holdings, &each[_i]), 0);
     (void)join(1);
     (void)join(2);
     ck_assert_int_eq(tierce__directory_join(tierce__holdings_directory(holdings),
@@ -330,5 +328,5 @@ CHECK_MAIN("holdings",
            .tests = {some_send_at_once_and_others_wait, a_silent_sender_loses_its_place,
                      a_group_does_not_keep_others_out, a_sender_that_leaves_has_no_place,
                      many_wait_longer, all_leave_and_are_cleaned, secrets,
-                     chunks_that_are_left_out_are_logged, a_group_has_a_part_of_the_workers,
-                     each_allocation_fails_once})
+                     chunks_that_are_left_out_are_logged, each_allocation_fails_once},
+           .loops = {{a_group_has_a_part_of_the_workers, 0, 2}})
