@@ -1,7 +1,8 @@
 # Labels that say more than what kind of test it is; see SELECTED in tools/run_tests.
 
 # Run once, without a sanitizer: nothing of ours in C runs in them, or a sanitizer would be in the way.
-set(TIERCE_TESTS_PLAIN test_build_kernels test_layers test_rehearsal test_setup test_install)
+# test_nixl_connector: its code runs with sanitizers in test_nixl and test_file_connector.
+set(TIERCE_TESTS_PLAIN test_build_kernels test_layers test_rehearsal test_setup test_install test_nixl_connector)
 
 # Without threads of their own or of ours: the thread sanitizer has nothing to see in them. And test_device_faults_native, whose
 # hundreds of processes take minutes with it; test_device_faults has the same cases in one process.
