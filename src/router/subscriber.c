@@ -44,6 +44,12 @@ static int set(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof(value));
 }
 
+static int connect_to(void *socket, const char *endpoint)
+{
+    bool is_v6 = strchr(endpoint, '[') != NULL;
+    return set(socket, ZMQ_IPV6, is_v6) == 0 && zmq_connect(socket, endpoint) == 0 ? 0 : -errno;
+}
+
 /* endpoint: NULL if it is connected later. */
 static int open_socket(void **out, const struct tierce__subscriber *s, int type,
                        const char *endpoint, char why[256])
@@ -61,8 +67,8 @@ static int open_socket(void **out, const struct tierce__subscriber *s, int type,
     if (rc == 0 && type != ZMQ_PAIR)
         rc =
             tierce__subscriber_curve(socket, s->opts.keys, s->opts.tenant, s->opts.server_key, why);
-    if (rc == 0 && endpoint != NULL && zmq_connect(socket, endpoint) != 0)
-        rc = -errno;
+    if (rc == 0 && endpoint != NULL)
+        rc = connect_to(socket, endpoint);
     if (rc < 0) {
         zmq_close(socket);
         *out = NULL;
@@ -88,8 +94,8 @@ static int open_live(struct tierce__subscriber *s, char why[256])
     int rc = open_socket(&s->sub, s, ZMQ_SUB, NULL, why);
     if (rc == 0)
         rc = watch(s, why);
-    if (rc == 0 && zmq_connect(s->sub, s->opts.endpoint) != 0)
-        rc = -errno;
+    if (rc == 0)
+        rc = connect_to(s->sub, s->opts.endpoint);
     return rc;
 }
 

@@ -364,6 +364,7 @@ static int bind_socket(void **out, void *context, int type, const char *endpoint
                        const struct tierce__zmq_curve_pair *curve, char why[256])
 {
     int behind = TIERCE__KV_BEHIND_MAX, linger = 0, mandatory = 1;
+    int is_v6 = strchr(endpoint, '[') != NULL;
     int64_t bytes = FRAME_BYTES;
     if (!is_endpoint(endpoint)) {
         snprintf(why, 256, "'%.160s' is not tcp://ADDRESS:PORT or ipc://PATH", endpoint);
@@ -374,6 +375,7 @@ static int bind_socket(void **out, void *context, int type, const char *endpoint
         return -zmq_errno();
     (void)zmq_setsockopt(socket, ZMQ_SNDHWM, &behind, sizeof(behind));
     (void)zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof(linger));
+    (void)zmq_setsockopt(socket, ZMQ_IPV6, &is_v6, sizeof(is_v6));
     (void)zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes, sizeof(bytes));
     if (type == ZMQ_ROUTER)
         (void)zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &mandatory, sizeof(mandatory));

@@ -12,6 +12,8 @@
 #include "engine/observe/kv_stream.h"
 #include "router/subscriber.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -278,6 +280,30 @@ START_TEST(an_end_during_a_handshake)
 }
 END_TEST
 
+/* A port that no other process has now. */
+static unsigned free_v6_port(void)
+{
+    struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    socklen_t length = sizeof(address);
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, length), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    ck_assert_int_eq(close(fd), 0);
+    return ntohs(address.sin6_port);
+}
+
+START_TEST(an_address_of_ip_version_6)
+{
+    snprintf(endpoint, sizeof(endpoint), "tcp://[::1]:%u", free_v6_port());
+    start_publisher(false);
+    struct tierce__subscriber *s = opened("", "");
+    WAIT_WITHIN(LIMIT_MS, turn(s) && is_connected());
+    WAIT_WITHIN(LIMIT_MS, turn(s) && has_batch());
+    tierce__subscriber_close(s);
+}
+END_TEST
+
 CHECK_MAIN("subscriber", .seconds = 110, .setup = setup, .teardown = teardown, .at_once = true,
-           .tests = {an_encrypted_stream, without_its_key, a_handshake_that_is_cut,
-                     a_key_that_is_gone, an_end_during_a_handshake})
+           .tests = {an_encrypted_stream, without_its_key, an_address_of_ip_version_6,
+                     a_handshake_that_is_cut, a_key_that_is_gone, an_end_during_a_handshake})

@@ -766,6 +766,9 @@ START_TEST(open_endpoints_are_logged)
         ck_assert_uint_eq(recorded_with("kv_events_open", "kv_events.tokens=0"), i > 1);
         fx_close(&fx);
     }
+    fx_open(&fx, true, (const char *[]){"kv_events.endpoint", "tcp://[::1]:*", NULL});
+    ck_assert_uint_eq(recorded("kv_events_open"), logged[3]);
+    fx_close(&fx);
     fx_remove(&fx);
     ck_assert_uint_eq(recorded_with("kv_events_open", hints[1]), 0);
     temp_folder_remove(folder);
