@@ -330,7 +330,10 @@ int tierce__sources_add(struct tierce__sources *sources, const struct tierce__so
     if (is_known)
         return 0;
     if (is_full) {
-        snprintf(why, 256, "there are limit.publishers: %u", sources->config->publishers_max);
+        snprintf(why, 256,
+                 "%u publishers are registered, as many as limit.publishers permits: unregister "
+                 "one, or raise it",
+                 sources->config->publishers_max);
         return TIERCE_E_LIMIT;
     }
     int rc = make_source(sources, &fresh, number, opts, why);

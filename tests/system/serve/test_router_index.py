@@ -215,7 +215,7 @@ def test_tenants(tmp_path):
         file.chmod(0o600)
 
     write(a=("admin", "one"), b=("read", "two"), c=("admin", ""))
-    router = Router(tmp_path, f"--auth.token_file={file}")
+    router = Router(tmp_path, f"--auth.token_file={file}", "--limit.publishers=1")
     p = Publisher()
     p.send(p.store([1], None, TOKENS[:4]))
     query = {"model_name": "m", "token_ids": TOKENS}
@@ -223,6 +223,8 @@ def test_tenants(tmp_path):
     assert router.ask("/register", {}, "b")[0] == 403
     assert router.ask("/query", {**query, "tenant_id": "two"}, "a")[0] == 403
     router.register(1, p, token="a")
+    status, text = router.ask("/register", {"instance_id": 2, "endpoint": p.endpoint, "model_name": "m", "block_size": 4}, "c")
+    assert status == 503 and "limit.publishers" in str(text)
     router.wait(lambda: router.ask("/query", query, "a")[1]["instances"] != {})
     assert router.ask("/query", query, "b")[0] == 404
     assert router.ask("/workers", token="b")[1] == []

@@ -506,6 +506,24 @@ START_TEST(a_failed_snapshot_is_freed)
 }
 END_TEST
 
+/* As many blocks as there is room for, and the others from there on. */
+START_TEST(blocks_are_read_in_pages)
+{
+    struct tierce__contents_block blocks[3] = {0};
+    uint32_t at = 0;
+    start(false, true, 100, 0);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_SNAPSHOT);
+    answer_snapshot(3, 3);
+    (void)work();
+    ck_assert_uint_eq(tierce__follower_blocks(follower, &at, blocks, 2), 2);
+    ck_assert_uint_eq(blocks[2].media, 0);
+    ck_assert_uint_eq(tierce__follower_blocks(follower, &at, blocks + 2, 1), 1);
+    for (unsigned i = 0; i < 3; i++)
+        ck_assert_uint_eq(blocks[i].hash, 1000 + i);
+    ck_assert_uint_eq(tierce__follower_blocks(follower, &at, blocks, 2), 0);
+}
+END_TEST
+
 /* A part that found no memory would leave a hole: the others are not taken. */
 START_TEST(a_snapshot_without_memory_is_invalid)
 {
@@ -530,4 +548,5 @@ CHECK_MAIN("follower", .seconds = 60, .teardown = teardown,
                      blocks_without_memory_are_published_again, shorter_blocks_do_not_count,
                      blocks_without_tokens_are_logged_once, cleared_blocks_are_exact,
                      only_the_first_map_of_a_snapshot_has_its_sequence, replaced_contents_are_freed,
-                     a_failed_snapshot_is_freed, a_snapshot_without_memory_is_invalid})
+                     a_failed_snapshot_is_freed, blocks_are_read_in_pages,
+                     a_snapshot_without_memory_is_invalid})

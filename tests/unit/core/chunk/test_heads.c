@@ -281,6 +281,9 @@ START_TEST(chunks_that_do_not_fit)
         w.heads = good;
         ck_assert_int_eq(verdict(&w), 0);
     }
+    w.from_bytes[4] = 16; /* layers of several lengths on both sides */
+    w.to_bytes[2] = 32;
+    ck_assert_int_eq(verdict(&w), TIERCE_E_UNSUPPORTED);
 }
 END_TEST
 

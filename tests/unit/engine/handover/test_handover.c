@@ -379,6 +379,10 @@ START_TEST(reads_of_an_offer_wait_until_it_is_open)
     ck_assert(first.answers == 1 && first.call.status == TIERCE_E_MISS);
     struct tierce__keeper_call chunk = {.name = {first_name, sizeof(first_name) - 1}};
     ck_assert(!tierce__offers_find(&offers, &chunk));
+    tierce__alloc_fail_nth(1);
+    ck_assert_int_eq(tierce__offers_expect(&offers, name, LONG_MS), -ENOMEM);
+    tierce__alloc_fail_nth(0);
+    ck_assert(!tierce__offers_admit(&offers, name, strlen(name)));
     ck_assert_int_eq(tierce__offers_expect(&offers, name, LONG_MS), 0);
     ck_assert(tierce__offers_admit(&offers, name, strlen(name)));
     ck_assert(read_offer(&offers, &first, name) && read_offer(&offers, &second, name));

@@ -383,11 +383,20 @@ START_TEST(a_wrong_chunk_is_remembered_for_each_peer)
     tierce__peers_table_reject(table, key, b);
     ck_assert(tierce__peers_table_is_rejected(table, key, a) &&
               tierce__peers_table_is_rejected(table, key, b));
+    for (unsigned i = 0; i < TIERCE__PEERS_HOLDERS_MAX; i++) { /* the oldest ones are forgotten */
+        char name[32];
+        snprintf(name, sizeof(name), "10.0.1.%u:81", i);
+        peers[i] = tierce__peers_table_name(table, name);
+        tierce__peers_table_reject(table, key, peers[i]);
+    }
+    for (unsigned i = 0; i < TIERCE__PEERS_HOLDERS_MAX; i++)
+        ck_assert(tierce__peers_table_is_rejected(table, key, peers[i]));
+    ck_assert(!tierce__peers_table_is_rejected(table, key, a));
     ck_assert(!tierce__peers_table_is_rejected(table, other, a)); /* in the same place */
     ck_assert_uint_eq(tierce__peers_table_reject_served(table, other, peers), 0);
     ck_assert(tierce__peers_table_is_rejected(table, other, a) && /* who served it is unknown */
               tierce__peers_table_is_rejected(table, other, b));
-    ck_assert(!tierce__peers_table_is_rejected(table, key, a)); /* it was replaced */
+    ck_assert(!tierce__peers_table_is_rejected(table, key, peers[0])); /* it was replaced */
     tierce__peers_table_destroy(table);
 }
 END_TEST
