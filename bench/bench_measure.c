@@ -123,6 +123,8 @@ int tierce__bench_engine(struct tierce_engine **out, const struct tierce__bench 
     char why[TIERCE_CONFIG_ERROR_BYTES] = "no memory";
     struct tierce_config *config = NULL;
     int rc = tierce_config_create(&config);
+    if (rc == 0) /* a benchmark clears tiers, which is logged */
+        rc = tierce_config_set(config, "log.level", "error", why);
     for (size_t i = 0; rc == 0 && i < count; i++)
         rc = tierce_config_set(config, params[i].name, params[i].value, why);
     if (rc == 0)

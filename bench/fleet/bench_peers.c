@@ -25,8 +25,10 @@
 #include "core/key/key_text.h"
 #include "core/key/namespaces.h"
 #include "engine/engine.h"
+#include "engine/peer/peers.h"
 #include "engine/view.h"
 #include "store/remote/connector.h"
+#include "store/remote/peers/peers_self.h"
 
 enum { CHUNKS = 16, CALL_MS = 60000, CELL_KIB = 32 };
 
@@ -96,12 +98,21 @@ static int64_t get_all(void *arg)
     return tierce__bench_fail(b->bench, "%s: %s", tierce_strerror(status), why);
 }
 
-/* Until the directory has all chunks. */
+/* Whether the reader has the secret that peers require. */
+static bool has_joined(const struct peers_bench *b)
+{
+    int64_t session;
+    int32_t slot;
+    char secret[TIERCE__PEERS_SECRET_BYTES];
+    return tierce__peers_self_get(tierce__peers_self_of(b->reader->peers), &session, &slot, secret);
+}
+
+/* Until the directory has all chunks and the reader. */
 static int await_directory(struct peers_bench *b)
 {
     uint64_t until_ns = tierce__deadline_in_ms(CALL_MS);
     size_t found = 0;
-    while (found < CHUNKS && tierce__now_ns() < until_ns) {
+    while ((found < CHUNKS || !has_joined(b)) && tierce__now_ns() < until_ns) {
         struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
                                         .urgency = TIERCE__CONNECTOR_PEEK,
                                         .names = b->names,

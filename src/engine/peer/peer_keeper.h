@@ -55,7 +55,7 @@ struct tierce__peer_keeper_opts {
     uint64_t buffer_bytes;
 };
 
-/* Those of the engine's parameters: peers.disk_reads and peers.disk_rate, which is a quarter of the
+/* Those of the engine's parameters: peers.disk_reads and peers.disk_rate, which is 8 % of the
  * disk's speed by default. */
 struct tierce__peer_keeper_opts tierce__peer_keeper_bounds(const struct tierce_engine *engine);
 
