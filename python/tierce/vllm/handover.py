@@ -7,6 +7,7 @@ the number of tokens. Everything in them is checked, because it arrives from a c
 
 from __future__ import annotations
 
+import difflib
 import logging
 import secrets
 import threading
@@ -51,7 +52,7 @@ def seconds(extra: dict, name: str, default: float, most: float) -> float:
     except (TypeError, ValueError):
         value = -1.0
     if not 0 < value <= most:
-        raise ConfigError(f"{name} must be a number of seconds, above 0 and up to {most:g}")
+        raise ConfigError(f"{name} cannot be {extra[name]!r}; it must be a number of seconds, above 0 and up to {most:g}")
     return value
 
 
@@ -61,8 +62,29 @@ def percent(extra: dict, name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= 100:
-        raise ConfigError(f"{name} must be a percentage, above 0 and up to 100")
+        raise ConfigError(f"{name} cannot be {extra[name]!r}; it must be a percentage, above 0 and up to 100")
     return value
+
+
+def read_hosts(text: str) -> tuple[str, ...]:
+    """Of handover.allow. Raises ConfigError."""
+    for host in text.split():
+        try:
+            port = read_address(host)[1]
+        except ValueError:
+            port = -1
+        if port != 0:
+            raise ConfigError(f"handover.allow: {host!r} is not a host; it must be hosts without ports, separated by spaces, "
+                              "as they are in handover.listen of the other engines")
+    return tuple(text.split())
+
+
+def check_names(names) -> None:
+    """The store knows none of these names, and would suggest one of its own."""
+    for name in names:
+        if name.startswith("handover.") and name not in HANDOVER_NAMES:
+            nearest = difflib.get_close_matches(name, HANDOVER_NAMES, 1, 0)[0]
+            raise ConfigError(f'there is no parameter "{name}"; the nearest name is "{nearest}"')
 
 
 @dataclass(frozen=True)
@@ -77,6 +99,7 @@ class Handover:
 
     @classmethod
     def from_extra_config(cls, extra: dict) -> "Handover":
+        check_names(extra)
         listen = extra.get("handover.listen")
         try:
             address = read_address(str(listen)) if listen else None
@@ -87,7 +110,7 @@ class Handover:
                               "address of one interface")
         return cls(address, seconds(extra, "handover.hold_s", HOLD_S, HOLD_S_MAX),
                    seconds(extra, "handover.timeout_s", TIMEOUT_S, HOLD_S_MAX),
-                   tuple(str(extra.get("handover.allow", "")).split()), percent(extra, "handover.inbox", INBOX_PERCENT))
+                   read_hosts(str(extra.get("handover.allow", ""))), percent(extra, "handover.inbox", INBOX_PERCENT))
 
 
 # ---- kv_transfer_params -----------------------------------------------------------------------

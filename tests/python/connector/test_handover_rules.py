@@ -43,9 +43,16 @@ def test_parameters():
     assert got == Handover(("10.0.0.5", 7000), 5.0, handover.TIMEOUT_S, ("10.0.0.6", "10.0.0.7"))
     assert Handover.from_extra_config({}) == Handover()
     for name, value in (("handover.listen", "0.0.0.0"), ("handover.listen", "a:b"), ("handover.hold_s", 0),
-                        ("handover.hold_s", "x"), ("handover.timeout_s", 1e9)):
+                        ("handover.hold_s", "x"), ("handover.timeout_s", 1e9), ("handover.inbox", "101%"),
+                        ("handover.allow", "10.0.0.6,10.0.0.7"), ("handover.allow", ["10.0.0.6"]),
+                        ("handover.allow", "10.0.0.6 10.0.0.7:7000")):
         with pytest.raises(ConfigError, match=name):
             Handover.from_extra_config({name: value})
+    assert Handover.from_extra_config({"handover.allow": "::1 host-b.example"}).allow == ("::1", "host-b.example")
+    with pytest.raises(ConfigError, match="handover.hold_s cannot be '1h'"):
+        Handover.from_extra_config({"handover.hold_s": "1h"})
+    with pytest.raises(ConfigError, match='there is no parameter "handover.alow"; the nearest name is "handover.allow"'):
+        Handover.from_extra_config({"handover.alow": "10.0.0.6"})
 
 
 def params(**changes):
