@@ -53,8 +53,9 @@ BELOW["proxy"] = {"base", "net", "net/server"}
 BELOW["cli"] = BELOW["engine"] | BELOW["node"] | {"router", "proxy", "node", "manager", "mover", "optimizer", "directory"}
 # Linked into the same executable; the CLI knows it by a row of commands.def only.
 BELOW["bench"] = BELOW["cli"] | {"cli"}
-# The Python extension stands on the engine alone: its public face.
-BELOW["python"] = {"base", "core/key", "core/paged", "engine"}
+# The Python extension stands on the engine, its public face, and on core/blend, which no engine uses: its functions work on the
+# memory of the caller.
+BELOW["python"] = {"base", "core/key", "core/paged", "core/blend", "engine"}
 
 # Public header -> the module that implements it.
 PUBLIC = {
@@ -101,8 +102,8 @@ def check_include(path, module, kind, target):
         return None
     if target.endswith("_private.h"):
         return f'includes "{target}", which is private to {owner}'
-    if module == "python" and kind == '"' and owner != "engine":
-        return f'includes "{target}": the extension may include only the public headers and the engine'
+    if module == "python" and kind == '"' and owner not in ("engine", "core/blend"):
+        return f'includes "{target}": the extension may include only the public headers, the engine and core/blend'
     if owner not in BELOW[module]:
         return f"includes {target} of {owner}, which does not lie below {module}"
     return None

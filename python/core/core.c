@@ -159,6 +159,23 @@ static PyMethodDef core_functions[] = {
     {"fingerprint", core_fingerprint, METH_VARARGS,
      "fingerprint(model_dir: str, cache_dir: str | None = None) -> str\n\n"
      "Digest of a model's weights and configuration; reads them once."},
+    {"split_segments", tierce__core_split_segments, METH_VARARGS,
+     "split_segments(tokens, separator: buffers of int32) -> list[(start, end)]\n\n"
+     "The parts of a prompt between two separators."},
+    {"blend_plan", tierce__core_blend_plan, METH_VARARGS,
+     "blend_plan(tokens: int, prefix: int, lead: int, segments: list[(start, end, found)])"
+     " -> list[(start, end, source, segment, at)]\n\n"
+     "Where the KV of each token comes from; source: 0 the prefix, 1 the segment, computed at the"
+     " position `at`, 2 to be computed."},
+    {"rotate_keys", tierce__core_rotate_keys, METH_VARARGS,
+     "rotate_keys(keys, dtype: str, row_elements: int, parameters: str, is_neox: bool,"
+     " delta: int) -> None\n\n"
+     "Rotates rows of a writable buffer by `delta` positions; parameters: rope_parameters of the"
+     " model, as JSON. Raises Error with the reason if they cannot be rotated exactly."},
+    {"differing_keys", tierce__core_differing_keys, METH_VARARGS,
+     "differing_keys(computed, reused: buffers, dtype: str, token_elements: int, share: float)"
+     " -> list[int]\n\n"
+     "The tokens of a share, rounded up, whose keys differ most."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef core_module = {.m_base = PyModuleDef_HEAD_INIT,

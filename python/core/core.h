@@ -157,6 +157,13 @@ void tierce__core_end_use(EngineObject *engine);
 /* core_events.c: a method of Engine. */
 PyObject *tierce__core_events(PyObject *engine, PyObject *unused);
 
+/* ---- core_blend.c: functions of the module ---- */
+
+PyObject *tierce__core_split_segments(PyObject *module, PyObject *args);
+PyObject *tierce__core_blend_plan(PyObject *module, PyObject *args);
+PyObject *tierce__core_rotate_keys(PyObject *module, PyObject *args);
+PyObject *tierce__core_differing_keys(PyObject *module, PyObject *args);
+
 /* The end of every dealloc. */
 void tierce__core_free(PyObject *self);
 

@@ -83,6 +83,8 @@ class Facts:
     uses_tls: bool = False  # there: peers.certificate
     accepts: bool = False  # and there, chunks that other engines push
     allows: list[str] = field(default_factory=list)  # hosts to which it pushes: handover.allow
+    blend: dict = field(default_factory=dict)  # of blended prompts: the tokens of their separator; empty: none are
+    unblended: bool = False  # although blend.enabled is set
 
 
 # ---- frames ---------------------------------------------------------------------------------

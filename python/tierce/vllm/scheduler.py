@@ -10,6 +10,7 @@ from array import array
 from dataclasses import replace
 
 from . import handover, identity, prompt_end, push
+from .blend import BlendsRequests
 from .identity import Unsupported
 from .kv_events import blocks_of
 from .link import (
@@ -18,7 +19,7 @@ from .link import (
 from .media import Media
 from .tracker import (
     LIMIT_FAILED, LIMIT_LOCAL, LIMIT_MINIMUM, LIMIT_NONE, LIMIT_NOT_READY, LIMIT_OPTION,
-    LIMIT_SHORT, LIMIT_UNSUPPORTED, ChainPart, LoadResult, ReqMeta, RequestTracker, Rules, Served, request_name)
+    LIMIT_SHORT, LIMIT_UNBLENDED, LIMIT_UNSUPPORTED, ChainPart, LoadResult, ReqMeta, RequestTracker, Rules, Served, request_name)
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ def read_tag(value) -> str:
     return value.encode("ascii", "replace").decode("ascii")[:TAG_CHARACTERS_MAX]
 
 
-class SchedulerHalf:
+class SchedulerHalf(BlendsRequests):
     """`find_link` returns the worker half, or its proxy in this process; it is called again until
     it returns one."""
 
@@ -210,16 +211,23 @@ class SchedulerHalf:
         except Later as reason:
             tracker.prefetched |= not isinstance(reason, Pending)
             return None, False
-        tokens = tracker.plan_load(self.rules, local_tokens, found, in_memory, usable)
+        exact = tracker.plan_load(self.rules, local_tokens, found, in_memory, usable)
+        try:
+            tokens = self.plan_blend(request, tracker, local) or exact
+        except Later:
+            tracker.load = None
+            return None, False
         if tokens == 0 and tracker.tokens_of(self.rules, usable) > local_tokens:
             why = LIMIT_MINIMUM
+        elif self.facts.unblended and why == LIMIT_NONE:
+            why = LIMIT_UNBLENDED
         tracker.note_lookup(self.rules, local_tokens, limit, usable, why)
         # vLLM repeats the lookup while the request waits; only the last answer is counted.
         tracker.asked_tokens = tracker.tokens_of(self.rules, limit) - local_tokens
         tracker.hit_tokens = tokens
-        if tokens == 0 and found:
+        if exact == 0 and found:
             self.link.release(tracker.session, True)
-        return tokens, tokens > 0 and self.rules.load_async
+        return tokens, tokens > 0 and tracker.load.asynchronous
 
     def pull(self, request, tracker, local: int) -> None:
         """Has the worker half read a prefiller's offer, once for each request. Lookups wait for its end."""
@@ -382,6 +390,7 @@ class SchedulerHalf:
             self.over.append(tracker.session)
         try:
             self.link.release(tracker.session, False)
+            self.end_blend(tracker)
         except LinkError as error:
             log.debug("release: %s", error)
         if tracker.is_loading:
@@ -395,7 +404,8 @@ class SchedulerHalf:
         loaded, size = tracker.loaded, self.block_tokens
         return {**(offered or {}), "tierce.local_tokens": tracker.local_tokens,
                 **{f"tierce.{name}_tokens": loaded.tokens(name, size)
-                   for name in ("memory", "disk", "remote", "failed")}}
+                   for name in ("memory", "disk", "remote", "failed")},
+                **({"tierce.blended_tokens": loaded.tokens("blended", size)} if loaded.blended else {})}
 
     def end_unreported(self, req_ids) -> None:
         """Ends the requests of a step's list of ended ones that vLLM has freed without a call."""
@@ -428,6 +438,7 @@ class SchedulerHalf:
             return []
         computed = self.track_blocks(output)
         self.see_sessions()
+        self.refuse_early_blends(output, computed)
         out = self.waiting_loads()
         for req_id, tokens in computed.items():
             self.add(out, *self.live[req_id], tokens, output.num_scheduled_tokens[req_id])
@@ -502,6 +513,8 @@ class SchedulerHalf:
     def event_blocks(self, request, tracker: RequestTracker) -> tuple:
         """The blocks that KV events of the request's chunks name, as far as the worker half does not know them."""
         end, unit = tracker.sent_blocks, self.block_tokens
+        if tracker.named_blocks is not None:
+            end = min(end, tracker.named_blocks)
         if not self.facts.kv_events or end <= tracker.event_blocks:
             return ()
         start, tracker.event_blocks = self.rules.longest_chunks(tracker.event_blocks), end
@@ -565,7 +578,7 @@ class SchedulerHalf:
         self.note_ended()
 
     def count_load(self, result: LoadResult) -> None:
-        for name in ("memory", "disk", "remote", "failed"):
+        for name in ("memory", "disk", "remote", "blended", "failed"):
             self.count(f"{name}_tokens", result.tokens(name, self.block_tokens))
         self.count("loads", 1)
 

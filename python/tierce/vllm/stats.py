@@ -17,6 +17,7 @@ METRICS = {
     "memory_tokens": ("tierce_loaded_memory_tokens", "Tokens loaded from memory."),
     "disk_tokens": ("tierce_loaded_disk_tokens", "Tokens loaded from disk."),
     "remote_tokens": ("tierce_loaded_remote_tokens", "Tokens loaded from remote stores."),
+    "blended_tokens": ("tierce_blended_tokens", "Prompt tokens whose KV was blended, not computed by vLLM."),
     "failed_tokens": ("tierce_load_failed_tokens", "Promised tokens that could not be loaded."),
     "saved_tokens": ("tierce_saved_tokens", "Tokens whose KV was stored."),
     "loads": ("tierce_loads", "Loads."),

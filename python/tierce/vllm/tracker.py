@@ -79,6 +79,20 @@ class ChainPart:
 
 
 @dataclass
+class BlendSpec:
+    """The tokens of a load after its exact blocks: see blend.py."""
+
+    exact_block: int  # the blocks from there on are blended
+    tokens: bytes  # int32: the prompt up to the end of the last reused token
+    reused: list[tuple[int, int, int, int]]  # tokens [start, end), the session of their chain, their position there
+
+    def before(self, end: int) -> "BlendSpec | None":
+        """The same of the first `end` tokens of the prompt."""
+        reused = [(start, min(stop, end), *rest) for start, stop, *rest in self.reused if start < end]
+        return BlendSpec(self.exact_block, self.tokens[:4 * end], reused) if reused else None
+
+
+@dataclass
 class LoadSpec:
     """Blocks [from_block, to_block) come from the store; vLLM itself holds the blocks before
     them."""
@@ -90,6 +104,7 @@ class LoadSpec:
     allowed: bool = False  # vLLM has allocated the blocks
     ended: bool = False  # its chain is the second one, see prompt_end.py
     lacks: int = 0  # tokens at the end of the last block that are not loaded: the step computes some of them
+    blend: BlendSpec | None = None  # None: all of it is exact
 
     @property
     def blocks(self) -> int:
@@ -143,7 +158,7 @@ class ReqMeta:
 
 # Why a request was not looked up, or loaded less than was found: enum tierce_request_limit.
 (LIMIT_NONE, LIMIT_SHORT, LIMIT_LOCAL, LIMIT_OPTION, LIMIT_UNSUPPORTED, LIMIT_MINIMUM, LIMIT_ROOM,
- LIMIT_FAILED, LIMIT_ENDED, LIMIT_NOT_READY) = range(10)
+ LIMIT_FAILED, LIMIT_ENDED, LIMIT_NOT_READY, LIMIT_BLENDED, LIMIT_UNBLENDED) = range(12)
 NAME_BYTES_MAX = 128
 
 
@@ -175,6 +190,7 @@ class LoadResult:
     memory: int = 0
     disk: int = 0
     remote: int = 0
+    blended: int = 0
     failed: int = 0
     last: str = ""  # which of them the last block is
     lacks: int = 0  # tokens that the last block lacks
@@ -230,6 +246,10 @@ class RequestTracker:
     prefetched: bool = False  # a prefetch was begun for it, and none is begun again
     served: Served | None = None  # of the lookup before the request first ran
     runs: bool = False  # it has run: a later lookup, after a preemption, is not recorded
+    blended: object = None  # of blend.py
+    blend_refused: bool = False  # it has no segments, or a property that excludes blending
+    exact_tokens: int | None = None  # once it was blended: only these tokens may be stored
+    named_blocks: int | None = None  # leading blocks that have vLLM's own hashes; None: all
 
     def note_sent(self, ended: bool, blocks: int) -> None:
         """The worker half was given so many blocks of one of the two chains."""
@@ -273,7 +293,7 @@ class RequestTracker:
         return served._replace(
             loaded_tokens=tokens["memory"] + tokens["disk"] + tokens["remote"],
             failed_tokens=tokens["failed"],
-            limit=LIMIT_FAILED if loaded.failed else served.limit)
+            limit=LIMIT_FAILED if loaded.failed else LIMIT_BLENDED if loaded.blended else served.limit)
 
     def load_limit(self, rules: Rules, num_tokens: int) -> int:
         """Blocks that may be loaded at most: vLLM must compute the last token itself."""
@@ -313,7 +333,9 @@ class RequestTracker:
         nothing is to be loaded."""
         if self.load is None or self.load.allowed or tokens <= 0:
             return False
-        if tokens < self.load.tokens(rules.block_tokens):
+        if self.load.blend is not None:
+            self.cut_blend(rules, self.load.from_block * rules.block_tokens + tokens)
+        elif tokens < self.load.tokens(rules.block_tokens):
             self.load.to_block = self.load.from_block + rules.whole_blocks(tokens)
             self.load.lacks = 0
         self.load.memory_blocks = min(self.load.memory_blocks, self.load.to_block)
@@ -321,9 +343,20 @@ class RequestTracker:
         self.block_ids = array("i", block_ids)
         return self.load.allowed
 
+    def cut_blend(self, rules: Rules, end: int) -> None:
+        """vLLM takes the first `end` tokens of the prompt."""
+        load, size = self.load, rules.block_tokens
+        load.blend = load.blend.before(end) if end > load.blend.exact_block * size else None
+        load.to_block = rules.whole_blocks(end) if load.blend is None else -(-end // size)
+        load.lacks = 0 if load.blend is None else load.to_block * size - end
+        if load.blend is not None:
+            # After a preemption, vLLM's cache may have given the request its own blended blocks again.
+            exact = load.blend.exact_block * size
+            self.exact_tokens = exact if self.exact_tokens is None else min(self.exact_tokens, exact)
+
     def load_sources(self) -> tuple[int, int]:
-        """Blocks of the planned load in memory and in slower tiers."""
-        if self.load is None:
+        """Blocks of the planned load in memory and in slower tiers; none if a part of it is blended."""
+        if self.load is None or self.load.blend is not None:
             return 0, 0
         memory = max(0, self.load.memory_blocks - self.load.from_block)
         return memory, self.load.blocks - memory
@@ -347,6 +380,8 @@ class RequestTracker:
         self.saved_blocks = min(self.saved_blocks, rules.whole_blocks(computed_tokens))
         if self.skip_save or not rules.can_save:
             return None
+        if self.exact_tokens is not None:
+            end_tokens = min(end_tokens, self.exact_tokens)
         if not rules.save_decode:
             end_tokens = min(end_tokens, self.prompt_tokens)
         held = len(self.block_ids) if held_blocks is None else held_blocks

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from . import identity, own_node
 from .async_loads import LoadsAsync
 from .behind import StoresBehind
+from .blend_worker import BlendsPrompts, ORIGIN_BLENDED
 from .device import HostMemory
 from .geometry import Geometry, Measures, Numbering
 from .groups.group_table import next_multiple
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 TOKEN_BYTES = 4
 PUT_OFF_LOOKUPS = 3  # times timeout.lookup: the first lookup may have to connect, which takes some round trips
 PUT_OFF_MAX = 10_000  # repeated lookups per request; an idle vLLM repeats without a pause
-ORIGINS = {ORIGIN_FAILED: "failed", ORIGIN_MEMORY: "memory", ORIGIN_DISK: "disk"}  # else remote
+ORIGINS = {ORIGIN_FAILED: "failed", ORIGIN_MEMORY: "memory", ORIGIN_DISK: "disk", ORIGIN_BLENDED: "blended"}  # else remote
 TELLING_TOKENS = 256  # a step that computes fewer tokens is not used to measure the engine's speed
 
 # The worker halves of this process by vLLM's engine id, for a scheduler half in the same process.
@@ -82,7 +83,7 @@ def without_store(request: ReqMeta) -> ReqMeta:
     return replace(request, load=load, save=None, states=())
 
 
-class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
+class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
     hashes_per_block = 1  # of vLLM, if they are used
     memory = HostMemory()  # of vLLM's KV
     behind: StoresBehind | None = None  # None: stores end in their step
@@ -133,6 +134,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
         Raises Unsupported.
         """
         self.geometry = g = Geometry.of(kv_caches, block_count)
+        self.kv_caches = kv_caches
         self.numbering = g.numbering()
         place = own_node.place(self.settings, self.vllm_config.parallel_config.world_size)
         return Measures(g.cell_bytes, backend, g.block_shape, g.block_strides, g.dtype, replicas,
@@ -149,6 +151,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
         self.open_engine()
         self.begin(self.make_namespace(mine))
         self.serve_offers()
+        self.prepare_blend()
 
     def open_engine(self) -> None:
         from tierce import _core
@@ -288,7 +291,8 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
                      blocks_to_write=self.memory.stores_behind, pushes=self.may_push(),
                      ranks=[self.ranks.tp_size, self.ranks.pp_size],
                      serves=self.serves, uses_tls=self.serves_tls, accepts=self.accepts,
-                     allows=list(self.handover.allow), kv_events=self.tier_events is not None)
+                     allows=list(self.handover.allow), kv_events=self.tier_events is not None,
+                     blend=self.blend_facts(), unblended=self.unblended)
 
     def reset(self, era: bytes) -> bool:
         """The engine's weights may have changed: from now on this engine finds nothing that was
@@ -333,7 +337,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
 
     def close_engine(self) -> None:
         self.use_view(None)
-        self.step_view = None
+        self.step_view = self.blend_view = None
         if self.tier_events is not None:
             self.tier_events.close()
             self.tier_events = None
@@ -524,6 +528,8 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
             if request.load.asynchronous:
                 self.submit_load(request)
                 continue
+            if request.load.blend is not None:
+                continue
             transfer = self.begin_load(request)
             if transfer is None:
                 self.count_load(request, b"")
@@ -533,6 +539,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync):
                 # must be there before the step.
                 if not self.layerwise or request.load.lacks:
                     transfer.advance(self.numbering.count)
+        self.blend_prompts()
 
     def begin_load(self, request: ReqMeta) -> Transfer | None:
         """None if it could not begin."""

@@ -43,6 +43,12 @@ static const struct {
                       "its driver could not pin memory, the GPU had failed, there "
                       "was no node, or the inference engine slept; its log "
                       "names it"},
+    [TIERCE_REQUEST_LIMIT_BLENDED] = {"blended",
+                                      "the KV of tokens after the found ones was blended "
+                                      "from documents"},
+    [TIERCE_REQUEST_LIMIT_UNBLENDED] = {"unblended",
+                                        "blend.enabled is set, but nothing is blended; "
+                                        "the inference engine's log names the reason"},
 };
 
 _Static_assert(sizeof(limits) / sizeof(limits[0]) == TIERCE_REQUEST_LIMIT_COUNT,

@@ -362,6 +362,33 @@ class Host:
         views.load_begin = scribbled
         self.heal = lambda: delattr(views, "load_begin") or len(spoiled)
 
+    def blend(self, prompt, segments, share, salt):
+        """The output of a prompt that is blended, and the distance of its keys and values from those of the full computation,
+        by the length of these."""
+        from dataclasses import replace
+
+        from tierce.vllm import worker
+
+        (half,) = worker._here.values()
+        end, kept, size = half.end_step, [], half.namespace["block_tokens"]
+
+        def kept_step():
+            for request in half.requests:
+                ids = list(memoryview(request.block_ids).cast("i"))[:len(prompt) // size]
+                kept.append([half.blend_layers.cells.read(cache[ids], part).float() for cache in half.blend_layers.caches
+                             for part in range(2)])
+            return end()
+
+        half.end_step, half.gate = kept_step, replace(half.gate, share=share)
+        try:
+            (out,) = self.generate([prompt], tokens=2, salts=[salt], wishes={"tierce.segments": segments})
+            self.generate([prompt], tokens=2, salts=[f"full {salt}"], wishes={"tierce.skip_load": True})
+        finally:
+            del half.end_step
+        blended, full = kept
+        far = sum(((a - b) ** 2).sum() for a, b in zip(blended, full)) / sum((b ** 2).sum() for b in full)
+        return out, float(far.sqrt())
+
     def groups(self):
         """Kind, window and tokens of a block of each group, of which there are several."""
         return [[part.group.kind, part.group.window, part.group.block_tokens] for part in self.group_views().parts]

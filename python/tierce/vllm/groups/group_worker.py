@@ -64,6 +64,10 @@ class GroupWorkerHalf(WorkerHalf):
         self.begin({**self.common_namespace(), "block_tokens": unit,
                     "chunk_blocks": chunk_tokens // unit})
         self.serve_offers()
+        self.prepare_blend()
+
+    def require_blendable(self) -> None:
+        raise Unsupported("several KV cache groups, windows or states")
 
     def loads_are_async(self) -> bool:
         return True

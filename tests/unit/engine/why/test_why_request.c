@@ -162,7 +162,9 @@ START_TEST(the_inference_engine_names_its_limit)
                  {TIERCE_REQUEST_LIMIT_ROOM, "room", "used fewer tokens than were found"},
                  {TIERCE_REQUEST_LIMIT_FAILED, "failed", "log has the error"},
                  {TIERCE_REQUEST_LIMIT_ENDED, "ended", "ended before its lookup"},
-                 {TIERCE_REQUEST_LIMIT_NOT_READY, "not_ready", "the GPU was being prepared"}};
+                 {TIERCE_REQUEST_LIMIT_NOT_READY, "not_ready", "the GPU was being prepared"},
+                 {TIERCE_REQUEST_LIMIT_BLENDED, "blended", "was blended from documents"},
+                 {TIERCE_REQUEST_LIMIT_UNBLENDED, "unblended", "log names the reason"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce_request request = a_request("limited", 0, 0);
         struct told told;

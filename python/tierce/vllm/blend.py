@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blended prompts: KV of documents that was computed after another prefix (docs/using/blending.md).
+
+The scheduler half finds the segments of a prompt, looks up the chain of (lead, segment) for each, and promises vLLM the
+tokens up to the last one that was found. The worker half loads their KV, rotates the keys, computes the tokens that are
+recomputed, and writes the result to vLLM's paged memory (blend_worker.py, blend_layers.py)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+from array import array
+from dataclasses import dataclass, field, replace
+
+from .identity import ConfigError, Unsupported
+from .link import LOOKUP_PIN, FromStart, LinkError, NotReady
+from .tracker import BlendSpec, ChainPart, LoadSpec
+
+log = logging.getLogger(__name__)
+
+SEGMENTS = "tierce.segments"
+REUSED = 1  # of _core.blend_plan: a token's KV is that of a segment
+GATE_FORMAT = 1
+SEGMENTS_MAX = 256  # of a prompt: each is looked up
+
+
+# ---- the gate
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The measured quality of a model's blended prompts, at one share."""
+
+    share: float
+    check_layer: int
+    agreement: float  # percent, of the worst text
+    kl: float  # nats, of the worst text
+    date: str
+
+    @property
+    def words(self) -> str:
+        return (f"{self.share:.0%} of the reused tokens are recomputed; measured on {self.date}: agreement with the full "
+                f"computation at least {self.agreement:.1f} %, divergence at most {self.kl:.4f}")
+
+
+def read_gate(path: str, weights: str, share: float) -> Gate:
+    """The measurement of these weights at this share. Raises ConfigError if the file is no such file, and Unsupported if
+    it has no such measurement."""
+    if not path:
+        raise Unsupported("blend.quality is empty; measure the model with tools/kv_blend.py --quality FILE and name the file")
+    try:
+        with open(path, encoding="utf-8") as file:
+            measured = json.load(file)
+        version = measured["tierce_blend_quality"]
+        rows = [(float(row["share"]), float(row["agreement"]), float(row["kl"])) for row in measured["rows"]]
+        check_layer, date, of = int(measured["check_layer"]), str(measured["date"]), str(measured["weights"])
+    except OSError as error:
+        raise ConfigError(f"blend.quality {path!r} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"blend.quality {path!r} is not a file of tools/kv_blend.py --quality") from None
+    if version != GATE_FORMAT:
+        raise ConfigError(f"blend.quality {path!r} has format {version!r}; this version reads {GATE_FORMAT}")
+    if of != weights:
+        raise Unsupported(f"blend.quality {path!r} is of other weights ({of[:12]}, not {weights[:12]}); measure this model")
+    same = [row for row in rows if abs(row[0] - 100 * share) < 1e-6]
+    if not same:
+        shares = ", ".join(f"{each:g}%" for each in sorted({row[0] for row in rows}))
+        raise Unsupported(f"blend.quality {path!r} has no measurement of blend.share {share:.4g}; it has {shares or 'none'}")
+    return Gate(share, check_layer, min(row[1] for row in same), max(row[2] for row in same), date)
+
+
+# ---- the scheduler half
+
+
+@dataclass
+class Blended:
+    """What a request's tracker has of its segments."""
+
+    lead: int
+    segments: list[tuple[int, int]]
+    sessions: dict[int, int] = field(default_factory=dict)  # segment -> the session of its chain
+    salt: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+
+
+class BlendsRequests:
+    """A part of the scheduler half."""
+
+    def blends(self) -> bool:
+        return bool(self.facts.blend) and not self.era  # the measurement is of the weights before a reset
+
+    def blended_of(self, request, tracker) -> Blended | None:
+        """None if nothing of this request is blended."""
+        if tracker.blended is None and not tracker.blend_refused:
+            tracker.blend_refused = True
+            if (not tracker.root.lora and not request.mm_features and not tracker.offers and tracker.push is None
+                    and not tracker.pulls):
+                segments = self.segments_of(request)
+                if segments:
+                    tracker.blended, tracker.blend_refused = Blended(segments[0][0], segments), False
+        return tracker.blended
+
+    def segments_of(self, request) -> list[tuple[int, int]]:
+        from tierce import _core
+
+        marks = (request.kv_transfer_params or {}).get(SEGMENTS)
+        tokens = array("i", request.prompt_token_ids)
+        if marks is None:
+            separator = array("i", self.facts.blend["separator"])
+            found = _core.split_segments(tokens, separator) if separator else []
+        else:
+            try:
+                found = [(start, end) for start, end in marks]
+                _core.blend_plan(len(tokens), 0, 0, [(*each, 0) for each in found])
+            except (ValueError, TypeError, OverflowError) as error:
+                self.warn_once(f"{SEGMENTS} of a request is ignored: {error}")
+                return []
+        if len(found) > SEGMENTS_MAX:
+            self.warn_once(f"a prompt with {len(found)} segments is not blended; at most {SEGMENTS_MAX} are")
+            return []
+        return found
+
+    def plan_blend(self, request, tracker, local: int) -> int:
+        """After the lookup of the exact prefix, of which vLLM holds `local` blocks: extends the planned load by
+        blended tokens. Returns the tokens to promise, or 0 if nothing is blended. Raises Later."""
+        if not self.blends() or (blended := self.blended_of(request, tracker)) is None:
+            return 0
+        from tierce import _core
+
+        size, exact = self.block_tokens, tracker.load.to_block if tracker.load is not None else local
+        try:
+            segments = [(*segment, self.found_of(request, tracker, index, exact * size))
+                        for index, segment in enumerate(blended.segments)]
+        except (LinkError, NotReady) as error:
+            self.warn_once(f"a prompt is not blended: {error!r}")
+            return 0
+        plan = _core.blend_plan(request.num_prompt_tokens, exact * size, blended.lead, segments)
+        spans = [span for span in plan if span[2] == REUSED]
+        reused = sum(end - start for start, end, *_ in spans)
+        if reused == 0 or reused < self.rules.load_min_tokens:
+            return 0
+        end = spans[-1][1]
+        to_block = -(-end // size)
+        memory = tracker.load.memory_blocks if tracker.load is not None else local
+        spec = BlendSpec(exact, array("i", request.prompt_token_ids[:end]).tobytes(),
+                         [(start, stop, blended.sessions[segment], at) for start, stop, _, segment, at in spans])
+        tracker.load = LoadSpec(local, to_block, memory, False, lacks=to_block * size - end, blend=spec)
+        self.rename_blocks(request, tracker, exact)
+        return end - local * size
+
+    def found_of(self, request, tracker, index: int, exact: int) -> int:
+        """Tokens of a segment whose KV is stored after the lead. Raises Later, LinkError or NotReady."""
+        blended, size = tracker.blended, self.block_tokens
+        start, end = blended.segments[index]
+        blocks = (blended.lead + end - start) // size
+        if start == blended.lead or end <= exact or blocks * size <= blended.lead:
+            return 0  # the first segment belongs to the exact prefix
+        tokens = request.prompt_token_ids
+        session = blended.sessions.get(index) or next(self.sessions)
+        blended.sessions[index] = session
+        data = array("i", [*tokens[:blended.lead], *tokens[start:end]][:blocks * size]).tobytes()
+        part = ChainPart(tracker.root, 0, data, False, tag=tracker.tag)
+        try:
+            found, _ = self.link.lookup(session, part, blended.lead // size, blocks, LOOKUP_PIN)
+        except FromStart:
+            raise LinkError("the worker half lacks the chain of a segment although it was sent") from None
+        return max(0, min(found * size - blended.lead, end - start))
+
+    def rename_blocks(self, request, tracker, exact: int) -> None:
+        """vLLM's prefix cache must not give blended blocks to other requests: from the first one on, their hashes become
+        ones that no other request has. vLLM hashes later blocks after these."""
+        hashes, salt = request.block_hashes, tracker.blended.salt
+        tracker.named_blocks = exact if tracker.named_blocks is None else min(exact, tracker.named_blocks)
+        for index in range(exact, len(hashes)):
+            hashes[index] = type(hashes[index])(hashlib.sha256(salt + hashes[index]).digest())
+
+    def end_blend(self, tracker) -> None:
+        """The request has ended."""
+        if tracker.blended is not None:
+            for session in tracker.blended.sessions.values():
+                self.link.release(session, False)
+
+    def computes_in_step(self, output, computed: dict[str, int]) -> set[int]:
+        """The paged blocks that vLLM computes in this step. A blended prompt whose prefix is among them cannot be
+        computed before the step."""
+        out: set[int] = set()
+        for req_id, tokens in computed.items():
+            tracker = self.live[req_id][1]
+            first, last = tokens // self.block_tokens, -(-(tokens + output.num_scheduled_tokens[req_id]) // self.block_tokens)
+            out.update(tracker.block_ids[first:last])
+        return out
+
+    def refuse_early_blends(self, output, computed: dict[str, int]) -> None:
+        """Such a load fails, and vLLM computes the prompt."""
+        blends = [req_id for req_id in computed if (load := self.live[req_id][1].load) is not None and load.blend]
+        if not blends:
+            return
+        writes = self.computes_in_step(output, computed)
+        others = any(req_id not in computed for req_id in output.num_scheduled_tokens)
+        for req_id in blends:
+            tracker = self.live[req_id][1]
+            held = tracker.block_ids[:tracker.load.from_block]
+            if held and (others or not writes.isdisjoint(held)):
+                tracker.load = replace(tracker.load, allowed=False)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blended prompts without a running vLLM: the gate, the segments of a request, what is promised, and what may be stored."""
+
+import json
+from array import array
+from types import SimpleNamespace as Thing
+
+import pytest
+
+pytest.importorskip("vllm")
+
+from tierce.vllm.blend import read_gate  # noqa: E402
+from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
+from tierce.vllm.link import Facts, Later  # noqa: E402
+from tierce.vllm.scheduler import SchedulerHalf  # noqa: E402
+from tierce.vllm.tracker import LIMIT_BLENDED, BlendSpec, ChainRoot, LoadResult, LoadSpec, RequestTracker, Rules  # noqa: E402
+
+BLOCK, SEPARATOR = 16, [99, 98]
+RULES = Rules(BLOCK, 4)
+
+
+# ---- the gate
+
+
+def quality(tmp_path, name="quality.json", **changes):
+    rows = [{"share": 15, "agreement": 95.0, "kl": 0.02}, {"share": 15, "agreement": 93.0, "kl": 0.03},
+            {"share": 30, "agreement": 97.0, "kl": 0.01}]
+    path = tmp_path / name
+    path.write_text(json.dumps({"tierce_blend_quality": 1, "weights": "aa", "check_layer": 1, "date": "2026-11-29",
+                                "rows": rows, **changes}))
+    return str(path)
+
+
+def test_the_gate_has_the_worst_text_of_the_share(tmp_path):
+    gate = read_gate(quality(tmp_path), "aa", 0.15)
+    assert (gate.agreement, gate.kl, gate.check_layer, gate.share) == (93.0, 0.03, 1, 0.15)
+    assert "at least 93.0 %" in gate.words and "15%" in gate.words
+
+
+def test_without_a_measurement_the_gate_is_closed(tmp_path):
+    for path, weights, share, reason in (("", "aa", 0.15, "blend.quality is empty"),
+                                         (quality(tmp_path), "bb", 0.15, "of other weights"),
+                                         (quality(tmp_path), "aa", 0.2, "no measurement of blend.share 0.2; it has 15%, 30%")):
+        with pytest.raises(Unsupported, match=reason):
+            read_gate(path, weights, share)
+
+
+def test_a_file_that_is_no_measurement_fails_the_start(tmp_path):
+    wrong = tmp_path / "wrong"
+    wrong.write_text("[]")
+    for path, reason in ((str(tmp_path / "missing"), "No such file"), (str(wrong), "not a file of tools/kv_blend.py"),
+                         (quality(tmp_path, "rows", rows=[{"share": "x"}]), "not a file of"),
+                         (quality(tmp_path, "format", tierce_blend_quality=2), "has format 2")):
+        with pytest.raises(ConfigError, match=reason):
+            read_gate(path, "aa", 0.15)
+
+
+# ---- the scheduler half
+
+
+class Link:
+    """A worker half whose store holds the chains of `held`, or raises it."""
+
+    def __init__(self, held=()):
+        self.held, self.asked, self.released = held, [], []
+
+    def lookup(self, session, part, from_block, to_block, flags):
+        self.asked.append((session, list(memoryview(part.data).cast("i")), from_block, to_block))
+        if isinstance(self.held, Exception):
+            raise self.held
+        tokens = self.asked[-1][1]
+        equal = [sum(1 for _ in iter_equal(tokens, chain)) // BLOCK for chain in self.held]
+        return min(to_block, max([0, *equal])), 0
+
+    def release(self, session, keep_chain):
+        self.released.append(session)
+
+
+def iter_equal(a, b):
+    for x, y in zip(a, b):
+        if x != y:
+            return
+        yield x
+
+
+def half_of(link):
+    config = Thing(cache_config=Thing(block_size=BLOCK), parallel_config=Thing(world_size=1), speculative_config=None,
+                   kv_transfer_config=Thing(is_kv_consumer=True, is_kv_producer=True, kv_load_failure_policy="recompute"))
+    half = SchedulerHalf(config, lambda: link)
+    half.link, half.facts, half.rules = link, Facts(blend={"separator": SEPARATOR}), RULES
+    return half
+
+
+LEAD, DOCUMENTS = list(range(20)), [list(range(100 * i, 100 * i + 50)) for i in range(1, 4)]
+QUESTION = [7, 7, 7]
+
+
+def request_of(marks=None, documents=DOCUMENTS):
+    tokens = LEAD + [t for each in documents for t in SEPARATOR + each] + SEPARATOR + QUESTION
+    return Thing(request_id="r", prompt_token_ids=tokens, num_prompt_tokens=len(tokens), mm_features=[],
+                 block_hashes=[bytes([i]) * 32 for i in range(len(tokens) // BLOCK)],
+                 kv_transfer_params=None if marks is None else {"tierce.segments": marks})
+
+
+def planned(half, request, local=0, load=None):
+    tracker = RequestTracker("r", 1, ChainRoot(), request.num_prompt_tokens)
+    tracker.load = load
+    return tracker, half.plan_blend(request, tracker, local)
+
+
+def test_documents_after_the_exact_prefix_are_promised():
+    lead = LEAD + SEPARATOR
+    link = Link([lead + DOCUMENTS[1], lead + DOCUMENTS[2]])
+    half, request = half_of(link), request_of()
+    tracker, tokens = planned(half, request, local=1)
+    # 22 tokens of the lead and 50 of a document are 4 whole blocks, of which 42 tokens belong to the document.
+    starts = [22 + 50 + 2, 22 + 2 * (50 + 2)]
+    assert tokens == starts[1] + 42 - BLOCK
+    assert [reused[:2] + reused[3:] for reused in tracker.load.blend.reused] == [(s, s + 42, 22) for s in starts]
+    assert tracker.load.tokens(BLOCK) == tokens and not tracker.load.asynchronous
+    assert [asked[1] for asked in link.asked] == [(lead + each)[:4 * BLOCK] for each in DOCUMENTS[1:]]
+    assert {reused[2] for reused in tracker.load.blend.reused} == {asked[0] for asked in link.asked}
+    # vLLM's cache must not give these blocks to another request, and the exact ones have their names.
+    assert request.block_hashes[0] == bytes(32) and request.block_hashes[1] != bytes([1]) * 32
+    half.end_blend(tracker)
+    assert sorted(link.released) == sorted(asked[0] for asked in link.asked)
+
+
+def test_marks_of_the_request_instead_of_separators():
+    link = Link([DOCUMENTS[0], [0]])
+    tokens = DOCUMENTS[1] + DOCUMENTS[0] + QUESTION
+    request = Thing(**{**vars(request_of()), "prompt_token_ids": tokens, "num_prompt_tokens": len(tokens),
+                       "kv_transfer_params": {"tierce.segments": [[0, 50], [50, 100]]}})
+    tracker, promised = planned(half_of(link), request)
+    assert promised == 50 + 48 and tracker.load.blend.reused == [(50, 98, tracker.blended.sessions[1], 0)]
+
+
+@pytest.mark.parametrize("marks", [[[0, 0]], [[5, 3]], [[0, 999]], [[0]], "x", 7, [[-1, 4]], [["a", "b"]]])
+def test_invalid_marks_are_ignored(marks, caplog):
+    half = half_of(Link([LEAD]))
+    assert planned(half, request_of(marks))[1] == 0
+    assert "tierce.segments of a request is ignored" in caplog.text
+
+
+def test_nothing_is_blended_if_nothing_is_found():
+    half, request = half_of(Link()), request_of()
+    before = list(request.block_hashes)
+    assert planned(half, request)[1] == 0 and request.block_hashes == before
+    half.link.held = Later()
+    with pytest.raises(Later):
+        planned(half, request)
+
+
+def test_exact_kv_is_used_where_there_is_any():
+    lead = LEAD + SEPARATOR
+    half, request = half_of(Link([lead + DOCUMENTS[1], lead + DOCUMENTS[2]])), request_of()
+    exact = 7  # blocks: up to token 112, inside the second document
+    tracker, tokens = planned(half, request, load=LoadSpec(0, exact, exact, True))
+    assert tracker.load.blend.exact_block == exact and tracker.load.blend.reused[0][0] == exact * BLOCK
+    assert tracker.load.blend.reused[0][3] == 22 + exact * BLOCK - 74
+
+
+def test_a_reset_of_the_weights_ends_blending():
+    half = half_of(Link([LEAD + SEPARATOR + DOCUMENTS[1]]))
+    half.era = b"x"
+    assert planned(half, request_of())[1] == 0
+
+
+def test_only_the_exact_prefix_is_stored():
+    half = half_of(Link([LEAD + SEPARATOR + each for each in DOCUMENTS]))
+    request = request_of()
+    tracker, tokens = planned(half, request, load=LoadSpec(0, 4, 4, False))
+    assert tracker.allow_load(RULES, tokens, range(12)) and tracker.exact_tokens == 4 * BLOCK
+    assert tracker.plan_save(RULES, tokens, request.num_prompt_tokens).to_block == 4
+    tracker.count_loaded(LoadResult(memory=4, blended=6))
+    assert tracker.note_end(RULES).limit == LIMIT_BLENDED
+    # After a preemption, vLLM's cache has the request's own blended blocks.
+    tracker.load = None
+    tokens = half.plan_blend(request, tracker, 6)
+    assert tokens > 0 and tracker.allow_load(RULES, tokens, range(12))
+    assert tracker.load.blend.exact_block == 6 and tracker.exact_tokens == tracker.named_blocks * BLOCK == 4 * BLOCK
+
+
+def test_vllm_takes_fewer_tokens():
+    spec = BlendSpec(2, array("i", range(100)).tobytes(), [(40, 60, 5, 8), (70, 100, 6, 8)])
+    tracker = RequestTracker("r", 1, ChainRoot(), 200)
+    for taken, reused, blocks, lacks in ((50, [(40, 50, 5, 8)], 4, 14), (32, None, 2, 0), (90, [*spec.reused[:1], (70, 90, 6, 8)], 6, 6)):
+        tracker.load = LoadSpec(0, 7, 7, False, lacks=12, blend=spec)
+        assert tracker.allow_load(RULES, taken, range(7))
+        load = tracker.load
+        assert (load.blend and load.blend.reused, load.to_block, load.lacks) == (reused, blocks, lacks)
+
+
+def test_a_prefix_that_the_same_step_computes_is_not_read():
+    half = half_of(Link())
+    spec = BlendSpec(1, b"", [(16, 32, 5, 0)])
+    output = Thing(num_scheduled_tokens={"a": 16, "b": 10})
+    for first, computed, refused in ((1, {"a": 0, "b": 40}, True), (0, {"a": 0, "b": 40}, False), (1, {"a": 16, "b": 40}, False),
+                                     (1, {"b": 40}, True)):
+        half.live = {name: (None, RequestTracker(name, 1, ChainRoot(), 64, block_ids=array("i", [3, *rest])))
+                     for name, rest in (("a", [4]), ("b", [5, 6]))}
+        half.live["b"][1].load = LoadSpec(first, 3, 3, False, allowed=True, blend=spec)
+        half.refuse_early_blends(output, computed)
+        assert half.live["b"][1].load.allowed is not refused
