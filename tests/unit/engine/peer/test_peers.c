@@ -206,6 +206,29 @@ static void live_until_killed(int from, int to)
         pause();
 }
 
+static void stop(pid_t peer)
+{
+    int status;
+    ck_assert_int_eq(kill(peer, SIGSTOP), 0);
+    ck_assert_int_eq(waitpid(peer, &status, WUNTRACED), peer);
+}
+
+/* Stops the peer, and reads from it. False: on this busy machine too little time was left to judge
+ * it. The peer must run again before the next attempt, because the directory forgets a peer that is
+ * silent for two seconds, and then nothing is read from it. */
+static bool is_late(pid_t peer)
+{
+    WAIT_FOR(finds(1, 2, CHAIN_BLOCKS));
+    stop(peer);
+    uint64_t began_ns = tierce__now_ns();
+    ck_assert_int_eq(load(1, 2, 500), 0);
+    ck_assert_uint_lt(tierce__now_ns() - began_ns, 30000 * TIERCE__MS_NS);
+    if (read_by(1).results[TIERCE__PEER_LATE] > 0)
+        return true;
+    ck_assert_int_eq(kill(peer, SIGCONT), 0);
+    return false;
+}
+
 /* It stops while it is asked, and is killed then. */
 START_TEST(a_peer_that_hangs_or_is_killed_is_a_miss)
 {
@@ -225,13 +248,11 @@ START_TEST(a_peer_that_hangs_or_is_killed_is_a_miss)
     open_engine(1);
     WAIT_FOR(finds(1, 1, CHAIN_BLOCKS) && finds(1, 2, CHAIN_BLOCKS));
     ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
-    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
-    ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+    stop(pid);
     ck_assert_int_eq(load(1, 2, TIERCE__PEER_PATIENCE_MS / 2), 0); /* too short to judge it */
     ck_assert_uint_eq(read_by(1).paused_now, 0);
-    uint64_t began_ns = tierce__now_ns();
-    WAIT_FOR(load(1, 2, 500) == 0 && read_by(1).results[TIERCE__PEER_LATE] > 0);
-    ck_assert_uint_lt(tierce__now_ns() - began_ns, 30000 * TIERCE__MS_NS);
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    WAIT_FOR(is_late(pid));
     ck_assert_int_eq(fx_stats(&fx[1]).remotes_in_service_now, 1); /* the other peers serve */
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
