@@ -115,14 +115,15 @@ START_TEST(reports_and_requests)
     uint64_t until_ns = tierce__deadline_in_ms(30000);
     void *dealer = open_socket(ZMQ_DEALER, reply_port), *push = open_socket(ZMQ_PUSH, pull_port);
     ask(dealer, REGISTER, "RegisterRetMsg");
+    ck_assert_int_ge(zmq_send(push, "", 0, ZMQ_SNDMORE), 0);
     ck_assert_int_ge(zmq_send(push, "junk", 4, ZMQ_SNDMORE), 0);
     ck_assert_int_ge(zmq_send(push, CHANGE, strlen(CHANGE), 0), 0);
     do
         tierce__controller_stats(controller, &stats);
     while (stats.operations == 0 && tierce__now_ns() < until_ns);
     ck_assert_uint_eq(stats.operations, 1);
-    ck_assert_uint_eq(stats.invalid, 1);
-    ck_assert_uint_eq(stats.messages, 3);
+    ck_assert_uint_eq(stats.invalid, 2);
+    ck_assert_uint_eq(stats.messages, 4);
     ask(dealer, FIND, "p:1");
     atomic_store(&is_leading, false);
     ask(dealer, FIND, "does not lead");

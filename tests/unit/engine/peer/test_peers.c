@@ -589,6 +589,18 @@ START_TEST(a_wrong_configuration_is_refused)
 }
 END_TEST
 
+/* The engine reads from others and does not serve them. */
+START_TEST(without_a_way_to_a_manager)
+{
+    record_log(TIERCE_LOG_WARN);
+    fx_open(&fx[0], true, (const char *[]){"remote.urls", "peers://255.255.255.255:1", NULL});
+    ck_assert_uint_eq(recorded_with("peers_not_served", "set peers.listen"), 1);
+    ck_assert_ptr_null(tierce__peers_server(fx[0].engine->peers));
+    silence_log();
+    close_engine(0);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("peers");
@@ -609,6 +621,7 @@ int main(void)
     tcase_add_test(t, only_a_manager_returns_peers_to_service);
     tcase_add_test(t, a_failure_marks_one_peer_alone);
     tcase_add_test(t, a_wrong_configuration_is_refused);
+    tcase_add_test(t, without_a_way_to_a_manager);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
