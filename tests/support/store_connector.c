@@ -33,7 +33,7 @@ struct store_connector {
         unsigned times;
         bool after;
     } fails[OPS];
-    bool repeats, connects;
+    bool repeats, connects, misses_behind;
     unsigned counts[OPS];
     enum tierce__connector_urgency urgency;
     enum tierce__tier_left left;
@@ -93,6 +93,8 @@ static int get(struct store_connector *store, struct tierce__store_req *req)
 {
     const struct object *object = *find(store, req->names);
     if (object == NULL)
+        return TIERCE_E_MISS;
+    if (store->misses_behind && req->offset >= object->count)
         return TIERCE_E_MISS;
     if (req->offset > object->count || req->length > object->count - req->offset)
         return TIERCE_E_FORMAT;
@@ -386,6 +388,11 @@ enum tierce__tier_left store_connector_left(struct store_connector *store)
     enum tierce__tier_left left = store->left;
     pthread_mutex_unlock(&store->mutex);
     return left;
+}
+
+void store_connector_set_misses_behind(struct store_connector *store)
+{
+    store->misses_behind = true;
 }
 
 void store_connector_set_keeps(struct store_connector *store)

@@ -38,6 +38,9 @@ void store_connector_mark(struct store_connector *store, bool repeats, bool conn
 /* From now on nothing can be deleted: TIERCE__CONNECTOR_NO_DELETE. */
 void store_connector_set_keeps(struct store_connector *store);
 
+/* From now on a GET behind the end of an object is a miss, as of Redis. */
+void store_connector_set_misses_behind(struct store_connector *store);
+
 /* From now on PUT asks by itself: TIERCE__CONNECTOR_ASKS. */
 void store_connector_set_asks(struct store_connector *store);
 /* Why the last DELETE was made. */

@@ -163,9 +163,15 @@ void tierce__coded_download_note(struct tierce__coded_download *g)
     tierce__lock_drop(&c->lock);
 }
 
+/* Whether a range may lie behind the end of an object. Redis answers it like a missing object. */
+static bool is_behind_end(int status)
+{
+    return status == TIERCE_E_FORMAT || status == TIERCE_E_MISS;
+}
+
 bool tierce__coded_download_is_shorter(const struct tierce__coded_download *g, int status)
 {
-    return status == TIERCE_E_FORMAT && !g->is_repeated && !g->has_head;
+    return is_behind_end(status) && !g->is_repeated && !g->has_head;
 }
 
 /* ---- raw objects ----------------------------------------------------------------------------- */
@@ -193,7 +199,7 @@ static void has_guessed(struct tierce__store_req *inner)
     struct tierce__coded_connector *c = g->connector;
     tierce__coded_download_note(g);
     /* These statuses do not depend on the kind of the object. */
-    bool fails = inner->status < 0 && inner->status != TIERCE_E_FORMAT;
+    bool fails = inner->status < 0 && !is_behind_end(inner->status);
     tierce__lock_take(&c->lock);
     g->guesses = false;
     g->has_guessed = true;

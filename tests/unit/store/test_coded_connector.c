@@ -430,21 +430,50 @@ END_TEST
 START_TEST(a_shorter_object_is_read_anew)
 {
     uint64_t bytes, end = coded_bytes(&s);
-    enum coded_kind kind = _i == 0 ? CODED_VALUES : CODED_ZEROES;
+    enum coded_kind kind = _i % 2 == 0 ? CODED_VALUES : CODED_ZEROES;
     struct connector_call call;
     open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
-    ck_assert_int_eq(put(_i == 0 ? below : connector, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(put(_i % 2 == 0 ? below : connector, 1, CODED_VALUES), 0);
     ck_assert_int_eq(put(connector, 2, kind), 0);
     ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
     uint8_t *stored = read_stored(2, &bytes);
     ck_assert_uint_lt(bytes, stored_bytes(1));
     ck_assert_int_eq(put_to(below, 1, stored, bytes), 0);
+    if (_i > 1)
+        store_connector_set_misses_behind(store);
     begin_get(&call, 1, end - 4096, 4096);
     ck_assert_int_eq(end_get(&call, 2, kind), 0);
     free(stored);
     /* A truly shorter one is read twice, not for ever. */
     ck_assert_int_eq(put_to(below, 1, untouched, 4096), 0);
-    ck_assert(is_fault(get(1, kind, end - 4096, 4096)));
+    int rc = get(1, kind, end - 4096, 4096);
+    ck_assert(_i > 1 ? rc == TIERCE_E_MISS : is_fault(rc));
+}
+END_TEST
+
+/* The ranges of an unknown object are read as those of a raw one, also behind the end of the coded
+ * object. */
+START_TEST(a_coded_object_is_found_by_all_ranges)
+{
+    enum { RANGES = 4 };
+    struct connector_call calls[RANGES];
+    uint64_t length = coded_bytes(&s) / 4096 / RANGES * 4096;
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless});
+    if (_i == 1)
+        store_connector_set_misses_behind(store);
+    ck_assert_int_eq(put(connector, 1, CODED_ZEROES), 0);
+    ck_assert_uint_le(stored_bytes(1), (RANGES - 1) * length);
+    store_connector_hold(store, TIERCE__STORE_GET);
+    for (uint64_t i = 0; i < RANGES; i++)
+        begin_get(&calls[i], 1, i * length, length);
+    store_connector_let_go(store);
+    for (uint64_t i = 0; i < RANGES; i++)
+        ck_assert_int_eq(end_get(&calls[i], 1, CODED_ZEROES), 0);
+    /* An object that does not exist is a miss in each range. */
+    for (uint64_t i = 0; i < RANGES; i++)
+        begin_get(&calls[i], 2, i * length, length);
+    for (uint64_t i = 0; i < RANGES; i++)
+        ck_assert_int_eq(end_get(&calls[i], 2, CODED_ZEROES), TIERCE_E_MISS);
 }
 END_TEST
 
@@ -650,5 +679,6 @@ CHECK_MAIN("coded_connector", .seconds = 60, .at_once = true, .setup = setup, .t
            .loops = {{objects_come_back, 0, 2},
                      {ranges_come_back, 0, 4},
                      {a_random_mix_equals_a_model, 0, 2},
-                     {a_shorter_object_is_read_anew, 0, 2},
+                     {a_shorter_object_is_read_anew, 0, 4},
+                     {a_coded_object_is_found_by_all_ranges, 0, 2},
                      {close_answers_all, 0, 2}})
