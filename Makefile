@@ -36,12 +36,12 @@ test-device: ## the tests of device memory on the GPU of this machine
 test-long: ## the same with long fuzz, crash and property runs (hours)
 	@tools/run_tests --long
 
-run: ## a workload through a real vLLM, without and with Tierce (MODEL=random TRACE=file SCALE=32; PEERS=1: two vLLMs share what they have; PD=1: one computes prompts for the other, GBIT=1: over a loopback that you have limited)
+run: ## a workload through a real vLLM, without and with Tierce (MODEL=random TRACE=file SCALE=32; PEERS=1: two vLLMs share what they have; PD=1: one computes prompts for the other, GBIT=1: over a loopback that you have limited; CODEC=lossless: how much more a disk holds)
 	@tools/setup room
 	@tools/setup packages
 	@$(MAKE) --no-print-directory build
 	@tools/setup python
-	@"$(TIERCE_VENV)/bin/python" tools/demo/$(if $(PD),pd.py,$(if $(PEERS),peers.py,run.py)) \
+	@"$(TIERCE_VENV)/bin/python" tools/demo/$(if $(CODEC),codec.py --codec "$(CODEC)",$(if $(PD),pd.py,$(if $(PEERS),peers.py,run.py))) \
 		$(if $(TRACE),--trace "$(TRACE)" --scale "$(SCALE)") \
 		$(if $(MODEL),--model "$(MODEL)") $(if $(and $(PD),$(GBIT)),--gbit "$(GBIT)")
 

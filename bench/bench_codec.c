@@ -3,6 +3,7 @@
  * Coded KV: speed and size of each codec, beside memcpy (the limit), zstd -1 and lz4 on the same
  * bytes in the same run. The limit of a size is the order-0 bound of the exponents of 64 KiB, of a
  * lossy codec the bits of its codes. Lossy codecs have rows for bf16 and fp16, beside zstd only.
+ * Loads of coded chunks from a remote store have rows for bf16 (bench/remote/bench_coded.c).
  * --kv names a file of tools/kv_samples.py, whose end says which elements it has; without it the
  * values are made up.
  */
@@ -20,6 +21,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "bench/remote/bench_coded.h"
 #include "core/codec/codec.h"
 
 #define PART_ELEMENTS 3072u /* keys or values of 16 tokens, SmolLM2-135M */
@@ -402,6 +404,8 @@ static int run_codec(struct bench_codec c, const struct lossy *lossy, const char
         make_up(&c);
     if (rc == 0)
         rc = measure(&c);
+    if (rc == 0 && lossy == NULL && c.shape.element == TIERCE__ELEMENT_BF16)
+        rc = tierce__bench_coded(c.bench, c.values, c.bytes, c.source);
     tear_down(&c);
     return rc;
 }

@@ -20,10 +20,10 @@
 #include "bench/bench.h"
 #include "bench/bench_kv.h"
 #include "bench/remote/bench_chunks.h"
+#include "bench/remote/bench_local_node.h"
 #include "bench/remote/bench_redis_server.h"
 #include "bench/remote/bench_s3_server.h"
 #include "bench/remote/slow_link.h"
-#include "node/node.h"
 
 #define CHUNKS          TIERCE__BENCH_CHUNKS
 #define ROUND_TRIP_NS   5000000ull
@@ -40,8 +40,7 @@ struct remote_bench {
     struct tierce__bench_chunks chunks;
 
     struct tierce__bench_redis_server redis;
-    struct tierce__node_config node_config;
-    struct tierce__node *node;
+    struct tierce__bench_local_node node;
     struct tierce__bench_s3 *s3;
     struct tierce__slow_link *link;
     struct tierce__connector *near, *far; /* without the link and with it */
@@ -253,22 +252,11 @@ static int measure_redis(struct remote_bench *b)
 
 static int measure_node(struct remote_bench *b)
 {
-    char size[48], why[TIERCE_CONFIG_ERROR_BYTES] = "";
-    char *argv[] = {
-        (char *)(uintptr_t) "--listen.resp_port=0", (char *)(uintptr_t) "--listen.lm_port=0",
-        (char *)(uintptr_t) "--listen.http_port=0", size, (char *)(uintptr_t) "--control.socket="};
-    char *const no_environment[] = {NULL};
-    struct tierce__config_error error;
-    struct tierce__node_ports ports;
-    snprintf(size, sizeof(size), "--memory.size=%llu",
-             (unsigned long long)(2 * CHUNKS * b->chunks.bytes + (64u << 20)));
-    if (tierce__node_config_load(&b->node_config, 5, argv, no_environment, &error) < 0)
-        return tierce__bench_fail(b->bench, "%s", error.text);
-    if (tierce__node_start(&b->node, &b->node_config, why) < 0)
-        return tierce__bench_fail(b->bench, "%s", why);
-    tierce__node_ports(b->node, &ports);
-    int rc = measure_store(b, "node", "tierce://", ports.resp, 1, 0.5);
-    tierce__node_stop(b->node);
+    int rc = tierce__bench_local_node_start(&b->node, b->bench,
+                                            2 * CHUNKS * b->chunks.bytes + (64u << 20));
+    if (rc == 0)
+        rc = measure_store(b, "node", "tierce://", b->node.port, 1, 0.5);
+    tierce__bench_local_node_stop(&b->node);
     return rc;
 }
 
@@ -307,7 +295,6 @@ int tierce__bench_remote(const struct tierce__bench *bench)
     if (rc == 0)
         rc = measure_s3(b);
     tierce__bench_chunks_close(&b->chunks);
-    tierce__node_config_clear(&b->node_config);
     tierce__free(b);
     return rc;
 }

@@ -13,7 +13,6 @@ The exit code is 0 only if the conditions of `judge` hold.
 """
 
 import argparse
-import fcntl
 import signal
 import socket
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from make_model import make_model  # noqa: E402
 from run import (ANSWER_TOKENS, BLOCK_TOKENS, CHUNK_TOKENS, KV_BLOCKS, PROMPT_MAX, Failed, Screen,  # noqa: E402
-                 percentile, play)
+                 hold_folder, percentile, play, print_lines)
 from service import Service, VllmServer, ask, metric, stream  # noqa: E402
 from workload import ByteSpeech, question_sessions, round_robin  # noqa: E402
 
@@ -126,11 +125,7 @@ def print_table(one, pairs, gbit=None):
               f"after the last layer, of all bytes at {gbit:g} Gbit/s" if gbit else "after the last layer", "TTFT p50",
               "the same in (a)", "equal to (a)"), cells("(a) vLLM alone", one),
              *(cells(f"({row['name']}) prefill and decode, {PASSES[row['name']]}", row) for row in pairs)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for number, line in enumerate(lines):
-        print("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))))
-        if number == 0:
-            print("  ".join("-" * w for w in widths))
+    print_lines(lines)
 
 
 def judge(row, gbit=None):
@@ -194,13 +189,8 @@ def main():
         raise Failed(f"--sessions {arguments.sessions}: at least 2, one by pull and one by push")
     if arguments.gbit is not None and not 0 < arguments.gbit < float("inf"):
         raise Failed(f"--gbit {arguments.gbit:g}: the rate of loopback in Gbit/s, above 0")
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    held = open(arguments.work / "lock", "w")  # closed by the end of this process, whatever that is
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Failed(f"another run is using {arguments.work}; wait for its end, or name a folder with --work")
-    failed = run(root, arguments.work, arguments.sessions, arguments.gbit)
+    with hold_folder(arguments.work):
+        failed = run(root, arguments.work, arguments.sessions, arguments.gbit)
     for reason in failed:
         print(f"FAILED {reason}")
     print("FAILED" if failed else "all conditions hold")

@@ -9,7 +9,6 @@ code is 0 only if the conditions at the end of this file hold.
 """
 
 import argparse
-import fcntl
 import re
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from make_model import make_model  # noqa: E402
 from run import (ANSWER_TOKENS, BLOCK_TOKENS, CHUNK_TOKENS, KV_BLOCKS, PROMPT_MAX, EngineProcess,  # noqa: E402
-                 Failed, Screen, StoredBlocks, percentile)
+                 Failed, Screen, StoredBlocks, hold_folder, percentile, print_lines)
 from workload import ByteSpeech, question_sessions, round_robin  # noqa: E402
 
 PASSES = {"a": "vLLM alone", "b": "engine 1, empty store", "c": "engine 2, beside engine 1"}
@@ -98,11 +97,7 @@ def print_table(rows):
         lines.append((f"({r['name']}) {PASSES[r['name']]}", str(r["requests"]),
                       *(f"{r[k]:,}" for k in ("prompt", "peer", "own", "held", "computed")),
                       f"{r['p50']:.2f} s", f"{r['equal']}/{r['requests']}"))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for number, line in enumerate(lines):
-        print("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))))
-        if number == 0:
-            print("  ".join("-" * w for w in widths))
+    print_lines(lines)
 
 
 def judge(row):
@@ -155,13 +150,8 @@ def main():
     parser.add_argument("--sessions", type=int, default=6)
     parser.add_argument("--work", type=Path, default=root / "run", help="model and logs")
     arguments = parser.parse_args()
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    held = open(arguments.work / "lock", "w")  # closed by the end of this process, whatever that is
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Failed(f"another run is using {arguments.work}; wait for its end, or name a folder with --work")
-    failed = run(root, arguments.work, arguments.sessions)
+    with hold_folder(arguments.work):
+        failed = run(root, arguments.work, arguments.sessions)
     for reason in failed:
         print(f"FAILED {reason}")
     print("FAILED" if failed else "all conditions hold")

@@ -42,7 +42,7 @@ def make_engine(job):
     from vllm.config import KVTransferConfig
 
     options = dict(
-        model=job["model"], dtype="float32", seed=0, enforce_eager=True,
+        model=job["model"], dtype=job.get("dtype", "float32"), seed=0, enforce_eager=True,
         enable_prefix_caching=True, block_size=job["block_tokens"],
         max_model_len=job["prompt_max"], max_num_batched_tokens=job["prompt_max"],
         max_num_seqs=4, num_gpu_blocks_override=job["kv_blocks"], disable_log_stats=False,

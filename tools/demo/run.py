@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -71,6 +72,18 @@ class Screen:
             print(f"\r\033[K[{time.monotonic() - self.start:5.0f} s] {text}", end="", flush=True)
         elif done == total or done % max(1, total // 3) == 0:
             self.say(text)
+
+
+@contextmanager
+def hold_folder(work):
+    """Makes the folder of a run, which two runs cannot use at the same time."""
+    work.mkdir(parents=True, exist_ok=True)
+    with open(work / "lock", "w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Failed(f"another run is using {work}; wait for its end, or name a folder with --work")
+        yield
 
 
 def shared_memory_of(group):
@@ -175,6 +188,15 @@ class StoredBlocks:
         self.prefixes.update(self.digests(prompt))
 
 
+def print_lines(lines):
+    """A table whose first line is its head."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for number, line in enumerate(lines):
+        print("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))))
+        if number == 0:
+            print("  ".join("-" * w for w in widths))
+
+
 def percentile(values, share):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
@@ -221,13 +243,7 @@ def print_table(rows):
                       *(f"{r[k]:,}" for k in ("prompt", "memory", "disk", "computed", "held")),
                       f"{r['p50']:.2f} s", f"{r['p90']:.2f} s", f"{r['moved'] / 2**20:,.0f} MiB",
                       equal))
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    for number, line in enumerate(lines):
-        cells = [c.ljust(w) if i == 0 else c.rjust(w)
-                 for i, (c, w) in enumerate(zip(line, widths))]
-        print("  ".join(cells))
-        if number == 0:
-            print("  ".join("-" * w for w in widths))
+    print_lines(lines)
 
 
 def store_cost(results):
@@ -315,12 +331,12 @@ def main():
     arguments = parse_arguments(root)
     screen = Screen()
     work = arguments.work
-    work.mkdir(parents=True, exist_ok=True)
-    held = open(work / "lock", "w")  # closed by the end of this process, whatever that is
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Failed(f"another run is using {work}; wait for its end, or name a folder with --work")
+    with hold_folder(work):
+        return run(root, arguments, screen)
+
+
+def run(root, arguments, screen):
+    work = arguments.work
     store_folder = work / "store"
     shutil.rmtree(store_folder, ignore_errors=True)
     # The tokens of a trace mean nothing, so the small model will do.

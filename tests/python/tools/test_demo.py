@@ -185,6 +185,67 @@ def test_requests_of_the_proxy_do_not_count_as_prompts(run, monkeypatch):
         server.server_close()
 
 
+# ---- codec.py
+
+HOLDER = """
+import json, os, sys, time
+from pathlib import Path
+job = json.load(sys.stdin)
+codec, folder = job["store"]["disk.codec"], Path(job["store"]["disk.path"])
+again, asked = job["passes"] == ["again"], [s for s, _ in job["order"]]
+assert job["dtype"] == "bfloat16" and asked == sorted(asked, reverse=again)
+folder.mkdir(exist_ok=True)
+assert again == (folder / codec).exists(), "the folder is not that of the fill with this codec"
+(folder / codec).touch()
+held = len(asked) * 3 // (4 if codec == "lossless" else 6)
+print(json.dumps({"kind": "ready"}))
+for number, session in enumerate(asked):
+    prompt = job["sessions"][session][0]
+    loaded = (len(prompt) - 1) // 32 * 32 if again and number < held else 0
+    print(json.dumps({"kind": "request", "pass_name": job["passes"][0], "session": session, "prompt": prompt,
+                      "answer": [session, 1 if session == job["wrong"] and codec == "lossless" and again else 0],
+                      "ttft": 0.1 if loaded else 2.0, "tierce": {"tierce.disk_tokens": loaded}}))
+print(json.dumps({"kind": "flushed", "durable": True}))
+print(json.dumps({"kind": "done"}), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("wrong, failed", [(None, []), (7, ["1 answers differ between the disks"])])
+def test_a_disk_with_a_codec_holds_more_sessions(tmp_path, monkeypatch, capsys, wrong, failed):
+    """With a stand-in for vLLM that finds the sessions that were stored last."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    demo = shutil.copytree(ROOT / "tools" / "demo", tmp_path / "demo")
+    (demo / "play.py").write_text(HOLDER.replace('job["wrong"]', repr(wrong)))
+    for name in "run", "make_model", "trained_model", "workload":
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    codec = module(demo, "codec")
+    try:
+        arguments = SimpleNamespace(work=tmp_path / "work", model="random", sessions=8, codec="lossless")
+        arguments.work.mkdir()
+        (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 2, "num_key_value_heads": 2, "num_attention_heads": 4, "hidden_size": 64}))
+        monkeypatch.setattr(codec, "choose_model", lambda *_: ("random", str(tmp_path)))
+        assert codec.run(ROOT, arguments) == failed
+    finally:
+        for name in "run", "make_model", "trained_model", "workload":
+            sys.modules.pop(name, None)
+    out = capsys.readouterr().out
+    assert "none" in out and "4 of 8" in out and "6 of 8" in out and "1.50 times" in out
+    assert not (arguments.work / "store").exists()
+
+
+@pytest.mark.parametrize("raw, coded, failed", [
+    (100, 150, []), (100, 110, ["1.10 times the tokens, less than 1.2"]),
+    (0, 150, ["no session was loaded from both disks", "0.00 times"])])
+def test_a_codec_is_judged(tmp_path, monkeypatch, raw, coded, failed):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    codec = module(ROOT / "tools" / "demo", "codec")
+    rows = [{"codec": name, "tokens": tokens, "answers": {0: (min(raw, 64), [1]), 1: (tokens, [tokens])}}
+            for name, tokens in (("none", raw), ("lossless", coded))]
+    reasons = codec.judge(*rows)
+    assert len(reasons) == len(failed) and all(f in r for f, r in zip(failed, reasons))
+
+
 # ---- gpu.py
 
 SMALL = ["--device", "cpu", "--size", "test", "--prompt-tokens", "512", "--answer-tokens", "4", "--prompts", "1"]

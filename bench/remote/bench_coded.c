@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a hit in a remote store adds to the time to the first token: loads of a prompt's chunks from
+ * a node over TCP on loopback, raw and coded. The limit of both is as many raw bytes through bare
+ * sockets, so that the ratio of a coded load may exceed 1. The node is in this process. To measure
+ * over a slower network, run it in a network namespace whose loopback device has a rate
+ * (docs/inside/benchmarks.md).
+ */
+#include "bench/remote/bench_coded.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "bench/bench_kv.h"
+#include "bench/fleet/bench_sockets.h"
+#include "bench/remote/bench_local_node.h"
+#include "engine/engine.h"
+#include "engine/view.h"
+
+#include <tierce/operate.h>
+
+enum {
+    CHUNKS = 16,
+    CELL_BYTES = 12288, /* keys and values of 16 tokens, as in files of tools/kv_samples.py */
+    CALL_MS = 60000,
+    NODE_MIB = 96
+};
+
+/* An engine whose remote store is the node. */
+struct coded_side {
+    const char *codec;
+    double goal;
+    struct tierce__kv kv;
+    struct tierce_chain *chain;
+};
+
+struct coded_bench {
+    const struct tierce__bench *bench;
+    const uint8_t *values;
+    uint64_t bytes;
+    const char *source;
+    struct tierce__bench_local_node node;
+    struct coded_side sides[2];
+    struct tierce__bench_sockets sockets;
+    uint8_t *into[CHUNKS];
+};
+
+/* Calls `fn` with each part of `memory` and the values that belong there, repeated from their
+ * beginning. Returns whether all calls returned true. */
+static bool for_each_part(const struct coded_bench *b, uint8_t *memory, uint64_t bytes,
+                          bool (*fn)(uint8_t *to, const uint8_t *from, uint64_t bytes))
+{
+    for (uint64_t at = 0; at < bytes; at += b->bytes) {
+        if (!fn(memory + at, b->values, bytes - at < b->bytes ? bytes - at : b->bytes))
+            return false;
+    }
+    return true;
+}
+
+static bool fill(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+    memcpy(to, from, bytes);
+    return true;
+}
+
+static bool is_equal(uint8_t *to, const uint8_t *from, uint64_t bytes)
+{
+    return memcmp(to, from, bytes) == 0;
+}
+
+static int64_t load(void *arg)
+{
+    struct coded_side *side = arg;
+    int64_t rc = tierce_engine_clear(side->kv.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL);
+    return rc < 0 ? rc
+                  : tierce__kv_load(&side->kv, side->chain, tierce__kv_ids(&side->kv, 0),
+                                    TIERCE_ORIGIN_REMOTE);
+}
+
+/* Until the node has all chunks: a flush does not wait for remote stores. */
+static int await_stored(const struct coded_bench *b, struct tierce_engine *engine)
+{
+    struct tierce__tier *tier = engine->levels[engine->level_count - 1].tier;
+    struct tierce__tier_stats stats = {0};
+    uint64_t until_ns = tierce__deadline_in_ms(CALL_MS);
+    while (stats.put_chunks < CHUNKS && tierce__now_ns() < until_ns) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        tier->ops->stats(tier, &stats);
+    }
+    return stats.put_chunks == CHUNKS
+               ? 0
+               : tierce__bench_fail(b->bench, "the node has not stored all chunks in 60 s");
+}
+
+/* Stores the prompt in the node, and checks that a load returns the values. */
+static int open_side(struct coded_bench *b, struct coded_side *side)
+{
+    char url[96];
+    snprintf(url, sizeof(url), "tierce://127.0.0.1:%u?tls=false&prefix=%s&codec=%s",
+             (unsigned)b->node.port, side->codec, side->codec);
+    const struct tierce__bench_param params[] = {
+        {"memory.size", "64MiB"},  {"disk.path", ""},         {"remote.urls", url},
+        {"remote.queue", "64MiB"}, {"timeout.lookup", "60s"}, {"timeout.load", "60s"}};
+    struct tierce__kv *kv = &side->kv;
+    *kv = (struct tierce__kv){.bench = b->bench,
+                              .cell_bytes = CELL_BYTES,
+                              .windows = 1,
+                              .window_blocks = CHUNKS * TIERCE__KV_CHUNK_BLOCKS};
+    int rc = tierce__kv_open(kv, params, sizeof(params) / sizeof(*params));
+    if (rc == 0)
+        rc = tierce_view_chain(&side->chain, kv->view, NULL);
+    if (rc == 0)
+        rc = tierce__kv_renew(kv, side->chain);
+    if (rc < 0)
+        return rc;
+    (void)for_each_part(b, kv->memory, kv->bytes, fill);
+    int64_t ns = tierce__kv_store(kv, side->chain, tierce__kv_ids(kv, 0), kv->window_blocks,
+                                  kv->window_blocks);
+    rc = ns < 0 ? (int)ns : await_stored(b, kv->engine);
+    if (rc < 0)
+        return rc;
+    memset(kv->memory, 0, kv->bytes);
+    ns = load(side);
+    if (ns >= 0 && !for_each_part(b, kv->memory, kv->bytes, is_equal))
+        return tierce__bench_fail(b->bench, "a load with codec=%s has other values than stored",
+                                  side->codec);
+    return ns < 0 ? (int)ns : 0;
+}
+
+static void emit(const struct coded_bench *b, const struct coded_side *side,
+                 const struct tierce__bench_side *measured, const struct tierce__bench_side *bare)
+{
+    char name[96];
+    snprintf(name, sizeof(name), "load of %d chunks of %llu KiB from a node; codec=%s; %s", CHUNKS,
+             (unsigned long long)(side->kv.view->full.extent.object_bytes >> 10), side->codec,
+             b->source);
+    tierce__bench_emit(b->bench, &(struct tierce__bench_row){.case_name = name,
+                                                             .unit = "ms",
+                                                             .sense = TIERCE__BENCH_LESS_IS_BETTER,
+                                                             .value = measured->median_ns / 1e6,
+                                                             .value_min = measured->min_ns / 1e6,
+                                                             .value_max = measured->max_ns / 1e6,
+                                                             .limit = bare->median_ns / 1e6,
+                                                             .limit_min = bare->min_ns / 1e6,
+                                                             .limit_max = bare->max_ns / 1e6,
+                                                             .goal = side->goal});
+}
+
+static int measure(struct coded_bench *b)
+{
+    struct tierce__bench_side measured[] = {
+        {.run = load, .arg = &b->sides[0]},
+        {.run = load, .arg = &b->sides[1]},
+        {.run = tierce__bench_sockets_copy, .arg = &b->sockets}};
+    int rc = tierce__bench_alternate(measured, 3, b->bench->seconds);
+    for (size_t i = 0; rc == 0 && i < 2; i++)
+        emit(b, &b->sides[i], &measured[i], &measured[2]);
+    return rc;
+}
+
+static int open_sockets(struct coded_bench *b)
+{
+    const struct tierce__kv *kv = &b->sides[0].kv;
+    uint64_t bytes = kv->bytes / CHUNKS;
+    for (size_t i = 0; i < CHUNKS; i++) {
+        b->into[i] = tierce__bench_map(bytes);
+        if (b->into[i] == NULL)
+            return -ENOMEM;
+    }
+    b->sockets = (struct tierce__bench_sockets){
+        .into = b->into, .from = kv->memory, .count = CHUNKS, .bytes = bytes};
+    return tierce__bench_sockets_open(&b->sockets, b->bench);
+}
+
+static void close_all(struct coded_bench *b)
+{
+    tierce__bench_sockets_close(&b->sockets);
+    for (size_t i = 0; i < CHUNKS; i++)
+        tierce__bench_unmap(b->into[i], b->sides[0].kv.bytes / CHUNKS);
+    for (size_t i = 0; i < 2; i++) {
+        tierce_chain_destroy(b->sides[i].chain);
+        tierce__kv_close(&b->sides[i].kv);
+    }
+    tierce__bench_local_node_stop(&b->node);
+}
+
+int tierce__bench_coded(const struct tierce__bench *bench, const uint8_t *values, uint64_t bytes,
+                        const char *source)
+{
+    struct coded_bench *b = tierce__calloc(1, sizeof(*b));
+    if (b == NULL)
+        return tierce__bench_fail(bench, "no memory");
+    b->bench = bench;
+    b->values = values;
+    b->bytes = bytes;
+    b->source = source;
+    /* At rates of a network a coded load takes less time than its raw bytes; on loopback more. */
+    b->sides[0] = (struct coded_side){.codec = "none", .goal = 0.9};
+    b->sides[1] = (struct coded_side){.codec = "lossless", .goal = 1.35};
+    int rc = tierce__bench_local_node_start(&b->node, bench, (uint64_t)NODE_MIB << 20);
+    for (size_t i = 0; rc == 0 && i < 2; i++)
+        rc = open_side(b, &b->sides[i]);
+    if (rc == 0)
+        rc = open_sockets(b);
+    if (rc == 0)
+        rc = measure(b);
+    close_all(b);
+    tierce__free(b);
+    return rc;
+}
