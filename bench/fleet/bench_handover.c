@@ -275,7 +275,9 @@ static int open_all(struct handover_bench *b)
     if (rc < 0)
         return tierce__bench_fail(b->bench, "%s: %s", tierce_strerror(rc), why);
     b->object_bytes = b->prefiller.kv.view->full.extent.object_bytes;
-    rc = tierce__handover_accept(b->receiver, "127.0.0.1", 2 * CHUNKS * b->object_bytes, 0);
+    const struct tierce__inbox_opts opts = {
+        .size = sizeof(opts), .hosts = "127.0.0.1", .bytes_max = 2 * CHUNKS * b->object_bytes};
+    rc = tierce__handover_accept(b->receiver, &opts, why);
     if (rc < 0)
         return rc;
     uint64_t bytes = b->prefiller.kv.window_bytes / CHUNKS;

@@ -13,18 +13,22 @@
 PyObject *tierce__core_handover_accept(PyObject *self, PyObject *args)
 {
     EngineObject *e = (EngineObject *)self;
-    const char *hosts;
-    uint64_t bytes_max;
-    uint32_t hold_ms;
-    if (!PyArg_ParseTuple(args, "sO&O&", &hosts, tierce__core_uint64, &bytes_max,
-                          tierce__core_uint32, &hold_ms))
+    struct tierce__inbox_opts opts = {.size = sizeof(opts)};
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    int rc;
+    if (!PyArg_ParseTuple(args, "sO&O&", &opts.hosts, tierce__core_uint32, &opts.share,
+                          tierce__core_uint32, &opts.hold_ms))
         return NULL;
     if (e->closed || e->handover == NULL)
         return tierce__core_raise_closed("engine's handover");
     if (tierce__handover_inbox(e->handover) != NULL)
         return tierce__core_raise_busy("engine's inbox");
-    int rc = tierce__handover_accept(e->handover, hosts, bytes_max, hold_ms);
-    return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
+    e->flushes++; /* the engine, and its handover, stay meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce__handover_accept(e->handover, &opts, why);
+    Py_END_ALLOW_THREADS
+    tierce__core_end_use(e);
+    return rc < 0 ? tierce__core_raise(rc, why[0] != '\0' ? why : NULL) : Py_NewRef(Py_None);
 }
 
 PyObject *tierce__core_handover_tickets(PyObject *self, PyObject *args)
@@ -36,12 +40,15 @@ PyObject *tierce__core_handover_tickets(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O&O&|s", tierce__core_uint32, &count, tierce__core_uint32, &ms,
                           &holder))
         return NULL;
-    struct tierce__inbox *inbox =
-        e->closed || e->handover == NULL ? NULL : tierce__handover_inbox(e->handover);
-    if (inbox == NULL)
+    if (e->closed || e->handover == NULL)
         return tierce__core_raise_closed("engine's inbox");
-    int made =
-        tierce__inbox_issue(inbox, tickets, count < TICKETS_MAX ? count : TICKETS_MAX, ms, holder);
+    int made;
+    e->flushes++; /* the engine, and its handover, stay meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    made = tierce__handover_issue(e->handover, tickets, count < TICKETS_MAX ? count : TICKETS_MAX,
+                                  ms, holder);
+    Py_END_ALLOW_THREADS
+    tierce__core_end_use(e);
     if (made < 0)
         return tierce__core_raise(made, NULL);
     PyObject *out = PyList_New(made);

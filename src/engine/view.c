@@ -245,6 +245,20 @@ struct tierce_view *tierce__view_borrow(struct tierce_engine *engine, const stru
     return found;
 }
 
+struct tierce_view *tierce__view_borrow_nth(struct tierce_engine *engine, size_t index)
+{
+    struct tierce_view *found = NULL;
+    tierce__lock_take(&engine->lock);
+    TIERCE__LIST_FOR_EACH (it, &engine->views) {
+        if (found == NULL && index-- == 0)
+            found = TIERCE__CONTAINER_OF(it, struct tierce_view, node);
+    }
+    if (found != NULL)
+        found->borrowers++;
+    tierce__lock_drop(&engine->lock);
+    return found;
+}
+
 void tierce__view_give_back(struct tierce_view *view)
 {
     struct tierce_engine *engine = view->engine;
@@ -495,6 +509,12 @@ bool tierce__view_is_same(const struct tierce_view *a, const struct tierce_view 
 {
     TIERCE_DASSERT(a->engine == b->engine);
     return tierce__key_equal(&a->key, &b->key);
+}
+
+bool tierce__view_has(const struct tierce_view *view, const struct tierce__key *key)
+{
+    return view->key.ns == key->ns &&
+           memcmp(&view->key.shard, &key->shard, sizeof(key->shard)) == 0;
 }
 
 uint32_t tierce__view_block_tokens(const struct tierce_view *view)

@@ -36,19 +36,21 @@
  * writes to it while it computes them (handover_push.h).
  *
  * A client of a node (node.socket) has the node do all of this, with the node's certificates: its
- * server ends with the client. Only an inbox and pushes need tiers of the engine's own.
+ * server and its inbox end with the client.
  *
  * Thread: any, except that stop must be the last call.
  */
 
 struct tierce__handover;
 struct tierce__inbox;
+struct tierce__inbox_opts;
 struct tierce__keeper;
 
 #define TIERCE__HANDOVER_TOKEN_MAX  64u
 #define TIERCE__HANDOVER_OFFERS_MAX 4096u
 #define TIERCE__HANDOVER_VIEWS_MAX  32u /* of an offer */
 #define TIERCE__HANDOVER_WHY_BYTES  256u
+#define TIERCE__TICKET_BYTES        33u /* with NUL */
 
 /* Listens on `host`, `port` (0: a free one); with TLS if the engine has certificates
  * (engine/peer/peer_tls.h). Errors: negative errno (the port), TIERCE_E_CONFIG (the certificate),
@@ -65,12 +67,19 @@ struct tierce__keeper *tierce__handover_keeper(struct tierce__handover *handover
 void tierce__handover_stop(struct tierce__handover *handover);
 
 /*
- * From now on, the engine has an inbox for chunks that come from these hosts; see struct
- * tierce__inbox_opts. Once. Errors: TIERCE_E_ARGUMENT (no host has an address), -ENOMEM. The inbox
- * is NULL without it. [borrow until stop]
+ * From now on, the engine has an inbox. Once. Blocks while names of hosts are resolved. Errors, in
+ * words in `why`: TIERCE_E_ARGUMENT (no host has an address, or there is an inbox),
+ * TIERCE_E_UNSUPPORTED (the node is of an older version), TIERCE_E_DOWN, -ENOMEM.
  */
-TIERCE_MUSTUSE int tierce__handover_accept(struct tierce__handover *handover, const char *hosts,
-                                           uint64_t bytes_max, uint32_t hold_ms);
+TIERCE_MUSTUSE int tierce__handover_accept(struct tierce__handover *handover,
+                                           const struct tierce__inbox_opts *opts,
+                                           char why[TIERCE__HANDOVER_WHY_BYTES]);
+/* Tickets of the inbox, as tierce__inbox_issue. Also: TIERCE_E_CLOSED (there is no inbox),
+ * TIERCE_E_DOWN, TIERCE_E_CONFIG (as of tierce__handover_expect). */
+TIERCE_MUSTUSE int tierce__handover_issue(struct tierce__handover *handover,
+                                          char (*tickets)[TIERCE__TICKET_BYTES], size_t count,
+                                          uint32_t ms, const char *holder);
+/* NULL: there is none, or a node has it. [borrow until stop] */
 struct tierce__inbox *tierce__handover_inbox(struct tierce__handover *handover);
 
 /* Begins an offer of `ms` (at most TIERCE_PIN_MS_MAX) that is not open yet: a read of it waits
@@ -109,7 +118,7 @@ struct tierce__handover_from {
     uint32_t wait_ms;    /* how long to wait for an offer that is not open yet; 0: timeout_ms */
     uint32_t timeout_ms; /* of the whole call */
     /* Before anything is read: what the prefiller pushes with this ticket is waited for. NULL: it
-     * pushes nothing. The ticket is used up afterwards. */
+     * pushes nothing. The ticket is used up afterwards. A node has the inbox of its client. */
     struct tierce__inbox *inbox;
     const char *ticket;
 };

@@ -23,11 +23,11 @@
 #include "engine/view.h"
 #include "engine/waterfall.h"
 
-#define MEMORY_SHARE 4u
-#define HOLDERS_MAX  16u
-#define HOST_BYTES   64u
-#define HASH_SHOWN   8u  /* bytes, in the log */
-#define VIEWS_MAX    16u /* of a prompt: one or two for each KV cache group */
+#define SHARE       250u /* thousandths */
+#define HOLDERS_MAX 16u
+#define HOST_BYTES  64u
+#define HASH_SHOWN  8u  /* bytes, in the log */
+#define VIEWS_MAX   16u /* of a prompt: one or two for each KV cache group */
 
 enum ticket_state {
     TICKET_ISSUED, /* nothing has come */
@@ -71,10 +71,13 @@ struct tierce__inbox {
     uint64_t bytes_max;
     uint32_t hold_ms;
     struct tierce__hosts hosts;
+    tierce__inbox_is_own_fn *is_own; /* or NULL */
+    void *is_own_arg;
 
-    struct tierce__lock lock; /* INBOX: all below, the tickets, and the levels of inbox_counts */
+    struct tierce__lock lock; /* INBOX: all below, and the tickets */
     struct tierce__cond changed;
     struct tierce__list tickets; /* the oldest one first */
+    uint32_t ticket_count, incoming_count;
     char proven[HOLDERS_MAX]
                [TIERCE__HOLDER_BYTES]; /* holders, with a ticket that brought a chunk */
     uint32_t next_proven;              /* is replaced next */
@@ -85,8 +88,6 @@ struct tierce__inbox {
     atomic_fetch_add_explicit(&(inbox)->engine->inbox_counts.field, (by), memory_order_relaxed)
 #define COUNT_OFF(inbox, field, by)                                                                \
     atomic_fetch_sub_explicit(&(inbox)->engine->inbox_counts.field, (by), memory_order_relaxed)
-#define LEVEL(inbox, field)                                                                        \
-    atomic_load_explicit(&(inbox)->engine->inbox_counts.field, memory_order_relaxed)
 
 /* ---- tickets --------------------------------------------------------------------------------- */
 
@@ -119,6 +120,15 @@ static void prove(struct tierce__inbox *inbox, const struct ticket *ticket)
     inbox->next_proven = (inbox->next_proven + 1) % HOLDERS_MAX;
 }
 
+static void give_room_back(struct tierce__inbox *inbox, uint64_t bytes)
+{
+    tierce__lock_assert_held(&inbox->lock);
+    TIERCE_DASSERT(inbox->incoming_count > 0);
+    inbox->incoming_count--;
+    COUNT_OFF(inbox, incoming_now, 1);
+    COUNT_OFF(inbox, incoming_bytes_now, bytes);
+}
+
 /* Frees it if nothing uses it any more. */
 static void drop_if_unused(struct incoming *incoming)
 {
@@ -126,8 +136,7 @@ static void drop_if_unused(struct incoming *incoming)
     tierce__lock_assert_held(&inbox->lock);
     if (incoming->ticket != NULL || incoming->rooms > 0)
         return;
-    COUNT_OFF(inbox, incoming_now, 1);
-    COUNT_OFF(inbox, incoming_bytes_now, incoming->claimed.total);
+    give_room_back(inbox, incoming->claimed.total);
     tierce__list_remove(&incoming->node);
     tierce__buf_release(incoming->buf);
     tierce__free(incoming);
@@ -165,6 +174,7 @@ static void unlist(struct tierce__inbox *inbox, struct ticket *ticket)
 {
     close_ticket(inbox, ticket, TIERCE_E_DEADLINE);
     tierce__list_remove(&ticket->node);
+    inbox->ticket_count--;
     COUNT_OFF(inbox, tickets_now, 1);
 }
 
@@ -244,11 +254,12 @@ static bool add_ticket(struct tierce__inbox *inbox, struct ticket *ticket)
 {
     struct ticket *displaced = NULL;
     tierce__lock_take(&inbox->lock);
-    if (LEVEL(inbox, tickets_now) == TIERCE__TICKETS_MAX)
+    if (inbox->ticket_count == TIERCE__TICKETS_MAX)
         displaced = displace(inbox);
-    bool has_room = LEVEL(inbox, tickets_now) < TIERCE__TICKETS_MAX;
+    bool has_room = inbox->ticket_count < TIERCE__TICKETS_MAX;
     if (has_room) {
         tierce__list_push_back(&inbox->tickets, &ticket->node);
+        inbox->ticket_count++;
         COUNT(inbox, tickets_now, 1);
         COUNT(inbox, tickets_given, 1);
     }
@@ -423,18 +434,23 @@ static bool is_present(struct tierce__inbox *inbox, struct tierce_view *view,
     return buf != NULL;
 }
 
-/* Within the bound; one chunk alone always fits. */
+/* Within the bound, which is one for all inboxes of the engine; one chunk alone always fits. */
 static bool take_room(struct tierce__inbox *inbox, uint64_t bytes)
 {
+    _Atomic uint64_t *level = &inbox->engine->inbox_counts.incoming_bytes_now;
+    uint64_t held = atomic_load_explicit(level, memory_order_relaxed);
+    bool fits;
+    do
+        fits = held == 0 || held + bytes <= inbox->bytes_max;
+    while (fits && !atomic_compare_exchange_weak_explicit(
+                       level, &held, held + bytes, memory_order_relaxed, memory_order_relaxed));
+    if (!fits)
+        return false;
     tierce__lock_take(&inbox->lock);
-    uint64_t held = LEVEL(inbox, incoming_bytes_now);
-    bool fits = held == 0 || held + bytes <= inbox->bytes_max;
-    if (fits) {
-        COUNT(inbox, incoming_bytes_now, bytes);
-        COUNT(inbox, incoming_now, 1);
-    }
+    inbox->incoming_count++;
+    COUNT(inbox, incoming_now, 1);
     tierce__lock_drop(&inbox->lock);
-    return fits;
+    return true;
 }
 
 /* Room within the bound, and in memory. */
@@ -462,10 +478,8 @@ static int reserve(struct tierce__inbox *inbox, struct incoming **out, struct ti
     tierce__free(incoming);
     tierce__lock_take(&inbox->lock);
     COUNT(inbox, busy, 1);
-    if (fits) {
-        COUNT_OFF(inbox, incoming_bytes_now, bytes);
-        COUNT_OFF(inbox, incoming_now, 1);
-    }
+    if (fits)
+        give_room_back(inbox, bytes);
     tierce__lock_drop(&inbox->lock);
     return !fits ? TIERCE_E_LIMIT : is_full ? TIERCE_E_FULL : -ENOMEM;
 }
@@ -494,7 +508,8 @@ static int make_first(struct tierce__inbox *inbox, struct tierce__keeper_room *r
     struct incoming *made = NULL;
     bool has_views = false;
     struct tierce_view *view = tierce__view_borrow(inbox->engine, key);
-    int rc = view == NULL                                ? TIERCE_E_REFUSED
+    bool is_own = inbox->is_own == NULL || inbox->is_own(inbox->is_own_arg, key);
+    int rc = view == NULL || !is_own                     ? TIERCE_E_REFUSED
              : !tierce__landing_fits(view, range->total) ? TIERCE_E_FORMAT
              : is_present(inbox, view, key, session)     ? -EEXIST
                                                          : 0;
@@ -700,9 +715,12 @@ int tierce__inbox_create(struct tierce__inbox **out, struct tierce_engine *engin
     if (inbox == NULL)
         return -ENOMEM;
     inbox->engine = engine;
-    inbox->bytes_max =
-        opts->bytes_max > 0 ? opts->bytes_max : engine->settings.memory_bytes / MEMORY_SHARE;
+    inbox->bytes_max = opts->bytes_max > 0 ? opts->bytes_max
+                                           : engine->settings.memory_bytes / 1000 *
+                                                 (opts->share > 0 ? opts->share : SHARE);
     inbox->hold_ms = opts->hold_ms > 0 ? opts->hold_ms : TIERCE__INBOX_HOLD_MS;
+    inbox->is_own = opts->is_own;
+    inbox->is_own_arg = opts->is_own_arg;
     tierce__hosts_add(&inbox->hosts, opts->hosts);
     if (inbox->hosts.count == 0) {
         tierce__free(inbox);
@@ -721,7 +739,7 @@ void tierce__inbox_destroy(struct tierce__inbox *inbox)
     if (inbox == NULL)
         return;
     expire(inbox, true);
-    TIERCE_ASSERT(LEVEL(inbox, tickets_now) == 0 && LEVEL(inbox, incoming_now) == 0);
+    TIERCE_ASSERT(inbox->ticket_count == 0 && inbox->incoming_count == 0);
     tierce__cond_fini(&inbox->changed);
     tierce__lock_fini(&inbox->lock);
     tierce__free(inbox);

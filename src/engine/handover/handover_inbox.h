@@ -29,21 +29,32 @@
  * arrived, its header is that of its name and view, and the sum of each cell holds. Chunks that
  * have arrived are pinned until the ticket is ended, or for hold_ms.
  *
+ * A node has an inbox for each client that accepts pushes. Each accepts chunks of its client's
+ * views only, and bytes_max applies to the chunks of all inboxes together.
+ *
  * Thread: any. Lock: INBOX. Nothing but await blocks.
  */
 
 struct tierce__inbox;
+struct tierce__key;
 
-#define TIERCE__TICKET_BYTES  33u /* with NUL */
 #define TIERCE__HOLDER_BYTES  33u /* with NUL */
 #define TIERCE__TICKETS_MAX   4096u
 #define TIERCE__INBOX_HOLD_MS 60000u
 
+/* Whether a chunk of this namespace and shard may come. */
+typedef bool tierce__inbox_is_own_fn(void *arg, const struct tierce__key *key);
+
 struct tierce__inbox_opts {
     size_t size;        /* sizeof(struct tierce__inbox_opts) */
     const char *hosts;  /* of senders, separated by blanks; [borrow for the call] */
-    uint64_t bytes_max; /* of chunks that have not arrived whole; 0: a quarter of memory.size */
+    uint64_t bytes_max; /* of chunks that have not arrived whole; 0: see `share` */
+    uint32_t share;     /* of memory.size, in thousandths; 0: a quarter */
     uint32_t hold_ms;   /* 0: TIERCE__INBOX_HOLD_MS */
+    /* Called by the threads of the server, under no lock. NULL: every view of the engine is
+     * served. */
+    tierce__inbox_is_own_fn *is_own;
+    void *is_own_arg; /* [borrow until destroy] */
 };
 
 /* Hosts that are ignored are logged (handover_hosts.h). Errors: TIERCE_E_ARGUMENT (no host has

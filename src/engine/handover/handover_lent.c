@@ -8,12 +8,15 @@
 
 #include "base/alloc.h"
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/log/log_repeat.h"
+#include "engine/handover/handover_inbox.h"
 #include "engine/node_client/client.h"
 #include "engine/view.h"
 
 #define HOST_MAX 255u
 #define SHORT_MS 1000u
+#define NAMES_MS 10000u /* for the addresses of hosts */
 
 _Static_assert(TIERCE__HANDOVER_WHY_BYTES == TIERCE__CLIENT_WHY_BYTES, "why is passed on");
 
@@ -24,6 +27,10 @@ struct tierce__lent {
     uint16_t port;
     bool uses_tls;
     _Atomic bool has_changed; /* the node of now answered otherwise; release, acquire */
+    /* The inbox; without one, hosts is NULL. Set once, before any ticket is asked for. */
+    char *hosts;
+    uint64_t inbox_bytes;
+    uint32_t inbox_share, inbox_hold_ms;
 };
 
 /* ---- offers ---------------------------------------------------------------------------------- */
@@ -42,6 +49,21 @@ static int serve(struct tierce__lent *lent, struct tierce__native_handed *said,
     return rc == 0 && (said->number == 0 || said->number > UINT16_MAX) ? TIERCE_E_FORMAT : rc;
 }
 
+static int accept_pushes(struct tierce__lent *lent, char why[TIERCE__HANDOVER_WHY_BYTES])
+{
+    struct tierce__native_handed said;
+    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_ACCEPT,
+                                            .wait_ms = lent->inbox_hold_ms,
+                                            .timeout_ms = NAMES_MS,
+                                            .number = lent->inbox_share,
+                                            .bytes = lent->inbox_bytes,
+                                            .host = lent->hosts,
+                                            .token = "",
+                                            .why = ""};
+    return tierce__client_hand_over(lent->engine, &(struct tierce__client_about){0}, &ask, &said,
+                                    why);
+}
+
 /* Another node, which has no server of this client. */
 static int serve_again(struct tierce__lent *lent)
 {
@@ -52,7 +74,25 @@ static int serve_again(struct tierce__lent *lent)
         atomic_store_explicit(&lent->has_changed,
                               said.number != lent->port || (said.uses_tls == 1) != lent->uses_tls,
                               memory_order_release);
+    if (rc == 0 && lent->hosts != NULL && accept_pushes(lent, why) < 0)
+        tierce__log_repeated(
+            TIERCE_LOG_WARN, "handover_inbox_lost",
+            "err=\"the node was restarted: %s\" consequence=\"no chunks are pushed "
+            "to this engine\"",
+            why);
     return rc;
+}
+
+/* A node that was restarted with other certificates. */
+static int check_tls(const struct tierce__lent *lent)
+{
+    if (!atomic_load_explicit(&lent->has_changed, memory_order_acquire))
+        return 0;
+    tierce__log_repeated(TIERCE_LOG_WARN, "handover_node_changed",
+                         "err=\"the node was restarted %s TLS between engines (peers.ca)\" "
+                         "consequence=\"prompts are not handed over: restart this engine\"",
+                         lent->uses_tls ? "without" : "with");
+    return TIERCE_E_CONFIG;
 }
 
 int tierce__lent_start(struct tierce__lent **out, struct tierce_engine *engine, const char *host,
@@ -78,6 +118,13 @@ int tierce__lent_start(struct tierce__lent **out, struct tierce_engine *engine, 
     return 0;
 }
 
+void tierce__lent_stop(struct tierce__lent *lent)
+{
+    if (lent != NULL)
+        tierce__free(lent->hosts);
+    tierce__free(lent);
+}
+
 uint16_t tierce__lent_port(const struct tierce__lent *lent)
 {
     return lent->port;
@@ -95,7 +142,7 @@ static int ask_node(struct tierce__lent *lent, const struct tierce_view *view,
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
     struct tierce__native_handed said = {0};
-    const struct tierce__client_about what = {view, NULL, chain};
+    const struct tierce__client_about what = {.view = view, .chain = chain};
     int rc = tierce__client_hand_over(lent->engine, &what, ask, &said, why);
     if (rc == 0 && number != NULL)
         *number = said.number;
@@ -115,14 +162,12 @@ int tierce__lent_expect(struct tierce__lent *lent, const char *token, uint32_t m
         if (rc == 0)
             rc = ask_node(lent, NULL, NULL, &ask, NULL);
     }
-    if (rc != 0 || !atomic_load_explicit(&lent->has_changed, memory_order_acquire))
+    if (rc != 0)
         return rc;
-    tierce__lent_withdraw(lent, token);
-    tierce__log_repeated(TIERCE_LOG_WARN, "handover_node_changed",
-                         "err=\"the node was restarted %s TLS between engines (peers.ca)\" "
-                         "consequence=\"prompts are not handed over: restart this engine\"",
-                         lent->uses_tls ? "without" : "with");
-    return TIERCE_E_CONFIG;
+    rc = check_tls(lent);
+    if (rc < 0)
+        tierce__lent_withdraw(lent, token);
+    return rc;
 }
 
 int64_t tierce__lent_pin(struct tierce__lent *lent, struct tierce_view *view,
@@ -158,6 +203,121 @@ void tierce__lent_withdraw(struct tierce__lent *lent, const char *token)
                                             .token = token,
                                             .why = ""};
     (void)ask_node(lent, NULL, NULL, &ask, NULL); /* or it ends with its time */
+}
+
+/* ---- the inbox ------------------------------------------------------------------------------- */
+
+int tierce__lent_accept(struct tierce__lent *lent, const struct tierce__inbox_opts *opts,
+                        char why[TIERCE__HANDOVER_WHY_BYTES])
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts) && lent->hosts == NULL);
+    lent->hosts = tierce__strdup(opts->hosts);
+    if (lent->hosts == NULL)
+        return -ENOMEM;
+    lent->inbox_bytes = opts->bytes_max;
+    lent->inbox_share = opts->share;
+    lent->inbox_hold_ms = opts->hold_ms;
+    int rc = accept_pushes(lent, why);
+    if (rc == TIERCE_E_ARGUMENT && why[0] == '\0') {
+        snprintf(why, TIERCE__HANDOVER_WHY_BYTES,
+                 "the node is of an older version, which accepts no pushes; upgrade the node");
+        rc = TIERCE_E_UNSUPPORTED;
+    }
+    if (rc < 0) {
+        tierce__free(lent->hosts);
+        lent->hosts = NULL;
+    }
+    return rc;
+}
+
+/* Copies the tickets of a node's answer. Returns how many. */
+static int take_tickets(char (*tickets)[TIERCE__TICKET_BYTES], size_t count, const char *text)
+{
+    int made = 0;
+    for (; (size_t)made < count && strlen(text) >= TIERCE__TICKET_BYTES - 1; made++) {
+        memcpy(tickets[made], text, TIERCE__TICKET_BYTES - 1);
+        tickets[made][TIERCE__TICKET_BYTES - 1] = '\0';
+        text += TIERCE__TICKET_BYTES - 1;
+        text += *text == ' ';
+    }
+    return made;
+}
+
+/* As many tickets as fit in an answer. */
+static int issue_some(struct tierce__lent *lent, char (*tickets)[TIERCE__TICKET_BYTES],
+                      size_t count, uint32_t ms, const char *holder)
+{
+    char text[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said;
+    const struct tierce__native_hand ask = {
+        .kind = TIERCE__NATIVE_HAND_TICKETS,
+        .wait_ms = ms,
+        .timeout_ms = SHORT_MS,
+        .number = count < TIERCE__NATIVE_TICKETS_MAX ? count : TIERCE__NATIVE_TICKETS_MAX,
+        .host = "",
+        .token = holder,
+        .why = ""};
+    int rc = tierce__client_hand_over(lent->engine, &(struct tierce__client_about){0}, &ask, &said,
+                                      text);
+    return rc < 0 ? rc : take_tickets(tickets, count, text);
+}
+
+/* Chunks of a view that the node does not know yet would be rejected. */
+static void open_views(struct tierce_engine *engine)
+{
+    struct tierce_view *view;
+    uint64_t number, deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    for (size_t i = 0; (view = tierce__view_borrow_nth(engine, i)) != NULL; i++) {
+        tierce__node_session_release(tierce__client_view_peer(view, &number, deadline_ns));
+        tierce__view_give_back(view);
+    }
+}
+
+int tierce__lent_issue(struct tierce__lent *lent, char (*tickets)[TIERCE__TICKET_BYTES],
+                       size_t count, uint32_t ms, const char *holder)
+{
+    size_t made = 0;
+    int rc = lent->hosts == NULL ? TIERCE_E_CLOSED : 1;
+    bool is_again = false;
+    open_views(lent->engine);
+    while (rc > 0 && made < count) {
+        rc = issue_some(lent, tickets + made, count - made, ms, holder);
+        if (rc == TIERCE_E_CLOSED && !is_again && serve_again(lent) == 0) {
+            is_again = true;
+            rc = 1;
+        } else if (rc > 0) {
+            made += (size_t)rc;
+        }
+    }
+    int changed = check_tls(lent);
+    return changed < 0 ? changed : made > 0 ? (int)made : rc;
+}
+
+int tierce__lent_await(struct tierce_engine *engine, const struct tierce__handover_from *from,
+                       uint32_t start_ms)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said;
+    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_AWAIT,
+                                            .wait_ms = start_ms,
+                                            .timeout_ms = from->timeout_ms / 2,
+                                            .host = "",
+                                            .token = from->ticket,
+                                            .why = ""};
+    return tierce__client_hand_over(engine, &(struct tierce__client_about){0}, &ask, &said, why);
+}
+
+uint64_t tierce__lent_end_ticket(struct tierce_engine *engine, const char *ticket)
+{
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    struct tierce__native_handed said = {0};
+    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_TICKET_END,
+                                            .timeout_ms = SHORT_MS,
+                                            .host = "",
+                                            .token = ticket,
+                                            .why = ""};
+    int rc = tierce__client_hand_over(engine, &(struct tierce__client_about){0}, &ask, &said, why);
+    return rc == 0 ? said.bytes : 0;
 }
 
 /* ---- offers of other engines ----------------------------------------------------------------- */
@@ -205,8 +365,8 @@ int tierce__lent_read(struct tierce_view *view, const struct tierce__lent_blocks
     struct tierce__native_handed said = {0};
     struct tierce__native_hand ask =
         about(other != NULL ? TIERCE__NATIVE_HAND_READ_OTHER : TIERCE__NATIVE_HAND_READ, from);
-    const struct tierce__client_about what = {view, other != NULL ? other->view : NULL,
-                                              blocks->chain};
+    const struct tierce__client_about what = {
+        .view = view, .other = other != NULL ? other->view : NULL, .chain = blocks->chain};
     ask.from_block = blocks->from;
     ask.to_block = blocks->to;
     if (other != NULL)
@@ -239,7 +399,8 @@ void tierce__lent_note(struct tierce_view *view, const struct tierce__handover_f
     ask.timeout_ms = SHORT_MS;
     ask.number = pulled->blocks;
     ask.bytes = pulled->bytes;
+    ask.to_block = pulled->pushed_bytes;
     ask.why = pulled->why;
-    const struct tierce__client_about what = {view, NULL, NULL};
+    const struct tierce__client_about what = {.view = view};
     (void)!tierce__client_hand_over(view->engine, &what, &ask, &said, why);
 }

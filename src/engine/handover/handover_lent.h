@@ -9,13 +9,27 @@
  * protocol. Thread: any. All block until the node has answered.
  */
 
-struct tierce__lent; /* [free] by tierce__free: the node's server ends with the client */
+struct tierce__lent;
 
 TIERCE_MUSTUSE int tierce__lent_start(struct tierce__lent **out, struct tierce_engine *engine,
                                       const char *host, uint16_t port,
                                       char why[TIERCE__HANDOVER_WHY_BYTES]);
 uint16_t tierce__lent_port(const struct tierce__lent *lent);
 bool tierce__lent_uses_tls(const struct tierce__lent *lent);
+/* The node's server ends with the client, not here. NULL is accepted. */
+void tierce__lent_stop(struct tierce__lent *lent);
+
+/* The inbox, which the client has from then on; after a restart of the node again. */
+TIERCE_MUSTUSE int tierce__lent_accept(struct tierce__lent *lent,
+                                       const struct tierce__inbox_opts *opts,
+                                       char why[TIERCE__HANDOVER_WHY_BYTES]);
+TIERCE_MUSTUSE int tierce__lent_issue(struct tierce__lent *lent,
+                                      char (*tickets)[TIERCE__TICKET_BYTES], size_t count,
+                                      uint32_t ms, const char *holder);
+/* As tierce__inbox_await, with from->ticket and the half of from->timeout_ms. */
+TIERCE_MUSTUSE int tierce__lent_await(struct tierce_engine *engine,
+                                      const struct tierce__handover_from *from, uint32_t start_ms);
+uint64_t tierce__lent_end_ticket(struct tierce_engine *engine, const char *ticket);
 
 /* After a restart of the node, its server restarts on the same port. */
 TIERCE_MUSTUSE int tierce__lent_expect(struct tierce__lent *lent, const char *token, uint32_t ms);

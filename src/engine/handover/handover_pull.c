@@ -492,8 +492,10 @@ int tierce__source_begin(struct tierce__source **out, struct tierce_engine *engi
         return -ENOMEM;
     *source = (struct tierce__source){
         .engine = engine, .from = from, .deadline_ns = tierce__deadline_in_ms(from->timeout_ms)};
-    if (from->inbox != NULL && from->ticket != NULL) /* the rest is read, whatever the reason, for
-                                                        which half of the time is kept */
+    /* The rest is read, whatever the reason, for which half of the time is kept. */
+    if (from->ticket != NULL && engine->level_count == 0)
+        source->push_status = tierce__lent_await(engine, from, START_MS);
+    else if (from->ticket != NULL && from->inbox != NULL)
         source->push_status = tierce__inbox_await(from->inbox, from->ticket, START_MS,
                                                   tierce__deadline_in_ms(from->timeout_ms / 2));
     uint64_t wait_ns = tierce__deadline_in_ms(from->wait_ms);
@@ -531,7 +533,9 @@ void tierce__source_end(struct tierce__source *source, struct tierce__handover_p
     if (source == NULL)
         return;
     out->push_status = source->push_status;
-    if (source->from->inbox != NULL && source->from->ticket != NULL)
+    if (source->from->ticket != NULL && source->engine->level_count == 0)
+        out->pushed_bytes = tierce__lent_end_ticket(source->engine, source->from->ticket);
+    else if (source->from->ticket != NULL && source->from->inbox != NULL)
         out->pushed_bytes = tierce__inbox_end(source->from->inbox, source->from->ticket);
     if (!source->is_lost && !source->is_kept)
         end_offer(source);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/threads/threads.h"
 #include "core/key/key_text.h"
+#include "engine/handover/handover_push_lent.h"
 #include "engine/peer/peer_keeper.h"
 #include "engine/peer/peer_tls.h"
 #include "engine/store/store_watch.h"
@@ -57,6 +58,8 @@ struct push_watch {
 };
 
 struct tierce__push {
+    struct tierce__lent_push
+        *lent; /* a node pushes, and nothing below is used; NULL: this process */
     struct tierce_engine *engine;
     uint32_t wait_ms, timeout_ms;
     char ticket[TIERCE__HANDOVER_TOKEN_MAX + 1];
@@ -161,6 +164,8 @@ int64_t tierce__push_held(struct tierce__push *push, struct tierce_view *view,
 {
     struct tierce__keys keys;
     int64_t count = 0;
+    if (push->lent != NULL)
+        return tierce__lent_push_held(push->lent, view, chain, to_block);
     TIERCE_ASSERT(view->engine == push->engine);
     int rc = tierce__keys_init(&keys, view, chain, to_block, to_block, true);
     if (rc < 0)
@@ -255,26 +260,31 @@ static int make_of_room(struct item **out, struct tierce__shape *shape,
     return rc;
 }
 
-int tierce__push_watch(struct tierce__push *push, struct tierce_store *store)
+static struct push_watch *make_watch(struct tierce__push *push)
 {
-    struct tierce__watched what;
     struct push_watch *watch = tierce__calloc(1, sizeof(*watch));
     if (watch == NULL)
-        return -ENOMEM;
+        return NULL;
     watch->base = (struct tierce__store_watch){filled, ended};
     watch->push = push;
     tierce__lock_take(&push->lock);
     push->watches++;
     tierce__lock_drop(&push->lock);
-    tierce__store_watch(store, &watch->base, &what);
-    watch->shapes = tierce__calloc(what.count, sizeof(*watch->shapes));
-    watch->items = tierce__calloc(what.count, sizeof(struct item *));
+    return watch;
+}
+
+/* The watch ends with its store, also after an error. */
+static int add_rooms(struct push_watch *watch, const struct tierce__watched *what)
+{
+    struct tierce__push *push = watch->push;
+    watch->shapes = tierce__calloc(what->count, sizeof(*watch->shapes));
+    watch->items = tierce__calloc(what->count, sizeof(struct item *));
     int rc = watch->shapes != NULL && watch->items != NULL ? 0 : -ENOMEM;
-    for (; rc == 0 && watch->count < what.count; watch->count++) {
+    for (; rc == 0 && watch->count < what->count; watch->count++) {
         struct item *item;
-        TIERCE_ASSERT(what.rooms[watch->count].buf != NULL);
-        rc =
-            make_of_room(&item, &watch->shapes[watch->count], what.view, &what.rooms[watch->count]);
+        const struct tierce__room *room = &what->rooms[watch->count];
+        TIERCE_ASSERT(room->buf != NULL);
+        rc = make_of_room(&item, &watch->shapes[watch->count], what->view, room);
         if (rc < 0)
             break;
         watch->items[watch->count] = item;
@@ -285,6 +295,32 @@ int tierce__push_watch(struct tierce__push *push, struct tierce_store *store)
     tierce__lock_take(&push->lock);
     tierce__cond_broadcast(&push->changed);
     tierce__lock_drop(&push->lock);
+    return rc;
+}
+
+int tierce__push_watch(struct tierce__push *push, struct tierce_store *store)
+{
+    struct tierce__watched what;
+    if (push->lent != NULL)
+        return tierce__lent_push_watch(push->lent, store);
+    struct push_watch *watch = make_watch(push);
+    if (watch == NULL)
+        return -ENOMEM;
+    tierce__store_watch(store, &watch->base, &what);
+    return add_rooms(watch, &what);
+}
+
+int tierce__push_reserved(struct tierce__push *push, const struct tierce_view *view,
+                          struct tierce__reservation *reservation)
+{
+    struct tierce__watched what;
+    struct push_watch *watch = make_watch(push);
+    if (watch == NULL)
+        return -ENOMEM;
+    int rc = tierce__reserve_watch(reservation, view, &watch->base, &what);
+    if (rc == 0)
+        return add_rooms(watch, &what);
+    ended(&watch->base, false);
     return rc;
 }
 
@@ -512,16 +548,27 @@ static void *run(void *arg)
 
 /* ---- begin and end --------------------------------------------------------------------------- */
 
+static int begin_lent(struct tierce__push **out, struct tierce__push *push,
+                      struct tierce_view *view, const struct tierce__push_to *to)
+{
+    int rc = tierce__lent_push_begin(&push->lent, view, to);
+    if (rc == 0)
+        *out = push;
+    else
+        tierce__free(push);
+    return rc;
+}
+
 int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
                        const struct tierce__push_to *to)
 {
-    if (view->engine->level_count == 0)
-        return TIERCE_E_UNSUPPORTED;
     if (strlen(to->ticket) > TIERCE__HANDOVER_TOKEN_MAX)
         return TIERCE_E_ARGUMENT;
     struct tierce__push *push = tierce__calloc(1, sizeof(*push));
     if (push == NULL)
         return -ENOMEM;
+    if (view->engine->level_count == 0)
+        return begin_lent(out, push, view, to);
     push->engine = view->engine;
     push->wait_ms = to->wait_ms;
     push->timeout_ms = to->timeout_ms;
@@ -549,6 +596,10 @@ int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
 
 void tierce__push_end(struct tierce__push *push)
 {
+    if (push->lent != NULL) {
+        tierce__lent_push_end(push->lent);
+        return;
+    }
     tierce__lock_take(&push->lock);
     push->is_ended = true;
     tierce__cond_broadcast(&push->changed);
@@ -557,6 +608,8 @@ void tierce__push_end(struct tierce__push *push)
 
 bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out)
 {
+    if (push->lent != NULL)
+        return tierce__lent_push_is_over(push->lent, out);
     tierce__lock_take(&push->lock);
     bool is_over = push->is_over && push->watches == 0;
     if (out != NULL)
@@ -565,16 +618,28 @@ bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out)
     return is_over;
 }
 
-void tierce__push_destroy(struct tierce__push *push)
+void tierce__push_give_up(struct tierce__push *push, uint32_t ms)
 {
-    if (push == NULL)
-        return;
-    atomic_store_explicit(&push->end_ns, tierce__deadline_in_ms(push->timeout_ms),
-                          memory_order_relaxed);
+    uint64_t end_ns = tierce__deadline_in_ms(ms);
+    TIERCE_ASSERT(push->lent == NULL);
+    if (end_ns < atomic_load_explicit(&push->end_ns, memory_order_relaxed))
+        atomic_store_explicit(&push->end_ns, end_ns, memory_order_relaxed);
     tierce__lock_take(&push->lock);
     push->is_given_up = push->is_ended = true;
     tierce__cond_broadcast(&push->changed);
     tierce__lock_drop(&push->lock);
+}
+
+void tierce__push_destroy(struct tierce__push *push)
+{
+    if (push == NULL)
+        return;
+    if (push->lent != NULL) {
+        tierce__lent_push_destroy(push->lent);
+        tierce__free(push);
+        return;
+    }
+    tierce__push_give_up(push, push->timeout_ms);
     (void)pthread_join(push->thread, NULL);
     TIERCE_ASSERT(push->watches == 0 && tierce__list_empty(&push->items));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &push->done)

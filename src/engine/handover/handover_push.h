@@ -30,10 +30,14 @@
  * The push holds a reference on each chunk until the decoder has it. Out of the memory of a device,
  * a chunk is sent when its store ends.
  *
+ * A client of a node (node.socket) has the node push, out of the node's memory: a chunk is sent
+ * when the stores of all its parts have ended. Each call then blocks until the node has answered.
+ *
  * Thread: one at a time.
  */
 
 struct tierce__push;
+struct tierce__reservation;
 
 struct tierce__push_to {
     const char *host; /* all three: [borrow for the call] */
@@ -53,8 +57,9 @@ struct tierce__pushed {
     char why[TIERCE__HANDOVER_WHY_BYTES];
 };
 
-/* Does not block. Errors: TIERCE_E_UNSUPPORTED (node.socket), TIERCE_E_ARGUMENT (a text is too
- * long), -ENOMEM, negative errno (no thread). */
+/* Does not block. Errors: TIERCE_E_UNSUPPORTED (the node is of an older version: logged),
+ * TIERCE_E_ARGUMENT (a text is too long), -ENOMEM, negative errno (no thread), TIERCE_E_DOWN (no
+ * node), TIERCE_E_LIMIT (the node has too many pushes of this client). */
 TIERCE_MUSTUSE int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
                                       const struct tierce__push_to *to);
 
@@ -66,12 +71,19 @@ TIERCE_MUSTUSE int64_t tierce__push_held(struct tierce__push *push, struct tierc
 /* Adds the chunks of a store, before its first layer; of any view of the engine. The push is
  * destroyed after the store's end. Errors: -ENOMEM; the store goes on without the push. */
 TIERCE_MUSTUSE int tierce__push_watch(struct tierce__push *push, struct tierce_store *store);
+/* The same in a node, of a client's store, which does not end meanwhile. Also TIERCE_E_ARGUMENT: as
+ * tierce__reserve_watch. */
+TIERCE_MUSTUSE int tierce__push_reserved(struct tierce__push *push, const struct tierce_view *view,
+                                         struct tierce__reservation *reservation);
 
 /* No more chunks are added. Does not block. */
 void tierce__push_end(struct tierce__push *push);
 /* Whether its thread and the watched stores have ended. [out] its result so far; NULL is accepted.
  */
 bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out);
+/* Gives up what has not been sent; answers that are due may come for `ms`. Does not block: the push
+ * is over when its watched stores are, too. */
+void tierce__push_give_up(struct tierce__push *push, uint32_t ms);
 /* Gives up what has not been sent, and blocks for the answers that are due, at most timeout_ms for
  * all of them. All watched stores have ended. NULL is accepted. */
 void tierce__push_destroy(struct tierce__push *push);

@@ -269,22 +269,31 @@ int tierce__handover_start(struct tierce__handover **out, struct tierce_engine *
     return 0;
 }
 
-int tierce__handover_accept(struct tierce__handover *h, const char *hosts, uint64_t bytes_max,
-                            uint32_t hold_ms)
+int tierce__handover_accept(struct tierce__handover *h, const struct tierce__inbox_opts *opts,
+                            char why[TIERCE__HANDOVER_WHY_BYTES])
 {
-    struct tierce__inbox *inbox;
-    TIERCE_ASSERT(inbox_of(h) == NULL);
+    struct tierce__inbox *inbox, *none = NULL;
+    why[0] = '\0';
     if (h->lent != NULL)
-        return TIERCE_E_UNSUPPORTED;
-    int rc =
-        tierce__inbox_create(&inbox, h->engine,
-                             &(struct tierce__inbox_opts){.size = sizeof(struct tierce__inbox_opts),
-                                                          .hosts = hosts,
-                                                          .bytes_max = bytes_max,
-                                                          .hold_ms = hold_ms});
-    if (rc == 0)
-        atomic_store_explicit(&h->inbox, inbox, memory_order_release);
-    return rc;
+        return tierce__lent_accept(h->lent, opts, why);
+    int rc = tierce__inbox_create(&inbox, h->engine, opts);
+    if (rc == TIERCE_E_ARGUMENT)
+        snprintf(why, TIERCE__HANDOVER_WHY_BYTES, "none of the hosts has an address: %.180s",
+                 opts->hosts);
+    if (rc < 0 || atomic_compare_exchange_strong(&h->inbox, &none, inbox))
+        return rc;
+    tierce__inbox_destroy(inbox);
+    snprintf(why, TIERCE__HANDOVER_WHY_BYTES, "the engine has an inbox already");
+    return TIERCE_E_ARGUMENT;
+}
+
+int tierce__handover_issue(struct tierce__handover *h, char (*tickets)[TIERCE__TICKET_BYTES],
+                           size_t count, uint32_t ms, const char *holder)
+{
+    struct tierce__inbox *inbox = inbox_of(h);
+    if (h->lent != NULL)
+        return tierce__lent_issue(h->lent, tickets, count, ms, holder);
+    return inbox != NULL ? tierce__inbox_issue(inbox, tickets, count, ms, holder) : TIERCE_E_CLOSED;
 }
 
 struct tierce__inbox *tierce__handover_inbox(struct tierce__handover *h)
@@ -318,6 +327,6 @@ void tierce__handover_stop(struct tierce__handover *h)
         tierce__peer_keeper_destroy(h->chunks);
         tierce__offers_fini(&h->offers);
     }
-    tierce__free(h->lent);
+    tierce__lent_stop(h->lent);
     tierce__free(h);
 }

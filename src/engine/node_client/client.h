@@ -165,6 +165,7 @@ struct tierce__client_about {
     const struct tierce_view *view;
     const struct tierce_view *other; /* its number becomes that of the request; or NULL */
     const struct tierce_chain *chain;
+    uint64_t *node; /* the number of its session: no other node is asked; 0: is set; or NULL */
 };
 
 /* Has the node carry out a call for prefill and decode. Returns the status of the call, with `why`
@@ -176,7 +177,18 @@ TIERCE_MUSTUSE int tierce__client_hand_over(struct tierce_engine *engine,
                                             struct tierce__native_handed *out,
                                             char why[TIERCE__CLIENT_WHY_BYTES]);
 
+/* The progress of a push. Returns 0; TIERCE_E_DOWN (there is no node, or another one),
+ * TIERCE_E_DEADLINE, -ENOMEM, TIERCE_E_MISS (it does not know the push). Blocks for some seconds.
+ */
+TIERCE_MUSTUSE int tierce__client_push_poll(struct tierce_engine *engine, uint64_t node,
+                                            uint64_t push, struct tierce__native_pushed *out,
+                                            char why[TIERCE__CLIENT_WHY_BYTES]);
+
 /* ---- client_transfer.c ---- */
+
+/* What the node knows the space by: the number of its session, and that of the store there. */
+void tierce__client_store_number(const struct tierce__lender_space *space, uint64_t *node,
+                                 uint64_t *number);
 
 /*
  * Stores and loads in the memory of a node's pool. If no node answers, there is nothing to store or

@@ -20,6 +20,19 @@ static int take(struct tierce__native_handed *out, char why[TIERCE__CLIENT_WHY_B
     return status <= 0 ? status : TIERCE_E_FORMAT;
 }
 
+/* Whether the node is the one that is meant; else its reference is released. */
+static bool is_meant(struct tierce__node_session *peer, uint64_t *node)
+{
+    uint64_t number = tierce__node_session_number(peer);
+    if (node == NULL || *node == 0 || *node == number) {
+        if (node != NULL)
+            *node = number;
+        return true;
+    }
+    tierce__node_session_release(peer);
+    return false;
+}
+
 /* The node, which knows the views. */
 static struct tierce__node_session *find_peer(struct tierce_engine *engine,
                                               const struct tierce__client_about *about,
@@ -51,11 +64,11 @@ int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce__
     const struct tierce_chain *chain = about->chain;
     uint64_t deadline_ns = tierce__deadline_in_ms((uint64_t)ask->timeout_ms + GRACE_MS);
     TIERCE_DASSERT(engine->level_count == 0 && (chain == NULL || about->view != NULL));
-    if (ask->kind == TIERCE__NATIVE_HAND_EXPECT) /* its time is that of the offer */
-        deadline_ns = tierce__deadline_in_ms(GRACE_MS);
+    if (ask->kind == TIERCE__NATIVE_HAND_EXPECT || ask->kind == TIERCE__NATIVE_HAND_PUSH)
+        deadline_ns = tierce__deadline_in_ms(GRACE_MS); /* its time is that of the offer or push */
     struct tierce__node_session *peer = find_peer(engine, about, &question.hand_over);
     snprintf(why, TIERCE__CLIENT_WHY_BYTES, "no node answers (node.socket)");
-    if (peer == NULL)
+    if (peer == NULL || !is_meant(peer, about->node))
         return TIERCE_E_DOWN;
     int rc = TIERCE_E_VERSION;
     if (tierce__node_session_version(peer) < TIERCE__NATIVE_VERSION_HAND_OVER)
@@ -70,9 +83,31 @@ int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce__
         rc = take(out, why, &asking.answer.hand_over);
         tierce__node_session_done(&asking);
     } else if (rc > 0) {
-        (void)tierce__client_miss(about->view, rc);
+        if (about->view != NULL)
+            (void)tierce__client_miss(about->view, rc);
         rc = TIERCE_E_MISS;
     }
     tierce__node_session_release(peer);
     return rc;
+}
+
+int tierce__client_push_poll(struct tierce_engine *engine, uint64_t node, uint64_t push,
+                             struct tierce__native_pushed *out, char why[TIERCE__CLIENT_WHY_BYTES])
+{
+    const union tierce__native_request question = {.push_poll = {push}};
+    struct tierce__asking asking;
+    struct tierce__node_session *peer =
+        tierce__client_peer(engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms));
+    if (peer == NULL || !is_meant(peer, &node))
+        return TIERCE_E_DOWN;
+    int rc = tierce__node_session_ask(&asking, peer, TIERCE__NATIVE_PUSH_POLL, &question,
+                                      tierce__deadline_in_ms(GRACE_MS));
+    if (rc == 0) {
+        *out = asking.answer.push_poll;
+        snprintf(why, TIERCE__CLIENT_WHY_BYTES, "%s", out->why);
+        out->why = why;
+        tierce__node_session_done(&asking);
+    }
+    tierce__node_session_release(peer);
+    return rc > 0 ? TIERCE_E_MISS : rc;
 }

@@ -143,6 +143,13 @@ int tierce__client_store_begin(struct tierce__lender_space *space, struct tierce
     return tierce__client_miss(view, rc);
 }
 
+void tierce__client_store_number(const struct tierce__lender_space *space, uint64_t *node,
+                                 uint64_t *number)
+{
+    *node = tierce__node_session_number(space->remote->peer);
+    *number = space->remote->number;
+}
+
 void tierce__client_store_give_up(struct tierce__lender_space *space)
 {
     TIERCE_DASSERT(space->remote != NULL && space->rooms == space->remote->rooms);

@@ -7,6 +7,8 @@
 
 #include <tierce/engine.h>
 
+struct tierce__key;
+
 /* The parts of an engine that are needed to lend its memory to other processes. Thread: any. */
 
 /* The memory that other processes can map. */
@@ -26,6 +28,9 @@ const char *tierce__engine_disk_error(const struct tierce_engine *engine);
 
 /* Whether two views of an engine are of one namespace and shard. */
 bool tierce__view_is_same(const struct tierce_view *a, const struct tierce_view *b);
+
+/* Whether a chunk of this key is of the view's namespace and shard. */
+bool tierce__view_has(const struct tierce_view *view, const struct tierce__key *key);
 
 /* Whether a session of the view has pins now. */
 bool tierce__view_has_pins(const struct tierce_view *view, uint64_t session);

@@ -7,6 +7,7 @@
  * published after it.
  */
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,7 +16,9 @@
 #include "engine/view.h"
 #include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
+#include "engine/node_client/shared.h"
 #include "engine/store/reserve.h"
+#include "engine/store/store_watch.h"
 #include "engine/store/tails.h"
 #include "engine/why/requests.h"
 #include "engine/why/why.h"
@@ -58,7 +61,8 @@ struct tierce__reservation {
     struct tierce__keys keys;        /* of the whole prefix, touched at the end */
     struct tierce__line line;        /* for the access log */
 
-    struct tierce__writes *writes; /* to slower tiers */
+    struct tierce__writes *writes;               /* to slower tiers */
+    _Atomic(struct tierce__store_watch *) watch; /* NULL: none; release, acquire */
 
     /* From end on. */
     struct tierce__parked parked;
@@ -598,18 +602,39 @@ static bool seal(struct tierce__reservation *r)
     return true;
 }
 
-int64_t tierce__reserve_end(struct tierce__reservation *r, bool complete)
+int tierce__reserve_watch(struct tierce__reservation *r, const struct tierce_view *view,
+                          struct tierce__store_watch *watch, struct tierce__watched *out)
 {
-    struct tierce_engine *engine = r->engine;
-    TIERCE_DASSERT(r->published == 0 && r->blocks == 0);
-    if (!complete || r->given_up || !seal(r)) {
-        drop(r);
-        return 0;
-    }
+    struct tierce__store_watch *none = NULL;
+    TIERCE_DASSERT(r->count > 0);
+    if (!tierce__view_has(view, &r->chunks[0].record.key) ||
+        !atomic_compare_exchange_strong(&r->watch, &none, watch))
+        return TIERCE_E_ARGUMENT;
+    *out = (struct tierce__watched){view, r->rooms, r->count};
+    return 0;
+}
+
+static int64_t publish_all(struct tierce__reservation *r)
+{
     struct tierce__list ready;
     tierce__list_init(&ready);
-    r->parked.deadline_ns = tierce__deadline_in_ms(engine->settings.pin_ms);
+    r->parked.deadline_ns = tierce__deadline_in_ms(r->engine->settings.pin_ms);
     int64_t blocks = go_on(r, &ready);
     run_ready(&ready);
+    return blocks;
+}
+
+int64_t tierce__reserve_end(struct tierce__reservation *r, bool complete)
+{
+    struct tierce__store_watch *watch = atomic_load_explicit(&r->watch, memory_order_acquire);
+    int64_t blocks = 0;
+    TIERCE_DASSERT(r->published == 0 && r->blocks == 0);
+    complete = complete && !r->given_up && seal(r);
+    if (complete)
+        blocks = publish_all(r);
+    else
+        drop(r);
+    if (watch != NULL)
+        watch->ended(watch, complete);
     return blocks;
 }

@@ -42,6 +42,8 @@ struct tierce__room {
 };
 
 struct tierce__reservation;
+struct tierce__store_watch; /* store_watch.h */
+struct tierce__watched;
 
 /* *out is NULL if there is nothing to store. Errors: TIERCE_E_ARGUMENT, -ENOMEM. Waits
  * timeout.store at most, or as its room_wait says. The view may be closed before the end. */
@@ -51,6 +53,13 @@ TIERCE_MUSTUSE int tierce__reserve_begin(struct tierce__reservation **out, struc
 /* [borrow until end] *count of them, in the order of the chain, at least 1. */
 const struct tierce__room *tierce__reserve_rooms(const struct tierce__reservation *reservation,
                                                  size_t *count);
+
+/* The watch's `ended` is called when the reservation ends; `filled` is not called. [borrow until
+ * then] watch. Errors: TIERCE_E_ARGUMENT (the reservation is of another view, or is watched). */
+TIERCE_MUSTUSE int tierce__reserve_watch(struct tierce__reservation *reservation,
+                                         const struct tierce_view *view,
+                                         struct tierce__store_watch *watch,
+                                         struct tierce__watched *out);
 
 /* The reservation will not be published; from now on other requests may store its chunks. Its rooms
  * stay until end, because a writer may still use them. */

@@ -16,6 +16,7 @@
 #include "engine/view.h"
 #include "engine/device/devices.h"
 #include "engine/lender.h"
+#include "engine/node_client/client.h"
 #include "engine/store/gather.h"
 #include "engine/store/store_watch.h"
 
@@ -187,6 +188,15 @@ void tierce__store_watch(struct tierce_store *store, struct tierce__store_watch 
     TIERCE_ASSERT(store->watch == NULL && store->gather.next_layer == 0);
     store->watch = watch;
     *out = (struct tierce__watched){store->gather.view, store->space.rooms, store->space.count};
+}
+
+const struct tierce_view *tierce__store_at_node(const struct tierce_store *store, uint64_t *node,
+                                                uint64_t *number)
+{
+    TIERCE_CHECK_MAGIC(store, TIERCE__STORE_MAGIC);
+    TIERCE_ASSERT(store->engine->level_count == 0);
+    tierce__client_store_number(&store->space, node, number);
+    return store->gather.view;
 }
 
 int64_t tierce_store_end(struct tierce_store *store)

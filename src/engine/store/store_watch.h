@@ -10,6 +10,8 @@
  *
  *     tierce__store_watch(store, &watch, &what);      // before its first layer
  *
+ * In a node, a watch sees a reservation, which clients fill (tierce__reserve_watch): the end alone.
+ *
  * Both functions are called by the thread that works on the store, under no lock. `ended` is the
  * last call, also for a store that is aborted or given up. Of memory of a device, layers are not
  * told, because their copies end later; `ended` comes when all have.
@@ -31,5 +33,10 @@ struct tierce__watched {
 /* [borrow until ended] watch. Once for each store. */
 void tierce__store_watch(struct tierce_store *store, struct tierce__store_watch *watch,
                          struct tierce__watched *out);
+
+/* Of a store of a node's client: its view, the number of the node's session
+ * (tierce__node_session_number), and that of the store there. */
+const struct tierce_view *tierce__store_at_node(const struct tierce_store *store, uint64_t *node,
+                                                uint64_t *number);
 
 #endif

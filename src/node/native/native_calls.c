@@ -561,6 +561,7 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct tierce__native_call *call
     [TIERCE__NATIVE_NOTE_REQUEST] = answer_note_request,
     [TIERCE__NATIVE_HAND_OVER] = tierce__native_answer_hand_over,
     [TIERCE__NATIVE_NOTE_TOKENS] = answer_note_tokens,
+    [TIERCE__NATIVE_PUSH_POLL] = tierce__native_answer_push_poll,
 };
 
 static void note_begun(const struct tierce__native_call *call, enum tierce__native_op op)

@@ -13,7 +13,7 @@ struct tierce__native_call {
     struct tierce__native *native;
     union tierce__native_request ask;
     union tierce__native_answer say;
-    char why[256]; /* of HAND_OVER's answer */
+    char why[256]; /* of the answers to HAND_OVER and PUSH_POLL */
 };
 
 /* Returns room for `count` rows of the answer; NULL: no memory. It is valid until the next call for
@@ -51,5 +51,11 @@ int tierce__native_answer_load_end(struct tierce__native_call *call);
 /* ---- native_handover.c ---- */
 
 int tierce__native_answer_hand_over(struct tierce__native_call *call);
+
+/* ---- native_push.c ---- */
+
+/* The kinds of HAND_OVER about pushes. */
+int tierce__native_push_call(struct tierce__native_call *call, char *why);
+int tierce__native_answer_push_poll(struct tierce__native_call *call);
 
 #endif

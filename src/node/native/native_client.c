@@ -22,8 +22,9 @@ uint64_t tierce__native_add(struct tierce__native_client *client, enum tierce__n
 {
     uint64_t number = 0;
     tierce__lock_take(&client->lock);
-    TIERCE_ASSERT(client->counts[list] <= client->native->node->config->native_open_max);
-    bool fits = client->counts[list] < client->native->node->config->native_open_max;
+    uint32_t max = list == TIERCE__NATIVE_PUSHES ? TIERCE__NATIVE_PUSHES_MAX
+                                                 : client->native->node->config->native_open_max;
+    bool fits = client->counts[list] < max;
     if (fits) {
         number = open->number = ++client->last_number;
         client->counts[list]++;
@@ -574,6 +575,7 @@ static void expire_client(struct tierce__native_client *client, uint64_t now_ns)
         tierce__native_end_load(client, load, NULL);
     }
     expire_stores(client, now_ns);
+    tierce__native_expire_pushes(client, now_ns);
     drop_pins(client, NULL, now_ns);
 }
 
@@ -658,6 +660,8 @@ static void end_client(struct tierce__native_client *client)
         tierce__log(TIERCE_LOG_WARN, "native_client_gone", "pid=%llu loads=%u stores=%u",
                     (unsigned long long)client->pid, loads, stores);
     }
+    while ((open = take_any(client, TIERCE__NATIVE_PUSHES)) != NULL)
+        tierce__native_end_push(client, open);
     while ((open = take_any(client, TIERCE__NATIVE_STORES)) != NULL)
         (void)tierce__native_end_store(
             client, TIERCE__CONTAINER_OF(open, struct tierce__native_held_store, open), false);
@@ -728,4 +732,5 @@ void tierce__native_expire(struct tierce__native *native)
         expire_client(client, tierce__now_ns());
         leave_client(client);
     }
+    tierce__native_reap_pushes(native, false);
 }

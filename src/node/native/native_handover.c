@@ -5,10 +5,12 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/handover/handover.h"
+#include "engine/handover/handover_inbox.h"
 #include "node/native/native_calls.h"
 
-#define WAIT_MS_MAX 60000u
+#define WAIT_MS_MAX    60000u
+#define AWAIT_MS_PIECE 1000u
+#define SHARE_MAX      1000u /* thousandths */
 
 _Static_assert(sizeof(((struct tierce__native_call *)0)->why) == TIERCE__HANDOVER_WHY_BYTES,
                "why is passed on");
@@ -173,7 +175,8 @@ static int note(struct tierce__native_call *call)
 {
     const struct tierce__native_hand *ask = &call->ask.hand_over;
     const struct tierce__handover_from from = from_of(ask);
-    struct tierce__handover_pulled pulled = {.blocks = ask->number, .bytes = ask->bytes};
+    struct tierce__handover_pulled pulled = {
+        .blocks = ask->number, .bytes = ask->bytes, .pushed_bytes = ask->to_block};
     struct tierce__native_held_view *view = tierce__native_view_get(call->client, ask->view);
     if (view == NULL)
         return TIERCE__NATIVE_UNKNOWN;
@@ -181,6 +184,96 @@ static int note(struct tierce__native_call *call)
     tierce__handover_note(view->shared->view, &from, &pulled);
     tierce__native_view_put(call->client, view);
     return 0;
+}
+
+/* ---- the client's inbox ---------------------------------------------------------------------- */
+
+/* Chunks of other clients' views are not for this inbox. */
+static bool is_own(void *arg, const struct tierce__key *key)
+{
+    struct tierce__native_client *client = arg;
+    bool found = false;
+    tierce__lock_take(&client->lock);
+    TIERCE__LIST_FOR_EACH (it, &client->lists[TIERCE__NATIVE_VIEWS]) {
+        struct tierce__native_open *open =
+            TIERCE__CONTAINER_OF(it, struct tierce__native_open, node);
+        const struct tierce_view *view =
+            TIERCE__CONTAINER_OF(open, struct tierce__native_held_view, open)->shared->view;
+        found = found || tierce__view_has(view, key);
+    }
+    tierce__lock_drop(&client->lock);
+    return found;
+}
+
+static int accept_pushes(struct tierce__native_call *call, struct tierce__handover *handover,
+                         char *why)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    const struct tierce__inbox_opts opts = {
+        .size = sizeof(opts),
+        .hosts = ask->host,
+        .bytes_max = ask->bytes,
+        .share = ask->number < SHARE_MAX ? (uint32_t)ask->number : SHARE_MAX,
+        .hold_ms = ask->wait_ms < TIERCE_PIN_MS_MAX ? ask->wait_ms : TIERCE_PIN_MS_MAX,
+        .is_own = is_own,
+        .is_own_arg = call->client};
+    return tierce__handover_accept(handover, &opts, why);
+}
+
+static int issue(struct tierce__native_call *call, struct tierce__handover *handover, char *why)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    char tickets[TIERCE__NATIVE_TICKETS_MAX][TIERCE__TICKET_BYTES];
+    size_t count =
+        ask->number < TIERCE__NATIVE_TICKETS_MAX ? ask->number : TIERCE__NATIVE_TICKETS_MAX;
+    int made = tierce__handover_issue(
+        handover, tickets, count,
+        ask->wait_ms < TIERCE_PIN_MS_MAX ? ask->wait_ms : TIERCE_PIN_MS_MAX, ask->token);
+    for (int i = 0; i < made; i++, why += TIERCE__TICKET_BYTES) {
+        memcpy(why, tickets[i], TIERCE__TICKET_BYTES - 1);
+        why[TIERCE__TICKET_BYTES - 1] = i + 1 < made ? ' ' : '\0';
+    }
+    explicit_bzero(tickets, sizeof(tickets));
+    call->say.hand_over.number = made > 0 ? (uint64_t)made : 0;
+    return made < 0 ? made : 0;
+}
+
+/* In pieces, so that a node that ends need not wait for a long one. */
+static int await(struct tierce__native_call *call, struct tierce__inbox *inbox)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    uint64_t start_ns = tierce__deadline_in_ms(ask->wait_ms);
+    uint64_t deadline_ns = tierce__deadline_in_ms(bounded(ask->timeout_ms));
+    for (;;) {
+        uint64_t now_ns = tierce__now_ns(), piece_ns = now_ns + AWAIT_MS_PIECE * TIERCE__MS_NS;
+        piece_ns = piece_ns < deadline_ns ? piece_ns : deadline_ns;
+        uint64_t left_ms = start_ns > now_ns ? (start_ns - now_ns) / TIERCE__MS_NS + 1 : 0;
+        int rc = tierce__inbox_await(inbox, ask->token, (uint32_t)left_ms, piece_ns);
+        /* Before the end of the piece, it is over, or has not begun in time. */
+        if (rc != TIERCE_E_DEADLINE || tierce__now_ns() < piece_ns || piece_ns == deadline_ns ||
+            atomic_load_explicit(&call->native->is_ending, memory_order_relaxed))
+            return rc;
+    }
+}
+
+static int use_inbox(struct tierce__native_call *call, char *why)
+{
+    const struct tierce__native_hand *ask = &call->ask.hand_over;
+    struct tierce__handover *handover = server_of(call);
+    struct tierce__inbox *inbox = handover != NULL ? tierce__handover_inbox(handover) : NULL;
+    if (handover == NULL || (inbox == NULL && ask->kind != TIERCE__NATIVE_HAND_ACCEPT))
+        return TIERCE_E_CLOSED;
+    switch (ask->kind) {
+    case TIERCE__NATIVE_HAND_ACCEPT:
+        return accept_pushes(call, handover, why);
+    case TIERCE__NATIVE_HAND_TICKETS:
+        return issue(call, handover, why);
+    case TIERCE__NATIVE_HAND_AWAIT:
+        return await(call, inbox);
+    default:
+        call->say.hand_over.bytes = tierce__inbox_end(inbox, ask->token);
+        return 0;
+    }
 }
 
 static int hand_over(struct tierce__native_call *call, char *why)
@@ -200,6 +293,17 @@ static int hand_over(struct tierce__native_call *call, char *why)
         return use_offer(call, why);
     case TIERCE__NATIVE_HAND_NOTE:
         return note(call);
+    case TIERCE__NATIVE_HAND_ACCEPT:
+    case TIERCE__NATIVE_HAND_TICKETS:
+    case TIERCE__NATIVE_HAND_AWAIT:
+    case TIERCE__NATIVE_HAND_TICKET_END:
+        return use_inbox(call, why);
+    case TIERCE__NATIVE_HAND_PUSH:
+    case TIERCE__NATIVE_HAND_PUSH_HELD:
+    case TIERCE__NATIVE_HAND_PUSH_STORE:
+    case TIERCE__NATIVE_HAND_PUSH_END:
+    case TIERCE__NATIVE_HAND_PUSH_CLOSE:
+        return tierce__native_push_call(call, why);
     default:
         return TIERCE_E_ARGUMENT;
     }

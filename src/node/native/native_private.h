@@ -19,6 +19,7 @@
  * and native_calls.c and native_load.c (requests). */
 
 #define TIERCE__NATIVE_PIN_BINS     64u
+#define TIERCE__NATIVE_PUSHES_MAX   64u  /* of a client: each has a thread */
 #define TIERCE__NATIVE_ENGINE_BYTES 128u /* of a name, with its NUL */
 
 struct tierce__native {
@@ -36,6 +37,7 @@ struct tierce__native {
     struct tierce__lock lock; /* NATIVE: protects the following fields */
     struct tierce__cond changed;
     struct tierce__list clients, connections, views;
+    struct tierce__list pushes; /* that were given up and are not over */
     uint32_t connection_count;
 };
 
@@ -110,6 +112,7 @@ enum tierce__native_list {
     TIERCE__NATIVE_LOADS,
     TIERCE__NATIVE_STORES,
     TIERCE__NATIVE_PREFETCHES,
+    TIERCE__NATIVE_PUSHES,
     TIERCE__NATIVE_LISTS
 };
 
@@ -154,6 +157,17 @@ struct tierce__native_connection {
 
 /* Ends the client's offers. */
 void tierce__native_end_handover(struct tierce__native_client *client);
+
+/* ---- native_push.c ---- */
+
+/* Gives up a push that was taken out of the client's list; no request uses it. */
+void tierce__native_end_push(struct tierce__native_client *client,
+                             struct tierce__native_open *open);
+/* Gives up those of a client that has forgotten them. */
+void tierce__native_expire_pushes(struct tierce__native_client *client, uint64_t now_ns);
+/* Frees pushes that were given up and are over; or all, when no client is left: blocks until they
+ * are, for seconds. */
+void tierce__native_reap_pushes(struct tierce__native *native, bool all);
 
 /* ---- native_shared.c ---- */
 

@@ -380,6 +380,7 @@ int tierce__native_start(struct tierce__native **out, struct tierce__node *node,
     tierce__list_init(&native->clients);
     tierce__list_init(&native->connections);
     tierce__list_init(&native->views);
+    tierce__list_init(&native->pushes);
     tierce__engine_memory(node->engine, &native->memory);
     int rc = native->wake_fd < 0 ? -errno : 0;
     if (rc == 0 && getrandom(&native->boot, sizeof(native->boot), 0) < 0)
@@ -429,6 +430,7 @@ void tierce__native_stop(struct tierce__native *native, uint64_t until_ns)
     (void)eventfd_write(native->wake_fd, 1);
     pthread_join(native->thread, NULL);
     shut_connections(native);
+    tierce__native_reap_pushes(native, true);
     TIERCE_ASSERT(atomic_load_explicit(&native->transfers, memory_order_relaxed) == 0);
     free_native(native);
 }

@@ -129,6 +129,11 @@ static const struct native_field handed[] = {F(handed, number, U64), F(handed, b
                                              F(handed, status, U32), F(handed, uses_tls, U32),
                                              F(handed, why, TEXT),   {0}};
 
+static const struct native_field pushed[] = {
+    F(pushed, chunks, U64),   F(pushed, bytes, U64),   F(pushed, present, U64),
+    F(pushed, left_out, U64), F(pushed, over_ns, U64), F(pushed, is_over, U32),
+    F(pushed, status, U32),   F(pushed, why, TEXT),    {0}};
+
 static const struct native_field tokens[] = {F(tokens, view, U64),
                                              F(tokens, from_block, U64),
                                              F(tokens, chain, CHAIN),
@@ -193,6 +198,7 @@ static const struct {
     [TIERCE__NATIVE_NOTE_REQUEST] = {note, nothing},
     [TIERCE__NATIVE_HAND_OVER] = {hand, handed},
     [TIERCE__NATIVE_NOTE_TOKENS] = {tokens, nothing},
+    [TIERCE__NATIVE_PUSH_POLL] = {number, pushed},
 };
 
 /* ---- packing --------------------------------------------------------------------------------- */

@@ -66,6 +66,7 @@ enum tierce__native_op {
     TIERCE__NATIVE_NOTE_REQUEST = 22, /* from version 3 on */
     TIERCE__NATIVE_HAND_OVER = 23,    /* from version 3 on */
     TIERCE__NATIVE_NOTE_TOKENS = 24,  /* of a node that asks for it: TIERCE__NATIVE_ASKS_TOKENS */
+    TIERCE__NATIVE_PUSH_POLL = 25,    /* of a node that has answered TIERCE__NATIVE_HAND_PUSH */
     TIERCE__NATIVE_OPS
 };
 
@@ -246,16 +247,32 @@ enum tierce__native_hand_kind {
     TIERCE__NATIVE_HAND_READ,       /* as MEET, view, chain, from_block, to_block, session ->
                                        number: blocks; bytes */
     TIERCE__NATIVE_HAND_END,        /* host, port, token: the offer is not read any longer */
-    TIERCE__NATIVE_HAND_NOTE,       /* view, session, host, port, number: blocks, bytes, why */
+    TIERCE__NATIVE_HAND_NOTE,       /* view, session, host, port, number: blocks, bytes, why;
+                                       to_block: bytes that were pushed */
     TIERCE__NATIVE_HAND_READ_OTHER, /* READ of a prefiller with a different tensor-parallel size
                                        (TP); number: its view, why: core/chunk/heads.h */
+    /* The client's inbox. */
+    TIERCE__NATIVE_HAND_ACCEPT,     /* host: names of hosts, bytes, number: see struct
+                                       tierce__inbox_opts, wait_ms: how long chunks are held */
+    TIERCE__NATIVE_HAND_TICKETS,    /* number: how many, wait_ms: their time, token: the holder ->
+                                       number: how many; why: they, separated by blanks */
+    TIERCE__NATIVE_HAND_AWAIT,      /* token: a ticket, wait_ms: until it begins, timeout_ms */
+    TIERCE__NATIVE_HAND_TICKET_END, /* token: a ticket -> bytes: that came */
+    /* A push to the inbox of another engine. */
+    TIERCE__NATIVE_HAND_PUSH,       /* host, port, uses_tls, token: a ticket, times -> number */
+    TIERCE__NATIVE_HAND_PUSH_HELD,  /* number, view, chain, to_block -> number: chunks */
+    TIERCE__NATIVE_HAND_PUSH_STORE, /* number, view; session: the number of a store */
+    TIERCE__NATIVE_HAND_PUSH_END,   /* number: no more chunks are added */
+    TIERCE__NATIVE_HAND_PUSH_CLOSE, /* number */
 };
+
+#define TIERCE__NATIVE_TICKETS_MAX 7u /* of one answer */
 
 struct tierce__native_hand {
     uint32_t kind, port, uses_tls, wait_ms, timeout_ms;
     uint64_t view, session, from_block, to_block, number, bytes;
     const char *host, *token, *why;    /* "": none */
-    struct tierce__native_chain chain; /* for PIN, READ and READ_OTHER */
+    struct tierce__native_chain chain; /* for PIN, READ, READ_OTHER and PUSH_HELD */
 };
 
 /* Tokens for KV events: those of a chain's blocks from `from_block` on, which begins a chunk. */
@@ -288,6 +305,7 @@ union tierce__native_request {
     struct tierce__native_note note_request;
     struct tierce__native_hand hand_over;
     struct tierce__native_tokens note_tokens;
+    struct tierce__native_number push_poll;
 };
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -399,6 +417,14 @@ struct tierce__native_handed {
     const char *why;
 };
 
+/* struct tierce__pushed. */
+struct tierce__native_pushed {
+    uint64_t chunks, bytes, present, left_out, over_ns;
+    uint32_t is_over; /* 0 or 1 */
+    uint32_t status;
+    const char *why;
+};
+
 union tierce__native_answer {
     struct tierce__native_welcome hello;
     struct tierce__native_given view;   /* and GROUP_VIEW, PREFETCH_BEGIN */
@@ -410,6 +436,7 @@ union tierce__native_answer {
     struct tierce__native_count store_end; /* and CLEAR */
     struct tierce__native_come prefetch_poll;
     struct tierce__native_handed hand_over;
+    struct tierce__native_pushed push_poll;
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */

@@ -172,9 +172,10 @@ static void accept_push(const char *host, const char *hosts)
     char why[TIERCE__HANDOVER_WHY_BYTES] = "", ticket[1][TIERCE__TICKET_BYTES];
     if (handover == NULL) {
         must(tierce__handover_start(&handover, engine, host, 0, why), why);
-        must(tierce__handover_accept(handover, hosts, 0, 0), "accept");
+        const struct tierce__inbox_opts opts = {.size = sizeof(opts), .hosts = hosts};
+        must(tierce__handover_accept(handover, &opts, why), why);
     }
-    int made = tierce__inbox_issue(tierce__handover_inbox(handover), ticket, 1, FLUSH_MS, "");
+    int made = tierce__handover_issue(handover, ticket, 1, FLUSH_MS, "");
     must(made == 1 ? 0 : TIERCE_E_LIMIT, "ticket");
     printf("accepts %u %s\n", tierce__handover_port(handover), ticket[0]);
 }

@@ -12,6 +12,9 @@
 #include "engine/handover/handover_ranges.h"
 #include "engine_fixture.h"
 #include "log_record.h"
+#ifdef TIERCE_TEST_NODE
+#include "node/native/native_private.h"
+#endif
 #include "silent_log.h"
 #include "store/remote/transfer/transfer_link.h"
 #include "test_random.h"
@@ -32,10 +35,31 @@ static uint32_t hold_ms = LONG_MS;
 static struct tierce__pushed pushed;
 static struct tierce__handover_pulled pulled;
 
+#ifdef TIERCE_TEST_NODE
+static struct tierce_engine *engine_of(const struct fixture *of)
+{
+    return of->client;
+}
+
+/* That of the node's only client. */
+static struct tierce__inbox *inbox(void)
+{
+    struct tierce__list *first = decoder.node.node->native->clients.next;
+    const struct tierce__native_client *client =
+        TIERCE__CONTAINER_OF(first, struct tierce__native_client, node);
+    return tierce__handover_inbox(atomic_load(&client->handover));
+}
+#else
+static struct tierce_engine *engine_of(const struct fixture *of)
+{
+    return of->engine;
+}
+
 static struct tierce__inbox *inbox(void)
 {
     return tierce__handover_inbox(taking);
 }
+#endif
 
 static struct tierce__inbox_stats stats(void)
 {
@@ -46,7 +70,7 @@ static struct tierce__inbox_stats stats(void)
 
 static void issue(void)
 {
-    ck_assert_int_eq(tierce__inbox_issue(inbox(), &ticket, 1, LONG_MS, ""), 1);
+    ck_assert_int_eq(tierce__handover_issue(taking, &ticket, 1, LONG_MS, ""), 1);
 }
 
 static void open_with(const char *hosts, uint64_t bytes_max, const char *memory)
@@ -60,9 +84,12 @@ static void open_with(const char *hosts, uint64_t bytes_max, const char *memory)
     same = fx_chain(&decoder, 1, BLOCKS, 0);
     fx_fill(&prefiller, chain, 0, BLOCKS, fx_ids);
     fx_wipe(&decoder);
-    ck_assert_int_eq(tierce__handover_start(&serving, prefiller.engine, "127.0.0.1", 0, why), 0);
-    ck_assert_int_eq(tierce__handover_start(&taking, decoder.engine, "127.0.0.1", 0, why), 0);
-    ck_assert_int_eq(tierce__handover_accept(taking, hosts, bytes_max, hold_ms), 0);
+    ck_assert_int_eq(tierce__handover_start(&serving, engine_of(&prefiller), "127.0.0.1", 0, why),
+                     0);
+    ck_assert_int_eq(tierce__handover_start(&taking, engine_of(&decoder), "127.0.0.1", 0, why), 0);
+    const struct tierce__inbox_opts opts = {
+        .size = sizeof(opts), .hosts = hosts, .bytes_max = bytes_max, .hold_ms = hold_ms};
+    ck_assert_int_eq(tierce__handover_accept(taking, &opts, why), 0);
     issue();
 }
 
@@ -382,6 +409,23 @@ START_TEST(a_prefiller_that_is_gone_leaves_nothing)
     ck_assert_int_ne(tierce__inbox_await(inbox(), ticket, LONG_MS, tierce__deadline_in_ms(LONG_MS)),
                      TIERCE_E_DEADLINE);
     ck_assert_uint_eq(load(), 0);
+}
+END_TEST
+
+/* More than fit in an answer of a node; each is another one. */
+START_TEST(many_tickets)
+{
+    char many[20][TIERCE__TICKET_BYTES];
+    ck_assert_int_eq(tierce__handover_issue(taking, many, 20, LONG_MS, "proxy"), 20);
+    ck_assert_uint_eq(stats().tickets_now, 21);
+    for (size_t i = 0; i < 20; i++) {
+        ck_assert(tierce__inbox_admits(inbox(), many[i], TIERCE__TICKET_BYTES - 1));
+        (void)tierce__inbox_end(inbox(), many[i]);
+    }
+    ck_assert_uint_eq(stats().tickets_now, 1);
+    ck_assert_int_eq(
+        tierce__handover_issue(taking, many, 1, LONG_MS, "a name that is longer than the bound is"),
+        TIERCE_E_ARGUMENT);
 }
 END_TEST
 
@@ -795,13 +839,23 @@ START_TEST(memory_that_fails_leaves_the_rest_right)
 END_TEST
 
 CHECK_MAIN("handover_push", .seconds = 60, .setup = open_default, .teardown = close_all,
-           .tests = {
-               the_connection_of_a_push_is_watched, chunks_are_complete_one_after_the_other,
-               each_layer_travels_before_the_next_one, a_prompt_in_steps_and_chunks_that_exist,
-               a_store_that_is_given_up_is_never_visible, a_full_decoder_is_asked_again,
-               chunks_without_room_are_left_out_and_read, a_decoder_that_is_gone_ends_the_push,
-               a_push_that_is_over_keeps_nothing, a_prefiller_that_is_gone_leaves_nothing,
-               ranges_in_every_order_on_two_connections, ranges_that_contradict_end_the_connection,
-               only_a_ticket_admits_a_write, a_ticket_that_stalls_gives_its_room_back,
-               only_named_hosts_write, clients_that_only_ask_keep_nobody_out, metrics_of_the_inbox,
-               wrong_bytes_are_dropped, memory_that_fails_leaves_the_rest_right})
+           .tests = {the_connection_of_a_push_is_watched,
+                     chunks_are_complete_one_after_the_other,
+                     each_layer_travels_before_the_next_one,
+                     a_prompt_in_steps_and_chunks_that_exist,
+                     a_store_that_is_given_up_is_never_visible,
+                     a_full_decoder_is_asked_again,
+                     chunks_without_room_are_left_out_and_read,
+                     FX_EMBEDDED(a_decoder_that_is_gone_ends_the_push),
+                     FX_EMBEDDED(a_push_that_is_over_keeps_nothing),
+                     a_prefiller_that_is_gone_leaves_nothing,
+                     many_tickets,
+                     FX_EMBEDDED(ranges_in_every_order_on_two_connections),
+                     FX_EMBEDDED(ranges_that_contradict_end_the_connection),
+                     only_a_ticket_admits_a_write,
+                     FX_EMBEDDED(a_ticket_that_stalls_gives_its_room_back),
+                     only_named_hosts_write,
+                     FX_EMBEDDED(clients_that_only_ask_keep_nobody_out),
+                     metrics_of_the_inbox,
+                     FX_EMBEDDED(wrong_bytes_are_dropped),
+                     FX_EMBEDDED(memory_that_fails_leaves_the_rest_right)})

@@ -193,7 +193,9 @@ START_TEST(a_prompt_is_pushed_by_tls)
 {
     open_both(TLS, TLS);
     ck_assert_int_eq(tierce__handover_start(&taking, decoder.engine, "127.0.0.1", 0, why), 0);
-    ck_assert_int_eq(tierce__handover_accept(taking, "127.0.0.1", 0, LONG_MS), 0);
+    const struct tierce__inbox_opts opts = {
+        .size = sizeof(opts), .hosts = "127.0.0.1", .hold_ms = LONG_MS};
+    ck_assert_int_eq(tierce__handover_accept(taking, &opts, why), 0);
     struct tierce__pushed out = push(false);
     ck_assert_int_eq(out.status, TIERCE_E_REFUSED);
     ck_assert_msg(strstr(out.why, "does not use TLS") != NULL, "%s", out.why);
