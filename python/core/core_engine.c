@@ -376,10 +376,9 @@ static PyMethodDef engine_methods[] = {
     {"stats", engine_stats, METH_NOARGS, "stats() -> dict[str, int]"},
     {"param", engine_param, METH_O, "param(name: str) -> str\n\nThe effective configuration."},
     {"handover_accept", tierce__core_handover_accept, METH_VARARGS,
-     "handover_accept(hosts: str, bytes_max: int, hold_ms: int) -> None\n\n"
-     "From now on, engines on these hosts may write chunks to this one, with a ticket; 0: a "
-     "quarter "
-     "of memory, and a minute."},
+     "handover_accept(hosts: str, share: int, hold_ms: int) -> None\n\n"
+     "From now on, engines on these hosts may write chunks to this one, with a ticket. share: of "
+     "memory, in thousandths, for chunks that are arriving; 0: a quarter, and a minute."},
     {"handover_tickets", tierce__core_handover_tickets, METH_VARARGS,
      "handover_tickets(count: int, ms: int, holder: str = '') -> list[str]\n\n"
      "Tickets for a prompt each, which must be used within ms. Those of a holder that has used one "

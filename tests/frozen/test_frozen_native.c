@@ -141,6 +141,20 @@ static const struct {
      {.hand_over = {TIERCE__NATIVE_HAND_READ_OTHER, 143, 0, 144, 145, 146, 147, 148, 149, 150, 0,
                     "10.0.0.5", "token", "heads=8 pieces=1 from=2x24 to=1x24", CHAIN}},
      {.hand_over = {151, 152, 0, 0, ""}}},
+    {TIERCE__NATIVE_HAND_OVER,
+     "HAND_OVER.ACCEPT",
+     {.hand_over = {TIERCE__NATIVE_HAND_ACCEPT, 0, 0, 153, 154, 0, 0, 0, 0, 155, 156,
+                    "10.0.0.5 10.0.0.6", "", "", CHAIN}},
+     {.hand_over = {0, 0, 0, 0, ""}}},
+    {TIERCE__NATIVE_HAND_OVER,
+     "HAND_OVER.PUSH_STORE",
+     {.hand_over = {TIERCE__NATIVE_HAND_PUSH_STORE, 0, 0, 0, 157, 158, 159, 0, 0, 160, 0, "", "",
+                    "", CHAIN}},
+     {.hand_over = {0, 0, 0, 0, ""}}},
+    {TIERCE__NATIVE_PUSH_POLL,
+     "PUSH_POLL",
+     {.push_poll = {161}},
+     {.push_poll = {162, 163, 164, 165, 166, 1, (uint32_t)-5001, "because"}}},
     {TIERCE__NATIVE_NOTE_TOKENS,
      "NOTE_TOKENS",
      {.note_tokens = {141, 142, CHAIN, {cells, 2}}},
@@ -291,7 +305,7 @@ START_TEST(none_is_left_out)
         found++;
     frozen_close(&frozen);
     ck_assert_uint_eq(found, 2 * COUNT + 3);
-    ck_assert_uint_eq(COUNT, TIERCE__NATIVE_OPS); /* two of HAND_OVER, none of 0 */
+    ck_assert_uint_eq(COUNT, TIERCE__NATIVE_OPS + 2); /* four of HAND_OVER, none of 0 */
 }
 END_TEST
 

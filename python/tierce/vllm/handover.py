@@ -334,10 +334,6 @@ class HandsOver:
         self.others: dict[tuple[int, int], tuple] = {}  # ranks of prefillers -> see other_view; the least recently used first
         self.opening: ThreadPoolExecutor | None = None  # opens offers whose stores end behind their step
 
-    def may_push(self) -> bool:
-        """Whether chunks are pushed and accepted: the engine has one worker, and its own memory."""
-        return self.ranks.count == 1 and not self.engine.param("node.socket")
-
     def serve_offers(self) -> None:
         """The first worker offers the chunks of all."""
         from tierce import _core
@@ -351,8 +347,7 @@ class HandsOver:
         except _core.Error as error:
             raise ConfigError(f"handover.listen {host}:{port}: {error}") from None
         log.info("Tierce hands over chunks of finished prompts at %s", self.serves)
-        if self.may_push():
-            self.open_inbox()
+        self.open_inbox()
 
     def offer(self, session: int, part, from_block: int, to_block: int, what: dict) -> bool:
         """Offers the first `to_block` blocks of a request that ends. The offer is open when this returns, or, if its

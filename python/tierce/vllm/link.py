@@ -76,7 +76,6 @@ class Facts:
     lookup_ms: int = 0  # how long a lookup may take
     longest_chunk: int = 0  # see Rules
     blocks_to_write: bool = False  # the worker half requires the blocks that each step may write
-    pushes: bool = True  # chunks may be pushed from here
     ranks: list[int] = field(default_factory=lambda: [1, 1])  # tensor and pipeline parallelism
     kv_events: bool = False  # it requires the blocks of requests, see kv_events.py
     serves: str = ""  # HOST:PORT of its own offers; empty: it makes none

@@ -98,8 +98,12 @@ class Pushes:
             if why:
                 self.refuse(session, to, why)
                 return
-            push = view.push_begin(to["host"], to["port"], to["ticket"], BUSY_MS, int(self.settings.timeout_s * 1000),
-                                   "tls" in to)
+            try:
+                push = view.push_begin(to["host"], to["port"], to["ticket"], BUSY_MS, int(self.settings.timeout_s * 1000),
+                                       "tls" in to)
+            except Exception as error:  # no node, or one of an older version
+                self.refuse(session, to, str(error))
+                return
             known = push, to
             with self.lock:
                 self.begun[session] = known
@@ -201,16 +205,15 @@ class PushesChunks:
         """Engines on the hosts of handover.allow may push chunks to this one."""
         from tierce import _core
 
-        allow, memory = self.handover.allow, self.engine.stats()["memory_cap_bytes"]
+        allow = self.handover.allow
         if not allow:
             return
         try:
-            self.engine.handover_accept(" ".join(allow), int(memory * self.handover.inbox / 100),
+            self.engine.handover_accept(" ".join(allow), max(1, round(self.handover.inbox * 10)),
                                         int(self.handover.hold_s * 1000))
             self.accepts = True
         except _core.Error as error:
-            why = f"no host of handover.allow has an address: {' '.join(allow)}" if error.name == "TIERCE_E_ARGUMENT" else str(error)
-            log.warning("no chunks are pushed to this engine, because its inbox could not be opened: %s", why)
+            log.warning("no chunks are pushed to this engine, because its inbox (handover.allow) could not be opened: %s", error)
 
     def tickets(self, count: int, holder: str) -> list[str]:
         """For prompts that will be pushed here."""
@@ -220,9 +223,10 @@ class PushesChunks:
         return self.pushes.is_under_way(session)
 
     def push_store(self, view, chain, request, store) -> None:
-        """A store of a request begins, or has nothing to store (None). A failure costs the push only."""
+        """A store of a request begins, or has nothing to store (None). The first worker pushes the chunks of all, out of
+        the node's memory. A failure costs the push only."""
         try:
-            if request.push is not None and self.may_push():
+            if request.push is not None and self.ranks.first:
                 self.pushes.watch(view, chain, request.session, request.push, store, request.save.to_block)
         except Exception as error:
             log.warning("a prompt is not pushed to its decoder: %r", error)

@@ -505,7 +505,7 @@ class SchedulerHalf(BlendsRequests):
 
     def place_of_push(self, tracker: RequestTracker) -> dict | None:
         """Where a store of the request is pushed."""
-        pushed = tracker.push if self.facts.pushes else None
+        pushed = tracker.push
         # The decoder waits for a push that its request names; the worker half refuses other hosts.
         tracker.is_pushed |= pushed is not None and pushed["host"] in self.facts.allows
         return pushed

@@ -288,7 +288,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
                      flag("chunk.tail"), self.loads_are_async(),
                      int(self.engine.param("load.min_tokens")), flag("load.prefetch"),
                      milliseconds(self.engine.param("timeout.lookup")),
-                     blocks_to_write=self.memory.stores_behind, pushes=self.may_push(),
+                     blocks_to_write=self.memory.stores_behind,
                      ranks=[self.ranks.tp_size, self.ranks.pp_size],
                      serves=self.serves, uses_tls=self.serves_tls, accepts=self.accepts,
                      allows=list(self.handover.allow), kv_events=self.tier_events is not None,

@@ -64,6 +64,7 @@ struct read {
     size_t index;             /* among the keys */
     struct tierce__buf *buf;  /* NULL: memory had the chunk, and nothing was requested */
     struct tierce__buf *made; /* for this engine's chunk, with `other`; else NULL */
+    bool is_here;             /* the prefiller's chunk was pushed, and is not requested */
     char text[TIERCE__KEY_TEXT_BYTES];
     struct tierce_plugin_name name;
     struct tierce__await await;
@@ -273,7 +274,8 @@ static int land(struct pull *p, struct read *read)
         log_wrong(p, read, rc);
         return stop_at(p->out, rc, "the prefiller sent a wrong chunk; it was dropped");
     }
-    p->out->bytes += shape_of(p, read->index)->extent.object_bytes;
+    if (!read->is_here)
+        p->out->bytes += shape_of(p, read->index)->extent.object_bytes;
     tierce__view_describe(&record, p->view, &p->keys, &shape, read->index,
                           tierce_chain_hash(p->chain, 0));
     if (read->made != NULL)
@@ -347,13 +349,34 @@ static void submit(struct pull *p, struct read *read)
 /* Until the request is answered, at its deadline at the latest. */
 static int wait_for(struct read *read)
 {
+    if (read->is_here)
+        return 0;
     (void)tierce__await_end(&read->await, TIERCE__DEADLINE_NEVER);
     return read->req.status;
+}
+
+/* A chunk of a prefiller with a different tensor-parallel size that memory holds, because it was
+ * pushed. False: it does not. */
+static bool take_pushed(struct pull *p, struct read *read)
+{
+    struct tierce__key key = p->theirs->key;
+    if (p->theirs == p->view)
+        return false;
+    memcpy(key.hash, p->keys.keys[read->index].hash, TIERCE_HASH_BYTES);
+    read->buf = tierce__storage_lease(p->engine, &key);
+    read->is_here = read->buf != NULL &&
+                    read->buf->bytes == shape_of(p, read->index)->extent.object_bytes &&
+                    reserve_made(p, read);
+    if (!read->is_here)
+        release(read);
+    return read->is_here;
 }
 
 static int begin_read(struct pull *p, struct read *read, const struct tierce__buf *before)
 {
     struct tierce__source *source = p->source;
+    if (take_pushed(p, read))
+        return 0;
     int rc = source->is_met ? 0 : read_offer(source, p->out);
     if (rc < 0)
         return rc;
@@ -387,6 +410,7 @@ static int fill(struct pull *p, struct window *w)
         int rc = 0;
         read->index = w->next;
         read->buf = read->made = NULL;
+        read->is_here = false;
         /* Memory alone is asked: the prefiller has the chunk, and another tier or store would hold
          * up the requests that follow. */
         if (tierce__storage_find(p->engine, &p->keys.keys[w->next], 1, 1, NULL) == 0)

@@ -260,13 +260,6 @@ def half_of(**changes):
     return half
 
 
-def test_only_an_engine_of_one_worker_pushes():
-    assert half_of().may_push()
-    node = SimpleNamespace(param=lambda name: "/run/node.sock")
-    for changes in ({"ranks": Ranks(0, 2)}, {"engine": node}):
-        assert not half_of(**changes).may_push()
-
-
 class Server:
     """Stands for the library's engine, behind a node."""
 
@@ -280,14 +273,14 @@ class Server:
     def handover_uses_tls(self):
         return True
 
-    def param(self, name):
-        return "/run/node.sock"
 
-
-def test_the_first_worker_serves_the_offers_of_all():
+def test_the_first_worker_serves_the_offers_of_all_and_has_their_inbox():
     for rank in range(2):
-        half = half_of(ranks=Ranks(rank, 2), engine=Server(), handover=Handover(listen=("10.0.0.5", 0)))
+        opened = []
+        half = half_of(ranks=Ranks(rank, 2), engine=Server(), handover=Handover(listen=("10.0.0.5", 0)),
+                       open_inbox=lambda: opened.append(True))
         half.serve_offers()
+        assert len(opened) == 1 - rank
         assert (half.serves, half.serves_tls, len(half.engine.started)) == (
             ("", False, 0) if rank else ("10.0.0.5:7000", True, 1))
     half = half_of(handover=Handover(allow=("10.0.0.5",)))
@@ -538,25 +531,46 @@ def test_a_decoder_waits_for_no_push_that_was_refused_or_has_failed():
 
 
 class Accepts(push.PushesChunks):
-    def __init__(self, error):
-        self.handover = Handover(allow=("10.0.0.6",))
-        self.engine = SimpleNamespace(stats=lambda: {"memory_cap_bytes": 1 << 20}, handover_accept=self.accept)
-        self.error = error
+    def __init__(self, error=None, inbox=25.0):
+        self.handover = Handover(allow=("10.0.0.6", "10.0.0.7"), inbox=inbox)
+        self.engine = SimpleNamespace(handover_accept=self.accept)
+        self.error, self.asked = error, []
 
     def accept(self, *what):
-        raise self.error
+        self.asked.append(what)
+        if self.error is not None:
+            raise self.error
 
 
 def test_why_an_inbox_is_not_open(caplog):
-    _core = pytest.importorskip("tierce._core")
-    for name, text in (("TIERCE_E_ARGUMENT", "could not be opened: no host of handover.allow has an address: 10.0.0.6"),
-                       ("ENOMEM", "could not be opened: no memory")):
-        caplog.clear()
-        error = _core.Error("no memory")
-        error.name = name
-        half = Accepts(error)
+    half = Accepts(_core.Error("the node is of an older version"))
+    half.open_inbox()
+    assert "(handover.allow) could not be opened: the node is of an older version" in caplog.text and not half.accepts
+    for inbox, share in ((25.0, 250), (0.01, 1), (100, 1000)):  # thousandths of the memory, which may be a node's
+        half = Accepts(inbox=inbox)
         half.open_inbox()
-        assert text in caplog.text and not half.accepts
+        assert half.accepts and half.asked == [("10.0.0.6 10.0.0.7", share, 60000)]
+
+
+def test_the_first_worker_pushes_the_chunks_of_all():
+    request = SimpleNamespace(push=TO, session=7, save=SimpleNamespace(to_block=16))
+    for ranks, count in ((Ranks(), 1), (Ranks(0, 2), 1), (Ranks(1, 2), 0)):
+        half, watched = push.PushesChunks(), []
+        half.ranks, half.pushes = ranks, SimpleNamespace(watch=lambda *what: watched.append(what))
+        half.push_store("view", "chain", request, "store")
+        assert watched == [("view", "chain", 7, TO, "store", 16)] * count
+
+
+def test_a_push_that_cannot_begin(caplog):
+    """Nothing waits for it, and one line of the log has the reason."""
+    def push_begin(*to):
+        raise _core.Error("the node is of an older version")
+
+    pushes = push.Pushes(Handover(allow=("10.0.0.6",)))
+    for session in (7, 7, 8):
+        pushes.watch(SimpleNamespace(push_begin=push_begin), "chain", session, TO, "store", 16)
+        assert not pushes.is_under_way(session)
+    assert caplog.text.count("the node is of an older version") == 1 and pushes.take_counters() == {}
 
 
 def test_warnings_of_many_places_are_bounded(caplog):

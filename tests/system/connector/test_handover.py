@@ -58,6 +58,17 @@ def tickets(decoder, count):
     return [{"host": inbox["host"], "port": inbox["port"], "ticket": ticket} for ticket in inbox["tickets"]]
 
 
+def pushed(prefiller, decoder, prompts):
+    """What a proxy does that has a ticket for each prompt."""
+    out = []
+    for prompt, to in zip(prompts, tickets(decoder, len(prompts))):
+        (first,) = prefiller.generate(prompts=[prompt], tokens=1, wishes={**PREFILL, "tierce": {"push": to}})
+        assert first["report"]["tierce"]["ticket"] == to["ticket"]
+        out += decoder.generate(prompts=[prompt], wishes={
+            name: first["report"][name] for name in ("do_remote_prefill", "do_remote_decode", "tierce")})
+    return out
+
+
 def test_chunks_are_pushed_while_they_are_computed(pair, prompts, expected):
     """A ticket, a used one, and one that the decoder never made: the answers are the same."""
     prefiller, decoder = pair
@@ -114,7 +125,7 @@ def test_a_prefiller_that_is_killed_after_its_answer(pair, prompts, expected, en
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_engines_over_nodes(engine, prompts, tmp_path, ranks):
-    """Each engine has a node of its own, which serves and reads the chunks of all its ranks."""
+    """Each engine has a node of its own, which serves, reads, pushes and accepts the chunks of all its ranks."""
     nodes = []
     for name, size in (("p", "200MiB"), ("d", "160MiB")):
         (tmp_path / name).mkdir()
@@ -122,8 +133,8 @@ def test_engines_over_nodes(engine, prompts, tmp_path, ranks):
                           "--disk.path=", "--cost.check=false"))
     more = {"tensor_parallel_size": ranks, "max_model_len": 1100}
     stores = [{"node.socket": f"{tmp_path / name}/native", "timeout.lookup": "20s"} for name in ("p", "d")]
-    prefiller = engine({**stores[0], "handover.listen": "127.0.0.1"}, **more)
-    decoder = engine({**stores[1], "handover.allow": "127.0.0.1"}, **more)
+    both = {"handover.listen": "127.0.0.1", "handover.allow": "127.0.0.1"}
+    prefiller, decoder = engine({**stores[0], **both}, **more), engine({**stores[1], **both}, **more)
     asked = [prompts[0], prompts[1][:769], prompts[2][:768]]
     outputs = proxied(prefiller, decoder, asked)
     assert answers(outputs) == answers(prefiller.generate(prompts=asked))
@@ -133,6 +144,15 @@ def test_engines_over_nodes(engine, prompts, tmp_path, ranks):
     other = proxied(prefiller, decoder, prompts[3:4], lambda offer: {**offer, "ranks": [ranks, 3]})
     assert answers(other) == answers(prefiller.generate(prompts=prompts[3:4])) and loaded(other, "memory") == [0]
     assert f"tensor parallelism {ranks} and pipeline parallelism 3, and this engine {ranks} and 1" in decoder.text()
+    read = decoder.metric(name="vllm:tierce_handover_bytes")
+    fresh = [[(token + 3) % 256 for token in prompt] for prompt in asked]
+    outputs = pushed(prefiller, decoder, fresh)
+    assert answers(outputs) == answers(prefiller.generate(prompts=fresh))
+    assert [o["cached"] for o in outputs] == ([len(p) - 1 for p in asked] if ranks == 1 else whole_blocks(asked))
+    assert decoder.metric(name="vllm:tierce_handover_bytes") == read  # nothing had to be read
+    assert decoder.metric(name="vllm:tierce_handover_pushed_bytes") > 0
+    assert prefiller.metric(name="vllm:tierce_pushes") == len(fresh)
+    assert prefiller.metric(name="vllm:tierce_push_left_out_chunks") == 0
     for host in (decoder, prefiller):
         host.stop()
     for node in nodes:

@@ -211,6 +211,20 @@ START_TEST(other_numbers_of_ranks)
 }
 END_TEST
 
+/* The decoder's memory has them, because they were pushed: the offer is not even open. */
+START_TEST(chunks_that_were_pushed_are_not_read)
+{
+    open_pair(2, 1);
+    struct tierce_transfer_opts what = what_of(&prefiller, BLOCKS);
+    ck_assert_int_eq(tierce_store(theirs, &what), BLOCKS);
+    ck_assert_int_eq(pull(heads), 0);
+    ck_assert_str_eq(pulled.why, "");
+    ck_assert(pulled.blocks == BLOCKS && pulled.bytes == 0);
+    check_loaded(BLOCKS);
+    close_pair();
+}
+END_TEST
+
 /* The prefiller's second chunk. */
 static struct tierce__buf *second_chunk(struct tierce__key *key)
 {
@@ -333,6 +347,7 @@ int main(void)
     TCase *cases = tcase_create("handover_other");
     tcase_set_timeout(cases, 60);
     tcase_add_loop_test(cases, other_numbers_of_ranks, 0, 4);
+    tcase_add_test(cases, chunks_that_were_pushed_are_not_read);
     tcase_add_test(cases, a_damaged_rank);
     /* it fills the memory of the decoder's own engine */
     if (FX_EMBEDDED(a_memory_that_is_nearly_full) != NULL)
