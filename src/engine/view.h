@@ -59,8 +59,8 @@ struct tierce_view {
  * only, because closing the view waits for them. */
 struct tierce_view *tierce__view_borrow(struct tierce_engine *engine,
                                         const struct tierce__key *key);
-/* The same by a number from 0 on; NULL: there are no more. Views that are opened or closed meanwhile
- * may be left out. */
+/* The same by a number from 0 on; NULL: there are no more. Views that are opened or closed
+ * meanwhile may be left out. */
 struct tierce_view *tierce__view_borrow_nth(struct tierce_engine *engine, size_t index);
 void tierce__view_give_back(struct tierce_view *view);
 

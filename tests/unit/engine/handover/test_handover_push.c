@@ -412,23 +412,6 @@ START_TEST(a_prefiller_that_is_gone_leaves_nothing)
 }
 END_TEST
 
-/* More than fit in an answer of a node; each is another one. */
-START_TEST(many_tickets)
-{
-    char many[20][TIERCE__TICKET_BYTES];
-    ck_assert_int_eq(tierce__handover_issue(taking, many, 20, LONG_MS, "proxy"), 20);
-    ck_assert_uint_eq(stats().tickets_now, 21);
-    for (size_t i = 0; i < 20; i++) {
-        ck_assert(tierce__inbox_admits(inbox(), many[i], TIERCE__TICKET_BYTES - 1));
-        (void)tierce__inbox_end(inbox(), many[i]);
-    }
-    ck_assert_uint_eq(stats().tickets_now, 1);
-    ck_assert_int_eq(
-        tierce__handover_issue(taking, many, 1, LONG_MS, "a name that is longer than the bound is"),
-        TIERCE_E_ARGUMENT);
-}
-END_TEST
-
 /* ---- ranges by hand -------------------------------------------------------------------------- */
 
 static struct tierce__transfer_link *links[2];
@@ -839,23 +822,18 @@ START_TEST(memory_that_fails_leaves_the_rest_right)
 END_TEST
 
 CHECK_MAIN("handover_push", .seconds = 60, .setup = open_default, .teardown = close_all,
-           .tests = {the_connection_of_a_push_is_watched,
-                     chunks_are_complete_one_after_the_other,
-                     each_layer_travels_before_the_next_one,
-                     a_prompt_in_steps_and_chunks_that_exist,
-                     a_store_that_is_given_up_is_never_visible,
-                     a_full_decoder_is_asked_again,
-                     chunks_without_room_are_left_out_and_read,
-                     FX_EMBEDDED(a_decoder_that_is_gone_ends_the_push),
-                     FX_EMBEDDED(a_push_that_is_over_keeps_nothing),
-                     a_prefiller_that_is_gone_leaves_nothing,
-                     many_tickets,
-                     FX_EMBEDDED(ranges_in_every_order_on_two_connections),
-                     FX_EMBEDDED(ranges_that_contradict_end_the_connection),
-                     only_a_ticket_admits_a_write,
-                     FX_EMBEDDED(a_ticket_that_stalls_gives_its_room_back),
-                     only_named_hosts_write,
-                     FX_EMBEDDED(clients_that_only_ask_keep_nobody_out),
-                     metrics_of_the_inbox,
-                     FX_EMBEDDED(wrong_bytes_are_dropped),
-                     FX_EMBEDDED(memory_that_fails_leaves_the_rest_right)})
+           .tests = {
+               the_connection_of_a_push_is_watched, chunks_are_complete_one_after_the_other,
+               each_layer_travels_before_the_next_one, a_prompt_in_steps_and_chunks_that_exist,
+               a_store_that_is_given_up_is_never_visible, a_full_decoder_is_asked_again,
+               chunks_without_room_are_left_out_and_read,
+               FX_EMBEDDED(a_decoder_that_is_gone_ends_the_push),
+               FX_EMBEDDED(a_push_that_is_over_keeps_nothing),
+               a_prefiller_that_is_gone_leaves_nothing,
+
+               FX_EMBEDDED(ranges_in_every_order_on_two_connections),
+               FX_EMBEDDED(ranges_that_contradict_end_the_connection), only_a_ticket_admits_a_write,
+               FX_EMBEDDED(a_ticket_that_stalls_gives_its_room_back), only_named_hosts_write,
+               FX_EMBEDDED(clients_that_only_ask_keep_nobody_out), metrics_of_the_inbox,
+               FX_EMBEDDED(wrong_bytes_are_dropped),
+               FX_EMBEDDED(memory_that_fails_leaves_the_rest_right)})

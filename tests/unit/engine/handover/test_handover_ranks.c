@@ -333,6 +333,23 @@ START_TEST(chunks_of_another_client_are_refused)
 }
 END_TEST
 
+/* More than fit in an answer of a node; each is another one. */
+START_TEST(many_tickets)
+{
+    char many[20][TIERCE__TICKET_BYTES];
+    ck_assert_int_eq(tierce__handover_issue(taking, many, 20, LONG_MS, "proxy"), 20);
+    ck_assert_uint_eq(stats().tickets_now, 21);
+    for (size_t i = 0; i < 20; i++) {
+        ck_assert(tierce__inbox_admits(inbox(), many[i], TIERCE__TICKET_BYTES - 1));
+        (void)tierce__inbox_end(inbox(), many[i]);
+    }
+    ck_assert_uint_eq(stats().tickets_now, 1);
+    ck_assert_int_eq(
+        tierce__handover_issue(taking, many, 1, LONG_MS, "a name that is longer than the bound is"),
+        TIERCE_E_ARGUMENT);
+}
+END_TEST
+
 /* ---- other nodes ----------------------------------------------------------------------------- */
 
 static void restart(struct fixture *fx, const char *memory)
@@ -420,5 +437,5 @@ END_TEST
 CHECK_MAIN("handover_ranks", .seconds = 60, .setup = open_all, .teardown = close_all,
            .tests = {chunks_travel_while_later_steps_are_computed, a_rank_that_gives_its_store_up,
                      a_rank_that_ends_while_it_pushes, a_decoder_that_ends,
-                     chunks_of_another_client_are_refused, nodes_that_are_restarted,
+                     chunks_of_another_client_are_refused, many_tickets, nodes_that_are_restarted,
                      nodes_of_an_older_version_say_so})
