@@ -218,6 +218,7 @@ struct asked_search {
     size_t at; /* leading keys that some store has */
     struct store stores[TIERCE__TIERS_MAX];
     uint64_t question_ns; /* the deadline of queries */
+    uint64_t part_ns;     /* that of stores which show something by then */
     bool waits;           /* until the deadline of the search */
     bool is_late;         /* that has passed */
 };
@@ -257,6 +258,15 @@ static void recall(struct asked_search *s)
     TIERCE_DASSERT(s->at <= s->count);
 }
 
+/* The deadline of a query. A store whose answers take longer than the first wait shows nothing by
+ * then, and would only be asked twice. */
+static uint64_t question_ns(const struct asked_search *s, size_t level)
+{
+    bool is_cut =
+        s->part_ns < s->question_ns && answer_ns_of(s->engine, level) <= s->wanted->part_ns;
+    return is_cut ? s->part_ns : s->question_ns;
+}
+
 /* Queries all stores that have not yet answered for the next key. Returns whether there is anything
  * to wait for. */
 static bool ask_stores(struct asked_search *s)
@@ -271,8 +281,8 @@ static bool ask_stores(struct asked_search *s)
             store->asked < QUESTIONS_MAX) {
             store->asked++;
             TIERCE_DASSERT(store->asked <= QUESTIONS_MAX);
-            store->ask =
-                join_or_ask(s->engine, level, s->keys + s->at, s->count - s->at, s->question_ns);
+            store->ask = join_or_ask(s->engine, level, s->keys + s->at, s->count - s->at,
+                                     question_ns(s, level));
         }
         waits |= store->ask != NULL;
     }
@@ -378,9 +388,8 @@ size_t tierce__ask_stores(struct tierce_engine *engine, struct tierce__search *w
                              .waits = tierce__now_ns() < wanted->deadline_ns};
     if (!s.waits) /* the queries still have the time limit of a lookup */
         s.question_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
-    uint64_t part_ns = wanted->part_ns > 0 ? tierce__now_ns() + wanted->part_ns : UINT64_MAX;
-    if (!s.waits && part_ns < s.question_ns)
-        s.question_ns = part_ns;
+    bool has_part = !s.waits && wanted->part_ns > 0;
+    s.part_ns = has_part ? tierce__now_ns() + wanted->part_ns : UINT64_MAX;
     recall(&s);
     while (s.at < count && !s.is_late && ask_stores(&s)) {
         wait_for_stores(&s);

@@ -311,11 +311,11 @@ static bool is_too_late(const struct lookup *l)
     if (!l->unasked.pending || l->found > l->in_memory || wait_ns == UINT64_MAX)
         return false;
     bool is_many = l->keys.count - l->found > TIERCE__ASKS_ONE_TRIP;
-    if (l->unasked.answer_ns > wait_ns && !is_many)
-        return true;
     if (is_many)
         wait_ns += TIERCE__ASKS_GRACE_NS;
-    else if (l->unasked.answer_ns > 0) /* expected in time: a little late is better than given up */
+    if (l->unasked.answer_ns > wait_ns)
+        return true;
+    if (!is_many && l->unasked.answer_ns > 0) /* a little late is better than given up */
         wait_ns *= 2;
     TIERCE_DASSERT(l->unasked.since_ns > 0 && l->unasked.since_ns <= now_ns);
     return now_ns - l->unasked.since_ns >= wait_ns;

@@ -16,6 +16,8 @@ import argparse
 import signal
 import socket
 import sys
+import threading
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -30,6 +32,7 @@ COMPUTED = {"source": "local_compute"}
 WARM_UP_TOKENS = BLOCK_TOKENS - 1
 PASSES = {"b": "pull", "c": "push"}
 TAIL_SHARE_MAX = 0.2  # of the time that all bytes take
+RATE_SLACK = 1.3  # a bucket lets some bytes pass at once
 
 
 def free_ports(count):
@@ -97,6 +100,27 @@ def row_of_one(asked):
     prompt = sum(len(r["prompt"]) for r in asked)
     return {"requests": len(asked), "prompt": prompt, "computed": prompt - sum(r["cached"] for r in asked),
             "p50": percentile([r["ttft"] for r in asked], 0.5), "equal": len(asked)}
+
+
+def loopback_gbit(count=64 << 20):
+    """The rate of loopback, by so many bytes over one connection."""
+    server = socket.create_server(("127.0.0.1", 0))
+    with server, socket.create_connection(server.getsockname()) as sender, server.accept()[0] as receiver:
+        began = time.perf_counter()
+        thread = threading.Thread(target=sender.sendall, args=(bytes(count),))
+        thread.start()
+        left = count
+        while left > 0:
+            left -= len(receiver.recv(1 << 20))
+        thread.join()
+        return 8 * count / (time.perf_counter() - began) / 1e9
+
+
+def check_rate(gbit, measured):
+    """At a higher rate than the operator names, the time after the last layer would be judged by too much time."""
+    if measured > RATE_SLACK * gbit:
+        raise Failed(f"--gbit {gbit:g}: loopback delivers {measured:.1f} Gbit/s; limit it first, for instance in a network namespace: "
+                     f"ip link set lo up mtu 9000; tc qdisc add dev lo root tbf rate {gbit:g}gbit burst 2mb limit 16mb")
 
 
 def seconds_at(gbit, row):
@@ -189,6 +213,8 @@ def main():
         raise Failed(f"--sessions {arguments.sessions}: at least 2, one by pull and one by push")
     if arguments.gbit is not None and not 0 < arguments.gbit < float("inf"):
         raise Failed(f"--gbit {arguments.gbit:g}: the rate of loopback in Gbit/s, above 0")
+    if arguments.gbit is not None:
+        check_rate(arguments.gbit, loopback_gbit())
     with hold_folder(arguments.work):
         failed = run(root, arguments.work, arguments.sessions, arguments.gbit)
     for reason in failed:

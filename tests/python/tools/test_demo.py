@@ -123,6 +123,16 @@ def test_the_time_after_the_last_layer_is_judged_at_a_rate_that_was_set(pd, chan
     assert f" {shown} " in out and (f"of all bytes at {gbit:g} Gbit/s" if gbit else "after the last layer  ") in out
 
 
+def test_a_rate_that_loopback_does_not_have_is_rejected(pd, monkeypatch, tmp_path):
+    pd.check_rate(1, 1.1)
+    with pytest.raises(pd.Failed, match="loopback delivers 9.0 Gbit/s; limit it first.* rate 1gbit"):
+        pd.check_rate(1, 9.0)
+    monkeypatch.setattr(sys, "argv", ["pd.py", "--gbit", "1e-6", "--work", str(tmp_path / "work")])
+    with pytest.raises(pd.Failed, match="loopback delivers"):
+        pd.main()
+    assert not (tmp_path / "work").exists()
+
+
 class Completion(BaseHTTPRequestHandler):
     """Streams two tokens, or an error after one, if the prompt says so."""
 

@@ -174,6 +174,24 @@ START_TEST(the_earlier_deadline_counts)
 }
 END_TEST
 
+/* It shows nothing before its first answer: cut off, it would be asked twice. */
+START_TEST(a_distant_store_is_not_asked_for_a_part)
+{
+    struct tierce__unasked unasked;
+    uint64_t from_ns = tierce__now_ns();
+    engine.asks.answer_ns[1] = PART_MS * TIERCE__MS_NS + 1;
+    engine.asks.answer_ns[2] = PART_MS * TIERCE__MS_NS;
+    levels[1].has = KEYS;
+    ck_assert_uint_eq(search(6, PART_MS, &unasked), 0);
+    expect_deadline(levels[1].reqs[0], from_ns, LOOKUP_MS);
+    expect_deadline(levels[2].reqs[0], from_ns, PART_MS);
+    answer(1, 0, KEYS);
+    ck_assert_uint_eq(search(6, PART_MS, &unasked), KEYS);
+    answer(2, 0, 0);
+    ck_assert(!unasked.pending && levels[1].count == 1);
+}
+END_TEST
+
 /* One store's answer in part is continued by another one, and the first is asked no more. */
 START_TEST(another_store_continues_an_answer_in_part)
 {
@@ -208,5 +226,6 @@ END_TEST
 CHECK_MAIN("asks", .setup = set_up, .teardown = tear_down,
            .tests = {an_answer_in_part_counts_and_the_rest_is_asked_for,
                      a_store_that_shows_nothing_is_asked_twice, the_earlier_deadline_counts,
+                     a_distant_store_is_not_asked_for_a_part,
                      another_store_continues_an_answer_in_part,
                      a_store_out_of_service_is_not_waited_for})

@@ -352,6 +352,10 @@ START_TEST(a_short_prompt_does_not_wait_for_a_distant_store)
         ck_assert_int_eq(tierce_lookup(fx.view, few, FEW, &opts, &found), 0); /* its answer */
         tierce_chain_destroy(few);
     }
+    struct tierce_chain *many = fx_chain(&fx, 6, BLOCKS, 0); /* nor one of many */
+    ck_assert_uint_eq(ask(many, BLOCKS, &ns), 0);
+    ck_assert_uint_eq(repeats, 1);
+    tierce_chain_destroy(many);
     tierce_chain_destroy(unknown);
     tierce_chain_destroy(chain);
     fx_close(&fx);
