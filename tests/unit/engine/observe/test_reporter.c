@@ -6,6 +6,7 @@
 #include "silent_log.h"
 
 #include "core/key/chunk_number.h"
+#include "engine/observe/chunk_orders.h"
 #include "engine/observe/reporter.h"
 #include "net/host_id.h"
 #include "net/listen.h"
@@ -549,6 +550,14 @@ START_TEST(commands_are_carried_out)
     ck_assert_uint_eq(read_from_disk(engine), read_before);
     assert_command(of_action(META__WORKER_ACTION__WA_DECOMPRESS), 0, 0, 0,
                    "were uncompressed already");
+    static const _Atomic bool stops;
+    struct tierce__chunk_orders orders;
+    struct tierce__chunk_order_outcome late = {.is_done = true};
+    tierce__chunk_orders_init(&orders, engine, &stops);
+    tierce__chunk_orders_recode(&orders, &(struct tierce__chunk_numbers){.count = 0}, false,
+                                tierce__now_ns(), &late);
+    tierce__chunk_orders_fini(&orders);
+    ck_assert_msg(!late.is_done && strstr(late.message, "timed out") != NULL, "%s", late.message);
     read_contents();
     size_t in_memory = 0;
     for (size_t i = 0; i < held_count; i++)
@@ -698,6 +707,8 @@ START_TEST(wrong_urls)
         ck_assert_msg(strncmp(why, "directory.manager: ", 19) == 0, "%s", why);
         tierce_config_destroy(config);
     }
+    fx_open(&fx[0], false, (const char *[]){"directory.manager", "fleet://127.0.0.1:1/g", NULL});
+    fx_close(&fx[0]);
 }
 END_TEST
 

@@ -510,6 +510,7 @@ START_TEST(a_failure_marks_one_peer_alone)
     WAIT_FOR(!tierce__peers_table_is_out(table, a));
     ck_assert_uint_lt(tierce__now_ns() - first_ns, 8000000000u); /* not the longest pause, 16 s */
     ck_assert(tierce__peers_table_may_ask(table, a));
+    ck_assert(!tierce__peers_table_may_ask(table, a)); /* the others wait for its answer */
     tierce__peers_table_note(table, a, TIERCE__PEER_FAILED);
     ck_assert(tierce__peers_table_may_ask(table, b));
     tierce__peers_table_note(table, b, TIERCE__PEER_BUSY); /* no mark */
