@@ -29,6 +29,10 @@ struct tierce__chunk_orders {
     struct tierce_engine *engine;
     struct tierce_view pins;   /* of no namespace: the owner of these pins among the sessions */
     const _Atomic bool *stops; /* relaxed: a flag alone */
+    /* Called between two chunks of a recode, and while it waits; no lock is held. It may carry out
+     * orders that end soon: health, pin, unpin. NULL: nothing. */
+    void (*between)(void *arg);
+    void *arg;
 };
 
 struct tierce__chunk_order_outcome {

@@ -43,6 +43,8 @@ struct recode {
 static int wait_until(const struct recode *r, uint64_t until_ns)
 {
     for (;;) {
+        if (r->orders->between != NULL)
+            r->orders->between(r->orders->arg);
         uint64_t now_ns = tierce__now_ns();
         if (tierce__chunk_orders_stopped(r->orders))
             return TIERCE_E_CANCELLED;

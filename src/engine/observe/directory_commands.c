@@ -191,26 +191,50 @@ static bool is_stopping(const struct tierce__directory_commands *commands)
     return atomic_load_explicit(&commands->stops, memory_order_relaxed);
 }
 
+/* Under the lock, which it drops meanwhile. */
+static void run_slot(struct tierce__directory_commands *commands, struct slot *slot)
+{
+    tierce__lock_assert_held(&commands->lock);
+    slot->state = RUNNING;
+    tierce__lock_drop(&commands->lock);
+    carry_out(commands, slot);
+    tierce__lock_take(&commands->lock);
+    slot->state = ENDED;
+    if (slot->session != commands->present)
+        free_slot(slot);
+    tierce__lock_drop(&commands->lock);
+    commands->ended(commands->arg);
+    tierce__lock_take(&commands->lock);
+}
+
+static bool is_short(Meta__WorkerAction action)
+{
+    return action == META__WORKER_ACTION__WA_HEALTH || action == META__WORKER_ACTION__WA_PIN ||
+           action == META__WORKER_ACTION__WA_UNPIN;
+}
+
+/* While chunks are recoded, which moves none of them: carries out the next commands, in their
+ * order, up to one that may take long. */
+static void run_short(void *arg)
+{
+    struct tierce__directory_commands *commands = arg;
+    tierce__lock_take(&commands->lock);
+    for (struct slot *slot;
+         !is_stopping(commands) && (slot = next_slot(commands)) != NULL && is_short(slot->action);)
+        run_slot(commands, slot);
+    tierce__lock_drop(&commands->lock);
+}
+
 static void *run(void *arg)
 {
     struct tierce__directory_commands *commands = arg;
     tierce__lock_take(&commands->lock);
     while (!is_stopping(commands)) {
         struct slot *slot = next_slot(commands);
-        if (slot == NULL) {
+        if (slot == NULL)
             tierce__cond_wait(&commands->given, &commands->lock, TIERCE__DEADLINE_NEVER);
-            continue;
-        }
-        slot->state = RUNNING;
-        tierce__lock_drop(&commands->lock);
-        carry_out(commands, slot);
-        tierce__lock_take(&commands->lock);
-        slot->state = ENDED;
-        if (slot->session != commands->present)
-            free_slot(slot);
-        tierce__lock_drop(&commands->lock);
-        commands->ended(commands->arg);
-        tierce__lock_take(&commands->lock);
+        else
+            run_slot(commands, slot);
     }
     tierce__lock_drop(&commands->lock);
     return NULL;
@@ -231,6 +255,8 @@ int tierce__directory_commands_create(struct tierce__directory_commands **out,
     tierce__lock_init(&commands->lock, TIERCE__LOCK_REPORTER);
     tierce__cond_init(&commands->given);
     tierce__chunk_orders_init(&commands->orders, opts->engine, &commands->stops);
+    commands->orders.between = run_short;
+    commands->orders.arg = commands;
     *out = commands;
     return 0;
 }

@@ -7,8 +7,8 @@
 
 /*
  * The commands that a manager gives to an engine in the answers of its reports (CommandWorker), and
- * their results. They are carried out one after another on a thread of their own, so that neither
- * reports nor requests wait for them (chunk_orders.h).
+ * their results. A thread carries them out one after another, so that neither reports nor requests
+ * wait for them (chunk_orders.h); health, pin and unpin also between two chunks of a compression.
  *
  *     tierce__directory_commands_join(commands, session);         // after each JoinDirectory
  *     tierce__directory_commands_put(commands, &request);         // into a ReportChunks

@@ -205,6 +205,57 @@ START_TEST(the_result_of_a_long_command_comes_in_time)
 }
 END_TEST
 
+static Meta__CommandResult *result_of(const Meta__ReportChunksRequest *request, int64_t number)
+{
+    for (size_t i = 0; i < request->n_results; i++)
+        if (request->results[i]->command == number)
+            return request->results[i];
+    return NULL;
+}
+
+/* All chunks are in use, so the first command ends at its deadline. The third one may take long, so
+ * the fourth one waits. */
+START_TEST(short_commands_do_not_wait_for_a_compression)
+{
+    enum { CHUNKS = 8, BLOCKS = CHUNKS * 16, COMMANDS = 4 };
+    static const Meta__WorkerAction actions[COMMANDS] = {
+        META__WORKER_ACTION__WA_COMPRESS, META__WORKER_ACTION__WA_HEALTH,
+        META__WORKER_ACTION__WA_DROP, META__WORKER_ACTION__WA_UNPIN};
+    static const char *const sets[] = {"disk.codec", "none", "disk.flush_interval", "1h", NULL};
+    Meta__WorkerCommand all[COMMANDS], *list[COMMANDS];
+    Meta__ReportChunksResponse reply = META__REPORT_CHUNKS_RESPONSE__INIT;
+    Meta__ReportChunksRequest request = META__REPORT_CHUNKS_REQUEST__INIT;
+    struct tierce__directory_commands *commands;
+    fx_open(&fx, true, sets);
+    struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, BLOCKS, ids, false), BLOCKS);
+    WAIT_FOR(on_disk() == CHUNKS);
+    const struct tierce__directory_commands_opts opts = {
+        .size = sizeof(opts), .engine = fx.engine, .ended = on_end};
+    ck_assert_int_eq(tierce__directory_commands_create(&commands, &opts), 0);
+    tierce__directory_commands_join(commands, 1);
+    for (int64_t i = 0; i < COMMANDS; i++) {
+        meta__worker_command__init(list[i] = &all[i]);
+        all[i].command = i + 1;
+        all[i].session = 1;
+        all[i].action = actions[i];
+        all[i].timeout_ms = 600000;
+    }
+    reply.commands = list;
+    reply.n_commands = COMMANDS;
+    tierce__directory_commands_take(commands, &reply);
+    WAIT_FOR(tierce__directory_commands_has_results(commands));
+    tierce__directory_commands_put(commands, &request);
+    ck_assert_uint_eq(request.n_results, 1);
+    ck_assert(result_of(&request, 2) != NULL && result_of(&request, 2)->is_done);
+    tierce__directory_commands_sent(commands);
+    tierce__directory_commands_stop(commands);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 /* Also between two writes of a chunk that is read. */
 START_TEST(the_speed_has_a_bound)
 {
@@ -338,6 +389,7 @@ END_TEST
 
 CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
            .tests = {chunks_come_back_whatever_the_codec_is_now, chunks_are_compressed_by_order,
-                     the_result_of_a_long_command_comes_in_time, the_speed_has_a_bound,
+                     the_result_of_a_long_command_comes_in_time,
+                     short_commands_do_not_wait_for_a_compression, the_speed_has_a_bound,
                      a_damaged_chunk_is_a_miss_and_leaves, a_remote_store_has_coded_and_raw_chunks,
                      a_codec_that_is_not_possible_is_an_error})
