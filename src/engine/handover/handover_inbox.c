@@ -11,6 +11,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
+#include "base/map.h"
+#include "base/mix.h"
 #include "base/text/host_port.h"
 #include "core/key/key_text.h"
 #include "core/key/namespaces.h"
@@ -37,6 +39,7 @@ enum ticket_state {
 
 struct ticket {
     struct tierce__list node;
+    struct tierce__map_node by_token;
     struct tierce__list incoming;
     char token[TIERCE__TICKET_BYTES];
     char holder[TIERCE__HOLDER_BYTES]; /* "": unknown */
@@ -77,6 +80,7 @@ struct tierce__inbox {
     struct tierce__lock lock; /* INBOX: all below, and the tickets */
     struct tierce__cond changed;
     struct tierce__list tickets; /* the oldest one first */
+    struct tierce__map by_token; /* the same */
     uint32_t ticket_count, incoming_count;
     char proven[HOLDERS_MAX]
                [TIERCE__HOLDER_BYTES]; /* holders, with a ticket that brought a chunk */
@@ -91,11 +95,26 @@ struct tierce__inbox {
 
 /* ---- tickets --------------------------------------------------------------------------------- */
 
+_Static_assert((TIERCE__TICKET_BYTES - 1) % 8 == 0, "whole words");
+
+/* Without a seed, because clients do not choose the tokens that are in the map. */
+static uint64_t hash_of(const char *token)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < TIERCE__TICKET_BYTES - 1; i += 8)
+        hash = tierce__mix(hash ^ tierce__load_le64(token + i));
+    return hash;
+}
+
+/* By a hash: three searches for each chunk, of all tickets, took 0.1 ms each with 4,096 of them. */
 static struct ticket *find_ticket(struct tierce__inbox *inbox, const char *token, size_t bytes)
 {
     tierce__lock_assert_held(&inbox->lock);
-    TIERCE__LIST_FOR_EACH (it, &inbox->tickets) {
-        struct ticket *ticket = TIERCE__CONTAINER_OF(it, struct ticket, node);
+    if (bytes != TIERCE__TICKET_BYTES - 1)
+        return NULL;
+    struct tierce__map_node *node = tierce__map_find(&inbox->by_token, hash_of(token));
+    for (; node != NULL; node = tierce__map_find_next(node)) {
+        struct ticket *ticket = TIERCE__CONTAINER_OF(node, struct ticket, by_token);
         if (tierce__is_token(ticket->token, token, bytes))
             return ticket;
     }
@@ -174,6 +193,7 @@ static void unlist(struct tierce__inbox *inbox, struct ticket *ticket)
 {
     close_ticket(inbox, ticket, TIERCE_E_DEADLINE);
     tierce__list_remove(&ticket->node);
+    tierce__map_remove(&inbox->by_token, &ticket->by_token);
     inbox->ticket_count--;
     COUNT_OFF(inbox, tickets_now, 1);
 }
@@ -259,6 +279,7 @@ static bool add_ticket(struct tierce__inbox *inbox, struct ticket *ticket)
     bool has_room = inbox->ticket_count < TIERCE__TICKETS_MAX;
     if (has_room) {
         tierce__list_push_back(&inbox->tickets, &ticket->node);
+        tierce__map_put(&inbox->by_token, &ticket->by_token, hash_of(ticket->token));
         inbox->ticket_count++;
         COUNT(inbox, tickets_now, 1);
         COUNT(inbox, tickets_given, 1);
@@ -740,6 +761,7 @@ void tierce__inbox_destroy(struct tierce__inbox *inbox)
         return;
     expire(inbox, true);
     TIERCE_ASSERT(inbox->ticket_count == 0 && inbox->incoming_count == 0);
+    tierce__map_fini(&inbox->by_token);
     tierce__cond_fini(&inbox->changed);
     tierce__lock_fini(&inbox->lock);
     tierce__free(inbox);
