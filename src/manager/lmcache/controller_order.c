@@ -6,6 +6,7 @@
 #include "base/json/json_value.h"
 #include "base/json/json_write.h"
 #include "manager/api/admin_http.h"
+#include "manager/holdings/holdings.h"
 #include "manager/lmcache/controller.h"
 #include "manager/lmcache/controller_commands.h"
 #include "manager/lmcache/controller_http.h"
@@ -290,6 +291,17 @@ static void cancel(struct order *order, size_t count)
     order->command.count = made;
 }
 
+/* No worker of LMCache has the name; an engine or node may have it, which takes other commands. */
+static void say_unknown(const struct order *order, char why[256])
+{
+    const struct tierce__manager *manager = order->manager;
+    struct tierce__directory_id id;
+    bool is_ours = tierce__directory_named(tierce__holdings_directory(manager->holdings),
+                                           manager->lmcache.group, order->instance, &id);
+    snprintf(why, 256, "no worker of the instance %s has registered%s", order->instance,
+             is_ours ? "; this name is of an engine or node of Tierce: use tierce directory" : "");
+}
+
 /* Sends the order to all workers of the instance. */
 static void give(struct order *order)
 {
@@ -303,7 +315,7 @@ static void give(struct order *order)
     if (rc == 0 && order->row == &verbs[MOVE])
         rc = tierce__controller_list(controller, order->to_instance, &others, &other_count);
     if (rc == 0 && count == 0) {
-        snprintf(why, sizeof(why), "no worker of the instance %s has registered", order->instance);
+        say_unknown(order, why);
         status = 404;
         rc = -ENOENT;
     } else if (rc == 0 && (count > TIERCE__CONTROLLER_TARGETS_MAX ||

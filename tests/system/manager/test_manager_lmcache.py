@@ -419,6 +419,9 @@ def test_orders(controller):
         worker.answer = CompressWorkerRetMsg(9)
     assert controller.http("/compress", order)[1]["num_tokens"] == 9
     assert workers[0].orders[-1].method == "cachegen" and workers[0].orders[-1].tokens is None
+    Http(controller.manager, {"Authorization": "Bearer chat"}).call("meta", "JoinDirectory", worker="host:7:ab")
+    status, body = controller.http("/compress", {**order, "instance_id": "host:7:ab"})
+    assert status == 404 and "use tierce directory" in body["detail"]
     target = Worker(controller, "target", 0, "peer-t:0")
     move = {"old_position": ["orders", MEMORY], "new_position": ["target", MEMORY], "tokens": [5], "should_copy": True}
     status, body = controller.http("/move", move)
