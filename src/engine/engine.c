@@ -34,6 +34,7 @@
 #include "engine/peer/peers.h"
 #include "engine/node_client/shared.h"
 #include "net/control/control.h"
+#include "store/coded/coded_keys.h"
 #include "store/remote/lmcache_names.h"
 
 static struct tierce__lock registry_lock; /* REGISTRY */
@@ -247,6 +248,7 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__departures_destroy(engine->departures);
     tierce__requests_destroy(engine->requests);
     tierce__lmcache_names_destroy(engine->lmcache_names);
+    tierce__coded_keys_close(engine->keys);
     tierce__namespaces_destroy(engine->namespaces);
     tierce__peers_destroy(engine->peers);
     tierce__peer_tls_destroy(engine->peer_tls);

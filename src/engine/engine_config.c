@@ -164,3 +164,8 @@ const char *tierce__engine_source(const struct tierce_config *config,
     TIERCE_CHECK_MAGIC(config, ENGINE_CONFIG_MAGIC);
     return tierce__config_source(config->values, param);
 }
+
+bool tierce__engine_encrypts(const struct tierce_config *config, enum tierce__engine_param param)
+{
+    return strcmp(tierce__engine_text(config, param), "none") != 0;
+}

@@ -47,6 +47,8 @@ TIERCE_MUSTUSE int tierce__engine_config_set(struct tierce_config *config, const
 /* For a program that ends without a usable disk.path, after it has opened the engine: the engine's
  * event says so, and not that chunks are kept in memory. Default: false. */
 void tierce__engine_config_require_disk(struct tierce_config *config, bool is_required);
+/* Whether DISK_ENCRYPTION or REMOTE_ENCRYPTION, which `param` names, is set. */
+bool tierce__engine_encrypts(const struct tierce_config *config, enum tierce__engine_param param);
 bool tierce__engine_requires_disk(const struct tierce_config *config);
 
 #endif

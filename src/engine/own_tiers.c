@@ -29,6 +29,7 @@
 #include "engine/why/why.h"
 #include "engine/objects/smalls.h"
 #include "engine/objects/tombstones.h"
+#include "store/coded/coded_keys.h"
 #include "store/coded/coded_tier.h"
 #include "store/disk/disk.h"
 #include "store/memory/memory.h"
@@ -145,12 +146,44 @@ static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **o
             .tier = disk,
             .codec = tierce__codec_find(tierce__engine_text(config, TIERCE__ENGINE_DISK_CODEC)),
             .namespaces = engine->namespaces,
+            .keys = engine->keys,
+            .encrypts = tierce__engine_encrypts(config, TIERCE__ENGINE_DISK_ENCRYPTION),
             .alloc = alloc_coded,
             .alloc_arg = engine,
             .queue_bytes_max = opts->queue_bytes,
             .staging_bytes_max = staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES});
     if (rc < 0)
         disk->ops->close(disk, tierce__now_ns());
+    return rc;
+}
+
+/* An engine that is to encrypt does not open without keys: it must never store a chunk as it is. */
+static int open_keys(struct tierce_engine *engine, const struct tierce_config *config,
+                     char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    const struct tierce__coded_keys_opts opts = {
+        .size = sizeof(opts),
+        .file = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_FILE),
+        .command = tierce__engine_text(config, TIERCE__ENGINE_ENCRYPTION_KEY_COMMAND)};
+    bool has_file = opts.file[0] != '\0', has_command = opts.command[0] != '\0';
+    bool encrypts = tierce__engine_encrypts(config, TIERCE__ENGINE_DISK_ENCRYPTION) ||
+                    tierce__engine_encrypts(config, TIERCE__ENGINE_REMOTE_ENCRYPTION);
+    const char *fault = NULL;
+    if (has_file && has_command)
+        fault = "encryption.key_file and encryption.key_command are both set; remove one";
+    else if (encrypts && !has_file && !has_command)
+        fault = "disk.encryption or remote.encryption requires encryption.key_file or "
+                "encryption.key_command";
+    if (fault != NULL) {
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s", fault);
+        return TIERCE_E_CONFIG;
+    }
+    if (!has_file && !has_command)
+        return 0;
+    char reason[TIERCE__CODED_KEYS_WHY_BYTES];
+    int rc = tierce__coded_keys_open(&engine->keys, &opts, reason);
+    if (rc < 0)
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s", reason);
     return rc;
 }
 
@@ -283,6 +316,8 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
     if (rc == 0)
         rc = tierce__events_create(
             &engine->events, (uint32_t)tierce__engine_number(config, TIERCE__ENGINE_EVENTS_RING));
+    if (rc == 0)
+        rc = open_keys(engine, config, why);
     if (rc == 0)
         rc = open_memory(engine, config, why);
     if (rc == 0)

@@ -172,6 +172,28 @@ static const char *no_codec(const struct tierce__connector *connector,
     return NULL;
 }
 
+/* A connector that cannot store coded objects, for this reason: an error if the URL requires a
+ * codec, or if objects are to be encrypted. */
+static int go_without(const struct tierce__connector *connector, const char *reason,
+                      const struct tierce__codec *codec, const struct remote_params *params,
+                      bool encrypts, char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    bool is_written = (connector->caps & TIERCE__CONNECTOR_NO_PUT) == 0 && !params->read_only;
+    TIERCE_DASSERT(reason != NULL);
+    if (encrypts && is_written)
+        return refuse(why, "remote.encryption is not possible here, because no codec is; remove "
+                           "this URL, or add read_only=true, or set remote.encryption=none");
+    if (params->codec != NULL) {
+        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s; remove codec from this URL", reason);
+        return TIERCE_E_CONFIG;
+    }
+    if (codec != NULL)
+        tierce__log(TIERCE_LOG_WARN, "codec_not_used",
+                    "tier=%s codec=%s effect=\"chunks are stored uncompressed\" reason=\"%s\"",
+                    connector->ops->scheme, codec->name, reason);
+    return 0;
+}
+
 /*
  * Puts the connector that encodes and decodes above another one, which is closed where that fails;
  * also without a codec, because the store may hold coded objects.
@@ -184,15 +206,8 @@ static int open_coded(struct tierce_engine *engine, struct tierce__connector **c
     const char *reason = no_codec(below, params), *name = below->ops->scheme;
     const char *set = tierce__engine_text(config, TIERCE__ENGINE_REMOTE_CODEC);
     const struct tierce__codec *codec = params->has_codec ? params->codec : tierce__codec_find(set);
-    int rc = 0;
-    if (reason != NULL && params->codec != NULL) {
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s; remove codec from this URL", reason);
-        rc = TIERCE_E_CONFIG;
-    } else if (reason != NULL && codec != NULL) {
-        tierce__log(TIERCE_LOG_WARN, "codec_not_used",
-                    "tier=%s codec=%s effect=\"chunks are stored uncompressed\" reason=\"%s\"",
-                    name, codec->name, reason);
-    }
+    bool encrypts = tierce__engine_encrypts(config, TIERCE__ENGINE_REMOTE_ENCRYPTION);
+    int rc = reason != NULL ? go_without(below, reason, codec, params, encrypts, why) : 0;
     if (rc == 0 && reason == NULL) {
         uint64_t staging = engine->settings.memory_bytes / QUEUE_SHARE;
         rc = tierce__coded_connector_open(
@@ -203,6 +218,8 @@ static int open_coded(struct tierce_engine *engine, struct tierce__connector **c
                 .name = name,
                 .codec = codec,
                 .namespaces = engine->namespaces,
+                .keys = engine->keys,
+                .encrypts = encrypts,
                 .alloc = alloc_coded,
                 .alloc_arg = engine,
                 .staging_bytes_max = staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES,

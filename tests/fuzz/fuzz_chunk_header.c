@@ -11,7 +11,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* The same as a coded object, whose table gets a sum that fits; what parses must lie inside its own
- * lengths, and is decoded or rejected. */
+ * lengths, and is decoded, with some key if it is encrypted, or rejected. */
 static void try_coded(uint8_t *object, size_t size)
 {
     struct tierce__coded_info info;
@@ -29,8 +29,12 @@ static void try_coded(uint8_t *object, size_t size)
         return;
     uint8_t *raw = malloc(info.chunk.extent.object_bytes);
     if (raw != NULL) {
-        int rc = tierce__coded_decode(raw, &info, object);
-        TIERCE_ASSERT(rc == 0 || rc == TIERCE_E_FORMAT || rc == TIERCE_E_CHECKSUM);
+        const struct tierce__seal_key key = {.number = info.key_number, .bytes = {1}};
+        int rc = info.key_number > 0 ? tierce__coded_open(&info, object, &key) : 0;
+        if (rc == 0)
+            rc = tierce__coded_decode(raw, &info, object);
+        TIERCE_ASSERT(rc == 0 || rc == TIERCE_E_FORMAT || rc == TIERCE_E_CHECKSUM ||
+                      (rc == TIERCE_E_VERSION && info.key_number > 0));
     }
     free(raw);
 }

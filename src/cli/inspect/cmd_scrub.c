@@ -37,7 +37,7 @@ static int scrub(const struct scrub_request *request, const struct tierce__inspe
 {
     struct tierce__verify verify;
     char bytes[32];
-    int rc = tierce__inspect_verify(&verify, inspect, request->bytes_per_s, stdout);
+    int rc = tierce__inspect_verify(&verify, inspect, request->bytes_per_s, NULL, stdout);
     if (rc != 0)
         return tierce__cli_fail("scrub", "%.300s: the data file cannot be read: %s",
                                 request->folder, tierce_strerror(rc));

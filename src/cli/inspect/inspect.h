@@ -37,6 +37,7 @@ struct tierce__inspect_namespace {
     uint64_t coded_offset; /* in the data file, of the last coded chunk that was met, */
     uint64_t coded_bytes;  /* and its length; 0: there is none */
     const char *codec;     /* in its header; NULL: not readable, or unknown to this build */
+    uint32_t key_number;   /* in its table; 0: its layers are not encrypted */
 };
 
 struct tierce__inspect {
@@ -66,17 +67,22 @@ struct tierce__verify {
     uint64_t bytes;
     uint64_t bad;
     uint64_t vanished; /* evicted by another process while they were read */
+    uint64_t locked;   /* encrypted with a key that was not given; the sums of the encrypted bytes
+                          and the header are right */
 };
+
+struct tierce__coded_keys;
 
 /*
  * Reads and checks every chunk, printing each that is damaged to `report`: its key as text, a tab,
  * and the fault. It reads bytes_per_s at most, 0 for as fast as it can. Memory: one buffer as large
- * as the largest chunk. Errors: those of the scan, negative errno of the data file, -ENOMEM. Blocks
- * for as long as the disk, or the limit, needs.
+ * as the largest chunk. `keys` decrypt chunks; NULL: none. Errors: those of the scan, negative
+ * errno of the data file, -ENOMEM. Blocks for as long as the disk, or the limit, needs.
  */
 TIERCE_MUSTUSE int tierce__inspect_verify(struct tierce__verify *out,
                                           const struct tierce__inspect *inspect,
-                                          uint64_t bytes_per_s, FILE *report);
+                                          uint64_t bytes_per_s, struct tierce__coded_keys *keys,
+                                          FILE *report);
 
 /* Reports why a folder could not be scanned, and the remedy. Returns TIERCE__CLI_FAILED. */
 int tierce__inspect_explain(const char *command, const char *folder, int rc);

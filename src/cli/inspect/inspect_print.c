@@ -113,9 +113,17 @@ static void print_coded(const struct tierce__inspect_namespace *item, const char
     short_field(dtype, text, "kv_dtype");
     tierce__human_bytes(coded, sizeof(coded), sums->coded_bytes);
     tierce__human_bytes(raw, sizeof(raw), sums->coded_raw_bytes);
-    fprintf(out, "  codec    %" PRIu64 " of these compressed by %s as %s, %s in place of %s\n",
-            sums->coded_chunks, item->codec != NULL ? item->codec : "an unknown codec",
-            tierce__element_name(tierce__element_of_dtype(dtype)), coded, raw);
+    if (item->key_number > 0)
+        fprintf(out, "  cipher   AES-256-GCM; the last of these has the key %u\n",
+                (unsigned)item->key_number);
+    const char *codec = item->codec != NULL ? item->codec : "an unknown codec";
+    if (strcmp(codec, "none") == 0)
+        fprintf(out, "  codec    none; %" PRIu64 " of these take %s in place of %s\n",
+                sums->coded_chunks, coded, raw);
+    else
+        fprintf(out, "  codec    %" PRIu64 " of these compressed by %s as %s, %s in place of %s\n",
+                sums->coded_chunks, codec, tierce__element_name(tierce__element_of_dtype(dtype)),
+                coded, raw);
 }
 
 static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, FILE *out)
@@ -196,6 +204,12 @@ void tierce__inspect_print(const struct tierce__inspect *inspect,
             verify->bad);
     if (verify->vanished > 0)
         fprintf(out, ", %" PRIu64 " vanished meanwhile", verify->vanished);
+    if (verify->locked > 0)
+        fprintf(out,
+                ", %" PRIu64
+                " encrypted, of which only the header and the checksums of the encrypted "
+                "bytes were verified (--key-file)",
+                verify->locked);
     fprintf(out, "\n");
 }
 
@@ -248,6 +262,7 @@ static void put_namespace(struct tierce__json_write *json, const struct tierce__
     for (size_t i = 0; text != NULL && i < sizeof(numbers) / sizeof(*numbers); i++)
         tierce__json_write_count(json, numbers[i], number_field(text, numbers[i]));
     put_sums(json, &item->sums);
+    tierce__json_write_count(json, "key_number", item->key_number);
     tierce__json_write_open(json, "shards", '[');
     for (size_t i = 0; i < item->shard_count; i++)
         put_shard(json, &item->shards[i]);
@@ -279,6 +294,7 @@ void tierce__inspect_print_json(const struct tierce__inspect *inspect,
         tierce__json_write_count(&json, "bytes", verify->bytes);
         tierce__json_write_count(&json, "damaged", verify->bad);
         tierce__json_write_count(&json, "vanished", verify->vanished);
+        tierce__json_write_count(&json, "locked", verify->locked);
         tierce__json_write_close(&json, '}');
     }
     tierce__json_write_close(&json, '}');

@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 #include "base/assert.h"
 #include "cli/inspect/inspect.h"
-#include "core/chunk/header.h"
+#include "core/chunk/coded.h"
 #include "core/codec/codec.h"
 
 #include <errno.h>
@@ -155,14 +155,13 @@ static int read_codec(struct tierce__inspect_namespace *item, int fd)
 {
     uint64_t bytes = item->coded_bytes < HEADER_MAX ? item->coded_bytes : HEADER_MAX;
     uint8_t *header = tierce__alloc_aligned(64, bytes);
-    struct tierce__chunk_info info;
-    uint32_t number;
+    struct tierce__coded_info info;
     if (header == NULL)
         return -ENOMEM;
     if (pread(fd, header, bytes, (off_t)item->coded_offset) == (ssize_t)bytes &&
-        tierce__chunk_parse_coded(&info, &number, header, bytes) == 0) {
-        const struct tierce__codec *codec = tierce__codec_numbered(number);
-        item->codec = codec != NULL ? codec->name : NULL;
+        tierce__coded_parse(&info, header, bytes) == 0) {
+        item->codec = info.codec != NULL ? info.codec->name : "none";
+        item->key_number = info.key_number;
     }
     tierce__free(header);
     return 0;

@@ -2,9 +2,11 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "core/chunk/coded.h"
+#include "core/paged/paged.h"
 #include "cli/inspect/inspect.h"
 #include "cli/optimize/progress.h"
 #include "core/key/key_text.h"
+#include "store/coded/coded_keys.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -42,7 +44,9 @@ struct verify {
     size_t suspect_count;
     struct tierce__progress progress;
     struct tierce__verify *out;
-    uint64_t bytes_per_s; /* 0: no limit */
+    struct tierce__coded_keys *keys; /* or NULL */
+    bool is_locked;                  /* the chunk in the buffer: only its header is valid */
+    uint64_t bytes_per_s;            /* 0: no limit */
     uint64_t started_ns;
     FILE *report;
     int status; /* the error that ended the scan early */
@@ -61,6 +65,33 @@ static int grow(uint8_t **buffer, uint64_t *length, uint64_t bytes)
     return 0;
 }
 
+/* The sums of the encrypted layers, which need no key. */
+static int check_layers(const struct tierce__coded_info *info, const uint8_t *object)
+{
+    for (uint32_t i = 0; i < info->chunk.geometry.layer_count; i++) {
+        struct tierce__coded_layer layer = tierce__coded_layer(info, object, i);
+        if (tierce__sum(object + layer.offset, layer.bytes) != layer.sum)
+            return TIERCE_E_CHECKSUM;
+    }
+    return 0;
+}
+
+/* Decrypts and decodes to the spare buffer; without the key, only the header is restored there. */
+static int restore(struct verify *v, struct tierce__coded_info *info)
+{
+    int rc = check_layers(info, v->buffer);
+    if (rc == 0 && info->key_number > 0)
+        rc = v->keys != NULL ? tierce__coded_keys_unlock(v->keys, "inspect", info, v->buffer)
+                             : TIERCE_E_VERSION;
+    if (rc == 0)
+        rc = tierce__coded_decode(v->spare, info, v->buffer);
+    tierce__seal_wipe(&info->seal, sizeof(info->seal));
+    v->is_locked = rc == TIERCE_E_VERSION && info->key_number > 0;
+    if (v->is_locked)
+        tierce__coded_restore_header(v->spare, info, v->buffer);
+    return v->is_locked ? 0 : rc;
+}
+
 /* Decodes the coded chunk in the buffer; the raw one takes its place. */
 static int decode(struct verify *v, const struct tierce__disk_entry *entry)
 {
@@ -74,7 +105,7 @@ static int decode(struct verify *v, const struct tierce__disk_entry *entry)
     v->status = grow(&v->spare, &v->spare_bytes, entry->raw_bytes);
     if (v->status != 0)
         return 0;
-    rc = tierce__coded_decode(v->spare, &info, v->buffer);
+    rc = restore(v, &info);
     uint8_t *coded = v->buffer;
     uint64_t coded_bytes = v->buffer_bytes;
     v->buffer = v->spare;
@@ -137,6 +168,7 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
                  tierce_strerror(rc));
         return false;
     }
+    v->is_locked = false;
     rc = entry->raw_bytes > 0 ? decode(v, entry) : 0;
     if (v->status != 0)
         return true;
@@ -154,6 +186,8 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
         snprintf(why, WHY_BYTES, "%s", difference);
         return false;
     }
+    if (v->is_locked)
+        return true;
     uint64_t cells = tierce__chunk_verify_cells(v->buffer, &info);
     snprintf(why, WHY_BYTES, "%" PRIu64 " of %" PRIu64 " cells do not match their checksums", cells,
              (uint64_t)info.geometry.layer_count * info.geometry.block_count);
@@ -201,6 +235,7 @@ static bool look(void *arg, const struct tierce__disk_entry *entry)
     if (v->status != 0 || (!good && !add_suspect(v, entry)))
         return false;
     v->out->chunks++;
+    v->out->locked += good && v->is_locked;
     v->out->bytes += entry->object_bytes;
     tierce__progress_add(&v->progress, entry->object_bytes);
     keep_limit(v);
@@ -282,10 +317,11 @@ static int look_at_all(struct verify *v)
 }
 
 int tierce__inspect_verify(struct tierce__verify *out, const struct tierce__inspect *inspect,
-                           uint64_t bytes_per_s, FILE *report)
+                           uint64_t bytes_per_s, struct tierce__coded_keys *keys, FILE *report)
 {
     struct verify v = {.inspect = inspect,
                        .out = out,
+                       .keys = keys,
                        .bytes_per_s = bytes_per_s,
                        .started_ns = tierce__now_ns(),
                        .report = report};

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/chunk/coded.h"
 
+#include <errno.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "core/paged/paged.h"
@@ -14,7 +16,9 @@ enum {
     AT_OBJECT_BYTES = 16,
     AT_HEADER_SUM = 24, /* of the header before it, so that a table of another object is noticed */
     AT_ELEMENT = 32,
-    AT_RESERVED = 36,
+    AT_CIPHER = 36, /* these three are zero unless the layers are encrypted */
+    AT_KEY_NUMBER = 40,
+    AT_SALT = 44,
     AT_LAYERS = 64,
     LAYER_BYTES = 16,
 };
@@ -22,6 +26,7 @@ enum {
 static const uint8_t MAGIC[8] = {'T', 'I', 'E', 'R', 'C', 'E', 'C', 'T'};
 
 #define LAYER_ALIGN 64u
+#define AES_256_GCM 1u
 
 static uint64_t table_bytes(uint32_t layers)
 {
@@ -49,50 +54,136 @@ uint64_t tierce__coded_room(const uint8_t *object, const struct tierce__chunk_in
 {
     uint64_t room = tierce__coded_head_bytes(info);
     for (uint32_t i = 0; i < info->geometry.layer_count; i++)
-        room += tierce__round_up(tierce__codec_bound(raw_bytes(object, info, i)), LAYER_ALIGN);
+        room += tierce__round_up(
+            tierce__codec_bound(raw_bytes(object, info, i)) + TIERCE__SEAL_TAG_BYTES, LAYER_ALIGN);
     return tierce__round_up(room, TIERCE__CHUNK_ALIGN);
+}
+
+static int derive(struct tierce__seal *out, const struct tierce__seal_key *key,
+                  const uint8_t *object, uint64_t header_bytes)
+{
+    return tierce__seal_derive(out, key, object, header_bytes, object + header_bytes + AT_ELEMENT,
+                               AT_LAYERS - AT_ELEMENT);
+}
+
+/* Writes the header, and the table as far as it is known before the layers. */
+static int begin(uint8_t *dst, const uint8_t *object, const struct tierce__chunk_info *info,
+                 const struct tierce__coded_form *form, struct tierce__seal *seal)
+{
+    struct tierce__chunk_info own = *info;
+    uint64_t header_bytes = info->extent.header_bytes;
+    uint8_t *table = dst + header_bytes;
+    own.is_sealed = form->key != NULL;
+    memcpy(dst, object, header_bytes);
+    tierce__chunk_set_codec(dst, &own, form->codec != NULL ? form->codec->number : 0);
+    memset(table, 0, table_bytes(info->geometry.layer_count));
+    memcpy(table, MAGIC, sizeof(MAGIC));
+    tierce__store_le64(table + AT_HEADER_SUM, tierce__chunk_header_sum(dst));
+    tierce__store_le32(table + AT_ELEMENT, (uint32_t)form->element);
+    if (form->key == NULL)
+        return 0;
+    tierce__store_le32(table + AT_CIPHER, AES_256_GCM);
+    tierce__store_le32(table + AT_KEY_NUMBER, form->key->number);
+    if (form->salt != NULL)
+        memcpy(table + AT_SALT, form->salt, TIERCE__SEAL_SALT_BYTES);
+    int rc = form->salt == NULL ? tierce__seal_salt(table + AT_SALT) : 0;
+    return rc < 0 ? rc : derive(seal, form->key, dst, header_bytes);
+}
+
+/* Encodes and encrypts a layer. Returns its length. */
+static int64_t encode_layer(uint8_t *dst, uint64_t room, const uint8_t *src, uint64_t bytes,
+                            const struct tierce__coded_form *form,
+                            const struct tierce__codec_shape *shape)
+{
+    if (form->codec != NULL)
+        return form->codec->encode(dst, room, src, bytes, shape);
+    memcpy(dst, src, bytes);
+    return (int64_t)bytes;
+}
+
+/* Returns the end of the object, or 0 if the codec makes it no shorter. */
+static int64_t encode_layers(uint8_t *dst, uint64_t room, const uint8_t *object,
+                             const struct tierce__chunk_info *info,
+                             const struct tierce__coded_form *form, const struct tierce__seal *seal)
+{
+    uint32_t layers = info->geometry.layer_count;
+    uint8_t *table = dst + info->extent.header_bytes;
+    uint64_t at = tierce__coded_head_bytes(info), from = info->extent.header_bytes;
+    for (uint32_t i = 0; i < layers; i++) {
+        uint64_t bytes = raw_bytes(object, info, i);
+        struct tierce__codec_shape shape = {.element = form->element,
+                                            .part_bytes = tierce__chunk_cell_bytes(object, i) / 2};
+        int64_t length = encode_layer(dst + at, room - at, object + from, bytes, form, &shape);
+        int rc = length > 0 && form->key != NULL
+                     ? tierce__seal_layer(dst + at, seal, i, dst + at, (uint64_t)length)
+                     : 0;
+        if (length < 0 || rc < 0)
+            return length < 0 ? length : rc;
+        length += form->key != NULL ? (int64_t)TIERCE__SEAL_TAG_BYTES : 0;
+        uint8_t *row = table + AT_LAYERS + (size_t)LAYER_BYTES * i;
+        tierce__store_le64(row, (uint64_t)length);
+        tierce__store_le64(row + 8, tierce__sum(dst + at, (uint64_t)length));
+        uint64_t end = at + (uint64_t)length;
+        at = tierce__round_up(end, i + 1 < layers ? LAYER_ALIGN : TIERCE__CHUNK_ALIGN);
+        if (form->codec != NULL && at >= info->extent.object_bytes)
+            return 0;
+        memset(dst + end, 0, at - end);
+        from += bytes;
+    }
+    return (int64_t)at;
+}
+
+static int64_t encode_once(uint8_t *dst, uint64_t room, const uint8_t *object,
+                           const struct tierce__chunk_info *info,
+                           const struct tierce__coded_form *form)
+{
+    struct tierce__seal seal;
+    uint8_t *table = dst + info->extent.header_bytes;
+    int rc = begin(dst, object, info, form, &seal);
+    int64_t end = rc < 0 ? rc : encode_layers(dst, room, object, info, form, &seal);
+    tierce__seal_wipe(&seal, sizeof(seal));
+    if (end <= 0)
+        return end;
+    tierce__store_le64(table + AT_OBJECT_BYTES, (uint64_t)end);
+    tierce__store_le64(table + AT_TABLE_SUM, table_sum(table, info->geometry.layer_count));
+    return end;
+}
+
+int64_t tierce__coded_encode_as(uint8_t *dst, uint64_t room, const uint8_t *object,
+                                const struct tierce__chunk_info *info,
+                                const struct tierce__coded_form *form)
+{
+    TIERCE_ASSERT(form->codec != NULL || form->key != NULL);
+    if (room < tierce__coded_room(object, info))
+        return TIERCE_E_LIMIT;
+    int64_t end = encode_once(dst, room, object, info, form);
+    if (end != 0 || form->key == NULL)
+        return end;
+    struct tierce__coded_form without = *form;
+    without.codec = NULL;
+    without.element = TIERCE__ELEMENT_RAW;
+    return encode_once(dst, room, object, info, &without);
 }
 
 int64_t tierce__coded_encode(uint8_t *dst, uint64_t room, const uint8_t *object,
                              const struct tierce__chunk_info *info,
                              const struct tierce__codec *codec, enum tierce__element element)
 {
-    uint32_t layers = info->geometry.layer_count;
-    uint8_t *table = dst + info->extent.header_bytes;
-    uint64_t at = tierce__coded_head_bytes(info), from = info->extent.header_bytes;
-    if (room < tierce__coded_room(object, info))
-        return TIERCE_E_LIMIT;
-    memset(table, 0, table_bytes(layers));
-    for (uint32_t i = 0; i < layers; i++) {
-        uint64_t bytes = raw_bytes(object, info, i);
-        struct tierce__codec_shape shape = {.element = element,
-                                            .part_bytes = tierce__chunk_cell_bytes(object, i) / 2};
-        int64_t length = codec->encode(dst + at, room - at, object + from, bytes, &shape);
-        if (length < 0)
-            return length;
-        uint8_t *row = table + AT_LAYERS + (size_t)LAYER_BYTES * i;
-        tierce__store_le64(row, (uint64_t)length);
-        tierce__store_le64(row + 8, tierce__sum(dst + at, (uint64_t)length));
-        uint64_t end = at + (uint64_t)length;
-        at = tierce__round_up(end, i + 1 < layers ? LAYER_ALIGN : TIERCE__CHUNK_ALIGN);
-        if (at >= info->extent.object_bytes)
-            return 0;
-        memset(dst + end, 0, at - end);
-        from += bytes;
-    }
-    memcpy(dst, object, info->extent.header_bytes);
-    tierce__chunk_set_codec(dst, info, codec->number);
-    memcpy(table, MAGIC, sizeof(MAGIC));
-    tierce__store_le64(table + AT_OBJECT_BYTES, at);
-    tierce__store_le64(table + AT_HEADER_SUM, tierce__chunk_header_sum(dst));
-    tierce__store_le32(table + AT_ELEMENT, (uint32_t)element);
-    tierce__store_le64(table + AT_TABLE_SUM, table_sum(table, layers));
-    return (int64_t)at;
+    return tierce__coded_encode_as(
+        dst, room, object, info, &(struct tierce__coded_form){.codec = codec, .element = element});
 }
 
 static uint64_t length_at(const uint8_t *table, uint32_t layer)
 {
     return tierce__load_le64(table + AT_LAYERS + (size_t)LAYER_BYTES * layer);
+}
+
+/* Whether a layer of so many raw bytes can have this length. */
+static bool is_length(const struct tierce__coded_info *info, uint64_t length, uint64_t raw)
+{
+    uint64_t tag = info->key_number > 0 ? TIERCE__SEAL_TAG_BYTES : 0;
+    return info->codec == NULL ? length == raw + tag
+                               : length > tag && length - tag <= tierce__codec_bound(raw);
 }
 
 /* Where the object ends by the lengths of its layers; UINT64_MAX, which no object has: one is
@@ -104,16 +195,40 @@ static uint64_t end_of_layers(const struct tierce__coded_info *info, const uint8
     uint64_t at = info->head_bytes;
     for (uint32_t i = 0; i < chunk->geometry.layer_count; i++) {
         uint64_t length = length_at(table, i);
-        if (length == 0 || length > tierce__codec_bound(raw_bytes(object, chunk, i)))
+        if (!is_length(info, length, raw_bytes(object, chunk, i)))
             return UINT64_MAX;
         at = tierce__round_up(at, LAYER_ALIGN) + length;
     }
     return tierce__round_up(at, TIERCE__CHUNK_ALIGN);
 }
 
+/* Reads which cipher and key the table names. Returns TIERCE_E_VERSION for a cipher of a later
+ * version. */
+static int parse_cipher(struct tierce__coded_info *info, const uint8_t *table)
+{
+    uint32_t cipher = tierce__load_le32(table + AT_CIPHER);
+    info->key_number = tierce__load_le32(table + AT_KEY_NUMBER);
+    if (info->chunk.is_sealed)
+        return cipher != AES_256_GCM  ? TIERCE_E_VERSION
+               : info->key_number > 0 ? 0
+                                      : TIERCE_E_FORMAT;
+    unsigned set = 0;
+    for (size_t i = AT_CIPHER; i < AT_LAYERS; i++)
+        set |= table[i];
+    return set == 0 ? 0 : TIERCE_E_FORMAT;
+}
+
+/* The codec of a number in a header; 0: none, which only encrypted objects have. */
+static int parse_codec(struct tierce__coded_info *info, uint32_t number)
+{
+    info->codec = number > 0 ? tierce__codec_numbered(number) : NULL;
+    TIERCE_DASSERT(number > 0 || info->chunk.is_sealed);
+    return number > 0 && (info->codec == NULL || !info->codec->is_exact) ? TIERCE_E_VERSION : 0;
+}
+
 int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object, uint64_t available)
 {
-    struct tierce__coded_info info;
+    struct tierce__coded_info info = {0};
     uint32_t number = 0;
     int rc = tierce__chunk_parse_coded(&info.chunk, &number, object, available);
     if (rc < 0)
@@ -127,21 +242,30 @@ int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object, u
         return TIERCE_E_FORMAT;
     if (tierce__load_le64(table + AT_TABLE_SUM) != table_sum(table, layers))
         return TIERCE_E_CHECKSUM;
-    info.codec = tierce__codec_numbered(number);
-    if (info.codec == NULL || !info.codec->is_exact)
-        return TIERCE_E_VERSION;
+    rc = parse_codec(&info, number);
+    if (rc == 0)
+        rc = parse_cipher(&info, table);
+    if (rc < 0)
+        return rc;
     uint32_t element = tierce__load_le32(table + AT_ELEMENT);
     info.element = (enum tierce__element)element;
     info.object_bytes = tierce__load_le64(table + AT_OBJECT_BYTES);
-    for (size_t i = AT_RESERVED; i < AT_LAYERS; i++)
-        rc |= table[i];
-    if (rc != 0 || element >= TIERCE__ELEMENTS ||
+    if (element >= TIERCE__ELEMENTS ||
         tierce__load_le64(table + AT_HEADER_SUM) != tierce__chunk_header_sum(object) ||
         info.object_bytes != end_of_layers(&info, object) ||
-        info.object_bytes >= info.chunk.extent.object_bytes)
+        (info.codec != NULL && info.object_bytes >= info.chunk.extent.object_bytes))
         return TIERCE_E_FORMAT;
     *out = info;
     return 0;
+}
+
+int tierce__coded_open(struct tierce__coded_info *info, const uint8_t *object,
+                       const struct tierce__seal_key *key)
+{
+    TIERCE_ASSERT(info->key_number > 0 && key->number == info->key_number);
+    int rc = derive(&info->seal, key, object, info->chunk.extent.header_bytes);
+    info->is_open = rc == 0;
+    return rc;
 }
 
 struct tierce__coded_layer tierce__coded_layer(const struct tierce__coded_info *info,
@@ -162,8 +286,10 @@ struct tierce__coded_layer tierce__coded_layer(const struct tierce__coded_info *
 void tierce__coded_restore_header(uint8_t *raw, const struct tierce__coded_info *info,
                                   const uint8_t *object)
 {
-    memcpy(raw, object, info->chunk.extent.header_bytes);
-    tierce__chunk_set_codec(raw, &info->chunk, 0);
+    struct tierce__chunk_info chunk = info->chunk;
+    chunk.is_sealed = false;
+    memcpy(raw, object, chunk.extent.header_bytes);
+    tierce__chunk_set_codec(raw, &chunk, 0);
 }
 
 uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const uint8_t *object,
@@ -173,19 +299,40 @@ uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const ui
     return raw_bytes(object, &info->chunk, layer);
 }
 
-static int decode(uint8_t *dst, const struct tierce__coded_info *info,
-                  const struct tierce__coded_layer *layer, uint64_t bytes, const uint8_t *coded)
+/* `coded` stays encrypted, because others may read it too. */
+static int decrypt(uint8_t *dst, uint64_t bytes, const struct tierce__coded_info *info,
+                   const struct tierce__coded_layer *layer, uint32_t index, const uint8_t *coded)
+{
+    if (!info->is_open)
+        return TIERCE_E_VERSION;
+    uint64_t length = layer->bytes - TIERCE__SEAL_TAG_BYTES;
+    uint8_t *plain = dst;
+    if (info->codec != NULL)
+        plain = tierce__alloc_aligned(64, tierce__round_up(length, 64));
+    int rc = plain != NULL ? tierce__seal_open(plain, &info->seal, index, coded, layer->bytes)
+                           : TIERCE_E_FULL;
+    if (info->codec == NULL)
+        return rc == -ENOMEM ? TIERCE_E_FULL : rc;
+    if (rc == 0)
+        rc = info->codec->decode(dst, bytes, plain, length);
+    tierce__free(plain);
+    return rc == -ENOMEM ? TIERCE_E_FULL : rc;
+}
+
+static int decode(uint8_t *dst, uint64_t bytes, const struct tierce__coded_info *info,
+                  const struct tierce__coded_layer *layer, uint32_t index, const uint8_t *coded)
 {
     if (tierce__sum(coded, layer->bytes) != layer->sum)
         return TIERCE_E_CHECKSUM;
-    return info->codec->decode(dst, bytes, coded, layer->bytes);
+    return info->key_number > 0 ? decrypt(dst, bytes, info, layer, index, coded)
+                                : info->codec->decode(dst, bytes, coded, layer->bytes);
 }
 
 int tierce__coded_decode_to(uint8_t *dst, const struct tierce__coded_info *info,
                             const uint8_t *object, uint32_t index, const uint8_t *coded)
 {
     struct tierce__coded_layer layer = tierce__coded_layer(info, object, index);
-    return decode(dst, info, &layer, raw_bytes(object, &info->chunk, index), coded);
+    return decode(dst, raw_bytes(object, &info->chunk, index), info, &layer, index, coded);
 }
 
 int tierce__coded_decode_layer(uint8_t *raw, const struct tierce__coded_info *info,
@@ -195,7 +342,7 @@ int tierce__coded_decode_layer(uint8_t *raw, const struct tierce__coded_info *in
     uint64_t at = info->chunk.extent.header_bytes;
     for (uint32_t i = 0; i < index; i++)
         at += raw_bytes(raw, &info->chunk, i);
-    return decode(raw + at, info, layer, raw_bytes(raw, &info->chunk, index), coded);
+    return decode(raw + at, raw_bytes(raw, &info->chunk, index), info, layer, index, coded);
 }
 
 int tierce__coded_decode(uint8_t *raw, const struct tierce__coded_info *info, const uint8_t *object)

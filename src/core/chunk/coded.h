@@ -3,6 +3,7 @@
 #define TIERCE_CHUNK_CODED_H
 
 #include "core/chunk/header.h"
+#include "core/chunk/seal.h"
 #include "core/codec/codec.h"
 
 /*
@@ -12,16 +13,31 @@
  *
  * A reader verifies the sum of a coded layer before it decodes, and the cells after it as always.
  *
- * Thread: any; nothing here blocks or allocates.
+ * The layers may be encrypted (seal.h), after their codec or without one. The sums are those of the
+ * encrypted bytes, so that damage is found without a key.
+ *
+ * Thread: any; nothing here blocks, and nothing allocates but the functions that encrypt, derive
+ * keys and decrypt.
  */
 
 struct tierce__coded_info {
     struct tierce__chunk_info
         chunk; /* of the chunk that is coded; extent: that of the raw object */
-    const struct tierce__codec *codec;
+    const struct tierce__codec *codec; /* NULL: none; the layers are only encrypted */
     enum tierce__element element;
     uint64_t head_bytes;   /* header and table: a multiple of 4096; the layers follow */
     uint64_t object_bytes; /* of the coded object, a multiple of 4096 */
+    uint32_t key_number;   /* of the key that decrypts the layers; 0: they are not encrypted */
+    bool is_open;          /* tierce__coded_open has derived `seal`; wipe it after use */
+    struct tierce__seal seal;
+};
+
+/* How to encode a chunk. */
+struct tierce__coded_form {
+    const struct tierce__codec *codec; /* NULL, only with a key: the layers are not coded */
+    enum tierce__element element;
+    const struct tierce__seal_key *key; /* NULL: the layers are not encrypted */
+    const uint8_t *salt;                /* TIERCE__SEAL_SALT_BYTES, for tests; NULL: random */
 };
 
 /* One coded layer: its place in the object, and the XXH3-64 of its bytes. */
@@ -41,6 +57,12 @@ int64_t tierce__coded_encode(uint8_t *dst, uint64_t room, const uint8_t *object,
                              const struct tierce__chunk_info *info,
                              const struct tierce__codec *codec, enum tierce__element element);
 
+/* The same in another form. With a key the result is never 0: if the codec does not make the object
+ * shorter, it has no codec. Errors: -EIO, -ENOMEM: those of tierce__seal_salt and others. */
+int64_t tierce__coded_encode_as(uint8_t *dst, uint64_t room, const uint8_t *object,
+                                const struct tierce__chunk_info *info,
+                                const struct tierce__coded_form *form);
+
 /*
  * Parses the first `available` bytes of an object from anywhere: hostile bytes are safe.
  * Errors, *out untouched: TIERCE_E_FORMAT, TIERCE_E_CHECKSUM (of header or table), TIERCE_E_VERSION
@@ -55,6 +77,10 @@ TIERCE_MUSTUSE int tierce__coded_parse(struct tierce__coded_info *out, const uin
  * changed since. A head in memory that others can change must be copied before it is parsed. The
  * layers need no such care, because each is verified when it is decoded.
  */
+
+/* Derives the key of an encrypted object. `key` is the one of info->key_number. Errors: -ENOMEM. */
+TIERCE_MUSTUSE int tierce__coded_open(struct tierce__coded_info *info, const uint8_t *object,
+                                      const struct tierce__seal_key *key);
 
 /* head_bytes of an object whose header was parsed: how much parse needs. */
 uint64_t tierce__coded_head_bytes(const struct tierce__chunk_info *info);
@@ -76,7 +102,8 @@ uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const ui
 /*
  * Decodes the bytes of one coded layer to dst, which has room for the raw layer. The gaps between
  * the layers are not read. Errors: TIERCE_E_CHECKSUM: the coded bytes are damaged, and dst is
- * unchanged; TIERCE_E_FORMAT: their checksum is right, but they are invalid.
+ * unchanged; TIERCE_E_FORMAT: their checksum is right, but they are invalid; of an encrypted layer,
+ * TIERCE_E_VERSION: it was not opened, or its key is another one, and TIERCE_E_FULL: no memory.
  */
 TIERCE_MUSTUSE int tierce__coded_decode_to(uint8_t *dst, const struct tierce__coded_info *info,
                                            const uint8_t *object, uint32_t index,

@@ -149,13 +149,17 @@ static uint32_t version_of(enum tierce_group group)
     return group == TIERCE_GROUP_ALL ? TIERCE__CHUNK_VERSION : TIERCE__CHUNK_VERSION_GROUP;
 }
 
+static bool is_coded_version(uint32_t version)
+{
+    return version == TIERCE__CHUNK_VERSION_CODED || version == TIERCE__CHUNK_VERSION_SEALED;
+}
+
 /* Whether group, window and the version of the header are consistent. */
 static bool group_in_bounds(uint32_t version, uint32_t group, uint32_t window)
 {
     bool has_window = group == TIERCE_GROUP_WINDOW || group == TIERCE_GROUP_CHUNKED;
     return group <= TIERCE_GROUP_STATE &&
-           (version_of((enum tierce_group)group) == version ||
-            version == TIERCE__CHUNK_VERSION_CODED) &&
+           (version_of((enum tierce_group)group) == version || is_coded_version(version)) &&
            has_window == (window > 0);
 }
 
@@ -291,7 +295,7 @@ static int check_frame(struct tierce__chunk_info *out, const uint8_t *object, ui
     if (!tierce__chunk_has_magic(object))
         return TIERCE_E_FORMAT;
     uint32_t version = tierce__load_le32(object + AT_VERSION);
-    if (is_coded ? version != TIERCE__CHUNK_VERSION_CODED
+    if (is_coded ? !is_coded_version(version)
                  : version != TIERCE__CHUNK_VERSION && version != TIERCE__CHUNK_VERSION_GROUP)
         return TIERCE_E_VERSION;
     uint32_t layers = tierce__load_le32(object + AT_LAYER_COUNT);
@@ -305,7 +309,8 @@ static int check_frame(struct tierce__chunk_info *out, const uint8_t *object, ui
         return TIERCE_E_FORMAT;
     *out = (struct tierce__chunk_info){
         .geometry = {.layer_count = layers, .block_count = blocks, .block_tokens = block_tokens},
-        .extent = {.header_bytes = header_bytes}};
+        .extent = {.header_bytes = header_bytes},
+        .is_sealed = version == TIERCE__CHUNK_VERSION_SEALED};
     return available < header_bytes ? TIERCE_E_LIMIT : 0;
 }
 
@@ -335,7 +340,7 @@ static int parse(struct tierce__chunk_info *out, const uint8_t *object, uint64_t
     info.extent.object_bytes = header_bytes + tierce__round_up(payload, TIERCE__CHUNK_ALIGN);
     /* A codec, a flag or a reserved byte that is set was written by a later version. */
     if (info.extent.object_bytes > TIERCE__CHUNK_BYTES_MAX ||
-        (tierce__load_le32(object + AT_CODEC) != 0) != is_coded ||
+        (tierce__load_le32(object + AT_CODEC) != 0 ? !is_coded : is_coded && !info.is_sealed) ||
         tierce__load_le32(object + AT_FLAGS) != 0 ||
         !all_zero(object + AT_RESERVED, TIERCE__CHUNK_FIXED - AT_RESERVED) ||
         !group_in_bounds(tierce__load_le32(object + AT_VERSION), (uint32_t)info.group, info.window))
@@ -363,8 +368,9 @@ int tierce__chunk_parse_coded(struct tierce__chunk_info *out, uint32_t *codec,
 
 void tierce__chunk_set_codec(uint8_t *object, const struct tierce__chunk_info *info, uint32_t codec)
 {
-    tierce__store_le32(object + AT_VERSION,
-                       codec > 0 ? TIERCE__CHUNK_VERSION_CODED : version_of(info->group));
+    tierce__store_le32(object + AT_VERSION, info->is_sealed ? TIERCE__CHUNK_VERSION_SEALED
+                                            : codec > 0     ? TIERCE__CHUNK_VERSION_CODED
+                                                            : version_of(info->group));
     tierce__store_le32(object + AT_CODEC, codec);
     tierce__chunk_seal(object, info->extent.header_bytes);
 }

@@ -19,12 +19,13 @@
 
 #define TIERCE__CHUNK_ALIGN 4096u
 /* The format versions: 1 for a chunk of all layers, 2 for a chunk of a group of layers, 3 for
- * either if its layers are coded (coded.h). */
-#define TIERCE__CHUNK_VERSION       1u
-#define TIERCE__CHUNK_VERSION_GROUP 2u
-#define TIERCE__CHUNK_VERSION_CODED 3u
-#define TIERCE__CHUNK_FIXED         256u /* bytes before the tables */
-#define TIERCE__CHUNK_BYTES_MAX     (1ULL << 34)
+ * either if its layers are coded (coded.h), 4 if they are encrypted. */
+#define TIERCE__CHUNK_VERSION        1u
+#define TIERCE__CHUNK_VERSION_GROUP  2u
+#define TIERCE__CHUNK_VERSION_CODED  3u
+#define TIERCE__CHUNK_VERSION_SEALED 4u
+#define TIERCE__CHUNK_FIXED          256u /* bytes before the tables */
+#define TIERCE__CHUNK_BYTES_MAX      (1ULL << 34)
 
 /* The geometry of the chunks of a view: equal for all but partial tails. */
 struct tierce__geometry {
@@ -67,7 +68,8 @@ struct tierce__chunk_info {
     enum tierce_group group; /* and window: as in the namespace */
     uint32_t window;
     uint64_t token_start;
-    uint64_t created_s;               /* wall clock */
+    bool is_sealed;     /* of a coded object: its layers are encrypted, and it may have no codec */
+    uint64_t created_s; /* wall clock */
     struct tierce__geometry geometry; /* after parsing, cell_bytes is NULL: use the accessor */
     struct tierce__extent extent;
 };
@@ -108,13 +110,13 @@ unsigned tierce__chunk_magic_bytes(const uint8_t *object);
 TIERCE_MUSTUSE int tierce__chunk_parse(struct tierce__chunk_info *out, const uint8_t *object,
                                        uint64_t available);
 
-/* The same for the header of a coded object; *codec is the number in it, above 0. A header of
- * another version is TIERCE_E_VERSION. */
+/* The same for the header of a coded object; *codec is the number in it, and 0 only if the layers
+ * are encrypted. A header of another version is TIERCE_E_VERSION. */
 TIERCE_MUSTUSE int tierce__chunk_parse_coded(struct tierce__chunk_info *out, uint32_t *codec,
                                              const uint8_t *object, uint64_t available);
 
-/* Turns a sealed or parsed header into that of a coded object, or back with codec 0, and seals it.
- * Nothing else changes. */
+/* Turns a sealed or parsed header into that of a coded object, of an encrypted one if
+ * info->is_sealed, or back with codec 0, and seals it. Nothing else changes. */
 void tierce__chunk_set_codec(uint8_t *object, const struct tierce__chunk_info *info,
                              uint32_t codec);
 

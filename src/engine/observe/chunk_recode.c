@@ -217,6 +217,11 @@ void tierce__chunk_orders_recode(struct tierce__chunk_orders *orders,
         tierce__chunk_say(out, "this engine has no disk; chunks are compressed on disk alone");
         return;
     }
+    if (!codes && tierce__coded_tier_encrypts(engine->levels[r.level].coded)) {
+        tierce__chunk_say(out, "the disk encrypts (disk.encryption), and encrypted chunks are not "
+                               "decompressed");
+        return;
+    }
     r.codec = codes ? tierce__codec_find(CODEC) : NULL;
     TIERCE_ASSERT(!codes || r.codec != NULL);
     int rc = recode_level(&r, chunks);

@@ -43,6 +43,11 @@ static const struct codec_row {
     ROW("decoded_raw_bytes", decoded_raw_bytes, 1, "Uncompressed bytes of decoded layers."),
     ROW("decoded_bytes", decoded_bytes, 1, "Compressed bytes of these layers."),
     ROW("decode_seconds", decode_ns, 1e-9, "Time of decompression, of all threads together."),
+    ROW("encrypted_chunks", encrypted_chunks, 1, "Chunks that were encrypted."),
+    ROW("refused_chunks", refused_chunks, 1,
+        "Chunks that were not stored, because they could not be encrypted."),
+    ROW("locked_reads", locked_reads, 1,
+        "Reads of encrypted chunks whose key is missing or another one."),
 #undef ROW
 #undef RAW
 };
@@ -64,7 +69,7 @@ static bool read_stats(const struct tierce__level *level, struct tierce__coded_s
         tierce__coded_connector_stats(level->connector, out);
     else
         return false;
-    return out->codec != NULL || out->decoded_bytes > 0;
+    return out->codec != NULL || out->encrypts || out->decoded_bytes > 0 || out->locked_reads > 0;
 }
 
 static void put_row(struct tierce__prometheus *text, const struct codec_row *row, const char *tier,
@@ -99,6 +104,7 @@ static void write_stats(struct tierce__json_write *json, const char *tier,
 {
     tierce__json_write_text(json, "tier", tier);
     tierce__json_write_text(json, "name", stats->codec != NULL ? stats->codec->name : "none");
+    tierce__json_write_text(json, "encryption", stats->encrypts ? "aes-256-gcm" : "none");
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         tierce__json_write_signed(json, rows[i].field, (int64_t)value_of(stats, &rows[i]));
     /* 0: not known, because too little was read. */

@@ -133,6 +133,7 @@ void tierce__coded_connector_stats(struct tierce__connector *connector,
     tierce__lock_take(&c->lock);
     *out = c->stats;
     out->codec = c->codec;
+    out->encrypts = c->encrypts;
     out->device_bytes_per_s = tierce__coded_speed_of_device(&c->speed);
     out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&c->speed, &c->stats);
     tierce__lock_drop(&c->lock);
@@ -202,7 +203,8 @@ int tierce__coded_connector_open(struct tierce__connector **out,
                                  const struct tierce__coded_connector_opts *opts)
 {
     if (opts->size != sizeof(*opts) || opts->connector == NULL || opts->alloc == NULL ||
-        opts->namespaces == NULL || (opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
+        opts->namespaces == NULL || (opts->encrypts && opts->keys == NULL) ||
+        (opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
         return TIERCE_E_ARGUMENT;
     struct tierce__coded_connector *c = tierce__calloc(1, sizeof(*c));
     if (c == NULL)
@@ -216,6 +218,8 @@ int tierce__coded_connector_open(struct tierce__connector **out,
     c->magic = TIERCE__CODED_CONNECTOR_MAGIC;
     c->inner = opts->connector;
     c->codec = opts->codec;
+    c->keys = opts->keys;
+    c->encrypts = opts->encrypts;
     c->alloc = opts->alloc;
     c->alloc_arg = opts->alloc_arg;
     c->no_pool = opts->no_pool;

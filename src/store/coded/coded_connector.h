@@ -37,6 +37,8 @@ struct tierce__coded_connector_opts {
     const char *name;                      /* in logs; [borrow for the call] */
     const struct tierce__codec *codec;     /* for new chunks; NULL: none, but coded ones are read */
     struct tierce__namespaces *namespaces; /* [borrow until close] */
+    struct tierce__coded_keys *keys;       /* and the following: as in tierce__coded_opts */
+    bool encrypts;
     /* Memory for coded bytes that do not fit into the connector's own; NULL: there is none now.
      * Called without a lock, must not block. */
     struct tierce__buf *(*alloc)(void *arg, uint64_t bytes);

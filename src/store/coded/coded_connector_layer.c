@@ -334,19 +334,16 @@ void tierce__coded_download_decode(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;
     const struct tierce__coded_object *object = g->object;
-    uint64_t raw_bytes = 0, coded_bytes = 0, begun = tierce__now_ns();
+    struct tierce__coded_work work = {.keys = c->keys, .tier = c->name};
+    uint64_t begun = tierce__now_ns();
     int rc = TIERCE_E_DEADLINE;
     if (begun < g->req->deadline_ns) /* the memory of others may leave at any time */
         rc = tierce__coded_range_decode(&g->range, &object->parsed, g->req,
                                         g->is_reader ? object->buf->data + g->range.from : NULL,
-                                        &raw_bytes, &coded_bytes);
+                                        &work);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&c->lock);
-    if (rc == 0) {
-        c->stats.decoded_raw_bytes += raw_bytes;
-        c->stats.decoded_bytes += coded_bytes;
-        c->stats.decode_ns += raw_bytes > 0 ? took : 0;
-    }
+    tierce__coded_count_decoded(&c->stats, &work, rc, took);
     tierce__lock_drop(&c->lock);
     bool is_wrong = rc == TIERCE_E_CHECKSUM || rc == TIERCE_E_FORMAT;
     if (is_wrong && !g->is_repeated) /* perhaps the head is that of an earlier object */

@@ -31,10 +31,11 @@ struct tierce__coded_connector;
 struct tierce__coded_upload {
     struct tierce__list node; /* among `puts`, until it is encoded */
     struct tierce__coded_connector *connector;
-    struct tierce__store_req *req;  /* the caller's */
-    struct tierce__store_req inner; /* of the coded object */
-    struct tierce__buf *coded;      /* NULL: it stays raw */
-    uint64_t staged;                /* of put_staging */
+    struct tierce__store_req *req;     /* the caller's */
+    struct tierce__store_req inner;    /* of the coded object */
+    struct tierce__buf *coded;         /* NULL: it stays raw */
+    uint64_t staged;                   /* of put_staging */
+    const struct tierce__codec *codec; /* NULL: it is not coded */
 };
 
 /* ---- objects and gets ---- */
@@ -105,6 +106,8 @@ struct tierce__coded_connector {
     struct tierce__connector_ops ops;
     char name[32];
     const struct tierce__codec *codec;
+    struct tierce__coded_keys *keys;
+    bool encrypts;
     struct tierce__buf *(*alloc)(void *arg, uint64_t bytes);
     void *alloc_arg;
     uint64_t staging_bytes_max;

@@ -78,63 +78,84 @@ void tierce__coded_connector_cancel_puts(struct tierce__coded_connector *c)
 
 /* ---- encoding -------------------------------------------------------------------------------- */
 
-/* Returns the reason why an object stays raw, or TIERCE__CODED_RAWS if it is encoded. */
+static bool is_chunk(const struct tierce__store_req *req, struct tierce__chunk_info *info)
+{
+    return tierce__chunk_parse(info, req->buf->data, req->length) == 0 &&
+           info->extent.object_bytes == req->length;
+}
+
+/* Returns the reason why a chunk is not coded, or TIERCE__CODED_RAWS if it is. */
 static enum tierce__coded_raw stays_raw(struct tierce__coded_connector *c,
-                                        const struct tierce__store_req *req,
-                                        struct tierce__chunk_info *info,
+                                        const struct tierce__chunk_info *info,
                                         enum tierce__element *element)
 {
-    *element = TIERCE__ELEMENT_RAW;
-    if (tierce__chunk_parse(info, req->buf->data, req->length) < 0 ||
-        info->extent.object_bytes != req->length)
-        return TIERCE__CODED_RAW_LONGER;
     int64_t ns = tierce__namespaces_find(c->elements.namespaces, info->ns_digest);
     if (ns >= 0)
         *element = tierce__coded_element_of(&c->elements, (uint32_t)ns);
     return *element == TIERCE__ELEMENT_RAW ? TIERCE__CODED_RAW_ELEMENT : TIERCE__CODED_RAWS;
 }
 
-/* Encodes an object; p->coded stays NULL if it stays raw. Returns the coded length. */
+/* Encodes the chunk of `making` to p->coded. Returns its length; 0 and `why`: p->coded is NULL. */
+static uint64_t make(struct tierce__coded_upload *p, const struct tierce__coded_making *making,
+                     enum tierce__coded_raw *why)
+{
+    uint64_t room = tierce__coded_room(making->object, making->info);
+    *why = TIERCE__CODED_RAW_MEMORY;
+    p->coded = tierce__coded_connector_alloc(p->connector, room);
+    if (p->coded == NULL)
+        return 0;
+    *why = TIERCE__CODED_RAW_LONGER;
+    int64_t length = tierce__coded_make(p->coded->data, room, making);
+    if (length > 0)
+        return (uint64_t)length;
+    tierce__buf_release(p->coded);
+    p->coded = NULL;
+    return 0;
+}
+
+/* Encodes an object; p->coded stays NULL if it stays raw, or is not stored because it cannot be
+ * encrypted. Returns the coded length. */
 static uint64_t encode(struct tierce__coded_upload *p)
 {
     struct tierce__coded_connector *c = p->connector;
     const struct tierce__store_req *req = p->req;
     struct tierce__chunk_info info;
-    enum tierce__element element;
-    uint64_t begun = tierce__now_ns(), room = 0;
-    int64_t length = 0;
-    enum tierce__coded_raw why = stays_raw(c, req, &info, &element);
-    if (why == TIERCE__CODED_RAWS) {
-        room = tierce__coded_room(req->buf->data, &info);
-        p->coded = tierce__coded_connector_alloc(c, room);
-        why = p->coded == NULL ? TIERCE__CODED_RAW_MEMORY : TIERCE__CODED_RAW_LONGER;
+    struct tierce__coded_making making = {.object = req->buf->data,
+                                          .info = &info,
+                                          .element = TIERCE__ELEMENT_RAW,
+                                          .keys = c->encrypts ? c->keys : NULL};
+    uint64_t begun = tierce__now_ns(), length = 0;
+    enum tierce__coded_raw uncoded = TIERCE__CODED_RAW_LONGER, why = TIERCE__CODED_RAWS;
+    bool is_valid = is_chunk(req, &info);
+    if (is_valid && p->codec != NULL) {
+        uncoded = stays_raw(c, &info, &making.element);
+        making.codec = uncoded == TIERCE__CODED_RAWS ? p->codec : NULL;
     }
-    if (p->coded != NULL)
-        length =
-            tierce__coded_encode(p->coded->data, room, req->buf->data, &info, c->codec, element);
-    bool is_coded = length > 0;
-    if (!is_coded) {
-        tierce__buf_release(p->coded);
-        p->coded = NULL;
-    }
+    if (is_valid && (making.codec != NULL || making.keys != NULL))
+        length = make(p, &making, &why);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&c->lock);
     c->stats.encode_ns += took;
-    if (is_coded) {
-        c->stats.encoded_chunks++;
-        c->stats.encoded_raw_bytes += req->length;
-        c->stats.encoded_bytes += (uint64_t)length;
-    } else {
+    if (length > 0)
+        tierce__coded_count_made(&c->stats, &making, req->length, length);
+    else
+        c->stats.refused_chunks += c->encrypts;
+    if (p->codec != NULL && making.codec == NULL)
+        c->stats.raw_chunks[uncoded]++;
+    else if (length == 0 && !c->encrypts)
         c->stats.raw_chunks[why]++;
-    }
     tierce__lock_drop(&c->lock);
-    return is_coded ? (uint64_t)length : 0;
+    return length;
 }
 
 static void handle(struct tierce__coded_upload *p)
 {
     struct tierce__coded_connector *c = p->connector;
     uint64_t length = encode(p);
+    if (p->coded == NULL && c->encrypts) {
+        answer(p, TIERCE_E_FULL);
+        return;
+    }
     if (p->coded == NULL) { /* the store reads the caller's memory */
         tierce__lock_take(&c->lock);
         c->put_staging -= p->staged;
@@ -230,13 +251,15 @@ static bool start_encoder(struct tierce__coded_connector *c)
 /* ---- begin ----------------------------------------------------------------------------------- */
 
 /* Adds a put to the queue. False: there is no memory or no thread. Under the lock. */
-static bool enqueue(struct tierce__coded_connector *c, struct tierce__store_req *req)
+static bool enqueue(struct tierce__coded_connector *c, struct tierce__store_req *req,
+                    const struct tierce__codec *codec)
 {
     struct tierce__coded_upload *p = start_encoder(c) ? tierce__calloc(1, sizeof(*p)) : NULL;
     if (p == NULL)
         return false;
     p->connector = c;
     p->req = req;
+    p->codec = codec;
     tierce__list_push_back(&c->puts, &p->node);
     c->put_count++;
     if (req->deadline_ns < c->put_deadline)
@@ -252,17 +275,24 @@ bool tierce__coded_connector_put(struct tierce__coded_connector *c, struct tierc
     tierce__lock_take(&c->lock);
     if (req->name_count == 1)
         tierce__coded_object_forget(c, req->names);
-    bool encodes = c->codec != NULL && is_sane && !c->closing;
-    bool is_slow = encodes && tierce__coded_speed_is_slow(&c->speed, &c->stats);
+    bool encodes = (c->codec != NULL || c->encrypts) && is_sane && !c->closing;
+    bool is_slow = encodes && c->codec != NULL && tierce__coded_speed_is_slow(&c->speed, &c->stats);
     bool logs = is_slow && !c->speed.is_told;
     double decode = tierce__coded_speed_of_decoding(&c->speed, &c->stats);
     double link = tierce__coded_speed_of_device(&c->speed);
     c->speed.is_told |= logs;
-    bool taken = encodes && !is_slow && enqueue(c, req);
-    if (encodes && !taken)
+    bool taken = encodes && (!is_slow || c->encrypts) && enqueue(c, req, is_slow ? NULL : c->codec);
+    bool is_refused = c->encrypts && !taken;
+    int status = c->closing ? TIERCE_E_CLOSED : is_sane ? TIERCE_E_FULL : TIERCE_E_ARGUMENT;
+    c->stats.refused_chunks += is_refused && !c->closing;
+    if (encodes && c->codec != NULL && (is_slow || !taken))
         c->stats.raw_chunks[is_slow ? TIERCE__CODED_RAW_SLOW : TIERCE__CODED_RAW_MEMORY]++;
     tierce__lock_drop(&c->lock);
     if (logs)
         tierce__coded_log_slow(c->name, c->codec, decode, link);
-    return taken;
+    if (is_refused) { /* it is never passed on as it is */
+        req->status = status;
+        req->done(req);
+    }
+    return taken || is_refused;
 }

@@ -345,20 +345,16 @@ static void advance(struct tierce__coded_get *g)
 static void serve(struct tierce__coded_get *g)
 {
     struct tierce__coded_tier *t = g->tier;
-    uint64_t raw_bytes = 0, coded_bytes = 0, begun = tierce__now_ns();
+    struct tierce__coded_work work = {.keys = t->keys, .tier = t->ops.name};
+    uint64_t begun = tierce__now_ns();
     int rc = TIERCE_E_DEADLINE;
     if (begun < g->req->deadline_ns)
-        rc = tierce__coded_range_decode(&g->range, &g->head->parsed, g->req,
-                                        g->buf != NULL ? g->buf->data + (g->range.from - g->from)
-                                                       : NULL,
-                                        &raw_bytes, &coded_bytes);
+        rc = tierce__coded_range_decode(
+            &g->range, &g->head->parsed, g->req,
+            g->buf != NULL ? g->buf->data + (g->range.from - g->from) : NULL, &work);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&t->lock);
-    if (rc == 0) {
-        t->stats.decoded_raw_bytes += raw_bytes;
-        t->stats.decoded_bytes += coded_bytes;
-        t->stats.decode_ns += raw_bytes > 0 ? took : 0;
-    }
+    tierce__coded_count_decoded(&t->stats, &work, rc, took);
     tierce__lock_drop(&t->lock);
     finish(g, rc);
 }

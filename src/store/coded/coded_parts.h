@@ -3,6 +3,7 @@
 #define TIERCE_STORE_CODED_PARTS_H
 
 #include "core/chunk/coded.h"
+#include "store/coded/coded_keys.h"
 #include "store/coded/coded_tier.h"
 
 /*
@@ -44,6 +45,27 @@ TIERCE_MUSTUSE int tierce__coded_parsed_fill(struct tierce__coded_parsed *out,
                                              uint64_t *bytes);
 void tierce__coded_parsed_fini(struct tierce__coded_parsed *parsed);
 
+/* ---- encoding (coded_form.c) ---- */
+
+/* A chunk in memory, and how it is to be stored. */
+struct tierce__coded_making {
+    const uint8_t *object;
+    const struct tierce__chunk_info *info;
+    const struct tierce__codec *codec; /* NULL, only with keys: none */
+    enum tierce__element element;
+    struct tierce__coded_keys *keys; /* NULL: it is not encrypted */
+};
+
+/* As tierce__coded_encode_as, with the newest key of the chunk's namespace. 0: the chunk is to be
+ * stored as it is, which is never returned with keys. Errors: also TIERCE_E_VERSION: there is no
+ * key, which is logged. */
+int64_t tierce__coded_make(uint8_t *dst, uint64_t room, const struct tierce__coded_making *making);
+
+/* Counts a chunk of `raw_bytes` that tierce__coded_make has made. */
+void tierce__coded_count_made(struct tierce__coded_stats *stats,
+                              const struct tierce__coded_making *making, uint64_t raw_bytes,
+                              uint64_t length);
+
 /* ---- a range of a raw object that is coded (coded_range.c) ---- */
 
 struct tierce__coded_range {
@@ -56,16 +78,35 @@ void tierce__coded_range_plan(struct tierce__coded_range *out,
                               uint64_t length);
 
 /*
- * Verifies and decodes the range of a GET into its buffer. `coded` holds the coded bytes from
- * range->from on, and does not overlap the range in the buffer. *raw_bytes and *coded_bytes are
- * those of the layers. Errors: TIERCE_E_CHECKSUM, TIERCE_E_FORMAT: the bytes are damaged;
- * TIERCE_E_FULL: no memory for a layer that lies partly in the range.
+ * Verifies and decodes the range of a GET into its buffer, after its layers were decrypted if they
+ * are encrypted. `coded` holds the coded bytes from range->from on, and does not overlap the range
+ * in the buffer. Errors: TIERCE_E_CHECKSUM, TIERCE_E_FORMAT: the bytes are damaged; TIERCE_E_FULL:
+ * no memory for a layer that lies partly in the range, or that is encrypted; TIERCE_E_VERSION: the
+ * key is missing or another one, which is logged.
  */
+struct tierce__coded_work {
+    struct tierce__coded_keys *keys; /* NULL: none */
+    const char *tier;                /* in the log */
+    uint64_t raw_bytes, coded_bytes; /* [out] of the layers */
+};
 TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *range,
                                               const struct tierce__coded_parsed *parsed,
                                               const struct tierce__store_req *req,
-                                              const uint8_t *coded, uint64_t *raw_bytes,
-                                              uint64_t *coded_bytes);
+                                              const uint8_t *coded,
+                                              struct tierce__coded_work *work);
+
+/* Counts such a call, which returned `rc` and took so long. */
+static inline void tierce__coded_count_decoded(struct tierce__coded_stats *stats,
+                                               const struct tierce__coded_work *work, int rc,
+                                               uint64_t took_ns)
+{
+    stats->locked_reads += rc == TIERCE_E_VERSION;
+    if (rc != 0 || work->raw_bytes == 0)
+        return;
+    stats->decoded_raw_bytes += work->raw_bytes;
+    stats->decoded_bytes += work->coded_bytes;
+    stats->decode_ns += took_ns;
+}
 
 /* ---- the speed of the device or link, and that of decoding (coded_speed.c) ---- */
 

@@ -43,8 +43,9 @@ struct tierce__coded_put {
     struct tierce__buf *coded; /* NULL: it stays raw */
     enum tierce__coded_put_state state;
     uint64_t coded_bytes;
-    uint32_t reference_count;     /* references held by the tier's thread and the inner tier */
-    enum tierce__element element; /* RAW: it is not encoded */
+    uint32_t reference_count;          /* references held by the tier's thread and the inner tier */
+    const struct tierce__codec *codec; /* NULL: it is not coded */
+    enum tierce__element element;
     bool cancelled;
 };
 
@@ -96,6 +97,8 @@ struct tierce__coded_tier {
     struct tierce__tier *inner;
     struct tierce__tier_ops ops; /* the inner tier's name and abilities */
     const struct tierce__codec *codec;
+    struct tierce__coded_keys *keys;
+    bool encrypts;
     struct tierce__buf *(*alloc)(void *arg, uint64_t bytes);
     void *alloc_arg;
     uint64_t queue_bytes_max, staging_bytes_max;

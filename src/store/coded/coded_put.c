@@ -46,8 +46,10 @@ static bool start_encoder(struct tierce__coded_tier *t)
 }
 
 /* Adds a put to the queue; NULL: there is no memory or no room. Under the lock. */
-static struct tierce__coded_put *
-enqueue(struct tierce__coded_tier *t, struct tierce__store_req *req, enum tierce__element element)
+static struct tierce__coded_put *enqueue(struct tierce__coded_tier *t,
+                                         struct tierce__store_req *req,
+                                         const struct tierce__codec *codec,
+                                         enum tierce__element element)
 {
     bool is_empty = tierce__list_empty(&t->puts);
     if (!is_empty && t->queued_bytes + req->object_bytes > t->queue_bytes_max)
@@ -59,6 +61,7 @@ enqueue(struct tierce__coded_tier *t, struct tierce__store_req *req, enum tierce
     p->req = req;
     p->key = req->keys[0];
     p->raw = req->buf;
+    p->codec = codec;
     p->element = element;
     p->reference_count = 1;
     tierce__buf_acquire(p->raw);
@@ -71,8 +74,43 @@ enqueue(struct tierce__coded_tier *t, struct tierce__store_req *req, enum tierce
     return p;
 }
 
+static void reject(struct tierce__store_req *req, int status)
+{
+    req->status = status;
+    req->done(req);
+}
+
+/* A put that the inner tier is never given as it is. A chunk that the codec is not for, or has no
+ * time for, is encrypted without it. */
+static void begin_encrypted(struct tierce__coded_tier *t, struct tierce__store_req *req)
+{
+    if (!is_sane(req)) {
+        reject(req, TIERCE_E_ARGUMENT);
+        return;
+    }
+    enum tierce__element element = tierce__coded_element_of(&t->elements, req->keys[0].ns);
+    tierce__lock_take(&t->lock);
+    enum tierce__coded_raw why =
+        t->codec != NULL ? stays_raw(t, element) : TIERCE__CODED_RAW_ELEMENT;
+    bool is_closed = t->closing, is_coded = why == TIERCE__CODED_RAWS;
+    struct tierce__coded_put *p = is_closed ? NULL
+                                            : enqueue(t, req, is_coded ? t->codec : NULL,
+                                                      is_coded ? element : TIERCE__ELEMENT_RAW);
+    if (p != NULL && t->codec != NULL && !is_coded)
+        t->stats.raw_chunks[why]++;
+    t->dropped += p == NULL && !is_closed;
+    t->stats.refused_chunks += p == NULL && !is_closed;
+    tierce__lock_drop(&t->lock);
+    if (p == NULL)
+        reject(req, is_closed ? TIERCE_E_CLOSED : TIERCE_E_FULL);
+}
+
 bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_req *req)
 {
+    if (t->encrypts) {
+        begin_encrypted(t, req);
+        return true;
+    }
     if (t->codec == NULL || !is_sane(req))
         return false;
     enum tierce__element element = tierce__coded_element_of(&t->elements, req->keys[0].ns);
@@ -89,7 +127,7 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
     bool passes = t->closing || (why != TIERCE__CODED_RAWS && !must_queue);
     struct tierce__coded_put *p = NULL;
     if (!passes)
-        p = enqueue(t, req, why == TIERCE__CODED_RAWS ? element : TIERCE__ELEMENT_RAW);
+        p = enqueue(t, req, why == TIERCE__CODED_RAWS ? t->codec : NULL, element);
     if (!passes && p == NULL) {
         passes = !must_queue;
         why = TIERCE__CODED_RAW_MEMORY;
@@ -102,8 +140,7 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
         tierce__coded_log_slow(name, codec, decode, device);
     if (p != NULL || passes)
         return p != NULL;
-    req->status = TIERCE_E_FULL;
-    req->done(req);
+    reject(req, TIERCE_E_FULL);
     return true;
 }
 
@@ -206,12 +243,11 @@ static bool is_stored(struct tierce__coded_put *p)
     return tierce__coded_look(p->tier, &look, &p->key, TIERCE__DEADLINE_NEVER) > 0;
 }
 
-/* Encodes a raw object of so many bytes. Returns the length of *coded, or 0 and why it stays raw;
- * *coded is NULL then. */
+/* Encodes a raw object of so many bytes, with the codec and element of `making`. Returns the length
+ * of *coded, or 0 and why it stays raw; *coded is NULL then. */
 static uint64_t encode_object(struct tierce__coded_tier *t, struct tierce__buf **coded,
                               const struct tierce__buf *raw, uint64_t object_bytes,
-                              const struct tierce__codec *codec, enum tierce__element element,
-                              enum tierce__coded_raw *why)
+                              struct tierce__coded_making *making, enum tierce__coded_raw *why)
 {
     struct tierce__chunk_info info;
     *coded = NULL;
@@ -219,13 +255,17 @@ static uint64_t encode_object(struct tierce__coded_tier *t, struct tierce__buf *
     if (tierce__chunk_parse(&info, raw->data, object_bytes) != 0 ||
         info.extent.object_bytes != object_bytes)
         return 0;
+    making->object = raw->data;
+    making->info = &info;
+    making->keys = t->encrypts ? t->keys : NULL;
     uint64_t room = tierce__coded_room(raw->data, &info);
     struct tierce__buf *buf = tierce__coded_alloc(t, room);
     if (buf == NULL) {
         *why = TIERCE__CODED_RAW_MEMORY;
         return 0;
     }
-    int64_t length = tierce__coded_encode(buf->data, room, raw->data, &info, codec, element);
+    int64_t length = tierce__coded_make(buf->data, room, making);
+    making->info = NULL;
     if (length <= 0) {
         tierce__buf_release(buf);
         return 0;
@@ -239,19 +279,20 @@ static void encode(struct tierce__coded_put *p)
 {
     struct tierce__coded_tier *t = p->tier;
     enum tierce__coded_raw why;
+    struct tierce__coded_making making = {.codec = p->codec, .element = p->element};
     uint64_t begun = tierce__now_ns();
-    if (is_stored(p))
+    if (!t->encrypts &&
+        is_stored(p)) /* the chunk may be evicted before the inner tier has the put */
         return;
-    uint64_t length =
-        encode_object(t, &p->coded, p->raw, p->req->object_bytes, t->codec, p->element, &why);
+    uint64_t length = encode_object(t, &p->coded, p->raw, p->req->object_bytes, &making, &why);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&t->lock);
     t->stats.encode_ns += took;
     if (p->coded != NULL) {
-        t->stats.encoded_chunks++;
-        t->stats.encoded_raw_bytes += p->req->object_bytes;
-        t->stats.encoded_bytes += length;
+        tierce__coded_count_made(&t->stats, &making, p->req->object_bytes, length);
         t->put_staging += p->coded->bytes;
+    } else if (t->encrypts) {
+        t->stats.refused_chunks++;
     } else {
         t->stats.raw_chunks[why]++;
     }
@@ -281,9 +322,8 @@ uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf
     int rc = tierce__coded_pool(t);
     tierce__lock_drop(&t->lock);
     *why = TIERCE__CODED_RAW_MEMORY;
-    return rc == 0 ? encode_object(t, coded, source->raw, source->object_bytes, source->codec,
-                                   element, why)
-                   : 0;
+    struct tierce__coded_making making = {.codec = source->codec, .element = element};
+    return rc == 0 ? encode_object(t, coded, source->raw, source->object_bytes, &making, why) : 0;
 }
 
 /* Gives a put to the inner tier, coded or raw. */
@@ -330,8 +370,9 @@ static void handle(struct tierce__coded_tier *t, struct tierce__coded_put *p)
     struct tierce__list deferred;
     uint64_t bytes = p->req->object_bytes;
     tierce__list_init(&deferred);
-    if (p->element != TIERCE__ELEMENT_RAW)
+    if (p->codec != NULL || t->encrypts)
         encode(p);
+    bool is_refused = t->encrypts && p->coded == NULL;
     tierce__lock_take(&t->lock);
     bool cancelled = p->cancelled;
     int status = t->inner_closes ? TIERCE_E_CLOSED : TIERCE_E_CANCELLED;
@@ -340,7 +381,7 @@ static void handle(struct tierce__coded_tier *t, struct tierce__coded_put *p)
     if (cancelled) {
         if (p->coded != NULL)
             give_back(p);
-    } else {
+    } else if (!is_refused) {
         pass(p);
     }
     tierce__lock_take(&t->lock);
@@ -351,8 +392,8 @@ static void handle(struct tierce__coded_tier *t, struct tierce__coded_put *p)
         tierce__list_push_back(&deferred, it);
     }
     tierce__lock_drop(&t->lock);
-    if (cancelled)
-        answer(p, status);
+    if (cancelled || is_refused)
+        answer(p, cancelled ? status : TIERCE_E_FULL);
     else
         leave(p);
     submit_deferred(t, &deferred);
@@ -364,7 +405,7 @@ static struct tierce__coded_put *next_put(struct tierce__coded_tier *t)
     if (tierce__list_empty(&t->puts))
         return NULL;
     struct tierce__coded_put *p = put_of(t->puts.next);
-    bool fits = p->element == TIERCE__ELEMENT_RAW || t->put_staging == 0 ||
+    bool fits = (p->codec == NULL && !t->encrypts) || t->put_staging == 0 ||
                 t->put_staging + p->req->object_bytes <= t->staging_bytes_max;
     return fits ? p : NULL;
 }

@@ -95,46 +95,65 @@ static void copy_part(const struct tierce__store_req *req, uint64_t at, uint64_t
 }
 
 /* `coded`: the bytes of the layer; `at` and `length`: its place in the raw object. */
-static int decode_layer(const struct tierce__coded_parsed *parsed,
+static int decode_layer(const struct tierce__coded_info *info, const uint8_t *head,
                         const struct tierce__store_req *req, uint32_t index, const uint8_t *coded,
-                        uint64_t at, uint64_t length)
+                        uint64_t at)
 {
-    const struct tierce__coded_info *info = &parsed->info;
+    uint64_t length = tierce__coded_raw_bytes(info, head, index);
     if (at >= req->offset && at + length <= req->offset + req->length)
-        return tierce__coded_decode_to(req->buf->data + at, info, parsed->bytes, index, coded);
+        return tierce__coded_decode_to(req->buf->data + at, info, head, index, coded);
     uint8_t *whole = tierce__alloc_aligned(64, tierce__round_up(length, 64));
     if (whole == NULL)
         return TIERCE_E_FULL;
-    int rc = tierce__coded_decode_to(whole, info, parsed->bytes, index, coded);
+    int rc = tierce__coded_decode_to(whole, info, head, index, coded);
     if (rc == 0)
         copy_part(req, at, length, whole);
     tierce__free(whole);
     return rc;
 }
 
-int tierce__coded_range_decode(const struct tierce__coded_range *range,
-                               const struct tierce__coded_parsed *parsed,
-                               const struct tierce__store_req *req, const uint8_t *coded,
-                               uint64_t *raw_bytes, uint64_t *coded_bytes)
+/* `info` is that of the head, opened if the layers are encrypted. */
+static int decode_layers(const struct tierce__coded_range *range,
+                         const struct tierce__coded_info *info, const uint8_t *head,
+                         const struct tierce__store_req *req, const uint8_t *coded,
+                         struct tierce__coded_work *work)
 {
-    const struct tierce__coded_info *info = &parsed->info;
-    const struct tierce__extent *extent = &info->chunk.extent;
-    uint64_t at = extent->header_bytes, end = at + extent->payload_bytes;
-    copy_part(req, 0, at, parsed->raw_header);
-    copy_part(req, end, extent->object_bytes - end, NULL);
-    *raw_bytes = *coded_bytes = 0;
+    uint64_t at = info->chunk.extent.header_bytes;
     for (uint32_t i = 0; i < range->last; i++) {
-        uint64_t length = tierce__coded_raw_bytes(info, parsed->bytes, i);
+        uint64_t length = tierce__coded_raw_bytes(info, head, i);
         if (i >= range->first) {
-            struct tierce__coded_layer layer = tierce__coded_layer(info, parsed->bytes, i);
+            struct tierce__coded_layer layer = tierce__coded_layer(info, head, i);
             TIERCE_DASSERT(layer.offset >= range->from);
-            int rc = decode_layer(parsed, req, i, coded + (layer.offset - range->from), at, length);
+            int rc = decode_layer(info, head, req, i, coded + (layer.offset - range->from), at);
             if (rc < 0)
                 return rc;
-            *raw_bytes += length;
-            *coded_bytes += layer.bytes;
+            work->raw_bytes += length;
+            work->coded_bytes += layer.bytes;
         }
         at += length;
     }
     return 0;
+}
+
+int tierce__coded_range_decode(const struct tierce__coded_range *range,
+                               const struct tierce__coded_parsed *parsed,
+                               const struct tierce__store_req *req, const uint8_t *coded,
+                               struct tierce__coded_work *work)
+{
+    struct tierce__coded_info info = parsed->info; /* to be opened: others read that of the head */
+    const struct tierce__extent *extent = &info.chunk.extent;
+    uint64_t end = extent->header_bytes + extent->payload_bytes;
+    work->raw_bytes = work->coded_bytes = 0;
+    int rc = range->first < range->last
+                 ? tierce__coded_keys_unlock(work->keys, work->tier, &info, parsed->bytes)
+                 : 0;
+    if (rc < 0)
+        return rc;
+    copy_part(req, 0, extent->header_bytes, parsed->raw_header);
+    copy_part(req, end, extent->object_bytes - end, NULL);
+    rc = decode_layers(range, &info, parsed->bytes, req, coded, work);
+    tierce__seal_wipe(&info.seal, sizeof(info.seal));
+    if (rc == TIERCE_E_VERSION)
+        tierce__coded_keys_log_wrong(work->tier, info.key_number);
+    return rc;
 }

@@ -85,6 +85,11 @@ int tierce__coded_look(struct tierce__coded_tier *t, struct tierce__store_req *l
     return look->status < 0 ? look->status : (int)look->found;
 }
 
+bool tierce__coded_tier_encrypts(struct tierce__tier *tier)
+{
+    return tier_of(tier)->encrypts;
+}
+
 int tierce__coded_tier_form(struct tierce__tier *tier, const struct tierce__key *key,
                             uint64_t *coded_bytes)
 {
@@ -192,6 +197,7 @@ void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_st
     tierce__lock_take(&t->lock);
     *out = t->stats;
     out->codec = t->codec;
+    out->encrypts = t->encrypts;
     out->device_bytes_per_s = tierce__coded_speed_of_device(&t->speed);
     out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&t->speed, &t->stats);
     tierce__lock_drop(&t->lock);
@@ -274,7 +280,7 @@ static void init_lists(struct tierce__coded_tier *t)
 int tierce__coded_tier_open(struct tierce__tier **out, const struct tierce__coded_opts *opts)
 {
     if (opts->size != sizeof(*opts) || opts->tier == NULL || opts->alloc == NULL ||
-        opts->namespaces == NULL)
+        opts->namespaces == NULL || (opts->encrypts && opts->keys == NULL))
         return TIERCE_E_ARGUMENT;
     TIERCE_ASSERT((opts->tier->ops->caps & (TIERCE__TIER_LENDS | TIERCE__TIER_SHARED)) == 0);
     struct tierce__coded_tier *t = tierce__calloc(1, sizeof(*t));
@@ -289,6 +295,8 @@ int tierce__coded_tier_open(struct tierce__tier **out, const struct tierce__code
     t->magic = TIERCE__CODED_MAGIC;
     t->inner = opts->tier;
     t->codec = opts->codec;
+    t->keys = opts->keys;
+    t->encrypts = opts->encrypts;
     t->no_pool = opts->no_pool;
     t->alloc = opts->alloc;
     t->alloc_arg = opts->alloc_arg;

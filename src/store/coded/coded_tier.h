@@ -12,6 +12,9 @@
  * bit by bit. The disk holds coded objects (core/chunk/coded.h) beside raw ones, and its journal
  * states which is which, so a store can hold both, and the codec can change at any time.
  *
+ * Chunks may be encrypted after that (coded_keys.h), then every chunk is a coded object, with a
+ * codec or without one.
+ *
  * PUT: a thread of the tier encodes chunk after chunk, so that no store waits for it, in the order
  * in which they were put. A chunk stays raw if its namespace states no known element type, if it
  * would not become shorter, if the thread is behind, or if decoding is slower than the device.
@@ -22,16 +25,23 @@
  * GET: the head of a coded object is read once for the requests that want ranges of it, then the
  * coded layers of each range, which a thread of the tier verifies and decodes. A layer that lies
  * partly in a range is decoded into separate memory. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:
- * the object is damaged; TIERCE_E_VERSION: this build has no such codec.
+ * the object is damaged; TIERCE_E_VERSION: this build has no such codec, or the object's key is
+ * missing or another one.
  *
  * Threads: one that encodes, and `decode_threads`, all started when they are first needed.
  */
+
+struct tierce__coded_keys;
 
 struct tierce__coded_opts {
     size_t size;                           /* sizeof(struct tierce__coded_opts) */
     struct tierce__tier *tier;             /* [transfer, on success only] a disk tier */
     const struct tierce__codec *codec;     /* for new chunks; NULL: none, but coded ones are read */
     struct tierce__namespaces *namespaces; /* [borrow until close] */
+    struct tierce__coded_keys *keys;       /* [borrow until close] or NULL: encrypted chunks are
+                                              not read */
+    bool encrypts;                         /* with these keys: new chunks are never stored as they
+                                              are, and dropped if they cannot be encrypted */
     /* Memory for coded bytes that do not fit into the tier's own; NULL: there is none now. Called
      * without a lock, must not block. */
     struct tierce__buf *(*alloc)(void *arg, uint64_t bytes);
@@ -77,6 +87,9 @@ uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf
  * raw. Thread: any. */
 bool tierce__coded_tier_has_element(struct tierce__tier *tier, uint32_t ns);
 
+/* Whether new chunks are encrypted. Thread: any. */
+bool tierce__coded_tier_encrypts(struct tierce__tier *tier);
+
 /* *coded_bytes: the length of the chunk's object as it is stored, or 0 if it is raw. Errors:
  * TIERCE_E_MISS, TIERCE_E_CLOSED, those of a lookup. Thread: any. */
 TIERCE_MUSTUSE int tierce__coded_tier_form(struct tierce__tier *tier, const struct tierce__key *key,
@@ -90,6 +103,10 @@ struct tierce__coded_stats {
     uint64_t decoded_raw_bytes, decoded_bytes; /* after and before */
     uint64_t decode_ns;                        /* of all threads together */
     uint64_t raw_chunks[TIERCE__CODED_RAWS];
+    bool encrypts;             /* new chunks */
+    uint64_t encrypted_chunks; /* whether they were coded or not */
+    uint64_t refused_chunks;   /* not stored, because they could not be encrypted */
+    uint64_t locked_reads;     /* of chunks whose key is missing or another one */
     double device_bytes_per_s; /* how fast the device reads; 0: not known */
     double decode_bytes_per_s; /* raw bytes of all threads; 0: not known */
 };

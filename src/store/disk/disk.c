@@ -127,8 +127,8 @@ static bool put_is_sane(const struct tierce__store_req *req)
 {
     uint64_t bytes = tierce__store_put_bytes(req);
     return req->buf != NULL && bytes > 0 && bytes % TIERCE__JOURNAL_PAGE == 0 &&
-           bytes <= req->buf->bytes && bytes <= req->object_bytes &&
-           req->object_bytes % TIERCE__JOURNAL_PAGE == 0 && req->coded_bytes != req->object_bytes;
+           bytes <= req->buf->bytes && req->object_bytes % TIERCE__JOURNAL_PAGE == 0 &&
+           req->coded_bytes != req->object_bytes;
 }
 
 static bool get_is_sane(const struct tierce__store_req *req)

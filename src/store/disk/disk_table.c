@@ -39,8 +39,10 @@ static bool is_sane(const struct tierce__journal_record *r)
     return r->object_bytes > 0 && r->object_bytes <= TIERCE__CHUNK_BYTES_MAX &&
            r->object_bytes % TIERCE__CHUNK_ALIGN == 0 && r->offset % TIERCE__CHUNK_ALIGN == 0 &&
            tierce__add_ok(&end, r->offset, r->object_bytes) && end <= INT64_MAX &&
-           (r->raw_bytes == 0 || r->raw_bytes > r->object_bytes) &&
-           r->raw_bytes <= TIERCE__CHUNK_BYTES_MAX && r->seq < TIERCE__JOURNAL_SEQ_MAX;
+           r->raw_bytes !=
+               r->object_bytes && /* an encrypted chunk may be longer than the raw one */
+           r->raw_bytes <= TIERCE__CHUNK_BYTES_MAX &&
+           r->seq < TIERCE__JOURNAL_SEQ_MAX;
 }
 
 /* The key inside this process; false if the file does not define its namespace. */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "core/chunk/header.h"
 #include "core/chunk/pool.h"
+#include "store/coded/coded_keys.h"
 #include "store/coded/coded_tier.h"
 #include "store/disk/disk.h"
 
@@ -15,12 +16,12 @@
 #include <xxhash.h>
 
 /*
- * make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded]
+ * make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded|encrypted KEY_FILE]
  *
  * Fills a store folder through the real disk tier with whole, sealed chunks of two namespaces, so
  * that the command line has something to look at. With "live" it goes on storing, and so evicting,
  * until SIGTERM; it prints "ready" once the first chunks are durable. With "coded" it stores coded
- * chunks of bfloat16.
+ * chunks of bfloat16, with "encrypted" it encrypts them with the newest key of the file.
  */
 
 #define LAYERS       3u
@@ -34,6 +35,7 @@ struct maker {
     struct tierce__pool *pool;
     struct tierce__namespaces *namespaces;
     struct tierce__tier *tier;
+    struct tierce__coded_keys *keys; /* or NULL */
     uint8_t digests[2][TIERCE_HASH_BYTES];
     uint32_t ids[2];
 };
@@ -202,18 +204,32 @@ static int encode_from_now_on(struct maker *m)
                                                .tier = m->tier,
                                                .codec = tierce__codec_find("lossless"),
                                                .namespaces = m->namespaces,
+                                               .keys = m->keys,
+                                               .encrypts = m->keys != NULL,
                                                .alloc = alloc_coded,
                                                .alloc_arg = m->pool});
+}
+
+static int read_keys(struct maker *m, const char *file)
+{
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .file = file};
+    int rc = tierce__coded_keys_open(&m->keys, &opts, why);
+    if (rc < 0)
+        fprintf(stderr, "make_store: %s\n", why);
+    return rc;
 }
 
 int main(int argc, char **argv)
 {
     struct maker m = {0};
     if (argc < 5) {
-        fprintf(stderr, "usage: make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded]\n");
+        fprintf(stderr,
+                "usage: make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded|encrypted KEY_FILE]\n");
         return 2;
     }
-    bool is_coded = argc > 5 && strcmp(argv[5], "coded") == 0;
+    bool encrypts = argc > 6 && strcmp(argv[5], "encrypted") == 0;
+    bool is_coded = encrypts || (argc > 5 && strcmp(argv[5], "coded") == 0);
     const char *dtype = is_coded ? "bfloat16" : "float32";
     signal(SIGTERM, on_term);
     int rc = tierce__pool_create(
@@ -236,12 +252,15 @@ int main(int argc, char **argv)
                                                  .pool = m.pool,
                                                  .flush_interval_ms = 20,
                                                  .seed = 1});
+    if (rc == 0 && encrypts)
+        rc = read_keys(&m, argv[6]);
     if (rc == 0 && is_coded)
         rc = encode_from_now_on(&m);
     if (rc == 0)
         rc = make(&m, argv);
     if (m.tier != NULL)
         m.tier->ops->close(m.tier, tierce__deadline_in_ms(10000));
+    tierce__coded_keys_close(m.keys);
     tierce__namespaces_destroy(m.namespaces);
     tierce__pool_destroy(m.pool);
     if (rc != 0)

@@ -50,7 +50,7 @@ class Inspect(CliCase):
         self.assertEqual(data["chunks"], 20)
         self.assertEqual(data["bytes"], 20 * CHUNK_BYTES)
         self.assertEqual(data["verify"], {"chunks": 20, "bytes": 20 * CHUNK_BYTES, "damaged": 0,
-                                          "vanished": 0})
+                                          "vanished": 0, "locked": 0})
         self.assertGreaterEqual(data["data_file_bytes"], data["bytes"])
         spaces = {n["weights"]: n for n in data["namespaces"]}
         self.assertEqual(spaces["aabb"]["model_name"], "SmallForTests")
@@ -62,6 +62,24 @@ class Inspect(CliCase):
             self.assertEqual(sum(s["chunks"] for s in spaces[name]["shards"]), chunks)
             self.assertIn(spaces[name]["digest"], os.listdir(os.path.join(folder, "ns")))
         self.assertLessEqual(data["oldest_s"], data["newest_s"])
+
+    def test_encrypted_chunks_are_told_and_verified(self):
+        keys = os.path.join(self.folder, "keys")
+        with open(keys, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(f"1 {'01' * 32}\n7 {'07' * 32}\n")
+        folder = self.make(kind=["encrypted", keys])
+        cipher = "cipher   AES-256-GCM; the last of these has the key 7"
+        locked = "verified 20 chunks, "
+        only = ": 0 damaged, 20 encrypted, of which only the header and the checksums of the encrypted bytes were verified (--key-file)"
+        self.check(0, "inspect", folder, "--verify", out=[cipher, locked, only])
+        result = self.check(0, "inspect", folder, "--verify", "--key-file", keys, out=[cipher, ": 0 damaged"])
+        self.assertNotIn("encrypted", result.stdout)
+        data = json.loads(self.check(0, "inspect", "--json", "--verify", folder).stdout)
+        self.assertEqual(([n["key_number"] for n in data["namespaces"]], data["verify"]["locked"]), ([7, 7], 20))
+        self.check(1, "inspect", folder, "--verify", "--key-file", keys + ".no", err=["--key-file: encryption.key_file: "])
+        self.damage(folder, 3 * data["bytes"] // 20 + 9000)
+        bad, _ = self.verify(folder, 1)
+        self.assertEqual([why for _, why in bad], ["the compressed chunk: the checksum does not match the bytes"])
 
     def test_coded_chunks_are_told_and_verified(self):
         folder = self.make(kind=["coded"])

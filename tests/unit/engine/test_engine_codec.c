@@ -387,9 +387,71 @@ START_TEST(a_codec_that_is_not_possible_is_an_error)
 }
 END_TEST
 
+#define EIGHT_ONES "01010101"
+#define KEY_1                                                                                      \
+    "echo 1 " EIGHT_ONES EIGHT_ONES EIGHT_ONES EIGHT_ONES EIGHT_ONES EIGHT_ONES EIGHT_ONES         \
+        EIGHT_ONES
+
+/* Without its key a chunk is a miss, and is there again with it. */
+START_TEST(an_encrypted_disk_requires_its_key)
+{
+    static const char *const encrypted[] = {
+        "disk.codec", "lossless", "disk.encryption", "aes-256-gcm", "encryption.key_command",
+        KEY_1,        NULL};
+    static const char *const wrong[] = {"encryption.key_command", KEY_1 " | tr 1 2 | sed s/2/1/",
+                                        NULL};
+    fx_open(&fx, true, encrypted);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 64, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 64, ids, true), 64);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(codec_stats().encrypted_chunks, 4);
+    ck_assert_uint_eq(recode(NULL, 0, false, "the disk encrypts"), 0);
+    restart(wrong);
+    ck_assert_int_eq(load_all(chain, 64), 0);
+    ck_assert_uint_gt(codec_stats().locked_reads, 0);
+    restart(raw);
+    ck_assert_int_eq(load_all(chain, 64), 0);
+    restart(encrypted);
+    ck_assert_int_eq(load_all(chain, 64), 64);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
+START_TEST(encryption_that_is_not_possible_is_an_error)
+{
+    static const struct {
+        const char *const sets[7];
+        const char *why;
+    } cases[] = {
+        {{"disk.encryption", "aes-256-gcm"}, "requires encryption.key_file or"},
+        {{"encryption.key_file", "a", "encryption.key_command", "b"}, "both set; remove one"},
+        {{"encryption.key_file", "/missing/keys"}, "encryption.key_file: "},
+        {{"encryption.key_command", "echo 1 2"}, "line 1: the key is not 64 hex digits"},
+        {{"remote.encryption", "aes-256-gcm", "encryption.key_command", KEY_1, "remote.urls",
+          "lm://127.0.0.1:1"},
+         "remote.encryption is not possible here"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct tierce_config *config;
+        struct tierce_engine *engine;
+        char why[TIERCE_CONFIG_ERROR_BYTES];
+        ck_assert_int_eq(tierce_config_create(&config), 0);
+        ck_assert_int_eq(tierce_config_set(config, "memory.size", "16MiB", why), 0);
+        for (size_t n = 0; cases[i].sets[n] != NULL; n += 2)
+            ck_assert_int_eq(tierce_config_set(config, cases[i].sets[n], cases[i].sets[n + 1], why),
+                             0);
+        ck_assert_int_lt(tierce_engine_open(&engine, config, why), 0);
+        ck_assert_msg(strstr(why, cases[i].why) != NULL, "%s", why);
+        tierce_config_destroy(config);
+    }
+}
+END_TEST
+
 CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
            .tests = {chunks_come_back_whatever_the_codec_is_now, chunks_are_compressed_by_order,
                      the_result_of_a_long_command_comes_in_time,
                      short_commands_do_not_wait_for_a_compression, the_speed_has_a_bound,
                      a_damaged_chunk_is_a_miss_and_leaves, a_remote_store_has_coded_and_raw_chunks,
-                     a_codec_that_is_not_possible_is_an_error})
+                     a_codec_that_is_not_possible_is_an_error, an_encrypted_disk_requires_its_key,
+                     encryption_that_is_not_possible_is_an_error})

@@ -655,7 +655,7 @@ START_TEST(chunks_of_another_version_are_hidden_and_kept)
     ck_assert_int_eq(fx_store(&fx, chain, 16, fx_ids, false), 16);
     ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
     fx_close(&fx);
-    ck_assert_int_eq(set_versions(TIERCE__CHUNK_VERSION_CODED + 1), 4);
+    ck_assert_int_eq(set_versions(TIERCE__CHUNK_VERSION_SEALED + 1), 4);
 
     fx_open(&fx, true, NULL);
     struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 16, fx_ids);

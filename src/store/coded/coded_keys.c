@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/coded/coded_keys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log/log_repeat.h"
+#include "base/threads/lock.h"
+
+extern char **environ;
+
+#define TEXT_MAX       (256u << 10)
+#define COMMAND_MS     10000u
+#define LOOK_MS        1000u  /* between two looks at the file */
+#define RUN_MS         60000u /* between two runs of the command */
+#define MISSING_REMEDY "add the key with this number to encryption.key_file and restart"
+
+struct tierce__coded_keys {
+    char *file, *command; /* one of them */
+    struct tierce__lock lock;
+    bool is_loading; /* a thread reads the keys, without the lock */
+    uint64_t looked_ns;
+    struct timespec modified; /* of the file when it was read */
+    struct tierce__seal_keys *set;
+};
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+/* Reads the output of a command to its end. Returns its length, or -1 after the deadline, after too
+ * many bytes or after an error. */
+static ssize_t read_output(int fd, char *text, uint64_t deadline_ns)
+{
+    size_t got = 0;
+    for (;;) {
+        uint64_t now = tierce__now_ns();
+        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        if (now >= deadline_ns || got == TEXT_MAX)
+            return -1;
+        int ready = poll(&wait, 1, (int)((deadline_ns - now) / TIERCE__MS_NS) + 1);
+        ssize_t n = ready > 0 ? read(fd, text + got, TEXT_MAX - got) : 0;
+        if (ready > 0 && n == 0)
+            return (ssize_t)got;
+        if ((ready < 0 || n < 0) && errno != EINTR)
+            return -1;
+        got += n > 0 ? (size_t)n : 0;
+    }
+}
+
+/* Starts the command in a process group of its own, whose standard output is `fd`. */
+static int start(pid_t *out, const char *command, int fd)
+{
+    char *argv[] = {(char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c",
+                    (char *)(uintptr_t)command, NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    int rc = posix_spawn_file_actions_init(&actions);
+    if (rc != 0)
+        return -rc;
+    rc = posix_spawnattr_init(&attributes);
+    if (rc == 0) {
+        rc = posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+        if (rc == 0)
+            rc = posix_spawn_file_actions_adddup2(&actions, fd, STDOUT_FILENO);
+        if (rc == 0)
+            rc = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+        if (rc == 0)
+            rc = posix_spawn(out, argv[0], &actions, &attributes, argv, environ);
+        posix_spawnattr_destroy(&attributes);
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    return -rc;
+}
+
+/* Waits until the process has ended; after the deadline it is killed, with all that it started. */
+static int end_child(pid_t child, uint64_t deadline_ns)
+{
+    int status = 0, fd = (int)syscall(SYS_pidfd_open, child, 0);
+    uint64_t now = tierce__now_ns();
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    int left_ms = now < deadline_ns ? (int)((deadline_ns - now) / TIERCE__MS_NS) + 1 : 0;
+    if (fd < 0 || poll(&wait, 1, left_ms) <= 0)
+        (void)kill(-child, SIGKILL);
+    if (fd >= 0)
+        close(fd);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    return status;
+}
+
+static int run_command(char *text, size_t *length, const char *command,
+                       char why[TIERCE__CODED_KEYS_WHY_BYTES])
+{
+    int ends[2], status = 0;
+    pid_t child;
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -errno;
+    int rc = start(&child, command, ends[1]);
+    close(ends[1]);
+    if (rc == 0) {
+        uint64_t deadline_ns = tierce__deadline_in_ms(COMMAND_MS);
+        ssize_t got = read_output(ends[0], text, deadline_ns);
+        status = end_child(child, got < 0 ? 0 : deadline_ns);
+        if (got < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+            rc = TIERCE_E_CONFIG;
+        *length = got > 0 ? (size_t)got : 0;
+    }
+    close(ends[0]);
+    if (rc < 0)
+        snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES,
+                 "encryption.key_command has failed; it must print the keys within 10 s, and end "
+                 "with exit code 0");
+    return rc;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static int parse(struct tierce__seal_keys **out, char *text, size_t length, const char *source,
+                 char why[TIERCE__CODED_KEYS_WHY_BYTES])
+{
+    char fault[TIERCE__SEAL_KEYS_WHY_BYTES];
+    int rc = tierce__seal_keys_parse(out, text, length, fault);
+    if (rc < 0)
+        snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "%s, %s", source, fault);
+    return rc;
+}
+
+static int load_command(struct tierce__seal_keys **out, const struct tierce__coded_keys *keys,
+                        char why[TIERCE__CODED_KEYS_WHY_BYTES])
+{
+    size_t length = 0;
+    char *text = tierce__calloc(TEXT_MAX + 1, 1);
+    if (text == NULL) {
+        snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "no memory");
+        return -ENOMEM;
+    }
+    int rc = run_command(text, &length, keys->command, why);
+    text[length] = '\0';
+    if (rc == 0)
+        rc = parse(out, text, length, "encryption.key_command", why);
+    tierce__seal_wipe(text, TEXT_MAX);
+    tierce__free(text);
+    return rc;
+}
+
+static int load_file(struct tierce__seal_keys **out, struct timespec *modified,
+                     const struct tierce__coded_keys *keys, char why[TIERCE__CODED_KEYS_WHY_BYTES])
+{
+    char *text, fault[200];
+    size_t length;
+    int rc = tierce__read_secret_file(&text, &length, modified, keys->file, TEXT_MAX, fault,
+                                      sizeof(fault));
+    if (rc < 0) {
+        snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "encryption.key_file: %.200s", fault);
+        return rc;
+    }
+    rc = parse(out, text, length, "encryption.key_file", why);
+    tierce__seal_wipe(text, length);
+    tierce__free(text);
+    return rc;
+}
+
+static int load(struct tierce__seal_keys **out, struct timespec *modified,
+                const struct tierce__coded_keys *keys, char why[TIERCE__CODED_KEYS_WHY_BYTES])
+{
+    *modified = (struct timespec){0};
+    return keys->file != NULL ? load_file(out, modified, keys, why) : load_command(out, keys, why);
+}
+
+static bool has_changed(const struct tierce__coded_keys *keys, struct timespec before)
+{
+    struct stat st;
+    return stat(keys->file, &st) == 0 &&
+           (st.st_mtim.tv_sec != before.tv_sec || st.st_mtim.tv_nsec != before.tv_nsec);
+}
+
+/* Reads the keys again if it is time to. A key that is missing is a reason to run the command. */
+static void refresh(struct tierce__coded_keys *keys, bool is_missing)
+{
+    struct tierce__seal_keys *set = NULL, *old = NULL;
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct timespec modified;
+    uint64_t pause_ns = (keys->file != NULL ? LOOK_MS : RUN_MS) * TIERCE__MS_NS;
+    if (keys->file == NULL && !is_missing)
+        return;
+    tierce__lock_take(&keys->lock);
+    bool looks = !keys->is_loading && tierce__now_ns() - keys->looked_ns >= pause_ns;
+    keys->is_loading |= looks;
+    modified = keys->modified;
+    tierce__lock_drop(&keys->lock);
+    if (!looks)
+        return;
+    bool loads = keys->file == NULL || has_changed(keys, modified);
+    int rc = loads ? load(&set, &modified, keys, why) : 0;
+    tierce__lock_take(&keys->lock);
+    keys->is_loading = false;
+    keys->looked_ns = tierce__now_ns();
+    if (set != NULL) {
+        old = keys->set;
+        keys->set = set;
+        keys->modified = modified;
+    }
+    tierce__lock_drop(&keys->lock);
+    tierce__seal_keys_destroy(old);
+    if (rc < 0)
+        tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_keys_unreadable",
+                             "effect=\"the keys read before stay in use\" reason=\"%s\"", why);
+}
+
+/* ---- the keys -------------------------------------------------------------------------------- */
+
+static bool is_given(const char *text)
+{
+    return text != NULL && text[0] != '\0';
+}
+
+static void free_keys(struct tierce__coded_keys *keys)
+{
+    tierce__free(keys->file);
+    tierce__free(keys->command);
+    tierce__free(keys);
+}
+
+int tierce__coded_keys_open(struct tierce__coded_keys **out,
+                            const struct tierce__coded_keys_opts *opts,
+                            char why[TIERCE__CODED_KEYS_WHY_BYTES])
+{
+    TIERCE_ASSERT(opts->size == sizeof(*opts) && is_given(opts->file) != is_given(opts->command));
+    struct tierce__coded_keys *keys = tierce__calloc(1, sizeof(*keys));
+    int rc = -ENOMEM;
+    if (keys != NULL) {
+        if (is_given(opts->file))
+            keys->file = tierce__strdup(opts->file);
+        else
+            keys->command = tierce__strdup(opts->command);
+        rc = keys->file != NULL || keys->command != NULL ? 0 : -ENOMEM;
+    }
+    if (rc < 0)
+        snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "no memory");
+    else
+        rc = load(&keys->set, &keys->modified, keys, why);
+    if (rc < 0) {
+        if (keys != NULL)
+            free_keys(keys);
+        return rc;
+    }
+    keys->looked_ns = tierce__now_ns();
+    tierce__lock_init(&keys->lock, TIERCE__LOCK_CODED_KEYS);
+    *out = keys;
+    return 0;
+}
+
+void tierce__coded_keys_close(struct tierce__coded_keys *keys)
+{
+    if (keys == NULL)
+        return;
+    TIERCE_ASSERT(!keys->is_loading);
+    tierce__seal_keys_destroy(keys->set);
+    tierce__lock_fini(&keys->lock);
+    free_keys(keys);
+}
+
+/* Copies a key; number 0: the one for new chunks. */
+static bool copy_key(struct tierce__coded_keys *keys, struct tierce__seal_key *out, uint32_t number,
+                     const uint8_t ns_digest[TIERCE_HASH_BYTES])
+{
+    tierce__lock_take(&keys->lock);
+    const struct tierce__seal_key *key =
+        number > 0 ? tierce__seal_keys_numbered(keys->set, number, ns_digest)
+                   : tierce__seal_keys_newest(keys->set, ns_digest);
+    if (key != NULL)
+        *out = *key;
+    tierce__lock_drop(&keys->lock);
+    return key != NULL;
+}
+
+bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__seal_key *out,
+                               const uint8_t ns_digest[TIERCE_HASH_BYTES])
+{
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    refresh(keys, false);
+    if (copy_key(keys, out, 0, ns_digest))
+        return true;
+    tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_missing",
+                         "effect=\"chunks of a namespace are not stored\" remedy=\"add a key for "
+                         "its namespace, or one for all, to encryption.key_file\"");
+    return false;
+}
+
+int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
+                              struct tierce__coded_info *info, const uint8_t *object)
+{
+    struct tierce__seal_key key;
+    uint32_t number = info->key_number;
+    if (number == 0)
+        return 0;
+    bool found = keys != NULL && copy_key(keys, &key, number, info->chunk.ns_digest);
+    if (!found && keys != NULL) {
+        refresh(keys, true);
+        found = copy_key(keys, &key, number, info->chunk.ns_digest);
+    }
+    if (!found) {
+        tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_missing",
+                             "tier=%s key=%u effect=\"chunks with this key are not loaded; they "
+                             "stay stored\" remedy=\"%s\"",
+                             tier, (unsigned)number, MISSING_REMEDY);
+        return TIERCE_E_VERSION;
+    }
+    int rc = tierce__coded_open(info, object, &key);
+    tierce__seal_wipe(&key, sizeof(key));
+    return rc < 0 ? TIERCE_E_FULL : 0;
+}
+
+void tierce__coded_keys_log_wrong(const char *tier, uint32_t number)
+{
+    tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_wrong",
+                         "tier=%s key=%u effect=\"the chunk is not loaded; it stays stored\" "
+                         "reason=\"the key with this number is not the one that encrypted the "
+                         "chunk, or the chunk was changed\"",
+                         tier, (unsigned)number);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TIERCE_STORE_CODED_KEYS_H
+#define TIERCE_STORE_CODED_KEYS_H
+
+#include <stdbool.h>
+
+#include "core/chunk/coded.h"
+#include "core/chunk/seal_keys.h"
+
+/*
+ * The keys of an engine, from a file or from the output of a command (core/chunk/seal_keys.h).
+ *
+ * The file is read again after a change, which is looked for once a second at most, when a chunk is
+ * encrypted or a key is missing. The command runs at open, and again when a key is missing, once a
+ * minute at most. If the new keys cannot be read, the old ones stay, and that is logged.
+ *
+ * Thread: any. A call may block while it reads the file, or, up to ten seconds, while the command
+ * runs.
+ */
+
+#define TIERCE__CODED_KEYS_WHY_BYTES 256u
+
+struct tierce__coded_keys;
+
+struct tierce__coded_keys_opts {
+    size_t size;         /* sizeof(struct tierce__coded_keys_opts) */
+    const char *file;    /* NULL or "": none. Other users must have no right to it. */
+    const char *command; /* for /bin/sh; NULL or "": none. One of the two is given. */
+};
+
+/* Errors, `why` in words: TIERCE_E_CONFIG, negative errno of the file, -ENOMEM. */
+TIERCE_MUSTUSE int tierce__coded_keys_open(struct tierce__coded_keys **out,
+                                           const struct tierce__coded_keys_opts *opts,
+                                           char why[TIERCE__CODED_KEYS_WHY_BYTES]);
+/* NULL is accepted. */
+void tierce__coded_keys_close(struct tierce__coded_keys *keys);
+
+/* Copies the key for new chunks of a namespace. The caller wipes it. False: there is none, which is
+ * logged. */
+bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__seal_key *out,
+                               const uint8_t ns_digest[TIERCE_HASH_BYTES]);
+
+/* Derives the key of an object that was parsed; one that is not encrypted needs none. NULL: there
+ * are no keys. Errors: TIERCE_E_VERSION: its key is missing, which is logged with its number;
+ * TIERCE_E_FULL: no memory. `tier` is a name for the log. */
+TIERCE_MUSTUSE int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
+                                             struct tierce__coded_info *info,
+                                             const uint8_t *object);
+
+/* Logs that a layer could not be decrypted although its sum is right. */
+void tierce__coded_keys_log_wrong(const char *tier, uint32_t number);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A disk whose chunks are encrypted: they come back with their keys alone, and no chunk is stored
+ * in the clear. */
+#include "coded_store.h"
+#include "store/coded/coded_keys.h"
+#include "wait_for.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#define MIB   (1ULL << 20)
+#define KEY_1 "1 0101010101010101010101010101010101010101010101010101010101010101\n"
+#define KEY_2 "2 0202020202020202020202020202020202020202020202020202020202020202\n"
+#define WRONG "1 0303030303030303030303030303030303030303030303030303030303030303\n"
+/* For a namespace that is not that of the chunks. */
+#define OTHER "1 0303030303030303030303030303030303030303030303030303030303030303 00000000\n"
+
+static struct store s;
+static const struct tierce__codec *lossless;
+
+static void setup(void)
+{
+    lossless = tierce__codec_find("lossless");
+    s = (struct store){.chunk_bytes = 64 * 1024};
+    store_folder(&s);
+    ck_assert_int_eq(store_parts(&s, 16 * MIB), 0);
+    coded_namespace(&s, "bfloat16");
+}
+
+static void teardown(void)
+{
+    store_close(&s);
+    store_parts_end(&s);
+    store_remove(&s);
+    ck_assert_uint_eq(tierce__alloc_live(), 0);
+}
+
+/* The keys of a command that prints them. */
+static struct tierce__coded_keys *keys_of(const char *text)
+{
+    char command[512], why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__coded_keys *keys;
+    snprintf(command, sizeof(command), "printf '%s'", text);
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .command = command};
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
+    return keys;
+}
+
+static void open_with(const struct tierce__codec *codec, struct tierce__coded_keys *keys)
+{
+    coded_open(
+        &s, 8 * MIB,
+        &(struct tierce__coded_opts){.codec = codec, .keys = keys, .encrypts = keys != NULL});
+}
+
+/* Whether 32 bytes in a row of a chunk's cells are in the data file. */
+static bool is_on_disk(uint64_t n, enum coded_kind kind)
+{
+    uint64_t bytes = coded_bytes(&s);
+    struct tierce__chunk_info info = coded_info(&s, n);
+    uint8_t *raw = malloc(bytes), *data = malloc(8 * MIB);
+    ck_assert(raw != NULL && data != NULL);
+    coded_make(&s, raw, n, kind);
+    char *path = tierce__disk_data_path(s.folder);
+    int fd = open(path, O_RDONLY);
+    tierce__free(path);
+    ck_assert_int_ge(fd, 0);
+    ssize_t length = read(fd, data, 8 * MIB);
+    ck_assert_int_gt(length, 0);
+    close(fd);
+    bool found = false;
+    for (uint64_t at = 0; !found && at + 32 <= info.extent.payload_bytes; at += 512)
+        found = memmem(data, (size_t)length, raw + info.extent.header_bytes + at, 32) != NULL;
+    free(raw);
+    free(data);
+    return found;
+}
+
+/* With a codec (_i: 1) and without one; chunks that become shorter and others. */
+START_TEST(chunks_come_back)
+{
+    struct tierce__coded_keys *keys = keys_of(KEY_1);
+    const struct tierce__codec *codec = _i > 0 ? lossless : NULL;
+    open_with(NULL, NULL);
+    ck_assert_int_eq(coded_put(&s, 9, CODED_NOISE), 0);
+    store_close(&s);
+    ck_assert(is_on_disk(9, CODED_NOISE));
+    open_with(codec, keys);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(coded_put(&s, 2, CODED_NOISE), 0);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0); /* it is stored already */
+    ck_assert_int_eq(coded_get(&s, 1, CODED_VALUES, 8192, 16384), 0);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_NOISE), 0);
+    ck_assert_int_eq(coded_get_all(&s, 9, CODED_NOISE), 0); /* from before */
+    struct tierce__coded_stats stats = coded_stats(&s);
+    ck_assert_uint_ge(stats.encrypted_chunks, 2);
+    ck_assert_uint_eq(stats.encoded_chunks, codec != NULL ? stats.encrypted_chunks - 1 : 0);
+    store_close(&s);
+    ck_assert(!is_on_disk(1, CODED_VALUES) && !is_on_disk(2, CODED_NOISE));
+    open_with(NULL, keys);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_NOISE), 0);
+    store_close(&s);
+    tierce__coded_keys_close(keys);
+}
+END_TEST
+
+static int get_with(struct tierce__coded_keys *keys, uint64_t n)
+{
+    coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.keys = keys});
+    int rc = coded_get_all(&s, n, CODED_VALUES);
+    ck_assert_uint_eq(coded_stats(&s).locked_reads, rc == 0 ? 0 : 1);
+    ck_assert(store_has(&s, n)); /* the tier itself never removes it */
+    store_close(&s);
+    return rc;
+}
+
+/* A new key encrypts, all keys decrypt, and without its key a chunk is kept. */
+START_TEST(keys_are_rotated)
+{
+    struct tierce__coded_keys *first = keys_of(KEY_1), *both = keys_of(KEY_1 KEY_2);
+    struct tierce__coded_keys *wrong = keys_of(WRONG), *other = keys_of(OTHER);
+    open_with(lossless, first);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
+    store_close(&s);
+    open_with(lossless, both);
+    ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), 0);
+    store_close(&s);
+    ck_assert_int_eq(get_with(NULL, 1), TIERCE_E_VERSION);
+    ck_assert_int_eq(get_with(wrong, 1), TIERCE_E_VERSION);
+    ck_assert_int_eq(get_with(other, 1), TIERCE_E_VERSION);
+    ck_assert_int_eq(get_with(first, 2), TIERCE_E_VERSION);
+    ck_assert_int_eq(get_with(first, 1), 0);
+    ck_assert_int_eq(get_with(both, 1), 0);
+    ck_assert_int_eq(get_with(both, 2), 0);
+    struct tierce__coded_keys *const all[] = {first, both, wrong, other};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        tierce__coded_keys_close(all[i]);
+}
+END_TEST
+
+static struct tierce__buf *no_buffer(void *arg, uint64_t bytes)
+{
+    (void)arg;
+    (void)bytes;
+    return NULL;
+}
+
+/* A chunk that cannot be encrypted is not stored: no memory (_i: 0), no key for its namespace. */
+START_TEST(no_chunk_is_stored_in_the_clear)
+{
+    struct tierce__coded_keys *keys = keys_of(_i == 0 ? KEY_1 : OTHER);
+    coded_open(&s, 8 * MIB,
+               &(struct tierce__coded_opts){.codec = lossless,
+                                            .keys = keys,
+                                            .encrypts = true,
+                                            .no_pool = _i == 0,
+                                            .alloc = _i == 0 ? no_buffer : NULL});
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_uint_eq(coded_stats(&s).refused_chunks, 1);
+    ck_assert(!store_has(&s, 1));
+    store_close(&s);
+    tierce__coded_keys_close(keys);
+}
+END_TEST
+
+START_TEST(each_allocation_fails_once)
+{
+    struct tierce__coded_keys *keys = keys_of(KEY_1);
+    uint64_t made = 1;
+    open_with(lossless, keys);
+    ck_assert_int_eq(coded_put(&s, 0, CODED_NOISE), 0);
+    for (uint64_t nth = 1; nth <= made; nth++) {
+        store_close(&s);
+        open_with(lossless, keys);
+        tierce__alloc_fail_nth(nth);
+        int put = coded_put(&s, nth, CODED_NOISE), got = coded_get_all(&s, 0, CODED_NOISE);
+        uint64_t count = tierce__alloc_fail_nth(0);
+        made = count > made ? count : made;
+        ck_assert(put == 0 || put == TIERCE_E_FULL);
+        ck_assert(got == 0 || got == TIERCE_E_FULL);
+        ck_assert(put != 0 || coded_get_all(&s, nth, CODED_NOISE) == 0);
+        ck_assert_int_eq(coded_get_all(&s, 0, CODED_NOISE), 0);
+    }
+    ck_assert_uint_gt(made, 4);
+    store_close(&s);
+    for (uint64_t n = 0; n <= made; n++)
+        ck_assert(!is_on_disk(n, CODED_NOISE));
+    tierce__coded_keys_close(keys);
+}
+END_TEST
+
+/* ---- where keys come from -------------------------------------------------------------------- */
+
+static void write_keys(const char *path, const char *text, time_t modified)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const struct timespec times[2] = {{.tv_sec = modified}, {.tv_sec = modified}};
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    ck_assert_int_eq(futimens(fd, times), 0);
+    close(fd);
+}
+
+START_TEST(a_changed_file_of_keys_is_read_again)
+{
+    char path[200], why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__seal_key key;
+    struct tierce__coded_keys *keys;
+    const uint8_t ns[TIERCE_HASH_BYTES] = {0};
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .file = path};
+    snprintf(path, sizeof(path), "%s.keys", s.folder);
+    write_keys(path, KEY_1, 1000);
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
+    write_keys(path, KEY_1 KEY_2, 1001);
+    WAIT_FOR(tierce__coded_keys_newest(keys, &key, ns) && key.number == 2);
+    tierce__coded_keys_close(keys);
+    ck_assert_int_eq(chmod(path, 0644), 0);
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), TIERCE_E_CONFIG);
+    ck_assert_ptr_nonnull(strstr(why, path));
+    unlink(path);
+}
+END_TEST
+
+START_TEST(a_command_that_fails_gives_no_keys)
+{
+    static const char *const commands[] = {"exit 1", "true", "printf 1", "kill -9 $$"};
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        char why[TIERCE__CODED_KEYS_WHY_BYTES];
+        struct tierce__coded_keys *keys;
+        const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .command = commands[i]};
+        ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), TIERCE_E_CONFIG);
+        ck_assert_ptr_nonnull(strstr(why, "encryption.key_command"));
+    }
+}
+END_TEST
+
+CHECK_MAIN("coded_encryption", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
+           .tests = {keys_are_rotated, each_allocation_fails_once,
+                     a_changed_file_of_keys_is_read_again, a_command_that_fails_gives_no_keys},
+           .loops = {{chunks_come_back, 0, 2}, {no_chunk_is_stored_in_the_clear, 0, 2}})
