@@ -248,6 +248,16 @@ END_TEST
 
 /* ---- clients that end ------------------------------------------------------------------------ */
 
+/* Whether the node has freed the pushes that were given up. */
+static bool pushes_are_over(const struct fixture *of)
+{
+    struct tierce__native *native = of->node.node->native;
+    tierce__lock_take(&native->lock);
+    bool are_over = tierce__list_empty(&native->pushes);
+    tierce__lock_drop(&native->lock);
+    return are_over;
+}
+
 /* The store that it watches outlives the push. */
 START_TEST(a_rank_that_ends_while_it_pushes)
 {
@@ -260,7 +270,7 @@ START_TEST(a_rank_that_ends_while_it_pushes)
     close_rank(0);
     WAIT_FOR(stats().incoming_now == 0); /* the decoder's memory is free */
     (void)store_end(1, second);
-    WAIT_FOR(tierce__list_empty(&prefiller.node.node->native->pushes));
+    WAIT_FOR(pushes_are_over(&prefiller));
     ck_assert_uint_eq(load(), 0);
 }
 END_TEST
