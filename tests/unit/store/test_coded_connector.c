@@ -3,6 +3,7 @@
 #include "coded_store.h"
 #include "connector_harness.h"
 #include "store/coded/coded_connector.h"
+#include "store/coded/coded_keys.h"
 #include "store_connector.h"
 #include "wait_for.h"
 
@@ -451,6 +452,49 @@ START_TEST(a_shorter_object_is_read_anew)
 }
 END_TEST
 
+/* With a codec (_i: 1) and without one. Nothing of the values is in the store, and only their key
+ * opens them. */
+START_TEST(objects_are_encrypted)
+{
+    static const char *const commands[] = {
+        "echo 3 0101010101010101010101010101010101010101010101010101010101010101",
+        "echo 3 0202020202020202020202020202020202020202020202020202020202020202"};
+    struct tierce__coded_keys *keys[2];
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    uint64_t bytes, header = coded_info(&s, 1).extent.header_bytes, end = coded_bytes(&s);
+    for (size_t i = 0; i < 2; i++) {
+        const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .command = commands[i]};
+        ck_assert_int_eq(tierce__coded_keys_open(&keys[i], &opts, why), 0);
+    }
+    open_with(&(struct tierce__coded_connector_opts){
+        .codec = _i > 0 ? lossless : NULL, .keys = keys[0], .encrypts = true});
+    ck_assert_int_eq(put(connector, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(put(connector, 2, CODED_NOISE), 0);
+    ck_assert_int_eq(put_to(connector, 3, untouched, 8192), TIERCE_E_FULL); /* it is no chunk */
+    ck_assert_uint_eq(store_connector_objects(store), 2);
+    uint8_t *stored = read_stored(2, &bytes);
+    for (uint64_t at = header; at + 32 <= end - 4096; at += 512)
+        ck_assert_ptr_null(memmem(stored, bytes, made(2, CODED_NOISE) + at, 32));
+    free(stored);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), 0);
+    ck_assert_int_eq(get(2, CODED_NOISE, end - 8192, 8192), 0);
+    struct tierce__coded_stats stats;
+    tierce__coded_connector_stats(connector, &stats);
+    ck_assert_uint_eq(stats.encrypted_chunks, 2);
+    ck_assert_uint_eq(stats.refused_chunks, 1);
+    stored = read_stored(1, &bytes);
+    close_all();
+    open_with(&(struct tierce__coded_connector_opts){.keys = keys[1]});
+    ck_assert_int_eq(put_to(below, 1, stored, bytes), 0);
+    ck_assert_int_eq(get_all(1, CODED_VALUES), TIERCE_E_VERSION);
+    ck_assert_uint_eq(store_connector_objects(store), 1);
+    close_all();
+    free(stored);
+    for (size_t i = 0; i < 2; i++)
+        tierce__coded_keys_close(keys[i]);
+}
+END_TEST
+
 /* The ranges of an unknown object are read as those of a raw one, also behind the end of the coded
  * object. */
 START_TEST(a_coded_object_is_found_by_all_ranges)
@@ -681,4 +725,5 @@ CHECK_MAIN("coded_connector", .seconds = 60, .at_once = true, .setup = setup, .t
                      {a_random_mix_equals_a_model, 0, 2},
                      {a_shorter_object_is_read_anew, 0, 4},
                      {a_coded_object_is_found_by_all_ranges, 0, 2},
+                     {objects_are_encrypted, 0, 2},
                      {close_answers_all, 0, 2}})
