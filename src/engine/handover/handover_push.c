@@ -175,8 +175,12 @@ int64_t tierce__push_held(struct tierce__push *push, struct tierce_view *view,
         struct tierce__buf *buf = tierce__storage_lease(push->engine, &keys.keys[i]);
         if (buf == NULL)
             continue;
-        rc = make_item(&item, &keys.keys[i], view->ns_digest, buf,
-                       tierce__chunk_header_bytes(buf->data));
+        uint64_t header_bytes = tierce__chunk_header_bytes(buf->data);
+        if (header_bytes <= OPENING || header_bytes >= buf->bytes) {
+            tierce__buf_release(buf); /* a client of this node has written to its header */
+            continue;
+        }
+        rc = make_item(&item, &keys.keys[i], view->ns_digest, buf, header_bytes);
         if (rc < 0) {
             tierce__buf_release(buf);
             break;

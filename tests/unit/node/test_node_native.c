@@ -337,6 +337,58 @@ START_TEST(a_header_that_was_overwritten)
 }
 END_TEST
 
+/* The number of the answer; the status is that of the node's call. */
+static int32_t hand_over(struct tierce__native_hand hand, uint64_t *number)
+{
+    union tierce__native_answer say;
+    hand.view = a.view;
+    hand.host = hand.host != NULL ? hand.host : "";
+    hand.token = hand.why = "";
+    const union tierce__native_request ask = {.hand_over = hand};
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_HAND_OVER, &ask, &say, NULL), 0);
+    *number = say.hand_over.number;
+    return (int32_t)say.hand_over.status;
+}
+
+/* To a port at which nothing listens. */
+static int32_t push_nowhere(uint64_t *number)
+{
+    return hand_over(
+        (struct tierce__native_hand){
+            .kind = TIERCE__NATIVE_HAND_PUSH, .port = 1, .timeout_ms = 1000, .host = "127.0.0.1"},
+        number);
+}
+
+/* Their lengths are not those of chunks any more: a push leaves them out. */
+START_TEST(headers_that_are_overwritten_before_a_push)
+{
+    union tierce__native_answer say;
+    struct tierce__native_lent lent;
+    uint64_t push, held;
+    start(0, NULL);
+    native_open(&a, path);
+    ck_assert_uint_eq(native_store(&a, chain, 9), BLOCKS);
+    ck_assert_int_eq(native_load_begin(&a, &say, chain, 9, 0), 0);
+    const uint64_t load = say.load_begin.load;
+    for (uint32_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(tierce__native_get_lent(&lent, &say.load_begin.chunks, i), 0);
+        memset(a.pool + lent.offset, i == 0 ? 0 : 0xff, 64);
+    }
+    ck_assert_int_eq(push_nowhere(&push), 0);
+    ck_assert_int_eq(hand_over((struct tierce__native_hand){.kind = TIERCE__NATIVE_HAND_PUSH_HELD,
+                                                            .number = push,
+                                                            .to_block = BLOCKS,
+                                                            .chain = native_chain(9, chain, 0)},
+                               &held),
+                     0);
+    ck_assert_uint_eq(held, CHUNKS - 2);
+    ck_assert_int_eq(native_load_end(&a, load, CHUNKS, TIERCE__NATIVE_GOOD, 2), 0);
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
 static bool is_closed(int fd, const void *bytes, size_t count)
 {
     char c;
@@ -579,6 +631,7 @@ CHECK_MAIN("node_native", .seconds = 120,
                      connections_of_a_client_share_what_it_has, versions_of_the_protocol,
                      chains_are_sent_once, parts_of_two_clients_are_one_chunk,
                      pins_end_with_their_client, prefetches, verdicts_are_looked_at,
-                     a_header_that_was_overwritten, bytes_that_are_no_frame, mutated_questions,
-                     clients_that_are_killed, a_node_that_starts_anew,
-                     a_folder_that_others_can_change, a_group_names_each_of_its_layers})
+                     a_header_that_was_overwritten, headers_that_are_overwritten_before_a_push,
+                     bytes_that_are_no_frame, mutated_questions, clients_that_are_killed,
+                     a_node_that_starts_anew, a_folder_that_others_can_change,
+                     a_group_names_each_of_its_layers})
