@@ -46,6 +46,7 @@ struct verify {
     struct tierce__verify *out;
     struct tierce__coded_keys *keys; /* or NULL */
     bool is_locked;                  /* the chunk in the buffer: only its header is valid */
+    bool is_wrong_key;               /* its key did not decrypt it */
     uint64_t bytes_per_s;            /* 0: no limit */
     uint64_t started_ns;
     FILE *report;
@@ -83,10 +84,11 @@ static int restore(struct verify *v, struct tierce__coded_info *info)
     if (rc == 0 && info->key_number > 0)
         rc = v->keys != NULL ? tierce__coded_keys_unlock(v->keys, "inspect", info, v->buffer)
                              : TIERCE_E_VERSION;
+    v->is_locked = rc == TIERCE_E_VERSION;
     if (rc == 0)
         rc = tierce__coded_decode(v->spare, info, v->buffer);
     tierce__seal_wipe(&info->seal, sizeof(info->seal));
-    v->is_locked = rc == TIERCE_E_VERSION && info->key_number > 0;
+    v->is_wrong_key = rc == TIERCE_E_VERSION && !v->is_locked;
     if (v->is_locked)
         tierce__coded_restore_header(v->spare, info, v->buffer);
     return v->is_locked ? 0 : rc;
@@ -168,12 +170,15 @@ static bool check_chunk(struct verify *v, const struct tierce__disk_entry *entry
                  tierce_strerror(rc));
         return false;
     }
-    v->is_locked = false;
+    v->is_locked = v->is_wrong_key = false;
     rc = entry->raw_bytes > 0 ? decode(v, entry) : 0;
     if (v->status != 0)
         return true;
     if (rc != 0) {
-        snprintf(why, WHY_BYTES, "the compressed chunk: %s", tierce_strerror(rc));
+        snprintf(why, WHY_BYTES, "the compressed chunk: %s",
+                 v->is_wrong_key
+                     ? "its key is another one, or the header or the encrypted bytes were changed"
+                     : tierce_strerror(rc));
         return false;
     }
     rc = tierce__chunk_parse(&info, v->buffer, entry->raw_bytes > 0 ? entry->raw_bytes : bytes);

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,7 +25,8 @@ extern char **environ;
 #define COMMAND_MS     10000u
 #define LOOK_MS        1000u  /* between two looks at the file */
 #define RUN_MS         60000u /* between two runs of the command */
-#define MISSING_REMEDY "add the key with this number to encryption.key_file and restart"
+#define END_LOOK_MS    10     /* between two looks whether the command has ended */
+#define MISSING_REMEDY "add the key with this number to encryption.key_file"
 
 struct tierce__coded_keys {
     char *file, *command; /* one of them */
@@ -59,7 +59,24 @@ static ssize_t read_output(int fd, char *text, uint64_t deadline_ns)
     }
 }
 
-/* Starts the command in a process group of its own, whose standard output is `fd`. */
+/* The command has its own process group, and no signal is blocked or ignored in it, whichever
+ * thread starts it. */
+static int set_attributes(posix_spawnattr_t *attributes)
+{
+    sigset_t none, defaults;
+    sigemptyset(&none);
+    sigemptyset(&defaults);
+    sigaddset(&defaults, SIGPIPE);
+    int rc = posix_spawnattr_setsigmask(attributes, &none);
+    if (rc == 0)
+        rc = posix_spawnattr_setsigdefault(attributes, &defaults);
+    if (rc == 0)
+        rc = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                                      POSIX_SPAWN_SETSIGDEF);
+    return rc;
+}
+
+/* Starts the command with `fd` as its standard output. */
 static int start(pid_t *out, const char *command, int fd)
 {
     char *argv[] = {(char *)(uintptr_t) "/bin/sh", (char *)(uintptr_t) "-c",
@@ -75,7 +92,7 @@ static int start(pid_t *out, const char *command, int fd)
         if (rc == 0)
             rc = posix_spawn_file_actions_adddup2(&actions, fd, STDOUT_FILENO);
         if (rc == 0)
-            rc = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+            rc = set_attributes(&attributes);
         if (rc == 0)
             rc = posix_spawn(out, argv[0], &actions, &attributes, argv, environ);
         posix_spawnattr_destroy(&attributes);
@@ -84,26 +101,29 @@ static int start(pid_t *out, const char *command, int fd)
     return -rc;
 }
 
-/* Waits until the process has ended; after the deadline it is killed, with all that it started. */
-static int end_child(pid_t child, uint64_t deadline_ns)
+/* Waits until the process has ended; after the deadline it is killed, with all that it started.
+ * False: it did not end with exit code 0, or another part of the program has taken its status. */
+static bool end_child(pid_t child, uint64_t deadline_ns)
 {
-    int status = 0, fd = (int)syscall(SYS_pidfd_open, child, 0);
-    uint64_t now = tierce__now_ns();
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
-    int left_ms = now < deadline_ns ? (int)((deadline_ns - now) / TIERCE__MS_NS) + 1 : 0;
-    if (fd < 0 || poll(&wait, 1, left_ms) <= 0)
+    int status = 0;
+    pid_t ended = waitpid(child, &status, WNOHANG);
+    while (ended == 0 && tierce__now_ns() < deadline_ns) {
+        (void)poll(NULL, 0, END_LOOK_MS);
+        ended = waitpid(child, &status, WNOHANG);
+    }
+    if (ended == 0) {
         (void)kill(-child, SIGKILL);
-    if (fd >= 0)
-        close(fd);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    return status;
+        do
+            ended = waitpid(child, &status, 0);
+        while (ended < 0 && errno == EINTR);
+    }
+    return ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 static int run_command(char *text, size_t *length, const char *command,
                        char why[TIERCE__CODED_KEYS_WHY_BYTES])
 {
-    int ends[2], status = 0;
+    int ends[2];
     pid_t child;
     if (pipe2(ends, O_CLOEXEC) != 0)
         return -errno;
@@ -112,8 +132,8 @@ static int run_command(char *text, size_t *length, const char *command,
     if (rc == 0) {
         uint64_t deadline_ns = tierce__deadline_in_ms(COMMAND_MS);
         ssize_t got = read_output(ends[0], text, deadline_ns);
-        status = end_child(child, got < 0 ? 0 : deadline_ns);
-        if (got < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        bool has_succeeded = end_child(child, got < 0 ? 0 : deadline_ns);
+        if (got < 0 || !has_succeeded)
             rc = TIERCE_E_CONFIG;
         *length = got > 0 ? (size_t)got : 0;
     }

@@ -41,7 +41,8 @@ bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__s
                                const uint8_t ns_digest[TIERCE_HASH_BYTES]);
 
 /* Derives the key of an object that was parsed; one that is not encrypted needs none. NULL: there
- * are no keys. Errors: TIERCE_E_VERSION: its key is missing, which is logged with its number;
+ * are no keys. Errors: TIERCE_E_VERSION: its key is missing, perhaps only until the
+ * next look at the file or the next end of the command, which is logged with its number;
  * TIERCE_E_FULL: no memory. `tier` is a name for the log. */
 TIERCE_MUSTUSE int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
                                              struct tierce__coded_info *info,

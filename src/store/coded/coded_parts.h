@@ -81,13 +81,15 @@ void tierce__coded_range_plan(struct tierce__coded_range *out,
  * Verifies and decodes the range of a GET into its buffer, after its layers were decrypted if they
  * are encrypted. `coded` holds the coded bytes from range->from on, and does not overlap the range
  * in the buffer. Errors: TIERCE_E_CHECKSUM, TIERCE_E_FORMAT: the bytes are damaged; TIERCE_E_FULL:
- * no memory for a layer that lies partly in the range, or that is encrypted; TIERCE_E_VERSION: the
- * key is missing or another one, which is logged.
+ * no memory for a layer that lies partly in the range, or that is encrypted, or its key is missing,
+ * which is logged: the key may come, so the object must not be hidden; TIERCE_E_VERSION: the key is
+ * another one, which is logged.
  */
 struct tierce__coded_work {
     struct tierce__coded_keys *keys; /* NULL: none */
     const char *tier;                /* in the log */
     uint64_t raw_bytes, coded_bytes; /* [out] of the layers */
+    bool is_locked;                  /* [out] the key is missing or another one */
 };
 TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *range,
                                               const struct tierce__coded_parsed *parsed,
@@ -100,7 +102,7 @@ static inline void tierce__coded_count_decoded(struct tierce__coded_stats *stats
                                                const struct tierce__coded_work *work, int rc,
                                                uint64_t took_ns)
 {
-    stats->locked_reads += rc == TIERCE_E_VERSION;
+    stats->locked_reads += work->is_locked;
     if (rc != 0 || work->raw_bytes == 0)
         return;
     stats->decoded_raw_bytes += work->raw_bytes;

@@ -144,16 +144,19 @@ int tierce__coded_range_decode(const struct tierce__coded_range *range,
     const struct tierce__extent *extent = &info.chunk.extent;
     uint64_t end = extent->header_bytes + extent->payload_bytes;
     work->raw_bytes = work->coded_bytes = 0;
+    work->is_locked = false;
     int rc = range->first < range->last
                  ? tierce__coded_keys_unlock(work->keys, work->tier, &info, parsed->bytes)
                  : 0;
+    work->is_locked = rc == TIERCE_E_VERSION;
     if (rc < 0)
-        return rc;
+        return work->is_locked ? TIERCE_E_FULL : rc;
     copy_part(req, 0, extent->header_bytes, parsed->raw_header);
     copy_part(req, end, extent->object_bytes - end, NULL);
     rc = decode_layers(range, &info, parsed->bytes, req, coded, work);
     tierce__seal_wipe(&info.seal, sizeof(info.seal));
-    if (rc == TIERCE_E_VERSION)
+    work->is_locked = rc == TIERCE_E_VERSION;
+    if (work->is_locked)
         tierce__coded_keys_log_wrong(work->tier, info.key_number);
     return rc;
 }

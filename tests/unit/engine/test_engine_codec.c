@@ -14,6 +14,7 @@
 #include "wait_for.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 static struct fixture fx;
 static int32_t ids[FX_BLOCKS];
@@ -419,6 +420,48 @@ START_TEST(an_encrypted_disk_requires_its_key)
 }
 END_TEST
 
+static void write_key_file(const char *path, const char *digits, time_t modified)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    const struct timespec times[2] = {{.tv_sec = modified}, {.tv_sec = modified}};
+    ck_assert_int_ge(fd, 0);
+    dprintf(fd, "%c %s%s%s%s\n", digits[0], digits + 1, digits + 1, digits + 1, digits + 1);
+    ck_assert_int_eq(futimens(fd, times), 0);
+    close(fd);
+}
+
+/* Keys are rotated, and an engine gets the new one after it has met chunks that require it. */
+START_TEST(a_key_that_comes_later_needs_no_restart)
+{
+    char folder[] = "/tmp/tierce-late-key-XXXXXX", old[64], both[64];
+    temp_folder_make(folder);
+    snprintf(old, sizeof(old), "%s/old", folder);
+    snprintf(both, sizeof(both), "%s/both", folder);
+    write_key_file(old, "10101010101010101", 1000);
+    write_key_file(both, "10101010101010101", 1000);
+    write_key_file(both, "20202020202020202", 1000);
+    const char *const writer[] = {"disk.encryption", "aes-256-gcm", "encryption.key_file", both,
+                                  NULL};
+    const char *const reader[] = {"encryption.key_file", old, NULL};
+    fx_open(&fx, true, writer);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 64, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 64, ids, true), 64);
+    restart(reader);
+    ck_assert_int_eq(load_all(chain, 64), 0);
+    ck_assert_uint_gt(codec_stats().locked_reads, 0);
+    ck_assert_uint_eq(fx_stats(&fx).identity_failures, 0);
+    write_key_file(old, "20202020202020202", 1001);
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 64, ids);
+    WAIT_FOR(tierce_load(fx.view, &what, NULL) == 64);
+    for (size_t b = 0; b < 64; b++)
+        ck_assert(fx_right(&fx, chain, b, ids[b]));
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+    temp_folder_remove(folder);
+}
+END_TEST
+
 START_TEST(encryption_that_is_not_possible_is_an_error)
 {
     static const struct {
@@ -454,4 +497,5 @@ CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
                      short_commands_do_not_wait_for_a_compression, the_speed_has_a_bound,
                      a_damaged_chunk_is_a_miss_and_leaves, a_remote_store_has_coded_and_raw_chunks,
                      a_codec_that_is_not_possible_is_an_error, an_encrypted_disk_requires_its_key,
+                     a_key_that_comes_later_needs_no_restart,
                      encryption_that_is_not_possible_is_an_error})

@@ -6,6 +6,8 @@
 #include "wait_for.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #define MIB   (1ULL << 20)
@@ -105,6 +107,7 @@ START_TEST(chunks_come_back)
 }
 END_TEST
 
+/* A missing key may come, so it is no reason to hide the chunk: TIERCE_E_FULL; a wrong one is. */
 static int get_with(struct tierce__coded_keys *keys, uint64_t n)
 {
     coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.keys = keys});
@@ -126,10 +129,10 @@ START_TEST(keys_are_rotated)
     open_with(lossless, both);
     ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), 0);
     store_close(&s);
-    ck_assert_int_eq(get_with(NULL, 1), TIERCE_E_VERSION);
+    ck_assert_int_eq(get_with(NULL, 1), TIERCE_E_FULL);
     ck_assert_int_eq(get_with(wrong, 1), TIERCE_E_VERSION);
-    ck_assert_int_eq(get_with(other, 1), TIERCE_E_VERSION);
-    ck_assert_int_eq(get_with(first, 2), TIERCE_E_VERSION);
+    ck_assert_int_eq(get_with(other, 1), TIERCE_E_FULL);
+    ck_assert_int_eq(get_with(first, 2), TIERCE_E_FULL);
     ck_assert_int_eq(get_with(first, 1), 0);
     ck_assert_int_eq(get_with(both, 1), 0);
     ck_assert_int_eq(get_with(both, 2), 0);
@@ -221,6 +224,33 @@ START_TEST(a_changed_file_of_keys_is_read_again)
 }
 END_TEST
 
+/* A reader whose file gets the new key after the first chunks with it. */
+START_TEST(a_key_that_comes_later_decrypts)
+{
+    char path[200], why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__coded_keys *both = keys_of(KEY_1 KEY_2), *late;
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .file = path};
+    snprintf(path, sizeof(path), "%s.keys", s.folder);
+    write_keys(path, KEY_1, 1000);
+    ck_assert_int_eq(tierce__coded_keys_open(&late, &opts, why), 0);
+    open_with(lossless, both);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), 0);
+    store_close(&s);
+    coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.keys = late});
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_uint_eq(coded_stats(&s).locked_reads, 2);
+    write_keys(path, KEY_1 KEY_2, 1001);
+    WAIT_FOR(coded_get_all(&s, 1, CODED_VALUES) == 0);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), 0);
+    store_close(&s);
+    tierce__coded_keys_close(late);
+    tierce__coded_keys_close(both);
+    unlink(path);
+}
+END_TEST
+
 START_TEST(a_command_that_fails_gives_no_keys)
 {
     static const char *const commands[] = {"exit 1", "true", "printf 1", "kill -9 $$"};
@@ -234,7 +264,51 @@ START_TEST(a_command_that_fails_gives_no_keys)
 }
 END_TEST
 
+/* Threads of Tierce block all signals, and programs with sockets ignore SIGPIPE: a command that
+ * inherits this cannot be ended by them. */
+START_TEST(signals_reach_a_command)
+{
+    static const char command[] =
+        "sh -c 'kill -PIPE $$; exit 0'; [ $? -gt 128 ] && printf '" KEY_1 "'";
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__coded_keys *keys;
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts), .command = command};
+    sigset_t all, before;
+    sigfillset(&all);
+    ck_assert(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+    ck_assert_int_eq(pthread_sigmask(SIG_SETMASK, &all, &before), 0);
+    int rc = tierce__coded_keys_open(&keys, &opts, why);
+    ck_assert_int_eq(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
+    ck_assert_int_eq(rc, 0);
+    tierce__coded_keys_close(keys);
+}
+END_TEST
+
+/* Its exit code is then unknown, and what it printed may be a part only. */
+START_TEST(a_command_whose_status_is_lost_gives_no_keys)
+{
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__coded_keys *keys;
+    const struct tierce__coded_keys_opts opts = {.size = sizeof(opts),
+                                                 .command = "printf '" KEY_1 "'; exit 1"};
+    ck_assert(signal(SIGCHLD, SIG_IGN) != SIG_ERR);
+    int rc = tierce__coded_keys_open(&keys, &opts, why);
+    ck_assert(signal(SIGCHLD, SIG_DFL) != SIG_ERR);
+    ck_assert_int_eq(rc, TIERCE_E_CONFIG);
+}
+END_TEST
+
+/* The command has closed its output some time before it ends. */
+START_TEST(a_command_may_end_after_its_output)
+{
+    tierce__coded_keys_close(keys_of(KEY_1 "'; exec >&-; sleep '0.1"));
+}
+END_TEST
+
 CHECK_MAIN("coded_encryption", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
            .tests = {keys_are_rotated, each_allocation_fails_once,
-                     a_changed_file_of_keys_is_read_again, a_command_that_fails_gives_no_keys},
+                     a_changed_file_of_keys_is_read_again, a_command_that_fails_gives_no_keys,
+                     a_key_that_comes_later_decrypts, signals_reach_a_command,
+                     a_command_whose_status_is_lost_gives_no_keys,
+                     a_command_may_end_after_its_output},
            .loops = {{chunks_come_back, 0, 2}, {no_chunk_is_stored_in_the_clear, 0, 2}})
