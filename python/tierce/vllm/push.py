@@ -86,7 +86,6 @@ class Pushes:
 
     def watch(self, view, chain, session: int, to: dict, store, to_block: int) -> None:
         """A store of a prompt that is pushed has begun, or has nothing to store (None)."""
-        self.reap()
         with self.lock:
             known, is_refused = self.begun.get(session), session in self.refused or session in self.ended
             is_full = len(self.begun) + len(self.ending) >= PUSHES_MAX
@@ -139,10 +138,10 @@ class Pushes:
             while len(self.ended) > ENDED_MAX:
                 del self.ended[next(iter(self.ended))]
             known, computed_ns = self.begun.pop(session, None), self.computed_ns.pop(session, 0)
-            if known is not None:
-                self.ending.append((*known, computed_ns))
         if known is not None:
             known[0].end()
+            with self.lock:  # only now: reap closes a push that is over
+                self.ending.append((*known, computed_ns))
 
     def reap(self) -> None:
         """Closes pushes that are over, and counts them."""
@@ -216,8 +215,12 @@ class PushesChunks:
             log.warning("no chunks are pushed to this engine, because its inbox (handover.allow) could not be opened: %s", error)
 
     def tickets(self, count: int, holder: str) -> list[str]:
-        """For prompts that will be pushed here."""
-        return self.engine.handover_tickets(count, int(TICKET_S * 1000), holder) if self.accepts else []
+        """For prompts that will be pushed here. A failure costs the pushes only: the link to the scheduler lives on."""
+        try:
+            return self.engine.handover_tickets(count, int(TICKET_S * 1000), holder) if self.accepts else []
+        except Exception as error:
+            log.debug("no tickets for pushes to this engine: %r", error)
+            return []
 
     def is_pushing(self, session: int) -> bool:
         return self.pushes.is_under_way(session)

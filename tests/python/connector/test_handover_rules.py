@@ -16,7 +16,7 @@ from tierce.vllm.geometry import Measures
 from tierce.vllm.handover import Handover, Pulls
 from tierce.vllm.heads import OTHERS_MAX, KVHeads
 from tierce.vllm.identity import ConfigError
-from tierce.vllm.link import LinkError, pack_handover, unpack_handover
+from tierce.vllm.link import OP_TICKETS, TICKETS, LinkError, LinkServer, pack_handover, unpack_handover
 from tierce.vllm.ranks import Ranks
 from tierce.vllm.tracker import ChainPart, ChainRoot
 
@@ -550,6 +550,19 @@ def test_why_an_inbox_is_not_open(caplog):
         half = Accepts(inbox=inbox)
         half.open_inbox()
         assert half.accepts and half.asked == [("10.0.0.6 10.0.0.7", share, 60000)]
+
+
+def test_a_node_without_tickets_leaves_the_link_alone():
+    """An exception would end the scheduler's connection, and lookups with it."""
+    def fail(*what):
+        raise _core.Error("no node answers")
+
+    half = Accepts()
+    half.open_inbox()
+    for tickets, got in ((fail, []), (lambda *what: [TOKEN], [TOKEN])):
+        half.engine.handover_tickets = tickets
+        server = SimpleNamespace(worker=half)
+        assert json.loads(LinkServer.answer(server, memoryview(TICKETS.pack(OP_TICKETS, 3) + b"proxy"))) == got
 
 
 def test_the_first_worker_pushes_the_chunks_of_all():
