@@ -181,8 +181,8 @@ static int go_without(const struct tierce__connector *connector, const char *rea
     bool is_written = (connector->caps & TIERCE__CONNECTOR_NO_PUT) == 0 && !params->read_only;
     TIERCE_DASSERT(reason != NULL);
     if (encrypts && is_written)
-        return refuse(why, "remote.encryption is not possible here, because no codec is; remove "
-                           "this URL, or add read_only=true, or set remote.encryption=none");
+        return refuse(why, "this store cannot hold encrypted chunks; remove its URL, add "
+                           "read_only=true to it, or set remote.encryption=none");
     if (params->codec != NULL) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES, "%s; remove codec from this URL", reason);
         return TIERCE_E_CONFIG;

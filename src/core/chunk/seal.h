@@ -12,7 +12,8 @@
  *
  * Each object has a key of its own, derived from the operator's key, a random salt and the object's
  * header. It encrypts each layer once, with the number of the layer as nonce. So a nonce repeats
- * only if 160 random bits do. The format, byte by byte: docs/inside/format/coded.md.
+ * for a key only if salt and header are equal. The format, byte by byte:
+ * docs/inside/format/coded.md.
  *
  * Thread: any; nothing here blocks.
  */

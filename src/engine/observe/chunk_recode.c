@@ -172,6 +172,9 @@ static void tell_all(struct tierce__chunk_order_outcome *out, const struct recod
     tell(out, r->raw[TIERCE__CODED_RAW_LONGER], "stay uncompressed: they would not become shorter");
     tell(out, r->raw[TIERCE__CODED_RAW_MEMORY],
          "stay uncompressed: there was no memory to compress them (repeat the command)");
+    tell(out, r->raw[TIERCE__CODED_RAW_KEY],
+         "stay as they are: there is no key to encrypt them (add one for their namespace, or for "
+         "all, to encryption.key_file)");
     tell(out, r->full,
          "stay as they are: the disk has no free space for the new bytes (free space, and repeat "
          "the command)");

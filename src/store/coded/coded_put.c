@@ -266,6 +266,8 @@ static uint64_t encode_object(struct tierce__coded_tier *t, struct tierce__buf *
     }
     int64_t length = tierce__coded_make(buf->data, room, making);
     making->info = NULL;
+    if (length < 0)
+        *why = length == TIERCE_E_VERSION ? TIERCE__CODED_RAW_KEY : TIERCE__CODED_RAW_MEMORY;
     if (length <= 0) {
         tierce__buf_release(buf);
         return 0;

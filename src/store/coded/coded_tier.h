@@ -65,6 +65,7 @@ enum tierce__coded_raw {
     TIERCE__CODED_RAW_BEHIND,  /* the thread that encodes is behind */
     TIERCE__CODED_RAW_MEMORY,  /* there was no memory to encode */
     TIERCE__CODED_RAW_SLOW,    /* decoding is slower than the device */
+    TIERCE__CODED_RAW_KEY,     /* only by order: there is no key to encrypt it */
     TIERCE__CODED_RAWS
 };
 

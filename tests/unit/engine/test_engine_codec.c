@@ -420,6 +420,23 @@ START_TEST(an_encrypted_disk_requires_its_key)
 }
 END_TEST
 
+/* The key is for another namespace than that of the chunks. */
+START_TEST(an_order_without_a_key_says_so)
+{
+    static const char *const encrypted[] = {"disk.encryption", "aes-256-gcm",
+                                            "encryption.key_command", KEY_1 " 00000000", NULL};
+    fx_open(&fx, true, raw);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 32, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 32, ids, false), 32);
+    restart(encrypted);
+    ck_assert_uint_eq(recode(NULL, 0, true, "2 stay as they are: there is no key"), 0);
+    ck_assert_int_eq(load_all(chain, 32), 32);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 static void write_key_file(const char *path, const char *digits, time_t modified)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -474,7 +491,7 @@ START_TEST(encryption_that_is_not_possible_is_an_error)
         {{"encryption.key_command", "echo 1 2"}, "line 1: the key is not 64 hex digits"},
         {{"remote.encryption", "aes-256-gcm", "encryption.key_command", KEY_1, "remote.urls",
           "lm://127.0.0.1:1"},
-         "remote.encryption is not possible here"}};
+         "this store cannot hold encrypted chunks"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce_config *config;
         struct tierce_engine *engine;
@@ -497,5 +514,5 @@ CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
                      short_commands_do_not_wait_for_a_compression, the_speed_has_a_bound,
                      a_damaged_chunk_is_a_miss_and_leaves, a_remote_store_has_coded_and_raw_chunks,
                      a_codec_that_is_not_possible_is_an_error, an_encrypted_disk_requires_its_key,
-                     a_key_that_comes_later_needs_no_restart,
+                     a_key_that_comes_later_needs_no_restart, an_order_without_a_key_says_so,
                      encryption_that_is_not_possible_is_an_error})
