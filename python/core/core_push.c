@@ -221,7 +221,8 @@ static PyMethodDef push_methods[] = {
     {"held", push_held, METH_VARARGS,
      "held(chain, to_block) -> int\n\nAdds the chunks of these blocks that memory holds; returns "
      "how many."},
-    {"end", push_end, METH_NOARGS, "end() -> None\n\nNo more chunks are added. Does not block."},
+    {"end", push_end, METH_NOARGS,
+     "end() -> None\n\nNo more chunks are added. Does not block, except for the answer of a node."},
     {"poll", push_poll, METH_NOARGS,
      "poll() -> (over, chunks, bytes, present, left_out, why, over_ns)\n\n"
      "Whether it is over; chunks that the other engine has got, had already, and has not got; the "

@@ -17,6 +17,7 @@
 #define HOST_MAX 255u
 #define SHORT_MS 1000u
 #define NAMES_MS 10000u /* for the addresses of hosts */
+#define ISSUE_MS 500u   /* vLLM's scheduler waits meanwhile */
 
 _Static_assert(TIERCE__HANDOVER_WHY_BYTES == TIERCE__CLIENT_WHY_BYTES, "why is passed on");
 
@@ -27,7 +28,7 @@ struct tierce__lent {
     uint16_t port;
     bool uses_tls;
     _Atomic bool has_changed; /* the node of now answered otherwise; release, acquire */
-    /* The inbox; without one, hosts is NULL. Set once, before any ticket is asked for. */
+    /* The inbox; without one, hosts is NULL. Set once, and before any ticket is asked for. */
     char *hosts;
     uint64_t inbox_bytes;
     uint32_t inbox_share, inbox_hold_ms;
@@ -35,7 +36,7 @@ struct tierce__lent {
 
 /* ---- offers ---------------------------------------------------------------------------------- */
 
-static int serve(struct tierce__lent *lent, struct tierce__native_handed *said,
+static int serve(struct tierce__lent *lent, uint64_t until_ns, struct tierce__native_handed *said,
                  char why[TIERCE__HANDOVER_WHY_BYTES])
 {
     const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_SERVE,
@@ -44,12 +45,14 @@ static int serve(struct tierce__lent *lent, struct tierce__native_handed *said,
                                             .host = lent->host,
                                             .token = "",
                                             .why = ""};
-    int rc =
-        tierce__client_hand_over(lent->engine, &(struct tierce__client_about){0}, &ask, said, why);
+    int rc = tierce__client_hand_over(
+        lent->engine, &(struct tierce__client_about){.until_ns = until_ns}, &ask, said, why);
     return rc == 0 && (said->number == 0 || said->number > UINT16_MAX) ? TIERCE_E_FORMAT : rc;
 }
 
-static int accept_pushes(struct tierce__lent *lent, char why[TIERCE__HANDOVER_WHY_BYTES])
+/* until_ns: see tierce__client_about. */
+static int accept_pushes(struct tierce__lent *lent, const char *hosts, uint64_t until_ns,
+                         char why[TIERCE__HANDOVER_WHY_BYTES])
 {
     struct tierce__native_handed said;
     const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_ACCEPT,
@@ -57,29 +60,25 @@ static int accept_pushes(struct tierce__lent *lent, char why[TIERCE__HANDOVER_WH
                                             .timeout_ms = NAMES_MS,
                                             .number = lent->inbox_share,
                                             .bytes = lent->inbox_bytes,
-                                            .host = lent->hosts,
+                                            .host = hosts,
                                             .token = "",
                                             .why = ""};
-    return tierce__client_hand_over(lent->engine, &(struct tierce__client_about){0}, &ask, &said,
-                                    why);
+    return tierce__client_hand_over(
+        lent->engine, &(struct tierce__client_about){.until_ns = until_ns}, &ask, &said, why);
 }
 
 /* Another node, which has no server of this client. */
-static int serve_again(struct tierce__lent *lent)
+static int serve_again(struct tierce__lent *lent, uint64_t until_ns)
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
     struct tierce__native_handed said;
-    int rc = serve(lent, &said, why);
+    int rc = serve(lent, until_ns, &said, why);
+    if (rc == TIERCE_E_ARGUMENT && why[0] == '\0')
+        return 0; /* it has one: another call was faster */
     if (rc == 0)
         atomic_store_explicit(&lent->has_changed,
                               said.number != lent->port || (said.uses_tls == 1) != lent->uses_tls,
                               memory_order_release);
-    if (rc == 0 && lent->hosts != NULL && accept_pushes(lent, why) < 0)
-        tierce__log_repeated(
-            TIERCE_LOG_WARN, "handover_inbox_lost",
-            "err=\"the node was restarted: %s\" consequence=\"no chunks are pushed "
-            "to this engine\"",
-            why);
     return rc;
 }
 
@@ -107,7 +106,7 @@ int tierce__lent_start(struct tierce__lent **out, struct tierce_engine *engine, 
     lent->port = port;
     snprintf(lent->host, sizeof(lent->host), "%s", host);
     struct tierce__native_handed said;
-    int rc = serve(lent, &said, why);
+    int rc = serve(lent, 0, &said, why);
     if (rc < 0) {
         tierce__free(lent);
         return rc;
@@ -158,7 +157,7 @@ int tierce__lent_expect(struct tierce__lent *lent, const char *token, uint32_t m
                                             .why = ""};
     int rc = ask_node(lent, NULL, NULL, &ask, NULL);
     if (rc == TIERCE_E_CLOSED) {
-        rc = serve_again(lent);
+        rc = serve_again(lent, 0);
         if (rc == 0)
             rc = ask_node(lent, NULL, NULL, &ask, NULL);
     }
@@ -210,23 +209,27 @@ void tierce__lent_withdraw(struct tierce__lent *lent, const char *token)
 int tierce__lent_accept(struct tierce__lent *lent, const struct tierce__inbox_opts *opts,
                         char why[TIERCE__HANDOVER_WHY_BYTES])
 {
-    TIERCE_ASSERT(opts->size == sizeof(*opts) && lent->hosts == NULL);
-    lent->hosts = tierce__strdup(opts->hosts);
-    if (lent->hosts == NULL)
+    TIERCE_ASSERT(opts->size == sizeof(*opts));
+    if (lent->hosts != NULL) {
+        snprintf(why, TIERCE__HANDOVER_WHY_BYTES, "the engine has an inbox already");
+        return TIERCE_E_ARGUMENT;
+    }
+    char *hosts = tierce__strdup(opts->hosts);
+    if (hosts == NULL)
         return -ENOMEM;
     lent->inbox_bytes = opts->bytes_max;
     lent->inbox_share = opts->share;
     lent->inbox_hold_ms = opts->hold_ms;
-    int rc = accept_pushes(lent, why);
+    int rc = accept_pushes(lent, hosts, 0, why);
     if (rc == TIERCE_E_ARGUMENT && why[0] == '\0') {
         snprintf(why, TIERCE__HANDOVER_WHY_BYTES,
                  "the node is of an older version, which accepts no pushes; upgrade the node");
         rc = TIERCE_E_UNSUPPORTED;
     }
-    if (rc < 0) {
-        tierce__free(lent->hosts);
-        lent->hosts = NULL;
-    }
+    if (rc < 0)
+        tierce__free(hosts);
+    else
+        lent->hosts = hosts;
     return rc;
 }
 
@@ -245,7 +248,7 @@ static int take_tickets(char (*tickets)[TIERCE__TICKET_BYTES], size_t count, con
 
 /* As many tickets as fit in an answer. */
 static int issue_some(struct tierce__lent *lent, char (*tickets)[TIERCE__TICKET_BYTES],
-                      size_t count, uint32_t ms, const char *holder)
+                      size_t count, uint32_t ms, const char *holder, uint64_t until_ns)
 {
     char text[TIERCE__HANDOVER_WHY_BYTES];
     struct tierce__native_handed said;
@@ -257,38 +260,62 @@ static int issue_some(struct tierce__lent *lent, char (*tickets)[TIERCE__TICKET_
         .host = "",
         .token = holder,
         .why = ""};
-    int rc = tierce__client_hand_over(lent->engine, &(struct tierce__client_about){0}, &ask, &said,
-                                      text);
+    int rc = tierce__client_hand_over(
+        lent->engine, &(struct tierce__client_about){.until_ns = until_ns}, &ask, &said, text);
     return rc < 0 ? rc : take_tickets(tickets, count, text);
 }
 
 /* Chunks of a view that the node does not know yet would be rejected. */
-static void open_views(struct tierce_engine *engine)
+static void open_views(struct tierce_engine *engine, uint64_t deadline_ns)
 {
     struct tierce_view *view;
-    uint64_t number, deadline_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    uint64_t number;
     for (size_t i = 0; (view = tierce__view_borrow_nth(engine, i)) != NULL; i++) {
         tierce__node_session_release(tierce__client_view_peer(view, &number, deadline_ns));
         tierce__view_give_back(view);
     }
 }
 
+/* Another node, or one that could not open the inbox before. It may be open also after a failure:
+ * another call was faster, or the node is about to finish. */
+static void open_again(struct tierce__lent *lent, uint64_t until_ns,
+                       char why[TIERCE__HANDOVER_WHY_BYTES])
+{
+    why[0] = '\0';
+    if (serve_again(lent, until_ns) == 0)
+        (void)!accept_pushes(lent, lent->hosts, until_ns, why);
+}
+
+static void log_lost(const char *why)
+{
+    tierce__log_repeated(TIERCE_LOG_WARN, "handover_inbox_lost",
+                         "err=\"the node was restarted: %s\" consequence=\"no chunks are pushed to "
+                         "this engine until "
+                         "a request for tickets opens its inbox\"",
+                         why);
+}
+
 int tierce__lent_issue(struct tierce__lent *lent, char (*tickets)[TIERCE__TICKET_BYTES],
                        size_t count, uint32_t ms, const char *holder)
 {
+    char why[TIERCE__HANDOVER_WHY_BYTES];
+    uint64_t until_ns = tierce__deadline_in_ms(ISSUE_MS);
     size_t made = 0;
     int rc = lent->hosts == NULL ? TIERCE_E_CLOSED : 1;
     bool is_again = false;
-    open_views(lent->engine);
+    open_views(lent->engine, until_ns);
     while (rc > 0 && made < count) {
-        rc = issue_some(lent, tickets + made, count - made, ms, holder);
-        if (rc == TIERCE_E_CLOSED && !is_again && serve_again(lent) == 0) {
+        rc = issue_some(lent, tickets + made, count - made, ms, holder, until_ns);
+        if (rc == TIERCE_E_CLOSED && !is_again) {
+            open_again(lent, until_ns, why);
             is_again = true;
             rc = 1;
         } else if (rc > 0) {
             made += (size_t)rc;
         }
     }
+    if (rc == TIERCE_E_CLOSED && is_again)
+        log_lost(why);
     int changed = check_tls(lent);
     return changed < 0 ? changed : made > 0 ? (int)made : rc;
 }

@@ -23,6 +23,7 @@ void tierce__lent_stop(struct tierce__lent *lent);
 TIERCE_MUSTUSE int tierce__lent_accept(struct tierce__lent *lent,
                                        const struct tierce__inbox_opts *opts,
                                        char why[TIERCE__HANDOVER_WHY_BYTES]);
+/* Fewer tickets, or TIERCE_E_DEADLINE, if the node takes longer than half a second. */
 TIERCE_MUSTUSE int tierce__lent_issue(struct tierce__lent *lent,
                                       char (*tickets)[TIERCE__TICKET_BYTES], size_t count,
                                       uint32_t ms, const char *holder);

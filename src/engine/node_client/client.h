@@ -165,12 +165,14 @@ struct tierce__client_about {
     const struct tierce_view *view;
     const struct tierce_view *other; /* its number becomes that of the request; or NULL */
     const struct tierce_chain *chain;
-    uint64_t *node; /* the number of its session: no other node is asked; 0: is set; or NULL */
+    uint64_t *node;    /* the number of its session: no other node is asked; 0: is set; or NULL */
+    uint64_t until_ns; /* the call ends then at the latest; 0: with its own time */
 };
 
 /* Has the node carry out a call for prefill and decode. Returns the status of the call, with `why`
  * in words or "", or TIERCE_E_DOWN (there is no node), TIERCE_E_VERSION (an older one),
- * TIERCE_E_DEADLINE. Blocks for up to ask->timeout_ms, and some seconds. */
+ * TIERCE_E_DEADLINE. Blocks for up to ask->timeout_ms, and some seconds, or until about->until_ns.
+ */
 TIERCE_MUSTUSE int tierce__client_hand_over(struct tierce_engine *engine,
                                             const struct tierce__client_about *about,
                                             const struct tierce__native_hand *ask,

@@ -33,12 +33,17 @@ static bool is_meant(struct tierce__node_session *peer, uint64_t *node)
     return false;
 }
 
+static uint64_t sooner(const struct tierce__client_about *about, uint64_t deadline_ns)
+{
+    return about->until_ns != 0 && about->until_ns < deadline_ns ? about->until_ns : deadline_ns;
+}
+
 /* The node, which knows the views. */
 static struct tierce__node_session *find_peer(struct tierce_engine *engine,
                                               const struct tierce__client_about *about,
                                               struct tierce__native_hand *ask)
 {
-    uint64_t soon_ns = tierce__deadline_in_ms(engine->settings.lookup_ms);
+    uint64_t soon_ns = sooner(about, tierce__deadline_in_ms(engine->settings.lookup_ms));
     if (about->view == NULL)
         return tierce__client_peer(engine->client, soon_ns);
     struct tierce__node_session *peer = tierce__client_view_peer(about->view, &ask->view, soon_ns);
@@ -66,6 +71,7 @@ int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce__
     TIERCE_DASSERT(engine->level_count == 0 && (chain == NULL || about->view != NULL));
     if (ask->kind == TIERCE__NATIVE_HAND_EXPECT || ask->kind == TIERCE__NATIVE_HAND_PUSH)
         deadline_ns = tierce__deadline_in_ms(GRACE_MS); /* its time is that of the offer or push */
+    deadline_ns = sooner(about, deadline_ns);
     struct tierce__node_session *peer = find_peer(engine, about, &question.hand_over);
     snprintf(why, TIERCE__CLIENT_WHY_BYTES, "no node answers (node.socket)");
     if (peer == NULL || !is_meant(peer, about->node))

@@ -405,7 +405,7 @@ START_TEST(nodes_that_are_restarted)
 }
 END_TEST
 
-static _Atomic bool is_old;
+static _Atomic bool is_old, fails_to_accept;
 
 int __wrap_tierce__native_answer_hand_over(struct tierce__native_call *call);
 int __real_tierce__native_answer_hand_over(struct tierce__native_call *call);
@@ -413,12 +413,40 @@ int __real_tierce__native_answer_hand_over(struct tierce__native_call *call);
 /* As a node answers that knows nothing of pushes. */
 int __wrap_tierce__native_answer_hand_over(struct tierce__native_call *call)
 {
+    if (call->ask.hand_over.kind == TIERCE__NATIVE_HAND_ACCEPT && atomic_load(&fails_to_accept)) {
+        call->say.hand_over =
+            (struct tierce__native_handed){.status = (uint32_t)-ENOMEM, .why = ""};
+        return 0;
+    }
     if (!atomic_load(&is_old) || call->ask.hand_over.kind <= TIERCE__NATIVE_HAND_READ_OTHER)
         return __real_tierce__native_answer_hand_over(call);
     call->say.hand_over =
         (struct tierce__native_handed){.status = (uint32_t)TIERCE_E_ARGUMENT, .why = ""};
     return 0;
 }
+
+/* As when the names of hosts cannot be resolved yet: the next request for tickets opens it. */
+START_TEST(an_inbox_that_cannot_be_opened_after_a_restart)
+{
+    atomic_store(&fails_to_accept, true);
+    restart(&decoder, "5MiB");
+    record_log(TIERCE_LOG_WARN);
+    WAIT_WITHIN(30000, tierce__handover_issue(taking, &ticket, 1, LONG_MS, "") == TIERCE_E_CLOSED);
+    ck_assert_uint_eq(recorded_with("handover_inbox_lost", "the node was restarted"), 1);
+    silence_log();
+    ck_assert_int_eq(tierce__handover_expect(taking, token, LONG_MS), 0); /* offers need none */
+    atomic_store(&fails_to_accept, false);
+    WAIT_WITHIN(30000, tierce__handover_issue(taking, &ticket, 1, LONG_MS, "") == 1);
+}
+END_TEST
+
+START_TEST(a_second_inbox_is_refused)
+{
+    ck_assert_int_eq(accept_pushes(), TIERCE_E_ARGUMENT);
+    ck_assert_str_eq(why, "the engine has an inbox already");
+    ck_assert_int_eq(tierce__handover_issue(taking, &ticket, 1, LONG_MS, ""), 1);
+}
+END_TEST
 
 START_TEST(nodes_of_an_older_version_say_so)
 {
@@ -448,4 +476,5 @@ CHECK_MAIN("handover_ranks", .seconds = 60, .setup = open_all, .teardown = close
            .tests = {chunks_travel_while_later_steps_are_computed, a_rank_that_gives_its_store_up,
                      a_rank_that_ends_while_it_pushes, a_decoder_that_ends,
                      chunks_of_another_client_are_refused, many_tickets, nodes_that_are_restarted,
+                     an_inbox_that_cannot_be_opened_after_a_restart, a_second_inbox_is_refused,
                      nodes_of_an_older_version_say_so})
