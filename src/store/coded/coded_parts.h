@@ -88,7 +88,7 @@ void tierce__coded_range_plan(struct tierce__coded_range *out,
 struct tierce__coded_work {
     struct tierce__coded_keys *keys; /* NULL: none */
     const char *tier;                /* in the log */
-    uint64_t raw_bytes, coded_bytes; /* [out] of the layers */
+    uint64_t raw_bytes, coded_bytes; /* [out] of the layers that a codec made */
     bool is_locked;                  /* [out] the key is missing or another one */
 };
 TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *range,

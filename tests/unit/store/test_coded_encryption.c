@@ -97,6 +97,7 @@ START_TEST(chunks_come_back)
     struct tierce__coded_stats stats = coded_stats(&s);
     ck_assert_uint_ge(stats.encrypted_chunks, 2);
     ck_assert_uint_eq(stats.encoded_chunks, codec != NULL ? stats.encrypted_chunks - 1 : 0);
+    ck_assert(codec != NULL ? stats.decoded_raw_bytes > 0 : stats.decoded_raw_bytes == 0);
     store_close(&s);
     ck_assert(!is_on_disk(1, CODED_VALUES) && !is_on_disk(2, CODED_NOISE));
     open_with(NULL, keys);
