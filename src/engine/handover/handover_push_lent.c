@@ -16,6 +16,8 @@ struct tierce__lent_push {
     struct tierce_engine *engine;
     uint64_t node;   /* that knows the push: tierce__node_session_number */
     uint64_t number; /* there */
+    bool is_ended;
+    bool is_told; /* the node knows that it is */
 };
 
 /* A call about the push. */
@@ -92,7 +94,9 @@ int tierce__lent_push_watch(struct tierce__lent_push *push, struct tierce_store 
 void tierce__lent_push_end(struct tierce__lent_push *push)
 {
     const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_PUSH_END};
-    (void)ask_node(push, NULL, NULL, ask, NULL); /* or the node ends it later */
+    int rc = ask_node(push, NULL, NULL, ask, NULL);
+    push->is_ended = true;
+    push->is_told = rc == 0 || rc == TIERCE_E_MISS; /* else is_over repeats it */
 }
 
 bool tierce__lent_push_is_over(struct tierce__lent_push *push, struct tierce__pushed *out)
@@ -101,6 +105,8 @@ bool tierce__lent_push_is_over(struct tierce__lent_push *push, struct tierce__pu
     struct tierce__native_pushed said;
     out = out != NULL ? out : &unused;
     *out = (struct tierce__pushed){0};
+    if (push->is_ended && !push->is_told)
+        tierce__lent_push_end(push);
     int rc = tierce__client_push_poll(push->engine, push->node, push->number, &said, out->why);
     if (rc == TIERCE_E_DEADLINE || rc == -EAGAIN || rc == -ENOMEM)
         return false; /* it is asked again */
@@ -121,6 +127,6 @@ bool tierce__lent_push_is_over(struct tierce__lent_push *push, struct tierce__pu
 void tierce__lent_push_destroy(struct tierce__lent_push *push)
 {
     const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_PUSH_CLOSE};
-    (void)ask_node(push, NULL, NULL, ask, NULL); /* or the node ends it later */
+    (void)ask_node(push, NULL, NULL, ask, NULL); /* or it ends with the client, or as forgotten */
     tierce__free(push);
 }

@@ -180,7 +180,8 @@ TIERCE_MUSTUSE int tierce__client_hand_over(struct tierce_engine *engine,
                                             char why[TIERCE__CLIENT_WHY_BYTES]);
 
 /* The progress of a push. Returns 0; TIERCE_E_DOWN (there is no node, or another one),
- * TIERCE_E_DEADLINE, -ENOMEM, TIERCE_E_MISS (it does not know the push). Blocks for some seconds.
+ * -EAGAIN (it accepts nothing now), TIERCE_E_DEADLINE, -ENOMEM, TIERCE_E_MISS (it does not know the
+ * push). Blocks for some seconds.
  */
 TIERCE_MUSTUSE int tierce__client_push_poll(struct tierce_engine *engine, uint64_t node,
                                             uint64_t push, struct tierce__native_pushed *out,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HAND_OVER: the node carries out a call of engine/handover/handover.h. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -97,6 +98,17 @@ int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce__
     return rc;
 }
 
+/* Whether the node has not ended since. */
+static bool is_there(struct tierce_engine *engine, uint64_t node)
+{
+    struct tierce__node_session *peer =
+        tierce__client_peer(engine->client, tierce__deadline_in_ms(engine->settings.lookup_ms));
+    if (peer == NULL || !is_meant(peer, &node))
+        return false;
+    tierce__node_session_release(peer);
+    return true;
+}
+
 int tierce__client_push_poll(struct tierce_engine *engine, uint64_t node, uint64_t push,
                              struct tierce__native_pushed *out, char why[TIERCE__CLIENT_WHY_BYTES])
 {
@@ -115,5 +127,7 @@ int tierce__client_push_poll(struct tierce_engine *engine, uint64_t node, uint64
         tierce__node_session_done(&asking);
     }
     tierce__node_session_release(peer);
+    if (rc == TIERCE_E_DOWN && is_there(engine, node))
+        rc = -EAGAIN; /* it is busy */
     return rc > 0 ? TIERCE_E_MISS : rc;
 }

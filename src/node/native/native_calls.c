@@ -567,11 +567,13 @@ static int (*const answers[TIERCE__NATIVE_OPS])(struct tierce__native_call *call
 static void note_begun(const struct tierce__native_call *call, enum tierce__native_op op)
 {
     op = tierce__native_plain(op);
-    uint64_t begun = op == TIERCE__NATIVE_LOAD_BEGIN    ? call->say.load_begin.load
-                     : op == TIERCE__NATIVE_STORE_BEGIN ? call->say.store_begin.store
-                     : op == TIERCE__NATIVE_PREFETCH_BEGIN || op == TIERCE__NATIVE_VIEW
-                         ? call->say.view.number
-                         : 0;
+    uint64_t begun =
+        op == TIERCE__NATIVE_LOAD_BEGIN    ? call->say.load_begin.load
+        : op == TIERCE__NATIVE_STORE_BEGIN ? call->say.store_begin.store
+        : op == TIERCE__NATIVE_PREFETCH_BEGIN || op == TIERCE__NATIVE_VIEW ? call->say.view.number
+        : op == TIERCE__NATIVE_HAND_OVER && call->ask.hand_over.kind == TIERCE__NATIVE_HAND_PUSH
+            ? call->say.hand_over.number
+            : 0;
     call->connection->begun_by = begun != 0 ? op : 0;
     call->connection->begun = begun;
 }
@@ -589,6 +591,10 @@ void tierce__native_end_unheard(struct tierce__native_connection *connection)
     } else if (connection->begun_by == TIERCE__NATIVE_VIEW) {
         call.ask.view_close.number = connection->begun;
         (void)answer_view_close(&call);
+    } else if (connection->begun_by == TIERCE__NATIVE_HAND_OVER) {
+        call.ask.hand_over = (struct tierce__native_hand){.kind = TIERCE__NATIVE_HAND_PUSH_CLOSE,
+                                                          .number = connection->begun};
+        (void)tierce__native_push_call(&call, call.why);
     } else {
         call.ask.prefetch_end.number = connection->begun;
         (void)answer_prefetch_end(&call);

@@ -18,9 +18,10 @@
 /* Shared by native_server.c (sockets), native_client.c and native_shared.c (objects of clients),
  * and native_calls.c and native_load.c (requests). */
 
-#define TIERCE__NATIVE_PIN_BINS     64u
-#define TIERCE__NATIVE_PUSHES_MAX   64u  /* of a client: each has a thread */
-#define TIERCE__NATIVE_ENGINE_BYTES 128u /* of a name, with its NUL */
+#define TIERCE__NATIVE_PIN_BINS       64u
+#define TIERCE__NATIVE_PUSHES_MAX     64u  /* of a client: each has a thread */
+#define TIERCE__NATIVE_ALL_PUSHES_MAX 512u /* of all clients, with those that were given up */
+#define TIERCE__NATIVE_ENGINE_BYTES   128u /* of a name, with its NUL */
 
 struct tierce__native {
     struct tierce__node *node;
@@ -38,6 +39,7 @@ struct tierce__native {
     struct tierce__cond changed;
     struct tierce__list clients, connections, views;
     struct tierce__list pushes; /* that were given up and are not over */
+    uint32_t push_count;        /* these, and those of clients */
     uint32_t connection_count;
 };
 
@@ -165,8 +167,8 @@ void tierce__native_end_push(struct tierce__native_client *client,
                              struct tierce__native_open *open);
 /* Gives up those of a client that has forgotten them. */
 void tierce__native_expire_pushes(struct tierce__native_client *client, uint64_t now_ns);
-/* Frees pushes that were given up and are over; or all, when no client is left: blocks until they
- * are, for seconds. */
+/* Frees pushes that were given up and are over; or all, when no client is left: then blocks until
+ * their calls in progress have ended, each within the push's timeout_ms. */
 void tierce__native_reap_pushes(struct tierce__native *native, bool all);
 
 /* ---- native_shared.c ---- */

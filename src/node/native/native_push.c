@@ -10,9 +10,10 @@
 #include "engine/handover/handover_push.h"
 #include "node/native/native_calls.h"
 
-#define WAIT_MS_MAX 60000u
-#define SILENT_MS   600000u /* without a call about it, the client has forgotten a push */
-#define GIVE_UP_MS  2000u
+#define WAIT_MS_MAX    60000u
+#define TIMEOUT_MS_MAX 30000u  /* a push that was given up lasts no longer */
+#define SILENT_MS      600000u /* without a call about it, the client has forgotten a push */
+#define GIVE_UP_MS     2000u
 
 /* A push. Unlike other objects, several requests may use it at a time; it is given up when the last
  * one has ended. */
@@ -49,7 +50,10 @@ void tierce__native_reap_pushes(struct tierce__native *native, bool all)
             continue;
         tierce__list_remove(it);
         tierce__list_push_back(&over, it);
+        TIERCE_ASSERT(native->push_count > 0);
+        native->push_count--;
     }
+    TIERCE_ASSERT(!all || native->push_count == 0);
     tierce__lock_drop(&native->lock);
     while (!tierce__list_empty(&over)) {
         struct native_push *push = TIERCE__CONTAINER_OF(over.next, struct native_push, open.node);
@@ -113,9 +117,32 @@ static struct native_push *get(struct tierce__native_client *client, uint64_t nu
     return found;
 }
 
-static uint32_t bounded(uint32_t ms)
+static uint32_t bounded(uint32_t ms, uint32_t max)
 {
-    return ms < WAIT_MS_MAX ? ms : WAIT_MS_MAX;
+    return ms < max ? ms : max;
+}
+
+/* Each push has a thread from its beginning until it is freed, also if it was given up. */
+static bool has_room(struct tierce__native_client *client)
+{
+    struct tierce__native *native = client->native;
+    tierce__native_reap_pushes(native, false);
+    tierce__lock_take(&client->lock);
+    bool fits = client->counts[TIERCE__NATIVE_PUSHES] < TIERCE__NATIVE_PUSHES_MAX;
+    tierce__lock_drop(&client->lock);
+    tierce__lock_take(&native->lock);
+    fits = fits && native->push_count < TIERCE__NATIVE_ALL_PUSHES_MAX;
+    native->push_count += fits;
+    tierce__lock_drop(&native->lock);
+    return fits;
+}
+
+static void free_room(struct tierce__native *native)
+{
+    tierce__lock_take(&native->lock);
+    TIERCE_ASSERT(native->push_count > 0);
+    native->push_count--;
+    tierce__lock_drop(&native->lock);
 }
 
 static int begin(struct tierce__native_call *call, struct tierce__native_held_view *view)
@@ -125,23 +152,24 @@ static int begin(struct tierce__native_call *call, struct tierce__native_held_vi
                                        .port = (uint16_t)ask->port,
                                        .uses_tls = ask->uses_tls == 1,
                                        .ticket = ask->token,
-                                       .wait_ms = bounded(ask->wait_ms),
-                                       .timeout_ms = bounded(ask->timeout_ms)};
+                                       .wait_ms = bounded(ask->wait_ms, WAIT_MS_MAX),
+                                       .timeout_ms = bounded(ask->timeout_ms, TIMEOUT_MS_MAX)};
+    if (!has_room(call->client))
+        return TIERCE_E_LIMIT;
     struct native_push *made = tierce__calloc(1, sizeof(*made));
-    if (made == NULL)
-        return -ENOMEM;
-    made->refs = 1;
-    made->open.deadline_ns = tierce__deadline_in_ms(SILENT_MS);
-    int rc = tierce__push_begin(&made->push, view->shared->view, &to);
+    int rc = made != NULL ? tierce__push_begin(&made->push, view->shared->view, &to) : -ENOMEM;
     if (rc < 0) {
+        free_room(call->native);
         tierce__free(made);
         return rc;
     }
+    made->refs = 1;
+    made->open.deadline_ns = tierce__deadline_in_ms(SILENT_MS);
     call->say.hand_over.number =
         tierce__native_add(call->client, TIERCE__NATIVE_PUSHES, &made->open);
     if (call->say.hand_over.number > 0)
         return 0;
-    give_up(call->native, made);
+    give_up(call->native, made); /* another connection of the client was faster */
     return TIERCE_E_LIMIT;
 }
 

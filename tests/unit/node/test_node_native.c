@@ -5,6 +5,7 @@
 #include "temp_folder.h"
 #include "wait_for.h"
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -389,6 +390,40 @@ START_TEST(headers_that_are_overwritten_before_a_push)
 }
 END_TEST
 
+/* A push that was closed has its thread until its call ends: to a server that never answers. */
+START_TEST(pushes_that_are_closed_are_bounded)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(at);
+    uint64_t push, unused;
+    unsigned count = 0;
+    int32_t status;
+    start(0, NULL);
+    native_open(&a, path);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, bytes), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
+    ck_assert_int_eq(listen(fd, 1024), 0);
+    const struct tierce__native_hand begin = {.kind = TIERCE__NATIVE_HAND_PUSH,
+                                              .port = ntohs(at.sin_port),
+                                              .timeout_ms = 60000,
+                                              .host = "127.0.0.1"};
+    while ((status = hand_over(begin, &push)) == 0 && count++ <= 1000)
+        ck_assert_int_eq(
+            hand_over((struct tierce__native_hand){.kind = TIERCE__NATIVE_HAND_PUSH_CLOSE,
+                                                   .number = push},
+                      &unused),
+            0);
+    ck_assert_int_eq(status, TIERCE_E_LIMIT);
+    ck_assert_uint_eq(count, 512);
+    close(fd); /* which resets the connections */
+    WAIT_FOR(hand_over(begin, &push) == 0);
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
 static bool is_closed(int fd, const void *bytes, size_t count)
 {
     char c;
@@ -632,6 +667,6 @@ CHECK_MAIN("node_native", .seconds = 120,
                      chains_are_sent_once, parts_of_two_clients_are_one_chunk,
                      pins_end_with_their_client, prefetches, verdicts_are_looked_at,
                      a_header_that_was_overwritten, headers_that_are_overwritten_before_a_push,
-                     bytes_that_are_no_frame, mutated_questions, clients_that_are_killed,
-                     a_node_that_starts_anew, a_folder_that_others_can_change,
-                     a_group_names_each_of_its_layers})
+                     pushes_that_are_closed_are_bounded, bytes_that_are_no_frame, mutated_questions,
+                     clients_that_are_killed, a_node_that_starts_anew,
+                     a_folder_that_others_can_change, a_group_names_each_of_its_layers})

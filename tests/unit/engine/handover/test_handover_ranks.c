@@ -6,6 +6,7 @@
 #include "check_main.h"
 #include "engine/handover/handover_inbox.h"
 #include "engine/handover/handover_push.h"
+#include "engine/node_client/client.h"
 #include "engine_fixture.h"
 #include "log_record.h"
 #include "node/native/native_calls.h"
@@ -405,10 +406,55 @@ START_TEST(nodes_that_are_restarted)
 }
 END_TEST
 
-static _Atomic bool is_old, fails_to_accept;
+static _Atomic bool is_old, fails_to_accept, loses_end, loses_poll;
 
 int __wrap_tierce__native_answer_hand_over(struct tierce__native_call *call);
 int __real_tierce__native_answer_hand_over(struct tierce__native_call *call);
+
+int __wrap_tierce__node_session_ask(struct tierce__asking *asking,
+                                    struct tierce__node_session *peer, enum tierce__native_op op,
+                                    const union tierce__native_request *question,
+                                    uint64_t deadline_ns);
+int __real_tierce__node_session_ask(struct tierce__asking *asking,
+                                    struct tierce__node_session *peer, enum tierce__native_op op,
+                                    const union tierce__native_request *question,
+                                    uint64_t deadline_ns);
+
+/* Loses a request, as where a node accepts no connection. */
+int __wrap_tierce__node_session_ask(struct tierce__asking *asking,
+                                    struct tierce__node_session *peer, enum tierce__native_op op,
+                                    const union tierce__native_request *question,
+                                    uint64_t deadline_ns)
+{
+    bool is_end =
+        op == TIERCE__NATIVE_HAND_OVER && question->hand_over.kind == TIERCE__NATIVE_HAND_PUSH_END;
+    if ((is_end && atomic_exchange(&loses_end, false)) ||
+        (op == TIERCE__NATIVE_PUSH_POLL && atomic_exchange(&loses_poll, false)))
+        return TIERCE_E_DOWN;
+    return __real_tierce__node_session_ask(asking, peer, op, question, deadline_ns);
+}
+
+START_TEST(requests_that_are_lost)
+{
+    struct tierce__push *push = begin();
+    struct tierce_store *stores[RANKS];
+    for (uint32_t i = 0; i < RANKS; i++) {
+        stores[i] = store_begin(i, BLOCKS, 1);
+        ck_assert_int_eq(tierce__push_watch(push, stores[i]), 0);
+    }
+    for (uint32_t i = 0; i < RANKS; i++)
+        (void)store_end(i, stores[i]);
+    atomic_store(&loses_end, true);
+    tierce__push_end(push);
+    ck_assert(!atomic_load(&loses_end));
+    atomic_store(&loses_poll, true);
+    ck_assert(!tierce__push_is_over(push, NULL));
+    ck_assert(!atomic_load(&loses_poll));
+    WAIT_FOR(tierce__push_is_over(push, &pushed));
+    tierce__push_destroy(push);
+    ck_assert_msg(pushed.chunks == CHUNKS && pushed.status == 0, "%s", pushed.why);
+}
+END_TEST
 
 /* As a node answers that knows nothing of pushes. */
 int __wrap_tierce__native_answer_hand_over(struct tierce__native_call *call)
@@ -477,4 +523,4 @@ CHECK_MAIN("handover_ranks", .seconds = 60, .setup = open_all, .teardown = close
                      a_rank_that_ends_while_it_pushes, a_decoder_that_ends,
                      chunks_of_another_client_are_refused, many_tickets, nodes_that_are_restarted,
                      an_inbox_that_cannot_be_opened_after_a_restart, a_second_inbox_is_refused,
-                     nodes_of_an_older_version_say_so})
+                     requests_that_are_lost, nodes_of_an_older_version_say_so})
