@@ -408,15 +408,15 @@ START_TEST(pushes_that_are_closed_are_bounded)
                                               .port = ntohs(at.sin_port),
                                               .timeout_ms = 60000,
                                               .host = "127.0.0.1"};
-    while ((status = hand_over(begin, &push)) == 0 && count++ <= 1000)
+    while ((status = hand_over(begin, &push)) == 0 && count++ < 5000)
         ck_assert_int_eq(
             hand_over((struct tierce__native_hand){.kind = TIERCE__NATIVE_HAND_PUSH_CLOSE,
                                                    .number = push},
                       &unused),
             0);
     ck_assert_int_eq(status, TIERCE_E_LIMIT);
-    ck_assert_uint_eq(count, 512);
-    close(fd); /* which resets the connections */
+    ck_assert_uint_ge(count, 512); /* more where a thread was so late that it ended at once */
+    close(fd);                     /* which resets the connections */
     WAIT_FOR(hand_over(begin, &push) == 0);
     native_close(&a, true);
     wait_for_clients(0);

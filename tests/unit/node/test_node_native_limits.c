@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlines and limits of what a node's clients have by its native protocol. */
 #include "native_fixture.h"
+#include "node/native/native_private.h"
 #include "temp_folder.h"
 #include "wait_for.h"
 
@@ -48,14 +49,25 @@ static void wait_for_connections(uint64_t connections)
     WAIT_FOR(stats().connections == connections);
 }
 
+static uint32_t pushes(void)
+{
+    struct tierce__native_client *client =
+        TIERCE__CONTAINER_OF(node.node->native->clients.next, struct tierce__native_client, node);
+    tierce__lock_take(&client->lock);
+    uint32_t count = client->counts[TIERCE__NATIVE_PUSHES];
+    tierce__lock_drop(&client->lock);
+    return count;
+}
+
 /* A client that closes a connection before it has read the answer to a begin does not know the new
  * operation: the node ends that operation, and keeps the client's others. */
 START_TEST(what_nobody_hears_of_is_ended)
 {
-    union tierce__native_request asks[4];
+    enum { WAYS = 3, OPS = 5 };
+    union tierce__native_request asks[OPS];
     static const enum tierce__native_op ops[] = {
         TIERCE__NATIVE_LOAD_BEGIN, TIERCE__NATIVE_STORE_BEGIN, TIERCE__NATIVE_PREFETCH_BEGIN,
-        TIERCE__NATIVE_VIEW};
+        TIERCE__NATIVE_VIEW, TIERCE__NATIVE_HAND_OVER};
     union tierce__native_answer say;
     start(0, NULL);
     struct tierce_chain *other = fx_chain(&fx, 2, BLOCKS, 0);
@@ -68,13 +80,20 @@ START_TEST(what_nobody_hears_of_is_ended)
     asks[2].prefetch_begin = (struct tierce__native_prefetch){
         .view = a.view, .to_block = BLOCKS, .chain = native_chain(1, chain, 0)};
     asks[3] = native_view_question(0, FX_LAYERS, 0, 1);
+    asks[4].hand_over = (struct tierce__native_hand){.kind = TIERCE__NATIVE_HAND_PUSH,
+                                                     .port = 1,
+                                                     .timeout_ms = 1000,
+                                                     .view = a.view,
+                                                     .host = "127.0.0.1",
+                                                     .token = "",
+                                                     .why = ""};
     ck_assert_int_eq(native_load_begin(&a, &say, chain, 1, 0), 0);
     uint64_t load = say.load_begin.load, held = stats().held_bytes;
-    for (size_t i = 0; i < 12; i++) {
-        enum { UNREAD, HALF_READ, NOT_SENT } way = i / 4;
+    for (size_t i = 0; i < WAYS * OPS; i++) {
+        enum { UNREAD, HALF_READ, NOT_SENT } way = i / OPS;
         uint8_t head[TIERCE__NATIVE_HEAD];
         ck_assert_int_eq(native_hello(&b, path, &a), 0);
-        ck_assert_int_eq(tierce__native_pack_request(&b.frame, ops[i % 4], &asks[i % 4]), 0);
+        ck_assert_int_eq(tierce__native_pack_request(&b.frame, ops[i % OPS], &asks[i % OPS]), 0);
         if (way == NOT_SENT)
             ck_assert_int_eq(shutdown(b.fd, SHUT_RD), 0);
         ck_assert_int_eq(send(b.fd, b.frame.bytes, b.frame.used, MSG_NOSIGNAL),
@@ -94,6 +113,7 @@ START_TEST(what_nobody_hears_of_is_ended)
         ck_assert_uint_eq(stats().stores, 0);
         ck_assert_uint_eq(stats().prefetches, 0);
         ck_assert_uint_eq(stats().views, 1);
+        ck_assert_uint_eq(pushes(), 0);
     }
     /* An operation whose answer was read belongs to its reader only. */
     ck_assert_int_eq(native_hello(&b, path, &a), 0);
