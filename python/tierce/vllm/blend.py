@@ -12,10 +12,10 @@ import json
 import logging
 import secrets
 from array import array
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from .identity import ConfigError, Unsupported
-from .link import LOOKUP_PIN, FromStart, LinkError, NotReady
+from .link import LOOKUP_PIN, FromStart, Later, LinkError, NotReady
 from .tracker import BlendSpec, ChainPart, LoadSpec
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,11 @@ class BlendsRequests:
         tokens = array("i", request.prompt_token_ids)
         if marks is None:
             separator = array("i", self.facts.blend["separator"])
-            found = _core.split_segments(tokens, separator) if separator else []
+            try:
+                found = _core.split_segments(tokens, separator) if separator else []
+            except _core.Error as error:  # there are too many
+                self.warn_once(f"the segments of a prompt are ignored: {error}")
+                return []
         else:
             try:
                 found = [(start, end) for start, end in marks]
@@ -129,9 +133,10 @@ class BlendsRequests:
         from tierce import _core
 
         size, exact = self.block_tokens, tracker.load.to_block if tracker.load is not None else local
+        if exact >= request.num_prompt_tokens // size:
+            return 0  # the block that would get blended tokens has no hash yet that could be renamed
         try:
-            segments = [(*segment, self.found_of(request, tracker, index, exact * size))
-                        for index, segment in enumerate(blended.segments)]
+            segments = self.found_segments(request, tracker, exact * size)
         except (LinkError, NotReady) as error:
             self.warn_once(f"a prompt is not blended: {error!r}")
             return 0
@@ -148,6 +153,19 @@ class BlendsRequests:
         tracker.load = LoadSpec(local, to_block, memory, False, lacks=to_block * size - end, blend=spec)
         self.rename_blocks(request, tracker, exact)
         return end - local * size
+
+    def found_segments(self, request, tracker, exact: int) -> list[tuple[int, int, int]]:
+        """All are looked up before the first wait, so that the queries to a remote store run at the same time. Raises
+        Later, LinkError or NotReady."""
+        out, later = [], None
+        for index, segment in enumerate(tracker.blended.segments):
+            try:
+                out.append((*segment, self.found_of(request, tracker, index, exact)))
+            except Later as reason:
+                later = reason
+        if later is not None:
+            raise later
+        return out
 
     def found_of(self, request, tracker, index: int, exact: int) -> int:
         """Tokens of a segment whose KV is stored after the lead. Raises Later, LinkError or NotReady."""
@@ -192,7 +210,8 @@ class BlendsRequests:
         return out
 
     def refuse_early_blends(self, output, computed: dict[str, int]) -> None:
-        """Such a load fails, and vLLM computes the prompt."""
+        """The blocks of such a load fail, and vLLM computes them. The blocks before them are valid, and other requests may
+        use them, so the load must not be dropped as a whole."""
         blends = [req_id for req_id in computed if (load := self.live[req_id][1].load) is not None and load.blend]
         if not blends:
             return
@@ -202,4 +221,4 @@ class BlendsRequests:
             tracker = self.live[req_id][1]
             held = tracker.block_ids[:tracker.load.from_block]
             if held and (others or not writes.isdisjoint(held)):
-                tracker.load = replace(tracker.load, allowed=False)
+                tracker.load.blend.early = True

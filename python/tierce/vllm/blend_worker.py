@@ -99,24 +99,34 @@ class BlendsPrompts:
     # ---- a step
 
     def blend_prompts(self) -> None:
-        """After the step's other loads have begun. A blended prompt reads the blocks before it, and vLLM's cache may
-        have given it blocks that another request of the step loads."""
+        """After the step's other loads have begun. vLLM's cache may have given a blended prompt blocks that another request
+        of the step loads, also the exact blocks of another blended prompt. So all loads end before the first blend."""
         requests = [r for r in self.requests if r.load is not None and r.load.blend is not None]
-        for transfer in self.loads if requests else ():
-            transfer.advance(self.numbering.count)
+        if requests:
+            for transfer in self.loads:
+                transfer.advance(self.numbering.count)
+            self.end_loads()  # now self.taint has the blocks that failed
+        loaded = []
         for request in requests:
-            self.count_load(request, self.blend_prompt(request))
+            exact, count = self.load_exact(request), request.load.blend.exact_block - request.load.from_block
+            if not self.may_blend(request) or len(exact) < count or ORIGIN_FAILED in exact:
+                self.count_load(request, exact)
+            else:
+                loaded.append((request, exact))
+        for request, exact in loaded:
+            self.count_load(request, self.blend_prompt(request, exact))
 
-    def blend_prompt(self, request: ReqMeta) -> bytes:
-        """The origins of the load's blocks, without those that failed at its end."""
-        load, exact = request.load, b""
-        if not load.allowed or self.suspended or self.blend_layers is None:
+    def may_blend(self, request: ReqMeta) -> bool:
+        return (request.load.allowed and not request.load.blend.early and not self.suspended
+                and self.blend_layers is not None)
+
+    def blend_prompt(self, request: ReqMeta, exact: bytes) -> bytes:
+        """exact: the origins of its exact blocks. Returns those of all blocks, without those that failed at the end."""
+        load = request.load
+        # vLLM keeps blocks after a failed one if another request loaded that one, because it takes them for loaded KV.
+        if not self.taint.blocks.isdisjoint(int32(request.block_ids)[:load.from_block]):
             return exact
         try:
-            if load.blend.exact_block > load.from_block:
-                exact = self.load_exact(request)
-                if len(exact) < load.blend.exact_block - load.from_block or ORIGIN_FAILED in exact:
-                    return exact
             self.blend_rest(request)
             return exact + bytes([ORIGIN_BLENDED]) * (load.to_block - load.blend.exact_block)
         except Exception as error:
@@ -124,12 +134,19 @@ class BlendsPrompts:
             return exact
 
     def load_exact(self, request: ReqMeta) -> bytes:
+        """The origins of the blocks between those that vLLM has and the blended ones; none if they failed."""
         load = replace(request.load, to_block=request.load.blend.exact_block, lacks=0, blend=None)
+        if load.blocks == 0 or not self.may_blend(request):
+            return b""
         transfer = self.begin_load(replace(request, load=load))
         if transfer is None:
             return b""
         transfer.advance(self.numbering.count)
-        return b"" if transfer.failed else transfer.handle.end()
+        try:
+            return b"" if transfer.failed else transfer.handle.end()
+        except Exception as error:
+            log.warning("a load for request %s failed: %s; vLLM computes its blocks", request.req_id, error)
+            return b""
 
     def blend_rest(self, request: ReqMeta) -> None:
         """Raises if anything of it failed."""

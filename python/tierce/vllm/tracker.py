@@ -85,6 +85,7 @@ class BlendSpec:
     exact_block: int  # the blocks from there on are blended
     tokens: bytes  # int32: the prompt up to the end of the last reused token
     reused: list[tuple[int, int, int, int]]  # tokens [start, end), the session of their chain, their position there
+    early: bool = False  # its step computes blocks before it, so it fails
 
     def before(self, end: int) -> "BlendSpec | None":
         """The same of the first `end` tokens of the prompt."""

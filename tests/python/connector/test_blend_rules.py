@@ -11,9 +11,12 @@ pytest.importorskip("vllm")
 
 from tierce.vllm.blend import read_gate  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
-from tierce.vllm.link import Facts, Later  # noqa: E402
+from tierce.vllm.link import Facts, Later, Pending  # noqa: E402
 from tierce.vllm.scheduler import SchedulerHalf  # noqa: E402
-from tierce.vllm.tracker import LIMIT_BLENDED, BlendSpec, ChainRoot, LoadResult, LoadSpec, RequestTracker, Rules  # noqa: E402
+from tierce.vllm.tracker import (  # noqa: E402
+    LIMIT_BLENDED, BlendSpec, ChainRoot, LoadResult, LoadSpec, ReqMeta, RequestTracker, Rules, Taint)
+from tierce.vllm.transfer import ORIGIN_MEMORY, Transfer  # noqa: E402
+from tierce.vllm.worker import WorkerHalf  # noqa: E402
 
 BLOCK, SEPARATOR = 16, [99, 98]
 RULES = Rules(BLOCK, 4)
@@ -98,7 +101,7 @@ QUESTION = [7, 7, 7]
 def request_of(marks=None, documents=DOCUMENTS):
     tokens = LEAD + [t for each in documents for t in SEPARATOR + each] + SEPARATOR + QUESTION
     return Thing(request_id="r", prompt_token_ids=tokens, num_prompt_tokens=len(tokens), mm_features=[],
-                 block_hashes=[bytes([i]) * 32 for i in range(len(tokens) // BLOCK)],
+                 block_hashes=[bytes([i % 256]) * 32 for i in range(len(tokens) // BLOCK)],
                  kv_transfer_params=None if marks is None else {"tierce.segments": marks})
 
 
@@ -151,6 +154,24 @@ def test_nothing_is_blended_if_nothing_is_found():
         planned(half, request)
 
 
+def test_all_segments_are_looked_up_before_the_first_wait():
+    """Lookups in a remote store run at the same time, instead of one after another."""
+    half = half_of(Link(Pending()))
+    with pytest.raises(Pending):
+        planned(half, request_of())
+    assert len(half.link.asked) == len(DOCUMENTS) - 1
+
+
+def test_a_prompt_with_too_many_segments_is_not_blended(caplog):
+    for count in (300, 4097):
+        half, request = half_of(Link([LEAD])), request_of(documents=[[5]] * count)
+        load = LoadSpec(0, 1, 1, True)
+        tracker, tokens = planned(half, request, load=load)
+        assert tokens == 0 and tracker.load is load and not half.link.asked
+    assert "a prompt with 300 segments is not blended" in caplog.text
+    assert "the segments of a prompt are ignored" in caplog.text
+
+
 def test_exact_kv_is_used_where_there_is_any():
     lead = LEAD + SEPARATOR
     half, request = half_of(Link([lead + DOCUMENTS[1], lead + DOCUMENTS[2]])), request_of()
@@ -158,6 +179,20 @@ def test_exact_kv_is_used_where_there_is_any():
     tracker, tokens = planned(half, request, load=LoadSpec(0, exact, exact, True))
     assert tracker.load.blend.exact_block == exact and tracker.load.blend.reused[0][0] == exact * BLOCK
     assert tracker.load.blend.reused[0][3] == 22 + exact * BLOCK - 74
+
+
+def test_a_document_in_the_last_partial_block_is_not_blended():
+    """vLLM has no hash of that block that could be renamed, and would later cache it under its ordinary name."""
+    lead = LEAD + SEPARATOR
+    document = DOCUMENTS[1][:4 * BLOCK - len(lead)]
+    half, request = half_of(Link([lead + document])), request_of(documents=[DOCUMENTS[0], document])
+    exact, before = len(request.block_hashes), list(request.block_hashes)
+    assert exact * BLOCK < len(lead + DOCUMENTS[0] + SEPARATOR + document)
+    for load, local in ((None, exact), (LoadSpec(0, exact, exact, True), 0)):
+        tracker, tokens = planned(half, request, local, load)
+        assert (tokens, tracker.load, request.block_hashes) == (0, load, before)
+    # One block less, and its name is changed.
+    assert planned(half, request, exact - 1)[1] > 0 and request.block_hashes[-1] != before[-1]
 
 
 def test_a_reset_of_the_weights_ends_blending():
@@ -191,14 +226,93 @@ def test_vllm_takes_fewer_tokens():
         assert (load.blend and load.blend.reused, load.to_block, load.lacks) == (reused, blocks, lacks)
 
 
+def step_of(half, scheduled, computed):
+    """What the worker half is sent for a step with these requests, which all ran before."""
+    cached = Thing(req_ids=list(computed), new_block_ids=[None] * len(computed), resumed_req_ids=(),
+                   num_computed_tokens=list(computed.values()))
+    return half.step(Thing(num_scheduled_tokens=scheduled, finished_req_ids=(), scheduled_cached_reqs=cached,
+                           scheduled_new_reqs=()))
+
+
 def test_a_prefix_that_the_same_step_computes_is_not_read():
     half = half_of(Link())
-    spec = BlendSpec(1, b"", [(16, 32, 5, 0)])
-    output = Thing(num_scheduled_tokens={"a": 16, "b": 10})
     for first, computed, refused in ((1, {"a": 0, "b": 40}, True), (0, {"a": 0, "b": 40}, False), (1, {"a": 16, "b": 40}, False),
                                      (1, {"b": 40}, True)):
-        half.live = {name: (None, RequestTracker(name, 1, ChainRoot(), 64, block_ids=array("i", [3, *rest])))
+        half.live = {name: (Thing(request_id=name, num_tokens=64, mm_features=[]),
+                            RequestTracker(name, 1, ChainRoot(), 64, skip_save=True, block_ids=array("i", [3, *rest])))
                      for name, rest in (("a", [4]), ("b", [5, 6]))}
-        half.live["b"][1].load = LoadSpec(first, 3, 3, False, allowed=True, blend=spec)
-        half.refuse_early_blends(output, computed)
-        assert half.live["b"][1].load.allowed is not refused
+        half.live["b"][1].load = LoadSpec(first, 3, 3, False, allowed=True, blend=BlendSpec(1, b"", [(16, 32, 5, 0)]))
+        (sent,) = step_of(half, {"a": 16, "b": 10}, computed)
+        assert (sent.req_id, sent.load.allowed, sent.load.blend.early) == ("b", True, refused)
+        worker = worker_of(sent)
+        worker.blend_prompts()
+        # The block before the load is valid, and vLLM must not compute it again for all requests that have it.
+        assert worker.error_blocks == ({5, 6} if refused else set())
+
+
+# ---- the worker half
+
+
+class Handle:
+    """A load of the library that notes its end; `origins` None: it fails."""
+
+    def __init__(self, log, name, origins):
+        self.log, self.name, self.origins = log, name, origins
+
+    def layer(self, number):
+        if self.origins is None:
+            raise RuntimeError("the checksum is wrong")
+
+    def end(self):
+        self.log.append(f"{self.name} ends")
+        return self.origins
+
+    def abort(self):
+        pass
+
+
+def worker_of(*requests, failing=()):
+    """A worker half that loads and blends; loads of requests in `failing` fail."""
+    worker = WorkerHalf.__new__(WorkerHalf)
+    worker.requests, worker.loads, worker.taint = list(requests), [], Taint()
+    worker.error_blocks, worker.results, worker.log = set(), {}, []
+    worker.numbering, worker.blend_layers = Thing(count=2), object()
+
+    def begin_load(request):
+        name, count = request.req_id, request.load.blocks
+        return Transfer(request, Handle(worker.log, name, None if name in failing else bytes([ORIGIN_MEMORY]) * count))
+
+    worker.begin_load = begin_load
+    worker.blend_rest = lambda request: worker.log.append(f"{request.req_id} is blended")
+    worker.loads = [begin_load(r) for r in requests if r.load.blend is None]
+    return worker
+
+
+def loading(name, blocks, first, exact=None):
+    """A request that loads the blocks from the `first` on; those from `exact` on are blended."""
+    blend = None if exact is None else BlendSpec(exact, b"", [(exact * BLOCK, len(blocks) * BLOCK, 5, 0)])
+    return ReqMeta(name, 1, None, array("i", blocks).tobytes(), first, first,
+                   LoadSpec(first, len(blocks), len(blocks), False, allowed=True, blend=blend))
+
+
+def test_a_blend_reads_no_block_of_a_load_that_failed():
+    """vLLM keeps the blocks of b, because a has reported those before them."""
+    a, b, c = loading("a", [3, 4], 0), loading("b", [3, 4, 5], 2, 2), loading("c", [8, 9], 1, 1)
+    worker = worker_of(a, b, c, failing={"a"})
+    worker.blend_prompts()
+    assert worker.log == ["c is blended"] and worker.error_blocks == {3, 4, 5}
+    assert worker.results["b"].failed == worker.results["c"].blended == 1
+    worker = worker_of(a, b, c)
+    worker.blend_prompts()
+    assert worker.log == ["a ends", "b is blended", "c is blended"] and not worker.error_blocks
+
+
+def test_exact_blocks_of_all_blended_prompts_are_loaded_before_the_first_blend():
+    b, c = loading("b", [3, 4, 5], 2, 2), loading("c", [3, 4, 6], 0, 2)  # vLLM's cache gave b two blocks of c
+    worker = worker_of(b, c)
+    worker.blend_prompts()
+    assert worker.log == ["c ends", "b is blended", "c is blended"]
+    assert worker.results["c"].memory == 2 and worker.results["c"].blended == 1
+    worker = worker_of(b, c, failing={"c"})
+    worker.blend_prompts()
+    assert worker.log == [] and worker.error_blocks == {3, 4, 5, 6}
