@@ -57,9 +57,10 @@ struct tierce__pushed {
     char why[TIERCE__HANDOVER_WHY_BYTES];
 };
 
-/* Does not block. Errors: TIERCE_E_UNSUPPORTED (the node is of an older version: logged),
- * TIERCE_E_ARGUMENT (a text is too long), -ENOMEM, negative errno (no thread), TIERCE_E_DOWN (no
- * node), TIERCE_E_LIMIT (the node has too many pushes of this client). */
+/* Does not block, except for the answer of a node. Errors: TIERCE_E_UNSUPPORTED (the node is of an
+ * older version: logged), TIERCE_E_ARGUMENT (a text is too long), -ENOMEM, negative errno (no
+ * thread), TIERCE_E_DOWN (no node), TIERCE_E_LIMIT (the node has too many pushes of this client).
+ */
 TIERCE_MUSTUSE int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
                                       const struct tierce__push_to *to);
 
@@ -76,7 +77,7 @@ TIERCE_MUSTUSE int tierce__push_watch(struct tierce__push *push, struct tierce_s
 TIERCE_MUSTUSE int tierce__push_reserved(struct tierce__push *push, const struct tierce_view *view,
                                          struct tierce__reservation *reservation);
 
-/* No more chunks are added. Does not block. */
+/* No more chunks are added. Does not block, except for the answer of a node. */
 void tierce__push_end(struct tierce__push *push);
 /* Whether its thread and the watched stores have ended. [out] its result so far; NULL is accepted.
  */

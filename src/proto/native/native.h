@@ -83,7 +83,8 @@ static inline enum tierce__native_op tierce__native_plain(enum tierce__native_op
  * status other than 0 has no body. */
 enum tierce__native_status {
     TIERCE__NATIVE_UNKNOWN_CHAIN = 1, /* ask again, with the chain from its first block on */
-    TIERCE__NATIVE_UNKNOWN = 2, /* the view, load, store or prefetch is unknown, ended or expired */
+    TIERCE__NATIVE_UNKNOWN =
+        2, /* the view, load, store, prefetch or push is unknown, ended or expired */
 };
 
 /* Consecutive rows of equal form, as on the wire; [borrow] the body, or when packing, the sender's
