@@ -84,7 +84,7 @@ NOTE = ("cmpl-1", 2**64 - 1, 1, 2, 3, 4, 5, 6, 7, 8)
 
 @pytest.mark.parametrize("at, value, error", [
     (0, "", core.Error), (0, "x" * 129, core.Error), (0, "a\0b", ValueError), (0, b"x", TypeError),
-    (1, "x", TypeError), (9, 10, core.Error), (9, -1, core.Error), (9, 2**40, OverflowError)])
+    (1, "x", TypeError), (9, 12, core.Error), (9, -1, core.Error), (9, 2**40, OverflowError)])
 def test_a_note_of_a_request_is_checked(engine, at, value, error):
     assert engine.note_request(*NOTE) is None
     with pytest.raises(error):
