@@ -371,18 +371,3 @@ def small_disk(tmp_path):
     yield mount
     for folder in made:
         subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-# vLLM 0.32 chooses other block sizes on processors without AVX-512: the numbers of these tests are those of AVX-512.
-AVX512_FILES = ("test_hybrid.py", "test_inside_blocks.py", "test_slow_disk.py", "test_handover.py")
-AVX512_TESTS = ("test_groups_of_layers[qwen3_next]", "test_engines_share_a_node")
-
-
-def pytest_collection_modifyitems(items):
-    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-        if "avx512f" in file.read():
-            return
-    skip = pytest.mark.skip(reason="vLLM chooses other block sizes on a processor without AVX-512")
-    for item in items:
-        if item.path.name in AVX512_FILES or item.name.startswith(AVX512_TESTS):
-            item.add_marker(skip)

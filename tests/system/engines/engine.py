@@ -95,6 +95,8 @@ class Host:
             "enable_prefix_caching": True, "block_size": 32, "max_model_len": 2048,
             "max_num_batched_tokens": 2048, "max_num_seqs": 4, "num_gpu_blocks_override": 200,
             "disable_log_stats": False, "skip_tokenizer_init": True,
+            # On processors with AVX512-BF16 vLLM takes this type for recurrent states in any case; the block size follows from it.
+            "mamba_ssm_cache_dtype": "float32",
             # On processors with AMX vLLM takes another one for latent attention (MLA), which rejects float32. Models
             # without it have their own in any case.
             "attention_backend": "CPU_MLA", **options}
