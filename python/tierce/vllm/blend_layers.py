@@ -123,6 +123,7 @@ class Layers:
         self.dtype = self.caches[0].dtype
         if self.dtype != vllm_config.model_config.dtype:
             raise Unsupported(f"KV of {self.dtype} in a model of {vllm_config.model_config.dtype}")
+        self.rows = vllm_config.scheduler_config.max_num_batched_tokens  # for which vLLM has measured its memory
         self.type_name = str(self.dtype).removeprefix("torch.")
         self.rope = json.dumps(getattr(vllm_config.model_config.hf_text_config, "rope_parameters", None))
         self.cells: CellLayout | None = None  # vLLM chooses the kernels after it has registered the paged memory
@@ -215,7 +216,7 @@ class Layers:
             if len(active) and number + 1 < len(self.layers):  # the output of the last layer is not used
                 out, _ = layer.self_attn.o_proj(self.attend(layer, q, active, keys, values))
                 hidden, residual = layer.post_attention_layernorm(out, residual)
-                hidden = layer.mlp(hidden)
+                hidden = torch.cat([layer.mlp(some) for some in hidden.split(self.rows)])
         return kept
 
     @staticmethod
