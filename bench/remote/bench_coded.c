@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a hit in a remote store adds to the time to the first token: loads of a prompt's chunks from
- * a node over TCP on loopback, raw and coded. The limit of both is as many raw bytes through bare
- * sockets, so that the ratio of a coded load may exceed 1. The node is in this process. To measure
- * over a slower network, run it in a network namespace whose loopback device has a rate
- * (docs/inside/benchmarks.md).
+ * The part of the time to the first token that a hit in a remote store costs: the chunks of a
+ * prompt are loaded from a node over TCP on loopback, raw and coded. The limit of both is as many
+ * raw bytes through bare sockets, so that the ratio of a coded load may exceed 1. The node is in
+ * this process. To measure over a slower network, run it in a network namespace whose loopback
+ * device has a rate (docs/inside/benchmarks.md).
  */
 #include "bench/remote/bench_coded.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 /*
- * What NIXL 1.5.1 and a plug-in of it share in memory, as far as this plug-in needs it: numbers,
+ * The C++ interface between NIXL 1.5.1 and its plug-ins, as far as this plug-in needs it: numbers,
  * the order of virtual functions, and the members of objects that one side makes and the other
  * reads. The published library comes without headers. Names are ours; NIXL calls through tables of
  * functions only. Both sides have the containers of libstdc++ with the C++11 ABI.
@@ -46,7 +46,7 @@ using Params = std::unordered_map<Text, Text>;
 using Memories = std::vector<Memory>;
 using Answer = std::optional<Params>;
 
-/* What a plug-in keeps for registered memory. */
+/* A plug-in derives its record of a registered memory from this. */
 class Registered
 {
   public:
@@ -57,7 +57,7 @@ class Registered
     bool is_private_;
 };
 
-/* What a plug-in keeps for a transfer. */
+/* A plug-in derives its record of a transfer from this. */
 class Transfer
 {
   public:

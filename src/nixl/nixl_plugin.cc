@@ -232,7 +232,7 @@ Params params()
 
 } // namespace
 
-/* What NIXL looks for in the file. */
+/* NIXL looks for these two names in the library. */
 extern "C" __attribute__((visibility("default"))) Plugin *nixl_plugin_init()
 {
     static Plugin plugin = {api_version,          create, destroy, name, plugin_version, params,

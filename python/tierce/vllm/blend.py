@@ -76,7 +76,7 @@ def read_gate(path: str, weights: str, share: float) -> Gate:
 
 @dataclass
 class Blended:
-    """What a request's tracker has of its segments."""
+    """The segments of a request, kept in its tracker."""
 
     lead: int
     segments: list[tuple[int, int]]

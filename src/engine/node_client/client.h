@@ -189,7 +189,7 @@ TIERCE_MUSTUSE int tierce__client_push_poll(struct tierce_engine *engine, uint64
 
 /* ---- client_transfer.c ---- */
 
-/* What the node knows the space by: the number of its session, and that of the store there. */
+/* The numbers by which the node identifies the space: of the session and of the store. */
 void tierce__client_store_number(const struct tierce__lender_space *space, uint64_t *node,
                                  uint64_t *number);
 

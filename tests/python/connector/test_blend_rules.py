@@ -227,7 +227,7 @@ def test_vllm_takes_fewer_tokens():
 
 
 def step_of(half, scheduled, computed):
-    """What the worker half is sent for a step with these requests, which all ran before."""
+    """The message to the worker half for a step with these requests, all of which have run before."""
     cached = Thing(req_ids=list(computed), new_block_ids=[None] * len(computed), resumed_req_ids=(),
                    num_computed_tokens=list(computed.values()))
     return half.step(Thing(num_scheduled_tokens=scheduled, finished_req_ids=(), scheduled_cached_reqs=cached,

@@ -23,7 +23,7 @@ def pair(module_engine):
 
 
 def proxied(prefiller, decoder, prompts, change=lambda offer: offer):
-    """What a proxy does: one token of the prefiller, then the whole answer of the decoder with what the prefiller said."""
+    """Acts as a proxy: one token of the prefiller, then the whole answer of the decoder with what the prefiller said."""
     out = []
     for prompt in prompts:
         (first,) = prefiller.generate(prompts=[prompt], tokens=1, wishes=PREFILL)
@@ -59,7 +59,7 @@ def tickets(decoder, count):
 
 
 def pushed(prefiller, decoder, prompts):
-    """What a proxy does that has a ticket for each prompt."""
+    """Acts as a proxy with a ticket for each prompt."""
     out = []
     for prompt, to in zip(prompts, tickets(decoder, len(prompts))):
         (first,) = prefiller.generate(prompts=[prompt], tokens=1, wishes={**PREFILL, "tierce": {"push": to}})
