@@ -24,6 +24,9 @@ FAULTED = [pytest.param(kind, marks=[] if kind == "latent" else [pytest.mark.lon
 
 # Of each prompt: with bfloat16, a beginning that another prompt has computed may change how the rest is rounded.
 SALTS = [f"prompt {at}" for at in range(5)]
+# Tokens of an answer that are compared, if not all: with bfloat16 a prompt after a hit, or in a batch, is rounded
+# differently from one that is computed whole, so a tie may end otherwise late in an answer.
+COMPARED = {"latent": 4}
 
 
 def unit_of(kind):
@@ -55,9 +58,14 @@ def start(engine, model):
 
 @pytest.fixture(scope="module")
 def plain(without_cache, model, prompts):
-    """plain(kind) -> the answers of a vLLM without a cache."""
-    return without_cache(lambda kind: {"model": model(kind), **OPTIONS.get(kind, {})},
-                         lambda host: varied(answers(host.generate(prompts=prompts, salts=SALTS))))
+    """plain(kind) -> what is compared of the answers of a vLLM without a cache."""
+    whole = without_cache(lambda kind: {"model": model(kind), **OPTIONS.get(kind, {})},
+                          lambda host: varied(answers(host.generate(prompts=prompts, salts=SALTS))))
+    return lambda kind: [answer[:COMPARED.get(kind)] for answer in whole(kind)]
+
+
+def compared(kind, outputs):
+    return [answer[:COMPARED.get(kind)] for answer in answers(outputs)]
 
 
 @pytest.mark.parametrize("kind", GROUPS)
@@ -68,22 +76,20 @@ def test_hits_of_each_group(start, prompts, plain, tmp_path, kind):
     groups = host.groups()
     assert sorted(groups) == sorted(GROUPS[kind])
     whole = whole_blocks(prompts, unit_of(kind))
-    assert answers(host.generate(prompts=prompts, salts=SALTS)) == plain(kind)
+    assert compared(kind, host.generate(prompts=prompts, salts=SALTS)) == plain(kind)
     for at in range(len(prompts)):
         assert host.forget()
         host.count_loads()
         outputs = host.generate(prompts=prompts[at:at + 1], salts=SALTS[at:at + 1])
-        assert answers(outputs) == plain(kind)[at:at + 1] and loaded(outputs, "memory") == whole[at:at + 1]
+        assert compared(kind, outputs) == plain(kind)[at:at + 1] and loaded(outputs, "memory") == whole[at:at + 1]
         assert host.mend_call() == [[required_blocks(group, whole[at]) for group in groups]]
     assert host.flush()
     host.kill()
     host = start(kind, store)
     outputs = host.generate(prompts=prompts[:1], salts=SALTS[:1])
-    assert answers(outputs) == plain(kind)[:1] and loaded(outputs, "disk") == whole[:1]
+    assert compared(kind, outputs) == plain(kind)[:1] and loaded(outputs, "disk") == whole[:1]
     outputs = host.generate(prompts=prompts, salts=SALTS, together=True)
-    # Batches round differently in bf16, which the model of this kind needs: a tie may end otherwise late in an answer.
-    same = 4 if OPTIONS.get(kind, {}).get("dtype") == "bfloat16" else None
-    assert [a[:same] for a in answers(outputs)] == [a[:same] for a in plain(kind)]
+    assert compared(kind, outputs) == plain(kind)
     assert loaded(outputs, "failed") == [0] * 5 and sum(loaded(outputs, "disk")) > 0
     assert "Tierce is off" not in host.text(host.mark) and "Tierce failed" not in host.text(host.mark)
 
@@ -95,12 +101,12 @@ def test_a_group_that_was_evicted(start, prompts, plain, kind):
     for at in range(len(GROUPS[kind])):
         asked = dict(prompts=prompts[:2], salts=[f"{salt}, without group {at}" for salt in SALTS[:2]])
         host.forget_stores(at=at)
-        assert answers(host.generate(**asked)) == plain(kind)[:2]
+        assert compared(kind, host.generate(**asked)) == plain(kind)[:2]
         host.mend_call()
         for found in (False, True):
             assert host.forget()
             outputs = host.generate(**asked)
-            assert answers(outputs) == plain(kind)[:2] and loaded(outputs, "failed") == [0] * 2
+            assert compared(kind, outputs) == plain(kind)[:2] and loaded(outputs, "failed") == [0] * 2
             assert held_and_loaded(outputs) == whole[:2] if found else loaded(outputs, "memory")[0] == 0
 
 
@@ -108,7 +114,7 @@ def test_a_group_that_was_evicted(start, prompts, plain, kind):
 def test_damage_and_kills(start, prompts, plain, tmp_path, kind):
     store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})
     host = start(kind, store)
-    assert answers(host.generate(prompts=prompts[:2], salts=SALTS[:2])) == plain(kind)[:2]
+    assert compared(kind, host.generate(prompts=prompts[:2], salts=SALTS[:2])) == plain(kind)[:2]
     assert host.flush()
     host.die_in_store(at=1)
     with pytest.raises(HostError):
@@ -116,10 +122,10 @@ def test_damage_and_kills(start, prompts, plain, tmp_path, kind):
     damage(tmp_path / "store", 32 << 10)
     host = start(kind, store)
     outputs = host.generate(prompts=prompts, salts=SALTS)
-    assert answers(outputs) == plain(kind)
+    assert compared(kind, outputs) == plain(kind)
     assert {o["end"] for o in outputs} == {"length"} and sum(loaded(outputs, "failed")) > 0
     for _ in range(2):
         assert host.forget()
         outputs = host.generate(prompts=prompts, salts=SALTS)
-        assert answers(outputs) == plain(kind)
+        assert compared(kind, outputs) == plain(kind)
     assert held_and_loaded(outputs) == whole_blocks(prompts, unit_of(kind)) and loaded(outputs, "failed") == [0] * 5

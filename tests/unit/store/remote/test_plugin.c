@@ -47,7 +47,7 @@ START_TEST(what_is_no_file_is_told)
     expect_refused(open_url("plugin:///tmp"), "not a regular file");
     plugin_file_make(&file, "/etc/passwd");
     expect_refused(open_file(""), "invalid ELF header");
-    expect_refused(open_file("?connections=1"), "between 2 and 150");
+    expect_refused(open_file("?connections=1"), "accepted are 2 to 150");
     plugin_file_remove(&file);
 }
 END_TEST
