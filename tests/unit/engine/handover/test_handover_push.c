@@ -221,6 +221,7 @@ END_TEST
 
 __typeof__(tierce__inbox_make) __real_tierce__inbox_make, __wrap_tierce__inbox_make;
 static _Atomic int begun, most_begun; /* chunks whose payload has come, without their header */
+static _Atomic uint32_t payload_ranges;
 
 int __wrap_tierce__inbox_make(struct tierce__inbox *to, struct tierce__keeper_room *room,
                               const struct tierce_plugin_name *name,
@@ -228,6 +229,7 @@ int __wrap_tierce__inbox_make(struct tierce__inbox *to, struct tierce__keeper_ro
 {
     begun += (range->offset > 8) - (range->offset == 8);
     most_begun = begun > most_begun ? begun : most_begun;
+    payload_ranges += range->offset > 8;
     return __real_tierce__inbox_make(to, room, name, range);
 }
 
@@ -250,11 +252,14 @@ START_TEST(each_layer_travels_before_the_next_one)
 {
     struct tierce__push *push = push_begin(LONG_MS);
     struct tierce_store *store = store_begin(BLOCKS, true);
+    payload_ranges = 0;
     ck_assert_int_eq(tierce__push_watch(push, store), 0);
     WAIT_FOR(stats().incoming_now == CHUNKS); /* their room, before any byte is computed */
     ck_assert_uint_gt(stats().incoming_bytes_now, 0);
     for (uint32_t layer = 0; layer < FX_LAYERS; layer++) {
+        ck_assert_uint_eq(payload_ranges, layer * CHUNKS);
         ck_assert_int_eq(tierce_store_layer(store, layer), 0);
+        WAIT_FOR(payload_ranges == (layer + 1) * CHUNKS); /* while the next layer is computed */
         ck_assert_uint_eq(load(), 0);
     }
     ck_assert_int_eq(tierce_store_end(store), BLOCKS);
