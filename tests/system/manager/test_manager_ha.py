@@ -365,7 +365,8 @@ def test_kill_9_under_load(tmp_path, kind):
     wait_until(lambda: group_values(manager)["serving_bytes"] == 0)
     wait_until(lambda: group_values(manager)["deleting_bytes"] == 0)
     assert group_values(manager)["key_count"] == 0
-    assert [f.name for f in storage.rglob("*") if f.is_file()] == ["~tierce-pool"]
+    # A kill may leave the file that was to become the mark.
+    assert [f.name for f in storage.rglob("*") if f.is_file() and not f.name.startswith(".tierce-mark-")] == ["~tierce-pool"]
     manager.stop()
     if place:
         place.stop()
