@@ -119,25 +119,9 @@ START_TEST(a_device_that_cannot_use_the_hosts_addresses)
 }
 END_TEST
 
-/* Every class is measured, even on this driver, whose copies are slow. */
-START_TEST(ways_are_measured)
-{
-    dh_start_engine("cuda fastest", 0);
-    record_log(TIERCE_LOG_INFO);
-    cuda_fake_seed(1, 0); /* without delays */
-    dh_open();
-    ck_assert_uint_eq(recorded("device_ways"), 1);
-    ck_assert_uint_eq(recorded_with("device_ways", "store=\"4KiB:"), 1);
-#ifndef __SANITIZE_THREAD__ /* which makes the kernel slower than the limit, on a busy machine */
-    ck_assert_uint_eq(recorded("device_not_measured"), 0);
-#endif
-    (void)store_and_load();
-    dh_close();
-}
-END_TEST
-
 /* The measured times, if a test makes them up: of store and load, by way and class. */
 static int64_t (*made_up_ns)(bool is_load, enum tierce__cuda_way way, unsigned class_);
+static bool is_quick; /* the copies are made, and take a thousandth of their time */
 
 int64_t __real_tierce__cuda_trial_run(struct tierce__cuda_trial *trial,
                                       enum tierce__direction direction, enum tierce__cuda_way way,
@@ -150,10 +134,30 @@ int64_t __wrap_tierce__cuda_trial_run(struct tierce__cuda_trial *trial,
                                       enum tierce__direction direction, enum tierce__cuda_way way,
                                       uint32_t cell_bytes)
 {
-    if (made_up_ns == NULL)
-        return __real_tierce__cuda_trial_run(trial, direction, way, cell_bytes);
+    if (made_up_ns == NULL) {
+        int64_t ns = __real_tierce__cuda_trial_run(trial, direction, way, cell_bytes);
+        return is_quick && ns > 0 ? ns / 1000 : ns;
+    }
     return made_up_ns(direction == TIERCE__DIRECTION_SCATTER, way, tierce__cuda_class(cell_bytes));
 }
+
+/* Every class is measured. A busy machine may make the copies of this driver slower than the limit.
+ */
+START_TEST(ways_are_measured)
+{
+    dh_start_engine("cuda fastest", 0);
+    record_log(TIERCE_LOG_INFO);
+    cuda_fake_seed(1, 0); /* without delays */
+    is_quick = true;
+    dh_open();
+    is_quick = false;
+    ck_assert_uint_eq(recorded("device_ways"), 1);
+    ck_assert_uint_eq(recorded_with("device_ways", "store=\"4KiB:"), 1);
+    ck_assert_uint_eq(recorded("device_not_measured"), 0);
+    (void)store_and_load();
+    dh_close();
+}
+END_TEST
 
 /* Another way is the fastest in each class, and loads are the other way round. */
 static int64_t in_turn(bool is_load, enum tierce__cuda_way way, unsigned class_)
