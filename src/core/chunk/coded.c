@@ -66,15 +66,45 @@ static int derive(struct tierce__seal *out, const struct tierce__seal_key *key,
                                AT_LAYERS - AT_ELEMENT);
 }
 
-/* Writes the header, and the table as far as it is known before the layers. */
-static int begin(uint8_t *dst, const uint8_t *object, const struct tierce__chunk_info *info,
-                 const struct tierce__coded_form *form, struct tierce__seal *seal)
+/* The chunk to be encoded. Another process may write to `object` at any time, so all lengths come
+ * from `header`, which is a copy. */
+struct source {
+    const struct tierce__chunk_info *info;
+    uint8_t *header;
+    const uint8_t *object;
+};
+
+/* Copies the header, and checks that it is still the one that was parsed. */
+static int take_header(struct source *out, const uint8_t *object,
+                       const struct tierce__chunk_info *info)
 {
+    struct tierce__chunk_info copied;
+    uint64_t bytes = info->extent.header_bytes;
+    uint8_t *header = tierce__alloc(bytes);
+    if (header == NULL)
+        return -ENOMEM;
+    memcpy(header, object, bytes);
+    if (tierce__chunk_parse(&copied, header, bytes) < 0 ||
+        copied.geometry.layer_count != info->geometry.layer_count ||
+        copied.geometry.block_count != info->geometry.block_count ||
+        copied.extent.payload_bytes != info->extent.payload_bytes) {
+        tierce__free(header);
+        return TIERCE_E_FORMAT;
+    }
+    *out = (struct source){.info = info, .header = header, .object = object};
+    return 0;
+}
+
+/* Writes the header, and the table as far as it is known before the layers. */
+static int begin(uint8_t *dst, const struct source *source, const struct tierce__coded_form *form,
+                 struct tierce__seal *seal)
+{
+    const struct tierce__chunk_info *info = source->info;
     struct tierce__chunk_info own = *info;
     uint64_t header_bytes = info->extent.header_bytes;
     uint8_t *table = dst + header_bytes;
     own.is_sealed = form->key != NULL;
-    memcpy(dst, object, header_bytes);
+    memcpy(dst, source->header, header_bytes);
     tierce__chunk_set_codec(dst, &own, form->codec != NULL ? form->codec->number : 0);
     memset(table, 0, table_bytes(info->geometry.layer_count));
     memcpy(table, MAGIC, sizeof(MAGIC));
@@ -97,23 +127,27 @@ static int64_t encode_layer(uint8_t *dst, uint64_t room, const uint8_t *src, uin
 {
     if (form->codec != NULL)
         return form->codec->encode(dst, room, src, bytes, shape);
+    if (bytes > room)
+        return TIERCE_E_LIMIT;
     memcpy(dst, src, bytes);
     return (int64_t)bytes;
 }
 
 /* Returns the end of the object, or 0 if the codec makes it no shorter. */
-static int64_t encode_layers(uint8_t *dst, uint64_t room, const uint8_t *object,
-                             const struct tierce__chunk_info *info,
+static int64_t encode_layers(uint8_t *dst, uint64_t room, const struct source *source,
                              const struct tierce__coded_form *form, const struct tierce__seal *seal)
 {
+    const struct tierce__chunk_info *info = source->info;
+    const uint8_t *header = source->header;
     uint32_t layers = info->geometry.layer_count;
     uint8_t *table = dst + info->extent.header_bytes;
     uint64_t at = tierce__coded_head_bytes(info), from = info->extent.header_bytes;
     for (uint32_t i = 0; i < layers; i++) {
-        uint64_t bytes = raw_bytes(object, info, i);
+        uint64_t bytes = raw_bytes(header, info, i);
         struct tierce__codec_shape shape = {.element = form->element,
-                                            .part_bytes = tierce__chunk_cell_bytes(object, i) / 2};
-        int64_t length = encode_layer(dst + at, room - at, object + from, bytes, form, &shape);
+                                            .part_bytes = tierce__chunk_cell_bytes(header, i) / 2};
+        int64_t length =
+            encode_layer(dst + at, room - at, source->object + from, bytes, form, &shape);
         int rc = length > 0 && form->key != NULL
                      ? tierce__seal_layer(dst + at, seal, i, dst + at, (uint64_t)length)
                      : 0;
@@ -133,14 +167,14 @@ static int64_t encode_layers(uint8_t *dst, uint64_t room, const uint8_t *object,
     return (int64_t)at;
 }
 
-static int64_t encode_once(uint8_t *dst, uint64_t room, const uint8_t *object,
-                           const struct tierce__chunk_info *info,
+static int64_t encode_once(uint8_t *dst, uint64_t room, const struct source *source,
                            const struct tierce__coded_form *form)
 {
     struct tierce__seal seal;
+    const struct tierce__chunk_info *info = source->info;
     uint8_t *table = dst + info->extent.header_bytes;
-    int rc = begin(dst, object, info, form, &seal);
-    int64_t end = rc < 0 ? rc : encode_layers(dst, room, object, info, form, &seal);
+    int rc = begin(dst, source, form, &seal);
+    int64_t end = rc < 0 ? rc : encode_layers(dst, room, source, form, &seal);
     tierce__seal_wipe(&seal, sizeof(seal));
     if (end <= 0)
         return end;
@@ -153,16 +187,21 @@ int64_t tierce__coded_encode_as(uint8_t *dst, uint64_t room, const uint8_t *obje
                                 const struct tierce__chunk_info *info,
                                 const struct tierce__coded_form *form)
 {
-    TIERCE_ASSERT(form->codec != NULL || form->key != NULL);
-    if (room < tierce__coded_room(object, info))
-        return TIERCE_E_LIMIT;
-    int64_t end = encode_once(dst, room, object, info, form);
-    if (end != 0 || form->key == NULL)
-        return end;
+    struct source source;
     struct tierce__coded_form without = *form;
+    TIERCE_ASSERT(form->codec != NULL || form->key != NULL);
+    int rc = take_header(&source, object, info);
+    if (rc < 0)
+        return rc;
+    int64_t end = TIERCE_E_LIMIT;
+    if (room >= tierce__coded_room(source.header, info))
+        end = encode_once(dst, room, &source, form);
     without.codec = NULL;
     without.element = TIERCE__ELEMENT_RAW;
-    return encode_once(dst, room, object, info, &without);
+    if (end == 0 && form->key != NULL)
+        end = encode_once(dst, room, &source, &without);
+    tierce__free(source.header);
+    return end;
 }
 
 int64_t tierce__coded_encode(uint8_t *dst, uint64_t room, const uint8_t *object,

@@ -16,8 +16,8 @@
  * The layers may be encrypted (seal.h), after their codec or without one. The sums are those of the
  * encrypted bytes, so that damage is found without a key.
  *
- * Thread: any; nothing here blocks, and nothing allocates but the functions that encrypt, derive
- * keys and decrypt.
+ * Thread: any; nothing here blocks, and nothing allocates but the functions that encode, derive keys
+ * and decrypt.
  */
 
 struct tierce__coded_info {
@@ -52,13 +52,17 @@ uint64_t tierce__coded_room(const uint8_t *object, const struct tierce__chunk_in
  * Encodes the sealed raw object. `dst` has room for tierce__coded_room bytes and is aligned to 8.
  * Returns the length of the coded object, or 0 if it would not be shorter than the raw one: keep
  * that instead. The hint of the codec is half of a cell: keys and values.
+ *
+ * Another process may write to `object` meanwhile: then the cells fail their sums when they are
+ * read, but dst is never overrun, nor is `object` read beyond its end. Errors: -ENOMEM;
+ * TIERCE_E_LIMIT: too little room; TIERCE_E_FORMAT: the header is not the one that was parsed.
  */
 int64_t tierce__coded_encode(uint8_t *dst, uint64_t room, const uint8_t *object,
                              const struct tierce__chunk_info *info,
                              const struct tierce__codec *codec, enum tierce__element element);
 
 /* The same in another form. With a key the result is never 0: if the codec does not make the object
- * shorter, it has no codec. Errors: -EIO, -ENOMEM: those of tierce__seal_salt and others. */
+ * shorter, it has no codec. Further errors: -EIO: that of tierce__seal_salt. */
 int64_t tierce__coded_encode_as(uint8_t *dst, uint64_t room, const uint8_t *object,
                                 const struct tierce__chunk_info *info,
                                 const struct tierce__coded_form *form);

@@ -21,10 +21,12 @@ static uint64_t needed_bytes(const uint8_t *object, uint64_t available)
                : 0;
 }
 
+/* The head is parsed twice: to learn its length, and the copy, because another process may write to
+ * `object` meanwhile. */
 int tierce__coded_parsed_fill(struct tierce__coded_parsed *out, const uint8_t *object,
                               uint64_t available, uint64_t *bytes)
 {
-    struct tierce__coded_info info;
+    struct tierce__coded_info info, copied;
     int rc = tierce__coded_parse(&info, object, available);
     if (rc == TIERCE_E_LIMIT && available >= TIERCE__CHUNK_FIXED) {
         *bytes = needed_bytes(object, available);
@@ -38,11 +40,17 @@ int tierce__coded_parsed_fill(struct tierce__coded_parsed *out, const uint8_t *o
     if (copy == NULL)
         return TIERCE_E_FULL;
     memcpy(copy, object, info.head_bytes);
+    rc = tierce__coded_parse(&copied, copy, info.head_bytes);
+    if (rc < 0 || copied.head_bytes != info.head_bytes ||
+        copied.chunk.extent.header_bytes != header_bytes) {
+        tierce__free(copy);
+        return TIERCE_E_FORMAT;
+    }
     tierce__free(out->bytes); /* of an object that another's header claimed to be */
     out->bytes = copy;
     out->raw_header = copy + info.head_bytes;
-    tierce__coded_restore_header(out->raw_header, &info, copy);
-    out->info = info;
+    tierce__coded_restore_header(out->raw_header, &copied, copy);
+    out->info = copied;
     return 0;
 }
 

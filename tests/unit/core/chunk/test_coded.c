@@ -207,6 +207,69 @@ START_TEST(test_a_length_in_an_empty_object)
 }
 END_TEST
 
+/* The length of the last layer's cells, as a process that shares the pool may overwrite it. */
+static void overwrite_length(void)
+{
+    tierce__store_le32(raw + TIERCE__CHUNK_FIXED + 4 * (LAYERS - 1), 1u << 30);
+}
+
+static unsigned encoded_layers;
+
+/* A codec that makes nothing shorter, while another process writes to the chunk. */
+static int64_t encode_beside_a_writer(uint8_t *dst, uint64_t room, const uint8_t *src,
+                                      uint64_t bytes, const struct tierce__codec_shape *shape)
+{
+    uint32_t cell = cells[encoded_layers++];
+    overwrite_length();
+    ck_assert_uint_eq(bytes, (uint64_t)cell * BLOCKS);
+    ck_assert_uint_eq(shape->part_bytes, cell / 2);
+    ck_assert_uint_ge(room, bytes);
+    memcpy(dst, src, bytes);
+    return (int64_t)bytes;
+}
+
+/* With a key the chunk is then encrypted without the codec. */
+START_TEST(test_a_header_that_changes_while_it_is_encoded)
+{
+    static const struct tierce__seal_key key = {.number = 7, .bytes = {1, 2, 3}};
+    const struct tierce__codec meddled = {.name = "meddled",
+                                          .number = codec->number,
+                                          .is_exact = true,
+                                          .encode = encode_beside_a_writer};
+    uint64_t room = tierce__coded_room(raw, &info), bytes = info.extent.object_bytes;
+    uint8_t *before = malloc(bytes);
+    struct tierce__coded_info got;
+    ck_assert_ptr_nonnull(before);
+    memcpy(before, raw, bytes);
+    int64_t length =
+        tierce__coded_encode_as(coded, room, raw, &info,
+                                &(struct tierce__coded_form){.codec = &meddled, .key = &key});
+    ck_assert_int_gt(length, 0);
+    ck_assert_uint_eq(encoded_layers, LAYERS);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, (uint64_t)length), 0);
+    ck_assert_ptr_null(got.codec);
+    ck_assert_int_eq(tierce__coded_open(&got, coded, &key), 0);
+    ck_assert_int_eq(tierce__coded_decode(back, &got, coded), 0);
+    ck_assert_mem_eq(back, before, bytes);
+    free(before);
+}
+END_TEST
+
+START_TEST(test_a_header_that_has_changed_since_it_was_parsed)
+{
+    uint64_t room = tierce__coded_room(raw, &info);
+    overwrite_length();
+    ck_assert_int_eq(tierce__coded_encode(coded, room, raw, &info, codec, TIERCE__ELEMENT_BF16),
+                     TIERCE_E_FORMAT);
+    /* The same with a valid sum. */
+    tierce__store_le32(raw + TIERCE__CHUNK_FIXED + 4 * (LAYERS - 1), cells[LAYERS - 1] / 2);
+    tierce__store_le64(raw + 16, info.extent.payload_bytes - cells[LAYERS - 1] / 2 * BLOCKS);
+    tierce__chunk_seal(raw, info.extent.header_bytes);
+    ck_assert_int_eq(tierce__coded_encode(coded, room, raw, &info, codec, TIERCE__ELEMENT_BF16),
+                     TIERCE_E_FORMAT);
+}
+END_TEST
+
 static Suite *coded_suite(void)
 {
     Suite *suite = suite_create("coded");
@@ -219,6 +282,8 @@ static Suite *coded_suite(void)
     tcase_add_test(tcase, test_flipped_bits);
     tcase_add_test(tcase, test_lengths_that_lie);
     tcase_add_test(tcase, test_a_length_in_an_empty_object);
+    tcase_add_test(tcase, test_a_header_that_changes_while_it_is_encoded);
+    tcase_add_test(tcase, test_a_header_that_has_changed_since_it_was_parsed);
     suite_add_tcase(suite, tcase);
     return suite;
 }
