@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "core/paged/paged.h"
 
 /* The table, which begins where the header ends. docs/inside/format/coded.md */
@@ -338,50 +339,67 @@ uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const ui
     return raw_bytes(object, &info->chunk, layer);
 }
 
+/* A coded layer, and the raw bytes that it has. */
+struct piece {
+    struct tierce__coded_layer layer;
+    uint32_t index;
+    uint64_t bytes;
+    uint64_t decrypt_ns; /* [out] */
+};
+
 /* `coded` stays encrypted, because others may read it too. */
-static int decrypt(uint8_t *dst, uint64_t bytes, const struct tierce__coded_info *info,
-                   const struct tierce__coded_layer *layer, uint32_t index, const uint8_t *coded)
+static int decrypt(uint8_t *dst, struct piece *piece, const struct tierce__coded_info *info,
+                   const uint8_t *coded)
 {
     if (!info->is_open)
         return TIERCE_E_VERSION;
-    uint64_t length = layer->bytes - TIERCE__SEAL_TAG_BYTES;
+    uint64_t length = piece->layer.bytes - TIERCE__SEAL_TAG_BYTES, begun = tierce__now_ns();
     uint8_t *plain = dst;
     if (info->codec != NULL)
         plain = tierce__alloc_aligned(64, tierce__round_up(length, 64));
-    int rc = plain != NULL ? tierce__seal_open(plain, &info->seal, index, coded, layer->bytes)
-                           : TIERCE_E_FULL;
+    int rc = plain != NULL
+                 ? tierce__seal_open(plain, &info->seal, piece->index, coded, piece->layer.bytes)
+                 : TIERCE_E_FULL;
+    piece->decrypt_ns = tierce__now_ns() - begun;
     if (info->codec == NULL)
         return rc == -ENOMEM ? TIERCE_E_FULL : rc;
     if (rc == 0)
-        rc = info->codec->decode(dst, bytes, plain, length);
+        rc = info->codec->decode(dst, piece->bytes, plain, length);
     tierce__free(plain);
     return rc == -ENOMEM ? TIERCE_E_FULL : rc;
 }
 
-static int decode(uint8_t *dst, uint64_t bytes, const struct tierce__coded_info *info,
-                  const struct tierce__coded_layer *layer, uint32_t index, const uint8_t *coded)
+static int decode(uint8_t *dst, struct piece *piece, const struct tierce__coded_info *info,
+                  const uint8_t *coded)
 {
-    if (tierce__sum(coded, layer->bytes) != layer->sum)
+    if (tierce__sum(coded, piece->layer.bytes) != piece->layer.sum)
         return TIERCE_E_CHECKSUM;
-    return info->key_number > 0 ? decrypt(dst, bytes, info, layer, index, coded)
-                                : info->codec->decode(dst, bytes, coded, layer->bytes);
+    return info->key_number > 0 ? decrypt(dst, piece, info, coded)
+                                : info->codec->decode(dst, piece->bytes, coded, piece->layer.bytes);
 }
 
 int tierce__coded_decode_to(uint8_t *dst, const struct tierce__coded_info *info,
-                            const uint8_t *object, uint32_t index, const uint8_t *coded)
+                            const uint8_t *object, uint32_t index, const uint8_t *coded,
+                            uint64_t *decrypt_ns)
 {
-    struct tierce__coded_layer layer = tierce__coded_layer(info, object, index);
-    return decode(dst, raw_bytes(object, &info->chunk, index), info, &layer, index, coded);
+    struct piece piece = {.layer = tierce__coded_layer(info, object, index),
+                          .index = index,
+                          .bytes = raw_bytes(object, &info->chunk, index)};
+    int rc = decode(dst, &piece, info, coded);
+    *decrypt_ns += piece.decrypt_ns;
+    return rc;
 }
 
 int tierce__coded_decode_layer(uint8_t *raw, const struct tierce__coded_info *info,
                                const struct tierce__coded_layer *layer, uint32_t index,
                                const uint8_t *coded)
 {
+    struct piece piece = {
+        .layer = *layer, .index = index, .bytes = raw_bytes(raw, &info->chunk, index)};
     uint64_t at = info->chunk.extent.header_bytes;
     for (uint32_t i = 0; i < index; i++)
         at += raw_bytes(raw, &info->chunk, i);
-    return decode(raw + at, raw_bytes(raw, &info->chunk, index), info, layer, index, coded);
+    return decode(raw + at, &piece, info, coded);
 }
 
 int tierce__coded_decode(uint8_t *raw, const struct tierce__coded_info *info, const uint8_t *object)

@@ -16,8 +16,8 @@
  * The layers may be encrypted (seal.h), after their codec or without one. The sums are those of the
  * encrypted bytes, so that damage is found without a key.
  *
- * Thread: any; nothing here blocks, and nothing allocates but the functions that encode, derive keys
- * and decrypt.
+ * Thread: any; nothing here blocks, and nothing allocates but the functions that encode, derive
+ * keys and decrypt.
  */
 
 struct tierce__coded_info {
@@ -108,10 +108,11 @@ uint64_t tierce__coded_raw_bytes(const struct tierce__coded_info *info, const ui
  * the layers are not read. Errors: TIERCE_E_CHECKSUM: the coded bytes are damaged, and dst is
  * unchanged; TIERCE_E_FORMAT: their checksum is right, but they are invalid; of an encrypted layer,
  * TIERCE_E_VERSION: it was not opened, or its key is another one, and TIERCE_E_FULL: no memory.
+ * *decrypt_ns grows by the time that decryption took.
  */
 TIERCE_MUSTUSE int tierce__coded_decode_to(uint8_t *dst, const struct tierce__coded_info *info,
                                            const uint8_t *object, uint32_t index,
-                                           const uint8_t *coded);
+                                           const uint8_t *coded, uint64_t *decrypt_ns);
 
 /* The same, to the layer's place in the raw object, whose header is restored. */
 TIERCE_MUSTUSE int tierce__coded_decode_layer(uint8_t *raw, const struct tierce__coded_info *info,

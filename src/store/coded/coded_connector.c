@@ -135,7 +135,7 @@ void tierce__coded_connector_stats(struct tierce__connector *connector,
     out->codec = c->codec;
     out->encrypts = c->encrypts;
     out->device_bytes_per_s = tierce__coded_speed_of_device(&c->speed);
-    out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&c->speed, &c->stats);
+    out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&c->speed);
     tierce__lock_drop(&c->lock);
 }
 

@@ -343,7 +343,7 @@ void tierce__coded_download_decode(struct tierce__coded_download *g)
                                         &work);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&c->lock);
-    tierce__coded_count_decoded(&c->stats, &work, rc, took);
+    tierce__coded_speed_decoded(&c->speed, &c->stats, &work, rc, took);
     tierce__lock_drop(&c->lock);
     bool is_wrong = rc == TIERCE_E_CHECKSUM || rc == TIERCE_E_FORMAT;
     if (is_wrong && !g->is_repeated) /* perhaps the head is that of an earlier object */

@@ -104,10 +104,11 @@ static uint64_t make(struct tierce__coded_upload *p, const struct tierce__coded_
     p->coded = tierce__coded_connector_alloc(p->connector, room);
     if (p->coded == NULL)
         return 0;
-    *why = TIERCE__CODED_RAW_LONGER;
     int64_t length = tierce__coded_make(p->coded->data, room, making);
     if (length > 0)
         return (uint64_t)length;
+    if (length == 0)
+        *why = TIERCE__CODED_RAW_LONGER;
     tierce__buf_release(p->coded);
     p->coded = NULL;
     return 0;
@@ -276,11 +277,10 @@ bool tierce__coded_connector_put(struct tierce__coded_connector *c, struct tierc
     if (req->name_count == 1)
         tierce__coded_object_forget(c, req->names);
     bool encodes = (c->codec != NULL || c->encrypts) && is_sane && !c->closing;
-    bool is_slow = encodes && c->codec != NULL && tierce__coded_speed_is_slow(&c->speed, &c->stats);
-    bool logs = is_slow && !c->speed.is_told;
-    double decode = tierce__coded_speed_of_decoding(&c->speed, &c->stats);
-    double link = tierce__coded_speed_of_device(&c->speed);
-    c->speed.is_told |= logs;
+    bool is_slow = encodes && c->codec != NULL && tierce__coded_speed_is_slow(&c->speed);
+    struct tierce__coded_slow slow = {0};
+    if (is_slow)
+        slow = tierce__coded_speed_tell(&c->speed, c->codec);
     bool taken = encodes && (!is_slow || c->encrypts) && enqueue(c, req, is_slow ? NULL : c->codec);
     bool is_refused = c->encrypts && !taken;
     int status = c->closing ? TIERCE_E_CLOSED : is_sane ? TIERCE_E_FULL : TIERCE_E_ARGUMENT;
@@ -288,8 +288,7 @@ bool tierce__coded_connector_put(struct tierce__coded_connector *c, struct tierc
     if (encodes && c->codec != NULL && (is_slow || !taken))
         c->stats.raw_chunks[is_slow ? TIERCE__CODED_RAW_SLOW : TIERCE__CODED_RAW_MEMORY]++;
     tierce__lock_drop(&c->lock);
-    if (logs)
-        tierce__coded_log_slow(c->name, c->codec, decode, link);
+    tierce__coded_log_slow(c->name, &slow);
     if (is_refused) { /* it is never passed on as it is */
         req->status = status;
         req->done(req);

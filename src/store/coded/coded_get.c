@@ -354,7 +354,7 @@ static void serve(struct tierce__coded_get *g)
             g->buf != NULL ? g->buf->data + (g->range.from - g->from) : NULL, &work);
     uint64_t took = tierce__now_ns() - begun;
     tierce__lock_take(&t->lock);
-    tierce__coded_count_decoded(&t->stats, &work, rc, took);
+    tierce__coded_speed_decoded(&t->speed, &t->stats, &work, rc, took);
     tierce__lock_drop(&t->lock);
     finish(g, rc);
 }

@@ -89,6 +89,8 @@ struct tierce__coded_work {
     struct tierce__coded_keys *keys; /* NULL: none */
     const char *tier;                /* in the log */
     uint64_t raw_bytes, coded_bytes; /* [out] of the layers that a codec made */
+    uint64_t decrypt_ns;             /* [out] the part of the time that went into the key and into
+                                        decryption */
     bool is_locked;                  /* [out] the key is missing or another one */
 };
 TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *range,
@@ -97,28 +99,22 @@ TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *
                                               const uint8_t *coded,
                                               struct tierce__coded_work *work);
 
-/* Counts such a call, which returned `rc` and took so long. */
-static inline void tierce__coded_count_decoded(struct tierce__coded_stats *stats,
-                                               const struct tierce__coded_work *work, int rc,
-                                               uint64_t took_ns)
-{
-    stats->locked_reads += work->is_locked;
-    if (rc != 0 || work->raw_bytes == 0)
-        return;
-    stats->decoded_raw_bytes += work->raw_bytes;
-    stats->decoded_bytes += work->coded_bytes;
-    stats->decode_ns += took_ns;
-}
-
 /* ---- the speed of the device or link, and that of decoding (coded_speed.c) ---- */
+
+/* Bytes and seconds of recent work. Both halve after 1 GiB, and after five minutes. */
+struct tierce__coded_rate {
+    double bytes, s;
+    uint64_t halved_ns; /* when time has halved them last */
+};
 
 struct tierce__coded_speed {
     double measured_bytes;   /* read, and decoded, before the two are compared */
     uint32_t decode_threads; /* constant */
     uint32_t reading;        /* reads in progress */
     uint64_t since_ns;
-    double bytes, s; /* of recent reads */
-    bool is_told;    /* that the codec is not used */
+    struct tierce__coded_rate device;
+    struct tierce__coded_rate decoding; /* of one thread; without the time of decryption */
+    bool is_told;                       /* that the codec is not used */
 };
 
 /* 0: the defaults of tierce__coded_opts. */
@@ -128,15 +124,26 @@ void tierce__coded_speed_init(struct tierce__coded_speed *speed, uint64_t measur
 void tierce__coded_speed_begin(struct tierce__coded_speed *speed);
 /* Records the end of a read, and its size. */
 void tierce__coded_speed_end(struct tierce__coded_speed *speed, uint64_t bytes);
-/* Bytes a second; 0 if unknown. */
-double tierce__coded_speed_of_device(const struct tierce__coded_speed *speed);
-double tierce__coded_speed_of_decoding(const struct tierce__coded_speed *speed,
-                                       const struct tierce__coded_stats *stats);
-/* Whether decoding is slower than the device, so that raw chunks are loaded faster. */
-bool tierce__coded_speed_is_slow(const struct tierce__coded_speed *speed,
-                                 const struct tierce__coded_stats *stats);
-/* Logs it, with these speeds. No lock. */
-void tierce__coded_log_slow(const char *tier, const struct tierce__codec *codec, double decode,
-                            double device);
+/* Counts a call of tierce__coded_range_decode, which returned `rc` and took so long. */
+void tierce__coded_speed_decoded(struct tierce__coded_speed *speed,
+                                 struct tierce__coded_stats *stats,
+                                 const struct tierce__coded_work *work, int rc, uint64_t took_ns);
+/* Bytes a second; 0 if unknown: not enough was read or decoded recently. */
+double tierce__coded_speed_of_device(struct tierce__coded_speed *speed);
+double tierce__coded_speed_of_decoding(struct tierce__coded_speed *speed);
+/* Whether all threads together decode slower than the device reads, so that raw chunks are loaded
+ * faster. */
+bool tierce__coded_speed_is_slow(struct tierce__coded_speed *speed);
+
+/* A codec that is not used, for the log: the tier may be gone when the lock is dropped. */
+struct tierce__coded_slow {
+    const struct tierce__codec *codec; /* NULL: nothing is to be logged */
+    double decode, device;
+};
+/* Fills it in, the first time. */
+struct tierce__coded_slow tierce__coded_speed_tell(struct tierce__coded_speed *speed,
+                                                   const struct tierce__codec *codec);
+/* No lock. */
+void tierce__coded_log_slow(const char *tier, const struct tierce__coded_slow *slow);
 
 #endif

@@ -31,7 +31,7 @@ static enum tierce__coded_raw stays_raw(struct tierce__coded_tier *t, enum tierc
 {
     if (element == TIERCE__ELEMENT_RAW)
         return TIERCE__CODED_RAW_ELEMENT;
-    if (tierce__coded_speed_is_slow(&t->speed, &t->stats))
+    if (tierce__coded_speed_is_slow(&t->speed))
         return TIERCE__CODED_RAW_SLOW;
     return t->queued_bytes > t->queue_bytes_max / 2 ? TIERCE__CODED_RAW_BEHIND : TIERCE__CODED_RAWS;
 }
@@ -93,6 +93,10 @@ static void begin_encrypted(struct tierce__coded_tier *t, struct tierce__store_r
     enum tierce__coded_raw why =
         t->codec != NULL ? stays_raw(t, element) : TIERCE__CODED_RAW_ELEMENT;
     bool is_closed = t->closing, is_coded = why == TIERCE__CODED_RAWS;
+    const char *name = t->ops.name;
+    struct tierce__coded_slow slow = {0};
+    if (why == TIERCE__CODED_RAW_SLOW)
+        slow = tierce__coded_speed_tell(&t->speed, t->codec);
     struct tierce__coded_put *p = is_closed ? NULL
                                             : enqueue(t, req, is_coded ? t->codec : NULL,
                                                       is_coded ? element : TIERCE__ELEMENT_RAW);
@@ -101,6 +105,7 @@ static void begin_encrypted(struct tierce__coded_tier *t, struct tierce__store_r
     t->dropped += p == NULL && !is_closed;
     t->stats.refused_chunks += p == NULL && !is_closed;
     tierce__lock_drop(&t->lock);
+    tierce__coded_log_slow(name, &slow);
     if (p == NULL)
         reject(req, is_closed ? TIERCE_E_CLOSED : TIERCE_E_FULL);
 }
@@ -116,13 +121,10 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
     enum tierce__element element = tierce__coded_element_of(&t->elements, req->keys[0].ns);
     tierce__lock_take(&t->lock);
     enum tierce__coded_raw why = stays_raw(t, element);
-    /* Once. The tier may be gone when it is logged, after the lock. */
-    bool logs = why == TIERCE__CODED_RAW_SLOW && !t->speed.is_told;
-    t->speed.is_told |= logs;
-    const struct tierce__codec *codec = t->codec;
     const char *name = t->ops.name;
-    double decode = tierce__coded_speed_of_decoding(&t->speed, &t->stats);
-    double device = tierce__coded_speed_of_device(&t->speed);
+    struct tierce__coded_slow slow = {0};
+    if (why == TIERCE__CODED_RAW_SLOW)
+        slow = tierce__coded_speed_tell(&t->speed, t->codec);
     bool must_queue = !tierce__list_empty(&t->puts); /* behind chunks that may be its parents */
     bool passes = t->closing || (why != TIERCE__CODED_RAWS && !must_queue);
     struct tierce__coded_put *p = NULL;
@@ -136,8 +138,7 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
     if ((p != NULL || passes) && why != TIERCE__CODED_RAWS && !t->closing)
         t->stats.raw_chunks[why]++;
     tierce__lock_drop(&t->lock);
-    if (logs)
-        tierce__coded_log_slow(name, codec, decode, device);
+    tierce__coded_log_slow(name, &slow);
     if (p != NULL || passes)
         return p != NULL;
     reject(req, TIERCE_E_FULL);

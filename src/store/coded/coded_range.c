@@ -4,6 +4,7 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "store/coded/coded_parts.h"
 
 /* ---- heads ----------------------------------------------------------------------------------- */
@@ -102,18 +103,25 @@ static void copy_part(const struct tierce__store_req *req, uint64_t at, uint64_t
         memset(req->buf->data + from, 0, end - from);
 }
 
-/* `coded`: the bytes of the layer; `at` and `length`: its place in the raw object. */
+/* A layer, and where it begins in the raw object. */
+struct place {
+    uint32_t index;
+    uint64_t at;
+};
+
+/* `coded`: the bytes of the layer. */
 static int decode_layer(const struct tierce__coded_info *info, const uint8_t *head,
-                        const struct tierce__store_req *req, uint32_t index, const uint8_t *coded,
-                        uint64_t at)
+                        const struct tierce__store_req *req, struct place place,
+                        const uint8_t *coded, uint64_t *decrypt_ns)
 {
-    uint64_t length = tierce__coded_raw_bytes(info, head, index);
+    uint64_t at = place.at, length = tierce__coded_raw_bytes(info, head, place.index);
     if (at >= req->offset && at + length <= req->offset + req->length)
-        return tierce__coded_decode_to(req->buf->data + at, info, head, index, coded);
+        return tierce__coded_decode_to(req->buf->data + at, info, head, place.index, coded,
+                                       decrypt_ns);
     uint8_t *whole = tierce__alloc_aligned(64, tierce__round_up(length, 64));
     if (whole == NULL)
         return TIERCE_E_FULL;
-    int rc = tierce__coded_decode_to(whole, info, head, index, coded);
+    int rc = tierce__coded_decode_to(whole, info, head, place.index, coded, decrypt_ns);
     if (rc == 0)
         copy_part(req, at, length, whole);
     tierce__free(whole);
@@ -132,7 +140,8 @@ static int decode_layers(const struct tierce__coded_range *range,
         if (i >= range->first) {
             struct tierce__coded_layer layer = tierce__coded_layer(info, head, i);
             TIERCE_DASSERT(layer.offset >= range->from);
-            int rc = decode_layer(info, head, req, i, coded + (layer.offset - range->from), at);
+            int rc = decode_layer(info, head, req, (struct place){i, at},
+                                  coded + (layer.offset - range->from), &work->decrypt_ns);
             if (rc < 0)
                 return rc;
             if (info->codec != NULL) { /* only decrypted: no speed of decoding */
@@ -153,11 +162,13 @@ int tierce__coded_range_decode(const struct tierce__coded_range *range,
     struct tierce__coded_info info = parsed->info; /* to be opened: others read that of the head */
     const struct tierce__extent *extent = &info.chunk.extent;
     uint64_t end = extent->header_bytes + extent->payload_bytes;
+    uint64_t begun = tierce__now_ns();
     work->raw_bytes = work->coded_bytes = 0;
     work->is_locked = false;
     int rc = range->first < range->last
                  ? tierce__coded_keys_unlock(work->keys, work->tier, &info, parsed->bytes)
                  : 0;
+    work->decrypt_ns = tierce__now_ns() - begun;
     work->is_locked = rc == TIERCE_E_VERSION;
     if (rc < 0)
         return work->is_locked ? TIERCE_E_FULL : rc;

@@ -199,7 +199,7 @@ void tierce__coded_tier_stats(struct tierce__tier *tier, struct tierce__coded_st
     out->codec = t->codec;
     out->encrypts = t->encrypts;
     out->device_bytes_per_s = tierce__coded_speed_of_device(&t->speed);
-    out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&t->speed, &t->stats);
+    out->decode_bytes_per_s = tierce__coded_speed_of_decoding(&t->speed);
     tierce__lock_drop(&t->lock);
 }
 

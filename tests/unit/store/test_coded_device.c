@@ -4,6 +4,7 @@
 #include "base/log/log.h"
 #include "coded_store.h"
 #include "engine/health/health.h"
+#include "store/coded/coded_keys.h"
 #include "wait_for.h"
 
 #define MIB (1ULL << 20)
@@ -11,6 +12,7 @@
 static struct store s;
 static const struct tierce__codec *lossless;
 static struct tierce__health health;
+static struct tierce__coded_keys *keys;
 
 static void setup(void)
 {
@@ -24,6 +26,7 @@ static void setup(void)
 static void teardown(void)
 {
     store_close(&s);
+    tierce__coded_keys_close(keys);
     tierce__health_fini(&health);
     store_parts_end(&s);
     store_remove(&s);
@@ -325,14 +328,23 @@ static void read_stats_in_log(void *arg, enum tierce_log_level level, const char
         atomic_fetch_add(&slow_is_logged, 1);
 }
 
-/* Decoding is slower than a device that reads a terabyte at once. A receiver of the log may read
- * statistics. */
+/* Decoding is slower than a device that reads a terabyte at once, with encryption (_i: 1) and
+ * without. A receiver of the log may read statistics. */
 START_TEST(a_codec_that_is_slower_than_the_device_is_not_used)
 {
     struct tierce__key key = store_key(&s, 3);
-    open_on_device(&(struct tierce__coded_opts){.codec = lossless, .measured_bytes = 1});
-    tierce_set_log_fn(read_stats_in_log, NULL, TIERCE_LOG_WARN);
+    char why[TIERCE__CODED_KEYS_WHY_BYTES];
+    const struct tierce__coded_keys_opts print = {
+        .size = sizeof(print),
+        .command = "echo 1 0101010101010101010101010101010101010101010101010101010101010101"};
+    if (_i == 1)
+        ck_assert_int_eq(tierce__coded_keys_open(&keys, &print, why), 0);
+    coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.codec = lossless});
     ck_assert_int_eq(coded_put(&s, 3, CODED_NOISE), 0);
+    store_close(&s);
+    open_on_device(&(struct tierce__coded_opts){
+        .codec = lossless, .measured_bytes = 1, .keys = keys, .encrypts = _i == 1});
+    tierce_set_log_fn(read_stats_in_log, NULL, TIERCE_LOG_WARN);
     ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0);
     device_answers(0);
     struct tierce__store_req req = {
@@ -343,6 +355,7 @@ START_TEST(a_codec_that_is_slower_than_the_device_is_not_used)
         ck_assert_int_eq(coded_put(&s, n, CODED_VALUES), 0);
     ck_assert_uint_eq(coded_stats(&s).raw_chunks[TIERCE__CODED_RAW_SLOW], 2);
     ck_assert_uint_eq(atomic_load(&slow_is_logged), 1);
+    ck_assert_uint_eq(coded_stats(&s).encrypted_chunks, _i == 1 ? 2 : 0);
     ck_assert_int_eq(coded_get_all(&s, 4, CODED_VALUES), 0);
 }
 END_TEST
@@ -352,5 +365,5 @@ CHECK_MAIN("coded_device", .seconds = 60, .at_once = true, .setup = setup, .tear
                      no_read_is_answered_without_the_device,
                      a_deadline_that_passes_in_a_queue_does_not_count,
                      a_deadline_that_passes_before_the_decoder_does_not_count,
-                     requests_wait_for_a_put_that_is_passed_on,
-                     a_codec_that_is_slower_than_the_device_is_not_used})
+                     requests_wait_for_a_put_that_is_passed_on},
+           .loops = {{a_codec_that_is_slower_than_the_device_is_not_used, 0, 2}})

@@ -241,9 +241,8 @@ START_TEST(test_a_header_that_changes_while_it_is_encoded)
     struct tierce__coded_info got;
     ck_assert_ptr_nonnull(before);
     memcpy(before, raw, bytes);
-    int64_t length =
-        tierce__coded_encode_as(coded, room, raw, &info,
-                                &(struct tierce__coded_form){.codec = &meddled, .key = &key});
+    int64_t length = tierce__coded_encode_as(
+        coded, room, raw, &info, &(struct tierce__coded_form){.codec = &meddled, .key = &key});
     ck_assert_int_gt(length, 0);
     ck_assert_uint_eq(encoded_layers, LAYERS);
     ck_assert_int_eq(tierce__coded_parse(&got, coded, (uint64_t)length), 0);
