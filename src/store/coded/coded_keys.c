@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +20,7 @@
 #include "base/file.h"
 #include "base/log/log_repeat.h"
 #include "base/threads/lock.h"
+#include "base/threads/threads.h"
 
 extern char **environ;
 
@@ -30,26 +33,33 @@ extern char **environ;
 
 struct tierce__coded_keys {
     char *file, *command; /* one of them */
+    uint64_t pause_ns;    /* between two looks */
+    int stop_fd;          /* readable: a command that runs is ended */
     struct tierce__lock lock;
-    bool is_loading; /* a thread reads the keys, without the lock */
+    struct tierce__cond cond; /* for the thread */
+    pthread_t thread;         /* it reads the keys again; nothing else blocks */
+    bool runs, stop;
+    bool looks; /* the thread is to look, or is looking */
     uint64_t looked_ns;
-    struct timespec modified; /* of the file when it was read */
+    struct timespec modified; /* of the file when it was read; the thread's */
     struct tierce__seal_keys *set;
 };
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
 /* Reads the output of a command to its end. Returns its length, or -1 after the deadline, after too
- * many bytes or after an error. */
-static ssize_t read_output(int fd, char *text, uint64_t deadline_ns)
+ * many bytes, after an error, or when `stop_fd` is readable. */
+static ssize_t read_output(int fd, int stop_fd, char *text, uint64_t deadline_ns)
 {
     size_t got = 0;
     for (;;) {
         uint64_t now = tierce__now_ns();
-        struct pollfd wait = {.fd = fd, .events = POLLIN};
+        struct pollfd waits[] = {{.fd = fd, .events = POLLIN}, {.fd = stop_fd, .events = POLLIN}};
         if (now >= deadline_ns || got == TEXT_MAX)
             return -1;
-        int ready = poll(&wait, 1, (int)((deadline_ns - now) / TIERCE__MS_NS) + 1);
+        int ready = poll(waits, 2, (int)((deadline_ns - now) / TIERCE__MS_NS) + 1);
+        if (ready > 0 && waits[1].revents != 0)
+            return -1;
         ssize_t n = ready > 0 ? read(fd, text + got, TEXT_MAX - got) : 0;
         if (ready > 0 && n == 0)
             return (ssize_t)got;
@@ -101,14 +111,16 @@ static int start(pid_t *out, const char *command, int fd)
     return -rc;
 }
 
-/* Waits until the process has ended; after the deadline it is killed, with all that it started.
- * False: it did not end with exit code 0, or another part of the program has taken its status. */
-static bool end_child(pid_t child, uint64_t deadline_ns)
+/* Waits until the process has ended; after the deadline, or when `stop_fd` is readable, it is
+ * killed, with all that it started. False: it did not end with exit code 0, or another part of the
+ * program has taken its status. */
+static bool end_child(pid_t child, int stop_fd, uint64_t deadline_ns)
 {
-    int status = 0;
+    struct pollfd wait = {.fd = stop_fd, .events = POLLIN};
+    int status = 0, stopped = 0;
     pid_t ended = waitpid(child, &status, WNOHANG);
-    while (ended == 0 && tierce__now_ns() < deadline_ns) {
-        (void)poll(NULL, 0, END_LOOK_MS);
+    while (ended == 0 && stopped <= 0 && tierce__now_ns() < deadline_ns) {
+        stopped = poll(&wait, 1, END_LOOK_MS);
         ended = waitpid(child, &status, WNOHANG);
     }
     if (ended == 0) {
@@ -120,19 +132,19 @@ static bool end_child(pid_t child, uint64_t deadline_ns)
     return ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static int run_command(char *text, size_t *length, const char *command,
+static int run_command(char *text, size_t *length, const struct tierce__coded_keys *keys,
                        char why[TIERCE__CODED_KEYS_WHY_BYTES])
 {
     int ends[2];
     pid_t child;
     if (pipe2(ends, O_CLOEXEC) != 0)
         return -errno;
-    int rc = start(&child, command, ends[1]);
+    int rc = start(&child, keys->command, ends[1]);
     close(ends[1]);
     if (rc == 0) {
         uint64_t deadline_ns = tierce__deadline_in_ms(COMMAND_MS);
-        ssize_t got = read_output(ends[0], text, deadline_ns);
-        bool has_succeeded = end_child(child, got < 0 ? 0 : deadline_ns);
+        ssize_t got = read_output(ends[0], keys->stop_fd, text, deadline_ns);
+        bool has_succeeded = end_child(child, keys->stop_fd, got < 0 ? 0 : deadline_ns);
         if (got < 0 || !has_succeeded)
             rc = TIERCE_E_CONFIG;
         *length = got > 0 ? (size_t)got : 0;
@@ -166,7 +178,7 @@ static int load_command(struct tierce__seal_keys **out, const struct tierce__cod
         snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "no memory");
         return -ENOMEM;
     }
-    int rc = run_command(text, &length, keys->command, why);
+    int rc = run_command(text, &length, keys, why);
     text[length] = '\0';
     if (rc == 0)
         rc = parse(out, text, length, "encryption.key_command", why);
@@ -206,27 +218,16 @@ static bool has_changed(const struct tierce__coded_keys *keys, struct timespec b
            (st.st_mtim.tv_sec != before.tv_sec || st.st_mtim.tv_nsec != before.tv_nsec);
 }
 
-/* Reads the keys again if it is time to. A key that is missing is a reason to run the command. */
-static void refresh(struct tierce__coded_keys *keys, bool is_missing)
+/* Reads the keys again. The thread's. */
+static void look(struct tierce__coded_keys *keys)
 {
     struct tierce__seal_keys *set = NULL, *old = NULL;
     char why[TIERCE__CODED_KEYS_WHY_BYTES];
     struct timespec modified;
-    uint64_t pause_ns = (keys->file != NULL ? LOOK_MS : RUN_MS) * TIERCE__MS_NS;
-    if (keys->file == NULL && !is_missing)
-        return;
-    tierce__lock_take(&keys->lock);
-    bool looks = !keys->is_loading && tierce__now_ns() - keys->looked_ns >= pause_ns;
-    keys->is_loading |= looks;
-    modified = keys->modified;
-    tierce__lock_drop(&keys->lock);
-    if (!looks)
-        return;
-    bool loads = keys->file == NULL || has_changed(keys, modified);
+    bool loads = keys->file == NULL || has_changed(keys, keys->modified);
     int rc = loads ? load(&set, &modified, keys, why) : 0;
     tierce__lock_take(&keys->lock);
-    keys->is_loading = false;
-    keys->looked_ns = tierce__now_ns();
+    bool stopped = keys->stop;
     if (set != NULL) {
         old = keys->set;
         keys->set = set;
@@ -234,9 +235,50 @@ static void refresh(struct tierce__coded_keys *keys, bool is_missing)
     }
     tierce__lock_drop(&keys->lock);
     tierce__seal_keys_destroy(old);
-    if (rc < 0)
+    if (rc < 0 && !stopped)
         tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_keys_unreadable",
                              "effect=\"the keys read before stay in use\" reason=\"%s\"", why);
+}
+
+static void *look_main(void *arg)
+{
+    struct tierce__coded_keys *keys = arg;
+    tierce__lock_take(&keys->lock);
+    while (!keys->stop) {
+        if (!keys->looks) {
+            (void)tierce__cond_wait(&keys->cond, &keys->lock, TIERCE__DEADLINE_NEVER);
+            continue;
+        }
+        tierce__lock_drop(&keys->lock);
+        look(keys);
+        tierce__lock_take(&keys->lock);
+        keys->looks = false;
+        keys->looked_ns = tierce__now_ns();
+    }
+    tierce__lock_drop(&keys->lock);
+    return NULL;
+}
+
+/* Lets the thread look, if it is time to. A key that is missing is a reason to run the command. */
+static void ask(struct tierce__coded_keys *keys, bool is_missing)
+{
+    int rc = 0;
+    if (keys->file == NULL && !is_missing)
+        return;
+    tierce__lock_take(&keys->lock);
+    uint64_t now = tierce__now_ns();
+    bool asks = !keys->looks && now - keys->looked_ns >= keys->pause_ns;
+    if (asks && !keys->runs)
+        rc = tierce__thread_start(&keys->thread, look_main, keys);
+    if (rc < 0)
+        keys->looked_ns = now;
+    keys->runs |= asks && rc == 0;
+    keys->looks |= asks && rc == 0;
+    tierce__cond_signal(&keys->cond);
+    tierce__lock_drop(&keys->lock);
+    if (rc < 0)
+        tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_keys_unreadable",
+                             "effect=\"the keys read before stay in use\" reason=\"no thread\"");
 }
 
 /* ---- the keys -------------------------------------------------------------------------------- */
@@ -248,6 +290,8 @@ static bool is_given(const char *text)
 
 static void free_keys(struct tierce__coded_keys *keys)
 {
+    if (keys->stop_fd >= 0)
+        close(keys->stop_fd);
     tierce__free(keys->file);
     tierce__free(keys->command);
     tierce__free(keys);
@@ -261,14 +305,17 @@ int tierce__coded_keys_open(struct tierce__coded_keys **out,
     struct tierce__coded_keys *keys = tierce__calloc(1, sizeof(*keys));
     int rc = -ENOMEM;
     if (keys != NULL) {
+        keys->stop_fd = eventfd(0, EFD_CLOEXEC);
         if (is_given(opts->file))
             keys->file = tierce__strdup(opts->file);
         else
             keys->command = tierce__strdup(opts->command);
         rc = keys->file != NULL || keys->command != NULL ? 0 : -ENOMEM;
+        if (rc == 0 && keys->stop_fd < 0)
+            rc = -EMFILE;
     }
     if (rc < 0)
-        snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "no memory");
+        snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "no memory or no file descriptor");
     else
         rc = load(&keys->set, &keys->modified, keys, why);
     if (rc < 0) {
@@ -276,18 +323,33 @@ int tierce__coded_keys_open(struct tierce__coded_keys **out,
             free_keys(keys);
         return rc;
     }
+    keys->pause_ns = (opts->pause_ms > 0   ? opts->pause_ms
+                      : keys->file != NULL ? LOOK_MS
+                                           : RUN_MS) *
+                     TIERCE__MS_NS;
     keys->looked_ns = tierce__now_ns();
     tierce__lock_init(&keys->lock, TIERCE__LOCK_CODED_KEYS);
+    tierce__cond_init(&keys->cond);
     *out = keys;
     return 0;
 }
 
 void tierce__coded_keys_close(struct tierce__coded_keys *keys)
 {
+    const uint64_t one = 1;
     if (keys == NULL)
         return;
-    TIERCE_ASSERT(!keys->is_loading);
+    tierce__lock_take(&keys->lock);
+    keys->stop = true;
+    tierce__cond_signal(&keys->cond);
+    bool runs = keys->runs;
+    tierce__lock_drop(&keys->lock);
+    if (runs) {
+        TIERCE_ASSERT(write(keys->stop_fd, &one, sizeof(one)) == (ssize_t)sizeof(one));
+        pthread_join(keys->thread, NULL);
+    }
     tierce__seal_keys_destroy(keys->set);
+    tierce__cond_fini(&keys->cond);
     tierce__lock_fini(&keys->lock);
     free_keys(keys);
 }
@@ -310,7 +372,7 @@ bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__s
                                const uint8_t ns_digest[TIERCE_HASH_BYTES])
 {
     TIERCE_DASSERT(!tierce__lock_holds_any());
-    refresh(keys, false);
+    ask(keys, false);
     if (copy_key(keys, out, 0, ns_digest))
         return true;
     tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_missing",
@@ -327,10 +389,8 @@ int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
     if (number == 0)
         return 0;
     bool found = keys != NULL && copy_key(keys, &key, number, info->chunk.ns_digest);
-    if (!found && keys != NULL) {
-        refresh(keys, true);
-        found = copy_key(keys, &key, number, info->chunk.ns_digest);
-    }
+    if (!found && keys != NULL)
+        ask(keys, true);
     if (!found) {
         tierce__log_repeated(TIERCE_LOG_ERROR, "encryption_key_missing",
                              "tier=%s key=%u effect=\"chunks with this key are not loaded; they "

@@ -14,8 +14,11 @@
  * encrypted or a key is missing. The command runs at open, and again when a key is missing, once a
  * minute at most. If the new keys cannot be read, the old ones stay, and that is logged.
  *
- * Thread: any. A call may block while it reads the file, or, up to ten seconds, while the command
- * runs.
+ * A thread reads the file and runs the command again, so that no call waits for them: a call uses
+ * the keys that are known, and later calls the new ones. The thread starts when it is first needed.
+ *
+ * Thread: any. Only open blocks, while it reads the file or, up to ten seconds, while the command
+ * runs; and close, while the thread reads the file. Close ends a command that runs.
  */
 
 #define TIERCE__CODED_KEYS_WHY_BYTES 256u
@@ -26,6 +29,7 @@ struct tierce__coded_keys_opts {
     size_t size;         /* sizeof(struct tierce__coded_keys_opts) */
     const char *file;    /* NULL or "": none. Other users must have no right to it. */
     const char *command; /* for /bin/sh; NULL or "": none. One of the two is given. */
+    uint32_t pause_ms;   /* between two looks, for tests; 0: those above */
 };
 
 /* Errors, `why` in words: TIERCE_E_CONFIG, negative errno of the file, -ENOMEM. */
@@ -41,9 +45,9 @@ bool tierce__coded_keys_newest(struct tierce__coded_keys *keys, struct tierce__s
                                const uint8_t ns_digest[TIERCE_HASH_BYTES]);
 
 /* Derives the key of an object that was parsed; one that is not encrypted needs none. NULL: there
- * are no keys. Errors: TIERCE_E_VERSION: its key is missing, perhaps only until the
- * next look at the file or the next end of the command, which is logged with its number;
- * TIERCE_E_FULL: no memory. `tier` is a name for the log. */
+ * are no keys. Errors: TIERCE_E_VERSION: its key is missing, which is logged with its number,
+ * perhaps only until the thread has looked at the file or the command has ended; TIERCE_E_FULL: no
+ * memory. `tier` is a name for the log. */
 TIERCE_MUSTUSE int tierce__coded_keys_unlock(struct tierce__coded_keys *keys, const char *tier,
                                              struct tierce__coded_info *info,
                                              const uint8_t *object);

@@ -306,10 +306,80 @@ START_TEST(a_command_may_end_after_its_output)
 }
 END_TEST
 
+/* A store of keys that hangs: the command prints a key at first, and then waits for a pipe. */
+static struct tierce__coded_keys *keys_of_a_pipe(const char *pipe)
+{
+    char command[900], why[TIERCE__CODED_KEYS_WHY_BYTES];
+    struct tierce__coded_keys *keys;
+    const struct tierce__coded_keys_opts opts = {
+        .size = sizeof(opts), .command = command, .pause_ms = 1};
+    snprintf(command, sizeof(command),
+             "if [ -p '%s' ]; then exec cat '%s'; else mkfifo '%s'; printf '" KEY_1 "'; fi", pipe,
+             pipe, pipe);
+    ck_assert_int_eq(tierce__coded_keys_open(&keys, &opts, why), 0);
+    return keys;
+}
+
+/* Opens the pipe if a command waits for it; otherwise -1. */
+static int open_pipe(const char *pipe)
+{
+    return open(pipe, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+}
+
+START_TEST(gets_are_answered_while_the_command_hangs)
+{
+    static const char text[] = KEY_1 KEY_2;
+    char pipe[200];
+    struct tierce__coded_keys *first = keys_of(KEY_1), *both = keys_of(text), *late;
+    snprintf(pipe, sizeof(pipe), "%s.pipe", s.folder);
+    late = keys_of_a_pipe(pipe);
+    open_with(lossless, first);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
+    store_close(&s);
+    open_with(lossless, both);
+    ck_assert_int_eq(coded_put(&s, 2, CODED_VALUES), 0);
+    store_close(&s);
+    coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.keys = late, .decode_threads = 1});
+    int fd = -1;
+    WAIT_FOR(coded_get_all(&s, 2, CODED_VALUES) == TIERCE_E_FULL && (fd = open_pipe(pipe)) >= 0);
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0);
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), TIERCE_E_FULL);
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    WAIT_FOR(coded_get_all(&s, 2, CODED_VALUES) == 0);
+    store_close(&s);
+    tierce__coded_keys_close(first);
+    tierce__coded_keys_close(both);
+    tierce__coded_keys_close(late);
+    unlink(pipe);
+}
+END_TEST
+
+/* It has ten seconds, which close does not wait for: the other end of the pipe is closed. */
+START_TEST(a_command_that_hangs_is_ended_by_close)
+{
+    char pipe[200];
+    struct tierce__coded_info info = {.key_number = 2};
+    snprintf(pipe, sizeof(pipe), "%s.pipe", s.folder);
+    struct tierce__coded_keys *late = keys_of_a_pipe(pipe);
+    int fd = -1;
+    ck_assert(signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+    WAIT_FOR(tierce__coded_keys_unlock(late, "test", &info, NULL) == TIERCE_E_VERSION &&
+             (fd = open_pipe(pipe)) >= 0);
+    uint64_t begun = tierce__now_ns();
+    tierce__coded_keys_close(late);
+    ck_assert_uint_lt(tierce__now_ns() - begun, 8000 * TIERCE__MS_NS);
+    ck_assert_int_eq(write(fd, "x", 1), -1);
+    close(fd);
+    unlink(pipe);
+}
+END_TEST
+
 CHECK_MAIN("coded_encryption", .seconds = 60, .at_once = true, .setup = setup, .teardown = teardown,
            .tests = {keys_are_rotated, each_allocation_fails_once,
                      a_changed_file_of_keys_is_read_again, a_command_that_fails_gives_no_keys,
                      a_key_that_comes_later_decrypts, signals_reach_a_command,
                      a_command_whose_status_is_lost_gives_no_keys,
-                     a_command_may_end_after_its_output},
+                     a_command_may_end_after_its_output, gets_are_answered_while_the_command_hangs,
+                     a_command_that_hangs_is_ended_by_close},
            .loops = {{chunks_come_back, 0, 2}, {no_chunk_is_stored_in_the_clear, 0, 2}})
