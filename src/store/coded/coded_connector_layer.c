@@ -16,11 +16,16 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Memory was released, or has arrived: the gets that have waited for it longest try again, as many
- * as it suffices for, and all whose object has memory. Under the lock. */
+static bool has_room(const struct tierce__coded_connector *c, uint64_t bytes)
+{
+    return c->get_staging == 0 || c->get_staging + bytes <= c->staging_bytes_max;
+}
+
+/* Memory was released, or has arrived, or the first that has waited for it is gone. The next get
+ * it, in the order in which they came, and allocate it; all whose object has memory continue. Under
+ * the lock. */
 static void resume_waiting(struct tierce__coded_connector *c)
 {
-    uint64_t taken = c->get_staging;
     bool is_full = false;
     tierce__lock_assert_held(&c->lock);
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &c->waiting) {
@@ -29,27 +34,29 @@ static void resume_waiting(struct tierce__coded_connector *c)
         uint64_t bytes = object->buf != NULL ? 0 : object->parsed.info.object_bytes;
         if (object->allocating)
             continue; /* note_memory resumes it */
-        is_full |= bytes > 0 && taken > 0 && taken + bytes > c->staging_bytes_max;
+        is_full |= bytes > 0 && !has_room(c, bytes);
         if (is_full && bytes > 0)
             continue;
-        taken += bytes;
-        g->is_resumed = true;
+        g->reserved = bytes;
+        c->get_staging += bytes;
         tierce__list_remove(it);
         tierce__list_push_back(&c->resumed, it);
         tierce__cond_signal(&c->decode_cond);
     }
 }
 
-/* A get that was given memory ends, or begins anew, without it: the next may have it. No lock. */
+/* A get for which memory was reserved ends, or continues without it: the next may have it. Under
+ * the lock. */
 static void pass_memory_on(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;
-    if (!g->is_resumed)
+    tierce__lock_assert_held(&c->lock);
+    if (g->reserved == 0)
         return;
-    tierce__lock_take(&c->lock);
-    g->is_resumed = false;
+    TIERCE_ASSERT(c->get_staging >= g->reserved);
+    c->get_staging -= g->reserved;
+    g->reserved = 0;
     resume_waiting(c);
-    tierce__lock_drop(&c->lock);
 }
 
 /* Layers of an object have arrived, or have failed. Under the lock. */
@@ -72,7 +79,9 @@ void tierce__coded_download_release(struct tierce__coded_download *g)
     struct tierce__coded_object *object = g->object;
     struct tierce__buf *buf = NULL;
     if (!g->is_reader) {
+        tierce__lock_take(&c->lock);
         pass_memory_on(g);
+        tierce__lock_drop(&c->lock);
         return;
     }
     g->is_reader = false;
@@ -109,17 +118,38 @@ static bool note_memory(struct tierce__coded_download *g, struct tierce__buf *bu
         g->is_reader = false;
         waits = c->get_staging > 0;
     }
-    if (waits) /* others would have no memory either, until some is released */
+    if (waits) { /* others would have no memory either, until some is released */
         tierce__coded_download_wait(g, &c->waiting);
-    else
+        tierce__list_remove(&g->node);
+        tierce__list_push_front(&c->waiting, &g->node); /* it was the first */
+    } else {
         resume_waiting(c);
+    }
     tierce__lock_drop(&c->lock);
     if (buf == NULL && !waits)
         tierce__coded_download_finish(g, TIERCE_E_FULL);
     return buf != NULL;
 }
 
-/* Makes the get a reader of its object's memory. False: the get waits, or has failed. */
+/* Under the lock. */
+static void become_reader(struct tierce__coded_download *g, uint64_t bytes)
+{
+    struct tierce__coded_connector *c = g->connector;
+    struct tierce__coded_object *object = g->object;
+    object->readers++;
+    g->is_reader = true;
+    if (object->buf != NULL) {
+        pass_memory_on(g);
+        return;
+    }
+    object->allocating = true;
+    object->staged = bytes;
+    c->get_staging += g->reserved > 0 ? 0 : bytes;
+    g->reserved = 0;
+}
+
+/* Makes the get a reader of its object's memory. A get that comes while others wait for memory is
+ * behind them, although there may be room for it. False: the get waits, or has failed. */
 static bool take_memory(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;
@@ -130,18 +160,13 @@ static bool take_memory(struct tierce__coded_download *g)
     tierce__lock_take(&c->lock);
     int rc = tierce__coded_connector_pool(c);
     bool is_first = object->buf == NULL;
-    bool fits = c->get_staging == 0 || c->get_staging + bytes <= c->staging_bytes_max;
+    bool fits = g->reserved > 0 || (tierce__list_empty(&c->waiting) && has_room(c, bytes));
     bool waits = rc == 0 && (object->allocating || (is_first && !fits));
-    if (rc == 0)
-        g->is_resumed = false;
     if (waits) {
+        pass_memory_on(g);
         tierce__coded_download_wait(g, &c->waiting);
     } else if (rc == 0) {
-        object->readers++;
-        g->is_reader = true;
-        object->allocating = is_first;
-        object->staged = is_first ? bytes : object->staged;
-        c->get_staging += is_first ? bytes : 0;
+        become_reader(g, bytes);
     }
     tierce__lock_drop(&c->lock);
     if (rc < 0)
@@ -382,6 +407,7 @@ static void answer_late(struct tierce__coded_connector *c)
     c->next_deadline = TIERCE__DEADLINE_NEVER;
     sweep(c, &c->parked, now, &late);
     sweep(c, &c->waiting, now, &late);
+    resume_waiting(c);
     tierce__lock_drop(&c->lock);
     while (!tierce__list_empty(&late)) {
         struct tierce__coded_download *g = tierce__coded_download_of(late.next);

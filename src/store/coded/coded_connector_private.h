@@ -84,11 +84,11 @@ struct tierce__coded_download {
     struct tierce__buf *head;         /* the beginning, where it is not in the caller's buffer */
     uint64_t have;                    /* bytes of the beginning that were read */
     uint64_t wanted;                  /* bytes that the header of the object asks for */
+    uint64_t reserved;                /* of get_staging: it has waited, and will allocate it */
     uint32_t first, last;             /* layers that this get reads now */
     bool reads_head;
     bool has_head;      /* it has read the beginning of this object itself */
     bool is_reader;     /* one of object->readers */
-    bool is_resumed;    /* resume_waiting has counted memory for it */
     bool guesses;       /* reads its range as one of a raw object, while another reads the head */
     bool has_guessed;   /* that read is over */
     bool woken;         /* the object is known, and such a read is still in progress */
@@ -139,7 +139,7 @@ struct tierce__coded_connector {
     uint64_t asked, needed;      /* of the last read of a beginning: raw bytes, and coded ones */
     struct tierce__list parked;  /* gets that wait for another's read */
     struct tierce__list waiting; /* gets that wait for memory */
-    struct tierce__list resumed; /* gets that may try again to get memory */
+    struct tierce__list resumed; /* gets that continue, those that have waited for memory with it */
     struct tierce__list ready;   /* gets that wait to be decoded */
     uint64_t get_staging;
     uint64_t pending_gets;  /* gets that were not answered */

@@ -29,28 +29,40 @@ static struct tierce__coded_get *get_of(struct tierce__list *node)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Puts a get in a list whose deadlines are observed. Under the lock. */
-static void wait_in(struct tierce__coded_tier *t, struct tierce__list *list,
-                    struct tierce__coded_get *g)
+/* Observes the deadline of a get that waits in a list. Under the lock. */
+static void watch_deadline(struct tierce__coded_tier *t, const struct tierce__coded_get *g)
 {
     tierce__lock_assert_held(&t->lock);
-    tierce__list_push_back(list, &g->node);
     if (g->req->deadline_ns >= t->next_deadline)
         return;
     t->next_deadline = g->req->deadline_ns;
     tierce__cond_signal(&t->decode_cond);
 }
 
-/* Memory was released: the gets that have waited for it longest try again. Under the lock. */
+/* Puts a get at the end of a list whose deadlines are observed. Under the lock. */
+static void wait_in(struct tierce__coded_tier *t, struct tierce__list *list,
+                    struct tierce__coded_get *g)
+{
+    tierce__list_push_back(list, &g->node);
+    watch_deadline(t, g);
+}
+
+static bool has_room(const struct tierce__coded_tier *t, uint64_t bytes)
+{
+    return t->get_staging == 0 || t->get_staging + bytes <= t->staging_bytes_max;
+}
+
+/* Memory was released, or the first that has waited for it is gone: the next get it, in the order
+ * in which they came, and allocate it. Under the lock. */
 static void resume_waiting(struct tierce__coded_tier *t)
 {
-    uint64_t taken = t->get_staging;
     tierce__lock_assert_held(&t->lock);
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &t->waiting) {
-        uint64_t bytes = get_of(it)->inner.length;
-        if (taken > 0 && taken + bytes > t->staging_bytes_max)
+        struct tierce__coded_get *g = get_of(it);
+        if (!has_room(t, g->inner.length))
             break;
-        taken += bytes;
+        g->staged = g->inner.length;
+        t->get_staging += g->staged;
         tierce__list_remove(it);
         tierce__list_push_back(&t->resumed, it);
         tierce__cond_signal(&t->decode_cond);
@@ -80,27 +92,32 @@ static bool wait_without_memory(struct tierce__coded_get *g)
     t->get_staging -= g->staged;
     g->staged = 0;
     bool waits = t->get_staging > 0;
-    if (waits)
-        wait_in(t, &t->waiting, g);
-    else
+    if (waits) { /* it was the first */
+        tierce__list_push_front(&t->waiting, &g->node);
+        watch_deadline(t, g);
+    } else {
         resume_waiting(t);
+    }
     tierce__lock_drop(&t->lock);
     return waits;
 }
 
-/* False: the get waits for memory, and is not the caller's any more. */
+/* A get that comes while others wait is behind them, although there may be room for it. False: the
+ * get waits for memory, and is not the caller's any more. */
 static bool take_memory(struct tierce__coded_get *g, bool *failed)
 {
     struct tierce__coded_tier *t = g->tier;
     uint64_t bytes = g->inner.length;
     *failed = false;
     tierce__lock_take(&t->lock);
-    bool fits = t->get_staging == 0 || t->get_staging + bytes <= t->staging_bytes_max;
-    if (fits) {
+    bool is_resumed = g->staged > 0;
+    bool fits = is_resumed || (tierce__list_empty(&t->waiting) && has_room(t, bytes));
+    TIERCE_DASSERT(!is_resumed || g->staged == bytes);
+    if (!fits) {
+        wait_in(t, &t->waiting, g);
+    } else if (!is_resumed) {
         t->get_staging += bytes;
         g->staged = bytes;
-    } else {
-        wait_in(t, &t->waiting, g);
     }
     tierce__lock_drop(&t->lock);
     if (!fits)
@@ -386,6 +403,7 @@ static void answer_late(struct tierce__coded_tier *t)
     t->next_deadline = TIERCE__DEADLINE_NEVER;
     sweep(t, &t->parked, now, &late);
     sweep(t, &t->waiting, now, &late);
+    resume_waiting(t);
     tierce__lock_drop(&t->lock);
     while (!tierce__list_empty(&late)) {
         struct tierce__coded_get *g = get_of(late.next);

@@ -132,7 +132,7 @@ struct tierce__coded_tier {
     uint32_t head_count;         /* of these that no get uses */
     struct tierce__list parked;  /* gets that wait for a head that another reads */
     struct tierce__list waiting; /* gets that wait for memory */
-    struct tierce__list resumed; /* gets that may try again to get memory */
+    struct tierce__list resumed; /* gets that have waited for memory and may allocate it */
     struct tierce__list ready;   /* gets that wait to be decoded */
     uint64_t get_staging;
     uint64_t pending_gets;  /* gets that were not answered */

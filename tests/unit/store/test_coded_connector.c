@@ -608,6 +608,35 @@ START_TEST(deadlines_are_observed)
 }
 END_TEST
 
+/* There is memory for a long object and a short one, and not for two long ones. A get of a second
+ * long object waits; a get of the short one, for which there is room, does not overtake it. Nor
+ * does it wait longer than for the deadline of the get before it (_i: 1). */
+START_TEST(gets_that_wait_for_memory_are_served_in_order)
+{
+    const uint64_t room = 92 << 10;
+    struct connector_call calls[3];
+    open_with(&(struct tierce__coded_connector_opts){.codec = lossless, .staging_bytes_max = room});
+    for (uint64_t n = 0; n < 3; n++) { /* the beginnings are known */
+        ck_assert_int_eq(put(connector, n, n == 2 ? CODED_ZEROES : CODED_VALUES), 0);
+        ck_assert_int_eq(get_all(n, n == 2 ? CODED_ZEROES : CODED_VALUES), 0);
+    }
+    ck_assert_uint_le(stored_bytes(0) + stored_bytes(2), room);
+    ck_assert_uint_gt(stored_bytes(0) + stored_bytes(1), room);
+    store_connector_hold(store, TIERCE__STORE_GET);
+    begin_get(&calls[0], 0, 4096, 16384);
+    begin_get_by(&calls[1], 1, 4096, 16384, tierce__deadline_in_ms(_i == 0 ? 100000 : 20));
+    begin_get(&calls[2], 2, 4096, 16384);
+    if (_i == 0)
+        ck_assert_uint_eq(store_connector_held(store), 1);
+    else
+        WAIT_FOR(store_connector_held(store) == 2);
+    store_connector_let_go(store);
+    for (uint64_t n = 0; n < 3; n++)
+        ck_assert_int_eq(end_get(&calls[n], n, n == 2 ? CODED_ZEROES : CODED_VALUES),
+                         n == 1 && _i == 1 ? TIERCE_E_DEADLINE : 0);
+}
+END_TEST
+
 /* Close answers the requests that the store has not answered, and those that wait for them. */
 START_TEST(close_answers_all)
 {
@@ -726,4 +755,5 @@ CHECK_MAIN("coded_connector", .seconds = 60, .at_once = true, .setup = setup, .t
                      {a_shorter_object_is_read_anew, 0, 4},
                      {a_coded_object_is_found_by_all_ranges, 0, 2},
                      {objects_are_encrypted, 0, 2},
+                     {gets_that_wait_for_memory_are_served_in_order, 0, 2},
                      {close_answers_all, 0, 2}})

@@ -134,9 +134,9 @@ static void open_on_device(const struct tierce__coded_opts *with)
                         &(struct tierce__health_limits){.errors_max = 2, .retry_ms = 60000});
 }
 
-/* Submits a read of a page of chunk n, as an engine does. */
-static void begin_get(unsigned i, uint64_t n, uint64_t from, uint64_t deadline_ns,
-                      tierce__store_done_fn *done)
+/* Submits a read of a range of chunk n, as an engine does. */
+static void begin_range(unsigned i, uint64_t n, uint64_t from, uint64_t length,
+                        uint64_t deadline_ns, tierce__store_done_fn *done)
 {
     get_keys[i] = store_key(&s, n);
     gets[i] = (struct tierce__store_req){.op = TIERCE__STORE_GET,
@@ -146,10 +146,17 @@ static void begin_get(unsigned i, uint64_t n, uint64_t from, uint64_t deadline_n
                                          .keys = &get_keys[i],
                                          .key_count = 1,
                                          .offset = from,
-                                         .length = 4096};
+                                         .length = length};
     ck_assert_int_eq(tierce__pool_alloc(s.pool, &gets[i].buf, coded_bytes(&s)), 0);
     ck_assert(tierce__health_pass(&health, &gets[i]));
     s.tier->ops->submit(s.tier, &gets[i]);
+}
+
+/* Submits a read of a page. */
+static void begin_get(unsigned i, uint64_t n, uint64_t from, uint64_t deadline_ns,
+                      tierce__store_done_fn *done)
+{
+    begin_range(i, n, from, 4096, deadline_ns, done);
 }
 
 static void await_gets(int count)
@@ -238,6 +245,39 @@ START_TEST(a_deadline_that_passes_in_a_queue_does_not_count)
     await_gets(GETS);
     ck_assert_int_eq(gets[GETS - 1].status, 0);
     tierce__buf_release(gets[GETS - 1].buf);
+}
+END_TEST
+
+/* Memory for the first and the last layer, or for all of them alone. A get of all waits for that of
+ * the first; a get of the last, for which there is room, does not overtake it. Nor does it wait
+ * longer than for the deadline of the get before it (_i: 1). */
+START_TEST(gets_that_wait_for_memory_are_served_in_order)
+{
+    open_on_device(&(struct tierce__coded_opts){.staging_bytes_max = 48 << 10});
+    uint64_t bytes = coded_bytes(&s), first = coded_info(&s, 1).extent.header_bytes;
+    ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0); /* the heads are known */
+    ck_assert_int_eq(coded_get_all(&s, 2, CODED_VALUES), 0);
+    device_holds();
+    begin_get(0, 1, first, TIERCE__DEADLINE_NEVER, store_done);
+    begin_get(1, 2, bytes - 8192, TIERCE__DEADLINE_NEVER, store_done);
+    ck_assert_uint_eq(device_held(), 2); /* there is room for both */
+    device_answers(1);
+    await_gets(2);
+    device_holds();
+    begin_get(2, 1, first, TIERCE__DEADLINE_NEVER, store_done);
+    begin_range(3, 2, 0, bytes, _i == 0 ? TIERCE__DEADLINE_NEVER : tierce__deadline_in_ms(20),
+                store_done);
+    begin_get(4, 2, bytes - 8192, TIERCE__DEADLINE_NEVER, store_done);
+    if (_i == 0)
+        ck_assert_uint_eq(device_held(), 1);
+    else
+        WAIT_FOR(device_held() == 2);
+    device_answers(1);
+    await_gets(5);
+    for (unsigned i = 0; i < 5; i++) {
+        ck_assert_int_eq(gets[i].status, i == 3 && _i == 1 ? TIERCE_E_DEADLINE : 0);
+        tierce__buf_release(gets[i].buf);
+    }
 }
 END_TEST
 
@@ -366,4 +406,5 @@ CHECK_MAIN("coded_device", .seconds = 60, .at_once = true, .setup = setup, .tear
                      a_deadline_that_passes_in_a_queue_does_not_count,
                      a_deadline_that_passes_before_the_decoder_does_not_count,
                      requests_wait_for_a_put_that_is_passed_on},
-           .loops = {{a_codec_that_is_slower_than_the_device_is_not_used, 0, 2}})
+           .loops = {{gets_that_wait_for_memory_are_served_in_order, 0, 2},
+                     {a_codec_that_is_slower_than_the_device_is_not_used, 0, 2}})
