@@ -28,7 +28,7 @@ const char *const tierce__cli_doctor_help[] = {
     "\n"
     "If remote.urls of a configuration has a nixl:// store, one line says whether NIXL can be used "
     "on\n"
-    "this machine.\n"
+    "this machine, and one names its plug-ins that are not used.\n"
     "\n"
     "Exit status: 0 no field that both sides state differs, 1 they cannot share, or a side cannot "
     "be\n"
@@ -267,14 +267,17 @@ static int judge_sides(const struct tierce__doctor_side *a, const struct tierce_
     return usable > 0 ? TIERCE__CLI_OK : TIERCE__CLI_FAILED;
 }
 
-/* Prints a line for each URL of a configuration that requires NIXL: whether it is usable here. */
+/* Prints a line for each URL of a configuration that requires NIXL: whether it is usable here.
+ * After these, a line about the plug-ins that are not used. */
 static void print_nixl(const struct tierce__doctor_side *side, const char *name)
 {
     char why[TIERCE__CONNECTOR_WHY_BYTES];
     char *rest = side->count == 1 ? side->sets[0].remote_urls : NULL, *url;
+    bool any = false;
     while (rest != NULL && (url = strtok_r(rest, " \t\r\n", &rest)) != NULL) {
         if (strncmp(url, "nixl://", strlen("nixl://")) != 0)
             continue;
+        any = true;
         if (tierce__nixl_check(url, why) == 0)
             printf("%s: nixl:// can be used on this machine: NIXL " TIERCE__NIXL_VERSION
                    " and its plug-in POSIX are present.\n",
@@ -282,6 +285,11 @@ static void print_nixl(const struct tierce__doctor_side *side, const char *name)
         else
             printf("%s: nixl:// cannot be used on this machine: %s\n", name, why);
     }
+    if (any)
+        printf("%s: nixl:// uses NIXL's plug-in POSIX only. GPUDirect storage (GDS, GDS_MT), 3FS "
+               "(HF3FS) and RDMA (UCX) through NIXL are not used, and have never run with "
+               "Tierce.\n",
+               name);
 }
 
 int tierce__cli_doctor(int argc, char **argv)

@@ -60,8 +60,11 @@ class Doctor(CliCase):
         a = self.write("a.yaml", "remote.urls: nixl:///s?library=/nothing/libnixl_capi.so\n")
         b = self.write("b.yaml", "remote.urls: file:///s\n")
         self.check(0, "doctor", a, b, out=["A: nixl:// cannot be used on this machine: NIXL's library "
-                                           "/nothing/libnixl_capi.so: No such file"])
-        self.check(0, "doctor", b, a, out=["B: nixl:// cannot be used on this machine"])
+                                           "/nothing/libnixl_capi.so: No such file",
+                                           "A: nixl:// uses NIXL's plug-in POSIX only."])
+        self.check(0, "doctor", b, a, out=["B: nixl:// cannot be used on this machine",
+                                           "(HF3FS) and RDMA (UCX) through NIXL are not used"])
+        self.assertNotIn("NIXL", self.check(0, "doctor", b, b).stdout)
 
     def test_each_field_alone_keeps_apart(self):
         a = self.write("a", text())
