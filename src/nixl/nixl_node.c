@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nixl/nixl_node.h"
+#include "nixl/nixl_ranges.h"
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
@@ -32,6 +33,7 @@ struct tierce__nixl_node {
     void *store;
     struct tierce__workers *workers; /* as many as links */
     struct node_link *links;
+    struct tierce__nixl_ranges *ranges; /* of files */
     struct tierce__lock lock;
     struct tierce__cond ended; /* a request has; under the lock */
     struct tierce__list idle;  /* links; under the lock */
@@ -122,25 +124,66 @@ static void run_part(struct tierce__task *task)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static int set_part(struct node_part *part, const struct tierce__nixl_part *what,
+/* Writes the name of a part's value. */
+static int set_name(struct node_part *part, const struct tierce__nixl_part *what,
                     const char *prefix)
 {
-    size_t before = strlen(prefix);
-    if (what->op == TIERCE__NIXL_PART_WRITE && what->offset != 0)
-        return TIERCE_E_UNSUPPORTED;
-    if (what->op != TIERCE__NIXL_PART_FIND && (what->bytes == 0 || what->memory == NULL))
-        return TIERCE_E_ARGUMENT;
-    if (what->name_bytes == 0 || before > sizeof(part->text) ||
-        what->name_bytes > sizeof(part->text) - before ||
-        memchr(what->name, '\0', what->name_bytes) != NULL)
+    char mark[] = TIERCE__NIXL_FILE_MARK, offset[24] = "";
+    size_t before = strlen(prefix), marked = sizeof(mark) - 1;
+    bool has_mark = what->name_bytes >= marked && memcmp(what->name, mark, marked) == 0;
+    if (what->is_range && what->name_bytes >= TIERCE__NIXL_FILE_ID_BYTES)
         return TIERCE_E_LIMIT;
-    memcpy(part->text, prefix, before);
-    memcpy(part->text + before, what->name, what->name_bytes);
-    part->what = *what;
-    part->name =
-        (struct tierce_plugin_name){.text = part->text, .bytes = before + what->name_bytes};
-    part->task.run = run_part;
+    if (what->name_bytes == 0 || memchr(what->name, '\0', what->name_bytes) != NULL)
+        return TIERCE_E_LIMIT;
+    if (what->is_range)
+        snprintf(offset, sizeof(offset), "@%llu", (unsigned long long)what->offset);
+    else if (has_mark)
+        return TIERCE_E_UNSUPPORTED;
+    else
+        mark[0] = '\0';
+    size_t rest = strlen(mark) + what->name_bytes + strlen(offset);
+    if (before > sizeof(part->text) || rest > sizeof(part->text) - before)
+        return TIERCE_E_LIMIT;
+    const struct {
+        const char *text;
+        size_t bytes;
+    } pieces[] = {{prefix, before},
+                  {mark, strlen(mark)},
+                  {what->name, what->name_bytes},
+                  {offset, strlen(offset)}};
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof(pieces) / sizeof(pieces[0]); i++) {
+        memcpy(part->text + at, pieces[i].text, pieces[i].bytes);
+        at += pieces[i].bytes;
+    }
+    part->name = (struct tierce_plugin_name){.text = part->text, .bytes = at};
     return 0;
+}
+
+static int set_part(struct node_part *part, const struct tierce__nixl_part *what,
+                    struct tierce__nixl_node *node)
+{
+    bool moves = what->op != TIERCE__NIXL_PART_FIND;
+    if (what->op == TIERCE__NIXL_PART_WRITE && !what->is_range && what->offset != 0)
+        return TIERCE_E_UNSUPPORTED;
+    if (moves && (what->bytes == 0 || what->memory == NULL))
+        return TIERCE_E_ARGUMENT;
+    int rc = set_name(part, what, node->client.prefix);
+    if (rc == 0 && moves && what->is_range) {
+        char id[TIERCE__NIXL_FILE_ID_BYTES];
+        snprintf(id, sizeof(id), "%.*s", (int)what->name_bytes, what->name);
+        rc = tierce__nixl_ranges_note(node->ranges, id, what->offset, what->bytes);
+        if (rc == TIERCE_E_UNSUPPORTED)
+            tierce__log_repeated(TIERCE_LOG_WARN, "nixl_range_refused",
+                                 "offset=%llu bytes=%llu reason=\"it overlaps another range of the "
+                                 "file, and each range is stored for itself\"",
+                                 (unsigned long long)what->offset, (unsigned long long)what->bytes);
+    }
+    part->what = *what;
+    if (what->is_range)
+        part->what.offset = 0; /* in its value */
+    part->task.run = run_part;
+    return rc;
 }
 
 int tierce__nixl_request_create(struct tierce__nixl_request **out, struct tierce__nixl_node *node,
@@ -157,7 +200,7 @@ int tierce__nixl_request_create(struct tierce__nixl_request **out, struct tierce
     request->count = count;
     for (size_t i = 0; i < count && rc == 0; i++) {
         request->parts[i].request = request;
-        rc = set_part(&request->parts[i], &parts[i], node->client.prefix);
+        rc = set_part(&request->parts[i], &parts[i], node);
     }
     if (rc != 0) {
         tierce__free(request);
@@ -270,7 +313,8 @@ int tierce__nixl_node_open(struct tierce__nixl_node **out, const char *url,
     tierce__cond_init(&node->ended);
     tierce__list_init(&node->idle);
     node->client = tierce__redis_client;
-    rc = open_store(node, &parsed, url, why);
+    node->ranges = tierce__nixl_ranges_create();
+    rc = node->ranges != NULL ? open_store(node, &parsed, url, why) : -ENOMEM;
     if (rc == 0)
         rc = open_links(node);
     if (rc == 0)
@@ -298,6 +342,7 @@ void tierce__nixl_node_close(struct tierce__nixl_node *node)
     tierce__free(node->links);
     if (node->store != NULL)
         node->client.table.close(node->store);
+    tierce__nixl_ranges_destroy(node->ranges);
     tierce__cond_fini(&node->ended);
     tierce__lock_fini(&node->lock);
     tierce__free(node);

@@ -48,6 +48,7 @@ enum tierce__nixl_op {
 
 struct tierce__nixl_part {
     enum tierce__nixl_op op;
+    bool is_range;    /* of a file, whose id (nixl_ranges.h) is the name; it begins at `offset` */
     const char *name; /* [borrow for the call] */
     size_t name_bytes;
     void *memory; /* [borrow until release] */
@@ -56,7 +57,8 @@ struct tierce__nixl_part {
 };
 
 /* Errors: -ENOMEM, TIERCE_E_LIMIT (a name without a byte, with more than 512 with the prefix, or
- * with a NUL), TIERCE_E_UNSUPPORTED (a write with an offset), TIERCE_E_ARGUMENT (no byte). */
+ * with a NUL), TIERCE_E_UNSUPPORTED (a write of an object with an offset, an object with the name
+ * of a range, or a range that overlaps another one of its file), TIERCE_E_ARGUMENT (no byte). */
 int tierce__nixl_request_create(struct tierce__nixl_request **out, struct tierce__nixl_node *node,
                                 const struct tierce__nixl_part *parts, size_t count);
 

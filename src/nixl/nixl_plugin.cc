@@ -5,14 +5,14 @@
  */
 #include "nixl/nixl_abi.h"
 #include "nixl/nixl_node.h"
+#include "nixl/nixl_ranges.h"
 #include "store/remote/nixl/nixl_version.h"
 
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <new>
-#include <unistd.h>
+#include <utility>
 
 using namespace tierce_nixl;
 
@@ -21,23 +21,38 @@ namespace
 
 constexpr const char *url_param = "url", *url_variable = "TIERCE_NIXL_URL";
 
-/* An object or file: the name of its value. */
+/* A registered object: its key. Or a file: its path, or else its descriptor. */
+struct Target {
+    Memory memory;
+    Text name;
+    int descriptor;
+};
+
 class Named : public Registered
 {
   public:
-    Named(Memory kind, Text text) : Registered(true), memory(kind), name(std::move(text)) {}
-    const Memory memory;
-    const Text name;
+    explicit Named(Target what) : Registered(true), target(std::move(what)) {}
+    const Target target;
+};
+
+/* A file, and the name of its ranges at the time at which the transfer was made. */
+struct File {
+    Target target;
+    Text id;
 };
 
 class Request : public Transfer
 {
   public:
-    explicit Request(tierce__nixl_request *made) : request(made) {}
+    Request(tierce__nixl_request *made, std::vector<File> used)
+        : request(made), files(std::move(used))
+    {
+    }
     ~Request() override { tierce__nixl_request_release(request); }
     Request(const Request &) = delete;
     Request &operator=(const Request &) = delete;
     tierce__nixl_request *const request;
+    const std::vector<File> files;
 };
 
 void complain(const char *what)
@@ -45,23 +60,19 @@ void complain(const char *what)
     std::fprintf(stderr, "tierce: NIXL plug-in: %s\n", what);
 }
 
-/* The name of a registered object or file: its text, or else what its number stands for. */
-Text name_of(const NamedRange &range, Memory memory)
+Target target_of(const NamedRange &range, Memory memory)
 {
-    if (!range.name.empty())
-        return range.name;
-    if (memory == OBJECT)
-        return std::to_string(range.device);
-    char path[PATH_MAX];
-    const Text link = "/proc/self/fd/" + std::to_string(range.device);
-    ssize_t bytes = readlink(link.c_str(), path, sizeof(path));
-    return bytes > 0 ? Text(path, static_cast<size_t>(bytes)) : Text();
+    if (memory == OBJECT && range.name.empty())
+        return {memory, std::to_string(range.device), -1};
+    return {memory, range.name, static_cast<int>(range.device)};
 }
 
-/* A range of a file is a value for itself, which is read from where it was written from. */
-Text value_of(const Named &named, uintptr_t offset)
+/* "": there is no such file, or it is not a regular one. */
+Text id_of(const Target &file)
 {
-    return named.memory == FILE_RANGE ? named.name + "@" + std::to_string(offset) : named.name;
+    char id[TIERCE__NIXL_FILE_ID_BYTES];
+    const char *path = file.name.empty() ? nullptr : file.name.c_str();
+    return tierce__nixl_file_id(id, path, file.descriptor) == 0 ? Text(id) : Text();
 }
 
 class NodeEngine : public Engine
@@ -105,10 +116,12 @@ class NodeEngine : public Engine
             return SUCCESS;
         if (memory != OBJECT && memory != FILE_RANGE)
             return UNSUPPORTED;
-        Text name = name_of(range, memory);
-        if (name.empty())
+        Target target = target_of(range, memory);
+        if (memory == FILE_RANGE && id_of(target).empty()) {
+            complain("a file that is registered must exist and be a regular file");
             return INVALID;
-        out = new Named(memory, std::move(name));
+        }
+        out = new Named(std::move(target));
         return SUCCESS;
     }
 
@@ -125,31 +138,47 @@ class NodeEngine : public Engine
         size_t count = local.items.size();
         if (local.memory != DRAM || count != remote.items.size() || count == 0)
             return INVALID;
-        std::vector<Text> names(count);
+        std::vector<File> files;
+        std::vector<size_t> file_of(count);
         std::vector<tierce__nixl_part> parts(count);
+        const Named *last = nullptr;
         for (size_t i = 0; i < count; i++) {
             const auto *named = static_cast<const Named *>(remote.items[i].registered);
             if (named == nullptr || local.items[i].bytes != remote.items[i].bytes)
                 return INVALID;
-            names[i] = value_of(*named, remote.items[i].address);
+            parts[i] = part_of(named->target, remote.items[i].address);
             parts[i].op = operation == WRITE ? TIERCE__NIXL_PART_WRITE : TIERCE__NIXL_PART_READ;
-            parts[i].name = names[i].data();
-            parts[i].name_bytes = names[i].size();
             parts[i].memory = reinterpret_cast<void *>(local.items[i].address);
             parts[i].bytes = local.items[i].bytes;
-            parts[i].offset = named->memory == OBJECT ? remote.items[i].address : 0;
+            if (parts[i].is_range && named != last)
+                files.push_back({named->target, id_of(named->target)});
+            if (parts[i].is_range)
+                file_of[i] = files.size() - 1;
+            last = parts[i].is_range ? named : nullptr;
+        }
+        for (size_t i = 0; i < count; i++) {
+            if (parts[i].is_range)
+                rename(parts[i], files[file_of[i]].id);
         }
         tierce__nixl_request *request = nullptr;
         if (tierce__nixl_request_create(&request, node_, parts.data(), count) != 0)
             return INVALID;
-        out = new Request(request);
+        out = new Request(request, std::move(files));
         return SUCCESS;
     }
 
     Status post(const Operation &, const RegisteredList &, const RegisteredList &, const Text &,
                 Transfer *&transfer, const Options *) const override
     {
-        tierce__nixl_request_start(static_cast<Request *>(transfer)->request);
+        auto *posted = static_cast<Request *>(transfer);
+        for (const File &file : posted->files) {
+            if (id_of(file.target) != file.id) {
+                complain(
+                    "a file was replaced, truncated or written to since its transfer was made");
+                return FAILED;
+            }
+        }
+        tierce__nixl_request_start(posted->request);
         return IN_PROGRESS;
     }
 
@@ -167,6 +196,7 @@ class NodeEngine : public Engine
     Status query(const NamedList &ranges, std::vector<Answer> &out) const override
     {
         size_t count = ranges.items.size();
+        const Text no_file = "none"; /* of which nothing is stored */
         std::vector<Text> names(count);
         std::vector<tierce__nixl_part> parts(count);
         const std::unique_ptr<bool[]> found(new bool[count + 1]());
@@ -174,12 +204,12 @@ class NodeEngine : public Engine
         if (count == 0)
             return SUCCESS;
         for (size_t i = 0; i < count; i++) {
-            const Named named(ranges.memory, name_of(ranges.items[i], ranges.memory));
-            names[i] = value_of(named, ranges.items[i].address);
+            const Target target = target_of(ranges.items[i], ranges.memory);
+            names[i] = ranges.memory == FILE_RANGE ? id_of(target) : target.name;
+            parts[i] = part_of(target, ranges.items[i].address);
             parts[i].op = TIERCE__NIXL_PART_FIND;
-            parts[i].name = names[i].data();
-            parts[i].name_bytes = names[i].size();
             parts[i].found = &found[i];
+            rename(parts[i], names[i].empty() ? no_file : names[i]);
         }
         tierce__nixl_request *request = nullptr;
         if (tierce__nixl_request_create(&request, node_, parts.data(), count) != 0)
@@ -195,6 +225,21 @@ class NodeEngine : public Engine
     }
 
   private:
+    static tierce__nixl_part part_of(const Target &target, uintptr_t offset)
+    {
+        tierce__nixl_part part{};
+        part.is_range = target.memory == FILE_RANGE;
+        part.offset = offset;
+        rename(part, target.name);
+        return part;
+    }
+
+    static void rename(tierce__nixl_part &part, const Text &name)
+    {
+        part.name = name.data();
+        part.name_bytes = name.size();
+    }
+
     static Status status_of(int rc)
     {
         if (rc == TIERCE__NIXL_UNDER_WAY)

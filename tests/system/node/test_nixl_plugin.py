@@ -34,6 +34,8 @@ def plugins(folder, name):
     """A folder with NIXL's plug-ins and ours, as NAME."""
     own = Path(importlib.util.find_spec("nixl_cu12").origin).parent.parent / ".nixl_cu12.mesonpy.libs" / "plugins"
     out = folder / f"plugins-{name}"
+    if out.exists():
+        return out
     out.mkdir()
     for file in own.glob("libplugin_*.so"):
         (out / file.name).symlink_to(file)
@@ -58,6 +60,7 @@ def url_of(node):
 
 def test_objects_and_ranges_of_files(node, tmp_path):
     one, two, pool = ["chunk/one", 0, MIB], ["chunk two", 0, 3 * MIB], str(tmp_path / "pool.bin")
+    other = str(tmp_path / "other.bin")
     steps = [
         (["QUERY", "OBJ", [one, two]], [False, False]),
         (["WRITE", "OBJ", [one, two]], True),  # one transfer
@@ -74,6 +77,10 @@ def test_objects_and_ranges_of_files(node, tmp_path):
         (["READ", "FILE", [[pool, 65536, 5000], [pool, 0, 4000]]], True),
         (["READ", "FILE", [[pool, 4096, 100]]], "ERR"),  # nothing was written from there on
         (["QUERY", "FILE", [[pool, 65536, 0], [pool, 4096, 0]]], [True, False]),
+        (["WRITE", "FILE", [[pool, 100, 50]]], "ERR"),  # a second copy of bytes that are in another range
+        (["WRITE", "OBJ", [[pool + "@0", 0, 5000]]], True),  # is no range of the file
+        (["READ", "FILE", [[pool, 0, 5000]]], True),
+        (["WRITE", "FILE", [[other, 0, 5000]]], True),
     ]
     results, log = run(tmp_path, [step for step, _ in steps], url_of(node))
     assert results is not None, log
@@ -83,6 +90,9 @@ def test_objects_and_ranges_of_files(node, tmp_path):
         assert client.get("nixl:chunk/one") == content("chunk/one", 0, MIB)
         assert client.get("nixl:chunk two") == content("chunk two", 0, 3 * MIB)
     assert os.path.getsize(pool) == 0  # the bytes are in the node
+    os.rename(pool, tmp_path / "before.bin")  # a file of the same name is another file
+    results, log = run(tmp_path, [["READ", "FILE", [[other, 0, 5000]]], ["READ", "FILE", [[pool, 0, 5000]]]], url_of(node))
+    assert results is not None and results[0] is True and str(results[1]).startswith("ERR"), (results, log)
 
 
 def test_under_the_name_of_another_back_end(node, tmp_path):

@@ -135,6 +135,42 @@ START_TEST(impossible_parts_are_rejected)
 }
 END_TEST
 
+static struct tierce__nixl_part range(enum tierce__nixl_op op, void *memory, uint64_t bytes,
+                                      uint64_t offset)
+{
+    struct tierce__nixl_part out = part(op, "x", memory, bytes, offset);
+    out.is_range = true;
+    return out;
+}
+
+/* Range 0 of file "x", and objects whose keys look like it. */
+START_TEST(ranges_are_no_objects_and_do_not_overlap)
+{
+    static const char *const keys[] = {"x", "x@0", "file/x@0", "/file/x@0"};
+    static uint8_t first[5000], other[5000], got[5000];
+    memset(first, 1, sizeof(first));
+    memset(other, 2, sizeof(other));
+    struct tierce__nixl_part parts[2] = {range(TIERCE__NIXL_PART_WRITE, first, 5000, 0),
+                                         range(TIERCE__NIXL_PART_WRITE, other, 50, 70000)};
+    ck_assert_int_eq(run(parts, 2), 0);
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        parts[0] = part(TIERCE__NIXL_PART_WRITE, keys[i], other, 5000, 0);
+        ck_assert_int_eq(run(parts, 1), 0);
+    }
+    parts[0] = range(TIERCE__NIXL_PART_READ, got, 5000, 0);
+    ck_assert_int_eq(run(parts, 1), 0);
+    ck_assert_mem_eq(got, first, 5000);
+    struct tierce__nixl_request *request = NULL;
+    parts[0] = part(TIERCE__NIXL_PART_WRITE, "//file/x@0", other, 5000, 0);
+    ck_assert_int_eq(tierce__nixl_request_create(&request, node, parts, 1), TIERCE_E_UNSUPPORTED);
+    parts[0] = range(TIERCE__NIXL_PART_WRITE, other, 50, 100);
+    ck_assert_int_eq(tierce__nixl_request_create(&request, node, parts, 1), TIERCE_E_UNSUPPORTED);
+    parts[0] = range(TIERCE__NIXL_PART_READ, got, 50, 69999);
+    ck_assert_int_eq(tierce__nixl_request_create(&request, node, parts, 1), TIERCE_E_UNSUPPORTED);
+    ck_assert_ptr_null(request);
+}
+END_TEST
+
 /* Requests that are released while they are in progress, from several threads. */
 static void *run_thread(void *arg)
 {
@@ -189,6 +225,7 @@ int main(void)
     tcase_add_test(tcase, a_request_ends_when_all_its_parts_have);
     tcase_add_test(tcase, names_are_found_or_not);
     tcase_add_test(tcase, impossible_parts_are_rejected);
+    tcase_add_test(tcase, ranges_are_no_objects_and_do_not_overlap);
     tcase_add_test(tcase, released_requests_no_longer_touch_memory);
     tcase_add_test(tcase, only_nodes_are_opened);
     suite_add_tcase(suite, tcase);
