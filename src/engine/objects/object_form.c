@@ -190,7 +190,11 @@ int tierce__object_parse(struct tierce__object_form *out, uint64_t *need, const 
     uint32_t cells[LAYERS_MAX];
     struct tierce__geometry geometry = shape(cells, &form.what);
     struct tierce__chunk_info want = describe(space, key, &geometry);
-    rc = tierce__chunk_match(object, &got, &want, key->hash);
+    rc = tierce__chunk_extent(&want.extent, &geometry);
+    if (rc == 0) /* another process may have written to the header since it was parsed */
+        rc = memcmp(&want.extent, &got.extent, sizeof(got.extent)) == 0 ? 0 : TIERCE_E_IDENTITY;
+    if (rc == 0)
+        rc = tierce__chunk_match(object, &got, &want, key->hash);
     if (rc == 0 && name != NULL &&
         (form.what.name_bytes != name_bytes || memcmp(form.what.name, name, name_bytes) != 0))
         rc = TIERCE_E_IDENTITY;

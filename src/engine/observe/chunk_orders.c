@@ -283,7 +283,7 @@ static int copy_up(struct tierce_engine *engine, size_t from,
 {
     int rc = 0;
     uint64_t era = tierce__era_of_read(engine);
-    struct tierce__buf *buf = tierce__chunk_read(engine, from, chunk, &rc);
+    struct tierce__buf *buf = tierce__chunk_read(engine, from, chunk, NULL, &rc);
     if (buf == NULL)
         return rc;
     rc = TIERCE_E_CANCELLED;
@@ -500,11 +500,9 @@ static int fetch_chunk(struct tierce_engine *engine, size_t level, const struct 
         .key = *key, .parent = *key, .object_bytes = named->bytes};
     int rc = 0;
     uint64_t era = tierce__era_of_read(engine);
-    struct tierce__buf *buf = tierce__chunk_read(engine, level, &chunk, &rc);
+    struct tierce__buf *buf = tierce__chunk_read(engine, level, &chunk, &info, &rc);
     if (buf == NULL)
         return rc == TIERCE_E_ARGUMENT ? WRONG_LENGTH : rc;
-    rc = tierce__chunk_parse(&info, buf->data, buf->bytes);
-    TIERCE_ASSERT(rc == 0); /* verified */
     chunk.token_start = info.token_start;
     chunk.block_count = info.geometry.block_count;
     chunk.has_parent = named->has_parent && info.token_start > 0;

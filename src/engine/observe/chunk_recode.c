@@ -99,7 +99,7 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
     if (r->codec != NULL && !tierce__coded_tier_has_element(tier, chunk->key.ns))
         return NO_ELEMENT;
     uint64_t before = coded_bytes > 0 ? coded_bytes : chunk->object_bytes;
-    struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, &rc);
+    struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, NULL, &rc);
     if (raw == NULL)
         return rc;
     coded_bytes = 0;

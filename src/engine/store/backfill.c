@@ -91,7 +91,7 @@ static bool find_lacking(struct backfill_run *run, size_t index, uint32_t *lacki
 static struct tierce__buf *read_chunk(struct backfill_run *run,
                                       const struct tierce__storage_chunk *chunk, int *status)
 {
-    struct tierce__buf *buf = tierce__chunk_read(run->engine, run->disk, chunk, status);
+    struct tierce__buf *buf = tierce__chunk_read(run->engine, run->disk, chunk, NULL, status);
     run->read_bytes += buf != NULL ? chunk->object_bytes : 0;
     return buf;
 }

@@ -35,16 +35,15 @@ static bool is_named(const struct tierce_engine *engine, const struct tierce__st
 }
 
 /* TIERCE_E_ARGUMENT: the chunk has another length than the record. */
-static int verify(const struct tierce_engine *engine, const struct tierce__storage_chunk *chunk,
-                  const struct tierce__buf *buf)
+static int verify(struct tierce__chunk_info *info, const struct tierce_engine *engine,
+                  const struct tierce__storage_chunk *chunk, const struct tierce__buf *buf)
 {
-    struct tierce__chunk_info info;
-    int rc = tierce__chunk_parse(&info, buf->data, chunk->object_bytes);
-    if (rc == 0 && !is_named(engine, chunk, &info))
+    int rc = tierce__chunk_parse(info, buf->data, chunk->object_bytes);
+    if (rc == 0 && !is_named(engine, chunk, info))
         rc = TIERCE_E_IDENTITY;
-    if (rc == 0 && info.extent.object_bytes != chunk->object_bytes)
+    if (rc == 0 && info->extent.object_bytes != chunk->object_bytes)
         rc = TIERCE_E_ARGUMENT;
-    if (rc == 0 && tierce__chunk_verify_cells(buf->data, &info) > 0)
+    if (rc == 0 && tierce__chunk_verify_cells(buf->data, info) > 0)
         rc = TIERCE_E_CHECKSUM;
     return rc;
 }
@@ -66,8 +65,10 @@ bool tierce__chunk_fits(const struct tierce_engine *engine, const struct tierce_
 }
 
 struct tierce__buf *tierce__chunk_read(struct tierce_engine *engine, size_t level,
-                                       const struct tierce__storage_chunk *chunk, int *status)
+                                       const struct tierce__storage_chunk *chunk,
+                                       struct tierce__chunk_info *info, int *status)
 {
+    struct tierce__chunk_info verified;
     TIERCE_DASSERT(level > 0);
     struct tierce__buf *buf = tierce__storage_alloc(engine, chunk->object_bytes);
     *status = -ENOMEM;
@@ -76,13 +77,15 @@ struct tierce__buf *tierce__chunk_read(struct tierce_engine *engine, size_t leve
     *status = tierce__storage_read_head(engine, level, &chunk->key, buf,
                                         tierce__deadline_in_ms(engine->settings.load_ms));
     if (*status == 0) {
-        *status = verify(engine, chunk, buf);
+        *status = verify(&verified, engine, chunk, buf);
         bool is_claim = *status == TIERCE_E_ARGUMENT && engine->levels[level].health.shared;
         if (*status == TIERCE_E_ARGUMENT && !is_claim)
             *status = TIERCE_E_IDENTITY;
         if (*status < 0 && !is_claim)
             tierce__storage_quarantine(engine, level, &chunk->key, *status);
     }
+    if (*status == 0 && info != NULL)
+        *info = verified;
     if (*status == 0)
         return buf;
     tierce__buf_release(buf);

@@ -332,6 +332,26 @@ static uint64_t evicted_of(unsigned engine)
     return stats.evicted_chunks;
 }
 
+/* Another process, which has mapped the pool, overwrites the header of the next chunk that is read
+ * and verified. */
+static bool overwrites;
+
+struct tierce__buf *__real_tierce__chunk_read(struct tierce_engine *engine, size_t level,
+                                              const struct tierce__storage_chunk *chunk,
+                                              struct tierce__chunk_info *info, int *status);
+struct tierce__buf *__wrap_tierce__chunk_read(struct tierce_engine *engine, size_t level,
+                                              const struct tierce__storage_chunk *chunk,
+                                              struct tierce__chunk_info *info, int *status);
+struct tierce__buf *__wrap_tierce__chunk_read(struct tierce_engine *engine, size_t level,
+                                              const struct tierce__storage_chunk *chunk,
+                                              struct tierce__chunk_info *info, int *status)
+{
+    struct tierce__buf *buf = __real_tierce__chunk_read(engine, level, chunk, info, status);
+    if (overwrites && buf != NULL)
+        memset(buf->data, 0xff, TIERCE__CHUNK_FIXED);
+    return buf;
+}
+
 /* The source claims a wrong length: nothing is evicted for it, the source is not blamed for bytes
  * that are right, and the next fetch with the right length succeeds. */
 START_TEST(false_lengths_are_rejected)
@@ -369,6 +389,9 @@ START_TEST(false_lengths_are_rejected)
     ck_assert_msg(strstr(out.message, "length") != NULL, "%s", out.message);
     ck_assert_uint_eq(fetch(&orders[1], &named[0], bytes, &out), 1);
     ck_assert_int_eq(fx_stats(&fx[1]).checksum_failures, 0);
+    overwrites = true; /* its loads will be misses */
+    ck_assert_uint_eq(fetch(&orders[1], &named[1], named[1].bytes, &out), 1);
+    overwrites = false;
     for (unsigned i = 0; i < ENGINES; i++)
         tierce__chunk_orders_fini(&orders[i]);
     stop_all();
