@@ -23,6 +23,7 @@ typedef struct {
     struct tierce_config *config;
     bool closed;
     struct tierce__handover *handover; /* NULL: it does not serve */
+    bool is_starting;                  /* a call without the GIL makes the handover */
     unsigned flushes; /* under way without the GIL; the last one lets go of a closed engine */
 } EngineObject;
 
@@ -51,7 +52,9 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD PyObject *view; /* ViewObject: must not be closed over it */
-    struct tierce__push *push;    /* NULL: over */
+    struct tierce__push *push;    /* NULL: closed */
+    unsigned calls;               /* under way without the GIL */
+    bool over;                    /* closed; the last call lets go of it */
 } PushObject;
 
 typedef struct {

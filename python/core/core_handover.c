@@ -16,11 +16,20 @@ PyObject *tierce__core_handover_start(PyObject *self, PyObject *args)
         return NULL;
     if (e->closed)
         return tierce__core_raise_closed("engine");
-    if (e->handover != NULL)
+    if (e->handover != NULL || e->is_starting)
         return tierce__core_raise_busy("engine's handover");
-    int rc = tierce__handover_start(&e->handover, e->engine, host, port, why);
-    return rc < 0 ? tierce__core_raise(rc, why)
-                  : PyLong_FromLong(tierce__handover_port(e->handover));
+    struct tierce__handover *made = NULL;
+    int rc;
+    e->is_starting = true;
+    e->flushes++; /* the engine stays meanwhile */
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce__handover_start(&made, e->engine, host, port, why);
+    Py_END_ALLOW_THREADS
+    e->is_starting = false;
+    e->handover = made;
+    uint16_t served = rc == 0 ? tierce__handover_port(made) : 0;
+    tierce__core_end_use(e);
+    return rc < 0 ? tierce__core_raise(rc, why) : PyLong_FromLong(served);
 }
 
 void tierce__core_handover_stop(EngineObject *e)
@@ -297,6 +306,8 @@ PyObject *tierce__core_handover_note(PyObject *self, PyObject *args)
                           &out.push_status))
         return NULL;
     snprintf(out.why, sizeof(out.why), "%s", why);
+    Py_BEGIN_ALLOW_THREADS /* a node is waited for */
     tierce__handover_note(v->view, &from, &out);
-    Py_RETURN_NONE;
+    Py_END_ALLOW_THREADS
+    return Py_NewRef(Py_None);
 }

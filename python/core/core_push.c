@@ -102,27 +102,50 @@ PyObject *tierce__core_push_begin(PyObject *self, PyObject *args)
     PushObject *p = tierce__core_new(tierce__core_push_type);
     if (p == NULL)
         return NULL;
-    int rc = tierce__push_begin(&p->push, v->view, &to);
-    if (rc < 0) {
-        Py_DECREF(p);
-        return tierce__core_raise(rc, NULL);
+    EngineObject *e = (EngineObject *)v->engine;
+    int rc;
+    e->flushes++; /* the engine stays until the push is closed */
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce__push_begin(&p->push, v->view, &to);
+    Py_END_ALLOW_THREADS
+    if (rc == 0) {
+        p->view = Py_NewRef(self);
+        return (PyObject *)p;
     }
-    Py_INCREF(self);
-    p->view = self;
-    ((EngineObject *)v->engine)->flushes++; /* the engine stays meanwhile */
-    return (PyObject *)p;
+    tierce__core_end_use(e);
+    Py_DECREF(p);
+    return tierce__core_raise(rc, NULL);
 }
 
+/* Closes it, unless a call is under way, which then does. */
 static void close_push(PushObject *p)
 {
     struct tierce__push *push = p->push;
-    if (push == NULL)
+    if (push == NULL || p->calls > 0)
         return;
     p->push = NULL;
     Py_BEGIN_ALLOW_THREADS
     tierce__push_destroy(push);
     Py_END_ALLOW_THREADS
     tierce__core_end_use((EngineObject *)((ViewObject *)p->view)->engine);
+}
+
+/* Begins a call without the GIL: the push stays until end_call. NULL with an exception set. */
+static struct tierce__push *begin_call(PushObject *p)
+{
+    if (p->push == NULL || p->over) {
+        (void)tierce__core_raise_closed("push");
+        return NULL;
+    }
+    p->calls++;
+    return p->push;
+}
+
+static void end_call(PushObject *p)
+{
+    p->calls--;
+    if (p->over)
+        close_push(p);
 }
 
 static void push_dealloc(PyObject *self)
@@ -141,28 +164,48 @@ static PyObject *push_watch(PyObject *self, PyObject *object)
         return NULL;
     }
     StoreObject *s = (StoreObject *)object;
-    if (p->push == NULL || s->store == NULL)
-        return tierce__core_raise_closed(p->push == NULL ? "push" : "store");
+    if (s->store == NULL)
+        return tierce__core_raise_closed("store");
     if (s->busy || s->push != NULL)
         return tierce__core_raise_busy("store");
-    int rc = tierce__push_watch(p->push, s->store);
+    struct tierce__push *push = begin_call(p);
+    if (push == NULL)
+        return NULL;
+    int rc;
     s->push = Py_NewRef(self); /* also after a failure: it is called when the store ends */
+    s->busy = true;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce__push_watch(push, s->store);
+    Py_END_ALLOW_THREADS
+    s->busy = false;
+    end_call(p);
     return rc < 0 ? tierce__core_raise(rc, NULL) : Py_NewRef(Py_None);
+}
+
+static PyObject *add_held(PushObject *p, ViewObject *v, ChainObject *chain, uint64_t to_block)
+{
+    struct tierce__push *push = begin_call(p);
+    if (push == NULL)
+        return NULL;
+    int64_t rc;
+    chain->readers++;
+    Py_BEGIN_ALLOW_THREADS
+    rc = tierce__push_held(push, v->view, chain->chain, to_block);
+    Py_END_ALLOW_THREADS
+    chain->readers--;
+    end_call(p);
+    return rc < 0 ? tierce__core_raise((int)rc, NULL) : PyLong_FromLongLong(rc);
 }
 
 static PyObject *push_held(PyObject *self, PyObject *args)
 {
     PushObject *p = (PushObject *)self;
-    PyObject *object;
+    PyObject *chain;
     uint64_t to_block;
-    if (!PyArg_ParseTuple(args, "O!O&", tierce__core_chain_type, &object, tierce__core_uint64,
-                          &to_block))
-        return NULL;
-    if (p->push == NULL)
-        return tierce__core_raise_closed("push");
-    int64_t rc = tierce__push_held(p->push, ((ViewObject *)p->view)->view,
-                                   ((ChainObject *)object)->chain, to_block);
-    return rc < 0 ? tierce__core_raise((int)rc, NULL) : PyLong_FromLongLong(rc);
+    return PyArg_ParseTuple(args, "O!O&", tierce__core_chain_type, &chain, tierce__core_uint64,
+                            &to_block)
+               ? add_held(p, (ViewObject *)p->view, (ChainObject *)chain, to_block)
+               : NULL;
 }
 
 PyObject *tierce__core_push_held(PyObject *self, PyObject *args)
@@ -174,34 +217,40 @@ PyObject *tierce__core_push_held(PyObject *self, PyObject *args)
                           &chain, tierce__core_uint64, &to_block))
         return NULL;
     PushObject *p = (PushObject *)object;
-    if (p->push == NULL)
-        return tierce__core_raise_closed("push");
     if (((ViewObject *)p->view)->engine != v->engine) {
         PyErr_SetString(PyExc_ValueError, "the push is of another engine");
         return NULL;
     }
-    int64_t rc = tierce__push_held(p->push, v->view, ((ChainObject *)chain)->chain, to_block);
-    return rc < 0 ? tierce__core_raise((int)rc, NULL) : PyLong_FromLongLong(rc);
+    return add_held(p, v, (ChainObject *)chain, to_block);
 }
 
 static PyObject *push_end(PyObject *self, PyObject *unused)
 {
     PushObject *p = (PushObject *)self;
+    struct tierce__push *push = begin_call(p);
     (void)unused;
-    if (p->push == NULL)
-        return tierce__core_raise_closed("push");
-    tierce__push_end(p->push);
+    if (push == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    tierce__push_end(push);
+    Py_END_ALLOW_THREADS
+    end_call(p);
     Py_RETURN_NONE;
 }
 
 static PyObject *push_poll(PyObject *self, PyObject *unused)
 {
     PushObject *p = (PushObject *)self;
+    struct tierce__push *push = begin_call(p);
     struct tierce__pushed out;
     (void)unused;
-    if (p->push == NULL)
-        return tierce__core_raise_closed("push");
-    bool is_over = tierce__push_is_over(p->push, &out);
+    if (push == NULL)
+        return NULL;
+    bool is_over;
+    Py_BEGIN_ALLOW_THREADS
+    is_over = tierce__push_is_over(push, &out);
+    Py_END_ALLOW_THREADS
+    end_call(p);
     return Py_BuildValue("(OKKKKsK)", is_over ? Py_True : Py_False, (unsigned long long)out.chunks,
                          (unsigned long long)out.bytes, (unsigned long long)out.present,
                          (unsigned long long)out.left_out, out.why,
@@ -210,8 +259,10 @@ static PyObject *push_poll(PyObject *self, PyObject *unused)
 
 static PyObject *push_close(PyObject *self, PyObject *unused)
 {
+    PushObject *p = (PushObject *)self;
     (void)unused;
-    close_push((PushObject *)self);
+    p->over = true;
+    close_push(p);
     Py_RETURN_NONE;
 }
 
@@ -234,6 +285,6 @@ static PyMethodDef push_methods[] = {
 PyType_Slot tierce__core_push_slots[] = {
     {Py_tp_dealloc, (void *)push_dealloc},
     {Py_tp_methods, push_methods},
-    {Py_tp_doc, (void *)"Chunks on their way to another engine; made by View.push_begin. One "
-                        "thread at a time."},
+    {Py_tp_doc, (void *)"Chunks on their way to another engine; made by View.push_begin. Any "
+                        "thread."},
     {0, NULL}};

@@ -33,7 +33,7 @@
  * A client of a node (node.socket) has the node push, out of the node's memory: a chunk is sent
  * when the stores of all its parts have ended. Each call then blocks until the node has answered.
  *
- * Thread: one at a time.
+ * Thread: any, except that destroy must be the last call.
  */
 
 struct tierce__push;

@@ -2,6 +2,7 @@
 #include "engine/handover/handover_push_lent.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -12,12 +13,17 @@
 
 #define SHORT_MS 1000u
 
+enum lent_end {
+    LENT_GOES_ON,
+    LENT_ENDED, /* the node may not know it: is_over repeats it */
+    LENT_TOLD,
+};
+
 struct tierce__lent_push {
     struct tierce_engine *engine;
     uint64_t node;   /* that knows the push: tierce__node_session_number */
     uint64_t number; /* there */
-    bool is_ended;
-    bool is_told; /* the node knows that it is */
+    _Atomic int end; /* enum lent_end; relaxed */
 };
 
 /* A call about the push. */
@@ -27,7 +33,8 @@ static int ask_node(struct tierce__lent_push *push, const struct tierce_view *vi
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
     struct tierce__native_handed said = {0};
-    const struct tierce__client_about about = {.view = view, .chain = chain, .node = &push->node};
+    uint64_t node = push->node;
+    const struct tierce__client_about about = {.view = view, .chain = chain, .node = &node};
     ask.number = push->number;
     ask.timeout_ms = SHORT_MS;
     ask.host = ask.token = ask.why = "";
@@ -95,8 +102,8 @@ void tierce__lent_push_end(struct tierce__lent_push *push)
 {
     const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_PUSH_END};
     int rc = ask_node(push, NULL, NULL, ask, NULL);
-    push->is_ended = true;
-    push->is_told = rc == 0 || rc == TIERCE_E_MISS; /* else is_over repeats it */
+    int end = rc == 0 || rc == TIERCE_E_MISS ? LENT_TOLD : LENT_ENDED;
+    atomic_store_explicit(&push->end, end, memory_order_relaxed);
 }
 
 bool tierce__lent_push_is_over(struct tierce__lent_push *push, struct tierce__pushed *out)
@@ -105,7 +112,7 @@ bool tierce__lent_push_is_over(struct tierce__lent_push *push, struct tierce__pu
     struct tierce__native_pushed said;
     out = out != NULL ? out : &unused;
     *out = (struct tierce__pushed){0};
-    if (push->is_ended && !push->is_told)
+    if (atomic_load_explicit(&push->end, memory_order_relaxed) == LENT_ENDED)
         tierce__lent_push_end(push);
     int rc = tierce__client_push_poll(push->engine, push->node, push->number, &said, out->why);
     if (rc == TIERCE_E_DEADLINE || rc == -EAGAIN || rc == -ENOMEM)

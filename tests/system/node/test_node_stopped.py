@@ -2,9 +2,11 @@
 """A node that is stopped costs a few of its client's calls their time limit, the later ones nothing, and the
 other threads of the client nothing at all."""
 
+import ctypes
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from array import array
@@ -126,4 +128,46 @@ def test_other_threads_go_on(stopped):
         thread.join()
         stopped.node.process.send_signal(signal.SIGCONT)
     del view
+    stopped.close()
+
+
+def test_calls_about_a_push_let_other_threads_run(stopped):
+    """With this switch interval Python changes to another thread only when the running one releases its lock (GIL), so
+    the first thread continues either while the call blocks or after it has returned."""
+    engine, view, chain = stopped.engine, stopped.view, stopped.chain
+    kv = ctypes.create_string_buffer(512 * 4)
+    view.set_paged([ctypes.addressof(kv)], [512], 4)
+    store = view.store_begin(chain, 4, array("i", range(4)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SECONDS)
+
+    def while_stopped(call, *arguments, meanwhile=lambda: None):
+        returned = []
+        thread = threading.Thread(target=lambda: returned.append(call(*arguments)))
+        stopped.stop()
+        thread.start()
+        is_blocked = not returned
+        meanwhile()
+        stopped.node.process.send_signal(signal.SIGCONT)
+        thread.join()
+        assert is_blocked, call
+        return returned[0]
+
+    try:
+        assert while_stopped(engine.handover_start, "127.0.0.1", 0) > 0
+        while_stopped(view.handover_note, 1, "127.0.0.1", 1, "a")
+        to = "127.0.0.1", 1, 32 * "a", 1000, 1000
+        push = while_stopped(view.push_begin, *to)
+        while_stopped(push.watch, store)
+        assert store.layer(0) is None and store.end() == 4
+        assert while_stopped(push.held, chain, 4) == 1
+        assert while_stopped(view.push_held, push, chain, 4) == 1
+        while_stopped(push.end)
+        while_stopped(view.push_begin(*to).close)
+        assert while_stopped(push.poll, meanwhile=push.close)[4] == 3  # nobody serves at this address
+        with pytest.raises(ValueError, match="closed"):
+            push.poll()
+    finally:
+        sys.setswitchinterval(interval)
+    del view, push, store
     stopped.close()
