@@ -38,7 +38,8 @@ int tierce__channel_connect(struct tierce__channel *channel, const char *host, u
 {
     TIERCE_DASSERT(channel->fd < 0);
     int fd = -1;
-    int rc = tierce__stream_connect(&fd, host, port, deadline_ns, why, 256);
+    const struct tierce__stream_to to = {host, port, channel->stopper};
+    int rc = tierce__stream_connect_to(&fd, &to, deadline_ns, why, 256);
     if (rc != 0)
         return rc;
     TIERCE_DASSERT(fd >= 0);
@@ -55,8 +56,10 @@ void tierce__channel_close(struct tierce__channel *channel)
 {
     tierce__tls_session_destroy(channel->tls);
     channel->tls = NULL;
-    if (channel->fd >= 0)
+    if (channel->fd >= 0) {
+        tierce__stopper_leave(channel->stopper);
         close(channel->fd);
+    }
     channel->fd = -1;
 }
 

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <sys/uio.h>
 
+#include "net/stream.h"
 #include "net/tls.h"
 
 /*
@@ -17,6 +18,7 @@ struct tierce__channel {
     struct tierce__tls_session *tls; /* while it is connected with TLS */
     short wants;                     /* the poll events to wait for after -EAGAIN */
     int low;                         /* bytes before poll wakes for input; 0: it may not be set */
+    struct tierce__stopper *stopper; /* of TCP connections; or NULL. [borrow] */
 };
 
 /* `host` may be the path of a Unix socket; `tls` NULL: without TLS. Errors: TIERCE_E_DEADLINE,

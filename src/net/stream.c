@@ -82,21 +82,71 @@ int tierce__stream_connect_end(int fd)
     return -error;
 }
 
+void tierce__stopper_init(struct tierce__stopper *stopper)
+{
+    tierce__lock_init(&stopper->lock, TIERCE__LOCK_STOPPER);
+    stopper->fd = -1;
+    stopper->is_stopped = false;
+}
+
+void tierce__stopper_fini(struct tierce__stopper *stopper)
+{
+    TIERCE_ASSERT(stopper->fd < 0);
+    tierce__lock_fini(&stopper->lock);
+}
+
+void tierce__stopper_stop(struct tierce__stopper *stopper)
+{
+    tierce__lock_take(&stopper->lock);
+    stopper->is_stopped = true;
+    if (stopper->fd >= 0)
+        (void)shutdown(stopper->fd, SHUT_RDWR); /* also ends connecting */
+    tierce__lock_drop(&stopper->lock);
+}
+
+bool tierce__stopper_watch(struct tierce__stopper *stopper, int fd)
+{
+    if (stopper == NULL)
+        return true;
+    tierce__lock_take(&stopper->lock);
+    TIERCE_ASSERT(stopper->fd < 0);
+    bool goes_on = !stopper->is_stopped;
+    if (goes_on)
+        stopper->fd = fd;
+    tierce__lock_drop(&stopper->lock);
+    return goes_on;
+}
+
+void tierce__stopper_leave(struct tierce__stopper *stopper)
+{
+    if (stopper == NULL)
+        return;
+    tierce__lock_take(&stopper->lock);
+    stopper->fd = -1;
+    tierce__lock_drop(&stopper->lock);
+}
+
 /* One address. */
 static int connect_to(int *out, const struct sockaddr *address, socklen_t length,
-                      uint64_t deadline_ns)
+                      struct tierce__stopper *stopper, uint64_t deadline_ns)
 {
     int fd = -1;
     int rc = tierce__stream_connect_begin(&fd, address, length);
+    if (rc != 0 && rc != -EINPROGRESS)
+        return rc;
+    if (!tierce__stopper_watch(stopper, fd))
+        rc = -ECANCELED;
     if (rc == -EINPROGRESS) {
         rc = tierce__stream_wait(fd, POLLOUT, NULL, deadline_ns);
         if (rc == 0)
             rc = tierce__stream_connect_end(fd);
-        if (rc != 0)
-            close(fd);
     }
-    if (rc == 0)
+    if (rc == 0) {
         *out = fd;
+        return 0;
+    }
+    tierce__stopper_leave(stopper);
+    close(fd);
     return rc;
 }
 
@@ -107,39 +157,46 @@ int tierce__stream_connect_unix(int *fd, const char *path)
     if (length >= sizeof(address.sun_path))
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, length);
-    return connect_to(fd, (const struct sockaddr *)&address, sizeof(address), 0);
+    return connect_to(fd, (const struct sockaddr *)&address, sizeof(address), NULL, 0);
 }
 
-static int connect_host(int *fd, const char *host, uint16_t port, uint64_t deadline_ns, char *why,
-                        size_t why_room)
+static int connect_host(int *fd, const struct tierce__stream_to *to, uint64_t deadline_ns,
+                        char *why, size_t why_room)
 {
     struct addrinfo *list = NULL, hints = {.ai_family = AF_UNSPEC,
                                            .ai_socktype = SOCK_STREAM,
                                            .ai_flags = AI_NUMERICSERV};
     char service[8];
-    snprintf(service, sizeof(service), "%u", (unsigned)port);
-    int code = getaddrinfo(host, service, &hints, &list);
+    snprintf(service, sizeof(service), "%u", (unsigned)to->port);
+    int code = getaddrinfo(to->host, service, &hints, &list);
     if (code != 0) {
-        snprintf(why, why_room, "%s: %s", host, gai_strerror(code));
+        snprintf(why, why_room, "%s: %s", to->host, gai_strerror(code));
         return code == EAI_MEMORY ? -ENOMEM : -EHOSTUNREACH;
     }
     int rc = -EHOSTUNREACH;
     for (const struct addrinfo *at = list; at != NULL && rc != 0; at = at->ai_next)
-        rc = connect_to(fd, at->ai_addr, at->ai_addrlen, deadline_ns);
+        rc = connect_to(fd, at->ai_addr, at->ai_addrlen, to->stopper, deadline_ns);
     freeaddrinfo(list);
+    return rc;
+}
+
+int tierce__stream_connect_to(int *fd, const struct tierce__stream_to *to, uint64_t deadline_ns,
+                              char *why, size_t why_room)
+{
+    why[0] = '\0';
+    int rc = to->host[0] == '/' ? tierce__stream_connect_unix(fd, to->host)
+                                : connect_host(fd, to, deadline_ns, why, why_room);
+    if (rc != 0 && why[0] == '\0')
+        snprintf(why, why_room, "cannot connect to %.180s port %u: %s", to->host,
+                 (unsigned)to->port, tierce_strerror(rc));
     return rc;
 }
 
 int tierce__stream_connect(int *fd, const char *host, uint16_t port, uint64_t deadline_ns,
                            char *why, size_t why_room)
 {
-    why[0] = '\0';
-    int rc = host[0] == '/' ? tierce__stream_connect_unix(fd, host)
-                            : connect_host(fd, host, port, deadline_ns, why, why_room);
-    if (rc != 0 && why[0] == '\0')
-        snprintf(why, why_room, "cannot connect to %.180s port %u: %s", host, (unsigned)port,
-                 tierce_strerror(rc));
-    return rc;
+    return tierce__stream_connect_to(fd, &(struct tierce__stream_to){.host = host, .port = port},
+                                     deadline_ns, why, why_room);
 }
 
 void tierce__stream_watch(int fd, uint32_t ms)

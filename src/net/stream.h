@@ -9,6 +9,8 @@
 
 #include <tierce/status.h>
 
+#include "base/threads/lock.h"
+
 /*
  * Bytes to and from a server, over TCP or a Unix socket, by plain calls that block until a deadline
  * (base/clock.h). Sockets do not block and belong to the caller. Thread: any, one at a time for
@@ -22,6 +24,35 @@
  * The name is looked up without a deadline. `why` in words. */
 TIERCE_MUSTUSE int tierce__stream_connect(int *fd, const char *host, uint16_t port,
                                           uint64_t deadline_ns, char *why, size_t why_room);
+
+/*
+ * Ends the calls of another thread on its socket, from the beginning of connecting until the socket
+ * is closed. Thread: any; the socket's own thread watches and leaves.
+ */
+struct tierce__stopper {
+    struct tierce__lock lock; /* STOPPER */
+    int fd;                   /* -1: none */
+    bool is_stopped;
+};
+
+void tierce__stopper_init(struct tierce__stopper *stopper);
+void tierce__stopper_fini(struct tierce__stopper *stopper);
+/* The call in progress fails soon (as for the end of the stream), and so do all later ones. */
+void tierce__stopper_stop(struct tierce__stopper *stopper);
+/* Before the first call that may block. False: it is stopped. NULL is accepted, and never stops. */
+TIERCE_MUSTUSE bool tierce__stopper_watch(struct tierce__stopper *stopper, int fd);
+/* Before the socket is closed. NULL is accepted. */
+void tierce__stopper_leave(struct tierce__stopper *stopper);
+
+/* As tierce__stream_connect, for a socket that `stopper` watches from its beginning. Also
+ * -ECANCELED: it is stopped. */
+struct tierce__stream_to {
+    const char *host;
+    uint16_t port;
+    struct tierce__stopper *stopper; /* or NULL */
+};
+TIERCE_MUSTUSE int tierce__stream_connect_to(int *fd, const struct tierce__stream_to *to,
+                                             uint64_t deadline_ns, char *why, size_t why_room);
 
 /* Ends a TCP connection on which the network lets nothing pass for about `ms`, in either direction,
  * with -ETIMEDOUT; a process at the other end that is slow or stopped does not end it. Best effort;

@@ -65,8 +65,9 @@ struct tierce__push {
     char ticket[TIERCE__HANDOVER_TOKEN_MAX + 1];
     const char *mismatch;               /* why no connection is made; NULL if one is */
     struct tierce__transfer_link *link; /* the thread's */
+    struct tierce__stopper stopper;     /* of its calls */
     pthread_t thread;
-    _Atomic uint64_t end_ns; /* of the thread's calls, by destroy; relaxed */
+    _Atomic uint64_t end_ns; /* of the thread's calls, by give_up; relaxed */
 
     struct tierce__lock lock; /* PUSH: all below; an item's `unanswered` is the thread's */
     struct tierce__cond changed;
@@ -330,7 +331,7 @@ int tierce__push_reserved(struct tierce__push *push, const struct tierce_view *v
 
 /* ---- the thread: answers --------------------------------------------------------------------- */
 
-/* The deadline of the next call. All calls after destroy have one together. */
+/* The deadline of the next call. All calls after give_up have one together. */
 static uint64_t soon(struct tierce__push *push)
 {
     uint64_t deadline_ns = tierce__deadline_in_ms(push->timeout_ms);
@@ -546,6 +547,7 @@ static void *run(void *arg)
                  "the push was given up");
     push->is_over = true;
     free_done(push);
+    tierce__cond_broadcast(&push->changed);
     tierce__lock_drop(&push->lock);
     return NULL;
 }
@@ -583,15 +585,19 @@ int tierce__push_begin(struct tierce__push **out, struct tierce_view *view,
     tierce__list_init(&push->items);
     tierce__list_init(&push->done);
     push->mismatch = tierce__peer_tls_mismatch(push->engine->peer_tls, to->uses_tls);
+    tierce__stopper_init(&push->stopper);
     int rc = tierce__transfer_link_create(&push->link, to->host, to->port, TIERCE__PEER_SPACE,
                                           tierce__peer_tls_client(push->engine->peer_tls));
-    if (rc == 0)
+    if (rc == 0) {
+        tierce__transfer_link_stop_by(push->link, &push->stopper);
         rc = tierce__thread_start(&push->thread, run, push);
+    }
     if (rc == 0) {
         *out = push;
         return 0;
     }
     tierce__transfer_link_destroy(push->link);
+    tierce__stopper_fini(&push->stopper);
     tierce__cond_fini(&push->changed);
     tierce__lock_fini(&push->lock);
     tierce__free(push);
@@ -614,11 +620,15 @@ bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out)
 {
     if (push->lent != NULL)
         return tierce__lent_push_is_over(push->lent, out);
+    uint64_t end_ns = atomic_load_explicit(&push->end_ns, memory_order_relaxed);
     tierce__lock_take(&push->lock);
+    bool is_late = !push->is_over && tierce__now_ns() >= end_ns;
     bool is_over = push->is_over && push->watches == 0;
     if (out != NULL)
         *out = push->pushed;
     tierce__lock_drop(&push->lock);
+    if (is_late)
+        tierce__stopper_stop(&push->stopper);
     return is_over;
 }
 
@@ -634,6 +644,20 @@ void tierce__push_give_up(struct tierce__push *push, uint32_t ms)
     tierce__lock_drop(&push->lock);
 }
 
+/* Waits for the thread until its time is over, and then ends its connection. */
+static void end_thread(struct tierce__push *push)
+{
+    uint64_t end_ns = atomic_load_explicit(&push->end_ns, memory_order_relaxed);
+    bool is_late = false;
+    tierce__lock_take(&push->lock);
+    while (!push->is_over && !is_late)
+        is_late = !tierce__cond_wait(&push->changed, &push->lock, end_ns);
+    tierce__lock_drop(&push->lock);
+    if (is_late)
+        tierce__stopper_stop(&push->stopper);
+    (void)pthread_join(push->thread, NULL);
+}
+
 void tierce__push_destroy(struct tierce__push *push)
 {
     if (push == NULL)
@@ -644,10 +668,11 @@ void tierce__push_destroy(struct tierce__push *push)
         return;
     }
     tierce__push_give_up(push, push->timeout_ms);
-    (void)pthread_join(push->thread, NULL);
+    end_thread(push);
     TIERCE_ASSERT(push->watches == 0 && tierce__list_empty(&push->items));
     TIERCE__LIST_FOR_EACH_SAFE (it, after, &push->done)
         free_item(TIERCE__CONTAINER_OF(it, struct item, node));
+    tierce__stopper_fini(&push->stopper);
     tierce__cond_fini(&push->changed);
     tierce__lock_fini(&push->lock);
     explicit_bzero(push->ticket, sizeof(push->ticket));

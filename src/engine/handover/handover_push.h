@@ -80,10 +80,10 @@ TIERCE_MUSTUSE int tierce__push_reserved(struct tierce__push *push, const struct
 /* No more chunks are added. Does not block, except for the answer of a node. */
 void tierce__push_end(struct tierce__push *push);
 /* Whether its thread and the watched stores have ended. [out] its result so far; NULL is accepted.
- */
+ * Ends the connection of a push whose time is over (give_up). */
 bool tierce__push_is_over(struct tierce__push *push, struct tierce__pushed *out);
-/* Gives up what has not been sent; answers that are due may come for `ms`, except that a call in
- * progress (to connect, or for an answer) goes on for up to timeout_ms. Does not block: the push is
+/* Gives up what has not been sent; answers that are due may come for `ms`. The next is_over or
+ * destroy after that ends the connection, also while it is being made. Does not block: the push is
  * over when its watched stores are, too. */
 void tierce__push_give_up(struct tierce__push *push, uint32_t ms);
 /* Gives up what has not been sent, and blocks for the answers that are due, at most timeout_ms for

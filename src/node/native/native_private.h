@@ -20,7 +20,7 @@
 
 #define TIERCE__NATIVE_PIN_BINS       64u
 #define TIERCE__NATIVE_PUSHES_MAX     64u  /* of a client: each has a thread */
-#define TIERCE__NATIVE_ALL_PUSHES_MAX 512u /* of all clients, with those that were given up */
+#define TIERCE__NATIVE_ALL_PUSHES_MAX 512u /* of all clients; both with those given up */
 #define TIERCE__NATIVE_ENGINE_BYTES   128u /* of a name, with its NUL */
 
 struct tierce__native {
@@ -167,8 +167,8 @@ void tierce__native_end_push(struct tierce__native_client *client,
                              struct tierce__native_open *open);
 /* Gives up those of a client that has forgotten them. */
 void tierce__native_expire_pushes(struct tierce__native_client *client, uint64_t now_ns);
-/* Frees pushes that were given up and are over; or all, when no client is left: then blocks until
- * their calls in progress have ended, each within the push's timeout_ms. */
+/* Frees pushes that were given up and are over; or all, when no client is left: then blocks for up
+ * to two seconds after the last one was given up. */
 void tierce__native_reap_pushes(struct tierce__native *native, bool all);
 
 /* ---- native_shared.c ---- */

@@ -3,15 +3,17 @@
  * (engine/handover/handover_push.h). */
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/log/log_repeat.h"
 #include "engine/handover/handover_push.h"
 #include "node/native/native_calls.h"
 
 #define WAIT_MS_MAX    60000u
-#define TIMEOUT_MS_MAX 30000u  /* a push that was given up lasts no longer */
+#define TIMEOUT_MS_MAX 30000u
 #define SILENT_MS      600000u /* without a call about it, the client has forgotten a push */
 #define GIVE_UP_MS     2000u
 
@@ -20,6 +22,7 @@
 struct native_push {
     struct tierce__native_open open; /* afterwards among native->pushes, under NATIVE */
     struct tierce__push *push;
+    uint8_t client[TIERCE__NATIVE_ID_BYTES]; /* that has begun it, and may have ended */
     uint32_t refs; /* under NATIVE_CLIENT: of requests, and of the client until it is closed */
 };
 
@@ -122,18 +125,44 @@ static uint32_t bounded(uint32_t ms, uint32_t max)
     return ms < max ? ms : max;
 }
 
-/* Each push has a thread from its beginning until it is freed, also if it was given up. */
+/* Pushes of a client that were given up and are not over. */
+static uint32_t count_given_up(struct tierce__native *native, const uint8_t *client)
+{
+    uint32_t count = 0;
+    tierce__lock_assert_held(&native->lock);
+    TIERCE__LIST_FOR_EACH (it, &native->pushes) {
+        const struct native_push *push = TIERCE__CONTAINER_OF(it, struct native_push, open.node);
+        count += memcmp(push->client, client, sizeof(push->client)) == 0;
+    }
+    return count;
+}
+
+static void note_full(struct tierce__native_client *client, uint32_t count, uint32_t all)
+{
+    tierce__node_count(client->native->node, TIERCE__NODE_native_refused, 1);
+    tierce__log_repeated(TIERCE_LOG_WARN, "native_push_refused",
+                         "pid=%llu pushes=%u pushes_of_all=%u "
+                         "consequence=\"the decoder reads the prompt from its offer\"",
+                         (unsigned long long)client->pid, count, all);
+}
+
+/* Each push has a thread from its beginning until it is freed, also if it was given up. A client
+ * has at most as many as are free, so that some are left for others. */
 static bool has_room(struct tierce__native_client *client)
 {
     struct tierce__native *native = client->native;
     tierce__native_reap_pushes(native, false);
     tierce__lock_take(&client->lock);
-    bool fits = client->counts[TIERCE__NATIVE_PUSHES] < TIERCE__NATIVE_PUSHES_MAX;
+    uint32_t count = client->counts[TIERCE__NATIVE_PUSHES];
     tierce__lock_drop(&client->lock);
     tierce__lock_take(&native->lock);
-    fits = fits && native->push_count < TIERCE__NATIVE_ALL_PUSHES_MAX;
+    uint32_t all = native->push_count;
+    count += count_given_up(native, client->id);
+    bool fits = count < TIERCE__NATIVE_PUSHES_MAX && count < TIERCE__NATIVE_ALL_PUSHES_MAX - all;
     native->push_count += fits;
     tierce__lock_drop(&native->lock);
+    if (!fits)
+        note_full(client, count, all);
     return fits;
 }
 
@@ -164,6 +193,7 @@ static int begin(struct tierce__native_call *call, struct tierce__native_held_vi
         return rc;
     }
     made->refs = 1;
+    memcpy(made->client, call->client->id, sizeof(made->client));
     made->open.deadline_ns = tierce__deadline_in_ms(SILENT_MS);
     call->say.hand_over.number =
         tierce__native_add(call->client, TIERCE__NATIVE_PUSHES, &made->open);

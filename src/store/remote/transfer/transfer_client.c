@@ -666,6 +666,12 @@ int tierce__transfer_link_create(struct tierce__transfer_link **out, const char 
     return 0;
 }
 
+void tierce__transfer_link_stop_by(struct tierce__transfer_link *link,
+                                   struct tierce__stopper *stopper)
+{
+    link->link.peer.channel.stopper = stopper;
+}
+
 void tierce__transfer_link_destroy(struct tierce__transfer_link *link)
 {
     if (link == NULL)

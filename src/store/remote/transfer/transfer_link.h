@@ -2,6 +2,7 @@
 #ifndef TIERCE_TRANSFER_LINK_H
 #define TIERCE_TRANSFER_LINK_H
 
+#include "net/stream.h"
 #include "store/remote/links.h"
 
 /*
@@ -21,6 +22,9 @@ struct tierce__transfer_link;
 TIERCE_MUSTUSE int tierce__transfer_link_create(struct tierce__transfer_link **out,
                                                 const char *host, uint16_t port, const char *space,
                                                 struct tierce__tls_context *tls);
+/* Another thread may end its calls by `stopper` [borrow until destroy]. Before the first call. */
+void tierce__transfer_link_stop_by(struct tierce__transfer_link *link,
+                                   struct tierce__stopper *stopper);
 /* NULL is accepted. */
 void tierce__transfer_link_destroy(struct tierce__transfer_link *link);
 
