@@ -80,6 +80,32 @@ START_TEST(test_names_a_port_without_listener)
 }
 END_TEST
 
+START_TEST(test_another_thread_stops_a_call)
+{
+    uint16_t port = 0;
+    int listener, fd = -7;
+    char why[256], byte;
+    struct iovec piece = {&byte, 1};
+    size_t got;
+    struct tierce__stopper stopper;
+    tierce__stopper_init(&stopper);
+    ck_assert_int_eq(tierce__listen_tcp(&listener, &port, "127.0.0.1", why), 0);
+    const struct tierce__stream_to to = {"127.0.0.1", port, &stopper};
+    uint64_t deadline_ns = tierce__deadline_in_ms(LONG_MS);
+    ck_assert_int_eq(tierce__stream_connect_to(&fd, &to, deadline_ns, why, sizeof(why)), 0);
+    tierce__stopper_stop(&stopper);
+    ck_assert_int_eq(tierce__stream_receive(fd, &piece, 1, 1, &got, deadline_ns), -ECONNRESET);
+    tierce__stopper_leave(&stopper);
+    close(fd);
+    fd = -7;
+    ck_assert_int_eq(tierce__stream_connect_to(&fd, &to, deadline_ns, why, sizeof(why)),
+                     -ECANCELED);
+    ck_assert_int_eq(fd, -7);
+    tierce__stopper_fini(&stopper);
+    close(listener);
+}
+END_TEST
+
 START_TEST(test_connects_to_unix_sockets)
 {
     char folder[64] = "/tmp/tierce-stream-XXXXXX", why[256], path[200];
@@ -257,6 +283,6 @@ END_TEST
 
 CHECK_MAIN("stream", .seconds = 120, .setup = setup, .teardown = teardown,
            .tests = {test_connects_over_tcp, test_names_a_port_without_listener,
-                     test_connects_to_unix_sockets, test_receives_exactly,
-                     test_waits_no_longer_than_the_deadline, test_reports_the_end,
-                     test_sends_all_pieces, test_takes_one_descriptor})
+                     test_another_thread_stops_a_call, test_connects_to_unix_sockets,
+                     test_receives_exactly, test_waits_no_longer_than_the_deadline,
+                     test_reports_the_end, test_sends_all_pieces, test_takes_one_descriptor})

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlines and limits of what a node's clients have by its native protocol. */
+#include "log_record.h"
 #include "native_fixture.h"
 #include "node/native/native_private.h"
+#include "silent_log.h"
 #include "temp_folder.h"
 #include "wait_for.h"
 
@@ -128,6 +130,67 @@ START_TEST(what_nobody_hears_of_is_ended)
     wait_for_clients(0);
     check_free();
     end();
+}
+END_TEST
+
+/* Pushes of other clients, which begin or end. */
+static void count_others(struct tierce__native *native, uint32_t begin, uint32_t end)
+{
+    tierce__lock_take(&native->lock);
+    native->push_count += begin - end;
+    tierce__lock_drop(&native->lock);
+}
+
+/* Begins pushes to a decoder that does not answer, until the node rejects one. */
+static uint32_t begin_pushes(struct native_client *client, uint16_t port)
+{
+    union tierce__native_answer say;
+    const union tierce__native_request ask = {.hand_over = {.kind = TIERCE__NATIVE_HAND_PUSH,
+                                                            .port = port,
+                                                            .timeout_ms = 30000,
+                                                            .view = client->view,
+                                                            .host = "127.0.0.1",
+                                                            .token = "",
+                                                            .why = ""}};
+    for (uint32_t count = 0;; count++) {
+        ck_assert_int_eq(native_ask(client, TIERCE__NATIVE_HAND_OVER, &ask, &say, NULL), 0);
+        int status = (int)(int32_t)say.hand_over.status;
+        ck_assert(status == 0 || status == TIERCE_E_LIMIT);
+        if (status != 0)
+            return count;
+    }
+}
+
+/* A client that takes what it can leaves room for others, and the end of the node waits for no
+ * decoder. */
+START_TEST(pushes_of_a_client_leave_room)
+{
+    enum { FREE = 20 };
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+    int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(silent, (const struct sockaddr *)&address, bytes), 0);
+    ck_assert_int_eq(listen(silent, FREE), 0);
+    ck_assert_int_eq(getsockname(silent, (struct sockaddr *)&address, &bytes), 0);
+    start(0, NULL);
+    native_open(&a, path);
+    native_open(&b, path);
+    struct tierce__native *native = node.node->native;
+    record_log(TIERCE_LOG_WARN);
+    count_others(native, TIERCE__NATIVE_ALL_PUSHES_MAX - FREE, 0);
+    ck_assert_uint_eq(begin_pushes(&a, ntohs(address.sin_port)), FREE / 2);
+    ck_assert_uint_eq(begin_pushes(&b, ntohs(address.sin_port)), FREE / 4);
+    ck_assert_uint_eq(recorded_with("native_push_refused", " pushes=10 pushes_of_all=502 "), 1);
+    ck_assert_uint_eq(atomic_load(&node.node->counters[TIERCE__NODE_native_refused]), 2);
+    silence_log();
+    count_others(native, 0, TIERCE__NATIVE_ALL_PUSHES_MAX - FREE);
+    native_close(&a, true);
+    native_close(&b, true);
+    wait_for_clients(0);
+    uint64_t begin_ns = tierce__now_ns();
+    end();
+    ck_assert_uint_lt(tierce__now_ns() - begin_ns, 15000 * TIERCE__MS_NS);
+    close(silent);
 }
 END_TEST
 
@@ -408,6 +471,7 @@ END_TEST
 
 CHECK_MAIN("node_native_limits", .seconds = 120, .at_once = true,
            .tests = {what_is_late_is_given_up, tokens_are_checked, what_nobody_hears_of_is_ended,
-                     a_client_has_limits, a_session_that_pins_nothing_takes_no_place,
+                     pushes_of_a_client_leave_room, a_client_has_limits,
+                     a_session_that_pins_nothing_takes_no_place,
                      chains_that_loads_hold_have_a_limit, who_says_nothing_is_not_waited_for},
            .loops = {{an_end_reaches_what_is_being_asked_about, 0, 2}})
