@@ -64,9 +64,10 @@ struct tierce__reporter {
     struct tierce_subscription *subscription;
     char name[128], host_id[TIERCE__HOST_ID_BYTES], group[128], address[128];
     char zone[TIERCE__ZONE_BYTES];
+    const char *(*find_address)(void *arg);
     void (*joined)(void *arg, const struct tierce__reporter_place *place);
     uint32_t (*load)(void *arg);
-    void *arg; /* of both */
+    void *arg; /* of all three */
     pthread_t thread;
     _Atomic bool is_ending; /* relaxed: a flag alone; a wake follows */
 
@@ -83,6 +84,7 @@ struct tierce__reporter {
     uint64_t next;   /* number of the first change that was not reported */
     int64_t sending; /* number of the last sending of all contents */
     uint64_t beat_ns, silence_ms;
+    uint64_t address_ns; /* the address is searched for again */
     struct parcel parcel;
     Meta__ReportAnswer contents; /* how the contents that are being sent were answered */
     struct tierce__directory_commands *commands;
@@ -292,6 +294,20 @@ static void join(struct tierce__reporter *r)
     tierce__proto_free(&reply->base);
 }
 
+/* The address may be found later, for instance because a name was not known before. */
+static void find_address(struct tierce__reporter *r)
+{
+    bool is_early = r->is_joined && tierce__now_ns() < r->address_ns;
+    if (r->address[0] != '\0' || r->find_address == NULL || is_early)
+        return;
+    const char *address = r->find_address(r->arg);
+    r->address_ns = tierce__deadline_in_ms((uint32_t)beat_ms(r));
+    if (address == NULL || strlen(address) >= sizeof(r->address))
+        return;
+    memcpy(r->address, address, strlen(address) + 1);
+    r->is_joined = false; /* it joins again, with the address */
+}
+
 static bool has_model(const char *models, const char *name)
 {
     size_t bytes = strlen(name);
@@ -495,6 +511,7 @@ static void *run(void *arg)
 {
     struct tierce__reporter *r = arg;
     while (!is_ending(r)) {
+        find_address(r);
         if (!r->is_joined)
             join(r);
         if (!r->is_joined) {
@@ -546,6 +563,7 @@ static int take_opts(struct tierce__reporter *r, const struct tierce__reporter_o
     r->queue_max = opts->queue_max > 0 ? opts->queue_max : QUEUE_DEFAULT;
     r->uses_tls = opts->uses_tls;
     snprintf(r->zone, sizeof(r->zone), "%s", opts->zone != NULL ? opts->zone : "");
+    r->find_address = opts->find_address;
     r->joined = opts->joined;
     r->load = opts->load;
     r->arg = opts->arg;

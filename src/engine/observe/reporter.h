@@ -40,8 +40,12 @@ struct tierce__reporter_opts {
     size_t size;
     const char *url;
     uint32_t queue_max; /* changes that wait; 0: 65536 */
-    /* HOST:PORT where others read this engine's chunks; NULL: nowhere. */
+    /* HOST:PORT where others read this engine's chunks; NULL: it is not known yet, or nowhere. */
     const char *transfer_address;
+    /* The address if it was not known: called before each join, and about as often as reports,
+     * until it is not NULL; then the worker joins again. On the reporter's thread; may block for
+     * seconds, as tierce__reporter_stop then does. NULL: nowhere. */
+    const char *(*find_address)(void *arg);
     bool uses_tls;    /* that address accepts TLS only */
     const char *zone; /* base/text/zone.h; NULL: unknown */
     /* Called after each join, before anything is reported; a manager that begins to lead has other

@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
+#include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,27 +19,36 @@
 #include "base/text/host_port.h"
 #include "base/text/url.h"
 #include "engine/engine_config.h"
+#include "net/resolve.h"
+#include "net/stream.h"
 #include "store/remote/peers/peers_self.h"
 #include "store/remote/peers/peers_table.h"
 
 #define SCHEME "peers"
 enum {
     STOP_MS = 1000, /* for requests in progress, while an engine is closed */
+    NAME_MS = 1000, /* for the addresses of a manager */
 };
 static const char blanks[] = " \t\r\n";
 
 struct tierce__peers {
     struct tierce__peers_self self;
     struct tierce__peer_tls *tls; /* or NULL; [borrow] */
-    struct tierce__peer_server *server;
-    char *url; /* of the managers, for a reporter: fleet://... */
+    struct tierce_engine *engine;
+    _Atomic(struct tierce__peer_server *) server; /* release, acquire */
+    char *url;                                    /* of the managers, for a reporter: fleet://... */
     struct {
         char host[64];
         uint16_t port;
     } listens[TIERCE__PEER_LISTENS_MAX];      /* of peers.listen */
     uint32_t listen_count;                    /* 0: that which reaches a manager */
-    char address[TIERCE__PEER_ADDRESS_BYTES]; /* "": none */
+    char address[TIERCE__PEER_ADDRESS_BYTES]; /* of the server; the reporter's after start */
 };
+
+struct tierce__peer_server *tierce__peers_server(struct tierce__peers *peers)
+{
+    return peers != NULL ? atomic_load_explicit(&peers->server, memory_order_acquire) : NULL;
+}
 
 /* ---- the URLs -------------------------------------------------------------------------------- */
 
@@ -193,7 +204,7 @@ void tierce__peers_destroy(struct tierce__peers *peers)
 {
     if (peers == NULL)
         return;
-    TIERCE_ASSERT(peers->server == NULL);
+    TIERCE_ASSERT(tierce__peers_server(peers) == NULL);
     tierce__peers_table_destroy(peers->self.table);
     tierce__peers_self_fini(&peers->self);
     tierce__free(peers->url);
@@ -222,29 +233,70 @@ static bool take_source(char host[64], const struct addrinfo *place)
     return is_known && strchr(host, '%') == NULL; /* a zone means nothing on other hosts */
 }
 
+/* The same for one manager, whose name may not be known yet. */
+static bool find_source_to(char host[64], const char *name, uint16_t port)
+{
+    struct tierce__resolve *resolve;
+    const struct addrinfo *places = NULL;
+    char why[256];
+    uint64_t deadline_ns = tierce__deadline_in_ms(NAME_MS);
+    if (tierce__resolve_begin(&resolve, name, port) != 0)
+        return false;
+    int rc = tierce__resolve_poll(resolve, &places, why, sizeof(why));
+    if (rc == -EINPROGRESS &&
+        tierce__stream_wait(tierce__resolve_fd(resolve), POLLIN, NULL, deadline_ns) == 0) {
+        do /* the thread has written, and is about to end */
+            rc = tierce__resolve_poll(resolve, &places, why, sizeof(why));
+        while (rc == -EINPROGRESS);
+    }
+    bool is_known = false;
+    for (const struct addrinfo *it = rc == 0 ? places : NULL; !is_known && it != NULL;
+         it = it->ai_next)
+        is_known = take_source(host, it);
+    tierce__resolve_end(resolve);
+    return is_known;
+}
+
 static bool find_source(char host[64], const char *managers)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM};
     char why[TIERCE__URL_WHY_BYTES];
     struct tierce__url url = {0};
     bool is_known = false;
     if (tierce__url_parse(&url, managers, why) != 0)
         return false;
-    for (size_t i = 0; !is_known && i < url.host_count; i++) {
-        struct addrinfo *places = NULL;
-        char port[8];
-        snprintf(port, sizeof(port), "%u", (unsigned)url.hosts[i].port);
-        if (getaddrinfo(url.hosts[i].name, port, &hints, &places) != 0)
-            continue;
-        for (struct addrinfo *it = places; !is_known && it != NULL; it = it->ai_next)
-            is_known = take_source(host, it);
-        freeaddrinfo(places);
-    }
+    for (size_t i = 0; !is_known && i < url.host_count; i++)
+        is_known = find_source_to(host, url.hosts[i].name, url.hosts[i].port);
     tierce__url_clear(&url);
     return is_known;
 }
 
 /* ---- start and stop -------------------------------------------------------------------------- */
+
+static int serve(struct tierce__peers *peers, const char *host, char why[256])
+{
+    struct tierce__peer_server *server;
+    const struct tierce__peer_server_opts opts = {.size = sizeof(opts),
+                                                  .host = host,
+                                                  .port = peers->listens[0].port,
+                                                  .tls = peers->tls,
+                                                  .keeper =
+                                                      tierce__peer_keeper_bounds(peers->engine)};
+    int rc = tierce__peer_server_start(&server, peers->engine, &opts, why);
+    if (rc != 0)
+        return rc;
+    for (uint32_t i = 1; rc == 0 && i < peers->listen_count; i++)
+        rc =
+            tierce__peer_server_listen(server, peers->listens[i].host, peers->listens[i].port, why);
+    if (rc != 0) {
+        tierce__peer_server_stop(server, 0);
+        return rc;
+    }
+    tierce__peer_server_address(server, peers->address);
+    atomic_store_explicit(&peers->server, server, memory_order_release);
+    tierce__log(TIERCE_LOG_INFO, "peers_served", "address=%s tls=%s", peers->address,
+                peers->tls != NULL ? "true" : "false");
+    return 0;
+}
 
 int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engine,
                         char why[TIERCE_CONFIG_ERROR_BYTES])
@@ -252,42 +304,47 @@ int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engin
     char host[64], fault[256];
     if (peers == NULL)
         return 0;
+    peers->engine = engine;
     bool is_chosen = peers->listen_count > 0;
-    if (is_chosen)
+    if (is_chosen) {
         memcpy(host, peers->listens[0].host, sizeof(host));
-    else if (!find_source(host, peers->url)) {
+    } else if (!find_source(host, peers->url)) {
         tierce__log(TIERCE_LOG_WARN, "peers_not_served",
                     "err=\"no address of this host reaches a manager of peers://\" "
-                    "consequence=\"other engines do not read this engine's chunks\" "
-                    "cure=\"set peers.listen\"");
+                    "consequence=\"other engines do not read this engine's chunks until one "
+                    "does\" cure=\"set peers.listen\"");
         return 0;
     }
-    const struct tierce__peer_server_opts opts = {.size = sizeof(opts),
-                                                  .host = host,
-                                                  .port = peers->listens[0].port,
-                                                  .tls = peers->tls,
-                                                  .keeper = tierce__peer_keeper_bounds(engine)};
-    int rc = tierce__peer_server_start(&peers->server, engine, &opts, fault);
-    for (uint32_t i = 1; rc == 0 && i < peers->listen_count; i++)
-        rc = tierce__peer_server_listen(peers->server, peers->listens[i].host,
-                                        peers->listens[i].port, fault);
-    if (rc != 0) {
-        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s%s",
-                 is_chosen ? "peers.listen: " : "peers: ", fault);
-        return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
-    }
-    tierce__peer_server_address(peers->server, peers->address);
-    tierce__log(TIERCE_LOG_INFO, "peers_served", "address=%s tls=%s", peers->address,
-                peers->tls != NULL ? "true" : "false");
-    return 0;
+    int rc = serve(peers, host, fault);
+    if (rc == 0)
+        return 0;
+    snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "%s%s",
+             is_chosen ? "peers.listen: " : "peers: ", fault);
+    return rc == -ENOMEM ? rc : TIERCE_E_CONFIG;
+}
+
+/* The address that reaches a manager was not found at the start, as while a name is unknown. */
+static const char *find_address(void *arg)
+{
+    struct tierce__peers *peers = arg;
+    char host[64], fault[256];
+    if (!find_source(host, peers->url))
+        return NULL;
+    int rc = serve(peers, host, fault);
+    if (rc == 0)
+        return peers->address;
+    tierce__log_repeated(TIERCE_LOG_ERROR, "peers_not_served",
+                         "err=\"%s\" consequence=\"other engines do not read this engine's "
+                         "chunks\" cure=\"set peers.listen\"",
+                         fault);
+    return NULL;
 }
 
 static void joined(void *arg, const struct tierce__reporter_place *place)
 {
     struct tierce__peers *peers = arg;
-    int rc = 0;
-    if (peers->server != NULL)
-        rc = tierce__peer_server_set_secret(peers->server, place->secret);
+    struct tierce__peer_server *server = tierce__peers_server(peers);
+    int rc = server != NULL ? tierce__peer_server_set_secret(server, place->secret) : 0;
     if (rc != 0)
         tierce__log_repeated(TIERCE_LOG_ERROR, "peers_not_served",
                              "err=\"the manager's secret is empty or too long\" "
@@ -297,11 +354,11 @@ static void joined(void *arg, const struct tierce__reporter_place *place)
 
 static uint32_t load(void *arg)
 {
-    const struct tierce__peers *peers = arg;
+    struct tierce__peer_server *server = tierce__peers_server(arg);
     struct tierce__transfer_stats sent;
     struct tierce__peer_keeper_stats kept = {.reads_max = 1};
-    if (peers->server != NULL)
-        tierce__peer_server_stats(peers->server, &sent, &kept);
+    if (server != NULL)
+        tierce__peer_server_stats(server, &sent, &kept);
     return (uint32_t)(1000 * kept.reads_now / kept.reads_max);
 }
 
@@ -311,7 +368,9 @@ void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter
         return;
     if (opts->url == NULL || opts->url[0] == '\0')
         opts->url = peers->url;
-    opts->transfer_address = peers->address[0] != '\0' ? peers->address : NULL;
+    bool is_served = tierce__peers_server(peers) != NULL;
+    opts->transfer_address = is_served ? peers->address : NULL;
+    opts->find_address = is_served ? NULL : find_address;
     opts->uses_tls = peers->tls != NULL;
     opts->zone = peers->self.zone;
     opts->joined = joined;
@@ -324,8 +383,9 @@ void tierce__peers_stop(struct tierce__peers *peers, uint64_t deadline_ns)
     if (peers == NULL)
         return;
     uint64_t soon_ns = tierce__deadline_in_ms(STOP_MS);
-    tierce__peer_server_stop(peers->server, soon_ns < deadline_ns ? soon_ns : deadline_ns);
-    peers->server = NULL;
+    struct tierce__peer_server *server = tierce__peers_server(peers);
+    atomic_store_explicit(&peers->server, NULL, memory_order_release);
+    tierce__peer_server_stop(server, soon_ns < deadline_ns ? soon_ns : deadline_ns);
 }
 
 bool tierce__peers_stats(struct tierce__peers *peers, struct tierce__peers_stats *out)
@@ -334,12 +394,8 @@ bool tierce__peers_stats(struct tierce__peers *peers, struct tierce__peers_stats
     if (peers == NULL)
         return false;
     tierce__peers_table_stats(peers->self.table, &out->read);
-    if (peers->server != NULL)
-        tierce__peer_server_stats(peers->server, &out->transfers, &out->served);
+    struct tierce__peer_server *server = tierce__peers_server(peers);
+    if (server != NULL)
+        tierce__peer_server_stats(server, &out->transfers, &out->served);
     return true;
-}
-
-struct tierce__peer_server *tierce__peers_server(struct tierce__peers *peers)
-{
-    return peers != NULL ? peers->server : NULL;
 }

@@ -37,13 +37,13 @@ struct tierce__peers_self *tierce__peers_self_of(struct tierce__peers *peers);
 
 /*
  * Starts the server, at peers.listen or else at a free port of the address from which a manager is
- * reached. An address that cannot be found is logged, and the engine then serves nobody. Errors:
- * TIERCE_E_CONFIG (peers.listen or the certificate cannot be used), -ENOMEM; `why` set.
+ * reached. If no such address is found, this is logged, and the reporter searches for it again.
+ * Errors: TIERCE_E_CONFIG (peers.listen or the certificate cannot be used), -ENOMEM; `why` set.
  */
 TIERCE_MUSTUSE int tierce__peers_start(struct tierce__peers *peers, struct tierce_engine *engine,
                                        char why[TIERCE_CONFIG_ERROR_BYTES]);
-/* Sets transfer_address, uses_tls, joined, load, arg, and url if it is empty. [borrow until
- * destroy] */
+/* Sets transfer_address or find_address, uses_tls, joined, load, arg, and url if it is empty.
+ * [borrow until destroy] */
 void tierce__peers_reporter(struct tierce__peers *peers, struct tierce__reporter_opts *opts);
 /* Blocks until the deadline, and no longer than a second. A read from a disk that hangs is awaited
  * until its own deadline, which is at most 10 s after it began. */
@@ -57,7 +57,7 @@ struct tierce__peers_stats {
 /* False: no peers. Not while stop runs. Thread: any. */
 bool tierce__peers_stats(struct tierce__peers *peers, struct tierce__peers_stats *out);
 
-/* NULL: it serves nobody. [borrow until stop] */
+/* NULL: it serves nobody yet. [borrow until stop] Thread: any. */
 struct tierce__peer_server *tierce__peers_server(struct tierce__peers *peers);
 
 #endif

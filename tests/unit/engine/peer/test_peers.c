@@ -5,6 +5,8 @@
 
 #include <arpa/inet.h>
 #include <inttypes.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 
 /* Calls of FindChunks that the manager has answered, by its metrics. */
@@ -602,6 +604,58 @@ START_TEST(without_a_way_to_a_manager)
 }
 END_TEST
 
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* Puts a file in the place of one of the system, for this process alone. */
+static bool replace(const char *system, const char *path, const char *text)
+{
+    write_file(path, text);
+    return mount(path, system, NULL, MS_BIND, NULL) == 0;
+}
+
+/* A manager whose name is registered later than an engine starts. */
+START_TEST(a_manager_whose_name_appears_later)
+{
+    char folder[] = "/tmp/tierce-names-XXXXXX", hosts[64], order[64];
+    temp_folder_make(folder);
+    snprintf(hosts, sizeof(hosts), "%s/hosts", folder);
+    snprintf(order, sizeof(order), "%s/nsswitch.conf", folder);
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        !replace("/etc/hosts", hosts, "127.0.0.1 localhost\n") ||
+        !replace("/etc/nsswitch.conf", order, "hosts: files\n")) {
+        printf("names are not tested: this process may not mount files\n");
+        temp_folder_remove(folder);
+        return;
+    }
+    start_manager(0);
+    snprintf(url, sizeof(url), "peers://manager.later:%u", manager.ports.meta_grpc);
+    record_log(TIERCE_LOG_WARN);
+    open_engine(0);
+    ck_assert_ptr_null(tierce__peers_server(fx[0].engine->peers));
+    ck_assert_uint_eq(recorded_with("peers_not_served", "until one does"), 1);
+    silence_log();
+    store(0, 1);
+    write_file(hosts, "127.0.0.1 localhost manager.later\n");
+    WAIT_FOR(tierce__peers_server(fx[0].engine->peers) != NULL);
+    open_engine(1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    ck_assert_int_eq(load(1, 1, LIMIT_MS), CHAIN_BLOCKS);
+    ck_assert_uint_gt(read_by(1).bytes, 0);
+    close_engine(1);
+    close_engine(0);
+    running_manager_stop(&manager);
+    ck_assert_int_eq(umount("/etc/hosts"), 0);
+    ck_assert_int_eq(umount("/etc/nsswitch.conf"), 0);
+    temp_folder_remove(folder);
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("peers");
@@ -623,6 +677,7 @@ int main(void)
     tcase_add_test(t, a_failure_marks_one_peer_alone);
     tcase_add_test(t, a_wrong_configuration_is_refused);
     tcase_add_test(t, without_a_way_to_a_manager);
+    tcase_add_test(t, a_manager_whose_name_appears_later);
     suite_add_tcase(suite, t);
     return check_main(suite);
 }
