@@ -182,6 +182,8 @@ class Host:
             raise HostError(f"{name}: no answer; end of the log:\n{self.text()[-4000:]}")
         answer = json.loads(line)
         if "error" in answer:
+            if name == "start":  # vLLM keeps parts of the engine in the process, the connector among them
+                self.kill()
             raise HostError(f"{name}: {answer['error']}\n{self.text()[-2000:]}")
         if name == "stop":  # vLLM's workers do not remove what their ranks share
             for file in self.shared - shared_memory_of(self.process.pid):

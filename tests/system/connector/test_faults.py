@@ -169,8 +169,8 @@ def test_vllm_does_not_start_with_an_invalid_configuration(hosts, models, change
     with pytest.raises(HostError) as failure:
         host.start(model=models(), store={**memory_store(), **changes})
     assert "ConfigError: Tierce: " in str(failure.value) and reason in str(failure.value)
+    assert not host.alive()
     text = host.text(mark)
-    host.kill()  # what a failed start leaves is vLLM's
     said = [line for line in text.splitlines() if "vLLM does not start, because of Tierce: " in line]
     assert len(said) == 1 and reason in said[0], text[-4000:]
     assert "Tierce is off" not in text and "Tierce could not" not in text
@@ -180,7 +180,6 @@ def test_strict_requires_a_node(hosts, models, tmp_path):
     host = hosts()
     with pytest.raises(HostError) as failure:
         host.start(model=models(), store={"node.socket": f"{tmp_path}/none", "strict": True})
-    host.kill()
     assert f"node.socket: no node answers on {tmp_path}/none" in str(failure.value)
 
 
@@ -188,7 +187,6 @@ def test_strict_requires_an_engine_that_is_served(hosts, models):
     host = hosts()
     with pytest.raises(HostError) as failure:
         host.start(model=models(), store={**memory_store(), "strict": True}, load_format="dummy")
-    host.kill()
     assert "Tierce: strict: weights of load format 'dummy'" in str(failure.value)
 
 
