@@ -38,13 +38,15 @@ int tierce__channel_connect(struct tierce__channel *channel, const char *host, u
 {
     TIERCE_DASSERT(channel->fd < 0);
     int fd = -1;
-    const struct tierce__stream_to to = {host, port, channel->stopper};
+    const struct tierce__stream_to to = {host, port, channel->silence_ms, channel->stopper};
     int rc = tierce__stream_connect_to(&fd, &to, deadline_ns, why, 256);
     if (rc != 0)
         return rc;
     TIERCE_DASSERT(fd >= 0);
     channel->fd = fd;
     channel->low = host[0] != '/' ? 1 : 0; /* Unix sockets know no such mark */
+    if (channel->silence_ms > 0 && host[0] != '/')
+        tierce__stream_watch(fd, channel->silence_ms);
     if (tls != NULL)
         rc = tierce__tls_session_connect(&channel->tls, tls, fd, host, deadline_ns, why);
     if (rc != 0)

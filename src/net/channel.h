@@ -19,6 +19,9 @@ struct tierce__channel {
     short wants;                     /* the poll events to wait for after -EAGAIN */
     int low;                         /* bytes before poll wakes for input; 0: it may not be set */
     struct tierce__stopper *stopper; /* of TCP connections; or NULL. [borrow] */
+    /* A TCP connection is not made, or ends, when the network lets nothing pass for so long
+     * (tierce__stream_watch); 0: only at deadlines. */
+    uint32_t silence_ms;
 };
 
 /* `host` may be the path of a Unix socket; `tls` NULL: without TLS. Errors: TIERCE_E_DEADLINE,

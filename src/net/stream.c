@@ -126,26 +126,34 @@ void tierce__stopper_leave(struct tierce__stopper *stopper)
     tierce__lock_drop(&stopper->lock);
 }
 
+/* The end of a connection that is being made, at the deadline or after connect_ms. */
+static int finish_connect(int fd, uint32_t connect_ms, uint64_t deadline_ns)
+{
+    uint64_t soon_ns = connect_ms > 0 ? tierce__deadline_in_ms(connect_ms) : deadline_ns;
+    bool is_sooner = soon_ns < deadline_ns;
+    int rc = tierce__stream_wait(fd, POLLOUT, NULL, is_sooner ? soon_ns : deadline_ns);
+    if (rc == TIERCE_E_DEADLINE && is_sooner)
+        return -ETIMEDOUT;
+    return rc == 0 ? tierce__stream_connect_end(fd) : rc;
+}
+
 /* One address. */
 static int connect_to(int *out, const struct sockaddr *address, socklen_t length,
-                      struct tierce__stopper *stopper, uint64_t deadline_ns)
+                      const struct tierce__stream_to *to, uint64_t deadline_ns)
 {
     int fd = -1;
     int rc = tierce__stream_connect_begin(&fd, address, length);
     if (rc != 0 && rc != -EINPROGRESS)
         return rc;
-    if (!tierce__stopper_watch(stopper, fd))
+    if (!tierce__stopper_watch(to->stopper, fd))
         rc = -ECANCELED;
-    if (rc == -EINPROGRESS) {
-        rc = tierce__stream_wait(fd, POLLOUT, NULL, deadline_ns);
-        if (rc == 0)
-            rc = tierce__stream_connect_end(fd);
-    }
+    if (rc == -EINPROGRESS)
+        rc = finish_connect(fd, to->connect_ms, deadline_ns);
     if (rc == 0) {
         *out = fd;
         return 0;
     }
-    tierce__stopper_leave(stopper);
+    tierce__stopper_leave(to->stopper);
     close(fd);
     return rc;
 }
@@ -157,7 +165,8 @@ int tierce__stream_connect_unix(int *fd, const char *path)
     if (length >= sizeof(address.sun_path))
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, length);
-    return connect_to(fd, (const struct sockaddr *)&address, sizeof(address), NULL, 0);
+    return connect_to(fd, (const struct sockaddr *)&address, sizeof(address),
+                      &(struct tierce__stream_to){0}, 0);
 }
 
 static int connect_host(int *fd, const struct tierce__stream_to *to, uint64_t deadline_ns,
@@ -175,7 +184,7 @@ static int connect_host(int *fd, const struct tierce__stream_to *to, uint64_t de
     }
     int rc = -EHOSTUNREACH;
     for (const struct addrinfo *at = list; at != NULL && rc != 0; at = at->ai_next)
-        rc = connect_to(fd, at->ai_addr, at->ai_addrlen, to->stopper, deadline_ns);
+        rc = connect_to(fd, at->ai_addr, at->ai_addrlen, to, deadline_ns);
     freeaddrinfo(list);
     return rc;
 }

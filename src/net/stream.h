@@ -44,12 +44,13 @@ TIERCE_MUSTUSE bool tierce__stopper_watch(struct tierce__stopper *stopper, int f
 /* Before the socket is closed. NULL is accepted. */
 void tierce__stopper_leave(struct tierce__stopper *stopper);
 
-/* As tierce__stream_connect, for a socket that `stopper` watches from its beginning. Also
- * -ECANCELED: it is stopped. */
+/* As tierce__stream_connect, with more conditions. Also -ECANCELED: it is stopped; -ETIMEDOUT: no
+ * address could be reached in connect_ms. */
 struct tierce__stream_to {
     const char *host;
     uint16_t port;
-    struct tierce__stopper *stopper; /* or NULL */
+    uint32_t connect_ms;             /* for each address; 0: until the deadline */
+    struct tierce__stopper *stopper; /* watches the socket from its beginning; or NULL */
 };
 TIERCE_MUSTUSE int tierce__stream_connect_to(int *fd, const struct tierce__stream_to *to,
                                              uint64_t deadline_ns, char *why, size_t why_room);

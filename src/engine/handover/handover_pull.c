@@ -23,6 +23,7 @@
 #include "engine/waterfall.h"
 #include "store/await.h"
 #include "store/remote/connector.h"
+#include "store/remote/transfer/transfer_link.h"
 
 #define READS      8u /* at a time */
 #define HOST_MAX   255u
@@ -143,6 +144,7 @@ static int open_connector(struct tierce__source *source, struct tierce__handover
         &(struct tierce__connector_opts){.size = sizeof(struct tierce__connector_opts),
                                          .pool = source->engine->pool,
                                          .token = from->token,
+                                         .silence_ms = TIERCE__TRANSFER_LINK_SILENCE_MS,
                                          .tls = tierce__peer_tls_client(source->engine->peer_tls)},
         why);
     return rc < 0 ? stop_at(out, rc, why) : 0;

@@ -109,6 +109,9 @@ struct tierce__connector_opts {
     struct tierce__tls_context *tls;
     /* Of transfer://, in place of the one in token_file. [borrow for the call] NULL: none. */
     const char *token;
+    /* Of transfer://: a connection that fails is not made again, and one fails also when the
+     * network lets nothing pass for so long. 0: it is made again, and waits until the deadlines. */
+    uint32_t silence_ms;
     tierce__invalidated_fn *invalidated; /* NULL: the caller keeps nothing between requests, and
                                             what is invalidated is adopted at once */
     void *invalidated_arg;

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -90,7 +91,7 @@ START_TEST(test_another_thread_stops_a_call)
     struct tierce__stopper stopper;
     tierce__stopper_init(&stopper);
     ck_assert_int_eq(tierce__listen_tcp(&listener, &port, "127.0.0.1", why), 0);
-    const struct tierce__stream_to to = {"127.0.0.1", port, &stopper};
+    const struct tierce__stream_to to = {.host = "127.0.0.1", .port = port, .stopper = &stopper};
     uint64_t deadline_ns = tierce__deadline_in_ms(LONG_MS);
     ck_assert_int_eq(tierce__stream_connect_to(&fd, &to, deadline_ns, why, sizeof(why)), 0);
     tierce__stopper_stop(&stopper);
@@ -102,6 +103,34 @@ START_TEST(test_another_thread_stops_a_call)
                      -ECANCELED);
     ck_assert_int_eq(fd, -7);
     tierce__stopper_fini(&stopper);
+    close(listener);
+}
+END_TEST
+
+/* A host that answers nothing, as behind a link that was cut: here a listener whose queue is full.
+ */
+START_TEST(test_a_host_that_is_not_reached)
+{
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd = -7;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof(address);
+    char why[256];
+    ck_assert_int_eq(bind(listener, (const struct sockaddr *)&address, bytes), 0);
+    ck_assert_int_eq(listen(listener, 0), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&address, &bytes), 0);
+    int filler = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(connect(filler, (const struct sockaddr *)&address, bytes), 0);
+    struct tierce__stream_to to = {
+        .host = "127.0.0.1", .port = ntohs(address.sin_port), .connect_ms = SOON_MS};
+    ck_assert_int_eq(
+        tierce__stream_connect_to(&fd, &to, tierce__deadline_in_ms(LONG_MS), why, sizeof(why)),
+        -ETIMEDOUT);
+    to.connect_ms = LONG_MS;
+    ck_assert_int_eq(
+        tierce__stream_connect_to(&fd, &to, tierce__deadline_in_ms(SOON_MS), why, sizeof(why)),
+        TIERCE_E_DEADLINE);
+    ck_assert_int_eq(fd, -7);
+    close(filler);
     close(listener);
 }
 END_TEST
@@ -283,6 +312,7 @@ END_TEST
 
 CHECK_MAIN("stream", .seconds = 120, .setup = setup, .teardown = teardown,
            .tests = {test_connects_over_tcp, test_names_a_port_without_listener,
-                     test_another_thread_stops_a_call, test_connects_to_unix_sockets,
-                     test_receives_exactly, test_waits_no_longer_than_the_deadline,
-                     test_reports_the_end, test_sends_all_pieces, test_takes_one_descriptor})
+                     test_another_thread_stops_a_call, test_a_host_that_is_not_reached,
+                     test_connects_to_unix_sockets, test_receives_exactly,
+                     test_waits_no_longer_than_the_deadline, test_reports_the_end,
+                     test_sends_all_pieces, test_takes_one_descriptor})

@@ -33,11 +33,14 @@ struct transfer_store {
     char *token_file;  /* or NULL */
     const char *token; /* in place of a file: kept_token, or during a call of transfer_link.h */
     char *kept_token;  /* or NULL */
+    uint32_t silence_ms;
+    bool is_once; /* a connection that failed is not made again */
 };
 
 struct transfer_link {
     struct tierce__peer peer;
     const struct transfer_store *store;
+    bool has_begun;         /* a request */
     uint64_t greeted;       /* which of the peer's connections was greeted */
     uint32_t names_max;     /* that the server takes in one request */
     uint16_t sent, awaited; /* sequence numbers of the next request and the next reply */
@@ -150,6 +153,9 @@ static int greet(struct transfer_link *link, uint64_t deadline_ns)
 /* Before a request: a connection that was greeted and on which nothing is awaited. */
 static int begin(struct transfer_link *link, uint64_t deadline_ns)
 {
+    if (link->store->is_once && link->has_begun && !tierce__peer_is_connected(&link->peer))
+        return TIERCE_E_DOWN;
+    link->has_begun = true;
     link->peer.why[0] = '\0';
     link->head_bytes = 0;
     int rc = tierce__peer_begin(&link->peer, deadline_ns);
@@ -522,6 +528,7 @@ static int open_link(void **out, void *store)
     struct transfer_link *link = *out;
     link->store = store;
     tierce__peer_init(&link->peer, &link->store->place);
+    link->peer.channel.silence_ms = link->store->silence_ms;
     return 0;
 }
 
@@ -626,6 +633,8 @@ static int open_store(void **out, struct tierce__client *own,
     struct transfer_store *store = *out;
     struct tierce__url place = *source->url;
     place.path = no_path;
+    store->silence_ms = source->opts->silence_ms;
+    store->is_once = store->silence_ms > 0;
     int rc = tierce__url_check_params(source->url, known, why);
     if (rc == 0)
         rc = tierce__peer_place_parse(&store->place, &place, 0, why);
@@ -662,6 +671,7 @@ int tierce__transfer_link_create(struct tierce__transfer_link **out, const char 
     store->place.tls = tls;
     link->link.store = store;
     tierce__peer_init(&link->link.peer, &store->place);
+    link->link.peer.channel.silence_ms = TIERCE__TRANSFER_LINK_SILENCE_MS;
     *out = link;
     return 0;
 }
@@ -680,32 +690,15 @@ void tierce__transfer_link_destroy(struct tierce__transfer_link *link)
     tierce__free(link);
 }
 
-/* The token is that of the calls until it is cleared. */
-static int reach(struct tierce__transfer_link *link, uint64_t deadline_ns)
-{
-    uint64_t connects = link->link.peer.connects;
-    int rc = begin(&link->link, deadline_ns);
-    if (rc == 0 && link->link.peer.connects != connects)
-        tierce__stream_watch(link->link.peer.channel.fd, TIERCE__TRANSFER_LINK_SILENCE_MS);
-    return rc;
-}
-
 int tierce__transfer_link_reach(struct tierce__transfer_link *link, const char *token,
                                 uint64_t deadline_ns)
 {
     if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
         return TIERCE_E_ARGUMENT;
-    link->store.token = token;
-    int rc = reach(link, deadline_ns);
+    link->store.token = token; /* of the calls until it is cleared */
+    int rc = begin(&link->link, deadline_ns);
     link->store.token = NULL;
     return rc;
-}
-
-static int reach_and_get(struct tierce__transfer_link *link, const struct tierce_plugin_name *name,
-                         void *memory, uint64_t offset, uint64_t length, uint64_t deadline_ns)
-{
-    int rc = reach(link, deadline_ns);
-    return rc == 0 ? get_object(&link->link, name, memory, offset, length, deadline_ns) : rc;
 }
 
 int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
@@ -715,10 +708,10 @@ int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *to
     if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
         return TIERCE_E_ARGUMENT;
     link->store.token = token;
-    int rc = reach_and_get(link, name, memory, offset, length, deadline_ns);
+    int rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
     if (rc == TIERCE_E_REFUSED) { /* the connection was greeted with an older token, perhaps */
         tierce__peer_close(&link->link.peer);
-        rc = reach_and_get(link, name, memory, offset, length, deadline_ns);
+        rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
     }
     link->store.token = NULL;
     return rc;

@@ -7,8 +7,8 @@
 
 /*
  * One connection to a server of store/transfer, for clients that choose the server for each object
- * (peers://); transfer_client.c has the connectors of one server. A connection ends when the
- * network lets nothing pass for TIERCE__TRANSFER_LINK_SILENCE_MS.
+ * (peers://); transfer_client.c has the connectors of one server. A connection is not made,
+ * or ends, when the network lets nothing pass for TIERCE__TRANSFER_LINK_SILENCE_MS.
  *
  * Thread: one at a time.
  */

@@ -19,12 +19,13 @@ static _Atomic unsigned watched; /* connections that end when the network lets n
 
 void __wrap_tierce__stream_watch(int fd, uint32_t silence_ms)
 {
-    atomic_fetch_add(&watched, 1);
+    atomic_fetch_add(&watched, silence_ms == TIERCE__TRANSFER_LINK_SILENCE_MS);
     __real_tierce__stream_watch(fd, silence_ms);
 }
 
-/* So a decoder whose network fails does not hold the prefiller's chunks for `timeout_ms`. */
-START_TEST(the_connection_of_a_push_is_watched)
+/* So a decoder whose network fails does not hold the prefiller's chunks for `timeout_ms`, and a
+ * request does not wait so long for a prefiller that is cut off. */
+START_TEST(the_connections_of_a_hand_over_are_watched)
 {
     atomic_store(&watched, 0);
     struct tierce__push *push = push_begin(LONG_MS);
@@ -32,6 +33,9 @@ START_TEST(the_connection_of_a_push_is_watched)
     push_end(push);
     ck_assert_int_eq(pushed.status, 0);
     ck_assert_uint_eq(atomic_load(&watched), 1);
+    offer();
+    pull(); /* it ends the offer */
+    ck_assert_uint_eq(atomic_load(&watched), 2);
 }
 END_TEST
 
@@ -342,13 +346,13 @@ START_TEST(memory_that_fails_leaves_the_rest_right)
 END_TEST
 
 CHECK_MAIN("handover_push", .seconds = 60, .setup = open_default, .teardown = close_all,
-           .tests = {the_connection_of_a_push_is_watched, chunks_are_complete_one_after_the_other,
-                     each_layer_travels_before_the_next_one,
-                     a_prompt_in_steps_and_chunks_that_exist,
-                     a_store_that_is_given_up_is_never_visible, a_full_decoder_is_asked_again,
-                     chunks_without_room_are_left_out_and_read,
-                     FX_EMBEDDED(a_decoder_that_is_gone_ends_the_push),
-                     FX_EMBEDDED(a_push_that_is_over_keeps_nothing),
-                     FX_EMBEDDED(a_push_that_is_given_up_waits_for_nobody),
-                     a_prefiller_that_is_gone_leaves_nothing,
-                     FX_EMBEDDED(memory_that_fails_leaves_the_rest_right)})
+           .tests = {
+               the_connections_of_a_hand_over_are_watched, chunks_are_complete_one_after_the_other,
+               each_layer_travels_before_the_next_one, a_prompt_in_steps_and_chunks_that_exist,
+               a_store_that_is_given_up_is_never_visible, a_full_decoder_is_asked_again,
+               chunks_without_room_are_left_out_and_read,
+               FX_EMBEDDED(a_decoder_that_is_gone_ends_the_push),
+               FX_EMBEDDED(a_push_that_is_over_keeps_nothing),
+               FX_EMBEDDED(a_push_that_is_given_up_waits_for_nobody),
+               a_prefiller_that_is_gone_leaves_nothing,
+               FX_EMBEDDED(memory_that_fails_leaves_the_rest_right)})
