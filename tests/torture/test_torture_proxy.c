@@ -7,15 +7,17 @@
 #include "net/http_client.h"
 #include "net/server/serve.h"
 #include "proxy/proxy.h"
+#include "temp_folder.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { ROUTES = 4, STEPS_MAX = 400 };
 
 static struct tierce__server *engine;
 static struct tierce__route routes[ROUTES];
-static char url[64];
+static char url[64], folder[64];
 
 static void reply(struct tierce__call *call, const char *text)
 {
@@ -82,26 +84,36 @@ static void setup(void)
                          why),
                      0);
     snprintf(url, sizeof(url), "http://127.0.0.1:%u", tierce__server_port(engine, 0));
+    snprintf(folder, sizeof(folder), "/tmp/tierce-proxy-XXXXXX");
+    temp_folder_make(folder);
 }
 
 static void teardown(void)
 {
     tierce__server_stop(engine, 5000);
+    temp_folder_remove(folder);
     ck_assert_uint_eq(tierce__alloc_live(), 0);
 }
 
 static void configure(struct tierce__proxy_config *config)
 {
-    char decode[96], prefill[96], router[96];
+    char decode[96], prefill[96], router[96], token_file[96];
+    snprintf(token_file, sizeof(token_file), "%s/token", folder);
+    FILE *file = fopen(token_file, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs("a-secret-of-the-router-index\n", file), 0);
+    ck_assert_int_eq(fchmod(fileno(file), 0600), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    snprintf(token_file, sizeof(token_file), "--router.token_file=%s/token", folder);
     snprintf(decode, sizeof(decode), "--decode.urls=%s#1", url);
     snprintf(prefill, sizeof(prefill), "--prefill.urls=%s#2", url);
     snprintf(router, sizeof(router), "--router.url=%s", url);
     char port[] = "--listen.port=0", loops[] = "--serve.loops=1",
          interval[] = "--health.interval=1h";
-    char *argv[] = {port, loops, interval, decode, prefill, router};
+    char *argv[] = {port, loops, interval, decode, prefill, router, token_file};
     char *env[] = {NULL};
     struct tierce__config_error error = {0};
-    int rc = tierce__proxy_config_load(config, 6, argv, env, &error);
+    int rc = tierce__proxy_config_load(config, 7, argv, env, &error);
     ck_assert_msg(rc == 0, "%s", error.text);
 }
 

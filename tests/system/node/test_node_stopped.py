@@ -12,6 +12,7 @@ import time
 from array import array
 
 import pytest
+from conftest import why
 from node_process import SECONDS, Node
 
 from tierce import _core as core
@@ -29,7 +30,9 @@ class Stopped:
 
     def __init__(self, folder):
         self.path = f"{folder}/node.sock"
-        self.node = Node(folder, f"--listen.native={self.path}", f"--disk.path={folder}/disk")
+        self.control = f"{folder}/control"
+        self.node = Node(folder, f"--listen.native={self.path}", f"--disk.path={folder}/disk",
+                         f"--control.socket={self.control}")
         self.engine = core.Engine.open(None, {"node.socket": self.path, "timeout.lookup": f"{LOOKUP_S}s"})
         self.view = self.engine.view(NAMESPACE)
         self.chain = self.view.chain()
@@ -155,7 +158,7 @@ def test_calls_about_a_push_let_other_threads_run(stopped):
 
     try:
         assert while_stopped(engine.handover_start, "127.0.0.1", 0) > 0
-        while_stopped(view.handover_note, 1, "127.0.0.1", 1, "a")
+        while_stopped(view.handover_note, 1, "10.0.0.5", 7000, "it is gone", 2, 4096, 8192)
         to = "127.0.0.1", 1, 32 * "a", 1000, 1000
         push = while_stopped(view.push_begin, *to)
         while_stopped(push.watch, store)
@@ -170,4 +173,9 @@ def test_calls_about_a_push_let_other_threads_run(stopped):
     finally:
         sys.setswitchinterval(interval)
     del view, push, store
+    engine.note_request("a", 1, 16, 4, 0, 16, 0, 0, 0, 0)
+    said = why(stopped.control, {"id": "a"})
+    assert {name: said[name] for name in said if name.startswith("handover_")} == {
+        "handover_from": "10.0.0.5:7000", "handover_tokens": 8, "handover_bytes": 4096, "handover_pushed_bytes": 8192,
+        "handover_why": "it is gone"}
     stopped.close()

@@ -194,6 +194,65 @@ START_TEST(pushes_of_a_client_leave_room)
 }
 END_TEST
 
+/* Of a push to a place where nobody serves. */
+static union tierce__native_request push_to(const struct native_client *client, uint32_t port)
+{
+    return (union tierce__native_request){.hand_over = {.kind = TIERCE__NATIVE_HAND_PUSH,
+                                                        .port = port,
+                                                        .timeout_ms = 1000,
+                                                        .view = client->view,
+                                                        .host = "127.0.0.1",
+                                                        .token = "",
+                                                        .why = ""}};
+}
+
+START_TEST(a_push_without_a_place_is_rejected)
+{
+    static const uint32_t ports[] = {0, UINT16_MAX + 1, UINT32_MAX};
+    union tierce__native_answer say;
+    start(0, NULL);
+    native_open(&a, path);
+    for (size_t i = 0; i < 3; i++) {
+        const union tierce__native_request ask = push_to(&a, ports[i]);
+        ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_HAND_OVER, &ask, &say, NULL), 0);
+        ck_assert_int_eq((int32_t)say.hand_over.status, TIERCE_E_ARGUMENT);
+        ck_assert_str_eq(say.hand_over.why,
+                         "the node rejects the push: its host, port or ticket is invalid");
+    }
+    ck_assert_uint_eq(pushes(), 0);
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
+/* A push of which its client has not spoken for ten minutes is ended. */
+START_TEST(a_forgotten_push_is_ended)
+{
+    const uint64_t ten_minutes_ns = 600000 * TIERCE__MS_NS;
+    union tierce__native_answer say;
+    start(0, NULL);
+    native_open(&a, path);
+    struct tierce__native_client *client =
+        TIERCE__CONTAINER_OF(node.node->native->clients.next, struct tierce__native_client, node);
+    const union tierce__native_request ask = push_to(&a, 1);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_HAND_OVER, &ask, &say, NULL), 0);
+    ck_assert_int_eq((int32_t)say.hand_over.status, 0);
+    const union tierce__native_request poll = {.push_poll = {say.hand_over.number}};
+    uint64_t begun_ns = tierce__now_ns();
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_PUSH_POLL, &poll, &say, NULL), 0);
+    tierce__native_expire_pushes(client, begun_ns + ten_minutes_ns - 1);
+    ck_assert_uint_eq(pushes(), 1); /* since the poll */
+    tierce__native_expire_pushes(client, tierce__now_ns() + ten_minutes_ns);
+    ck_assert_uint_eq(pushes(), 0);
+    ck_assert_int_eq(native_ask(&a, TIERCE__NATIVE_PUSH_POLL, &poll, &say, NULL),
+                     TIERCE__NATIVE_UNKNOWN);
+    native_close(&a, true);
+    wait_for_clients(0);
+    end();
+}
+END_TEST
+
 START_TEST(a_client_has_limits)
 {
     union tierce__native_answer say;
@@ -471,7 +530,8 @@ END_TEST
 
 CHECK_MAIN("node_native_limits", .seconds = 120, .at_once = true,
            .tests = {what_is_late_is_given_up, tokens_are_checked, what_nobody_hears_of_is_ended,
-                     pushes_of_a_client_leave_room, a_client_has_limits,
+                     pushes_of_a_client_leave_room, a_push_without_a_place_is_rejected,
+                     a_forgotten_push_is_ended, a_client_has_limits,
                      a_session_that_pins_nothing_takes_no_place,
                      chains_that_loads_hold_have_a_limit, who_says_nothing_is_not_waited_for},
            .loops = {{an_end_reaches_what_is_being_asked_about, 0, 2}})

@@ -201,6 +201,29 @@ START_TEST(a_connection_during_a_step_is_verified)
 }
 END_TEST
 
+/* The step was the first one, and has found contents. They are of the publisher before if the new
+ * one does not have them: that it does not answer is no proof. */
+START_TEST(a_connection_during_the_first_step_is_verified)
+{
+    start(true, false, 100, 0);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_REPLAY);
+    tierce__follower_connected(follower, false, now_ns);
+    tierce__follower_connected(follower, true, now_ns);
+    store(1);
+    replayed(0);
+    store(2);
+    replayed(1);
+    tierce__follower_replay_end(follower, true, now_ns);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_REPLAY);
+    ck_assert_uint_eq(from, 1); /* VERIFY */
+    tierce__follower_replay_end(follower, false, now_ns);
+    ck_assert_int_eq(needs(), TIERCE__FOLLOWER_REPLAY);
+    ck_assert_uint_eq(from, 0); /* START */
+    tierce__follower_replay_end(follower, true, now_ns);
+    ck_assert(is_exact() && !is_shown(1) && !is_shown(2));
+}
+END_TEST
+
 /* The same for a snapshot, before its end and while its blocks go to the directory. */
 START_TEST(a_connection_during_a_snapshot_is_verified)
 {
@@ -543,6 +566,7 @@ END_TEST
 
 CHECK_MAIN("follower", .seconds = 60, .teardown = teardown,
            .tests = {a_connection_during_a_step_is_verified,
+                     a_connection_during_the_first_step_is_verified,
                      a_connection_during_a_snapshot_is_verified, contents_are_published_in_parts,
                      an_invalid_batch_is_repaired, blocks_left_out_are_repaired,
                      blocks_without_memory_are_published_again, shorter_blocks_do_not_count,

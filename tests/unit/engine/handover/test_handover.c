@@ -158,6 +158,33 @@ START_TEST(a_whole_prompt_with_its_tail)
 }
 END_TEST
 
+__typeof__(tierce__storage_reserve) __real_tierce__storage_reserve, __wrap_tierce__storage_reserve;
+static _Atomic int reserves_left; /* until one finds no room; 0: all do */
+
+struct tierce__buf *__wrap_tierce__storage_reserve(struct tierce_engine *engine,
+                                                   const struct tierce__storage_chunk *chunk_of,
+                                                   const struct tierce__buf *before)
+{
+    if (reserves_left > 0 && --reserves_left == 0)
+        return NULL;
+    return __real_tierce__storage_reserve(engine, chunk_of, before);
+}
+
+/* A chunk that is requested ahead finds no room, and finds it when the chunks before it are done.
+ */
+START_TEST(room_that_comes_late_is_no_failure)
+{
+    struct tierce__handover_from from = from_prefiller();
+    offer();
+    reserves_left = 3;
+    pull(&from);
+    ck_assert_int_eq(reserves_left, 0);
+    ck_assert_int_eq(pulled.status, 0);
+    ck_assert_str_eq(pulled.why, "");
+    ck_assert_uint_eq(load(), BLOCKS);
+}
+END_TEST
+
 START_TEST(only_what_is_missing)
 {
     struct tierce__handover_from from = from_prefiller();
@@ -605,12 +632,12 @@ START_TEST(offers_end)
 END_TEST
 
 CHECK_MAIN("handover", .seconds = 60, .setup = open_default, .teardown = close_all,
-           .tests = {a_whole_prompt_with_its_tail, only_what_is_missing,
-                     without_the_token_nothing_is_read, a_missing_chunk_ends_it,
-                     wrong_bytes_are_dropped, FX_EMBEDDED(reads_from_disk_have_the_rate_of_peers),
-                     FX_EMBEDDED(the_decoders_disk_is_not_asked),
-                     FX_EMBEDDED(a_dead_prefiller_is_waited_for_with_a_bound),
-                     a_full_memory_ends_it, FX_EMBEDDED(reads_of_an_offer_wait_until_it_is_open),
-                     FX_EMBEDDED(a_waiting_read_has_a_deadline), FX_EMBEDDED(the_keeper_ends),
-                     a_reader_is_woken_when_the_offer_opens, groups_of_layers,
-                     FX_EMBEDDED(offers_end)})
+           .tests = {
+               a_whole_prompt_with_its_tail, room_that_comes_late_is_no_failure,
+               only_what_is_missing, without_the_token_nothing_is_read, a_missing_chunk_ends_it,
+               wrong_bytes_are_dropped, FX_EMBEDDED(reads_from_disk_have_the_rate_of_peers),
+               FX_EMBEDDED(the_decoders_disk_is_not_asked),
+               FX_EMBEDDED(a_dead_prefiller_is_waited_for_with_a_bound), a_full_memory_ends_it,
+               FX_EMBEDDED(reads_of_an_offer_wait_until_it_is_open),
+               FX_EMBEDDED(a_waiting_read_has_a_deadline), FX_EMBEDDED(the_keeper_ends),
+               a_reader_is_woken_when_the_offer_opens, groups_of_layers, FX_EMBEDDED(offers_end)})

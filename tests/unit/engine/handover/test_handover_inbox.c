@@ -2,7 +2,9 @@
 /* An engine's inbox: chunks are visible when whole and right; without a ticket, no byte is. */
 #include "core/key/key_text.h"
 #include "engine/observe/engine_metrics.h"
+#include "engine/handover/handover_landing.h"
 #include "engine/handover/handover_ranges.h"
+#include "engine/waterfall.h"
 #include "log_record.h"
 #include "push_fixture.h"
 #include "store/remote/transfer/transfer_link.h"
@@ -371,10 +373,41 @@ START_TEST(wrong_bytes_are_dropped)
 }
 END_TEST
 
+__typeof__(tierce__landing_publish) __real_tierce__landing_publish, __wrap_tierce__landing_publish;
+static _Atomic bool evicts; /* each chunk, as soon as it is published */
+
+int __wrap_tierce__landing_publish(struct tierce_view *view, const struct tierce__key *key,
+                                   struct tierce__buf *buf)
+{
+    int rc = __real_tierce__landing_publish(view, key, buf);
+    if (evicts)
+        tierce__storage_quarantine(view->engine, 0, key, TIERCE_E_VERSION);
+    return rc;
+}
+
+/* Memory is too small for it: the prefiller learns that the decoder does not have it. */
+START_TEST(a_chunk_that_is_evicted_at_once_has_not_arrived)
+{
+    struct sample sample;
+    ck_assert_int_eq(fx_store(&prefiller, chain, BLOCKS, fx_ids, true), BLOCKS);
+    take_sample(&sample, 0);
+    open_link(0, ticket);
+    evicts = true;
+    ck_assert_int_eq(write_range(0, &sample, 0, sample.buf->bytes), TIERCE_E_FULL);
+    ck_assert_uint_eq(stats().chunks, 0);
+    evicts = false;
+    ck_assert_int_eq(write_range(0, &sample, 0, sample.buf->bytes), 0);
+    ck_assert_uint_eq(stats().chunks, 1);
+    close_links();
+    tierce__buf_release(sample.buf);
+}
+END_TEST
+
 CHECK_MAIN("handover_inbox", .seconds = 60, .setup = open_default, .teardown = close_all,
            .tests = {FX_EMBEDDED(ranges_in_every_order_on_two_connections),
                      FX_EMBEDDED(ranges_that_contradict_end_the_connection),
                      only_a_ticket_admits_a_write,
                      FX_EMBEDDED(a_ticket_that_stalls_gives_its_room_back), only_named_hosts_write,
                      FX_EMBEDDED(clients_that_only_ask_keep_nobody_out), metrics_of_the_inbox,
-                     FX_EMBEDDED(wrong_bytes_are_dropped)})
+                     FX_EMBEDDED(wrong_bytes_are_dropped),
+                     FX_EMBEDDED(a_chunk_that_is_evicted_at_once_has_not_arrived)})
