@@ -31,6 +31,12 @@ extern char **environ;
 #define END_LOOK_MS    10     /* between two looks whether the command has ended */
 #define MISSING_REMEDY "add the key with this number to encryption.key_file"
 
+/* The file when it was read. */
+struct seen {
+    struct timespec changed; /* ctime, which no copy preserves */
+    bool is_young;           /* a later change may have the same time */
+};
+
 struct tierce__coded_keys {
     char *file, *command; /* one of them */
     uint64_t pause_ns;    /* between two looks */
@@ -41,7 +47,7 @@ struct tierce__coded_keys {
     bool runs, stop;
     bool looks; /* the thread is to look, or is looking */
     uint64_t looked_ns;
-    struct timespec modified; /* of the file when it was read; the thread's */
+    struct seen seen; /* the thread's */
     struct tierce__seal_keys *set;
 };
 
@@ -187,13 +193,13 @@ static int load_command(struct tierce__seal_keys **out, const struct tierce__cod
     return rc;
 }
 
-static int load_file(struct tierce__seal_keys **out, struct timespec *modified,
-                     const struct tierce__coded_keys *keys, char why[TIERCE__CODED_KEYS_WHY_BYTES])
+static int load_file(struct tierce__seal_keys **out, const struct tierce__coded_keys *keys,
+                     char why[TIERCE__CODED_KEYS_WHY_BYTES])
 {
     char *text, fault[200];
     size_t length;
-    int rc = tierce__read_secret_file(&text, &length, modified, keys->file, TEXT_MAX, fault,
-                                      sizeof(fault));
+    int rc =
+        tierce__read_secret_file(&text, &length, NULL, keys->file, TEXT_MAX, fault, sizeof(fault));
     if (rc < 0) {
         snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "encryption.key_file: %.200s", fault);
         return rc;
@@ -204,18 +210,28 @@ static int load_file(struct tierce__seal_keys **out, struct timespec *modified,
     return rc;
 }
 
-static int load(struct tierce__seal_keys **out, struct timespec *modified,
-                const struct tierce__coded_keys *keys, char why[TIERCE__CODED_KEYS_WHY_BYTES])
+static int load(struct tierce__seal_keys **out, const struct tierce__coded_keys *keys,
+                char why[TIERCE__CODED_KEYS_WHY_BYTES])
 {
-    *modified = (struct timespec){0};
-    return keys->file != NULL ? load_file(out, modified, keys, why) : load_command(out, keys, why);
+    return keys->file != NULL ? load_file(out, keys, why) : load_command(out, keys, why);
 }
 
-static bool has_changed(const struct tierce__coded_keys *keys, struct timespec before)
+/* Looks at the file, before it is read. False: there is none. */
+static bool see(struct seen *out, const struct tierce__coded_keys *keys)
 {
     struct stat st;
-    return stat(keys->file, &st) == 0 &&
-           (st.st_mtim.tv_sec != before.tv_sec || st.st_mtim.tv_nsec != before.tv_nsec);
+    if (stat(keys->file, &st) != 0)
+        return false;
+    *out = (struct seen){.changed = st.st_ctim,
+                         .is_young = tierce__wall_s() <= (uint64_t)st.st_ctim.tv_sec + 1};
+    return true;
+}
+
+static bool has_changed(struct seen *now, const struct tierce__coded_keys *keys)
+{
+    const struct seen *before = &keys->seen;
+    return see(now, keys) && (before->is_young || now->changed.tv_sec != before->changed.tv_sec ||
+                              now->changed.tv_nsec != before->changed.tv_nsec);
 }
 
 /* Reads the keys again. The thread's. */
@@ -223,15 +239,15 @@ static void look(struct tierce__coded_keys *keys)
 {
     struct tierce__seal_keys *set = NULL, *old = NULL;
     char why[TIERCE__CODED_KEYS_WHY_BYTES];
-    struct timespec modified;
-    bool loads = keys->file == NULL || has_changed(keys, keys->modified);
-    int rc = loads ? load(&set, &modified, keys, why) : 0;
+    struct seen now = {0};
+    bool loads = keys->file == NULL || has_changed(&now, keys);
+    int rc = loads ? load(&set, keys, why) : 0;
     tierce__lock_take(&keys->lock);
     bool stopped = keys->stop;
     if (set != NULL) {
         old = keys->set;
         keys->set = set;
-        keys->modified = modified;
+        keys->seen = now;
     }
     tierce__lock_drop(&keys->lock);
     tierce__seal_keys_destroy(old);
@@ -316,8 +332,10 @@ int tierce__coded_keys_open(struct tierce__coded_keys **out,
     }
     if (rc < 0)
         snprintf(why, TIERCE__CODED_KEYS_WHY_BYTES, "no memory or no file descriptor");
-    else
-        rc = load(&keys->set, &keys->modified, keys, why);
+    else if (keys->file != NULL)
+        (void)see(&keys->seen, keys); /* load reports a missing file */
+    if (rc == 0)
+        rc = load(&keys->set, keys, why);
     if (rc < 0) {
         if (keys != NULL)
             free_keys(keys);
