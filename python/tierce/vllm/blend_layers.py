@@ -20,7 +20,8 @@ MODELS = {"LlamaForCausalLM": "LlamaDecoderLayer", "Qwen2ForCausalLM": "Qwen2Dec
           "Qwen3ForCausalLM": "Qwen3DecoderLayer"}
 QUERY_ROWS = 256  # of one call of the attention: keys after the last of them are left out
 DIGIT = 128  # numbers below it are exact in every type
-PROBED_TOKENS, PROBED_DELTA, PROBED_ERROR = 4, 77, 0.02
+PROBED_TOKENS, PROBED_ERROR = 4, 0.02
+PROBED_DELTAS = 77, 4096  # kinds of scaling differ by 2 % at the first; beyond the second a model's own angles are inexact
 
 
 def model_of(attention):
@@ -144,14 +145,15 @@ class Layers:
 
         attention = self.layers[0].self_attn
         keys = torch.linspace(-1, 1, PROBED_TOKENS * attention.kv_size).sin().view(PROBED_TOKENS, -1).to(self.dtype)
-        before, after = (self.rotated_by_model(attention, keys, torch.arange(PROBED_TOKENS) + delta)
-                         for delta in (0, PROBED_DELTA))
-        try:
-            self.rotate(before, PROBED_DELTA)
-        except _core.Error as error:
-            raise Unsupported(f"its keys cannot be rotated: {error}") from None
-        if (before.float() - after.float()).norm() > PROBED_ERROR * after.float().norm():
-            raise Unsupported("its rotary embedding differs from its rope_parameters")
+        longest = len(attention.rotary_emb.cos_sin_cache) - PROBED_TOKENS
+        for delta in (min(each, longest) for each in PROBED_DELTAS):
+            before, after = (self.rotated_by_model(attention, keys, torch.arange(PROBED_TOKENS) + at) for at in (0, delta))
+            try:
+                self.rotate(before, delta)
+            except _core.Error as error:
+                raise Unsupported(f"its keys cannot be rotated: {error}") from None
+            if (before.float() - after.float()).norm() > PROBED_ERROR * after.float().norm():
+                raise Unsupported("its rotary embedding differs from its rope_parameters")
 
     @staticmethod
     def rotated_by_model(attention, keys, positions):

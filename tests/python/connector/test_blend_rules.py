@@ -9,7 +9,10 @@ import pytest
 
 pytest.importorskip("vllm")
 
+import torch  # noqa: E402
+
 from tierce.vllm.blend import read_gate  # noqa: E402
+from tierce.vllm.blend_layers import Layers  # noqa: E402
 from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
 from tierce.vllm.link import Facts, Later, Pending  # noqa: E402
 from tierce.vllm.scheduler import SchedulerHalf  # noqa: E402
@@ -20,6 +23,45 @@ from tierce.vllm.worker import WorkerHalf  # noqa: E402
 
 BLOCK, SEPARATOR = 16, [99, 98]
 RULES = Rules(BLOCK, 4)
+
+
+# ---- the rotation
+
+
+class Rotary:
+    """A model's rotary embedding, as vLLM calls it: pairs of halves, in double precision."""
+
+    is_neox_style = True
+
+    def __init__(self, frequencies, length):
+        self.frequencies, self.cos_sin_cache = frequencies, range(length)
+
+    def __call__(self, positions, queries, keys):
+        assert int(positions.max()) < len(self.cos_sin_cache)
+        angles = positions.double()[:, None] * self.frequencies
+        first, second = keys.double().view(len(keys), -1, 2, len(self.frequencies)).unbind(2)
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        out = torch.stack((first * cos - second * sin, second * cos + first * sin), 2)
+        return queries, out.reshape(keys.shape).to(keys.dtype)
+
+
+def layers_with(rotary, rope, dtype):
+    out = Layers.__new__(Layers)
+    out.layers = [Thing(self_attn=Thing(rotary_emb=rotary, kv_size=2 * 64, q_size=2 * 64, head_dim=64))]
+    out.dtype, out.type_name, out.rope = dtype, str(dtype).removeprefix("torch."), json.dumps(rope)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_rotation_is_compared_at_great_distances(dtype):
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    frequencies = 10000.0 ** -(torch.arange(0, 64, 2).double() / 64)
+    layers_with(Rotary(frequencies, 8192), plain, dtype).require_rotation()
+    layers_with(Rotary(frequencies, 60), plain, dtype).require_rotation()  # a model with a short context
+    slower = torch.where(frequencies < 0.002, frequencies / 2, frequencies)  # as scaling for long contexts
+    for other in (slower, frequencies * 1.001, frequencies / 2):
+        with pytest.raises(Unsupported, match="differs from its rope_parameters"):
+            layers_with(Rotary(other, 8192), plain, dtype).require_rotation()
 
 
 # ---- the gate
