@@ -39,9 +39,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
 from kv_quality import compare  # noqa: E402
-from kv_samples import Short, Unavailable, make_trained_model  # noqa: E402
+from kv_samples import Short, Unavailable, model_folder  # noqa: E402
 
-FORMAT = 1  # of --quality; python/tierce/vllm/blend.py reads it
+FORMAT = 1  # of --quality; python/tierce/vllm/quality.py reads it
 
 DOCUMENTS = {
     "english": ["docs/using/getting-started.md", "docs/using/vllm.md", "docs/using/node.md", "docs/using/manager.md"],
@@ -263,13 +263,6 @@ def measure_text(torch, model, name, prompt, arguments, kernels):
                 named = dict(zip(("distance", "kl", "agreement", "recall", "continue"), values))
                 rows.append({"text": name, "share": share, **named})
     return rows
-
-
-def model_folder(folder):
-    """A checkpoint of the user, or the trained model, which is made if it is not there."""
-    if (folder / "config.json").exists() and not (folder / "made").exists():
-        return str(folder)
-    return make_trained_model(folder)
 
 
 def write_quality(path, weights, rows, arguments):

@@ -40,6 +40,13 @@ class Short(Exception):
     """A text has fewer tokens than requested."""
 
 
+def model_folder(folder):
+    """A checkpoint of the user, or the trained model, which is made if it is not there."""
+    if (folder / "config.json").exists() and not (folder / "made").exists():
+        return str(folder)
+    return make_trained_model(folder)
+
+
 def chat_text(tokenizer):
     messages = [{"role": "system", "content": "You are a helpful assistant."}]
     for question, path in DIALOGUE:

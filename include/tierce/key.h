@@ -93,7 +93,9 @@ struct tierce_namespace {
     const char *weights;        /* fingerprint of the weights, lower-case hex; must not be empty */
     const char *model;          /* effective model configuration, canonical JSON on one line */
     const char *kv_dtype;       /* "bfloat16", "float32", "fp8_e4m3", ... */
-    const char *quantization;   /* of the KV, scales included; "" for none */
+    const char *quantization;   /* of the KV, scales included; "" for none. "tierce-int8",
+                                   "tierce-int4", "tierce-fp8": the lossy codec of KV of bfloat16
+                                   or float16 on disk and in remote stores; memory is exact */
     const char *layout;         /* the engine's memory layout: engine and version, attention
                                    backend, ISA, axis order */
     uint32_t layer_count;       /* 1 .. 4096 */

@@ -3,6 +3,7 @@
 #define TIERCE_TESTS_CODED_STORE_H
 
 #include "core/chunk/coded.h"
+#include "core/key/namespace.h"
 #include "core/paged/paged.h"
 #include "disk_harness.h"
 #include "kv_values.h"
@@ -26,13 +27,15 @@ enum coded_kind {
 
 static const uint32_t coded_cells[CODED_LAYERS] = {6144, 2048, 6656};
 
-/* `s`: store_parts was called. Names the namespace of which the elements are known. */
-static inline void coded_namespace(struct store *s, const char *dtype)
+/* `s`: store_parts was called. Names the namespace, with a lossy codec if `quantization` names one
+ * (tierce__codec_of_quantization). */
+static inline void coded_namespace_of(struct store *s, const char *dtype, const char *quantization)
 {
     struct tierce_namespace ns = {.size = sizeof(ns),
                                   .weights = "00112233",
                                   .model = "{}",
                                   .kv_dtype = dtype,
+                                  .quantization = quantization,
                                   .layout = "test/1",
                                   .layer_count = CODED_LAYERS,
                                   .cell_bytes = coded_cells,
@@ -47,6 +50,12 @@ static inline void coded_namespace(struct store *s, const char *dtype)
     ck_assert_int_ge(id, 0);
     s->ns = (uint32_t)id;
     tierce_free(text);
+}
+
+/* The same, of exact KV. */
+static inline void coded_namespace(struct store *s, const char *dtype)
+{
+    coded_namespace_of(s, dtype, "");
 }
 
 static inline struct tierce__chunk_info coded_info(const struct store *s, uint64_t n)
@@ -87,6 +96,41 @@ static inline void coded_make(const struct store *s, uint8_t *raw, uint64_t n, e
         cells[i] = (uint8_t)tierce__random_next(&seed);
     tierce__chunk_sum_cells(raw, &info.geometry);
     tierce__chunk_seal(raw, info.extent.header_bytes);
+}
+
+static inline const struct tierce__codec *coded_lossy(const struct store *s)
+{
+    struct tierce__namespace_read read;
+    const char *text = tierce__namespaces_text(s->namespaces, s->ns);
+    if (text == NULL || tierce__namespace_read(&read, text) < 0)
+        return NULL;
+    const struct tierce__codec *codec = tierce__codec_of_quantization(read.ns.quantization);
+    tierce__namespace_read_fini(&read);
+    return codec;
+}
+
+/* The raw object that is read: as it was put, or as the lossy codec of its namespace restores it.
+ */
+static inline void coded_want(const struct store *s, uint8_t *want, uint64_t n,
+                              enum coded_kind kind)
+{
+    const struct tierce__codec *codec = coded_lossy(s);
+    struct tierce__chunk_info info;
+    struct tierce__coded_info got;
+    coded_make(s, want, n, kind);
+    if (codec == NULL)
+        return;
+    ck_assert_int_eq(tierce__chunk_parse(&info, want, coded_bytes(s)), 0);
+    uint64_t room = tierce__coded_room(want, &info);
+    uint8_t *object = aligned_alloc(64, room);
+    ck_assert_ptr_nonnull(object);
+    int64_t length = tierce__coded_encode(object, room, want, &info, codec, TIERCE__ELEMENT_BF16);
+    ck_assert_int_ge(length, 0);
+    if (length > 0) {
+        ck_assert_int_eq(tierce__coded_parse(&got, object, (uint64_t)length), 0);
+        ck_assert_int_eq(tierce__coded_decode(want, &got, object), 0);
+    }
+    free(object);
 }
 
 static inline struct tierce__buf *coded_alloc(void *arg, uint64_t bytes)
@@ -143,7 +187,7 @@ static inline int coded_get(struct store *s, uint64_t n, enum coded_kind kind, u
     struct tierce__key key = store_key(s, n);
     struct tierce__buf *buf;
     uint64_t bytes = coded_bytes(s);
-    uint8_t *want = malloc(bytes);
+    uint8_t *want = aligned_alloc(64, bytes);
     ck_assert_ptr_nonnull(want);
     ck_assert_int_eq(tierce__pool_alloc(s->pool, &buf, bytes), 0);
     memset(buf->data, 0xee, bytes);
@@ -155,7 +199,7 @@ static inline int coded_get(struct store *s, uint64_t n, enum coded_kind kind, u
                                     .length = length};
     int rc = store_run(s, &req);
     if (rc == 0) {
-        coded_make(s, want, n, kind);
+        coded_want(s, want, n, kind);
         struct tierce__chunk_info info = coded_info(s, n);
         uint64_t header = length == bytes ? info.extent.header_bytes : from;
         /* No sum covers the zeroes at the end of a header. */

@@ -44,6 +44,9 @@
 #ifndef FX_KV_DTYPE
 #define FX_KV_DTYPE "float32"
 #endif
+#ifndef FX_QUANTIZATION
+#define FX_QUANTIZATION ""
+#endif
 
 static const uint32_t fx_cells[FX_LAYERS] = {512, 768, 512, 1000};
 
@@ -88,6 +91,7 @@ static inline struct tierce_namespace fx_namespace(void)
                                      .weights = "00112233",
                                      .model = "{\"model_type\":\"test\"}",
                                      .kv_dtype = FX_KV_DTYPE,
+                                     .quantization = FX_QUANTIZATION,
                                      .layout = "test/1",
                                      .layer_count = FX_LAYERS,
                                      .cell_bytes = fx_cells,

@@ -8,21 +8,20 @@ recomputed, and writes the result to vLLM's paged memory (blend_worker.py, blend
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import secrets
 from array import array
 from dataclasses import dataclass, field
 
-from .identity import ConfigError, Unsupported
+from .identity import Unsupported
 from .link import LOOKUP_PIN, FromStart, Later, LinkError, NotReady
+from .quality import read_measured
 from .tracker import BlendSpec, ChainPart, LoadSpec
 
 log = logging.getLogger(__name__)
 
 SEGMENTS = "tierce.segments"
 REUSED = 1  # of _core.blend_plan: a token's KV is that of a segment
-GATE_FORMAT = 1
 SEGMENTS_MAX = 256  # of a prompt: each is looked up
 
 
@@ -48,22 +47,11 @@ class Gate:
 def read_gate(path: str, weights: str, share: float) -> Gate:
     """The measurement of these weights at this share. Raises ConfigError if the file is no such file, and Unsupported if
     it has no such measurement."""
-    if not path:
-        raise Unsupported("blend.quality is empty; measure the model with tools/kv_blend.py --quality FILE and name the file")
-    try:
-        with open(path, encoding="utf-8") as file:
-            measured = json.load(file)
-        version = measured["tierce_blend_quality"]
+    def parse(measured):
         rows = [(float(row["share"]), float(row["agreement"]), float(row["kl"])) for row in measured["rows"]]
-        check_layer, date, of = int(measured["check_layer"]), str(measured["date"]), str(measured["weights"])
-    except OSError as error:
-        raise ConfigError(f"blend.quality {path!r} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"blend.quality {path!r} is not a file of tools/kv_blend.py --quality") from None
-    if version != GATE_FORMAT:
-        raise ConfigError(f"blend.quality {path!r} has format {version!r}; this version reads {GATE_FORMAT}")
-    if of != weights:
-        raise Unsupported(f"blend.quality {path!r} is of other weights ({of[:12]}, not {weights[:12]}); measure this model")
+        return rows, int(measured["check_layer"]), str(measured["date"])
+
+    rows, check_layer, date = read_measured(path, "blend.quality", "kv_blend.py", weights, parse)
     same = [row for row in rows if abs(row[0] - 100 * share) < 1e-6]
     if not same:
         shares = ", ".join(f"{each:g}%" for each in sorted({row[0] for row in rows}))

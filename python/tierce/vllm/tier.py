@@ -252,6 +252,8 @@ class TierceTier(SecondaryTierManager):
         if vllm_config is None or vllm_config.model_config.multimodal_config is not None:
             self.inputs = InputKeys(self.tell_once)
         values = dict(self.settings.values)
+        if (codec := _core.Engine.setting(self.settings.config_path, values, "codec.lossy")) != "none":
+            raise ConfigError(f"{WHERE}: codec.lossy {codec!r} is for the connector only; remove it")
         if _core.Engine.setting(self.settings.config_path, values, "node.socket"):
             values.setdefault("node.engine", str(config.engine_id))
         try:

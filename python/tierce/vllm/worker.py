@@ -17,7 +17,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from . import identity, own_node
+from . import identity, lossy, own_node
 from .async_loads import LoadsAsync
 from .behind import StoresBehind
 from .blend_worker import BlendsPrompts, ORIGIN_BLENDED
@@ -89,6 +89,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
     behind: StoresBehind | None = None  # None: stores end in their step
     tier_events = None  # of kv_events.py; None: vLLM publishes none
     suspended = False  # vLLM's KV has no memory now
+    lossy_gate: lossy.LossyGate | None = None  # None: KV is exact
 
     def __init__(self, vllm_config, settings: Settings, engine_version: str):
         self.vllm_config = vllm_config
@@ -167,6 +168,9 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
 
     def begin(self, namespace: dict) -> None:
         self.namespace, self.weights = namespace, namespace["weights"]
+        self.lossy_gate = lossy.choose(self.engine.param, self.vllm_config, namespace, self.has_states())
+        if self.lossy_gate is not None:
+            namespace["quantization"] = self.lossy_gate.quantization
         self.open_view()
         self.prepare()
         if self.loads_are_async():
@@ -174,6 +178,10 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
         if self.memory.stores_behind:
             self.behind = StoresBehind(self.finish_store)
         self.off = None
+
+    def has_states(self) -> bool:
+        """Whether a group of layers has recurrent states."""
+        return False
 
     def loads_are_async(self) -> bool:
         return self.memory.loads_async or self.engine.param("load.async") == "true"
@@ -203,6 +211,8 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
         parts = describe_store(self.engine)
         chunk_tokens = self.namespace["chunk_blocks"] * self.namespace["block_tokens"]
         parts.append(f"chunks of {chunk_tokens} tokens")
+        if self.lossy_gate is not None:
+            parts.append(self.lossy_gate.words)
         parts.append(f"namespace {hashlib.sha256(self.view.namespace.encode()).hexdigest()[:12]}")
         return ", ".join(parts)
 
@@ -306,6 +316,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
             if era != self.era:
                 self.use_view(None)  # also if none can be opened
                 self.namespace["weights"] = identity.weights_after_reset(self.weights, era)
+                self.namespace["quantization"] = ""  # the measurement is of the weights before
                 self.open_view()
                 self.era = era
         return True

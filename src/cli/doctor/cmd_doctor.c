@@ -154,6 +154,17 @@ static void print_codec(const struct tierce__doctor_set *set)
             dtype);
 }
 
+/* Prints the lossy codec that a namespace has chosen. `side`: "A: ", or "" for both. */
+static void print_lossy(const char *side, const struct tierce__doctor_set *set)
+{
+    const char *quantization = tierce__doctor_find(set, "quantization");
+    const struct tierce__codec *codec =
+        quantization != NULL ? tierce__codec_of_quantization(quantization) : NULL;
+    if (codec != NULL)
+        printf("%sKV on disk and in remote stores is lossy: codec %s (codec.lossy).\n", side,
+               codec->name);
+}
+
 /* Prints the result of comparing two sets. Returns whether they can share. */
 static bool judge(const struct tierce__doctor_set *a, const struct tierce__doctor_set *b)
 {
@@ -163,11 +174,14 @@ static bool judge(const struct tierce__doctor_set *a, const struct tierce__docto
         printf("They cannot share: %d field%s differ%s.\n", count, count == 1 ? "" : "s",
                count == 1 ? "s" : "");
         compare(a, b, stdout);
+        print_lossy("A: ", a);
+        print_lossy("B: ", b);
         print_unknown(a, b);
         return false;
     }
     if (a->complete && b->complete) {
         printf("They can share: every field of the namespace is equal.\n");
+        print_lossy("", a);
         print_codec(a);
         return true;
     }
@@ -177,6 +191,8 @@ static bool judge(const struct tierce__doctor_set *a, const struct tierce__docto
     if (a->raw_model != b->raw_model && tierce__doctor_find(a, "model") != NULL &&
         tierce__doctor_find(b, "model") != NULL)
         printf("Only the fields in the model's own file were compared; an engine adds others.\n");
+    print_lossy("A: ", a);
+    print_lossy("B: ", b);
     print_codec(a);
     return true;
 }

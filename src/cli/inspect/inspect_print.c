@@ -117,13 +117,27 @@ static void print_coded(const struct tierce__inspect_namespace *item, const char
         fprintf(out, "  cipher   AES-256-GCM; the last of these has the key %u\n",
                 (unsigned)item->key_number);
     const char *codec = item->codec != NULL ? item->codec : "an unknown codec";
+    const struct tierce__codec *known = tierce__codec_find(codec);
     if (strcmp(codec, "none") == 0)
         fprintf(out, "  codec    none; %" PRIu64 " of these take %s in place of %s\n",
                 sums->coded_chunks, coded, raw);
     else
-        fprintf(out, "  codec    %" PRIu64 " of these compressed by %s as %s, %s in place of %s\n",
-                sums->coded_chunks, codec, tierce__element_name(tierce__element_of_dtype(dtype)),
-                coded, raw);
+        fprintf(out,
+                "  codec    %" PRIu64 " of these compressed by %s%s as %s, %s in place of %s\n",
+                sums->coded_chunks, codec, known != NULL && !known->is_exact ? " (lossy)" : "",
+                tierce__element_name(tierce__element_of_dtype(dtype)), coded, raw);
+}
+
+static void print_lossy(const char *text, FILE *out)
+{
+    char value[VALUE_BYTES];
+    short_field(value, text, "quantization");
+    const struct tierce__codec *codec = tierce__codec_of_quantization(value);
+    if (codec != NULL)
+        fprintf(out,
+                "  lossy    %s: KV that leaves memory is approximate; only engines with the same "
+                "codec.lossy share it\n",
+                codec->name);
 }
 
 static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, FILE *out)
@@ -149,6 +163,7 @@ static void print_namespace(const struct tierce__inspect *inspect, uint32_t id, 
     print_line("tenant", value, out);
     short_field(value, text, "kv_dtype");
     print_line("dtype", value, out);
+    print_lossy(text, out);
     short_field(value, text, "algo");
     print_line("hash", value, out);
     for (size_t i = 0; i < sizeof(of_groups) / sizeof(*of_groups); i++) {

@@ -67,24 +67,27 @@ static int derive(struct tierce__seal *out, const struct tierce__seal_key *key,
                                AT_LAYERS - AT_ELEMENT);
 }
 
-/* The chunk to be encoded. Another process may write to `object` at any time, so all lengths come
- * from `header`, which is a copy. */
-struct source {
-    const struct tierce__chunk_info *info;
+/* An object that is being encoded. Another process may write to `object`, the raw one, at any time,
+ * so all lengths come from `header`, which is a copy. */
+struct encoding {
+    uint8_t *dst;
+    uint64_t room;
     uint8_t *header;
     const uint8_t *object;
+    const struct tierce__chunk_info *info;
+    const struct tierce__coded_form *form;
 };
 
 /* Copies the header, and checks that it is still the one that was parsed. */
-static int take_header(struct source *out, const uint8_t *object,
-                       const struct tierce__chunk_info *info)
+static int take_header(struct encoding *e)
 {
+    const struct tierce__chunk_info *info = e->info;
     struct tierce__chunk_info copied;
     uint64_t bytes = info->extent.header_bytes;
-    uint8_t *header = tierce__alloc(bytes);
+    uint8_t *header = tierce__alloc_aligned(8, bytes);
     if (header == NULL)
         return -ENOMEM;
-    memcpy(header, object, bytes);
+    memcpy(header, e->object, bytes);
     if (tierce__chunk_parse(&copied, header, bytes) < 0 ||
         copied.geometry.layer_count != info->geometry.layer_count ||
         copied.geometry.block_count != info->geometry.block_count ||
@@ -92,24 +95,42 @@ static int take_header(struct source *out, const uint8_t *object,
         tierce__free(header);
         return TIERCE_E_FORMAT;
     }
-    *out = (struct source){.info = info, .header = header, .object = object};
+    e->header = header;
     return 0;
 }
 
-/* Writes the header, and the table as far as it is known before the layers. */
-static int begin(uint8_t *dst, const struct source *source, const struct tierce__coded_form *form,
-                 struct tierce__seal *seal)
+static bool is_lossy(const struct tierce__codec *codec)
 {
-    const struct tierce__chunk_info *info = source->info;
-    struct tierce__chunk_info own = *info;
-    uint64_t header_bytes = info->extent.header_bytes;
-    uint8_t *table = dst + header_bytes;
+    return codec != NULL && !codec->is_exact;
+}
+
+static uint8_t *row_of(const struct encoding *e, uint32_t layer)
+{
+    return e->dst + e->info->extent.header_bytes + AT_LAYERS + (size_t)LAYER_BYTES * layer;
+}
+
+/* Where the layer after one that ends at `end` begins, or where the object ends. */
+static uint64_t next_place(const struct encoding *e, uint32_t layer, uint64_t end)
+{
+    bool is_last = layer + 1 == e->info->geometry.layer_count;
+    return tierce__round_up(end, is_last ? TIERCE__CHUNK_ALIGN : LAYER_ALIGN);
+}
+
+static uint64_t tag_bytes(const struct encoding *e)
+{
+    return e->form->key != NULL ? TIERCE__SEAL_TAG_BYTES : 0;
+}
+
+/* Completes the header, and the table as far as it is known before the layers are encrypted. */
+static int begin(const struct encoding *e, struct tierce__seal *seal)
+{
+    const struct tierce__coded_form *form = e->form;
+    struct tierce__chunk_info own = *e->info;
+    uint8_t *table = e->dst + own.extent.header_bytes;
     own.is_sealed = form->key != NULL;
-    memcpy(dst, source->header, header_bytes);
-    tierce__chunk_set_codec(dst, &own, form->codec != NULL ? form->codec->number : 0);
-    memset(table, 0, table_bytes(info->geometry.layer_count));
+    tierce__chunk_set_codec(e->dst, &own, form->codec != NULL ? form->codec->number : 0);
     memcpy(table, MAGIC, sizeof(MAGIC));
-    tierce__store_le64(table + AT_HEADER_SUM, tierce__chunk_header_sum(dst));
+    tierce__store_le64(table + AT_HEADER_SUM, tierce__chunk_header_sum(e->dst));
     tierce__store_le32(table + AT_ELEMENT, (uint32_t)form->element);
     if (form->key == NULL)
         return 0;
@@ -118,69 +139,134 @@ static int begin(uint8_t *dst, const struct source *source, const struct tierce_
     if (form->salt != NULL)
         memcpy(table + AT_SALT, form->salt, TIERCE__SEAL_SALT_BYTES);
     int rc = form->salt == NULL ? tierce__seal_salt(table + AT_SALT) : 0;
-    return rc < 0 ? rc : derive(seal, form->key, dst, header_bytes);
+    return rc < 0 ? rc : derive(seal, form->key, e->dst, own.extent.header_bytes);
 }
 
-/* Encodes and encrypts a layer. Returns its length. */
-static int64_t encode_layer(uint8_t *dst, uint64_t room, const uint8_t *src, uint64_t bytes,
-                            const struct tierce__coded_form *form,
-                            const struct tierce__codec_shape *shape)
+/* Encodes a layer of these raw bytes to the place `at`. Returns its length. */
+static int64_t encode_layer(const struct encoding *e, uint32_t layer, uint64_t at,
+                            const uint8_t *raw)
 {
-    if (form->codec != NULL)
-        return form->codec->encode(dst, room, src, bytes, shape);
-    if (bytes > room)
+    uint64_t bytes = raw_bytes(e->header, e->info, layer);
+    struct tierce__codec_shape shape = {
+        .element = e->form->element, .part_bytes = tierce__chunk_cell_bytes(e->header, layer) / 2};
+    if (e->form->codec != NULL)
+        return e->form->codec->encode(e->dst + at, e->room - at, raw, bytes, &shape);
+    if (bytes > e->room - at)
         return TIERCE_E_LIMIT;
-    memcpy(dst, src, bytes);
+    memcpy(e->dst + at, raw, bytes);
     return (int64_t)bytes;
 }
 
-/* Returns the end of the object, or 0 if the codec makes it no shorter. */
-static int64_t encode_layers(uint8_t *dst, uint64_t room, const struct source *source,
-                             const struct tierce__coded_form *form, const struct tierce__seal *seal)
+/* ---- lossy codecs -----------------------------------------------------------------------------
+ */
+
+/* Whether the cells of a layer have the sums of the raw header. */
+static bool cells_are_right(const struct encoding *e, uint32_t layer, const uint8_t *cells)
 {
-    const struct tierce__chunk_info *info = source->info;
-    const uint8_t *header = source->header;
-    uint32_t layers = info->geometry.layer_count;
-    uint8_t *table = dst + info->extent.header_bytes;
-    uint64_t at = tierce__coded_head_bytes(info), from = info->extent.header_bytes;
-    for (uint32_t i = 0; i < layers; i++) {
-        uint64_t bytes = raw_bytes(header, info, i);
-        struct tierce__codec_shape shape = {.element = form->element,
-                                            .part_bytes = tierce__chunk_cell_bytes(header, i) / 2};
-        int64_t length =
-            encode_layer(dst + at, room - at, source->object + from, bytes, form, &shape);
-        int rc = length > 0 && form->key != NULL
-                     ? tierce__seal_layer(dst + at, seal, i, dst + at, (uint64_t)length)
-                     : 0;
-        if (length < 0 || rc < 0)
-            return length < 0 ? length : rc;
-        length += form->key != NULL ? (int64_t)TIERCE__SEAL_TAG_BYTES : 0;
-        uint8_t *row = table + AT_LAYERS + (size_t)LAYER_BYTES * i;
-        tierce__store_le64(row, (uint64_t)length);
-        tierce__store_le64(row + 8, tierce__sum(dst + at, (uint64_t)length));
-        uint64_t end = at + (uint64_t)length;
-        at = tierce__round_up(end, i + 1 < layers ? LAYER_ALIGN : TIERCE__CHUNK_ALIGN);
-        if (form->codec != NULL && at >= info->extent.object_bytes)
+    const uint64_t *sums = tierce__chunk_sums(e->header, &e->info->geometry, layer);
+    uint32_t bytes = tierce__chunk_cell_bytes(e->header, layer);
+    for (uint32_t i = 0; i < e->info->geometry.block_count; i++) {
+        if (sums[i] != tierce__sum(cells + (uint64_t)i * bytes, bytes))
+            return false;
+    }
+    return true;
+}
+
+static void sum_cells(const struct encoding *e, uint32_t layer, const uint8_t *cells)
+{
+    uint64_t *sums = tierce__chunk_sums(e->dst, &e->info->geometry, layer);
+    uint32_t bytes = tierce__chunk_cell_bytes(e->header, layer);
+    for (uint32_t i = 0; i < e->info->geometry.block_count; i++)
+        sums[i] = tierce__sum(cells + (uint64_t)i * bytes, bytes);
+}
+
+/* Encodes the layers to their places, and puts the sums of the decoded cells in the header. Cells
+ * that were damaged in memory must not get new sums, so each layer is copied to `cells` and
+ * verified before. Returns 0 if the object would not become shorter, or is damaged. */
+static int64_t encode_with_loss(const struct encoding *e, uint8_t *cells)
+{
+    uint64_t at = tierce__coded_head_bytes(e->info), from = e->info->extent.header_bytes;
+    for (uint32_t i = 0; i < e->info->geometry.layer_count; i++) {
+        uint64_t bytes = raw_bytes(e->header, e->info, i);
+        memcpy(cells, e->object + from, bytes);
+        if (!cells_are_right(e, i, cells))
             return 0;
-        memset(dst + end, 0, at - end);
+        int64_t length = encode_layer(e, i, at, cells);
+        int rc = length > 0 ? e->form->codec->decode(cells, bytes, e->dst + at, (uint64_t)length)
+                            : (int)length;
+        if (rc < 0)
+            return rc;
+        sum_cells(e, i, cells);
+        tierce__store_le64(row_of(e, i), (uint64_t)length);
+        at = next_place(e, i, at + (uint64_t)length + tag_bytes(e));
+        if (at >= e->info->extent.object_bytes)
+            return 0;
         from += bytes;
     }
     return (int64_t)at;
 }
 
-static int64_t encode_once(uint8_t *dst, uint64_t room, const struct source *source,
-                           const struct tierce__coded_form *form)
+static int64_t encode_lossy(const struct encoding *e)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < e->info->geometry.layer_count; i++) {
+        uint64_t bytes = raw_bytes(e->header, e->info, i);
+        most = bytes > most ? bytes : most;
+    }
+    uint8_t *cells = tierce__alloc_aligned(64, tierce__round_up(most, 64));
+    if (cells == NULL)
+        return -ENOMEM;
+    int64_t end = encode_with_loss(e, cells);
+    tierce__free(cells);
+    return end;
+}
+
+/* ---- all codecs -------------------------------------------------------------------------------
+ */
+
+/* Encodes, encrypts and sums the layers. Those of a lossy codec are encoded already. Returns the
+ * end of the object, or 0 if the codec makes it no shorter. */
+static int64_t encode_layers(const struct encoding *e, const struct tierce__seal *seal)
+{
+    uint64_t at = tierce__coded_head_bytes(e->info), from = e->info->extent.header_bytes;
+    for (uint32_t i = 0; i < e->info->geometry.layer_count; i++) {
+        uint8_t *row = row_of(e, i), *layer = e->dst + at;
+        int64_t length = is_lossy(e->form->codec) ? (int64_t)tierce__load_le64(row)
+                                                  : encode_layer(e, i, at, e->object + from);
+        int rc = length > 0 && e->form->key != NULL
+                     ? tierce__seal_layer(layer, seal, i, layer, (uint64_t)length)
+                     : 0;
+        if (length < 0 || rc < 0)
+            return length < 0 ? length : rc;
+        uint64_t bytes = (uint64_t)length + tag_bytes(e), end = at + bytes;
+        tierce__store_le64(row, bytes);
+        tierce__store_le64(row + 8, tierce__sum(layer, bytes));
+        at = next_place(e, i, end);
+        if (e->form->codec != NULL && at >= e->info->extent.object_bytes)
+            return 0;
+        memset(e->dst + end, 0, at - end);
+        from += raw_bytes(e->header, e->info, i);
+    }
+    return (int64_t)at;
+}
+
+static int64_t encode_once(const struct encoding *e)
 {
     struct tierce__seal seal;
-    const struct tierce__chunk_info *info = source->info;
-    uint8_t *table = dst + info->extent.header_bytes;
-    int rc = begin(dst, source, form, &seal);
-    int64_t end = rc < 0 ? rc : encode_layers(dst, room, source, form, &seal);
+    uint32_t layers = e->info->geometry.layer_count;
+    uint8_t *table = e->dst + e->info->extent.header_bytes;
+    memcpy(e->dst, e->header, e->info->extent.header_bytes);
+    memset(table, 0, table_bytes(layers));
+    int64_t end = is_lossy(e->form->codec) ? encode_lossy(e) : 1;
+    if (end <= 0)
+        return end;
+    int rc = begin(e, &seal);
+    end = rc < 0 ? rc : encode_layers(e, &seal);
     tierce__seal_wipe(&seal, sizeof(seal));
     if (end <= 0)
         return end;
     tierce__store_le64(table + AT_OBJECT_BYTES, (uint64_t)end);
-    tierce__store_le64(table + AT_TABLE_SUM, table_sum(table, info->geometry.layer_count));
+    tierce__store_le64(table + AT_TABLE_SUM, table_sum(table, layers));
     return end;
 }
 
@@ -188,20 +274,21 @@ int64_t tierce__coded_encode_as(uint8_t *dst, uint64_t room, const uint8_t *obje
                                 const struct tierce__chunk_info *info,
                                 const struct tierce__coded_form *form)
 {
-    struct source source;
+    struct encoding e = {.dst = dst, .room = room, .object = object, .info = info, .form = form};
     struct tierce__coded_form without = *form;
     TIERCE_ASSERT(form->codec != NULL || form->key != NULL);
-    int rc = take_header(&source, object, info);
+    int rc = take_header(&e);
     if (rc < 0)
         return rc;
     int64_t end = TIERCE_E_LIMIT;
-    if (room >= tierce__coded_room(source.header, info))
-        end = encode_once(dst, room, &source, form);
+    if (room >= tierce__coded_room(e.header, info))
+        end = encode_once(&e);
     without.codec = NULL;
     without.element = TIERCE__ELEMENT_RAW;
+    e.form = &without;
     if (end == 0 && form->key != NULL)
-        end = encode_once(dst, room, &source, &without);
-    tierce__free(source.header);
+        end = encode_once(&e);
+    tierce__free(e.header);
     return end;
 }
 
@@ -263,7 +350,7 @@ static int parse_codec(struct tierce__coded_info *info, uint32_t number)
 {
     info->codec = number > 0 ? tierce__codec_numbered(number) : NULL;
     TIERCE_DASSERT(number > 0 || info->chunk.is_sealed);
-    return number > 0 && (info->codec == NULL || !info->codec->is_exact) ? TIERCE_E_VERSION : 0;
+    return number > 0 && info->codec == NULL ? TIERCE_E_VERSION : 0;
 }
 
 int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object, uint64_t available)

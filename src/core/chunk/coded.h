@@ -12,6 +12,8 @@
  * follows, and then the layers. The format, byte by byte: docs/inside/format/coded.md.
  *
  * A reader verifies the sum of a coded layer before it decodes, and the cells after it as always.
+ * With a lossy codec the sums of the cells are those of the decoded cells: the header differs from
+ * that of the chunk that was encoded in nothing else.
  *
  * The layers may be encrypted (seal.h), after their codec or without one. The sums are those of the
  * encrypted bytes, so that damage is found without a key.
@@ -51,7 +53,8 @@ uint64_t tierce__coded_room(const uint8_t *object, const struct tierce__chunk_in
 /*
  * Encodes the sealed raw object. `dst` has room for tierce__coded_room bytes and is aligned to 8.
  * Returns the length of the coded object, or 0 if it would not be shorter than the raw one: keep
- * that instead. The hint of the codec is half of a cell: keys and values.
+ * that instead. The hint of the codec is half of a cell: keys and values. A lossy codec also
+ * returns 0 if a cell of the raw object does not have its sum: the damage would get a right one.
  *
  * Another process may write to `object` meanwhile: then the cells fail their sums when they are
  * read, but dst is never overrun, nor is `object` read beyond its end. Errors: -ENOMEM;
@@ -70,8 +73,9 @@ int64_t tierce__coded_encode_as(uint8_t *dst, uint64_t room, const uint8_t *obje
 /*
  * Parses the first `available` bytes of an object from anywhere: hostile bytes are safe.
  * Errors, *out untouched: TIERCE_E_FORMAT, TIERCE_E_CHECKSUM (of header or table), TIERCE_E_VERSION
- * (not coded, or a codec that this build does not have or that is lossy), TIERCE_E_LIMIT
- * (`available` ends before the layers begin).
+ * (not coded, or a codec that this build does not have), TIERCE_E_LIMIT (`available` ends before
+ * the layers begin). A lossy codec is accepted: the caller rejects it unless the chunk's namespace
+ * has chosen it (tierce__codec_of_quantization).
  */
 TIERCE_MUSTUSE int tierce__coded_parse(struct tierce__coded_info *out, const uint8_t *object,
                                        uint64_t available);
@@ -93,8 +97,8 @@ uint64_t tierce__coded_head_bytes(const struct tierce__chunk_info *info);
 struct tierce__coded_layer tierce__coded_layer(const struct tierce__coded_info *info,
                                                const uint8_t *object, uint32_t layer);
 
-/* Writes the header of the raw object, bit by bit as it was sealed, to `raw`, which is aligned
- * to 8. */
+/* Writes the header of the raw object to `raw`, which is aligned to 8: bit by bit as it was sealed,
+ * but with the sums of the decoded cells if the codec is lossy. */
 void tierce__coded_restore_header(uint8_t *raw, const struct tierce__coded_info *info,
                                   const uint8_t *object);
 

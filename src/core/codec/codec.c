@@ -32,6 +32,26 @@ const struct tierce__codec *tierce__codec_numbered(uint32_t number)
     return NULL;
 }
 
+const struct tierce__codec *tierce__codec_of_quantization(const char *quantization)
+{
+    static const char prefix[] = "tierce-";
+    static const struct tierce__codec *const chosen[] = {&tierce__codec_int8, &tierce__codec_int4,
+                                                         &tierce__codec_fp8};
+    if (strncmp(quantization, prefix, sizeof(prefix) - 1) != 0)
+        return NULL;
+    for (size_t i = 0; i < sizeof(chosen) / sizeof(chosen[0]); i++) {
+        if (strcmp(chosen[i]->name, quantization + sizeof(prefix) - 1) == 0)
+            return chosen[i];
+    }
+    return NULL;
+}
+
+bool tierce__codec_codes(const struct tierce__codec *codec, enum tierce__element element)
+{
+    return element == TIERCE__ELEMENT_BF16 || element == TIERCE__ELEMENT_FP16 ||
+           (codec->is_exact && element != TIERCE__ELEMENT_RAW);
+}
+
 static const char *const element_names[TIERCE__ELEMENTS] = {
     [TIERCE__ELEMENT_RAW] = "raw",   [TIERCE__ELEMENT_BF16] = "bf16",
     [TIERCE__ELEMENT_FP16] = "fp16", [TIERCE__ELEMENT_E4M3] = "e4m3",

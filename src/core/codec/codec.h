@@ -78,6 +78,14 @@ struct tierce__codec {
 const struct tierce__codec *tierce__codec_find(const char *name);
 const struct tierce__codec *tierce__codec_numbered(uint32_t number);
 
+/*
+ * The lossy codec that the field `quantization` of a namespace chooses: "tierce-int8",
+ * "tierce-int4" or "tierce-fp8". NULL: none, so KV is exact. cachegen cannot be chosen.
+ */
+const struct tierce__codec *tierce__codec_of_quantization(const char *quantization);
+/* Whether the codec accepts runs of such elements. */
+bool tierce__codec_codes(const struct tierce__codec *codec, enum tierce__element element);
+
 /* How many bytes a run of this length has at most when it is encoded, by any codec. */
 uint64_t tierce__codec_bound(uint64_t bytes);
 

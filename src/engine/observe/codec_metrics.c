@@ -33,6 +33,8 @@ static const struct codec_row {
     ROW("encoded_chunks", encoded_chunks, 1, "Chunks that were compressed."),
     ROW("encoded_raw_bytes", encoded_raw_bytes, 1, "Uncompressed bytes of these chunks."),
     ROW("encoded_bytes", encoded_bytes, 1, "Compressed bytes of these chunks."),
+    ROW("lossy_chunks", lossy_chunks, 1,
+        "Of these chunks, those of a lossy codec, which their namespace has chosen."),
     ROW("encode_seconds", encode_ns, 1e-9,
         "Time of compression, also of chunks that did not become shorter."),
     RAW("element", TIERCE__CODED_RAW_ELEMENT),
@@ -42,6 +44,8 @@ static const struct codec_row {
     RAW("slow", TIERCE__CODED_RAW_SLOW),
     ROW("decoded_raw_bytes", decoded_raw_bytes, 1, "Uncompressed bytes of decoded layers."),
     ROW("decoded_bytes", decoded_bytes, 1, "Compressed bytes of these layers."),
+    ROW("lossy_decoded_raw_bytes", lossy_decoded_raw_bytes, 1,
+        "Uncompressed bytes of layers that a lossy codec decoded: approximate KV."),
     ROW("decode_seconds", decode_ns, 1e-9, "Time of decompression, of all threads together."),
     ROW("encrypted_chunks", encrypted_chunks, 1, "Chunks that were encrypted."),
     ROW("refused_chunks", refused_chunks, 1,
@@ -60,7 +64,7 @@ static uint64_t value_of(const struct tierce__coded_stats *stats, const struct c
     return value;
 }
 
-/* Whether a level encodes, or has decoded. */
+/* Whether a level encodes, or has encoded or decoded. */
 static bool read_stats(const struct tierce__level *level, struct tierce__coded_stats *out)
 {
     if (level->coded != NULL)
@@ -69,7 +73,8 @@ static bool read_stats(const struct tierce__level *level, struct tierce__coded_s
         tierce__coded_connector_stats(level->connector, out);
     else
         return false;
-    return out->codec != NULL || out->encrypts || out->decoded_bytes > 0 || out->locked_reads > 0;
+    return out->codec != NULL || out->encrypts || out->encoded_chunks > 0 ||
+           out->decoded_bytes > 0 || out->locked_reads > 0;
 }
 
 static void put_row(struct tierce__prometheus *text, const struct codec_row *row, const char *tier,

@@ -8,7 +8,7 @@
 /*
  * The figures of the codecs of an engine's disk and of its remote stores, as metrics and in its
  * state: the object "codec" for the disk, the array "remote_codecs" for the others.
- * A tier without a codec that has read no coded chunk has none.
+ * A tier without a codec that has written and read no coded chunk has none.
  *
  * Thread: any. Does not block.
  */

@@ -250,7 +250,7 @@ static int judge(const uint8_t *object, uint64_t bytes, int rc)
     struct tierce__chunk_info chunk;
     uint32_t codec;
     switch (rc) {
-    case TIERCE_E_VERSION: /* a raw chunk, or an unknown codec */
+    case TIERCE_E_VERSION: /* a raw chunk, or an unknown codec, or one that was not chosen */
         return tierce__chunk_parse_coded(&chunk, &codec, object, bytes) == 0 ? rc : 0;
     case TIERCE_E_FORMAT: /* no chunk, or a damaged one */
         return tierce__chunk_has_magic(object) ? TIERCE_E_CHECKSUM : 0;
@@ -282,7 +282,8 @@ static void has_read_head(struct tierce__store_req *inner)
         return;
     }
     const uint8_t *object = inner->buf->data;
-    int rc = tierce__coded_parsed_fill(&g->object->parsed, object, bytes, &wanted);
+    int rc = tierce__coded_parsed_fill(&g->object->parsed, &g->connector->elements, object, bytes,
+                                       &wanted);
     if (rc == 0) {
         g->have = bytes;
         is_coded(g);

@@ -84,15 +84,24 @@ static bool is_chunk(const struct tierce__store_req *req, struct tierce__chunk_i
            info->extent.object_bytes == req->length;
 }
 
-/* Returns the reason why a chunk is not coded, or TIERCE__CODED_RAWS if it is. */
-static enum tierce__coded_raw stays_raw(struct tierce__coded_connector *c,
-                                        const struct tierce__chunk_info *info,
-                                        enum tierce__element *element)
+static struct tierce__coded_kind kind_of(struct tierce__coded_connector *c,
+                                         const struct tierce__chunk_info *info)
 {
     int64_t ns = tierce__namespaces_find(c->elements.namespaces, info->ns_digest);
-    if (ns >= 0)
-        *element = tierce__coded_element_of(&c->elements, (uint32_t)ns);
-    return *element == TIERCE__ELEMENT_RAW ? TIERCE__CODED_RAW_ELEMENT : TIERCE__CODED_RAWS;
+    return ns >= 0 ? tierce__coded_kind_of(&c->elements, (uint32_t)ns)
+                   : (struct tierce__coded_kind){.element = TIERCE__ELEMENT_RAW};
+}
+
+/* The codec for an object: the lossy one that its namespace has chosen, or that of the connector.
+ */
+static const struct tierce__codec *codec_for(struct tierce__coded_connector *c,
+                                             const struct tierce__store_req *req)
+{
+    struct tierce__chunk_info info;
+    if (!is_chunk(req, &info))
+        return c->codec;
+    struct tierce__coded_kind kind = kind_of(c, &info);
+    return kind.lossy != NULL ? kind.lossy : c->codec;
 }
 
 /* Encodes the chunk of `making` to p->coded. Returns its length; 0 and `why`: p->coded is NULL. */
@@ -129,7 +138,9 @@ static uint64_t encode(struct tierce__coded_upload *p)
     enum tierce__coded_raw uncoded = TIERCE__CODED_RAW_LONGER, why = TIERCE__CODED_RAWS;
     bool is_valid = is_chunk(req, &info);
     if (is_valid && p->codec != NULL) {
-        uncoded = stays_raw(c, &info, &making.element);
+        making.element = kind_of(c, &info).element;
+        uncoded =
+            making.element == TIERCE__ELEMENT_RAW ? TIERCE__CODED_RAW_ELEMENT : TIERCE__CODED_RAWS;
         making.codec = uncoded == TIERCE__CODED_RAWS ? p->codec : NULL;
     }
     if (is_valid && (making.codec != NULL || making.keys != NULL))
@@ -273,19 +284,20 @@ bool tierce__coded_connector_put(struct tierce__coded_connector *c, struct tierc
 {
     bool is_sane = req->buf != NULL && req->name_count == 1 && req->offset == 0 &&
                    req->length >= TIERCE__CHUNK_ALIGN && req->length <= req->buf->bytes;
+    const struct tierce__codec *codec = is_sane ? codec_for(c, req) : c->codec;
     tierce__lock_take(&c->lock);
     if (req->name_count == 1)
         tierce__coded_object_forget(c, req->names);
-    bool encodes = (c->codec != NULL || c->encrypts) && is_sane && !c->closing;
-    bool is_slow = encodes && c->codec != NULL && tierce__coded_speed_is_slow(&c->speed);
+    bool encodes = (codec != NULL || c->encrypts) && is_sane && !c->closing;
+    bool is_slow = encodes && codec != NULL && tierce__coded_speed_is_slow(&c->speed);
     struct tierce__coded_slow slow = {0};
     if (is_slow)
-        slow = tierce__coded_speed_tell(&c->speed, c->codec);
-    bool taken = encodes && (!is_slow || c->encrypts) && enqueue(c, req, is_slow ? NULL : c->codec);
+        slow = tierce__coded_speed_tell(&c->speed, codec);
+    bool taken = encodes && (!is_slow || c->encrypts) && enqueue(c, req, is_slow ? NULL : codec);
     bool is_refused = c->encrypts && !taken;
     int status = c->closing ? TIERCE_E_CLOSED : is_sane ? TIERCE_E_FULL : TIERCE_E_ARGUMENT;
     c->stats.refused_chunks += is_refused && !c->closing;
-    if (encodes && c->codec != NULL && (is_slow || !taken))
+    if (encodes && codec != NULL && (is_slow || !taken))
         c->stats.raw_chunks[is_slow ? TIERCE__CODED_RAW_SLOW : TIERCE__CODED_RAW_MEMORY]++;
     tierce__lock_drop(&c->lock);
     tierce__coded_log_slow(c->name, &slow);

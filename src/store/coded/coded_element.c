@@ -23,29 +23,45 @@ void tierce__coded_elements_fini(struct tierce__coded_elements *elements)
     elements->noted = NULL;
 }
 
-static enum tierce__element read_element(struct tierce__namespaces *namespaces, uint32_t ns,
-                                         bool *known)
+/* A kind as a number above 0. */
+#define KIND(element, lossy) ((element) + 1u + TIERCE__ELEMENTS * (lossy))
+
+static uint8_t read_kind(struct tierce__namespaces *namespaces, uint32_t ns, bool *known)
 {
     struct tierce__namespace_read read;
     const char *text = tierce__namespaces_text(namespaces, ns);
     *known = text != NULL; /* another process may have stored the text by the next put */
     if (text == NULL || tierce__namespace_read(&read, text) < 0)
-        return TIERCE__ELEMENT_RAW;
+        return KIND(TIERCE__ELEMENT_RAW, 0);
     enum tierce__element element = tierce__element_of_dtype(read.ns.kv_dtype);
+    const struct tierce__codec *lossy = tierce__codec_of_quantization(read.ns.quantization);
+    bool is_lossy = lossy != NULL && tierce__codec_codes(lossy, element);
     tierce__namespace_read_fini(&read);
-    return element;
+    return (uint8_t)KIND(element, is_lossy ? lossy->number : 0);
 }
 
-enum tierce__element tierce__coded_element_of(struct tierce__coded_elements *elements, uint32_t ns)
+struct tierce__coded_kind tierce__coded_kind_of(struct tierce__coded_elements *elements,
+                                                uint32_t ns)
 {
     TIERCE_ASSERT(ns < NS_MAX);
-    /* relaxed: threads that find the same text read the same element. */
+    /* relaxed: threads that find the same text read the same kind. */
     uint8_t noted = atomic_load_explicit(&elements->noted[ns], memory_order_relaxed);
-    if (noted > 0)
-        return (enum tierce__element)(noted - 1);
-    bool known;
-    enum tierce__element element = read_element(elements->namespaces, ns, &known);
-    if (known)
-        atomic_store_explicit(&elements->noted[ns], (uint8_t)(element + 1), memory_order_relaxed);
-    return element;
+    if (noted == 0) {
+        bool known;
+        noted = read_kind(elements->namespaces, ns, &known);
+        if (known)
+            atomic_store_explicit(&elements->noted[ns], noted, memory_order_relaxed);
+    }
+    unsigned kind = noted - 1u, number = kind / TIERCE__ELEMENTS;
+    return (struct tierce__coded_kind){.element = (enum tierce__element)(kind % TIERCE__ELEMENTS),
+                                       .lossy = number > 0 ? tierce__codec_numbered(number) : NULL};
+}
+
+bool tierce__coded_may_be(struct tierce__coded_elements *elements,
+                          const struct tierce__coded_info *info)
+{
+    if (info->codec == NULL || info->codec->is_exact)
+        return true;
+    int64_t ns = tierce__namespaces_find(elements->namespaces, info->chunk.ns_digest);
+    return ns >= 0 && tierce__coded_kind_of(elements, (uint32_t)ns).lossy == info->codec;
 }

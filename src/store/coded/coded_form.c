@@ -29,6 +29,7 @@ void tierce__coded_count_made(struct tierce__coded_stats *stats,
         return;
     }
     stats->encoded_chunks++;
+    stats->lossy_chunks += !making->codec->is_exact;
     stats->encoded_raw_bytes += raw_bytes;
     stats->encoded_bytes += length;
 }

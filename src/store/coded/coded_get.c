@@ -234,7 +234,8 @@ static bool is_of(const struct tierce__coded_get *g, const struct tierce__coded_
 static void note_head(struct tierce__coded_get *g)
 {
     uint64_t wanted = 0;
-    int rc = tierce__coded_parsed_fill(&g->head->parsed, g->buf->data, g->inner.length, &wanted);
+    int rc = tierce__coded_parsed_fill(&g->head->parsed, &g->tier->elements, g->buf->data,
+                                       g->inner.length, &wanted);
     if (rc == TIERCE_E_LIMIT && wanted <= g->coded_bytes) {
         release_memory(g);
         g->inner.length = tierce__round_up(wanted, TIERCE__CHUNK_ALIGN);

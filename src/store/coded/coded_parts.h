@@ -7,26 +7,37 @@
 #include "store/coded/coded_tier.h"
 
 /*
- * The parts that a tier and a connector with coded objects share: the element of a namespace, the
+ * The parts that a tier and a connector with coded objects share: the kind of a namespace, the
  * head of a coded object, the coded bytes of a range, and the two speeds that are compared.
  *
  * Nothing here locks. A caller that shares one of these between threads has a lock for it, except
  * for the elements, which any thread may use.
  */
 
-/* ---- the element of a namespace (coded_element.c) ---- */
+/* ---- the element and the lossy codec of a namespace (coded_element.c) ---- */
 
 struct tierce__coded_elements {
     struct tierce__namespaces *namespaces; /* [borrow] */
-    _Atomic uint8_t *noted;                /* by namespace: 0: unknown, or the element + 1 */
+    _Atomic uint8_t *noted;                /* by namespace: 0: unknown, or its kind */
 };
 
 /* Errors: -ENOMEM. */
 TIERCE_MUSTUSE int tierce__coded_elements_init(struct tierce__coded_elements *elements,
                                                struct tierce__namespaces *namespaces);
 void tierce__coded_elements_fini(struct tierce__coded_elements *elements);
-/* RAW: the namespace states no known element type, or its text is not known yet. */
-enum tierce__element tierce__coded_element_of(struct tierce__coded_elements *elements, uint32_t ns);
+
+/* How chunks of a namespace are encoded. */
+struct tierce__coded_kind {
+    /* RAW: the namespace states no known element type, or its text is not known yet. */
+    enum tierce__element element;
+    /* The codec that the namespace has chosen, used in place of the tier's; NULL: KV is exact. */
+    const struct tierce__codec *lossy;
+};
+struct tierce__coded_kind tierce__coded_kind_of(struct tierce__coded_elements *elements,
+                                                uint32_t ns);
+/* Whether the namespace of an object allows its codec: a lossy one only if it was chosen. */
+bool tierce__coded_may_be(struct tierce__coded_elements *elements,
+                          const struct tierce__coded_info *info);
 
 /* ---- the head of a coded object (coded_range.c) ---- */
 
@@ -39,8 +50,10 @@ struct tierce__coded_parsed {
 
 /* Fills in a head from the first bytes of an object, from anywhere. Errors: those of
  * tierce__coded_parse, where TIERCE_E_LIMIT sets *bytes to the length that is needed, which is more
- * than `available`; TIERCE_E_FULL: no memory. */
+ * than `available`; TIERCE_E_FULL: no memory; TIERCE_E_VERSION: also a lossy codec that the
+ * object's namespace has not chosen. */
 TIERCE_MUSTUSE int tierce__coded_parsed_fill(struct tierce__coded_parsed *out,
+                                             struct tierce__coded_elements *elements,
                                              const uint8_t *object, uint64_t available,
                                              uint64_t *bytes);
 void tierce__coded_parsed_fini(struct tierce__coded_parsed *parsed);
@@ -91,6 +104,7 @@ struct tierce__coded_work {
     uint64_t raw_bytes, coded_bytes; /* [out] of the layers that a codec made */
     uint64_t decrypt_ns;             /* [out] the part of the time that went into the key and into
                                         decryption */
+    bool is_lossy;                   /* [out] that codec */
     bool is_locked;                  /* [out] the key is missing or another one */
 };
 TIERCE_MUSTUSE int tierce__coded_range_decode(const struct tierce__coded_range *range,

@@ -74,6 +74,12 @@ static struct tierce__coded_put *enqueue(struct tierce__coded_tier *t,
     return p;
 }
 
+static const struct tierce__codec *codec_for(const struct tierce__coded_tier *t,
+                                             const struct tierce__coded_kind *kind)
+{
+    return kind->lossy != NULL ? kind->lossy : t->codec;
+}
+
 static void reject(struct tierce__store_req *req, int status)
 {
     req->status = status;
@@ -88,19 +94,21 @@ static void begin_encrypted(struct tierce__coded_tier *t, struct tierce__store_r
         reject(req, TIERCE_E_ARGUMENT);
         return;
     }
-    enum tierce__element element = tierce__coded_element_of(&t->elements, req->keys[0].ns);
+    struct tierce__coded_kind kind = tierce__coded_kind_of(&t->elements, req->keys[0].ns);
+    const struct tierce__codec *codec = codec_for(t, &kind);
     tierce__lock_take(&t->lock);
     enum tierce__coded_raw why =
-        t->codec != NULL ? stays_raw(t, element) : TIERCE__CODED_RAW_ELEMENT;
+        codec != NULL ? stays_raw(t, kind.element) : TIERCE__CODED_RAW_ELEMENT;
     bool is_closed = t->closing, is_coded = why == TIERCE__CODED_RAWS;
     const char *name = t->ops.name;
     struct tierce__coded_slow slow = {0};
     if (why == TIERCE__CODED_RAW_SLOW)
-        slow = tierce__coded_speed_tell(&t->speed, t->codec);
-    struct tierce__coded_put *p = is_closed ? NULL
-                                            : enqueue(t, req, is_coded ? t->codec : NULL,
-                                                      is_coded ? element : TIERCE__ELEMENT_RAW);
-    if (p != NULL && t->codec != NULL && !is_coded)
+        slow = tierce__coded_speed_tell(&t->speed, codec);
+    struct tierce__coded_put *p = is_closed
+                                      ? NULL
+                                      : enqueue(t, req, is_coded ? codec : NULL,
+                                                is_coded ? kind.element : TIERCE__ELEMENT_RAW);
+    if (p != NULL && codec != NULL && !is_coded)
         t->stats.raw_chunks[why]++;
     t->dropped += p == NULL && !is_closed;
     t->stats.refused_chunks += p == NULL && !is_closed;
@@ -116,20 +124,21 @@ bool tierce__coded_put_begin(struct tierce__coded_tier *t, struct tierce__store_
         begin_encrypted(t, req);
         return true;
     }
-    if (t->codec == NULL || !is_sane(req))
+    struct tierce__coded_kind kind = tierce__coded_kind_of(&t->elements, req->keys[0].ns);
+    const struct tierce__codec *codec = codec_for(t, &kind);
+    if (codec == NULL || !is_sane(req))
         return false;
-    enum tierce__element element = tierce__coded_element_of(&t->elements, req->keys[0].ns);
     tierce__lock_take(&t->lock);
-    enum tierce__coded_raw why = stays_raw(t, element);
+    enum tierce__coded_raw why = stays_raw(t, kind.element);
     const char *name = t->ops.name;
     struct tierce__coded_slow slow = {0};
     if (why == TIERCE__CODED_RAW_SLOW)
-        slow = tierce__coded_speed_tell(&t->speed, t->codec);
+        slow = tierce__coded_speed_tell(&t->speed, codec);
     bool must_queue = !tierce__list_empty(&t->puts); /* behind chunks that may be its parents */
     bool passes = t->closing || (why != TIERCE__CODED_RAWS && !must_queue);
     struct tierce__coded_put *p = NULL;
     if (!passes)
-        p = enqueue(t, req, why == TIERCE__CODED_RAWS ? t->codec : NULL, element);
+        p = enqueue(t, req, why == TIERCE__CODED_RAWS ? codec : NULL, kind.element);
     if (!passes && p == NULL) {
         passes = !must_queue;
         why = TIERCE__CODED_RAW_MEMORY;
@@ -307,7 +316,7 @@ bool tierce__coded_tier_has_element(struct tierce__tier *tier, uint32_t ns)
 {
     struct tierce__coded_tier *t = (struct tierce__coded_tier *)tier;
     TIERCE_CHECK_MAGIC(t, TIERCE__CODED_MAGIC);
-    return tierce__coded_element_of(&t->elements, ns) != TIERCE__ELEMENT_RAW;
+    return tierce__coded_kind_of(&t->elements, ns).element != TIERCE__ELEMENT_RAW;
 }
 
 uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf **coded,
@@ -316,7 +325,7 @@ uint64_t tierce__coded_tier_encode(struct tierce__tier *tier, struct tierce__buf
 {
     struct tierce__coded_tier *t = (struct tierce__coded_tier *)tier;
     TIERCE_CHECK_MAGIC(t, TIERCE__CODED_MAGIC);
-    enum tierce__element element = tierce__coded_element_of(&t->elements, source->ns);
+    enum tierce__element element = tierce__coded_kind_of(&t->elements, source->ns).element;
     *coded = NULL;
     *why = TIERCE__CODED_RAW_ELEMENT;
     if (element == TIERCE__ELEMENT_RAW)

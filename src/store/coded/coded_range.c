@@ -24,7 +24,8 @@ static uint64_t needed_bytes(const uint8_t *object, uint64_t available)
 
 /* The head is parsed twice: to learn its length, and the copy, because another process may write to
  * `object` meanwhile. */
-int tierce__coded_parsed_fill(struct tierce__coded_parsed *out, const uint8_t *object,
+int tierce__coded_parsed_fill(struct tierce__coded_parsed *out,
+                              struct tierce__coded_elements *elements, const uint8_t *object,
                               uint64_t available, uint64_t *bytes)
 {
     struct tierce__coded_info info, copied;
@@ -46,6 +47,10 @@ int tierce__coded_parsed_fill(struct tierce__coded_parsed *out, const uint8_t *o
         copied.chunk.extent.header_bytes != header_bytes) {
         tierce__free(copy);
         return TIERCE_E_FORMAT;
+    }
+    if (!tierce__coded_may_be(elements, &copied)) {
+        tierce__free(copy);
+        return TIERCE_E_VERSION;
     }
     tierce__free(out->bytes); /* of an object that another's header claimed to be */
     out->bytes = copy;
@@ -164,6 +169,7 @@ int tierce__coded_range_decode(const struct tierce__coded_range *range,
     uint64_t end = extent->header_bytes + extent->payload_bytes;
     uint64_t begun = tierce__now_ns();
     work->raw_bytes = work->coded_bytes = 0;
+    work->is_lossy = info.codec != NULL && !info.codec->is_exact;
     work->is_locked = false;
     int rc = range->first < range->last
                  ? tierce__coded_keys_unlock(work->keys, work->tier, &info, parsed->bytes)

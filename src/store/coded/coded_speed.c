@@ -82,6 +82,7 @@ void tierce__coded_speed_decoded(struct tierce__coded_speed *speed,
     /* A chunk without a codec is decrypted as well. */
     uint64_t ns = took_ns > work->decrypt_ns ? took_ns - work->decrypt_ns : 0;
     stats->decoded_raw_bytes += work->raw_bytes;
+    stats->lossy_decoded_raw_bytes += work->is_lossy ? work->raw_bytes : 0;
     stats->decoded_bytes += work->coded_bytes;
     stats->decode_ns += ns;
     add(&speed->decoding, work->raw_bytes, ns, tierce__now_ns());

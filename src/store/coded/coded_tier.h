@@ -15,6 +15,10 @@
  * Chunks may be encrypted after that (coded_keys.h), then every chunk is a coded object, with a
  * codec or without one.
  *
+ * In a namespace that has chosen a lossy codec (tierce__codec_of_quantization), that codec is used
+ * in place of the tier's, and callers read decoded KV: the raw object is the one whose header has
+ * the sums of the decoded cells. A lossy object in another namespace is not read.
+ *
  * PUT: a thread of the tier encodes chunk after chunk, so that no store waits for it, in the order
  * in which they were put. A chunk stays raw if its namespace states no known element type, if it
  * would not become shorter, if the thread is behind, or if decoding is slower than the device.
@@ -26,7 +30,7 @@
  * coded layers of each range, which a thread of the tier verifies and decodes. A layer that lies
  * partly in a range is decoded into separate memory. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:
  * the object is damaged; TIERCE_E_VERSION: this build has no such codec, or the object's key is
- * missing or another one.
+ * missing or another one, or its namespace has not chosen its lossy codec.
  *
  * Threads: one that encodes, and `decode_threads`, all started when they are first needed.
  */
@@ -36,7 +40,8 @@ struct tierce__coded_keys;
 struct tierce__coded_opts {
     size_t size;                           /* sizeof(struct tierce__coded_opts) */
     struct tierce__tier *tier;             /* [transfer, on success only] a disk tier */
-    const struct tierce__codec *codec;     /* for new chunks; NULL: none, but coded ones are read */
+    const struct tierce__codec *codec;     /* for new chunks, exact; NULL: none, but coded ones are
+                                              read */
     struct tierce__namespaces *namespaces; /* [borrow until close] */
     struct tierce__coded_keys *keys;       /* [borrow until close] or NULL: encrypted chunks are
                                               not read */
@@ -97,12 +102,14 @@ TIERCE_MUSTUSE int tierce__coded_tier_form(struct tierce__tier *tier, const stru
                                            uint64_t *coded_bytes);
 
 struct tierce__coded_stats {
-    const struct tierce__codec *codec; /* for new chunks, or NULL */
+    const struct tierce__codec *codec; /* for new chunks of exact namespaces, or NULL */
     uint64_t encoded_chunks;
+    uint64_t lossy_chunks; /* of these: by a lossy codec, which their namespace has chosen */
     uint64_t encoded_raw_bytes, encoded_bytes; /* before and after */
     uint64_t encode_ns;                        /* also of chunks that would not become shorter */
     uint64_t decoded_raw_bytes, decoded_bytes; /* after and before */
     uint64_t decode_ns;                        /* of all threads together */
+    uint64_t lossy_decoded_raw_bytes;          /* of decoded_raw_bytes: by a lossy codec */
     uint64_t raw_chunks[TIERCE__CODED_RAWS];
     bool encrypts;             /* new chunks */
     uint64_t encrypted_chunks; /* whether they were coded or not */

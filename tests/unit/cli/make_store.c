@@ -36,6 +36,7 @@ struct maker {
     struct tierce__namespaces *namespaces;
     struct tierce__tier *tier;
     struct tierce__coded_keys *keys; /* or NULL */
+    const char *quantization;
     uint8_t digests[2][TIERCE_HASH_BYTES];
     uint32_t ids[2];
 };
@@ -83,6 +84,7 @@ static int add_namespace(struct maker *m, int which, const char *dtype)
         .weights = which == 0 ? "aabb" : "ccdd",
         .model = which == 0 ? "{\"config\":{\"architectures\":[\"SmallForTests\"]}}" : "{}",
         .kv_dtype = dtype,
+        .quantization = m->quantization,
         .layout = "test",
         .layer_count = LAYERS,
         .cell_bytes = cells,
@@ -225,11 +227,14 @@ int main(int argc, char **argv)
     struct maker m = {0};
     if (argc < 5) {
         fprintf(stderr,
-                "usage: make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded|encrypted KEY_FILE]\n");
+                "usage: make_store FOLDER CHUNKS SHARDS CAP_MIB [live|coded|lossy|encrypted "
+                "KEY_FILE]\n");
         return 2;
     }
     bool encrypts = argc > 6 && strcmp(argv[5], "encrypted") == 0;
-    bool is_coded = encrypts || (argc > 5 && strcmp(argv[5], "coded") == 0);
+    bool is_lossy = argc > 5 && strcmp(argv[5], "lossy") == 0;
+    bool is_coded = encrypts || is_lossy || (argc > 5 && strcmp(argv[5], "coded") == 0);
+    m.quantization = is_lossy ? "tierce-int8" : "";
     const char *dtype = is_coded ? "bfloat16" : "float32";
     signal(SIGTERM, on_term);
     int rc = tierce__pool_create(

@@ -56,6 +56,14 @@ class Doctor(CliCase):
         a, b = self.store("a", text(kv_dtype="float32")), self.write("b", text(kv_dtype="float32"))
         self.check(0, "doctor", a, b, out=["store chunks of kv_dtype float32 unchanged"])
 
+    def test_a_lossy_codec_is_reported(self):
+        a, b = self.store("a", text()), self.write("b", text(quantization="tierce-int8"))
+        lossy = "KV on disk and in remote stores is lossy: codec int8 (codec.lossy)."
+        self.check(1, "doctor", a, b, out=["quantization\n    A: (empty)\n    B: tierce-int8", "B: " + lossy])
+        self.check(1, "doctor", b, a, out=["A: " + lossy])
+        self.check(0, "doctor", b, b, out=["They can share", "\n" + lossy])
+        self.assertNotIn("lossy", self.check(0, "doctor", a, a).stdout)
+
     def test_a_configuration_with_nixl_is_checked_on_this_machine(self):
         a = self.write("a.yaml", "remote.urls: nixl:///s?library=/nothing/libnixl_capi.so\n")
         b = self.write("b.yaml", "remote.urls: file:///s\n")

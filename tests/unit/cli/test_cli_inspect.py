@@ -97,6 +97,17 @@ class Inspect(CliCase):
         bad, _ = self.verify(folder, 1)
         self.assertEqual([why for _, why in bad], ["the compressed chunk: the checksum does not match the bytes"])
 
+    def test_lossy_chunks_are_told_and_verified(self):
+        folder = self.make(kind=["lossy"])
+        self.check(0, "inspect", folder, "--verify", out=[
+            "lossy    int8: KV that leaves memory is approximate", "codec    16 of these compressed by int8 (lossy) as bf16, ",
+            ": 0 damaged"])
+        data = json.loads(self.check(0, "inspect", "--json", folder).stdout)
+        self.assertEqual([(n["quantization"], n["codec"]) for n in data["namespaces"]], [("tierce-int8", "int8")] * 2)
+        self.damage(folder, 3 * data["bytes"] // 20 + 9000)  # behind the head of the fourth
+        bad, _ = self.verify(folder, 1)
+        self.assertEqual([why for _, why in bad], ["the compressed chunk: the checksum does not match the bytes"])
+
     def test_a_whole_store_verifies(self):
         bad, result = self.verify(self.make(chunks=50), 0)
         self.assertEqual(bad, [])

@@ -69,6 +69,9 @@ class GroupWorkerHalf(WorkerHalf):
     def require_blendable(self) -> None:
         raise Unsupported("several KV cache groups, windows or states")
 
+    def has_states(self) -> bool:
+        return any(group.kind == STATE for group in self.table.groups)
+
     def loads_are_async(self) -> bool:
         return True
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A chunk comes back from its coded object bit by bit, header included, and no damage gives other
- * bytes. */
+ * bytes. With a lossy codec it is the chunk of the restored values. */
 
 enum { LAYERS = 3, BLOCKS = 4, OBJECT_MAX = 1 << 20 };
 
@@ -269,6 +269,131 @@ START_TEST(test_a_header_that_has_changed_since_it_was_parsed)
 }
 END_TEST
 
+/* ---- lossy codecs -----------------------------------------------------------------------------
+ */
+
+static const char *const lossy_names[] = {"int8", "int4", "fp8"};
+#define LOSSY (sizeof(lossy_names) / sizeof(lossy_names[0]))
+
+/* A chunk of values that are not too small for the codecs, with this codec. */
+static void make_lossy(unsigned n, enum tierce__element element)
+{
+    codec = tierce__codec_find(lossy_names[n]);
+    make_raw(TIERCE_GROUP_ALL, element, 100);
+    kv_fill(raw + info.extent.header_bytes, info.extent.payload_bytes, element, n + 5,
+            element == TIERCE__ELEMENT_BF16 ? 124 : 14, 128);
+    tierce__chunk_sum_cells(raw, &info.geometry);
+    tierce__chunk_seal(raw, info.extent.header_bytes);
+}
+
+/* The decoded chunk is a valid one with other sums, and its cells are those that the codec restores
+ * of each layer. */
+static void expect_decoded(void)
+{
+    uint8_t *layer = malloc(tierce__codec_bound(OBJECT_MAX)), *want = malloc(OBJECT_MAX);
+    struct tierce__chunk_info got;
+    const struct tierce__codec_shape shape = {.element = TIERCE__ELEMENT_BF16};
+    ck_assert(layer != NULL && want != NULL);
+    ck_assert_int_eq(tierce__chunk_parse(&got, back, info.extent.object_bytes), 0);
+    ck_assert_uint_eq(tierce__chunk_verify_cells(back, &got), 0);
+    ck_assert_uint_eq(tierce__chunk_verify_cells(raw, &info), 0);
+    ck_assert(!tierce__chunk_same(back, raw, &info.geometry));
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        uint64_t at = tierce__chunk_layer_offset(&info.geometry, i);
+        uint64_t bytes = (uint64_t)cells[i] * BLOCKS, room = tierce__codec_bound(bytes);
+        int64_t length = codec->encode(layer, room, raw + at, bytes, &shape);
+        ck_assert_int_gt(length, 0);
+        ck_assert_int_eq(codec->decode(want, bytes, layer, (uint64_t)length), 0);
+        ck_assert_mem_eq(back + at, want, bytes);
+    }
+    free(want);
+    free(layer);
+}
+
+START_TEST(test_lossy_codecs)
+{
+    for (unsigned n = 0; n < LOSSY; n++) {
+        struct tierce__coded_info got;
+        make_lossy(n, TIERCE__ELEMENT_BF16);
+        uint64_t length = encode(TIERCE__ELEMENT_BF16);
+        ck_assert(length > 0 && length < info.extent.object_bytes);
+        ck_assert_int_eq(tierce__coded_parse(&got, coded, length), 0);
+        ck_assert_ptr_eq(got.codec, codec);
+        ck_assert_int_eq(tierce__coded_decode(back, &got, coded), 0);
+        expect_decoded();
+    }
+}
+END_TEST
+
+/* A chunk that was read may be stored again, in another tier: no loss is added. */
+START_TEST(test_a_second_loss_changes_nothing)
+{
+    static const enum tierce__element elements[] = {TIERCE__ELEMENT_BF16, TIERCE__ELEMENT_FP16};
+    for (unsigned n = 0; n < LOSSY * 2; n++) {
+        struct tierce__coded_info got;
+        make_lossy(n / 2, elements[n % 2]);
+        uint64_t length = encode(elements[n % 2]);
+        uint8_t *first = malloc(length);
+        ck_assert_ptr_nonnull(first);
+        memcpy(first, coded, length);
+        ck_assert_int_eq(tierce__coded_parse(&got, coded, length), 0);
+        ck_assert_int_eq(tierce__coded_decode(raw, &got, coded), 0);
+        ck_assert_uint_eq(encode(elements[n % 2]), length);
+        ck_assert_mem_eq(coded, first, length);
+        free(first);
+    }
+}
+END_TEST
+
+/* The sums of a lossy object are new, so a cell that has rotted in memory must not get one. */
+START_TEST(test_a_damaged_cell_gets_no_right_sum)
+{
+    make_lossy(0, TIERCE__ELEMENT_BF16);
+    raw[info.extent.object_bytes - 4096 - 100] ^= 1;
+    ck_assert_uint_eq(tierce__chunk_verify_cells(raw, &info), 1);
+    ck_assert_uint_eq(encode(TIERCE__ELEMENT_BF16), 0);
+}
+END_TEST
+
+/* A layer with a NaN is restored bit by bit, and others are not. */
+START_TEST(test_a_layer_with_a_nan)
+{
+    struct tierce__coded_info got;
+    make_lossy(0, TIERCE__ELEMENT_BF16);
+    uint64_t at = tierce__chunk_layer_offset(&info.geometry, 1);
+    tierce__store_le16(raw + at + 20, 0x7fc1);
+    tierce__chunk_sum_cells(raw, &info.geometry);
+    tierce__chunk_seal(raw, info.extent.header_bytes);
+    uint64_t length = encode(TIERCE__ELEMENT_BF16);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, length), 0);
+    ck_assert_int_eq(tierce__coded_decode(back, &got, coded), 0);
+    ck_assert_mem_eq(back + at, raw + at, (size_t)cells[1] * BLOCKS);
+    expect_decoded();
+}
+END_TEST
+
+START_TEST(test_flipped_bits_of_a_lossy_object)
+{
+    struct test_random random = test_random_start("test_flipped_bits_of_a_lossy_object");
+    struct tierce__coded_info got;
+    make_lossy(1, TIERCE__ELEMENT_BF16);
+    uint64_t length = encode(TIERCE__ELEMENT_BF16), head = tierce__coded_head_bytes(&info);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, length), 0);
+    ck_assert_int_eq(tierce__coded_decode(raw, &got, coded), 0);
+    for (uint64_t i = 0; i < length; i += i < head ? 29 : 1 + test_random_below(&random, 200)) {
+        uint8_t bit = (uint8_t)(1u << test_random_below(&random, 8));
+        coded[i] ^= bit;
+        int rc = tierce__coded_parse(&got, coded, length);
+        if (rc == 0)
+            rc = tierce__coded_decode(back, &got, coded);
+        coded[i] ^= bit;
+        if (rc == 0)
+            ck_assert_msg(memcmp(back + 4096, raw + 4096, info.extent.object_bytes - 4096) == 0,
+                          "byte %llu: a flipped bit gave other bytes", (unsigned long long)i);
+    }
+}
+END_TEST
+
 static Suite *coded_suite(void)
 {
     Suite *suite = suite_create("coded");
@@ -283,6 +408,11 @@ static Suite *coded_suite(void)
     tcase_add_test(tcase, test_a_length_in_an_empty_object);
     tcase_add_test(tcase, test_a_header_that_changes_while_it_is_encoded);
     tcase_add_test(tcase, test_a_header_that_has_changed_since_it_was_parsed);
+    tcase_add_test(tcase, test_lossy_codecs);
+    tcase_add_test(tcase, test_a_second_loss_changes_nothing);
+    tcase_add_test(tcase, test_a_damaged_cell_gets_no_right_sum);
+    tcase_add_test(tcase, test_a_layer_with_a_nan);
+    tcase_add_test(tcase, test_flipped_bits_of_a_lossy_object);
     suite_add_tcase(suite, tcase);
     return suite;
 }

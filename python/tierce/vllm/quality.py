@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of measured quality: what KV that is not exact costs a model. Such KV is used only for a model that was measured."""
+
+from __future__ import annotations
+
+import json
+
+from .identity import ConfigError, Unsupported
+
+FORMAT = 1
+
+
+def read_measured(path: str, parameter: str, tool: str, weights: str, parse):
+    """The measurement of these weights in the file of a parameter, which a program of tools/ has written. `parse` turns the
+    content into the result. Raises ConfigError if the file is no such file, and Unsupported if it is of other weights."""
+    if not path:
+        raise Unsupported(f"{parameter} is empty; measure the model with tools/{tool} --quality FILE and name the file")
+    try:
+        with open(path, encoding="utf-8") as file:
+            measured = json.load(file)
+        version, of = measured["tierce_" + parameter.replace(".", "_")], str(measured["weights"])
+        result = parse(measured)
+    except OSError as error:
+        raise ConfigError(f"{parameter} {path!r} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"{parameter} {path!r} is not a file of tools/{tool} --quality") from None
+    if version != FORMAT:
+        raise ConfigError(f"{parameter} {path!r} has format {version!r}; this version reads {FORMAT}")
+    if of != weights:
+        raise Unsupported(f"{parameter} {path!r} is of other weights ({of[:12]}, not {weights[:12]}); measure this model")
+    return result
