@@ -277,6 +277,7 @@ static void put_namespace(struct tierce__json_write *json, const struct tierce__
     for (size_t i = 0; text != NULL && i < sizeof(numbers) / sizeof(*numbers); i++)
         tierce__json_write_count(json, numbers[i], number_field(text, numbers[i]));
     put_sums(json, &item->sums);
+    tierce__json_write_text(json, "codec", item->codec != NULL ? item->codec : "");
     tierce__json_write_count(json, "key_number", item->key_number);
     tierce__json_write_open(json, "shards", '[');
     for (size_t i = 0; i < item->shard_count; i++)
