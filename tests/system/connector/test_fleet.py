@@ -72,7 +72,8 @@ def test_whole_chunks_of_the_default_size(engine, build, prompts, expected):
     assert all(c >= w for c, w in zip(came, whole_chunks(prompts))) and max(whole_chunks(prompts)) > 0
 
 
-@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+@pytest.mark.parametrize("sig", [pytest.param(signal.SIGTERM, marks=pytest.mark.long, id="term"),
+                                 pytest.param(signal.SIGKILL, id="kill")])
 def test_another_manager_leads(engine, build, prompts, expected, sig):
     """The leader ends while an engine that knows both addresses answers prompts: no answer is wrong, and none waits for
     the next leader, under which everything is found again."""

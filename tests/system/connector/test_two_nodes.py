@@ -75,7 +75,8 @@ def pair(module_engine, places, prompts, plain, tmp_path_factory):
         other.end()
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if name == "redis" else name
+                                  for name in STORES])
 def test_what_one_host_computed_another_loads(pair, places, prompts, plain, name):
     host, place = pair.other, places[name]
 

@@ -68,7 +68,8 @@ def compared(kind, outputs):
     return [answer[:COMPARED.get(kind)] for answer in answers(outputs)]
 
 
-@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long) if kind == "gemma4_small" else kind
+                                  for kind in GROUPS])
 def test_hits_of_each_group(start, prompts, plain, tmp_path, kind):
     """From memory, and after a kill from disk."""
     store = disk_store(tmp_path / "store", **{"timeout.lookup": "5s"})

@@ -75,7 +75,7 @@ def test_damaged_chunks(engine, model, asked, plain, tmp_path):
     assert answers(outputs) == plain(1) and sum(loaded(outputs, "failed")) > 0
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.long)])
 def test_one_rank_fails_to_load(engine, model, asked, plain, node, mode):
     """The other rank has no failure, but computed its KV from the first rank's wrong results."""
     host = engine({**node.store, "load.async": str(mode == "async").lower()}, model=model, **TWO)

@@ -68,7 +68,8 @@ def start(engine, model):
     return begin
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long) if kind == "glm4_moe" else kind
+                                  for kind in KINDS])
 def test_hits(start, prompts, parted, plain, kind):
     host, (right, right_parted) = start(kind, memory_store()), plain(kind)
     for found in (False, True):
