@@ -61,8 +61,8 @@ class Relay:
 
 
 class StoreProcess:
-    """A store whose process may be killed, and its relay. Stores differ in the size of their replay buffer, and only some serve
-    snapshots."""
+    """A store whose process may be killed, and its relay. Stores differ in size, only some have a disk, and only some have a
+    replay socket. All serve snapshots."""
 
     def __init__(self, folder, context, number, seed):
         self.rng, self.number, self.has_disk = random.Random(seed), number, number % 4 == 3
@@ -75,7 +75,6 @@ class StoreProcess:
         if self.has_disk:
             self.parameters |= {"disk.path": str(folder / f"disk-{number}"), "disk.size": "16MiB"}
         self.parameters["kv_events.snapshot_port"] = str(ports[2])
-        self.http = True
         self.snapshot_url = f"http://127.0.0.1:{ports[2]}/kv_events/snapshot"
         self.log = folder / f"store-{number}.log"
         self.changes = self.kills = 0  # changes: of lives that have ended
