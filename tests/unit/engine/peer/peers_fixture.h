@@ -57,40 +57,51 @@ static inline void on_lookup(struct tierce__store_req *req)
     atomic_store((_Atomic bool *)req->arg, true);
 }
 
-/* How many blocks the peers of an engine have. Asks the directory, without remembered answers. */
-static inline uint64_t peers_have(unsigned engine, uint32_t seed)
+/* How many leading chunks the peers of an engine have. Asks the directory, without remembered
+ * answers. */
+static inline size_t peers_find(unsigned engine, const struct tierce__key *keys, size_t count)
 {
     struct tierce__tier *tier = fx[engine].engine->levels[PEERS_LEVEL].tier;
-    struct tierce_chain *chain = fx_chain(&fx[engine], seed, CHAIN_BLOCKS, 0);
-    struct tierce__key keys[CHAIN_BLOCKS / FX_CHUNK_BLOCKS];
     _Atomic bool is_done = false;
-    for (size_t i = 0; i < CHAIN_BLOCKS / FX_CHUNK_BLOCKS; i++) {
-        keys[i] = fx[engine].inner->key;
-        memcpy(keys[i].hash, tierce_chain_hash(chain, (i + 1) * FX_CHUNK_BLOCKS - 1),
-               sizeof(keys[i].hash));
-    }
     struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
                                     .deadline_ns = tierce__deadline_in_ms(LIMIT_MS),
                                     .keys = keys,
-                                    .key_count = CHAIN_BLOCKS / FX_CHUNK_BLOCKS,
+                                    .key_count = count,
                                     .recall = TIERCE__RECALL_NOTHING,
                                     .done = on_lookup,
                                     .arg = &is_done};
     tier->ops->submit(tier, &req);
     WAIT_FOR(atomic_load(&is_done));
-    tierce_chain_destroy(chain);
-    return req.found * FX_CHUNK_BLOCKS;
+    return req.found;
 }
 
-/* And has joined, so it has the secret with which it can read them. */
-static inline bool finds(unsigned engine, uint32_t seed, uint64_t blocks)
+static inline uint64_t peers_have(unsigned engine, uint32_t seed)
+{
+    struct tierce_chain *chain = fx_chain(&fx[engine], seed, CHAIN_BLOCKS, 0);
+    struct tierce__key keys[CHAIN_BLOCKS / FX_CHUNK_BLOCKS];
+    for (size_t i = 0; i < CHAIN_BLOCKS / FX_CHUNK_BLOCKS; i++) {
+        keys[i] = fx[engine].inner->key;
+        memcpy(keys[i].hash, tierce_chain_hash(chain, (i + 1) * FX_CHUNK_BLOCKS - 1),
+               sizeof(keys[i].hash));
+    }
+    size_t found = peers_find(engine, keys, CHAIN_BLOCKS / FX_CHUNK_BLOCKS);
+    tierce_chain_destroy(chain);
+    return found * FX_CHUNK_BLOCKS;
+}
+
+static inline bool has_joined(unsigned engine)
 {
     char secret[TIERCE__PEERS_SECRET_BYTES];
     int64_t session;
     int32_t slot;
     struct tierce__peers_self *self = tierce__peers_self_of(fx[engine].engine->peers);
-    return tierce__peers_self_get(self, &session, &slot, secret) &&
-           peers_have(engine, seed) == blocks;
+    return tierce__peers_self_get(self, &session, &slot, secret);
+}
+
+/* And has joined, so it has the secret with which it can read them. */
+static inline bool finds(unsigned engine, uint32_t seed, uint64_t blocks)
+{
+    return has_joined(engine) && peers_have(engine, seed) == blocks;
 }
 
 /* Returns the blocks loaded; each of them is right. */
