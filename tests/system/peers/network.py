@@ -78,6 +78,12 @@ class Host:
             pytest.skip("no mount namespaces")
         return command
 
+    def send_little_ahead(self):
+        """The kernel takes few bytes of a process before it has sent them: what it has taken arrives although the process was
+        killed."""
+        write = self.start("sh", "-c", "echo 4096 16384 65536 >/proc/sys/net/ipv4/tcp_wmem")
+        assert write.wait() == 0
+
     def start(self, *command, **options):
         return subprocess.Popen(["nsenter", f"--net=/proc/self/fd/{self.namespace}", *map(str, command)],
                                 pass_fds=[self.namespace], **options)

@@ -2,12 +2,16 @@
 /*
  * An engine with peers, and with pushes of chunks, as a process, for test_peers_network.py.
  *
- *     peer_engine PARAMETER=VALUE...
+ *     peer_engine CELL_BYTES PARAMETER=VALUE...
  *
- * It reads lines from its standard input until they end, and answers each one with a line:
+ * CELL_BYTES: KV of a block in a layer; a chunk has 16 cells. The engine reads lines from its
+ * standard input until they end, and answers each one with a line:
  *
  *     store SEED             stored BLOCKS
- *     load SEED TIMEOUT_MS   loaded BLOCKS MS     of the BLOCKS of a prompt; each byte is compared
+ *     find SEED              found BLOCKS MS STATE
+ *                                                 by lookups as vLLM's connector asks for them
+ *     load SEED TIMEOUT_MS   loaded BLOCKS MS     of the BLOCKS of a prompt; each byte is compared.
+ *                                                 A timeout of 0 is timeout.load
  *     forget                 forgotten            memory
  *     accept HOST HOSTS      accepts PORT TICKET  pushes of chunks from HOSTS at HOST
  *     push SEED HOST PORT TICKET TIMEOUT_MS
@@ -16,6 +20,7 @@
  *
  * A wrong byte ends the process with exit code 3, and pins that are left at the end with 4.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,18 +38,21 @@
 
 enum {
     LAYERS = 4,
-    CELL_BYTES = 16384,
+    CELL_BYTES_MAX = 1 << 20,
     BLOCK_TOKENS = 4,
     CHUNK_BLOCKS = 4,
-    BLOCKS = 16, /* of a prompt: 4 chunks of 256 KiB */
+    BLOCKS = 16, /* of a prompt: 4 chunks */
     FLUSH_MS = 60000,
     POLL_NS = 1000000,
+    PATIENCE_MS = 300, /* of a request that repeats its lookup: as the connector's, with the default
+                          of timeout.lookup */
 };
 
 static struct tierce_engine *engine;
 static struct tierce__handover *handover;
 static struct tierce_view *view;
-static uint8_t memory[LAYERS][BLOCKS][CELL_BYTES];
+static uint32_t cell_bytes;
+static uint8_t *memory[LAYERS]; /* [BLOCKS * cell_bytes] */
 static struct tierce_paged_layer layers[LAYERS];
 static struct tierce_paged paged = {sizeof(paged), layers, LAYERS, BLOCKS, TIERCE_DEVICE_HOST};
 
@@ -56,9 +64,22 @@ static void must(int64_t rc, const char *what)
     exit(2);
 }
 
+static void make_memory(const char *bytes)
+{
+    cell_bytes = (uint32_t)strtoul(bytes, NULL, 10);
+    if (cell_bytes == 0 || cell_bytes > CELL_BYTES_MAX || cell_bytes % sizeof(uint64_t) != 0)
+        must(TIERCE_E_ARGUMENT, "CELL_BYTES");
+    for (size_t i = 0; i < LAYERS; i++) {
+        memory[i] = calloc(BLOCKS, cell_bytes);
+        must(memory[i] != NULL ? 0 : -ENOMEM, "memory");
+        layers[i] = (struct tierce_paged_layer){
+            .base = memory[i], .block_stride = cell_bytes, .block_bytes = cell_bytes};
+    }
+}
+
 static void open_engine(int count, char **settings)
 {
-    static const uint32_t cells[LAYERS] = {CELL_BYTES, CELL_BYTES, CELL_BYTES, CELL_BYTES};
+    const uint32_t cells[LAYERS] = {cell_bytes, cell_bytes, cell_bytes, cell_bytes};
     const struct tierce_namespace ns = {.size = sizeof(ns),
                                         .weights = "00112233",
                                         .model = "{\"model_type\":\"test\"}",
@@ -82,9 +103,6 @@ static void open_engine(int count, char **settings)
     must(tierce_engine_open(&engine, config, why), why);
     tierce_config_destroy(config);
     must(tierce_view_open(&view, engine, &ns, &(struct tierce_shard){0, 1, 0, 1}), "view");
-    for (size_t i = 0; i < LAYERS; i++)
-        layers[i] = (struct tierce_paged_layer){
-            .base = memory[i], .block_stride = CELL_BYTES, .block_bytes = CELL_BYTES};
 }
 
 static struct tierce_chain *chain_of(uint32_t seed)
@@ -99,11 +117,11 @@ static struct tierce_chain *chain_of(uint32_t seed)
 }
 
 /* The bytes of each place differ, so one that is somewhere else is seen too. */
-static void fill(uint8_t cell[CELL_BYTES], uint32_t seed, size_t layer, size_t block)
+static void fill(uint8_t *cell, uint32_t seed, size_t layer, size_t block)
 {
-    for (size_t i = 0; i < CELL_BYTES / sizeof(uint64_t); i++) {
+    for (size_t i = 0; i < cell_bytes / sizeof(uint64_t); i++) {
         uint64_t word =
-            tierce__mix((((uint64_t)seed * LAYERS + layer) * BLOCKS + block) * CELL_BYTES + i);
+            tierce__mix((((uint64_t)seed * LAYERS + layer) * BLOCKS + block) * CELL_BYTES_MAX + i);
         memcpy(cell + i * sizeof(word), &word, sizeof(word));
     }
 }
@@ -122,7 +140,7 @@ static struct tierce_transfer_opts whole(const struct tierce_chain *chain, int32
 static void fill_layer(uint32_t seed, size_t layer)
 {
     for (size_t b = 0; b < BLOCKS; b++)
-        fill(memory[layer][b], seed, layer, b);
+        fill(memory[layer] + b * cell_bytes, seed, layer, b);
 }
 
 static void store(uint32_t seed)
@@ -139,13 +157,33 @@ static void store(uint32_t seed)
     printf("stored %" PRId64 "\n", stored);
 }
 
+/* Without waiting, repeated while an answer is on its way, as often as the connector does. */
+static void find(uint32_t seed)
+{
+    struct tierce_found found = {.pending = true};
+    struct tierce_chain *chain = chain_of(seed);
+    uint64_t began_ns = tierce__now_ns(), ns = 0;
+    while (found.pending && ns < PATIENCE_MS * TIERCE__MS_NS) {
+        const struct tierce_lookup_opts opts = {
+            .size = sizeof(opts), .flags = TIERCE_LOOKUP_NO_WAIT | TIERCE_LOOKUP_AGAIN};
+        must(tierce_lookup(view, chain, BLOCKS, &opts, &found), "lookup");
+        if (found.pending)
+            (void)nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+        ns = tierce__now_ns() - began_ns;
+    }
+    tierce_chain_destroy(chain);
+    printf("found %" PRIu64 " %" PRIu64 " %s\n", found.blocks, (uint64_t)(ns / TIERCE__MS_NS),
+           found.pending ? "pending" : "answered");
+}
+
 static void load(uint32_t seed, uint32_t timeout_ms)
 {
-    static uint8_t right[CELL_BYTES];
+    static uint8_t right[CELL_BYTES_MAX];
     uint8_t origins[BLOCKS] = {0};
     int32_t ids[BLOCKS];
     struct tierce_chain *chain = chain_of(seed);
-    memset(memory, 0, sizeof(memory));
+    for (size_t l = 0; l < LAYERS; l++)
+        memset(memory[l], 0, BLOCKS * (size_t)cell_bytes);
     struct tierce_transfer_opts what = whole(chain, ids);
     what.timeout_ms = timeout_ms;
     uint64_t began_ns = tierce__now_ns();
@@ -155,7 +193,7 @@ static void load(uint32_t seed, uint32_t timeout_ms)
     for (size_t b = 0; b < BLOCKS; b++) {
         for (size_t l = 0; origins[b] != TIERCE_ORIGIN_FAILED && l < LAYERS; l++) {
             fill(right, seed, l, b);
-            if (memcmp(right, memory[l][b], CELL_BYTES) == 0)
+            if (memcmp(right, memory[l] + b * cell_bytes, cell_bytes) == 0)
                 continue;
             fprintf(stderr, "peer_engine: block %zu of prompt %u is wrong in layer %zu\n", b, seed,
                     l);
@@ -233,6 +271,8 @@ static void answer(const char *line)
     uint16_t port;
     if (sscanf(line, "store %" SCNu32, &seed) == 1)
         store(seed);
+    else if (sscanf(line, "find %" SCNu32, &seed) == 1)
+        find(seed);
     else if (sscanf(line, "load %" SCNu32 " %" SCNu32, &seed, &timeout_ms) == 2)
         load(seed, timeout_ms);
     else if (sscanf(line, "accept %63s %63s", host, other) == 2)
@@ -257,12 +297,16 @@ int main(int argc, char **argv)
 {
     char line[256];
     struct tierce_engine_stats stats = {.size = sizeof(stats)};
-    open_engine(argc - 1, argv + 1);
+    must(argc > 1 ? 0 : TIERCE_E_ARGUMENT, "CELL_BYTES");
+    make_memory(argv[1]);
+    open_engine(argc - 2, argv + 2);
     while (fgets(line, sizeof(line), stdin) != NULL)
         answer(line);
     tierce__handover_stop(handover);
     tierce_engine_stats(engine, &stats);
     tierce_view_close(view);
     tierce_engine_close(engine);
+    for (size_t i = 0; i < LAYERS; i++)
+        free(memory[i]);
     return stats.leases_now == 0 ? 0 : 4;
 }

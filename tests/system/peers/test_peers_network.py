@@ -14,25 +14,28 @@ from manager_process import executable, wait_until
 from network import Network
 from serve_process import PROGRAMS
 
-BLOCKS, CHUNKS = 16, 4  # of a prompt, 1 MiB
+BLOCKS, CHUNKS = 16, 4  # of a prompt
+SMALL_CELL, LARGE_CELL = 16384, 131072  # bytes: prompts of 1 MiB; of 8 MiB, whose chunks of 2 MiB are read in RANGES
+RANGES = 4
 TIMEOUT_MS, LONG_MS = 400, 20000  # of loads during a fault, and of others
 BOUND_SECONDS = 30  # of a load, on a slow machine
+DEFAULT_LOAD_MS, MARGIN_MS = 10000, 1000  # timeout.load; for a process that has to wait for a processor
 PROMPTS = 2
+QUICK = ["memory.size=8MiB", "timeout.lookup=2s", "timeout.close=5s", "breaker.retry=100ms"]
 
 
 class Engine:
     """peer_engine.c. It compares each byte that it loads."""
 
-    def __init__(self, host, folder, manager, zone):
-        self.host, self.folder, self.manager, self.zone = host, folder, manager, zone
+    def __init__(self, host, folder, zone, cell, settings):
+        self.host, self.folder, self.zone, self.cell, self.settings = host, folder, zone, cell, settings
         self.start()
 
     def start(self):
         self.log = (self.folder / f"engine{self.host.number}.log").open("a")
         before = self.host.own_boot_id(self.folder) if self.zone else []
         self.process = self.host.start(
-            *before, PROGRAMS.absolute() / "peer_engine", f"remote.urls=peers://{self.manager.address}:6381?connections=4",
-            f"peers.listen={','.join(self.host.addresses)}", f"peers.zone={self.zone}", "memory.size=8MiB", "timeout.lookup=2s", "timeout.close=5s", "breaker.retry=100ms", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            *before, PROGRAMS.absolute() / "peer_engine", self.cell, *self.settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.log, text=True, bufsize=1)
 
     def begin(self, *words):
@@ -54,7 +57,14 @@ class Engine:
     def store(self, prompt):
         assert self.ask("store", prompt) == f"stored {BLOCKS}\n"
 
+    def find(self, prompt):
+        """The blocks that a request of vLLM finds; None: the time of its lookups is over before the answer is there, for
+        instance on a busy machine."""
+        _, blocks, _, state = self.ask("find", prompt).split()
+        return int(blocks) if state == "answered" else None
+
     def load(self, prompt, timeout_ms):
+        """0: as long as timeout.load."""
         return int(self.ask("load", prompt, timeout_ms).split()[1])
 
     def loads_all(self, prompt):
@@ -108,19 +118,33 @@ class Engine:
 
 
 class World:
-    """A manager and engines."""
+    """A manager and engines. has_defaults: without parameters but those that name addresses, and with large chunks."""
 
-    def __init__(self, folder, engines, seed, links=1, zones=None):
+    def __init__(self, folder, engines, seed, links=1, zones=None, has_defaults=False):
         self.network = Network(1 + engines, seed, links)
-        self.random = random.Random(seed)
-        manager, *hosts = self.network.hosts
-        self.log = (folder / "manager.log").open("w")
-        self.manager = manager.start(executable().absolute(), "manager", f"--listen.host={manager.address}",
-                                     "--listen.insecure=true", "--listen.grpc_port=6381", "--directory.silence=2s",
-                                     cwd=folder, stdout=self.log, stderr=self.log)
-        self.engines = [Engine(host, folder, manager, zone) for host, zone in zip(hosts, zones or engines * [""], strict=True)]
+        self.random, self.folder, self.has_defaults = random.Random(seed), folder, has_defaults
+        hosts = self.network.hosts[1:]
+        self.start_manager()
+        self.engines = [Engine(host, folder, zone, LARGE_CELL if has_defaults else SMALL_CELL, self.settings(host, zone))
+                        for host, zone in zip(hosts, zones or engines * [""], strict=True)]
         self.holders, self.reader = self.engines[:-1], self.engines[-1]
         self.prompts, self.stored = [], 0
+
+    def settings(self, host, zone):
+        url = f"remote.urls=peers://{self.network.hosts[0].address}:6381"
+        if self.has_defaults:
+            return [url]
+        return [f"{url}?connections=4", f"peers.listen={','.join(host.addresses)}", f"peers.zone={zone}", *QUICK]
+
+    def start_manager(self):
+        host, silence = self.network.hosts[0], [] if self.has_defaults else ["--directory.silence=2s"]
+        with (self.folder / "manager.log").open("a") as log:
+            self.manager = host.start(executable().absolute(), "manager", f"--listen.host={host.address}", "--listen.insecure=true",
+                                      "--listen.grpc_port=6381", *silence, cwd=self.folder, stdout=log, stderr=log)
+
+    def kill_manager(self):
+        self.manager.kill()
+        self.manager.wait()
 
     def renew(self):
         """New prompts, each with one of the holders."""
@@ -136,15 +160,21 @@ class World:
         for engine in self.engines:
             if engine.process.poll() is None:
                 engine.kill()
-        self.manager.kill()
-        self.manager.wait()
-        self.log.close()
+        self.kill_manager()
         self.network.close()
 
 
 @pytest.fixture
 def world(request, tmp_path):
     world = World(tmp_path, *request.param)  # engines, seed, links and zones
+    yield world
+    world.stop()
+
+
+@pytest.fixture
+def defaults(tmp_path):
+    world = World(tmp_path, 2, 11, has_defaults=True)
+    world.network.delay = 0.0005
     yield world
     world.stop()
 
@@ -212,6 +242,101 @@ def test_a_network_that_fails(world):
     world.network.heal()
     wait_until(reader.has_no_pin)
     reader.stop()
+
+
+def first_answer(reader, prompt):
+    found = []
+    wait_until(lambda: found.append(reader.find(prompt)) or found[-1] is not None)
+    return found[-1]
+
+
+def test_the_defaults_over_a_network_with_a_delay(defaults):
+    """The first lookup and load of an engine find everything, and so do the later ones."""
+    (holder,), reader = defaults.holders, defaults.reader
+    for prompt in (1, 2):
+        holder.store(prompt)
+    wait_until(lambda: reader.find(2) == BLOCKS)  # reports are in the order of the stores
+    reader.stop()
+    reader.start()
+    for prompt in (1, 2):
+        assert first_answer(reader, prompt) == BLOCKS
+        assert reader.load(prompt, 0) == BLOCKS
+    read = reader.peers()
+    assert read["read_chunks"] == 2 * CHUNKS and read["read_served"] >= RANGES * read["read_chunks"]
+    for engine in defaults.engines:
+        wait_until(engine.has_no_pin)
+        engine.stop()
+
+
+def load_while(world, prompt, timeout_ms, fail):
+    """A load that is cut off within its chunks, and what happens then. Returns its blocks."""
+    (holder,), reader, network = world.holders, world.reader, world.network
+    network.cut_after(holder.host, reader.host, world.random.randrange(9 << 19, 12 << 19))  # more than half of a prompt
+    reader.begin("load", prompt, timeout_ms)
+    wait_until(lambda: network.has_cut(holder.host, reader.host) or reader.has_answered())
+    fail()
+    _, blocks, ms = reader.end().split()
+    print(f"{blocks} blocks after {ms} ms")
+    assert int(ms) < (timeout_ms or DEFAULT_LOAD_MS) + MARGIN_MS
+    wait_until(reader.has_no_pin)
+    network.heal()
+    return int(blocks)
+
+
+@pytest.mark.parametrize("timeout_ms", [500, pytest.param(0, marks=pytest.mark.long)])
+def test_a_holder_fails_within_chunks_of_several_ranges(defaults, timeout_ms):
+    """It is cut off, and killed then. The load ends within its own timeout, or within timeout.load."""
+    (holder,), reader = defaults.holders, defaults.reader
+    holder.host.send_little_ahead()
+    for prompt in (1, 2):
+        holder.store(prompt)
+    wait_until(lambda: reader.find(1) == reader.find(2) == BLOCKS)
+    assert load_while(defaults, 1, timeout_ms, lambda: None) < BLOCKS
+    wait_until(lambda: reader.loads_all(1))
+    wait_until(holder.has_no_pin)
+
+    def kill():
+        holder.kill()
+        defaults.network.heal()  # its host rejects what comes for the process
+
+    before = reader.peers()["read_served"]
+    assert load_while(defaults, 2, 0, kill) < BLOCKS
+    assert before < reader.peers()["read_served"] < before + CHUNKS * RANGES
+    reader.stop()
+
+
+def is_reading(world, prompt):
+    """Begins a load. False: it ended before anybody looked."""
+    reader, before = world.reader, world.network.carried[0]
+    reader.ask("forget")
+    reader.begin("load", prompt, LONG_MS)
+    wait_until(lambda: world.network.carried[0] > before + 100_000 or reader.has_answered())
+    if reader.has_answered():
+        reader.end()
+        return False
+    return True
+
+
+@pytest.mark.parametrize("world", [(2, 13)], indirect=True)
+def test_the_manager_is_killed_while_chunks_are_read(world):
+    """A load whose holder is known goes on, and others miss. When the manager is back, all chunks are found again."""
+    (holder,), reader, network = world.holders, world.reader, world.network
+    for prompt in (1, 2):
+        holder.store(prompt)
+    wait_until(lambda: reader.loads_all(1))
+    network.delay = 0.05
+    wait_until(lambda: is_reading(world, 1))
+    world.kill_manager()
+    assert int(reader.end().split()[1]) == BLOCKS
+    assert reader.load(2, TIMEOUT_MS) == 0
+    network.heal()
+    world.start_manager()
+    holder.store(3)
+    for prompt in (1, 2, 3):
+        wait_until(lambda prompt=prompt: reader.loads_all(prompt))
+    for engine in world.engines:
+        wait_until(engine.has_no_pin)
+        engine.stop()
 
 
 @pytest.mark.parametrize("world", [(2, 3)], indirect=True)
