@@ -166,7 +166,7 @@ static const char *no_codec(const struct tierce__connector *connector,
                "chunks";
     if ((connector->caps & TIERCE__CONNECTOR_NO_PUT) != 0)
         return "a codec is not possible here: peers:// only reads";
-    if ((connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
+    if ((connector->caps & (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_TELLS_LENGTH)) == 0)
         return "a codec is not possible here: objects are read whole, with a length that must be "
                "known";
     return NULL;

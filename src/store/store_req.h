@@ -172,11 +172,19 @@ struct tierce__store_req {
      * before the range, or, when read whole, is not `length` bytes long; the contents of buf are
      * then undefined. If it ends before the range begins, the status may also be TIERCE_E_MISS. PUT
      * to a connector: buf->data[0 .. length). `length` is never 0.
+     *
+     * With takes_shorter, which requires TIERCE__CONNECTOR_TELLS_LENGTH, a GET of a whole object
+     * accepts up to `length` bytes: [out] object_bytes is the length of the object.
      */
     struct tierce__buf *buf;
     uint64_t offset;
     uint64_t length;
     bool ahead; /* GET: no caller waits for it yet */
+    bool takes_shorter;
+    struct tierce__store_guard {
+        void *of;
+        uint64_t number;
+    } guard; /* [out] GET: for answer_begin of a connector that has it */
 
     /* PUT: fields that tiers index beside the key. */
     const struct tierce__key *parent; /* chunk before this one; NULL for the first. Connectors may
@@ -201,9 +209,14 @@ struct tierce__store_req {
      * [out] found: 1 if the chunk is in that state already. Errors: TIERCE_E_MISS (it is not
      * there), TIERCE_E_REFUSED (it is being read, written or recoded, or is not durable yet: try
      * again), TIERCE_E_FULL (no space is free), TIERCE_E_CANCELLED (it was deleted meanwhile).
+     *
+     * PUT to a connector: 0, or the length of the coded object, which is `length`; object_bytes is
+     * that of the raw object. A store that cannot have another length may store `raw` in its place;
+     * NULL: it must not, because the object is encrypted.
      */
     uint64_t coded_bytes;
     uint64_t stored;
+    struct tierce__buf *raw;     /* [borrow until done] */
     enum tierce__tier_left left; /* DELETE: why */
     bool only_asks;              /* DELETE */
     bool replaces;               /* PUT to a lending tier: replaces the present chunk atomically */

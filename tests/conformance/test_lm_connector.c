@@ -49,21 +49,15 @@ static void stop_lmcache(void *ctx)
     server_kill(&lmcache);
 }
 
+#define CAPS (TIERCE__CONNECTOR_NO_DELETE | TIERCE__CONNECTOR_TELLS_LENGTH)
+
 static char plain[] = "", few[] = "?connections=2";
 
 int main(void)
 {
     struct connector_factory factories[3] = {
-        {.name = "node",
-         .start = start_node,
-         .stop = stop_node,
-         .ctx = plain,
-         .caps = TIERCE__CONNECTOR_NO_DELETE},
-        {.name = "node2",
-         .start = start_node,
-         .stop = stop_node,
-         .ctx = few,
-         .caps = TIERCE__CONNECTOR_NO_DELETE},
+        {.name = "node", .start = start_node, .stop = stop_node, .ctx = plain, .caps = CAPS},
+        {.name = "node2", .start = start_node, .stop = stop_node, .ctx = few, .caps = CAPS},
     };
     char *python = getenv("TIERCE_LMCACHE_PYTHON");
     if (python != NULL)
@@ -71,6 +65,6 @@ int main(void)
                                                   .start = start_lmcache,
                                                   .stop = stop_lmcache,
                                                   .ctx = python,
-                                                  .caps = TIERCE__CONNECTOR_NO_DELETE};
+                                                  .caps = CAPS};
     return connector_conformance_main(factories, python != NULL ? 3 : 2);
 }

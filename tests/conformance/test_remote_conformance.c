@@ -73,7 +73,8 @@ static void cleanup(void *ctx)
 
 static struct place at_once,
     whole = {.whole = true}, late = {.late_ms = 1}, late_and_whole = {.late_ms = 1, .whole = true},
-    coded = {.codes = true}, coded_and_late = {.codes = true, .late_ms = 1};
+    coded = {.codes = true}, coded_and_late = {.codes = true, .late_ms = 1},
+    coded_and_whole = {.codes = true, .late_ms = 1, .whole = true};
 
 static const struct tier_factory factories[] = {
     {"remote", open_remote, cleanup, intern, &at_once},
@@ -82,6 +83,8 @@ static const struct tier_factory factories[] = {
     {"remote that is late and gives objects whole", open_remote, cleanup, intern, &late_and_whole},
     {"remote behind the connector that encodes", open_remote, cleanup, intern, &coded},
     {"the same that is late", open_remote, cleanup, intern, &coded_and_late},
+    {"the same that is late and gives objects whole", open_remote, cleanup, intern,
+     &coded_and_whole},
 };
 
 int main(void)

@@ -39,6 +39,8 @@ struct store_connector {
     enum tierce__tier_left left;
     unsigned late_ms;
     bool closing, has_thread;
+    bool is_invalid;
+    unsigned answering;
     pthread_t thread;
     struct test_random random;
 };
@@ -96,6 +98,13 @@ static int get(struct store_connector *store, struct tierce__store_req *req)
         return TIERCE_E_MISS;
     if (store->misses_behind && req->offset >= object->count)
         return TIERCE_E_MISS;
+    if (req->takes_shorter) {
+        if (object->count > req->length)
+            return TIERCE_E_FORMAT;
+        req->object_bytes = object->count;
+        memcpy(req->buf->data, object->bytes, object->count);
+        return 0;
+    }
     if (req->offset > object->count || req->length > object->count - req->offset)
         return TIERCE_E_FORMAT;
     memcpy(req->buf->data + req->offset, object->bytes + req->offset, req->length);
@@ -145,6 +154,7 @@ static void carry_out(struct store_connector *store, struct tierce__store_req *r
             req->object_bytes = (*find(store, req->names))->count;
         break;
     case TIERCE__STORE_GET: {
+        req->guard.of = store;
         int status = get(store, req);
         req->status = fails ? req->status : status;
         break;
@@ -283,12 +293,54 @@ enum tierce__connector_urgency store_connector_urgency(struct store_connector *s
 static const struct tierce__connector_ops ops = {
     .scheme = "store", .submit = submit, .why = why, .stats = stats, .close = close_store};
 
+static bool answer_begin(struct tierce__connector *base, const struct tierce__store_guard *guard)
+{
+    struct store_connector *store = (struct store_connector *)base;
+    ck_assert_ptr_eq(guard->of, store);
+    pthread_mutex_lock(&store->mutex);
+    bool may = !store->is_invalid;
+    store->answering += may;
+    pthread_mutex_unlock(&store->mutex);
+    return may;
+}
+
+static void answer_end(struct tierce__connector *base, const struct tierce__store_guard *guard)
+{
+    struct store_connector *store = (struct store_connector *)base;
+    ck_assert_ptr_eq(guard->of, store);
+    pthread_mutex_lock(&store->mutex);
+    ck_assert_uint_gt(store->answering, 0);
+    store->answering--;
+    pthread_mutex_unlock(&store->mutex);
+}
+
+static const struct tierce__connector_ops guarded = {.scheme = "store",
+                                                     .submit = submit,
+                                                     .why = why,
+                                                     .stats = stats,
+                                                     .answer_begin = answer_begin,
+                                                     .answer_end = answer_end,
+                                                     .close = close_store};
+
+void store_connector_set_guarded(struct store_connector *store)
+{
+    store->base.ops = &guarded;
+}
+
+void store_connector_invalidate(struct store_connector *store)
+{
+    pthread_mutex_lock(&store->mutex);
+    store->is_invalid = true;
+    pthread_mutex_unlock(&store->mutex);
+}
+
 struct store_connector *store_connector_create(bool ranges)
 {
     struct store_connector *store = calloc(1, sizeof(*store));
     ck_assert_ptr_nonnull(store);
     store->base.ops = &ops;
-    store->base.caps = TIERCE__CONNECTOR_LISTS | (ranges ? TIERCE__CONNECTOR_RANGES : 0);
+    store->base.caps = TIERCE__CONNECTOR_LISTS |
+                       (ranges ? TIERCE__CONNECTOR_RANGES : TIERCE__CONNECTOR_TELLS_LENGTH);
     pthread_mutex_init(&store->mutex, NULL);
     pthread_cond_init(&store->changed, NULL);
     tierce__list_init(&store->held);

@@ -12,7 +12,7 @@
 
 struct store_connector;
 
-/* `ranges`: whether GET takes any range. */
+/* `ranges`: whether GET takes any range; else it reads whole objects and tells their length. */
 struct store_connector *store_connector_create(bool ranges);
 struct tierce__connector *store_connector_base(struct store_connector *store);
 
@@ -40,6 +40,10 @@ void store_connector_set_keeps(struct store_connector *store);
 
 /* From now on a GET behind the end of an object is a miss, as of Redis. */
 void store_connector_set_misses_behind(struct store_connector *store);
+
+/* GETs are answered between answer_begin and answer_end, and not after an invalidation. */
+void store_connector_set_guarded(struct store_connector *store);
+void store_connector_invalidate(struct store_connector *store);
 
 /* From now on PUT asks by itself: TIERCE__CONNECTOR_ASKS. */
 void store_connector_set_asks(struct store_connector *store);

@@ -47,6 +47,10 @@ struct tierce__coded_layer {
     uint64_t offset, bytes, sum;
 };
 
+/* An object that is encrypted without a codec is at most so much longer than its raw object. Each
+ * of 4,096 layers adds a row of the table, a tag and a gap, of 95 bytes together. */
+#define TIERCE__CODED_GROWTH_MAX (512u << 10)
+
 /* The bytes that encode needs. `info` is that of a parsed header. */
 uint64_t tierce__coded_room(const uint8_t *object, const struct tierce__chunk_info *info);
 

@@ -53,22 +53,48 @@ void tierce__coded_connector_tell_idle(struct tierce__coded_connector *c)
         tierce__cond_broadcast(&c->idle_cond);
 }
 
-bool tierce__coded_connector_pass(struct tierce__coded_connector *c,
-                                  struct tierce__store_req *inner)
+/* Begins a use of the inner connector that close waits for. False: the connector closes. */
+static bool enter(struct tierce__coded_connector *c)
 {
-    TIERCE_DASSERT(!tierce__lock_holds_any());
     tierce__lock_take(&c->lock);
-    bool passes = !c->inner_closes;
-    c->passing += passes;
+    bool enters = !c->inner_closes;
+    c->passing += enters;
     tierce__lock_drop(&c->lock);
-    if (!passes)
-        return false;
-    c->inner->ops->submit(c->inner, inner);
+    return enters;
+}
+
+static void leave(struct tierce__coded_connector *c)
+{
     tierce__lock_take(&c->lock);
     c->passing--;
     tierce__coded_connector_tell_idle(c);
     tierce__lock_drop(&c->lock);
+}
+
+bool tierce__coded_connector_pass(struct tierce__coded_connector *c,
+                                  struct tierce__store_req *inner)
+{
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    if (!enter(c))
+        return false;
+    c->inner->ops->submit(c->inner, inner);
+    leave(c);
     return true;
+}
+
+void tierce__coded_connector_give(struct tierce__coded_connector *c, struct tierce__store_req *req,
+                                  const struct tierce__store_guard *guard)
+{
+    const struct tierce__connector_ops *ops = c->inner->ops;
+    TIERCE_DASSERT(!tierce__lock_holds_any());
+    bool is_guarded = ops->answer_begin != NULL, enters = is_guarded && enter(c);
+    bool may = enters && ops->answer_begin(c->inner, guard);
+    req->status = !is_guarded || may ? 0 : enters ? TIERCE_E_MISS : TIERCE_E_CLOSED;
+    req->done(req);
+    if (may)
+        ops->answer_end(c->inner, guard);
+    if (enters)
+        leave(c);
 }
 
 /* ---- the connector's functions --------------------------------------------------------------- */
@@ -204,7 +230,7 @@ int tierce__coded_connector_open(struct tierce__connector **out,
 {
     if (opts->size != sizeof(*opts) || opts->connector == NULL || opts->alloc == NULL ||
         opts->namespaces == NULL || (opts->encrypts && opts->keys == NULL) ||
-        (opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0)
+        (opts->connector->caps & (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_TELLS_LENGTH)) == 0)
         return TIERCE_E_ARGUMENT;
     struct tierce__coded_connector *c = tierce__calloc(1, sizeof(*c));
     if (c == NULL)
@@ -223,6 +249,7 @@ int tierce__coded_connector_open(struct tierce__connector **out,
     c->alloc = opts->alloc;
     c->alloc_arg = opts->alloc_arg;
     c->no_pool = opts->no_pool;
+    c->is_whole = (opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0;
     c->staging_bytes_max = opts->staging_bytes_max > 0 ? opts->staging_bytes_max : STAGING_BYTES;
     snprintf(c->name, sizeof(c->name), "%s", opts->name);
     tierce__coded_speed_init(&c->speed, opts->measured_bytes, opts->decode_threads);
@@ -233,8 +260,10 @@ int tierce__coded_connector_open(struct tierce__connector **out,
                                        .stats = stats,
                                        .adopt = opts->connector->ops->adopt != NULL ? adopt : NULL,
                                        .close = close_connector};
-    c->base = (struct tierce__connector){
-        .ops = &c->ops, .caps = opts->connector->caps, .read_bytes = opts->connector->read_bytes};
+    c->base =
+        (struct tierce__connector){.ops = &c->ops,
+                                   .caps = opts->connector->caps & ~TIERCE__CONNECTOR_TELLS_LENGTH,
+                                   .read_bytes = opts->connector->read_bytes};
     *out = &c->base;
     return 0;
 }

@@ -12,7 +12,7 @@
  *
  * A reader needs no configuration: the header of an object names its codec, so a store can hold
  * raw and coded objects beside each other, and the codec can change at any time. The connector
- * below must have TIERCE__CONNECTOR_RANGES.
+ * below must have TIERCE__CONNECTOR_RANGES or TIERCE__CONNECTOR_TELLS_LENGTH.
  *
  * PUT: a thread encodes chunk after chunk, so that no caller waits for it. A chunk stays raw if its
  * namespace states no known element type, if it would not become shorter, if there is no memory for
@@ -22,7 +22,7 @@
  * remembered for 10 s, for the ranges that follow. As long as the store's last object was raw,
  * other ranges are read at the same time as the beginning, and answered after it. Ranges of a coded
  * object are read layer by layer, each once, into memory of this connector; a thread verifies and
- * decodes them.
+ * decodes them. A store without ranges is asked once for the object, into the caller's buffer.
  *
  * Status of a GET beyond those of a connector: TIERCE_E_CHECKSUM: the object is damaged;
  * TIERCE_E_VERSION: this build has no such codec; TIERCE_E_FULL: no memory.
@@ -51,7 +51,7 @@ struct tierce__coded_connector_opts {
     uint64_t measured_bytes;
 };
 
-/* Errors: -ENOMEM, TIERCE_E_ARGUMENT (also a connector without ranges). */
+/* Errors: -ENOMEM, TIERCE_E_ARGUMENT (also a connector with neither ability). */
 TIERCE_MUSTUSE int tierce__coded_connector_open(struct tierce__connector **out,
                                                 const struct tierce__coded_connector_opts *opts);
 

@@ -5,6 +5,8 @@
 #include "base/clock.h"
 #include "store/coded/coded_connector_private.h"
 
+#include <string.h>
+
 /*
  * Gets. The first get of an object reads its beginning, which shows whether it is coded:
  *
@@ -14,6 +16,11 @@
  * Other gets of the object wait for the first one (`parked`). If the store's last object was raw,
  * they read their ranges concurrently, as ranges of a raw object. A reader needs the beginning
  * first anyway, so raw objects are loaded as fast as without this connector.
+ *
+ * In a store without ranges, the beginning is the whole object, and each get reads it for itself:
+ *
+ *     begin_whole -> raw: answered
+ *                 -> coded: all layers are there -> answered
  */
 
 /* No coded object is shorter than this: a header and a table, of a page each at least. */
@@ -68,9 +75,13 @@ void tierce__coded_download_finish(struct tierce__coded_download *g, int status)
     leave_object(g);
     if (status == TIERCE_E_DEADLINE && !g->link_was_late)
         req->repeats = true; /* the time passed in a queue, or in another's read */
-    tierce__free(g);         /* an answered read holds no memory */
+    const struct tierce__store_guard guard = g->inner.guard;
+    tierce__free(g); /* an answered read holds no memory */
     req->status = status;
-    req->done(req);
+    if (status == 0)
+        tierce__coded_connector_give(c, req, &guard);
+    else
+        req->done(req);
     tierce__lock_take(&c->lock);
     TIERCE_ASSERT(c->pending_gets > 0);
     c->pending_gets--;
@@ -139,7 +150,8 @@ void tierce__coded_download_read(struct tierce__coded_download *g, struct tierce
                                           .buf = buf,
                                           .offset = offset,
                                           .length = length,
-                                          .ahead = req->ahead};
+                                          .ahead = req->ahead,
+                                          .takes_shorter = c->is_whole};
     tierce__lock_take(&c->lock);
     tierce__coded_speed_begin(&c->speed);
     tierce__lock_drop(&c->lock);
@@ -340,6 +352,105 @@ static uint64_t head_bytes(const struct tierce__coded_connector *c,
                                                                                 : HEAD_BYTES;
 }
 
+/* ---- whole objects --------------------------------------------------------------------------- */
+
+static void read_whole(struct tierce__coded_download *g, bool is_longer);
+
+/* Whether these bytes, which are no coded object, are those of the raw object. */
+static void has_read_raw_whole(struct tierce__coded_download *g, uint64_t bytes, int rc)
+{
+    const struct tierce__store_req *req = g->req;
+    const uint8_t *object = g->inner.buf->data;
+    bool has_header = bytes >= TIERCE__CHUNK_FIXED && tierce__chunk_has_magic(object);
+    if (rc == TIERCE_E_LIMIT) /* it ends before its layers */
+        rc = has_header ? TIERCE_E_CHECKSUM : 0;
+    else
+        rc = judge(object, bytes, rc);
+    if (rc == 0 && bytes != req->length)
+        rc = TIERCE_E_FORMAT;
+    if (rc == 0 && g->head != NULL)
+        memcpy(req->buf->data, object, bytes);
+    g->object->is_coded = false;
+    end_head(g, rc);
+    tierce__coded_download_finish(g, rc);
+}
+
+static void has_read_whole(struct tierce__store_req *inner)
+{
+    struct tierce__coded_download *g = inner->arg;
+    struct tierce__coded_connector *c = g->connector;
+    struct tierce__coded_parsed *parsed = &g->object->parsed;
+    uint64_t bytes = inner->object_bytes, wanted = 0;
+    int status = inner->status;
+    bool was_longer = g->head != NULL;
+    inner->length = bytes; /* for the speed of the link */
+    tierce__coded_download_note(g);
+    if (status == TIERCE_E_FORMAT && !was_longer) {
+        read_whole(g, true);
+        return;
+    }
+    if (status < 0) {
+        tierce__coded_download_fail(g, status);
+        return;
+    }
+    tierce__lock_take(&c->lock);
+    c->sees_longer = bytes > g->req->length;
+    tierce__lock_drop(&c->lock);
+    int rc = tierce__coded_parsed_fill(parsed, &c->elements, inner->buf->data, bytes, &wanted);
+    if (rc < 0) {
+        has_read_raw_whole(g, bytes, rc);
+        return;
+    }
+    if (parsed->info.object_bytes != bytes) {
+        tierce__coded_download_fail(g, TIERCE_E_CHECKSUM);
+    } else if (parsed->info.chunk.extent.object_bytes != g->req->length) {
+        tierce__coded_download_fail(g, TIERCE_E_FORMAT);
+    } else {
+        g->have = bytes;
+        is_coded(g);
+    }
+}
+
+/* Into the caller's buffer, or into more memory if the object is longer than the raw one, as
+ * encrypted objects are that no codec makes shorter. */
+static void read_whole(struct tierce__coded_download *g, bool is_longer)
+{
+    struct tierce__coded_connector *c = g->connector;
+    uint64_t bytes = g->req->length + (is_longer ? TIERCE__CODED_GROWTH_MAX : 0);
+    g->has_head = true;
+    if (is_longer) {
+        tierce__lock_take(&c->lock);
+        int rc = tierce__coded_connector_pool(c);
+        tierce__lock_drop(&c->lock);
+        g->head = rc == 0 ? tierce__coded_connector_alloc(c, bytes) : NULL;
+    }
+    if (is_longer && g->head == NULL)
+        tierce__coded_download_fail(g, TIERCE_E_FULL);
+    else
+        tierce__coded_download_read(g, is_longer ? g->head : g->req->buf, 0, bytes, has_read_whole);
+}
+
+static void begin_whole(struct tierce__coded_download *g)
+{
+    struct tierce__coded_connector *c = g->connector;
+    struct tierce__coded_object *object = tierce__coded_object_make();
+    int rc = object == NULL                            ? TIERCE_E_FULL
+             : tierce__now_ns() >= g->req->deadline_ns ? TIERCE_E_DEADLINE
+                                                       : 0;
+    tierce__lock_take(&c->lock);
+    if (c->inner_closes)
+        rc = TIERCE_E_CLOSED;
+    g->object = object;
+    bool is_longer = c->sees_longer;
+    if (rc == 0)
+        object->reading = g->reads_head = true;
+    tierce__lock_drop(&c->lock);
+    if (rc < 0)
+        tierce__coded_download_finish(g, rc);
+    else
+        read_whole(g, is_longer);
+}
+
 /* ---- begin ----------------------------------------------------------------------------------- */
 
 /* The object of a parked get is known, or its beginning could not be read. */
@@ -370,6 +481,10 @@ static void begin(struct tierce__coded_download *g)
 {
     struct tierce__coded_connector *c = g->connector;
     const struct tierce__store_req *req = g->req;
+    if (c->is_whole) {
+        begin_whole(g);
+        return;
+    }
     int rc = tierce__now_ns() >= req->deadline_ns ? TIERCE_E_DEADLINE : 0;
     tierce__lock_take(&c->lock);
     if (c->inner_closes)
@@ -420,9 +535,12 @@ void tierce__coded_connector_get(struct tierce__coded_connector *c, struct tierc
 {
     bool is_sane = req->buf != NULL && req->name_count == 1 && req->length > 0 &&
                    req->offset <= req->buf->bytes && req->length <= req->buf->bytes - req->offset;
-    struct tierce__coded_download *g = is_sane ? tierce__calloc(1, sizeof(*g)) : NULL;
+    bool is_range = c->is_whole && req->offset != 0;
+    struct tierce__coded_download *g = is_sane && !is_range ? tierce__calloc(1, sizeof(*g)) : NULL;
     if (g == NULL) {
-        req->status = is_sane ? TIERCE_E_FULL : TIERCE_E_ARGUMENT;
+        req->status = !is_sane   ? TIERCE_E_ARGUMENT
+                      : is_range ? TIERCE_E_UNSUPPORTED
+                                 : TIERCE_E_FULL;
         req->done(req);
         return;
     }

@@ -112,6 +112,7 @@ struct tierce__coded_connector {
     void *alloc_arg;
     uint64_t staging_bytes_max;
     bool no_pool;
+    bool is_whole; /* the store has no ranges: each get reads the whole object */
     struct tierce__coded_elements elements;
 
     struct tierce__lock lock;
@@ -136,6 +137,7 @@ struct tierce__coded_connector {
     struct tierce__list objects;
     uint32_t object_count;       /* of these without gets */
     bool sees_coded;             /* the last object that was read was coded */
+    bool sees_longer;            /* it was longer than its raw object; only if is_whole */
     uint64_t asked, needed;      /* of the last read of a beginning: raw bytes, and coded ones */
     struct tierce__list parked;  /* gets that wait for another's read */
     struct tierce__list waiting; /* gets that wait for memory */
@@ -151,6 +153,10 @@ struct tierce__coded_connector {
 
 /* ---- coded_connector.c ---- */
 
+/* Answers a read with its bytes, unless the store has invalidated them: then it is a miss. No lock.
+ */
+void tierce__coded_connector_give(struct tierce__coded_connector *c, struct tierce__store_req *req,
+                                  const struct tierce__store_guard *guard);
 /* Calls the inner connector, which close waits for. False: the connector closes. */
 bool tierce__coded_connector_pass(struct tierce__coded_connector *c,
                                   struct tierce__store_req *inner);
@@ -206,6 +212,8 @@ void tierce__coded_download_decode(struct tierce__coded_download *g);
 /* The object of a name, made if it is new, with one more user. NULL: no memory. */
 struct tierce__coded_object *tierce__coded_object_take(struct tierce__coded_connector *c,
                                                        const struct tierce_plugin_name *name);
+/* The same without a name, for one get alone. */
+struct tierce__coded_object *tierce__coded_object_make(void);
 void tierce__coded_object_leave(struct tierce__coded_connector *c,
                                 struct tierce__coded_object *object);
 /* Nothing is known any more of the objects of a name: a later get reads its beginning again. */

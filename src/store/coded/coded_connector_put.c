@@ -180,7 +180,9 @@ static void handle(struct tierce__coded_upload *p)
     p->inner.arg = p;
     if (p->coded != NULL) {
         p->inner.buf = p->coded;
-        p->inner.length = length;
+        p->inner.length = p->inner.coded_bytes = length;
+        p->inner.object_bytes = p->req->length;
+        p->inner.raw = c->encrypts ? NULL : p->req->buf;
     }
     if (tierce__coded_connector_pass(c, &p->inner))
         return;

@@ -91,6 +91,16 @@ struct tierce__coded_object *tierce__coded_object_take(struct tierce__coded_conn
     return object;
 }
 
+struct tierce__coded_object *tierce__coded_object_make(void)
+{
+    struct tierce__coded_object *object = tierce__calloc(1, sizeof(*object));
+    if (object == NULL)
+        return NULL;
+    tierce__list_init(&object->node);
+    object->users = 1;
+    return object;
+}
+
 void tierce__coded_object_leave(struct tierce__coded_connector *c,
                                 struct tierce__coded_object *object)
 {

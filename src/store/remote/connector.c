@@ -126,6 +126,8 @@ static int check_req(const struct tierce__store_req *req, unsigned caps)
         return TIERCE_E_ARGUMENT;
     if (get && req->offset != 0 && (caps & TIERCE__CONNECTOR_RANGES) == 0)
         return TIERCE_E_UNSUPPORTED;
+    if (get && req->takes_shorter && (caps & TIERCE__CONNECTOR_TELLS_LENGTH) == 0)
+        return TIERCE_E_UNSUPPORTED;
     int rc = check_names(req);
     if (rc == 0 && req->op == TIERCE__STORE_DELETE && (caps & TIERCE__CONNECTOR_NO_DELETE) != 0 &&
         (caps & TIERCE__CONNECTOR_REJECTS) == 0)

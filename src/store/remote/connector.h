@@ -49,6 +49,8 @@ struct tierce__tls_context;
 #define TIERCE__CONNECTOR_REJECTS                                                                  \
     128u /* DELETE of an object that has proved wrong (`left` CHECKSUM or IDENTITY) deletes        \
             nothing: the object is read from other places from then on */
+#define TIERCE__CONNECTOR_TELLS_LENGTH                                                             \
+    512u /* without RANGES: GET accepts takes_shorter (store_req.h) */
 
 #define TIERCE__CONNECTOR_WHY_BYTES 256u
 
@@ -81,6 +83,17 @@ struct tierce__connector_ops {
      * nothing. Errors: -ENOMEM, it is to be repeated. Thread: any. */
     TIERCE_MUSTUSE int (*adopt)(struct tierce__connector *connector,
                                 const struct tierce__invalidated *what);
+    /*
+     * A caller that answers its own caller after `done` of a GET, with the bytes of this GET, does
+     * so between these two calls, and only if answer_begin returns true: no bytes that were
+     * invalidated are answered after `invalidated` was called. It must not block between them.
+     * `guard` is that of the GET. NULL for stores that invalidate nothing. Thread: any, before
+     * close.
+     */
+    bool (*answer_begin)(struct tierce__connector *connector,
+                         const struct tierce__store_guard *guard);
+    void (*answer_end)(struct tierce__connector *connector,
+                       const struct tierce__store_guard *guard);
     /* Answers every request and frees the connector. Blocks until the deadline at most. False: a
      * call has not returned, so the connector is abandoned and the pool of its buffers must never
      * be freed. */

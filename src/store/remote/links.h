@@ -66,6 +66,10 @@ struct tierce__client {
      * A request is answered with this number at its deadline. It is 0 at the call. */
     int (*find)(void *link, const struct tierce_plugin_name *names, size_t count,
                 _Atomic size_t *found, uint64_t deadline_ns);
+    /* A GET of a whole object of up to `room` bytes; *bytes is its length. Requires
+     * TIERCE__CONNECTOR_TELLS_LENGTH. */
+    int (*get_whole)(void *link, const struct tierce_plugin_name *name, void *memory, uint64_t room,
+                     uint64_t *bytes, uint64_t deadline_ns);
     /* The length of an object, for a LOOKUP of a single name. Errors: TIERCE_E_MISS; as exists. */
     int (*measure)(void *link, const struct tierce_plugin_name *name, uint64_t *bytes,
                    uint64_t deadline_ns);

@@ -56,6 +56,7 @@ int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__
     call->length = req->length;
     call->cursor = req->cursor;
     call->object_bytes = 0;
+    call->takes_shorter = req->takes_shorter;
     atomic_store_explicit(&call->found, 0, memory_order_relaxed);
     atomic_store_explicit(&call->found_now, 0, memory_order_relaxed);
     call->page.used = 0;
@@ -211,6 +212,9 @@ static int make_call(const struct tierce__client *client, void *link,
         return client->measure != NULL && call->name_count == 1 ? measure(client, link, call)
                                                                 : ask_exists(client, link, call);
     case TIERCE__STORE_GET:
+        if (call->takes_shorter)
+            return client->get_whole(link, name, call->buf->data, call->length, &call->object_bytes,
+                                     deadline_ns);
         return table->get(link, name, call->buf->data + call->offset, call->offset, call->length,
                           deadline_ns);
     case TIERCE__STORE_PUT:

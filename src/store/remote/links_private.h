@@ -24,10 +24,12 @@ struct tierce__links_call {
     size_t name_count, name_room, prefix_bytes;
     char *text; /* of the names */
     size_t text_room;
+    /* Of a single name that was found, or of a GET that takes shorter objects; 0: not known. */
+    uint64_t object_bytes;
+    bool takes_shorter;
     /* LOOKUP: leading names, those of the requests before and those of the one under way. The
      * thread writes them, the first only after the second is 0 again (release); the clock reads
      * them in their order (acquire), and so never more than is certain. */
-    uint64_t object_bytes; /* of a single name that was found; 0: not known */
     _Atomic size_t found, found_now;
     uint64_t cursor;
     struct tierce__links_page page;

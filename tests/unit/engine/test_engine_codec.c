@@ -372,7 +372,7 @@ END_TEST
 START_TEST(a_codec_that_is_not_possible_is_an_error)
 {
     static const char *const cases[][2] = {
-        {"lm://127.0.0.1:1?codec=lossless", "known; remove codec from this URL"},
+        {"redis://127.0.0.1:1?layout=lmcache&model=m&codec=lossless", "uncompressed "},
         {"redis://127.0.0.1:1?codec=zstd", "codec is 'zstd'; accepted are none and lossless"}};
     for (size_t i = 0; i < 2; i++) {
         struct tierce_config *config;
@@ -490,7 +490,7 @@ START_TEST(encryption_that_is_not_possible_is_an_error)
         {{"encryption.key_file", "/missing/keys"}, "encryption.key_file: "},
         {{"encryption.key_command", "echo 1 2"}, "line 1: the key is not 64 hex digits"},
         {{"remote.encryption", "aes-256-gcm", "encryption.key_command", KEY_1, "remote.urls",
-          "lm://127.0.0.1:1"},
+          "redis://127.0.0.1:1?layout=lmcache&model=m"},
          "this store cannot hold encrypted chunks"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct tierce_config *config;

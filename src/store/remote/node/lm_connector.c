@@ -125,19 +125,18 @@ static int receive_rest(struct lm_link *link, uint8_t *memory, uint64_t length,
     return tierce__peer_misunderstood(&link->peer, "an object shorter than its stated length");
 }
 
-static int lm_get(void *opened, const struct tierce_plugin_name *name, void *memory,
-                  uint64_t offset, uint64_t length, uint64_t deadline_ns)
+/* An object of at least `least` and up to `room` bytes; *bytes is its length. */
+static int get(struct lm_link *link, const struct tierce_plugin_name *name, void *memory,
+               uint64_t least, uint64_t room, uint64_t *bytes, uint64_t deadline_ns)
 {
-    TIERCE_DASSERT(length > 0);
-    struct lm_link *link = opened;
+    TIERCE_DASSERT(least > 0 && least <= room);
     struct tierce__lm_reply reply;
     uint8_t request[TIERCE__LM_REQUEST_BYTES], head[TIERCE__LM_REPLY_BYTES];
     size_t got = 0;
-    TIERCE_ASSERT(offset == 0);
     make_request(request, TIERCE__LM_GET, name, 0);
     struct iovec out = {.iov_base = request, .iov_len = sizeof(request)};
     struct iovec in[2] = {{.iov_base = head, .iov_len = sizeof(head)},
-                          {.iov_base = memory, .iov_len = length}};
+                          {.iov_base = memory, .iov_len = room}};
     int rc = tierce__peer_begin(&link->peer, deadline_ns);
     if (rc == 0)
         rc = tierce__peer_send(&link->peer, &out, 1, deadline_ns);
@@ -147,14 +146,31 @@ static int lm_get(void *opened, const struct tierce_plugin_name *name, void *mem
         return rc;
     TIERCE_DASSERT(got >= sizeof(head));
     uint64_t body = got - sizeof(head);
-    TIERCE_DASSERT(body <= length);
+    TIERCE_DASSERT(body <= room);
     if (tierce__lm_reply_decode(&reply, head) != 0)
         return tierce__peer_misunderstood(&link->peer, "not an answer of lm://");
     if (reply.code == TIERCE__LM_FAIL && reply.value_bytes == 0 && body == 0)
         return TIERCE_E_MISS;
-    if (reply.code == TIERCE__LM_FAIL || reply.value_bytes != length)
+    if (reply.code == TIERCE__LM_FAIL || reply.value_bytes < least || reply.value_bytes > room)
         return tierce__peer_misunderstood(&link->peer, "an object with an unexpected length");
-    return receive_rest(link, (uint8_t *)memory + body, length - body, deadline_ns);
+    if (body > reply.value_bytes)
+        return tierce__peer_misunderstood(&link->peer, "an object longer than its stated length");
+    *bytes = reply.value_bytes;
+    return receive_rest(link, (uint8_t *)memory + body, reply.value_bytes - body, deadline_ns);
+}
+
+static int lm_get(void *opened, const struct tierce_plugin_name *name, void *memory,
+                  uint64_t offset, uint64_t length, uint64_t deadline_ns)
+{
+    uint64_t bytes;
+    TIERCE_ASSERT(offset == 0);
+    return get(opened, name, memory, length, length, &bytes, deadline_ns);
+}
+
+static int lm_get_whole(void *opened, const struct tierce_plugin_name *name, void *memory,
+                        uint64_t room, uint64_t *bytes, uint64_t deadline_ns)
+{
+    return get(opened, name, memory, 1, room, bytes, deadline_ns);
 }
 
 /* The following query is its answer: if the object is absent, there was no room. */
@@ -247,7 +263,7 @@ static int open_lm(void **store, struct tierce__client *own,
 }
 
 const struct tierce__client tierce__lm_client = {
-    .table = {.caps = TIERCE__CONNECTOR_NO_DELETE,
+    .table = {.caps = TIERCE__CONNECTOR_NO_DELETE | TIERCE__CONNECTOR_TELLS_LENGTH,
               .close = tierce__free,
               .link_open = open_link,
               .link_close = close_link,
@@ -262,5 +278,6 @@ const struct tierce__client tierce__lm_client = {
     .names_max = EXISTS_AT_ONCE,
     .open = open_lm,
     .find = lm_find,
+    .get_whole = lm_get_whole,
     .state = state_of,
 };
