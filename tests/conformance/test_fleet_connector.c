@@ -146,8 +146,9 @@ static void stop_s3(void *ctx)
 }
 
 #define FACTORY()                                                                                  \
-    .caps = TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS, .key = key_of,                  \
-    .object_bytes = OBJECT_BYTES, .namespaces = &namespaces, .exists = 120
+    .caps =                                                                                        \
+        TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS | TIERCE__CONNECTOR_TELLS_LENGTH,    \
+    .key = key_of, .object_bytes = OBJECT_BYTES, .namespaces = &namespaces, .exists = 120
 
 static const struct connector_factory factories[] = {
     {.name = "files", .start = start_files, .stop = stop_files, .ctx = (char[]){"1"}, FACTORY()},

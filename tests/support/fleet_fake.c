@@ -10,9 +10,6 @@
 
 #include <pthread.h>
 
-#define USUAL_URI "fake://s/%lld?size=8192"
-_Static_assert(FLEET_FAKE_BYTES == 8192, "as in USUAL_URI");
-
 enum { BLOCKS = 8192, SESSIONS = 64, KEYS_MAX = 65, PARTS = 4 };
 
 static const char *const methods[FLEET_FAKE_CALLS] = {
@@ -29,6 +26,7 @@ static struct {
     struct block {
         int64_t key;
         enum fleet_fake_state state;
+        int64_t bytes;
     } blocks[BLOCKS];
     size_t block_count;
     struct session {
@@ -37,7 +35,7 @@ static struct {
         size_t count;
     } sessions[SESSIONS];
     size_t session_count; /* so far */
-    bool holds[FLEET_FAKE_CALLS], is_full, is_awake, is_closed;
+    bool holds[FLEET_FAKE_CALLS], is_sized, is_full, is_awake, is_closed;
     _Atomic bool is_marked, is_replaced;
     _Atomic unsigned reopened;
     struct {
@@ -174,7 +172,7 @@ static struct block *block_of(int64_t key)
             return &fake.blocks[i];
     }
     ck_assert_uint_lt(fake.block_count, BLOCKS);
-    fake.blocks[fake.block_count] = (struct block){.key = key};
+    fake.blocks[fake.block_count] = (struct block){.key = key, .bytes = FLEET_FAKE_BYTES};
     return &fake.blocks[fake.block_count++];
 }
 
@@ -197,6 +195,13 @@ void fleet_fake_set_full(bool is_full)
 {
     lock();
     fake.is_full = is_full;
+    unlock();
+}
+
+void fleet_fake_set_sized(void)
+{
+    lock();
+    fake.is_sized = true;
     unlock();
 }
 
@@ -242,9 +247,14 @@ static char *text_in(ProtobufCMessage *reply, const char *text)
 
 static void uri_of(char uri[1024], int64_t key)
 {
+    if (fake.uri == NULL) {
+        snprintf(uri, 1024, "fake://s/%lld?size=%lld", (long long)key,
+                 (long long)block_of(key)->bytes);
+        return;
+    }
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(uri, 1024, fake.uri != NULL ? fake.uri : USUAL_URI, (long long)key);
+    snprintf(uri, 1024, fake.uri, (long long)key);
 #pragma GCC diagnostic pop
 }
 
@@ -326,6 +336,7 @@ static bool start_write(ProtobufCMessage *out, const ProtobufCMessage *in)
     size_t count = request->n_block_keys, number = fake.session_count++;
     struct session *session = &fake.sessions[number % SESSIONS];
     ck_assert_uint_le(count, KEYS_MAX);
+    ck_assert(request->n_block_sizes == 0 || request->n_block_sizes == count);
     if (count > 1)
         fake.first_key = request->block_keys[0];
     *session = (struct session){.is_open = true};
@@ -345,6 +356,8 @@ static bool start_write(ProtobufCMessage *out, const ProtobufCMessage *in)
         if (values[i])
             continue;
         session->keys[session->count++] = block->key;
+        bool is_sized = fake.is_sized && i < request->n_block_sizes && request->block_sizes[i] > 0;
+        block->bytes = is_sized ? request->block_sizes[i] : FLEET_FAKE_BYTES;
         Meta__CacheLocation *location = location_of(out, block->key, "tp0");
         if (location == NULL)
             return false;

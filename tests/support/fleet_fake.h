@@ -54,6 +54,9 @@ void fleet_fake_set(int64_t key, enum fleet_fake_state state);
 enum fleet_fake_state fleet_fake_state(int64_t key);
 /* From now on blocks get no places. */
 void fleet_fake_set_full(bool is_full);
+/* From now on places have the sizes that StartWriteCache states, as those of a manager of Tierce.
+ */
+void fleet_fake_set_sized(void);
 /* The URI of new places, with one %lld for the key; NULL: the usual one. */
 void fleet_fake_set_uri(const char *format);
 int64_t fleet_fake_first_key(void); /* of the last StartWriteCache of several keys */

@@ -355,6 +355,23 @@ static const char *host_of(struct tierce__api_call *api, const char *node_host)
     return tierce__arena_copy(&api->arena, at.host, at.host_bytes);
 }
 
+/* Whether `count` texts or numbers are one for each block key, or none. If not, the call is
+ * answered. */
+static bool is_for_each_key(struct tierce__api_call *api,
+                            const Meta__StartWriteCacheRequest *request, size_t count,
+                            const char *field, const char *what)
+{
+    if (count == 0 || count == request->n_block_keys)
+        return true;
+    if (find_instance(api, request->instance_id) == NULL)
+        return false;
+    snprintf(api->why, sizeof(api->why),
+             "%s has %zu %ss for %zu block_keys; send a %s for each key", field, count, what,
+             request->n_block_keys, what);
+    tierce__api_fail(api, -EINVAL, "start write cache");
+    return false;
+}
+
 static void start_write_cache(struct tierce__api_call *api)
 {
     const Meta__StartWriteCacheRequest *request =
@@ -365,17 +382,10 @@ static void start_write_cache(struct tierce__api_call *api)
     if (!read_keys(api, request->instance_id, request->block_keys, request->n_block_keys,
                    request->token_ids, request->n_token_ids, &keys))
         return;
-    if (request->n_location_spec_group_names > 0 &&
-        request->n_location_spec_group_names != request->n_block_keys) {
-        if (find_instance(api, request->instance_id) == NULL)
-            return;
-        snprintf(
-            api->why, sizeof(api->why),
-            "location_spec_group_names has %zu names for %zu block_keys; send a name for each key",
-            request->n_location_spec_group_names, request->n_block_keys);
-        tierce__api_fail(api, -EINVAL, "start write cache");
+    if (!is_for_each_key(api, request, request->n_location_spec_group_names,
+                         "location_spec_group_names", "name") ||
+        !is_for_each_key(api, request, request->n_block_sizes, "block_sizes", "number"))
         return;
-    }
     struct tierce__write_request write = {
         .instance_id = request->instance_id,
         .keys = keys.keys,
@@ -383,6 +393,7 @@ static void start_write_cache(struct tierce__api_call *api)
         .spec_groups = request->n_location_spec_group_names > 0
                            ? (const char *const *)request->location_spec_group_names
                            : NULL,
+        .sizes = request->n_block_sizes > 0 ? request->block_sizes : NULL,
         .timeout_s = request->write_timeout_seconds,
         .ttl_s = request->ttl_seconds,
         .host_id = host_of(api, request->node_host),

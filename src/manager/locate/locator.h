@@ -185,8 +185,9 @@ struct tierce__write_request {
     const int64_t *keys; /* a chain in order; repeated keys count once */
     size_t count;
     const char *const *spec_groups; /* [count] or NULL: all specs */
-    int64_t timeout_s; /* 0: the session ends at once; at most TIERCE__WRITE_TIMEOUT_S_MAX */
-    int64_t ttl_s;     /* time to live of the blocks after the session's end; 0: none */
+    const int64_t *sizes; /* [count] or NULL: bytes of a key in each of its specs; 0: the specs' */
+    int64_t timeout_s;    /* 0: the session ends at once; at most TIERCE__WRITE_TIMEOUT_S_MAX */
+    int64_t ttl_s;        /* time to live of the blocks after the session's end; 0: none */
     const char *const *key_texts;
     const char *host_id; /* the client's host, for nodes of pools; or NULL */
     uint64_t generation; /* that the client knows (tierce__locator_generation); 0: none */

@@ -131,6 +131,7 @@ static int make_arrays(struct batching *b)
     b->found = tierce__arena_calloc(s->arena, count, sizeof(*b->found));
     b->good = tierce__arena_calloc(s->arena, count, sizeof(*b->good));
     b->sources = tierce__arena_calloc(s->arena, count, sizeof(*b->sources));
+    s->sources = b->sources;
     b->keys = tierce__arena_alloc(s->arena, count * sizeof(*b->keys));
     s->wanted = tierce__arena_calloc(s->arena, count, sizeof(*s->wanted));
     s->taken = tierce__arena_calloc(s->arena, count, sizeof(*s->taken));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/assert.h"
+#include "core/chunk/coded.h"
 #include "manager/locate/locator_write_private.h"
 #include "manager/api/spans.h"
 
@@ -16,6 +17,23 @@
  */
 
 /* ---- checks of requests ---------------------------------------------------------------------- */
+
+static int check_sizes(const struct tierce__write_request *request,
+                       const struct tierce__instance *instance, char why[TIERCE__WHY_BYTES])
+{
+    int64_t most = 0;
+    for (size_t spec = 0; spec < instance->spec_count; spec++)
+        most = instance->specs[spec].size > most ? instance->specs[spec].size : most;
+    most += TIERCE__CODED_GROWTH_MAX;
+    for (size_t i = 0; request->sizes != NULL && i < request->count; i++) {
+        if (request->sizes[i] < 0 || request->sizes[i] > most)
+            return tierce__why(why, TIERCE_E_ARGUMENT,
+                               "a number of block_sizes is %lld; accepted are 1 to %lld, and 0 for "
+                               "the size of the location spec",
+                               (long long)request->sizes[i], (long long)most);
+    }
+    return 0;
+}
 
 static int check_request(const struct tierce__write_request *request, char why[TIERCE__WHY_BYTES])
 {
@@ -36,13 +54,33 @@ static int check_request(const struct tierce__write_request *request, char why[T
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
+/* The bytes of a copy are those of its source. */
+static uint64_t spec_bytes(const struct tierce__starting *s, size_t position, size_t spec)
+{
+    uint64_t bytes = 0;
+    const struct tierce__location *source = s->sources != NULL ? s->sources[position] : NULL;
+    for (size_t p = 0; source != NULL && p < source->place_count; p++) {
+        if (source->places[p].spec == spec)
+            bytes = source->places[p].bytes;
+    }
+    if (s->request->sizes != NULL)
+        bytes = (uint64_t)s->request->sizes[position];
+    return bytes > 0 ? bytes : (uint64_t)s->live->instance.specs[spec].size;
+}
+
+/* Slots of a file have the size of the spec: blocks of other sizes have files of their own. */
+static bool has_spec_size(const struct tierce__starting *s, size_t position, size_t spec)
+{
+    return spec_bytes(s, position, spec) == (uint64_t)s->live->instance.specs[spec].size;
+}
+
 static uint64_t key_bytes(const struct tierce__starting *s, size_t position)
 {
     const struct tierce__instance *instance = &s->live->instance;
     uint64_t bytes = 0;
     for (size_t spec = 0; spec < instance->spec_count; spec++) {
         if (tierce__starting_has_spec(s, position, spec))
-            bytes += (uint64_t)instance->specs[spec].size;
+            bytes += spec_bytes(s, position, spec);
     }
     return bytes;
 }
@@ -97,39 +135,65 @@ static void count_places(struct tierce__starting *s, size_t *count_by_key, size_
     TIERCE_DASSERT(*all <= s->session->count * instance->spec_count);
 }
 
-/* Allocates spec by spec, so that consecutive keys are adjacent in a file. */
-static int take_spec(struct tierce__starting *s, uint16_t spec, struct tierce__spec_place *taken,
-                     size_t *taken_count)
+/* `bytes` 0: each in a file of its own. */
+static int take(struct tierce__starting *s, uint16_t spec, uint64_t bytes, size_t count)
 {
     TIERCE_DASSERT(s->note_count > 0 && s->note_count <= s->notes_max);
-    const struct tierce__instance *instance = &s->live->instance;
-    TIERCE_DASSERT(spec < instance->spec_count);
-    size_t wanted = 0;
-    for (size_t i = 0; i < s->session->count; i++)
-        wanted += tierce__starting_has_spec(s, s->positions[i], spec);
-    TIERCE_DASSERT(wanted <= s->session->count);
-    *taken_count = wanted;
-    if (wanted == 0)
+    if (count == 0)
         return 0;
-    return tierce__places_take(
+    int rc = tierce__places_take(
         s->live->places,
         &(struct tierce__place_opts){.storage = s->storage,
                                      .spec = spec,
-                                     .bytes = (uint64_t)instance->specs[spec].size,
-                                     .count = wanted,
+                                     .bytes = bytes,
+                                     .count = count,
                                      .now_us = tierce__locator_now_us(s->live->locator)},
-        taken, &(struct tierce__place_notes){s->notes, &s->note_count, s->notes_max, s->arena});
+        s->places + s->places_taken,
+        &(struct tierce__place_notes){s->notes, &s->note_count, s->notes_max, s->arena});
+    s->places_taken += rc == 0 ? count : 0;
+    return rc;
+}
+
+/* The places of a spec: those of its size, and then those of other sizes. */
+struct spec_places {
+    size_t next, next_other; /* to be assigned to a key */
+};
+
+/* Allocates spec by spec, so that consecutive keys are adjacent in a file. */
+static int take_spec(struct tierce__starting *s, uint16_t spec, struct spec_places *out)
+{
+    const struct tierce__instance *instance = &s->live->instance;
+    TIERCE_DASSERT(spec < instance->spec_count);
+    size_t alike = 0, others = 0;
+    for (size_t i = 0; i < s->session->count; i++) {
+        if (!tierce__starting_has_spec(s, s->positions[i], spec))
+            continue;
+        bool is_alike = has_spec_size(s, s->positions[i], spec);
+        alike += is_alike;
+        others += !is_alike;
+    }
+    TIERCE_DASSERT(alike + others <= s->session->count);
+    out->next = s->places_taken;
+    int rc = take(s, spec, (uint64_t)instance->specs[spec].size, alike);
+    out->next_other = s->places_taken;
+    return rc == 0 ? take(s, spec, 0, others) : rc;
+}
+
+static struct tierce__spec_place deal_place(const struct tierce__starting *s, size_t position,
+                                            size_t spec, struct spec_places *from)
+{
+    if (has_spec_size(s, position, spec))
+        return s->places[from->next++];
+    struct tierce__spec_place place = s->places[from->next_other++];
+    place.bytes = spec_bytes(s, position, spec);
+    return place;
 }
 
 /* Assigns the places, which are ordered by spec, to the keys. */
 static int deal_places(struct tierce__starting *s, const size_t *count_by_key,
-                       const size_t *first_by_spec)
+                       struct spec_places *by_spec)
 {
     const struct tierce__instance *instance = &s->live->instance;
-    size_t *next = tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*next));
-    if (next == NULL)
-        return -ENOMEM;
-    memcpy(next, first_by_spec, instance->spec_count * sizeof(*next));
     for (size_t i = 0; i < s->session->count; i++) {
         struct tierce__session_key *key = &s->session->keys[i];
         struct tierce__spec_place *places =
@@ -138,7 +202,7 @@ static int deal_places(struct tierce__starting *s, const size_t *count_by_key,
             return -ENOMEM;
         for (size_t spec = 0; spec < instance->spec_count; spec++) {
             if (tierce__starting_has_spec(s, s->positions[i], spec))
-                places[key->place_count++] = s->places[next[spec]++];
+                places[key->place_count++] = deal_place(s, s->positions[i], spec, &by_spec[spec]);
         }
         TIERCE_DASSERT(key->place_count == count_by_key[i]);
         key->places = places;
@@ -153,7 +217,8 @@ static int take_places(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
     TIERCE_DASSERT(instance->spec_count <= UINT16_MAX);
     size_t all;
     size_t *by_key = tierce__arena_alloc(s->arena, s->session->count * sizeof(*by_key));
-    size_t *by_spec = tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*by_spec));
+    struct spec_places *by_spec =
+        tierce__arena_alloc(s->arena, (instance->spec_count + 1) * sizeof(*by_spec));
     if (by_key == NULL || by_spec == NULL)
         return -ENOMEM;
     count_places(s, by_key, &all);
@@ -166,12 +231,9 @@ static int take_places(struct tierce__starting *s, char why[TIERCE__WHY_BYTES])
     if (s->places == NULL || s->notes == NULL)
         return -ENOMEM;
     for (size_t spec = 0; spec < instance->spec_count; spec++) {
-        size_t taken;
-        by_spec[spec] = s->places_taken;
-        int rc = take_spec(s, (uint16_t)spec, s->places + s->places_taken, &taken);
+        int rc = take_spec(s, (uint16_t)spec, &by_spec[spec]);
         if (rc < 0)
             return tierce__starting_fail(s, s->session->count, rc, why);
-        s->places_taken += taken;
         TIERCE_DASSERT(s->places_taken <= all && s->note_count <= s->notes_max);
     }
     TIERCE_DASSERT(s->places_taken == all);
@@ -401,6 +463,8 @@ int tierce__locator_start_write(struct tierce__locator *locator,
     rc = s.group == NULL ? tierce__why(why, -ENOENT, "instance group %.64s was removed",
                                        s.live->instance.group_name)
                          : check_request(request, why);
+    if (rc == 0)
+        rc = check_sizes(request, &s.live->instance, why);
     if (rc == 0)
         rc = tierce__live_check_parts(s.live, request->count, why);
     if (rc == 0) {

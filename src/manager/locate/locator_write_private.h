@@ -23,8 +23,9 @@ struct tierce__starting {
     uint8_t *taken;      /* of each key: it need not be written */
     uint8_t *has_room;   /* of each key: it is counted already, because the index has it, with other
                             specs or in unavailable storages, or another session writes it */
-    struct tierce__write_session *session; /* its keys are the claimed ones */
-    size_t *positions;                     /* of the session's keys in the request */
+    struct tierce__write_session *session;         /* its keys are the claimed ones */
+    size_t *positions;                             /* of the session's keys in the request */
+    const struct tierce__location *const *sources; /* of a copy: of each key, or NULL */
     const struct tierce__storage *storage;
     struct tierce__spec_place *places; /* spec by spec, key by key */
     struct tierce__meta_note *notes;

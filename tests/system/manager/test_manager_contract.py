@@ -75,6 +75,21 @@ def test_the_instance_is_looked_for_before_the_arguments(api, method):
     mismatched = api.call("meta", "StartWriteCache", instance_id="nobody", block_keys=[1],
                           location_spec_group_names=["a", "b"])
     assert code(mismatched) == "INSTANCE_NOT_EXIST"
+    mismatched = api.call("meta", "StartWriteCache", instance_id="nobody", block_keys=[1], block_sizes=[1, 2])
+    assert code(mismatched) == "INSTANCE_NOT_EXIST"
+
+
+def test_sizes_of_blocks(api):
+    name = f"sizes-{api.name}"
+    register(api, name)
+    wrong = api.call("meta", "StartWriteCache", instance_id=name, block_keys=[1, 2], block_sizes=[1])
+    assert code(wrong) == "INVALID_ARGUMENT" and "send a number for each key" in text(wrong)
+    wrong = api.call("meta", "StartWriteCache", instance_id=name, block_keys=[1], block_sizes=[-1])
+    assert code(wrong) == "INVALID_ARGUMENT" and "block_sizes" in text(wrong)
+    started = api.call("meta", "StartWriteCache", instance_id=name, block_keys=[1, 2], block_sizes=[100, 0],
+                       write_timeout_seconds=30)
+    uris = [location["location_specs"][0]["uri"] for location in started["locations"]]
+    assert "size=100" in uris[0] and "size=100" not in uris[1]
 
 
 def test_keys_come_before_the_query_type(api):

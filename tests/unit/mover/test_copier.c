@@ -12,6 +12,7 @@
 #include "wait_for.h"
 
 #include "base/alloc.h"
+#include "core/chunk/coded.h"
 #include "store/remote/fleet/storage_at.h"
 
 #include <fcntl.h>
@@ -645,8 +646,67 @@ START_TEST(each_allocation_fails_once)
 }
 END_TEST
 
+/* Writes a chunk as a compressed object (`key` NULL), or as an encrypted one. */
+static uint64_t write_coded(const struct tierce__seal_key *key, uint8_t *out, uint64_t room)
+{
+    struct tierce__chunk_info info;
+    const struct tierce__coded_form form = {.codec =
+                                                key == NULL ? tierce__codec_find("lossless") : NULL,
+                                            .element = TIERCE__ELEMENT_BF16,
+                                            .key = key};
+    static uint8_t object[1 << 16];
+    struct tierce__geometry geometry = chunk_object_geometry(4 * CELL);
+    bytes = chunk_object_bytes(4 * CELL);
+    chunk_object_fill(object, KEY, 0, 4 * CELL, 3);
+    memset(object + bytes - 32 * CELL, 0, 32 * CELL); /* layers that become shorter */
+    ck_assert_int_eq(tierce__chunk_parse(&info, object, bytes), 0);
+    tierce__chunk_sum_cells(object, &geometry);
+    tierce__chunk_seal(object, info.extent.header_bytes);
+    ck_assert_uint_le(tierce__coded_room(object, &info), room);
+    int64_t length = tierce__coded_encode_as(out, room, object, &info, &form);
+    ck_assert_int_gt(length, 0);
+    return (uint64_t)length;
+}
+
+/* Compressed (_i: 0) and encrypted chunks are verified without decoding, and without a key. */
+START_TEST(coded_sources_are_copied_unopened)
+{
+    static uint8_t object[1 << 16], found[1 << 16];
+    const struct tierce__seal_key key = {.number = 1};
+    start();
+    folders("");
+    uint64_t length = write_coded(_i == 0 ? NULL : &key, object, sizeof(object));
+    ck_assert(_i == 0 ? length < bytes : length > bytes);
+    bytes = length;
+    set_places("f");
+    write_file("a/f", object, length);
+    expect_copy(KEY, from, to, TIERCE__COPY_COPIED);
+    ck_assert_int_eq(read_file("b/f", found, sizeof(found)), (int64_t)length);
+    ck_assert_mem_eq(found, object, length);
+    expect_copy(KEY + 1, from, to, TIERCE__COPY_SOURCE_DAMAGED);
+    expect_why("another block");
+    const uint64_t flips[] = {16, 70, 4096 + 3, 4096 + 70, 8192, 8192 + 100};
+    for (size_t i = 0; i < sizeof(flips) / sizeof(*flips); i++) {
+        object[flips[i]] ^= 0x10;
+        write_file("a/f", object, length);
+        object[flips[i]] ^= 0x10;
+        expect_copy(KEY, from, to, TIERCE__COPY_SOURCE_DAMAGED);
+    }
+    /* A codec that this program does not have. */
+    struct tierce__chunk_info info;
+    uint32_t codec;
+    ck_assert_int_eq(tierce__chunk_parse_coded(&info, &codec, object, length), 0);
+    tierce__chunk_set_codec(object, &info, 99);
+    write_file("a/f", object, length);
+    enum tierce__copy_result result = copy(KEY, from, to);
+    ck_assert(result == TIERCE__COPY_UNVERIFIABLE || result == TIERCE__COPY_SOURCE_DAMAGED);
+    end();
+}
+END_TEST
+
 CHECK_MAIN("copier", .seconds = 120,
            .tests = {through_all_storages, damaged_sources_are_never_copied, missing_sources,
                      a_target_that_dies, a_target_that_hangs, a_target_that_is_full,
                      a_node_that_is_busy, a_target_that_keeps_the_first, memory_is_bounded,
-                     the_rate_is_kept, nothing_is_written_too_late, each_allocation_fails_once})
+                     the_rate_is_kept, nothing_is_written_too_late, each_allocation_fails_once},
+           .loops = {{coded_sources_are_copied_unopened, 0, 2}})

@@ -444,6 +444,8 @@ static const struct tierce__connector_ops ops = {
     .why = get_why,
     .stats = get_stats,
     .adopt = adopt,
+    .answer_begin = tierce__fleet_answer_begin,
+    .answer_end = tierce__fleet_answer_end,
     .close = close_fleet,
 };
 
@@ -542,8 +544,10 @@ static void init(struct tierce__fleet *fleet, const struct tierce__connector_sou
     fleet->invalidated = source->opts->invalidated;
     fleet->invalidated_arg = source->opts->invalidated_arg;
     tierce__host_id(fleet->host_id);
-    fleet->base = (struct tierce__connector){
-        .ops = &ops, .caps = TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS};
+    fleet->base =
+        (struct tierce__connector){.ops = &ops,
+                                   .caps = TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS |
+                                           TIERCE__CONNECTOR_TELLS_LENGTH};
     snprintf(fleet->store_name, sizeof(fleet->store_name), "%s", source->store_name);
     fleet->look_ns = TIERCE__DEADLINE_NEVER;
     fleet->hello.due_ns = tierce__now_ns() + HELLO_MS * TIERCE__MS_NS;

@@ -14,8 +14,9 @@ enum tierce__fleet_proof {
 };
 
 /*
- * Proven: a chunk whose header and cells have their sums, whose hash begins with the block's key,
- * and whose rank is that of the spec ("tp3"), if the spec names one. *why: a text of the others.
+ * Proven: a chunk whose header and cells, or coded layers, have their sums, whose hash begins with
+ * the block's key, and whose rank is that of the spec ("tp3"), if the spec names one. *why: a text
+ * of the others.
  */
 enum tierce__fleet_proof tierce__fleet_prove(const uint8_t *object, uint64_t bytes,
                                              int64_t block_key, const char *spec, const char **why);

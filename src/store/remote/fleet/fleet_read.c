@@ -10,6 +10,7 @@
  * is answered at its own deadline.
  */
 #include "base/alloc.h"
+#include "core/chunk/coded.h"
 #include "core/key/group.h"
 #include "store/remote/fleet/fleet_requests.h"
 
@@ -75,16 +76,17 @@ int tierce__fleet_place_check(struct tierce__fleet *fleet, struct tierce__fleet_
 {
     char why[TIERCE__FLEET_WHY_BYTES] = "";
     int rc = tierce__fleet_place_read(out, room, uri, fleet->stores, why);
-    if (rc == 0 && out->bytes == part->object_bytes)
+    uint64_t most = part->object_bytes + TIERCE__CODED_GROWTH_MAX;
+    if (rc == 0 && out->bytes > 0 && out->bytes <= most && out->bytes % TIERCE__CHUNK_ALIGN == 0)
         return 0;
     if (rc == TIERCE_E_MISS)
         tierce__fleet_part_outdated(part);
     if (rc == 0)
         tierce__fleet_say(fleet, TIERCE__FLEET_TROUBLE_ANSWER,
-                          "the manager lists %llu bytes for a chunk of instance %s, %s; %llu are "
-                          "right",
+                          "the manager lists %llu bytes for a chunk of instance %s, %s; accepted "
+                          "are multiples of 4096 up to %llu",
                           (unsigned long long)out->bytes, part->instance, part->spec,
-                          (unsigned long long)part->object_bytes);
+                          (unsigned long long)most);
     else
         tierce__fleet_say(fleet, TIERCE__FLEET_TROUBLE_ANSWER, "%s", why);
     return rc == -ENOMEM ? rc : TIERCE_E_MISS;
@@ -303,6 +305,25 @@ static bool answer_early(struct tierce__fleet_io *io)
     return serves;
 }
 
+bool tierce__fleet_answer_begin(struct tierce__connector *connector,
+                                const struct tierce__store_guard *guard)
+{
+    struct tierce__fleet *fleet = (struct tierce__fleet *)connector;
+    struct tierce__fleet_part *part = guard->of;
+    atomic_fetch_add_explicit(&part->early, 1, memory_order_seq_cst);
+    bool serves = guard->number != 0 &&
+                  atomic_load_explicit(&part->serves, memory_order_seq_cst) == guard->number;
+    if (!serves)
+        end_early(fleet, part);
+    return serves;
+}
+
+void tierce__fleet_answer_end(struct tierce__connector *connector,
+                              const struct tierce__store_guard *guard)
+{
+    end_early((struct tierce__fleet *)connector, guard->of);
+}
+
 /* The storage does not have what the manager lists. A FORMAT is not reported: it is also a store's
  * word for requests that it does not understand, and would drop healthy blocks. */
 static void lose(struct fleet_get *get)
@@ -354,22 +375,26 @@ static void has_read(struct tierce__fleet_io *io)
 static void read_at(struct fleet_get *get, struct tierce__fleet_spot *spot)
 {
     TIERCE_DASSERT(get->spot == NULL);
-    if (spot->place.bytes != get->req->length) {
+    struct tierce__store_req *req = get->req;
+    uint64_t bytes = spot->place.bytes;
+    if (bytes > req->length || (bytes < req->length && !req->takes_shorter)) {
         answer_get(get, TIERCE_E_FORMAT);
         return;
     }
+    req->object_bytes = bytes;
     tierce__fleet_spot_hold(spot);
     get->spot = spot;
     get->generation = get->part->generation;
     get->registries = get->part->registries;
     get->serves = atomic_load_explicit(&get->part->serves, memory_order_relaxed);
+    req->guard = (struct tierce__store_guard){.of = get->part, .number = get->serves};
     get->io.early = answer_early;
     get->io.done = has_read;
     get->io.req = (struct tierce__store_req){.op = TIERCE__STORE_GET,
-                                             .urgency = get->req->urgency,
-                                             .deadline_ns = get->req->deadline_ns,
-                                             .buf = get->req->buf,
-                                             .length = get->req->length};
+                                             .urgency = req->urgency,
+                                             .deadline_ns = req->deadline_ns,
+                                             .buf = req->buf,
+                                             .length = bytes};
     tierce__fleet_io_begin(get->fleet, &get->io, &spot->place);
 }
 

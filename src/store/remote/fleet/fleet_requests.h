@@ -179,6 +179,11 @@ void tierce__fleet_places_forget_part(struct tierce__fleet_places *places,
 
 void tierce__fleet_lookup(struct tierce__fleet *fleet, struct tierce__store_req *req);
 void tierce__fleet_get(struct tierce__fleet *fleet, struct tierce__store_req *req);
+/* Operations of the connector; the guard of a GET is its part and what that serves. Thread: any. */
+bool tierce__fleet_answer_begin(struct tierce__connector *connector,
+                                const struct tierce__store_guard *guard);
+void tierce__fleet_answer_end(struct tierce__connector *connector,
+                              const struct tierce__store_guard *guard);
 void tierce__fleet_ping(struct tierce__fleet *fleet, struct tierce__store_req *req);
 /* Asks for the places of the gets that arrived without one. */
 void tierce__fleet_reads_ask(struct tierce__fleet *fleet);
@@ -192,8 +197,8 @@ void tierce__fleet_reads_free(struct tierce__fleet *fleet);
 /* The URI of a part in a location; NULL: there is none. */
 const char *tierce__fleet_uri_of(const Meta__CacheLocation *location, const char *spec);
 
-/* Reads a URI of a part's block. 0; or what a request for it is answered with, and the reason was
- * said. `room` as tierce__fleet_place_read. */
+/* Reads a URI of a part's block, whose length may differ from that of a raw chunk. 0; or what a
+ * request for it is answered with, and the reason was said. `room` as tierce__fleet_place_read. */
 int tierce__fleet_place_check(struct tierce__fleet *fleet, struct tierce__fleet_part *part,
                               struct tierce__fleet_place *out, char *room, const char *uri);
 

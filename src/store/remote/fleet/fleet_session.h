@@ -26,6 +26,7 @@ struct fleet_put {
     struct fleet_session *session;
     struct tierce__store_req *req; /* NULL: it was answered */
     int64_t key;
+    uint64_t coded_bytes; /* 0: it is raw */
     uint64_t deadline_ns;
     size_t number;   /* among the locations of the session */
     bool is_asked;   /* the question in progress is about it */

@@ -257,6 +257,31 @@ static void has_moved(struct tierce__fleet_io *io)
     tierce__fleet_session_end(s);
 }
 
+/* Chooses the bytes that fit a place: a manager that does not know the length of a block gives the
+ * room of a raw one. NULL: there are none. */
+static struct tierce__buf *choose_bytes(const struct tierce__store_req *req, uint64_t room)
+{
+    if (room == req->length)
+        return req->buf;
+    return req->coded_bytes > 0 && room == req->object_bytes ? req->raw : NULL;
+}
+
+/* Returns the status of a put for whose place there are no bytes. */
+static int has_no_bytes(const struct fleet_put *put, const struct tierce__fleet_place *place)
+{
+    const struct fleet_session *s = put->session;
+    bool is_older = put->coded_bytes > 0 && place->bytes == s->part->object_bytes;
+    if (is_older)
+        tierce__fleet_say(s->fleet, TIERCE__FLEET_TROUBLE_ANSWER,
+                          "encrypted chunks are not stored, because this manager does not know the "
+                          "length of a block; upgrade the manager");
+    else
+        tierce__fleet_say(s->fleet, TIERCE__FLEET_TROUBLE_ANSWER,
+                          "the manager gave a place of %llu bytes for a chunk of %llu bytes",
+                          (unsigned long long)place->bytes, (unsigned long long)put->req->length);
+    return is_older ? TIERCE_E_UNSUPPORTED : TIERCE_E_DOWN;
+}
+
 static int move(struct fleet_put *put)
 {
     struct fleet_session *s = put->session;
@@ -270,15 +295,18 @@ static int move(struct fleet_put *put)
     int rc = tierce__fleet_place_check(s->fleet, s->part, &place, put->name, put->uri);
     if (rc < 0)
         return rc == TIERCE_E_MISS ? TIERCE_E_DOWN : rc;
+    struct tierce__buf *buf = choose_bytes(put->req, place.bytes);
+    if (buf == NULL)
+        return has_no_bytes(put, &place);
     put->state = PUT_MOVES;
     s->moving++;
-    tierce__buf_acquire(put->req->buf);
+    tierce__buf_acquire(buf);
     put->io.done = has_moved;
     put->io.req = (struct tierce__store_req){.op = TIERCE__STORE_PUT,
                                              .urgency = TIERCE__CONNECTOR_STORE,
                                              .deadline_ns = put->deadline_ns,
-                                             .buf = put->req->buf,
-                                             .length = put->req->length};
+                                             .buf = buf,
+                                             .length = place.bytes};
     tierce__fleet_io_begin(s->fleet, &put->io, &place);
     return 0;
 }
@@ -393,13 +421,17 @@ static void has_started(struct tierce__fleet_call *call)
 
 static void start(struct fleet_session *s)
 {
-    int64_t keys[BATCH_MAX + 1] = {s->parent};
+    int64_t keys[BATCH_MAX + 1] = {s->parent}, sizes[BATCH_MAX + 1] = {0};
     char *groups[BATCH_MAX + 1];
     size_t first = s->has_parent, count = first + s->count;
     Meta__StartWriteCacheRequest request = META__START_WRITE_CACHE_REQUEST__INIT;
     TIERCE_ASSERT(s->count > 0 && s->count <= BATCH_MAX);
-    for (size_t i = 0; i < s->count; i++)
+    bool has_sizes = false;
+    for (size_t i = 0; i < s->count; i++) {
         keys[first + i] = s->puts[i].key;
+        sizes[first + i] = (int64_t)s->puts[i].coded_bytes;
+        has_sizes |= s->puts[i].coded_bytes > 0;
+    }
     for (size_t i = 0; i < count; i++)
         groups[i] = s->part->spec;
     request.instance_id = s->part->instance;
@@ -407,6 +439,8 @@ static void start(struct fleet_session *s)
     request.n_block_keys = count;
     request.location_spec_group_names = groups;
     request.n_location_spec_group_names = s->part->has_groups ? count : 0;
+    request.block_sizes = sizes;
+    request.n_block_sizes = has_sizes ? count : 0;
     request.node_host = s->fleet->host_id;
     request.generation = (int64_t)s->generation;
     request.write_timeout_seconds = (int32_t)((s->fleet->session_ms + 999) / 1000);
@@ -543,6 +577,7 @@ static void add_put(struct fleet_session *s, struct tierce__fleet_part *part, in
     put->session = s;
     put->req = req;
     put->key = key;
+    put->coded_bytes = req->coded_bytes;
     put->deadline_ns = req->deadline_ns;
     put->uri = NULL;
     put->is_asked = false;
@@ -554,7 +589,8 @@ static int part_of(struct tierce__fleet *fleet, struct tierce__fleet_part **part
                    const struct tierce__store_req *req)
 {
     int rc = tierce__fleet_find_part(fleet, part, key, &req->names[0]);
-    if (rc == 0 && req->length != (*part)->object_bytes)
+    uint64_t raw_bytes = req->coded_bytes > 0 ? req->object_bytes : req->length;
+    if (rc == 0 && raw_bytes != (*part)->object_bytes)
         rc = TIERCE_E_UNSUPPORTED; /* a tail, mostly */
     if (rc == 0 && !tierce__fleet_part_is_current(*part))
         rc = TIERCE_E_CANCELLED;

@@ -8,7 +8,8 @@
 
 START_TEST(test_objects)
 {
-    ck_assert_uint_eq(connector->caps, TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS);
+    ck_assert_uint_eq(connector->caps, TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS |
+                                           TIERCE__CONNECTOR_TELLS_LENGTH);
     ck_assert_int_eq(connector_ping(connector), 0);
     ck_assert_int_eq(get(1), TIERCE_E_MISS);
     ck_assert_int_eq(connector_exists(connector, name(1)), 0);
