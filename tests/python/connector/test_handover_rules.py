@@ -75,8 +75,10 @@ def test_an_answer_is_what_a_decoder_reads():
     params(host=5), params(host="a?b"), params(host="a]:1/x#"), params(port=0), params(port=70000), params(port="7000"),
     params(token="short"), params(token=TOKEN[:-1] + "/"), params(token=None), params(tokens=None),
     params(tokens=True), params(tokens="96")])
-def test_other_offers_are_ignored(options):
+def test_other_offers_are_ignored(options, caplog):
     assert handover.read_offer(options) is None
+    is_ours = options.get("do_remote_prefill") is True and isinstance(options.get("tierce"), dict)
+    assert ("a request has an invalid offer of a prefiller" in caplog.text) == is_ours
 
 
 def test_frames():
@@ -233,11 +235,21 @@ def test_an_offer_is_open_before_the_answer():
     half.close_handover()
 
 
-def test_an_offer_that_cannot_be_opened_is_withdrawn():
+def test_an_offer_that_cannot_be_opened_is_withdrawn(caplog):
     """Its reader would wait for it."""
     half = Half(OfferingView(ValueError("x")))
     half.offer(9, "part", 0, 4, OFFER)
     assert half.view.offered == [EXPECTED, ("withdraw", TOKEN)]
+    assert "a prompt could not be offered to a decoder: ValueError('x')" in caplog.text
+    half.close_handover()
+
+
+def test_an_offer_that_cannot_be_read_is_logged(caplog):
+    """A failure costs the prompt's KV only, so that nothing else shows it."""
+    half = Half(OfferingView())
+    half.pulls.begin = lambda *what: 1 / 0
+    half.pull(9, "part", 0, 4, OFFER)
+    assert "the offer of a prefiller could not be read: ZeroDivisionError" in caplog.text
     half.close_handover()
 
 
