@@ -53,10 +53,13 @@ static uint64_t raw_bytes(const uint8_t *object, const struct tierce__chunk_info
 
 uint64_t tierce__coded_room(const uint8_t *object, const struct tierce__chunk_info *info)
 {
-    uint64_t room = tierce__coded_head_bytes(info);
-    for (uint32_t i = 0; i < info->geometry.layer_count; i++)
-        room += tierce__round_up(
-            tierce__codec_bound(raw_bytes(object, info, i)) + TIERCE__SEAL_TAG_BYTES, LAYER_ALIGN);
+    uint64_t room = tierce__coded_head_bytes(info), left = info->extent.payload_bytes;
+    for (uint32_t i = 0; i < info->geometry.layer_count; i++) {
+        uint64_t bytes = raw_bytes(object, info, i);
+        bytes = bytes < left ? bytes : left; /* another process may write to the object */
+        left -= bytes;
+        room += tierce__round_up(tierce__codec_bound(bytes) + TIERCE__SEAL_TAG_BYTES, LAYER_ALIGN);
+    }
     return tierce__round_up(room, TIERCE__CHUNK_ALIGN);
 }
 

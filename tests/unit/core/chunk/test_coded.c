@@ -258,6 +258,7 @@ START_TEST(test_a_header_that_has_changed_since_it_was_parsed)
 {
     uint64_t room = tierce__coded_room(raw, &info);
     overwrite_length();
+    ck_assert_uint_le(tierce__coded_room(raw, &info), 2 * room);
     ck_assert_int_eq(tierce__coded_encode(coded, room, raw, &info, codec, TIERCE__ELEMENT_BF16),
                      TIERCE_E_FORMAT);
     /* The same with a valid sum. */
