@@ -240,6 +240,15 @@ static PyObject *source_end(PyObject *self, PyObject *unused)
     return Py_BuildValue("(Ki)", (unsigned long long)out.pushed_bytes, out.push_status);
 }
 
+static PyObject *source_give_up(PyObject *self, PyObject *unused)
+{
+    SourceObject *s = (SourceObject *)self;
+    (void)unused;
+    if (s->source != NULL) /* the end takes it with the GIL held */
+        tierce__source_give_up(s->source);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef source_methods[] = {
     {"meet", source_meet, METH_NOARGS,
      "meet() -> (tokens, why)\n\n"
@@ -249,13 +258,17 @@ static PyMethodDef source_methods[] = {
      "end() -> (pushed_bytes, push_status)\n\n"
      "Ends the offer. Returns the bytes that the ticket has brought, and why it brought no more, "
      "or 0. Blocks."},
+    {"give_up", source_give_up, METH_NOARGS,
+     "give_up() -> None\n\n"
+     "From any thread: a read in progress ends after the chunks that are on their way. Does not "
+     "block."},
     {NULL, NULL, 0, NULL}};
 
 PyType_Slot tierce__core_source_slots[] = {
     {Py_tp_dealloc, (void *)source_dealloc},
     {Py_tp_methods, source_methods},
     {Py_tp_doc, (void *)"An offer of another engine that is read; made by View.handover_source. "
-                        "One thread at a time."},
+                        "One thread at a time, except for give_up."},
     {0, NULL}};
 
 PyObject *tierce__core_handover_read(PyObject *self, PyObject *args)

@@ -195,6 +195,16 @@ bool tierce__session_add(struct tierce_view *view, uint64_t id, const struct tie
     return added;
 }
 
+void tierce__session_extend(struct tierce_view *view, uint64_t id, uint64_t deadline_ns)
+{
+    struct tierce_engine *engine = view->engine;
+    tierce__lock_take(&engine->lock);
+    struct tierce__session *session = find_session(view, id);
+    if (session != NULL && session->deadline_ns < deadline_ns)
+        session->deadline_ns = deadline_ns;
+    tierce__lock_drop(&engine->lock);
+}
+
 struct tierce__session *tierce__session_take(struct tierce_view *view, uint64_t id)
 {
     struct tierce_engine *engine = view->engine;

@@ -60,6 +60,9 @@ TIERCE_MUSTUSE bool tierce__session_add(struct tierce_view *view, uint64_t id,
                                         const struct tierce__key *key, struct tierce__buf *buf,
                                         uint32_t pin_ms);
 
+/* The pins of (view, id) last until deadline_ns at least. Has no effect if there are none. */
+void tierce__session_extend(struct tierce_view *view, uint64_t id, uint64_t deadline_ns);
+
 /* Bytes that this session may pin, those that it pins already included. */
 uint64_t tierce__session_room(struct tierce_view *view, uint64_t id);
 

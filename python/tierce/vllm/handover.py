@@ -24,7 +24,7 @@ FIELDS = ("host", "port", "token", "tokens")  # of an offer
 PREFILL, DECODE, OURS = "do_remote_prefill", "do_remote_decode", "tierce"
 HANDOVER_NAMES = ("handover.listen", "handover.hold_s", "handover.timeout_s", "handover.allow", "handover.inbox")
 HOLD_S, HOLD_S_MAX = 60.0, 3600.0  # how long an offer is held
-TIMEOUT_S = 10.0  # of reading one
+TIMEOUT_S = 10.0  # while nothing of one arrives
 WAIT_S = 2.0  # for an offer that is not open yet
 IDLE_WAIT_S = 0.01  # of a lookup for a read, if vLLM has nothing else to do
 INBOX_PERCENT = 25.0  # of memory.size
@@ -189,14 +189,15 @@ def answer(offer: dict) -> dict:
 # ---- reading offers ---------------------------------------------------------------------------
 
 
-def read_chunks(view, chain, from_block: int, to_block: int, session: int, offer: dict, left_ms: int,
-                other=()) -> tuple[int, int, str]:
+def read_chunks(view, chain, from_block: int, to_block: int, session: int, offer: dict, timeout_s: float,
+                other=(), begun=lambda source: None) -> tuple[int, int, str]:
     """The bytes that were read from the prefiller, those that it has pushed, and why it ended early. other: see
-    HandsOver.other_view."""
+    HandsOver.other_view. begun: is called with the source of the reads."""
     host, port = offer["host"], offer["port"]
-    source = view.handover_source(host, port, offer["token"], session, int(WAIT_S * 1000), left_ms, offer.get("ticket"),
-                                  "tls" in offer)
+    source = view.handover_source(host, port, offer["token"], session, int(WAIT_S * 1000), max(1, int(timeout_s * 1000)),
+                                  offer.get("ticket"), "tls" in offer)
     try:
+        begun(source)
         blocks, count, why = view.handover_read(source, chain, from_block, to_block, *other)
     finally:
         pushed, push_status = source.end()
@@ -207,15 +208,22 @@ def read_chunks(view, chain, from_block: int, to_block: int, session: int, offer
 class Pull:
     """A read that has begun."""
 
-    def __init__(self, view, timeout_s: float):
+    def __init__(self, view):
         self.view = view
-        self.until = time.monotonic() + timeout_s
+        self.began = time.monotonic()
         self.over = False
         self.released = False
+        self.source = None  # once it has one
+
+    def use(self, source) -> None:
+        self.source = source
+        if self.released:  # before it had one
+            source.give_up()
 
 
 class Pulls:
-    """The reads of a worker half, on separate threads. Each ends at its deadline."""
+    """The reads of a worker half, on separate threads. Each ends when nothing has arrived for handover.timeout_s, and
+    those that wait for a thread, when no read has brought anything in that time."""
 
     def __init__(self, handover: Handover | None = None):
         self.handover = handover or Handover()
@@ -223,6 +231,7 @@ class Pulls:
         self.ended = threading.Condition(self.lock)  # a read
         self.pulls: dict[int, Pull] = {}  # session -> its read
         self.threads: ThreadPoolExecutor | None = None
+        self.moved = 0.0  # when a read that had brought something ended
         self.warned: set[str] = set()
         self.counters: dict[str, float] = {}  # see stats.py
 
@@ -236,7 +245,7 @@ class Pulls:
         except Unsupported as reason:
             self.refuse(view, session, offer, str(reason))
             return
-        pull = Pull(view, self.handover.timeout_s)
+        pull = Pull(view)
         with self.lock:
             if self.threads is None:
                 self.threads = ThreadPoolExecutor(READERS, thread_name_prefix="tierce-pull")
@@ -246,12 +255,15 @@ class Pulls:
     def run(self, pull: Pull, chain, from_block: int, to_block: int, session: int, offer: dict, other=()) -> None:
         try:
             began = time.monotonic()
-            left_ms = int((pull.until - began) * 1000)
-            if left_ms > 0 and not pull.released:
-                count, pushed, why = read_chunks(pull.view, chain, from_block, to_block, session, offer, left_ms, other)
+            late = began > max(pull.began, self.moved) + self.handover.timeout_s
+            if not late and not pull.released:
+                count, pushed, why = read_chunks(pull.view, chain, from_block, to_block, session, offer,
+                                                 self.handover.timeout_s, other, pull.use)
+                if count or pushed:
+                    self.moved = time.monotonic()
                 self.count(handovers=1, handover_bytes=count, handover_pushed_bytes=pushed,
                            handover_seconds=time.monotonic() - began)
-                if why:
+                if why and not pull.released:
                     self.warn(offer, why)
             else:
                 self.refuse(pull.view, session, offer, "its time was over before it began")
@@ -301,12 +313,14 @@ class Pulls:
         return False
 
     def release(self, session: int) -> None:
-        """The request has ended; a read that goes on gives its pins back itself."""
+        """The request has ended: its read is given up, and gives its pins back itself."""
         with self.lock:
             pull = self.pulls.get(session)
             if pull is None:
                 return
             pull.released = True
+            if pull.source is not None:
+                pull.source.give_up()
             if pull.over:
                 del self.pulls[session]
 
@@ -315,6 +329,8 @@ class Pulls:
         with self.lock:
             for pull in self.pulls.values():
                 pull.released = True
+                if pull.source is not None:
+                    pull.source.give_up()
         if threads is not None:
             threads.shutdown(wait=True)
 

@@ -26,7 +26,8 @@
  * open: it then reads any chunk of the engine whose name it knows. It cannot write. Removing the
  * name that is the token ends the offer.
  *
- * An offer pins its chunks until it ends: its reader has ended it, or its time is over. memory.pins
+ * An offer pins its chunks until it ends: its reader has ended it, or its time is over. The time
+ * restarts while chunks are requested with its token, up to an hour after it began. memory.pins
  * bounds the pins. A chunk that is not pinned may leave memory; the reader then computes it, or
  * the disk has it.
  *
@@ -116,7 +117,11 @@ struct tierce__handover_from {
     const char *token;
     uint64_t session;    /* whose pins the chunks become */
     uint32_t wait_ms;    /* how long to wait for an offer that is not open yet; 0: timeout_ms */
-    uint32_t timeout_ms; /* of the whole call */
+    uint32_t timeout_ms; /* how long to wait while nothing arrives; see below */
+    uint32_t total_ms;   /* of all calls together; 0: an hour */
+    /* A read that takes longer requests nothing more, and ends with -EAGAIN after the chunks that
+     * are on their way: the caller reads the rest from `blocks` on. 0: a read goes on. */
+    uint32_t piece_ms;
     /* Before anything is read: what the prefiller pushes with this ticket is waited for. NULL: it
      * pushes nothing. The ticket is used up afterwards. A node has the inbox of its client. */
     struct tierce__inbox *inbox;
@@ -138,8 +143,13 @@ struct tierce__source;
 
 /*
  * Reads the offer for views of this engine. Waits for what is pushed with the ticket, and connects
- * when it must. [borrow until end] from, with its texts. Errors: TIERCE_E_UNSUPPORTED,
- * TIERCE_E_ARGUMENT, -ENOMEM.
+ * when it must.
+ *
+ * `timeout_ms` bounds the silence of the prefiller, not the time of a large prompt: the half of it
+ * for what is pushed, during which a range of at most a MiB must arrive; then all of it for a MiB
+ * on each connection. A push that was silent for its half leaves the other half for the reads, so a
+ * prefiller that is gone costs timeout_ms. [borrow until end] from, with its texts. Errors:
+ * TIERCE_E_UNSUPPORTED, TIERCE_E_ARGUMENT, -ENOMEM.
  */
 TIERCE_MUSTUSE int tierce__source_begin(struct tierce__source **out, struct tierce_engine *engine,
                                         const struct tierce__handover_from *from);
@@ -177,6 +187,9 @@ struct tierce__handover_other {
 void tierce__source_other(struct tierce__source *source,
                           const struct tierce__handover_other *other);
 
+/* A read in progress ends after the chunks that are on their way, with TIERCE_E_CANCELLED, and so
+ * do later ones. Thread: any, until the end begins. */
+void tierce__source_give_up(struct tierce__source *source);
 /* The source's end does not end the offer: another one reads it. */
 void tierce__source_keep(struct tierce__source *source);
 /* Ends the offer, unless the prefiller cannot be reached, and its ticket, and frees the source.

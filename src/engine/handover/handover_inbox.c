@@ -47,6 +47,7 @@ struct ticket {
     int status;
     uint64_t session;     /* whose pins its chunks are */
     uint64_t deadline_ns; /* for the next range, or for its end by the reader */
+    uint64_t moved_ns;    /* a range began or arrived; 0: none has */
     uint64_t bytes;       /* of its chunks that have arrived, verified */
     uint32_t view_count;
     struct ticket_view { /* of its chunks, which the session has pinned there */
@@ -315,26 +316,36 @@ int tierce__inbox_issue(struct tierce__inbox *inbox, char (*tickets)[TIERCE__TIC
     return (int)made;
 }
 
+/* How long a wait goes on in this state. */
+static uint64_t await_until(const struct ticket *ticket, uint64_t start_ns, uint32_t quiet_ms)
+{
+    uint64_t quiet_ns = (uint64_t)quiet_ms * TIERCE__MS_NS;
+    return ticket->state == TICKET_ISSUED ? start_ns : ticket->moved_ns + quiet_ns;
+}
+
 int tierce__inbox_await(struct tierce__inbox *inbox, const char *ticket_text, uint32_t start_ms,
-                        uint64_t deadline_ns)
+                        uint32_t quiet_ms, uint64_t deadline_ns)
 {
     uint64_t start_ns = tierce__deadline_in_ms(start_ms);
     size_t bytes = strlen(ticket_text);
-    int rc = TIERCE_E_MISS;
-    bool waits = true;
+    int rc = -EAGAIN;
     COUNT(inbox, waits_now, 1);
     tierce__lock_take(&inbox->lock);
-    while (waits) {
+    while (rc == -EAGAIN) {
         const struct ticket *ticket = find_ticket(inbox, ticket_text, bytes);
-        bool has_begun = ticket != NULL && ticket->state != TICKET_ISSUED;
-        uint64_t until_ns = has_begun || start_ns > deadline_ns ? deadline_ns : start_ns;
-        rc = ticket == NULL                 ? TIERCE_E_MISS
-             : ticket->state == TICKET_OVER ? ticket->status
-                                            : TIERCE_E_DEADLINE;
-        waits =
-            rc == TIERCE_E_DEADLINE && ticket->state != TICKET_OVER && tierce__now_ns() < until_ns;
-        if (waits)
-            (void)tierce__cond_wait(&inbox->changed, &inbox->lock, until_ns);
+        uint64_t now_ns = tierce__now_ns(), until_ns = deadline_ns;
+        if (ticket == NULL)
+            rc = TIERCE_E_MISS;
+        else if (ticket->state == TICKET_OVER)
+            rc = ticket->status;
+        else
+            until_ns = await_until(ticket, start_ns, quiet_ms);
+        if (rc == -EAGAIN && until_ns <= now_ns)
+            rc = TIERCE_E_DEADLINE;
+        if (rc != -EAGAIN || deadline_ns <= now_ns)
+            break;
+        (void)tierce__cond_wait(&inbox->changed, &inbox->lock,
+                                until_ns < deadline_ns ? until_ns : deadline_ns);
     }
     tierce__lock_drop(&inbox->lock);
     COUNT_OFF(inbox, waits_now, 1);
@@ -369,6 +380,12 @@ bool tierce__inbox_admits(struct tierce__inbox *inbox, const char *token, size_t
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
+static void note_moved(const struct tierce__inbox *inbox, struct ticket *ticket)
+{
+    ticket->moved_ns = tierce__now_ns();
+    ticket->deadline_ns = tierce__deadline_in_ms(inbox->hold_ms);
+}
+
 /* Returns the ticket of a range and restarts its time, or NULL if the ticket is not accepted. */
 static struct ticket *use_ticket(struct tierce__inbox *inbox,
                                  const struct tierce__keeper_room *room)
@@ -382,7 +399,7 @@ static struct ticket *use_ticket(struct tierce__inbox *inbox,
         tierce__cond_broadcast(&inbox->changed);
     }
     ticket->state = TICKET_OPEN;
-    ticket->deadline_ns = tierce__deadline_in_ms(inbox->hold_ms);
+    note_moved(inbox, ticket);
     return ticket;
 }
 
@@ -674,7 +691,7 @@ void tierce__inbox_keep(struct tierce__inbox *inbox, struct tierce__keeper_room 
     incoming->arrived += room->bytes;
     if (ticket != NULL) {
         is_whole = incoming->arrived == incoming->claimed.total;
-        ticket->deadline_ns = tierce__deadline_in_ms(inbox->hold_ms);
+        note_moved(inbox, ticket);
         memcpy(token, ticket->token, sizeof(token));
         session = ticket->session;
     }

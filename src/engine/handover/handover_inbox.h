@@ -77,12 +77,14 @@ TIERCE_MUSTUSE int tierce__inbox_issue(struct tierce__inbox *inbox,
                                        uint32_t ms, const char *holder);
 
 /*
- * Waits until a ticket is over: at most until deadline_ns, and only start_ms if nothing has begun.
- * Returns 0 (its sender has sent all that it could), TIERCE_E_MISS (there is no such ticket),
- * TIERCE_E_DEADLINE, TIERCE_E_DOWN (its connection has ended before). Blocks.
+ * Waits until a ticket is over: start_ms if nothing has begun, and then while ranges arrive, at
+ * most `quiet_ms` after the last one. Returns 0 (its sender has sent all that it could),
+ * TIERCE_E_MISS (there is no such ticket), TIERCE_E_DEADLINE (nothing has come in that time),
+ * TIERCE_E_DOWN (its connection has ended before), -EAGAIN (it was not over at deadline_ns).
+ * Blocks.
  */
 TIERCE_MUSTUSE int tierce__inbox_await(struct tierce__inbox *inbox, const char *ticket,
-                                       uint32_t start_ms, uint64_t deadline_ns);
+                                       uint32_t start_ms, uint32_t quiet_ms, uint64_t deadline_ns);
 /* The ticket is used up: its pins end. Returns the bytes of its chunks that have arrived; 0 for an
  * unknown one. */
 uint64_t tierce__inbox_end(struct tierce__inbox *inbox, const char *ticket);

@@ -18,6 +18,9 @@
 #define SHORT_MS 1000u
 #define NAMES_MS 10000u /* for the addresses of hosts */
 #define ISSUE_MS 500u   /* vLLM's scheduler waits meanwhile */
+/* A read of a large prompt is several calls: the client waits for the answer to each with a bound,
+ * and a node that ends answers soon. */
+#define PIECE_MS 5000u
 
 _Static_assert(TIERCE__HANDOVER_WHY_BYTES == TIERCE__CLIENT_WHY_BYTES, "why is passed on");
 
@@ -321,17 +324,25 @@ int tierce__lent_issue(struct tierce__lent *lent, char (*tickets)[TIERCE__TICKET
 }
 
 int tierce__lent_await(struct tierce_engine *engine, const struct tierce__handover_from *from,
-                       uint32_t start_ms)
+                       uint32_t start_ms, uint64_t deadline_ns)
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
     struct tierce__native_handed said;
-    const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_AWAIT,
-                                            .wait_ms = start_ms,
-                                            .timeout_ms = from->timeout_ms / 2,
-                                            .host = "",
-                                            .token = from->ticket,
-                                            .why = ""};
-    return tierce__client_hand_over(engine, &(struct tierce__client_about){0}, &ask, &said, why);
+    uint64_t start_ns = tierce__deadline_in_ms(start_ms), now_ns;
+    int rc;
+    do {
+        now_ns = tierce__now_ns();
+        uint64_t left_ns = start_ns > now_ns ? start_ns - now_ns : 0;
+        const struct tierce__native_hand ask = {.kind = TIERCE__NATIVE_HAND_AWAIT,
+                                                .wait_ms = (uint32_t)(left_ns / TIERCE__MS_NS),
+                                                .timeout_ms = from->timeout_ms / 2,
+                                                .bytes = 1, /* it may be asked again */
+                                                .host = "",
+                                                .token = from->ticket,
+                                                .why = ""};
+        rc = tierce__client_hand_over(engine, &(struct tierce__client_about){0}, &ask, &said, why);
+    } while (rc == -EAGAIN && now_ns < deadline_ns);
+    return rc;
 }
 
 uint64_t tierce__lent_end_ticket(struct tierce_engine *engine, const char *ticket)
@@ -389,22 +400,33 @@ int tierce__lent_read(struct tierce_view *view, const struct tierce__lent_blocks
                       struct tierce__handover_pulled *out)
 {
     char why[TIERCE__HANDOVER_WHY_BYTES];
-    struct tierce__native_handed said = {0};
     struct tierce__native_hand ask =
         about(other != NULL ? TIERCE__NATIVE_HAND_READ_OTHER : TIERCE__NATIVE_HAND_READ, from);
     const struct tierce__client_about what = {
         .view = view, .other = other != NULL ? other->view : NULL, .chain = blocks->chain};
+    int rc = -EAGAIN;
+    ask.timeout_ms = blocks->patience_ms;
     ask.from_block = blocks->from;
     ask.to_block = blocks->to;
+    ask.bytes = PIECE_MS;
     if (other != NULL)
         ask.why = other->heads;
-    int rc = tierce__client_hand_over(view->engine, &what, &ask, &said, why);
+    while (rc == -EAGAIN && tierce__now_ns() < blocks->deadline_ns) {
+        struct tierce__native_handed said = {0};
+        rc = tierce__client_hand_over(view->engine, &what, &ask, &said, why);
+        uint64_t here = said.number < blocks->to ? said.number : blocks->to;
+        if (rc == -EAGAIN && (said.bytes == 0 || here <= ask.from_block))
+            rc = TIERCE_E_DEADLINE; /* no chunk came */
+        out->bytes += said.bytes;
+        if (here > out->blocks)
+            ask.from_block = out->blocks = here;
+        if (rc == -EAGAIN && atomic_load_explicit(blocks->is_given_up, memory_order_relaxed))
+            rc = TIERCE_E_CANCELLED;
+    }
     if (rc == TIERCE_E_ARGUMENT && other != NULL && why[0] == '\0')
         snprintf(why, sizeof(why),
                  "the node does not support prefillers with a different tensor-parallel size; "
                  "upgrade the node");
-    out->blocks = said.number < blocks->to ? said.number : blocks->to;
-    out->bytes = said.bytes;
     return end_call(out, rc, why);
 }
 

@@ -27,9 +27,10 @@ TIERCE_MUSTUSE int tierce__lent_accept(struct tierce__lent *lent,
 TIERCE_MUSTUSE int tierce__lent_issue(struct tierce__lent *lent,
                                       char (*tickets)[TIERCE__TICKET_BYTES], size_t count,
                                       uint32_t ms, const char *holder);
-/* As tierce__inbox_await, with from->ticket and the half of from->timeout_ms. */
+/* As tierce__inbox_await, with from->ticket, and the half of from->timeout_ms of silence. */
 TIERCE_MUSTUSE int tierce__lent_await(struct tierce_engine *engine,
-                                      const struct tierce__handover_from *from, uint32_t start_ms);
+                                      const struct tierce__handover_from *from, uint32_t start_ms,
+                                      uint64_t deadline_ns);
 uint64_t tierce__lent_end_ticket(struct tierce_engine *engine, const char *ticket);
 
 /* After a restart of the node, its server restarts on the same port. */
@@ -47,6 +48,9 @@ TIERCE_MUSTUSE int tierce__lent_meet(struct tierce_engine *engine,
 struct tierce__lent_blocks {
     const struct tierce_chain *chain;
     uint64_t from, to;
+    uint64_t deadline_ns; /* of all calls to the node */
+    uint32_t patience_ms; /* while nothing arrives */
+    const _Atomic bool *is_given_up;
 };
 
 /* other: NULL, or see tierce__source_other. */

@@ -15,6 +15,7 @@
 #include "engine/waterfall.h"
 
 #define SHORTEST 16u /* token */
+#define TOTAL_MS 3600000u
 
 struct offer {
     struct tierce__list node;
@@ -23,7 +24,9 @@ struct offer {
     struct tierce__key views[TIERCE__HANDOVER_VIEWS_MAX];
     size_t view_count;
     uint64_t session; /* whose pins its chunks are, in each view */
-    uint64_t deadline_ns;
+    uint32_t hold_ms;
+    uint64_t deadline_ns; /* restarts while it is read, up to last_ns */
+    uint64_t last_ns;
     bool is_open;
     uint64_t tokens;           /* if it is open */
     struct tierce__list calls; /* reads that wait until it is */
@@ -241,14 +244,40 @@ size_t tierce__offers_count(struct tierce__offers *offers)
     return count;
 }
 
-bool tierce__offers_admit(struct tierce__offers *offers, const char *token, size_t bytes)
+/* The time of an offer that is being read starts again. False: there is none. [out] copy: its
+ * views, for their pins. */
+static bool hold_longer(struct tierce__offers *offers, struct offer *copy, const char *token,
+                        size_t bytes)
 {
     uint64_t now_ns = tierce__now_ns();
     tierce__lock_take(&offers->lock);
-    const struct offer *offer = find_offer(offers, token, bytes);
-    bool is_admitted = offer != NULL && offer->deadline_ns > now_ns;
+    struct offer *offer = find_offer(offers, token, bytes);
+    bool is_there = offer != NULL && offer->deadline_ns > now_ns;
+    if (is_there) {
+        uint64_t until_ns = tierce__deadline_in_ms(offer->hold_ms);
+        offer->deadline_ns = until_ns < offer->last_ns ? until_ns : offer->last_ns;
+        copy->session = offer->session;
+        copy->deadline_ns = offer->deadline_ns;
+        copy->view_count = offer->view_count;
+        memcpy(copy->views, offer->views, offer->view_count * sizeof(offer->views[0]));
+    }
     tierce__lock_drop(&offers->lock);
-    return is_admitted;
+    return is_there;
+}
+
+bool tierce__offers_admit(struct tierce__offers *offers, const char *token, size_t bytes)
+{
+    struct offer copy;
+    if (!hold_longer(offers, &copy, token, bytes))
+        return false;
+    for (size_t i = 0; i < copy.view_count; i++) {
+        struct tierce_view *view = tierce__view_borrow(offers->engine, &copy.views[i]);
+        if (view == NULL)
+            continue;
+        tierce__session_extend(view, copy.session, copy.deadline_ns);
+        tierce__view_give_back(view);
+    }
+    return true;
 }
 
 /* ---- their beginning ------------------------------------------------------------------------- */
@@ -262,7 +291,9 @@ static int make_offer(struct offer **out, const char *token, uint32_t ms)
     if (offer == NULL)
         return -ENOMEM;
     memcpy(offer->token, token, bytes + 1);
+    offer->hold_ms = ms;
     offer->deadline_ns = tierce__deadline_in_ms(ms);
+    offer->last_ns = tierce__deadline_in_ms(ms > TOTAL_MS ? ms : TOTAL_MS);
     tierce__list_init(&offer->calls);
     if (getrandom(&offer->session, sizeof(offer->session), 0) != (ssize_t)sizeof(offer->session)) {
         tierce__free(offer);
@@ -332,7 +363,10 @@ int64_t tierce__offers_pin(struct tierce__offers *offers, struct tierce_view *vi
         &found);
     if (rc < 0)
         return rc;
-    if (!tierce__offers_admit(offers, token, strlen(token)))
+    tierce__lock_take(&offers->lock);
+    bool is_there = find_offer(offers, token, strlen(token)) != NULL;
+    tierce__lock_drop(&offers->lock);
+    if (!is_there)
         tierce_unpin(view, session); /* its reader has ended it meanwhile */
     return (int64_t)found.memory_blocks;
 }

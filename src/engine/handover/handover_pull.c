@@ -2,6 +2,7 @@
 /* The decoder's side: reads the chunks of a prompt from a prefiller into memory, several at a
  * time, and publishes them in the order of the prompt. */
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@
 #define CLOSE_MS   1000u
 #define HASH_SHOWN 8u    /* bytes, in the log */
 #define START_MS   1000u /* for a push that has not begun when its prompt is requested */
+#define TOTAL_MS   3600000u
 
 struct tierce__source {
     struct tierce_engine *engine;
@@ -37,6 +39,9 @@ struct tierce__source {
     const struct tierce__handover_other *other; /* NULL: its ranks are those of this engine */
     struct tierce__connector *connector;        /* NULL until the first request */
     uint64_t deadline_ns, wait_until_ns;
+    uint64_t piece_ns; /* when a read ends after the requested chunks; NEVER without piece_ms */
+    uint32_t patience_ms;
+    _Atomic bool is_given_up; /* relaxed */
     bool is_met;
     uint64_t tokens; /* if it is met */
     int push_status;
@@ -94,11 +99,19 @@ static int stop_at(struct tierce__handover_pulled *out, int status, const char *
     return status;
 }
 
+/* Whether it has read in pieces, and the time of this one is over. */
+static bool is_over(const struct tierce__source *source)
+{
+    return source->piece_ns != TIERCE__DEADLINE_NEVER && source->deadline_ns <= tierce__now_ns();
+}
+
 /* The answer to a request, in words, before the next one replaces it. */
 static int stop_by_answer(struct tierce__source *source, struct tierce__handover_pulled *out,
                           int status)
 {
     char why[TIERCE__CONNECTOR_WHY_BYTES] = "";
+    if (status == TIERCE_E_DEADLINE && out->bytes > 0 && is_over(source))
+        return stop_at(out, -EAGAIN, "the read has not ended");
     source->is_lost |=
         status == TIERCE_E_DOWN || status == TIERCE_E_REFUSED || status == TIERCE_E_DEADLINE;
     if (status == TIERCE_E_MISS)
@@ -145,6 +158,7 @@ static int open_connector(struct tierce__source *source, struct tierce__handover
                                          .pool = source->engine->pool,
                                          .token = from->token,
                                          .silence_ms = TIERCE__TRANSFER_LINK_SILENCE_MS,
+                                         .patience_ms = source->patience_ms,
                                          .tls = tierce__peer_tls_client(source->engine->peer_tls)},
         why);
     return rc < 0 ? stop_at(out, rc, why) : 0;
@@ -374,9 +388,16 @@ static bool take_pushed(struct pull *p, struct read *read)
     return read->is_here;
 }
 
+static bool is_given_up(struct tierce__source *source)
+{
+    return atomic_load_explicit(&source->is_given_up, memory_order_relaxed);
+}
+
 static int begin_read(struct pull *p, struct read *read, const struct tierce__buf *before)
 {
     struct tierce__source *source = p->source;
+    if (is_given_up(source))
+        return stop_at(p->out, TIERCE_E_CANCELLED, "the request has ended");
     if (take_pushed(p, read))
         return 0;
     int rc = source->is_met ? 0 : read_offer(source, p->out);
@@ -407,7 +428,8 @@ static int finish_read(struct pull *p, struct read *read)
 static int fill(struct pull *p, struct window *w)
 {
     const struct tierce__buf *before = NULL;
-    while (w->next < p->keys.count && w->next - w->first < READS) {
+    while (w->next < p->keys.count && w->next - w->first < READS &&
+           tierce__now_ns() < p->source->piece_ns) {
         struct read *read = &w->reads[w->next % READS];
         int rc = 0;
         read->index = w->next;
@@ -447,6 +469,8 @@ static int pull_all(struct pull *p, uint64_t from_block)
         if (rc == 0)
             rc = fill(p, w);
     }
+    if (rc == 0 && w->next < p->keys.count)
+        rc = stop_at(p->out, -EAGAIN, "the read has not ended");
     for (; w->first < w->next; w->first++) {
         struct read *read = &w->reads[w->first % READS];
         if (read->buf != NULL)
@@ -468,7 +492,12 @@ int tierce__source_read(struct tierce__source *source, struct tierce_view *view,
                        "a read needs a session, a view of the source's engine, and a chain with "
                        "all of its blocks");
     if (source->engine->level_count == 0) {
-        const struct tierce__lent_blocks blocks = {chain, from_block, to_block};
+        const struct tierce__lent_blocks blocks = {chain,
+                                                   from_block,
+                                                   to_block,
+                                                   source->deadline_ns,
+                                                   source->patience_ms,
+                                                   &source->is_given_up};
         (void)note_loss(source, tierce__lent_read(view, &blocks, source->from, source->other, out));
         return 0;
     }
@@ -517,13 +546,22 @@ int tierce__source_begin(struct tierce__source **out, struct tierce_engine *engi
     if (source == NULL)
         return -ENOMEM;
     *source = (struct tierce__source){
-        .engine = engine, .from = from, .deadline_ns = tierce__deadline_in_ms(from->timeout_ms)};
+        .engine = engine,
+        .from = from,
+        .deadline_ns = tierce__deadline_in_ms(from->total_ms > 0 ? from->total_ms : TOTAL_MS),
+        .piece_ns =
+            from->piece_ms > 0 ? tierce__deadline_in_ms(from->piece_ms) : TIERCE__DEADLINE_NEVER,
+        .patience_ms = from->timeout_ms > 0 ? from->timeout_ms : 1};
     /* The rest is read, whatever the reason, for which half of the time is kept. */
+    uint32_t half_ms = source->patience_ms / 2;
+    uint32_t start_ms = half_ms < START_MS ? half_ms : START_MS;
     if (from->ticket != NULL && engine->level_count == 0)
-        source->push_status = tierce__lent_await(engine, from, START_MS);
+        source->push_status = tierce__lent_await(engine, from, start_ms, source->deadline_ns);
     else if (from->ticket != NULL && from->inbox != NULL)
-        source->push_status = tierce__inbox_await(from->inbox, from->ticket, START_MS,
-                                                  tierce__deadline_in_ms(from->timeout_ms / 2));
+        source->push_status =
+            tierce__inbox_await(from->inbox, from->ticket, start_ms, half_ms, source->deadline_ns);
+    if (source->push_status == TIERCE_E_DEADLINE)
+        source->patience_ms -= half_ms;
     uint64_t wait_ns = tierce__deadline_in_ms(from->wait_ms);
     source->wait_until_ns =
         from->wait_ms > 0 && wait_ns < source->deadline_ns ? wait_ns : source->deadline_ns;
@@ -547,6 +585,11 @@ static void end_offer(struct tierce__source *source)
 void tierce__source_other(struct tierce__source *source, const struct tierce__handover_other *other)
 {
     source->other = other;
+}
+
+void tierce__source_give_up(struct tierce__source *source)
+{
+    atomic_store_explicit(&source->is_given_up, true, memory_order_relaxed);
 }
 
 void tierce__source_keep(struct tierce__source *source)

@@ -21,6 +21,21 @@ static int take(struct tierce__native_handed *out, char why[TIERCE__CLIENT_WHY_B
     return status <= 0 ? status : TIERCE_E_FORMAT;
 }
 
+/* How long the node may take. */
+static uint64_t answer_ms(const struct tierce__native_hand *ask)
+{
+    switch (ask->kind) {
+    case TIERCE__NATIVE_HAND_EXPECT:
+    case TIERCE__NATIVE_HAND_PUSH:
+        return GRACE_MS; /* the time is that of the offer or push */
+    case TIERCE__NATIVE_HAND_READ:
+    case TIERCE__NATIVE_HAND_READ_OTHER:
+        return (uint64_t)ask->timeout_ms + ask->bytes + GRACE_MS;
+    default:
+        return (uint64_t)ask->timeout_ms + GRACE_MS;
+    }
+}
+
 /* Whether the node is the one that is meant; else its reference is released. */
 static bool is_meant(struct tierce__node_session *peer, uint64_t *node)
 {
@@ -68,11 +83,8 @@ int tierce__client_hand_over(struct tierce_engine *engine, const struct tierce__
     union tierce__native_request question = {.hand_over = *ask};
     struct tierce__asking asking;
     const struct tierce_chain *chain = about->chain;
-    uint64_t deadline_ns = tierce__deadline_in_ms((uint64_t)ask->timeout_ms + GRACE_MS);
+    uint64_t deadline_ns = sooner(about, tierce__deadline_in_ms((uint32_t)answer_ms(ask)));
     TIERCE_DASSERT(engine->level_count == 0 && (chain == NULL || about->view != NULL));
-    if (ask->kind == TIERCE__NATIVE_HAND_EXPECT || ask->kind == TIERCE__NATIVE_HAND_PUSH)
-        deadline_ns = tierce__deadline_in_ms(GRACE_MS); /* its time is that of the offer or push */
-    deadline_ns = sooner(about, deadline_ns);
     struct tierce__node_session *peer = find_peer(engine, about, &question.hand_over);
     snprintf(why, TIERCE__CLIENT_WHY_BYTES, "no node answers (node.socket)");
     if (peer == NULL || !is_meant(peer, about->node))

@@ -10,6 +10,7 @@
 
 #define WAIT_MS_MAX    60000u
 #define AWAIT_MS_PIECE 1000u
+#define PIECE_MS_MAX   10000u
 #define SHARE_MAX      1000u /* thousandths */
 
 _Static_assert(sizeof(((struct tierce__native_call *)0)->why) == TIERCE__HANDOVER_WHY_BYTES,
@@ -80,15 +81,21 @@ static uint32_t bounded(uint32_t ms)
     return ms < WAIT_MS_MAX ? ms : WAIT_MS_MAX;
 }
 
+/* A client that reads in pieces says how long one takes in `bytes`; another one waits for the whole
+ * read as long as timeout_ms. */
 static struct tierce__handover_from from_of(const struct tierce__native_hand *ask)
 {
+    uint32_t patience_ms = bounded(ask->timeout_ms);
+    uint32_t piece_ms = ask->bytes < PIECE_MS_MAX ? (uint32_t)ask->bytes : PIECE_MS_MAX;
     return (struct tierce__handover_from){.host = ask->host,
                                           .port = (uint16_t)ask->port,
                                           .uses_tls = ask->uses_tls == 1,
                                           .token = ask->token,
                                           .session = ask->session,
                                           .wait_ms = bounded(ask->wait_ms),
-                                          .timeout_ms = bounded(ask->timeout_ms)};
+                                          .timeout_ms = patience_ms,
+                                          .total_ms = patience_ms + piece_ms,
+                                          .piece_ms = piece_ms};
 }
 
 /* Reads an offer of an engine with a different tensor-parallel size, as chunks of another view. */
@@ -238,22 +245,24 @@ static int issue(struct tierce__native_call *call, struct tierce__handover *hand
     return made < 0 ? made : 0;
 }
 
-/* In pieces, so that a node that ends need not wait for a long one. */
+/* In pieces, so that a node that ends need not wait for a long one. -EAGAIN: the push goes on. */
 static int await(struct tierce__native_call *call, struct tierce__inbox *inbox)
 {
     const struct tierce__native_hand *ask = &call->ask.hand_over;
+    uint32_t quiet_ms = bounded(ask->timeout_ms);
     uint64_t start_ns = tierce__deadline_in_ms(ask->wait_ms);
-    uint64_t deadline_ns = tierce__deadline_in_ms(bounded(ask->timeout_ms));
-    for (;;) {
-        uint64_t now_ns = tierce__now_ns(), piece_ns = now_ns + AWAIT_MS_PIECE * TIERCE__MS_NS;
-        piece_ns = piece_ns < deadline_ns ? piece_ns : deadline_ns;
+    uint64_t deadline_ns = tierce__deadline_in_ms(quiet_ms), now_ns;
+    int rc;
+    do {
+        now_ns = tierce__now_ns();
+        uint64_t piece_ns = now_ns + AWAIT_MS_PIECE * TIERCE__MS_NS;
         uint64_t left_ms = start_ns > now_ns ? (start_ns - now_ns) / TIERCE__MS_NS + 1 : 0;
-        int rc = tierce__inbox_await(inbox, ask->token, (uint32_t)left_ms, piece_ns);
-        /* Before the end of the piece, it is over, or has not begun in time. */
-        if (rc != TIERCE_E_DEADLINE || tierce__now_ns() < piece_ns || piece_ns == deadline_ns ||
-            atomic_load_explicit(&call->native->is_ending, memory_order_relaxed))
-            return rc;
-    }
+        rc = tierce__inbox_await(inbox, ask->token, (uint32_t)left_ms, quiet_ms,
+                                 piece_ns < deadline_ns ? piece_ns : deadline_ns);
+    } while (rc == -EAGAIN && tierce__now_ns() < deadline_ns &&
+             !atomic_load_explicit(&call->native->is_ending, memory_order_relaxed));
+    bool may_ask_again = ask->bytes > 0; /* clients of older versions do not */
+    return rc == -EAGAIN && !may_ask_again ? TIERCE_E_DEADLINE : rc;
 }
 
 static int use_inbox(struct tierce__native_call *call, char *why)

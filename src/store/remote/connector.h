@@ -125,6 +125,9 @@ struct tierce__connector_opts {
     /* Of transfer://: a connection that fails is not made again, and one fails also when the
      * network lets nothing pass for so long. 0: it is made again, and waits until the deadlines. */
     uint32_t silence_ms;
+    /* Of transfer://: a request fails when no bytes, a MiB of them or the rest, have moved within
+     * this time, although its deadline is later. 0: requests have their deadlines alone. */
+    uint32_t patience_ms;
     tierce__invalidated_fn *invalidated; /* NULL: the caller keeps nothing between requests, and
                                             what is invalidated is adopted at once */
     void *invalidated_arg;

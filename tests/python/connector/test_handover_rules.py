@@ -97,11 +97,12 @@ class View:
 
     def __init__(self, why=""):
         self.why, self.asked, self.unpinned, self.noted = why, [], [], []
-        self.go, self.begun = threading.Event(), threading.Event()
+        self.go, self.begun, self.given_up = threading.Event(), threading.Event(), threading.Event()
+        self.brings = 1000
 
     def handover_source(self, *question):
         self.asked.append(question)
-        return SimpleNamespace(end=self.end)
+        return SimpleNamespace(end=self.end, give_up=self.given_up.set)
 
     def end(self):
         self.asked.append("ended")
@@ -111,7 +112,7 @@ class View:
         self.asked.append(question)
         self.begun.set()
         assert self.go.wait(30)
-        return 4, 1000, self.why
+        return 4, self.brings, self.why
 
     def handover_note(self, *outcome):
         self.noted.append(outcome)
@@ -158,6 +159,7 @@ def test_a_request_that_ends_during_its_read_leaves_no_pin():
     pulls.begin(view, "chain", 0, 4, 9, OFFER)
     assert view.begun.wait(30)
     pulls.release(9)
+    assert view.given_up.is_set()
     view.go.set()
     until(lambda: view.unpinned == [9])
     assert not pulls.is_under_way(9)
@@ -178,6 +180,24 @@ def test_a_read_whose_time_is_over_is_not_begun(caplog):
     until(lambda: not pulls.is_under_way(9))
     assert view.asked == [] and pulls.take_counters() == {"handovers_ended_early": 1}
     assert view.noted == [(9, "10.0.0.5", 7000, "its time was over before it began")]
+    pulls.close()
+
+
+def test_reads_wait_for_a_thread_while_others_bring_something():
+    """More reads than threads: those that wait have their time from the end of a read that brought something."""
+    view, pulls = View(), reads(timeout_s=0.2)
+    first = [View() for _ in range(handover.READERS)]
+    for number, busy in enumerate(first):
+        pulls.begin(busy, "chain", 0, 4, 10 + number, OFFER)
+    assert all(busy.begun.wait(30) for busy in first)
+    pulls.begin(view, "chain", 0, 4, 9, OFFER)
+    pulls.pulls[9].began -= 1  # it has waited for longer than its time
+    first[0].go.set()
+    view.go.set()
+    until(lambda: not pulls.is_under_way(9))
+    assert view.asked[-1] == "ended" and view.noted[0][3] == ""
+    for busy in first:
+        busy.go.set()
     pulls.close()
 
 

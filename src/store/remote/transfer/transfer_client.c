@@ -10,46 +10,42 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "net/stream.h"
 #include "net/token_file.h"
 #include "proto/transfer/transfer_wire.h"
 #include "store/remote/links.h"
 #include "store/remote/node/peer.h"
-#include "store/remote/transfer/transfer_link.h"
+#include "store/remote/transfer/transfer_client_private.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#define LINKS 8u
-#define NAMES TIERCE__TRANSFER_NAMES_MAX
-#define HEAD  TIERCE__TRANSFER_HEAD_BYTES
+#define LINKS       8u
+#define NAMES       TIERCE__TRANSFER_NAMES_MAX
+#define HEAD        TIERCE__TRANSFER_HEAD_BYTES
+#define PIECE_BYTES (1u << 20) /* that must arrive within the patience */
 
-/* Shared by the links. */
-struct transfer_store {
-    struct tierce__peer_place place;
-    struct tierce__tls_context *own_tls; /* or NULL */
-    char space[TIERCE__TRANSFER_SPACE_MAX + 1];
-    char *token_file;  /* or NULL */
-    const char *token; /* in place of a file: kept_token, or during a call of transfer_link.h */
-    char *kept_token;  /* or NULL */
-    uint32_t silence_ms;
-    bool is_once; /* a connection that failed is not made again */
-};
+/* ---- patience -------------------------------------------------------------------------------- */
 
-struct transfer_link {
-    struct tierce__peer peer;
-    const struct transfer_store *store;
-    bool has_begun;         /* a request */
-    uint64_t greeted;       /* which of the peer's connections was greeted */
-    uint32_t names_max;     /* that the server takes in one request */
-    uint16_t sent, awaited; /* sequence numbers of the next request and the next reply */
-    uint8_t head[HEAD];     /* of the next reply */
-    size_t head_bytes;      /* that have arrived */
-    struct iovec pieces[1 + 2 * NAMES];
-    uint8_t name_heads[NAMES][2];
-    uint8_t lengths[8 * NAMES];
-};
+/* When the next bytes must have moved. */
+static uint64_t soon(const struct transfer_link *link, uint64_t deadline_ns)
+{
+    uint32_t ms = link->store->patience_ms;
+    uint64_t soon_ns = ms > 0 ? tierce__deadline_in_ms(ms) : deadline_ns;
+    return soon_ns < deadline_ns ? soon_ns : deadline_ns;
+}
+
+static int send_all(struct transfer_link *link, struct iovec *pieces, int count,
+                    uint64_t deadline_ns)
+{
+    return tierce__peer_send(&link->peer, pieces, count, soon(link, deadline_ns));
+}
+
+static int receive_some(struct transfer_link *link, struct iovec *pieces, int count, size_t least,
+                        size_t *got, uint64_t deadline_ns)
+{
+    return tierce__peer_receive(&link->peer, pieces, count, least, got, soon(link, deadline_ns));
+}
 
 static int misunderstood(struct transfer_link *link, const char *what)
 {
@@ -71,7 +67,7 @@ static int send_hello(struct transfer_link *link, const char *token, uint64_t de
     struct iovec pieces[3] = {{hello, sizeof(hello)},
                               {(void *)(uintptr_t)space, space_bytes},
                               {(void *)(uintptr_t)token, token_bytes}};
-    return tierce__peer_send(&link->peer, pieces, 3, deadline_ns);
+    return send_all(link, pieces, 3, deadline_ns);
 }
 
 /* The server does not accept this client. */
@@ -106,7 +102,7 @@ static int read_welcome(struct transfer_link *link, uint64_t deadline_ns)
     struct iovec piece = {bytes, sizeof(bytes)};
     struct tierce__transfer_welcome welcome;
     size_t got;
-    int rc = tierce__peer_receive(&link->peer, &piece, 1, sizeof(bytes), &got, deadline_ns);
+    int rc = receive_some(link, &piece, 1, sizeof(bytes), &got, deadline_ns);
     if (rc != 0)
         return rc;
     if (tierce__transfer_welcome_decode(&welcome, bytes) != 0)
@@ -150,15 +146,14 @@ static int greet(struct transfer_link *link, uint64_t deadline_ns)
     return rc;
 }
 
-/* Before a request: a connection that was greeted and on which nothing is awaited. */
-static int begin(struct transfer_link *link, uint64_t deadline_ns)
+int tierce__transfer_begin(struct transfer_link *link, uint64_t deadline_ns)
 {
     if (link->store->is_once && link->has_begun && !tierce__peer_is_connected(&link->peer))
         return TIERCE_E_DOWN;
     link->has_begun = true;
     link->peer.why[0] = '\0';
     link->head_bytes = 0;
-    int rc = tierce__peer_begin(&link->peer, deadline_ns);
+    int rc = tierce__peer_begin(&link->peer, soon(link, deadline_ns));
     if (rc == 0 && link->greeted != link->peer.connects)
         rc = greet(link, deadline_ns);
     TIERCE_DASSERT(rc != 0 || link->sent == link->awaited);
@@ -183,7 +178,7 @@ static void encode(struct transfer_link *link, uint8_t out[HEAD],
 {
     TIERCE_ASSERT(name == NULL || name->bytes <= TIERCE__TRANSFER_NAME_MAX);
     request.name_bytes = (uint16_t)(name != NULL ? name->bytes : 0);
-    request.wait_ms = wait_ms(deadline_ns);
+    request.wait_ms = wait_ms(soon(link, deadline_ns));
     tierce__transfer_request_encode(out, &request);
     link->sent++;
 }
@@ -265,11 +260,11 @@ static int receive(struct transfer_link *link, void *into, size_t bytes, uint64_
     struct iovec piece = {into, bytes};
     if (bytes == 0)
         return 0;
-    return tierce__peer_receive(&link->peer, &piece, 1, bytes, &got, deadline_ns);
+    return receive_some(link, &piece, 1, bytes, &got, deadline_ns);
 }
 
-static int read_reply(struct transfer_link *link, struct tierce__transfer_reply *reply,
-                      enum tierce__transfer_op op, uint64_t deadline_ns)
+int tierce__transfer_read_reply(struct transfer_link *link, struct tierce__transfer_reply *reply,
+                                enum tierce__transfer_op op, uint64_t deadline_ns)
 {
     TIERCE_DASSERT(link->head_bytes == 0);
     int rc = receive(link, link->head, HEAD, deadline_ns);
@@ -279,32 +274,27 @@ static int read_reply(struct transfer_link *link, struct tierce__transfer_reply 
     return take_reply(link, reply, op);
 }
 
-/* One request without bytes behind it, and the head of its reply. */
-static int ask(struct transfer_link *link, struct tierce__transfer_reply *reply,
-               struct tierce__transfer_request request, const struct tierce_plugin_name *name,
-               uint64_t deadline_ns)
+int tierce__transfer_ask(struct transfer_link *link, struct tierce__transfer_reply *reply,
+                         struct tierce__transfer_request request,
+                         const struct tierce_plugin_name *name, uint64_t deadline_ns)
 {
     uint8_t head[HEAD];
-    int rc = begin(link, deadline_ns);
+    int rc = tierce__transfer_begin(link, deadline_ns);
     if (rc != 0)
         return rc;
     encode(link, head, request, name, deadline_ns);
     struct iovec pieces[2] = {{head, HEAD}, piece_of(name)};
-    rc = tierce__peer_send(&link->peer, pieces, name->bytes > 0 ? 2 : 1, deadline_ns);
-    return rc == 0 ? read_reply(link, reply, request.op, deadline_ns) : rc;
+    rc = send_all(link, pieces, name->bytes > 0 ? 2 : 1, deadline_ns);
+    return rc == 0 ? tierce__transfer_read_reply(link, reply, request.op, deadline_ns) : rc;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int send_reads(void *opened, const struct tierce__link_get *gets, size_t count,
-                      uint64_t deadline_ns)
+int tierce__transfer_send_reads(struct transfer_link *link, const struct tierce__link_get *gets,
+                                size_t count, uint64_t deadline_ns)
 {
-    struct transfer_link *link = opened;
     uint8_t heads[TIERCE__LINKS_GETS][HEAD];
     TIERCE_ASSERT(count > 0 && count <= TIERCE__LINKS_GETS);
-    int rc = begin(link, deadline_ns);
-    if (rc != 0)
-        return rc;
     for (size_t i = 0; i < count; i++) {
         encode(link, heads[i],
                (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_READ,
@@ -314,7 +304,14 @@ static int send_reads(void *opened, const struct tierce__link_get *gets, size_t 
         link->pieces[2 * i] = (struct iovec){heads[i], HEAD};
         link->pieces[2 * i + 1] = piece_of(gets[i].name);
     }
-    return tierce__peer_send(&link->peer, link->pieces, 2 * (int)count, deadline_ns);
+    return send_all(link, link->pieces, 2 * (int)count, deadline_ns);
+}
+
+static int send_gets(void *opened, const struct tierce__link_get *gets, size_t count,
+                     uint64_t deadline_ns)
+{
+    int rc = tierce__transfer_begin(opened, deadline_ns);
+    return rc == 0 ? tierce__transfer_send_reads(opened, gets, count, deadline_ns) : rc;
 }
 
 /* Receives the head of the next reply. *body: bytes behind it that are in `memory` already, which
@@ -327,7 +324,7 @@ static int receive_head(struct transfer_link *link, const struct tierce__link_ge
     *body = 0;
     if (missing == 0)
         return 0;
-    int rc = tierce__peer_receive(&link->peer, pieces, is_last ? 2 : 1, missing, &got, deadline_ns);
+    int rc = receive_some(link, pieces, is_last ? 2 : 1, missing, &got, deadline_ns);
     if (rc != 0)
         return rc;
     link->head_bytes = HEAD;
@@ -340,18 +337,23 @@ static int receive_head(struct transfer_link *link, const struct tierce__link_ge
 static int receive_rest(struct transfer_link *link, const struct tierce__link_get *get, size_t have,
                         bool is_last, uint64_t deadline_ns)
 {
-    size_t rest = get->length - have, got = 0;
-    struct iovec pieces[2] = {{get->memory + have, rest}, {link->head, HEAD}};
     TIERCE_DASSERT(link->head_bytes == 0);
-    if (rest == 0)
-        return 0;
-    int rc = tierce__peer_receive(&link->peer, pieces, is_last ? 1 : 2, rest, &got, deadline_ns);
-    if (rc == 0)
-        link->head_bytes = got - rest;
-    return rc;
+    bool has_patience = link->store->patience_ms > 0;
+    while (have < get->length) {
+        size_t rest = get->length - have, got = 0;
+        size_t least = has_patience && rest > PIECE_BYTES ? PIECE_BYTES : rest;
+        struct iovec pieces[2] = {{get->memory + have, rest}, {link->head, HEAD}};
+        int rc = receive_some(link, pieces, is_last ? 1 : 2, least, &got, deadline_ns);
+        if (rc != 0)
+            return rc;
+        link->head_bytes = got > rest ? got - rest : 0;
+        have += got - link->head_bytes;
+    }
+    return 0;
 }
 
-static int read_read(void *opened, const struct tierce__link_get *get, uint64_t deadline_ns)
+int tierce__transfer_read_read(void *opened, const struct tierce__link_get *get,
+                               uint64_t deadline_ns)
 {
     struct transfer_link *link = opened;
     struct tierce__transfer_reply reply;
@@ -369,28 +371,27 @@ static int read_read(void *opened, const struct tierce__link_get *get, uint64_t 
     return receive_rest(link, get, have, is_last, deadline_ns);
 }
 
-static int get_object(void *opened, const struct tierce_plugin_name *name, void *memory,
-                      uint64_t offset, uint64_t length, uint64_t deadline_ns)
+int tierce__transfer_get(void *opened, const struct tierce_plugin_name *name, void *memory,
+                         uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
     TIERCE_DASSERT(length > 0);
     const struct tierce__link_get get = {name, memory, offset, length};
-    int rc = send_reads(opened, &get, 1, deadline_ns);
-    return rc == 0 ? read_read(opened, &get, deadline_ns) : rc;
+    int rc = send_gets(opened, &get, 1, deadline_ns);
+    return rc == 0 ? tierce__transfer_read_read(opened, &get, deadline_ns) : rc;
 }
 
 /* ---- other calls ----------------------------------------------------------------------------- */
 
-/* A WRITE, whose reply is not read yet. The link has begun. */
-static int send_write(struct transfer_link *link, const struct tierce_plugin_name *name,
-                      struct tierce__transfer_request request, const void *bytes,
-                      uint64_t deadline_ns)
+int tierce__transfer_send_write(struct transfer_link *link, const struct tierce_plugin_name *name,
+                                struct tierce__transfer_request request, const void *bytes,
+                                uint64_t deadline_ns)
 {
     uint8_t head[HEAD];
     TIERCE_DASSERT(request.length > 0 && request.op == TIERCE__TRANSFER_OP_WRITE);
     encode(link, head, request, name, deadline_ns);
     struct iovec pieces[3] = {
         {head, HEAD}, piece_of(name), {(void *)(uintptr_t)bytes, (size_t)request.length}};
-    return tierce__peer_send(&link->peer, pieces, 3, deadline_ns);
+    return send_all(link, pieces, 3, deadline_ns);
 }
 
 static int put_object(void *opened, const struct tierce_plugin_name *name, const void *memory,
@@ -398,13 +399,16 @@ static int put_object(void *opened, const struct tierce_plugin_name *name, const
 {
     struct transfer_link *link = opened;
     struct tierce__transfer_reply reply;
-    int rc = begin(link, deadline_ns);
+    int rc = tierce__transfer_begin(link, deadline_ns);
     if (rc == 0)
-        rc = send_write(link, name,
-                        (struct tierce__transfer_request){
-                            .op = TIERCE__TRANSFER_OP_WRITE, .length = length, .total = length},
-                        memory, deadline_ns);
-    return rc == 0 ? read_reply(link, &reply, TIERCE__TRANSFER_OP_WRITE, deadline_ns) : rc;
+        rc = tierce__transfer_send_write(
+            link, name,
+            (struct tierce__transfer_request){
+                .op = TIERCE__TRANSFER_OP_WRITE, .length = length, .total = length},
+            memory, deadline_ns);
+    return rc == 0
+               ? tierce__transfer_read_reply(link, &reply, TIERCE__TRANSFER_OP_WRITE, deadline_ns)
+               : rc;
 }
 
 static int send_names(struct transfer_link *link, const struct tierce_plugin_name *names,
@@ -424,7 +428,7 @@ static int send_names(struct transfer_link *link, const struct tierce_plugin_nam
                .op = TIERCE__TRANSFER_OP_ASK, .offset = count, .length = bytes},
            NULL, deadline_ns);
     link->pieces[0] = (struct iovec){head, HEAD};
-    return tierce__peer_send(&link->peer, link->pieces, 1 + 2 * (int)count, deadline_ns);
+    return send_all(link, link->pieces, 1 + 2 * (int)count, deadline_ns);
 }
 
 /* The lengths of the objects of these names, into link->lengths. The link has begun. */
@@ -434,7 +438,7 @@ static int ask_lengths(struct transfer_link *link, const struct tierce_plugin_na
     struct tierce__transfer_reply reply = {.bytes = 0};
     int rc = send_names(link, names, count, deadline_ns);
     if (rc == 0)
-        rc = read_reply(link, &reply, TIERCE__TRANSFER_OP_ASK, deadline_ns);
+        rc = tierce__transfer_read_reply(link, &reply, TIERCE__TRANSFER_OP_ASK, deadline_ns);
     if (rc == 0 && reply.bytes != 8 * count)
         return misunderstood(link, "a reply with another number of lengths than names");
     return rc == 0 ? receive(link, link->lengths, 8 * count, deadline_ns) : rc;
@@ -445,7 +449,7 @@ static int find_names(void *opened, const struct tierce_plugin_name *names, size
 {
     struct transfer_link *link = opened;
     size_t there = 0;
-    int rc = begin(link, deadline_ns); /* tells how many names the server takes */
+    int rc = tierce__transfer_begin(link, deadline_ns); /* tells how many names the server takes */
     for (size_t at = 0; rc == 0 && at < count && there == at;) {
         size_t some = count - at < link->names_max ? count - at : link->names_max;
         rc = ask_lengths(link, names + at, some, deadline_ns);
@@ -461,7 +465,7 @@ static int measure_object(void *opened, const struct tierce_plugin_name *name, u
                           uint64_t deadline_ns)
 {
     struct transfer_link *link = opened;
-    int rc = begin(link, deadline_ns);
+    int rc = tierce__transfer_begin(link, deadline_ns);
     if (rc == 0)
         rc = ask_lengths(link, name, 1, deadline_ns);
     if (rc != 0)
@@ -472,15 +476,16 @@ static int measure_object(void *opened, const struct tierce_plugin_name *name, u
 
 static int ping_server(void *opened, uint64_t deadline_ns)
 {
-    int rc = begin(opened, deadline_ns);
+    int rc = tierce__transfer_begin(opened, deadline_ns);
     return rc == 0 ? ask_lengths(opened, NULL, 0, deadline_ns) : rc;
 }
 
 static int remove_object(void *opened, const struct tierce_plugin_name *name, uint64_t deadline_ns)
 {
     struct tierce__transfer_reply reply;
-    return ask(opened, &reply, (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_DROP},
-               name, deadline_ns);
+    return tierce__transfer_ask(opened, &reply,
+                                (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_DROP},
+                                name, deadline_ns);
 }
 
 static int tell_names(struct transfer_link *link, const uint8_t *page, size_t bytes,
@@ -500,10 +505,10 @@ static int list_names(void *opened, const struct tierce_plugin_name *prefix, uin
 {
     struct transfer_link *link = opened;
     struct tierce__transfer_reply reply;
-    int rc =
-        ask(link, &reply,
-            (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_LIST, .offset = *cursor},
-            prefix, deadline_ns);
+    int rc = tierce__transfer_ask(
+        link, &reply,
+        (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_LIST, .offset = *cursor},
+        prefix, deadline_ns);
     if (rc != 0)
         return rc;
     TIERCE_DASSERT(reply.bytes <= TIERCE__TRANSFER_PAGE_MAX);
@@ -644,131 +649,19 @@ static int open_store(void **out, struct tierce__client *own,
         rc = take_tls(store, source->url, source->opts->tls, why);
     if (rc == 0)
         rc = take_token_file(store, tierce__url_param(source->url, "token_file"), why);
+    store->patience_ms = source->opts->patience_ms;
     return rc == 0 ? take_token(store, source->opts->token) : rc;
 }
 
-/* ---- one connection -------------------------------------------------------------------------- */
-
-struct tierce__transfer_link {
-    struct transfer_link link;
-    struct transfer_store store;
-};
-
-int tierce__transfer_link_create(struct tierce__transfer_link **out, const char *host,
-                                 uint16_t port, const char *space, struct tierce__tls_context *tls)
-{
-    struct tierce__transfer_link *link = tierce__calloc(1, sizeof(*link));
-    if (link == NULL)
-        return -ENOMEM;
-    struct transfer_store *store = &link->store;
-    if (strlen(host) >= sizeof(store->place.host) || strlen(space) >= sizeof(store->space)) {
-        tierce__free(link);
-        return TIERCE_E_ARGUMENT;
-    }
-    memcpy(store->place.host, host, strlen(host) + 1);
-    memcpy(store->space, space, strlen(space) + 1);
-    store->place.port = port;
-    store->place.tls = tls;
-    link->link.store = store;
-    tierce__peer_init(&link->link.peer, &store->place);
-    link->link.peer.channel.silence_ms = TIERCE__TRANSFER_LINK_SILENCE_MS;
-    *out = link;
-    return 0;
-}
-
-void tierce__transfer_link_stop_by(struct tierce__transfer_link *link,
-                                   struct tierce__stopper *stopper)
-{
-    link->link.peer.channel.stopper = stopper;
-}
-
-void tierce__transfer_link_destroy(struct tierce__transfer_link *link)
-{
-    if (link == NULL)
-        return;
-    tierce__peer_close(&link->link.peer);
-    tierce__free(link);
-}
-
-int tierce__transfer_link_reach(struct tierce__transfer_link *link, const char *token,
-                                uint64_t deadline_ns)
-{
-    if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
-        return TIERCE_E_ARGUMENT;
-    link->store.token = token; /* of the calls until it is cleared */
-    int rc = begin(&link->link, deadline_ns);
-    link->store.token = NULL;
-    return rc;
-}
-
-int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
-                              const struct tierce_plugin_name *name, void *memory, uint64_t offset,
-                              uint64_t length, uint64_t deadline_ns)
-{
-    if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
-        return TIERCE_E_ARGUMENT;
-    link->store.token = token;
-    int rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
-    if (rc == TIERCE_E_REFUSED) { /* the connection was greeted with an older token, perhaps */
-        tierce__peer_close(&link->link.peer);
-        rc = get_object(&link->link, name, memory, offset, length, deadline_ns);
-    }
-    link->store.token = NULL;
-    return rc;
-}
-
-bool tierce__transfer_link_is_open(const struct tierce__transfer_link *link)
-{
-    return tierce__peer_is_connected(&link->link.peer);
-}
-
-int tierce__transfer_link_write(struct tierce__transfer_link *link,
-                                const struct tierce_plugin_name *name,
-                                const struct tierce__link_range *range, const void *bytes,
-                                uint64_t deadline_ns)
-{
-    if (!tierce__transfer_link_is_open(link))
-        return TIERCE_E_DOWN;
-    TIERCE_ASSERT((uint16_t)(link->link.sent - link->link.awaited) < TIERCE__TRANSFER_PIPELINE);
-    return send_write(&link->link, name,
-                      (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_WRITE,
-                                                        .offset = range->offset,
-                                                        .length = range->length,
-                                                        .total = range->total},
-                      bytes, deadline_ns);
-}
-
-int tierce__transfer_link_written(struct tierce__transfer_link *link, uint64_t deadline_ns)
-{
-    struct tierce__transfer_reply reply;
-    if (!tierce__transfer_link_is_open(link))
-        return TIERCE_E_DOWN;
-    TIERCE_ASSERT(link->link.sent != link->link.awaited);
-    return read_reply(&link->link, &reply, TIERCE__TRANSFER_OP_WRITE, deadline_ns);
-}
-
-int tierce__transfer_link_remove(struct tierce__transfer_link *link,
-                                 const struct tierce_plugin_name *name, uint64_t deadline_ns)
-{
-    struct tierce__transfer_reply reply;
-    if (!tierce__transfer_link_is_open(link))
-        return TIERCE_E_DOWN;
-    return ask(&link->link, &reply,
-               (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_DROP}, name,
-               deadline_ns);
-}
-
-const char *tierce__transfer_link_why(const struct tierce__transfer_link *link)
-{
-    return link->link.peer.why;
-}
+/* ---- the client -------------------------------------------------------------------------------
+ */
 
 const struct tierce__client tierce__transfer_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_LISTS,
               .close = close_store,
               .link_open = open_link,
               .link_close = close_link,
-              .get = get_object,
+              .get = tierce__transfer_get,
               .put = put_object,
               .remove = remove_object,
               .list = list_names,
@@ -782,7 +675,7 @@ const struct tierce__client tierce__transfer_client = {
     .open = open_store,
     .find = find_names,
     .measure = measure_object,
-    .send_gets = send_reads,
-    .read_get = read_read,
+    .send_gets = send_gets,
+    .read_get = tierce__transfer_read_read,
     .state = state_of,
 };

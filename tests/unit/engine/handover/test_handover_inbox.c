@@ -125,8 +125,9 @@ static void is_rejected(uint64_t from, uint64_t to, uint64_t total)
     WAIT_FOR(stats().incoming_now == 0);
     ck_assert_uint_ge(stats().wrong, wrong);
     ck_assert(!tierce__inbox_admits(inbox(), ticket, strlen(ticket)));
-    ck_assert_int_eq(tierce__inbox_await(inbox(), ticket, 1, tierce__deadline_in_ms(LONG_MS)),
-                     TIERCE_E_DOWN);
+    ck_assert_int_eq(
+        tierce__inbox_await(inbox(), ticket, 1, LONG_MS, tierce__deadline_in_ms(LONG_MS)),
+        TIERCE_E_DOWN);
     tierce__buf_release(sample.buf);
     close_links();
     tierce__inbox_end(inbox(), ticket);
@@ -180,13 +181,13 @@ START_TEST(only_a_ticket_admits_a_write)
     ck_assert_int_eq(write_range(0, &sample, 0, 100), 0);
     ck_assert_int_eq(tierce__transfer_link_remove(links[0], &name, deadline_ns), 0);
     ck_assert_int_eq(write_range(0, &sample, 100, 200), TIERCE_E_REFUSED);
-    ck_assert_int_eq(tierce__inbox_await(inbox(), ticket, 1, deadline_ns), 0);
+    ck_assert_int_eq(tierce__inbox_await(inbox(), ticket, 1, LONG_MS, deadline_ns), 0);
     close_links();
     /* Its time is over before it is used. */
     tierce__inbox_end(inbox(), ticket);
     ck_assert_int_eq(tierce__inbox_issue(inbox(), &ticket, 1, 1, ""), 1);
     WAIT_FOR(stats().tickets_now == 0);
-    ck_assert_int_eq(tierce__inbox_await(inbox(), ticket, 1, deadline_ns), TIERCE_E_MISS);
+    ck_assert_int_eq(tierce__inbox_await(inbox(), ticket, 1, LONG_MS, deadline_ns), TIERCE_E_MISS);
     ck_assert_uint_eq(load(), 0);
     tierce__buf_release(sample.buf);
 }

@@ -293,8 +293,9 @@ START_TEST(a_prefiller_that_is_gone_leaves_nothing)
     tierce__push_destroy(push); /* without a word to the decoder, perhaps */
     WAIT_FOR(stats().incoming_now == 0);
     ck_assert_uint_eq(stats().incoming_bytes_now, 0);
-    ck_assert_int_ne(tierce__inbox_await(inbox(), ticket, LONG_MS, tierce__deadline_in_ms(LONG_MS)),
-                     TIERCE_E_DEADLINE);
+    ck_assert_int_ne(
+        tierce__inbox_await(inbox(), ticket, LONG_MS, LONG_MS, tierce__deadline_in_ms(LONG_MS)),
+        TIERCE_E_DEADLINE);
     ck_assert_uint_eq(load(), 0);
 }
 END_TEST
