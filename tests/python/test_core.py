@@ -145,7 +145,10 @@ def test_a_prompt_is_handed_over_by_tls(tmp_path):
         source = reader.view.handover_source("127.0.0.1", port, token, 1, 0, 30000, None, tls)
         got, _, said = reader.view.handover_read(source, reader.chain(), 0, BLOCKS)
         assert got == blocks and why in said and bool(said) == bool(why)
+        source.give_up()
+        assert reader.view.handover_read(source, reader.chain(9), 0, BLOCKS)[2] == "the request has ended"
         assert source.end() == (0, 0)
+        source.give_up()  # it has ended
         reader.view.unpin(1)
     for engine in (plain, decoder, prefiller):
         engine.close()
