@@ -41,16 +41,6 @@ static struct tierce__transfer_stats sent_by(unsigned engine)
     return sent;
 }
 
-/* It has joined, so that nothing but TLS keeps it from the chunks. */
-static bool has_joined(unsigned engine)
-{
-    char secret[TIERCE__PEERS_SECRET_BYTES];
-    int64_t session;
-    int32_t slot;
-    return tierce__peers_self_get(tierce__peers_self_of(fx[engine].engine->peers), &session, &slot,
-                                  secret);
-}
-
 /* Two engines with TLS and one without: nobody connects across, so no secret is sent in plain. */
 START_TEST(engines_with_tls_and_without)
 {
@@ -64,7 +54,7 @@ START_TEST(engines_with_tls_and_without)
     ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
     ck_assert_uint_ge(sent_by(0).read_bytes, read_by(1).bytes);
     uint64_t accepted = sent_by(0).accepted;
-    WAIT_FOR(has_joined(2));
+    WAIT_FOR(has_joined(2)); /* so that nothing but TLS keeps it from the chunks */
     record_log(TIERCE_LOG_WARN);
     WAIT_FOR(peers_have(2, 1) == 0 && recorded_with("peer_refused", "requires TLS") > 0);
     WAIT_FOR(peers_have(1, 2) == 0 && recorded_with("peer_refused", "does not use TLS") > 0);
