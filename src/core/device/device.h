@@ -56,7 +56,8 @@ struct tierce__device_event;
 struct tierce__device_row {
     uint32_t layer;
     const int32_t *ids;         /* [cells.count] [borrow for the call]: the blocks */
-    struct tierce__cells cells; /* [borrow until the event has completed and the row is settled] */
+    struct tierce__cells cells; /* [borrow until the event has completed and the row is settled];
+                                   `sums` is always memory of the host */
     uint8_t *good; /* scatter: [cells.count], borrowed as cells; settle writes 0 for a cell whose
                       sum differs, and nothing for other cells */
 };
@@ -68,8 +69,57 @@ struct tierce__device_copy {
     void *stream;                          /* of the caller */
 };
 
+/*
+ * Files that are read into the device's own memory, without memory of the host:
+ *
+ *     rc = files->alloc(device, &base, bytes);          // once; `free` at the end
+ *     rc = files->open(device, &file, base, fd);
+ *     rc = files->read(device, file, to, bytes, offset); // to: in [base, base + bytes)
+ *     rc = files->look(device, host, to, bytes, deadline_ns);
+ *     ... scatter from cells in the buffer, in copies that have no other cells ...
+ *     files->close(device, file);
+ *
+ * The addresses are the device's: the host must not access them. The device computes the sums of
+ * cells that are scattered from there, and the host compares them in `settle`, as for other copies.
+ * Such a scatter may also fail with -ECANCELED because too many copies are in progress.
+ *
+ * Thread: any. All functions block.
+ */
+struct tierce__device_file;
+
+struct tierce__device_files {
+    /* Allocates a buffer, aligned to TIERCE__PIN_ALIGN. Errors, logged, *out untouched:
+     * TIERCE_E_UNSUPPORTED (there is no library for it, or no kernel that computes sums; `tune`
+     * first), -ENOMEM, -ECANCELED, -EIO, TIERCE_E_CLOSED. */
+    TIERCE_MUSTUSE int (*alloc)(struct tierce__device *device, uint8_t **out, size_t bytes);
+
+    /* No read and no copy may be in progress. False: the buffer still exists (logged); then the
+     * device must not be closed. */
+    bool (*free)(struct tierce__device *device, uint8_t *base, size_t bytes);
+
+    /* A file, for reads into the buffer. The descriptor stays the caller's, open until `close`.
+     * Errors, logged: TIERCE_E_UNSUPPORTED, -ENOMEM. */
+    TIERCE_MUSTUSE int (*open)(struct tierce__device *device, struct tierce__device_file **out,
+                               uint8_t *base, int fd);
+    void (*close)(struct tierce__device *device, struct tierce__device_file *file);
+
+    /* Reads all of a range; offset and bytes are multiples of 4096. 0, or a negative errno of the
+     * file; -ENODATA beyond its end. TIERCE_E_UNSUPPORTED: the library or the device has failed
+     * (logged); the file may be readable otherwise. */
+    TIERCE_MUSTUSE int (*read)(struct tierce__device *device, struct tierce__device_file *file,
+                               uint8_t *to, size_t bytes, uint64_t offset);
+
+    /* Copies bytes of the buffer, whose read has returned, to the host. Errors: TIERCE_E_DEADLINE,
+     * -ECANCELED, -EIO, TIERCE_E_CLOSED. */
+    TIERCE_MUSTUSE int (*look)(struct tierce__device *device, uint8_t *to, const uint8_t *from,
+                               size_t bytes, uint64_t deadline_ns);
+};
+
 struct tierce__device_ops {
     const char *name;
+
+    /* NULL: files cannot be read into the device's memory. */
+    const struct tierce__device_files *files;
 
     /* Whether the bytes of cells must lie in memory that `pin` has registered, unless
      * allow_unpinned has returned 0. */

@@ -215,6 +215,8 @@ static int start(struct tierce__cuda *cuda, const void *address)
 static void free_cuda(struct tierce__cuda *cuda)
 {
     tierce__pinned_fini(&cuda->pinned);
+    tierce__pinned_fini(&cuda->buffers);
+    tierce__lock_fini(&cuda->looks.lock);
     tierce__cuda_bounce_fini(&cuda->bounce);
     cuda->magic = 0;
     tierce__free(cuda);
@@ -233,6 +235,8 @@ static int open_cuda(struct tierce__device **out, const void *address)
     cuda->magic = TIERCE__CUDA_MAGIC;
     cuda->api = api;
     tierce__pinned_init(&cuda->pinned);
+    tierce__pinned_init(&cuda->buffers);
+    tierce__lock_init(&cuda->looks.lock, TIERCE__LOCK_LOOKS);
     tierce__cuda_bounce_init(&cuda->bounce);
     rc = start(cuda, address);
     if (rc < 0) {
@@ -341,15 +345,20 @@ static bool is_pinned_cuda(struct tierce__device *device, const void *memory, si
 /* ---- close ------------------------------------------------------------------------------------
  */
 
-static bool drain_stream(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream, uint64_t deadline_ns)
+TIERCE__CU_RESULT tierce__cuda_drain(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream,
+                                     uint64_t deadline_ns)
 {
-    TIERCE__CU_RESULT code;
     for (unsigned polls = 0;; polls++) {
-        code = cuda->api->stream_query(stream);
+        TIERCE__CU_RESULT code = cuda->api->stream_query(stream);
         if (code != TIERCE__CU_NOT_READY || tierce__now_ns() >= deadline_ns)
-            break;
+            return code;
         tierce__cuda_pause(polls);
     }
+}
+
+static bool drain_stream(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream, uint64_t deadline_ns)
+{
+    TIERCE__CU_RESULT code = tierce__cuda_drain(cuda, stream, deadline_ns);
     if (code != TIERCE__CU_SUCCESS)
         log_call(cuda, "cuda_not_stopped", "cuStreamQuery", code);
     return code == TIERCE__CU_SUCCESS;
@@ -383,12 +392,16 @@ static bool stop(struct tierce__cuda *cuda, uint64_t deadline_ns)
 {
     if (tierce__cuda_enter(cuda) < 0)
         return false;
-    bool stopped = drain_stream(cuda, cuda->streams[0], deadline_ns) &&
-                   drain_stream(cuda, cuda->streams[1], deadline_ns) && unpin_all(cuda);
+    bool stopped =
+        drain_stream(cuda, cuda->streams[0], deadline_ns) &&
+        drain_stream(cuda, cuda->streams[1], deadline_ns) &&
+        (cuda->looks.stream == NULL || drain_stream(cuda, cuda->looks.stream, deadline_ns)) &&
+        unpin_all(cuda);
     if (stopped) {
         tierce__cuda_kernel_close(cuda, cuda->own_kernel);
         cuda->own_kernel = NULL;
         tierce__cuda_bounce_close(cuda);
+        tierce__cuda_looks_close(cuda);
         (void)tierce__cuda_trial_free(cuda); /* logged; the device's memory is lost */
         destroy_streams(cuda);
     }
@@ -408,6 +421,7 @@ static bool close_cuda(struct tierce__device *device, uint64_t deadline_ns)
 }
 
 const struct tierce__device_ops tierce__device_cuda_ops = {.name = "cuda",
+                                                           .files = &tierce__cuda_files,
                                                            .pins = true,
                                                            .open = open_cuda,
                                                            .has = has_cuda,

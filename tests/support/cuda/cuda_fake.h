@@ -122,6 +122,14 @@ void cuda_fake_kernel_read(TIERCE__CU_STREAM stream, void *out, TIERCE__CU_ADDRE
 /* The host reads or writes its memory now. */
 void cuda_fake_tell_host_access(const void *memory, size_t n, bool writes, const char *what);
 
+/* The host writes to device memory, as cuFile does (cufile_fake.c). It requires a current context.
+ * A write that is not ordered, or is not to device memory, is a violation, and touches no memory.
+ */
+void cuda_fake_write_device(TIERCE__CU_ADDRESS to, const void *bytes, size_t n, const char *what);
+
+/* Reports a violation of a rule of another library. */
+void cuda_fake_violate(const char *what);
+
 /* Calls of the driver that only an inference engine makes. A graph has no content. */
 TIERCE__CU_RESULT cuStreamSynchronize(TIERCE__CU_STREAM stream);
 TIERCE__CU_RESULT cuStreamBeginCapture_v2(TIERCE__CU_STREAM stream, TIERCE__CU_CAPTURE_MODE mode);

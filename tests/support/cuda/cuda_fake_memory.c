@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -210,6 +211,28 @@ TIERCE__CU_RESULT cuPointerGetAttribute(void *value, TIERCE__CU_POINTER_ATTRIBUT
     else if (code == TIERCE__CU_SUCCESS && attribute == TIERCE__CU_ATTRIBUTE_ORDINAL)
         *(int *)value = memory->device;
     return fake_end(code);
+}
+
+void cuda_fake_violate(const char *what)
+{
+    pthread_mutex_lock(&fake_lock);
+    fake_violation("%s", what);
+    pthread_mutex_unlock(&fake_lock);
+}
+
+void cuda_fake_write_device(TIERCE__CU_ADDRESS to, const void *bytes, size_t n, const char *what)
+{
+    pthread_mutex_lock(&fake_lock);
+    struct fake_clock *clock = fake_host_clock();
+    uint8_t *alias = fake_alias(to, n);
+    clock->of[FAKE_HOST]++;
+    if (fake_current() == NULL)
+        fake_violation("%s without a current context", what);
+    else if (alias == NULL)
+        fake_violation("%s to memory that is not the device's", what);
+    else if (fake_access(clock, FAKE_HOST, (uintptr_t)to, n, true, what))
+        memcpy(alias, bytes, n);
+    pthread_mutex_unlock(&fake_lock);
 }
 
 /* ---- registered memory ------------------------------------------------------------------------

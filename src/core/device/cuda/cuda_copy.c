@@ -24,6 +24,15 @@ static bool is_pinned(struct tierce__cuda *cuda, const struct tierce__device_cop
                                  (size_t)tierce__row_bytes(copy, i));
 }
 
+/* Whether cells are in a buffer of cuda_files.c. */
+static bool is_on_device(struct tierce__cuda *cuda, const struct tierce__device_copy *copy,
+                         size_t i)
+{
+    return copy->rows[i].cells.count > 0 &&
+           tierce__pinned_covers(&cuda->buffers, copy->rows[i].cells.bytes,
+                                 (size_t)tierce__row_bytes(copy, i));
+}
+
 static int add_row(struct tierce__cuda_batch *batch, const struct tierce__device_copy *copy,
                    size_t i)
 {
@@ -61,7 +70,8 @@ struct transfer {
     struct tierce__cuda_kernel *kernel; /* NULL for `copies` */
     enum tierce__cuda_way way;
     struct tierce__cuda_event *event;
-    bool is_recorded; /* its end will be known */
+    bool is_on_device; /* all cells are in buffers on the device */
+    bool is_recorded;  /* its end will be known */
 };
 
 /* Later work on our stream begins after all work that is on the caller's stream now. */
@@ -128,14 +138,14 @@ static bool keep_rows(const struct transfer *t)
             .cells = row->cells,
             .good = t->direction == TIERCE__DIRECTION_SCATTER ? row->good : NULL,
             .cell_bytes = copy->paged->layers[row->layer].block_bytes,
-            .bounces = !is_pinned(t->cuda, copy, i)};
+            .bounces = !t->is_on_device && !is_pinned(t->cuda, copy, i)};
         any |= t->event->rows[i].bounces;
     }
     return any;
 }
 
 /* Creates the event, with slots for the sums of the kernel. If too few slots are free, or a row is
- * not pinned, the copy engine copies.
+ * not pinned, the copy engine copies; but cells on the device have their sums from the kernel only.
  */
 static int create_event(struct transfer *t)
 {
@@ -155,17 +165,38 @@ static int create_event(struct transfer *t)
     if (slots > 0 && tierce__cuda_sums_take(&t->kernel->sums, t->event->slots, slots)) {
         t->event->sums = &t->kernel->sums;
         (void)tierce__cuda_kernel_number(t->event, t->copy);
+    } else if (t->is_on_device) {
+        tierce__cuda_event_free(t->cuda, t->event);
+        return -ECANCELED;
     } else {
         t->way = TIERCE__CUDA_COPIES;
     }
     return 0;
 }
 
-static int check(struct tierce__cuda *cuda, const struct tierce__device_copy *copy,
-                 enum tierce__direction direction)
+/* Cells on the device are not mixed with others, because they have only one copy method. 1: all
+ * cells are on the device. 0: none. TIERCE_E_ARGUMENT. */
+static int check_device_rows(struct tierce__cuda *cuda, const struct tierce__device_copy *copy,
+                             enum tierce__direction direction)
 {
-    int rc = tierce__device_check(copy, direction);
+    struct tierce__pinned_slice any;
+    size_t on_device = 0, others = 0;
+    if (!tierce__pinned_last(&cuda->buffers, &any))
+        return 0;
+    for (size_t i = 0; i < copy->count; i++) {
+        bool is_there = is_on_device(cuda, copy, i);
+        on_device += is_there;
+        others += !is_there && copy->rows[i].cells.count > 0;
+    }
+    if (on_device == 0)
+        return 0;
+    return others == 0 && direction == TIERCE__DIRECTION_SCATTER ? 1 : TIERCE_E_ARGUMENT;
+}
+
+static int check_pinned(struct tierce__cuda *cuda, const struct tierce__device_copy *copy)
+{
     bool may_bounce = tierce__cuda_bounces(cuda);
+    int rc = 0;
     for (size_t i = 0; i < copy->count && rc == 0 && !may_bounce; i++)
         rc = is_pinned(cuda, copy, i) ? 0 : TIERCE_E_ARGUMENT;
     return rc;
@@ -195,7 +226,9 @@ int tierce__cuda_transfer(struct tierce__cuda *cuda, struct tierce__device_event
     TIERCE_ASSERT(kernel != NULL || way == TIERCE__CUDA_COPIES);
     struct transfer t = {
         .cuda = cuda, .copy = copy, .direction = direction, .kernel = kernel, .way = way};
-    int rc = check(cuda, copy, direction);
+    int rc = tierce__device_check(copy, direction);
+    if (rc == 0)
+        rc = check_pinned(cuda, copy);
     return rc < 0 ? rc : run_transfer(&t, out);
 }
 
@@ -207,7 +240,17 @@ static int transfer(struct tierce__device *device, struct tierce__device_event *
                          .copy = copy,
                          .direction = direction,
                          .kernel = atomic_load_explicit(&cuda->kernel, memory_order_acquire)};
-    int rc = check(cuda, copy, direction);
+    int rc = tierce__device_check(copy, direction);
+    int on_device = rc == 0 ? check_device_rows(cuda, copy, direction) : rc;
+    if (on_device < 0)
+        return on_device;
+    t.is_on_device = on_device > 0;
+    if (t.is_on_device) {
+        TIERCE_ASSERT(t.kernel != NULL); /* or there would be no buffer */
+        t.way = TIERCE__CUDA_DIRECT;
+        return run_transfer(&t, out);
+    }
+    rc = check_pinned(cuda, copy);
     if (rc < 0)
         return rc;
     if (t.kernel != NULL)

@@ -24,6 +24,13 @@ struct tierce__cuda_bounce {
     struct tierce__bounce_job *_Atomic kept; /* until close; pushed (release), read by close */
 };
 
+/* Of cuda_files.c. */
+struct tierce__cuda_looks {
+    struct tierce__lock lock; /* LOOKS: the fields below, and a look from its start to its end */
+    uint8_t *memory;          /* pinned; NULL until the first buffer */
+    TIERCE__CU_STREAM stream;
+};
+
 struct tierce__cuda {
     struct tierce__device base;
     uint32_t magic;
@@ -34,6 +41,8 @@ struct tierce__cuda {
      * stores. Neither synchronises with the default stream. */
     TIERCE__CU_STREAM streams[2];
     struct tierce__pinned pinned;
+    struct tierce__pinned buffers; /* on the device, into which files are read */
+    struct tierce__cuda_looks looks;
     struct tierce__cuda_bounce bounce;
     /* NULL until tune has found that it works. The pointer is stored (release) and loaded by
      * transfers (acquire), which publishes the kernel's fields to them. */
@@ -152,6 +161,14 @@ int tierce__cuda_query(struct tierce__device *device, struct tierce__device_even
 int tierce__cuda_wait(struct tierce__device *device, struct tierce__device_event *event,
                       uint64_t deadline_ns);
 void tierce__cuda_forget(struct tierce__device *device, struct tierce__device_event *event);
+extern const struct tierce__device_files tierce__cuda_files;
+
+/* Between enter and leave, when no copy is in progress: frees the memory of looks. */
+void tierce__cuda_looks_close(struct tierce__cuda *cuda);
+
+/* Waits until all work on a stream has ended, or the deadline. Returns the driver's last answer. */
+TIERCE__CU_RESULT tierce__cuda_drain(struct tierce__cuda *cuda, TIERCE__CU_STREAM stream,
+                                     uint64_t deadline_ns);
 
 /* Sleeps before poll number `polls`: the driver has no wait with a deadline. */
 void tierce__cuda_pause(unsigned polls);
