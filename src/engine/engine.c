@@ -228,7 +228,9 @@ static bool close_parts(struct tierce_engine *engine)
     tierce__line_log_close(engine->access_log);
     engine->access_log = NULL;
     is_over = is_over && !atomic_load(&engine->is_pool_lent);
-    if (!engine->lender->close(engine) || !is_over || !tierce__pinnings_fini(&engine->pinnings))
+    tierce__direct_stop(&engine->direct);
+    if (!engine->lender->close(engine) || !is_over || !tierce__direct_fini(&engine->direct) ||
+        !tierce__pinnings_fini(&engine->pinnings))
         return false;
     tierce__transits_fini(&engine->transits);
     tierce__invalidations_fini(engine);
@@ -286,6 +288,7 @@ static struct tierce_engine *make_engine(char *identity, char *disk_path,
     engine->lender = has_node ? &tierce__node_client : &tierce__own_tiers;
     tierce__list_init(&engine->registry_node);
     tierce__pinnings_init(&engine->pinnings);
+    tierce__direct_init(&engine->direct);
     tierce__transits_init(&engine->transits);
     tierce__fetches_init(&engine->fetches);
     tierce__asks_init(&engine->asks);

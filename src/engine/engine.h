@@ -10,6 +10,7 @@
 #include "base/list.h"
 #include "base/threads/lock.h"
 #include "engine/asks.h"
+#include "engine/device/direct.h"
 #include "engine/device/pinnings.h"
 #include "engine/device/transit.h"
 #include "engine/handover/inbox_stats.h"
@@ -113,6 +114,7 @@ struct tierce_engine {
     _Atomic bool is_pool_lent; /* a call of a connector beside the tiers has not returned, so the
                                   pool must never be freed */
     struct tierce__pinnings pinnings; /* of the pool */
+    struct tierce__direct direct;     /* of the disk */
     struct tierce__transits transits; /* copies that have not ended in time */
     struct tierce__workers *copiers;  /* NULL unless copy.threads is more than 1 */
     struct tierce__smalls *smalls;    /* small named values in memory; NULL without tiers */

@@ -29,6 +29,7 @@
 #include "engine/why/why.h"
 #include "engine/objects/smalls.h"
 #include "engine/objects/tombstones.h"
+#include "core/paged/paged.h"
 #include "store/coded/coded_keys.h"
 #include "store/coded/coded_tier.h"
 #include "store/disk/disk.h"
@@ -187,6 +188,23 @@ static int open_keys(struct tierce_engine *engine, const struct tierce_config *c
     return rc;
 }
 
+/* Files of a disk that is also read into the memory of a device. */
+static int open_device_vfs(struct tierce_engine *engine, const struct tierce_config *config,
+                           struct tierce__disk_opts *opts)
+{
+    uint64_t bytes = tierce__engine_number(config, TIERCE__ENGINE_DISK_GPU_DIRECT);
+    if (bytes == 0)
+        return 0;
+    engine->pinnings.direct = &engine->direct;
+    return tierce__direct_wrap(&engine->direct, bytes, opts->io_depth, &opts->vfs);
+}
+
+static void close_device_vfs(struct tierce_engine *engine, struct tierce__vfs *vfs)
+{
+    tierce__direct_unwrap(&engine->direct);
+    vfs->ops->destroy(vfs);
+}
+
 /* If the disk cannot be used, the engine runs on memory, or does not open if it is strict. */
 static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
@@ -215,7 +233,11 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
         .why = engine->disk_error,
     };
     struct tierce__tier *tier;
-    int status = open_coded_disk(engine, &tier, config, &opts);
+    int status = open_device_vfs(engine, config, &opts);
+    if (status == 0)
+        status = open_coded_disk(engine, &tier, config, &opts);
+    if (status < 0 && opts.vfs != NULL)
+        close_device_vfs(engine, opts.vfs);
     if (status == 0) {
         tierce__engine_add_level(
             engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,
@@ -399,6 +421,17 @@ static int prepare(struct tierce_view *view, const struct tierce_paged *paged)
     return tierce__pinnings_get(&view->engine->pinnings, paged, &device);
 }
 
+/* The buffer on the device of `paged`, into which chunks may be read; NULL: there is none. */
+static struct tierce__pool *direct_pool(struct tierce_engine *engine,
+                                        const struct tierce_paged *paged)
+{
+    struct tierce__open_device *device;
+    bool may = tierce__paged_device(paged) != TIERCE_DEVICE_HOST &&
+               tierce__direct_is_on(&engine->direct) &&
+               tierce__pinnings_get(&engine->pinnings, paged, &device) == 0;
+    return may ? tierce__direct_pool(&engine->direct, device) : NULL;
+}
+
 static int lend(struct tierce__load_lease **out, struct tierce_view *view,
                 const struct tierce_transfer_opts *opts)
 {
@@ -410,6 +443,7 @@ static int lend(struct tierce__load_lease **out, struct tierce_view *view,
                                            .part = &view->part,
                                            .timeout_ms = opts->timeout_ms,
                                            .tiers = opts->tiers,
+                                           .direct = direct_pool(view->engine, opts->paged),
                                            .keeps_pins = view->part.count > 1};
     tierce__kv_tokens_note(view->engine->kv_tokens, view, opts->chain, opts->to_block, false);
     return tierce__load_lease_begin(out, view, &what);

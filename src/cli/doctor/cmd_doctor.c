@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "cli/doctor/doctor.h"
 #include "core/codec/codec.h"
+#include "core/device/cuda/cufile.h"
 #include "store/remote/nixl/nixl_connector.h"
 #include "store/remote/nixl/nixl_library.h"
 
@@ -28,7 +29,8 @@ const char *const tierce__cli_doctor_help[] = {
     "\n"
     "If remote.urls of a configuration has a nixl:// store, one line says whether NIXL can be used "
     "on\n"
-    "this machine, and one names its plug-ins that are not used.\n"
+    "this machine, and one names its plug-ins that are not used. If a configuration sets\n"
+    "disk.gpu_direct, one line says whether cuFile is present.\n"
     "\n"
     "Exit status: 0 no field that both sides state differs, 1 they cannot share, or a side cannot "
     "be\n"
@@ -308,6 +310,18 @@ static void print_nixl(const struct tierce__doctor_side *side, const char *name)
                name);
 }
 
+/* The same for disk.gpu_direct. */
+static void print_gpu_direct(const struct tierce__doctor_side *side, const char *name)
+{
+    char why[TIERCE__CUFILE_WHY_BYTES];
+    if (side->count != 1 || !side->sets[0].gpu_direct)
+        return;
+    if (tierce__cufile_check(why) == 0)
+        printf("%s: disk.gpu_direct: libcufile.so.0 is present on this machine.\n", name);
+    else
+        printf("%s: disk.gpu_direct cannot be used on this machine: %s\n", name, why);
+}
+
 int tierce__cli_doctor(int argc, char **argv)
 {
     struct tierce__doctor_side a = {0}, b = {0};
@@ -326,6 +340,8 @@ int tierce__cli_doctor(int argc, char **argv)
         status = judge_sides(&a, &b);
     print_nixl(&a, "A");
     print_nixl(&b, "B");
+    print_gpu_direct(&a, "A");
+    print_gpu_direct(&b, "B");
     tierce__doctor_clear(&a);
     tierce__doctor_clear(&b);
     return status;

@@ -30,6 +30,7 @@ struct tierce__doctor_set {
     bool raw_model;    /* the model is the file of its folder, not an engine's version of it */
     bool shared;       /* found equal to a set of the other side */
     char *remote_urls; /* of a configuration; NULL: none */
+    bool gpu_direct;   /* of a configuration: disk.gpu_direct is set */
     size_t count;
     struct tierce__doctor_field fields[TIERCE__DOCTOR_FIELDS_MAX];
 };

@@ -376,6 +376,7 @@ static int read_config(struct yaml_source *source)
     const char *model = tierce__config_text(config, TIERCE__ENGINE_PARAMS);
     if (rc == 0 && *model != '\0')
         rc = put_model_text(source, model);
+    source->set->gpu_direct = tierce__config_number(config, TIERCE__ENGINE_DISK_GPU_DIRECT) > 0;
     if (rc == 0) {
         source->set->remote_urls =
             tierce__strdup(tierce__config_text(config, TIERCE__ENGINE_REMOTE_URLS));

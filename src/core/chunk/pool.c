@@ -39,6 +39,7 @@ struct tierce__pool {
     uint32_t magic;
     uint32_t buf_count;
     int fd; /* -1: the mapping is anonymous */
+    bool on_device;
     uint8_t *base;
     uint64_t cap_bytes;
     struct tierce__buf *bufs;
@@ -170,7 +171,7 @@ static void destroy_parts(struct tierce__pool *pool)
     TIERCE_DASSERT(pool->live == 0 && !pool->toucher_runs);
     TIERCE_DASSERT(tierce__list_empty(&pool->turns) && atomic_load(&pool->releasing) == 0);
     pool->magic = 0;
-    if (pool->base != NULL)
+    if (pool->base != NULL && !pool->on_device)
         (void)munmap(pool->base, (size_t)pool->cap_bytes);
     if (pool->fd >= 0)
         close(pool->fd);
@@ -204,6 +205,10 @@ static int reserve_parts(struct tierce__pool *pool, const struct tierce__pool_op
         rc = tierce__space_reserve(pool->space, pool->buf_count);
     if (rc < 0)
         return rc;
+    if (pool->on_device) {
+        pool->base = opts->device_memory;
+        return 0;
+    }
     if (opts->shared)
         rc = open_memfd(&pool->fd, pool->cap_bytes);
     if (rc == 0)
@@ -220,13 +225,15 @@ static int reserve_parts(struct tierce__pool *pool, const struct tierce__pool_op
 int tierce__pool_create(struct tierce__pool **out, const struct tierce__pool_opts *opts)
 {
     if (opts->size != sizeof(*opts) || opts->cap_bytes < CAP_MIN ||
-        opts->cap_bytes > SIZE_MAX / 2 || opts->buf_count_max == NO_BUF)
+        opts->cap_bytes > SIZE_MAX / 2 || opts->buf_count_max == NO_BUF ||
+        (uintptr_t)opts->device_memory % PAGE != 0)
         return TIERCE_E_ARGUMENT;
     struct tierce__pool *pool = tierce__calloc(1, sizeof(*pool));
     if (pool == NULL)
         return -ENOMEM;
     pool->magic = POOL_MAGIC;
     pool->fd = -1;
+    pool->on_device = opts->device_memory != NULL;
     pool->cap_bytes = opts->cap_bytes & ~(uint64_t)(PAGE - 1);
     pool->buf_count = buf_count_for(opts);
     pool->free_first = NO_BUF;
@@ -328,6 +335,7 @@ int tierce__pool_alloc(struct tierce__pool *pool, struct tierce__buf **out, uint
     buf->data = pool->base + offset;
     buf->bytes = bytes;
     buf->source = 0;
+    buf->on_device = pool->on_device;
     atomic_store_explicit(&buf->since, 0, memory_order_relaxed);
     atomic_store_explicit(&buf->kept, 0, memory_order_relaxed);
     atomic_store_explicit(&buf->awaited, false, memory_order_relaxed);

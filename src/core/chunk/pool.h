@@ -54,6 +54,7 @@ struct tierce__buf {
      * keeper clears it.
      */
     _Atomic bool awaited;
+    bool on_device; /* the processor cannot access `data`: an address of a device's memory */
     /* A note of its creator, 0 at first: the waterfall position of the slower tier that its bytes
      * were read from, so that a wrong chunk can be removed there too. Does not change once others
      * see the buffer. */
@@ -70,7 +71,9 @@ struct tierce__pool_opts {
     uint32_t buf_count_max; /* 0: cap_bytes / 64 KiB, at least 1024 */
     bool no_touch;          /* do not touch pages in the background (tests) */
     bool no_huge_pages;
-    bool shared; /* a memfd, which other processes can map: tierce__pool_fd */
+    bool shared;            /* a memfd, which other processes can map: tierce__pool_fd */
+    uint8_t *device_memory; /* [borrow until destroy] cap_bytes of a device's memory, aligned to
+                               4096, in place of a mapping; NULL: memory of the host */
 };
 
 /*
@@ -181,7 +184,7 @@ void tierce__pool_tell_room(struct tierce__pool *pool);
 /* Makes all waiting turns check whether they have been stopped. Thread: any. */
 void tierce__pool_wake(struct tierce__pool *pool);
 
-/* The whole mapping, for registering it with io_uring. */
+/* The whole mapping, for registering it with io_uring. Not of a device's memory. */
 void tierce__pool_mapping(const struct tierce__pool *pool, uint8_t **base, uint64_t *bytes);
 
 /*

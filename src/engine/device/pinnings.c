@@ -13,6 +13,7 @@
 #include "base/threads/threads.h"
 #include "core/device/numa.h"
 #include "engine/device/devices.h"
+#include "engine/device/direct.h"
 
 /* If the driver lacks memory for a slice, a smaller slice is registered. Slices are registered as
  * they are counted here. */
@@ -34,6 +35,7 @@ struct pinning {
     uint8_t *base;
     uint64_t bytes;
     bool places; /* the node of the device is preferred for the mapping's pages */
+    struct tierce__direct *direct;
     pthread_t thread;
     atomic_bool stops; /* relaxed: only ends the work */
     _Atomic int state; /* -EAGAIN, then 0 or an error; release and acquire */
@@ -155,6 +157,8 @@ static void *run_pinning(void *arg)
     bool works = rc == 0;
     if (works)
         atomic_store_explicit(&pinning->state, 0, memory_order_release);
+    if (works && pinning->direct != NULL)
+        tierce__direct_start(pinning->direct, pinning->device);
     rc = pin_all(pinning);
     TIERCE_DASSERT(rc <= 0 && rc != -EAGAIN);
     if (!works)
@@ -193,6 +197,7 @@ static int begin_pinning(struct tierce__pinnings *pinnings, struct pinning **out
         return -ENOMEM;
     pinning->base = pinnings->base;
     pinning->bytes = pinnings->bytes;
+    pinning->direct = pinnings->direct;
     pinning->places = pinnings->is_own && tierce__list_empty(&pinnings->list);
     atomic_init(&pinning->state, -EAGAIN);
     int rc = tierce__device_acquire(&pinning->device, kind, address);

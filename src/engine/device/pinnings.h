@@ -29,13 +29,15 @@
  * Thread: any, except that init comes first and fini last. Lock: PINNINGS, held while a device is
  * opened.
  */
+struct tierce__direct;
 struct tierce__open_device;
 
 struct tierce__pinnings {
     struct tierce__lock lock; /* PINNINGS */
     uint8_t *base;
-    uint64_t bytes; /* 0: there is no memory */
-    bool is_own;    /* of this process, not of a node */
+    uint64_t bytes;                /* 0: there is no memory */
+    bool is_own;                   /* of this process, not of a node */
+    struct tierce__direct *direct; /* [borrow] started on the first device; NULL: none */
     struct tierce__list list;
 };
 

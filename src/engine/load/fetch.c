@@ -33,8 +33,9 @@ struct tierce__fetch {
     _Atomic int status;           /* why nothing of it may be used, or 0; relaxed */
     uint32_t here;                /* segments */
     enum promotion promotion;
-    uint64_t era; /* operate.h */
-    bool spoiled; /* a cell is wrong, or may be: it is not promoted */
+    uint64_t era;    /* operate.h */
+    bool spoiled;    /* a cell is wrong, or may be: it is not promoted */
+    bool is_private; /* of one waiter, and not promoted */
     uint32_t segment_count;
     struct fetch_segment segments[];
 };
@@ -71,10 +72,21 @@ static size_t bin_of(const struct tierce__key *key)
 
 static void segment_done(struct tierce__store_req *req);
 
+/* NULL: no memory. */
+static struct tierce__buf *take_buffer(struct tierce_engine *engine,
+                                       const struct tierce__fetch_waiter *waiter,
+                                       const struct tierce__storage_chunk *chunk)
+{
+    struct tierce__buf *buf = NULL;
+    if (waiter->pool == NULL)
+        return tierce__storage_reserve(engine, chunk, waiter->before);
+    return tierce__pool_alloc(waiter->pool, &buf, chunk->object_bytes) == 0 ? buf : NULL;
+}
+
 static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t level,
                                         const struct tierce__storage_chunk *chunk,
                                         const struct tierce__shape *shape,
-                                        const struct tierce__buf *before)
+                                        const struct tierce__fetch_waiter *waiter)
 {
     uint32_t count = shape->segment_count;
     TIERCE_DASSERT(count > 0 && level > 0 && level < engine->level_count);
@@ -83,13 +95,14 @@ static struct tierce__fetch *make_fetch(struct tierce_engine *engine, size_t lev
         tierce__calloc(1, sizeof(*fetch) + count * sizeof(fetch->segments[0]));
     if (fetch == NULL)
         return NULL;
-    fetch->buf = tierce__storage_reserve(engine, chunk, before);
+    fetch->buf = take_buffer(engine, waiter, chunk);
     if (fetch->buf == NULL) {
         tierce__free(fetch);
         return NULL;
     }
     fetch->buf->source = (uint32_t)level;
     fetch->era = tierce__era_of_read(engine);
+    fetch->is_private = waiter->pool != NULL;
     fetch->engine = engine;
     fetch->key = chunk->key;
     fetch->level = level;
@@ -146,7 +159,7 @@ static struct tierce__fetch *find_fetch(struct tierce_engine *engine, const stru
     TIERCE__LIST_FOR_EACH (it, &engine->fetches.bins[bin_of(key)]) {
         struct tierce__fetch *fetch = TIERCE__CONTAINER_OF(it, struct tierce__fetch, node);
         TIERCE_DASSERT(fetch->status == 0 && fetch->promotion != PROMOTION_DONE);
-        if (tierce__key_equal(&fetch->key, key))
+        if (!fetch->is_private && tierce__key_equal(&fetch->key, key))
             return fetch;
     }
     return NULL;
@@ -206,7 +219,7 @@ bool tierce__fetch_join(struct tierce_engine *engine, struct tierce__fetch_waite
     *leased = tierce__storage_lease(engine, key);
     if (*leased != NULL)
         return false;
-    struct tierce__fetch *fresh = make_fetch(engine, level, chunk, shape, waiter->before);
+    struct tierce__fetch *fresh = make_fetch(engine, level, chunk, shape, waiter);
     if (fresh == NULL)
         return false;
     waiter_with(engine, waiter, key, fresh);
@@ -472,6 +485,11 @@ bool tierce__fetch_wait(struct tierce__fetch_waiter *waiter, uint32_t index)
     return here;
 }
 
+bool tierce__fetch_lives(const struct tierce__fetch_waiter *waiter)
+{
+    return atomic_load_explicit(&waiter->fetch->status, memory_order_relaxed) == 0;
+}
+
 uint64_t tierce__fetch_bytes_asked(const struct tierce__fetch_waiter *waiter)
 {
     return atomic_load_explicit(&waiter->fetch->bytes_asked, memory_order_relaxed);
@@ -580,7 +598,7 @@ void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
     TIERCE_DASSERT(record->object_bytes == fetch->buf->bytes);
     tierce__lock_take(lock_of(fetch));
     bool mine = fetch->promotion == PROMOTION_NONE && fetch->status == 0 && !fetch->spoiled &&
-                fetch->here == fetch->segment_count;
+                !fetch->is_private && fetch->here == fetch->segment_count;
     if (mine)
         fetch->promotion = PROMOTION_RUNS;
     tierce__lock_drop(lock_of(fetch));

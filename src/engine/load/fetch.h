@@ -69,6 +69,8 @@ typedef void tierce__fetch_settled_fn(void *arg, int status);
 struct tierce__fetch_waiter {
     uint64_t deadline_ns;             /* [in] of its own */
     const struct tierce__buf *before; /* [in] of the chunk before, or NULL; for join */
+    struct tierce__pool *pool;        /* [in] NULL, or the pool of a new fetch, in the memory of a
+                                         device: nobody else joins it, and it is not promoted */
     struct tierce__fetch *fetch;      /* NULL: not waiting */
     struct tierce__buf *buf;          /* [borrow while it waits] */
     size_t level;                     /* where the bytes come from */
@@ -108,6 +110,9 @@ void tierce__fetch_ask(struct tierce__fetch_waiter *waiter, uint32_t segment);
  */
 void tierce__fetch_read_all(struct tierce__fetch_waiter *waiter, tierce__fetch_settled_fn *settled,
                             void *arg);
+
+/* Whether the fetch has not failed. Does not lock. */
+bool tierce__fetch_lives(const struct tierce__fetch_waiter *waiter);
 
 /* Returns whether a segment has arrived. Requests it if necessary, and blocks up to the waiter's
  * deadline. Also false if another part of the fetch has failed, or the tier goes out of service. */

@@ -99,6 +99,8 @@ bool tierce__load_is_ready(struct tierce_load *load, size_t i, uint32_t layer)
     if (scatter->moved[i].failed)
         return false;
     bool there = load->ops->wait(load->lease, i, load->view->part.first_layer + layer);
+    if (there && load->lease->leased[i].on_device)
+        there = tierce__load_device_look(load, i);
     int rc = there ? tierce__scatter_check(scatter, i) : TIERCE_E_MISS;
     if (there && rc < 0)
         load->ops->refuse(load->lease, i, rc);

@@ -70,6 +70,20 @@ static int enqueue(struct tierce_load *load, size_t count)
     return rc == TIERCE_E_UNSUPPORTED ? rc : 0; /* other failures are misses */
 }
 
+bool tierce__load_device_look(struct tierce_load *load, size_t i)
+{
+    const struct tierce__open_device *device = load->transit->device;
+    uint64_t bytes;
+    if (load->scatter.moved[i].header_good)
+        return true;
+    uint8_t *header = tierce__scatter_header(&load->scatter, i, &bytes);
+    int rc = -ENOMEM;
+    if (header != NULL)
+        rc = device->ops->files->look(device->device, header, load->lease->leased[i].object,
+                                      (size_t)bytes, tierce__deadline_in_ms(load->timeout_ms));
+    return rc == 0;
+}
+
 /* Moves all layers of one chunk, which is in memory. */
 static int pass_chunk(struct tierce_load *load, size_t i, bool *is_over)
 {
@@ -109,11 +123,33 @@ static int pass_chunks(struct tierce_load *load)
     return rc;
 }
 
+/* Moves the chunks that are read into the memory of the device, before any others: in separate
+ * copies, all layers of a chunk together. */
+static int pass_direct_chunks(struct tierce_load *load)
+{
+    bool is_over = true;
+    int rc = 0;
+    for (size_t i = 0; i < load->lease->count && rc == 0 && is_over; i++) {
+        if (!load->lease->leased[i].on_device || load->transit->failed < 0)
+            continue;
+        load->scatter.moved[i].passed = true;
+        rc = pass_chunk(load, i, &is_over);
+    }
+    if (!is_over) { /* nothing more is enqueued behind late copies */
+        load->transit->failed = TIERCE_E_DEADLINE;
+        fail_all(load);
+    }
+    return rc;
+}
+
 static int copy_layer(struct tierce_load *load, uint32_t layer)
 {
     size_t wanted = 0;
     load->ops->ahead(load->lease, load->view->part.first_layer + layer);
     for (size_t i = 0; i < load->lease->count; i++) {
+        load->transit->rows[i] = (struct tierce__device_row){.layer = layer};
+        if (load->scatter.moved[i].passed)
+            continue;
         wanted += tierce__load_is_ready(load, i, layer);
         tierce__scatter_row(&load->scatter, &load->transit->rows[i], i, layer);
     }
@@ -125,9 +161,10 @@ int tierce__load_device_layer(struct tierce_load *load, uint32_t layer)
     TIERCE_DASSERT(load->on_device);
     if (load->transit == NULL || load->transit->failed < 0)
         return 0;
-    if (!load->lease->is_too_large)
-        return copy_layer(load, layer);
-    return layer == 0 ? pass_chunks(load) : 0;
+    if (load->lease->is_too_large)
+        return layer == 0 ? pass_chunks(load) : 0;
+    int rc = layer == 0 ? pass_direct_chunks(load) : 0;
+    return rc < 0 || load->transit->failed < 0 ? rc : copy_layer(load, layer);
 }
 
 /* ---- the end ---- */

@@ -6,7 +6,7 @@
  * The first missing chunk may be replaced by a sibling (sibling.h), whose common leading blocks are
  * leased.
  */
-#include "engine/load/load_lease.h"
+#include "engine/load/load_lease_private.h"
 
 #include <errno.h>
 #include <string.h>
@@ -14,7 +14,6 @@
 #include "base/alloc.h"
 #include "base/assert.h"
 #include "base/clock.h"
-#include "engine/view.h"
 #include "engine/own_tiers.h"
 #include "engine/observe/operate.h"
 #include "engine/load/sibling.h"
@@ -23,49 +22,15 @@
 #define AHEAD_BYTES  (32u << 20)
 #define AHEAD_LAYERS 2u
 
-struct lease_chunk {
-    uint32_t level; /* 0: leased in memory; else the level that it is read from */
-    bool waits;     /* no memory was available for it at begin */
-    bool spoiled;   /* a cell did not verify */
-};
-
 static const struct tierce__load_lease_ops ops;
 
-struct own_lease {
-    struct tierce__load_lease base;
-    struct tierce_engine *engine;
-    struct tierce_part part;
-    uint64_t deadline_ns;
-    uint64_t soon_ns; /* until then begin may wait */
-    uint64_t session;
-    enum tierce_mode mode; /* in which it began */
-    uint32_t levels;       /* a bit for each level that it may read from; 0 in bypass */
-    uint32_t next_turn;    /* read-ahead: the first turn not yet requested, for all chunks */
-    bool passes;           /* counted in engine->passing */
-    size_t from_block, block_count;
-    struct tierce__buf **bufs;  /* [count] NULL: the chunk has failed, waits or is complete */
-    struct lease_chunk *chunks; /* [count]; base.leased, bufs and chunks are one allocation */
-    struct tierce__fetch_waiter
-        *waiters;        /* [count] of the chunks that are read, or NULL as long as none is */
-    uint8_t *own_hashes; /* base.hashes, or NULL: they are the chain's */
-    struct tierce__shape shapes[TIERCE__LEASED_SIBLING + 1]; /* [FULL]: the view's */
-    struct tierce__key sibling_key;
-    struct tierce__keys keys;
-};
-
-static struct own_lease *own(struct tierce__load_lease *lease)
+static struct tierce__own_lease *own(struct tierce__load_lease *lease)
 {
     TIERCE_DASSERT(lease->ops == &ops);
-    return TIERCE__CONTAINER_OF(lease, struct own_lease, base);
+    return TIERCE__CONTAINER_OF(lease, struct tierce__own_lease, base);
 }
 
-static const struct tierce__shape *shape_of(const struct own_lease *lease, size_t i)
-{
-    TIERCE_DASSERT(i < lease->base.count);
-    return &lease->shapes[lease->base.leased[i].kind];
-}
-
-static const struct tierce__key *key_of(const struct own_lease *lease, size_t i)
+static const struct tierce__key *key_of(const struct tierce__own_lease *lease, size_t i)
 {
     const struct tierce__leased *leased = &lease->base.leased[i];
     TIERCE_DASSERT(i < lease->base.count && leased->index < lease->keys.count);
@@ -73,24 +38,17 @@ static const struct tierce__key *key_of(const struct own_lease *lease, size_t i)
                                                   : &lease->keys.keys[leased->index];
 }
 
-/* NULL: the chunk is not read from a slower tier. */
-static struct tierce__fetch_waiter *waiter_of(const struct own_lease *lease, size_t i)
+static void describe(const struct tierce__own_lease *lease, size_t i,
+                     struct tierce__storage_chunk *record)
 {
-    TIERCE_DASSERT(i < lease->base.count);
-    bool is_taken = lease->waiters != NULL && lease->waiters[i].fetch != NULL;
-    return is_taken ? &lease->waiters[i] : NULL;
-}
-
-static void describe(const struct own_lease *lease, size_t i, struct tierce__storage_chunk *record)
-{
-    tierce__view_describe(record, lease->base.view, &lease->keys, shape_of(lease, i),
+    tierce__view_describe(record, lease->base.view, &lease->keys, tierce__lease_shape(lease, i),
                           lease->base.leased[i].index, lease->base.hashes);
     record->key = *key_of(lease, i); /* a sibling's is another */
     TIERCE_DASSERT(record->object_bytes == lease->base.leased[i].bytes);
 }
 
 /* Updates the caller's view of a chunk after its memory was taken or released. */
-static inline void show(struct own_lease *lease, size_t i)
+static inline void show(struct tierce__own_lease *lease, size_t i)
 {
     const struct tierce__buf *buf = lease->bufs[i];
     size_t level = lease->chunks[i].level;
@@ -98,13 +56,14 @@ static inline void show(struct own_lease *lease, size_t i)
     TIERCE_DASSERT(buf == NULL || level < lease->engine->level_count);
     TIERCE_DASSERT(buf == NULL || buf->bytes >= lease->base.leased[i].bytes);
     lease->base.leased[i].object = buf != NULL ? buf->data : NULL;
-    lease->base.leased[i].here = buf != NULL && waiter_of(lease, i) == NULL;
+    lease->base.leased[i].here = buf != NULL && tierce__lease_waiter(lease, i) == NULL;
+    lease->base.leased[i].on_device = buf != NULL && buf->on_device;
     lease->base.leased[i].origin = level < lease->engine->level_count
                                        ? lease->engine->levels[level].origin
                                        : TIERCE_ORIGIN_FAILED;
 }
 
-static void let_go(struct own_lease *lease, size_t i)
+void tierce__lease_let_go(struct tierce__own_lease *lease, size_t i)
 {
     TIERCE_DASSERT(i < lease->base.count);
     tierce__buf_release(lease->bufs[i]);
@@ -112,11 +71,11 @@ static void let_go(struct own_lease *lease, size_t i)
     if (lease->waiters != NULL)
         tierce__fetch_leave(&lease->waiters[i]);
     lease->base.leased[i].object = NULL;
-    lease->base.leased[i].here = false;
+    lease->base.leased[i].here = lease->base.leased[i].on_device = false;
 }
 
 /* `passes`: the lease passes, or may pass, through memory, so that others may wait for it. */
-static void pass(struct own_lease *lease, bool passes)
+static void pass(struct tierce__own_lease *lease, bool passes)
 {
     struct tierce_engine *engine = lease->engine;
     if (lease->passes == passes)
@@ -131,8 +90,12 @@ static void pass(struct own_lease *lease, bool passes)
     tierce__pool_tell_room(engine->pool); /* waiters for this lease check again */
 }
 
-static void free_lease(struct own_lease *lease)
+static void free_lease(struct tierce__own_lease *lease)
 {
+    for (size_t i = 0; lease->direct != NULL && lease->bufs != NULL && i < lease->base.count; i++) {
+        if (lease->bufs[i] != NULL && lease->bufs[i]->on_device)
+            tierce__lease_let_go(lease, i);
+    }
     if (lease->bufs != NULL)
         tierce__bufs_release(lease->bufs, lease->base.count);
     for (size_t i = 0; lease->waiters != NULL && i < lease->base.count; i++)
@@ -148,12 +111,12 @@ static void free_lease(struct own_lease *lease)
 }
 
 /* Whether the chunk's bytes come from a slower tier and may still be needed. */
-static bool is_fetched(const struct own_lease *lease, size_t i)
+static bool is_fetched(const struct tierce__own_lease *lease, size_t i)
 {
-    return waiter_of(lease, i) != NULL && !lease->base.leased[i].failed;
+    return tierce__lease_waiter(lease, i) != NULL && !lease->base.leased[i].failed;
 }
 
-static void fail(struct own_lease *lease, size_t i)
+static void fail(struct tierce__own_lease *lease, size_t i)
 {
     TIERCE_DASSERT(i < lease->base.count);
     lease->base.leased[i].failed = true;
@@ -161,7 +124,7 @@ static void fail(struct own_lease *lease, size_t i)
 
 /* ---- reading ahead ---- */
 
-static uint64_t bytes_asked(const struct own_lease *lease)
+static uint64_t bytes_asked(const struct tierce__own_lease *lease)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < lease->base.count; i++) {
@@ -202,7 +165,7 @@ static uint32_t turn_of(const struct tierce__shape *shape, const struct tierce_p
 
 static void ahead(struct tierce__load_lease *base, uint32_t layer)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     const struct tierce__shape *full = &lease->base.view->full;
     uint32_t last = lease->part.first_layer + lease->part.layer_count - 1;
     TIERCE_DASSERT(layer >= lease->part.first_layer && layer <= last);
@@ -216,7 +179,7 @@ static void ahead(struct tierce__load_lease *base, uint32_t layer)
            (lease->next_turn <= must || bytes_asked(lease) < AHEAD_BYTES)) {
         uint32_t turn = lease->next_turn++;
         for (size_t i = 0; i < lease->base.count; i++) {
-            const struct tierce__shape *shape = shape_of(lease, i);
+            const struct tierce__shape *shape = tierce__lease_shape(lease, i);
             /* The layers of a smaller chunk are smaller, so its segments hold more layers. */
             if (is_fetched(lease, i) && turn < shape->segment_count)
                 tierce__fetch_ask(&lease->waiters[i], segment_at(shape, &lease->part, turn));
@@ -253,22 +216,25 @@ static void pass_pinned(const struct tierce__session *session, size_t *next,
 }
 
 /* The chunk's level; for a leased chunk it is memory. */
-static void join_fetch(struct own_lease *lease, size_t i)
+void tierce__lease_join(struct tierce__own_lease *lease, size_t i, struct tierce__pool *pool)
 {
-    struct lease_chunk *chunk = &lease->chunks[i];
+    struct tierce__lease_chunk *chunk = &lease->chunks[i];
     TIERCE_DASSERT(chunk->level > 0 && chunk->level < lease->engine->level_count);
     struct tierce__storage_chunk record;
     if (lease->waiters == NULL)
         lease->waiters = tierce__calloc(lease->base.count, sizeof(*lease->waiters));
     if (lease->waiters == NULL)
         return;
-    TIERCE_DASSERT(lease->bufs[i] == NULL && waiter_of(lease, i) == NULL);
+    TIERCE_DASSERT(lease->bufs[i] == NULL && tierce__lease_waiter(lease, i) == NULL);
     struct tierce__fetch_waiter *waiter = &lease->waiters[i];
     describe(lease, i, &record);
     waiter->deadline_ns = lease->deadline_ns;
     waiter->before = i > 0 ? lease->bufs[i - 1] : NULL;
-    if (tierce__fetch_join(lease->engine, waiter, chunk->level, &record, shape_of(lease, i),
-                           &lease->bufs[i])) {
+    if (waiter->before != NULL && waiter->before->on_device)
+        waiter->before = NULL;
+    waiter->pool = pool;
+    if (tierce__fetch_join(lease->engine, waiter, chunk->level, &record,
+                           tierce__lease_shape(lease, i), &lease->bufs[i])) {
         lease->bufs[i] = waiter->buf;
         chunk->level = (uint32_t)waiter->level;
         tierce__buf_acquire(waiter->buf);
@@ -279,11 +245,18 @@ static void join_fetch(struct own_lease *lease, size_t i)
     TIERCE_DASSERT(chunk->level > 0 || lease->bufs[i] != NULL);
 }
 
-/* Without memory, a chunk that can be read waits for memory that earlier chunks release. */
-static void put_off(struct own_lease *lease, size_t i)
+/* The same, into the buffer on the device if possible, else into memory. */
+static void join_fetch(struct tierce__own_lease *lease, size_t i)
 {
-    struct lease_chunk *chunk = &lease->chunks[i];
-    TIERCE_DASSERT(lease->bufs[i] == NULL && waiter_of(lease, i) == NULL);
+    if (!tierce__lease_join_direct(lease, i))
+        tierce__lease_join(lease, i, NULL);
+}
+
+/* Without memory, a chunk that can be read waits for memory that earlier chunks release. */
+static void put_off(struct tierce__own_lease *lease, size_t i)
+{
+    struct tierce__lease_chunk *chunk = &lease->chunks[i];
+    TIERCE_DASSERT(lease->bufs[i] == NULL && tierce__lease_waiter(lease, i) == NULL);
     TIERCE_DASSERT(chunk->level > 0);
     chunk->waits = chunk->level < lease->engine->level_count;
     lease->base.is_too_large |= chunk->waits;
@@ -292,7 +265,7 @@ static void put_off(struct own_lease *lease, size_t i)
 }
 
 /* Replaces a chunk by a sibling in these tiers, or a pinned one, that has `blocks_min` blocks. */
-static bool use_sibling(struct own_lease *lease, size_t i, struct tierce__session *session,
+static bool use_sibling(struct tierce__own_lease *lease, size_t i, struct tierce__session *session,
                         uint32_t levels, size_t blocks_min)
 {
     struct tierce__leased *leased = &lease->base.leased[i];
@@ -329,7 +302,7 @@ static bool use_sibling(struct own_lease *lease, size_t i, struct tierce__sessio
 }
 
 /* In bypass: the leading chunks that were pinned before. */
-static size_t take_all_pinned(struct own_lease *lease, struct tierce__session *session)
+static size_t take_all_pinned(struct tierce__own_lease *lease, struct tierce__session *session)
 {
     TIERCE_DASSERT(lease->mode == TIERCE_MODE_BYPASS);
     size_t n = 0, next = 0;
@@ -341,7 +314,8 @@ static size_t take_all_pinned(struct own_lease *lease, struct tierce__session *s
 
 /* Leases the chunks that are in memory among the first `count` chunks. This is done before memory
  * is reserved for the others, because a reservation evicts and must not evict wanted chunks. */
-static void lease_chunks(struct own_lease *lease, size_t count, struct tierce__session *session)
+static void lease_chunks(struct tierce__own_lease *lease, size_t count,
+                         struct tierce__session *session)
 {
     TIERCE_DASSERT(count <= lease->base.count);
     size_t next = 0;
@@ -361,7 +335,7 @@ static void lease_chunks(struct own_lease *lease, size_t count, struct tierce__s
 
 /* The tier that has a chunk after memory has evicted it: the first slower one of the request.
  */
-static uint32_t slower_level(const struct own_lease *lease)
+static uint32_t slower_level(const struct tierce__own_lease *lease)
 {
     uint32_t level = 1;
     while (level < lease->engine->level_count && (lease->levels & 1u << level) == 0)
@@ -370,8 +344,8 @@ static uint32_t slower_level(const struct own_lease *lease)
 }
 
 /* Gives each of the first `count` chunks its buffer, and the next chunk that of a sibling. */
-static void place_chunks(struct own_lease *lease, size_t count, struct tierce__session *session,
-                         const uint8_t *places)
+static void place_chunks(struct tierce__own_lease *lease, size_t count,
+                         struct tierce__session *session, const uint8_t *places)
 {
     struct tierce_engine *engine = lease->engine;
     if (lease->mode == TIERCE_MODE_BYPASS)
@@ -385,7 +359,7 @@ static void place_chunks(struct own_lease *lease, size_t count, struct tierce__s
         /* The sibling was pinned before a slower tier had the chunk: only the pin is certain. */
         (void)use_sibling(lease, last, session, 0, lease->base.leased[last].to);
     for (size_t i = 0; i < count; i++) {
-        struct lease_chunk *chunk = &lease->chunks[i];
+        struct tierce__lease_chunk *chunk = &lease->chunks[i];
         show(lease, i);
         if (lease->bufs[i] != NULL)
             continue;
@@ -401,7 +375,7 @@ static void place_chunks(struct own_lease *lease, size_t count, struct tierce__s
 }
 
 /* The chunks that overlap [from_block, to_block). */
-static void list_chunks(struct own_lease *lease, uint64_t to_block)
+static void list_chunks(struct tierce__own_lease *lease, uint64_t to_block)
 {
     size_t step = lease->base.view->chunk_blocks;
     TIERCE_DASSERT(lease->base.count == 0);
@@ -409,7 +383,7 @@ static void list_chunks(struct own_lease *lease, uint64_t to_block)
         bool is_full = i < lease->keys.full_count;
         struct tierce__leased *leased = &lease->base.leased[lease->base.count++];
         leased->kind = is_full ? TIERCE__LEASED_FULL : TIERCE__LEASED_TAIL;
-        const struct tierce__shape *shape = shape_of(lease, lease->base.count - 1);
+        const struct tierce__shape *shape = tierce__lease_shape(lease, lease->base.count - 1);
         size_t first = i * step, end = first + shape->geometry.block_count;
         leased->index = i;
         leased->block_count = shape->geometry.block_count;
@@ -423,7 +397,8 @@ static void list_chunks(struct own_lease *lease, uint64_t to_block)
 }
 
 /* Copies the required part of the caller's chain, so that the chain may change after begin. */
-static int copy_sequence(struct own_lease *lease, const struct tierce__load_lease_what *what)
+static int copy_sequence(struct tierce__own_lease *lease,
+                         const struct tierce__load_lease_what *what)
 {
     TIERCE_DASSERT(lease->base.count == 0);
     size_t blocks = lease->keys.block_count, count = lease->keys.count;
@@ -433,7 +408,7 @@ static int copy_sequence(struct own_lease *lease, const struct tierce__load_leas
     if (lease->base.leased == NULL)
         return -ENOMEM;
     lease->bufs = (struct tierce__buf **)(void *)(lease->base.leased + count);
-    lease->chunks = (struct lease_chunk *)(void *)(lease->bufs + count);
+    lease->chunks = (struct tierce__lease_chunk *)(void *)(lease->bufs + count);
     memcpy(lease->base.root, tierce_chain_root_hash(what->chain), TIERCE_HASH_BYTES);
     if (blocks == 0)
         return 0;
@@ -449,7 +424,7 @@ static int copy_sequence(struct own_lease *lease, const struct tierce__load_leas
 }
 
 /* The session's pins, which the caller takes over or shares. */
-static struct tierce__session *pins_of(struct own_lease *lease,
+static struct tierce__session *pins_of(struct tierce__own_lease *lease,
                                        const struct tierce__load_lease_what *what)
 {
     if (what->session == 0)
@@ -460,7 +435,7 @@ static struct tierce__session *pins_of(struct own_lease *lease,
 
 /* The number of leading chunks that some tier holds, from the first wanted one on; the inference
  * engine holds the chunks before it. places[i]: the level, unless the chunk is leased. */
-static size_t find(struct own_lease *lease, size_t first, uint8_t *places)
+static size_t find(struct tierce__own_lease *lease, size_t first, uint8_t *places)
 {
     struct tierce__search search = {
         .levels = lease->levels, .deadline_ns = lease->soon_ns, .believes_old = true};
@@ -480,7 +455,7 @@ static size_t find(struct own_lease *lease, size_t first, uint8_t *places)
                                                  lease->keys.keys + first + leased, count - leased);
 }
 
-static int plan(struct own_lease *lease, const struct tierce__load_lease_what *what)
+static int plan(struct tierce__own_lease *lease, const struct tierce__load_lease_what *what)
 {
     int rc = tierce__keys_init(&lease->keys, lease->base.view, what->chain, what->to_block,
                                tierce_chain_blocks(what->chain), true);
@@ -515,7 +490,7 @@ int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view
 {
     TIERCE_DASSERT(what->part->layer_count > 0);
     TIERCE_DASSERT(what->from_block <= what->to_block);
-    struct own_lease *lease = tierce__calloc(1, sizeof(*lease));
+    struct tierce__own_lease *lease = tierce__calloc(1, sizeof(*lease));
     if (lease == NULL)
         return -ENOMEM;
     lease->base = (struct tierce__load_lease){.ops = &ops,
@@ -525,6 +500,7 @@ int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view
     lease->engine = view->engine;
     lease->part = *what->part;
     lease->session = what->session;
+    lease->direct = what->direct;
     lease->mode = tierce__engine_mode(view->engine);
     if (lease->mode != TIERCE_MODE_BYPASS)
         lease->levels = tierce__levels_of(view->engine, what->tiers);
@@ -552,9 +528,9 @@ int tierce__load_lease_begin(struct tierce__load_lease **out, struct tierce_view
 
 /* ---- presence and faults of chunks ---- */
 
-static bool wait_for(struct own_lease *lease, size_t i, uint32_t layer)
+bool tierce__lease_wait(struct tierce__own_lease *lease, size_t i, uint32_t layer)
 {
-    const struct tierce__shape *shape = shape_of(lease, i);
+    const struct tierce__shape *shape = tierce__lease_shape(lease, i);
     struct tierce__fetch_waiter *waiter = &lease->waiters[i];
     uint32_t first = lease->part.first_layer, last = shape->layer_segment[layer];
     TIERCE_DASSERT(layer >= first && layer < first + lease->part.layer_count);
@@ -570,11 +546,13 @@ static bool wait_for(struct own_lease *lease, size_t i, uint32_t layer)
 
 static bool wait_chunk(struct tierce__load_lease *base, size_t i, uint32_t layer)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     TIERCE_DASSERT(i < lease->base.count);
     bool there = !lease->base.leased[i].failed && lease->bufs[i] != NULL;
-    if (there && waiter_of(lease, i) != NULL)
-        there = wait_for(lease, i, layer);
+    if (there && lease->bufs[i]->on_device)
+        there = tierce__lease_wait_direct(lease, i, layer);
+    else if (there && tierce__lease_waiter(lease, i) != NULL)
+        there = tierce__lease_wait(lease, i, layer);
     if (!there)
         fail(lease, i);
     return there;
@@ -582,11 +560,11 @@ static bool wait_chunk(struct tierce__load_lease *base, size_t i, uint32_t layer
 
 uint32_t tierce__load_lease_ready(struct tierce__load_lease *base, uint32_t layer)
 {
-    const struct own_lease *lease = own(base);
+    const struct tierce__own_lease *lease = own(base);
     uint32_t end = lease->part.first_layer + lease->part.layer_count;
     TIERCE_DASSERT(layer >= lease->part.first_layer && layer < end);
     for (size_t i = 0; i < lease->base.count; i++) {
-        const struct tierce__shape *shape = shape_of(lease, i);
+        const struct tierce__shape *shape = tierce__lease_shape(lease, i);
         uint32_t ready = layer;
         if (!is_fetched(lease, i))
             continue;
@@ -598,13 +576,21 @@ uint32_t tierce__load_lease_ready(struct tierce__load_lease *base, uint32_t laye
     return end;
 }
 
+/* Whether a chunk's bytes came without memory. If they are wrong, perhaps the chunk is right. */
+static bool is_on_device(const struct tierce__own_lease *lease, size_t i)
+{
+    return lease->bufs[i] != NULL && lease->bufs[i]->on_device;
+}
+
 static void refuse(struct tierce__load_lease *base, size_t i, int why)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     TIERCE_DASSERT(why < 0 && i < lease->base.count);
-    struct tierce__fetch_waiter *waiter = waiter_of(lease, i);
+    struct tierce__fetch_waiter *waiter = tierce__lease_waiter(lease, i);
     fail(lease, i);
-    if (waiter != NULL)
+    if (why != TIERCE_E_VERSION && is_on_device(lease, i))
+        tierce__direct_distrust(&lease->engine->direct);
+    else if (waiter != NULL)
         tierce__fetch_refuse(waiter, why);
     else
         tierce__storage_quarantine(lease->engine, 0, key_of(lease, i), why);
@@ -613,13 +599,17 @@ static void refuse(struct tierce__load_lease *base, size_t i, int why)
 /* If a chunk in memory came from a slower tier, the copy there may be bad too. */
 static void spoil(struct tierce__load_lease *base, size_t i)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     TIERCE_DASSERT(i < lease->base.count);
-    struct tierce__fetch_waiter *waiter = waiter_of(lease, i);
+    struct tierce__fetch_waiter *waiter = tierce__lease_waiter(lease, i);
     const struct tierce__key *key = key_of(lease, i);
     if (lease->chunks[i].spoiled)
         return;
     lease->chunks[i].spoiled = true;
+    if (is_on_device(lease, i)) {
+        tierce__direct_distrust(&lease->engine->direct);
+        return;
+    }
     if (waiter != NULL) {
         tierce__fetch_spoil(waiter);
         return;
@@ -631,10 +621,11 @@ static void spoil(struct tierce__load_lease *base, size_t i)
 }
 
 /* Whether the object is the leased chunk, according to its header. */
-static int check(const struct own_lease *lease, size_t i, struct tierce__chunk_info *got)
+static int check(const struct tierce__own_lease *lease, size_t i, struct tierce__chunk_info *got)
 {
     const struct tierce__leased *leased = &lease->base.leased[i];
-    int rc = tierce__chunk_parse(got, leased->object, shape_of(lease, i)->extent.header_bytes);
+    int rc = tierce__chunk_parse(got, leased->object,
+                                 tierce__lease_shape(lease, i)->extent.header_bytes);
     if (rc < 0)
         return rc;
     bool same = memcmp(got->hash, leased->hash, TIERCE_HASH_BYTES) == 0 &&
@@ -646,7 +637,7 @@ static int check(const struct own_lease *lease, size_t i, struct tierce__chunk_i
 
 void tierce__load_lease_look(struct tierce__load_lease *base, size_t i, bool cells_are_bad)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     TIERCE_DASSERT(i < lease->base.count);
     const struct tierce__leased *leased = &lease->base.leased[i];
     struct tierce__chunk_info got;
@@ -662,13 +653,13 @@ void tierce__load_lease_look(struct tierce__load_lease *base, size_t i, bool cel
 
 void tierce__load_lease_skip(struct tierce__load_lease *base, size_t i)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     fail(lease, i);
     TIERCE_DASSERT(i < lease->base.count);
 }
 
 /* Promotes chunks that arrived completely from a slower tier to memory. */
-static void promote(struct own_lease *lease, size_t i)
+static void promote(struct tierce__own_lease *lease, size_t i)
 {
     if (!is_fetched(lease, i) || lease->chunks[i].spoiled || lease->mode != TIERCE_MODE_NORMAL)
         return;
@@ -681,16 +672,16 @@ static void promote(struct own_lease *lease, size_t i)
 
 /* Takes memory for a chunk that waits; if necessary from the last later chunk that holds memory,
  * which then waits instead. */
-static bool take_memory(struct own_lease *lease, size_t i)
+static bool take_memory(struct tierce__own_lease *lease, size_t i)
 {
     size_t last = lease->base.count;
     TIERCE_DASSERT(i < last);
     join_fetch(lease, i);
     while (lease->bufs[i] == NULL && --last > i) {
-        struct lease_chunk *other = &lease->chunks[last];
+        struct tierce__lease_chunk *other = &lease->chunks[last];
         if (lease->bufs[last] == NULL)
             continue;
-        let_go(lease, last);
+        tierce__lease_let_go(lease, last);
         other->level = other->level > 0 ? other->level : slower_level(lease);
         put_off(lease, last);
         join_fetch(lease, i);
@@ -699,7 +690,7 @@ static bool take_memory(struct own_lease *lease, size_t i)
 }
 
 /* The same for memory that other leases release, as long as another lease passes through memory. */
-static bool wait_for_memory(struct own_lease *lease, size_t i)
+static bool wait_for_memory(struct tierce__own_lease *lease, size_t i)
 {
     TIERCE_DASSERT(lease->base.is_too_large);
     struct tierce_engine *engine = lease->engine;
@@ -715,16 +706,17 @@ static bool wait_for_memory(struct own_lease *lease, size_t i)
     return lease->bufs[i] != NULL;
 }
 
-static void ask_all(struct own_lease *lease, size_t i)
+static void ask_all(struct tierce__own_lease *lease, size_t i)
 {
-    for (uint32_t s = 0; is_fetched(lease, i) && s < shape_of(lease, i)->segment_count; s++)
+    for (uint32_t s = 0; is_fetched(lease, i) && s < tierce__lease_shape(lease, i)->segment_count;
+         s++)
         tierce__fetch_ask(&lease->waiters[i], s);
 }
 
 /* The next chunk is read at the same time, if memory can hold both. */
 static bool take(struct tierce__load_lease *base, size_t i)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     bool has_next = i + 1 < lease->base.count;
     TIERCE_DASSERT(i < lease->base.count);
     TIERCE_DASSERT(lease->base.is_too_large);
@@ -745,11 +737,11 @@ static bool take(struct tierce__load_lease *base, size_t i)
 
 static void give_back(struct tierce__load_lease *base, size_t i)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     TIERCE_DASSERT(i < lease->base.count);
     TIERCE_DASSERT(lease->base.is_too_large);
     promote(lease, i);
-    let_go(lease, i);
+    tierce__lease_let_go(lease, i);
     while (++i < lease->base.count && lease->base.leased[i].failed)
         ;
     if (i >= lease->base.count)
@@ -758,7 +750,7 @@ static void give_back(struct tierce__load_lease *base, size_t i)
 
 /* ---- end: report ---- */
 
-static void report(struct own_lease *lease, const uint32_t *blocks)
+static void report(struct tierce__own_lease *lease, const uint32_t *blocks)
 {
     struct tierce_engine *engine = lease->engine;
     size_t loaded = 0, count = lease->keys.count;
@@ -767,6 +759,8 @@ static void report(struct own_lease *lease, const uint32_t *blocks)
         TIERCE_DASSERT(blocks[i] <= leased->to - leased->from);
         if (!leased->failed)
             tierce__load_lease_count(lease->base.view, leased, blocks[i]);
+        if (lease->chunks[i].was_direct && blocks[i] > 0)
+            atomic_fetch_add_explicit(&engine->direct.chunks, 1, memory_order_relaxed);
         promote(lease, i);
         if (leased->kind == TIERCE__LEASED_SIBLING) /* first, so that its prefix is newer */
             tierce__storage_touch(engine, 0, engine->level_count, key_of(lease, i), 1, 0);
@@ -780,7 +774,7 @@ static void report(struct own_lease *lease, const uint32_t *blocks)
 
 static void end_lease(struct tierce__load_lease *base, const uint32_t *blocks)
 {
-    struct own_lease *lease = own(base);
+    struct tierce__own_lease *lease = own(base);
     if (blocks != NULL)
         report(lease, blocks);
     free_lease(lease);

@@ -14,6 +14,7 @@
  */
 
 struct tierce__pinnings;
+struct tierce__pool;
 
 enum tierce__leased_kind {
     TIERCE__LEASED_FULL,
@@ -31,6 +32,7 @@ struct tierce__leased {
     uint64_t bytes;  /* of the object */
     uint8_t *object; /* NULL: it has failed, or it waits for memory, or it was returned */
     bool here;       /* all its bytes are in memory already */
+    bool on_device;  /* `object` is an address of the load's device */
     bool failed;
 };
 
@@ -96,8 +98,10 @@ struct tierce__load_lease_what {
     uint32_t timeout_ms;            /* 0: timeout.load */
     uint32_t wait_ms; /* limit of the search for the chunks; 0: timeout.lookup, the maximum */
     uint32_t tiers;
-    bool chain_stays; /* unchanged until end, so that it need not be copied */
-    bool keeps_pins;  /* the session's pins stay with it, for others to load from */
+    struct tierce__pool *direct; /* NULL, or a buffer in the memory of the load's device, into which
+                                    chunks of the disk may be read [borrow until end] */
+    bool chain_stays;            /* unchanged until end, so that it need not be copied */
+    bool keeps_pins;             /* the session's pins stay with it, for others to load from */
 };
 
 /* Errors, *out untouched: TIERCE_E_ARGUMENT, -ENOMEM. Waits for no device, except for the header of

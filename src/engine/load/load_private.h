@@ -44,6 +44,10 @@ TIERCE_MUSTUSE int tierce__load_device_begin(struct tierce_load *load,
 /* Errors: TIERCE_E_UNSUPPORTED (the stream is being captured); all chunks have failed then. */
 TIERCE_MUSTUSE int tierce__load_device_layer(struct tierce_load *load, uint32_t layer);
 
+/* Copies the header of a chunk in the memory of the device to the host, unless it was. False: it
+ * cannot, and the chunk has failed. */
+TIERCE_MUSTUSE bool tierce__load_device_look(struct tierce_load *load, size_t i);
+
 /* The end of the copies: all verdicts are known. False: they have not ended in time, or the device
  * has failed and may still copy; all chunks have failed, and `load` must be kept. */
 TIERCE_MUSTUSE bool tierce__load_device_end(struct tierce_load *load);

@@ -126,21 +126,30 @@ void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i)
            leased->to - leased->from);
 }
 
+uint8_t *tierce__scatter_header(struct tierce__scatter *scatter, size_t i, uint64_t *bytes)
+{
+    struct tierce__moved *moved = &scatter->moved[i];
+    *bytes = shape_of(scatter, &scatter->lease->leased[i])->extent.header_bytes;
+    TIERCE_DASSERT(*bytes <= scatter->lease->leased[i].bytes);
+    if (moved->header == NULL)
+        moved->header = tierce__alloc(*bytes);
+    return moved->header;
+}
+
 /* The header that is checked, and whose sums are used for verification; NULL for no memory. */
 static uint8_t *take_header(struct tierce__scatter *scatter, size_t i)
 {
     const struct tierce__leased *leased = &scatter->lease->leased[i];
-    struct tierce__moved *moved = &scatter->moved[i];
-    uint64_t bytes = shape_of(scatter, leased)->extent.header_bytes;
-    TIERCE_DASSERT(bytes <= leased->bytes);
+    uint64_t bytes;
     TIERCE_DASSERT(leased->block_count == shape_of(scatter, leased)->geometry.block_count);
+    if (leased->on_device)
+        return scatter->moved[i].header;
     if (!scatter->keeps_headers)
         return leased->object;
-    if (moved->header == NULL)
-        moved->header = tierce__alloc(bytes);
-    if (moved->header != NULL)
-        memcpy(moved->header, leased->object, bytes);
-    return moved->header;
+    uint8_t *header = tierce__scatter_header(scatter, i, &bytes);
+    if (header != NULL)
+        memcpy(header, leased->object, bytes);
+    return header;
 }
 
 int tierce__scatter_check(struct tierce__scatter *scatter, size_t i)
@@ -190,7 +199,8 @@ static struct tierce__cells cells_of(const struct tierce__scatter *scatter, size
     const struct tierce__leased *leased = &scatter->lease->leased[i];
     const struct tierce__shape *shape = shape_of(scatter, leased);
     TIERCE_DASSERT(scatter->moved[i].header_good && !scatter->moved[i].failed);
-    uint8_t *header = scatter->keeps_headers ? scatter->moved[i].header : leased->object;
+    bool is_copied = scatter->keeps_headers || leased->on_device;
+    uint8_t *header = is_copied ? scatter->moved[i].header : leased->object;
     struct tierce__cells cells = {.bytes = leased->object + first_cell(scatter, leased, of_chunk),
                                   .sums = tierce__chunk_sums(header, &shape->geometry, of_chunk) +
                                           leased->from,

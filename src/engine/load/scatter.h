@@ -15,11 +15,12 @@
  */
 
 struct tierce__moved {
-    uint8_t *header; /* a copy, or NULL: that in the object */
+    uint8_t *header; /* a copy, or NULL: that in the object; on a device, the caller makes it */
     bool header_good;
     bool failed;    /* no block of it is loaded */
     bool any_bad;   /* a cell did not verify, so its block is not loaded */
     bool first_bad; /* in the layer that is being loaded; load.c */
+    bool passed;    /* all its layers have been copied; load_device.c */
 };
 
 struct tierce__scatter {
@@ -54,6 +55,10 @@ void tierce__scatter_fini(struct tierce__scatter *scatter);
 
 /* No block of the chunk is loaded. */
 void tierce__scatter_fail(struct tierce__scatter *scatter, size_t i);
+
+/* Memory for a copy of the header, which the caller fills, of a chunk in the memory of a device.
+ * NULL: no memory. */
+uint8_t *tierce__scatter_header(struct tierce__scatter *scatter, size_t i, uint64_t *bytes);
 
 /* 0 if the header in the object is that of the wanted chunk; otherwise the error. */
 TIERCE_MUSTUSE int tierce__scatter_check(struct tierce__scatter *scatter, size_t i);

@@ -215,6 +215,19 @@ static void tell_latencies(struct tierce_engine *engine, struct tierce__promethe
     }
 }
 
+static void put_gpu_direct(struct tierce_engine *engine, struct tierce__prometheus *text)
+{
+    if (engine->direct.bytes == 0)
+        return;
+    uint64_t chunks = atomic_load_explicit(&engine->direct.chunks, memory_order_relaxed);
+    tierce__prometheus_put(
+        text, &(struct tierce__metric){.name = "gpu_direct.chunks",
+                                       .help = "Chunks that loads have read from disk into the "
+                                               "memory of a GPU (disk.gpu_direct).",
+                                       .is_counter = true,
+                                       .value = (double)chunks});
+}
+
 char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
 {
     struct tierce__prometheus text = {0};
@@ -228,6 +241,7 @@ char *tierce__engine_metrics(struct tierce_engine *engine, size_t *bytes)
     tierce__peers_metrics(engine, &text);
     tierce__inbox_metrics(engine, &text);
     tierce__codec_metrics(engine, &text);
+    put_gpu_direct(engine, &text);
     tell_tiers(engine, &text);
     tell_latencies(engine, &text);
     return tierce__prometheus_end(&text, bytes);

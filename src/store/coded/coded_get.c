@@ -549,6 +549,8 @@ void tierce__coded_get_begin(struct tierce__coded_tier *t, struct tierce__store_
     int rc = tierce__coded_look(t, &look, req->keys, req->deadline_ns);
     if (rc == 0)
         rc = TIERCE_E_MISS;
+    else if (rc > 0 && look.coded_bytes > 0 && req->buf != NULL && req->buf->on_device)
+        rc = TIERCE_E_UNSUPPORTED;
     else if (rc > 0)
         rc = look.coded_bytes > 0 ? begin_coded(t, req, &look) : begin_raw(t, req, look.stored);
     if (rc == 0)

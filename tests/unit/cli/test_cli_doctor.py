@@ -74,6 +74,13 @@ class Doctor(CliCase):
                                            "(HF3FS) and RDMA (UCX) through NIXL are not used"])
         self.assertNotIn("NIXL", self.check(0, "doctor", b, b).stdout)
 
+    def test_a_configuration_with_gpu_direct_is_checked_on_this_machine(self):
+        a = self.write("a.yaml", "disk.gpu_direct: 1GiB\n")
+        b = self.write("b.yaml", "chunk.tokens: 256\n")
+        done = self.check(0, "doctor", a, b, out=["A: disk.gpu_direct"])
+        self.assertIn("libcufile.so.0", done.stdout)
+        self.assertNotIn("B: disk.gpu_direct", done.stdout)
+
     def test_each_field_alone_keeps_apart(self):
         a = self.write("a", text())
         changes = {"weights": "aabc", "kv_dtype": "float32", "quantization": "x",
