@@ -28,6 +28,7 @@
 #include "store/remote/links.h"
 #include "store/remote/peers/peers_self.h"
 #include "store/remote/peers/peers_table.h"
+#include "store/remote/peers/peers_url.h"
 #include "store/remote/transfer/transfer_link.h"
 
 enum {
@@ -38,7 +39,6 @@ enum {
     TRIES = 2,        /* holders that are asked for one range */
     RUNS_MAX = 8,
     PREFIXES_MAX = 64,
-    GROUP_BYTES = 128,
 };
 
 /* Shared by the links. */
@@ -46,7 +46,7 @@ struct peers_store {
     struct tierce__peers_self *self;   /* [borrow until close] */
     struct tierce__peers_table *table; /* [borrow until close] of self */
     struct tierce__url managers;       /* as fleet:// */
-    char group[GROUP_BYTES], host_id[TIERCE__HOST_ID_BYTES];
+    char group[TIERCE__PEERS_GROUP_BYTES], host_id[TIERCE__HOST_ID_BYTES];
 };
 
 struct peer_connection {
@@ -56,11 +56,25 @@ struct peer_connection {
     uint64_t used; /* number of its last use */
 };
 
+/* Ranges of one peer that were requested together, over one connection. */
+struct peers_asked {
+    struct tierce__link_get gets[TIERCE__LINKS_GETS]; /* all that the link has taken */
+    size_t count, next;
+    size_t due;    /* answers, to gets[next] and those behind it; 0: nothing is requested ahead */
+    bool is_taken; /* the answer to the get in progress was read */
+    struct tierce__peer_ref peer;
+    uint32_t at;
+    bool has_more; /* the peer has other addresses */
+    struct tierce__transfer_link *connection;
+};
+
 struct peers_link {
     struct peers_store *store;
     struct tierce__fleet_manager *manager;
     struct peer_connection connections[CONNECTIONS];
     uint64_t uses;
+    struct peers_asked asked;
+    struct tierce__link_state state;
     struct tierce__chunk_number numbers[NAMES];
     int64_t keys[2 * NAMES];
     char why[TIERCE__CONNECTOR_WHY_BYTES];
@@ -80,6 +94,25 @@ static bool parse(struct peers_key *key, const struct tierce_plugin_name *name)
         return false;
     key->number = tierce__chunk_number(key->ns_digest, &key->shard, key->hash);
     return true;
+}
+
+/* ---- the state of a link --------------------------------------------------------------------- */
+
+/* After a call, as links without a state have it. */
+static int note_call(struct peers_link *link, int rc)
+{
+    bool has_answer = rc != TIERCE_E_DOWN && rc != TIERCE_E_DEADLINE;
+    link->state.connects += has_answer && !link->state.is_connected;
+    link->state.is_connected = has_answer;
+    return rc;
+}
+
+/* Ranges that were requested ahead are not read: the connection would be out of step. */
+static void drop_asked(struct peers_link *link)
+{
+    if (link->asked.due > 0)
+        tierce__transfer_link_close(link->asked.connection);
+    link->asked.due = 0;
 }
 
 /* ---- the directory --------------------------------------------------------------------------- */
@@ -221,6 +254,7 @@ static int find_names(void *opened, const struct tierce_plugin_name *names, size
     struct peers_link *link = opened;
     size_t there = 0;
     link->why[0] = '\0';
+    drop_asked(link);
     for (size_t at = 0; at < count && there == at;) {
         size_t some = 0;
         struct peers_key key;
@@ -228,12 +262,12 @@ static int find_names(void *opened, const struct tierce_plugin_name *names, size
             link->numbers[some++] = key.number;
         int64_t got = some > 0 ? find_numbers(link, some, deadline_ns) : 0;
         if (got < 0)
-            return (int)got;
+            return note_call(link, (int)got);
         there += (size_t)got;
         atomic_store_explicit(found, there, memory_order_relaxed);
         at += some > 0 ? some : 1;
     }
-    return 0;
+    return note_call(link, 0);
 }
 
 static int ping_managers(void *opened, uint64_t deadline_ns)
@@ -242,7 +276,7 @@ static int ping_managers(void *opened, uint64_t deadline_ns)
     link->why[0] = '\0';
     link->numbers[0] = (struct tierce__chunk_number){0};
     int64_t found = find_numbers(link, 1, deadline_ns);
-    return found < 0 ? (int)found : 0;
+    return note_call(link, found < 0 ? (int)found : 0);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -268,6 +302,8 @@ connection_to(struct peers_link *link, struct tierce__peer_ref peer, uint32_t at
     *rc = TIERCE_E_MISS;
     if (!tierce__peers_table_address(link->store->table, peer, at, host, &port))
         return NULL;
+    if (oldest->link == link->asked.connection)
+        link->asked.due = 0;
     tierce__transfer_link_destroy(oldest->link);
     *oldest = (struct peer_connection){.peer = peer, .at = at, .used = ++link->uses};
     *rc = tierce__transfer_link_create(&oldest->link, host, port, "chunks", link->store->self->tls);
@@ -342,6 +378,31 @@ static int read_with(struct tierce__transfer_link *connection, const char *secre
                    : rc;
 }
 
+/* Whether the range in progress was requested from this peer already. */
+static bool was_asked(const struct peers_link *link, struct tierce__peer_ref peer)
+{
+    const struct peers_asked *asked = &link->asked;
+    return asked->due > 0 && !asked->is_taken && asked->peer.slot == peer.slot &&
+           asked->peer.generation == peer.generation;
+}
+
+/* The answer to a range that was requested ahead. TIERCE_E_REFUSED: it is to be requested again,
+ * with the secret of now. */
+static int read_asked(struct peers_link *link, struct tierce__transfer_link *connection,
+                      const struct wanted *wanted, uint64_t deadline_ns)
+{
+    const struct tierce__link_get get = {wanted->name, wanted->memory, wanted->offset,
+                                         wanted->length};
+    link->asked.is_taken = true;
+    link->asked.due--;
+    int rc = tierce__transfer_link_read_get(connection, &get, deadline_ns);
+    if (rc == TIERCE_E_REFUSED) {
+        tierce__transfer_link_close(connection);
+        link->asked.due = 0;
+    }
+    return rc;
+}
+
 /* With the secret of the group, or else with the one before: the peer may not know the new one. */
 static int read_range(struct peers_link *link, struct tierce__transfer_link *connection,
                       const struct wanted *wanted, uint64_t deadline_ns, bool has_more)
@@ -349,6 +410,13 @@ static int read_range(struct peers_link *link, struct tierce__transfer_link *con
     int64_t session;
     int32_t slot;
     char secret[TIERCE__PEERS_SECRET_BYTES];
+    if (link->asked.due > 0 && link->asked.connection == connection && !link->asked.is_taken) {
+        int answer = read_asked(link, connection, wanted, deadline_ns);
+        if (answer != TIERCE_E_REFUSED)
+            return answer;
+    } else if (link->asked.connection == connection) {
+        drop_asked(link);
+    }
     (void)tierce__peers_self_get(link->store->self, &session, &slot, secret);
     int rc = read_with(connection, secret, wanted, deadline_ns, has_more);
     if (rc == TIERCE_E_REFUSED && tierce__peers_self_before(link->store->self, secret))
@@ -418,9 +486,12 @@ static enum tierce__peer_result read_from(struct peers_link *link, const struct 
     enum tierce__peer_result result = TIERCE__PEER_MISSED; /* it is not known any more */
     bool has_more = true;
     for (uint32_t tried = 0; has_more;) {
-        int at = tierce__peers_table_begin(link->store->table, peer, tried, &has_more);
+        bool is_asked = was_asked(link, peer);
+        int at = tierce__peers_table_begin(link->store->table, peer,
+                                           is_asked ? ~(1u << link->asked.at) : tried, &has_more);
         if (at < 0)
             break;
+        has_more = has_more || (is_asked && link->asked.has_more);
         tried |= 1u << at;
         uint64_t began_ns = tierce__now_ns();
         result = read_at(link, wanted, peer, (uint32_t)at, has_more,
@@ -458,10 +529,9 @@ static int64_t find_holders(struct peers_link *link, struct tierce__chunk_number
     return found < 0 ? found : (int64_t)tierce__peers_table_get(table, number, holders);
 }
 
-static int get_object(void *opened, const struct tierce_plugin_name *name, void *memory,
-                      uint64_t offset, uint64_t length, uint64_t deadline_ns)
+static int get_range(struct peers_link *link, const struct tierce_plugin_name *name, void *memory,
+                     uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
-    struct peers_link *link = opened;
     struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
     struct wanted wanted = {.name = name, .memory = memory, .offset = offset, .length = length};
     link->why[0] = '\0';
@@ -487,6 +557,100 @@ static int get_object(void *opened, const struct tierce_plugin_name *name, void 
     if (link->why[0] == '\0')
         snprintf(link->why, sizeof(link->why), "no peer that has the chunk is in service");
     return TIERCE_E_MISS;
+}
+
+static int get_object(void *opened, const struct tierce_plugin_name *name, void *memory,
+                      uint64_t offset, uint64_t length, uint64_t deadline_ns)
+{
+    struct peers_link *link = opened;
+    drop_asked(link);
+    return note_call(link, get_range(link, name, memory, offset, length, deadline_ns));
+}
+
+/* ---- several at a time ----------------------------------------------------------------------- */
+
+/* The known holder that is asked first. Generation 0: none. */
+static struct tierce__peer_ref first_holder(struct peers_link *link,
+                                            const struct tierce_plugin_name *name)
+{
+    const struct tierce__peer_ref none = {0};
+    struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
+    struct tierce__peers_table *table = link->store->table;
+    struct peers_key key;
+    size_t count = parse(&key, name) ? tierce__peers_table_get(table, key.number, holders) : 0;
+    for (size_t i = 0; i < count; i++)
+        if (!tierce__peers_table_is_out(table, holders[i]))
+            return holders[i];
+    return none;
+}
+
+/*
+ * Requests the next ranges together, as far as one peer has them: otherwise each of them costs a
+ * round trip. Only over a connection that is there, so that a peer that does not answer is found
+ * out by one range, with its bounds; and of a peer that is in service.
+ */
+static void ask_ahead(struct peers_link *link, uint64_t deadline_ns)
+{
+    struct peers_asked *asked = &link->asked;
+    struct tierce__peers_table *table = link->store->table;
+    const struct tierce__link_get *gets = &asked->gets[asked->next];
+    size_t left = asked->count - asked->next, count = 0;
+    bool goes_on = true;
+    for (; goes_on && count < left; count += goes_on) {
+        struct tierce__peer_ref peer = first_holder(link, gets[count].name);
+        if (count == 0)
+            asked->peer = peer;
+        goes_on = peer.generation != 0 && peer.slot == asked->peer.slot &&
+                  peer.generation == asked->peer.generation;
+    }
+    if (count < 2)
+        return;
+    int rc, at = tierce__peers_table_begin(table, asked->peer, 0, &asked->has_more);
+    if (at < 0)
+        return;
+    tierce__peers_table_end(table, asked->peer, (uint32_t)at, TIERCE__PEER_UNTRIED, 0, 0);
+    asked->at = (uint32_t)at;
+    asked->connection = connection_to(link, asked->peer, asked->at, &rc);
+    if (asked->connection == NULL || !tierce__transfer_link_is_open(asked->connection))
+        return;
+    rc = tierce__transfer_link_send_gets(asked->connection, gets, count,
+                                         share_of(deadline_ns, false));
+    asked->due = rc == 0 ? count : 0;
+}
+
+static int take_gets(void *opened, const struct tierce__link_get *gets, size_t count,
+                     uint64_t deadline_ns)
+{
+    struct peers_link *link = opened;
+    (void)deadline_ns;
+    TIERCE_ASSERT(count <= TIERCE__LINKS_GETS);
+    drop_asked(link);
+    memcpy(link->asked.gets, gets, count * sizeof(*gets));
+    link->asked.count = count;
+    link->asked.next = 0;
+    return 0;
+}
+
+static int read_get(void *opened, const struct tierce__link_get *get, uint64_t deadline_ns)
+{
+    struct peers_link *link = opened;
+    struct peers_asked *asked = &link->asked;
+    TIERCE_ASSERT(asked->next < asked->count);
+    if (asked->due > 0 && !tierce__transfer_link_is_open(asked->connection))
+        asked->due = 0; /* this range was not answered because an earlier one has failed */
+    if (asked->due == 0)
+        ask_ahead(link, deadline_ns);
+    asked->next++;
+    asked->is_taken = false;
+    int rc = get_range(link, get->name, get->memory, get->offset, get->length, deadline_ns);
+    if (!asked->is_taken)
+        drop_asked(link);
+    return note_call(link, rc);
+}
+
+static struct tierce__link_state state_of(const void *opened)
+{
+    return ((const struct peers_link *)opened)->state;
 }
 
 static int put_object(void *opened, const struct tierce_plugin_name *name, const void *memory,
@@ -551,35 +715,6 @@ static void close_store(void *opened)
     tierce__free(store);
 }
 
-/* The managers of "peers://..." as those of "fleet://...". */
-static int take_managers(struct peers_store *store, const char *text,
-                         char why[TIERCE__CONNECTOR_WHY_BYTES])
-{
-    static const char ours[] = "peers", theirs[] = "fleet";
-    char *copy = tierce__strdup(text);
-    if (copy == NULL)
-        return -ENOMEM;
-    TIERCE_ASSERT(strncmp(copy, ours, strlen(ours)) == 0);
-    _Static_assert(sizeof(ours) == sizeof(theirs), "in place");
-    memcpy(copy, theirs, strlen(theirs));
-    int rc = tierce__url_parse(&store->managers, copy, why);
-    tierce__free(copy);
-    const struct tierce__url *url = &store->managers;
-    if (rc != 0)
-        return rc;
-    const char *group = url->path + (url->path[0] == '/');
-    if (url->host_count == 0 || url->user != NULL || strlen(group) >= GROUP_BYTES ||
-        strchr(group, '/') != NULL) {
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
-                 "URL: it must be peers://MANAGER:PORT[,MANAGER:PORT][/GROUP] or peers+tls://..., "
-                 "with the managers' gRPC ports, and at most %d bytes of a group's name",
-                 GROUP_BYTES - 1);
-        return TIERCE_E_CONFIG;
-    }
-    memcpy(store->group, group, strlen(group) + 1);
-    return tierce__fleet_manager_check(url, why);
-}
-
 /* The links report no reason when they are opened. */
 static int check_files(const struct tierce__url *managers, char why[TIERCE__CONNECTOR_WHY_BYTES])
 {
@@ -600,7 +735,7 @@ static int open_store(void **out, struct tierce__client *own,
     struct peers_store *store = *out;
     int rc = tierce__url_check_params(source->url, known, why);
     if (rc == 0)
-        rc = take_managers(store, source->text, why);
+        rc = tierce__peers_url(&store->managers, store->group, source->text, why);
     if (rc == 0 && source->opts->peers_self == NULL) {
         snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
                  "peers:// requires an engine or node with tiers, in remote.urls");
@@ -635,4 +770,7 @@ const struct tierce__client tierce__peers_client = {
     .explains_misses = true,
     .open = open_store,
     .find = find_names,
+    .send_gets = take_gets,
+    .read_get = read_get,
+    .state = state_of,
 };

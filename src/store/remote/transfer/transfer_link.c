@@ -76,6 +76,30 @@ int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *to
     return rc;
 }
 
+int tierce__transfer_link_send_gets(struct tierce__transfer_link *link,
+                                    const struct tierce__link_get *gets, size_t count,
+                                    uint64_t deadline_ns)
+{
+    if (!tierce__transfer_link_is_open(link))
+        return TIERCE_E_DOWN;
+    TIERCE_ASSERT(link->link.sent == link->link.awaited);
+    return tierce__transfer_send_reads(&link->link, gets, count, deadline_ns);
+}
+
+int tierce__transfer_link_read_get(struct tierce__transfer_link *link,
+                                   const struct tierce__link_get *get, uint64_t deadline_ns)
+{
+    if (!tierce__transfer_link_is_open(link))
+        return TIERCE_E_DOWN;
+    TIERCE_ASSERT(link->link.sent != link->link.awaited);
+    return tierce__transfer_read_read(&link->link, get, deadline_ns);
+}
+
+void tierce__transfer_link_close(struct tierce__transfer_link *link)
+{
+    tierce__peer_close(&link->link.peer);
+}
+
 bool tierce__transfer_link_is_open(const struct tierce__transfer_link *link)
 {
     return tierce__peer_is_connected(&link->link.peer);

@@ -38,6 +38,20 @@ TIERCE_MUSTUSE int tierce__transfer_link_get(struct tierce__transfer_link *link,
                                              const struct tierce_plugin_name *name, void *memory,
                                              uint64_t offset, uint64_t length,
                                              uint64_t deadline_ns);
+/*
+ * Several ranges in flight, over a connection that is there: sends the requests, and then reads
+ * their answers in the same order, one for each, before any other call. At most
+ * TIERCE__LINKS_GETS. Errors: as get; the token is that of the connection.
+ */
+TIERCE_MUSTUSE int tierce__transfer_link_send_gets(struct tierce__transfer_link *link,
+                                                   const struct tierce__link_get *gets,
+                                                   size_t count, uint64_t deadline_ns);
+TIERCE_MUSTUSE int tierce__transfer_link_read_get(struct tierce__transfer_link *link,
+                                                  const struct tierce__link_get *get,
+                                                  uint64_t deadline_ns);
+/* Ends the connection: answers that are due are not read. The next call connects again. */
+void tierce__transfer_link_close(struct tierce__transfer_link *link);
+
 /* Whether it has a connection, in step with the server. */
 bool tierce__transfer_link_is_open(const struct tierce__transfer_link *link);
 /*
