@@ -355,12 +355,13 @@ static const char *host_of(struct tierce__api_call *api, const char *node_host)
     return tierce__arena_copy(&api->arena, at.host, at.host_bytes);
 }
 
-/* Whether `count` texts or numbers are one for each block key, or none. If not, the call is
- * answered. */
+/* Whether `count` texts or numbers are one for each block key, or none. If not, the call fails with
+ * `rc`. */
 static bool is_for_each_key(struct tierce__api_call *api,
                             const Meta__StartWriteCacheRequest *request, size_t count,
-                            const char *field, const char *what)
+                            const char *field, const char *what, int rc)
 {
+    TIERCE_DASSERT(rc < 0);
     if (count == 0 || count == request->n_block_keys)
         return true;
     if (find_instance(api, request->instance_id) == NULL)
@@ -368,7 +369,7 @@ static bool is_for_each_key(struct tierce__api_call *api,
     snprintf(api->why, sizeof(api->why),
              "%s has %zu %ss for %zu block_keys; send a %s for each key", field, count, what,
              request->n_block_keys, what);
-    tierce__api_fail(api, -EINVAL, "start write cache");
+    tierce__api_fail(api, rc, "start write cache");
     return false;
 }
 
@@ -383,8 +384,9 @@ static void start_write_cache(struct tierce__api_call *api)
                    request->token_ids, request->n_token_ids, &keys))
         return;
     if (!is_for_each_key(api, request, request->n_location_spec_group_names,
-                         "location_spec_group_names", "name") ||
-        !is_for_each_key(api, request, request->n_block_sizes, "block_sizes", "number"))
+                         "location_spec_group_names", "name", -EINVAL) ||
+        !is_for_each_key(api, request, request->n_block_sizes, "block_sizes", "number",
+                         TIERCE_E_ARGUMENT))
         return;
     struct tierce__write_request write = {
         .instance_id = request->instance_id,
