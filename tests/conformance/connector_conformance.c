@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "conformance/connector_conformance.h"
 #include "check_main.h"
+#include "store/coded/coded_connector.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,6 +11,40 @@ static const struct connector_factory *factory;
 static struct tierce__pool *pool;
 static struct tierce__connector *connector;
 static char url[1024];
+
+static struct tierce__namespaces *namespaces_of_tests(void)
+{
+    static struct tierce__namespaces *own;
+    if (factory->namespaces != NULL)
+        return *factory->namespaces;
+    if (own == NULL)
+        ck_assert_int_eq(tierce__namespaces_create(&own), 0);
+    return own;
+}
+
+static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
+{
+    struct tierce__buf *buf;
+    return tierce__pool_alloc(arg, &buf, bytes) == 0 ? buf : NULL;
+}
+
+/* Puts the connector that encodes chunks above another one. */
+static struct tierce__connector *wrap(struct tierce__connector *below)
+{
+    struct tierce__connector *out = NULL;
+    ck_assert_int_eq(
+        tierce__coded_connector_open(&out,
+                                     &(struct tierce__coded_connector_opts){
+                                         .size = sizeof(struct tierce__coded_connector_opts),
+                                         .connector = below,
+                                         .name = factory->name,
+                                         .codec = tierce__codec_find("lossless"),
+                                         .namespaces = namespaces_of_tests(),
+                                         .alloc = alloc_coded,
+                                         .alloc_arg = pool}),
+        0);
+    return out;
+}
 
 static struct tierce__connector *open_another(void)
 {
@@ -23,7 +58,7 @@ static struct tierce__connector *open_another(void)
             .namespaces = factory->namespaces != NULL ? *factory->namespaces : NULL},
         why);
     ck_assert_msg(rc == 0, "%s: %s", url, why);
-    return out;
+    return factory->codes ? wrap(out) : out;
 }
 
 static void start(int index)

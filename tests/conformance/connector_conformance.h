@@ -28,6 +28,8 @@ struct connector_factory {
     unsigned caps; /* that its connector must have */
     /* names=path: a name that is not a path of plain parts is TIERCE_E_ARGUMENT. */
     bool has_paths;
+    /* It is tested behind the connector that encodes chunks, which changes no other object. */
+    bool codes;
     /* A LOOKUP of one name tells the object's length. */
     bool has_lengths;
     /* A PUT writes where the object lies, so that a reader may see a part of it. */

@@ -145,16 +145,34 @@ static void stop_s3(void *ctx)
     s3_stop(&s3);
 }
 
+#define CAPS (TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS)
 #define FACTORY()                                                                                  \
-    .caps =                                                                                        \
-        TIERCE__CONNECTOR_NO_REPLACE | TIERCE__CONNECTOR_ASKS | TIERCE__CONNECTOR_TELLS_LENGTH,    \
     .key = key_of, .object_bytes = OBJECT_BYTES, .namespaces = &namespaces, .exists = 120
 
 static const struct connector_factory factories[] = {
-    {.name = "files", .start = start_files, .stop = stop_files, .ctx = (char[]){"1"}, FACTORY()},
-    {.name = "slots", .start = start_files, .stop = stop_files, .ctx = (char[]){"8"}, FACTORY()},
-    {.name = "redis", .start = start_redis, .stop = stop_redis, FACTORY()},
-    {.name = "s3", .start = start_s3, .stop = stop_s3, FACTORY()},
+    {.name = "files",
+     .start = start_files,
+     .stop = stop_files,
+     .ctx = (char[]){"1"},
+     .caps = CAPS | TIERCE__CONNECTOR_TELLS_LENGTH,
+     FACTORY()},
+    {.name = "slots",
+     .start = start_files,
+     .stop = stop_files,
+     .ctx = (char[]){"8"},
+     .codes = true,
+     .caps = CAPS,
+     FACTORY()},
+    {.name = "redis",
+     .start = start_redis,
+     .stop = stop_redis,
+     .caps = CAPS | TIERCE__CONNECTOR_TELLS_LENGTH,
+     FACTORY()},
+    {.name = "s3",
+     .start = start_s3,
+     .stop = stop_s3,
+     .caps = CAPS | TIERCE__CONNECTOR_TELLS_LENGTH,
+     FACTORY()},
 };
 
 int main(void)

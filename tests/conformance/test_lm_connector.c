@@ -57,7 +57,12 @@ int main(void)
 {
     struct connector_factory factories[3] = {
         {.name = "node", .start = start_node, .stop = stop_node, .ctx = plain, .caps = CAPS},
-        {.name = "node2", .start = start_node, .stop = stop_node, .ctx = few, .caps = CAPS},
+        {.name = "node2",
+         .start = start_node,
+         .stop = stop_node,
+         .ctx = few,
+         .codes = true,
+         .caps = TIERCE__CONNECTOR_NO_DELETE},
     };
     char *python = getenv("TIERCE_LMCACHE_PYTHON");
     if (python != NULL)
