@@ -57,7 +57,7 @@ START_TEST(chunks_are_coded_by_the_codec_of_their_namespace)
 }
 END_TEST
 
-/* Every range of pages, after a restart, for which no setting is required. */
+/* Pages and suffixes, after a restart, for which no setting is required. */
 START_TEST(ranges_come_back)
 {
     uint64_t bytes = coded_bytes(&s);
@@ -66,9 +66,9 @@ START_TEST(ranges_come_back)
     ck_assert_int_eq(store_flush(&s), 0);
     store_close(&s);
     open_without_codec();
-    for (uint64_t from = 0; from <= bytes; from += 4096) {
-        for (uint64_t length = 0; from + length <= bytes; length += 4096)
-            ck_assert_int_eq(coded_get(&s, 1, CODED_VALUES, from, length), 0);
+    for (uint64_t from = 0; from < bytes; from += 4096) {
+        ck_assert_int_eq(coded_get(&s, 1, CODED_VALUES, from, 4096), 0);
+        ck_assert_int_eq(coded_get(&s, 1, CODED_VALUES, from, bytes - from), 0);
     }
 }
 END_TEST
