@@ -504,16 +504,6 @@ static enum tierce__peer_result read_from(struct peers_link *link, const struct 
     return result;
 }
 
-static bool has_secret(struct peers_link *link)
-{
-    int64_t session;
-    int32_t slot;
-    char secret[TIERCE__PEERS_SECRET_BYTES];
-    bool has = tierce__peers_self_get(link->store->self, &session, &slot, secret);
-    explicit_bzero(secret, sizeof(secret));
-    return has;
-}
-
 /* The known holders of a chunk, or else those that the directory names: it is asked once for all
  * ranges of a chunk that nobody has. Returns how many, or an error. */
 static int64_t find_holders(struct peers_link *link, struct tierce__chunk_number number,
@@ -537,7 +527,7 @@ static int get_range(struct peers_link *link, const struct tierce_plugin_name *n
     link->why[0] = '\0';
     if (!parse(&wanted.key, name))
         return TIERCE_E_MISS;
-    if (!has_secret(link)) {
+    if (!tierce__peers_self_await(link->store->self, share_of(deadline_ns, false))) {
         snprintf(link->why, sizeof(link->why), "no manager has sent the secret of the group yet");
         return TIERCE_E_MISS;
     }

@@ -15,7 +15,7 @@
  * Peers that have not joined a new leader yet know the secret before it alone, so that one is kept
  * for as long as they may need it.
  *
- * Thread: any.
+ * Thread: any. Only tierce__peers_self_await blocks.
  */
 
 struct tierce__peers_table;
@@ -23,6 +23,7 @@ struct tierce__tls_context;
 
 #define TIERCE__PEERS_SECRET_BYTES  129u
 #define TIERCE__PEERS_OLD_SECRET_MS 60000u
+#define TIERCE__PEERS_FIRST_MS      2000u /* after the start: two attempts to join a directory */
 
 struct tierce__peers_self {
     struct tierce__peers_table *table;       /* of the connector; [borrow] for its figures */
@@ -32,7 +33,9 @@ struct tierce__peers_self {
     char secret[TIERCE__PEERS_SECRET_BYTES]; /* "": none yet */
     char before[TIERCE__PEERS_SECRET_BYTES]; /* the secret before; "": none */
     uint64_t before_until_ns;
-    int64_t session; /* 0: none yet */
+    uint64_t first_until_ns;    /* reads wait for the first secret until then */
+    struct tierce__cond joined; /* when a secret comes */
+    int64_t session;            /* 0: none yet */
     int32_t slot;
 };
 
@@ -58,6 +61,9 @@ void tierce__peers_self_set(struct tierce__peers_self *self, int64_t session, in
 /* Returns whether there is a secret. */
 bool tierce__peers_self_get(struct tierce__peers_self *self, int64_t *session, int32_t *slot,
                             char secret[TIERCE__PEERS_SECRET_BYTES]);
+/* Whether there is a secret. Just after the start of the engine, the first one is waited for until
+ * the deadline: lookups find chunks before the engine has joined the directory. */
+bool tierce__peers_self_await(struct tierce__peers_self *self, uint64_t deadline_ns);
 /* The secret before. Returns whether there is one that peers may still have. */
 bool tierce__peers_self_before(struct tierce__peers_self *self,
                                char secret[TIERCE__PEERS_SECRET_BYTES]);

@@ -195,6 +195,60 @@ START_TEST(a_peer_that_rejects_us_is_a_miss)
 }
 END_TEST
 
+/* Of an engine whose first secret comes when a read waits for it. */
+static _Atomic(struct tierce__peers_self *) joining;
+static char first_secret[TIERCE__PEERS_SECRET_BYTES];
+static _Atomic unsigned waits;
+
+bool __real_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns);
+bool __wrap_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns);
+
+bool __wrap_tierce__cond_wait(struct tierce__cond *cond, struct tierce__lock *lock,
+                              uint64_t deadline_ns)
+{
+    struct tierce__peers_self *self = atomic_load(&joining);
+    if (self == NULL || cond != &self->joined)
+        return __real_tierce__cond_wait(cond, lock, deadline_ns);
+    atomic_fetch_add(&waits, 1);
+    memcpy(self->secret, first_secret, sizeof(self->secret));
+    return true;
+}
+
+static void lose_secret(struct tierce__peers_self *self, uint64_t first_until_ns)
+{
+    tierce__lock_take(&self->lock);
+    memcpy(first_secret, self->secret, sizeof(first_secret));
+    self->secret[0] = '\0';
+    self->first_until_ns = first_until_ns;
+    tierce__lock_drop(&self->lock);
+}
+
+/* A lookup may be answered before the engine has joined the directory. */
+START_TEST(a_read_just_after_the_start_waits_for_the_secret)
+{
+    start_manager(0);
+    open_engine(0);
+    open_engine(1);
+    store(0, 1);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    struct tierce__peers_self *self = tierce__peers_self_of(fx[1].engine->peers);
+    lose_secret(self, TIERCE__DEADLINE_NEVER);
+    atomic_store(&joining, self);
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    ck_assert_uint_eq(atomic_load(&waits), 1);
+    forget_all(1);
+    lose_secret(self, 0); /* later there is no wait */
+    ck_assert_int_eq(load(1, 1, 0), 0);
+    ck_assert_uint_eq(atomic_load(&waits), 1);
+    atomic_store(&joining, NULL);
+    close_engine(0);
+    close_engine(1);
+    running_manager_stop(&manager);
+}
+END_TEST
+
 static void live_until_killed(int from, int to)
 {
     if (read(from, url, sizeof(url)) != (ssize_t)sizeof(url))
@@ -670,6 +724,7 @@ int main(void)
     tcase_add_test(t, a_faster_link_gets_more_reads);
     tcase_add_test(t, a_wrong_chunk_is_remembered_for_each_peer);
     tcase_add_test(t, a_peer_that_rejects_us_is_a_miss);
+    tcase_add_test(t, a_read_just_after_the_start_waits_for_the_secret);
     tcase_add_test(t, ranges_that_nobody_has_are_looked_up_once);
     tcase_add_test(t, a_peer_that_hangs_or_is_killed_is_a_miss);
     tcase_add_test(t, a_manager_ends_and_another_begins);
