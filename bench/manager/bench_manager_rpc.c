@@ -190,6 +190,8 @@ static int run_cases(struct tierce__bench_rpc *r)
         rc = get_cases(r);
     if (rc == 0)
         rc = run_log_cases(r);
+    if (rc == 0)
+        rc = tierce__bench_rpc_directory(r);
     tierce__bench_rpc_stop(r);
     if (rc == 0)
         rc = open_bare(r);

@@ -94,6 +94,9 @@ TIERCE_MUSTUSE int tierce__bench_rpc_call(struct tierce__bench_rpc *r, enum tier
 /* Asks once for the blocks that the first writes have stored, and checks that all are there. */
 TIERCE_MUSTUSE int tierce__bench_rpc_prepare_gets(struct tierce__bench_rpc *r);
 
+/* The rows of the directory's calls. Errors are printed. */
+TIERCE_MUSTUSE int tierce__bench_rpc_directory(struct tierce__bench_rpc *r);
+
 /* Rounds, as tierce__bench_run_fn of a struct tierce__bench_rpc: sessions of writes; the same with
  * the bare library; gets of one key; empty calls; gets of all keys by one client and by several;
  * gets of the keys of one session each, some more often than others. */
