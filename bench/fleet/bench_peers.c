@@ -21,6 +21,7 @@
 #include "bench/fleet/bench_engines.h"
 #include "bench/fleet/bench_manager_process.h"
 #include "bench/fleet/bench_peers_disk.h"
+#include "bench/fleet/bench_peers_load.h"
 #include "bench/fleet/bench_sockets.h"
 #include "core/key/key_text.h"
 #include "core/key/namespaces.h"
@@ -322,5 +323,7 @@ int tierce__bench_peers(const struct tierce__bench *bench)
         rc = run(bench, ONE_TLS);
     if (rc == 0)
         rc = run(bench, TWO_ADDRESSES);
+    if (rc == 0)
+        rc = tierce__bench_peers_load(bench);
     return rc == 0 ? tierce__bench_peers_disk(bench) : rc;
 }
