@@ -258,7 +258,7 @@ static int run(struct load_bench *b)
 {
     int rc = open_all(b);
     if (rc == 0)
-        rc = measure(b, load_all, "lookup and load of 32 MiB from a peer's memory, verified", 0.2);
+        rc = measure(b, load_all, "lookup and verified load of 32 MiB from a peer's memory", 0.2);
     if (rc == 0)
         rc = look_up(b);
     if (rc == 0)
