@@ -137,6 +137,8 @@ static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **o
 {
     struct tierce__tier *disk;
     int rc = tierce__disk_open(&disk, opts);
+    if (rc < 0 && opts->vfs != NULL)
+        opts->vfs->ops->destroy(opts->vfs); /* it has not become the disk's */
     if (rc < 0)
         return rc;
     uint64_t staging = engine->settings.memory_bytes / 8;
@@ -199,12 +201,6 @@ static int open_device_vfs(struct tierce_engine *engine, const struct tierce_con
     return tierce__direct_wrap(&engine->direct, bytes, opts->io_depth, &opts->vfs);
 }
 
-static void close_device_vfs(struct tierce_engine *engine, struct tierce__vfs *vfs)
-{
-    tierce__direct_unwrap(&engine->direct);
-    vfs->ops->destroy(vfs);
-}
-
 /* If the disk cannot be used, the engine runs on memory, or does not open if it is strict. */
 static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
@@ -236,8 +232,8 @@ static int open_disk(struct tierce_engine *engine, const struct tierce_config *c
     int status = open_device_vfs(engine, config, &opts);
     if (status == 0)
         status = open_coded_disk(engine, &tier, config, &opts);
-    if (status < 0 && opts.vfs != NULL)
-        close_device_vfs(engine, opts.vfs);
+    if (status < 0)
+        tierce__direct_unwrap(&engine->direct);
     if (status == 0) {
         tierce__engine_add_level(
             engine, tier, TIERCE_ORIGIN_DISK, opts.policy->name,

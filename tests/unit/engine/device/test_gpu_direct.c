@@ -182,7 +182,8 @@ START_TEST(wrong_bytes_are_not_loaded)
     ck_assert_int_eq(fx_stats(&fx).disk_chunks_now, CHUNKS);
     ck_assert_int_eq(fx_stats(&fx).checksum_failures, 0);
     uint64_t reads = cufile_fake_counts().reads;
-    load_all(chain, BLOCKS, TIERCE_ORIGIN_DISK);
+    /* Chunks whose reads had not begun by then were read into memory already. */
+    ck_assert_int_eq(dk_load(chain, 0, BLOCKS, ids, origins), BLOCKS);
     load_all(chain, BLOCKS, TIERCE_ORIGIN_MEMORY);
     ck_assert_uint_eq(cufile_fake_counts().reads, reads);
     stop(chain);
@@ -231,6 +232,30 @@ START_TEST(encrypted_chunks_are_read_into_memory)
     struct tierce_chain *chain = start(BLOCKS, encrypts, both);
     expect_memory(chain);
     stop(chain);
+}
+END_TEST
+
+/* A folder that is a file, and memory that is missing while the disk is opened. */
+START_TEST(a_disk_that_cannot_be_opened)
+{
+    struct tierce_engine *engine;
+    char why[TIERCE_CONFIG_ERROR_BYTES], path[96];
+    snprintf(fx.folder, sizeof(fx.folder), "/tmp/tierce-test-XXXXXX");
+    temp_folder_make(fx.folder);
+    snprintf(path, sizeof(path), "%s/file", fx.folder);
+    fclose(fopen(path, "w"));
+    for (uint64_t nth = 0, made = 1; nth <= made; nth += nth < 40 ? 1 : 5) {
+        struct tierce_config *config = fx_config(nth == 0 ? path : fx.folder, direct);
+        (void)tierce__alloc_fail_nth(nth);
+        int rc = tierce_engine_open(&engine, config, why);
+        made = nth == 0 ? 1 : tierce__alloc_fail_nth(0);
+        ck_assert(rc == 0 || rc == -ENOMEM);
+        if (rc == 0)
+            tierce_engine_close(engine);
+        tierce_config_destroy(config);
+        ck_assert_uint_eq(tierce__alloc_live(), 0);
+    }
+    temp_folder_remove(fx.folder);
 }
 END_TEST
 
@@ -303,7 +328,8 @@ CHECK_MAIN("gpu_direct", .seconds = 120,
            .tests = {chunks_are_read_without_memory, other_chunks_are_in_memory,
                      it_is_off_by_default, a_failed_read_of_the_file_is_tried_into_memory,
                      without_the_kernel_memory_is_used, short_reads_are_continued,
-                     encrypted_chunks_are_read_into_memory, loads_at_the_same_time},
+                     encrypted_chunks_are_read_into_memory, a_disk_that_cannot_be_opened,
+                     loads_at_the_same_time},
            .loops = {{a_library_that_fails_is_not_used_again, 0, 5},
                      {wrong_bytes_are_not_loaded, 0, 2},
                      {a_load_larger_than_the_buffer, 0, 2},
