@@ -61,7 +61,7 @@ static void add(struct changes *c, const struct tierce_event *e)
     struct change *change = &c->items[c->count++];
     *change = (struct change){.number = e->sequence,
                               .is_stored = e->kind == TIERCE_EVENT_ADMIT,
-                              .is_disk = strcmp(e->tier, "disk") == 0,
+                              .is_disk = strcmp(e->tier, "memory") != 0, /* or coded memory */
                               .blocks = e->block_count};
     memcpy(change->ns_digest, e->ns_digest, sizeof(change->ns_digest));
     memcpy(change->hash, e->hash, sizeof(change->hash));

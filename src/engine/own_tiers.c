@@ -33,6 +33,7 @@
 #include "store/coded/coded_keys.h"
 #include "store/coded/coded_tier.h"
 #include "store/disk/disk.h"
+#include "store/memory/copies.h"
 #include "store/memory/memory.h"
 
 /* How often the keeper looks for pins past their deadline. */
@@ -63,14 +64,15 @@ static void watch_level(void *arg, const struct tierce__tier_event *event)
         return;
     }
     tierce__why_note(level->engine, index, event);
-    tierce__events_tell(level->engine->events, index, event);
+    if (tierce__level_is_told(level))
+        tierce__events_tell(level->engine->events, index, event);
 }
 
 void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier *tier,
                               enum tierce_origin origin, const char *policy, uint64_t window_bytes)
 {
     TIERCE_ASSERT(engine->level_count < TIERCE__TIERS_MAX);
-    TIERCE_DASSERT((engine->level_count == 0) == (origin == TIERCE_ORIGIN_MEMORY));
+    TIERCE_DASSERT(engine->level_count > 0 || origin == TIERCE_ORIGIN_MEMORY);
     TIERCE_DASSERT(engine->state == TIERCE__ENGINE_OPENING);
     struct tierce__level *level = &engine->levels[engine->level_count++];
     level->engine = engine;
@@ -124,10 +126,72 @@ static int open_memory(struct tierce_engine *engine, const struct tierce_config 
 }
 
 #define CODED_STAGING_BYTES (64u << 20)
+#define MEMORY_CODEC        "lossless"
 
 static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
 {
     return tierce__storage_alloc(arg, bytes);
+}
+
+static uint64_t coded_staging(const struct tierce_engine *engine)
+{
+    uint64_t staging = engine->settings.memory_bytes / 8;
+    return staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES;
+}
+
+/* Copies of the chunks, coded, which outlast their eviction from memory. Decoding is always slower
+ * than this memory, so the two are never compared: the tier is there for its capacity. */
+static int open_coded_copies(struct tierce_engine *engine, struct tierce__tier **out,
+                             const struct tierce_config *config, uint64_t bytes)
+{
+    struct tierce__tier *copies;
+    int rc = tierce__copies_open(
+        &copies, &(struct tierce__copies_opts){
+                     .size = sizeof(struct tierce__copies_opts),
+                     .cap_bytes = bytes,
+                     .policy = policy_of(config, TIERCE__ENGINE_MEMORY_POLICY),
+                     .ttl_ms = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_TTL)});
+    if (rc < 0)
+        return rc;
+    rc = tierce__coded_tier_open(
+        out, &(struct tierce__coded_opts){.size = sizeof(struct tierce__coded_opts),
+                                          .tier = copies,
+                                          .codec = tierce__codec_find(MEMORY_CODEC),
+                                          .namespaces = engine->namespaces,
+                                          .alloc = alloc_coded,
+                                          .alloc_arg = engine,
+                                          .queue_bytes_max = engine->settings.memory_bytes / 4,
+                                          .staging_bytes_max = coded_staging(engine),
+                                          .measured_bytes = UINT64_MAX});
+    if (rc < 0)
+        copies->ops->close(copies, tierce__now_ns());
+    return rc;
+}
+
+static int open_coded_memory(struct tierce_engine *engine, const struct tierce_config *config,
+                             char why[TIERCE_CONFIG_ERROR_BYTES])
+{
+    uint64_t bytes = tierce__engine_number(config, TIERCE__ENGINE_MEMORY_CODED_SIZE);
+    struct tierce__tier *tier;
+    TIERCE_DASSERT(engine->level_count == 1);
+    if (bytes == 0)
+        return 0;
+    int rc = open_coded_copies(engine, &tier, config, bytes);
+    if (rc < 0) {
+        char size[32];
+        tierce__format_size(size, sizeof(size), bytes);
+        snprintf(why, TIERCE_CONFIG_ERROR_BYTES, "memory.coded_size: cannot reserve %s: %s; %s",
+                 size, tierce_strerror(rc),
+                 rc == -ENOMEM ? "set it to a smaller value" : "set it to 0, or to 1MiB or more");
+        return rc;
+    }
+    tierce__engine_add_level(engine, tier, TIERCE_ORIGIN_MEMORY,
+                             policy_of(config, TIERCE__ENGINE_MEMORY_POLICY)->name,
+                             CODED_STAGING_BYTES);
+    struct tierce__level *level = &engine->levels[engine->level_count - 1];
+    level->queue_bytes = engine->settings.memory_bytes / 4;
+    level->coded = tier;
+    return 0;
 }
 
 /* Opens the disk, and the tier that encodes and decodes around it: also without a codec, because
@@ -141,7 +205,6 @@ static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **o
         opts->vfs->ops->destroy(opts->vfs); /* it has not become the disk's */
     if (rc < 0)
         return rc;
-    uint64_t staging = engine->settings.memory_bytes / 8;
     rc = tierce__coded_tier_open(
         out,
         &(struct tierce__coded_opts){
@@ -154,7 +217,7 @@ static int open_coded_disk(struct tierce_engine *engine, struct tierce__tier **o
             .alloc = alloc_coded,
             .alloc_arg = engine,
             .queue_bytes_max = opts->queue_bytes,
-            .staging_bytes_max = staging < CODED_STAGING_BYTES ? staging : CODED_STAGING_BYTES});
+            .staging_bytes_max = coded_staging(engine)});
     if (rc < 0)
         disk->ops->close(disk, tierce__now_ns());
     return rc;
@@ -205,7 +268,7 @@ static int open_device_vfs(struct tierce_engine *engine, const struct tierce_con
 static int open_disk(struct tierce_engine *engine, const struct tierce_config *config,
                      char why[TIERCE_CONFIG_ERROR_BYTES])
 {
-    TIERCE_DASSERT(engine->level_count == 1);
+    TIERCE_DASSERT(engine->level_count > 0);
     const char *path = tierce__engine_text(config, TIERCE__ENGINE_DISK_PATH);
     if (path[0] == '\0')
         return 0;
@@ -338,6 +401,8 @@ static int open_tiers(struct tierce_engine *engine, const struct tierce_config *
         rc = open_keys(engine, config, why);
     if (rc == 0)
         rc = open_memory(engine, config, why);
+    if (rc == 0)
+        rc = open_coded_memory(engine, config, why);
     if (rc == 0)
         rc = open_disk(engine, config, why);
     if (rc == 0)
@@ -516,7 +581,7 @@ static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *
     for (size_t i = 1; i < engine->level_count; i++) {
         if (engine->levels[i].origin == TIERCE_ORIGIN_DISK)
             add_disk_stats(&engine->levels[i], out);
-        else
+        else if (engine->levels[i].origin == TIERCE_ORIGIN_REMOTE)
             add_remote_stats(&engine->levels[i], out);
     }
     out->tombstones_now = (int64_t)tierce__tombstones_count(atomic_load(&engine->tombstones));
@@ -529,6 +594,30 @@ static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *
 }
 
 /* ---- tiers by name ---- */
+
+static bool is_coded_memory(const struct tierce_engine *engine, size_t level)
+{
+    return level == 1 && level < engine->level_count &&
+           engine->levels[level].origin == TIERCE_ORIGIN_MEMORY;
+}
+
+uint32_t tierce__levels_coded_memory(const struct tierce_engine *engine)
+{
+    return is_coded_memory(engine, 1) ? 1u << 1 : 0;
+}
+
+bool tierce__level_is_told(const struct tierce__level *level)
+{
+    const struct tierce_engine *engine = level->engine;
+    return !is_coded_memory(engine, (size_t)(level - engine->levels)) || !engine->settings.has_disk;
+}
+
+size_t tierce__level_number(const struct tierce_engine *engine, size_t level)
+{
+    bool swaps = is_coded_memory(engine, 1) && engine->level_count > 2 &&
+                 engine->levels[2].origin == TIERCE_ORIGIN_DISK;
+    return swaps && (level == 1 || level == 2) ? 3 - level : level;
+}
 
 uint32_t tierce__levels_of(const struct tierce_engine *engine, uint32_t tiers)
 {

@@ -3,6 +3,7 @@
 #define TIERCE_ENGINE_OWN_TIERS_H
 
 #include "engine/lender.h"
+#include "engine/waterfall.h"
 #include "store/tier.h"
 
 /* The next slower tier; while the engine is opened. [transfer] tier, on success of open. */
@@ -11,6 +12,17 @@ void tierce__engine_add_level(struct tierce_engine *engine, struct tierce__tier 
 
 /* A bit for each level that a mask of 1u << enum tierce_origin names; all for 0. */
 uint32_t tierce__levels_of(const struct tierce_engine *engine, uint32_t tiers);
+
+/* The number of a level in messages of the directory, and the level of such a number: its place in
+ * the waterfall, but the disk is 1 if there is one, and coded memory before it is 2. */
+size_t tierce__level_number(const struct tierce_engine *engine, size_t level);
+
+/* The bit of coded memory; 0 without it. */
+uint32_t tierce__levels_coded_memory(const struct tierce_engine *engine);
+
+/* Whether subscribers are told of a level's changes. Not those of coded memory beside a disk, which
+ * holds the same chunks: readers know one kind of slower tier. */
+bool tierce__level_is_told(const struct tierce__level *level);
 
 /* A bit for each level that answers a lookup without a network. */
 uint32_t tierce__levels_local(const struct tierce_engine *engine);

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "engine/view.h"
 #include "engine/observe/operate.h"
+#include "engine/own_tiers.h"
 
 enum segment_state { SEGMENT_IDLE = 0, SEGMENT_READING, SEGMENT_HERE, SEGMENT_LATE };
 
@@ -607,6 +608,9 @@ void tierce__fetch_promote(struct tierce__fetch_waiter *waiter,
     if (tierce__era_enter(fetch->engine, fetch->era)) {
         if (tierce__storage_publish(fetch->engine, record, fetch->buf) == 0)
             tierce__count(fetch->engine, TIERCE__STAT_promotions, 1);
+        uint32_t copies = tierce__levels_coded_memory(fetch->engine);
+        if (copies != 0 && fetch->level > 1)
+            tierce__storage_write_one(fetch->engine, copies, record, fetch->buf);
         tierce__era_leave(fetch->engine, fetch->era);
     }
     /* Forgotten only now, so that who does not find the fetch finds the chunk in memory. */

@@ -17,6 +17,7 @@
 #include "engine/objects/object_form.h"
 #include "engine/objects/smalls.h"
 #include "engine/observe/operate.h"
+#include "engine/own_tiers.h"
 #include "engine/store/chunk_copy.h"
 #include "store/remote/connector.h"
 
@@ -65,6 +66,11 @@ static void count(const struct tierce__chunk_numbers *chunks, uint64_t done,
     out->is_done = done > 0;
 }
 
+static size_t number_of(const struct tierce_engine *engine, size_t level)
+{
+    return tierce__level_number(engine, level);
+}
+
 static const char *tier_name(const struct tierce_engine *engine, size_t level)
 {
     return engine->levels[level].tier->ops->name;
@@ -74,7 +80,7 @@ static void say_tiers(const struct tierce_engine *engine, struct tierce__chunk_o
 {
     tierce__chunk_say(out, "the tiers are");
     for (size_t level = 0; level < engine->level_count; level++)
-        tierce__chunk_say(out, "%s %zu (%s)", level > 0 ? "," : "", level,
+        tierce__chunk_say(out, "%s %zu (%s)", level > 0 ? "," : "", number_of(engine, level),
                           tier_name(engine, level));
 }
 
@@ -333,14 +339,14 @@ static bool is_possible(const struct tierce_engine *engine, const struct tierce_
     if ((move->from == 0) == (move->to == 0) || slower >= engine->level_count) {
         tierce__chunk_say(
             out, "from %zu to %zu: one of the two must be memory, the other one a slower tier; ",
-            move->from, move->to);
+            number_of(engine, move->from), number_of(engine, move->to));
         say_tiers(engine, out);
         return false;
     }
     if (engine->levels[slower].health.shared) {
         tierce__chunk_say(
             out, "tier %zu (%s) is shared with other engines; accepted are the engine's own tiers",
-            slower, tier_name(engine, slower));
+            number_of(engine, slower), tier_name(engine, slower));
         return false;
     }
     return true;
@@ -348,10 +354,15 @@ static bool is_possible(const struct tierce_engine *engine, const struct tierce_
 
 void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
                                const struct tierce__chunk_numbers *chunks,
-                               const struct tierce__chunk_move *move,
+                               const struct tierce__chunk_move *numbers,
                                struct tierce__chunk_order_outcome *out)
 {
     struct tierce_engine *engine = orders->engine;
+    const struct tierce__chunk_move levels = {.from = number_of(engine, numbers->from),
+                                              .to = number_of(engine, numbers->to),
+                                              .keeps = numbers->keeps,
+                                              .deadline_ns = numbers->deadline_ns},
+                                    *move = &levels;
     struct tierce__chunk_find find;
     uint64_t moved = 0, missing = 0, values = 0;
     int failed = 0;
@@ -379,14 +390,16 @@ void tierce__chunk_orders_move(struct tierce__chunk_orders *orders,
     tierce__chunk_find_fini(&find);
     count(chunks, moved, out);
     if (missing > 0)
-        tierce__chunk_say(out, "%" PRIu64 " are not in tier %zu (%s)%s", missing, move->from,
-                          tier_name(engine, move->from), rc != 0 || failed != 0 ? "; " : "");
+        tierce__chunk_say(out, "%" PRIu64 " are not in tier %zu (%s)%s", missing,
+                          number_of(engine, move->from), tier_name(engine, move->from),
+                          rc != 0 || failed != 0 ? "; " : "");
     if (rc != 0 || failed != 0)
-        tierce__chunk_say(out, "tier %zu (%s) did not take all of them: %s", move->to,
-                          tier_name(engine, move->to), tierce_strerror(rc != 0 ? rc : failed));
+        tierce__chunk_say(out, "tier %zu (%s) did not take all of them: %s",
+                          number_of(engine, move->to), tier_name(engine, move->to),
+                          tierce_strerror(rc != 0 ? rc : failed));
     else if (moved + missing + values < chunks->count)
         tierce__chunk_say(out, "%stier %zu (%s) admitted only a part", missing > 0 ? "; " : "",
-                          move->to, tier_name(engine, move->to));
+                          number_of(engine, move->to), tier_name(engine, move->to));
     say_values(values, out);
 }
 
@@ -638,7 +651,7 @@ void tierce__chunk_orders_clear(struct tierce__chunk_orders *orders, uint32_t ti
     struct tierce_engine *engine = orders->engine;
     uint32_t mask = 0;
     for (size_t level = 0; level < engine->level_count; level++) {
-        if ((tiers >> level & 1) != 0)
+        if ((tiers >> number_of(engine, level) & 1) != 0)
             mask |= 1u << engine->levels[level].origin;
     }
     if (tiers >> engine->level_count != 0) {
@@ -663,7 +676,8 @@ void tierce__chunk_orders_health(struct tierce__chunk_orders *orders,
         struct tierce__level *at = &engine->levels[level];
         struct tierce__tier_stats stats;
         at->tier->ops->stats(at->tier, &stats);
-        tierce__chunk_say(out, "; tier %zu (%s): %s", level, tier_name(engine, level),
+        tierce__chunk_say(out, "; tier %zu (%s): %s", number_of(engine, level),
+                          tier_name(engine, level),
                           tierce__health_serves(&at->health) ? "in service" : "out of service");
         if (!at->health.shared)
             tierce__chunk_say(out, ", %" PRIu64 " chunks, %" PRIu64 " bytes",

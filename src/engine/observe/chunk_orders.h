@@ -68,7 +68,8 @@ void tierce__chunk_orders_unpin(struct tierce__chunk_orders *orders,
                                 struct tierce__chunk_order_outcome *out);
 
 struct tierce__chunk_move {
-    size_t from, to; /* one of them is memory, the other one the disk */
+    size_t from, to; /* numbers of tiers (own_tiers.h): one is memory, the other one a slower tier
+                        of this engine */
     bool keeps;      /* a copy */
     uint64_t deadline_ns;
 };

@@ -214,7 +214,7 @@ void tierce__chunk_orders_recode(struct tierce__chunk_orders *orders,
     out->left_out = chunks->count;
     if (!tierce__chunk_orders_normal(engine, out))
         return;
-    while (r.level < engine->level_count && engine->levels[r.level].coded == NULL)
+    while (r.level < engine->level_count && engine->levels[r.level].origin != TIERCE_ORIGIN_DISK)
         r.level++;
     if (r.level == engine->level_count) {
         tierce__chunk_say(out, "this engine has no disk; chunks are compressed on disk alone");

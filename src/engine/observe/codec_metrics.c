@@ -117,7 +117,8 @@ static void write_stats(struct tierce__json_write *json, const char *tier,
     tierce__json_write_signed(json, "decode_bytes_per_s", (int64_t)stats->decode_bytes_per_s);
 }
 
-/* `codec` is that of the disk, `remote_codecs` has those of remote stores. */
+/* `codec` is that of the disk, `memory_codec` that of coded memory, `remote_codecs` has those of
+ * remote stores. */
 void tierce__codec_status(struct tierce_engine *engine, struct tierce__json_write *json)
 {
     struct tierce__coded_stats stats;
@@ -125,7 +126,8 @@ void tierce__codec_status(struct tierce_engine *engine, struct tierce__json_writ
         const struct tierce__level *level = &engine->levels[i];
         if (level->coded == NULL || !read_stats(level, &stats))
             continue;
-        tierce__json_write_open(json, "codec", '{');
+        tierce__json_write_open(
+            json, level->origin == TIERCE_ORIGIN_DISK ? "codec" : "memory_codec", '{');
         write_stats(json, level->tier->ops->name, &stats);
         tierce__json_write_close(json, '}');
     }

@@ -12,6 +12,7 @@
 #include "base/list.h"
 #include "base/threads/lock.h"
 #include "engine/engine.h"
+#include "engine/own_tiers.h"
 #include "engine/why/why.h"
 #include "engine/objects/smalls.h"
 
@@ -395,7 +396,8 @@ bool tierce__events_scan_next(struct tierce__events_scan *scan, tierce_events_fn
         return false;
     struct tierce__tier *tier = scan->engine->levels[scan->level].tier;
     scan->count = 0;
-    bool more = tier->ops->scan(tier, &scan->cursor, SCAN_PLACES, take_scanned, scan);
+    bool more = tierce__level_is_told(&scan->engine->levels[scan->level]) &&
+                tier->ops->scan(tier, &scan->cursor, SCAN_PLACES, take_scanned, scan);
     for (uint32_t i = 0; i < scan->count; i++)
         scan->events[i] = describe(scan->engine, &scan->records[i], 0);
     if (!more) {

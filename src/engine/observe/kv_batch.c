@@ -26,10 +26,12 @@ uint64_t tierce__kv_hash(const uint8_t hash[TIERCE_HASH_BYTES])
     return big_endian(hash + (memcmp(hash + 16, zeros, sizeof(zeros)) == 0 ? 8 : 24));
 }
 
-/* NULL: the tier's chunks are not published. */
+/* NULL: the tier's chunks are not published. Readers know two media of a host: coded memory has
+ * that of the slower one. */
 static const char *medium_of(const char *tier)
 {
-    return strcmp(tier, "memory") == 0 ? "CPU" : strcmp(tier, "disk") == 0 ? "DISK" : NULL;
+    bool is_slower = strcmp(tier, "disk") == 0 || strcmp(tier, "coded_memory") == 0;
+    return strcmp(tier, "memory") == 0 ? "CPU" : is_slower ? "DISK" : NULL;
 }
 
 bool tierce__kv_is_published(const struct tierce_event *e)

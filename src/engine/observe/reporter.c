@@ -21,6 +21,7 @@
 #include "core/key/model_name.h"
 #include "core/key/namespaces.h"
 #include "engine/engine.h"
+#include "engine/own_tiers.h"
 #include "engine/observe/directory_commands.h"
 #include "engine/observe/engine_events.h"
 #include "net/host_id.h"
@@ -104,13 +105,15 @@ static bool is_ending(const struct tierce__reporter *r)
 
 /* ---- the queue ------------------------------------------------------------------------------- */
 
-/* The tier's place among the engine's, the fastest first; TIERS_MAX: it is not reported. */
+/* The tier's number (own_tiers.h); TIERS_MAX: it is not reported. */
 static int32_t tier_of(const struct tierce_engine *engine, const char *name)
 {
     size_t level = 0;
     while (level < engine->level_count && engine->levels[level].tier->ops->name != name)
         level++;
-    return level < engine->level_count && level < TIERS_MAX ? (int32_t)level : TIERS_MAX;
+    return level < engine->level_count && level < TIERS_MAX
+               ? (int32_t)tierce__level_number(engine, level)
+               : TIERS_MAX;
 }
 
 static struct change change_of(const struct tierce_engine *engine, const struct tierce_event *event)

@@ -275,7 +275,7 @@ int tierce__backfill_start(struct tierce_engine *engine, uint64_t bytes_per_s)
     for (size_t level = 1; level < engine->level_count; level++) {
         if (engine->levels[level].origin == TIERCE_ORIGIN_DISK)
             run->disk = level;
-        else
+        else if (engine->levels[level].health.shared)
             run->remotes |= 1u << level;
     }
     TIERCE_DASSERT((run->remotes & 1u) == 0 && (run->remotes & 1u << run->disk) == 0);

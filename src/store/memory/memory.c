@@ -124,7 +124,7 @@ static void note_entry(struct memory *memory, uint32_t slot, const struct tierce
 {
     TIERCE_DASSERT(req->object_bytes > 0);
     struct note *note = &memory->notes[slot];
-    TIERCE_DASSERT(req->object_bytes <= buf_of(memory, slot)->bytes);
+    TIERCE_DASSERT(tierce__store_put_bytes(req) <= buf_of(memory, slot)->bytes);
     *note = (struct note){.object_bytes = req->object_bytes,
                           .token_start = req->token_start,
                           .block_count = req->block_count,
@@ -403,7 +403,8 @@ static int run_get(struct memory *memory, struct tierce__store_req *req)
 static int run_put(struct memory *memory, struct tierce__store_req *req,
                    struct tierce__buf **dropped)
 {
-    if (req->buf == NULL || req->buf->pool != memory->pool || req->object_bytes > req->buf->bytes)
+    if (req->buf == NULL || req->buf->pool != memory->pool ||
+        tierce__store_put_bytes(req) > req->buf->bytes)
         return TIERCE_E_ARGUMENT;
     uint32_t old = tierce__index_find(memory->index, &req->keys[0]);
     req->found = old != TIERCE__INDEX_NONE && !req->replaces;
