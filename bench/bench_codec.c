@@ -3,7 +3,8 @@
  * Coded KV: speed and size of each codec, beside memcpy (the limit), zstd -1 and lz4 on the same
  * bytes in the same run. The limit of a size is the order-0 bound of the exponents of 64 KiB, of a
  * lossy codec the bits of its codes. Lossy codecs have rows for bf16 and fp16, beside zstd only.
- * Loads of coded chunks from a remote store have rows for bf16 (bench/remote/bench_coded.c).
+ * Loads of coded chunks from a remote store and from memory have rows for bf16
+ * (bench/remote/bench_coded.c).
  * --kv names a file of tools/kv_samples.py, whose end says which elements it has; without it the
  * values are made up.
  */

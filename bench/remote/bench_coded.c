@@ -5,6 +5,9 @@
  * raw bytes through bare sockets, so that the ratio of a coded load may exceed 1. The node is in
  * this process. To measure over a slower network, run it in a network namespace whose loopback
  * device has a rate (docs/inside/benchmarks.md).
+ *
+ * The same prompt is loaded from memory, from coded memory (memory.coded_size) and from a disk; the
+ * limit is memcpy of its bytes.
  */
 #include "bench/remote/bench_coded.h"
 
@@ -30,13 +33,19 @@ enum {
     NODE_MIB = 96
 };
 
-/* An engine whose remote store is the node. */
+/* An engine, and the tier from which it loads. */
 struct coded_side {
-    const char *codec;
+    const char *name;  /* as in the row */
+    const char *codec; /* of its remote store, the node; NULL: it has none */
+    const char *coded_size;
+    bool has_disk;
+    bool stays; /* in memory, before each load */
     double goal;
     struct tierce__kv kv;
     struct tierce_chain *chain;
 };
+
+enum { REMOTE_RAW, REMOTE_CODED, MEMORY, CODED_MEMORY, DISK, SIDES };
 
 struct coded_bench {
     const struct tierce__bench *bench;
@@ -44,8 +53,10 @@ struct coded_bench {
     uint64_t bytes;
     const char *source;
     struct tierce__bench_local_node node;
-    struct coded_side sides[2];
+    struct coded_side sides[SIDES];
     struct tierce__bench_sockets sockets;
+    uint8_t *copy;    /* as large as the prompt */
+    char folder[512]; /* of the disk, or "" */
     uint8_t *into[CHUNKS];
 };
 
@@ -75,13 +86,25 @@ static bool is_equal(uint8_t *to, const uint8_t *from, uint64_t bytes)
 static int64_t load(void *arg)
 {
     struct coded_side *side = arg;
-    int64_t rc = tierce_engine_clear(side->kv.engine, 1u << TIERCE_ORIGIN_MEMORY, NULL);
-    return rc < 0 ? rc
-                  : tierce__kv_load(&side->kv, side->chain, tierce__kv_ids(&side->kv, 0),
-                                    TIERCE_ORIGIN_REMOTE);
+    struct tierce__tier *memory = side->kv.engine->levels[0].tier;
+    if (!side->stays) /* not a clear, which would be one of coded memory too */
+        (void)memory->ops->evict(memory, UINT64_MAX);
+    return tierce__kv_load(&side->kv, side->chain, tierce__kv_ids(&side->kv, 0),
+                           side->codec != NULL ? TIERCE_ORIGIN_REMOTE
+                           : side->has_disk    ? TIERCE_ORIGIN_DISK
+                                               : TIERCE_ORIGIN_MEMORY);
 }
 
-/* Until the node has all chunks: a flush does not wait for remote stores. */
+static int64_t copy_bytes(void *arg)
+{
+    struct coded_bench *b = arg;
+    const struct tierce__kv *kv = &b->sides[MEMORY].kv;
+    uint64_t begun = tierce__now_ns();
+    tierce__plain_memcpy(b->copy, kv->memory, kv->bytes);
+    return (int64_t)(tierce__now_ns() - begun);
+}
+
+/* Until the slowest tier has all chunks: a flush does not wait for remote stores. */
 static int await_stored(const struct coded_bench *b, struct tierce_engine *engine)
 {
     struct tierce__tier *tier = engine->levels[engine->level_count - 1].tier;
@@ -92,19 +115,29 @@ static int await_stored(const struct coded_bench *b, struct tierce_engine *engin
         tier->ops->stats(tier, &stats);
     }
     return stats.put_chunks == CHUNKS
-               ? 0
-               : tierce__bench_fail(b->bench, "the node has not stored all chunks in 60 s");
+               ? tierce_engine_flush(engine, CALL_MS) /* no write holds a chunk in memory */
+               : tierce__bench_fail(b->bench, "the tier %s has not stored all chunks in 60 s",
+                                    tier->ops->name);
 }
 
-/* Stores the prompt in the node, and checks that a load returns the values. */
+/* Stores the prompt, and checks that a load returns the values. */
 static int open_side(struct coded_bench *b, struct coded_side *side)
 {
-    char url[96];
-    snprintf(url, sizeof(url), "tierce://127.0.0.1:%u?tls=false&prefix=%s&codec=%s",
-             (unsigned)b->node.port, side->codec, side->codec);
-    const struct tierce__bench_param params[] = {
-        {"memory.size", "64MiB"},  {"disk.path", ""},         {"remote.urls", url},
-        {"remote.queue", "64MiB"}, {"timeout.lookup", "60s"}, {"timeout.load", "60s"}};
+    char url[96] = "";
+    if (side->codec != NULL)
+        snprintf(url, sizeof(url), "tierce://127.0.0.1:%u?tls=false&prefix=%s&codec=%s",
+                 (unsigned)b->node.port, side->codec, side->codec);
+    if (side->has_disk)
+        snprintf(b->folder, sizeof(b->folder), "%s/coded", b->bench->dir);
+    const struct tierce__bench_param params[] = {{"memory.size", "64MiB"},
+                                                 {"memory.coded_size", side->coded_size},
+                                                 {"disk.path", side->has_disk ? b->folder : ""},
+                                                 {"disk.size", "128MiB"},
+                                                 {"remote.urls", url},
+                                                 {"remote.queue", "64MiB"},
+                                                 {"disk.queue", "64MiB"},
+                                                 {"timeout.lookup", "60s"},
+                                                 {"timeout.load", "60s"}};
     struct tierce__kv *kv = &side->kv;
     *kv = (struct tierce__kv){.bench = b->bench,
                               .cell_bytes = CELL_BYTES,
@@ -126,8 +159,7 @@ static int open_side(struct coded_bench *b, struct coded_side *side)
     memset(kv->memory, 0, kv->bytes);
     ns = load(side);
     if (ns >= 0 && !for_each_part(b, kv->memory, kv->bytes, is_equal))
-        return tierce__bench_fail(b->bench, "a load with codec=%s has other values than stored",
-                                  side->codec);
+        return tierce__bench_fail(b->bench, "a load %s has other values than stored", side->name);
     return ns < 0 ? (int)ns : 0;
 }
 
@@ -135,8 +167,8 @@ static void emit(const struct coded_bench *b, const struct coded_side *side,
                  const struct tierce__bench_side *measured, const struct tierce__bench_side *bare)
 {
     char name[96];
-    snprintf(name, sizeof(name), "load of %d chunks of %llu KiB from a node; codec=%s; %s", CHUNKS,
-             (unsigned long long)(side->kv.view->full.extent.object_bytes >> 10), side->codec,
+    snprintf(name, sizeof(name), "load of %d chunks of %llu KiB %s; %s", CHUNKS,
+             (unsigned long long)(side->kv.view->full.extent.object_bytes >> 10), side->name,
              b->source);
     tierce__bench_emit(b->bench, &(struct tierce__bench_row){.case_name = name,
                                                              .unit = "ms",
@@ -150,15 +182,17 @@ static void emit(const struct coded_bench *b, const struct coded_side *side,
                                                              .goal = side->goal});
 }
 
-static int measure(struct coded_bench *b)
+/* Measures sides [from, to) beside their limit. */
+static int measure(struct coded_bench *b, size_t from, size_t to, struct tierce__bench_side limit)
 {
-    struct tierce__bench_side measured[] = {
-        {.run = load, .arg = &b->sides[0]},
-        {.run = load, .arg = &b->sides[1]},
-        {.run = tierce__bench_sockets_copy, .arg = &b->sockets}};
-    int rc = tierce__bench_alternate(measured, 3, b->bench->seconds);
-    for (size_t i = 0; rc == 0 && i < 2; i++)
-        emit(b, &b->sides[i], &measured[i], &measured[2]);
+    struct tierce__bench_side measured[SIDES + 1];
+    size_t count = to - from;
+    for (size_t i = 0; i < count; i++)
+        measured[i] = (struct tierce__bench_side){.run = load, .arg = &b->sides[from + i]};
+    measured[count] = limit;
+    int rc = tierce__bench_alternate(measured, count + 1, b->bench->seconds);
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        emit(b, &b->sides[from + i], &measured[i], &measured[count]);
     return rc;
 }
 
@@ -181,11 +215,14 @@ static void close_all(struct coded_bench *b)
     tierce__bench_sockets_close(&b->sockets);
     for (size_t i = 0; i < CHUNKS; i++)
         tierce__bench_unmap(b->into[i], b->sides[0].kv.bytes / CHUNKS);
-    for (size_t i = 0; i < 2; i++) {
+    tierce__bench_unmap(b->copy, b->sides[MEMORY].kv.bytes);
+    for (size_t i = 0; i < SIDES; i++) {
         tierce_chain_destroy(b->sides[i].chain);
         tierce__kv_close(&b->sides[i].kv);
     }
     tierce__bench_local_node_stop(&b->node);
+    if (b->folder[0] != '\0')
+        tierce__bench_remove(b->folder);
 }
 
 int tierce__bench_coded(const struct tierce__bench *bench, const uint8_t *values, uint64_t bytes,
@@ -199,15 +236,32 @@ int tierce__bench_coded(const struct tierce__bench *bench, const uint8_t *values
     b->bytes = bytes;
     b->source = source;
     /* At rates of a network a coded load takes less time than its raw bytes; on loopback more. */
-    b->sides[0] = (struct coded_side){.codec = "none", .goal = 0.9};
-    b->sides[1] = (struct coded_side){.codec = "lossless", .goal = 1.35};
+    b->sides[REMOTE_RAW] = (struct coded_side){
+        .name = "from a node; codec=none", .codec = "none", .coded_size = "0", .goal = 0.9};
+    b->sides[REMOTE_CODED] = (struct coded_side){.name = "from a node; codec=lossless",
+                                                 .codec = "lossless",
+                                                 .coded_size = "0",
+                                                 .goal = 1.35};
+    b->sides[MEMORY] =
+        (struct coded_side){.name = "from memory", .coded_size = "0", .stays = true, .goal = 0.5};
+    b->sides[CODED_MEMORY] =
+        (struct coded_side){.name = "from coded memory", .coded_size = "64MiB", .goal = 0.2};
+    b->sides[DISK] = (struct coded_side){
+        .name = "from a disk", .coded_size = "0", .has_disk = true, .goal = 0.05};
     int rc = tierce__bench_local_node_start(&b->node, bench, (uint64_t)NODE_MIB << 20);
-    for (size_t i = 0; rc == 0 && i < 2; i++)
+    for (size_t i = 0; rc == 0 && i < SIDES; i++)
         rc = open_side(b, &b->sides[i]);
     if (rc == 0)
         rc = open_sockets(b);
+    b->copy = rc == 0 ? tierce__bench_map(b->sides[MEMORY].kv.bytes) : NULL;
+    if (rc == 0 && b->copy == NULL)
+        rc = -ENOMEM;
     if (rc == 0)
-        rc = measure(b);
+        rc = measure(
+            b, REMOTE_RAW, MEMORY,
+            (struct tierce__bench_side){.run = tierce__bench_sockets_copy, .arg = &b->sockets});
+    if (rc == 0)
+        rc = measure(b, MEMORY, SIDES, (struct tierce__bench_side){.run = copy_bytes, .arg = b});
     close_all(b);
     tierce__free(b);
     return rc;
