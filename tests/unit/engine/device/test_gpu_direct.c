@@ -293,7 +293,7 @@ START_TEST(late_reads_are_a_miss)
     cufile_fake_hold(false);
     WAIT_FOR(cufile_fake_counts().reading == 0);
     WAIT_FOR(fx_stats(&fx).disk_in_service_now == 1);
-    load_all(chain, BLOCKS, TIERCE_ORIGIN_DISK);
+    ck_assert_int_eq(dk_load(chain, 0, BLOCKS, ids, origins), BLOCKS);
     stop(chain);
 }
 END_TEST
