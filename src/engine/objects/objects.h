@@ -174,7 +174,8 @@ TIERCE_MUSTUSE int tierce__object_remove_by(struct tierce__objects *space, const
  * once; expired values count until they are next requested. The names come in pages: *cursor is 0
  * at first and again after the last. `count`: the intended length of a page; it may have more
  * names, fewer, or none. A value that exists during the whole walk and is not replaced is reported
- * at least once, and twice only if it was evicted from memory to a slower tier meanwhile. Both walk
+ * at least once, and twice only if it was evicted from memory to a slower tier meanwhile, or if it
+ * is in coded memory and on disk, and not in memory. Both walk
  * over the indexes of the tiers. Names of values that only a slower tier holds are read from it:
  * may wait, timeout.load a page at most. Errors: those of a tier that does not answer.
  */
