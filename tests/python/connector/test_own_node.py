@@ -104,9 +104,11 @@ def user(folder):
 
 
 def is_over(pid):
-    """Whether a process has ended; init need not have reaped it."""
+    """Whether a process has ended with all of its threads, which may hold its files longer than the first one; init need not
+    have reaped it."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state == "Z" and len(os.listdir(f"/proc/{pid}/task")) <= 1
     except (FileNotFoundError, ProcessLookupError):
         return True
 

@@ -36,6 +36,6 @@ def test_data_parallel_engines_share_a_node(server, prompts, expected):
         assert sum(held) == (len(prompt) - 1) // BLOCK * BLOCK and held[1] > before
     text = server.text()
     assert len(re.findall("Tierce started a node", text)) == 1
-    assert "Tierce failed" not in text and "Tierce is off" not in text
+    assert "Tierce failed in" not in text and "Tierce is off" not in text
     kill_group(server.process)
     wait_until(node.has_gone)

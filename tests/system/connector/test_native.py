@@ -95,7 +95,7 @@ def test_several_workers(engine, node, prompts, plain, workers):
     assert host.forget()
     outputs = host.generate(prompts=prompts[:1])
     assert answers(outputs) == wanted[:1] and loaded(outputs, "memory") == whole_blocks(prompts[:1])
-    assert "Tierce failed" not in host.text(host.mark)
+    assert "Tierce failed in" not in host.text(host.mark)
     host.stop()
     wait_until(gave_back(node))
 
@@ -116,7 +116,7 @@ def test_without_an_executable_of_this_version(engine, prompts, plain):
     text = host.text(host.mark)
     assert answers(outputs) == plain("tp") and loaded(outputs, "memory") == [0] * 5
     assert re.search(r"Tierce is off: /bin/true is .*, and the Python module is tierce \d+\.\d+\.\d+; install", text)
-    assert "Tierce failed" not in text and "a node for" not in text
+    assert "Tierce failed in" not in text and "a node for" not in text
 
 
 class OwnNode:
@@ -183,7 +183,7 @@ def test_a_node_of_the_engine_s_own(engine, prompts, plain, tmp_path):
         return generate(host)[1] == whole_blocks(prompts)
 
     wait_until(found)
-    assert OwnNode(host).pid != first.pid and "Tierce failed" not in host.text(host.mark)
+    assert OwnNode(host).pid != first.pid and "Tierce failed in" not in host.text(host.mark)
     host.stop()
     assert OwnNode(host).has_gone()
 
@@ -234,7 +234,7 @@ def test_a_node_that_is_killed_and_comes_back(engine, node, prompts, expected):
         return held_and_loaded(outputs) == whole_blocks(prompts)
 
     wait_until(found)
-    assert "Tierce failed" not in host.text(host.mark)
+    assert "Tierce failed in" not in host.text(host.mark)
 
 
 def test_a_node_that_hangs(engine, node, prompts, expected):

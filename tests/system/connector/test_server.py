@@ -97,7 +97,7 @@ def test_second_requests_over_http_hit(server, prompts, expected):
     assert counters["loaded_memory_tokens"] == counters["hit_tokens"] == loaded
     assert counters["saved_tokens"] > 0 and counters["loads"] == 5
     assert counters["load_failed_tokens"] == counters["connector_errors"] == 0
-    assert "Tierce failed" not in server.text() and "Tierce is off" not in server.text()
+    assert "Tierce failed in" not in server.text() and "Tierce is off" not in server.text()
 
 
 def test_a_server_with_an_invalid_configuration_does_not_start(models, tmp_path):

@@ -102,7 +102,7 @@ def test_hits(engine, model, asked, plain, tmp_path, kind):
     assert check("other", "disk", NAME) == asked["other"].whole
     outputs = ask(host, *asked.values(), together=True)
     assert answers(outputs) == list(right.values()) and loaded(outputs, "failed") == [0] * len(asked)
-    assert "Tierce is off" not in host.text(host.mark) and "Tierce failed" not in host.text(host.mark)
+    assert "Tierce is off" not in host.text(host.mark) and "Tierce failed in" not in host.text(host.mark)
 
 
 def test_a_name_that_is_given_to_two_images_in_one_process(engine, model, asked, plain):

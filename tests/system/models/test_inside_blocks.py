@@ -115,7 +115,7 @@ def test_hits(start, asked, plain, tmp_path, kind):
     assert loaded(ask(asked[:2]), "disk") == points(asked)[:2]
     outputs = ask.again(asked, together=True)
     assert loaded(outputs, "failed") == [0] * 5 and sum(loaded(outputs, "disk")) > 0
-    assert "Tierce is off" not in host.text(host.mark) and "Tierce failed" not in host.text(host.mark)
+    assert "Tierce is off" not in host.text(host.mark) and "Tierce failed in" not in host.text(host.mark)
 
 
 @pytest.mark.long
