@@ -75,6 +75,7 @@ class StoreProcess:
         if self.has_disk:
             self.parameters |= {"disk.path": str(folder / f"disk-{number}"), "disk.size": "16MiB"}
         self.parameters["kv_events.snapshot_port"] = str(ports[2])
+        self.http = True  # as test_router_index's publishers state it
         self.snapshot_url = f"http://127.0.0.1:{ports[2]}/kv_events/snapshot"
         self.log = folder / f"store-{number}.log"
         self.changes = self.kills = 0  # changes: of lives that have ended
