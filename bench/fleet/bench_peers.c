@@ -9,8 +9,6 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <semaphore.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +21,7 @@
 #include "bench/fleet/bench_peers_disk.h"
 #include "bench/fleet/bench_peers_load.h"
 #include "bench/fleet/bench_sockets.h"
+#include "bench/remote/bench_calls.h"
 #include "core/key/key_text.h"
 #include "core/key/namespaces.h"
 #include "engine/engine.h"
@@ -51,52 +50,22 @@ struct peers_bench {
     char texts[CHUNKS][TIERCE__KEY_TEXT_BYTES];
     struct tierce_plugin_name names[CHUNKS];
     struct tierce__bench_sockets sockets;
-    sem_t done;
-    _Atomic int left, status;
 };
-
-static void on_done(struct tierce__store_req *req)
-{
-    struct peers_bench *b = req->arg;
-    if (req->status != 0)
-        atomic_store(&b->status, req->status);
-    if (atomic_fetch_sub(&b->left, 1) == 1)
-        sem_post(&b->done);
-}
-
-static int await_all(struct peers_bench *b)
-{
-    while (sem_wait(&b->done) != 0)
-        ;
-    return atomic_load(&b->status);
-}
 
 /* All chunks at once. */
 static int64_t get_all(void *arg)
 {
     struct peers_bench *b = arg;
     struct tierce__store_req reqs[CHUNKS];
-    uint64_t start_ns = tierce__now_ns();
-    atomic_store(&b->status, 0);
-    atomic_store(&b->left, CHUNKS);
     for (size_t i = 0; i < CHUNKS; i++) {
         reqs[i] = (struct tierce__store_req){.op = TIERCE__STORE_GET,
                                              .urgency = TIERCE__CONNECTOR_FETCH,
                                              .names = &b->names[i],
                                              .name_count = 1,
                                              .buf = b->bufs[i],
-                                             .length = b->object_bytes,
-                                             .deadline_ns = tierce__deadline_in_ms(CALL_MS),
-                                             .done = on_done,
-                                             .arg = b};
-        b->connector->ops->submit(b->connector, &reqs[i]);
+                                             .length = b->object_bytes};
     }
-    int status = await_all(b);
-    char why[TIERCE__CONNECTOR_WHY_BYTES];
-    if (status == 0)
-        return (int64_t)(tierce__now_ns() - start_ns);
-    b->connector->ops->why(b->connector, why);
-    return tierce__bench_fail(b->bench, "%s: %s", tierce_strerror(status), why);
+    return tierce__bench_calls_run(b->bench, b->connector, reqs, CHUNKS);
 }
 
 /* Whether the reader has the secret that peers require. */
@@ -117,15 +86,8 @@ static int await_directory(struct peers_bench *b)
         struct tierce__store_req req = {.op = TIERCE__STORE_LOOKUP,
                                         .urgency = TIERCE__CONNECTOR_PEEK,
                                         .names = b->names,
-                                        .name_count = CHUNKS,
-                                        .deadline_ns = tierce__deadline_in_ms(CALL_MS),
-                                        .done = on_done,
-                                        .arg = b};
-        atomic_store(&b->status, 0);
-        atomic_store(&b->left, 1);
-        b->connector->ops->submit(b->connector, &req);
-        (void)await_all(b);
-        found = req.found;
+                                        .name_count = CHUNKS};
+        found = tierce__bench_calls_try(b->connector, &req, 1) < 0 ? 0 : req.found;
     }
     return found == CHUNKS ? 0 : tierce__bench_fail(b->bench, "the directory has no chunks");
 }
@@ -243,7 +205,6 @@ static void close_all(struct peers_bench *b)
         if (snprintf(path, sizeof(path), "%s/%s", b->bench->dir, left[i]) < (int)sizeof(path))
             tierce__bench_remove(path);
     }
-    sem_destroy(&b->done);
 }
 
 static void emit(const struct peers_bench *b, const struct tierce__bench_side *sides,
@@ -306,7 +267,6 @@ static int measure(struct peers_bench *b)
 static int run(const struct tierce__bench *bench, enum variant variant)
 {
     struct peers_bench b = {.bench = bench, .variant = variant};
-    sem_init(&b.done, 0, 0);
     int rc = open_all(&b);
     if (rc == 0)
         rc = check(&b);

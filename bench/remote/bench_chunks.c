@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/remote/bench_chunks.h"
+#include "bench/remote/bench_calls.h"
 
 #include <errno.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/clock.h"
 
-#define CHUNKS  TIERCE__BENCH_CHUNKS
-#define CALL_MS 60000u
+#define CHUNKS TIERCE__BENCH_CHUNKS
 
 static int name_chunk(struct tierce__bench_chunks *c, size_t i, const uint8_t *ns_digest,
                       uint64_t number)
@@ -31,11 +30,9 @@ int tierce__bench_chunks_open(struct tierce__bench_chunks *c, const struct tierc
     TIERCE_ASSERT(bytes > 0 && bytes % 8 == 0);
     c->bench = bench;
     c->bytes = bytes;
-    int rc = sem_init(&c->done, 0, 0) == 0 ? 0 : -errno;
-    if (rc == 0)
-        rc = tierce__pool_create(
-            &c->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
-                                                  .cap_bytes = (CHUNKS + 1) * bytes + (8u << 20)});
+    int rc = tierce__pool_create(
+        &c->pool, &(struct tierce__pool_opts){.size = sizeof(struct tierce__pool_opts),
+                                              .cap_bytes = (CHUNKS + 1) * bytes + (8u << 20)});
     for (size_t i = 0; i < CHUNKS && rc == 0; i++) {
         rc = tierce__pool_alloc(c->pool, &c->bufs[i], bytes);
         if (rc == 0)
@@ -50,8 +47,6 @@ void tierce__bench_chunks_close(struct tierce__bench_chunks *c)
         tierce__buf_release(c->bufs[i]);
     if (c->pool != NULL)
         tierce__pool_destroy(c->pool);
-    if (c->bytes > 0)
-        sem_destroy(&c->done);
     *c = (struct tierce__bench_chunks){0};
 }
 
@@ -63,48 +58,6 @@ void tierce__bench_chunks_fill(struct tierce__bench_chunks *c)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void tell_done(struct tierce__store_req *req)
-{
-    struct tierce__bench_chunks *c = req->arg;
-    if (req->status != 0)
-        atomic_store(&c->status, req->status);
-    if (atomic_fetch_sub(&c->left, 1) == 1)
-        sem_post(&c->done);
-}
-
-/* Submits all at once, and blocks until all are answered. Returns the nanoseconds; `status` is
- * set. */
-static int64_t submit_all(struct tierce__bench_chunks *c, struct tierce__connector *connector,
-                          struct tierce__store_req *reqs, size_t count)
-{
-    uint64_t start = tierce__now_ns(), deadline_ns = tierce__deadline_in_ms(CALL_MS);
-    TIERCE_ASSERT(count > 0);
-    atomic_store(&c->status, 0);
-    atomic_store(&c->left, (int)count);
-    for (size_t i = 0; i < count; i++) {
-        reqs[i].deadline_ns = deadline_ns;
-        reqs[i].done = tell_done;
-        reqs[i].arg = c;
-        connector->ops->submit(connector, &reqs[i]);
-    }
-    while (sem_wait(&c->done) != 0)
-        ;
-    return (int64_t)(tierce__now_ns() - start);
-}
-
-/* The same; a failure is reported. */
-static int64_t run_all(struct tierce__bench_chunks *c, struct tierce__connector *connector,
-                       struct tierce__store_req *reqs, size_t count)
-{
-    int64_t ns = submit_all(c, connector, reqs, count);
-    int status = atomic_load(&c->status);
-    if (status == 0)
-        return ns;
-    char why[TIERCE__CONNECTOR_WHY_BYTES];
-    connector->ops->why(connector, why);
-    return tierce__bench_fail(c->bench, "%s: %s", tierce_strerror(status), why);
-}
-
 bool tierce__bench_chunks_is_served(struct tierce__bench_chunks *c,
                                     struct tierce__connector *connector)
 {
@@ -114,8 +67,7 @@ bool tierce__bench_chunks_is_served(struct tierce__bench_chunks *c,
                                     .name_count = 1,
                                     .buf = c->bufs[0],
                                     .length = c->bytes};
-    (void)submit_all(c, connector, &req, 1);
-    return atomic_load(&c->status) == 0;
+    return tierce__bench_calls_try(connector, &req, 1) >= 0;
 }
 
 int64_t tierce__bench_chunks_lookup(struct tierce__bench_chunks *c,
@@ -125,7 +77,7 @@ int64_t tierce__bench_chunks_lookup(struct tierce__bench_chunks *c,
                                     .urgency = TIERCE__CONNECTOR_PEEK,
                                     .names = c->names,
                                     .name_count = CHUNKS};
-    int64_t ns = run_all(c, connector, &req, 1);
+    int64_t ns = tierce__bench_calls_run(c->bench, connector, &req, 1);
     return ns >= 0 && req.found != CHUNKS
                ? tierce__bench_fail(c->bench, "%zu of %u chunks were found", req.found, CHUNKS)
                : ns;
@@ -151,7 +103,7 @@ static int64_t move_all(struct tierce__bench_chunks *c, struct tierce__connector
             .offset = i % pieces * piece,
             .length = piece};
     }
-    int64_t ns = run_all(c, connector, reqs, count);
+    int64_t ns = tierce__bench_calls_run(c->bench, connector, reqs, count);
     tierce__free(reqs);
     return ns;
 }

@@ -2,9 +2,6 @@
 #ifndef TIERCE_CLI_BENCH_CHUNKS_H
 #define TIERCE_CLI_BENCH_CHUNKS_H
 
-#include <semaphore.h>
-#include <stdatomic.h>
-
 #include "bench/bench.h"
 #include "core/chunk/pool.h"
 #include "core/key/key_text.h"
@@ -25,8 +22,6 @@ struct tierce__bench_chunks {
     char texts[TIERCE__BENCH_CHUNKS][TIERCE__KEY_TEXT_BYTES];
     struct tierce_plugin_name names[TIERCE__BENCH_CHUNKS];
     struct tierce__key keys[TIERCE__BENCH_CHUNKS]; /* each is the parent of the next */
-    sem_t done;
-    _Atomic int left, status;
 };
 
 /* Buffers of `bytes` bytes. The names are texts of keys of the namespace with this digest, whose

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "bench/remote/bench_peer.h"
+#include "bench/remote/bench_calls.h"
 #include "core/chunk/pool.h"
 #include "store/remote/connector.h"
 
@@ -38,7 +38,6 @@ struct nixl_bench {
     struct tierce__connector *nixl, *file;
     char dir[PATH_MAX];
     int plain; /* a file without a name */
-    sem_t done;
 };
 
 struct nixl_side {
@@ -49,11 +48,6 @@ struct nixl_side {
 
 /* ---- sides ----------------------------------------------------------------------------------- */
 
-static void tell_done(struct tierce__store_req *req)
-{
-    sem_post(req->arg);
-}
-
 static int move_object(const struct nixl_side *side, const char *name)
 {
     struct nixl_bench *b = side->b;
@@ -61,17 +55,12 @@ static int move_object(const struct nixl_side *side, const char *name)
     struct tierce__store_req req = {.op = side->is_write ? TIERCE__STORE_PUT : TIERCE__STORE_GET,
                                     .urgency = side->is_write ? TIERCE__CONNECTOR_STORE
                                                               : TIERCE__CONNECTOR_FETCH,
-                                    .deadline_ns = tierce__deadline_in_ms(CALL_MS),
-                                    .done = tell_done,
-                                    .arg = &b->done,
                                     .names = &names,
                                     .name_count = 1,
                                     .buf = b->buf,
                                     .length = b->object_bytes};
-    side->connector->ops->submit(side->connector, &req);
-    while (sem_wait(&b->done) != 0)
-        ;
-    return req.status;
+    int64_t ns = tierce__bench_calls_try(side->connector, &req, 1);
+    return ns < 0 ? (int)ns : 0;
 }
 
 static int move_plain(const struct nixl_side *side)
@@ -228,7 +217,6 @@ int tierce__bench_nixl(const struct tierce__bench *bench)
                 bench->name, python);
         return 0;
     }
-    sem_init(&b.done, 0, 0);
     int rc = open_sides(&b, library);
     for (size_t i = 0; rc == 0 && i < sizeof(sizes) / sizeof(*sizes); i++)
         rc = measure_size(&b, sizes[i]);
@@ -238,6 +226,5 @@ int tierce__bench_nixl(const struct tierce__bench *bench)
         close(b.plain);
     remove_objects(&b);
     tierce__pool_destroy(b.pool);
-    sem_destroy(&b.done);
     return rc;
 }

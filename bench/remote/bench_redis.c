@@ -8,7 +8,6 @@
  * CPU is what this process spends, kernel included, and what the server spends is not.
  */
 #include <errno.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -21,6 +20,7 @@
 #include "core/chunk/pool.h"
 #include "bench/bench.h"
 #include "bench/remote/bench_redis_server.h"
+#include "bench/remote/bench_calls.h"
 #include "store/remote/connector.h"
 
 enum { OBJECTS = 4, CALL_MS = 30000 };
@@ -34,7 +34,6 @@ struct redis_bench {
     struct tierce__pool *pool;
     struct tierce__buf *buf;
     struct tierce__connector *connector;
-    sem_t done; /* of the one call that is under way */
 #ifdef TIERCE_HAVE_HIREDIS
     redisContext *context;
 #endif
@@ -50,20 +49,10 @@ struct redis_side {
 
 /* ---- the connector --------------------------------------------------------------------------- */
 
-static void tell_done(struct tierce__store_req *req)
-{
-    sem_post(req->arg);
-}
-
 static int call(struct redis_bench *b, struct tierce__store_req *req)
 {
-    req->deadline_ns = tierce__deadline_in_ms(CALL_MS);
-    req->done = tell_done;
-    req->arg = &b->done;
-    b->connector->ops->submit(b->connector, req);
-    while (sem_wait(&b->done) != 0)
-        ;
-    return req->status;
+    int64_t ns = tierce__bench_calls_try(b->connector, req, 1);
+    return ns < 0 ? (int)ns : 0;
 }
 
 static int move_ours(struct redis_bench *b, bool is_put, const char *name)
@@ -253,7 +242,6 @@ int tierce__bench_redis(const struct tierce__bench *bench)
 {
     static const uint64_t sizes[] = {1u << 20, 4u << 20, 16u << 20};
     struct redis_bench b = {.bench = bench};
-    sem_init(&b.done, 0, 0);
 #ifdef TIERCE_HAVE_HIREDIS
     bool has_peer = true;
 #else
@@ -270,7 +258,6 @@ int tierce__bench_redis(const struct tierce__bench *bench)
     if (b.connector != NULL)
         (void)b.connector->ops->close(b.connector, tierce__deadline_in_ms(CALL_MS));
     tierce__pool_destroy(b.pool);
-    sem_destroy(&b.done);
     tierce__bench_redis_stop(&b.server);
     return rc;
 }

@@ -9,8 +9,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <semaphore.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,6 +18,7 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
+#include "bench/remote/bench_calls.h"
 #include "core/chunk/pool.h"
 #include "node/part/part.h"
 #include "store/remote/connector.h"
@@ -49,8 +48,6 @@ struct transfer_bench {
     struct tierce__pool *pool;
     struct tierce__buf *bufs[OBJECTS];
     struct tierce__connector *connector;
-    sem_t done;
-    _Atomic int left, status;
     uint8_t *served;                    /* the bare server's memory */
     unsigned slots[OBJECTS], next_slot; /* where each object is in it; one link writes */
     struct bare_link links[LINKS];
@@ -58,24 +55,12 @@ struct transfer_bench {
 
 /* ---- the connector --------------------------------------------------------------------------- */
 
-static void tell_done(struct tierce__store_req *req)
-{
-    struct transfer_bench *b = req->arg;
-    if (req->status != 0)
-        atomic_store(&b->status, req->status);
-    if (atomic_fetch_sub(&b->left, 1) == 1)
-        sem_post(&b->done);
-}
-
 static int64_t move_ours(void *arg)
 {
     struct transfer_bench *b = arg;
     struct tierce__store_req reqs[OBJECTS];
     struct tierce_plugin_name names[OBJECTS];
     char texts[OBJECTS][16];
-    uint64_t start_ns = tierce__now_ns(), deadline_ns = tierce__deadline_in_ms(CALL_MS);
-    atomic_store(&b->status, 0);
-    atomic_store(&b->left, OBJECTS);
     for (size_t i = 0; i < OBJECTS; i++) {
         int bytes = snprintf(texts[i], sizeof(texts[i]), "i/s/%zu", i);
         names[i] = (struct tierce_plugin_name){texts[i], (size_t)bytes};
@@ -85,20 +70,9 @@ static int64_t move_ours(void *arg)
             .names = &names[i],
             .name_count = 1,
             .buf = b->bufs[i],
-            .length = b->object_bytes,
-            .deadline_ns = deadline_ns,
-            .done = tell_done,
-            .arg = b};
-        b->connector->ops->submit(b->connector, &reqs[i]);
+            .length = b->object_bytes};
     }
-    while (sem_wait(&b->done) != 0)
-        ;
-    int status = atomic_load(&b->status);
-    char why[TIERCE__CONNECTOR_WHY_BYTES];
-    if (status == 0)
-        return (int64_t)(tierce__now_ns() - start_ns);
-    b->connector->ops->why(b->connector, why);
-    return tierce__bench_fail(b->bench, "%s: %s", tierce_strerror(status), why);
+    return tierce__bench_calls_run(b->bench, b->connector, reqs, OBJECTS);
 }
 
 static int open_ours(struct transfer_bench *b)
@@ -378,7 +352,6 @@ int tierce__bench_transfer(const struct tierce__bench *bench)
 {
     static const uint64_t sizes[] = {BYTES_MAX, 64u << 10};
     struct transfer_bench b = {.bench = bench};
-    sem_init(&b.done, 0, 0);
     for (unsigned i = 0; i < LINKS; i++)
         b.links[i].client = b.links[i].server = -1;
     int rc = tierce__pool_create(
@@ -400,6 +373,5 @@ int tierce__bench_transfer(const struct tierce__bench *bench)
     for (unsigned i = 0; i < OBJECTS; i++)
         tierce__buf_release(b.bufs[i]);
     tierce__pool_destroy(b.pool);
-    sem_destroy(&b.done);
     return rc;
 }

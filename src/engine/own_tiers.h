@@ -20,8 +20,8 @@ size_t tierce__level_number(const struct tierce_engine *engine, size_t level);
 /* The bit of coded memory; 0 without it. */
 uint32_t tierce__levels_coded_memory(const struct tierce_engine *engine);
 
-/* Whether subscribers are told of a level's changes. Not those of coded memory beside a disk, which
- * holds the same chunks: readers know one kind of slower tier. */
+/* Whether changes of a level are published (KV events, directory). Those of coded memory are not if
+ * there is a disk: it holds the same chunks, and readers know only one kind of slower tier. */
 bool tierce__level_is_told(const struct tierce__level *level);
 
 /* A bit for each level that answers a lookup without a network. */

@@ -150,7 +150,7 @@ static void on_events(void *arg, const struct tierce_event_batch *batch)
     }
 }
 
-/* Subscribers are told of the copies, unless there is a disk that has the chunks too. */
+/* Changes of the copies are published, unless there is a disk, which has the same chunks. */
 START_TEST(events_name_the_tier)
 {
     struct tierce_subscription *subscription;

@@ -225,8 +225,8 @@ START_TEST(orders_keep_the_values)
 }
 END_TEST
 
-/* What the disk and a remote store hold of a chunk is the same, whether it was stored there from
- * memory or from the disk. */
+/* The disk and a remote store have the same bytes of a chunk, whether these came from memory or from
+ * the disk. */
 START_TEST(every_tier_has_the_same_values)
 {
     char folder[] = "/tmp/tierce-lossy-remote-XXXXXX", url[200];

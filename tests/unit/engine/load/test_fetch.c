@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One read of a chunk for all its waiters: each segment once, whoever joins, leaves or times out.
- */
+/* Several loads wait for one read of a chunk: each segment is read once, even if loads join, leave
+ * or time out meanwhile. */
 #include "fetch_fixture.h"
 #include "test_random.h"
 

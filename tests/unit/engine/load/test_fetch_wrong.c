@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One read of a chunk for all its waiters: all see a fault, and a wrong chunk stays out of memory.
- */
+/* Several loads wait for one read of a chunk: if it fails, all of them fail, and a wrong chunk does
+ * not get into memory. */
 #include "fetch_fixture.h"
 
 START_TEST(a_lost_segment_fails_all_who_joined_and_no_later_one)
