@@ -225,8 +225,8 @@ START_TEST(orders_keep_the_values)
 }
 END_TEST
 
-/* The disk and a remote store have the same bytes of a chunk, whether these came from memory or from
- * the disk. */
+/* The disk and a remote store have the same bytes of a chunk, whether these came from memory or
+ * from the disk. */
 START_TEST(every_tier_has_the_same_values)
 {
     char folder[] = "/tmp/tierce-lossy-remote-XXXXXX", url[200];
