@@ -595,26 +595,30 @@ static void add_stats(struct tierce_engine *engine, struct tierce_engine_stats *
 
 /* ---- tiers by name ---- */
 
-static bool is_coded_memory(const struct tierce_engine *engine, size_t level)
+static bool is_coded_memory(const struct tierce__level *level)
 {
-    return level == 1 && level < engine->level_count &&
-           engine->levels[level].origin == TIERCE_ORIGIN_MEMORY;
+    return level == &level->engine->levels[1] && level->origin == TIERCE_ORIGIN_MEMORY;
+}
+
+static bool has_coded_memory(const struct tierce_engine *engine)
+{
+    return engine->level_count > 1 && is_coded_memory(&engine->levels[1]);
 }
 
 uint32_t tierce__levels_coded_memory(const struct tierce_engine *engine)
 {
-    return is_coded_memory(engine, 1) ? 1u << 1 : 0;
+    return has_coded_memory(engine) ? 1u << 1 : 0;
 }
 
+/* Reads no count of the levels: the threads of a tier ask while others are opened and closed. */
 bool tierce__level_is_told(const struct tierce__level *level)
 {
-    const struct tierce_engine *engine = level->engine;
-    return !is_coded_memory(engine, (size_t)(level - engine->levels)) || !engine->settings.has_disk;
+    return !is_coded_memory(level) || !level->engine->settings.has_disk;
 }
 
 size_t tierce__level_number(const struct tierce_engine *engine, size_t level)
 {
-    bool swaps = is_coded_memory(engine, 1) && engine->level_count > 2 &&
+    bool swaps = has_coded_memory(engine) && engine->level_count > 2 &&
                  engine->levels[2].origin == TIERCE_ORIGIN_DISK;
     return swaps && (level == 1 || level == 2) ? 3 - level : level;
 }
