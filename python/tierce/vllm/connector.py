@@ -29,6 +29,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from . import processors
 from . import ranks as workers
 from . import worker as worker_half
 from .device import memory_of
@@ -210,7 +211,8 @@ class TierceConnector(KVConnectorBase_V1, SupportsHMA):
         measures = self.attempt(self.measure, kv_caches)
         if self.agree(ranks):
             told = ranks.gather(measures)
-            self.attempt(self.open_store, ranks, told)
+            with processors.away_from_one():
+                self.attempt(self.open_store, ranks, told)
             if self.agree(ranks) and ranks.first:
                 log.info("Tierce %s", self.half.describe())
         if self.off and ranks.first:

@@ -27,7 +27,7 @@ from vllm.distributed.ec_transfer.ec_connector.base import (
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.platforms import current_platform
 
-from . import identity, own_node
+from . import identity, own_node, processors
 from .connector import share_log
 from .encoder_stats import EncoderProm, EncoderStats
 from .encoder_store import EncoderStore, Shape, namespace
@@ -117,7 +117,8 @@ def open_store(vllm_config, settings: Settings, widths: Widths) -> EncoderStore:
     if _core.Engine.setting(settings.config_path, values, "node.socket"):
         values.setdefault("node.engine", str(vllm_config.ec_transfer_config.engine_id))
     try:
-        engine = _core.Engine.open(settings.config_path, values)
+        with processors.away_from_one():
+            engine = _core.Engine.open(settings.config_path, values)
     except _core.Error as error:
         raise ConfigError(f"{WHERE}: {error}") from None
     try:

@@ -17,7 +17,7 @@ import torch
 import vllm
 from vllm.platforms import current_platform
 
-from . import identity
+from . import identity, processors
 from .settings import open_view
 
 log = logging.getLogger("tierce")
@@ -71,8 +71,8 @@ class EncoderStore:
         self.engine = engine
         self.model = model
         self.views = threading.local()  # a view describes one matrix at a time, so each thread has its own
-        self.loaders = ThreadPoolExecutor(LOAD_THREADS, "tierce-encoder-load")
-        self.saver = ThreadPoolExecutor(1, "tierce-encoder-save")
+        self.loaders = ThreadPoolExecutor(LOAD_THREADS, "tierce-encoder-load", processors.leave_one)
+        self.saver = ThreadPoolExecutor(1, "tierce-encoder-save", processors.leave_one)
         self.lock = threading.Lock()
         self.saving_bytes = 0
         self.counters = Counter()

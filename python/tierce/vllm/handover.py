@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from . import processors
 from .heads import OTHERS_MAX, KVHeads, Other
 from .identity import ConfigError, Unsupported
 
@@ -248,7 +249,7 @@ class Pulls:
         pull = Pull(view)
         with self.lock:
             if self.threads is None:
-                self.threads = ThreadPoolExecutor(READERS, thread_name_prefix="tierce-pull")
+                self.threads = ThreadPoolExecutor(READERS, thread_name_prefix="tierce-pull", initializer=processors.leave_one)
             self.pulls[session] = pull
             self.threads.submit(self.run, pull, chain, from_block, to_block, session, offer, other)
 
@@ -375,7 +376,8 @@ class HandsOver:
                 if self.behind is None:
                     self.open_offer(view, chain, to_block, what)
             if self.behind is not None:
-                self.opening = self.opening or ThreadPoolExecutor(1, thread_name_prefix="tierce-offer")
+                self.opening = self.opening or ThreadPoolExecutor(1, thread_name_prefix="tierce-offer",
+                                                                   initializer=processors.leave_one)
                 self.opening.submit(self.open_offer, view, chain, to_block, what)  # the chain of a request that has ended
         except Exception as error:
             log.warning("a prompt could not be offered to a decoder: %r", error)

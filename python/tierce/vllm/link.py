@@ -19,6 +19,7 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 
+from . import processors
 from .tracker import ChainPart, ChainRoot, Served
 
 log = logging.getLogger(__name__)
@@ -222,6 +223,7 @@ class LinkServer:
         threading.Thread(target=self.accept, name="tierce-link", daemon=True).start()
 
     def accept(self):
+        processors.leave_one()  # and so do the threads that serve
         while True:
             try:
                 connection, _ = self.socket.accept()

@@ -27,9 +27,9 @@ import sysconfig
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
+from . import processors
 from .identity import ConfigError, Unsupported
 from .link import LinkError, private_folder
 
@@ -248,21 +248,6 @@ def remove_dead(folder: str) -> None:
 # ---- a process ------------------------------------------------------------------------------------------------------
 
 
-def on_processors_of_parent(work):
-    """Runs `work` on a thread that may use the processors of the parent process. vLLM binds a worker to few processors, and
-    a child would inherit this."""
-
-    def run():
-        try:
-            os.sched_setaffinity(0, os.sched_getaffinity(0) | os.sched_getaffinity(os.getppid()))
-        except OSError as error:
-            log.debug("the node is limited to the processors of this worker: %s", error)
-        return work()
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result()
-
-
 class Process:
     """A node that this process has started, but that is no descendant of it: when vLLM ends, it kills all descendants of its
     processes. Until `release`, detached.py is the node's parent. The node's lines go to the log. Raises OSError."""
@@ -285,9 +270,10 @@ class Process:
         python = [sys.executable or "python3", "-S", os.path.join(os.path.dirname(__file__), "detached.py")]
         fds = (theirs.fileno(), record)
         # In its own session: Ctrl-C in vLLM's terminal would otherwise end the node before its users.
-        popen = on_processors_of_parent(lambda: subprocess.Popen(
-            [*python, *map(str, fds), *command], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, errors="replace", pass_fds=fds, start_new_session=True))
+        with processors.of_parent():
+            popen = subprocess.Popen(
+                [*python, *map(str, fds), *command], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, text=True, errors="replace", pass_fds=fds, start_new_session=True)
         theirs.close()
         self.reader = threading.Thread(target=self.read, args=(popen.stderr,), name="tierce-node-log", daemon=True)
         self.reader.start()

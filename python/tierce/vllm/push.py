@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from . import handover
+from . import handover, processors
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,9 @@ class Pushes:
                 self.refuse(session, to, why)
                 return
             try:
-                push = view.push_begin(to["host"], to["port"], to["ticket"], BUSY_MS, int(self.settings.timeout_s * 1000),
-                                       "tls" in to)
+                with processors.away_from_one():
+                    push = view.push_begin(to["host"], to["port"], to["ticket"], BUSY_MS, int(self.settings.timeout_s * 1000),
+                                           "tls" in to)
             except Exception as error:  # no node, or one of an older version
                 self.refuse(session, to, str(error))
                 return
