@@ -43,6 +43,7 @@ static void forget_events(struct tierce__transit *transit)
     TIERCE_DASSERT(transit->event_count <= transit->event_max);
     while (transit->event_count > 0)
         device->ops->forget(device->device, transit->events[--transit->event_count]);
+    transit->settled = 0;
 }
 
 void tierce__transit_free(struct tierce__transit *transit)
@@ -153,8 +154,8 @@ static void settle_copies(void *arg, size_t from, size_t to)
 {
     struct tierce__transit *transit = arg;
     const struct tierce__open_device *device = transit->device;
-    TIERCE_DASSERT(from <= to && to <= transit->event_count);
-    for (size_t i = from; i < to; i++) {
+    TIERCE_DASSERT(from <= to && transit->settled + to <= transit->event_count);
+    for (size_t i = transit->settled + from; i < transit->settled + to; i++) {
         for (size_t row = 0; row < transit->rows_of[i]; row++) {
             int64_t bad = device->ops->settle(device->device, transit->events[i], row, row + 1);
             TIERCE_ASSERT(bad >= 0); /* the event has completed */
@@ -164,10 +165,22 @@ static void settle_copies(void *arg, size_t from, size_t to)
     }
 }
 
+bool tierce__transit_settle_next(struct tierce__transit *transit, uint64_t deadline_ns)
+{
+    const struct tierce__open_device *device = transit->device;
+    size_t next = transit->settled;
+    if (transit->failed < 0 || next == transit->event_count ||
+        device->ops->wait(device->device, transit->events[next], deadline_ns) < 0)
+        return false;
+    settle_copies(transit, 0, 1);
+    transit->settled++;
+    return true;
+}
+
 void tierce__transit_settle(struct tierce__transit *transit, struct tierce__workers *workers)
 {
     TIERCE_DASSERT(!transit->lost);
-    tierce__workers_share(workers, transit->event_count, settle_copies, transit);
+    tierce__workers_share(workers, transit->event_count - transit->settled, settle_copies, transit);
     forget_events(transit);
 }
 

@@ -17,6 +17,8 @@
  *     ... fill transit->rows ...
  *     rc = tierce__transit_gather(transit, count);       // or _scatter; returns at once
  *     ...
+ *     while (tierce__transit_settle_next(transit, deadline_ns)) // optional: copy by copy
+ *         ...
  *     rc = tierce__transit_wait(transit, deadline_ns);
  *     if (rc == 0) {
  *         tierce__transit_settle(transit, workers);      // now bytes, sums and `bad` are valid
@@ -52,8 +54,9 @@ struct tierce__transit {
     struct tierce__device_event **events; /* [event_max], [event_count] of copies */
     size_t *rows_of;                      /* [event_max] rows of each */
     size_t event_count, event_max;
-    int failed; /* 0, or the first error; nothing more is enqueued then */
-    bool lost;  /* copies without an event may be in progress */
+    size_t settled; /* so many of them */
+    int failed;     /* 0, or the first error; nothing more is enqueued then */
+    bool lost;      /* copies without an event may be in progress */
 
     /* While it is kept. */
     struct tierce__list node;
@@ -84,12 +87,17 @@ void tierce__transit_free(struct tierce__transit *transit);
 TIERCE_MUSTUSE int tierce__transit_gather(struct tierce__transit *transit, size_t count);
 TIERCE_MUSTUSE int tierce__transit_scatter(struct tierce__transit *transit, size_t count);
 
+/* Waits until the first copy that is not settled has ended, and computes its sums or verdicts.
+ * False: all are settled, a copy was refused, or the wait failed, which tierce__transit_wait tells
+ * again. */
+bool tierce__transit_settle_next(struct tierce__transit *transit, uint64_t deadline_ns);
+
 /* Waits until all copies have ended; their results are valid only if `failed` is 0 then. Errors:
  * TIERCE_E_DEADLINE, -EIO, TIERCE_E_CLOSED: copies may be in progress. */
 TIERCE_MUSTUSE int tierce__transit_wait(struct tierce__transit *transit, uint64_t deadline_ns);
 
-/* Computes the sums or verdicts of all copies, which have ended. Afterwards other copies may be
- * enqueued. `workers` NULL: on this thread. */
+/* Computes the sums or verdicts of the copies that are not settled; all have ended. Afterwards
+ * other copies may be enqueued. `workers` NULL: on this thread. */
 void tierce__transit_settle(struct tierce__transit *transit, struct tierce__workers *workers);
 
 /* ---- kept transits ---- */

@@ -86,11 +86,22 @@ static void drop_kept(void *arg)
     (void)end_store(arg, false);
 }
 
+/* The device may still compute later layers: all its work was enqueued in advance. */
+static void tell_layers(struct tierce_store *store, uint64_t deadline_ns)
+{
+    uint32_t layer = store->gather.view->part.first_layer;
+    while (tierce__transit_settle_next(store->transit, deadline_ns))
+        store->watch->filled(store->watch, layer++);
+}
+
 static int64_t end_device(struct tierce_store *store, bool complete)
 {
     struct tierce_engine *engine = store->engine;
     struct tierce__transit *transit = store->transit;
-    if (tierce__transit_wait(transit, tierce__deadline_in_ms(engine->settings.load_ms)) < 0) {
+    uint64_t deadline_ns = tierce__deadline_in_ms(engine->settings.load_ms);
+    if (store->watch != NULL && complete)
+        tell_layers(store, deadline_ns);
+    if (tierce__transit_wait(transit, deadline_ns) < 0) {
         engine->lender->store_give_up(&store->space);
         if (store->watch != NULL)
             store->watch->ended(store->watch, false);

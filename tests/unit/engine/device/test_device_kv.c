@@ -6,6 +6,7 @@
  */
 #include "device_fixture.h"
 #include "engine/load/load_private.h"
+#include "engine/store/store_watch.h"
 
 #include <pthread.h>
 
@@ -271,6 +272,91 @@ START_TEST(a_late_store_is_not_published)
 }
 END_TEST
 
+#ifndef TIERCE_TEST_NODE
+struct layers_seen {
+    struct tierce__store_watch base;
+    _Atomic uint32_t filled;
+    atomic_bool has_ended, is_complete;
+};
+
+static void see_layer(struct tierce__store_watch *base, uint32_t layer)
+{
+    struct layers_seen *seen = TIERCE__CONTAINER_OF(base, struct layers_seen, base);
+    ck_assert(!atomic_load(&seen->has_ended));
+    ck_assert_uint_eq(atomic_fetch_add(&seen->filled, 1), layer);
+}
+
+static void see_end(struct tierce__store_watch *base, bool complete)
+{
+    struct layers_seen *seen = TIERCE__CONTAINER_OF(base, struct layers_seen, base);
+    atomic_store(&seen->is_complete, complete);
+    atomic_store(&seen->has_ended, true);
+}
+
+/* A store of which the device computes only one layer before gpu_release; a thread ends it. */
+static pthread_t begin_watched(struct layers_seen *seen, const struct tierce_chain *chain)
+{
+    struct tierce_store *store;
+    struct tierce__watched watched;
+    pthread_t thread;
+    struct tierce_transfer_opts what = dk_what(chain, 0, 8, fx_ids);
+    *seen = (struct layers_seen){.base = {see_layer, see_end}};
+    ck_assert_int_eq(tierce_store_begin(&store, fx.view, &what), 0);
+    tierce__store_watch(store, &seen->base, &watched);
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        if (l == 1)
+            gpu_hold();
+        dk_fill_layer(chain, l, 0, 8, fx_ids);
+        ck_assert_int_eq(tierce_store_layer(store, l), 0);
+    }
+    ck_assert_int_eq(pthread_create(&thread, NULL, end_store, store), 0);
+    WAIT_FOR(atomic_load(&seen->filled) == 1);
+    return thread;
+}
+
+static int64_t blocks_of(pthread_t thread)
+{
+    void *blocks;
+    ck_assert_int_eq(pthread_join(thread, &blocks), 0);
+    int64_t count = *(int64_t *)blocks;
+    free(blocks);
+    return count;
+}
+
+START_TEST(a_watch_is_told_a_layer_while_the_device_computes_the_next)
+{
+    struct layers_seen seen;
+    dk_start(false, NULL);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    pthread_t thread = begin_watched(&seen, chain);
+    ck_assert(!atomic_load(&seen.has_ended));
+    gpu_release();
+    ck_assert_int_eq(blocks_of(thread), 8);
+    ck_assert_uint_eq(atomic_load(&seen.filled), FX_LAYERS);
+    ck_assert(atomic_load(&seen.has_ended) && atomic_load(&seen.is_complete));
+    ck_assert_int_eq(dk_load(chain, 0, 8, fx_ids, origins), 8);
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+
+START_TEST(a_watch_of_a_late_store_is_told_its_end)
+{
+    struct layers_seen seen;
+    dk_start(false, impatient);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 8, 0);
+    ck_assert_int_eq(blocks_of(begin_watched(&seen, chain)), 0);
+    ck_assert_uint_eq(atomic_load(&seen.filled), 1);
+    ck_assert(atomic_load(&seen.has_ended) && !atomic_load(&seen.is_complete));
+    gpu_release();
+    WAIT_FOR(is_returned());
+    ck_assert_uint_eq(fx_found(&fx, chain, 8, 0, 0, NULL), 0);
+    tierce_chain_destroy(chain);
+    dk_stop();
+}
+END_TEST
+#endif
+
 static void *release(void *arg)
 {
     (void)arg;
@@ -382,6 +468,9 @@ GPU_MAIN("device_kv", .seconds = 120,
                    a_late_load_keeps_its_memory, a_late_store_is_not_published,
 #ifdef TIERCE_TEST_NODE
                    a_load_that_is_later_than_its_lease,
+#else
+                   a_watch_is_told_a_layer_while_the_device_computes_the_next,
+                   a_watch_of_a_late_store_is_told_its_end,
 #endif
                    closing_waits_for_late_copies, every_failed_allocation_is_survived,
                    memory_of_the_host_is_no_device})
