@@ -4,6 +4,9 @@
 # test_nixl_connector: its code runs with sanitizers in test_nixl and test_file_connector.
 set(TIERCE_TESTS_PLAIN test_build_kernels test_layers test_rehearsal test_setup test_install test_nixl_connector)
 
+# Compiled for another processor, without a sanitizer, and run by an emulator.
+list(APPEND TIERCE_TESTS_PLAIN test_cachegen_arm test_codec_arm test_copy_sum_arm test_frozen_codec_arm test_lossy_arm)
+
 # Without threads of their own or of ours: the thread sanitizer has nothing to see in them. And test_device_faults_native, whose
 # hundreds of processes take minutes with it; test_device_faults has the same cases in one process.
 # test_device_cells is about bytes, and takes minutes with it. test_device_kv_copiers and test_device_faults_copiers run the

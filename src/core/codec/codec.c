@@ -104,6 +104,9 @@ static const struct tierce__kernel_head *const kernels[] = {
     &tierce__codec_avx512.head,
     &tierce__codec_avx2.head,
 #endif
+#if defined(__aarch64__)
+    &tierce__codec_neon.head,
+#endif
     &tierce__codec_portable.head,
 };
 

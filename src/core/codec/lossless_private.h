@@ -114,6 +114,9 @@ extern const struct tierce__codec_kernel tierce__codec_portable;
 extern const struct tierce__codec_kernel tierce__codec_avx512;
 extern const struct tierce__codec_kernel tierce__codec_avx2;
 #endif
+#if defined(__aarch64__)
+extern const struct tierce__codec_kernel tierce__codec_neon;
+#endif
 
 static inline const struct tierce__codec_kernel *tierce__codec_kernel(void)
 {
