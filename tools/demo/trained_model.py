@@ -62,11 +62,14 @@ def save_converted(weights, folder):
 
 
 def make_trained_model(folder):
-    """Returns the folder. A model that is there already is kept."""
+    """Returns the folder. A model that is there already is kept. Files that were not made here are never removed."""
     folder = Path(folder)
     stamp, wanted = folder / "made", f"{FORMAT} {' '.join(PACKAGES)}"
     if stamp.exists() and stamp.read_text() == wanted:
         return str(folder)
+    if folder.exists() and not stamp.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Unavailable(f"{folder} has other files, and no config.json of a model. Name the folder of a model, or one that "
+                          "does not exist, in which SmolLM2-135M-Instruct is made")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="trained-") as work:
         made = Path(work) / "model"

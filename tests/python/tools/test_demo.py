@@ -69,6 +69,17 @@ def test_a_trained_model_that_is_there_is_kept(run, tmp_path):
     assert run.choose_model(Screen(), None, tmp_path) == ("trained", str(tmp_path / "trained"))
 
 
+def test_files_of_others_are_not_replaced_by_the_trained_model(run, tmp_path):
+    """The parent of a model's folder was named, and a file."""
+    weights = tmp_path / "models" / "llama" / "weights.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_text("weights")
+    for named in tmp_path / "models", weights:
+        with pytest.raises(run.Unavailable, match=f"{named} has other files"):
+            run.make_trained_model(named)
+    assert weights.read_text() == "weights"
+
+
 def test_files_that_vllm_leaves_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     demo = shutil.copytree(ROOT / "tools" / "demo", tmp_path / "demo")
