@@ -7,6 +7,7 @@
 #include "core/device/cuda/cufile.h"
 #include "store/remote/nixl/nixl_connector.h"
 #include "store/remote/nixl/nixl_library.h"
+#include "store/remote/nixl/nixl_objects.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -27,10 +28,10 @@ const char *const tierce__cli_doctor_help[] = {
     "its\n"
     "groups are shared.\n"
     "\n"
-    "If remote.urls of a configuration has a nixl:// store, one line says whether NIXL can be used "
-    "on\n"
-    "this machine, and one names its plug-ins that are not used. If a configuration sets\n"
-    "disk.gpu_direct, one line says whether cuFile is present.\n"
+    "If remote.urls of a configuration has a store with nixl:// or s3+nixl://, one line says "
+    "whether\n"
+    "NIXL can be used on this machine, and one names its plug-ins that are not used. If a\n"
+    "configuration sets disk.gpu_direct, one line says whether cuFile is present.\n"
     "\n"
     "Exit status: 0 no field that both sides state differs, 1 they cannot share, or a side cannot "
     "be\n"
@@ -285,6 +286,21 @@ static int judge_sides(const struct tierce__doctor_side *a, const struct tierce_
     return usable > 0 ? TIERCE__CLI_OK : TIERCE__CLI_FAILED;
 }
 
+static const struct nixl_scheme {
+    const char *begins; /* the URL */
+    const char *plugin;
+} nixl_schemes[] = {{"nixl://", "POSIX"}, {TIERCE__NIXL_OBJECTS_SCHEME "://", "OBJ"}};
+
+/* NULL: the URL does not require NIXL. */
+static const struct nixl_scheme *find_nixl_scheme(const char *url)
+{
+    for (size_t i = 0; i < sizeof(nixl_schemes) / sizeof(*nixl_schemes); i++) {
+        if (strncmp(url, nixl_schemes[i].begins, strlen(nixl_schemes[i].begins)) == 0)
+            return &nixl_schemes[i];
+    }
+    return NULL;
+}
+
 /* Prints a line for each URL of a configuration that requires NIXL: whether it is usable here.
  * After these, a line about the plug-ins that are not used. */
 static void print_nixl(const struct tierce__doctor_side *side, const char *name)
@@ -293,21 +309,23 @@ static void print_nixl(const struct tierce__doctor_side *side, const char *name)
     char *rest = side->count == 1 ? side->sets[0].remote_urls : NULL, *url;
     bool any = false;
     while (rest != NULL && (url = strtok_r(rest, " \t\r\n", &rest)) != NULL) {
-        if (strncmp(url, "nixl://", strlen("nixl://")) != 0)
+        const struct nixl_scheme *scheme = find_nixl_scheme(url);
+        if (scheme == NULL)
             continue;
         any = true;
         if (tierce__nixl_check(url, why) == 0)
-            printf("%s: nixl:// can be used on this machine: NIXL " TIERCE__NIXL_VERSION
-                   " and its plug-in POSIX are present.\n",
-                   name);
+            printf("%s: %s can be used on this machine: NIXL " TIERCE__NIXL_VERSION
+                   " and its plug-in %s are present.\n",
+                   name, scheme->begins, scheme->plugin);
         else
-            printf("%s: nixl:// cannot be used on this machine: %s\n", name, why);
+            printf("%s: %s cannot be used on this machine: %s\n", name, scheme->begins, why);
     }
     if (any)
-        printf("%s: nixl:// uses NIXL's plug-in POSIX only. GPUDirect storage (GDS, GDS_MT), 3FS "
-               "(HF3FS) and RDMA (UCX) through NIXL are not used, and have never run with "
-               "Tierce.\n",
-               name);
+        printf(
+            "%s: Tierce uses NIXL's plug-ins POSIX (nixl://) and OBJ (s3+nixl://) only. GPUDirect "
+            "storage (GDS, GDS_MT), 3FS (HF3FS) and RDMA (UCX) through NIXL are not used, and "
+            "have never run with Tierce.\n",
+            name);
 }
 
 /* The same for disk.gpu_direct. */

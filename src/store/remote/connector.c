@@ -34,14 +34,15 @@ static int refuse_scheme(const char *name, char why[TIERCE__CONNECTOR_WHY_BYTES]
 {
     size_t room = TIERCE__CONNECTOR_WHY_BYTES;
     int used = name == NULL ? snprintf(why, room, "a URL begins with one of")
-                            : snprintf(why, room, "no connector for %.20s://; there are", name);
+                            : snprintf(why, room, "no connector for %.16s://; there are", name);
     for (size_t i = 0; i < SCHEME_COUNT && (size_t)used < room; i++) {
         if (strchr(schemes[i].name, '+') == NULL)
             used += snprintf(why + used, room - (size_t)used, "%s %s://", i > 0 ? "," : "",
                              schemes[i].name);
     }
     if ((size_t)used < room)
-        snprintf(why + used, room - (size_t)used, "; some with +unix, +sentinel, +cluster, +tls");
+        snprintf(why + used, room - (size_t)used,
+                 "; some with +unix, +sentinel, +cluster, +tls, +nixl");
     return TIERCE_E_CONFIG;
 }
 

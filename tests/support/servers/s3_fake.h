@@ -123,6 +123,9 @@ static inline bool s3_fake_read(int fd, struct s3_request *request)
     const char *length = strcasestr(request->head, "\r\nContent-Length:");
     request->body_bytes = length != NULL ? strtoull(length + 17, NULL, 10) : 0;
     request->body = (uint8_t *)malloc(request->body_bytes + 1);
+    if (strcasestr(request->head, "\r\nExpect: 100-continue") != NULL &&
+        !s3_fake_write(fd, "HTTP/1.1 100 Continue\r\n\r\n", 25))
+        return false;
     for (size_t at = 0; at < request->body_bytes;) {
         ssize_t n = s3_fake_wait(fd, POLLIN, -1)
                         ? recv(fd, request->body + at, request->body_bytes - at, 0)

@@ -69,10 +69,13 @@ class Doctor(CliCase):
         b = self.write("b.yaml", "remote.urls: file:///s\n")
         self.check(0, "doctor", a, b, out=["A: nixl:// cannot be used on this machine: NIXL's library "
                                            "/nothing/libnixl_capi.so: No such file",
-                                           "A: nixl:// uses NIXL's plug-in POSIX only."])
+                                           "A: Tierce uses NIXL's plug-ins POSIX (nixl://) and OBJ (s3+nixl://) only."])
         self.check(0, "doctor", b, a, out=["B: nixl:// cannot be used on this machine",
                                            "(HF3FS) and RDMA (UCX) through NIXL are not used"])
         self.assertNotIn("NIXL", self.check(0, "doctor", b, b).stdout)
+        c = self.write("c.yaml", "remote.urls: s3+nixl://AKID:hidden@bucket?library=/nothing/libnixl_capi.so\n")
+        done = self.check(0, "doctor", c, b, out=["A: s3+nixl:// cannot be used on this machine: NIXL's library "])
+        self.assertNotIn("hidden", done.stdout + done.stderr)
 
     def test_a_configuration_with_gpu_direct_is_checked_on_this_machine(self):
         a = self.write("a.yaml", "disk.gpu_direct: 1GiB\n")

@@ -3,11 +3,15 @@
 #include "store/remote/file/file_connector.h"
 #include "store/remote/links.h"
 #include "store/remote/nixl/nixl_files.h"
+#include "store/remote/nixl/nixl_objects.h"
 
-#include <stdio.h>
+#include <string.h>
 
-#define LINKS  8u
-#define PLUGIN "POSIX"
+#define LINKS 8u
+
+/* An agent has one transfer of one range. The plug-in's default is a queue of 9 MB for each. */
+static const struct tierce__nixl_param params[] = {{"ios_pool_size", "64"}, /* its least */
+                                                   {"kernel_queue_size", "16"}};
 
 /* Agents for the library of a URL. */
 static int open_agents(struct tierce__nixl_agents **out, const struct tierce__url *url,
@@ -16,18 +20,13 @@ static int open_agents(struct tierce__nixl_agents **out, const struct tierce__ur
     static const char *const known[] = {"library", "size", "fanout", "sweep", "connections", NULL};
     const struct tierce__nixl_agents_opts opts = {.size = sizeof(opts),
                                                   .library = tierce__url_param(url, "library"),
-                                                  .plugin = PLUGIN,
+                                                  .plugin = "POSIX",
+                                                  .params = params,
+                                                  .param_count = sizeof(params) / sizeof(*params),
                                                   .memory = memory,
                                                   .memory_bytes = bytes};
     int rc = tierce__url_check_params(url, known, why);
-    if (rc != 0)
-        return rc;
-    if (opts.library != NULL && opts.library[0] != '/') {
-        snprintf(why, TIERCE__CONNECTOR_WHY_BYTES,
-                 "URL: library must be the absolute path of " TIERCE__NIXL_LIBRARY);
-        return TIERCE_E_CONFIG;
-    }
-    return tierce__nixl_agents_open(out, &opts, why);
+    return rc == 0 ? tierce__nixl_agents_open(out, &opts, why) : rc;
 }
 
 static int open_nixl(void **out, struct tierce__client *own,
@@ -53,7 +52,10 @@ int tierce__nixl_check(const char *url, char why[TIERCE__CONNECTOR_WHY_BYTES])
     int rc = tierce__url_parse(&parsed, url, why);
     if (rc != 0)
         return rc;
-    rc = open_agents(&agents, &parsed, memory, sizeof(memory), why);
+    if (strcmp(parsed.scheme, TIERCE__NIXL_OBJECTS_SCHEME) == 0)
+        rc = tierce__nixl_objects_check(&parsed, why);
+    else
+        rc = open_agents(&agents, &parsed, memory, sizeof(memory), why);
     tierce__nixl_agents_close(agents);
     tierce__url_clear(&parsed);
     return rc;

@@ -9,7 +9,8 @@
  * whose objects NIXL's POSIX plug-in reads and writes. Processes with file:// and with nixl:// may
  * share a folder.
  *
- * Whether the library and the plug-in of such a URL can be used on this machine. Errors, with `why`
+ * Whether the library and the plug-in of such a URL, or of one of s3+nixl:// (nixl_objects.h), can
+ * be used on this machine. Errors, with `why`
  * set: TIERCE_E_CONFIG, -ENOMEM. Thread: any; blocks on the file system.
  */
 TIERCE_MUSTUSE int tierce__nixl_check(const char *url, char why[TIERCE__CONNECTOR_WHY_BYTES]);

@@ -2,7 +2,6 @@
 #include "store/remote/nixl/nixl_files.h"
 #include "base/alloc.h"
 #include "base/assert.h"
-#include "base/log/log_repeat.h"
 
 #include <errno.h>
 
@@ -32,9 +31,7 @@ static bool by_nixl(struct tierce__vfs *vfs, const struct tierce__nixl_transfer 
         return false;
     int rc = tierce__nixl_transfer(agents, transfer);
     if (rc != 0)
-        tierce__log_repeated(TIERCE_LOG_WARN, "nixl_failed", "op=%s err=\"%s\" then=plain",
-                             transfer->operation == TIERCE__NIXL_READ ? "read" : "write",
-                             tierce_strerror(rc));
+        tierce__nixl_log_failed(transfer->operation, rc);
     return rc == 0;
 }
 

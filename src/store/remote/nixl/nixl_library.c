@@ -54,7 +54,8 @@ static int check_numbers(const struct tierce__nixl_api *api, char why[TIERCE__CO
     const struct {
         enum tierce__nixl_memory type;
         const char *name;
-    } types[] = {{TIERCE__NIXL_DRAM, "DRAM"}, {TIERCE__NIXL_FILE, "FILE"}};
+    } types[] = {
+        {TIERCE__NIXL_DRAM, "DRAM"}, {TIERCE__NIXL_OBJECT, "OBJ"}, {TIERCE__NIXL_FILE, "FILE"}};
     for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++) {
         const char *text = NULL;
         if (api->mem_type_to_string((int)types[i].type, &text) != TIERCE__NIXL_DONE ||
@@ -70,6 +71,9 @@ int tierce__nixl_load(struct tierce__nixl_api *out, const char *path,
 {
     struct tierce__nixl_api api = {0};
     void *library = NULL;
+    if (path != NULL && path[0] != '/')
+        return refuse(why, "library must be the absolute path of " TIERCE__NIXL_LIBRARY "; it is ",
+                      path);
     int rc = path != NULL ? tierce__shared_object_open(&library, "NIXL's library", path, why) : 0;
     if (rc != 0)
         return rc;

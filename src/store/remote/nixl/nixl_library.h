@@ -25,6 +25,7 @@
 
 enum tierce__nixl_memory {
     TIERCE__NIXL_DRAM = 0,
+    TIERCE__NIXL_OBJECT = 3,
     TIERCE__NIXL_FILE = 4,
 };
 
@@ -33,7 +34,12 @@ enum tierce__nixl_operation {
     TIERCE__NIXL_WRITE = 1,
 };
 
-/* As the library reads it. Zeroed: no threads, no locks; one thread at a time may use the agent. */
+enum tierce__nixl_sync {
+    TIERCE__NIXL_UNLOCKED = 0, /* one thread at a time may use the agent */
+    TIERCE__NIXL_LOCKED = 1,   /* any, and each call holds the agent's lock */
+};
+
+/* As the library reads it. Zeroed: no threads, no locks. */
 struct tierce__nixl_agent_config {
     bool progress_thread, listen_thread;
     int listen_port;

@@ -8,11 +8,11 @@
 static const struct {
     const char *url, *why;
 } not_opened[] = {
-    {"a-scheme-of-more-than-twenty://bucket",
-     "no connector for a-scheme-of-more-tha://; there are redis://, rediss://, "
+    {"a-scheme-of-more-than-sixteen://bucket",
+     "no connector for a-scheme-of-more://; there are redis://, rediss://, "
      "valkey://, valkeys://, tierce://, file://, nixl://, lm://, mooncake://, s3://, memcached://, "
      "plugin://, fleet://, peers://, transfer://; "
-     "some with +unix, +sentinel, +cluster, +tls"},
+     "some with +unix, +sentinel, +cluster, +tls, +nixl"},
     {"nothing", "a URL begins with one of redis://, "},
     {"redis://h?tttl=1", "URL: unknown parameter \"tttl\" (\"ttl\"?); there are ttl, connections, "
                          "prefix, db, timeout_ms, ca_file, client_certificate, client_key, "
