@@ -20,81 +20,13 @@
 #include "base/clock.h"
 #include "base/log/log_repeat.h"
 #include "core/chunk/header.h"
-#include "core/key/key_text.h"
-#include "net/host_id.h"
-#include "proto/kvcm/meta_service.pb-c.h"
-#include "proto/kvcm/proto.h"
-#include "store/remote/fleet/fleet_manager.h"
-#include "store/remote/links.h"
-#include "store/remote/peers/peers_self.h"
-#include "store/remote/peers/peers_table.h"
-#include "store/remote/peers/peers_url.h"
-#include "store/remote/transfer/transfer_link.h"
+#include "store/remote/peers/peers_private.h"
 
 enum {
     LINKS = 8,
-    NAMES = 1024,
-    CONNECTIONS = 16, /* to different addresses of peers, of one link */
-    REACH_MS = 1000,  /* until another address of a peer is tried */
-    TRIES = 2,        /* holders that are asked for one range */
-    RUNS_MAX = 8,
-    PREFIXES_MAX = 64,
+    REACH_MS = 1000, /* until another address of a peer is tried */
+    TRIES = 2,       /* holders that are asked for one range */
 };
-
-/* Shared by the links. */
-struct peers_store {
-    struct tierce__peers_self *self;   /* [borrow until close] */
-    struct tierce__peers_table *table; /* [borrow until close] of self */
-    struct tierce__url managers;       /* as fleet:// */
-    char group[TIERCE__PEERS_GROUP_BYTES], host_id[TIERCE__HOST_ID_BYTES];
-};
-
-struct peer_connection {
-    struct tierce__peer_ref peer; /* generation 0: unused */
-    uint32_t at;                  /* which of its addresses */
-    struct tierce__transfer_link *link;
-    uint64_t used; /* number of its last use */
-};
-
-/* Ranges of one peer that were requested together, over one connection. */
-struct peers_asked {
-    struct tierce__link_get gets[TIERCE__LINKS_GETS]; /* all that the link has taken */
-    size_t count, next;
-    size_t due;    /* answers, to gets[next] and those behind it; 0: nothing is requested ahead */
-    bool is_taken; /* the answer to the get in progress was read */
-    struct tierce__peer_ref peer;
-    uint32_t at;
-    bool has_more; /* the peer has other addresses */
-    struct tierce__transfer_link *connection;
-};
-
-struct peers_link {
-    struct peers_store *store;
-    struct tierce__fleet_manager *manager;
-    struct peer_connection connections[CONNECTIONS];
-    uint64_t uses;
-    struct peers_asked asked;
-    struct tierce__link_state state;
-    struct tierce__chunk_number numbers[NAMES];
-    int64_t keys[2 * NAMES];
-    char why[TIERCE__CONNECTOR_WHY_BYTES];
-};
-
-/* A decoded name. */
-struct peers_key {
-    uint8_t ns_digest[TIERCE_HASH_BYTES], hash[TIERCE_HASH_BYTES];
-    struct tierce_shard shard;
-    struct tierce__chunk_number number;
-};
-
-static bool parse(struct peers_key *key, const struct tierce_plugin_name *name)
-{
-    if (tierce__key_text_parse(key->ns_digest, &key->shard, key->hash, name->text, name->bytes) !=
-        0)
-        return false;
-    key->number = tierce__chunk_number(key->ns_digest, &key->shard, key->hash);
-    return true;
-}
 
 /* ---- the state of a link --------------------------------------------------------------------- */
 
@@ -115,138 +47,7 @@ static void drop_asked(struct peers_link *link)
     link->asked.due = 0;
 }
 
-/* ---- the directory --------------------------------------------------------------------------- */
-
-static void on_done(struct tierce__fleet_call *call)
-{
-    *(bool *)call->arg = true;
-}
-
-/* The reply to FindChunks for the first `count` numbers of the link, or NULL and the error. */
-static Meta__FindChunksResponse *ask(struct peers_link *link, size_t count, uint64_t deadline_ns,
-                                     int *status)
-{
-    bool is_done = false;
-    char secret[TIERCE__PEERS_SECRET_BYTES];
-    Meta__FindChunksRequest request = META__FIND_CHUNKS_REQUEST__INIT;
-    request.instance_group = link->store->group;
-    request.host_id = link->store->host_id;
-    request.zone = link->store->self->zone;
-    (void)tierce__peers_self_get(link->store->self, &request.session, &request.slot, secret);
-    explicit_bzero(secret, sizeof(secret));
-    for (size_t i = 0; i < count; i++) {
-        link->keys[2 * i] = (int64_t)link->numbers[i].high;
-        link->keys[2 * i + 1] = (int64_t)link->numbers[i].low;
-    }
-    request.n_keys = 2 * count;
-    request.keys = link->keys;
-    struct tierce__fleet_call call = {.method = "FindChunks",
-                                      .request = &request.base,
-                                      .answers = &meta__find_chunks_response__descriptor,
-                                      .deadline_ns = deadline_ns,
-                                      .repeats = true,
-                                      .done = on_done,
-                                      .arg = &is_done};
-    tierce__fleet_manager_start(link->manager, &call);
-    while (!is_done)
-        tierce__fleet_manager_poll(link->manager, deadline_ns);
-    *status = call.status;
-    if (call.status != 0)
-        snprintf(link->why, sizeof(link->why), "%.250s", call.why);
-    return call.status == 0 ? (Meta__FindChunksResponse *)call.reply : NULL;
-}
-
-/* Chunks [first, end) are with a peer. */
-struct held {
-    size_t first, end;
-    struct tierce__peer_ref peer;
-    bool is_out;
-};
-
-/* A peer at one of these addresses. Generation 0: none, or it is not read from, because one of both
- * requires TLS and the other one does not have it. */
-static struct tierce__peer_ref peer_at(struct peers_link *link, const char *address, bool uses_tls)
-{
-    const struct tierce__peer_ref none = {0};
-    const char *mismatch = tierce__peers_tls_mismatch(link->store->self->tls != NULL, uses_tls);
-    if (address[0] == '\0')
-        return none;
-    if (mismatch == NULL)
-        return tierce__peers_table_name(link->store->table, address);
-    snprintf(link->why, sizeof(link->why), "peer %.127s: %s", address, mismatch);
-    tierce__log_repeated(TIERCE_LOG_WARN, "peer_refused",
-                         "err=\"%s\" consequence=\"its chunks are not read\"", link->why);
-    return none;
-}
-
-/* The runs, and then the other holders, in the order of the directory. Workers without an address
- * serve nobody. The numbers of a manager are not trusted. */
-static size_t take_held(struct peers_link *link, struct held held[RUNS_MAX + PREFIXES_MAX],
-                        const Meta__FindChunksResponse *reply, size_t count)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < reply->n_runs && i < RUNS_MAX; i++) {
-        const Meta__ReadRun *run = reply->runs[i];
-        if (run->first < 0 || run->keys <= 0 || (size_t)run->first >= count)
-            continue;
-        size_t first = (size_t)run->first, left = count - first;
-        held[n].first = first;
-        held[n].end = first + ((size_t)run->keys < left ? (size_t)run->keys : left);
-        held[n].peer = peer_at(link, run->transfer_address, run->transfer_tls);
-        n += held[n].peer.generation != 0;
-    }
-    for (size_t i = 0; i < reply->n_prefixes && i < PREFIXES_MAX; i++) {
-        const Meta__HeldPrefix *prefix = reply->prefixes[i];
-        if (prefix->keys <= 0)
-            continue;
-        held[n].first = 0;
-        held[n].end = (size_t)prefix->keys < count ? (size_t)prefix->keys : count;
-        held[n].peer = peer_at(link, prefix->transfer_address, prefix->transfer_tls);
-        n += held[n].peer.generation != 0;
-    }
-    return n;
-}
-
-/* The holders of one chunk that may be asked, in the order of the reply, each once. */
-static size_t holders_of(struct peers_link *link,
-                         struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX],
-                         const struct held *held, size_t held_count, size_t chunk)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < held_count && count < TIERCE__PEERS_HOLDERS_MAX; i++) {
-        bool is_new = !held[i].is_out && chunk >= held[i].first && chunk < held[i].end;
-        for (size_t k = 0; k < count; k++)
-            is_new = is_new && holders[k].slot != held[i].peer.slot;
-        if (is_new && !tierce__peers_table_is_rejected(link->store->table, link->numbers[chunk],
-                                                       held[i].peer))
-            holders[count++] = held[i].peer;
-    }
-    return count;
-}
-
-/* Remembers where the first `count` numbers of the link are. Returns how many leading ones somebody
- * has, or an error. */
-static int64_t find_numbers(struct peers_link *link, size_t count, uint64_t deadline_ns)
-{
-    struct held held[RUNS_MAX + PREFIXES_MAX];
-    int status;
-    size_t found = 0;
-    Meta__FindChunksResponse *reply = ask(link, count, deadline_ns, &status);
-    if (reply == NULL)
-        return status;
-    size_t held_count = take_held(link, held, reply, count);
-    tierce__proto_free(&reply->base);
-    for (size_t i = 0; i < held_count; i++)
-        held[i].is_out = tierce__peers_table_is_out(link->store->table, held[i].peer);
-    while (found < count) {
-        struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
-        size_t n = holders_of(link, holders, held, held_count, found);
-        if (n == 0)
-            break;
-        tierce__peers_table_put(link->store->table, link->numbers[found++], holders, n);
-    }
-    return (int64_t)found;
-}
+/* ---- lookups --------------------------------------------------------------------------------- */
 
 static int find_names(void *opened, const struct tierce_plugin_name *names, size_t count,
                       _Atomic size_t *found, uint64_t deadline_ns)
@@ -258,9 +59,10 @@ static int find_names(void *opened, const struct tierce_plugin_name *names, size
     for (size_t at = 0; at < count && there == at;) {
         size_t some = 0;
         struct peers_key key;
-        while (some < NAMES && at + some < count && parse(&key, &names[at + some]))
+        while (some < PEERS_NAMES && at + some < count &&
+               tierce__peers_parse(&key, &names[at + some]))
             link->numbers[some++] = key.number;
-        int64_t got = some > 0 ? find_numbers(link, some, deadline_ns) : 0;
+        int64_t got = some > 0 ? tierce__peers_find(link, some, deadline_ns) : 0;
         if (got < 0)
             return note_call(link, (int)got);
         there += (size_t)got;
@@ -275,7 +77,7 @@ static int ping_managers(void *opened, uint64_t deadline_ns)
     struct peers_link *link = opened;
     link->why[0] = '\0';
     link->numbers[0] = (struct tierce__chunk_number){0};
-    int64_t found = find_numbers(link, 1, deadline_ns);
+    int64_t found = tierce__peers_find(link, 1, deadline_ns);
     return note_call(link, found < 0 ? (int)found : 0);
 }
 
@@ -289,7 +91,7 @@ connection_to(struct peers_link *link, struct tierce__peer_ref peer, uint32_t at
     struct peer_connection *oldest = &link->connections[0];
     char host[TIERCE__PEERS_ADDRESS_BYTES];
     uint16_t port;
-    for (size_t i = 0; i < CONNECTIONS; i++) {
+    for (size_t i = 0; i < PEERS_CONNECTIONS; i++) {
         struct peer_connection *it = &link->connections[i];
         if (it->link != NULL && it->peer.slot == peer.slot &&
             it->peer.generation == peer.generation && it->at == at) {
@@ -515,7 +317,7 @@ static int64_t find_holders(struct peers_link *link, struct tierce__chunk_number
     if (count > 0 || tierce__peers_table_is_absent(table, number))
         return (int64_t)count;
     link->numbers[0] = number;
-    int64_t found = find_numbers(link, 1, share_of(deadline_ns, false));
+    int64_t found = tierce__peers_find(link, 1, share_of(deadline_ns, false));
     return found < 0 ? found : (int64_t)tierce__peers_table_get(table, number, holders);
 }
 
@@ -525,7 +327,7 @@ static int get_range(struct peers_link *link, const struct tierce_plugin_name *n
     struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
     struct wanted wanted = {.name = name, .memory = memory, .offset = offset, .length = length};
     link->why[0] = '\0';
-    if (!parse(&wanted.key, name))
+    if (!tierce__peers_parse(&wanted.key, name))
         return TIERCE_E_MISS;
     if (!tierce__peers_self_await(link->store->self, share_of(deadline_ns, false))) {
         snprintf(link->why, sizeof(link->why), "no manager has sent the secret of the group yet");
@@ -567,7 +369,8 @@ static struct tierce__peer_ref first_holder(struct peers_link *link,
     struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
     struct tierce__peers_table *table = link->store->table;
     struct peers_key key;
-    size_t count = parse(&key, name) ? tierce__peers_table_get(table, key.number, holders) : 0;
+    size_t count =
+        tierce__peers_parse(&key, name) ? tierce__peers_table_get(table, key.number, holders) : 0;
     for (size_t i = 0; i < count; i++)
         if (!tierce__peers_table_is_out(table, holders[i]))
             return holders[i];
@@ -658,7 +461,7 @@ static int reject_object(void *opened, const struct tierce_plugin_name *name, ui
     struct peers_key key;
     (void)deadline_ns;
     link->why[0] = '\0';
-    if (!parse(&key, name))
+    if (!tierce__peers_parse(&key, name))
         return 0;
     size_t count = tierce__peers_table_reject_served(link->store->table, key.number, peers);
     for (size_t i = 0; i < count; i++)
@@ -687,7 +490,7 @@ static int open_link(void **out, void *store)
 static void close_link(void *opened)
 {
     struct peers_link *link = opened;
-    for (size_t i = 0; i < CONNECTIONS; i++)
+    for (size_t i = 0; i < PEERS_CONNECTIONS; i++)
         tierce__transfer_link_destroy(link->connections[i].link);
     tierce__fleet_manager_close(link->manager);
     tierce__free(link);
