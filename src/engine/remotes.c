@@ -157,15 +157,13 @@ static struct tierce__buf *alloc_coded(void *arg, uint64_t bytes)
     return tierce__storage_alloc(arg, bytes);
 }
 
-/* Returns the reason why a connector cannot store coded objects, or NULL if it can. */
+/* Returns the reason why a connector cannot hold coded objects, or NULL if it can. */
 static const char *no_codec(const struct tierce__connector *connector,
                             const struct remote_params *params)
 {
     if (params->is_lmcache)
         return "a codec is not possible with layout=lmcache, whose readers expect uncompressed "
                "chunks";
-    if ((connector->caps & TIERCE__CONNECTOR_NO_PUT) != 0)
-        return "a codec is not possible here: peers:// only reads";
     if ((connector->caps & (TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_TELLS_LENGTH)) == 0)
         return "a codec is not possible here: objects are read whole, with a length that must be "
                "known";
@@ -194,6 +192,23 @@ static int go_without(const struct tierce__connector *connector, const char *rea
     return 0;
 }
 
+/* The codec for new chunks. A connector that only reads has none: it is an error if the URL
+ * requires one. */
+static int choose_codec(const struct tierce__codec **codec, const struct tierce__connector *below,
+                        const struct tierce_config *config, const struct remote_params *params,
+                        char why[TIERCE__CONNECTOR_WHY_BYTES])
+{
+    const char *set = tierce__engine_text(config, TIERCE__ENGINE_REMOTE_CODEC);
+    bool is_written = (below->caps & TIERCE__CONNECTOR_NO_PUT) == 0;
+    *codec = NULL;
+    if (!is_written && params->codec != NULL)
+        return refuse(why, "peers:// only reads, so it has no codec of its own; remove codec from "
+                           "this URL");
+    if (is_written)
+        *codec = params->has_codec ? params->codec : tierce__codec_find(set);
+    return 0;
+}
+
 /*
  * Puts the connector that encodes and decodes above another one, which is closed where that fails;
  * also without a codec, because the store may hold coded objects.
@@ -204,10 +219,12 @@ static int open_coded(struct tierce_engine *engine, struct tierce__connector **c
 {
     struct tierce__connector *below = *connector;
     const char *reason = no_codec(below, params), *name = below->ops->scheme;
-    const char *set = tierce__engine_text(config, TIERCE__ENGINE_REMOTE_CODEC);
-    const struct tierce__codec *codec = params->has_codec ? params->codec : tierce__codec_find(set);
-    bool encrypts = tierce__engine_encrypts(config, TIERCE__ENGINE_REMOTE_ENCRYPTION);
-    int rc = reason != NULL ? go_without(below, reason, codec, params, encrypts, why) : 0;
+    const struct tierce__codec *codec;
+    bool encrypts = (below->caps & TIERCE__CONNECTOR_NO_PUT) == 0 &&
+                    tierce__engine_encrypts(config, TIERCE__ENGINE_REMOTE_ENCRYPTION);
+    int rc = choose_codec(&codec, below, config, params, why);
+    if (rc == 0 && reason != NULL)
+        rc = go_without(below, reason, codec, params, encrypts, why);
     if (rc == 0 && reason == NULL) {
         uint64_t staging = engine->settings.memory_bytes / QUEUE_SHARE;
         rc = tierce__coded_connector_open(

@@ -304,7 +304,8 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t level,
 }
 
 int tierce__storage_measure(struct tierce_engine *engine, size_t level,
-                            const struct tierce__key *key, uint64_t deadline_ns, uint64_t *bytes)
+                            const struct tierce__key *key, uint64_t deadline_ns,
+                            struct tierce__storage_form *out)
 {
     TIERCE_DASSERT(level > 0 && level < engine->level_count);
     TIERCE_DASSERT(!engine->levels[level].health.shared);
@@ -315,8 +316,8 @@ int tierce__storage_measure(struct tierce_engine *engine, size_t level,
     if (rc == 0 && w.req.found == 0)
         rc = TIERCE_E_MISS;
     if (rc == 0)
-        *bytes = w.req.object_bytes;
-    TIERCE_DASSERT(rc < 0 || *bytes > 0);
+        *out = (struct tierce__storage_form){w.req.object_bytes, w.req.coded_bytes, w.req.stored};
+    TIERCE_DASSERT(rc < 0 || out->bytes > 0);
     return rc;
 }
 

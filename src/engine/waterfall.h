@@ -112,11 +112,18 @@ size_t tierce__storage_siblings(struct tierce_engine *engine, size_t level,
 /* A buffer that is in no tier, evicting by policy; or NULL. Does not wait. */
 struct tierce__buf *tierce__storage_alloc(struct tierce_engine *engine, uint64_t bytes);
 
-/* The length of a chunk's object in one of the slower tiers that are not shared. Errors:
- * TIERCE_E_MISS, TIERCE_E_DOWN (out of service), the tier's. Waits for no device. */
+/* A chunk in one of the slower tiers: the length of the raw object, and the form in which it is
+ * stored (store_req.h). */
+struct tierce__storage_form {
+    uint64_t bytes;
+    uint64_t coded_bytes, stored; /* coded_bytes 0: it is raw */
+};
+
+/* For a tier that is not shared. Errors: TIERCE_E_MISS, TIERCE_E_DOWN (out of service), the tier's.
+ * Waits for no device. */
 TIERCE_MUSTUSE int tierce__storage_measure(struct tierce_engine *engine, size_t level,
                                            const struct tierce__key *key, uint64_t deadline_ns,
-                                           uint64_t *bytes);
+                                           struct tierce__storage_form *out);
 
 /* Whether some tier holds this one chunk. */
 bool tierce__storage_has(struct tierce_engine *engine, const struct tierce__key *key);

@@ -177,6 +177,12 @@ struct tierce__store_req {
      *
      * With takes_shorter, which requires TIERCE__CONNECTOR_TELLS_LENGTH, a GET of a whole object
      * accepts up to `length` bytes: [out] object_bytes is the length of the object.
+     *
+     * With TIERCE__CONNECTOR_FORMS, the object of a name has one of two forms, raw and coded, which
+     * have different lengths and may change at any time. GET: [in] object_bytes: the length of the
+     * form that the range is of and lies in, and TIERCE_E_MISS if the store does not have the
+     * object in this form now; 0: any form, and offset is 0. [out] the length of the form that was
+     * read.
      */
     struct tierce__buf *buf;
     uint64_t offset;
@@ -205,6 +211,9 @@ struct tierce__store_req {
      * lands at buf->data; if it is 0, the range is one of a raw object. TIERCE_E_MISS if the
      * stored object is another.
      *
+     * A GET with `carries` passes the coded tier unchanged: [in] coded_bytes and stored are those
+     * of a LOOKUP, and the caller gets coded bytes.
+     *
      * A PUT with `recodes` replaces a durable chunk's bytes: compressed ones for uncompressed ones,
      * or the reverse. The chunk can be read throughout, and the present bytes stay until the new
      * ones are durable, so that a crash leaves one of the two. No other chunk is evicted for it.
@@ -223,6 +232,7 @@ struct tierce__store_req {
     bool only_asks;              /* DELETE */
     bool replaces;               /* PUT to a lending tier: replaces the present chunk atomically */
     bool recodes;                /* PUT to a durable tier: see above */
+    bool carries;                /* GET of a coded object: see above */
     bool needs_parent;           /* PUT: reject the chunk if its parent is not stored yet, so that
                                     no suffix is kept without its prefix */
 

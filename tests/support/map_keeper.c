@@ -98,7 +98,8 @@ static void answer_find(struct map_keeper *keeper, struct tierce__keeper_call *f
     if (find->status == 0) {
         object->refs++;
         keeper->lent++;
-        find->lease = (struct tierce__keeper_lease){object->data, object->count, object};
+        find->lease = (struct tierce__keeper_lease){
+            .data = object->data, .bytes = object->count, .owner = object};
     }
     pthread_mutex_unlock(&keeper->mutex);
     find->done(find);

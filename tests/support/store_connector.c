@@ -98,6 +98,9 @@ static int get(struct store_connector *store, struct tierce__store_req *req)
         return TIERCE_E_MISS;
     if (store->misses_behind && req->offset >= object->count)
         return TIERCE_E_MISS;
+    bool has_forms = (store->base.caps & TIERCE__CONNECTOR_FORMS) != 0;
+    if (has_forms && req->object_bytes != 0 && req->object_bytes != object->count)
+        return TIERCE_E_MISS;
     if (req->takes_shorter) {
         if (object->count > req->length)
             return TIERCE_E_FORMAT;
@@ -108,6 +111,8 @@ static int get(struct store_connector *store, struct tierce__store_req *req)
     if (req->offset > object->count || req->length > object->count - req->offset)
         return TIERCE_E_FORMAT;
     memcpy(req->buf->data + req->offset, object->bytes + req->offset, req->length);
+    if (has_forms)
+        req->object_bytes = object->count;
     return 0;
 }
 
@@ -445,6 +450,11 @@ enum tierce__tier_left store_connector_left(struct store_connector *store)
 void store_connector_set_misses_behind(struct store_connector *store)
 {
     store->misses_behind = true;
+}
+
+void store_connector_set_forms(struct store_connector *store)
+{
+    store->base.caps |= TIERCE__CONNECTOR_FORMS;
 }
 
 void store_connector_set_keeps(struct store_connector *store)

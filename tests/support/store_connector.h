@@ -41,6 +41,9 @@ void store_connector_set_keeps(struct store_connector *store);
 /* From now on a GET behind the end of an object is a miss, as of Redis. */
 void store_connector_set_misses_behind(struct store_connector *store);
 
+/* From now on a GET names the length of its object: TIERCE__CONNECTOR_FORMS. */
+void store_connector_set_forms(struct store_connector *store);
+
 /* GETs are answered between answer_begin and answer_end, and not after an invalidation. */
 void store_connector_set_guarded(struct store_connector *store);
 void store_connector_invalidate(struct store_connector *store);

@@ -277,6 +277,12 @@ bool tierce__chunk_has_magic(const uint8_t *object)
     return memcmp(object + AT_MAGIC, MAGIC, sizeof(MAGIC)) == 0;
 }
 
+bool tierce__chunk_is_sealed(const uint8_t *object)
+{
+    return tierce__chunk_has_magic(object) &&
+           tierce__load_le32(object + AT_VERSION) == TIERCE__CHUNK_VERSION_SEALED;
+}
+
 unsigned tierce__chunk_magic_bytes(const uint8_t *object)
 {
     unsigned right = 0;

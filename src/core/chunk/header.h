@@ -98,6 +98,9 @@ void tierce__chunk_seal(uint8_t *object, uint64_t header_bytes);
 
 /* Whether the first 8 bytes are those of a chunk of any version. */
 bool tierce__chunk_has_magic(const uint8_t *object);
+/* Whether the first TIERCE__CHUNK_FIXED bytes, which need not be verified, are those of an object
+ * whose layers are encrypted. */
+bool tierce__chunk_is_sealed(const uint8_t *object);
 /* Returns how many of the 8 magic bytes match. */
 unsigned tierce__chunk_magic_bytes(const uint8_t *object);
 

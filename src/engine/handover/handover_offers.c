@@ -74,7 +74,8 @@ static void answer(struct tierce__keeper_call *call, int status, uint64_t tokens
     call->status = status == 0 && bytes == NULL ? -ENOMEM : status;
     if (bytes != NULL) {
         tierce__store_le64(bytes, tokens);
-        call->lease = (struct tierce__keeper_lease){bytes, TIERCE__OFFER_BYTES, bytes};
+        call->lease = (struct tierce__keeper_lease){
+            .data = bytes, .bytes = TIERCE__OFFER_BYTES, .owner = bytes};
     }
     call->done(call);
 }

@@ -8,12 +8,12 @@
 #include "engine/peer/peers.h"
 
 #define READS_HELP                                                                                 \
-    "Reads of chunks of other engines: served; missed (evicted there); busy; length (its chunk "   \
-    "is "                                                                                          \
-    "shorter than expected); damaged (wrong bytes); untried (no memory or no time here); late, "   \
-    "rejected, failed (the peer is paused)."
+    "Reads of chunks of other engines: served; missed (evicted there); busy; length (the peer "    \
+    "has it in another length or form); damaged (wrong bytes); untried (no memory or no time "     \
+    "here); late, rejected, failed (the peer is paused)."
 #define ANSWERS_HELP                                                                               \
-    "Answers to reads of other engines: memory, disk, missed (evicted), busy, failed."
+    "Answers to reads of other engines: memory, disk, missed (evicted), busy, length (the chunk "  \
+    "has another length or form), failed."
 
 /* In the order of the page: rows of one metric lie together. */
 static const struct peers_row {
@@ -57,8 +57,11 @@ static const struct peers_row {
     ANSWER("disk", disk_hits),
     ANSWER("missed", misses),
     ANSWER("busy", busy),
+    ANSWER("length", lengths),
     ANSWER("failed", errors),
     ROW("served_bytes", transfers.read_bytes, true, "Bytes that other engines asked for and got."),
+    ROW("served_coded_bytes", served.coded_bytes, true,
+        "Of these bytes, those of chunks that were sent compressed, as they are stored."),
     ROW("clients", transfers.connections, false, "Connections of other engines."),
     ROW("clients_rejected", transfers.refused, true,
         "Connections without the secret of the group, or above the limit."),

@@ -53,6 +53,13 @@ struct disk_read {
     struct tierce__keeper_call *call;
     struct tierce__key key;
     size_t level;
+    uint64_t bytes; /* of the object, in the form that is read */
+};
+
+/* Where a chunk is, apart from memory. */
+struct place {
+    size_t level;
+    struct tierce__storage_form form;
 };
 
 static struct tierce__peer_keeper *keeper_of(struct tierce__keeper *keeper)
@@ -62,10 +69,13 @@ static struct tierce__peer_keeper *keeper_of(struct tierce__keeper *keeper)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static void count_answer(struct tierce__peer_keeper *k, int status, bool from_disk)
+static void count_answer(struct tierce__peer_keeper *k, int status, bool from_disk,
+                         uint64_t coded_bytes)
 {
     tierce__lock_assert_held(&k->lock);
     k->stats.leases_now += status == 0;
+    k->stats.coded_hits += coded_bytes > 0;
+    k->stats.coded_bytes += coded_bytes;
     if (status == 0 && from_disk)
         k->stats.disk_hits++;
     else if (status == 0)
@@ -74,6 +84,8 @@ static void count_answer(struct tierce__peer_keeper *k, int status, bool from_di
         k->stats.misses++;
     else if (status == TIERCE_E_LIMIT)
         k->stats.busy++;
+    else if (status == TIERCE_E_FORMAT)
+        k->stats.lengths++;
     else
         k->stats.errors++;
 }
@@ -87,13 +99,13 @@ static int for_reader(int status)
     return is_told ? status : TIERCE_E_MISS;
 }
 
-/* `buf`: of a status 0, with a reference that becomes the lease's. */
+/* A chunk in memory, whose reference becomes the lease's, or the reason why there is none. */
 static void answer(struct tierce__peer_keeper *k, struct tierce__keeper_call *call, int status,
                    struct tierce__buf *buf)
 {
     TIERCE_DASSERT((status == 0) == (buf != NULL));
     tierce__lock_take(&k->lock);
-    count_answer(k, status, buf != NULL && buf->pool == k->pool);
+    count_answer(k, status, false, 0);
     tierce__lock_drop(&k->lock);
     call->status = for_reader(status);
     if (buf != NULL)
@@ -102,11 +114,12 @@ static void answer(struct tierce__peer_keeper *k, struct tierce__keeper_call *ca
     call->done(call);
 }
 
-/* The range lies outside of the object, so the reader expects another one. */
+/* The range lies outside of the object, or the object has another length: the reader expects
+ * another one. */
 static void answer_outside(struct tierce__peer_keeper *k, struct tierce__keeper_call *call)
 {
     tierce__lock_take(&k->lock);
-    count_answer(k, TIERCE_E_FORMAT, false);
+    count_answer(k, TIERCE_E_FORMAT, false, 0);
     tierce__lock_drop(&k->lock);
     call->status = TIERCE_E_FORMAT;
     call->done(call);
@@ -145,14 +158,13 @@ static bool may_begin(struct tierce__peer_keeper *k, double rate, uint64_t objec
 }
 
 /* Counts a read of a range of an object. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
-static int count_read(struct tierce__peer_keeper *k, double rate, const struct disk_read *read,
-                      uint64_t object_bytes)
+static int count_read(struct tierce__peer_keeper *k, double rate, const struct disk_read *read)
 {
     int rc = 0;
     tierce__lock_take(&k->lock);
     if (k->is_ending)
         rc = TIERCE_E_CLOSED;
-    else if (k->reads == k->reads_max || !may_begin(k, rate, object_bytes, read->call->offset == 0))
+    else if (k->reads == k->reads_max || !may_begin(k, rate, read->bytes, read->call->offset == 0))
         rc = TIERCE_E_LIMIT;
     k->reads += rc == 0;
     k->allowance -= rc == 0 && rate > 0 ? (double)read->req.length : 0;
@@ -172,13 +184,15 @@ static void uncount_read(struct tierce__peer_keeper *k, double unread, bool no_r
     tierce__lock_drop(&k->lock);
 }
 
-/* Counts the read, and takes its buffer, that of a whole chunk: a tier reads a range to its place
- * there. Errors: TIERCE_E_LIMIT (busy), TIERCE_E_CLOSED. */
-static int admit(struct disk_read *read, uint64_t bytes)
+/* Counts the read, and takes its buffer. A tier reads a range of a raw object to its place in the
+ * chunk, and one of a coded object to the beginning. Errors: TIERCE_E_LIMIT (busy),
+ * TIERCE_E_CLOSED. */
+static int admit(struct disk_read *read)
 {
     struct tierce__peer_keeper *k = read->keeper;
+    uint64_t bytes = read->req.carries ? read->req.length : read->bytes;
     double rate = rate_of(k, read->level);
-    int rc = count_read(k, rate, read, bytes);
+    int rc = count_read(k, rate, read);
     if (rc != 0)
         return rc;
     if (tierce__pool_alloc(k->pool, &read->req.buf, bytes) == 0)
@@ -194,13 +208,32 @@ static void end_read(struct disk_read *read, int status)
     struct tierce__peer_keeper *k = read->keeper;
     struct tierce__keeper_call *call = read->call;
     struct tierce__buf *buf = read->req.buf;
+    bool carries = read->req.carries;
+    const struct tierce__keeper_lease lease = {.data = buf->data,
+                                               .from = carries ? read->req.offset : 0,
+                                               .bytes = read->bytes,
+                                               .owner = buf};
     uncount_read(k, 0, false);
     tierce__free(read);
     if (status != 0) {
         tierce__buf_release(buf);
-        buf = NULL;
+        answer(k, call, status, NULL);
+        return;
     }
-    answer(k, call, status, buf);
+    tierce__lock_take(&k->lock);
+    count_answer(k, 0, true, carries ? call->length : 0);
+    tierce__lock_drop(&k->lock);
+    call->status = 0;
+    call->lease = lease;
+    call->done(call);
+}
+
+/* Whether the range is the beginning of an encrypted object. Without it, no reader knows the length
+ * of the object, and later ranges are not asked for. */
+static bool is_sealed(const struct disk_read *read)
+{
+    const struct tierce__store_req *req = &read->req;
+    return req->carries && req->offset == 0 && tierce__chunk_is_sealed(req->buf->data);
 }
 
 static void has_read(struct tierce__store_req *req)
@@ -208,14 +241,16 @@ static void has_read(struct tierce__store_req *req)
     struct disk_read *read = req->arg;
     req->repeats |= req->status == TIERCE_E_DEADLINE; /* it was the reader's */
     tierce__storage_note(read->keeper->engine, read->level, req);
-    end_read(read, req->status);
+    end_read(read, req->status == 0 && is_sealed(read) ? TIERCE_E_MISS : req->status);
 }
 
-/* The pages of the object that have the range of the call. False: it lies outside of the object. */
+/* The pages of the object that have the range of the call. False: it lies outside of the object, or
+ * is one of another object. */
 static bool pages_of(struct tierce__store_req *req, const struct tierce__keeper_call *call,
                      uint64_t bytes)
 {
-    if (call->offset > bytes || call->length > bytes - call->offset)
+    if (call->offset > bytes || call->length > bytes - call->offset ||
+        (call->total != 0 && call->total != bytes))
         return false;
     uint64_t end = call->length > 0 ? call->offset + call->length : bytes;
     req->offset = call->offset / TIERCE__CHUNK_ALIGN * TIERCE__CHUNK_ALIGN;
@@ -224,11 +259,31 @@ static bool pages_of(struct tierce__store_req *req, const struct tierce__keeper_
     return req->length > 0;
 }
 
-static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call *call,
-                      const struct tierce__key *key, size_t level, uint64_t bytes)
+static bool is_space(const struct tierce_plugin_name *space, const char *text)
 {
-    struct tierce__store_req req = {
-        .op = TIERCE__STORE_GET, .deadline_ns = call->deadline_ns, .key_count = 1};
+    return space->bytes == strlen(text) && memcmp(space->text, text, space->bytes) == 0;
+}
+
+/* Whether a chunk is sent as it is stored. */
+static bool is_carried(const struct tierce__peer_keeper *k, const struct tierce__keeper_call *call,
+                       const struct place *place)
+{
+    return place->form.coded_bytes > 0 && k->engine->keys == NULL &&
+           k->engine->levels[place->level].coded != NULL &&
+           is_space(&call->space, TIERCE__PEER_SPACE_STORED);
+}
+
+static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call *call,
+                      const struct tierce__key *key, const struct place *place)
+{
+    bool carries = is_carried(k, call, place);
+    uint64_t bytes = carries ? place->form.coded_bytes : place->form.bytes;
+    struct tierce__store_req req = {.op = TIERCE__STORE_GET,
+                                    .deadline_ns = call->deadline_ns,
+                                    .key_count = 1,
+                                    .carries = carries,
+                                    .coded_bytes = carries ? bytes : 0,
+                                    .stored = carries ? place->form.stored : 0};
     if (!pages_of(&req, call, bytes)) {
         answer_outside(k, call);
         return;
@@ -238,15 +293,16 @@ static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call 
         answer(k, call, -ENOMEM, NULL);
         return;
     }
-    *read = (struct disk_read){.req = req, .keeper = k, .call = call, .key = *key, .level = level};
+    *read = (struct disk_read){
+        .req = req, .keeper = k, .call = call, .key = *key, .level = place->level, .bytes = bytes};
     read->req.keys = &read->key;
     read->req.done = has_read;
     read->req.arg = read;
-    int rc = admit(read, bytes);
+    int rc = admit(read);
     if (rc != 0) {
         tierce__free(read);
         answer(k, call, rc, NULL);
-    } else if (!tierce__storage_submit(k->engine, level, &read->req)) {
+    } else if (!tierce__storage_submit(k->engine, place->level, &read->req)) {
         end_read(read, TIERCE_E_DOWN);
     }
 }
@@ -255,8 +311,7 @@ static void read_disk(struct tierce__peer_keeper *k, struct tierce__keeper_call 
 
 static bool is_our_space(const struct tierce_plugin_name *space)
 {
-    return space->bytes == strlen(TIERCE__PEER_SPACE) &&
-           memcmp(space->text, TIERCE__PEER_SPACE, space->bytes) == 0;
+    return is_space(space, TIERCE__PEER_SPACE) || is_space(space, TIERCE__PEER_SPACE_STORED);
 }
 
 /* Errors: TIERCE_E_ARGUMENT, TIERCE_E_MISS (the engine cannot have it). */
@@ -278,16 +333,16 @@ static int parse(struct tierce__peer_keeper *k, struct tierce__key *key,
 /* The fastest of the slower tiers of this host that has the chunk. Errors: TIERCE_E_MISS; those of
  * a tier, if none of them has it. The deadline is not the reader's, which would count against the
  * tier; no device is awaited. */
-static int find_disk(struct tierce__peer_keeper *k, const struct tierce__key *key, size_t *level,
-                     uint64_t *bytes)
+static int find_disk(struct tierce__peer_keeper *k, const struct tierce__key *key,
+                     struct place *place)
 {
     int rc = TIERCE_E_MISS;
     uint64_t deadline_ns = tierce__deadline_in_ms(LOOKUP_MS);
     for (size_t i = 1; i < k->engine->level_count; i++) {
         if (k->engine->levels[i].health.shared)
             continue;
-        int answer = tierce__storage_measure(k->engine, i, key, deadline_ns, bytes);
-        *level = i;
+        int answer = tierce__storage_measure(k->engine, i, key, deadline_ns, &place->form);
+        place->level = i;
         if (answer == 0)
             return 0;
         if (answer != TIERCE_E_MISS)
@@ -302,20 +357,36 @@ static bool has_space(struct tierce__keeper *keeper, const struct tierce_plugin_
     return is_our_space(space);
 }
 
+/* The chunk in memory, unless the reader has begun with another form of it (*is_other): a slower
+ * tier may still have that one. */
+static struct tierce__buf *lease_form(struct tierce__peer_keeper *k,
+                                      const struct tierce__keeper_call *call,
+                                      const struct tierce__key *key, bool *is_other)
+{
+    struct tierce__buf *buf = tierce__storage_lease(k->engine, key);
+    *is_other = buf != NULL && call->total != 0 && call->total != buf->bytes;
+    if (!*is_other)
+        return buf;
+    tierce__buf_release(buf);
+    return NULL;
+}
+
 static void find(struct tierce__keeper *keeper, struct tierce__keeper_call *call)
 {
     struct tierce__peer_keeper *k = keeper_of(keeper);
     struct tierce__buf *buf = NULL;
     struct tierce__key key;
-    size_t level = 0;
-    uint64_t bytes = 0;
+    struct place place = {0};
+    bool is_other = false;
     int rc = parse(k, &key, &call->space, &call->name);
     if (rc == 0)
-        buf = tierce__storage_lease(k->engine, &key);
+        buf = lease_form(k, call, &key, &is_other);
     if (rc == 0 && buf == NULL)
-        rc = find_disk(k, &key, &level, &bytes);
+        rc = find_disk(k, &key, &place);
     if (rc == 0 && buf == NULL)
-        read_disk(k, call, &key, level, bytes);
+        read_disk(k, call, &key, &place);
+    else if (rc == TIERCE_E_MISS && is_other)
+        answer_outside(k, call);
     else
         answer(k, call, rc, buf);
 }
@@ -337,14 +408,14 @@ static int measure(struct tierce__keeper *keeper, const struct tierce_plugin_nam
     struct tierce__peer_keeper *k = keeper_of(keeper);
     struct tierce__buf *buf = NULL;
     struct tierce__key key;
-    size_t level;
+    struct place place;
     int rc = parse(k, &key, space, name);
     if (rc == 0)
         buf = tierce__storage_lease(k->engine, &key);
-    if (buf != NULL)
-        *bytes = buf->bytes;
-    else if (rc == 0)
-        rc = find_disk(k, &key, &level, bytes);
+    if (rc == 0 && buf == NULL)
+        rc = find_disk(k, &key, &place);
+    if (rc == 0)
+        *bytes = buf != NULL ? buf->bytes : place.form.bytes;
     tierce__buf_release(buf);
     return rc == 0 || rc == TIERCE_E_ARGUMENT ? rc : TIERCE_E_MISS;
 }

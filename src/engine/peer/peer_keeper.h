@@ -2,11 +2,12 @@
 #ifndef TIERCE_ENGINE_PEER_KEEPER_H
 #define TIERCE_ENGINE_PEER_KEEPER_H
 
+#include "store/remote/peers/peers_self.h"
 #include "store/transfer/transfer.h"
 
 /*
- * The chunks of an engine's memory and disk as objects of a transfer server: the space "chunks",
- * whose names are the texts of whole keys (core/key/key_text.h). It is read-only.
+ * The chunks of an engine's memory and disk as objects of a transfer server: the spaces "chunks"
+ * and "stored", whose names are the texts of whole keys (core/key/key_text.h). They are read-only.
  *
  *     rc = tierce__peer_keeper_create(&keeper, engine, &(struct tierce__peer_keeper_opts){
  *         .size = sizeof(struct tierce__peer_keeper_opts)});
@@ -24,20 +25,24 @@
  * may reject the first range only, and the others delay later reads. Remote stores are not asked:
  * another process reads from them itself.
  *
+ * An object of "chunks" is raw: what a tier has coded is decoded. In "stored", a chunk that only a
+ * coded tier has is the coded object, which is not decoded: `total` of a call chooses between the
+ * two forms by their lengths, and 0 is the form that costs this host least. A chunk whose tier has
+ * encrypted it is never sent so. An engine with keys sends raw objects only, because its reader
+ * need not have the keys; one without them answers with a miss.
+ *
  * The keeper serves bytes as the tiers have them; their reader verifies header, key and cells. A
  * namespace that the engine does not know is a miss, and is not remembered. An engine in bypass
  * finds nothing.
  *
  * find: TIERCE_E_MISS; TIERCE_E_ARGUMENT (no text of a key, or another space); TIERCE_E_LIMIT
- * (busy); TIERCE_E_FORMAT (the range lies outside of the object); TIERCE_E_CLOSED. A chunk that the
- * disk cannot deliver is a miss, and counts as an error. A read that does not end by the reader's
- * deadline does not count against the disk. measure knows memory and disk alike. make and drop are
- * TIERCE_E_REFUSED, list TIERCE_E_UNSUPPORTED.
+ * (busy); TIERCE_E_FORMAT (the range lies outside of the object, or no tier has one of the length
+ * `total`); TIERCE_E_CLOSED. A chunk that the disk cannot deliver is a miss, and counts as an
+ * error. A read that does not end by the reader's deadline does not count against the disk. measure
+ * knows memory and disk alike. make and drop are TIERCE_E_REFUSED, list TIERCE_E_UNSUPPORTED.
  *
  * Thread: any. Nothing waits for a device.
  */
-
-#define TIERCE__PEER_SPACE "chunks"
 
 struct tierce_engine;
 struct tierce__peer_keeper;
@@ -61,6 +66,9 @@ struct tierce__peer_keeper_opts tierce__peer_keeper_bounds(const struct tierce_e
 
 struct tierce__peer_keeper_stats {
     uint64_t memory_hits, disk_hits, misses, busy, errors;
+    uint64_t lengths; /* no form of the chunk has the length, or the range, that was asked for */
+    uint64_t coded_hits,
+        coded_bytes;               /* of disk_hits: coded objects, and the bytes of their ranges */
     uint64_t reads_now, reads_max; /* from disk */
     uint64_t leases_now;           /* of both kinds */
 };

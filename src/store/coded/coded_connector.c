@@ -250,6 +250,7 @@ int tierce__coded_connector_open(struct tierce__connector **out,
     c->alloc_arg = opts->alloc_arg;
     c->no_pool = opts->no_pool;
     c->is_whole = (opts->connector->caps & TIERCE__CONNECTOR_RANGES) == 0;
+    c->has_forms = (opts->connector->caps & TIERCE__CONNECTOR_FORMS) != 0;
     c->staging_bytes_max = opts->staging_bytes_max > 0 ? opts->staging_bytes_max : STAGING_BYTES;
     snprintf(c->name, sizeof(c->name), "%s", opts->name);
     tierce__coded_speed_init(&c->speed, opts->measured_bytes, opts->decode_threads);
@@ -260,10 +261,11 @@ int tierce__coded_connector_open(struct tierce__connector **out,
                                        .stats = stats,
                                        .adopt = opts->connector->ops->adopt != NULL ? adopt : NULL,
                                        .close = close_connector};
-    c->base =
-        (struct tierce__connector){.ops = &c->ops,
-                                   .caps = opts->connector->caps & ~TIERCE__CONNECTOR_TELLS_LENGTH,
-                                   .read_bytes = opts->connector->read_bytes};
+    c->base = (struct tierce__connector){
+        .ops = &c->ops,
+        .caps = opts->connector->caps &
+                ~(unsigned)(TIERCE__CONNECTOR_TELLS_LENGTH | TIERCE__CONNECTOR_FORMS),
+        .read_bytes = opts->connector->read_bytes};
     *out = &c->base;
     return 0;
 }

@@ -102,6 +102,7 @@ static void end_head(struct tierce__coded_download *g, int status)
     object->ready = status == 0;
     object->status = status;
     object->known_ns = tierce__now_ns();
+    object->bytes = g->inner.object_bytes;
     if (status < 0)
         tierce__coded_object_hide(c, object);
     else
@@ -133,6 +134,15 @@ void tierce__coded_download_fail(struct tierce__coded_download *g, int status)
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
+/* The length of the form that the next read is of; 0: any. A range that is read as one of a raw
+ * object, while another get reads the beginning, is one of the object that the caller expects. */
+static uint64_t form_of(const struct tierce__coded_download *g)
+{
+    if (!g->connector->has_forms || g->reads_head)
+        return 0;
+    return g->guesses ? g->req->buf->bytes : g->object->bytes;
+}
+
 void tierce__coded_download_read(struct tierce__coded_download *g, struct tierce__buf *buf,
                                  uint64_t offset, uint64_t length, tierce__store_done_fn *done)
 {
@@ -151,7 +161,8 @@ void tierce__coded_download_read(struct tierce__coded_download *g, struct tierce
                                           .offset = offset,
                                           .length = length,
                                           .ahead = req->ahead,
-                                          .takes_shorter = c->is_whole};
+                                          .takes_shorter = c->is_whole,
+                                          .object_bytes = form_of(g)};
     tierce__lock_take(&c->lock);
     tierce__coded_speed_begin(&c->speed);
     tierce__lock_drop(&c->lock);
@@ -183,25 +194,32 @@ static bool is_behind_end(int status)
 
 bool tierce__coded_download_is_shorter(const struct tierce__coded_download *g, int status)
 {
-    return is_behind_end(status) && !g->is_repeated && !g->has_head;
+    return is_behind_end(status) && !g->is_repeated && (!g->has_head || g->connector->has_forms);
 }
 
 /* ---- raw objects ----------------------------------------------------------------------------- */
 
-static void has_read_raw(struct tierce__store_req *inner)
+static void end_raw(struct tierce__coded_download *g, int status)
 {
-    struct tierce__coded_download *g = inner->arg;
-    tierce__coded_download_note(g);
-    if (tierce__coded_download_is_shorter(g, inner->status))
+    if (tierce__coded_download_is_shorter(g, status))
         tierce__coded_download_repeat(g);
     else
-        tierce__coded_download_finish(g, inner->status);
+        tierce__coded_download_finish(g, status);
+}
+
+static void has_read_raw(struct tierce__store_req *inner)
+{
+    tierce__coded_download_note(inner->arg);
+    end_raw(inner->arg, inner->status);
 }
 
 static void read_raw(struct tierce__coded_download *g)
 {
     const struct tierce__store_req *req = g->req;
-    tierce__coded_download_read(g, req->buf, req->offset, req->length, has_read_raw);
+    if (g->connector->has_forms && req->offset + req->length > g->object->bytes)
+        end_raw(g, TIERCE_E_MISS); /* the object is shorter than the caller expects */
+    else
+        tierce__coded_download_read(g, req->buf, req->offset, req->length, has_read_raw);
 }
 
 /* A range was read as that of a raw object, while another get read the beginning. */
@@ -296,6 +314,9 @@ static void has_read_head(struct tierce__store_req *inner)
     const uint8_t *object = inner->buf->data;
     int rc = tierce__coded_parsed_fill(&g->object->parsed, &g->connector->elements, object, bytes,
                                        &wanted);
+    if (rc == 0 && g->connector->has_forms &&
+        inner->object_bytes != g->object->parsed.info.object_bytes)
+        rc = TIERCE_E_FORMAT; /* the head is that of another object */
     if (rc == 0) {
         g->have = bytes;
         is_coded(g);
@@ -464,7 +485,8 @@ static void settle(struct tierce__coded_download *g)
     g->woken = false;
     if (is_ready && coded) {
         tierce__coded_download_layers(g);
-    } else if (is_ready && g->has_guessed) {
+    } else if (is_ready && g->has_guessed &&
+               !(c->has_forms && is_behind_end(g->inner.status))) { /* of another length, perhaps */
         tierce__coded_download_finish(g, g->inner.status);
     } else if (is_ready) {
         read_raw(g);

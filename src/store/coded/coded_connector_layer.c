@@ -246,6 +246,8 @@ static void has_read_page(struct tierce__store_req *inner)
     tierce__coded_download_note(g);
     if (inner->status == 0)
         tierce__coded_download_layers(g);
+    else if (tierce__coded_download_is_shorter(g, inner->status))
+        tierce__coded_download_repeat(g);
     else
         tierce__coded_download_finish(g, inner->status);
 }

@@ -55,6 +55,7 @@ struct tierce__coded_object {
     bool reading;             /* a get reads the beginning; others wait in `parked` */
     bool ready, is_coded;     /* the beginning was read */
     int status;               /* why the beginning could not be read */
+    uint64_t bytes;           /* of the form that was read; only with has_forms */
 
     /* Of a coded one. */
     struct tierce__coded_parsed parsed;
@@ -112,7 +113,8 @@ struct tierce__coded_connector {
     void *alloc_arg;
     uint64_t staging_bytes_max;
     bool no_pool;
-    bool is_whole; /* the store has no ranges: each get reads the whole object */
+    bool is_whole;  /* the store has no ranges: each get reads the whole object */
+    bool has_forms; /* TIERCE__CONNECTOR_FORMS: a range names the form of its object */
     struct tierce__coded_elements elements;
 
     struct tierce__lock lock;
@@ -192,7 +194,8 @@ void tierce__coded_download_wait(struct tierce__coded_download *g, struct tierce
 void tierce__coded_download_read(struct tierce__coded_download *g, struct tierce__buf *buf,
                                  uint64_t offset, uint64_t length, tierce__store_done_fn *done);
 /* Whether a read ended behind the end of an object that was known: perhaps another process has
- * replaced it by a shorter one. It is to be repeated, once. */
+ * replaced it by a shorter one, or the store has it in its other form now. It is to be repeated,
+ * once. */
 bool tierce__coded_download_is_shorter(const struct tierce__coded_download *g, int status);
 /* For the `done` of such a read. */
 void tierce__coded_download_note(struct tierce__coded_download *g);

@@ -137,13 +137,14 @@ static void submit(struct tierce__tier *tier, struct tierce__store_req *req)
     bool recodes = req->op == TIERCE__STORE_PUT && req->recodes;
     if (recodes) /* relaxed: a get that does not see it yet reads what was there */
         atomic_store_explicit(&t->has_recoded, true, memory_order_relaxed);
-    if ((req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT) && !recodes)
+    bool carries = req->op == TIERCE__STORE_GET && req->carries;
+    if ((req->op == TIERCE__STORE_GET || req->op == TIERCE__STORE_PUT) && !recodes && !carries)
         req->coded_bytes = 0;
     if (is_closing(t)) {
         req->status = TIERCE_E_CLOSED;
         req->found = 0;
         req->done(req);
-    } else if (req->op == TIERCE__STORE_GET) {
+    } else if (req->op == TIERCE__STORE_GET && !carries) {
         tierce__coded_get_begin(t, req);
     } else if (forgets) {
         forget(t, req);

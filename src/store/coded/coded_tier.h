@@ -26,6 +26,8 @@
  * A PUT that recodes (store_req.h) passes unchanged: its caller has encoded the chunk. A GET
  * restarts if the chunk was compressed or uncompressed after its lookup.
  *
+ * A GET that carries (store_req.h) passes unchanged too: its caller reads coded bytes.
+ *
  * GET: the head of a coded object is read once for the requests that want ranges of it, then the
  * coded layers of each range, which a thread of the tier verifies and decodes. A layer that lies
  * partly in a range is decoded into separate memory. Status TIERCE_E_CHECKSUM or TIERCE_E_FORMAT:

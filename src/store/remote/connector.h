@@ -51,6 +51,9 @@ struct tierce__tls_context;
             nothing: the object is read from other places from then on */
 #define TIERCE__CONNECTOR_TELLS_LENGTH                                                             \
     512u /* without RANGES: GET accepts takes_shorter (store_req.h) */
+#define TIERCE__CONNECTOR_FORMS                                                                    \
+    1024u /* with RANGES: objects are raw at one time or place and coded at another, and GET names \
+             the form by its length (store_req.h) */
 
 #define TIERCE__CONNECTOR_WHY_BYTES 256u
 

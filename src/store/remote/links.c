@@ -274,7 +274,7 @@ static void make_gets(struct links *links, struct worker *worker, size_t count)
     struct tierce__link_get gets[TIERCE__LINKS_GETS];
     TIERCE_DASSERT(count > 1 && count <= TIERCE__LINKS_GETS && client->state != NULL);
     for (size_t i = 0; i < count; i++)
-        gets[i] = tierce__links_get_of(&worker->slots[i].call);
+        gets[i] = tierce__links_get_of(client, &worker->slots[i].call);
     int rc = client->send_gets(worker->link, gets, count, worker->slots[0].call.deadline_ns);
     bool was_sent = rc == 0, goes_on = was_sent;
     size_t done = 0;

@@ -26,6 +26,7 @@ struct tierce__link_get {
     const struct tierce_plugin_name *name;
     uint8_t *memory;
     uint64_t offset, length;
+    uint64_t *object_bytes; /* [in, out] as in store_req.h; NULL without TIERCE__CONNECTOR_FORMS */
 };
 #define TIERCE__LINKS_GETS 8u /* at most, of a link */
 
@@ -70,6 +71,8 @@ struct tierce__client {
      * TIERCE__CONNECTOR_TELLS_LENGTH. */
     int (*get_whole)(void *link, const struct tierce_plugin_name *name, void *memory, uint64_t room,
                      uint64_t *bytes, uint64_t deadline_ns);
+    /* In place of table.get, with TIERCE__CONNECTOR_FORMS. */
+    int (*get_form)(void *link, const struct tierce__link_get *get, uint64_t deadline_ns);
     /* The length of an object, for a LOOKUP of a single name. Errors: TIERCE_E_MISS; as exists. */
     int (*measure)(void *link, const struct tierce_plugin_name *name, uint64_t *bytes,
                    uint64_t deadline_ns);

@@ -55,7 +55,7 @@ int tierce__links_prepare(struct tierce__links_call *call, const struct tierce__
     call->offset = req->offset;
     call->length = req->length;
     call->cursor = req->cursor;
-    call->object_bytes = 0;
+    call->object_bytes = req->op == TIERCE__STORE_GET ? req->object_bytes : 0;
     call->takes_shorter = req->takes_shorter;
     atomic_store_explicit(&call->found, 0, memory_order_relaxed);
     atomic_store_explicit(&call->found_now, 0, memory_order_relaxed);
@@ -215,6 +215,10 @@ static int make_call(const struct tierce__client *client, void *link,
         if (call->takes_shorter)
             return client->get_whole(link, name, call->buf->data, call->length, &call->object_bytes,
                                      deadline_ns);
+        if (client->get_form != NULL) {
+            const struct tierce__link_get get = tierce__links_get_of(client, call);
+            return client->get_form(link, &get, deadline_ns);
+        }
         return table->get(link, name, call->buf->data + call->offset, call->offset, call->length,
                           deadline_ns);
     case TIERCE__STORE_PUT:
@@ -248,15 +252,18 @@ int tierce__links_make_call(const struct tierce__client *client, void *link,
     return TIERCE_E_FORMAT;
 }
 
-struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call)
+struct tierce__link_get tierce__links_get_of(const struct tierce__client *client,
+                                             struct tierce__links_call *call)
 {
+    bool has_forms = (client->table.caps & TIERCE__CONNECTOR_FORMS) != 0;
     TIERCE_DASSERT(call->op == TIERCE__STORE_GET && call->name_count == 1);
     TIERCE_ASSERT(call->offset <= call->buf->bytes &&
                   call->length <= call->buf->bytes - call->offset);
     return (struct tierce__link_get){.name = call->names,
                                      .memory = call->buf->data + call->offset,
                                      .offset = call->offset,
-                                     .length = call->length};
+                                     .length = call->length,
+                                     .object_bytes = has_forms ? &call->object_bytes : NULL};
 }
 
 void tierce__links_hand_over(struct tierce__links_call *call, struct tierce__store_req *req,

@@ -24,7 +24,8 @@ struct tierce__links_call {
     size_t name_count, name_room, prefix_bytes;
     char *text; /* of the names */
     size_t text_room;
-    /* Of a single name that was found, or of a GET that takes shorter objects; 0: not known. */
+    /* Of a single name that was found, or of a GET that takes shorter objects or names a form; 0:
+     * not known. */
     uint64_t object_bytes;
     bool takes_shorter;
     /* LOOKUP: leading names, those of the requests before and those of the one under way. The
@@ -49,7 +50,8 @@ TIERCE_MUSTUSE int tierce__links_make_call(const struct tierce__client *client, 
 bool tierce__links_is_status(const struct tierce__client *client, int rc);
 
 /* A GET as one of several. [borrow until the call is freed or prepared again] */
-struct tierce__link_get tierce__links_get_of(const struct tierce__links_call *call);
+struct tierce__link_get tierce__links_get_of(const struct tierce__client *client,
+                                             struct tierce__links_call *call);
 
 /* LOOKUP: the leading names that are known to be stored by now. Thread: any, while it is under
  * way. */

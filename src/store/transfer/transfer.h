@@ -36,6 +36,7 @@ struct tierce__keeper;
 /* Bytes of an object that stay readable, and unchanged, until they are released. */
 struct tierce__keeper_lease {
     const uint8_t *data; /* those outside of the range of the call may be undefined */
+    uint64_t from;       /* where in the object data[0] is, at most the offset of the call */
     uint64_t bytes;      /* of the whole object */
     void *owner;         /* the keeper's */
 };
@@ -45,10 +46,12 @@ struct tierce__keeper_lease {
 struct tierce__keeper_call {
     struct tierce_plugin_name space, name; /* [borrow until done] */
     uint64_t offset, length; /* of a find: the range that is read; length 0: all from the offset */
+    uint64_t total;          /* of a find: the length of the object that is meant; 0: any */
     uint64_t deadline_ns;
     /* [out] 0: of a find, lease is set. TIERCE_E_MISS (a find only); TIERCE_E_ARGUMENT (no such
      * space), TIERCE_E_DEADLINE, TIERCE_E_LIMIT (too many at a time), TIERCE_E_FORMAT (the range
-     * lies outside of the object), -ENOMEM, negative errno of a device. */
+     * lies outside of the object, or it has another length), -ENOMEM, negative errno of a device.
+     */
     int status;
     struct tierce__keeper_lease lease;
     void (*done)(struct tierce__keeper_call *call);

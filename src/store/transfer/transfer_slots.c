@@ -146,7 +146,8 @@ static void found(struct tierce__transfer_slot *slot)
             status = TIERCE_E_FORMAT;
     }
     if (status == 0) {
-        slot->bytes = lease->data + request->offset;
+        TIERCE_ASSERT(lease->from <= request->offset);
+        slot->bytes = lease->data + (request->offset - lease->from);
         slot->reply.bytes = request->length;
         tierce__transfer_count(&counters_of(slot)->reads, 1);
         tierce__transfer_count(&counters_of(slot)->read_bytes, request->length);
@@ -250,6 +251,7 @@ static void call_keeper(struct tierce__transfer_slot *slot,
                                               .name = name_of(slot),
                                               .offset = slot->request.offset,
                                               .length = slot->request.length,
+                                              .total = slot->request.total,
                                               .deadline_ns = tierce__deadline_in_ms(wait_ms),
                                               .done = on_called,
                                               .arg = slot};

@@ -8,6 +8,9 @@
  * serve now, is read from another one, once; after that it is a miss, so no failure of a peer is a
  * failure of this store. The store fails when no manager answers.
  *
+ * A chunk that a peer has only coded is read as it is stored there (TIERCE__CONNECTOR_FORMS), and
+ * decoded above this connector (store/coded/coded_connector.h).
+ *
  * A chunk that proves wrong is not read again from the peers that delivered its bytes
  * (TIERCE__CONNECTOR_REJECTS), and its other holders are asked.
  */
@@ -89,12 +92,13 @@ static struct tierce__transfer_link *
 connection_to(struct peers_link *link, struct tierce__peer_ref peer, uint32_t at, int *rc)
 {
     struct peer_connection *oldest = &link->connections[0];
+    bool is_plain = tierce__peers_table_is_plain(link->store->table, peer);
     char host[TIERCE__PEERS_ADDRESS_BYTES];
     uint16_t port;
     for (size_t i = 0; i < PEERS_CONNECTIONS; i++) {
         struct peer_connection *it = &link->connections[i];
         if (it->link != NULL && it->peer.slot == peer.slot &&
-            it->peer.generation == peer.generation && it->at == at) {
+            it->peer.generation == peer.generation && it->at == at && it->is_plain == is_plain) {
             it->used = ++link->uses;
             return it->link;
         }
@@ -107,8 +111,11 @@ connection_to(struct peers_link *link, struct tierce__peer_ref peer, uint32_t at
     if (oldest->link == link->asked.connection)
         link->asked.due = 0;
     tierce__transfer_link_destroy(oldest->link);
-    *oldest = (struct peer_connection){.peer = peer, .at = at, .used = ++link->uses};
-    *rc = tierce__transfer_link_create(&oldest->link, host, port, "chunks", link->store->self->tls);
+    *oldest = (struct peer_connection){
+        .peer = peer, .at = at, .is_plain = is_plain, .used = ++link->uses};
+    *rc = tierce__transfer_link_create(&oldest->link, host, port,
+                                       is_plain ? TIERCE__PEER_SPACE : TIERCE__PEER_SPACE_STORED,
+                                       link->store->self->tls);
     if (*rc != 0)
         oldest->link = NULL;
     return oldest->link;
@@ -116,13 +123,15 @@ connection_to(struct peers_link *link, struct tierce__peer_ref peer, uint32_t at
 
 /* Whether the beginning of an object is that of the chunk. A header that is not whole is checked by
  * the caller of the connector, as the cells are. */
-static bool is_chunk(const struct peers_key *key, const uint8_t *memory, uint64_t offset,
-                     uint64_t length)
+static bool is_chunk(const struct peers_key *key, const struct tierce__link_get *get)
 {
     struct tierce__chunk_info info;
-    if (offset != 0 || length < TIERCE__CHUNK_FIXED)
+    uint32_t codec;
+    if (get->offset != 0 || get->length < TIERCE__CHUNK_FIXED)
         return true;
-    int rc = tierce__chunk_parse(&info, memory, length);
+    int rc = tierce__chunk_parse(&info, get->memory, get->length);
+    if (rc == TIERCE_E_VERSION)
+        rc = tierce__chunk_parse_coded(&info, &codec, get->memory, get->length);
     if (rc == TIERCE_E_LIMIT || rc == TIERCE_E_VERSION)
         return true;
     return rc == 0 && memcmp(info.hash, key->hash, sizeof(info.hash)) == 0 &&
@@ -160,11 +169,15 @@ static void explain(struct peers_link *link, struct tierce__peer_ref peer, uint3
 
 /* A range of a chunk to read. */
 struct wanted {
-    const struct tierce_plugin_name *name;
+    const struct tierce__link_get *get;
     struct peers_key key;
-    void *memory;
-    uint64_t offset, length;
 };
+
+/* Whether it is the beginning of whatever form a peer has. */
+static bool is_any_form(const struct wanted *wanted)
+{
+    return wanted->get->offset == 0 && *wanted->get->object_bytes == 0;
+}
 
 /* An address that cannot be reached must leave time for another one. */
 static int read_with(struct tierce__transfer_link *connection, const char *secret,
@@ -175,9 +188,7 @@ static int read_with(struct tierce__transfer_link *connection, const char *secre
     if (has_more)
         rc = tierce__transfer_link_reach(connection, secret,
                                          reach_ns < deadline_ns ? reach_ns : deadline_ns);
-    return rc == 0 ? tierce__transfer_link_get(connection, secret, wanted->name, wanted->memory,
-                                               wanted->offset, wanted->length, deadline_ns)
-                   : rc;
+    return rc == 0 ? tierce__transfer_link_get(connection, secret, wanted->get, deadline_ns) : rc;
 }
 
 /* Whether the range in progress was requested from this peer already. */
@@ -193,11 +204,9 @@ static bool was_asked(const struct peers_link *link, struct tierce__peer_ref pee
 static int read_asked(struct peers_link *link, struct tierce__transfer_link *connection,
                       const struct wanted *wanted, uint64_t deadline_ns)
 {
-    const struct tierce__link_get get = {wanted->name, wanted->memory, wanted->offset,
-                                         wanted->length};
     link->asked.is_taken = true;
     link->asked.due--;
-    int rc = tierce__transfer_link_read_get(connection, &get, deadline_ns);
+    int rc = tierce__transfer_link_read_get(connection, wanted->get, deadline_ns);
     if (rc == TIERCE_E_REFUSED) {
         tierce__transfer_link_close(connection);
         link->asked.due = 0;
@@ -221,7 +230,8 @@ static int read_range(struct peers_link *link, struct tierce__transfer_link *con
     }
     (void)tierce__peers_self_get(link->store->self, &session, &slot, secret);
     int rc = read_with(connection, secret, wanted, deadline_ns, has_more);
-    if (rc == TIERCE_E_REFUSED && tierce__peers_self_before(link->store->self, secret))
+    if (rc == TIERCE_E_REFUSED && !tierce__transfer_link_lacks_space(connection) &&
+        tierce__peers_self_before(link->store->self, secret))
         rc = read_with(connection, secret, wanted, deadline_ns, has_more);
     explicit_bzero(secret, sizeof(secret));
     return rc;
@@ -234,7 +244,7 @@ static void note_read(struct peers_link *link, const struct wanted *wanted,
     struct tierce__peers_table *table = link->store->table;
     if (result == TIERCE__PEER_SERVED) {
         tierce__peers_table_served(table, wanted->key.number, peer);
-        tierce__peers_table_add_read(table, wanted->offset == 0, wanted->length);
+        tierce__peers_table_add_read(table, wanted->get->offset == 0, wanted->get->length);
     }
     if (result == TIERCE__PEER_DAMAGED)
         tierce__peers_table_reject(table, wanted->key.number, peer);
@@ -254,6 +264,19 @@ static uint64_t share_of(uint64_t deadline_ns, bool is_last)
     return now_ns + (is_last ? left_ns - left_ns / 8 : left_ns / 2);
 }
 
+/* Whether a peer has rejected the greeting because it is of an earlier version, without the space
+ * of stored chunks. From now on raw ones are read there. */
+static bool is_older(const struct peers_link *link, const struct tierce__transfer_link *connection,
+                     struct tierce__peer_ref peer, int rc)
+{
+    bool is_plain = rc != TIERCE_E_REFUSED || !tierce__transfer_link_lacks_space(connection);
+    for (size_t i = 0; i < PEERS_CONNECTIONS; i++)
+        is_plain |= link->connections[i].link == connection && link->connections[i].is_plain;
+    if (!is_plain)
+        tierce__peers_table_set_plain(link->store->table, peer);
+    return !is_plain;
+}
+
 /* Reads over one address of a peer. */
 static enum tierce__peer_result read_at(struct peers_link *link, const struct wanted *wanted,
                                         struct tierce__peer_ref peer, uint32_t at, bool has_more,
@@ -264,9 +287,14 @@ static enum tierce__peer_result read_at(struct peers_link *link, const struct wa
     struct tierce__transfer_link *connection = connection_to(link, peer, at, &rc);
     if (connection != NULL)
         rc = read_range(link, connection, wanted, deadline_ns, has_more);
+    if (connection != NULL && is_older(link, connection, peer, rc)) {
+        connection = connection_to(link, peer, at, &rc);
+        if (connection != NULL)
+            rc = read_range(link, connection, wanted, deadline_ns, has_more);
+    }
     bool is_open = connection != NULL && tierce__transfer_link_is_open(connection);
     enum tierce__peer_result result = tierce__peer_result_of(rc, is_open, given_ns);
-    if (rc == 0 && !is_chunk(&wanted->key, wanted->memory, wanted->offset, wanted->length))
+    if (rc == 0 && !is_chunk(&wanted->key, wanted->get))
         result = TIERCE__PEER_DAMAGED;
     if (result != TIERCE__PEER_SERVED)
         explain(link, peer, at, has_more, result, rc,
@@ -298,7 +326,7 @@ static enum tierce__peer_result read_from(struct peers_link *link, const struct 
         uint64_t began_ns = tierce__now_ns();
         result = read_at(link, wanted, peer, (uint32_t)at, has_more,
                          has_more ? share_of(deadline_ns, false) : deadline_ns);
-        tierce__peers_table_end(link->store->table, peer, (uint32_t)at, result, wanted->length,
+        tierce__peers_table_end(link->store->table, peer, (uint32_t)at, result, wanted->get->length,
                                 tierce__now_ns() - began_ns);
         has_more = has_more && is_of_link(result);
     }
@@ -321,13 +349,14 @@ static int64_t find_holders(struct peers_link *link, struct tierce__chunk_number
     return found < 0 ? found : (int64_t)tierce__peers_table_get(table, number, holders);
 }
 
-static int get_range(struct peers_link *link, const struct tierce_plugin_name *name, void *memory,
-                     uint64_t offset, uint64_t length, uint64_t deadline_ns)
+static int get_range(struct peers_link *link, const struct tierce__link_get *get,
+                     uint64_t deadline_ns)
 {
     struct tierce__peer_ref holders[TIERCE__PEERS_HOLDERS_MAX];
-    struct wanted wanted = {.name = name, .memory = memory, .offset = offset, .length = length};
+    struct wanted wanted = {.get = get};
+    const uint64_t form = *get->object_bytes;
     link->why[0] = '\0';
-    if (!tierce__peers_parse(&wanted.key, name))
+    if (!tierce__peers_parse(&wanted.key, get->name))
         return TIERCE_E_MISS;
     if (!tierce__peers_self_await(link->store->self, share_of(deadline_ns, false))) {
         snprintf(link->why, sizeof(link->why), "no manager has sent the secret of the group yet");
@@ -341,9 +370,13 @@ static int get_range(struct peers_link *link, const struct tierce_plugin_name *n
             continue;
         tries++;
         bool is_last = tries == TRIES || i + 1 == count;
-        if (read_from(link, &wanted, holders[i], share_of(deadline_ns, is_last)) ==
-            TIERCE__PEER_SERVED)
+        *get->object_bytes = form; /* not that of a holder whose bytes were damaged */
+        enum tierce__peer_result result =
+            read_from(link, &wanted, holders[i], share_of(deadline_ns, is_last));
+        if (result == TIERCE__PEER_SERVED)
             return 0;
+        if (result == TIERCE__PEER_LENGTH && is_any_form(&wanted))
+            return TIERCE_E_FORMAT; /* coded objects are shorter: fewer bytes are to be asked for */
     }
     tierce__peers_table_missed(link->store->table, wanted.key.number);
     if (link->why[0] == '\0')
@@ -351,12 +384,11 @@ static int get_range(struct peers_link *link, const struct tierce_plugin_name *n
     return TIERCE_E_MISS;
 }
 
-static int get_object(void *opened, const struct tierce_plugin_name *name, void *memory,
-                      uint64_t offset, uint64_t length, uint64_t deadline_ns)
+static int get_form(void *opened, const struct tierce__link_get *get, uint64_t deadline_ns)
 {
     struct peers_link *link = opened;
     drop_asked(link);
-    return note_call(link, get_range(link, name, memory, offset, length, deadline_ns));
+    return note_call(link, get_range(link, get, deadline_ns));
 }
 
 /* ---- several at a time ----------------------------------------------------------------------- */
@@ -435,7 +467,7 @@ static int read_get(void *opened, const struct tierce__link_get *get, uint64_t d
         ask_ahead(link, deadline_ns);
     asked->next++;
     asked->is_taken = false;
-    int rc = get_range(link, get->name, get->memory, get->offset, get->length, deadline_ns);
+    int rc = get_range(link, get, deadline_ns);
     if (!asked->is_taken)
         drop_asked(link);
     return note_call(link, rc);
@@ -547,11 +579,10 @@ static int open_store(void **out, struct tierce__client *own,
 const struct tierce__client tierce__peers_client = {
     .table = {.caps = TIERCE__CONNECTOR_RANGES | TIERCE__CONNECTOR_NO_DELETE |
                       TIERCE__CONNECTOR_NO_PUT | TIERCE__CONNECTOR_PINGS |
-                      TIERCE__CONNECTOR_REJECTS,
+                      TIERCE__CONNECTOR_REJECTS | TIERCE__CONNECTOR_FORMS,
               .close = close_store,
               .link_open = open_link,
               .link_close = close_link,
-              .get = get_object,
               .put = put_object,
               .remove = reject_object,
               .ping = ping_managers,
@@ -563,6 +594,7 @@ const struct tierce__client tierce__peers_client = {
     .explains_misses = true,
     .open = open_store,
     .find = find_names,
+    .get_form = get_form,
     .send_gets = take_gets,
     .read_get = read_get,
     .state = state_of,

@@ -34,6 +34,7 @@ struct peers_store {
 struct peer_connection {
     struct tierce__peer_ref peer; /* generation 0: unused */
     uint32_t at;                  /* which of its addresses */
+    bool is_plain;                /* to the space of raw chunks */
     struct tierce__transfer_link *link;
     uint64_t used; /* number of its last use */
 };

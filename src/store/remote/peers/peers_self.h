@@ -21,6 +21,10 @@
 struct tierce__peers_table;
 struct tierce__tls_context;
 
+/* The spaces of an engine's transfer server (docs/inside/format/transfer.md). */
+#define TIERCE__PEER_SPACE        "chunks" /* raw objects */
+#define TIERCE__PEER_SPACE_STORED "stored" /* the same chunks, coded if they are stored so */
+
 #define TIERCE__PEERS_SECRET_BYTES  129u
 #define TIERCE__PEERS_OLD_SECRET_MS 60000u
 #define TIERCE__PEERS_FIRST_MS      2000u /* after the start: two attempts to join a directory */

@@ -39,6 +39,7 @@ struct peer {
     uint16_t generation;
     uint64_t named_ns;
     struct condition condition;
+    uint64_t plain_until_ns; /* it has no space of stored chunks; 0: it may have one */
     uint32_t link_count;
     struct link links[TIERCE__PEERS_LINKS_MAX];
 };
@@ -205,6 +206,24 @@ bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierc
     bool is_there = it != NULL && link < it->link_count && split(host, port, it->address, link);
     tierce__lock_drop(&table->lock);
     return is_there;
+}
+
+void tierce__peers_table_set_plain(struct tierce__peers_table *table, struct tierce__peer_ref peer)
+{
+    tierce__lock_take(&table->lock);
+    struct peer *it = peer_of(table, peer);
+    if (it != NULL)
+        it->plain_until_ns = tierce__deadline_in_ms(TIERCE__PEERS_PLAIN_MS);
+    tierce__lock_drop(&table->lock);
+}
+
+bool tierce__peers_table_is_plain(struct tierce__peers_table *table, struct tierce__peer_ref peer)
+{
+    tierce__lock_take(&table->lock);
+    const struct peer *it = peer_of(table, peer);
+    bool is_plain = it != NULL && it->plain_until_ns > tierce__now_ns();
+    tierce__lock_drop(&table->lock);
+    return is_plain;
 }
 
 static uint64_t pause_end_ns(const struct condition *of)

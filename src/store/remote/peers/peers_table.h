@@ -35,6 +35,7 @@
 #define TIERCE__PEERS_HOLDERS_MAX   3u /* of one chunk that are remembered */
 #define TIERCE__PEERS_ADDRESS_BYTES 128u
 #define TIERCE__PEERS_ABSENT_MS     1000u
+#define TIERCE__PEERS_PLAIN_MS      600000u
 
 struct tierce__peers_table;
 
@@ -81,6 +82,11 @@ struct tierce__peer_ref tierce__peers_table_name(struct tierce__peers_table *tab
 bool tierce__peers_table_address(struct tierce__peers_table *table, struct tierce__peer_ref peer,
                                  uint32_t link, char host[TIERCE__PEERS_ADDRESS_BYTES],
                                  uint16_t *port);
+
+/* The peer is of a version that sends raw chunks only. It is asked for stored ones again after
+ * TIERCE__PEERS_PLAIN_MS. */
+void tierce__peers_table_set_plain(struct tierce__peers_table *table, struct tierce__peer_ref peer);
+bool tierce__peers_table_is_plain(struct tierce__peers_table *table, struct tierce__peer_ref peer);
 
 /* Begins a read over one of the peer's links that are not in `tried`, a bit for each. Links that
  * are paused come last. *left: others could be tried after it. Returns the link, or -1. */

@@ -163,7 +163,8 @@ static int redis_get(void *opened, const struct tierce_plugin_name *name, void *
 {
     TIERCE_DASSERT(length > 0);
     struct redis_link *link = opened;
-    const struct tierce__link_get get = {name, memory, offset, length};
+    const struct tierce__link_get get = {
+        .name = name, .memory = memory, .offset = offset, .length = length};
     struct tierce__resp_value value;
     if (length > VALUE_BYTES_MAX || offset > VALUE_BYTES_MAX - length)
         return TIERCE_E_FORMAT; /* no object is that long */

@@ -81,6 +81,7 @@ static int rejected(struct transfer_link *link, const struct tierce__transfer_we
                  welcome->version, TIERCE__TRANSFER_VERSION);
         return TIERCE_E_FORMAT;
     }
+    link->lacks_space = welcome->status == TIERCE_E_ARGUMENT;
     if (welcome->status == TIERCE_E_REFUSED)
         snprintf(why, room,
                  link->store->token != NULL ? "the server rejected the secret or ticket: it is "
@@ -120,6 +121,7 @@ static int greet(struct transfer_link *link, uint64_t deadline_ns)
     struct tierce__token_file file = {0};
     const char *path = link->store->token_file;
     int rc = 0;
+    link->lacks_space = false;
     if (path != NULL)
         rc = tierce__token_file_read(&file, "token_file", path, link->peer.why,
                                      sizeof(link->peer.why));
@@ -290,6 +292,12 @@ int tierce__transfer_ask(struct transfer_link *link, struct tierce__transfer_rep
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* Of the object that the range is of; 0: it is not known. */
+static uint64_t total_of(const struct tierce__link_get *get)
+{
+    return get->object_bytes != NULL ? *get->object_bytes : 0;
+}
+
 int tierce__transfer_send_reads(struct transfer_link *link, const struct tierce__link_get *gets,
                                 size_t count, uint64_t deadline_ns)
 {
@@ -299,7 +307,8 @@ int tierce__transfer_send_reads(struct transfer_link *link, const struct tierce_
         encode(link, heads[i],
                (struct tierce__transfer_request){.op = TIERCE__TRANSFER_OP_READ,
                                                  .offset = gets[i].offset,
-                                                 .length = gets[i].length},
+                                                 .length = gets[i].length,
+                                                 .total = total_of(&gets[i])},
                gets[i].name, deadline_ns);
         link->pieces[2 * i] = (struct iovec){heads[i], HEAD};
         link->pieces[2 * i + 1] = piece_of(gets[i].name);
@@ -368,16 +377,27 @@ int tierce__transfer_read_read(void *opened, const struct tierce__link_get *get,
         return rc;
     if (reply.bytes != get->length)
         return misunderstood(link, "a reply with another number of bytes than requested");
+    if (total_of(get) != 0 && reply.total != total_of(get))
+        return misunderstood(link, "a range of another object than requested");
+    if (get->object_bytes != NULL)
+        *get->object_bytes = reply.total;
     return receive_rest(link, get, have, is_last, deadline_ns);
+}
+
+int tierce__transfer_read(struct transfer_link *link, const struct tierce__link_get *get,
+                          uint64_t deadline_ns)
+{
+    int rc = send_gets(link, get, 1, deadline_ns);
+    return rc == 0 ? tierce__transfer_read_read(link, get, deadline_ns) : rc;
 }
 
 int tierce__transfer_get(void *opened, const struct tierce_plugin_name *name, void *memory,
                          uint64_t offset, uint64_t length, uint64_t deadline_ns)
 {
     TIERCE_DASSERT(length > 0);
-    const struct tierce__link_get get = {name, memory, offset, length};
-    int rc = send_gets(opened, &get, 1, deadline_ns);
-    return rc == 0 ? tierce__transfer_read_read(opened, &get, deadline_ns) : rc;
+    const struct tierce__link_get get = {
+        .name = name, .memory = memory, .offset = offset, .length = length};
+    return tierce__transfer_read(opened, &get, deadline_ns);
 }
 
 /* ---- other calls ----------------------------------------------------------------------------- */

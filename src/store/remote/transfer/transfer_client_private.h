@@ -26,6 +26,7 @@ struct transfer_link {
     const struct transfer_store *store;
     bool has_begun;         /* a request */
     uint64_t greeted;       /* which of the peer's connections was greeted */
+    bool lacks_space;       /* the server's answer to the last greeting */
     uint32_t names_max;     /* that the server takes in one request */
     uint16_t sent, awaited; /* sequence numbers of the next request and the next reply */
     uint8_t head[TIERCE__TRANSFER_HEAD_BYTES]; /* of the next reply */
@@ -46,6 +47,8 @@ TIERCE_MUSTUSE int tierce__transfer_send_reads(struct transfer_link *link,
 TIERCE_MUSTUSE int tierce__transfer_read_read(void *link, const struct tierce__link_get *get,
                                               uint64_t deadline_ns);
 /* One READ: begins, sends it, and reads its reply. */
+TIERCE_MUSTUSE int tierce__transfer_read(struct transfer_link *link,
+                                         const struct tierce__link_get *get, uint64_t deadline_ns);
 TIERCE_MUSTUSE int tierce__transfer_get(void *link, const struct tierce_plugin_name *name,
                                         void *memory, uint64_t offset, uint64_t length,
                                         uint64_t deadline_ns);

@@ -61,19 +61,23 @@ int tierce__transfer_link_reach(struct tierce__transfer_link *link, const char *
 }
 
 int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
-                              const struct tierce_plugin_name *name, void *memory, uint64_t offset,
-                              uint64_t length, uint64_t deadline_ns)
+                              const struct tierce__link_get *get, uint64_t deadline_ns)
 {
     if (strlen(token) > TIERCE__TRANSFER_TOKEN_MAX)
         return TIERCE_E_ARGUMENT;
     link->store.token = token;
-    int rc = tierce__transfer_get(&link->link, name, memory, offset, length, deadline_ns);
-    if (rc == TIERCE_E_REFUSED) { /* the connection was greeted with an older token, perhaps */
-        tierce__peer_close(&link->link.peer);
-        rc = tierce__transfer_get(&link->link, name, memory, offset, length, deadline_ns);
+    int rc = tierce__transfer_read(&link->link, get, deadline_ns);
+    if (rc == TIERCE_E_REFUSED && !link->link.lacks_space) {
+        tierce__peer_close(&link->link.peer); /* it was greeted with an older token, perhaps */
+        rc = tierce__transfer_read(&link->link, get, deadline_ns);
     }
     link->store.token = NULL;
     return rc;
+}
+
+bool tierce__transfer_link_lacks_space(const struct tierce__transfer_link *link)
+{
+    return link->link.lacks_space;
 }
 
 int tierce__transfer_link_send_gets(struct tierce__transfer_link *link,

@@ -32,12 +32,14 @@ void tierce__transfer_link_destroy(struct tierce__transfer_link *link);
 TIERCE_MUSTUSE int tierce__transfer_link_reach(struct tierce__transfer_link *link,
                                                const char *token, uint64_t deadline_ns);
 /* Reads a range of an object, after connecting with this token if there is no connection, or if its
- * token is no longer accepted. Errors: as get of <tierce/plugin.h>, TIERCE_E_LIMIT (the server is
- * busy), and TIERCE_E_REFUSED (it does not accept the token). */
+ * token is no longer accepted. get->object_bytes: NULL, or [in] the length of the object, 0 if it
+ * is not known; [out] its length. Errors: as get of <tierce/plugin.h>, TIERCE_E_LIMIT (the server
+ * is busy), and TIERCE_E_REFUSED (it does not accept the token, or has no such space). */
 TIERCE_MUSTUSE int tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
-                                             const struct tierce_plugin_name *name, void *memory,
-                                             uint64_t offset, uint64_t length,
+                                             const struct tierce__link_get *get,
                                              uint64_t deadline_ns);
+/* Whether the server has rejected the last greeting because it has no such space. */
+bool tierce__transfer_link_lacks_space(const struct tierce__transfer_link *link);
 /*
  * Several ranges in flight, over a connection that is there: sends the requests, and then reads
  * their answers in the same order, one for each, before any other call. At most

@@ -314,7 +314,7 @@ END_TEST
 START_TEST(the_decoders_disk_is_not_asked)
 {
     struct tierce__keys keys;
-    uint64_t bytes;
+    struct tierce__storage_form form;
     close_all();
     open_both(NULL, NULL, true);
     struct tierce__handover_from from = from_prefiller();
@@ -327,7 +327,7 @@ START_TEST(the_decoders_disk_is_not_asked)
     ck_assert_uint_eq(pulled.blocks, BLOCKS);
     ck_assert_int_eq(tierce__keys_init(&keys, decoder.inner, same, BLOCKS, BLOCKS, true), 0);
     ck_assert_int_eq(tierce__storage_measure(decoder.engine, 1, &keys.keys[0],
-                                             tierce__deadline_in_ms(LONG_MS), &bytes),
+                                             tierce__deadline_in_ms(LONG_MS), &form),
                      -EIO); /* this one is the first */
     tierce__keys_fini(&keys);
 }

@@ -169,8 +169,9 @@ START_TEST(only_a_ticket_admits_a_write)
     /* A ticket writes, and does not read. */
     uint8_t bytes[16];
     open_link(0, ticket);
-    ck_assert_int_eq(tierce__transfer_link_get(links[0], ticket, &sample.name, bytes, 0,
-                                               sizeof(bytes), deadline_ns),
+    const struct tierce__link_get get = {
+        .name = &sample.name, .memory = bytes, .length = sizeof(bytes)};
+    ck_assert_int_eq(tierce__transfer_link_get(links[0], ticket, &get, deadline_ns),
                      TIERCE_E_REFUSED);
     close_links();
     tierce__inbox_end(inbox(), ticket);

@@ -276,7 +276,7 @@ START_TEST(a_range_reads_its_own_pages)
             find_range(&disk, 0, i < 2 ? offset : bytes - offset, i < 2 ? length : offset + length),
             TIERCE_E_FORMAT);
     }
-    ck_assert_uint_eq(stats_now().errors, 4);
+    ck_assert_uint_eq(stats_now().lengths, 4);
     ck_assert_uint_eq(disk_bytes() - before, 2 * page);
     release(&memory);
     close_keeper();
@@ -549,10 +549,10 @@ START_TEST(a_range_of_a_client_reads_its_own_pages)
     ck_assert_int_eq(tierce__transfer_link_create(&link, "127.0.0.1", port, "chunks", NULL), 0);
     uint64_t before = disk_bytes();
     for (uint64_t at = 0; at < call.base.lease.bytes; at += TIERCE__CHUNK_ALIGN) {
-        ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, bytes, at,
-                                                   TIERCE__CHUNK_ALIGN,
-                                                   tierce__deadline_in_ms(LIMIT_MS)),
-                         0);
+        const struct tierce__link_get get = {
+            .name = &text, .memory = bytes, .offset = at, .length = TIERCE__CHUNK_ALIGN};
+        ck_assert_int_eq(
+            tierce__transfer_link_get(link, "first", &get, tierce__deadline_in_ms(LIMIT_MS)), 0);
         ck_assert_int_eq(memcmp(bytes, call.base.lease.data + at, TIERCE__CHUNK_ALIGN), 0);
     }
     ck_assert_uint_eq(disk_bytes() - before, call.base.lease.bytes);
@@ -691,6 +691,7 @@ START_TEST(a_client_that_reads_nothing_is_in_the_way)
     forget_memory();
     name_in_memory(other);
     const struct tierce_plugin_name text = {.text = name, .bytes = strlen(name)};
+    const struct tierce__link_get get = {.name = &text, .memory = &byte, .length = 1};
     const struct tierce__peer_server_opts opts = {
         .size = sizeof(opts),
         .host = "127.0.0.1",
@@ -706,8 +707,7 @@ START_TEST(a_client_that_reads_nothing_is_in_the_way)
     uint64_t until_ns = tierce__deadline_in_ms(LIMIT_MS);
     while (kept.leases_now > 0) {
         ck_assert_msg(tierce__now_ns() < until_ns, "it is never in the way");
-        ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, &byte, 0, 1, until_ns),
-                         TIERCE_E_LIMIT);
+        ck_assert_int_eq(tierce__transfer_link_get(link, "first", &get, until_ns), TIERCE_E_LIMIT);
         tierce__peer_server_stats(server, &sent, &kept);
     }
     WAIT_FOR((tierce__peer_server_stats(server, &sent, &kept), sent.connections == 1));
@@ -733,20 +733,20 @@ START_TEST(an_open_connection_gets_the_new_secret)
     tierce__peer_server_address(server, address);
     name_chunk(name, 1);
     const struct tierce_plugin_name text = {.text = name, .bytes = strlen(name)};
+    const struct tierce__link_get get = {.name = &text, .memory = &byte, .length = 1};
     uint16_t port = (uint16_t)strtoul(strchr(address, ':') + 1, NULL, 10);
     ck_assert_int_eq(tierce__transfer_link_create(&link, "127.0.0.1", port, "chunks", NULL), 0);
     ck_assert_int_eq(tierce__peer_server_set_secret(server, "first"), 0);
     uint64_t deadline_ns = tierce__deadline_in_ms(LIMIT_MS);
     ck_assert_int_eq(tierce__transfer_link_reach(link, "first", deadline_ns), 0);
-    ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, &byte, 0, 1, deadline_ns), 0);
+    ck_assert_int_eq(tierce__transfer_link_get(link, "first", &get, deadline_ns), 0);
     ck_assert_int_eq(tierce__peer_server_set_secret(server, "second"), 0);
     ck_assert_int_eq(tierce__peer_server_set_secret(server, "third"), 0);
     while (sent.accepted < 2) { /* the server looks at its tokens once a second */
-        ck_assert_int_eq(tierce__transfer_link_get(link, "third", &text, &byte, 0, 1, deadline_ns),
-                         0);
+        ck_assert_int_eq(tierce__transfer_link_get(link, "third", &get, deadline_ns), 0);
         tierce__peer_server_stats(server, &sent, &kept);
     }
-    ck_assert_int_eq(tierce__transfer_link_get(link, "first", &text, &byte, 0, 1, deadline_ns), 0);
+    ck_assert_int_eq(tierce__transfer_link_get(link, "first", &get, deadline_ns), 0);
     tierce__transfer_link_destroy(link);
     tierce__peer_server_stop(server, tierce__deadline_in_ms(LIMIT_MS));
     close_keeper();

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks that another engine has coded: they are sent as they are stored, and decoded by the
+ * reader, whatever happens to the chunk at the holder meanwhile, and with engines of earlier
+ * versions. */
+#define FX_CHUNK_BLOCKS 11u /* long enough to become shorter */
+#define FX_KV_DTYPE     "bfloat16"
+#include "peers_fixture.h"
+
+#include "core/key/key_text.h"
+#include "store/coded/coded_connector.h"
+#include "store/coded/coded_tier.h"
+#include "store/remote/transfer/transfer_link.h"
+
+#define KEY "echo 1 0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+enum { CHUNKS = CHAIN_BLOCKS / FX_CHUNK_BLOCKS, HEAD = 8192 };
+
+/* ---- engines of earlier versions, and damage on the way ----------------------------------------
+ */
+
+static bool holder_is_old, reader_is_old;
+static _Atomic int damages; /* ranges of layers that are damaged from now on */
+
+static bool has_chunks_alone(struct tierce__keeper *keeper, const struct tierce_plugin_name *space)
+{
+    (void)keeper;
+    return space->bytes == strlen(TIERCE__PEER_SPACE) &&
+           memcmp(space->text, TIERCE__PEER_SPACE, space->bytes) == 0;
+}
+
+int __real_tierce__transfer_server_start(struct tierce__transfer_server **out,
+                                         const struct tierce__transfer_server_opts *opts,
+                                         char why[256]);
+int __wrap_tierce__transfer_server_start(struct tierce__transfer_server **out,
+                                         const struct tierce__transfer_server_opts *opts,
+                                         char why[256]);
+
+int __wrap_tierce__transfer_server_start(struct tierce__transfer_server **out,
+                                         const struct tierce__transfer_server_opts *opts,
+                                         char why[256])
+{
+    static struct tierce__keeper_ops old;
+    if (holder_is_old) {
+        old = *opts->keeper->ops;
+        old.has = has_chunks_alone;
+        opts->keeper->ops = &old;
+    }
+    return __real_tierce__transfer_server_start(out, opts, why);
+}
+
+int __real_tierce__transfer_link_create(struct tierce__transfer_link **out, const char *host,
+                                        uint16_t port, const char *space,
+                                        struct tierce__tls_context *tls);
+int __wrap_tierce__transfer_link_create(struct tierce__transfer_link **out, const char *host,
+                                        uint16_t port, const char *space,
+                                        struct tierce__tls_context *tls);
+
+int __wrap_tierce__transfer_link_create(struct tierce__transfer_link **out, const char *host,
+                                        uint16_t port, const char *space,
+                                        struct tierce__tls_context *tls)
+{
+    return __real_tierce__transfer_link_create(out, host, port,
+                                               reader_is_old ? TIERCE__PEER_SPACE : space, tls);
+}
+
+static int damage(int rc, const struct tierce__link_get *get)
+{
+    uint64_t from = get->offset < HEAD ? HEAD - get->offset : 0;
+    if (rc == 0 && get->length > from && atomic_load(&damages) > 0) {
+        atomic_fetch_sub(&damages, 1);
+        get->memory[from + (get->length - from) / 2] ^= 4;
+    }
+    return rc;
+}
+
+int __real_tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
+                                     const struct tierce__link_get *get, uint64_t deadline_ns);
+int __wrap_tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
+                                     const struct tierce__link_get *get, uint64_t deadline_ns);
+
+int __wrap_tierce__transfer_link_get(struct tierce__transfer_link *link, const char *token,
+                                     const struct tierce__link_get *get, uint64_t deadline_ns)
+{
+    return damage(__real_tierce__transfer_link_get(link, token, get, deadline_ns), get);
+}
+
+int __real_tierce__transfer_link_read_get(struct tierce__transfer_link *link,
+                                          const struct tierce__link_get *get, uint64_t deadline_ns);
+int __wrap_tierce__transfer_link_read_get(struct tierce__transfer_link *link,
+                                          const struct tierce__link_get *get, uint64_t deadline_ns);
+
+int __wrap_tierce__transfer_link_read_get(struct tierce__transfer_link *link,
+                                          const struct tierce__link_get *get, uint64_t deadline_ns)
+{
+    return damage(__real_tierce__transfer_link_read_get(link, get, deadline_ns), get);
+}
+
+/* ---- engines --------------------------------------------------------------------------------- */
+
+/* Engine 0 with a parameter; a chain in its slower tier, and not in memory. */
+static void open_holder(bool disk, const char *const *sets)
+{
+    const char *all[10] = {"remote.urls", url};
+    for (size_t i = 0; sets[i] != NULL; i++)
+        all[2 + i] = sets[i];
+    fx_open(&fx[0], disk, all);
+}
+
+static bool memory_is_empty(unsigned engine)
+{
+    struct tierce__tier *memory = fx[engine].engine->levels[0].tier;
+    struct tierce__tier_stats stats;
+    (void)memory->ops->evict(memory, UINT64_MAX);
+    memory->ops->stats(memory, &stats);
+    return stats.chunks == 0;
+}
+
+static const char *const lossless[] = {"disk.codec", "lossless", NULL};
+static const char *const coded_memory[] = {"memory.coded_size", "4MiB", NULL};
+
+/* The bytes that engine 1 has read, in chunks of the raw length. */
+static uint64_t raw_bytes(void)
+{
+    return CHUNKS * fx[1].inner->full.extent.object_bytes;
+}
+
+static struct tierce__coded_stats holder_codec(void)
+{
+    struct tierce__coded_stats stats;
+    tierce__coded_tier_stats(fx[0].engine->levels[1].coded, &stats);
+    return stats;
+}
+
+static struct tierce__coded_stats reader_codec(void)
+{
+    struct tierce__coded_stats stats;
+    tierce__coded_connector_stats(fx[1].engine->levels[PEERS_LEVEL].connector, &stats);
+    return stats;
+}
+
+static void open_both(bool disk, const char *const *sets)
+{
+    start_manager(0);
+    open_holder(disk, sets);
+    open_engine(1);
+    store(0, 1);
+    WAIT_FOR(memory_is_empty(0));
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+}
+
+static void close_both(void)
+{
+    has_no_lease(0);
+    has_no_lease(1);
+    close_engine(1);
+    close_engine(0);
+    running_manager_stop(&manager);
+}
+
+/* ---- what is sent ---------------------------------------------------------------------------- */
+
+/* From the disk, and from coded memory. */
+START_TEST(chunks_are_sent_as_they_are_stored)
+{
+    open_both(_i == 0, _i == 0 ? lossless : coded_memory);
+    ck_assert_uint_eq(holder_codec().encoded_chunks, CHUNKS);
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    struct tierce__peer_keeper_stats sent = kept(0);
+    uint64_t bytes = read_by(1).bytes;
+    ck_assert_uint_ge(sent.coded_hits, CHUNKS);
+    ck_assert_uint_eq(sent.disk_hits, sent.coded_hits);
+    ck_assert_uint_eq(sent.coded_bytes, bytes);
+    ck_assert_uint_lt(bytes, raw_bytes());
+    ck_assert(shows(0, "tierce_peers_served_coded_bytes_total", bytes));
+    ck_assert_uint_eq(holder_codec().decoded_raw_bytes, 0);
+    ck_assert_uint_gt(reader_codec().decoded_raw_bytes, reader_codec().decoded_bytes);
+    ck_assert(
+        shows(1, "tierce_codec_decoded_bytes_total{tier=\"peers\"}", reader_codec().decoded_bytes));
+    close_both();
+}
+END_TEST
+
+/* A holder that encrypts, and one that has encrypted chunks and not their key. */
+START_TEST(encrypted_chunks_are_not_sent_as_they_are_stored)
+{
+    static const char *const encrypts[] = {
+        "disk.codec", "lossless", "disk.encryption", "aes-256-gcm", "encryption.key_command",
+        KEY,          NULL};
+    open_both(true, encrypts);
+    ck_assert_uint_eq(holder_codec().encrypted_chunks, CHUNKS);
+    ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+    ck_assert_uint_eq(read_by(1).bytes, raw_bytes());
+    ck_assert_uint_eq(kept(0).coded_hits, 0);
+    forget_all(1);
+    has_no_lease(0);
+    fx_close(&fx[0]);
+    open_holder(true, lossless);
+    WAIT_FOR(finds(1, 1, CHAIN_BLOCKS));
+    ck_assert_int_eq(load(1, 1, 0), 0);
+    ck_assert_uint_eq(read_by(1).bytes, raw_bytes());
+    ck_assert_uint_eq(kept(0).coded_hits, 0);
+    close_both();
+}
+END_TEST
+
+/* ---- chunks that change while they are read -------------------------------------------------- */
+
+static struct tierce__key first_key(void)
+{
+    struct tierce_chain *chain = fx_chain(&fx[0], 1, CHAIN_BLOCKS, 0);
+    struct tierce__key key = fx[1].inner->key;
+    memcpy(key.hash, tierce_chain_hash(chain, FX_CHUNK_BLOCKS - 1), sizeof(key.hash));
+    tierce_chain_destroy(chain);
+    return key;
+}
+
+static int read_range(struct tierce__buf *buf, uint64_t from, uint64_t to)
+{
+    struct tierce__tier *tier = fx[1].engine->levels[PEERS_LEVEL].tier;
+    const struct tierce__key key = first_key();
+    _Atomic bool is_done = false;
+    struct tierce__store_req req = {.op = TIERCE__STORE_GET,
+                                    .deadline_ns = tierce__deadline_in_ms(LIMIT_MS),
+                                    .keys = &key,
+                                    .key_count = 1,
+                                    .buf = buf,
+                                    .offset = from,
+                                    .length = to - from,
+                                    .done = on_lookup,
+                                    .arg = &is_done};
+    tier->ops->submit(tier, &req);
+    WAIT_FOR(atomic_load(&is_done));
+    return req.status;
+}
+
+/* The buffer has the same cells as the chunk of engine 0. */
+static void expect_chunk(const struct tierce__buf *buf)
+{
+    struct tierce__chunk_info info;
+    ck_assert_int_eq(tierce__chunk_parse(&info, buf->data, buf->bytes), 0);
+    ck_assert_mem_eq(info.hash, first_key().hash, sizeof(info.hash));
+    ck_assert_uint_eq(tierce__chunk_verify_cells(buf->data, &info), 0);
+}
+
+/* The first range is one of the coded object on the disk of the holder. A holder that has the chunk
+ * in memory too goes on with it; one that has it there alone sends that. */
+START_TEST(a_coded_chunk_is_raw_when_its_rest_is_read)
+{
+    struct tierce__buf *buf;
+    open_both(true, lossless);
+    const uint64_t end = fx[1].inner->full.extent.object_bytes, page = TIERCE__CHUNK_ALIGN;
+    ck_assert_int_eq(tierce__pool_alloc(fx[1].engine->pool, &buf, end), 0);
+    ck_assert_int_eq(read_range(buf, 0, 2 * page), 0);
+    uint64_t hits = kept(0).coded_hits;
+    ck_assert_uint_gt(hits, 0);
+    ck_assert_int_eq(load(0, 1, 0), CHAIN_BLOCKS); /* into memory */
+    ck_assert_int_eq(read_range(buf, 2 * page, 6 * page), 0);
+    ck_assert_uint_gt(kept(0).coded_hits, hits);
+    ck_assert_uint_eq(kept(0).memory_hits, 0);
+    forget(0, 1u << TIERCE_ORIGIN_DISK);
+    ck_assert_int_eq(load(0, 1, 0), CHAIN_BLOCKS);
+    ck_assert_int_eq(read_range(buf, 6 * page, end), 0);
+    ck_assert_uint_gt(kept(0).memory_hits, 0);
+    ck_assert_uint_gt(kept(0).lengths, 0);
+    ck_assert_uint_eq(read_by(1).results[TIERCE__PEER_DAMAGED], 0);
+    expect_chunk(buf);
+    tierce__buf_release(buf);
+    close_both();
+}
+END_TEST
+
+/* The first range is in memory; then the chunk is evicted from there. */
+START_TEST(a_raw_chunk_is_coded_when_its_rest_is_read)
+{
+    struct tierce__buf *buf;
+    open_both(true, lossless);
+    const uint64_t end = fx[1].inner->full.extent.object_bytes, page = TIERCE__CHUNK_ALIGN;
+    ck_assert_int_eq(tierce__pool_alloc(fx[1].engine->pool, &buf, end), 0);
+    ck_assert_int_eq(load(0, 1, 0), CHAIN_BLOCKS);
+    ck_assert_int_eq(read_range(buf, 0, 2 * page), 0);
+    ck_assert_uint_eq(kept(0).memory_hits, 1);
+    WAIT_FOR(memory_is_empty(0));
+    ck_assert_int_eq(read_range(buf, 2 * page, 6 * page), 0);
+    ck_assert_int_eq(read_range(buf, 6 * page, end), 0);
+    ck_assert_uint_eq(kept(0).memory_hits, 1);
+    ck_assert_uint_gt(kept(0).coded_hits, 0);
+    ck_assert_uint_eq(kept(0).disk_hits, kept(0).coded_hits); /* nothing was decoded there */
+    expect_chunk(buf);
+    tierce__buf_release(buf);
+    close_both();
+}
+END_TEST
+
+/* ---- damage ---------------------------------------------------------------------------------- */
+
+/* A range that is damaged once is read again; one that always is, is a miss, and is not read again
+ * from this peer. */
+START_TEST(damage_is_found_before_it_is_decoded)
+{
+    open_both(true, lossless);
+    record_log(TIERCE_LOG_WARN);
+    atomic_store(&damages, _i == 0 ? 1 : 1000);
+    int64_t loaded = load(1, 1, 0);
+    if (_i == 0) {
+        ck_assert_int_eq(loaded, CHAIN_BLOCKS);
+        ck_assert_int_eq(atomic_load(&damages), 0);
+        ck_assert_uint_eq(recorded("peer_damaged"), 0);
+    } else {
+        ck_assert_int_eq(loaded, 0);
+        WAIT_FOR(read_by(1).results[TIERCE__PEER_DAMAGED] > 0);
+        ck_assert_uint_ge(recorded("peer_damaged"), 1);
+        uint64_t hits = kept(0).coded_hits;
+        ck_assert_int_eq(load(1, 1, 0), 0);
+        ck_assert_uint_eq(kept(0).coded_hits, hits);
+    }
+    silence_log();
+    close_both();
+}
+END_TEST
+
+/* ---- other versions -------------------------------------------------------------------------- */
+
+/* A holder without the space of stored chunks, and a reader that does not ask for it: chunks are
+ * sent raw. The holder is greeted once with a space that it does not have. */
+START_TEST(engines_of_earlier_versions_get_and_send_raw_chunks)
+{
+    holder_is_old = _i == 0;
+    reader_is_old = _i == 1;
+    open_both(true, lossless);
+    struct tierce__peers_stats stats;
+    for (unsigned i = 1; i <= 2; i++) {
+        ck_assert_int_eq(load(1, 1, 0), CHAIN_BLOCKS);
+        ck_assert_uint_eq(read_by(1).bytes, i * raw_bytes());
+        forget_all(1);
+    }
+    ck_assert_uint_eq(kept(0).coded_hits, 0);
+    ck_assert_uint_eq(read_by(1).results[TIERCE__PEER_REJECTED], 0);
+    ck_assert(tierce__peers_stats(fx[0].engine->peers, &stats));
+    ck_assert_uint_le(stats.transfers.refused, holder_is_old ? 3 : 0); /* as many as connections */
+    ck_assert_uint_eq(stats.transfers.refused > 0, holder_is_old);
+    close_both();
+}
+END_TEST
+
+CHECK_MAIN("peers_coded", .seconds = 120,
+           .tests = {encrypted_chunks_are_not_sent_as_they_are_stored,
+                     a_coded_chunk_is_raw_when_its_rest_is_read,
+                     a_raw_chunk_is_coded_when_its_rest_is_read},
+           .loops = {{chunks_are_sent_as_they_are_stored, 0, 2},
+                     {damage_is_found_before_it_is_decoded, 0, 2},
+                     {engines_of_earlier_versions_get_and_send_raw_chunks, 0, 2}})
