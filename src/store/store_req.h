@@ -215,11 +215,12 @@ struct tierce__store_req {
      * of a LOOKUP, and the caller gets coded bytes.
      *
      * A PUT with `recodes` replaces a durable chunk's bytes: compressed ones for uncompressed ones,
-     * or the reverse. The chunk can be read throughout, and the present bytes stay until the new
-     * ones are durable, so that a crash leaves one of the two. No other chunk is evicted for it.
-     * [out] found: 1 if the chunk is in that state already. Errors: TIERCE_E_MISS (it is not
-     * there), TIERCE_E_REFUSED (it is being read, written or recoded, or is not durable yet: try
-     * again), TIERCE_E_FULL (no space is free), TIERCE_E_CANCELLED (it was deleted meanwhile).
+     * or the reverse, or coded ones of another length. The chunk can be read throughout, and the
+     * present bytes stay until the new ones are durable, so that a crash leaves one of the two. No
+     * other chunk is evicted for it. [out] found: 1 if the chunk has this form already. Errors:
+     * TIERCE_E_MISS (it is not there), TIERCE_E_REFUSED (it is being read, written or recoded, or
+     * is not durable yet: try again), TIERCE_E_FULL (no space is free), TIERCE_E_CANCELLED (it was
+     * deleted meanwhile).
      *
      * PUT to a connector: 0, or the length of the coded object, which is `length`; object_bytes is
      * that of the raw object. A store that cannot have another length may store `raw` in its place;

@@ -84,6 +84,36 @@ static int put(struct recode *r, const struct tierce__storage_chunk *chunk, stru
     }
 }
 
+/* Whether a chunk that is stored in so many bytes has the form already. One that is encrypted
+ * without a codec is longer than the raw chunk. */
+static bool is_in_form(const struct recode *r, const struct tierce__storage_chunk *chunk,
+                       uint64_t coded_bytes)
+{
+    if (r->codec == NULL)
+        return coded_bytes == 0;
+    return coded_bytes > 0 && coded_bytes < chunk->object_bytes;
+}
+
+/* Compresses a chunk. False: it stays as it is, and `why` is counted. */
+static bool compress(struct recode *r, const struct tierce__storage_chunk *chunk,
+                     struct tierce__buf *raw, bool is_encrypted, struct tierce__buf **coded,
+                     uint64_t *coded_bytes)
+{
+    struct tierce__tier *tier = r->orders->engine->levels[r->level].coded;
+    const struct tierce__coded_source source = {
+        .raw = raw, .object_bytes = chunk->object_bytes, .ns = chunk->key.ns, .codec = r->codec};
+    enum tierce__coded_raw why;
+    *coded_bytes = tierce__coded_tier_encode(tier, coded, &source, &why);
+    if (*coded != NULL && is_encrypted && *coded_bytes >= chunk->object_bytes) {
+        why = TIERCE__CODED_RAW_LONGER; /* encrypted without the codec again */
+        tierce__buf_release(*coded);
+        *coded = NULL;
+    }
+    if (*coded == NULL)
+        r->raw[why]++;
+    return *coded != NULL;
+}
+
 /* 0: it has the new form. IS_IN_FORM, NO_ELEMENT, STAYS_RAW (counted), TIERCE_E_MISS, those of a
  * write. */
 static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *chunk)
@@ -91,10 +121,9 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
     struct tierce_engine *engine = r->orders->engine;
     struct tierce__tier *tier = engine->levels[r->level].coded;
     struct tierce__buf *coded = NULL;
-    enum tierce__coded_raw why;
     uint64_t coded_bytes = 0;
     int rc = tierce__coded_tier_form(tier, &chunk->key, &coded_bytes);
-    if (rc != 0 || (coded_bytes > 0) == (r->codec != NULL))
+    if (rc != 0 || is_in_form(r, chunk, coded_bytes))
         return rc != 0 ? rc : IS_IN_FORM;
     if (r->codec != NULL && !tierce__coded_tier_has_element(tier, chunk->key.ns))
         return NO_ELEMENT;
@@ -102,18 +131,11 @@ static int recode_chunk(struct recode *r, const struct tierce__storage_chunk *ch
     struct tierce__buf *raw = tierce__chunk_read(engine, r->level, chunk, NULL, &rc);
     if (raw == NULL)
         return rc;
+    bool is_encrypted = coded_bytes > 0;
     coded_bytes = 0;
-    if (r->codec != NULL) {
-        const struct tierce__coded_source source = {.raw = raw,
-                                                    .object_bytes = chunk->object_bytes,
-                                                    .ns = chunk->key.ns,
-                                                    .codec = r->codec};
-        coded_bytes = tierce__coded_tier_encode(tier, &coded, &source, &why);
-        if (coded == NULL) {
-            tierce__buf_release(raw);
-            r->raw[why]++;
-            return STAYS_RAW;
-        }
+    if (r->codec != NULL && !compress(r, chunk, raw, is_encrypted, &coded, &coded_bytes)) {
+        tierce__buf_release(raw);
+        return STAYS_RAW;
     }
     rc = put(r, chunk, coded != NULL ? coded : raw, coded_bytes);
     tierce__buf_release(coded);

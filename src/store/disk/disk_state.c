@@ -181,7 +181,8 @@ int tierce__disk_check_recode(struct tierce__disk *d, const struct tierce__store
     const struct tierce__disk_chunk *c = &d->table.chunks[*slot];
     if (tierce__disk_chunk_bytes(c) != req->object_bytes)
         return TIERCE_E_ARGUMENT;
-    *has_form = (c->raw_bytes > 0) == (req->coded_bytes > 0);
+    *has_form = (c->raw_bytes > 0) == (req->coded_bytes > 0) &&
+                c->object_bytes == tierce__store_put_bytes(req);
     /* end_recode would refuse it while it is read, after the new object was written. */
     bool is_idle = c->state == TIERCE__DISK_DURABLE && c->recode == 0 && c->reads == 0;
     return *has_form || is_idle ? 0 : TIERCE_E_REFUSED;

@@ -4,6 +4,7 @@
 #define FX_CHUNK_BLOCKS 16u /* long enough to become shorter */
 #define FX_KV_DTYPE     "bfloat16"
 #include "base/alloc.h"
+#include "base/mix.h"
 #include "check_main.h"
 #include "engine/observe/chunk_orders_private.h"
 #include "engine/observe/directory_commands.h"
@@ -437,6 +438,48 @@ START_TEST(an_order_without_a_key_says_so)
 }
 END_TEST
 
+/* Noise, so that no codec makes it shorter. */
+static void store_noise(struct tierce_chain *chain)
+{
+    uint64_t seed = 5;
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        uint8_t *at = fx.layers[l].base;
+        for (size_t i = 0; i < (size_t)32 * 1024; i++)
+            at[i] = (uint8_t)tierce__random_next(&seed);
+    }
+    int32_t first[32];
+    for (int32_t i = 0; i < 32; i++)
+        first[i] = i;
+    struct tierce_transfer_opts what = fx_what(&fx, chain, 0, 32, first);
+    ck_assert_int_eq(tierce_store(fx.view, &what), 32);
+}
+
+/* The disk had encryption and no codec when the chunks were stored. */
+START_TEST(encrypted_chunks_are_compressed_by_order)
+{
+    static const char *const encrypted[] = {"disk.encryption", "aes-256-gcm",
+                                            "encryption.key_command", KEY_1, NULL};
+    fx_open(&fx, true, encrypted);
+    struct tierce_chain *chain = fx_chain(&fx, 1, 64, 0), *noise = fx_chain(&fx, 2, 32, 0);
+    ck_assert_int_eq(fx_store(&fx, chain, 64, ids, false), 64);
+    store_noise(noise);
+    ck_assert_int_eq(tierce_engine_flush(fx.engine, 60000), 0);
+    ck_assert_uint_eq(codec_stats().encrypted_chunks, 6);
+    ck_assert_uint_eq(recode(NULL, 0, true, "; 2 stay uncompressed: they would not become shorter"),
+                      4);
+    ck_assert_uint_eq(recode(NULL, 0, true, "; 4 were compressed already; 2 stay uncompressed"), 0);
+    restart(raw);
+    ck_assert_int_eq(load_all(chain, 64), 0); /* they are encrypted still */
+    restart(encrypted);
+    ck_assert_int_eq(load_all(chain, 64), 64);
+    ck_assert_uint_gt(codec_stats().decoded_raw_bytes, codec_stats().decoded_bytes);
+    tierce_chain_destroy(noise);
+    tierce_chain_destroy(chain);
+    fx_close(&fx);
+    fx_remove(&fx);
+}
+END_TEST
+
 static void write_key_file(const char *path, const char *digits, time_t modified)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
@@ -515,4 +558,5 @@ CHECK_MAIN("engine_codec", .seconds = 60, .setup = name_blocks,
                      a_damaged_chunk_is_a_miss_and_leaves, a_remote_store_has_coded_and_raw_chunks,
                      a_codec_that_is_not_possible_is_an_error, an_encrypted_disk_requires_its_key,
                      a_key_that_comes_later_needs_no_restart, an_order_without_a_key_says_so,
+                     encrypted_chunks_are_compressed_by_order,
                      encryption_that_is_not_possible_is_an_error})
