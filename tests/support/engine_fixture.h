@@ -278,6 +278,16 @@ static inline void fx_wipe(struct fixture *fx)
         memset(fx->layers[l].base, 0x5a, FX_BLOCKS * 1024);
 }
 
+/* Copies the cells of blocks, in the order of layers and blocks: FX_TAKEN bytes for each block. */
+enum { FX_TAKEN = 512 + 768 + 512 + 1000 };
+static inline void fx_take(struct fixture *fx, uint8_t *to, size_t blocks, const int32_t *ids)
+{
+    for (uint32_t l = 0; l < FX_LAYERS; l++) {
+        for (size_t b = 0; b < blocks; b++, to += fx_cells[l])
+            memcpy(to, (const uint8_t *)fx->layers[l].base + (size_t)ids[b] * 1024, fx_cells[l]);
+    }
+}
+
 /* Whether a block in paged memory holds just what it should, and nothing beyond its cell. */
 static inline bool fx_right(struct fixture *fx, const struct tierce_chain *chain, size_t block,
                             int32_t id)

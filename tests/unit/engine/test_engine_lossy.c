@@ -12,7 +12,7 @@
 #include "engine_fixture.h"
 #include "store/coded/coded_connector.h"
 
-enum { BLOCKS = 64, BYTES = FX_LAYERS * BLOCKS * 1000 };
+enum { BLOCKS = 64, BYTES = FX_TAKEN * BLOCKS };
 
 static struct fixture fx;
 static int32_t ids[BLOCKS];
@@ -22,16 +22,6 @@ static void name_blocks(void)
 {
     for (int32_t i = 0; i < BLOCKS; i++)
         ids[i] = (i * 45 + 7) % BLOCKS;
-}
-
-/* Copies the cells of the blocks, in the order of layers and blocks. */
-static void take(uint8_t *to)
-{
-    memset(to, 0, BYTES);
-    for (uint32_t l = 0; l < FX_LAYERS; l++) {
-        for (uint32_t b = 0; b < BLOCKS; b++, to += 1000)
-            memcpy(to, (const uint8_t *)fx.layers[l].base + (size_t)ids[b] * 1024, fx_cells[l]);
-    }
 }
 
 static uint64_t load(const struct tierce_chain *chain, uint8_t origin, uint8_t *to)
@@ -45,7 +35,7 @@ static uint64_t load(const struct tierce_chain *chain, uint8_t origin, uint8_t *
         ck_assert_uint_eq(origins[b], origin);
         right += fx_right(&fx, chain, b, ids[b]);
     }
-    take(to);
+    fx_take(&fx, to, BLOCKS, ids);
     return right;
 }
 
@@ -76,7 +66,7 @@ static double magnitude(double value)
 static void expect_bounds(const struct tierce_chain *chain, const uint8_t *cells)
 {
     for (uint32_t l = 0; l < FX_LAYERS; l++) {
-        for (uint32_t b = 0; b < BLOCKS; b++, cells += 1000) {
+        for (uint32_t b = 0; b < BLOCKS; b++, cells += fx_cells[l]) {
             double most = 0, is = value_of(fx_byte(chain, b, l));
             for (uint32_t i = b > 0 ? b - 1 : 0; i <= b + 1 && i < BLOCKS; i++) {
                 double value = magnitude(value_of(fx_byte(chain, i, l)));

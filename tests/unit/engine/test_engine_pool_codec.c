@@ -5,56 +5,37 @@
 #define FX_KV_DTYPE     "bfloat16"
 #include "check_main.h"
 #include "engine_fixture.h"
-#include "node_harness.h"
-#include "running_manager.h"
 #include "silent_log.h"
 #include "store/coded/coded_connector.h"
 #include "wait_for.h"
-
-#include <sys/stat.h>
+#include "whole_stores.h"
 
 enum { BLOCKS = 64, CHUNKS = 4 };
 
 static struct fixture fx;
 static int32_t ids[FX_BLOCKS];
-static struct node_harness node;
-static struct running_manager manager;
-static char urls[2][128];
+static struct whole_store pool;
 
 static void start_stores(int which)
 {
-    static char *node_args[] = {(char *)(uintptr_t) "--memory.size=64MiB"};
-    char folder[96];
     silence_log();
     for (int32_t i = 0; i < (int32_t)FX_BLOCKS; i++)
         ids[i] = (i * 45 + 7) % (int32_t)FX_BLOCKS;
-    if (which == 0) {
-        harness_start(&node, 1, node_args);
-        snprintf(urls[0], sizeof(urls[0]), "lm://127.0.0.1:%u", (unsigned)node.ports.lm);
-    } else {
-        running_manager_start(&manager, NULL);
-        snprintf(folder, sizeof(folder), "%s/nfs_01", manager.folder);
-        ck_assert_int_eq(mkdir(folder, 0700), 0);
-        snprintf(urls[1], sizeof(urls[1]), "fleet://127.0.0.1:%u/default",
-                 (unsigned)manager.ports.meta_grpc);
-    }
+    whole_store_start(&pool, which);
 }
 
-static void stop_stores(int which)
+static void stop_stores(void)
 {
     fx_remove(&fx);
-    if (which == 0)
-        harness_stop(&node);
-    else
-        running_manager_stop(&manager);
+    whole_store_stop(&pool);
 }
 
 /* `sets`: parameters besides the URL, ended by NULL. */
-static void open_engine(int which, const char *suffix, const char *const *sets)
+static void open_engine(const char *suffix, const char *const *sets)
 {
     char url[200];
     const char *all[12] = {"remote.urls", url};
-    snprintf(url, sizeof(url), "%s%s", urls[which], suffix);
+    snprintf(url, sizeof(url), "%s%s", pool.url, suffix);
     for (size_t i = 0; sets[i] != NULL; i++)
         all[2 + i] = sets[i];
     fx_open(&fx, false, all);
@@ -93,7 +74,7 @@ static uint64_t pool_bytes(void)
     char command[160];
     unsigned long long sum = 0, bytes = 0;
     snprintf(command, sizeof(command), "find '%s/nfs_01' -type f ! -name '~*' -printf '%%s\\n'",
-             manager.folder);
+             pool.manager.folder);
     FILE *pipe = popen(command, "r");
     while (fscanf(pipe, "%llu", &bytes) == 1)
         sum += bytes;
@@ -106,7 +87,7 @@ static const char *const lossless[] = {"remote.codec", "lossless", NULL};
 START_TEST(a_store_has_coded_and_raw_chunks)
 {
     start_stores(_i);
-    open_engine(_i, "", lossless);
+    open_engine("", lossless);
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0);
     struct tierce_chain *longer = fx_chain(&fx, 1, 2 * BLOCKS, 0);
     store(chain, BLOCKS, BLOCKS);
@@ -116,19 +97,19 @@ START_TEST(a_store_has_coded_and_raw_chunks)
     ck_assert(_i == 0 || pool_bytes() == stats.encoded_bytes);
     fx_close(&fx);
     /* A reader without a codec, which adds raw chunks behind the coded ones. */
-    open_engine(_i, "?codec=none", lossless);
+    open_engine("?codec=none", lossless);
     ck_assert_int_eq(load(chain, BLOCKS), BLOCKS);
     store(longer, 2 * BLOCKS, BLOCKS);
     stats = stats_now();
     ck_assert_uint_eq(stats.encoded_chunks, 0);
     ck_assert_uint_gt(stats.decoded_raw_bytes, stats.decoded_bytes);
     fx_close(&fx);
-    open_engine(_i, "?codec=lossless", (const char *const[]){NULL});
+    open_engine("?codec=lossless", (const char *const[]){NULL});
     ck_assert_int_eq(load(longer, 2 * BLOCKS), 2 * BLOCKS);
     tierce_chain_destroy(longer);
     tierce_chain_destroy(chain);
     fx_close(&fx);
-    stop_stores(_i);
+    stop_stores();
 }
 END_TEST
 
@@ -143,27 +124,27 @@ START_TEST(a_store_has_encrypted_chunks)
         "remote.encryption", "aes-256-gcm", "encryption.key_command", KEY_1, "remote.codec",
         "lossless",          NULL};
     start_stores(_i);
-    open_engine(_i, "", encrypted);
+    open_engine("", encrypted);
     struct tierce_chain *chain = fx_chain(&fx, 1, BLOCKS, 0), *other = fx_chain(&fx, 2, BLOCKS, 0);
     store(chain, BLOCKS, BLOCKS);
     ck_assert_uint_eq(stats_now().encrypted_chunks, CHUNKS);
     fx_close(&fx);
-    open_engine(_i, "", both);
+    open_engine("", both);
     ck_assert_int_eq(load(chain, BLOCKS), BLOCKS);
     store(other, BLOCKS, BLOCKS);
     ck_assert_uint_eq(stats_now().encoded_chunks, CHUNKS);
     fx_close(&fx);
-    open_engine(_i, "", lossless);
+    open_engine("", lossless);
     ck_assert_int_lt(load(chain, BLOCKS), 1);
     ck_assert_uint_gt(stats_now().locked_reads, 0);
     fx_close(&fx);
-    open_engine(_i, "", encrypted);
+    open_engine("", encrypted);
     ck_assert_int_eq(load(chain, BLOCKS), BLOCKS);
     ck_assert_int_eq(load(other, BLOCKS), BLOCKS);
     tierce_chain_destroy(other);
     tierce_chain_destroy(chain);
     fx_close(&fx);
-    stop_stores(_i);
+    stop_stores();
 }
 END_TEST
 
