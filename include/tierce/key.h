@@ -94,7 +94,8 @@ struct tierce_namespace {
     const char *model;          /* effective model configuration, canonical JSON on one line */
     const char *kv_dtype;       /* "bfloat16", "float32", "fp8_e4m3", ... */
     const char *quantization;   /* of the KV, scales included; "" for none. "tierce-int8",
-                                   "tierce-int4", "tierce-fp8": the lossy codec of KV of bfloat16
+                                   "tierce-int4", "tierce-fp8", "tierce-cachegen-LAYERS-ORDER"
+                                   (docs/inside/format/coded.md): the lossy codec of KV of bfloat16
                                    or float16 on disk and in remote stores; memory is exact */
     const char *layout;         /* the engine's memory layout: engine and version, attention
                                    backend, ISA, axis order */

@@ -22,29 +22,32 @@ struct frozen_run {
     enum tierce__element element;
     size_t bytes, part;
     const char *codec;
+    const char *order; /* NULL, or that of cells of two parts */
 };
 
 static const struct frozen_run runs[] = {
-    {TIERCE__ELEMENT_BF16, 1024, 0, "lossless"},
-    {TIERCE__ELEMENT_FP16, 2002, 0, "lossless"},
-    {TIERCE__ELEMENT_E4M3, 2000, 0, "lossless"},
-    {TIERCE__ELEMENT_E5M2, 2001, 256, "lossless"},
-    {TIERCE__ELEMENT_RAW, 100, 0, "lossless"},
-    {TIERCE__ELEMENT_BF16, 333, 0, "lossless"},
-    {TIERCE__ELEMENT_BF16, RUN_MAX, 0, "lossless"},
-    {TIERCE__ELEMENT_BF16, 196608, 6144, "lossless"},
-    {TIERCE__ELEMENT_FP16, 196608, 49152, "lossless"},
-    {TIERCE__ELEMENT_E4M3, 131072, 8192, "lossless"},
-    {TIERCE__ELEMENT_E5M2, 199999, 0, "lossless"},
-    {TIERCE__ELEMENT_BF16, 700, 0, "int8"},
-    {TIERCE__ELEMENT_FP16, RUN_MAX, 0, "int8"},
-    {TIERCE__ELEMENT_FP16, 700, 0, "int4"},
-    {TIERCE__ELEMENT_BF16, RUN_MAX, 0, "int4"},
-    {TIERCE__ELEMENT_BF16, 700, 0, "fp8"},
-    {TIERCE__ELEMENT_FP16, RUN_MAX, 0, "fp8"},
-    {TIERCE__ELEMENT_BF16, 4096, 1024, "cachegen"},
-    {TIERCE__ELEMENT_FP16, 4096, 0, "cachegen"},
-    {TIERCE__ELEMENT_BF16, 196608, 6144, "cachegen"},
+    {TIERCE__ELEMENT_BF16, 1024, 0, "lossless", NULL},
+    {TIERCE__ELEMENT_FP16, 2002, 0, "lossless", NULL},
+    {TIERCE__ELEMENT_E4M3, 2000, 0, "lossless", NULL},
+    {TIERCE__ELEMENT_E5M2, 2001, 256, "lossless", NULL},
+    {TIERCE__ELEMENT_RAW, 100, 0, "lossless", NULL},
+    {TIERCE__ELEMENT_BF16, 333, 0, "lossless", NULL},
+    {TIERCE__ELEMENT_BF16, RUN_MAX, 0, "lossless", NULL},
+    {TIERCE__ELEMENT_BF16, 196608, 6144, "lossless", NULL},
+    {TIERCE__ELEMENT_FP16, 196608, 49152, "lossless", NULL},
+    {TIERCE__ELEMENT_E4M3, 131072, 8192, "lossless", NULL},
+    {TIERCE__ELEMENT_E5M2, 199999, 0, "lossless", NULL},
+    {TIERCE__ELEMENT_BF16, 700, 0, "int8", NULL},
+    {TIERCE__ELEMENT_FP16, RUN_MAX, 0, "int8", NULL},
+    {TIERCE__ELEMENT_FP16, 700, 0, "int4", NULL},
+    {TIERCE__ELEMENT_BF16, RUN_MAX, 0, "int4", NULL},
+    {TIERCE__ELEMENT_BF16, 700, 0, "fp8", NULL},
+    {TIERCE__ELEMENT_FP16, RUN_MAX, 0, "fp8", NULL},
+    {TIERCE__ELEMENT_BF16, 4096, 1024, "cachegen", NULL},
+    {TIERCE__ELEMENT_FP16, 4096, 0, "cachegen", NULL},
+    {TIERCE__ELEMENT_BF16, 196608, 6144, "cachegen", NULL},
+    {TIERCE__ELEMENT_BF16, 4096, 1024, "cachegen", "thkc16"},
+    {TIERCE__ELEMENT_FP16, 196608, 12288, "cachegen", "hk.c64t.tc64"},
 };
 #define RUNS (sizeof(runs) / sizeof(runs[0]))
 
@@ -67,6 +70,13 @@ static size_t encode(unsigned i)
                                         .row_bytes = r->bytes > 4096 ? 384 : 64,
                                         .layer = 5,
                                         .layers = 30};
+    struct tierce__cell_order order;
+    if (r->order != NULL) {
+        ck_assert(tierce__cell_order_read(&order, r->order, strlen(r->order)));
+        shape.order = &order;
+        shape.cell_bytes = 2 * r->part;
+        shape.cell_tokens = r->bytes > 4096 ? 32 : 16;
+    }
     int64_t length = codec->encode(coded, sizeof(coded), run, r->bytes, &shape);
     ck_assert_int_gt(length, 0);
     return (size_t)length;

@@ -3,11 +3,10 @@
 #define TIERCE_TESTS_CODED_STORE_H
 
 #include "core/chunk/coded.h"
-#include "core/key/namespace.h"
 #include "core/paged/paged.h"
 #include "disk_harness.h"
 #include "kv_values.h"
-#include "store/coded/coded_tier.h"
+#include "store/coded/coded_parts.h"
 #include "test_random.h"
 
 /*
@@ -27,29 +26,39 @@ enum coded_kind {
 
 static const uint32_t coded_cells[CODED_LAYERS] = {6144, 2048, 6656};
 
-/* `s`: store_parts was called. Names the namespace, with a lossy codec if `quantization` names one
- * (tierce__codec_of_quantization). */
-static inline void coded_namespace_of(struct store *s, const char *dtype, const char *quantization)
+static inline struct tierce_namespace coded_fields(const char *dtype, const char *quantization)
 {
-    struct tierce_namespace ns = {.size = sizeof(ns),
-                                  .weights = "00112233",
-                                  .model = "{}",
-                                  .kv_dtype = dtype,
-                                  .quantization = quantization,
-                                  .layout = "test/1",
-                                  .layer_count = CODED_LAYERS,
-                                  .cell_bytes = coded_cells,
-                                  .block_tokens = 16,
-                                  .chunk_blocks = CODED_BLOCKS,
-                                  .algo = TIERCE_CHAIN_SHA256};
+    return (struct tierce_namespace){.size = sizeof(struct tierce_namespace),
+                                     .weights = "00112233",
+                                     .model = "{}",
+                                     .kv_dtype = dtype,
+                                     .quantization = quantization,
+                                     .layout = "test/1",
+                                     .layer_count = CODED_LAYERS,
+                                     .cell_bytes = coded_cells,
+                                     .block_tokens = 16,
+                                     .chunk_blocks = CODED_BLOCKS,
+                                     .algo = TIERCE_CHAIN_SHA256};
+}
+
+/* `s`: store_parts was called. Names the namespace. */
+static inline void coded_name(struct store *s, const struct tierce_namespace *ns)
+{
     uint8_t digest[TIERCE_HASH_BYTES];
     char *text;
-    ck_assert_int_eq(tierce_namespace_text(&text, &ns), 0);
+    ck_assert_int_eq(tierce_namespace_text(&text, ns), 0);
     tierce_namespace_digest(digest, text);
     int64_t id = tierce__namespaces_intern(s->namespaces, digest, text);
     ck_assert_int_ge(id, 0);
     s->ns = (uint32_t)id;
     tierce_free(text);
+}
+
+/* The same, with a lossy codec if `quantization` names one (tierce__codec_of_quantization). */
+static inline void coded_namespace_of(struct store *s, const char *dtype, const char *quantization)
+{
+    const struct tierce_namespace ns = coded_fields(dtype, quantization);
+    coded_name(s, &ns);
 }
 
 /* The same, of exact KV. */
@@ -98,14 +107,16 @@ static inline void coded_make(const struct store *s, uint8_t *raw, uint64_t n, e
     tierce__chunk_seal(raw, info.extent.header_bytes);
 }
 
-static inline const struct tierce__codec *coded_lossy(const struct store *s)
+static inline const struct tierce__codec *coded_lossy(const struct store *s,
+                                                      struct tierce__codec_choice *choice)
 {
-    struct tierce__namespace_read read;
-    const char *text = tierce__namespaces_text(s->namespaces, s->ns);
-    if (text == NULL || tierce__namespace_read(&read, text) < 0)
-        return NULL;
-    const struct tierce__codec *codec = tierce__codec_of_quantization(read.ns.quantization);
-    tierce__namespace_read_fini(&read);
+    struct tierce__coded_elements elements;
+    if (tierce__coded_elements_init(&elements, s->namespaces) < 0)
+        return NULL; /* in a test of exact KV, whose allocations fail */
+    const struct tierce__codec *codec = tierce__coded_kind_of(&elements, s->ns).lossy;
+    if (codec != NULL && codec->needs_order)
+        ck_assert(tierce__coded_choice_of(choice, &elements, s->ns));
+    tierce__coded_elements_fini(&elements);
     return codec;
 }
 
@@ -114,7 +125,8 @@ static inline const struct tierce__codec *coded_lossy(const struct store *s)
 static inline void coded_want(const struct store *s, uint8_t *want, uint64_t n,
                               enum coded_kind kind)
 {
-    const struct tierce__codec *codec = coded_lossy(s);
+    struct tierce__codec_choice choice;
+    const struct tierce__codec *codec = coded_lossy(s, &choice);
     struct tierce__chunk_info info;
     struct tierce__coded_info got;
     coded_make(s, want, n, kind);
@@ -124,7 +136,9 @@ static inline void coded_want(const struct store *s, uint8_t *want, uint64_t n,
     uint64_t room = tierce__coded_room(want, &info);
     uint8_t *object = aligned_alloc(64, room);
     ck_assert_ptr_nonnull(object);
-    int64_t length = tierce__coded_encode(object, room, want, &info, codec, TIERCE__ELEMENT_BF16);
+    const struct tierce__coded_form form = {
+        .codec = codec, .element = TIERCE__ELEMENT_BF16, .choice = &choice};
+    int64_t length = tierce__coded_encode_as(object, room, want, &info, &form);
     ck_assert_int_ge(length, 0);
     if (length > 0) {
         ck_assert_int_eq(tierce__coded_parse(&got, object, (uint64_t)length), 0);

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from .cell_layout import CellLayout
 from .identity import Unsupported
 
 MODELS = {"LlamaForCausalLM": "LlamaDecoderLayer", "Qwen2ForCausalLM": "Qwen2DecoderLayer",
           "Qwen3ForCausalLM": "Qwen3DecoderLayer"}
 QUERY_ROWS = 256  # of one call of the attention: keys after the last of them are left out
-DIGIT = 128  # numbers below it are exact in every type
 PROBED_TOKENS, PROBED_ERROR = 4, 0.02
 PROBED_DELTAS = 77, 4096  # kinds of scaling differ by 2 % at the first; beyond the second a model's own angles are inexact
 
@@ -50,49 +50,6 @@ def require_plain(layer, wanted: str) -> None:
 def bytes_of(tensor):
     """The bytes of a contiguous tensor, which are its memory."""
     return tensor.view(torch.uint8).numpy()
-
-
-class CellLayout:
-    """Where vLLM's attention kernels for this processor put each element of a block's keys and values: they are
-    written as numbers, digit by digit, and then searched for. Raises Unsupported if some are not there."""
-
-    def __init__(self, attention, block_shape, dtype):
-        heads, tokens, both = block_shape
-        self.shape = tokens, heads, both // 2
-        self.count = tokens * heads * both // 2  # of keys, and of values
-        block, numbers = torch.zeros((1, *block_shape), dtype=dtype), torch.arange(2 * self.count)
-        found, slots = torch.zeros_like(numbers), torch.arange(tokens)
-        digit = 1
-        while digit < 2 * self.count:
-            written = (numbers // digit % DIGIT).to(dtype).view(2, *self.shape)
-            attention.impl.do_kv_cache_update(attention, written[0], written[1], block, slots)
-            found += block.flatten().to(torch.int64) * digit
-            digit *= DIGIT
-        if not torch.equal(found.sort()[0], numbers):
-            raise Unsupported("vLLM's attention kernels do not keep keys and values as they are")
-        self.where = torch.empty_like(found)
-        self.where[found] = numbers
-        self.views = [self.strides_of(half) for half in self.where.view(2, *self.shape)]
-
-    def strides_of(self, where):
-        """(first element, strides) if the elements of a block have constant strides, else None."""
-        def stride(axis):
-            return int(where.select(axis, 1).flatten()[0] - where.flatten()[0]) if where.shape[axis] > 1 else 0
-
-        first, strides = int(where.flatten()[0]), [stride(axis) for axis in range(3)]
-        sums = first + sum(torch.arange(size).view([-1 if a == axis else 1 for a in range(3)]) * strides[axis]
-                           for axis, size in enumerate(self.shape))
-        return (first, strides) if torch.equal(sums, where) else None
-
-    def read(self, blocks, half: int):
-        """Keys (half 0) or values (1) of blocks [block][...]: [token][head][channel]."""
-        cells = blocks.reshape(len(blocks), 2 * self.count)
-        if self.views[half] is None:
-            where = self.where[half * self.count:(half + 1) * self.count]
-            return cells.index_select(1, where).view(-1, *self.shape[1:])
-        first, strides = self.views[half]
-        view = cells.as_strided((len(blocks), *self.shape), (2 * self.count, *strides), cells.storage_offset() + first)
-        return view.reshape(-1, *self.shape[1:])
 
 
 @dataclass

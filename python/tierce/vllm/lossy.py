@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .identity import ConfigError, Unsupported, has_drafter
 from .quality import read_measured
 
 NONE = "none"
 DTYPES = ("bfloat16", "float16")
+BY_TOKEN = ("cachegen",)  # codecs that treat the values of a token together
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,12 @@ class LossyGate:
     agreement: float  # percent, of the worst prompt
     kl: float  # nats, of the worst prompt
     date: str
+    cells: str = ""  # what the codec must know of the cells
 
     @property
     def quantization(self) -> str:
         """In a namespace: tierce__codec_of_quantization of src/core/codec."""
-        return f"tierce-{self.codec}"
+        return "-".join(filter(None, ("tierce", self.codec, self.cells)))
 
     @property
     def words(self) -> str:
@@ -57,9 +59,9 @@ def read_lossy_gate(path: str, weights: str, kv_dtype: str, codec: str, bound: f
     return gate
 
 
-def choose(param, vllm_config, namespace: dict, has_states: bool) -> LossyGate | None:
+def choose(param, vllm_config, namespace: dict, has_states: bool, cells) -> LossyGate | None:
     """The codec of codec.lossy for an engine's namespace, or None if its KV is exact. `param` returns the value of a
-    parameter. Raises ConfigError: an engine must not run with exact KV whose operator counts on less, nor with a loss that
+    parameter; `cells` describes the cells of the engine's chunks, or raises Unsupported. Raises ConfigError: an engine must not run with exact KV whose operator counts on less, nor with a loss that
     nobody has measured."""
     codec = param("codec.lossy")
     if codec == NONE:
@@ -75,7 +77,8 @@ def choose(param, vllm_config, namespace: dict, has_states: bool) -> LossyGate |
             raise Unsupported("LoRA is enabled, and adapters are not measured")
         if param("blend.enabled") == "true":
             raise Unsupported("blend.enabled is set, and blended prompts are measured with exact KV")
-        return read_lossy_gate(param("codec.quality"), namespace["weights"], namespace["kv_dtype"], codec,
+        gate = read_lossy_gate(param("codec.quality"), namespace["weights"], namespace["kv_dtype"], codec,
                                percent_of(param("codec.agreement")))
+        return replace(gate, cells=cells()) if codec in BY_TOKEN else gate
     except Unsupported as reason:
         raise ConfigError(f"codec.lossy {codec}: {reason}") from None

@@ -168,7 +168,7 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
 
     def begin(self, namespace: dict) -> None:
         self.namespace, self.weights = namespace, namespace["weights"]
-        self.lossy_gate = lossy.choose(self.engine.param, self.vllm_config, namespace, self.has_states())
+        self.lossy_gate = lossy.choose(self.engine.param, self.vllm_config, namespace, self.has_states(), self.cells)
         if self.lossy_gate is not None:
             namespace["quantization"] = self.lossy_gate.quantization
         self.open_view()
@@ -182,6 +182,17 @@ class WorkerHalf(HandsOver, PushesChunks, LoadsAsync, BlendsPrompts):
     def has_states(self) -> bool:
         """Whether a group of layers has recurrent states."""
         return False
+
+    def cells(self) -> str:
+        """For a lossy codec: how many layers the model has, and the order of the values of a cell. Raises Unsupported."""
+        from .cell_layout import order_of
+
+        if self.ranks.pp_size > 1:
+            raise Unsupported("pipeline parallelism: a worker does not have all layers")
+        if self.geometry.runs > 1:
+            raise Unsupported("a block of a layer is several runs of bytes")
+        return f"{len(self.geometry.bases)}-" + order_of(
+            self.vllm_config.compilation_config.static_forward_context, self.kv_caches, self.geometry)
 
     def loads_are_async(self) -> bool:
         return self.memory.loads_async or self.engine.param("load.async") == "true"

@@ -162,7 +162,7 @@ static void print_lossy(const char *side, const struct tierce__doctor_set *set)
 {
     const char *quantization = tierce__doctor_find(set, "quantization");
     const struct tierce__codec *codec =
-        quantization != NULL ? tierce__codec_of_quantization(quantization) : NULL;
+        quantization != NULL ? tierce__codec_of_quantization(quantization, NULL) : NULL;
     if (codec != NULL)
         printf("%sKV on disk and in remote stores is lossy: codec %s (codec.lossy).\n", side,
                codec->name);

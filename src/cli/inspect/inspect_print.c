@@ -132,7 +132,7 @@ static void print_lossy(const char *text, FILE *out)
 {
     char value[VALUE_BYTES];
     short_field(value, text, "quantization");
-    const struct tierce__codec *codec = tierce__codec_of_quantization(value);
+    const struct tierce__codec *codec = tierce__codec_of_quantization(value, NULL);
     if (codec != NULL)
         fprintf(out,
                 "  lossy    %s: KV that leaves memory is approximate; only engines with the same "

@@ -150,10 +150,21 @@ static int64_t encode_layer(const struct encoding *e, uint32_t layer, uint64_t a
                             const uint8_t *raw)
 {
     uint64_t bytes = raw_bytes(e->header, e->info, layer);
-    struct tierce__codec_shape shape = {
-        .element = e->form->element, .part_bytes = tierce__chunk_cell_bytes(e->header, layer) / 2};
-    if (e->form->codec != NULL)
-        return e->form->codec->encode(e->dst + at, e->room - at, raw, bytes, &shape);
+    const struct tierce__codec *codec = e->form->codec;
+    uint32_t cell_bytes = tierce__chunk_cell_bytes(e->header, layer);
+    struct tierce__codec_shape shape = {.element = e->form->element, .part_bytes = cell_bytes / 2};
+    if (codec != NULL && codec->needs_order) {
+        const struct tierce__codec_choice *choice = e->form->choice;
+        if (choice == NULL)
+            return TIERCE_E_ARGUMENT;
+        shape.order = &choice->order;
+        shape.cell_bytes = cell_bytes;
+        shape.cell_tokens = e->info->geometry.block_tokens;
+        shape.layer = layer % choice->layers;
+        shape.layers = choice->layers;
+    }
+    if (codec != NULL)
+        return codec->encode(e->dst + at, e->room - at, raw, bytes, &shape);
     if (bytes > e->room - at)
         return TIERCE_E_LIMIT;
     memcpy(e->dst + at, raw, bytes);

@@ -39,7 +39,9 @@ struct tierce__coded_form {
     const struct tierce__codec *codec; /* NULL, only with a key: the layers are not coded */
     enum tierce__element element;
     const struct tierce__seal_key *key; /* NULL: the layers are not encrypted */
-    const uint8_t *salt;                /* TIERCE__SEAL_SALT_BYTES, for tests; NULL: random */
+    /* What the namespace states for a codec that needs_order; not read for others. */
+    const struct tierce__codec_choice *choice;
+    const uint8_t *salt; /* TIERCE__SEAL_SALT_BYTES, for tests; NULL: random */
 };
 
 /* One coded layer: its place in the object, and the XXH3-64 of its bytes. */
@@ -62,7 +64,8 @@ uint64_t tierce__coded_room(const uint8_t *object, const struct tierce__chunk_in
  *
  * Another process may write to `object` meanwhile: then the cells fail their sums when they are
  * read, but dst is never overrun, nor is `object` read beyond its end. Errors: -ENOMEM;
- * TIERCE_E_LIMIT: too little room; TIERCE_E_FORMAT: the header is not the one that was parsed.
+ * TIERCE_E_LIMIT: too little room; TIERCE_E_FORMAT: the header is not the one that was parsed;
+ * TIERCE_E_ARGUMENT: the codec cannot encode such cells.
  */
 int64_t tierce__coded_encode(uint8_t *dst, uint64_t room, const uint8_t *object,
                              const struct tierce__chunk_info *info,

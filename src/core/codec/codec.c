@@ -32,16 +32,40 @@ const struct tierce__codec *tierce__codec_numbered(uint32_t number)
     return NULL;
 }
 
-const struct tierce__codec *tierce__codec_of_quantization(const char *quantization)
+#define LAYERS_MAX 4096u /* as in a namespace */
+
+/* The text "LAYERS-ORDER" after the codec's name. */
+static bool read_choice(struct tierce__codec_choice *out, const char *text)
+{
+    struct tierce__codec_choice choice = {0};
+    size_t digits = strspn(text, "0123456789");
+    if (digits < 1 || digits > 4 || text[0] == '0' || text[digits] != '-')
+        return false;
+    for (size_t i = 0; i < digits; i++)
+        choice.layers = choice.layers * 10 + (uint32_t)(text[i] - '0');
+    const char *order = text + digits + 1;
+    if (choice.layers > LAYERS_MAX || !tierce__cell_order_read(&choice.order, order, strlen(order)))
+        return false;
+    if (out != NULL)
+        *out = choice;
+    return true;
+}
+
+const struct tierce__codec *tierce__codec_of_quantization(const char *quantization,
+                                                          struct tierce__codec_choice *choice)
 {
     static const char prefix[] = "tierce-";
-    static const struct tierce__codec *const chosen[] = {&tierce__codec_int8, &tierce__codec_int4,
-                                                         &tierce__codec_fp8};
     if (strncmp(quantization, prefix, sizeof(prefix) - 1) != 0)
         return NULL;
-    for (size_t i = 0; i < sizeof(chosen) / sizeof(chosen[0]); i++) {
-        if (strcmp(chosen[i]->name, quantization + sizeof(prefix) - 1) == 0)
-            return chosen[i];
+    const char *name = quantization + sizeof(prefix) - 1;
+    for (size_t i = 0; i < CODEC_COUNT; i++) {
+        const struct tierce__codec *codec = codecs[i];
+        size_t length = strlen(codec->name);
+        if (codec->is_exact || strncmp(name, codec->name, length) != 0)
+            continue;
+        if (codec->needs_order ? name[length] == '-' && read_choice(choice, name + length + 1)
+                               : name[length] == '\0')
+            return codec;
     }
     return NULL;
 }

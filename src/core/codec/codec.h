@@ -8,6 +8,7 @@
 #include <tierce/status.h>
 
 #include "base/kernel_choice.h"
+#include "core/codec/cell_order.h"
 
 /*
  * Codecs: fewer bytes for the same KV. A codec turns a run of bytes (for example the cells of a
@@ -23,7 +24,7 @@
  * nevertheless safe on any bytes: it rejects invalid ones, and accesses nothing outside of the two
  * buffers. Formats, byte by byte: docs/inside/format/codec.md.
  *
- * Thread: any. Nothing here blocks or allocates; cachegen needs up to 48 KiB of stack.
+ * Thread: any. Nothing here blocks or allocates; cachegen needs up to 80 KiB of stack.
  */
 
 /* The kind of numbers in a run. The values are part of the format. */
@@ -45,15 +46,21 @@ struct tierce__codec_shape {
      * each part_bytes bytes. 0: unknown. For exact codecs only a hint: the ratio depends on it,
      * nothing else. */
     uint64_t part_bytes;
-    /* The codec cachegen requires the bytes of a token within a part, and chooses its levels by the
-     * layer and the number of layers (0: the finer ones). Other codecs ignore them. */
+    /* The codec cachegen requires the bytes of a token within a part, or, for another order of
+     * values, the cells, which then take the place of both lengths; and it chooses its levels by
+     * the layer and the number of layers (0: the finer ones). Other codecs ignore them. */
     uint64_t row_bytes;
+    const struct tierce__cell_order *order; /* [borrow until the return] NULL: no cells */
+    uint64_t cell_bytes;
+    uint32_t cell_tokens;
     uint32_t layer, layers;
 };
 
 struct tierce__codec {
     const char *name;
     uint32_t number; /* in headers */
+    /* Whether it requires the order of the values of a cell: struct tierce__codec_choice. */
+    bool needs_order;
     /* Whether decoding restores every bit. Other codecs are lossy, and may be used only where an
      * operator has chosen them by name. */
     bool is_exact;
@@ -78,11 +85,20 @@ struct tierce__codec {
 const struct tierce__codec *tierce__codec_find(const char *name);
 const struct tierce__codec *tierce__codec_numbered(uint32_t number);
 
+/* What a namespace states for a codec that needs_order. */
+struct tierce__codec_choice {
+    uint32_t layers; /* of the model: layer i of a chunk is layer i modulo this */
+    struct tierce__cell_order order;
+};
+
 /*
  * The lossy codec that the field `quantization` of a namespace chooses: "tierce-int8",
- * "tierce-int4" or "tierce-fp8". NULL: none, so KV is exact. cachegen cannot be chosen.
+ * "tierce-int4", "tierce-fp8" or "tierce-cachegen-LAYERS-ORDER", where LAYERS is decimal and ORDER
+ * a text of cell_order.h. NULL: none, so KV is exact. *choice (or NULL) is filled in for the last
+ * one.
  */
-const struct tierce__codec *tierce__codec_of_quantization(const char *quantization);
+const struct tierce__codec *tierce__codec_of_quantization(const char *quantization,
+                                                          struct tierce__codec_choice *choice);
 /* Whether the codec accepts runs of such elements. */
 bool tierce__codec_codes(const struct tierce__codec *codec, enum tierce__element element);
 

@@ -133,6 +133,7 @@ static uint64_t encode(struct tierce__coded_upload *p)
     struct tierce__coded_making making = {.object = req->buf->data,
                                           .info = &info,
                                           .element = TIERCE__ELEMENT_RAW,
+                                          .elements = &c->elements,
                                           .keys = c->encrypts ? c->keys : NULL};
     uint64_t begun = tierce__now_ns(), length = 0;
     enum tierce__coded_raw uncoded = TIERCE__CODED_RAW_LONGER, why = TIERCE__CODED_RAWS;

@@ -2,12 +2,30 @@
 #include "base/assert.h"
 #include "store/coded/coded_parts.h"
 
+/* Without what its codec needs, a chunk is stored without it. */
+static bool find_choice(struct tierce__coded_form *form, struct tierce__codec_choice *choice,
+                        const struct tierce__coded_making *making)
+{
+    if (form->codec == NULL || !form->codec->needs_order)
+        return true;
+    int64_t ns = tierce__namespaces_find(making->elements->namespaces, making->info->ns_digest);
+    form->choice = choice;
+    return ns >= 0 && tierce__coded_choice_of(choice, making->elements, (uint32_t)ns);
+}
+
 int64_t tierce__coded_make(uint8_t *dst, uint64_t room, const struct tierce__coded_making *making)
 {
     struct tierce__seal_key key;
+    struct tierce__codec_choice choice;
     struct tierce__coded_form form = {.codec = making->codec, .element = making->element};
+    if (!find_choice(&form, &choice, making)) {
+        form.codec = NULL;
+        form.element = TIERCE__ELEMENT_RAW;
+    }
     if (making->keys == NULL)
-        return tierce__coded_encode_as(dst, room, making->object, making->info, &form);
+        return form.codec != NULL
+                   ? tierce__coded_encode_as(dst, room, making->object, making->info, &form)
+                   : 0;
     if (!tierce__coded_keys_newest(making->keys, &key, making->info->ns_digest))
         return TIERCE_E_VERSION;
     form.key = &key;

@@ -30,11 +30,15 @@ void tierce__coded_elements_fini(struct tierce__coded_elements *elements);
 struct tierce__coded_kind {
     /* RAW: the namespace states no known element type, or its text is not known yet. */
     enum tierce__element element;
-    /* The codec that the namespace has chosen, used in place of the tier's; NULL: KV is exact. */
+    /* The codec that the namespace has chosen, used in place of the tier's; NULL: KV is exact, also
+     * if the codec cannot encode such cells. */
     const struct tierce__codec *lossy;
 };
 struct tierce__coded_kind tierce__coded_kind_of(struct tierce__coded_elements *elements,
                                                 uint32_t ns);
+/* What the namespace states for its lossy codec, which needs_order. False: it is not known. */
+bool tierce__coded_choice_of(struct tierce__codec_choice *out,
+                             struct tierce__coded_elements *elements, uint32_t ns);
 /* Whether the namespace of an object allows its codec: a lossy one only if it was chosen. */
 bool tierce__coded_may_be(struct tierce__coded_elements *elements,
                           const struct tierce__coded_info *info);
@@ -66,7 +70,8 @@ struct tierce__coded_making {
     const struct tierce__chunk_info *info;
     const struct tierce__codec *codec; /* NULL, only with keys: none */
     enum tierce__element element;
-    struct tierce__coded_keys *keys; /* NULL: it is not encrypted */
+    struct tierce__coded_elements *elements; /* of the chunk's namespace */
+    struct tierce__coded_keys *keys;         /* NULL: it is not encrypted */
 };
 
 /* As tierce__coded_encode_as, with the newest key of the chunk's namespace. 0: the chunk is to be

@@ -267,6 +267,7 @@ static uint64_t encode_object(struct tierce__coded_tier *t, struct tierce__buf *
         return 0;
     making->object = raw->data;
     making->info = &info;
+    making->elements = &t->elements;
     making->keys = t->encrypts ? t->keys : NULL;
     uint64_t room = tierce__coded_room(raw->data, &info);
     struct tierce__buf *buf = tierce__coded_alloc(t, room);

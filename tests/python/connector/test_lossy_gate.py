@@ -9,24 +9,29 @@ import pytest
 pytest.importorskip("vllm")
 
 from tierce.vllm import lossy  # noqa: E402
-from tierce.vllm.identity import ConfigError  # noqa: E402
+from tierce.vllm.identity import ConfigError, Unsupported  # noqa: E402
 
 NAMESPACE = {"weights": "aa", "kv_dtype": "bfloat16", "quantization": ""}
 
 
 def quality(tmp_path, **changes):
     rows = [{"codec": "int8", "agreement": 99.6, "kl": 0.0002}, {"codec": "int8", "agreement": 99.2, "kl": 0.0001},
-            {"codec": "int4", "agreement": 92.6, "kl": 0.02}]
+            {"codec": "int4", "agreement": 92.6, "kl": 0.02}, {"codec": "cachegen", "agreement": 99.4, "kl": 0.001}]
     path = tmp_path / "quality.json"
     path.write_text(json.dumps({"tierce_codec_quality": 1, "weights": "aa", "kv_dtype": "bfloat16", "date": "2026-11-30",
                                 "rows": rows, **changes}))
     return str(path)
 
 
-def chosen(path, codec="int8", namespace=NAMESPACE, has_states=False, lora=None, drafter=None, **values):
+def several_groups():
+    raise Unsupported("several KV cache groups")
+
+
+def chosen(path, codec="int8", namespace=NAMESPACE, has_states=False, lora=None, drafter=None, cells=several_groups, **values):
     values = {"codec.lossy": codec, "codec.quality": path, "codec.agreement": "99%", "blend.enabled": "false",
               **{name.replace("_", "."): value for name, value in values.items()}}
-    return lossy.choose(values.__getitem__, Thing(lora_config=lora, speculative_config=drafter), namespace, has_states)
+    return lossy.choose(values.__getitem__, Thing(lora_config=lora, speculative_config=drafter), namespace, has_states,
+                        cells)
 
 
 def test_the_worst_prompt_counts(tmp_path):
@@ -37,16 +42,22 @@ def test_the_worst_prompt_counts(tmp_path):
     assert chosen("/nonexistent", codec="none") is None
 
 
+def test_cachegen_states_the_cells(tmp_path):
+    gate = chosen(quality(tmp_path), "cachegen", cells=lambda: "30-thkc64")
+    assert gate.quantization == "tierce-cachegen-30-thkc64"
+
+
 def test_without_a_measurement_within_the_bound_nothing_starts(tmp_path):
     path = quality(tmp_path)
     for reason, case in (
             ("codec.lossy int8: codec.quality is empty; measure the model with tools/kv_quality.py", {"path": ""}),
             ("99.2 % in codec.quality .* is below codec.agreement, 99.5 %", {"codec_agreement": "99.5%"}),
             ("codec.lossy int4: the agreement of 92.6 %", {"codec": "int4"}),
-            ("no measurement of fp8; it has int4, int8", {"codec": "fp8"}),
+            ("no measurement of fp8; it has cachegen, int4, int8", {"codec": "fp8"}),
             ("of other weights .aa, not bb.", {"namespace": {**NAMESPACE, "weights": "bb"}}),
             ("KV of bfloat16, not float16", {"namespace": {**NAMESPACE, "kv_dtype": "float16"}}),
             ("KV of float32; accepted are bfloat16 and float16", {"namespace": {**NAMESPACE, "kv_dtype": "float32"}}),
+            ("codec.lossy cachegen: several KV cache groups", {"codec": "cachegen"}),
             ("recurrent states", {"has_states": True}), ("LoRA", {"lora": object()}),
             ("that of a drafter", {"drafter": Thing(method="eagle")}),
             ("blend.enabled is set", {"blend_enabled": "true"})):

@@ -33,10 +33,11 @@ static void open_without_codec(void)
 /* Whether the tier has a codec of its own makes no difference. */
 START_TEST(chunks_are_coded_by_the_codec_of_their_namespace)
 {
-    static const char *const chosen[] = {"tierce-int8", "tierce-int4", "tierce-fp8"};
+    static const char *const chosen[] = {"tierce-int8", "tierce-int4", "tierce-fp8",
+                                         "tierce-cachegen-3-hk.tc8.c8t"};
     const struct tierce__codec *own = _i == 0 ? NULL : tierce__codec_find("lossless");
     coded_open(&s, 8 * MIB, &(struct tierce__coded_opts){.codec = own});
-    for (uint64_t i = 0; i < 3; i++) {
+    for (uint64_t i = 0; i < 4; i++) {
         coded_namespace_of(&s, "bfloat16", chosen[i]);
         struct tierce__coded_stats before = coded_stats(&s);
         for (uint64_t n = 0; n < CODED_KINDS; n++)
@@ -52,8 +53,8 @@ START_TEST(chunks_are_coded_by_the_codec_of_their_namespace)
     coded_namespace(&s, "bfloat16");
     ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
     ck_assert_int_eq(coded_get_all(&s, 1, CODED_VALUES), 0);
-    ck_assert_uint_eq(coded_stats(&s).encoded_chunks, 6 + (own != NULL));
-    ck_assert_uint_eq(coded_stats(&s).lossy_chunks, 6);
+    ck_assert_uint_eq(coded_stats(&s).encoded_chunks, 8 + (own != NULL));
+    ck_assert_uint_eq(coded_stats(&s).lossy_chunks, 8);
 }
 END_TEST
 
@@ -76,15 +77,23 @@ END_TEST
 /* A lossy object in a namespace of exact KV is never read. */
 START_TEST(a_codec_that_was_not_chosen_is_not_read)
 {
-    static const char *const other[] = {"", "tierce-cachegen", "int8"};
+    /* No cell has channels of 32 in three heads, and there are three layers. */
+    static const char *const other[] = {"",
+                                        "tierce-cachegen",
+                                        "int8",
+                                        "tierce-int8-3-kthc8",
+                                        "tierce-cachegen-2-kthc8",
+                                        "tierce-cachegen-3-kthc32",
+                                        "tierce-cachegen-03-kthc8"};
     open_without_codec();
-    for (uint64_t n = 0; n < 3; n++) {
+    for (uint64_t n = 0; n < sizeof(other) / sizeof(other[0]); n++) {
         struct tierce__buf *raw, *coded;
         enum tierce__coded_raw why;
         uint64_t bytes = coded_bytes(&s);
         coded_namespace_of(&s, "bfloat16", other[n]);
         ck_assert_int_eq(coded_put(&s, n, CODED_VALUES), 0);
         ck_assert_int_eq(coded_get_all(&s, n, CODED_VALUES), 0);
+        ck_assert_uint_eq(coded_stats(&s).encoded_chunks, 0);
         struct tierce__key key = store_key(&s, n);
         ck_assert_int_eq(tierce__pool_alloc(s.pool, &raw, bytes), 0);
         coded_make(&s, raw->data, n, CODED_VALUES);
@@ -108,6 +117,20 @@ START_TEST(a_codec_that_was_not_chosen_is_not_read)
         tierce__buf_release(raw);
         tierce__buf_release(coded);
     }
+}
+END_TEST
+
+/* Layers of a group have numbers that the order of a chunk does not show. */
+START_TEST(a_group_of_layers_stays_exact)
+{
+    static const uint32_t layers[] = {0, 2, 4};
+    struct tierce_namespace ns = coded_fields("bfloat16", "tierce-cachegen-3-kthc8");
+    open_without_codec();
+    ns.group = TIERCE_GROUP_FULL;
+    ns.layers = layers;
+    coded_name(&s, &ns);
+    ck_assert_int_eq(coded_put(&s, 1, CODED_VALUES), 0);
+    ck_assert_uint_eq(coded_stats(&s).encoded_chunks, 0);
 }
 END_TEST
 
@@ -158,5 +181,6 @@ END_TEST
 
 CHECK_MAIN("coded_lossy", .seconds = 60, .setup = setup, .teardown = teardown,
            .tests = {ranges_come_back, a_codec_that_was_not_chosen_is_not_read,
-                     other_types_stay_exact, damage_in_memory_is_not_hidden},
+                     other_types_stay_exact, a_group_of_layers_stays_exact,
+                     damage_in_memory_is_not_hidden},
            .loops = {{chunks_are_coded_by_the_codec_of_their_namespace, 0, 2}})

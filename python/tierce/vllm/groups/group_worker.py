@@ -72,6 +72,9 @@ class GroupWorkerHalf(WorkerHalf):
     def has_states(self) -> bool:
         return any(group.kind == STATE for group in self.table.groups)
 
+    def cells(self) -> str:
+        raise Unsupported("several KV cache groups")
+
     def loads_are_async(self) -> bool:
         return True
 

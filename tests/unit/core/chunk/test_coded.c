@@ -16,6 +16,8 @@ static uint8_t *raw, *coded, *back;
 static struct tierce__chunk_info info;
 static const uint32_t cells[LAYERS] = {6144, 2048, 6144};
 static const struct tierce__codec *codec;
+/* Of cachegen: cells of six heads and of two. */
+static struct tierce__codec_choice choice;
 
 static void make_raw(enum tierce_group group, enum tierce__element element, unsigned spread)
 {
@@ -43,6 +45,7 @@ static void make_raw(enum tierce_group group, enum tierce__element element, unsi
 static void setup(void)
 {
     codec = tierce__codec_find("lossless");
+    ck_assert_ptr_nonnull(tierce__codec_of_quantization("tierce-cachegen-12-thkc16", &choice));
     raw = aligned_alloc(64, OBJECT_MAX);
     coded = aligned_alloc(64, OBJECT_MAX);
     back = aligned_alloc(64, OBJECT_MAX);
@@ -61,7 +64,8 @@ static uint64_t encode(enum tierce__element element)
 {
     uint64_t room = tierce__coded_room(raw, &info);
     ck_assert_uint_le(room, OBJECT_MAX);
-    int64_t length = tierce__coded_encode(coded, room, raw, &info, codec, element);
+    const struct tierce__coded_form form = {.codec = codec, .element = element, .choice = &choice};
+    int64_t length = tierce__coded_encode_as(coded, room, raw, &info, &form);
     ck_assert_int_ge(length, 0);
     return (uint64_t)length;
 }
@@ -273,7 +277,7 @@ END_TEST
 /* ---- lossy codecs -----------------------------------------------------------------------------
  */
 
-static const char *const lossy_names[] = {"int8", "int4", "fp8"};
+static const char *const lossy_names[] = {"int8", "int4", "fp8", "cachegen"};
 #define LOSSY (sizeof(lossy_names) / sizeof(lossy_names[0]))
 
 /* A chunk of values that are not too small for the codecs, with this codec. */
@@ -293,7 +297,10 @@ static void expect_decoded(void)
 {
     uint8_t *layer = malloc(tierce__codec_bound(OBJECT_MAX)), *want = malloc(OBJECT_MAX);
     struct tierce__chunk_info got;
-    const struct tierce__codec_shape shape = {.element = TIERCE__ELEMENT_BF16};
+    struct tierce__codec_shape shape = {.element = TIERCE__ELEMENT_BF16,
+                                        .order = &choice.order,
+                                        .cell_tokens = 16,
+                                        .layers = choice.layers};
     ck_assert(layer != NULL && want != NULL);
     ck_assert_int_eq(tierce__chunk_parse(&got, back, info.extent.object_bytes), 0);
     ck_assert_uint_eq(tierce__chunk_verify_cells(back, &got), 0);
@@ -302,6 +309,8 @@ static void expect_decoded(void)
     for (uint32_t i = 0; i < LAYERS; i++) {
         uint64_t at = tierce__chunk_layer_offset(&info.geometry, i);
         uint64_t bytes = (uint64_t)cells[i] * BLOCKS, room = tierce__codec_bound(bytes);
+        shape.cell_bytes = cells[i];
+        shape.layer = i % choice.layers;
         int64_t length = codec->encode(layer, room, raw + at, bytes, &shape);
         ck_assert_int_gt(length, 0);
         ck_assert_int_eq(codec->decode(want, bytes, layer, (uint64_t)length), 0);
@@ -343,6 +352,40 @@ START_TEST(test_a_second_loss_changes_nothing)
         ck_assert_mem_eq(coded, first, length);
         free(first);
     }
+}
+END_TEST
+
+/* The layers of one rank follow those of the other one, and a model's later layers have fewer
+ * levels: with equal cells, layers have equal bytes if they are the same layer of the model, or
+ * have the same levels. */
+START_TEST(test_layers_of_ranks)
+{
+    enum { MODEL = 12, BYTES = 2048 };
+    static uint32_t sizes[2 * MODEL];
+    struct tierce__coded_info got;
+    make_lossy(3, TIERCE__ELEMENT_BF16);
+    for (unsigned i = 0; i < 2 * MODEL; i++)
+        sizes[i] = BYTES;
+    info.geometry.layer_count = 2 * MODEL;
+    info.geometry.cell_bytes = sizes;
+    ck_assert_int_eq(tierce__chunk_extent(&info.extent, &info.geometry), 0);
+    uint8_t hashes[BLOCKS * TIERCE_HASH_BYTES], *cell = raw + info.extent.header_bytes;
+    memset(hashes, 9, sizeof(hashes));
+    tierce__chunk_begin(raw, &info, hashes);
+    for (unsigned i = 0; i < 2 * MODEL * BLOCKS; i++)
+        kv_fill(cell + (size_t)i * BYTES, BYTES, TIERCE__ELEMENT_BF16, i % BLOCKS, 124, 128);
+    tierce__chunk_sum_cells(raw, &info.geometry);
+    tierce__chunk_seal(raw, info.extent.header_bytes);
+    uint64_t length = encode(TIERCE__ELEMENT_BF16);
+    ck_assert_int_eq(tierce__coded_parse(&got, coded, length), 0);
+    for (uint32_t i = 0; i < 2 * MODEL; i++) {
+        static const uint32_t like[MODEL] = {0, 0, 2, 2, 2, 2, 2, 2, 2, 2, 10, 10};
+        struct tierce__coded_layer layer = tierce__coded_layer(&got, coded, i),
+                                   other = tierce__coded_layer(&got, coded, like[i % MODEL]);
+        ck_assert_uint_eq(layer.sum, other.sum);
+    }
+    ck_assert(tierce__coded_layer(&got, coded, 0).sum != tierce__coded_layer(&got, coded, 2).sum);
+    ck_assert(tierce__coded_layer(&got, coded, 2).sum != tierce__coded_layer(&got, coded, 10).sum);
 }
 END_TEST
 
@@ -411,6 +454,7 @@ static Suite *coded_suite(void)
     tcase_add_test(tcase, test_a_header_that_has_changed_since_it_was_parsed);
     tcase_add_test(tcase, test_lossy_codecs);
     tcase_add_test(tcase, test_a_second_loss_changes_nothing);
+    tcase_add_test(tcase, test_layers_of_ranks);
     tcase_add_test(tcase, test_a_damaged_cell_gets_no_right_sum);
     tcase_add_test(tcase, test_a_layer_with_a_nan);
     tcase_add_test(tcase, test_flipped_bits_of_a_lossy_object);

@@ -193,6 +193,192 @@ START_TEST(test_random_runs)
 }
 END_TEST
 
+/* ---- other orders of the values of a cell ---------------------------------------------------- */
+
+enum { CELL_TOKENS = 16, CELL_HEADS = 3, CELL_CHANNELS = 32, CELLS = 5 };
+enum { ROW = CELL_HEADS * CELL_CHANNELS, PART = CELL_TOKENS * ROW };
+
+/* The place of a value in a cell, as an order says it. */
+typedef size_t place_fn(unsigned kind, size_t token, size_t head, size_t channel);
+
+static size_t plain(unsigned kind, size_t token, size_t head, size_t channel)
+{
+    return kind * PART + token * ROW + head * CELL_CHANNELS + channel;
+}
+
+/* FlashAttention of vLLM: the key of a head, then its value. */
+static size_t pairs(unsigned kind, size_t token, size_t head, size_t channel)
+{
+    return ((token * CELL_HEADS + head) * 2 + kind) * CELL_CHANNELS + channel;
+}
+
+/* vLLM on CPUs without AMX: keys are transposed. */
+static size_t transposed(unsigned kind, size_t token, size_t head, size_t channel)
+{
+    size_t half = CELL_TOKENS * CELL_CHANNELS;
+    return (head * 2 + kind) * half +
+           (kind == 0 ? channel * CELL_TOKENS + token : token * CELL_CHANNELS + channel);
+}
+
+/* And with it: tiles of 4 tokens, pairs of channels of the keys, pairs of tokens of the values. */
+static size_t tiles(unsigned kind, size_t token, size_t head, size_t channel)
+{
+    size_t half = CELL_TOKENS * CELL_CHANNELS;
+    return (head * 2 + kind) * half +
+           (kind == 0
+                ? (token / 4 * (CELL_CHANNELS / 2) + channel / 2) * 8 + token % 4 * 2 + channel % 2
+                : ((channel / 8 * (CELL_TOKENS / 2) + token / 2) * 8 + channel % 8) * 2 +
+                      token % 2);
+}
+
+static size_t keys_only(unsigned kind, size_t token, size_t head, size_t channel)
+{
+    return kind * PART + head * CELL_TOKENS * CELL_CHANNELS + token * CELL_CHANNELS + channel;
+}
+
+static const struct {
+    const char *text;
+    place_fn *place;
+    unsigned kinds;
+} orders[] = {{"kthc32", plain, 2},
+              {"thkc32", pairs, 2},
+              {"hk.c32t.tc32", transposed, 2},
+              {"hk.tc16t4c2.c4tc8t2", tiles, 2},
+              {"htc32", keys_only, 1}};
+#define ORDERS (sizeof(orders) / sizeof(orders[0]))
+
+static struct tierce__cell_order order_of(const char *text)
+{
+    struct tierce__cell_order order;
+    ck_assert_msg(tierce__cell_order_read(&order, text, strlen(text)), "%s", text);
+    return order;
+}
+
+/* Moves a run between the order of a row and another one. */
+static void move_cells(uint8_t *dst, const uint8_t *src, unsigned n, bool to_order)
+{
+    size_t cell = 2 * (size_t)orders[n].kinds * PART;
+    for (size_t i = 0; i < CELLS * (size_t)orders[n].kinds * PART; i++) {
+        size_t in_cell = i % (cell / 2);
+        unsigned kind = (unsigned)(in_cell / PART);
+        size_t value = in_cell % PART;
+        size_t at = i / (cell / 2) * cell + 2 * orders[n].place(kind, value / ROW,
+                                                                value % ROW / CELL_CHANNELS,
+                                                                value % CELL_CHANNELS);
+        memcpy(dst + (to_order ? at : 2 * i), src + (to_order ? 2 * i : at), 2);
+    }
+}
+
+static struct tierce__codec_shape shape_of(const struct tierce__cell_order *order, unsigned n)
+{
+    return (struct tierce__codec_shape){.element = TIERCE__ELEMENT_BF16,
+                                        .order = order,
+                                        .cell_bytes = 2 * (uint64_t)orders[n].kinds * PART,
+                                        .cell_tokens = CELL_TOKENS,
+                                        .layer = 4,
+                                        .layers = 30};
+}
+
+/* The same values are restored whatever their order is, and in as many bytes but for the header. */
+START_TEST(test_orders)
+{
+    for (unsigned n = 0; n < ORDERS; n++) {
+        size_t bytes = CELLS * 2 * (size_t)orders[n].kinds * PART;
+        uint8_t *rows = malloc(bytes), *want = malloc(bytes);
+        ck_assert(rows != NULL && want != NULL);
+        fill(TIERCE__ELEMENT_BF16, bytes, 2 * PART, n);
+        memcpy(rows, run, bytes);
+        struct tierce__codec_shape shape = {.element = TIERCE__ELEMENT_BF16,
+                                            .row_bytes = 2 * ROW,
+                                            .part_bytes = orders[n].kinds > 1 ? 2 * PART : 0,
+                                            .layer = 4,
+                                            .layers = 30};
+        size_t length = there_and_back(rows, bytes, &shape);
+        ck_assert_uint_lt(length, bytes / 2);
+        memcpy(want, back, bytes);
+        move_cells(run, rows, n, true);
+        struct tierce__cell_order order = order_of(orders[n].text);
+        shape = shape_of(&order, n);
+        ck_assert_uint_eq(there_and_back(run, bytes, &shape), length + 1 + strlen(orders[n].text));
+        move_cells(rows, back, n, false);
+        ck_assert_msg(memcmp(rows, want, bytes) == 0, "%s: other values", orders[n].text);
+        free(rows);
+        free(want);
+    }
+}
+END_TEST
+
+START_TEST(test_texts_of_orders)
+{
+    static const char *const invalid[] = {"",
+                                          "k",
+                                          "kthc",
+                                          "ktc64c",
+                                          "kt16hc64",
+                                          "khc64",
+                                          "tth",
+                                          "kthh",
+                                          "kkthc64",
+                                          "kth2c64",
+                                          "kthc1",
+                                          "kthc064",
+                                          "kthc65537",
+                                          "kthc64.",
+                                          "kthc64..",
+                                          "t.hc64.hc64",
+                                          "tk.hc64",
+                                          "tk.hc64.k",
+                                          "hk.tc64.hc64",
+                                          "hk.tc64.c64",
+                                          "kthc64x",
+                                          "k thc64",
+                                          "hk.tc64.tc64.tc64",
+                                          "th2k.c64.c64",
+                                          "kthc2c2c2c2c2c2c2c2c2c2c2c2c2c2c2c2",
+                                          "kthc00000000000000000000000000000000000000000000064"};
+    static const char *const valid[] = {"kthc64", "tc576", "thkc128", "tht16c64", "hk.c64t.tc64"};
+    struct tierce__cell_order order;
+    for (unsigned i = 0; i < sizeof(invalid) / sizeof(invalid[0]); i++)
+        ck_assert_msg(!tierce__cell_order_read(&order, invalid[i], strlen(invalid[i])), "%s",
+                      invalid[i]);
+    for (unsigned i = 0; i < sizeof(valid) / sizeof(valid[0]); i++)
+        (void)order_of(valid[i]);
+}
+END_TEST
+
+/* Cells that do not have the order are an error, and no memory beside them is accessed. */
+START_TEST(test_cells_that_do_not_fit)
+{
+    static const struct {
+        const char *text;
+        uint64_t cell_bytes;
+        uint32_t tokens;
+    } invalid[] = {
+        {"kthc32", 0, 16},          {"kthc32", 1024, 0},           {"kthc32", 1023, 16},
+        {"kthc32", 4096 + 2, 16},   {"ktc32", 4096, 16},           {"kt.t3hc32.thc32", 4096, 16},
+        {"kthc2048", 2 << 17, 16},  {"kthc32", 1 << 20, 16},       {"tkt32hc32", 4096, 16},
+        {"hk.tc32.tc64", 4096, 16}, {"kthc32", UINT64_MAX - 1, 16}};
+    uint64_t room = tierce__codec_bound(4096);
+    for (unsigned i = 0; i < sizeof(invalid) / sizeof(invalid[0]); i++) {
+        struct tierce__cell_order order;
+        bool is_read = tierce__cell_order_read(&order, invalid[i].text, strlen(invalid[i].text));
+        struct tierce__codec_shape shape = {.element = TIERCE__ELEMENT_BF16,
+                                            .order = &order,
+                                            .cell_bytes = invalid[i].cell_bytes,
+                                            .cell_tokens = invalid[i].tokens};
+        ck_assert_msg(!is_read ||
+                          codec->encode(coded, room, run, 4096, &shape) == TIERCE_E_ARGUMENT,
+                      "%u: %s", i, invalid[i].text);
+    }
+    struct tierce__cell_order order = order_of("kthc32");
+    struct tierce__codec_shape shape = {
+        .element = TIERCE__ELEMENT_BF16, .order = &order, .cell_bytes = 2048, .cell_tokens = 16};
+    fill(TIERCE__ELEMENT_BF16, 4096, 1024, 3);
+    ck_assert_int_gt(codec->encode(coded, room, run, 4096, &shape), 0);
+    ck_assert_int_eq(codec->encode(coded, room, run, 3072, &shape), TIERCE_E_ARGUMENT);
+}
+END_TEST
+
 /* The usual level of a channel costs nothing: channels of different means, little noise. */
 START_TEST(test_centres)
 {
@@ -268,6 +454,30 @@ START_TEST(test_damaged_bytes)
 }
 END_TEST
 
+START_TEST(test_damaged_orders)
+{
+    struct test_random random = test_random_start("test_damaged_orders");
+    unsigned n = (unsigned)_i;
+    size_t bytes = CELLS * 2 * (size_t)orders[n].kinds * PART;
+    struct tierce__cell_order order = order_of(orders[n].text);
+    struct tierce__codec_shape shape = shape_of(&order, n);
+    fill(TIERCE__ELEMENT_BF16, bytes, 2 * PART, test_random_u64(&random));
+    size_t length = there_and_back(run, bytes, &shape), head = 13 + order.length;
+    for (size_t i = 0; i < length; i += i < head ? 1 : 97) {
+        uint8_t was = coded[i];
+        for (unsigned k = 0; k < (i < head ? 16 : 1); k++) {
+            coded[i] = (uint8_t)test_random_below(&random, 256);
+            (void)agreed(bytes, length);
+        }
+        coded[i] = was;
+    }
+    for (size_t cut = 0; cut < length; cut += cut < head + 4 ? 1 : 997)
+        ck_assert_int_eq(decode_exact(back, bytes, coded, cut), TIERCE_E_FORMAT);
+    ck_assert_int_eq(agreed(bytes - bytes / CELLS, length), TIERCE_E_FORMAT);
+    ck_assert_int_eq(agreed(bytes, length), 0);
+}
+END_TEST
+
 /* One test per field: kind, element, levels, length of a row, rows of a part, centre, scale. */
 START_TEST(test_fields)
 {
@@ -307,6 +517,10 @@ static Suite *cachegen_suite(void)
     tcase_add_loop_test(tcase, test_values_of_lmcache, 0, 2);
     tcase_add_test(tcase, test_arguments);
     tcase_add_test(tcase, test_random_runs);
+    tcase_add_test(tcase, test_orders);
+    tcase_add_test(tcase, test_texts_of_orders);
+    tcase_add_test(tcase, test_cells_that_do_not_fit);
+    tcase_add_loop_test(tcase, test_damaged_orders, 0, ORDERS);
     tcase_add_test(tcase, test_centres);
     tcase_add_test(tcase, test_not_finite);
     tcase_add_loop_test(tcase, test_damaged_bytes, 0, 2);
